@@ -1,0 +1,257 @@
+//! Configuration files in TOML, with errors that name file, line and the nearest valid key.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::de::{DeserializeOwned, IntoDeserializer};
+use toml::de::{DeTable, DeValue};
+
+use crate::suggest;
+
+/// What is wrong in a configuration file, where, and what to do.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{file}:{line}:{column}: {message}")]
+pub struct ConfigError {
+    /// The file as it was named.
+    pub file: String,
+    /// Line from 1.
+    pub line: usize,
+    /// Column from 1, in characters.
+    pub column: usize,
+    /// What is wrong and what to do.
+    pub message: String,
+}
+
+/// A configuration file's name and text; made once, read in sections.
+#[derive(Debug, Clone)]
+pub struct Document {
+    file: Arc<str>,
+    text: Arc<str>,
+}
+
+/// One table of a document, such as `[sources.procfs]`, read by whoever owns it.
+#[derive(Debug, Clone)]
+pub struct Section {
+    document: Document,
+    path: Vec<String>,
+}
+
+impl Document {
+    /// Takes a file's name (for messages) and its text.
+    pub fn new(file: &str, text: &str) -> Self {
+        Self { file: file.into(), text: text.into() }
+    }
+
+    /// Reads the whole document. `T` should have `#[serde(deny_unknown_fields)]`.
+    pub fn parse<T: DeserializeOwned>(&self) -> Result<T, ConfigError> {
+        self.root().parse()
+    }
+
+    /// The document as a section.
+    pub fn root(&self) -> Section {
+        Section { document: self.clone(), path: Vec::new() }
+    }
+
+    /// An error at byte `offset` of the text.
+    fn error(&self, offset: usize, message: impl Into<String>) -> ConfigError {
+        let before = &self.text[..floor_char_boundary(&self.text, offset)];
+        let line_start = before.rfind('\n').map_or(0, |at| at + 1);
+        ConfigError {
+            file: self.file.to_string(),
+            line: before.matches('\n').count() + 1,
+            column: before[line_start..].chars().count() + 1,
+            message: message.into(),
+        }
+    }
+
+    fn explain(&self, error: &toml::de::Error) -> ConfigError {
+        let offset = error.span().map_or(0, |span| span.start);
+        match self.unquoted_value(offset) {
+            Some((at, value)) => self.error(at, format!("text stands in quotes; write \"{value}\"")),
+            None => self.error(offset, with_suggestion(error.message())),
+        }
+    }
+
+    /// The value at `offset`, and its place, if it is text without quotes, such as `1s` or `n1`: the commonest slip, for which a
+    /// parser of TOML finds stranger words.
+    fn unquoted_value(&self, offset: usize) -> Option<(usize, &str)> {
+        let line_start = self.text[..floor_char_boundary(&self.text, offset)].rfind('\n').map_or(0, |at| at + 1);
+        let line = self.text[line_start..].lines().next()?;
+        let (key, rest) = line.split_once('=')?;
+        let (value_at, value) = (line_start + key.len() + 1 + (rest.len() - rest.trim_start().len()), rest.trim());
+        let bare = value.chars().all(|c| c.is_alphanumeric() || "_-./:@".contains(c))
+            && value.chars().any(char::is_alphabetic);
+        let means_something =
+            ["true", "false", "inf", "+inf", "-inf", "nan"].contains(&value) || value.parse::<f64>().is_ok();
+        (bare && !means_something && !key.contains(['"', '#']) && offset >= value_at).then_some((value_at, value))
+    }
+}
+
+impl Section {
+    /// The table `name` within this one.
+    pub fn child(&self, name: &str) -> Section {
+        let mut path = self.path.clone();
+        path.push(name.to_owned());
+        Section { document: self.document.clone(), path }
+    }
+
+    /// The keys of this table, in the order of the file's names; empty when the table is not there.
+    pub fn keys(&self) -> Result<Vec<String>, ConfigError> {
+        self.with_table(|table| {
+            Ok(table.map(|t| t.keys().map(|k| k.get_ref().to_string()).collect()).unwrap_or_default())
+        })
+    }
+
+    /// Reads this table; one that is not there reads as an empty one. `T` should have `#[serde(deny_unknown_fields)]`.
+    pub fn parse<T: DeserializeOwned>(&self) -> Result<T, ConfigError> {
+        let parsed = DeTable::parse(&self.document.text).map_err(|e| self.document.explain(&e))?;
+        if self.path.is_empty() {
+            return T::deserialize(parsed.into_deserializer()).map_err(|e| self.document.explain(&e));
+        }
+        let mut table = parsed.into_inner();
+        for (depth, name) in self.path.iter().enumerate() {
+            let Some(value) = table.remove(name.as_str()) else {
+                return T::deserialize(toml::Table::new())
+                    .map_err(|e| self.document.error(0, with_suggestion(e.message())));
+            };
+            if depth + 1 == self.path.len() {
+                return T::deserialize(value.into_deserializer()).map_err(|e| self.document.explain(&e));
+            }
+            let start = value.span().start;
+            match value.into_inner() {
+                DeValue::Table(inner) => table = inner,
+                other => {
+                    return Err(self.document.error(start, format!("{name} is a {}, not a table", other.type_str())));
+                }
+            }
+        }
+        unreachable!("the loop returns at the last name of a path that is not empty")
+    }
+
+    /// An error about `key` of this table: at the key's line when it is there, else at the table's.
+    pub fn error(&self, key: &str, message: impl Into<String>) -> ConfigError {
+        let message = message.into();
+        let place = self.with_table(|table| {
+            let found = table.and_then(|t| {
+                t.get_key_value(key).map(|(k, _)| k.span().start).or_else(|| t.keys().next().map(|k| k.span().start))
+            });
+            Ok(found.unwrap_or(0))
+        });
+        match place {
+            Ok(offset) => self.document.error(offset, message),
+            Err(error) => error,
+        }
+    }
+
+    fn with_table<R>(&self, f: impl FnOnce(Option<&DeTable<'_>>) -> Result<R, ConfigError>) -> Result<R, ConfigError> {
+        let parsed = DeTable::parse(&self.document.text).map_err(|e| self.document.explain(&e))?;
+        let mut table = Some(parsed.get_ref());
+        for name in &self.path {
+            table = table.and_then(|t| t.get(name.as_str())).and_then(|value| value.get_ref().as_table());
+        }
+        f(table)
+    }
+}
+
+/// An error for a name that is none of `known`, such as a source's, with the nearest one.
+pub fn unknown(what: &str, wrong: &str, known: &[&str]) -> String {
+    match suggest::nearest(wrong, known.iter().copied()) {
+        Some(near) => format!("unknown {what} `{wrong}`; did you mean `{near}`?"),
+        None => format!("unknown {what} `{wrong}`; one of {} is wanted", List(known)),
+    }
+}
+
+/// Serde says "unknown field `x`, expected one of `a`, `b`"; people want the one they meant.
+fn with_suggestion(message: &str) -> String {
+    for (serde_word, word) in [("unknown field `", "key"), ("unknown variant `", "value")] {
+        let Some((wrong, expected)) = message.strip_prefix(serde_word).and_then(|rest| rest.split_once('`')) else {
+            continue;
+        };
+        let known: Vec<&str> = expected.split('`').skip(1).step_by(2).collect();
+        return if known.is_empty() {
+            format!("unknown {word} `{wrong}`; none is wanted here")
+        } else {
+            unknown(word, wrong, &known)
+        };
+    }
+    message.replace('\n', " ")
+}
+
+struct List<'a>(&'a [&'a str]);
+
+impl fmt::Display for List<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, name) in self.0.iter().enumerate() {
+            write!(f, "{}`{name}`", if i == 0 { "" } else { ", " })?;
+        }
+        Ok(())
+    }
+}
+
+fn floor_char_boundary(text: &str, at: usize) -> usize {
+    let mut at = at.min(text.len());
+    while !text.is_char_boundary(at) {
+        at -= 1;
+    }
+    at
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Interval;
+
+    #[derive(Debug, serde::Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Root {
+        #[serde(default)]
+        interval: Interval,
+        #[serde(default)]
+        sources: std::collections::BTreeMap<String, serde::de::IgnoredAny>,
+    }
+
+    #[derive(Debug, serde::Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Source {
+        #[serde(default)]
+        include: Vec<crate::Pattern>,
+    }
+
+    #[track_caller]
+    fn check(text: &str, expected: &str) {
+        let error = Document::new("agent.toml", text).parse::<Root>().unwrap_err().to_string();
+        assert!(error.starts_with(expected), "{error:?} does not begin with {expected:?}");
+    }
+
+    #[test]
+    fn errors_name_file_line_and_the_nearest_key() {
+        check("\nintervall = \"1s\"", "agent.toml:2:1: unknown key `intervall`; did you mean `interval`?");
+        check("interval = \"1y\"", "agent.toml:1:12: \"1y\" is not a length of time (unknown unit)");
+        check("interval = 10", "agent.toml:1:12: invalid type: integer `10`, expected a length of time in quotes");
+        check("zzz = 1", "agent.toml:1:1: unknown key `zzz`; one of `interval`, `sources` is wanted");
+        check("interval = \"1s\"\ninterval = \"1s\"", "agent.toml:2:1: duplicate key");
+        check("interval = ", "agent.toml:1:12: ");
+        check("[sources", "agent.toml:1:9: ");
+        check("\ninterval = 1s", "agent.toml:2:12: text stands in quotes; write \"1s\"");
+        check("interval = mqtt://h:1", "agent.toml:1:12: text stands in quotes; write \"mqtt://h:1\"");
+        check("interval = true", "agent.toml:1:12: invalid type: boolean `true`");
+    }
+
+    #[test]
+    fn sections_keep_their_place_in_the_file() {
+        let document = Document::new(
+            "agent.toml",
+            "interval = \"1s\"\n[sources.procfs]\ninclude = [\"a\"]\n[sources.sysfs]\nincude = []\n",
+        );
+        let root: Root = document.parse().unwrap();
+        assert_eq!((root.interval, root.sources.len()), (Interval::from_s(1), 2));
+        let sources = document.root().child("sources");
+        assert_eq!(sources.keys().unwrap(), ["procfs", "sysfs"]);
+        let procfs: Source = sources.child("procfs").parse().unwrap();
+        assert_eq!(procfs.include.len(), 1);
+        let error = sources.child("sysfs").parse::<Source>().unwrap_err();
+        assert_eq!(error.to_string(), "agent.toml:5:1: unknown key `incude`; did you mean `include`?");
+        assert!(sources.child("absent").parse::<Source>().unwrap().include.is_empty());
+        assert_eq!(sources.child("procfs").error("include", "no").to_string(), "agent.toml:3:1: no");
+    }
+}

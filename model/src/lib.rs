@@ -1,0 +1,22 @@
+//! The vocabulary of Wholegrain: what everything else speaks, and nothing that touches a disk, a network or a clock.
+//!
+//! - In: names, patterns, durations and configuration as people write them.
+//! - Out: checked values ([`SensorPath`], [`Pattern`], [`Schema`], [`Batch`], [`Interval`]) that the other crates trust.
+//! - Never: I/O, threads, the current time. Time is an argument.
+
+pub mod batch;
+pub mod config;
+pub mod interval;
+pub mod name;
+pub mod pattern;
+pub mod schema;
+pub mod size;
+pub mod suggest;
+pub mod time;
+
+pub use batch::{Batch, BatchHeader, Column, ColumnValues, Gaps, Value};
+pub use interval::Interval;
+pub use name::{NameError, SensorPath};
+pub use pattern::{Pattern, PatternError};
+pub use schema::{Kind, Schema, SchemaError, SchemaHash, SensorDef, ValueType};
+pub use time::Timestamp;

@@ -1,0 +1,263 @@
+//! Patterns that choose sensors: `*` stands for any text within one level, `**` as a whole level for any number of levels.
+
+use std::fmt;
+
+/// The longest pattern, in bytes.
+pub const PATTERN_BYTES_MAX: usize = 1024;
+
+/// Why a pattern was refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("pattern {pattern:?}: {reason}")]
+pub struct PatternError {
+    pattern: String,
+    reason: &'static str,
+}
+
+/// A checked pattern over sensor paths. One that does not begin with `/` is matched at any depth, as if `/**/` stood before it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Pattern {
+    text: String,
+    levels: Vec<Level>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Level {
+    /// `**`: zero or more levels.
+    Any,
+    /// A level without `*`.
+    Exact(String),
+    /// The pieces between the `*` of one level; at least two.
+    Glob(Vec<String>),
+}
+
+impl Pattern {
+    /// Checks and takes a pattern such as `/lrz/**/power`, `/lrz/*/cpu/*/user` or `MemAvailable`.
+    pub fn new(text: impl Into<String>) -> Result<Self, PatternError> {
+        let text = text.into();
+        let refuse = |reason| Err(PatternError { pattern: text.chars().take(80).collect(), reason });
+        if text.len() > PATTERN_BYTES_MAX {
+            return refuse("longer than 1024 bytes");
+        }
+        if text.chars().any(|c| c.is_control() || c.is_whitespace()) {
+            return refuse("holds white space or a control character");
+        }
+        if text.contains(['+', '#']) {
+            return refuse(
+                "`+` and `#` are MQTT's wildcards; write `*` for one level and `**` for any number of levels",
+            );
+        }
+        let (relative, body) = match text.strip_prefix('/') {
+            Some(body) => (false, body),
+            None => (true, text.as_str()),
+        };
+        let mut levels = Vec::new();
+        if relative {
+            levels.push(Level::Any);
+        }
+        for level in body.split('/') {
+            match level {
+                "" => return refuse("has an empty level; write `/**` for every sensor"),
+                "." | ".." => return refuse("has the level `.` or `..`"),
+                "**" => {
+                    if levels.last() != Some(&Level::Any) {
+                        levels.push(Level::Any);
+                    }
+                }
+                _ if level.contains("**") => return refuse("`**` must be a whole level"),
+                _ if level.contains('*') => levels.push(Level::Glob(level.split('*').map(str::to_owned).collect())),
+                _ => levels.push(Level::Exact(level.to_owned())),
+            }
+        }
+        Ok(Self { text, levels })
+    }
+
+    /// The pattern as it was written.
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    /// Whether `path` (absolute, `/a/b`) is chosen by this pattern. A pattern for a name below some prefix can be matched
+    /// against a relative name too.
+    pub fn matches(&self, path: &str) -> bool {
+        let path = path.strip_prefix('/').unwrap_or(path);
+        // The classic two-pointer wildcard match, over levels: on a mismatch go back to the last `**` and let it eat one more.
+        let (mut p, mut rest) = (0, Some(path));
+        let mut back: Option<(usize, Option<&str>)> = None;
+        loop {
+            match (self.levels.get(p), rest) {
+                (None, None) => return true,
+                (Some(Level::Any), _) => {
+                    back = Some((p, rest));
+                    p += 1;
+                    continue;
+                }
+                (Some(level), Some(text)) => {
+                    let (head, tail) = split_level(text);
+                    if level.matches(head) {
+                        (p, rest) = (p + 1, tail);
+                        continue;
+                    }
+                }
+                _ => {}
+            }
+            match back {
+                Some((at, Some(text))) => {
+                    let tail = split_level(text).1;
+                    back = Some((at, tail));
+                    (p, rest) = (at + 1, tail);
+                }
+                _ => return false,
+            }
+        }
+    }
+
+    /// The literal beginning of every path that can match, for seeking in sorted names; `/` when nothing is literal.
+    pub fn literal_prefix(&self) -> String {
+        let mut prefix = String::from("/");
+        for (i, level) in self.levels.iter().enumerate() {
+            match level {
+                Level::Exact(text) => {
+                    prefix.push_str(text);
+                    if i + 1 < self.levels.len() && !matches!(self.levels[i + 1], Level::Any) {
+                        prefix.push('/');
+                    }
+                }
+                Level::Glob(pieces) => {
+                    prefix.push_str(&pieces[0]);
+                    break;
+                }
+                Level::Any => break,
+            }
+        }
+        prefix
+    }
+
+    /// Whether the pattern has no wildcard, so that it names one path.
+    pub fn is_literal(&self) -> bool {
+        self.levels.iter().all(|level| matches!(level, Level::Exact(_)))
+    }
+}
+
+fn split_level(text: &str) -> (&str, Option<&str>) {
+    match text.split_once('/') {
+        Some((head, tail)) => (head, Some(tail)),
+        None => (text, None),
+    }
+}
+
+impl Level {
+    fn matches(&self, text: &str) -> bool {
+        match self {
+            Level::Any => true,
+            Level::Exact(exact) => exact == text,
+            Level::Glob(pieces) => glob(pieces, text),
+        }
+    }
+}
+
+/// Matches the pieces around the stars: the first at the start, the last at the end, the others at their first place.
+fn glob(pieces: &[String], text: &str) -> bool {
+    let (Some((first, others)), true) = (pieces.split_first(), pieces.len() >= 2) else {
+        return false;
+    };
+    let (last, middle) = (&others[others.len() - 1], &others[..others.len() - 1]);
+    let Some(mut rest) = text.strip_prefix(first.as_str()) else { return false };
+    for piece in middle {
+        match rest.find(piece.as_str()) {
+            Some(at) => rest = &rest[at + piece.len()..],
+            None => return false,
+        }
+    }
+    rest.ends_with(last.as_str())
+}
+
+impl fmt::Display for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl std::str::FromStr for Pattern {
+    type Err = PatternError;
+    fn from_str(text: &str) -> Result<Self, PatternError> {
+        Self::new(text)
+    }
+}
+
+impl<'de> serde::Deserialize<'de> for Pattern {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Self::new(String::deserialize(deserializer)?).map_err(serde::de::Error::custom)
+    }
+}
+
+impl serde::Serialize for Pattern {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.text)
+    }
+}
+
+/// Which names to keep: those that match an include pattern (or all, when there are none) and no exclude pattern.
+#[derive(Debug, Clone, Default, PartialEq, serde::Deserialize, serde::Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Filter {
+    /// Keep only what one of these matches; empty means all.
+    #[serde(default)]
+    pub include: Vec<Pattern>,
+    /// Drop what one of these matches.
+    #[serde(default)]
+    pub exclude: Vec<Pattern>,
+}
+
+impl Filter {
+    /// Whether `name` is kept.
+    pub fn keeps(&self, name: &str) -> bool {
+        (self.include.is_empty() || self.include.iter().any(|p| p.matches(name)))
+            && !self.exclude.iter().any(|p| p.matches(name))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(pattern: &str, yes: &[&str], no: &[&str]) {
+        let p = Pattern::new(pattern).unwrap();
+        for path in yes {
+            assert!(p.matches(path), "{pattern} should match {path}");
+            assert!(path.starts_with(&p.literal_prefix()), "{} is no prefix of {path}", p.literal_prefix());
+        }
+        for path in no {
+            assert!(!p.matches(path), "{pattern} should not match {path}");
+        }
+    }
+
+    #[test]
+    fn matching() {
+        check("/a/b", &["/a/b"], &["/a", "/a/b/c", "/a/bc", "/x/a/b"]);
+        check("/a/*", &["/a/b", "/a/c"], &["/a", "/a/b/c"]);
+        check("/a/**", &["/a", "/a/b", "/a/b/c"], &["/ab", "/b"]);
+        check("/**", &["/a", "/a/b"], &[]);
+        check("/**/power", &["/power", "/a/power", "/a/b/power"], &["/a/power/x", "/a/powers"]);
+        check("/a/**/b/**/c", &["/a/b/c", "/a/x/b/y/z/c", "/a/b/b/c/c"], &["/a/c/b", "/a/b"]);
+        check("/cpu/*/us*r", &["/cpu/0/user", "/cpu/12/usr"], &["/cpu/user", "/cpu/0/users"]);
+        check("/a*a/b", &["/aa/b", "/axa/b"], &["/a/b"]);
+        check("MemAvailable", &["/n/meminfo/MemAvailable", "/MemAvailable"], &["/n/MemAvailable/x"]);
+        check("meminfo/Mem*", &["/n/meminfo/MemFree"], &["/n/meminfo/SwapFree"]);
+    }
+
+    #[test]
+    fn refused() {
+        for bad in ["", "/", "/a//b", "/a/../b", "/a/**b", "/a/+", "/a/#", "/a b", "/a\n"] {
+            assert!(Pattern::new(bad).is_err(), "{bad:?} should be refused");
+        }
+    }
+
+    #[test]
+    fn hostile_pattern_is_not_exponential() {
+        let p = Pattern::new("/**/a".repeat(100)).unwrap();
+        assert!(!p.matches(&"/a".repeat(99)));
+        let g = Pattern::new(format!("/{}b", "*a".repeat(200))).unwrap();
+        assert!(!g.matches(&format!("/{}", "a".repeat(500))));
+    }
+}

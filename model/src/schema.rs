@@ -1,0 +1,444 @@
+//! Schemas: the ordered sensors of a group, sent once, and the hash that names them.
+//!
+//! The byte layout is the one that travels; `transport/FORMAT.md` describes it byte by byte.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::sync::Arc;
+
+use sha2::{Digest, Sha256};
+
+use crate::name::{self, NameError, SensorPath};
+
+/// The most sensors of one group.
+pub const SENSORS_MAX: usize = 65_536;
+/// The longest unit, in bytes.
+pub const UNIT_BYTES_MAX: usize = 64;
+/// The longest description, in bytes.
+pub const DESCRIPTION_BYTES_MAX: usize = 512;
+/// The largest encoded schema, in bytes.
+pub const SCHEMA_BYTES_MAX: usize = 16 << 20;
+/// Version of the schema's byte layout.
+pub const SCHEMA_VERSION: u8 = 1;
+
+/// What a sensor's successive values mean.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// The value is the quantity now: it may rise and fall.
+    Gauge,
+    /// The value only rises, except when it starts anew or wraps: its differences are the quantity.
+    Counter,
+}
+
+/// How values are kept: never converted on the way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ValueType {
+    /// Signed 64-bit integer.
+    Int,
+    /// IEEE 754 double.
+    Float,
+}
+
+/// One sensor of a schema.
+#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct SensorDef {
+    /// Name below the schema's prefix, such as `cpu/3/user`.
+    pub name: String,
+    /// Unit of the scaled value in UCUM code (`By`, `s`, `Cel`, `W`, `Hz`, `1`).
+    pub unit: String,
+    /// Gauge or counter.
+    pub kind: Kind,
+    /// Type of the raw value.
+    pub value_type: ValueType,
+    /// Raw value times scale is the quantity in `unit`. Finite and not zero.
+    pub scale: f64,
+    /// For a counter that wraps: the first raw value that it cannot show (its modulus).
+    pub wraps_at: Option<u64>,
+    /// What it is, in one sentence.
+    pub description: String,
+}
+
+impl SensorDef {
+    /// An integer gauge of scale 1.
+    pub fn gauge(name: impl Into<String>, unit: &str, description: &str) -> Self {
+        Self {
+            name: name.into(),
+            unit: unit.to_owned(),
+            kind: Kind::Gauge,
+            value_type: ValueType::Int,
+            scale: 1.0,
+            wraps_at: None,
+            description: description.to_owned(),
+        }
+    }
+
+    /// An integer counter of scale 1.
+    pub fn counter(name: impl Into<String>, unit: &str, description: &str) -> Self {
+        Self { kind: Kind::Counter, ..Self::gauge(name, unit, description) }
+    }
+
+    /// The same with another scale.
+    pub fn scaled(self, scale: f64) -> Self {
+        Self { scale, ..self }
+    }
+
+    /// The same with floating-point values.
+    pub fn float(self) -> Self {
+        Self { value_type: ValueType::Float, ..self }
+    }
+}
+
+/// The first 16 bytes of the SHA-256 of a schema's encoded form: its name.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SchemaHash(pub [u8; 16]);
+
+impl SchemaHash {
+    /// Reads 32 hexadecimal digits.
+    pub fn from_hex(text: &str) -> Option<Self> {
+        if text.len() != 32 || !text.is_ascii() {
+            return None;
+        }
+        let mut bytes = [0; 16];
+        for (i, byte) in bytes.iter_mut().enumerate() {
+            *byte = u8::from_str_radix(&text[2 * i..2 * i + 2], 16).ok()?;
+        }
+        Some(Self(bytes))
+    }
+}
+
+impl fmt::Display for SchemaHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for SchemaHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// Why a schema was refused.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum SchemaError {
+    /// The group's name or a sensor's is not allowed.
+    #[error("schema of group {group:?}: {error}")]
+    Name {
+        /// The group.
+        group: String,
+        /// What is wrong with the name.
+        error: NameError,
+    },
+    /// A bound is exceeded or a property makes no sense.
+    #[error("schema of group {group:?}: {reason}")]
+    Invalid {
+        /// The group.
+        group: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The bytes are not a schema.
+    #[error("not a schema: {reason} at byte {offset}")]
+    Malformed {
+        /// What is wrong.
+        reason: &'static str,
+        /// Where.
+        offset: usize,
+    },
+}
+
+/// The ordered sensors of one group with their properties. Checked when made; does not change; cheap to clone.
+#[derive(Clone)]
+pub struct Schema(Arc<Inner>);
+
+struct Inner {
+    prefix: SensorPath,
+    group: String,
+    sensors: Vec<SensorDef>,
+    hash: SchemaHash,
+}
+
+impl Schema {
+    /// Checks every name and property and computes the hash.
+    pub fn new(prefix: SensorPath, group: impl Into<String>, sensors: Vec<SensorDef>) -> Result<Self, SchemaError> {
+        let group = group.into();
+        let invalid = |reason: String| Err(SchemaError::Invalid { group: group.clone(), reason });
+        name::check_relative(&group).map_err(|error| SchemaError::Name { group: group.clone(), error })?;
+        if sensors.is_empty() || sensors.len() > SENSORS_MAX {
+            return invalid(format!("has {} sensors; 1 to {SENSORS_MAX} are allowed", sensors.len()));
+        }
+        let mut seen = HashSet::with_capacity(sensors.len());
+        for sensor in &sensors {
+            prefix.join(&sensor.name).map_err(|error| SchemaError::Name { group: group.clone(), error })?;
+            if !seen.insert(sensor.name.as_str()) {
+                return invalid(format!("names the sensor {:?} twice", sensor.name));
+            }
+            if !sensor.scale.is_finite() || sensor.scale == 0.0 {
+                return invalid(format!(
+                    "sensor {:?} has the scale {}; finite and not 0 wanted",
+                    sensor.name, sensor.scale
+                ));
+            }
+            if sensor.unit.len() > UNIT_BYTES_MAX || sensor.unit.chars().any(char::is_control) {
+                return invalid(format!(
+                    "sensor {:?} has a unit over {UNIT_BYTES_MAX} bytes or with control characters",
+                    sensor.name
+                ));
+            }
+            if sensor.description.len() > DESCRIPTION_BYTES_MAX {
+                return invalid(format!(
+                    "sensor {:?} has a description over {DESCRIPTION_BYTES_MAX} bytes",
+                    sensor.name
+                ));
+            }
+        }
+        drop(seen);
+        let mut bytes = Vec::new();
+        encode(&prefix, &group, &sensors, &mut bytes);
+        if bytes.len() > SCHEMA_BYTES_MAX {
+            return invalid(format!("takes {} bytes; at most {SCHEMA_BYTES_MAX} are allowed", bytes.len()));
+        }
+        let hash = hash_of(&bytes);
+        Ok(Self(Arc::new(Inner { prefix, group, sensors, hash })))
+    }
+
+    /// What every sensor's name is below: the agent's own place in the hierarchy.
+    pub fn prefix(&self) -> &SensorPath {
+        &self.0.prefix
+    }
+
+    /// The group's name below the prefix, such as `meminfo`.
+    pub fn group(&self) -> &str {
+        &self.0.group
+    }
+
+    /// The sensors in their order.
+    pub fn sensors(&self) -> &[SensorDef] {
+        &self.0.sensors
+    }
+
+    /// The number of sensors.
+    pub fn len(&self) -> usize {
+        self.0.sensors.len()
+    }
+
+    /// Never: a schema has at least one sensor.
+    pub fn is_empty(&self) -> bool {
+        self.0.sensors.is_empty()
+    }
+
+    /// Its name: the hash of its content.
+    pub fn hash(&self) -> SchemaHash {
+        self.0.hash
+    }
+
+    /// The whole path of sensor `index`.
+    pub fn path(&self, index: usize) -> String {
+        format!("{}/{}", self.0.prefix, self.0.sensors[index].name)
+    }
+
+    /// The bytes that travel and that the hash is of.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        encode(&self.0.prefix, &self.0.group, &self.0.sensors, &mut bytes);
+        bytes
+    }
+
+    /// Reads what [`Schema::encode`] wrote, checking every bound.
+    pub fn decode(bytes: &[u8]) -> Result<Self, SchemaError> {
+        let mut reader = Reader { bytes, at: 0 };
+        if bytes.len() > SCHEMA_BYTES_MAX {
+            return reader.fail("longer than a schema may be");
+        }
+        if reader.byte()? != SCHEMA_VERSION {
+            return reader.fail("unknown version");
+        }
+        let prefix = reader.text()?.to_owned();
+        let group = reader.text()?.to_owned();
+        let count = reader.varint()?;
+        // Each sensor takes at least 13 bytes, so that a count that lies cannot make a large allocation.
+        if count > SENSORS_MAX as u64 || count as usize > bytes.len() / 13 + 1 {
+            return reader.fail("more sensors than fit");
+        }
+        let mut sensors = Vec::with_capacity(count as usize);
+        for _ in 0..count {
+            let name = reader.text()?.to_owned();
+            let unit = reader.text()?.to_owned();
+            let flags = reader.byte()?;
+            if flags & !0b111 != 0 {
+                return reader.fail("unknown flags");
+            }
+            let scale = f64::from_bits(u64::from_le_bytes(reader.take(8)?.try_into().unwrap_or_default()));
+            let wraps_at = if flags & 4 != 0 { Some(reader.varint()?) } else { None };
+            let description = reader.text()?.to_owned();
+            sensors.push(SensorDef {
+                name,
+                unit,
+                kind: if flags & 1 != 0 { Kind::Counter } else { Kind::Gauge },
+                value_type: if flags & 2 != 0 { ValueType::Float } else { ValueType::Int },
+                scale,
+                wraps_at,
+                description,
+            });
+        }
+        if reader.at != bytes.len() {
+            return reader.fail("bytes after the end");
+        }
+        let prefix = SensorPath::new(prefix).map_err(|error| SchemaError::Name { group: group.clone(), error })?;
+        Self::new(prefix, group, sensors)
+    }
+}
+
+impl PartialEq for Schema {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.hash == other.0.hash
+    }
+}
+
+impl fmt::Debug for Schema {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Schema({}/{}, {} sensors, {})", self.0.prefix, self.0.group, self.len(), self.0.hash)
+    }
+}
+
+fn hash_of(bytes: &[u8]) -> SchemaHash {
+    let digest = Sha256::digest(bytes);
+    let mut hash = [0; 16];
+    hash.copy_from_slice(&digest[..16]);
+    SchemaHash(hash)
+}
+
+fn encode(prefix: &SensorPath, group: &str, sensors: &[SensorDef], out: &mut Vec<u8>) {
+    out.push(SCHEMA_VERSION);
+    put_text(prefix.as_str(), out);
+    put_text(group, out);
+    put_varint(sensors.len() as u64, out);
+    for sensor in sensors {
+        put_text(&sensor.name, out);
+        put_text(&sensor.unit, out);
+        let flags = u8::from(sensor.kind == Kind::Counter)
+            | u8::from(sensor.value_type == ValueType::Float) << 1
+            | u8::from(sensor.wraps_at.is_some()) << 2;
+        out.push(flags);
+        out.extend_from_slice(&sensor.scale.to_le_bytes());
+        if let Some(wraps_at) = sensor.wraps_at {
+            put_varint(wraps_at, out);
+        }
+        put_text(&sensor.description, out);
+    }
+}
+
+fn put_text(text: &str, out: &mut Vec<u8>) {
+    put_varint(text.len() as u64, out);
+    out.extend_from_slice(text.as_bytes());
+}
+
+/// Appends an unsigned LEB128 number: seven bits a byte, the lowest first, the high bit set on all but the last.
+pub fn put_varint(mut number: u64, out: &mut Vec<u8>) {
+    while number >= 0x80 {
+        out.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    out.push(number as u8);
+}
+
+struct Reader<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Reader<'a> {
+    fn fail<T>(&self, reason: &'static str) -> Result<T, SchemaError> {
+        Err(SchemaError::Malformed { reason, offset: self.at })
+    }
+
+    fn take(&mut self, count: usize) -> Result<&'a [u8], SchemaError> {
+        let Some(slice) = self.bytes.get(self.at..).and_then(|rest| rest.get(..count)) else {
+            return self.fail("cut short");
+        };
+        self.at += count;
+        Ok(slice)
+    }
+
+    fn byte(&mut self) -> Result<u8, SchemaError> {
+        Ok(self.take(1)?[0])
+    }
+
+    fn varint(&mut self) -> Result<u64, SchemaError> {
+        let mut number = 0u64;
+        for shift in (0..64).step_by(7) {
+            let byte = self.byte()?;
+            if shift == 63 && byte > 1 {
+                break;
+            }
+            number |= u64::from(byte & 0x7f) << shift;
+            if byte & 0x80 == 0 {
+                return Ok(number);
+            }
+        }
+        self.fail("number over 64 bits")
+    }
+
+    fn text(&mut self) -> Result<&'a str, SchemaError> {
+        let length = self.varint()?;
+        let start = self.at;
+        let bytes = self.take(usize::try_from(length).unwrap_or(usize::MAX))?;
+        std::str::from_utf8(bytes).map_err(|_| SchemaError::Malformed { reason: "text is not UTF-8", offset: start })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn example() -> Schema {
+        let sensors = vec![
+            SensorDef::gauge("meminfo/MemFree", "By", "Unused memory.").scaled(1024.0),
+            SensorDef { wraps_at: Some(262_143_328_850), ..SensorDef::counter("rapl/0/energy", "J", "").scaled(1e-6) },
+            SensorDef::gauge("load", "1", "").float(),
+        ];
+        Schema::new(SensorPath::new("/lab/n1").unwrap(), "meminfo", sensors).unwrap()
+    }
+
+    #[test]
+    fn round_trip_keeps_everything_and_the_hash() {
+        let schema = example();
+        let back = Schema::decode(&schema.encode()).unwrap();
+        assert_eq!(back.sensors(), schema.sensors());
+        assert_eq!(back.hash(), schema.hash());
+        assert_eq!(SchemaHash::from_hex(&schema.hash().to_string()), Some(schema.hash()));
+        assert_eq!(schema.path(0), "/lab/n1/meminfo/MemFree");
+    }
+
+    #[test]
+    fn every_truncation_and_every_bit_flip_is_an_error_or_another_schema() {
+        let schema = example();
+        let bytes = schema.encode();
+        for end in 0..bytes.len() {
+            assert!(Schema::decode(&bytes[..end]).is_err(), "cut at {end}");
+        }
+        for at in 0..bytes.len() * 8 {
+            let mut bad = bytes.clone();
+            bad[at / 8] ^= 1 << (at % 8);
+            if let Ok(other) = Schema::decode(&bad) {
+                assert_ne!(other.hash(), schema.hash(), "bit {at}");
+            }
+        }
+    }
+
+    #[test]
+    fn refused() {
+        let prefix = SensorPath::new("/n").unwrap();
+        let check = |sensors: Vec<SensorDef>, part: &str| {
+            let error = Schema::new(prefix.clone(), "g", sensors).unwrap_err().to_string();
+            assert!(error.contains(part), "{error}");
+        };
+        check(vec![], "0 sensors");
+        check(vec![SensorDef::gauge("a", "1", ""), SensorDef::gauge("a", "1", "")], "twice");
+        check(vec![SensorDef::gauge("../a", "1", "")], "would point elsewhere");
+        check(vec![SensorDef::gauge("a", "1", "").scaled(f64::NAN)], "scale");
+        check(vec![SensorDef::gauge("a", &"x".repeat(65), "")], "unit");
+    }
+}
