@@ -1,0 +1,51 @@
+//! /proc/loadavg: `0.24 0.16 0.15 1/91 10625` (proc_loadavg(5)).
+
+use wholegrain_model::SensorDef;
+
+use crate::Row;
+use crate::plan::{Plan, Slot};
+use crate::procfs::table::Parsed;
+use crate::scan;
+
+/// Where the values go: the three loads, the runnable and all threads.
+#[derive(Debug)]
+pub struct LoadTable([Slot; 5]);
+
+/// Takes the sensors `loadavg/1min`, `5min`, `15min`, `runnable` and `threads`.
+pub fn plan(plan: &mut Plan<'_>) -> LoadTable {
+    let load = |name: &str, of: &str| {
+        let description =
+            format!("Threads that run, could run or wait for a disk: mean that forgets with a time constant of {of}.");
+        SensorDef::gauge(format!("loadavg/{name}"), "1", &description).scaled(0.01)
+    };
+    LoadTable([
+        plan.add(load("1min", "1 minute")),
+        plan.add(load("5min", "5 minutes")),
+        plan.add(load("15min", "15 minutes")),
+        plan.add(SensorDef::gauge("loadavg/runnable", "1", "Threads that run or could run now.")),
+        plan.add(SensorDef::gauge("loadavg/threads", "1", "Threads that there are.")),
+    ])
+}
+
+impl LoadTable {
+    /// Reads the file's content into the row.
+    pub fn parse(&self, bytes: &[u8], row: &mut Row<'_>) -> Parsed {
+        let garbage = self.values(bytes, row).is_none().then_some(1);
+        Parsed { layout_changed: false, garbage }
+    }
+
+    fn values(&self, bytes: &[u8], row: &mut Row<'_>) -> Option<()> {
+        let mut set = |slot: Slot, value| slot.map(|slot| row.set_int(slot as usize, value));
+        let mut at = 0;
+        for slot in &self.0[..3] {
+            let (load, end) = scan::hundredths_at(bytes, at).filter(|&(_, end)| bytes.get(end) == Some(&b' '))?;
+            set(*slot, load);
+            at = end + 1;
+        }
+        let (runnable, end) = scan::int_at(bytes, at).filter(|&(_, end)| bytes.get(end) == Some(&b'/'))?;
+        set(self.0[3], runnable);
+        let (threads, _) = scan::int_at(bytes, end + 1).filter(|&(_, end)| scan::is_end_of_value(bytes, end))?;
+        set(self.0[4], threads);
+        Some(())
+    }
+}

@@ -1,0 +1,79 @@
+//! /proc/meminfo: `MemFree:   24406048 kB` a line (proc_meminfo(5), Documentation/filesystems/proc.rst).
+
+use wholegrain_model::SensorDef;
+use wholegrain_model::name::sanitize_level;
+
+use crate::plan::Plan;
+use crate::procfs::table::LineTable;
+use crate::scan;
+
+/// Takes the sensors, named `meminfo/<key>`.
+pub fn plan(bytes: &[u8], plan: &mut Plan<'_>) -> LineTable {
+    let mut table = LineTable::default();
+    for line in scan::lines(bytes) {
+        let parts = line.iter().position(|byte| *byte == b':').map(|colon| line.split_at(colon + 1));
+        let Some((key, kilobytes)) = parts.and_then(|(key, value)| Some((key, is_kilobytes(value)?))) else {
+            plan.report(format!("meminfo: left out: {:?}", String::from_utf8_lossy(line)));
+            table.push_unknown(line);
+            continue;
+        };
+        let name = String::from_utf8_lossy(&key[..key.len() - 1]);
+        let path = format!("meminfo/{}", sanitize_level(&name));
+        let sensor = match kilobytes {
+            true => SensorDef::gauge(path, "By", describe(&name)).scaled(1024.0),
+            false => SensorDef::gauge(path, "1", describe(&name)),
+        };
+        let slot = plan.add(sensor);
+        table.push(key, &[slot]);
+    }
+    table
+}
+
+/// Whether a line's value is in units of 1024 bytes, or a bare number; `None` when it is neither.
+fn is_kilobytes(value: &[u8]) -> Option<bool> {
+    let (_, end) = scan::int_at(value, scan::skip_spaces(value, 0))?;
+    match &value[end..] {
+        b" kB" => Some(true),
+        b"" => Some(false),
+        _ => None,
+    }
+}
+
+fn describe(name: &str) -> &'static str {
+    match name {
+        "MemTotal" => "Memory that the kernel can use.",
+        "MemFree" => "Memory that nothing uses.",
+        "MemAvailable" => "Memory that new programs could get without swapping, as the kernel estimates it.",
+        "Buffers" => "Memory that holds blocks of disks.",
+        "Cached" => "Memory that holds files, shared memory included.",
+        "SwapCached" => "Memory that was swapped out and in again and is still in swap too.",
+        "Active" => "Memory used lately and not reclaimed unless need be.",
+        "Inactive" => "Memory not used lately, the first to be reclaimed.",
+        "Unevictable" => "Memory that cannot be reclaimed.",
+        "Mlocked" => "Memory locked by programs.",
+        "SwapTotal" => "Swap space.",
+        "SwapFree" => "Swap space that nothing uses.",
+        "Dirty" => "Memory that waits to be written to disk.",
+        "Writeback" => "Memory that is being written to disk.",
+        "AnonPages" => "Memory of programs that belongs to no file.",
+        "Mapped" => "Memory of files that programs have mapped.",
+        "Shmem" => "Shared memory and tmpfs.",
+        "Slab" => "Memory of the kernel's own objects.",
+        "SReclaimable" => "The part of Slab that can be reclaimed.",
+        "SUnreclaim" => "The part of Slab that cannot be reclaimed.",
+        "KernelStack" => "Memory of the kernel's stacks.",
+        "PageTables" => "Memory of page tables.",
+        "CommitLimit" => "Memory that can be promised to programs when overcommitment is off.",
+        "Committed_AS" => "Memory promised to programs.",
+        "Percpu" => "Memory of the kernel's objects for each CPU.",
+        "HardwareCorrupted" => "Memory left unused as its hardware is faulty.",
+        "AnonHugePages" => "Memory of programs in transparent huge pages.",
+        "HugePages_Total" => "Huge pages set aside.",
+        "HugePages_Free" => "Huge pages set aside that nothing uses.",
+        "HugePages_Rsvd" => "Huge pages promised and not yet taken.",
+        "HugePages_Surp" => "Huge pages beyond those set aside.",
+        "Hugepagesize" => "Size of a huge page.",
+        "Hugetlb" => "Memory in huge pages of all sizes.",
+        _ => "",
+    }
+}

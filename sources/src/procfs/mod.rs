@@ -1,0 +1,200 @@
+//! The kernel's own statistics in /proc: memory, CPUs, load, network, disks, pressure.
+//!
+//! - In: `[sources.procfs]` and the files below `roots.proc` that are listed in `config.rs`.
+//! - Out: one group a file, each file kept open and read with one `pread`, most with no more system calls than that.
+//! - Never: a value made up for one that could not be read, or one from the read before.
+
+mod config;
+mod devices;
+mod loadavg;
+mod meminfo;
+mod pairs;
+mod pressure;
+mod stat;
+mod table;
+mod vmstat;
+
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;
+
+use std::path::Path;
+
+use wholegrain_model::SensorDef;
+use wholegrain_model::config::{ConfigError, Section};
+
+use self::config::{Config, Group};
+use self::loadavg::LoadTable;
+use self::pairs::PairTable;
+use self::pressure::PressureTable;
+use self::table::{LineTable, Parsed};
+use crate::file::{self, KeptFile};
+use crate::options::GroupOptions;
+use crate::plan::Plan;
+use crate::{GroupPlan, ReadProblem, Reader, Reading, Roots, Row, Source, SourceType};
+
+/// The line in [`crate::SOURCES`].
+pub const SOURCE: SourceType = SourceType {
+    name: "procfs",
+    summary: "the kernel's statistics in /proc: memory, CPUs, load, network, disks, pressure",
+    configure,
+};
+
+/// Ticks a second of CPU times, where the system does not say.
+const USER_HZ_USUAL: u32 = 100;
+
+fn configure(section: &Section, roots: &Roots) -> Result<Box<dyn Source>, ConfigError> {
+    // SAFETY: sysconf only looks up a number.
+    let ticks_hz = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
+    let ticks_hz = u32::try_from(ticks_hz).ok().filter(|hz| *hz > 0).unwrap_or(USER_HZ_USUAL);
+    Ok(Box::new(Procfs { config: Config::read(section)?, root: roots.proc.clone(), ticks_hz }))
+}
+
+struct Procfs {
+    config: Config,
+    root: std::path::PathBuf,
+    ticks_hz: u32,
+}
+
+impl Source for Procfs {
+    fn discover(&mut self, report: &mut dyn FnMut(String)) -> Vec<GroupPlan> {
+        self.config.groups.iter().filter_map(|(group, options)| self.discover_group(*group, options, report)).collect()
+    }
+}
+
+impl Procfs {
+    fn discover_group(
+        &self,
+        group: Group,
+        options: &GroupOptions,
+        report: &mut dyn FnMut(String),
+    ) -> Option<GroupPlan> {
+        let mut plan = Plan::new(&self.config.common, options, report);
+        let mut parts = Vec::new();
+        for &what in files(group) {
+            let path = self.root.join(what);
+            match file::read_file(&path) {
+                Ok(bytes) => {
+                    let parser = self.parser(group, what, &bytes, &mut plan);
+                    parts.push(Part { what, file: KeptFile::new(&path), buffer: vec![0; room(bytes.len())], parser });
+                }
+                Err(error) => plan.report(absent(group, &path, &error)),
+            }
+        }
+        let sensors: Vec<SensorDef> = plan.into_sensors();
+        (!sensors.is_empty()).then(|| GroupPlan {
+            name: group.name().to_owned(),
+            sensors,
+            reader: Box::new(ProcReader { parts }),
+            timing: options.timing(&self.config.common),
+            blocking: false,
+        })
+    }
+
+    fn parser(&self, group: Group, what: &'static str, bytes: &[u8], plan: &mut Plan<'_>) -> Parser {
+        let Config { devices, cpus, .. } = &self.config;
+        match group {
+            Group::Meminfo => Parser::OneRecord(meminfo::plan(bytes, plan)),
+            Group::Vmstat => Parser::KnownLast(vmstat::plan(bytes, plan)),
+            Group::Stat => Parser::OneRecord(stat::plan(bytes, cpus, self.ticks_hz, plan)),
+            Group::Loadavg => Parser::Load(loadavg::plan(plan)),
+            Group::NetDev => Parser::UnknownLast(devices::plan_net(bytes, devices, plan)),
+            Group::Diskstats => Parser::UnknownLast(devices::plan_disk(bytes, devices, plan)),
+            Group::NetSnmp | Group::NetNetstat => Parser::Pairs(pairs::plan(group.name(), bytes, plan)),
+            Group::Pressure => Parser::Pressure(pressure::plan(what.trim_start_matches("pressure/"), bytes, plan)),
+        }
+    }
+}
+
+/// A group's files below /proc.
+fn files(group: Group) -> &'static [&'static str] {
+    match group {
+        Group::Meminfo => &["meminfo"],
+        Group::Vmstat => &["vmstat"],
+        Group::Stat => &["stat"],
+        Group::Loadavg => &["loadavg"],
+        Group::NetDev => &["net/dev"],
+        Group::NetSnmp => &["net/snmp"],
+        Group::NetNetstat => &["net/netstat"],
+        Group::Diskstats => &["diskstats"],
+        Group::Pressure => &["pressure/cpu", "pressure/memory", "pressure/io"],
+    }
+}
+
+fn absent(group: Group, path: &Path, error: &std::io::Error) -> String {
+    let hint = if group == Group::Pressure { " (a kernel without PSI, or one started without psi=1)" } else { "" };
+    format!("procfs: {} is left out: {error}{hint}", path.display())
+}
+
+/// The size of a buffer for a file that had this size: so much larger that counters which grow do not fill it.
+fn room(length: usize) -> usize {
+    (length + length / 2 + 1024).next_multiple_of(4096)
+}
+
+/// How a file is parsed, and how its end is known. Reading until nothing comes would tell it too, at the price of one more
+/// system call.
+enum Parser {
+    /// Comes whole with one read.
+    OneRecord(LineTable),
+    /// Comes in pieces; its lines stay the same while the kernel runs, so that the last one tells the end.
+    KnownLast(LineTable),
+    /// Comes in pieces; a new device may come at the end.
+    UnknownLast(LineTable),
+    Pairs(PairTable),
+    Load(LoadTable),
+    Pressure(PressureTable),
+}
+
+impl Parser {
+    fn is_whole(&self, bytes: &[u8]) -> bool {
+        match self {
+            Self::KnownLast(table) => table.ends_with_last_line(bytes),
+            Self::UnknownLast(_) => false,
+            Self::OneRecord(_) | Self::Pairs(_) | Self::Load(_) | Self::Pressure(_) => true,
+        }
+    }
+
+    fn parse(&self, bytes: &[u8], row: &mut Row<'_>) -> Parsed {
+        match self {
+            Self::OneRecord(table) | Self::KnownLast(table) | Self::UnknownLast(table) => table.parse(bytes, row),
+            Self::Pairs(table) => table.parse(bytes, row),
+            Self::Load(table) => table.parse(bytes, row),
+            Self::Pressure(table) => table.parse(bytes, row),
+        }
+    }
+}
+
+struct Part {
+    what: &'static str,
+    file: KeptFile,
+    buffer: Vec<u8>,
+    parser: Parser,
+}
+
+impl Part {
+    fn read(&mut self, row: &mut Row<'_>) -> Reading {
+        let Self { what, file, buffer, parser } = self;
+        match file.read_whole(buffer, |bytes| parser.is_whole(bytes)) {
+            Ok(length) => parser.parse(&buffer[..length], row).reading(what),
+            Err(errno) => Reading { layout_changed: false, problem: Some(ReadProblem::Os { what, errno }) },
+        }
+    }
+}
+
+/// Reads the files of one group.
+struct ProcReader {
+    parts: Vec<Part>,
+}
+
+impl Reader for ProcReader {
+    fn read(&mut self, row: &mut Row<'_>) -> Reading {
+        let mut whole = Reading::default();
+        for part in &mut self.parts {
+            let reading = part.read(row);
+            whole.layout_changed |= reading.layout_changed;
+            whole.problem = whole.problem.or(reading.problem);
+        }
+        whole
+    }
+}

@@ -1,0 +1,40 @@
+//! What the tests of the parsers share.
+
+use super::table::Parsed;
+use crate::Row;
+
+/// A row after a parse.
+pub struct Filled {
+    pub values: Vec<Option<i64>>,
+    pub parsed: Parsed,
+}
+
+/// Parses into a fresh row of `sensors`.
+pub fn filled(sensors: usize, parse: impl FnOnce(&mut Row<'_>) -> Parsed) -> Filled {
+    let (mut values, mut gaps) = (vec![0; sensors], vec![0; sensors.div_ceil(64)]);
+    let mut row = Row::new(&mut values, &mut gaps);
+    let parsed = parse(&mut row);
+    Filled { values: (0..sensors).map(|index| row.int(index)).collect(), parsed }
+}
+
+/// Random numbers for tests (xorshift64*, Vigna 2016). The seed is printed, which shows when the test fails, and is taken from
+/// `WHOLEGRAIN_SEED` to run the same again.
+pub struct Random(u64);
+
+impl Random {
+    pub fn new() -> Self {
+        use std::hash::{BuildHasher, Hasher};
+        let fresh = || std::collections::hash_map::RandomState::new().build_hasher().finish();
+        let seed = std::env::var("WHOLEGRAIN_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or_else(fresh);
+        println!("WHOLEGRAIN_SEED={seed}");
+        Self(seed | 1)
+    }
+
+    /// Below `bound`.
+    pub fn below(&mut self, bound: usize) -> usize {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % bound.max(1)
+    }
+}

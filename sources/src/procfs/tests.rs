@@ -1,0 +1,146 @@
+//! Every format against every fixture: cut anywhere, changed at random.
+
+use std::path::{Path, PathBuf};
+
+use wholegrain_model::config::Document;
+use wholegrain_model::{Schema, SensorDef, SensorPath};
+
+use super::config::{Config, Group};
+use super::testing::{Filled, Random, filled};
+use super::*;
+
+/// One file of a fixture, with what discovery made of it.
+struct Case {
+    path: PathBuf,
+    bytes: Vec<u8>,
+    group: Group,
+    what: &'static str,
+    sensors: Vec<SensorDef>,
+    parser: Parser,
+}
+
+fn procfs() -> Procfs {
+    let section = Document::new("agent.toml", "").root();
+    Procfs { config: Config::read(&section).unwrap(), root: PathBuf::new(), ticks_hz: 100 }
+}
+
+fn planned(group: Group, what: &'static str, bytes: &[u8]) -> (Vec<SensorDef>, Parser) {
+    let options = GroupOptions::default();
+    let mut report = |_| {};
+    let mut plan = Plan::new(&options, &options, &mut report);
+    let parser = procfs().parser(group, what, bytes, &mut plan);
+    (plan.into_sensors(), parser)
+}
+
+fn cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for tree in ["recorded", "handmade"] {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(tree).join("proc");
+        for group in Group::ALL {
+            for &what in files(group) {
+                let path = root.join(what);
+                let Ok(bytes) = std::fs::read(&path) else { continue };
+                let (sensors, parser) = planned(group, what, &bytes);
+                cases.push(Case { path, bytes, group, what, sensors, parser });
+            }
+        }
+    }
+    assert!(cases.len() >= 19, "{} fixtures", cases.len());
+    cases
+}
+
+impl Case {
+    fn parse(&self, bytes: &[u8]) -> Filled {
+        filled(self.sensors.len(), |row| self.parser.parse(bytes, row))
+    }
+}
+
+#[test]
+fn a_fixture_gives_every_sensor_and_no_complaint() {
+    for case in cases() {
+        let Filled { values, parsed } = case.parse(&case.bytes);
+        assert_eq!(parsed, Parsed::default(), "{}", case.path.display());
+        assert!(values.iter().all(Option::is_some), "{}", case.path.display());
+        assert!(!case.sensors.is_empty(), "{}", case.path.display());
+    }
+}
+
+#[test]
+fn a_file_cut_anywhere_gives_right_values_or_gaps() {
+    for case in cases() {
+        let whole = case.parse(&case.bytes).values;
+        for end in 0..case.bytes.len() {
+            let Filled { values, parsed } = case.parse(&case.bytes[..end]);
+            for (index, value) in values.iter().enumerate() {
+                let name = &case.sensors[index].name;
+                assert!(
+                    value.is_none() || *value == whole[index],
+                    "{} cut at {end}: {name} is {value:?}",
+                    case.path.display()
+                );
+            }
+            let is_noticed = parsed != Parsed::default() || values == whole;
+            assert!(is_noticed, "{} cut at {end}: gaps and nothing said", case.path.display());
+        }
+    }
+}
+
+/// Flips, deletes, doubles and replaces bytes, runs of bytes and lines.
+fn changed(bytes: &[u8], random: &mut Random) -> Vec<u8> {
+    let mut bytes = bytes.to_vec();
+    for _ in 0..1 + random.below(4) {
+        let at = random.below(bytes.len());
+        let end = (at + 1 + random.below(40)).min(bytes.len());
+        match random.below(6) {
+            0 => bytes[at] ^= 1 << random.below(8),
+            1 => bytes[at] = b" \n:-/.0159\0\xff"[random.below(12)],
+            2 => drop(bytes.drain(at..end)),
+            3 => {
+                let doubled = bytes[at..end].to_vec();
+                bytes.splice(at..at, doubled);
+            }
+            4 => drop(bytes.splice(at..at, b"99999999999999999999".iter().copied())),
+            _ => {
+                let mut lines: Vec<&[u8]> = bytes.split_inclusive(|byte| *byte == b'\n').collect();
+                let (one, other) = (random.below(lines.len()), random.below(lines.len()));
+                lines.swap(one, other);
+                bytes = lines.concat();
+            }
+        }
+        if bytes.is_empty() {
+            bytes.push(b'\n');
+        }
+    }
+    bytes
+}
+
+#[test]
+fn a_file_changed_at_random_does_no_harm() {
+    let mut random = Random::new();
+    for case in cases() {
+        for round in 0..300 {
+            let bytes = changed(&case.bytes, &mut random);
+            let lines = bytes.split(|byte| *byte == b'\n').count() as u32;
+            let Filled { parsed, .. } = case.parse(&bytes);
+            assert!(
+                parsed.garbage.is_none_or(|line| (1..=lines).contains(&line)),
+                "{} round {round}",
+                case.path.display()
+            );
+            // Discovery of the same must give names that a schema takes, and a parser that agrees with it.
+            let (sensors, parser) = planned(case.group, case.what, &bytes);
+            let count = sensors.len();
+            if count > 0 {
+                Schema::new(SensorPath::new("/n").unwrap(), "g", sensors)
+                    .unwrap_or_else(|e| panic!("round {round}: {e}"));
+            }
+            let again = filled(count, |row| parser.parse(&bytes, row));
+            let asks_again = again.parsed.layout_changed && again.parsed.garbage.is_none();
+            assert!(
+                count == 0 || !asks_again,
+                "{} round {round}: discovery would follow discovery",
+                case.path.display()
+            );
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! /proc/vmstat: `pgfault 9557478` a line (mm/vmstat.c lists the names; most are counts of events, some are states now).
+
+use wholegrain_model::name::sanitize_level;
+use wholegrain_model::{Kind, SensorDef};
+
+use crate::plan::Plan;
+use crate::procfs::table::LineTable;
+use crate::scan;
+
+/// Names that begin like states (`nr_`) and are counts of events.
+const EVENTS: [&str; 10] = [
+    "nr_vmscan_write",
+    "nr_vmscan_immediate_reclaim",
+    "nr_dirtied",
+    "nr_written",
+    "nr_throttled_written",
+    "nr_foll_pin_acquired",
+    "nr_foll_pin_released",
+    "nr_tlb_remote_flush",
+    "nr_tlb_remote_flush_received",
+    "nr_tlb_local_flush_all",
+];
+
+/// States that the kernel shows in transparent huge pages rather than in pages (vmstat_item_print_in_thp).
+const IN_HUGE_PAGES: [&str; 5] = [
+    "nr_anon_transparent_hugepages",
+    "nr_file_hugepages",
+    "nr_shmem_hugepages",
+    "nr_shmem_pmdmapped",
+    "nr_file_pmdmapped",
+];
+
+/// Takes the sensors, named `vmstat/<key>`.
+pub fn plan(bytes: &[u8], plan: &mut Plan<'_>) -> LineTable {
+    let mut table = LineTable::default();
+    for line in scan::lines(bytes) {
+        let space = line.iter().position(|byte| *byte == b' ').unwrap_or(line.len());
+        let is_value = scan::int_at(line, space + 1).is_some_and(|(_, end)| end == line.len());
+        if space == 0 || !is_value {
+            plan.report(format!("vmstat: left out: {:?}", String::from_utf8_lossy(line)));
+            table.push_unknown(line);
+            continue;
+        }
+        let slot = plan.add(sensor(&String::from_utf8_lossy(&line[..space])));
+        table.push(&line[..space + 1], &[slot]);
+    }
+    table
+}
+
+fn sensor(name: &str) -> SensorDef {
+    let (unit, scale) = match name {
+        // In units of 1024 bytes.
+        "pgpgin" | "pgpgout" | "nr_kernel_stack" | "nr_shadow_call_stack" => ("By", 1024.0),
+        _ if IN_HUGE_PAGES.contains(&name) => ("{hugepage}", 1.0),
+        "nr_dirtied" | "nr_written" => ("{page}", 1.0),
+        _ if kind(name) == Kind::Gauge && name != "workingset_nodes" => ("{page}", 1.0),
+        _ => ("1", 1.0),
+    };
+    let path = format!("vmstat/{}", sanitize_level(name));
+    SensorDef { kind: kind(name), ..SensorDef::gauge(path, unit, describe(name)).scaled(scale) }
+}
+
+fn kind(name: &str) -> Kind {
+    let is_state = name == "workingset_nodes" || (name.starts_with("nr_") && !is_event(name));
+    if is_state { Kind::Gauge } else { Kind::Counter }
+}
+
+fn is_event(name: &str) -> bool {
+    EVENTS.contains(&name) || name == "nr_tlb_local_flush_one"
+}
+
+fn describe(name: &str) -> &'static str {
+    match name {
+        "nr_free_pages" => "Pages that nothing uses.",
+        "nr_dirty" => "Pages that wait to be written to disk.",
+        "nr_writeback" => "Pages that are being written to disk.",
+        "nr_dirtied" => "Pages made dirty.",
+        "nr_written" => "Pages written to disk.",
+        "nr_mapped" => "Pages of files that programs have mapped.",
+        "nr_anon_pages" => "Pages of programs that belong to no file.",
+        "nr_file_pages" => "Pages that hold files.",
+        "nr_shmem" => "Pages of shared memory and tmpfs.",
+        "nr_kernel_stack" => "Memory of the kernel's stacks.",
+        "numa_hit" => "Pages given from the node where they were wanted.",
+        "numa_miss" => "Pages given from this node though another was wanted.",
+        "numa_foreign" => "Pages wanted here and given from another node.",
+        "numa_local" => "Pages given to a program from the node that it runs on.",
+        "numa_other" => "Pages given to a program from another node than it runs on.",
+        "pgpgin" => "Read from disks.",
+        "pgpgout" => "Written to disks.",
+        "pswpin" => "Pages swapped in.",
+        "pswpout" => "Pages swapped out.",
+        "pgfault" => "Page faults.",
+        "pgmajfault" => "Page faults that needed a disk.",
+        "pgfree" => "Pages freed.",
+        "pgscan_kswapd" => "Pages looked at by the background reclaimer.",
+        "pgscan_direct" => "Pages looked at by programs that had to reclaim memory themselves.",
+        "pgsteal_kswapd" => "Pages reclaimed by the background reclaimer.",
+        "pgsteal_direct" => "Pages reclaimed by programs that had to reclaim memory themselves.",
+        "oom_kill" => "Processes killed for lack of memory.",
+        "compact_stall" => "Times that a program had to compact memory itself.",
+        "thp_fault_alloc" => "Transparent huge pages given at a page fault.",
+        "thp_fault_fallback" => "Page faults for which there was no transparent huge page.",
+        _ => "",
+    }
+}

@@ -1,0 +1,142 @@
+//! Finding files below /sys by a pattern such as `class/net/*/statistics/*`, and telling what each `*` stood for.
+
+use std::cmp::Ordering;
+use std::path::{Path, PathBuf};
+
+use wholegrain_model::schema::SENSORS_MAX;
+
+/// A file that was found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Match {
+    /// The file.
+    pub path: PathBuf,
+    /// What the stars stood for, in their order.
+    pub stars: Vec<String>,
+}
+
+/// Every path below `root` that the pattern matches and that is there, in the order of people (`cpu2` before `cpu10`); at most
+/// [`SENSORS_MAX`]. A `*` stands for any text within one level.
+pub fn find(root: &Path, pattern: &str) -> Vec<Match> {
+    let mut found = vec![Match { path: root.to_owned(), stars: Vec::new() }];
+    for level in pattern.split('/') {
+        let mut next = Vec::new();
+        for place in &found {
+            if level.contains('*') {
+                expand(place, level, &mut next);
+            } else {
+                let path = place.path.join(level);
+                if path.exists() {
+                    next.push(Match { path, stars: place.stars.clone() });
+                }
+            }
+        }
+        next.truncate(SENSORS_MAX);
+        found = next;
+    }
+    found
+}
+
+fn expand(place: &Match, level: &str, next: &mut Vec<Match>) {
+    for name in names(&place.path) {
+        if let Some(stars) = captures(level, &name) {
+            let stars = place.stars.iter().cloned().chain(stars).collect();
+            next.push(Match { path: place.path.join(&name), stars });
+        }
+    }
+}
+
+/// The names in a folder, in the order of people; none when it cannot be read.
+pub fn names(folder: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut names: Vec<String> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    names.sort_by(|a, b| natural_order(a, b));
+    names
+}
+
+/// What the stars of a level stand for in `name`: each as little as possible, the last the rest. `None` without a match.
+fn captures(level: &str, name: &str) -> Option<Vec<String>> {
+    let mut pieces = level.split('*');
+    let mut rest = name.strip_prefix(pieces.next()?)?;
+    let pieces: Vec<&str> = pieces.collect();
+    let (last, middle) = pieces.split_last()?;
+    let mut stars = Vec::with_capacity(pieces.len());
+    for piece in middle {
+        let (star, after) = rest.split_once(piece)?;
+        stars.push(star.to_owned());
+        rest = after;
+    }
+    stars.push(rest.strip_suffix(last)?.to_owned());
+    Some(stars)
+}
+
+/// Text by its characters, but runs of digits by the number that they are.
+fn natural_order(a: &str, b: &str) -> Ordering {
+    let (mut left, mut right) = (a.as_bytes(), b.as_bytes());
+    loop {
+        let (Some(&x), Some(&y)) = (left.first(), right.first()) else { return left.len().cmp(&right.len()) };
+        if x.is_ascii_digit() && y.is_ascii_digit() {
+            let (l, r) = (digits(&mut left), digits(&mut right));
+            let order = l.len().cmp(&r.len()).then_with(|| l.cmp(r));
+            if order != Ordering::Equal {
+                return order;
+            }
+        } else if x != y {
+            return x.cmp(&y);
+        } else {
+            (left, right) = (&left[1..], &right[1..]);
+        }
+    }
+}
+
+/// Takes the digits from the front of `text`; gives them without leading zeros.
+fn digits<'a>(text: &mut &'a [u8]) -> &'a [u8] {
+    let count = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let (digits, rest) = text.split_at(count);
+    *text = rest;
+    &digits[digits.iter().take_while(|byte| **byte == b'0').count()..]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stars_stand_for_text() {
+        for (level, name, expected) in [
+            ("cpu*", "cpu12", Some(vec!["12"])),
+            ("*", "eth0", Some(vec!["eth0"])),
+            ("a*b*c", "a1b2c", Some(vec!["1", "2"])),
+            ("a*b*c", "abbc", Some(vec!["", "b"])),
+            ("a*", "b", None),
+            ("a*a", "a", None),
+            ("*_input", "temp1_label", None),
+        ] {
+            let stars = expected.map(|stars| stars.into_iter().map(str::to_owned).collect::<Vec<_>>());
+            assert_eq!(captures(level, name), stars, "{level} {name}");
+        }
+    }
+
+    #[test]
+    fn order_of_people() {
+        let mut names = ["cpu10", "cpu2", "cpu", "cpu1x", "cpu01", "cpu1", "a10b2", "a10b10", "a9b99"];
+        names.sort_by(|a, b| natural_order(a, b));
+        assert_eq!(names, ["a9b99", "a10b2", "a10b10", "cpu", "cpu01", "cpu1", "cpu1x", "cpu2", "cpu10"]);
+    }
+
+    #[test]
+    fn finds_what_is_there() {
+        let folder = tempfile::tempdir().unwrap();
+        for file in ["net/eth0/stat/rx", "net/eth0/stat/tx", "net/eth10/stat/rx", "net/eth2/stat/rx", "net/eth1/other"]
+        {
+            let path = folder.path().join(file);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, "1\n").unwrap();
+        }
+        let found = find(folder.path(), "net/eth*/stat/*");
+        let stars: Vec<String> = found.iter().map(|found| found.stars.join(" ")).collect();
+        assert_eq!(stars, ["0 rx", "0 tx", "2 rx", "10 rx"]);
+        assert_eq!(found[2].path, folder.path().join("net/eth2/stat/rx"));
+        assert_eq!(find(folder.path(), "net/eth1/other").len(), 1);
+        assert!(find(folder.path(), "absent/*").is_empty());
+    }
+}

@@ -1,0 +1,163 @@
+//! Numbers in /sys: sensors, clocks, energy, fabric counters, memory errors, and any other file by the pattern of its path.
+//!
+//! - In: `[sources.sysfs]` and the files below `roots.sys`.
+//! - Out: a group for each preset that finds something, named as the preset, and the group `sysfs` for the files by pattern.
+//! - Never: a write; a read of a device on a sampling thread that others share, when it may take long.
+
+mod config;
+mod glob;
+mod hwmon;
+mod presets;
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use wholegrain_model::config::{ConfigError, Section};
+
+use self::config::Config;
+use self::presets::Found;
+use crate::file::{self, KeptFile};
+use crate::options::GroupOptions;
+use crate::plan::Plan;
+use crate::scan;
+use crate::{GroupPlan, ReadProblem, Reader, Reading, Roots, Row, Source, SourceType};
+
+/// The line in [`crate::SOURCES`].
+pub const SOURCE: SourceType = SourceType {
+    name: "sysfs",
+    summary: "numbers in /sys: hwmon, thermal, cpufreq, powercap (RAPL), InfiniBand, Omni-Path, EDAC, NVMe, files by pattern",
+    configure,
+};
+
+/// The group of the files by pattern.
+const FILES_GROUP: &str = "sysfs";
+
+/// The longest file of one number, in bytes, with its newline.
+const NUMBER_BYTES_MAX: usize = 64;
+
+fn configure(section: &Section, roots: &Roots) -> Result<Box<dyn Source>, ConfigError> {
+    Ok(Box::new(Sysfs { config: Config::read(section)?, root: roots.sys.clone(), numeric: HashSet::new() }))
+}
+
+struct Sysfs {
+    config: Config,
+    root: PathBuf,
+    /// The doubtful files that held a number when they were first seen, so that they are not read at every rescan.
+    numeric: HashSet<PathBuf>,
+}
+
+impl Source for Sysfs {
+    fn discover(&mut self, report: &mut dyn FnMut(String)) -> Vec<GroupPlan> {
+        let known = std::mem::take(&mut self.numeric);
+        let with_nvme = self.config.presets.iter().any(|(preset, _)| *preset == presets::Preset::Nvme);
+        let mut scan = Scan { common: &self.config.common, known, numeric: &mut self.numeric, report };
+        let mut groups = Vec::new();
+        for (preset, options) in &self.config.presets {
+            let found = preset.find(&self.root, with_nvme);
+            groups.extend(scan.group(preset.name(), preset.blocking(), options, found));
+        }
+        let files = self.config.files.iter().flat_map(|pattern| {
+            let matches = glob::find(&self.root, &pattern.path).into_iter();
+            matches.map(|found| Found { doubtful: true, ..Found::new(found.path, pattern.sensor(&found.stars)) })
+        });
+        groups.extend(scan.group(FILES_GROUP, true, &GroupOptions::default(), files.collect()));
+        groups
+    }
+}
+
+/// One discovery.
+struct Scan<'a> {
+    common: &'a GroupOptions,
+    known: HashSet<PathBuf>,
+    numeric: &'a mut HashSet<PathBuf>,
+    report: &'a mut dyn FnMut(String),
+}
+
+impl Scan<'_> {
+    fn group(
+        &mut self,
+        name: &'static str,
+        blocking: bool,
+        options: &GroupOptions,
+        found: Vec<Found>,
+    ) -> Option<GroupPlan> {
+        let mut plan = Plan::new(self.common, options, self.report);
+        let mut files = Vec::new();
+        for Found { path, sensor, doubtful } in found {
+            if !plan.keeps(&sensor) {
+                continue;
+            }
+            let result = if doubtful && !self.known.contains(&path) { is_numeric(&path) } else { is_readable(&path) };
+            match result {
+                Err(reason) => plan.report(format!("sysfs: {} is left out: {reason}", path.display())),
+                Ok(()) => {
+                    if plan.add(sensor).is_some() {
+                        files.push(KeptFile::new(&path));
+                    }
+                    if doubtful {
+                        self.numeric.insert(path);
+                    }
+                }
+            }
+        }
+        let sensors = plan.into_sensors();
+        (!sensors.is_empty()).then(|| GroupPlan {
+            name: name.to_owned(),
+            sensors,
+            reader: Box::new(NumberReader { what: name, files }),
+            timing: options.timing(self.common),
+            blocking,
+        })
+    }
+}
+
+/// Whether a file can be opened, which asks nothing of its device.
+fn is_readable(path: &Path) -> Result<(), String> {
+    File::open(path).map(drop).map_err(|error| match error.kind() {
+        std::io::ErrorKind::PermissionDenied => format!("{error}; the agent needs to be allowed to read it"),
+        _ => error.to_string(),
+    })
+}
+
+/// Whether a file holds a number. One that cannot be read now may well hold one later.
+fn is_numeric(path: &Path) -> Result<(), String> {
+    is_readable(path)?;
+    if path.is_dir() {
+        return Err("it is a folder".to_owned());
+    }
+    match file::read_file(path) {
+        Ok(bytes) if scan::only_int(&bytes).is_none() => Err("it holds no number".to_owned()),
+        _ => Ok(()),
+    }
+}
+
+/// Reads files of one number each.
+struct NumberReader {
+    what: &'static str,
+    /// In the order of the sensors.
+    files: Vec<KeptFile>,
+}
+
+impl Reader for NumberReader {
+    fn read(&mut self, row: &mut Row<'_>) -> Reading {
+        let what = self.what;
+        let mut reading = Reading::default();
+        let mut buffer = [0; NUMBER_BYTES_MAX];
+        for (index, file) in self.files.iter_mut().enumerate() {
+            match file.read_once(&mut buffer).map(|length| scan::only_int(&buffer[..length])) {
+                Ok(Some(value)) => row.set_int(index, value),
+                Ok(None) => {
+                    reading.problem.get_or_insert(ReadProblem::Garbage { what, line: 1 });
+                }
+                // The device says that it has no value now: the gap tells that.
+                Err(libc::ENODATA) => {}
+                Err(errno) => {
+                    reading.layout_changed |= matches!(errno, libc::ENOENT | libc::ENODEV | libc::ENXIO);
+                    reading.problem.get_or_insert(ReadProblem::Os { what, errno });
+                }
+            }
+        }
+        reading
+    }
+}
