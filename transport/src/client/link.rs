@@ -1,0 +1,191 @@
+//! Bytes over TCP or TLS without blocking, and waiting for them.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::time::{Duration, Instant};
+
+use bytes::{Buf, BytesMut};
+use rustls::ClientConnection;
+use rustls::pki_types::ServerName;
+
+use super::url::Url;
+use super::{ADDRESSES_MAX, ClientConfig, ClientError};
+
+/// How much is read at once, in bytes.
+const READ_BYTES: usize = 16 << 10;
+
+/// A connection; every call returns at once.
+pub(super) struct Link {
+    tcp: TcpStream,
+    tls: Option<Box<ClientConnection>>,
+    scratch: Vec<u8>,
+    pub peer: SocketAddr,
+}
+
+/// What a look for bytes found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Found {
+    Bytes,
+    Nothing,
+    End,
+}
+
+impl Link {
+    /// Connects TCP to one of the host's addresses; TLS shakes hands with the first bytes sent.
+    pub fn connect(config: &ClientConfig, url: &Url, deadline: Instant) -> Result<Self, ClientError> {
+        let tls = if url.tls { Some(Box::new(start_tls(config, url)?)) } else { None };
+        let failed = |problem: String| ClientError::Connect { url: config.url.clone(), problem };
+        let addresses = (url.host.as_str(), url.port)
+            .to_socket_addrs()
+            .map_err(|error| failed(format!("cannot look up {:?}: {error}; check the name", url.host)))?;
+        let addresses: Vec<_> = addresses.take(ADDRESSES_MAX).collect();
+        let mut problems = Vec::new();
+        for (index, address) in addresses.iter().enumerate() {
+            let left = deadline.saturating_duration_since(Instant::now()) / (addresses.len() - index) as u32;
+            if left.is_zero() {
+                problems.push(format!("{address}: no time left"));
+                continue;
+            }
+            let prepare = |tcp: TcpStream| {
+                tcp.set_nodelay(true)?;
+                tcp.set_nonblocking(true)?;
+                Ok(tcp)
+            };
+            match TcpStream::connect_timeout(address, left).and_then(prepare) {
+                Ok(tcp) => return Ok(Self { tcp, tls, scratch: vec![0; READ_BYTES], peer: *address }),
+                Err(error) => problems.push(format!("{address}: {error}")),
+            }
+        }
+        Err(failed(if problems.is_empty() { "the name has no address".into() } else { problems.join("; ") }))
+    }
+
+    pub fn fd(&self) -> RawFd {
+        self.tcp.as_raw_fd()
+    }
+
+    /// Appends what has arrived, at most [`READ_BYTES`], to `inbox`.
+    pub fn fill(&mut self, inbox: &mut BytesMut) -> io::Result<Found> {
+        let Some(tls) = &mut self.tls else {
+            let (found, count) = sort_out(retry(|| self.tcp.read(&mut self.scratch)))?;
+            inbox.extend_from_slice(&self.scratch[..count]);
+            return Ok(found);
+        };
+        loop {
+            let (found, count) = sort_out(tls.reader().read(&mut self.scratch))?;
+            if found != Found::Nothing {
+                inbox.extend_from_slice(&self.scratch[..count]);
+                return Ok(found);
+            }
+            let (found, _) = sort_out(retry(|| tls.read_tls(&mut self.tcp)))?;
+            if found == Found::Nothing {
+                return Ok(found);
+            }
+            // At the end of the stream the reader says whether it was a clean one.
+            if let Err(error) = tls.process_new_packets() {
+                // The alert that tells the server why; the error itself matters more than whether this arrives.
+                let _ = tls.write_tls(&mut self.tcp);
+                return Err(io::Error::new(ErrorKind::InvalidData, error));
+            }
+            if found == Found::End && !tls.wants_read() {
+                return Ok(Found::End);
+            }
+        }
+    }
+
+    /// Sends as much of `outbox` as the system takes. Returns whether it took anything.
+    pub fn drain(&mut self, outbox: &mut BytesMut) -> io::Result<bool> {
+        let mut progress = false;
+        while !outbox.is_empty() || self.tls.as_ref().is_some_and(|tls| tls.wants_write()) {
+            let (found, count) = match &mut self.tls {
+                None => {
+                    let (found, count) = sort_out(retry(|| self.tcp.write(outbox)))?;
+                    outbox.advance(count);
+                    (found, count)
+                }
+                Some(tls) => {
+                    // Before the handshake is over this only buffers, up to the connection's own bound.
+                    let accepted = tls.writer().write(outbox)?;
+                    outbox.advance(accepted);
+                    if !tls.wants_write() {
+                        return Ok(progress);
+                    }
+                    sort_out(retry(|| tls.write_tls(&mut self.tcp)))?
+                }
+            };
+            if found != Found::Bytes || count == 0 {
+                return Ok(progress);
+            }
+            progress = true;
+        }
+        Ok(progress)
+    }
+
+    /// Whether [`Link::drain`] has more to do when the socket takes bytes again.
+    pub fn wants_write(&self, outbox: &BytesMut) -> bool {
+        match &self.tls {
+            None => !outbox.is_empty(),
+            Some(tls) => tls.wants_write() || !outbox.is_empty() && !tls.is_handshaking(),
+        }
+    }
+
+    /// Says goodbye on both layers; what cannot be said at once is not.
+    pub fn close(&mut self) {
+        if let Some(tls) = &mut self.tls {
+            tls.send_close_notify();
+            let _ = tls.write_tls(&mut self.tcp);
+        }
+        let _ = self.tcp.shutdown(std::net::Shutdown::Write);
+    }
+
+    /// Waits until the socket has bytes (or takes some, when `write`), `wake` has some, or the time is over. Returns
+    /// whether `wake` has.
+    pub fn wait(&self, wait: Duration, write: bool, wake: Option<BorrowedFd<'_>>) -> io::Result<bool> {
+        let events = libc::POLLIN | if write { libc::POLLOUT } else { 0 };
+        let mut fds = [
+            libc::pollfd { fd: self.fd(), events, revents: 0 },
+            libc::pollfd { fd: wake.map_or(-1, |fd| fd.as_raw_fd()), events: libc::POLLIN, revents: 0 },
+        ];
+        let timeout = libc::timespec {
+            tv_sec: wait.as_secs().min(i32::MAX as u64) as libc::time_t,
+            tv_nsec: wait.subsec_nanos() as libc::c_long,
+        };
+        // SAFETY: `fds` has the length given, `timeout` outlives the call, and a null signal mask means none.
+        let count = unsafe { libc::ppoll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, &timeout, std::ptr::null()) };
+        if count < 0 {
+            let error = io::Error::last_os_error();
+            return if error.kind() == ErrorKind::Interrupted { Ok(false) } else { Err(error) };
+        }
+        Ok(fds[1].revents != 0)
+    }
+}
+
+fn start_tls(config: &ClientConfig, url: &Url) -> Result<ClientConnection, ClientError> {
+    let refused = |problem: String| ClientError::Config { url: config.url.clone(), problem };
+    let Some(tls) = &config.tls else {
+        return Err(refused("mqtts needs the certificate authority to trust; configure it, or use mqtt://".into()));
+    };
+    let name = ServerName::try_from(url.host.clone())
+        .map_err(|_| refused(format!("{:?} is neither a host name nor an address", url.host)))?;
+    ClientConnection::new(tls.clone(), name).map_err(|error| refused(format!("TLS: {error}")))
+}
+
+fn retry(mut call: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
+    loop {
+        match call() {
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            result => return result,
+        }
+    }
+}
+
+fn sort_out(result: io::Result<usize>) -> io::Result<(Found, usize)> {
+    match result {
+        Ok(0) => Ok((Found::End, 0)),
+        Ok(count) => Ok((Found::Bytes, count)),
+        Err(error) if error.kind() == ErrorKind::WouldBlock => Ok((Found::Nothing, 0)),
+        // A server that closes TCP without closing TLS first: an end, and no message can be cut short unseen in MQTT.
+        Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok((Found::End, 0)),
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,423 @@
+//! The packets.
+
+use std::fmt;
+use std::ops::Deref;
+
+use bytes::Bytes;
+
+use super::{Properties, ReasonCode};
+
+/// The protocol's version, which CONNECT fixes for its connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Version {
+    /// MQTT 3.1.1, protocol level 4.
+    V311,
+    /// MQTT 5.0, protocol level 5.
+    V5,
+}
+
+/// Text held in shared bytes: a clone copies nothing.
+#[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Text(Bytes);
+
+impl Text {
+    /// Checks that the bytes are UTF-8.
+    pub fn from_utf8(bytes: Bytes) -> Result<Self, std::str::Utf8Error> {
+        std::str::from_utf8(&bytes)?;
+        Ok(Self(bytes))
+    }
+
+    /// Text of the program itself, without a copy.
+    pub const fn from_static(text: &'static str) -> Self {
+        Self(Bytes::from_static(text.as_bytes()))
+    }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        // SAFETY: every constructor takes or checks UTF-8, and shared bytes do not change.
+        unsafe { std::str::from_utf8_unchecked(&self.0) }
+    }
+}
+
+impl Deref for Text {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        self.as_str()
+    }
+}
+
+impl From<&str> for Text {
+    fn from(text: &str) -> Self {
+        Self(Bytes::copy_from_slice(text.as_bytes()))
+    }
+}
+
+impl From<String> for Text {
+    fn from(text: String) -> Self {
+        Self(Bytes::from(text))
+    }
+}
+
+impl fmt::Debug for Text {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self.as_str(), f)
+    }
+}
+
+impl fmt::Display for Text {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// How surely a message arrives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum QoS {
+    /// 0: at most once.
+    AtMostOnce = 0,
+    /// 1: at least once.
+    AtLeastOnce = 1,
+    /// 2: exactly once.
+    ExactlyOnce = 2,
+}
+
+impl QoS {
+    /// From its number; `None` for 3 and above.
+    pub fn from_number(number: u8) -> Option<Self> {
+        match number {
+            0 => Some(QoS::AtMostOnce),
+            1 => Some(QoS::AtLeastOnce),
+            2 => Some(QoS::ExactlyOnce),
+            _ => None,
+        }
+    }
+}
+
+/// Any control packet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(missing_docs, reason = "each variant is documented by the type that it holds")]
+pub enum Packet {
+    Connect(Box<Connect>),
+    ConnAck(ConnAck),
+    Publish(Publish),
+    PubAck(Ack),
+    PubRec(Ack),
+    PubRel(Ack),
+    PubComp(Ack),
+    Subscribe(Subscribe),
+    SubAck(SubAck),
+    Unsubscribe(Unsubscribe),
+    UnsubAck(UnsubAck),
+    /// Asks whether the server is there.
+    PingReq,
+    /// The server is there.
+    PingResp,
+    Disconnect(Disconnect),
+    Auth(Auth),
+}
+
+/// A packet's type: its number in the fixed header (2.1.2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+#[allow(missing_docs, reason = "the names of the specification")]
+pub enum PacketType {
+    Connect = 1,
+    ConnAck = 2,
+    Publish = 3,
+    PubAck = 4,
+    PubRec = 5,
+    PubRel = 6,
+    PubComp = 7,
+    Subscribe = 8,
+    SubAck = 9,
+    Unsubscribe = 10,
+    UnsubAck = 11,
+    PingReq = 12,
+    PingResp = 13,
+    Disconnect = 14,
+    Auth = 15,
+}
+
+impl PacketType {
+    /// From the fixed header's upper four bits; `None` for 0, which is reserved, and above 15.
+    pub fn from_number(number: u8) -> Option<Self> {
+        use PacketType::*;
+        const ALL: [PacketType; 15] = [
+            Connect,
+            ConnAck,
+            Publish,
+            PubAck,
+            PubRec,
+            PubRel,
+            PubComp,
+            Subscribe,
+            SubAck,
+            Unsubscribe,
+            UnsubAck,
+            PingReq,
+            PingResp,
+            Disconnect,
+            Auth,
+        ];
+        ALL.get(usize::from(number).wrapping_sub(1)).copied()
+    }
+
+    /// The specification's name, in capitals.
+    pub fn name(self) -> &'static str {
+        const NAMES: [&str; 15] = [
+            "CONNECT",
+            "CONNACK",
+            "PUBLISH",
+            "PUBACK",
+            "PUBREC",
+            "PUBREL",
+            "PUBCOMP",
+            "SUBSCRIBE",
+            "SUBACK",
+            "UNSUBSCRIBE",
+            "UNSUBACK",
+            "PINGREQ",
+            "PINGRESP",
+            "DISCONNECT",
+            "AUTH",
+        ];
+        NAMES[self as usize - 1]
+    }
+}
+
+impl Packet {
+    /// Its type.
+    pub fn packet_type(&self) -> PacketType {
+        match self {
+            Packet::Connect(_) => PacketType::Connect,
+            Packet::ConnAck(_) => PacketType::ConnAck,
+            Packet::Publish(_) => PacketType::Publish,
+            Packet::PubAck(_) => PacketType::PubAck,
+            Packet::PubRec(_) => PacketType::PubRec,
+            Packet::PubRel(_) => PacketType::PubRel,
+            Packet::PubComp(_) => PacketType::PubComp,
+            Packet::Subscribe(_) => PacketType::Subscribe,
+            Packet::SubAck(_) => PacketType::SubAck,
+            Packet::Unsubscribe(_) => PacketType::Unsubscribe,
+            Packet::UnsubAck(_) => PacketType::UnsubAck,
+            Packet::PingReq => PacketType::PingReq,
+            Packet::PingResp => PacketType::PingResp,
+            Packet::Disconnect(_) => PacketType::Disconnect,
+            Packet::Auth(_) => PacketType::Auth,
+        }
+    }
+}
+
+/// CONNECT: a client introduces itself (3.1).
+#[derive(Clone, PartialEq, Eq)]
+pub struct Connect {
+    /// The version that the whole connection speaks.
+    pub version: Version,
+    /// Begin without an old session (3.1.1: clean session).
+    pub clean_start: bool,
+    /// The longest silence of the client, s; 0 for no bound.
+    pub keep_alive_s: u16,
+    /// The client's name; empty asks the server for one.
+    pub client_id: Text,
+    /// Published by the server when the client vanishes.
+    pub will: Option<Will>,
+    /// User name.
+    pub user: Option<Text>,
+    /// Password.
+    pub password: Option<Bytes>,
+    /// Empty in 3.1.1.
+    pub properties: Properties,
+}
+
+impl Connect {
+    /// A clean start without will, user and password.
+    pub fn new(version: Version, client_id: impl Into<Text>, keep_alive_s: u16) -> Self {
+        Self {
+            version,
+            clean_start: true,
+            keep_alive_s,
+            client_id: client_id.into(),
+            will: None,
+            user: None,
+            password: None,
+            properties: Properties::default(),
+        }
+    }
+}
+
+impl fmt::Debug for Connect {
+    /// Without the password and the properties, which may hold secrets too: they must not get into a log.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connect")
+            .field("version", &self.version)
+            .field("clean_start", &self.clean_start)
+            .field("keep_alive_s", &self.keep_alive_s)
+            .field("client_id", &self.client_id)
+            .field("will", &self.will)
+            .field("user", &self.user)
+            .field("password", &self.password.as_ref().map(|_| "…"))
+            .finish_non_exhaustive()
+    }
+}
+
+/// What the server publishes for a client that vanished (3.1.2.5).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Will {
+    /// Where.
+    pub topic: Text,
+    /// What.
+    pub payload: Bytes,
+    /// How surely.
+    pub qos: QoS,
+    /// Whether it is kept for later subscribers.
+    pub retain: bool,
+    /// Empty in 3.1.1.
+    pub properties: Properties,
+}
+
+/// CONNACK: the server takes or refuses a client (3.2). A 3.1.1 return code is given as the reason code of the same meaning.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConnAck {
+    /// Whether the server has kept a session.
+    pub session_present: bool,
+    /// Success or why not.
+    pub reason: ReasonCode,
+    /// Empty in 3.1.1.
+    pub properties: Properties,
+}
+
+/// PUBLISH: a message (3.3).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Publish {
+    /// Sent before.
+    pub dup: bool,
+    /// How surely.
+    pub qos: QoS,
+    /// To be kept, or was kept, for later subscribers.
+    pub retain: bool,
+    /// Where; empty only beside a topic alias (5.0).
+    pub topic: Text,
+    /// Present exactly when `qos` is above 0; never 0.
+    pub packet_id: Option<u16>,
+    /// What: points into the received bytes.
+    pub payload: Bytes,
+    /// Empty in 3.1.1.
+    pub properties: Properties,
+}
+
+/// PUBACK, PUBREC, PUBREL or PUBCOMP (3.4 to 3.7).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ack {
+    /// Of the PUBLISH; never 0.
+    pub packet_id: u16,
+    /// Always success in 3.1.1.
+    pub reason: ReasonCode,
+    /// Empty in 3.1.1.
+    pub properties: Properties,
+}
+
+impl Ack {
+    /// Success.
+    pub fn success(packet_id: u16) -> Self {
+        Self { packet_id, reason: ReasonCode::SUCCESS, properties: Properties::default() }
+    }
+}
+
+/// SUBSCRIBE (3.8).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Subscribe {
+    /// Never 0.
+    pub packet_id: u16,
+    /// At least one.
+    pub filters: Vec<Subscription>,
+    /// Empty in 3.1.1.
+    pub properties: Properties,
+}
+
+/// One filter of a SUBSCRIBE with its options (3.8.3.1).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Subscription {
+    /// A valid topic filter.
+    pub filter: Text,
+    /// The highest quality of service wanted.
+    pub qos: QoS,
+    /// Not what this client publishes itself (5.0).
+    pub no_local: bool,
+    /// Retain flags as they were published (5.0).
+    pub retain_as_published: bool,
+    /// When retained messages are sent (5.0).
+    pub retain_handling: RetainHandling,
+}
+
+impl Subscription {
+    /// The options of 3.1.1.
+    pub fn new(filter: impl Into<Text>, qos: QoS) -> Self {
+        let retain_handling = RetainHandling::Send;
+        Self { filter: filter.into(), qos, no_local: false, retain_as_published: false, retain_handling }
+    }
+}
+
+/// When retained messages are sent to a subscriber.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum RetainHandling {
+    /// 0: when subscribing.
+    Send = 0,
+    /// 1: when subscribing, if the subscription is new.
+    SendIfNew = 1,
+    /// 2: not when subscribing.
+    DoNotSend = 2,
+}
+
+/// SUBACK (3.9): one reason code for each filter of the SUBSCRIBE. A refusal of 3.1.1 is `UNSPECIFIED_ERROR` (0x80).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SubAck {
+    /// Of the SUBSCRIBE; never 0.
+    pub packet_id: u16,
+    /// At least one.
+    pub reasons: Vec<ReasonCode>,
+    /// Empty in 3.1.1.
+    pub properties: Properties,
+}
+
+/// UNSUBSCRIBE (3.10).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unsubscribe {
+    /// Never 0.
+    pub packet_id: u16,
+    /// At least one valid topic filter.
+    pub filters: Vec<Text>,
+    /// Empty in 3.1.1.
+    pub properties: Properties,
+}
+
+/// UNSUBACK (3.11).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnsubAck {
+    /// Of the UNSUBSCRIBE; never 0.
+    pub packet_id: u16,
+    /// One for each filter; none in 3.1.1.
+    pub reasons: Vec<ReasonCode>,
+    /// Empty in 3.1.1.
+    pub properties: Properties,
+}
+
+/// DISCONNECT (3.14).
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Disconnect {
+    /// Always success (normal disconnection) in 3.1.1.
+    pub reason: ReasonCode,
+    /// Empty in 3.1.1.
+    pub properties: Properties,
+}
+
+/// AUTH (3.15): extended authentication of 5.0.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Auth {
+    /// Success, continue or re-authenticate.
+    pub reason: ReasonCode,
+    /// Carries the method and its data.
+    pub properties: Properties,
+}

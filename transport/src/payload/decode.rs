@@ -1,0 +1,548 @@
+//! Bytes into values. Every length is checked against what is there before anything is allocated.
+
+use wholegrain_model::batch::{AGENT_BYTES_MAX, SAMPLES_MAX};
+use wholegrain_model::schema::SENSORS_MAX;
+use wholegrain_model::{Batch, BatchHeader, Column, ColumnValues, Gaps, Schema, SchemaHash, Value, ValueType};
+
+use super::{FLAG_STEADY, MAGIC, PAYLOAD_BYTES_MAX, PayloadError, Span, VALUES_MAX, VERSION, mode, unzigzag};
+
+type Result<T> = std::result::Result<T, PayloadError>;
+
+/// Reads only the header: who, which, when and how much. The columns are not looked at.
+pub fn read_header(payload: &[u8]) -> Result<(BatchHeader, Span)> {
+    let head = Head::read(payload)?;
+    Ok((head.to_header(), head.span))
+}
+
+/// Decodes everything and checks that nothing is left over.
+pub fn decode_batch(payload: &[u8], schema: &Schema) -> Result<Batch> {
+    let head = Head::read_for(payload, schema)?;
+    let mut walk = Walk::new(payload, &head)?;
+    let mut columns = Vec::with_capacity(schema.len());
+    for sensor in schema.sensors() {
+        let mut column = empty_column(sensor.value_type);
+        walk.next_column(schema, &mut column)?;
+        columns.push(column);
+    }
+    walk.finish()?;
+    Ok(Batch { header: head.to_header(), times: head.times(payload)?, columns })
+}
+
+/// Decodes the times and the column of one sensor (its index in the schema); steps over the columns before it.
+pub fn decode_column(payload: &[u8], schema: &Schema, sensor: usize) -> Result<(Vec<i64>, Column)> {
+    let Some(definition) = schema.sensors().get(sensor) else {
+        return Err(PayloadError::NoSuchSensor { sensor, sensors: schema.len() });
+    };
+    let head = Head::read_for(payload, schema)?;
+    let mut walk = Walk::new(payload, &head)?;
+    for _ in 0..sensor {
+        walk.skip_column()?;
+    }
+    let mut column = empty_column(definition.value_type);
+    walk.next_column(schema, &mut column)?;
+    Ok((head.times(payload)?, column))
+}
+
+/// Decodes column after column into the same two buffers: what a reader of whole batches uses instead of
+/// [`decode_batch`] when it does not keep the columns. Returns the times.
+pub fn for_each_column(payload: &[u8], schema: &Schema, mut each: impl FnMut(usize, &Column)) -> Result<Vec<i64>> {
+    let head = Head::read_for(payload, schema)?;
+    let mut walk = Walk::new(payload, &head)?;
+    let mut ints = empty_column(ValueType::Int);
+    let mut floats = empty_column(ValueType::Float);
+    for (index, sensor) in schema.sensors().iter().enumerate() {
+        let column = if sensor.value_type == ValueType::Int { &mut ints } else { &mut floats };
+        walk.next_column(schema, column)?;
+        each(index, column);
+    }
+    walk.finish()?;
+    head.times(payload)
+}
+
+/// The last sample: its time and each sensor's value; `None` for a gap.
+pub fn last_row(payload: &[u8], schema: &Schema) -> Result<(i64, Vec<Option<Value>>)> {
+    let head = Head::read_for(payload, schema)?;
+    let mut row = Vec::with_capacity(schema.len());
+    for_each_column(payload, schema, |_, column| row.push(column.get(head.span.samples - 1)))?;
+    Ok((head.span.last_time, row))
+}
+
+fn empty_column(value_type: ValueType) -> Column {
+    let values = match value_type {
+        ValueType::Int => ColumnValues::Int(Vec::new()),
+        ValueType::Float => ColumnValues::Float(Vec::new()),
+    };
+    Column { values, gaps: Gaps::default() }
+}
+
+/// The header, borrowed from the payload.
+struct Head<'a> {
+    agent: &'a str,
+    boot: u64,
+    seq: u64,
+    schema: SchemaHash,
+    interval_ns: u64,
+    span: Span,
+    steady: bool,
+    /// Where the time differences begin.
+    times_at: usize,
+    /// Where the mode bytes begin.
+    modes_at: usize,
+}
+
+impl<'a> Head<'a> {
+    fn read(payload: &'a [u8]) -> Result<Self> {
+        let mut cursor = Cursor { bytes: payload, at: 0 };
+        if payload.len() > PAYLOAD_BYTES_MAX {
+            return cursor.fail("longer than a payload may be");
+        }
+        if cursor.take(2)? != MAGIC {
+            return Err(PayloadError::Malformed { reason: "does not begin with WG", offset: 0 });
+        }
+        match cursor.byte()? {
+            VERSION => {}
+            other => return Err(PayloadError::Version(other)),
+        }
+        let flags = cursor.byte()?;
+        if flags & !FLAG_STEADY != 0 {
+            return cursor.fail("unknown flags");
+        }
+        let steady = flags & FLAG_STEADY != 0;
+        let agent_length = cursor.count(AGENT_BYTES_MAX, "agent's name is too long")?;
+        let Ok(agent) = std::str::from_utf8(cursor.take(agent_length)?) else {
+            return cursor.fail("agent's name is not UTF-8");
+        };
+        let boot = u64::from_le_bytes(cursor.array()?);
+        let seq = cursor.varint()?;
+        let schema = SchemaHash(cursor.array()?);
+        let interval_ns = cursor.varint()?;
+        let samples = cursor.count(SAMPLES_MAX, "more samples than a batch may have")?;
+        let sensors = cursor.count(SENSORS_MAX, "more sensors than a batch may have")?;
+        if samples == 0 || sensors == 0 {
+            return cursor.fail("no samples or no sensors");
+        }
+        if samples * sensors > VALUES_MAX {
+            return cursor.fail("more values than a batch may have");
+        }
+        let first_time = i64::from_le_bytes(cursor.array()?);
+        let times_at = cursor.at;
+        let mut last_time = first_time;
+        if steady && samples > 1 {
+            let step = unzigzag(cursor.varint()?);
+            last_time = first_time.wrapping_add(step.wrapping_mul(samples as i64 - 1));
+        } else if !steady {
+            for _ in 1..samples {
+                last_time = last_time.wrapping_add(unzigzag(cursor.varint()?));
+            }
+        }
+        let span = Span { samples, sensors, first_time, last_time };
+        Ok(Self { agent, boot, seq, schema, interval_ns, span, steady, times_at, modes_at: cursor.at })
+    }
+
+    /// Reads the header and checks that it is of `schema`.
+    fn read_for(payload: &'a [u8], schema: &Schema) -> Result<Self> {
+        let head = Self::read(payload)?;
+        if head.schema != schema.hash() {
+            return Err(PayloadError::OtherSchema { payload: head.schema, schema: schema.hash() });
+        }
+        if head.span.sensors != schema.len() {
+            let reason = format!("it has {} sensors, the schema {}", head.span.sensors, schema.len());
+            return Err(PayloadError::Unfit { schema: schema.hash(), reason });
+        }
+        Ok(head)
+    }
+
+    fn to_header(&self) -> BatchHeader {
+        BatchHeader {
+            agent: self.agent.to_owned(),
+            boot: self.boot,
+            seq: self.seq,
+            schema: self.schema,
+            interval_ns: self.interval_ns,
+        }
+    }
+
+    fn times(&self, payload: &[u8]) -> Result<Vec<i64>> {
+        let Span { samples, mut first_time, .. } = self.span;
+        let mut times = Vec::with_capacity(samples);
+        times.push(first_time);
+        let mut cursor = Cursor { bytes: payload, at: self.times_at };
+        let mut step = 0;
+        for sample in 1..samples {
+            if !self.steady || sample == 1 {
+                step = unzigzag(cursor.varint()?);
+            }
+            first_time = first_time.wrapping_add(step);
+            times.push(first_time);
+        }
+        Ok(times)
+    }
+}
+
+/// Goes through the columns: the runs of modes on one side, the bodies on the other.
+struct Walk<'a> {
+    runs: Cursor<'a>,
+    bodies: Cursor<'a>,
+    samples: usize,
+    /// Sensors whose column has not been reached, the current run not counted.
+    sensors_left: usize,
+    mode: u8,
+    run_left: usize,
+}
+
+impl<'a> Walk<'a> {
+    fn new(payload: &'a [u8], head: &Head<'_>) -> Result<Self> {
+        let runs = Cursor { bytes: payload, at: head.modes_at };
+        let mut walk = Self {
+            runs,
+            bodies: runs,
+            samples: head.span.samples,
+            sensors_left: head.span.sensors,
+            mode: 0,
+            run_left: 0,
+        };
+        while walk.sensors_left > 0 {
+            walk.next_run()?;
+        }
+        // The bodies begin where the runs end; then the runs are gone through again beside them.
+        walk.bodies = walk.runs;
+        walk.runs = runs;
+        walk.sensors_left = head.span.sensors;
+        walk.run_left = 0;
+        Ok(walk)
+    }
+
+    fn next_run(&mut self) -> Result<()> {
+        let byte = self.runs.byte()?;
+        let mut less_one = usize::from(byte >> mode::RUN_SHIFT);
+        if less_one == usize::from(mode::RUN_MORE) {
+            less_one += self.runs.count(SENSORS_MAX, "more columns than sensors")?;
+        }
+        if less_one >= self.sensors_left {
+            return self.runs.fail("more columns than sensors");
+        }
+        self.mode = byte & mode::MASK;
+        self.run_left = less_one + 1;
+        self.sensors_left -= less_one + 1;
+        Ok(())
+    }
+
+    fn next_mode(&mut self) -> Result<(u8, bool)> {
+        if self.run_left == 0 {
+            self.next_run()?;
+        }
+        self.run_left -= 1;
+        Ok((self.mode & !mode::GAPS, self.mode & mode::GAPS != 0))
+    }
+
+    /// The number of values present in the next body, its gap bitmap taken.
+    fn present(&mut self, gaps: bool) -> Result<(usize, &'a [u8])> {
+        if !gaps {
+            return Ok((self.samples, &[]));
+        }
+        let bitmap = self.bodies.take(self.samples.div_ceil(8))?;
+        let missing: usize = bitmap.iter().map(|byte| byte.count_ones() as usize).sum();
+        let unused = self.samples % 8;
+        if unused != 0 && bitmap[bitmap.len() - 1] >> unused != 0 {
+            return self.bodies.fail("gaps after the last sample");
+        }
+        if missing == 0 || missing >= self.samples {
+            return self.bodies.fail("a gap bitmap where none is wanted");
+        }
+        Ok((self.samples - missing, bitmap))
+    }
+
+    fn skip_column(&mut self) -> Result<()> {
+        let (column_mode, gaps) = self.next_mode()?;
+        if column_mode == mode::ABSENT {
+            return Ok(());
+        }
+        let (present, _) = self.present(gaps)?;
+        let bodies = &mut self.bodies;
+        let steps = present - 1;
+        if column_mode < mode::FLOAT_CONSTANT {
+            bodies.skip_varints(1)?;
+        } else {
+            bodies.skip_xor()?;
+        }
+        match column_mode {
+            mode::INT_CONSTANT | mode::FLOAT_CONSTANT => Ok(()),
+            mode::INT_STEP => bodies.skip_varints(1),
+            mode::INT_VARINT => bodies.skip_varints(steps),
+            mode::INT_PACKED => {
+                let width = bodies.byte()?;
+                bodies.skip_varints(1)?;
+                bodies.take((steps * usize::from(width)).div_ceil(8)).map(|_| ())
+            }
+            mode::INT_SPARSE => {
+                let bitmap = bodies.take(steps.div_ceil(8))?;
+                bodies.skip_varints(bitmap.iter().map(|byte| byte.count_ones() as usize).sum())
+            }
+            mode::FLOAT_XOR => (0..steps).try_for_each(|_| bodies.skip_xor()),
+            mode::FLOAT_RAW => bodies.take(steps * 8).map(|_| ()),
+            _ => bodies.fail("unknown column mode"),
+        }
+    }
+
+    /// Decodes the next column into `column`, whose type says what the schema has there.
+    fn next_column(&mut self, schema: &Schema, column: &mut Column) -> Result<()> {
+        let (column_mode, gaps) = self.next_mode()?;
+        column.gaps.0.clear();
+        let (present, bitmap) = if column_mode == mode::ABSENT {
+            if gaps {
+                return self.bodies.fail("a gap bitmap where none is wanted");
+            }
+            (0..self.samples).for_each(|sample| column.gaps.set(sample, self.samples));
+            (0, &[][..])
+        } else {
+            self.present(gaps)?
+        };
+        match &mut column.values {
+            ColumnValues::Int(values) => {
+                values.clear();
+                values.reserve(self.samples);
+                match column_mode {
+                    mode::ABSENT => values.resize(self.samples, 0),
+                    mode::INT_CONSTANT..=mode::INT_SPARSE => take_ints(&mut self.bodies, column_mode, present, values)?,
+                    _ => return self.wrong_type(schema, column_mode, "integers"),
+                }
+                spread(values, self.samples, bitmap);
+            }
+            ColumnValues::Float(values) => {
+                values.clear();
+                values.reserve(self.samples);
+                match column_mode {
+                    mode::ABSENT => values.resize(self.samples, 0.0),
+                    mode::FLOAT_CONSTANT..=mode::FLOAT_RAW => {
+                        take_floats(&mut self.bodies, column_mode, present, values)?
+                    }
+                    _ => return self.wrong_type(schema, column_mode, "floats"),
+                }
+                spread(values, self.samples, bitmap);
+            }
+        }
+        if !bitmap.is_empty() {
+            column.gaps.0.extend(bitmap.chunks(8).map(|bytes| {
+                let mut word = [0; 8];
+                word[..bytes.len()].copy_from_slice(bytes);
+                u64::from_le_bytes(word)
+            }));
+        }
+        Ok(())
+    }
+
+    fn wrong_type(&self, schema: &Schema, column_mode: u8, wanted: &str) -> Result<()> {
+        if column_mode > mode::FLOAT_RAW {
+            return self.bodies.fail("unknown column mode");
+        }
+        let reason = format!("a column has mode {column_mode} where the schema has {wanted}");
+        Err(PayloadError::Unfit { schema: schema.hash(), reason })
+    }
+
+    fn finish(&self) -> Result<()> {
+        if self.bodies.at == self.bodies.bytes.len() { Ok(()) } else { self.bodies.fail("bytes after the end") }
+    }
+}
+
+/// Moves the values present to their samples, with 0 at the gaps.
+fn spread<T: Copy + Default>(values: &mut Vec<T>, samples: usize, bitmap: &[u8]) {
+    if bitmap.is_empty() {
+        return;
+    }
+    let mut from = values.len();
+    values.resize(samples, T::default());
+    for sample in (0..samples).rev() {
+        values[sample] = if bitmap[sample / 8] >> (sample % 8) & 1 == 1 {
+            T::default()
+        } else {
+            from -= 1;
+            values[from]
+        };
+    }
+}
+
+fn take_ints(bodies: &mut Cursor<'_>, column_mode: u8, count: usize, out: &mut Vec<i64>) -> Result<()> {
+    let mut value = unzigzag(bodies.varint()?);
+    out.push(value);
+    if column_mode == mode::INT_CONSTANT {
+        out.resize(count, value);
+        return Ok(());
+    }
+    let steps = count - 1;
+    let mut add = |delta: i64| {
+        value = value.wrapping_add(delta);
+        out.push(value);
+    };
+    match column_mode {
+        mode::INT_STEP => {
+            let step = unzigzag(bodies.varint()?);
+            (0..steps).for_each(|_| add(step));
+        }
+        mode::INT_VARINT => {
+            for _ in 0..steps {
+                add(unzigzag(bodies.varint()?));
+            }
+        }
+        mode::INT_PACKED => {
+            let width = bodies.byte()?;
+            let min = unzigzag(bodies.varint()?);
+            if !(1..=64).contains(&width) {
+                return bodies.fail("packed differences of a width that is not 1 to 64 bits");
+            }
+            unpack(bodies, usize::from(width), steps, |bits| add(min.wrapping_add(bits as i64)))?;
+        }
+        _ => {
+            let bitmap = bodies.take(steps.div_ceil(8))?;
+            for step in 0..steps {
+                let changed = bitmap[step / 8] >> (step % 8) & 1 == 1;
+                add(if changed { unzigzag(bodies.varint()?) } else { 0 });
+            }
+        }
+    }
+    Ok(())
+}
+
+fn unpack(bodies: &mut Cursor<'_>, width: usize, count: usize, mut each: impl FnMut(u64)) -> Result<()> {
+    let packed = bodies.take((count * width).div_ceil(8))?;
+    let mask = u64::MAX >> (64 - width);
+    // Eight bytes at once hold any value of up to 57 bits, wherever it begins; the last values have fewer bytes behind
+    // them and go the slow way, as do wider ones.
+    let quick = if width > 57 || packed.len() < 8 { 0 } else { count.min((packed.len() - 7) * 8 / width) };
+    for index in 0..quick {
+        let bit = index * width;
+        let Some(bytes) = packed.get(bit / 8..).and_then(|rest| rest.first_chunk::<8>()) else { break };
+        each(u64::from_le_bytes(*bytes) >> (bit % 8) & mask);
+    }
+    for index in quick..count {
+        let bit = index * width;
+        let rest = &packed[bit / 8..];
+        let mut bytes = [0; 16];
+        let length = rest.len().min(16);
+        bytes[..length].copy_from_slice(&rest[..length]);
+        each((u128::from_le_bytes(bytes) >> (bit % 8)) as u64 & mask);
+    }
+    Ok(())
+}
+
+fn take_floats(bodies: &mut Cursor<'_>, column_mode: u8, count: usize, out: &mut Vec<f64>) -> Result<()> {
+    let mut bits = bodies.xor()?;
+    out.push(f64::from_bits(bits));
+    match column_mode {
+        mode::FLOAT_CONSTANT => out.resize(count, f64::from_bits(bits)),
+        mode::FLOAT_XOR => {
+            for _ in 1..count {
+                bits ^= bodies.xor()?;
+                out.push(f64::from_bits(bits));
+            }
+        }
+        _ => {
+            let (chunks, _) = bodies.take((count - 1) * 8)?.as_chunks::<8>();
+            out.extend(chunks.iter().map(|bytes| f64::from_le_bytes(*bytes)));
+        }
+    }
+    Ok(())
+}
+
+#[derive(Clone, Copy)]
+struct Cursor<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Cursor<'a> {
+    #[cold]
+    fn fail<T>(&self, reason: &'static str) -> Result<T> {
+        Err(PayloadError::Malformed { reason, offset: self.at })
+    }
+
+    #[inline]
+    fn take(&mut self, count: usize) -> Result<&'a [u8]> {
+        let Some(slice) = self.bytes.get(self.at..).and_then(|rest| rest.get(..count)) else {
+            return self.fail("cut short");
+        };
+        self.at += count;
+        Ok(slice)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N]> {
+        match self.take(N)?.first_chunk() {
+            Some(array) => Ok(*array),
+            None => self.fail("cut short"),
+        }
+    }
+
+    #[inline]
+    fn byte(&mut self) -> Result<u8> {
+        let Some(&byte) = self.bytes.get(self.at) else {
+            return self.fail("cut short");
+        };
+        self.at += 1;
+        Ok(byte)
+    }
+
+    #[inline]
+    fn varint(&mut self) -> Result<u64> {
+        let byte = self.byte()?;
+        if byte < 0x80 { Ok(u64::from(byte)) } else { self.long_varint(u64::from(byte & 0x7f)) }
+    }
+
+    fn long_varint(&mut self, mut number: u64) -> Result<u64> {
+        for shift in (7..64).step_by(7) {
+            let byte = self.byte()?;
+            if shift == 63 && byte > 1 {
+                break;
+            }
+            number |= u64::from(byte & 0x7f) << shift;
+            if byte < 0x80 {
+                return Ok(number);
+            }
+        }
+        self.fail("number over 64 bits")
+    }
+
+    /// A number that may be at most `max`.
+    fn count(&mut self, max: usize, reason: &'static str) -> Result<usize> {
+        match self.varint()? {
+            number if number <= max as u64 => Ok(number as usize),
+            _ => self.fail(reason),
+        }
+    }
+
+    /// A float's bits without the zero bytes at both ends; see `put_xor`.
+    #[inline]
+    fn xor(&mut self) -> Result<u64> {
+        let (low, count) = self.xor_lengths()?;
+        let mut bytes = [0; 8];
+        bytes[low..low + count].copy_from_slice(self.take(count)?);
+        Ok(u64::from_le_bytes(bytes))
+    }
+
+    fn skip_xor(&mut self) -> Result<()> {
+        let (_, count) = self.xor_lengths()?;
+        self.take(count).map(|_| ())
+    }
+
+    #[inline]
+    fn xor_lengths(&mut self) -> Result<(usize, usize)> {
+        let byte = self.byte()?;
+        let (low, count) = (usize::from(byte >> 4), usize::from(byte & 0xf));
+        if low + count > 8 {
+            return self.fail("float of more than eight bytes");
+        }
+        Ok((low, count))
+    }
+
+    /// Steps over varints by counting the bytes that end one.
+    fn skip_varints(&mut self, mut count: usize) -> Result<()> {
+        while count >= 8 {
+            let Some(bytes) = self.bytes.get(self.at..).and_then(|rest| rest.first_chunk::<8>()) else { break };
+            count -= (!u64::from_le_bytes(*bytes) & 0x8080_8080_8080_8080).count_ones() as usize;
+            self.at += 8;
+        }
+        // The chunk may have ended inside a number, whose last byte then ends it here.
+        while count > 0 {
+            count -= usize::from(self.byte()? < 0x80);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,125 @@
+//! The native batch payload: samples of one group, column by column. `FORMAT.md` gives every byte.
+//!
+//! - In: rows of 64-bit values ([`Rows`]) or a [`Batch`]; bytes from a network or a journal.
+//! - Out: bytes; a [`Batch`], one column of it, its last row, or only its header.
+//! - Never: a panic or an allocation beyond the named bounds, whatever the bytes say.
+
+mod decode;
+mod encode;
+
+pub use decode::{decode_batch, decode_column, for_each_column, last_row, read_header};
+pub use encode::{BatchEncoder, Rows, encode_batch};
+
+#[cfg(doc)]
+use wholegrain_model::Batch;
+use wholegrain_model::SchemaHash;
+use wholegrain_model::batch::SAMPLES_MAX;
+
+/// The largest payload, in bytes.
+pub const PAYLOAD_BYTES_MAX: usize = 16 << 20;
+/// The most values (samples times sensors) of one batch. A batch within this bound always fits [`PAYLOAD_BYTES_MAX`],
+/// and a few bytes that claim many constant columns cannot make a decoder allocate more than this.
+pub const VALUES_MAX: usize = 1 << 20;
+/// What every payload begins with.
+pub const MAGIC: [u8; 2] = *b"WG";
+/// Version of the byte layout.
+pub const VERSION: u8 = 1;
+
+/// Header flag: all differences between successive times are equal and written once.
+const FLAG_STEADY: u8 = 1;
+
+/// How the values of a column are written: the low four bits of a mode byte.
+mod mode {
+    /// Every sample is a gap: no bytes.
+    pub const ABSENT: u8 = 0;
+    /// All values equal the first.
+    pub const INT_CONSTANT: u8 = 1;
+    /// All differences equal one number.
+    pub const INT_STEP: u8 = 2;
+    /// Differences as zigzag varints.
+    pub const INT_VARINT: u8 = 3;
+    /// Differences less the smallest one, in as many bits each as the largest needs.
+    pub const INT_PACKED: u8 = 4;
+    /// A bit for each difference, and zigzag varints for those that are not 0.
+    pub const INT_SPARSE: u8 = 5;
+    /// All values equal the first.
+    pub const FLOAT_CONSTANT: u8 = 6;
+    /// Each XORed with the one before, without its zero bytes at both ends.
+    pub const FLOAT_XOR: u8 = 7;
+    /// The first, then eight bytes each.
+    pub const FLOAT_RAW: u8 = 8;
+    /// Set when a gap bitmap precedes the values.
+    pub const GAPS: u8 = 0x10;
+    /// The mode and the gap flag of a mode byte; above them is the run's length.
+    pub const MASK: u8 = 0x1f;
+    /// Where the run's length less one begins.
+    pub const RUN_SHIFT: u32 = 5;
+    /// This run length less one: a varint follows with what is to be added to it.
+    pub const RUN_MORE: u8 = 7;
+}
+
+/// What a payload covers, from its header alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Span {
+    /// The number of samples, at least 1.
+    pub samples: usize,
+    /// The number of sensors, at least 1.
+    pub sensors: usize,
+    /// Time of the first sample, ns since the Unix epoch.
+    pub first_time: i64,
+    /// Time of the last sample, ns since the Unix epoch.
+    pub last_time: i64,
+}
+
+/// Why bytes were refused as a payload.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PayloadError {
+    /// The bytes are not a payload of this version, are cut short, or contradict themselves.
+    #[error("not a batch payload: {reason} at byte {offset}")]
+    Malformed {
+        /// What is wrong.
+        reason: &'static str,
+        /// Where.
+        offset: usize,
+    },
+    /// A version that this program does not know.
+    #[error("batch payload of version {0}, this program reads version {VERSION}; update the older side")]
+    Version(u8),
+    /// The payload names another schema than the one given.
+    #[error("batch payload is of schema {payload}, asked to decode it with schema {schema}")]
+    OtherSchema {
+        /// The payload's.
+        payload: SchemaHash,
+        /// The caller's.
+        schema: SchemaHash,
+    },
+    /// The payload has another number of sensors than its schema, or a column of another type.
+    #[error("batch payload does not fit its schema {schema}: {reason}")]
+    Unfit {
+        /// The schema.
+        schema: SchemaHash,
+        /// What differs.
+        reason: String,
+    },
+    /// The caller asked for a sensor that the schema does not have.
+    #[error("no sensor {sensor} in a schema of {sensors}")]
+    NoSuchSensor {
+        /// The index asked for.
+        sensor: usize,
+        /// How many there are.
+        sensors: usize,
+    },
+}
+
+/// The most samples that a batch of so many sensors may have: within [`SAMPLES_MAX`] and [`VALUES_MAX`], at least 1.
+pub fn samples_max(sensors: usize) -> usize {
+    (VALUES_MAX / sensors.max(1)).clamp(1, SAMPLES_MAX)
+}
+
+fn zigzag(value: i64) -> u64 {
+    ((value << 1) ^ (value >> 63)) as u64
+}
+
+fn unzigzag(value: u64) -> i64 {
+    (value >> 1) as i64 ^ -((value & 1) as i64)
+}

@@ -1,0 +1,453 @@
+//! A bounded queue of (topic, payload) records on disk, oldest first, that survives crashes and a full disk.
+//!
+//! - In: records pushed while nobody listens; confirmations, in any order.
+//! - Out: the records again, oldest first, after a restart too. What was confirmed shortly before a crash may come twice,
+//!   which the receiver recognises; what was flushed is never lost, except to the bound, to damage, and counted.
+//! - Never: more bytes than configured (and a few damaged segments set aside), a thread, a panic over a file's content.
+//!
+//! The directory holds segments, which are appended to, read and then removed as a whole; `FORMAT.md` gives every byte.
+
+pub mod disk;
+mod open;
+mod segment;
+
+use std::collections::{BTreeSet, VecDeque};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use disk::{Disk, DiskFile};
+use segment::{At, HEADER, Segment};
+
+/// The largest record on disk, in bytes: a payload of 16 MiB with the longest topic.
+pub const RECORD_BYTES_MAX: usize = (16 << 20) + 65_535 + 10;
+/// How many damaged segments are kept aside; beyond it the oldest is removed.
+pub const DAMAGED_FILES_MAX: usize = 4;
+/// The fewest segments that the bound is divided into, so that dropping the oldest does not drop nearly everything.
+pub const SEGMENTS_MIN: u64 = 4;
+
+/// Where and how much.
+#[derive(Debug, Clone)]
+pub struct SpoolConfig {
+    /// The directory; made when absent.
+    pub dir: PathBuf,
+    /// The most bytes of all segments; beyond it the oldest segment is dropped and counted.
+    pub bytes_max: u64,
+    /// The size at which a segment is closed and the next begun; at most a quarter of `bytes_max`.
+    pub segment_bytes: u64,
+    /// Whether [`Spool::flush`] waits for the disk.
+    pub sync: bool,
+}
+
+/// What was found when opening.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SpoolReport {
+    /// Records waiting.
+    pub records: u64,
+    /// Their bytes on disk.
+    pub bytes: u64,
+    /// Bytes cut off the end of the newest segment: a record that a crash left unfinished.
+    pub torn_bytes: u64,
+    /// Bytes that cannot be read and are set aside.
+    pub damaged_bytes: u64,
+    /// One line for people for each thing that was not as it should be.
+    pub problems: Vec<String>,
+}
+
+/// A record's place: later records have greater ones.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RecordId {
+    segment: u64,
+    offset: u64,
+}
+
+/// A record read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Record {
+    /// To confirm it with.
+    pub id: RecordId,
+    /// As pushed.
+    pub topic: String,
+    /// As pushed.
+    pub payload: Vec<u8>,
+}
+
+/// What was lost because the spool was full or damaged, since it was opened.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Dropped {
+    /// Records; those behind damage that was found when opening cannot be counted.
+    pub records: u64,
+    /// Bytes on disk.
+    pub bytes: u64,
+}
+
+/// Why the spool could not do it.
+#[derive(Debug, thiserror::Error)]
+pub enum SpoolError {
+    /// The system refused.
+    #[error("cannot {what} {}: {error}", path.display())]
+    Io {
+        /// What was being done.
+        what: &'static str,
+        /// To which file.
+        path: PathBuf,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// The disk or the quota is full; the record is not stored, the spool is sound.
+    #[error("no space left to spool to {}: make room on that file system, or lower the spool's bound", path.display())]
+    DiskFull {
+        /// The segment.
+        path: PathBuf,
+    },
+    /// The record can never fit.
+    #[error("record of {bytes} bytes, the spool takes at most {max}; send smaller batches or raise the bound")]
+    TooLarge {
+        /// The record's bytes on disk.
+        bytes: u64,
+        /// The bound.
+        max: u64,
+    },
+    /// Another process has it.
+    #[error("spool {} is in use by another process; stop it, or configure another directory", dir.display())]
+    InUse {
+        /// The directory.
+        dir: PathBuf,
+    },
+}
+
+/// A record handed out.
+struct Handed {
+    id: RecordId,
+    confirmed: bool,
+}
+
+/// The queue. One process and one thread at a time.
+pub struct Spool {
+    config: SpoolConfig,
+    disk: Box<dyn Disk>,
+    /// Oldest first; none without waiting records, except the one written to.
+    segments: VecDeque<Segment>,
+    next_number: u64,
+    /// The last segment, when it is written to.
+    active: Option<Box<dyn DiskFile>>,
+    /// Closed segments that could not be made durable: tried again by [`Spool::flush`].
+    unsynced: Vec<(PathBuf, Box<dyn DiskFile>)>,
+    dir_unsynced: bool,
+    /// The segment read last.
+    reading: Option<(u64, Box<dyn DiskFile>)>,
+    /// The next record to hand out.
+    read: RecordId,
+    /// Handed out, in order; the first is not confirmed.
+    window: VecDeque<Handed>,
+    /// Confirmed records that are not handed out again when reading reaches them after [`Spool::rewind`].
+    skip: BTreeSet<RecordId>,
+    position_written: RecordId,
+    damaged_files: VecDeque<u64>,
+    dropped: Dropped,
+    buffer: Vec<u8>,
+    _lock: Box<dyn Send>,
+}
+
+impl Spool {
+    /// Appends a record. On an error it is not stored, and the spool is sound.
+    pub fn push(&mut self, topic: &str, payload: &[u8]) -> Result<RecordId, SpoolError> {
+        let bytes = segment::record_bytes(topic, payload) as u64;
+        let max = (RECORD_BYTES_MAX as u64).min(self.config.bytes_max.saturating_sub(HEADER.len() as u64));
+        if bytes > max || topic.len() > usize::from(u16::MAX) {
+            return Err(SpoolError::TooLarge { bytes, max });
+        }
+        if self.segments.back().is_some_and(|last| last.waiting > 0 && last.end + bytes > self.config.segment_bytes) {
+            self.close_active();
+        }
+        self.make_room(bytes)?;
+        if self.active.is_none() {
+            self.begin_segment()?;
+        }
+        let mut buffer = std::mem::take(&mut self.buffer);
+        segment::put_record(topic, payload, &mut buffer);
+        let result = self.append(&buffer);
+        // A record far larger than usual does not keep its memory.
+        if buffer.capacity() <= 1 << 20 {
+            self.buffer = buffer;
+        }
+        result
+    }
+
+    fn append(&mut self, record: &[u8]) -> Result<RecordId, SpoolError> {
+        let (Some(file), Some(last)) = (&self.active, self.segments.back_mut()) else {
+            let path = self.config.dir.clone();
+            return Err(SpoolError::Io { what: "append to", path, error: io::ErrorKind::NotFound.into() });
+        };
+        let id = RecordId { segment: last.number, offset: last.end };
+        match disk::write_all(file.as_ref(), record, last.end) {
+            Ok(()) => {
+                last.end += record.len() as u64;
+                last.bytes = last.end;
+                last.waiting += 1;
+                Ok(id)
+            }
+            Err(error) => {
+                let path = segment::path(&self.config.dir, last.number);
+                // What was written of the record goes; if it will not, nothing is written behind it.
+                if file.set_len(last.end).is_err() {
+                    last.bytes = file.len().unwrap_or(last.end + record.len() as u64);
+                    self.close_active();
+                }
+                Err(failed("append to", path, error))
+            }
+        }
+    }
+
+    /// Drops the oldest segments until a record of so many bytes fits into the bound.
+    fn make_room(&mut self, bytes: u64) -> Result<(), SpoolError> {
+        loop {
+            let header = if self.active.is_none() { HEADER.len() as u64 } else { 0 };
+            if self.bytes() + header + bytes <= self.config.bytes_max || self.segments.is_empty() {
+                return Ok(());
+            }
+            let oldest = &self.segments[0];
+            let number = oldest.number;
+            self.dropped.records += oldest.waiting;
+            self.dropped.bytes += oldest.bytes;
+            self.forget_window(number);
+            self.finish(number)?;
+        }
+    }
+
+    fn begin_segment(&mut self) -> Result<(), SpoolError> {
+        let number = self.next_number;
+        let path = segment::path(&self.config.dir, number);
+        let file = self.disk.open(&path, true).map_err(|error| failed("make", path.clone(), error))?;
+        let bytes = HEADER.len() as u64;
+        if let Err(error) = disk::write_all(file.as_ref(), &HEADER, 0) {
+            drop(file);
+            // What is left, if anything, is recognised when opening.
+            let _ = self.disk.remove(&path);
+            return Err(failed("append to", path, error));
+        }
+        self.next_number += 1;
+        self.dir_unsynced = true;
+        self.segments.push_back(Segment { number, end: bytes, bytes, waiting: 0, damaged: false });
+        self.active = Some(file);
+        Ok(())
+    }
+
+    /// Makes the segment durable before the next begins, so that a crash can tear only the newest.
+    fn close_active(&mut self) {
+        if let (Some(file), Some(last)) = (self.active.take(), self.segments.back())
+            && self.config.sync
+            && file.sync().is_err()
+        {
+            self.unsynced.push((segment::path(&self.config.dir, last.number), file));
+        }
+    }
+
+    /// Makes what was pushed durable (if the configuration says so), and writes down what was confirmed.
+    pub fn flush(&mut self) -> Result<(), SpoolError> {
+        if self.config.sync {
+            while let Some((path, file)) = self.unsynced.last() {
+                file.sync().map_err(|error| failed("sync", path.clone(), error))?;
+                self.unsynced.pop();
+            }
+            if let (Some(file), Some(last)) = (&self.active, self.segments.back()) {
+                let path = segment::path(&self.config.dir, last.number);
+                file.sync().map_err(|error| failed("sync", path, error))?;
+            }
+            if self.dir_unsynced {
+                let dir = &self.config.dir;
+                self.disk.sync_dir(dir).map_err(|error| failed("sync", dir.clone(), error))?;
+                self.dir_unsynced = false;
+            }
+        }
+        self.write_position()
+    }
+
+    /// The oldest record not handed out yet; `None` when there is none. A record that cannot be read ends its segment: the
+    /// rest is counted as dropped and set aside.
+    #[allow(clippy::should_implement_trait, reason = "an iterator cannot be confirmed while it is borrowed")]
+    pub fn next(&mut self) -> Result<Option<Record>, SpoolError> {
+        loop {
+            let Some(index) = self.segments.iter().position(|segment| segment.number >= self.read.segment) else {
+                return Ok(None);
+            };
+            let Segment { number, end, .. } = self.segments[index];
+            if number > self.read.segment {
+                self.read = RecordId { segment: number, offset: HEADER.len() as u64 };
+            }
+            if self.read.offset >= end {
+                if index + 1 == self.segments.len() {
+                    return Ok(None);
+                }
+                self.read = RecordId { segment: number + 1, offset: HEADER.len() as u64 };
+                continue;
+            }
+            match self.read_at(number, end)? {
+                At::Record(record, next) => {
+                    self.read.offset = next;
+                    let confirmed = self.skip.remove(&record.id);
+                    self.window.push_back(Handed { id: record.id, confirmed });
+                    if !confirmed {
+                        return Ok(Some(record));
+                    }
+                    self.pop_confirmed();
+                }
+                At::Bad(what) => self.set_rest_aside(index, &what)?,
+                At::End | At::Torn => self.set_rest_aside(index, "its last record cannot be read")?,
+            }
+        }
+    }
+
+    fn read_at(&mut self, number: u64, end: u64) -> Result<At, SpoolError> {
+        if self.reading.as_ref().is_none_or(|(open, _)| *open != number) {
+            let path = segment::path(&self.config.dir, number);
+            let file = self.disk.open(&path, false).map_err(|error| failed("open", path, error))?;
+            self.reading = Some((number, file));
+        }
+        match &self.reading {
+            Some((_, file)) => Ok(segment::read_record(file.as_ref(), number, self.read.offset, end)),
+            None => Ok(At::End),
+        }
+    }
+
+    /// Ends a segment before the record that is to be read next, which is bad.
+    fn set_rest_aside(&mut self, index: usize, what: &str) -> Result<(), SpoolError> {
+        if index + 1 == self.segments.len() {
+            self.close_active();
+        }
+        let offset = self.read.offset;
+        let segment = &mut self.segments[index];
+        let number = segment.number;
+        let handed =
+            self.window.iter().filter(|handed| handed.id.segment == number && !handed.confirmed).count() as u64;
+        let lost = Dropped { records: segment.waiting - handed, bytes: segment.end - offset };
+        segment.damaged = true;
+        segment.end = offset;
+        segment.waiting = handed;
+        self.skip.retain(|id| id.segment != number || id.offset < offset);
+        self.dropped.records += lost.records;
+        self.dropped.bytes += lost.bytes;
+        let path = segment::path(&self.config.dir, number);
+        tracing::warn!(path = %path.display(), offset, records = lost.records, "spool segment is damaged ({what}); its rest is set aside");
+        if handed == 0 { self.finish(number) } else { Ok(()) }
+    }
+
+    /// Hands out again what was handed out and not confirmed: after a lost connection.
+    pub fn rewind(&mut self) {
+        if let Some(first) = self.window.front() {
+            self.read = first.id;
+            self.skip.extend(self.window.drain(..).filter(|handed| handed.confirmed).map(|handed| handed.id));
+        }
+    }
+
+    /// The record arrived: forget it. In any order among those handed out; any other is ignored. An error means that the
+    /// segment's file could not be removed; it is forgotten all the same.
+    pub fn confirm(&mut self, id: RecordId) -> Result<(), SpoolError> {
+        let Ok(index) = self.window.binary_search_by_key(&id, |handed| handed.id) else { return Ok(()) };
+        if std::mem::replace(&mut self.window[index].confirmed, true) {
+            return Ok(());
+        }
+        self.pop_confirmed();
+        let Some(segment) = self.segments.iter_mut().find(|segment| segment.number == id.segment) else {
+            return Ok(());
+        };
+        segment.waiting -= 1;
+        if segment.waiting == 0 { self.finish(id.segment) } else { Ok(()) }
+    }
+
+    fn pop_confirmed(&mut self) {
+        while self.window.front().is_some_and(|handed| handed.confirmed) {
+            self.window.pop_front();
+        }
+    }
+
+    fn forget_window(&mut self, number: u64) {
+        self.window.retain(|handed| handed.id.segment != number);
+        self.skip.retain(|id| id.segment != number);
+        self.pop_confirmed();
+    }
+
+    /// Removes a segment, or sets it aside when it is damaged.
+    fn finish(&mut self, number: u64) -> Result<(), SpoolError> {
+        let Some(index) = self.segments.iter().position(|segment| segment.number == number) else { return Ok(()) };
+        if index + 1 == self.segments.len() {
+            self.active = None;
+        }
+        let path = segment::path(&self.config.dir, number);
+        self.unsynced.retain(|(unsynced, _)| *unsynced != path);
+        if self.reading.as_ref().is_some_and(|(open, _)| *open == number) {
+            self.reading = None;
+        }
+        match self.segments.remove(index) {
+            Some(segment) if segment.damaged => self.set_aside(number),
+            _ => self.disk.remove(&path).map_err(|error| failed("remove", path, error)),
+        }
+    }
+
+    fn set_aside(&mut self, number: u64) -> Result<(), SpoolError> {
+        let (path, aside) = (segment::path(&self.config.dir, number), segment::damaged_path(&self.config.dir, number));
+        self.disk.rename(&path, &aside).map_err(|error| failed("set aside", path, error))?;
+        self.damaged_files.push_back(number);
+        while self.damaged_files.len() > DAMAGED_FILES_MAX {
+            if let Some(oldest) = self.damaged_files.pop_front() {
+                let path = segment::damaged_path(&self.config.dir, oldest);
+                self.disk.remove(&path).map_err(|error| failed("remove", path, error))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The oldest record that is not confirmed.
+    fn position(&self) -> RecordId {
+        self.window.front().map_or(self.read, |handed| handed.id)
+    }
+
+    fn write_position(&mut self) -> Result<(), SpoolError> {
+        let position = self.position();
+        if position != self.position_written {
+            open::write_position(self.disk.as_ref(), &self.config.dir, position)?;
+            self.position_written = position;
+        }
+        Ok(())
+    }
+
+    /// Records waiting, those handed out and not confirmed included.
+    pub fn len(&self) -> u64 {
+        self.segments.iter().map(|segment| segment.waiting).sum()
+    }
+
+    /// Whether none waits.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Bytes of all segments on disk.
+    pub fn bytes(&self) -> u64 {
+        self.segments.iter().map(|segment| segment.bytes).sum()
+    }
+
+    /// What was lost since it was opened.
+    pub fn dropped(&self) -> Dropped {
+        self.dropped
+    }
+
+    /// The directory.
+    pub fn dir(&self) -> &Path {
+        &self.config.dir
+    }
+}
+
+impl Drop for Spool {
+    /// Writes down what was confirmed, so that an orderly restart sends nothing twice.
+    fn drop(&mut self) {
+        if let Err(error) = self.write_position() {
+            tracing::debug!(%error, "confirmed records will come again");
+        }
+    }
+}
+
+fn failed(what: &'static str, path: PathBuf, error: io::Error) -> SpoolError {
+    match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => SpoolError::DiskFull { path },
+        _ => SpoolError::Io { what, path, error },
+    }
+}

@@ -1,0 +1,191 @@
+//! One segment file: its bytes, and looking through them. `FORMAT.md` gives every byte.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::disk::{DiskFile, read_full};
+use super::{RECORD_BYTES_MAX, Record, RecordId};
+
+/// What a segment begins with; the last byte is the version.
+pub(super) const HEADER: [u8; 8] = *b"WGSPOOL\x01";
+/// Length and checksum before each record.
+const FRAME_BYTES: usize = 8;
+const SUFFIX: &str = ".spool";
+const DAMAGED_SUFFIX: &str = ".spool.damaged";
+
+/// A segment as the spool knows it.
+#[derive(Debug)]
+pub(super) struct Segment {
+    pub number: u64,
+    /// Where the good records end.
+    pub end: u64,
+    /// Its bytes on disk.
+    pub bytes: u64,
+    /// Good records without confirmation.
+    pub waiting: u64,
+    /// Whether something bad follows the good records: then it is set aside in the end, not removed.
+    pub damaged: bool,
+}
+
+pub(super) fn path(dir: &Path, number: u64) -> PathBuf {
+    dir.join(format!("{number:020}{SUFFIX}"))
+}
+
+pub(super) fn damaged_path(dir: &Path, number: u64) -> PathBuf {
+    dir.join(format!("{number:020}{DAMAGED_SUFFIX}"))
+}
+
+/// The number of a segment's file name, and whether it was set aside; `None` for another file.
+pub(super) fn parse_name(name: &str) -> Option<(u64, bool)> {
+    let (digits, damaged) = match name.strip_suffix(DAMAGED_SUFFIX) {
+        Some(digits) => (digits, true),
+        None => (name.strip_suffix(SUFFIX)?, false),
+    };
+    if digits.len() != 20 { None } else { Some((digits.parse().ok()?, damaged)) }
+}
+
+/// Bytes on disk of a record.
+pub(super) fn record_bytes(topic: &str, payload: &[u8]) -> usize {
+    FRAME_BYTES + 2 + topic.len() + payload.len()
+}
+
+/// Puts a record into `out`, which it empties first.
+pub(super) fn put_record(topic: &str, payload: &[u8], out: &mut Vec<u8>) {
+    out.clear();
+    let length = (2 + topic.len() + payload.len()) as u32;
+    out.extend_from_slice(&length.to_le_bytes());
+    out.extend_from_slice(&[0; 4]);
+    out.extend_from_slice(&(topic.len() as u16).to_le_bytes());
+    out.extend_from_slice(topic.as_bytes());
+    out.extend_from_slice(payload);
+    let crc = checksum(length, &out[FRAME_BYTES..]);
+    out[4..8].copy_from_slice(&crc.to_le_bytes());
+}
+
+fn checksum(length: u32, body: &[u8]) -> u32 {
+    crc32c::crc32c_append(crc32c::crc32c(&length.to_le_bytes()), body)
+}
+
+/// What is at a place of a segment.
+pub(super) enum At {
+    /// A good record, and where the next begins.
+    Record(Record, u64),
+    /// The end of the file, exactly.
+    End,
+    /// A record that goes beyond the end of the file, or a wrong checksum and behind it nothing or only zeros: what a
+    /// crash leaves.
+    Torn,
+    /// Anything else.
+    Bad(String),
+}
+
+/// Reads the record at `offset` of a file of `len` bytes.
+pub(super) fn read_record(file: &dyn DiskFile, number: u64, offset: u64, len: u64) -> At {
+    match try_read(file, number, offset, len) {
+        Ok(at) => at,
+        Err(error) => At::Bad(error.to_string()),
+    }
+}
+
+fn try_read(file: &dyn DiskFile, number: u64, offset: u64, len: u64) -> io::Result<At> {
+    if offset == len {
+        return Ok(At::End);
+    }
+    let mut frame = [0; FRAME_BYTES];
+    if read_full(file, &mut frame, offset)? < FRAME_BYTES {
+        return Ok(At::Torn);
+    }
+    let [a, b, c, d, e, f, g, h] = frame;
+    let (length, crc) = (u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h]));
+    let next = offset + FRAME_BYTES as u64 + u64::from(length);
+    if length < 2 || length as usize > RECORD_BYTES_MAX {
+        let zeros = length == 0 && crc == 0 && only_zeros(file, offset, len)?;
+        return Ok(if zeros { At::Torn } else { At::Bad(format!("a record of {length} bytes")) });
+    }
+    if next > len {
+        return Ok(At::Torn);
+    }
+    let mut body = vec![0; length as usize];
+    let whole = read_full(file, &mut body, offset + FRAME_BYTES as u64)? == body.len();
+    if !whole || checksum(length, &body) != crc {
+        let torn = only_zeros(file, next, len)?;
+        return Ok(if torn { At::Torn } else { At::Bad("a wrong checksum".into()) });
+    }
+    let topic_length = usize::from(u16::from_le_bytes([body[0], body[1]]));
+    let topic = match body.get(2..2 + topic_length).map(std::str::from_utf8) {
+        Some(Ok(topic)) => topic.to_owned(),
+        _ => return Ok(At::Bad("a topic that is none".into())),
+    };
+    body.drain(..2 + topic_length);
+    Ok(At::Record(Record { id: RecordId { segment: number, offset }, topic, payload: body }, next))
+}
+
+fn only_zeros(file: &dyn DiskFile, mut offset: u64, len: u64) -> io::Result<bool> {
+    let mut buffer = [0; 4096];
+    while offset < len {
+        let count = read_full(file, &mut buffer, offset)?;
+        if count == 0 || buffer[..count].iter().any(|&byte| byte != 0) {
+            return Ok(count == 0);
+        }
+        offset += count as u64;
+    }
+    Ok(true)
+}
+
+/// What looking through a whole segment found.
+pub(super) struct Scan {
+    /// Where the good records end.
+    pub end: u64,
+    /// The file's length.
+    pub len: u64,
+    /// Good records from the confirmed position on.
+    pub waiting: u64,
+    /// Bytes of these records.
+    pub waiting_bytes: u64,
+    /// What follows them.
+    pub tail: Tail,
+}
+
+/// What follows the good records.
+pub(super) enum Tail {
+    Nothing,
+    Torn,
+    Bad(String),
+}
+
+/// Looks through a segment; records before `confirmed` are not counted.
+pub(super) fn scan(file: &dyn DiskFile, number: u64, confirmed: RecordId) -> io::Result<Scan> {
+    let len = file.len()?;
+    let mut scan = Scan { end: 0, len, waiting: 0, waiting_bytes: 0, tail: Tail::Torn };
+    let mut header = [0; HEADER.len()];
+    match read_full(file, &mut header, 0) {
+        Ok(count) if count < header.len() && HEADER.starts_with(&header[..count]) => return Ok(scan),
+        Ok(_) if header == HEADER => {}
+        Ok(_) if only_zeros(file, 0, len).unwrap_or(false) => return Ok(scan),
+        Ok(_) => {
+            scan.tail = Tail::Bad("it does not begin as a segment does".into());
+            return Ok(scan);
+        }
+        Err(error) => {
+            scan.tail = Tail::Bad(error.to_string());
+            return Ok(scan);
+        }
+    }
+    scan.end = HEADER.len() as u64;
+    loop {
+        scan.tail = match read_record(file, number, scan.end, len) {
+            At::Record(record, next) => {
+                if record.id >= confirmed {
+                    scan.waiting += 1;
+                    scan.waiting_bytes += next - scan.end;
+                }
+                scan.end = next;
+                continue;
+            }
+            At::End => Tail::Nothing,
+            At::Torn => Tail::Torn,
+            At::Bad(what) => Tail::Bad(what),
+        };
+        return Ok(scan);
+    }
+}

@@ -1,0 +1,88 @@
+//! Topic names. `<agent>` is one level; `<group>` may be several.
+//!
+//! | topic | payload | QoS | retained |
+//! |---|---|---|---|
+//! | `wholegrain/v1/batch/<agent>/<group>` | batch | 1 | no |
+//! | `wholegrain/v1/schema/<agent>/<group>` | schema | 1 | yes |
+//! | `wholegrain/v1/need/<agent>` | schema hashes that the server lacks, 16 bytes each | 1 | no |
+
+/// What every native topic begins with.
+pub const ROOT: &str = "wholegrain/v1/";
+
+/// A native topic, taken apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Topic<'a> {
+    /// A group's batches.
+    Batch {
+        /// The agent's name.
+        agent: &'a str,
+        /// The group's name.
+        group: &'a str,
+    },
+    /// A group's schema.
+    Schema {
+        /// The agent's name.
+        agent: &'a str,
+        /// The group's name.
+        group: &'a str,
+    },
+    /// Schemas that the server asks an agent for.
+    Need {
+        /// The agent's name.
+        agent: &'a str,
+    },
+}
+
+impl<'a> Topic<'a> {
+    /// Takes a native topic apart; `None` for any other topic.
+    pub fn parse(topic: &'a str) -> Option<Self> {
+        let (kind, rest) = topic.strip_prefix(ROOT)?.split_once('/')?;
+        match kind {
+            "need" if !rest.is_empty() && !rest.contains('/') => Some(Topic::Need { agent: rest }),
+            "batch" | "schema" => {
+                let (agent, group) = rest.split_once('/')?;
+                if agent.is_empty() || group.is_empty() {
+                    return None;
+                }
+                Some(if kind == "batch" { Topic::Batch { agent, group } } else { Topic::Schema { agent, group } })
+            }
+            _ => None,
+        }
+    }
+}
+
+impl std::fmt::Display for Topic<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Topic::Batch { agent, group } => write!(f, "{ROOT}batch/{agent}/{group}"),
+            Topic::Schema { agent, group } => write!(f, "{ROOT}schema/{agent}/{group}"),
+            Topic::Need { agent } => write!(f, "{ROOT}need/{agent}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn round_trip_and_refusals() {
+        for topic in [
+            Topic::Batch { agent: "n1", group: "net/dev" },
+            Topic::Schema { agent: "n1", group: "meminfo" },
+            Topic::Need { agent: "n1" },
+        ] {
+            assert_eq!(Topic::parse(&topic.to_string()), Some(topic));
+        }
+        for other in [
+            "",
+            "wholegrain/v1/batch",
+            "wholegrain/v1/batch/n1",
+            "wholegrain/v1/need/a/b",
+            "wholegrain/v2/need/a",
+            "a/b",
+        ] {
+            assert_eq!(Topic::parse(other), None, "{other}");
+        }
+    }
+}
