@@ -1,0 +1,181 @@
+//! The whole agent in one process: threads started in order, ended in order.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::Context;
+use wholegrain_transport::spool::{Spool, SpoolConfig};
+
+use crate::api::Api;
+use crate::bell::Bell;
+use crate::config::Config;
+use crate::encoder::EncoderThread;
+use crate::engine::Sampler;
+use crate::manager::{Desk, Manager, Threads};
+use crate::sender::{SenderThread, segment_bytes};
+use crate::state::State;
+
+/// How an agent is asked to end, from any thread or a signal handler.
+#[derive(Debug)]
+pub struct Shutdown {
+    asked: Arc<AtomicBool>,
+    bell: Arc<Bell>,
+}
+
+impl Shutdown {
+    /// Not asked yet.
+    pub fn new() -> std::io::Result<Self> {
+        Ok(Self { asked: Arc::default(), bell: Arc::new(Bell::new()?) })
+    }
+
+    /// Asks.
+    pub fn ask(&self) {
+        self.asked.store(true, Ordering::Release);
+        self.bell.ring();
+    }
+
+    /// Whether it was asked.
+    pub fn is_asked(&self) -> bool {
+        self.asked.load(Ordering::Acquire)
+    }
+
+    /// Lets these signals ask.
+    pub fn on_signals(&self, signals: &[i32]) -> std::io::Result<()> {
+        for signal in signals {
+            signal_hook::flag::register(*signal, self.asked.clone())?;
+            signal_hook::low_level::pipe::register(*signal, self.bell.rope()?)?;
+        }
+        Ok(())
+    }
+}
+
+/// Runs an agent until it is asked to end. `ready` is called once everything has started.
+pub fn run(config: Config, shutdown: &Shutdown, ready: impl FnOnce(&Arc<State>, &Desk)) -> anyhow::Result<()> {
+    let state = Arc::new(State::new(&config).context("cannot start")?);
+    let sender = start_sender(&config, &state)?;
+    let fast = Sampler::start("sampler", state.counters.clone(), true).context("cannot start the sampler thread")?;
+    let encoder = EncoderThread::start(state.clone()).context("cannot start the encoder thread")?;
+    let api_config = config.api.clone();
+    let (mut manager, desk) =
+        Manager::new(config, state.clone(), shutdown.bell.clone(), Threads { fast, encoder, sender });
+    let api = match Api::start(&api_config, &state, &desk) {
+        Ok(api) => api,
+        Err(error) => {
+            manager.finish();
+            return Err(error);
+        }
+    };
+    trim();
+    ready(&state, &desk);
+    let result = loop {
+        if shutdown.is_asked() {
+            break Ok(());
+        }
+        if let Err(error) = manager.round() {
+            break Err(error);
+        }
+    };
+    api.stop();
+    manager.finish();
+    result
+}
+
+fn start_sender(config: &Config, state: &Arc<State>) -> anyhow::Result<Option<SenderThread>> {
+    let Some(mqtt) = &config.mqtt else { return Ok(None) };
+    let spool = match &config.spool {
+        Some(spool) => {
+            let segment_bytes = segment_bytes(spool.bytes_max.0);
+            let opened = Spool::open(SpoolConfig {
+                dir: spool.dir.clone(),
+                bytes_max: spool.bytes_max.0,
+                segment_bytes,
+                sync: true,
+            });
+            let (opened, report) = opened.context("[spool]")?;
+            report.problems.iter().for_each(|problem| tracing::warn!("spool: {problem}"));
+            if report.records > 0 {
+                tracing::info!("spool: {} messages wait from before, {} bytes", report.records, report.bytes);
+            }
+            Some((opened, spool.clone()))
+        }
+        None => None,
+    };
+    Ok(Some(SenderThread::start(state.clone(), mqtt.clone(), spool).context("cannot start the sender thread")?))
+}
+
+/// Keeps the process small: one heap for all threads, large blocks given back when they are free.
+pub fn keep_memory_small() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: sets parameters of the allocator, before other threads are started.
+    unsafe {
+        libc::mallopt(libc::M_ARENA_MAX, 1);
+        libc::mallopt(libc::M_TRIM_THRESHOLD, 128 << 10);
+        libc::mallopt(libc::M_MMAP_THRESHOLD, 128 << 10);
+    }
+}
+
+/// Raises the number of files that may be open from the soft to the hard limit: every sensor's file stays open, and a machine
+/// with many devices has more of them than the usual 1024.
+pub fn raise_open_files() {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: a valid place for the result; the call has no other effect.
+    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) } != 0 || limit.rlim_cur >= limit.rlim_max {
+        return;
+    }
+    limit.rlim_cur = limit.rlim_max;
+    // SAFETY: reads the structure, which outlives the call; the agent uses no select(2), which a larger number would break.
+    if unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) } != 0 {
+        tracing::warn!("cannot raise the number of open files to {}", limit.rlim_max);
+    }
+}
+
+/// Gives back what reading the configuration and looking at the system left behind: free heap, and the program's own code,
+/// most of which is not run again. What is, is mapped again from the page cache when it is next run.
+fn trim() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: gives free memory back to the system; takes an integer only.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+    let Ok(maps) = std::fs::read_to_string("/proc/self/maps") else { return };
+    for (start, length) in maps.lines().filter_map(code_mapping) {
+        // SAFETY: the range is a mapping of a file's code that is never written: what is dropped is read from the file again.
+        // Should the mapping have gone since, the call fails and does nothing.
+        unsafe { libc::madvise(std::ptr::with_exposed_provenance_mut(start), length, libc::MADV_DONTNEED) };
+    }
+}
+
+/// Start and length of a line of `/proc/self/maps` that is the code of a file, or the constants at its beginning
+/// (`proc_pid_maps(5)`); `None` for all others: what the loader has relocated is read-only too but is not in the file.
+fn code_mapping(line: &str) -> Option<(usize, usize)> {
+    let mut fields = line.split_ascii_whitespace();
+    let (range, access, offset, path) = (fields.next()?, fields.next()?, fields.next()?, fields.nth(2)?);
+    let (start, end) = range.split_once('-')?;
+    let (start, end) = (usize::from_str_radix(start, 16).ok()?, usize::from_str_radix(end, 16).ok()?);
+    let as_in_file = access == "r-xp" || (access == "r--p" && offset == "00000000");
+    (as_in_file && path.starts_with('/')).then(|| (start, end.saturating_sub(start)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_code_of_files_is_given_back() {
+        let code = "55d4c0a00000-55d4c0c00000 r-xp 00200000 fe:00 1234   /usr/bin/wholegrain-agent";
+        assert_eq!(code_mapping(code), Some((0x55d4_c0a0_0000, 0x20_0000)));
+        assert!(
+            code_mapping("55d4c0800000-55d4c0a00000 r--p 00000000 fe:00 1234   /usr/bin/wholegrain-agent").is_some()
+        );
+        for other in [
+            "55d4c0a00000-55d4c0c00000 r--p 00200000 fe:00 1234   /usr/bin/wholegrain-agent",
+            "55d4c0a00000-55d4c0c00000 rw-p 00200000 fe:00 1234   /usr/bin/wholegrain-agent",
+            "7ffd5a1f0000-7ffd5a1f2000 r-xp 00000000 00:00 0      [vdso]",
+            "7ffd5a1f0000-7ffd5a1f2000 r-xp 00000000 00:00 0",
+            "",
+        ] {
+            assert_eq!(code_mapping(other), None, "{other}");
+        }
+        trim();
+    }
+}

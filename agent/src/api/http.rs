@@ -1,0 +1,282 @@
+//! As much HTTP/1.1 as an agent's answers need: a request's head, an answer with a length, an answer in chunks.
+
+use std::io::{self, Read, Write};
+use std::time::Duration;
+
+/// The longest head of a request, in bytes; a request has no body that means anything here.
+pub const HEAD_BYTES_MAX: usize = 8 << 10;
+/// The longest body that is read past, in bytes.
+pub const BODY_BYTES_MAX: u64 = 4 << 10;
+/// The most header lines.
+const HEADERS_MAX: usize = 32;
+/// The largest chunk of an answer, in bytes.
+const CHUNK_BYTES: usize = 16 << 10;
+/// How long a peer may be silent: 10 s.
+pub const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Request {
+    /// `GET`, `POST`, …
+    pub method: String,
+    /// The path as sent, without the query; still percent-encoded.
+    pub path: String,
+    /// The query's names and values, decoded.
+    pub query: Vec<(String, String)>,
+    /// The bearer token, if one was sent.
+    pub token: Option<String>,
+    /// Whether the connection is to be kept.
+    pub keep: bool,
+}
+
+impl Request {
+    /// The first value of this name.
+    pub fn value(&self, name: &str) -> Option<&str> {
+        self.query.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
+    }
+
+    /// All values of this name.
+    pub fn values<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
+        self.query.iter().filter(move |(key, _)| key == name).map(|(_, value)| value.as_str())
+    }
+}
+
+/// Why a request was not taken.
+#[derive(Debug)]
+pub enum Bad {
+    /// The peer has gone, or was silent for too long.
+    Gone,
+    /// The status to answer with, and why.
+    Refused(u16, String),
+}
+
+impl From<io::Error> for Bad {
+    fn from(_: io::Error) -> Self {
+        Bad::Gone
+    }
+}
+
+/// Decodes `%2F`; in a query `+` stands for a blank too.
+pub fn decode(text: &str, query: bool) -> Option<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        bytes.push(match byte {
+            b'%' => {
+                let digit = |byte: Option<u8>| byte.and_then(|byte| (byte as char).to_digit(16));
+                (digit(rest.next())? * 16 + digit(rest.next())?) as u8
+            }
+            b'+' if query => b' ',
+            byte => byte,
+        });
+    }
+    String::from_utf8(bytes).ok()
+}
+
+/// Reads one request; `buffer` keeps what came after it.
+pub fn read(stream: &mut impl Read, buffer: &mut Vec<u8>) -> Result<Request, Bad> {
+    loop {
+        if let Some((request, head, body)) = parse(buffer)? {
+            skip(stream, buffer, head as u64 + body)?;
+            return Ok(request);
+        }
+        if buffer.len() >= HEAD_BYTES_MAX {
+            return Err(Bad::Refused(431, format!("the head of the request is longer than {HEAD_BYTES_MAX} bytes")));
+        }
+        let mut part = [0; 1024];
+        match stream.read(&mut part)? {
+            0 => return Err(Bad::Gone),
+            count => buffer.extend_from_slice(&part[..count]),
+        }
+    }
+}
+
+fn skip(stream: &mut impl Read, buffer: &mut Vec<u8>, bytes: u64) -> Result<(), Bad> {
+    let here = bytes.min(buffer.len() as u64);
+    buffer.drain(..here as usize);
+    let missing = bytes - here;
+    if io::copy(&mut stream.take(missing), &mut io::sink())? < missing {
+        return Err(Bad::Gone);
+    }
+    Ok(())
+}
+
+fn parse(buffer: &[u8]) -> Result<Option<(Request, usize, u64)>, Bad> {
+    let refuse = |status, why: &str| Err(Bad::Refused(status, why.to_owned()));
+    let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
+    let mut head = httparse::Request::new(&mut headers);
+    let length = match head.parse(buffer) {
+        Ok(httparse::Status::Complete(length)) => length,
+        Ok(httparse::Status::Partial) => return Ok(None),
+        Err(httparse::Error::TooManyHeaders) => return refuse(431, "more than 32 header lines"),
+        Err(error) => return refuse(400, &format!("not an HTTP request: {error}")),
+    };
+    let (target, method) = (head.path.unwrap_or_default(), head.method.unwrap_or_default());
+    let (path, query) = target.split_once('?').unwrap_or((target, ""));
+    let mut request = Request {
+        method: method.to_owned(),
+        path: path.to_owned(),
+        query: Vec::new(),
+        token: None,
+        keep: head.version == Some(1),
+    };
+    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+        let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+        match (decode(key, true), decode(value, true)) {
+            (Some(key), Some(value)) => request.query.push((key, value)),
+            _ => return refuse(400, &format!("the query's {pair:?} is not percent-encoded UTF-8")),
+        }
+    }
+    let mut body = 0;
+    for header in head.headers.iter() {
+        let value = std::str::from_utf8(header.value).unwrap_or_default().trim();
+        match header.name.to_ascii_lowercase().as_str() {
+            "authorization" => request.token = value.strip_prefix("Bearer ").map(|token| token.trim().to_owned()),
+            "connection" => request.keep = request.keep && !value.eq_ignore_ascii_case("close"),
+            "content-length" => match value.parse() {
+                Ok(length) if length <= BODY_BYTES_MAX => body = length,
+                _ => return refuse(413, "a request's body is at most 4 KiB, and none is wanted"),
+            },
+            "transfer-encoding" => return refuse(411, "a request's body needs a content-length, and none is wanted"),
+            _ => {}
+        }
+    }
+    Ok(Some((request, length, body)))
+}
+
+fn reason(status: u16) -> &'static str {
+    match status {
+        200 => "OK",
+        400 => "Bad Request",
+        401 => "Unauthorized",
+        404 => "Not Found",
+        405 => "Method Not Allowed",
+        409 => "Conflict",
+        411 => "Length Required",
+        413 => "Content Too Large",
+        422 => "Unprocessable Content",
+        431 => "Request Header Fields Too Large",
+        503 => "Service Unavailable",
+        _ => "Error",
+    }
+}
+
+/// Writes a whole answer in JSON.
+pub fn answer(stream: &mut impl Write, status: u16, body: &[u8], keep: bool) -> io::Result<()> {
+    let connection = if keep { "keep-alive" } else { "close" };
+    let extra = if status == 401 { "www-authenticate: Bearer\r\n" } else { "" };
+    let mut bytes = format!(
+        "HTTP/1.1 {status} {}\r\ncontent-type: application/json\r\ncontent-length: {}\r\nconnection: {connection}\r\n{extra}\r\n",
+        reason(status),
+        body.len()
+    )
+    .into_bytes();
+    bytes.extend_from_slice(body);
+    stream.write_all(&bytes)?;
+    stream.flush()
+}
+
+/// An answer whose length is not known beforehand.
+pub struct Chunks<'a, W: Write> {
+    stream: &'a mut W,
+    part: Vec<u8>,
+}
+
+impl<'a, W: Write> Chunks<'a, W> {
+    /// Begins it.
+    pub fn begin(stream: &'a mut W, keep: bool) -> io::Result<Self> {
+        let connection = if keep { "keep-alive" } else { "close" };
+        write!(
+            stream,
+            "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\nconnection: {connection}\r\n\r\n"
+        )?;
+        Ok(Self { stream, part: Vec::with_capacity(CHUNK_BYTES + 1024) })
+    }
+
+    fn send(&mut self) -> io::Result<()> {
+        if !self.part.is_empty() {
+            write!(self.stream, "{:x}\r\n", self.part.len())?;
+            self.stream.write_all(&self.part)?;
+            self.stream.write_all(b"\r\n")?;
+            self.part.clear();
+        }
+        Ok(())
+    }
+
+    /// Ends it.
+    pub fn end(mut self) -> io::Result<()> {
+        self.send()?;
+        self.stream.write_all(b"0\r\n\r\n")?;
+        self.stream.flush()
+    }
+}
+
+impl<W: Write> Write for Chunks<'_, W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.part.extend_from_slice(bytes);
+        if self.part.len() >= CHUNK_BYTES {
+            self.send()?;
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ask(text: &str) -> Result<Request, u16> {
+        read(&mut text.as_bytes(), &mut Vec::new()).map_err(|bad| match bad {
+            Bad::Gone => 0,
+            Bad::Refused(status, _) => status,
+        })
+    }
+
+    #[test]
+    fn requests() {
+        let request =
+            ask("GET /v1/newest?pattern=%2Fn%2F**&pattern=a+b&x HTTP/1.1\r\nAuthorization: Bearer s3cret \r\n\r\n")
+                .unwrap();
+        assert_eq!((request.method.as_str(), request.path.as_str(), request.keep), ("GET", "/v1/newest", true));
+        assert_eq!(request.values("pattern").collect::<Vec<_>>(), ["/n/**", "a b"]);
+        assert_eq!(
+            (request.value("x"), request.value("y"), request.token.as_deref()),
+            (Some(""), None, Some("s3cret"))
+        );
+        assert!(!ask("POST /v1/reload HTTP/1.1\r\nconnection: close\r\ncontent-length: 0\r\n\r\n").unwrap().keep);
+        assert!(!ask("GET / HTTP/1.0\r\n\r\n").unwrap().keep);
+    }
+
+    #[test]
+    fn refused() {
+        assert_eq!(ask(""), Err(0));
+        assert_eq!(ask("GET / HTTP/1.1\r\n"), Err(0), "cut off");
+        assert_eq!(ask("nonsense\r\n\r\n"), Err(400));
+        assert_eq!(ask("GET /?a=%zz HTTP/1.1\r\n\r\n"), Err(400));
+        assert_eq!(ask(&format!("GET /{} HTTP/1.1\r\n\r\n", "a".repeat(9000))), Err(431));
+        assert_eq!(ask(&format!("GET / HTTP/1.1\r\n{}\r\n", "a: b\r\n".repeat(40))), Err(431));
+        assert_eq!(ask("POST / HTTP/1.1\r\ncontent-length: 99999999999\r\n\r\n"), Err(413));
+        assert_eq!(ask("POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n"), Err(411));
+    }
+
+    #[test]
+    fn two_requests_in_one_segment() {
+        let mut stream = "POST /a HTTP/1.1\r\ncontent-length: 3\r\n\r\nxyzGET /b HTTP/1.1\r\n\r\n".as_bytes();
+        let mut buffer = Vec::new();
+        assert_eq!(read(&mut stream, &mut buffer).unwrap().path, "/a");
+        assert_eq!(read(&mut stream, &mut buffer).unwrap().path, "/b");
+    }
+
+    #[test]
+    fn chunks() {
+        let mut out = Vec::new();
+        let mut chunks = Chunks::begin(&mut out, true).unwrap();
+        chunks.write_all(b"hello").unwrap();
+        chunks.end().unwrap();
+        assert!(String::from_utf8(out).unwrap().ends_with("\r\n\r\n5\r\nhello\r\n0\r\n\r\n"));
+    }
+}

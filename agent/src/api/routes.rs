@@ -1,0 +1,278 @@
+//! Which request gets which answer.
+
+use std::collections::HashMap;
+use std::io::{self, Read, Write};
+
+use wholegrain_model::{Interval, Pattern, Timestamp};
+
+use super::http::{self, Chunks, Request};
+use super::{Caller, Service, view};
+use crate::cache::{self, average, choose, newest_row, scaled};
+use crate::engine::clock;
+use crate::manager::{Ask, Refusal};
+use crate::state::State;
+
+/// The most readings of one answer to `/v1/history`.
+const HISTORY_READINGS_MAX: usize = 2_000_000;
+/// The window of `/v1/average` when none is said: 10 s.
+const WINDOW: Interval = Interval::from_s(10);
+
+/// What can be asked, for an answer to anything else.
+const KNOWN: &str = "GET /v1/status, /v1/sources, /v1/groups, /v1/sensors?pattern=, /v1/newest?pattern=, \
+                     /v1/average?pattern=&window=, /v1/history?pattern=&from=&to=; POST /v1/sources/NAME/stop, \
+                     /v1/sources/NAME/start, /v1/groups/NAME/interval?value=, /v1/reload";
+
+/// A status and why.
+struct Failure(u16, String);
+
+impl From<Refusal> for Failure {
+    fn from(refusal: Refusal) -> Self {
+        let status = match refusal {
+            Refusal::Unknown(_) => 404,
+            Refusal::Invalid(_) => 422,
+            Refusal::Busy => 503,
+        };
+        Failure(status, refusal.to_string())
+    }
+}
+
+/// Answers one request.
+pub(super) fn answer(
+    stream: &mut (impl Read + Write),
+    service: &Service,
+    caller: &Caller,
+    request: &Request,
+) -> io::Result<()> {
+    let allowed = match &caller.token {
+        Some(wanted) => request.token.as_ref().is_some_and(|token| same(token.as_bytes(), wanted.as_bytes())),
+        None => true,
+    };
+    let result = if allowed {
+        if request.method == "GET" && request.path == "/v1/history" {
+            match history_question(request) {
+                Ok(question) => return history(stream, &service.state, request, question),
+                Err(failure) => Err(failure),
+            }
+        } else {
+            body(service, caller, request)
+        }
+    } else {
+        Err(Failure(
+            401,
+            "a token is wanted: send `Authorization: Bearer TOKEN`, with what the agent's token_file has".into(),
+        ))
+    };
+    match result {
+        Ok(body) => http::answer(stream, 200, &body, request.keep),
+        Err(Failure(status, why)) => http::answer(stream, status, &view::error(&why), request.keep),
+    }
+}
+
+/// Compares in a time that does not tell how much is equal.
+fn same(a: &[u8], b: &[u8]) -> bool {
+    let difference = a.iter().zip(b).fold(0u8, |all, (x, y)| all | (x ^ y));
+    a.len() == b.len() && std::hint::black_box(difference) == 0
+}
+
+fn body(service: &Service, caller: &Caller, request: &Request) -> Result<Vec<u8>, Failure> {
+    let state = &service.state;
+    let order = |ask: Ask| {
+        tracing::info!("{ask:?}, asked by {}", caller.name);
+        Ok(view::bytes(&service.desk.ask(ask)?))
+    };
+    let path = request.path.trim_end_matches('/');
+    match request.method.as_str() {
+        "GET" | "HEAD" => match path {
+            "/v1/status" => Ok(view::bytes(&view::status(state))),
+            "/v1/sources" => Ok(view::bytes(&view::Sources { sources: view::sources(state) })),
+            "/v1/groups" => {
+                let groups = state.registry.live().iter().map(|group| view::group(group, false)).collect();
+                Ok(view::bytes(&view::Groups { groups }))
+            }
+            "/v1/sensors" => sensors(state, request),
+            "/v1/newest" => newest(state, request),
+            "/v1/average" => averages(state, request),
+            _ => Err(Failure(404, format!("there is no {path}; there are {KNOWN}"))),
+        },
+        "POST" => match path.strip_prefix("/v1/").unwrap_or_default() {
+            "reload" => order(Ask::Reload),
+            rest => order(
+                named_order(rest, request)
+                    .ok_or_else(|| Failure(404, format!("there is no {path}; there are {KNOWN}")))??,
+            ),
+        },
+        method => Err(Failure(405, format!("{method} is not answered; there are {KNOWN}"))),
+    }
+}
+
+/// `sources/NAME/stop`, `groups/NAME/interval`; NAME may hold slashes, as they are or percent-encoded.
+fn named_order(rest: &str, request: &Request) -> Option<Result<Ask, Failure>> {
+    let (kind, rest) = rest.split_once('/')?;
+    let (name, verb) = rest.rsplit_once('/')?;
+    let name = http::decode(name, false)?;
+    match (kind, verb) {
+        ("sources", "stop") => Some(Ok(Ask::Stop(name))),
+        ("sources", "start") => Some(Ok(Ask::Start(name))),
+        ("groups", "interval") => {
+            let Some(value) = request.value("value") else {
+                return Some(Err(Failure(400, "which interval? add ?value=100ms".into())));
+            };
+            let parsed = Interval::parse(value).map_err(|error| Failure(400, format!("value: {error}")));
+            Some(parsed.map(|interval| Ask::Interval(name, interval)))
+        }
+        _ => None,
+    }
+}
+
+fn patterns(request: &Request) -> Result<Vec<Pattern>, Failure> {
+    let parse = |text: &str| Pattern::new(text).map_err(|error| Failure(400, error.to_string()));
+    request.values("pattern").map(parse).collect()
+}
+
+fn sensors(state: &State, request: &Request) -> Result<Vec<u8>, Failure> {
+    let chosen = choose(state, &patterns(request)?);
+    let mut times: HashMap<u64, Option<String>> = HashMap::new();
+    let list = chosen.iter().map(|chosen| {
+        let (group, sensor) = (&chosen.group, chosen.sensor());
+        let last_time =
+            times.entry(group.id).or_insert_with(|| newest_row(state, group).map(|(time, _)| view::time(time)));
+        view::Sensor {
+            path: &chosen.path,
+            unit: &sensor.unit,
+            kind: sensor.kind,
+            value_type: sensor.value_type,
+            scale: sensor.scale,
+            interval_ns: group.ticking.interval.ns(),
+            last_time: last_time.clone(),
+            group: group.name(),
+            description: &sensor.description,
+        }
+    });
+    Ok(view::bytes(&view::Sensors { sensors: list.collect() }))
+}
+
+fn newest(state: &State, request: &Request) -> Result<Vec<u8>, Failure> {
+    let chosen = choose(state, &patterns(request)?);
+    let mut rows = HashMap::new();
+    let readings = chosen.iter().map(|chosen| {
+        let row = rows.entry(chosen.group.id).or_insert_with(|| newest_row(state, &chosen.group));
+        let (sensor, index) = (chosen.sensor(), chosen.index);
+        let value = row.as_ref().and_then(|(_, values)| values.get(index).copied().flatten());
+        view::Reading {
+            path: &chosen.path,
+            time: row.as_ref().map(|(time, _)| view::time(*time)),
+            value: value.map(|value| scaled(value, sensor)),
+            unit: &sensor.unit,
+        }
+    });
+    Ok(view::bytes(&view::Readings { readings: readings.collect() }))
+}
+
+fn averages(state: &State, request: &Request) -> Result<Vec<u8>, Failure> {
+    let window = match request.value("window") {
+        Some(text) => Interval::parse(text).map_err(|error| Failure(400, format!("window: {error}")))?,
+        None => WINDOW,
+    };
+    let to = clock::real().saturating_add(1);
+    let from = to.saturating_sub_unsigned(window.ns());
+    let mut averages = Vec::new();
+    let done: Result<(), std::convert::Infallible> =
+        cache::history(state, &patterns(request)?, from, to, |path, sensor, readings| {
+            let average = average(readings);
+            averages.push(view::AverageOf {
+                path: path.to_owned(),
+                mean: average.map(|average| average.mean),
+                min: average.map(|average| average.min),
+                max: average.map(|average| average.max),
+                unit: sensor.unit.clone(),
+                count: average.map_or(0, |average| average.count),
+                gaps: average.map_or(readings.len(), |average| average.gaps),
+                first_time: readings.first().map(|(time, _)| view::time(*time)),
+                last_time: readings.last().map(|(time, _)| view::time(*time)),
+            });
+            Ok(())
+        });
+    let Ok(()) = done;
+    Ok(view::bytes(&view::Averages { averages }))
+}
+
+struct HistoryQuestion {
+    patterns: Vec<Pattern>,
+    from: i64,
+    to: i64,
+}
+
+fn history_question(request: &Request) -> Result<HistoryQuestion, Failure> {
+    let now = Timestamp(clock::real());
+    let time = |name: &str, default: Timestamp| match request.value(name) {
+        Some(text) => Timestamp::parse(text, now).map_err(|error| Failure(400, format!("{name}: {error}"))),
+        None => Ok(default),
+    };
+    let (from, to) = (time("from", Timestamp(i64::MIN))?, time("to", now.saturating_add(1))?);
+    if from > to {
+        return Err(Failure(400, format!("from ({from}) is after to ({to}); exchange them")));
+    }
+    Ok(HistoryQuestion { patterns: patterns(request)?, from: from.0, to: to.0 })
+}
+
+/// Streams: one sensor's past is in memory at a time.
+fn history(stream: &mut impl Write, state: &State, request: &Request, question: HistoryQuestion) -> io::Result<()> {
+    let mut out = Chunks::begin(stream, request.keep)?;
+    out.write_all(b"{\"readings\":[")?;
+    let mut count = 0;
+    cache::history(
+        state,
+        &question.patterns,
+        question.from,
+        question.to,
+        |path, sensor, readings| -> io::Result<()> {
+            for (time, value) in readings {
+                if count == HISTORY_READINGS_MAX {
+                    return Ok(());
+                }
+                out.write_all(if count == 0 { b"\n" } else { b",\n" })?;
+                let reading = view::Reading { path, time: Some(view::time(*time)), value: *value, unit: &sensor.unit };
+                serde_json::to_writer(&mut out, &reading)?;
+                count += 1;
+            }
+            Ok(())
+        },
+    )?;
+    let more = count == HISTORY_READINGS_MAX;
+    out.write_all(if more { b"\n],\"cut_off\":\"ask for a shorter time or fewer sensors\"}\n" } else { b"\n]}\n" })?;
+    out.end()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens() {
+        assert!(same(b"abc", b"abc"));
+        for other in [&b"abd"[..], b"ab", b"abcd", b""] {
+            assert!(!same(other, b"abc"));
+        }
+    }
+
+    #[test]
+    fn orders() {
+        let check = |path: &str, query: &[(&str, &str)], expected: &str| {
+            let query = query.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect();
+            let request = Request { method: "POST".into(), path: String::new(), query, token: None, keep: true };
+            let shown = match named_order(path, &request) {
+                None => "none".to_owned(),
+                Some(Ok(ask)) => format!("{ask:?}"),
+                Some(Err(Failure(status, why))) => format!("{status} {why}"),
+            };
+            assert!(shown.starts_with(expected), "{shown}");
+        };
+        check("sources/procfs/stop", &[], "Stop(\"procfs\")");
+        check("groups/net%2Fdev/interval", &[("value", "10ms")], "Interval(\"net/dev\", Interval(10000000))");
+        check("groups/net/dev/interval", &[("value", "10ms")], "Interval(\"net/dev\", ");
+        check("groups/a/interval", &[], "400 which interval?");
+        check("groups/a/interval", &[("value", "10")], "400 value: \"10\" is not a length of time");
+        check("sources/a", &[], "none");
+        check("groups/%zz/interval", &[("value", "1s")], "none");
+    }
+}

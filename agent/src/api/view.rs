@@ -1,0 +1,230 @@
+//! The answers' shapes.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use serde::Serialize;
+use wholegrain_model::{Kind, Timestamp, Value, ValueType};
+
+use crate::engine::Group;
+use crate::engine::lag::BUCKETS;
+use crate::state::{LinkStatus, State};
+
+/// `{"error": "…"}`.
+pub fn error(why: &str) -> Vec<u8> {
+    bytes(&serde_json::json!({ "error": why }))
+}
+
+/// JSON with a new line at its end.
+pub fn bytes(value: &impl Serialize) -> Vec<u8> {
+    let mut bytes = serde_json::to_vec(value).unwrap_or_else(|_| b"{}".to_vec());
+    bytes.push(b'\n');
+    bytes
+}
+
+#[derive(Serialize)]
+pub struct Sensors<'a> {
+    pub sensors: Vec<Sensor<'a>>,
+}
+
+#[derive(Serialize)]
+pub struct Sensor<'a> {
+    pub path: &'a str,
+    pub unit: &'a str,
+    pub kind: Kind,
+    #[serde(rename = "type")]
+    pub value_type: ValueType,
+    pub scale: f64,
+    pub interval_ns: u64,
+    pub last_time: Option<String>,
+    pub group: &'a str,
+    pub description: &'a str,
+}
+
+#[derive(Serialize)]
+pub struct Readings<'a> {
+    pub readings: Vec<Reading<'a>>,
+}
+
+#[derive(Serialize)]
+pub struct Reading<'a> {
+    pub path: &'a str,
+    pub time: Option<String>,
+    pub value: Option<Value>,
+    pub unit: &'a str,
+}
+
+#[derive(Serialize)]
+pub struct Averages {
+    pub averages: Vec<AverageOf>,
+}
+
+#[derive(Serialize)]
+pub struct AverageOf {
+    pub path: String,
+    pub mean: Option<f64>,
+    pub min: Option<f64>,
+    pub max: Option<f64>,
+    pub unit: String,
+    pub count: usize,
+    pub gaps: usize,
+    pub first_time: Option<String>,
+    pub last_time: Option<String>,
+}
+
+#[derive(Serialize)]
+pub struct Groups {
+    pub groups: Vec<GroupView>,
+}
+
+#[derive(Serialize)]
+pub struct GroupView {
+    pub group: String,
+    pub source: String,
+    pub sensors: usize,
+    pub interval_ns: u64,
+    pub offset_ns: u64,
+    pub synchronous: bool,
+    pub samples: u64,
+    pub missed_ticks: u64,
+    pub gaps: u64,
+    pub overruns: u64,
+    pub lag: LagView,
+    pub problem: Option<String>,
+    pub topic: String,
+    pub schema: String,
+}
+
+#[derive(Serialize)]
+pub struct LagView {
+    pub p50_ns: u64,
+    pub p99_ns: u64,
+    pub max_ns: u64,
+    /// Counts of lags below 1 µs, 2 µs, 4 µs, …; the last has the rest.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub buckets: Option<[u64; BUCKETS]>,
+}
+
+/// A group's state; with the whole histogram for `/v1/status`.
+pub fn group(group: &Group, with_buckets: bool) -> GroupView {
+    let (stats, lag) = (&group.stats, &group.stats.lag);
+    GroupView {
+        group: group.name().to_owned(),
+        source: group.source.clone(),
+        sensors: group.schema.len(),
+        interval_ns: group.ticking.interval.ns(),
+        offset_ns: group.ticking.offset.ns(),
+        synchronous: group.ticking.synchronous,
+        samples: load(&stats.samples),
+        missed_ticks: load(&stats.missed),
+        gaps: load(&stats.gaps),
+        overruns: load(&stats.overruns),
+        lag: LagView {
+            p50_ns: lag.quantile_ns(0.5).min(lag.max_ns()),
+            p99_ns: lag.quantile_ns(0.99).min(lag.max_ns()),
+            max_ns: lag.max_ns(),
+            buckets: with_buckets.then(|| lag.counts()),
+        },
+        problem: stats.problem.get().map(|problem| problem.to_string()),
+        topic: group.topic.to_string(),
+        schema: group.schema.hash().to_string(),
+    }
+}
+
+fn load(counter: &AtomicU64) -> u64 {
+    counter.load(Ordering::Relaxed)
+}
+
+/// RFC 3339.
+pub fn time(ns: i64) -> String {
+    Timestamp(ns).to_string()
+}
+
+#[derive(Serialize)]
+pub struct Sources {
+    pub sources: Vec<SourceView>,
+}
+
+#[derive(Serialize)]
+pub struct SourceView {
+    pub source: String,
+    pub state: &'static str,
+    pub groups: String,
+    pub summary: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub notes: String,
+}
+
+pub fn sources(state: &State) -> Vec<SourceView> {
+    let view = |source: crate::state::SourceStatus| SourceView {
+        source: source.name,
+        state: source.state,
+        groups: source.groups.join(" "),
+        summary: source.summary,
+        notes: source.notes.join("; "),
+    };
+    state.sources().into_iter().map(view).collect()
+}
+
+/// What `/v1/status` says, in the order in which people read it.
+#[derive(Serialize)]
+pub struct Status<'a> {
+    name: &'a str,
+    prefix: &'a str,
+    version: &'static str,
+    pid: u32,
+    start_time: String,
+    uptime_ns: u64,
+    server: LinkStatus,
+    samples: u64,
+    missed_ticks: u64,
+    gaps: u64,
+    overruns: u64,
+    clock_steps: u64,
+    batches: u64,
+    acknowledged: u64,
+    dropped_batches: u64,
+    refused_batches: u64,
+    put_off: u64,
+    spooled_batches: u64,
+    reconnects: u64,
+    queue_bytes: u64,
+    spool_bytes: u64,
+    cache_batches: usize,
+    cache_bytes: u64,
+    send_interval_ns: u64,
+    sources: Vec<SourceView>,
+    groups: Vec<GroupView>,
+}
+
+/// `/v1/status`.
+pub fn status(state: &State) -> Status<'_> {
+    let (counters, (cache_batches, cache_bytes)) = (&state.counters, state.cache.size());
+    Status {
+        name: &state.name,
+        prefix: state.prefix.as_str(),
+        version: env!("CARGO_PKG_VERSION"),
+        pid: std::process::id(),
+        start_time: time(state.boot_ns as i64),
+        uptime_ns: state.started.elapsed().as_nanos() as u64,
+        server: state.link(),
+        samples: load(&counters.samples),
+        missed_ticks: load(&counters.missed),
+        gaps: load(&counters.gaps),
+        overruns: load(&counters.overruns),
+        clock_steps: load(&counters.clock_steps),
+        batches: load(&counters.batches),
+        acknowledged: load(&counters.acknowledged),
+        dropped_batches: load(&counters.dropped),
+        refused_batches: load(&counters.refused),
+        put_off: load(&counters.put_off),
+        spooled_batches: load(&counters.spooled),
+        reconnects: load(&counters.reconnects),
+        queue_bytes: load(&counters.queue_bytes),
+        spool_bytes: load(&counters.spool_bytes),
+        cache_batches,
+        cache_bytes,
+        send_interval_ns: state.send_interval().ns(),
+        sources: sources(state),
+        groups: state.registry.live().iter().map(|live| group(live, true)).collect(),
+    }
+}

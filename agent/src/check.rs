@@ -1,0 +1,255 @@
+//! `--check`: what would be sampled, how often, where it would go and about how much that is.
+
+use std::fmt::Write;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Serialize;
+use wholegrain_model::size::ByteSize;
+use wholegrain_model::{BatchHeader, Interval, Schema, ValueType};
+use wholegrain_sources::{Reader, Row, Source};
+use wholegrain_transport::payload::{BatchEncoder, Rows};
+use wholegrain_transport::topics::Topic;
+
+use crate::config::{Config, SendMode};
+use crate::counters::Counters;
+use crate::engine::clock;
+use crate::engine::group::batch_samples;
+use crate::selfstat::{self, SelfSource};
+
+/// Samples taken of each group to see how they compress.
+const TRIAL_SAMPLES: usize = 5;
+/// The pause between them.
+const TRIAL_PAUSE: Duration = Duration::from_millis(20);
+
+/// A group as the sources offer it now.
+pub struct Offered {
+    /// The source's name.
+    pub source: &'static str,
+    /// Its sensors.
+    pub schema: Schema,
+    /// Its interval.
+    pub interval: Interval,
+    /// What reads it.
+    pub reader: Box<dyn Reader>,
+}
+
+impl std::fmt::Debug for Offered {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Offered").field("source", &self.source).field("schema", &self.schema).finish_non_exhaustive()
+    }
+}
+
+/// One sample: a word for each sensor, and the gaps.
+#[derive(Debug, Clone)]
+pub struct Sample {
+    /// 64 bits for each sensor.
+    pub values: Vec<u64>,
+    /// Which are gaps, 64 a word.
+    pub gaps: Vec<u64>,
+}
+
+impl Sample {
+    /// Whether sensor `index` is a gap.
+    pub fn is_gap(&self, index: usize) -> bool {
+        self.gaps[index / 64] >> (index % 64) & 1 == 1
+    }
+}
+
+/// All groups that the configuration gives on this machine now, and what the sources had to say.
+pub fn offered(config: &Config) -> (Vec<Offered>, Vec<String>) {
+    let mut notes = Vec::new();
+    let mut sources: Vec<(&'static str, Box<dyn Source>)> = Vec::new();
+    for source in &config.sources {
+        match source.build(&config.roots) {
+            Ok(built) => sources.push((source.name, built)),
+            Err(error) => notes.push(error.to_string()),
+        }
+    }
+    sources.push((selfstat::NAME, Box::new(SelfSource::new(config.own, Arc::new(Counters::default())))));
+    let mut groups = Vec::new();
+    for (name, mut source) in sources {
+        for plan in source.discover(&mut |text| notes.push(text)) {
+            match Schema::new(config.prefix.clone(), plan.name, plan.sensors) {
+                Ok(schema) => {
+                    let interval = plan.timing.interval.unwrap_or(config.interval);
+                    groups.push(Offered { source: name, schema, interval, reader: plan.reader });
+                }
+                Err(error) => notes.push(format!("{name}: left out: {error}")),
+            }
+        }
+    }
+    (groups, notes)
+}
+
+/// Reads a group once; with it what went wrong, if anything did.
+pub fn read(group: &mut Offered) -> (Sample, Option<String>) {
+    let sensors = group.schema.len();
+    let mut sample = Sample { values: vec![0; sensors], gaps: vec![0; sensors.div_ceil(64)] };
+    let reading = group.reader.read(&mut Row::new(&mut sample.values, &mut sample.gaps));
+    (sample, reading.problem.map(|problem| problem.to_string()))
+}
+
+struct Trial<'a>(&'a [Sample]);
+
+impl Rows for Trial<'_> {
+    fn value(&self, sensor: usize, sample: usize) -> u64 {
+        self.0[sample].values[sensor]
+    }
+
+    fn is_gap(&self, sensor: usize, sample: usize) -> bool {
+        self.0[sample].is_gap(sensor)
+    }
+}
+
+/// What one group comes to.
+#[derive(Debug, Serialize)]
+pub struct GroupCheck {
+    /// Its name.
+    pub group: String,
+    /// Its source.
+    pub source: &'static str,
+    /// How many sensors.
+    pub sensors: usize,
+    /// Its interval.
+    pub interval: Interval,
+    /// Where its batches go; `None` without a server.
+    pub topic: Option<String>,
+    /// Readings a second.
+    pub readings_per_second: f64,
+    /// Bytes a second, about: from a few samples taken now.
+    pub bytes_per_second: f64,
+    /// What went wrong when it was read.
+    pub problem: Option<String>,
+}
+
+/// What the whole configuration comes to.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    /// The agent's name.
+    pub name: String,
+    /// What every sensor is below.
+    pub prefix: String,
+    /// The server, if there is one.
+    pub server: Option<String>,
+    /// How it is sent, in words.
+    pub sending: String,
+    /// The groups.
+    pub groups: Vec<GroupCheck>,
+    /// What the sources had to say.
+    pub notes: Vec<String>,
+    /// Readings a second, of all groups.
+    pub readings_per_second: f64,
+    /// Bytes a second, of all groups, about.
+    pub bytes_per_second: f64,
+}
+
+/// Bytes of a batch of these samples.
+fn batch_bytes(agent: &str, group: &Offered, samples: &[Sample]) -> f64 {
+    let header = BatchHeader {
+        agent: agent.to_owned(),
+        boot: clock::real() as u64,
+        seq: 1000,
+        schema: group.schema.hash(),
+        interval_ns: group.interval.ns(),
+    };
+    let types: Vec<ValueType> = group.schema.sensors().iter().map(|sensor| sensor.value_type).collect();
+    let times: Vec<i64> = (0..samples.len() as i64).map(|n| n * group.interval.ns() as i64).collect();
+    let mut out = Vec::new();
+    BatchEncoder::new().encode(&header, &types, &times, &Trial(samples), &mut out);
+    out.len() as f64
+}
+
+/// Reads every group a few times and says what it comes to.
+pub fn check(config: &Config) -> Report {
+    let (mut offered, notes) = offered(config);
+    let mut trials: Vec<(Vec<Sample>, Option<String>)> = offered.iter().map(|_| (Vec::new(), None)).collect();
+    for round in 0..TRIAL_SAMPLES {
+        if round > 0 {
+            std::thread::sleep(TRIAL_PAUSE);
+        }
+        for (group, (samples, problem)) in offered.iter_mut().zip(&mut trials) {
+            let (sample, wrong) = read(group);
+            samples.push(sample);
+            *problem = wrong;
+        }
+    }
+    let send_interval = config.send_interval();
+    let mut groups = Vec::new();
+    for (group, (samples, problem)) in offered.iter().zip(trials) {
+        let readings =
+            samples[0].values.len() - samples[0].gaps.iter().map(|word| word.count_ones() as usize).sum::<usize>();
+        let (one, all) = (batch_bytes(&config.name, group, &samples[..1]), batch_bytes(&config.name, group, &samples));
+        let more = (all - one) / (samples.len() - 1) as f64;
+        let in_batch = batch_samples(group.schema.len(), group.interval, send_interval) as f64;
+        let rate = 1.0 / group.interval.seconds();
+        groups.push(GroupCheck {
+            group: group.schema.group().to_owned(),
+            source: group.source,
+            sensors: group.schema.len(),
+            interval: group.interval,
+            topic: config
+                .mqtt
+                .as_ref()
+                .map(|_| Topic::Batch { agent: &config.name, group: group.schema.group() }.to_string()),
+            readings_per_second: readings as f64 * rate,
+            bytes_per_second: (one + more * (in_batch - 1.0)) / in_batch * rate,
+            problem,
+        });
+    }
+    Report {
+        name: config.name.clone(),
+        prefix: config.prefix.to_string(),
+        server: config.mqtt.as_ref().map(|mqtt| mqtt.url.clone()),
+        sending: sending(config),
+        readings_per_second: groups.iter().map(|group| group.readings_per_second).sum(),
+        bytes_per_second: groups.iter().map(|group| group.bytes_per_second).sum(),
+        groups,
+        notes,
+    }
+}
+
+fn sending(config: &Config) -> String {
+    let Some(mqtt) = &config.mqtt else { return "no [mqtt]: samples are kept in the cache only".to_owned() };
+    let how = match mqtt.mode {
+        SendMode::Continuous => format!("batches of {} sent as they come", mqtt.send_interval),
+        SendMode::Staggered => format!("batches of {} sent once in each, staggered by name", mqtt.send_interval),
+        SendMode::Burst { per_minute } => format!("batches of {} sent {per_minute} times a minute", mqtt.send_interval),
+    };
+    match &config.spool {
+        Some(spool) => {
+            format!("{how}; after {} to the spool {}, at most {}", spool.after, spool.dir.display(), spool.bytes_max)
+        }
+        None => format!("{how}; no [spool]: what does not fit {} is dropped", mqtt.queue_bytes_max),
+    }
+}
+
+/// The report for people.
+pub fn text(report: &Report) -> String {
+    let mut out = String::new();
+    let server = report.server.as_deref().unwrap_or("nowhere");
+    let _ = writeln!(out, "agent {} at {}, to {server}", report.name, report.prefix);
+    let _ = writeln!(out, "{}\n", report.sending);
+    let width = report.groups.iter().map(|group| group.group.len()).max().unwrap_or(0).max(5);
+    let _ = writeln!(out, "{:<width$}  SENSORS  INTERVAL  READINGS/S     BYTES/S  TOPIC", "GROUP");
+    for group in &report.groups {
+        let (interval, topic) = (group.interval.to_string(), group.topic.as_deref().unwrap_or("-"));
+        let (name, readings, bytes) = (&group.group, group.readings_per_second, group.bytes_per_second);
+        let _ = writeln!(
+            out,
+            "{name:<width$}  {:>7}  {interval:>8}  {readings:>10.1}  {bytes:>10.0}  {topic}",
+            group.sensors
+        );
+    }
+    let bytes = ByteSize(report.bytes_per_second as u64);
+    let _ = writeln!(out, "\n{:.1} readings/s, about {bytes}/s", report.readings_per_second);
+    for group in &report.groups {
+        if let Some(problem) = &group.problem {
+            let _ = writeln!(out, "problem: {}: {problem}", group.group);
+        }
+    }
+    for note in &report.notes {
+        let _ = writeln!(out, "note: {note}");
+    }
+    out
+}

@@ -1,0 +1,331 @@
+//! The agent's configuration: TOML, every mistake named with file, line and the nearest valid key.
+
+mod mqtt;
+mod raw;
+#[cfg(test)]
+mod tests;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use wholegrain_model::batch::AGENT_BYTES_MAX;
+use wholegrain_model::config::{ConfigError, Document, Section, unknown};
+use wholegrain_model::interval::SAMPLING_INTERVAL_NS_MIN;
+use wholegrain_model::size::ByteSize;
+use wholegrain_model::{Interval, SensorPath, name};
+use wholegrain_sources::{Roots, SOURCES, Source, SourceType};
+
+pub use mqtt::{MqttConfig, SendMode, SpoolConfig};
+pub use raw::LogLevel;
+
+use crate::selfstat;
+
+/// The shortest time between two looks for groups that come and go: 1 s.
+pub const RESCAN_NS_MIN: u64 = 1_000_000_000;
+
+/// Why there is no configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// The file cannot be read.
+    #[error("cannot read the configuration {file}: {error}; name it with --config")]
+    Read {
+        /// The file.
+        file: PathBuf,
+        /// Why.
+        error: std::io::Error,
+    },
+    /// The file says something that cannot be.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+}
+
+/// How much of the past is kept in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CacheConfig {
+    /// How far back.
+    pub duration: Interval,
+    /// At most so much.
+    pub bytes_max: ByteSize,
+}
+
+/// Where the agent answers.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ApiConfig {
+    /// Path of the Unix socket.
+    pub socket: Option<PathBuf>,
+    /// HTTPS.
+    pub https: Option<HttpsConfig>,
+}
+
+/// HTTPS with a token.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HttpsConfig {
+    /// Address and port.
+    pub listen: std::net::SocketAddr,
+    /// The certificate's PEM file.
+    pub cert: PathBuf,
+    /// The key's PEM file.
+    pub key: PathBuf,
+    /// What a caller must present as a bearer token.
+    pub token: String,
+}
+
+/// One `[sources.<name>]` table.
+#[derive(Clone)]
+pub struct SourceConfig {
+    /// The source's name.
+    pub name: &'static str,
+    /// The table as written, for comparing with another one.
+    pub table: toml::Table,
+    kind: SourceType,
+    section: Section,
+}
+
+impl std::fmt::Debug for SourceConfig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SourceConfig").field("name", &self.name).field("table", &self.table).finish_non_exhaustive()
+    }
+}
+
+impl SourceConfig {
+    /// One line about the source.
+    pub fn summary(&self) -> &'static str {
+        self.kind.summary
+    }
+
+    /// Makes the source. The table was checked when the configuration was read.
+    pub fn build(&self, roots: &Roots) -> Result<Box<dyn Source>, ConfigError> {
+        (self.kind.configure)(&self.section, roots)
+    }
+}
+
+/// The whole configuration, checked.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// The file it was read from.
+    pub file: PathBuf,
+    /// The agent's name: one level.
+    pub name: String,
+    /// What every sensor is below.
+    pub prefix: SensorPath,
+    /// The kernel's trees.
+    pub roots: Roots,
+    /// The interval of groups that name none.
+    pub interval: Interval,
+    /// How often is looked for groups that come and go.
+    pub rescan: Interval,
+    /// What is logged.
+    pub log_level: LogLevel,
+    /// The past in memory.
+    pub cache: CacheConfig,
+    /// Where samples go; `None` to sample and cache only.
+    pub mqtt: Option<Arc<MqttConfig>>,
+    /// Where they wait on disk when they cannot go.
+    pub spool: Option<SpoolConfig>,
+    /// Where the agent answers.
+    pub api: ApiConfig,
+    /// What is sampled, besides the agent itself.
+    pub sources: Vec<SourceConfig>,
+    /// The interval of the agent's own group.
+    pub own: selfstat::OwnConfig,
+}
+
+impl Config {
+    /// Reads and checks a file.
+    pub fn load(file: &Path) -> Result<Self, LoadError> {
+        let text = fs::read_to_string(file).map_err(|error| LoadError::Read { file: file.to_owned(), error })?;
+        let dir = file.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        Ok(Self::parse(file, &text, dir)?)
+    }
+
+    /// Checks a text; relative paths in it are below `dir`.
+    pub fn parse(file: &Path, text: &str, dir: &Path) -> Result<Self, ConfigError> {
+        let document = Document::new(&file.to_string_lossy(), text);
+        let raw: raw::Root = document.parse()?;
+        let root = document.root();
+        let (name, prefix) = names(&root, &raw)?;
+        check_interval(&root.child("defaults"), "interval", raw.defaults.interval)?;
+        if raw.rescan.ns() < RESCAN_NS_MIN {
+            return Err(root.error("rescan", format!("rescan is {}; 1s is the shortest", raw.rescan)));
+        }
+        let roots =
+            Roots { proc: dir.join(raw.roots.proc), sys: dir.join(raw.roots.sys), cgroup: dir.join(raw.roots.cgroup) };
+        let mqtt = match raw.mqtt {
+            Some(mqtt) => Some(Arc::new(mqtt::check(&root.child("mqtt"), mqtt, dir)?)),
+            None => None,
+        };
+        let spool = match raw.spool {
+            Some(spool) => Some(mqtt::check_spool(&root.child("spool"), spool, dir)?),
+            None => None,
+        };
+        if raw.cache.duration.ns() == 0 || raw.cache.bytes_max.0 == 0 {
+            return Err(root.child("cache").error("duration", "the cache's duration and bytes_max must not be 0"));
+        }
+        let api = check_api(&root.child("api"), raw.api, dir)?;
+        let (sources, own) = sources(&root.child("sources"), text, &roots)?;
+        Ok(Self {
+            file: file.to_owned(),
+            name,
+            prefix,
+            roots,
+            interval: raw.defaults.interval,
+            rescan: raw.rescan,
+            log_level: raw.log_level,
+            cache: CacheConfig { duration: raw.cache.duration, bytes_max: raw.cache.bytes_max },
+            mqtt,
+            spool,
+            api,
+            sources,
+            own,
+        })
+    }
+
+    /// What another configuration has that takes effect only when the agent is started anew.
+    pub fn needs_restart(&self, new: &Config) -> Vec<&'static str> {
+        let roots =
+            |config: &Config| [config.roots.proc.clone(), config.roots.sys.clone(), config.roots.cgroup.clone()];
+        let changes = [
+            ("name", self.name != new.name),
+            ("prefix", self.prefix != new.prefix),
+            ("log_level", self.log_level != new.log_level),
+            ("roots", roots(self) != roots(new)),
+            ("mqtt", self.mqtt.is_some() != new.mqtt.is_some()),
+            ("spool", self.spool != new.spool),
+            ("api", self.api != new.api),
+        ];
+        changes.into_iter().filter(|(_, changed)| *changed).map(|(name, _)| name).collect()
+    }
+
+    /// Takes from the configuration in force all that holds for the life of the process, so that the next reload still says
+    /// what needs a restart.
+    pub fn keep(&mut self, old: &Config) {
+        (self.name, self.prefix, self.log_level) = (old.name.clone(), old.prefix.clone(), old.log_level);
+        (self.roots, self.spool, self.api) = (old.roots.clone(), old.spool.clone(), old.api.clone());
+        if self.mqtt.is_some() != old.mqtt.is_some() {
+            self.mqtt.clone_from(&old.mqtt);
+        }
+    }
+
+    /// How long samples are collected into a batch.
+    pub fn send_interval(&self) -> Interval {
+        self.mqtt.as_ref().map_or(mqtt::SEND_INTERVAL, |mqtt| mqtt.send_interval)
+    }
+}
+
+fn names(root: &Section, raw: &raw::Root) -> Result<(String, SensorPath), ConfigError> {
+    let agent = match &raw.name {
+        Some(name) => name.clone(),
+        None => name::sanitize_level(&host_name()),
+    };
+    if agent.contains('/') || agent.len() > AGENT_BYTES_MAX || name::check_relative(&agent).is_err() {
+        let why = match name::check_relative(&agent) {
+            Err(error) => error.to_string(),
+            Ok(()) => format!(
+                "a name is one level of at most {AGENT_BYTES_MAX} bytes; a place in the hierarchy goes into `prefix`"
+            ),
+        };
+        return Err(root.error("name", format!("name = {agent:?}: {why}")));
+    }
+    let prefix = match &raw.prefix {
+        Some(prefix) => SensorPath::new(prefix.clone()).map_err(|error| root.error("prefix", error.to_string()))?,
+        None => SensorPath::new(format!("/{agent}")).map_err(|error| root.error("name", error.to_string()))?,
+    };
+    Ok((agent, prefix))
+}
+
+/// The host's name as the kernel has it; `node` when it has none.
+fn host_name() -> String {
+    let mut buffer = [0u8; 256];
+    // SAFETY: the buffer is as long as said, and one byte is left so that the result ends in 0.
+    let failed = unsafe { libc::gethostname(buffer.as_mut_ptr().cast(), buffer.len() - 1) } != 0;
+    let name = buffer.split(|byte| *byte == 0).next().unwrap_or_default();
+    if failed || name.is_empty() { "node".to_owned() } else { String::from_utf8_lossy(name).into_owned() }
+}
+
+fn check_interval(section: &Section, key: &str, interval: Interval) -> Result<(), ConfigError> {
+    if interval.ns() < SAMPLING_INTERVAL_NS_MIN {
+        return Err(section.error(key, format!("{key} is {interval}; 1ms is the shortest that is sampled")));
+    }
+    Ok(())
+}
+
+fn check_api(section: &Section, raw: raw::Api, dir: &Path) -> Result<ApiConfig, ConfigError> {
+    let socket = raw.socket.map(|path| dir.join(path));
+    let Some(listen) = raw.listen else {
+        if let Some((key, _)) = [("cert", &raw.cert), ("key", &raw.key), ("token_file", &raw.token_file)]
+            .into_iter()
+            .find(|(_, path)| path.is_some())
+        {
+            return Err(
+                section.error(key, format!("{key} is for HTTPS, which needs `listen` too, such as \"0.0.0.0:8444\""))
+            );
+        }
+        return Ok(ApiConfig { socket, https: None });
+    };
+    let address = listen.parse().map_err(|_| {
+        section.error("listen", format!("{listen:?} is not an address with a port, such as 0.0.0.0:8444 or [::]:8444"))
+    })?;
+    let wanted = |key: &str, path: Option<PathBuf>| {
+        path.map(|path| dir.join(path)).ok_or_else(|| {
+            section.error("listen", format!("HTTPS needs `cert`, `key` and `token_file`; {key} is missing"))
+        })
+    };
+    let (cert, key) = (wanted("cert", raw.cert)?, wanted("key", raw.key)?);
+    let identity = wholegrain_transport::tls::Identity { cert: &cert, key: &key };
+    wholegrain_transport::tls::server_config(identity, None)
+        .map_err(|error| section.error("cert", error.to_string()))?;
+    let token = read_secret(section, "token_file", &wanted("token_file", raw.token_file)?)?;
+    Ok(ApiConfig { socket, https: Some(HttpsConfig { listen: address, cert, key, token }) })
+}
+
+/// The first line of a file that holds a secret.
+fn read_secret(section: &Section, key: &str, path: &Path) -> Result<String, ConfigError> {
+    let text = fs::read_to_string(path)
+        .map_err(|error| section.error(key, format!("cannot read {}: {error}", path.display())))?;
+    let secret = text.lines().next().unwrap_or_default().trim().to_owned();
+    if secret.is_empty() {
+        return Err(section.error(key, format!("{} is empty; its first line is the secret", path.display())));
+    }
+    Ok(secret)
+}
+
+/// The `[sources.*]` tables in the order of the table of sources, each checked by its source.
+fn sources(
+    section: &Section,
+    text: &str,
+    roots: &Roots,
+) -> Result<(Vec<SourceConfig>, selfstat::OwnConfig), ConfigError> {
+    let whole: toml::Table = text.parse().map_err(|error: toml::de::Error| section.error("", error.message()))?;
+    let names = section.keys()?;
+    let known: Vec<&str> = SOURCES.iter().map(|source| source.name).chain([selfstat::NAME]).collect();
+    for name in &names {
+        if !known.contains(&name.as_str()) {
+            return Err(section.error(name, unknown("source", name, &known)));
+        }
+        let table = whole.get("sources").and_then(|sources| sources.get(name));
+        if table.is_some_and(|table| !table.is_table()) {
+            return Err(section.error(name, format!("a source is a table; write [sources.{name}]")));
+        }
+    }
+    let mut list = Vec::new();
+    for kind in SOURCES {
+        if names.iter().any(|name| name == kind.name) {
+            let table = whole.get("sources").and_then(|sources| sources.get(kind.name)).and_then(toml::Value::as_table);
+            let config = SourceConfig {
+                name: kind.name,
+                table: table.cloned().unwrap_or_default(),
+                kind: *kind,
+                section: section.child(kind.name),
+            };
+            config.build(roots)?;
+            list.push(config);
+        }
+    }
+    let own_section = section.child(selfstat::NAME);
+    let own: selfstat::OwnConfig = own_section.parse()?;
+    if let Some(interval) = own.interval {
+        check_interval(&own_section, "interval", interval)?;
+    }
+    Ok((list, own))
+}

@@ -1,0 +1,193 @@
+//! The configuration as written.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde::Deserialize;
+use wholegrain_model::Interval;
+use wholegrain_model::size::ByteSize;
+
+/// What is logged: this and everything more severe.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum LogLevel {
+    /// What stops the agent or loses readings.
+    Error,
+    /// What somebody should look at.
+    Warn,
+    /// What changed.
+    #[default]
+    Info,
+    /// What is going on.
+    Debug,
+    /// Everything.
+    Trace,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Root {
+    pub name: Option<String>,
+    pub prefix: Option<String>,
+    #[serde(default = "rescan")]
+    pub rescan: Interval,
+    #[serde(default)]
+    pub log_level: LogLevel,
+    #[serde(default)]
+    pub roots: Roots,
+    #[serde(default)]
+    pub defaults: Defaults,
+    #[serde(default)]
+    pub cache: Cache,
+    pub mqtt: Option<Mqtt>,
+    pub spool: Option<Spool>,
+    #[serde(default)]
+    pub api: Api,
+    /// Read by the sources themselves.
+    #[serde(default)]
+    #[expect(dead_code, reason = "named so that the key is known; its tables are read one by one")]
+    sources: BTreeMap<String, serde::de::IgnoredAny>,
+}
+
+fn rescan() -> Interval {
+    Interval::from_s(10)
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Roots {
+    pub proc: PathBuf,
+    pub sys: PathBuf,
+    pub cgroup: PathBuf,
+}
+
+impl Default for Roots {
+    fn default() -> Self {
+        let roots = wholegrain_sources::Roots::default();
+        Self { proc: roots.proc, sys: roots.sys, cgroup: roots.cgroup }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Defaults {
+    pub interval: Interval,
+}
+
+impl Default for Defaults {
+    fn default() -> Self {
+        Self { interval: Interval::from_s(1) }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Cache {
+    pub duration: Interval,
+    pub bytes_max: ByteSize,
+}
+
+impl Default for Cache {
+    fn default() -> Self {
+        Self { duration: Interval::from_s(120), bytes_max: ByteSize::mib(2) }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+pub(super) enum MqttVersion {
+    #[serde(rename = "3.1.1")]
+    V311,
+    #[default]
+    #[serde(rename = "5")]
+    V5,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Send {
+    #[default]
+    Continuous,
+    Staggered,
+    Burst,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Mqtt {
+    pub url: String,
+    #[serde(default)]
+    pub version: MqttVersion,
+    pub user: Option<String>,
+    pub password_file: Option<PathBuf>,
+    pub ca: Option<PathBuf>,
+    pub cert: Option<PathBuf>,
+    pub key: Option<PathBuf>,
+    #[serde(default)]
+    pub send: Send,
+    #[serde(default = "send_interval")]
+    pub send_interval: Interval,
+    pub bursts_per_minute: Option<u32>,
+    #[serde(default = "queue_bytes_max")]
+    pub queue_bytes_max: ByteSize,
+    #[serde(default = "keep_alive")]
+    pub keep_alive: Interval,
+    #[serde(default = "connect_timeout")]
+    pub connect_timeout: Interval,
+}
+
+fn send_interval() -> Interval {
+    super::mqtt::SEND_INTERVAL
+}
+
+fn queue_bytes_max() -> ByteSize {
+    ByteSize::mib(4)
+}
+
+fn keep_alive() -> Interval {
+    Interval::from_s(30)
+}
+
+fn connect_timeout() -> Interval {
+    Interval::from_s(10)
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Spool {
+    pub dir: PathBuf,
+    #[serde(default = "spool_bytes_max")]
+    pub bytes_max: ByteSize,
+    #[serde(default = "after")]
+    pub after: Interval,
+    #[serde(default = "flush_every")]
+    pub flush_every: Interval,
+    pub drain_bytes_per_second: Option<ByteSize>,
+    #[serde(default = "drain_share")]
+    pub drain_share: f64,
+}
+
+fn spool_bytes_max() -> ByteSize {
+    ByteSize::mib(256)
+}
+
+fn after() -> Interval {
+    Interval::from_s(5)
+}
+
+fn flush_every() -> Interval {
+    Interval::from_s(1)
+}
+
+fn drain_share() -> f64 {
+    0.5
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Api {
+    pub socket: Option<PathBuf>,
+    pub listen: Option<String>,
+    pub cert: Option<PathBuf>,
+    pub key: Option<PathBuf>,
+    pub token_file: Option<PathBuf>,
+}

@@ -1,0 +1,56 @@
+//! What the agent counts about itself, over all groups.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Counts since the start of the process. Any thread adds, any thread reads.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Samples taken.
+    pub samples: AtomicU64,
+    /// Ticks that passed unread.
+    pub missed: AtomicU64,
+    /// Values that could not be read.
+    pub gaps: AtomicU64,
+    /// Samples overwritten in a ring before they were encoded.
+    pub overruns: AtomicU64,
+    /// Steps of the wall clock.
+    pub clock_steps: AtomicU64,
+    /// Batches encoded.
+    pub batches: AtomicU64,
+    /// Bytes of those batches.
+    pub batch_bytes: AtomicU64,
+    /// Batches that the server acknowledged.
+    pub acknowledged: AtomicU64,
+    /// Batches given up because the queue was full and the spool could not take them, or because the spool was full.
+    pub dropped: AtomicU64,
+    /// Messages that the server refused for good; they are given up.
+    pub refused: AtomicU64,
+    /// Messages that the server refused for a reason that may pass; they are sent again.
+    pub put_off: AtomicU64,
+    /// Batches written to the spool.
+    pub spooled: AtomicU64,
+    /// Connections made after the first.
+    pub reconnects: AtomicU64,
+    /// Bytes in the send queue and in flight.
+    pub queue_bytes: AtomicU64,
+    /// Bytes in the spool.
+    pub spool_bytes: AtomicU64,
+    /// Connections that the API refused because too many were open.
+    pub api_refused: AtomicU64,
+    lag_max_ns: AtomicU64,
+}
+
+impl Counters {
+    /// Notes a lag for [`Counters::take_lag_max`].
+    #[inline]
+    pub fn note_lag(&self, lag_ns: u64) {
+        if lag_ns > self.lag_max_ns.load(Ordering::Relaxed) {
+            self.lag_max_ns.fetch_max(lag_ns, Ordering::Relaxed);
+        }
+    }
+
+    /// The longest lag since it was last asked for, ns.
+    pub fn take_lag_max(&self) -> u64 {
+        self.lag_max_ns.swap(0, Ordering::Relaxed)
+    }
+}

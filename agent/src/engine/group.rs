@@ -1,0 +1,224 @@
+//! A running group: what the sampler writes and every other thread may look at.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering, fence};
+
+use wholegrain_model::{Interval, Schema, ValueType};
+use wholegrain_sources::ReadProblem;
+use wholegrain_transport::payload::samples_max;
+use wholegrain_transport::topics::Topic;
+
+use super::lag::LagHistogram;
+use super::ring::Ring;
+use super::schedule::Ticking;
+
+/// The most samples of one batch.
+pub const BATCH_SAMPLES_MAX: usize = 256;
+/// The most samples that a ring collects for one batch: at 1 ms the encoder wakes about each 128 ms.
+pub const RING_BATCH_SAMPLES_MAX: usize = 128;
+/// What a ring's part for one batch may take before smaller batches are made of a group with very many sensors: 4 MiB.
+pub const RING_BATCH_BYTES_MAX: usize = 4 << 20;
+
+/// Counts and states of a group that outlive a change of its interval or its layout.
+#[derive(Debug, Default)]
+pub struct GroupStats {
+    /// Samples taken.
+    pub samples: AtomicU64,
+    /// Ticks that passed unread.
+    pub missed: AtomicU64,
+    /// Values that could not be read.
+    pub gaps: AtomicU64,
+    /// Samples overwritten in the ring before they were encoded.
+    pub overruns: AtomicU64,
+    /// How late reads began.
+    pub lag: LagHistogram,
+    /// What went wrong with the last read, if anything did.
+    pub problem: ProblemCell,
+    /// The reader has asked for a new look at the source.
+    pub layout_changed: AtomicBool,
+}
+
+/// A group with one schema and one ring. A changed interval or layout makes a new one; this one is then drained.
+#[derive(Debug)]
+pub struct Group {
+    /// Unique within the process.
+    pub id: u64,
+    /// The source's name in the configuration.
+    pub source: String,
+    /// Sensors and their properties.
+    pub schema: Schema,
+    /// The sensors' types, in order.
+    pub types: Box<[ValueType]>,
+    /// Where the batches go.
+    pub topic: Arc<str>,
+    /// When it is read.
+    pub ticking: Ticking,
+    /// Whether it has a thread of its source's own.
+    pub blocking: bool,
+    /// The newest samples.
+    pub ring: Ring,
+    /// Samples for which the ring is laid out to be encoded together.
+    pub batch_samples: usize,
+    /// Counts, shared with the group's successors.
+    pub stats: Arc<GroupStats>,
+    /// The first sample of the ring not yet encoded. Written by the encoder only.
+    pub encoded: AtomicU64,
+    /// Monotonic time of the last closed batch. Written by the encoder only.
+    pub closed_mono: AtomicI64,
+    /// The sampler writes no more into it.
+    pub sealed: AtomicBool,
+}
+
+/// How many samples are collected for one batch of a group with so many sensors.
+pub fn batch_samples(sensors: usize, interval: Interval, send_interval: Interval) -> usize {
+    let wanted = (send_interval.ns() / interval.ns().max(1)).max(1);
+    let by_bytes = RING_BATCH_BYTES_MAX / Ring::row_bytes(sensors);
+    (wanted as usize).min(RING_BATCH_SAMPLES_MAX).min(by_bytes.max(4)).min(samples_max(sensors)).max(1)
+}
+
+impl Group {
+    /// A group that begins now.
+    pub fn new(
+        source: &str,
+        agent: &str,
+        schema: Schema,
+        ticking: Ticking,
+        blocking: bool,
+        send_interval: Interval,
+        stats: Arc<GroupStats>,
+    ) -> Self {
+        static IDS: AtomicU64 = AtomicU64::new(1);
+        let batch_samples = batch_samples(schema.len(), ticking.interval, send_interval);
+        // Room for two and a half batches: the encoder may be late by one and a half before a sample is lost.
+        let ring = Ring::new(schema.len(), batch_samples * 5 / 2 + 2);
+        let topic = Topic::Batch { agent, group: schema.group() }.to_string().into();
+        Self {
+            id: IDS.fetch_add(1, Ordering::Relaxed),
+            source: source.to_owned(),
+            types: schema.sensors().iter().map(|sensor| sensor.value_type).collect(),
+            schema,
+            topic,
+            ticking,
+            blocking,
+            ring,
+            batch_samples,
+            stats,
+            encoded: AtomicU64::new(0),
+            closed_mono: AtomicI64::new(super::clock::mono()),
+            sealed: AtomicBool::new(false),
+        }
+    }
+
+    /// The group's name.
+    pub fn name(&self) -> &str {
+        self.schema.group()
+    }
+
+    /// The same group at another interval, with a ring laid out for it.
+    pub fn retimed(&self, agent: &str, ticking: Ticking, send_interval: Interval) -> Self {
+        Self::new(&self.source, agent, self.schema.clone(), ticking, self.blocking, send_interval, self.stats.clone())
+    }
+
+    /// Whether everything that was ever sampled into it has been encoded.
+    pub fn is_drained(&self) -> bool {
+        // In this order: the sampler seals after its last push.
+        self.sealed.load(Ordering::Acquire) && self.encoded.load(Ordering::Acquire) >= self.ring.head()
+    }
+}
+
+/// The last read's problem, written by the sampler without a lock.
+#[derive(Debug, Default)]
+pub struct ProblemCell {
+    sequence: AtomicU64,
+    kind: AtomicU64,
+    text: AtomicUsize,
+    length: AtomicUsize,
+    number: AtomicU64,
+}
+
+impl ProblemCell {
+    /// Notes how a read went. Only ever from the one thread that samples the group.
+    pub fn set(&self, problem: Option<ReadProblem>) {
+        let (kind, what, number) = match problem {
+            None => (0, "", 0),
+            Some(ReadProblem::Os { what, errno }) => (1, what, errno as u64),
+            Some(ReadProblem::Garbage { what, line }) => (2, what, u64::from(line)),
+        };
+        let same = self.kind.load(Ordering::Relaxed) == kind && self.number.load(Ordering::Relaxed) == number;
+        if same && self.text.load(Ordering::Relaxed) == what.as_ptr() as usize {
+            return;
+        }
+        if same && kind == 0 {
+            return;
+        }
+        let sequence = self.sequence.load(Ordering::Relaxed);
+        self.sequence.store(sequence + 1, Ordering::Relaxed);
+        fence(Ordering::Release);
+        self.kind.store(kind, Ordering::Relaxed);
+        self.text.store(what.as_ptr().expose_provenance(), Ordering::Relaxed);
+        self.length.store(what.len(), Ordering::Relaxed);
+        self.number.store(number, Ordering::Relaxed);
+        self.sequence.store(sequence + 2, Ordering::Release);
+    }
+
+    /// The problem of the last read; `None` when it was good.
+    pub fn get(&self) -> Option<ReadProblem> {
+        loop {
+            let sequence = self.sequence.load(Ordering::Acquire);
+            let kind = self.kind.load(Ordering::Relaxed);
+            let (text, length) = (self.text.load(Ordering::Relaxed), self.length.load(Ordering::Relaxed));
+            let number = self.number.load(Ordering::Relaxed);
+            fence(Ordering::Acquire);
+            if !sequence.is_multiple_of(2) || self.sequence.load(Ordering::Relaxed) != sequence {
+                std::hint::spin_loop();
+                continue;
+            }
+            if kind == 0 {
+                return None;
+            }
+            // SAFETY: the unchanged sequence says that address and length were written together, by `set`, from one
+            // `&'static str`.
+            let what: &'static str = unsafe {
+                let bytes = std::slice::from_raw_parts(std::ptr::with_exposed_provenance::<u8>(text), length);
+                std::str::from_utf8_unchecked(bytes)
+            };
+            return Some(match kind {
+                1 => ReadProblem::Os { what, errno: number as i32 },
+                _ => ReadProblem::Garbage { what, line: number as u32 },
+            });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_problem_is_kept_until_a_good_read() {
+        let cell = ProblemCell::default();
+        assert_eq!(cell.get(), None);
+        for problem in [
+            Some(ReadProblem::Os { what: "meminfo", errno: 2 }),
+            Some(ReadProblem::Garbage { what: "stat", line: 7 }),
+            Some(ReadProblem::Garbage { what: "stat", line: 8 }),
+            None,
+        ] {
+            cell.set(problem);
+            assert_eq!(cell.get(), problem);
+        }
+    }
+
+    #[test]
+    fn rings_hold_what_one_wake_up_of_the_encoder_takes() {
+        let check = |sensors, interval_ms, send_ms, expected| {
+            assert_eq!(batch_samples(sensors, Interval::from_ms(interval_ms), Interval::from_ms(send_ms)), expected);
+        };
+        check(285, 1, 1000, 128);
+        check(285, 10, 1000, 100);
+        check(285, 1000, 1000, 1);
+        check(285, 3_600_000, 1000, 1);
+        check(10_000, 100, 1000, 10);
+        check(60_000, 1, 1000, 8);
+    }
+}

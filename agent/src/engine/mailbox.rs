@@ -1,0 +1,132 @@
+//! Commands to a sampler thread, and what it hands back, without a lock: two linked stacks behind atomic pointers.
+//!
+//! The sender allocates a command; the sampler takes all of them with one swap, exchanges its parts with its own, and puts the
+//! same boxes on the second stack, so that whatever has to be freed is freed by the sender.
+
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+/// A stack of boxes: pushed by any thread without waiting, taken as a whole.
+#[derive(Debug)]
+pub struct Stack<T> {
+    top: AtomicPtr<Node<T>>,
+}
+
+/// A box that can be put on a [`Stack`].
+#[derive(Debug)]
+pub struct Node<T> {
+    /// What it carries.
+    pub value: T,
+    next: *mut Node<T>,
+}
+
+// SAFETY: a node is owned by exactly one box at any time; the pointer in it is only used by the stack that owns the node.
+unsafe impl<T: Send> Send for Node<T> {}
+
+impl<T> Node<T> {
+    /// A box for `value`.
+    pub fn new(value: T) -> Box<Self> {
+        Box::new(Self { value, next: ptr::null_mut() })
+    }
+}
+
+impl<T> Default for Stack<T> {
+    fn default() -> Self {
+        Self { top: AtomicPtr::new(ptr::null_mut()) }
+    }
+}
+
+impl<T> Stack<T> {
+    /// Puts a box on top. Allocates nothing.
+    pub fn push(&self, node: Box<Node<T>>) {
+        let raw = Box::into_raw(node);
+        let mut top = self.top.load(Ordering::Relaxed);
+        loop {
+            // SAFETY: `raw` came from the box above and is not shared until the exchange below succeeds.
+            unsafe { (*raw).next = top };
+            match self.top.compare_exchange_weak(top, raw, Ordering::Release, Ordering::Relaxed) {
+                Ok(_) => return,
+                Err(now) => top = now,
+            }
+        }
+    }
+
+    /// Takes everything, the first pushed first.
+    pub fn take(&self) -> Taken<T> {
+        if self.top.load(Ordering::Relaxed).is_null() {
+            return Taken { next: ptr::null_mut() };
+        }
+        let mut from = self.top.swap(ptr::null_mut(), Ordering::Acquire);
+        let mut reversed = ptr::null_mut();
+        while !from.is_null() {
+            // SAFETY: the swap made this thread the only owner of the whole chain of boxes.
+            let next = unsafe { std::mem::replace(&mut (*from).next, reversed) };
+            reversed = from;
+            from = next;
+        }
+        Taken { next: reversed }
+    }
+}
+
+impl<T> Drop for Stack<T> {
+    fn drop(&mut self) {
+        drop(self.take());
+    }
+}
+
+/// What was taken from a stack, in the order pushed.
+#[derive(Debug)]
+pub struct Taken<T> {
+    next: *mut Node<T>,
+}
+
+impl<T> Iterator for Taken<T> {
+    type Item = Box<Node<T>>;
+
+    fn next(&mut self) -> Option<Box<Node<T>>> {
+        if self.next.is_null() {
+            return None;
+        }
+        // SAFETY: the chain is owned by this iterator and every node in it came from a box.
+        let mut node = unsafe { Box::from_raw(self.next) };
+        self.next = std::mem::replace(&mut node.next, ptr::null_mut());
+        Some(node)
+    }
+}
+
+impl<T> Drop for Taken<T> {
+    fn drop(&mut self) {
+        self.for_each(drop);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    #[test]
+    fn first_in_first_out_from_many_threads_and_nothing_leaks() {
+        let stack = Arc::new(Stack::default());
+        let held = Arc::new(());
+        let threads: Vec<_> = (0..4)
+            .map(|thread| {
+                let (stack, held) = (stack.clone(), held.clone());
+                std::thread::spawn(move || (0..1000).for_each(|n| stack.push(Node::new((thread, n, held.clone())))))
+            })
+            .collect();
+        let mut last = [-1; 4];
+        let mut seen = 0;
+        while seen < 3900 {
+            for node in stack.take() {
+                let (thread, n, _) = node.value;
+                assert!(n > last[thread], "in the order pushed");
+                last[thread] = n;
+                seen += 1;
+            }
+        }
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        drop(stack);
+        assert_eq!(Arc::strong_count(&held), 1);
+    }
+}

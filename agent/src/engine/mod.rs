@@ -1,0 +1,17 @@
+//! The sampling engine: when to read, the thread that reads, and the memory in which others find what it read.
+//!
+//! - In: groups with their readers and their timing.
+//! - Out: whole samples in each group's [`ring`], counts, lags.
+//! - Never, on a sampler thread: an allocation once warm, a lock, a system call that can wait except the sleep to the next
+//!   tick and the reads of the sources themselves.
+
+pub mod clock;
+pub mod group;
+pub mod lag;
+pub mod mailbox;
+pub mod ring;
+pub mod sampler;
+pub mod schedule;
+
+pub use group::{Group, GroupStats};
+pub use sampler::{Sampled, Sampler};

@@ -1,0 +1,441 @@
+//! When a group is read. Pure: the clocks are arguments, so that every step of a clock can be tried in a test.
+//!
+//! A synchronous group is read on the wall clock's multiples of its interval plus its offset; ticks are whole numbers of
+//! nanoseconds computed from the multiple, so that nothing drifts. A free-running group counts on the monotonic clock.
+
+use wholegrain_model::Interval;
+
+/// A jump of (realtime - monotonic) beyond this between two looks is a step of the clock, not its slewing: 5 ms.
+pub const CLOCK_STEP_NS: i64 = 5_000_000;
+/// The longest sleep while a synchronous group exists, so that a step of the clock is noticed: 1 s.
+pub const SLEEP_NS_MAX: i64 = 1_000_000_000;
+/// The most that a read may begin late and still carry the scheduled tick as its time: 1 ms.
+pub const TOLERANCE_NS_MAX: i64 = 1_000_000;
+/// The same as a part of the interval: a twentieth.
+pub const TOLERANCE_PART: i64 = 20;
+/// The longest interval, so that sums of a time and an interval stay within 64 bits: 10 years.
+pub const INTERVAL_NS_MAX: i64 = 10 * 365 * 86_400 * 1_000_000_000;
+
+/// Both clocks at one instant, ns: realtime since the Unix epoch, monotonic since some start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Now {
+    /// `CLOCK_REALTIME`.
+    pub real: i64,
+    /// `CLOCK_MONOTONIC`.
+    pub mono: i64,
+}
+
+/// Notices steps of the wall clock.
+#[derive(Debug, Clone, Copy)]
+pub struct StepDetector {
+    offset: i64,
+}
+
+impl StepDetector {
+    /// Starts at `now`.
+    pub fn new(now: Now) -> Self {
+        Self { offset: now.real.wrapping_sub(now.mono) }
+    }
+
+    /// Looks at the clocks; by how much the wall clock was stepped since the last look, if it was.
+    pub fn observe(&mut self, now: Now) -> Option<i64> {
+        let offset = now.real.wrapping_sub(now.mono);
+        let by = offset.wrapping_sub(self.offset);
+        self.offset = offset;
+        (by.abs() > CLOCK_STEP_NS).then_some(by)
+    }
+
+    /// The tick of `ticker` that is due. None while the wall clock has been stepped since the last look, which can be while
+    /// other groups were read: that is to be observed first, for a tick counted with one clock before the step and the other
+    /// after it would be wrong by the whole step.
+    pub fn take(&self, ticker: &mut Ticker, now: Now) -> Option<Tick> {
+        let by = now.real.wrapping_sub(now.mono).wrapping_sub(self.offset);
+        if by.wrapping_abs() > CLOCK_STEP_NS { None } else { ticker.take(now) }
+    }
+
+    /// Realtime minus monotonic at the last look.
+    pub fn offset(&self) -> i64 {
+        self.offset
+    }
+}
+
+/// How a group ticks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ticking {
+    /// The interval.
+    pub interval: Interval,
+    /// Added to the multiples of the interval.
+    pub offset: Interval,
+    /// On the wall clock's multiples, or free-running.
+    pub synchronous: bool,
+}
+
+/// A tick that is due.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tick {
+    /// The realtime at which it was scheduled.
+    pub scheduled: i64,
+    /// How much later the read begins, ns; not negative.
+    pub lag: i64,
+    /// The time that the sample carries: the scheduled one when the lag is within the tolerance, else the true one.
+    pub stamp: i64,
+    /// Ticks before this one that passed unread.
+    pub missed: u64,
+}
+
+/// One group's clockwork.
+#[derive(Debug, Clone, Copy)]
+pub struct Ticker {
+    interval: i64,
+    phase: i64,
+    synchronous: bool,
+    tolerance: i64,
+    /// The next tick: realtime when synchronous, else monotonic.
+    next: i64,
+}
+
+impl Ticker {
+    /// Starts: the first tick is the first multiple after `now`, or free-running at once plus the offset.
+    pub fn new(ticking: Ticking, now: Now) -> Self {
+        let interval = i64::try_from(ticking.interval.ns()).unwrap_or(INTERVAL_NS_MAX).clamp(1, INTERVAL_NS_MAX);
+        let offset = i64::try_from(ticking.offset.ns()).unwrap_or(0);
+        let mut ticker = Self {
+            interval,
+            phase: offset.rem_euclid(interval),
+            synchronous: ticking.synchronous,
+            tolerance: (interval / TOLERANCE_PART).min(TOLERANCE_NS_MAX),
+            next: 0,
+        };
+        ticker.next =
+            if ticker.synchronous { ticker.multiple_after(now.real) } else { now.mono.saturating_add(ticker.phase) };
+        ticker
+    }
+
+    /// The interval in ns.
+    pub fn interval_ns(&self) -> u64 {
+        self.interval as u64
+    }
+
+    /// Whether it follows the wall clock.
+    pub fn is_synchronous(&self) -> bool {
+        self.synchronous
+    }
+
+    /// The monotonic time of the next tick, with realtime minus monotonic as last seen.
+    pub fn deadline(&self, clock_offset: i64) -> i64 {
+        if self.synchronous { self.next.saturating_sub(clock_offset) } else { self.next }
+    }
+
+    /// The tick that is due at `now`, if one is; the next one is then after `now`. Never more than one: what passed unread
+    /// is counted in [`Tick::missed`].
+    pub fn take(&mut self, now: Now) -> Option<Tick> {
+        let at = if self.synchronous { now.real } else { now.mono };
+        let late = at.saturating_sub(self.next);
+        if late < 0 {
+            return None;
+        }
+        let missed = late / self.interval;
+        let lag = late - missed * self.interval;
+        self.next = self.next.saturating_add((missed + 1).saturating_mul(self.interval));
+        let scheduled = now.real - lag;
+        let stamp = if lag <= self.tolerance { scheduled } else { now.real };
+        Some(Tick { scheduled, lag, stamp, missed: missed as u64 })
+    }
+
+    /// The wall clock was stepped: goes on at the next multiple of the new time. The ticks that a step forward jumped over,
+    /// which is also how a suspended machine looks, are returned as missed.
+    pub fn stepped(&mut self, now: Now) -> u64 {
+        if !self.synchronous {
+            return 0;
+        }
+        let jumped = now.real.saturating_sub(self.next);
+        let missed = if jumped >= 0 { jumped / self.interval + 1 } else { 0 };
+        self.next = self.multiple_after(now.real);
+        missed as u64
+    }
+
+    fn multiple_after(&self, real: i64) -> i64 {
+        let since = real.saturating_sub(self.phase);
+        since.saturating_sub(since.rem_euclid(self.interval)).saturating_add(self.interval).saturating_add(self.phase)
+    }
+}
+
+/// Until when, on the monotonic clock, a thread with these tickers may sleep.
+pub fn sleep_until<'a>(tickers: impl Iterator<Item = &'a Ticker>, now_mono: i64, clock_offset: i64) -> i64 {
+    let mut until = i64::MAX;
+    let mut synchronous = false;
+    for ticker in tickers {
+        until = until.min(ticker.deadline(clock_offset));
+        synchronous |= ticker.is_synchronous();
+    }
+    if synchronous { until.min(now_mono.saturating_add(SLEEP_NS_MAX)) } else { until }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: i64 = 1_000_000;
+    const S: i64 = 1_000_000_000;
+    const START: i64 = 1_769_860_800 * S;
+
+    /// Both clocks, moved by hand, and one thread's worth of groups.
+    struct Simulation {
+        now: Now,
+        detector: StepDetector,
+        tickers: Vec<Ticker>,
+        ticks: Vec<Vec<Tick>>,
+        missed: Vec<u64>,
+        steps: u64,
+        /// How long each read takes, and how late each wake-up is.
+        read_ns: i64,
+        wake_ns: i64,
+        /// By how much the wall clock is stepped during the next read of the first group.
+        step_in_read: i64,
+        /// Parts per billion by which realtime runs faster than monotonic.
+        slew_ppb: i64,
+    }
+
+    impl Simulation {
+        fn new(groups: &[(i64, i64, bool)]) -> Self {
+            let now = Now { real: START + 123, mono: 77 * S };
+            let tickers: Vec<Ticker> = groups
+                .iter()
+                .map(|&(interval, offset, synchronous)| Ticker::new(ticking(interval, offset, synchronous), now))
+                .collect();
+            let (ticks, missed) = (vec![Vec::new(); tickers.len()], vec![0; tickers.len()]);
+            Self {
+                now,
+                detector: StepDetector::new(now),
+                tickers,
+                ticks,
+                missed,
+                steps: 0,
+                read_ns: 0,
+                wake_ns: 0,
+                step_in_read: 0,
+                slew_ppb: 0,
+            }
+        }
+
+        fn pass(&mut self, ns: i64) {
+            self.now.mono += ns;
+            self.now.real += ns + ((i128::from(ns) * i128::from(self.slew_ppb)) / 1_000_000_000) as i64;
+        }
+
+        /// What the sampler's loop does, until the monotonic clock has come to `until`.
+        fn run_until(&mut self, until: i64) {
+            while self.now.mono < until {
+                if self.detector.observe(self.now).is_some() {
+                    self.steps += 1;
+                    for (ticker, missed) in self.tickers.iter_mut().zip(&mut self.missed) {
+                        *missed += ticker.stepped(self.now);
+                    }
+                }
+                for index in 0..self.tickers.len() {
+                    if let Some(tick) = self.detector.take(&mut self.tickers[index], self.now) {
+                        self.missed[index] += tick.missed;
+                        self.ticks[index].push(tick);
+                        self.pass(self.read_ns);
+                        if index == 0 {
+                            self.now.real += std::mem::take(&mut self.step_in_read);
+                        }
+                    }
+                }
+                let deadline = sleep_until(self.tickers.iter(), self.now.mono, self.detector.offset()).min(until);
+                let wake = self.wake_ns;
+                self.pass((deadline - self.now.mono).max(0) + wake);
+            }
+        }
+
+        fn run(&mut self, ns: i64) {
+            self.run_until(self.now.mono + ns);
+        }
+
+        fn stamps(&self, group: usize) -> Vec<i64> {
+            self.ticks[group].iter().map(|tick| tick.stamp).collect()
+        }
+    }
+
+    fn ticking(interval: i64, offset: i64, synchronous: bool) -> Ticking {
+        Ticking { interval: Interval::from_ns(interval as u64), offset: Interval::from_ns(offset as u64), synchronous }
+    }
+
+    #[test]
+    fn ticks_lie_on_multiples_plus_offset() {
+        let mut s = Simulation::new(&[(S, 0, true), (S, 250 * MS, true), (10 * S, 25 * S, true), (MS, 0, true)]);
+        s.run(60 * S + S / 2);
+        assert_eq!(s.stamps(0), (1..=60).map(|k| START + k * S).collect::<Vec<_>>());
+        assert_eq!(s.stamps(1), (0..=60).map(|k| START + k * S + 250 * MS).collect::<Vec<_>>());
+        assert_eq!(
+            s.stamps(2),
+            (0..6).map(|k| START + 5 * S + k * 10 * S).collect::<Vec<_>>(),
+            "an offset wraps at the interval"
+        );
+        assert_eq!(s.ticks[3].len(), 60_500);
+        assert_eq!((s.missed.iter().sum::<u64>(), s.steps), (0, 0));
+    }
+
+    #[test]
+    fn years_of_ticks_without_drift() {
+        let mut ticker = Ticker::new(ticking(7 * S, 3, true), Now { real: START, mono: 0 });
+        for k in 1..200_000i64 {
+            // Woken late by something different each time, for 44 years.
+            let real = START - START % (7 * S) + k * 7000 * S + 3 + (k * 7919) % (6 * S);
+            let tick = ticker.take(Now { real, mono: real - START }).expect("due");
+            assert_eq!((tick.scheduled - 3) % (7 * S), 0);
+        }
+    }
+
+    #[test]
+    fn many_groups_of_different_intervals_share_one_thread() {
+        let intervals: Vec<i64> = (1..=200).map(|k| k * 7 * MS).collect();
+        let groups: Vec<_> = intervals.iter().map(|&i| (i, i / 3, i % 2 == 0)).collect();
+        let mut s = Simulation::new(&groups);
+        s.read_ns = 2_000;
+        s.run(100 * S);
+        for (index, interval) in intervals.iter().enumerate() {
+            let (have, wanted) = (s.ticks[index].len() as i64 + s.missed[index] as i64, 100 * S / interval);
+            assert!((have - wanted).abs() <= 1, "group {index}: {have} ticks, {wanted} wanted");
+            assert_eq!(s.missed[index], 0, "group {index}");
+        }
+    }
+
+    #[test]
+    fn slewing_is_no_step_and_ticks_stay_on_the_wall_clock() {
+        for slew in [500_000, -500_000] {
+            let mut s = Simulation::new(&[(S, 0, true), (60 * S, 0, true)]);
+            s.slew_ppb = slew;
+            s.run(3600 * S);
+            assert_eq!(s.steps, 0);
+            assert_eq!(s.missed, [0, 0]);
+            assert!(s.ticks[0].iter().all(|tick| tick.scheduled % S == 0 && tick.lag < MS), "slew {slew}");
+            assert!((s.ticks[0].len() as i64 - 3600).abs() <= 3);
+        }
+    }
+
+    #[test]
+    fn a_step_forward_counts_what_it_jumped_over_and_makes_no_burst() {
+        let mut s = Simulation::new(&[(S, 0, true), (100 * MS, 0, false)]);
+        s.run(10 * S + MS);
+        let before = (s.ticks[0].len(), s.ticks[1].len());
+        s.now.real += 3600 * S;
+        s.run(10 * S);
+        assert_eq!((s.steps, s.missed[0], s.missed[1]), (1, 3600, 0));
+        assert_eq!((s.ticks[0].len() - before.0, s.ticks[1].len() - before.1), (10, 100));
+        assert!(s.stamps(0).windows(2).all(|pair| pair[1] - pair[0] == S || pair[1] - pair[0] == 3601 * S));
+    }
+
+    #[test]
+    fn an_hour_back_goes_on_at_the_next_multiple_of_the_new_time() {
+        let mut s = Simulation::new(&[(S, 0, true), (MS, 0, true)]);
+        s.run(10 * S + MS / 2);
+        s.now.real -= 3600 * S;
+        let (slow, fast) = (s.ticks[0].len(), s.ticks[1].len());
+        s.run(10 * S);
+        assert_eq!((s.steps, s.missed[0]), (1, 0));
+        assert_eq!(s.stamps(0)[slow..], (11..=20).map(|k| START + (k - 3600) * S).collect::<Vec<_>>());
+        assert!((s.ticks[1].len() - fast) as i64 >= 9_999, "at 1 ms no tick is lost to a step back");
+    }
+
+    #[test]
+    fn a_step_while_another_group_is_read_stalls_nobody() {
+        for step in [3600 * S, -3600 * S] {
+            let mut s = Simulation::new(&[(100 * MS, 0, true), (100 * MS, 0, false), (100 * MS, 0, true)]);
+            s.read_ns = 5 * MS;
+            s.run(10 * S);
+            s.step_in_read = step;
+            let before: Vec<usize> = s.ticks.iter().map(Vec::len).collect();
+            s.run(10 * S);
+            for (group, before) in before.into_iter().enumerate() {
+                let ticks = s.ticks[group].len() - before;
+                assert!((99..=101).contains(&ticks), "group {group}: {ticks} ticks in 10 s after a step of {step}");
+            }
+            assert_eq!((s.steps, s.missed[1]), (1, 0), "by the monotonic clock nothing was missed");
+        }
+    }
+
+    #[test]
+    fn a_step_during_a_long_sleep_is_noticed_within_the_cap() {
+        let mut s = Simulation::new(&[(3600 * S, 0, true)]);
+        s.run(10 * S);
+        s.now.real += 3590 * S - 200 * MS;
+        s.run(5 * S);
+        assert_eq!((s.steps, s.stamps(0)), (1, vec![START + 3600 * S]), "not an hour late");
+    }
+
+    #[test]
+    fn a_suspended_machine_misses_and_makes_nothing_up() {
+        let mut s = Simulation::new(&[(10 * MS, 0, true)]);
+        s.run(S);
+        let before = s.ticks[0].len();
+        s.now.real += 8 * 3600 * S;
+        s.run(S);
+        assert_eq!(s.ticks[0].len() - before, 100);
+        assert_eq!(s.missed[0], 8 * 3600 * 100);
+    }
+
+    #[test]
+    fn a_slow_reader_takes_true_times_and_counts_what_it_missed() {
+        let mut s = Simulation::new(&[(10 * MS, 0, true)]);
+        s.read_ns = 25 * MS;
+        s.run(10 * S);
+        let (taken, missed) = (s.ticks[0].len() as i64, s.missed[0] as i64);
+        assert!((taken + missed - 1000).abs() <= 2, "{taken} taken and {missed} missed are all");
+        assert!((taken - 400).abs() <= 2, "one read after another: {taken}");
+        let stamps = s.stamps(0);
+        assert!(stamps.windows(2).all(|pair| pair[1] - pair[0] >= 25 * MS), "no two within one read");
+    }
+
+    #[test]
+    fn the_stamp_is_the_tick_within_tolerance_and_else_the_truth() {
+        let now = Now { real: START + 1, mono: 0 };
+        for (interval, lag, kept) in [
+            (S, MS, true),
+            (S, MS + 1, false),
+            (MS, 50_000, true),
+            (MS, 50_001, false),
+            (10 * MS, 500_000, true),
+            (10 * MS, 500_001, false),
+        ] {
+            let mut ticker = Ticker::new(ticking(interval, 0, true), now);
+            let tick = ticker.take(Now { real: START + interval + lag, mono: interval + lag }).expect("due");
+            assert_eq!((tick.lag, tick.missed), (lag, 0));
+            assert_eq!(tick.stamp, START + interval + if kept { 0 } else { lag }, "interval {interval}, lag {lag}");
+        }
+    }
+
+    #[test]
+    fn a_changed_interval_does_not_touch_the_others() {
+        let mut s = Simulation::new(&[(S, 0, true), (100 * MS, 0, true)]);
+        s.run(5 * S + MS);
+        s.tickers[1] = Ticker::new(ticking(MS, 0, true), s.now);
+        s.run(5 * S);
+        assert_eq!(s.stamps(0), (1..=10).map(|k| START + k * S).collect::<Vec<_>>());
+        assert_eq!(s.missed, [0, 0]);
+        let stamps = s.stamps(1);
+        assert_eq!(stamps.len(), 50 + 5000);
+        assert!(stamps.windows(2).all(|pair| pair[1] > pair[0]));
+    }
+
+    #[test]
+    fn late_wake_ups_below_the_interval_lose_no_tick() {
+        let mut s = Simulation::new(&[(MS, 0, true)]);
+        s.wake_ns = 400_000;
+        s.run(10 * S);
+        assert_eq!(s.missed, [0]);
+        assert!((s.ticks[0].len() as i64 - 10_000).abs() <= 1);
+        assert!(s.ticks[0].iter().all(|tick| tick.lag == 400_000 && tick.stamp % MS == 400_000));
+    }
+
+    #[test]
+    fn extremes_do_not_overflow() {
+        for real in [i64::MIN / 2, 0, i64::MAX / 2, i64::MAX] {
+            let now = Now { real, mono: 0 };
+            let mut ticker = Ticker::new(ticking(INTERVAL_NS_MAX, 5, true), now);
+            ticker.stepped(Now { real: -real, mono: 1 });
+            ticker.take(Now { real: i64::MAX, mono: 2 });
+            ticker.deadline(-real);
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! The agent's program: reads its arguments and its configuration, and runs or shows what would run.
+
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, ValueEnum};
+use tracing_subscriber::filter::LevelFilter;
+use wholegrain_agent::config::LogLevel;
+use wholegrain_agent::{Config, Shutdown, agent, check, once};
+
+/// Usage or configuration is wrong.
+const EXIT_USAGE: u8 = 2;
+
+const EXAMPLES: &str = "\
+Examples:
+  wholegrain-agent --config /etc/wholegrain/agent.toml --check   validate, show what would be sampled and sent
+  wholegrain-agent --config agent.toml --once --format json      read every sensor once
+  wholegrain-agent --config agent.toml                           run until SIGTERM or SIGINT
+
+Exit codes: 0 done, 1 failed, 2 arguments or configuration are wrong.
+While it runs, `wholegrain ctl status` and the like talk to it over its socket.";
+
+/// Samples this machine and sends what it reads to a Wholegrain server
+#[derive(Parser)]
+#[command(name = "wholegrain-agent", version, after_help = EXAMPLES)]
+struct Arguments {
+    /// The configuration
+    #[arg(long, short, value_name = "FILE")]
+    config: PathBuf,
+    /// Validate, list groups with sensors, interval, topic and estimated rates, and exit
+    #[arg(long, conflicts_with = "once")]
+    check: bool,
+    /// Sample every group once, print it, and exit
+    #[arg(long)]
+    once: bool,
+    /// How --check and --once print
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+    /// What is logged, in place of the configuration's log_level
+    #[arg(long, value_enum, value_name = "LEVEL")]
+    log_level: Option<LogLevel>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Format {
+    /// For people
+    Text,
+    /// For programs
+    Json,
+}
+
+fn main() -> ExitCode {
+    agent::keep_memory_small();
+    let arguments = Arguments::parse();
+    let config = match Config::load(&arguments.config) {
+        Ok(config) => config,
+        Err(error) => {
+            eprintln!("wholegrain-agent: {error}");
+            return ExitCode::from(EXIT_USAGE);
+        }
+    };
+    log(arguments.log_level.unwrap_or(config.log_level));
+    agent::raise_open_files();
+    let result = if arguments.check {
+        let report = check::check(&config);
+        print(&report, check::text(&report), arguments.format)
+    } else if arguments.once {
+        let once = once::once(&config);
+        // Not among the readings, which another program may be reading.
+        once.notes.iter().for_each(|note| eprintln!("note: {note}"));
+        print(&once, once::text(&once), arguments.format)
+    } else {
+        run(config)
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("wholegrain-agent: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn log(level: LogLevel) {
+    let filter = match level {
+        LogLevel::Error => LevelFilter::ERROR,
+        LogLevel::Warn => LevelFilter::WARN,
+        LogLevel::Info => LevelFilter::INFO,
+        LogLevel::Debug => LevelFilter::DEBUG,
+        LogLevel::Trace => LevelFilter::TRACE,
+    };
+    let colours = std::io::stderr().is_terminal();
+    tracing_subscriber::fmt()
+        .with_max_level(filter)
+        .with_target(false)
+        .with_ansi(colours)
+        .with_writer(std::io::stderr)
+        .init();
+}
+
+fn print(value: &impl serde::Serialize, text: String, format: Format) -> anyhow::Result<()> {
+    let text = match format {
+        Format::Text => text,
+        Format::Json => serde_json::to_string_pretty(value)? + "\n",
+    };
+    match std::io::stdout().write_all(text.as_bytes()) {
+        // The reader had enough, such as `head`.
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        result => Ok(result?),
+    }
+}
+
+fn run(config: Config) -> anyhow::Result<()> {
+    let shutdown = Shutdown::new()?;
+    shutdown.on_signals(&[libc::SIGTERM, libc::SIGINT])?;
+    let name = config.name.clone();
+    agent::run(config, &shutdown, |state, _| {
+        let groups = state.registry.live();
+        let sensors: usize = groups.iter().map(|group| group.schema.len()).sum();
+        tracing::info!("agent {name} samples {sensors} sensors in {} groups", groups.len());
+    })?;
+    tracing::info!("agent {name} ended");
+    Ok(())
+}

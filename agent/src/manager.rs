@@ -1,0 +1,370 @@
+//! Decides what is sampled: finds groups, hands them to the samplers, and follows the configuration, the machine and people.
+
+mod running;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use wholegrain_model::Interval;
+use wholegrain_model::interval::SAMPLING_INTERVAL_NS_MIN;
+use wholegrain_model::suggest::nearest;
+
+use self::running::Running;
+use crate::bell::Bell;
+use crate::config::Config;
+use crate::encoder::EncoderThread;
+use crate::engine::Sampler;
+use crate::selfstat::{self, SelfSource};
+use crate::sender::SenderThread;
+use crate::state::State;
+
+/// How often the samplers' flags are looked at: 1 s.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How long a caller of the API waits for the manager: 10 s.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
+/// How long a sampler thread may take to end: 1 s.
+const STOP_PATIENCE: Duration = Duration::from_secs(1);
+
+/// What people ask of the manager.
+#[derive(Debug, Clone)]
+pub enum Ask {
+    /// Stop a source.
+    Stop(String),
+    /// Start a source that was stopped.
+    Start(String),
+    /// Give a group another interval, until the next reload.
+    Interval(String, Interval),
+    /// Read the configuration again.
+    Reload,
+}
+
+/// Why it was not done.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum Refusal {
+    /// There is no such thing.
+    #[error("{0}")]
+    Unknown(String),
+    /// It cannot be.
+    #[error("{0}")]
+    Invalid(String),
+    /// The manager is busy with something that takes long.
+    #[error("the agent is busy; try again in a moment")]
+    Busy,
+}
+
+/// What was done.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Done {
+    /// In words.
+    pub done: String,
+    /// Settings that changed in the file and take effect only when the agent is started anew.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub needs_restart: Vec<&'static str>,
+}
+
+impl Done {
+    fn new(done: impl Into<String>) -> Self {
+        Self { done: done.into(), needs_restart: Vec::new() }
+    }
+}
+
+type Question = (Ask, SyncSender<Result<Done, Refusal>>);
+
+/// Where to ask.
+#[derive(Debug, Clone)]
+pub struct Desk {
+    questions: Sender<Question>,
+    bell: Arc<Bell>,
+}
+
+impl Desk {
+    /// Asks and waits for the answer.
+    pub fn ask(&self, ask: Ask) -> Result<Done, Refusal> {
+        let (sender, receiver) = sync_channel(1);
+        self.questions.send((ask, sender)).map_err(|_| Refusal::Busy)?;
+        self.bell.ring();
+        receiver.recv_timeout(ANSWER_PATIENCE).map_err(|_| Refusal::Busy)?
+    }
+}
+
+/// The manager. Lives on the thread that runs the agent.
+pub struct Manager {
+    config: Config,
+    state: Arc<State>,
+    bell: Arc<Bell>,
+    questions: Receiver<Question>,
+    fast: Sampler,
+    encoder: Option<EncoderThread>,
+    sender: Option<SenderThread>,
+    running: Vec<Running>,
+    /// Intervals that people gave to groups.
+    wishes: HashMap<String, Interval>,
+    next_rescan: Instant,
+}
+
+/// The threads that the manager directs.
+pub struct Threads {
+    /// Reads all groups that do not block.
+    pub fast: Sampler,
+    /// Encodes.
+    pub encoder: EncoderThread,
+    /// Sends, if there is where to.
+    pub sender: Option<SenderThread>,
+}
+
+impl Manager {
+    /// Starts every configured source.
+    pub fn new(config: Config, state: Arc<State>, bell: Arc<Bell>, threads: Threads) -> (Self, Desk) {
+        let (questions, receiver) = channel();
+        let desk = Desk { questions, bell: bell.clone() };
+        let next_rescan = Instant::now() + config.rescan.duration();
+        let mut manager = Self {
+            config,
+            state,
+            bell,
+            questions: receiver,
+            fast: threads.fast,
+            encoder: Some(threads.encoder),
+            sender: threads.sender,
+            running: Vec::new(),
+            wishes: HashMap::new(),
+            next_rescan,
+        };
+        manager.start_own();
+        for source in manager.config.sources.clone() {
+            manager.running.push(Running::configured(&source));
+        }
+        for index in 0..manager.running.len() {
+            manager.start(index);
+        }
+        manager.publish_sources();
+        (manager, desk)
+    }
+
+    fn start_own(&mut self) {
+        let source = SelfSource::new(self.config.own, self.state.counters.clone());
+        self.running.push(Running::of(selfstat::NAME, "the agent itself", Box::new(source)));
+    }
+
+    /// One round: waits for something to do, at most a second, and does it. An error when a thread has died.
+    pub fn round(&mut self) -> anyhow::Result<()> {
+        self.bell.wait(LOOK_EVERY.min(self.next_rescan.saturating_duration_since(Instant::now())));
+        while let Ok((ask, answer)) = self.questions.try_recv() {
+            let result = self.obey(&ask);
+            match &result {
+                Ok(done) => tracing::info!("{}", done.done),
+                Err(refusal) => tracing::info!("refused: {refusal}"),
+            }
+            self.publish_sources();
+            let _ = answer.send(result);
+        }
+        self.look();
+        let died =
+            |name| Err(anyhow::anyhow!("the {name} thread has died; see the message above, and please report it"));
+        if self.fast.has_ended() {
+            return died("sampler");
+        }
+        if self.encoder.as_ref().is_some_and(EncoderThread::has_ended) {
+            return died("encoder");
+        }
+        if self.sender.as_ref().is_some_and(SenderThread::has_ended) {
+            return died("sender");
+        }
+        Ok(())
+    }
+
+    /// What the samplers have to say, and what has come and gone on the machine.
+    fn look(&mut self) {
+        self.fast.collect();
+        let rescan = Instant::now() >= self.next_rescan;
+        if rescan {
+            self.next_rescan = Instant::now() + self.config.rescan.duration();
+        }
+        for index in 0..self.running.len() {
+            let running = &mut self.running[index];
+            running.tell_problems();
+            let changed = running.take_layout_changed(rescan);
+            if running.is_running() && (rescan || changed) {
+                self.discover(index, changed);
+            }
+        }
+        if rescan {
+            self.publish_sources();
+        }
+    }
+
+    fn publish_sources(&self) {
+        self.state.set_sources(self.running.iter().map(Running::status).collect());
+    }
+
+    fn obey(&mut self, ask: &Ask) -> Result<Done, Refusal> {
+        match ask {
+            Ask::Stop(name) => {
+                let index = self.find_source(name)?;
+                if !self.running[index].is_running() {
+                    return Ok(Done::new(format!("source {name} was stopped already")));
+                }
+                self.stop(index);
+                Ok(Done::new(format!("stopped source {name}")))
+            }
+            Ask::Start(name) => {
+                let index = self.find_source(name)?;
+                if self.running[index].is_running() {
+                    return Ok(Done::new(format!("source {name} was running already")));
+                }
+                self.start(index);
+                Ok(Done::new(format!("started source {name}")))
+            }
+            Ask::Interval(group, interval) => self.change_interval(group, *interval),
+            Ask::Reload => self.reload(),
+        }
+    }
+
+    fn find_source(&self, name: &str) -> Result<usize, Refusal> {
+        self.running.iter().position(|running| running.name == name).ok_or_else(|| {
+            let known = self.running.iter().map(|running| running.name.as_str());
+            Refusal::Unknown(no_such("source", name, nearest(name, known)))
+        })
+    }
+
+    fn change_interval(&mut self, name: &str, interval: Interval) -> Result<Done, Refusal> {
+        if interval.ns() < SAMPLING_INTERVAL_NS_MIN {
+            return Err(Refusal::Invalid(format!("{interval} is too short: 1ms is the shortest that is sampled")));
+        }
+        if interval.ns() > crate::engine::schedule::INTERVAL_NS_MAX as u64 {
+            return Err(Refusal::Invalid(format!("{interval} is too long: ten years is the longest")));
+        }
+        let Some(index) = self.running.iter().position(|running| running.has_group(name)) else {
+            let live = self.state.registry.live();
+            return Err(Refusal::Unknown(no_such("group", name, nearest(name, live.iter().map(|group| group.name())))));
+        };
+        self.wishes.insert(name.to_owned(), interval);
+        let (mut running, context) = self.split(index);
+        running.retime(name, interval, context);
+        self.wake_encoder();
+        Ok(Done::new(format!("group {name} is sampled every {interval} now, until the configuration is loaded again")))
+    }
+
+    /// Reads the file again. Groups that it does not change keep ticking; a file with an error changes nothing.
+    fn reload(&mut self) -> Result<Done, Refusal> {
+        let new = Config::load(&self.config.file)
+            .map_err(|error| Refusal::Invalid(format!("{error}; the configuration in force stays")))?;
+        let mut done = Done::new(format!("loaded {}", self.config.file.display()));
+        done.needs_restart = self.config.needs_restart(&new);
+        let old = std::mem::replace(&mut self.config, new);
+        self.config.keep(&old);
+        self.wishes.clear();
+        self.state.cache.configure(self.config.cache);
+        self.state.set_send_interval(self.config.send_interval());
+        if let (Some(sender), Some(mqtt)) = (&self.sender, &self.config.mqtt)
+            && self.config.mqtt != old.mqtt
+        {
+            self.state.outbox.set_bytes_max(Some(mqtt.queue_bytes_max.0));
+            sender.configure(mqtt.clone());
+        }
+        self.reload_sources(&old);
+        Ok(done)
+    }
+
+    fn reload_sources(&mut self, old: &Config) {
+        let wanted = self.config.sources.clone();
+        for index in (0..self.running.len()).rev() {
+            let name = &self.running[index].name;
+            if name != selfstat::NAME && !wanted.iter().any(|source| source.name == name) {
+                self.stop(index);
+                self.running.remove(index);
+            }
+        }
+        for source in &wanted {
+            let before = old.sources.iter().find(|other| other.name == source.name);
+            match self.running.iter().position(|running| running.name == source.name) {
+                Some(index) if before.is_some_and(|before| before.table == source.table) => self.discover(index, false),
+                Some(index) => {
+                    self.running[index].reconfigured(source);
+                    if self.running[index].is_running() {
+                        self.running[index].build(&self.config.roots);
+                        self.discover(index, true);
+                    }
+                }
+                None => {
+                    self.running.push(Running::configured(source));
+                    self.start(self.running.len() - 1);
+                }
+            }
+        }
+        if let Some(index) = self.running.iter().position(|running| running.name == selfstat::NAME) {
+            if old.own != self.config.own {
+                let source = SelfSource::new(self.config.own, self.state.counters.clone());
+                self.running[index].put_source(Box::new(source));
+            }
+            self.discover(index, old.own != self.config.own);
+        }
+    }
+
+    fn start(&mut self, index: usize) {
+        if !self.running[index].prepare(&self.config.roots) {
+            return;
+        }
+        self.discover(index, true);
+    }
+
+    fn stop(&mut self, index: usize) {
+        let (mut running, context) = self.split(index);
+        running.stop(context);
+        self.wake_encoder();
+    }
+
+    fn discover(&mut self, index: usize, afresh: bool) {
+        if !self.running[index].is_running() {
+            return;
+        }
+        let (mut running, context) = self.split(index);
+        if running.discover(context, afresh) {
+            self.wake_encoder();
+        }
+    }
+
+    /// A source, and what it needs of the manager to change its groups.
+    fn split(&mut self, index: usize) -> (running::Changing<'_>, running::Context<'_>) {
+        let context = running::Context {
+            state: &self.state,
+            fast: &mut self.fast,
+            wishes: &self.wishes,
+            interval: self.config.interval,
+            send_interval: self.config.send_interval(),
+        };
+        (running::Changing(&mut self.running[index]), context)
+    }
+
+    fn wake_encoder(&self) {
+        if let Some(encoder) = &self.encoder {
+            encoder.wake();
+        }
+    }
+
+    /// The end: the last samples are taken, encoded and sent or spooled.
+    pub fn finish(mut self) {
+        for running in &mut self.running {
+            running.stop_own_thread(STOP_PATIENCE);
+        }
+        if !self.fast.join(STOP_PATIENCE) {
+            tracing::warn!("the sampler did not end within {STOP_PATIENCE:?}: a read hangs; it is left behind");
+        }
+        if let Some(encoder) = self.encoder.take() {
+            encoder.finish();
+        }
+        if let Some(sender) = self.sender.take() {
+            sender.finish();
+        }
+    }
+}
+
+fn no_such(what: &str, name: &str, near: Option<&str>) -> String {
+    match near {
+        Some(near) => format!("there is no {what} {name:?}; did you mean {near:?}?"),
+        None => format!("there is no {what} {name:?}; `wholegrain ctl {what}s` lists them"),
+    }
+}

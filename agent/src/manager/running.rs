@@ -1,0 +1,392 @@
+//! One source as it runs: its groups, the thread of its own if it blocks, what it had to say.
+
+use std::collections::HashMap;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use wholegrain_model::{Interval, Schema};
+use wholegrain_sources::{GroupPlan, Roots, Source};
+
+use crate::config::SourceConfig;
+use crate::engine::schedule::Ticking;
+use crate::engine::{Group, Sampled, Sampler};
+use crate::state::{SourceStatus, State};
+
+/// What one source keeps of what it had to say: so many lines.
+const NOTES_MAX: usize = 100;
+
+/// A source and its groups.
+pub(super) struct Running {
+    pub name: String,
+    summary: String,
+    config: Option<SourceConfig>,
+    source: Option<Box<dyn Source>>,
+    phase: &'static str,
+    groups: Vec<Arc<Group>>,
+    own: Option<Sampler>,
+    notes: Vec<String>,
+    /// Groups whose last read that was looked at had a problem.
+    troubled: Vec<String>,
+    relook: Relook,
+}
+
+/// When a source is looked at again because its readers asked for it: a file that keeps changing must not keep the agent busy.
+#[derive(Debug, Default)]
+pub(super) struct Relook {
+    asked: bool,
+    /// The last look that was asked for, and how long to wait after it.
+    last: Option<(Instant, Duration)>,
+}
+
+impl Relook {
+    /// The pause after a look: 1 s; each further one that is asked for soon after is twice as long.
+    pub const PAUSE_MIN: Duration = Duration::from_secs(1);
+    /// The longest pause: 1 min.
+    pub const PAUSE_MAX: Duration = Duration::from_secs(60);
+
+    /// Whether to look now. What was asked for within a pause is remembered.
+    pub fn is_due(&mut self, asked: bool, now: Instant) -> bool {
+        self.asked |= asked;
+        let next = match self.last {
+            Some((last, pause)) if now.saturating_duration_since(last) < pause => return false,
+            // Quiet for as long again: the change was a single one.
+            Some((last, pause)) if now.saturating_duration_since(last) < pause * 2 => (pause * 2).min(Self::PAUSE_MAX),
+            _ => Self::PAUSE_MIN,
+        };
+        if self.asked {
+            self.last = Some((now, next));
+        }
+        std::mem::take(&mut self.asked)
+    }
+}
+
+/// What a source needs of the manager to change its groups.
+pub(super) struct Context<'a> {
+    pub state: &'a State,
+    pub fast: &'a mut Sampler,
+    pub wishes: &'a HashMap<String, Interval>,
+    pub interval: Interval,
+    pub send_interval: Interval,
+}
+
+/// A source that is being changed.
+pub(super) struct Changing<'a>(pub &'a mut Running);
+
+impl Deref for Changing<'_> {
+    type Target = Running;
+    fn deref(&self) -> &Running {
+        self.0
+    }
+}
+
+impl DerefMut for Changing<'_> {
+    fn deref_mut(&mut self) -> &mut Running {
+        self.0
+    }
+}
+
+impl Running {
+    /// A source of the configuration, not started yet.
+    pub fn configured(config: &SourceConfig) -> Self {
+        Self {
+            name: config.name.to_owned(),
+            summary: config.summary().to_owned(),
+            config: Some(config.clone()),
+            source: None,
+            phase: "stopped",
+            groups: Vec::new(),
+            own: None,
+            notes: Vec::new(),
+            troubled: Vec::new(),
+            relook: Relook::default(),
+        }
+    }
+
+    /// A source that is not from the table of sources.
+    pub fn of(name: &str, summary: &str, source: Box<dyn Source>) -> Self {
+        Self {
+            name: name.to_owned(),
+            summary: summary.to_owned(),
+            config: None,
+            source: Some(source),
+            phase: "stopped",
+            groups: Vec::new(),
+            own: None,
+            notes: Vec::new(),
+            troubled: Vec::new(),
+            relook: Relook::default(),
+        }
+    }
+
+    pub fn is_running(&self) -> bool {
+        self.phase == "running"
+    }
+
+    pub fn has_group(&self, name: &str) -> bool {
+        self.groups.iter().any(|group| group.name() == name)
+    }
+
+    pub fn status(&self) -> SourceStatus {
+        SourceStatus {
+            name: self.name.clone(),
+            summary: self.summary.clone(),
+            state: self.phase,
+            groups: self.groups.iter().map(|group| group.name().to_owned()).collect(),
+            notes: self.notes.clone(),
+        }
+    }
+
+    pub fn reconfigured(&mut self, config: &SourceConfig) {
+        self.config = Some(config.clone());
+        self.notes.clear();
+    }
+
+    pub fn put_source(&mut self, source: Box<dyn Source>) {
+        self.source = Some(source);
+    }
+
+    /// Makes the source from its configuration.
+    pub fn build(&mut self, roots: &Roots) {
+        if let Some(config) = &self.config {
+            match config.build(roots) {
+                Ok(source) => self.source = Some(source),
+                Err(error) => self.note(error.to_string()),
+            }
+        }
+    }
+
+    /// Ready to discover? A source that cannot be made is noted as failed.
+    pub fn prepare(&mut self, roots: &Roots) -> bool {
+        if self.source.is_none() {
+            self.build(roots);
+        }
+        self.phase = if self.source.is_some() { "running" } else { "failed" };
+        self.is_running()
+    }
+
+    /// Says something about the source once.
+    fn note(&mut self, text: String) {
+        if !self.notes.contains(&text) && self.notes.len() < NOTES_MAX {
+            tracing::info!("source {}: {text}", self.name);
+            self.notes.push(text);
+        }
+    }
+
+    /// Whether any reader has asked for a new look and it is time for one, as it always is at a rescan.
+    pub fn take_layout_changed(&mut self, rescan: bool) -> bool {
+        let changed = self.groups.iter().filter(|group| group.stats.layout_changed.swap(false, Ordering::AcqRel));
+        // Counted, not `any`: every flag is to be taken down.
+        let asked = changed.count() > 0;
+        self.relook.is_due(asked, Instant::now()) || (rescan && std::mem::take(&mut self.relook.asked))
+    }
+
+    /// A problem is told once, and once more when it is over.
+    pub fn tell_problems(&mut self) {
+        for group in &self.groups {
+            let at = self.troubled.iter().position(|name| name == group.name());
+            match (group.stats.problem.get(), at) {
+                (Some(problem), None) => {
+                    tracing::warn!("group {}: {problem}; its values are gaps until it can be read again", group.name());
+                    self.troubled.push(group.name().to_owned());
+                }
+                (None, Some(at)) => {
+                    tracing::info!("group {}: can be read again", group.name());
+                    self.troubled.swap_remove(at);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    pub fn stop_own_thread(&mut self, patience: Duration) {
+        if let Some(own) = self.own.take()
+            && !own.join(patience)
+        {
+            tracing::warn!("source {}: a read hangs; its thread is left behind", self.name);
+        }
+    }
+}
+
+impl Changing<'_> {
+    /// The thread that reads a group.
+    fn sampler<'a>(&'a mut self, blocking: bool, context: &'a mut Context<'_>) -> Option<&'a mut Sampler> {
+        if !blocking {
+            return Some(context.fast);
+        }
+        if self.own.is_none() {
+            match Sampler::start(&self.name.clone(), context.state.counters.clone(), false) {
+                Ok(own) => self.own = Some(own),
+                Err(error) => {
+                    self.note(format!("cannot start a thread to read it: {error}"));
+                    return None;
+                }
+            }
+        }
+        self.own.as_mut()
+    }
+
+    /// Looks at the system and makes the groups so. With `afresh`, readers of groups that look the same are exchanged too.
+    /// Whether anything changed.
+    pub fn discover(&mut self, mut context: Context<'_>, afresh: bool) -> bool {
+        let mut notes = Vec::new();
+        let Some(source) = &mut self.source else { return false };
+        let plans = source.discover(&mut |text| notes.push(text));
+        notes.into_iter().for_each(|text| self.note(text));
+        let mut kept = Vec::with_capacity(plans.len());
+        let mut changed = false;
+        for plan in plans {
+            let name = plan.name.clone();
+            if kept.contains(&name) {
+                self.note(format!("offers the group {name} twice; the second is left out"));
+                continue;
+            }
+            changed |= self.take_plan(plan, &mut context, afresh);
+            kept.push(name);
+        }
+        let gone: Vec<Arc<Group>> =
+            self.groups.iter().filter(|group| !kept.iter().any(|name| name == group.name())).cloned().collect();
+        for group in gone {
+            tracing::info!("group {} is gone", group.name());
+            self.remove(&group, &mut context);
+            changed = true;
+        }
+        changed
+    }
+
+    fn take_plan(&mut self, plan: GroupPlan, context: &mut Context<'_>, afresh: bool) -> bool {
+        let schema = match Schema::new(context.state.prefix.clone(), plan.name.clone(), plan.sensors) {
+            Ok(schema) => schema,
+            Err(error) => {
+                self.note(format!("left out: {error}"));
+                return false;
+            }
+        };
+        let interval = context.wishes.get(&plan.name).copied().or(plan.timing.interval).unwrap_or(context.interval);
+        let ticking = Ticking { interval, offset: plan.timing.offset, synchronous: plan.timing.synchronous };
+        let Some(old) = self.groups.iter().find(|group| group.name() == plan.name).cloned() else {
+            return self.add(schema, ticking, plan.reader, plan.blocking, context);
+        };
+        let (same_schema, same_ticking) = (old.schema == schema, old.ticking == ticking);
+        if old.blocking != plan.blocking {
+            self.remove(&old, context);
+            return self.add(schema, ticking, plan.reader, plan.blocking, context);
+        }
+        if same_schema && same_ticking {
+            if afresh && let Some(sampler) = self.sampler(plan.blocking, context) {
+                sampler.replace(old.id, Sampled::new(old.clone(), plan.reader), true);
+            }
+            return false;
+        }
+        if same_schema && !afresh {
+            self.put_in_place(&old, ticking, context);
+            return true;
+        }
+        let (agent, stats) = (&context.state.name, old.stats.clone());
+        let new = Arc::new(Group::new(&self.name, agent, schema, ticking, plan.blocking, context.send_interval, stats));
+        if !same_schema {
+            tracing::info!("group {} has {} sensors now, before {}", new.name(), new.schema.len(), old.schema.len());
+        }
+        if let Some(sampler) = self.sampler(plan.blocking, context) {
+            sampler.replace(old.id, Sampled::new(new.clone(), plan.reader), same_ticking);
+        }
+        self.exchange(&old, new, context);
+        true
+    }
+
+    fn add(
+        &mut self,
+        schema: Schema,
+        ticking: Ticking,
+        reader: Box<dyn wholegrain_sources::Reader>,
+        blocking: bool,
+        context: &mut Context<'_>,
+    ) -> bool {
+        if let Some(other) = context.state.registry.find(schema.group()) {
+            self.note(format!("group {} is left out: source {} has one of that name", schema.group(), other.source));
+            return false;
+        }
+        let agent = &context.state.name;
+        let group =
+            Arc::new(Group::new(&self.name, agent, schema, ticking, blocking, context.send_interval, Arc::default()));
+        let Some(sampler) = self.sampler(blocking, context) else { return false };
+        sampler.add(Sampled::new(group.clone(), reader));
+        tracing::debug!("group {} has {} sensors, every {}", group.name(), group.schema.len(), group.ticking.interval);
+        context.state.registry.add(group.clone());
+        self.groups.push(group);
+        true
+    }
+
+    /// The same group at another interval; the reader stays where it is.
+    fn put_in_place(&mut self, old: &Arc<Group>, ticking: Ticking, context: &mut Context<'_>) {
+        let new = Arc::new(old.retimed(&context.state.name, ticking, context.send_interval));
+        if let Some(sampler) = self.sampler(old.blocking, context) {
+            sampler.retime(old.id, new.clone());
+        }
+        self.exchange(old, new, context);
+    }
+
+    fn exchange(&mut self, old: &Arc<Group>, new: Arc<Group>, context: &Context<'_>) {
+        context.state.registry.retire(old.id);
+        context.state.registry.add(new.clone());
+        if let Some(place) = self.groups.iter_mut().find(|group| group.id == old.id) {
+            *place = new;
+        }
+    }
+
+    fn remove(&mut self, group: &Arc<Group>, context: &mut Context<'_>) {
+        if let Some(sampler) = self.sampler(group.blocking, context) {
+            sampler.remove(group.id);
+        }
+        context.state.registry.retire(group.id);
+        self.groups.retain(|other| other.id != group.id);
+    }
+
+    /// Gives a group another interval.
+    pub fn retime(&mut self, name: &str, interval: Interval, mut context: Context<'_>) {
+        if let Some(old) = self.groups.iter().find(|group| group.name() == name).cloned()
+            && old.ticking.interval != interval
+        {
+            self.put_in_place(&old, Ticking { interval, ..old.ticking }, &mut context);
+        }
+    }
+
+    /// Stops all groups.
+    pub fn stop(&mut self, mut context: Context<'_>) {
+        for group in self.groups.clone() {
+            self.remove(&group, &mut context);
+        }
+        self.phase = "stopped";
+        self.troubled.clear();
+        self.stop_own_thread(Duration::from_millis(100));
+        if self.config.is_some() {
+            self.source = None;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_source_that_always_wants_a_look_gets_ever_fewer() {
+        let (mut relook, start) = (Relook::default(), Instant::now());
+        let looks: Vec<u64> = (0..3_000u64)
+            .filter(|tenth| relook.is_due(true, start + Duration::from_millis(100 * tenth)))
+            .map(|tenth| tenth / 10)
+            .collect();
+        assert_eq!(looks, [0, 1, 3, 7, 15, 31, 63, 123, 183, 243]);
+    }
+
+    #[test]
+    fn a_single_change_is_looked_at_at_once_and_one_in_a_pause_is_not_forgotten() {
+        let (mut relook, start) = (Relook::default(), Instant::now());
+        let mut at = |ms: u64, asked| relook.is_due(asked, start + Duration::from_millis(ms));
+        assert!(!at(0, false) && at(100, true), "at once");
+        assert!(!at(200, true) && !at(900, false) && at(1_100, false), "asked for in the pause, done after it");
+        assert!(!at(3_000, true) && at(3_200, false), "the second pause is longer");
+        assert!(at(20_000, true) && at(21_001, true), "after a quiet time the pauses begin anew");
+    }
+}

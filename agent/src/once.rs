@@ -1,0 +1,70 @@
+//! `--once`: every group read once, printed.
+
+use std::fmt::Write;
+
+use serde::Serialize;
+use wholegrain_model::Value;
+
+use crate::cache::scaled;
+use crate::check::{offered, read};
+use crate::config::Config;
+use crate::engine::clock;
+
+/// A sensor and what it shows.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Shown {
+    /// Its path.
+    pub path: String,
+    /// When its group was read, ns since the Unix epoch.
+    #[serde(serialize_with = "rfc3339")]
+    pub time: i64,
+    /// The value in the sensor's unit; `None` for a gap.
+    pub value: Option<Value>,
+    /// Its unit.
+    pub unit: String,
+}
+
+fn rfc3339<S: serde::Serializer>(time: &i64, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(&wholegrain_model::Timestamp(*time))
+}
+
+/// Everything read once, and what went wrong.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Once {
+    /// The readings, group by group.
+    pub readings: Vec<Shown>,
+    /// Problems and notes.
+    pub notes: Vec<String>,
+}
+
+/// Reads every group once.
+pub fn once(config: &Config) -> Once {
+    let (groups, mut notes) = offered(config);
+    let mut readings = Vec::new();
+    for mut group in groups {
+        let time = clock::real();
+        let (sample, problem) = read(&mut group);
+        for (index, sensor) in group.schema.sensors().iter().enumerate() {
+            let value = (!sample.is_gap(index))
+                .then(|| scaled(Value::from_bits(sample.values[index], sensor.value_type), sensor));
+            readings.push(Shown { path: group.schema.path(index), time, value, unit: sensor.unit.clone() });
+        }
+        notes.extend(problem.map(|problem| format!("{}: {problem}", group.schema.group())));
+    }
+    Once { readings, notes }
+}
+
+/// For people: path, value, unit.
+pub fn text(once: &Once) -> String {
+    let width = once.readings.iter().map(|shown| shown.path.len()).max().unwrap_or(0);
+    let mut out = String::new();
+    for shown in &once.readings {
+        let value = match shown.value {
+            Some(Value::Int(value)) => value.to_string(),
+            Some(Value::Float(value)) => value.to_string(),
+            None => "-".to_owned(),
+        };
+        let _ = writeln!(out, "{:<width$}  {value} {}", shown.path, shown.unit);
+    }
+    out
+}

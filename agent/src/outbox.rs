@@ -1,0 +1,132 @@
+//! The queue from the encoder to the sender: bounded in bytes, what is too much is dropped at its old end and counted.
+
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+
+use crate::bell::Bell;
+use crate::counters::Counters;
+use crate::state::{Encoded, lock};
+
+/// Batches that wait for the sender to take them.
+#[derive(Debug)]
+pub struct Outbox {
+    inner: Mutex<Inner>,
+    bell: Bell,
+    counters: Arc<Counters>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    queue: VecDeque<Arc<Encoded>>,
+    /// Of the queue here.
+    bytes: u64,
+    /// Of what the sender has taken and still holds.
+    held: u64,
+    /// `None`: nobody sends, so nothing is kept.
+    bytes_max: Option<u64>,
+}
+
+impl Outbox {
+    /// An empty one; `None` for an agent that sends nothing.
+    pub fn new(bytes_max: Option<u64>, counters: Arc<Counters>) -> std::io::Result<Self> {
+        let inner = Inner { queue: VecDeque::new(), bytes: 0, held: 0, bytes_max };
+        Ok(Self { inner: Mutex::new(inner), bell: Bell::new()?, counters })
+    }
+
+    /// What wakes the sender.
+    pub fn bell(&self) -> &Bell {
+        &self.bell
+    }
+
+    /// Another bound, or none that sends any more.
+    pub fn set_bytes_max(&self, bytes_max: Option<u64>) {
+        let mut inner = lock(&self.inner);
+        inner.bytes_max = bytes_max;
+        if bytes_max.is_none() {
+            inner.queue.clear();
+            inner.bytes = 0;
+        }
+    }
+
+    /// Puts batches at the end. The sender keeps what it holds below the bound itself; only when it is stuck is the oldest
+    /// dropped here.
+    pub fn push(&self, batches: &mut Vec<Arc<Encoded>>) {
+        let mut inner = lock(&self.inner);
+        let Some(bytes_max) = inner.bytes_max else {
+            batches.clear();
+            return;
+        };
+        for batch in batches.drain(..) {
+            inner.bytes += batch.bytes();
+            inner.queue.push_back(batch);
+        }
+        while inner.bytes + inner.held > bytes_max && inner.queue.len() > 1 {
+            if let Some(oldest) = inner.queue.pop_front() {
+                inner.bytes -= oldest.bytes();
+                self.counters.dropped.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        self.counters.queue_bytes.store(inner.bytes + inner.held, Ordering::Relaxed);
+        drop(inner);
+        self.bell.ring();
+    }
+
+    /// Moves everything to the end of `into`; `held` is what the caller already holds, in bytes.
+    pub fn take(&self, into: &mut VecDeque<Arc<Encoded>>, held: u64) {
+        let mut inner = lock(&self.inner);
+        into.append(&mut inner.queue);
+        inner.held = held + inner.bytes;
+        inner.bytes = 0;
+        self.counters.queue_bytes.store(inner.held, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn batch(seq: u64, bytes: usize) -> Arc<Encoded> {
+        let schema = wholegrain_model::Schema::new(
+            wholegrain_model::SensorPath::new("/n").unwrap(),
+            "g",
+            vec![wholegrain_model::SensorDef::gauge("a", "1", "")],
+        );
+        Arc::new(Encoded {
+            payload: vec![0; bytes].into(),
+            schema: schema.unwrap(),
+            topic: "t".into(),
+            seq,
+            first: 0,
+            last: 0,
+            samples: 1,
+            made_mono: 0,
+        })
+    }
+
+    #[test]
+    fn a_stuck_sender_costs_the_oldest_and_each_is_counted() {
+        let counters = Arc::new(Counters::default());
+        let outbox = Outbox::new(Some(10_000), counters.clone()).unwrap();
+        for seq in 1..=20 {
+            outbox.push(&mut vec![batch(seq, 1_000)]);
+        }
+        let mut taken = VecDeque::new();
+        outbox.take(&mut taken, 0);
+        assert_eq!(taken.iter().map(|batch| batch.seq).collect::<Vec<_>>(), (13..=20).collect::<Vec<_>>());
+        assert_eq!(counters.dropped.load(Ordering::Relaxed), 12);
+        outbox.push(&mut vec![batch(21, 1_000), batch(22, 1_000)]);
+        outbox.take(&mut taken, 9_000);
+        assert_eq!(taken.back().unwrap().seq, 22, "what the sender holds counts, but the newest is always kept");
+        assert_eq!(taken.len(), 9);
+    }
+
+    #[test]
+    fn without_a_server_nothing_is_kept() {
+        let outbox = Outbox::new(None, Arc::default()).unwrap();
+        outbox.push(&mut vec![batch(1, 10)]);
+        let mut taken = VecDeque::new();
+        outbox.take(&mut taken, 0);
+        assert!(taken.is_empty());
+    }
+}

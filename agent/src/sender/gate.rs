@@ -1,0 +1,101 @@
+//! When batches may leave: at once, at an instant of each send interval that follows from the agent's name, or in bursts.
+
+use std::time::Duration;
+
+use crate::config::{MqttConfig, SendMode};
+
+/// A minute in ns.
+const MINUTE_NS: i64 = 60_000_000_000;
+
+/// Opens at certain instants of the wall clock, or stands open.
+#[derive(Debug)]
+pub struct Gate {
+    /// 0 when it stands open.
+    period: i64,
+    phase: i64,
+    next: i64,
+}
+
+/// FNV-1a, 64 bits: spreads names evenly and the same on every machine.
+pub fn spread(name: &str) -> u64 {
+    name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+impl Gate {
+    /// For an agent of this name.
+    pub fn new(config: &MqttConfig, name: &str, now_real: i64) -> Self {
+        let (period, phase) = match config.mode {
+            SendMode::Continuous => (0, 0),
+            SendMode::Staggered => {
+                let period = config.send_interval.ns() as i64;
+                (period, (spread(name) % period as u64) as i64)
+            }
+            SendMode::Burst { per_minute } => (MINUTE_NS / i64::from(per_minute), 0),
+        };
+        let mut gate = Self { period, phase, next: 0 };
+        gate.next = gate.after(now_real);
+        gate
+    }
+
+    fn after(&self, now_real: i64) -> i64 {
+        if self.period == 0 {
+            return now_real;
+        }
+        let since = now_real - self.phase;
+        since - since.rem_euclid(self.period) + self.period + self.phase
+    }
+
+    /// Whether what waits may go now: how long ago it opened, in ns; what was made later than that has missed it. Once it has
+    /// opened, it does so again at the next instant only.
+    pub fn opens(&mut self, now_real: i64) -> Option<i64> {
+        if self.period == 0 {
+            return Some(0);
+        }
+        let late = now_real - self.next;
+        // A clock stepped back must not keep it shut for longer than a period.
+        if late < 0 && late >= -self.period {
+            return None;
+        }
+        self.next = self.after(now_real);
+        Some(if late < 0 { 0 } else { now_real - (self.next - self.period) })
+    }
+
+    /// How long until it opens.
+    pub fn next_in(&self, now_real: i64) -> Duration {
+        Duration::from_nanos(u64::try_from(self.next - now_real).unwrap_or(0))
+    }
+
+    /// The longest that it keeps a batch.
+    pub fn period(&self) -> Duration {
+        Duration::from_nanos(self.period as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: i64 = 1_000_000_000;
+
+    #[test]
+    fn opens_once_a_period_at_its_phase() {
+        let mut gate = Gate { period: 10 * S, phase: 3 * S, next: 0 };
+        gate.next = gate.after(100 * S);
+        assert_eq!(gate.next_in(100 * S), Duration::from_secs(3));
+        let opened: Vec<i64> = (100..140).filter(|second| gate.opens(second * S).is_some()).collect();
+        assert_eq!(opened, [103, 113, 123, 133]);
+        assert_eq!(gate.opens(20 * S), Some(0), "after a step back of the clock");
+        assert_eq!(gate.next, 23 * S);
+        assert_eq!(gate.opens(45 * S), Some(2 * S), "two instants have passed, the later one counts");
+        assert_eq!(gate.next, 53 * S);
+    }
+
+    #[test]
+    fn names_spread_over_the_interval() {
+        let mut tenths = [0; 10];
+        for node in 0..1000 {
+            tenths[(spread(&format!("node{node:04}")) % 1_000_000_000 / 100_000_000) as usize] += 1;
+        }
+        assert!(tenths.iter().all(|count| (50..200).contains(count)), "{tenths:?}");
+    }
+}

@@ -1,0 +1,551 @@
+//! The connection to the server: making it, sending over it, and taking everything back when it ends.
+
+use std::collections::{HashSet, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
+use std::time::{Duration, Instant};
+
+use wholegrain_model::{Schema, SchemaHash};
+use wholegrain_transport::client::{Client, ClientConfig, ClientError, Event};
+use wholegrain_transport::mqtt::ReasonCode;
+use wholegrain_transport::spool::RecordId;
+use wholegrain_transport::topics::Topic;
+
+use super::disk::share_of;
+use super::gate::spread;
+use super::hold::Hold;
+use super::refusal::{Pauses, is_final};
+use crate::config::MqttConfig;
+use crate::engine::clock;
+use crate::state::{Encoded, State};
+
+/// The stack of the thread that connects: 256 KiB.
+const STACK_BYTES: usize = 256 << 10;
+/// The first pause after a failure: 500 ms; each further one is twice as long.
+const BACKOFF_MIN: Duration = Duration::from_millis(500);
+/// The longest pause: 30 s.
+const BACKOFF_MAX: Duration = Duration::from_secs(30);
+/// A connection that lasted so long was a good one: the next pause is the first again.
+const GOOD_AFTER: Duration = Duration::from_secs(5);
+/// Messages of the server's window kept free for schemas.
+const SCHEMA_SLOTS: usize = 8;
+/// What may be in flight, in bytes: 1 MiB, or one message if that is larger.
+const FLIGHT_BYTES_MAX: usize = 1 << 20;
+/// How long the server may leave a message without an answer before it is sent again over another connection: 60 s. A
+/// server that cannot store for now answers nothing, and is not to be asked anew all the time.
+const ACK_TIMEOUT: Duration = Duration::from_secs(60);
+/// The most schemas that the server may ask for at once.
+const WANTED_MAX: usize = 1024;
+/// How long the server may take nothing at all: 10 s.
+const SEND_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The connection, or what there is in place of one.
+pub struct Link {
+    state: Arc<State>,
+    config: Arc<MqttConfig>,
+    phase: Phase,
+    failures: u32,
+    dice: u64,
+    connected_before: bool,
+    /// [`ACK_TIMEOUT`], shorter in tests.
+    pub(super) ack_timeout: Duration,
+}
+
+enum Phase {
+    Waiting(Instant),
+    Connecting(Receiver<Result<Client, ClientError>>),
+    Up(Box<Up>),
+}
+
+struct Up {
+    client: Client,
+    since: Instant,
+    /// In the order sent.
+    flight: VecDeque<InFlight>,
+    flight_bytes: usize,
+    announced: HashSet<SchemaHash>,
+    wanted: VecDeque<Schema>,
+    /// A schema that the server asked for and that is not in memory.
+    missing: Option<SchemaHash>,
+    pauses: Pauses,
+}
+
+struct InFlight {
+    packet: u16,
+    at: Instant,
+    sent: Sent,
+}
+
+enum Sent {
+    Schema(SchemaHash),
+    Live(Arc<Encoded>),
+    /// A live batch that was copied to the disk while it waited for its acknowledgement.
+    Copied(RecordId, usize),
+    /// A record of the spool, its bytes, and whether it is a batch.
+    Drained(RecordId, usize, bool),
+}
+
+impl Sent {
+    fn is_batch(&self) -> bool {
+        !matches!(self, Sent::Schema(_) | Sent::Drained(_, _, false))
+    }
+}
+
+impl Sent {
+    fn bytes(&self) -> usize {
+        match self {
+            Sent::Schema(_) => 0,
+            Sent::Live(batch) => batch.payload.len(),
+            Sent::Copied(_, bytes) | Sent::Drained(_, bytes, _) => *bytes,
+        }
+    }
+}
+
+impl Sent {
+    /// For people.
+    fn shown(&self) -> String {
+        match self {
+            Sent::Schema(hash) => format!("schema {hash}"),
+            Sent::Live(batch) => batch.topic.to_string(),
+            Sent::Copied(..) | Sent::Drained(..) => "a batch of the spool".to_owned(),
+        }
+    }
+}
+
+impl Link {
+    /// No connection yet; the first attempt is due at once.
+    pub fn new(state: Arc<State>, config: Arc<MqttConfig>) -> Self {
+        let dice = (spread(&state.name) ^ state.boot_ns) | 1;
+        let phase = Phase::Waiting(Instant::now());
+        Self { state, config, phase, failures: 0, dice, connected_before: false, ack_timeout: ACK_TIMEOUT }
+    }
+
+    /// Whether it pauses after a failure or a refusal.
+    pub fn is_waiting(&self) -> bool {
+        let now = Instant::now();
+        match &self.phase {
+            Phase::Waiting(until) => *until > now,
+            Phase::Connecting(_) => false,
+            Phase::Up(up) => up.flight.is_empty() && !up.pauses.left(now).is_zero(),
+        }
+    }
+
+    /// Messages without an acknowledgement.
+    pub fn in_flight(&self) -> usize {
+        if let Phase::Up(up) = &self.phase { up.flight.len() } else { 0 }
+    }
+
+    /// How long until something here is due.
+    pub fn due_in(&self, hold: &Hold) -> Option<Duration> {
+        match &self.phase {
+            Phase::Waiting(until) => Some(until.saturating_duration_since(Instant::now())),
+            Phase::Connecting(_) => None,
+            Phase::Up(up) => up.due_in(hold, self.ack_timeout),
+        }
+    }
+
+    /// Goes on as far as it can without waiting.
+    pub fn turn(&mut self, hold: &mut Hold) {
+        match &self.phase {
+            Phase::Waiting(until) if *until <= Instant::now() => self.connect(),
+            Phase::Waiting(_) => {}
+            Phase::Connecting(result) => match result.try_recv() {
+                Ok(Ok(client)) => self.connected(client),
+                Ok(Err(error)) => self.failed(&error.to_string(), hold),
+                Err(TryRecvError::Empty) => {}
+                Err(TryRecvError::Disconnected) => self.failed("the connecting thread ended", hold),
+            },
+            Phase::Up(_) => {}
+        }
+        if let Phase::Up(up) = &mut self.phase {
+            let result = up.send(&self.state.name, hold).map_err(|error| error.to_string());
+            up.copy_old(hold, self.config.queue_bytes_max.0);
+            let in_flight = up.flight.len();
+            let result = result.and_then(|()| up.check(self.ack_timeout));
+            let missing = up.missing.take();
+            self.state.set_link(|status| status.in_flight = in_flight);
+            if let Some(hash) = missing {
+                self.look_for(hash, hold);
+            } else if let Err(why) = result {
+                self.failed(&why, hold);
+            }
+        }
+    }
+
+    /// The server waits for a schema that is not in memory: it may be in the spool, behind the batches that need it. If it is
+    /// not, those batches can never be read, and the server would wait for ever, and everything else behind them.
+    fn look_for(&mut self, hash: SchemaHash, hold: &mut Hold) {
+        self.failed(&format!("the server asks for schema {hash}, which is not in memory"), hold);
+        match hold.disk.as_mut().and_then(|disk| disk.find_schema(hash)) {
+            Some(schema) => hold.remember(&schema),
+            None => hold.tell_lost(hash),
+        }
+    }
+
+    /// Waits for the server, the encoder or the time, and takes what the server says.
+    pub fn wait(&mut self, hold: &mut Hold, patience: Duration) {
+        let state = self.state.clone();
+        let bell = state.outbox.bell();
+        let Phase::Up(up) = &mut self.phase else {
+            bell.wait(patience);
+            return;
+        };
+        let mut event = up.client.poll_or_wake(patience, bell.fd());
+        bell.silence();
+        loop {
+            match event {
+                Ok(Some(event)) => up.take(event, &state, hold),
+                Ok(None) => return,
+                Err(error) => {
+                    self.failed(&error.to_string(), hold);
+                    return;
+                }
+            }
+            event = up.client.poll(Duration::ZERO);
+        }
+    }
+
+    fn connect(&mut self) {
+        let config = ClientConfig {
+            url: self.config.url.clone(),
+            version: self.config.version,
+            client_id: self.state.name.clone(),
+            user: self.config.user.clone(),
+            password: self.config.password.clone(),
+            tls: self.config.tls.clone(),
+            keep_alive: self.config.keep_alive.duration(),
+            connect_timeout: self.config.connect_timeout.duration(),
+            send_timeout: SEND_TIMEOUT,
+            ..ClientConfig::default()
+        };
+        let (sender, receiver) = sync_channel(1);
+        let state = self.state.clone();
+        let spawned = std::thread::Builder::new().name("connect".into()).stack_size(STACK_BYTES).spawn(move || {
+            let _ = sender.send(Client::connect(&config));
+            state.outbox.bell().ring();
+        });
+        match spawned {
+            Ok(_) => {
+                self.phase = Phase::Connecting(receiver);
+                self.state.set_link(|status| status.state = "connecting");
+            }
+            Err(error) => self.pause(&format!("cannot start a thread to connect: {error}")),
+        }
+    }
+
+    fn connected(&mut self, mut client: Client) {
+        let need = Topic::Need { agent: &self.state.name }.to_string();
+        if let Err(error) = client.subscribe(&need) {
+            self.pause(&error.to_string());
+            return;
+        }
+        tracing::info!("connected to {} ({})", self.config.url, client.peer());
+        if self.connected_before {
+            self.state.counters.reconnects.fetch_add(1, Ordering::Relaxed);
+        }
+        self.connected_before = true;
+        self.state.set_link(|status| {
+            status.state = "connected";
+            status.last_error = None;
+        });
+        self.phase = Phase::Up(Box::new(Up {
+            client,
+            since: Instant::now(),
+            flight: VecDeque::new(),
+            flight_bytes: 0,
+            announced: HashSet::new(),
+            wanted: VecDeque::new(),
+            missing: None,
+            pauses: Pauses::default(),
+        }));
+    }
+
+    /// The connection ended or did not come about: everything in flight is unsent again.
+    fn failed(&mut self, why: &str, hold: &mut Hold) {
+        if let Phase::Up(up) = &mut self.phase {
+            if up.since.elapsed() >= GOOD_AFTER {
+                self.failures = 0;
+            }
+            up.give_back(hold);
+        }
+        self.pause(why);
+    }
+
+    fn pause(&mut self, why: &str) {
+        let longest = BACKOFF_MIN.saturating_mul(1 << self.failures.min(10)).min(BACKOFF_MAX);
+        // Between half and the whole, so that many agents do not come back in step.
+        self.dice ^= self.dice << 13;
+        self.dice ^= self.dice >> 7;
+        self.dice ^= self.dice << 17;
+        let pause = longest / 2 + longest.mul_f64((self.dice >> 11) as f64 / (1u64 << 53) as f64 / 2.0);
+        if self.failures == 0 {
+            tracing::warn!("{why}; sampling goes on, connecting again");
+        } else {
+            tracing::debug!("{why}; connecting again in {pause:?}");
+        }
+        self.failures = self.failures.saturating_add(1);
+        self.phase = Phase::Waiting(Instant::now() + pause);
+        self.state.set_link(|status| {
+            status.state = "waiting";
+            status.last_error = Some(why.to_owned());
+            status.in_flight = 0;
+        });
+    }
+
+    /// Other settings: ends the connection, the next attempt is due at once.
+    pub fn reconfigure(&mut self, config: Arc<MqttConfig>, hold: &mut Hold) {
+        self.close(hold);
+        self.config = config;
+        self.failures = 0;
+    }
+
+    /// Ends the connection in peace.
+    pub fn close(&mut self, hold: &mut Hold) {
+        let phase = std::mem::replace(&mut self.phase, Phase::Waiting(Instant::now()));
+        if let Phase::Up(mut up) = phase {
+            up.give_back(hold);
+            if let Err(error) = up.client.disconnect() {
+                tracing::debug!("{error}");
+            }
+        }
+        self.state.set_link(|status| {
+            status.state = "off";
+            status.in_flight = 0;
+        });
+    }
+}
+
+impl Up {
+    /// How long until something is due.
+    fn due_in(&self, hold: &Hold, ack_timeout: Duration) -> Option<Duration> {
+        let now = Instant::now();
+        let answer = self.flight.front().map(|oldest| (oldest.at + ack_timeout).saturating_duration_since(now));
+        let pause = Some(self.pauses.left(now)).filter(|left| !left.is_zero());
+        let disk = hold.disk.as_ref().and_then(|disk| {
+            // With a bounded rate of draining: soon enough for the next record.
+            let draining = disk.config.drain_bytes_per_second.is_some() && !disk.spool.is_empty();
+            let copying = self.flight.iter().any(|flight| matches!(flight.sent, Sent::Live(_)));
+            (draining || copying).then(|| Duration::from_millis(if draining { 50 } else { 1000 }))
+        });
+        [answer, pause, disk].into_iter().flatten().min()
+    }
+
+    /// Whether the server has left a message without an answer for too long. Later ones may have been answered: this one
+    /// keeps its place in the server's window, and keeps the spool from being drained.
+    fn check(&self, ack_timeout: Duration) -> Result<(), String> {
+        match self.flight.front() {
+            Some(oldest) if oldest.at.elapsed() >= ack_timeout => {
+                Err(format!("{} has not answered a message for {ack_timeout:?}", self.client.peer()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// How many batches may be in flight.
+    fn window(&self) -> usize {
+        let all = usize::from(self.client.receive_max());
+        all.saturating_sub(SCHEMA_SLOTS).max(all / 2).max(1)
+    }
+
+    fn batches_in_flight(&self) -> usize {
+        self.flight.iter().filter(|flight| !matches!(flight.sent, Sent::Schema(_))).count()
+    }
+
+    fn has_room(&self, in_flight: usize) -> bool {
+        in_flight < self.window() && (self.flight_bytes < FLIGHT_BYTES_MAX || in_flight == 0)
+    }
+
+    /// Puts everything into the send buffer for which there is room: schemas asked for, live batches, then the spool's part.
+    fn send(&mut self, agent: &str, hold: &mut Hold) -> Result<(), ClientError> {
+        match self.fill(agent, hold) {
+            // The server's window, not ours, was full: an acknowledgement makes room.
+            Ok(()) | Err(ClientError::WindowFull(_)) => self.client.flush(),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn fill(&mut self, agent: &str, hold: &mut Hold) -> Result<(), ClientError> {
+        while let Some(schema) = self.wanted.front().cloned() {
+            self.announce(agent, &schema)?;
+            self.wanted.pop_front();
+        }
+        if !self.pauses.left(Instant::now()).is_zero() {
+            return Ok(());
+        }
+        let mut in_flight = self.batches_in_flight();
+        while self.has_room(in_flight) {
+            let Some(batch) = hold.front().cloned() else { break };
+            if !self.announced.contains(&batch.schema.hash()) {
+                self.announce(agent, &batch.schema)?;
+            }
+            let packet = match self.client.publish(&batch.topic, &batch.payload, true, false) {
+                Err(ClientError::TooLarge { bytes, max }) => {
+                    hold.take_front();
+                    hold.landed(&batch);
+                    hold.count_too_large(&batch.topic, bytes, max);
+                    continue;
+                }
+                result => result?,
+            };
+            hold.take_front();
+            self.put_in_flight(packet, Sent::Live(batch));
+            in_flight += 1;
+        }
+        self.drain(hold, in_flight)
+    }
+
+    /// The spool's part of the window. Not while batches wait in vain for their acknowledgement and were copied to the disk:
+    /// those would be sent a second time.
+    fn drain(&mut self, hold: &mut Hold, mut in_flight: usize) -> Result<(), ClientError> {
+        let Some(disk) = &mut hold.disk else { return Ok(()) };
+        if self.flight.iter().any(|flight| matches!(flight.sent, Sent::Copied(..))) {
+            return Ok(());
+        }
+        let share = share_of(self.window(), disk.config.drain_share);
+        let mut drained = self.flight.iter().filter(|flight| matches!(flight.sent, Sent::Drained(..))).count();
+        if disk.again {
+            // The spool hands out again all that is not confirmed, so nothing of that may be in flight.
+            if drained > 0 {
+                return Ok(());
+            }
+            disk.rewind();
+        }
+        let mut too_large = Vec::new();
+        let mut result = Ok(());
+        while drained < share && self.has_room(in_flight) && disk.allowance.is_left(Instant::now()) {
+            let Some(record) = disk.next() else { break };
+            let retained = matches!(Topic::parse(&record.topic), Some(Topic::Schema { .. }));
+            match self.client.publish(&record.topic, &record.payload, true, retained) {
+                Ok(packet) => {
+                    disk.allowance.spend(record.payload.len());
+                    self.put_in_flight(packet, Sent::Drained(record.id, record.payload.len(), !retained));
+                    (drained, in_flight) = (drained + 1, in_flight + 1);
+                }
+                Err(ClientError::TooLarge { bytes, max }) => {
+                    disk.confirm(record.id);
+                    too_large.push((record.topic, bytes, max));
+                }
+                Err(error) => {
+                    disk.stash(record);
+                    result = Err(error);
+                    break;
+                }
+            }
+        }
+        for (topic, bytes, max) in too_large {
+            hold.count_too_large(&topic, bytes, max);
+        }
+        result
+    }
+
+    fn announce(&mut self, agent: &str, schema: &Schema) -> Result<(), ClientError> {
+        let topic = Topic::Schema { agent, group: schema.group() }.to_string();
+        let packet = self.client.publish(&topic, &schema.encode(), true, true)?;
+        self.announced.insert(schema.hash());
+        self.put_in_flight(packet, Sent::Schema(schema.hash()));
+        Ok(())
+    }
+
+    fn put_in_flight(&mut self, packet: u16, sent: Sent) {
+        self.flight_bytes += sent.bytes();
+        self.flight.push_back(InFlight { packet, at: Instant::now(), sent });
+    }
+
+    /// What waits for its acknowledgement for too long, or takes memory that is wanted, gets a copy on the disk.
+    fn copy_old(&mut self, hold: &mut Hold, queue_bytes_max: u64) {
+        let Some(age_max) = hold.age_max(Duration::ZERO) else { return };
+        let now = clock::mono();
+        for InFlight { sent, .. } in &mut self.flight {
+            let Sent::Live(batch) = sent else { continue };
+            let too_old = now - batch.made_mono > age_max.as_nanos() as i64;
+            if !too_old && !hold.is_over(queue_bytes_max) {
+                break;
+            }
+            let Some(id) = hold.copy_to_disk(batch) else { break };
+            hold.landed(batch);
+            *sent = Sent::Copied(id, batch.payload.len());
+        }
+    }
+
+    fn take(&mut self, event: Event, state: &State, hold: &mut Hold) {
+        match event {
+            Event::Acked { packet_id, reason } => self.acknowledged(packet_id, reason, state, hold),
+            Event::Subscribed { reason, .. } => {
+                if reason.is_error() {
+                    tracing::warn!("the server refused the subscription for schemas that it lacks: {reason}");
+                }
+            }
+            Event::Message { payload, .. } => {
+                for hash in payload.chunks_exact(16).take(WANTED_MAX) {
+                    let hash = SchemaHash(std::array::from_fn(|index| hash[index]));
+                    self.want(hash, hold);
+                }
+            }
+        }
+    }
+
+    fn want(&mut self, hash: SchemaHash, hold: &mut Hold) {
+        match hold.schema(hash) {
+            Some(schema) if self.wanted.len() < WANTED_MAX && !self.wanted.contains(&schema) => {
+                self.wanted.push_back(schema);
+            }
+            Some(_) => {}
+            // Only what comes from the spool can need a schema that is not in memory.
+            None if self.flight.iter().any(|flight| matches!(flight.sent, Sent::Drained(..))) => {
+                self.missing = Some(hash)
+            }
+            None => hold.tell_lost(hash),
+        }
+    }
+
+    fn acknowledged(&mut self, packet: u16, reason: ReasonCode, state: &State, hold: &mut Hold) {
+        let Some(at) = self.flight.iter().position(|flight| flight.packet == packet) else { return };
+        let Some(InFlight { sent, .. }) = self.flight.remove(at) else { return };
+        self.flight_bytes -= sent.bytes();
+        let refused = reason.is_error();
+        let again = refused && !is_final(reason);
+        if refused {
+            hold.count_refused(&sent.shown(), reason);
+        } else if sent.is_batch() {
+            state.counters.acknowledged.fetch_add(1, Ordering::Relaxed);
+            self.pauses.accepted();
+        }
+        if again {
+            self.pauses.refused(Instant::now());
+        }
+        match sent {
+            Sent::Schema(hash) => {
+                if refused {
+                    self.announced.remove(&hash);
+                }
+            }
+            Sent::Live(batch) if again => hold.put_back(batch),
+            Sent::Live(batch) => hold.landed(&batch),
+            Sent::Copied(id, _) => {
+                // Refused for now: it is in the spool and has its turn there.
+                if let (Some(disk), false) = (&mut hold.disk, again) {
+                    disk.settle(id);
+                }
+            }
+            Sent::Drained(id, ..) => match &mut hold.disk {
+                Some(disk) if again => disk.again = true,
+                Some(disk) => disk.confirm(id),
+                None => {}
+            },
+        }
+    }
+
+    /// Everything without an acknowledgement is unsent again.
+    fn give_back(&mut self, hold: &mut Hold) {
+        while let Some(InFlight { sent, .. }) = self.flight.pop_back() {
+            if let Sent::Live(batch) = sent {
+                hold.put_back(batch);
+            }
+        }
+        self.flight_bytes = 0;
+        if let Some(disk) = &mut hold.disk {
+            disk.rewind();
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! What the agent's threads share. Nothing here is touched by a sampler thread except each group's own atomics.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Instant;
+
+use bytes::Bytes;
+use serde::Serialize;
+use wholegrain_model::{Interval, Schema, SensorPath};
+
+use crate::cache::Cache;
+use crate::counters::Counters;
+use crate::engine::{Group, clock};
+use crate::outbox::Outbox;
+
+/// A batch as it travels, is cached and is spooled.
+#[derive(Debug)]
+pub struct Encoded {
+    /// The native payload.
+    pub payload: Bytes,
+    /// The schema it needs.
+    pub schema: Schema,
+    /// Where it goes.
+    pub topic: Arc<str>,
+    /// Its number.
+    pub seq: u64,
+    /// Time of the first sample, ns since the Unix epoch.
+    pub first: i64,
+    /// Time of the last sample.
+    pub last: i64,
+    /// How many samples.
+    pub samples: usize,
+    /// Monotonic time of its making, ns.
+    pub made_mono: i64,
+}
+
+impl Encoded {
+    /// Bytes of memory beside the payload, about: the structure, its places in cache and queue, the allocator's own.
+    const OVERHEAD: u64 = 192;
+
+    /// What it takes in memory.
+    pub fn bytes(&self) -> u64 {
+        self.payload.len() as u64 + Self::OVERHEAD
+    }
+}
+
+/// The running groups, and those whose last samples are still to be encoded.
+#[derive(Debug, Default)]
+pub struct Registry {
+    lists: RwLock<Lists>,
+}
+
+#[derive(Debug, Default)]
+struct Lists {
+    live: Vec<Arc<Group>>,
+    draining: Vec<Arc<Group>>,
+}
+
+impl Registry {
+    /// The groups that are sampled, in the order of their names.
+    pub fn live(&self) -> Vec<Arc<Group>> {
+        self.lists.read().unwrap_or_else(PoisonError::into_inner).live.clone()
+    }
+
+    /// The groups that are no longer sampled but not yet encoded to the end, the oldest first.
+    pub fn draining(&self) -> Vec<Arc<Group>> {
+        self.lists.read().unwrap_or_else(PoisonError::into_inner).draining.clone()
+    }
+
+    /// The group of this name.
+    pub fn find(&self, name: &str) -> Option<Arc<Group>> {
+        self.lists
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .live
+            .iter()
+            .find(|group| group.name() == name)
+            .cloned()
+    }
+
+    fn change(&self, f: impl FnOnce(&mut Lists)) {
+        f(&mut self.lists.write().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Takes a new group.
+    pub fn add(&self, group: Arc<Group>) {
+        self.change(|lists| {
+            let at = lists.live.partition_point(|other| other.name() < group.name());
+            lists.live.insert(at, group);
+        });
+    }
+
+    /// Moves a group to those that are drained.
+    pub fn retire(&self, id: u64) {
+        self.change(|lists| {
+            if let Some(at) = lists.live.iter().position(|group| group.id == id) {
+                let group = lists.live.remove(at);
+                lists.draining.push(group);
+            }
+        });
+    }
+
+    /// Forgets the groups that are drained.
+    pub fn forget_drained(&self) {
+        self.change(|lists| lists.draining.retain(|group| !group.is_drained()));
+    }
+}
+
+/// How it stands with the server.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct LinkStatus {
+    /// Where to; empty without `[mqtt]`.
+    pub url: String,
+    /// `off`, `connecting`, `connected` or `waiting`.
+    pub state: &'static str,
+    /// Why the last connection failed or ended.
+    pub last_error: Option<String>,
+    /// Batches sent and not yet acknowledged.
+    pub in_flight: usize,
+}
+
+/// How it stands with a source.
+#[derive(Debug, Clone, Serialize)]
+pub struct SourceStatus {
+    /// Its name in the configuration.
+    pub name: String,
+    /// One line about it.
+    pub summary: String,
+    /// `running`, `stopped` or `failed`.
+    pub state: &'static str,
+    /// Its groups.
+    pub groups: Vec<String>,
+    /// What it said when it looked at the system.
+    pub notes: Vec<String>,
+}
+
+/// Everything shared.
+#[derive(Debug)]
+pub struct State {
+    /// The agent's name.
+    pub name: String,
+    /// What every sensor is below.
+    pub prefix: SensorPath,
+    /// Start of the process, ns since the Unix epoch.
+    pub boot_ns: u64,
+    /// The same for measuring.
+    pub started: Instant,
+    /// Counts.
+    pub counters: Arc<Counters>,
+    /// Groups.
+    pub registry: Registry,
+    /// The past.
+    pub cache: Cache,
+    /// What is to be sent.
+    pub outbox: Outbox,
+    link: Mutex<LinkStatus>,
+    sources: Mutex<Vec<SourceStatus>>,
+    send_interval_ns: AtomicU64,
+}
+
+/// A lock whose holder panicked is still good for what it guards here: whole values put in place.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl State {
+    /// The state of an agent that starts now.
+    pub fn new(config: &crate::config::Config) -> std::io::Result<Self> {
+        let counters = Arc::new(Counters::default());
+        let queue_bytes_max = config.mqtt.as_ref().map(|mqtt| mqtt.queue_bytes_max.0);
+        Ok(Self {
+            name: config.name.clone(),
+            prefix: config.prefix.clone(),
+            boot_ns: clock::real() as u64,
+            started: Instant::now(),
+            cache: Cache::new(config.cache),
+            outbox: Outbox::new(queue_bytes_max, counters.clone())?,
+            counters,
+            registry: Registry::default(),
+            link: Mutex::new(LinkStatus { state: "off", ..LinkStatus::default() }),
+            sources: Mutex::new(Vec::new()),
+            send_interval_ns: AtomicU64::new(config.send_interval().ns()),
+        })
+    }
+
+    /// How long samples are collected into a batch.
+    pub fn send_interval(&self) -> Interval {
+        Interval::from_ns(self.send_interval_ns.load(Ordering::Relaxed))
+    }
+
+    /// Changes it.
+    pub fn set_send_interval(&self, interval: Interval) {
+        self.send_interval_ns.store(interval.ns(), Ordering::Relaxed);
+    }
+
+    /// How it stands with the server.
+    pub fn link(&self) -> LinkStatus {
+        lock(&self.link).clone()
+    }
+
+    /// Changes how it stands with the server.
+    pub fn set_link(&self, change: impl FnOnce(&mut LinkStatus)) {
+        change(&mut lock(&self.link));
+    }
+
+    /// The sources.
+    pub fn sources(&self) -> Vec<SourceStatus> {
+        lock(&self.sources).clone()
+    }
+
+    /// Puts the sources' new states in place.
+    pub fn set_sources(&self, sources: Vec<SourceStatus>) {
+        *lock(&self.sources) = sources;
+    }
+}

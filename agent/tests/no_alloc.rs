@@ -1,0 +1,151 @@
+//! The sampler thread allocates and frees nothing once warm: proved with an allocator that counts. That it takes no lock is by
+//! construction: everything it shares is atomics (`engine::ring`, `engine::group`, `engine::mailbox`), and no module of
+//! `engine` names a mutex, which this test checks in the sources too.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use wholegrain_agent::Config;
+use wholegrain_agent::encoder::EncoderThread;
+use wholegrain_agent::engine::schedule::Ticking;
+use wholegrain_agent::engine::{Group, Sampled, Sampler};
+use wholegrain_agent::state::State;
+use wholegrain_model::{Interval, Schema, SensorDef};
+use wholegrain_sources::{Reader, Reading, Row};
+
+struct Counting;
+
+static CALLS: AtomicU64 = AtomicU64::new(0);
+
+thread_local! {
+    static COUNTED: Cell<bool> = const { Cell::new(false) };
+}
+
+fn count() {
+    if COUNTED.with(Cell::get) {
+        CALLS.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+// SAFETY: hands everything to the system's allocator; counting touches an atomic and a thread-local without a destructor.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: as the caller promises.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        count();
+        // SAFETY: as the caller promises.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count();
+        // SAFETY: as the caller promises.
+        unsafe { System.realloc(pointer, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Runs on the sampler thread and switches the counting on there, once everything is warm.
+struct Switch {
+    reads: Arc<AtomicU64>,
+    warm_after: u64,
+    allocates: bool,
+}
+
+impl Reader for Switch {
+    fn read(&mut self, row: &mut Row<'_>) -> Reading {
+        let reads = self.reads.fetch_add(1, Ordering::Relaxed);
+        COUNTED.with(|counted| counted.set(reads >= self.warm_after));
+        row.set_int(0, reads as i64);
+        if self.allocates {
+            std::hint::black_box(Box::new(reads));
+        }
+        Reading::default()
+    }
+}
+
+fn group(state: &State, name: &str, sensors: Vec<SensorDef>, interval: Interval) -> Arc<Group> {
+    let schema = Schema::new(state.prefix.clone(), name, sensors).unwrap();
+    let ticking = Ticking { interval, offset: Interval::default(), synchronous: true };
+    Arc::new(Group::new("test", &state.name, schema, ticking, false, Interval::from_s(1), Arc::default()))
+}
+
+fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !done() {
+        assert!(Instant::now() < deadline, "waited in vain for {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Samples tester and procfs at 1 ms with all of the engine running, with orders in between; the allocator's calls on the
+/// sampler thread.
+fn calls(text: &str, allocates: bool, ticks: u64) -> u64 {
+    let config = Config::parse(Path::new("test.toml"), text, Path::new(".")).unwrap();
+    let state = Arc::new(State::new(&config).unwrap());
+    let encoder = EncoderThread::start(state.clone()).unwrap();
+    let mut sampler = Sampler::start("sampler", state.counters.clone(), true).unwrap();
+    let (reads, before) = (Arc::new(AtomicU64::new(0)), CALLS.load(Ordering::Relaxed));
+    let ms = Interval::from_ms(1);
+    let mut first = None;
+    for source in &config.sources {
+        for plan in source.build(&config.roots).unwrap().discover(&mut |_| {}) {
+            let group = group(&state, &plan.name, plan.sensors, ms);
+            sampler.add(Sampled::new(group.clone(), plan.reader));
+            state.registry.add(group.clone());
+            first.get_or_insert(group);
+        }
+    }
+    let switch = group(&state, "switch", vec![SensorDef::gauge("switch", "1", "")], ms);
+    let reader = Box::new(Switch { reads: reads.clone(), warm_after: 200, allocates });
+    sampler.add(Sampled::new(switch.clone(), reader));
+    state.registry.add(switch);
+    wait_for("half of the ticks", || reads.load(Ordering::Relaxed) > ticks / 2);
+    // Orders are carried out on the sampler thread too.
+    let old = first.expect("a group");
+    let new = Arc::new(old.retimed(
+        &state.name,
+        Ticking { interval: Interval::from_ms(2), ..old.ticking },
+        Interval::from_s(1),
+    ));
+    sampler.retime(old.id, new.clone());
+    wait_for("the order", || old.sealed.load(Ordering::Acquire));
+    sampler.remove(new.id);
+    wait_for("the other order", || new.sealed.load(Ordering::Acquire));
+    wait_for("all ticks", || reads.load(Ordering::Relaxed) > ticks);
+    let calls = CALLS.load(Ordering::Relaxed) - before;
+    assert!(sampler.join(Duration::from_secs(10)), "the sampler ends");
+    encoder.finish();
+    calls
+}
+
+const SOURCES: &str = "[sources.tester]\nsensors = 200\n[sources.procfs]\n";
+
+#[test]
+fn nothing_is_allocated_while_sampling() {
+    let noticed = calls(SOURCES, true, 600);
+    assert!(noticed >= 300, "the counting works: a reader that allocates is noticed, {noticed} calls");
+    assert_eq!(calls(SOURCES, false, 4_000), 0, "calls of the allocator on the sampler thread");
+}
+
+#[test]
+fn no_lock_in_the_engine() {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/engine");
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        let text = std::fs::read_to_string(&path).unwrap();
+        for word in ["Mutex", "RwLock", "Condvar", "mpsc"] {
+            assert!(!text.contains(word), "{word} in {}", path.display());
+        }
+    }
+}

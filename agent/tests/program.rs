@@ -1,0 +1,109 @@
+//! The program as people call it: its exit codes, what it prints, how it ends.
+
+mod support;
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use support::wait_for;
+
+fn agent(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_wholegrain-agent"));
+    command.args(arguments);
+    command
+}
+
+fn run(arguments: &[&str]) -> (Option<i32>, String, String) {
+    let Output { status, stdout, stderr } = agent(arguments).output().unwrap();
+    (status.code(), String::from_utf8(stdout).unwrap(), String::from_utf8(stderr).unwrap())
+}
+
+fn config(dir: &Path, more: &str) -> String {
+    let file = dir.join("agent.toml");
+    let text = format!(
+        "name = \"n1\"\n[sources.tester]\nsensors = 2\nshape = \"constant\"\nvalue = 42\ninterval = \"100ms\"\n[api]\nsocket = \"agent.sock\"\n{more}"
+    );
+    fs::write(&file, text).unwrap();
+    file.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn check_and_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = config(dir.path(), "[mqtt]\nurl = \"mqtt://h\"\n");
+    let (code, out, _) = run(&["--config", &file, "--check"]);
+    assert_eq!(code, Some(0));
+    assert!(out.contains("agent n1 at /n1, to mqtt://h\n") && out.contains("wholegrain/v1/batch/n1/tester"), "{out}");
+    let (code, out, _) = run(&["--config", &file, "--check", "--format", "json"]);
+    let report: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((code, &report["groups"][0]["readings_per_second"]), (Some(0), &20.0.into()));
+    assert!(report["bytes_per_second"].as_f64() > Some(1.0));
+    let (code, out, _) = run(&["--config", &file, "--once"]);
+    assert!(code == Some(0) && out.starts_with("/n1/tester/0") && out.contains("  42 1\n"), "{out}");
+    let (_, out, _) = run(&["--config", &file, "--once", "--format", "json"]);
+    let once: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((&once["readings"][1]["path"], &once["readings"][1]["value"]), (&"/n1/tester/1".into(), &42.into()));
+}
+
+#[test]
+fn wrong_arguments_and_configurations_end_with_2() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = config(dir.path(), "[mqqt]\nurl = \"mqtt://h\"\n");
+    let (code, out, error) = run(&["--config", &file, "--check"]);
+    assert_eq!((code, out.as_str()), (Some(2), ""));
+    assert_eq!(error, format!("wholegrain-agent: {file}:9:2: unknown key `mqqt`; did you mean `mqtt`?\n"));
+    assert_eq!(run(&["--config", "/nonexistent"]).0, Some(2));
+    assert_eq!(run(&[]).0, Some(2));
+    assert_eq!(run(&["--config", &file, "--check", "--once"]).0, Some(2));
+    let (code, out, _) = run(&["--help"]);
+    assert!(code == Some(0) && out.contains("Examples:") && out.contains("Exit codes:"));
+}
+
+#[test]
+fn sigterm_ends_it_in_peace() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut child = agent(&["--config", &config(dir.path(), "")]).stderr(Stdio::null()).spawn().unwrap();
+    let socket = dir.path().join("agent.sock");
+    wait_for("the socket", || socket.exists());
+    // SAFETY: sends a signal to a child of this process that has not been waited for.
+    unsafe { libc::kill(child.id() as libc::pid_t, libc::SIGTERM) };
+    let mut status = None;
+    wait_for("the end", || {
+        status = child.try_wait().unwrap();
+        status.is_some()
+    });
+    assert_eq!(status.and_then(|status| status.code()), Some(0));
+    assert!(!socket.exists());
+}
+
+#[test]
+fn what_cannot_start_ends_with_1() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = config(dir.path(), "");
+    fs::write(dir.path().join("agent.sock"), "not a socket").unwrap();
+    let (code, _, error) = run(&["--config", &file]);
+    assert!(code == Some(1) && error.contains("is there and is no socket"), "{error}");
+    assert_eq!(
+        fs::read_to_string(dir.path().join("agent.sock")).unwrap(),
+        "not a socket",
+        "a file that is not ours stays"
+    );
+}
+
+#[test]
+fn it_may_open_as_many_files_as_the_system_lets_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = config(dir.path(), "");
+    let program = env!("CARGO_BIN_EXE_wholegrain-agent");
+    let script = format!("ulimit -Sn 64; exec '{program}' --config '{file}'");
+    let mut child = Command::new("sh").args(["-c", &script]).stderr(Stdio::null()).spawn().unwrap();
+    let socket = dir.path().join("agent.sock");
+    wait_for("the socket", || socket.exists());
+    let limits = fs::read_to_string(format!("/proc/{}/limits", child.id())).unwrap();
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files")).unwrap();
+    let (soft, hard) = (line.split_whitespace().next(), line.split_whitespace().nth(1));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(soft == hard && soft != Some("64"), "{line}");
+}

@@ -1,0 +1,270 @@
+//! What the tests of the whole agent share: an agent in this process, a broker beside it, and a line between them that can fail.
+
+#![allow(dead_code, reason = "each test file uses its part")]
+
+pub mod arrived;
+pub mod script;
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{Shutdown as End, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use wholegrain_agent::manager::Desk;
+use wholegrain_agent::state::State;
+use wholegrain_agent::{Config, Shutdown};
+use wholegrain_transport::client::{Client, ClientConfig, Event};
+
+/// How long any condition may take to come true.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Waits for a condition; fails the test when it does not come true.
+#[track_caller]
+pub fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !done() {
+        assert!(Instant::now() < deadline, "waited in vain for {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// An agent that runs in this process.
+pub struct Agent {
+    pub state: Arc<State>,
+    pub desk: Desk,
+    pub dir: PathBuf,
+    shutdown: Arc<Shutdown>,
+    thread: JoinHandle<anyhow::Result<()>>,
+}
+
+impl Agent {
+    /// Starts one with its configuration in `dir`.
+    pub fn start(dir: &Path, text: &str) -> Self {
+        let file = dir.join("agent.toml");
+        fs::write(&file, text).unwrap();
+        let config = Config::load(&file).unwrap_or_else(|error| panic!("{error}"));
+        let shutdown = Arc::new(Shutdown::new().unwrap());
+        let (sender, receiver) = mpsc::channel();
+        let theirs = shutdown.clone();
+        let thread = std::thread::spawn(move || {
+            wholegrain_agent::run(config, &theirs, |state, desk| sender.send((state.clone(), desk.clone())).unwrap())
+        });
+        match receiver.recv_timeout(PATIENCE) {
+            Ok((state, desk)) => Self { state, desk, dir: dir.to_owned(), shutdown, thread },
+            Err(_) => panic!("the agent did not start: {:?}", thread.join()),
+        }
+    }
+
+    /// Ends it as SIGTERM would.
+    pub fn stop(self) {
+        self.shutdown.ask();
+        self.thread.join().unwrap().unwrap();
+    }
+
+    /// Asks its API over the socket `agent.sock`.
+    pub fn ask(&self, method: &str, target: &str) -> (u16, serde_json::Value) {
+        let mut stream = UnixStream::connect(self.dir.join("agent.sock")).unwrap();
+        write!(stream, "{method} {target} HTTP/1.1\r\nhost: agent\r\nconnection: close\r\n\r\n").unwrap();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).unwrap();
+        parse_answer(&answer)
+    }
+}
+
+/// Status and JSON of an answer, with its chunks put together.
+pub fn parse_answer(answer: &[u8]) -> (u16, serde_json::Value) {
+    let mut headers = [httparse::EMPTY_HEADER; 32];
+    let mut head = httparse::Response::new(&mut headers);
+    let httparse::Status::Complete(length) = head.parse(answer).unwrap() else { panic!("the answer is cut off") };
+    let chunked = head.headers.iter().any(|header| header.name == "transfer-encoding");
+    let mut rest = &answer[length..];
+    let mut body = Vec::new();
+    if chunked {
+        while let Ok(httparse::Status::Complete((start, size))) = httparse::parse_chunk_size(rest) {
+            body.extend_from_slice(&rest[start..start + size as usize]);
+            rest = &rest[start + size as usize + 2..];
+            if size == 0 {
+                break;
+            }
+        }
+    } else {
+        body.extend_from_slice(rest);
+    }
+    (
+        head.code.unwrap(),
+        serde_json::from_slice(&body).unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&body))),
+    )
+}
+
+/// A port that nobody listens on now.
+pub fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+/// A Mosquitto of its own.
+pub struct Broker {
+    pub port: u16,
+    /// Of [`Broker::start_with`].
+    pub second_port: u16,
+    child: Child,
+    dir: tempfile::TempDir,
+}
+
+impl Broker {
+    /// Starts one.
+    pub fn start() -> Self {
+        Self::start_with(|_| String::new())
+    }
+
+    /// Starts one with a second listener on its own port: `lines` makes its settings, in which files are put into the folder
+    /// given. Tries other ports when somebody was faster.
+    pub fn start_with(lines: impl Fn(&Path) -> String) -> Self {
+        for _ in 0..5 {
+            let (port, second_port, dir) = (free_port(), free_port(), tempfile::tempdir().unwrap());
+            let config = dir.path().join("mosquitto.conf");
+            let second = match lines(dir.path()) {
+                lines if lines.is_empty() => String::new(),
+                lines => format!("listener {second_port} 127.0.0.1\n{lines}\n"),
+            };
+            // Its own user could not read the folder.
+            let user = if second.is_empty() { "" } else { "user root\n" };
+            let text = format!(
+                "{user}per_listener_settings true\npersistence false\nmax_queued_messages 100000\nmax_inflight_messages 100\n\
+                 log_type error\nlistener {port} 127.0.0.1\nallow_anonymous true\n{second}"
+            );
+            fs::write(&config, text).unwrap();
+            let program = if Path::new("/usr/sbin/mosquitto").exists() { "/usr/sbin/mosquitto" } else { "mosquitto" };
+            let mut command = Command::new(program);
+            command.arg("-c").arg(&config).stdout(Stdio::null()).stderr(Stdio::null());
+            let child = command.spawn().expect("mosquitto is installed (Debian package mosquitto)");
+            // Stops the process when dropped, whatever happens from here on.
+            let mut broker = Self { port, second_port, child, dir };
+            let deadline = Instant::now() + PATIENCE;
+            while Instant::now() < deadline && broker.child.try_wait().unwrap().is_none() {
+                if TcpStream::connect(("127.0.0.1", if second.is_empty() { port } else { second_port })).is_ok() {
+                    return broker;
+                }
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        }
+        panic!("mosquitto does not start");
+    }
+
+    /// The folder of its files.
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// A client of it.
+    pub fn client(&self, name: &str) -> Client {
+        let url = format!("mqtt://127.0.0.1:{}", self.port);
+        Client::connect(&ClientConfig { url, client_id: name.into(), ..ClientConfig::default() }).unwrap()
+    }
+
+    /// A client that has subscribed to everything of Wholegrain.
+    pub fn listener(&self) -> Client {
+        let mut client = self.client("listener");
+        client.subscribe("wholegrain/v1/#").unwrap();
+        wait_for("the subscription", || {
+            matches!(client.poll(Duration::from_millis(100)).unwrap(), Some(Event::Subscribed { .. }))
+        });
+        client
+    }
+}
+
+impl Drop for Broker {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What a line does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Mode {
+    /// Every connection is closed at once, and those that are there too.
+    Cut,
+    /// Connections are taken and nothing is ever read.
+    Hang,
+    /// Everything goes through.
+    Through,
+}
+
+/// A line to the broker that can be cut or can hang.
+pub struct Line {
+    pub port: u16,
+    mode: Arc<AtomicU8>,
+}
+
+impl Line {
+    /// A line to `to` in this mode.
+    pub fn to(to: u16, mode: Mode) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let mode = Arc::new(AtomicU8::new(mode as u8));
+        let its_mode = mode.clone();
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let mode = its_mode.clone();
+                std::thread::spawn(move || carry(stream, to, &mode));
+            }
+        });
+        Self { port, mode }
+    }
+
+    /// Changes it.
+    pub fn set(&self, mode: Mode) {
+        self.mode.store(mode as u8, Ordering::SeqCst);
+    }
+}
+
+/// One connection: bytes both ways as long as the mode stays what it was.
+fn carry(stream: TcpStream, to: u16, mode: &Arc<AtomicU8>) {
+    let at_first = mode.load(Ordering::SeqCst);
+    if at_first == Mode::Cut as u8 {
+        return;
+    }
+    let other = (at_first == Mode::Through as u8)
+        .then(|| TcpStream::connect(SocketAddr::from(([127, 0, 0, 1], to))).ok())
+        .flatten();
+    if let Some(other) = &other {
+        for (mut from, mut into) in [
+            (stream.try_clone().unwrap(), other.try_clone().unwrap()),
+            (other.try_clone().unwrap(), stream.try_clone().unwrap()),
+        ] {
+            let mode = mode.clone();
+            std::thread::spawn(move || {
+                let mut buffer = [0; 16384];
+                while let Ok(count @ 1..) = from.read(&mut buffer) {
+                    // A line that hangs swallows nothing: what was sent stays unanswered.
+                    while mode.load(Ordering::SeqCst) == Mode::Hang as u8 {
+                        std::thread::sleep(Duration::from_millis(5));
+                    }
+                    if mode.load(Ordering::SeqCst) == Mode::Cut as u8 || into.write_all(&buffer[..count]).is_err() {
+                        break;
+                    }
+                }
+                let _ = from.shutdown(End::Both);
+                let _ = into.shutdown(End::Both);
+            });
+        }
+    }
+    while mode.load(Ordering::SeqCst) != Mode::Cut as u8 {
+        let hangs = mode.load(Ordering::SeqCst) == Mode::Hang as u8;
+        if other.is_none() && !hangs {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let _ = stream.shutdown(End::Both);
+    if let Some(other) = other {
+        let _ = other.shutdown(End::Both);
+    }
+}
