@@ -1,0 +1,159 @@
+//! Columns of batches that are not sealed, decoded ahead of a query that goes through many sensors of a group. A batch holds a column of each
+//! sensor one after the other: decoding them sensor by sensor would step over the same bytes once for each.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use wholegrain_model::{Column, Schema, SchemaHash};
+use wholegrain_transport::payload::{PayloadError, decode_column, for_each_column};
+
+use crate::Chunk;
+use crate::block::read::{append, empty};
+use crate::live::LiveBatch;
+use crate::scan::Order;
+
+/// The most bytes of values decoded ahead for one group.
+const GROUP_BYTES_MAX: usize = 8 << 20;
+/// The most bytes of values and times decoded ahead for one snapshot; over it the group not used for longest gives up its columns.
+const AHEAD_BYTES_MAX: usize = 32 << 20;
+/// Decoding a batch as a whole costs about as much as stepping over its columns so many times.
+const WHOLE_BATCH_COLUMNS: usize = 8;
+
+/// What one snapshot has decoded ahead.
+#[derive(Default)]
+pub(crate) struct Ahead(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    /// Columns that will be asked for, in that order, by schema.
+    expected: HashMap<SchemaHash, VecDeque<u32>>,
+    /// The least recently used first.
+    groups: Vec<Group>,
+}
+
+struct Group {
+    schema: SchemaHash,
+    range: (i64, i64),
+    times: Vec<i64>,
+    columns: HashMap<u32, Column>,
+}
+
+impl Group {
+    fn bytes(&self) -> usize {
+        (self.columns.len() + 1) * self.times.len() * size_of::<i64>()
+    }
+}
+
+impl Ahead {
+    /// These columns will be asked for next, in this order.
+    pub fn expect(&self, places: impl Iterator<Item = (SchemaHash, u32)>) {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        *state = State::default();
+        for (schema, column) in places {
+            state.expected.entry(schema).or_default().push_back(column);
+        }
+        // One alone is decoded as well when it is asked for.
+        state.expected.retain(|_, columns| columns.len() > 1);
+    }
+
+    /// One sensor's readings out of the batches of `from <= time < to`, in time order. `None` when it was not expected: nothing is decoded
+    /// for it then. `batches` are looked for only when they are needed.
+    pub fn take(
+        &self,
+        schema: &Schema,
+        column: u32,
+        range: (i64, i64),
+        batches: impl FnOnce() -> Vec<Arc<LiveBatch>>,
+        fault: impl FnMut(&LiveBatch, &PayloadError),
+    ) -> Option<Chunk> {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let hash = schema.hash();
+        let at = state.groups.iter().position(|group| group.schema == hash && group.range == range);
+        let known = at.map(|at| state.groups.remove(at));
+        if let Some(mut group) = known {
+            let found = group.columns.remove(&column);
+            let done = group.columns.is_empty();
+            let chunk = found.map(|column| Chunk { times: group.times.clone(), column });
+            if !done {
+                state.groups.push(group);
+            }
+            if chunk.is_some() {
+                return chunk;
+            }
+        }
+        let expected = state.expected.get_mut(&hash)?;
+        let skip = expected.iter().position(|next| *next == column)?;
+        expected.drain(..skip);
+        let batches = batches();
+        let rows: usize = batches.iter().map(|batch| batch.samples).sum();
+        let width = (GROUP_BYTES_MAX / size_of::<i64>() / rows.max(1)).max(1).min(expected.len());
+        let wanted: Vec<u32> = expected.drain(..width).collect();
+        let mut group = decode(schema, range, &batches, &wanted, fault);
+        let found = group.columns.remove(&column);
+        let chunk = found.map(|column| Chunk { times: group.times.clone(), column });
+        state.groups.retain(|group| group.schema != hash);
+        state.groups.push(group);
+        while state.groups.len() > 1 && state.groups.iter().map(Group::bytes).sum::<usize>() > AHEAD_BYTES_MAX {
+            state.groups.remove(0);
+        }
+        chunk
+    }
+}
+
+/// The wanted columns of all batches, each in time order. Batches are in the order of arrival.
+fn decode(
+    schema: &Schema,
+    range: (i64, i64),
+    batches: &[Arc<LiveBatch>],
+    wanted: &[u32],
+    mut fault: impl FnMut(&LiveBatch, &PayloadError),
+) -> Group {
+    let rows = batches.iter().map(|batch| batch.samples).sum();
+    let mut slots = vec![usize::MAX; schema.len()];
+    wanted.iter().enumerate().for_each(|(slot, column)| slots[*column as usize] = slot);
+    let value_type = |column: &u32| schema.sensors()[*column as usize].value_type;
+    let mut columns: Vec<Column> = wanted.iter().map(|column| empty(value_type(column))).collect();
+    let mut times: Vec<i64> = Vec::with_capacity(rows);
+    for batch in batches {
+        let mut put = |index: usize, column: &Column| {
+            if let Some(to) = columns.get_mut(slots[index]) {
+                append(to, &column.values, &column.gaps, 0, column.len(), rows);
+            }
+        };
+        let found = if wanted.len() >= WHOLE_BATCH_COLUMNS {
+            for_each_column(&batch.payload, schema, put)
+        } else {
+            let mut one = |column: &u32| {
+                let (times, values) = decode_column(&batch.payload, schema, *column as usize)?;
+                put(*column as usize, &values);
+                Ok(times)
+            };
+            wanted.iter().try_fold(Vec::new(), |_, column| one(column))
+        };
+        match found {
+            Ok(found) => times.extend(found),
+            Err(error) => {
+                // What came of it before the fault goes again, so that all columns have the same rows.
+                columns.iter_mut().for_each(|column| truncate(column, times.len()));
+                fault(batch, &error);
+            }
+        }
+    }
+    let order = Order::of(&times);
+    let times = order.times(times);
+    let columns = wanted.iter().zip(columns).map(|(at, column)| (*at, order.column(column))).collect();
+    Group { schema: schema.hash(), range, times, columns }
+}
+
+fn truncate(column: &mut Column, rows: usize) {
+    use wholegrain_model::ColumnValues;
+    for row in rows..column.len() {
+        if let Some(word) = column.gaps.0.get_mut(row / 64) {
+            *word &= !(1 << (row % 64));
+        }
+    }
+    match &mut column.values {
+        ColumnValues::Int(values) => values.truncate(rows),
+        ColumnValues::Float(values) => values.truncate(rows),
+    }
+}

@@ -1,0 +1,482 @@
+//! Reads a block: its footer and index once, then single pages.
+
+use std::collections::{HashMap, VecDeque};
+use std::io::{self, Cursor};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+use parquet::column::page::PageReader;
+use parquet::column::reader::ColumnReaderImpl;
+use parquet::data_type::{DoubleType, Int64Type};
+use parquet::errors::{ParquetError, Result as ParquetResult};
+use parquet::file::metadata::{ColumnChunkMetaData, PageIndexPolicy, ParquetMetaData, ParquetMetaDataReader};
+use parquet::file::page_index::offset_index::PageLocation;
+use parquet::file::reader::{ChunkReader, Length};
+use parquet::file::serialized_reader::SerializedPageReader;
+use wholegrain_model::{Column, ColumnValues, Gaps, ValueType};
+
+use super::fault;
+use super::index::{self, INDEX_KEY, IndexEntry};
+use crate::catalogue::BlockRecord;
+use crate::disk::{Disk, DiskFile};
+use crate::{Chunk, StoreError};
+
+/// The most rows of one chunk.
+pub(crate) const CHUNK_ROWS: usize = 65_536;
+/// The most blocks whose file and footer are kept open.
+const OPEN_BLOCKS_MAX: usize = 128;
+/// Memory for their footers, about, in bytes.
+const OPEN_BYTES_MAX: usize = 128 << 20;
+/// Memory for decoded pages, in bytes.
+const PAGE_CACHE_BYTES_MAX: usize = 32 << 20;
+
+/// One block of the store. Its file is removed when nobody reads it any more and it has been doomed.
+#[derive(Debug)]
+pub(crate) struct Block {
+    pub record: BlockRecord,
+    pub path: PathBuf,
+    disk: Arc<dyn Disk>,
+    doomed: AtomicBool,
+    damaged: AtomicBool,
+    removed: Arc<Removed>,
+}
+
+/// Blocks whose files are removed, with the directory each lay in. The catalogue may forget one when that directory is synced: otherwise
+/// a crash could bring the file back, and nobody would know whose it is.
+pub(crate) type Removed = Mutex<Vec<(u64, PathBuf)>>;
+
+impl Block {
+    pub fn new(record: BlockRecord, blocks: &Path, disk: Arc<dyn Disk>, removed: Arc<Removed>) -> Self {
+        let path = blocks.join(&record.path);
+        Self { record, path, disk, doomed: AtomicBool::new(false), damaged: AtomicBool::new(false), removed }
+    }
+
+    /// Has the file removed when the last reader is done.
+    pub fn doom(&self) {
+        self.doomed.store(true, Relaxed);
+    }
+
+    pub fn is_damaged(&self) -> bool {
+        self.damaged.load(Relaxed)
+    }
+
+    /// Leaves the block out of every answer from now on. Says so once.
+    pub fn mark_damaged(&self, error: &StoreError) {
+        if !self.damaged.swap(true, Relaxed) {
+            tracing::error!(block = %self.path.display(), rows = self.record.rows, %error, "block left out of answers");
+        }
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        if self.doomed.load(Relaxed) {
+            match self.disk.remove(&self.path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    tracing::warn!(block = %self.path.display(), %error, "cannot remove; tried again at the next start");
+                }
+                _ => {
+                    let dir = self.path.parent().unwrap_or(&self.path).to_owned();
+                    self.removed.lock().unwrap_or_else(PoisonError::into_inner).push((self.record.id, dir));
+                }
+            }
+        }
+    }
+}
+
+/// A page of `time` or `value`.
+#[derive(Debug, Clone)]
+struct PageRef {
+    first_row: u64,
+    rows: usize,
+    group: usize,
+    location: PageLocation,
+}
+
+/// The decoded content of a page; `time` has no gaps.
+#[derive(Debug)]
+struct Decoded {
+    values: ColumnValues,
+    gaps: Gaps,
+}
+
+/// The two columns that are read: the sensors' rows are known from the index.
+const TIME: usize = 0;
+const VALUE: usize = 1;
+
+/// A block with its footer read.
+#[derive(Debug)]
+pub(crate) struct OpenBlock {
+    id: u64,
+    path: PathBuf,
+    reader: Arc<FileReader>,
+    value_type: ValueType,
+    entries: Vec<IndexEntry>,
+    starts: Vec<u64>,
+    pages: [Vec<PageRef>; 2],
+    groups: Vec<[ColumnChunkMetaData; 2]>,
+}
+
+impl OpenBlock {
+    fn open(block: &Block) -> Result<Self, StoreError> {
+        let path = &block.path;
+        let file = block.disk.open(path, false).map_err(|error| StoreError::io("opening", path, error))?;
+        let size = file.size().map_err(|error| StoreError::io("opening", path, error))?;
+        if size != block.record.bytes {
+            return Err(StoreError::damaged(path, format!("it has {size} bytes, {} were written", block.record.bytes)));
+        }
+        let reader = Arc::new(FileReader { file, size });
+        let metadata = ParquetMetaDataReader::new()
+            .with_offset_index_policy(PageIndexPolicy::Required)
+            .parse_and_finish(reader.as_ref())
+            .map_err(|error| fault("reading", path, error))?;
+        let entries = read_index(&metadata).map_err(|reason| StoreError::damaged(path, reason))?;
+        let mut starts = Vec::with_capacity(entries.len());
+        let mut rows = 0u64;
+        for entry in &entries {
+            starts.push(rows);
+            rows = rows.saturating_add(entry.rows);
+        }
+        let mut opened = Self {
+            id: block.record.id,
+            path: path.clone(),
+            reader,
+            value_type: block.record.value_type,
+            entries,
+            starts,
+            pages: [Vec::new(), Vec::new()],
+            groups: Vec::new(),
+        };
+        opened.read_pages(&metadata).map_err(|reason| StoreError::damaged(path, reason))?;
+        let covered = |pages: &[PageRef]| pages.last().map_or(0, |page| page.first_row + page.rows as u64);
+        if rows != block.record.rows || opened.pages.iter().any(|pages| covered(pages) != rows) {
+            return Err(StoreError::damaged(path, "its index and its pages have different numbers of rows"));
+        }
+        Ok(opened)
+    }
+
+    fn read_pages(&mut self, metadata: &ParquetMetaData) -> Result<(), &'static str> {
+        let mut group_start = 0u64;
+        for (group, row_group) in metadata.row_groups().iter().enumerate() {
+            let [_, time, value] = row_group.columns() else { return Err("it does not have three columns") };
+            self.groups.push([time.clone(), value.clone()]);
+            let group_rows = u64::try_from(row_group.num_rows()).map_err(|_| "a row group of negative length")?;
+            let index = metadata.page_index_for_row_group(group);
+            for column in [TIME, VALUE] {
+                let locations = index.offset_index(column + 1).ok_or("it has no page index")?.page_locations();
+                for (at, location) in locations.iter().enumerate() {
+                    let start = location.first_row_index.cast_unsigned();
+                    let end = locations.get(at + 1).map_or(group_rows, |next| next.first_row_index.cast_unsigned());
+                    let rows = end.checked_sub(start).filter(|rows| *rows <= group_rows).ok_or("pages out of order")?;
+                    self.pages[column].push(PageRef {
+                        first_row: group_start + start,
+                        rows: rows as usize,
+                        group,
+                        location: location.clone(),
+                    });
+                }
+            }
+            group_start += group_rows;
+        }
+        Ok(())
+    }
+
+    /// Every sensor's rows, in row order.
+    pub fn entries(&self) -> &[IndexEntry] {
+        &self.entries
+    }
+
+    /// The first row and the entry of a sensor.
+    pub fn find(&self, path: &str) -> Option<(u64, &IndexEntry)> {
+        let at = self.entries.binary_search_by(|entry| entry.path.as_str().cmp(path)).ok()?;
+        Some((self.starts[at], &self.entries[at]))
+    }
+
+    fn memory(&self) -> usize {
+        let entries: usize = self.entries.iter().map(|entry| entry.path.len() + size_of::<IndexEntry>() + 8).sum();
+        entries + (self.pages[TIME].len() + self.pages[VALUE].len()) * size_of::<PageRef>() + self.groups.len() * 2048
+    }
+
+    fn decode(&self, column: usize, at: usize) -> Result<Decoded, StoreError> {
+        self.decode_page(column, at).map_err(|error| fault("reading", &self.path, error))
+    }
+
+    fn decode_page(&self, column: usize, at: usize) -> ParquetResult<Decoded> {
+        let page = &self.pages[column][at];
+        let whole = &self.groups[page.group][column];
+        // The chunk as if this page were all of it: the reader would take what lies before it for a dictionary.
+        let meta = whole
+            .clone()
+            .into_builder()
+            .set_data_page_offset(page.location.offset)
+            .set_dictionary_page_offset(None)
+            .set_total_compressed_size(i64::from(page.location.compressed_page_size))
+            .build()?;
+        let location = PageLocation { first_row_index: 0, ..page.location.clone() };
+        let pages = SerializedPageReader::new(self.reader.clone(), &meta, page.rows, Some(vec![location]))?;
+        let pages: Box<dyn PageReader> = Box::new(pages);
+        let descr = whole.column_descr_ptr();
+        let mut levels: Vec<i16> = Vec::new();
+        let has_levels = column == VALUE;
+        let short = || ParquetError::General("a page has fewer rows than the page index says".to_owned());
+        let (values, gaps) = if column == TIME || self.value_type == ValueType::Int {
+            let mut values = Vec::with_capacity(page.rows);
+            let mut reader = ColumnReaderImpl::<Int64Type>::new(descr, pages);
+            let (rows, ..) = reader.read_records(page.rows, has_levels.then_some(&mut levels), None, &mut values)?;
+            (rows == page.rows).then_some(()).ok_or_else(short)?;
+            let gaps = spread(&mut values, &levels);
+            (ColumnValues::Int(values), gaps)
+        } else {
+            let mut values = Vec::with_capacity(page.rows);
+            let mut reader = ColumnReaderImpl::<DoubleType>::new(descr, pages);
+            let (rows, ..) = reader.read_records(page.rows, has_levels.then_some(&mut levels), None, &mut values)?;
+            (rows == page.rows).then_some(()).ok_or_else(short)?;
+            let gaps = spread(&mut values, &levels);
+            (ColumnValues::Float(values), gaps)
+        };
+        Ok(Decoded { values, gaps })
+    }
+}
+
+/// Moves values apart so that each stands at its row, with 0 at the gaps.
+fn spread<T: Copy + Default>(values: &mut Vec<T>, levels: &[i16]) -> Gaps {
+    let mut gaps = Gaps::default();
+    let rows = levels.len();
+    if values.len() >= rows {
+        return gaps;
+    }
+    let mut from = values.len();
+    values.resize(rows, T::default());
+    for row in (0..rows).rev() {
+        if levels[row] == 0 {
+            values[row] = T::default();
+            gaps.set(row, rows);
+        } else {
+            from = from.saturating_sub(1);
+            values[row] = values[from];
+        }
+    }
+    gaps
+}
+
+fn read_index(metadata: &ParquetMetaData) -> Result<Vec<IndexEntry>, &'static str> {
+    let pairs = metadata.file_metadata().key_value_metadata().ok_or("its footer has no index")?;
+    let text = pairs.iter().find(|pair| pair.key == INDEX_KEY).and_then(|pair| pair.value.as_deref());
+    index::decode(text.ok_or("its footer has no index")?)
+}
+
+/// Reads rows of one block; remembers the pages it used last, so that going through a block decodes each page once.
+pub(crate) struct RowReader {
+    block: Arc<OpenBlock>,
+    cache: Option<Arc<BlockCache>>,
+    last: [Option<(usize, Arc<Decoded>)>; 2],
+}
+
+impl RowReader {
+    pub fn new(block: Arc<OpenBlock>, cache: Option<Arc<BlockCache>>) -> Self {
+        Self { block, cache, last: [None, None] }
+    }
+
+    /// Up to `count` rows from row `start` on: at least one, at most as far as the page of times reaches.
+    pub fn read(&mut self, start: u64, count: u64) -> Result<Chunk, StoreError> {
+        let count = usize::try_from(count).unwrap_or(CHUNK_ROWS).min(CHUNK_ROWS);
+        let (times, offset) = self.page(TIME, start)?;
+        let ColumnValues::Int(times) = &times.values else {
+            return Err(StoreError::damaged(&self.block.path, "times are no integers"));
+        };
+        let times = times[offset..times.len().min(offset + count)].to_vec();
+        let mut chunk = Chunk { times, column: empty(self.block.value_type) };
+        while chunk.column.len() < chunk.times.len() {
+            let at = chunk.column.len();
+            let (values, offset) = self.page(VALUE, start + at as u64)?;
+            let rows = (chunk.times.len() - at).min(values.gaps_len() - offset);
+            append(&mut chunk.column, &values.values, &values.gaps, offset, rows, chunk.times.len());
+        }
+        Ok(chunk)
+    }
+
+    /// The first row in `start..end` whose time is not before `from`.
+    pub fn seek(&mut self, start: u64, end: u64, from: i64) -> Result<u64, StoreError> {
+        let (mut low, mut high) = (start, end);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            let (times, offset) = self.page(TIME, middle)?;
+            let ColumnValues::Int(times) = &times.values else { return Ok(start) };
+            if times[offset] < from { low = middle + 1 } else { high = middle }
+        }
+        Ok(low)
+    }
+
+    /// The page of `column` that holds `row`, and where in it.
+    fn page(&mut self, column: usize, row: u64) -> Result<(Arc<Decoded>, usize), StoreError> {
+        let pages = &self.block.pages[column];
+        let at = pages.partition_point(|page| page.first_row <= row).wrapping_sub(1);
+        let Some(page) = pages.get(at).filter(|page| row < page.first_row + page.rows as u64) else {
+            return Err(StoreError::damaged(&self.block.path, format!("row {row} is in no page")));
+        };
+        let offset = (row - page.first_row) as usize;
+        if let Some((last, decoded)) = &self.last[column]
+            && *last == at
+        {
+            return Ok((decoded.clone(), offset));
+        }
+        let decoded = match &self.cache {
+            Some(cache) => cache.page(&self.block, column, at)?,
+            None => Arc::new(self.block.decode(column, at)?),
+        };
+        self.last[column] = Some((at, decoded.clone()));
+        Ok((decoded, offset))
+    }
+}
+
+impl Decoded {
+    fn gaps_len(&self) -> usize {
+        match &self.values {
+            ColumnValues::Int(values) => values.len(),
+            ColumnValues::Float(values) => values.len(),
+        }
+    }
+}
+
+/// A column without rows.
+pub(crate) fn empty(value_type: ValueType) -> Column {
+    let values = match value_type {
+        ValueType::Int => ColumnValues::Int(Vec::new()),
+        ValueType::Float => ColumnValues::Float(Vec::new()),
+    };
+    Column { values, gaps: Gaps::default() }
+}
+
+/// Appends rows `offset..offset + rows` of `values` to a column that will have at most `len` rows. Types must agree.
+pub(crate) fn append(to: &mut Column, values: &ColumnValues, gaps: &Gaps, offset: usize, rows: usize, len: usize) {
+    let at = to.len();
+    match (&mut to.values, values) {
+        (ColumnValues::Int(to), ColumnValues::Int(from)) => to.extend_from_slice(&from[offset..offset + rows]),
+        (ColumnValues::Float(to), ColumnValues::Float(from)) => to.extend_from_slice(&from[offset..offset + rows]),
+        _ => return,
+    }
+    if !gaps.0.is_empty() {
+        (0..rows).filter(|i| gaps.is_gap(offset + i)).for_each(|i| set_gap(&mut to.gaps, at + i, len));
+    }
+}
+
+/// Marks a gap in a column that grows: the words are there as far as they are needed.
+pub(crate) fn set_gap(gaps: &mut Gaps, index: usize, len: usize) {
+    let words = len.max(index + 1).div_ceil(64);
+    if gaps.0.len() < words {
+        gaps.0.resize(words, 0);
+    }
+    gaps.0[index / 64] |= 1 << (index % 64);
+}
+
+/// Footers and decoded pages that were used lately.
+#[derive(Debug, Default)]
+pub(crate) struct BlockCache {
+    open: Mutex<VecDeque<Arc<OpenBlock>>>,
+    pages: Mutex<Pages>,
+}
+
+#[derive(Debug, Default)]
+struct Pages {
+    held: HashMap<(u64, usize, usize), (Arc<Decoded>, u64)>,
+    bytes: usize,
+    tick: u64,
+}
+
+impl BlockCache {
+    /// The block with its footer read.
+    pub fn open(&self, block: &Block) -> Result<Arc<OpenBlock>, StoreError> {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(at) = open.iter().position(|opened| opened.id == block.record.id) {
+            let opened = open.remove(at);
+            return match opened {
+                Some(opened) => {
+                    open.push_back(opened.clone());
+                    Ok(opened)
+                }
+                None => OpenBlock::open(block).map(Arc::new),
+            };
+        }
+        drop(open);
+        let opened = Arc::new(OpenBlock::open(block)?);
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        open.push_back(opened.clone());
+        let mut bytes: usize = open.iter().map(|opened| opened.memory()).sum();
+        while open.len() > OPEN_BLOCKS_MAX || (bytes > OPEN_BYTES_MAX && open.len() > 1) {
+            bytes -= open.pop_front().map_or(0, |opened| opened.memory());
+        }
+        Ok(opened)
+    }
+
+    /// The block with its footer read, for one long pass that would only push others out.
+    pub fn open_once(&self, block: &Block) -> Result<Arc<OpenBlock>, StoreError> {
+        OpenBlock::open(block).map(Arc::new)
+    }
+
+    /// Lets go of a block that is no more.
+    pub fn forget(&self, id: u64) {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner).retain(|opened| opened.id != id);
+        let mut pages = self.pages.lock().unwrap_or_else(PoisonError::into_inner);
+        pages.held.retain(|(block, ..), _| *block != id);
+        pages.bytes = pages.held.values().map(|(page, _)| page.gaps_len() * 8).sum();
+    }
+
+    fn page(&self, block: &OpenBlock, column: usize, at: usize) -> Result<Arc<Decoded>, StoreError> {
+        let key = (block.id, column, at);
+        {
+            let mut pages = self.pages.lock().unwrap_or_else(PoisonError::into_inner);
+            pages.tick += 1;
+            let tick = pages.tick;
+            if let Some((page, used)) = pages.held.get_mut(&key) {
+                *used = tick;
+                return Ok(page.clone());
+            }
+        }
+        let page = Arc::new(block.decode(column, at)?);
+        let mut pages = self.pages.lock().unwrap_or_else(PoisonError::into_inner);
+        let tick = pages.tick;
+        if pages.held.insert(key, (page.clone(), tick)).is_none() {
+            pages.bytes += page.gaps_len() * 8;
+        }
+        while pages.bytes > PAGE_CACHE_BYTES_MAX && pages.held.len() > 1 {
+            let Some(oldest) = pages.held.iter().min_by_key(|(_, (_, used))| *used).map(|(key, _)| *key) else { break };
+            if let Some((page, _)) = pages.held.remove(&oldest) {
+                pages.bytes -= page.gaps_len() * 8;
+            }
+        }
+        Ok(page)
+    }
+}
+
+/// The library's way to read a file.
+#[derive(Debug)]
+pub(crate) struct FileReader {
+    file: Arc<dyn DiskFile>,
+    size: u64,
+}
+
+impl Length for FileReader {
+    fn len(&self) -> u64 {
+        self.size
+    }
+}
+
+impl ChunkReader for FileReader {
+    type T = Cursor<Bytes>;
+
+    fn get_read(&self, start: u64) -> ParquetResult<Self::T> {
+        let length = self.size.saturating_sub(start);
+        Ok(Cursor::new(self.get_bytes(start, usize::try_from(length)?)?))
+    }
+
+    fn get_bytes(&self, start: u64, length: usize) -> ParquetResult<Bytes> {
+        if start.checked_add(length as u64).is_none_or(|end| end > self.size) {
+            return Err(ParquetError::EOF(format!("bytes {start} to {start} + {length} of {}", self.size)));
+        }
+        let mut bytes = vec![0; length];
+        self.file.read_at(start, &mut bytes).map_err(|error| ParquetError::External(Box::new(error)))?;
+        Ok(bytes.into())
+    }
+}

@@ -1,0 +1,297 @@
+//! Writes a block. Rows come sensor by sensor in the order of their paths, and in time order within a sensor.
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, LazyLock};
+
+use arrow_schema::{DataType, Field, Schema as ArrowSchema, TimeUnit};
+use parquet::arrow::encode_arrow_schema;
+use parquet::basic::{Compression, Encoding, ZstdLevel};
+use parquet::column::writer::{ColumnWriter, get_column_writer};
+use parquet::errors::{ParquetError, Result};
+use parquet::file::metadata::KeyValue;
+use parquet::file::properties::{EnabledStatistics, WriterProperties, WriterPropertiesPtr, WriterVersion};
+use parquet::file::writer::SerializedFileWriter;
+use parquet::schema::parser::parse_message_type;
+use parquet::schema::types::{ColumnDescPtr, ColumnPath, SchemaDescriptor, TypePtr};
+use wholegrain_model::{Column, ColumnValues, Gaps, ValueType};
+
+use super::index::{self, INDEX_KEY, IndexEntry, VERSION_KEY};
+use super::page::ChunkBytes;
+use super::sensor_column::SensorColumn;
+use super::{GROUP_ROWS, PAGE_ROWS, TIME_PAGE_ROWS, fault};
+use crate::StoreError;
+use crate::disk::{Disk, DiskFile};
+
+/// Bytes that are gathered before they are written.
+const WRITE_BYTES: usize = 256 << 10;
+/// Definition levels of values that are there: rows are given to the library in slices of at most so many.
+static PRESENT: LazyLock<Vec<i16>> = LazyLock::new(|| vec![1; PAGE_ROWS]);
+
+/// What a finished block holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Written {
+    pub rows: u64,
+    pub bytes: u64,
+    pub first_time: i64,
+    pub last_time: i64,
+}
+
+/// A block on its way.
+pub(crate) struct BlockWriter {
+    path: PathBuf,
+    file: SerializedFileWriter<Sink>,
+    columns: [ColumnDescPtr; 3],
+    props: WriterPropertiesPtr,
+    time_props: WriterPropertiesPtr,
+    level: i32,
+    group: Option<Group>,
+    entries: Vec<IndexEntry>,
+}
+
+/// The row group being filled: column chunks in memory, compressed, until it is whole.
+struct Group {
+    sensor: SensorColumn,
+    time: (ColumnWriter<'static>, ChunkBytes),
+    value: (ColumnWriter<'static>, ChunkBytes),
+    rows: u64,
+    levels: Vec<i16>,
+    ints: Vec<i64>,
+    floats: Vec<f64>,
+}
+
+impl BlockWriter {
+    /// Makes the file.
+    pub fn create(
+        disk: &dyn Disk,
+        path: &Path,
+        value_type: ValueType,
+        level: i32,
+    ) -> std::result::Result<Self, StoreError> {
+        let file = disk.create(path).map_err(|error| StoreError::io("creating", path, error))?;
+        Self::new(file, path, value_type, level).map_err(|error| fault("creating", path, error))
+    }
+
+    fn new(file: Arc<dyn DiskFile>, path: &Path, value_type: ValueType, level: i32) -> Result<Self> {
+        let schema = message(value_type)?;
+        let descr = SchemaDescriptor::new(schema.clone());
+        let props = Arc::new(properties(value_type, level, PAGE_ROWS)?);
+        let sink = Sink { file, offset: 0, buffer: Vec::with_capacity(WRITE_BYTES) };
+        Ok(Self {
+            path: path.to_owned(),
+            file: SerializedFileWriter::new(sink, schema, props.clone())?,
+            columns: [descr.column(0), descr.column(1), descr.column(2)],
+            props,
+            time_props: Arc::new(properties(value_type, level, TIME_PAGE_ROWS)?),
+            level,
+            group: None,
+            entries: Vec::new(),
+        })
+    }
+
+    /// Rows of one sensor; further calls with the same path go on with it.
+    pub fn push(&mut self, sensor: &str, times: &[i64], column: &Column) -> std::result::Result<(), StoreError> {
+        self.push_rows(sensor, times, column).map_err(|error| fault("writing", &self.path, error))
+    }
+
+    fn push_rows(&mut self, sensor: &str, times: &[i64], column: &Column) -> Result<()> {
+        let mut at = 0;
+        while at < times.len() {
+            let end = times.len().min(at + PAGE_ROWS);
+            let group = self.group.get_or_insert_with(|| Group::new(&self.columns, &self.time_props, &self.props));
+            group.push(sensor, &times[at..end], column, at)?;
+            if group.rows >= GROUP_ROWS {
+                self.finish_group()?;
+            }
+            at = end;
+        }
+        let (Some(first), Some(last)) = (times.first(), times.last()) else { return Ok(()) };
+        match self.entries.last_mut() {
+            Some(entry) if entry.path == sensor => {
+                entry.rows += times.len() as u64;
+                entry.last_time = *last;
+            }
+            _ => self.entries.push(IndexEntry {
+                path: sensor.to_owned(),
+                rows: times.len() as u64,
+                first_time: *first,
+                last_time: *last,
+            }),
+        }
+        Ok(())
+    }
+
+    fn finish_group(&mut self) -> Result<()> {
+        let Some(group) = self.group.take() else { return Ok(()) };
+        let mut row_group = self.file.next_row_group()?;
+        let (bytes, close) = group.sensor.finish(&self.columns[0], self.level)?;
+        row_group.append_column(&bytes, close)?;
+        for (writer, bytes) in [group.time, group.value] {
+            let close = writer.close()?;
+            row_group.append_column(&bytes.take(), close)?;
+        }
+        row_group.close()?;
+        Ok(())
+    }
+
+    /// Writes the footer and waits until everything is on stable storage. The file still has the name it was made under.
+    pub fn finish(mut self) -> std::result::Result<Written, StoreError> {
+        let entries = std::mem::take(&mut self.entries);
+        let path = self.path.clone();
+        let bytes = self.finish_file(&entries).map_err(|error| fault("writing", &path, error))?;
+        Ok(Written {
+            rows: entries.iter().map(|entry| entry.rows).sum(),
+            bytes,
+            first_time: entries.iter().map(|entry| entry.first_time).min().unwrap_or(0),
+            last_time: entries.iter().map(|entry| entry.last_time).max().unwrap_or(0),
+        })
+    }
+
+    fn finish_file(mut self, entries: &[IndexEntry]) -> Result<u64> {
+        let external = |error: io::Error| ParquetError::External(Box::new(error));
+        self.finish_group()?;
+        let text = index::encode(entries).map_err(external)?;
+        self.file.append_key_value_metadata(KeyValue::new(INDEX_KEY.to_owned(), text));
+        let mut sink = self.file.into_inner()?;
+        sink.flush().map_err(external)?;
+        sink.file.sync().map_err(external)?;
+        Ok(sink.offset)
+    }
+}
+
+impl Group {
+    fn new(columns: &[ColumnDescPtr; 3], time_props: &WriterPropertiesPtr, props: &WriterPropertiesPtr) -> Self {
+        let column = |at: usize, props: &WriterPropertiesPtr| {
+            let bytes = ChunkBytes::default();
+            (get_column_writer(columns[at].clone(), props.clone(), Box::new(bytes.clone())), bytes)
+        };
+        Self {
+            sensor: SensorColumn::default(),
+            time: column(1, time_props),
+            value: column(2, props),
+            rows: 0,
+            levels: Vec::new(),
+            ints: Vec::new(),
+            floats: Vec::new(),
+        }
+    }
+
+    /// Rows `at..at + times.len()` of `column`.
+    fn push(&mut self, sensor: &str, times: &[i64], column: &Column, at: usize) -> Result<()> {
+        self.sensor.push(sensor, times.len() as u64);
+        self.rows += times.len() as u64;
+        if let ColumnWriter::Int64ColumnWriter(writer) = &mut self.time.0 {
+            writer.write_batch(times, None, None)?;
+        }
+        let range = at..at + times.len();
+        let full = column.gaps.0.is_empty();
+        self.levels.clear();
+        if !full {
+            self.levels.extend(range.clone().map(|i| i16::from(!column.gaps.is_gap(i))));
+        }
+        let levels = if full { &PRESENT[..times.len()] } else { &self.levels[..] };
+        match (&column.values, &mut self.value.0) {
+            (ColumnValues::Int(values), ColumnWriter::Int64ColumnWriter(writer)) => writer.write_batch(
+                present(&values[range.clone()], range.start, &column.gaps, &mut self.ints),
+                Some(levels),
+                None,
+            )?,
+            (ColumnValues::Float(values), ColumnWriter::DoubleColumnWriter(writer)) => writer.write_batch(
+                present(&values[range.clone()], range.start, &column.gaps, &mut self.floats),
+                Some(levels),
+                None,
+            )?,
+            _ => return Err(ParquetError::General("values of the other type than the block's".to_owned())),
+        };
+        Ok(())
+    }
+}
+
+/// The values that are no gaps.
+fn present<'a, T: Copy>(values: &'a [T], start: usize, gaps: &Gaps, buffer: &'a mut Vec<T>) -> &'a [T] {
+    if gaps.0.is_empty() {
+        return values;
+    }
+    buffer.clear();
+    buffer.extend(values.iter().enumerate().filter(|(i, _)| !gaps.is_gap(start + i)).map(|(_, value)| *value));
+    buffer
+}
+
+fn message(value_type: ValueType) -> Result<TypePtr> {
+    let value = match value_type {
+        ValueType::Int => "INT64",
+        ValueType::Float => "DOUBLE",
+    };
+    let text = format!(
+        "message reading {{
+            REQUIRED BYTE_ARRAY sensor (STRING);
+            REQUIRED INT64 time (TIMESTAMP(NANOS,true));
+            OPTIONAL {value} value;
+        }}"
+    );
+    Ok(Arc::new(parse_message_type(&text)?))
+}
+
+fn properties(value_type: ValueType, level: i32, page_rows: usize) -> Result<WriterProperties> {
+    let column = |name: &str| ColumnPath::from(name);
+    let (data_type, encoding) = match value_type {
+        ValueType::Int => (DataType::Int64, Encoding::DELTA_BINARY_PACKED),
+        ValueType::Float => (DataType::Float64, Encoding::BYTE_STREAM_SPLIT),
+    };
+    let text = DataType::Dictionary(Box::new(DataType::Int32), Box::new(DataType::Utf8));
+    let arrow = ArrowSchema::new(vec![
+        Field::new("sensor", text, false),
+        Field::new("time", DataType::Timestamp(TimeUnit::Nanosecond, Some("UTC".into())), false),
+        Field::new("value", data_type, true),
+    ]);
+    let metadata = vec![
+        KeyValue::new(parquet::arrow::ARROW_SCHEMA_META_KEY.to_owned(), encode_arrow_schema(&arrow)),
+        KeyValue::new(VERSION_KEY.to_owned(), crate::catalogue::FORMAT_VERSION.to_string()),
+    ];
+    Ok(WriterProperties::builder()
+        .set_writer_version(WriterVersion::PARQUET_1_0)
+        .set_created_by(concat!("wholegrain ", env!("CARGO_PKG_VERSION")).to_owned())
+        .set_compression(Compression::ZSTD(ZstdLevel::try_new(level)?))
+        .set_dictionary_enabled(false)
+        .set_column_encoding(column("time"), Encoding::PLAIN)
+        .set_column_encoding(column("value"), encoding)
+        .set_statistics_enabled(EnabledStatistics::Chunk)
+        .set_column_statistics_enabled(column("value"), EnabledStatistics::None)
+        .set_data_page_row_count_limit(page_rows)
+        // Pages end by their rows: a page of times is half as long as this bound.
+        .set_data_page_size_limit(TIME_PAGE_ROWS * 16)
+        .set_write_batch_size(PAGE_ROWS)
+        .set_key_value_metadata(Some(metadata))
+        .build())
+}
+
+/// Where the library writes to: a file of the store's disk, in large pieces.
+struct Sink {
+    file: Arc<dyn DiskFile>,
+    offset: u64,
+    buffer: Vec<u8>,
+}
+
+impl Write for Sink {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.buffer.len() + bytes.len() > WRITE_BYTES {
+            self.flush()?;
+        }
+        if bytes.len() >= WRITE_BYTES {
+            self.file.write_at(self.offset, bytes)?;
+            self.offset += bytes.len() as u64;
+        } else {
+            self.buffer.extend_from_slice(bytes);
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        if !self.buffer.is_empty() {
+            self.file.write_at(self.offset, &self.buffer)?;
+            self.offset += self.buffer.len() as u64;
+            self.buffer.clear();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,404 @@
+//! The catalogue: which schemas, sensors and blocks there are and which batches the blocks hold. An embedded database; one transaction of it
+//! is the moment at which a seal, a merge or a retention becomes true.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use redb::{Database, ReadableDatabase, ReadableTable, StorageBackend, TableDefinition};
+use serde::{Deserialize, Serialize};
+use wholegrain_model::{Schema, SchemaHash, ValueType};
+
+use crate::StoreError;
+use crate::disk::{Disk, DiskFile, read_all};
+use crate::ranges::{Held, RangeSet};
+use crate::sensors::{GroupState, Sensors};
+
+/// Version of the catalogue's tables, of the journal and of the blocks' own metadata.
+pub const FORMAT_VERSION: u64 = 1;
+/// Memory for the database's pages, in bytes.
+const CACHE_BYTES: usize = 8 << 20;
+
+const META: TableDefinition<&str, u64> = TableDefinition::new("meta");
+/// Hash -> (number of its latest registration, encoded schema).
+const SCHEMAS: TableDefinition<[u8; 16], (u64, &[u8])> = TableDefinition::new("schemas");
+/// Sensor's number -> path.
+const SENSORS: TableDefinition<u32, &str> = TableDefinition::new("sensors");
+/// Block's number -> [`BlockRecord`] as JSON.
+const BLOCKS: TableDefinition<u64, &[u8]> = TableDefinition::new("blocks");
+/// Block's number -> path of a file that must not be there after the next opening.
+const DOOMED: TableDefinition<u64, &str> = TableDefinition::new("doomed");
+/// (agent, boot) -> sequence numbers in blocks.
+const RANGES: TableDefinition<(&str, u64), &[u8]> = TableDefinition::new("ranges");
+/// Schema's hash -> (agent, interval in ns, time of the newest sample) of its sealed batches.
+const GROUPS: TableDefinition<[u8; 16], (&str, u64, i64)> = TableDefinition::new("groups");
+
+/// What the catalogue knows of one block.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct BlockRecord {
+    pub id: u64,
+    /// Below `blocks/`.
+    pub path: String,
+    pub value_type: ValueType,
+    /// Days since 1970-01-01 (UTC) that all its readings lie in; `None` when they lie in several.
+    pub day: Option<i64>,
+    /// 0 as sealed, else one more than the inputs' of the merge.
+    pub level: u32,
+    /// The first and the last journal segment in it: where two blocks have a reading of the same time, the later one counts.
+    pub first_segment: u64,
+    pub last_segment: u64,
+    pub first_time: i64,
+    pub last_time: i64,
+    pub rows: u64,
+    pub bytes: u64,
+}
+
+/// What one seal, merge or retention changes, all or nothing.
+#[derive(Debug, Default)]
+pub(crate) struct Change<'a> {
+    pub add: &'a [BlockRecord],
+    pub remove: &'a [BlockRecord],
+    pub sealed_through: Option<u64>,
+    /// Ranges of (agent, boot) as they are afterwards.
+    pub ranges: Vec<(Arc<str>, u64, Vec<u8>)>,
+    /// What was last heard of the groups in the blocks.
+    pub groups: Vec<(SchemaHash, GroupState)>,
+    /// Doomed files that are gone.
+    pub gone: Vec<u64>,
+}
+
+/// Everything that is read when a store is opened.
+#[derive(Default)]
+pub(crate) struct Contents {
+    pub sensors: Sensors,
+    pub blocks: Vec<BlockRecord>,
+    pub doomed: Vec<(u64, String)>,
+    pub held: Held,
+    pub sealed_through: u64,
+    pub next_block: u64,
+}
+
+/// The open database.
+pub(crate) struct Catalogue {
+    disk: Arc<dyn Disk>,
+    path: PathBuf,
+    /// `None` after a failure: the library refuses to go on with a database whose file failed.
+    db: RwLock<Option<Database>>,
+    /// Whether an operation failed, so that nobody knows whether it took effect.
+    suspect: AtomicBool,
+    /// Whether an fsync of the file failed.
+    unsynced: Arc<AtomicBool>,
+}
+
+#[derive(Debug)]
+struct Backend {
+    file: Arc<dyn DiskFile>,
+    unsynced: Arc<AtomicBool>,
+}
+
+impl StorageBackend for Backend {
+    fn len(&self) -> io::Result<u64> {
+        self.file.size()
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.file.read_at(offset, out)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.file.set_len(len)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.file.sync().inspect_err(|_| self.unsynced.store(true, Relaxed))
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.file.write_at(offset, data)
+    }
+}
+
+impl Catalogue {
+    /// Opens or makes the database and reads it.
+    pub fn open(disk: &Arc<dyn Disk>, path: &Path) -> Result<(Self, Contents), StoreError> {
+        if !disk.exists(path) {
+            create(disk.as_ref(), path)?;
+        }
+        let catalogue = Self {
+            disk: disk.clone(),
+            path: path.to_owned(),
+            db: RwLock::new(None),
+            suspect: AtomicBool::new(true),
+            unsynced: Arc::default(),
+        };
+        // An earlier process may have been killed after an fsync that failed: see there.
+        match catalogue.copy_file() {
+            Err(error @ StoreError::DiskFull { .. }) => {
+                tracing::warn!(%error, "cannot copy the catalogue; going on with it as it is")
+            }
+            result => result?,
+        }
+        let contents = catalogue.reopen()?;
+        Ok((catalogue, contents))
+    }
+
+    /// Whether a failure has left it unknown what the catalogue says: [`Catalogue::reopen`] and compare before anything else.
+    pub fn is_suspect(&self) -> bool {
+        self.suspect.load(Relaxed)
+    }
+
+    /// Opens the database anew and reads what it says.
+    pub fn reopen(&self) -> Result<Contents, StoreError> {
+        let mut db = self.db.write().unwrap_or_else(PoisonError::into_inner);
+        *db = None;
+        if self.unsynced.load(Relaxed) {
+            self.copy_file()?;
+        }
+        let file = self.disk.open(&self.path, true).map_err(|error| StoreError::io("opening", &self.path, error))?;
+        let opened = Database::builder()
+            .set_cache_size(CACHE_BYTES)
+            .create_with_backend(Backend { file, unsynced: self.unsynced.clone() });
+        let opened = opened.map_err(|error| fail("opening", &self.path, error.into()))?;
+        let contents = match read_tables(&opened).map_err(|error| fail("reading", &self.path, error))? {
+            Ok(contents) => contents,
+            Err(ReadFault::Damaged(reason)) => return Err(StoreError::damaged(&self.path, reason)),
+            Err(ReadFault::Newer(found)) => {
+                return Err(StoreError::NewerVersion { path: self.path.clone(), found, known: FORMAT_VERSION });
+            }
+        };
+        // What was read may be what a failed transaction left in memory: a durable one on top makes it true.
+        settle(&opened).map_err(|error| fail("writing", &self.path, error))?;
+        *db = Some(opened);
+        self.suspect.store(false, Relaxed);
+        Ok(contents)
+    }
+
+    /// After a failed fsync the system may show what it will never write. A copy is written as a whole, and its fsync counts.
+    fn copy_file(&self) -> Result<(), StoreError> {
+        let new = self.path.with_extension("new");
+        let content = self.disk.open(&self.path, false).and_then(|file| read_all(file.as_ref()));
+        let content = content.map_err(|error| StoreError::io("reading", &self.path, error))?;
+        let copy = || {
+            let file = self.disk.create(&new)?;
+            file.write_at(0, &content)?;
+            file.sync()?;
+            self.disk.rename(&new, &self.path)?;
+            self.disk.sync_dir(self.path.parent().unwrap_or(&self.path))
+        };
+        copy().map_err(|error| StoreError::io("writing", &new, error))?;
+        self.unsynced.store(false, Relaxed);
+        Ok(())
+    }
+
+    /// Runs one writing transaction; after a failure the catalogue is suspect.
+    fn write(
+        &self,
+        doing: &'static str,
+        change: impl FnOnce(&redb::WriteTransaction) -> Result<(), redb::Error>,
+    ) -> Result<(), StoreError> {
+        let db = self.db.read().unwrap_or_else(PoisonError::into_inner);
+        let (Some(db), false) = (db.as_ref(), self.is_suspect()) else {
+            let reason = "an earlier operation failed; it is opened anew at the next attempt".to_owned();
+            return Err(StoreError::Catalogue { doing, path: self.path.clone(), reason });
+        };
+        let run = || -> Result<(), redb::Error> {
+            let txn = db.begin_write()?;
+            change(&txn)?;
+            Ok(txn.commit()?)
+        };
+        run().map_err(|error| {
+            self.suspect.store(true, Relaxed);
+            fail(doing, &self.path, error)
+        })
+    }
+
+    /// Makes a schema and the numbers of its new sensors durable. `first` is the number of the first of `paths`.
+    pub fn add_schema(&self, schema: &Schema, first: u32, paths: &[String]) -> Result<(), StoreError> {
+        self.write("registering a schema", |txn| {
+            let mut meta = txn.open_table(META)?;
+            let order = meta.get("registrations")?.map_or(0, |value| value.value()) + 1;
+            meta.insert("registrations", order)?;
+            txn.open_table(SCHEMAS)?.insert(schema.hash().0, (order, schema.encode().as_slice()))?;
+            let mut sensors = txn.open_table(SENSORS)?;
+            for (id, path) in (first..).zip(paths) {
+                sensors.insert(id, path.as_str())?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Notes files that are about to be written: should a crash come before [`Catalogue::commit`] takes them in, the next
+    /// opening removes them.
+    pub fn intend(&self, files: &[(u64, String)]) -> Result<(), StoreError> {
+        self.write("preparing a block", |txn| {
+            let mut doomed = txn.open_table(DOOMED)?;
+            let mut meta = txn.open_table(META)?;
+            for (id, path) in files {
+                doomed.insert(id, path.as_str())?;
+                let next = meta.get("next_block")?.map_or(0, |value| value.value());
+                meta.insert("next_block", next.max(id + 1))?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Makes a change true.
+    pub fn commit(&self, change: &Change) -> Result<(), StoreError> {
+        self.write("committing blocks", |txn| {
+            let mut blocks = txn.open_table(BLOCKS)?;
+            let mut doomed = txn.open_table(DOOMED)?;
+            for id in &change.gone {
+                doomed.remove(id)?;
+            }
+            for record in change.remove {
+                blocks.remove(record.id)?;
+                doomed.insert(record.id, record.path.as_str())?;
+            }
+            for record in change.add {
+                let json = serde_json::to_vec(record).map_err(|error| redb::Error::Io(io::Error::other(error)))?;
+                blocks.insert(record.id, json.as_slice())?;
+                doomed.remove(record.id)?;
+            }
+            if let Some(segment) = change.sealed_through {
+                txn.open_table(META)?.insert("sealed_through", segment)?;
+            }
+            let mut ranges = txn.open_table(RANGES)?;
+            for (agent, boot, bytes) in &change.ranges {
+                ranges.insert((&**agent, *boot), bytes.as_slice())?;
+                forget_old_boots(&mut ranges, agent)?;
+            }
+            let mut groups = txn.open_table(GROUPS)?;
+            for (hash, state) in &change.groups {
+                groups.insert(hash.0, (&*state.agent, state.interval_ns, state.last_time))?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Forgets doomed files that are gone.
+    pub fn forget_doomed(&self, ids: Vec<u64>) -> Result<(), StoreError> {
+        if ids.is_empty() { Ok(()) } else { self.commit(&Change { gone: ids, ..Change::default() }) }
+    }
+}
+
+/// Counts the openings: a transaction that brings everything before it to stable storage.
+fn settle(db: &Database) -> Result<(), redb::Error> {
+    let txn = db.begin_write()?;
+    {
+        let mut meta = txn.open_table(META)?;
+        let openings = meta.get("openings")?.map_or(0, |value| value.value());
+        meta.insert("openings", openings + 1)?;
+    }
+    Ok(txn.commit()?)
+}
+
+/// Reads every table.
+fn read_tables(db: &Database) -> Result<Result<Contents, ReadFault>, redb::Error> {
+    let read = db.begin_read()?;
+    let meta = read.open_table(META)?;
+    let number = |name: &str| -> Result<u64, redb::Error> { Ok(meta.get(name)?.map_or(0, |value| value.value())) };
+    let version = number("version")?;
+    match version {
+        FORMAT_VERSION => {}
+        0 => return Ok(Err(ReadFault::Damaged("it has no version".to_owned()))),
+        newer => return Ok(Err(ReadFault::Newer(newer))),
+    }
+    let mut contents = Contents {
+        sealed_through: number("sealed_through")?,
+        next_block: number("next_block")?,
+        ..Contents::default()
+    };
+    for entry in read.open_table(SENSORS)?.iter()? {
+        let (id, path) = entry?;
+        if contents.sensors.add_path(path.value()).0 != id.value() {
+            return Ok(Err(ReadFault::Damaged(format!("sensor {} is missing", id.value() - 1))));
+        }
+    }
+    let mut schemas = Vec::new();
+    for entry in read.open_table(SCHEMAS)?.iter()? {
+        let (hash, value) = entry?;
+        let (order, bytes) = value.value();
+        match Schema::decode(bytes) {
+            Ok(schema) => schemas.push((order, schema)),
+            Err(error) => {
+                return Ok(Err(ReadFault::Damaged(format!("schema {}: {error}", SchemaHash(hash.value())))));
+            }
+        }
+    }
+    schemas.sort_by_key(|(order, _)| *order);
+    schemas.iter().for_each(|(_, schema)| contents.sensors.add_schema(schema));
+    for entry in read.open_table(BLOCKS)?.iter()? {
+        let (id, value) = entry?;
+        match serde_json::from_slice(value.value()) {
+            Ok(record) => contents.blocks.push(record),
+            Err(error) => return Ok(Err(ReadFault::Damaged(format!("block {}: {error}", id.value())))),
+        }
+    }
+    for entry in read.open_table(DOOMED)?.iter()? {
+        let (id, path) = entry?;
+        contents.doomed.push((id.value(), path.value().to_owned()));
+    }
+    for entry in read.open_table(RANGES)?.iter()? {
+        let (key, value) = entry?;
+        let (agent, boot) = key.value();
+        match RangeSet::decode(value.value()) {
+            Some(ranges) => contents.held.set(agent, boot, ranges),
+            None => return Ok(Err(ReadFault::Damaged(format!("ranges of {agent}, boot {boot}")))),
+        }
+    }
+    for entry in read.open_table(GROUPS)?.iter()? {
+        let (hash, value) = entry?;
+        let (agent, interval_ns, last_time) = value.value();
+        contents.sensors.heard(SchemaHash(hash.value()), GroupState { agent: agent.into(), interval_ns, last_time });
+    }
+    Ok(Ok(contents))
+}
+
+/// Keeps [`crate::ranges::BOOTS_MAX`] boots of an agent, the newest.
+fn forget_old_boots(ranges: &mut redb::Table<(&str, u64), &[u8]>, agent: &str) -> Result<(), redb::Error> {
+    let mut boots = Vec::new();
+    for entry in ranges.range((agent, 0)..=(agent, u64::MAX))? {
+        boots.push(entry?.0.value().1);
+    }
+    for boot in boots.iter().take(boots.len().saturating_sub(crate::ranges::BOOTS_MAX)) {
+        ranges.remove((agent, *boot))?;
+    }
+    Ok(())
+}
+
+enum ReadFault {
+    Newer(u64),
+    Damaged(String),
+}
+
+/// Makes an empty database under another name first, so that a crash cannot leave half of one.
+fn create(disk: &dyn Disk, path: &Path) -> Result<(), StoreError> {
+    let new = path.with_extension("new");
+    let file = disk.create(&new).map_err(|error| StoreError::io("creating", &new, error))?;
+    let backend = Backend { file: file.clone(), unsynced: Arc::default() };
+    let make = || -> Result<(), redb::Error> {
+        let db = Database::builder().set_cache_size(CACHE_BYTES).create_with_backend(backend)?;
+        let txn = db.begin_write()?;
+        txn.open_table(META)?.insert("version", FORMAT_VERSION)?;
+        txn.open_table(SCHEMAS)?;
+        txn.open_table(SENSORS)?;
+        txn.open_table(BLOCKS)?;
+        txn.open_table(DOOMED)?;
+        txn.open_table(RANGES)?;
+        txn.open_table(GROUPS)?;
+        Ok(txn.commit()?)
+    };
+    make().map_err(|error| fail("creating", &new, error))?;
+    file.sync().map_err(|error| StoreError::io("syncing", &new, error))?;
+    disk.rename(&new, path).map_err(|error| StoreError::io("renaming", &new, error))?;
+    let dir = path.parent().unwrap_or(path);
+    disk.sync_dir(dir).map_err(|error| StoreError::io("syncing", dir, error))
+}
+
+fn fail(doing: &'static str, path: &Path, error: redb::Error) -> StoreError {
+    match error {
+        redb::Error::Io(error) => StoreError::io(doing, path, error),
+        error => StoreError::Catalogue { doing, path: path.to_owned(), reason: error.to_string() },
+    }
+}

@@ -1,0 +1,67 @@
+//! What a store can be told.
+
+use std::path::PathBuf;
+
+use wholegrain_model::Interval;
+use wholegrain_model::size::ByteSize;
+
+/// How a store behaves. [`StoreConfig::new`] gives the defaults for a directory.
+#[derive(Debug, Clone)]
+pub struct StoreConfig {
+    /// Where everything lies; made when it is not there.
+    pub dir: PathBuf,
+    /// The journal is sealed into blocks when its oldest reading has waited so long.
+    pub seal_after: Interval,
+    /// The journal is sealed into blocks when it holds so many bytes.
+    pub seal_bytes: ByteSize,
+    /// How long the newest batch of a group that fell silent stays in memory; afterwards it is read from its block.
+    pub live: Interval,
+    /// Payload bytes not sealed yet that may lie in memory; over it [`crate::StoreError::Busy`] until sealing has caught up.
+    pub live_bytes_max: ByteSize,
+    /// Payload bytes that may wait for the journal; over it [`crate::StoreError::Busy`].
+    pub queue_bytes_max: ByteSize,
+    /// Blocks whose newest reading is older than this are dropped.
+    pub retention_age: Option<Interval>,
+    /// The oldest blocks are dropped while all blocks together are larger than this.
+    pub retention_bytes: Option<ByteSize>,
+    /// So many small blocks of one day become one larger block.
+    pub merge_fan_in: usize,
+    /// A day is merged into one block when it has been over for so long.
+    pub merge_settle: Interval,
+    /// Inputs larger than this together are not merged.
+    pub merge_bytes_max: ByteSize,
+    /// Level of zstd in merged blocks, 1 to 22.
+    pub merge_zstd_level: i32,
+    /// Level of zstd in freshly sealed blocks, 1 to 22.
+    pub seal_zstd_level: i32,
+    /// Whether sealing, merging and retention run by themselves; without it they run when called (as a simulator does).
+    pub background: bool,
+}
+
+impl StoreConfig {
+    /// The defaults, in `dir`.
+    pub fn new(dir: impl Into<PathBuf>) -> Self {
+        Self { dir: dir.into(), ..Self::default() }
+    }
+}
+
+impl Default for StoreConfig {
+    fn default() -> Self {
+        Self {
+            dir: PathBuf::from("store"),
+            seal_after: Interval::from_s(60),
+            seal_bytes: ByteSize::mib(64),
+            live: Interval::from_s(600),
+            live_bytes_max: ByteSize::mib(512),
+            queue_bytes_max: ByteSize::mib(64),
+            retention_age: None,
+            retention_bytes: None,
+            merge_fan_in: 30,
+            merge_settle: Interval::from_s(2 * 3600),
+            merge_bytes_max: ByteSize::mib(1024),
+            merge_zstd_level: 3,
+            seal_zstd_level: 1,
+            background: true,
+        }
+    }
+}

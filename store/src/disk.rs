@@ -1,0 +1,169 @@
+//! The file operations that the store needs, and nothing else, so that a test can put a disk in their place that fills up, fails, cuts writes
+//! short and forgets what was never synced.
+
+use std::any::Any;
+use std::fmt::Debug;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// One open file, read and written at offsets.
+pub trait DiskFile: Send + Sync + Debug {
+    /// Fills `out` from `offset`; an error when the file ends before that.
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()>;
+    /// Writes all of `bytes` at `offset`. After an error some of them may be there.
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()>;
+    /// Returns when the content and the length are on stable storage.
+    fn sync(&self) -> io::Result<()>;
+    /// Cuts the file, or fills it up with zeros.
+    fn set_len(&self, len: u64) -> io::Result<()>;
+    /// The file's length.
+    fn size(&self) -> io::Result<u64>;
+}
+
+/// One entry of a directory.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct DiskEntry {
+    /// The whole path.
+    pub path: PathBuf,
+    /// Whether it is a directory.
+    pub is_dir: bool,
+}
+
+/// A file system.
+pub trait Disk: Send + Sync + Debug {
+    /// Makes an empty file in place of any that is there.
+    fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>>;
+    /// Opens a file for reading, and with `write` for writing too.
+    fn open(&self, path: &Path, write: bool) -> io::Result<Arc<dyn DiskFile>>;
+    /// Gives a file another name, in one step; what had that name is gone.
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+    /// Removes a file.
+    fn remove(&self, path: &Path) -> io::Result<()>;
+    /// Makes a directory and those above it. They are on stable storage when it returns.
+    fn create_dirs(&self, path: &Path) -> io::Result<()>;
+    /// Returns when the directory's entries are on stable storage.
+    fn sync_dir(&self, path: &Path) -> io::Result<()>;
+    /// The entries of a directory, sorted.
+    fn list(&self, path: &Path) -> io::Result<Vec<DiskEntry>>;
+    /// Whether something has this name.
+    fn exists(&self, path: &Path) -> bool;
+    /// Bytes that may still be written below `path`.
+    fn free_bytes(&self, path: &Path) -> Option<u64>;
+    /// Takes the lock file for this process until the returned value is dropped; [`io::ErrorKind::WouldBlock`] when another holds it.
+    fn lock(&self, path: &Path) -> io::Result<Box<dyn Any + Send + Sync>>;
+}
+
+/// The real file system.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct RealDisk;
+
+impl DiskFile for File {
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.read_exact_at(out, offset)
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.write_all_at(bytes, offset)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.sync_data()
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        File::set_len(self, len)
+    }
+
+    fn size(&self) -> io::Result<u64> {
+        Ok(self.metadata()?.len())
+    }
+}
+
+impl Disk for RealDisk {
+    fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(path)?;
+        Ok(Arc::new(file))
+    }
+
+    fn open(&self, path: &Path, write: bool) -> io::Result<Arc<dyn DiskFile>> {
+        Ok(Arc::new(OpenOptions::new().read(true).write(write).open(path)?))
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        std::fs::rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        std::fs::remove_file(path)
+    }
+
+    fn create_dirs(&self, path: &Path) -> io::Result<()> {
+        if path.is_dir() {
+            return Ok(());
+        }
+        let Some(parent) = path.parent() else { return Ok(()) };
+        if !parent.as_os_str().is_empty() {
+            self.create_dirs(parent)?;
+        }
+        match std::fs::create_dir(path) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
+        }
+        self.sync_dir(parent)
+    }
+
+    fn sync_dir(&self, path: &Path) -> io::Result<()> {
+        let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+        File::open(path)?.sync_all()
+    }
+
+    fn list(&self, path: &Path) -> io::Result<Vec<DiskEntry>> {
+        let mut entries = Vec::new();
+        for entry in std::fs::read_dir(path)? {
+            let entry = entry?;
+            entries.push(DiskEntry { path: entry.path(), is_dir: entry.file_type()?.is_dir() });
+        }
+        entries.sort();
+        Ok(entries)
+    }
+
+    fn exists(&self, path: &Path) -> bool {
+        path.exists()
+    }
+
+    fn free_bytes(&self, path: &Path) -> Option<u64> {
+        use std::os::unix::ffi::OsStrExt;
+        let path = std::ffi::CString::new(path.as_os_str().as_bytes()).ok()?;
+        let mut stat = std::mem::MaybeUninit::<libc::statvfs>::uninit();
+        // SAFETY: `path` ends in NUL and `stat` is as large as the call writes.
+        let result = unsafe { libc::statvfs(path.as_ptr(), stat.as_mut_ptr()) };
+        if result != 0 {
+            return None;
+        }
+        // SAFETY: the call succeeded, so that it filled `stat`.
+        let stat = unsafe { stat.assume_init() };
+        Some(stat.f_bavail.saturating_mul(stat.f_frsize))
+    }
+
+    fn lock(&self, path: &Path) -> io::Result<Box<dyn Any + Send + Sync>> {
+        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
+        // SAFETY: the descriptor belongs to `file`, which lives past the call.
+        if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        file.set_len(0)?;
+        file.write_all_at(format!("{}\n", std::process::id()).as_bytes(), 0)?;
+        Ok(Box::new(file))
+    }
+}
+
+/// The whole content of a file.
+pub(crate) fn read_all(file: &dyn DiskFile) -> io::Result<Vec<u8>> {
+    let mut content = vec![0; usize::try_from(file.size()?).map_err(io::Error::other)?];
+    file.read_at(0, &mut content)?;
+    Ok(content)
+}

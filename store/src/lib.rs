@@ -1,0 +1,42 @@
+//! The embedded store: what is acknowledged is here, once, and anyone can read it.
+//!
+//! - In: schemas ([`Store::register_schema`]) and batches in the native payload ([`Store::append`]).
+//! - Out: an answer to each batch after it is on disk; the sensors known; [`Snapshot`]s that give the readings of a sensor in
+//!   time order; live batches for subscribers; Parquet files that any reader opens without this program.
+//! - Never: an acknowledgement before the fsync; a reading twice; a block half written that a reader could see; a refusal to
+//!   open because a crash tore the end of the journal.
+//!
+//! The life of a batch: [`Store::append`] checks it and puts it into a bounded queue; the journal thread writes all that waits with one
+//! write and one fsync (`journal.rs`), shows it to readers (`live.rs`) and answers; a sealer turns whole journal segments into
+//! Parquet blocks (`seal.rs`, `block/`); a merger makes large blocks of small ones (`merge.rs`); retention drops whole blocks
+//! (`retention.rs`). The catalogue (`catalogue.rs`) says which blocks count. `FORMAT.md` describes every byte.
+
+mod ahead;
+mod block;
+mod catalogue;
+mod config;
+pub mod disk;
+mod error;
+mod journal;
+mod live;
+mod merge;
+mod open;
+mod properties;
+mod publish;
+mod ranges;
+mod retention;
+mod scan;
+mod seal;
+mod segment;
+mod sensors;
+mod snapshot;
+mod stats;
+mod store;
+
+pub use config::StoreConfig;
+pub use error::StoreError;
+pub use live::LiveBatch;
+pub use sensors::{SensorId, SensorInfo};
+pub use snapshot::{Chunk, Snapshot};
+pub use stats::{OpenReport, StoreStats};
+pub use store::{Appended, Done, Store};

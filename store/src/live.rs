@@ -1,0 +1,182 @@
+//! What is durable in the journal and not yet in blocks, in memory as it came, and the newest batch of every group.
+
+use std::collections::HashMap;
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use wholegrain_model::{Schema, SchemaHash};
+
+use crate::ranges::BatchKey;
+
+/// A durable batch, as it came.
+#[derive(Debug, Clone)]
+pub struct LiveBatch {
+    /// Its schema.
+    pub schema: Schema,
+    /// The native payload; `wholegrain_transport::payload` decodes it.
+    pub payload: Bytes,
+    /// The agent that sent it.
+    pub agent: Arc<str>,
+    /// Start of the agent's process, ns since the Unix epoch.
+    pub boot: u64,
+    /// Its number within (agent, boot).
+    pub seq: u64,
+    /// The interval that was asked for, ns.
+    pub interval_ns: u64,
+    /// The number of samples.
+    pub samples: usize,
+    /// The smallest time in it, ns since the Unix epoch.
+    pub first_time: i64,
+    /// The largest time in it.
+    pub last_time: i64,
+    /// Number in the order of arrival since the store was opened.
+    pub(crate) arrival: u64,
+}
+
+impl LiveBatch {
+    pub(crate) fn key(&self) -> BatchKey {
+        BatchKey { agent: self.agent.clone(), boot: self.boot, seq: self.seq }
+    }
+
+    /// Readings in it, gaps counted too.
+    pub(crate) fn readings(&self) -> u64 {
+        (self.samples * self.schema.len()) as u64
+    }
+}
+
+/// One journal segment's batches. Grows while it is the open one, then stays as it is until it is sealed.
+#[derive(Debug)]
+pub(crate) struct Segment {
+    pub number: u64,
+    content: RwLock<Content>,
+}
+
+#[derive(Debug, Default)]
+struct Content {
+    groups: HashMap<SchemaHash, Vec<Arc<LiveBatch>>>,
+    last_arrival: u64,
+    payload_bytes: u64,
+    file_bytes: u64,
+    readings: u64,
+}
+
+/// How much a segment holds.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct SegmentSize {
+    pub payload_bytes: u64,
+    pub file_bytes: u64,
+    pub readings: u64,
+}
+
+impl Segment {
+    pub fn new(number: u64) -> Self {
+        Self { number, content: RwLock::default() }
+    }
+
+    /// Shows batches to readers, all at once. They are in the order of arrival.
+    pub fn add(&self, batches: &[Arc<LiveBatch>], file_bytes: u64) {
+        let mut content = self.content.write().unwrap_or_else(PoisonError::into_inner);
+        content.file_bytes = file_bytes;
+        for batch in batches {
+            content.last_arrival = batch.arrival;
+            content.payload_bytes += batch.payload.len() as u64;
+            content.readings += batch.readings();
+            content.groups.entry(batch.schema.hash()).or_default().push(batch.clone());
+        }
+    }
+
+    /// The number of the last batch that readers see.
+    pub fn last_arrival(&self) -> u64 {
+        self.content.read().unwrap_or_else(PoisonError::into_inner).last_arrival
+    }
+
+    pub fn size(&self) -> SegmentSize {
+        let content = self.content.read().unwrap_or_else(PoisonError::into_inner);
+        SegmentSize { payload_bytes: content.payload_bytes, file_bytes: content.file_bytes, readings: content.readings }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.content.read().unwrap_or_else(PoisonError::into_inner).groups.is_empty()
+    }
+
+    /// Batches of one schema that arrived up to `watermark` and touch `from <= time < to`.
+    pub fn batches(&self, schema: &SchemaHash, watermark: u64, from: i64, to: i64) -> Vec<Arc<LiveBatch>> {
+        let content = self.content.read().unwrap_or_else(PoisonError::into_inner);
+        let batches = content.groups.get(schema).map_or(&[][..], Vec::as_slice);
+        let wanted =
+            |batch: &&Arc<LiveBatch>| batch.arrival <= watermark && batch.last_time >= from && batch.first_time < to;
+        batches.iter().filter(wanted).cloned().collect()
+    }
+
+    /// Whether there are batches of one schema.
+    pub fn has(&self, schema: &SchemaHash) -> bool {
+        self.content.read().unwrap_or_else(PoisonError::into_inner).groups.contains_key(schema)
+    }
+
+    /// Everything, by schema, each in the order of arrival.
+    pub fn groups(&self) -> Vec<Vec<Arc<LiveBatch>>> {
+        self.content.read().unwrap_or_else(PoisonError::into_inner).groups.values().cloned().collect()
+    }
+}
+
+/// The batch with the newest sample of each group, for as long as the group is not silent for too long.
+#[derive(Debug, Default)]
+pub(crate) struct Newest(RwLock<HashMap<SchemaHash, (Arc<LiveBatch>, Instant)>>);
+
+impl Newest {
+    pub fn note(&self, batches: &[Arc<LiveBatch>], now: Instant) {
+        let mut newest = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        for batch in batches {
+            match newest.get_mut(&batch.schema.hash()) {
+                Some((known, at)) if known.last_time > batch.last_time => *at = now,
+                Some(entry) => *entry = (batch.clone(), now),
+                None => drop(newest.insert(batch.schema.hash(), (batch.clone(), now))),
+            }
+        }
+    }
+
+    pub fn get(&self, schema: &SchemaHash) -> Option<Arc<LiveBatch>> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).get(schema).map(|(batch, _)| batch.clone())
+    }
+
+    /// Lets go of groups that have been silent for `age`.
+    pub fn forget(&self, age: Duration, now: Instant) {
+        let mut newest = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        newest.retain(|_, (_, at)| now.saturating_duration_since(*at) < age);
+    }
+}
+
+/// Who wants every batch as it becomes durable.
+#[derive(Debug, Default)]
+pub(crate) struct Subscribers(Mutex<Vec<SyncSender<Arc<LiveBatch>>>>);
+
+impl Subscribers {
+    pub fn subscribe(&self, bound: usize) -> Receiver<Arc<LiveBatch>> {
+        let (sender, receiver) = sync_channel(bound.max(1));
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(sender);
+        receiver
+    }
+
+    /// Gives the batches to everyone without waiting; returns how many were lost to somebody slow.
+    pub fn publish(&self, batches: &[Arc<LiveBatch>]) -> u64 {
+        let mut lost = 0;
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|sender| {
+            batches.iter().all(|batch| match sender.try_send(batch.clone()) {
+                Ok(()) => true,
+                Err(TrySendError::Full(_)) => {
+                    lost += 1;
+                    true
+                }
+                Err(TrySendError::Disconnected(_)) => false,
+            })
+        });
+        lost
+    }
+
+    /// Ends every subscription.
+    pub fn close(&self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+}

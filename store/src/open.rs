@@ -1,0 +1,335 @@
+//! Opening a store: what a crash left is put in order, and what is durable in the journal is live again.
+
+use std::collections::HashMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, Condvar, Mutex, RwLock};
+
+use bytes::Bytes;
+use wholegrain_transport::payload::read_header;
+
+use crate::block::read::{Block, BlockCache, Removed};
+use crate::catalogue::{BlockRecord, Catalogue, Contents};
+use crate::disk::{Disk, read_all};
+use crate::journal::{Journal, Queue};
+use crate::live::{LiveBatch, Newest, Segment, Subscribers};
+use crate::ranges::Held;
+use crate::segment::{HEADER_BYTES, SEGMENT_VERSION, recover, segment_number, segment_path};
+use crate::sensors::Sensors;
+use crate::snapshot::View;
+use crate::stats::{Counters, add};
+use crate::store::{Ledger, Paths, Shared, live_batch};
+use crate::{OpenReport, StoreConfig, StoreError};
+
+/// Opens the directory; the journal is to be run by the caller.
+pub(crate) fn open(config: StoreConfig, disk: Arc<dyn Disk>) -> Result<(Arc<Shared>, Journal, OpenReport), StoreError> {
+    let paths = Paths {
+        journal: config.dir.join("journal"),
+        blocks: config.dir.join("blocks"),
+        temporary: config.dir.join("tmp"),
+        damaged: config.dir.join("damaged"),
+        catalogue: config.dir.join("catalogue.redb"),
+        dir: config.dir.clone(),
+    };
+    for dir in [&paths.dir, &paths.journal, &paths.blocks, &paths.temporary, &paths.damaged] {
+        disk.create_dirs(dir).map_err(|error| StoreError::io("creating", dir, error))?;
+    }
+    let lock = take_lock(disk.as_ref(), &paths.dir)?;
+    sync_names(disk.as_ref(), &paths)?;
+    refuse_lost_catalogue(disk.as_ref(), &paths)?;
+    let mut report = OpenReport::default();
+    let (catalogue, contents) = Catalogue::open(&disk, &paths.catalogue)?;
+    clear_leftovers(disk.as_ref(), &paths, &catalogue, &contents, &mut report)?;
+    let removed: Arc<Removed> = Arc::default();
+    let (blocks, absent) = check_blocks(&disk, &paths, &contents, &removed, &mut report);
+    let counters = Counters::default();
+    let mut replay = Replay {
+        disk: disk.as_ref(),
+        paths: &paths,
+        sensors: &contents.sensors,
+        held: contents.held.clone(),
+        arrivals: 0,
+        counters: &counters,
+        report: &mut report,
+    };
+    let (closed, next_segment) = replay.journal(contents.sealed_through)?;
+    let (held, arrivals) = (replay.held, replay.arrivals);
+    add(&counters.damaged_at_open, report.damaged_blocks.len() as u64);
+    add(&counters.damaged_bytes, report.damaged_bytes + report.torn_bytes);
+    let live: Vec<Arc<LiveBatch>> = closed.iter().flat_map(|segment| segment.groups()).flatten().collect();
+    let view = View { blocks, closed, open: Arc::new(Segment::new(next_segment)), absent };
+    let shared = Arc::new(Shared {
+        config,
+        disk,
+        catalogue,
+        queue: Queue::default(),
+        counters,
+        newest: Newest::default(),
+        subscribers: Subscribers::default(),
+        cache: Arc::new(BlockCache::default()),
+        sensors: RwLock::new(contents.sensors),
+        view: RwLock::new(Arc::new(view)),
+        ledger: Mutex::new(Ledger { sealed: contents.held, attempted: Vec::new() }),
+        removed,
+        next_block: AtomicU64::new(contents.next_block.max(1)),
+        properties_written: AtomicU64::new(0),
+        sealing: Mutex::new(()),
+        merging: Mutex::new(()),
+        closing: AtomicBool::new(false),
+        // Not 0, so that the sealer begins with what was replayed.
+        work: Mutex::new(1),
+        worked: Condvar::new(),
+        paths,
+        _lock: lock,
+    });
+    shared.heard(&live);
+    shared.newest.note(&live, std::time::Instant::now());
+    let journal = Journal::new(shared.clone(), held, arrivals);
+    Ok((shared, journal, report))
+}
+
+fn take_lock(disk: &dyn Disk, dir: &Path) -> Result<Box<dyn std::any::Any + Send + Sync>, StoreError> {
+    let path = dir.join("lock");
+    disk.lock(&path).map_err(|error| {
+        if error.kind() != io::ErrorKind::WouldBlock {
+            return StoreError::io("locking", &path, error);
+        }
+        let pid = disk.open(&path, false).and_then(|file| read_all(file.as_ref())).unwrap_or_default();
+        let pid = String::from_utf8_lossy(&pid).trim().chars().take(20).collect();
+        StoreError::Locked { path: dir.to_owned(), pid }
+    })
+}
+
+/// Brings the names to stable storage that a process made that was killed before it synced them: from here on they count.
+fn sync_names(disk: &dyn Disk, paths: &Paths) -> Result<(), StoreError> {
+    for dir in [&paths.dir, &paths.journal, &paths.blocks] {
+        disk.sync_dir(dir).map_err(|error| StoreError::io("syncing", dir, error))?;
+    }
+    if let Some(parent) = paths.dir.parent()
+        && let Err(error) = disk.sync_dir(parent)
+    {
+        // It may be somebody else's. Where we made the store's directory ourselves it was synced then.
+        tracing::debug!(dir = %parent.display(), %error, "cannot sync the directory above the store");
+    }
+    Ok(())
+}
+
+/// A store without its catalogue would begin anew beside readings that it no longer knows. The catalogue is made before the
+/// first of them, so that no crash leaves this.
+fn refuse_lost_catalogue(disk: &dyn Disk, paths: &Paths) -> Result<(), StoreError> {
+    if disk.exists(&paths.catalogue) {
+        return Ok(());
+    }
+    let list = |dir: &Path| disk.list(dir).map_err(|error| StoreError::io("listing", dir, error));
+    let mut found =
+        list(&paths.journal)?.into_iter().map(|entry| entry.path).find(|path| segment_number(path).is_some());
+    let mut dirs = vec![paths.blocks.clone()];
+    while let (None, Some(dir)) = (&found, dirs.pop()) {
+        for entry in list(&dir)? {
+            if entry.is_dir {
+                dirs.push(entry.path);
+            } else if entry.path.extension().is_some_and(|extension| extension == "parquet") {
+                found = Some(entry.path);
+            }
+        }
+    }
+    found.map_or(Ok(()), |file| {
+        let reason = format!(
+            "it is missing, yet there are readings such as {}; bring it back, or move journal/ and blocks/ elsewhere to begin anew",
+            file.display()
+        );
+        Err(StoreError::damaged(&paths.catalogue, reason))
+    })
+}
+
+/// Removes files of seals, merges and drops that did not come to their end.
+fn clear_leftovers(
+    disk: &dyn Disk,
+    paths: &Paths,
+    catalogue: &Catalogue,
+    contents: &Contents,
+    report: &mut OpenReport,
+) -> Result<(), StoreError> {
+    for entry in disk.list(&paths.temporary).map_err(|error| StoreError::io("listing", &paths.temporary, error))? {
+        if !entry.is_dir {
+            disk.remove(&entry.path).map_err(|error| StoreError::io("removing", &entry.path, error))?;
+            report.leftovers += 1;
+        }
+    }
+    let mut gone = Vec::new();
+    for (id, path) in &contents.doomed {
+        let path = paths.blocks.join(path);
+        match disk.remove(&path) {
+            Ok(()) => report.leftovers += 1,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(StoreError::io("removing", &path, error)),
+        }
+        // Also when it was gone already: it may have been removed a moment ago, and a crash could bring it back.
+        if let Some(dir) = path.parent() {
+            match disk.sync_dir(dir) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(StoreError::io("syncing", dir, error));
+                }
+                _ => {}
+            }
+        }
+        gone.push(*id);
+    }
+    catalogue.forget_doomed(gone)
+}
+
+/// Blocks whose file has the size that was written, and the others; and what else lies there.
+fn check_blocks(
+    disk: &Arc<dyn Disk>,
+    paths: &Paths,
+    contents: &Contents,
+    removed: &Arc<Removed>,
+    report: &mut OpenReport,
+) -> (Vec<Arc<Block>>, Vec<Arc<Block>>) {
+    let (mut blocks, mut absent) = (Vec::new(), Vec::new());
+    let mut known: HashMap<PathBuf, &BlockRecord> = HashMap::new();
+    for record in &contents.blocks {
+        let block = Block::new(record.clone(), &paths.blocks, disk.clone(), removed.clone());
+        let size = disk.open(&block.path, false).and_then(|file| file.size());
+        if size.as_ref().is_ok_and(|size| *size == record.bytes) {
+            known.insert(block.path.clone(), record);
+        } else {
+            block
+                .mark_damaged(&StoreError::damaged(&block.path, format!("missing or cut short: its size is {size:?}")));
+            report.damaged_blocks.push(block.path.clone());
+            known.insert(block.path.clone(), record);
+            absent.push(Arc::new(block));
+            continue;
+        }
+        blocks.push(Arc::new(block));
+    }
+    let mut dirs = vec![paths.blocks.clone()];
+    while let Some(dir) = dirs.pop() {
+        for entry in disk.list(&dir).unwrap_or_default() {
+            if entry.is_dir {
+                dirs.push(entry.path);
+            } else if !known.contains_key(&entry.path) {
+                tracing::warn!(file = %entry.path.display(), "not a file of this store; left alone");
+                report.foreign_files.push(entry.path);
+            }
+        }
+    }
+    report.foreign_files.sort();
+    (blocks, absent)
+}
+
+/// Going through the journal.
+struct Replay<'a> {
+    disk: &'a dyn Disk,
+    paths: &'a Paths,
+    sensors: &'a Sensors,
+    held: Held,
+    arrivals: u64,
+    counters: &'a Counters,
+    report: &'a mut OpenReport,
+}
+
+impl Replay<'_> {
+    /// The segments that are not sealed, oldest first, and the number of the next.
+    fn journal(&mut self, sealed_through: u64) -> Result<(Vec<Arc<Segment>>, u64), StoreError> {
+        let listed = self.disk.list(&self.paths.journal);
+        let listed = listed.map_err(|error| StoreError::io("listing", &self.paths.journal, error))?;
+        let mut numbers: Vec<u64> = listed.iter().filter_map(|entry| segment_number(&entry.path)).collect();
+        numbers.sort_unstable();
+        let last = numbers.last().copied().unwrap_or(0);
+        let mut closed = Vec::new();
+        for number in numbers {
+            let path = segment_path(&self.paths.journal, number);
+            if number <= sealed_through {
+                self.remove(&path)?;
+                continue;
+            }
+            let segment = Segment::new(number);
+            self.segment(&path, &segment)?;
+            if segment.is_empty() {
+                self.remove(&path)?;
+            } else {
+                add(&self.counters.live_bytes, segment.size().payload_bytes);
+                add(&self.counters.journal_bytes, segment.size().file_bytes);
+                closed.push(Arc::new(segment));
+            }
+        }
+        Ok((closed, last.max(sealed_through) + 1))
+    }
+
+    fn remove(&self, path: &Path) -> Result<(), StoreError> {
+        self.disk.remove(path).map_err(|error| StoreError::io("removing", path, error))
+    }
+
+    fn segment(&mut self, path: &Path, segment: &Segment) -> Result<(), StoreError> {
+        let io = |doing| move |error| StoreError::io(doing, path, error);
+        let file = self.disk.open(path, true).map_err(io("opening"))?;
+        let bytes = Bytes::from(read_all(file.as_ref()).map_err(io("reading"))?);
+        let found = recover(&bytes);
+        if let Some(version) = found.newer {
+            let (found, known) = (u64::from(version), u64::from(SEGMENT_VERSION));
+            return Err(StoreError::NewerVersion { path: path.to_owned(), found, known });
+        }
+        self.report.segments += 1;
+        for damaged in &found.damaged {
+            self.report.damaged_bytes += damaged.len() as u64;
+            self.set_aside(path, damaged.start, &bytes[damaged.clone()]);
+        }
+        if found.end < bytes.len() {
+            self.report.torn_bytes += (bytes.len() - found.end) as u64;
+            self.set_aside(path, found.end, &bytes[found.end..]);
+            // So that it is told once. Should it fail, it is told again.
+            if let Err(error) = file.set_len(found.end as u64) {
+                tracing::warn!(segment = %path.display(), %error, "cannot cut the torn end off");
+            }
+        }
+        // A process that was killed between write and fsync, or after an fsync that failed, leaves records that only the page cache
+        // has; after a failure the system takes them for written. A sender that repeats one is told that it is stored, so that it
+        // has to be: written again as they are, and synced.
+        match file.write_at(0, &bytes[..found.end]).map_err(io("writing")) {
+            Err(error @ StoreError::DiskFull { .. }) => {
+                tracing::warn!(%error, "cannot write a segment again in its place")
+            }
+            result => result?,
+        }
+        file.sync().map_err(io("syncing"))?;
+        let mut batches = Vec::new();
+        for place in found.payloads {
+            self.arrivals += 1;
+            match self.batch(bytes.slice(place.clone())) {
+                Some(batch) if self.held.insert(&batch.key()) => batches.push(Arc::new(batch)),
+                Some(_) => self.report.duplicates += 1,
+                None => {
+                    self.report.damaged_bytes += place.len() as u64;
+                    self.set_aside(path, place.start, &bytes[place]);
+                }
+            }
+        }
+        self.report.batches += batches.len() as u64;
+        segment.add(&batches, found.end.max(HEADER_BYTES) as u64);
+        Ok(())
+    }
+
+    fn batch(&self, payload: Bytes) -> Option<LiveBatch> {
+        let (header, _) = read_header(&payload).ok()?;
+        let schema = self.sensors.schema(&header.schema)?;
+        live_batch(payload, schema.clone(), self.arrivals).ok()
+    }
+
+    /// Keeps bytes that could not be read where a person can look at them.
+    fn set_aside(&self, segment: &Path, offset: usize, bytes: &[u8]) {
+        let stem = segment.file_stem().unwrap_or_default().to_string_lossy();
+        let path = self.paths.damaged.join(format!("{stem}-{offset}.bin"));
+        tracing::error!(segment = %segment.display(), offset, bytes = bytes.len(), kept = %path.display(), "journal bytes that are no record");
+        let write = || {
+            let file = self.disk.create(&path)?;
+            file.write_at(0, bytes)?;
+            file.sync()?;
+            self.disk.sync_dir(&self.paths.damaged)
+        };
+        if let Err(error) = write() {
+            tracing::error!(kept = %path.display(), %error, "cannot set damaged bytes aside");
+        }
+    }
+}

@@ -1,0 +1,286 @@
+//! Finished blocks become visible, and replaced ones invisible, in one step: the catalogue's transaction.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, MutexGuard, PoisonError};
+
+use wholegrain_model::ValueType;
+
+use crate::StoreError;
+use crate::block::read::Block;
+use crate::block::write::{BlockWriter, Written};
+use crate::catalogue::{BlockRecord, Change};
+use crate::segment::segment_path;
+use crate::stats::sub;
+use crate::store::{Ledger, Shared};
+
+/// Nanoseconds of a day.
+pub(crate) const DAY_NS: i64 = 86_400_000_000_000;
+
+/// What blocks on their way have in common.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Kind {
+    pub value_type: ValueType,
+    /// Days since the epoch; `None` for several.
+    pub day: Option<i64>,
+    pub level: u32,
+    pub first_segment: u64,
+    pub last_segment: u64,
+}
+
+/// A block being written under a temporary name.
+pub(crate) struct Draft {
+    id: u64,
+    temporary: PathBuf,
+    kind: Kind,
+    pub writer: BlockWriter,
+}
+
+/// A block that is on stable storage under its temporary name.
+pub(crate) struct Finished {
+    temporary: PathBuf,
+    pub record: BlockRecord,
+}
+
+impl Draft {
+    pub fn create(shared: &Shared, kind: Kind, zstd_level: i32) -> Result<Self, StoreError> {
+        let id = shared.next_block.fetch_add(1, Relaxed);
+        let temporary = shared.paths.temporary.join(format!("{id}.parquet"));
+        let writer = BlockWriter::create(shared.disk.as_ref(), &temporary, kind.value_type, zstd_level);
+        let writer = writer.inspect_err(|_| drop(shared.disk.remove(&temporary)))?;
+        Ok(Self { id, temporary, kind, writer })
+    }
+
+    /// Writes what is left. After an error nothing of it stays.
+    pub fn finish(self, shared: &Shared) -> Result<Finished, StoreError> {
+        let Written { rows, bytes, first_time, last_time } = match self.writer.finish() {
+            Ok(written) => written,
+            Err(error) => {
+                let _ = shared.disk.remove(&self.temporary);
+                return Err(error);
+            }
+        };
+        let Kind { value_type, day, level, first_segment, last_segment } = self.kind;
+        let path = block_path(self.id, value_type, first_time);
+        let id = self.id;
+        let record = BlockRecord {
+            id,
+            path,
+            value_type,
+            day,
+            level,
+            first_segment,
+            last_segment,
+            first_time,
+            last_time,
+            rows,
+            bytes,
+        };
+        Ok(Finished { temporary: self.temporary, record })
+    }
+
+    /// Gives it up.
+    pub fn discard(self, shared: &Shared) {
+        let _ = shared.disk.remove(&self.temporary);
+    }
+}
+
+impl Finished {
+    /// Gives it up.
+    pub fn discard(&self, shared: &Shared) {
+        let _ = shared.disk.remove(&self.temporary);
+    }
+}
+
+/// `yyyy/mm/dd/<first time>-<id>-int.parquet`, by the UTC day of the first time.
+fn block_path(id: u64, value_type: ValueType, first_time: i64) -> String {
+    let (year, month, day) = civil(first_time.div_euclid(DAY_NS));
+    let kind = match value_type {
+        ValueType::Int => "int",
+        ValueType::Float => "float",
+    };
+    format!("{year:04}/{month:02}/{day:02}/{first_time}-{id}-{kind}.parquet")
+}
+
+/// Year, month and day of a day since 1970-01-01, in the proleptic Gregorian calendar. Eras of 400 years begin on 1 March of a
+/// year divisible by 400, so that a leap day is the last of its year.
+fn civil(day: i64) -> (i64, i64, i64) {
+    let shifted = day + 719_468;
+    let era = shifted.div_euclid(146_097);
+    let of_era = shifted.rem_euclid(146_097);
+    let year_of_era = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted_month = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * shifted_month + 2) / 5 + 1;
+    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
+    (year_of_era + era * 400 + i64::from(month <= 2), month, day)
+}
+
+/// Gives finished blocks their names and commits the change; then readers see it. `false` when an input was dropped meanwhile, and
+/// nothing was changed.
+pub(crate) fn publish(
+    shared: &Shared,
+    finished: &[Finished],
+    replaced: &[Arc<Block>],
+    change: Change,
+) -> Result<bool, StoreError> {
+    let mut ledger = shared.ledger.lock().unwrap_or_else(PoisonError::into_inner);
+    let present = |block: &Arc<Block>| shared.view().blocks.iter().any(|other| Arc::ptr_eq(block, other));
+    let discard = || finished.iter().for_each(|block| block.discard(shared));
+    if !replaced.iter().all(present) {
+        discard();
+        return Ok(false);
+    }
+    if let Err(error) = name_files(shared, finished) {
+        discard();
+        for block in finished {
+            // Dropping a doomed block removes its file and lets the catalogue forget it.
+            shared.block(block.record.clone()).doom();
+        }
+        return Err(error);
+    }
+    let add: Vec<BlockRecord> = finished.iter().map(|block| block.record.clone()).collect();
+    let remove: Vec<BlockRecord> = replaced.iter().map(|block| block.record.clone()).collect();
+    let (gone, kept) = settle_removed(shared);
+    shared.removed.lock().unwrap_or_else(PoisonError::into_inner).extend(kept);
+    let ids = gone.iter().map(|(id, _)| *id).collect();
+    let result = shared.catalogue.commit(&Change { add: &add, remove: &remove, gone: ids, ..change });
+    if let Err(error) = result {
+        // Whether it took effect only the database can tell, when it can be read again: see `reconcile`.
+        ledger.attempted.extend(add);
+        shared.removed.lock().unwrap_or_else(PoisonError::into_inner).extend(gone);
+        return Err(error);
+    }
+    shared.change_view(|view| {
+        view.blocks.retain(|block| !replaced.iter().any(|other| Arc::ptr_eq(block, other)));
+        view.blocks.extend(add.into_iter().map(|record| Arc::new(shared.block(record))));
+        if let Some(number) = change.sealed_through {
+            view.closed.retain(|segment| segment.number > number);
+        }
+    });
+    for block in replaced {
+        shared.cache.forget(block.record.id);
+        block.doom();
+    }
+    Ok(true)
+}
+
+type Gone = Vec<(u64, PathBuf)>;
+
+/// The removed blocks whose removal is on stable storage now, and the others.
+fn settle_removed(shared: &Shared) -> (Gone, Gone) {
+    let removed = std::mem::take(&mut *shared.removed.lock().unwrap_or_else(PoisonError::into_inner));
+    let dirs: BTreeSet<PathBuf> = removed.iter().map(|(_, dir)| dir.clone()).collect();
+    let synced: BTreeSet<PathBuf> = dirs.into_iter().filter(|dir| shared.disk.sync_dir(dir).is_ok()).collect();
+    removed.into_iter().partition(|(_, dir)| synced.contains(dir))
+}
+
+fn name_files(shared: &Shared, finished: &[Finished]) -> Result<(), StoreError> {
+    if finished.is_empty() {
+        return Ok(());
+    }
+    let files: Vec<(u64, String)> = finished.iter().map(|block| (block.record.id, block.record.path.clone())).collect();
+    shared.catalogue.intend(&files)?;
+    let mut dirs = BTreeSet::new();
+    for block in finished {
+        let path = shared.paths.blocks.join(&block.record.path);
+        let dir = path.parent().unwrap_or(&shared.paths.blocks).to_owned();
+        shared.disk.create_dirs(&dir).map_err(|error| StoreError::io("creating", &dir, error))?;
+        shared.disk.rename(&block.temporary, &path).map_err(|error| StoreError::io("naming", &path, error))?;
+        // Those above too: a process that was killed may have made them and not synced their names.
+        let above = dir.ancestors().take_while(|above| above.starts_with(&shared.paths.blocks));
+        dirs.extend(above.map(Path::to_owned));
+    }
+    for dir in dirs {
+        shared.disk.sync_dir(&dir).map_err(|error| StoreError::io("syncing", &dir, error))?;
+    }
+    Ok(())
+}
+
+/// After a failed transaction: opens the catalogue anew and makes the view what it says. Everything that changes the catalogue holds
+/// the ledger from here to the change of what is in memory: else one thread would read the catalogue anew in the middle of
+/// another's change, and put in place what it read before.
+pub(crate) fn reconcile(shared: &Shared) -> Result<MutexGuard<'_, Ledger>, StoreError> {
+    let mut ledger = shared.ledger.lock().unwrap_or_else(PoisonError::into_inner);
+    if !shared.catalogue.is_suspect() {
+        return Ok(ledger);
+    }
+    let mut contents = shared.catalogue.reopen()?;
+    {
+        let mut sensors = shared.sensors.write().unwrap_or_else(PoisonError::into_inner);
+        contents.sensors.keep_groups(&sensors);
+        *sensors = contents.sensors;
+    }
+    let mut dropped = Vec::new();
+    let mut sealed = Vec::new();
+    shared.change_view(|view| {
+        let known = |id: u64| contents.blocks.iter().any(|record| record.id == id);
+        view.blocks.retain(|block| {
+            let keep = known(block.record.id);
+            if !keep {
+                dropped.push(block.clone());
+            }
+            keep
+        });
+        for record in &contents.blocks {
+            // Blocks that were damaged when the store was opened are in the catalogue and not in the view.
+            let ours = ledger.attempted.iter().any(|other| other.id == record.id);
+            if ours && !view.blocks.iter().any(|block| block.record.id == record.id) {
+                view.blocks.push(Arc::new(shared.block(record.clone())));
+            }
+        }
+        view.closed.retain(|segment| {
+            let keep = segment.number > contents.sealed_through;
+            if !keep {
+                sealed.push(segment.clone());
+            }
+            keep
+        });
+    });
+    for block in dropped {
+        shared.cache.forget(block.record.id);
+        block.doom();
+    }
+    for record in std::mem::take(&mut ledger.attempted) {
+        if !contents.blocks.iter().any(|known| known.id == record.id) {
+            shared.block(record).doom();
+        }
+    }
+    ledger.sealed = contents.held;
+    for segment in sealed {
+        remove_segment(shared, segment.number, &segment.size());
+    }
+    Ok(ledger)
+}
+
+/// Removes the file of a sealed segment.
+pub(crate) fn remove_segment(shared: &Shared, number: u64, size: &crate::live::SegmentSize) {
+    let path = segment_path(&shared.paths.journal, number);
+    if let Err(error) = shared.disk.remove(&path) {
+        // The next opening knows that it is sealed and removes it.
+        tracing::warn!(segment = %path.display(), %error, "cannot remove a sealed journal segment");
+    }
+    sub(&shared.counters.journal_bytes, size.file_bytes);
+    sub(&shared.counters.live_bytes, size.payload_bytes);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates() {
+        assert_eq!(civil(0), (1970, 1, 1));
+        assert_eq!(civil(-1), (1969, 12, 31));
+        assert_eq!(civil(11_016), (2000, 2, 29));
+        assert_eq!(civil(11_017), (2000, 3, 1));
+        assert_eq!(civil(20_454), (2026, 1, 1));
+        assert_eq!(civil(i64::MAX / DAY_NS), (2262, 4, 11));
+        assert_eq!(civil(i64::MIN.div_euclid(DAY_NS)), (1677, 9, 21));
+        assert_eq!(
+            block_path(7, ValueType::Float, 1_767_225_600_000_000_000),
+            "2026/01/01/1767225600000000000-7-float.parquet"
+        );
+    }
+}

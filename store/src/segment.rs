@@ -1,0 +1,183 @@
+//! The journal's files: what one looks like, how records are written, how they are read back after a crash. `FORMAT.md` gives every byte.
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use wholegrain_transport::payload::{MAGIC, PAYLOAD_BYTES_MAX};
+
+/// What every segment begins with.
+pub(crate) const SEGMENT_MAGIC: [u8; 8] = *b"WGJOURNL";
+/// Version of the segment's layout.
+pub(crate) const SEGMENT_VERSION: u32 = 1;
+/// Bytes before the first record.
+pub(crate) const HEADER_BYTES: usize = 24;
+/// Bytes before the payload of a record.
+pub(crate) const RECORD_BYTES: usize = 8;
+
+/// The file of segment `number`.
+pub(crate) fn segment_path(journal: &Path, number: u64) -> PathBuf {
+    journal.join(format!("{number:010}.wal"))
+}
+
+/// The number of a segment's file.
+pub(crate) fn segment_number(path: &Path) -> Option<u64> {
+    path.file_name()?.to_str()?.strip_suffix(".wal")?.parse().ok()
+}
+
+/// The header of segment `number`.
+pub(crate) fn header(number: u64) -> [u8; HEADER_BYTES] {
+    let mut bytes = [0; HEADER_BYTES];
+    bytes[..8].copy_from_slice(&SEGMENT_MAGIC);
+    bytes[8..12].copy_from_slice(&SEGMENT_VERSION.to_le_bytes());
+    bytes[12..20].copy_from_slice(&number.to_le_bytes());
+    let crc = crc32c::crc32c(&bytes[..20]);
+    bytes[20..].copy_from_slice(&crc.to_le_bytes());
+    bytes
+}
+
+/// Appends a record to `out`; returns where in it the payload is.
+pub(crate) fn put_record(payload: &[u8], out: &mut Vec<u8>) -> Range<usize> {
+    let length = u32::try_from(payload.len()).unwrap_or(u32::MAX).to_le_bytes();
+    out.extend_from_slice(&length);
+    out.extend_from_slice(&record_crc(length, payload).to_le_bytes());
+    let start = out.len();
+    out.extend_from_slice(payload);
+    start..out.len()
+}
+
+/// Over the length too: zeros that a file system left at the end of a file are no record then.
+fn record_crc(length: [u8; 4], payload: &[u8]) -> u32 {
+    crc32c::crc32c_append(crc32c::crc32c(&length), payload)
+}
+
+/// What a segment's file holds.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Recovered {
+    /// The payloads of the whole records.
+    pub payloads: Vec<Range<usize>>,
+    /// What is no record and has records after it.
+    pub damaged: Vec<Range<usize>>,
+    /// Where the last whole record ends; what follows is no record.
+    pub end: usize,
+    /// The file's version, when it is a newer one.
+    pub newer: Option<u32>,
+}
+
+/// Finds the whole records. After bytes that are none it looks for the next byte where one begins.
+pub(crate) fn recover(bytes: &[u8]) -> Recovered {
+    let mut found = Recovered::default();
+    let mut at = match check_header(bytes) {
+        Ok(()) => HEADER_BYTES,
+        Err(newer) => {
+            found.newer = newer;
+            0
+        }
+    };
+    found.end = at;
+    if found.newer.is_some() {
+        return found;
+    }
+    while let Some(payload) = record_at(bytes, at).or_else(|| next_record(bytes, at)) {
+        let start = payload.start - RECORD_BYTES;
+        if start > at {
+            found.damaged.push(at..start);
+        }
+        at = payload.end;
+        found.end = at;
+        found.payloads.push(payload);
+    }
+    found
+}
+
+/// `Err` with the version when it is newer than this program.
+fn check_header(bytes: &[u8]) -> Result<(), Option<u32>> {
+    let Some(head) = bytes.first_chunk::<HEADER_BYTES>() else { return Err(None) };
+    let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+    if head[..8] != SEGMENT_MAGIC || word(20) != crc32c::crc32c(&head[..20]) {
+        return Err(None);
+    }
+    match word(8) {
+        SEGMENT_VERSION => Ok(()),
+        version => Err(Some(version)),
+    }
+}
+
+/// The payload of the record that begins at `at`, if a whole one does.
+fn record_at(bytes: &[u8], at: usize) -> Option<Range<usize>> {
+    let head = bytes.get(at..at.checked_add(RECORD_BYTES)?)?;
+    let (length, crc) = ([head[0], head[1], head[2], head[3]], [head[4], head[5], head[6], head[7]]);
+    let size = u32::from_le_bytes(length) as usize;
+    if size < MAGIC.len() || size > PAYLOAD_BYTES_MAX {
+        return None;
+    }
+    let start = at + RECORD_BYTES;
+    let payload = bytes.get(start..start.checked_add(size)?)?;
+    // The magic first: the search tries every byte, and a checksum over a made-up length at each would take for ever.
+    let whole = payload.starts_with(&MAGIC) && record_crc(length, payload) == u32::from_le_bytes(crc);
+    whole.then(|| start..start + size)
+}
+
+fn next_record(bytes: &[u8], at: usize) -> Option<Range<usize>> {
+    (at + 1..bytes.len()).find_map(|at| record_at(bytes, at))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn payload(i: u8) -> Vec<u8> {
+        let mut payload = MAGIC.to_vec();
+        payload.extend((0..i % 7 + 1).map(|j| j.wrapping_mul(31) ^ i));
+        payload
+    }
+
+    fn example(records: u8) -> (Vec<u8>, Vec<Range<usize>>) {
+        let mut bytes = header(7).to_vec();
+        let payloads = (0..records).map(|i| put_record(&payload(i), &mut bytes)).collect();
+        (bytes, payloads)
+    }
+
+    #[test]
+    fn cut_anywhere_gives_the_whole_records_before() {
+        let (bytes, payloads) = example(12);
+        for cut in 0..=bytes.len() {
+            let found = recover(&bytes[..cut]);
+            let expected: Vec<_> = payloads.iter().filter(|payload| payload.end <= cut).cloned().collect();
+            assert_eq!(found.payloads, expected, "cut at {cut}");
+            assert!(found.damaged.is_empty(), "cut at {cut}");
+            assert!(found.end <= cut);
+        }
+    }
+
+    #[test]
+    fn flipped_anywhere_loses_at_most_the_record_it_hits() {
+        let (bytes, payloads) = example(12);
+        for bit in 0..bytes.len() * 8 {
+            let mut bad = bytes.clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            let found = recover(&bad);
+            let hit = |payload: &&Range<usize>| (payload.start - RECORD_BYTES..payload.end).contains(&(bit / 8));
+            let expected: Vec<_> = payloads.iter().filter(|payload| !hit(payload)).cloned().collect();
+            assert_eq!(found.payloads, expected, "bit {bit}");
+            let lost: usize = found.damaged.iter().map(Range::len).sum::<usize>() + (bad.len() - found.end);
+            assert!(lost > 0, "bit {bit} unnoticed");
+        }
+    }
+
+    #[test]
+    fn zeros_at_the_end_are_no_records() {
+        let (mut bytes, payloads) = example(3);
+        let end = bytes.len();
+        bytes.resize(end + 4096, 0);
+        assert_eq!(recover(&bytes), Recovered { payloads, end, ..Recovered::default() });
+    }
+
+    #[test]
+    fn a_newer_version_is_told() {
+        let mut bytes = header(1);
+        bytes[8] = 9;
+        let crc = crc32c::crc32c(&bytes[..20]);
+        bytes[20..].copy_from_slice(&crc.to_le_bytes());
+        assert_eq!(recover(&bytes).newer, Some(9));
+    }
+}

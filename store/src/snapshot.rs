@@ -1,0 +1,303 @@
+//! A consistent view of every acknowledged reading: the blocks and the batches not sealed yet, as they were at one moment.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use wholegrain_model::{Column, Schema, SchemaHash, Value};
+use wholegrain_transport::payload::PayloadError;
+
+use crate::ahead::Ahead;
+use crate::block::read::{Block, RowReader};
+use crate::live::{LiveBatch, Segment};
+use crate::scan::{Input, Merged, Source};
+use crate::seal::join;
+use crate::store::Shared;
+use crate::{SensorId, StoreError};
+
+/// Consecutive readings of one sensor, raw (not scaled), gaps included; times strictly increasing, at least one.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Chunk {
+    /// Times, ns since the Unix epoch.
+    pub times: Vec<i64>,
+    /// A value or gap for each time.
+    pub column: Column,
+}
+
+/// The blocks and segments that count at one moment.
+#[derive(Debug, Clone)]
+pub(crate) struct View {
+    pub blocks: Vec<Arc<Block>>,
+    /// Closed segments that are not sealed, oldest first.
+    pub closed: Vec<Arc<Segment>>,
+    pub open: Arc<Segment>,
+    /// Blocks that were missing or cut short when the store was opened.
+    pub absent: Vec<Arc<Block>>,
+}
+
+/// Every acknowledged reading of one moment, unaffected by what is sealed, merged or dropped later. Cheap to take and to
+/// clone; while one is held, the files and batches that it needs are kept.
+#[derive(Clone)]
+pub struct Snapshot {
+    shared: Arc<Shared>,
+    view: Arc<View>,
+    /// Batches that came into the open segment later are not in it.
+    watermark: u64,
+    ahead: Arc<Ahead>,
+}
+
+impl Snapshot {
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        let view = shared.view();
+        let watermark = view.open.last_arrival();
+        Self { shared, view, watermark, ahead: Arc::default() }
+    }
+
+    /// Tells which sensors will be scanned next, in which order and each once: what is not sealed of them is then decoded together,
+    /// within a bound in bytes. The answers are the same without it.
+    pub fn expect(&self, ids: &[SensorId]) {
+        let sensors = self.shared.sensors();
+        let places = ids.iter().flat_map(|id| sensors.places(*id));
+        self.ahead.expect(places.map(|place| (sensors.schema_at(place.schema).hash(), place.column)));
+    }
+
+    /// Files of blocks that overlap `from <= time < to` and could not be read, as far as is known now: before the scans those found
+    /// missing or damaged earlier, after them also those that a scan met. Readings in them are missing from the answers.
+    pub fn damaged_blocks(&self, from: i64, to: i64) -> Vec<PathBuf> {
+        let overlaps = |block: &&Arc<Block>| block.record.first_time < to && block.record.last_time >= from;
+        let known = self.view.blocks.iter().chain(&self.view.absent).filter(|block| block.is_damaged());
+        known.filter(overlaps).map(|block| block.path.clone()).collect()
+    }
+
+    /// The readings of a sensor with `from <= time < to` in time order, chunk by chunk, none larger than 65,536 rows. Where a time
+    /// came twice, the later arrival counts. A chunk holds integers or floats; a sensor that changed its type gives both.
+    /// A block that turns out damaged is left out, logged and counted in [`crate::StoreStats::damaged_blocks`].
+    pub fn scan(
+        &self,
+        id: SensorId,
+        from: i64,
+        to: i64,
+    ) -> Result<Box<dyn Iterator<Item = Result<Chunk, StoreError>> + Send>, StoreError> {
+        let Some(path) = self.shared.sensors().path(id) else { return Ok(Box::new(std::iter::empty())) };
+        if from >= to {
+            return Ok(Box::new(std::iter::empty()));
+        }
+        let mut inputs = Vec::new();
+        for block in &self.view.blocks {
+            if let Some(input) = self.block_input(block, &path, from, to)? {
+                inputs.push(input);
+            }
+        }
+        inputs.extend(self.live_inputs(id, from, to));
+        Ok(Box::new(Merged::new(inputs)))
+    }
+
+    /// The sensor's rows of a block, if it has any in the range.
+    fn block_input(
+        &self,
+        block: &Arc<Block>,
+        path: &str,
+        from: i64,
+        to: i64,
+    ) -> Result<Option<Input<'static>>, StoreError> {
+        if block.record.last_time < from || block.record.first_time >= to || block.is_damaged() {
+            return Ok(None);
+        }
+        let Some(opened) = tolerate(block, self.shared.cache.open(block))? else { return Ok(None) };
+        let Some((start, entry)) = opened.find(path) else { return Ok(None) };
+        if entry.last_time < from || entry.first_time >= to {
+            return Ok(None);
+        }
+        let first_time = entry.first_time.max(from);
+        let rows = BlockRows {
+            block: block.clone(),
+            row: start,
+            end: start + entry.rows,
+            seek: entry.first_time < from,
+            from,
+            to,
+            reader: RowReader::new(opened.clone(), Some(self.shared.cache.clone())),
+        };
+        Ok(Some(Input { rank: block.record.last_segment, first_time, source: Box::new(rows) }))
+    }
+
+    /// The sensor's rows of batches that are not sealed, at most one input a type.
+    fn live_inputs(&self, id: SensorId, from: i64, to: i64) -> Vec<Input<'static>> {
+        let places: Vec<(Schema, u32)> = {
+            let sensors = self.shared.sensors();
+            let places = sensors.places(id).iter();
+            let places = places.map(|place| (sensors.schema_at(place.schema).clone(), place.column));
+            places.filter(|(schema, _)| self.has_live(&schema.hash())).collect()
+        };
+        let fault = |batch: &LiveBatch, error: &PayloadError| {
+            tracing::error!(agent = %batch.agent, seq = batch.seq, %error, "a batch in memory cannot be decoded");
+        };
+        let ahead = match &places[..] {
+            [] => return Vec::new(),
+            [(schema, column)] => {
+                let batches = || self.live_batches(&schema.hash(), from, to);
+                self.ahead.take(schema, *column, (from, to), batches, fault)
+            }
+            _ => None,
+        };
+        let chunks = ahead.map_or_else(
+            || {
+                let mut batches: Vec<(Arc<LiveBatch>, usize)> = Vec::new();
+                for (schema, column) in &places {
+                    let found = self.live_batches(&schema.hash(), from, to);
+                    batches.extend(found.into_iter().map(|batch| (batch, *column as usize)));
+                }
+                batches.sort_by_key(|(batch, _)| batch.arrival);
+                join(batches.iter().map(|(batch, column)| (batch, *column)), fault)
+            },
+            |chunk| vec![chunk],
+        );
+        let cut = chunks.into_iter().map(|chunk| cut(chunk, from, to)).filter(|chunk| !chunk.times.is_empty());
+        // Sealed readings arrived before these.
+        cut.map(|chunk| Input { rank: u64::MAX, first_time: chunk.times[0], source: split(chunk) }).collect()
+    }
+
+    fn live_segments(&self) -> impl Iterator<Item = (&Arc<Segment>, u64)> {
+        let closed = self.view.closed.iter().map(|segment| (segment, u64::MAX));
+        closed.chain([(&self.view.open, self.watermark)])
+    }
+
+    fn has_live(&self, schema: &SchemaHash) -> bool {
+        self.live_segments().any(|(segment, _)| segment.has(schema))
+    }
+
+    /// Batches of a schema that are not sealed and touch the range, in the order of arrival.
+    fn live_batches(&self, schema: &SchemaHash, from: i64, to: i64) -> Vec<Arc<LiveBatch>> {
+        self.live_segments().flat_map(|(segment, watermark)| segment.batches(schema, watermark, from, to)).collect()
+    }
+
+    /// The newest reading of a sensor whose group was last heard of at `time`.
+    pub(crate) fn newest_since(&self, id: SensorId, time: i64) -> Option<(i64, Option<Value>)> {
+        let mut last = None;
+        for chunk in self.scan(id, time, i64::MAX).ok()?.flatten() {
+            let at = chunk.times.len() - 1;
+            last = Some((chunk.times[at], chunk.column.get(at)));
+        }
+        last.or_else(|| self.newest_in_blocks(id))
+    }
+
+    /// The newest reading of a sensor in the blocks.
+    fn newest_in_blocks(&self, id: SensorId) -> Option<(i64, Option<Value>)> {
+        let path = self.shared.sensors().path(id)?;
+        let mut blocks: Vec<&Arc<Block>> = self.view.blocks.iter().filter(|block| !block.is_damaged()).collect();
+        blocks.sort_by_key(|block| std::cmp::Reverse((block.record.last_time, block.record.last_segment)));
+        let mut best: Option<(i64, Option<Value>)> = None;
+        for block in blocks {
+            if best.is_some_and(|(time, _)| time >= block.record.last_time) {
+                break;
+            }
+            let Ok(Some(opened)) = tolerate(block, self.shared.cache.open(block)) else { continue };
+            let Some((start, entry)) = opened.find(&path) else { continue };
+            if best.is_some_and(|(time, _)| time >= entry.last_time) {
+                continue;
+            }
+            let mut reader = RowReader::new(opened.clone(), Some(self.shared.cache.clone()));
+            if let Ok(Some(chunk)) = tolerate(block, reader.read(start + entry.rows - 1, 1)) {
+                best = chunk.times.first().map(|time| (*time, chunk.column.get(0)));
+            }
+        }
+        best
+    }
+}
+
+/// A block that is not what was written is left out; other errors (too many open files, a failing disk) are the caller's.
+fn tolerate<T>(block: &Block, result: Result<T, StoreError>) -> Result<Option<T>, StoreError> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(error @ StoreError::Damaged { .. }) => {
+            block.mark_damaged(&error);
+            Ok(None)
+        }
+        Err(StoreError::Io { error, path, .. }) if error.kind() == std::io::ErrorKind::NotFound => {
+            block.mark_damaged(&StoreError::damaged(&path, "it is gone"));
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// The rows of one sensor in one block, from and to a time.
+struct BlockRows {
+    /// Keeps the file while it is read.
+    block: Arc<Block>,
+    row: u64,
+    end: u64,
+    /// Whether the first row of the range is still to be found.
+    seek: bool,
+    from: i64,
+    to: i64,
+    reader: RowReader,
+}
+
+impl BlockRows {
+    fn next_chunk(&mut self) -> Result<Option<Chunk>, StoreError> {
+        if self.seek {
+            self.row = self.reader.seek(self.row, self.end, self.from)?;
+            self.seek = false;
+        }
+        if self.row >= self.end {
+            return Ok(None);
+        }
+        let chunk = self.reader.read(self.row, self.end - self.row)?;
+        self.row += chunk.times.len() as u64;
+        let chunk = cut(chunk, self.from, self.to);
+        if chunk.times.is_empty() {
+            self.row = self.end;
+            return Ok(None);
+        }
+        Ok(Some(chunk))
+    }
+}
+
+impl Iterator for BlockRows {
+    type Item = Result<Chunk, StoreError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let chunk = self.next_chunk();
+        match tolerate(&self.block, chunk) {
+            Ok(chunk) => {
+                if chunk.is_none() {
+                    self.row = self.end;
+                }
+                chunk.flatten().map(Ok)
+            }
+            Err(error) => {
+                self.row = self.end;
+                Some(Err(error))
+            }
+        }
+    }
+}
+
+/// The rows of `from <= time < to`.
+fn cut(chunk: Chunk, from: i64, to: i64) -> Chunk {
+    let start = chunk.times.partition_point(|time| *time < from);
+    let end = chunk.times.partition_point(|time| *time < to);
+    if start == 0 && end == chunk.times.len() {
+        return chunk;
+    }
+    part(&chunk, start, end.max(start))
+}
+
+fn part(chunk: &Chunk, start: usize, end: usize) -> Chunk {
+    use crate::block::read::{append, empty};
+    use wholegrain_model::{ColumnValues, ValueType};
+    let is_float = matches!(chunk.column.values, ColumnValues::Float(_));
+    let mut column = empty(if is_float { ValueType::Float } else { ValueType::Int });
+    append(&mut column, &chunk.column.values, &chunk.column.gaps, start, end - start, end - start);
+    Chunk { times: chunk.times[start..end].to_vec(), column }
+}
+
+/// In pieces that are no larger than a chunk may be.
+fn split(chunk: Chunk) -> Source<'static> {
+    use crate::block::read::CHUNK_ROWS;
+    if chunk.times.len() <= CHUNK_ROWS {
+        return Box::new(std::iter::once(Ok(chunk)));
+    }
+    let starts = (0..chunk.times.len()).step_by(CHUNK_ROWS);
+    Box::new(starts.map(move |start| Ok(part(&chunk, start, chunk.times.len().min(start + CHUNK_ROWS)))))
+}

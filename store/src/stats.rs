@@ -1,0 +1,165 @@
+//! What the store counts about itself, and what it found when it was opened.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Numbers of a store since it was opened, and its present sizes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct StoreStats {
+    /// Batches stored (acknowledged, duplicates not counted).
+    pub batches: u64,
+    /// Readings in them, gaps counted too.
+    pub readings: u64,
+    /// Payload bytes in them.
+    pub payload_bytes: u64,
+    /// Batches that were there already.
+    pub duplicates: u64,
+    /// Batches refused: malformed or of an unknown schema.
+    pub rejected: u64,
+    /// Batches turned away because too much was waiting.
+    pub busy: u64,
+    /// Batches that could not be written (disk full, I/O error).
+    pub write_errors: u64,
+    /// Group commits of the journal.
+    pub fsyncs: u64,
+    /// Time spent in their fsync, ns.
+    pub fsync_ns: u64,
+    /// Payload bytes waiting for the journal now.
+    pub queue_bytes: u64,
+    /// Bytes of journal segments on disk now.
+    pub journal_bytes: u64,
+    /// Payload bytes in memory that are not in blocks yet.
+    pub live_bytes: u64,
+    /// Batches that subscribers were too slow for.
+    pub subscriber_lost: u64,
+    /// Blocks now.
+    pub blocks: u64,
+    /// Their bytes.
+    pub block_bytes: u64,
+    /// Their rows.
+    pub block_rows: u64,
+    /// Journal segments sealed into blocks.
+    pub seals: u64,
+    /// Seals that failed and were tried again.
+    pub seal_errors: u64,
+    /// Merges done.
+    pub merges: u64,
+    /// Merges that failed.
+    pub merge_errors: u64,
+    /// Bytes that merges wrote.
+    pub merge_bytes: u64,
+    /// Blocks dropped by retention.
+    pub retention_blocks: u64,
+    /// Rows in them.
+    pub retention_rows: u64,
+    /// Blocks that could not be read and are left out of answers.
+    pub damaged_blocks: u64,
+    /// Journal bytes found damaged when the store was opened, and payload bytes that could not be decoded since.
+    pub damaged_bytes: u64,
+    /// Sensors known.
+    pub sensors: u64,
+    /// Schemas known.
+    pub schemas: u64,
+    /// Bytes free on the disk, as far as the system says.
+    pub free_bytes: Option<u64>,
+}
+
+/// What opening a store found and did.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct OpenReport {
+    /// Journal segments replayed.
+    pub segments: u64,
+    /// Batches in them.
+    pub batches: u64,
+    /// Batches in them that were there twice.
+    pub duplicates: u64,
+    /// Bytes after the last whole record of a segment: an append that a crash or a failing disk cut short. Kept under `damaged/`.
+    pub torn_bytes: u64,
+    /// Other journal bytes that were not a whole record. Kept under `damaged/`.
+    pub damaged_bytes: u64,
+    /// Blocks that are missing or have another size than was written; left out of answers.
+    pub damaged_blocks: Vec<PathBuf>,
+    /// Files of seals and merges that a crash interrupted, removed.
+    pub leftovers: u64,
+    /// Files under `blocks/` that this store did not write, left alone.
+    pub foreign_files: Vec<PathBuf>,
+}
+
+impl OpenReport {
+    /// Whether anything was found that a person should know of.
+    pub fn is_clean(&self) -> bool {
+        self.torn_bytes == 0
+            && self.damaged_bytes == 0
+            && self.damaged_blocks.is_empty()
+            && self.foreign_files.is_empty()
+    }
+}
+
+/// The running counters behind [`StoreStats`].
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub batches: AtomicU64,
+    pub readings: AtomicU64,
+    pub payload_bytes: AtomicU64,
+    pub duplicates: AtomicU64,
+    pub rejected: AtomicU64,
+    pub busy: AtomicU64,
+    pub write_errors: AtomicU64,
+    pub fsyncs: AtomicU64,
+    pub fsync_ns: AtomicU64,
+    pub queue_bytes: AtomicU64,
+    pub journal_bytes: AtomicU64,
+    pub live_bytes: AtomicU64,
+    pub subscriber_lost: AtomicU64,
+    pub seals: AtomicU64,
+    pub seal_errors: AtomicU64,
+    pub merges: AtomicU64,
+    pub merge_errors: AtomicU64,
+    pub merge_bytes: AtomicU64,
+    pub retention_blocks: AtomicU64,
+    pub retention_rows: AtomicU64,
+    pub damaged_bytes: AtomicU64,
+    /// Blocks that were missing or cut short when the store was opened.
+    pub damaged_at_open: AtomicU64,
+}
+
+/// Adds to a counter.
+pub(crate) fn add(counter: &AtomicU64, amount: u64) {
+    counter.fetch_add(amount, Relaxed);
+}
+
+/// Takes from a counter that says what is there now.
+pub(crate) fn sub(counter: &AtomicU64, amount: u64) {
+    counter.fetch_sub(amount, Relaxed);
+}
+
+impl Counters {
+    /// What the counters say; the rest is the caller's to fill in.
+    pub fn read(&self) -> StoreStats {
+        let get = |counter: &AtomicU64| counter.load(Relaxed);
+        StoreStats {
+            batches: get(&self.batches),
+            readings: get(&self.readings),
+            payload_bytes: get(&self.payload_bytes),
+            duplicates: get(&self.duplicates),
+            rejected: get(&self.rejected),
+            busy: get(&self.busy),
+            write_errors: get(&self.write_errors),
+            fsyncs: get(&self.fsyncs),
+            fsync_ns: get(&self.fsync_ns),
+            queue_bytes: get(&self.queue_bytes),
+            journal_bytes: get(&self.journal_bytes),
+            live_bytes: get(&self.live_bytes),
+            subscriber_lost: get(&self.subscriber_lost),
+            seals: get(&self.seals),
+            seal_errors: get(&self.seal_errors),
+            merges: get(&self.merges),
+            merge_errors: get(&self.merge_errors),
+            merge_bytes: get(&self.merge_bytes),
+            retention_blocks: get(&self.retention_blocks),
+            retention_rows: get(&self.retention_rows),
+            damaged_bytes: get(&self.damaged_bytes),
+            ..StoreStats::default()
+        }
+    }
+}

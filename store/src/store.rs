@@ -1,0 +1,453 @@
+//! The store's front: what everything else calls, and what its threads share.
+
+use std::any::Any;
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
+use std::thread::JoinHandle;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use wholegrain_model::{Pattern, Schema, SchemaHash, Value};
+use wholegrain_transport::payload::{for_each_column, last_row, read_header};
+
+use crate::block::read::{Block, BlockCache, Removed};
+use crate::catalogue::{BlockRecord, Catalogue};
+use crate::disk::{Disk, RealDisk};
+use crate::journal::{Pending, Queue, group_state};
+use crate::live::{LiveBatch, Newest, Subscribers};
+use crate::publish::reconcile;
+use crate::ranges::Held;
+use crate::sensors::Sensors;
+use crate::snapshot::View;
+use crate::stats::{Counters, add};
+use crate::{OpenReport, SensorId, SensorInfo, Snapshot, StoreConfig, StoreError, StoreStats};
+
+/// How long a failed seal or merge waits before it is tried again.
+const RETRY: Duration = Duration::from_secs(5);
+/// How often merging and retention look for work.
+const UPKEEP: Duration = Duration::from_secs(10);
+
+/// What became of a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Appended {
+    /// It is on disk now.
+    Stored,
+    /// It was on disk already, and was not stored again.
+    Duplicate,
+}
+
+/// Called once with a batch's fate, from the journal thread: it must be quick.
+pub type Done = Box<dyn FnOnce(Result<Appended, StoreError>) + Send>;
+
+/// The store's directories.
+#[derive(Debug)]
+pub(crate) struct Paths {
+    pub dir: PathBuf,
+    pub journal: PathBuf,
+    pub blocks: PathBuf,
+    pub temporary: PathBuf,
+    pub damaged: PathBuf,
+    pub catalogue: PathBuf,
+}
+
+/// What the catalogue's transactions change together.
+#[derive(Default)]
+pub(crate) struct Ledger {
+    /// The batches in blocks.
+    pub sealed: Held,
+    /// Blocks of transactions that failed, so that only the catalogue can tell whether they count.
+    pub attempted: Vec<BlockRecord>,
+}
+
+/// What the store's threads share.
+pub(crate) struct Shared {
+    pub config: StoreConfig,
+    pub paths: Paths,
+    pub disk: Arc<dyn Disk>,
+    pub catalogue: Catalogue,
+    pub queue: Queue,
+    pub counters: Counters,
+    pub newest: Newest,
+    pub subscribers: Subscribers,
+    pub cache: Arc<BlockCache>,
+    pub sensors: RwLock<Sensors>,
+    pub view: RwLock<Arc<View>>,
+    pub ledger: Mutex<Ledger>,
+    pub removed: Arc<Removed>,
+    pub next_block: AtomicU64,
+    /// Schemas there were when `sensors.csv` was last written.
+    pub properties_written: AtomicU64,
+    pub sealing: Mutex<()>,
+    pub merging: Mutex<()>,
+    pub closing: AtomicBool,
+    pub work: Mutex<u64>,
+    pub worked: Condvar,
+    /// Holds the directory until the last thread is done with it.
+    pub _lock: Box<dyn Any + Send + Sync>,
+}
+
+impl Shared {
+    pub fn view(&self) -> Arc<View> {
+        self.view.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub fn change_view(&self, change: impl FnOnce(&mut View)) {
+        let mut view = self.view.write().unwrap_or_else(PoisonError::into_inner);
+        let mut next = View::clone(&view);
+        change(&mut next);
+        *view = Arc::new(next);
+    }
+
+    pub fn sensors(&self) -> RwLockReadGuard<'_, Sensors> {
+        self.sensors.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn block(&self, record: BlockRecord) -> Block {
+        Block::new(record, &self.paths.blocks, self.disk.clone(), self.removed.clone())
+    }
+
+    /// Notes what the groups of these batches said last.
+    pub fn heard(&self, batches: &[Arc<LiveBatch>]) {
+        let mut sensors = self.sensors.write().unwrap_or_else(PoisonError::into_inner);
+        batches.iter().for_each(|batch| sensors.heard(batch.schema.hash(), group_state(batch)));
+    }
+
+    fn work(&self) -> MutexGuard<'_, u64> {
+        self.work.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn wake_sealer(&self) {
+        *self.work() += 1;
+        self.worked.notify_all();
+    }
+
+    /// Waits until there may be work; `false` when the store closes.
+    fn wait_for_work(&self, seen: &mut u64, timeout: Duration) -> bool {
+        let work = self.work();
+        let waiting = |work: &mut u64| *work == *seen && !self.closing.load(Relaxed);
+        let result = self.worked.wait_timeout_while(work, timeout, waiting);
+        *seen = *result.unwrap_or_else(PoisonError::into_inner).0;
+        !self.closing.load(Relaxed)
+    }
+}
+
+/// Nanoseconds since the Unix epoch.
+fn now() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
+}
+
+/// The store. A clone is another handle to the same one; it closes when the last is dropped.
+#[derive(Clone)]
+pub struct Store(Arc<Inner>);
+
+struct Inner {
+    shared: Arc<Shared>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl Store {
+    /// Opens or makes the store: takes the directory, removes what interrupted seals left, replays the journal. Damage is set
+    /// aside and reported; a directory in use, one of a newer release and a damaged catalogue are refused.
+    pub fn open(config: StoreConfig) -> Result<(Store, OpenReport), StoreError> {
+        Self::open_on(config, Arc::new(RealDisk))
+    }
+
+    /// The same on another file system than the real one.
+    pub fn open_on(config: StoreConfig, disk: Arc<dyn Disk>) -> Result<(Store, OpenReport), StoreError> {
+        let (shared, journal, report) = crate::open::open(config, disk)?;
+        let mut threads = Vec::new();
+        let spawn = |name: &str, run: Box<dyn FnOnce() + Send>| {
+            let thread = std::thread::Builder::new().name(name.to_owned()).spawn(run);
+            thread.map_err(|error| StoreError::io("starting a thread for", &shared.paths.dir, error))
+        };
+        threads.push(spawn("store-journal", Box::new(move || journal.run()))?);
+        if shared.config.background {
+            let for_sealer = shared.clone();
+            threads.push(spawn("store-sealer", Box::new(move || seal_loop(&for_sealer)))?);
+            let for_merger = shared.clone();
+            threads.push(spawn("store-merger", Box::new(move || merge_loop(&for_merger)))?);
+        }
+        Ok((Store(Arc::new(Inner { shared, threads: Mutex::new(threads) })), report))
+    }
+
+    /// Makes a schema known and lets it define its sensors; durable when it returns. Announcing a known one again costs little.
+    pub fn register_schema(&self, schema: &Schema) -> Result<(), StoreError> {
+        let shared = &self.0.shared;
+        if self.is_closed() {
+            return Err(StoreError::Closed);
+        }
+        if shared.sensors().is_current(schema) {
+            return Ok(());
+        }
+        let _ledger = reconcile(shared)?;
+        let (first, paths) = {
+            let sensors = shared.sensors();
+            if sensors.is_current(schema) {
+                return Ok(());
+            }
+            (u32::try_from(sensors.len()).unwrap_or(u32::MAX), sensors.unnumbered(schema))
+        };
+        shared.catalogue.add_schema(schema, first, &paths)?;
+        let mut sensors = shared.sensors.write().unwrap_or_else(PoisonError::into_inner);
+        for path in &paths {
+            if sensors.id(path).is_none() {
+                sensors.add_path(path);
+            }
+        }
+        sensors.add_schema(schema);
+        Ok(())
+    }
+
+    /// The schema of this hash, if it is known.
+    pub fn schema(&self, hash: &SchemaHash) -> Option<Schema> {
+        self.0.shared.sensors().schema(hash).cloned()
+    }
+
+    /// Checks a batch and queues it. `done` is called once: at once when the batch is refused or there is no room, else from the
+    /// journal thread when it is durable or could not be made so.
+    pub fn append(&self, payload: Bytes, done: Done) {
+        let counters = &self.0.shared.counters;
+        let batch = match self.check(payload) {
+            Ok(batch) => batch,
+            Err(error) => {
+                add(&counters.rejected, 1);
+                return done(Err(error));
+            }
+        };
+        if self.is_closed() {
+            return done(Err(StoreError::Closed));
+        }
+        if !self.append_room() {
+            add(&counters.busy, 1);
+            return done(Err(StoreError::Busy));
+        }
+        let bytes = batch.payload.len() as u64;
+        add(&counters.queue_bytes, bytes);
+        if let Err(done) = self.0.shared.queue.push(Pending { batch, done }) {
+            crate::stats::sub(&counters.queue_bytes, bytes);
+            done(Err(StoreError::Closed));
+        }
+    }
+
+    /// Everything that could make the batch useless later is found now, before anybody is told that it is stored.
+    fn check(&self, payload: Bytes) -> Result<LiveBatch, StoreError> {
+        let (header, _) = read_header(&payload).map_err(|error| StoreError::Payload(error.to_string()))?;
+        let schema = self.schema(&header.schema).ok_or(StoreError::UnknownSchema(header.schema))?;
+        live_batch(payload, schema, 0)
+    }
+
+    /// Whether [`Store::append`] would take a batch now.
+    pub fn append_room(&self) -> bool {
+        let (counters, config) = (&self.0.shared.counters, &self.0.shared.config);
+        let queued = counters.queue_bytes.load(Relaxed);
+        queued < config.queue_bytes_max.0 && queued + counters.live_bytes.load(Relaxed) < config.live_bytes_max.0
+    }
+
+    /// Appends a batch and waits for its fate.
+    pub fn append_blocking(&self, payload: Bytes) -> Result<Appended, StoreError> {
+        let (sender, receiver) = sync_channel(1);
+        self.append(payload, Box::new(move |result| drop(sender.send(result))));
+        receiver.recv().unwrap_or(Err(StoreError::Closed))
+    }
+
+    /// Every sensor that one of the patterns chooses, sorted by path, each once.
+    pub fn sensors(&self, patterns: &[Pattern]) -> Vec<SensorInfo> {
+        self.0.shared.sensors().select(patterns)
+    }
+
+    /// The newest reading of each sensor: its time, and its value or `None` for a gap.
+    pub fn newest(&self, ids: &[SensorId]) -> Vec<Option<(i64, Option<Value>)>> {
+        let shared = &self.0.shared;
+        let mut rows: HashMap<u32, Option<Row>> = HashMap::new();
+        let mut snapshot = None;
+        let mut one = |id: SensorId| {
+            let mut best: Option<(i64, Option<Value>)> = None;
+            let mut heard = None;
+            {
+                let sensors = shared.sensors();
+                for place in sensors.places(id) {
+                    let hash = sensors.schema_at(place.schema).hash();
+                    heard = heard.max(sensors.group(&hash).map(|state| state.last_time));
+                    let row = rows.entry(place.schema).or_insert_with(|| newest_row(&*shared.newest.get(&hash)?));
+                    if let Some((time, values)) = row
+                        && best.is_none_or(|(known, _)| *time >= known)
+                    {
+                        best = Some((*time, values.get(place.column as usize).copied().flatten()));
+                    }
+                }
+            }
+            // A group that fell silent, or that sends old batches after a restart: something newer is on disk.
+            if heard > best.map(|(time, _)| time) {
+                let snapshot = snapshot.get_or_insert_with(|| self.snapshot());
+                let stored = snapshot.newest_since(id, heard.unwrap_or(i64::MIN));
+                best = stored.into_iter().chain(best).max_by_key(|(time, _)| *time);
+            }
+            best
+        };
+        ids.iter().map(|id| one(*id)).collect()
+    }
+
+    /// Everything acknowledged until now, as it is now.
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot::new(self.0.shared.clone())
+    }
+
+    /// Every batch from now on, after it is durable. At most `bound` wait for the receiver; further ones are lost to it and counted.
+    pub fn subscribe(&self, bound: usize) -> Receiver<Arc<LiveBatch>> {
+        self.0.shared.subscribers.subscribe(bound)
+    }
+
+    /// The store's numbers.
+    pub fn stats(&self) -> StoreStats {
+        let shared = &self.0.shared;
+        let view = shared.view();
+        let sum = |of: fn(&BlockRecord) -> u64| view.blocks.iter().map(|block| of(&block.record)).sum();
+        let (sensors, schemas) = {
+            let sensors = shared.sensors();
+            (sensors.len() as u64, sensors.schemas_len() as u64)
+        };
+        StoreStats {
+            blocks: view.blocks.len() as u64,
+            block_bytes: sum(|record| record.bytes),
+            block_rows: sum(|record| record.rows),
+            damaged_blocks: shared.counters.damaged_at_open.load(Relaxed)
+                + view.blocks.iter().filter(|block| block.is_damaged()).count() as u64,
+            sensors,
+            schemas,
+            free_bytes: shared.disk.free_bytes(&shared.paths.dir),
+            ..shared.counters.read()
+        }
+    }
+
+    /// Seals everything appended until now into blocks and waits for it.
+    pub fn seal(&self) -> Result<(), StoreError> {
+        let (sender, receiver) = sync_channel(1);
+        if !self.0.shared.queue.rotate(sender) || receiver.recv().is_err() {
+            return Err(StoreError::Closed);
+        }
+        while crate::seal::seal_oldest(&self.0.shared)? {}
+        Ok(())
+    }
+
+    /// Merges until there is nothing to merge and applies the retention, as of the time `now` (ns since the Unix epoch).
+    pub fn maintain(&self, now: i64) -> Result<(), StoreError> {
+        crate::retention::retain(&self.0.shared, now)?;
+        while crate::merge::merge_once(&self.0.shared, now)? {}
+        crate::retention::retain(&self.0.shared, now)?;
+        Ok(())
+    }
+
+    fn is_closed(&self) -> bool {
+        self.0.shared.closing.load(Relaxed)
+    }
+
+    /// Takes nothing more, writes and answers what waits, and stops the threads. What is not sealed yet is replayed from the
+    /// journal at the next opening. Dropping the last handle does the same.
+    pub fn close(&self) -> Result<(), StoreError> {
+        self.0.close();
+        Ok(())
+    }
+}
+
+/// What every batch must pass before it is stored, and what is known of it afterwards.
+pub(crate) fn live_batch(payload: Bytes, schema: Schema, arrival: u64) -> Result<LiveBatch, StoreError> {
+    let refuse = |error: wholegrain_transport::payload::PayloadError| StoreError::Payload(error.to_string());
+    let (header, span) = read_header(&payload).map_err(refuse)?;
+    let times = for_each_column(&payload, &schema, |_, _| {}).map_err(refuse)?;
+    Ok(LiveBatch {
+        schema,
+        agent: header.agent.into(),
+        boot: header.boot,
+        seq: header.seq,
+        interval_ns: header.interval_ns,
+        samples: span.samples,
+        first_time: times.iter().copied().min().unwrap_or(span.first_time),
+        last_time: times.iter().copied().max().unwrap_or(span.last_time),
+        payload,
+        arrival,
+    })
+}
+
+/// One sample: its time, and a value or gap for each sensor of its schema.
+type Row = (i64, Vec<Option<Value>>);
+
+/// The sample with the largest time.
+fn newest_row(batch: &LiveBatch) -> Option<Row> {
+    let (time, values) = last_row(&batch.payload, &batch.schema).ok()?;
+    if time == batch.last_time {
+        return Some((time, values));
+    }
+    let mut row = Vec::with_capacity(batch.schema.len());
+    let mut columns = Vec::with_capacity(batch.schema.len());
+    let times = for_each_column(&batch.payload, &batch.schema, |_, column| columns.push(column.clone())).ok()?;
+    let at = times.iter().rposition(|time| *time == batch.last_time)?;
+    row.extend(columns.iter().map(|column| column.get(at)));
+    Some((batch.last_time, row))
+}
+
+fn seal_loop(shared: &Shared) {
+    let mut seen = 0;
+    let mut wait = UPKEEP;
+    while shared.wait_for_work(&mut seen, wait) {
+        wait = UPKEEP;
+        loop {
+            match crate::seal::seal_oldest(shared) {
+                Ok(true) if !shared.closing.load(Relaxed) => {}
+                Ok(_) => break,
+                Err(error) => {
+                    add(&shared.counters.seal_errors, 1);
+                    tracing::error!(%error, "sealing failed; tried again shortly, the journal keeps everything");
+                    wait = RETRY;
+                    break;
+                }
+            }
+        }
+        shared.newest.forget(shared.config.live.duration(), std::time::Instant::now());
+    }
+}
+
+fn merge_loop(shared: &Shared) {
+    let mut seen = 0;
+    while shared.wait_for_work(&mut seen, UPKEEP) {
+        if let Err(error) = crate::retention::retain(shared, now()) {
+            tracing::error!(%error, "retention failed; tried again shortly");
+        }
+        while !shared.closing.load(Relaxed) {
+            match crate::merge::merge_once(shared, now()) {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(error) => {
+                    add(&shared.counters.merge_errors, 1);
+                    tracing::error!(%error, "merging failed; tried again shortly");
+                    break;
+                }
+            }
+        }
+    }
+}
+
+impl Inner {
+    fn close(&self) {
+        self.shared.closing.store(true, Relaxed);
+        self.shared.queue.close();
+        self.shared.wake_sealer();
+        let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
+        for thread in threads {
+            // A handle that a sender's callback held is dropped on the journal thread: it cannot wait for itself.
+            if thread.thread().id() != std::thread::current().id() && thread.join().is_err() {
+                tracing::error!("a thread of the store panicked");
+            }
+        }
+        self.shared.subscribers.close();
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.close();
+    }
+}

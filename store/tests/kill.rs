@@ -1,0 +1,128 @@
+//! A process that is killed leaves what it wrote in the page cache; an fsync that fails leaves there what will never be written. Neither may be
+//! taken for durable by whoever opens the store next.
+
+mod support;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use support::{EIO, Fault, FaultyDisk, Random};
+use wholegrain_model::{Batch, BatchHeader, Column, ColumnValues, Gaps, Pattern, Schema, SensorDef, SensorPath};
+use wholegrain_store::disk::Disk;
+use wholegrain_store::{Store, StoreConfig, StoreError};
+use wholegrain_transport::payload::encode_batch;
+
+/// Crashes after which anything from nothing to all of what was not synced is there.
+const CRASHES: u64 = 3;
+
+fn schema() -> Schema {
+    Schema::new(SensorPath::new("/n").unwrap(), "g", vec![SensorDef::gauge("x", "1", "")]).unwrap()
+}
+
+fn payload(seq: u64) -> bytes::Bytes {
+    let header =
+        BatchHeader { agent: "n".to_owned(), boot: 1, seq, schema: schema().hash(), interval_ns: 1_000_000_000 };
+    let column = Column { values: ColumnValues::Int(vec![seq as i64]), gaps: Gaps::default() };
+    encode_batch(&Batch { header, times: vec![seq as i64 * 1_000_000_000], columns: vec![column] }).into()
+}
+
+fn open(disk: &FaultyDisk) -> Result<Store, StoreError> {
+    let config = StoreConfig { background: false, ..StoreConfig::new("/store") };
+    Store::open_on(config, Arc::new(disk.clone())).map(|(store, _)| store)
+}
+
+fn readings(store: &Store) -> usize {
+    let sensors = store.sensors(&[Pattern::new("/**").unwrap()]);
+    let snapshot = store.snapshot();
+    let scan = |id| snapshot.scan(id, i64::MIN, i64::MAX).unwrap().map(|chunk| chunk.unwrap().times.len());
+    sensors.iter().flat_map(|sensor| scan(sensor.id)).sum()
+}
+
+/// The machine stops; so many readings must be there, however little was kept that nobody synced.
+#[track_caller]
+fn check_after_crash(disk: &FaultyDisk, expected: usize, what: &str) {
+    for crash in 0..CRASHES {
+        let disk = disk.after_crash(&mut Random::new(crash));
+        assert_eq!(readings(&open(&disk).unwrap()), expected, "{what}, crash {crash}");
+    }
+}
+
+/// A disk on which the next changing operation has an even or an odd number: of these the failed fsyncs of one kind forget.
+fn shifted(disk: FaultyDisk, odd: bool) -> FaultyDisk {
+    if odd {
+        disk.sync_dir(Path::new("/elsewhere")).unwrap();
+    }
+    disk
+}
+
+#[test]
+fn a_record_of_a_killed_process_is_made_durable_before_it_counts_as_a_repeat() {
+    for (fault, odd) in [(Fault::Crash, false), (Fault::Errors(EIO, 2), false), (Fault::Errors(EIO, 2), true)] {
+        let disk = shifted(FaultyDisk::default(), odd);
+        let store = open(&disk).unwrap();
+        store.register_schema(&schema()).unwrap();
+        store.append_blocking(payload(1)).unwrap();
+        // The write succeeds, its fsync does not, nor does cutting the file.
+        disk.plan(1, fault);
+        store.append_blocking(payload(2)).unwrap_err();
+        let killed = disk.after_kill();
+        let store = open(&killed).unwrap();
+        store.append_blocking(payload(2)).unwrap();
+        check_after_crash(&killed, 2, &format!("{fault:?} {odd}"));
+    }
+}
+
+#[test]
+fn a_catalogue_whose_fsync_failed_is_not_believed() {
+    for (operation, odd, kill) in
+        (0..60).flat_map(|at| [(at, false, false), (at, true, false), (at, false, true), (at, true, true)])
+    {
+        let disk = shifted(FaultyDisk::default(), odd);
+        let mut store = open(&disk).unwrap();
+        store.register_schema(&schema()).unwrap();
+        store.append_blocking(payload(1)).unwrap();
+        disk.plan(operation, Fault::Errors(EIO, 1));
+        let _ = store.seal();
+        disk.calm();
+        let disk = if kill { disk.after_kill() } else { disk };
+        if kill {
+            store = open(&disk).unwrap();
+        }
+        store.seal().unwrap();
+        assert_eq!(readings(&store), 1);
+        check_after_crash(&disk, 1, &format!("operation {operation}, odd {odd}, kill {kill}"));
+    }
+}
+
+#[test]
+fn a_store_whose_making_was_killed_anywhere_keeps_what_it_acknowledges_afterwards() {
+    for operation in 0.. {
+        let disk = FaultyDisk::default();
+        disk.plan(operation, Fault::Crash);
+        let finished = open(&disk).is_ok();
+        let killed = disk.after_kill();
+        let store = open(&killed).unwrap();
+        store.register_schema(&schema()).unwrap();
+        store.append_blocking(payload(1)).unwrap();
+        check_after_crash(&killed, 1, &format!("killed at operation {operation}"));
+        if finished {
+            return;
+        }
+    }
+}
+
+#[test]
+fn a_store_that_lost_its_catalogue_does_not_begin_anew() {
+    let disk = FaultyDisk::default();
+    let store = open(&disk).unwrap();
+    store.register_schema(&schema()).unwrap();
+    store.append_blocking(payload(1)).unwrap();
+    drop(store);
+    let catalogue = Path::new("/store/catalogue.redb");
+    let content = disk.content(catalogue);
+    disk.remove(catalogue).unwrap();
+    let error = open(&disk).err().unwrap().to_string();
+    assert!(error.contains("catalogue.redb") && error.contains("journal/"), "{error}");
+    disk.put(catalogue, &content);
+    assert_eq!(readings(&open(&disk).unwrap()), 1);
+}

@@ -1,0 +1,423 @@
+//! A disk in memory that fails on demand and, on a crash, forgets what was never synced.
+#![allow(dead_code, reason = "each test program uses its part")]
+
+use std::any::Any;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use wholegrain_store::disk::{Disk, DiskEntry, DiskFile};
+
+/// A small random generator (xorshift64*), so that a seed gives the same run everywhere.
+#[derive(Debug, Clone)]
+pub struct Random(u64);
+
+impl Random {
+    pub fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    pub fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 11
+    }
+
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound.max(1)
+    }
+
+    pub fn chance(&mut self, percent: u64) -> bool {
+        self.below(100) < percent
+    }
+}
+
+/// The seed of this run: `WHOLEGRAIN_SEED`, or the clock.
+pub fn seed() -> u64 {
+    let from_env = std::env::var("WHOLEGRAIN_SEED").ok().and_then(|text| text.parse().ok());
+    let clock = || {
+        std::time::SystemTime::now()
+            .duration_since(std::time::UNIX_EPOCH)
+            .map_or(1, |d| d.as_nanos() as u64 % 1_000_000_007)
+    };
+    let seed = from_env.unwrap_or_else(clock);
+    println!("WHOLEGRAIN_SEED={seed}");
+    seed
+}
+
+/// What happens at a planned operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// The machine stops: this and every later operation fails.
+    Crash,
+    /// So many operations fail with this error number; a write may have been done in part.
+    Errors(i32, u32),
+}
+
+#[derive(Debug, Clone)]
+enum Change {
+    Write(u64, Vec<u8>),
+    SetLen(u64),
+}
+
+#[derive(Debug, Clone, Default)]
+struct Inode {
+    now: Vec<u8>,
+    durable: Vec<u8>,
+    pending: Vec<Change>,
+}
+
+impl Change {
+    fn apply(&self, data: &mut Vec<u8>) {
+        match self {
+            Change::Write(offset, bytes) => {
+                let (start, end) = (*offset as usize, *offset as usize + bytes.len());
+                if data.len() < end {
+                    data.resize(end, 0);
+                }
+                data[start..end].copy_from_slice(bytes);
+            }
+            Change::SetLen(len) => data.resize(*len as usize, 0),
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct State {
+    inodes: Vec<Inode>,
+    names: BTreeMap<PathBuf, usize>,
+    durable_names: BTreeMap<PathBuf, usize>,
+    dirs: BTreeSet<PathBuf>,
+    locked: bool,
+    crashed: bool,
+    /// Operations until the fault.
+    planned: Option<(u64, Fault)>,
+    errors_left: u32,
+    error: i32,
+    operations: u64,
+    bytes_max: Option<usize>,
+}
+
+/// The disk. A clone is the same one.
+#[derive(Debug, Clone, Default)]
+pub struct FaultyDisk(Arc<Mutex<State>>);
+
+#[derive(Debug)]
+struct FaultyFile {
+    disk: FaultyDisk,
+    inode: usize,
+}
+
+struct Lock(FaultyDisk);
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        self.0.state().locked = false;
+    }
+}
+
+fn failed(number: i32) -> io::Error {
+    io::Error::from_raw_os_error(number)
+}
+
+impl FaultyDisk {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap()
+    }
+
+    /// The fault happens at the `after`th changing operation from now.
+    pub fn plan(&self, after: u64, fault: Fault) {
+        self.state().planned = Some((after, fault));
+    }
+
+    /// Nothing fails from now on, unless it has crashed.
+    pub fn calm(&self) {
+        let mut state = self.state();
+        state.planned = None;
+        state.errors_left = 0;
+        state.bytes_max = None;
+    }
+
+    /// All files together may have so many bytes.
+    pub fn limit(&self, bytes: Option<usize>) {
+        self.state().bytes_max = bytes;
+    }
+
+    pub fn used(&self) -> usize {
+        let state = self.state();
+        state.names.values().map(|&inode| state.inodes[inode].now.len()).sum()
+    }
+
+    pub fn crashed(&self) -> bool {
+        self.state().crashed
+    }
+
+    pub fn operations(&self) -> u64 {
+        self.state().operations
+    }
+
+    /// Files whose path holds `part`.
+    pub fn files(&self, part: &str) -> Vec<PathBuf> {
+        self.state().names.keys().filter(|path| path.to_string_lossy().contains(part)).cloned().collect()
+    }
+
+    pub fn content(&self, path: &Path) -> Vec<u8> {
+        let state = self.state();
+        state.inodes[state.names[path]].now.clone()
+    }
+
+    /// Puts a file there, synced.
+    pub fn put(&self, path: &Path, content: &[u8]) {
+        let mut state = self.state();
+        let inode = Inode { now: content.to_vec(), durable: content.to_vec(), pending: Vec::new() };
+        state.inodes.push(inode);
+        let at = state.inodes.len() - 1;
+        state.names.insert(path.to_owned(), at);
+        state.durable_names.insert(path.to_owned(), at);
+    }
+
+    /// The machine stops now.
+    pub fn crash(&self) {
+        self.state().crashed = true;
+    }
+
+    /// What is there when the machine starts again. Of what was not synced, any part may have reached the disk.
+    pub fn after_crash(&self, random: &mut Random) -> FaultyDisk {
+        let mut state = self.state();
+        state.crashed = true;
+        let keep = [0, 50, 100][random.below(3) as usize];
+        let mut next = State { dirs: state.dirs.clone(), ..State::default() };
+        for inode in &state.inodes {
+            let mut data = inode.durable.clone();
+            for change in &inode.pending {
+                if !random.chance(keep) {
+                    continue;
+                }
+                match change {
+                    Change::Write(offset, bytes) if random.chance(30) => {
+                        let cut = random.below(bytes.len() as u64 + 1) as usize;
+                        Change::Write(*offset, bytes[..cut].to_vec()).apply(&mut data);
+                    }
+                    other => other.apply(&mut data),
+                }
+            }
+            next.inodes.push(Inode { now: data.clone(), durable: data, pending: Vec::new() });
+        }
+        let all: BTreeSet<&PathBuf> = state.names.keys().chain(state.durable_names.keys()).collect();
+        for path in all {
+            let from = if random.chance(keep) { &state.names } else { &state.durable_names };
+            if let Some(inode) = from.get(path) {
+                next.names.insert(path.clone(), *inode);
+                next.durable_names.insert(path.clone(), *inode);
+            }
+        }
+        FaultyDisk(Arc::new(Mutex::new(next)))
+    }
+
+    /// What is there when only the process was killed: everything written, synced or not. A later crash of the machine still
+    /// forgets what nobody synced.
+    pub fn after_kill(&self) -> FaultyDisk {
+        let mut state = self.state();
+        state.crashed = true;
+        let next = State {
+            inodes: state.inodes.clone(),
+            names: state.names.clone(),
+            durable_names: state.durable_names.clone(),
+            dirs: state.dirs.clone(),
+            ..State::default()
+        };
+        FaultyDisk(Arc::new(Mutex::new(next)))
+    }
+
+    /// Called before each changing operation; `Err` when it is to fail. `Ok(true)`: it is done, and then the machine stops.
+    fn change(&self) -> io::Result<MutexGuard<'_, State>> {
+        let mut state = self.state();
+        if state.crashed {
+            return Err(failed(libc_eio()));
+        }
+        state.operations += 1;
+        if let Some((after, fault)) = state.planned {
+            if after > 0 {
+                state.planned = Some((after - 1, fault));
+            } else {
+                state.planned = None;
+                match fault {
+                    Fault::Crash => {
+                        state.crashed = true;
+                        return Err(failed(libc_eio()));
+                    }
+                    Fault::Errors(number, count) => {
+                        state.error = number;
+                        state.errors_left = count;
+                    }
+                }
+            }
+        }
+        if state.errors_left > 0 {
+            state.errors_left -= 1;
+            return Err(failed(state.error));
+        }
+        Ok(state)
+    }
+}
+
+/// EIO on Linux.
+fn libc_eio() -> i32 {
+    5
+}
+
+/// ENOSPC on Linux.
+pub const ENOSPC: i32 = 28;
+/// EIO on Linux.
+pub const EIO: i32 = 5;
+
+impl DiskFile for FaultyFile {
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        let state = self.disk.state();
+        if state.crashed {
+            return Err(failed(EIO));
+        }
+        let data = &state.inodes[self.inode].now;
+        let start = offset as usize;
+        let part = data.get(start..start + out.len()).ok_or(io::ErrorKind::UnexpectedEof)?;
+        out.copy_from_slice(part);
+        Ok(())
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let result = self.disk.change();
+        let mut state = match result {
+            Ok(state) => state,
+            Err(error) => {
+                // A failed write may have been done in part.
+                let mut state = self.disk.state();
+                let inode = &mut state.inodes[self.inode];
+                let part = Change::Write(offset, bytes[..bytes.len() / 2].to_vec());
+                part.apply(&mut inode.now);
+                inode.pending.push(part);
+                return Err(error);
+            }
+        };
+        let used: usize = state.names.values().map(|&inode| state.inodes[inode].now.len()).sum();
+        let grown = (offset as usize + bytes.len()).saturating_sub(state.inodes[self.inode].now.len());
+        if grown > 0 && state.bytes_max.is_some_and(|max| used + grown > max) {
+            return Err(failed(ENOSPC));
+        }
+        let inode = &mut state.inodes[self.inode];
+        let change = Change::Write(offset, bytes.to_vec());
+        change.apply(&mut inode.now);
+        inode.pending.push(change);
+        Ok(())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        let result = self.disk.change();
+        let mut state = match result {
+            Ok(state) => state,
+            Err(error) => {
+                let mut state = self.disk.state();
+                if !state.crashed && state.operations.is_multiple_of(2) {
+                    // As Linux does: readers still see what was written, but no later sync will bring it to the disk.
+                    state.inodes[self.inode].pending.clear();
+                }
+                return Err(error);
+            }
+        };
+        let inode = &mut state.inodes[self.inode];
+        for change in std::mem::take(&mut inode.pending) {
+            change.apply(&mut inode.durable);
+        }
+        Ok(())
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        let mut state = self.disk.change()?;
+        let inode = &mut state.inodes[self.inode];
+        let change = Change::SetLen(len);
+        change.apply(&mut inode.now);
+        inode.pending.push(change);
+        Ok(())
+    }
+
+    fn size(&self) -> io::Result<u64> {
+        Ok(self.disk.state().inodes[self.inode].now.len() as u64)
+    }
+}
+
+impl Disk for FaultyDisk {
+    fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        let mut state = self.change()?;
+        state.inodes.push(Inode::default());
+        let inode = state.inodes.len() - 1;
+        state.names.insert(path.to_owned(), inode);
+        Ok(Arc::new(FaultyFile { disk: self.clone(), inode }))
+    }
+
+    fn open(&self, path: &Path, _write: bool) -> io::Result<Arc<dyn DiskFile>> {
+        let state = self.state();
+        if state.crashed {
+            return Err(failed(EIO));
+        }
+        let inode = *state.names.get(path).ok_or(io::ErrorKind::NotFound)?;
+        Ok(Arc::new(FaultyFile { disk: self.clone(), inode }))
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        let mut state = self.change()?;
+        let inode = state.names.remove(from).ok_or(io::ErrorKind::NotFound)?;
+        state.names.insert(to.to_owned(), inode);
+        Ok(())
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        let mut state = self.change()?;
+        state.names.remove(path).map(drop).ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    fn create_dirs(&self, path: &Path) -> io::Result<()> {
+        let mut state = self.change()?;
+        state.dirs.extend(path.ancestors().map(Path::to_owned));
+        Ok(())
+    }
+
+    fn sync_dir(&self, path: &Path) -> io::Result<()> {
+        let mut state = self.change()?;
+        let state = &mut *state;
+        state.durable_names.retain(|name, _| name.parent() != Some(path));
+        let here = state.names.iter().filter(|(name, _)| name.parent() == Some(path));
+        state.durable_names.extend(here.map(|(name, inode)| (name.clone(), *inode)));
+        Ok(())
+    }
+
+    fn list(&self, path: &Path) -> io::Result<Vec<DiskEntry>> {
+        let state = self.state();
+        if state.crashed {
+            return Err(failed(EIO));
+        }
+        let here = |name: &&PathBuf| name.parent() == Some(path);
+        let files = state.names.keys().filter(here).map(|name| DiskEntry { path: name.clone(), is_dir: false });
+        let dirs = state.dirs.iter().filter(here).map(|name| DiskEntry { path: name.clone(), is_dir: true });
+        let mut entries: Vec<DiskEntry> = files.chain(dirs).collect();
+        entries.sort();
+        Ok(entries)
+    }
+
+    fn exists(&self, path: &Path) -> bool {
+        self.state().names.contains_key(path)
+    }
+
+    fn free_bytes(&self, _path: &Path) -> Option<u64> {
+        None
+    }
+
+    fn lock(&self, _path: &Path) -> io::Result<Box<dyn Any + Send + Sync>> {
+        let mut state = self.state();
+        if state.locked {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        state.locked = true;
+        Ok(Box::new(Lock(self.clone())))
+    }
+}
