@@ -1,0 +1,226 @@
+//! The area under a gauge by the trapezoidal rule, in unit times seconds.
+
+use wholegrain_model::Value;
+
+use crate::QueryError;
+use crate::batches::Row;
+use crate::holes::Holes;
+use crate::scale::Scale;
+use crate::windows::{FloatSum, Windows};
+
+const NS_PER_S: f64 = 1e9;
+
+/// The straight line between two neighbouring samples.
+#[derive(Debug, Clone, Copy)]
+struct Segment {
+    start: (i64, f64),
+    end: (i64, f64),
+}
+
+impl Segment {
+    fn at(&self, time: i64) -> f64 {
+        if time == self.start.0 {
+            return self.start.1;
+        }
+        if time == self.end.0 {
+            return self.end.1;
+        }
+        let part = seconds(self.start.0, time) / seconds(self.start.0, self.end.0);
+        self.start.1 + (self.end.1 - self.start.1) * part
+    }
+
+    /// The area from `from` to `to`, both within the segment.
+    fn area(&self, from: i64, to: i64) -> f64 {
+        (self.at(from) / 2.0 + self.at(to) / 2.0) * seconds(from, to)
+    }
+}
+
+fn seconds(from: i64, to: i64) -> f64 {
+    (i128::from(to) - i128::from(from)) as f64 / NS_PER_S
+}
+
+/// Makes segments out of samples; none over a hole.
+pub(crate) struct Segments {
+    holes: Holes,
+    scale: Scale,
+    previous: Option<(i64, f64)>,
+}
+
+impl Segments {
+    pub(crate) fn new(holes: Holes, scale: Scale) -> Self {
+        Self { holes, scale, previous: None }
+    }
+
+    fn step(&mut self, time: i64, value: Option<Value>) -> Option<Segment> {
+        let value = value.map(|value| self.scale.apply(value.as_f64())).filter(|value| !value.is_nan());
+        let hole = self.holes.step(time);
+        let previous = std::mem::replace(&mut self.previous, value.map(|value| (time, value)));
+        let segment = Segment { start: previous?, end: (time, value?) };
+        (!hole && segment.start.0 < time).then_some(segment)
+    }
+}
+
+/// The area from `from` to each sample; samples before `from` only give the line that leads into the range.
+pub(crate) struct Cumulative<I> {
+    samples: I,
+    segments: Segments,
+    from: i64,
+    total: FloatSum,
+}
+
+impl<I> Cumulative<I> {
+    pub(crate) fn new(samples: I, segments: Segments, from: i64) -> Self {
+        Self { samples, segments, from, total: FloatSum::default() }
+    }
+}
+
+impl<I: Iterator<Item = Result<(i64, Option<Value>), QueryError>>> Iterator for Cumulative<I> {
+    type Item = Result<Row, QueryError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            let (time, value) = match self.samples.next()? {
+                Ok(sample) => sample,
+                Err(error) => return Some(Err(error)),
+            };
+            let segment = self.segments.step(time, value);
+            if time < self.from {
+                continue;
+            }
+            if let Some(segment) = segment {
+                self.total.add(segment.area(segment.start.0.max(self.from), segment.end.0));
+            }
+            let has_value = self.segments.previous.is_some();
+            let total = Some(self.total.total()).filter(|total| has_value && !total.is_nan());
+            return Some(Ok(Row { time, value: total.map(Value::Float) }));
+        }
+    }
+}
+
+/// The area within each window, of the lines' parts within the range; samples on both sides of the range give the lines
+/// that lead in and out.
+pub(crate) struct PerWindow<I> {
+    samples: I,
+    segments: Segments,
+    windows: Windows,
+    range: (i64, i64),
+    /// What is left of the segment being divided: it begins here.
+    dividing: Option<(i64, Segment)>,
+    open: Option<(i64, FloatSum)>,
+}
+
+impl<I> PerWindow<I> {
+    pub(crate) fn new(samples: I, segments: Segments, windows: Windows, range: (i64, i64)) -> Self {
+        Self { samples, segments, windows, range, dividing: None, open: None }
+    }
+
+    /// Takes the next part of the segment being divided; a row when it begins a new window and so closes the one before.
+    fn divide(&mut self, begin: i64, segment: Segment) -> Option<Row> {
+        let start = self.windows.start(begin);
+        let segment_end = segment.end.0.min(self.range.1);
+        let end = self.windows.end(begin).min(segment_end);
+        let mut closed = None;
+        if self.open.as_ref().is_none_or(|open| open.0 != start) {
+            closed = self.open.replace((start, FloatSum::default()));
+        }
+        if let Some((_, area)) = &mut self.open {
+            area.add(segment.area(begin, end));
+        }
+        self.dividing = (end < segment_end).then_some((end, segment));
+        closed.map(row)
+    }
+}
+
+fn row((time, area): (i64, FloatSum)) -> Row {
+    Row { time, value: Some(area.total()).filter(|area| !area.is_nan()).map(Value::Float) }
+}
+
+impl<I: Iterator<Item = Result<(i64, Option<Value>), QueryError>>> Iterator for PerWindow<I> {
+    type Item = Result<Row, QueryError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            if let Some((begin, segment)) = self.dividing.take() {
+                if let Some(row) = self.divide(begin, segment) {
+                    return Some(Ok(row));
+                }
+                continue;
+            }
+            let (time, value) = match self.samples.next() {
+                Some(Ok(sample)) => sample,
+                Some(Err(error)) => return Some(Err(error)),
+                None => return self.open.take().map(|open| Ok(row(open))),
+            };
+            if let Some(segment) = self.segments.step(time, value) {
+                let begin = segment.start.0.max(self.range.0);
+                if begin < segment.end.0.min(self.range.1) {
+                    self.dividing = Some((begin, segment));
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: i64 = 1_000_000_000;
+
+    type Points = Vec<(i64, Option<f64>)>;
+
+    fn samples(points: &[(i64, Option<f64>)]) -> Vec<Result<(i64, Option<Value>), QueryError>> {
+        points.iter().map(|&(s, v)| Ok((s * S, v.map(Value::Float)))).collect()
+    }
+
+    fn segments() -> Segments {
+        Segments::new(Holes::new(30 * S), Scale::ONE)
+    }
+
+    fn shown(rows: impl Iterator<Item = Result<Row, QueryError>>) -> Points {
+        rows.map(|row| row.map(|row| (row.time / S, row.value.map(Value::as_f64))).unwrap()).collect()
+    }
+
+    fn cumulative(points: &[(i64, Option<f64>)], from: i64) -> Points {
+        shown(Cumulative::new(samples(points).into_iter(), segments(), from * S))
+    }
+
+    fn windows(points: &[(i64, Option<f64>)], every: i64, from: i64, to: i64) -> Points {
+        let windows = Windows::Every(every * S);
+        shown(PerWindow::new(samples(points).into_iter(), segments(), windows, (from * S, to * S)))
+    }
+
+    #[test]
+    fn cumulative_areas() {
+        let ramp = [(0, Some(0.0)), (10, Some(10.0)), (20, Some(20.0))];
+        assert_eq!(cumulative(&ramp, 0), [(0, Some(0.0)), (10, Some(50.0)), (20, Some(200.0))]);
+        // From 5 on the line into the range counts: (5 + 10) / 2 * 5.
+        assert_eq!(cumulative(&ramp, 5), [(10, Some(37.5)), (20, Some(187.5))]);
+        let holes = [(0, Some(1.0)), (10, Some(1.0)), (20, None), (30, Some(1.0)), (40, Some(1.0)), (400, Some(9.0))];
+        let expected =
+            [(0, Some(0.0)), (10, Some(10.0)), (20, None), (30, Some(10.0)), (40, Some(20.0)), (400, Some(20.0))];
+        assert_eq!(cumulative(&holes, 0), expected);
+    }
+
+    #[test]
+    fn windows_cut_the_lines_and_ranges_that_touch_add_up() {
+        let ramp: Points = (0..10).map(|i| (i * 10, Some((i * 10) as f64))).collect();
+        assert_eq!(windows(&ramp, 15, 0, 30), [(0, Some(112.5)), (15, Some(337.5))]);
+        assert_eq!(windows(&ramp, 4, 0, 10), [(0, Some(8.0)), (4, Some(24.0)), (8, Some(18.0))]);
+        let total = |points: Points| points.iter().filter_map(|p| p.1).sum::<f64>();
+        assert_eq!(total(windows(&ramp, 7, 3, 41)) + total(windows(&ramp, 7, 41, 77)), (77.0 * 77.0 - 9.0) / 2.0);
+        // Nothing from 10 to 60: no window there.
+        assert_eq!(
+            windows(&[(0, Some(1.0)), (10, Some(1.0)), (60, Some(1.0)), (70, Some(1.0))], 20, 0, 80),
+            [(0, Some(10.0)), (60, Some(10.0))]
+        );
+        assert_eq!(windows(&[(5, Some(1.0))], 20, 0, 80), []);
+    }
+
+    #[test]
+    fn infinities() {
+        let points = [(0, Some(f64::INFINITY)), (10, Some(f64::NEG_INFINITY))];
+        assert_eq!(windows(&points, 20, 0, 20), [(0, None)]);
+        assert_eq!(cumulative(&[(0, Some(f64::NAN)), (10, Some(1.0))], 0), [(0, None), (10, Some(0.0))]);
+    }
+}

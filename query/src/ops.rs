@@ -1,0 +1,155 @@
+//! Delta, rate and derivative: from two neighbouring values to one.
+
+use wholegrain_model::{Kind, Value};
+
+use crate::Op;
+use crate::holes::Holes;
+use crate::scale::Scale;
+
+const NS_PER_S: f64 = 1e9;
+
+/// One sensor's operation, fed sample by sample.
+pub(crate) struct Difference {
+    op: Op,
+    kind: Kind,
+    wraps_at: Option<u64>,
+    scale: Scale,
+    holes: Holes,
+    previous: Option<(i64, Value)>,
+}
+
+impl Difference {
+    pub(crate) fn new(op: Op, kind: Kind, wraps_at: Option<u64>, scale: Scale, holes: Holes) -> Self {
+        Self { op, kind, wraps_at, scale, holes, previous: None }
+    }
+
+    /// Takes the next sample; the operation's value there, in the answer's unit.
+    pub(crate) fn step(&mut self, time: i64, value: Option<Value>) -> Option<f64> {
+        let value = value.filter(|value| !value.as_f64().is_nan());
+        let hole = self.holes.step(time);
+        let previous = std::mem::replace(&mut self.previous, value.map(|value| (time, value)));
+        let ((before, old), new) = (previous?, value?);
+        if hole || time <= before {
+            return None;
+        }
+        let delta = self.scale.apply(match self.kind {
+            Kind::Gauge => subtract(new, old),
+            Kind::Counter => advance(old, new, self.wraps_at)?,
+        });
+        let result =
+            if self.op == Op::Delta { delta } else { delta / ((time as i128 - before as i128) as f64 / NS_PER_S) };
+        (!result.is_nan()).then_some(result)
+    }
+}
+
+/// The difference, of integers without loss before the last step.
+fn subtract(new: Value, old: Value) -> f64 {
+    match (new, old) {
+        (Value::Int(new), Value::Int(old)) => (i128::from(new) - i128::from(old)) as f64,
+        (new, old) => new.as_f64() - old.as_f64(),
+    }
+}
+
+/// How far a counter went from `old` to `new`: over its modulus when it has one, from 0 when it began anew.
+fn advance(old: Value, new: Value, wraps_at: Option<u64>) -> Option<f64> {
+    if new.as_f64() > old.as_f64() {
+        return Some(subtract(new, old));
+    }
+    // Integers beyond 2^53 can be equal as floats and differ as integers.
+    let difference = subtract(new, old);
+    if difference >= 0.0 {
+        return Some(difference);
+    }
+    if new.as_f64() < 0.0 {
+        return None;
+    }
+    match (new, old, wraps_at) {
+        (Value::Int(new), Value::Int(old), Some(modulus)) if i128::from(old) < i128::from(modulus) => {
+            Some((i128::from(new) + i128::from(modulus) - i128::from(old)) as f64)
+        }
+        (Value::Float(_), Value::Float(old), Some(modulus)) if old < modulus as f64 => {
+            Some(difference + modulus as f64)
+        }
+        (new, _, _) => Some(new.as_f64()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(op: Op, kind: Kind, wraps_at: Option<u64>, scale: f64, values: &[Option<Value>]) -> Vec<Option<f64>> {
+        let mut state = Difference::new(op, kind, wraps_at, Scale::new(scale), Holes::new(3_000_000_000));
+        values.iter().enumerate().map(|(i, value)| state.step(i as i64 * 2_000_000_000, *value)).collect()
+    }
+
+    fn ints(values: &[i64]) -> Vec<Option<Value>> {
+        values.iter().map(|v| Some(Value::Int(*v))).collect()
+    }
+
+    fn floats(values: &[f64]) -> Vec<Option<Value>> {
+        values.iter().map(|v| Some(Value::Float(*v))).collect()
+    }
+
+    #[track_caller]
+    fn check(op: Op, kind: Kind, wraps_at: Option<u64>, values: Vec<Option<Value>>, expected: &[Option<f64>]) {
+        assert_eq!(run(op, kind, wraps_at, 1.0, &values), expected);
+    }
+
+    #[test]
+    fn counters() {
+        let (delta, rate, counter) = (Op::Delta, Op::Rate, Kind::Counter);
+        check(delta, counter, None, ints(&[5, 7, 7, 17]), &[None, Some(2.0), Some(0.0), Some(10.0)]);
+        check(rate, counter, None, ints(&[5, 7, 7, 17]), &[None, Some(1.0), Some(0.0), Some(5.0)]);
+        check(delta, counter, None, ints(&[100, 3, 4]), &[None, Some(3.0), Some(1.0)]);
+        check(delta, counter, Some(1000), ints(&[990, 5]), &[None, Some(15.0)]);
+        check(rate, counter, Some(1000), ints(&[990, 5]), &[None, Some(7.5)]);
+        check(
+            delta,
+            counter,
+            Some(u64::MAX),
+            ints(&[i64::MAX, 0]),
+            &[None, Some((u64::MAX as i128 - i64::MAX as i128) as f64)],
+        );
+        // A value that the modulus says is impossible: begun anew, not wrapped.
+        check(delta, counter, Some(10), ints(&[50, 4]), &[None, Some(4.0)]);
+        check(delta, counter, None, ints(&[5, -3, -1]), &[None, None, Some(2.0)]);
+        check(delta, counter, None, floats(&[1.5, 2.0, 0.25]), &[None, Some(0.5), Some(0.25)]);
+        check(delta, counter, Some(4), floats(&[3.5, 0.25]), &[None, Some(0.75)]);
+    }
+
+    #[test]
+    fn integers_beyond_float_precision() {
+        let base = i64::MAX - 10;
+        check(Op::Delta, Kind::Counter, None, ints(&[base, base + 1, base + 3]), &[None, Some(1.0), Some(2.0)]);
+        check(Op::Delta, Kind::Gauge, None, ints(&[base, base - 1]), &[None, Some(-1.0)]);
+        check(Op::Delta, Kind::Gauge, None, ints(&[i64::MIN, i64::MAX]), &[None, Some(u64::MAX as f64)]);
+        // Equal as floats, lower as integers: still a counter that began anew.
+        check(Op::Delta, Kind::Counter, None, ints(&[base, base - 1]), &[None, Some((base - 1) as f64)]);
+    }
+
+    #[test]
+    fn gauges_fall() {
+        check(Op::Delta, Kind::Gauge, None, ints(&[5, 1]), &[None, Some(-4.0)]);
+        check(Op::Derivative, Kind::Gauge, None, floats(&[5.0, 1.0]), &[None, Some(-2.0)]);
+    }
+
+    #[test]
+    fn nothing_across_gaps_and_nan() {
+        let gap = vec![Some(Value::Int(1)), None, Some(Value::Int(5)), Some(Value::Int(6))];
+        check(Op::Delta, Kind::Counter, None, gap, &[None, None, None, Some(1.0)]);
+        check(Op::Delta, Kind::Gauge, None, floats(&[1.0, f64::NAN, 2.0, 3.0]), &[None, None, None, Some(1.0)]);
+        let (inf, none) = (f64::INFINITY, None);
+        check(Op::Delta, Kind::Gauge, None, floats(&[1.0, inf, inf, 3.0]), &[none, Some(inf), none, Some(-inf)]);
+        let mut state = Difference::new(Op::Rate, Kind::Counter, None, Scale::ONE, Holes::new(3_000_000_000));
+        let at = |s: i64, state: &mut Difference| state.step(s * 1_000_000_000, Some(Value::Int(s)));
+        let rates: Vec<_> = [0, 1, 2, 60, 61].into_iter().map(|s| at(s, &mut state)).collect();
+        assert_eq!(rates, [None, Some(1.0), Some(1.0), None, Some(1.0)]);
+    }
+
+    #[test]
+    fn scale_applies_to_the_difference() {
+        assert_eq!(run(Op::Delta, Kind::Counter, Some(100), 0.001, &ints(&[99, 2])), [None, Some(0.003)]);
+        assert_eq!(run(Op::Delta, Kind::Gauge, None, -2.0, &ints(&[1, 4])), [None, Some(-6.0)]);
+    }
+}
