@@ -1,0 +1,176 @@
+//! Who a client is: the common name of its certificate, or a user with a password.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use argon2::password_hash::phc::PasswordHash;
+use argon2::password_hash::{PasswordHasher, PasswordVerifier};
+use argon2::{Argon2, Params};
+use sha2::{Digest, Sha256};
+use tokio::sync::Semaphore;
+
+/// The most memory that checking one password may take, in KiB.
+const HASH_MEMORY_KIB_MAX: u32 = 256 << 10;
+/// The most passes that checking one password may take.
+const HASH_PASSES_MAX: u32 = 16;
+/// How many passwords are checked at once: each costs tens of milliseconds and megabytes, by design.
+const CHECKS_AT_ONCE: usize = 2;
+/// What a wrong user's password is checked against, so that the time does not tell whether the user exists. Of no password.
+const NOBODY: &str =
+    "$argon2id$v=19$m=19456,t=2,p=1$c2FsdHNhbHRzYWx0c2FsdA$1bPzWVP1SbzNFyPHzjX4N4tBJWJ1cMw4PQXXqXmTCFc";
+
+/// Hashes a password with Argon2id and a random salt, for `password_hash` or a password file.
+pub fn hash_password(password: &str) -> Result<String, String> {
+    let hash = Argon2::default().hash_password(password.as_bytes());
+    hash.map(|hash| hash.to_string()).map_err(|error| format!("cannot hash the password: {error}"))
+}
+
+/// Checks that `hash` is a usable Argon2id hash.
+pub fn check_hash(hash: &str) -> Result<(), String> {
+    let hint = "make one with `wholegrain auth hash`";
+    let parsed = PasswordHash::new(hash).map_err(|error| format!("not a password hash ({error}); {hint}"))?;
+    if parsed.algorithm.as_str() != "argon2id" {
+        return Err(format!("hashed with {}, not argon2id; {hint}", parsed.algorithm));
+    }
+    let params = Params::try_from(&parsed).map_err(|error| format!("not a password hash ({error}); {hint}"))?;
+    if params.m_cost() > HASH_MEMORY_KIB_MAX || params.t_cost() > HASH_PASSES_MAX {
+        return Err(format!(
+            "checking it would take over {HASH_MEMORY_KIB_MAX} KiB or {HASH_PASSES_MAX} passes; {hint}"
+        ));
+    }
+    Ok(())
+}
+
+/// Reads `name:hash` lines; empty lines and those that begin with `#` are skipped.
+pub fn parse_password_file(text: &str) -> Result<BTreeMap<String, String>, String> {
+    let mut users = BTreeMap::new();
+    for (number, line) in text.lines().enumerate().map(|(i, line)| (i + 1, line.trim())) {
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        let (name, hash) = line.split_once(':').filter(|(name, _)| !name.is_empty()).ok_or_else(|| {
+            format!("line {number}: write name:hash, as `wholegrain auth hash --user NAME` prints it")
+        })?;
+        check_hash(hash).map_err(|error| format!("line {number}: {error}"))?;
+        if users.insert(name.to_owned(), hash.to_owned()).is_some() {
+            return Err(format!("line {number}: user {name:?} is there twice; keep one"));
+        }
+    }
+    Ok(users)
+}
+
+/// Checks passwords. One that was right before is recognised without the cost of hashing it again: ten thousand agents
+/// that come back after a restart must not take minutes.
+#[derive(Debug)]
+pub struct Passwords {
+    users: BTreeMap<String, String>,
+    /// SHA-256 of (a key of this process, user, password) of the last right password of each user. At most one a user.
+    right: Mutex<HashMap<String, [u8; 32]>>,
+    key: [u8; 32],
+    checks: Arc<Semaphore>,
+}
+
+impl Passwords {
+    /// Over users and the hashes of their passwords, checked by [`check_hash`].
+    pub fn new(users: BTreeMap<String, String>) -> Arc<Self> {
+        let mut key = [0; 32];
+        // Without chance the cache would only be easier to attack by somebody who reads this process's memory already.
+        let _ = rustls::crypto::ring::default_provider().secure_random.fill(&mut key);
+        Arc::new(Self { users, right: Mutex::default(), key, checks: Arc::new(Semaphore::new(CHECKS_AT_ONCE)) })
+    }
+
+    /// Whether there are any users.
+    pub fn is_empty(&self) -> bool {
+        self.users.is_empty()
+    }
+
+    /// Whether `password` is `user`'s.
+    pub async fn check(self: &Arc<Self>, user: &str, password: &[u8]) -> bool {
+        let digest = self.digest(user, password);
+        if self.lock().get(user) == Some(&digest) {
+            return true;
+        }
+        let Ok(permit) = self.checks.clone().acquire_owned().await else { return false };
+        let (hash, known) = match self.users.get(user) {
+            Some(hash) => (hash.clone(), true),
+            None => (NOBODY.to_owned(), false),
+        };
+        let (passwords, user, password) = (self.clone(), user.to_owned(), password.to_vec());
+        // Nothing of this ends with a client that waits no longer: the check runs on, counts as one until it is over, and
+        // what it found makes the client's next try short.
+        let check = tokio::task::spawn_blocking(move || {
+            let right = verify(&hash, &password) && known;
+            if right {
+                passwords.lock().insert(user, digest);
+            }
+            drop(permit);
+            right
+        });
+        check.await.unwrap_or(false)
+    }
+
+    fn digest(&self, user: &str, password: &[u8]) -> [u8; 32] {
+        let mut hasher = Sha256::new();
+        hasher.update(self.key);
+        hasher.update((user.len() as u64).to_le_bytes());
+        hasher.update(user);
+        hasher.update(password);
+        hasher.finalize().into()
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, [u8; 32]>> {
+        self.right.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn verify(hash: &str, password: &[u8]) -> bool {
+    PasswordHash::new(hash).is_ok_and(|hash| Argon2::default().verify_password(password, &hash).is_ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn password_files_are_checked_line_by_line() {
+        let hash = hash_password("secret").unwrap();
+        let users = parse_password_file(&format!("# agents\n\nn1:{hash}\n")).unwrap();
+        assert_eq!(users.keys().collect::<Vec<_>>(), ["n1"]);
+        for (text, expected) in [
+            ("n1", "line 1: write name:hash"),
+            ("\nn1:secret", "line 2: not a password hash"),
+            (&format!("n1:{hash}\nn1:{hash}"), "line 2: user \"n1\" is there twice"),
+            (
+                "n1:$argon2id$v=19$m=4194304,t=2,p=1$c2FsdHNhbHRzYWx0c2FsdA$1bPzWVP1SbzNFyPHzjX4N4tBJWJ1cMw4PQXXqXmTCFc",
+                "line 1: checking it would",
+            ),
+        ] {
+            let error = parse_password_file(text).unwrap_err();
+            assert!(error.starts_with(expected), "{error:?} does not begin with {expected:?}");
+        }
+        check_hash(NOBODY).unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_client_that_leaves_while_its_password_is_checked_frees_no_place_before_the_check_is_over() {
+        let passwords = Passwords::new(BTreeMap::from([("n1".to_owned(), hash_password("secret").unwrap())]));
+        let check = passwords.check("n1", b"secret");
+        // Polled once, so that the check has begun; then dropped, as at a deadline.
+        assert!(tokio::time::timeout(std::time::Duration::ZERO, check).await.is_err());
+        // All places free again means that the check is over, and then it must have left its result.
+        let _all = passwords.checks.acquire_many(CHECKS_AT_ONCE as u32).await.unwrap();
+        let digest = passwords.digest("n1", b"secret");
+        assert_eq!(passwords.lock().get("n1"), Some(&digest));
+    }
+
+    #[tokio::test]
+    async fn right_passwords_pass_and_wrong_ones_do_not() {
+        let passwords = Passwords::new(BTreeMap::from([("n1".to_owned(), hash_password("secret").unwrap())]));
+        for _ in 0..2 {
+            assert!(passwords.check("n1", b"secret").await);
+            assert!(!passwords.check("n1", b"Secret").await);
+            assert!(!passwords.check("n2", b"secret").await);
+            assert!(!passwords.check("", b"").await);
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! The first exchange: CONNECT, who it is, CONNACK.
+
+use std::time::Duration;
+
+use wholegrain_model::name;
+use wholegrain_transport::mqtt::{ConnAck, Connect, Properties, Property, ReasonCode, Text, Version};
+
+use super::Broker;
+use super::log_limit::quoted;
+use super::pipeline::Close;
+
+/// The largest CONNECT, in bytes. Whoever reaches the port may send one, so this and the bound on connections say how much
+/// memory strangers can take: 1.2 GiB with 20 000 connections. An agent's CONNECT has under a kilobyte.
+pub const CONNECT_BYTES_MAX: usize = 64 << 10;
+/// The keep-alive that MQTT 5 clients are told to use when they ask for none or a longer one, in seconds.
+pub const KEEP_ALIVE_MAX_S: u16 = 300;
+/// How long an MQTT 3.1.1 client that asked for no keep-alive may be silent.
+pub const SILENCE_MAX: Duration = Duration::from_secs(3600);
+
+/// A client that may come in.
+#[derive(Debug, Clone)]
+pub(super) struct Admitted {
+    pub version: Version,
+    pub identity: String,
+    pub client_id: String,
+    /// How it proved its identity, for the log.
+    pub by: &'static str,
+    /// How long it may be silent.
+    pub silence_max: Duration,
+    /// The largest packet that it takes.
+    pub packet_bytes_max: usize,
+    /// Whether it wants reasons in words.
+    pub wants_words: bool,
+    pub answer: ConnAck,
+}
+
+impl Broker {
+    /// Decides on a CONNECT. `certificate` is the common name of a certificate that TLS has verified; `number` makes a
+    /// client identifier for a client that has none.
+    pub(super) async fn admit(
+        &self,
+        connect: &Connect,
+        certificate: Option<&str>,
+        number: u64,
+    ) -> Result<Admitted, Close> {
+        if connect.properties.authentication_method().is_some() {
+            return Err(Close::new(
+                ReasonCode::BAD_AUTHENTICATION_METHOD,
+                "asks for extended authentication, of which none is offered",
+            ));
+        }
+        let v5 = connect.version == Version::V5;
+        if connect.client_id.is_empty() && !v5 && !connect.clean_start {
+            return Err(Close::new(
+                ReasonCode::CLIENT_ID_NOT_VALID,
+                "has no client identifier and wants its session kept",
+            ));
+        }
+        let client_id =
+            if connect.client_id.is_empty() { format!("auto-{number}") } else { connect.client_id.to_string() };
+        let (identity, by) = self.identify(connect, certificate, &client_id).await?;
+        if identity.contains('/') || name::check_relative(&identity).is_err() {
+            let why =
+                format!("\"{}\" cannot be an agent's name: one level of a sensor path is wanted", quoted(&identity));
+            return Err(Close::new(ReasonCode::NOT_AUTHORIZED, why));
+        }
+        let mut properties = Properties::new();
+        if v5 {
+            properties = self.announcements(connect);
+            if connect.client_id.is_empty() {
+                properties = properties.with(Property::AssignedClientIdentifier(Text::from(client_id.clone())));
+            }
+        }
+        let keep_alive_s = match connect.keep_alive_s {
+            0 | KEEP_ALIVE_MAX_S.. if v5 => KEEP_ALIVE_MAX_S,
+            other => other,
+        };
+        let packet_bytes_max = connect.properties.maximum_packet_size().map_or(usize::MAX, |&bytes| bytes as usize);
+        Ok(Admitted {
+            version: connect.version,
+            identity,
+            client_id,
+            by,
+            // One and a half times the keep-alive (MQTT 3.1.1, section 3.1.2.10).
+            silence_max: if keep_alive_s == 0 {
+                SILENCE_MAX
+            } else {
+                Duration::from_millis(u64::from(keep_alive_s) * 1500)
+            },
+            packet_bytes_max,
+            wants_words: connect.properties.request_problem_information() != Some(&false),
+            answer: ConnAck { session_present: false, reason: ReasonCode::SUCCESS, properties },
+        })
+    }
+
+    /// Who it is: the certificate's name if there is one, else the user whose password it knows.
+    async fn identify(
+        &self,
+        connect: &Connect,
+        certificate: Option<&str>,
+        client_id: &str,
+    ) -> Result<(String, &'static str), Close> {
+        if let Some(name) = certificate {
+            return Ok((name.to_owned(), "certificate"));
+        }
+        match (&connect.user, &connect.password) {
+            (Some(user), Some(password)) => {
+                if self.passwords.check(user, password).await {
+                    Ok((user.to_string(), "password"))
+                } else {
+                    Err(Close::new(
+                        ReasonCode::BAD_USER_OR_PASSWORD,
+                        format!("wrong password, or no user \"{}\"", quoted(user)),
+                    ))
+                }
+            }
+            _ if self.anonymous => Ok((client_id.to_owned(), "nothing")),
+            _ => Err(Close::new(ReasonCode::NOT_AUTHORIZED, "has neither certificate nor user and password")),
+        }
+    }
+
+    /// What an MQTT 5 client has to know.
+    fn announcements(&self, connect: &Connect) -> Properties {
+        let mut properties = Properties::new()
+            .with(Property::ReceiveMaximum(self.limits.inflight_max))
+            .with(Property::MaximumQoS(true))
+            .with(Property::MaximumPacketSize(u32::try_from(self.limits.packet_bytes_max).unwrap_or(u32::MAX)))
+            .with(Property::SubscriptionIdentifierAvailable(false))
+            .with(Property::SharedSubscriptionAvailable(false));
+        if connect.properties.session_expiry_interval().is_some_and(|&seconds| seconds > 0) {
+            properties = properties.with(Property::SessionExpiryInterval(0));
+        }
+        if connect.keep_alive_s == 0 || connect.keep_alive_s > KEEP_ALIVE_MAX_S {
+            properties = properties.with(Property::ServerKeepAlive(KEEP_ALIVE_MAX_S));
+        }
+        properties
+    }
+}

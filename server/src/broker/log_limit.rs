@@ -1,0 +1,103 @@
+//! Log lines that a client can cause: so many in a while, the rest counted.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Warnings let through in one [`WINDOW`].
+pub const LINES_MAX: u32 = 20;
+/// Lines about who comes and goes let through in one [`WINDOW`].
+pub const VISITS_MAX: u32 = 200;
+/// How long a window is.
+pub const WINDOW: Duration = Duration::from_secs(10);
+
+/// The most characters of what a client sent, such as a topic or an identifier, in one line.
+pub const QUOTED_CHARS_MAX: usize = 100;
+
+/// Lets so many lines through in each [`WINDOW`].
+#[derive(Debug)]
+pub struct LogLimit {
+    lines_max: u32,
+    state: Mutex<State>,
+}
+
+impl Default for LogLimit {
+    fn default() -> Self {
+        Self::new(LINES_MAX)
+    }
+}
+
+#[derive(Debug, Default)]
+struct State {
+    since: Option<Instant>,
+    lines: u32,
+    left_out: u64,
+}
+
+impl LogLimit {
+    /// With this many lines in each [`WINDOW`].
+    pub fn new(lines_max: u32) -> Self {
+        Self { lines_max, state: Mutex::default() }
+    }
+
+    /// Whether to write a line now; if so, how many were left out since the last one.
+    pub fn admit(&self, now: Instant) -> Option<u64> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.since.is_none_or(|since| now >= since + WINDOW) {
+            *state = State { since: Some(now), lines: 0, left_out: state.left_out };
+        }
+        if state.lines >= self.lines_max {
+            state.left_out += 1;
+            return None;
+        }
+        state.lines += 1;
+        Some(std::mem::take(&mut state.left_out))
+    }
+
+    /// Writes a warning unless there were too many.
+    pub fn warn(&self, text: std::fmt::Arguments<'_>) {
+        match self.admit(Instant::now()) {
+            Some(0) => tracing::warn!("{text}"),
+            Some(left_out) => tracing::warn!("{text} ({left_out} such lines were left out before)"),
+            None => {}
+        }
+    }
+
+    /// The same for what is no trouble.
+    pub fn info(&self, text: std::fmt::Arguments<'_>) {
+        match self.admit(Instant::now()) {
+            Some(0) => tracing::info!("{text}"),
+            Some(left_out) => tracing::info!("{text} ({left_out} such lines were left out before)"),
+            None => {}
+        }
+    }
+}
+
+/// What a client sent, fit for a log line: one line, without control characters, at most [`QUOTED_CHARS_MAX`] long.
+pub fn quoted(text: &str) -> String {
+    let mut shown: String = text.chars().take(QUOTED_CHARS_MAX).flat_map(char::escape_debug).collect();
+    if text.chars().nth(QUOTED_CHARS_MAX).is_some() {
+        shown.push('…');
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_clients_send_is_cut_and_escaped() {
+        assert_eq!(quoted("a/b\n\x1b[31m\"c\""), "a/b\\n\\u{1b}[31m\\\"c\\\"");
+        assert_eq!(quoted(&"é".repeat(70_000)).chars().count(), QUOTED_CHARS_MAX + 1);
+    }
+
+    #[test]
+    fn a_flood_is_cut_and_counted() {
+        let limit = LogLimit::default();
+        let start = Instant::now();
+        let written = (0..LINES_MAX + 30).filter(|_| limit.admit(start).is_some()).count();
+        assert_eq!(written, LINES_MAX as usize);
+        assert_eq!(limit.admit(start + WINDOW), Some(30));
+        assert_eq!(limit.admit(start + WINDOW), Some(0));
+    }
+}

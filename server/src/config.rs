@@ -1,0 +1,509 @@
+//! `server.toml`: reading it, its defaults, and messages that name file, line and the nearest key.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::Deserialize;
+use wholegrain_model::config::{ConfigError, Document, Section};
+use wholegrain_model::size::ByteSize;
+use wholegrain_model::{Interval, SensorPath};
+use wholegrain_store::StoreConfig;
+
+use crate::broker::allowance::SCHEMA_BYTES_MIN;
+use crate::broker::auth;
+
+/// The shortest time setting of the store.
+pub const STORE_TIME_MIN: Interval = Interval::from_ms(100);
+/// The shortest and the longest time that may be a limit.
+pub const LIMIT_TIME: (Interval, Interval) = (Interval::from_ms(100), Interval::from_ms(3_600_000));
+/// Where MQTT over TLS is listened for unless said otherwise: every address, IPv6 and IPv4.
+pub const MQTT_TLS_LISTEN: &str = "[::]:8883";
+/// Where HTTPS is listened for unless said otherwise.
+pub const HTTP_LISTEN: &str = "[::]:8443";
+
+/// A checked configuration; every path is absolute or relative to the working directory.
+#[derive(Debug, Clone)]
+pub struct ServerConfig {
+    /// Where the server keeps what it must not lose.
+    pub data: PathBuf,
+    /// The broker.
+    pub mqtt: MqttConfig,
+    /// The HTTP API.
+    pub http: HttpConfig,
+    /// The embedded store, below `data`.
+    pub store: StoreConfig,
+    /// The lowest level that is logged.
+    pub log: LogLevel,
+}
+
+/// The broker's part of the configuration.
+#[derive(Debug, Clone)]
+pub struct MqttConfig {
+    /// `host:port` for MQTT without TLS; passwords and readings cross the network in the clear.
+    pub listen: Option<String>,
+    /// `host:port` for MQTT over TLS.
+    pub tls_listen: Option<String>,
+    /// Certificate chain of the server, PEM.
+    pub cert: PathBuf,
+    /// Its private key, PEM.
+    pub key: PathBuf,
+    /// The authority whose client certificates are trusted, PEM.
+    pub client_ca: Option<PathBuf>,
+    /// Refuse TLS clients without a certificate, even with a password.
+    pub require_client_cert: bool,
+    /// Take clients with neither certificate nor password; their identity is then their client identifier.
+    pub anonymous: bool,
+    /// Users and the hashes of their passwords.
+    pub users: BTreeMap<String, String>,
+    /// For agents that may publish sensors outside their own subtree: the subtrees.
+    pub prefixes: BTreeMap<String, Vec<SensorPath>>,
+    /// Bounds.
+    pub limits: Limits,
+}
+
+/// The broker's bounds.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// The largest MQTT packet, in bytes.
+    pub packet_bytes_max: usize,
+    /// The most connections at once.
+    pub connections_max: usize,
+    /// The most publishes of one client that are not yet acknowledged.
+    pub inflight_max: u16,
+    /// The most bytes of one client that are not yet acknowledged.
+    pub inflight_bytes_max: usize,
+    /// The bytes of all clients together that are not yet acknowledged, beyond which only clients that have none are read.
+    pub inflight_total_bytes_max: usize,
+    /// The most subscriptions of one client.
+    pub subscriptions_max: usize,
+    /// The most messages that wait for one subscriber; beyond it they are dropped and counted.
+    pub queue_messages_max: usize,
+    /// The same in bytes.
+    pub queue_bytes_max: usize,
+    /// Bytes of new schemas that one agent may announce in an hour.
+    pub schema_bytes_per_hour_max: u64,
+    /// How long a batch waits for its schema before its connection is closed.
+    pub schema_wait_max: Duration,
+    /// How long a client may take for the TLS handshake and CONNECT together.
+    pub connect_time_max: Duration,
+    /// How long one packet may take from its first byte to its last.
+    pub packet_time_max: Duration,
+}
+
+/// The API's part of the configuration.
+#[derive(Debug, Clone)]
+pub struct HttpConfig {
+    /// `host:port` for HTTPS; `None` when off.
+    pub listen: Option<String>,
+    /// Certificate chain of the server, PEM.
+    pub cert: PathBuf,
+    /// Its private key, PEM.
+    pub key: PathBuf,
+    /// Bearer tokens, one a line.
+    pub tokens_file: PathBuf,
+    /// The most queries that run at once; others are answered 503.
+    pub queries_max: usize,
+    /// The most connections at once.
+    pub connections_max: usize,
+}
+
+/// How much is logged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogLevel {
+    /// Only what needs a person.
+    Error,
+    /// And what is odd.
+    Warn,
+    /// And starts, stops and connections.
+    #[default]
+    Info,
+    /// And every step.
+    Debug,
+}
+
+impl LogLevel {
+    /// The same level in the words of `tracing`.
+    pub fn filter(self) -> tracing::level_filters::LevelFilter {
+        match self {
+            LogLevel::Error => tracing::level_filters::LevelFilter::ERROR,
+            LogLevel::Warn => tracing::level_filters::LevelFilter::WARN,
+            LogLevel::Info => tracing::level_filters::LevelFilter::INFO,
+            LogLevel::Debug => tracing::level_filters::LevelFilter::DEBUG,
+        }
+    }
+}
+
+/// Why a configuration could not be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigFileError {
+    /// A file could not be read.
+    #[error("cannot read {what} {path}: {error}; {hint}", path = path.display())]
+    Read {
+        /// What the file is.
+        what: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        error: std::io::Error,
+        /// What to do.
+        hint: &'static str,
+    },
+    /// The text is wrong.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields, default)]
+struct RawRoot {
+    data: Option<PathBuf>,
+    log: LogLevel,
+    mqtt: RawMqtt,
+    http: RawHttp,
+    store: RawStore,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields, default)]
+struct RawMqtt {
+    listen: Option<String>,
+    tls_listen: Option<String>,
+    cert: Option<PathBuf>,
+    key: Option<PathBuf>,
+    client_ca: Option<PathBuf>,
+    require_client_cert: Option<bool>,
+    anonymous: bool,
+    users: Vec<RawUser>,
+    password_file: Option<PathBuf>,
+    prefixes: BTreeMap<String, Vec<SensorPath>>,
+    limits: RawLimits,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawUser {
+    name: String,
+    password_hash: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct RawLimits {
+    packet_bytes_max: ByteSize,
+    connections_max: usize,
+    inflight_max: u16,
+    inflight_bytes_max: ByteSize,
+    inflight_total_bytes_max: ByteSize,
+    subscriptions_max: usize,
+    queue_messages_max: usize,
+    queue_bytes_max: ByteSize,
+    schema_bytes_per_hour_max: ByteSize,
+    schema_wait_max: Interval,
+    connect_time_max: Interval,
+    packet_time_max: Interval,
+}
+
+impl Default for RawLimits {
+    fn default() -> Self {
+        Self {
+            packet_bytes_max: ByteSize::mib(32),
+            connections_max: 20_000,
+            inflight_max: 64,
+            inflight_bytes_max: ByteSize::mib(64),
+            inflight_total_bytes_max: ByteSize::mib(1024),
+            subscriptions_max: 64,
+            queue_messages_max: 1024,
+            queue_bytes_max: ByteSize::mib(32),
+            schema_bytes_per_hour_max: ByteSize::mib(64),
+            schema_wait_max: Interval::from_ms(60_000),
+            connect_time_max: Interval::from_ms(10_000),
+            packet_time_max: Interval::from_ms(120_000),
+        }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct RawHttp {
+    listen: Option<String>,
+    cert: Option<PathBuf>,
+    key: Option<PathBuf>,
+    tokens_file: Option<PathBuf>,
+    queries_max: usize,
+    connections_max: usize,
+}
+
+impl Default for RawHttp {
+    fn default() -> Self {
+        Self { listen: None, cert: None, key: None, tokens_file: None, queries_max: 16, connections_max: 1024 }
+    }
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields, default)]
+struct RawStore {
+    seal_after: Option<Interval>,
+    seal_bytes: Option<ByteSize>,
+    live: Option<Interval>,
+    retention_age: Option<Interval>,
+    retention_bytes: Option<ByteSize>,
+}
+
+impl ServerConfig {
+    /// Reads and checks a file. Relative paths in it count from the file's own directory.
+    pub fn load(path: &Path) -> Result<Self, ConfigFileError> {
+        let text =
+            read(path, "the server's configuration", "write one, or make a fresh installation with `wholegrain init`")?;
+        let base = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        Self::from_text(&path.display().to_string(), &text, base)
+    }
+
+    /// Checks `text`; `file` is its name in messages and `base` where its relative paths count from.
+    pub fn from_text(file: &str, text: &str, base: &Path) -> Result<Self, ConfigFileError> {
+        let document = Document::new(file, text);
+        let raw: RawRoot = document.parse()?;
+        let root = document.root();
+        let data = base.join(raw.data.unwrap_or_else(|| ".".into()));
+        let http = http_config(raw.http, &root.child("http"), base)?;
+        let mqtt = mqtt_config(raw.mqtt, &root.child("mqtt"), base)?;
+        let store = store_config(raw.store, &root.child("store"), data.join("store"))?;
+        if mqtt.listen.is_none() && mqtt.tls_listen.is_none() && http.listen.is_none() {
+            return Err(root
+                .error("mqtt", "everything is \"off\"; give mqtt.tls_listen, mqtt.listen or http.listen an address")
+                .into());
+        }
+        Ok(Self { data, mqtt, http, store, log: raw.log })
+    }
+}
+
+fn read(path: &Path, what: &'static str, hint: &'static str) -> Result<String, ConfigFileError> {
+    std::fs::read_to_string(path).map_err(|error| ConfigFileError::Read { what, path: path.to_owned(), error, hint })
+}
+
+/// An address, its default, or `None` for `"off"`.
+fn listen(
+    section: &Section,
+    key: &str,
+    given: Option<String>,
+    default: Option<&str>,
+) -> Result<Option<String>, ConfigError> {
+    let text = match given {
+        Some(text) => text,
+        None => return Ok(default.map(str::to_owned)),
+    };
+    if text == "off" {
+        return Ok(None);
+    }
+    let port =
+        text.rsplit_once(':').filter(|(host, _)| !host.is_empty()).and_then(|(_, port)| port.parse::<u16>().ok());
+    if port.is_none() {
+        let message = format!(
+            "{text:?} is not an address; write host:port, such as \"[::]:8883\", \"127.0.0.1:8883\", or \"off\""
+        );
+        return Err(section.error(key, message));
+    }
+    Ok(Some(text))
+}
+
+fn mqtt_config(raw: RawMqtt, section: &Section, base: &Path) -> Result<MqttConfig, ConfigFileError> {
+    let listen_plain = listen(section, "listen", raw.listen, None)?;
+    let tls_listen = listen(section, "tls_listen", raw.tls_listen, Some(MQTT_TLS_LISTEN))?;
+    let mut users = BTreeMap::new();
+    for user in raw.users {
+        auth::check_hash(&user.password_hash)
+            .map_err(|e| section.error("users", format!("user {:?}: {e}", user.name)))?;
+        if users.insert(user.name.clone(), user.password_hash).is_some() {
+            return Err(section.error("users", format!("user {:?} is there twice; keep one", user.name)).into());
+        }
+    }
+    if let Some(file) = raw.password_file {
+        let path = base.join(file);
+        let text = read(&path, "mqtt.password_file", "create it, or take the key out")?;
+        users.extend(
+            auth::parse_password_file(&text)
+                .map_err(|e| section.error("password_file", format!("{}: {e}", path.display())))?,
+        );
+    }
+    let client_ca = raw.client_ca.map(|path| base.join(path));
+    let require_client_cert = raw.require_client_cert.unwrap_or(false);
+    if require_client_cert && client_ca.is_none() {
+        return Err(section
+            .error("require_client_cert", "needs client_ca, the authority that signs the clients' certificates")
+            .into());
+    }
+    if tls_listen.is_some() && client_ca.is_none() && users.is_empty() && !raw.anonymous {
+        let message = "nobody could connect; give client_ca (certificates), users or password_file (passwords), or anonymous = true";
+        return Err(section.error("tls_listen", message).into());
+    }
+    if listen_plain.is_some() && users.is_empty() && !raw.anonymous {
+        return Err(section
+            .error("listen", "nobody could connect without TLS; give users or password_file, or anonymous = true")
+            .into());
+    }
+    Ok(MqttConfig {
+        listen: listen_plain,
+        tls_listen,
+        cert: base.join(raw.cert.unwrap_or_else(|| "server.pem".into())),
+        key: base.join(raw.key.unwrap_or_else(|| "server.key".into())),
+        client_ca,
+        require_client_cert,
+        anonymous: raw.anonymous,
+        users,
+        prefixes: raw.prefixes,
+        limits: limits(raw.limits, &section.child("limits"))?,
+    })
+}
+
+fn limits(raw: RawLimits, section: &Section) -> Result<Limits, ConfigError> {
+    let within = |key: &str, value: u64, least: u64, most: u64| {
+        if (least..=most).contains(&value) {
+            Ok(())
+        } else {
+            Err(section.error(key, format!("is {value}; {least} to {most} is wanted")))
+        }
+    };
+    within("packet_bytes_max", raw.packet_bytes_max.0, 4096, 256 << 20)?;
+    within("connections_max", raw.connections_max as u64, 1, 1_000_000)?;
+    within("inflight_max", raw.inflight_max.into(), 1, u16::MAX.into())?;
+    within("inflight_bytes_max", raw.inflight_bytes_max.0, raw.packet_bytes_max.0, 4 << 30)?;
+    within("inflight_total_bytes_max", raw.inflight_total_bytes_max.0, 1, 1 << 40)?;
+    within("subscriptions_max", raw.subscriptions_max as u64, 1, 100_000)?;
+    within("queue_messages_max", raw.queue_messages_max as u64, 1, 1_000_000)?;
+    within("queue_bytes_max", raw.queue_bytes_max.0, raw.packet_bytes_max.0, 4 << 30)?;
+    within("schema_bytes_per_hour_max", raw.schema_bytes_per_hour_max.0, SCHEMA_BYTES_MIN, 1 << 40)?;
+    for (key, value) in [
+        ("schema_wait_max", raw.schema_wait_max),
+        ("connect_time_max", raw.connect_time_max),
+        ("packet_time_max", raw.packet_time_max),
+    ] {
+        if !(LIMIT_TIME.0..=LIMIT_TIME.1).contains(&value) {
+            return Err(section.error(key, format!("is {value}; {} to {} is wanted", LIMIT_TIME.0, LIMIT_TIME.1)));
+        }
+    }
+    Ok(Limits {
+        packet_bytes_max: raw.packet_bytes_max.0 as usize,
+        connections_max: raw.connections_max,
+        inflight_max: raw.inflight_max,
+        inflight_bytes_max: raw.inflight_bytes_max.0 as usize,
+        inflight_total_bytes_max: raw.inflight_total_bytes_max.0 as usize,
+        subscriptions_max: raw.subscriptions_max,
+        queue_messages_max: raw.queue_messages_max,
+        queue_bytes_max: raw.queue_bytes_max.0 as usize,
+        schema_bytes_per_hour_max: raw.schema_bytes_per_hour_max.0,
+        schema_wait_max: raw.schema_wait_max.duration(),
+        connect_time_max: raw.connect_time_max.duration(),
+        packet_time_max: raw.packet_time_max.duration(),
+    })
+}
+
+fn http_config(raw: RawHttp, section: &Section, base: &Path) -> Result<HttpConfig, ConfigError> {
+    for (key, value) in [("queries_max", raw.queries_max), ("connections_max", raw.connections_max)] {
+        if value == 0 {
+            return Err(section.error(key, "is 0; at least 1 is wanted"));
+        }
+    }
+    Ok(HttpConfig {
+        listen: listen(section, "listen", raw.listen, Some(HTTP_LISTEN))?,
+        cert: base.join(raw.cert.unwrap_or_else(|| "server.pem".into())),
+        key: base.join(raw.key.unwrap_or_else(|| "server.key".into())),
+        tokens_file: base.join(raw.tokens_file.unwrap_or_else(|| "tokens".into())),
+        queries_max: raw.queries_max,
+        connections_max: raw.connections_max,
+    })
+}
+
+fn store_config(raw: RawStore, section: &Section, dir: PathBuf) -> Result<StoreConfig, ConfigError> {
+    let mut config = StoreConfig { dir, ..StoreConfig::default() };
+    for (key, value) in [("seal_after", raw.seal_after), ("live", raw.live), ("retention_age", raw.retention_age)] {
+        if value.is_some_and(|v| v < STORE_TIME_MIN) {
+            return Err(section.error(key, "is shorter than 100ms; write a length of time such as \"60s\" or \"30d\""));
+        }
+    }
+    if let Some(value) = raw.seal_after {
+        config.seal_after = value;
+    }
+    if let Some(value) = raw.seal_bytes {
+        config.seal_bytes = value;
+    }
+    if let Some(value) = raw.live {
+        config.live = value;
+    }
+    config.retention_age = raw.retention_age;
+    config.retention_bytes = raw.retention_bytes;
+    Ok(config)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CA: &str = "client_ca = \"../ca.pem\"\n";
+
+    fn load(text: &str) -> Result<ServerConfig, ConfigFileError> {
+        ServerConfig::from_text("server.toml", text, Path::new("/etc/wholegrain"))
+    }
+
+    #[track_caller]
+    fn refused(text: &str, expected: &str) {
+        let error = load(text).unwrap_err().to_string();
+        assert!(error.starts_with(expected), "{error:?} does not begin with {expected:?}");
+    }
+
+    #[test]
+    fn defaults_are_safe_and_paths_count_from_the_file() {
+        let config = load(&format!("[mqtt]\n{CA}")).unwrap();
+        assert_eq!(config.mqtt.listen, None, "no cleartext unless asked for");
+        assert_eq!(config.mqtt.tls_listen.as_deref(), Some(MQTT_TLS_LISTEN));
+        assert_eq!(config.http.listen.as_deref(), Some(HTTP_LISTEN));
+        assert_eq!(config.mqtt.client_ca, Some(PathBuf::from("/etc/wholegrain/../ca.pem")));
+        assert_eq!(config.mqtt.cert, PathBuf::from("/etc/wholegrain/server.pem"));
+        assert_eq!(config.store.dir, PathBuf::from("/etc/wholegrain/./store"));
+        assert!(!config.mqtt.anonymous);
+        assert_eq!(config.log, LogLevel::Info);
+    }
+
+    #[test]
+    fn the_packaged_example_is_valid() {
+        let text = include_str!("../../packaging/server.toml");
+        let config = ServerConfig::from_text("packaging/server.toml", text, Path::new("/etc/wholegrain")).unwrap();
+        assert_eq!(config.data, PathBuf::from("/var/lib/wholegrain"));
+        // Each key that the example shows commented out is valid too.
+        let all: String = text.lines().map(|l| l.strip_prefix("#: ").unwrap_or(l)).flat_map(|l| [l, "\n"]).collect();
+        ServerConfig::from_text("packaging/server.toml", &all, Path::new("/etc/wholegrain")).unwrap();
+    }
+
+    #[test]
+    fn mistakes_are_named_with_their_line() {
+        refused("[mqtt]\nlistenn = \"off\"", "server.toml:2:1: unknown key `listenn`; did you mean `listen`?");
+        refused(
+            "[mqtt.limits]\nconections_max = 5",
+            "server.toml:2:1: unknown key `conections_max`; did you mean `connections_max`?",
+        );
+        refused("[mqtt]\ntls_listen = \"8883\"", "server.toml:2:1: \"8883\" is not an address; write host:port");
+        refused("[mqtt]\ntls_listen = \":8883\"", "server.toml:2:1: \":8883\" is not an address");
+        refused("[mqtt]\ntls_listen = \"h:99999\"", "server.toml:2:1: \"h:99999\" is not an address");
+        refused("[mqtt]\nrequire_client_cert = true", "server.toml:2:1: needs client_ca");
+        refused("[mqtt]\ntls_listen = \"[::]:1\"", "server.toml:2:1: nobody could connect");
+        refused(&format!("[mqtt]\nlisten = \"[::]:1\"\n{CA}"), "server.toml:2:1: nobody could connect without TLS");
+        refused(
+            "[mqtt]\n[[mqtt.users]]\nname = \"n1\"\npassword_hash = \"secret\"",
+            "server.toml:2:8: user \"n1\": not a password hash",
+        );
+        refused(&format!("[mqtt]\n{CA}[mqtt.limits]\ninflight_max = 0"), "server.toml:4:1: is 0; 1 to 65535 is wanted");
+        refused(
+            &format!("[mqtt]\n{CA}[mqtt.limits]\npacket_time_max = \"5ms\""),
+            "server.toml:4:1: is 5ms; 100ms to 1h is wanted",
+        );
+        refused("log = \"inof\"", "server.toml:1:7: unknown value `inof`; did you mean `info`?");
+        refused(&format!("[mqtt]\n{CA}[store]\nlive = \"5ms\""), "server.toml:4:1: is shorter than 100ms");
+        refused(&format!("[mqtt]\n{CA}[http]\nqueries_max = 0"), "server.toml:4:1: is 0; at least 1 is wanted");
+        refused(
+            &format!("[mqtt]\n{CA}tls_listen=\"off\"\n[http]\nlisten=\"off\""),
+            "server.toml:1:2: everything is \"off\"",
+        );
+        refused("[mqtt]\npassword_file = \"/nonexistent/users\"", "cannot read mqtt.password_file /nonexistent/users");
+        refused("[mqtt.prefixes]\nn1 = [\"lrz\"]", "server.toml:2:6: sensor name \"lrz\" must begin with `/`");
+    }
+}

@@ -1,0 +1,238 @@
+//! Record batches and single readings as text and as Arrow IPC.
+
+use std::io::{self, Write};
+
+use arrow_array::cast::AsArray;
+use arrow_array::types::{Float64Type, Int32Type, Int64Type, TimestampNanosecondType};
+use arrow_array::{Array, RecordBatch};
+use arrow_ipc::writer::StreamWriter;
+use arrow_schema::{DataType, SchemaRef};
+use wholegrain_model::{Timestamp, Value, config};
+use wholegrain_query::Scale;
+
+use super::sink::Sink;
+
+/// How a query's rows are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Format {
+    /// One JSON object a line.
+    #[default]
+    Json,
+    /// `sensor,time,value` with a header line.
+    Csv,
+    /// Arrow IPC streaming format.
+    Arrow,
+}
+
+impl Format {
+    pub const fn content_type(self) -> &'static str {
+        match self {
+            Format::Json => "application/x-ndjson",
+            Format::Csv => "text/csv; charset=utf-8",
+            Format::Arrow => "application/vnd.apache.arrow.stream",
+        }
+    }
+}
+
+impl std::str::FromStr for Format {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "json" => Ok(Format::Json),
+            "csv" => Ok(Format::Csv),
+            "arrow" => Ok(Format::Arrow),
+            other => Err(config::unknown("format", other, &["json", "csv", "arrow"])),
+        }
+    }
+}
+
+/// Writes batches in one format.
+pub(super) enum Writer {
+    /// Text, one line a row.
+    Lines { sink: Sink, csv: bool },
+    /// Arrow IPC.
+    Arrow(Box<StreamWriter<Sink>>),
+}
+
+impl Writer {
+    /// Begins an answer whose batches have this schema.
+    pub fn new(format: Format, schema: &SchemaRef, mut sink: Sink) -> io::Result<Self> {
+        match format {
+            Format::Json => Ok(Writer::Lines { sink, csv: false }),
+            Format::Csv => {
+                sink.write_all(b"sensor,time,value\n")?;
+                Ok(Writer::Lines { sink, csv: true })
+            }
+            Format::Arrow => {
+                Ok(Writer::Arrow(Box::new(StreamWriter::try_new(sink, schema).map_err(io::Error::other)?)))
+            }
+        }
+    }
+
+    /// Writes one batch of (`sensor`, `time`, `value`).
+    pub fn batch(&mut self, batch: &RecordBatch) -> io::Result<()> {
+        match self {
+            Writer::Lines { sink, csv } => lines(batch, *csv, sink),
+            Writer::Arrow(writer) => {
+                writer.write(batch).map_err(io::Error::other)?;
+                writer.get_mut().relay()
+            }
+        }
+    }
+
+    /// Ends the answer.
+    pub fn finish(self) -> io::Result<Sink> {
+        let mut sink = match self {
+            Writer::Lines { sink, .. } => sink,
+            Writer::Arrow(writer) => writer.into_inner().map_err(io::Error::other)?,
+        };
+        sink.flush()?;
+        Ok(sink)
+    }
+
+    /// Where it is written to.
+    pub fn sink(&self) -> &Sink {
+        match self {
+            Writer::Lines { sink, .. } => sink,
+            Writer::Arrow(writer) => writer.get_ref(),
+        }
+    }
+}
+
+fn lines(batch: &RecordBatch, csv: bool, sink: &mut Sink) -> io::Result<()> {
+    let unexpected = || io::Error::other("the query gave other columns than sensor, time, value");
+    let [sensor, time, value] = batch.columns() else { return Err(unexpected()) };
+    let sensor = sensor.as_dictionary_opt::<Int32Type>().ok_or_else(unexpected)?;
+    let names = sensor.values().as_string_opt::<i32>().ok_or_else(unexpected)?;
+    let names: Names = Names { names, csv, shown: (usize::MAX, String::new()) };
+    let times = time.as_primitive_opt::<TimestampNanosecondType>().ok_or_else(unexpected)?.values();
+    let keys = sensor.keys().values();
+    match value.data_type() {
+        DataType::Int64 => {
+            let values = value.as_primitive::<Int64Type>();
+            rows(keys, times, names, csv, sink, |row| (!values.is_null(row)).then(|| Value::Int(values.value(row))))
+        }
+        DataType::Float64 => {
+            let values = value.as_primitive::<Float64Type>();
+            rows(keys, times, names, csv, sink, |row| (!values.is_null(row)).then(|| Value::Float(values.value(row))))
+        }
+        _ => Err(unexpected()),
+    }
+}
+
+/// The sensor's name as it is written; rows of one sensor follow each other.
+struct Names<'a> {
+    names: &'a arrow_array::StringArray,
+    csv: bool,
+    shown: (usize, String),
+}
+
+impl Names<'_> {
+    fn get(&mut self, key: usize) -> &str {
+        if self.shown.0 != key {
+            let name = self.names.value(key);
+            self.shown = (key, if self.csv { csv_text(name) } else { json_text(name) });
+        }
+        &self.shown.1
+    }
+}
+
+fn rows(
+    keys: &[i32],
+    times: &[i64],
+    mut names: Names<'_>,
+    csv: bool,
+    sink: &mut Sink,
+    value: impl Fn(usize) -> Option<Value>,
+) -> io::Result<()> {
+    for (row, (&key, &time)) in keys.iter().zip(times).enumerate() {
+        let name = names.get(usize::try_from(key).unwrap_or_default());
+        if csv {
+            write!(sink, "{name},{},", Timestamp(time))?;
+            csv_value(value(row), sink)?;
+            sink.write_all(b"\n")?;
+        } else {
+            reading(name, time, value(row), sink)?;
+        }
+        sink.relay()?;
+    }
+    Ok(())
+}
+
+/// One line of NDJSON; `name` is JSON text already.
+pub(super) fn reading(name: &str, time: i64, value: Option<Value>, out: &mut impl Write) -> io::Result<()> {
+    write!(out, "{{\"sensor\":{name},\"time\":\"{}\",\"value\":", Timestamp(time))?;
+    json_value(value, out)?;
+    out.write_all(b"}\n")
+}
+
+/// A value in JSON: `null` for a gap, and for what JSON has no number for.
+pub(super) fn json_value(value: Option<Value>, out: &mut impl Write) -> io::Result<()> {
+    match value {
+        Some(Value::Int(value)) => write!(out, "{value}"),
+        // The shortest text that reads back as the same float.
+        Some(Value::Float(value)) if value.is_finite() => write!(out, "{value:?}"),
+        _ => out.write_all(b"null"),
+    }
+}
+
+fn csv_value(value: Option<Value>, out: &mut impl Write) -> io::Result<()> {
+    match value {
+        Some(Value::Int(value)) => write!(out, "{value}"),
+        Some(Value::Float(value)) => write!(out, "{value:?}"),
+        None => Ok(()),
+    }
+}
+
+/// `text` as a JSON string with its quotes.
+pub(super) fn json_text(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
+}
+
+fn csv_text(text: &str) -> String {
+    if text.contains([',', '"', '\n', '\r']) { format!("\"{}\"", text.replace('"', "\"\"")) } else { text.to_owned() }
+}
+
+/// A raw value in its sensor's unit: an integer when nothing is lost by it.
+pub(super) fn scaled(value: Value, scale: Scale) -> Value {
+    match value {
+        Value::Int(_) => scale.apply_exact(value).map_or_else(|| Value::Float(scale.apply(value.as_f64())), Value::Int),
+        Value::Float(value) => Value::Float(scale.apply(value)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_written_exactly() {
+        let json = |value| {
+            let mut out = Vec::new();
+            json_value(value, &mut out).unwrap();
+            String::from_utf8(out).unwrap()
+        };
+        assert_eq!(json(Some(Value::Int(i64::MIN))), "-9223372036854775808");
+        assert_eq!(json(Some(Value::Float(0.1))), "0.1");
+        assert_eq!(json(Some(Value::Float(1e300))), "1e300");
+        assert_eq!(json(Some(Value::Float(f64::NAN))), "null");
+        assert_eq!(json(Some(Value::Float(f64::NEG_INFINITY))), "null");
+        assert_eq!(json(None), "null");
+        let mut line = Vec::new();
+        reading(&json_text("/n/é"), 1_500_000_000_123_000_000, Some(Value::Int(5)), &mut line).unwrap();
+        assert_eq!(
+            String::from_utf8(line).unwrap(),
+            "{\"sensor\":\"/n/é\",\"time\":\"2017-07-14T02:40:00.123Z\",\"value\":5}\n"
+        );
+        assert_eq!(csv_text("a\"b,c"), "\"a\"\"b,c\"");
+    }
+
+    #[test]
+    fn scaling_keeps_integers_where_it_can() {
+        assert_eq!(scaled(Value::Int(3), Scale::new(1024.0)), Value::Int(3072));
+        assert_eq!(scaled(Value::Int(3), Scale::new(0.1)), Value::Float(0.3));
+        assert_eq!(scaled(Value::Int(i64::MAX), Scale::new(2.0)), Value::Float(i64::MAX as f64 * 2.0));
+        assert_eq!(scaled(Value::Float(2.0), Scale::ONE), Value::Float(2.0));
+    }
+}

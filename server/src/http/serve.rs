@@ -1,0 +1,85 @@
+//! Connections of the API: TLS, HTTP/1.1, time limits, an orderly end.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsAcceptor;
+
+use crate::broker::{Lifetime, went_down};
+use crate::metrics::Metrics;
+
+/// How long a client may take for the TLS handshake.
+const HANDSHAKE_TIME_MAX: Duration = Duration::from_secs(10);
+/// How long a client may take for a request's head, and how long a connection may wait for its next request.
+const HEAD_TIME_MAX: Duration = Duration::from_secs(30);
+/// The largest head of a request, in bytes: 256 patterns of a kilobyte fit.
+const HEAD_BYTES_MAX: usize = 320 << 10;
+/// How long answers may go on when the server goes down.
+const DRAIN_TIME_MAX: Duration = Duration::from_secs(3);
+/// How long accepting rests after it failed, as when no file descriptor is left.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// What the API's connections share.
+#[derive(Clone)]
+pub(crate) struct Front {
+    pub router: Router,
+    pub tls: TlsAcceptor,
+    pub metrics: Arc<Metrics>,
+    pub connections_max: usize,
+}
+
+/// Takes connections until the server goes down.
+pub(crate) async fn accept(front: Front, listener: TcpListener, mut lifetime: Lifetime) {
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = went_down(&mut lifetime.shutdown) => return,
+        };
+        match accepted {
+            Ok((stream, peer)) if front.metrics.http_connections.get() < front.connections_max as i64 => {
+                front.metrics.http_connections.add(1);
+                tokio::spawn(connection(front.clone(), stream, peer, lifetime.clone()));
+            }
+            Ok(_) => front.metrics.http_rejected.inc(),
+            Err(error) => {
+                tracing::warn!("https: cannot accept a connection: {error}");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+async fn connection(front: Front, stream: TcpStream, peer: SocketAddr, mut lifetime: Lifetime) {
+    let _ = stream.set_nodelay(true);
+    match tokio::time::timeout(HANDSHAKE_TIME_MAX, front.tls.accept(stream)).await {
+        Ok(Ok(stream)) => {
+            let service = TowerToHyperService::new(front.router.clone());
+            let mut server = http1::Builder::new();
+            server.timer(TokioTimer::new()).header_read_timeout(HEAD_TIME_MAX).max_buf_size(HEAD_BYTES_MAX);
+            let connection = server.serve_connection(TokioIo::new(stream), service);
+            tokio::pin!(connection);
+            let ended = tokio::select! {
+                ended = connection.as_mut() => ended,
+                () = went_down(&mut lifetime.shutdown) => {
+                    connection.as_mut().graceful_shutdown();
+                    tokio::time::timeout(DRAIN_TIME_MAX, connection).await.unwrap_or(Ok(()))
+                }
+            };
+            if let Err(error) = ended {
+                tracing::debug!("https {peer}: {error}");
+            }
+        }
+        Ok(Err(error)) => {
+            front.metrics.http_rejected.inc();
+            tracing::debug!("https {peer}: TLS handshake failed: {error}");
+        }
+        Err(_) => front.metrics.http_rejected.inc(),
+    }
+    front.metrics.http_connections.add(-1);
+}

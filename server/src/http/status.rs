@@ -1,0 +1,99 @@
+//! `/healthz`, `/metrics` and `/openapi.json`.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use wholegrain_store::StoreStats;
+
+use super::{Api, ApiError};
+use crate::metrics::Text;
+
+/// The API's description, kept by hand; a test compares it with the routes.
+pub(super) const OPENAPI: &str = include_str!("openapi.json");
+/// Free bytes on the store's disk under which the server calls itself unhealthy.
+const FREE_BYTES_MIN: u64 = 16 << 20;
+
+/// 200 while readings can be made durable, else 503 with the reason.
+pub(super) async fn healthz(State(api): State<Arc<Api>>) -> Response {
+    let trouble = tokio::task::spawn_blocking(move || trouble(&api)).await;
+    match trouble {
+        Ok(None) => Json(serde_json::json!({ "status": "ok" })).into_response(),
+        Ok(Some(reason)) => ApiError::new(StatusCode::SERVICE_UNAVAILABLE, reason).into_response(),
+        Err(error) => ApiError::internal(format!("the check failed: {error}")).into_response(),
+    }
+}
+
+fn trouble(api: &Api) -> Option<String> {
+    if *api.shutdown.borrow() {
+        return Some("the server is going down".to_owned());
+    }
+    if let Some(error) = api.metrics.store_trouble() {
+        return Some(format!("nothing is acknowledged: {error}"));
+    }
+    let free = api.store.stats().free_bytes?;
+    (free < FREE_BYTES_MIN)
+        .then(|| format!("{free} bytes are free on the store's disk; free some space or lower the retention"))
+}
+
+/// Everything counted, as Prometheus reads it.
+pub(super) async fn metrics(State(api): State<Arc<Api>>) -> Result<Response, ApiError> {
+    let text = tokio::task::spawn_blocking(move || {
+        let stats = api.store.stats();
+        api.metrics.render(|text| store(text, &stats))
+    });
+    let text = text.await.map_err(|error| ApiError::internal(format!("counting failed: {error}")))?;
+    Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response())
+}
+
+/// The document itself.
+pub(super) async fn openapi() -> Response {
+    ([(header::CONTENT_TYPE, "application/json")], OPENAPI).into_response()
+}
+
+fn store(text: &mut Text, stats: &StoreStats) {
+    for (name, help, value) in [
+        ("store_batches_total", "Batches stored since the start.", stats.batches),
+        ("store_readings_total", "Readings in them, gaps included.", stats.readings),
+        ("store_payload_bytes_total", "Bytes of payload in them.", stats.payload_bytes),
+        ("store_duplicates_total", "Batches that were there already.", stats.duplicates),
+        ("store_rejected_total", "Batches refused: malformed or of an unknown schema.", stats.rejected),
+        ("store_busy_total", "Batches turned away because too much was waiting.", stats.busy),
+        ("store_write_errors_total", "Batches that could not be written.", stats.write_errors),
+        ("journal_fsyncs_total", "Group commits of the journal.", stats.fsyncs),
+        (
+            "store_subscriber_lost_total",
+            "Live batches that the server's own distribution was too slow for.",
+            stats.subscriber_lost,
+        ),
+        ("store_seals_total", "Journal segments sealed into blocks.", stats.seals),
+        ("store_seal_errors_total", "Seals that failed and were tried again.", stats.seal_errors),
+        ("store_merges_total", "Merges of blocks.", stats.merges),
+        ("store_merge_errors_total", "Merges that failed.", stats.merge_errors),
+        ("store_merge_bytes_total", "Bytes that merges wrote.", stats.merge_bytes),
+        ("store_retention_blocks_total", "Blocks dropped by retention.", stats.retention_blocks),
+        ("store_retention_rows_total", "Rows in them.", stats.retention_rows),
+    ] {
+        text.counter(name, help, value);
+    }
+    text.counter("journal_fsync_seconds_total", "Time spent in the journal's fsync.", stats.fsync_ns as f64 / 1e9);
+    for (name, help, value) in [
+        ("journal_bytes", "Bytes of journal segments on disk.", stats.journal_bytes),
+        ("journal_queue_bytes", "Bytes of payload that wait for the journal.", stats.queue_bytes),
+        ("store_live_bytes", "Bytes of payload in memory that are not in blocks yet.", stats.live_bytes),
+        ("store_blocks", "Blocks.", stats.blocks),
+        ("store_block_bytes", "Their bytes.", stats.block_bytes),
+        ("store_block_rows", "Their rows.", stats.block_rows),
+        ("store_damaged_blocks", "Blocks that could not be read and are left out of answers.", stats.damaged_blocks),
+        ("store_damaged_bytes", "Bytes of journal and payload found damaged.", stats.damaged_bytes),
+        ("store_sensors", "Sensors known.", stats.sensors),
+        ("store_schemas", "Schemas known.", stats.schemas),
+    ] {
+        text.gauge(name, help, value);
+    }
+    if let Some(free) = stats.free_bytes {
+        text.gauge("store_free_bytes", "Bytes free on the store's disk.", free);
+    }
+}

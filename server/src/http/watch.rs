@@ -1,0 +1,144 @@
+//! `/api/v1/watch`: readings as they become durable, one JSON object a line.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{HeaderName, HeaderValue, StatusCode, Uri, header};
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use tokio::sync::broadcast::{self, error::RecvError};
+use wholegrain_model::{Column, Pattern, Schema, SchemaHash};
+use wholegrain_query::Scale;
+use wholegrain_store::LiveBatch;
+use wholegrain_transport::payload;
+
+use super::format::{json_text, reading, scaled};
+use super::params::{self, Params};
+use super::{Api, ApiError, SENSORS_HEADER};
+use crate::broker::went_down;
+use crate::metrics::Metrics;
+
+/// Schemas whose chosen sensors one watcher remembers.
+const SELECTIONS_MAX: usize = 65_536;
+
+/// Streams what the patterns choose until the client or the server goes away.
+pub(super) async fn watch(State(api): State<Arc<Api>>, uri: Uri) -> Result<Response, ApiError> {
+    let patterns = Params::of(&uri, params::WATCH)?.some_patterns()?;
+    // First subscribe, then count: nothing that comes in between is missed.
+    let batches =
+        api.live.watch().ok_or_else(|| ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "the server is going down"))?;
+    let (store, chosen) = (api.store.clone(), patterns.clone());
+    let count = tokio::task::spawn_blocking(move || store.sensors(&chosen).len()).await;
+    let count = count.map_err(|error| ApiError::internal(format!("choosing the sensors failed: {error}")))?;
+    let watcher = Watcher::new(patterns, batches, api.metrics.clone());
+    let shutdown = api.shutdown.clone();
+    let stream = futures_util::stream::unfold(watcher, move |mut watcher| {
+        let mut shutdown = shutdown.clone();
+        async move {
+            tokio::select! {
+                lines = watcher.next() => lines.map(|lines| (Ok::<_, std::convert::Infallible>(lines), watcher)),
+                () = went_down(&mut shutdown) => None,
+            }
+        }
+    });
+    let headers = [
+        (header::CONTENT_TYPE, HeaderValue::from_static("application/x-ndjson")),
+        (HeaderName::from_static(SENSORS_HEADER), HeaderValue::from(count)),
+    ];
+    Ok((headers, Body::from_stream(stream)).into_response())
+}
+
+/// One sensor of a schema that is watched.
+struct Chosen {
+    index: usize,
+    name: String,
+    scale: Scale,
+}
+
+struct Watcher {
+    patterns: Vec<Pattern>,
+    batches: broadcast::Receiver<Arc<LiveBatch>>,
+    metrics: Arc<Metrics>,
+    selections: HashMap<SchemaHash, Arc<[Chosen]>>,
+}
+
+impl Watcher {
+    fn new(patterns: Vec<Pattern>, batches: broadcast::Receiver<Arc<LiveBatch>>, metrics: Arc<Metrics>) -> Self {
+        metrics.watchers.add(1);
+        Self { patterns, batches, metrics, selections: HashMap::new() }
+    }
+
+    /// The lines of the next batch that holds anything chosen; `None` when the store has been closed.
+    async fn next(&mut self) -> Option<Bytes> {
+        loop {
+            match self.batches.recv().await {
+                Ok(batch) => {
+                    let chosen = self.select(&batch.schema);
+                    if chosen.is_empty() {
+                        continue;
+                    }
+                    match lines(&batch, &chosen) {
+                        Ok((lines, readings)) => {
+                            self.metrics.watch_readings.add(readings);
+                            return Some(lines);
+                        }
+                        Err(error) => {
+                            tracing::warn!("watch: a stored batch of {} cannot be read: {error}", batch.agent)
+                        }
+                    }
+                }
+                Err(RecvError::Lagged(count)) => self.metrics.watch_lost_batches.add(count),
+                Err(RecvError::Closed) => return None,
+            }
+        }
+    }
+
+    fn select(&mut self, schema: &Schema) -> Arc<[Chosen]> {
+        if let Some(chosen) = self.selections.get(&schema.hash()) {
+            return chosen.clone();
+        }
+        let chosen: Arc<[Chosen]> = (0..schema.len())
+            .map(|index| (index, schema.path(index)))
+            .filter(|(_, path)| self.patterns.iter().any(|pattern| pattern.matches(path)))
+            .map(|(index, path)| Chosen {
+                index,
+                name: json_text(&path),
+                scale: Scale::new(schema.sensors()[index].scale),
+            })
+            .collect();
+        if self.selections.len() >= SELECTIONS_MAX {
+            self.selections.clear();
+        }
+        self.selections.insert(schema.hash(), chosen.clone());
+        chosen
+    }
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        self.metrics.watchers.add(-1);
+    }
+}
+
+/// The chosen readings of a batch, in the order of time.
+fn lines(batch: &LiveBatch, chosen: &[Chosen]) -> Result<(Bytes, u64), payload::PayloadError> {
+    let mut columns: Vec<Option<Column>> = chosen.iter().map(|_| None).collect();
+    let mut next = 0;
+    let times = payload::for_each_column(&batch.payload, &batch.schema, |index, column| {
+        if chosen.get(next).is_some_and(|chosen| chosen.index == index) {
+            columns[next] = Some(column.clone());
+            next += 1;
+        }
+    })?;
+    let mut out = Vec::new();
+    for (sample, &time) in times.iter().enumerate() {
+        for (chosen, column) in chosen.iter().zip(&columns) {
+            let value = column.as_ref().and_then(|column| column.get(sample)).map(|value| scaled(value, chosen.scale));
+            // Writing into memory does not fail.
+            let _ = reading(&chosen.name, time, value, &mut out);
+        }
+    }
+    Ok((out.into(), (times.len() * chosen.len()) as u64))
+}

@@ -1,0 +1,532 @@
+//! The files of a fresh installation: a local authority, certificates, a token and the three configurations.
+
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use wholegrain_model::SensorPath;
+use wholegrain_model::batch::AGENT_BYTES_MAX;
+use wholegrain_model::name::{self, sanitize_level};
+
+use crate::ServerConfig;
+use crate::pki::{self, Pair};
+
+/// Bytes of chance in a bearer token.
+pub const TOKEN_BYTES: usize = 32;
+/// The longest common name that X.509 allows (RFC 5280, ub-common-name), in characters.
+const COMMON_NAME_MAX: usize = 64;
+
+/// What may be chosen for a fresh installation.
+#[derive(Debug, Clone)]
+pub struct InitOptions {
+    /// The agent's name; the host's when `None`.
+    pub agent: Option<String>,
+    /// Host or address that server.toml listens on.
+    pub listen_host: String,
+    /// Names and addresses, beside this host's name and localhost, under which agents and clients reach the server.
+    pub reached_as: Vec<String>,
+    /// Port for MQTT over TLS.
+    pub mqtt_port: u16,
+    /// Port for HTTPS.
+    pub http_port: u16,
+}
+
+impl Default for InitOptions {
+    fn default() -> Self {
+        Self {
+            agent: None,
+            listen_host: "localhost".to_owned(),
+            reached_as: Vec::new(),
+            mqtt_port: 8883,
+            http_port: 8443,
+        }
+    }
+}
+
+/// What [`init`] found and made.
+#[derive(Debug, Clone, Default)]
+pub struct InitReport {
+    /// Files that were written.
+    pub created: Vec<PathBuf>,
+    /// Files that were there and were left alone.
+    pub kept: Vec<PathBuf>,
+    /// The agent's name.
+    pub agent: String,
+}
+
+/// Why a file of the installation could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum InitError {
+    /// A file could not be read or written.
+    #[error("cannot {doing} {path}: {error}", path = path.display())]
+    Io {
+        /// What was being done.
+        doing: &'static str,
+        /// To what.
+        path: PathBuf,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// A certificate could not be made.
+    #[error("cannot make the certificate {path}: {error}", path = path.display())]
+    Certificate {
+        /// The certificate's file.
+        path: PathBuf,
+        /// Why.
+        error: rcgen::Error,
+    },
+    /// The agent's name cannot be one.
+    #[error("{0:?} cannot be an agent's name: {1}")]
+    Name(String, String),
+    /// A certificate without its key, or a key without its certificate.
+    #[error("{present} is there but {missing} is not; put it back, or remove {present} to have both made anew", present = present.display(), missing = missing.display())]
+    Half {
+        /// The file that is there.
+        present: PathBuf,
+        /// The file that is not.
+        missing: PathBuf,
+    },
+    /// No authority to sign with.
+    #[error("there is no authority at {path}; name the directory of the installation with --dir, on the machine where `wholegrain init` or `wholegrain up` made it", path = path.display())]
+    NoAuthority {
+        /// The file that is not there.
+        path: PathBuf,
+    },
+    /// An address of the server that is none.
+    #[error("{0:?} is not an address; write host:port, such as monitor.example:8883 or [2001:db8::1]:8883")]
+    Address(String),
+    /// No random numbers.
+    #[error("the system gave no random numbers for a token")]
+    Random,
+}
+
+/// Makes what is missing of an installation in `dir` and leaves alone what is there. Private keys and the token are
+/// readable by their owner only.
+pub fn init(dir: &Path, options: &InitOptions) -> Result<InitReport, InitError> {
+    let host = host_name();
+    let agent = options.agent.clone().unwrap_or_else(|| host.clone());
+    check_agent_name(&agent)?;
+    let mut files = Files { dir, report: InitReport { agent: agent.clone(), ..InitReport::default() } };
+    for sub in ["", "server", "server/store", "agent", "agent/spool"] {
+        let path = dir.join(sub);
+        fs::create_dir_all(&path).map_err(io_error("create the directory", &path))?;
+    }
+    let authority = files.pair("ca.pem", "ca.key", || pki::new_authority(&host))?;
+    files.pair("server/server.pem", "server/server.key", || pki::new_server(&authority, &host, &options.reached_as))?;
+    files.pair("agent/agent.pem", "agent/agent.key", || pki::new_agent(&authority, &agent))?;
+    let token = random_token()?;
+    files.text("token", 0o600, &format!("{token}\n"))?;
+    files.text("server/server.toml", 0o644, &server_toml(options))?;
+    files.text(
+        "agent/agent.toml",
+        0o644,
+        &agent_toml(&agent, &format!("/{agent}"), &format!("localhost:{}", options.mqtt_port), "../ca.pem", "agent"),
+    )?;
+    files.text("client.toml", 0o644, &client_toml(options))?;
+    Ok(files.report)
+}
+
+/// Signs a certificate for one more agent with the authority in `dir`: `agents/<name>.pem` and `.key` below it. Gives back
+/// the two paths. What is there already is left alone.
+pub fn issue_agent_certificate(dir: &Path, name: &str) -> Result<(PathBuf, PathBuf), InitError> {
+    let mut files = Files { dir, report: InitReport::default() };
+    files.agent_pair(name)?;
+    Ok((dir.join(format!("agents/{name}.pem")), dir.join(format!("agents/{name}.key"))))
+}
+
+/// What may be chosen for one more agent.
+#[derive(Debug, Clone, Default)]
+pub struct AgentOptions {
+    /// Its name: one level, the certificate's common name.
+    pub name: String,
+    /// What its sensors are below; `/<name>` when `None`.
+    pub prefix: Option<SensorPath>,
+    /// `host:port` where it reaches the server; this host and the port of server.toml when `None`.
+    pub server: Option<String>,
+}
+
+/// What [`add_agent`] made, and what a person has to know about it.
+#[derive(Debug, Clone, Default)]
+pub struct AgentReport {
+    /// Files that were written, and those that were there and left alone.
+    pub files: InitReport,
+    /// What has to be on the node, all in one directory: authority, certificate, key, configuration.
+    pub to_copy: [PathBuf; 4],
+    /// Where the agent looks for the server.
+    pub server: String,
+    /// The names that the server's certificate is good for, when that address is not among them.
+    pub certificate_names: Option<Vec<String>>,
+    /// Where the server listens, when other machines do not reach it there.
+    pub listens_only_here: Option<String>,
+    /// Whether the server takes sensors below the prefix from this agent only if its `[mqtt.prefixes]` lists it.
+    pub prefix_must_be_listed: bool,
+}
+
+/// Makes `agents/<name>.{pem,key,toml}` below `dir`: a certificate for one more agent and a configuration that is ready to
+/// be copied to its node. What is there already is left alone.
+pub fn add_agent(dir: &Path, options: &AgentOptions) -> Result<AgentReport, InitError> {
+    let name = options.name.as_str();
+    let mut files = Files { dir, report: InitReport { agent: name.to_owned(), ..InitReport::default() } };
+    // Only in an installation whose server is on this machine; elsewhere the authority alone is enough.
+    let config = ServerConfig::load(&dir.join("server/server.toml")).ok();
+    let listens = config.as_ref().and_then(|config| config.mqtt.tls_listen.clone());
+    let port = listens.as_deref().and_then(port_of).unwrap_or(InitOptions::default().mqtt_port);
+    let server = match &options.server {
+        None => format!("{}:{port}", host_name()),
+        Some(given) => checked_address(given, port)?,
+    };
+    files.agent_pair(name)?;
+    let prefix = match &options.prefix {
+        Some(prefix) => prefix.as_str().to_owned(),
+        None => format!("/{name}"),
+    };
+    let toml = format!("agents/{name}.toml");
+    files.text(&toml, 0o644, &agent_toml(name, &prefix, &server, "ca.pem", name))?;
+    let certificate = config.and_then(|config| fs::read_to_string(config.mqtt.cert).ok());
+    let names = certificate.map(|pem| pki::alternative_names(&pem));
+    let host = host_of(&server).to_lowercase();
+    Ok(AgentReport {
+        to_copy: [
+            dir.join("ca.pem"),
+            dir.join(format!("agents/{name}.pem")),
+            dir.join(format!("agents/{name}.key")),
+            dir.join(&toml),
+        ],
+        certificate_names: names.filter(|names| !names.iter().any(|name| name.to_lowercase() == host)),
+        listens_only_here: listens.filter(|address| is_loopback(host_of(address))),
+        prefix_must_be_listed: !prefix.split('/').any(|level| level == name),
+        server,
+        files: files.report,
+    })
+}
+
+fn port_of(address: &str) -> Option<u16> {
+    address.rsplit_once(':')?.1.parse().ok()
+}
+
+/// The host of `host:port`, without the brackets of an IPv6 address.
+fn host_of(address: &str) -> &str {
+    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+    host.trim_start_matches('[').trim_end_matches(']')
+}
+
+fn is_loopback(host: &str) -> bool {
+    host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
+/// `given` with a port.
+fn checked_address(given: &str, port: u16) -> Result<String, InitError> {
+    let refuse = || Err(InitError::Address(given.to_owned()));
+    let bracketed = given.starts_with('[');
+    let address = match given.rsplit_once(':') {
+        Some((_, end)) if !bracketed || !end.ends_with(']') => {
+            if end.parse::<u16>().is_err() {
+                return refuse();
+            }
+            given.to_owned()
+        }
+        _ => format!("{given}:{port}"),
+    };
+    let host = host_of(&address);
+    let is_address = host.parse::<std::net::Ipv6Addr>().is_ok();
+    let is_name = !host.is_empty() && host.chars().all(|c| c.is_ascii_alphanumeric() || "-._".contains(c));
+    if (bracketed && is_address) || (!bracketed && is_name) { Ok(address) } else { refuse() }
+}
+
+/// This host's name as one level of a sensor path.
+pub fn host_name() -> String {
+    let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let name = sanitize_level(name.trim());
+    if name == "_" { "localhost".to_owned() } else { name }
+}
+
+/// A random bearer token in URL-safe Base64.
+fn random_token() -> Result<String, InitError> {
+    let mut bytes = [0; TOKEN_BYTES];
+    rustls::crypto::ring::default_provider().secure_random.fill(&mut bytes).map_err(|_| InitError::Random)?;
+    Ok(URL_SAFE_NO_PAD.encode(bytes))
+}
+
+fn check_agent_name(name: &str) -> Result<(), InitError> {
+    let refuse = |reason: String| Err(InitError::Name(name.to_owned(), reason));
+    if let Err(error) = name::check_relative(name) {
+        return refuse(error.to_string());
+    }
+    if name.contains('/') || name.len() > AGENT_BYTES_MAX {
+        return refuse(format!("one level of at most {AGENT_BYTES_MAX} bytes without `/` is wanted"));
+    }
+    if name.chars().count() > COMMON_NAME_MAX {
+        return refuse(format!(
+            "a certificate's common name has at most {COMMON_NAME_MAX} characters; choose a shorter name"
+        ));
+    }
+    Ok(())
+}
+
+fn io_error<'a>(doing: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> InitError + 'a {
+    move |error| InitError::Io { doing, path: path.to_owned(), error }
+}
+
+struct Files<'a> {
+    dir: &'a Path,
+    report: InitReport,
+}
+
+impl Files<'_> {
+    /// Writes a file that is not there. A crash leaves either no file or the whole file.
+    fn text(&mut self, name: &str, mode: u32, text: &str) -> Result<(), InitError> {
+        let path = self.dir.join(name);
+        if path.exists() {
+            self.report.kept.push(path);
+            return Ok(());
+        }
+        let temporary = self.dir.join(format!("{name}.new"));
+        let mut options = fs::OpenOptions::new();
+        options.write(true).create(true).truncate(true).mode(mode);
+        let mut file = options.open(&temporary).map_err(io_error("write", &temporary))?;
+        file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(io_error("write", &temporary))?;
+        fs::rename(&temporary, &path).map_err(io_error("write", &path))?;
+        self.report.created.push(path);
+        Ok(())
+    }
+
+    /// `agents/<name>.pem` and `.key`, signed by the authority of the installation.
+    fn agent_pair(&mut self, name: &str) -> Result<(), InitError> {
+        check_agent_name(name)?;
+        let read = |file: &str| {
+            let path = self.dir.join(file);
+            match fs::read_to_string(&path) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => Err(InitError::NoAuthority { path }),
+                result => result.map_err(io_error("read the authority's", &path)),
+            }
+        };
+        let authority = Pair { cert: read("ca.pem")?, key: read("ca.key")? };
+        let agents = self.dir.join("agents");
+        fs::create_dir_all(&agents).map_err(io_error("create the directory", &agents))?;
+        let (cert, key) = (format!("agents/{name}.pem"), format!("agents/{name}.key"));
+        self.pair(&cert, &key, || pki::new_agent(&authority, name)).map(drop)
+    }
+
+    /// A certificate and its key, made when neither is there.
+    fn pair(
+        &mut self,
+        cert: &str,
+        key: &str,
+        make: impl FnOnce() -> Result<Pair, rcgen::Error>,
+    ) -> Result<Pair, InitError> {
+        let (cert_path, key_path) = (self.dir.join(cert), self.dir.join(key));
+        match (cert_path.exists(), key_path.exists()) {
+            (false, false) => {
+                let pair = make().map_err(|error| InitError::Certificate { path: cert_path, error })?;
+                self.text(key, 0o600, &pair.key)?;
+                self.text(cert, 0o644, &pair.cert)?;
+                Ok(pair)
+            }
+            (true, true) => {
+                let pair = Pair {
+                    cert: fs::read_to_string(&cert_path).map_err(io_error("read", &cert_path))?,
+                    key: fs::read_to_string(&key_path).map_err(io_error("read", &key_path))?,
+                };
+                self.report.kept.extend([cert_path, key_path]);
+                Ok(pair)
+            }
+            (true, false) => Err(InitError::Half { present: cert_path, missing: key_path }),
+            (false, true) => Err(InitError::Half { present: key_path, missing: cert_path }),
+        }
+    }
+}
+
+fn server_toml(options: &InitOptions) -> String {
+    let InitOptions { listen_host, mqtt_port, http_port, .. } = options;
+    format!(
+        r#"# Written by `wholegrain init`; yours to change. packaging/server.toml shows every setting.
+# Only this machine is listened to. For agents on others: tls_listen = "[::]:{mqtt_port}".
+data = "."
+
+[mqtt]
+tls_listen = "{listen_host}:{mqtt_port}"
+cert = "server.pem"
+key = "server.key"
+client_ca = "../ca.pem"
+
+[http]
+listen = "{listen_host}:{http_port}"
+cert = "server.pem"
+key = "server.key"
+tokens_file = "../token"
+"#
+    )
+}
+
+/// An agent's configuration: `cert` is its certificate's and its key's file name without ending.
+fn agent_toml(agent: &str, prefix: &str, server: &str, ca: &str, cert: &str) -> String {
+    format!(
+        r#"# Written by `wholegrain`; yours to change. Relative paths count from this file; packaging/agent.toml shows every setting.
+# wholegrain-agent --config FILE --check says what it means.
+name = "{agent}"
+prefix = "{prefix}"
+
+[defaults]
+interval = "1s"
+
+[mqtt]
+url = "mqtts://{server}"
+ca = "{ca}"
+cert = "{cert}.pem"
+key = "{cert}.key"
+
+[spool]
+dir = "spool"
+
+[api]
+socket = "agent.sock"
+
+[sources.procfs]
+
+[sources.sysfs]
+"#
+    )
+}
+
+fn client_toml(options: &InitOptions) -> String {
+    let port = options.http_port;
+    format!(
+        r#"# Where the `wholegrain` command finds the server and the agent. Relative paths count from this file.
+url = "https://localhost:{port}"
+token_file = "token"
+ca = "ca.pem"
+agent_socket = "agent/agent.sock"
+"#
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn options() -> InitOptions {
+        InitOptions { agent: Some("node-1".to_owned()), mqtt_port: 18883, http_port: 18443, ..InitOptions::default() }
+    }
+
+    fn mode(path: &Path) -> u32 {
+        fs::metadata(path).unwrap().permissions().mode() & 0o777
+    }
+
+    #[test]
+    fn a_fresh_installation_is_whole_and_keeps_its_secrets() {
+        let dir = tempfile::tempdir().unwrap();
+        let report = init(dir.path(), &options()).unwrap();
+        assert_eq!((report.agent.as_str(), report.kept.len()), ("node-1", 0));
+        for (file, expected) in [
+            ("ca.key", 0o600),
+            ("server/server.key", 0o600),
+            ("agent/agent.key", 0o600),
+            ("token", 0o600),
+            ("ca.pem", 0o644),
+            ("server/server.pem", 0o644),
+            ("agent/agent.pem", 0o644),
+            ("server/server.toml", 0o644),
+            ("agent/agent.toml", 0o644),
+            ("client.toml", 0o644),
+        ] {
+            let path = dir.path().join(file);
+            assert!(report.created.contains(&path), "{file}");
+            assert_eq!(mode(&path) & !0o022, expected & !0o022, "{file}");
+        }
+        let config = ServerConfig::load(&dir.path().join("server/server.toml")).unwrap();
+        assert_eq!(config.mqtt.tls_listen.as_deref(), Some("localhost:18883"));
+        assert!(
+            config.http.tokens_file.exists() && config.mqtt.client_ca.unwrap().exists() && config.store.dir.is_dir()
+        );
+        let token = fs::read_to_string(dir.path().join("token")).unwrap();
+        assert_eq!(URL_SAFE_NO_PAD.decode(token.trim()).unwrap().len(), TOKEN_BYTES);
+        for file in ["agent/agent.toml", "client.toml"] {
+            toml::from_str::<toml::Table>(&fs::read_to_string(dir.path().join(file)).unwrap()).unwrap();
+        }
+    }
+
+    #[test]
+    fn what_is_there_is_never_overwritten() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = init(dir.path(), &options()).unwrap();
+        fs::write(dir.path().join("server/server.toml"), "# mine\n").unwrap();
+        fs::remove_file(dir.path().join("client.toml")).unwrap();
+        let before: Vec<_> = first.created.iter().map(|path| fs::read(path).ok()).collect();
+        let second = init(dir.path(), &options()).unwrap();
+        assert_eq!(second.created, [dir.path().join("client.toml")]);
+        assert_eq!(second.kept.len() + 1, first.created.len());
+        for (path, before) in first.created.iter().zip(before) {
+            assert!(before.is_none() || before == fs::read(path).ok(), "{}", path.display());
+        }
+    }
+
+    #[test]
+    fn one_more_agent_gets_certificate_and_configuration_and_nothing_is_overwritten() {
+        let dir = tempfile::tempdir().unwrap();
+        let added = |name: &str, prefix: Option<&str>, server: Option<&str>| {
+            let prefix = prefix.map(|prefix| SensorPath::new(prefix).unwrap());
+            let options = AgentOptions { name: name.to_owned(), prefix, server: server.map(str::to_owned) };
+            add_agent(dir.path(), &options)
+        };
+        let error = added("n7", None, None).unwrap_err();
+        assert!(matches!(error, InitError::NoAuthority { .. }) && error.to_string().contains("--dir"), "{error}");
+        init(dir.path(), &InitOptions { reached_as: vec!["monitor.example".to_owned()], ..options() }).unwrap();
+        let report = added("n7", Some("/lab/rack1/n7"), Some("Monitor.example:8883")).unwrap();
+        assert_eq!(report.files.created.len(), 3);
+        assert_eq!((&report.certificate_names, report.prefix_must_be_listed), (&None, false));
+        assert_eq!(report.listens_only_here.as_deref(), Some("localhost:18883"));
+        assert!(report.to_copy.iter().all(|path| path.is_file()));
+        assert_eq!(mode(&report.to_copy[2]), 0o600);
+        let text = fs::read_to_string(&report.to_copy[3]).unwrap();
+        let table: toml::Table = toml::from_str(&text).unwrap();
+        assert_eq!((table["name"].as_str(), table["prefix"].as_str()), (Some("n7"), Some("/lab/rack1/n7")));
+        assert_eq!(table["mqtt"]["url"].as_str(), Some("mqtts://Monitor.example:8883"));
+        assert_eq!((table["mqtt"]["ca"].as_str(), table["mqtt"]["cert"].as_str()), (Some("ca.pem"), Some("n7.pem")));
+        let again = added("n7", None, None).unwrap();
+        assert_eq!((again.files.created.len(), again.files.kept.len()), (0, 3));
+        assert_eq!(fs::read_to_string(&report.to_copy[3]).unwrap(), text);
+        let other = added("n8", Some("/lab/rack1"), Some("10.0.0.9")).unwrap();
+        assert_eq!((other.server.as_str(), other.prefix_must_be_listed), ("10.0.0.9:18883", true));
+        assert!(other.certificate_names.unwrap().contains(&"monitor.example".to_owned()));
+    }
+
+    #[test]
+    fn addresses_of_the_server() {
+        for (given, expected) in [
+            ("h", Some("h:1")),
+            ("h.example:5", Some("h.example:5")),
+            ("10.0.0.1", Some("10.0.0.1:1")),
+            ("[::1]", Some("[::1]:1")),
+            ("[2001:db8::1]:5", Some("[2001:db8::1]:5")),
+            ("::1", None),
+            ("h:x", None),
+            (":5", None),
+            ("", None),
+            ("mqtts://h:5", None),
+            ("h\"\n:5", None),
+        ] {
+            assert_eq!(checked_address(given, 1).ok().as_deref(), expected, "{given}");
+        }
+    }
+
+    #[test]
+    fn half_a_pair_and_bad_names_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        init(dir.path(), &options()).unwrap();
+        let (cert, key) = issue_agent_certificate(dir.path(), "node-2").unwrap();
+        assert_eq!(mode(&key), 0o600);
+        let before = fs::read(&cert).unwrap();
+        assert_eq!(issue_agent_certificate(dir.path(), "node-2").unwrap().0, cert);
+        assert_eq!(fs::read(&cert).unwrap(), before);
+        fs::remove_file(&key).unwrap();
+        let error = issue_agent_certificate(dir.path(), "node-2").unwrap_err().to_string();
+        assert!(error.contains("node-2.key is not; put it back"), "{error}");
+        for name in ["", "a/b", "..", "a b", "a#", &"x".repeat(65)] {
+            assert!(matches!(issue_agent_certificate(dir.path(), name), Err(InitError::Name(..))), "{name}");
+        }
+    }
+}

@@ -1,0 +1,22 @@
+//! The server: takes what agents publish, keeps it, and answers for it.
+//!
+//! - In: MQTT connections (TCP and TLS) from agents, HTTPS requests from clients, a configuration file.
+//! - Out: acknowledgements of what is durable, live messages to subscribers, answers as JSON, CSV and Arrow, own metrics.
+//! - Never: an acknowledgement of what is not yet durable; a reading dropped to keep up; a bad client that disturbs a good one.
+//!
+//! `broker/` speaks MQTT (its [`broker::pipeline`] does no I/O), `http/` speaks HTTP, [`init`] makes the files of a fresh
+//! installation, [`config`] reads `server.toml`. Storing and querying are the crates `store` and `query`.
+
+pub mod broker;
+pub mod config;
+pub mod http;
+pub mod init;
+mod live;
+pub mod metrics;
+mod net;
+mod pki;
+mod serve;
+
+pub use config::ServerConfig;
+pub use init::{AgentOptions, AgentReport, InitOptions, InitReport, add_agent, init, issue_agent_certificate};
+pub use serve::{Addresses, run, run_until_signal};

@@ -1,0 +1,36 @@
+//! Durable batches on their way to watchers: from the store's one subscription to any number of tasks.
+
+use std::sync::Arc;
+
+use tokio::sync::broadcast;
+use wholegrain_store::{LiveBatch, Store};
+
+/// Batches that may wait for the thread below before the store drops some and counts them.
+const STORE_BOUND: usize = 4096;
+/// Batches that may wait for one watcher before it loses the oldest.
+const WATCHER_BOUND: usize = 1024;
+
+/// Where watchers subscribe.
+#[derive(Debug, Clone)]
+pub(crate) struct Live(broadcast::WeakSender<Arc<LiveBatch>>);
+
+impl Live {
+    /// Starts the thread that passes batches on. It ends when the store is closed.
+    pub fn start(store: &Store) -> std::io::Result<Self> {
+        let receiver = store.subscribe(STORE_BOUND);
+        let sender = broadcast::Sender::new(WATCHER_BOUND);
+        let live = Self(sender.downgrade());
+        std::thread::Builder::new().name("live".into()).spawn(move || {
+            for batch in receiver {
+                // An error only says that nobody watches now.
+                let _ = sender.send(batch);
+            }
+        })?;
+        Ok(live)
+    }
+
+    /// Batches from now on; `None` when the store has been closed.
+    pub fn watch(&self) -> Option<broadcast::Receiver<Arc<LiveBatch>>> {
+        self.0.upgrade().map(|sender| sender.subscribe())
+    }
+}

@@ -1,0 +1,240 @@
+//! What the server counts about itself, and its rendering in the Prometheus text format (version 0.0.4).
+
+use std::collections::BTreeMap;
+use std::fmt::{Display, Write};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::time::Duration;
+
+/// What every name begins with.
+const PREFIX: &str = "wholegrain_server_";
+
+/// A number that only rises.
+#[derive(Debug, Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    /// One more.
+    pub fn inc(&self) {
+        self.add(1);
+    }
+
+    /// So many more.
+    pub fn add(&self, count: u64) {
+        self.0.fetch_add(count, Ordering::Relaxed);
+    }
+
+    /// The count.
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// A number that rises and falls.
+#[derive(Debug, Default)]
+pub struct Gauge(AtomicI64);
+
+impl Gauge {
+    /// Up by so many; negative is down.
+    pub fn add(&self, change: i64) {
+        self.0.fetch_add(change, Ordering::Relaxed);
+    }
+
+    /// The number now.
+    pub fn get(&self) -> i64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Upper bounds of [`Histogram`]'s buckets, in seconds.
+const BUCKETS_S: [f64; 10] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 2.5, 10.0];
+
+/// How long something took, in buckets.
+#[derive(Debug, Default)]
+pub struct Histogram {
+    buckets: [AtomicU64; BUCKETS_S.len()],
+    count: AtomicU64,
+    sum_ns: AtomicU64,
+}
+
+impl Histogram {
+    /// Counts one duration.
+    pub fn observe(&self, duration: Duration) {
+        let seconds = duration.as_secs_f64();
+        if let Some(bucket) = BUCKETS_S.iter().position(|&bound| seconds <= bound) {
+            self.buckets[bucket].fetch_add(1, Ordering::Relaxed);
+        }
+        self.count.fetch_add(1, Ordering::Relaxed);
+        self.sum_ns.fetch_add(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+}
+
+/// Declares [`Metrics`]: each field with its help text, which is its doc too.
+macro_rules! metrics {
+    (counters { $($counter:ident: $counter_help:literal,)* } gauges { $($gauge:ident: $gauge_help:literal,)* }) => {
+        /// Everything that is counted while the server runs.
+        #[derive(Debug, Default)]
+        pub struct Metrics {
+            $(#[doc = $counter_help] pub $counter: Counter,)*
+            $(#[doc = $gauge_help] pub $gauge: Gauge,)*
+            /// From a publish's arrival to its acknowledgement.
+            pub ack_seconds: Histogram,
+            http: Mutex<BTreeMap<(&'static str, u16), u64>>,
+            store_trouble: Mutex<Option<String>>,
+        }
+
+        impl Metrics {
+            fn render_own(&self, text: &mut Text) {
+                $(text.counter(concat!(stringify!($counter), "_total"), $counter_help, self.$counter.get());)*
+                $(text.gauge(stringify!($gauge), $gauge_help, self.$gauge.get());)*
+            }
+        }
+    };
+}
+
+metrics! {
+    counters {
+        connections_accepted: "MQTT connections that were accepted.",
+        connections_refused: "MQTT connections refused: too many, failed handshakes, wrong credentials, malformed CONNECT.",
+        takeovers: "MQTT sessions taken over by a newer connection with the same client identifier.",
+        protocol_errors: "MQTT connections closed for malformed packets or broken rules.",
+        timeouts: "MQTT connections closed because their client was silent or did not read.",
+        received_bytes: "Bytes received over MQTT, without TLS.",
+        sent_bytes: "Bytes sent over MQTT, without TLS.",
+        publishes: "PUBLISH packets received.",
+        acks: "PUBACK packets sent with success.",
+        batches: "Batches that were stored.",
+        batch_bytes: "Bytes of payload of the batches that were stored.",
+        readings: "Readings in the batches that were stored, gaps included.",
+        duplicates: "Batches that were recognised as redelivered, acknowledged and not stored again.",
+        schemas: "Schemas that were registered or known already.",
+        schemas_over_allowance: "Schemas refused because their agent announced too many new ones within an hour.",
+        refused: "Publishes refused: not the client's own topic, or a payload that is none.",
+        parked: "Batches that waited for their schema.",
+        needs: "Requests for schemas that were sent to agents.",
+        store_retries: "Appends tried again because the store was full or failed.",
+        messages_sent: "Messages delivered to MQTT subscribers.",
+        messages_dropped: "Messages dropped because an MQTT subscriber did not keep up.",
+        retained_dropped: "Retained messages not kept because there were too many.",
+        http_rejected: "HTTPS connections refused: too many or failed handshakes.",
+        query_rows: "Rows sent in answers to queries.",
+        query_bytes: "Bytes sent in answers to queries.",
+        queries_abandoned: "Queries stopped because their client went away or did not read.",
+        watch_readings: "Readings sent to watchers.",
+        watch_lost_batches: "Batches that watchers lost because they did not keep up.",
+    }
+    gauges {
+        connections: "MQTT connections now.",
+        subscriptions: "MQTT subscriptions now.",
+        in_flight: "Publishes not yet acknowledged now.",
+        in_flight_bytes: "Bytes of payload in them.",
+        waiting_for_schema: "Batches that wait for their schema now.",
+        http_connections: "HTTPS connections now.",
+        queries_running: "Queries that run now.",
+        watchers: "Live streams over HTTP now.",
+    }
+}
+
+impl Metrics {
+    /// Counts one HTTP request by route and status.
+    pub fn http_request(&self, route: &'static str, status: u16) {
+        *self.http.lock().unwrap_or_else(std::sync::PoisonError::into_inner).entry((route, status)).or_default() += 1;
+    }
+
+    /// Notes that the store failed to write, and why; `None` when it has written again.
+    pub fn set_store_trouble(&self, trouble: Option<String>) {
+        let mut known = self.store_trouble.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if known.is_some() || trouble.is_some() {
+            *known = trouble;
+        }
+    }
+
+    /// Why the store's last write failed, if it did.
+    pub fn store_trouble(&self) -> Option<String> {
+        self.store_trouble.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
+    }
+
+    /// All of it as text, after what `others` writes.
+    pub fn render(&self, others: impl FnOnce(&mut Text)) -> String {
+        let mut text = Text::default();
+        self.render_own(&mut text);
+        text.histogram(
+            "ack_seconds",
+            "From a publish's arrival to its acknowledgement, which is after fsync.",
+            &self.ack_seconds,
+        );
+        text.head("http_requests_total", "HTTP requests by route and status.", "counter");
+        for ((route, status), count) in self.http.lock().unwrap_or_else(std::sync::PoisonError::into_inner).iter() {
+            text.line("http_requests_total", &format!("{{route=\"{route}\",status=\"{status}\"}}"), count);
+        }
+        others(&mut text);
+        process(&mut text);
+        text.0
+    }
+}
+
+/// The text format's lines.
+#[derive(Debug, Default)]
+pub struct Text(String);
+
+impl Text {
+    /// A counter without labels; `name` without the common prefix and with `_total`.
+    pub fn counter(&mut self, name: &str, help: &str, value: impl Display) {
+        self.head(name, help, "counter");
+        self.line(name, "", value);
+    }
+
+    /// A gauge without labels.
+    pub fn gauge(&mut self, name: &str, help: &str, value: impl Display) {
+        self.head(name, help, "gauge");
+        self.line(name, "", value);
+    }
+
+    fn histogram(&mut self, name: &str, help: &str, histogram: &Histogram) {
+        self.head(name, help, "histogram");
+        let mut below = 0;
+        for (bound, bucket) in BUCKETS_S.iter().zip(&histogram.buckets) {
+            below += bucket.load(Ordering::Relaxed);
+            self.line(&format!("{name}_bucket"), &format!("{{le=\"{bound}\"}}"), below);
+        }
+        let count = histogram.count.load(Ordering::Relaxed);
+        self.line(&format!("{name}_bucket"), "{le=\"+Inf\"}", count.max(below));
+        self.line(&format!("{name}_sum"), "", histogram.sum_ns.load(Ordering::Relaxed) as f64 / 1e9);
+        self.line(&format!("{name}_count"), "", count.max(below));
+    }
+
+    fn head(&mut self, name: &str, help: &str, kind: &str) {
+        let _ = write!(self.0, "# HELP {PREFIX}{name} {help}\n# TYPE {PREFIX}{name} {kind}\n");
+    }
+
+    fn line(&mut self, name: &str, labels: &str, value: impl Display) {
+        let _ = writeln!(self.0, "{PREFIX}{name}{labels} {value}");
+    }
+}
+
+/// The process itself, as /proc/self tells it; what cannot be read is left out.
+fn process(text: &mut Text) {
+    // SAFETY: sysconf takes a number and gives a number back.
+    let (ticks, page) = unsafe { (libc::sysconf(libc::_SC_CLK_TCK), libc::sysconf(libc::_SC_PAGESIZE)) };
+    if let Ok(stat) = std::fs::read_to_string("/proc/self/stat") {
+        // Fields 14 and 15 (utime, stime); counted after the last `)`, for the name in field 2 may hold spaces.
+        let fields: Vec<&str> =
+            stat.rsplit_once(')').map_or(stat.as_str(), |(_, rest)| rest).split_whitespace().collect();
+        let ticks_used = |index: usize| fields.get(index).and_then(|field| field.parse::<f64>().ok());
+        if let (Some(user), Some(system)) = (ticks_used(11), ticks_used(12)) {
+            text.counter(
+                "process_cpu_seconds_total",
+                "CPU time of the process.",
+                (user + system) / ticks.max(1) as f64,
+            );
+        }
+    }
+    if let Ok(statm) = std::fs::read_to_string("/proc/self/statm")
+        && let Some(pages) = statm.split_whitespace().nth(1).and_then(|field| field.parse::<i64>().ok())
+    {
+        text.gauge("process_resident_memory_bytes", "Resident memory of the process.", pages * page);
+    }
+    if let Ok(entries) = std::fs::read_dir("/proc/self/fd") {
+        text.gauge("process_open_fds", "Open file descriptors of the process.", entries.count());
+    }
+}

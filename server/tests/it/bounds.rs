@@ -1,0 +1,261 @@
+//! Clients that take too much, too long or what is not theirs: each meets a bound, and the others do not notice.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use wholegrain_transport::client::{ClientError, Event};
+use wholegrain_transport::mqtt::{ReasonCode, Version};
+
+use crate::harness::{Agent, DEADLINE, NOON, PASSWORD, SECOND, Server, VERSIONS, batch, eventually, schema};
+use crate::malformed::{connect_keeping, packet, text};
+
+const CONNACK: [u8; 4] = [0x20, 2, 0, 0];
+
+/// A client that speaks in bytes; it has said CONNECT and been let in.
+fn raw(server: &Server, keep_alive_s: u8) -> TcpStream {
+    let mut stream = TcpStream::connect(server.addresses.mqtt.unwrap()).unwrap();
+    stream.set_read_timeout(Some(DEADLINE)).unwrap();
+    stream.write_all(&connect_keeping("n1", PASSWORD, keep_alive_s)).unwrap();
+    assert_eq!(read(&mut stream), CONNACK);
+    stream
+}
+
+fn read<const N: usize>(stream: &mut TcpStream) -> [u8; N] {
+    let mut bytes = [0; N];
+    stream.read_exact(&mut bytes).unwrap();
+    bytes
+}
+
+fn subscribe(stream: &mut TcpStream, filters: &[&str]) {
+    let filters: Vec<u8> = filters.iter().flat_map(|filter| [text(filter), vec![0]].concat()).collect();
+    stream.write_all(&packet(0x82, &[vec![0, 1], filters].concat())).unwrap();
+}
+
+/// Whether the server closes within the deadline, whatever it says before.
+#[track_caller]
+fn is_closed(stream: &mut TcpStream) {
+    let mut rest = Vec::new();
+    if let Err(error) = stream.read_to_end(&mut rest) {
+        assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset, "not closed");
+    }
+}
+
+/// An agent whose schema is known.
+fn announced(server: &Server, version: Version, name: &str) -> (Agent, wholegrain_model::Schema) {
+    let schema = schema(name, "g", "s");
+    let mut agent = server.agent(&server.mutual(version, name));
+    let id = agent.schema(&schema);
+    agent.acked(&[id]);
+    (agent, schema)
+}
+
+fn stored(server: &Server) -> u64 {
+    let answer = server.get("/api/v1/query?pattern=s&from=2026-01-31&to=2026-02-01&agg=count");
+    if answer.body.is_empty() { 0 } else { answer.json()["value"].as_u64().unwrap() }
+}
+
+#[test]
+fn a_slow_subscriber_loses_messages_counted_and_ingest_goes_on() {
+    let server = Server::start_with("limits = { queue_messages_max = 4 }");
+    let (mut agent, schema) = announced(&server, Version::V5, "n2");
+    let mut slow = raw(&server, 0);
+    subscribe(&mut slow, &["#"]);
+    assert_eq!(read(&mut slow), [0x90, 3, 0, 1, 0]);
+    let large = vec![7; 256 << 10];
+    let mut batches = 0;
+    // It reads nothing: what the sockets and the bounds hold is soon full.
+    while server.metric("wholegrain_server_messages_dropped_total") == 0.0 {
+        assert!(batches < 1000, "nothing is ever dropped");
+        batches += 1;
+        let ids = [agent.publish("site/large", &large), agent.batch(&schema, &[(NOON + batches * SECOND, 1)])];
+        agent.acked(&ids);
+    }
+    assert_eq!(stored(&server), batches as u64);
+    // It is still served, from where it stopped.
+    let first: [u8; 1] = read(&mut slow);
+    assert!(matches!(first[0] & 0xf0, 0x30), "{first:?}");
+}
+
+#[test]
+fn subscribers_are_bounded_in_bytes_too() {
+    let server = Server::start_with("limits = { packet_bytes_max = \"1MiB\", queue_bytes_max = \"1MiB\" }");
+    let (mut agent, _) = announced(&server, Version::V5, "n2");
+    let mut slow = raw(&server, 0);
+    subscribe(&mut slow, &["#"]);
+    assert_eq!(read(&mut slow), [0x90, 3, 0, 1, 0]);
+    let large = vec![7; 512 << 10];
+    // Far fewer than the 1024 messages that may wait.
+    for count in 0.. {
+        if server.metric("wholegrain_server_messages_dropped_total") > 0.0 {
+            break;
+        }
+        assert!(count < 200, "nothing is dropped though over 100 MB wait");
+        let id = agent.publish("site/large", &large);
+        agent.acked(&[id]);
+    }
+}
+
+#[test]
+fn one_subscribe_packet_does_not_cost_more_looks_than_subscriptions_are_allowed() {
+    let server = Server::start_with("limits = { subscriptions_max = 2 }");
+    let mut stream = raw(&server, 0);
+    subscribe(&mut stream, &["a", "a", "a", "a"]);
+    assert_eq!(read(&mut stream), [0x90, 6, 0, 1, 0, 0, 0x80, 0x80]);
+}
+
+#[test]
+fn a_half_open_connection_is_closed_by_its_keep_alive_and_leaves_nothing_behind() {
+    let server = Server::start();
+    let mut gone = raw(&server, 1);
+    subscribe(&mut gone, &["a/#"]);
+    assert_eq!(read(&mut gone), [0x90, 3, 0, 1, 0]);
+    // In the middle of a packet; then the machine loses its power, and no FIN ever comes.
+    gone.write_all(&[0x30, 100, 0, 3, b'a']).unwrap();
+    eventually("its end", || (server.metric("wholegrain_server_connections") == 0.0).then_some(()));
+    assert_eq!(server.metric("wholegrain_server_timeouts_total"), 1.0);
+    assert_eq!(server.metric("wholegrain_server_subscriptions"), 0.0);
+}
+
+/// Sends a byte every few milliseconds until the server has had enough.
+#[track_caller]
+fn trickle(mut stream: TcpStream, bytes: impl Iterator<Item = u8>) {
+    let deadline = Instant::now() + DEADLINE;
+    for byte in bytes {
+        assert!(Instant::now() < deadline, "still open");
+        // A failure says that the server has closed.
+        if stream.write_all(&[byte]).is_err() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    panic!("took it all");
+}
+
+#[test]
+fn a_packet_that_trickles_in_is_not_waited_for() {
+    let server = Server::start_with("limits = { packet_time_max = \"300ms\" }");
+    let (mut good, schema) = announced(&server, Version::V311, "n2");
+    let mut stream = raw(&server, 60);
+    // PUBLISH of 2 MB.
+    stream.write_all(&[0x30, 0x80, 0x80, 0x80, 0x01, 0, 1, b'a']).unwrap();
+    trickle(stream, std::iter::repeat(b'x'));
+    assert_eq!(server.metric("wholegrain_server_timeouts_total"), 1.0);
+    let id = good.batch(&schema, &[(NOON, 1)]);
+    good.acked(&[id]);
+}
+
+#[test]
+fn greetings_that_do_not_come_are_not_waited_for() {
+    let server = Server::start_with("limits = { connect_time_max = \"300ms\" }");
+    let open = |address: Option<SocketAddr>| {
+        let stream = TcpStream::connect(address.unwrap()).unwrap();
+        stream.set_read_timeout(Some(DEADLINE)).unwrap();
+        stream
+    };
+    let (plain, tls) = (server.addresses.mqtt, server.addresses.mqtt_tls);
+    is_closed(&mut open(plain));
+    is_closed(&mut open(tls));
+    // CONNECT with an identifier of 110 bytes.
+    let greeting = [vec![0x10, 122], text("MQTT"), vec![4, 0xc2, 0, 60, 0, 110], vec![b'x'; 109]].concat();
+    trickle(open(plain), greeting.into_iter());
+    assert_eq!(server.metric("wholegrain_server_connections_refused_total"), 3.0);
+    eventually("their end", || (server.metric("wholegrain_server_connections") == 0.0).then_some(()));
+}
+
+#[test]
+fn a_batch_whose_schema_never_comes_ends_its_connection_and_is_not_lost() {
+    let server = Server::start_with("limits = { schema_wait_max = \"300ms\" }");
+    for version in VERSIONS {
+        let schema = schema("n1", &format!("{version:?}"), "s");
+        let mut agent = server.agent(&server.mutual(version, "n1"));
+        agent.batch(&schema, &[(NOON, 1)]);
+        match agent.client.poll(DEADLINE) {
+            Err(ClientError::Closed { .. }) => {}
+            other => panic!("{other:?}"),
+        }
+        eventually("its end", || (server.metric("wholegrain_server_connections") == 0.0).then_some(()));
+        for gauge in ["in_flight", "in_flight_bytes", "waiting_for_schema"] {
+            assert_eq!(server.metric(&format!("wholegrain_server_{gauge}")), 0.0, "{gauge}");
+        }
+        // Unacknowledged, so the agent still has it; with its schema it is taken.
+        let mut agent = server.agent(&server.mutual(version, "n1"));
+        let ids = [agent.schema(&schema), agent.batch(&schema, &[(NOON, 1)])];
+        agent.acked(&ids);
+        agent.client.disconnect().unwrap();
+    }
+}
+
+#[test]
+fn nobody_writes_anothers_sensors_by_naming_their_schema() {
+    let server = Server::start();
+    let (mut owner, theirs) = announced(&server, Version::V5, "n1");
+    let id = owner.batch(&theirs, &[(NOON, 1)]);
+    owner.acked(&[id]);
+    for version in VERSIONS {
+        let mut thief = server.agent(&server.mutual(version, "n2"));
+        // Its own topic, its own name in the header, and a schema whose sensors are n1's.
+        let forged = batch("n2", 1, 1, &theirs, &[(NOON + SECOND, 666)]);
+        let packet_id = thief.publish("wholegrain/v1/batch/n2/g", &forged);
+        match version {
+            Version::V5 => {
+                assert_eq!(thief.event(), Event::Acked { packet_id, reason: ReasonCode::NOT_AUTHORIZED });
+            }
+            Version::V311 => assert!(matches!(thief.client.poll(DEADLINE), Err(ClientError::Closed { .. }))),
+        }
+    }
+    assert_eq!(stored(&server), 1);
+}
+
+#[test]
+fn new_schemas_without_end_are_refused_and_known_ones_stay_welcome() {
+    // Four schemas: each counts with at least 4 KiB.
+    let server = Server::start_with("limits = { schema_bytes_per_hour_max = \"16KiB\" }");
+    let flood: Vec<_> = (0..6).map(|i| schema("n1", "g", &format!("s{i}"))).collect();
+    let mut agent = server.agent(&server.mutual(Version::V5, "n1"));
+    for schema in &flood[..4] {
+        let id = agent.schema(schema);
+        agent.acked(&[id]);
+    }
+    for schema in &flood[4..] {
+        let packet_id = agent.schema(schema);
+        assert_eq!(agent.event(), Event::Acked { packet_id, reason: ReasonCode::QUOTA_EXCEEDED });
+    }
+    let ids = [agent.schema(&flood[0]), agent.batch(&flood[0], &[(NOON, 1)])];
+    agent.acked(&ids);
+    assert_eq!(server.metric("wholegrain_server_schemas_over_allowance_total"), 2.0);
+    assert_eq!(server.metric("wholegrain_server_store_schemas"), 4.0);
+    // Others have an allowance of their own.
+    announced(&server, Version::V5, "n2");
+    let mut old = server.agent(&server.mutual(Version::V311, "n1"));
+    old.schema(&flood[5]);
+    assert!(matches!(old.client.poll(DEADLINE), Err(ClientError::Closed { .. })), "3.1.1 can only be disconnected");
+}
+
+#[test]
+fn a_takeover_in_the_middle_of_appends_neither_loses_nor_doubles() {
+    let server = Server::start();
+    for version in VERSIONS {
+        let schema = schema("n1", &format!("{version:?}"), "s");
+        let config = server.mutual(version, "n1");
+        let mut first = server.agent(&config);
+        let id = first.schema(&schema);
+        first.acked(&[id]);
+        let samples: Vec<_> = (0..40).map(|i| [(NOON + i * SECOND, i)]).collect();
+        for sample in &samples {
+            first.batch(&schema, sample);
+        }
+        first.client.flush().unwrap();
+        // The newer connection of the same client sends everything again while the store still works on the first's.
+        let mut second = server.agent(&config);
+        second.boot = first.boot;
+        let ids: Vec<u16> = samples.iter().map(|sample| second.batch(&schema, sample)).collect();
+        second.acked(&ids);
+        assert_eq!(stored(&server), samples.len() as u64);
+        let batches = server.metric("wholegrain_server_store_batches_total") as usize;
+        assert_eq!(batches, samples.len() * (1 + usize::from(version == VERSIONS[1])), "each once for each version");
+        drop(first);
+        second.client.disconnect().unwrap();
+        eventually("nothing in flight", || (server.metric("wholegrain_server_in_flight") == 0.0).then_some(()));
+    }
+}

@@ -1,0 +1,268 @@
+//! The HTTP API.
+
+use std::io::{BufRead, BufReader, Read};
+
+use arrow_array::cast::AsArray;
+use arrow_array::types::{Int32Type, Int64Type, TimestampNanosecondType};
+use wholegrain_model::{Schema, SensorDef, SensorPath};
+use wholegrain_transport::mqtt::Version;
+
+use crate::harness::{Agent, NOON, SECOND, Server, eventually, schema};
+
+const DAY: &str = "from=2026-01-31&to=2026-02-01";
+
+/// A server with ten readings of one sensor, and the agent that sent them.
+fn with_readings() -> (Server, Agent, Schema) {
+    let server = Server::start();
+    let schema = schema("n1", "mem", "MemFree");
+    let mut agent = server.agent(&server.mutual(Version::V5, "n1"));
+    let samples: Vec<(i64, i64)> = (0..10).map(|i| (NOON + i * SECOND, i)).collect();
+    let ids = [agent.schema(&schema), agent.batch(&schema, &samples)];
+    agent.acked(&ids);
+    (server, agent, schema)
+}
+
+#[test]
+fn sensors_and_newest_values() {
+    let (server, _agent, _) = with_readings();
+    let answer = server.get("/api/v1/sensors?pattern=/site/**");
+    assert_eq!(
+        (answer.status, answer.sensors.as_deref(), answer.content_type.as_str()),
+        (200, Some("1"), "application/json")
+    );
+    let expected = serde_json::json!({
+        "path": "/site/n1/MemFree", "unit": "By", "kind": "gauge", "type": "int", "scale": 1024.0, "interval_ns": 1_000_000_000,
+        "last_time": "2026-01-31T12:00:09Z", "description": "A test's sensor.", "agent": "n1",
+    });
+    assert_eq!(answer.json()["sensors"], serde_json::json!([expected]));
+    let newest = server.get("/api/v1/newest?pattern=MemFree").json();
+    let expected = serde_json::json!([{ "path": "/site/n1/MemFree", "time": "2026-01-31T12:00:09Z", "value": 9216, "unit": "By" }]);
+    assert_eq!(newest["readings"], expected);
+    let nothing = server.get("/api/v1/newest?pattern=MemFreee");
+    assert_eq!((nothing.status, nothing.sensors.as_deref()), (200, Some("0")));
+    assert_eq!(nothing.json()["readings"], serde_json::json!([]));
+}
+
+#[test]
+fn queries_in_all_formats() {
+    let (server, _agent, _) = with_readings();
+    let json = server.get(&format!("/api/v1/query?pattern=MemFree&{DAY}&limit=2"));
+    assert_eq!((json.content_type.as_str(), json.sensors.as_deref()), ("application/x-ndjson", Some("1")));
+    assert_eq!(
+        json.text(),
+        "{\"sensor\":\"/site/n1/MemFree\",\"time\":\"2026-01-31T12:00:00Z\",\"value\":0}\n\
+         {\"sensor\":\"/site/n1/MemFree\",\"time\":\"2026-01-31T12:00:01Z\",\"value\":1024}\n"
+    );
+    let csv = server.get(&format!("/api/v1/query?pattern=MemFree&{DAY}&every=5s&agg=mean&format=csv"));
+    assert_eq!(csv.content_type, "text/csv; charset=utf-8");
+    assert_eq!(
+        csv.text(),
+        "sensor,time,value\n/site/n1/MemFree,2026-01-31T12:00:00Z,2048.0\n/site/n1/MemFree,2026-01-31T12:00:05Z,7168.0\n"
+    );
+    let arrow = server.get(&format!("/api/v1/query?pattern=MemFree&{DAY}&format=arrow"));
+    assert_eq!(arrow.content_type, "application/vnd.apache.arrow.stream");
+    let batches: Vec<_> = arrow_ipc::reader::StreamReader::try_new(arrow.body.as_slice(), None)
+        .unwrap()
+        .collect::<Result<_, _>>()
+        .unwrap();
+    let mut rows = Vec::new();
+    for batch in &batches {
+        let sensor = batch.column_by_name("sensor").unwrap().as_dictionary::<Int32Type>();
+        let times = batch.column_by_name("time").unwrap().as_primitive::<TimestampNanosecondType>();
+        let values = batch.column_by_name("value").unwrap().as_primitive::<Int64Type>();
+        let names = sensor.values().as_string::<i32>();
+        for row in 0..batch.num_rows() {
+            rows.push((names.value(sensor.keys().value(row) as usize).to_owned(), times.value(row), values.value(row)));
+        }
+    }
+    let expected: Vec<_> = (0..10).map(|i| ("/site/n1/MemFree".to_owned(), NOON + i * SECOND, i * 1024)).collect();
+    assert_eq!(rows, expected);
+    let nothing = server.get(&format!("/api/v1/query?pattern=none&{DAY}&format=csv"));
+    assert_eq!((nothing.sensors.as_deref(), nothing.text()), (Some("0"), "sensor,time,value\n"));
+}
+
+#[test]
+fn tokens_are_wanted_where_readings_are() {
+    let server = Server::start();
+    let good = format!("Bearer {}", server.token);
+    for path in [
+        "/api/v1/sensors",
+        "/api/v1/newest?pattern=a",
+        "/api/v1/query?pattern=a",
+        "/api/v1/watch?pattern=a",
+        "/metrics",
+        "/nothing",
+    ] {
+        for (header, says) in [
+            (None, "no token; send the header `Authorization: Bearer <token>`"),
+            (Some("Bearer wrong"), "unknown token"),
+            (Some("Basic abc"), "the Authorization header is not `Bearer <token>`"),
+        ] {
+            let answer = server.get_as(path, header);
+            assert_eq!(answer.status, 401, "{path} {header:?}");
+            assert!(answer.json()["error"].as_str().unwrap().starts_with(says), "{path}: {}", answer.text());
+        }
+    }
+    for path in ["/healthz", "/openapi.json"] {
+        assert_eq!(server.get_as(path, None).status, 200, "{path}");
+    }
+    assert_eq!(server.get_as("/nothing", Some(&good)).status, 404);
+    assert_eq!(server.get_as("/healthz", None).json()["status"], "ok");
+    assert_eq!(server.get_as("/openapi.json", None).json()["openapi"], "3.1.0");
+}
+
+#[test]
+fn wrong_parameters_are_named() {
+    let server = Server::start();
+    for (path, says) in [
+        ("/api/v1/newest", "parameter `pattern` is missing; write pattern=MemAvailable"),
+        ("/api/v1/query", "parameter `pattern` is missing"),
+        ("/api/v1/watch", "parameter `pattern` is missing"),
+        ("/api/v1/query?patern=a", "unknown parameter `patern`; did you mean `pattern`?"),
+        ("/api/v1/sensors?form=x", "unknown parameter `form`; one of `pattern` is wanted"),
+        ("/api/v1/query?pattern=", "parameter `pattern`: pattern \"\": has an empty level"),
+        ("/api/v1/query?pattern=a/%2B/b", "parameter `pattern`: pattern \"a/+/b\": `+` and `#` are MQTT's wildcards"),
+        ("/api/v1/query?pattern=a%20b", "parameter `pattern`: pattern \"a b\": holds white space"),
+        ("/api/v1/query?pattern=a&from=yesterday", "parameter `from`: \"yesterday\" is not a time; write RFC 3339"),
+        ("/api/v1/query?pattern=a&to=10m", "parameter `to`: \"10m\" is not a time"),
+        ("/api/v1/query?pattern=a&from=now&to=-1h", "parameter `to` ("),
+        ("/api/v1/query?pattern=a&from=now&from=now", "parameter `from` is given twice"),
+        ("/api/v1/query?pattern=a&every=10", "parameter `every`: \"10\" is not a length of time (no unit)"),
+        ("/api/v1/query?pattern=a&agg=median", "parameter `agg`: \"median\" is no aggregate; write one of mean, min"),
+        ("/api/v1/query?pattern=a&op=derive", "parameter `op`: \"derive\" is no operation; write one of rate, delta"),
+        ("/api/v1/query?pattern=a&limit=-1", "parameter `limit`: \"-1\" is not a number of rows"),
+        ("/api/v1/query?pattern=a&format=parquet", "parameter `format`: unknown format `parquet`"),
+    ] {
+        let answer = server.get(path);
+        assert_eq!(answer.status, 400, "{path}: {}", answer.text());
+        let message = answer.json()["error"].as_str().unwrap().to_owned();
+        assert!(message.starts_with(says), "{path}: {message:?} does not begin with {says:?}");
+    }
+    let many = format!("/api/v1/sensors?{}", "pattern=a&".repeat(257));
+    assert!(server.get(&many).text().contains("is given 257 times, at most 256"));
+}
+
+#[test]
+fn metrics_are_well_formed() {
+    let (server, _agent, _) = with_readings();
+    let text = server.get("/metrics").text().to_owned();
+    let mut declared = std::collections::HashMap::new();
+    for line in text.lines() {
+        if let Some(rest) = line.strip_prefix("# TYPE ") {
+            let (name, kind) = rest.split_once(' ').unwrap();
+            assert!(["counter", "gauge", "histogram"].contains(&kind), "{line}");
+            assert!(declared.insert(name.to_owned(), kind.to_owned()).is_none(), "{name} is declared twice");
+            assert!(text.contains(&format!("# HELP {name} ")), "{name} has no help");
+            assert_eq!(kind == "counter", name.ends_with("_total"), "{line}");
+        } else if !line.starts_with('#') {
+            let (series, value) = line.rsplit_once(' ').unwrap();
+            value.parse::<f64>().unwrap_or_else(|_| panic!("{line}"));
+            let name = series.split('{').next().unwrap();
+            let base = ["_bucket", "_sum", "_count"]
+                .iter()
+                .find_map(|suffix| name.strip_suffix(suffix))
+                .filter(|base| declared.contains_key(*base));
+            assert!(declared.contains_key(base.unwrap_or(name)), "{name} is not declared");
+        }
+    }
+    for (name, expected) in [
+        ("wholegrain_server_batches_total", 1.0),
+        ("wholegrain_server_readings_total", 10.0),
+        ("wholegrain_server_schemas_total", 1.0),
+        ("wholegrain_server_acks_total", 2.0),
+        ("wholegrain_server_connections", 1.0),
+        ("wholegrain_server_in_flight", 0.0),
+        ("wholegrain_server_ack_seconds_count", 2.0),
+        ("wholegrain_server_store_sensors", 1.0),
+    ] {
+        assert_eq!(server.metric(name), expected, "{name}");
+    }
+    assert!(server.metric("wholegrain_server_journal_fsyncs_total") >= 1.0);
+    assert!(server.metric("wholegrain_server_process_resident_memory_bytes") > 1e6);
+}
+
+#[test]
+fn watching_shows_what_becomes_durable() {
+    let (server, mut agent, schema) = with_readings();
+    let authorization = format!("Bearer {}", server.token);
+    let mut response = server.response("/api/v1/watch?pattern=/site/*/MemFree", Some(&authorization));
+    assert_eq!(response.headers()["x-wholegrain-sensors"], "1");
+    let other = crate::harness::schema("n1", "other", "SwapFree");
+    let ids =
+        [agent.schema(&other), agent.batch(&other, &[(NOON, 1)]), agent.batch(&schema, &[(NOON + 20 * SECOND, 3)])];
+    agent.acked(&ids);
+    let mut line = String::new();
+    BufReader::new(response.body_mut().as_reader()).read_line(&mut line).unwrap();
+    assert_eq!(line, "{\"sensor\":\"/site/n1/MemFree\",\"time\":\"2026-01-31T12:00:20Z\",\"value\":3072}\n");
+    assert_eq!(server.metric("wholegrain_server_watchers"), 1.0);
+    drop(response);
+    eventually("the watcher's end", || (server.metric("wholegrain_server_watchers") == 0.0).then_some(()));
+}
+
+#[test]
+fn a_query_whose_client_goes_away_stops() {
+    let server = Server::start();
+    let sensors = (0..200).map(|i| SensorDef::gauge(format!("s{i}"), "1", "")).collect();
+    let schema = Schema::new(SensorPath::new("/n1").unwrap(), "wide", sensors).unwrap();
+    let mut agent = server.agent(&server.mutual(Version::V5, "n1"));
+    let mut ids = vec![agent.schema(&schema)];
+    for seq in 1..=20 {
+        ids.push(agent.publish("wholegrain/v1/batch/n1/wide", &wide_batch(&schema, seq)));
+    }
+    agent.acked(&ids);
+    let path = format!("/api/v1/query?pattern=/n1/*&{DAY}");
+    let authorization = format!("Bearer {}", server.token);
+    let mut response = server.response(&path, Some(&authorization));
+    let mut some = [0; 1000];
+    response.body_mut().as_reader().read_exact(&mut some).unwrap();
+    // Two million rows cannot lie in the buffers between us: it waits for us to read on.
+    assert_eq!(server.metric("wholegrain_server_queries_running"), 1.0);
+    drop(response);
+    eventually("the query's end", || (server.metric("wholegrain_server_queries_running") == 0.0).then_some(()));
+    assert_eq!(server.metric("wholegrain_server_queries_abandoned_total"), 1.0);
+    assert!(server.metric("wholegrain_server_query_rows_total") < 2_000_000.0);
+}
+
+/// 500 samples of each sensor.
+fn wide_batch(schema: &Schema, seq: u64) -> Vec<u8> {
+    use wholegrain_model::{Batch, BatchHeader, Column, ColumnValues, Gaps};
+    let header = BatchHeader { agent: "n1".to_owned(), boot: 1, seq, schema: schema.hash(), interval_ns: 1_000_000 };
+    let times: Vec<i64> = (0..500).map(|i| NOON + (seq as i64 * 500 + i) * 1_000_000).collect();
+    let columns =
+        (0..schema.len()).map(|_| Column { values: ColumnValues::Int(times.clone()), gaps: Gaps::default() }).collect();
+    wholegrain_transport::payload::encode_batch(&Batch { header, times, columns })
+}
+
+#[test]
+fn an_answer_that_lacks_a_damaged_block_says_so() {
+    let mut server = Server::start_with("[store]\nseal_after = \"100ms\"");
+    let schema = schema("n1", "g", "s");
+    let mut agent = server.agent(&server.mutual(Version::V5, "n1"));
+    let ids = [agent.schema(&schema), agent.batch(&schema, &[(NOON, 1)])];
+    agent.acked(&ids);
+    eventually("a block", || (server.metric("wholegrain_server_store_blocks") == 1.0).then_some(()));
+    let warnings = |server: &Server, day: u32| -> Vec<String> {
+        let path = format!("/api/v1/query?pattern=s&from=2026-01-{day}&to=2026-01-{day}T23:00:00Z");
+        let response = server.response(&path, Some(&format!("Bearer {}", server.token)));
+        assert_eq!(response.status().as_u16(), 200);
+        let values = response.headers().get_all("x-wholegrain-warning").iter();
+        values.map(|value| value.to_str().unwrap().to_owned()).collect()
+    };
+    assert!(warnings(&server, 31).is_empty());
+    server.stop();
+    let blocks = parquet_files(&server.path("server/store"));
+    assert_eq!(blocks.len(), 1);
+    std::fs::remove_file(&blocks[0]).unwrap();
+    let server = server.restart();
+    let said = warnings(&server, 31);
+    assert!(said.len() == 1 && said[0].contains("cannot be read"), "{said:?}");
+    assert!(warnings(&server, 30).is_empty(), "it holds nothing of that day");
+}
+
+/// Parquet files in `dir` and below.
+fn parquet_files(dir: &std::path::Path) -> Vec<std::path::PathBuf> {
+    let paths: Vec<_> = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let (dirs, files): (Vec<_>, Vec<_>) = paths.into_iter().partition(|path| path.is_dir());
+    let here = files.into_iter().filter(|path| path.extension().is_some_and(|extension| extension == "parquet"));
+    here.chain(dirs.iter().flat_map(|dir| parquet_files(dir))).collect()
+}

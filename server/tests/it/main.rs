@@ -1,0 +1,8 @@
+//! The whole server in this process, spoken to over loopback as agents and clients do.
+
+mod agents;
+mod bounds;
+mod harness;
+mod http;
+mod malformed;
+mod mosquitto;
