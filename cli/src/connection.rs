@@ -1,0 +1,388 @@
+//! The way to the server: `client.toml`, the one trusted authority, the token, HTTPS.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Args;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use serde::Deserialize;
+use ureq::tls::{Certificate, RootCerts, TlsConfig};
+use wholegrain_model::config::Document;
+
+use crate::failure::Failure;
+
+/// How long connecting may take.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long the server may take until an answer begins.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long the server may pause within an answer; not for `watch`, where nothing may happen for hours.
+const READ_TIMEOUT: Duration = Duration::from_secs(120);
+/// The most bytes read of an error's text.
+const ERROR_BYTES_MAX: u64 = 64 << 10;
+/// The header that says how many sensors the patterns chose.
+const SENSORS_HEADER: &str = "x-wholegrain-sensors";
+/// The header of what a reader of the answer must know, such as that a part could not be read; one for each.
+const WARNING_HEADER: &str = "x-wholegrain-warning";
+/// The most warnings that are shown.
+const WARNINGS_MAX: usize = 8;
+
+/// The option of those subcommands that ask somebody.
+#[derive(Debug, Args)]
+pub struct ClientOption {
+    /// The client.toml that says where the server is [default: the first of ./var/client.toml,
+    /// ~/.config/wholegrain/client.toml, /etc/wholegrain/client.toml] [env: WHOLEGRAIN_CLIENT]
+    #[arg(long = "client", id = "asked_client", global = true, value_name = "FILE")]
+    client: Option<PathBuf>,
+}
+
+impl ClientOption {
+    /// What is named here, or else what was named before the subcommand or in the environment.
+    pub fn or<'a>(&'a self, before: Option<&'a Path>) -> Option<&'a Path> {
+        self.client.as_deref().or(before)
+    }
+}
+
+/// `client.toml`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ClientFile {
+    url: Option<String>,
+    token_file: Option<PathBuf>,
+    ca: Option<PathBuf>,
+    agent_socket: Option<PathBuf>,
+}
+
+/// `client.toml` with its paths resolved.
+#[derive(Debug)]
+pub struct ClientConfig {
+    /// The file it came from.
+    pub file: PathBuf,
+    /// The server.
+    pub url: Option<String>,
+    /// File with the bearer token.
+    pub token_file: Option<PathBuf>,
+    /// Certificates of the authority that is trusted, the only one.
+    pub ca: Option<PathBuf>,
+    /// Socket of the agent on this machine.
+    pub agent_socket: Option<PathBuf>,
+}
+
+impl ClientConfig {
+    /// Reads the file named, or the first one that is there; `None` when there is none and none was named.
+    pub fn find(named: Option<&Path>) -> Result<Option<Self>, Failure> {
+        if let Some(path) = named {
+            return Self::read(path).map(Some);
+        }
+        match places().into_iter().find(|path| path.exists()) {
+            Some(path) => Self::read(&path).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    fn read(path: &Path) -> Result<Self, Failure> {
+        let text = fs::read_to_string(path).map_err(|error| {
+            Failure::Usage(format!(
+                "cannot read {}: {error}; name another file with --client, or make one with `wholegrain init`",
+                path.display()
+            ))
+        })?;
+        let file: ClientFile = Document::new(&path.display().to_string(), &text)
+            .parse()
+            .map_err(|error| Failure::Usage(error.to_string()))?;
+        let base = path.parent().unwrap_or(Path::new("."));
+        let resolve = |path: Option<PathBuf>| path.map(|path| base.join(path));
+        Ok(Self {
+            file: path.to_owned(),
+            url: file.url,
+            token_file: resolve(file.token_file),
+            ca: resolve(file.ca),
+            agent_socket: resolve(file.agent_socket),
+        })
+    }
+}
+
+/// Where client.toml is looked for, in this order.
+pub fn places() -> Vec<PathBuf> {
+    let mut places = vec![PathBuf::from("var/client.toml")];
+    if let Some(home) = std::env::var_os("HOME").filter(|home| !home.is_empty()) {
+        places.push(PathBuf::from(home).join(".config/wholegrain/client.toml"));
+    }
+    places.push(PathBuf::from("/etc/wholegrain/client.toml"));
+    places
+}
+
+/// The message when there is no client.toml.
+pub fn nowhere() -> String {
+    let looked: Vec<String> = places().iter().map(|path| path.display().to_string()).collect();
+    format!(
+        "no client.toml says where the server is; looked for {}. Start a server here with `make up` (or `wholegrain up`), or name \
+         the file with --client FILE or in WHOLEGRAIN_CLIENT",
+        looked.join(", ")
+    )
+}
+
+/// A server (or an agent's HTTPS) that can be asked.
+pub struct Connection {
+    agent: ureq::Agent,
+    url: String,
+    token: Option<String>,
+    /// What told us the address, for messages.
+    origin: String,
+    /// What to do when it cannot be reached.
+    advice: &'static str,
+}
+
+/// An answer with status 200.
+pub struct Answer {
+    /// How many sensors the patterns chose, when the server says.
+    pub sensors: Option<u64>,
+    /// What the server warns of.
+    pub warnings: Vec<String>,
+    body: ureq::Body,
+}
+
+impl Connection {
+    /// To the server of client.toml.
+    pub fn open(named: Option<&Path>) -> Result<Self, Failure> {
+        let Some(config) = ClientConfig::find(named)? else { return Err(Failure::Unreachable(nowhere())) };
+        let Some(url) = &config.url else {
+            return Err(Failure::Usage(format!(
+                "{} has no url; add url = \"https://host:8443\"",
+                config.file.display()
+            )));
+        };
+        let advice = "is the server running? Start it with `make up`, or `wholegrain server --config FILE`";
+        Self::to(url, &config, advice)
+    }
+
+    /// To any address with the authority and the token of `config`.
+    pub fn to(url: &str, config: &ClientConfig, advice: &'static str) -> Result<Self, Failure> {
+        let origin = config.file.display().to_string();
+        if !url.starts_with("https://") {
+            return Err(Failure::Usage(format!("{url:?} (from {origin}) is not an address; write https://host:port")));
+        }
+        let Some(ca) = &config.ca else {
+            return Err(Failure::Usage(format!("{origin} has no ca; add ca = \"ca.pem\", the server's authority")));
+        };
+        let token = config.token_file.as_deref().map(read_token).transpose()?;
+        let tls = TlsConfig::builder()
+            .root_certs(RootCerts::Specific(Arc::new(read_authority(ca)?)))
+            .unversioned_rustls_crypto_provider(Arc::new(rustls::crypto::ring::default_provider()))
+            .build();
+        let agent = ureq::Agent::config_builder()
+            .tls_config(tls)
+            .http_status_as_error(false)
+            .max_redirects(0)
+            .proxy(None)
+            .user_agent(concat!("wholegrain/", env!("CARGO_PKG_VERSION")))
+            .timeout_connect(Some(CONNECT_TIMEOUT))
+            .timeout_recv_response(Some(ANSWER_TIMEOUT))
+            .build()
+            .new_agent();
+        Ok(Self { agent, url: url.trim_end_matches('/').to_owned(), token, origin, advice })
+    }
+
+    /// The address, for messages.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// GET; `endless` for streams in which nothing may happen for long.
+    pub fn get(&self, path: &str, parameters: &[(&str, String)], endless: bool) -> Result<Answer, Failure> {
+        let mut request = self.agent.get(format!("{}{path}", self.url));
+        for (name, value) in parameters {
+            request = request.query(*name, value);
+        }
+        if let Some(token) = &self.token {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        let wait = if endless { None } else { Some(READ_TIMEOUT) };
+        let response = request.config().timeout_per_read(wait).build().call();
+        self.check(response.map_err(|error| self.unreachable(&error))?)
+    }
+
+    /// POST without a body.
+    pub fn post(&self, path_and_query: &str) -> Result<Answer, Failure> {
+        let mut request = self.agent.post(format!("{}{path_and_query}", self.url));
+        if let Some(token) = &self.token {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        self.check(request.send_empty().map_err(|error| self.unreachable(&error))?)
+    }
+
+    fn check(&self, response: ureq::http::Response<ureq::Body>) -> Result<Answer, Failure> {
+        let status = response.status().as_u16();
+        let sensors = response.headers().get(SENSORS_HEADER).and_then(|value| value.to_str().ok()?.parse().ok());
+        let warnings = warnings(response.headers());
+        let mut body = response.into_body();
+        if (200..300).contains(&status) {
+            return Ok(Answer { sensors, warnings, body });
+        }
+        let text = body.with_config().limit(ERROR_BYTES_MAX).read_to_string().unwrap_or_default();
+        Err(refusal(status, &text, &self.url, &self.origin))
+    }
+
+    /// What to say about an error before an answer.
+    fn unreachable(&self, error: &ureq::Error) -> Failure {
+        let Self { url, origin, advice, .. } = self;
+        match error {
+            ureq::Error::BadUri(_) | ureq::Error::Http(_) => {
+                Failure::Usage(format!("{url:?} (from {origin}) is not an address: {error}; write https://host:port"))
+            }
+            ureq::Error::Rustls(error) => Failure::Unreachable(format!(
+                "cannot reach {url} (from {origin}): TLS: {error}; is the ca in {origin} the authority of this server?"
+            )),
+            // rustls' errors can come wrapped in an I/O error.
+            ureq::Error::Io(io) if io.get_ref().is_some_and(|inner| inner.is::<rustls::Error>()) => {
+                Failure::Unreachable(format!(
+                    "cannot reach {url} (from {origin}): TLS: {io}; is the ca in {origin} the authority of this server?"
+                ))
+            }
+            _ => Failure::Unreachable(format!("cannot reach {url} (from {origin}): {}; {advice}", reason(error))),
+        }
+    }
+}
+
+/// The warnings of an answer's head, each one line.
+fn warnings(headers: &ureq::http::HeaderMap) -> Vec<String> {
+    let line = |value: &ureq::http::HeaderValue| {
+        String::from_utf8_lossy(value.as_bytes()).chars().filter(|c| !c.is_control()).collect()
+    };
+    headers.get_all(WARNING_HEADER).iter().take(WARNINGS_MAX).map(line).collect()
+}
+
+/// An error in words, without the library's own prefix.
+fn reason(error: &ureq::Error) -> String {
+    match error {
+        ureq::Error::Io(error) => error.to_string(),
+        ureq::Error::HostNotFound => "no such host".to_owned(),
+        ureq::Error::Timeout(_) => "no answer in time".to_owned(),
+        other => other.to_string(),
+    }
+}
+
+/// What an answer with another status than 200 means.
+pub fn refusal(status: u16, body: &str, url: &str, origin: &str) -> Failure {
+    #[derive(Deserialize)]
+    struct ErrorBody {
+        error: String,
+    }
+    let said = serde_json::from_str::<ErrorBody>(body).map(|body| body.error).unwrap_or_else(|_| {
+        let line = body.lines().next().unwrap_or_default();
+        if line.is_empty() { format!("status {status}") } else { format!("status {status}: {line}") }
+    });
+    match status {
+        401 | 403 => {
+            Failure::Usage(format!("{url} refuses the request: {said}; is token_file in {origin} the server's token?"))
+        }
+        404 => Failure::Usage(format!("{url}: not found: {said}")),
+        400..500 => Failure::Usage(said),
+        503 => Failure::Unreachable(format!("{url} is too busy: {said}; try again in a moment")),
+        _ => Failure::Unreachable(format!("{url} failed: {said}; the server's log says more")),
+    }
+}
+
+impl Answer {
+    /// The body as a stream.
+    pub fn into_reader(self) -> impl std::io::Read + Send + 'static {
+        self.body.into_with_config().limit(u64::MAX).reader()
+    }
+
+    /// The whole body, up to `bytes_max`.
+    pub fn read(mut self, bytes_max: u64) -> Result<Vec<u8>, Failure> {
+        self.body
+            .with_config()
+            .limit(bytes_max)
+            .read_to_vec()
+            .map_err(|error| Failure::Unreachable(format!("the answer broke off: {}", reason(&error))))
+    }
+}
+
+fn read_token(path: &Path) -> Result<String, Failure> {
+    let text = fs::read_to_string(path).map_err(|error| {
+        Failure::Usage(format!("cannot read the token {}: {error}; may you read it?", path.display()))
+    })?;
+    let token = text.lines().map(str::trim).find(|line| !line.is_empty() && !line.starts_with('#'));
+    match token {
+        Some(token) if token.bytes().all(|b| b.is_ascii_graphic()) => Ok(token.to_owned()),
+        _ => Err(Failure::Usage(format!("{} holds no token: one line of printable ASCII is wanted", path.display()))),
+    }
+}
+
+fn read_authority(path: &Path) -> Result<Vec<Certificate<'static>>, Failure> {
+    let shown = path.display();
+    let pem = fs::read(path).map_err(|error| {
+        Failure::Usage(format!("cannot read the authority {shown}: {error}; copy ca.pem from the server"))
+    })?;
+    let certificates: Vec<_> = CertificateDer::pem_slice_iter(&pem)
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(|error| Failure::Usage(format!("{shown} is not a PEM file of certificates: {error}")))?;
+    if certificates.is_empty() {
+        return Err(Failure::Usage(format!("{shown} holds no certificate")));
+    }
+    Ok(certificates.iter().map(|certificate| Certificate::from_der(certificate).to_owned()).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_count_from_the_file_and_mistakes_name_their_line() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("client.toml");
+        fs::write(&path, "url = \"https://h:1\"\ntoken_file = \"token\"\nca = \"/abs/ca.pem\"\n").unwrap();
+        let config = ClientConfig::find(Some(&path)).unwrap().unwrap();
+        assert_eq!(config.token_file, Some(dir.path().join("token")));
+        assert_eq!(config.ca, Some(PathBuf::from("/abs/ca.pem")));
+        fs::write(&path, "url = \"https://h:1\"\ntokn_file = \"token\"\n").unwrap();
+        let Err(Failure::Usage(text)) = ClientConfig::find(Some(&path)) else { panic!() };
+        assert!(text.contains("client.toml:2:1") && text.contains("did you mean `token_file`?"), "{text}");
+        assert!(matches!(ClientConfig::find(Some(&dir.path().join("none.toml"))), Err(Failure::Usage(_))));
+    }
+
+    #[test]
+    fn warnings_are_lines_and_few() {
+        let mut headers = ureq::http::HeaderMap::new();
+        assert!(warnings(&headers).is_empty());
+        headers
+            .append("X-Wholegrain-Warning", ureq::http::HeaderValue::from_bytes("bl\u{f6}ck\ta".as_bytes()).unwrap());
+        for i in 0..20 {
+            headers.append(WARNING_HEADER, i.into());
+        }
+        let shown = warnings(&headers);
+        assert_eq!((shown.len(), shown[0].as_str(), shown[1].as_str()), (WARNINGS_MAX, "bl\u{f6}cka", "0"));
+    }
+
+    #[test]
+    fn statuses_become_exit_codes() {
+        let code = |status, body| {
+            let failure = refusal(status, body, "https://h:1", "client.toml");
+            let (code, text) = failure.report();
+            (code, text.unwrap().to_owned())
+        };
+        assert_eq!(code(400, r#"{"error":"every must be longer"}"#), (2, "every must be longer".into()));
+        assert_eq!(code(401, "").0, 2);
+        assert!(code(401, "").1.contains("token_file in client.toml"));
+        assert_eq!(code(503, r#"{"error":"16 queries run"}"#).0, 3);
+        assert_eq!(
+            code(500, "oops\nmore"),
+            (3, "https://h:1 failed: status 500: oops; the server's log says more".into())
+        );
+    }
+
+    #[test]
+    fn tokens() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("token");
+        for (text, expected) in
+            [("abc\n", Some("abc")), ("# mine\n\n x \n", Some("x")), ("", None), ("a b", None), ("ä", None)]
+        {
+            fs::write(&path, text).unwrap();
+            assert_eq!(read_token(&path).ok().as_deref(), expected, "{text:?}");
+        }
+    }
+}

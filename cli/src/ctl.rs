@@ -1,0 +1,293 @@
+//! `wholegrain ctl`: asks an agent and changes it, over its Unix socket or its HTTPS.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand, ValueEnum};
+use serde_json::Value;
+use wholegrain_model::{Interval, Pattern};
+
+use crate::connection::{ClientConfig, ClientOption, Connection, nowhere, refusal};
+use crate::failure::{EXIT_CODES, Failure};
+use crate::notation::{LENGTHS, PATTERNS, TIMES};
+use crate::output::Output;
+use crate::socket::{self, ANSWER_BYTES_MAX, encoded};
+use crate::style;
+
+mod show;
+
+/// Where a packaged agent has its socket.
+const SOCKET: &str = "/run/wholegrain/agent.sock";
+
+const EXAMPLES: &str = "\
+Without --socket and --url, the agent_socket of client.toml is asked, else /run/wholegrain/agent.sock. With --url, token and \
+authority come from client.toml.
+
+Examples:
+  wholegrain ctl status
+  wholegrain ctl newest 'meminfo/*'
+  wholegrain ctl average 'cpu/*/user' --window 10s
+  wholegrain ctl history MemAvailable --from -1m --format json
+  wholegrain ctl interval meminfo 100ms
+  wholegrain ctl stop procfs
+  wholegrain ctl --url https://node0042:8444 groups";
+
+/// Ask an agent, and change what it does
+#[derive(Args)]
+#[command(after_help = format!("{PATTERNS}\n\n{TIMES}\n\n{LENGTHS}\n\n{EXAMPLES}\n\n{EXIT_CODES}"), arg_required_else_help = true)]
+pub struct CtlArgs {
+    /// The agent's Unix socket
+    #[arg(long, value_name = "PATH", conflicts_with = "url", global = true)]
+    socket: Option<PathBuf>,
+    /// The agent's HTTPS, such as https://node0042:8444
+    #[arg(long, value_name = "URL", global = true)]
+    url: Option<String>,
+    /// How to write it
+    #[arg(long, short, value_enum, default_value_t = CtlFormat::Table, global = true)]
+    format: CtlFormat,
+    #[command(flatten)]
+    client: ClientOption,
+    #[command(subcommand)]
+    command: CtlCommand,
+}
+
+/// How an agent's answer is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum CtlFormat {
+    /// Aligned, for people
+    Table,
+    /// As the agent wrote it
+    Json,
+}
+
+#[derive(Debug, Clone, Subcommand)]
+enum CtlCommand {
+    /// What the agent is and how it fares: cost, lag, queue, what was lost
+    Status,
+    /// Its sources and whether they run
+    Sources,
+    /// Its groups with intervals, ticks and lag
+    Groups,
+    /// Its sensors
+    Sensors {
+        /// Which sensors; all of them when none is given
+        #[arg(value_name = "PATTERN")]
+        patterns: Vec<Pattern>,
+    },
+    /// Newest values out of its memory, without the server
+    Newest {
+        /// Which sensors
+        #[arg(required = true, value_name = "PATTERN")]
+        patterns: Vec<Pattern>,
+    },
+    /// Means over the last seconds out of its memory
+    Average {
+        /// Which sensors
+        #[arg(required = true, value_name = "PATTERN")]
+        patterns: Vec<Pattern>,
+        /// How far back, such as 10s or 1min
+        #[arg(long, default_value = "10s", value_name = "LENGTH")]
+        window: Interval,
+    },
+    /// Values of the last minutes out of its memory
+    History {
+        /// Which sensors
+        #[arg(required = true, value_name = "PATTERN")]
+        patterns: Vec<Pattern>,
+        /// Start of the range, such as -30s; `wholegrain ctl --help` says how times are written
+        #[arg(long, default_value = "-1m", value_name = "TIME", allow_hyphen_values = true)]
+        from: String,
+        /// End of the range
+        #[arg(long, default_value = "now", value_name = "TIME", allow_hyphen_values = true)]
+        to: String,
+    },
+    /// Stop a source
+    Stop {
+        /// Its name, as `ctl sources` shows it
+        source: String,
+    },
+    /// Start a source that was stopped
+    Start {
+        /// Its name, as `ctl sources` shows it
+        source: String,
+    },
+    /// Change a group's interval until the next reload
+    Interval {
+        /// Its name, as `ctl groups` shows it
+        group: String,
+        /// The new interval, such as 100ms; at least 1ms
+        interval: Interval,
+    },
+    /// Read the configuration again; groups that did not change lose no sample
+    Reload,
+}
+
+/// A request to the agent's API.
+#[derive(Debug, PartialEq)]
+struct Request {
+    method: &'static str,
+    path: String,
+    query: Vec<(&'static str, String)>,
+}
+
+impl Request {
+    fn path_and_query(&self) -> String {
+        let pairs: Vec<String> = self.query.iter().map(|(name, value)| format!("{name}={}", encoded(value))).collect();
+        if pairs.is_empty() { self.path.clone() } else { format!("{}?{}", self.path, pairs.join("&")) }
+    }
+}
+
+/// Runs the subcommand.
+pub fn run(args: &CtlArgs, client: Option<&Path>) -> Result<(), Failure> {
+    let client = args.client.or(client);
+    let request = args.command.request()?;
+    let body = match &args.url {
+        Some(url) => ask_https(url, &request, client)?,
+        None => ask_socket(&socket_of(args, client)?, &request)?,
+    };
+    let answer: Value = serde_json::from_slice(&body).map_err(|error| {
+        Failure::Unreachable(format!("the agent's answer is not JSON: {error}; is this an agent of this version?"))
+    })?;
+    let mut output = Output::open(None)?;
+    let written = match args.format {
+        CtlFormat::Json => {
+            output.write_all(&body).and_then(|()| if body.ends_with(b"\n") { Ok(()) } else { writeln!(output) })
+        }
+        CtlFormat::Table => show::answer(&answer, style::on_stdout(), &mut output),
+    };
+    written.map_err(Failure::writing("standard output"))?;
+    output.finish()?;
+    if show::is_empty(&answer) {
+        return Err(Failure::NothingMatched(
+            "the agent has nothing of that; `wholegrain ctl sensors` lists what it has".into(),
+        ));
+    }
+    Ok(())
+}
+
+impl CtlCommand {
+    fn request(&self) -> Result<Request, Failure> {
+        let get = |path: &str, query| Request { method: "GET", path: path.to_owned(), query };
+        let post = |path: String, query| Request { method: "POST", path, query };
+        let choose = |patterns: &[Pattern]| patterns.iter().map(|p| ("pattern", p.to_string())).collect::<Vec<_>>();
+        Ok(match self {
+            CtlCommand::Status => get("/v1/status", vec![]),
+            CtlCommand::Sources => get("/v1/sources", vec![]),
+            CtlCommand::Groups => get("/v1/groups", vec![]),
+            CtlCommand::Sensors { patterns } => get("/v1/sensors", choose(patterns)),
+            CtlCommand::Newest { patterns } => get("/v1/newest", choose(patterns)),
+            CtlCommand::Average { patterns, window } => {
+                let mut query = choose(patterns);
+                query.push(("window", window.to_string()));
+                get("/v1/average", query)
+            }
+            CtlCommand::History { patterns, from, to } => {
+                let now = crate::shown::now();
+                let time = |name: &str, text: &str| {
+                    let parsed = wholegrain_model::Timestamp::parse(text, now);
+                    parsed.map_err(|error| Failure::Usage(format!("--{name}: {error}")))
+                };
+                let (from, to) = (time("from", from)?, time("to", to)?);
+                if from > to {
+                    return Err(Failure::Usage(format!("--from ({from}) is after --to ({to}); exchange them")));
+                }
+                let mut query = choose(patterns);
+                query.extend([("from", from.to_string()), ("to", to.to_string())]);
+                get("/v1/history", query)
+            }
+            CtlCommand::Stop { source } => post(format!("/v1/sources/{}/stop", encoded(source)), vec![]),
+            CtlCommand::Start { source } => post(format!("/v1/sources/{}/start", encoded(source)), vec![]),
+            CtlCommand::Interval { group, interval } => {
+                if interval.ns() < wholegrain_model::interval::SAMPLING_INTERVAL_NS_MIN {
+                    return Err(Failure::Usage(format!("an interval of {interval} is too short; the shortest is 1ms")));
+                }
+                post(format!("/v1/groups/{}/interval", encoded(group)), vec![("value", interval.to_string())])
+            }
+            CtlCommand::Reload => post("/v1/reload".to_owned(), vec![]),
+        })
+    }
+}
+
+/// The socket to ask. A client.toml that is broken is an error; one that is not there is none.
+fn socket_of(args: &CtlArgs, client: Option<&Path>) -> Result<PathBuf, Failure> {
+    if let Some(socket) = &args.socket {
+        return Ok(socket.clone());
+    }
+    let configured = ClientConfig::find(client)?.and_then(|config| config.agent_socket);
+    Ok(configured.unwrap_or_else(|| SOCKET.into()))
+}
+
+fn ask_socket(path: &Path, request: &Request) -> Result<Vec<u8>, Failure> {
+    let shown = path.display().to_string();
+    let (status, body) = socket::ask(path, request.method, &request.path_and_query()).map_err(|error| {
+        Failure::Unreachable(match error.kind() {
+            std::io::ErrorKind::PermissionDenied => format!("cannot reach the agent at {shown}: {error}; try it as root"),
+            std::io::ErrorKind::InvalidData => format!("the agent at {shown} did not answer in HTTP: {error}"),
+            std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut => {
+                format!("the agent at {shown} did not answer in time; is it stopped, or under a debugger?")
+            }
+            _ => format!(
+                "cannot reach the agent at {shown}: {error}; is it running? Start it with `make up` or `wholegrain-agent --config \
+                 FILE`, or name its socket with --socket"
+            ),
+        })
+    })?;
+    if (200..300).contains(&status) {
+        return Ok(body);
+    }
+    Err(refusal(status, &String::from_utf8_lossy(&body), &format!("the agent at {shown}"), "client.toml"))
+}
+
+fn ask_https(url: &str, request: &Request, client: Option<&Path>) -> Result<Vec<u8>, Failure> {
+    let Some(config) = ClientConfig::find(client)? else { return Err(Failure::Usage(nowhere())) };
+    let advice = "is the agent running, with its HTTPS switched on?";
+    let connection = Connection::to(url, &config, advice)?;
+    let path = request.path_and_query();
+    let answer = if request.method == "POST" { connection.post(&path)? } else { connection.get(&path, &[], false)? };
+    answer.read(ANSWER_BYTES_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        ctl: CtlArgs,
+    }
+
+    #[track_caller]
+    fn check(line: &str, expected: &str) {
+        let parsed =
+            Line::try_parse_from(std::iter::once("ctl").chain(line.split(' '))).unwrap_or_else(|e| panic!("{e}"));
+        let request = match parsed.ctl.command.request() {
+            Ok(request) => format!("{} {}", request.method, request.path_and_query()),
+            Err(failure) => failure.report().1.unwrap_or_default().to_owned(),
+        };
+        assert_eq!(request, expected);
+    }
+
+    #[test]
+    fn requests() {
+        check("status", "GET /v1/status");
+        check("sources --format json", "GET /v1/sources");
+        check("sensors", "GET /v1/sensors");
+        check("newest meminfo/* /n/**", "GET /v1/newest?pattern=meminfo%2F%2A&pattern=%2Fn%2F%2A%2A");
+        check("average load --window 1m", "GET /v1/average?pattern=load&window=1min");
+        check(
+            "history load --from @1 --to @2",
+            "GET /v1/history?pattern=load&from=1970-01-01T00%3A00%3A01Z&to=1970-01-01T00%3A00%3A02Z",
+        );
+        check(
+            "history load --from @3 --to @2",
+            "--from (1970-01-01T00:00:03Z) is after --to (1970-01-01T00:00:02Z); exchange them",
+        );
+        check("stop procfs", "POST /v1/sources/procfs/stop");
+        check("start procfs", "POST /v1/sources/procfs/start");
+        check("interval net/dev 100ms", "POST /v1/groups/net%2Fdev/interval?value=100ms");
+        check("interval net/dev 1us", "an interval of 1us is too short; the shortest is 1ms");
+        check("reload", "POST /v1/reload");
+    }
+}

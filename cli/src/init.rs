@@ -1,0 +1,83 @@
+//! `wholegrain init`: the files of a fresh installation.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use wholegrain_server::init::InitError;
+use wholegrain_server::{InitOptions, InitReport};
+
+use crate::failure::{EXIT_CODES, Failure};
+
+const EXAMPLES: &str = "\
+What is there already is left alone.
+
+Examples:
+  wholegrain init                        into ./var, for this machine only
+  wholegrain init /etc/wholegrain --listen '[::]' --host monitor.example
+                                         for agents on other machines too
+  wholegrain ca agent node0042           then adds one of those";
+
+/// Make the files of a fresh installation: authority, certificates, token, configurations
+#[derive(Args)]
+#[command(after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
+pub struct InitArgs {
+    /// The directory to make them in
+    #[arg(default_value = "var", value_name = "DIR")]
+    dir: PathBuf,
+    /// The name of this machine's agent [default: the host's name]
+    #[arg(long, value_name = "NAME")]
+    agent: Option<String>,
+    /// Host or address that the server listens on; localhost is for agents of this machine only, '[::]' for all
+    #[arg(long, default_value = "localhost", value_name = "HOST")]
+    listen: String,
+    /// Another name or address under which agents and clients reach the server, for its certificate; beside this host's name
+    /// and localhost. May be given several times
+    #[arg(long, value_name = "NAME")]
+    host: Vec<String>,
+    /// Port for MQTT over TLS, to which agents send
+    #[arg(long, default_value_t = 8883, value_name = "PORT")]
+    mqtt_port: u16,
+    /// Port for HTTPS, which `wholegrain query` and other clients ask
+    #[arg(long, default_value_t = 8443, value_name = "PORT")]
+    http_port: u16,
+}
+
+/// Runs the subcommand.
+pub fn run(args: &InitArgs) -> Result<(), Failure> {
+    let options = InitOptions {
+        agent: args.agent.clone(),
+        listen_host: args.listen.clone(),
+        reached_as: args.host.clone(),
+        mqtt_port: args.mqtt_port,
+        http_port: args.http_port,
+    };
+    let report = make(&args.dir, &options)?;
+    print_files(&report);
+    let dir = args.dir.display();
+    println!("\nNext: wholegrain server --config {dir}/server/server.toml");
+    println!("      wholegrain-agent --config {dir}/agent/agent.toml");
+    println!("Another node: wholegrain ca agent NAME --dir {dir}");
+    Ok(())
+}
+
+/// Which files were made and which were there.
+pub fn print_files(report: &InitReport) {
+    for (what, paths) in [("made", &report.created), ("kept", &report.kept)] {
+        paths.iter().for_each(|path| println!("{what} {}", path.display()));
+    }
+}
+
+/// Makes what is missing.
+pub fn make(dir: &Path, options: &InitOptions) -> Result<InitReport, Failure> {
+    wholegrain_server::init(dir, options).map_err(failed)
+}
+
+/// What is wrong with the command line, and what with the files.
+pub fn failed(error: InitError) -> Failure {
+    match error {
+        InitError::Name(..) | InitError::Address(_) | InitError::NoAuthority { .. } => {
+            Failure::Usage(error.to_string())
+        }
+        error => Failure::Failed(error.to_string()),
+    }
+}

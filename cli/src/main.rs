@@ -1,0 +1,101 @@
+//! The `wholegrain` command: asks the server and the agents, starts them, and prints for people and programs.
+//!
+//! - In: the command line, `client.toml`, answers of the server (HTTPS) and of an agent (Unix socket or HTTPS).
+//! - Out: tables, CSV, JSON and Parquet; messages on standard error; an exit code that scripts can rely on.
+//! - Never: a whole answer in memory where it can stream; a colour or a progress bar into a file; a secret on the screen.
+//!
+//! One file for each subcommand. `connection.rs` finds and asks the server, `socket.rs` an agent on this machine, `rows/`
+//! formats readings, `table.rs` everything else that is a table, `failure.rs` has the exit codes.
+
+mod auth;
+mod ca;
+mod completions;
+mod connection;
+mod ctl;
+mod failure;
+mod init;
+mod man;
+mod notation;
+mod output;
+mod progress;
+mod query;
+mod rows;
+mod sensors;
+mod server;
+mod shown;
+mod socket;
+mod style;
+mod table;
+mod up;
+mod watch;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use failure::EXIT_CODES;
+
+const EXAMPLES: &str = "\
+Examples:
+  wholegrain up                               run server and agent
+  wholegrain sensors --tree                   what there is
+  wholegrain query MemAvailable --from -1h    readings
+  wholegrain ca agent node0042                one more node";
+
+/// Whole-system, fine-grain monitoring for HPC: from the chiller to one job's instructions.
+#[derive(Parser)]
+#[command(name = "wholegrain", version, arg_required_else_help = true, max_term_width = 110)]
+#[command(after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
+struct Cli {
+    /// The client.toml that says where the server is; else ./var/client.toml, ~/.config/wholegrain/client.toml,
+    /// /etc/wholegrain/client.toml
+    #[arg(long, value_name = "FILE", env = "WHOLEGRAIN_CLIENT", hide_env_values = true)]
+    client: Option<PathBuf>,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Up(up::UpArgs),
+    Init(init::InitArgs),
+    Server(server::ServerArgs),
+    Ca(ca::CaArgs),
+    Auth(auth::AuthArgs),
+    Sensors(sensors::SensorsArgs),
+    Query(query::QueryArgs),
+    Watch(watch::WatchArgs),
+    Ctl(ctl::CtlArgs),
+    Completions(completions::CompletionsArgs),
+    Man(man::ManArgs),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let client = cli.client.as_deref();
+    let result = match &cli.command {
+        Command::Up(args) => up::run(args),
+        Command::Init(args) => init::run(args),
+        Command::Server(args) => server::run(args),
+        Command::Ca(args) => ca::run(args),
+        Command::Auth(args) => auth::run(args),
+        Command::Sensors(args) => sensors::run(args, client),
+        Command::Query(args) => query::run(args, client),
+        Command::Watch(args) => watch::run(args, client),
+        Command::Ctl(args) => ctl::run(args, client),
+        Command::Completions(args) => completions::run(args),
+        Command::Man(args) => man::run(args),
+    };
+    let Err(failure) = result else { return ExitCode::SUCCESS };
+    let (code, message) = failure.report();
+    if let Some(message) = message {
+        eprintln!("{} {message}", style::on_stderr().error("wholegrain:"));
+    }
+    ExitCode::from(code)
+}
+
+/// The whole command line, for completions and manual pages.
+fn command_line() -> clap::Command {
+    <Cli as clap::CommandFactory>::command()
+}

@@ -1,0 +1,106 @@
+//! Where an answer goes: standard output, or a file that appears whole or not at all.
+
+use std::fs::File;
+use std::io::{self, BufWriter, IsTerminal, Stdout, Write};
+use std::path::{Path, PathBuf};
+
+use crate::failure::Failure;
+
+/// A destination.
+pub enum Output {
+    /// Standard output.
+    Stdout(BufWriter<Stdout>),
+    /// A file, written beside its final place until it is finished.
+    File(BufWriter<File>, Partial),
+}
+
+/// A file that is not finished; removed when dropped before.
+pub struct Partial {
+    partial: PathBuf,
+    path: PathBuf,
+    finished: bool,
+}
+
+impl Output {
+    /// Opens the file, or standard output when none is named.
+    pub fn open(path: Option<&Path>) -> Result<Self, Failure> {
+        let Some(path) = path else { return Ok(Output::Stdout(BufWriter::new(io::stdout()))) };
+        let mut name = path.file_name().map(ToOwned::to_owned).unwrap_or_default();
+        if name.is_empty() || path.is_dir() {
+            return Err(Failure::Usage(format!("--output {} is a directory; name a file", path.display())));
+        }
+        name.push(format!(".{}.part", std::process::id()));
+        let partial = path.with_file_name(name);
+        let file = File::create(&partial)
+            .map_err(|error| Failure::Failed(format!("cannot create {} for --output: {error}", partial.display())))?;
+        Ok(Output::File(BufWriter::new(file), Partial { partial, path: path.to_owned(), finished: false }))
+    }
+
+    /// Whether what is written appears on a terminal.
+    pub fn is_terminal(&self) -> bool {
+        matches!(self, Output::Stdout(_)) && io::stdout().is_terminal()
+    }
+
+    /// The destination's name for messages.
+    pub fn name(&self) -> String {
+        match self {
+            Output::Stdout(_) => "standard output".to_owned(),
+            Output::File(_, partial) => partial.path.display().to_string(),
+        }
+    }
+
+    /// Flushes, and puts a file into its place.
+    pub fn finish(mut self) -> Result<(), Failure> {
+        let name = self.name();
+        self.flush().map_err(Failure::writing(&name))?;
+        if let Output::File(file, partial) = &mut self {
+            file.get_ref().sync_all().map_err(Failure::writing(&name))?;
+            std::fs::rename(&partial.partial, &partial.path).map_err(Failure::writing(&name))?;
+            partial.finished = true;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Partial {
+    fn drop(&mut self) {
+        if !self.finished {
+            let _ = std::fs::remove_file(&self.partial);
+        }
+    }
+}
+
+impl Write for Output {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Output::Stdout(out) => out.write(bytes),
+            Output::File(out, _) => out.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Output::Stdout(out) => out.flush(),
+            Output::File(out, _) => out.flush(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_appears_when_finished_and_not_before() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.csv");
+        let mut output = Output::open(Some(&path)).unwrap();
+        output.write_all(b"x").unwrap();
+        assert!(!path.exists());
+        output.finish().unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"x");
+        drop(Output::open(Some(&dir.path().join("b.csv"))).unwrap());
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "the unfinished one is gone");
+        assert!(matches!(Output::open(Some(dir.path())), Err(Failure::Usage(_))));
+    }
+}

@@ -1,0 +1,218 @@
+//! `wholegrain query`: readings of a range of time, out of the server as an Arrow stream, formatted as it comes.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use arrow_array::RecordBatch;
+use arrow_ipc::reader::StreamReader;
+use arrow_schema::{ArrowError, SchemaRef};
+use clap::Args;
+use wholegrain_model::{Interval, Pattern, Timestamp};
+use wholegrain_query::{Agg, Op, Query};
+
+use crate::connection::{ClientOption, Connection};
+use crate::failure::{EXIT_CODES, Failure};
+use crate::notation::{LENGTHS, PATTERNS, TIMES};
+use crate::output::Output;
+use crate::progress::Progress;
+use crate::rows::{Format, ParquetRows, Readings, TextRows, Units};
+use crate::shown;
+use crate::style;
+
+const OPERATIONS: &str = "\
+Values are in the sensor's unit (`wholegrain sensors` shows it). Operations change it: rate and derivative are per second (By \
+becomes By/s), integral is times seconds (W becomes W.s, which is J), delta keeps it. Resets and wrap-around of counters are \
+understood; a gap gives no value.";
+
+const EXAMPLES: &str = "\
+Examples:
+  wholegrain query MemAvailable                          the last ten minutes, as sampled
+  wholegrain query MemAvailable --from -1m --every 10s   means of ten seconds
+  wholegrain query 'cpu/*/user' --op rate --every 1min   counters as rates
+  wholegrain query '/lab/**/power' --op integral --every 1h --from -1d --format csv
+  wholegrain query '/**' --from 2026-01-31 --to 2026-02-01 --format parquet --output day.parquet";
+
+/// Print readings of a range of time
+#[derive(Args)]
+#[command(after_help = after_help())]
+pub struct QueryArgs {
+    /// Which sensors
+    #[arg(required = true, value_name = "PATTERN")]
+    patterns: Vec<Pattern>,
+    /// Start of the range, within it
+    #[arg(long, default_value = "-10m", value_name = "TIME", allow_hyphen_values = true)]
+    from: String,
+    /// End of the range, not within it
+    #[arg(long, default_value = "now", value_name = "TIME", allow_hyphen_values = true)]
+    to: String,
+    /// One value for each window of this length, which begin at whole multiples of it since 1970-01-01 UTC
+    #[arg(long, value_name = "LENGTH")]
+    every: Option<Interval>,
+    /// How the readings of a window become one value; without --every, of the whole range [default: mean for gauges and rates, last for counters, sum for deltas]
+    #[arg(long, value_parser = names(Agg::ALL.map(|(name, _)| name)))]
+    agg: Option<String>,
+    /// What to compute from successive values, before --every: rate and delta of counters, derivative and integral of gauges
+    #[arg(long, value_parser = names(Op::ALL.map(|(name, _)| name)))]
+    op: Option<String>,
+    /// How to write it
+    #[arg(long, short, value_enum, default_value_t = Format::Table)]
+    format: Format,
+    /// Write to this file instead of standard output; it appears when it is complete
+    #[arg(long, short, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Stop after so many readings
+    #[arg(long, short = 'n', value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    limit: Option<u64>,
+    #[command(flatten)]
+    client: ClientOption,
+}
+
+fn after_help() -> String {
+    format!("{PATTERNS}\n\n{TIMES}\n\n{LENGTHS}\n\n{OPERATIONS}\n\n{EXAMPLES}\n\n{EXIT_CODES}")
+}
+
+fn names<const N: usize>(names: [&'static str; N]) -> clap::builder::PossibleValuesParser {
+    clap::builder::PossibleValuesParser::new(names)
+}
+
+/// Runs the subcommand.
+pub fn run(args: &QueryArgs, client: Option<&Path>) -> Result<(), Failure> {
+    let client = args.client.or(client);
+    let query = args.query(shown::now())?;
+    if args.format == Format::Parquet && args.output.is_none() && Output::open(None)?.is_terminal() {
+        return Err(Failure::Usage(
+            "Parquet is no text for a terminal; add --output FILE, or send it into a pipe".into(),
+        ));
+    }
+    let connection = Connection::open(client)?;
+    let answer = connection.get("/api/v1/query", &parameters(&query), false)?;
+    let sensors = answer.sensors;
+    for warning in &answer.warnings {
+        eprintln!("{} {warning}", style::on_stderr().error("warning:"));
+    }
+    if sensors == Some(0) {
+        return Err(no_sensor(&query.patterns));
+    }
+    let output = Output::open(args.output.as_deref())?;
+    let progress = Progress::new(output.is_terminal(), sensors, (query.from.0, query.to.0));
+    let rows = copy(answer.into_reader(), connection.url(), args.format, output, progress)?;
+    if rows == 0 {
+        let count = sensors.map_or(String::new(), |count| format!(" of {count} sensors"));
+        return Err(Failure::NothingMatched(format!("no reading{count} from {} to {}", query.from, query.to)));
+    }
+    Ok(())
+}
+
+/// The message when patterns choose nothing.
+pub fn no_sensor(patterns: &[Pattern]) -> Failure {
+    let patterns: Vec<&str> = patterns.iter().map(Pattern::as_str).collect();
+    Failure::NothingMatched(format!(
+        "no sensor matches {}; `wholegrain sensors` lists what there is",
+        patterns.join(" ")
+    ))
+}
+
+impl QueryArgs {
+    /// What is asked, checked as far as that goes without the server.
+    fn query(&self, now: Timestamp) -> Result<Query, Failure> {
+        let time = |name: &str, text: &str| {
+            Timestamp::parse(text, now).map_err(|error| Failure::Usage(format!("--{name}: {error}")))
+        };
+        let query = Query {
+            patterns: self.patterns.clone(),
+            from: time("from", &self.from)?,
+            to: time("to", &self.to)?,
+            every: self.every,
+            agg: self.agg.as_deref().and_then(|name| name.parse().ok()),
+            op: self.op.as_deref().and_then(|name| name.parse().ok()),
+            limit: self.limit,
+        };
+        query.validate().map_err(|error| Failure::Usage(error.to_string()))?;
+        Ok(query)
+    }
+}
+
+fn parameters(query: &Query) -> Vec<(&'static str, String)> {
+    let mut parameters: Vec<_> = query.patterns.iter().map(|pattern| ("pattern", pattern.to_string())).collect();
+    parameters.push(("from", query.from.to_string()));
+    parameters.push(("to", query.to.to_string()));
+    parameters.extend(query.every.map(|every| ("every", every.to_string())));
+    parameters.extend(query.agg.map(|agg| ("agg", agg.to_string())));
+    parameters.extend(query.op.map(|op| ("op", op.to_string())));
+    parameters.extend(query.limit.map(|limit| ("limit", limit.to_string())));
+    parameters.push(("format", "arrow".to_owned()));
+    parameters
+}
+
+/// Formats an Arrow stream batch by batch; the number of rows.
+fn copy(answer: impl Read, url: &str, format: Format, output: Output, mut progress: Progress) -> Result<u64, Failure> {
+    let broke_off =
+        |error: ArrowError| Failure::Unreachable(format!("the answer of {url} broke off: {error}; ask again"));
+    let stream = StreamReader::try_new(answer, None).map_err(broke_off)?;
+    let mut sink = Sink::new(format, output, stream.schema())?;
+    let mut rows = 0;
+    for batch in stream {
+        let batch = batch.map_err(broke_off)?;
+        rows += batch.num_rows() as u64;
+        let last = sink.write(&batch)?;
+        progress.step(batch.num_rows(), last);
+    }
+    progress.finish();
+    sink.finish()?;
+    Ok(rows)
+}
+
+/// Where batches go.
+enum Sink {
+    Text { rows: TextRows, output: Output, units: Units, begun: bool },
+    Parquet { rows: Box<ParquetRows<Output>>, units: Units },
+}
+
+impl Sink {
+    fn new(format: Format, output: Output, schema: SchemaRef) -> Result<Self, Failure> {
+        let units = Units::of(&schema);
+        if format == Format::Parquet {
+            let name = output.name();
+            return Ok(Sink::Parquet { rows: Box::new(ParquetRows::new(schema, output, name)?), units });
+        }
+        let style = if output.is_terminal() { style::on_stdout() } else { style::Style::PLAIN };
+        Ok(Sink::Text { rows: TextRows::new(format, style), output, units, begun: false })
+    }
+
+    /// Writes a batch; the sensor's number and time of its last row.
+    fn write(&mut self, batch: &RecordBatch) -> Result<Option<(usize, i64)>, Failure> {
+        let strange = || {
+            Failure::Unreachable(
+                "the answer does not have the columns sensor, time, value; is the server a newer one?".into(),
+            )
+        };
+        match self {
+            Sink::Parquet { rows, units } => {
+                let last = Readings::new(batch, units).ok_or_else(strange)?.last();
+                rows.write(batch)?;
+                Ok(last)
+            }
+            Sink::Text { rows, output, units, begun } => {
+                let readings = Readings::new(batch, units).ok_or_else(strange)?;
+                if !std::mem::replace(begun, true) {
+                    rows.expect(readings.names());
+                }
+                let name = output.name();
+                let mut write = || (0..readings.len()).try_for_each(|row| rows.write(&readings.get(row), output));
+                write().map_err(Failure::writing(&name))?;
+                Ok(readings.last())
+            }
+        }
+    }
+
+    fn finish(self) -> Result<(), Failure> {
+        match self {
+            Sink::Parquet { rows, .. } => rows.finish()?.finish(),
+            Sink::Text { mut rows, mut output, .. } => {
+                let name = output.name();
+                rows.begin(&mut output).and_then(|()| rows.settle(&mut output)).map_err(Failure::writing(&name))?;
+                output.finish()
+            }
+        }
+    }
+}

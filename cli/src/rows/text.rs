@@ -1,0 +1,60 @@
+//! One line a reading, for programs.
+
+use std::io::{self, Write};
+
+use wholegrain_model::{Timestamp, Value};
+
+use super::Reading;
+use crate::shown;
+
+/// `sensor,time,value`. Names hold neither comma nor quote nor line break, so nothing needs quoting.
+pub fn csv(reading: &Reading<'_>, out: &mut impl Write) -> io::Result<()> {
+    write!(out, "{},{},", reading.sensor, Timestamp(reading.time))?;
+    match reading.value {
+        None => writeln!(out),
+        Some(Value::Int(value)) => writeln!(out, "{value}"),
+        Some(Value::Float(value)) => writeln!(out, "{}", shown::float_exact(value)),
+    }
+}
+
+/// `{"sensor":…,"time":…,"value":…}`, as the server's API writes it.
+pub fn json(reading: &Reading<'_>, out: &mut impl Write) -> io::Result<()> {
+    #[derive(serde::Serialize)]
+    struct Line<'a> {
+        sensor: &'a str,
+        time: String,
+        value: Option<Value>,
+    }
+    // serde_json writes a float that JSON cannot show as null.
+    let line = Line { sensor: reading.sensor, time: Timestamp(reading.time).to_string(), value: reading.value };
+    serde_json::to_writer(&mut *out, &line)?;
+    writeln!(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(value: Option<Value>, expected_csv: &str, expected_json: &str) {
+        let reading = Reading { sensor: "/n/höhe", time: 1_500_000_000, value, unit: "By" };
+        let mut out = Vec::new();
+        csv(&reading, &mut out).unwrap();
+        json(&reading, &mut out).unwrap();
+        let time = "1970-01-01T00:00:01.5Z";
+        let expected = format!(
+            "/n/höhe,{time},{expected_csv}\n{{\"sensor\":\"/n/höhe\",\"time\":\"{time}\",\"value\":{expected_json}}}\n"
+        );
+        assert_eq!(String::from_utf8(out).unwrap(), expected);
+    }
+
+    #[test]
+    fn lines() {
+        check(None, "", "null");
+        check(Some(Value::Int(i64::MIN)), "-9223372036854775808", "-9223372036854775808");
+        check(Some(Value::Float(0.1)), "0.1", "0.1");
+        check(Some(Value::Float(3.0)), "3", "3.0");
+        check(Some(Value::Float(f64::NAN)), "NaN", "null");
+        check(Some(Value::Float(f64::NEG_INFINITY)), "-inf", "null");
+    }
+}

@@ -1,0 +1,199 @@
+//! HTTP/1.1 over a Unix socket: one request a connection, the whole answer read. Enough to talk to an agent.
+
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+/// How long the agent may pause within an answer.
+const READ_TIMEOUT: Duration = Duration::from_secs(30);
+/// The largest head of an answer, in bytes.
+const HEAD_BYTES_MAX: usize = 16 << 10;
+/// The most header lines.
+const HEADERS_MAX: usize = 64;
+/// The largest answer, in bytes.
+pub const ANSWER_BYTES_MAX: u64 = 256 << 20;
+
+/// Asks; gives the status and the body. `Err` with `InvalidData` when it is not HTTP, and else as the system says.
+pub fn ask(socket: &Path, method: &str, path_and_query: &str) -> io::Result<(u16, Vec<u8>)> {
+    let mut stream = UnixStream::connect(socket)?;
+    stream.set_read_timeout(Some(READ_TIMEOUT))?;
+    stream.set_write_timeout(Some(READ_TIMEOUT))?;
+    let length = if method == "POST" { "content-length: 0\r\n" } else { "" };
+    let request = format!(
+        "{method} {path_and_query} HTTP/1.1\r\nhost: agent\r\naccept: application/json\r\nconnection: close\r\n{length}\r\n"
+    );
+    stream.write_all(request.as_bytes())?;
+    let mut bytes = Vec::new();
+    // `connection: close`: the agent closes after its answer, but one that does not must not make us wait.
+    let (head, status, framing) = read_head(&mut stream, &mut bytes)?;
+    let mut body = bytes.split_off(head);
+    match framing {
+        Framing::Length(length) => {
+            let missing = length.saturating_sub(body.len() as u64);
+            (&mut stream).take(missing).read_to_end(&mut body)?;
+            if (body.len() as u64) < length {
+                return Err(broken("the answer is shorter than its content-length"));
+            }
+            body.truncate(length as usize);
+        }
+        Framing::UntilClose => {
+            (&mut stream).take(ANSWER_BYTES_MAX).read_to_end(&mut body)?;
+        }
+        Framing::Chunked => body = read_chunks(&mut stream, body)?,
+    }
+    Ok((status, body))
+}
+
+/// How the end of a body is known.
+enum Framing {
+    Length(u64),
+    Chunked,
+    UntilClose,
+}
+
+/// Reads until the head is whole: its length, the status and the framing.
+fn read_head(stream: &mut impl Read, bytes: &mut Vec<u8>) -> io::Result<(usize, u16, Framing)> {
+    loop {
+        let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
+        let mut response = httparse::Response::new(&mut headers);
+        if let httparse::Status::Complete(head) = response.parse(bytes).map_err(|error| broken(&error.to_string()))? {
+            let status = response.code.unwrap_or(0);
+            return Ok((head, status, framing_of(response.headers)?));
+        }
+        if bytes.len() > HEAD_BYTES_MAX {
+            return Err(broken("the answer's head is too long"));
+        }
+        if read_more(stream, bytes)? == 0 {
+            return Err(broken("the connection closed before an answer"));
+        }
+    }
+}
+
+fn framing_of(headers: &[httparse::Header<'_>]) -> io::Result<Framing> {
+    let find = |name: &str| {
+        let header = headers.iter().find(|header| header.name.eq_ignore_ascii_case(name))?;
+        std::str::from_utf8(header.value).ok().map(str::trim)
+    };
+    if find("transfer-encoding").is_some_and(|value| value.eq_ignore_ascii_case("chunked")) {
+        return Ok(Framing::Chunked);
+    }
+    let Some(length) = find("content-length") else { return Ok(Framing::UntilClose) };
+    let length: u64 = length.parse().map_err(|_| broken("content-length is no number"))?;
+    if length > ANSWER_BYTES_MAX {
+        return Err(broken("the answer is too long"));
+    }
+    Ok(Framing::Length(length))
+}
+
+fn read_chunks(stream: &mut impl Read, mut bytes: Vec<u8>) -> io::Result<Vec<u8>> {
+    let (mut body, mut at) = (Vec::new(), 0);
+    loop {
+        match httparse::parse_chunk_size(&bytes[at..]).map_err(|_| broken("a chunk has no size"))? {
+            httparse::Status::Complete((_, 0)) => return Ok(body),
+            httparse::Status::Complete((used, size)) => {
+                if body.len() as u64 + size > ANSWER_BYTES_MAX {
+                    return Err(broken("the answer is too long"));
+                }
+                let (start, end) = (at + used, at + used + size as usize);
+                while bytes.len() < end + 2 {
+                    if read_more(stream, &mut bytes)? == 0 {
+                        return Err(broken("the answer broke off"));
+                    }
+                }
+                body.extend_from_slice(&bytes[start..end]);
+                bytes.drain(..end + 2);
+                at = 0;
+            }
+            httparse::Status::Partial => {
+                if read_more(stream, &mut bytes)? == 0 {
+                    return Err(broken("the answer broke off"));
+                }
+            }
+        }
+    }
+}
+
+fn read_more(stream: &mut impl Read, bytes: &mut Vec<u8>) -> io::Result<usize> {
+    let mut buffer = [0; 16 << 10];
+    let count = stream.read(&mut buffer)?;
+    bytes.extend_from_slice(&buffer[..count]);
+    Ok(count)
+}
+
+fn broken(reason: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, reason.to_owned())
+}
+
+/// A text as part of a path or a query: everything but letters, digits and `-._~` (RFC 3986, unreserved) as `%XX`.
+pub fn encoded(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+            out.push(char::from(byte));
+        } else {
+            out.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixListener;
+
+    /// Answers one connection with `answer`, then closes; gives what was asked and what was made of the answer.
+    fn exchange(answer: &[u8]) -> (String, io::Result<(u16, Vec<u8>)>) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let listener = UnixListener::bind(&path).unwrap();
+        std::thread::scope(|scope| {
+            let server = scope.spawn(|| {
+                let (mut stream, _) = listener.accept().unwrap();
+                let mut request = Vec::new();
+                while !request.ends_with(b"\r\n\r\n") {
+                    assert!(read_more(&mut stream, &mut request).unwrap() > 0);
+                }
+                // The client may have seen enough and be gone.
+                let _ = answer.chunks(5).try_for_each(|part| stream.write_all(part));
+                String::from_utf8(request).unwrap()
+            });
+            let result = ask(&path, "GET", "/v1/status");
+            (server.join().unwrap(), result)
+        })
+    }
+
+    #[track_caller]
+    fn check(answer: &str, expected: Result<(u16, &str), &str>) {
+        let (request, result) = exchange(answer.as_bytes());
+        assert!(request.starts_with("GET /v1/status HTTP/1.1\r\n"), "{request}");
+        match (result, expected) {
+            (Ok((status, body)), Ok(expected)) => assert_eq!((status, std::str::from_utf8(&body).unwrap()), expected),
+            (Err(error), Err(part)) => assert!(error.to_string().contains(part), "{error}"),
+            (found, expected) => panic!("{found:?} instead of {expected:?}"),
+        }
+    }
+
+    #[test]
+    fn each_framing_and_each_way_to_break_it() {
+        check("HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello", Ok((200, "hello")));
+        check("HTTP/1.1 404 Not Found\r\nContent-Length: 2\r\n\r\n{}", Ok((404, "{}")));
+        check("HTTP/1.1 200 OK\r\n\r\nuntil the end", Ok((200, "until the end")));
+        check(
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n1;x=y\r\n!\r\n0\r\n\r\n",
+            Ok((200, "hello!")),
+        );
+        check("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhello", Err("shorter than"));
+        check("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhel", Err("broke off"));
+        check("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n", Err("no size"));
+        check("HTTP/1.1 200 OK\r\ncontent-length: 99999999999\r\n\r\n", Err("too long"));
+        check("SSH-2.0-x\r\n\r\n", Err("invalid"));
+        check("", Err("before an answer"));
+    }
+
+    #[test]
+    fn encoding() {
+        assert_eq!(encoded("net/dev a&b=ü~"), "net%2Fdev%20a%26b%3D%C3%BC~");
+    }
+}

@@ -1,0 +1,81 @@
+//! Aligned tables of text that is all there already.
+
+use std::io::{self, Write};
+
+use crate::style::Style;
+
+/// Columns with heads; numbers stand right.
+#[derive(Debug, Default)]
+pub struct Table {
+    heads: Vec<&'static str>,
+    right: Vec<bool>,
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// A table with these columns; a head that begins with `>` stands right.
+    pub fn new(heads: &[&'static str]) -> Self {
+        Self {
+            heads: heads.iter().map(|head| head.trim_start_matches('>')).collect(),
+            right: heads.iter().map(|head| head.starts_with('>')).collect(),
+            rows: Vec::new(),
+        }
+    }
+
+    /// Appends a row; missing cells are empty.
+    pub fn row(&mut self, cells: Vec<String>) {
+        self.rows.push(cells);
+    }
+
+    /// Writes heads and rows, each column as wide as its widest cell; no blanks at the ends of lines.
+    pub fn write(&self, style: Style, out: &mut impl Write) -> io::Result<()> {
+        let widths: Vec<usize> = (0..self.heads.len())
+            .map(|i| {
+                let cells = self.rows.iter().filter_map(|row| row.get(i)).map(|cell| width(cell));
+                cells.chain([width(self.heads[i])]).max().unwrap_or(0)
+            })
+            .collect();
+        let heads: Vec<String> = self.heads.iter().map(|head| (*head).to_owned()).collect();
+        writeln!(out, "{}", style.head(&self.line(&heads, &widths)))?;
+        self.rows.iter().try_for_each(|row| writeln!(out, "{}", self.line(row, &widths)))
+    }
+
+    fn line(&self, cells: &[String], widths: &[usize]) -> String {
+        let mut line = String::new();
+        for (i, column) in widths.iter().enumerate() {
+            let cell = cells.get(i).map_or("", String::as_str);
+            let blanks = " ".repeat(column.saturating_sub(width(cell)));
+            let gap = if i == 0 { "" } else { "  " };
+            line.push_str(gap);
+            if self.right[i] {
+                line.push_str(&blanks);
+                line.push_str(cell);
+            } else {
+                line.push_str(cell);
+                line.push_str(&blanks);
+            }
+        }
+        line.truncate(line.trim_end().len());
+        line
+    }
+}
+
+/// Columns that a text takes on a terminal: its characters (names hold no control characters).
+pub fn width(text: &str) -> usize {
+    text.chars().count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn aligned() {
+        let mut table = Table::new(&["NAME", ">VALUE", "UNIT"]);
+        table.row(vec!["/höhe".into(), "7".into(), "m".into()]);
+        table.row(vec!["/a".into(), "1234567".into(), String::new()]);
+        let mut out = Vec::new();
+        table.write(Style::PLAIN, &mut out).unwrap();
+        assert_eq!(String::from_utf8(out).unwrap(), "NAME     VALUE  UNIT\n/höhe        7  m\n/a     1234567\n");
+    }
+}

@@ -1,0 +1,302 @@
+//! `wholegrain up`: a whole installation on this machine: makes its files, starts server and agent, watches over both.
+
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use wholegrain_model::{Interval, Pattern};
+use wholegrain_server::{InitOptions, ServerConfig};
+
+use crate::connection::Connection;
+use crate::failure::{EXIT_CODES, Failure};
+use crate::{init, sensors, socket};
+
+mod child;
+mod next;
+mod ports;
+
+use child::Child;
+
+/// How long a program may take until it answers; a server replays its journal first.
+const READY_TIMEOUT: Duration = Duration::from_secs(120);
+/// For how long the number of sensors must stay the same until it is believed: an agent announces group after group.
+const SETTLED_AFTER: Duration = Duration::from_secs(1);
+/// How long a signal to us may come after a program has ended of the same signal, as when a whole container is told to stop.
+const SIGNAL_LATE_MAX: Duration = Duration::from_secs(2);
+/// Longer than any run.
+const FOREVER: Duration = Duration::from_secs(100 * 365 * 86_400);
+/// How often is looked whether something is ready, or has ended.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// How long the agent may take to stop: it spools what is unsent.
+const AGENT_STOP_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long the server may take to stop: it seals or syncs its journal.
+const SERVER_STOP_TIMEOUT: Duration = Duration::from_secs(60);
+
+const EXAMPLES: &str = "\
+Makes in --dir what is missing of an installation (an authority, certificates, a token, the configurations), starts the server \
+and the agent, and stops both on Ctrl-C. The data stays: the next `wholegrain up` goes on with it.
+
+Examples:
+  wholegrain up
+  wholegrain up --dir /tmp/try --http-port 18443 --mqtt-port 18883";
+
+/// Start server and agent on this machine, until Ctrl-C
+#[derive(Args)]
+#[command(after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
+pub struct UpArgs {
+    /// Where configurations and data are
+    #[arg(long, default_value = "var", value_name = "DIR")]
+    dir: PathBuf,
+    /// Port for MQTT over TLS [default: what the configuration says, at first 8883]
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    mqtt_port: Option<u16>,
+    /// Port for HTTPS [default: what the configuration says, at first 8443]
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    http_port: Option<u16>,
+    /// The agent's program [default: wholegrain-agent beside this one]
+    #[arg(long, value_name = "FILE")]
+    agent: Option<PathBuf>,
+    /// How long the sensors may take to appear before the examples are printed without them
+    #[arg(long, value_name = "LENGTH", default_value = "5s", hide = true)]
+    sensors_within: Interval,
+}
+
+/// Runs the subcommand.
+pub fn run(args: &UpArgs) -> Result<(), Failure> {
+    let (this, agent_program) = programs(args)?;
+    let defaults = InitOptions::default();
+    let options = InitOptions {
+        mqtt_port: args.mqtt_port.unwrap_or(defaults.mqtt_port),
+        http_port: args.http_port.unwrap_or(defaults.http_port),
+        ..defaults
+    };
+    let report = init::make(&args.dir, &options)?;
+    let server_toml = args.dir.join("server/server.toml");
+    ports::change(&args.dir, &server_toml, args.mqtt_port, args.http_port)?;
+    let config = ServerConfig::load(&server_toml).map_err(|error| Failure::Usage(error.to_string()))?;
+    check_free(&config)?;
+    if report.created.is_empty() {
+        println!("Going on with the data in {}.", args.dir.display());
+    } else {
+        println!("Made a new installation in {}.", args.dir.display());
+    }
+    let signals = signals()?;
+    let server_log = args.dir.join("server/server.log");
+    let mut server =
+        Child::start("server", &this, &["server".into(), "--config".into(), server_toml.into()], &server_log)?;
+    let client_toml = args.dir.join("client.toml");
+    let connection = Connection::open(Some(&client_toml))?;
+    let healthy = || connection.get("/healthz", &[], false).is_ok();
+    let started = match wait(&mut [&mut server], &signals, READY_TIMEOUT, healthy) {
+        Ok(true) => {
+            server.is_ready();
+            let agent_toml = args.dir.join("agent/agent.toml");
+            let agent_log = args.dir.join("agent/agent.log");
+            Child::start("agent", &agent_program, &["--config".into(), agent_toml.into()], &agent_log).map(Some)
+        }
+        Ok(false) => Ok(None),
+        Err(failure) => Err(failure),
+    };
+    let (mut agent, result) = match started {
+        Ok(Some(mut agent)) => {
+            let result = watch_over(args, &connection, &mut server, &mut agent, &signals);
+            (Some(agent), result)
+        }
+        Ok(None) => (None, Ok(())),
+        Err(failure) => (None, Err(failure)),
+    };
+    if result.is_ok() {
+        println!("\nStopping.");
+    }
+    // The agent first, so that the server takes its last batches.
+    let stops =
+        [agent.as_mut().map_or(Ok(()), |agent| agent.stop(AGENT_STOP_TIMEOUT)), server.stop(SERVER_STOP_TIMEOUT)];
+    outcome(result, stops)?;
+    println!("Stopped. The data is in {}.", args.dir.display());
+    Ok(())
+}
+
+/// Good only if everything was; otherwise everything that was not, the first cause first.
+fn outcome(result: Result<(), Failure>, stops: [Result<(), String>; 2]) -> Result<(), Failure> {
+    let badly: Vec<String> = stops.into_iter().filter_map(Result::err).collect();
+    match result {
+        Ok(()) if badly.is_empty() => Ok(()),
+        Ok(()) => Err(Failure::Failed(badly.join("; and "))),
+        Err(Failure::Failed(text)) => {
+            Err(Failure::Failed([text].into_iter().chain(badly).collect::<Vec<_>>().join("\nand ")))
+        }
+        Err(failure) => {
+            badly.iter().for_each(|text| eprintln!("wholegrain: {text}"));
+            Err(failure)
+        }
+    }
+}
+
+/// From the agent's start to the signal that ends it all; an error when one of the two ends by itself.
+fn watch_over(
+    args: &UpArgs,
+    connection: &Connection,
+    server: &mut Child,
+    agent: &mut Child,
+    signals: &Receiver<()>,
+) -> Result<(), Failure> {
+    let agent_socket = args.dir.join("agent/agent.sock");
+    let answers = || socket::ask(&agent_socket, "GET", "/v1/status").is_ok_and(|(status, _)| status == 200);
+    if !wait(&mut [&mut *server, &mut *agent], signals, READY_TIMEOUT, answers)? {
+        return Ok(());
+    }
+    agent.is_ready();
+    let mut known = Vec::new();
+    let all = [Pattern::new("/**").map_err(|error| Failure::Usage(error.to_string()))?];
+    let mut settled = Settled::default();
+    let sensors_are_there = || {
+        known = sensors::fetch(connection, &all).unwrap_or_default();
+        let read = known.iter().any(|sensor| sensor.last_time.as_ref().is_some_and(|time| !time.is_null()));
+        settled.is(known.len(), Instant::now()) && read
+    };
+    match wait(&mut [&mut *server, &mut *agent], signals, args.sensors_within.duration(), sensors_are_there) {
+        Ok(false) => return Ok(()),
+        // No reading yet: the programs run all the same, and what they log says why.
+        Ok(true) | Err(Failure::Unreachable(_)) => {}
+        Err(failure) => return Err(failure),
+    }
+    next::print(&args.dir, connection.url(), &known, [server.log(), agent.log()]);
+    // Until a signal comes: nothing else is waited for.
+    match wait(&mut [server, agent], signals, FOREVER, || false) {
+        Ok(_) => Ok(()),
+        Err(failure) => Err(failure),
+    }
+}
+
+/// Says when a number has stayed the same for [`SETTLED_AFTER`].
+#[derive(Debug, Default)]
+struct Settled(Option<(usize, Instant)>);
+
+impl Settled {
+    fn is(&mut self, number: usize, now: Instant) -> bool {
+        match self.0 {
+            Some((before, since)) if before == number => now.duration_since(since) >= SETTLED_AFTER,
+            _ => {
+                self.0 = Some((number, now));
+                false
+            }
+        }
+    }
+}
+
+/// Waits until `ready`; false when a signal came before. An error when one of `children` ends by itself or time is up.
+fn wait(
+    children: &mut [&mut Child],
+    signals: &Receiver<()>,
+    timeout: Duration,
+    mut ready: impl FnMut() -> bool,
+) -> Result<bool, Failure> {
+    let deadline = Instant::now() + timeout;
+    loop {
+        for child in children.iter_mut() {
+            if let Err(ended) = child.check() {
+                // The signal that is meant for us may have reached the program first.
+                let ours = || !matches!(signals.recv_timeout(SIGNAL_LATE_MAX), Err(RecvTimeoutError::Timeout));
+                return if ended.cleanly && ours() { Ok(false) } else { Err(ended.failure) };
+            }
+        }
+        if ready() {
+            return Ok(true);
+        }
+        if Instant::now() >= deadline {
+            let names: Vec<String> = children.iter().map(|child| child.log().display().to_string()).collect();
+            return Err(Failure::Unreachable(format!("no answer within {timeout:?}; see {}", names.join(" and "))));
+        }
+        if !matches!(signals.recv_timeout(LOOK_EVERY), Err(RecvTimeoutError::Timeout)) {
+            return Ok(false);
+        }
+    }
+}
+
+fn signals() -> Result<Receiver<()>, Failure> {
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])
+        .map_err(|error| Failure::Failed(format!("cannot wait for signals: {error}")))?;
+    let (sender, receiver) = channel();
+    std::thread::spawn(move || {
+        for _ in signals.forever() {
+            if sender.send(()).is_err() {
+                return;
+            }
+        }
+    });
+    Ok(receiver)
+}
+
+/// This program and the agent's.
+fn programs(args: &UpArgs) -> Result<(PathBuf, PathBuf), Failure> {
+    let this = std::env::current_exe()
+        .map_err(|error| Failure::Failed(format!("cannot find this program itself: {error}")))?;
+    let agent = args.agent.clone().unwrap_or_else(|| this.with_file_name("wholegrain-agent"));
+    if !agent.is_file() {
+        return Err(Failure::Usage(format!(
+            "there is no agent at {}; build it with `cargo build --release --bin wholegrain-agent`, or name it with --agent FILE",
+            agent.display()
+        )));
+    }
+    Ok((this, agent))
+}
+
+/// Says so when a port is taken, before a program fails over it.
+fn check_free(config: &ServerConfig) -> Result<(), Failure> {
+    let listens = [
+        (&config.mqtt.tls_listen, "MQTT over TLS", " --mqtt-port N"),
+        (&config.mqtt.listen, "MQTT", ""),
+        (&config.http.listen, "HTTPS", " --http-port N"),
+    ];
+    for (address, what, option) in listens {
+        let Some(address) = address else { continue };
+        if let Err(error) = TcpListener::bind(address.as_str()) {
+            let advice = if option.is_empty() {
+                "choose another in server.toml".to_owned()
+            } else {
+                format!("choose another with `wholegrain up{option}`")
+            };
+            return Err(Failure::Failed(match error.kind() {
+                std::io::ErrorKind::AddrInUse => format!(
+                    "{address}, for {what}, is taken by another program (another `wholegrain up`?); stop that one, or {advice}"
+                ),
+                _ => format!("cannot listen on {address} for {what}: {error}; {advice}"),
+            }));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_is_settled_when_it_has_not_changed_for_a_while() {
+        let (mut settled, start) = (Settled::default(), Instant::now());
+        let half = SETTLED_AFTER / 2;
+        assert!(!settled.is(218, start));
+        assert!(!settled.is(218, start + half));
+        assert!(!settled.is(623, start + 2 * half), "it changed just in time");
+        assert!(!settled.is(623, start + 3 * half));
+        assert!(settled.is(623, start + 4 * half));
+    }
+
+    #[test]
+    fn everything_that_went_wrong_is_said() {
+        let bad = |text: &str| Err(text.to_owned());
+        assert!(outcome(Ok(()), [Ok(()), Ok(())]).is_ok());
+        let text = |result: Result<(), Failure>| result.unwrap_err().report().1.unwrap().to_owned();
+        assert_eq!(text(outcome(Ok(()), [bad("a"), bad("b")])), "a; and b");
+        assert_eq!(text(outcome(Ok(()), [Ok(()), bad("b")])), "b");
+        assert_eq!(text(outcome(Err(Failure::Failed("why".into())), [bad("a"), Ok(())])), "why\nand a");
+        assert!(matches!(
+            outcome(Err(Failure::Unreachable(String::new())), [Ok(()), Ok(())]),
+            Err(Failure::Unreachable(_))
+        ));
+    }
+}

@@ -1,0 +1,118 @@
+//! What a person can type once everything runs, as short as it can be and with names that exist here.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use wholegrain_model::Pattern;
+
+use crate::connection::places;
+use crate::sensors::Sensor;
+use crate::style;
+
+/// Prints it.
+pub fn print(dir: &Path, url: &str, known: &[Sensor], logs: [&Path; 2]) {
+    println!("{} {url}, {} sensors.", style::on_stdout().good("Running:"), known.len());
+    println!("\nType next, in another terminal:");
+    let program = std::env::args().next().unwrap_or_else(|| "wholegrain".to_owned());
+    let client = dir.join("client.toml");
+    let found = std::env::var_os("WHOLEGRAIN_CLIENT").map(PathBuf::from);
+    let found = found.or_else(|| places().into_iter().find(|path| path.exists()));
+    let command = if found.is_some_and(|found| is_same(&found, &client)) {
+        program
+    } else {
+        format!("{program} --client {}", shell(&client.display().to_string()))
+    };
+    let gauge = example(known, "gauge", "/MemAvailable").unwrap_or_else(|| "'/**'".to_owned());
+    for line in examples(known, &gauge) {
+        println!("  {command} {line}");
+    }
+    let (ca, token) = (dir.join("ca.pem").display().to_string(), dir.join("token").display().to_string());
+    println!(
+        "  curl --cacert {} -H \"Authorization: Bearer $(cat {})\" '{url}/api/v1/newest?pattern={}'",
+        shell(&ca),
+        shell(&token),
+        gauge.trim_matches('\'')
+    );
+    println!("\nLogs: {}, {}", logs[0].display(), logs[1].display());
+    println!("Ctrl-C stops both; the data stays in {}.", dir.display());
+}
+
+fn examples(known: &[Sensor], gauge: &str) -> Vec<String> {
+    let mut lines = vec![
+        "sensors --tree".to_owned(),
+        format!("query {gauge} --from -1m"),
+        format!("query {gauge} --from -1h --every 1min --format csv"),
+    ];
+    lines.extend(example(known, "counter", "/user").map(|counter| format!("query {counter} --op rate --from -1m")));
+    lines.push(format!("watch {gauge}"));
+    lines.push("ctl status".to_owned());
+    lines
+}
+
+fn is_same(one: &Path, other: &Path) -> bool {
+    matches!((fs::canonicalize(one), fs::canonicalize(other)), (Ok(one), Ok(other)) if one == other)
+}
+
+/// The shortest pattern for a sensor of this kind, if possible for one whose path ends so.
+fn example(known: &[Sensor], kind: &str, end: &str) -> Option<String> {
+    let wanted = |sensor: &&Sensor| sensor.kind == kind;
+    let sensor = known.iter().filter(wanted).find(|sensor| sensor.path.ends_with(end));
+    let sensor = sensor.or_else(|| known.iter().find(wanted))?;
+    Some(shell(shortest(&sensor.path, known)))
+}
+
+/// The fewest last levels of `path` that choose no other sensor.
+fn shortest<'a>(path: &'a str, known: &[Sensor]) -> &'a str {
+    let ends = path.rmatch_indices('/').map(|(at, _)| &path[at + 1..]).filter(|end| !end.is_empty());
+    let is_alone = |end: &str| {
+        Pattern::new(end).is_ok_and(|pattern| known.iter().filter(|sensor| pattern.matches(&sensor.path)).count() == 1)
+    };
+    // A number, such as that of a CPU, says nothing without the level above it.
+    let says_something = |end: &&str| end.starts_with(|c: char| !c.is_ascii_digit());
+    ends.filter(says_something).find(|end| is_alone(end)).unwrap_or(path)
+}
+
+/// A word that the shell leaves alone.
+fn shell(word: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-:@%+=".contains(c);
+    if !word.is_empty() && word.chars().all(is_plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', "'\\''"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sensor(path: &str, kind: &str) -> Sensor {
+        serde_json::from_str(&format!(r#"{{"path":"{path}","kind":"{kind}"}}"#)).unwrap()
+    }
+
+    #[test]
+    fn examples_choose_one_sensor_with_few_words() {
+        let known = [
+            sensor("/n/cpu/0/user", "counter"),
+            sensor("/n/cpu/1/user", "counter"),
+            sensor("/n/cpu/user", "counter"),
+            sensor("/n/meminfo/MemAvailable", "gauge"),
+        ];
+        assert_eq!(example(&known, "gauge", "/MemAvailable").as_deref(), Some("MemAvailable"));
+        assert_eq!(example(&known, "counter", "/user").as_deref(), Some("cpu/0/user"));
+        assert_eq!(shortest("/n/cpu/user", &known), "cpu/user");
+        assert_eq!(example(&known[..1], "gauge", "/x"), None);
+        let lines = examples(&known, "MemAvailable");
+        assert_eq!(lines[3], "query cpu/0/user --op rate --from -1m");
+        let twice = [sensor("/a/x", "gauge"), sensor("/b/a/x", "gauge")];
+        assert_eq!(shortest("/a/x", &twice), "/a/x", "each end of it chooses the other too");
+    }
+
+    #[test]
+    fn words_are_quoted_where_the_shell_would_change_them() {
+        assert_eq!(shell("var/a-b_c.toml"), "var/a-b_c.toml");
+        assert_eq!(shell("/**"), "'/**'");
+        assert_eq!(shell("it's"), "'it'\\''s'");
+        assert_eq!(shell(""), "''");
+    }
+}

@@ -1,0 +1,89 @@
+//! Other ports for an installation that is there already: in its three configurations, nothing else in them touched.
+
+use std::fs;
+use std::path::Path;
+
+use wholegrain_server::ServerConfig;
+
+use crate::failure::Failure;
+
+/// The files that name a port.
+const FILES: [&str; 3] = ["server/server.toml", "agent/agent.toml", "client.toml"];
+
+/// Puts the ports asked for in the place of those in server.toml, wherever the installation's files name them.
+pub fn change(dir: &Path, server_toml: &Path, mqtt: Option<u16>, http: Option<u16>) -> Result<(), Failure> {
+    let config = ServerConfig::load(server_toml).map_err(|error| Failure::Usage(error.to_string()))?;
+    let mut changes = Vec::new();
+    for (listen, wanted) in [(&config.mqtt.tls_listen, mqtt), (&config.http.listen, http)] {
+        if let (Some(old), Some(new)) = (listen.as_deref().and_then(port_of), wanted)
+            && old != new
+        {
+            changes.push((old, new));
+        }
+    }
+    if changes.is_empty() {
+        return Ok(());
+    }
+    for name in FILES {
+        let path = dir.join(name);
+        let shown = path.display().to_string();
+        let text =
+            fs::read_to_string(&path).map_err(|error| Failure::Failed(format!("cannot read {shown}: {error}")))?;
+        let changed = replaced(&text, &changes);
+        if changed != text {
+            let temporary = path.with_extension("toml.new");
+            let write = || fs::write(&temporary, changed).and_then(|()| fs::rename(&temporary, &path));
+            write().map_err(Failure::writing(&shown))?;
+        }
+    }
+    Ok(())
+}
+
+fn port_of(address: &str) -> Option<u16> {
+    address.rsplit_once(':')?.1.parse().ok()
+}
+
+/// Replaces each `:old` that ends a quoted address, all at once, so that two ports can change places.
+fn replaced(text: &str, changes: &[(u16, u16)]) -> String {
+    let line = |line: &str| {
+        let body = line.split('#').next().unwrap_or_default();
+        let change =
+            changes.iter().find(|(old, _)| body.contains(&format!(":{old}\"")) || body.contains(&format!(":{old}/")));
+        match change {
+            Some((old, new)) => line
+                .replace(&format!(":{old}\""), &format!(":{new}\""))
+                .replace(&format!(":{old}/"), &format!(":{new}/")),
+            None => line.to_owned(),
+        }
+    };
+    text.split_inclusive('\n').map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_ports_change() {
+        let text =
+            "# \":8443\"\nurl = \"https://localhost:8443\"\nother = \"x:84431\"\nmqtt = \"mqtts://[::1]:8883\"\n";
+        let expected =
+            "# \":8443\"\nurl = \"https://localhost:9443\"\nother = \"x:84431\"\nmqtt = \"mqtts://[::1]:8443\"\n";
+        assert_eq!(replaced(text, &[(8443, 9443), (8883, 8443)]), expected);
+        assert_eq!((port_of("[::]:1"), port_of("localhost:8443"), port_of("x")), (Some(1), Some(8443), None));
+    }
+
+    #[test]
+    fn an_installation_follows() {
+        let dir = tempfile::tempdir().unwrap();
+        wholegrain_server::init(dir.path(), &wholegrain_server::InitOptions::default()).unwrap();
+        let server_toml = dir.path().join("server/server.toml");
+        change(dir.path(), &server_toml, Some(18883), Some(18443)).unwrap();
+        let config = ServerConfig::load(&server_toml).unwrap();
+        assert_eq!(config.mqtt.tls_listen.as_deref().and_then(port_of), Some(18883));
+        assert_eq!(config.http.listen.as_deref().and_then(port_of), Some(18443));
+        for (file, port) in [("agent/agent.toml", ":18883"), ("client.toml", ":18443")] {
+            assert!(fs::read_to_string(dir.path().join(file)).unwrap().contains(port), "{file}");
+        }
+    }
+}

@@ -1,0 +1,252 @@
+//! `wholegrain watch`: readings as they arrive at the server.
+
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::Path;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync_channel};
+use std::time::{Duration, Instant};
+
+use clap::{Args, ValueEnum};
+use serde::Deserialize;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use wholegrain_model::{Interval, Pattern, Value};
+
+use crate::connection::{ClientOption, Connection};
+use crate::failure::{EXIT_CODES, Failure};
+use crate::notation::{LENGTHS, PATTERNS};
+use crate::output::Output;
+use crate::query::no_sensor;
+use crate::rows::{Format, Reading, TextRows};
+use crate::sensors::{self, instant};
+use crate::style;
+
+/// Lines that wait between reading and writing.
+const LINES_WAITING_MAX: usize = 1024;
+/// The longest line, in bytes.
+const LINE_BYTES_MAX: u64 = 64 << 10;
+/// Longer than any watch.
+const FOREVER: Duration = Duration::from_secs(100 * 365 * 86_400);
+
+const EXAMPLES: &str = "\
+Examples:
+  wholegrain watch MemAvailable                 until Ctrl-C
+  wholegrain watch 'cpu/*/user' --for 10s
+  wholegrain watch '/lab/**/power' --format json --count 100";
+
+/// Print readings as they arrive, until Ctrl-C
+#[derive(Args)]
+#[command(after_help = format!("{PATTERNS}\n\n{LENGTHS}\n\n{EXAMPLES}\n\n{EXIT_CODES}"))]
+pub struct WatchArgs {
+    /// Which sensors
+    #[arg(required = true, value_name = "PATTERN")]
+    patterns: Vec<Pattern>,
+    /// How to write it
+    #[arg(long, short, value_enum, default_value_t = LineFormat::Table)]
+    format: LineFormat,
+    /// Stop after so many readings
+    #[arg(long, short = 'n', value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    count: Option<u64>,
+    /// Stop after so long, such as 10s or 5min
+    #[arg(long = "for", value_name = "LENGTH")]
+    length: Option<Interval>,
+    #[command(flatten)]
+    client: ClientOption,
+}
+
+/// How live readings are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum LineFormat {
+    /// Aligned columns with units, for people
+    Table,
+    /// sensor,time,value
+    Csv,
+    /// One JSON object a line
+    Json,
+}
+
+/// What wakes the printing thread.
+enum Event {
+    Line(String),
+    /// The stream ended, with an error's text when it broke.
+    Ended(Option<String>),
+    Interrupted,
+}
+
+/// Runs the subcommand.
+pub fn run(args: &WatchArgs, client: Option<&Path>) -> Result<(), Failure> {
+    let client = args.client.or(client);
+    let connection = Connection::open(client)?;
+    let sensors = sensors::fetch(&connection, &args.patterns)?;
+    if sensors.is_empty() {
+        return Err(no_sensor(&args.patterns));
+    }
+    let parameters: Vec<_> = args.patterns.iter().map(|pattern| ("pattern", pattern.to_string())).collect();
+    let answer = connection.get("/api/v1/watch", &parameters, true)?;
+    let (sender, events) = sync_channel(LINES_WAITING_MAX);
+    stop_on_signals(sender.clone())?;
+    // Neither thread is joined: both may wait for something that never comes, and the process ends with this function.
+    std::thread::spawn(move || read_lines(answer.into_reader(), &sender));
+    let mut output = Output::open(None)?;
+    let format = match args.format {
+        LineFormat::Table => Format::Table,
+        LineFormat::Csv => Format::Csv,
+        LineFormat::Json => Format::Json,
+    };
+    let mut rows = TextRows::new(format, style::on_stdout());
+    rows.expect(sensors.iter().map(|sensor| sensor.path.as_str()));
+    let units = sensors.into_iter().map(|sensor| (sensor.path, sensor.unit)).collect();
+    let deadline = Instant::now() + args.length.map_or(FOREVER, Interval::duration).min(FOREVER);
+    print(&events, &units, rows, &mut output, args.count.unwrap_or(u64::MAX), deadline, connection.url())
+}
+
+fn stop_on_signals(sender: SyncSender<Event>) -> Result<(), Failure> {
+    let mut signals = Signals::new([SIGINT, SIGTERM])
+        .map_err(|error| Failure::Failed(format!("cannot wait for signals: {error}")))?;
+    std::thread::spawn(move || {
+        if signals.forever().next().is_some() {
+            // Gone already when the watch has ended by itself.
+            let _ = sender.send(Event::Interrupted);
+        }
+    });
+    Ok(())
+}
+
+fn read_lines(answer: impl Read, sender: &SyncSender<Event>) {
+    let mut reader = BufReader::new(answer);
+    loop {
+        let mut line = String::new();
+        let event = match (&mut reader).take(LINE_BYTES_MAX).read_line(&mut line) {
+            Ok(0) => Event::Ended(None),
+            Ok(_) => Event::Line(line),
+            Err(error) => Event::Ended(Some(error.to_string())),
+        };
+        let ended = matches!(event, Event::Ended(_));
+        if sender.send(event).is_err() || ended {
+            return;
+        }
+    }
+}
+
+/// A line of the server's stream.
+#[derive(Deserialize)]
+struct Line {
+    sensor: String,
+    time: serde_json::Value,
+    value: Option<serde_json::Number>,
+}
+
+impl Line {
+    fn reading<'a>(&'a self, units: &'a HashMap<String, String>) -> Option<Reading<'a>> {
+        let value = match &self.value {
+            None => None,
+            Some(number) => {
+                Some(number.as_i64().map_or_else(|| number.as_f64().map(Value::Float), |int| Some(Value::Int(int)))?)
+            }
+        };
+        let unit = units.get(&self.sensor).map_or("", String::as_str);
+        Some(Reading { sensor: &self.sensor, time: instant(&self.time)?, value, unit })
+    }
+}
+
+/// Prints until enough, the deadline, a signal or the stream's end.
+fn print(
+    events: &Receiver<Event>,
+    units: &HashMap<String, String>,
+    mut rows: TextRows,
+    output: &mut impl Write,
+    mut count_left: u64,
+    deadline: Instant,
+    url: &str,
+) -> Result<(), Failure> {
+    let failed = Failure::writing("standard output");
+    let mut result = Ok(());
+    while count_left > 0 && result.is_ok() {
+        let event = match events.try_recv() {
+            Ok(event) => event,
+            Err(TryRecvError::Disconnected) => break,
+            Err(TryRecvError::Empty) => {
+                // Nothing waits: show what there is before waiting ourselves.
+                rows.settle(output).and_then(|()| output.flush()).map_err(&failed)?;
+                match events.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                    Ok(event) => event,
+                    Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => break,
+                }
+            }
+        };
+        match event {
+            Event::Interrupted => break,
+            Event::Line(line) if line.trim().is_empty() => {}
+            Event::Line(line) => {
+                let parsed: Option<Line> = serde_json::from_str(&line).ok();
+                match parsed.as_ref().and_then(|line| line.reading(units)) {
+                    Some(reading) => rows.write(&reading, output).map_err(&failed)?,
+                    None => {
+                        result =
+                            Err(Failure::Unreachable(format!("{url} sent a line that is no reading: {}", line.trim())))
+                    }
+                }
+                count_left -= 1;
+            }
+            Event::Ended(reason) => {
+                let reason = reason.map_or(String::new(), |reason| format!(": {reason}"));
+                result = Err(Failure::Unreachable(format!("{url} ended the stream{reason}; has the server stopped?")));
+            }
+        }
+        if Instant::now() >= deadline {
+            break;
+        }
+    }
+    rows.settle(output).and_then(|()| output.flush()).map_err(&failed)?;
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::style::Style;
+
+    fn watch(events: Vec<Event>, count: u64) -> (String, Result<(), Failure>) {
+        let (sender, receiver) = sync_channel(LINES_WAITING_MAX);
+        events.into_iter().for_each(|event| sender.send(event).unwrap());
+        drop(sender);
+        let units = HashMap::from([("/a".to_owned(), "By".to_owned())]);
+        let mut out = Vec::new();
+        let rows = TextRows::new(Format::Table, Style::PLAIN);
+        let result = print(&receiver, &units, rows, &mut out, count, Instant::now() + FOREVER, "https://h");
+        (String::from_utf8(out).unwrap(), result)
+    }
+
+    fn line(sensor: &str, value: &str) -> Event {
+        Event::Line(format!("{{\"sensor\":\"{sensor}\",\"time\":\"1970-01-01T00:00:00Z\",\"value\":{value}}}\n"))
+    }
+
+    #[test]
+    fn lines_become_rows() {
+        let (out, result) =
+            watch(vec![line("/a", "1"), line("/a", "1.5"), line("/b", "null"), Event::Line("\n".into())], u64::MAX);
+        let rows: Vec<Vec<&str>> = out.lines().map(|line| line.split_whitespace().collect()).collect();
+        assert_eq!(
+            rows[1..],
+            [
+                vec!["/a", "1970-01-01T00:00:00Z", "1", "By"],
+                vec!["/a", "1970-01-01T00:00:00Z", "1.5", "By"],
+                vec!["/b", "1970-01-01T00:00:00Z", "-"]
+            ]
+        );
+        assert!(result.is_ok());
+    }
+
+    #[test]
+    fn ends() {
+        let (out, result) = watch(vec![line("/a", "1"), line("/a", "2"), line("/a", "3")], 2);
+        assert_eq!((out.lines().count(), result.is_ok()), (3, true));
+        let (out, result) = watch(vec![line("/a", "1"), Event::Interrupted, line("/a", "2")], 9);
+        assert_eq!((out.lines().count(), result.is_ok()), (2, true));
+        let (out, result) = watch(vec![line("/a", "1"), Event::Ended(Some("reset".into()))], 9);
+        assert_eq!(out.lines().count(), 2);
+        assert!(matches!(result, Err(Failure::Unreachable(text)) if text.contains("reset")));
+        let (_, result) = watch(vec![Event::Line("{\"error\":1}".into())], 9);
+        assert!(matches!(result, Err(Failure::Unreachable(_))));
+    }
+}

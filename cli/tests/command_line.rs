@@ -1,0 +1,201 @@
+//! The real binary without a server: help, exit codes, messages, completions, manual pages, an agent that is a fake socket.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::process::{Command, Output};
+
+fn command(dir: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_wholegrain"));
+    command.current_dir(dir).env("HOME", dir).env_remove("WHOLEGRAIN_CLIENT");
+    command
+}
+
+fn run(dir: &Path, arguments: &[&str]) -> Output {
+    command(dir).args(arguments).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+#[track_caller]
+fn check(arguments: &[&str], code: i32, parts: &[&str]) {
+    let dir = tempfile::tempdir().unwrap();
+    let output = run(dir.path(), arguments);
+    let said = text(&output.stdout) + &text(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{arguments:?}: {said}");
+    for part in parts {
+        assert!(said.contains(part), "{arguments:?} does not say {part:?}: {said}");
+    }
+    assert!(!said.contains('\x1b'), "{arguments:?} colours what is no terminal");
+}
+
+#[test]
+fn help_has_examples_and_exit_codes() {
+    check(&["--help"], 0, &["query", "Exit codes:", "cannot reach"]);
+    check(&["--version"], 0, &["wholegrain 0."]);
+    for subcommand in ["up", "init", "server", "ca", "auth", "sensors", "query", "watch", "ctl", "completions", "man"] {
+        check(&[subcommand, "--help"], 0, &["Examples:", "Exit codes:", &format!("wholegrain {subcommand}")]);
+    }
+}
+
+#[test]
+fn usage_is_2() {
+    check(&[], 2, &["Usage:"]);
+    check(&["qury"], 2, &["query"]);
+    check(&["query"], 2, &["PATTERN"]);
+    check(&["query", "a//b"], 2, &["empty level"]);
+    check(&["query", "a", "--from", "yesterday"], 2, &["--from", "yesterday", "RFC 3339"]);
+    check(&["query", "a", "--from", "now", "--to", "-1h"], 2, &["is after to", "exchange"]);
+    check(&["query", "a", "--every", "10"], 2, &["no unit"]);
+    check(&["query", "a", "--every", "0s"], 2, &["longer than 0"]);
+    check(&["query", "a", "--agg", "median"], 2, &["median", "mean"]);
+    check(&["query", "a", "--op", "integral", "--agg", "max"], 2, &["leave agg away"]);
+    check(&["query", "a", "--limit", "0"], 2, &["limit"]);
+    check(&["watch", "a", "--format", "parquet"], 2, &["table"]);
+    check(&["completions", "tcsh"], 2, &["bash"]);
+    check(&["ctl", "interval", "g", "1us"], 2, &["shortest is 1ms"]);
+    check(&["ctl", "--socket", "a", "--url", "https://b", "status"], 2, &["cannot be used with"]);
+    check(&["--client", "none.toml", "sensors"], 2, &["none.toml", "--client"]);
+    check(&["sensors", "--client", "none.toml"], 2, &["none.toml", "--client"]);
+    check(&["--client", "other.toml", "ctl", "status", "--client", "none.toml"], 2, &["none.toml", "--client"]);
+    check(&["up", "--client", "none.toml"], 2, &["unexpected argument"]);
+    check(&["ca", "agent"], 2, &["NAME"]);
+    check(&["ca", "agent", "n1", "--prefix", "lab"], 2, &["must begin with `/`"]);
+    check(&["ca", "agent", "n1"], 2, &["no authority at var/ca.pem", "--dir"]);
+    check(&["auth", "hash", "--password", "secret"], 2, &["unexpected argument"]);
+    check(&["server", "--config", "none.toml"], 2, &["none.toml", "wholegrain init"]);
+    check(&["up", "--agent", "/nonexistent/agent"], 2, &["/nonexistent/agent", "cargo build"]);
+}
+
+#[test]
+fn cannot_reach_is_3() {
+    check(&["sensors"], 3, &["no client.toml", "var/client.toml", "/etc/wholegrain/client.toml", "make up"]);
+    check(&["ctl", "--socket", "none.sock", "status"], 3, &["none.sock", "is it running", "--socket"]);
+    check(&["ctl", "status"], 3, &["/run/wholegrain/agent.sock"]);
+}
+
+#[test]
+fn a_server_that_is_not_there_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    assert!(run(dir.path(), &["init"]).status.success());
+    // A port that was free a moment ago and that nobody listens on.
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let client = dir.path().join("var/client.toml");
+    let toml = std::fs::read_to_string(&client).unwrap().replace(":8443", &format!(":{port}"));
+    std::fs::write(&client, toml).unwrap();
+    for arguments in [vec!["sensors"], vec!["query", "a"], vec!["watch", "a"]] {
+        let output = run(dir.path(), &arguments);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(3), "{said}");
+        for part in [&format!("https://localhost:{port}"), "var/client.toml", "is the server running", "make up"] {
+            assert!(said.contains(part), "{said}");
+        }
+    }
+    let broken = std::fs::read_to_string(&client).unwrap().replace("token_file", "tokenfile");
+    std::fs::write(&client, broken).unwrap();
+    let output = run(dir.path(), &["sensors"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("did you mean `token_file`?"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn init_makes_what_is_missing_and_keeps_the_rest() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = text(&run(dir.path(), &["init", "here", "--agent", "n1", "--http-port", "18443"]).stdout);
+    assert!(
+        first.contains("made here/token") && first.contains("wholegrain-agent --config here/agent/agent.toml"),
+        "{first}"
+    );
+    let token = std::fs::read(dir.path().join("here/token")).unwrap();
+    let second = text(&run(dir.path(), &["init", "here"]).stdout);
+    assert!(second.contains("kept here/token") && !second.contains("made"), "{second}");
+    assert_eq!(std::fs::read(dir.path().join("here/token")).unwrap(), token);
+    assert_eq!(run(dir.path(), &["init", "other", "--agent", "a/b"]).status.code(), Some(2));
+    let check = run(dir.path(), &["server", "--config", "here/server/server.toml", "--check"]);
+    assert!(check.status.success() && text(&check.stdout).contains("localhost:18443"), "{}", text(&check.stdout));
+}
+
+#[test]
+fn completions_know_every_subcommand() {
+    for shell in ["bash", "zsh", "fish"] {
+        check(&["completions", shell], 0, &["query", "sensors", "--every", "completions", "hash"]);
+    }
+}
+
+#[test]
+fn manual_pages_for_every_subcommand() {
+    check(&["man"], 0, &[".TH wholegrain 1", "Exit codes"]);
+    let dir = tempfile::tempdir().unwrap();
+    assert!(run(dir.path(), &["man", "--dir", "pages"]).status.success());
+    for name in [
+        "wholegrain",
+        "wholegrain-query",
+        "wholegrain-watch",
+        "wholegrain-ctl",
+        "wholegrain-ctl-interval",
+        "wholegrain-ca-agent",
+        "wholegrain-auth-hash",
+    ] {
+        let page = std::fs::read_to_string(dir.path().join(format!("pages/{name}.1")))
+            .unwrap_or_else(|e| panic!("{name}: {e}"));
+        assert!(page.contains(".TH"), "{name}");
+    }
+    let page = std::fs::read_to_string(dir.path().join("pages/wholegrain-query.1")).unwrap();
+    assert!(page.contains("Exit codes") && page.contains("nothing matched"), "{page}");
+}
+
+/// Answers one request on `dir/agent.sock`; gives the request's first line.
+fn with_agent(answer: &str, arguments: &[&str]) -> (String, Output) {
+    let dir = tempfile::tempdir().unwrap();
+    let listener = UnixListener::bind(dir.path().join("agent.sock")).unwrap();
+    let answer = answer.to_owned();
+    let agent = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let (mut request, mut byte) = (Vec::new(), [0]);
+        while !request.ends_with(b"\r\n\r\n") {
+            assert_eq!(stream.read(&mut byte).unwrap(), 1);
+            request.push(byte[0]);
+        }
+        stream.write_all(answer.as_bytes()).unwrap();
+        text(&request).lines().next().unwrap().to_owned()
+    });
+    let output = command(dir.path()).args(["ctl", "--socket", "agent.sock"]).args(arguments).output().unwrap();
+    (agent.join().unwrap(), output)
+}
+
+fn http(status: &str, body: &str) -> String {
+    format!("HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}", body.len())
+}
+
+#[test]
+fn ctl_asks_and_shows() {
+    let readings = r#"{"readings":[{"path":"/n/load","time":"2026-01-31T12:00:00Z","value":0.25,"unit":"1"}]}"#;
+    let (request, output) = with_agent(&http("200 OK", readings), &["newest", "load"]);
+    assert_eq!(request, "GET /v1/newest?pattern=load HTTP/1.1");
+    assert!(output.status.success());
+    assert_eq!(
+        text(&output.stdout),
+        "PATH     TIME                  VALUE  UNIT\n/n/load  2026-01-31T12:00:00Z   0.25  1\n"
+    );
+    let (_, output) = with_agent(&http("200 OK", readings), &["newest", "load", "--format", "json"]);
+    assert_eq!(text(&output.stdout), format!("{readings}\n"));
+    let (request, output) = with_agent(&http("200 OK", "{\"ok\":true}"), &["interval", "net/dev", "100ms"]);
+    assert_eq!(request, "POST /v1/groups/net%2Fdev/interval?value=100ms HTTP/1.1");
+    assert_eq!(output.status.code(), Some(0));
+}
+
+#[test]
+fn ctl_exit_codes() {
+    let code = |answer: &str| {
+        let (_, output) = with_agent(answer, &["newest", "load"]);
+        (output.status.code().unwrap(), text(&output.stderr))
+    };
+    assert_eq!(code(&http("200 OK", "{\"readings\":[]}")).0, 1);
+    let refused = code(&http("400 Bad Request", "{\"error\":\"no such group\"}"));
+    assert!(refused.0 == 2 && refused.1.contains("no such group"), "{refused:?}");
+    assert_eq!(code(&http("500 Oops", "")).0, 3);
+    assert_eq!(code("not http at all\r\n\r\n").0, 3);
+    assert_eq!(code(&http("200 OK", "<html>")).0, 3);
+}
