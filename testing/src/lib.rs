@@ -1,0 +1,316 @@
+//! The harness of tests and benchmarks across crates: a site of its own in a temporary folder, with the real programs as
+//! real processes, killed with real signals.
+
+use std::fs::File;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long anything may take before a test says that it will not happen.
+pub const DEADLINE: Duration = Duration::from_secs(60);
+
+/// Waits until `condition` holds; panics after [`DEADLINE`] with what was waited for.
+#[track_caller]
+pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < DEADLINE, "waited {} s in vain: {what}", DEADLINE.as_secs());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// A program of this workspace, built in the same profile as the caller.
+pub fn program(name: &str) -> PathBuf {
+    let own = std::env::current_exe().expect("the path of the running program");
+    let folder = own.ancestors().find(|dir| dir.join(name).is_file());
+    folder
+        .unwrap_or_else(|| panic!("{name} is not built beside {}; run `cargo build --workspace`", own.display()))
+        .join(name)
+}
+
+/// The root of the checkout.
+pub fn checkout() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the checkout's root").to_owned()
+}
+
+/// A loopback port that was free a moment ago.
+pub fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a free loopback port").port()
+}
+
+/// A small generator of pseudo-random numbers (SplitMix64), so that a failing seed can be replayed.
+#[derive(Debug, Clone)]
+pub struct Random(u64);
+
+impl Random {
+    /// From `WHOLEGRAIN_SEED` if set, else from the clock; prints the seed.
+    pub fn announced() -> Self {
+        let from_clock = || std::time::UNIX_EPOCH.elapsed().map_or(1, |t| t.as_nanos() as u64);
+        let seed = std::env::var("WHOLEGRAIN_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or_else(from_clock);
+        println!("seed {seed}: replay with WHOLEGRAIN_SEED={seed}");
+        Self(seed)
+    }
+
+    /// The next number.
+    pub fn draw(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// A number in `low..high`.
+    pub fn within(&mut self, low: u64, high: u64) -> u64 {
+        low + self.draw() % (high - low)
+    }
+}
+
+/// A process that is killed when the test ends, whatever way it ends.
+pub struct Process {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Process {
+    /// Starts `command` with its output in `log`.
+    pub fn start(command: &mut Command, log: &Path) -> Self {
+        let file = File::options().create(true).append(true).open(log).expect("a log file");
+        let error = file.try_clone().expect("a second handle");
+        let child = command.stdin(Stdio::null()).stdout(file).stderr(error).spawn();
+        Self { child: child.unwrap_or_else(|e| panic!("starting {command:?}: {e}")), log: log.to_owned() }
+    }
+
+    /// The process's number.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Sends a signal.
+    pub fn signal(&self, signal: i32) {
+        // SAFETY: the child was not waited for yet, so its number is still its own.
+        unsafe { libc::kill(self.child.id() as i32, signal) };
+    }
+
+    /// `kill -9`, and waits for the end.
+    pub fn kill(&mut self) {
+        self.signal(libc::SIGKILL);
+        self.child.wait().expect("the end of a killed process");
+    }
+
+    /// SIGTERM, and waits for the end within [`DEADLINE`].
+    #[track_caller]
+    pub fn stop(&mut self) -> ExitStatus {
+        self.signal(libc::SIGTERM);
+        self.wait()
+    }
+
+    /// Waits for the end within [`DEADLINE`].
+    #[track_caller]
+    pub fn wait(&mut self) -> ExitStatus {
+        let mut status = None;
+        wait_until("the end of a process", || {
+            status = self.child.try_wait().expect("the state of a child");
+            status.is_some()
+        });
+        status.expect("it ended")
+    }
+
+    /// Whether it still runs.
+    pub fn runs(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// What it has printed so far.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// Processor time used so far, ns: user and system, all threads.
+    pub fn cpu_ns(&self) -> u64 {
+        let mut clock = 0;
+        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: both out-pointers are to live variables of the right type.
+        let failed = unsafe {
+            libc::clock_getcpuclockid(self.child.id() as i32, &mut clock) != 0
+                || libc::clock_gettime(clock, &mut time) != 0
+        };
+        assert!(!failed, "the processor time of a running child");
+        time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+    }
+
+    /// A field of `/proc/<pid>/status` in kB, such as `VmRSS`.
+    pub fn status_kb(&self, field: &str) -> u64 {
+        let text = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap_or_default();
+        let line = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+        line.and_then(|rest| rest.split_whitespace().next()?.parse().ok()).unwrap_or(0)
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            let log = self.log();
+            let tail: Vec<&str> = log.lines().rev().take(40).collect();
+            eprintln!("--- the last lines of {}", self.log.display());
+            tail.iter().rev().for_each(|line| eprintln!("{line}"));
+        }
+    }
+}
+
+/// An installation of its own: certificates, token, configuration, data, on ports of its own.
+pub struct Site {
+    folder: tempfile::TempDir,
+    /// Port of MQTT over TLS.
+    pub mqtt_port: u16,
+    /// Port of the HTTPS API.
+    pub http_port: u16,
+}
+
+impl Site {
+    /// Makes one with `wholegrain init`.
+    pub fn new() -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let site = Self { folder, mqtt_port: free_port(), http_port: free_port() };
+        let (mqtt, http) = (site.mqtt_port.to_string(), site.http_port.to_string());
+        let output = site.command(&["init", "--mqtt-port", &mqtt, "--http-port", &http]).arg(site.dir()).output();
+        let output = output.expect("wholegrain init");
+        assert!(output.status.success(), "wholegrain init: {}", String::from_utf8_lossy(&output.stderr));
+        site
+    }
+
+    /// Its folder.
+    pub fn dir(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// A path within its folder.
+    pub fn path(&self, relative: &str) -> PathBuf {
+        self.folder.path().join(relative)
+    }
+
+    /// The `wholegrain` command with this site's client configuration.
+    pub fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(program("wholegrain"));
+        command.args(arguments).env("WHOLEGRAIN_CLIENT", self.path("client.toml")).stdin(Stdio::null());
+        command
+    }
+
+    /// Runs `wholegrain` with arguments, to its end.
+    pub fn run(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).output().expect("running wholegrain")
+    }
+
+    /// Runs `wholegrain` and returns what it printed; panics when it fails.
+    #[track_caller]
+    pub fn answer(&self, arguments: &[&str]) -> String {
+        let output = self.run(arguments);
+        assert!(
+            output.status.success(),
+            "wholegrain {arguments:?}: {}: {}",
+            output.status,
+            String::from_utf8_lossy(&output.stderr)
+        );
+        String::from_utf8(output.stdout).expect("UTF-8")
+    }
+
+    /// Changes a generated file: the first line that begins with `key =` below `[table]` gets `value`, or is added.
+    pub fn set(&self, file: &str, table: &str, key: &str, value: &str) {
+        let path = self.path(file);
+        let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        let (head, wanted, line) = (format!("[{table}]"), format!("{key} ="), format!("{key} = {value}"));
+        let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+        let start = match lines.iter().position(|l| l.trim() == head) {
+            Some(at) => at + 1,
+            None if table.is_empty() => 0,
+            None => {
+                lines.extend([String::new(), head]);
+                lines.len()
+            }
+        };
+        let end = lines[start..].iter().position(|l| l.starts_with('[')).map_or(lines.len(), |at| start + at);
+        match lines[start..end].iter().position(|l| l.trim_start().starts_with(&wanted)) {
+            Some(at) => lines[start + at] = line,
+            None => lines.insert(start, line),
+        }
+        std::fs::write(&path, lines.join("\n") + "\n").expect("a writable configuration");
+    }
+
+    /// Starts the server and waits until it answers.
+    #[track_caller]
+    pub fn start_server(&self) -> Process {
+        let config = self.path("server/server.toml");
+        let mut command = self.command(&["server", "--config"]);
+        let mut server = Process::start(command.arg(config), &self.path("server.log"));
+        wait_until("the server answers", || {
+            assert!(server.runs(), "the server ended: {}", server.log());
+            self.healthy()
+        });
+        server
+    }
+
+    /// Whether the server answers a query now.
+    pub fn healthy(&self) -> bool {
+        let output = self.run(&["sensors", "--format", "json"]);
+        matches!(output.status.code(), Some(0 | 1))
+    }
+
+    /// Starts the agent with the site's configuration.
+    pub fn start_agent(&self) -> Process {
+        let mut command = Command::new(program("wholegrain-agent"));
+        Process::start(command.arg("--config").arg(self.path("agent/agent.toml")), &self.path("agent.log"))
+    }
+
+    /// Adds an agent's certificate; returns the paths of certificate and key.
+    pub fn agent_certificate(&self, name: &str) -> (PathBuf, PathBuf) {
+        wholegrain_server::init::issue_agent_certificate(self.dir(), name).expect("an agent's certificate")
+    }
+
+    /// One value of the server's own metrics; `name` is followed by a space or by its labels.
+    pub fn metric(&self, name: &str) -> Option<f64> {
+        let text = self.get("/metrics")?;
+        text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
+    }
+
+    /// The JSON answer of the server's API to a path with its query.
+    pub fn api(&self, path: &str) -> Option<serde_json::Value> {
+        serde_json::from_str(&self.get(path)?).ok()
+    }
+
+    /// What the server answers, by curl; `None` when it does not, or with an error.
+    fn get(&self, path: &str) -> Option<String> {
+        let token = std::fs::read_to_string(self.path("token")).ok()?;
+        let output = Command::new("curl")
+            .args(["--silent", "--fail", "--globoff", "--max-time", "10", "--cacert"])
+            .arg(self.path("ca.pem"))
+            .arg("--header")
+            .arg(format!("Authorization: Bearer {}", token.trim()))
+            .arg(format!("https://localhost:{}{path}", self.http_port))
+            .output()
+            .ok()?;
+        output.status.success().then(|| String::from_utf8(output.stdout).ok()).flatten()
+    }
+}
+
+impl Default for Site {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Runs a Python program of `testing/python` with the tests' own interpreter; returns what it printed.
+#[track_caller]
+pub fn python(script: &str, arguments: &[&Path]) -> String {
+    let interpreter = checkout().join(".venv/bin/python");
+    assert!(interpreter.exists(), "{} is missing: `make prepare` installs it", interpreter.display());
+    let output = Command::new(interpreter)
+        .arg(checkout().join("testing/python").join(script))
+        .args(arguments)
+        .output()
+        .expect("python");
+    assert!(output.status.success(), "{script}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("UTF-8")
+}
