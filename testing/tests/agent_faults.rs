@@ -138,7 +138,7 @@ fn an_agent_killed_loses_at_most_what_the_spool_had_not_written() {
     let mut agent = probe.start();
     wait_until("first readings", || !probe.stored().is_empty());
     server.kill();
-    wait_until("the spool is written", || spool_bytes(&probe.site.path("probe-spool")) > 16 << 10);
+    wait_until("the spool is written", || spool_bytes(&probe.site.path("probe-spool")) > 64 << 10);
     agent.kill();
     let killed = now_ns();
     let mut server = probe.site.start_server();
