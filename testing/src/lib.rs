@@ -1,6 +1,8 @@
 //! The harness of tests and benchmarks across crates: a site of its own in a temporary folder, with the real programs as
 //! real processes, killed with real signals.
 
+pub mod probe;
+
 use std::fs::File;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -120,6 +122,12 @@ impl Process {
     /// Whether it still runs.
     pub fn runs(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// The path by which others reach the file that this process sees as `path`, should it have mounts of its own.
+    pub fn sees(&self, path: &Path) -> PathBuf {
+        let relative = path.strip_prefix("/").unwrap_or(path);
+        PathBuf::from(format!("/proc/{}/root", self.child.id())).join(relative)
     }
 
     /// What it has printed so far.
@@ -250,6 +258,32 @@ impl Site {
             self.healthy()
         });
         server
+    }
+
+    /// Starts the server with its store on a file system of its own, of `size` as `mount -o size` takes it, and waits until
+    /// it answers.
+    #[track_caller]
+    pub fn start_server_on_small_disk(&self, size: &str) -> Process {
+        let mut command = self.on_small_disk(size, "server/store", &program("wholegrain"));
+        let command = command.args(["server", "--config"]).arg(self.path("server/server.toml"));
+        let mut server = Process::start(command, &self.path("server.log"));
+        wait_until("the server answers", || {
+            assert!(server.runs(), "the server ended: {}", server.log());
+            self.healthy()
+        });
+        server
+    }
+
+    /// A command that runs `program` with a memory file system of this size on the site's folder `dir`, which nobody else
+    /// sees but through [`Process::sees`].
+    pub fn on_small_disk(&self, size: &str, dir: &str, program: &Path) -> Command {
+        let dir = self.path(dir);
+        std::fs::create_dir_all(&dir).expect("a folder to mount on");
+        let script = format!("mount -t tmpfs -o size={size} none \"$0\" && exec \"$@\"");
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "--map-root-user", "sh", "-c", &script]).arg(dir).arg(program);
+        command.env("WHOLEGRAIN_CLIENT", self.path("client.toml"));
+        command
     }
 
     /// Whether the server answers a query now.
