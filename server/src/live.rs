@@ -1,9 +1,7 @@
-//! Durable batches on their way to watchers: from the store's one subscription to any number of tasks.
-
-use std::sync::Arc;
+//! Durable batches and readings on their way to watchers: from the store's one subscription to any number of tasks.
 
 use tokio::sync::broadcast;
-use wholegrain_store::{LiveBatch, Store};
+use wholegrain_store::{LiveItem, Store};
 
 /// Batches that may wait for the thread below before the store drops some and counts them.
 const STORE_BOUND: usize = 4096;
@@ -12,7 +10,7 @@ const WATCHER_BOUND: usize = 1024;
 
 /// Where watchers subscribe.
 #[derive(Debug, Clone)]
-pub(crate) struct Live(broadcast::WeakSender<Arc<LiveBatch>>);
+pub(crate) struct Live(broadcast::WeakSender<LiveItem>);
 
 impl Live {
     /// Starts the thread that passes batches on. It ends when the store is closed.
@@ -21,16 +19,16 @@ impl Live {
         let sender = broadcast::Sender::new(WATCHER_BOUND);
         let live = Self(sender.downgrade());
         std::thread::Builder::new().name("live".into()).spawn(move || {
-            for batch in receiver {
+            for item in receiver {
                 // An error only says that nobody watches now.
-                let _ = sender.send(batch);
+                let _ = sender.send(item);
             }
         })?;
         Ok(live)
     }
 
-    /// Batches from now on; `None` when the store has been closed.
-    pub fn watch(&self) -> Option<broadcast::Receiver<Arc<LiveBatch>>> {
+    /// Everything from now on; `None` when the store has been closed.
+    pub fn watch(&self) -> Option<broadcast::Receiver<LiveItem>> {
         self.0.upgrade().map(|sender| sender.subscribe())
     }
 }

@@ -10,13 +10,13 @@ use redb::{Database, ReadableDatabase, ReadableTable, StorageBackend, TableDefin
 use serde::{Deserialize, Serialize};
 use wholegrain_model::{Schema, SchemaHash, ValueType};
 
-use crate::StoreError;
 use crate::disk::{Disk, DiskFile, read_all};
 use crate::ranges::{Held, RangeSet};
-use crate::sensors::{GroupState, Sensors};
+use crate::sensors::{GroupState, Properties, Sensors};
+use crate::{SensorId, StoreError};
 
-/// Version of the catalogue's tables, of the journal and of the blocks' own metadata.
-pub const FORMAT_VERSION: u64 = 1;
+/// Version of the catalogue's tables. Version 1 had no sensors without a schema; it is read, and becomes this one.
+pub const FORMAT_VERSION: u64 = 2;
 /// Memory for the database's pages, in bytes.
 const CACHE_BYTES: usize = 8 << 20;
 
@@ -33,6 +33,11 @@ const DOOMED: TableDefinition<u64, &str> = TableDefinition::new("doomed");
 const RANGES: TableDefinition<(&str, u64), &[u8]> = TableDefinition::new("ranges");
 /// Schema's hash -> (agent, interval in ns, time of the newest sample) of its sealed batches.
 const GROUPS: TableDefinition<[u8; 16], (&str, u64, i64)> = TableDefinition::new("groups");
+
+/// Sensor's number -> (who registered it, properties) of sensors without a schema.
+const LOOSE: TableDefinition<u32, (&str, &[u8])> = TableDefinition::new("loose");
+/// Sensor's number / [`HEARD_SENSORS`] -> newest times of readings without a schema that are in blocks.
+const HEARD: TableDefinition<u32, &[u8]> = TableDefinition::new("heard");
 
 /// What the catalogue knows of one block.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -64,6 +69,8 @@ pub(crate) struct Change<'a> {
     pub ranges: Vec<(Arc<str>, u64, Vec<u8>)>,
     /// What was last heard of the groups in the blocks.
     pub groups: Vec<(SchemaHash, GroupState)>,
+    /// The newest times of readings without a schema, by chunk of sensors.
+    pub heard: Vec<(u32, Vec<u8>)>,
     /// Doomed files that are gone.
     pub gone: Vec<u64>,
 }
@@ -228,6 +235,21 @@ impl Catalogue {
         })
     }
 
+    /// Makes registrations without a schema durable: of each sensor its number, its path when the number is new, and its properties.
+    pub fn add_loose(&self, source: &str, sensors: &[(u32, Option<&str>, Vec<u8>)]) -> Result<(), StoreError> {
+        self.write("registering sensors", |txn| {
+            let mut paths = txn.open_table(SENSORS)?;
+            let mut loose = txn.open_table(LOOSE)?;
+            for (id, path, properties) in sensors {
+                if let Some(path) = path {
+                    paths.insert(id, *path)?;
+                }
+                loose.insert(id, (source, properties.as_slice()))?;
+            }
+            Ok(())
+        })
+    }
+
     /// Notes files that are about to be written: should a crash come before [`Catalogue::commit`] takes them in, the next
     /// opening removes them.
     pub fn intend(&self, files: &[(u64, String)]) -> Result<(), StoreError> {
@@ -272,6 +294,12 @@ impl Catalogue {
             for (hash, state) in &change.groups {
                 groups.insert(hash.0, (&*state.agent, state.interval_ns, state.last_time))?;
             }
+            if !change.heard.is_empty() {
+                let mut heard = txn.open_table(HEARD)?;
+                for (chunk, times) in &change.heard {
+                    heard.insert(chunk, times.as_slice())?;
+                }
+            }
             Ok(())
         })
     }
@@ -289,6 +317,10 @@ fn settle(db: &Database) -> Result<(), redb::Error> {
         let mut meta = txn.open_table(META)?;
         let openings = meta.get("openings")?.map_or(0, |value| value.value());
         meta.insert("openings", openings + 1)?;
+        // What an earlier version did not have.
+        meta.insert("version", FORMAT_VERSION)?;
+        txn.open_table(LOOSE)?;
+        txn.open_table(HEARD)?;
     }
     Ok(txn.commit()?)
 }
@@ -300,7 +332,7 @@ fn read_tables(db: &Database) -> Result<Result<Contents, ReadFault>, redb::Error
     let number = |name: &str| -> Result<u64, redb::Error> { Ok(meta.get(name)?.map_or(0, |value| value.value())) };
     let version = number("version")?;
     match version {
-        FORMAT_VERSION => {}
+        1..=FORMAT_VERSION => {}
         0 => return Ok(Err(ReadFault::Damaged("it has no version".to_owned()))),
         newer => return Ok(Err(ReadFault::Newer(newer))),
     }
@@ -352,7 +384,33 @@ fn read_tables(db: &Database) -> Result<Result<Contents, ReadFault>, redb::Error
         let (agent, interval_ns, last_time) = value.value();
         contents.sensors.heard(SchemaHash(hash.value()), GroupState { agent: agent.into(), interval_ns, last_time });
     }
+    if version > 1
+        && let Err(fault) = read_loose(&read, &mut contents.sensors)?
+    {
+        return Ok(Err(fault));
+    }
     Ok(Ok(contents))
+}
+
+/// Reads what is known of sensors without a schema.
+fn read_loose(read: &redb::ReadTransaction, sensors: &mut Sensors) -> Result<Result<(), ReadFault>, redb::Error> {
+    for entry in read.open_table(LOOSE)?.iter()? {
+        let (id, value) = entry?;
+        let (source, properties) = value.value();
+        match Properties::decode(properties) {
+            Some(properties) if (id.value() as usize) < sensors.len() => {
+                sensors.add_loose(SensorId(id.value()), source, properties);
+            }
+            _ => return Ok(Err(ReadFault::Damaged(format!("properties of sensor {}", id.value())))),
+        }
+    }
+    for entry in read.open_table(HEARD)?.iter()? {
+        let (chunk, times) = entry?;
+        if sensors.set_heard_times(chunk.value(), times.value()).is_none() {
+            return Ok(Err(ReadFault::Damaged(format!("newest times of sensors, part {}", chunk.value()))));
+        }
+    }
+    Ok(Ok(()))
 }
 
 /// Keeps [`crate::ranges::BOOTS_MAX`] boots of an agent, the newest.
@@ -387,6 +445,8 @@ fn create(disk: &dyn Disk, path: &Path) -> Result<(), StoreError> {
         txn.open_table(DOOMED)?;
         txn.open_table(RANGES)?;
         txn.open_table(GROUPS)?;
+        txn.open_table(LOOSE)?;
+        txn.open_table(HEARD)?;
         Ok(txn.commit()?)
     };
     make().map_err(|error| fail("creating", &new, error))?;

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use wholegrain_model::Interval;
 use wholegrain_model::size::ByteSize;
 
+use crate::Clock;
+
 /// How a store behaves. [`StoreConfig::new`] gives the defaults for a directory.
 #[derive(Debug, Clone)]
 pub struct StoreConfig {
@@ -20,6 +22,10 @@ pub struct StoreConfig {
     pub live_bytes_max: ByteSize,
     /// Payload bytes that may wait for the journal; over it [`crate::StoreError::Busy`].
     pub queue_bytes_max: ByteSize,
+    /// Batches and readings further than this behind the clock are set aside; `None` for no bound.
+    pub past_max: Option<Interval>,
+    /// Batches and readings further than this ahead of the clock are set aside; `None` for no bound.
+    pub future_max: Option<Interval>,
     /// Blocks whose newest reading is older than this are dropped.
     pub retention_age: Option<Interval>,
     /// The oldest blocks are dropped while all blocks together are larger than this.
@@ -34,6 +40,8 @@ pub struct StoreConfig {
     pub merge_zstd_level: i32,
     /// Level of zstd in freshly sealed blocks, 1 to 22.
     pub seal_zstd_level: i32,
+    /// What time it is.
+    pub clock: Clock,
     /// Whether sealing, merging and retention run by themselves; without it they run when called (as a simulator does).
     pub background: bool,
 }
@@ -54,6 +62,8 @@ impl Default for StoreConfig {
             live: Interval::from_s(600),
             live_bytes_max: ByteSize::mib(512),
             queue_bytes_max: ByteSize::mib(64),
+            past_max: None,
+            future_max: None,
             retention_age: None,
             retention_bytes: None,
             merge_fan_in: 30,
@@ -61,6 +71,7 @@ impl Default for StoreConfig {
             merge_bytes_max: ByteSize::mib(1024),
             merge_zstd_level: 3,
             seal_zstd_level: 1,
+            clock: Clock::default(),
             background: true,
         }
     }

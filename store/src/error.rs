@@ -15,6 +15,9 @@ pub enum StoreError {
     /// The bytes are not a batch of the schema that they name; nothing was written.
     #[error("payload refused: {0}")]
     Payload(String),
+    /// A sensor without a schema has properties that are not allowed, or a reading names a sensor that is not known; nothing was written.
+    #[error("{0}")]
+    Sensor(String),
     /// Too much waits already; nothing was written. Try again when [`crate::Store::append_room`] says so.
     #[error("the store has no room for more waiting batches; try again shortly")]
     Busy,

@@ -1,8 +1,8 @@
 //! The journal thread: writes all batches that wait with one write and one fsync, then shows and answers them.
 
 use std::collections::{HashSet, VecDeque};
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Instant;
@@ -10,10 +10,12 @@ use std::time::Instant;
 use bytes::Bytes;
 
 use crate::StoreError;
+use crate::aside::{Aside, Bounds, Outside};
 use crate::disk::DiskFile;
 use crate::live::{LiveBatch, Segment};
 use crate::ranges::{BatchKey, Held};
-use crate::segment::{HEADER_BYTES, RECORD_BYTES, header, put_record, segment_path};
+use crate::readings::{LiveItem, LiveReadings, READING_BYTES_MAX, Reading, encode};
+use crate::segment::{HEADER_BYTES, Proof, RECORD_BYTES, header, put_record, put_record_with, segment_path};
 use crate::sensors::GroupState;
 use crate::stats::{add, sub};
 use crate::store::{Appended, Done, Shared};
@@ -23,10 +25,67 @@ const COMMIT_BYTES_MAX: usize = 8 << 20;
 /// A segment is sealed when it holds so many readings, however few bytes they take: sealing decodes one group's at a time.
 const SEGMENT_READINGS_MAX: u64 = 64 << 20;
 
-/// A checked batch that waits.
+/// Readings of one sender that wait are gathered into records of about so many.
+const RECORD_READINGS: usize = 16_384;
+
+/// What can be appended, checked.
+pub(crate) enum Item {
+    Batch(LiveBatch),
+    Readings(LiveReadings),
+    /// All of it is out of bounds.
+    Nothing,
+}
+
+/// Something checked that waits.
 pub(crate) struct Pending {
-    pub batch: LiveBatch,
+    pub item: Item,
+    /// What of it is to be set aside.
+    pub outside: Option<Outside>,
     pub done: Done,
+}
+
+impl Pending {
+    /// A batch; with a time out of bounds all of it is set aside.
+    pub fn batch(batch: LiveBatch, bounds: Bounds, done: Done) -> Self {
+        let Some(time) = [batch.first_time, batch.last_time].into_iter().find(|time| !bounds.hold(*time)) else {
+            return Self { item: Item::Batch(batch), outside: None, done };
+        };
+        let readings = batch.readings();
+        let outside = Outside { source: batch.agent, payload: batch.payload, readings, time, now: bounds.now };
+        Self { item: Item::Nothing, outside: Some(outside), done }
+    }
+
+    /// Readings; those with times out of bounds are set aside.
+    pub fn readings(mut readings: LiveReadings, bounds: Bounds, done: Done) -> Self {
+        let Some(first) = readings.readings.iter().find(|reading| !bounds.hold(reading.time)) else {
+            return Self { item: Item::Readings(readings), outside: None, done };
+        };
+        let time = first.time;
+        let (inside, outside) = readings.readings.into_iter().partition(|reading| bounds.hold(reading.time));
+        readings.readings = outside;
+        let mut payload = Vec::new();
+        encode(&readings, &mut payload);
+        let outside = Outside {
+            source: readings.source.clone(),
+            payload: payload.into(),
+            readings: readings.readings.len() as u64,
+            time,
+            now: bounds.now,
+        };
+        readings.readings = inside;
+        let item = if readings.readings.is_empty() { Item::Nothing } else { Item::Readings(readings) };
+        Self { item, outside: Some(outside), done }
+    }
+
+    /// What it counts for while it waits.
+    pub fn bytes(&self) -> u64 {
+        let inside = match &self.item {
+            Item::Batch(batch) => batch.payload.len(),
+            Item::Readings(readings) => readings.readings.len() * size_of::<Reading>(),
+            Item::Nothing => 0,
+        };
+        (inside + self.outside.as_ref().map_or(0, |outside| outside.payload.len())) as u64
+    }
 }
 
 /// What waits for the journal thread.
@@ -41,6 +100,8 @@ struct QueueState {
     pending: VecDeque<Pending>,
     rotations: Vec<SyncSender<()>>,
     closed: bool,
+    /// Whether the journal thread sleeps: waking it is a system call.
+    asleep: bool,
 }
 
 impl Queue {
@@ -51,8 +112,11 @@ impl Queue {
             return Err(pending.done);
         }
         state.pending.push_back(pending);
+        let asleep = std::mem::take(&mut state.asleep);
         drop(state);
-        self.changed.notify_one();
+        if asleep {
+            self.changed.notify_one();
+        }
         Ok(())
     }
 
@@ -79,6 +143,7 @@ impl Queue {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         while state.pending.is_empty() && state.rotations.is_empty() && !state.closed {
             let wait = until.map(|until| until.saturating_duration_since(Instant::now()));
+            state.asleep = true;
             state = match wait {
                 Some(wait) if wait.is_zero() => break,
                 Some(wait) => self.changed.wait_timeout(state, wait).unwrap_or_else(PoisonError::into_inner).0,
@@ -87,7 +152,7 @@ impl Queue {
         }
         let (mut group, mut bytes) = (Vec::new(), 0);
         while let Some(pending) = state.pending.pop_front() {
-            bytes += pending.batch.payload.len();
+            bytes += pending.bytes() as usize;
             group.push(pending);
             if bytes >= COMMIT_BYTES_MAX {
                 break;
@@ -108,6 +173,9 @@ pub(crate) struct Journal {
     /// When the open segment got its first batch.
     since: Option<Instant>,
     arrivals: u64,
+    /// The segment before the open one, as far as it is on stable storage.
+    previous: Proof,
+    aside: Aside,
 }
 
 struct OpenFile {
@@ -117,8 +185,8 @@ struct OpenFile {
 }
 
 impl Journal {
-    pub fn new(shared: Arc<Shared>, held: Held, arrivals: u64) -> Self {
-        Self { shared, held, file: None, since: None, arrivals }
+    pub fn new(shared: Arc<Shared>, held: Held, arrivals: u64, previous: Proof, aside: Aside) -> Self {
+        Self { shared, held, file: None, since: None, arrivals, previous, aside }
     }
 
     /// Runs until the queue is closed and empty.
@@ -152,9 +220,11 @@ impl Journal {
 
     /// Closes the open segment. The file of the next one is made when there is something to write.
     fn rotate(&mut self) {
-        if self.shared.view().open.is_empty() {
+        let view = self.shared.view();
+        if view.open.is_empty() {
             return;
         }
+        self.previous = Proof { number: view.open.number, bytes: view.open.size().file_bytes };
         self.file = None;
         self.since = None;
         self.shared.change_view(|view| {
@@ -166,37 +236,40 @@ impl Journal {
 
     /// Writes one group and answers it.
     fn commit(&mut self, group: Vec<Pending>) {
-        let bytes: usize = group.iter().map(|pending| pending.batch.payload.len()).sum();
+        let bytes: u64 = group.iter().map(Pending::bytes).sum();
+        let group = self.set_aside(group);
         let mut keys = HashSet::new();
         let (mut new, mut old) = (Vec::new(), Vec::new());
-        for mut pending in group {
-            let key = pending.batch.key();
+        for pending in group {
+            let Item::Batch(batch) = &pending.item else {
+                new.push(pending);
+                continue;
+            };
+            let key = batch.key();
             if self.held.contains(&key) || keys.contains(&key) {
-                old.push((pending, Ok(Appended::Duplicate)));
+                old.push((pending, key, Ok(Appended::Duplicate)));
             } else if self.held.is_full_for(&key) {
                 let reason = format!("agent {} leaves too many holes in its numbers", key.agent);
-                old.push((pending, Err(StoreError::Payload(reason))));
+                old.push((pending, key, Err(StoreError::Payload(reason))));
             } else {
-                self.arrivals += 1;
-                pending.batch.arrival = self.arrivals;
                 keys.insert(key);
                 new.push(pending);
             }
         }
-        let result = if new.is_empty() { Ok(()) } else { self.write(&mut new, keys) };
-        self.shared.counters.queue_bytes.fetch_sub(bytes as u64, Relaxed);
-        let (new_result, counter) = match &result {
-            Ok(()) => (Ok(Appended::Stored), &self.shared.counters.batches),
-            Err(error) => (Err(error.clone()), &self.shared.counters.write_errors),
-        };
-        add(counter, new.len() as u64);
-        for pending in new {
-            answer(pending.done, new_result.clone());
+        let something = |pending: &Pending| !matches!(pending.item, Item::Nothing);
+        let result = if !new.iter().any(something) { Ok(()) } else { self.write(&mut new, keys) };
+        sub(&self.shared.counters.queue_bytes, bytes);
+        if result.is_err() {
+            add(&self.shared.counters.write_errors, new.len() as u64);
         }
-        for (pending, what) in old {
+        for pending in new {
+            let what = if pending.outside.is_some() { Appended::SetAside } else { Appended::Stored };
+            answer(pending.done, result.clone().map(|()| what));
+        }
+        for (pending, key, what) in old {
             // A duplicate within the group is durable only if the group is.
             let what = match (&result, what) {
-                (Err(error), Ok(_)) if !self.held.contains(&pending.batch.key()) => Err(error.clone()),
+                (Err(error), Ok(_)) if !self.held.contains(&key) => Err(error.clone()),
                 (_, what) => what,
             };
             let counter = if what.is_ok() { &self.shared.counters.duplicates } else { &self.shared.counters.rejected };
@@ -205,30 +278,49 @@ impl Journal {
         }
     }
 
+    /// Makes what is out of bounds durable where it belongs. Whom that fails for is told, and nothing of theirs is stored: they send it again.
+    fn set_aside(&mut self, group: Vec<Pending>) -> Vec<Pending> {
+        let outside: Vec<&Outside> = group.iter().filter_map(|pending| pending.outside.as_ref()).collect();
+        if outside.is_empty() {
+            return group;
+        }
+        let Err(error) = self.aside.write(&outside, &self.shared.counters) else { return group };
+        tracing::error!(%error, "cannot set aside what came with times out of bounds; nothing of it was acknowledged");
+        let (failed, rest): (Vec<_>, Vec<_>) = group.into_iter().partition(|pending| pending.outside.is_some());
+        add(&self.shared.counters.write_errors, failed.len() as u64);
+        failed.into_iter().for_each(|pending| answer(pending.done, Err(error.clone())));
+        rest
+    }
+
     fn write(&mut self, new: &mut [Pending], keys: HashSet<BatchKey>) -> Result<(), StoreError> {
-        let size: usize = new.iter().map(|pending| pending.batch.payload.len() + RECORD_BYTES).sum();
-        let mut buffer = Vec::with_capacity(size);
-        let places: Vec<_> = new.iter().map(|pending| put_record(&pending.batch.payload, &mut buffer)).collect();
-        let end = self.write_durably(&buffer)?;
+        let mut group = Group::of(new, &mut self.arrivals);
+        let end = self.write_durably(&group.buffer)?;
         // From here on the batches lie in this buffer, not in whatever network buffer they came in.
-        let buffer = Bytes::from(buffer);
-        let batches: Vec<Arc<LiveBatch>> = (new.iter().zip(places))
-            .map(|(pending, place)| Arc::new(LiveBatch { payload: buffer.slice(place), ..pending.batch.clone() }))
+        let buffer = Bytes::from(std::mem::take(&mut group.buffer));
+        let batches: Vec<Arc<LiveBatch>> = (group.batches.into_iter())
+            .map(|(batch, place)| Arc::new(LiveBatch { payload: buffer.slice(place), ..batch }))
             .collect();
         for key in &keys {
             self.held.insert(key);
         }
-        self.shared.view().open.add(&batches, end);
+        let open = self.shared.view().open.clone();
+        let before = open.size();
+        open.add(&batches, &group.records, end);
+        let after = open.size();
         let now = Instant::now();
         self.since.get_or_insert(now);
         self.shared.newest.note(&batches, now);
-        self.shared.heard(&batches);
+        self.shared.heard(&batches, &group.records);
         let counters = &self.shared.counters;
-        add(&counters.readings, batches.iter().map(|batch| batch.readings()).sum());
-        let payload_bytes = batches.iter().map(|batch| batch.payload.len() as u64).sum();
-        add(&counters.payload_bytes, payload_bytes);
-        add(&counters.live_bytes, payload_bytes);
-        add(&counters.subscriber_lost, self.shared.subscribers.publish(&batches));
+        add(&counters.batches, batches.len() as u64);
+        add(&counters.readings, after.readings - before.readings);
+        add(&counters.loose_readings, group.records.iter().map(|(_, record)| record.readings.len() as u64).sum());
+        add(&counters.payload_bytes, batches.iter().map(|batch| batch.payload.len() as u64).sum());
+        add(&counters.live_bytes, after.payload_bytes - before.payload_bytes);
+        let items = batches.into_iter().map(LiveItem::Batch);
+        let items: Vec<LiveItem> =
+            items.chain(group.records.into_iter().map(|(_, record)| LiveItem::Readings(record))).collect();
+        add(&counters.subscriber_lost, self.shared.subscribers.publish(&items));
         Ok(())
     }
 
@@ -275,11 +367,66 @@ impl Journal {
         let path = segment_path(journal, number);
         let io = |doing, path| move |error| StoreError::io(doing, path, error);
         let file = self.shared.disk.create(&path).map_err(io("creating", &path))?;
-        file.write_at(0, &header(number)).map_err(io("writing", &path))?;
+        file.write_at(0, &header(number, self.previous)).map_err(io("writing", &path))?;
         file.sync().map_err(io("syncing", &path))?;
         self.shared.disk.sync_dir(journal).map_err(io("syncing", journal))?;
         add(&self.shared.counters.journal_bytes, HEADER_BYTES as u64);
         Ok(OpenFile { file, good: HEADER_BYTES as u64 })
+    }
+}
+
+/// One group commit: its bytes, and what is in them.
+struct Group {
+    buffer: Vec<u8>,
+    batches: Vec<(LiveBatch, Range<usize>)>,
+    /// With their numbers in the order of arrival.
+    records: Vec<(u64, Arc<LiveReadings>)>,
+}
+
+impl Group {
+    /// Takes what waits, in its order; readings of one sender that follow each other become one record.
+    fn of(new: &mut [Pending], arrivals: &mut u64) -> Self {
+        let size = |pending: &Pending| match &pending.item {
+            Item::Batch(batch) => batch.payload.len() + RECORD_BYTES,
+            Item::Readings(readings) => readings.readings.len() * READING_BYTES_MAX,
+            Item::Nothing => 0,
+        };
+        let mut group = Self {
+            buffer: Vec::with_capacity(new.iter().map(size).sum::<usize>()),
+            batches: Vec::new(),
+            records: Vec::new(),
+        };
+        let mut gathered: Option<LiveReadings> = None;
+        for pending in new {
+            match &mut pending.item {
+                Item::Batch(batch) => {
+                    group.close_record(gathered.take(), arrivals);
+                    *arrivals += 1;
+                    let place = put_record(&batch.payload, &mut group.buffer);
+                    group.batches.push((LiveBatch { arrival: *arrivals, ..batch.clone() }, place));
+                }
+                Item::Nothing => {}
+                Item::Readings(more) => match &mut gathered {
+                    Some(record) if record.source == more.source && record.readings.len() < RECORD_READINGS => {
+                        record.readings.append(&mut more.readings);
+                    }
+                    _ => {
+                        let readings = std::mem::take(&mut more.readings);
+                        let before = gathered.replace(LiveReadings { source: more.source.clone(), readings });
+                        group.close_record(before, arrivals);
+                    }
+                },
+            }
+        }
+        group.close_record(gathered, arrivals);
+        group
+    }
+
+    fn close_record(&mut self, readings: Option<LiveReadings>, arrivals: &mut u64) {
+        let Some(readings) = readings else { return };
+        *arrivals += 1;
+        put_record_with(&mut self.buffer, |out| encode(&readings, out));
+        self.records.push((*arrivals, Arc::new(readings)));
     }
 }
 

@@ -1,8 +1,9 @@
 //! The embedded store: what is acknowledged is here, once, and anyone can read it.
 //!
-//! - In: schemas ([`Store::register_schema`]) and batches in the native payload ([`Store::append`]).
+//! - In: schemas ([`Store::register_schema`]) and batches in the native payload ([`Store::append`]); sensors without a schema
+//!   ([`Store::register_sensors`]) and their readings ([`Store::append_readings`]).
 //! - Out: an answer to each batch after it is on disk; the sensors known; [`Snapshot`]s that give the readings of a sensor in
-//!   time order; live batches for subscribers; Parquet files that any reader opens without this program.
+//!   time order; live batches and readings for subscribers; Parquet files that any reader opens without this program.
 //! - Never: an acknowledgement before the fsync; a reading twice; a block half written that a reader could see; a refusal to
 //!   open because a crash tore the end of the journal.
 //!
@@ -12,18 +13,24 @@
 //! (`retention.rs`). The catalogue (`catalogue.rs`) says which blocks count. `FORMAT.md` describes every byte.
 
 mod ahead;
+mod aside;
 mod block;
 mod catalogue;
+mod clock;
 mod config;
 pub mod disk;
 mod error;
 mod journal;
 mod live;
+mod log;
+mod loose;
 mod merge;
 mod open;
 mod properties;
 mod publish;
 mod ranges;
+mod readings;
+mod replay;
 mod retention;
 mod scan;
 mod seal;
@@ -33,9 +40,11 @@ mod snapshot;
 mod stats;
 mod store;
 
+pub use clock::Clock;
 pub use config::StoreConfig;
 pub use error::StoreError;
 pub use live::LiveBatch;
+pub use readings::{LiveItem, LiveReadings, LooseSensor, READINGS_MAX, Reading};
 pub use sensors::{SensorId, SensorInfo};
 pub use snapshot::{Chunk, Snapshot};
 pub use stats::{OpenReport, StoreStats};

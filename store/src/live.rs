@@ -8,7 +8,10 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use wholegrain_model::{Schema, SchemaHash};
 
+use crate::SensorId;
+use crate::log::{Chain, Everything, Log, ROW_BYTES};
 use crate::ranges::BatchKey;
+use crate::readings::{LiveItem, LiveReadings};
 
 /// A durable batch, as it came.
 #[derive(Debug, Clone)]
@@ -56,6 +59,8 @@ pub(crate) struct Segment {
 #[derive(Debug, Default)]
 struct Content {
     groups: HashMap<SchemaHash, Vec<Arc<LiveBatch>>>,
+    /// Readings without a schema.
+    log: Log,
     last_arrival: u64,
     payload_bytes: u64,
     file_bytes: u64,
@@ -75,16 +80,45 @@ impl Segment {
         Self { number, content: RwLock::default() }
     }
 
-    /// Shows batches to readers, all at once. They are in the order of arrival.
-    pub fn add(&self, batches: &[Arc<LiveBatch>], file_bytes: u64) {
+    /// One whose readings without a schema were in the journal.
+    pub fn replayed(number: u64, log: Log) -> Self {
+        let rows = log.rows() as u64;
+        let content = Content { log, payload_bytes: rows * ROW_BYTES, readings: rows, ..Content::default() };
+        Self { number, content: RwLock::new(content) }
+    }
+
+    /// Shows batches, and readings with their numbers in the order of arrival, to readers, all at once. Each are in that order.
+    pub fn add(&self, batches: &[Arc<LiveBatch>], readings: &[(u64, Arc<LiveReadings>)], file_bytes: u64) {
         let mut content = self.content.write().unwrap_or_else(PoisonError::into_inner);
         content.file_bytes = file_bytes;
         for batch in batches {
-            content.last_arrival = batch.arrival;
+            content.last_arrival = content.last_arrival.max(batch.arrival);
             content.payload_bytes += batch.payload.len() as u64;
             content.readings += batch.readings();
             content.groups.entry(batch.schema.hash()).or_default().push(batch.clone());
         }
+        for (arrival, record) in readings {
+            let count = record.readings.len() as u64;
+            content.log.add(&record.readings, *arrival);
+            content.last_arrival = content.last_arrival.max(*arrival);
+            content.payload_bytes += count * ROW_BYTES;
+            content.readings += count;
+        }
+    }
+
+    /// Whether a sensor has readings without a schema.
+    pub fn has_readings(&self, id: SensorId) -> bool {
+        self.content.read().unwrap_or_else(PoisonError::into_inner).log.has(id)
+    }
+
+    /// A sensor's readings without a schema that arrived up to `watermark`.
+    pub fn readings(&self, id: SensorId, watermark: u64) -> Option<Chain> {
+        self.content.read().unwrap_or_else(PoisonError::into_inner).log.chain(id, watermark)
+    }
+
+    /// All readings without a schema.
+    pub fn all_readings(&self) -> Everything {
+        self.content.read().unwrap_or_else(PoisonError::into_inner).log.all()
     }
 
     /// The number of the last batch that readers see.
@@ -98,7 +132,8 @@ impl Segment {
     }
 
     pub fn is_empty(&self) -> bool {
-        self.content.read().unwrap_or_else(PoisonError::into_inner).groups.is_empty()
+        let content = self.content.read().unwrap_or_else(PoisonError::into_inner);
+        content.groups.is_empty() && content.log.is_empty()
     }
 
     /// Batches of one schema that arrived up to `watermark` and touch `from <= time < to`.
@@ -148,22 +183,22 @@ impl Newest {
     }
 }
 
-/// Who wants every batch as it becomes durable.
+/// Who wants everything as it becomes durable.
 #[derive(Debug, Default)]
-pub(crate) struct Subscribers(Mutex<Vec<SyncSender<Arc<LiveBatch>>>>);
+pub(crate) struct Subscribers(Mutex<Vec<SyncSender<LiveItem>>>);
 
 impl Subscribers {
-    pub fn subscribe(&self, bound: usize) -> Receiver<Arc<LiveBatch>> {
+    pub fn subscribe(&self, bound: usize) -> Receiver<LiveItem> {
         let (sender, receiver) = sync_channel(bound.max(1));
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(sender);
         receiver
     }
 
-    /// Gives the batches to everyone without waiting; returns how many were lost to somebody slow.
-    pub fn publish(&self, batches: &[Arc<LiveBatch>]) -> u64 {
+    /// Gives the items to everyone without waiting; returns how many were lost to somebody slow.
+    pub fn publish(&self, items: &[LiveItem]) -> u64 {
         let mut lost = 0;
         self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|sender| {
-            batches.iter().all(|batch| match sender.try_send(batch.clone()) {
+            items.iter().all(|item| match sender.try_send(item.clone()) {
                 Ok(()) => true,
                 Err(TrySendError::Full(_)) => {
                     lost += 1;

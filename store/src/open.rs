@@ -6,20 +6,17 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Condvar, Mutex, RwLock};
 
-use bytes::Bytes;
-use wholegrain_transport::payload::read_header;
-
+use crate::aside::Aside;
 use crate::block::read::{Block, BlockCache, Removed};
 use crate::catalogue::{BlockRecord, Catalogue, Contents};
 use crate::disk::{Disk, read_all};
 use crate::journal::{Journal, Queue};
 use crate::live::{LiveBatch, Newest, Segment, Subscribers};
-use crate::ranges::Held;
-use crate::segment::{HEADER_BYTES, SEGMENT_VERSION, recover, segment_number, segment_path};
-use crate::sensors::Sensors;
+use crate::replay::{Replay, Replayed};
+use crate::segment::segment_number;
 use crate::snapshot::View;
 use crate::stats::{Counters, add};
-use crate::store::{Ledger, Paths, Shared, live_batch};
+use crate::store::{Ledger, Paths, Shared};
 use crate::{OpenReport, StoreConfig, StoreError};
 
 /// Opens the directory; the journal is to be run by the caller.
@@ -29,10 +26,11 @@ pub(crate) fn open(config: StoreConfig, disk: Arc<dyn Disk>) -> Result<(Arc<Shar
         blocks: config.dir.join("blocks"),
         temporary: config.dir.join("tmp"),
         damaged: config.dir.join("damaged"),
+        aside: config.dir.join("aside"),
         catalogue: config.dir.join("catalogue.redb"),
         dir: config.dir.clone(),
     };
-    for dir in [&paths.dir, &paths.journal, &paths.blocks, &paths.temporary, &paths.damaged] {
+    for dir in [&paths.dir, &paths.journal, &paths.blocks, &paths.temporary, &paths.damaged, &paths.aside] {
         disk.create_dirs(dir).map_err(|error| StoreError::io("creating", dir, error))?;
     }
     let lock = take_lock(disk.as_ref(), &paths.dir)?;
@@ -44,21 +42,22 @@ pub(crate) fn open(config: StoreConfig, disk: Arc<dyn Disk>) -> Result<(Arc<Shar
     let removed: Arc<Removed> = Arc::default();
     let (blocks, absent) = check_blocks(&disk, &paths, &contents, &removed, &mut report);
     let counters = Counters::default();
+    let mut sensors = contents.sensors;
     let mut replay = Replay {
         disk: disk.as_ref(),
         paths: &paths,
-        sensors: &contents.sensors,
         held: contents.held.clone(),
         arrivals: 0,
         counters: &counters,
         report: &mut report,
     };
-    let (closed, next_segment) = replay.journal(contents.sealed_through)?;
+    let Replayed { closed, next, last } = replay.journal(contents.sealed_through, &mut sensors)?;
     let (held, arrivals) = (replay.held, replay.arrivals);
+    let aside = Aside::open(&disk, paths.aside.clone(), &counters)?;
     add(&counters.damaged_at_open, report.damaged_blocks.len() as u64);
     add(&counters.damaged_bytes, report.damaged_bytes + report.torn_bytes);
     let live: Vec<Arc<LiveBatch>> = closed.iter().flat_map(|segment| segment.groups()).flatten().collect();
-    let view = View { blocks, closed, open: Arc::new(Segment::new(next_segment)), absent };
+    let view = View { blocks, closed, open: Arc::new(Segment::new(next)), absent };
     let shared = Arc::new(Shared {
         config,
         disk,
@@ -68,7 +67,7 @@ pub(crate) fn open(config: StoreConfig, disk: Arc<dyn Disk>) -> Result<(Arc<Shar
         newest: Newest::default(),
         subscribers: Subscribers::default(),
         cache: Arc::new(BlockCache::default()),
-        sensors: RwLock::new(contents.sensors),
+        sensors: RwLock::new(sensors),
         view: RwLock::new(Arc::new(view)),
         ledger: Mutex::new(Ledger { sealed: contents.held, attempted: Vec::new() }),
         removed,
@@ -83,9 +82,9 @@ pub(crate) fn open(config: StoreConfig, disk: Arc<dyn Disk>) -> Result<(Arc<Shar
         paths,
         _lock: lock,
     });
-    shared.heard(&live);
+    shared.heard(&live, &[]);
     shared.newest.note(&live, std::time::Instant::now());
-    let journal = Journal::new(shared.clone(), held, arrivals);
+    let journal = Journal::new(shared.clone(), held, arrivals, last, aside);
     Ok((shared, journal, report))
 }
 
@@ -217,119 +216,4 @@ fn check_blocks(
     }
     report.foreign_files.sort();
     (blocks, absent)
-}
-
-/// Going through the journal.
-struct Replay<'a> {
-    disk: &'a dyn Disk,
-    paths: &'a Paths,
-    sensors: &'a Sensors,
-    held: Held,
-    arrivals: u64,
-    counters: &'a Counters,
-    report: &'a mut OpenReport,
-}
-
-impl Replay<'_> {
-    /// The segments that are not sealed, oldest first, and the number of the next.
-    fn journal(&mut self, sealed_through: u64) -> Result<(Vec<Arc<Segment>>, u64), StoreError> {
-        let listed = self.disk.list(&self.paths.journal);
-        let listed = listed.map_err(|error| StoreError::io("listing", &self.paths.journal, error))?;
-        let mut numbers: Vec<u64> = listed.iter().filter_map(|entry| segment_number(&entry.path)).collect();
-        numbers.sort_unstable();
-        let last = numbers.last().copied().unwrap_or(0);
-        let mut closed = Vec::new();
-        for number in numbers {
-            let path = segment_path(&self.paths.journal, number);
-            if number <= sealed_through {
-                self.remove(&path)?;
-                continue;
-            }
-            let segment = Segment::new(number);
-            self.segment(&path, &segment)?;
-            if segment.is_empty() {
-                self.remove(&path)?;
-            } else {
-                add(&self.counters.live_bytes, segment.size().payload_bytes);
-                add(&self.counters.journal_bytes, segment.size().file_bytes);
-                closed.push(Arc::new(segment));
-            }
-        }
-        Ok((closed, last.max(sealed_through) + 1))
-    }
-
-    fn remove(&self, path: &Path) -> Result<(), StoreError> {
-        self.disk.remove(path).map_err(|error| StoreError::io("removing", path, error))
-    }
-
-    fn segment(&mut self, path: &Path, segment: &Segment) -> Result<(), StoreError> {
-        let io = |doing| move |error| StoreError::io(doing, path, error);
-        let file = self.disk.open(path, true).map_err(io("opening"))?;
-        let bytes = Bytes::from(read_all(file.as_ref()).map_err(io("reading"))?);
-        let found = recover(&bytes);
-        if let Some(version) = found.newer {
-            let (found, known) = (u64::from(version), u64::from(SEGMENT_VERSION));
-            return Err(StoreError::NewerVersion { path: path.to_owned(), found, known });
-        }
-        self.report.segments += 1;
-        for damaged in &found.damaged {
-            self.report.damaged_bytes += damaged.len() as u64;
-            self.set_aside(path, damaged.start, &bytes[damaged.clone()]);
-        }
-        if found.end < bytes.len() {
-            self.report.torn_bytes += (bytes.len() - found.end) as u64;
-            self.set_aside(path, found.end, &bytes[found.end..]);
-            // So that it is told once. Should it fail, it is told again.
-            if let Err(error) = file.set_len(found.end as u64) {
-                tracing::warn!(segment = %path.display(), %error, "cannot cut the torn end off");
-            }
-        }
-        // A process that was killed between write and fsync, or after an fsync that failed, leaves records that only the page cache
-        // has; after a failure the system takes them for written. A sender that repeats one is told that it is stored, so that it
-        // has to be: written again as they are, and synced.
-        match file.write_at(0, &bytes[..found.end]).map_err(io("writing")) {
-            Err(error @ StoreError::DiskFull { .. }) => {
-                tracing::warn!(%error, "cannot write a segment again in its place")
-            }
-            result => result?,
-        }
-        file.sync().map_err(io("syncing"))?;
-        let mut batches = Vec::new();
-        for place in found.payloads {
-            self.arrivals += 1;
-            match self.batch(bytes.slice(place.clone())) {
-                Some(batch) if self.held.insert(&batch.key()) => batches.push(Arc::new(batch)),
-                Some(_) => self.report.duplicates += 1,
-                None => {
-                    self.report.damaged_bytes += place.len() as u64;
-                    self.set_aside(path, place.start, &bytes[place]);
-                }
-            }
-        }
-        self.report.batches += batches.len() as u64;
-        segment.add(&batches, found.end.max(HEADER_BYTES) as u64);
-        Ok(())
-    }
-
-    fn batch(&self, payload: Bytes) -> Option<LiveBatch> {
-        let (header, _) = read_header(&payload).ok()?;
-        let schema = self.sensors.schema(&header.schema)?;
-        live_batch(payload, schema.clone(), self.arrivals).ok()
-    }
-
-    /// Keeps bytes that could not be read where a person can look at them.
-    fn set_aside(&self, segment: &Path, offset: usize, bytes: &[u8]) {
-        let stem = segment.file_stem().unwrap_or_default().to_string_lossy();
-        let path = self.paths.damaged.join(format!("{stem}-{offset}.bin"));
-        tracing::error!(segment = %segment.display(), offset, bytes = bytes.len(), kept = %path.display(), "journal bytes that are no record");
-        let write = || {
-            let file = self.disk.create(&path)?;
-            file.write_at(0, bytes)?;
-            file.sync()?;
-            self.disk.sync_dir(&self.paths.damaged)
-        };
-        if let Err(error) = write() {
-            tracing::error!(kept = %path.display(), %error, "cannot set damaged bytes aside");
-        }
-    }
 }

@@ -1,5 +1,5 @@
 //! `sensors.csv` beside the blocks: unit, kind and scale of every sensor, for those who read the blocks without the server. The
-//! catalogue is what counts; this is a copy of it, made anew when a seal finds that there are new schemas.
+//! catalogue is what counts; this is a copy of it, made anew when a seal finds that there are new definitions.
 
 use std::fmt::Write as _;
 use std::sync::atomic::Ordering::Relaxed;
@@ -15,10 +15,10 @@ const FILE: &str = "sensors.csv";
 /// Its name while it is being written.
 const TEMPORARY: &str = "sensors.csv.new";
 
-/// Writes the file if schemas have come since it was last written. That it cannot be written is told and harms nothing else.
+/// Writes the file if definitions have come since it was last written. That it cannot be written is told and harms nothing else.
 pub(crate) fn keep_up(shared: &Shared) {
-    let schemas = shared.sensors().schema_count();
-    if shared.properties_written.swap(schemas, Relaxed) == schemas {
+    let definitions = shared.sensors().definitions();
+    if shared.properties_written.swap(definitions, Relaxed) == definitions {
         return;
     }
     if let Err(error) = write(shared) {

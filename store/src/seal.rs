@@ -1,24 +1,28 @@
 //! Sealing: a closed journal segment becomes blocks, one for each UTC day and type of value.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, PoisonError};
 
-use wholegrain_model::{Column, ColumnValues, Schema, ValueType};
+use wholegrain_model::{Column, ColumnValues, Schema, Value, ValueType};
 use wholegrain_transport::payload::{decode_column, for_each_column};
 
 use crate::block::read::{append, empty};
 use crate::catalogue::Change;
 use crate::live::{LiveBatch, Segment};
+use crate::log::{chunks, present};
 use crate::publish::{DAY_NS, Draft, Finished, Kind, publish, reconcile, remove_segment};
 use crate::ranges::RangeSet;
 use crate::scan::Order;
+use crate::sensors::HEARD_SENSORS;
 use crate::stats::add;
 use crate::store::Shared;
-use crate::{Chunk, StoreError};
+use crate::{Chunk, SensorId, StoreError};
 
 /// The most days that one seal makes blocks of their own for; readings of further days go together into one block that is never merged.
 /// Only a broken clock or a drained spool of two months gets there.
 const DAYS_MAX: usize = 64;
+/// Stands for a group where a sensor's readings came without a schema. After all groups, so that a reading counts before a batch's of its time.
+const LOOSE: usize = usize::MAX;
 
 /// Seals the oldest closed segment; `false` when there is none.
 pub(crate) fn seal_oldest(shared: &Shared) -> Result<bool, StoreError> {
@@ -36,7 +40,8 @@ pub(crate) fn seal_oldest(shared: &Shared) -> Result<bool, StoreError> {
     };
     let (ranges, groups) = what_is_held(shared, &segment);
     let encoded = ranges.iter().map(|((agent, boot), set)| (agent.clone(), *boot, set.encode())).collect();
-    let change = Change { sealed_through: Some(segment.number), ranges: encoded, groups, ..Change::default() };
+    let heard = heard_times(shared, &segment);
+    let change = Change { sealed_through: Some(segment.number), ranges: encoded, groups, heard, ..Change::default() };
     publish(shared, &finished, &[], change)?;
     {
         let mut ledger = shared.ledger.lock().unwrap_or_else(PoisonError::into_inner);
@@ -71,6 +76,13 @@ fn what_is_held(shared: &Shared, segment: &Segment) -> (Ranges, Groups) {
     (ranges, groups)
 }
 
+/// The newest times of the sensors without a schema that are in this segment, and of those that share an entry of the catalogue with them.
+fn heard_times(shared: &Shared, segment: &Segment) -> Vec<(u32, Vec<u8>)> {
+    let chunks: BTreeSet<u32> = segment.all_readings().sensors.iter().map(|id| id / HEARD_SENSORS).collect();
+    let sensors = shared.sensors();
+    chunks.into_iter().map(|chunk| (chunk, sensors.heard_times(chunk))).collect()
+}
+
 /// One schema's batches, decoded when its first sensor is due.
 struct Group {
     schema: Schema,
@@ -93,13 +105,34 @@ fn write_segment(shared: &Shared, segment: &Segment, drafts: &mut Drafts) -> Res
             groups.push(Group { schema: first.schema.clone(), batches, decoded: None });
         }
     }
-    let mut sensors: Vec<(String, usize, usize)> = Vec::new();
+    let mut sensors: Vec<(Arc<str>, usize, usize)> = Vec::new();
     for (at, group) in groups.iter().enumerate() {
-        sensors.extend((0..group.schema.len()).map(|column| (group.schema.path(column), at, column)));
+        sensors.extend((0..group.schema.len()).map(|column| (group.schema.path(column).into(), at, column)));
     }
+    let loose = segment.all_readings();
+    {
+        let known = shared.sensors();
+        let path = |(slot, id): (usize, &u32)| Some((known.path(SensorId(*id))?, LOOSE, slot));
+        sensors.extend(loose.sensors.iter().enumerate().filter_map(path));
+    }
+    let readings = loose.sorted();
     sensors.sort_unstable();
     for same in sensors.chunk_by(|a, b| a.0 == b.0) {
         match same {
+            [(path, LOOSE, slot)] => {
+                for chunk in chunks(readings.readings(*slot).map(present).collect()) {
+                    drafts.push(path, &chunk)?;
+                }
+            }
+            [.., (path, LOOSE, slot)] => {
+                let mut rows = rows_of(in_order(&groups, &same[..same.len() - 1]), |batch, error| {
+                    undecodable(shared, batch, error);
+                });
+                rows.extend(readings.readings(*slot).map(present));
+                for chunk in chunks(rows) {
+                    drafts.push(path, &chunk)?;
+                }
+            }
             [(path, group, column)] => {
                 let chunk = groups[*group].take(shared, *column);
                 drafts.push(path, &chunk)?;
@@ -164,15 +197,41 @@ fn undecodable(shared: &Shared, batch: &LiveBatch, error: &wholegrain_transport:
 }
 
 /// A sensor that several schemas of the segment have: its readings in the order of arrival, then sorted, integers and floats apart.
-fn combine(shared: &Shared, groups: &[Group], places: &[(String, usize, usize)]) -> Vec<Chunk> {
+fn combine(shared: &Shared, groups: &[Group], places: &[(Arc<str>, usize, usize)]) -> Vec<Chunk> {
+    let mut found = join(in_order(groups, places), |batch, error| undecodable(shared, batch, error));
+    found.retain(|chunk| !chunk.times.is_empty());
+    found
+}
+
+/// The batches of several groups with the column of one sensor in each, in the order of arrival.
+fn in_order<'a>(
+    groups: &'a [Group],
+    places: &[(Arc<str>, usize, usize)],
+) -> impl Iterator<Item = (&'a Arc<LiveBatch>, usize)> {
     let mut batches: Vec<(&Arc<LiveBatch>, usize)> = Vec::new();
     for (_, group, column) in places {
         batches.extend(groups[*group].batches.iter().map(|batch| (batch, *column)));
     }
     batches.sort_by_key(|(batch, _)| batch.arrival);
-    let mut found = join(batches.into_iter(), |batch, error| undecodable(shared, batch, error));
-    found.retain(|chunk| !chunk.times.is_empty());
-    found
+    batches.into_iter()
+}
+
+/// One sensor's column of each batch, reading by reading, in the order of the batches.
+pub(crate) fn rows_of<'a>(
+    batches: impl Iterator<Item = (&'a Arc<LiveBatch>, usize)>,
+    mut fault: impl FnMut(&LiveBatch, &wholegrain_transport::payload::PayloadError),
+) -> Vec<(i64, Option<Value>, ValueType)> {
+    let mut rows = Vec::new();
+    for (batch, column) in batches {
+        let value_type = batch.schema.sensors()[column].value_type;
+        match decode_column(&batch.payload, &batch.schema, column) {
+            Ok((times, values)) => {
+                rows.extend(times.iter().enumerate().map(|(at, time)| (*time, values.get(at), value_type)));
+            }
+            Err(error) => fault(batch, &error),
+        }
+    }
+    rows
 }
 
 /// One sensor's column of each batch, later batches counting more, joined into at most one run of each type.

@@ -5,12 +5,16 @@ use std::path::{Path, PathBuf};
 
 use wholegrain_transport::payload::{MAGIC, PAYLOAD_BYTES_MAX};
 
+use crate::readings::READINGS_MAGIC;
+
 /// What every segment begins with.
 pub(crate) const SEGMENT_MAGIC: [u8; 8] = *b"WGJOURNL";
 /// Version of the segment's layout.
-pub(crate) const SEGMENT_VERSION: u32 = 1;
+pub(crate) const SEGMENT_VERSION: u32 = 2;
 /// Bytes before the first record.
-pub(crate) const HEADER_BYTES: usize = 24;
+pub(crate) const HEADER_BYTES: usize = 44;
+/// The same in version 1, which is still read.
+const HEADER_BYTES_1: usize = 24;
 /// Bytes before the payload of a record.
 pub(crate) const RECORD_BYTES: usize = 8;
 
@@ -24,24 +28,45 @@ pub(crate) fn segment_number(path: &Path) -> Option<u64> {
     path.file_name()?.to_str()?.strip_suffix(".wal")?.parse().ok()
 }
 
+/// What a segment's header says of the segment before it: everything up to `bytes` was on stable storage when this one was made, and what may
+/// lie after it was never acknowledged.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Proof {
+    /// The segment's number; 0 when nothing is known of any.
+    pub number: u64,
+    pub bytes: u64,
+}
+
 /// The header of segment `number`.
-pub(crate) fn header(number: u64) -> [u8; HEADER_BYTES] {
+pub(crate) fn header(number: u64, proof: Proof) -> [u8; HEADER_BYTES] {
     let mut bytes = [0; HEADER_BYTES];
     bytes[..8].copy_from_slice(&SEGMENT_MAGIC);
     bytes[8..12].copy_from_slice(&SEGMENT_VERSION.to_le_bytes());
     bytes[12..20].copy_from_slice(&number.to_le_bytes());
     let crc = crc32c::crc32c(&bytes[..20]);
-    bytes[20..].copy_from_slice(&crc.to_le_bytes());
+    bytes[20..24].copy_from_slice(&crc.to_le_bytes());
+    bytes[24..32].copy_from_slice(&proof.number.to_le_bytes());
+    bytes[32..40].copy_from_slice(&proof.bytes.to_le_bytes());
+    let crc = crc32c::crc32c(&bytes[24..40]);
+    bytes[40..].copy_from_slice(&crc.to_le_bytes());
     bytes
 }
 
 /// Appends a record to `out`; returns where in it the payload is.
 pub(crate) fn put_record(payload: &[u8], out: &mut Vec<u8>) -> Range<usize> {
-    let length = u32::try_from(payload.len()).unwrap_or(u32::MAX).to_le_bytes();
-    out.extend_from_slice(&length);
-    out.extend_from_slice(&record_crc(length, payload).to_le_bytes());
+    put_record_with(out, |out| out.extend_from_slice(payload))
+}
+
+/// The same with a payload that is made in its place.
+pub(crate) fn put_record_with(out: &mut Vec<u8>, payload: impl FnOnce(&mut Vec<u8>)) -> Range<usize> {
+    let head = out.len();
+    out.extend_from_slice(&[0; RECORD_BYTES]);
     let start = out.len();
-    out.extend_from_slice(payload);
+    payload(out);
+    let length = u32::try_from(out.len() - start).unwrap_or(u32::MAX).to_le_bytes();
+    let crc = record_crc(length, &out[start..]).to_le_bytes();
+    out[head..head + 4].copy_from_slice(&length);
+    out[head + 4..start].copy_from_slice(&crc);
     start..out.len()
 }
 
@@ -63,11 +88,19 @@ pub(crate) struct Recovered {
     pub newer: Option<u32>,
 }
 
+/// What the header of a segment says of the one before, if it says so.
+pub(crate) fn proof_in(head: &[u8]) -> Option<Proof> {
+    match check_header(head) {
+        Ok((_, proof)) if proof.number > 0 => Some(proof),
+        _ => None,
+    }
+}
+
 /// Finds the whole records. After bytes that are none it looks for the next byte where one begins.
 pub(crate) fn recover(bytes: &[u8]) -> Recovered {
     let mut found = Recovered::default();
     let mut at = match check_header(bytes) {
-        Ok(()) => HEADER_BYTES,
+        Ok((length, _)) => length,
         Err(newer) => {
             found.newer = newer;
             0
@@ -89,17 +122,31 @@ pub(crate) fn recover(bytes: &[u8]) -> Recovered {
     found
 }
 
-/// `Err` with the version when it is newer than this program.
-fn check_header(bytes: &[u8]) -> Result<(), Option<u32>> {
-    let Some(head) = bytes.first_chunk::<HEADER_BYTES>() else { return Err(None) };
-    let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
-    if head[..8] != SEGMENT_MAGIC || word(20) != crc32c::crc32c(&head[..20]) {
+/// The header's length and what it proves. `Err` with the version when it is newer than this program.
+fn check_header(bytes: &[u8]) -> Result<(usize, Proof), Option<u32>> {
+    let Some(head) = bytes.first_chunk::<HEADER_BYTES_1>() else { return Err(None) };
+    if head[..8] != SEGMENT_MAGIC || word(head, 20) != crc32c::crc32c(&head[..20]) {
         return Err(None);
     }
-    match word(8) {
-        SEGMENT_VERSION => Ok(()),
+    match word(head, 8) {
+        1 => Ok((HEADER_BYTES_1, Proof::default())),
+        SEGMENT_VERSION => {
+            let Some(head) = bytes.first_chunk::<HEADER_BYTES>() else { return Err(None) };
+            if word(head, 40) != crc32c::crc32c(&head[24..40]) {
+                return Err(None);
+            }
+            Ok((HEADER_BYTES, Proof { number: long(head, 24), bytes: long(head, 32) }))
+        }
         version => Err(Some(version)),
     }
+}
+
+fn word(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+fn long(bytes: &[u8], at: usize) -> u64 {
+    u64::from(word(bytes, at)) | u64::from(word(bytes, at + 4)) << 32
 }
 
 /// The payload of the record that begins at `at`, if a whole one does.
@@ -113,7 +160,8 @@ fn record_at(bytes: &[u8], at: usize) -> Option<Range<usize>> {
     let start = at + RECORD_BYTES;
     let payload = bytes.get(start..start.checked_add(size)?)?;
     // The magic first: the search tries every byte, and a checksum over a made-up length at each would take for ever.
-    let whole = payload.starts_with(&MAGIC) && record_crc(length, payload) == u32::from_le_bytes(crc);
+    let known = payload.starts_with(&MAGIC) || payload.starts_with(&READINGS_MAGIC);
+    let whole = known && record_crc(length, payload) == u32::from_le_bytes(crc);
     whole.then(|| start..start + size)
 }
 
@@ -126,13 +174,13 @@ mod tests {
     use super::*;
 
     fn payload(i: u8) -> Vec<u8> {
-        let mut payload = MAGIC.to_vec();
+        let mut payload = if i % 2 == 0 { MAGIC } else { READINGS_MAGIC }.to_vec();
         payload.extend((0..i % 7 + 1).map(|j| j.wrapping_mul(31) ^ i));
         payload
     }
 
     fn example(records: u8) -> (Vec<u8>, Vec<Range<usize>>) {
-        let mut bytes = header(7).to_vec();
+        let mut bytes = header(7, Proof { number: 6, bytes: 99 }).to_vec();
         let payloads = (0..records).map(|i| put_record(&payload(i), &mut bytes)).collect();
         (bytes, payloads)
     }
@@ -174,10 +222,10 @@ mod tests {
 
     #[test]
     fn a_newer_version_is_told() {
-        let mut bytes = header(1);
+        let mut bytes = header(1, Proof::default());
         bytes[8] = 9;
         let crc = crc32c::crc32c(&bytes[..20]);
-        bytes[20..].copy_from_slice(&crc.to_le_bytes());
+        bytes[20..24].copy_from_slice(&crc.to_le_bytes());
         assert_eq!(recover(&bytes).newer, Some(9));
     }
 }

@@ -9,8 +9,9 @@ use wholegrain_transport::payload::PayloadError;
 use crate::ahead::Ahead;
 use crate::block::read::{Block, RowReader};
 use crate::live::{LiveBatch, Segment};
+use crate::log::{chunks, present};
 use crate::scan::{Input, Merged, Source};
-use crate::seal::join;
+use crate::seal::{join, rows_of};
 use crate::store::Shared;
 use crate::{SensorId, StoreError};
 
@@ -120,8 +121,10 @@ impl Snapshot {
         Ok(Some(Input { rank: block.record.last_segment, first_time, source: Box::new(rows) }))
     }
 
-    /// The sensor's rows of batches that are not sealed, at most one input a type.
+    /// The sensor's rows that are not sealed: of batches at most one input a type; where there are readings without a schema, the
+    /// same for each segment.
     fn live_inputs(&self, id: SensorId, from: i64, to: i64) -> Vec<Input<'static>> {
+        let loose = self.live_segments().any(|(segment, _)| segment.has_readings(id));
         let places: Vec<(Schema, u32)> = {
             let sensors = self.shared.sensors();
             let places = sensors.places(id).iter();
@@ -131,6 +134,9 @@ impl Snapshot {
         let fault = |batch: &LiveBatch, error: &PayloadError| {
             tracing::error!(agent = %batch.agent, seq = batch.seq, %error, "a batch in memory cannot be decoded");
         };
+        if loose {
+            return self.mixed_inputs(id, &places, (from, to), fault);
+        }
         let ahead = match &places[..] {
             [] => return Vec::new(),
             [(schema, column)] => {
@@ -154,6 +160,34 @@ impl Snapshot {
         let cut = chunks.into_iter().map(|chunk| cut(chunk, from, to)).filter(|chunk| !chunk.times.is_empty());
         // Sealed readings arrived before these.
         cut.map(|chunk| Input { rank: u64::MAX, first_time: chunk.times[0], source: split(chunk) }).collect()
+    }
+
+    /// Inputs of a sensor that has readings without a schema, and maybe batches too.
+    fn mixed_inputs(
+        &self,
+        id: SensorId,
+        places: &[(Schema, u32)],
+        (from, to): (i64, i64),
+        mut fault: impl FnMut(&LiveBatch, &PayloadError),
+    ) -> Vec<Input<'static>> {
+        let mut inputs = Vec::new();
+        for (segment, watermark) in self.live_segments() {
+            let mut batches: Vec<(Arc<LiveBatch>, usize)> = Vec::new();
+            for (schema, column) in places {
+                let found = segment.batches(&schema.hash(), watermark, from, to);
+                batches.extend(found.into_iter().map(|batch| (batch, *column as usize)));
+            }
+            batches.sort_by_key(|(batch, _)| batch.arrival);
+            let mut rows = rows_of(batches.iter().map(|(batch, column)| (batch, *column)), &mut fault);
+            rows.retain(|row| (from..to).contains(&row.0));
+            let readings = segment.readings(id, watermark).map(|chain| chain.readings(from, to)).unwrap_or_default();
+            rows.extend(readings.into_iter().map(present));
+            // After all blocks, and in the order in which they will be blocks.
+            let rank = u64::MAX / 2 + segment.number;
+            let input = |chunk: Chunk| Input { rank, first_time: chunk.times[0], source: split(chunk) };
+            inputs.extend(chunks(rows).into_iter().map(input));
+        }
+        inputs
     }
 
     fn live_segments(&self) -> impl Iterator<Item = (&Arc<Segment>, u64)> {

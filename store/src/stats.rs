@@ -8,8 +8,10 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 pub struct StoreStats {
     /// Batches stored (acknowledged, duplicates not counted).
     pub batches: u64,
-    /// Readings in them, gaps counted too.
+    /// Readings in them, gaps counted too, and readings without a schema.
     pub readings: u64,
+    /// Readings without a schema stored, those sent twice counted twice.
+    pub loose_readings: u64,
     /// Payload bytes in them.
     pub payload_bytes: u64,
     /// Batches that were there already.
@@ -28,10 +30,16 @@ pub struct StoreStats {
     pub queue_bytes: u64,
     /// Bytes of journal segments on disk now.
     pub journal_bytes: u64,
-    /// Payload bytes in memory that are not in blocks yet.
+    /// Payload bytes in memory that are not in blocks yet, and the memory of readings without a schema.
     pub live_bytes: u64,
     /// Batches that subscribers were too slow for.
     pub subscriber_lost: u64,
+    /// Readings set aside because of their times, gaps counted too.
+    pub aside_readings: u64,
+    /// Bytes of files that hold what was set aside now.
+    pub aside_bytes: u64,
+    /// Bytes of such files dropped because there were too many.
+    pub aside_dropped_bytes: u64,
     /// Blocks now.
     pub blocks: u64,
     /// Their bytes.
@@ -71,6 +79,8 @@ pub struct OpenReport {
     pub segments: u64,
     /// Batches in them.
     pub batches: u64,
+    /// Readings without a schema in them.
+    pub readings: u64,
     /// Batches in them that were there twice.
     pub duplicates: u64,
     /// Bytes after the last whole record of a segment: an append that a crash or a failing disk cut short. Kept under `damaged/`.
@@ -100,6 +110,7 @@ impl OpenReport {
 pub(crate) struct Counters {
     pub batches: AtomicU64,
     pub readings: AtomicU64,
+    pub loose_readings: AtomicU64,
     pub payload_bytes: AtomicU64,
     pub duplicates: AtomicU64,
     pub rejected: AtomicU64,
@@ -111,6 +122,9 @@ pub(crate) struct Counters {
     pub journal_bytes: AtomicU64,
     pub live_bytes: AtomicU64,
     pub subscriber_lost: AtomicU64,
+    pub aside_readings: AtomicU64,
+    pub aside_bytes: AtomicU64,
+    pub aside_dropped_bytes: AtomicU64,
     pub seals: AtomicU64,
     pub seal_errors: AtomicU64,
     pub merges: AtomicU64,
@@ -140,6 +154,7 @@ impl Counters {
         StoreStats {
             batches: get(&self.batches),
             readings: get(&self.readings),
+            loose_readings: get(&self.loose_readings),
             payload_bytes: get(&self.payload_bytes),
             duplicates: get(&self.duplicates),
             rejected: get(&self.rejected),
@@ -151,6 +166,9 @@ impl Counters {
             journal_bytes: get(&self.journal_bytes),
             live_bytes: get(&self.live_bytes),
             subscriber_lost: get(&self.subscriber_lost),
+            aside_readings: get(&self.aside_readings),
+            aside_bytes: get(&self.aside_bytes),
+            aside_dropped_bytes: get(&self.aside_dropped_bytes),
             seals: get(&self.seals),
             seal_errors: get(&self.seal_errors),
             merges: get(&self.merges),

@@ -7,12 +7,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 use std::thread::JoinHandle;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use bytes::Bytes;
 use wholegrain_model::{Pattern, Schema, SchemaHash, Value};
 use wholegrain_transport::payload::{for_each_column, last_row, read_header};
 
+use crate::aside::Bounds;
 use crate::block::read::{Block, BlockCache, Removed};
 use crate::catalogue::{BlockRecord, Catalogue};
 use crate::disk::{Disk, RealDisk};
@@ -20,6 +21,7 @@ use crate::journal::{Pending, Queue, group_state};
 use crate::live::{LiveBatch, Newest, Subscribers};
 use crate::publish::reconcile;
 use crate::ranges::Held;
+use crate::readings::{LiveItem, LiveReadings};
 use crate::sensors::Sensors;
 use crate::snapshot::View;
 use crate::stats::{Counters, add};
@@ -37,6 +39,9 @@ pub enum Appended {
     Stored,
     /// It was on disk already, and was not stored again.
     Duplicate,
+    /// Its times are further from the clock than [`StoreConfig::past_max`] and [`StoreConfig::future_max`] allow: it is on disk under `aside/`,
+    /// counted, and not among the readings. Of several readings at least one was.
+    SetAside,
 }
 
 /// Called once with a batch's fate, from the journal thread: it must be quick.
@@ -50,6 +55,7 @@ pub(crate) struct Paths {
     pub blocks: PathBuf,
     pub temporary: PathBuf,
     pub damaged: PathBuf,
+    pub aside: PathBuf,
     pub catalogue: PathBuf,
 }
 
@@ -78,7 +84,7 @@ pub(crate) struct Shared {
     pub ledger: Mutex<Ledger>,
     pub removed: Arc<Removed>,
     pub next_block: AtomicU64,
-    /// Schemas there were when `sensors.csv` was last written.
+    /// Definitions there were when `sensors.csv` was last written.
     pub properties_written: AtomicU64,
     pub sealing: Mutex<()>,
     pub merging: Mutex<()>,
@@ -109,10 +115,11 @@ impl Shared {
         Block::new(record, &self.paths.blocks, self.disk.clone(), self.removed.clone())
     }
 
-    /// Notes what the groups of these batches said last.
-    pub fn heard(&self, batches: &[Arc<LiveBatch>]) {
+    /// Notes what the groups of these batches, and the sensors of these readings, said last.
+    pub fn heard(&self, batches: &[Arc<LiveBatch>], records: &[(u64, Arc<LiveReadings>)]) {
         let mut sensors = self.sensors.write().unwrap_or_else(PoisonError::into_inner);
         batches.iter().for_each(|batch| sensors.heard(batch.schema.hash(), group_state(batch)));
+        records.iter().for_each(|(_, record)| sensors.heard_readings(&record.source, &record.readings));
     }
 
     fn work(&self) -> MutexGuard<'_, u64> {
@@ -132,12 +139,6 @@ impl Shared {
         *seen = *result.unwrap_or_else(PoisonError::into_inner).0;
         !self.closing.load(Relaxed)
     }
-}
-
-/// Nanoseconds since the Unix epoch.
-fn now() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
 }
 
 /// The store. A clone is another handle to the same one; it closes when the last is dropped.
@@ -225,9 +226,10 @@ impl Store {
             add(&counters.busy, 1);
             return done(Err(StoreError::Busy));
         }
-        let bytes = batch.payload.len() as u64;
+        let pending = Pending::batch(batch, Bounds::of(&self.0.shared.config), done);
+        let bytes = pending.bytes();
         add(&counters.queue_bytes, bytes);
-        if let Err(done) = self.0.shared.queue.push(Pending { batch, done }) {
+        if let Err(done) = self.0.shared.queue.push(pending) {
             crate::stats::sub(&counters.queue_bytes, bytes);
             done(Err(StoreError::Closed));
         }
@@ -237,7 +239,7 @@ impl Store {
     fn check(&self, payload: Bytes) -> Result<LiveBatch, StoreError> {
         let (header, _) = read_header(&payload).map_err(|error| StoreError::Payload(error.to_string()))?;
         let schema = self.schema(&header.schema).ok_or(StoreError::UnknownSchema(header.schema))?;
-        live_batch(payload, schema, 0)
+        live_batch(payload, schema)
     }
 
     /// Whether [`Store::append`] would take a batch now.
@@ -269,6 +271,10 @@ impl Store {
             let mut heard = None;
             {
                 let sensors = shared.sensors();
+                if let Some((time, value)) = sensors.last_loose(id) {
+                    heard = Some(time);
+                    best = value.map(|value| (time, Some(value)));
+                }
                 for place in sensors.places(id) {
                     let hash = sensors.schema_at(place.schema).hash();
                     heard = heard.max(sensors.group(&hash).map(|state| state.last_time));
@@ -296,8 +302,8 @@ impl Store {
         Snapshot::new(self.0.shared.clone())
     }
 
-    /// Every batch from now on, after it is durable. At most `bound` wait for the receiver; further ones are lost to it and counted.
-    pub fn subscribe(&self, bound: usize) -> Receiver<Arc<LiveBatch>> {
+    /// Everything from now on, after it is durable. At most `bound` items wait for the receiver; further ones are lost to it and counted.
+    pub fn subscribe(&self, bound: usize) -> Receiver<LiveItem> {
         self.0.shared.subscribers.subscribe(bound)
     }
 
@@ -341,6 +347,10 @@ impl Store {
         Ok(())
     }
 
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.0.shared
+    }
+
     fn is_closed(&self) -> bool {
         self.0.shared.closing.load(Relaxed)
     }
@@ -354,7 +364,7 @@ impl Store {
 }
 
 /// What every batch must pass before it is stored, and what is known of it afterwards.
-pub(crate) fn live_batch(payload: Bytes, schema: Schema, arrival: u64) -> Result<LiveBatch, StoreError> {
+fn live_batch(payload: Bytes, schema: Schema) -> Result<LiveBatch, StoreError> {
     let refuse = |error: wholegrain_transport::payload::PayloadError| StoreError::Payload(error.to_string());
     let (header, span) = read_header(&payload).map_err(refuse)?;
     let times = for_each_column(&payload, &schema, |_, _| {}).map_err(refuse)?;
@@ -368,7 +378,7 @@ pub(crate) fn live_batch(payload: Bytes, schema: Schema, arrival: u64) -> Result
         first_time: times.iter().copied().min().unwrap_or(span.first_time),
         last_time: times.iter().copied().max().unwrap_or(span.last_time),
         payload,
-        arrival,
+        arrival: 0,
     })
 }
 
@@ -413,11 +423,11 @@ fn seal_loop(shared: &Shared) {
 fn merge_loop(shared: &Shared) {
     let mut seen = 0;
     while shared.wait_for_work(&mut seen, UPKEEP) {
-        if let Err(error) = crate::retention::retain(shared, now()) {
+        if let Err(error) = crate::retention::retain(shared, shared.config.clock.now()) {
             tracing::error!(%error, "retention failed; tried again shortly");
         }
         while !shared.closing.load(Relaxed) {
-            match crate::merge::merge_once(shared, now()) {
+            match crate::merge::merge_once(shared, shared.config.clock.now()) {
                 Ok(true) => {}
                 Ok(false) => break,
                 Err(error) => {

@@ -453,8 +453,11 @@ impl Pipeline {
     }
 
     fn count(&self, appended: Appended, readings: u64, bytes: usize) {
-        if appended == Appended::Duplicate {
-            return self.metrics.duplicates.inc();
+        match appended {
+            Appended::Duplicate => return self.metrics.duplicates.inc(),
+            // The store counts it.
+            Appended::SetAside => return,
+            Appended::Stored => {}
         }
         self.metrics.batches.inc();
         self.metrics.readings.add(readings);

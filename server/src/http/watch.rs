@@ -11,7 +11,7 @@ use bytes::Bytes;
 use tokio::sync::broadcast::{self, error::RecvError};
 use wholegrain_model::{Column, Pattern, Schema, SchemaHash};
 use wholegrain_query::Scale;
-use wholegrain_store::LiveBatch;
+use wholegrain_store::{LiveBatch, LiveItem, LiveReadings, SensorId, Store};
 use wholegrain_transport::payload;
 
 use super::format::{json_text, reading, scaled};
@@ -22,6 +22,8 @@ use crate::metrics::Metrics;
 
 /// Schemas whose chosen sensors one watcher remembers.
 const SELECTIONS_MAX: usize = 65_536;
+/// Sensors without a schema of which one watcher remembers whether they are chosen.
+const LOOSE_MAX: usize = 1 << 20;
 
 /// Streams what the patterns choose until the client or the server goes away.
 pub(super) async fn watch(State(api): State<Arc<Api>>, uri: Uri) -> Result<Response, ApiError> {
@@ -32,7 +34,7 @@ pub(super) async fn watch(State(api): State<Arc<Api>>, uri: Uri) -> Result<Respo
     let (store, chosen) = (api.store.clone(), patterns.clone());
     let count = tokio::task::spawn_blocking(move || store.sensors(&chosen).len()).await;
     let count = count.map_err(|error| ApiError::internal(format!("choosing the sensors failed: {error}")))?;
-    let watcher = Watcher::new(patterns, batches, api.metrics.clone());
+    let watcher = Watcher::new(patterns, batches, api.store.clone(), api.metrics.clone());
     let shutdown = api.shutdown.clone();
     let stream = futures_util::stream::unfold(watcher, move |mut watcher| {
         let mut shutdown = shutdown.clone();
@@ -59,22 +61,36 @@ struct Chosen {
 
 struct Watcher {
     patterns: Vec<Pattern>,
-    batches: broadcast::Receiver<Arc<LiveBatch>>,
+    batches: broadcast::Receiver<LiveItem>,
+    store: Store,
     metrics: Arc<Metrics>,
     selections: HashMap<SchemaHash, Arc<[Chosen]>>,
+    /// Of sensors without a schema: `None` for one that is not chosen.
+    loose: HashMap<SensorId, Option<Chosen>>,
 }
 
 impl Watcher {
-    fn new(patterns: Vec<Pattern>, batches: broadcast::Receiver<Arc<LiveBatch>>, metrics: Arc<Metrics>) -> Self {
+    fn new(
+        patterns: Vec<Pattern>,
+        batches: broadcast::Receiver<LiveItem>,
+        store: Store,
+        metrics: Arc<Metrics>,
+    ) -> Self {
         metrics.watchers.add(1);
-        Self { patterns, batches, metrics, selections: HashMap::new() }
+        Self { patterns, batches, store, metrics, selections: HashMap::new(), loose: HashMap::new() }
     }
 
     /// The lines of the next batch that holds anything chosen; `None` when the store has been closed.
     async fn next(&mut self) -> Option<Bytes> {
         loop {
             match self.batches.recv().await {
-                Ok(batch) => {
+                Ok(LiveItem::Readings(readings)) => {
+                    if let Some((lines, count)) = self.reading_lines(&readings) {
+                        self.metrics.watch_readings.add(count);
+                        return Some(lines);
+                    }
+                }
+                Ok(LiveItem::Batch(batch)) => {
                     let chosen = self.select(&batch.schema);
                     if chosen.is_empty() {
                         continue;
@@ -93,6 +109,30 @@ impl Watcher {
                 Err(RecvError::Closed) => return None,
             }
         }
+    }
+
+    /// The chosen readings of sensors without a schema, in the order of arrival.
+    fn reading_lines(&mut self, readings: &LiveReadings) -> Option<(Bytes, u64)> {
+        let (mut out, mut count) = (Vec::new(), 0);
+        for one in &readings.readings {
+            if self.loose.len() >= LOOSE_MAX && !self.loose.contains_key(&one.sensor) {
+                self.loose.clear();
+            }
+            let (store, patterns) = (&self.store, &self.patterns);
+            let chosen = self.loose.entry(one.sensor).or_insert_with(|| {
+                let info = store.sensor(one.sensor)?;
+                let matches = patterns.iter().any(|pattern| pattern.matches(&info.path));
+                let chosen = Chosen { index: 0, name: json_text(&info.path), scale: Scale::new(info.scale) };
+                matches.then_some(chosen)
+            });
+            if let Some(chosen) = chosen {
+                let value = Some(scaled(one.value, chosen.scale));
+                // Writing into memory does not fail.
+                let _ = reading(&chosen.name, one.time, value, &mut out);
+                count += 1;
+            }
+        }
+        (count > 0).then(|| (out.into(), count))
     }
 
     fn select(&mut self, schema: &Schema) -> Arc<[Chosen]> {

@@ -67,6 +67,31 @@ struct Inode {
     now: Vec<u8>,
     durable: Vec<u8>,
     pending: Vec<Change>,
+    /// Which pieces of [`PIECE`] bytes take space: a file that was only made longer has holes.
+    taken: Vec<bool>,
+}
+
+/// Space is given out in pieces of so many bytes.
+const PIECE: usize = 64;
+
+impl Inode {
+    fn used(&self) -> usize {
+        self.taken.iter().filter(|taken| **taken).count() * PIECE
+    }
+
+    /// The pieces of a write that take no space yet.
+    fn missing(&self, offset: usize, len: usize) -> usize {
+        let pieces = offset / PIECE..(offset + len).div_ceil(PIECE);
+        pieces.filter(|piece| !self.taken.get(*piece).copied().unwrap_or(false)).count() * PIECE
+    }
+
+    fn take(&mut self, offset: usize, len: usize) {
+        let end = (offset + len).div_ceil(PIECE);
+        if self.taken.len() < end {
+            self.taken.resize(end, false);
+        }
+        self.taken[offset / PIECE..end].fill(true);
+    }
 }
 
 impl Change {
@@ -147,7 +172,7 @@ impl FaultyDisk {
 
     pub fn used(&self) -> usize {
         let state = self.state();
-        state.names.values().map(|&inode| state.inodes[inode].now.len()).sum()
+        state.names.values().map(|&inode| state.inodes[inode].used()).sum()
     }
 
     pub fn crashed(&self) -> bool {
@@ -171,7 +196,8 @@ impl FaultyDisk {
     /// Puts a file there, synced.
     pub fn put(&self, path: &Path, content: &[u8]) {
         let mut state = self.state();
-        let inode = Inode { now: content.to_vec(), durable: content.to_vec(), pending: Vec::new() };
+        let mut inode = Inode { now: content.to_vec(), durable: content.to_vec(), ..Inode::default() };
+        inode.take(0, content.len());
         state.inodes.push(inode);
         let at = state.inodes.len() - 1;
         state.names.insert(path.to_owned(), at);
@@ -203,7 +229,8 @@ impl FaultyDisk {
                     other => other.apply(&mut data),
                 }
             }
-            next.inodes.push(Inode { now: data.clone(), durable: data, pending: Vec::new() });
+            next.inodes.push(Inode { now: data.clone(), durable: data, ..inode.clone() });
+            next.inodes.last_mut().unwrap().pending.clear();
         }
         let all: BTreeSet<&PathBuf> = state.names.keys().chain(state.durable_names.keys()).collect();
         for path in all {
@@ -300,12 +327,15 @@ impl DiskFile for FaultyFile {
                 return Err(error);
             }
         };
-        let used: usize = state.names.values().map(|&inode| state.inodes[inode].now.len()).sum();
-        let grown = (offset as usize + bytes.len()).saturating_sub(state.inodes[self.inode].now.len());
-        if grown > 0 && state.bytes_max.is_some_and(|max| used + grown > max) {
-            return Err(failed(ENOSPC));
+        if let Some(max) = state.bytes_max {
+            let used: usize = state.names.values().map(|&inode| state.inodes[inode].used()).sum();
+            let grown = state.inodes[self.inode].missing(offset as usize, bytes.len());
+            if grown > 0 && used + grown > max {
+                return Err(failed(ENOSPC));
+            }
         }
         let inode = &mut state.inodes[self.inode];
+        inode.take(offset as usize, bytes.len());
         let change = Change::Write(offset, bytes.to_vec());
         change.apply(&mut inode.now);
         inode.pending.push(change);
@@ -336,6 +366,7 @@ impl DiskFile for FaultyFile {
         let mut state = self.disk.change()?;
         let inode = &mut state.inodes[self.inode];
         let change = Change::SetLen(len);
+        inode.taken.truncate((len as usize).div_ceil(PIECE));
         change.apply(&mut inode.now);
         inode.pending.push(change);
         Ok(())

@@ -14,6 +14,23 @@ pub fn read_header(payload: &[u8]) -> Result<(BatchHeader, Span)> {
     Ok((head.to_header(), head.span))
 }
 
+/// The header, what it covers, and the smallest and the largest time, without a look at the columns. Checks that it is of `schema`.
+pub fn read_times(payload: &[u8], schema: &Schema) -> Result<(BatchHeader, Span, (i64, i64))> {
+    let head = Head::read_for(payload, schema)?;
+    let (mut smallest, mut largest, mut time) = (head.span.first_time, head.span.first_time, head.span.first_time);
+    let mut cursor = Cursor { bytes: payload, at: head.times_at };
+    let mut step = 0;
+    for sample in 1..head.span.samples {
+        if !head.steady || sample == 1 {
+            step = unzigzag(cursor.varint()?);
+        }
+        time = time.wrapping_add(step);
+        smallest = smallest.min(time);
+        largest = largest.max(time);
+    }
+    Ok((head.to_header(), head.span, (smallest, largest)))
+}
+
 /// Decodes everything and checks that nothing is left over.
 pub fn decode_batch(payload: &[u8], schema: &Schema) -> Result<Batch> {
     let head = Head::read_for(payload, schema)?;

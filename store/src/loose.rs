@@ -1,0 +1,126 @@
+//! The store's front for sensors without a schema: their registration, and their readings one at a time.
+
+use std::collections::HashMap;
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering::Relaxed;
+
+use crate::aside::Bounds;
+use crate::journal::Pending;
+use crate::publish::reconcile;
+use crate::readings::{LiveReadings, LooseSensor, READINGS_MAX, Reading, check_source};
+use crate::sensors::Properties;
+use crate::stats::{add, sub};
+use crate::store::{Appended, Done};
+use crate::{SensorId, SensorInfo, Store, StoreError};
+
+impl Store {
+    /// Numbers for sensors without a schema, in their order; durable when it returns. A known path keeps its number. Where a schema has the path,
+    /// the schema defines the sensor; else the latest registration does. Blocks on the disk when something is new. `source` is who sends them.
+    pub fn register_sensors(&self, source: &str, sensors: &[LooseSensor]) -> Result<Vec<SensorId>, StoreError> {
+        check_source(source)?;
+        sensors.iter().try_for_each(LooseSensor::check)?;
+        let shared = self.shared();
+        if shared.closing.load(Relaxed) {
+            return Err(StoreError::Closed);
+        }
+        let properties: Vec<Properties> = sensors.iter().map(Properties::of).collect();
+        let encoded: Vec<Vec<u8>> = properties.iter().map(Properties::encode).collect();
+        let numbers = || {
+            let known = shared.sensors();
+            let id = |sensor: &LooseSensor| known.id(sensor.path.as_str());
+            let registered = |(sensor, encoded): (&LooseSensor, &Vec<u8>)| known.is_registered(sensor, encoded);
+            let all = sensors.iter().zip(&encoded).all(registered);
+            all.then(|| sensors.iter().filter_map(id).collect::<Vec<_>>())
+        };
+        if let Some(ids) = numbers() {
+            return Ok(ids);
+        }
+        let _ledger = reconcile(shared)?;
+        let mut rows: Vec<(u32, Option<&str>, Vec<u8>)> = Vec::new();
+        let mut ids = Vec::with_capacity(sensors.len());
+        {
+            let known = shared.sensors();
+            let mut fresh: HashMap<&str, u32> = HashMap::new();
+            let mut next = u32::try_from(known.len()).unwrap_or(u32::MAX);
+            for (sensor, encoded) in sensors.iter().zip(encoded) {
+                let path = sensor.path.as_str();
+                let old = known.id(path).map(|id| id.0).or_else(|| fresh.get(path).copied());
+                let id = old.unwrap_or(next);
+                if old.is_none() {
+                    fresh.insert(path, id);
+                    next = next.checked_add(1).ok_or_else(|| StoreError::Sensor("too many sensors".to_owned()))?;
+                }
+                if old.is_none() || !known.is_registered(sensor, &encoded) {
+                    rows.push((id, old.is_none().then_some(path), encoded));
+                }
+                ids.push(SensorId(id));
+            }
+        }
+        shared.catalogue.add_loose(source, &rows)?;
+        let mut known = shared.sensors.write().unwrap_or_else(PoisonError::into_inner);
+        for (id, path, encoded) in &rows {
+            if let Some(path) = path {
+                known.add_path(path);
+            }
+            if let Some(properties) = Properties::decode(encoded) {
+                known.add_loose(SensorId(*id), source, properties);
+            }
+        }
+        Ok(ids)
+    }
+
+    /// The number of a path, if it is known.
+    pub fn sensor_id(&self, path: &str) -> Option<SensorId> {
+        self.shared().sensors().id(path)
+    }
+
+    /// What is known of one sensor.
+    pub fn sensor(&self, id: SensorId) -> Option<SensorInfo> {
+        self.shared().sensors().info(id)
+    }
+
+    /// Queues readings. `done` is called once: at once when they are refused or there is no room, else from the journal thread when they are
+    /// durable or could not be made so. A reading is known by its sensor and time: sent again it is there once, and the later value counts.
+    pub fn append_readings(&self, source: &str, readings: Vec<Reading>, done: Done) {
+        let shared = self.shared();
+        let counters = &shared.counters;
+        if let Err(error) = self.check_readings(source, &readings) {
+            add(&counters.rejected, 1);
+            return done(Err(error));
+        }
+        if shared.closing.load(Relaxed) {
+            return done(Err(StoreError::Closed));
+        }
+        if readings.is_empty() {
+            return done(Ok(Appended::Stored));
+        }
+        if !self.append_room() {
+            add(&counters.busy, 1);
+            return done(Err(StoreError::Busy));
+        }
+        let pending =
+            Pending::readings(LiveReadings { source: source.into(), readings }, Bounds::of(&shared.config), done);
+        let bytes = pending.bytes();
+        add(&counters.queue_bytes, bytes);
+        if let Err(done) = shared.queue.push(pending) {
+            sub(&counters.queue_bytes, bytes);
+            done(Err(StoreError::Closed));
+        }
+    }
+
+    fn check_readings(&self, source: &str, readings: &[Reading]) -> Result<(), StoreError> {
+        check_source(source)?;
+        if readings.len() > READINGS_MAX {
+            let reason = format!("{} readings at once, at most {READINGS_MAX} are allowed", readings.len());
+            return Err(StoreError::Payload(reason));
+        }
+        let known = self.shared().sensors().len();
+        match readings.iter().find(|reading| reading.sensor.0 as usize >= known) {
+            None => Ok(()),
+            Some(reading) => Err(StoreError::Sensor(format!(
+                "no sensor has the number {}; register its path first",
+                reading.sensor.0
+            ))),
+        }
+    }
+}
