@@ -141,6 +141,9 @@ pub struct Answer {
     pub sensors: Option<u64>,
     /// What the server warns of.
     pub warnings: Vec<String>,
+    /// The tier that answers wherever it can, and the width of the windows.
+    pub tier: Option<String>,
+    pub every: Option<String>,
     body: ureq::Body,
 }
 
@@ -217,9 +220,14 @@ impl Connection {
         let status = response.status().as_u16();
         let sensors = response.headers().get(SENSORS_HEADER).and_then(|value| value.to_str().ok()?.parse().ok());
         let warnings = warnings(response.headers());
+        let length = |name: &str| {
+            let value = response.headers().get(name).and_then(|value| value.to_str().ok());
+            value.filter(|value| value.len() <= 32).map(str::to_owned)
+        };
+        let (tier, every) = (length("x-wholegrain-tier"), length("x-wholegrain-every"));
         let mut body = response.into_body();
         if (200..300).contains(&status) {
-            return Ok(Answer { sensors, warnings, body });
+            return Ok(Answer { sensors, warnings, tier, every, body });
         }
         let text = body.with_config().limit(ERROR_BYTES_MAX).read_to_string().unwrap_or_default();
         Err(refusal(status, &text, &self.url, &self.origin))

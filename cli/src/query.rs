@@ -8,7 +8,7 @@ use arrow_ipc::reader::StreamReader;
 use arrow_schema::{ArrowError, SchemaRef};
 use clap::Args;
 use wholegrain_model::{Interval, Pattern, Timestamp};
-use wholegrain_query::{Agg, Op, Query};
+use wholegrain_query::{Agg, Op, POINTS_MAX, Query};
 
 use crate::connection::{ClientOption, Connection};
 use crate::failure::{EXIT_CODES, Failure};
@@ -28,6 +28,7 @@ const EXAMPLES: &str = "\
 Examples:
   wholegrain query MemAvailable                          the last ten minutes, as sampled
   wholegrain query MemAvailable --from -1m --every 10s   means of ten seconds
+  wholegrain query power --from -365d --points 500       a year, out of a downsampled tier
   wholegrain query 'cpu/*/user' --op rate --every 1min   counters as rates
   wholegrain query '/lab/**/power' --op integral --every 1h --from -1d --format csv
   wholegrain query '/**' --from 2026-01-31 --to 2026-02-01 --format parquet --output day.parquet";
@@ -48,6 +49,9 @@ pub struct QueryArgs {
     /// One value for each window of this length, which begin at whole multiples of it since 1970-01-01 UTC
     #[arg(long, value_name = "LENGTH")]
     every: Option<Interval>,
+    /// About so many windows, in place of --every: their width is one that suits the range
+    #[arg(long, value_name = "N", conflicts_with = "every", value_parser = clap::value_parser!(u64).range(1..=POINTS_MAX))]
+    points: Option<u64>,
     /// How the readings of a window become one value; without --every, of the whole range [default: mean for gauges and rates, last for counters, sum for deltas]
     #[arg(long, value_parser = names(Agg::ALL.map(|(name, _)| name)))]
     agg: Option<String>,
@@ -63,6 +67,9 @@ pub struct QueryArgs {
     /// Stop after so many readings
     #[arg(long, short = 'n', value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     limit: Option<u64>,
+    /// Say on standard error how the answer is made: the width of the windows, and the downsampled tier that gives them
+    #[arg(long)]
+    explain: bool,
     #[command(flatten)]
     client: ClientOption,
 }
@@ -93,9 +100,24 @@ pub fn run(args: &QueryArgs, client: Option<&Path>) -> Result<(), Failure> {
     if sensors == Some(0) {
         return Err(no_sensor(&query.patterns));
     }
+    if args.explain {
+        eprintln!("{}", explanation(answer.every.as_deref(), answer.tier.as_deref()));
+    }
     let output = Output::open(args.output.as_deref())?;
     let progress = Progress::new(output.is_terminal(), sensors, (query.from.0, query.to.0));
-    let rows = copy(answer.into_reader(), connection.url(), args.format, output, progress)?;
+    let Copied { rows, warnings, notes } = copy(answer.into_reader(), connection.url(), args.format, output, progress)?;
+    for note in &notes {
+        eprintln!("note: {note}");
+    }
+    for warning in &warnings {
+        eprintln!("{} {warning}", style::on_stderr().error("warning:"));
+    }
+    if !warnings.is_empty() {
+        return Err(Failure::Failed(format!(
+            "the answer is not whole: {} parts of the store could not be read; `wholegrain store verify` on the server says more",
+            warnings.len()
+        )));
+    }
     if rows == 0 {
         let count = sensors.map_or(String::new(), |count| format!(" of {count} sensors"));
         return Err(Failure::NothingMatched(format!("no reading{count} from {} to {}", query.from, query.to)));
@@ -123,6 +145,7 @@ impl QueryArgs {
             from: time("from", &self.from)?,
             to: time("to", &self.to)?,
             every: self.every,
+            points: self.points,
             agg: self.agg.as_deref().and_then(|name| name.parse().ok()),
             op: self.op.as_deref().and_then(|name| name.parse().ok()),
             limit: self.limit,
@@ -137,6 +160,7 @@ fn parameters(query: &Query) -> Vec<(&'static str, String)> {
     parameters.push(("from", query.from.to_string()));
     parameters.push(("to", query.to.to_string()));
     parameters.extend(query.every.map(|every| ("every", every.to_string())));
+    parameters.extend(query.points.map(|points| ("points", points.to_string())));
     parameters.extend(query.agg.map(|agg| ("agg", agg.to_string())));
     parameters.extend(query.op.map(|op| ("op", op.to_string())));
     parameters.extend(query.limit.map(|limit| ("limit", limit.to_string())));
@@ -144,14 +168,62 @@ fn parameters(query: &Query) -> Vec<(&'static str, String)> {
     parameters
 }
 
-/// Formats an Arrow stream batch by batch; the number of rows.
-fn copy(answer: impl Read, url: &str, format: Format, output: Output, mut progress: Progress) -> Result<u64, Failure> {
+/// How an answer is made, in words.
+fn explanation(every: Option<&str>, tier: Option<&str>) -> String {
+    match (every, tier) {
+        (None, None) => "readings, as sampled".to_owned(),
+        (Some(every), None) => format!("windows of {every}, from readings"),
+        (every, Some(tier)) => {
+            let width = every.map_or("one window".to_owned(), |every| format!("windows of {every}"));
+            format!("{width}, from the tier of {tier}; from readings where it does not reach")
+        }
+    }
+}
+
+/// What became of an answer.
+struct Copied {
+    rows: u64,
+    /// What the server found to be missing while it read.
+    warnings: Vec<String>,
+    /// What it left out because retention has dropped it.
+    notes: Vec<String>,
+}
+
+/// The most bytes of warnings after an answer.
+const TAIL_BYTES_MAX: u64 = 64 << 10;
+
+/// The warnings and notes after the end of an Arrow stream: a line of JSON each.
+fn tail(answer: impl Read) -> (Vec<String>, Vec<String>) {
+    #[derive(serde::Deserialize)]
+    struct Line {
+        warning: Option<String>,
+        note: Option<String>,
+    }
+    let mut text = String::new();
+    let _ = answer.take(TAIL_BYTES_MAX).read_to_string(&mut text);
+    let shown = |text: String| text.chars().filter(|c| !c.is_control()).collect::<String>();
+    let (mut warnings, mut notes) = (Vec::new(), Vec::new());
+    for line in text.lines().filter_map(|line| serde_json::from_str::<Line>(line).ok()) {
+        warnings.extend(line.warning.map(shown));
+        notes.extend(line.note.map(shown));
+    }
+    (warnings, notes)
+}
+
+/// Formats an Arrow stream batch by batch.
+fn copy(
+    answer: impl Read,
+    url: &str,
+    format: Format,
+    output: Output,
+    mut progress: Progress,
+) -> Result<Copied, Failure> {
     let broke_off =
         |error: ArrowError| Failure::Unreachable(format!("the answer of {url} broke off: {error}; ask again"));
-    let stream = StreamReader::try_new(answer, None).map_err(broke_off)?;
+    let mut stream = StreamReader::try_new(answer, None).map_err(broke_off)?;
     let mut sink = Sink::new(format, output, stream.schema())?;
     let mut rows = 0;
-    for batch in stream {
+    for batch in stream.by_ref() {
         let batch = batch.map_err(broke_off)?;
         rows += batch.num_rows() as u64;
         let last = sink.write(&batch)?;
@@ -159,7 +231,8 @@ fn copy(answer: impl Read, url: &str, format: Format, output: Output, mut progre
     }
     progress.finish();
     sink.finish()?;
-    Ok(rows)
+    let (warnings, notes) = tail(stream.get_mut());
+    Ok(Copied { rows, warnings, notes })
 }
 
 /// Where batches go.

@@ -78,6 +78,7 @@ impl Site {
             from: Timestamp(START),
             to: Timestamp(START + 86_400 * SECOND),
             every,
+            points: None,
             agg: None,
             op: None,
             limit: None,

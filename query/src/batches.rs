@@ -88,6 +88,11 @@ impl Batches {
         self.chunks.warnings(self.plan.from, self.plan.to)
     }
 
+    /// What is left out of the answer on purpose because retention has dropped it, as far as it has been read.
+    pub fn notes(&self) -> Vec<String> {
+        self.chunks.notes()
+    }
+
     /// The next row with the number of its sensor.
     fn next_row(&mut self) -> Result<Option<(i32, Row)>, QueryError> {
         if self.rows_left == 0 {

@@ -16,12 +16,20 @@
 //! - `every` without `agg`: [`Agg::Mean`] for gauges, [`Agg::Last`] for counters (a mean of a running total says nothing);
 //!   after `delta` [`Agg::Sum`], after `rate` and `derivative` [`Agg::Mean`].
 //! - `op` and `every`: the operation first, then the aggregate of its values. A NaN is no value to either.
+//!
+//! # Tiers
+//! Windows without `op` are answered by the coarsest downsampled tier whose resolution divides their width ([`QueryResult::tier`]), as
+//! far as there are tiers: where blocks overlap, where the range cuts a window and where nothing has been merged yet, readings are read. The answer
+//! is the same: least, greatest, first, last, count and sums of integers to the last bit; a sum or mean of floats to within
+//! 2^-52 times the number of tier windows in it times the sum of the magnitudes, because each tier window has its sum rounded once.
+//! Operations ([`Op`]) need neighbouring readings and always read them. Where retention has dropped the readings, windows are all there is.
 
 mod batches;
 mod holes;
 mod integral;
 mod ops;
 mod plan;
+mod points;
 mod samples;
 mod scale;
 mod windows;
@@ -35,6 +43,7 @@ use wholegrain_store::{SensorInfo, Store, StoreError};
 pub use batches::{BATCH_ROWS_MAX, Batches, UNIT_KEY, UNITS_KEY, schema, schema_int};
 pub use holes::{HOLE_INTERVALS, LOOK_BACK_NS_UNKNOWN};
 pub use plan::unit_of;
+pub use points::POINTS_MAX;
 pub use samples::{ChunkIter, Chunks};
 pub use scale::Scale;
 
@@ -138,6 +147,9 @@ pub struct Query {
     pub to: Timestamp,
     /// Width of the windows.
     pub every: Option<Interval>,
+    /// In place of `every`: about so many windows, at most [`POINTS_MAX`]. Their width is a length that people count in and, from the
+    /// finest tier's resolution on, a multiple of a tier's; the range is widened to whole windows.
+    pub points: Option<u64>,
     /// How each window becomes one value.
     pub agg: Option<Agg>,
     /// What is computed before.
@@ -166,9 +178,14 @@ pub struct QueryResult {
     pub sensors: Vec<SensorInfo>,
     /// The unit of each sensor's values in the answer, after the operation.
     pub units: Vec<String>,
-    /// What is known to be missing from the answer before its rows are read: blocks that overlap the range and are damaged, a
-    /// sentence each. [`Batches::warnings`] after the last batch tells also of those that the reading met.
+    /// What is known to be missing from the answer before its rows are read: blocks that overlap the range and are damaged, and what
+    /// retention has dropped, a sentence each. [`Batches::warnings`] and [`Batches::notes`] after the last batch tell also of what the
+    /// reading met.
     pub warnings: Vec<String>,
+    /// The tier that answers wherever it can.
+    pub tier: Option<Interval>,
+    /// The width of the windows, also where their number was asked for.
+    pub every: Option<Interval>,
     /// The rows. Its [`Batches::schema`] tells whether `value` is Float64 or Int64.
     pub batches: Batches,
 }
@@ -183,6 +200,7 @@ pub fn run(store: &Store, query: &Query) -> Result<QueryResult, QueryError> {
 /// The same over any readings: `sensors` are those chosen.
 pub fn run_on(chunks: Box<dyn Chunks>, mut sensors: Vec<SensorInfo>, query: &Query) -> Result<QueryResult, QueryError> {
     query.validate()?;
+    let query = &points::resolve(query, &chunks.resolutions());
     if sensors.len() > SENSORS_MAX {
         return Err(QueryError::Invalid(format!(
             "the patterns choose {} sensors, at most {SENSORS_MAX} allowed; choose fewer",
@@ -191,10 +209,15 @@ pub fn run_on(chunks: Box<dyn Chunks>, mut sensors: Vec<SensorInfo>, query: &Que
     }
     sensors.sort_by(|a, b| a.path.cmp(&b.path));
     chunks.expect(&sensors);
-    let warnings = chunks.warnings(query.from.0, query.to.0);
     let plan = plan::Plan::new(query, &sensors)?;
+    let tier = plan.tier(chunks.as_ref()).map(|tier| Interval::from_ns(tier.cast_unsigned()));
+    if tier.is_none() {
+        chunks.foresee(&sensors, query.from.0, query.to.0);
+    }
+    let mut warnings = chunks.warnings(query.from.0, query.to.0);
+    warnings.extend(chunks.notes());
     let units: Vec<String> =
         sensors.iter().map(|sensor| unit_of(&sensor.unit, query.op, plan.agg_of(sensor))).collect();
     let batches = Batches::new(chunks, sensors.clone(), &units, plan);
-    Ok(QueryResult { sensors, units, warnings, batches })
+    Ok(QueryResult { sensors, units, warnings, tier, every: query.every, batches })
 }

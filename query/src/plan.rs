@@ -7,10 +7,10 @@ use crate::batches::{Row, RowIter};
 use crate::holes::{self, Holes};
 use crate::integral::{Cumulative, PerWindow, Segments};
 use crate::ops::Difference;
-use crate::samples::{Chunks, Samples};
+use crate::samples::{Chunks, Pieces, Samples};
 use crate::scale::Scale;
-use crate::windows::{Aggregated, Windows, scaled};
-use crate::{Agg, Op, PATTERNS_MAX, Query, QueryError};
+use crate::windows::{Aggregated, Piece, Windows, scaled};
+use crate::{Agg, Op, PATTERNS_MAX, POINTS_MAX, Query, QueryError};
 
 impl Query {
     /// Checks what can be checked without knowing the sensors.
@@ -28,6 +28,12 @@ impl Query {
                 return invalid("every is longer than 292 years; leave it away for one value over the range".into());
             }
             _ => {}
+        }
+        if self.points.is_some() && self.every.is_some() {
+            return invalid("points and every are both given; leave one away".into());
+        }
+        if self.points.is_some_and(|points| !(1..=POINTS_MAX).contains(&points)) {
+            return invalid(format!("points must be 1 to {POINTS_MAX}"));
         }
         if self.limit == Some(0) {
             return invalid("limit must be at least 1; leave it away for everything".into());
@@ -77,6 +83,12 @@ impl Plan {
         }))
     }
 
+    /// The resolution in ns of the tier that answers wherever it can.
+    pub(crate) fn tier(&self, chunks: &dyn Chunks) -> Option<i64> {
+        let windows = self.windows.filter(|_| self.op.is_none())?;
+        chunks.tier(self.from, self.to, windows.every())
+    }
+
     /// Whether every value of `sensor` in the answer is an integer as read times an integer.
     fn is_exact(&self, sensor: &SensorInfo) -> bool {
         match self.agg_of(sensor) {
@@ -95,10 +107,15 @@ impl Plan {
         }
         let (scale, exact) = (Scale::new(sensor.scale), self.exact);
         let Some(op) = self.op else {
+            if let (Some(windows), Some(agg)) = (self.windows, self.agg_of(sensor))
+                && let Some(parts) = chunks.scan_windows(sensor, self.from, self.to, windows.every())?
+            {
+                return Ok(Box::new(Aggregated::new(Pieces::new(parts), windows, agg, scale, exact)));
+            }
             let samples = Samples::new(chunks.scan(sensor, self.from, self.to)?);
             return Ok(match (self.windows, self.agg_of(sensor)) {
                 (Some(windows), Some(agg)) => {
-                    let rows = samples.map(|sample| sample.map(|(time, value)| Row { time, value }));
+                    let rows = samples.map(|sample| sample.map(|(time, value)| Piece::Row(Row { time, value })));
                     Box::new(Aggregated::new(rows, windows, agg, scale, exact))
                 }
                 _ => Box::new(samples.map(move |sample| {
@@ -120,7 +137,9 @@ impl Plan {
         }
         let rows = differences(samples, Difference::new(op, sensor.kind, sensor.wraps_at, scale, holes), self.from);
         Ok(match (self.windows, self.agg_of(sensor)) {
-            (Some(windows), Some(agg)) => Box::new(Aggregated::new(rows, windows, agg, Scale::ONE, exact)),
+            (Some(windows), Some(agg)) => {
+                Box::new(Aggregated::new(rows.map(|row| row.map(Piece::Row)), windows, agg, Scale::ONE, exact))
+            }
             _ => Box::new(rows),
         })
     }

@@ -68,7 +68,16 @@ fn sensor(id: u32, path: &str, kind: Kind, value_type: ValueType) -> SensorInfo 
 
 fn query(from: i64, to: i64) -> Query {
     let patterns = vec![Pattern::new("/**").unwrap()];
-    Query { patterns, from: Timestamp(from), to: Timestamp(to), every: None, agg: None, op: None, limit: None }
+    Query {
+        patterns,
+        from: Timestamp(from),
+        to: Timestamp(to),
+        every: None,
+        points: None,
+        agg: None,
+        op: None,
+        limit: None,
+    }
 }
 
 fn answer(sensors: Vec<SensorInfo>, samples: Vec<Samples>, query: &Query) -> Result<QueryResult, QueryError> {

@@ -1,6 +1,7 @@
 //! Windows on the wall clock and what becomes of the values within each.
 
 use wholegrain_model::Value;
+use wholegrain_store::Window;
 
 use crate::batches::Row;
 use crate::scale::Scale;
@@ -16,6 +17,14 @@ pub(crate) enum Windows {
 }
 
 impl Windows {
+    /// Their width; `None` for one over the whole range.
+    pub(crate) fn every(self) -> Option<i64> {
+        match self {
+            Windows::Whole(_) => None,
+            Windows::Every(every) => Some(every),
+        }
+    }
+
     /// The start of the window that `time` falls into.
     pub(crate) fn start(self, time: i64) -> i64 {
         match self {
@@ -34,6 +43,15 @@ impl Windows {
     }
 }
 
+/// What windows are made of.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Piece {
+    /// A reading.
+    Row(Row),
+    /// A tier's window, or part of one, that lies within a window here.
+    Window(Window),
+}
+
 /// Aggregates rows into one for each window that has a value. The rows' values are raw: `scale` is applied at the end, so
 /// that sums of integers lose nothing before.
 pub(crate) struct Aggregated<I> {
@@ -42,10 +60,10 @@ pub(crate) struct Aggregated<I> {
     agg: Agg,
     scale: Scale,
     exact: bool,
-    open: Option<Window>,
+    open: Option<Open>,
 }
 
-struct Window {
+struct Open {
     start: i64,
     acc: Accumulator,
 }
@@ -55,29 +73,38 @@ impl<I> Aggregated<I> {
         Self { rows, windows, agg, scale, exact, open: None }
     }
 
-    fn close(&self, window: Window) -> Row {
+    fn close(&self, window: Open) -> Row {
         Row { time: window.start, value: window.acc.finish(self.agg, self.scale, self.exact) }
     }
 }
 
-impl<I: Iterator<Item = Result<Row, QueryError>>> Iterator for Aggregated<I> {
+impl<I: Iterator<Item = Result<Piece, QueryError>>> Iterator for Aggregated<I> {
     type Item = Result<Row, QueryError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
-            let row = match self.rows.next() {
-                Some(Ok(row)) => row,
+            let piece = match self.rows.next() {
+                Some(Ok(piece)) => piece,
                 Some(Err(error)) => return Some(Err(error)),
                 None => return self.open.take().map(|window| Ok(self.close(window))),
             };
-            let Some(value) = row.value.filter(|value| !value.as_f64().is_nan()) else { continue };
-            let start = self.windows.start(row.time);
+            let time = match piece {
+                Piece::Row(row) if row.value.is_none_or(|value| value.as_f64().is_nan()) => continue,
+                Piece::Row(row) => row.time,
+                Piece::Window(window) => window.time,
+            };
+            let start = self.windows.start(time);
             let mut closed = None;
             if self.open.as_ref().is_none_or(|open| open.start != start) {
-                closed = self.open.replace(Window { start, acc: Accumulator::default() });
+                closed = self.open.replace(Open { start, acc: Accumulator::default() });
             }
             if let Some(open) = &mut self.open {
-                open.acc.push(value, self.agg, self.scale.is_negative());
+                match piece {
+                    Piece::Row(row) => {
+                        row.value.into_iter().for_each(|value| open.acc.push(value, self.agg, self.scale.is_negative()))
+                    }
+                    Piece::Window(window) => open.acc.push_window(&window, self.agg, self.scale.is_negative()),
+                }
             }
             if let Some(window) = closed {
                 return Some(Ok(self.close(window)));
@@ -98,15 +125,40 @@ struct Accumulator {
 impl Accumulator {
     fn push(&mut self, value: Value, agg: Agg, negative_scale: bool) {
         self.count += 1;
-        let replaces = match agg {
-            Agg::Count => false,
+        if matches!(agg, Agg::Mean | Agg::Sum) {
+            match value {
+                Value::Int(int) => self.ints += i128::from(int),
+                Value::Float(float) => self.floats.add(float),
+            }
+        }
+        self.choose(value, agg, negative_scale);
+    }
+
+    /// A window's values at once.
+    fn push_window(&mut self, window: &Window, agg: Agg, negative_scale: bool) {
+        self.count += window.count;
+        let value = match agg {
+            Agg::Count => return,
             Agg::Mean | Agg::Sum => {
-                match value {
+                match window.sum {
                     Value::Int(int) => self.ints += i128::from(int),
                     Value::Float(float) => self.floats.add(float),
                 }
-                false
+                return;
             }
+            Agg::Last => window.last,
+            Agg::First => window.first,
+            Agg::Min if negative_scale => window.max,
+            Agg::Max if negative_scale => window.min,
+            Agg::Min => window.min,
+            Agg::Max => window.max,
+        };
+        self.choose(value, agg, negative_scale);
+    }
+
+    fn choose(&mut self, value: Value, agg: Agg, negative_scale: bool) {
+        let replaces = match agg {
+            Agg::Count | Agg::Mean | Agg::Sum => false,
             Agg::Last => true,
             Agg::First => self.chosen.is_none(),
             // The least quantity is the greatest raw value when the scale is negative.
@@ -173,8 +225,8 @@ impl FloatSum {
 mod tests {
     use super::*;
 
-    fn rows(values: &[(i64, Option<Value>)]) -> Vec<Result<Row, QueryError>> {
-        values.iter().map(|&(time, value)| Ok(Row { time, value })).collect()
+    fn rows(values: &[(i64, Option<Value>)]) -> Vec<Result<Piece, QueryError>> {
+        values.iter().map(|&(time, value)| Ok(Piece::Row(Row { time, value }))).collect()
     }
 
     #[track_caller]

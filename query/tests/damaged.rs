@@ -20,6 +20,7 @@ fn answer(store: &Store, from: i64) -> (usize, Vec<String>, Vec<String>) {
         from: Timestamp(from),
         to: Timestamp(1_000_000),
         every: None,
+        points: None,
         agg: None,
         op: None,
         limit: None,

@@ -249,6 +249,9 @@ struct RawStore {
     live: Option<Interval>,
     retention_age: Option<Interval>,
     retention_bytes: Option<ByteSize>,
+    tiers: Option<Vec<Interval>>,
+    #[serde(default)]
+    retention: Vec<crate::retention::RawRetention>,
 }
 
 impl ServerConfig {
@@ -432,6 +435,7 @@ fn store_config(raw: RawStore, section: &Section, dir: PathBuf) -> Result<StoreC
     }
     config.retention_age = raw.retention_age;
     config.retention_bytes = raw.retention_bytes;
+    crate::retention::apply(&mut config, raw.tiers, raw.retention, section)?;
     Ok(config)
 }
 
@@ -462,6 +466,33 @@ mod tests {
         assert_eq!(config.store.dir, PathBuf::from("/etc/wholegrain/./store"));
         assert!(!config.mqtt.anonymous);
         assert_eq!(config.log, LogLevel::Info);
+    }
+
+    #[test]
+    fn tiers_and_retention() {
+        let text = format!(
+            "[mqtt]\n{CA}[store]\ntiers = [\"10s\", \"1h\"]\n[[store.retention]]\npattern = \"/lrz/**/core/**\"\nraw = \"30d\"\n\
+             tiers = {{ \"10s\" = \"90d\", \"1h\" = \"forever\" }}\n[[store.retention]]\npattern = \"/**\"\n"
+        );
+        let store = load(&text).unwrap().store;
+        assert_eq!(store.tiers, [Interval::from_s(10), Interval::from_s(3600)]);
+        assert_eq!(store.retention.len(), 2);
+        assert_eq!(store.retention[0].raw, Some(Interval::from_s(30 * 86_400)));
+        assert_eq!(store.retention[0].tiers.len(), 2);
+        assert_eq!(store.retention[1].raw, None, "without raw: forever");
+        assert_eq!(load(&format!("[mqtt]\n{CA}[store]\ntiers = []\n")).unwrap().store.tiers, []);
+        let store = |text: &str| load(&format!("[mqtt]\n{CA}[store]\n{text}")).unwrap_err().to_string();
+        let rule = |text: &str| store(&format!("[[store.retention]]\npattern = \"/**\"\n{text}\n"));
+        for (found, expected) in [
+            (store("tiers = [\"10s\", \"15s\"]\n"), "multiple of the one before"),
+            (store("tiers = [\"1h\", \"10s\"]\n"), "multiple of the one before"),
+            (rule("raw = \"0s\""), "keeps nothing"),
+            (rule("raw = \"long\""), "forever"),
+            (rule("tiers = { \"7s\" = \"1d\" }"), "there is no tier of 7s"),
+            (store("[[store.retention]]\npattern = \"a//b\"\n"), "pattern"),
+        ] {
+            assert!(found.contains(expected), "{found:?} does not say {expected:?}");
+        }
     }
 
     #[test]

@@ -15,6 +15,7 @@ mod live;
 pub mod metrics;
 mod net;
 mod pki;
+mod retention;
 mod serve;
 
 pub use config::ServerConfig;

@@ -13,10 +13,13 @@ use wholegrain_model::{Schema, SchemaHash, ValueType};
 use crate::disk::{Disk, DiskFile, read_all};
 use crate::ranges::{Held, RangeSet};
 use crate::sensors::{GroupState, Properties, Sensors};
+use crate::tiers::TierOf;
 use crate::{SensorId, StoreError};
 
-/// Version of the catalogue's tables. Version 1 had no sensors without a schema; it is read, and becomes this one.
+/// Version of the catalogue's tables. Version 1 had no sensors without a schema and no tiers, which it would take for readings.
 pub const FORMAT_VERSION: u64 = 2;
+/// The oldest version that is read; opening makes it [`FORMAT_VERSION`].
+const FORMAT_VERSION_MIN: u64 = 1;
 /// Memory for the database's pages, in bytes.
 const CACHE_BYTES: usize = 8 << 20;
 
@@ -43,7 +46,7 @@ const HEARD: TableDefinition<u32, &[u8]> = TableDefinition::new("heard");
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct BlockRecord {
     pub id: u64,
-    /// Below `blocks/`.
+    /// Below `blocks/`; of a tier below the store's directory, where it begins with `tiers/`.
     pub path: String,
     pub value_type: ValueType,
     /// Days since 1970-01-01 (UTC) that all its readings lie in; `None` when they lie in several.
@@ -57,6 +60,12 @@ pub(crate) struct BlockRecord {
     pub last_time: i64,
     pub rows: u64,
     pub bytes: u64,
+    /// What it is a tier of; `None` for readings. The times are those of the readings that it was made from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tier: Option<TierOf>,
+    /// Whether retention took some sensors' rows out: it is not merged any more, so that its tiers keep what it lost.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub trimmed: bool,
 }
 
 /// What one seal, merge or retention changes, all or nothing.
@@ -73,6 +82,10 @@ pub(crate) struct Change<'a> {
     pub heard: Vec<(u32, Vec<u8>)>,
     /// Doomed files that are gone.
     pub gone: Vec<u64>,
+    /// What is said of files anew that stay as they are.
+    pub relink: Vec<BlockRecord>,
+    /// Blocks that must still be there: what is added was made from them.
+    pub requires: Vec<u64>,
 }
 
 /// Everything that is read when a store is opened.
@@ -277,7 +290,7 @@ impl Catalogue {
                 blocks.remove(record.id)?;
                 doomed.insert(record.id, record.path.as_str())?;
             }
-            for record in change.add {
+            for record in change.add.iter().chain(&change.relink) {
                 let json = serde_json::to_vec(record).map_err(|error| redb::Error::Io(io::Error::other(error)))?;
                 blocks.insert(record.id, json.as_slice())?;
                 doomed.remove(record.id)?;
@@ -315,10 +328,9 @@ fn settle(db: &Database) -> Result<(), redb::Error> {
     let txn = db.begin_write()?;
     {
         let mut meta = txn.open_table(META)?;
+        meta.insert("version", FORMAT_VERSION)?;
         let openings = meta.get("openings")?.map_or(0, |value| value.value());
         meta.insert("openings", openings + 1)?;
-        // What an earlier version did not have.
-        meta.insert("version", FORMAT_VERSION)?;
         txn.open_table(LOOSE)?;
         txn.open_table(HEARD)?;
     }
@@ -332,7 +344,7 @@ fn read_tables(db: &Database) -> Result<Result<Contents, ReadFault>, redb::Error
     let number = |name: &str| -> Result<u64, redb::Error> { Ok(meta.get(name)?.map_or(0, |value| value.value())) };
     let version = number("version")?;
     match version {
-        1..=FORMAT_VERSION => {}
+        FORMAT_VERSION_MIN..=FORMAT_VERSION => {}
         0 => return Ok(Err(ReadFault::Damaged("it has no version".to_owned()))),
         newer => return Ok(Err(ReadFault::Newer(newer))),
     }

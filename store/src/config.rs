@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use wholegrain_model::Interval;
 use wholegrain_model::size::ByteSize;
 
-use crate::Clock;
+use crate::{Clock, RetentionRule};
 
 /// How a store behaves. [`StoreConfig::new`] gives the defaults for a directory.
 #[derive(Debug, Clone)]
@@ -26,9 +26,13 @@ pub struct StoreConfig {
     pub past_max: Option<Interval>,
     /// Batches and readings further than this ahead of the clock are set aside; `None` for no bound.
     pub future_max: Option<Interval>,
-    /// Blocks whose newest reading is older than this are dropped.
+    /// Lengths of the windows of the tiers, finest first, each a multiple of the one before; none for no tiers.
+    pub tiers: Vec<Interval>,
+    /// How long what is kept; the first rule whose pattern matches a sensor counts. At most [`crate::RETENTION_RULES_MAX`].
+    pub retention: Vec<RetentionRule>,
+    /// Readings and windows of other sensors are dropped when they are older than this.
     pub retention_age: Option<Interval>,
-    /// The oldest blocks are dropped while all blocks together are larger than this.
+    /// The oldest files are dropped while all blocks and tiers together are larger than this.
     pub retention_bytes: Option<ByteSize>,
     /// So many small blocks of one day become one larger block.
     pub merge_fan_in: usize,
@@ -64,6 +68,8 @@ impl Default for StoreConfig {
             queue_bytes_max: ByteSize::mib(64),
             past_max: None,
             future_max: None,
+            tiers: vec![Interval::from_s(10), Interval::from_s(300), Interval::from_s(3600)],
+            retention: Vec::new(),
             retention_age: None,
             retention_bytes: None,
             merge_fan_in: 30,

@@ -9,8 +9,8 @@
 //!
 //! The life of a batch: [`Store::append`] checks it and puts it into a bounded queue; the journal thread writes all that waits with one
 //! write and one fsync (`journal.rs`), shows it to readers (`live.rs`) and answers; a sealer turns whole journal segments into
-//! Parquet blocks (`seal.rs`, `block/`); a merger makes large blocks of small ones (`merge.rs`); retention drops whole blocks
-//! (`retention.rs`). The catalogue (`catalogue.rs`) says which blocks count. `FORMAT.md` describes every byte.
+//! Parquet blocks (`seal.rs`, `block/`); a merger makes large blocks of small ones (`merge.rs`) and downsampled tiers of them (`tiers/`);
+//! retention drops what is too old (`retention/`). The catalogue (`catalogue.rs`) says which blocks count. `FORMAT.md` describes every byte.
 
 mod ahead;
 mod aside;
@@ -39,13 +39,17 @@ mod sensors;
 mod snapshot;
 mod stats;
 mod store;
+mod tiers;
 
 pub use clock::Clock;
 pub use config::StoreConfig;
 pub use error::StoreError;
 pub use live::LiveBatch;
 pub use readings::{LiveItem, LiveReadings, LooseSensor, READINGS_MAX, Reading};
+pub use retention::policy::{RETENTION_RULES_MAX, RetentionRule};
 pub use sensors::{SensorId, SensorInfo};
 pub use snapshot::{Chunk, Snapshot};
 pub use stats::{OpenReport, StoreStats};
 pub use store::{Appended, Done, Store};
+pub use tiers::scan::PartIter;
+pub use tiers::{Part, Rows, TIERS_MAX, Window, Windows, check_tiers};

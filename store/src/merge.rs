@@ -1,22 +1,26 @@
-//! Merging: many small blocks of a day become one larger block, and a day that is over becomes one block.
+//! Merging: many small blocks of a day become one larger block, and a day that is over becomes one block with its tiers.
 //!
 //! Write amplification: a reading is written once into the journal, once when it is sealed, once for each level that its day fills (one level
 //! for each factor of `merge_fan_in` in the number of seals a day: two for one seal a minute), and once when the day is over.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use wholegrain_model::ValueType;
 
 use crate::StoreError;
 use crate::block::read::{Block, OpenBlock, RowReader};
 use crate::catalogue::Change;
-use crate::publish::{DAY_NS, Draft, Kind, publish, reconcile};
+use crate::publish::{DAY_NS, Draft, Finished, Kind, publish, reconcile};
 use crate::scan::{Input, Merged};
 use crate::stats::add;
 use crate::store::Shared;
+use crate::tiers::write::TierDrafts;
+use crate::tiers::{resolutions, settle};
 
 /// A day's large block is written again only when what came late for the day is at least this part of it.
 const LATE_PART: u64 = 4;
+/// Blocks of a day under way get tiers from this level on: smaller ones are soon merged again.
+const TIER_LEVEL_MIN: u32 = 2;
 
 /// When blocks are merged.
 #[derive(Debug, Clone, Copy)]
@@ -26,27 +30,28 @@ pub(crate) struct Policy {
     pub bytes_max: u64,
 }
 
-/// Merges what the policy asks for next; `false` when there is nothing.
+impl Policy {
+    fn of(shared: &Shared) -> Self {
+        Self {
+            fan_in: shared.config.merge_fan_in.max(2),
+            settle_ns: i64::try_from(shared.config.merge_settle.ns()).unwrap_or(i64::MAX),
+            bytes_max: shared.config.merge_bytes_max.0,
+        }
+    }
+}
+
+/// Merges what the policy asks for next, or makes the tiers of a block that lacks them; `false` when there is nothing to do.
 pub(crate) fn merge_once(shared: &Shared, now: i64) -> Result<bool, StoreError> {
     let _one_at_a_time = shared.merging.lock().unwrap_or_else(PoisonError::into_inner);
     drop(reconcile(shared)?);
-    let policy = Policy {
-        fan_in: shared.config.merge_fan_in.max(2),
-        settle_ns: i64::try_from(shared.config.merge_settle.ns()).unwrap_or(i64::MAX),
-        bytes_max: shared.config.merge_bytes_max.0,
-    };
-    let Some(inputs) = pick(&shared.view().blocks, policy, now) else { return Ok(false) };
-    let mut open = Vec::with_capacity(inputs.len());
-    for block in &inputs {
-        match shared.cache.open_once(block) {
-            Ok(opened) => open.push(opened),
-            Err(error @ StoreError::Damaged { .. }) => {
-                block.mark_damaged(&error);
-                return Ok(true);
-            }
-            Err(error) => return Err(error),
-        }
+    match pick(&shared.view().blocks, Policy::of(shared), now) {
+        Some(inputs) => merge(shared, &inputs, now).map(|()| true),
+        None => settle::tier_once(shared, now),
     }
+}
+
+/// Makes one block of several, and tiers of it when it is large. An input that turns out damaged is marked so, and nothing else done.
+pub(crate) fn merge(shared: &Shared, inputs: &[Arc<Block>], now: i64) -> Result<(), StoreError> {
     let kind = Kind {
         value_type: inputs[0].record.value_type,
         day: inputs[0].record.day,
@@ -54,27 +59,96 @@ pub(crate) fn merge_once(shared: &Shared, now: i64) -> Result<bool, StoreError> 
         first_segment: inputs.iter().map(|block| block.record.first_segment).min().unwrap_or(0),
         last_segment: inputs.iter().map(|block| block.record.last_segment).max().unwrap_or(0),
     };
-    let mut draft = Draft::create(shared, kind, shared.config.merge_zstd_level)?;
-    match write(&open, &inputs, &mut draft) {
-        Ok(()) => {}
-        Err(Fault { block, error }) => {
+    let Some(open) = open_all(shared, inputs)? else { return Ok(()) };
+    let draft = Draft::create(shared, kind, shared.config.merge_zstd_level)?;
+    let wanted = kind.level >= TIER_LEVEL_MIN || is_over(&inputs[0].record, Policy::of(shared).settle_ns, now);
+    let tiers = if wanted { resolutions(&shared.config.tiers) } else { Vec::new() };
+    let tiers = match TierDrafts::create(shared, kind, draft.id(), &tiers) {
+        Ok(tiers) => tiers,
+        Err(error) => {
             draft.discard(shared);
-            return match (block, error) {
-                (Some(at), error @ StoreError::Damaged { .. }) => {
-                    inputs[at].mark_damaged(&error);
-                    Ok(true)
-                }
-                (_, error) => Err(error),
-            };
+            return Err(error);
         }
-    }
-    let finished = [draft.finish(shared)?];
+    };
+    let output = Output { draft: Some(draft), tiers, keep_from: None };
+    let Some(finished) = run(shared, &open, inputs, output)? else { return Ok(()) };
     let bytes = finished[0].record.bytes;
-    if publish(shared, &finished, &inputs, Change::default())? {
+    let tier_bytes: u64 = finished[1..].iter().map(|tier| tier.record.bytes).sum();
+    let mut replaced = inputs.to_vec();
+    let of_inputs = |tier: &&Arc<Block>| {
+        tier.record.tier.is_some_and(|tier| inputs.iter().any(|block| block.record.id == tier.block))
+    };
+    replaced.extend(shared.view().tiers.iter().filter(of_inputs).cloned());
+    if publish(shared, &finished, &replaced, Change::default())? {
         add(&shared.counters.merges, 1);
         add(&shared.counters.merge_bytes, bytes);
+        add(&shared.counters.tier_bytes_written, tier_bytes);
     }
-    Ok(true)
+    Ok(())
+}
+
+/// The blocks with their footers read; `None` when one is damaged, which it is marked as.
+pub(crate) fn open_all(shared: &Shared, blocks: &[Arc<Block>]) -> Result<Option<Vec<Arc<OpenBlock>>>, StoreError> {
+    let mut open = Vec::with_capacity(blocks.len());
+    for block in blocks {
+        match shared.cache.open_once(block) {
+            Ok(opened) => open.push(opened),
+            Err(error @ StoreError::Damaged { .. }) => {
+                block.mark_damaged(&error);
+                return Ok(None);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(Some(open))
+}
+
+/// What is made of the rows of blocks.
+pub(crate) struct Output<'a> {
+    /// A block.
+    pub draft: Option<Draft>,
+    /// Tiers.
+    pub tiers: TierDrafts<'a>,
+    /// From which time on a sensor's rows are kept; everything where there is no such rule.
+    pub keep_from: Option<&'a dyn Fn(&str) -> i64>,
+}
+
+/// Writes the output; `None` when an input is damaged, which it is marked as. The block is the first of what is finished.
+pub(crate) fn run(
+    shared: &Shared,
+    open: &[Arc<OpenBlock>],
+    inputs: &[Arc<Block>],
+    mut output: Output,
+) -> Result<Option<Vec<Finished>>, StoreError> {
+    if let Err(Fault { block, error }) = write(open, inputs, &mut output) {
+        output.tiers.discard();
+        output.draft.into_iter().for_each(|draft| draft.discard(shared));
+        return match (block, error) {
+            (Some(at), error @ StoreError::Damaged { .. }) => {
+                inputs[at].mark_damaged(&error);
+                Ok(None)
+            }
+            (_, error) => Err(error),
+        };
+    }
+    let mut finished = Vec::new();
+    if let Some(draft) = output.draft {
+        match draft.finish(shared) {
+            Ok(block) => finished.push(block),
+            Err(error) => {
+                output.tiers.discard();
+                return Err(error);
+            }
+        }
+    }
+    match output.tiers.finish() {
+        Ok(tiers) => finished.extend(tiers),
+        Err(error) => {
+            finished.iter().for_each(|block| block.discard(shared));
+            return Err(error);
+        }
+    }
+    Ok(Some(finished))
 }
 
 /// What went wrong, and reading which input.
@@ -84,19 +158,27 @@ struct Fault {
 }
 
 /// Goes through the sensors of all inputs in the order of their paths.
-fn write(open: &[Arc<OpenBlock>], inputs: &[Arc<Block>], draft: &mut Draft) -> Result<(), Fault> {
+fn write(open: &[Arc<OpenBlock>], inputs: &[Arc<Block>], output: &mut Output) -> Result<(), Fault> {
     let mut readers: Vec<RowReader> = open.iter().map(|block| RowReader::new(block.clone(), None)).collect();
     let mut next = vec![(0usize, 0u64); open.len()];
+    let no_block = |error| Fault { block: None, error };
     loop {
         let path =
             (0..open.len()).filter_map(|i| open[i].entries().get(next[i].0)).map(|entry| entry.path.as_str()).min();
         let Some(path) = path else { return Ok(()) };
-        let culprit = std::sync::Mutex::new(None);
+        let keep_from = output.keep_from.map_or(i64::MIN, |keep_from| keep_from(path));
+        let culprit = Mutex::new(None);
         let mut sources = Vec::new();
         for (at, reader) in readers.iter_mut().enumerate() {
             let Some(entry) = open[at].entries().get(next[at].0).filter(|entry| entry.path == path) else { continue };
             let (mut row, end) = (next[at].1, next[at].1 + entry.rows);
             next[at] = (next[at].0 + 1, end);
+            if entry.last_time < keep_from {
+                continue;
+            }
+            if entry.first_time < keep_from {
+                row = reader.seek(row, end, keep_from).map_err(|error| Fault { block: Some(at), error })?;
+            }
             let culprit = &culprit;
             let chunks = std::iter::from_fn(move || {
                 (row < end).then(|| {
@@ -112,28 +194,36 @@ fn write(open: &[Arc<OpenBlock>], inputs: &[Arc<Block>], draft: &mut Draft) -> R
                 })
             });
             let rank = inputs[at].record.last_segment;
-            sources.push(Input { rank, first_time: entry.first_time, source: Box::new(chunks) });
+            sources.push(Input { rank, first_time: entry.first_time.max(keep_from), source: Box::new(chunks) });
         }
         for chunk in Merged::new(sources) {
             let block = || *culprit.lock().unwrap_or_else(PoisonError::into_inner);
             let chunk = chunk.map_err(|error| Fault { block: block(), error })?;
-            let pushed = draft.writer.push(path, &chunk.times, &chunk.column);
-            pushed.map_err(|error| Fault { block: None, error })?;
+            if let Some(draft) = &mut output.draft {
+                draft.writer.push(path, &chunk.times, &chunk.column).map_err(no_block)?;
+            }
+            output.tiers.push(&chunk.times, &chunk.column);
         }
+        output.tiers.end_sensor(path).map_err(no_block)?;
     }
+}
+
+/// Whether the day of a block has been over for so long at the time `now`; of several days, the last of them.
+pub(crate) fn is_over(record: &crate::catalogue::BlockRecord, settle_ns: i64, now: i64) -> bool {
+    let day = record.day.unwrap_or(record.last_time.div_euclid(DAY_NS));
+    let end = (day + 1).checked_mul(DAY_NS).and_then(|end| end.checked_add(settle_ns));
+    end.is_some_and(|at| at <= now)
 }
 
 /// The blocks to merge next, all of one day and type.
 fn pick(blocks: &[Arc<Block>], policy: Policy, now: i64) -> Option<Vec<Arc<Block>>> {
-    let mut sorted: Vec<&Arc<Block>> =
-        blocks.iter().filter(|block| block.record.day.is_some() && !block.is_damaged()).collect();
+    let mergeable = |block: &&Arc<Block>| block.record.day.is_some() && !block.record.trimmed && !block.is_damaged();
+    let mut sorted: Vec<&Arc<Block>> = blocks.iter().filter(mergeable).collect();
     let type_of = |block: &Block| block.record.value_type == ValueType::Float;
     sorted.sort_by_key(|block| (block.record.day, type_of(block), block.record.last_segment, block.record.id));
     let of_a_day = sorted.chunk_by(|a, b| a.record.day == b.record.day && a.record.value_type == b.record.value_type);
     for day in of_a_day {
-        let over = day[0].record.day.is_some_and(|day| {
-            (day + 1).checked_mul(DAY_NS).and_then(|end| end.checked_add(policy.settle_ns)).is_some_and(|at| at <= now)
-        });
+        let over = is_over(&day[0].record, policy.settle_ns, now);
         let chosen = if over { pick_finished_day(day, policy) } else { pick_level(day, policy) };
         if chosen.is_some() {
             return chosen;

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64};
 use std::sync::{Arc, Condvar, Mutex, RwLock};
 
 use crate::aside::Aside;
@@ -57,7 +57,8 @@ pub(crate) fn open(config: StoreConfig, disk: Arc<dyn Disk>) -> Result<(Arc<Shar
     add(&counters.damaged_at_open, report.damaged_blocks.len() as u64);
     add(&counters.damaged_bytes, report.damaged_bytes + report.torn_bytes);
     let live: Vec<Arc<LiveBatch>> = closed.iter().flat_map(|segment| segment.groups()).flatten().collect();
-    let view = View { blocks, closed, open: Arc::new(Segment::new(next)), absent };
+    let (tiers, blocks): (Vec<_>, Vec<_>) = blocks.into_iter().partition(|block| block.record.tier.is_some());
+    let view = View { blocks, tiers, closed, open: Arc::new(Segment::new(next)), absent };
     let shared = Arc::new(Shared {
         config,
         disk,
@@ -72,6 +73,7 @@ pub(crate) fn open(config: StoreConfig, disk: Arc<dyn Disk>) -> Result<(Arc<Shar
         ledger: Mutex::new(Ledger { sealed: contents.held, attempted: Vec::new() }),
         removed,
         next_block: AtomicU64::new(contents.next_block.max(1)),
+        retained_at: AtomicI64::new(i64::MIN),
         properties_written: AtomicU64::new(0),
         sealing: Mutex::new(()),
         merging: Mutex::new(()),
@@ -158,7 +160,7 @@ fn clear_leftovers(
     }
     let mut gone = Vec::new();
     for (id, path) in &contents.doomed {
-        let path = paths.blocks.join(path);
+        let path = crate::block::locate(&paths.blocks, path);
         match disk.remove(&path) {
             Ok(()) => report.leftovers += 1,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}

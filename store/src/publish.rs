@@ -8,6 +8,7 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use wholegrain_model::ValueType;
 
 use crate::StoreError;
+use crate::block::locate;
 use crate::block::read::Block;
 use crate::block::write::{BlockWriter, Written};
 use crate::catalogue::{BlockRecord, Change};
@@ -35,11 +36,13 @@ pub(crate) struct Draft {
     temporary: PathBuf,
     kind: Kind,
     pub writer: BlockWriter,
+    /// Whether rows of some sensors are left out of it.
+    pub trimmed: bool,
 }
 
 /// A block that is on stable storage under its temporary name.
 pub(crate) struct Finished {
-    temporary: PathBuf,
+    pub temporary: PathBuf,
     pub record: BlockRecord,
 }
 
@@ -49,7 +52,12 @@ impl Draft {
         let temporary = shared.paths.temporary.join(format!("{id}.parquet"));
         let writer = BlockWriter::create(shared.disk.as_ref(), &temporary, kind.value_type, zstd_level);
         let writer = writer.inspect_err(|_| drop(shared.disk.remove(&temporary)))?;
-        Ok(Self { id, temporary, kind, writer })
+        Ok(Self { id, temporary, kind, writer, trimmed: false })
+    }
+
+    /// The number that the block will have.
+    pub fn id(&self) -> u64 {
+        self.id
     }
 
     /// Writes what is left. After an error nothing of it stays.
@@ -76,6 +84,8 @@ impl Draft {
             last_time,
             rows,
             bytes,
+            tier: None,
+            trimmed: self.trimmed,
         };
         Ok(Finished { temporary: self.temporary, record })
     }
@@ -94,7 +104,7 @@ impl Finished {
 }
 
 /// `yyyy/mm/dd/<first time>-<id>-int.parquet`, by the UTC day of the first time.
-fn block_path(id: u64, value_type: ValueType, first_time: i64) -> String {
+pub(crate) fn block_path(id: u64, value_type: ValueType, first_time: i64) -> String {
     let (year, month, day) = civil(first_time.div_euclid(DAY_NS));
     let kind = match value_type {
         ValueType::Int => "int",
@@ -126,9 +136,12 @@ pub(crate) fn publish(
     change: Change,
 ) -> Result<bool, StoreError> {
     let mut ledger = shared.ledger.lock().unwrap_or_else(PoisonError::into_inner);
-    let present = |block: &Arc<Block>| shared.view().blocks.iter().any(|other| Arc::ptr_eq(block, other));
+    let view = shared.view();
+    let present = |block: &Arc<Block>| view.blocks.iter().chain(&view.tiers).any(|other| Arc::ptr_eq(block, other));
+    let known = |id: &u64| view.blocks.iter().chain(&view.tiers).any(|other| other.record.id == *id);
     let discard = || finished.iter().for_each(|block| block.discard(shared));
-    if !replaced.iter().all(present) {
+    let relinked: Vec<u64> = change.relink.iter().map(|record| record.id).collect();
+    if !replaced.iter().all(present) || !change.requires.iter().chain(&relinked).all(known) {
         discard();
         return Ok(false);
     }
@@ -145,6 +158,7 @@ pub(crate) fn publish(
     let (gone, kept) = settle_removed(shared);
     shared.removed.lock().unwrap_or_else(PoisonError::into_inner).extend(kept);
     let ids = gone.iter().map(|(id, _)| *id).collect();
+    let relink = change.relink.clone();
     let result = shared.catalogue.commit(&Change { add: &add, remove: &remove, gone: ids, ..change });
     if let Err(error) = result {
         // Whether it took effect only the database can tell, when it can be read again: see `reconcile`.
@@ -153,8 +167,13 @@ pub(crate) fn publish(
         return Err(error);
     }
     shared.change_view(|view| {
-        view.blocks.retain(|block| !replaced.iter().any(|other| Arc::ptr_eq(block, other)));
-        view.blocks.extend(add.into_iter().map(|record| Arc::new(shared.block(record))));
+        let stays = |block: &Arc<Block>| !replaced.iter().any(|other| Arc::ptr_eq(block, other));
+        view.blocks.retain(stays);
+        view.tiers.retain(|tier| stays(tier) && !relinked.contains(&tier.record.id));
+        for record in add.into_iter().chain(relink) {
+            let list = if record.tier.is_some() { &mut view.tiers } else { &mut view.blocks };
+            list.push(Arc::new(shared.block(record)));
+        }
         if let Some(number) = change.sealed_through {
             view.closed.retain(|segment| segment.number > number);
         }
@@ -184,12 +203,12 @@ fn name_files(shared: &Shared, finished: &[Finished]) -> Result<(), StoreError> 
     shared.catalogue.intend(&files)?;
     let mut dirs = BTreeSet::new();
     for block in finished {
-        let path = shared.paths.blocks.join(&block.record.path);
+        let path = locate(&shared.paths.blocks, &block.record.path);
         let dir = path.parent().unwrap_or(&shared.paths.blocks).to_owned();
         shared.disk.create_dirs(&dir).map_err(|error| StoreError::io("creating", &dir, error))?;
         shared.disk.rename(&block.temporary, &path).map_err(|error| StoreError::io("naming", &path, error))?;
         // Those above too: a process that was killed may have made them and not synced their names.
-        let above = dir.ancestors().take_while(|above| above.starts_with(&shared.paths.blocks));
+        let above = dir.ancestors().take_while(|above| above.starts_with(&shared.paths.dir));
         dirs.extend(above.map(Path::to_owned));
     }
     for dir in dirs {
@@ -216,18 +235,28 @@ pub(crate) fn reconcile(shared: &Shared) -> Result<MutexGuard<'_, Ledger>, Store
     let mut sealed = Vec::new();
     shared.change_view(|view| {
         let known = |id: u64| contents.blocks.iter().any(|record| record.id == id);
-        view.blocks.retain(|block| {
+        let mut keep = |block: &Arc<Block>| {
             let keep = known(block.record.id);
             if !keep {
                 dropped.push(block.clone());
             }
             keep
-        });
+        };
+        view.blocks.retain(&mut keep);
+        view.tiers.retain(&mut keep);
+        for tier in &mut view.tiers {
+            // A tier whose block was written anew has another one's number.
+            let record = contents.blocks.iter().find(|record| record.id == tier.record.id);
+            if let Some(record) = record.filter(|record| **record != tier.record) {
+                *tier = Arc::new(shared.block(record.clone()));
+            }
+        }
         for record in &contents.blocks {
             // Blocks that were damaged when the store was opened are in the catalogue and not in the view.
             let ours = ledger.attempted.iter().any(|other| other.id == record.id);
-            if ours && !view.blocks.iter().any(|block| block.record.id == record.id) {
-                view.blocks.push(Arc::new(shared.block(record.clone())));
+            let list = if record.tier.is_some() { &mut view.tiers } else { &mut view.blocks };
+            if ours && !list.iter().any(|block| block.record.id == record.id) {
+                list.push(Arc::new(shared.block(record.clone())));
             }
         }
         view.closed.retain(|segment| {

@@ -1,15 +1,18 @@
 //! A consistent view of every acknowledged reading: the blocks and the batches not sealed yet, as they were at one moment.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use wholegrain_model::{Column, Schema, SchemaHash, Value};
+use wholegrain_model::{Column, Interval, Schema, SchemaHash, Timestamp, Value};
 use wholegrain_transport::payload::PayloadError;
 
 use crate::ahead::Ahead;
 use crate::block::read::{Block, RowReader};
 use crate::live::{LiveBatch, Segment};
 use crate::log::{chunks, present};
+use crate::retention::hidden_before;
 use crate::scan::{Input, Merged, Source};
 use crate::seal::{join, rows_of};
 use crate::store::Shared;
@@ -28,6 +31,8 @@ pub struct Chunk {
 #[derive(Debug, Clone)]
 pub(crate) struct View {
     pub blocks: Vec<Arc<Block>>,
+    /// Tiers of blocks, also of some that retention has dropped.
+    pub tiers: Vec<Arc<Block>>,
     /// Closed segments that are not sealed, oldest first.
     pub closed: Vec<Arc<Segment>>,
     pub open: Arc<Segment>,
@@ -39,18 +44,82 @@ pub(crate) struct View {
 /// clone; while one is held, the files and batches that it needs are kept.
 #[derive(Clone)]
 pub struct Snapshot {
-    shared: Arc<Shared>,
-    view: Arc<View>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) view: Arc<View>,
+    /// The pass of retention that decides what is shown.
+    pub(crate) retained_at: i64,
     /// Batches that came into the open segment later are not in it.
     watermark: u64,
     ahead: Arc<Ahead>,
+    /// What the scans met that their answers do not show.
+    notes: Arc<Mutex<BTreeSet<String>>>,
+    /// Of tiers whose readings retention has dropped: the times they span, and the finest resolution.
+    gone: Arc<OnceLock<Option<(i64, i64, i64)>>>,
 }
+
+/// The most different notes of one snapshot.
+const NOTES_MAX: usize = 64;
 
 impl Snapshot {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        let retained_at = shared.retained_at.load(Relaxed);
         let view = shared.view();
         let watermark = view.open.last_arrival();
-        Self { shared, view, watermark, ahead: Arc::default() }
+        Self {
+            shared,
+            view,
+            retained_at,
+            watermark,
+            ahead: Arc::default(),
+            notes: Arc::default(),
+            gone: Arc::default(),
+        }
+    }
+
+    /// What the scans so far had to leave out for other reasons than damage, a sentence each.
+    pub fn notes(&self) -> Vec<String> {
+        self.notes.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+    }
+
+    pub(crate) fn note(&self, text: String) {
+        let mut notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
+        if notes.len() < NOTES_MAX {
+            notes.insert(text);
+        }
+    }
+
+    /// Notes what is known to be gone of a sensor's readings in the range.
+    pub fn foresee(&self, path: &str, from: i64, to: i64) {
+        self.note_gone(from, to, from.max(hidden_before(&self.shared, path, self.retained_at)));
+    }
+
+    /// Says that windows are there where readings are not any more.
+    fn note_gone(&self, from: i64, to: i64, shown_from: i64) {
+        let resolution = |tier: &Arc<Block>| tier.record.tier.map_or(0, |tier| tier.resolution_ns);
+        let overlaps = |tier: &&Arc<Block>, to: i64| tier.record.first_time < to && tier.record.last_time >= from;
+        let gone = *self.gone.get_or_init(|| {
+            let has_raw = |tier: &Arc<Block>| {
+                let of = tier.record.tier.map_or(0, |tier| tier.block);
+                self.view.blocks.iter().any(|block| block.record.id == of)
+            };
+            let spans = self.view.tiers.iter().filter(|tier| !has_raw(tier));
+            let spans = spans.map(|tier| (tier.record.first_time, tier.record.last_time, resolution(tier)));
+            spans.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1), a.2.min(b.2)))
+        });
+        let mut found = gone.filter(|(first, last, _)| *first < to && *last >= from).map(|gone| (gone.1, gone.2));
+        if shown_from > from {
+            let tiers = self.view.tiers.iter().filter(|tier| overlaps(tier, to.min(shown_from)));
+            found = found
+                .into_iter()
+                .chain(tiers.map(|tier| (shown_from, resolution(tier))))
+                .reduce(|a, b| (a.0.max(b.0), a.1.min(b.1)));
+        }
+        if let Some((until, resolution)) = found {
+            let (until, every) = (Timestamp(until.min(to)), Interval::from_ns(resolution.cast_unsigned()));
+            self.note(format!(
+                "readings up to {until} are out of their retention and missing here; windows of {every} or its multiples may still be there (every={every})"
+            ));
+        }
     }
 
     /// Tells which sensors will be scanned next, in which order and each once: what is not sealed of them is then decoded together,
@@ -65,8 +134,18 @@ impl Snapshot {
     /// missing or damaged earlier, after them also those that a scan met. Readings in them are missing from the answers.
     pub fn damaged_blocks(&self, from: i64, to: i64) -> Vec<PathBuf> {
         let overlaps = |block: &&Arc<Block>| block.record.first_time < to && block.record.last_time >= from;
-        let known = self.view.blocks.iter().chain(&self.view.absent).filter(|block| block.is_damaged());
-        known.filter(overlaps).map(|block| block.path.clone()).collect()
+        let known = self.view.blocks.iter().chain(&self.view.absent).chain(&self.view.tiers);
+        // For a damaged tier its block answers, unless retention has dropped it.
+        let matters = |block: &&Arc<Block>| {
+            let of = block.record.tier.map(|tier| tier.block);
+            of.is_none_or(|of| !self.view.blocks.iter().any(|block| block.record.id == of))
+        };
+        known
+            .filter(|block| block.is_damaged())
+            .filter(matters)
+            .filter(overlaps)
+            .map(|block| block.path.clone())
+            .collect()
     }
 
     /// The readings of a sensor with `from <= time < to` in time order, chunk by chunk, none larger than 65,536 rows. Where a time
@@ -79,6 +158,9 @@ impl Snapshot {
         to: i64,
     ) -> Result<Box<dyn Iterator<Item = Result<Chunk, StoreError>> + Send>, StoreError> {
         let Some(path) = self.shared.sensors().path(id) else { return Ok(Box::new(std::iter::empty())) };
+        let asked = from;
+        let from = from.max(hidden_before(&self.shared, &path, self.retained_at));
+        self.note_gone(asked, to, from);
         if from >= to {
             return Ok(Box::new(std::iter::empty()));
         }
@@ -93,7 +175,7 @@ impl Snapshot {
     }
 
     /// The sensor's rows of a block, if it has any in the range.
-    fn block_input(
+    pub(crate) fn block_input(
         &self,
         block: &Arc<Block>,
         path: &str,
@@ -124,6 +206,12 @@ impl Snapshot {
     /// The sensor's rows that are not sealed: of batches at most one input a type; where there are readings without a schema, the
     /// same for each segment.
     fn live_inputs(&self, id: SensorId, from: i64, to: i64) -> Vec<Input<'static>> {
+        let input = |(rank, chunk): (u64, Chunk)| Input { rank, first_time: chunk.times[0], source: split(chunk) };
+        self.live_chunks(id, from, to).into_iter().map(input).collect()
+    }
+
+    /// The same as chunks of any length, none of them empty, each with the rank of its input.
+    pub(crate) fn live_chunks(&self, id: SensorId, from: i64, to: i64) -> Vec<(u64, Chunk)> {
         let loose = self.live_segments().any(|(segment, _)| segment.has_readings(id));
         let places: Vec<(Schema, u32)> = {
             let sensors = self.shared.sensors();
@@ -135,7 +223,7 @@ impl Snapshot {
             tracing::error!(agent = %batch.agent, seq = batch.seq, %error, "a batch in memory cannot be decoded");
         };
         if loose {
-            return self.mixed_inputs(id, &places, (from, to), fault);
+            return self.mixed_chunks(id, &places, (from, to), fault);
         }
         let ahead = match &places[..] {
             [] => return Vec::new(),
@@ -159,18 +247,18 @@ impl Snapshot {
         );
         let cut = chunks.into_iter().map(|chunk| cut(chunk, from, to)).filter(|chunk| !chunk.times.is_empty());
         // Sealed readings arrived before these.
-        cut.map(|chunk| Input { rank: u64::MAX, first_time: chunk.times[0], source: split(chunk) }).collect()
+        cut.map(|chunk| (u64::MAX, chunk)).collect()
     }
 
-    /// Inputs of a sensor that has readings without a schema, and maybe batches too.
-    fn mixed_inputs(
+    /// Chunks of a sensor that has readings without a schema, and maybe batches too.
+    fn mixed_chunks(
         &self,
         id: SensorId,
         places: &[(Schema, u32)],
         (from, to): (i64, i64),
         mut fault: impl FnMut(&LiveBatch, &PayloadError),
-    ) -> Vec<Input<'static>> {
-        let mut inputs = Vec::new();
+    ) -> Vec<(u64, Chunk)> {
+        let mut ranked = Vec::new();
         for (segment, watermark) in self.live_segments() {
             let mut batches: Vec<(Arc<LiveBatch>, usize)> = Vec::new();
             for (schema, column) in places {
@@ -184,10 +272,9 @@ impl Snapshot {
             rows.extend(readings.into_iter().map(present));
             // After all blocks, and in the order in which they will be blocks.
             let rank = u64::MAX / 2 + segment.number;
-            let input = |chunk: Chunk| Input { rank, first_time: chunk.times[0], source: split(chunk) };
-            inputs.extend(chunks(rows).into_iter().map(input));
+            ranked.extend(chunks(rows).into_iter().map(|chunk| (rank, chunk)));
         }
-        inputs
+        ranked
     }
 
     fn live_segments(&self) -> impl Iterator<Item = (&Arc<Segment>, u64)> {
@@ -239,7 +326,7 @@ impl Snapshot {
 }
 
 /// A block that is not what was written is left out; other errors (too many open files, a failing disk) are the caller's.
-fn tolerate<T>(block: &Block, result: Result<T, StoreError>) -> Result<Option<T>, StoreError> {
+pub(crate) fn tolerate<T>(block: &Block, result: Result<T, StoreError>) -> Result<Option<T>, StoreError> {
     match result {
         Ok(value) => Ok(Some(value)),
         Err(error @ StoreError::Damaged { .. }) => {
@@ -308,7 +395,7 @@ impl Iterator for BlockRows {
 }
 
 /// The rows of `from <= time < to`.
-fn cut(chunk: Chunk, from: i64, to: i64) -> Chunk {
+pub(crate) fn cut(chunk: Chunk, from: i64, to: i64) -> Chunk {
     let start = chunk.times.partition_point(|time| *time < from);
     let end = chunk.times.partition_point(|time| *time < to);
     if start == 0 && end == chunk.times.len() {
@@ -327,7 +414,7 @@ fn part(chunk: &Chunk, start: usize, end: usize) -> Chunk {
 }
 
 /// In pieces that are no larger than a chunk may be.
-fn split(chunk: Chunk) -> Source<'static> {
+pub(crate) fn split(chunk: Chunk) -> Source<'static> {
     use crate::block::read::CHUNK_ROWS;
     if chunk.times.len() <= CHUNK_ROWS {
         return Box::new(std::iter::once(Ok(chunk)));

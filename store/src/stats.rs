@@ -56,7 +56,17 @@ pub struct StoreStats {
     pub merge_errors: u64,
     /// Bytes that merges wrote.
     pub merge_bytes: u64,
-    /// Blocks dropped by retention.
+    /// Tier files now.
+    pub tiers: u64,
+    /// Their bytes.
+    pub tier_bytes: u64,
+    /// Their rows.
+    pub tier_rows: u64,
+    /// Bytes of tiers written.
+    pub tier_bytes_written: u64,
+    /// Bytes of blocks that retention wrote again without what was out.
+    pub retention_rewritten_bytes: u64,
+    /// Blocks and tiers dropped by retention.
     pub retention_blocks: u64,
     /// Rows in them.
     pub retention_rows: u64,
@@ -130,6 +140,8 @@ pub(crate) struct Counters {
     pub merges: AtomicU64,
     pub merge_errors: AtomicU64,
     pub merge_bytes: AtomicU64,
+    pub tier_bytes_written: AtomicU64,
+    pub retention_rewritten_bytes: AtomicU64,
     pub retention_blocks: AtomicU64,
     pub retention_rows: AtomicU64,
     pub damaged_bytes: AtomicU64,
@@ -174,6 +186,8 @@ impl Counters {
             merges: get(&self.merges),
             merge_errors: get(&self.merge_errors),
             merge_bytes: get(&self.merge_bytes),
+            tier_bytes_written: get(&self.tier_bytes_written),
+            retention_rewritten_bytes: get(&self.retention_rewritten_bytes),
             retention_blocks: get(&self.retention_blocks),
             retention_rows: get(&self.retention_rows),
             damaged_bytes: get(&self.damaged_bytes),

@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 use std::thread::JoinHandle;
@@ -84,6 +84,8 @@ pub(crate) struct Shared {
     pub ledger: Mutex<Ledger>,
     pub removed: Arc<Removed>,
     pub next_block: AtomicU64,
+    /// The time of the last pass of retention; the least number before the first.
+    pub retained_at: AtomicI64,
     /// Definitions there were when `sensors.csv` was last written.
     pub properties_written: AtomicU64,
     pub sealing: Mutex<()>,
@@ -324,6 +326,9 @@ impl Store {
                 + view.blocks.iter().filter(|block| block.is_damaged()).count() as u64,
             sensors,
             schemas,
+            tiers: view.tiers.len() as u64,
+            tier_bytes: view.tiers.iter().map(|tier| tier.record.bytes).sum(),
+            tier_rows: view.tiers.iter().map(|tier| tier.record.rows).sum(),
             free_bytes: shared.disk.free_bytes(&shared.paths.dir),
             ..shared.counters.read()
         }

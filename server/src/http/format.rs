@@ -81,12 +81,27 @@ impl Writer {
         }
     }
 
-    /// Ends the answer.
-    pub fn finish(self) -> io::Result<Sink> {
+    /// Ends the answer, telling what was found to be missing from it while it was written: as lines `{"warning": "…"}` (damage) and
+    /// `{"note": "…"}` (retention) after the rows of NDJSON, and the same after the end of an Arrow stream, where its readers stop. CSV has
+    /// no place for them: there an answer that lacks something through damage breaks off, so that nobody takes it for whole.
+    pub fn finish(self, warnings: &[String], notes: &[String]) -> io::Result<Sink> {
         let mut sink = match self {
+            Writer::Lines { csv: true, .. } if !warnings.is_empty() => {
+                return Err(io::Error::other(format!("readings are missing: {}", warnings.join("; "))));
+            }
+            Writer::Lines { mut sink, csv: true } => {
+                sink.flush()?;
+                return Ok(sink);
+            }
             Writer::Lines { sink, .. } => sink,
             Writer::Arrow(writer) => writer.into_inner().map_err(io::Error::other)?,
         };
+        for note in notes {
+            writeln!(sink, "{{\"note\":{}}}", json_text(note))?;
+        }
+        for warning in warnings {
+            writeln!(sink, "{{\"warning\":{}}}", json_text(warning))?;
+        }
         sink.flush()?;
         Ok(sink)
     }

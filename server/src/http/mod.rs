@@ -36,6 +36,11 @@ pub(crate) use tokens::Tokens;
 /// How many sensors the patterns chose, so that a client knows when nothing matched.
 pub const SENSORS_HEADER: &str = "x-wholegrain-sensors";
 
+/// The resolution of the downsampled tier that answers wherever it can; absent when only readings are read.
+pub const TIER_HEADER: &str = "x-wholegrain-tier";
+/// The width of the windows of an answer that has some.
+pub const EVERY_HEADER: &str = "x-wholegrain-every";
+
 /// What is missing from an answer; once for each warning.
 pub const WARNING_HEADER: &str = "x-wholegrain-warning";
 /// The most warnings in one answer; the last of them then counts the others.

@@ -13,7 +13,7 @@ pub(super) const SENSORS: &[&str] = &["pattern"];
 /// Parameters of `/api/v1/newest`.
 pub(super) const NEWEST: &[&str] = &["pattern"];
 /// Parameters of `/api/v1/query`.
-pub(super) const QUERY: &[&str] = &["pattern", "from", "to", "every", "agg", "op", "limit", "format"];
+pub(super) const QUERY: &[&str] = &["pattern", "from", "to", "every", "points", "agg", "op", "limit", "format"];
 /// Parameters of `/api/v1/watch`.
 pub(super) const WATCH: &[&str] = &["pattern"];
 /// Where a query begins unless it says so.
@@ -99,6 +99,9 @@ pub(super) fn query(uri: &Uri, now: Timestamp) -> Result<(Query, Format), ApiErr
         from: time("from", FROM_DEFAULT)?,
         to: time("to", "now")?,
         every: params.read("every", Interval::parse)?,
+        points: params.read("points", |text| {
+            text.parse().map_err(|_| format!("{text:?} is not a number of windows; write one such as 500"))
+        })?,
         agg: params.read("agg", str::parse::<Agg>)?,
         op: params.read("op", str::parse::<Op>)?,
         limit: params.read("limit", |text| {

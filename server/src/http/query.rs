@@ -7,13 +7,13 @@ use axum::extract::State;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use tokio::sync::oneshot;
-use wholegrain_model::Timestamp;
+use wholegrain_model::{Interval, Timestamp};
 use wholegrain_query::{Query, QueryError, QueryResult};
 
 use super::format::{Format, Writer};
 use super::params;
 use super::sink::{Sink, sink};
-use super::{Api, ApiError, SENSORS_HEADER, WARNING_HEADER, WARNINGS_MAX};
+use super::{Api, ApiError, EVERY_HEADER, SENSORS_HEADER, TIER_HEADER, WARNING_HEADER, WARNINGS_MAX};
 
 /// The time now, ns since the Unix epoch.
 pub(super) fn now() -> Timestamp {
@@ -41,13 +41,24 @@ pub(super) async fn query(State(api): State<Arc<Api>>, uri: Uri) -> Result<Respo
         (header::CONTENT_TYPE, HeaderValue::from_static(format.content_type())),
         (HeaderName::from_static(SENSORS_HEADER), HeaderValue::from(head.sensors)),
     ];
-    Ok((headers, warning_headers(&head.warnings), body).into_response())
+    Ok((headers, window_headers(head.tier, head.every), warning_headers(&head.warnings), body).into_response())
 }
 
 /// What is known of an answer before its first row.
 struct Head {
     sensors: usize,
+    tier: Option<Interval>,
+    every: Option<Interval>,
     warnings: Vec<String>,
+}
+
+fn window_headers(tier: Option<Interval>, every: Option<Interval>) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    for (name, length) in [(TIER_HEADER, tier), (EVERY_HEADER, every)] {
+        let value = length.and_then(|length| HeaderValue::try_from(length.to_string()).ok());
+        value.into_iter().for_each(|value| drop(headers.insert(HeaderName::from_static(name), value)));
+    }
+    headers
 }
 
 fn warning_headers(warnings: &[String]) -> HeaderMap {
@@ -73,11 +84,12 @@ fn work(api: &Api, query: &Query, format: Format, sink: Sink, head: oneshot::Sen
         Ok(result) => result,
         Err(error) => return drop(head.send(Err(error))),
     };
-    let known = Head { sensors: result.sensors.len(), warnings: std::mem::take(&mut result.warnings) };
+    let told = std::mem::take(&mut result.warnings);
+    let known = Head { sensors: result.sensors.len(), tier: result.tier, every: result.every, warnings: told.clone() };
     if head.send(Ok(known)).is_err() {
         return api.metrics.queries_abandoned.inc();
     }
-    match answer(api, result, format, sink) {
+    match answer(api, result, &told, format, sink) {
         Ok(()) => {}
         // The format's writer may have wrapped the broken pipe in an error of its own.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe || breaker.is_abandoned() => {
@@ -90,9 +102,10 @@ fn work(api: &Api, query: &Query, format: Format, sink: Sink, head: oneshot::Sen
     }
 }
 
-fn answer(api: &Api, result: QueryResult, format: Format, sink: Sink) -> io::Result<()> {
+/// Writes the rows, and after them the warnings that the head could not tell because the reading met what they are about.
+fn answer(api: &Api, mut result: QueryResult, told: &[String], format: Format, sink: Sink) -> io::Result<()> {
     let mut writer = Writer::new(format, &result.batches.schema(), sink)?;
-    for batch in result.batches {
+    for batch in result.batches.by_ref() {
         if writer.sink().is_abandoned() {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
@@ -100,7 +113,11 @@ fn answer(api: &Api, result: QueryResult, format: Format, sink: Sink) -> io::Res
         writer.batch(&batch)?;
         api.metrics.query_rows.add(batch.num_rows() as u64);
     }
-    api.metrics.query_bytes.add(writer.finish()?.bytes());
+    let untold = |texts: Vec<String>| -> Vec<String> {
+        texts.into_iter().filter(|text| !told.contains(text)).take(WARNINGS_MAX).collect()
+    };
+    let (warnings, notes) = (untold(result.batches.warnings()), untold(result.batches.notes()));
+    api.metrics.query_bytes.add(writer.finish(&warnings, &notes)?.bytes());
     Ok(())
 }
 

@@ -73,7 +73,13 @@ fn store(text: &mut Text, stats: &StoreStats) {
         ("store_merges_total", "Merges of blocks.", stats.merges),
         ("store_merge_errors_total", "Merges that failed.", stats.merge_errors),
         ("store_merge_bytes_total", "Bytes that merges wrote.", stats.merge_bytes),
-        ("store_retention_blocks_total", "Blocks dropped by retention.", stats.retention_blocks),
+        ("store_tier_written_bytes_total", "Bytes of downsampled tiers written.", stats.tier_bytes_written),
+        (
+            "store_retention_rewritten_bytes_total",
+            "Bytes of blocks written again without what was out of retention.",
+            stats.retention_rewritten_bytes,
+        ),
+        ("store_retention_blocks_total", "Blocks and tiers dropped by retention.", stats.retention_blocks),
         ("store_retention_rows_total", "Rows in them.", stats.retention_rows),
     ] {
         text.counter(name, help, value);
@@ -86,6 +92,9 @@ fn store(text: &mut Text, stats: &StoreStats) {
         ("store_blocks", "Blocks.", stats.blocks),
         ("store_block_bytes", "Their bytes.", stats.block_bytes),
         ("store_block_rows", "Their rows.", stats.block_rows),
+        ("store_tiers", "Files of downsampled tiers.", stats.tiers),
+        ("store_tier_bytes", "Their bytes.", stats.tier_bytes),
+        ("store_tier_rows", "Their rows.", stats.tier_rows),
         ("store_damaged_blocks", "Blocks that could not be read and are left out of answers.", stats.damaged_blocks),
         ("store_damaged_bytes", "Bytes of journal and payload found damaged.", stats.damaged_bytes),
         ("store_sensors", "Sensors known.", stats.sensors),

@@ -4,9 +4,10 @@ use std::collections::{HashMap, VecDeque};
 use std::io::{self, Cursor};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use bytes::Bytes;
+use parquet::basic::Type as PhysicalType;
 use parquet::column::page::PageReader;
 use parquet::column::reader::ColumnReaderImpl;
 use parquet::data_type::{DoubleType, Int64Type};
@@ -17,16 +18,18 @@ use parquet::file::reader::{ChunkReader, Length};
 use parquet::file::serialized_reader::SerializedPageReader;
 use wholegrain_model::{Column, ColumnValues, Gaps, ValueType};
 
-use super::fault;
-use super::index::{self, INDEX_KEY, IndexEntry};
+use super::index::{self, INDEX_KEY, IndexEntry, VERSION_KEY};
+use super::{BLOCK_VERSION, fault, locate};
 use crate::catalogue::BlockRecord;
 use crate::disk::{Disk, DiskFile};
+use crate::retention::policy::Share;
+use crate::tiers::{Rows, Windows};
 use crate::{Chunk, StoreError};
 
 /// The most rows of one chunk.
 pub(crate) const CHUNK_ROWS: usize = 65_536;
 /// The most blocks whose file and footer are kept open.
-const OPEN_BLOCKS_MAX: usize = 128;
+const OPEN_BLOCKS_MAX: usize = 256;
 /// Memory for their footers, about, in bytes.
 const OPEN_BYTES_MAX: usize = 128 << 20;
 /// Memory for decoded pages, in bytes.
@@ -41,6 +44,8 @@ pub(crate) struct Block {
     doomed: AtomicBool,
     damaged: AtomicBool,
     removed: Arc<Removed>,
+    /// Which retention rules decide about its rows, once that was asked.
+    pub shares: OnceLock<Arc<[Share]>>,
 }
 
 /// Blocks whose files are removed, with the directory each lay in. The catalogue may forget one when that directory is synced: otherwise
@@ -49,8 +54,9 @@ pub(crate) type Removed = Mutex<Vec<(u64, PathBuf)>>;
 
 impl Block {
     pub fn new(record: BlockRecord, blocks: &Path, disk: Arc<dyn Disk>, removed: Arc<Removed>) -> Self {
-        let path = blocks.join(&record.path);
-        Self { record, path, disk, doomed: AtomicBool::new(false), damaged: AtomicBool::new(false), removed }
+        let path = locate(blocks, &record.path);
+        let (doomed, damaged) = (AtomicBool::new(false), AtomicBool::new(false));
+        Self { record, path, disk, doomed, damaged, removed, shares: OnceLock::new() }
     }
 
     /// Has the file removed when the last reader is done.
@@ -86,7 +92,7 @@ impl Drop for Block {
     }
 }
 
-/// A page of `time` or `value`.
+/// A page of a column other than `sensor`.
 #[derive(Debug, Clone)]
 struct PageRef {
     first_row: u64,
@@ -95,16 +101,19 @@ struct PageRef {
     location: PageLocation,
 }
 
-/// The decoded content of a page; `time` has no gaps.
+/// The decoded content of a page; only `value` has gaps.
 #[derive(Debug)]
 struct Decoded {
     values: ColumnValues,
     gaps: Gaps,
 }
 
-/// The two columns that are read: the sensors' rows are known from the index.
+/// The columns that are read: all but `sensor`, as its rows are known from the index.
 const TIME: usize = 0;
 const VALUE: usize = 1;
+/// Columns that are read of a block, and of a tier: there `time`, `min`, `max`, `sum`, `count`, `first`, `last`.
+const BLOCK_COLUMNS: usize = 2;
+const TIER_COLUMNS: usize = 7;
 
 /// A block with its footer read.
 #[derive(Debug)]
@@ -115,8 +124,8 @@ pub(crate) struct OpenBlock {
     value_type: ValueType,
     entries: Vec<IndexEntry>,
     starts: Vec<u64>,
-    pages: [Vec<PageRef>; 2],
-    groups: Vec<[ColumnChunkMetaData; 2]>,
+    pages: Vec<Vec<PageRef>>,
+    groups: Vec<Vec<ColumnChunkMetaData>>,
 }
 
 impl OpenBlock {
@@ -132,6 +141,7 @@ impl OpenBlock {
             .with_offset_index_policy(PageIndexPolicy::Required)
             .parse_and_finish(reader.as_ref())
             .map_err(|error| fault("reading", path, error))?;
+        check_version(path, &metadata)?;
         let entries = read_index(&metadata).map_err(|reason| StoreError::damaged(path, reason))?;
         let mut starts = Vec::with_capacity(entries.len());
         let mut rows = 0u64;
@@ -146,7 +156,7 @@ impl OpenBlock {
             value_type: block.record.value_type,
             entries,
             starts,
-            pages: [Vec::new(), Vec::new()],
+            pages: vec![Vec::new(); if block.record.tier.is_some() { TIER_COLUMNS } else { BLOCK_COLUMNS }],
             groups: Vec::new(),
         };
         opened.read_pages(&metadata).map_err(|reason| StoreError::damaged(path, reason))?;
@@ -160,11 +170,15 @@ impl OpenBlock {
     fn read_pages(&mut self, metadata: &ParquetMetaData) -> Result<(), &'static str> {
         let mut group_start = 0u64;
         for (group, row_group) in metadata.row_groups().iter().enumerate() {
-            let [_, time, value] = row_group.columns() else { return Err("it does not have three columns") };
-            self.groups.push([time.clone(), value.clone()]);
+            let Some((_, columns)) = row_group.columns().split_first() else { return Err("it has no columns") };
+            if columns.len() != self.pages.len() {
+                return Err("it has another number of columns than a file of its kind");
+            }
+            self.check_types(columns)?;
+            self.groups.push(columns.to_vec());
             let group_rows = u64::try_from(row_group.num_rows()).map_err(|_| "a row group of negative length")?;
             let index = metadata.page_index_for_row_group(group);
-            for column in [TIME, VALUE] {
+            for column in 0..columns.len() {
                 let locations = index.offset_index(column + 1).ok_or("it has no page index")?.page_locations();
                 for (at, location) in locations.iter().enumerate() {
                     let start = location.first_row_index.cast_unsigned();
@@ -183,6 +197,17 @@ impl OpenBlock {
         Ok(())
     }
 
+    fn check_types(&self, columns: &[ColumnChunkMetaData]) -> Result<(), &'static str> {
+        for (at, column) in columns.iter().enumerate() {
+            let integer = at == TIME || (columns.len() == TIER_COLUMNS && at == 4) || self.value_type == ValueType::Int;
+            let expected = if integer { PhysicalType::INT64 } else { PhysicalType::DOUBLE };
+            if column.column_type() != expected {
+                return Err("a column has another type than was written");
+            }
+        }
+        Ok(())
+    }
+
     /// Every sensor's rows, in row order.
     pub fn entries(&self) -> &[IndexEntry] {
         &self.entries
@@ -196,7 +221,8 @@ impl OpenBlock {
 
     fn memory(&self) -> usize {
         let entries: usize = self.entries.iter().map(|entry| entry.path.len() + size_of::<IndexEntry>() + 8).sum();
-        entries + (self.pages[TIME].len() + self.pages[VALUE].len()) * size_of::<PageRef>() + self.groups.len() * 2048
+        let pages: usize = self.pages.iter().map(Vec::len).sum();
+        entries + pages * size_of::<PageRef>() + self.groups.len() * self.pages.len() * 1024
     }
 
     fn decode(&self, column: usize, at: usize) -> Result<Decoded, StoreError> {
@@ -219,9 +245,9 @@ impl OpenBlock {
         let pages: Box<dyn PageReader> = Box::new(pages);
         let descr = whole.column_descr_ptr();
         let mut levels: Vec<i16> = Vec::new();
-        let has_levels = column == VALUE;
+        let has_levels = descr.max_def_level() > 0;
         let short = || ParquetError::General("a page has fewer rows than the page index says".to_owned());
-        let (values, gaps) = if column == TIME || self.value_type == ValueType::Int {
+        let (values, gaps) = if whole.column_type() == PhysicalType::INT64 {
             let mut values = Vec::with_capacity(page.rows);
             let mut reader = ColumnReaderImpl::<Int64Type>::new(descr, pages);
             let (rows, ..) = reader.read_records(page.rows, has_levels.then_some(&mut levels), None, &mut values)?;
@@ -261,22 +287,102 @@ fn spread<T: Copy + Default>(values: &mut Vec<T>, levels: &[i16]) -> Gaps {
     gaps
 }
 
+fn pair<'a>(metadata: &'a ParquetMetaData, key: &str) -> Option<&'a str> {
+    let pairs = metadata.file_metadata().key_value_metadata()?;
+    pairs.iter().find(|pair| pair.key == key).and_then(|pair| pair.value.as_deref())
+}
+
+/// Refuses a file that a newer release wrote: it may mean something else by the same columns.
+fn check_version(path: &Path, metadata: &ParquetMetaData) -> Result<(), StoreError> {
+    let text = pair(metadata, VERSION_KEY).unwrap_or_default();
+    match text.parse() {
+        Ok(found) if found > BLOCK_VERSION => {
+            Err(StoreError::NewerVersion { path: path.to_owned(), found, known: BLOCK_VERSION })
+        }
+        Ok(BLOCK_VERSION) => Ok(()),
+        _ => Err(StoreError::damaged(path, format!("its footer has no version of the format ({text:?})"))),
+    }
+}
+
 fn read_index(metadata: &ParquetMetaData) -> Result<Vec<IndexEntry>, &'static str> {
-    let pairs = metadata.file_metadata().key_value_metadata().ok_or("its footer has no index")?;
-    let text = pairs.iter().find(|pair| pair.key == INDEX_KEY).and_then(|pair| pair.value.as_deref());
-    index::decode(text.ok_or("its footer has no index")?)
+    index::decode(pair(metadata, INDEX_KEY).ok_or("its footer has no index")?)
 }
 
 /// Reads rows of one block; remembers the pages it used last, so that going through a block decodes each page once.
 pub(crate) struct RowReader {
     block: Arc<OpenBlock>,
     cache: Option<Arc<BlockCache>>,
-    last: [Option<(usize, Arc<Decoded>)>; 2],
+    last: Vec<Option<(usize, Arc<Decoded>)>>,
 }
 
 impl RowReader {
     pub fn new(block: Arc<OpenBlock>, cache: Option<Arc<BlockCache>>) -> Self {
-        Self { block, cache, last: [None, None] }
+        let last = vec![None; block.pages.len()];
+        Self { block, cache, last }
+    }
+
+    /// Up to `count` windows of a tier from row `start` on, as [`RowReader::read`] does with readings.
+    pub fn read_windows(&mut self, start: u64, count: u64) -> Result<Windows, StoreError> {
+        let count = count.min(CHUNK_ROWS as u64);
+        let times = self.ints(TIME, start, count)?;
+        let rows = times.len() as u64;
+        let counts = self.ints(4, start, rows)?;
+        if counts.iter().any(|count| *count < 1) {
+            return Err(StoreError::damaged(&self.block.path, "a window without a value"));
+        }
+        Ok(match self.block.value_type {
+            ValueType::Int => Windows::Int(Rows {
+                times,
+                counts,
+                mins: self.ints(1, start, rows)?,
+                maxs: self.ints(2, start, rows)?,
+                sums: self.ints(3, start, rows)?,
+                firsts: self.ints(5, start, rows)?,
+                lasts: self.ints(6, start, rows)?,
+            }),
+            ValueType::Float => Windows::Float(Rows {
+                times,
+                counts,
+                mins: self.floats(1, start, rows)?,
+                maxs: self.floats(2, start, rows)?,
+                sums: self.floats(3, start, rows)?,
+                firsts: self.floats(5, start, rows)?,
+                lasts: self.floats(6, start, rows)?,
+            }),
+        })
+    }
+
+    fn ints(&mut self, column: usize, start: u64, count: u64) -> Result<Vec<i64>, StoreError> {
+        let wrong = StoreError::damaged(&self.block.path, "a column of integers holds floats");
+        self.rows_of(column, start, count, |values| match values {
+            ColumnValues::Int(values) => Ok(values.as_slice()),
+            ColumnValues::Float(_) => Err(wrong.clone()),
+        })
+    }
+
+    fn floats(&mut self, column: usize, start: u64, count: u64) -> Result<Vec<f64>, StoreError> {
+        let wrong = StoreError::damaged(&self.block.path, "a column of floats holds integers");
+        self.rows_of(column, start, count, |values| match values {
+            ColumnValues::Float(values) => Ok(values.as_slice()),
+            ColumnValues::Int(_) => Err(wrong.clone()),
+        })
+    }
+
+    fn rows_of<T: Copy>(
+        &mut self,
+        column: usize,
+        start: u64,
+        count: u64,
+        of: impl Fn(&ColumnValues) -> Result<&[T], StoreError>,
+    ) -> Result<Vec<T>, StoreError> {
+        let count = usize::try_from(count).unwrap_or(CHUNK_ROWS);
+        let mut rows = Vec::with_capacity(count);
+        while rows.len() < count {
+            let (page, offset) = self.page(column, start + rows.len() as u64)?;
+            let values = of(&page.values)?;
+            rows.extend_from_slice(&values[offset..values.len().min(offset + count - rows.len())]);
+        }
+        Ok(rows)
     }
 
     /// Up to `count` rows from row `start` on: at least one, at most as far as the page of times reaches.

@@ -19,7 +19,7 @@ use wholegrain_model::{Column, ColumnValues, Gaps, ValueType};
 use super::index::{self, INDEX_KEY, IndexEntry, VERSION_KEY};
 use super::page::ChunkBytes;
 use super::sensor_column::SensorColumn;
-use super::{GROUP_ROWS, PAGE_ROWS, TIME_PAGE_ROWS, fault};
+use super::{BLOCK_VERSION, GROUP_ROWS, PAGE_ROWS, TIME_PAGE_ROWS, fault};
 use crate::StoreError;
 use crate::disk::{Disk, DiskFile};
 
@@ -40,7 +40,7 @@ pub(crate) struct Written {
 /// A block on its way.
 pub(crate) struct BlockWriter {
     path: PathBuf,
-    file: SerializedFileWriter<Sink>,
+    file: SerializedFileWriter<FileSink>,
     columns: [ColumnDescPtr; 3],
     props: WriterPropertiesPtr,
     time_props: WriterPropertiesPtr,
@@ -76,7 +76,7 @@ impl BlockWriter {
         let schema = message(value_type)?;
         let descr = SchemaDescriptor::new(schema.clone());
         let props = Arc::new(properties(value_type, level, PAGE_ROWS)?);
-        let sink = Sink { file, offset: 0, buffer: Vec::with_capacity(WRITE_BYTES) };
+        let sink = FileSink::new(file);
         Ok(Self {
             path: path.to_owned(),
             file: SerializedFileWriter::new(sink, schema, props.clone())?,
@@ -138,24 +138,31 @@ impl BlockWriter {
     pub fn finish(mut self) -> std::result::Result<Written, StoreError> {
         let entries = std::mem::take(&mut self.entries);
         let path = self.path.clone();
-        let bytes = self.finish_file(&entries).map_err(|error| fault("writing", &path, error))?;
-        Ok(Written {
+        let bytes = self.finish_group().and_then(|()| finish_file(self.file, &entries));
+        Ok(Written::of(&entries, bytes.map_err(|error| fault("writing", &path, error))?))
+    }
+}
+
+/// Writes the index and the footer, and syncs the file; its size.
+pub(crate) fn finish_file(mut file: SerializedFileWriter<FileSink>, entries: &[IndexEntry]) -> Result<u64> {
+    let external = |error: io::Error| ParquetError::External(Box::new(error));
+    let text = index::encode(entries).map_err(external)?;
+    file.append_key_value_metadata(KeyValue::new(INDEX_KEY.to_owned(), text));
+    let mut sink = file.into_inner()?;
+    sink.flush().map_err(external)?;
+    sink.file.sync().map_err(external)?;
+    Ok(sink.offset)
+}
+
+impl Written {
+    /// Of a file with these sensors and so many bytes.
+    pub fn of(entries: &[IndexEntry], bytes: u64) -> Self {
+        Self {
             rows: entries.iter().map(|entry| entry.rows).sum(),
             bytes,
             first_time: entries.iter().map(|entry| entry.first_time).min().unwrap_or(0),
             last_time: entries.iter().map(|entry| entry.last_time).max().unwrap_or(0),
-        })
-    }
-
-    fn finish_file(mut self, entries: &[IndexEntry]) -> Result<u64> {
-        let external = |error: io::Error| ParquetError::External(Box::new(error));
-        self.finish_group()?;
-        let text = index::encode(entries).map_err(external)?;
-        self.file.append_key_value_metadata(KeyValue::new(INDEX_KEY.to_owned(), text));
-        let mut sink = self.file.into_inner()?;
-        sink.flush().map_err(external)?;
-        sink.file.sync().map_err(external)?;
-        Ok(sink.offset)
+        }
     }
 }
 
@@ -246,7 +253,7 @@ fn properties(value_type: ValueType, level: i32, page_rows: usize) -> Result<Wri
     ]);
     let metadata = vec![
         KeyValue::new(parquet::arrow::ARROW_SCHEMA_META_KEY.to_owned(), encode_arrow_schema(&arrow)),
-        KeyValue::new(VERSION_KEY.to_owned(), crate::catalogue::FORMAT_VERSION.to_string()),
+        KeyValue::new(VERSION_KEY.to_owned(), BLOCK_VERSION.to_string()),
     ];
     Ok(WriterProperties::builder()
         .set_writer_version(WriterVersion::PARQUET_1_0)
@@ -266,13 +273,19 @@ fn properties(value_type: ValueType, level: i32, page_rows: usize) -> Result<Wri
 }
 
 /// Where the library writes to: a file of the store's disk, in large pieces.
-struct Sink {
+pub(crate) struct FileSink {
     file: Arc<dyn DiskFile>,
     offset: u64,
     buffer: Vec<u8>,
 }
 
-impl Write for Sink {
+impl FileSink {
+    pub fn new(file: Arc<dyn DiskFile>) -> Self {
+        Self { file, offset: 0, buffer: Vec::with_capacity(WRITE_BYTES) }
+    }
+}
+
+impl Write for FileSink {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.buffer.len() + bytes.len() > WRITE_BYTES {
             self.flush()?;

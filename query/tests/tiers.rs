@@ -1,0 +1,274 @@
+//! Windows are the same whether a tier or the readings answer: random readings with gaps, NaN, late, repeated and overlapping ones, over several seals, merges
+//! and days, put to a store with tiers and to one without.
+
+use std::path::Path;
+
+use arrow_array::Array;
+use arrow_array::cast::AsArray;
+use arrow_array::types::{Float64Type, Int32Type, Int64Type, TimestampNanosecondType};
+use wholegrain_model::{
+    Batch, BatchHeader, Column, ColumnValues, Gaps, Interval, Pattern, Schema, SensorDef, SensorPath, Timestamp,
+    ValueType,
+};
+use wholegrain_query::{Agg, Query, run};
+use wholegrain_store::{RetentionRule, Store, StoreConfig};
+use wholegrain_transport::payload::encode_batch;
+
+const SECOND: i64 = 1_000_000_000;
+const DAY: i64 = 86_400 * SECOND;
+const START: i64 = 20_000 * DAY;
+
+/// SplitMix64 (Steele, Lea, Flood 2014).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound.max(1)
+    }
+}
+
+fn open(dir: &Path, tiers: bool) -> Store {
+    let mut config = StoreConfig { background: false, merge_fan_in: 3, ..StoreConfig::new(dir) };
+    if !tiers {
+        config.tiers.clear();
+    }
+    Store::open(config).unwrap().0
+}
+
+fn schema() -> Schema {
+    let sensors = vec![
+        SensorDef::gauge("int", "1", ""),
+        SensorDef::gauge("float", "1", "").float(),
+        SensorDef::gauge("large", "1", "").scaled(-2.0),
+        SensorDef::counter("count", "1", ""),
+    ];
+    Schema::new(SensorPath::new("/n").unwrap(), "g", sensors).unwrap()
+}
+
+fn value(sensor: usize, random: &mut Random) -> f64 {
+    match sensor {
+        0 | 3 => random.below(1000) as f64 - 500.0,
+        1 if random.below(20) == 0 => f64::NAN,
+        1 => (random.below(1_000_000) as f64 - 5e5) / 7.0,
+        _ => i64::MAX as f64 - random.below(1 << 50) as f64,
+    }
+}
+
+fn batch(schema: &Schema, seq: u64, times: &[i64], random: &mut Random) -> Vec<u8> {
+    let column = |sensor: usize| {
+        let mut gaps = Gaps::default();
+        let mut values = Vec::new();
+        for at in 0..times.len() {
+            let gap = random.below(10) == 0;
+            if gap {
+                gaps.set(at, times.len());
+            }
+            values.push(if gap { 0.0 } else { value(sensor, random) });
+        }
+        let values = match schema.sensors()[sensor].value_type {
+            ValueType::Int => ColumnValues::Int(values.iter().map(|value| *value as i64).collect()),
+            ValueType::Float => ColumnValues::Float(values),
+        };
+        Column { values, gaps }
+    };
+    let columns = (0..schema.len()).map(column).collect();
+    let header = BatchHeader { agent: "n".into(), boot: 1, seq, schema: schema.hash(), interval_ns: SECOND as u64 };
+    encode_batch(&Batch { header, times: times.to_vec(), columns })
+}
+
+fn query(from: i64, to: i64, every: Option<i64>, agg: Option<Agg>) -> Query {
+    Query {
+        patterns: vec![Pattern::new("/**").unwrap()],
+        from: Timestamp(from),
+        to: Timestamp(to),
+        every: every.map(|every| Interval::from_ns(every as u64)),
+        points: None,
+        agg,
+        op: None,
+        limit: None,
+    }
+}
+
+type Rows = Vec<(String, i64, Option<f64>)>;
+
+fn answer(store: &Store, query: &Query) -> (Rows, Option<Interval>, Vec<String>) {
+    let mut result = run(store, query).unwrap();
+    let mut rows = Vec::new();
+    for batch in result.batches.by_ref() {
+        let batch = batch.unwrap();
+        let sensors = batch.column(0).as_dictionary::<Int32Type>();
+        let times = batch.column(1).as_primitive::<TimestampNanosecondType>();
+        for row in 0..batch.num_rows() {
+            let name = sensors.values().as_string::<i32>().value(sensors.keys().value(row) as usize).to_owned();
+            let value = batch.column(2);
+            let value = match value.as_primitive_opt::<Int64Type>() {
+                _ if value.is_null(row) => None,
+                Some(ints) => Some(ints.value(row) as f64),
+                None => Some(value.as_primitive::<Float64Type>().value(row)),
+            };
+            rows.push((name, times.value(row), value));
+        }
+    }
+    let mut warnings = result.batches.warnings();
+    warnings.extend(result.batches.notes());
+    (rows, result.tier, warnings)
+}
+
+#[track_caller]
+fn same(found: &Rows, expected: &Rows, what: &str) {
+    assert_eq!(found.len(), expected.len(), "{what}");
+    for (found, expected) in found.iter().zip(expected) {
+        let close = match (found.2, expected.2) {
+            // A sum of floats: bounded by the magnitudes, at most 1e5 each, 1e5 of them.
+            (Some(a), Some(b)) if found.0 == "/n/float" => (a - b).abs() <= 1e-5,
+            (a, b) => a == b,
+        };
+        assert!(found.0 == expected.0 && found.1 == expected.1 && close, "{what}: {found:?}, expected {expected:?}");
+    }
+}
+
+fn times(random: &mut Random) -> Vec<i64> {
+    let from = match random.below(6) {
+        0 => random.below(3 * 86_400),
+        1 => 86_400 - 20,
+        _ => random.below(4) * 3_600 + random.below(3_600),
+    } as i64;
+    let step = [SECOND, SECOND, 10 * SECOND, 100_000_000][random.below(4) as usize];
+    let jitter = random.below(3) as i64 * 1_000;
+    (0..10 + random.below(300) as i64).map(|at| START + from * SECOND + at * step + jitter).collect()
+}
+
+fn compare(tiered: &Store, raw: &Store, random: &mut Random, used: &mut usize) {
+    for _ in 0..12 {
+        let every = match random.below(8) {
+            0 => None,
+            1 => Some(7 * SECOND),
+            n => Some([10, 60, 300, 900, 3_600, 86_400][(n - 2) as usize] * SECOND),
+        };
+        let edge = |random: &mut Random| {
+            let second = random.below(3 * 86_400) as i64 * SECOND;
+            START + if random.below(2) == 0 { second / (3_600 * SECOND) * 3_600 * SECOND } else { second + 17 }
+        };
+        let (a, b) = (edge(random), edge(random));
+        let (from, to) = if random.below(3) == 0 { (START, START + 4 * DAY) } else { (a.min(b), a.max(b)) };
+        let agg = Agg::ALL[random.below(7) as usize].1;
+        let query = query(from, to, every, (every.is_none() || random.below(5) > 0).then_some(agg));
+        let (found, tier, warnings) = answer(tiered, &query);
+        let (expected, none, _) = answer(raw, &query);
+        assert_eq!((none, warnings), (None, vec![]));
+        *used += usize::from(tier.is_some());
+        same(&found, &expected, &format!("{query:?}, tier {tier:?}"));
+    }
+}
+
+#[test]
+fn a_tier_answers_as_its_readings_would() {
+    let seed = std::env::var("WHOLEGRAIN_SEED").ok().and_then(|text| text.parse().ok());
+    let clock = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos() as u64;
+    let seed: u64 = seed.unwrap_or(clock % 1_000_000_007);
+    println!("WHOLEGRAIN_SEED={seed}");
+    let mut random = Random(seed);
+    let mut used = 0;
+    for _ in 0..6 {
+        let (with, without) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let (tiered, raw) = (open(with.path(), true), open(without.path(), false));
+        let schema = schema();
+        let both = [&tiered, &raw];
+        both.iter().for_each(|store| store.register_schema(&schema).unwrap());
+        for seq in 0..40 {
+            let payload = batch(&schema, seq, &times(&mut random), &mut random);
+            for store in both {
+                store.append_blocking(payload.clone().into()).unwrap();
+            }
+            if random.below(3) == 0 {
+                both.iter().for_each(|store| store.seal().unwrap());
+            }
+            if random.below(8) == 0 {
+                let now = START + random.below(6) as i64 * DAY;
+                both.iter().for_each(|store| store.maintain(now).unwrap());
+                compare(&tiered, &raw, &mut random, &mut used);
+            }
+        }
+        compare(&tiered, &raw, &mut random, &mut used);
+        both.iter().for_each(|store| store.seal().unwrap());
+        both.iter().for_each(|store| store.maintain(START + 9 * DAY).unwrap());
+        assert!(tiered.stats().tiers >= 6 && raw.stats().tiers == 0);
+        compare(&tiered, &raw, &mut random, &mut used);
+        drop(tiered);
+        compare(&open(with.path(), true), &raw, &mut random, &mut used);
+    }
+    assert!(used > 50, "a tier was used {used} times");
+}
+
+/// One sensor, one reading a second, for so many days, each day sealed and merged.
+fn days(store: &Store, days: i64) {
+    let schema = Schema::new(SensorPath::new("/n").unwrap(), "g", vec![SensorDef::gauge("x", "1", "")]).unwrap();
+    store.register_schema(&schema).unwrap();
+    for day in 0..days {
+        let times: Vec<i64> = (0..86_400).step_by(10).map(|second| START + day * DAY + second * SECOND).collect();
+        let column = Column { values: ColumnValues::Int((0..8_640).collect()), gaps: Gaps::default() };
+        let header = BatchHeader {
+            agent: "n".into(),
+            boot: 1,
+            seq: day as u64,
+            schema: schema.hash(),
+            interval_ns: 10 * SECOND as u64,
+        };
+        let payload = encode_batch(&Batch { header, times, columns: vec![column] });
+        store.append_blocking(payload.into()).unwrap();
+        store.seal().unwrap();
+    }
+}
+
+#[test]
+fn windows_outlive_their_readings_and_a_raw_query_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let days_of = |days: u64| Some(Interval::from_s(days * 86_400));
+    let rule = RetentionRule {
+        pattern: Pattern::new("/n/**").unwrap(),
+        raw: days_of(2),
+        tiers: vec![(Interval::from_s(300), days_of(4)), (Interval::from_s(3_600), None)],
+    };
+    let config = StoreConfig { background: false, retention: vec![rule], ..StoreConfig::new(dir.path()) };
+    let (store, _) = Store::open(config.clone()).unwrap();
+    days(&store, 8);
+    let now = START + 8 * DAY + 3 * 3_600 * SECOND;
+    store.maintain(now).unwrap();
+    store.maintain(now).unwrap();
+    let check = |store: &Store| {
+        let (rows, _, warnings) = answer(store, &query(START, START + 8 * DAY, None, None));
+        assert!(rows.iter().all(|row| row.1 >= now - 2 * DAY - 3_600 * SECOND) && !rows.is_empty());
+        assert!(warnings.len() == 1 && warnings[0].contains("out of their retention"), "{warnings:?}");
+        let hours = query(START, START + 8 * DAY, Some(3_600 * SECOND), Some(Agg::Count));
+        let (rows, tier, warnings) = answer(store, &hours);
+        assert_eq!((rows.len(), tier, warnings), (8 * 24, Some(Interval::from_s(3_600)), vec![]));
+        assert!(rows.iter().all(|row| row.2 == Some(360.0)));
+        // Windows of five minutes are kept for four days only.
+        let (rows, tier, _) = answer(store, &query(START, START + 8 * DAY, Some(300 * SECOND), Some(Agg::Sum)));
+        assert_eq!(tier, Some(Interval::from_s(300)));
+        assert!(rows[0].1 >= now - 4 * DAY - 3_600 * SECOND && rows[0].1 <= now - 4 * DAY, "{:?}", rows[0]);
+        // A range that cuts a window of which only the whole is left.
+        let cut = query(START + 1_000 * SECOND, START + 2 * 3_600 * SECOND, Some(3_600 * SECOND), Some(Agg::Count));
+        let (rows, _, warnings) = answer(store, &cut);
+        assert_eq!((rows.len(), rows[0].1, warnings.len()), (1, START + 3_600 * SECOND, 1), "{warnings:?}");
+        let points = Query { points: Some(16), ..query(START + 7, START + 8 * DAY - 7, None, None) };
+        let result = run(store, &points).unwrap();
+        assert_eq!((result.every, result.tier), (Some(Interval::from_s(12 * 3_600)), Some(Interval::from_s(3_600))));
+        assert_eq!(answer(store, &points).0.len(), 16);
+    };
+    check(&store);
+    let stats = store.stats();
+    assert_eq!(stats.retention_rows, 6 * 8_640 - (stats.block_rows - 2 * 8_640), "whole days went");
+    drop(store);
+    let (store, _) = Store::open(config).unwrap();
+    store.maintain(now).unwrap();
+    check(&store);
+}

@@ -1,0 +1,67 @@
+//! `[store] tiers` and `[[store.retention]]`: what is kept, at which resolution, for how long.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use wholegrain_model::config::{ConfigError, Section};
+use wholegrain_model::{Interval, Pattern};
+use wholegrain_store::{RETENTION_RULES_MAX, RetentionRule, StoreConfig, check_tiers};
+
+/// The word for what is never dropped.
+const FOREVER: &str = "forever";
+
+/// One `[[store.retention]]` as written.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RawRetention {
+    pattern: String,
+    raw: Option<String>,
+    #[serde(default)]
+    tiers: BTreeMap<String, String>,
+}
+
+/// Checks and takes over what is written.
+pub(crate) fn apply(
+    config: &mut StoreConfig,
+    tiers: Option<Vec<Interval>>,
+    retention: Vec<RawRetention>,
+    section: &Section,
+) -> Result<(), ConfigError> {
+    if let Some(tiers) = tiers {
+        check_tiers(&tiers).map_err(|reason| section.error("tiers", &reason))?;
+        config.tiers = tiers;
+    }
+    if retention.len() > RETENTION_RULES_MAX {
+        let message = format!("has {} rules, at most {RETENTION_RULES_MAX} are taken", retention.len());
+        return Err(section.error("retention", &message));
+    }
+    for rule in retention {
+        let rule = read(rule, &config.tiers).map_err(|reason| section.error("retention", &reason))?;
+        config.retention.push(rule);
+    }
+    Ok(())
+}
+
+fn read(raw: RawRetention, tiers: &[Interval]) -> Result<RetentionRule, String> {
+    let pattern = Pattern::new(raw.pattern.as_str()).map_err(|error| format!("pattern: {error}"))?;
+    let age = |text: &str| match text {
+        FOREVER => Ok(None),
+        text => match Interval::parse(text) {
+            Ok(age) if age.ns() == 0 => {
+                Err(format!("{text:?} keeps nothing; write a length of time, or \"{FOREVER}\""))
+            }
+            Ok(age) => Ok(Some(age)),
+            Err(error) => Err(format!("{error}, or \"{FOREVER}\"")),
+        },
+    };
+    let mut kept = Vec::new();
+    for (tier, text) in &raw.tiers {
+        let tier = Interval::parse(tier).map_err(|error| format!("tiers: {error}"))?;
+        if !tiers.contains(&tier) {
+            let known: Vec<String> = tiers.iter().map(Interval::to_string).collect();
+            return Err(format!("for {}: there is no tier of {tier}; there are [{}]", raw.pattern, known.join(", ")));
+        }
+        kept.push((tier, age(text)?));
+    }
+    Ok(RetentionRule { pattern, raw: raw.raw.as_deref().map_or(Ok(None), age)?, tiers: kept })
+}

@@ -1,0 +1,148 @@
+//! How long which readings and windows are kept.
+
+use std::sync::Arc;
+
+use wholegrain_model::{Interval, Pattern};
+
+use crate::block::read::Block;
+use crate::store::Shared;
+use crate::tiers::{floor, resolutions};
+use crate::{StoreConfig, StoreError};
+
+/// Bound of [`StoreConfig::retention`].
+pub const RETENTION_RULES_MAX: usize = 256;
+
+/// How long the readings of the sensors that a pattern chooses are kept. The first rule whose pattern matches counts.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RetentionRule {
+    /// Which sensors.
+    pub pattern: Pattern,
+    /// How long readings are kept; `None` is forever.
+    pub raw: Option<Interval>,
+    /// How long the windows of a tier are kept, `None` being forever; a tier that is not named is kept as long as the readings.
+    pub tiers: Vec<(Interval, Option<Interval>)>,
+}
+
+/// What part of a file one rule decides about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Share {
+    /// Number of the rule; the number of rules for what no rule chooses.
+    pub rule: usize,
+    pub rows: u64,
+    pub last_time: i64,
+}
+
+/// The rules made ready.
+#[derive(Debug, Clone)]
+pub(crate) struct Policy<'a> {
+    rules: &'a [RetentionRule],
+    default_age: Option<Interval>,
+    resolutions: Vec<i64>,
+}
+
+fn ns(age: Interval) -> i64 {
+    i64::try_from(age.ns()).unwrap_or(i64::MAX)
+}
+
+impl<'a> Policy<'a> {
+    pub fn new(config: &'a StoreConfig) -> Self {
+        Self { rules: &config.retention, default_age: config.retention_age, resolutions: resolutions(&config.tiers) }
+    }
+
+    /// Whether nothing is dropped by its age.
+    pub fn is_empty(&self) -> bool {
+        self.rules.is_empty() && self.default_age.is_none()
+    }
+
+    /// The number of the rule for a sensor.
+    pub fn rule_of(&self, path: &str) -> usize {
+        self.rule_for(path).unwrap_or(self.rules.len())
+    }
+
+    /// The same, `None` where no rule chooses the sensor.
+    pub fn rule_for(&self, path: &str) -> Option<usize> {
+        self.rules.iter().position(|rule| rule.pattern.matches(path))
+    }
+
+    fn raw_age(&self, rule: usize) -> Option<Interval> {
+        self.rules.get(rule).map_or(self.default_age, |rule| rule.raw)
+    }
+
+    fn tier_age(&self, rule: usize, resolution_ns: i64) -> Option<Interval> {
+        let named =
+            self.rules.get(rule).and_then(|rule| rule.tiers.iter().find(|(tier, _)| ns(*tier) == resolution_ns));
+        named.map_or_else(|| self.raw_age(rule), |(_, age)| *age)
+    }
+
+    /// Readings before this are out. Where a rule says so, on an edge of the coarsest windows, so that no window is half in.
+    pub fn raw_cut(&self, rule: usize, now: i64) -> i64 {
+        self.cut(rule, self.raw_age(rule), now)
+    }
+
+    /// Windows of a tier before this are out.
+    pub fn tier_cut(&self, rule: usize, resolution_ns: i64, now: i64) -> i64 {
+        self.cut(rule, self.tier_age(rule, resolution_ns), now)
+    }
+
+    fn cut(&self, rule: usize, age: Option<Interval>, now: i64) -> i64 {
+        let Some(age) = age else { return i64::MIN };
+        let exact = now.saturating_sub(ns(age));
+        if rule < self.rules.len() { self.on_edge(exact) } else { exact }
+    }
+
+    /// The edge of the coarsest windows at or before a time.
+    pub fn on_edge(&self, time: i64) -> i64 {
+        floor(time, self.resolutions.last().copied().unwrap_or(1))
+    }
+
+    /// Tiers that outlive the readings they are made from.
+    pub fn outliving(&self, shares: &[Share]) -> Vec<i64> {
+        let longer = |rule: usize, resolution: i64| match (self.raw_age(rule), self.tier_age(rule, resolution)) {
+            (None, _) => false,
+            (Some(_), None) => true,
+            (Some(raw), Some(tier)) => tier > raw,
+        };
+        let any = |resolution: &i64| shares.iter().any(|share| longer(share.rule, *resolution));
+        self.resolutions.iter().copied().filter(any).collect()
+    }
+
+    /// Rows whose readings are out.
+    pub fn expired_rows(&self, shares: &[Share], now: i64) -> u64 {
+        shares.iter().filter(|share| share.last_time < self.raw_cut(share.rule, now)).map(|share| share.rows).sum()
+    }
+
+    /// Whether everything in a tier is out.
+    pub fn is_tier_expired(&self, shares: &[Share], resolution_ns: i64, now: i64) -> bool {
+        shares.iter().all(|share| share.last_time < self.tier_cut(share.rule, resolution_ns, now))
+    }
+
+    /// Which rules decide about a file's rows; `None` when it cannot be read. Opened once for it, if there are rules at all.
+    pub fn shares(&self, shared: &Shared, block: &Arc<Block>) -> Result<Option<Arc<[Share]>>, StoreError> {
+        if let Some(shares) = block.shares.get() {
+            return Ok(Some(shares.clone()));
+        }
+        let record = &block.record;
+        let mut shares = vec![Share { rule: self.rules.len(), rows: 0, last_time: i64::MIN }; self.rules.len() + 1];
+        if self.rules.is_empty() {
+            shares[0] = Share { rule: 0, rows: record.rows, last_time: record.last_time };
+        } else {
+            let opened = match shared.cache.open_once(block) {
+                Ok(opened) => opened,
+                Err(error @ StoreError::Damaged { .. }) => {
+                    block.mark_damaged(&error);
+                    return Ok(None);
+                }
+                Err(error) => return Err(error),
+            };
+            for entry in opened.entries() {
+                let rule = self.rule_of(&entry.path);
+                let share = &mut shares[rule];
+                share.rule = rule;
+                share.rows += entry.rows;
+                share.last_time = share.last_time.max(entry.last_time);
+            }
+        }
+        shares.retain(|share| share.last_time > i64::MIN);
+        Ok(Some(block.shares.get_or_init(|| shares.into()).clone()))
+    }
+}

@@ -1,0 +1,161 @@
+//! Downsampled tiers: for each window of 10 s, 5 min and 1 h the least, the greatest, the sum, the number, the first and the last of a
+//! sensor's values, so that an answer over a year need not read every second.
+//!
+//! - In: the readings of a block as it is merged, or of one that has settled.
+//! - Out: Parquet files under `tiers/`, each the companion of one block; at query time [`Part`]s: windows where a block is alone
+//!   with its time, and readings where blocks overlap.
+//! - Never: a window that counts a reading twice, or one that a reader takes for whole while half of it is gone.
+
+pub(crate) mod build;
+pub(crate) mod plan;
+pub(crate) mod scan;
+pub(crate) mod settle;
+pub(crate) mod write;
+
+use serde::{Deserialize, Serialize};
+use wholegrain_model::{Interval, Value};
+
+use crate::Chunk;
+
+/// The most tiers of a store.
+pub const TIERS_MAX: usize = 8;
+/// Directory of the tiers, below the store's.
+pub(crate) const TIERS_DIR: &str = "tiers/";
+
+/// What makes a file a tier, in its catalogue record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct TierOf {
+    /// Length of its windows.
+    pub resolution_ns: i64,
+    /// The block that it was made from; that one may be gone since.
+    pub block: u64,
+}
+
+/// One window of one sensor. Raw values, not scaled; gaps and NaN are not in it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Window {
+    /// Start of the window, ns since the Unix epoch: a multiple of the tier's resolution.
+    pub time: i64,
+    /// How many values, at least one.
+    pub count: u64,
+    /// The least.
+    pub min: Value,
+    /// The greatest.
+    pub max: Value,
+    /// Their sum: exact for integers, rounded once for floats.
+    pub sum: Value,
+    /// The earliest.
+    pub first: Value,
+    /// The latest.
+    pub last: Value,
+}
+
+/// Consecutive windows of one sensor. One window may come in several rows (of two blocks, or where a sum would not have fitted); together
+/// they are the window.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Windows {
+    /// Of integers.
+    Int(Rows<i64>),
+    /// Of floats.
+    Float(Rows<f64>),
+}
+
+/// Columns of windows, of equal length.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Rows<T> {
+    /// Starts of the windows.
+    pub times: Vec<i64>,
+    /// Numbers of values.
+    pub counts: Vec<i64>,
+    /// Least values.
+    pub mins: Vec<T>,
+    /// Greatest values.
+    pub maxs: Vec<T>,
+    /// Sums.
+    pub sums: Vec<T>,
+    /// Earliest values.
+    pub firsts: Vec<T>,
+    /// Latest values.
+    pub lasts: Vec<T>,
+}
+
+impl<T: Copy> Rows<T> {
+    fn window(&self, at: usize, value: impl Fn(T) -> Value) -> Window {
+        Window {
+            time: self.times[at],
+            count: self.counts[at].cast_unsigned(),
+            min: value(self.mins[at]),
+            max: value(self.maxs[at]),
+            sum: value(self.sums[at]),
+            first: value(self.firsts[at]),
+            last: value(self.lasts[at]),
+        }
+    }
+}
+
+impl Windows {
+    /// How many rows.
+    pub fn len(&self) -> usize {
+        match self {
+            Windows::Int(rows) => rows.times.len(),
+            Windows::Float(rows) => rows.times.len(),
+        }
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Row `at`.
+    pub fn get(&self, at: usize) -> Window {
+        match self {
+            Windows::Int(rows) => rows.window(at, Value::Int),
+            Windows::Float(rows) => rows.window(at, Value::Float),
+        }
+    }
+}
+
+/// A piece of what [`crate::Snapshot::scan_windows`] gives, in time order.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Part {
+    /// Readings.
+    Readings(Chunk),
+    /// Windows that are whole within the range.
+    Windows(Windows),
+}
+
+/// The resolutions of a configuration in ns, finest first.
+pub(crate) fn resolutions(tiers: &[Interval]) -> Vec<i64> {
+    tiers.iter().map(|tier| i64::try_from(tier.ns()).unwrap_or(i64::MAX)).collect()
+}
+
+/// Checks that tiers nest: each a multiple of the one before. The text says what is wrong.
+pub fn check_tiers(tiers: &[Interval]) -> Result<(), String> {
+    if tiers.len() > TIERS_MAX {
+        return Err(format!("has {} resolutions, at most {TIERS_MAX} are kept", tiers.len()));
+    }
+    if tiers.iter().any(|tier| tier.ns() == 0) {
+        return Err("has a resolution of 0; write lengths of time such as \"10s\"".into());
+    }
+    for pair in tiers.windows(2) {
+        if pair[1] <= pair[0] || !pair[1].ns().is_multiple_of(pair[0].ns()) {
+            return Err(format!(
+                "has {} after {}: each must be a multiple of the one before, such as \"10s\", \"5min\", \"1h\"",
+                pair[1], pair[0]
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// The start of the window of `resolution` that `time` falls into.
+pub(crate) fn floor(time: i64, resolution: i64) -> i64 {
+    time.saturating_sub(time.rem_euclid(resolution))
+}
+
+/// The start of the first window that does not begin before `time`.
+pub(crate) fn ceil(time: i64, resolution: i64) -> i64 {
+    let start = floor(time, resolution);
+    if start == time { time } else { start.saturating_add(resolution) }
+}

@@ -1,0 +1,209 @@
+//! Which windows and which readings answer for a range: pure, so that it can be tested with numbers alone.
+//!
+//! Two blocks can have a reading of the same time only where their times overlap. Elsewhere each block's windows count as they are, and the
+//! parts of one window that two blocks have add up.
+
+use super::{ceil, floor};
+
+/// What one source has of the sensor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Span {
+    /// Times of its first and its last reading.
+    pub first: i64,
+    pub last: i64,
+    /// Whether it has windows.
+    pub tiered: bool,
+    /// Its readings are there from this time on: a multiple of the resolution, or the beginning or the end of time.
+    pub raw_from: i64,
+}
+
+/// One piece of the answer, `lo <= time < hi`; pieces follow each other in time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// The windows of one source.
+    Windows { source: usize, lo: i64, hi: i64 },
+    /// The readings of one source.
+    Readings { source: usize, lo: i64, hi: i64 },
+    /// The readings of all sources, each time once.
+    Merged { lo: i64, hi: i64 },
+    /// The windows of sources whose readings are gone, where others overlap.
+    Gone { sources: Vec<usize>, alone: bool, lo: i64, hi: i64 },
+    /// Part of a window whose readings are gone.
+    Missing { lo: i64, hi: i64 },
+}
+
+/// The steps for `from <= time < to` with windows of at most `resolution`.
+pub(crate) fn plan(spans: &[Span], from: i64, to: i64, resolution: i64) -> Vec<Step> {
+    let mut order: Vec<usize> = (0..spans.len()).filter(|&at| spans[at].first < to && spans[at].last >= from).collect();
+    order.sort_by_key(|&at| (spans[at].first, spans[at].last));
+    let mut steps = Vec::new();
+    let mut clean_from = from;
+    for (lo, hi) in contested(spans, &order, (from, to), resolution) {
+        clean(spans, &order, (clean_from, lo), &mut steps);
+        contest(spans, &order, (lo, hi), resolution, &mut steps);
+        clean_from = hi;
+    }
+    clean(spans, &order, (clean_from, to), &mut steps);
+    steps
+}
+
+/// Where sources overlap, in whole windows, and the windows that the range cuts; disjoint and in order.
+fn contested(spans: &[Span], order: &[usize], range: (i64, i64), resolution: i64) -> Vec<(i64, i64)> {
+    let (from, to) = range;
+    let mut found = Vec::new();
+    let mut reached: Option<i64> = None;
+    for &at in order {
+        let Span { first, last, .. } = spans[at];
+        if let Some(reached) = reached.filter(|reached| *reached >= first) {
+            let end = floor(reached.min(last), resolution).saturating_add(resolution);
+            found.push((floor(first, resolution).max(from), end.min(to)));
+        }
+        reached = Some(reached.map_or(last, |reached| reached.max(last)));
+    }
+    found.push((from, ceil(from, resolution).min(to)));
+    found.push((floor(to, resolution).max(from), to));
+    found.retain(|(lo, hi)| lo < hi);
+    found.sort_unstable();
+    let mut joined: Vec<(i64, i64)> = Vec::new();
+    for (lo, hi) in found {
+        match joined.last_mut() {
+            Some(last) if lo <= last.1 => last.1 = last.1.max(hi),
+            _ => joined.push((lo, hi)),
+        }
+    }
+    joined
+}
+
+/// Where no two sources overlap.
+fn clean(spans: &[Span], order: &[usize], (lo, hi): (i64, i64), steps: &mut Vec<Step>) {
+    for &source in order {
+        let span = &spans[source];
+        if lo < hi && span.first < hi && span.last >= lo {
+            steps.push(if span.tiered {
+                Step::Windows { source, lo, hi }
+            } else {
+                Step::Readings { source, lo: lo.max(span.first), hi: hi.min(span.last.saturating_add(1)) }
+            });
+        }
+    }
+}
+
+/// Where sources overlap or the range cuts a window: readings, as far as they are there.
+fn contest(spans: &[Span], order: &[usize], (lo, hi): (i64, i64), resolution: i64, steps: &mut Vec<Step>) {
+    let involved: Vec<usize> =
+        order.iter().copied().filter(|&at| spans[at].first < hi && spans[at].last >= lo).collect();
+    let mut cuts: Vec<i64> = involved.iter().map(|&at| spans[at].raw_from).collect();
+    cuts.extend([ceil(lo, resolution), floor(hi, resolution), lo, hi]);
+    cuts.retain(|cut| (lo..=hi).contains(cut));
+    cuts.sort_unstable();
+    cuts.dedup();
+    let mut merged: Option<(i64, i64)> = None;
+    for piece in cuts.windows(2) {
+        let (lo, hi) = (piece[0], piece[1]);
+        let here = involved.iter().copied().filter(|&at| spans[at].first < hi && spans[at].last >= lo);
+        let here: Vec<usize> = here.collect();
+        let gone: Vec<usize> = here.iter().copied().filter(|&at| spans[at].raw_from > lo).collect();
+        if gone.is_empty() {
+            merged = Some((merged.map_or(lo, |merged| merged.0), hi));
+            continue;
+        }
+        steps.extend(merged.take().map(|(lo, hi)| Step::Merged { lo, hi }));
+        if lo == floor(lo, resolution) && hi == floor(hi, resolution) {
+            steps.push(Step::Gone { alone: here.len() == 1, sources: gone, lo, hi });
+        } else {
+            steps.push(Step::Missing { lo, hi });
+        }
+    }
+    steps.extend(merged.map(|(lo, hi)| Step::Merged { lo, hi }));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn span(first: i64, last: i64, tiered: bool) -> Span {
+        Span { first, last, tiered, raw_from: i64::MIN }
+    }
+
+    #[track_caller]
+    fn check(spans: &[Span], from: i64, to: i64, expected: &[Step]) {
+        assert_eq!(plan(spans, from, to, 10), expected);
+    }
+
+    #[test]
+    fn blocks_one_after_the_other_give_their_windows() {
+        let spans = [span(0, 44, true), span(45, 99, true), span(100, 105, false)];
+        check(
+            &spans,
+            0,
+            200,
+            &[
+                Step::Windows { source: 0, lo: 0, hi: 200 },
+                Step::Windows { source: 1, lo: 0, hi: 200 },
+                Step::Readings { source: 2, lo: 100, hi: 106 },
+            ],
+        );
+        check(&spans, 300, 400, &[]);
+    }
+
+    #[test]
+    fn windows_cut_by_the_range_are_read() {
+        let spans = [span(0, 99, true)];
+        check(
+            &spans,
+            5,
+            58,
+            &[
+                Step::Merged { lo: 5, hi: 10 },
+                Step::Windows { source: 0, lo: 10, hi: 50 },
+                Step::Merged { lo: 50, hi: 58 },
+            ],
+        );
+        check(&spans, 12, 18, &[Step::Merged { lo: 12, hi: 18 }]);
+    }
+
+    #[test]
+    fn where_blocks_overlap_readings_are_read_in_whole_windows() {
+        let spans = [span(0, 99, true), span(33, 47, false)];
+        check(
+            &spans,
+            0,
+            100,
+            &[
+                Step::Windows { source: 0, lo: 0, hi: 30 },
+                Step::Merged { lo: 30, hi: 50 },
+                Step::Windows { source: 0, lo: 50, hi: 100 },
+            ],
+        );
+        // Three, one of which reaches over both others.
+        let spans = [span(0, 99, true), span(10, 19, true), span(50, 59, true)];
+        let merged = |lo, hi| Step::Merged { lo, hi };
+        let windows = |lo, hi| Step::Windows { source: 0, lo, hi };
+        check(&spans, 0, 100, &[windows(0, 10), merged(10, 20), windows(20, 50), merged(50, 60), windows(60, 100)]);
+    }
+
+    #[test]
+    fn what_has_no_readings_any_more_gives_its_windows_or_nothing() {
+        let gone = Span { raw_from: i64::MAX, ..span(0, 99, true) };
+        check(&[gone], 0, 100, &[Step::Windows { source: 0, lo: 0, hi: 100 }]);
+        check(&[gone], 5, 20, &[Step::Missing { lo: 5, hi: 10 }, Step::Windows { source: 0, lo: 10, hi: 20 }]);
+        let late = span(30, 39, false);
+        check(
+            &[gone, late],
+            0,
+            100,
+            &[
+                Step::Windows { source: 0, lo: 0, hi: 30 },
+                Step::Gone { sources: vec![0], alone: false, lo: 30, hi: 40 },
+                Step::Windows { source: 0, lo: 40, hi: 100 },
+            ],
+        );
+        let half = Span { raw_from: 40, ..span(0, 99, true) };
+        check(
+            &[half, span(20, 59, false)],
+            20,
+            60,
+            &[Step::Gone { sources: vec![0], alone: false, lo: 20, hi: 40 }, Step::Merged { lo: 40, hi: 60 }],
+        );
+    }
+}

@@ -1,0 +1,336 @@
+//! Carries out a plan over a snapshot.
+
+use std::sync::Arc;
+
+use wholegrain_model::Timestamp;
+
+use super::plan::{Span, Step, plan};
+use super::{Part, Rows, Windows, floor};
+use crate::block::read::{Block, RowReader};
+use crate::retention::{hidden_before, tier_hidden_before};
+use crate::scan::{Input, Merged};
+use crate::snapshot::{Snapshot, cut, split, tolerate};
+use crate::{Chunk, SensorId, StoreError};
+
+/// The parts of one sensor's answer, in time order.
+pub type PartIter = Box<dyn Iterator<Item = Result<Part, StoreError>> + Send>;
+
+/// Where a source's readings are.
+#[derive(Clone)]
+enum Raw {
+    Block(Arc<Block>),
+    /// Not sealed, with the rank of its input.
+    Live(u64, Chunk),
+    Gone,
+}
+
+/// One block, or what is not sealed.
+#[derive(Clone)]
+struct Source {
+    raw: Raw,
+    tier: Option<Arc<Block>>,
+    span: Span,
+}
+
+/// The coarsest resolution (at most the last of `resolutions`, finest first) that fits windows of `every`, or a whole range.
+fn fitting(resolutions: &[i64], every: Option<i64>, range: i64) -> Option<i64> {
+    /// A whole range is cut at both ends: readings are read there, and they should be few beside it.
+    const WINDOWS_MIN: i64 = 8;
+    let fits = |resolution: &i64| match every {
+        Some(every) => every % resolution == 0,
+        None => resolution.saturating_mul(WINDOWS_MIN) <= range,
+    };
+    resolutions.iter().copied().rev().find(fits)
+}
+
+impl Snapshot {
+    /// The resolution, in ns, of the coarsest tier that can answer windows of `every` (`None`: one over the whole range) for some of `from <= time < to`.
+    pub fn tier_for(&self, from: i64, to: i64, every: Option<i64>) -> Option<i64> {
+        let overlaps =
+            |tier: &Arc<Block>| tier.record.first_time < to && tier.record.last_time >= from && !tier.is_damaged();
+        let mut there: Vec<i64> = self
+            .view
+            .tiers
+            .iter()
+            .filter(|tier| overlaps(tier))
+            .filter_map(|tier| Some(tier.record.tier?.resolution_ns))
+            .collect();
+        there.sort_unstable();
+        there.dedup();
+        fitting(&there, every, to.saturating_sub(from))
+    }
+
+    /// The resolutions that the store keeps, in ns, finest first.
+    pub fn resolutions(&self) -> Vec<i64> {
+        super::resolutions(&self.shared.config.tiers)
+    }
+
+    /// What a sensor's windows of `every` ns (beginning at its multiples; `None`: one over the whole range) are made of: windows of a tier
+    /// where a block is alone with its time, and else readings. `None` when no tier fits: [`Snapshot::scan`] has the readings.
+    pub fn scan_windows(
+        &self,
+        id: SensorId,
+        from: i64,
+        to: i64,
+        every: Option<i64>,
+    ) -> Result<Option<PartIter>, StoreError> {
+        let Some(path) = self.shared.sensors().path(id) else { return Ok(None) };
+        let Some(resolution) = self.tier_for(from, to, every).filter(|_| from < to) else { return Ok(None) };
+        let mut sources = self.sources(&path, from, to, resolution)?;
+        if sources.iter().all(|source| source.tier.is_none()) {
+            return Ok(None);
+        }
+        let raw_cut = hidden_before(&self.shared, &path, self.retained_at);
+        for (rank, chunk) in self.live_chunks(id, from.max(raw_cut), to) {
+            let (first, last) = (chunk.times[0], chunk.times[chunk.times.len() - 1]);
+            let span = Span { first, last, tiered: false, raw_from: i64::MIN };
+            sources.push(Source { raw: Raw::Live(rank, chunk), tier: None, span });
+        }
+        let spans: Vec<Span> = sources.iter().map(|source| source.span).collect();
+        let steps = plan(&spans, from, to, resolution);
+        let scan = Scan { snapshot: self.clone(), path: path.to_string(), raw_cut, sources };
+        let parts = steps.into_iter().flat_map(move |step| match scan.step(step) {
+            Ok(parts) => parts,
+            Err(error) => Box::new(std::iter::once(Err(error))),
+        });
+        Ok(Some(Box::new(parts)))
+    }
+
+    /// The blocks that have readings or windows of the sensor.
+    fn sources(&self, path: &str, from: i64, to: i64, resolution: i64) -> Result<Vec<Source>, StoreError> {
+        let raw_cut = hidden_before(&self.shared, path, self.retained_at);
+        let touches =
+            |block: &Arc<Block>| block.record.first_time < to && block.record.last_time >= from && !block.is_damaged();
+        let mut sources: Vec<Source> = Vec::new();
+        // The coarsest tier of each block that fits; all of them divide the resolution.
+        let mut best: Vec<(u64, i64, &Arc<Block>)> = Vec::new();
+        for tier in self.view.tiers.iter().filter(|tier| touches(tier)) {
+            let Some(of) = tier.record.tier.filter(|of| resolution % of.resolution_ns == 0) else { continue };
+            if tier_hidden_before(&self.shared, path, self.retained_at, of.resolution_ns)
+                <= from.max(tier.record.first_time)
+            {
+                best.push((of.block, of.resolution_ns, tier));
+            } else if !self.view.blocks.iter().any(|block| block.record.id == of.block) {
+                // Nothing else has these windows: as far as they are shown.
+                best.push((of.block, of.resolution_ns, tier));
+            }
+        }
+        best.sort_by_key(|(block, resolution_ns, _)| (*block, std::cmp::Reverse(*resolution_ns)));
+        best.dedup_by_key(|(block, ..)| *block);
+        for (block, resolution_ns, tier) in &best {
+            let raw = self.view.blocks.iter().find(|raw| raw.record.id == *block && !raw.is_damaged());
+            if let Some(source) = self.tiered(path, tier, *resolution_ns, raw, (from, to, raw_cut))? {
+                sources.push(source);
+            }
+        }
+        for block in self.view.blocks.iter().filter(|block| touches(block)) {
+            if best.iter().any(|(of, _, tier)| *of == block.record.id && !tier.is_damaged()) {
+                continue;
+            }
+            let Some(opened) = tolerate(block, self.shared.cache.open(block))? else { continue };
+            let Some((_, entry)) = opened.find(path) else { continue };
+            let (first, last) = (entry.first_time.max(raw_cut), entry.last_time);
+            if first < to && last >= from && first <= last {
+                let span = Span { first, last, tiered: false, raw_from: i64::MIN };
+                sources.push(Source { raw: Raw::Block(block.clone()), tier: None, span });
+            }
+        }
+        Ok(sources)
+    }
+
+    /// A block with a tier.
+    fn tiered(
+        &self,
+        path: &str,
+        tier: &Arc<Block>,
+        resolution_ns: i64,
+        raw: Option<&Arc<Block>>,
+        (from, to, raw_cut): (i64, i64, i64),
+    ) -> Result<Option<Source>, StoreError> {
+        let Some(opened) = tolerate(tier, self.shared.cache.open(tier))? else { return Ok(None) };
+        let Some((_, entry)) = opened.find(path) else { return Ok(None) };
+        let first = entry.first_time.max(tier_hidden_before(&self.shared, path, self.retained_at, resolution_ns));
+        let last = entry.last_time;
+        if first >= to || last < from || first > last {
+            return Ok(None);
+        }
+        let coarsest = self.resolutions().last().copied().unwrap_or(resolution_ns).max(resolution_ns);
+        let mut raw_from = i64::MIN;
+        if raw_cut > first {
+            raw_from = raw_cut;
+        }
+        let raw = match raw {
+            None => Raw::Gone,
+            Some(block) if !block.record.trimmed => Raw::Block(block.clone()),
+            Some(block) => {
+                let opened = tolerate(block, self.shared.cache.open(block))?;
+                match opened.as_ref().and_then(|opened| opened.find(path)) {
+                    // Retention cuts on edges of the coarsest windows.
+                    Some((_, left)) if left.first_time > entry.first_time => {
+                        raw_from = raw_from.max(floor(left.first_time, coarsest));
+                        Raw::Block(block.clone())
+                    }
+                    Some(_) => Raw::Block(block.clone()),
+                    None => Raw::Gone,
+                }
+            }
+        };
+        if matches!(raw, Raw::Gone) {
+            raw_from = i64::MAX;
+        }
+        let span = Span { first, last, tiered: true, raw_from };
+        Ok(Some(Source { raw, tier: Some(tier.clone()), span }))
+    }
+}
+
+/// One sensor's answer on its way.
+struct Scan {
+    snapshot: Snapshot,
+    path: String,
+    raw_cut: i64,
+    sources: Vec<Source>,
+}
+
+impl Scan {
+    fn step(&self, step: Step) -> Result<PartIter, StoreError> {
+        match step {
+            Step::Readings { source, lo, hi } => self.readings(&[source], lo, hi),
+            Step::Merged { lo, hi } => self.all_readings(lo, hi),
+            Step::Windows { source, lo, hi } => match self.windows(source, lo, hi)? {
+                Some(windows) => Ok(one(windows)),
+                // The tier is damaged: its readings, where they are there.
+                None if self.sources[source].span.raw_from <= lo => self.readings(&[source], lo, hi),
+                None => {
+                    self.missing(lo, hi);
+                    Ok(Box::new(std::iter::empty()))
+                }
+            },
+            Step::Gone { sources, alone, lo, hi } => {
+                if !alone || sources.len() > 1 {
+                    self.snapshot.note(format!(
+                        "readings of {} to {} came late to windows whose readings are gone (retention); those of them that the windows do not hold are left out",
+                        Timestamp(lo),
+                        Timestamp(hi)
+                    ));
+                }
+                let mut parts = Vec::new();
+                for source in sources {
+                    parts.extend(self.windows(source, lo, hi)?);
+                }
+                Ok(Box::new(in_order(parts).into_iter().map(|windows| Ok(Part::Windows(windows)))))
+            }
+            Step::Missing { lo, hi } => {
+                self.missing(lo, hi);
+                Ok(Box::new(std::iter::empty()))
+            }
+        }
+    }
+
+    fn missing(&self, lo: i64, hi: i64) {
+        self.snapshot.note(format!(
+            "of {} to {} only whole windows are kept (retention), and the range cuts one; begin and end at multiples of the window's length",
+            Timestamp(lo),
+            Timestamp(hi)
+        ));
+    }
+
+    /// The windows of one source that begin in the range; `None` when the tier is damaged.
+    fn windows(&self, source: usize, lo: i64, hi: i64) -> Result<Option<Windows>, StoreError> {
+        let source = &self.sources[source];
+        let Some(tier) = &source.tier else { return Ok(None) };
+        let shared = &self.snapshot.shared;
+        let Some(opened) = tolerate(tier, shared.cache.open(tier))? else { return Ok(None) };
+        let Some((start, entry)) = opened.find(&self.path) else { return Ok(None) };
+        // A source that is shown from the middle on begins with a whole window.
+        let hidden = if entry.first_time < source.span.first { source.span.first } else { lo };
+        let read = || -> Result<Windows, StoreError> {
+            let mut reader = RowReader::new(opened.clone(), Some(shared.cache.clone()));
+            let end = start + entry.rows;
+            let mut row = reader.seek(start, end, lo.max(hidden))?;
+            let until = reader.seek(row, end, hi)?;
+            let mut all: Option<Windows> = None;
+            while row < until {
+                let more = reader.read_windows(row, until - row)?;
+                row += more.len() as u64;
+                match &mut all {
+                    None => all = Some(more),
+                    Some(all) => all.extend(&more),
+                }
+            }
+            Ok(all.unwrap_or(Windows::Int(Rows::default())))
+        };
+        tolerate(tier, read())
+    }
+
+    /// The readings of some sources, merged.
+    fn readings(&self, sources: &[usize], lo: i64, hi: i64) -> Result<PartIter, StoreError> {
+        let lo = lo.max(self.raw_cut);
+        let mut inputs = Vec::new();
+        for source in sources {
+            match &self.sources[*source].raw {
+                Raw::Block(block) => inputs.extend(self.snapshot.block_input(block, &self.path, lo, hi)?),
+                Raw::Live(rank, chunk) => {
+                    let chunk = cut(chunk.clone(), lo, hi);
+                    if let Some(first_time) = chunk.times.first().copied() {
+                        inputs.push(Input { rank: *rank, first_time, source: split(chunk) });
+                    }
+                }
+                Raw::Gone => {}
+            }
+        }
+        Ok(Box::new(Merged::new(inputs).map(|chunk| chunk.map(Part::Readings))))
+    }
+
+    fn all_readings(&self, lo: i64, hi: i64) -> Result<PartIter, StoreError> {
+        let all: Vec<usize> = (0..self.sources.len()).collect();
+        self.readings(&all, lo, hi)
+    }
+}
+
+fn one(windows: Windows) -> PartIter {
+    Box::new((!windows.is_empty()).then_some(Ok(Part::Windows(windows))).into_iter())
+}
+
+/// Windows of several sources in the order of their times, each row alone.
+fn in_order(parts: Vec<Windows>) -> Vec<Windows> {
+    let mut rows: Vec<Windows> = parts.iter().flat_map(|part| (0..part.len()).map(|at| part.row(at))).collect();
+    rows.sort_by_key(|row| row.get(0).time);
+    rows
+}
+
+impl Windows {
+    fn extend(&mut self, more: &Windows) {
+        match (self, more) {
+            (Windows::Int(rows), Windows::Int(more)) => rows.extend(more, 0, more.times.len()),
+            (Windows::Float(rows), Windows::Float(more)) => rows.extend(more, 0, more.times.len()),
+            _ => {}
+        }
+    }
+
+    fn row(&self, at: usize) -> Windows {
+        match self {
+            Windows::Int(from) => {
+                let mut rows = Rows::default();
+                rows.extend(from, at, at + 1);
+                Windows::Int(rows)
+            }
+            Windows::Float(from) => {
+                let mut rows = Rows::default();
+                rows.extend(from, at, at + 1);
+                Windows::Float(rows)
+            }
+        }
+    }
+}
+
+impl<T: Copy> Rows<T> {
+    fn extend(&mut self, from: &Rows<T>, start: usize, end: usize) {
+        self.times.extend_from_slice(&from.times[start..end]);
+        self.counts.extend_from_slice(&from.counts[start..end]);
+        self.mins.extend_from_slice(&from.mins[start..end]);
+        self.maxs.extend_from_slice(&from.maxs[start..end]);
+        self.sums.extend_from_slice(&from.sums[start..end]);
+        self.firsts.extend_from_slice(&from.firsts[start..end]);
+        self.lasts.extend_from_slice(&from.lasts[start..end]);
+    }
+}

@@ -1,0 +1,73 @@
+//! Tiers of blocks that were never merged, and of those that an earlier configuration or release wrote without.
+
+use std::sync::Arc;
+
+use crate::StoreError;
+use crate::block::read::Block;
+use crate::catalogue::Change;
+use crate::merge::{Output, is_over, open_all, run};
+use crate::publish::{Kind, publish};
+use crate::retention::policy::Policy;
+use crate::stats::add;
+use crate::store::Shared;
+use crate::tiers::resolutions;
+use crate::tiers::write::TierDrafts;
+
+/// Makes the missing tiers of one block that nothing more is merged into; `false` when there is none.
+pub(crate) fn tier_once(shared: &Shared, now: i64) -> Result<bool, StoreError> {
+    let wanted = resolutions(&shared.config.tiers);
+    let settle_ns = i64::try_from(shared.config.merge_settle.ns()).unwrap_or(i64::MAX);
+    if wanted.is_empty() {
+        return Ok(false);
+    }
+    let (view, policy) = (shared.view(), Policy::new(&shared.config));
+    for block in &view.blocks {
+        if block.is_damaged() || block.record.trimmed || !is_over(&block.record, settle_ns, now) {
+            continue;
+        }
+        let of_block = |tier: &&Arc<Block>| tier.record.tier.is_some_and(|tier| tier.block == block.record.id);
+        let tiers: Vec<Arc<Block>> = view.tiers.iter().filter(of_block).cloned().collect();
+        let has = |resolution: i64| {
+            let same = |tier: &Arc<Block>| tier.record.tier.is_some_and(|tier| tier.resolution_ns == resolution);
+            tiers.iter().any(|tier| same(tier) && !tier.is_damaged())
+        };
+        let missing: Vec<i64> = wanted.iter().copied().filter(|resolution| !has(*resolution)).collect();
+        if missing.is_empty() {
+            continue;
+        }
+        let Some(shares) = policy.shares(shared, block)? else { continue };
+        // Retention would drop it at once.
+        let alive = |resolution: &i64| !policy.is_tier_expired(&shares, *resolution, now);
+        let missing: Vec<i64> = missing.into_iter().filter(alive).collect();
+        if missing.is_empty() {
+            continue;
+        }
+        let damaged: Vec<Arc<Block>> = tiers.into_iter().filter(|tier| tier.is_damaged()).collect();
+        make(shared, block, &missing, &damaged)?;
+        return Ok(true);
+    }
+    Ok(false)
+}
+
+fn make(shared: &Shared, block: &Arc<Block>, missing: &[i64], damaged: &[Arc<Block>]) -> Result<(), StoreError> {
+    let inputs = [block.clone()];
+    let Some(open) = open_all(shared, &inputs)? else { return Ok(()) };
+    let record = &block.record;
+    let kind = Kind {
+        value_type: record.value_type,
+        day: record.day,
+        level: record.level,
+        first_segment: record.first_segment,
+        last_segment: record.last_segment,
+    };
+    let tiers = TierDrafts::create(shared, kind, record.id, missing)?;
+    let Some(finished) = run(shared, &open, &inputs, Output { draft: None, tiers, keep_from: None })? else {
+        return Ok(());
+    };
+    let bytes: u64 = finished.iter().map(|tier| tier.record.bytes).sum();
+    let change = Change { requires: vec![record.id], ..Change::default() };
+    if publish(shared, &finished, damaged, change)? {
+        add(&shared.counters.tier_bytes_written, bytes);
+    }
+    Ok(())
+}
