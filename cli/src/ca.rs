@@ -1,5 +1,7 @@
 //! `wholegrain ca`: the installation's own certificate authority.
 
+mod certificates;
+
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
@@ -12,7 +14,10 @@ use crate::init::{failed, print_files};
 const EXAMPLES: &str = "\
 Examples:
   wholegrain ca agent node0042
-  wholegrain ca agent node0042 --prefix /lab/rack07/node0042 --server monitor.example:8883";
+  wholegrain ca agent node0042 --prefix /lab/rack07/node0042 --server monitor.example:8883
+  wholegrain ca list
+  wholegrain ca server --host monitor.example
+  wholegrain ca revoke node0042";
 
 const AGENT_EXAMPLES: &str = "\
 Makes agents/NAME.pem, agents/NAME.key and agents/NAME.toml in the installation's directory, and says what to copy to the node. \
@@ -24,7 +29,7 @@ Examples:
   wholegrain ca agent node0042 --prefix /lab/rack07/node0042 --server monitor.example:8883
   for node in node0001 node0002; do wholegrain ca agent $node --dir /etc/wholegrain; done";
 
-/// Add agents: certificates signed by the installation's authority, with configurations to match
+/// The installation's certificates: of agents, of the server, and which count no longer
 #[derive(Args)]
 #[command(after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"), arg_required_else_help = true)]
 pub struct CaArgs {
@@ -35,6 +40,10 @@ pub struct CaArgs {
 #[derive(Subcommand)]
 enum CaCommand {
     Agent(AgentArgs),
+    List(certificates::ListArgs),
+    Show(certificates::ShowArgs),
+    Server(certificates::ServerArgs),
+    Revoke(certificates::RevokeArgs),
 }
 
 /// Make certificate, key and configuration of one more node's agent
@@ -57,7 +66,16 @@ struct AgentArgs {
 
 /// Runs the subcommand.
 pub fn run(args: &CaArgs) -> Result<(), Failure> {
-    let CaCommand::Agent(args) = &args.command;
+    match &args.command {
+        CaCommand::Agent(args) => agent(args),
+        CaCommand::List(args) => certificates::list(args),
+        CaCommand::Show(args) => certificates::show(args),
+        CaCommand::Server(args) => certificates::server(args),
+        CaCommand::Revoke(args) => certificates::revoke(args),
+    }
+}
+
+fn agent(args: &AgentArgs) -> Result<(), Failure> {
     let options = AgentOptions { name: args.name.clone(), prefix: args.prefix.clone(), server: args.server.clone() };
     let report = wholegrain_server::add_agent(&args.dir, &options).map_err(failed)?;
     print_files(&report.files);
@@ -84,8 +102,8 @@ pub fn run(args: &CaArgs) -> Result<(), Failure> {
     if let Some(names) = &report.certificate_names {
         println!(
             "\nNote: the server's certificate is good for {}, and not for the host of {}; agents will refuse it. Name one of \
-             these with --server, or remove {dir}/server/server.pem and server.key, make them anew with \
-             `wholegrain init {dir} --host NAME`, and start the server again.",
+             these with --server, or make it good for more with `wholegrain ca server --dir {dir} --host NAME` and start the server \
+             again.",
             names.join(", "),
             report.server,
             dir = args.dir.display()

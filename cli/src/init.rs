@@ -62,7 +62,7 @@ pub fn run(args: &InitArgs) -> Result<(), Failure> {
 
 /// Which files were made and which were there.
 pub fn print_files(report: &InitReport) {
-    for (what, paths) in [("made", &report.created), ("kept", &report.kept)] {
+    for (what, paths) in [("made", &report.created), ("changed", &report.changed), ("kept", &report.kept)] {
         paths.iter().for_each(|path| println!("{what} {}", path.display()));
     }
 }
@@ -75,9 +75,10 @@ pub fn make(dir: &Path, options: &InitOptions) -> Result<InitReport, Failure> {
 /// What is wrong with the command line, and what with the files.
 pub fn failed(error: InitError) -> Failure {
     match error {
-        InitError::Name(..) | InitError::Address(_) | InitError::NoAuthority { .. } => {
+        InitError::Name(..) | InitError::Address(_) | InitError::NoAuthority { .. } | InitError::NoCertificate(_) => {
             Failure::Usage(error.to_string())
         }
+        InitError::File(error) => crate::auth::files::failed(error),
         error => Failure::Failed(error.to_string()),
     }
 }

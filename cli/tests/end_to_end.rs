@@ -348,7 +348,7 @@ fn hash(dir: &Path, arguments: &[&str], password: &str) -> Output {
 
 #[test]
 fn an_agent_with_a_password_of_auth_hash_comes_in_and_a_wrong_one_does_not() {
-    let server = Server::start_with("password_file = \"passwords\"", |dir| {
+    let server = Server::start_with("", |dir| {
         let mut file = Vec::new();
         for (user, password) in [("n5", "correct horse\n"), ("n6", "battery staple")] {
             let output = hash(dir, &["--user", user], password);

@@ -10,6 +10,8 @@ use wholegrain_model::size::ByteSize;
 use wholegrain_model::{Interval, SensorPath};
 use wholegrain_store::StoreConfig;
 
+use crate::access::audit::AuditConfig;
+use crate::access::{self, AclLine, RawSecurity, SecurityConfig};
 use crate::broker::allowance::SCHEMA_BYTES_MIN;
 use crate::broker::auth;
 
@@ -33,6 +35,8 @@ pub struct ServerConfig {
     pub http: HttpConfig,
     /// The embedded store, below `data`.
     pub store: StoreConfig,
+    /// Files and bounds of what guards them.
+    pub security: SecurityConfig,
     /// The lowest level that is logged.
     pub log: LogLevel,
 }
@@ -56,8 +60,12 @@ pub struct MqttConfig {
     pub anonymous: bool,
     /// Users and the hashes of their passwords.
     pub users: BTreeMap<String, String>,
+    /// More of them in a file, which is read when the server starts and whenever it changes.
+    pub password_file: Option<PathBuf>,
     /// For agents that may publish sensors outside their own subtree: the subtrees.
     pub prefixes: BTreeMap<String, Vec<SensorPath>>,
+    /// What is granted beyond the defaults.
+    pub acl: Vec<AclLine>,
     /// Bounds.
     pub limits: Limits,
 }
@@ -100,7 +108,7 @@ pub struct HttpConfig {
     pub cert: PathBuf,
     /// Its private key, PEM.
     pub key: PathBuf,
-    /// Bearer tokens, one a line.
+    /// Hashes of the bearer tokens.
     pub tokens_file: PathBuf,
     /// The most queries that run at once; others are answered 503.
     pub queries_max: usize,
@@ -163,6 +171,7 @@ struct RawRoot {
     mqtt: RawMqtt,
     http: RawHttp,
     store: RawStore,
+    security: RawSecurity,
 }
 
 #[derive(Deserialize, Default)]
@@ -178,6 +187,7 @@ struct RawMqtt {
     users: Vec<RawUser>,
     password_file: Option<PathBuf>,
     prefixes: BTreeMap<String, Vec<SensorPath>>,
+    acl: Vec<AclLine>,
     limits: RawLimits,
 }
 
@@ -271,13 +281,46 @@ impl ServerConfig {
         let data = base.join(raw.data.unwrap_or_else(|| ".".into()));
         let http = http_config(raw.http, &root.child("http"), base)?;
         let mqtt = mqtt_config(raw.mqtt, &root.child("mqtt"), base)?;
+        let security = raw.security.check(&root.child("security"), base, &data)?;
         let store = store_config(raw.store, &root.child("store"), data.join("store"))?;
         if mqtt.listen.is_none() && mqtt.tls_listen.is_none() && http.listen.is_none() {
             return Err(root
                 .error("mqtt", "everything is \"off\"; give mqtt.tls_listen, mqtt.listen or http.listen an address")
                 .into());
         }
-        Ok(Self { data, mqtt, http, store, log: raw.log })
+        Ok(Self { data, mqtt, http, store, security, log: raw.log })
+    }
+}
+
+/// Where the files of users, tokens and revoked certificates are, and the audit log: for commands that change them, also while
+/// the rest of the configuration, or one of the files, is wrong.
+#[derive(Debug, Clone)]
+pub struct SecurityFiles {
+    /// `mqtt.password_file`.
+    pub passwords: Option<PathBuf>,
+    /// `http.tokens_file`.
+    pub tokens: PathBuf,
+    /// `security.revoked_file`.
+    pub revoked: PathBuf,
+    /// The audit log.
+    pub audit: AuditConfig,
+}
+
+impl SecurityFiles {
+    /// As a server.toml says.
+    pub fn load(path: &Path) -> Result<Self, ConfigFileError> {
+        let text = read(path, "the server's configuration", "name it with --server-config FILE")?;
+        let base = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let document = Document::new(&path.display().to_string(), &text);
+        let raw: RawRoot = document.parse()?;
+        let data = base.join(raw.data.unwrap_or_else(|| ".".into()));
+        let security = raw.security.check(&document.root().child("security"), base, &data)?;
+        Ok(Self {
+            passwords: raw.mqtt.password_file.map(|path| base.join(path)),
+            tokens: base.join(raw.http.tokens_file.unwrap_or_else(|| "tokens".into())),
+            revoked: security.revoked_file,
+            audit: security.audit,
+        })
     }
 }
 
@@ -321,14 +364,13 @@ fn mqtt_config(raw: RawMqtt, section: &Section, base: &Path) -> Result<MqttConfi
             return Err(section.error("users", format!("user {:?} is there twice; keep one", user.name)).into());
         }
     }
-    if let Some(file) = raw.password_file {
-        let path = base.join(file);
-        let text = read(&path, "mqtt.password_file", "create it, or take the key out")?;
-        users.extend(
-            auth::parse_password_file(&text)
-                .map_err(|e| section.error("password_file", format!("{}: {e}", path.display())))?,
-        );
+    let password_file = raw.password_file.map(|file| base.join(file));
+    if let Some(path) = &password_file {
+        let text = read(path, "mqtt.password_file", "create it with `wholegrain auth user add`, or take the key out")?;
+        auth::parse_password_file(&text)
+            .map_err(|e| section.error("password_file", format!("{}: {e}", path.display())))?;
     }
+    let has_users = !users.is_empty() || password_file.is_some();
     let client_ca = raw.client_ca.map(|path| base.join(path));
     let require_client_cert = raw.require_client_cert.unwrap_or(false);
     if require_client_cert && client_ca.is_none() {
@@ -336,15 +378,16 @@ fn mqtt_config(raw: RawMqtt, section: &Section, base: &Path) -> Result<MqttConfi
             .error("require_client_cert", "needs client_ca, the authority that signs the clients' certificates")
             .into());
     }
-    if tls_listen.is_some() && client_ca.is_none() && users.is_empty() && !raw.anonymous {
+    if tls_listen.is_some() && client_ca.is_none() && !has_users && !raw.anonymous {
         let message = "nobody could connect; give client_ca (certificates), users or password_file (passwords), or anonymous = true";
         return Err(section.error("tls_listen", message).into());
     }
-    if listen_plain.is_some() && users.is_empty() && !raw.anonymous {
+    if listen_plain.is_some() && !has_users && !raw.anonymous {
         return Err(section
             .error("listen", "nobody could connect without TLS; give users or password_file, or anonymous = true")
             .into());
     }
+    access::check(&raw.acl, raw.anonymous, section)?;
     Ok(MqttConfig {
         listen: listen_plain,
         tls_listen,
@@ -354,7 +397,9 @@ fn mqtt_config(raw: RawMqtt, section: &Section, base: &Path) -> Result<MqttConfi
         require_client_cert,
         anonymous: raw.anonymous,
         users,
+        password_file,
         prefixes: raw.prefixes,
+        acl: raw.acl,
         limits: limits(raw.limits, &section.child("limits"))?,
     })
 }

@@ -1,21 +1,23 @@
-//! The files of a fresh installation: a local authority, certificates, a token and the three configurations.
+//! The files of a fresh installation: a local authority, certificates, a token and its hash, and the three configurations.
 
 use std::fs;
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
 
-use base64::Engine;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use wholegrain_model::SensorPath;
 use wholegrain_model::batch::AGENT_BYTES_MAX;
 use wholegrain_model::name::{self, sanitize_level};
+use wholegrain_model::{SensorPath, Timestamp};
 
 use crate::ServerConfig;
+use crate::access::Role;
+use crate::access::files::FileError;
+use crate::access::tokens::{self, NewToken};
 use crate::pki::{self, Pair};
 
-/// Bytes of chance in a bearer token.
-pub const TOKEN_BYTES: usize = 32;
+/// How server.toml of earlier versions names the token in the clear, and what takes its place.
+const TOKENS_LINE: (&str, &str) = ("tokens_file = \"../token\"", "tokens_file = \"tokens\"");
 /// The longest common name that X.509 allows (RFC 5280, ub-common-name), in characters.
 const COMMON_NAME_MAX: usize = 64;
 
@@ -53,6 +55,8 @@ pub struct InitReport {
     pub created: Vec<PathBuf>,
     /// Files that were there and were left alone.
     pub kept: Vec<PathBuf>,
+    /// Files of an earlier version that were brought up to date.
+    pub changed: Vec<PathBuf>,
     /// The agent's name.
     pub agent: String,
 }
@@ -98,9 +102,15 @@ pub enum InitError {
     /// An address of the server that is none.
     #[error("{0:?} is not an address; write host:port, such as monitor.example:8883 or [2001:db8::1]:8883")]
     Address(String),
-    /// No random numbers.
-    #[error("the system gave no random numbers for a token")]
-    Random,
+    /// The file of tokens, or of revoked certificates, could not be changed.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// A token could not be made.
+    #[error("cannot make a token: {0}")]
+    Token(String),
+    /// There is no certificate to do that with.
+    #[error("{0}")]
+    NoCertificate(String),
 }
 
 /// Makes what is missing of an installation in `dir` and leaves alone what is there. Private keys and the token are
@@ -117,9 +127,10 @@ pub fn init(dir: &Path, options: &InitOptions) -> Result<InitReport, InitError> 
     let authority = files.pair("ca.pem", "ca.key", || pki::new_authority(&host))?;
     files.pair("server/server.pem", "server/server.key", || pki::new_server(&authority, &host, &options.reached_as))?;
     files.pair("agent/agent.pem", "agent/agent.key", || pki::new_agent(&authority, &agent))?;
-    let token = random_token()?;
-    files.text("token", 0o600, &format!("{token}\n"))?;
+    files.token()?;
+    files.text("server/passwords", 0o600, PASSWORDS)?;
     files.text("server/server.toml", 0o644, &server_toml(options))?;
+    files.hashed_tokens()?;
     files.text(
         "agent/agent.toml",
         0o644,
@@ -203,6 +214,18 @@ pub fn add_agent(dir: &Path, options: &AgentOptions) -> Result<AgentReport, Init
     })
 }
 
+/// The installation's authority with its key.
+pub(crate) fn authority(dir: &Path) -> Result<Pair, InitError> {
+    let read = |file: &str| {
+        let path = dir.join(file);
+        match fs::read_to_string(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Err(InitError::NoAuthority { path }),
+            result => result.map_err(io_error("read the authority's", &path)),
+        }
+    };
+    Ok(Pair { cert: read("ca.pem")?, key: read("ca.key")? })
+}
+
 fn port_of(address: &str) -> Option<u16> {
     address.rsplit_once(':')?.1.parse().ok()
 }
@@ -243,14 +266,7 @@ pub fn host_name() -> String {
     if name == "_" { "localhost".to_owned() } else { name }
 }
 
-/// A random bearer token in URL-safe Base64.
-fn random_token() -> Result<String, InitError> {
-    let mut bytes = [0; TOKEN_BYTES];
-    rustls::crypto::ring::default_provider().secure_random.fill(&mut bytes).map_err(|_| InitError::Random)?;
-    Ok(URL_SAFE_NO_PAD.encode(bytes))
-}
-
-fn check_agent_name(name: &str) -> Result<(), InitError> {
+pub(crate) fn check_agent_name(name: &str) -> Result<(), InitError> {
     let refuse = |reason: String| Err(InitError::Name(name.to_owned(), reason));
     if let Err(error) = name::check_relative(name) {
         return refuse(error.to_string());
@@ -266,7 +282,7 @@ fn check_agent_name(name: &str) -> Result<(), InitError> {
     Ok(())
 }
 
-fn io_error<'a>(doing: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> InitError + 'a {
+pub(crate) fn io_error<'a>(doing: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> InitError + 'a {
     move |error| InitError::Io { doing, path: path.to_owned(), error }
 }
 
@@ -283,27 +299,66 @@ impl Files<'_> {
             self.report.kept.push(path);
             return Ok(());
         }
+        self.write(name, mode, text)?;
+        self.report.created.push(path);
+        Ok(())
+    }
+
+    /// Writes a file, whatever is there.
+    fn write(&mut self, name: &str, mode: u32, text: &str) -> Result<(), InitError> {
+        let path = self.dir.join(name);
         let temporary = self.dir.join(format!("{name}.new"));
         let mut options = fs::OpenOptions::new();
         options.write(true).create(true).truncate(true).mode(mode);
         let mut file = options.open(&temporary).map_err(io_error("write", &temporary))?;
         file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(io_error("write", &temporary))?;
-        fs::rename(&temporary, &path).map_err(io_error("write", &path))?;
-        self.report.created.push(path);
+        fs::rename(&temporary, &path).map_err(io_error("write", &path))
+    }
+
+    /// The command's token, an admin's, and beside the server its hash. Where the token is new, or there is no file of hashes yet,
+    /// its hash is added.
+    fn token(&mut self) -> Result<(), InitError> {
+        let hashes = self.dir.join("server/tokens");
+        let now = Timestamp(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as i64));
+        let new = NewToken { name: "wholegrain command".to_owned(), role: Role::Admin, expires: None };
+        let path = self.dir.join("token");
+        if !path.exists() {
+            let there = hashes.exists();
+            let (token, _) = tokens::create(&hashes, &new, now)?;
+            if there { &mut self.report.changed } else { &mut self.report.created }.push(hashes);
+            return self.text("token", 0o600, &format!("{token}\n"));
+        }
+        if !hashes.exists() {
+            let text = fs::read_to_string(&path).map_err(io_error("read", &path))?;
+            // As the server of an earlier version read it: every line one token.
+            let old = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+            let tokens = old.filter_map(|line| line.split_whitespace().next());
+            let lines: Result<String, String> =
+                tokens.map(|token| tokens::entry_of(token, &new, now).map(|entry| tokens::line(&entry))).collect();
+            self.text("server/tokens", 0o600, &lines.map_err(InitError::Token)?)?;
+        } else {
+            self.report.kept.push(hashes);
+        }
+        self.report.kept.push(path);
+        Ok(())
+    }
+
+    /// Lets a server.toml of an earlier version read the hashes in place of the token.
+    fn hashed_tokens(&mut self) -> Result<(), InitError> {
+        let path = self.dir.join("server/server.toml");
+        let text = fs::read_to_string(&path).map_err(io_error("read", &path))?;
+        if text.lines().any(|line| line == TOKENS_LINE.0) {
+            self.write("server/server.toml", 0o644, &text.replace(TOKENS_LINE.0, TOKENS_LINE.1))?;
+            self.report.kept.retain(|kept| *kept != path);
+            self.report.changed.push(path);
+        }
         Ok(())
     }
 
     /// `agents/<name>.pem` and `.key`, signed by the authority of the installation.
     fn agent_pair(&mut self, name: &str) -> Result<(), InitError> {
         check_agent_name(name)?;
-        let read = |file: &str| {
-            let path = self.dir.join(file);
-            match fs::read_to_string(&path) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => Err(InitError::NoAuthority { path }),
-                result => result.map_err(io_error("read the authority's", &path)),
-            }
-        };
-        let authority = Pair { cert: read("ca.pem")?, key: read("ca.key")? };
+        let authority = authority(self.dir)?;
         let agents = self.dir.join("agents");
         fs::create_dir_all(&agents).map_err(io_error("create the directory", &agents))?;
         let (cert, key) = (format!("agents/{name}.pem"), format!("agents/{name}.key"));
@@ -339,6 +394,9 @@ impl Files<'_> {
     }
 }
 
+/// A file of users without any.
+const PASSWORDS: &str = "# Users with passwords, one name:hash a line; `wholegrain auth user add NAME` adds one.\n";
+
 fn server_toml(options: &InitOptions) -> String {
     let InitOptions { listen_host, mqtt_port, http_port, .. } = options;
     format!(
@@ -351,12 +409,15 @@ tls_listen = "{listen_host}:{mqtt_port}"
 cert = "server.pem"
 key = "server.key"
 client_ca = "../ca.pem"
+# Users with passwords, changed by `wholegrain auth user`.
+password_file = "passwords"
 
 [http]
 listen = "{listen_host}:{http_port}"
 cert = "server.pem"
 key = "server.key"
-tokens_file = "../token"
+# Hashes of bearer tokens, changed by `wholegrain auth token`.
+tokens_file = "tokens"
 "#
     )
 }
@@ -426,6 +487,8 @@ mod tests {
             ("server/server.key", 0o600),
             ("agent/agent.key", 0o600),
             ("token", 0o600),
+            ("server/tokens", 0o600),
+            ("server/passwords", 0o600),
             ("ca.pem", 0o644),
             ("server/server.pem", 0o644),
             ("agent/agent.pem", 0o644),
@@ -443,7 +506,9 @@ mod tests {
             config.http.tokens_file.exists() && config.mqtt.client_ca.unwrap().exists() && config.store.dir.is_dir()
         );
         let token = fs::read_to_string(dir.path().join("token")).unwrap();
-        assert_eq!(URL_SAFE_NO_PAD.decode(token.trim()).unwrap().len(), TOKEN_BYTES);
+        let hashes = fs::read_to_string(dir.path().join("server/tokens")).unwrap();
+        assert!(token.trim().len() >= tokens::TOKEN_BYTES && !hashes.contains(token.trim()));
+        assert_eq!(tokens::list(&config.http.tokens_file).unwrap()[0].role, Role::Admin);
         for file in ["agent/agent.toml", "client.toml"] {
             toml::from_str::<toml::Table>(&fs::read_to_string(dir.path().join(file)).unwrap()).unwrap();
         }
@@ -462,6 +527,29 @@ mod tests {
         for (path, before) in first.created.iter().zip(before) {
             assert!(before.is_none() || before == fs::read(path).ok(), "{}", path.display());
         }
+    }
+
+    #[test]
+    fn an_installation_of_an_earlier_version_gets_the_hash_of_its_token() {
+        let dir = tempfile::tempdir().unwrap();
+        init(dir.path(), &options()).unwrap();
+        let path = |file: &str| dir.path().join(file);
+        let token = fs::read_to_string(path("token")).unwrap();
+        let toml = fs::read_to_string(path("server/server.toml")).unwrap().replace(TOKENS_LINE.1, TOKENS_LINE.0);
+        fs::write(path("server/server.toml"), &toml).unwrap();
+        fs::remove_file(path("server/tokens")).unwrap();
+        let report = init(dir.path(), &options()).unwrap();
+        assert_eq!((report.created, report.changed), (vec![path("server/tokens")], vec![path("server/server.toml")]));
+        assert_eq!(fs::read_to_string(path("token")).unwrap(), token);
+        let entry = tokens::list(&path("server/tokens")).unwrap().remove(0);
+        let new = NewToken { name: String::new(), role: Role::Admin, expires: None };
+        assert_eq!(tokens::entry_of(token.trim(), &new, Timestamp(0)).unwrap().sha256, entry.sha256);
+        assert!(ServerConfig::load(&path("server/server.toml")).unwrap().http.tokens_file.ends_with("server/tokens"));
+        // A token that was lost is made anew, and the server knows it.
+        fs::remove_file(path("token")).unwrap();
+        let report = init(dir.path(), &options()).unwrap();
+        assert_eq!((report.created, report.changed), (vec![path("token")], vec![path("server/tokens")]));
+        assert_eq!(tokens::list(&path("server/tokens")).unwrap().len(), 2);
     }
 
     #[test]

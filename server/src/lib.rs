@@ -4,9 +4,11 @@
 //! - Out: acknowledgements of what is durable, live messages to subscribers, answers as JSON, CSV and Arrow, own metrics.
 //! - Never: an acknowledgement of what is not yet durable; a reading dropped to keep up; a bad client that disturbs a good one.
 //!
-//! `broker/` speaks MQTT (its [`broker::pipeline`] does no I/O), `http/` speaks HTTP, [`init`] makes the files of a fresh
+//! `broker/` speaks MQTT (its [`broker::pipeline`] does no I/O), `http/` speaks HTTP, `access/` says who may do what, [`init`] makes the files of a fresh
 //! installation, [`config`] reads `server.toml`. Storing and querying are the crates `store` and `query`.
 
+pub mod access;
+pub mod authority;
 pub mod broker;
 pub mod config;
 pub mod http;
@@ -18,6 +20,6 @@ mod pki;
 mod retention;
 mod serve;
 
-pub use config::ServerConfig;
+pub use config::{SecurityFiles, ServerConfig};
 pub use init::{AgentOptions, AgentReport, InitOptions, InitReport, add_agent, init, issue_agent_certificate};
 pub use serve::{Addresses, run, run_until_signal};

@@ -8,7 +8,10 @@ use rcgen::{
     PKCS_ECDSA_P256_SHA256, SanType,
 };
 
+use wholegrain_model::Timestamp;
+use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::GeneralName;
+use x509_parser::x509::X509Name;
 
 const DAY: Duration = Duration::from_secs(86_400);
 /// How long the authority is valid.
@@ -33,6 +36,15 @@ pub(crate) fn new_authority(host: &str) -> Result<Pair, rcgen::Error> {
 
 /// A certificate for the server under `host`, `others` (names or addresses), `localhost` and the loopback addresses.
 pub(crate) fn new_server(authority: &Pair, host: &str, others: &[String]) -> Result<Pair, rcgen::Error> {
+    server_of(authority, host, others, KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?)
+}
+
+/// The same for a key that is there already.
+pub(crate) fn renewed_server(authority: &Pair, host: &str, others: &[String], key: &str) -> Result<Pair, rcgen::Error> {
+    server_of(authority, host, others, KeyPair::from_pem(key)?)
+}
+
+fn server_of(authority: &Pair, host: &str, others: &[String], key: KeyPair) -> Result<Pair, rcgen::Error> {
     let mut params = params(host, CERTIFICATE_VALID)?;
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
     for name in ["localhost", host].into_iter().chain(others.iter().map(String::as_str)) {
@@ -49,7 +61,7 @@ pub(crate) fn new_server(authority: &Pair, host: &str, others: &[String]) -> Res
             params.subject_alt_names.push(address);
         }
     }
-    sign(authority, params)
+    sign(authority, params, &key)
 }
 
 /// A client certificate whose common name is the agent's name.
@@ -61,7 +73,7 @@ pub(crate) fn new_agent(authority: &Pair, name: &str) -> Result<Pair, rcgen::Err
     if let Ok(dns) = name.try_into() {
         params.subject_alt_names.push(SanType::DnsName(dns));
     }
-    sign(authority, params)
+    sign(authority, params, &KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?)
 }
 
 fn params(common_name: &str, valid: Duration) -> Result<CertificateParams, rcgen::Error> {
@@ -75,18 +87,21 @@ fn params(common_name: &str, valid: Duration) -> Result<CertificateParams, rcgen
     Ok(params)
 }
 
-fn sign(authority: &Pair, mut params: CertificateParams) -> Result<Pair, rcgen::Error> {
+fn sign(authority: &Pair, mut params: CertificateParams, key: &KeyPair) -> Result<Pair, rcgen::Error> {
     params.use_authority_key_identifier_extension = true;
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     let issuer = Issuer::from_ca_cert_pem(&authority.cert, KeyPair::from_pem(&authority.key)?)?;
-    let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
-    Ok(Pair { cert: params.signed_by(&key, &issuer)?.pem(), key: key.serialize_pem() })
+    Ok(Pair { cert: params.signed_by(key, &issuer)?.pem(), key: key.serialize_pem() })
 }
 
 /// The names and addresses that a PEM certificate is good for; none when it cannot be read.
 pub(crate) fn alternative_names(pem: &str) -> Vec<String> {
     let Ok((_, pem)) = x509_parser::pem::parse_x509_pem(pem.as_bytes()) else { return Vec::new() };
     let Ok(certificate) = pem.parse_x509() else { return Vec::new() };
+    names_of(&certificate)
+}
+
+fn names_of(certificate: &X509Certificate<'_>) -> Vec<String> {
     let Ok(Some(names)) = certificate.subject_alternative_name() else { return Vec::new() };
     let name = |name: &GeneralName<'_>| match name {
         GeneralName::DNSName(name) => Some((*name).to_owned()),
@@ -99,11 +114,70 @@ pub(crate) fn alternative_names(pem: &str) -> Vec<String> {
     names.value.general_names.iter().filter_map(name).collect()
 }
 
-/// The common name of a DER certificate's subject.
-pub(crate) fn common_name(der: &[u8]) -> Option<String> {
+/// What a certificate says about who shows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Shown {
+    /// The common name of its subject.
+    pub name: String,
+    /// Its serial number in hexadecimal.
+    pub serial: String,
+}
+
+/// Reads a DER certificate; `None` when it has no common name.
+pub(crate) fn shown(der: &[u8]) -> Option<Shown> {
     let (_, certificate) = x509_parser::parse_x509_certificate(der).ok()?;
-    let name = certificate.subject().iter_common_name().next()?.as_str().ok()?;
-    Some(name.to_owned())
+    let name = certificate.subject().iter_common_name().next()?.as_str().ok()?.to_owned();
+    Some(Shown { name, serial: serial(&certificate) })
+}
+
+fn serial(certificate: &X509Certificate<'_>) -> String {
+    certificate.raw_serial().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// A certificate as people want to know it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CertificateInfo {
+    /// The common name of its subject.
+    pub name: String,
+    /// The common name of its issuer.
+    pub issuer: String,
+    /// Its serial number in hexadecimal.
+    pub serial: String,
+    /// From when it is valid.
+    pub from: Timestamp,
+    /// Until when.
+    pub until: Timestamp,
+    /// Names and addresses that it is good for.
+    pub names: Vec<String>,
+    /// Whether it may sign others.
+    pub is_authority: bool,
+}
+
+/// Reads every certificate of a PEM file.
+pub fn certificates(pem: &str) -> Result<Vec<CertificateInfo>, String> {
+    let mut found = Vec::new();
+    for block in x509_parser::pem::Pem::iter_from_buffer(pem.as_bytes()) {
+        let block = block.map_err(|error| format!("is not PEM: {error}"))?;
+        if block.label != "CERTIFICATE" {
+            continue;
+        }
+        let certificate =
+            block.parse_x509().map_err(|error| format!("holds a certificate that cannot be read: {error}"))?;
+        let name = |name: &X509Name<'_>| {
+            name.iter_common_name().next().and_then(|name| name.as_str().ok()).unwrap_or_default().to_owned()
+        };
+        let time = |seconds: i64| Timestamp(seconds.saturating_mul(1_000_000_000));
+        found.push(CertificateInfo {
+            name: name(certificate.subject()),
+            issuer: name(certificate.issuer()),
+            serial: serial(&certificate),
+            from: time(certificate.validity().not_before.timestamp()),
+            until: time(certificate.validity().not_after.timestamp()),
+            names: names_of(&certificate),
+            is_authority: certificate.is_ca(),
+        });
+    }
+    if found.is_empty() { Err("holds no certificate".to_owned()) } else { Ok(found) }
 }
 
 #[cfg(test)]
@@ -128,7 +202,13 @@ mod tests {
         let authority = new_authority("h").unwrap();
         let pair = new_agent(&authority, "node_42").unwrap();
         let (_, pem) = x509_parser::pem::parse_x509_pem(pair.cert.as_bytes()).unwrap();
-        assert_eq!(common_name(&pem.contents).as_deref(), Some("node_42"));
-        assert_eq!(common_name(b"not a certificate"), None);
+        let shown = shown(&pem.contents).unwrap();
+        assert_eq!(shown.name, "node_42");
+        assert_eq!(super::shown(b"not a certificate"), None);
+        let read = certificates(&pair.cert).unwrap().remove(0);
+        assert_eq!((&read.name, &read.serial), (&shown.name, &shown.serial));
+        assert_eq!((read.issuer.as_str(), read.is_authority), ("Wholegrain local authority of h", false));
+        assert!(read.from < read.until && certificates(&authority.cert).unwrap()[0].is_authority);
+        assert!(certificates(&pair.key).is_err());
     }
 }

@@ -13,6 +13,7 @@ use tokio_rustls::TlsAcceptor;
 use wholegrain_store::{OpenReport, Store};
 use wholegrain_transport::tls::{self, ClientCerts, Identity};
 
+use crate::access::Security;
 use crate::broker::{Broker, Lifetime};
 use crate::config::ServerConfig;
 use crate::http::{self, Api};
@@ -144,7 +145,9 @@ async fn serve(
     let (down, down_receiver) = watch::channel(false);
     let (alive, mut all_gone) = mpsc::channel(1);
     let lifetime = Lifetime { shutdown: down_receiver.clone(), _alive: alive };
-    let broker = Arc::new(Broker::new(mqtt, store.clone(), metrics.clone()));
+    let security = Security::open(config, store, metrics.clone())?;
+    let broker = Arc::new(Broker::new(mqtt, security.clone(), store.clone(), metrics.clone()));
+    tokio::spawn(broker.clone().watch_security(lifetime.clone()));
     for bound in [plain, secure].into_iter().flatten() {
         for listener in bound.listeners {
             tokio::spawn(broker.clone().accept(listener, bound.tls.clone(), lifetime.clone()));
@@ -152,7 +155,7 @@ async fn serve(
     }
     if let Some(Bound { listeners, tls: Some(tls), .. }) = web {
         let live = Live::start(store).context("cannot start the thread for live batches")?;
-        let api = Arc::new(Api::new(http, store.clone(), metrics.clone(), live, down_receiver)?);
+        let api = Arc::new(Api::new(http, security, store.clone(), metrics.clone(), live, down_receiver));
         let front = http::Front {
             router: http::router(api),
             tls,

@@ -6,7 +6,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use wholegrain_model::schema::put_varint;
-use wholegrain_model::{Kind, Pattern, Schema, SchemaHash, Value, ValueType};
+use wholegrain_model::{Kind, Pattern, Schema, SchemaHash, SensorPath, Value, ValueType};
 
 use crate::ranges::get_varint;
 use crate::readings::{LooseSensor, Reading};
@@ -165,6 +165,12 @@ impl Sensors {
     /// The schema of this hash.
     pub fn schema(&self, hash: &SchemaHash) -> Option<&Schema> {
         self.by_hash.get(hash).map(|&at| &self.schemas[at as usize])
+    }
+
+    /// Each schema's prefix with the agent of its newest batch, in the order of registration; schemas without any are left out.
+    pub fn schema_agents(&self) -> Vec<(SensorPath, Arc<str>)> {
+        let heard = |schema: &Schema| Some((schema.prefix().clone(), self.groups.get(&schema.hash())?.agent.clone()));
+        self.schemas.iter().filter_map(heard).collect()
     }
 
     /// How many definitions of sensors there have been: when it rises, `sensors.csv` is out of date.

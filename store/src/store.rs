@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use bytes::Bytes;
-use wholegrain_model::{Pattern, Schema, SchemaHash, Value};
+use wholegrain_model::{Pattern, Schema, SchemaHash, SensorPath, Value};
 use wholegrain_transport::payload::{for_each_column, last_row, read_header};
 
 use crate::aside::Bounds;
@@ -208,6 +208,12 @@ impl Store {
     /// The schema of this hash, if it is known.
     pub fn schema(&self, hash: &SchemaHash) -> Option<Schema> {
         self.0.shared.sensors().schema(hash).cloned()
+    }
+
+    /// Each schema's prefix with the agent of its newest batch, in the order of registration: who was where first. Schemas of which
+    /// no batch came are left out.
+    pub fn schema_agents(&self) -> Vec<(SensorPath, Arc<str>)> {
+        self.0.shared.sensors().schema_agents()
     }
 
     /// Checks a batch and queues it. `done` is called once: at once when the batch is refused or there is no room, else from the

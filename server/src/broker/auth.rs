@@ -1,7 +1,7 @@
 //! Who a client is: the common name of its certificate, or a user with a password.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use argon2::password_hash::phc::PasswordHash;
 use argon2::password_hash::{PasswordHasher, PasswordVerifier};
@@ -63,11 +63,23 @@ pub fn parse_password_file(text: &str) -> Result<BTreeMap<String, String>, Strin
 /// that come back after a restart must not take minutes.
 #[derive(Debug)]
 pub struct Passwords {
-    users: BTreeMap<String, String>,
-    /// SHA-256 of (a key of this process, user, password) of the last right password of each user. At most one a user.
+    users: RwLock<Arc<BTreeMap<String, String>>>,
+    /// SHA-256 of (a key of this process, user, the hash it was checked by, password) of the last right password of each user.
+    /// At most one a user; one that was changed is not recognised.
     right: Mutex<HashMap<String, [u8; 32]>>,
     key: [u8; 32],
     checks: Arc<Semaphore>,
+}
+
+/// Who has no longer the password of before.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Changed {
+    /// Users that are new.
+    pub added: Vec<String>,
+    /// Users that have another password.
+    pub changed: Vec<String>,
+    /// Users that are gone.
+    pub removed: Vec<String>,
 }
 
 impl Passwords {
@@ -76,25 +88,64 @@ impl Passwords {
         let mut key = [0; 32];
         // Without chance the cache would only be easier to attack by somebody who reads this process's memory already.
         let _ = rustls::crypto::ring::default_provider().secure_random.fill(&mut key);
+        let users = RwLock::new(Arc::new(users));
         Arc::new(Self { users, right: Mutex::default(), key, checks: Arc::new(Semaphore::new(CHECKS_AT_ONCE)) })
+    }
+
+    /// Other users from now on.
+    pub fn replace(&self, users: BTreeMap<String, String>) -> Changed {
+        let mut changed = Changed::default();
+        let mut known = self.users.write().unwrap_or_else(PoisonError::into_inner);
+        for (name, hash) in &users {
+            match known.get(name) {
+                None => changed.added.push(name.clone()),
+                Some(old) if old != hash => changed.changed.push(name.clone()),
+                Some(_) => {}
+            }
+        }
+        changed.removed = known.keys().filter(|name| !users.contains_key(*name)).cloned().collect();
+        *known = Arc::new(users);
+        drop(known);
+        self.lock().retain(|name, _| !changed.changed.contains(name) && !changed.removed.contains(name));
+        changed
+    }
+
+    /// The number of users.
+    pub fn len(&self) -> usize {
+        self.users().len()
     }
 
     /// Whether there are any users.
     pub fn is_empty(&self) -> bool {
-        self.users.is_empty()
+        self.users().is_empty()
     }
 
-    /// Whether `password` is `user`'s.
-    pub async fn check(self: &Arc<Self>, user: &str, password: &[u8]) -> bool {
-        let digest = self.digest(user, password);
-        if self.lock().get(user) == Some(&digest) {
-            return true;
+    fn users(&self) -> Arc<BTreeMap<String, String>> {
+        self.users.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Whether `password` was `user`'s the last time that it was checked, and still is.
+    pub fn was_right(&self, user: &str, password: &[u8]) -> bool {
+        let users = self.users();
+        let digest = users.get(user).map(|hash| self.digest(user, hash, password));
+        digest.is_some() && self.lock().get(user) == digest.as_ref()
+    }
+
+    /// Whether `password` is `user`'s. It may have to queue; when its turn comes `wanted` is asked once more, and `None` is
+    /// given back if that says no.
+    pub async fn check(self: &Arc<Self>, user: &str, password: &[u8], wanted: impl FnOnce() -> bool) -> Option<bool> {
+        if self.was_right(user, password) {
+            return Some(true);
         }
-        let Ok(permit) = self.checks.clone().acquire_owned().await else { return false };
-        let (hash, known) = match self.users.get(user) {
+        let permit = self.checks.clone().acquire_owned().await.ok()?;
+        if !wanted() {
+            return None;
+        }
+        let (hash, known) = match self.users().get(user) {
             Some(hash) => (hash.clone(), true),
             None => (NOBODY.to_owned(), false),
         };
+        let digest = self.digest(user, &hash, password);
         let (passwords, user, password) = (self.clone(), user.to_owned(), password.to_vec());
         // Nothing of this ends with a client that waits no longer: the check runs on, counts as one until it is over, and
         // what it found makes the client's next try short.
@@ -106,14 +157,16 @@ impl Passwords {
             drop(permit);
             right
         });
-        check.await.unwrap_or(false)
+        Some(check.await.unwrap_or(false))
     }
 
-    fn digest(&self, user: &str, password: &[u8]) -> [u8; 32] {
+    fn digest(&self, user: &str, hash: &str, password: &[u8]) -> [u8; 32] {
         let mut hasher = Sha256::new();
         hasher.update(self.key);
-        hasher.update((user.len() as u64).to_le_bytes());
-        hasher.update(user);
+        for part in [user, hash] {
+            hasher.update((part.len() as u64).to_le_bytes());
+            hasher.update(part);
+        }
         hasher.update(password);
         hasher.finalize().into()
     }
@@ -154,23 +207,39 @@ mod tests {
     #[tokio::test]
     async fn a_client_that_leaves_while_its_password_is_checked_frees_no_place_before_the_check_is_over() {
         let passwords = Passwords::new(BTreeMap::from([("n1".to_owned(), hash_password("secret").unwrap())]));
-        let check = passwords.check("n1", b"secret");
+        let check = passwords.check("n1", b"secret", || true);
         // Polled once, so that the check has begun; then dropped, as at a deadline.
         assert!(tokio::time::timeout(std::time::Duration::ZERO, check).await.is_err());
         // All places free again means that the check is over, and then it must have left its result.
         let _all = passwords.checks.acquire_many(CHECKS_AT_ONCE as u32).await.unwrap();
-        let digest = passwords.digest("n1", b"secret");
-        assert_eq!(passwords.lock().get("n1"), Some(&digest));
+        assert!(passwords.was_right("n1", b"secret"));
     }
 
     #[tokio::test]
     async fn right_passwords_pass_and_wrong_ones_do_not() {
         let passwords = Passwords::new(BTreeMap::from([("n1".to_owned(), hash_password("secret").unwrap())]));
+        let check = async |user: &str, password: &[u8]| passwords.check(user, password, || true).await == Some(true);
         for _ in 0..2 {
-            assert!(passwords.check("n1", b"secret").await);
-            assert!(!passwords.check("n1", b"Secret").await);
-            assert!(!passwords.check("n2", b"secret").await);
-            assert!(!passwords.check("", b"").await);
+            assert!(check("n1", b"secret").await);
+            assert!(!check("n1", b"Secret").await);
+            assert!(!check("n2", b"secret").await);
+            assert!(!check("", b"").await);
         }
+        assert_eq!(passwords.check("n1", b"Secret", || false).await, None, "too late");
+        assert_eq!(passwords.check("n1", b"secret", || false).await, Some(true), "known to be right");
+    }
+
+    #[tokio::test]
+    async fn a_password_that_was_changed_is_not_remembered() {
+        let users = |password: &str| BTreeMap::from([("n1".to_owned(), hash_password(password).unwrap())]);
+        let passwords = Passwords::new(users("old"));
+        assert_eq!(passwords.check("n1", b"old", || true).await, Some(true));
+        let changed = passwords.replace(users("new"));
+        assert_eq!(changed, Changed { changed: vec!["n1".to_owned()], ..Changed::default() });
+        assert!(!passwords.was_right("n1", b"old"));
+        assert_eq!(passwords.check("n1", b"old", || true).await, Some(false));
+        assert_eq!(passwords.check("n1", b"new", || true).await, Some(true));
+        assert_eq!(passwords.replace(BTreeMap::new()).removed, ["n1"]);
+        assert_eq!(passwords.check("n1", b"new", || true).await, Some(false));
     }
 }

@@ -1,5 +1,6 @@
 //! The first exchange: CONNECT, who it is, CONNACK.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use wholegrain_model::name;
@@ -8,6 +9,7 @@ use wholegrain_transport::mqtt::{ConnAck, Connect, Properties, Property, ReasonC
 use super::Broker;
 use super::log_limit::quoted;
 use super::pipeline::Close;
+use crate::access::{BadLogin, seconds};
 
 /// The largest CONNECT, in bytes. Whoever reaches the port may send one, so this and the bound on connections say how much
 /// memory strangers can take: 1.2 GiB with 20 000 connections. An agent's CONNECT has under a kilobyte.
@@ -17,6 +19,9 @@ pub const KEEP_ALIVE_MAX_S: u16 = 300;
 /// How long an MQTT 3.1.1 client that asked for no keep-alive may be silent.
 pub const SILENCE_MAX: Duration = Duration::from_secs(3600);
 
+/// How a client proves its identity that need not.
+const BY_NOTHING: &str = "nothing";
+
 /// A client that may come in.
 #[derive(Debug, Clone)]
 pub(super) struct Admitted {
@@ -25,6 +30,8 @@ pub(super) struct Admitted {
     pub client_id: String,
     /// How it proved its identity, for the log.
     pub by: &'static str,
+    /// Whether it proved none.
+    pub anonymous: bool,
     /// How long it may be silent.
     pub silence_max: Duration,
     /// The largest packet that it takes.
@@ -40,6 +47,7 @@ impl Broker {
     pub(super) async fn admit(
         &self,
         connect: &Connect,
+        peer: SocketAddr,
         certificate: Option<&str>,
         number: u64,
     ) -> Result<Admitted, Close> {
@@ -58,7 +66,7 @@ impl Broker {
         }
         let client_id =
             if connect.client_id.is_empty() { format!("auto-{number}") } else { connect.client_id.to_string() };
-        let (identity, by) = self.identify(connect, certificate, &client_id).await?;
+        let (identity, by) = self.identify(connect, peer, certificate, &client_id).await?;
         if identity.contains('/') || name::check_relative(&identity).is_err() {
             let why =
                 format!("\"{}\" cannot be an agent's name: one level of a sensor path is wanted", quoted(&identity));
@@ -81,6 +89,7 @@ impl Broker {
             identity,
             client_id,
             by,
+            anonymous: by == BY_NOTHING,
             // One and a half times the keep-alive (MQTT 3.1.1, section 3.1.2.10).
             silence_max: if keep_alive_s == 0 {
                 SILENCE_MAX
@@ -97,24 +106,27 @@ impl Broker {
     async fn identify(
         &self,
         connect: &Connect,
+        peer: SocketAddr,
         certificate: Option<&str>,
         client_id: &str,
     ) -> Result<(String, &'static str), Close> {
         if let Some(name) = certificate {
+            self.security.certificate_shown(peer, name);
             return Ok((name.to_owned(), "certificate"));
         }
         match (&connect.user, &connect.password) {
-            (Some(user), Some(password)) => {
-                if self.passwords.check(user, password).await {
-                    Ok((user.to_string(), "password"))
-                } else {
-                    Err(Close::new(
-                        ReasonCode::BAD_USER_OR_PASSWORD,
-                        format!("wrong password, or no user \"{}\"", quoted(user)),
-                    ))
-                }
-            }
-            _ if self.anonymous => Ok((client_id.to_owned(), "nothing")),
+            (Some(user), Some(password)) => match self.security.check_password(peer, user, password).await {
+                Ok(()) => Ok((user.to_string(), "password")),
+                Err(BadLogin::Wrong) => Err(Close::new(
+                    ReasonCode::BAD_USER_OR_PASSWORD,
+                    format!("wrong password, or no user \"{}\"", quoted(user)),
+                )),
+                Err(BadLogin::Wait(wait)) => Err(Close::new(
+                    ReasonCode::CONNECTION_RATE_EXCEEDED,
+                    format!("too many failed logins; the next try counts in {} s", seconds(wait)),
+                )),
+            },
+            _ if self.anonymous => Ok((client_id.to_owned(), BY_NOTHING)),
             _ => Err(Close::new(ReasonCode::NOT_AUTHORIZED, "has neither certificate nor user and password")),
         }
     }

@@ -17,6 +17,9 @@ use wholegrain_transport::mqtt::{
 };
 use wholegrain_transport::topics::Topic;
 
+use crate::access::Who;
+use crate::access::audit::{Event as Audited, Outcome};
+
 use super::connect::{Admitted, CONNECT_BYTES_MAX};
 use super::log_limit::quoted;
 use super::mailbox::{Inbox, Mailbox, mailbox};
@@ -77,7 +80,7 @@ pub(super) async fn run<S>(
     S: AsyncRead + AsyncWrite + Send + 'static,
 {
     let mut wire = Wire::new(stream);
-    let greeted = tokio::time::timeout_at(deadline, greet(&broker, &mut wire, certificate.as_deref())).await;
+    let greeted = tokio::time::timeout_at(deadline, greet(&broker, &mut wire, peer, certificate.as_deref())).await;
     let (connect, admitted) = match greeted {
         Ok(Ok(both)) => both,
         Ok(Err(close)) => return broker.refused(peer, format_args!("{}", close.why)),
@@ -99,6 +102,7 @@ pub(super) async fn run<S>(
 async fn greet<S>(
     broker: &Arc<Broker>,
     wire: &mut Wire<S>,
+    peer: SocketAddr,
     certificate: Option<&str>,
 ) -> Result<(Connect, Admitted), Close>
 where
@@ -124,7 +128,7 @@ where
         }
     };
     let number = broker.next_id.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-    match broker.admit(&connect, certificate, number).await {
+    match broker.admit(&connect, peer, certificate, number).await {
         Ok(admitted) => Ok((connect, admitted)),
         Err(close) => {
             say_no(wire, connect.version, close.reason, &close.why).await;
@@ -156,6 +160,8 @@ struct Connection<S> {
     peer: SocketAddr,
     id: ConnectionId,
     key: SessionKey,
+    /// Whether it proved no identity.
+    anonymous: bool,
     version: Version,
     packet_bytes_max: usize,
     silence_max: Duration,
@@ -205,6 +211,7 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
             peer,
             id,
             key,
+            anonymous: admitted.anonymous,
             version: admitted.version,
             packet_bytes_max: admitted.packet_bytes_max,
             silence_max: admitted.silence_max,
@@ -384,7 +391,12 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
             // The store keeps payloads in memory for a while; each would keep alive the receive buffer that it points into.
             payload = Bytes::copy_from_slice(&payload);
         }
-        self.pipeline.publish(Incoming { topic, payload, packet_id, retain }, Instant::now(), &mut self.effects);
+        let denied = self.broker.may_publish(self.who(), &topic).err();
+        self.pipeline.publish(
+            Incoming { topic, payload, packet_id, retain, denied },
+            Instant::now(),
+            &mut self.effects,
+        );
     }
 
     fn take_event(&mut self, event: Event) -> ControlFlow<End> {
@@ -428,6 +440,13 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
                 }
                 Effect::Need(hashes) => self.need(&hashes),
                 Effect::Refused(why) => {
+                    self.broker.security.audit.bounded(
+                        Audited::Publish,
+                        Outcome::Refused,
+                        &self.key.0,
+                        self.peer,
+                        &why,
+                    );
                     self.broker.log.warn(format_args!("mqtt {} {}: refused: {why}", self.peer, self.key.0))
                 }
                 Effect::Close(close) => {
@@ -492,6 +511,7 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
                 () if identified => ReasonCode::SUBSCRIPTION_IDS_NOT_SUPPORTED,
                 () if mqtt::shared(filter).is_some() => ReasonCode::SHARED_SUBSCRIPTIONS_NOT_SUPPORTED,
                 () if full => ReasonCode::QUOTA_EXCEEDED,
+                () if !self.may_subscribe(filter) => ReasonCode::NOT_AUTHORIZED,
                 () => ReasonCode::SUCCESS,
             });
             if reasons.last().is_some_and(|reason| reason.is_error()) {
@@ -519,6 +539,19 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
         if hears_needs && !needed.is_empty() {
             self.need(&needed);
         }
+    }
+
+    /// Whether this client may hear all that `filter` chooses; a no is counted and logged.
+    fn may_subscribe(&self, filter: &str) -> bool {
+        let Err(why) = self.broker.may_subscribe(self.who(), filter) else { return true };
+        self.broker.metrics.subscriptions_refused.inc();
+        self.broker.security.audit.bounded(Audited::Subscribe, Outcome::Refused, &self.key.0, self.peer, &why);
+        self.broker.log.warn(format_args!("mqtt {} {}: refused: {why}", self.peer, self.key.0));
+        false
+    }
+
+    fn who(&self) -> Who<'_> {
+        Who { name: &self.key.0, anonymous: self.anonymous }
     }
 
     fn unsubscribe(&mut self, unsubscribe: Unsubscribe) {
@@ -600,6 +633,9 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
                 self.peer,
                 quoted(topic)
             ));
+        }
+        if let Err(why) = self.broker.may_publish(self.who(), topic) {
+            return self.broker.log.warn(format_args!("mqtt {} {}: will refused: {why}", self.peer, self.key.0));
         }
         self.broker.subscriptions.publish(self.id, topic, payload, retain);
         if retain {

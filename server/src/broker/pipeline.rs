@@ -41,6 +41,8 @@ pub struct Incoming {
     pub packet_id: Option<u16>,
     /// Whether later subscribers shall get it too.
     pub retain: bool,
+    /// Why this client may not publish there.
+    pub denied: Option<String>,
 }
 
 /// What the connection has to do, in this order.
@@ -276,6 +278,9 @@ impl Pipeline {
 
     /// What a publish is, or the reason to refuse it.
     fn classify(&self, incoming: &Incoming) -> Result<Kind, (ReasonCode, String)> {
+        if let Some(why) = &incoming.denied {
+            return Err((ReasonCode::NOT_AUTHORIZED, why.clone()));
+        }
         let topic = incoming.topic.as_str();
         let own = |agent: &str| {
             let why = || format!("{:?} may publish as itself only, not as {agent:?}", self.terms.identity);

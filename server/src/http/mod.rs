@@ -1,37 +1,34 @@
 //! The HTTP API, version 1, over TLS.
 //!
-//! - In: GET requests with a bearer token. Out: JSON, NDJSON, CSV, Arrow IPC, metrics; errors as `{"error": "…"}`.
-//! - Never: a whole result in memory, an answer without a token but for [`Access::Open`] routes, work for a client that left.
+//! - In: requests with a bearer token. Out: JSON, NDJSON, CSV, Arrow IPC, metrics; errors as `{"error": "…"}`.
+//! - Never: a whole result in memory, an answer without a token but on [`Permission::Open`] routes, work for a client that left.
 
 mod error;
 mod format;
+mod guard;
 mod params;
 mod query;
 mod read;
 mod serve;
 mod sink;
 mod status;
-mod tokens;
 mod watch;
 
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::{Request, State};
-use axum::http::{Method, StatusCode, header};
-use axum::middleware::Next;
-use axum::response::{IntoResponse, Response};
+use axum::http::StatusCode;
 use axum::routing::{MethodRouter, get};
 use tokio::sync::{Semaphore, watch as signal};
 use wholegrain_store::Store;
 
+use crate::access::{Permission, Security};
 use crate::config::HttpConfig;
 use crate::live::Live;
 use crate::metrics::Metrics;
 
 pub(crate) use error::ApiError;
 pub(crate) use serve::{Front, accept};
-pub(crate) use tokens::Tokens;
 
 /// How many sensors the patterns chose, so that a client knows when nothing matched.
 pub const SENSORS_HEADER: &str = "x-wholegrain-sensors";
@@ -46,25 +43,19 @@ pub const WARNING_HEADER: &str = "x-wholegrain-warning";
 /// The most warnings in one answer; the last of them then counts the others.
 pub const WARNINGS_MAX: usize = 8;
 
-/// Who may call a route.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Access {
-    /// Anybody.
-    Open,
-    /// Whoever shows a token.
-    Token,
-}
+/// A route: its path, what its caller must be allowed, what answers.
+pub(crate) type Route = (&'static str, Permission, MethodRouter<Arc<Api>>);
 
-/// Every route: its path, who may call it, what answers.
-pub(crate) fn routes() -> [(&'static str, Access, MethodRouter<Arc<Api>>); 7] {
-    [
-        ("/api/v1/sensors", Access::Token, get(read::sensors)),
-        ("/api/v1/newest", Access::Token, get(read::newest)),
-        ("/api/v1/query", Access::Token, get(query::query)),
-        ("/api/v1/watch", Access::Token, get(watch::watch)),
-        ("/healthz", Access::Open, get(status::healthz)),
-        ("/metrics", Access::Token, get(status::metrics)),
-        ("/openapi.json", Access::Open, get(status::openapi)),
+/// Every route.
+pub(crate) fn routes() -> Vec<Route> {
+    vec![
+        ("/api/v1/sensors", Permission::Read, get(read::sensors)),
+        ("/api/v1/newest", Permission::Read, get(read::newest)),
+        ("/api/v1/query", Permission::Read, get(query::query)),
+        ("/api/v1/watch", Permission::Read, get(watch::watch)),
+        ("/healthz", Permission::Open, get(status::healthz)),
+        ("/metrics", Permission::Status, get(status::metrics)),
+        ("/openapi.json", Permission::Open, get(status::openapi)),
     ]
 }
 
@@ -73,7 +64,7 @@ pub(crate) struct Api {
     pub store: Store,
     pub metrics: Arc<Metrics>,
     pub live: Live,
-    pub tokens: Tokens,
+    pub security: Arc<Security>,
     pub queries: Arc<Semaphore>,
     pub queries_max: usize,
     pub shutdown: signal::Receiver<bool>,
@@ -82,20 +73,21 @@ pub(crate) struct Api {
 impl Api {
     pub fn new(
         config: &HttpConfig,
+        security: Arc<Security>,
         store: Store,
         metrics: Arc<Metrics>,
         live: Live,
         shutdown: signal::Receiver<bool>,
-    ) -> anyhow::Result<Self> {
-        Ok(Self {
+    ) -> Self {
+        Self {
             store,
             metrics,
             live,
-            tokens: Tokens::load(&config.tokens_file)?,
+            security,
             queries: Arc::new(Semaphore::new(config.queries_max)),
             queries_max: config.queries_max,
             shutdown,
-        })
+        }
     }
 }
 
@@ -108,29 +100,19 @@ pub(crate) fn router(api: Arc<Api>) -> Router {
     router
         .fallback(|| async { ApiError::new(StatusCode::NOT_FOUND, "no such path; /openapi.json lists them") })
         .method_not_allowed_fallback(|| async {
-            ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "only GET is understood here")
+            ApiError::new(
+                StatusCode::METHOD_NOT_ALLOWED,
+                "this path does not take that method; /openapi.json lists what it takes",
+            )
         })
-        .layer(axum::middleware::from_fn_with_state(api.clone(), guard))
+        .layer(axum::middleware::from_fn_with_state(api.clone(), guard::guard))
         .with_state(api)
 }
 
-/// Checks the token and counts the request.
-async fn guard(State(api): State<Arc<Api>>, request: Request, next: Next) -> Response {
-    let path = request.uri().path();
-    let route = routes_by_path(path);
-    let open = matches!(route, Some((_, Access::Open))) && matches!(*request.method(), Method::GET | Method::HEAD);
-    let refused = if open { None } else { api.tokens.check(request.headers().get(header::AUTHORIZATION)).err() };
-    let response = match refused {
-        None => next.run(request).await,
-        Some(error) => error.into_response(),
-    };
-    api.metrics.http_request(route.map_or("other", |(path, _)| path), response.status().as_u16());
-    response
-}
-
-fn routes_by_path(path: &str) -> Option<(&'static str, Access)> {
-    static TABLE: std::sync::LazyLock<Vec<(&'static str, Access)>> =
-        std::sync::LazyLock::new(|| routes().iter().map(|(path, access, _)| (*path, *access)).collect());
+/// A route's path and what its caller must be allowed.
+fn route(path: &str) -> Option<(&'static str, Permission)> {
+    static TABLE: std::sync::LazyLock<Vec<(&'static str, Permission)>> =
+        std::sync::LazyLock::new(|| routes().iter().map(|(path, permission, _)| (*path, *permission)).collect());
     TABLE.iter().find(|(known, _)| *known == path).copied()
 }
 
@@ -146,12 +128,18 @@ mod tests {
             document["paths"].as_object().unwrap().keys().map(String::as_str).collect();
         let routed = routes().iter().map(|(path, ..)| *path).collect();
         assert_eq!(listed, routed);
-        for (path, access, _) in routes() {
-            let operation = &document["paths"][path]["get"];
-            assert!(operation["summary"].is_string() && operation["responses"]["200"].is_object(), "{path}");
-            let open = operation["security"].as_array().is_some_and(Vec::is_empty);
-            assert_eq!(open, access == Access::Open, "{path}: security");
-            assert_eq!(operation["responses"]["401"].is_object(), access == Access::Token, "{path}: 401");
+        for (path, permission, _) in routes() {
+            let operations = document["paths"][path].as_object().unwrap();
+            for operation in ["get", "post"].into_iter().filter_map(|method| operations.get(method)) {
+                let responses = operation["responses"].as_object().unwrap();
+                let good = ["200", "204"].iter().any(|status| responses.contains_key(*status));
+                assert!(operation["summary"].is_string() && good, "{path}");
+                let open = operation["security"].as_array().is_some_and(Vec::is_empty);
+                assert_eq!(open, permission == Permission::Open, "{path}: security");
+                for status in ["401", "403"] {
+                    assert_eq!(responses.contains_key(status), permission != Permission::Open, "{path}: {status}");
+                }
+            }
         }
     }
 

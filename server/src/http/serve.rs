@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use axum::Router;
 use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
@@ -24,6 +25,10 @@ const HEAD_BYTES_MAX: usize = 320 << 10;
 const DRAIN_TIME_MAX: Duration = Duration::from_secs(3);
 /// How long accepting rests after it failed, as when no file descriptor is left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Where a request comes from, among its extensions.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Peer(pub SocketAddr);
 
 /// What the API's connections share.
 #[derive(Clone)]
@@ -59,7 +64,11 @@ async fn connection(front: Front, stream: TcpStream, peer: SocketAddr, mut lifet
     let _ = stream.set_nodelay(true);
     match tokio::time::timeout(HANDSHAKE_TIME_MAX, front.tls.accept(stream)).await {
         Ok(Ok(stream)) => {
-            let service = TowerToHyperService::new(front.router.clone());
+            let router = TowerToHyperService::new(front.router.clone());
+            let service = service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
+                request.extensions_mut().insert(Peer(peer));
+                router.call(request)
+            });
             let mut server = http1::Builder::new();
             server.timer(TokioTimer::new()).header_read_timeout(HEAD_TIME_MAX).max_buf_size(HEAD_BYTES_MAX);
             let connection = server.serve_connection(TokioIo::new(stream), service);

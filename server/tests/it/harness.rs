@@ -32,6 +32,9 @@ pub fn eventually<T>(what: &str, mut check: impl FnMut() -> Option<T>) -> T {
     }
 }
 
+const GRANTS: &str = "[[mqtt.acl]]\nidentity = \"*\"\nsubscribe = [\"#\"]\n\
+     publish = [\"site/#\", \"a/#\", \"b/#\", \"s/#\", \"t/#\", \"test/#\", \"elsewhere\"]\n";
+
 pub struct Server {
     pub dir: tempfile::TempDir,
     pub addresses: Addresses,
@@ -64,13 +67,18 @@ impl Server {
         Self::start_with("")
     }
 
-    /// With more lines in `[mqtt]`, before its users.
+    /// With more lines in `[mqtt]`, before its users. Everybody may hear everything, and publish on some topics that are nobody's.
     pub fn start_with(mqtt: &str) -> Self {
+        Self::start_strict(&format!("{mqtt}\n{GRANTS}"))
+    }
+
+    /// The same without any grants but those in `mqtt`.
+    pub fn start_strict(mqtt: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         init(dir.path(), &InitOptions { agent: Some("n1".to_owned()), ..InitOptions::default() }).unwrap();
         issue_agent_certificate(dir.path(), "n2").unwrap();
         let text = format!(
-            "data = \".\"\n[http]\nlisten = \"127.0.0.1:0\"\ntokens_file = \"../token\"\n\
+            "data = \".\"\n[http]\nlisten = \"127.0.0.1:0\"\ntokens_file = \"tokens\"\n\
              [mqtt]\nlisten = \"127.0.0.1:0\"\ntls_listen = \"127.0.0.1:0\"\nclient_ca = \"../ca.pem\"\n{mqtt}\n\
              [[mqtt.users]]\nname = \"n1\"\npassword_hash = \"{}\"\n",
             hash()
@@ -189,7 +197,8 @@ impl Drop for Server {
     }
 }
 
-fn hash() -> &'static str {
+/// The hash of [`PASSWORD`].
+pub fn hash() -> &'static str {
     static HASH: std::sync::LazyLock<String> = std::sync::LazyLock::new(|| hash_password(PASSWORD).unwrap());
     &HASH
 }

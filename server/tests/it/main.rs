@@ -6,3 +6,4 @@ mod harness;
 mod http;
 mod malformed;
 mod mosquitto;
+mod security;

@@ -43,7 +43,8 @@ impl Bench {
 
     fn publish(&mut self, topic: &str, payload: Bytes) -> Vec<String> {
         self.next_id += 1;
-        let incoming = Incoming { topic: topic.into(), payload, packet_id: Some(self.next_id), retain: false };
+        let incoming =
+            Incoming { topic: topic.into(), payload, packet_id: Some(self.next_id), retain: false, denied: None };
         let mut effects = Vec::new();
         self.pipeline.publish(incoming, self.now, &mut effects);
         show(&effects)
@@ -304,7 +305,8 @@ fn other_topics_go_to_subscribers_and_qos_0_is_not_acknowledged() {
     assert_eq!(bench.publish("site/text", Bytes::new()), ["forward site/text", "ack 1 0x00"]);
     let mut effects = Vec::new();
     let payload = batch_of("n1", &schema("a"), 1);
-    let incoming = Incoming { topic: "wholegrain/v1/batch/n1/g".into(), payload, packet_id: None, retain: false };
+    let incoming =
+        Incoming { topic: "wholegrain/v1/batch/n1/g".into(), payload, packet_id: None, retain: false, denied: None };
     bench.pipeline.publish(incoming, bench.now, &mut effects);
     assert_eq!(show(&effects), ["append 1"]);
     assert_eq!(bench.stored(1), [FORWARD]);

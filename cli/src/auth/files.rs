@@ -1,0 +1,86 @@
+//! Where the server's files are, and the audit log's lines for what is done to them here.
+
+use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use clap::Args;
+use wholegrain_model::Timestamp;
+use wholegrain_server::SecurityFiles;
+use wholegrain_server::access::audit::{self, Event, Line, Outcome};
+use wholegrain_server::access::files::FileError;
+
+use crate::failure::Failure;
+
+/// The option of those subcommands that change the server's files.
+#[derive(Debug, Args)]
+pub struct ServerOption {
+    /// The server's server.toml, which names the files [default: the first of ./var/server/server.toml,
+    /// /etc/wholegrain/server.toml, /etc/wholegrain/server/server.toml]
+    #[arg(long, value_name = "FILE", env = "WHOLEGRAIN_SERVER_CONFIG", hide_env_values = true, global = true)]
+    server_config: Option<PathBuf>,
+}
+
+/// Where server.toml is looked for, in this order.
+const PLACES: [&str; 3] =
+    ["var/server/server.toml", "/etc/wholegrain/server.toml", "/etc/wholegrain/server/server.toml"];
+
+/// The server's files.
+pub struct ServerFiles {
+    /// The server.toml that names them.
+    pub config: PathBuf,
+    /// What it names.
+    pub files: SecurityFiles,
+}
+
+impl ServerOption {
+    /// Reads the server.toml named, or the first that is there; `None` when there is none and none was named.
+    pub fn find(&self) -> Result<Option<ServerFiles>, Failure> {
+        self.find_or(PLACES.iter().map(PathBuf::from).find(|path| path.exists()))
+    }
+
+    /// Reads the server.toml named, or else this one.
+    pub fn find_or(&self, other: Option<PathBuf>) -> Result<Option<ServerFiles>, Failure> {
+        let Some(config) = self.server_config.clone().or(other) else { return Ok(None) };
+        let files = SecurityFiles::load(&config).map_err(|error| Failure::Usage(error.to_string()))?;
+        Ok(Some(ServerFiles { config, files }))
+    }
+
+    /// The same, and it is an error when there is none.
+    pub fn load(&self) -> Result<ServerFiles, Failure> {
+        self.find()?.ok_or_else(|| {
+            Failure::Usage(format!(
+                "no server.toml says where the files are; looked for {}. Name it with --server-config FILE; this runs on the \
+                 server's machine",
+                PLACES.join(", ")
+            ))
+        })
+    }
+}
+
+impl ServerFiles {
+    /// Writes into the audit log what was done. That it could not is said, and no error: it is done.
+    pub fn audit(&self, event: Event, what: &str) {
+        let Some(path) = &self.files.audit.path else { return };
+        // SAFETY: getuid takes nothing and cannot fail.
+        let who = format!("uid {}", unsafe { libc::getuid() });
+        if let Err(error) = audit::append(path, &self.files.audit, &Line::new(event, Outcome::Ok, &who, "local", what))
+        {
+            eprintln!("wholegrain: done, but cannot write the audit log {}: {error}", path.display());
+        }
+    }
+}
+
+/// What is wrong with the command line, and what with the files.
+pub fn failed(error: FileError) -> Failure {
+    match error {
+        FileError::Content { reason, .. } if !reason.starts_with("line ") => Failure::Usage(reason),
+        FileError::Content { .. } => Failure::Failed(error.to_string()),
+        FileError::Io { .. } => Failure::Failed(format!("{error}; may you write there?")),
+    }
+}
+
+/// The time now.
+pub fn now() -> Timestamp {
+    let ns = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos());
+    Timestamp(i64::try_from(ns).unwrap_or(i64::MAX))
+}

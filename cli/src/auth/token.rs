@@ -1,0 +1,213 @@
+//! `wholegrain auth token`: the server's file of bearer tokens.
+
+use std::io::{self, Write};
+
+use clap::{Args, Subcommand, ValueEnum};
+use wholegrain_model::{Interval, Timestamp};
+use wholegrain_server::access::Role;
+use wholegrain_server::access::audit::Event;
+use wholegrain_server::access::tokens::{self, NewToken, TokenEntry};
+
+use super::files::{ServerOption, failed, now};
+use crate::failure::{EXIT_CODES, Failure};
+use crate::style;
+use crate::table::Table;
+
+const EXAMPLES: &str = "\
+A token is shown once, when it is made, on standard output; the server keeps only its hash. A running server takes changes over \
+within seconds; a revoked token also ends the streams that it opened.
+
+Roles:
+  admin    everything
+  support  reads readings, and metrics and status of the server
+  user     reads readings
+  agent    writes readings, reads nothing
+
+Examples:
+  wholegrain auth token create grafana --role user --expires 90d
+  wholegrain auth token create telegraf --role agent > telegraf.token
+  wholegrain auth token list
+  wholegrain auth token revoke grafana";
+
+/// Make, list and revoke tokens for HTTP
+#[derive(Args)]
+#[command(after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"), arg_required_else_help = true)]
+pub struct TokenArgs {
+    #[command(subcommand)]
+    command: TokenCommand,
+    #[command(flatten)]
+    server: ServerOption,
+}
+
+#[derive(Subcommand)]
+enum TokenCommand {
+    /// Make a token and print it, once
+    Create(CreateArgs),
+    /// List the tokens: ids, names, roles, never the tokens themselves
+    List(ListArgs),
+    /// Revoke a token
+    Revoke(RevokeArgs),
+}
+
+#[derive(Args)]
+struct CreateArgs {
+    /// Whose it is or what for
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// What it allows
+    #[arg(long, value_enum)]
+    role: RoleArg,
+    /// When it ends: a length of time from now such as 90d, a date, or never
+    #[arg(long, value_name = "WHEN", default_value = "never")]
+    expires: String,
+    /// Print a JSON object with the token and what it is
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args)]
+struct ListArgs {
+    /// One JSON object a line
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args)]
+struct RevokeArgs {
+    /// The token's id; or its name, for all of that name
+    #[arg(value_name = "ID|NAME")]
+    token: String,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum RoleArg {
+    /// Everything
+    Admin,
+    /// Reads readings, metrics and status
+    Support,
+    /// Reads readings
+    User,
+    /// Writes readings
+    Agent,
+}
+
+impl From<RoleArg> for Role {
+    fn from(role: RoleArg) -> Self {
+        match role {
+            RoleArg::Admin => Role::Admin,
+            RoleArg::Support => Role::Support,
+            RoleArg::User => Role::User,
+            RoleArg::Agent => Role::Agent,
+        }
+    }
+}
+
+/// Runs the subcommand.
+pub fn run(args: &TokenArgs) -> Result<(), Failure> {
+    let create = match &args.command {
+        TokenCommand::Create(create) => Some((create, expires(&create.expires, now())?)),
+        _ => None,
+    };
+    let server = args.server.load()?;
+    let path = &server.files.tokens;
+    match &args.command {
+        TokenCommand::List(list) => show(&tokens::list(path).map_err(failed)?, list.json),
+        TokenCommand::Revoke(RevokeArgs { token }) => {
+            for entry in tokens::revoke(path, token, now()).map_err(failed)? {
+                server.audit(Event::TokenRevoke, &described(&entry));
+                eprintln!("Revoked {}; the server refuses it within seconds.", described(&entry));
+            }
+            Ok(())
+        }
+        TokenCommand::Create(_) => {
+            let Some((create, expires)) = create else { return Ok(()) };
+            let new = NewToken { name: create.name.clone(), role: create.role.into(), expires };
+            let (token, entry) = tokens::create(path, &new, now()).map_err(failed)?;
+            server.audit(Event::TokenCreate, &described(&entry));
+            let until = entry.expires.as_deref().map_or("never ends".to_owned(), |when| format!("ends {when}"));
+            eprintln!("Made {}; it {until}. This is the only time that it is shown:", described(&entry));
+            let text = if create.json { with_token(&entry, &token) } else { token };
+            io::stdout().write_all(format!("{text}\n").as_bytes()).map_err(Failure::writing("standard output"))
+        }
+    }
+}
+
+fn described(entry: &TokenEntry) -> String {
+    format!("token {} {:?} of role {}", entry.id, entry.name, entry.role)
+}
+
+fn with_token(entry: &TokenEntry, token: &str) -> String {
+    let TokenEntry { id, name, role, created, expires, .. } = entry;
+    serde_json::json!({ "token": token, "id": id, "name": name, "role": role, "created": created, "expires": expires })
+        .to_string()
+}
+
+/// `never`, a length of time from `now`, or an instant.
+fn expires(text: &str, now: Timestamp) -> Result<Option<Timestamp>, Failure> {
+    if text == "never" {
+        return Ok(None);
+    }
+    let length =
+        Interval::parse(text).ok().map(|length| now.saturating_add(i64::try_from(length.ns()).unwrap_or(i64::MAX)));
+    let end = match length {
+        Some(end) => end,
+        None => Timestamp::parse(text, now).map_err(|_| {
+            Failure::Usage(format!(
+                "--expires {text:?}: write a length of time such as 90d, a date such as 2027-01-31, or never"
+            ))
+        })?,
+    };
+    if end <= now {
+        return Err(Failure::Usage(format!("--expires {text:?} is over already; write a length of time such as 90d")));
+    }
+    Ok(Some(end))
+}
+
+fn state(entry: &TokenEntry, now: Timestamp) -> &'static str {
+    let over = |text: &String| Timestamp::parse(text, now).is_ok_and(|end| end <= now);
+    match entry {
+        TokenEntry { revoked: Some(_), .. } => "revoked",
+        TokenEntry { expires: Some(end), .. } if over(end) => "expired",
+        _ => "good",
+    }
+}
+
+fn show(entries: &[TokenEntry], json: bool) -> Result<(), Failure> {
+    let (now, mut out) = (now(), Vec::new());
+    let written = if json {
+        entries.iter().try_for_each(|entry| {
+            let TokenEntry { id, name, role, created, expires, revoked, .. } = entry;
+            let state = state(entry, now);
+            let line = serde_json::json!({
+                "id": id, "name": name, "role": role, "state": state, "created": created, "expires": expires, "revoked": revoked,
+            });
+            writeln!(out, "{line}")
+        })
+    } else {
+        let mut table = Table::new(&["ID", "NAME", "ROLE", "STATE", "CREATED", "EXPIRES"]);
+        for entry in entries {
+            let end = entry.expires.clone().unwrap_or_else(|| "never".to_owned());
+            let (name, role) = (entry.name.clone(), entry.role.to_string());
+            table.row(vec![entry.id.clone(), name, role, state(entry, now).to_owned(), entry.created.clone(), end]);
+        }
+        table.write(style::on_stdout(), &mut out)
+    };
+    written.and_then(|()| io::stdout().write_all(&out)).map_err(Failure::writing("standard output"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ends() {
+        let now = Timestamp(1_769_860_800_000_000_000);
+        let at = |text: &str| expires(text, now).map(|end| end.map(|end| end.to_string()));
+        assert_eq!(at("never").unwrap(), None);
+        assert_eq!(at("90d").unwrap().as_deref(), Some("2026-05-01T12:00:00Z"));
+        assert_eq!(at("2027-01-31").unwrap().as_deref(), Some("2027-01-31T00:00:00Z"));
+        for bad in ["90", "soon", "2020-01-01", "-1h", "now"] {
+            assert!(matches!(at(bad), Err(Failure::Usage(_))), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! `wholegrain auth user`: the server's file of users with passwords.
+
+use std::io::{self, Write};
+use std::path::Path;
+
+use clap::{Args, Subcommand};
+use wholegrain_server::access::audit::Event;
+use wholegrain_server::access::users::{self, Change};
+use wholegrain_server::broker::auth::hash_password;
+
+use super::files::{ServerFiles, ServerOption, failed};
+use super::password;
+use crate::failure::{EXIT_CODES, Failure};
+
+const EXAMPLES: &str = "\
+A user is an agent or another MQTT client that has a password in place of a certificate; its name is its identity, so an agent's \
+user has the agent's name. The password is asked for on the terminal, or is one line of standard input. A running server takes \
+the change over within seconds, and ends the connections of users that are gone or have another password.
+
+Examples:
+  wholegrain auth user add node0042
+  openssl rand -base64 24 | tee password | wholegrain auth user add node0042
+  wholegrain auth user passwd node0042
+  wholegrain auth user remove node0042";
+
+/// Add, list and remove users with passwords
+#[derive(Args)]
+#[command(after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"), arg_required_else_help = true)]
+pub struct UserArgs {
+    #[command(subcommand)]
+    command: UserCommand,
+    #[command(flatten)]
+    server: ServerOption,
+}
+
+#[derive(Subcommand)]
+enum UserCommand {
+    /// Add a user; the password is asked for, or one line of standard input
+    Add(Name),
+    /// List the users
+    List(ListArgs),
+    /// Remove a user and end its connections
+    Remove(Name),
+    /// Give a user another password
+    Passwd(Name),
+}
+
+#[derive(Args)]
+struct Name {
+    /// The user: an agent's name, one level of a sensor path
+    #[arg(value_name = "NAME")]
+    name: String,
+}
+
+#[derive(Args)]
+struct ListArgs {
+    /// One JSON object a line
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the subcommand.
+pub fn run(args: &UserArgs) -> Result<(), Failure> {
+    if let UserCommand::Add(Name { name }) | UserCommand::Passwd(Name { name }) = &args.command {
+        check(name)?;
+    }
+    let server = args.server.load()?;
+    let Some(path) = &server.files.passwords else {
+        return Err(Failure::Usage(format!(
+            "{} has no password_file; add password_file = \"passwords\" below its [mqtt] and start the server again",
+            server.config.display()
+        )));
+    };
+    match &args.command {
+        UserCommand::Add(Name { name }) => set(&server, path, name, Change::Added),
+        UserCommand::Passwd(Name { name }) => set(&server, path, name, Change::Changed),
+        UserCommand::Remove(Name { name }) => {
+            users::remove(path, name).map_err(failed)?;
+            server.audit(Event::UserRemove, name);
+            eprintln!("User {name} is gone from {}; the server ends its connections within seconds.", path.display());
+            Ok(())
+        }
+        UserCommand::List(list) => show(&users::list(path).map_err(failed)?, list.json),
+    }
+}
+
+fn set(server: &ServerFiles, path: &Path, name: &str, expected: Change) -> Result<(), Failure> {
+    // Before anybody types a password for nothing.
+    let there = users::list(path).map_err(failed)?.iter().any(|user| user == name);
+    if there == (expected == Change::Added) {
+        return Err(match expected {
+            Change::Added => Failure::Usage(format!(
+                "user {name:?} is in {} already; `wholegrain auth user passwd {name}` changes the password",
+                path.display()
+            )),
+            Change::Changed => Failure::Usage(format!(
+                "no user {name:?} in {}; `wholegrain auth user add {name}` adds it",
+                path.display()
+            )),
+        });
+    }
+    let hash = hash_password(&password::read(Some(name))?).map_err(Failure::Failed)?;
+    users::set(path, name, &hash, expected).map_err(failed)?;
+    let (event, did) = match expected {
+        Change::Added => (Event::UserAdd, "is in"),
+        Change::Changed => (Event::UserPassword, "has another password in"),
+    };
+    server.audit(event, name);
+    eprintln!("User {name} {did} {}; a running server knows it within seconds.", path.display());
+    Ok(())
+}
+
+fn show(names: &[String], json: bool) -> Result<(), Failure> {
+    if names.is_empty() && !json {
+        eprintln!("No users; `wholegrain auth user add NAME` adds one.");
+    }
+    let line = |name: &String| if json { serde_json::json!({ "name": name }).to_string() } else { name.clone() };
+    let text: String = names.iter().map(|name| line(name) + "\n").collect();
+    io::stdout().write_all(text.as_bytes()).map_err(Failure::writing("standard output"))
+}
+
+/// The server takes only names that can be an agent's, and the file's first `:` ends the name.
+pub fn check(user: &str) -> Result<(), Failure> {
+    let reason = match wholegrain_model::name::check_relative(user) {
+        Err(error) => error.to_string(),
+        Ok(()) if user.contains(['/', ':']) => "one level of a sensor path without `/` and `:` is wanted".to_owned(),
+        Ok(()) if user.starts_with('#') => "a line that begins with # is a remark".to_owned(),
+        Ok(()) => return Ok(()),
+    };
+    Err(Failure::Usage(format!("{user:?} cannot be a user's name: {reason}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_cannot_be() {
+        for user in ["", "a/b", "a:b", "a b", "#a"] {
+            assert!(check(user).is_err(), "{user:?}");
+        }
+        check("node-0042.rack7").unwrap();
+    }
+}

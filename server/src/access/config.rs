@@ -1,0 +1,178 @@
+//! `[[mqtt.acl]]`, who may publish and subscribe what beyond the defaults; and `[security]`, the bounds and files of the rest.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use wholegrain_model::config::{ConfigError, Section};
+use wholegrain_model::size::ByteSize;
+use wholegrain_model::{Interval, SensorPath};
+use wholegrain_transport::mqtt;
+
+use super::audit::AuditConfig;
+use super::filter::IDENTITY;
+use super::logins::LoginLimits;
+use crate::config::MqttConfig;
+
+/// The most lines of `[[mqtt.acl]]`.
+pub const ACL_LINES_MAX: usize = 100_000;
+/// The most filters of one line, for each of publish and subscribe.
+pub const ACL_FILTERS_MAX: usize = 1024;
+
+/// The audit log's name in the data directory unless said otherwise.
+pub const AUDIT_FILE: &str = "audit.jsonl";
+/// The name of the file of revoked certificates beside server.toml unless said otherwise.
+pub const REVOKED_FILE: &str = "revoked";
+/// The smallest and the largest bound on one file of the audit log, in bytes.
+pub const AUDIT_BYTES: (u64, u64) = (64 << 10, 4 << 30);
+/// The most files of the audit log.
+pub const AUDIT_FILES_MAX: usize = 1000;
+/// The shortest and the longest wait after failed logins.
+pub const LOGIN_TIME: (Interval, Interval) = (Interval::from_ms(100), Interval::from_s(86_400));
+/// The most failed logins that may be free.
+pub const LOGIN_FAILURES_MAX: u32 = 1_000_000;
+
+/// One `[[mqtt.acl]]`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AclLine {
+    /// Whom it is for: an identity, `*` for everybody who proved one, or `anonymous` for clients that did not.
+    pub identity: String,
+    /// Filters of what they may publish; `%i` in one stands for the identity.
+    #[serde(default)]
+    pub publish: Vec<String>,
+    /// The same for what they may subscribe to.
+    #[serde(default)]
+    pub subscribe: Vec<String>,
+}
+
+/// All that [`super::Access`] goes by.
+#[derive(Debug, Clone, Default)]
+pub struct AccessConfig {
+    /// Whether clients are taken that prove no identity.
+    pub anonymous: bool,
+    /// `[mqtt.prefixes]`: for these agents the subtrees that they publish below in place of their own.
+    pub prefixes: BTreeMap<String, Vec<SensorPath>>,
+    /// `[[mqtt.acl]]`.
+    pub acl: Vec<AclLine>,
+}
+
+impl AccessConfig {
+    /// As `[mqtt]` says.
+    pub fn of(config: &MqttConfig) -> Self {
+        Self { anonymous: config.anonymous, prefixes: config.prefixes.clone(), acl: config.acl.clone() }
+    }
+}
+
+/// Checks the lines of `[[mqtt.acl]]`.
+pub(crate) fn check(lines: &[AclLine], anonymous: bool, section: &Section) -> Result<(), ConfigError> {
+    let refuse = |message: String| Err(section.error("acl", message));
+    if lines.len() > ACL_LINES_MAX {
+        return refuse(format!("has {} lines; at most {ACL_LINES_MAX} are taken", lines.len()));
+    }
+    for line in lines {
+        let whose = format!("the line for {:?}", line.identity);
+        if line.identity.is_empty() || line.identity.contains('/') {
+            return refuse(format!("{whose}: identity is the name of an agent or user, \"*\", or \"anonymous\""));
+        }
+        if line.identity == super::ANONYMOUS && !anonymous {
+            return refuse(format!(
+                "{whose} has no effect: mqtt.anonymous is false; set it to true or take the line out"
+            ));
+        }
+        if line.publish.is_empty() && line.subscribe.is_empty() && line.identity != super::ANONYMOUS {
+            return refuse(format!(
+                "{whose} grants nothing; give publish or subscribe, such as publish = [\"/site/#\"]"
+            ));
+        }
+        if line.publish.len().max(line.subscribe.len()) > ACL_FILTERS_MAX {
+            return refuse(format!("{whose} has over {ACL_FILTERS_MAX} filters"));
+        }
+        for filter in line.publish.iter().chain(&line.subscribe) {
+            if filter.starts_with("$share/") {
+                return refuse(format!(
+                    "{whose}: {filter:?}: a shared subscription is judged by its filter; write that"
+                ));
+            }
+            if !mqtt::valid_filter(&filter.replace(IDENTITY, "i")) {
+                return refuse(format!(
+                    "{whose}: {filter:?} is not a topic filter; write one such as \"/site/+/power/#\""
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// `[security]`.
+#[derive(Debug, Clone)]
+pub struct SecurityConfig {
+    /// Where what happened is written down.
+    pub audit: AuditConfig,
+    /// What failed logins cost.
+    pub logins: LoginLimits,
+    /// Certificates that count no longer; a file that need not be there.
+    pub revoked_file: PathBuf,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct RawSecurity {
+    audit_file: Option<PathBuf>,
+    audit_bytes_max: Option<ByteSize>,
+    audit_files_max: Option<usize>,
+    login_failures_free: Option<u32>,
+    login_source_failures_free: Option<u32>,
+    login_delay: Option<Interval>,
+    login_delay_max: Option<Interval>,
+    login_forget_after: Option<Interval>,
+    revoked_file: Option<PathBuf>,
+}
+
+impl RawSecurity {
+    fn revoked_file(&self, base: &Path) -> PathBuf {
+        base.join(self.revoked_file.as_deref().unwrap_or(Path::new(REVOKED_FILE)))
+    }
+
+    fn audit_path(&self, base: &Path, data: &Path) -> Option<PathBuf> {
+        match &self.audit_file {
+            Some(off) if off.as_os_str() == "off" => None,
+            Some(path) => Some(base.join(path)),
+            None => Some(data.join(AUDIT_FILE)),
+        }
+    }
+
+    /// Checks it; `base` is where relative paths count from, `data` the server's data directory.
+    pub(crate) fn check(self, section: &Section, base: &Path, data: &Path) -> Result<SecurityConfig, ConfigError> {
+        let defaults = LoginLimits::default();
+        let time = |key: &str, given: Option<Interval>, default| match given {
+            Some(value) if !(LOGIN_TIME.0..=LOGIN_TIME.1).contains(&value) => {
+                Err(section.error(key, format!("is {value}; {} to {} is wanted", LOGIN_TIME.0, LOGIN_TIME.1)))
+            }
+            given => Ok(given.map_or(default, Interval::duration)),
+        };
+        let number = |key: &str, value: u64, (least, most): (u64, u64)| match value {
+            value if (least..=most).contains(&value) => Ok(value),
+            value => Err(section.error(key, format!("is {value}; {least} to {most} is wanted"))),
+        };
+        let failures = (0, u64::from(LOGIN_FAILURES_MAX));
+        let user_free = self.login_failures_free.unwrap_or(defaults.user_failures_free);
+        let source_free = self.login_source_failures_free.unwrap_or(defaults.source_failures_free);
+        let logins = LoginLimits {
+            user_failures_free: number("login_failures_free", user_free.into(), failures)? as u32,
+            source_failures_free: number("login_source_failures_free", source_free.into(), failures)? as u32,
+            delay: time("login_delay", self.login_delay, defaults.delay)?,
+            delay_max: time("login_delay_max", self.login_delay_max, defaults.delay_max)?,
+            forget_after: time("login_forget_after", self.login_forget_after, defaults.forget_after)?,
+        };
+        let path = self.audit_path(base, data);
+        let bytes = self.audit_bytes_max.unwrap_or(ByteSize::mib(16)).0;
+        let files = self.audit_files_max.unwrap_or(8);
+        let audit = AuditConfig {
+            path,
+            bytes_max: number("audit_bytes_max", bytes, AUDIT_BYTES)?,
+            files_max: number("audit_files_max", files as u64, (1, AUDIT_FILES_MAX as u64))? as usize,
+        };
+        Ok(SecurityConfig { audit, logins, revoked_file: self.revoked_file(base) })
+    }
+}

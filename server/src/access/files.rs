@@ -1,0 +1,180 @@
+//! The files of users, tokens and revoked certificates: changed as a whole, noticed when they change.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+
+/// The largest such file that is read, in bytes.
+pub const FILE_BYTES_MAX: u64 = 64 << 20;
+/// The mode of a file that is made: its owner's alone.
+pub const PRIVATE: u32 = 0o600;
+
+/// Why a file could not be read or changed.
+#[derive(Debug, thiserror::Error)]
+pub enum FileError {
+    /// The system said no.
+    #[error("cannot {doing} {path}: {error}", path = path.display())]
+    Io {
+        /// What was being done.
+        doing: &'static str,
+        /// To what.
+        path: PathBuf,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// The content is wrong, or the change makes no sense.
+    #[error("{path}: {reason}", path = path.display())]
+    Content {
+        /// Of which file.
+        path: PathBuf,
+        /// What is wrong and what to do.
+        reason: String,
+    },
+}
+
+impl FileError {
+    pub(super) fn content(path: &Path, reason: impl Into<String>) -> Self {
+        Self::Content { path: path.to_owned(), reason: reason.into() }
+    }
+}
+
+fn io_error<'a>(doing: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> FileError + 'a {
+    move |error| FileError::Io { doing, path: path.to_owned(), error }
+}
+
+/// By what a file's change is noticed, whoever made it and however: contents written over, or another file in its place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Stamp {
+    inode: u64,
+    bytes: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+impl Stamp {
+    /// Of the file now; `None` when it is not there or cannot be looked at.
+    pub fn of(path: &Path) -> Option<Self> {
+        let meta = fs::metadata(path).ok()?;
+        Some(Self {
+            inode: meta.ino(),
+            bytes: meta.size(),
+            modified: (meta.mtime(), meta.mtime_nsec()),
+            changed: (meta.ctime(), meta.ctime_nsec()),
+        })
+    }
+}
+
+/// The whole file as text.
+pub(super) fn read(path: &Path) -> Result<String, FileError> {
+    let bytes = fs::metadata(path).map_err(io_error("read", path))?.len();
+    if bytes > FILE_BYTES_MAX {
+        return Err(FileError::content(path, format!("has {bytes} bytes; at most {FILE_BYTES_MAX} are read")));
+    }
+    fs::read_to_string(path).map_err(io_error("read", path))
+}
+
+/// The whole file as text; empty when there is none.
+pub(super) fn read_or_empty(path: &Path) -> Result<String, FileError> {
+    match read(path) {
+        Err(FileError::Io { error, .. }) if error.kind() == io::ErrorKind::NotFound => Ok(String::new()),
+        other => other,
+    }
+}
+
+/// Changes a file as a whole: `change` makes the new text of the old one. Whoever reads it meanwhile, or after a crash, finds
+/// the one or the other. Owner and mode stay; a new file is its owner's alone, and the owner is the directory's when root
+/// makes it, so that the server can read it. One change at a time.
+pub(super) fn edit<T>(
+    path: &Path,
+    change: impl FnOnce(&str) -> Result<(String, T), FileError>,
+) -> Result<T, FileError> {
+    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let lock = File::open(dir).map_err(io_error("open the directory", dir))?;
+    // SAFETY: flock takes a descriptor that `lock` keeps open and changes nothing in memory; closing it ends the lock.
+    if unsafe { libc::flock(lock.as_raw_fd(), libc::LOCK_EX) } != 0 {
+        return Err(io_error("lock the directory", dir)(io::Error::last_os_error()));
+    }
+    let (text, result) = change(&read_or_empty(path)?)?;
+    replace(path, dir, &text).map_err(io_error("write", path))?;
+    lock.sync_all().map_err(io_error("sync the directory", dir))?;
+    Ok(result)
+}
+
+/// Writes a file that anybody may read, as a whole.
+pub(crate) fn replace_public(path: &Path, text: &str) -> Result<(), FileError> {
+    edit(path, |_| Ok((text.to_owned(), ())))
+}
+
+fn replace(path: &Path, dir: &Path, text: &str) -> io::Result<()> {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{}.new", std::process::id()));
+    let temporary = dir.join(name);
+    let write = || {
+        let _ = fs::remove_file(&temporary);
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(PRIVATE).open(&temporary)?;
+        match fs::metadata(path) {
+            Ok(old) => {
+                give(&temporary, &old)?;
+                file.set_permissions(fs::Permissions::from_mode(old.mode() & 0o7777))?;
+            }
+            Err(_) => give_to_owner_of(dir, &temporary)?,
+        }
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&temporary, path)
+    };
+    write().inspect_err(|_| drop(fs::remove_file(&temporary)))
+}
+
+fn give(path: &Path, like: &fs::Metadata) -> io::Result<()> {
+    let own = fs::metadata(path)?;
+    if (own.uid(), own.gid()) != (like.uid(), like.gid()) {
+        chown(path, Some(like.uid()), Some(like.gid()))?;
+    }
+    Ok(())
+}
+
+/// What root makes in a directory of the server's is the server's.
+fn give_to_owner_of(dir: &Path, path: &Path) -> io::Result<()> {
+    // SAFETY: geteuid takes nothing and cannot fail.
+    if unsafe { libc::geteuid() } == 0 { give(path, &fs::metadata(dir)?) } else { Ok(()) }
+}
+
+/// Opens a file to add lines to it; a new one is its owner's alone.
+pub(super) fn open_to_append(path: &Path) -> io::Result<File> {
+    let new = !path.exists();
+    let file = OpenOptions::new().append(true).create(true).mode(PRIVATE).open(path)?;
+    if new {
+        let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        give_to_owner_of(dir, path)?;
+    }
+    Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_is_whole_private_and_noticed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("users");
+        assert_eq!(Stamp::of(&path), None);
+        edit(&path, |old| Ok((format!("{old}a\n"), ()))).unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o777;
+        assert_eq!(mode(&path), PRIVATE);
+        let first = Stamp::of(&path);
+        assert!(first.is_some());
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
+        edit(&path, |old| Ok((format!("{old}b\n"), ()))).unwrap();
+        assert_eq!((read(&path).unwrap().as_str(), mode(&path)), ("a\nb\n", 0o640));
+        assert_ne!(Stamp::of(&path), first);
+        let refused = edit(&path, |_| Err::<(String, ()), _>(FileError::content(&path, "no")));
+        assert!(refused.unwrap_err().to_string().ends_with("users: no"));
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "nothing is left beside it");
+        let error = edit(&dir.path().join("none/users"), |_| Ok((String::new(), ()))).unwrap_err().to_string();
+        assert!(error.contains("none"), "{error}");
+    }
+}

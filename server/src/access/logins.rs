@@ -1,0 +1,232 @@
+//! Failed logins: who fails too often has to wait, longer each time.
+//!
+//! Counted for each address, for each user, and for each user at an address. A password that was right before is recognised
+//! before anybody asks here, and certificates never are: whoever is in order is not kept out by somebody who guesses.
+
+use std::collections::HashMap;
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// The most addresses, users and pairs that are remembered; beyond it those that failed longest ago are forgotten.
+pub const REMEMBERED_MAX: usize = 16_384;
+
+/// When failures begin to cost time, and how much.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LoginLimits {
+    /// Failures of one user at one address without a wait.
+    pub user_failures_free: u32,
+    /// Failures at one address, or of one user anywhere, without a wait.
+    pub source_failures_free: u32,
+    /// The first wait; it doubles with each further failure.
+    pub delay: Duration,
+    /// The longest wait.
+    pub delay_max: Duration,
+    /// After so long without a failure they are forgotten.
+    pub forget_after: Duration,
+}
+
+impl Default for LoginLimits {
+    fn default() -> Self {
+        Self {
+            user_failures_free: 5,
+            source_failures_free: 30,
+            delay: Duration::from_secs(1),
+            delay_max: Duration::from_secs(300),
+            forget_after: Duration::from_secs(900),
+        }
+    }
+}
+
+/// What is counted. Users by a hash: their names may be long and are nobody's business.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Key {
+    Source(IpAddr),
+    User(u64),
+    Pair(IpAddr, u64),
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Failures {
+    count: u32,
+    last: Instant,
+    wait_until: Instant,
+}
+
+/// The failures remembered.
+#[derive(Debug)]
+pub struct Logins {
+    state: Mutex<State>,
+    hasher: RandomState,
+}
+
+#[derive(Debug)]
+struct State {
+    limits: LoginLimits,
+    failures: HashMap<Key, Failures>,
+}
+
+/// One network's address: of IPv6 the first 64 bits, which is what one host or site has to choose from.
+fn source(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(v6) => IpAddr::V6(Ipv6Addr::from_bits(v6.to_bits() & !u128::from(u64::MAX))),
+        v4 => v4,
+    }
+}
+
+impl Logins {
+    /// Nothing has failed yet.
+    pub fn new(limits: LoginLimits) -> Self {
+        Self { state: Mutex::new(State { limits, failures: HashMap::new() }), hasher: RandomState::new() }
+    }
+
+    /// Other limits from now on.
+    pub fn set_limits(&self, limits: LoginLimits) {
+        self.lock().limits = limits;
+    }
+
+    /// How long who asks must still wait; `None` when a try is free. Without `user` only the address counts.
+    pub fn wait(&self, address: IpAddr, user: Option<&str>, now: Instant) -> Option<Duration> {
+        let state = self.lock();
+        let waits = self.keys(address, user).into_iter().flatten().filter_map(|key| {
+            let failures = state.failures.get(&key)?;
+            failures.wait_until.checked_duration_since(now).filter(|wait| !wait.is_zero())
+        });
+        waits.max()
+    }
+
+    /// A try failed. Gives back how long the next one must wait, if it must.
+    pub fn failed(&self, address: IpAddr, user: Option<&str>, now: Instant) -> Option<Duration> {
+        let mut state = self.lock();
+        let limits = state.limits;
+        let mut longest = None;
+        for key in self.keys(address, user).into_iter().flatten() {
+            let free =
+                if matches!(key, Key::Pair(..)) { limits.user_failures_free } else { limits.source_failures_free };
+            state.make_room(&key, now);
+            let failures = state.failures.entry(key).or_insert(Failures { count: 0, last: now, wait_until: now });
+            if now.saturating_duration_since(failures.last) >= limits.forget_after {
+                failures.count = 0;
+            }
+            failures.count = failures.count.saturating_add(1);
+            failures.last = now;
+            if failures.count > free {
+                let doublings = (failures.count - free - 1).min(31);
+                let wait = limits.delay.saturating_mul(1 << doublings).min(limits.delay_max);
+                failures.wait_until = now + wait;
+                longest = longest.max(Some(wait));
+            }
+        }
+        longest
+    }
+
+    /// A try was right: the user's failures at this address are forgotten. Those of the address are not: it may be that of
+    /// somebody who has one password and tries for another.
+    pub fn succeeded(&self, address: IpAddr, user: &str) {
+        let key = Key::Pair(source(address), self.hasher.hash_one(user));
+        self.lock().failures.remove(&key);
+    }
+
+    /// A user has another password, or is new: its failures are forgotten everywhere.
+    pub fn forgive(&self, user: &str) {
+        let user = self.hasher.hash_one(user);
+        self.lock().failures.retain(|key, _| !matches!(key, Key::User(of) | Key::Pair(_, of) if *of == user));
+    }
+
+    fn keys(&self, address: IpAddr, user: Option<&str>) -> [Option<Key>; 3] {
+        let address = source(address);
+        let user = user.map(|user| self.hasher.hash_one(user));
+        [Some(Key::Source(address)), user.map(Key::User), user.map(|user| Key::Pair(address, user))]
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Forgets what is long ago, or the oldest, when there is no room for one more.
+    fn make_room(&mut self, key: &Key, now: Instant) {
+        if self.failures.len() < REMEMBERED_MAX || self.failures.contains_key(key) {
+            return;
+        }
+        let forget_after = self.limits.forget_after;
+        self.failures.retain(|_, failures| now.saturating_duration_since(failures.last) < forget_after);
+        if self.failures.len() >= REMEMBERED_MAX
+            && let Some(oldest) = self.failures.iter().min_by_key(|(_, failures)| failures.last).map(|(key, _)| *key)
+        {
+            self.failures.remove(&oldest);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: LoginLimits = LoginLimits {
+        user_failures_free: 2,
+        source_failures_free: 4,
+        delay: Duration::from_secs(1),
+        delay_max: Duration::from_secs(10),
+        forget_after: Duration::from_secs(100),
+    };
+
+    fn address(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn waits_double_and_end_and_are_forgotten() {
+        let (logins, here, start) = (Logins::new(LIMITS), address("10.0.0.1"), Instant::now());
+        let seconds = |wait: Option<Duration>| wait.map(|wait| wait.as_secs());
+        let waits: Vec<_> = (0..7).map(|_| seconds(logins.failed(here, Some("n1"), start))).collect();
+        assert_eq!(waits, [None, None, Some(1), Some(2), Some(4), Some(8), Some(10)]);
+        assert_eq!(seconds(logins.wait(here, Some("n1"), start)), Some(10));
+        assert_eq!(logins.wait(here, Some("n1"), start + Duration::from_secs(10)), None);
+        let later = start + Duration::from_secs(200);
+        assert_eq!(logins.failed(here, Some("n1"), later), None, "the earlier ones are forgotten");
+    }
+
+    #[test]
+    fn others_do_not_wait_for_one_who_fails() {
+        let (logins, start) = (Logins::new(LIMITS), Instant::now());
+        let (here, there) = (address("10.0.0.1"), address("10.0.0.2"));
+        (0..3).for_each(|_| {
+            logins.failed(here, Some("n1"), start);
+        });
+        assert!(logins.wait(here, Some("n1"), start).is_some());
+        assert_eq!(logins.wait(here, Some("n2"), start), None, "another user at the same address");
+        assert_eq!(logins.wait(there, Some("n1"), start), None, "the same user elsewhere");
+        logins.succeeded(here, "n1");
+        assert_eq!(logins.wait(here, Some("n1"), start), None);
+        // Many users from one address, and one user from many addresses.
+        (0..5).for_each(|i| {
+            logins.failed(there, Some(&format!("u{i}")), start);
+        });
+        assert!(logins.wait(there, Some("fresh"), start).is_some() && logins.wait(there, None, start).is_some());
+        (0..5).for_each(|i| {
+            logins.failed(address(&format!("10.1.0.{i}")), Some("n9"), start);
+        });
+        assert!(logins.wait(address("10.2.0.1"), Some("n9"), start).is_some());
+        logins.forgive("n9");
+        assert_eq!(logins.wait(address("10.2.0.1"), Some("n9"), start), None);
+        (0..5).for_each(|i| {
+            logins.failed(address(&format!("2001:db8::{i}")), None, start);
+        });
+        assert!(logins.wait(address("2001:db8::ffff"), None, start).is_some(), "a network of IPv6 is one source");
+        assert_eq!(logins.wait(address("2001:db8:0:1::"), None, start), None);
+    }
+
+    #[test]
+    fn memory_is_bounded() {
+        let (logins, start) = (Logins::new(LIMITS), Instant::now());
+        for i in 0..20_000_u32 {
+            logins.failed(IpAddr::V4(i.into()), Some("n1"), start + Duration::from_micros(i.into()));
+        }
+        assert!(logins.lock().failures.len() <= REMEMBERED_MAX);
+        assert!(logins.wait(address("10.2.0.1"), Some("n1"), start + Duration::from_secs(1)).is_some());
+    }
+}

@@ -1,0 +1,109 @@
+//! What the bearer of a token may do over HTTP.
+
+use serde::{Deserialize, Serialize};
+
+/// A token's role.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// Everything.
+    Admin,
+    /// Reads readings and how the server is: metrics and status. Changes nothing.
+    Support,
+    /// Reads readings.
+    User,
+    /// Writes readings and reads nothing.
+    Agent,
+}
+
+/// What a route asks of a token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Permission {
+    /// Nothing: not even a token.
+    Open,
+    /// To read readings and what there is.
+    Read,
+    /// To see how the server is.
+    Status,
+    /// To write readings.
+    Write,
+    /// To change the server.
+    Manage,
+}
+
+impl Role {
+    /// All of them, the mightiest first.
+    pub const ALL: [Role; 4] = [Role::Admin, Role::Support, Role::User, Role::Agent];
+
+    /// As it is written in files and commands.
+    pub fn name(self) -> &'static str {
+        match self {
+            Role::Admin => "admin",
+            Role::Support => "support",
+            Role::User => "user",
+            Role::Agent => "agent",
+        }
+    }
+
+    /// The role of this name.
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|role| role.name() == name)
+    }
+
+    /// Whether this role has `permission`.
+    pub fn may(self, permission: Permission) -> bool {
+        match (permission, self) {
+            (Permission::Open, _) | (_, Role::Admin) => true,
+            (Permission::Read, Role::Support | Role::User) => true,
+            (Permission::Status, Role::Support) => true,
+            (Permission::Write, Role::Agent) => true,
+            _ => false,
+        }
+    }
+}
+
+impl std::fmt::Display for Role {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl Permission {
+    /// What it lets do, after "may not".
+    pub fn doing(self) -> &'static str {
+        match self {
+            Permission::Open => "call this",
+            Permission::Read => "read readings",
+            Permission::Status => "see the server's metrics and status",
+            Permission::Write => "write readings",
+            Permission::Manage => "change the server",
+        }
+    }
+
+    /// The roles that have it, for messages.
+    pub fn roles(self) -> String {
+        let names: Vec<&str> = Role::ALL.into_iter().filter(|role| role.may(self)).map(Role::name).collect();
+        names.join(" or ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_may_what() {
+        for (permission, roles) in [
+            (Permission::Open, "admin or support or user or agent"),
+            (Permission::Read, "admin or support or user"),
+            (Permission::Status, "admin or support"),
+            (Permission::Write, "admin or agent"),
+            (Permission::Manage, "admin"),
+        ] {
+            assert_eq!(permission.roles(), roles, "{permission:?}");
+        }
+        for role in Role::ALL {
+            assert_eq!(Role::parse(role.name()), Some(role));
+        }
+    }
+}

@@ -1,0 +1,411 @@
+//! Bearer tokens: a file that holds their hashes, and who shows which.
+//!
+//! One JSON object a line, as [`TokenEntry`] says; empty lines and those that begin with `#` are skipped. A line that begins
+//! otherwise is a token in the clear, as earlier versions had them: it counts as an admin's. SHA-256 without salt or work
+//! factor is enough for the hash: a token is 256 bits of chance, so there is nothing to guess and no table to look it up in.
+
+use std::collections::HashSet;
+use std::path::Path;
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use wholegrain_model::Timestamp;
+
+use super::Role;
+use super::files::{self, FileError};
+
+/// Bytes of chance in a token.
+pub const TOKEN_BYTES: usize = 32;
+/// The shortest token that is taken from a line in the clear, in bytes.
+pub const PLAIN_BYTES_MIN: usize = 16;
+/// The longest token that is looked at.
+pub const SHOWN_BYTES_MAX: usize = 4096;
+/// The most tokens of one file.
+pub const TOKENS_MAX: usize = 10_000;
+/// The longest name, in bytes.
+pub const NAME_BYTES_MAX: usize = 128;
+/// Bytes of chance in a token's id.
+const ID_BYTES: usize = 4;
+
+type Hash = [u8; 32];
+
+/// One token, without the token.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TokenEntry {
+    /// By which it is listed and revoked.
+    pub id: String,
+    /// Whose or what for.
+    pub name: String,
+    /// What its bearer may do.
+    pub role: Role,
+    /// SHA-256 of the token, in hexadecimal.
+    pub sha256: String,
+    /// Since when it is, RFC 3339.
+    pub created: String,
+    /// When it ends; `None` is never.
+    #[serde(default)]
+    pub expires: Option<String>,
+    /// When it was revoked.
+    #[serde(default)]
+    pub revoked: Option<String>,
+}
+
+/// What a new token shall be.
+#[derive(Debug, Clone)]
+pub struct NewToken {
+    /// Whose or what for.
+    pub name: String,
+    /// What its bearer may do.
+    pub role: Role,
+    /// When it ends.
+    pub expires: Option<Timestamp>,
+}
+
+/// Who shows a token that counts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Bearer {
+    /// The token's id.
+    pub id: String,
+    /// Its name.
+    pub name: String,
+    /// What it may.
+    pub role: Role,
+}
+
+/// Why a token does not count.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum BadToken {
+    /// It never did.
+    Unknown,
+    /// It is over since then.
+    Expired(Bearer, String),
+    /// It was revoked then.
+    Revoked(Bearer, String),
+}
+
+#[derive(Debug)]
+struct Known {
+    hash: Hash,
+    bearer: Bearer,
+    expires: Option<(Timestamp, String)>,
+    revoked: Option<String>,
+}
+
+impl Known {
+    fn check(&self, now: Timestamp) -> Result<&Bearer, BadToken> {
+        match (&self.revoked, &self.expires) {
+            (Some(when), _) => Err(BadToken::Revoked(self.bearer.clone(), when.clone())),
+            (_, Some((end, when))) if now >= *end => Err(BadToken::Expired(self.bearer.clone(), when.clone())),
+            _ => Ok(&self.bearer),
+        }
+    }
+}
+
+/// The tokens of a file.
+#[derive(Debug, Default)]
+pub(super) struct TokenTable {
+    known: Vec<Known>,
+    /// How many stand in the file in the clear.
+    pub plain: usize,
+}
+
+impl TokenTable {
+    pub fn parse(path: &Path, text: &str) -> Result<Self, FileError> {
+        let (mut table, mut ids) = (Self::default(), HashSet::new());
+        for (number, line) in text.lines().enumerate().map(|(i, line)| (i + 1, line.trim())) {
+            let wrong = |reason: String| FileError::content(path, format!("line {number}: {reason}"));
+            let Some(entry) = parse_line(line).map_err(wrong)? else { continue };
+            let time = |text: &str| Timestamp::parse(text, Timestamp(0)).map_err(|error| wrong(error.to_string()));
+            let expires = match &entry.expires {
+                Some(text) => Some((time(text)?, text.clone())),
+                None => None,
+            };
+            if !ids.insert(entry.id.clone()) {
+                return Err(wrong(format!("token {} is there twice; keep one", entry.id)));
+            }
+            if table.known.len() >= TOKENS_MAX {
+                return Err(wrong(format!("over {TOKENS_MAX} tokens; remove lines of revoked ones")));
+            }
+            table.plain += usize::from(is_plain(line));
+            table.known.push(Known {
+                hash: from_hex(&entry.sha256).ok_or_else(|| wrong("sha256 is not 64 hexadecimal digits".to_owned()))?,
+                bearer: Bearer { id: entry.id, name: entry.name, role: entry.role },
+                expires,
+                revoked: entry.revoked,
+            });
+        }
+        Ok(table)
+    }
+
+    pub fn len(&self) -> usize {
+        self.known.len()
+    }
+
+    /// Whose token it is. All hashes are compared, each as a whole: how long that takes says nothing about any of them.
+    pub fn check(&self, token: &str, now: Timestamp) -> Result<Bearer, BadToken> {
+        let hash = hash(token);
+        let mut found = None;
+        for known in &self.known {
+            if same(&known.hash, &hash) {
+                found = Some(known);
+            }
+        }
+        found.ok_or(BadToken::Unknown)?.check(now).cloned()
+    }
+
+    /// Whether the token of this id still counts with the role that it had.
+    pub fn still_counts(&self, bearer: &Bearer, now: Timestamp) -> bool {
+        let known = self.known.iter().find(|known| known.bearer == *bearer);
+        known.is_some_and(|known| known.check(now).is_ok())
+    }
+}
+
+/// Compares all bytes whatever the first ones say.
+fn same(a: &Hash, b: &Hash) -> bool {
+    std::hint::black_box(a.iter().zip(b).fold(0, |difference, (a, b)| difference | (a ^ b))) == 0
+}
+
+fn hash(token: &str) -> Hash {
+    Sha256::digest(token).into()
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn from_hex(text: &str) -> Option<Hash> {
+    let mut hash = Hash::default();
+    if text.len() != 2 * hash.len() || !text.is_ascii() {
+        return None;
+    }
+    for (byte, at) in hash.iter_mut().zip((0..).step_by(2)) {
+        *byte = u8::from_str_radix(&text[at..at + 2], 16).ok()?;
+    }
+    Some(hash)
+}
+
+/// Whether a line that is no remark is a token in the clear.
+fn is_plain(line: &str) -> bool {
+    !line.starts_with('{')
+}
+
+fn parse_line(line: &str) -> Result<Option<TokenEntry>, String> {
+    if line.is_empty() || line.starts_with('#') {
+        return Ok(None);
+    }
+    if !is_plain(line) {
+        let entry = serde_json::from_str(line);
+        // Positions within the line help nobody, and its text does not belong into a message.
+        return entry.map(Some).map_err(|error| format!("not a token's entry: {}", error_words(&error)));
+    }
+    let (token, name) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
+    if token.len() < PLAIN_BYTES_MIN {
+        return Err(format!(
+            "a token of under {PLAIN_BYTES_MIN} bytes can be guessed; make one with `wholegrain auth token create`"
+        ));
+    }
+    let sha256 = hex(&hash(token));
+    Ok(Some(TokenEntry {
+        id: format!("plain-{}", &sha256[..2 * ID_BYTES]),
+        name: if name.trim().is_empty() { "in the clear".to_owned() } else { name.trim().to_owned() },
+        role: Role::Admin,
+        sha256,
+        created: String::new(),
+        expires: None,
+        revoked: None,
+    }))
+}
+
+fn error_words(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    text.split(" at line ").next().unwrap_or_default().to_owned()
+}
+
+/// So many bytes of chance.
+pub fn random<const N: usize>() -> Result<[u8; N], String> {
+    let mut bytes = [0; N];
+    let filled = rustls::crypto::ring::default_provider().secure_random.fill(&mut bytes);
+    filled.map(|()| bytes).map_err(|_| "the system gave no random numbers".to_owned())
+}
+
+/// A new token, and its entry for the file.
+pub fn make(new: &NewToken, now: Timestamp) -> Result<(String, TokenEntry), String> {
+    let token = URL_SAFE_NO_PAD.encode(random::<TOKEN_BYTES>()?);
+    let entry = entry_of(&token, new, now)?;
+    Ok((token, entry))
+}
+
+/// The entry of a token that is there already.
+pub fn entry_of(token: &str, new: &NewToken, now: Timestamp) -> Result<TokenEntry, String> {
+    let id = hex(&random::<ID_BYTES>()?);
+    let second = |time: Timestamp| Timestamp(time.0 - time.0.rem_euclid(1_000_000_000)).to_string();
+    Ok(TokenEntry {
+        id,
+        name: new.name.clone(),
+        role: new.role,
+        sha256: hex(&hash(token)),
+        created: second(now),
+        expires: new.expires.map(second),
+        revoked: None,
+    })
+}
+
+/// The line of an entry in the file.
+pub fn line(entry: &TokenEntry) -> String {
+    // An entry is text and nothing else: it always has a form as JSON.
+    serde_json::to_string(entry).unwrap_or_default() + "\n"
+}
+
+/// Checks a name for a token.
+pub fn check_name(name: &str) -> Result<(), String> {
+    match name {
+        "" => Err("is empty; say whose it is or what for".to_owned()),
+        name if name.len() > NAME_BYTES_MAX => Err(format!("is longer than {NAME_BYTES_MAX} bytes")),
+        name if name.chars().any(char::is_control) => Err("has control characters".to_owned()),
+        _ => Ok(()),
+    }
+}
+
+/// All entries of a file; none when there is no file.
+pub fn list(path: &Path) -> Result<Vec<TokenEntry>, FileError> {
+    entries(path, &files::read_or_empty(path)?)
+}
+
+fn entries(path: &Path, text: &str) -> Result<Vec<TokenEntry>, FileError> {
+    TokenTable::parse(path, text)?;
+    Ok(text.lines().filter_map(|line| parse_line(line.trim()).ok().flatten()).collect())
+}
+
+/// Makes a token and adds its entry to the file. What is given back first is the token itself, which is nowhere else.
+pub fn create(path: &Path, new: &NewToken, now: Timestamp) -> Result<(String, TokenEntry), FileError> {
+    check_name(&new.name).map_err(|reason| FileError::content(path, format!("the token's name {reason}")))?;
+    files::edit(path, |text| {
+        let known = TokenTable::parse(path, text)?;
+        if known.len() >= TOKENS_MAX {
+            return Err(FileError::content(path, format!("holds {TOKENS_MAX} tokens; remove lines of revoked ones")));
+        }
+        let (token, entry) = make(new, now).map_err(|reason| FileError::content(path, reason))?;
+        let gap = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
+        Ok((format!("{text}{gap}{}", line(&entry)), (token, entry)))
+    })
+}
+
+/// Marks tokens as revoked: that of this id, or all of this name that count. Gives back those that it marked. A line in the
+/// clear becomes one with its hash.
+pub fn revoke(path: &Path, id_or_name: &str, now: Timestamp) -> Result<Vec<TokenEntry>, FileError> {
+    files::edit(path, |text| {
+        let all = entries(path, text)?;
+        let by_id = all.iter().any(|entry| entry.id == id_or_name);
+        let chosen = |entry: &TokenEntry| {
+            entry.revoked.is_none() && if by_id { entry.id == id_or_name } else { entry.name == id_or_name }
+        };
+        let when = Timestamp(now.0 - now.0.rem_euclid(1_000_000_000)).to_string();
+        let (mut out, mut revoked) = (String::with_capacity(text.len()), Vec::new());
+        for old in text.lines() {
+            match parse_line(old.trim()) {
+                Ok(Some(entry)) if chosen(&entry) => {
+                    let entry = TokenEntry { revoked: Some(when.clone()), ..entry };
+                    out.push_str(&line(&entry));
+                    revoked.push(entry);
+                }
+                _ => {
+                    out.push_str(old);
+                    out.push('\n');
+                }
+            }
+        }
+        if revoked.is_empty() {
+            let known = all.iter().any(|entry| entry.id == id_or_name || entry.name == id_or_name);
+            let why = if known { "is revoked already" } else { "is not there; `wholegrain auth token list` shows all" };
+            return Err(FileError::content(path, format!("token {id_or_name:?} {why}")));
+        }
+        Ok((out, revoked))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Timestamp = Timestamp(1_769_860_800_000_000_000);
+    const DAY_NS: i64 = 86_400_000_000_000;
+
+    fn new(name: &str, role: Role, days: Option<i64>) -> NewToken {
+        NewToken { name: name.to_owned(), role, expires: days.map(|days| NOW.saturating_add(days * DAY_NS)) }
+    }
+
+    #[test]
+    fn a_token_counts_until_it_ends_or_is_revoked_and_its_file_does_not_hold_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("tokens");
+        let (reader, entry) = create(&path, &new("grafana", Role::User, Some(90)), NOW).unwrap();
+        let (admin, _) = create(&path, &new("me", Role::Admin, None), NOW).unwrap();
+        let text = files::read(&path).unwrap();
+        assert!(!text.contains(&reader) && !text.contains(&admin), "{text}");
+        let table = TokenTable::parse(&path, &text).unwrap();
+        let bearer = table.check(&reader, NOW).unwrap();
+        assert_eq!((bearer.name.as_str(), bearer.role), ("grafana", Role::User));
+        assert_eq!(table.check(&admin, NOW).unwrap().role, Role::Admin);
+        let later = NOW.saturating_add(90 * DAY_NS);
+        assert_eq!(
+            table.check(&reader, later),
+            Err(BadToken::Expired(bearer.clone(), "2026-05-01T12:00:00Z".to_owned()))
+        );
+        assert!(table.still_counts(&bearer, NOW) && !table.still_counts(&bearer, later));
+        for wrong in ["", "x", &reader[1..], &format!("{reader}x"), &entry.sha256] {
+            assert_eq!(table.check(wrong, NOW), Err(BadToken::Unknown), "{wrong}");
+        }
+        let revoked = revoke(&path, &entry.id, NOW).unwrap();
+        assert_eq!((revoked.len(), revoked[0].revoked.as_deref()), (1, Some("2026-01-31T12:00:00Z")));
+        let table = TokenTable::parse(&path, &files::read(&path).unwrap()).unwrap();
+        assert!(matches!(table.check(&reader, NOW), Err(BadToken::Revoked(..))));
+        assert!(!table.still_counts(&bearer, NOW) && table.check(&admin, NOW).is_ok());
+        assert!(revoke(&path, "grafana", NOW).unwrap_err().to_string().contains("is revoked already"));
+        assert!(revoke(&path, "nobody", NOW).unwrap_err().to_string().contains("is not there"));
+    }
+
+    #[test]
+    fn a_token_in_the_clear_counts_as_an_admins_until_it_is_revoked() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("tokens");
+        std::fs::write(&path, "# old\nfirst-token-of-16+ for grafana\n\nsecond-token-of-16+").unwrap();
+        create(&path, &new("new", Role::User, None), NOW).unwrap();
+        let all = list(&path).unwrap();
+        assert_eq!(
+            all.iter().map(|entry| entry.name.as_str()).collect::<Vec<_>>(),
+            ["for grafana", "in the clear", "new"]
+        );
+        let text = files::read(&path).unwrap();
+        let table = TokenTable::parse(&path, &text).unwrap();
+        assert_eq!((table.plain, table.check("first-token-of-16+", NOW).unwrap().role), (2, Role::Admin));
+        assert!(text.starts_with("# old\nfirst-token-of-16+ for grafana\n\nsecond-token-of-16+\n{"), "{text}");
+        revoke(&path, &all[0].id, NOW).unwrap();
+        let text = files::read(&path).unwrap();
+        assert!(!text.contains("first-token") && text.contains("second-token"), "{text}");
+        let table = TokenTable::parse(&path, &text).unwrap();
+        assert!(matches!(table.check("first-token-of-16+", NOW), Err(BadToken::Revoked(..))));
+    }
+
+    #[test]
+    fn wrong_files_are_refused_with_the_line_and_without_what_stands_there() {
+        let path = Path::new("tokens");
+        let (_, entry) = make(&new("x", Role::User, None), NOW).unwrap();
+        let bad_hash = line(&TokenEntry { sha256: "zz".to_owned(), ..entry.clone() });
+        let bad_time = line(&TokenEntry { expires: Some("soon".to_owned()), ..entry.clone() });
+        for (text, expected) in [
+            ("ok-ok-ok-ok-ok-ok\nshort", "tokens: line 2: a token of under 16 bytes"),
+            ("{\"id\":\"secret-one\"}", "tokens: line 1: not a token's entry: missing field"),
+            ("{secret-two", "tokens: line 1: not a token's entry"),
+            (&bad_hash, "tokens: line 1: sha256 is not"),
+            (&bad_time, "tokens: line 1: \"soon\" is not a time"),
+            (&line(&entry).repeat(2), "tokens: line 2: token"),
+        ] {
+            let error = TokenTable::parse(path, text).unwrap_err().to_string();
+            assert!(error.starts_with(expected) && !error.contains("secret"), "{error:?} is not {expected:?}");
+        }
+        assert_eq!(TokenTable::parse(path, "").unwrap().len(), 0);
+    }
+}

@@ -1,0 +1,165 @@
+//! The installation's certificates after its first day: which there are, how long they count, new ones for the server, and
+//! those that count no longer.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::access::files;
+use crate::access::revoked::{self, Revocation};
+use crate::init::{InitError, authority, check_agent_name, host_name, io_error};
+use crate::pki;
+pub use crate::pki::CertificateInfo;
+
+/// A certificate of a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Certificate {
+    /// The file.
+    pub path: PathBuf,
+    /// What it says.
+    pub info: CertificateInfo,
+    /// Whether the server refuses it.
+    pub revoked: bool,
+}
+
+/// The certificates of a PEM file; `revoked_file` says which count no longer.
+pub fn show(path: &Path, revoked_file: Option<&Path>) -> Result<Vec<Certificate>, InitError> {
+    let text = fs::read_to_string(path).map_err(io_error("read", path))?;
+    let refuse = |reason| InitError::NoCertificate(format!("{} {reason}; name a PEM file with one", path.display()));
+    let infos = pki::certificates(&text).map_err(refuse)?;
+    let mut shown = Vec::new();
+    for info in infos {
+        let revoked = match revoked_file {
+            Some(file) => revoked::has(file, &info.name, &info.serial)?,
+            None => false,
+        };
+        shown.push(Certificate { path: path.to_owned(), info, revoked });
+    }
+    Ok(shown)
+}
+
+/// The certificates of the installation in `dir`: the authority's, the server's, and the agents'.
+pub fn list(dir: &Path, revoked_file: Option<&Path>) -> Result<Vec<Certificate>, InitError> {
+    let ca = dir.join("ca.pem");
+    if !ca.exists() {
+        return Err(InitError::NoAuthority { path: ca });
+    }
+    let mut paths = vec![ca, dir.join("server/server.pem"), dir.join("agent/agent.pem")];
+    let mut agents: Vec<PathBuf> = match fs::read_dir(dir.join("agents")) {
+        Ok(entries) => entries.filter_map(Result::ok).map(|entry| entry.path()).collect(),
+        Err(_) => Vec::new(),
+    };
+    agents.retain(|path| path.extension().is_some_and(|extension| extension == "pem"));
+    agents.sort();
+    paths.extend(agents);
+    let mut all = Vec::new();
+    for path in paths.into_iter().filter(|path| path.exists()) {
+        all.extend(show(&path, revoked_file)?);
+    }
+    Ok(all)
+}
+
+/// Makes a new certificate for the server's key: good for this host, localhost, what the old one was good for unless `only`, and
+/// `others`. Gives back its path.
+pub fn renew_server(dir: &Path, others: &[String], only: bool) -> Result<PathBuf, InitError> {
+    let authority = authority(dir)?;
+    let (cert, key) = (dir.join("server/server.pem"), dir.join("server/server.key"));
+    let secret = fs::read_to_string(&key).map_err(io_error("read", &key))?;
+    let mut names = match fs::read_to_string(&cert) {
+        Ok(pem) if !only => pki::alternative_names(&pem),
+        _ => Vec::new(),
+    };
+    names.extend_from_slice(others);
+    let pair = pki::renewed_server(&authority, &host_name(), &names, &secret)
+        .map_err(|error| InitError::Certificate { path: cert.clone(), error })?;
+    files::replace_public(&cert, &pair.cert)?;
+    Ok(cert)
+}
+
+/// What [`revoke`] did.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RevokeReport {
+    /// Serial numbers that count no longer.
+    pub serials: Vec<String>,
+    /// Whether every certificate of the name is refused, also those that are made later.
+    pub all: bool,
+    /// Files that were set aside, so that the agent can get a new certificate.
+    pub set_aside: Vec<PathBuf>,
+}
+
+/// Revokes the certificates of agent `name` that are in `dir`; with `all` every one of that name, wherever it is. The server
+/// whose `revoked_file` this is refuses them within seconds.
+pub fn revoke(dir: &Path, revoked_file: &Path, name: &str, all: bool) -> Result<RevokeReport, InitError> {
+    check_agent_name(name)?;
+    let mut report = RevokeReport { all, ..RevokeReport::default() };
+    let mine = |certificate: &Certificate| certificate.info.name == name && !certificate.info.is_authority;
+    let found: Vec<Certificate> = match list(dir, None) {
+        Ok(found) => found.into_iter().filter(mine).collect(),
+        Err(InitError::NoAuthority { .. }) if all => Vec::new(),
+        Err(error) => return Err(error),
+    };
+    if found.is_empty() && !all {
+        return Err(InitError::NoCertificate(format!(
+            "no certificate of agent {name:?} is in {}; with --all every certificate of that name is revoked, wherever it is",
+            dir.display()
+        )));
+    }
+    for Certificate { info, .. } in &found {
+        revoked::revoke(revoked_file, &Revocation::Serial(info.serial.clone(), name.to_owned()))?;
+        report.serials.push(info.serial.clone());
+    }
+    if all {
+        revoked::revoke(revoked_file, &Revocation::Name(name.to_owned()))?;
+    }
+    for Certificate { path, info, .. } in found.iter().filter(|found| found.path.starts_with(dir.join("agents"))) {
+        let old = dir.join("agents/revoked");
+        fs::create_dir_all(&old).map_err(io_error("create the directory", &old))?;
+        for path in [path.clone(), path.with_extension("key")].into_iter().filter(|path| path.exists()) {
+            let extension = path.extension().unwrap_or_default().to_string_lossy().into_owned();
+            let to = old.join(format!("{name}-{}.{extension}", info.serial));
+            fs::rename(&path, &to).map_err(io_error("set aside", &path))?;
+            report.set_aside.push(to);
+        }
+    }
+    Ok(report)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::init::{InitOptions, init, issue_agent_certificate};
+
+    #[test]
+    fn certificates_are_listed_renewed_and_revoked() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path();
+        assert!(matches!(list(dir, None), Err(InitError::NoAuthority { .. })));
+        init(dir, &InitOptions { agent: Some("n1".to_owned()), ..InitOptions::default() }).unwrap();
+        issue_agent_certificate(dir, "n2").unwrap();
+        let revoked_file = dir.join("server/revoked");
+        let names = |revoked: bool| -> Vec<String> {
+            let all = list(dir, Some(&revoked_file)).unwrap();
+            all.into_iter().filter(|found| found.revoked == revoked).map(|found| found.info.name).collect()
+        };
+        assert_eq!(names(false)[2..], ["n1", "n2"]);
+        let key = fs::read(dir.join("server/server.key")).unwrap();
+        let before = show(&dir.join("server/server.pem"), None).unwrap().remove(0).info;
+        renew_server(dir, &["monitor.example".to_owned()], false).unwrap();
+        renew_server(dir, &["10.1.2.3".to_owned()], false).unwrap();
+        let after = show(&dir.join("server/server.pem"), None).unwrap().remove(0).info;
+        assert!(after.names.contains(&"monitor.example".to_owned()) && after.names.contains(&"10.1.2.3".to_owned()));
+        assert!(after.until >= before.until && fs::read(dir.join("server/server.key")).unwrap() == key);
+        renew_server(dir, &[], true).unwrap();
+        assert!(!show(&dir.join("server/server.pem"), None).unwrap()[0].info.names.contains(&"10.1.2.3".to_owned()));
+
+        let report = revoke(dir, &revoked_file, "n2", false).unwrap();
+        assert_eq!((report.serials.len(), report.set_aside.len(), report.all), (1, 2, false));
+        assert!(show(&report.set_aside[0], Some(&revoked_file)).unwrap()[0].revoked);
+        assert!(issue_agent_certificate(dir, "n2").unwrap().0.exists(), "a new one can be made");
+        assert!(names(true).is_empty());
+        revoke(dir, &revoked_file, "n1", false).unwrap();
+        assert_eq!(names(true), ["n1"]);
+        let error = revoke(dir, &revoked_file, "n9", false).unwrap_err().to_string();
+        assert!(error.contains("\"n9\"") && error.contains("--all"), "{error}");
+        assert!(revoke(dir, &revoked_file, "n9", true).unwrap().all);
+    }
+}

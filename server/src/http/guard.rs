@@ -1,0 +1,143 @@
+//! The way in: whose token it is, whether its role may, and that both stay so while an answer streams.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+
+use axum::body::{Body, HttpBody};
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use futures_util::StreamExt;
+
+use super::serve::Peer;
+use super::{Api, ApiError, route};
+use crate::access::audit::{Event, Line, Outcome};
+use crate::access::tokens::{BadToken, Bearer};
+use crate::access::{BadBearer, Permission, bearer_name, seconds};
+
+/// Ways to write `Authorization`: the standard's, and that of InfluxDB's clients.
+const SCHEMES: [&str; 2] = ["bearer", "token"];
+
+/// Checks the token and its role, and counts the request. Handlers find the [`Bearer`] and its role among the request's
+/// extensions.
+pub(super) async fn guard(State(api): State<Arc<Api>>, mut request: Request, next: Next) -> Response {
+    let route = route(request.uri().path());
+    let response = match admit(&api, &request, route.map(|(_, permission)| permission)) {
+        Ok(None) => next.run(request).await,
+        Ok(Some(bearer)) => {
+            request.extensions_mut().insert(bearer.role);
+            request.extensions_mut().insert(bearer.clone());
+            let response = next.run(request).await;
+            if response.body().size_hint().exact().is_some() { response } else { watched(&api, bearer, response) }
+        }
+        Err(refusal) => *refusal,
+    };
+    api.metrics.http_request(route.map_or("other", |(path, _)| path), response.status().as_u16());
+    response
+}
+
+/// Who may call what; `None` for a route that is open to all.
+fn admit(api: &Api, request: &Request, permission: Option<Permission>) -> Result<Option<Bearer>, Box<Response>> {
+    if permission == Some(Permission::Open) && matches!(*request.method(), Method::GET | Method::HEAD) {
+        return Ok(None);
+    }
+    let peer = request.extensions().get::<Peer>().map_or(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)), |peer| peer.0);
+    let token = token(request.headers()).map_err(|why| refuse(StatusCode::UNAUTHORIZED, why))?;
+    let bearer = api.security.check_token(peer, token).map_err(bad_token)?;
+    // What is not there is told to everybody with a token.
+    let Some(permission) = permission.filter(|permission| !bearer.role.may(*permission)) else {
+        if permission == Some(Permission::Manage) {
+            let what = format!("{} {}", request.method(), request.uri().path());
+            let line = Line::new(Event::Manage, Outcome::Ok, &bearer_name(&bearer), peer, &what);
+            api.security.audit.always(line);
+        }
+        return Ok(Some(bearer));
+    };
+    api.metrics.http_forbidden.inc();
+    let what = format!("{} may not {}", bearer.role, permission.doing());
+    api.security.audit.bounded(Event::HttpRequest, Outcome::Refused, &bearer_name(&bearer), peer, &what);
+    let Bearer { name, role, .. } = &bearer;
+    let message = format!(
+        "token {name:?} has role {role}, which may not {}; a token of role {} may",
+        permission.doing(),
+        permission.roles()
+    );
+    Err(refuse(StatusCode::FORBIDDEN, message))
+}
+
+fn refuse(status: StatusCode, message: impl Into<String>) -> Box<Response> {
+    Box::new(ApiError::new(status, message).into_response())
+}
+
+/// The token of the header.
+fn token(headers: &HeaderMap) -> Result<&str, &'static str> {
+    let Some(header) = headers.get(header::AUTHORIZATION) else {
+        return Err("no token; send the header `Authorization: Bearer <token>`");
+    };
+    let parts = header.to_str().ok().and_then(|header| header.split_once(' '));
+    match parts {
+        Some((scheme, token)) if SCHEMES.iter().any(|known| scheme.eq_ignore_ascii_case(known)) => Ok(token.trim()),
+        _ => Err("the Authorization header is not `Bearer <token>`"),
+    }
+}
+
+fn bad_token(bad: BadBearer) -> Box<Response> {
+    const ANOTHER: &str = "an administrator makes another with `wholegrain auth token create`";
+    match bad {
+        BadBearer::Token(BadToken::Unknown) => refuse(
+            StatusCode::UNAUTHORIZED,
+            format!("unknown token; `wholegrain auth token list` shows those that count; {ANOTHER}"),
+        ),
+        BadBearer::Token(BadToken::Expired(bearer, when)) => {
+            refuse(StatusCode::UNAUTHORIZED, format!("token {:?} expired at {when}; {ANOTHER}", bearer.name))
+        }
+        BadBearer::Token(BadToken::Revoked(bearer, when)) => {
+            refuse(StatusCode::UNAUTHORIZED, format!("token {:?} was revoked at {when}; {ANOTHER}", bearer.name))
+        }
+        BadBearer::Wait(wait) => {
+            let wait = seconds(wait);
+            let message = format!("too many unknown tokens from this address; the next try counts in {wait} s");
+            let mut response = refuse(StatusCode::TOO_MANY_REQUESTS, message);
+            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(wait));
+            response
+        }
+    }
+}
+
+/// The same answer, which breaks off as soon as its token counts no longer.
+fn watched(api: &Arc<Api>, bearer: Bearer, response: Response) -> Response {
+    let security = api.security.clone();
+    let over = async move {
+        security.until_over(&bearer).await;
+        Some(Err(axum::Error::new(std::io::Error::other("the token counts no longer"))))
+    };
+    response.map(|body| {
+        let ends = futures_util::stream::once(over);
+        let chunks = body.into_data_stream().map(Some).chain(futures_util::stream::once(async { None }));
+        // The first of the two that ends ends the answer; an error cuts the connection, so that nobody takes it for whole.
+        let both = futures_util::stream::select(chunks, ends);
+        Body::from_stream(both.scan((), |(), chunk| std::future::ready(chunk)))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers() {
+        for (header, expected) in [
+            ("Bearer abc", Some("abc")),
+            ("bearer  abc ", Some("abc")),
+            ("Token abc", Some("abc")),
+            ("Basic abc", None),
+            ("abc", None),
+            ("Bearer", None),
+        ] {
+            let headers = HeaderMap::from_iter([(header::AUTHORIZATION, HeaderValue::from_static(header))]);
+            assert_eq!(token(&headers).ok(), expected, "{header}");
+        }
+        assert!(token(&HeaderMap::new()).unwrap_err().starts_with("no token"));
+    }
+}
