@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use serde::Deserialize;
 use wholegrain_model::config::{ConfigError, Document, Section};
@@ -12,13 +11,12 @@ use wholegrain_store::StoreConfig;
 
 use crate::access::audit::AuditConfig;
 use crate::access::{self, AclLine, RawSecurity, SecurityConfig};
-use crate::broker::allowance::SCHEMA_BYTES_MIN;
 use crate::broker::auth;
+pub use crate::broker::limits::Limits;
+use crate::broker::limits::RawLimits;
 
 /// The shortest time setting of the store.
 pub const STORE_TIME_MIN: Interval = Interval::from_ms(100);
-/// The shortest and the longest time that may be a limit.
-pub const LIMIT_TIME: (Interval, Interval) = (Interval::from_ms(100), Interval::from_ms(3_600_000));
 /// Where MQTT over TLS is listened for unless said otherwise: every address, IPv6 and IPv4.
 pub const MQTT_TLS_LISTEN: &str = "[::]:8883";
 /// Where HTTPS is listened for unless said otherwise.
@@ -68,35 +66,6 @@ pub struct MqttConfig {
     pub acl: Vec<AclLine>,
     /// Bounds.
     pub limits: Limits,
-}
-
-/// The broker's bounds.
-#[derive(Debug, Clone, Copy)]
-pub struct Limits {
-    /// The largest MQTT packet, in bytes.
-    pub packet_bytes_max: usize,
-    /// The most connections at once.
-    pub connections_max: usize,
-    /// The most publishes of one client that are not yet acknowledged.
-    pub inflight_max: u16,
-    /// The most bytes of one client that are not yet acknowledged.
-    pub inflight_bytes_max: usize,
-    /// The bytes of all clients together that are not yet acknowledged, beyond which only clients that have none are read.
-    pub inflight_total_bytes_max: usize,
-    /// The most subscriptions of one client.
-    pub subscriptions_max: usize,
-    /// The most messages that wait for one subscriber; beyond it they are dropped and counted.
-    pub queue_messages_max: usize,
-    /// The same in bytes.
-    pub queue_bytes_max: usize,
-    /// Bytes of new schemas that one agent may announce in an hour.
-    pub schema_bytes_per_hour_max: u64,
-    /// How long a batch waits for its schema before its connection is closed.
-    pub schema_wait_max: Duration,
-    /// How long a client may take for the TLS handshake and CONNECT together.
-    pub connect_time_max: Duration,
-    /// How long one packet may take from its first byte to its last.
-    pub packet_time_max: Duration,
 }
 
 /// The API's part of the configuration.
@@ -196,42 +165,6 @@ struct RawMqtt {
 struct RawUser {
     name: String,
     password_hash: String,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct RawLimits {
-    packet_bytes_max: ByteSize,
-    connections_max: usize,
-    inflight_max: u16,
-    inflight_bytes_max: ByteSize,
-    inflight_total_bytes_max: ByteSize,
-    subscriptions_max: usize,
-    queue_messages_max: usize,
-    queue_bytes_max: ByteSize,
-    schema_bytes_per_hour_max: ByteSize,
-    schema_wait_max: Interval,
-    connect_time_max: Interval,
-    packet_time_max: Interval,
-}
-
-impl Default for RawLimits {
-    fn default() -> Self {
-        Self {
-            packet_bytes_max: ByteSize::mib(32),
-            connections_max: 20_000,
-            inflight_max: 64,
-            inflight_bytes_max: ByteSize::mib(64),
-            inflight_total_bytes_max: ByteSize::mib(1024),
-            subscriptions_max: 64,
-            queue_messages_max: 1024,
-            queue_bytes_max: ByteSize::mib(32),
-            schema_bytes_per_hour_max: ByteSize::mib(64),
-            schema_wait_max: Interval::from_ms(60_000),
-            connect_time_max: Interval::from_ms(10_000),
-            packet_time_max: Interval::from_ms(120_000),
-        }
-    }
 }
 
 #[derive(Deserialize)]
@@ -400,49 +333,7 @@ fn mqtt_config(raw: RawMqtt, section: &Section, base: &Path) -> Result<MqttConfi
         password_file,
         prefixes: raw.prefixes,
         acl: raw.acl,
-        limits: limits(raw.limits, &section.child("limits"))?,
-    })
-}
-
-fn limits(raw: RawLimits, section: &Section) -> Result<Limits, ConfigError> {
-    let within = |key: &str, value: u64, least: u64, most: u64| {
-        if (least..=most).contains(&value) {
-            Ok(())
-        } else {
-            Err(section.error(key, format!("is {value}; {least} to {most} is wanted")))
-        }
-    };
-    within("packet_bytes_max", raw.packet_bytes_max.0, 4096, 256 << 20)?;
-    within("connections_max", raw.connections_max as u64, 1, 1_000_000)?;
-    within("inflight_max", raw.inflight_max.into(), 1, u16::MAX.into())?;
-    within("inflight_bytes_max", raw.inflight_bytes_max.0, raw.packet_bytes_max.0, 4 << 30)?;
-    within("inflight_total_bytes_max", raw.inflight_total_bytes_max.0, 1, 1 << 40)?;
-    within("subscriptions_max", raw.subscriptions_max as u64, 1, 100_000)?;
-    within("queue_messages_max", raw.queue_messages_max as u64, 1, 1_000_000)?;
-    within("queue_bytes_max", raw.queue_bytes_max.0, raw.packet_bytes_max.0, 4 << 30)?;
-    within("schema_bytes_per_hour_max", raw.schema_bytes_per_hour_max.0, SCHEMA_BYTES_MIN, 1 << 40)?;
-    for (key, value) in [
-        ("schema_wait_max", raw.schema_wait_max),
-        ("connect_time_max", raw.connect_time_max),
-        ("packet_time_max", raw.packet_time_max),
-    ] {
-        if !(LIMIT_TIME.0..=LIMIT_TIME.1).contains(&value) {
-            return Err(section.error(key, format!("is {value}; {} to {} is wanted", LIMIT_TIME.0, LIMIT_TIME.1)));
-        }
-    }
-    Ok(Limits {
-        packet_bytes_max: raw.packet_bytes_max.0 as usize,
-        connections_max: raw.connections_max,
-        inflight_max: raw.inflight_max,
-        inflight_bytes_max: raw.inflight_bytes_max.0 as usize,
-        inflight_total_bytes_max: raw.inflight_total_bytes_max.0 as usize,
-        subscriptions_max: raw.subscriptions_max,
-        queue_messages_max: raw.queue_messages_max,
-        queue_bytes_max: raw.queue_bytes_max.0 as usize,
-        schema_bytes_per_hour_max: raw.schema_bytes_per_hour_max.0,
-        schema_wait_max: raw.schema_wait_max.duration(),
-        connect_time_max: raw.connect_time_max.duration(),
-        packet_time_max: raw.packet_time_max.duration(),
+        limits: raw.limits.check(&section.child("limits"))?,
     })
 }
 

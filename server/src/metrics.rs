@@ -40,6 +40,11 @@ impl Gauge {
         self.0.fetch_add(change, Ordering::Relaxed);
     }
 
+    /// To this number.
+    pub fn set(&self, value: i64) {
+        self.0.store(value, Ordering::Relaxed);
+    }
+
     /// The number now.
     pub fn get(&self) -> i64 {
         self.0.load(Ordering::Relaxed)
@@ -102,7 +107,7 @@ metrics! {
         received_bytes: "Bytes received over MQTT, without TLS.",
         sent_bytes: "Bytes sent over MQTT, without TLS.",
         publishes: "PUBLISH packets received.",
-        acks: "PUBACK packets sent with success.",
+        acks: "PUBACK and PUBREC packets sent with success.",
         batches: "Batches that were stored.",
         batch_bytes: "Bytes of payload of the batches that were stored.",
         readings: "Readings in the batches that were stored, gaps included.",
@@ -125,7 +130,14 @@ metrics! {
         needs: "Requests for schemas that were sent to agents.",
         store_retries: "Appends tried again because the store was full or failed.",
         messages_sent: "Messages delivered to MQTT subscribers.",
-        messages_dropped: "Messages dropped because an MQTT subscriber did not keep up.",
+        messages_dropped: "Messages dropped because an MQTT subscriber did not keep up, or none was left to take them.",
+        messages_too_large: "Messages dropped because they are larger than their MQTT subscriber takes.",
+        messages_expired: "Messages dropped because their expiry interval was over before they could be sent.",
+        messages_redelivered: "Messages sent again on a new connection because the old one did not acknowledge them.",
+        wills: "Wills published for MQTT clients that vanished.",
+        throttles: "Times that an MQTT client was not read for a while because it published over its rate.",
+        sessions_expired: "MQTT sessions that ended because their client stayed away.",
+        sessions_dropped: "MQTT sessions that ended early because too many were kept.",
         retained_dropped: "Retained messages not kept because there were too many.",
         http_rejected: "HTTPS connections refused: too many or failed handshakes.",
         query_rows: "Rows sent in answers to queries.",
@@ -136,7 +148,10 @@ metrics! {
     }
     gauges {
         connections: "MQTT connections now.",
+        sessions: "MQTT sessions now, those of clients that are away included.",
+        sessions_kept: "MQTT sessions now of clients that are away.",
         subscriptions: "MQTT subscriptions now.",
+        queued_bytes: "Bytes of messages that wait for MQTT subscribers or are not acknowledged by them now.",
         in_flight: "Publishes not yet acknowledged now.",
         in_flight_bytes: "Bytes of payload in them.",
         waiting_for_schema: "Batches that wait for their schema now.",

@@ -148,6 +148,7 @@ async fn serve(
     let security = Security::open(config, store, metrics.clone())?;
     let broker = Arc::new(Broker::new(mqtt, security.clone(), store.clone(), metrics.clone()));
     tokio::spawn(broker.clone().watch_security(lifetime.clone()));
+    tokio::spawn(broker.clone().keep(lifetime.clone()));
     for bound in [plain, secure].into_iter().flatten() {
         for listener in bound.listeners {
             tokio::spawn(broker.clone().accept(listener, bound.tls.clone(), lifetime.clone()));

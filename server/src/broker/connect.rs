@@ -15,9 +15,14 @@ use crate::access::{BadLogin, seconds};
 /// memory strangers can take: 1.2 GiB with 20 000 connections. An agent's CONNECT has under a kilobyte.
 pub const CONNECT_BYTES_MAX: usize = 64 << 10;
 /// The keep-alive that MQTT 5 clients are told to use when they ask for none or a longer one, in seconds.
-pub const KEEP_ALIVE_MAX_S: u16 = 300;
+pub const KEEP_ALIVE_MAX_S: u16 = 60;
+/// The keep-alive that is borne of an MQTT 5 client that does not do as it is told, in seconds: there are such clients, and
+/// what they asked for, up to this, is not dangerous.
+pub const KEEP_ALIVE_BORNE_S: u16 = 300;
 /// How long an MQTT 3.1.1 client that asked for no keep-alive may be silent.
 pub const SILENCE_MAX: Duration = Duration::from_secs(3600);
+/// The identity of a client that proves none and whose client identifier cannot be an agent's name.
+pub const ANONYMOUS: &str = "anonymous";
 
 /// How a client proves its identity that need not.
 const BY_NOTHING: &str = "nothing";
@@ -38,6 +43,14 @@ pub(super) struct Admitted {
     pub packet_bytes_max: usize,
     /// Whether it wants reasons in words.
     pub wants_words: bool,
+    /// Whether it wants nothing of an old session.
+    pub clean_start: bool,
+    /// How long its session is kept after the connection.
+    pub session_expiry: Duration,
+    /// How many messages it takes unacknowledged.
+    pub window: u16,
+    /// The highest topic alias that it takes, and the highest that we use.
+    pub topic_alias_max: u16,
     pub answer: ConnAck,
 }
 
@@ -64,8 +77,12 @@ impl Broker {
                 "has no client identifier and wants its session kept",
             ));
         }
-        let client_id =
-            if connect.client_id.is_empty() { format!("auto-{number}") } else { connect.client_id.to_string() };
+        let client_id = if connect.client_id.is_empty() {
+            // With the start of the process, for a client may come back with it after a restart.
+            format!("auto-{:x}-{number}", self.started_ms)
+        } else {
+            connect.client_id.to_string()
+        };
         let (identity, by) = self.identify(connect, peer, certificate, &client_id).await?;
         if identity.contains('/') || name::check_relative(&identity).is_err() {
             let why =
@@ -80,10 +97,12 @@ impl Broker {
             }
         }
         let keep_alive_s = match connect.keep_alive_s {
-            0 | KEEP_ALIVE_MAX_S.. if v5 => KEEP_ALIVE_MAX_S,
+            0 | KEEP_ALIVE_BORNE_S.. if v5 => KEEP_ALIVE_BORNE_S,
             other => other,
         };
         let packet_bytes_max = connect.properties.maximum_packet_size().map_or(usize::MAX, |&bytes| bytes as usize);
+        let receive_max = connect.properties.receive_maximum().copied().unwrap_or(u16::MAX);
+        let topic_alias_max = connect.properties.topic_alias_maximum().copied().unwrap_or(0);
         Ok(Admitted {
             version: connect.version,
             identity,
@@ -97,9 +116,26 @@ impl Broker {
                 Duration::from_millis(u64::from(keep_alive_s) * 1500)
             },
             packet_bytes_max,
-            wants_words: connect.properties.request_problem_information() != Some(&false),
+            wants_words: v5 && connect.properties.request_problem_information() != Some(&false),
+            clean_start: connect.clean_start,
+            session_expiry: self.session_expiry(connect),
+            window: receive_max.min(self.limits.inflight_max),
+            topic_alias_max: topic_alias_max.min(self.limits.topic_aliases_max),
             answer: ConnAck { session_present: false, reason: ReasonCode::SUCCESS, properties },
         })
+    }
+
+    /// How long a session is kept: as long as is asked for, up to a bound. 3.1.1 knows only for ever and not at all.
+    fn session_expiry(&self, connect: &Connect) -> Duration {
+        let max = self.limits.session_expiry_max;
+        match connect.version {
+            Version::V5 => {
+                let seconds = connect.properties.session_expiry_interval().copied().unwrap_or(0);
+                Duration::from_secs(seconds.into()).min(max)
+            }
+            Version::V311 if connect.clean_start => Duration::ZERO,
+            Version::V311 => max,
+        }
     }
 
     /// Who it is: the certificate's name if there is one, else the user whose password it knows.
@@ -126,7 +162,10 @@ impl Broker {
                     format!("too many failed logins; the next try counts in {} s", seconds(wait)),
                 )),
             },
-            _ if self.anonymous => Ok((client_id.to_owned(), BY_NOTHING)),
+            _ if self.anonymous => {
+                let is_name = !client_id.contains('/') && name::check_relative(client_id).is_ok();
+                Ok((if is_name { client_id } else { ANONYMOUS }.to_owned(), BY_NOTHING))
+            }
             _ => Err(Close::new(ReasonCode::NOT_AUTHORIZED, "has neither certificate nor user and password")),
         }
     }
@@ -135,12 +174,14 @@ impl Broker {
     fn announcements(&self, connect: &Connect) -> Properties {
         let mut properties = Properties::new()
             .with(Property::ReceiveMaximum(self.limits.inflight_max))
-            .with(Property::MaximumQoS(true))
-            .with(Property::MaximumPacketSize(u32::try_from(self.limits.packet_bytes_max).unwrap_or(u32::MAX)))
-            .with(Property::SubscriptionIdentifierAvailable(false))
-            .with(Property::SharedSubscriptionAvailable(false));
-        if connect.properties.session_expiry_interval().is_some_and(|&seconds| seconds > 0) {
-            properties = properties.with(Property::SessionExpiryInterval(0));
+            .with(Property::MaximumPacketSize(u32::try_from(self.limits.packet_bytes_max).unwrap_or(u32::MAX)));
+        if self.limits.topic_aliases_max > 0 {
+            properties = properties.with(Property::TopicAliasMaximum(self.limits.topic_aliases_max));
+        }
+        let wanted = connect.properties.session_expiry_interval().copied().unwrap_or(0);
+        let kept_s = self.session_expiry(connect).as_secs() as u32;
+        if kept_s != wanted {
+            properties = properties.with(Property::SessionExpiryInterval(kept_s));
         }
         if connect.keep_alive_s == 0 || connect.keep_alive_s > KEEP_ALIVE_MAX_S {
             properties = properties.with(Property::ServerKeepAlive(KEEP_ALIVE_MAX_S));

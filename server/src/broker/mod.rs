@@ -6,24 +6,36 @@
 //! A connection is a task (`connection.rs`) around a [`pipeline::Pipeline`], which decides what becomes of publishes and
 //! does no I/O. [`auth`] says who a client is, [`subscriptions`] who gets which message.
 //!
-//! What this broker does not do, and says so in CONNACK: QoS 2, sessions that outlive their connection, shared
-//! subscriptions, subscription identifiers. Messages are delivered with QoS 0, so every subscription is granted QoS 0.
+//! What outlives a connection is its session: [`session`] is the state machine of one, without I/O, [`sessions`] keeps
+//! them, `keeper.rs` is the task that ends them and publishes wills in time.
+//!
+//! What this broker does not do: sessions live in memory and do not survive a restart of the server, which then says in
+//! CONNACK that it has none; nor do retained messages but schemas, which agents announce again. No extended authentication
+//! (AUTH), no response information, no redirection to another server. Messages of QoS 0 do not wait for a client that is
+//! away. Clients of MQTT 3.1 (protocol level 3) are refused.
 
+mod aliases;
 pub mod allowance;
 pub mod auth;
 mod connect;
 mod connection;
+mod keeper;
+pub mod limits;
+pub mod link;
 pub mod log_limit;
-pub mod mailbox;
+pub mod message;
 pub mod pipeline;
+mod rate;
+pub mod session;
+pub mod sessions;
 pub mod subscriptions;
+mod trie;
 mod wire;
 
-use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use tokio::net::{TcpListener, TcpStream};
@@ -31,16 +43,20 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio_rustls::TlsAcceptor;
 use wholegrain_model::{Schema, SchemaHash};
 use wholegrain_store::Store;
-use wholegrain_transport::mqtt::ReasonCode;
+use wholegrain_transport::mqtt::{ReasonCode, RetainHandling};
 
 use crate::access::{LOOK_EVERY, Security, Who};
 use crate::config::{Limits, MqttConfig};
 use crate::metrics::Metrics;
 use crate::pki;
 use allowance::{Allowances, SCHEMA_BYTES_MIN};
+use link::Link;
 use log_limit::LogLimit;
+use message::Publication;
 use pipeline::RegisterError;
-use subscriptions::{ConnectionId, Subscriptions};
+use session::QueueBounds;
+use sessions::{Handle, SessionBounds, Sessions};
+use subscriptions::{Options, Subscriptions};
 
 /// How long accepting rests after it failed, as when no file descriptor is left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -55,23 +71,19 @@ pub struct Broker {
     pub(crate) security: Arc<Security>,
     /// Bytes of new schemas.
     new_schemas: Allowances,
-    sessions: Mutex<HashMap<SessionKey, Session>>,
+    sessions: Sessions,
+    /// A session was left: something may be due earlier than before.
+    sessions_changed: Notify,
     /// Rises when a schema became known, for batches of other connections that wait for it.
     schemas: watch::Sender<u64>,
     next_id: AtomicU64,
+    /// When this process began, in milliseconds since 1970.
+    started_ms: u128,
+    started: Instant,
     /// Warnings.
     log: LogLimit,
     /// Who comes and goes.
     visits: LogLimit,
-}
-
-/// Identity and client identifier: nobody takes over the session of another identity.
-type SessionKey = (String, String);
-
-#[derive(Debug)]
-struct Session {
-    id: ConnectionId,
-    taken_over: Arc<Notify>,
 }
 
 /// What a connection needs beside the broker.
@@ -92,17 +104,23 @@ pub(crate) async fn went_down(shutdown: &mut watch::Receiver<bool>) {
 impl Broker {
     /// Over a store, as configured.
     pub fn new(config: &MqttConfig, security: Arc<Security>, store: Store, metrics: Arc<Metrics>) -> Self {
+        let limits = config.limits;
+        let queue = QueueBounds { messages_max: limits.queue_messages_max, bytes_max: limits.queue_bytes_max };
+        let bounds = SessionBounds { kept_max: limits.sessions_kept_max, queue };
         Self {
             store,
-            subscriptions: Subscriptions::new(metrics.clone()),
+            subscriptions: Subscriptions::new(limits.queue_total_bytes_max, metrics.clone()),
+            sessions: Sessions::new(bounds, metrics.clone()),
+            sessions_changed: Notify::new(),
             metrics,
-            limits: config.limits,
+            limits,
             anonymous: config.anonymous,
             security,
             new_schemas: Allowances::new(config.limits.schema_bytes_per_hour_max),
-            sessions: Mutex::default(),
             schemas: watch::Sender::new(0),
             next_id: AtomicU64::new(1),
+            started_ms: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis()),
+            started: Instant::now(),
             log: LogLimit::default(),
             visits: LogLimit::new(log_limit::VISITS_MAX),
         }
@@ -196,38 +214,60 @@ impl Broker {
         }
     }
 
-    /// Ends the connections of these identities; who still counts comes back by itself.
+    /// Ends the sessions of these identities; who still counts comes back by itself.
     pub(crate) fn end_connections(&self, identities: &[String]) {
         if identities.is_empty() {
             return;
         }
-        for (_, session) in self.sessions().iter().filter(|((identity, _), _)| identities.contains(identity)) {
-            self.metrics.clients_ended.inc();
-            session.taken_over.notify_one();
+        let ended = self.sessions.end_of(identities);
+        self.metrics.clients_ended.add(ended.len() as u64);
+        ended.into_iter().for_each(|leftovers| self.settle(leftovers));
+    }
+
+    /// Passes a message of session `from` on to subscribers, and keeps it for those to come if it is retained.
+    pub(crate) fn forward(&self, from: u64, publication: &Publication<'_>) {
+        self.subscriptions.publish_message(from, publication);
+        if publication.retain {
+            self.subscriptions.retain(publication);
         }
     }
 
-    fn sessions(&self) -> MutexGuard<'_, HashMap<SessionKey, Session>> {
-        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Subscribes for the session of a connection; false when it has as many as it may.
+    fn subscribe(
+        &self,
+        handle: &Arc<Handle>,
+        link: &Arc<Link>,
+        filter: &str,
+        options: Options,
+        retained: RetainHandling,
+    ) -> bool {
+        let Some(mut held) = handle.lock_for(link) else { return true };
+        let fits = held.add_filter(filter, self.limits.subscriptions_max);
+        // The table of subscriptions locks sessions, never the other way round.
+        drop(held);
+        if !fits {
+            return false;
+        }
+        self.subscriptions.subscribe(filter, handle, options, retained, Instant::now());
+        if handle.lock().ended {
+            // Ended between the two: nobody else takes this subscription away.
+            self.subscriptions.unsubscribe(handle.number, filter);
+        }
+        true
     }
 
-    /// Enters a session; an older one of the same key is told to go.
-    fn enter(&self, key: SessionKey) -> (ConnectionId, Arc<Notify>) {
-        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
-        let taken_over = Arc::new(Notify::new());
-        if let Some(old) = self.sessions().insert(key, Session { id, taken_over: taken_over.clone() }) {
-            self.metrics.takeovers.inc();
-            old.taken_over.notify_one();
+    /// Unsubscribes; whether there was such a subscription.
+    fn unsubscribe(&self, handle: &Handle, link: &Arc<Link>, filter: &str) -> bool {
+        let was = handle.lock_for(link).is_some_and(|mut held| held.remove_filter(filter));
+        if was {
+            self.subscriptions.unsubscribe(handle.number, filter);
+            if wholegrain_transport::mqtt::shared(filter).is_some() {
+                let shared =
+                    Handle::with(&mut handle.lock(), &self.metrics, |session| session.take_shared(Some(filter)));
+                shared.into_iter().for_each(|delivery| self.subscriptions.pass_on(delivery, handle.number));
+            }
         }
-        (id, taken_over)
-    }
-
-    /// Leaves a session unless it has been taken over.
-    fn leave(&self, key: &SessionKey, id: ConnectionId) {
-        let mut sessions = self.sessions();
-        if sessions.get(key).is_some_and(|session| session.id == id) {
-            sessions.remove(key);
-        }
+        was
     }
 
     /// Checks a schema and makes it durable; blocks on the disk.

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use wholegrain_model::{Schema, SchemaHash};
 use wholegrain_store::{Appended, StoreError};
-use wholegrain_transport::mqtt::{ReasonCode, Text};
+use wholegrain_transport::mqtt::{Properties, QoS, ReasonCode, Text};
 use wholegrain_transport::payload;
 use wholegrain_transport::topics::{self, Topic};
 
@@ -27,6 +27,8 @@ pub const BUSY_RETRY: Duration = Duration::from_millis(5);
 pub const BUSY_RETRY_MAX: Duration = Duration::from_millis(200);
 /// How long after a failure of the store, such as a full disk, the next try is made.
 pub const FAILED_RETRY: Duration = Duration::from_secs(1);
+/// Room for so many publishes is kept by a client that has none in flight.
+const ENTRIES_KEPT: usize = 8;
 /// How many times the in-flight bounds may be filled while everything waits for a schema that is still to come.
 pub const PARKED_FACTOR: usize = 2;
 
@@ -37,21 +39,25 @@ pub struct Incoming {
     pub topic: Text,
     /// What.
     pub payload: Bytes,
+    /// How surely.
+    pub qos: QoS,
     /// To be acknowledged under this number; `None` for QoS 0.
     pub packet_id: Option<u16>,
     /// Whether later subscribers shall get it too.
     pub retain: bool,
-    /// Why this client may not publish there.
-    pub denied: Option<String>,
+    /// What the publisher says about it (MQTT 5).
+    pub properties: Properties,
 }
 
 /// What the connection has to do, in this order.
 #[derive(Debug, PartialEq)]
 pub enum Effect {
-    /// Send PUBACK.
+    /// Send PUBACK, or PUBREC for QoS 2.
     Ack {
         /// Of which publish.
         packet_id: u16,
+        /// How surely it was published.
+        qos: QoS,
         /// MQTT 5's reason.
         reason: ReasonCode,
         /// The reason in words; empty for success.
@@ -79,8 +85,14 @@ pub enum Effect {
         topic: Text,
         /// What.
         payload: Bytes,
+        /// How surely it was published.
+        qos: QoS,
+        /// Under which number, if it is to be acknowledged: from now on it must not be taken again.
+        packet_id: Option<u16>,
         /// Whether to keep it for subscribers to come.
         retain: bool,
+        /// What the publisher says about it.
+        properties: Properties,
     },
     /// Ask the agent for schemas.
     Need(Vec<SchemaHash>),
@@ -159,6 +171,20 @@ struct Entry {
     state: State,
     /// Why it was refused; empty when it was not.
     why: String,
+}
+
+impl Incoming {
+    /// Passing it on to subscribers.
+    fn forward(&self, retain: bool) -> Effect {
+        Effect::Forward {
+            topic: self.topic.clone(),
+            payload: self.payload.clone(),
+            qos: self.qos,
+            packet_id: self.packet_id,
+            retain,
+            properties: self.properties.clone(),
+        }
+    }
 }
 
 impl Entry {
@@ -262,25 +288,40 @@ impl Pipeline {
         }
         match self.classify(&incoming) {
             Ok(kind) => self.take(incoming, kind, now, effects),
-            Err((code, why)) => {
-                self.metrics.refused.inc();
-                let why = format!("{}: {why}", quoted(&incoming.topic));
-                if !self.terms.reasons {
-                    effects.push(Effect::Close(Close::new(code, why)));
-                    return;
-                }
-                effects.push(Effect::Refused(why.clone()));
-                self.push(Entry { incoming, arrived: now, kind: Kind::Other, state: State::Done(code), why });
-                self.acknowledge(now, effects);
-            }
+            Err((code, why)) => self.deny(incoming, code, &why, now, effects),
         }
+    }
+
+    /// Takes a publish that is not for this client to make, and why.
+    pub fn deny(&mut self, incoming: Incoming, code: ReasonCode, why: &str, now: Instant, effects: &mut Vec<Effect>) {
+        self.metrics.refused.inc();
+        let why = format!("{}: {why}", quoted(&incoming.topic));
+        // 3.1.1 can only acknowledge or close. What is no reading and means nothing here is acknowledged and let fall.
+        let harmless = incoming.topic.starts_with('$');
+        if !self.terms.reasons && !harmless {
+            effects.push(Effect::Close(Close::new(code, why)));
+            return;
+        }
+        effects.push(Effect::Refused(why.clone()));
+        let code = if self.terms.reasons { code } else { ReasonCode::SUCCESS };
+        self.push(Entry { incoming, arrived: now, kind: Kind::Other, state: State::Done(code), why });
+        self.acknowledge(now, effects);
+    }
+
+    /// Takes a QoS 2 publish that was taken before: it is acknowledged again, in its turn, and nothing else.
+    pub fn repeat(&mut self, incoming: Incoming, now: Instant, effects: &mut Vec<Effect>) {
+        let (kind, state, why) = (Kind::Other, State::Done(ReasonCode::SUCCESS), String::new());
+        self.push(Entry { incoming: Incoming { payload: Bytes::new(), ..incoming }, arrived: now, kind, state, why });
+        self.acknowledge(now, effects);
+    }
+
+    /// How many QoS 1 publishes are not yet acknowledged.
+    pub fn at_least_once(&self) -> usize {
+        self.entries.iter().filter(|entry| entry.incoming.qos == QoS::AtLeastOnce).count()
     }
 
     /// What a publish is, or the reason to refuse it.
     fn classify(&self, incoming: &Incoming) -> Result<Kind, (ReasonCode, String)> {
-        if let Some(why) = &incoming.denied {
-            return Err((ReasonCode::NOT_AUTHORIZED, why.clone()));
-        }
         let topic = incoming.topic.as_str();
         let own = |agent: &str| {
             let why = || format!("{:?} may publish as itself only, not as {agent:?}", self.terms.identity);
@@ -306,8 +347,7 @@ impl Pipeline {
     fn take(&mut self, incoming: Incoming, kind: Kind, now: Instant, effects: &mut Vec<Effect>) {
         let state = match kind {
             Kind::Other => {
-                let Incoming { topic, payload, retain, .. } = incoming.clone();
-                effects.push(Effect::Forward { topic, payload, retain });
+                effects.push(incoming.forward(incoming.retain));
                 State::Done(ReasonCode::SUCCESS)
             }
             _ => State::Waiting,
@@ -343,11 +383,11 @@ impl Pipeline {
             Ok(appended) => {
                 entry.state = State::Done(ReasonCode::SUCCESS);
                 self.retry_after = BUSY_RETRY;
-                let (topic, payload) = (entry.incoming.topic.clone(), entry.incoming.payload.clone());
-                self.count(appended, readings, payload.len());
                 if appended == Appended::Stored {
-                    effects.push(Effect::Forward { topic, payload, retain: false });
+                    effects.push(entry.incoming.forward(false));
                 }
+                let bytes = entry.incoming.payload.len();
+                self.count(appended, readings, bytes);
             }
             Err(StoreError::UnknownSchema(_)) => {
                 entry.state = State::Parked(now);
@@ -402,8 +442,7 @@ impl Pipeline {
         match result {
             Ok(schema) => {
                 entry.state = State::Done(ReasonCode::SUCCESS);
-                let (topic, payload) = (entry.incoming.topic.clone(), entry.incoming.payload.clone());
-                effects.push(Effect::Forward { topic, payload, retain: true });
+                effects.push(entry.incoming.forward(true));
                 self.metrics.schemas.inc();
                 let hash = schema.hash();
                 self.unpark(|wanted| *wanted == hash);
@@ -543,11 +582,16 @@ impl Pipeline {
             self.metrics.in_flight_bytes.add(-(entry.incoming.payload.len() as i64));
             self.metrics.in_flight.add(-1);
             let Some(packet_id) = entry.incoming.packet_id else { continue };
-            effects.push(Effect::Ack { packet_id, reason, why: entry.why });
+            let qos = entry.incoming.qos;
+            effects.push(Effect::Ack { packet_id, qos, reason, why: entry.why });
             if reason == ReasonCode::SUCCESS {
                 self.metrics.acks.inc();
                 self.metrics.ack_seconds.observe(now.saturating_duration_since(entry.arrived));
             }
+        }
+        if self.entries.is_empty() && self.entries.capacity() > ENTRIES_KEPT {
+            // A burst's room is not kept by ten thousand clients that are quiet again.
+            self.entries = VecDeque::new();
         }
     }
 }

@@ -1,12 +1,23 @@
-//! Who gets which message: filters without wildcards by name, those with wildcards one by one, and retained messages.
+//! Who gets which message: subscriptions by filter, shared ones among them, and retained messages.
+//!
+//! A client gets a message once, however many of its filters match, with the highest of their QoS and all of their
+//! identifiers (3.3.4); a shared subscription's message goes to one member of the group, in turn, those that are here and
+//! have room before those that are away. Nothing here waits: for a client that does not keep up a message is dropped and
+//! counted.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Instant;
 
 use bytes::Bytes;
-use wholegrain_transport::mqtt::{self, RetainHandling};
+use wholegrain_transport::mqtt::{self, Properties, QoS, RetainHandling};
 
-use super::mailbox::Mailbox;
+use super::log_limit::{LogLimit, quoted};
+use super::message::{Delivery, Message, Publication};
+use super::session::Put;
+use super::sessions::Handle;
+use super::trie::{Slot, Trie};
 use crate::metrics::Metrics;
 
 /// The most retained messages.
@@ -14,45 +25,67 @@ pub const RETAINED_MAX: usize = 65_536;
 /// The most bytes of retained messages, topics included.
 pub const RETAINED_BYTES_MAX: usize = 256 << 20;
 
-/// A message on its way to subscribers. Cheap to clone.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Message {
-    /// Where it was published.
-    pub topic: Arc<str>,
-    /// What.
-    pub payload: Bytes,
-    /// Whether it is a retained one, sent because of a new subscription.
-    pub retain: bool,
-}
-
-/// A connection's number, never used again in this process.
-pub type ConnectionId = u64;
-
-/// Whom a subscription's messages go to, and which.
-#[derive(Debug, Clone)]
-pub struct Subscriber {
-    /// The subscribing connection.
-    pub id: ConnectionId,
-    /// Its bounded mailbox.
-    pub mailbox: Mailbox,
-    /// Not what the connection itself publishes (MQTT 5).
+/// What a client wants of the messages that a filter matches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Options {
+    /// The highest QoS.
+    pub qos: QoS,
+    /// Not what the client itself publishes (MQTT 5).
     pub no_local: bool,
     /// Retain flags as they were published (MQTT 5).
     pub retain_as_published: bool,
+    /// Identifier, 0 for none (MQTT 5).
+    pub id: u32,
 }
 
-/// All subscriptions of all connections.
+#[derive(Debug)]
+struct Subscription {
+    handle: Arc<Handle>,
+    options: Options,
+}
+
+impl Subscription {
+    fn ids(&self) -> Box<[u32]> {
+        if self.options.id == 0 { Box::default() } else { Box::new([self.options.id]) }
+    }
+}
+
+/// The subscriptions of one filter.
+#[derive(Debug, Default)]
+struct Here {
+    direct: Vec<Subscription>,
+    groups: Vec<Group>,
+}
+
+/// Those of one shared subscription.
+#[derive(Debug)]
+struct Group {
+    /// As it was subscribed to, `$share/name/filter`.
+    name: Arc<str>,
+    members: Vec<Subscription>,
+    turn: AtomicUsize,
+}
+
+impl Slot for Here {
+    fn is_empty(&self) -> bool {
+        self.direct.is_empty() && self.groups.is_empty()
+    }
+}
+
+/// All subscriptions of all sessions.
 #[derive(Debug)]
 pub struct Subscriptions {
     inner: RwLock<Inner>,
+    generation: AtomicU64,
+    queue_total_bytes_max: usize,
     metrics: Arc<Metrics>,
+    log: LogLimit,
 }
 
 #[derive(Debug, Default)]
 struct Inner {
-    exact: HashMap<String, BTreeMap<ConnectionId, Subscriber>>,
-    wild: BTreeMap<(String, ConnectionId), Subscriber>,
-    retained: HashMap<Arc<str>, Bytes>,
+    filters: Trie<Here>,
+    retained: HashMap<Arc<str>, Arc<Message>>,
     retained_bytes: usize,
 }
 
@@ -60,204 +93,290 @@ fn has_wildcard(filter: &str) -> bool {
     filter.contains(['+', '#'])
 }
 
+/// Puts a subscription among others; whether its session had none there.
+fn put(list: &mut Vec<Subscription>, subscription: Subscription) -> bool {
+    match list.iter_mut().find(|own| own.handle.number == subscription.handle.number) {
+        Some(own) => {
+            *own = subscription;
+            false
+        }
+        None => {
+            list.push(subscription);
+            true
+        }
+    }
+}
+
+fn take(list: &mut Vec<Subscription>, number: u64) -> bool {
+    let before = list.len();
+    list.retain(|own| own.handle.number != number);
+    list.len() < before
+}
+
 impl Subscriptions {
-    /// None yet.
-    pub fn new(metrics: Arc<Metrics>) -> Self {
-        Self { inner: RwLock::default(), metrics }
+    /// None yet. `queue_total_bytes_max` bounds what waits for all clients together.
+    pub fn new(queue_total_bytes_max: usize, metrics: Arc<Metrics>) -> Self {
+        let (inner, generation) = (RwLock::default(), AtomicU64::new(0));
+        Self { inner, generation, queue_total_bytes_max, metrics, log: LogLimit::default() }
+    }
+
+    /// Changes with every subscription that comes, changes or goes.
+    pub fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    /// Filters that can match topics of which the first level is `first_level`, each once, without `$share/name/`.
+    pub fn filters_below(&self, first_level: &str) -> Vec<String> {
+        let mut filters = Vec::new();
+        self.read().filters.filters_below(first_level, &mut |filter, _| filters.push(filter.to_owned()));
+        filters
     }
 
     /// Adds or renews one, and sends it the retained messages that it chooses, as `retained` says.
-    pub fn subscribe(&self, filter: &str, subscriber: Subscriber, retained: RetainHandling) {
-        let (id, mailbox) = (subscriber.id, subscriber.mailbox.clone());
+    pub fn subscribe(
+        &self,
+        filter: &str,
+        handle: &Arc<Handle>,
+        options: Options,
+        retained: RetainHandling,
+        now: Instant,
+    ) {
+        let subscription = Subscription { handle: handle.clone(), options };
+        let shared = mqtt::shared(filter);
         let mut inner = self.write();
-        let new = if has_wildcard(filter) {
-            inner.wild.insert((filter.to_owned(), id), subscriber).is_none()
+        let place = inner.filters.place(shared.map_or(filter, |shared| shared.filter));
+        let new = if shared.is_some() {
+            let at = place.groups.iter().position(|group| &*group.name == filter).unwrap_or_else(|| {
+                place.groups.push(Group { name: filter.into(), members: Vec::new(), turn: AtomicUsize::new(0) });
+                place.groups.len() - 1
+            });
+            put(&mut place.groups[at].members, subscription)
         } else {
-            inner.exact.entry(filter.to_owned()).or_default().insert(id, subscriber).is_none()
+            put(&mut place.direct, subscription)
         };
         drop(inner);
+        self.generation.fetch_add(1, Ordering::AcqRel);
         self.metrics.subscriptions.add(i64::from(new));
         let wanted = retained == RetainHandling::Send || (new && retained == RetainHandling::SendIfNew);
-        if !wanted {
-            return;
+        if wanted && shared.is_none() {
+            self.deliver_retained(filter, handle, options, now);
         }
-        // There may be many: chosen beside the publishes that go on, and delivered without holding anything up.
+    }
+
+    /// There may be many: chosen beside the publishes that go on, and delivered without holding anything up.
+    fn deliver_retained(&self, filter: &str, handle: &Handle, options: Options, now: Instant) {
         let inner = self.read();
-        let chosen: Vec<Message> = if has_wildcard(filter) {
-            inner.retained.iter().filter(|(topic, _)| mqtt::topic_matches(filter, topic)).map(as_retained).collect()
+        let chosen: Vec<Arc<Message>> = if has_wildcard(filter) {
+            let all = inner.retained.values();
+            all.filter(|message| mqtt::topic_matches(filter, &message.topic)).cloned().collect()
         } else {
-            inner.retained.get_key_value(filter).map(as_retained).into_iter().collect()
+            inner.retained.get(filter).cloned().into_iter().collect()
         };
         drop(inner);
-        for message in chosen {
-            self.deliver(&mailbox, message);
+        for message in chosen.into_iter().filter(|message| !message.is_expired(now)) {
+            let (qos, ids) = (
+                message.qos.min(options.qos),
+                if options.id == 0 { Box::default() } else { Box::new([options.id]) as Box<[u32]> },
+            );
+            self.deliver(handle, Delivery { message, qos, retain: true, ids, group: None }, RETAINED_MAX);
         }
     }
 
     /// Takes one away; whether it was there.
-    pub fn unsubscribe(&self, id: ConnectionId, filter: &str) -> bool {
-        let mut inner = self.write();
-        let was = if has_wildcard(filter) {
-            inner.wild.remove(&(filter.to_owned(), id)).is_some()
-        } else if let Some(senders) = inner.exact.get_mut(filter) {
-            let was = senders.remove(&id).is_some();
-            if senders.is_empty() {
-                inner.exact.remove(filter);
+    pub fn unsubscribe(&self, number: u64, filter: &str) -> bool {
+        let shared = mqtt::shared(filter);
+        let plain = shared.map_or(filter, |shared| shared.filter);
+        let was = self.write().filters.change(plain, |place| {
+            if shared.is_none() {
+                return take(&mut place.direct, number);
+            }
+            let Some(at) = place.groups.iter().position(|group| &*group.name == filter) else { return false };
+            let was = take(&mut place.groups[at].members, number);
+            if place.groups[at].members.is_empty() {
+                place.groups.remove(at);
             }
             was
-        } else {
-            false
-        };
-        self.metrics.subscriptions.add(-i64::from(was));
+        });
+        let was = was.unwrap_or(false);
+        if was {
+            self.generation.fetch_add(1, Ordering::AcqRel);
+            self.metrics.subscriptions.add(-1);
+        }
         was
     }
 
-    /// Sends a message of connection `from` to each connection that wants it, once. Never waits: who does not keep up
-    /// loses it, counted. `retain` is the flag that it was published with.
-    pub fn publish(&self, from: ConnectionId, topic: &str, payload: &Bytes, retain: bool) {
+    /// Sends a message of the server's own, QoS 0, to each client that wants it. `from` is the session that it is of, 0 for
+    /// nobody's.
+    pub fn publish(&self, from: u64, topic: &str, payload: &Bytes, retain: bool) {
+        let (qos, properties, at) = (QoS::AtMostOnce, &Properties::new(), Instant::now());
+        self.publish_message(from, &Publication { topic, payload, qos, retain, properties, at });
+    }
+
+    /// Sends a message to each client that wants it, once, and to one of each shared subscription.
+    pub fn publish_message(&self, from: u64, publication: &Publication<'_>) {
         let inner = self.read();
-        let exact = inner.exact.get(topic);
-        if exact.is_none() && inner.wild.is_empty() {
+        let mut found: Vec<&Here> = Vec::new();
+        inner.filters.matches(publication.topic, &mut |here| found.push(here));
+        if found.is_empty() {
             return;
         }
-        let message = Message { topic: topic.into(), payload: payload.clone(), retain };
-        let wild = inner
-            .wild
-            .iter()
-            .filter(|((filter, _), _)| mqtt::topic_matches(filter, topic))
-            .map(|(_, subscriber)| subscriber);
-        let mut done = HashSet::new();
-        for subscriber in exact.into_iter().flat_map(BTreeMap::values).chain(wild) {
-            let own = subscriber.no_local && subscriber.id == from;
-            if !own && done.insert(subscriber.id) {
-                self.deliver(
-                    &subscriber.mailbox,
-                    Message { retain: retain && subscriber.retain_as_published, ..message.clone() },
-                );
+        let message = Arc::new(publication.to_message());
+        let retain = |options: &Options| publication.retain && options.retain_as_published;
+        if let [here] = found[..] {
+            // The usual case: no session twice.
+            for subscription in &here.direct {
+                let Subscription { handle, options } = subscription;
+                if options.no_local && handle.number == from {
+                    continue;
+                }
+                let (qos, ids) = (message.qos.min(options.qos), subscription.ids());
+                let delivery = Delivery { message: message.clone(), qos, retain: retain(options), ids, group: None };
+                self.deliver(handle, delivery, 0);
+            }
+        } else {
+            let mut all: Vec<&Subscription> = found.iter().flat_map(|here| &here.direct).collect();
+            all.retain(|own| !(own.options.no_local && own.handle.number == from));
+            all.sort_by_key(|own| own.handle.number);
+            for same in all.chunk_by(|a, b| a.handle.number == b.handle.number) {
+                let highest = same.iter().map(|own| own.options.qos).max().unwrap_or(QoS::AtMostOnce);
+                let ids = same.iter().map(|own| own.options.id).filter(|&id| id != 0).collect();
+                let retain = same.iter().any(|own| retain(&own.options));
+                let qos = message.qos.min(highest);
+                self.deliver(&same[0].handle, Delivery { message: message.clone(), qos, retain, ids, group: None }, 0);
             }
         }
+        for group in found.iter().flat_map(|here| &here.groups) {
+            self.deliver_shared(group, &message, publication.retain, None);
+        }
     }
 
-    /// Keeps a topic's newest message for subscribers to come; an empty one takes it away.
-    pub fn retain(&self, topic: &str, payload: &Bytes) {
-        let mut inner = self.write();
-        if let Some(old) = inner.retained.remove(topic) {
-            inner.retained_bytes -= topic.len() + old.len();
+    /// To one member, `except` not among them, in turn: one that is here and has room, else one that is kept.
+    fn deliver_shared(&self, group: &Group, message: &Arc<Message>, retain: bool, except: Option<u64>) -> bool {
+        let (count, start) = (group.members.len(), group.turn.fetch_add(1, Ordering::Relaxed));
+        let mut full = false;
+        for here in [true, false] {
+            for step in 0..count {
+                let member = &group.members[(start % count + step) % count];
+                if except == Some(member.handle.number) || member.handle.lock().session.is_connected() != here {
+                    continue;
+                }
+                let delivery = Delivery {
+                    message: message.clone(),
+                    qos: message.qos.min(member.options.qos),
+                    retain: retain && member.options.retain_as_published,
+                    ids: member.ids(),
+                    group: Some(group.name.clone()),
+                };
+                match member.handle.deliver(delivery, 0, self.queue_total_bytes_max, &self.metrics) {
+                    Put::Queued => return true,
+                    Put::Full => full = true,
+                    Put::Away => {}
+                }
+            }
         }
-        if payload.is_empty() {
-            return;
+        if full {
+            self.dropped(&message.topic, "every member of a shared subscription");
         }
-        let bytes = topic.len() + payload.len();
-        if inner.retained.len() >= RETAINED_MAX || inner.retained_bytes + bytes > RETAINED_BYTES_MAX {
-            self.metrics.retained_dropped.inc();
-            return;
-        }
-        inner.retained_bytes += bytes;
-        // A copy: the payload is a slice of a receive buffer, which it would keep alive.
-        inner.retained.insert(topic.into(), Bytes::copy_from_slice(payload));
+        false
     }
 
-    fn deliver(&self, mailbox: &Mailbox, message: Message) {
-        if !mailbox.put(message) {
+    /// Gives a message that came to a member of a shared subscription to another member. Dropped and counted when there is
+    /// none that takes it.
+    pub fn pass_on(&self, delivery: Delivery, except: u64) {
+        let Some((name, shared)) = delivery.group.as_deref().and_then(|name| Some((name, mqtt::shared(name)?))) else {
+            return;
+        };
+        let inner = self.read();
+        let group = inner.filters.get(shared.filter).and_then(|here| here.groups.iter().find(|own| &*own.name == name));
+        let passed =
+            group.is_some_and(|group| self.deliver_shared(group, &delivery.message, delivery.retain, Some(except)));
+        if !passed && group.is_none() {
             self.metrics.messages_dropped.inc();
         }
     }
 
-    fn read(&self) -> std::sync::RwLockReadGuard<'_, Inner> {
+    /// Whether a shared subscription has a member here beside `except`.
+    pub fn has_other_member(&self, name: &str, except: u64) -> bool {
+        let Some(shared) = mqtt::shared(name) else { return false };
+        let inner = self.read();
+        let group = inner.filters.get(shared.filter).and_then(|here| here.groups.iter().find(|own| &*own.name == name));
+        group.is_some_and(|group| {
+            let mut others = group.members.iter().filter(|own| own.handle.number != except);
+            others.any(|own| own.handle.lock().session.is_connected())
+        })
+    }
+
+    /// Keeps a topic's newest message for subscribers to come; an empty one takes it away.
+    pub fn retain(&self, publication: &Publication<'_>) {
+        let mut inner = self.write();
+        if let Some(old) = inner.retained.remove(publication.topic) {
+            inner.retained_bytes -= old.size();
+        }
+        if publication.payload.is_empty() {
+            return;
+        }
+        // A copy: the payload may be a slice of a receive buffer, which it would keep alive.
+        let payload = Bytes::copy_from_slice(publication.payload);
+        let message = Publication { payload: &payload, ..*publication }.to_message();
+        if inner.retained.len() >= RETAINED_MAX || inner.retained_bytes + message.size() > RETAINED_BYTES_MAX {
+            self.metrics.retained_dropped.inc();
+            drop(inner);
+            return self.log.warn(format_args!(
+                "mqtt: retained message on \"{}\" not kept: {RETAINED_MAX} messages or {RETAINED_BYTES_MAX} bytes are kept already",
+                quoted(publication.topic)
+            ));
+        }
+        inner.retained_bytes += message.size();
+        inner.retained.insert(publication.topic.into(), Arc::new(message));
+    }
+
+    /// Forgets retained messages that have expired.
+    pub fn purge(&self, now: Instant) {
+        let is_expired = |message: &Arc<Message>| message.is_expired(now);
+        if !self.read().retained.values().any(is_expired) {
+            return;
+        }
+        let mut inner = self.write();
+        let (before, mut bytes) = (inner.retained.len(), 0);
+        inner.retained.retain(|_, message| {
+            let gone = is_expired(message);
+            bytes += if gone { message.size() } else { 0 };
+            !gone
+        });
+        inner.retained_bytes -= bytes;
+        self.metrics.messages_expired.add((before - inner.retained.len()) as u64);
+    }
+
+    /// How many retained messages are kept.
+    pub fn retained(&self) -> usize {
+        self.read().retained.len()
+    }
+
+    fn deliver(&self, handle: &Handle, delivery: Delivery, extra: usize) {
+        // Cheap, and only looked at when there was no room.
+        let message = delivery.message.clone();
+        if handle.deliver(delivery, extra, self.queue_total_bytes_max, &self.metrics) == Put::Full {
+            self.dropped(&message.topic, &handle.key.1);
+        }
+    }
+
+    fn dropped(&self, topic: &str, client: &str) {
+        self.metrics.messages_dropped.inc();
+        self.log.warn(format_args!(
+            "mqtt: message on \"{}\" dropped for client \"{}\", which does not keep up: its queue is full",
+            quoted(topic),
+            quoted(client)
+        ));
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, Inner> {
         self.inner.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write(&self) -> std::sync::RwLockWriteGuard<'_, Inner> {
+    fn write(&self) -> RwLockWriteGuard<'_, Inner> {
         self.inner.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn as_retained((topic, payload): (&Arc<str>, &Bytes)) -> Message {
-    Message { topic: topic.clone(), payload: payload.clone(), retain: true }
-}
-
 #[cfg(test)]
-mod tests {
-    use super::super::mailbox::{Inbox, mailbox};
-    use super::*;
-
-    fn topics(inbox: &mut Inbox) -> Vec<(String, bool)> {
-        std::iter::from_fn(|| inbox.take_now()).map(|m| (m.topic.to_string(), m.retain)).collect()
-    }
-
-    fn subscriber(id: ConnectionId, mailbox: &Mailbox) -> Subscriber {
-        Subscriber { id, mailbox: mailbox.clone(), no_local: false, retain_as_published: false }
-    }
-
-    fn all() -> (Subscriptions, Arc<Metrics>) {
-        let metrics = Arc::new(Metrics::default());
-        (Subscriptions::new(metrics.clone()), metrics)
-    }
-
-    #[test]
-    fn each_connection_gets_a_message_once() {
-        let (all, metrics) = all();
-        let (tx, mut rx) = mailbox(10, 1000);
-        for filter in ["a/b", "a/+", "a/#", "a/#"] {
-            all.subscribe(filter, subscriber(1, &tx), RetainHandling::Send);
-        }
-        assert_eq!(metrics.subscriptions.get(), 3);
-        all.publish(9, "a/b", &Bytes::from_static(b"x"), true);
-        all.publish(9, "a/b/c", &Bytes::from_static(b"x"), true);
-        all.publish(9, "b", &Bytes::from_static(b"x"), true);
-        assert_eq!(topics(&mut rx), [("a/b".to_owned(), false), ("a/b/c".to_owned(), false)]);
-        assert!(
-            all.unsubscribe(1, "a/#")
-                && all.unsubscribe(1, "a/b")
-                && !all.unsubscribe(1, "a/b")
-                && !all.unsubscribe(2, "a/+")
-        );
-        all.publish(9, "a/b/c", &Bytes::new(), true);
-        all.publish(9, "a/b", &Bytes::new(), true);
-        assert_eq!(topics(&mut rx), [("a/b".to_owned(), false)]);
-        assert_eq!(metrics.subscriptions.get(), 1);
-    }
-
-    #[test]
-    fn retained_messages_go_to_new_subscribers_and_can_be_taken_away() {
-        let (all, _) = all();
-        all.retain("s/a", &Bytes::from_static(b"1"));
-        all.retain("s/a", &Bytes::from_static(b"2"));
-        all.retain("s/b", &Bytes::from_static(b"3"));
-        all.retain("s/b", &Bytes::new());
-        let (tx, mut rx) = mailbox(10, 1000);
-        all.subscribe("s/#", subscriber(1, &tx), RetainHandling::Send);
-        let message = rx.take_now().unwrap();
-        assert_eq!((&*message.topic, &message.payload[..], message.retain), ("s/a", &b"2"[..], true));
-        assert!(rx.take_now().is_none());
-        assert_eq!(all.write().retained_bytes, 4);
-    }
-
-    #[test]
-    fn the_options_of_mqtt_5_hold() {
-        let (all, _) = all();
-        all.retain("t", &Bytes::from_static(b"1"));
-        let (tx, mut rx) = mailbox(10, 1000);
-        let one = Subscriber { no_local: true, retain_as_published: true, ..subscriber(1, &tx) };
-        all.subscribe("t", one.clone(), RetainHandling::DoNotSend);
-        all.subscribe("t", one.clone(), RetainHandling::SendIfNew);
-        assert_eq!(topics(&mut rx), []);
-        all.subscribe("t", one, RetainHandling::Send);
-        all.publish(1, "t", &Bytes::new(), true);
-        all.publish(2, "t", &Bytes::new(), true);
-        all.publish(2, "t", &Bytes::new(), false);
-        let t = "t".to_owned();
-        assert_eq!(topics(&mut rx), [(t.clone(), true), (t.clone(), true), (t, false)]);
-    }
-
-    #[test]
-    fn a_slow_subscriber_loses_messages_and_they_are_counted() {
-        let (all, metrics) = all();
-        let (tx, mut rx) = mailbox(2, 1000);
-        all.subscribe("t", subscriber(1, &tx), RetainHandling::Send);
-        for _ in 0..5 {
-            all.publish(9, "t", &Bytes::new(), true);
-        }
-        assert_eq!((topics(&mut rx).len(), metrics.messages_dropped.get()), (2, 3));
-    }
-}
+mod tests;

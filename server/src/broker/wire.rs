@@ -1,14 +1,25 @@
-//! Bytes of one connection in and out, over TCP or TLS.
+//! Bytes of one connection in and out, over TCP or TLS. An idle connection has no buffers: bytes are read into one buffer
+//! a thread and copied to the connection's own, which is there only while a packet is not whole.
 
+use std::cell::RefCell;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::{Poll, ready};
 use std::time::Duration;
 
 use bytes::BytesMut;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf, ReadHalf, WriteHalf};
 
-/// The least and the most that is read at once, in bytes.
-const READ_BYTES: (usize, usize) = (4 << 10, 64 << 10);
+/// The most that is read at once, in bytes.
+const READ_BYTES: usize = 64 << 10;
+/// Room for so many bytes is kept by a connection that has nothing to write.
+const OUTPUT_KEPT_BYTES: usize = 256;
 /// How long the last words to a client may take.
 const FAREWELL_TIME_MAX: Duration = Duration::from_secs(1);
+
+thread_local! {
+    static SCRATCH: RefCell<Box<[u8]>> = RefCell::new(vec![0; READ_BYTES].into());
+}
 
 /// Bytes of one connection.
 pub(super) struct Wire<S> {
@@ -18,43 +29,37 @@ pub(super) struct Wire<S> {
     pub output: BytesMut,
     /// Whether something was written and not flushed.
     pub unflushed: bool,
-    /// How much is read at once.
-    pub read_bytes: usize,
 }
 
 impl<S: AsyncRead + AsyncWrite> Wire<S> {
     pub fn new(stream: S) -> Self {
         let (read, write) = tokio::io::split(stream);
-        Self {
-            read,
-            write,
-            input: BytesMut::new(),
-            output: BytesMut::new(),
-            unflushed: false,
-            read_bytes: READ_BYTES.0,
-        }
+        Self { read, write, input: BytesMut::new(), output: BytesMut::new(), unflushed: false }
     }
 
     pub fn wants_write(&self) -> bool {
         !self.output.is_empty() || self.unflushed
     }
+
+    /// Gives back the input buffer when everything in it was taken.
+    pub fn tidy(&mut self) {
+        if self.input.is_empty() {
+            self.input = BytesMut::new();
+        }
+    }
 }
 
 /// Reads some; how many bytes, 0 at the end. Loses nothing when cancelled.
-pub(super) async fn read_some<S: AsyncRead>(
-    read: &mut ReadHalf<S>,
-    input: &mut BytesMut,
-    bytes: &mut usize,
-) -> std::io::Result<usize> {
-    input.reserve(*bytes);
-    let count = read.read_buf(input).await?;
-    // Large reads for those who send much, small buffers for the many who do not.
-    if count >= *bytes {
-        *bytes = (*bytes * 2).min(READ_BYTES.1);
-    } else if count < *bytes / 8 {
-        *bytes = (*bytes / 2).max(READ_BYTES.0);
-    }
-    Ok(count)
+pub(super) async fn read_some<S: AsyncRead>(read: &mut ReadHalf<S>, input: &mut BytesMut) -> std::io::Result<usize> {
+    poll_fn(|context| {
+        SCRATCH.with_borrow_mut(|scratch| {
+            let mut buffer = ReadBuf::new(scratch);
+            ready!(Pin::new(&mut *read).poll_read(context, &mut buffer))?;
+            input.extend_from_slice(buffer.filled());
+            Poll::Ready(Ok(buffer.filled().len()))
+        })
+    })
+    .await
 }
 
 /// Writes some of what waits, then flushes; how many bytes. Loses nothing when cancelled.
@@ -71,6 +76,9 @@ pub(super) async fn write_some<S: AsyncWrite>(
     if output.is_empty() {
         write.flush().await?;
         *unflushed = false;
+        if output.capacity() > OUTPUT_KEPT_BYTES {
+            *output = BytesMut::new();
+        }
     }
     Ok(count)
 }

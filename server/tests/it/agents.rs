@@ -56,7 +56,7 @@ fn an_unknown_schema_is_asked_for() {
         let schema = schema("n1", "g", &format!("{version:?}"));
         let mut agent = server.agent(&server.plain(version));
         let subscription = agent.client.subscribe("wholegrain/v1/need/n1").unwrap();
-        assert_eq!(agent.event(), Event::Subscribed { packet_id: subscription, reason: ReasonCode::SUCCESS });
+        assert_eq!(agent.event(), Event::Subscribed { packet_id: subscription, reason: ReasonCode::GRANTED_QOS_1 });
         let ids = [agent.batch(&schema, &[(NOON, 1)]), agent.batch(&schema, &[(NOON + 1, 2)])];
         match agent.event() {
             Event::Message { topic, payload, .. } => {

@@ -7,3 +7,4 @@ mod http;
 mod malformed;
 mod mosquitto;
 mod security;
+mod sessions;

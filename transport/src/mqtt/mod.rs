@@ -29,6 +29,9 @@ pub const REMAINING_LENGTH_MAX: usize = 268_435_455;
 /// The longest text or binary field, in bytes.
 pub const FIELD_BYTES_MAX: usize = 65_535;
 
+/// The one broken rule of a packet that has a reason code of its own.
+const TOPIC_ALIAS_ZERO: &str = "topic alias is 0";
+
 /// Why bytes were refused as a packet, or a packet cannot be written.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CodecError {
@@ -80,6 +83,7 @@ impl CodecError {
     pub fn reason_code(&self) -> ReasonCode {
         match self {
             CodecError::Malformed { .. } => ReasonCode::MALFORMED_PACKET,
+            CodecError::Protocol { reason: TOPIC_ALIAS_ZERO, .. } => ReasonCode::TOPIC_ALIAS_INVALID,
             CodecError::TooLarge { .. } => ReasonCode::PACKET_TOO_LARGE,
             CodecError::UnsupportedVersion { .. } => ReasonCode::UNSUPPORTED_PROTOCOL_VERSION,
             CodecError::Protocol { .. } | CodecError::ExpectedConnect(_) => ReasonCode::PROTOCOL_ERROR,

@@ -199,7 +199,7 @@ pub(super) fn check(properties: &[Property], at: u16) -> Result<(), &'static str
         match property {
             Property::SubscriptionIdentifier(0) => return Err("subscription identifier is 0"),
             Property::ReceiveMaximum(0) => return Err("receive maximum is 0"),
-            Property::TopicAlias(0) => return Err("topic alias is 0"),
+            Property::TopicAlias(0) => return Err(super::TOPIC_ALIAS_ZERO),
             Property::MaximumPacketSize(0) => return Err("maximum packet size is 0"),
             Property::ResponseTopic(topic) if !super::valid_topic(topic) => {
                 return Err("response topic is not a topic");

@@ -1,0 +1,323 @@
+//! What a client sends, and what becomes of it.
+
+use std::ops::ControlFlow;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use tokio::io::{AsyncRead, AsyncWrite};
+use wholegrain_model::SchemaHash;
+use wholegrain_store::StoreError;
+use wholegrain_transport::mqtt::{
+    self, Ack, Disconnect, Packet, Properties, Publish, QoS, ReasonCode, SubAck, Subscribe, UnsubAck, Unsubscribe,
+    Version,
+};
+use wholegrain_transport::topics::{self, Topic};
+
+use super::super::link::Event;
+use super::super::message::Publication;
+use super::super::pipeline::{Close, Effect, Incoming};
+use super::super::session::{Answer, Arrival};
+use super::super::subscriptions::Options;
+use super::super::trie::LEVELS_MAX;
+use super::{Audited, Connection, End};
+
+/// Payloads below this many bytes are copied out of the receive buffer.
+const COPY_BYTES_MAX: usize = 64 << 10;
+/// The most schemas of which one connection remembers that it may publish batches of them.
+const OWN_SCHEMAS_MAX: usize = 4096;
+
+fn closed(reason: ReasonCode, why: impl Into<String>) -> ControlFlow<End> {
+    ControlFlow::Break(Close::new(reason, why).into())
+}
+
+impl<S: AsyncRead + AsyncWrite> Connection<S> {
+    pub(super) fn take_packet(&mut self, packet: Packet) -> ControlFlow<End> {
+        match packet {
+            Packet::Publish(publish) => self.take_publish(publish)?,
+            Packet::PubAck(ack) => {
+                let answer = self.with_session(|session| session.puback(ack.packet_id));
+                return self.check_answer(answer, "PUBACK", ack.packet_id);
+            }
+            Packet::PubRec(ack) => return self.take_pubrec(&ack),
+            Packet::PubRel(ack) => return self.take_pubrel(ack.packet_id),
+            Packet::PubComp(ack) => {
+                let answer = self.with_session(|session| session.pubcomp(ack.packet_id));
+                return self.check_answer(answer, "PUBCOMP", ack.packet_id);
+            }
+            Packet::Subscribe(subscribe) => self.subscribe(subscribe),
+            Packet::Unsubscribe(unsubscribe) => self.unsubscribe(unsubscribe),
+            Packet::PingReq => self.send(&Packet::PingResp),
+            Packet::Disconnect(disconnect) => return self.take_disconnect(&disconnect),
+            other => {
+                let why = format!("sent {}, which a client may not send here", other.packet_type().name());
+                return closed(ReasonCode::PROTOCOL_ERROR, why);
+            }
+        }
+        self.apply()
+    }
+
+    fn take_disconnect(&self, disconnect: &Disconnect) -> ControlFlow<End> {
+        let seconds = disconnect.properties.session_expiry_interval();
+        let expiry =
+            seconds.map(|&seconds| Duration::from_secs(seconds.into()).min(self.broker.limits.session_expiry_max));
+        if self.ends_with_connection && expiry.is_some_and(|expiry| !expiry.is_zero()) {
+            return closed(ReasonCode::PROTOCOL_ERROR, "wants its session kept and said at first that it does not");
+        }
+        let end = if disconnect.reason == ReasonCode::SUCCESS { End::Normal } else { End::WithWill };
+        ControlFlow::Break(end(expiry))
+    }
+
+    /// An acknowledgement of something that we know nothing of is let pass: the client may have it from a session that a
+    /// restart of the server ended.
+    fn check_answer(&self, answer: Option<Answer>, packet: &str, packet_id: u16) -> ControlFlow<End> {
+        if answer == Some(Answer::Wrong) {
+            return closed(ReasonCode::PROTOCOL_ERROR, format!("sent {packet} for {packet_id}, which is not its turn"));
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn take_pubrec(&mut self, ack: &Ack) -> ControlFlow<End> {
+        let packet_id = ack.packet_id;
+        let answer = self.with_session(|session| session.pubrec(packet_id, ack.reason));
+        self.check_answer(answer, "PUBREC", packet_id)?;
+        let reason = match answer {
+            _ if ack.reason.is_error() => return ControlFlow::Continue(()),
+            Some(Answer::Fits) => ReasonCode::SUCCESS,
+            _ => ReasonCode::PACKET_ID_NOT_FOUND,
+        };
+        self.send(&Packet::PubRel(Ack { packet_id, reason, properties: Properties::new() }));
+        ControlFlow::Continue(())
+    }
+
+    fn take_pubrel(&mut self, packet_id: u16) -> ControlFlow<End> {
+        let answer = self.with_session(|session| session.released(packet_id));
+        self.check_answer(answer, "PUBREL", packet_id)?;
+        let known = answer == Some(Answer::Fits);
+        let reason = if known { ReasonCode::SUCCESS } else { ReasonCode::PACKET_ID_NOT_FOUND };
+        self.send(&Packet::PubComp(Ack { packet_id, reason, properties: Properties::new() }));
+        ControlFlow::Continue(())
+    }
+
+    fn take_publish(&mut self, publish: Publish) -> ControlFlow<End> {
+        let now = Instant::now();
+        let Publish { topic, mut payload, qos, packet_id, retain, properties, .. } = publish;
+        let until = self.rate.as_mut().and_then(|rate| rate.publish(topic.len() + payload.len(), now));
+        if until.is_some() {
+            self.throttled = until;
+            self.broker.metrics.throttles.inc();
+        }
+        if properties.subscription_identifier().is_some() {
+            return closed(ReasonCode::PROTOCOL_ERROR, "published with a subscription identifier");
+        }
+        let topic = match self.aliases_in.resolve(topic, properties.topic_alias().copied()) {
+            Ok(topic) => topic,
+            Err(close) => return ControlFlow::Break(close.into()),
+        };
+        if payload.len() < COPY_BYTES_MAX {
+            // The store keeps payloads in memory for a while; each would keep alive the receive buffer that it points into.
+            payload = Bytes::copy_from_slice(&payload);
+        }
+        let incoming = Incoming { topic, payload, qos, packet_id, retain, properties };
+        if let Some(packet_id) = packet_id {
+            let arrival = match qos {
+                QoS::ExactlyOnce => {
+                    self.with_session(|session| session.arrived(packet_id)).unwrap_or(Arrival::UnderWay)
+                }
+                _ => Arrival::New,
+            };
+            match arrival {
+                Arrival::New => self.check_receive_max(qos)?,
+                Arrival::UnderWay => return ControlFlow::Continue(()),
+                Arrival::Taken => {
+                    self.pipeline.repeat(incoming, now, &mut self.effects);
+                    return ControlFlow::Continue(());
+                }
+                Arrival::TooMany => {
+                    let why = "has not released thousands of its QoS 2 messages and published more";
+                    return closed(ReasonCode::QUOTA_EXCEEDED, why);
+                }
+            }
+        }
+        // What agents send is checked in the pipeline, by topic, header and schema.
+        let is_native = incoming.topic.starts_with(topics::ROOT);
+        let allowed = if is_native { Ok(()) } else { self.broker.may_publish(self.who(), &incoming.topic) };
+        match allowed {
+            Ok(()) => self.pipeline.publish(incoming, now, &mut self.effects),
+            Err(why) => self.pipeline.deny(incoming, ReasonCode::NOT_AUTHORIZED, &why, now, &mut self.effects),
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// A client of MQTT 5 knows how many publishes may be without PUBACK or PUBCOMP (3.3.4).
+    fn check_receive_max(&self, qos: QoS) -> ControlFlow<End> {
+        if self.version != Version::V5 {
+            return ControlFlow::Continue(());
+        }
+        let unreleased = self.with_session(|session| session.unreleased()).unwrap_or(0);
+        let max = usize::from(self.broker.limits.inflight_max);
+        // The one that has just come is among the unreleased when it is of QoS 2.
+        let others = unreleased - usize::from(qos == QoS::ExactlyOnce && unreleased > 0);
+        if others + self.pipeline.len() >= max && others + self.pipeline.at_least_once() >= max {
+            return closed(ReasonCode::RECEIVE_MAXIMUM_EXCEEDED, format!("has over {max} publishes in flight"));
+        }
+        ControlFlow::Continue(())
+    }
+
+    pub(super) fn take_event(&mut self, event: Event) -> ControlFlow<End> {
+        let now = Instant::now();
+        match event {
+            Event::Appended(ticket, result) => {
+                match &result {
+                    Ok(_) => self.broker.metrics.set_store_trouble(None),
+                    Err(error @ (StoreError::DiskFull { .. } | StoreError::Io { .. })) => {
+                        self.broker.metrics.set_store_trouble(Some(error.to_string()));
+                        self.broker
+                            .log
+                            .warn(format_args!("batch of {}: {error}; it is held and tried again", self.identity()));
+                    }
+                    Err(_) => {}
+                }
+                self.pipeline.appended(ticket, result, now, &mut self.effects);
+            }
+            Event::Denied(ticket, why) => self.pipeline.denied(ticket, why, now, &mut self.effects),
+            Event::Registered(ticket, result) => self.pipeline.registered(ticket, result, now, &mut self.effects),
+        }
+        self.apply()
+    }
+
+    pub(super) fn apply(&mut self) -> ControlFlow<End> {
+        let mut effects = std::mem::take(&mut self.effects);
+        let mut end = ControlFlow::Continue(());
+        for effect in effects.drain(..) {
+            match effect {
+                Effect::Ack { packet_id, qos, reason, why } => self.acknowledge(packet_id, qos, reason, &why),
+                Effect::Register { ticket, payload } => self.register(ticket, payload),
+                Effect::Append { ticket, schema, payload } => self.append(ticket, schema, payload),
+                Effect::Forward { topic, payload, qos, packet_id, retain, properties } => {
+                    if let (QoS::ExactlyOnce, Some(packet_id)) = (qos, packet_id) {
+                        self.with_session(|session| session.taken(packet_id));
+                    }
+                    let (payload, properties, at) = (&payload, &properties, Instant::now());
+                    let publication = Publication { topic: &topic, payload, qos, retain, properties, at };
+                    self.broker.forward(self.handle.number, &publication);
+                }
+                Effect::Need(hashes) => self.need(&hashes),
+                Effect::Refused(why) => {
+                    self.audit_refused(Audited::Publish, &why);
+                    self.broker.log.warn(format_args!("mqtt {} {}: refused: {why}", self.peer, self.identity()))
+                }
+                Effect::Close(close) => {
+                    end = ControlFlow::Break(close.into());
+                    break;
+                }
+            }
+        }
+        drop(effects);
+        end
+    }
+
+    fn acknowledge(&mut self, packet_id: u16, qos: QoS, reason: ReasonCode, why: &str) {
+        let why = if self.wants_words { why } else { "" };
+        if qos != QoS::ExactlyOnce {
+            return self.send_with_words(why, |properties| Packet::PubAck(Ack { packet_id, reason, properties }));
+        }
+        self.with_session(
+            |session| {
+                if reason.is_error() { session.refused(packet_id) } else { session.taken(packet_id) }
+            },
+        );
+        self.send_with_words(why, |properties| Packet::PubRec(Ack { packet_id, reason, properties }));
+    }
+
+    /// Hands a batch to the store if its schema is of sensors that this client may write.
+    fn append(&mut self, ticket: u64, schema: SchemaHash, payload: Bytes) {
+        let link = self.link.clone();
+        if !self.own_schemas.contains(&schema) {
+            match self.broker.check_batch_schema(self.identity(), &schema) {
+                Ok(true) => {
+                    if self.own_schemas.len() >= OWN_SCHEMAS_MAX {
+                        self.own_schemas.clear();
+                    }
+                    self.own_schemas.insert(schema);
+                }
+                // Not asked of the store: by then somebody else might have announced it.
+                Ok(false) => return link.send(Event::Appended(ticket, Err(StoreError::UnknownSchema(schema)))),
+                Err(why) => return link.send(Event::Denied(ticket, why)),
+            }
+        }
+        // The connection may be gone when the answer comes.
+        let done = Box::new(move |result| link.send(Event::Appended(ticket, result)));
+        self.broker.store.append(payload, done);
+    }
+
+    fn register(&self, ticket: u64, payload: Bytes) {
+        let (broker, link, identity) = (self.broker.clone(), self.link.clone(), self.identity().to_owned());
+        tokio::task::spawn_blocking(move || {
+            let result = broker.register(&identity, &payload);
+            link.send(Event::Registered(ticket, result));
+        });
+    }
+
+    /// Asks the agent for schemas, through whoever listens under its name.
+    fn need(&self, hashes: &[SchemaHash]) {
+        let topic = Topic::Need { agent: self.identity() }.to_string();
+        let payload: Bytes = hashes.iter().flat_map(|hash| hash.0).collect();
+        self.broker.metrics.needs.inc();
+        let (qos, properties, at) = (QoS::AtLeastOnce, &Properties::new(), Instant::now());
+        // From nobody: the agent has to hear it whatever its subscription's options are.
+        let publication = Publication { topic: &topic, payload: &payload, qos, retain: false, properties, at };
+        self.broker.subscriptions.publish_message(0, &publication);
+    }
+
+    fn subscribe(&mut self, subscribe: Subscribe) {
+        let needs = Topic::Need { agent: self.identity() }.to_string();
+        let id = subscribe.properties.subscription_identifier().copied().unwrap_or(0);
+        let (mut reasons, mut hears_needs) = (Vec::with_capacity(subscribe.filters.len()), false);
+        let filters_max = self.broker.limits.subscriptions_max;
+        for (index, wanted) in subscribe.filters.iter().enumerate() {
+            let filter = wanted.filter.as_str();
+            let options = Options {
+                qos: wanted.qos,
+                no_local: wanted.no_local,
+                retain_as_published: wanted.retain_as_published,
+                id,
+            };
+            // One packet may name a filter a million times, and each time costs a look at all retained messages.
+            let reason = if index >= filters_max {
+                ReasonCode::QUOTA_EXCEEDED
+            } else if filter.split('/').count() > LEVELS_MAX {
+                ReasonCode::TOPIC_FILTER_INVALID
+            } else if let Err(why) = self.broker.may_subscribe(self.who(), filter) {
+                self.broker.metrics.subscriptions_refused.inc();
+                self.audit_refused(Audited::Subscribe, &why);
+                self.broker.log.warn(format_args!("mqtt {} {}: refused: {why}", self.peer, self.identity()));
+                ReasonCode::NOT_AUTHORIZED
+            } else if !self.broker.subscribe(&self.handle, &self.link, filter, options, wanted.retain_handling) {
+                ReasonCode::QUOTA_EXCEEDED
+            } else {
+                hears_needs |= mqtt::topic_matches(filter, &needs);
+                ReasonCode(wanted.qos as u8)
+            };
+            // 3.1.1 knows one code for every refusal.
+            let old = self.version == Version::V311 && reason.is_error();
+            reasons.push(if old { ReasonCode::UNSPECIFIED_ERROR } else { reason });
+        }
+        self.send(&Packet::SubAck(SubAck { packet_id: subscribe.packet_id, reasons, properties: Properties::new() }));
+        let needed = self.pipeline.needed();
+        if hears_needs && !needed.is_empty() {
+            self.need(&needed);
+        }
+    }
+
+    fn unsubscribe(&mut self, unsubscribe: Unsubscribe) {
+        let mut reasons = Vec::new();
+        for filter in &unsubscribe.filters {
+            let was = self.broker.unsubscribe(&self.handle, &self.link, filter);
+            if self.version == Version::V5 {
+                reasons.push(if was { ReasonCode::SUCCESS } else { ReasonCode::NO_SUBSCRIPTION_EXISTED });
+            }
+        }
+        let (packet_id, properties) = (unsubscribe.packet_id, Properties::new());
+        self.send(&Packet::UnsubAck(UnsubAck { packet_id, reasons, properties }));
+    }
+}

@@ -1,0 +1,161 @@
+//! The broker's bounds: `[mqtt.limits]`.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+use wholegrain_model::Interval;
+use wholegrain_model::config::{ConfigError, Section};
+use wholegrain_model::size::ByteSize;
+
+use super::allowance::SCHEMA_BYTES_MIN;
+
+/// The shortest and the longest time that may be a limit.
+pub const LIMIT_TIME: (Interval, Interval) = (Interval::from_ms(100), Interval::from_ms(3_600_000));
+/// The longest time for which sessions may be kept.
+pub const SESSION_EXPIRY_MAX: Interval = Interval::from_s(365 * 86_400);
+
+/// The broker's bounds.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// The largest MQTT packet, in bytes.
+    pub packet_bytes_max: usize,
+    /// The most connections at once.
+    pub connections_max: usize,
+    /// The most publishes of one client, and messages to it, that are not yet acknowledged.
+    pub inflight_max: u16,
+    /// The most bytes of one client that are not yet acknowledged.
+    pub inflight_bytes_max: usize,
+    /// The bytes of all clients together that are not yet acknowledged, beyond which only clients that have none are read.
+    pub inflight_total_bytes_max: usize,
+    /// The most subscriptions of one client.
+    pub subscriptions_max: usize,
+    /// The most messages that wait for one subscriber; beyond it they are dropped and counted.
+    pub queue_messages_max: usize,
+    /// The same in bytes.
+    pub queue_bytes_max: usize,
+    /// The bytes that wait for all subscribers together, those that are away included; beyond it messages are dropped.
+    pub queue_total_bytes_max: usize,
+    /// Bytes of new schemas that one agent may announce in an hour.
+    pub schema_bytes_per_hour_max: u64,
+    /// How long a batch waits for its schema before its connection is closed.
+    pub schema_wait_max: Duration,
+    /// How long a client may take for the TLS handshake and CONNECT together.
+    pub connect_time_max: Duration,
+    /// How long one packet may take from its first byte to its last.
+    pub packet_time_max: Duration,
+    /// How long a session is kept at most after its connection.
+    pub session_expiry_max: Duration,
+    /// The most sessions of clients that are away.
+    pub sessions_kept_max: usize,
+    /// The most topic aliases of one client, each way.
+    pub topic_aliases_max: u16,
+    /// The most publishes of one client in a second; over it the client is read more slowly. `None` for no bound.
+    pub publishes_per_s_max: Option<u64>,
+    /// The same in bytes of topics and payloads.
+    pub publish_bytes_per_s_max: Option<u64>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct RawLimits {
+    packet_bytes_max: ByteSize,
+    connections_max: usize,
+    inflight_max: u16,
+    inflight_bytes_max: ByteSize,
+    inflight_total_bytes_max: ByteSize,
+    subscriptions_max: usize,
+    queue_messages_max: usize,
+    queue_bytes_max: ByteSize,
+    queue_total_bytes_max: ByteSize,
+    schema_bytes_per_hour_max: ByteSize,
+    schema_wait_max: Interval,
+    connect_time_max: Interval,
+    packet_time_max: Interval,
+    session_expiry_max: Interval,
+    sessions_kept_max: usize,
+    topic_aliases_max: u16,
+    publishes_per_s_max: Option<u64>,
+    publish_bytes_per_s_max: Option<ByteSize>,
+}
+
+impl Default for RawLimits {
+    fn default() -> Self {
+        Self {
+            packet_bytes_max: ByteSize::mib(32),
+            connections_max: 20_000,
+            inflight_max: 64,
+            inflight_bytes_max: ByteSize::mib(64),
+            inflight_total_bytes_max: ByteSize::mib(1024),
+            subscriptions_max: 64,
+            queue_messages_max: 1024,
+            queue_bytes_max: ByteSize::mib(32),
+            queue_total_bytes_max: ByteSize::mib(1024),
+            schema_bytes_per_hour_max: ByteSize::mib(64),
+            schema_wait_max: Interval::from_ms(60_000),
+            connect_time_max: Interval::from_ms(10_000),
+            packet_time_max: Interval::from_ms(120_000),
+            session_expiry_max: Interval::from_s(86_400),
+            sessions_kept_max: 20_000,
+            topic_aliases_max: 32,
+            publishes_per_s_max: None,
+            publish_bytes_per_s_max: None,
+        }
+    }
+}
+
+impl RawLimits {
+    /// Checks them.
+    pub(crate) fn check(self, section: &Section) -> Result<Limits, ConfigError> {
+        let within = |key: &str, value: u64, least: u64, most: u64| {
+            if (least..=most).contains(&value) {
+                Ok(())
+            } else {
+                Err(section.error(key, format!("is {value}; {least} to {most} is wanted")))
+            }
+        };
+        within("packet_bytes_max", self.packet_bytes_max.0, 4096, 256 << 20)?;
+        within("connections_max", self.connections_max as u64, 1, 1_000_000)?;
+        within("inflight_max", self.inflight_max.into(), 1, u16::MAX.into())?;
+        within("inflight_bytes_max", self.inflight_bytes_max.0, self.packet_bytes_max.0, 4 << 30)?;
+        within("inflight_total_bytes_max", self.inflight_total_bytes_max.0, 1, 1 << 40)?;
+        within("subscriptions_max", self.subscriptions_max as u64, 1, 100_000)?;
+        within("queue_messages_max", self.queue_messages_max as u64, 1, 1_000_000)?;
+        within("queue_bytes_max", self.queue_bytes_max.0, self.packet_bytes_max.0, 4 << 30)?;
+        within("queue_total_bytes_max", self.queue_total_bytes_max.0, self.queue_bytes_max.0, 1 << 40)?;
+        within("schema_bytes_per_hour_max", self.schema_bytes_per_hour_max.0, SCHEMA_BYTES_MIN, 1 << 40)?;
+        within("sessions_kept_max", self.sessions_kept_max as u64, 1, 1_000_000)?;
+        within("publishes_per_s_max", self.publishes_per_s_max.unwrap_or(1), 1, 1_000_000_000)?;
+        let bytes_per_s = self.publish_bytes_per_s_max.map(|bytes| bytes.0);
+        within("publish_bytes_per_s_max", bytes_per_s.unwrap_or(1024), 1024, 1 << 40)?;
+        for (key, value, (least, most)) in [
+            ("schema_wait_max", self.schema_wait_max, LIMIT_TIME),
+            ("connect_time_max", self.connect_time_max, LIMIT_TIME),
+            ("packet_time_max", self.packet_time_max, LIMIT_TIME),
+            ("session_expiry_max", self.session_expiry_max, (Interval::from_s(1), SESSION_EXPIRY_MAX)),
+        ] {
+            if !(least..=most).contains(&value) {
+                return Err(section.error(key, format!("is {value}; {least} to {most} is wanted")));
+            }
+        }
+        Ok(Limits {
+            packet_bytes_max: self.packet_bytes_max.0 as usize,
+            connections_max: self.connections_max,
+            inflight_max: self.inflight_max,
+            inflight_bytes_max: self.inflight_bytes_max.0 as usize,
+            inflight_total_bytes_max: self.inflight_total_bytes_max.0 as usize,
+            subscriptions_max: self.subscriptions_max,
+            queue_messages_max: self.queue_messages_max,
+            queue_bytes_max: self.queue_bytes_max.0 as usize,
+            queue_total_bytes_max: self.queue_total_bytes_max.0 as usize,
+            schema_bytes_per_hour_max: self.schema_bytes_per_hour_max.0,
+            schema_wait_max: self.schema_wait_max.duration(),
+            connect_time_max: self.connect_time_max.duration(),
+            packet_time_max: self.packet_time_max.duration(),
+            session_expiry_max: self.session_expiry_max.duration(),
+            sessions_kept_max: self.sessions_kept_max,
+            topic_aliases_max: self.topic_aliases_max,
+            publishes_per_s_max: self.publishes_per_s_max,
+            publish_bytes_per_s_max: bytes_per_s,
+        })
+    }
+}

@@ -1,0 +1,439 @@
+//! All sessions: who is here, who is away and kept, and when a will or an end is due. Time is an argument.
+//!
+//! Locks are taken in this order: the table of subscriptions, then this registry, then one session. Nothing is called
+//! back with a lock held; what has to happen outside is handed out as [`Leftovers`].
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use wholegrain_transport::mqtt::{self, Properties, QoS};
+
+use super::link::Link;
+use super::message::{Delivery, forwarded};
+use super::session::{Put, QueueBounds, Session};
+use crate::metrics::Metrics;
+
+/// The most bytes of one session's filters: with the bound on sessions it says how much memory they can take. The longest
+/// filter that MQTT can say still fits.
+pub const FILTERS_BYTES_MAX: usize = 96 << 10;
+
+/// Identity and client identifier: nobody takes over the session of another identity.
+pub type SessionKey = (String, String);
+
+/// What is published for a client that vanished.
+#[derive(Debug, Clone)]
+pub struct Will {
+    /// Where.
+    pub topic: String,
+    /// What.
+    pub payload: Bytes,
+    /// How surely.
+    pub qos: QoS,
+    /// Whether it is for later subscribers too.
+    pub retain: bool,
+    /// What subscribers hear of it, and its expiry.
+    pub properties: Properties,
+    /// How long the client may be gone before.
+    pub delay: Duration,
+    /// Whose it is.
+    pub identity: String,
+    /// Whether the client proved none.
+    pub anonymous: bool,
+}
+
+impl Will {
+    /// Of a CONNECT; copied, for the received one keeps its buffer alive.
+    pub fn new(will: &mqtt::Will, identity: &str, anonymous: bool) -> Self {
+        let mut properties = forwarded(&will.properties);
+        if let Some(&seconds) = will.properties.message_expiry_interval() {
+            properties = properties.with(mqtt::Property::MessageExpiryInterval(seconds));
+        }
+        Self {
+            topic: will.topic.to_string(),
+            payload: Bytes::copy_from_slice(&will.payload),
+            qos: will.qos,
+            retain: will.retain,
+            properties,
+            delay: Duration::from_secs(will.properties.will_delay_interval().copied().unwrap_or(0).into()),
+            identity: identity.to_owned(),
+            anonymous,
+        }
+    }
+}
+
+/// One client's session, shared by its connection, the subscriptions and the registry.
+#[derive(Debug)]
+pub struct Handle {
+    /// Never used again in this process; 0 is nobody's.
+    pub number: u64,
+    /// Whose it is.
+    pub key: SessionKey,
+    held: Mutex<Held>,
+}
+
+/// What a session is made of.
+#[derive(Debug)]
+pub struct Held {
+    /// Its messages.
+    pub session: Session,
+    /// Its subscriptions' filters.
+    filters: HashSet<Box<str>>,
+    filter_bytes: usize,
+    /// Whether it is over: nothing may be subscribed for it any more.
+    pub ended: bool,
+    link: Option<Arc<Link>>,
+    will: Option<Will>,
+    /// How long it is kept after the connection.
+    expiry: Duration,
+    /// While the client is away: when its end is due, and under which time, the will's or the end's, it stands in the
+    /// registry.
+    away: Option<Away>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Away {
+    ends_at: Instant,
+    due: Instant,
+}
+
+impl Handle {
+    /// A session that nobody had before.
+    pub fn new(number: u64, key: SessionKey, bounds: QueueBounds) -> Self {
+        let session = Session::new(bounds);
+        let (link, will, away) = (None, None, None);
+        let held = Held {
+            session,
+            filters: HashSet::new(),
+            filter_bytes: 0,
+            ended: false,
+            link,
+            will,
+            expiry: Duration::ZERO,
+            away,
+        };
+        Self { number, key, held: Mutex::new(held) }
+    }
+
+    /// Its parts.
+    pub fn lock(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Its parts if `link` is still its connection's.
+    pub fn lock_for(&self, link: &Arc<Link>) -> Option<MutexGuard<'_, Held>> {
+        let held = self.lock();
+        held.link.as_ref().is_some_and(|own| Arc::ptr_eq(own, link)).then_some(held)
+    }
+
+    /// A message for it: never waits. `total_bytes_max` bounds what waits in all sessions together.
+    pub fn deliver(&self, delivery: Delivery, extra: usize, total_bytes_max: usize, metrics: &Metrics) -> Put {
+        if metrics.queued_bytes.get() >= total_bytes_max as i64 {
+            return Put::Full;
+        }
+        let mut held = self.lock();
+        if held.ended {
+            return Put::Away;
+        }
+        let before = held.session.bytes();
+        let put = held.session.deliver(delivery, extra);
+        metrics.queued_bytes.add(held.session.bytes() as i64 - before as i64);
+        if put == Put::Queued
+            && let Some(link) = &held.link
+        {
+            link.ring();
+        }
+        put
+    }
+
+    /// Does something with the session and counts the bytes that it freed.
+    pub fn with<T>(held: &mut Held, metrics: &Metrics, act: impl FnOnce(&mut Session) -> T) -> T {
+        let before = held.session.bytes();
+        let result = act(&mut held.session);
+        metrics.queued_bytes.add(held.session.bytes() as i64 - before as i64);
+        result
+    }
+}
+
+impl Held {
+    /// Notes a subscription; false when there is no room for one more.
+    pub fn add_filter(&mut self, filter: &str, filters_max: usize) -> bool {
+        if self.filters.contains(filter) {
+            return true;
+        }
+        let fits = self.filters.len() < filters_max && self.filter_bytes + filter.len() <= FILTERS_BYTES_MAX;
+        if fits {
+            self.filter_bytes += filter.len();
+            self.filters.insert(filter.into());
+        }
+        fits
+    }
+
+    /// Forgets a subscription; whether there was one.
+    pub fn remove_filter(&mut self, filter: &str) -> bool {
+        let was = self.filters.remove(filter);
+        self.filter_bytes -= if was { filter.len() } else { 0 };
+        was
+    }
+}
+
+/// What is left to be done for a session, with no lock held.
+#[derive(Debug)]
+pub struct Leftovers {
+    /// Whose.
+    pub handle: Arc<Handle>,
+    /// Subscriptions to be taken away.
+    pub filters: Vec<Box<str>>,
+    /// Messages for other members of shared subscriptions.
+    pub shared: Vec<Delivery>,
+    /// Shared subscriptions of which messages may be taken to other members, if there are.
+    pub groups: Vec<Arc<str>>,
+    /// To be published.
+    pub will: Option<Will>,
+}
+
+/// A client that comes in.
+#[derive(Debug)]
+pub struct Entering {
+    /// Whether it wants nothing of an old session.
+    pub clean: bool,
+    /// How long its session is to be kept after the connection.
+    pub expiry: Duration,
+    /// How many messages it takes unacknowledged.
+    pub window: u16,
+    /// What to publish when it vanishes.
+    pub will: Option<Will>,
+}
+
+/// How a connection ended.
+#[derive(Debug, Clone, Copy)]
+pub struct Leaving {
+    /// Whether the will is to be published.
+    pub with_will: bool,
+    /// How long the session is to be kept, if DISCONNECT said something new.
+    pub expiry: Option<Duration>,
+}
+
+/// Bounds of the registry.
+#[derive(Debug, Clone, Copy)]
+pub struct SessionBounds {
+    /// The most sessions that are kept of clients that are away.
+    pub kept_max: usize,
+    /// Of each session.
+    pub queue: QueueBounds,
+}
+
+/// All sessions.
+#[derive(Debug)]
+pub struct Sessions {
+    inner: Mutex<Inner>,
+    bounds: SessionBounds,
+    metrics: Arc<Metrics>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    by_key: HashMap<SessionKey, Arc<Handle>>,
+    /// Those that are away, by the time at which something is due.
+    due: BTreeMap<(Instant, u64), Arc<Handle>>,
+    last_number: u64,
+}
+
+impl Sessions {
+    /// None yet.
+    pub fn new(bounds: SessionBounds, metrics: Arc<Metrics>) -> Self {
+        Self { inner: Mutex::default(), bounds, metrics }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A client connects: its session, whether it is an old one, and what is left of what it replaces. An older connection
+    /// of the same key is told to go.
+    pub fn enter(&self, key: SessionKey, link: &Arc<Link>, entering: Entering) -> (Arc<Handle>, bool, Vec<Leftovers>) {
+        let mut inner = self.lock();
+        let mut leftovers = Vec::new();
+        let mut resumed = None;
+        if let Some(old) = inner.by_key.get(&key).cloned() {
+            let mut held = old.lock();
+            if let Some(away) = held.away.take() {
+                inner.due.remove(&(away.due, old.number));
+            }
+            let was_here = held.link.take();
+            if let Some(link) = &was_here {
+                self.metrics.takeovers.inc();
+                link.take_over();
+                self.detach(&mut held);
+            }
+            let resumes = !entering.clean && !held.expiry.is_zero();
+            // A will without a delay is due when its connection is closed; a delayed one when the session ends.
+            let will = held.will.take().filter(|will| !resumes || (was_here.is_some() && will.delay.is_zero()));
+            if resumes {
+                if will.is_some() {
+                    leftovers.push(Leftovers::of(&old, will));
+                }
+                drop(held);
+                resumed = Some(old);
+            } else {
+                leftovers.push(self.end(&old, &mut held, will));
+                drop(held);
+                inner.by_key.remove(&key);
+            }
+        }
+        let present = resumed.is_some();
+        let handle = resumed.unwrap_or_else(|| {
+            inner.last_number += 1;
+            let handle = Arc::new(Handle::new(inner.last_number, key.clone(), self.bounds.queue));
+            inner.by_key.insert(key, handle.clone());
+            handle
+        });
+        let mut held = handle.lock();
+        held.session.attach(entering.window);
+        held.link = Some(link.clone());
+        held.expiry = entering.expiry;
+        held.will = entering.will;
+        drop(held);
+        self.gauges(&inner);
+        (handle, present, leftovers)
+    }
+
+    /// Ends the sessions of identities, of clients that are here and of those that are away; wills are not published.
+    pub fn end_of(&self, identities: &[String]) -> Vec<Leftovers> {
+        let mut inner = self.lock();
+        let concerned = inner.by_key.keys().filter(|(identity, _)| identities.contains(identity));
+        let keys: Vec<SessionKey> = concerned.cloned().collect();
+        let mut leftovers = Vec::new();
+        for key in keys {
+            let Some(handle) = inner.by_key.remove(&key) else { continue };
+            let mut held = handle.lock();
+            if let Some(away) = held.away.take() {
+                inner.due.remove(&(away.due, handle.number));
+            }
+            if let Some(link) = held.link.take() {
+                link.end();
+                self.detach(&mut held);
+            }
+            held.will = None;
+            leftovers.push(self.end(&handle, &mut held, None));
+        }
+        self.gauges(&inner);
+        leftovers
+    }
+
+    /// A connection is over; `None` when a newer one has the session.
+    pub fn leave(&self, handle: &Arc<Handle>, link: &Arc<Link>, leaving: Leaving, now: Instant) -> Vec<Leftovers> {
+        let mut inner = self.lock();
+        let Some(mut held) = handle.lock_for(link) else { return Vec::new() };
+        held.link = None;
+        self.detach(&mut held);
+        if let Some(expiry) = leaving.expiry {
+            held.expiry = expiry;
+        }
+        if !leaving.with_will {
+            held.will = None;
+        }
+        let mut leftovers = Vec::new();
+        if held.expiry.is_zero() {
+            let will = held.will.take();
+            leftovers.push(self.end(handle, &mut held, will));
+            drop(held);
+            inner.by_key.remove(&handle.key);
+        } else {
+            let ends_at = now + held.expiry;
+            let delay = held.will.as_ref().map(|will| will.delay.min(held.expiry));
+            let will = if delay == Some(Duration::ZERO) { held.will.take() } else { None };
+            let will_at = delay.filter(|delay| !delay.is_zero()).map(|delay| now + delay);
+            let due = will_at.unwrap_or(ends_at);
+            held.away = Some(Away { ends_at, due });
+            let groups = held.session.groups();
+            drop(held);
+            leftovers.push(Leftovers { groups, ..Leftovers::of(handle, will) });
+            inner.due.insert((due, handle.number), handle.clone());
+            if inner.due.len() > self.bounds.kept_max
+                && let Some((_, first)) = inner.due.pop_first()
+            {
+                self.metrics.sessions_dropped.inc();
+                leftovers.push(self.end_away(&mut inner, &first));
+            }
+        }
+        self.gauges(&inner);
+        leftovers
+    }
+
+    /// Wills and ends that are due.
+    pub fn due(&self, now: Instant) -> Vec<Leftovers> {
+        let mut inner = self.lock();
+        let mut leftovers = Vec::new();
+        while let Some(entry) = inner.due.first_entry().filter(|entry| entry.key().0 <= now) {
+            let handle = entry.remove();
+            let mut held = handle.lock();
+            let Some(away) = held.away else { continue };
+            if away.ends_at > now {
+                let will = held.will.take();
+                held.away = Some(Away { due: away.ends_at, ..away });
+                drop(held);
+                leftovers.push(Leftovers::of(&handle, will));
+                inner.due.insert((away.ends_at, handle.number), handle);
+            } else {
+                drop(held);
+                self.metrics.sessions_expired.inc();
+                leftovers.push(self.end_away(&mut inner, &handle));
+            }
+        }
+        self.gauges(&inner);
+        leftovers
+    }
+
+    /// When [`Sessions::due`] is wanted.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.lock().due.first_key_value().map(|((due, _), _)| *due)
+    }
+
+    /// How many clients are here, and how many are away and kept.
+    pub fn counts(&self) -> (usize, usize) {
+        let inner = self.lock();
+        (inner.by_key.len() - inner.due.len(), inner.due.len())
+    }
+
+    fn end_away(&self, inner: &mut Inner, handle: &Arc<Handle>) -> Leftovers {
+        let mut held = handle.lock();
+        held.away = None;
+        let will = held.will.take();
+        let leftovers = self.end(handle, &mut held, will);
+        drop(held);
+        inner.by_key.remove(&handle.key);
+        leftovers
+    }
+
+    fn detach(&self, held: &mut Held) {
+        Handle::with(held, &self.metrics, Session::detach);
+    }
+
+    /// Ends a session.
+    fn end(&self, handle: &Arc<Handle>, held: &mut Held, will: Option<Will>) -> Leftovers {
+        held.ended = true;
+        held.link = None;
+        let filters = std::mem::take(&mut held.filters).into_iter().collect();
+        held.filter_bytes = 0;
+        let shared = Handle::with(held, &self.metrics, |session| session.take_shared(None));
+        self.metrics.queued_bytes.add(-(held.session.bytes() as i64));
+        held.session = Session::new(self.bounds.queue);
+        Leftovers { filters, shared, ..Leftovers::of(handle, will) }
+    }
+
+    fn gauges(&self, inner: &Inner) {
+        self.metrics.sessions.set(inner.by_key.len() as i64);
+        self.metrics.sessions_kept.set(inner.due.len() as i64);
+    }
+}
+
+impl Leftovers {
+    fn of(handle: &Arc<Handle>, will: Option<Will>) -> Self {
+        Self { handle: handle.clone(), filters: Vec::new(), shared: Vec::new(), groups: Vec::new(), will }
+    }
+}
+
+#[cfg(test)]
+mod tests;
