@@ -75,7 +75,7 @@ pub fn make(dir: &Path, options: &InitOptions) -> Result<InitReport, Failure> {
 /// What is wrong with the command line, and what with the files.
 pub fn failed(error: InitError) -> Failure {
     match error {
-        InitError::Name(..) | InitError::Address(_) | InitError::NoAuthority { .. } | InitError::NoCertificate(_) => {
+        InitError::Name(..) | InitError::Address(_) | InitError::NoAuthority { .. } | InitError::Refused(_) => {
             Failure::Usage(error.to_string())
         }
         InitError::File(error) => crate::auth::files::failed(error),

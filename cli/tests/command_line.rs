@@ -137,6 +137,9 @@ fn manual_pages_for_every_subcommand() {
         "wholegrain-ctl-interval",
         "wholegrain-ca-agent",
         "wholegrain-auth-hash",
+        "wholegrain-auth-user-add",
+        "wholegrain-auth-token-create",
+        "wholegrain-ca-revoke",
     ] {
         let page = std::fs::read_to_string(dir.path().join(format!("pages/{name}.1")))
             .unwrap_or_else(|e| panic!("{name}: {e}"));

@@ -426,7 +426,7 @@ fn a_node_is_added_by_one_command() {
     assert!(again.contains("kept var/agents/n7.toml") && again.contains("changed nothing"), "{again}");
     assert_eq!(fs::read_to_string(server.path("var/agents/n7.toml")).unwrap(), toml);
     let notes = server.lines(&["ca", "agent", "n8", "--prefix", "/lab", "--server", "elsewhere.example"]).join("\n");
-    assert!(notes.contains("[mqtt.prefixes]") && notes.contains("wholegrain init var --host"), "{notes}");
+    assert!(notes.contains("[mqtt.prefixes]") && notes.contains("wholegrain ca server --dir var --host"), "{notes}");
     server.fails(&["ca", "agent", "n8", "--dir", "none"], 2, "no authority at none/ca.pem");
     fs::remove_file(server.path("var/ca.key")).unwrap();
     server.fails(&["ca", "agent", "n9"], 2, "no authority at var/ca.key");

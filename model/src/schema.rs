@@ -156,7 +156,7 @@ pub struct Schema(Arc<Inner>);
 struct Inner {
     prefix: SensorPath,
     group: String,
-    sensors: Vec<SensorDef>,
+    sensors: Arc<[SensorDef]>,
     hash: SchemaHash,
 }
 
@@ -201,7 +201,7 @@ impl Schema {
             return invalid(format!("takes {} bytes; at most {SCHEMA_BYTES_MAX} are allowed", bytes.len()));
         }
         let hash = hash_of(&bytes);
-        Ok(Self(Arc::new(Inner { prefix, group, sensors, hash })))
+        Ok(Self(Arc::new(Inner { prefix, group, sensors: sensors.into(), hash })))
     }
 
     /// What every sensor's name is below: the agent's own place in the hierarchy.
@@ -237,6 +237,16 @@ impl Schema {
     /// The whole path of sensor `index`.
     pub fn path(&self, index: usize) -> String {
         format!("{}/{}", self.0.prefix, self.0.sensors[index].name)
+    }
+
+    /// The same schema; where its sensors are those of `other`, they are in memory once for both.
+    pub fn sharing(&self, other: &Schema) -> Self {
+        if self.0.sensors != other.0.sensors {
+            return self.clone();
+        }
+        let Inner { prefix, group, hash, .. } = &*self.0;
+        let (prefix, group, hash) = (prefix.clone(), group.clone(), *hash);
+        Self(Arc::new(Inner { prefix, group, sensors: other.0.sensors.clone(), hash }))
     }
 
     /// The bytes that travel and that the hash is of.
@@ -410,6 +420,22 @@ mod tests {
         assert_eq!(back.hash(), schema.hash());
         assert_eq!(SchemaHash::from_hex(&schema.hash().to_string()), Some(schema.hash()));
         assert_eq!(schema.path(0), "/lab/n1/meminfo/MemFree");
+    }
+
+    #[test]
+    fn sharing_changes_nothing_but_the_memory() {
+        let schema = example();
+        let elsewhere = Schema::new(SensorPath::new("/lab/n2").unwrap(), "other", schema.sensors().to_vec()).unwrap();
+        let shared = elsewhere.sharing(&schema);
+        assert!(
+            std::ptr::eq(shared.sensors(), schema.sensors()) && !std::ptr::eq(shared.sensors(), elsewhere.sensors())
+        );
+        assert_eq!(
+            (shared.hash(), shared.encode(), shared.path(0)),
+            (elsewhere.hash(), elsewhere.encode(), elsewhere.path(0))
+        );
+        let fewer = Schema::new(SensorPath::new("/lab/n2").unwrap(), "other", schema.sensors()[1..].to_vec()).unwrap();
+        assert!(std::ptr::eq(fewer.sharing(&schema).sensors(), fewer.sensors()));
     }
 
     #[test]

@@ -24,7 +24,7 @@ pub struct Certificate {
 /// The certificates of a PEM file; `revoked_file` says which count no longer.
 pub fn show(path: &Path, revoked_file: Option<&Path>) -> Result<Vec<Certificate>, InitError> {
     let text = fs::read_to_string(path).map_err(io_error("read", path))?;
-    let refuse = |reason| InitError::NoCertificate(format!("{} {reason}; name a PEM file with one", path.display()));
+    let refuse = |reason| InitError::Refused(format!("{} {reason}; name a PEM file with one", path.display()));
     let infos = pki::certificates(&text).map_err(refuse)?;
     let mut shown = Vec::new();
     for info in infos {
@@ -61,6 +61,9 @@ pub fn list(dir: &Path, revoked_file: Option<&Path>) -> Result<Vec<Certificate>,
 /// Makes a new certificate for the server's key: good for this host, localhost, what the old one was good for unless `only`, and
 /// `others`. Gives back its path.
 pub fn renew_server(dir: &Path, others: &[String], only: bool) -> Result<PathBuf, InitError> {
+    if let Some(wrong) = others.iter().find(|name| !is_host(name)) {
+        return Err(InitError::Refused(format!("{wrong:?} is neither a host's name nor an address")));
+    }
     let authority = authority(dir)?;
     let (cert, key) = (dir.join("server/server.pem"), dir.join("server/server.key"));
     let secret = fs::read_to_string(&key).map_err(io_error("read", &key))?;
@@ -73,6 +76,11 @@ pub fn renew_server(dir: &Path, others: &[String], only: bool) -> Result<PathBuf
         .map_err(|error| InitError::Certificate { path: cert.clone(), error })?;
     files::replace_public(&cert, &pair.cert)?;
     Ok(cert)
+}
+
+fn is_host(text: &str) -> bool {
+    let is_name = !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || "-._*".contains(c));
+    is_name || text.parse::<std::net::IpAddr>().is_ok()
 }
 
 /// What [`revoke`] did.
@@ -98,7 +106,7 @@ pub fn revoke(dir: &Path, revoked_file: &Path, name: &str, all: bool) -> Result<
         Err(error) => return Err(error),
     };
     if found.is_empty() && !all {
-        return Err(InitError::NoCertificate(format!(
+        return Err(InitError::Refused(format!(
             "no certificate of agent {name:?} is in {}; with --all every certificate of that name is revoked, wherever it is",
             dir.display()
         )));

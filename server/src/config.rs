@@ -14,7 +14,13 @@ use crate::access::{self, AclLine, RawSecurity, SecurityConfig};
 use crate::broker::auth;
 pub use crate::broker::limits::Limits;
 use crate::broker::limits::RawLimits;
+use crate::interop::InteropConfig;
+use crate::interop::config::{RawInterop, RawReadings, RawRemote};
 
+/// How far behind the server's clock readings may be before they are set aside, unless told otherwise.
+const PAST_MAX: Interval = Interval::from_s(30 * 86_400);
+/// The same ahead of it.
+const FUTURE_MAX: Interval = Interval::from_s(86_400);
 /// The shortest time setting of the store.
 pub const STORE_TIME_MIN: Interval = Interval::from_ms(100);
 /// Where MQTT over TLS is listened for unless said otherwise: every address, IPv6 and IPv4.
@@ -33,6 +39,8 @@ pub struct ServerConfig {
     pub http: HttpConfig,
     /// The embedded store, below `data`.
     pub store: StoreConfig,
+    /// What comes in otherwise than natively.
+    pub interop: InteropConfig,
     /// Files and bounds of what guards them.
     pub security: SecurityConfig,
     /// The lowest level that is logged.
@@ -140,6 +148,8 @@ struct RawRoot {
     mqtt: RawMqtt,
     http: RawHttp,
     store: RawStore,
+    interop: RawInterop,
+    remote: Vec<RawRemote>,
     security: RawSecurity,
 }
 
@@ -157,6 +167,7 @@ struct RawMqtt {
     password_file: Option<PathBuf>,
     prefixes: BTreeMap<String, Vec<SensorPath>>,
     acl: Vec<AclLine>,
+    readings: RawReadings,
     limits: RawLimits,
 }
 
@@ -190,6 +201,8 @@ struct RawStore {
     seal_after: Option<Interval>,
     seal_bytes: Option<ByteSize>,
     live: Option<Interval>,
+    past_max: Option<Interval>,
+    future_max: Option<Interval>,
     retention_age: Option<Interval>,
     retention_bytes: Option<ByteSize>,
     tiers: Option<Vec<Interval>>,
@@ -209,9 +222,11 @@ impl ServerConfig {
     /// Checks `text`; `file` is its name in messages and `base` where its relative paths count from.
     pub fn from_text(file: &str, text: &str, base: &Path) -> Result<Self, ConfigFileError> {
         let document = Document::new(file, text);
-        let raw: RawRoot = document.parse()?;
+        let mut raw: RawRoot = document.parse()?;
         let root = document.root();
         let data = base.join(raw.data.unwrap_or_else(|| ".".into()));
+        let readings = std::mem::take(&mut raw.mqtt.readings);
+        let interop = crate::interop::config::check(readings, raw.interop, raw.remote, &root, base, &data)?;
         let http = http_config(raw.http, &root.child("http"), base)?;
         let mqtt = mqtt_config(raw.mqtt, &root.child("mqtt"), base)?;
         let security = raw.security.check(&root.child("security"), base, &data)?;
@@ -221,7 +236,7 @@ impl ServerConfig {
                 .error("mqtt", "everything is \"off\"; give mqtt.tls_listen, mqtt.listen or http.listen an address")
                 .into());
         }
-        Ok(Self { data, mqtt, http, store, security, log: raw.log })
+        Ok(Self { data, mqtt, http, store, interop, security, log: raw.log })
     }
 }
 
@@ -355,7 +370,13 @@ fn http_config(raw: RawHttp, section: &Section, base: &Path) -> Result<HttpConfi
 
 fn store_config(raw: RawStore, section: &Section, dir: PathBuf) -> Result<StoreConfig, ConfigError> {
     let mut config = StoreConfig { dir, ..StoreConfig::default() };
-    for (key, value) in [("seal_after", raw.seal_after), ("live", raw.live), ("retention_age", raw.retention_age)] {
+    for (key, value) in [
+        ("seal_after", raw.seal_after),
+        ("live", raw.live),
+        ("past_max", raw.past_max),
+        ("future_max", raw.future_max),
+        ("retention_age", raw.retention_age),
+    ] {
         if value.is_some_and(|v| v < STORE_TIME_MIN) {
             return Err(section.error(key, "is shorter than 100ms; write a length of time such as \"60s\" or \"30d\""));
         }
@@ -369,6 +390,8 @@ fn store_config(raw: RawStore, section: &Section, dir: PathBuf) -> Result<StoreC
     if let Some(value) = raw.live {
         config.live = value;
     }
+    config.past_max = Some(raw.past_max.unwrap_or(PAST_MAX));
+    config.future_max = Some(raw.future_max.unwrap_or(FUTURE_MAX));
     config.retention_age = raw.retention_age;
     config.retention_bytes = raw.retention_bytes;
     crate::retention::apply(&mut config, raw.tiers, raw.retention, section)?;

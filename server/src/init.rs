@@ -108,9 +108,9 @@ pub enum InitError {
     /// A token could not be made.
     #[error("cannot make a token: {0}")]
     Token(String),
-    /// There is no certificate to do that with.
+    /// That cannot be done, and why.
     #[error("{0}")]
-    NoCertificate(String),
+    Refused(String),
 }
 
 /// Makes what is missing of an installation in `dir` and leaves alone what is there. Private keys and the token are

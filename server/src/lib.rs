@@ -13,6 +13,7 @@ pub mod broker;
 pub mod config;
 pub mod http;
 pub mod init;
+pub mod interop;
 mod live;
 pub mod metrics;
 mod net;

@@ -65,12 +65,18 @@ pub struct Histogram {
 impl Histogram {
     /// Counts one duration.
     pub fn observe(&self, duration: Duration) {
+        self.observe_many(duration, 1);
+    }
+
+    /// Counts so many that took as long.
+    pub fn observe_many(&self, duration: Duration, times: u64) {
         let seconds = duration.as_secs_f64();
         if let Some(bucket) = BUCKETS_S.iter().position(|&bound| seconds <= bound) {
-            self.buckets[bucket].fetch_add(1, Ordering::Relaxed);
+            self.buckets[bucket].fetch_add(times, Ordering::Relaxed);
         }
-        self.count.fetch_add(1, Ordering::Relaxed);
-        self.sum_ns.fetch_add(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        self.count.fetch_add(times, Ordering::Relaxed);
+        let sum_ns = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX).saturating_mul(times);
+        self.sum_ns.fetch_add(sum_ns, Ordering::Relaxed);
     }
 }
 
@@ -110,6 +116,18 @@ metrics! {
         acks: "PUBACK and PUBREC packets sent with success.",
         batches: "Batches that were stored.",
         batch_bytes: "Bytes of payload of the batches that were stored.",
+        loose_readings: "Readings stored that came on sensors' paths or from brokers, without a schema.",
+        odd_readings: "Publishes on sensors' paths that are no readings and went to subscribers only.",
+        sensors_over_allowance: "New sensors refused because their sender brought too many within an hour.",
+        dcdb_names: "Names of topics that DCDB's pushers announced.",
+        line_readings: "Readings stored that came by line protocols over HTTP.",
+        lines_refused: "Lines of line protocols that were refused.",
+        line_texts: "Fields of line protocols that are text and were left out.",
+        remote_messages: "Messages from brokers that this server is a client of.",
+        remote_ignored: "Those of them that are neither native nor on a sensor's path.",
+        remote_refused: "Those of them that were refused: not below a trusted path, a payload that is none, a schema that did not come.",
+        remote_connects: "Connections made to such brokers.",
+        text_messages: "Readings handed out as text to subscribers of text/….",
         readings: "Readings in the batches that were stored, gaps included.",
         duplicates: "Batches that were recognised as redelivered, acknowledged and not stored again.",
         schemas: "Schemas that were registered or known already.",
@@ -148,6 +166,7 @@ metrics! {
     }
     gauges {
         connections: "MQTT connections now.",
+        remotes_connected: "Connections to brokers that this server is a client of, now.",
         sessions: "MQTT sessions now, those of clients that are away included.",
         sessions_kept: "MQTT sessions now of clients that are away.",
         subscriptions: "MQTT subscriptions now.",

@@ -17,6 +17,7 @@ use crate::access::Security;
 use crate::broker::{Broker, Lifetime};
 use crate::config::ServerConfig;
 use crate::http::{self, Api};
+use crate::interop::{self, Interop};
 use crate::live::Live;
 use crate::metrics::Metrics;
 use crate::net;
@@ -146,7 +147,9 @@ async fn serve(
     let (alive, mut all_gone) = mpsc::channel(1);
     let lifetime = Lifetime { shutdown: down_receiver.clone(), _alive: alive };
     let security = Security::open(config, store, metrics.clone())?;
-    let broker = Arc::new(Broker::new(mqtt, security.clone(), store.clone(), metrics.clone()));
+    let interop = Arc::new(Interop::open(&config.interop, store.clone(), metrics.clone())?);
+    let broker = Arc::new(Broker::new(mqtt, security.clone(), interop.clone(), store.clone(), metrics.clone()));
+    interop::start(&broker, &lifetime)?;
     tokio::spawn(broker.clone().watch_security(lifetime.clone()));
     tokio::spawn(broker.clone().keep(lifetime.clone()));
     for bound in [plain, secure].into_iter().flatten() {
@@ -156,7 +159,7 @@ async fn serve(
     }
     if let Some(Bound { listeners, tls: Some(tls), .. }) = web {
         let live = Live::start(store).context("cannot start the thread for live batches")?;
-        let api = Arc::new(Api::new(http, security, store.clone(), metrics.clone(), live, down_receiver));
+        let api = Arc::new(Api::new(http, security, interop, store.clone(), metrics.clone(), live, down_receiver));
         let front = http::Front {
             router: http::router(api),
             tls,

@@ -2,10 +2,12 @@
 //! is the moment at which a seal, a merge or a retention becomes true.
 
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError, RwLock};
 
+use redb::backends::InMemoryBackend;
 use redb::{Database, ReadableDatabase, ReadableTable, StorageBackend, TableDefinition};
 use serde::{Deserialize, Serialize};
 use wholegrain_model::{Schema, SchemaHash, ValueType};
@@ -142,7 +144,9 @@ impl StorageBackend for Backend {
 impl Catalogue {
     /// Opens or makes the database and reads it.
     pub fn open(disk: &Arc<dyn Disk>, path: &Path) -> Result<(Self, Contents), StoreError> {
-        if !disk.exists(path) {
+        if disk.exists(path) {
+            refuse_damage(disk.as_ref(), path)?;
+        } else {
             create(disk.as_ref(), path)?;
         }
         let catalogue = Self {
@@ -323,6 +327,30 @@ impl Catalogue {
     }
 }
 
+/// Checks every page's checksum in a copy in memory: the library puts right what it can, and would do so in the file, before anybody has decided
+/// what is to be done with a damaged one.
+fn refuse_damage(disk: &dyn Disk, path: &Path) -> Result<(), StoreError> {
+    let content = disk.open(path, false).and_then(|file| read_all(file.as_ref()));
+    let content = content.map_err(|error| StoreError::io("reading", path, error))?;
+    let check = || -> Result<bool, redb::Error> {
+        let memory = InMemoryBackend::new();
+        memory.set_len(content.len() as u64)?;
+        memory.write(0, &content)?;
+        drop(content);
+        let mut copy = Database::builder().set_cache_size(CACHE_BYTES).create_with_backend(memory)?;
+        Ok(copy.check_integrity()?)
+    };
+    // Of bytes that nobody ever wrote the library may also think that they cannot be.
+    let reason = match catch_unwind(AssertUnwindSafe(check)) {
+        Ok(Ok(true)) => return Ok(()),
+        Ok(Ok(false)) => "its checksums do not fit".to_owned(),
+        Ok(Err(error)) => error.to_string(),
+        Err(_) => "it is not what was written".to_owned(),
+    };
+    let advice = "nothing was changed; bring catalogue.redb back from a copy of the whole directory, or begin a new store elsewhere: the files under blocks/ are whole and any Parquet reader opens them";
+    Err(StoreError::damaged(path, format!("{reason}; {advice}")))
+}
+
 /// Counts the openings: a transaction that brings everything before it to stable storage.
 fn settle(db: &Database) -> Result<(), redb::Error> {
     let txn = db.begin_write()?;
@@ -353,18 +381,22 @@ fn read_tables(db: &Database) -> Result<Result<Contents, ReadFault>, redb::Error
         next_block: number("next_block")?,
         ..Contents::default()
     };
+    let mut paths: Vec<Arc<str>> = Vec::new();
     for entry in read.open_table(SENSORS)?.iter()? {
         let (id, path) = entry?;
-        if contents.sensors.add_path(path.value()).0 != id.value() {
-            return Ok(Err(ReadFault::Damaged(format!("sensor {} is missing", id.value() - 1))));
+        if paths.len() != id.value() as usize {
+            return Ok(Err(ReadFault::Damaged(format!("sensor {} is missing", paths.len()))));
         }
+        paths.push(path.value().into());
     }
+    contents.sensors = Sensors::of_paths(paths);
     let mut schemas = Vec::new();
     for entry in read.open_table(SCHEMAS)?.iter()? {
         let (hash, value) = entry?;
         let (order, bytes) = value.value();
         match Schema::decode(bytes) {
-            Ok(schema) => schemas.push((order, schema)),
+            // Shared one by one, so that a thousand agents' sensors are not all in memory before that.
+            Ok(schema) => schemas.push((order, contents.sensors.share(&schema))),
             Err(error) => {
                 return Ok(Err(ReadFault::Damaged(format!("schema {}: {error}", SchemaHash(hash.value())))));
             }

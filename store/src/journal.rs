@@ -198,7 +198,7 @@ impl Journal {
             if !group.is_empty() {
                 self.commit(group);
             }
-            if !rotations.is_empty() || (background && self.is_due()) {
+            if !rotations.is_empty() || self.is_due() {
                 self.rotate();
             }
             for done in rotations {
@@ -215,7 +215,7 @@ impl Journal {
         let size = self.shared.view().open.size();
         size.file_bytes >= self.shared.config.seal_bytes.0
             || size.readings >= SEGMENT_READINGS_MAX
-            || since.elapsed() >= self.shared.config.seal_after.duration()
+            || self.shared.config.background && since.elapsed() >= self.shared.config.seal_after.duration()
     }
 
     /// Closes the open segment. The file of the next one is made when there is something to write.

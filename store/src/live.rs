@@ -176,6 +176,11 @@ impl Newest {
         self.0.read().unwrap_or_else(PoisonError::into_inner).get(schema).map(|(batch, _)| batch.clone())
     }
 
+    /// How many groups there are.
+    pub fn len(&self) -> usize {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
     /// Lets go of groups that have been silent for `age`.
     pub fn forget(&self, age: Duration, now: Instant) {
         let mut newest = self.0.write().unwrap_or_else(PoisonError::into_inner);

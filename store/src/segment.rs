@@ -174,7 +174,7 @@ mod tests {
     use super::*;
 
     fn payload(i: u8) -> Vec<u8> {
-        let mut payload = if i % 2 == 0 { MAGIC } else { READINGS_MAGIC }.to_vec();
+        let mut payload = if i.is_multiple_of(2) { MAGIC } else { READINGS_MAGIC }.to_vec();
         payload.extend((0..i % 7 + 1).map(|j| j.wrapping_mul(31) ^ i));
         payload
     }

@@ -2,6 +2,7 @@
 //! it across restarts.
 
 use std::collections::{BTreeMap, HashMap};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -140,8 +141,40 @@ struct Entry {
     path: Arc<str>,
     /// Index into [`Sensors::loose`], or [`NONE`].
     loose: u32,
-    /// Every schema's column that is this sensor; the one that defines its properties is last.
-    places: Vec<Place>,
+    places: Places,
+}
+
+/// Every schema's column that is a sensor; the one that defines its properties is last. Nearly always there is one.
+#[derive(Default)]
+enum Places {
+    #[default]
+    None,
+    One(Place),
+    Many(Vec<Place>),
+}
+
+impl Places {
+    fn as_slice(&self) -> &[Place] {
+        match self {
+            Places::None => &[],
+            Places::One(place) => std::slice::from_ref(place),
+            Places::Many(places) => places,
+        }
+    }
+
+    /// Makes `place` the last; a schema has a sensor once.
+    fn define(&mut self, place: Place) {
+        *self = match std::mem::take(self) {
+            Places::None => Places::One(place),
+            Places::One(other) if other.schema == place.schema => Places::One(place),
+            Places::One(other) => Places::Many(vec![other, place]),
+            Places::Many(mut places) => {
+                places.retain(|other| other.schema != place.schema);
+                places.push(place);
+                Places::Many(places)
+            }
+        };
+    }
 }
 
 /// The index.
@@ -151,6 +184,8 @@ pub(crate) struct Sensors {
     entries: Vec<Entry>,
     schemas: Vec<Schema>,
     by_hash: HashMap<SchemaHash, u32>,
+    /// A schema for each list of sensors below a prefix, by a hash of their names: agents that have the same ones share them in memory.
+    by_names: HashMap<u64, Schema>,
     groups: HashMap<SchemaHash, GroupState>,
     loose: Vec<Loose>,
     properties: Vec<Properties>,
@@ -190,8 +225,7 @@ impl Sensors {
     /// Whether `schema` is known and defines each of its sensors, so that registering it would change nothing.
     pub fn is_current(&self, schema: &Schema) -> bool {
         let Some(&at) = self.by_hash.get(&schema.hash()) else { return false };
-        let last =
-            |i: usize| self.id(&schema.path(i)).and_then(|id| self.entries[id.0 as usize].places.last().copied());
+        let last = |i: usize| self.id(&schema.path(i)).and_then(|id| self.places(id).last().copied());
         (0..schema.len()).all(|i| last(i).is_some_and(|place| place.schema == at))
     }
 
@@ -200,22 +234,40 @@ impl Sensors {
         let id = SensorId(u32::try_from(self.entries.len()).unwrap_or(u32::MAX));
         let path: Arc<str> = path.into();
         self.by_path.insert(path.clone(), id);
-        self.entries.push(Entry { path, loose: NONE, places: Vec::new() });
+        self.entries.push(Entry { path, loose: NONE, places: Places::None });
         id
+    }
+
+    /// The index of these paths, numbered from 0.
+    pub fn of_paths(paths: Vec<Arc<str>>) -> Self {
+        let by_path = paths.iter().cloned().zip((0..).map(SensorId)).collect();
+        let entry = |path| Entry { path, loose: NONE, places: Places::None };
+        Self { by_path, entries: paths.into_iter().map(entry).collect(), ..Self::default() }
     }
 
     /// Takes a schema whose sensors are all numbered and lets it define them.
     pub fn add_schema(&mut self, schema: &Schema) {
-        let at = *self.by_hash.entry(schema.hash()).or_insert_with(|| {
-            self.schemas.push(schema.clone());
-            self.schemas.len() as u32 - 1
-        });
+        let at = self.by_hash.get(&schema.hash()).copied().unwrap_or_else(|| self.keep(schema));
         for column in 0..schema.len() {
             let Some(id) = self.id(&schema.path(column)) else { continue };
-            let places = &mut self.entries[id.0 as usize].places;
-            places.retain(|place| place.schema != at);
-            places.push(Place { schema: at, column: column as u32 });
+            self.entries[id.0 as usize].places.define(Place { schema: at, column: column as u32 });
         }
+    }
+
+    /// The same schema, sharing its sensors with one that has the same.
+    pub fn share(&mut self, schema: &Schema) -> Schema {
+        let mut hasher = DefaultHasher::new();
+        schema.sensors().iter().for_each(|sensor| sensor.name.hash(&mut hasher));
+        let like = self.by_names.entry(hasher.finish()).or_insert_with(|| schema.clone());
+        schema.sharing(like)
+    }
+
+    fn keep(&mut self, schema: &Schema) -> u32 {
+        let at = self.schemas.len() as u32;
+        let schema = self.share(schema);
+        self.by_hash.insert(schema.hash(), at);
+        self.schemas.push(schema);
+        at
     }
 
     pub fn id(&self, path: &str) -> Option<SensorId> {
@@ -227,7 +279,7 @@ impl Sensors {
     }
 
     pub fn places(&self, id: SensorId) -> &[Place] {
-        self.entries.get(id.0 as usize).map_or(&[], |entry| &entry.places)
+        self.entries.get(id.0 as usize).map_or(&[], |entry| entry.places.as_slice())
     }
 
     pub fn len(&self) -> usize {
@@ -270,7 +322,7 @@ impl Sensors {
         let loose = entry.and_then(|entry| Some((entry, self.loose.get(entry.loose as usize)?)));
         let known = self.by_properties.get(properties).copied().unwrap_or(NONE);
         loose.is_some_and(|(entry, loose)| {
-            loose.properties != NONE && (loose.properties == known || !entry.places.is_empty())
+            loose.properties != NONE && (loose.properties == known || !entry.places.as_slice().is_empty())
         })
     }
 
@@ -384,10 +436,13 @@ impl Sensors {
     pub fn info(&self, id: SensorId) -> Option<SensorInfo> {
         let entry = self.entries.get(id.0 as usize)?;
         let loose = self.loose.get(entry.loose as usize);
-        let Some(place) = entry.places.last() else { return self.loose_info(id, entry, loose?) };
+        let Some(place) = entry.places.as_slice().last() else { return self.loose_info(id, entry, loose?) };
         let def = &self.schemas[place.schema as usize].sensors()[place.column as usize];
-        let states =
-            entry.places.iter().filter_map(|place| self.groups.get(&self.schemas[place.schema as usize].hash()));
+        let states = entry
+            .places
+            .as_slice()
+            .iter()
+            .filter_map(|place| self.groups.get(&self.schemas[place.schema as usize].hash()));
         let newest = states.max_by_key(|state| state.last_time);
         Some(SensorInfo {
             id,

@@ -78,6 +78,10 @@ pub struct StoreStats {
     pub sensors: u64,
     /// Schemas known.
     pub schemas: u64,
+    /// Groups whose newest batch is in memory.
+    pub newest_groups: u64,
+    /// Journal segments that are not in blocks yet, the open one too.
+    pub segments: u64,
     /// Bytes free on the disk, as far as the system says.
     pub free_bytes: Option<u64>,
 }

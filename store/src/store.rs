@@ -335,6 +335,8 @@ impl Store {
             tiers: view.tiers.len() as u64,
             tier_bytes: view.tiers.iter().map(|tier| tier.record.bytes).sum(),
             tier_rows: view.tiers.iter().map(|tier| tier.record.rows).sum(),
+            newest_groups: shared.newest.len() as u64,
+            segments: view.closed.len() as u64 + 1,
             free_bytes: shared.disk.free_bytes(&shared.paths.dir),
             ..shared.counters.read()
         }

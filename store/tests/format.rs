@@ -3,8 +3,10 @@
 use std::path::Path;
 
 use parquet::file::reader::{FileReader, SerializedFileReader};
-use wholegrain_model::{Batch, BatchHeader, Column, ColumnValues, Gaps, Pattern, Schema, SensorDef, SensorPath, Value};
-use wholegrain_store::{Store, StoreConfig};
+use wholegrain_model::{
+    Batch, BatchHeader, Column, ColumnValues, Gaps, Kind, Pattern, Schema, SensorDef, SensorPath, Value, ValueType,
+};
+use wholegrain_store::{LooseSensor, Reading, Store, StoreConfig};
 use wholegrain_transport::payload::encode_batch;
 
 const PAGE: &str = include_str!("../FORMAT.md");
@@ -25,9 +27,10 @@ fn example() -> (Schema, Batch) {
     (schema, batch)
 }
 
-/// The bytes of the page's first block of hexadecimal digits: two digits a byte, what follows two spaces is explanation.
-fn bytes_of_the_page() -> Vec<u8> {
-    let block = PAGE.split("```hex\n").nth(1).and_then(|rest| rest.split("```").next()).expect("a block of hex");
+/// The bytes of one of the page's blocks of hexadecimal digits: two digits a byte, what follows two spaces is explanation.
+fn bytes_of_the_page(which: usize) -> Vec<u8> {
+    let block =
+        PAGE.split("```hex\n").nth(which + 1).and_then(|rest| rest.split("```").next()).expect("a block of hex");
     let digits = block.lines().flat_map(|line| line.split("  ").next().unwrap_or_default().split_whitespace());
     digits.map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect()
 }
@@ -47,12 +50,43 @@ fn the_segment_on_the_page_is_what_the_journal_writes_and_reads() {
     drop(store);
     let written = std::fs::read(&path).unwrap();
     let hex: Vec<String> = written.iter().map(|byte| format!("{byte:02x}")).collect();
-    assert_eq!(written, bytes_of_the_page(), "the journal writes {}", hex.join(" "));
+    assert_eq!(written, bytes_of_the_page(0), "the journal writes {}", hex.join(" "));
     let store = open(dir.path());
     let id = store.sensors(&[Pattern::new("/n1/load").unwrap()])[0].id;
     let chunks: Vec<_> = store.snapshot().scan(id, i64::MIN, i64::MAX).unwrap().map(Result::unwrap).collect();
     assert_eq!(chunks[0].times, batch.times);
     assert_eq!((chunks[0].column.get(0), chunks[0].column.get(1)), (Some(Value::Float(0.5)), None));
+}
+
+#[test]
+fn the_readings_on_the_page_are_what_the_journal_writes_and_reads() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("journal/0000000001.wal");
+    let store = open(dir.path());
+    let sensor = |path: &str| LooseSensor {
+        path: SensorPath::new(path).unwrap(),
+        unit: String::new(),
+        kind: Kind::Gauge,
+        value_type: ValueType::Float,
+        scale: 1.0,
+        description: String::new(),
+    };
+    let ids = store.register_sensors("gw", &[sensor("/a"), sensor("/b")]).unwrap();
+    let time = 1_767_225_600_000_000_000;
+    let readings = vec![
+        Reading { sensor: ids[0], time, value: Value::Float(0.5) },
+        Reading { sensor: ids[1], time: time + 1_000_000_000, value: Value::Int(7) },
+    ];
+    let (sender, receiver) = std::sync::mpsc::sync_channel(1);
+    store.append_readings("gw", readings, Box::new(move |result| drop(sender.send(result))));
+    receiver.recv().unwrap().unwrap();
+    drop(store);
+    let written = std::fs::read(&path).unwrap();
+    let hex: Vec<String> = written.iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!(written, bytes_of_the_page(1), "the journal writes {}", hex.join(" "));
+    let store = open(dir.path());
+    let newest = [Some((time, Some(Value::Float(0.5)))), Some((time + 1_000_000_000, Some(Value::Int(7))))];
+    assert_eq!(store.newest(&ids), newest);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use support::{EIO, Fault, FaultyDisk, Random};
 use wholegrain_model::{Batch, BatchHeader, Column, ColumnValues, Gaps, Pattern, Schema, SensorDef, SensorPath};
 use wholegrain_store::disk::Disk;
-use wholegrain_store::{Store, StoreConfig, StoreError};
+use wholegrain_store::{Appended, Store, StoreConfig, StoreError};
 use wholegrain_transport::payload::encode_batch;
 
 /// Crashes after which anything from nothing to all of what was not synced is there.
@@ -125,4 +125,67 @@ fn a_store_that_lost_its_catalogue_does_not_begin_anew() {
     assert!(error.contains("catalogue.redb") && error.contains("journal/"), "{error}");
     disk.put(catalogue, &content);
     assert_eq!(readings(&open(&disk).unwrap()), 1);
+}
+
+/// The journal's segments with their content.
+fn segments(disk: &FaultyDisk) -> Vec<(std::path::PathBuf, Vec<u8>)> {
+    disk.files("/journal/").into_iter().map(|path| (path.clone(), disk.content(&path))).collect()
+}
+
+#[test]
+fn records_that_no_fsync_vouches_for_do_not_come_back_when_the_next_segment_was_begun() {
+    for odd in [false, true] {
+        let disk = shifted(FaultyDisk::default(), odd);
+        let store = open(&disk).unwrap();
+        store.register_schema(&schema()).unwrap();
+        store.append_blocking(payload(1)).unwrap();
+        // Neither the fsync succeeds nor the cut: the record stays in the file, and nobody was told that it is stored.
+        disk.plan(1, Fault::Errors(EIO, 2));
+        store.append_blocking(payload(2)).unwrap_err();
+        store.append_blocking(payload(3)).unwrap();
+        assert_eq!(segments(&disk).len(), 2, "the failed one is not written again");
+        let killed = disk.after_kill();
+        let store = open(&killed).unwrap();
+        assert_eq!(readings(&store), 2);
+        assert_eq!(store.append_blocking(payload(2)).unwrap(), Appended::Stored, "it was not there");
+        check_after_crash(&killed, 3, &format!("odd {odd}"));
+    }
+}
+
+#[test]
+fn opening_writes_only_the_last_segment_again() {
+    let disk = FaultyDisk::default();
+    let small = |disk: &FaultyDisk| {
+        let seal_bytes = wholegrain_model::size::ByteSize(2000);
+        let config = StoreConfig { background: false, seal_bytes, ..StoreConfig::new("/store") };
+        Store::open_on(config, Arc::new(disk.clone())).unwrap().0
+    };
+    let mut store = small(&disk);
+    store.register_schema(&schema()).unwrap();
+    for seq in 1..=200 {
+        store.append_blocking(payload(seq)).unwrap();
+    }
+    for round in 0..3u64 {
+        drop(store);
+        let before = segments(&disk);
+        assert!(before.len() > 5, "{}", before.len());
+        let (_, earlier) = before.split_last().unwrap();
+        disk.watch_writes();
+        store = small(&disk);
+        let written = disk.written();
+        let touched = earlier.iter().filter(|(path, _)| written.contains(path)).count();
+        assert_eq!(touched, 0, "round {round}");
+        assert!(written.contains(&before.last().unwrap().0), "the last one is, round {round}");
+        assert_eq!(readings(&store), 200 + round as usize);
+        store.append_blocking(payload(201 + round)).unwrap();
+    }
+    // A flipped bit in what vouches for a segment only costs that it is written again.
+    drop(store);
+    let (path, mut content) = segments(&disk)[3].clone();
+    content[30] ^= 4;
+    disk.put(&path, &content);
+    disk.watch_writes();
+    let store = small(&disk);
+    assert!(disk.written().contains(&segments(&disk)[2].0));
+    assert_eq!(readings(&store), 203);
 }

@@ -642,3 +642,43 @@ fn a_catalogue_that_fails_in_the_middle_of_a_seal_is_read_anew() {
     }
     assert!(failed > 10, "{failed}");
 }
+
+#[test]
+fn a_bit_flipped_anywhere_in_the_catalogue_is_harmless_or_refused_and_changes_no_file() {
+    let disk = FaultyDisk::default();
+    let fresh = || Store::open_on(manual("/store"), Arc::new(disk.clone()));
+    let schema = one("x");
+    let store = fresh().unwrap().0;
+    store.register_schema(&schema).unwrap();
+    store.append_blocking(ten(&schema, 1, 0).into()).unwrap();
+    store.seal().unwrap();
+    store.append_blocking(ten(&schema, 2, 10).into()).unwrap();
+    drop(store);
+    let catalogue = Path::new("/store/catalogue.redb");
+    let good = disk.content(catalogue);
+    let used: Vec<usize> = (0..good.len()).filter(|at| good[*at] != 0).collect();
+    let mut refused = 0;
+    for at in used.iter().step_by(used.len() / 150 + 1) {
+        let mut bad = good.clone();
+        bad[*at] ^= 1 << (at % 8);
+        disk.put(catalogue, &bad);
+        let others = |disk: &FaultyDisk| -> Vec<_> {
+            let files = disk.files("/store/").into_iter().filter(|path| !path.to_string_lossy().contains("catalogue"));
+            files.map(|path| (path.clone(), disk.content(&path))).collect()
+        };
+        let before = others(&disk);
+        match fresh() {
+            Ok((store, _)) => assert_eq!(all(&store, "/n1/x").len(), 20, "byte {at}"),
+            Err(error) => {
+                refused += 1;
+                let text = error.to_string();
+                assert!(text.contains("catalogue.redb") && text.contains("nothing was changed"), "byte {at}: {text}");
+                assert_eq!(disk.content(catalogue), bad, "byte {at}");
+            }
+        }
+        assert!(before == others(&disk), "byte {at}: another file changed");
+        disk.put(catalogue, &good);
+    }
+    assert!(refused > 5, "{refused} of {} refused", used.len());
+    assert_eq!(all(&fresh().unwrap().0, "/n1/x").len(), 20, "put back, all is there");
+}

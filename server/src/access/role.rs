@@ -52,13 +52,14 @@ impl Role {
 
     /// Whether this role has `permission`.
     pub fn may(self, permission: Permission) -> bool {
-        match (permission, self) {
-            (Permission::Open, _) | (_, Role::Admin) => true,
-            (Permission::Read, Role::Support | Role::User) => true,
-            (Permission::Status, Role::Support) => true,
-            (Permission::Write, Role::Agent) => true,
-            _ => false,
-        }
+        let roles: &[Role] = match permission {
+            Permission::Open => &Role::ALL,
+            Permission::Read => &[Role::Admin, Role::Support, Role::User],
+            Permission::Status => &[Role::Admin, Role::Support],
+            Permission::Write => &[Role::Admin, Role::Agent],
+            Permission::Manage => &[Role::Admin],
+        };
+        roles.contains(&self)
     }
 }
 

@@ -9,7 +9,7 @@ use wholegrain_transport::mqtt::{ConnAck, Connect, Properties, Property, ReasonC
 use super::Broker;
 use super::log_limit::quoted;
 use super::pipeline::Close;
-use crate::access::{BadLogin, seconds};
+use crate::access::{ANONYMOUS, BadLogin, seconds};
 
 /// The largest CONNECT, in bytes. Whoever reaches the port may send one, so this and the bound on connections say how much
 /// memory strangers can take: 1.2 GiB with 20 000 connections. An agent's CONNECT has under a kilobyte.
@@ -21,9 +21,6 @@ pub const KEEP_ALIVE_MAX_S: u16 = 60;
 pub const KEEP_ALIVE_BORNE_S: u16 = 300;
 /// How long an MQTT 3.1.1 client that asked for no keep-alive may be silent.
 pub const SILENCE_MAX: Duration = Duration::from_secs(3600);
-/// The identity of a client that proves none and whose client identifier cannot be an agent's name.
-pub const ANONYMOUS: &str = "anonymous";
-
 /// How a client proves its identity that need not.
 const BY_NOTHING: &str = "nothing";
 

@@ -8,6 +8,7 @@ use wholegrain_model::Schema;
 use wholegrain_store::{Appended, StoreError};
 
 use super::pipeline::RegisterError;
+use crate::interop::run::{Named, Names};
 
 /// What comes back from the store's threads.
 #[derive(Debug)]
@@ -16,6 +17,7 @@ pub(super) enum Event {
     /// A batch of a schema that is not this client's, and why.
     Denied(u64, String),
     Registered(u64, Result<Schema, RegisterError>),
+    Named(u64, Names, Result<Vec<Named>, StoreError>),
 }
 
 /// One connection's. The events are bounded by the publishes that it has in flight.

@@ -47,6 +47,7 @@ use wholegrain_transport::mqtt::{ReasonCode, RetainHandling};
 
 use crate::access::{LOOK_EVERY, Security, Who};
 use crate::config::{Limits, MqttConfig};
+use crate::interop::Interop;
 use crate::metrics::Metrics;
 use crate::pki;
 use allowance::{Allowances, SCHEMA_BYTES_MIN};
@@ -69,6 +70,7 @@ pub struct Broker {
     limits: Limits,
     anonymous: bool,
     pub(crate) security: Arc<Security>,
+    pub(crate) interop: Arc<Interop>,
     /// Bytes of new schemas.
     new_schemas: Allowances,
     sessions: Sessions,
@@ -103,7 +105,13 @@ pub(crate) async fn went_down(shutdown: &mut watch::Receiver<bool>) {
 
 impl Broker {
     /// Over a store, as configured.
-    pub fn new(config: &MqttConfig, security: Arc<Security>, store: Store, metrics: Arc<Metrics>) -> Self {
+    pub(crate) fn new(
+        config: &MqttConfig,
+        security: Arc<Security>,
+        interop: Arc<Interop>,
+        store: Store,
+        metrics: Arc<Metrics>,
+    ) -> Self {
         let limits = config.limits;
         let queue = QueueBounds { messages_max: limits.queue_messages_max, bytes_max: limits.queue_bytes_max };
         let bounds = SessionBounds { kept_max: limits.sessions_kept_max, queue };
@@ -116,6 +124,7 @@ impl Broker {
             limits,
             anonymous: config.anonymous,
             security,
+            interop,
             new_schemas: Allowances::new(config.limits.schema_bytes_per_hour_max),
             schemas: watch::Sender::new(0),
             next_id: AtomicU64::new(1),
@@ -270,6 +279,28 @@ impl Broker {
         was
     }
 
+    /// Makes a schema durable that a trusted broker delivered; blocks on the disk.
+    pub(crate) fn register_trusted(&self, schema: &Schema) -> Result<(), wholegrain_store::StoreError> {
+        self.store.register_schema(schema)?;
+        self.schemas.send_modify(|generation| *generation += 1);
+        Ok(())
+    }
+
+    /// Tells when a schema became known.
+    pub(crate) fn schemas(&self) -> watch::Receiver<u64> {
+        self.schemas.subscribe()
+    }
+
+    /// The bounds.
+    pub(crate) fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// Warnings at a bounded rate.
+    pub(crate) fn log(&self) -> &LogLimit {
+        &self.log
+    }
+
     /// Checks a schema and makes it durable; blocks on the disk.
     fn register(&self, identity: &str, payload: &Bytes) -> Result<Schema, RegisterError> {
         let schema = Schema::decode(payload)
@@ -305,15 +336,5 @@ impl Broker {
     fn check_batch_schema(&self, identity: &str, hash: &SchemaHash) -> Result<bool, String> {
         let Some(schema) = self.store.schema(hash) else { return Ok(false) };
         self.security.access.claim(identity, schema.prefix()).map(|()| true)
-    }
-
-    /// Whether this client may publish on a topic; for native topics the schema is looked at beside.
-    pub(crate) fn may_publish<'a>(&self, who: impl Into<Who<'a>>, topic: &str) -> Result<(), String> {
-        self.security.access.may_publish(who, topic)
-    }
-
-    /// Whether this client may subscribe to a filter, shared or not.
-    pub(crate) fn may_subscribe<'a>(&self, who: impl Into<Who<'a>>, filter: &str) -> Result<(), String> {
-        self.security.access.may_subscribe(who, filter)
     }
 }

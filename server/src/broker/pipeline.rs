@@ -13,12 +13,13 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use wholegrain_model::{Schema, SchemaHash};
-use wholegrain_store::{Appended, StoreError};
+use wholegrain_store::{Appended, Reading, StoreError};
 use wholegrain_transport::mqtt::{Properties, QoS, ReasonCode, Text};
 use wholegrain_transport::payload;
 use wholegrain_transport::topics::{self, Topic};
 
 use super::log_limit::quoted;
+use crate::interop::run::{Names, Run};
 use crate::metrics::Metrics;
 
 /// How long after a full queue of the store the first new try is made; it doubles with each further one.
@@ -69,6 +70,20 @@ pub enum Effect {
         ticket: u64,
         /// The encoded schema.
         payload: Bytes,
+    },
+    /// Find out which sensors readings are of, then call [`Pipeline::named`].
+    Name {
+        /// Their number here.
+        ticket: u64,
+        /// What is to be found out.
+        names: Names,
+    },
+    /// Append readings, then call [`Pipeline::appended`].
+    AppendReadings {
+        /// Their number here.
+        ticket: u64,
+        /// All of them.
+        readings: Vec<Reading>,
     },
     /// Append a batch, then call [`Pipeline::appended`]; or [`Pipeline::denied`] when its schema is not this agent's.
     Append {
@@ -134,6 +149,8 @@ pub struct Terms {
     pub identity: String,
     /// Whether PUBACK can carry a reason (MQTT 5); else a refusal closes the connection.
     pub reasons: bool,
+    /// Whether it is a broker that passes on what others published: native topics may be of any agent.
+    pub relay: bool,
     /// The most publishes not yet acknowledged.
     pub inflight_max: usize,
     /// The same in bytes.
@@ -146,6 +163,8 @@ pub struct Terms {
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum State {
+    /// Readings that still come.
+    Open,
     /// To be handed to the store.
     Waiting,
     /// With the store.
@@ -160,6 +179,7 @@ enum State {
 enum Kind {
     Batch { hash: SchemaHash, readings: u64 },
     Schema,
+    Readings(Box<Run>),
     Other,
 }
 
@@ -174,6 +194,31 @@ struct Entry {
 }
 
 impl Incoming {
+    /// What stands where there is no message.
+    fn nothing() -> Self {
+        let (topic, payload, properties) = (Text::default(), Bytes::new(), Properties::new());
+        Self { topic, payload, qos: QoS::AtMostOnce, packet_id: None, retain: false, properties }
+    }
+
+    /// Only what its acknowledgement needs.
+    pub fn emptied(self) -> Self {
+        Self { topic: Text::default(), payload: Bytes::new(), properties: Properties::new(), ..self }
+    }
+
+    /// With a payload that points into no receive buffer.
+    pub fn copied(self) -> Self {
+        Self { payload: Bytes::copy_from_slice(&self.payload), ..self }
+    }
+
+    /// Whether it goes through the broker's hands later even if nobody subscribes.
+    pub fn is_kept(&self) -> bool {
+        self.retain || self.qos == QoS::ExactlyOnce
+    }
+
+    fn ack(&self, packet_id: u16, reason: ReasonCode, why: String) -> Effect {
+        Effect::Ack { packet_id, qos: self.qos, reason, why }
+    }
+
     /// Passing it on to subscribers.
     fn forward(&self, retain: bool) -> Effect {
         Effect::Forward {
@@ -189,7 +234,7 @@ impl Incoming {
 
 impl Entry {
     fn is_active(&self) -> bool {
-        matches!(self.state, State::Waiting | State::Sent)
+        matches!(self.state, State::Open | State::Waiting | State::Sent)
     }
 }
 
@@ -197,11 +242,16 @@ impl Entry {
 #[derive(Debug)]
 pub struct Pipeline {
     terms: Terms,
+    /// The same as in `terms`, for tasks that outlive a borrow.
+    identity: Arc<str>,
     metrics: Arc<Metrics>,
     entries: VecDeque<Entry>,
     /// Number of the first entry.
     first: u64,
     bytes: usize,
+    /// How many entries are runs of readings, and how many messages to be acknowledged are in them.
+    runs: usize,
+    gathered: usize,
     retry_at: Option<Instant>,
     retry_after: Duration,
     stopped: bool,
@@ -211,11 +261,14 @@ impl Pipeline {
     /// Of a client that just connected.
     pub fn new(terms: Terms, metrics: Arc<Metrics>) -> Self {
         Self {
+            identity: terms.identity.as_str().into(),
             terms,
             metrics,
             entries: VecDeque::new(),
             first: 0,
             bytes: 0,
+            runs: 0,
+            gathered: 0,
             retry_at: None,
             retry_after: BUSY_RETRY,
             stopped: false,
@@ -225,6 +278,11 @@ impl Pipeline {
     /// The name that the client proved.
     pub fn identity(&self) -> &str {
         &self.terms.identity
+    }
+
+    /// The same, to be kept.
+    pub fn identity_shared(&self) -> Arc<str> {
+        self.identity.clone()
     }
 
     /// Whether more may be read from the client now. Everything that waits for a schema to come does not stop reading,
@@ -241,12 +299,12 @@ impl Pipeline {
     }
 
     fn is_within(&self, factor: usize) -> bool {
-        self.entries.len() < factor * self.terms.inflight_max && self.bytes < factor * self.terms.inflight_bytes_max
+        self.len() < factor * self.terms.inflight_max && self.bytes < factor * self.terms.inflight_bytes_max
     }
 
     /// The number of publishes not yet acknowledged.
     pub fn len(&self) -> usize {
-        self.entries.len()
+        self.entries.len() - self.runs + self.gathered
     }
 
     /// Whether everything is acknowledged.
@@ -279,6 +337,7 @@ impl Pipeline {
 
     /// Takes a publish.
     pub fn publish(&mut self, incoming: Incoming, now: Instant, effects: &mut Vec<Effect>) {
+        self.close_run(now, effects);
         self.metrics.publishes.inc();
         if !self.is_within(PARKED_FACTOR) {
             let why =
@@ -317,7 +376,11 @@ impl Pipeline {
 
     /// How many QoS 1 publishes are not yet acknowledged.
     pub fn at_least_once(&self) -> usize {
-        self.entries.iter().filter(|entry| entry.incoming.qos == QoS::AtLeastOnce).count()
+        let messages = |entry: &Entry| match &entry.kind {
+            Kind::Readings(run) => run.messages.iter().filter(|message| message.qos == QoS::AtLeastOnce).count(),
+            _ => usize::from(entry.incoming.qos == QoS::AtLeastOnce),
+        };
+        self.entries.iter().map(messages).sum()
     }
 
     /// What a publish is, or the reason to refuse it.
@@ -325,7 +388,11 @@ impl Pipeline {
         let topic = incoming.topic.as_str();
         let own = |agent: &str| {
             let why = || format!("{:?} may publish as itself only, not as {agent:?}", self.terms.identity);
-            if agent == self.terms.identity { Ok(()) } else { Err((ReasonCode::NOT_AUTHORIZED, why())) }
+            if self.terms.relay || agent == self.terms.identity {
+                Ok(())
+            } else {
+                Err((ReasonCode::NOT_AUTHORIZED, why()))
+            }
         };
         match Topic::parse(topic) {
             Some(Topic::Batch { agent, .. }) => {
@@ -333,6 +400,10 @@ impl Pipeline {
                 let (header, span) = payload::read_header(&incoming.payload)
                     .map_err(|error| (ReasonCode::PAYLOAD_FORMAT_INVALID, format!("not a batch: {error}")))?;
                 own(&header.agent)?;
+                if header.agent != agent {
+                    let why = format!("the batch is of {:?}, its topic of {agent:?}", header.agent);
+                    return Err((ReasonCode::NOT_AUTHORIZED, why));
+                }
                 Ok(Kind::Batch { hash: header.schema, readings: (span.samples * span.sensors) as u64 })
             }
             Some(Topic::Schema { agent, .. }) => own(agent).map(|()| Kind::Schema),
@@ -377,6 +448,7 @@ impl Pipeline {
         };
         let (hash, readings) = match entry.kind {
             Kind::Batch { hash, readings } => (hash, readings),
+            Kind::Readings(_) => return self.readings_appended(ticket, result, now, effects),
             _ => return,
         };
         match result {
@@ -479,6 +551,9 @@ impl Pipeline {
 
     /// Time has passed.
     pub fn tick(&mut self, now: Instant, effects: &mut Vec<Effect>) {
+        if self.terms.relay {
+            self.give_up(now, effects);
+        }
         for entry in &self.entries {
             if let (State::Parked(since), Kind::Batch { hash, .. }) = (entry.state, &entry.kind)
                 && now >= since + self.terms.schema_wait_max
@@ -493,6 +568,20 @@ impl Pipeline {
         if self.retry_at.is_some_and(|at| now >= at) {
             self.retry_at = None;
             self.pump(now, effects);
+        }
+    }
+
+    /// A broker would send a batch whose schema does not come again and again, and everything behind it would wait: it is
+    /// refused, which is counted and logged.
+    fn give_up(&mut self, now: Instant, effects: &mut Vec<Effect>) {
+        let wait = self.terms.schema_wait_max;
+        while let Some(at) = self.entries.iter().position(|entry| match entry.state {
+            State::Parked(since) => now >= since + wait,
+            _ => false,
+        }) {
+            self.metrics.waiting_for_schema.add(-1);
+            let why = format!("its schema did not come within {} s", wait.as_secs_f32());
+            self.refuse(self.first + at as u64, ReasonCode::IMPLEMENTATION_ERROR, why, now, effects);
         }
     }
 
@@ -550,7 +639,7 @@ impl Pipeline {
         if self.stopped || self.retry_at.is_some_and(|at| now < at) {
             return;
         }
-        let mut behind_schema = false;
+        let (mut behind_schema, mut behind_announcement) = (false, false);
         for (at, entry) in self.entries.iter_mut().enumerate() {
             let ticket = self.first + at as u64;
             let payload = || entry.incoming.payload.clone();
@@ -561,6 +650,18 @@ impl Pipeline {
                 }
                 (Kind::Schema, State::Sent) => {
                     behind_schema = true;
+                    continue;
+                }
+                (Kind::Readings(run), State::Waiting) => match run.names() {
+                    None => effects.push(Effect::AppendReadings { ticket, readings: run.readings.clone() }),
+                    Some(_) if behind_announcement => continue,
+                    Some(names) => {
+                        behind_announcement = run.is_announcement();
+                        effects.push(Effect::Name { ticket, names });
+                    }
+                },
+                (Kind::Readings(run), State::Sent) => {
+                    behind_announcement |= run.is_announcement();
                     continue;
                 }
                 (Kind::Batch { hash, .. }, State::Waiting) if !behind_schema => {
@@ -578,6 +679,10 @@ impl Pipeline {
             let reason = *code;
             let Some(entry) = self.entries.pop_front() else { return };
             self.first += 1;
+            if let Kind::Readings(run) = entry.kind {
+                self.answer_run(*run, entry.arrived, now, effects);
+                continue;
+            }
             self.bytes -= entry.incoming.payload.len();
             self.metrics.in_flight_bytes.add(-(entry.incoming.payload.len() as i64));
             self.metrics.in_flight.add(-1);
@@ -599,10 +704,12 @@ impl Pipeline {
 impl Drop for Pipeline {
     fn drop(&mut self) {
         self.unpark(|_| true);
+        self.forget_runs();
         self.metrics.in_flight.add(-(self.entries.len() as i64));
         self.metrics.in_flight_bytes.add(-(self.bytes as i64));
     }
 }
 
+mod readings;
 #[cfg(test)]
 mod tests;

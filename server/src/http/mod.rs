@@ -18,12 +18,13 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::http::StatusCode;
-use axum::routing::{MethodRouter, get};
+use axum::routing::{MethodRouter, get, post};
 use tokio::sync::{Semaphore, watch as signal};
 use wholegrain_store::Store;
 
 use crate::access::{Permission, Security};
 use crate::config::HttpConfig;
+use crate::interop::{Interop, write};
 use crate::live::Live;
 use crate::metrics::Metrics;
 
@@ -53,6 +54,11 @@ pub(crate) fn routes() -> Vec<Route> {
         ("/api/v1/newest", Permission::Read, get(read::newest)),
         ("/api/v1/query", Permission::Read, get(query::query)),
         ("/api/v1/watch", Permission::Read, get(watch::watch)),
+        ("/api/v1/write/influx", Permission::Write, post(write::influx)),
+        ("/api/v2/write", Permission::Write, post(write::influx)),
+        ("/write", Permission::Write, post(write::influx)),
+        ("/api/v1/write/clustercockpit", Permission::Write, post(write::clustercockpit)),
+        ("/api/write/", Permission::Write, post(write::clustercockpit)),
         ("/healthz", Permission::Open, get(status::healthz)),
         ("/metrics", Permission::Status, get(status::metrics)),
         ("/openapi.json", Permission::Open, get(status::openapi)),
@@ -65,6 +71,9 @@ pub(crate) struct Api {
     pub metrics: Arc<Metrics>,
     pub live: Live,
     pub security: Arc<Security>,
+    pub interop: Arc<Interop>,
+    /// Places for writes.
+    pub writes: Arc<Semaphore>,
     pub queries: Arc<Semaphore>,
     pub queries_max: usize,
     pub shutdown: signal::Receiver<bool>,
@@ -74,6 +83,7 @@ impl Api {
     pub fn new(
         config: &HttpConfig,
         security: Arc<Security>,
+        interop: Arc<Interop>,
         store: Store,
         metrics: Arc<Metrics>,
         live: Live,
@@ -84,6 +94,8 @@ impl Api {
             metrics,
             live,
             security,
+            interop,
+            writes: Arc::new(Semaphore::new(crate::interop::write::WRITES_MAX)),
             queries: Arc::new(Semaphore::new(config.queries_max)),
             queries_max: config.queries_max,
             shutdown,

@@ -58,6 +58,11 @@ fn store(text: &mut Text, stats: &StoreStats) {
         ("store_batches_total", "Batches stored since the start.", stats.batches),
         ("store_readings_total", "Readings in them, gaps included.", stats.readings),
         ("store_payload_bytes_total", "Bytes of payload in them.", stats.payload_bytes),
+        (
+            "store_loose_readings_total",
+            "Readings of sensors without a schema, those sent twice counted twice.",
+            stats.loose_readings,
+        ),
         ("store_duplicates_total", "Batches that were there already.", stats.duplicates),
         ("store_rejected_total", "Batches refused: malformed or of an unknown schema.", stats.rejected),
         ("store_busy_total", "Batches turned away because too much was waiting.", stats.busy),
@@ -67,6 +72,16 @@ fn store(text: &mut Text, stats: &StoreStats) {
             "store_subscriber_lost_total",
             "Live batches that the server's own distribution was too slow for.",
             stats.subscriber_lost,
+        ),
+        (
+            "store_aside_readings_total",
+            "Readings set aside because their times are too far from the clock.",
+            stats.aside_readings,
+        ),
+        (
+            "store_aside_dropped_bytes_total",
+            "Bytes of what was set aside that were dropped because there was too much.",
+            stats.aside_dropped_bytes,
         ),
         ("store_seals_total", "Journal segments sealed into blocks.", stats.seals),
         ("store_seal_errors_total", "Seals that failed and were tried again.", stats.seal_errors),
@@ -89,6 +104,7 @@ fn store(text: &mut Text, stats: &StoreStats) {
         ("journal_bytes", "Bytes of journal segments on disk.", stats.journal_bytes),
         ("journal_queue_bytes", "Bytes of payload that wait for the journal.", stats.queue_bytes),
         ("store_live_bytes", "Bytes of payload in memory that are not in blocks yet.", stats.live_bytes),
+        ("store_aside_bytes", "Bytes of files that hold what was set aside.", stats.aside_bytes),
         ("store_blocks", "Blocks.", stats.blocks),
         ("store_block_bytes", "Their bytes.", stats.block_bytes),
         ("store_block_rows", "Their rows.", stats.block_rows),
@@ -99,6 +115,8 @@ fn store(text: &mut Text, stats: &StoreStats) {
         ("store_damaged_bytes", "Bytes of journal and payload found damaged.", stats.damaged_bytes),
         ("store_sensors", "Sensors known.", stats.sensors),
         ("store_schemas", "Schemas known.", stats.schemas),
+        ("store_newest_groups", "Groups whose newest batch is in memory.", stats.newest_groups),
+        ("journal_segments", "Journal segments that are not in blocks yet, the open one too.", stats.segments),
     ] {
         text.gauge(name, help, value);
     }

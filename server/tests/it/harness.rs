@@ -74,13 +74,22 @@ impl Server {
 
     /// The same without any grants but those in `mqtt`.
     pub fn start_strict(mqtt: &str) -> Self {
+        Self::start_whole(mqtt, "")
+    }
+
+    /// As a client of other brokers: with these tables at the end of the file.
+    pub fn start_remote(remotes: &str) -> Self {
+        Self::start_whole("", remotes)
+    }
+
+    fn start_whole(mqtt: &str, end: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         init(dir.path(), &InitOptions { agent: Some("n1".to_owned()), ..InitOptions::default() }).unwrap();
         issue_agent_certificate(dir.path(), "n2").unwrap();
         let text = format!(
             "data = \".\"\n[http]\nlisten = \"127.0.0.1:0\"\ntokens_file = \"tokens\"\n\
              [mqtt]\nlisten = \"127.0.0.1:0\"\ntls_listen = \"127.0.0.1:0\"\nclient_ca = \"../ca.pem\"\n{mqtt}\n\
-             [[mqtt.users]]\nname = \"n1\"\npassword_hash = \"{}\"\n",
+             [[mqtt.users]]\nname = \"n1\"\npassword_hash = \"{}\"\n{end}",
             hash()
         );
         std::fs::write(dir.path().join("server/server.toml"), text).unwrap();
@@ -146,6 +155,23 @@ impl Server {
             request = request.header("authorization", value);
         }
         request.call().unwrap()
+    }
+
+    /// POST with the token: the status and the answer's body.
+    pub fn post(&self, path: &str, body: &str) -> (u16, String) {
+        let request = self.http.post(self.url(path)).header("authorization", format!("Bearer {}", self.token));
+        let mut response = request.send(body).unwrap();
+        (response.status().as_u16(), response.body_mut().read_to_string().unwrap())
+    }
+
+    /// The newest value of each sensor that a pattern chooses, as `path=value`, and its time.
+    pub fn newest(&self, pattern: &str) -> Vec<(String, String)> {
+        let answer = self.get(&format!("/api/v1/newest?pattern={}", pattern.replace('%', "%25")));
+        let readings = answer.json()["readings"].as_array().unwrap_or_else(|| panic!("{}", answer.text())).clone();
+        let one = |r: &serde_json::Value| {
+            (format!("{}={}", r["path"].as_str().unwrap(), r["value"]), r["time"].as_str().unwrap().to_owned())
+        };
+        readings.iter().map(one).collect()
     }
 
     /// One of the server's own metrics.

@@ -122,12 +122,22 @@ struct State {
     errors_left: u32,
     error: i32,
     operations: u64,
+    /// Open files now.
+    open_files: u64,
+    /// Inodes written to since [`FaultyDisk::watch_writes`].
+    written: BTreeSet<usize>,
     bytes_max: Option<usize>,
 }
 
 /// The disk. A clone is the same one.
 #[derive(Debug, Clone, Default)]
 pub struct FaultyDisk(Arc<Mutex<State>>);
+
+impl Drop for FaultyFile {
+    fn drop(&mut self) {
+        self.disk.state().open_files -= 1;
+    }
+}
 
 #[derive(Debug)]
 struct FaultyFile {
@@ -181,6 +191,32 @@ impl FaultyDisk {
 
     pub fn operations(&self) -> u64 {
         self.state().operations
+    }
+
+    /// Files open now.
+    pub fn open_files(&self) -> u64 {
+        self.state().open_files
+    }
+
+    /// Notes from now on which files are written to.
+    pub fn watch_writes(&self) {
+        self.state().written.clear();
+    }
+
+    /// The files that were.
+    pub fn written(&self) -> BTreeSet<PathBuf> {
+        let state = self.state();
+        let named = state.names.iter().filter(|(_, inode)| state.written.contains(inode));
+        named.map(|(path, _)| path.clone()).collect()
+    }
+
+    /// Gives a file another name, durably, as a person does while nothing runs.
+    pub fn rename_for_test(&self, from: &Path, to: &Path) {
+        let mut state = self.state();
+        let inode = state.names.remove(from).unwrap();
+        state.durable_names.remove(from);
+        state.names.insert(to.to_owned(), inode);
+        state.durable_names.insert(to.to_owned(), inode);
     }
 
     /// Files whose path holds `part`.
@@ -318,10 +354,11 @@ impl DiskFile for FaultyFile {
         let mut state = match result {
             Ok(state) => state,
             Err(error) => {
-                // A failed write may have been done in part.
+                // A failed write may have been done in part: not at all, some of it, or all.
                 let mut state = self.disk.state();
+                let done = bytes.len() * (state.operations % 5) as usize / 4;
                 let inode = &mut state.inodes[self.inode];
-                let part = Change::Write(offset, bytes[..bytes.len() / 2].to_vec());
+                let part = Change::Write(offset, bytes[..done].to_vec());
                 part.apply(&mut inode.now);
                 inode.pending.push(part);
                 return Err(error);
@@ -334,6 +371,7 @@ impl DiskFile for FaultyFile {
                 return Err(failed(ENOSPC));
             }
         }
+        state.written.insert(self.inode);
         let inode = &mut state.inodes[self.inode];
         inode.take(offset as usize, bytes.len());
         let change = Change::Write(offset, bytes.to_vec());
@@ -383,15 +421,17 @@ impl Disk for FaultyDisk {
         state.inodes.push(Inode::default());
         let inode = state.inodes.len() - 1;
         state.names.insert(path.to_owned(), inode);
+        state.open_files += 1;
         Ok(Arc::new(FaultyFile { disk: self.clone(), inode }))
     }
 
     fn open(&self, path: &Path, _write: bool) -> io::Result<Arc<dyn DiskFile>> {
-        let state = self.state();
+        let mut state = self.state();
         if state.crashed {
             return Err(failed(EIO));
         }
         let inode = *state.names.get(path).ok_or(io::ErrorKind::NotFound)?;
+        state.open_files += 1;
         Ok(Arc::new(FaultyFile { disk: self.clone(), inode }))
     }
 

@@ -17,6 +17,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 pub use session::Client;
+pub use url::Url as Address;
 
 use crate::mqtt::{CodecError, ReasonCode, Text, Version};
 

@@ -2,10 +2,12 @@
 
 /// A server's address as configured.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Url {
+pub struct Url {
+    /// Whether TLS is spoken.
     pub tls: bool,
     /// Name or address, without the brackets of IPv6.
     pub host: String,
+    /// TCP port.
     pub port: u16,
 }
 

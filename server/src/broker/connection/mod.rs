@@ -5,6 +5,7 @@
 
 mod greet;
 mod packets;
+mod readings;
 mod sending;
 
 use std::collections::HashSet;
@@ -20,6 +21,7 @@ use wholegrain_transport::mqtt::{self, Connect, Packet, ReasonCode, Version};
 
 use crate::access::Who;
 use crate::access::audit::{Event as Audited, Outcome};
+use crate::interop::intake::Intake;
 
 use super::aliases;
 use super::connect::Admitted;
@@ -74,6 +76,9 @@ struct Connection<S> {
     /// Whether the session ends with the connection unless DISCONNECT, which then may not, says otherwise.
     ends_with_connection: bool,
     pipeline: Pipeline,
+    intake: Intake,
+    /// Whether anybody subscribes to topics that begin with `/`, and as of which generation of the subscriptions.
+    paths_wanted: (u64, bool),
     effects: Vec<Effect>,
     heard: Instant,
     /// Whether the client was read from last.
@@ -112,6 +117,7 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
         let terms = Terms {
             identity: admitted.identity,
             reasons: admitted.version == Version::V5,
+            relay: false,
             inflight_max: limits.inflight_max.into(),
             inflight_bytes_max: limits.inflight_bytes_max,
             inflight_total_bytes_max: limits.inflight_total_bytes_max,
@@ -131,6 +137,8 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
             wants_words: admitted.wants_words,
             ends_with_connection: admitted.session_expiry.is_zero(),
             pipeline,
+            intake: Intake::default(),
+            paths_wanted: (u64::MAX, false),
             effects: Vec::new(),
             heard: now,
             reading: true,
@@ -283,6 +291,7 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
 
     /// Decodes what was read, as far as may be read now.
     fn take_packets(&mut self) -> ControlFlow<End> {
+        self.refresh_intake();
         while self.may_read() {
             match mqtt::decode(&mut self.wire.input, Some(self.version), self.broker.limits.packet_bytes_max) {
                 Ok(Some(packet)) => {
@@ -293,6 +302,7 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
                 Err(error) => return ControlFlow::Break(Close::new(error.reason_code(), error.to_string()).into()),
             }
         }
+        self.close_run()?;
         self.wire.tidy();
         // Bytes that trickle in are no silence; without this they would hold a connection and its buffer for ever.
         if self.wire.input.is_empty() || !self.may_read() {
@@ -307,6 +317,9 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
     async fn finish(mut self, end: End) {
         let (peer, identity) = (self.peer, self.identity().to_owned());
         let (mut with_will, mut expiry) = (true, None);
+        if !matches!(end, End::Shutdown) {
+            self.finish_naming().await;
+        }
         match end {
             End::Normal(new) => {
                 (with_will, expiry) = (false, new);

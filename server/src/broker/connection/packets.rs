@@ -13,6 +13,8 @@ use wholegrain_transport::mqtt::{
 };
 use wholegrain_transport::topics::{self, Topic};
 
+use crate::access::audit::{Event as Audited, Outcome};
+
 use super::super::link::Event;
 use super::super::message::Publication;
 use super::super::pipeline::{Close, Effect, Incoming};
@@ -113,11 +115,12 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
             Ok(topic) => topic,
             Err(close) => return ControlFlow::Break(close.into()),
         };
-        if payload.len() < COPY_BYTES_MAX {
+        let is_path = topic.starts_with('/');
+        if payload.len() < COPY_BYTES_MAX && !is_path {
             // The store keeps payloads in memory for a while; each would keep alive the receive buffer that it points into.
             payload = Bytes::copy_from_slice(&payload);
         }
-        let incoming = Incoming { topic, payload, qos, packet_id, retain, properties };
+        let mut incoming = Incoming { topic, payload, qos, packet_id, retain, properties };
         if let Some(packet_id) = packet_id {
             let arrival = match qos {
                 QoS::ExactlyOnce => {
@@ -136,6 +139,12 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
                     let why = "has not released thousands of its QoS 2 messages and published more";
                     return closed(ReasonCode::QUOTA_EXCEEDED, why);
                 }
+            }
+        }
+        if is_path {
+            match self.take_reading(incoming, now) {
+                Some(other) => incoming = other,
+                None => return ControlFlow::Continue(()),
             }
         }
         // What agents send is checked in the pipeline, by topic, header and schema.
@@ -181,6 +190,10 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
             }
             Event::Denied(ticket, why) => self.pipeline.denied(ticket, why, now, &mut self.effects),
             Event::Registered(ticket, result) => self.pipeline.registered(ticket, result, now, &mut self.effects),
+            Event::Named(ticket, names, result) => {
+                self.intake.answered(&names, result.is_ok());
+                self.pipeline.named(ticket, result, now, &mut self.effects);
+            }
         }
         self.apply()
     }
@@ -202,6 +215,8 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
                     self.broker.forward(self.handle.number, &publication);
                 }
                 Effect::Need(hashes) => self.need(&hashes),
+                Effect::AppendReadings { ticket, readings } => self.append_readings(ticket, readings),
+                Effect::Name { ticket, names } => self.name(ticket, names),
                 Effect::Refused(why) => {
                     self.audit_refused(Audited::Publish, &why);
                     self.broker.log.warn(format_args!("mqtt {} {}: refused: {why}", self.peer, self.identity()))

@@ -33,6 +33,7 @@ impl Bench {
         let terms = Terms {
             identity: "n1".to_owned(),
             reasons,
+            relay: false,
             inflight_max: 4,
             inflight_bytes_max: 1 << 20,
             inflight_total_bytes_max,
@@ -82,6 +83,8 @@ impl Bench {
 
 fn show(effects: &[Effect]) -> Vec<String> {
     let show = |effect: &Effect| match effect {
+        Effect::Name { ticket, .. } => format!("name {ticket}"),
+        Effect::AppendReadings { ticket, readings } => format!("append {} readings as {ticket}", readings.len()),
         Effect::Ack { packet_id, reason, .. } => format!("ack {packet_id} 0x{:02x}", reason.0),
         Effect::Register { ticket, .. } => format!("register {ticket}"),
         Effect::Append { ticket, .. } => format!("append {ticket}"),
@@ -328,4 +331,46 @@ fn a_stopped_pipeline_still_acknowledges_what_was_with_the_store() {
     assert!(bench.pipeline.awaits_store());
     assert_eq!(bench.stored(0), [FORWARD, "ack 1 0x00"]);
     assert!(!bench.pipeline.awaits_store());
+}
+
+/// A run's life: gathered, named, appended, answered in order among other publishes.
+#[test]
+fn readings_are_one_entry_and_many_acknowledgements() {
+    use crate::interop::run::Known;
+    use wholegrain_model::Value;
+    use wholegrain_store::SensorId;
+    let mut bench = Bench::new(true);
+    let mut effects = Vec::new();
+    let known = Some(Known { id: SensorId(7), float: true });
+    for (id, sensor) in [(11, known), (12, None), (13, None)] {
+        let (qos, properties) = (QoS::AtLeastOnce, Properties::new());
+        let topic = format!("/n1/{id}").as_str().into();
+        let incoming = Incoming { topic, payload: Bytes::new(), qos, packet_id: Some(id), retain: false, properties };
+        bench.pipeline.gather(incoming, bench.now, &mut effects, |run, incoming| {
+            run.put(incoming, sensor, std::iter::once((5, Value::Int(1))), false);
+        });
+    }
+    assert!(effects.is_empty() && bench.pipeline.len() == 3);
+    assert_eq!(
+        bench.publish("site/text", Bytes::new()),
+        ["name 0", "forward site/text"],
+        "the run is closed before it"
+    );
+    let refusal = Err((ReasonCode::QUOTA_EXCEEDED, "too many".to_owned()));
+    let named = vec![Ok(Known { id: SensorId(8), float: false }), refusal];
+    bench.pipeline.named(0, Ok(named), bench.now, &mut effects);
+    assert_eq!(show(&effects[1..]), ["append 2 readings as 0"]);
+    let Effect::AppendReadings { readings, .. } = &effects[1] else { panic!("{effects:?}") };
+    let stored: Vec<_> = readings.iter().map(|reading| (reading.sensor.0, reading.value)).collect();
+    assert_eq!(stored, [(7, Value::Float(1.0)), (8, Value::Int(1))]);
+    effects.clear();
+    bench.pipeline.appended(0, Err(StoreError::Busy), bench.now, &mut effects);
+    assert!(effects.is_empty() && !bench.pipeline.is_empty());
+    bench.pipeline.tick(bench.now + BUSY_RETRY, &mut effects);
+    assert_eq!(show(&effects), ["append 2 readings as 0"], "tried again");
+    effects.clear();
+    bench.pipeline.appended(0, Ok(Appended::Stored), bench.now, &mut effects);
+    assert_eq!(show(&effects), ["ack 11 0x00", "ack 12 0x00", "ack 13 0x97", "ack 1 0x00"]);
+    assert!(bench.pipeline.is_empty() && bench.pipeline.len() == 0);
+    assert_eq!((bench.metrics.in_flight.get(), bench.metrics.in_flight_bytes.get()), (0, 0));
 }

@@ -1,0 +1,264 @@
+//! The line protocol of InfluxDB, which ClusterCockpit speaks too. No I/O.
+//!
+//! `measurement,tag=value,… field=value,… timestamp`: the whole syntax of versions 1 and 2, with escapes, quoted strings (which may
+//! hold line ends), integers (`1i`), unsigned integers (`1u`), booleans, floats, and comments. A line that breaks it costs itself
+//! only: the next one begins after the next line end.
+
+use std::borrow::Cow;
+
+/// The longest line, in bytes.
+pub const LINE_BYTES_MAX: usize = 256 << 10;
+/// The most tags of one line.
+pub const TAGS_MAX: usize = 64;
+/// The most fields of one line.
+pub const FIELDS_MAX: usize = 4096;
+
+/// A field's value.
+#[derive(Debug, Clone, PartialEq)]
+pub enum FieldValue {
+    /// `1i`.
+    Int(i64),
+    /// `1u`.
+    Unsigned(u64),
+    /// `1.5`, and `1`, which is a float here.
+    Float(f64),
+    /// `t`, `true`, ….
+    Bool(bool),
+    /// `"text"`: taken, and of no use as a reading.
+    Text,
+}
+
+/// One line.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Line<'a> {
+    /// What was measured.
+    pub measurement: Cow<'a, str>,
+    /// In the order of the line, each key once.
+    pub tags: Vec<(Cow<'a, str>, Cow<'a, str>)>,
+    /// In the order of the line, at least one.
+    pub fields: Vec<(Cow<'a, str>, FieldValue)>,
+    /// As written, in whatever unit the request says.
+    pub timestamp: Option<i64>,
+}
+
+impl Line<'_> {
+    /// A tag's value.
+    pub fn tag(&self, key: &str) -> Option<&str> {
+        self.tags.iter().find(|(known, _)| known == key).map(|(_, value)| &**value)
+    }
+}
+
+/// The lines of a text one after the other, each with its number from 1. Empty lines and comments are stepped over.
+#[derive(Debug, Clone)]
+pub struct Lines<'a> {
+    text: &'a str,
+    at: usize,
+    number: usize,
+}
+
+impl<'a> Lines<'a> {
+    /// Of this text.
+    pub fn new(text: &'a str) -> Self {
+        Self { text, at: 0, number: 0 }
+    }
+}
+
+impl<'a> Iterator for Lines<'a> {
+    type Item = (usize, std::result::Result<Line<'a>, &'static str>);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            let rest = &self.text[self.at..];
+            if rest.is_empty() {
+                return None;
+            }
+            let line_end = rest.find('\n').unwrap_or(rest.len());
+            let start = rest[..line_end].trim_start_matches([' ', '\t', '\r']);
+            self.number += 1;
+            if start.is_empty() || start.starts_with('#') {
+                self.at = (self.at + line_end + 1).min(self.text.len());
+                continue;
+            }
+            let number = self.number;
+            let skipped = line_end - start.len();
+            let mut cursor = Cursor { text: &rest[skipped..], at: 0 };
+            let result = cursor.line();
+            // A line that is understood may hold line ends within its strings; one that is not ends at its first.
+            let end = if result.is_ok() { skipped + cursor.at } else { line_end };
+            self.number += rest[..end].matches('\n').count();
+            self.at = (self.at + end + 1).min(self.text.len());
+            return Some((number, result));
+        }
+    }
+}
+
+struct Cursor<'a> {
+    text: &'a str,
+    at: usize,
+}
+
+type Result<T> = std::result::Result<T, &'static str>;
+
+impl<'a> Cursor<'a> {
+    fn peek(&self) -> Option<u8> {
+        self.text.as_bytes().get(self.at).copied()
+    }
+
+    fn line(&mut self) -> Result<Line<'a>> {
+        let measurement = self.name(b", ", b", ")?;
+        if measurement.is_empty() {
+            return Err("there is no measurement");
+        }
+        let tags = self.tags()?;
+        self.spaces();
+        let fields = self.fields()?;
+        self.spaces();
+        let timestamp = self.timestamp()?;
+        self.spaces();
+        match self.peek() {
+            None | Some(b'\n') if self.at <= LINE_BYTES_MAX => Ok(Line { measurement, tags, fields, timestamp }),
+            None | Some(b'\n') => Err("the line is too long"),
+            Some(_) => Err("something follows the timestamp"),
+        }
+    }
+
+    fn spaces(&mut self) {
+        while matches!(self.peek(), Some(b' ' | b'\r')) {
+            self.at += 1;
+        }
+    }
+
+    fn tags(&mut self) -> Result<Vec<(Cow<'a, str>, Cow<'a, str>)>> {
+        let mut tags: Vec<(Cow<'a, str>, Cow<'a, str>)> = Vec::new();
+        while self.peek() == Some(b',') {
+            self.at += 1;
+            let key = self.name(b",= ", b",= ")?;
+            if key.is_empty() || self.peek() != Some(b'=') {
+                return Err("a tag is not key=value");
+            }
+            self.at += 1;
+            let value = self.name(b",= ", b", ")?;
+            if value.is_empty() {
+                return Err("a tag has no value");
+            }
+            if tags.iter().any(|(known, _)| *known == key) {
+                return Err("a tag is there twice");
+            }
+            if tags.len() >= TAGS_MAX {
+                return Err("there are too many tags");
+            }
+            tags.push((key, value));
+        }
+        if self.peek() == Some(b' ') { Ok(tags) } else { Err("there are no fields") }
+    }
+
+    fn fields(&mut self) -> Result<Vec<(Cow<'a, str>, FieldValue)>> {
+        let mut fields = Vec::new();
+        loop {
+            let key = self.name(b",= ", b",= ")?;
+            if key.is_empty() || self.peek() != Some(b'=') {
+                return Err("a field is not key=value");
+            }
+            self.at += 1;
+            let value = if self.peek() == Some(b'"') { self.quoted()? } else { self.plain_value()? };
+            if fields.len() >= FIELDS_MAX {
+                return Err("there are too many fields");
+            }
+            fields.push((key, value));
+            if self.peek() != Some(b',') {
+                break;
+            }
+            self.at += 1;
+        }
+        match self.peek() {
+            None | Some(b' ' | b'\n' | b'\r') => Ok(fields),
+            Some(_) => Err("something follows a field's value"),
+        }
+    }
+
+    /// Text up to one of `ends` or the line's end; a backslash takes its meaning from each of `escaped`.
+    fn name(&mut self, escaped: &[u8], ends: &[u8]) -> Result<Cow<'a, str>> {
+        let (bytes, start) = (self.text.as_bytes(), self.at);
+        let mut owned: Option<String> = None;
+        let mut from = start;
+        while let Some(&byte) = bytes.get(self.at) {
+            if byte == b'\\' && bytes.get(self.at + 1).is_some_and(|next| escaped.contains(next)) {
+                // The backslash goes, what follows it stays.
+                owned.get_or_insert_default().push_str(&self.text[from..self.at]);
+                from = self.at + 1;
+                self.at += 2;
+                continue;
+            }
+            if ends.contains(&byte) || byte == b'\n' {
+                break;
+            }
+            self.at += 1;
+        }
+        let last = self.text[from..self.at].trim_end_matches('\r');
+        Ok(match owned {
+            None => Cow::Borrowed(last),
+            Some(mut owned) => {
+                owned.push_str(last);
+                Cow::Owned(owned)
+            }
+        })
+    }
+
+    fn quoted(&mut self) -> Result<FieldValue> {
+        let bytes = self.text.as_bytes();
+        self.at += 1;
+        while let Some(&byte) = bytes.get(self.at) {
+            match byte {
+                b'\\' if matches!(bytes.get(self.at + 1), Some(b'"' | b'\\')) => self.at += 2,
+                b'"' => {
+                    self.at += 1;
+                    return Ok(FieldValue::Text);
+                }
+                _ => self.at += 1,
+            }
+        }
+        Err("a string is not closed")
+    }
+
+    fn plain_value(&mut self) -> Result<FieldValue> {
+        let start = self.at;
+        while !matches!(self.peek(), None | Some(b',' | b' ' | b'\n' | b'\r')) {
+            self.at += 1;
+        }
+        let text = &self.text[start..self.at];
+        match text {
+            "" => return Err("a field has no value"),
+            "t" | "T" | "true" | "True" | "TRUE" => return Ok(FieldValue::Bool(true)),
+            "f" | "F" | "false" | "False" | "FALSE" => return Ok(FieldValue::Bool(false)),
+            _ => {}
+        }
+        if let Some(digits) = text.strip_suffix('i') {
+            return digits.parse().map(FieldValue::Int).map_err(|_| "an integer is none, or beyond 64 bits");
+        }
+        if let Some(digits) = text.strip_suffix('u') {
+            return digits
+                .parse()
+                .map(FieldValue::Unsigned)
+                .map_err(|_| "an unsigned integer is none, or beyond 64 bits");
+        }
+        let written = text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'+' | b'-' | b'.' | b'e' | b'E'));
+        match text.parse::<f64>() {
+            Ok(value) if written && value.is_finite() => Ok(FieldValue::Float(value)),
+            _ => Err("a value is neither number, boolean nor quoted string"),
+        }
+    }
+
+    fn timestamp(&mut self) -> Result<Option<i64>> {
+        let start = self.at;
+        while !matches!(self.peek(), None | Some(b' ' | b'\n' | b'\r')) {
+            self.at += 1;
+        }
+        match &self.text[start..self.at] {
+            "" => Ok(None),
+            digits => digits.parse().map(Some).map_err(|_| "the timestamp is no integer of 64 bits"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

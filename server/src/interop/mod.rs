@@ -1,0 +1,246 @@
+//! What comes from and goes to others than our own agents.
+//!
+//! - In: publishes on sensors' paths (DCDB's records, numbers as text), names that DCDB's pushers announce, line protocols of InfluxDB
+//!   and ClusterCockpit over HTTP, messages of brokers that this server is a client of.
+//! - Out: readings in the store, registered sensors, live readings as text for whoever subscribes to `text/…`.
+//! - Never: an acknowledgement before the store's word; a name from outside that adds a level to a path; work for text that nobody
+//!   subscribed to.
+//!
+//! [`dcdb`], [`text`], [`lines`] and [`names`] are pure. [`run`] gathers the readings of many messages, [`intake`] says whose they
+//! are, `write.rs` answers HTTP, `remote/` is the client of other brokers, `live_text.rs` what is sent as text.
+//! `docs/interoperability.md` is for users.
+
+pub mod config;
+pub mod dcdb;
+pub(crate) mod intake;
+pub mod lines;
+mod live_text;
+pub mod names;
+mod remote;
+pub mod run;
+pub mod text;
+mod topics;
+pub(crate) mod write;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::Context;
+use wholegrain_model::{Kind, SensorPath, ValueType};
+use wholegrain_store::{LooseSensor, Store, StoreError};
+use wholegrain_transport::mqtt::{self, ReasonCode};
+
+use crate::broker::allowance::Allowances;
+use crate::broker::{Broker, Lifetime};
+use crate::metrics::Metrics;
+pub use config::InteropConfig;
+use dcdb::Announced;
+use run::{Known, Named};
+use topics::TopicNames;
+
+/// What all ways in share.
+pub(crate) struct Interop {
+    pub config: InteropConfig,
+    store: Store,
+    metrics: Arc<Metrics>,
+    names: TopicNames,
+    /// New sensors without a schema.
+    new_sensors: Allowances,
+}
+
+/// A sensor that somebody sends readings of.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Wanted {
+    /// Its path, or a topic that has a name.
+    pub topic: String,
+    /// Whether its first value is a float.
+    pub float: bool,
+    /// Its unit, if that was said.
+    pub unit: String,
+}
+
+/// Why a sensor is not taken.
+pub type Refusal = (ReasonCode, String);
+
+/// Nanoseconds since the Unix epoch.
+pub(crate) fn now_ns() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
+}
+
+impl Interop {
+    /// Over a store, with the names that were announced before.
+    pub fn open(config: &InteropConfig, store: Store, metrics: Arc<Metrics>) -> anyhow::Result<Self> {
+        let names = TopicNames::open(&config.names_file)?;
+        if names.len() > 0 {
+            tracing::info!("interop: {} topics have names that DCDB's pushers announced", names.len());
+        }
+        let new_sensors = Allowances::new(config.sensors_per_hour_max);
+        Ok(Self { config: config.clone(), store, metrics, names, new_sensors })
+    }
+
+    /// Rises when a topic may be another sensor's than before.
+    pub fn generation(&self) -> u64 {
+        self.names.generation()
+    }
+
+    /// Whether publishes on this topic are readings at all.
+    pub fn takes(&self, topic: &str) -> bool {
+        self.config.readings && self.config.topics.iter().any(|filter| mqtt::topic_matches(filter, topic))
+    }
+
+    /// The path of a topic's sensor.
+    pub fn path(&self, topic: &str) -> Result<SensorPath, wholegrain_model::NameError> {
+        self.names.get(topic).map_or_else(|| SensorPath::new(topic), |announced| Ok(announced.name))
+    }
+
+    /// A sensor that is known already.
+    pub fn find(&self, path: &str) -> Option<Known> {
+        let id = self.store.sensor_id(path)?;
+        let float = self.store.sensor(id).is_some_and(|info| info.value_type == ValueType::Float);
+        Some(Known { id, float })
+    }
+
+    /// Numbers for sensors, in their order: those known, and new ones within the sender's allowance. `may` says what the sender may
+    /// publish. Blocks on the disk when something is new.
+    pub fn resolve(
+        &self,
+        source: &str,
+        wanted: &[Wanted],
+        may: impl Fn(&str) -> Result<(), String>,
+    ) -> Result<Vec<Named>, StoreError> {
+        let mut named: Vec<Named> = Vec::with_capacity(wanted.len());
+        let mut new: Vec<(usize, LooseSensor)> = Vec::new();
+        // Those that are wanted again are answered as the first one is.
+        let (mut first, mut repeated) = (HashMap::new(), Vec::new());
+        for (at, one) in wanted.iter().enumerate() {
+            named.push(match self.resolve_known(one, &may) {
+                Ok(Ok(known)) => Ok(known),
+                Ok(Err(sensor)) => {
+                    match first.get(sensor.path.as_str()) {
+                        Some(before) => repeated.push((at, *before)),
+                        None => {
+                            first.insert(sensor.path.as_str().to_owned(), at);
+                            new.push((at, sensor));
+                        }
+                    }
+                    Err((ReasonCode::UNSPECIFIED_ERROR, String::new()))
+                }
+                Err(refusal) => Err(refusal),
+            });
+        }
+        if new.is_empty() {
+            return Ok(named);
+        }
+        let now = Instant::now();
+        let mut taken = 0;
+        new.retain(|(at, sensor)| {
+            let fits = self.new_sensors.take(source, 1, now);
+            taken += u64::from(fits);
+            if !fits {
+                self.metrics.sensors_over_allowance.inc();
+                named[*at] = Err(self.over_allowance(source, &sensor.path));
+            }
+            fits
+        });
+        let sensors: Vec<LooseSensor> = new.iter().map(|(_, sensor)| sensor.clone()).collect();
+        let ids =
+            self.store.register_sensors(source, &sensors).inspect_err(|_| self.new_sensors.give_back(source, taken))?;
+        for ((at, sensor), id) in new.iter().zip(ids) {
+            named[*at] = Ok(Known { id, float: sensor.value_type == ValueType::Float });
+        }
+        for (at, before) in repeated {
+            named[at] = named[before].clone();
+        }
+        Ok(named)
+    }
+
+    /// The sensor if it is known, else how to register it.
+    fn resolve_known(
+        &self,
+        wanted: &Wanted,
+        may: &impl Fn(&str) -> Result<(), String>,
+    ) -> Result<Result<Known, LooseSensor>, Refusal> {
+        let denied = |why| (ReasonCode::NOT_AUTHORIZED, why);
+        may(&wanted.topic).map_err(denied)?;
+        let announced = self.names.get(&wanted.topic);
+        let path = match &announced {
+            Some(announced) => announced.name.clone(),
+            None => SensorPath::new(wanted.topic.as_str())
+                .map_err(|error| (ReasonCode::TOPIC_NAME_INVALID, error.to_string()))?,
+        };
+        if path.as_str() != wanted.topic {
+            may(path.as_str()).map_err(denied)?;
+        }
+        if let Some(known) = self.find(path.as_str()) {
+            return Ok(Ok(known));
+        }
+        let value_type = if wanted.float { ValueType::Float } else { ValueType::Int };
+        let (unit, scale, kind) = match announced {
+            Some(announced) => (announced.unit, announced.scale, announced.kind),
+            None => (wanted.unit.clone(), 1.0, Kind::Gauge),
+        };
+        Ok(Err(LooseSensor { path, unit, kind, value_type, scale, description: String::new() }))
+    }
+
+    fn over_allowance(&self, source: &str, path: &SensorPath) -> Refusal {
+        let why = format!(
+            "{source:?} brought over {} new sensors within an hour, {path} is one more; mqtt.readings.sensors_per_hour_max is the bound",
+            self.config.sensors_per_hour_max
+        );
+        (ReasonCode::QUOTA_EXCEEDED, why)
+    }
+
+    /// Keeps the name that a pusher announced, and registers its sensor; durable when it returns.
+    pub fn announce(
+        &self,
+        source: &str,
+        announced: &Announced,
+        may: impl Fn(&str) -> Result<(), String>,
+    ) -> Result<Named, StoreError> {
+        for path in [announced.topic.as_str(), announced.name.as_str()] {
+            if let Err(why) = may(path) {
+                return Ok(Err((ReasonCode::NOT_AUTHORIZED, why)));
+            }
+        }
+        let known = self.find(announced.name.as_str());
+        let is_new = known.is_none();
+        if is_new && !self.new_sensors.take(source, 1, Instant::now()) {
+            self.metrics.sensors_over_allowance.inc();
+            return Ok(Err(self.over_allowance(source, &announced.name)));
+        }
+        let value_type = if known.is_some_and(|known| known.float) { ValueType::Float } else { ValueType::Int };
+        let sensor = LooseSensor {
+            path: announced.name.clone(),
+            unit: announced.unit.clone(),
+            kind: announced.kind,
+            value_type,
+            scale: announced.scale,
+            description: String::new(),
+        };
+        let give_back = || {
+            if is_new {
+                self.new_sensors.give_back(source, 1)
+            }
+        };
+        let ids = self.store.register_sensors(source, &[sensor]).inspect_err(|_| give_back())?;
+        self.names.put(announced).map_err(|error| {
+            tracing::warn!("interop: cannot keep the name of {}: {error}; trying again", announced.topic);
+            // Whatever it is, it is the disk's: the sender keeps what it has and is answered when there is room again.
+            StoreError::Busy
+        })?;
+        self.metrics.dcdb_names.inc();
+        let Some(&id) = ids.first() else { return Err(StoreError::Closed) };
+        Ok(Ok(Known { id, float: value_type == ValueType::Float }))
+    }
+}
+
+/// Starts what works by itself: live readings as text, clients of other brokers.
+pub(crate) fn start(broker: &Arc<Broker>, lifetime: &Lifetime) -> anyhow::Result<()> {
+    for remote in &broker.interop.config.remotes {
+        tokio::spawn(remote::keep(remote.clone(), broker.clone(), lifetime.clone()));
+    }
+    let started = live_text::start(broker.clone(), lifetime.clone());
+    started.context("cannot start the thread for live readings as text")
+}

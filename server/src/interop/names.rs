@@ -1,0 +1,432 @@
+//! From the names of line protocols to sensors' paths, by templates. No I/O.
+//!
+//! A template is a path whose levels hold placeholders: `/{tag.cluster}/{tag.host}/{measurement}/{field}`. The first template whose
+//! pattern fits the measurement and whose tags are all there makes the path.
+//!
+//! Names come from outside: each placeholder becomes text within one level, never a level more. What a level cannot hold is
+//! written as `%` and two hexadecimal digits a byte (`/home` is `%2Fhome`, `a%b` is `a%25b`), so that two names never become one.
+
+use std::fmt::Write;
+
+use wholegrain_model::SensorPath;
+use wholegrain_model::name::{RESERVED, check_relative};
+
+use super::lines::Line;
+
+/// The most templates of a configuration.
+pub const TEMPLATES_MAX: usize = 256;
+
+/// A line protocol.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Protocol {
+    /// InfluxDB's own, as Telegraf writes it.
+    Influx,
+    /// ClusterCockpit's metric messages.
+    Clustercockpit,
+}
+
+/// How names of chosen measurements become paths.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Template {
+    /// For one protocol only.
+    pub protocol: Option<Protocol>,
+    /// Which measurements; `*` stands for any characters.
+    measurement: String,
+    /// Each level is a sequence of parts.
+    levels: Vec<Vec<Part>>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+enum Part {
+    Literal(String),
+    /// The value of a tag.
+    Tag(String),
+    Measurement,
+    Field,
+    /// Every tag that the template does not name, `key=value` a level, sorted by key.
+    Tags,
+    /// ClusterCockpit's `type` and `type-id`, two levels; nothing for the whole node.
+    Type(&'static str, &'static str),
+}
+
+/// Why a line has no path.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NamingError {
+    /// No template fits the measurement.
+    #[error("no template of [[interop.template]] fits the measurement {0:?}")]
+    NoTemplate(String),
+    /// The last template that fits wants a tag that is not there.
+    #[error("the tag {tag:?} is missing, which {template} wants")]
+    NoTag {
+        /// Its key.
+        tag: String,
+        /// The template's path.
+        template: String,
+    },
+    /// The path cannot be one.
+    #[error("{0}")]
+    Path(#[from] wholegrain_model::NameError),
+}
+
+/// What holds when the configuration's templates do not fit.
+const DEFAULTS: &[(Protocol, &str)] = &[
+    (Protocol::Influx, "/{tag.host}/{measurement}/{tags}/{field}"),
+    (Protocol::Influx, "/{tag.hostname}/{measurement}/{tags}/{field}"),
+    (Protocol::Clustercockpit, "/{tag.cluster}/{tag.hostname}/{type}/{stype}/{measurement}"),
+    (Protocol::Clustercockpit, "/{tag.cluster}/{tag.host}/{type}/{stype}/{measurement}"),
+];
+
+/// The templates that hold without any configuration.
+pub fn defaults() -> Vec<Template> {
+    let made = DEFAULTS
+        .iter()
+        .map(|(protocol, path)| Template::new("*", path).map(|t| Template { protocol: Some(*protocol), ..t }));
+    // A test makes each of them.
+    made.filter_map(Result::ok).collect()
+}
+
+impl Template {
+    /// Checks a path with placeholders. The error says what is wrong with it.
+    pub fn new(measurement: &str, path: &str) -> Result<Self, String> {
+        let rest = path.strip_prefix('/').ok_or_else(|| format!("{path:?} must begin with `/`"))?;
+        let levels = rest.split('/').map(parts).collect::<Result<Vec<_>, String>>()?;
+        for level in &levels {
+            if level.len() > 1 && level.iter().any(|part| matches!(part, Part::Tags | Part::Type(..))) {
+                return Err(format!("{path:?}: {{tags}}, {{type}} and {{stype}} stand alone in their level"));
+            }
+        }
+        if measurement.is_empty() {
+            return Err("measurement is empty; write \"*\" for all".to_owned());
+        }
+        Ok(Self { protocol: None, measurement: measurement.to_owned(), levels })
+    }
+
+    /// The same for one protocol only, or for all.
+    pub fn only_for(self, protocol: Option<Protocol>) -> Self {
+        Self { protocol, ..self }
+    }
+
+    fn fits(&self, protocol: Protocol, measurement: &str) -> bool {
+        self.protocol.is_none_or(|wanted| wanted == protocol) && fits(&self.measurement, measurement)
+    }
+
+    fn names(&self, key: &str) -> bool {
+        self.levels.iter().flatten().any(|part| match part {
+            Part::Tag(tag) => tag == key,
+            Part::Type(name, id) => *name == key || *id == key,
+            _ => false,
+        })
+    }
+
+    /// The path of one field; the missing tag's key if there is one.
+    fn path<'a>(&'a self, line: &Line<'_>, extra: &'a Extra, field: &str) -> Result<String, &'a str> {
+        let mut path = String::with_capacity(64);
+        for level in &self.levels {
+            let tag = |key: &str| line.tag(key).or_else(|| extra.tag(key));
+            match level.first() {
+                Some(Part::Tags) => {
+                    let mut rest: Vec<_> = line.tags.iter().filter(|(key, _)| !self.names(key)).collect();
+                    rest.sort();
+                    for (key, value) in rest {
+                        path.push('/');
+                        // A key with `=` must not look like another key and its value.
+                        let from = path.len();
+                        escape(key, &mut path);
+                        let key = path.split_off(from).replace('=', "%3D");
+                        path.push_str(&key);
+                        path.push('=');
+                        escape(value, &mut path);
+                    }
+                    continue;
+                }
+                Some(Part::Type(name, id)) => {
+                    let kind = tag(name).filter(|kind| !(*name == "type" && *kind == "node"));
+                    for text in kind.into_iter().chain(kind.and(tag(id))) {
+                        path.push('/');
+                        whole_level(text, &mut path);
+                    }
+                    continue;
+                }
+                _ => {}
+            }
+            path.push('/');
+            let start = path.len();
+            for part in level {
+                match part {
+                    Part::Literal(text) => path.push_str(text),
+                    Part::Tag(key) => escape(tag(key).ok_or(key.as_str())?, &mut path),
+                    Part::Measurement => escape(&line.measurement, &mut path),
+                    Part::Field => escape(field, &mut path),
+                    Part::Tags | Part::Type(..) => {}
+                }
+            }
+            keep_level(start, &mut path);
+        }
+        Ok(path)
+    }
+}
+
+/// Tags that the request gives to all of its lines.
+#[derive(Debug, Clone, Default)]
+pub struct Extra {
+    /// ClusterCockpit's `?cluster=`.
+    pub cluster: Option<String>,
+}
+
+impl Extra {
+    fn tag(&self, key: &str) -> Option<&str> {
+        (key == "cluster").then_some(self.cluster.as_deref()).flatten()
+    }
+}
+
+/// The path of one field of a line, by the first template that fits and has its tags.
+pub fn path(
+    templates: &[Template],
+    protocol: Protocol,
+    line: &Line<'_>,
+    extra: &Extra,
+    field: &str,
+) -> Result<SensorPath, NamingError> {
+    let mut missing = None;
+    for template in templates.iter().filter(|template| template.fits(protocol, &line.measurement)) {
+        match template.path(line, extra, field) {
+            Ok(path) => return Ok(SensorPath::new(path)?),
+            // The first one's tag is what the sender was most likely meant to give.
+            Err(tag) => missing = missing.or_else(|| Some((tag.to_owned(), template.to_string()))),
+        }
+    }
+    Err(match missing {
+        Some((tag, template)) => NamingError::NoTag { tag, template },
+        None => NamingError::NoTemplate(line.measurement.chars().take(64).collect()),
+    })
+}
+
+impl std::fmt::Display for Template {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for level in &self.levels {
+            f.write_char('/')?;
+            for part in level {
+                match part {
+                    Part::Literal(text) => f.write_str(text)?,
+                    Part::Tag(key) => write!(f, "{{tag.{key}}}")?,
+                    Part::Measurement => f.write_str("{measurement}")?,
+                    Part::Field => f.write_str("{field}")?,
+                    Part::Tags => f.write_str("{tags}")?,
+                    Part::Type(name, _) => write!(f, "{{{name}}}")?,
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// One level of a template taken apart.
+fn parts(level: &str) -> Result<Vec<Part>, String> {
+    let (mut parts, mut rest) = (Vec::new(), level);
+    while !rest.is_empty() {
+        let (literal, placeholder) = rest.split_once('{').map_or((rest, None), |(before, after)| (before, Some(after)));
+        if !literal.is_empty() {
+            // Dots are a level of their own only where nothing stands beside them.
+            let checked =
+                if literal == level { check_relative(literal) } else { check_relative(&format!("x{literal}")) };
+            checked.map_err(|error| error.to_string())?;
+            parts.push(Part::Literal(literal.to_owned()));
+        }
+        let Some(placeholder) = placeholder else { break };
+        let (name, after) = placeholder.split_once('}').ok_or_else(|| format!("{level:?}: a `{{` is not closed"))?;
+        parts.push(match name {
+            "measurement" => Part::Measurement,
+            "field" => Part::Field,
+            "tags" => Part::Tags,
+            "type" => Part::Type("type", "type-id"),
+            "stype" => Part::Type("stype", "stype-id"),
+            _ => match name.strip_prefix("tag.").filter(|key| !key.is_empty()) {
+                Some(key) => Part::Tag(key.to_owned()),
+                None => {
+                    return Err(format!(
+                        "{{{name}}} is no placeholder; there are {{tag.KEY}}, {{measurement}}, {{field}}, {{tags}}, {{type}}, {{stype}}"
+                    ));
+                }
+            },
+        });
+        rest = after;
+    }
+    if parts.is_empty() { Err("a level is empty".to_owned()) } else { Ok(parts) }
+}
+
+/// Appends text that cannot end its level or mean anything.
+fn escape(text: &str, out: &mut String) {
+    for c in text.chars() {
+        let harmless =
+            !(c == '/' || c == '%' || c.is_control() || c.is_whitespace() || c == '\u{feff}' || RESERVED.contains(&c));
+        if harmless {
+            out.push(c);
+        } else {
+            let mut buffer = [0; 4];
+            for byte in c.encode_utf8(&mut buffer).bytes() {
+                // Writing into memory does not fail.
+                let _ = write!(out, "%{byte:02X}");
+            }
+        }
+    }
+}
+
+fn whole_level(text: &str, out: &mut String) {
+    let start = out.len();
+    escape(text, out);
+    keep_level(start, out);
+}
+
+/// `.` and `..` would point elsewhere.
+fn keep_level(start: usize, path: &mut String) {
+    if matches!(&path[start..], "." | "..") {
+        let dots = path.len() - start;
+        path.truncate(start);
+        path.push_str(&"%2E".repeat(dots));
+    }
+}
+
+/// Whether `text` fits a pattern in which `*` stands for any characters.
+fn fits(pattern: &str, text: &str) -> bool {
+    let mut pieces = pattern.split('*');
+    let first = pieces.next().unwrap_or_default();
+    let Some(mut rest) = text.strip_prefix(first) else { return false };
+    let mut pieces = pieces.peekable();
+    if pieces.peek().is_none() {
+        return rest.is_empty();
+    }
+    while let Some(piece) = pieces.next() {
+        if pieces.peek().is_none() {
+            return rest.ends_with(piece);
+        }
+        match rest.find(piece) {
+            Some(at) => rest = &rest[at + piece.len()..],
+            None => return false,
+        }
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::lines::Lines;
+    use super::*;
+
+    fn name(templates: &[Template], protocol: Protocol, text: &str) -> Result<String, NamingError> {
+        let line = Lines::new(text).next().unwrap().1.unwrap();
+        let extra = Extra::default();
+        path(templates, protocol, &line, &extra, &line.fields[0].0).map(|path| path.as_str().to_owned())
+    }
+
+    #[test]
+    fn defaults_fit_telegraf_and_clustercockpit() {
+        assert_eq!(defaults().len(), DEFAULTS.len());
+        for (protocol, text, expected) in [
+            (Protocol::Influx, "mem,host=n1 used=5i", "/n1/mem/used"),
+            (Protocol::Influx, "cpu,cpu=cpu0,host=n1 usage_user=5", "/n1/cpu/cpu=cpu0/usage_user"),
+            (Protocol::Influx, "disk,path=/home,device=sda1,host=n1 used=5i", "/n1/disk/device=sda1/path=%2Fhome/used"),
+            (Protocol::Influx, "mem,hostname=n1 used=5i", "/n1/mem/used"),
+            (Protocol::Clustercockpit, "mem_used,cluster=c,hostname=n1,type=node,type-id=0 value=5", "/c/n1/mem_used"),
+            (
+                Protocol::Clustercockpit,
+                "ipc,cluster=c,hostname=n1,type=hwthread,type-id=3 value=5",
+                "/c/n1/hwthread/3/ipc",
+            ),
+            (
+                Protocol::Clustercockpit,
+                "bw,cluster=c,hostname=n1,type=node,stype=filesystem,stype-id=/home,unit=MB/s value=5",
+                "/c/n1/filesystem/%2Fhome/bw",
+            ),
+            (Protocol::Clustercockpit, "load,cluster=c,host=n1 value=5", "/c/n1/load"),
+        ] {
+            assert_eq!(name(&defaults(), protocol, text), Ok(expected.to_owned()), "{text}");
+        }
+        let error = name(&defaults(), Protocol::Influx, "m,a=b v=1").unwrap_err().to_string();
+        assert_eq!(error, "the tag \"host\" is missing, which /{tag.host}/{measurement}/{tags}/{field} wants");
+        let error = name(&defaults(), Protocol::Clustercockpit, "m,hostname=b value=1").unwrap_err().to_string();
+        assert!(error.starts_with("the tag \"cluster\" is missing"), "{error}");
+    }
+
+    #[test]
+    fn own_templates() {
+        let one = [
+            Template::new("cpu*", "/dc/{tag.rack}-{tag.host}/{measurement}.{field}").unwrap(),
+            Template::new("*temp", "/t/{tags}").unwrap(),
+        ];
+        assert_eq!(name(&one, Protocol::Influx, "cpu_x,rack=r1,host=n1 v=1").unwrap(), "/dc/r1-n1/cpu_x.v");
+        assert_eq!(name(&one, Protocol::Influx, "cputemp,b=2,a=1 v=1").unwrap(), "/t/a=1/b=2");
+        let error = name(&one, Protocol::Influx, "mem v=1").unwrap_err().to_string();
+        assert_eq!(error, "no template of [[interop.template]] fits the measurement \"mem\"");
+        for (path, part) in [
+            ("a", "must begin with `/`"),
+            ("/", "a level is empty"),
+            ("/a//b", "a level is empty"),
+            ("/a/{b", "is not closed"),
+            ("/a/{b}", "{b} is no placeholder"),
+            ("/a/{tag.}", "is no placeholder"),
+            ("/a b", "not allowed"),
+            ("/a/../b", "would point elsewhere"),
+            ("/a/x{tags}", "stand alone"),
+        ] {
+            let error = Template::new("*", path).unwrap_err();
+            assert!(error.contains(part), "{path}: {error}");
+        }
+        assert!(Template::new("", "/a").is_err());
+    }
+
+    #[test]
+    fn names_from_outside_stay_in_their_level_and_apart() {
+        let template = [Template::new("*", "/{tag.host}/{measurement}/{field}").unwrap()];
+        let named = |host: &str| {
+            let tags = vec![("host".into(), host.to_owned().into())];
+            let line = Line { measurement: "m".into(), tags, fields: Vec::new(), timestamp: None };
+            path(&template, Protocol::Influx, &line, &Extra::default(), "f")
+        };
+        for (host, expected) in [
+            ("..", "/%2E%2E/m/f"),
+            (".", "/%2E/m/f"),
+            ("a/../b", "/a%2F..%2Fb/m/f"),
+            ("a b", "/a%20b/m/f"),
+            ("a%20b", "/a%2520b/m/f"),
+            ("#+*", "/%23%2B%2A/m/f"),
+            ("ü\u{7f}", "/ü%7F/m/f"),
+            ("$SYS", "/%24SYS/m/f"),
+        ] {
+            assert_eq!(named(host).unwrap().as_str(), expected, "{host:?}");
+        }
+        assert!(named(&"x".repeat(129)).is_err() && named("").is_err());
+        let seed = 0x0a_e5_u64;
+        let mut state = seed;
+        let mut seen = std::collections::HashMap::new();
+        for round in 0..50_000 {
+            let mut host = String::new();
+            for _ in 0..1 + round % 6 {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                host.push(['/', '.', '%', '2', 'F', ' ', 'ü', '\0', '#', 'a'][(state >> 33) as usize % 10]);
+            }
+            let path = named(&host).unwrap_or_else(|e| panic!("seed {seed:#x} round {round} {host:?}: {e}"));
+            assert_eq!(path.levels().count(), 3, "seed {seed:#x} {host:?}: {path}");
+            let other = seen.entry(path).or_insert_with(|| host.clone());
+            assert_eq!(*other, host, "seed {seed:#x}: two names are one path");
+        }
+    }
+
+    #[test]
+    fn patterns() {
+        for (pattern, text, expected) in [
+            ("*", "", true),
+            ("*", "cpu", true),
+            ("cpu", "cpu", true),
+            ("cpu", "cpu0", false),
+            ("cpu*", "cpu", true),
+            ("*cpu", "xcpu", true),
+            ("a*b*c", "aXbYc", true),
+            ("a*b*c", "ac", false),
+            ("a*a", "a", false),
+            ("**", "x", true),
+        ] {
+            assert_eq!(fits(pattern, text), expected, "{pattern} {text}");
+        }
+    }
+}

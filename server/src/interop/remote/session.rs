@@ -1,0 +1,460 @@
+//! One connection to a broker: bytes, deadlines, and the effects of a [`Pipeline`] like those of a client of ours.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::{Bytes, BytesMut};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
+use tokio::sync::{mpsc, watch};
+use wholegrain_model::{Schema, SchemaHash, SensorPath};
+use wholegrain_store::{Appended, StoreError};
+use wholegrain_transport::mqtt::{
+    self, Ack, Connect, Packet, Properties, Property, Publish, QoS, ReasonCode, Subscribe, Subscription, Text, Version,
+};
+use wholegrain_transport::topics::{self, Topic};
+
+use super::super::config::RemoteConfig;
+use super::super::intake::{Intake, Offer, find_names};
+use super::super::run::{Named, Names};
+use super::stream::{Stream, connect};
+use crate::broker::Broker;
+use crate::broker::log_limit::quoted;
+use crate::broker::message::Publication;
+use crate::broker::pipeline::{Effect, Incoming, Pipeline, RegisterError, Terms};
+use crate::broker::went_down;
+
+/// For TCP, TLS, CONNACK and SUBACK together.
+const CONNECT_TIME_MAX: Duration = Duration::from_secs(15);
+/// Bytes that wait to be written beyond which nothing more is read.
+const OUT_BYTES_MAX: usize = 1 << 20;
+/// The most schemas of which it is remembered who sent batches of them.
+const SCHEMAS_MAX: usize = 65_536;
+/// How long answers of the store are waited for when the server goes down.
+const DRAIN_TIME_MAX: Duration = Duration::from_secs(2);
+
+/// What comes back from the store's threads.
+enum Event {
+    Appended(u64, Result<Appended, StoreError>),
+    Registered(u64, Result<Schema, RegisterError>),
+    Named(u64, Names, Result<Vec<Named>, StoreError>),
+}
+
+struct Session {
+    config: Arc<RemoteConfig>,
+    broker: Arc<Broker>,
+    read: ReadHalf<Stream>,
+    write: WriteHalf<Stream>,
+    input: BytesMut,
+    output: BytesMut,
+    pipeline: Pipeline,
+    intake: Intake,
+    effects: Vec<Effect>,
+    events: (mpsc::UnboundedSender<Event>, mpsc::UnboundedReceiver<Event>),
+    /// Which agent sent batches of a schema: whom to ask for it.
+    agents: HashMap<SchemaHash, String>,
+    heard: Instant,
+    said: Instant,
+}
+
+/// Counts the connection as long as it is there.
+struct Connected(Arc<Broker>);
+
+impl Drop for Connected {
+    fn drop(&mut self) {
+        self.0.metrics.remotes_connected.add(-1);
+    }
+}
+
+/// Connects and serves until the server goes down (`Ok`) or something breaks.
+pub(super) async fn run(
+    config: &Arc<RemoteConfig>,
+    broker: &Arc<Broker>,
+    shutdown: &mut watch::Receiver<bool>,
+) -> Result<(), String> {
+    let opening = tokio::time::timeout(CONNECT_TIME_MAX, Session::open(config, broker));
+    let mut session = tokio::select! {
+        opened = opening => opened.map_err(|_| format!("no connection within {} s", CONNECT_TIME_MAX.as_secs()))??,
+        () = went_down(shutdown) => return Ok(()),
+    };
+    broker.metrics.remote_connects.inc();
+    broker.metrics.remotes_connected.add(1);
+    let _connected = Connected(broker.clone());
+    tracing::info!("remote {}: connected", config.name);
+    let mut schemas = broker.schemas();
+    loop {
+        session.take_packets()?;
+        tokio::select! {
+            stepped = session.step(&mut schemas) => stepped?,
+            () = went_down(shutdown) => break,
+        }
+    }
+    session.drain().await;
+    Ok(())
+}
+
+/// Whether a path lies below one of those trusted.
+fn trusted(config: &RemoteConfig, path: &SensorPath) -> Result<(), String> {
+    if config.trust.iter().any(|prefix| path.is_within(prefix)) {
+        return Ok(());
+    }
+    Err(format!("{path} is not below the paths in `trust` of the remote {}", config.name))
+}
+
+fn trusted_topic(config: &RemoteConfig, topic: &str) -> Result<(), String> {
+    SensorPath::new(topic).map_err(|error| error.to_string()).and_then(|path| trusted(config, &path))
+}
+
+impl Session {
+    async fn open(config: &Arc<RemoteConfig>, broker: &Arc<Broker>) -> Result<Self, String> {
+        let (read, write) = tokio::io::split(connect(config).await?);
+        let limits = broker.limits();
+        let terms = Terms {
+            identity: config.client_id.clone(),
+            // Refusals are counted and acknowledged: a broker would only send the same message again.
+            reasons: true,
+            relay: true,
+            inflight_max: config.inflight_max.into(),
+            inflight_bytes_max: limits.inflight_bytes_max,
+            inflight_total_bytes_max: limits.inflight_total_bytes_max,
+            schema_wait_max: limits.schema_wait_max,
+        };
+        let now = Instant::now();
+        let mut session = Self {
+            config: config.clone(),
+            broker: broker.clone(),
+            read,
+            write,
+            input: BytesMut::new(),
+            output: BytesMut::new(),
+            pipeline: Pipeline::new(terms, broker.metrics.clone()),
+            intake: Intake::default(),
+            effects: Vec::new(),
+            events: mpsc::unbounded_channel(),
+            agents: HashMap::new(),
+            heard: now,
+            said: now,
+        };
+        session.greet().await?;
+        Ok(session)
+    }
+
+    async fn greet(&mut self) -> Result<(), String> {
+        let config = self.config.clone();
+        let seconds = |time: Duration| time.as_secs();
+        let keep_alive = seconds(config.keep_alive).clamp(1, u16::MAX.into()) as u16;
+        let mut connect = Connect::new(config.version, config.client_id.as_str(), keep_alive);
+        connect.clean_start = false;
+        connect.user = config.user.as_deref().map(Into::into);
+        if let Some(path) = &config.password_file {
+            let text = tokio::fs::read_to_string(path).await;
+            let text = text.map_err(|error| format!("cannot read its password_file {}: {error}", path.display()))?;
+            connect.password = Some(Bytes::from(text.lines().next().unwrap_or_default().to_owned()));
+        }
+        if config.version == Version::V5 {
+            let packet_bytes_max = u32::try_from(self.broker.limits().packet_bytes_max).unwrap_or(u32::MAX);
+            connect.properties = Properties::new()
+                .with(Property::SessionExpiryInterval(seconds(config.session_expiry).min(u32::MAX.into()) as u32))
+                .with(Property::ReceiveMaximum(config.inflight_max))
+                .with(Property::MaximumPacketSize(packet_bytes_max));
+        }
+        self.put(&Packet::Connect(Box::new(connect)))?;
+        match self.packet().await? {
+            Packet::ConnAck(answer) if answer.reason == ReasonCode::SUCCESS => {}
+            Packet::ConnAck(answer) => {
+                let words = answer.properties.reason_string().map(|text| text.to_string()).unwrap_or_default();
+                return Err(format!("refused the connection: {} {words}", answer.reason));
+            }
+            other => return Err(format!("answered {} instead of CONNACK", other.packet_type().name())),
+        }
+        // Again even when the session is there: the filters may have changed, and retained schemas come anew.
+        self.subscribe(&config.subscribe, 1).await
+    }
+
+    /// Subscribes; a broker that has no shared subscriptions is asked for the same without sharing.
+    async fn subscribe(&mut self, filters: &[String], packet_id: u16) -> Result<(), String> {
+        let wanted = filters.iter().map(|filter| Subscription::new(filter.as_str(), QoS::AtLeastOnce)).collect();
+        self.put(&Packet::Subscribe(Subscribe { packet_id, filters: wanted, properties: Properties::new() }))?;
+        let answer = loop {
+            match self.packet().await? {
+                Packet::SubAck(answer) if answer.packet_id == packet_id => break answer,
+                // Messages of the old session come before.
+                Packet::Publish(publish) => self.take_publish(publish),
+                _ => {}
+            }
+        };
+        let mut alone = Vec::new();
+        for (filter, reason) in filters.iter().zip(&answer.reasons).filter(|(_, reason)| reason.is_error()) {
+            match mqtt::shared(filter) {
+                Some(shared) if packet_id == 1 => {
+                    tracing::warn!("remote {}: {filter} is refused ({reason}); not shared then", self.config.name);
+                    alone.push(shared.filter.to_owned());
+                }
+                _ => return Err(format!("refuses the subscription to {filter}: {reason}")),
+            }
+        }
+        if alone.is_empty() { Ok(()) } else { Box::pin(self.subscribe(&alone, 2)).await }
+    }
+
+    /// The next packet, with what is to be sent sent; while greeting.
+    async fn packet(&mut self) -> Result<Packet, String> {
+        loop {
+            while !self.output.is_empty() {
+                self.write.write_buf(&mut self.output).await.map_err(|error| error.to_string())?;
+            }
+            self.write.flush().await.map_err(|error| error.to_string())?;
+            if let Some(packet) = self.decode()? {
+                return Ok(packet);
+            }
+            let count = self.read.read_buf(&mut self.input).await.map_err(|error| error.to_string())?;
+            if count == 0 {
+                return Err("closed the connection".to_owned());
+            }
+        }
+    }
+
+    fn decode(&mut self) -> Result<Option<Packet>, String> {
+        let bytes_max = self.broker.limits().packet_bytes_max;
+        mqtt::decode(&mut self.input, Some(self.config.version), bytes_max).map_err(|error| error.to_string())
+    }
+
+    fn put(&mut self, packet: &Packet) -> Result<(), String> {
+        self.said = Instant::now();
+        mqtt::encode(packet, self.config.version, &mut self.output).map_err(|error| error.to_string())
+    }
+
+    fn may_read(&self) -> bool {
+        self.pipeline.can_read() && self.output.len() < OUT_BYTES_MAX
+    }
+
+    /// Decodes what was read, as far as may be read now.
+    fn take_packets(&mut self) -> Result<(), String> {
+        let broker = self.broker.clone();
+        self.intake.refresh(broker.interop.generation());
+        while self.may_read() {
+            match self.decode()? {
+                Some(Packet::Publish(publish)) => self.take_publish(publish),
+                Some(Packet::Disconnect(disconnect)) => {
+                    return Err(format!("ended the connection: {}", disconnect.reason));
+                }
+                Some(_) => {}
+                None => break,
+            }
+            self.apply()?;
+        }
+        self.pipeline.close_run(Instant::now(), &mut self.effects);
+        self.apply()
+    }
+
+    fn take_publish(&mut self, publish: Publish) {
+        self.broker.metrics.remote_messages.inc();
+        let now = Instant::now();
+        let Publish { topic, payload, qos, packet_id, .. } = publish;
+        // Retained at the broker is not retained here.
+        let incoming = Incoming { topic, payload, qos, packet_id, retain: false, properties: Properties::new() };
+        let config = self.config.clone();
+        if incoming.topic.starts_with('/') {
+            let may = |topic: &str| trusted_topic(&config, topic);
+            let Self { broker, pipeline, intake, effects, .. } = self;
+            match intake.offer(&broker.interop, pipeline, incoming, may, true, effects) {
+                Offer::Taken => {}
+                Offer::Ordinary(incoming) => pipeline.publish(incoming.copied(), now, effects),
+                Offer::Refused(incoming, code, why) => {
+                    broker.metrics.remote_refused.inc();
+                    pipeline.deny(incoming.copied(), code, &why, now, effects);
+                }
+            }
+            return;
+        }
+        self.pipeline.publish(incoming.copied(), now, &mut self.effects);
+    }
+
+    /// Waits for one thing and does it.
+    async fn step(&mut self, schemas: &mut watch::Receiver<u64>) -> Result<(), String> {
+        let (may_read, now) = (self.may_read(), Instant::now());
+        let silence_max = self.config.keep_alive * 3 / 2;
+        let ping_at = self.said + self.config.keep_alive / 2;
+        let mut deadline = ping_at.max(now).min(self.heard + silence_max);
+        if let Some(at) = self.pipeline.deadline() {
+            deadline = deadline.min(at);
+        }
+        tokio::select! {
+            Some(event) = self.events.1.recv() => self.take_event(event),
+            count = self.read.read_buf(&mut self.input), if may_read => match count {
+                Ok(0) => return Err("closed the connection".to_owned()),
+                Ok(_) => self.heard = Instant::now(),
+                Err(error) => return Err(error.to_string()),
+            },
+            written = self.write.write_buf(&mut self.output), if !self.output.is_empty() => {
+                written.map_err(|error| error.to_string())?;
+                if self.output.is_empty() {
+                    self.write.flush().await.map_err(|error| error.to_string())?;
+                }
+            }
+            Ok(()) = schemas.changed(), if self.pipeline.has_parked() => {
+                let store = self.broker.store.clone();
+                self.pipeline.schemas_changed(|hash| store.schema(hash).is_some(), Instant::now(), &mut self.effects);
+            }
+            () = tokio::time::sleep_until(deadline.into()) => self.time_passed(may_read)?,
+        }
+        self.apply()
+    }
+
+    fn time_passed(&mut self, may_read: bool) -> Result<(), String> {
+        let now = Instant::now();
+        if !may_read {
+            // Its silence is of our own making.
+            self.heard = now;
+        }
+        if now >= self.heard + self.config.keep_alive * 3 / 2 {
+            return Err(format!("silent for {} s", (now - self.heard).as_secs()));
+        }
+        if now >= self.said + self.config.keep_alive / 2 {
+            self.put(&Packet::PingReq)?;
+        }
+        self.pipeline.tick(now, &mut self.effects);
+        Ok(())
+    }
+
+    fn take_event(&mut self, event: Event) {
+        let (now, effects) = (Instant::now(), &mut self.effects);
+        match event {
+            Event::Appended(ticket, result) => self.pipeline.appended(ticket, result, now, effects),
+            Event::Registered(ticket, result) => self.pipeline.registered(ticket, result, now, effects),
+            Event::Named(ticket, names, result) => {
+                self.intake.answered(&names, result.is_ok());
+                self.pipeline.named(ticket, result, now, effects);
+            }
+        }
+    }
+
+    fn apply(&mut self) -> Result<(), String> {
+        // An effect may answer at once and so make more of them.
+        while !self.effects.is_empty() {
+            for effect in std::mem::take(&mut self.effects) {
+                self.effect(effect)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn effect(&mut self, effect: Effect) -> Result<(), String> {
+        match effect {
+            Effect::Ack { packet_id, .. } => return self.put(&Packet::PubAck(Ack::success(packet_id))),
+            Effect::Register { ticket, payload } => self.register(ticket, payload),
+            Effect::Append { ticket, schema, payload } => self.append(ticket, schema, payload),
+            Effect::AppendReadings { ticket, readings } => {
+                let events = self.events.0.clone();
+                let done = Box::new(move |result| drop(events.send(Event::Appended(ticket, result))));
+                self.broker.store.append_readings(&self.config.client_id, readings, done);
+            }
+            Effect::Name { ticket, names } => self.name(ticket, names),
+            Effect::Forward { topic, payload, qos, properties, .. } => {
+                if !topic.starts_with(topics::ROOT) && !topic.starts_with('/') {
+                    self.broker.metrics.remote_ignored.inc();
+                    return Ok(());
+                }
+                let at = Instant::now();
+                let publication =
+                    Publication { topic: &topic, payload: &payload, qos, retain: false, properties: &properties, at };
+                self.broker.forward(0, &publication);
+            }
+            Effect::Need(hashes) => self.need(&hashes)?,
+            Effect::Refused(why) => {
+                self.broker.metrics.remote_refused.inc();
+                self.broker.log().warn(format_args!("remote {}: dropped: {}", self.config.name, quoted(&why)));
+            }
+            Effect::Close(close) => return Err(close.why),
+        }
+        Ok(())
+    }
+
+    fn append(&mut self, ticket: u64, hash: SchemaHash, payload: Bytes) {
+        let store = &self.broker.store;
+        let Some(schema) = store.schema(&hash) else {
+            if self.agents.len() >= SCHEMAS_MAX {
+                self.agents.clear();
+            }
+            if let Ok((header, _)) = wholegrain_transport::payload::read_header(&payload) {
+                self.agents.insert(hash, header.agent);
+            }
+            let unknown = Event::Appended(ticket, Err(StoreError::UnknownSchema(hash)));
+            return self.take_event(unknown);
+        };
+        if let Err(why) = trusted(&self.config, schema.prefix()) {
+            return self.pipeline.denied(ticket, why, Instant::now(), &mut self.effects);
+        }
+        let events = self.events.0.clone();
+        store.append(payload, Box::new(move |result| drop(events.send(Event::Appended(ticket, result)))));
+    }
+
+    fn register(&self, ticket: u64, payload: Bytes) {
+        let (broker, config, events) = (self.broker.clone(), self.config.clone(), self.events.0.clone());
+        tokio::task::spawn_blocking(move || {
+            let refuse = RegisterError::Refused;
+            let result = Schema::decode(&payload)
+                .map_err(|error| refuse(ReasonCode::PAYLOAD_FORMAT_INVALID, error.to_string()))
+                .and_then(|schema| {
+                    trusted(&config, schema.prefix()).map_err(|why| refuse(ReasonCode::NOT_AUTHORIZED, why))?;
+                    broker.register_trusted(&schema).map_err(RegisterError::Store)?;
+                    Ok(schema)
+                });
+            let _ = events.send(Event::Registered(ticket, result));
+        });
+    }
+
+    fn name(&self, ticket: u64, names: Names) {
+        let (broker, config, events) = (self.broker.clone(), self.config.clone(), self.events.0.clone());
+        tokio::task::spawn_blocking(move || {
+            let may = |topic: &str| trusted_topic(&config, topic);
+            let result = find_names(&broker.interop, &config.client_id, &names, may);
+            let _ = events.send(Event::Named(ticket, names, result));
+        });
+    }
+
+    /// Asks the agents for schemas, by way of the broker.
+    fn need(&mut self, hashes: &[SchemaHash]) -> Result<(), String> {
+        for hash in hashes {
+            let Some(agent) = self.agents.get(hash) else { continue };
+            let topic = Text::from(Topic::Need { agent }.to_string());
+            self.broker.metrics.needs.inc();
+            self.put(&Packet::Publish(Publish {
+                dup: false,
+                qos: QoS::AtMostOnce,
+                retain: false,
+                topic,
+                packet_id: None,
+                payload: Bytes::copy_from_slice(&hash.0),
+                properties: Properties::new(),
+            }))?;
+        }
+        Ok(())
+    }
+
+    /// Acknowledges what the store still answers, and says goodbye; the broker keeps the session.
+    async fn drain(&mut self) {
+        self.pipeline.stop();
+        let deadline = tokio::time::Instant::now() + DRAIN_TIME_MAX;
+        while self.pipeline.awaits_store() {
+            let Ok(Some(event)) = tokio::time::timeout_at(deadline, self.events.1.recv()).await else { break };
+            self.take_event(event);
+            if self.apply().is_err() {
+                return;
+            }
+        }
+        let expiry = Property::SessionExpiryInterval(self.config.session_expiry.as_secs().min(u32::MAX.into()) as u32);
+        let properties =
+            if self.config.version == Version::V5 { Properties::new().with(expiry) } else { Properties::new() };
+        let goodbye = mqtt::Disconnect { reason: ReasonCode::SUCCESS, properties };
+        if self.put(&Packet::Disconnect(goodbye)).is_ok() {
+            let last = async {
+                while !self.output.is_empty() {
+                    self.write.write_buf(&mut self.output).await?;
+                }
+                self.write.shutdown().await
+            };
+            // It is over either way.
+            let _ = tokio::time::timeout_at(deadline, last).await;
+        }
+    }
+}

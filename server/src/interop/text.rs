@@ -1,0 +1,182 @@
+//! Readings as text: `value` or `value;timestamp`. No I/O.
+//!
+//! A value is a decimal number: `42` is an integer, `42.0`, `4.2e1` and integers beyond 64 bits are floats. `nan` and `inf` are
+//! no readings.
+//!
+//! A timestamp counts from the Unix epoch in s, ms, us or ns. Which one its size says, and for every time from March 1973 to the
+//! year 5138 only one of them fits: less than 1e11 is seconds, less than 1e14 ms, less than 1e17 us, anything else ns. Digits
+//! after a point are parts of that unit.
+
+use wholegrain_model::Value;
+
+/// The longest payload that is looked at as text, in bytes.
+pub const TEXT_BYTES_MAX: usize = 96;
+
+/// Below each bound, how many ns the unit has.
+const UNITS: [(i64, i64); 4] = [
+    (100_000_000_000, 1_000_000_000),
+    (100_000_000_000_000, 1_000_000),
+    (100_000_000_000_000_000, 1_000),
+    (i64::MAX, 1),
+];
+
+/// Takes a payload apart: its value and, when it has one, its time in ns. `None` when it is no reading as text.
+pub fn parse(payload: &[u8]) -> Option<(Value, Option<i64>)> {
+    if payload.len() > TEXT_BYTES_MAX {
+        return None;
+    }
+    // The commonest other payload is binary, and most of those are told by their first byte.
+    if !payload
+        .first()
+        .is_some_and(|byte| matches!(byte, b'0'..=b'9' | b'+' | b'-' | b'.' | b' ' | b'\t' | b'\n' | b'\r'))
+    {
+        return None;
+    }
+    let text = std::str::from_utf8(payload).ok()?.trim_ascii();
+    match text.split_once(';') {
+        None => Some((number(text)?, None)),
+        Some((value, time)) => Some((number(value.trim_ascii_end())?, Some(time_ns(time.trim_ascii_start())?))),
+    }
+}
+
+/// A decimal number.
+pub fn number(text: &str) -> Option<Value> {
+    let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
+    if digits.is_empty() || !digits.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'.' | b'e' | b'E' | b'+' | b'-')) {
+        return None;
+    }
+    if digits.bytes().all(|byte| byte.is_ascii_digit())
+        && let Ok(value) = text.parse::<i64>()
+    {
+        return Some(Value::Int(value));
+    }
+    text.parse::<f64>().ok().filter(|value| value.is_finite()).map(Value::Float)
+}
+
+/// A time in ns from one in s, ms, us or ns, by its size.
+pub fn time_ns(text: &str) -> Option<i64> {
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
+    let count = whole.strip_prefix('-').unwrap_or(whole);
+    let all_digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    if count.is_empty() || !all_digits(count) || !all_digits(fraction) || (text.contains('.') && fraction.is_empty()) {
+        return None;
+    }
+    let whole_value: i64 = whole.parse().ok()?;
+    let unit = unit_ns(whole_value);
+    // Nine digits after the point of a second are ns; what is smaller than a ns is left out.
+    let (mut part, mut weight) = (0, unit);
+    for digit in fraction.bytes() {
+        weight /= 10;
+        part += i64::from(digit - b'0') * weight;
+    }
+    let whole_ns = whole_value.checked_mul(unit)?;
+    if whole.starts_with('-') { whole_ns.checked_sub(part) } else { whole_ns.checked_add(part) }
+}
+
+/// How many ns the unit of a timestamp has, by its size.
+pub fn unit_ns(timestamp: i64) -> i64 {
+    let size = timestamp.saturating_abs();
+    UNITS.iter().find(|(bound, _)| size < *bound).map_or(1, |(_, unit)| *unit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOON: i64 = 1_769_860_800_000_000_000;
+
+    #[test]
+    fn values_and_times() {
+        let int = |v| Some((Value::Int(v), None));
+        let float = |v| Some((Value::Float(v), None));
+        let at = |v, t| Some((Value::Int(v), Some(t)));
+        for (text, expected) in [
+            ("42", int(42)),
+            ("-7", int(-7)),
+            ("+7", int(7)),
+            (" 42\n", int(42)),
+            ("0", int(0)),
+            ("9223372036854775807", int(i64::MAX)),
+            ("-9223372036854775808", int(i64::MIN)),
+            ("9223372036854775808", float(9_223_372_036_854_775_808.0)),
+            ("42.0", float(42.0)),
+            (".5", float(0.5)),
+            ("5.", float(5.0)),
+            ("-1.5e-3", float(-0.0015)),
+            ("1E3", float(1000.0)),
+            ("5;1769860800", at(5, NOON)),
+            ("5;1769860800000", at(5, NOON)),
+            ("5;1769860800000000", at(5, NOON)),
+            ("5;1769860800000000000", at(5, NOON)),
+            ("5 ; 1769860800", at(5, NOON)),
+            ("5;1769860800.25", at(5, NOON + 250_000_000)),
+            ("5;1769860800.000000001", at(5, NOON + 1)),
+            ("5;1769860800.00000000199", at(5, NOON + 1)),
+            ("5;1769860800000.5", at(5, NOON + 500_000)),
+            ("5;-1.5", at(5, -1_500_000_000)),
+            ("5;99999999999", at(5, 99_999_999_999_000_000_000_i128.min(i64::MAX as i128) as i64)),
+        ] {
+            // Seconds just under the bound are beyond what ns can say.
+            let expected = if text.ends_with(";99999999999") { None } else { expected };
+            assert_eq!(parse(text.as_bytes()), expected, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_reading() {
+        for text in [
+            "",
+            " ",
+            "-",
+            ".",
+            "e5",
+            "1e",
+            "nan",
+            "NaN",
+            "inf",
+            "-inf",
+            "infinity",
+            "0x10",
+            "1,5",
+            "1 2",
+            "5;",
+            ";5",
+            "5;x",
+            "5;1;2",
+            "5;1.",
+            "5;.5",
+            "5;1e9",
+            "1e999",
+            "5;99999999999999999999",
+            "twelve",
+            "1_000",
+            "٣",
+        ] {
+            assert_eq!(parse(text.as_bytes()), None, "{text:?}");
+        }
+        assert_eq!(parse(&[b'1'; TEXT_BYTES_MAX + 1]), None);
+        assert_eq!(parse(&[b'1', 0xff]), None);
+    }
+
+    #[test]
+    fn any_bytes_are_survived() {
+        let seed = 0x5eed_7e47_u64;
+        let mut state = seed;
+        let alphabet = b"0123456789+-.eE; \n\0\xffx";
+        for round in 0..200_000 {
+            let mut payload = Vec::new();
+            for _ in 0..round % 24 {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                payload.push(alphabet[(state >> 33) as usize % alphabet.len()]);
+            }
+            // A value that is taken reads the same after it was written.
+            if let Some((value, _)) = parse(&payload) {
+                let text = match value {
+                    Value::Int(value) => value.to_string(),
+                    Value::Float(value) => format!("{value:e}"),
+                };
+                assert_eq!(number(&text), Some(value), "seed {seed:#x} round {round}: {payload:?}");
+            }
+        }
+    }
+}

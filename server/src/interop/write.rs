@@ -1,0 +1,350 @@
+//! Line protocols over HTTP.
+//!
+//! `POST /api/v1/write/influx`, `/api/v2/write` and `/write` take InfluxDB's; `POST /api/v1/write/clustercockpit` and `/api/write/`
+//! ClusterCockpit's metric messages. Bodies may be packed with gzip. Success (204, for ClusterCockpit 200 as its collector wants it) is
+//! said after fsync. Lines that are wrong are named in a 400 with their numbers; the others of the same request are stored.
+
+use std::io::Read;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::{Request, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use wholegrain_model::Value;
+use wholegrain_store::{READINGS_MAX, Reading, StoreError};
+
+use super::lines::{FieldValue, Lines};
+use super::names::{self, Extra, Protocol};
+use super::{Interop, Wanted, now_ns, text};
+use crate::access::tokens::Bearer;
+use crate::http::{Api, ApiError};
+
+/// How long a client may take to send a body.
+const BODY_TIME_MAX: Duration = Duration::from_secs(60);
+/// The most writes at once; others are answered 503.
+pub(crate) const WRITES_MAX: usize = 16;
+/// The most wrong lines that an answer names.
+const NAMED_LINES_MAX: usize = 100;
+/// The most fields of one request that are stored.
+const FIELDS_MAX: usize = 4 << 20;
+/// How long a store that has no room is waited for before the client is told to come again.
+const BUSY_WAITS: [Duration; 4] =
+    [Duration::from_millis(10), Duration::from_millis(40), Duration::from_millis(160), Duration::from_millis(640)];
+/// ClusterCockpit's key for the value of a metric.
+const VALUE: &str = "value";
+
+/// InfluxDB's line protocol.
+pub(crate) async fn influx(State(api): State<Arc<Api>>, request: Request) -> Response {
+    answer(&api, request, Protocol::Influx).await
+}
+
+/// ClusterCockpit's metric messages.
+pub(crate) async fn clustercockpit(State(api): State<Arc<Api>>, request: Request) -> Response {
+    answer(&api, request, Protocol::Clustercockpit).await
+}
+
+/// What a request says of all of its lines.
+struct Terms {
+    protocol: Protocol,
+    /// ns of the unit of timestamps; `None` when each says it by its size.
+    unit_ns: Option<i64>,
+    extra: Extra,
+    gzip: bool,
+}
+
+/// What came of a body.
+#[derive(Default)]
+struct Outcome {
+    readings: Vec<Reading>,
+    wrong: Vec<(usize, String)>,
+    wrong_count: usize,
+    text_fields: u64,
+}
+
+impl Outcome {
+    fn wrong(&mut self, line: usize, why: impl Into<String>) {
+        self.wrong_count += 1;
+        if self.wrong.len() < NAMED_LINES_MAX {
+            self.wrong.push((line, why.into()));
+        }
+    }
+}
+
+async fn answer(api: &Arc<Api>, request: Request, protocol: Protocol) -> Response {
+    match write(api, request, protocol).await {
+        Ok(outcome) if outcome.wrong_count == 0 => match protocol {
+            Protocol::Influx => StatusCode::NO_CONTENT.into_response(),
+            Protocol::Clustercockpit => StatusCode::OK.into_response(),
+        },
+        Ok(outcome) => refusal(&outcome),
+        Err(error) => error.into_response(),
+    }
+}
+
+/// In the words that clients of InfluxDB 1 and 2 know: they drop such lines and go on.
+fn refusal(outcome: &Outcome) -> Response {
+    let (line, why) = outcome.wrong.first().map_or((0, ""), |(line, why)| (*line, why.as_str()));
+    let stored = outcome.readings.len();
+    let message = format!(
+        "partial write: unable to parse or name {} lines, {stored} readings of the others are stored; line {line}: {why} dropped={}",
+        outcome.wrong_count, outcome.wrong_count
+    );
+    let lines: Vec<_> =
+        outcome.wrong.iter().map(|(line, why)| serde_json::json!({ "line": line, "error": why })).collect();
+    let body = serde_json::json!({ "code": "invalid", "message": message, "error": message, "lines": lines });
+    (StatusCode::BAD_REQUEST, Json(body)).into_response()
+}
+
+async fn write(api: &Arc<Api>, request: Request, protocol: Protocol) -> Result<Outcome, ApiError> {
+    let terms = terms(&request, protocol)?;
+    let source = source(&request);
+    let busy =
+        || ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "as many writes as are taken at once run already; try again");
+    let _place = api.writes.clone().try_acquire_owned().map_err(|_| busy())?;
+    let body = body(request, api.interop.config.body_bytes_max).await?;
+    let (interop, from) = (api.interop.clone(), source.clone());
+    let done = tokio::task::spawn_blocking(move || {
+        let body = unpack(body, terms.gzip, interop.config.body_bytes_max)?;
+        read_lines(&interop, &from, &body, &terms)
+    });
+    let outcome = done.await.map_err(|error| ApiError::internal(format!("reading the lines failed: {error}")))??;
+    for chunk in outcome.readings.chunks(READINGS_MAX) {
+        store(api, &source, chunk).await?;
+    }
+    api.metrics.line_readings.add(outcome.readings.len() as u64);
+    api.metrics.lines_refused.add(outcome.wrong_count as u64);
+    api.metrics.line_texts.add(outcome.text_fields);
+    Ok(outcome)
+}
+
+/// Who writes.
+fn source(request: &Request) -> String {
+    request.extensions().get::<Bearer>().map_or_else(|| "http".to_owned(), |bearer| bearer.name.to_string())
+}
+
+/// Appends, and waits a little where there is no room.
+async fn store(api: &Arc<Api>, source: &str, readings: &[Reading]) -> Result<(), ApiError> {
+    let mut waits = BUSY_WAITS.iter();
+    loop {
+        let (sender, receiver) = tokio::sync::oneshot::channel();
+        // The request may be gone when the answer comes.
+        let done = Box::new(move |result| drop(sender.send(result)));
+        api.interop.store.append_readings(source, readings.to_vec(), done);
+        let error = match receiver.await {
+            Ok(Ok(_)) => return Ok(()),
+            Ok(Err(error)) => error,
+            Err(_) => StoreError::Closed,
+        };
+        match (error, waits.next()) {
+            (StoreError::Busy, Some(wait)) => tokio::time::sleep(*wait).await,
+            (error @ (StoreError::Payload(_) | StoreError::Sensor(_)), _) => {
+                return Err(ApiError::internal(error.to_string()));
+            }
+            (error, _) => {
+                let message = format!("the readings are not stored: {error}; send them again");
+                return Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message));
+            }
+        }
+    }
+}
+
+fn terms(request: &Request, protocol: Protocol) -> Result<Terms, ApiError> {
+    let query = request.uri().query().unwrap_or_default();
+    let parameter = |name: &str| {
+        let value = query.split('&').filter_map(|pair| pair.split_once('=')).find(|(key, _)| *key == name)?.1;
+        Some(percent_decoded(value)).filter(|value| !value.is_empty())
+    };
+    let unit_ns = match parameter("precision").as_deref() {
+        None if protocol == Protocol::Influx => Some(1),
+        None => None,
+        Some("n" | "ns") => Some(1),
+        Some("u" | "us" | "µ") => Some(1_000),
+        Some("ms") => Some(1_000_000),
+        Some("s") => Some(1_000_000_000),
+        Some("m") => Some(60_000_000_000),
+        Some("h") => Some(3_600_000_000_000),
+        Some(other) => {
+            return Err(ApiError::bad_request(format!("precision {other:?} is none of ns, n, us, u, ms, s, m, h")));
+        }
+    };
+    let gzip = match request.headers().get(header::CONTENT_ENCODING).map(|value| value.to_str().unwrap_or("?")) {
+        None | Some("" | "identity") => false,
+        Some("gzip" | "x-gzip") => true,
+        Some(other) => {
+            let message = format!("content-encoding {other:?} is not known; send gzip or nothing packed");
+            return Err(ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
+        }
+    };
+    Ok(Terms { protocol, unit_ns, extra: Extra { cluster: parameter("cluster") }, gzip })
+}
+
+/// `%41` is `A`, `+` a space; what is no such thing stays as it is.
+fn percent_decoded(text: &str) -> String {
+    let (mut out, mut rest) = (Vec::with_capacity(text.len()), text.as_bytes());
+    while let [byte, tail @ ..] = rest {
+        rest = tail;
+        match byte {
+            b'+' => out.push(b' '),
+            b'%' => match tail.get(..2).and_then(|hex| u8::from_str_radix(std::str::from_utf8(hex).ok()?, 16).ok()) {
+                Some(decoded) => {
+                    out.push(decoded);
+                    rest = &tail[2..];
+                }
+                None => out.push(b'%'),
+            },
+            other => out.push(*other),
+        }
+    }
+    String::from_utf8_lossy(&out).into_owned()
+}
+
+fn too_large(bytes_max: usize) -> ApiError {
+    let message = format!("the body has over {bytes_max} bytes; send less at once, or raise interop.body_bytes_max");
+    ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, message)
+}
+
+async fn body(request: Request, bytes_max: usize) -> Result<Bytes, ApiError> {
+    let body = axum::body::to_bytes(request.into_body(), bytes_max);
+    match tokio::time::timeout(BODY_TIME_MAX, body).await {
+        Ok(Ok(body)) => Ok(body),
+        Ok(Err(error)) => {
+            let mut cause: Option<&dyn std::error::Error> = Some(&error);
+            while let Some(error) = cause {
+                if error.to_string().contains("length limit") {
+                    return Err(too_large(bytes_max));
+                }
+                cause = error.source();
+            }
+            Err(ApiError::bad_request(format!("the body did not come whole: {error}")))
+        }
+        Err(_) => {
+            let message = format!("the body was not there after {} s", BODY_TIME_MAX.as_secs());
+            Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, message))
+        }
+    }
+}
+
+fn unpack(body: Bytes, gzip: bool, bytes_max: usize) -> Result<Vec<u8>, ApiError> {
+    if !gzip {
+        return Ok(body.into());
+    }
+    let mut unpacked = Vec::new();
+    let read = flate2::read::MultiGzDecoder::new(&*body).take(bytes_max as u64 + 1).read_to_end(&mut unpacked);
+    read.map_err(|error| ApiError::bad_request(format!("the body is not gzip: {error}")))?;
+    if unpacked.len() > bytes_max { Err(too_large(bytes_max)) } else { Ok(unpacked) }
+}
+
+/// A field on its way to a reading.
+struct Field {
+    line: usize,
+    sensor: usize,
+    time: i64,
+    value: Value,
+}
+
+fn read_lines(interop: &Interop, source: &str, body: &[u8], terms: &Terms) -> Result<Outcome, ApiError> {
+    let Ok(body) = std::str::from_utf8(body) else {
+        return Err(ApiError::bad_request("unable to parse: the body is not UTF-8"));
+    };
+    let (mut outcome, mut fields) = (Outcome::default(), Vec::new());
+    let mut sensors: std::collections::HashMap<String, usize> = std::collections::HashMap::new();
+    let mut wanted: Vec<Wanted> = Vec::new();
+    let arrived = now_ns();
+    for (number, line) in Lines::new(body) {
+        let before = fields.len();
+        let added = line.map_err(str::to_owned).and_then(|line| {
+            let time = time_ns(line.timestamp, terms.unit_ns, arrived)?;
+            for (key, value) in &line.fields {
+                let value = match value {
+                    FieldValue::Int(value) => Value::Int(*value),
+                    FieldValue::Unsigned(value) => Value::Int(
+                        i64::try_from(*value).map_err(|_| format!("{value}u is beyond 9223372036854775807"))?,
+                    ),
+                    FieldValue::Float(value) => Value::Float(*value),
+                    FieldValue::Bool(value) => Value::Int((*value).into()),
+                    FieldValue::Text => {
+                        outcome.text_fields += 1;
+                        continue;
+                    }
+                };
+                if terms.protocol == Protocol::Clustercockpit && key != VALUE {
+                    return Err(format!("the field {key:?} is no metric's; only `value` is taken"));
+                }
+                let path = names::path(&interop.config.templates, terms.protocol, &line, &terms.extra, key)
+                    .map_err(|error| error.to_string())?;
+                let sensor = *sensors.entry(path.as_str().to_owned()).or_insert_with(|| {
+                    // ClusterCockpit sends the unit as a tag.
+                    let unit = line.tag("unit").filter(|_| terms.protocol == Protocol::Clustercockpit);
+                    let unit = unit.filter(|unit| unit.len() <= wholegrain_model::schema::UNIT_BYTES_MAX);
+                    let unit = unit.filter(|unit| !unit.contains(char::is_control)).unwrap_or_default().to_owned();
+                    let float = matches!(value, Value::Float(_));
+                    wanted.push(Wanted { topic: path.as_str().to_owned(), float, unit });
+                    wanted.len() - 1
+                });
+                fields.push(Field { line: number, sensor, time, value });
+            }
+            Ok(())
+        });
+        if let Err(why) = added {
+            fields.truncate(before);
+            outcome.wrong(number, why);
+        }
+        if fields.len() > FIELDS_MAX {
+            return Err(too_large(interop.config.body_bytes_max));
+        }
+    }
+    let retry = |error: StoreError| {
+        ApiError::new(StatusCode::SERVICE_UNAVAILABLE, format!("cannot register sensors: {error}; send it again"))
+    };
+    let named = interop.resolve(source, &wanted, |_| Ok(())).map_err(retry)?;
+    let mut refused_line = 0;
+    for field in fields {
+        match &named[field.sensor] {
+            Ok(known) => {
+                outcome.readings.push(Reading { sensor: known.id, time: field.time, value: known.fit(field.value) });
+            }
+            Err((_, why)) if refused_line != field.line => {
+                refused_line = field.line;
+                outcome.wrong(field.line, why.as_str());
+            }
+            Err(_) => {}
+        }
+    }
+    Ok(outcome)
+}
+
+fn time_ns(timestamp: Option<i64>, unit_ns: Option<i64>, arrived: i64) -> Result<i64, String> {
+    let Some(timestamp) = timestamp else { return Ok(arrived) };
+    let unit = unit_ns.unwrap_or_else(|| text::unit_ns(timestamp));
+    timestamp.checked_mul(unit).ok_or_else(|| format!("the timestamp {timestamp} is beyond what ns in 64 bits can say"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_and_parameters() {
+        assert_eq!(time_ns(None, Some(1), 7), Ok(7));
+        assert_eq!(time_ns(Some(5), Some(1_000_000_000), 7), Ok(5_000_000_000));
+        assert_eq!(time_ns(Some(1_769_860_800), None, 7), Ok(1_769_860_800_000_000_000));
+        assert_eq!(time_ns(Some(1_769_860_800_000), None, 7), Ok(1_769_860_800_000_000_000));
+        assert!(time_ns(Some(i64::MAX), Some(1000), 7).is_err());
+        assert_eq!(percent_decoded("a%20b+c%zz%4"), "a b c%zz%4");
+    }
+
+    #[test]
+    fn a_packed_body_is_bounded_by_what_it_unpacks_to() {
+        use std::io::Write;
+        let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+        packed.write_all(&vec![b'x'; 1 << 20]).unwrap();
+        let packed = Bytes::from(packed.finish().unwrap());
+        assert!(packed.len() < 2000);
+        assert_eq!(unpack(packed.clone(), true, 1 << 20).unwrap().len(), 1 << 20);
+        assert_eq!(unpack(packed.clone(), true, (1 << 20) - 1).unwrap_err().status, StatusCode::PAYLOAD_TOO_LARGE);
+        assert_eq!(unpack(packed.slice(..100), true, 1 << 20).unwrap_err().status, StatusCode::BAD_REQUEST);
+    }
+}

@@ -1,0 +1,152 @@
+//! Mosquitto between agents and the server, and both of them restarted.
+
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use wholegrain_transport::client::{ClientConfig, Event};
+use wholegrain_transport::mqtt::Version;
+
+use crate::harness::{Agent, DEADLINE, Server, eventually, schema};
+
+struct Mosquitto {
+    child: Child,
+    port: u16,
+}
+
+impl Mosquitto {
+    fn start(dir: &Path, port: u16) -> Self {
+        let conf = dir.join("mosquitto.conf");
+        let text = format!(
+            "listener {port} 127.0.0.1\nallow_anonymous true\npersistence true\npersistence_location {}/\n\
+             autosave_interval 1\nautosave_on_changes true\nmax_queued_messages 0\nmax_inflight_messages 0\n",
+            dir.display()
+        );
+        std::fs::write(&conf, text).unwrap();
+        let program = if Path::new("/usr/sbin/mosquitto").exists() { "/usr/sbin/mosquitto" } else { "mosquitto" };
+        let child = Command::new(program).arg("-c").arg(&conf).stderr(Stdio::null()).stdout(Stdio::null()).spawn();
+        let child = child.expect("mosquitto, of the Debian package of this name");
+        eventually("mosquitto listens", || TcpStream::connect(("127.0.0.1", port)).ok());
+        Self { child, port }
+    }
+
+    /// In order, so that it saves its sessions.
+    fn stop(&mut self) {
+        // SAFETY: a signal to a child of ours that was not waited for.
+        unsafe { libc::kill(self.child.id() as libc::pid_t, libc::SIGTERM) };
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Mosquitto {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+fn now_ns() -> i64 {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos() as i64
+}
+
+fn publisher(port: u16, version: Version, name: &str) -> Agent {
+    let url = format!("mqtt://127.0.0.1:{port}");
+    Agent::new(&ClientConfig { url, version, client_id: name.to_owned(), ..ClientConfig::default() })
+}
+
+fn rows(server: &Server, sensor: &str) -> usize {
+    server.get(&format!("/api/v1/query?pattern={sensor}&from=-1h&format=csv")).text().lines().count() - 1
+}
+
+#[test]
+fn nothing_that_mosquitto_acknowledged_is_lost_by_restarts_of_either() {
+    for (version, name) in [(Version::V5, "5"), (Version::V311, "3.1.1")] {
+        let (dir, port) = (tempfile::tempdir().unwrap(), free_port());
+        let mut broker = Mosquitto::start(dir.path(), port);
+        let mut server = Server::start_remote(&format!(
+            "[[remote]]\nurl = \"mqtt://127.0.0.1:{port}\"\nversion = \"{name}\"\nclient_id = \"wg\"\ntrust = [\"/site\"]\nkeep_alive = \"2s\"\n"
+        ));
+        let connected = |server: &Server| (server.metric("wholegrain_server_remotes_connected") == 1.0).then_some(());
+        eventually("the connection", || connected(&server));
+        let schema = schema("n1", "g", "bytes");
+        let start = now_ns() - 60_000_000_000;
+        let (mut acked, mut sent) = (0, 0);
+        for round in 0..5 {
+            match round {
+                1 => {
+                    broker.stop();
+                    broker = Mosquitto::start(dir.path(), port);
+                }
+                2 => server.stop(),
+                3 => {
+                    server = server.restart();
+                    eventually("the connection", || connected(&server));
+                }
+                _ => {}
+            }
+            let mut agent = publisher(broker.port, version, "n1");
+            if round == 0 {
+                // Retained, as agents do.
+                let topic = format!("wholegrain/v1/schema/n1/{}", schema.group());
+                agent.client.publish(&topic, &schema.encode(), true, true).unwrap();
+                assert!(matches!(agent.event(), Event::Acked { .. }));
+            }
+            for _ in 0..20 {
+                sent += 1;
+                let batch = agent.batch(&schema, &[(start + sent, sent)]);
+                let reading = agent.publish("/site/n1/loose", format!("{sent};{}", start + sent).as_bytes());
+                for id in [batch, reading] {
+                    let Event::Acked { packet_id, reason } = agent.event() else { panic!("no acknowledgement") };
+                    assert!(packet_id == id && !reason.is_error());
+                }
+                acked += 1;
+            }
+        }
+        eventually("everything acknowledged", || {
+            (rows(&server, "/site/n1/bytes") == acked && rows(&server, "/site/n1/loose") == acked).then_some(())
+        });
+        eventually("nothing in flight", || (server.metric("wholegrain_server_in_flight") == 0.0).then_some(()));
+        server.stop();
+        drop(broker);
+    }
+}
+
+#[test]
+fn a_remote_delivers_below_trusted_paths_only_and_asks_for_schemas() {
+    let (dir, port) = (tempfile::tempdir().unwrap(), free_port());
+    let broker = Mosquitto::start(dir.path(), port);
+    let server = Server::start_remote(&format!(
+        "[[remote]]\nurl = \"mqtt://127.0.0.1:{port}\"\nclient_id = \"wg\"\ntrust = [\"/site/n1\"]\n"
+    ));
+    eventually("the connection", || (server.metric("wholegrain_server_remotes_connected") == 1.0).then_some(()));
+    let mut agent = publisher(broker.port, Version::V5, "n1");
+    agent.client.subscribe("wholegrain/v1/need/n1").unwrap();
+    assert!(matches!(agent.event(), Event::Subscribed { .. }));
+    let (good, start) = (schema("n1", "g", "bytes"), now_ns());
+    agent.batch(&good, &[(start, 5)]);
+    agent.publish("/site/n2/x", b"1");
+    agent.publish("/site/n1/x", b"1");
+    agent.publish("elsewhere", b"1");
+    let other = schema("n2", "g", "bytes");
+    agent.publish("wholegrain/v1/schema/n2/g", &other.encode());
+    let asked = loop {
+        match agent.client.poll(DEADLINE).unwrap().expect("no request for the schema") {
+            Event::Message { topic, payload, .. } => break (topic.to_string(), crate::harness::needed(&payload)),
+            _ => {}
+        }
+    };
+    assert_eq!(asked, ("wholegrain/v1/need/n1".to_owned(), vec![good.hash()]));
+    agent.schema(&good);
+    eventually("the batch and the reading", || {
+        let found: Vec<String> = server.newest("/site/**").into_iter().map(|(value, _)| value).collect();
+        (found == ["/site/n1/bytes=5120", "/site/n1/x=1"]).then_some(())
+    });
+    eventually("the counts", || {
+        let count = |name: &str| server.metric(&format!("wholegrain_server_remote_{name}_total"));
+        (count("refused") == 2.0 && count("ignored") == 1.0 && count("messages") == 6.0).then_some(())
+    });
+}
