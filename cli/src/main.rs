@@ -24,6 +24,7 @@ mod sensors;
 mod server;
 mod shown;
 mod socket;
+mod store;
 mod style;
 mod table;
 mod up;
@@ -66,6 +67,7 @@ enum Command {
     Sensors(sensors::SensorsArgs),
     Query(query::QueryArgs),
     Watch(watch::WatchArgs),
+    Store(store::StoreArgs),
     Ctl(ctl::CtlArgs),
     Completions(completions::CompletionsArgs),
     Man(man::ManArgs),
@@ -83,6 +85,7 @@ fn main() -> ExitCode {
         Command::Sensors(args) => sensors::run(args, client),
         Command::Query(args) => query::run(args, client),
         Command::Watch(args) => watch::run(args, client),
+        Command::Store(args) => store::run(args),
         Command::Ctl(args) => ctl::run(args, client),
         Command::Completions(args) => completions::run(args),
         Command::Man(args) => man::run(args),

@@ -24,3 +24,5 @@ mod serve;
 pub use config::{SecurityFiles, ServerConfig};
 pub use init::{AgentOptions, AgentReport, InitOptions, InitReport, add_agent, init, issue_agent_certificate};
 pub use serve::{Addresses, run, run_until_signal};
+/// Checking a store's files, for the command line.
+pub use wholegrain_store::verify;

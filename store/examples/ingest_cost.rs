@@ -92,6 +92,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("readings {readings}, {:.1} s", started.elapsed().as_secs_f64());
     println!("payload        {:6.3} bytes/reading", stats.payload_bytes as f64 / readings);
     println!("blocks         {:6.3} bytes/reading in {} blocks", stats.block_bytes as f64 / readings, stats.blocks);
+    println!("tiers          {:6.3} bytes/reading in {} files", stats.tier_bytes as f64 / readings, stats.tiers);
+    let merged = (stats.merge_bytes + stats.tier_bytes_written) as f64 / stats.block_bytes as f64;
+    println!("merged         {merged:6.3} bytes written by merges and tiers for each byte of blocks that is left");
     println!("append         {:6.1} ns CPU/reading", each(append));
     println!("seal           {:6.1} ns CPU/reading", each(seal));
     println!("merge          {:6.1} ns CPU/reading in {} merges", each(merge), stats.merges);

@@ -12,16 +12,21 @@ use redb::{Database, ReadableDatabase, ReadableTable, StorageBackend, TableDefin
 use serde::{Deserialize, Serialize};
 use wholegrain_model::{Schema, SchemaHash, ValueType};
 
+use crate::block::write::Sums;
 use crate::disk::{Disk, DiskFile, read_all};
 use crate::ranges::{Held, RangeSet};
 use crate::sensors::{GroupState, Properties, Sensors};
 use crate::tiers::TierOf;
 use crate::{SensorId, StoreError};
 
-/// Version of the catalogue's tables. Version 1 had no sensors without a schema and no tiers, which it would take for readings.
+/// Version of the catalogue's tables. Version 1 had no sensors without a schema and no tiers, which its readers would take for readings; it is read,
+/// and becomes this one.
 pub const FORMAT_VERSION: u64 = 2;
-/// The oldest version that is read; opening makes it [`FORMAT_VERSION`].
+/// The oldest version that is read.
 const FORMAT_VERSION_MIN: u64 = 1;
+/// How often a catalogue that is being written is copied anew before it is called damaged, and the time between.
+const COPIES_MAX: usize = 20;
+const COPY_WAIT: std::time::Duration = std::time::Duration::from_millis(50);
 /// Memory for the database's pages, in bytes.
 const CACHE_BYTES: usize = 8 << 20;
 
@@ -68,6 +73,9 @@ pub(crate) struct BlockRecord {
     /// Whether retention took some sensors' rows out: it is not merged any more, so that its tiers keep what it lost.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub trimmed: bool,
+    /// Checksums; files of version 1 of the catalogue have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sums: Option<Sums>,
 }
 
 /// What one seal, merge or retention changes, all or nothing.
@@ -351,14 +359,45 @@ fn refuse_damage(disk: &dyn Disk, path: &Path) -> Result<(), StoreError> {
     Err(StoreError::damaged(path, format!("{reason}; {advice}")))
 }
 
+/// Reads a catalogue that another process may be writing, and changes nothing: from a copy in memory, taken twice until both are the same.
+pub(crate) fn read_copy(disk: &dyn Disk, path: &Path) -> Result<Contents, StoreError> {
+    let take = || disk.open(path, false).and_then(|file| read_all(file.as_ref()));
+    let take = || take().map_err(|error| StoreError::io("reading", path, error));
+    let mut copy = take()?;
+    let mut reason = String::new();
+    for _ in 0..COPIES_MAX {
+        let again = take()?;
+        let same = again == copy;
+        copy = again;
+        if !same {
+            continue;
+        }
+        let memory = InMemoryBackend::new();
+        let filled = memory.set_len(copy.len() as u64).and_then(|()| memory.write(0, &copy));
+        filled.map_err(|error| StoreError::io("copying", path, error))?;
+        let opened = Database::builder().set_cache_size(CACHE_BYTES).create_with_backend(memory);
+        match opened.map_err(redb::Error::from).and_then(|db| read_tables(&db)) {
+            Ok(Ok(contents)) => return Ok(contents),
+            Ok(Err(ReadFault::Newer(found))) => {
+                return Err(StoreError::NewerVersion { path: path.to_owned(), found, known: FORMAT_VERSION });
+            }
+            Ok(Err(ReadFault::Damaged(text))) => reason = text,
+            Err(error) => reason = error.to_string(),
+        }
+        std::thread::sleep(COPY_WAIT);
+    }
+    Err(StoreError::damaged(path, reason))
+}
+
 /// Counts the openings: a transaction that brings everything before it to stable storage.
 fn settle(db: &Database) -> Result<(), redb::Error> {
     let txn = db.begin_write()?;
     {
         let mut meta = txn.open_table(META)?;
-        meta.insert("version", FORMAT_VERSION)?;
         let openings = meta.get("openings")?.map_or(0, |value| value.value());
         meta.insert("openings", openings + 1)?;
+        // What an earlier version did not have.
+        meta.insert("version", FORMAT_VERSION)?;
         txn.open_table(LOOSE)?;
         txn.open_table(HEARD)?;
     }

@@ -40,9 +40,9 @@ pub struct StoreConfig {
     pub merge_settle: Interval,
     /// Inputs larger than this together are not merged.
     pub merge_bytes_max: ByteSize,
-    /// Level of zstd in merged blocks, 1 to 22.
+    /// Level of zstd in the blocks of days that are over, 1 to 22.
     pub merge_zstd_level: i32,
-    /// Level of zstd in freshly sealed blocks, 1 to 22.
+    /// Level of zstd in freshly sealed blocks, and in merged ones of a day under way, 1 to 22.
     pub seal_zstd_level: i32,
     /// What time it is.
     pub clock: Clock,

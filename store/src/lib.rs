@@ -40,6 +40,7 @@ mod snapshot;
 mod stats;
 mod store;
 mod tiers;
+pub mod verify;
 
 pub use clock::Clock;
 pub use config::StoreConfig;

@@ -5,10 +5,9 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use wholegrain_model::ValueType;
+use wholegrain_model::{ColumnValues, ValueType};
 
-use crate::StoreError;
-use crate::block::read::{Block, OpenBlock, RowReader};
+use crate::block::read::{Block, CHUNK_ROWS, OpenBlock, RowReader, empty};
 use crate::catalogue::Change;
 use crate::publish::{DAY_NS, Draft, Finished, Kind, publish, reconcile};
 use crate::scan::{Input, Merged};
@@ -16,6 +15,7 @@ use crate::stats::add;
 use crate::store::Shared;
 use crate::tiers::write::TierDrafts;
 use crate::tiers::{resolutions, settle};
+use crate::{Chunk, StoreError};
 
 /// A day's large block is written again only when what came late for the day is at least this part of it.
 const LATE_PART: u64 = 4;
@@ -60,8 +60,11 @@ pub(crate) fn merge(shared: &Shared, inputs: &[Arc<Block>], now: i64) -> Result<
         last_segment: inputs.iter().map(|block| block.record.last_segment).max().unwrap_or(0),
     };
     let Some(open) = open_all(shared, inputs)? else { return Ok(()) };
-    let draft = Draft::create(shared, kind, shared.config.merge_zstd_level)?;
-    let wanted = kind.level >= TIER_LEVEL_MIN || is_over(&inputs[0].record, Policy::of(shared).settle_ns, now);
+    let over = is_over(&inputs[0].record, Policy::of(shared).settle_ns, now);
+    // What is merged again before long is compressed as quickly as what was sealed.
+    let level = if over { shared.config.merge_zstd_level } else { shared.config.seal_zstd_level };
+    let draft = Draft::create(shared, kind, level)?;
+    let wanted = kind.level >= TIER_LEVEL_MIN || over;
     let tiers = if wanted { resolutions(&shared.config.tiers) } else { Vec::new() };
     let tiers = match TierDrafts::create(shared, kind, draft.id(), &tiers) {
         Ok(tiers) => tiers,
@@ -157,54 +160,137 @@ struct Fault {
     error: StoreError,
 }
 
+/// The rows of one sensor in one input.
+#[derive(Debug, Clone, Copy)]
+struct Run {
+    input: usize,
+    row: u64,
+    end: u64,
+    first_time: i64,
+    last_time: i64,
+}
+
 /// Goes through the sensors of all inputs in the order of their paths.
 fn write(open: &[Arc<OpenBlock>], inputs: &[Arc<Block>], output: &mut Output) -> Result<(), Fault> {
     let mut readers: Vec<RowReader> = open.iter().map(|block| RowReader::new(block.clone(), None)).collect();
     let mut next = vec![(0usize, 0u64); open.len()];
-    let no_block = |error| Fault { block: None, error };
+    let mut scratch = Chunk { times: Vec::new(), column: empty(inputs[0].record.value_type) };
+    let mut runs: Vec<Run> = Vec::new();
     loop {
         let path =
             (0..open.len()).filter_map(|i| open[i].entries().get(next[i].0)).map(|entry| entry.path.as_str()).min();
         let Some(path) = path else { return Ok(()) };
         let keep_from = output.keep_from.map_or(i64::MIN, |keep_from| keep_from(path));
-        let culprit = Mutex::new(None);
-        let mut sources = Vec::new();
-        for (at, reader) in readers.iter_mut().enumerate() {
-            let Some(entry) = open[at].entries().get(next[at].0).filter(|entry| entry.path == path) else { continue };
-            let (mut row, end) = (next[at].1, next[at].1 + entry.rows);
-            next[at] = (next[at].0 + 1, end);
+        runs.clear();
+        for (input, reader) in readers.iter_mut().enumerate() {
+            let entry = open[input].entries().get(next[input].0).filter(|entry| entry.path == path);
+            let Some(entry) = entry else { continue };
+            let (mut row, end) = (next[input].1, next[input].1 + entry.rows);
+            next[input] = (next[input].0 + 1, end);
             if entry.last_time < keep_from {
                 continue;
             }
             if entry.first_time < keep_from {
-                row = reader.seek(row, end, keep_from).map_err(|error| Fault { block: Some(at), error })?;
+                row = reader.seek(row, end, keep_from).map_err(|error| Fault { block: Some(input), error })?;
             }
-            let culprit = &culprit;
-            let chunks = std::iter::from_fn(move || {
-                (row < end).then(|| {
-                    let chunk = reader.read(row, end - row);
-                    match &chunk {
-                        Ok(chunk) => row += chunk.times.len() as u64,
-                        Err(_) => {
-                            row = end;
-                            *culprit.lock().unwrap_or_else(PoisonError::into_inner) = Some(at);
-                        }
+            runs.push(Run { input, row, end, first_time: entry.first_time.max(keep_from), last_time: entry.last_time });
+        }
+        runs.sort_unstable_by_key(|run| run.first_time);
+        if runs.is_sorted_by(|a, b| a.last_time < b.first_time) {
+            copy(path, &runs, &mut readers, &mut scratch, output)?;
+        } else {
+            interleave(path, &runs, &mut readers, inputs, output)?;
+        }
+        output.tiers.end_sensor(path).map_err(|error| Fault { block: None, error })?;
+    }
+}
+
+/// Runs that follow each other in time: one after the other, through one buffer.
+fn copy(
+    path: &str,
+    runs: &[Run],
+    readers: &mut [RowReader],
+    scratch: &mut Chunk,
+    output: &mut Output,
+) -> Result<(), Fault> {
+    for run in runs {
+        let mut row = run.row;
+        while row < run.end {
+            if scratch.times.len() >= CHUNK_ROWS {
+                output.take(path, scratch)?;
+                scratch.clear();
+            }
+            let room = CHUNK_ROWS - scratch.times.len();
+            let count = usize::try_from(run.end - row).unwrap_or(room).min(room);
+            let read = readers[run.input].append_to(scratch, row, count);
+            row += read.map_err(|error| Fault { block: Some(run.input), error })? as u64;
+        }
+    }
+    output.take(path, scratch)?;
+    scratch.clear();
+    Ok(())
+}
+
+/// Runs that overlap in time: row by row where they do.
+fn interleave(
+    path: &str,
+    runs: &[Run],
+    readers: &mut [RowReader],
+    inputs: &[Arc<Block>],
+    output: &mut Output,
+) -> Result<(), Fault> {
+    let culprit = Mutex::new(None);
+    let mut sources = Vec::new();
+    let mut by_input: Vec<&Run> = runs.iter().collect();
+    by_input.sort_unstable_by_key(|run| run.input);
+    let mut wanted = by_input.into_iter().peekable();
+    for (input, reader) in readers.iter_mut().enumerate() {
+        let Some(run) = wanted.next_if(|run| run.input == input) else { continue };
+        let (mut row, end, culprit) = (run.row, run.end, &culprit);
+        let chunks = std::iter::from_fn(move || {
+            (row < end).then(|| {
+                let chunk = reader.read(row, end - row);
+                match &chunk {
+                    Ok(chunk) => row += chunk.times.len() as u64,
+                    Err(_) => {
+                        row = end;
+                        *culprit.lock().unwrap_or_else(PoisonError::into_inner) = Some(input);
                     }
-                    chunk
-                })
-            });
-            let rank = inputs[at].record.last_segment;
-            sources.push(Input { rank, first_time: entry.first_time.max(keep_from), source: Box::new(chunks) });
+                }
+                chunk
+            })
+        });
+        let rank = inputs[input].record.last_segment;
+        sources.push(Input { rank, first_time: run.first_time, source: Box::new(chunks) });
+    }
+    for chunk in Merged::new(sources) {
+        let block = || *culprit.lock().unwrap_or_else(PoisonError::into_inner);
+        output.take(path, &chunk.map_err(|error| Fault { block: block(), error })?)?;
+    }
+    Ok(())
+}
+
+impl Output<'_> {
+    /// The next readings of a sensor.
+    fn take(&mut self, path: &str, chunk: &Chunk) -> Result<(), Fault> {
+        if let Some(draft) = &mut self.draft {
+            let pushed = draft.writer.push(path, &chunk.times, &chunk.column);
+            pushed.map_err(|error| Fault { block: None, error })?;
         }
-        for chunk in Merged::new(sources) {
-            let block = || *culprit.lock().unwrap_or_else(PoisonError::into_inner);
-            let chunk = chunk.map_err(|error| Fault { block: block(), error })?;
-            if let Some(draft) = &mut output.draft {
-                draft.writer.push(path, &chunk.times, &chunk.column).map_err(no_block)?;
-            }
-            output.tiers.push(&chunk.times, &chunk.column);
+        self.tiers.push(&chunk.times, &chunk.column);
+        Ok(())
+    }
+}
+
+impl Chunk {
+    /// Takes everything out and keeps the memory.
+    fn clear(&mut self) {
+        self.times.clear();
+        self.column.gaps.0.clear();
+        match &mut self.column.values {
+            ColumnValues::Int(values) => values.clear(),
+            ColumnValues::Float(values) => values.clear(),
         }
-        output.tiers.end_sensor(path).map_err(no_block)?;
     }
 }
 

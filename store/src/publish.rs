@@ -62,7 +62,7 @@ impl Draft {
 
     /// Writes what is left. After an error nothing of it stays.
     pub fn finish(self, shared: &Shared) -> Result<Finished, StoreError> {
-        let Written { rows, bytes, first_time, last_time } = match self.writer.finish() {
+        let Written { rows, bytes, first_time, last_time, sums } = match self.writer.finish() {
             Ok(written) => written,
             Err(error) => {
                 let _ = shared.disk.remove(&self.temporary);
@@ -86,6 +86,7 @@ impl Draft {
             bytes,
             tier: None,
             trimmed: self.trimmed,
+            sums: Some(sums),
         };
         Ok(Finished { temporary: self.temporary, record })
     }

@@ -1,5 +1,6 @@
 //! Blocks: Parquet files of sealed readings, sorted by sensor and then by time. `FORMAT.md` describes them.
 
+pub(crate) mod file;
 pub(crate) mod index;
 pub(crate) mod page;
 pub(crate) mod read;
@@ -40,5 +41,60 @@ pub(crate) fn fault(doing: &'static str, path: &std::path::Path, error: ParquetE
             Err(error) => crate::StoreError::damaged(path, error.to_string()),
         },
         error => crate::StoreError::damaged(path, error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use wholegrain_model::{Column, ColumnValues, Gaps, ValueType};
+
+    use super::read::{Block, OpenBlock};
+    use super::write::{BlockWriter, Written};
+    use crate::StoreError;
+    use crate::catalogue::BlockRecord;
+    use crate::disk::RealDisk;
+
+    #[test]
+    fn a_block_of_a_newer_release_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.parquet");
+        let mut writer = BlockWriter::create(&RealDisk, &path, ValueType::Int, 1).unwrap();
+        let column = Column { values: ColumnValues::Int(vec![7]), gaps: Gaps::default() };
+        writer.push("/n/x", &[5], &column).unwrap();
+        let Written { rows, bytes, first_time, last_time, .. } = writer.finish().unwrap();
+        let record = BlockRecord {
+            id: 1,
+            path: "a.parquet".into(),
+            value_type: ValueType::Int,
+            day: Some(0),
+            level: 0,
+            first_segment: 1,
+            last_segment: 1,
+            first_time,
+            last_time,
+            rows,
+            bytes,
+            tier: None,
+            trimmed: false,
+            sums: None,
+        };
+        let open = || OpenBlock::open(&Block::new(record.clone(), dir.path(), Arc::new(RealDisk), Arc::default()));
+        assert_eq!(open().unwrap().entries().len(), 1);
+        let mut content = std::fs::read(&path).unwrap();
+        let key = b"wholegrain.version";
+        let at = content.windows(key.len()).rposition(|window| window == key).unwrap() + key.len();
+        // In Thrift's compact protocol: the next field's header, the length, the text.
+        assert_eq!(content[at + 1..at + 3], [1, b'1']);
+        for (text, newer) in [(b'2', true), (b'0', false), (b'x', false)] {
+            content[at + 2] = text;
+            std::fs::write(&path, &content).unwrap();
+            match open().unwrap_err() {
+                StoreError::NewerVersion { found: 2, known: 1, .. } => assert!(newer),
+                StoreError::Damaged { reason, .. } => assert!(!newer && reason.contains("version"), "{reason}"),
+                other => panic!("{other}"),
+            }
+        }
     }
 }

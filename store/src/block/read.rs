@@ -1,27 +1,27 @@
 //! Reads a block: its footer and index once, then single pages.
 
 use std::collections::{HashMap, VecDeque};
-use std::io::{self, Cursor};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use bytes::Bytes;
-use parquet::basic::Type as PhysicalType;
-use parquet::column::page::PageReader;
-use parquet::column::reader::ColumnReaderImpl;
-use parquet::data_type::{DoubleType, Int64Type};
+use parquet::basic::{Encoding, Type as PhysicalType};
+use parquet::column::page::{Page, PageReader};
+use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
+use parquet::data_type::{ByteArray, DoubleType, Int64Type};
 use parquet::errors::{ParquetError, Result as ParquetResult};
 use parquet::file::metadata::{ColumnChunkMetaData, PageIndexPolicy, ParquetMetaData, ParquetMetaDataReader};
 use parquet::file::page_index::offset_index::PageLocation;
-use parquet::file::reader::{ChunkReader, Length};
-use parquet::file::serialized_reader::SerializedPageReader;
+use parquet::file::reader::FileReader as _;
+use parquet::file::serialized_reader::{SerializedFileReader, SerializedPageReader};
 use wholegrain_model::{Column, ColumnValues, Gaps, ValueType};
 
+use super::file::{BlockFile, OnePage};
 use super::index::{self, INDEX_KEY, IndexEntry, VERSION_KEY};
 use super::{BLOCK_VERSION, fault, locate};
 use crate::catalogue::BlockRecord;
-use crate::disk::{Disk, DiskFile};
+use crate::disk::Disk;
 use crate::retention::policy::Share;
 use crate::tiers::{Rows, Windows};
 use crate::{Chunk, StoreError};
@@ -114,13 +114,15 @@ const VALUE: usize = 1;
 /// Columns that are read of a block, and of a tier: there `time`, `min`, `max`, `sum`, `count`, `first`, `last`.
 const BLOCK_COLUMNS: usize = 2;
 const TIER_COLUMNS: usize = 7;
+/// Which of a tier's is the number of values.
+const COUNT: usize = 4;
 
 /// A block with its footer read.
 #[derive(Debug)]
 pub(crate) struct OpenBlock {
     id: u64,
     path: PathBuf,
-    reader: Arc<FileReader>,
+    reader: Arc<BlockFile>,
     value_type: ValueType,
     entries: Vec<IndexEntry>,
     starts: Vec<u64>,
@@ -129,14 +131,14 @@ pub(crate) struct OpenBlock {
 }
 
 impl OpenBlock {
-    fn open(block: &Block) -> Result<Self, StoreError> {
+    pub fn open(block: &Block) -> Result<Self, StoreError> {
         let path = &block.path;
         let file = block.disk.open(path, false).map_err(|error| StoreError::io("opening", path, error))?;
         let size = file.size().map_err(|error| StoreError::io("opening", path, error))?;
         if size != block.record.bytes {
             return Err(StoreError::damaged(path, format!("it has {size} bytes, {} were written", block.record.bytes)));
         }
-        let reader = Arc::new(FileReader { file, size });
+        let reader = Arc::new(BlockFile::new(file, &block.record, path)?);
         let metadata = ParquetMetaDataReader::new()
             .with_offset_index_policy(PageIndexPolicy::Required)
             .parse_and_finish(reader.as_ref())
@@ -197,9 +199,30 @@ impl OpenBlock {
         Ok(())
     }
 
+    /// A page's header has no checksum: what it says must be what was written.
+    fn checked(&self, page: Option<Page>, column: usize, rows: usize) -> ParquetResult<Page> {
+        let integer = self.value_type == ValueType::Int;
+        let expected = match column {
+            TIME => Encoding::PLAIN,
+            COUNT if self.pages.len() == TIER_COLUMNS => Encoding::DELTA_BINARY_PACKED,
+            _ if integer => Encoding::DELTA_BINARY_PACKED,
+            _ => Encoding::BYTE_STREAM_SPLIT,
+        };
+        match page {
+            Some(Page::DataPage { num_values, encoding, def_level_encoding, .. })
+                if num_values as usize != rows || encoding != expected || def_level_encoding != Encoding::RLE =>
+            {
+                Err(ParquetError::General("a page's header is not the one that was written".to_owned()))
+            }
+            Some(page @ Page::DataPage { .. }) => Ok(page),
+            _ => Err(ParquetError::General("there is no page of data where one was written".to_owned())),
+        }
+    }
+
     fn check_types(&self, columns: &[ColumnChunkMetaData]) -> Result<(), &'static str> {
         for (at, column) in columns.iter().enumerate() {
-            let integer = at == TIME || (columns.len() == TIER_COLUMNS && at == 4) || self.value_type == ValueType::Int;
+            let integer =
+                at == TIME || (columns.len() == TIER_COLUMNS && at == COUNT) || self.value_type == ValueType::Int;
             let expected = if integer { PhysicalType::INT64 } else { PhysicalType::DOUBLE };
             if column.column_type() != expected {
                 return Err("a column has another type than was written");
@@ -217,6 +240,41 @@ impl OpenBlock {
     pub fn find(&self, path: &str) -> Option<(u64, &IndexEntry)> {
         let at = self.entries.binary_search_by(|entry| entry.path.as_str().cmp(path)).ok()?;
         Some((self.starts[at], &self.entries[at]))
+    }
+
+    /// Reads the column of names, which answers do not need, and compares it with the index.
+    pub fn check_sensors(&self) -> Result<Result<(), String>, StoreError> {
+        let read = || -> ParquetResult<Result<(), String>> {
+            let file = SerializedFileReader::new(self.reader.as_ref().clone())?;
+            let mut expected =
+                self.entries.iter().filter(|entry| entry.rows > 0).map(|entry| (entry.path.as_bytes(), entry.rows));
+            let mut left: Option<(&[u8], u64)> = None;
+            for group in 0..file.num_row_groups() {
+                let ColumnReader::ByteArrayColumnReader(mut column) =
+                    file.get_row_group(group)?.get_column_reader(0)?
+                else {
+                    return Ok(Err("its sensors are no text".to_owned()));
+                };
+                loop {
+                    let mut names: Vec<ByteArray> = Vec::new();
+                    if column.read_records(CHUNK_ROWS, None, None, &mut names)?.0 == 0 {
+                        break;
+                    }
+                    for name in &names {
+                        if left.is_none_or(|(_, rows)| rows == 0) {
+                            left = expected.next();
+                        }
+                        match &mut left {
+                            Some((path, rows)) if *path == name.data() => *rows -= 1,
+                            _ => return Ok(Err("its column of sensors is not what its index says".to_owned())),
+                        }
+                    }
+                }
+            }
+            let ends = left.is_none_or(|(_, rows)| rows == 0) && expected.next().is_none();
+            Ok(if ends { Ok(()) } else { Err("its column of sensors is shorter than its index".to_owned()) })
+        };
+        read().map_err(|error| fault("reading", &self.path, error))
     }
 
     fn memory(&self) -> usize {
@@ -241,8 +299,9 @@ impl OpenBlock {
             .set_total_compressed_size(i64::from(page.location.compressed_page_size))
             .build()?;
         let location = PageLocation { first_row_index: 0, ..page.location.clone() };
-        let pages = SerializedPageReader::new(self.reader.clone(), &meta, page.rows, Some(vec![location]))?;
-        let pages: Box<dyn PageReader> = Box::new(pages);
+        let mut pages = SerializedPageReader::new(self.reader.clone(), &meta, page.rows, Some(vec![location]))?;
+        let content = pages.get_next_page()?;
+        let pages: Box<dyn PageReader> = Box::new(OnePage(Some(self.checked(content, column, page.rows)?)));
         let descr = whole.column_descr_ptr();
         let mut levels: Vec<i16> = Vec::new();
         let has_levels = descr.max_def_level() > 0;
@@ -326,7 +385,7 @@ impl RowReader {
         let count = count.min(CHUNK_ROWS as u64);
         let times = self.ints(TIME, start, count)?;
         let rows = times.len() as u64;
-        let counts = self.ints(4, start, rows)?;
+        let counts = self.ints(COUNT, start, rows)?;
         if counts.iter().any(|count| *count < 1) {
             return Err(StoreError::damaged(&self.block.path, "a window without a value"));
         }
@@ -401,6 +460,20 @@ impl RowReader {
             append(&mut chunk.column, &values.values, &values.gaps, offset, rows, chunk.times.len());
         }
         Ok(chunk)
+    }
+
+    /// Appends rows from `start` on to a chunk, which keeps its memory: at most `count`, at least one, as far as a page reaches.
+    pub fn append_to(&mut self, chunk: &mut Chunk, start: u64, count: usize) -> Result<usize, StoreError> {
+        let (times, at) = self.page(TIME, start)?;
+        let (values, offset) = self.page(VALUE, start)?;
+        let ColumnValues::Int(times) = &times.values else {
+            return Err(StoreError::damaged(&self.block.path, "times are no integers"));
+        };
+        let rows = count.min(times.len() - at).min(values.gaps_len() - offset);
+        let len = chunk.times.len() + rows;
+        chunk.times.extend_from_slice(&times[at..at + rows]);
+        append(&mut chunk.column, &values.values, &values.gaps, offset, rows, len);
+        Ok(rows)
     }
 
     /// The first row in `start..end` whose time is not before `from`.
@@ -553,36 +626,5 @@ impl BlockCache {
             }
         }
         Ok(page)
-    }
-}
-
-/// The library's way to read a file.
-#[derive(Debug)]
-pub(crate) struct FileReader {
-    file: Arc<dyn DiskFile>,
-    size: u64,
-}
-
-impl Length for FileReader {
-    fn len(&self) -> u64 {
-        self.size
-    }
-}
-
-impl ChunkReader for FileReader {
-    type T = Cursor<Bytes>;
-
-    fn get_read(&self, start: u64) -> ParquetResult<Self::T> {
-        let length = self.size.saturating_sub(start);
-        Ok(Cursor::new(self.get_bytes(start, usize::try_from(length)?)?))
-    }
-
-    fn get_bytes(&self, start: u64, length: usize) -> ParquetResult<Bytes> {
-        if start.checked_add(length as u64).is_none_or(|end| end > self.size) {
-            return Err(ParquetError::EOF(format!("bytes {start} to {start} + {length} of {}", self.size)));
-        }
-        let mut bytes = vec![0; length];
-        self.file.read_at(start, &mut bytes).map_err(|error| ParquetError::External(Box::new(error)))?;
-        Ok(bytes.into())
     }
 }

@@ -14,6 +14,7 @@ use parquet::file::properties::{EnabledStatistics, WriterProperties, WriterPrope
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
 use parquet::schema::types::{ColumnDescPtr, ColumnPath, SchemaDescriptor, TypePtr};
+use serde::{Deserialize, Serialize};
 use wholegrain_model::{Column, ColumnValues, Gaps, ValueType};
 
 use super::index::{self, INDEX_KEY, IndexEntry, VERSION_KEY};
@@ -23,6 +24,8 @@ use super::{BLOCK_VERSION, GROUP_ROWS, PAGE_ROWS, TIME_PAGE_ROWS, fault};
 use crate::StoreError;
 use crate::disk::{Disk, DiskFile};
 
+/// Level of zstd for times: they repeat themselves from sensor to sensor, which the quickest level finds as well as any.
+pub(crate) const TIME_ZSTD_LEVEL: i32 = 1;
 /// Bytes that are gathered before they are written.
 const WRITE_BYTES: usize = 256 << 10;
 /// Definition levels of values that are there: rows are given to the library in slices of at most so many.
@@ -35,6 +38,18 @@ pub(crate) struct Written {
     pub bytes: u64,
     pub first_time: i64,
     pub last_time: i64,
+    pub sums: Sums,
+}
+
+/// Checksums of a finished file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Sums {
+    /// CRC-32C of the whole file.
+    pub file: u32,
+    /// Where the last page ends: page indexes and the footer, which have no checksums of their own, follow.
+    pub tail_at: u64,
+    /// CRC-32C of everything from there on.
+    pub tail: u32,
 }
 
 /// A block on its way.
@@ -82,7 +97,7 @@ impl BlockWriter {
             file: SerializedFileWriter::new(sink, schema, props.clone())?,
             columns: [descr.column(0), descr.column(1), descr.column(2)],
             props,
-            time_props: Arc::new(properties(value_type, level, TIME_PAGE_ROWS)?),
+            time_props: Arc::new(properties(value_type, TIME_ZSTD_LEVEL, TIME_PAGE_ROWS)?),
             level,
             group: None,
             entries: Vec::new(),
@@ -139,27 +154,29 @@ impl BlockWriter {
         let entries = std::mem::take(&mut self.entries);
         let path = self.path.clone();
         let bytes = self.finish_group().and_then(|()| finish_file(self.file, &entries));
-        Ok(Written::of(&entries, bytes.map_err(|error| fault("writing", &path, error))?))
+        Ok(Written::of(&entries, &bytes.map_err(|error| fault("writing", &path, error))?))
     }
 }
 
-/// Writes the index and the footer, and syncs the file; its size.
-pub(crate) fn finish_file(mut file: SerializedFileWriter<FileSink>, entries: &[IndexEntry]) -> Result<u64> {
+/// Writes the index and the footer, and syncs the file.
+pub(crate) fn finish_file(mut file: SerializedFileWriter<FileSink>, entries: &[IndexEntry]) -> Result<FileSink> {
     let external = |error: io::Error| ParquetError::External(Box::new(error));
     let text = index::encode(entries).map_err(external)?;
     file.append_key_value_metadata(KeyValue::new(INDEX_KEY.to_owned(), text));
+    file.inner_mut().begin_tail();
     let mut sink = file.into_inner()?;
     sink.flush().map_err(external)?;
     sink.file.sync().map_err(external)?;
-    Ok(sink.offset)
+    Ok(sink)
 }
 
 impl Written {
-    /// Of a file with these sensors and so many bytes.
-    pub fn of(entries: &[IndexEntry], bytes: u64) -> Self {
+    /// Of a finished file with these sensors.
+    pub fn of(entries: &[IndexEntry], file: &FileSink) -> Self {
         Self {
             rows: entries.iter().map(|entry| entry.rows).sum(),
-            bytes,
+            bytes: file.offset,
+            sums: file.sums,
             first_time: entries.iter().map(|entry| entry.first_time).min().unwrap_or(0),
             last_time: entries.iter().map(|entry| entry.last_time).max().unwrap_or(0),
         }
@@ -277,16 +294,26 @@ pub(crate) struct FileSink {
     file: Arc<dyn DiskFile>,
     offset: u64,
     buffer: Vec<u8>,
+    sums: Sums,
 }
 
 impl FileSink {
     pub fn new(file: Arc<dyn DiskFile>) -> Self {
-        Self { file, offset: 0, buffer: Vec::with_capacity(WRITE_BYTES) }
+        let sums = Sums { file: 0, tail_at: 0, tail: 0 };
+        Self { file, offset: 0, buffer: Vec::with_capacity(WRITE_BYTES), sums }
+    }
+
+    /// What is written from now on is no page.
+    fn begin_tail(&mut self) {
+        self.sums.tail_at = self.offset + self.buffer.len() as u64;
+        self.sums.tail = 0;
     }
 }
 
 impl Write for FileSink {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.sums.file = crc32c::crc32c_append(self.sums.file, bytes);
+        self.sums.tail = crc32c::crc32c_append(self.sums.tail, bytes);
         if self.buffer.len() + bytes.len() > WRITE_BYTES {
             self.flush()?;
         }

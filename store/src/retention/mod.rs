@@ -108,6 +108,9 @@ fn by_age(shared: &Shared, policy: &Policy, now: i64) -> Result<Vec<Arc<Block>>,
     Ok(dropped)
 }
 
+/// The day of a block, and whether it holds floats.
+type DayAndType = (Option<i64>, bool);
+
 /// Blocks that are out, or a good part of which is: the last merge of their day first, if it has not been.
 fn settle_due(
     shared: &Shared,
@@ -115,7 +118,7 @@ fn settle_due(
     due: &[(Arc<Block>, bool)],
     now: i64,
 ) -> Result<Vec<Arc<Block>>, StoreError> {
-    let mut days: BTreeMap<(Option<i64>, bool), Vec<&(Arc<Block>, bool)>> = BTreeMap::new();
+    let mut days: BTreeMap<DayAndType, Vec<&(Arc<Block>, bool)>> = BTreeMap::new();
     for entry in due {
         let record = &entry.0.record;
         days.entry((record.day, record.value_type == wholegrain_model::ValueType::Float)).or_default().push(entry);

@@ -14,7 +14,7 @@ pub(crate) trait Number: Copy + Default {
     fn add(sum: &mut Self, lost: &mut Self, value: Self) -> bool;
     /// The sum as it is stored.
     fn total(sum: Self, lost: Self) -> Self;
-    /// The sum of values without gaps, when it is exact and fits.
+    /// The sum of values without gaps, when it is exact and fits all the way.
     fn sum_of(values: &[Self]) -> Option<Self>;
 }
 
@@ -32,7 +32,7 @@ impl Number for i64 {
         sum
     }
     fn sum_of(values: &[Self]) -> Option<Self> {
-        i64::try_from(values.iter().map(|value| i128::from(*value)).sum::<i128>()).ok()
+        values.iter().try_fold(0i64, |sum, value| sum.checked_add(*value))
     }
 }
 

@@ -22,7 +22,7 @@ use crate::StoreError;
 use crate::block::index::{IndexEntry, VERSION_KEY};
 use crate::block::page::ChunkBytes;
 use crate::block::sensor_column::SensorColumn;
-use crate::block::write::{FileSink, Written, finish_file};
+use crate::block::write::{FileSink, TIME_ZSTD_LEVEL, Written, finish_file};
 use crate::block::{BLOCK_VERSION, GROUP_ROWS, PAGE_ROWS, TIME_PAGE_ROWS, fault};
 use crate::catalogue::BlockRecord;
 use crate::disk::Disk;
@@ -62,7 +62,7 @@ impl<'a> TierDrafts<'a> {
         for &resolution_ns in resolutions {
             let id = shared.next_block.fetch_add(1, Relaxed);
             let temporary = shared.paths.temporary.join(format!("{id}.parquet"));
-            let level = shared.config.merge_zstd_level;
+            let level = shared.config.seal_zstd_level;
             match TierWriter::create(shared.disk.as_ref(), &temporary, kind.value_type, level) {
                 Ok(writer) => drafts.files.push(TierFile { id, resolution_ns, temporary, writer }),
                 Err(error) => {
@@ -140,6 +140,7 @@ fn record(kind: Kind, id: u64, tier: TierOf, written: &Written) -> BlockRecord {
         bytes: written.bytes,
         tier: Some(tier),
         trimmed: false,
+        sums: Some(written.sums),
     }
 }
 
@@ -192,7 +193,7 @@ impl TierWriter {
                 file: SerializedFileWriter::new(FileSink::new(file), schema, props.clone())?,
                 columns: (0..=COLUMNS.len()).map(|at| descr.column(at)).collect(),
                 props,
-                time_props: Arc::new(properties(value_type, level, TIME_PAGE_ROWS)?),
+                time_props: Arc::new(properties(value_type, TIME_ZSTD_LEVEL, TIME_PAGE_ROWS)?),
                 level,
                 group: None,
                 entries: Vec::new(),
@@ -224,7 +225,7 @@ impl TierWriter {
         let entries = std::mem::take(&mut self.entries);
         let finished = finish_group(&mut self.group, &mut self.file, &self.columns, self.level);
         let bytes = finished.and_then(|()| finish_file(self.file, &entries));
-        Ok(Written::of(&entries, bytes.map_err(|error| fault("writing", &path, error))?))
+        Ok(Written::of(&entries, &bytes.map_err(|error| fault("writing", &path, error))?))
     }
 }
 

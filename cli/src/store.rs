@@ -1,0 +1,218 @@
+//! `wholegrain store`: what lies in a store's directory, read on the spot, whether its server runs or not.
+
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand};
+use indicatif::{ProgressBar, ProgressStyle};
+use wholegrain_model::Timestamp;
+use wholegrain_server::ServerConfig;
+use wholegrain_server::verify::{FileKind, FileReport, Holdings, VerifyReport, holdings, verify};
+
+use crate::failure::{EXIT_CODES, Failure};
+use crate::output::Output;
+use crate::style::{self, Style};
+use crate::table::Table;
+
+const EXAMPLES: &str = "\
+Examples:
+  wholegrain store verify --dir /var/lib/wholegrain/store
+  wholegrain store verify --config /etc/wholegrain/server.toml --json
+  wholegrain store stats --dir var/server/store";
+
+/// Check and describe a store on this machine's disk; its server may be running
+#[derive(Args)]
+#[command(after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
+pub struct StoreArgs {
+    #[command(subcommand)]
+    command: StoreCommand,
+}
+
+#[derive(Subcommand)]
+enum StoreCommand {
+    /// Read everything and compare it with its checksums; exit code 4 when something is damaged. Changes nothing
+    Verify(WhereArgs),
+    /// Say what there is: files, bytes, readings, range of time
+    Stats(WhereArgs),
+}
+
+#[derive(Args)]
+struct WhereArgs {
+    /// The store's directory, where catalogue.redb lies
+    #[arg(long, value_name = "DIR", required_unless_present = "config", conflicts_with = "config")]
+    dir: Option<PathBuf>,
+    /// The server's configuration, which says where the store is
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Write JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl WhereArgs {
+    fn dir(&self) -> Result<PathBuf, Failure> {
+        let dir = match (&self.dir, &self.config) {
+            (Some(dir), _) => dir.clone(),
+            (None, Some(path)) => {
+                ServerConfig::load(path).map_err(|error| Failure::Usage(error.to_string()))?.store.dir
+            }
+            (None, None) => return Err(Failure::Usage("give --dir or --config".into())),
+        };
+        if dir.join("catalogue.redb").exists() {
+            return Ok(dir);
+        }
+        Err(Failure::Usage(format!(
+            "{} holds no store: there is no catalogue.redb, or you may not look",
+            dir.display()
+        )))
+    }
+}
+
+/// Runs the subcommand.
+pub fn run(args: &StoreArgs) -> Result<(), Failure> {
+    match &args.command {
+        StoreCommand::Verify(place) => verify_store(place),
+        StoreCommand::Stats(place) => stats(place),
+    }
+}
+
+fn verify_store(place: &WhereArgs) -> Result<(), Failure> {
+    let dir = place.dir()?;
+    let bar = std::io::stderr().is_terminal().then(|| {
+        let bar = ProgressBar::new(0);
+        if let Ok(style) = ProgressStyle::with_template("{wide_bar} {percent:>3}%  {bytes} of {total_bytes}  {elapsed}")
+        {
+            bar.set_style(style);
+        }
+        bar
+    });
+    let report = verify(&dir, &mut |done, total| {
+        if let Some(bar) = &bar {
+            bar.set_length(total);
+            bar.set_position(done);
+        }
+    });
+    bar.iter().for_each(ProgressBar::finish_and_clear);
+    let report = report.map_err(|error| Failure::Failed(error.to_string()))?;
+    let mut output = Output::open(None)?;
+    if place.json {
+        json(&report, &mut output)?;
+    } else {
+        let style = if output.is_terminal() { style::on_stdout() } else { Style::PLAIN };
+        show(&report, &dir, style, &mut output).map_err(Failure::writing("standard output"))?;
+    }
+    output.finish()?;
+    match report.damaged().count() {
+        0 => Ok(()),
+        count => Err(Failure::Failed(format!(
+            "{count} of {} files are damaged; bring them back from a backup, or keep on without what is in them",
+            report.files.len()
+        ))),
+    }
+}
+
+fn json(value: &impl serde::Serialize, output: &mut Output) -> Result<(), Failure> {
+    let text = serde_json::to_string_pretty(value).map_err(|error| Failure::Failed(error.to_string()))?;
+    writeln!(output, "{text}").map_err(Failure::writing("standard output"))
+}
+
+fn show(report: &VerifyReport, dir: &Path, style: Style, out: &mut impl Write) -> std::io::Result<()> {
+    let remarkable = |file: &&FileReport| !file.problems.is_empty() || file.note.is_some();
+    for file in report.files.iter().filter(remarkable) {
+        let path = file.path.strip_prefix(dir).unwrap_or(&file.path).display();
+        for problem in &file.problems {
+            writeln!(out, "{} {path}: {problem}", style.error("damaged"))?;
+        }
+        if let Some(note) = &file.note {
+            writeln!(out, "note    {path}: {note}")?;
+        }
+    }
+    let mut table = Table::new(&["kind", ">files", ">bytes", ">rows", ">damaged"]);
+    let kinds = [
+        (FileKind::Catalogue, "catalogue"),
+        (FileKind::Journal, "journal"),
+        (FileKind::Block, "blocks"),
+        (FileKind::Tier, "tiers"),
+        (FileKind::Unknown, "unknown"),
+    ];
+    for (kind, name) in kinds {
+        let files: Vec<&FileReport> = report.files.iter().filter(|file| file.kind == kind).collect();
+        if files.is_empty() {
+            continue;
+        }
+        let damaged = files.iter().filter(|file| !file.problems.is_empty()).count();
+        table.row(vec![
+            name.to_owned(),
+            files.len().to_string(),
+            files.iter().map(|file| file.bytes).sum::<u64>().to_string(),
+            files.iter().map(|file| file.rows).sum::<u64>().to_string(),
+            damaged.to_string(),
+        ]);
+    }
+    table.write(style, out)
+}
+
+fn stats(place: &WhereArgs) -> Result<(), Failure> {
+    let dir = place.dir()?;
+    let holdings = holdings(&dir).map_err(|error| Failure::Failed(error.to_string()))?;
+    let mut output = Output::open(None)?;
+    if place.json {
+        json(&holdings, &mut output)?;
+    } else {
+        let style = if output.is_terminal() { style::on_stdout() } else { Style::PLAIN };
+        show_holdings(&holdings, style, &mut output).map_err(Failure::writing("standard output"))?;
+    }
+    output.finish()
+}
+
+fn show_holdings(holdings: &Holdings, style: Style, out: &mut impl Write) -> std::io::Result<()> {
+    let mut table = Table::new(&["what", ">files", ">bytes", ">rows", ">bytes/row", "from", "to"]);
+    for (name, holding) in &holdings.groups {
+        let (first, last) = holding.times.unwrap_or_default();
+        table.row(vec![
+            name.clone(),
+            holding.files.to_string(),
+            holding.bytes.to_string(),
+            holding.rows.to_string(),
+            format!("{:.3}", holding.bytes as f64 / holding.rows.max(1) as f64),
+            Timestamp(first).to_string(),
+            Timestamp(last).to_string(),
+        ]);
+    }
+    table.write(style, out)?;
+    writeln!(out, "{} sensors, {} bytes in the journal", holdings.sensors, holdings.journal_bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn damage_comes_first_and_everything_is_counted() {
+        let file = |path: &str, kind, problems: &[&str], note: Option<&str>| FileReport {
+            path: PathBuf::from(path),
+            kind,
+            bytes: 10,
+            rows: 3,
+            problems: problems.iter().map(|text| (*text).to_owned()).collect(),
+            note: note.map(str::to_owned),
+        };
+        let report = VerifyReport {
+            files: vec![
+                file("/s/catalogue.redb", FileKind::Catalogue, &[], None),
+                file("/s/blocks/a", FileKind::Block, &["it is missing"], None),
+                file("/s/blocks/b", FileKind::Block, &[], Some("replaced")),
+            ],
+        };
+        let mut out = Vec::new();
+        show(&report, Path::new("/s"), Style::PLAIN, &mut out).unwrap();
+        let expected = "\
+damaged blocks/a: it is missing
+note    blocks/b: replaced
+kind       files  bytes  rows  damaged
+catalogue      1     10     3        0
+blocks         2     20     6        1
+";
+        assert_eq!(String::from_utf8(out).unwrap(), expected);
+    }
+}
