@@ -2,7 +2,7 @@
 CARGO ?= cargo
 DIR   ?= var
 
-.PHONY: help up test prepare build bench man clean
+.PHONY: help up test prepare build package bench man clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
@@ -14,6 +14,9 @@ build: ## release binaries in target/release
 	$(CARGO) build --release --locked -p wholegrain
 	$(CARGO) build --profile agent --locked -p wholegrain-agent
 	@install target/agent/wholegrain-agent target/release/wholegrain-agent
+
+package: build ## Debian packages of server and agent in target/package
+	@packaging/deb/build
 
 prepare: ## install what the tests need and this machine lacks (Debian and Python packages)
 	@testing/prepare

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 use anyhow::Context;
 use wholegrain_transport::spool::{Spool, SpoolConfig};
@@ -13,19 +14,21 @@ use crate::encoder::EncoderThread;
 use crate::engine::Sampler;
 use crate::manager::{Desk, Manager, Threads};
 use crate::sender::{SenderThread, segment_bytes};
+use crate::service::Service;
 use crate::state::State;
 
 /// How an agent is asked to end, from any thread or a signal handler.
 #[derive(Debug)]
 pub struct Shutdown {
     asked: Arc<AtomicBool>,
+    reload: Arc<AtomicBool>,
     bell: Arc<Bell>,
 }
 
 impl Shutdown {
     /// Not asked yet.
     pub fn new() -> std::io::Result<Self> {
-        Ok(Self { asked: Arc::default(), bell: Arc::new(Bell::new()?) })
+        Ok(Self { asked: Arc::default(), reload: Arc::default(), bell: Arc::new(Bell::new()?) })
     }
 
     /// Asks.
@@ -41,10 +44,17 @@ impl Shutdown {
 
     /// Lets these signals ask.
     pub fn on_signals(&self, signals: &[i32]) -> std::io::Result<()> {
-        for signal in signals {
-            signal_hook::flag::register(*signal, self.asked.clone())?;
-            signal_hook::low_level::pipe::register(*signal, self.bell.rope()?)?;
-        }
+        signals.iter().try_for_each(|signal| self.on_signal(*signal, &self.asked))
+    }
+
+    /// Lets this signal ask for the configuration to be read again.
+    pub fn reload_on_signal(&self, signal: i32) -> std::io::Result<()> {
+        self.on_signal(signal, &self.reload)
+    }
+
+    fn on_signal(&self, signal: i32, flag: &Arc<AtomicBool>) -> std::io::Result<()> {
+        signal_hook::flag::register(signal, flag.clone())?;
+        signal_hook::low_level::pipe::register(signal, self.bell.rope()?)?;
         Ok(())
     }
 }
@@ -67,14 +77,23 @@ pub fn run(config: Config, shutdown: &Shutdown, ready: impl FnOnce(&Arc<State>, 
     };
     trim();
     ready(&state, &desk);
+    let mut service = Service::new();
+    service.ready();
     let result = loop {
         if shutdown.is_asked() {
             break Ok(());
         }
+        if shutdown.reload.swap(false, Ordering::AcqRel) {
+            service.reloading();
+            manager.reload_asked();
+            service.ready();
+        }
+        service.alive(Instant::now());
         if let Err(error) = manager.round() {
             break Err(error);
         }
     };
+    service.stopping();
     api.stop();
     manager.finish();
     result

@@ -18,11 +18,13 @@ pub mod config;
 pub mod counters;
 pub mod encoder;
 pub mod engine;
+pub mod log;
 pub mod manager;
 pub mod once;
 pub mod outbox;
 pub mod selfstat;
 pub mod sender;
+pub mod service;
 pub mod state;
 
 pub use agent::{Shutdown, run};

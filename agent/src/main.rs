@@ -6,6 +6,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, ValueEnum};
 use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 use wholegrain_agent::config::LogLevel;
 use wholegrain_agent::{Config, Shutdown, agent, check, once};
 
@@ -37,7 +39,7 @@ struct Arguments {
     /// How --check and --once print
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
-    /// What is logged, in place of the configuration's log_level
+    /// What is logged, in place of the configuration's log_level until that is loaded again
     #[arg(long, value_enum, value_name = "LEVEL")]
     log_level: Option<LogLevel>,
 }
@@ -53,14 +55,15 @@ enum Format {
 fn main() -> ExitCode {
     agent::keep_memory_small();
     let arguments = Arguments::parse();
-    let config = match Config::load(&arguments.config) {
+    let mut config = match Config::load(&arguments.config) {
         Ok(config) => config,
         Err(error) => {
             eprintln!("wholegrain-agent: {error}");
             return ExitCode::from(EXIT_USAGE);
         }
     };
-    log(arguments.log_level.unwrap_or(config.log_level));
+    config.log_level = arguments.log_level.unwrap_or(config.log_level);
+    log(config.log_level);
     agent::raise_open_files();
     let result = if arguments.check {
         let report = check::check(&config);
@@ -82,21 +85,25 @@ fn main() -> ExitCode {
     }
 }
 
-fn log(level: LogLevel) {
-    let filter = match level {
+fn filter(level: LogLevel) -> LevelFilter {
+    match level {
         LogLevel::Error => LevelFilter::ERROR,
         LogLevel::Warn => LevelFilter::WARN,
         LogLevel::Info => LevelFilter::INFO,
         LogLevel::Debug => LevelFilter::DEBUG,
         LogLevel::Trace => LevelFilter::TRACE,
-    };
+    }
+}
+
+fn log(level: LogLevel) {
     let colours = std::io::stderr().is_terminal();
-    tracing_subscriber::fmt()
-        .with_max_level(filter)
-        .with_target(false)
-        .with_ansi(colours)
-        .with_writer(std::io::stderr)
-        .init();
+    let (level, switch) = tracing_subscriber::reload::Layer::new(filter(level));
+    let lines = tracing_subscriber::fmt::layer().with_target(false).with_ansi(colours).with_writer(std::io::stderr);
+    tracing_subscriber::registry().with(level).with(lines).init();
+    wholegrain_agent::log::on_change(move |level| {
+        // Fails only when the log itself is gone.
+        let _ = switch.reload(filter(level));
+    });
 }
 
 fn print(value: &impl serde::Serialize, text: String, format: Format) -> anyhow::Result<()> {
@@ -114,6 +121,7 @@ fn print(value: &impl serde::Serialize, text: String, format: Format) -> anyhow:
 fn run(config: Config) -> anyhow::Result<()> {
     let shutdown = Shutdown::new()?;
     shutdown.on_signals(&[libc::SIGTERM, libc::SIGINT])?;
+    shutdown.reload_on_signal(libc::SIGHUP)?;
     let name = config.name.clone();
     agent::run(config, &shutdown, |state, _| {
         let groups = state.registry.live();

@@ -8,15 +8,16 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use wholegrain_model::Interval;
 use wholegrain_model::interval::SAMPLING_INTERVAL_NS_MIN;
 use wholegrain_model::suggest::nearest;
+use wholegrain_model::{Interval, Timestamp};
 
 use self::running::Running;
 use crate::bell::Bell;
-use crate::config::Config;
+use crate::config::{Config, LogLevel};
 use crate::encoder::EncoderThread;
-use crate::engine::Sampler;
+use crate::engine::{Sampler, clock};
+use crate::log::FOR;
 use crate::selfstat::{self, SelfSource};
 use crate::sender::SenderThread;
 use crate::state::State;
@@ -37,6 +38,8 @@ pub enum Ask {
     Start(String),
     /// Give a group another interval, until the next reload.
     Interval(String, Interval),
+    /// Log so much: until a reload, or for so long.
+    Log(LogLevel, Option<Interval>),
     /// Read the configuration again.
     Reload,
 }
@@ -179,6 +182,7 @@ impl Manager {
     /// What the samplers have to say, and what has come and gone on the machine.
     fn look(&mut self) {
         self.fast.collect();
+        self.state.set_log(|log| log.look(Instant::now()));
         let rescan = Instant::now() >= self.next_rescan;
         if rescan {
             self.next_rescan = Instant::now() + self.config.rescan.duration();
@@ -219,6 +223,7 @@ impl Manager {
                 Ok(Done::new(format!("started source {name}")))
             }
             Ask::Interval(group, interval) => self.change_interval(group, *interval),
+            Ask::Log(level, within) => self.change_log(*level, *within),
             Ask::Reload => self.reload(),
         }
     }
@@ -248,6 +253,32 @@ impl Manager {
         Ok(Done::new(format!("group {name} is sampled every {interval} now, until the configuration is loaded again")))
     }
 
+    fn change_log(&mut self, level: LogLevel, within: Option<Interval>) -> Result<Done, Refusal> {
+        if let Some(within) = within.filter(|within| !(FOR.0..=FOR.1).contains(within)) {
+            return Err(Refusal::Invalid(format!("a level for {within}: {} to {} is wanted", FOR.0, FOR.1)));
+        }
+        let now = (Instant::now(), Timestamp(clock::real()));
+        self.state.set_log(|log| log.set(level, within.map(Interval::duration), now));
+        let until = self.state.log().until.map_or("the configuration is loaded again".to_owned(), |until| until);
+        Ok(Done::new(format!("the log's level is {} until {until}", format!("{level:?}").to_lowercase())))
+    }
+
+    /// Reads the file again because a signal asked for it; the log says what came of it.
+    pub fn reload_asked(&mut self) {
+        match self.reload() {
+            Ok(done) if done.needs_restart.is_empty() => tracing::info!("{}", done.done),
+            Ok(done) => {
+                tracing::warn!(
+                    "{}; not in force until the agent is started anew: {}",
+                    done.done,
+                    done.needs_restart.join(", ")
+                );
+            }
+            Err(refusal) => tracing::error!("{refusal}"),
+        }
+        self.publish_sources();
+    }
+
     /// Reads the file again. Groups that it does not change keep ticking; a file with an error changes nothing.
     fn reload(&mut self) -> Result<Done, Refusal> {
         let new = Config::load(&self.config.file)
@@ -257,6 +288,7 @@ impl Manager {
         let old = std::mem::replace(&mut self.config, new);
         self.config.keep(&old);
         self.wishes.clear();
+        self.state.set_log(|log| log.configure(self.config.log_level));
         self.state.cache.configure(self.config.cache);
         self.state.set_send_interval(self.config.send_interval());
         if let (Some(sender), Some(mqtt)) = (&self.sender, &self.config.mqtt)

@@ -11,6 +11,7 @@ use wholegrain_model::{Interval, Schema, SensorPath};
 use crate::cache::Cache;
 use crate::counters::Counters;
 use crate::engine::{Group, clock};
+use crate::log::Log;
 use crate::outbox::Outbox;
 
 /// A batch as it travels, is cached and is spooled.
@@ -154,6 +155,7 @@ pub struct State {
     /// What is to be sent.
     pub outbox: Outbox,
     link: Mutex<LinkStatus>,
+    log: Mutex<Log>,
     sources: Mutex<Vec<SourceStatus>>,
     send_interval_ns: AtomicU64,
 }
@@ -178,6 +180,7 @@ impl State {
             counters,
             registry: Registry::default(),
             link: Mutex::new(LinkStatus { state: "off", ..LinkStatus::default() }),
+            log: Mutex::new(Log::new(config.log_level)),
             sources: Mutex::new(Vec::new()),
             send_interval_ns: AtomicU64::new(config.send_interval().ns()),
         })
@@ -201,6 +204,16 @@ impl State {
     /// Changes how it stands with the server.
     pub fn set_link(&self, change: impl FnOnce(&mut LinkStatus)) {
         change(&mut lock(&self.link));
+    }
+
+    /// How much is logged.
+    pub fn log(&self) -> Log {
+        lock(&self.log).clone()
+    }
+
+    /// Changes how much is logged.
+    pub fn set_log(&self, change: impl FnOnce(&mut Log)) {
+        change(&mut lock(&self.log));
     }
 
     /// The sources.

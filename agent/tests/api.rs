@@ -155,14 +155,31 @@ fn a_reload_with_an_error_changes_nothing() {
 }
 
 #[test]
+fn the_level_of_the_log_changes_for_a_while() {
+    let dir = tempfile::tempdir().unwrap();
+    let agent = Agent::start(dir.path(), &format!("{HEAD}{TESTER}"));
+    let (status, _) = agent.ask("POST", "/v1/log?level=debug&for=200ms");
+    let (_, log) = agent.ask("GET", "/v1/log");
+    assert_eq!((status, &log["configured"]), (200, &"info".into()));
+    wait_for("the level before", || agent.ask("GET", "/v1/log").1["level"] == "info");
+    let (status, answer) = agent.ask("POST", "/v1/log?level=loud");
+    assert!(status == 400 && answer["error"].as_str().unwrap().contains("\"loud\" is none"), "{answer}");
+    assert_eq!(agent.ask("POST", "/v1/log?level=trace&for=8d").0, 422);
+    assert_eq!(agent.ask("POST", "/v1/log?level=trace").0, 200);
+    assert_eq!(agent.ask("GET", "/v1/log").1["level"], "trace");
+    agent.stop();
+}
+
+#[test]
 fn a_reload_says_what_it_cannot_do() {
     let dir = tempfile::tempdir().unwrap();
     let agent = Agent::start(dir.path(), &format!("{HEAD}{TESTER}"));
     fs::write(dir.path().join("agent.toml"), format!("prefix = \"/lab/n1\"\nlog_level = \"debug\"\n{HEAD}")).unwrap();
     let (status, answer) = agent.ask("POST", "/v1/reload");
-    assert_eq!((status, &answer["needs_restart"]), (200, &serde_json::json!(["prefix", "log_level"])));
+    assert_eq!((status, &answer["needs_restart"]), (200, &serde_json::json!(["prefix"])));
+    assert_eq!(agent.ask("GET", "/v1/log").1["level"], "debug", "a level needs no restart");
     let (_, answer) = agent.ask("POST", "/v1/reload");
-    assert_eq!(answer["needs_restart"], serde_json::json!(["prefix", "log_level"]), "as long as it is so");
+    assert_eq!(answer["needs_restart"], serde_json::json!(["prefix"]), "as long as it is so");
     assert!(agent.state.registry.find("tester").is_none(), "a source that is no more in the file is no more sampled");
     agent.stop();
 }

@@ -3,6 +3,7 @@
 mod support;
 
 use std::fs;
+use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
@@ -75,6 +76,51 @@ fn sigterm_ends_it_in_peace() {
     });
     assert_eq!(status.and_then(|status| status.code()), Some(0));
     assert!(!socket.exists());
+}
+
+/// What a program told the service manager so far.
+fn told(manager: &UnixDatagram, all: &mut String) -> String {
+    let mut buffer = [0; 4096];
+    while let Ok(count) = manager.recv(&mut buffer) {
+        all.push_str(&String::from_utf8_lossy(&buffer[..count]));
+        all.push('\n');
+    }
+    all.clone()
+}
+
+#[test]
+fn a_service_manager_is_told_and_a_hangup_reloads() {
+    let dir = tempfile::tempdir().unwrap();
+    let manager = UnixDatagram::bind(dir.path().join("notify")).unwrap();
+    manager.set_nonblocking(true).unwrap();
+    let mut all = String::new();
+    let log = fs::File::create(dir.path().join("log")).unwrap();
+    let file = config(dir.path(), "");
+    let mut command = agent(&["--config", &file]);
+    command.env("NOTIFY_SOCKET", dir.path().join("notify")).env("WATCHDOG_USEC", "200000").stderr(log);
+    let mut child = command.spawn().unwrap();
+    wait_for("READY", || told(&manager, &mut all).starts_with("READY=1"));
+    wait_for("WATCHDOG", || told(&manager, &mut all).matches("WATCHDOG=1").count() > 2);
+    let hang_up = || {
+        // SAFETY: sends a signal to a child of this process that has not been waited for.
+        unsafe { libc::kill(child.id() as libc::pid_t, libc::SIGHUP) };
+    };
+    let said = || fs::read_to_string(dir.path().join("log")).unwrap();
+    fs::write(
+        &file,
+        fs::read_to_string(&file).unwrap().replace("name = \"n1\"", "name = \"n1\"\nlog_level = \"debug\""),
+    )
+    .unwrap();
+    hang_up();
+    wait_for("RELOADING", || told(&manager, &mut all).contains("RELOADING=1"));
+    wait_for("the reload", || said().contains("loaded "));
+    fs::write(&file, "nam = \"n1\"\n").unwrap();
+    hang_up();
+    wait_for("the mistake", || said().contains("agent.toml:1:1: unknown key `nam`"));
+    // SAFETY: as above.
+    unsafe { libc::kill(child.id() as libc::pid_t, libc::SIGTERM) };
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert!(told(&manager, &mut all).trim_end().ends_with("STOPPING=1"), "{all}");
 }
 
 #[test]

@@ -13,6 +13,7 @@ use ureq::tls::{Certificate, RootCerts, TlsConfig};
 use wholegrain_model::config::Document;
 
 use crate::failure::Failure;
+use crate::shown;
 
 /// How long connecting may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -144,6 +145,8 @@ pub struct Answer {
     /// The tier that answers wherever it can, and the width of the windows.
     pub tier: Option<String>,
     pub every: Option<String>,
+    /// The server's clock, in seconds since the Unix epoch.
+    pub date_s: Option<i64>,
     body: ureq::Body,
 }
 
@@ -209,7 +212,16 @@ impl Connection {
 
     /// POST without a body.
     pub fn post(&self, path_and_query: &str) -> Result<Answer, Failure> {
-        let mut request = self.agent.post(format!("{}{path_and_query}", self.url));
+        self.send(self.agent.post(format!("{}{path_and_query}", self.url)))
+    }
+
+    /// PUT without a body.
+    pub fn put(&self, path: &str, parameters: &[(&str, String)]) -> Result<Answer, Failure> {
+        let request = self.agent.put(format!("{}{path}", self.url));
+        self.send(parameters.iter().fold(request, |request, (name, value)| request.query(*name, value)))
+    }
+
+    fn send(&self, mut request: ureq::RequestBuilder<ureq::typestate::WithBody>) -> Result<Answer, Failure> {
         if let Some(token) = &self.token {
             request = request.header("authorization", format!("Bearer {token}"));
         }
@@ -225,9 +237,10 @@ impl Connection {
             value.filter(|value| value.len() <= 32).map(str::to_owned)
         };
         let (tier, every) = (length("x-wholegrain-tier"), length("x-wholegrain-every"));
+        let date_s = response.headers().get("date").and_then(|value| http_date(value.to_str().ok()?));
         let mut body = response.into_body();
         if (200..300).contains(&status) {
-            return Ok(Answer { sensors, warnings, tier, every, body });
+            return Ok(Answer { sensors, warnings, tier, every, date_s, body });
         }
         let text = body.with_config().limit(ERROR_BYTES_MAX).read_to_string().unwrap_or_default();
         Err(refusal(status, &text, &self.url, &self.origin))
@@ -309,6 +322,16 @@ impl Answer {
     }
 }
 
+/// An HTTP date (RFC 9110, 5.6.7), such as `Sun, 06 Nov 1994 08:49:37 GMT`, in seconds since the Unix epoch.
+fn http_date(text: &str) -> Option<i64> {
+    const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+    let fields: Vec<&str> = text.split_whitespace().collect();
+    let [_, day, month, year, time, "GMT"] = fields[..] else { return None };
+    let month = MONTHS.iter().position(|name| *name == month)? + 1;
+    let parsed = wholegrain_model::Timestamp::parse(&format!("{year}-{month:02}-{day}T{time}Z"), shown::now());
+    Some(parsed.ok()?.0.div_euclid(1_000_000_000))
+}
+
 fn read_token(path: &Path) -> Result<String, Failure> {
     let text = fs::read_to_string(path).map_err(|error| {
         Failure::Usage(format!("cannot read the token {}: {error}; may you read it?", path.display()))
@@ -350,6 +373,12 @@ mod tests {
         let Err(Failure::Usage(text)) = ClientConfig::find(Some(&path)) else { panic!() };
         assert!(text.contains("client.toml:2:1") && text.contains("did you mean `token_file`?"), "{text}");
         assert!(matches!(ClientConfig::find(Some(&dir.path().join("none.toml"))), Err(Failure::Usage(_))));
+    }
+
+    #[test]
+    fn dates_of_servers() {
+        assert_eq!(http_date("Sun, 06 Nov 1994 08:49:37 GMT"), Some(784_111_777));
+        assert_eq!(http_date("yesterday"), None);
     }
 
     #[test]

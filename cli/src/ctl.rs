@@ -30,6 +30,7 @@ Examples:
   wholegrain ctl history MemAvailable --from -1m --format json
   wholegrain ctl interval meminfo 100ms
   wholegrain ctl stop procfs
+  wholegrain ctl log debug --for 10min
   wholegrain ctl --url https://node0042:8444 groups";
 
 /// Ask an agent, and change what it does
@@ -118,6 +119,14 @@ enum CtlCommand {
         /// The new interval, such as 100ms; at least 1ms
         interval: Interval,
     },
+    /// Say or change how much the agent logs
+    Log {
+        /// error, warn, info, debug or trace; without it, says what it is
+        level: Option<String>,
+        /// How long, such as 10min; then the configured level holds again. Without it: until a reload or restart
+        #[arg(long = "for", value_name = "LENGTH", requires = "level")]
+        within: Option<Interval>,
+    },
     /// Read the configuration again; groups that did not change lose no sample
     Reload,
 }
@@ -202,6 +211,12 @@ impl CtlCommand {
                     return Err(Failure::Usage(format!("an interval of {interval} is too short; the shortest is 1ms")));
                 }
                 post(format!("/v1/groups/{}/interval", encoded(group)), vec![("value", interval.to_string())])
+            }
+            CtlCommand::Log { level: None, .. } => get("/v1/log", vec![]),
+            CtlCommand::Log { level: Some(level), within } => {
+                let mut query = vec![("level", level.clone())];
+                query.extend(within.map(|within| ("for", within.to_string())));
+                post("/v1/log".to_owned(), query)
             }
             CtlCommand::Reload => post("/v1/reload".to_owned(), vec![]),
         })
@@ -289,5 +304,7 @@ mod tests {
         check("interval net/dev 100ms", "POST /v1/groups/net%2Fdev/interval?value=100ms");
         check("interval net/dev 1us", "an interval of 1us is too short; the shortest is 1ms");
         check("reload", "POST /v1/reload");
+        check("log", "GET /v1/log");
+        check("log debug --for 10min", "POST /v1/log?level=debug&for=10min");
     }
 }

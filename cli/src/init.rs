@@ -15,6 +15,8 @@ Examples:
   wholegrain init                        into ./var, for this machine only
   wholegrain init /etc/wholegrain --listen '[::]' --host monitor.example
                                          for agents on other machines too
+  wholegrain init --system /etc/wholegrain --host monitor.example
+                                         the secrets of a packaged installation
   wholegrain ca agent node0042           then adds one of those";
 
 /// Make the files of a fresh installation: authority, certificates, token, configurations
@@ -24,6 +26,9 @@ pub struct InitArgs {
     /// The directory to make them in
     #[arg(default_value = "var", value_name = "DIR")]
     dir: PathBuf,
+    /// Only what a packaged installation lacks: authority, certificate, token and client.toml, for the server.toml in DIR
+    #[arg(long, conflicts_with_all = ["agent", "listen", "mqtt_port"])]
+    system: bool,
     /// The name of this machine's agent [default: the host's name]
     #[arg(long, value_name = "NAME")]
     agent: Option<String>,
@@ -51,6 +56,10 @@ pub fn run(args: &InitArgs) -> Result<(), Failure> {
         mqtt_port: args.mqtt_port,
         http_port: args.http_port,
     };
+    if args.system {
+        print_files(&wholegrain_server::init_system(&args.dir, &options).map_err(failed)?);
+        return Ok(());
+    }
     let report = make(&args.dir, &options)?;
     print_files(&report);
     let dir = args.dir.display();

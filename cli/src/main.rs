@@ -12,6 +12,7 @@ mod ca;
 mod completions;
 mod connection;
 mod ctl;
+mod doctor;
 mod failure;
 mod init;
 mod man;
@@ -69,6 +70,7 @@ enum Command {
     Watch(watch::WatchArgs),
     Store(store::StoreArgs),
     Ctl(ctl::CtlArgs),
+    Doctor(doctor::DoctorArgs),
     Completions(completions::CompletionsArgs),
     Man(man::ManArgs),
 }
@@ -79,7 +81,7 @@ fn main() -> ExitCode {
     let result = match &cli.command {
         Command::Up(args) => up::run(args),
         Command::Init(args) => init::run(args),
-        Command::Server(args) => server::run(args),
+        Command::Server(args) => server::run(args, client),
         Command::Ca(args) => ca::run(args),
         Command::Auth(args) => auth::run(args),
         Command::Sensors(args) => sensors::run(args, client),
@@ -87,6 +89,7 @@ fn main() -> ExitCode {
         Command::Watch(args) => watch::run(args, client),
         Command::Store(args) => store::run(args),
         Command::Ctl(args) => ctl::run(args, client),
+        Command::Doctor(args) => doctor::run(args, client),
         Command::Completions(args) => completions::run(args),
         Command::Man(args) => man::run(args),
     };

@@ -1,49 +1,176 @@
-//! `wholegrain server`: the server in this process.
+//! `wholegrain server`: the server in this process, or a question to the one that runs.
 
-use std::io::IsTerminal;
-use std::path::PathBuf;
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
 
-use clap::Args;
+use clap::{Args, Subcommand, ValueEnum};
+use serde_json::Value;
+use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use wholegrain_model::Interval;
 use wholegrain_server::ServerConfig;
+use wholegrain_server::config::LogLevel;
 
+use crate::connection::{Answer, ClientOption, Connection};
 use crate::failure::{EXIT_CODES, Failure};
+use crate::notation::LENGTHS;
+use crate::output::Output;
+
+/// The most bytes of an answer about the server itself.
+const ANSWER_BYTES_MAX: u64 = 1 << 20;
 
 const EXAMPLES: &str = "\
+`log` and `reload` ask the server that client.toml names. A reload does what SIGHUP and `systemctl reload` do, and says here what \
+came of it.
+
 Examples:
   wholegrain server --config var/server/server.toml --check
-  wholegrain server --config /etc/wholegrain/server.toml";
+  wholegrain server --config /etc/wholegrain/server.toml
+  wholegrain server log debug --for 10min
+  wholegrain server reload";
 
-/// Run the server: takes what agents publish, keeps it, and answers
+/// Run the server: takes what agents publish, keeps it, and answers; or change the one that runs
 #[derive(Args)]
-#[command(after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
+#[command(after_help = format!("{LENGTHS}\n\n{EXAMPLES}\n\n{EXIT_CODES}"))]
+#[command(subcommand_negates_reqs = true, args_conflicts_with_subcommands = true)]
 pub struct ServerArgs {
     /// Its configuration
-    #[arg(long, value_name = "FILE")]
-    config: PathBuf,
+    #[arg(long, value_name = "FILE", required = true)]
+    config: Option<PathBuf>,
     /// Only read the configuration, say what it means, and end
     #[arg(long)]
     check: bool,
+    #[command(subcommand)]
+    command: Option<ServerCommand>,
 }
 
-/// Runs the subcommand; ends on SIGINT or SIGTERM.
-pub fn run(args: &ServerArgs) -> Result<(), Failure> {
-    let config = ServerConfig::load(&args.config).map_err(|error| Failure::Usage(error.to_string()))?;
-    if args.check {
+#[derive(Subcommand)]
+enum ServerCommand {
+    /// Say or change how much the running server logs
+    Log {
+        /// The lowest level that is logged; without it, says what it is
+        #[arg(value_enum)]
+        level: Option<Level>,
+        /// How long, such as 10min; then the configured level holds again. Without it: until a reload or restart
+        #[arg(long = "for", value_name = "LENGTH", requires = "level")]
+        within: Option<Interval>,
+        #[command(flatten)]
+        client: ClientOption,
+    },
+    /// Let the running server read its configuration and certificates again; no connection ends of it
+    Reload {
+        #[command(flatten)]
+        client: ClientOption,
+    },
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Level {
+    Error,
+    Warn,
+    Info,
+    Debug,
+}
+
+impl Level {
+    fn of_server(self) -> LogLevel {
+        match self {
+            Level::Error => LogLevel::Error,
+            Level::Warn => LogLevel::Warn,
+            Level::Info => LogLevel::Info,
+            Level::Debug => LogLevel::Debug,
+        }
+    }
+}
+
+/// Runs the subcommand; the server itself ends on SIGINT or SIGTERM.
+pub fn run(args: &ServerArgs, client: Option<&Path>) -> Result<(), Failure> {
+    match (&args.command, &args.config) {
+        (Some(ServerCommand::Log { level, within, client: named }), _) => log(*level, *within, named.or(client)),
+        (Some(ServerCommand::Reload { client: named }), _) => reload(named.or(client)),
+        (None, Some(config)) => serve(config, args.check),
+        (None, None) => Err(Failure::Usage("which configuration? name it with --config FILE".into())),
+    }
+}
+
+fn serve(file: &Path, check: bool) -> Result<(), Failure> {
+    let config = ServerConfig::load(file).map_err(|error| Failure::Usage(error.to_string()))?;
+    if check {
         let off = || "off".to_owned();
-        println!("{} is good", args.config.display());
+        println!("{} is good", file.display());
         println!("data      {}", config.data.display());
         println!("MQTT/TLS  {}", config.mqtt.tls_listen.clone().unwrap_or_else(off));
         println!("MQTT      {}", config.mqtt.listen.clone().unwrap_or_else(off));
         println!("HTTPS     {}", config.http.listen.clone().unwrap_or_else(off));
         return Ok(());
     }
-    tracing_subscriber::fmt()
-        .with_max_level(config.log.filter())
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()))
-        .with_target(false)
-        .init();
+    write_log(config.log.filter());
     // The server itself logs where it listens.
     wholegrain_server::run_until_signal(config, |_| {})?;
+    Ok(())
+}
+
+/// Log lines to standard error, of a level that can change.
+fn write_log(level: LevelFilter) {
+    let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    let (level, switch) = tracing_subscriber::reload::Layer::new(level);
+    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(colours).with_target(false);
+    tracing_subscriber::registry().with(level).with(lines).init();
+    wholegrain_server::log::on_change(move |level| {
+        // Fails only when the log itself is gone.
+        let _ = switch.reload(level.filter());
+    });
+}
+
+fn log(level: Option<Level>, within: Option<Interval>, client: Option<&Path>) -> Result<(), Failure> {
+    const PATH: &str = "/api/v1/server/log";
+    let connection = Connection::open(client)?;
+    let answer = match level {
+        None => connection.get(PATH, &[], false)?,
+        Some(level) => {
+            let mut parameters = vec![("level", level.of_server().to_string())];
+            parameters.extend(within.map(|within| ("for", within.to_string())));
+            connection.put(PATH, &parameters)?
+        }
+    };
+    let state = json(answer)?;
+    let text = |name: &str| state[name].as_str().unwrap_or_default().to_owned();
+    let mut line = format!("level {}", text("level"));
+    if let Some(until) = state["until"].as_str() {
+        line += &format!(" until {until}");
+    }
+    if text("level") != text("configured") {
+        line += &format!(", configured {}", text("configured"));
+    }
+    say(&[line])
+}
+
+fn reload(client: Option<&Path>) -> Result<(), Failure> {
+    let done = json(Connection::open(client)?.post("/api/v1/server/reload")?)?;
+    let list = |name: &str| -> Vec<String> {
+        let values = done[name].as_array().map_or(&[][..], Vec::as_slice);
+        values.iter().filter_map(|value| value.as_str().map(str::to_owned)).collect()
+    };
+    let mut lines: Vec<String> = list("changed").iter().map(|name| format!("changed        {name}")).collect();
+    lines.extend(list("needs_restart").iter().map(|name| format!("needs restart  {name}")));
+    if lines.is_empty() {
+        lines.push("nothing has changed".to_owned());
+    }
+    say(&lines)
+}
+
+fn json(answer: Answer) -> Result<Value, Failure> {
+    serde_json::from_slice(&answer.read(ANSWER_BYTES_MAX)?).map_err(|error| {
+        Failure::Unreachable(format!("the answer is not JSON: {error}; is this a server of this version?"))
+    })
+}
+
+fn say(lines: &[String]) -> Result<(), Failure> {
+    let mut output = Output::open(None)?;
+    for line in lines {
+        writeln!(output, "{line}").map_err(Failure::writing("standard output"))?;
+    }
+    output.finish()?;
     Ok(())
 }

@@ -35,7 +35,9 @@ fn check(arguments: &[&str], code: i32, parts: &[&str]) {
 fn help_has_examples_and_exit_codes() {
     check(&["--help"], 0, &["query", "Exit codes:", "cannot reach"]);
     check(&["--version"], 0, &["wholegrain 0."]);
-    for subcommand in ["up", "init", "server", "ca", "auth", "sensors", "query", "watch", "ctl", "completions", "man"] {
+    for subcommand in
+        ["up", "init", "server", "ca", "auth", "sensors", "query", "watch", "ctl", "doctor", "completions", "man"]
+    {
         check(&[subcommand, "--help"], 0, &["Examples:", "Exit codes:", &format!("wholegrain {subcommand}")]);
     }
 }

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use wholegrain_model::config::{ConfigError, Document, Section};
 use wholegrain_model::size::ByteSize;
 use wholegrain_model::{Interval, SensorPath};
@@ -12,6 +13,7 @@ use wholegrain_store::StoreConfig;
 use crate::access::audit::AuditConfig;
 use crate::access::{self, AclLine, RawSecurity, SecurityConfig};
 use crate::broker::auth;
+use crate::broker::limits::LIMIT_TIME;
 pub use crate::broker::limits::Limits;
 use crate::broker::limits::RawLimits;
 use crate::interop::InteropConfig;
@@ -23,6 +25,8 @@ const PAST_MAX: Interval = Interval::from_s(30 * 86_400);
 const FUTURE_MAX: Interval = Interval::from_s(86_400);
 /// The shortest time setting of the store.
 pub const STORE_TIME_MIN: Interval = Interval::from_ms(100);
+/// How often certificates are looked at unless said otherwise: 2 min.
+pub const CERTIFICATES_EVERY: Interval = Interval::from_s(120);
 /// Where MQTT over TLS is listened for unless said otherwise: every address, IPv6 and IPv4.
 pub const MQTT_TLS_LISTEN: &str = "[::]:8883";
 /// Where HTTPS is listened for unless said otherwise.
@@ -31,6 +35,8 @@ pub const HTTP_LISTEN: &str = "[::]:8443";
 /// A checked configuration; every path is absolute or relative to the working directory.
 #[derive(Debug, Clone)]
 pub struct ServerConfig {
+    /// The file it was read from, which a reload reads again, and its text.
+    pub source: Option<(PathBuf, String)>,
     /// Where the server keeps what it must not lose.
     pub data: PathBuf,
     /// The broker.
@@ -45,6 +51,8 @@ pub struct ServerConfig {
     pub security: SecurityConfig,
     /// The lowest level that is logged.
     pub log: LogLevel,
+    /// How often is looked whether certificates changed or are about to expire.
+    pub certificates_every: Duration,
 }
 
 /// The broker's part of the configuration.
@@ -94,7 +102,7 @@ pub struct HttpConfig {
 }
 
 /// How much is logged.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogLevel {
     /// Only what needs a person.
@@ -106,6 +114,27 @@ pub enum LogLevel {
     Info,
     /// And every step.
     Debug,
+}
+
+impl std::fmt::Display for LogLevel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            LogLevel::Error => "error",
+            LogLevel::Warn => "warn",
+            LogLevel::Info => "info",
+            LogLevel::Debug => "debug",
+        })
+    }
+}
+
+impl std::str::FromStr for LogLevel {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let all = [LogLevel::Error, LogLevel::Warn, LogLevel::Info, LogLevel::Debug];
+        let known = all.iter().find(|level| level.to_string() == text);
+        known.copied().ok_or_else(|| format!("{text:?} is no level; write error, warn, info or debug"))
+    }
 }
 
 impl LogLevel {
@@ -145,6 +174,7 @@ pub enum ConfigFileError {
 struct RawRoot {
     data: Option<PathBuf>,
     log: LogLevel,
+    certificates_every: Option<Interval>,
     mqtt: RawMqtt,
     http: RawHttp,
     store: RawStore,
@@ -216,7 +246,8 @@ impl ServerConfig {
         let text =
             read(path, "the server's configuration", "write one, or make a fresh installation with `wholegrain init`")?;
         let base = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        Self::from_text(&path.display().to_string(), &text, base)
+        let config = Self::from_text(&path.display().to_string(), &text, base)?;
+        Ok(Self { source: Some((path.to_owned(), text)), ..config })
     }
 
     /// Checks `text`; `file` is its name in messages and `base` where its relative paths count from.
@@ -236,7 +267,13 @@ impl ServerConfig {
                 .error("mqtt", "everything is \"off\"; give mqtt.tls_listen, mqtt.listen or http.listen an address")
                 .into());
         }
-        Ok(Self { data, mqtt, http, store, interop, security, log: raw.log })
+        let every = raw.certificates_every.unwrap_or(CERTIFICATES_EVERY);
+        if !(LIMIT_TIME.0..=LIMIT_TIME.1).contains(&every) {
+            let message = format!("is {every}; {} to {} is wanted", LIMIT_TIME.0, LIMIT_TIME.1);
+            return Err(root.error("certificates_every", message).into());
+        }
+        let certificates_every = every.duration();
+        Ok(Self { source: None, data, mqtt, http, store, interop, security, log: raw.log, certificates_every })
     }
 }
 

@@ -1,5 +1,7 @@
 //! The files of a fresh installation: a local authority, certificates, a token and its hash, and the three configurations.
 
+mod system;
+
 use std::fs;
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -20,6 +22,8 @@ use crate::pki::{self, Pair};
 const TOKENS_LINE: (&str, &str) = ("tokens_file = \"../token\"", "tokens_file = \"tokens\"");
 /// The longest common name that X.509 allows (RFC 5280, ub-common-name), in characters.
 const COMMON_NAME_MAX: usize = 64;
+
+pub use system::init_system;
 
 /// What may be chosen for a fresh installation.
 #[derive(Debug, Clone)]
@@ -182,7 +186,7 @@ pub fn add_agent(dir: &Path, options: &AgentOptions) -> Result<AgentReport, Init
     let name = options.name.as_str();
     let mut files = Files { dir, report: InitReport { agent: name.to_owned(), ..InitReport::default() } };
     // Only in an installation whose server is on this machine; elsewhere the authority alone is enough.
-    let config = ServerConfig::load(&dir.join("server/server.toml")).ok();
+    let config = ["server/server.toml", "server.toml"].iter().find_map(|file| ServerConfig::load(&dir.join(file)).ok());
     let listens = config.as_ref().and_then(|config| config.mqtt.tls_listen.clone());
     let port = listens.as_deref().and_then(port_of).unwrap_or(InitOptions::default().mqtt_port);
     let server = match &options.server {
@@ -319,8 +323,7 @@ impl Files<'_> {
     /// its hash is added.
     fn token(&mut self) -> Result<(), InitError> {
         let hashes = self.dir.join("server/tokens");
-        let now = Timestamp(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as i64));
-        let new = NewToken { name: "wholegrain command".to_owned(), role: Role::Admin, expires: None };
+        let (new, now) = new_token();
         let path = self.dir.join("token");
         if !path.exists() {
             let there = hashes.exists();
@@ -392,6 +395,12 @@ impl Files<'_> {
             (false, true) => Err(InitError::Half { present: key_path, missing: cert_path }),
         }
     }
+}
+
+/// The token of the command on this machine, made now.
+fn new_token() -> (NewToken, Timestamp) {
+    let now = Timestamp(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as i64));
+    (NewToken { name: "wholegrain command".to_owned(), role: Role::Admin, expires: None }, now)
 }
 
 /// A file of users without any.

@@ -4,25 +4,32 @@
 //! - Out: acknowledgements of what is durable, live messages to subscribers, answers as JSON, CSV and Arrow, own metrics.
 //! - Never: an acknowledgement of what is not yet durable; a reading dropped to keep up; a bad client that disturbs a good one.
 //!
-//! `broker/` speaks MQTT (its [`broker::pipeline`] does no I/O), `http/` speaks HTTP, `access/` says who may do what, [`init`] makes the files of a fresh
-//! installation, [`config`] reads `server.toml`. Storing and querying are the crates `store` and `query`.
+//! `broker/` speaks MQTT (its [`broker::pipeline`] does no I/O), `http/` speaks HTTP, `access/` says who may do what, [`init`]
+//! makes the files of a fresh installation, [`config`] reads `server.toml`, `reload` reads it again. Storing and querying are the crates `store` and `query`.
 
 pub mod access;
+mod adjust;
 pub mod authority;
 pub mod broker;
+pub mod certificates;
 pub mod config;
 pub mod http;
 pub mod init;
 pub mod interop;
 mod live;
+pub mod log;
 pub mod metrics;
 mod net;
 mod pki;
+mod reload;
 mod retention;
 mod serve;
+mod service;
 
 pub use config::{SecurityFiles, ServerConfig};
-pub use init::{AgentOptions, AgentReport, InitOptions, InitReport, add_agent, init, issue_agent_certificate};
+pub use init::{
+    AgentOptions, AgentReport, InitOptions, InitReport, add_agent, init, init_system, issue_agent_certificate,
+};
 pub use serve::{Addresses, run, run_until_signal};
 /// Checking a store's files, for the command line.
 pub use wholegrain_store::verify;

@@ -248,11 +248,13 @@ impl Text {
         self.line(&format!("{name}_count"), "", count.max(below));
     }
 
-    fn head(&mut self, name: &str, help: &str, kind: &str) {
+    /// The two lines before a metric's values: `kind` is counter, gauge or histogram.
+    pub fn head(&mut self, name: &str, help: &str, kind: &str) {
         let _ = write!(self.0, "# HELP {PREFIX}{name} {help}\n# TYPE {PREFIX}{name} {kind}\n");
     }
 
-    fn line(&mut self, name: &str, labels: &str, value: impl Display) {
+    /// One value; `labels` with its braces, or empty.
+    pub fn line(&mut self, name: &str, labels: &str, value: impl Display) {
         let _ = writeln!(self.0, "{PREFIX}{name}{labels} {value}");
     }
 }

@@ -101,7 +101,8 @@ pub(crate) fn alternative_names(pem: &str) -> Vec<String> {
     names_of(&certificate)
 }
 
-fn names_of(certificate: &X509Certificate<'_>) -> Vec<String> {
+/// The names and addresses that a certificate is good for.
+pub(crate) fn names_of(certificate: &X509Certificate<'_>) -> Vec<String> {
     let Ok(Some(names)) = certificate.subject_alternative_name() else { return Vec::new() };
     let name = |name: &GeneralName<'_>| match name {
         GeneralName::DNSName(name) => Some((*name).to_owned()),

@@ -2,28 +2,32 @@
 
 use std::future::Future;
 use std::net::SocketAddr;
-use std::path::Path;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
-use tokio_rustls::TlsAcceptor;
 use wholegrain_store::{OpenReport, Store};
-use wholegrain_transport::tls::{self, ClientCerts, Identity};
 
 use crate::access::Security;
 use crate::broker::{Broker, Lifetime};
+use crate::certificates::{Tls, TlsFiles};
 use crate::config::ServerConfig;
 use crate::http::{self, Api};
 use crate::interop::{self, Interop};
 use crate::live::Live;
 use crate::metrics::Metrics;
 use crate::net;
+use crate::reload::{Parts, Reloader};
+use crate::service;
+
+/// How long going down may take, from the signal to the end of the process.
+pub const SHUTDOWN_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// How long connections may take to end once the server goes down; the store is closed after it in any case.
-pub const SHUTDOWN_TIME_MAX: Duration = Duration::from_secs(4);
+const CONNECTIONS_TIME_MAX: Duration = Duration::from_millis(3500);
 
 /// How long work on blocking threads, such as queries, is waited for before the store is closed under it.
 const BLOCKING_TIME_MAX: Duration = Duration::from_millis(500);
@@ -39,9 +43,9 @@ pub struct Addresses {
     pub http: Option<SocketAddr>,
 }
 
-/// Runs until SIGTERM or SIGINT. `ready` is called once it listens.
+/// Runs until SIGTERM or SIGINT; SIGHUP reads the configuration again. `ready` is called once it listens.
 pub fn run_until_signal(config: ServerConfig, ready: impl FnOnce(&Addresses)) -> anyhow::Result<()> {
-    run(config, ready, async {
+    run_with(config, ready, true, async {
         use tokio::signal::unix::{SignalKind, signal};
         match (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) {
             (Ok(mut terminate), Ok(mut interrupt)) => {
@@ -57,6 +61,15 @@ pub fn run_until_signal(config: ServerConfig, ready: impl FnOnce(&Addresses)) ->
 pub fn run(
     config: ServerConfig,
     ready: impl FnOnce(&Addresses),
+    shutdown: impl Future<Output = ()>,
+) -> anyhow::Result<()> {
+    run_with(config, ready, false, shutdown)
+}
+
+fn run_with(
+    config: ServerConfig,
+    ready: impl FnOnce(&Addresses),
+    hangups: bool,
     shutdown: impl Future<Output = ()>,
 ) -> anyhow::Result<()> {
     match net::raise_open_files() {
@@ -76,13 +89,42 @@ pub fn run(
         .thread_name("server")
         .build()
         .context("cannot start the runtime")?;
-    let served = runtime.block_on(serve(&config, &store, ready, shutdown));
+    let asked = OnceLock::new();
+    let shutdown = async {
+        shutdown.await;
+        let _ = asked.set(Instant::now());
+    };
+    let served = runtime.block_on(serve(&config, &store, ready, hangups, shutdown));
+    let end = asked.get().copied().unwrap_or_else(Instant::now) + SHUTDOWN_TIME_MAX;
     // Queries that run on blocking threads notice that their clients are gone; longer than this they are not waited for.
     runtime.shutdown_timeout(BLOCKING_TIME_MAX);
-    let closed = store.close().context("closing the store");
-    served.and(closed)?;
-    tracing::info!("stopped; everything acknowledged is on disk");
+    let closed = close(store, end);
+    served?;
+    if closed? {
+        tracing::info!("stopped; everything acknowledged is on disk");
+    } else {
+        tracing::warn!(
+            "stopped without waiting longer for the disk; everything acknowledged is on it, what waited for it was not acknowledged"
+        );
+    }
     Ok(())
+}
+
+/// Closes the store; false when the disk has not answered at `end`.
+fn close(store: Store, end: Instant) -> anyhow::Result<bool> {
+    let (done, is_done) = std::sync::mpsc::channel();
+    let closing = std::thread::Builder::new().name("close".into()).spawn(move || {
+        let closed = store.close();
+        // The last handle: its lock on the directory is gone when we say so.
+        drop(store);
+        // Of no interest to anybody once it is too late.
+        let _ = done.send(closed);
+    });
+    closing.context("cannot start the thread that closes the store")?;
+    match is_done.recv_timeout(end.saturating_duration_since(Instant::now()).max(BLOCKING_TIME_MAX)) {
+        Ok(closed) => closed.map(|()| true).context("closing the store"),
+        Err(_) => Ok(false),
+    }
 }
 
 fn tell(report: &OpenReport) {
@@ -105,33 +147,28 @@ fn tell(report: &OpenReport) {
 struct Bound {
     listeners: Vec<TcpListener>,
     address: SocketAddr,
-    tls: Option<TlsAcceptor>,
+    tls: Option<Tls>,
 }
 
-async fn bind(listen: &Option<String>, setting: &str, tls: Option<TlsAcceptor>) -> anyhow::Result<Option<Bound>> {
+async fn bind(listen: &Option<String>, setting: &str, tls: Option<Tls>) -> anyhow::Result<Option<Bound>> {
     let Some(listen) = listen else { return Ok(None) };
     let (listeners, address) = net::listen(listen, setting).await?;
     Ok(Some(Bound { listeners, address, tls }))
-}
-
-fn acceptor(cert: &Path, key: &Path, client_ca: Option<(&Path, ClientCerts)>) -> anyhow::Result<TlsAcceptor> {
-    Ok(TlsAcceptor::from(tls::server_config(Identity { cert, key }, client_ca)?))
 }
 
 async fn serve(
     config: &ServerConfig,
     store: &Store,
     ready: impl FnOnce(&Addresses),
+    hangups: bool,
     shutdown: impl Future<Output = ()>,
 ) -> anyhow::Result<()> {
     let (mqtt, http) = (&config.mqtt, &config.http);
-    let certs = if mqtt.require_client_cert { ClientCerts::Required } else { ClientCerts::Optional };
-    let client_ca = mqtt.client_ca.as_deref().map(|ca| (ca, certs));
-    let mqtt_tls = mqtt.tls_listen.as_ref().map(|_| acceptor(&mqtt.cert, &mqtt.key, client_ca)).transpose()?;
-    let http_tls = http.listen.as_ref().map(|_| acceptor(&http.cert, &http.key, None)).transpose()?;
+    let mqtt_tls = mqtt.tls_listen.as_ref().map(|_| Tls::load(TlsFiles::of_mqtt(mqtt))).transpose()?;
+    let http_tls = http.listen.as_ref().map(|_| Tls::load(TlsFiles::of_http(http))).transpose()?;
     let plain = bind(&mqtt.listen, "mqtt.listen", None).await?;
-    let secure = bind(&mqtt.tls_listen, "mqtt.tls_listen", mqtt_tls).await?;
-    let web = bind(&http.listen, "http.listen", http_tls).await?;
+    let secure = bind(&mqtt.tls_listen, "mqtt.tls_listen", mqtt_tls.clone()).await?;
+    let web = bind(&http.listen, "http.listen", http_tls.clone()).await?;
     let address = |bound: &Option<Bound>| bound.as_ref().map(|bound| bound.address);
     let addresses = Addresses { mqtt: address(&plain), mqtt_tls: address(&secure), http: address(&web) };
 
@@ -151,6 +188,14 @@ async fn serve(
     let broker = Arc::new(Broker::new(mqtt, security.clone(), interop.clone(), store.clone(), metrics.clone()));
     interop::start(&broker, &lifetime)?;
     tokio::spawn(broker.clone().watch_security(lifetime.clone()));
+    let connections_max = Arc::new(AtomicUsize::new(http.connections_max));
+    let parts = Parts { broker: broker.clone(), mqtt_tls, http_tls, http_connections_max: connections_max.clone() };
+    let reloader = Arc::new(Reloader::new(config, parts));
+    if hangups {
+        tokio::spawn(reload_on_hangup(reloader.clone()).context("cannot listen for SIGHUP")?);
+    }
+    tokio::spawn(watch_certificates(reloader.clone()));
+    tokio::spawn(service::watchdog());
     tokio::spawn(broker.clone().keep(lifetime.clone()));
     for bound in [plain, secure].into_iter().flatten() {
         for listener in bound.listeners {
@@ -159,13 +204,9 @@ async fn serve(
     }
     if let Some(Bound { listeners, tls: Some(tls), .. }) = web {
         let live = Live::start(store).context("cannot start the thread for live batches")?;
-        let api = Arc::new(Api::new(http, security, interop, store.clone(), metrics.clone(), live, down_receiver));
-        let front = http::Front {
-            router: http::router(api),
-            tls,
-            metrics: metrics.clone(),
-            connections_max: http.connections_max,
-        };
+        let api = Api::new(security, interop, store.clone(), metrics.clone(), live, reloader, down_receiver);
+        let router = http::router(Arc::new(api));
+        let front = http::Front { router, tls, metrics: metrics.clone(), connections_max };
         for listener in listeners {
             tokio::spawn(http::accept(front.clone(), listener, lifetime.clone()));
         }
@@ -173,14 +214,39 @@ async fn serve(
     drop(lifetime);
     tell_addresses(&addresses);
     ready(&addresses);
+    service::ready();
     shutdown.await;
 
+    service::stopping();
     tracing::info!("going down: {} agents connected", metrics.connections.get());
     down.send_replace(true);
-    if tokio::time::timeout(SHUTDOWN_TIME_MAX, all_gone.recv()).await.is_err() {
-        tracing::warn!("some connections did not end in {} s and are cut off", SHUTDOWN_TIME_MAX.as_secs());
+    if tokio::time::timeout(CONNECTIONS_TIME_MAX, all_gone.recv()).await.is_err() {
+        tracing::warn!("some connections did not end in {} s and are cut off", CONNECTIONS_TIME_MAX.as_secs_f32());
     }
     Ok(())
+}
+
+/// Reads the configuration again whenever SIGHUP comes. The handler is in place when this has returned.
+fn reload_on_hangup(reloader: Arc<Reloader>) -> std::io::Result<impl Future<Output = ()>> {
+    let mut hangups = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::hangup())?;
+    Ok(async move {
+        while hangups.recv().await.is_some() {
+            service::reloading();
+            let reloader = reloader.clone();
+            // It says itself in the log how it went.
+            let _ = tokio::task::spawn_blocking(move || reloader.reload()).await;
+            service::ready();
+        }
+    })
+}
+
+async fn watch_certificates(reloader: Arc<Reloader>) {
+    loop {
+        let every = reloader.certificates_every();
+        let looker = reloader.clone();
+        let _ = tokio::task::spawn_blocking(move || looker.look_at_certificates()).await;
+        tokio::time::sleep(every).await;
+    }
 }
 
 fn tell_addresses(addresses: &Addresses) {

@@ -8,6 +8,7 @@ use wholegrain_model::{Interval, Pattern, Timestamp};
 use super::http::{self, Chunks, Request};
 use super::{Caller, Service, view};
 use crate::cache::{self, average, choose, newest_row, scaled};
+use crate::config::LogLevel;
 use crate::engine::clock;
 use crate::manager::{Ask, Refusal};
 use crate::state::State;
@@ -18,9 +19,9 @@ const HISTORY_READINGS_MAX: usize = 2_000_000;
 const WINDOW: Interval = Interval::from_s(10);
 
 /// What can be asked, for an answer to anything else.
-const KNOWN: &str = "GET /v1/status, /v1/sources, /v1/groups, /v1/sensors?pattern=, /v1/newest?pattern=, \
+const KNOWN: &str = "GET /v1/status, /v1/log, /v1/sources, /v1/groups, /v1/sensors?pattern=, /v1/newest?pattern=, \
                      /v1/average?pattern=&window=, /v1/history?pattern=&from=&to=; POST /v1/sources/NAME/stop, \
-                     /v1/sources/NAME/start, /v1/groups/NAME/interval?value=, /v1/reload";
+                     /v1/sources/NAME/start, /v1/groups/NAME/interval?value=, /v1/log?level=&for=, /v1/reload";
 
 /// A status and why.
 struct Failure(u16, String);
@@ -84,6 +85,7 @@ fn body(service: &Service, caller: &Caller, request: &Request) -> Result<Vec<u8>
     match request.method.as_str() {
         "GET" | "HEAD" => match path {
             "/v1/status" => Ok(view::bytes(&view::status(state))),
+            "/v1/log" => Ok(view::bytes(&state.log())),
             "/v1/sources" => Ok(view::bytes(&view::Sources { sources: view::sources(state) })),
             "/v1/groups" => {
                 let groups = state.registry.live().iter().map(|group| view::group(group, false)).collect();
@@ -95,6 +97,7 @@ fn body(service: &Service, caller: &Caller, request: &Request) -> Result<Vec<u8>
             _ => Err(Failure(404, format!("there is no {path}; there are {KNOWN}"))),
         },
         "POST" => match path.strip_prefix("/v1/").unwrap_or_default() {
+            "log" => order(log_order(request)?),
             "reload" => order(Ask::Reload),
             rest => order(
                 named_order(rest, request)
@@ -103,6 +106,15 @@ fn body(service: &Service, caller: &Caller, request: &Request) -> Result<Vec<u8>
         },
         method => Err(Failure(405, format!("{method} is not answered; there are {KNOWN}"))),
     }
+}
+
+fn log_order(request: &Request) -> Result<Ask, Failure> {
+    let text = request.value("level").unwrap_or_default();
+    let level = <LogLevel as clap::ValueEnum>::from_str(text, false).map_err(|_| {
+        Failure(400, format!("level: {text:?} is none; add ?level= and error, warn, info, debug or trace"))
+    })?;
+    let within = request.value("for").map(Interval::parse).transpose();
+    Ok(Ask::Log(level, within.map_err(|error| Failure(400, format!("for: {error}")))?))
 }
 
 /// `sources/NAME/stop`, `groups/NAME/interval`; NAME may hold slashes, as they are or percent-encoded.

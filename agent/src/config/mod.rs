@@ -188,7 +188,6 @@ impl Config {
         let changes = [
             ("name", self.name != new.name),
             ("prefix", self.prefix != new.prefix),
-            ("log_level", self.log_level != new.log_level),
             ("roots", roots(self) != roots(new)),
             ("mqtt", self.mqtt.is_some() != new.mqtt.is_some()),
             ("spool", self.spool != new.spool),
@@ -200,7 +199,7 @@ impl Config {
     /// Takes from the configuration in force all that holds for the life of the process, so that the next reload still says
     /// what needs a restart.
     pub fn keep(&mut self, old: &Config) {
-        (self.name, self.prefix, self.log_level) = (old.name.clone(), old.prefix.clone(), old.log_level);
+        (self.name, self.prefix) = (old.name.clone(), old.prefix.clone());
         (self.roots, self.spool, self.api) = (old.roots.clone(), old.spool.clone(), old.api.clone());
         if self.mqtt.is_some() != old.mqtt.is_some() {
             self.mqtt.clone_from(&old.mqtt);

@@ -132,6 +132,18 @@ impl Security {
         Ok(())
     }
 
+    /// Whether [`Self::reload`] would find every file good.
+    pub fn check(config: &ServerConfig) -> Result<(), FileError> {
+        if let Some(passwords) = &config.mqtt.password_file {
+            load(passwords, users::parse).1?;
+        }
+        load(&config.security.revoked_file, Revoked::parse).1?;
+        if config.http.listen.is_some() {
+            load(&config.http.tokens_file, TokenTable::parse).1?;
+        }
+        Ok(())
+    }
+
     /// Takes over a changed configuration: rules, users, tokens, revoked certificates and the bounds on failed logins. The audit
     /// log stays where it is until the next start. When a file is wrong nothing but the rules and bounds changes. Gives back whose
     /// connections should end.

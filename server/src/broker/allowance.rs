@@ -2,6 +2,7 @@
 //! catalogue, which keeps every schema for as long as readings of it may be asked for.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -15,7 +16,7 @@ const HOUR: Duration = Duration::from_secs(3600);
 /// An amount an hour for each client. What is unused is kept, up to one hour's amount.
 #[derive(Debug)]
 pub struct Allowances {
-    per_hour: u64,
+    per_hour: AtomicU64,
     used: Mutex<HashMap<String, Used>>,
 }
 
@@ -37,20 +38,26 @@ impl Used {
 impl Allowances {
     /// So much an hour.
     pub fn new(per_hour: u64) -> Self {
-        Self { per_hour, used: Mutex::default() }
+        Self { per_hour: AtomicU64::new(per_hour), used: Mutex::default() }
+    }
+
+    /// Another amount.
+    pub fn set_per_hour(&self, per_hour: u64) {
+        self.per_hour.store(per_hour, Relaxed);
     }
 
     /// Takes `amount` out of what `client` may use; false, and nothing taken, when it is not there.
     pub fn take(&self, client: &str, amount: u64, now: Instant) -> bool {
+        let per_hour = self.per_hour.load(Relaxed);
         let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
         if used.len() >= CLIENTS_MAX && !used.contains_key(client) {
-            used.retain(|_, used| used.left(self.per_hour, now) > 0);
+            used.retain(|_, used| used.left(per_hour, now) > 0);
             if used.len() >= CLIENTS_MAX {
                 return false;
             }
         }
-        let before = used.get(client).map_or(0, |used| used.left(self.per_hour, now));
-        let fits = before.saturating_add(amount) <= self.per_hour;
+        let before = used.get(client).map_or(0, |used| used.left(per_hour, now));
+        let fits = before.saturating_add(amount) <= per_hour;
         if fits {
             used.insert(client.to_owned(), Used { amount: before + amount, at: now });
         }

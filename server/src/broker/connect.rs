@@ -159,7 +159,7 @@ impl Broker {
                     format!("too many failed logins; the next try counts in {} s", seconds(wait)),
                 )),
             },
-            _ if self.anonymous => {
+            _ if *self.anonymous => {
                 let is_name = !client_id.contains('/') && name::check_relative(client_id).is_ok();
                 Ok((if is_name { client_id } else { ANONYMOUS }.to_owned(), BY_NOTHING))
             }

@@ -14,7 +14,6 @@ use super::log_limit::quoted;
 use super::message::Publication;
 use super::sessions::{Handle, Leftovers, Will};
 use super::{Broker, Lifetime, went_down};
-use crate::access::Who;
 
 /// How often the server says how it is.
 pub const SYS_INTERVAL: Duration = Duration::from_secs(10);

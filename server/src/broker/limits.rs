@@ -15,7 +15,7 @@ pub const LIMIT_TIME: (Interval, Interval) = (Interval::from_ms(100), Interval::
 pub const SESSION_EXPIRY_MAX: Interval = Interval::from_s(365 * 86_400);
 
 /// The broker's bounds.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// The largest MQTT packet, in bytes.
     pub packet_bytes_max: usize,

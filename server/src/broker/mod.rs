@@ -40,12 +40,13 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, mpsc, watch};
-use tokio_rustls::TlsAcceptor;
 use wholegrain_model::{Schema, SchemaHash};
 use wholegrain_store::Store;
 use wholegrain_transport::mqtt::{ReasonCode, RetainHandling};
 
 use crate::access::{LOOK_EVERY, Security, Who};
+use crate::adjust::Adjustable;
+use crate::certificates::Tls;
 use crate::config::{Limits, MqttConfig};
 use crate::interop::Interop;
 use crate::metrics::Metrics;
@@ -67,8 +68,8 @@ pub struct Broker {
     pub(crate) store: Store,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) subscriptions: Subscriptions,
-    limits: Limits,
-    anonymous: bool,
+    limits: Adjustable<Limits>,
+    anonymous: Adjustable<bool>,
     pub(crate) security: Arc<Security>,
     pub(crate) interop: Arc<Interop>,
     /// Bytes of new schemas.
@@ -121,8 +122,8 @@ impl Broker {
             sessions: Sessions::new(bounds, metrics.clone()),
             sessions_changed: Notify::new(),
             metrics,
-            limits,
-            anonymous: config.anonymous,
+            limits: Adjustable::new(limits),
+            anonymous: Adjustable::new(config.anonymous),
             security,
             interop,
             new_schemas: Allowances::new(config.limits.schema_bytes_per_hour_max),
@@ -135,13 +136,16 @@ impl Broker {
         }
     }
 
+    /// Puts another configuration in force: whether clients may come that prove nothing, and the limits of those that come from
+    /// now on. Users and rules are [`Security`]'s matter, addresses and certificates the listeners'.
+    pub(crate) fn reload(&self, config: &MqttConfig) {
+        self.limits.replace(config.limits);
+        self.anonymous.replace(config.anonymous);
+        self.new_schemas.set_per_hour(config.limits.schema_bytes_per_hour_max);
+    }
+
     /// Takes connections until the server goes down.
-    pub(crate) async fn accept(
-        self: Arc<Self>,
-        listener: TcpListener,
-        tls: Option<TlsAcceptor>,
-        mut lifetime: Lifetime,
-    ) {
+    pub(crate) async fn accept(self: Arc<Self>, listener: TcpListener, tls: Option<Tls>, mut lifetime: Lifetime) {
         loop {
             let accepted = tokio::select! {
                 accepted = listener.accept() => accepted,
@@ -168,13 +172,7 @@ impl Broker {
         }
     }
 
-    async fn connection(
-        self: Arc<Self>,
-        stream: TcpStream,
-        peer: SocketAddr,
-        tls: Option<TlsAcceptor>,
-        lifetime: Lifetime,
-    ) {
+    async fn connection(self: Arc<Self>, stream: TcpStream, peer: SocketAddr, tls: Option<Tls>, lifetime: Lifetime) {
         let deadline = tokio::time::Instant::now() + self.limits.connect_time_max;
         // Acknowledgements are small and wanted at once.
         let _ = stream.set_nodelay(true);
@@ -231,6 +229,16 @@ impl Broker {
         let ended = self.sessions.end_of(identities);
         self.metrics.clients_ended.add(ended.len() as u64);
         ended.into_iter().for_each(|leftovers| self.settle(leftovers));
+    }
+
+    /// Whether a client may publish on a topic; of native topics the schema is looked at beside.
+    pub(crate) fn may_publish<'a>(&self, who: impl Into<Who<'a>>, topic: &str) -> Result<(), String> {
+        self.security.access.may_publish(who, topic)
+    }
+
+    /// Whether a client may subscribe to a filter, shared or not.
+    pub(crate) fn may_subscribe<'a>(&self, who: impl Into<Who<'a>>, filter: &str) -> Result<(), String> {
+        self.security.access.may_subscribe(who, filter)
     }
 
     /// Passes a message of session `from` on to subscribers, and keeps it for those to come if it is retained.

@@ -3,6 +3,7 @@
 //! - In: requests with a bearer token. Out: JSON, NDJSON, CSV, Arrow IPC, metrics; errors as `{"error": "…"}`.
 //! - Never: a whole result in memory, an answer without a token but on [`Permission::Open`] routes, work for a client that left.
 
+mod admin;
 mod error;
 mod format;
 mod guard;
@@ -23,10 +24,11 @@ use tokio::sync::{Semaphore, watch as signal};
 use wholegrain_store::Store;
 
 use crate::access::{Permission, Security};
-use crate::config::HttpConfig;
+use crate::adjust::Places;
 use crate::interop::{Interop, write};
 use crate::live::Live;
 use crate::metrics::Metrics;
+use crate::reload::Reloader;
 
 pub(crate) use error::ApiError;
 pub(crate) use serve::{Front, accept};
@@ -59,6 +61,8 @@ pub(crate) fn routes() -> Vec<Route> {
         ("/write", Permission::Write, post(write::influx)),
         ("/api/v1/write/clustercockpit", Permission::Write, post(write::clustercockpit)),
         ("/api/write/", Permission::Write, post(write::clustercockpit)),
+        ("/api/v1/server/log", Permission::Manage, get(admin::log).put(admin::set_log)),
+        ("/api/v1/server/reload", Permission::Manage, post(admin::reload)),
         ("/healthz", Permission::Open, get(status::healthz)),
         ("/metrics", Permission::Status, get(status::metrics)),
         ("/openapi.json", Permission::Open, get(status::openapi)),
@@ -74,19 +78,19 @@ pub(crate) struct Api {
     pub interop: Arc<Interop>,
     /// Places for writes.
     pub writes: Arc<Semaphore>,
-    pub queries: Arc<Semaphore>,
-    pub queries_max: usize,
+    pub queries: Arc<Places>,
+    pub reloader: Arc<Reloader>,
     pub shutdown: signal::Receiver<bool>,
 }
 
 impl Api {
     pub fn new(
-        config: &HttpConfig,
         security: Arc<Security>,
         interop: Arc<Interop>,
         store: Store,
         metrics: Arc<Metrics>,
         live: Live,
+        reloader: Arc<Reloader>,
         shutdown: signal::Receiver<bool>,
     ) -> Self {
         Self {
@@ -96,8 +100,8 @@ impl Api {
             security,
             interop,
             writes: Arc::new(Semaphore::new(crate::interop::write::WRITES_MAX)),
-            queries: Arc::new(Semaphore::new(config.queries_max)),
-            queries_max: config.queries_max,
+            queries: reloader.queries(),
+            reloader,
             shutdown,
         }
     }
@@ -142,7 +146,7 @@ mod tests {
         assert_eq!(listed, routed);
         for (path, permission, _) in routes() {
             let operations = document["paths"][path].as_object().unwrap();
-            for operation in ["get", "post"].into_iter().filter_map(|method| operations.get(method)) {
+            for operation in ["get", "post", "put"].into_iter().filter_map(|method| operations.get(method)) {
                 let responses = operation["responses"].as_object().unwrap();
                 let good = ["200", "204"].iter().any(|status| responses.contains_key(*status));
                 assert!(operation["summary"].is_string() && good, "{path}");
@@ -158,13 +162,14 @@ mod tests {
     #[test]
     fn the_openapi_document_lists_exactly_the_parameters() {
         let document: serde_json::Value = serde_json::from_str(status::OPENAPI).unwrap();
-        for (path, known) in [
-            ("/api/v1/sensors", params::SENSORS),
-            ("/api/v1/newest", params::NEWEST),
-            ("/api/v1/query", params::QUERY),
-            ("/api/v1/watch", params::WATCH),
+        for (path, method, known) in [
+            ("/api/v1/sensors", "get", params::SENSORS),
+            ("/api/v1/newest", "get", params::NEWEST),
+            ("/api/v1/query", "get", params::QUERY),
+            ("/api/v1/watch", "get", params::WATCH),
+            ("/api/v1/server/log", "put", admin::LOG),
         ] {
-            let listed: Vec<&str> = document["paths"][path]["get"]["parameters"]
+            let listed: Vec<&str> = document["paths"][path][method]["parameters"]
                 .as_array()
                 .unwrap()
                 .iter()

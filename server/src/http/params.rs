@@ -46,7 +46,7 @@ impl Params {
     }
 
     /// A parameter's value, read by `read`, whose error says what is wrong with it.
-    fn read<T, E: std::fmt::Display>(
+    pub fn read<T, E: std::fmt::Display>(
         &self,
         name: &str,
         read: impl FnOnce(&str) -> Result<T, E>,

@@ -24,8 +24,8 @@ pub(super) fn now() -> Timestamp {
 /// Answers a range query.
 pub(super) async fn query(State(api): State<Arc<Api>>, uri: Uri) -> Result<Response, ApiError> {
     let (query, format) = params::query(&uri, now())?;
-    let Ok(permit) = api.queries.clone().try_acquire_owned() else {
-        let message = format!("{} queries are running already; try again shortly", api.queries_max);
+    let Some(permit) = api.queries.try_take() else {
+        let message = format!("{} queries are running already; try again shortly", api.queries.most());
         return Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message));
     };
     let (sink, body) = sink();

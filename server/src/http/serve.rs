@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use axum::Router;
@@ -10,9 +11,9 @@ use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
-use tokio_rustls::TlsAcceptor;
 
 use crate::broker::{Lifetime, went_down};
+use crate::certificates::Tls;
 use crate::metrics::Metrics;
 
 /// How long a client may take for the TLS handshake.
@@ -34,9 +35,9 @@ pub(crate) struct Peer(pub SocketAddr);
 #[derive(Clone)]
 pub(crate) struct Front {
     pub router: Router,
-    pub tls: TlsAcceptor,
+    pub tls: Tls,
     pub metrics: Arc<Metrics>,
-    pub connections_max: usize,
+    pub connections_max: Arc<AtomicUsize>,
 }
 
 /// Takes connections until the server goes down.
@@ -47,7 +48,7 @@ pub(crate) async fn accept(front: Front, listener: TcpListener, mut lifetime: Li
             () = went_down(&mut lifetime.shutdown) => return,
         };
         match accepted {
-            Ok((stream, peer)) if front.metrics.http_connections.get() < front.connections_max as i64 => {
+            Ok((stream, peer)) if front.metrics.http_connections.get() < front.connections_max.load(Relaxed) as i64 => {
                 front.metrics.http_connections.add(1);
                 tokio::spawn(connection(front.clone(), stream, peer, lifetime.clone()));
             }

@@ -42,7 +42,10 @@ fn trouble(api: &Api) -> Option<String> {
 pub(super) async fn metrics(State(api): State<Arc<Api>>) -> Result<Response, ApiError> {
     let text = tokio::task::spawn_blocking(move || {
         let stats = api.store.stats();
-        api.metrics.render(|text| store(text, &stats))
+        api.metrics.render(|text| {
+            store(text, &stats);
+            api.reloader.render(text);
+        })
     });
     let text = text.await.map_err(|error| ApiError::internal(format!("counting failed: {error}")))?;
     Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response())

@@ -74,20 +74,25 @@ impl Server {
 
     /// The same without any grants but those in `mqtt`.
     pub fn start_strict(mqtt: &str) -> Self {
-        Self::start_whole(mqtt, "")
+        Self::start_whole("", mqtt, "")
     }
 
     /// As a client of other brokers: with these tables at the end of the file.
     pub fn start_remote(remotes: &str) -> Self {
-        Self::start_whole("", remotes)
+        Self::start_whole("", "", remotes)
     }
 
-    fn start_whole(mqtt: &str, end: &str) -> Self {
+    /// With more lines at the beginning of the file.
+    pub fn start_with_root(root: &str) -> Self {
+        Self::start_whole(root, "", "")
+    }
+
+    fn start_whole(root: &str, mqtt: &str, end: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         init(dir.path(), &InitOptions { agent: Some("n1".to_owned()), ..InitOptions::default() }).unwrap();
         issue_agent_certificate(dir.path(), "n2").unwrap();
         let text = format!(
-            "data = \".\"\n[http]\nlisten = \"127.0.0.1:0\"\ntokens_file = \"tokens\"\n\
+            "{root}data = \".\"\n[http]\nlisten = \"127.0.0.1:0\"\ntokens_file = \"tokens\"\n\
              [mqtt]\nlisten = \"127.0.0.1:0\"\ntls_listen = \"127.0.0.1:0\"\nclient_ca = \"../ca.pem\"\n{mqtt}\n\
              [[mqtt.users]]\nname = \"n1\"\npassword_hash = \"{}\"\n{end}",
             hash()
@@ -141,7 +146,26 @@ impl Server {
     }
 
     pub fn get_as(&self, path: &str, authorization: Option<&str>) -> Answer {
-        let mut response = self.response(path, authorization);
+        Self::answer(self.response(path, authorization))
+    }
+
+    /// Another method than GET, with the token and without a body.
+    pub fn send(&self, method: &str, path: &str) -> Answer {
+        self.send_as(method, path, Some(&format!("Bearer {}", self.token)))
+    }
+
+    pub fn send_as(&self, method: &str, path: &str, authorization: Option<&str>) -> Answer {
+        let mut request = match method {
+            "PUT" => self.http.put(self.url(path)),
+            _ => self.http.post(self.url(path)),
+        };
+        if let Some(value) = authorization {
+            request = request.header("authorization", value);
+        }
+        Self::answer(request.send_empty().unwrap())
+    }
+
+    fn answer(mut response: ureq::http::Response<ureq::Body>) -> Answer {
         let header = |name: &str| response.headers().get(name).map(|value| value.to_str().unwrap().to_owned());
         Answer {
             status: response.status().as_u16(),

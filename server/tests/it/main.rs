@@ -7,6 +7,7 @@ mod http;
 mod interop;
 mod malformed;
 mod mosquitto;
+mod reload;
 mod remote;
 mod security;
 mod sessions;

@@ -21,6 +21,7 @@ use wholegrain_transport::mqtt::{self, Connect, Packet, ReasonCode, Version};
 
 use crate::access::Who;
 use crate::access::audit::{Event as Audited, Outcome};
+use crate::config::Limits;
 use crate::interop::intake::Intake;
 
 use super::aliases;
@@ -94,6 +95,8 @@ struct Connection<S> {
     aliases_out: aliases::Outbound,
     /// Schemas that batches of this client may be of.
     own_schemas: HashSet<SchemaHash>,
+    /// As they were announced to this client; a reload changes those of later ones.
+    limits: &'static Limits,
 }
 
 impl<S: AsyncRead + AsyncWrite> Connection<S> {
@@ -104,7 +107,7 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
         mut admitted: Admitted,
         connect: Box<Connect>,
     ) -> Self {
-        let (limits, now, link) = (broker.limits, Instant::now(), Arc::new(Link::default()));
+        let (limits, now, link) = (broker.limits.now(), Instant::now(), Arc::new(Link::default()));
         let entering = Entering {
             clean: admitted.clean_start,
             expiry: admitted.session_expiry,
@@ -126,6 +129,7 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
         let pipeline = Pipeline::new(terms, broker.metrics.clone());
         let mut connection = Self {
             broker,
+            limits,
             wire,
             peer,
             anonymous: admitted.anonymous,
@@ -260,7 +264,7 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
         // While we do not read, the client's silence is of our own making.
         let silence = if may_read { self.heard } else { now } + self.silence_max;
         let stuck = self.stuck.map(|since| since + WRITE_TIME_MAX);
-        let arriving = self.arriving.map(|since| since + self.broker.limits.packet_time_max);
+        let arriving = self.arriving.map(|since| since + self.limits.packet_time_max);
         let others = stuck.into_iter().chain(arriving).chain(self.throttled).chain(self.pipeline.deadline());
         others.fold(silence, Instant::min)
     }
@@ -276,7 +280,7 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
             let why = format!("silent for {} s", self.silence_max.as_secs_f32());
             return ControlFlow::Break(Close::new(ReasonCode::KEEP_ALIVE_TIMEOUT, why).into());
         }
-        let packet_time_max = self.broker.limits.packet_time_max;
+        let packet_time_max = self.limits.packet_time_max;
         if self.arriving.is_some_and(|since| now >= since + packet_time_max) {
             self.broker.metrics.timeouts.inc();
             let why = format!("a packet was not there whole after {} s", packet_time_max.as_secs_f32());
@@ -293,7 +297,7 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
     fn take_packets(&mut self) -> ControlFlow<End> {
         self.refresh_intake();
         while self.may_read() {
-            match mqtt::decode(&mut self.wire.input, Some(self.version), self.broker.limits.packet_bytes_max) {
+            match mqtt::decode(&mut self.wire.input, Some(self.version), self.limits.packet_bytes_max) {
                 Ok(Some(packet)) => {
                     self.arriving = None;
                     self.take_packet(packet)?

@@ -13,7 +13,7 @@ use wholegrain_transport::mqtt::{
 };
 use wholegrain_transport::topics::{self, Topic};
 
-use crate::access::audit::{Event as Audited, Outcome};
+use crate::access::audit::Event as Audited;
 
 use super::super::link::Event;
 use super::super::message::Publication;
@@ -21,7 +21,7 @@ use super::super::pipeline::{Close, Effect, Incoming};
 use super::super::session::{Answer, Arrival};
 use super::super::subscriptions::Options;
 use super::super::trie::LEVELS_MAX;
-use super::{Audited, Connection, End};
+use super::{Connection, End};
 
 /// Payloads below this many bytes are copied out of the receive buffer.
 const COPY_BYTES_MAX: usize = 64 << 10;
@@ -60,8 +60,7 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
 
     fn take_disconnect(&self, disconnect: &Disconnect) -> ControlFlow<End> {
         let seconds = disconnect.properties.session_expiry_interval();
-        let expiry =
-            seconds.map(|&seconds| Duration::from_secs(seconds.into()).min(self.broker.limits.session_expiry_max));
+        let expiry = seconds.map(|&seconds| Duration::from_secs(seconds.into()).min(self.limits.session_expiry_max));
         if self.ends_with_connection && expiry.is_some_and(|expiry| !expiry.is_zero()) {
             return closed(ReasonCode::PROTOCOL_ERROR, "wants its session kept and said at first that it does not");
         }
@@ -163,7 +162,7 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
             return ControlFlow::Continue(());
         }
         let unreleased = self.with_session(|session| session.unreleased()).unwrap_or(0);
-        let max = usize::from(self.broker.limits.inflight_max);
+        let max = usize::from(self.limits.inflight_max);
         // The one that has just come is among the unreleased when it is of QoS 2.
         let others = unreleased - usize::from(qos == QoS::ExactlyOnce && unreleased > 0);
         if others + self.pipeline.len() >= max && others + self.pipeline.at_least_once() >= max {
@@ -288,7 +287,7 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
         let needs = Topic::Need { agent: self.identity() }.to_string();
         let id = subscribe.properties.subscription_identifier().copied().unwrap_or(0);
         let (mut reasons, mut hears_needs) = (Vec::with_capacity(subscribe.filters.len()), false);
-        let filters_max = self.broker.limits.subscriptions_max;
+        let filters_max = self.limits.subscriptions_max;
         for (index, wanted) in subscribe.filters.iter().enumerate() {
             let filter = wanted.filter.as_str();
             let options = Options {

@@ -1,0 +1,60 @@
+//! What the service manager is told (sd_notify(3)), where there is one: without `NOTIFY_SOCKET` nothing happens.
+
+use std::time::{Duration, Instant};
+
+use sd_notify::NotifyState;
+
+/// Tells the service manager how the agent fares.
+#[derive(Debug)]
+pub struct Service {
+    /// How often it is told that the agent is alive, if it wants to know.
+    watchdog: Option<Duration>,
+    last: Option<Instant>,
+}
+
+impl Service {
+    /// As the service manager asks for it in the environment.
+    pub fn new() -> Self {
+        Self { watchdog: sd_notify::watchdog_enabled().map(|interval| interval / 2), last: None }
+    }
+
+    /// The agent samples and answers.
+    pub fn ready(&self) {
+        tell(&[NotifyState::Ready]);
+    }
+
+    /// It reads its configuration again; [`Self::ready`] follows.
+    pub fn reloading(&self) {
+        match NotifyState::monotonic_usec_now() {
+            Ok(now) => tell(&[NotifyState::Reloading, now]),
+            Err(_) => tell(&[NotifyState::Reloading]),
+        }
+    }
+
+    /// It ends.
+    pub fn stopping(&self) {
+        tell(&[NotifyState::Stopping]);
+    }
+
+    /// Says that the manager's thread is alive, if it is time to; called at least once a second.
+    pub fn alive(&mut self, now: Instant) {
+        if let Some(every) = self.watchdog
+            && self.last.is_none_or(|last| now.saturating_duration_since(last) >= every)
+        {
+            self.last = Some(now);
+            tell(&[NotifyState::Watchdog]);
+        }
+    }
+}
+
+impl Default for Service {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+fn tell(state: &[NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(state) {
+        tracing::debug!("cannot tell the service manager: {error}");
+    }
+}

@@ -1,0 +1,178 @@
+//! An agent: its configuration and what that names, the way to its server, and itself, if it runs.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use serde::Deserialize;
+use wholegrain_model::config::Document;
+use wholegrain_transport::client::{Client, ClientConfig};
+use wholegrain_transport::tls::{self, Identity};
+
+use super::certificates::{self, Use};
+use super::{Findings, files, machine};
+use crate::socket;
+
+/// How long connecting to the server may take.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What matters here of an agent.toml; the agent itself checks all of it.
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct AgentFile {
+    name: Option<String>,
+    mqtt: Option<Mqtt>,
+    spool: Option<Spool>,
+    api: Api,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Mqtt {
+    url: String,
+    ca: Option<PathBuf>,
+    cert: Option<PathBuf>,
+    key: Option<PathBuf>,
+    user: Option<String>,
+    password_file: Option<PathBuf>,
+}
+
+#[derive(Deserialize)]
+struct Spool {
+    dir: PathBuf,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Api {
+    socket: Option<PathBuf>,
+    token_file: Option<PathBuf>,
+}
+
+/// The name of this host.
+pub fn host_name() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/hostname").map_or("localhost".to_owned(), |name| name.trim().to_owned())
+}
+
+/// Looks at the agent that `file` configures.
+pub fn check(findings: &mut Findings, file: &Path) {
+    const CHECK: &str = "configuration";
+    let text = match std::fs::read_to_string(file) {
+        Ok(text) => text,
+        Err(error) => {
+            return findings.fail(
+                CHECK,
+                format!("cannot read {}: {error}", file.display()),
+                "name it with --agent FILE",
+            );
+        }
+    };
+    let config: AgentFile = match Document::new(&file.display().to_string(), &text).parse() {
+        Ok(config) => config,
+        Err(error) => return findings.fail(CHECK, error.to_string(), "change that line"),
+    };
+    if !checked_by_itself(findings, file) {
+        return;
+    }
+    let base = file.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let name = config.name.clone().unwrap_or_else(host_name);
+    if let Some(token) = &config.api.token_file {
+        files::secret(findings, "token_file", &base.join(token));
+    }
+    if let Some(spool) = &config.spool {
+        machine::disk(findings, "spool", &base.join(&spool.dir));
+    }
+    match &config.mqtt {
+        Some(mqtt) => server(findings, mqtt, base, &name),
+        None => {
+            findings.warn("connection", "the agent sends nothing: there is no [mqtt]", "add it, with the server's url")
+        }
+    }
+    if let Some(socket) = &config.api.socket {
+        running(findings, &base.join(socket));
+    }
+}
+
+/// Asks the agent's program, which knows its configuration. False when that is wrong.
+fn checked_by_itself(findings: &mut Findings, file: &Path) -> bool {
+    const CHECK: &str = "configuration";
+    let beside = std::env::current_exe().ok().map(|this| this.with_file_name("wholegrain-agent"));
+    let program = beside.filter(|path| path.is_file()).unwrap_or_else(|| "wholegrain-agent".into());
+    match Command::new(&program).arg("--config").arg(file).args(["--check", "--log-level", "error"]).output() {
+        Ok(output) if output.status.success() => {
+            findings.ok(CHECK, format!("{} is good", file.display()));
+            true
+        }
+        Ok(output) => {
+            let said = String::from_utf8_lossy(&output.stderr);
+            let said = said.lines().next().unwrap_or_default().trim_start_matches("wholegrain-agent: ").to_owned();
+            findings.fail(CHECK, said, "change that line; packaging/agent.toml shows every setting");
+            false
+        }
+        Err(error) => {
+            let text = format!("{} cannot be started to check {}: {error}", program.display(), file.display());
+            findings.warn(CHECK, text, "install wholegrain-agent; the rest is checked all the same");
+            true
+        }
+    }
+}
+
+fn server(findings: &mut Findings, mqtt: &Mqtt, base: &Path, name: &str) {
+    const CHECK: &str = "connection";
+    let path = |path: &Option<PathBuf>| path.as_ref().map(|path| base.join(path));
+    let (ca, cert, key) = (path(&mqtt.ca), path(&mqtt.cert), path(&mqtt.key));
+    if let Some(ca) = &ca {
+        certificates::check_authority(findings, ca);
+    }
+    if let (Some(cert), Some(key)) = (&cert, &key) {
+        certificates::check(findings, cert, key, ca.as_deref(), &Use::Agent(name));
+        files::secret(findings, "private key", key);
+    }
+    let mut password = None;
+    if let Some(file) = path(&mqtt.password_file) {
+        files::secret(findings, "password_file", &file);
+        let text = std::fs::read_to_string(&file).unwrap_or_default();
+        password = text.lines().next().map(|line| line.trim_end().to_owned());
+    }
+    let identity = cert.as_deref().zip(key.as_deref()).map(|(cert, key)| Identity { cert, key });
+    let tls = match &ca {
+        Some(ca) if mqtt.url.starts_with("mqtts:") => match tls::client_config(ca, identity) {
+            Ok(tls) => Some(tls),
+            Err(error) => return findings.fail(CHECK, error.to_string(), "see the certificates above"),
+        },
+        _ => None,
+    };
+    let config = ClientConfig {
+        url: mqtt.url.clone(),
+        // Another than the agent's own, whose session goes on.
+        client_id: format!("{name}-doctor"),
+        user: mqtt.user.clone(),
+        password,
+        tls,
+        connect_timeout: CONNECT_TIMEOUT,
+        ..ClientConfig::default()
+    };
+    match Client::connect(&config) {
+        Ok(_) => findings.ok(CHECK, format!("{} lets {name} in", mqtt.url)),
+        Err(error) => findings.fail(
+            CHECK,
+            format!("{}: {error}", mqtt.url),
+            "is the server running, its name in its certificate, and this agent known to it? its log says more",
+        ),
+    }
+}
+
+fn running(findings: &mut Findings, path: &Path) {
+    const CHECK: &str = "agent";
+    match socket::ask(path, "GET", "/v1/status") {
+        Ok((200, _)) => findings.ok(CHECK, format!("it runs and answers at {}", path.display())),
+        Ok((status, _)) => {
+            findings.warn(CHECK, format!("{} answers with status {status}", path.display()), "restart the agent");
+        }
+        Err(error) => findings.warn(
+            CHECK,
+            format!("nobody answers at {}: {error}", path.display()),
+            "systemctl start wholegrain-agent, and run this as root",
+        ),
+    }
+}

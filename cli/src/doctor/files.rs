@@ -1,0 +1,37 @@
+//! Files with secrets: there, readable, and nobody else's.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use super::Findings;
+
+const CHECK: &str = "permissions";
+
+/// Looks at a file that holds a secret.
+pub fn secret(findings: &mut Findings, what: &str, path: &Path) {
+    let shown = path.display();
+    let mode = match fs::metadata(path) {
+        Ok(meta) => meta.permissions().mode() & 0o7777,
+        Err(error) => {
+            return findings.fail(CHECK, format!("{what} {shown}: {error}"), "make it, or name another file");
+        }
+    };
+    if mode & 0o007 != 0 {
+        let text = format!("{what} {shown} has the mode {mode:04o}: everybody on this machine may use it");
+        return findings.fail(
+            CHECK,
+            text,
+            format!("chmod o= {shown}, and replace the secret if others had accounts here"),
+        );
+    }
+    if let Err(error) = fs::File::open(path) {
+        let advice = "chgrp it to the service's group, or run this as the service's user or root";
+        return findings.fail(CHECK, format!("{what} {shown}: {error}"), advice);
+    }
+    if mode & 0o020 != 0 {
+        let text = format!("{what} {shown} has the mode {mode:04o}: its group may change it");
+        return findings.warn(CHECK, text, format!("chmod g-w {shown}"));
+    }
+    findings.ok(CHECK, format!("{what} {shown} is private, mode {mode:04o}"));
+}

@@ -1,0 +1,115 @@
+//! Settings that a reload may change while connections read them.
+
+use std::ops::Deref;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// A small value that is read on the path of every packet and replaced now and then. Reading costs one load. What is replaced
+/// is never freed, for somebody may be reading it: so many bytes as `T` has for each change, which people make by hand.
+#[derive(Debug)]
+pub(crate) struct Adjustable<T: 'static>(AtomicPtr<T>);
+
+impl<T: PartialEq + Send + Sync> Adjustable<T> {
+    /// A first value.
+    pub fn new(value: T) -> Self {
+        Self(AtomicPtr::new(Box::leak(Box::new(value))))
+    }
+
+    /// The value in force now, for whoever wants to stay with it.
+    pub fn now(&self) -> &'static T {
+        // SAFETY: the pointer only ever comes from a leaked box of `new` or `replace`, so what it points to lives for good
+        // and is never written again.
+        unsafe { &*self.0.load(Ordering::Acquire) }
+    }
+
+    /// Another value, unless it is the same.
+    pub fn replace(&self, value: T) {
+        if **self != value {
+            self.0.store(Box::leak(Box::new(value)), Ordering::Release);
+        }
+    }
+}
+
+impl<T: PartialEq + Send + Sync> Deref for Adjustable<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        self.now()
+    }
+}
+
+/// Places for work of which only so much may be done at once.
+#[derive(Debug)]
+pub(crate) struct Places {
+    semaphore: Arc<Semaphore>,
+    most: AtomicUsize,
+}
+
+impl Places {
+    /// So many.
+    pub fn new(most: usize) -> Self {
+        Self { semaphore: Arc::new(Semaphore::new(most)), most: AtomicUsize::new(most) }
+    }
+
+    /// How many there are.
+    pub fn most(&self) -> usize {
+        self.most.load(Ordering::Relaxed)
+    }
+
+    /// A place, if one is free.
+    pub fn try_take(&self) -> Option<OwnedSemaphorePermit> {
+        self.semaphore.clone().try_acquire_owned().ok()
+    }
+
+    /// Another number. Fewer come into force as work ends. Called within the runtime.
+    pub fn set(&self, most: usize) {
+        let before = self.most.swap(most, Ordering::Relaxed);
+        if most > before {
+            self.semaphore.add_permits(most - before);
+        } else if let Ok(fewer) = u32::try_from(before - most)
+            && fewer > 0
+        {
+            let semaphore = self.semaphore.clone();
+            tokio::spawn(async move {
+                if let Ok(permits) = semaphore.acquire_many_owned(fewer).await {
+                    permits.forget();
+                }
+            });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_is_replaced_under_its_readers() {
+        let value = Adjustable::new(1);
+        let before: &i32 = &value;
+        value.replace(2);
+        assert_eq!((*before, *value), (1, 2));
+    }
+
+    #[tokio::test]
+    async fn places_come_at_once_and_go_as_work_ends() {
+        let places = Places::new(2);
+        let held = [places.try_take().unwrap(), places.try_take().unwrap()];
+        assert!(places.try_take().is_none());
+        places.set(3);
+        let third = places.try_take().unwrap();
+        places.set(1);
+        drop(third);
+        tokio::task::yield_now().await;
+        assert!(places.try_take().is_none(), "three work or worked, one is allowed");
+        drop(held);
+        // The task that takes the surplus away runs when it is woken.
+        while places.semaphore.available_permits() != 1 {
+            tokio::task::yield_now().await;
+        }
+        let one = places.try_take();
+        assert!(one.is_some() && places.try_take().is_none() && places.most() == 1);
+    }
+}

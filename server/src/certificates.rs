@@ -1,0 +1,247 @@
+//! Certificates as files: what one says about itself, and the TLS of a listener that changes when its files do.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use sha2::{Digest, Sha256};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsAcceptor;
+use wholegrain_transport::tls::{self, ClientCerts, Identity, TlsError};
+
+use crate::config::{HttpConfig, MqttConfig};
+use crate::pki;
+
+/// How long before its end a certificate is warned of, in seconds: 30 days.
+pub const EXPIRY_WARNING_S: i64 = 30 * 86_400;
+
+/// What a certificate says about itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Certificate {
+    /// The file it was read from.
+    pub file: PathBuf,
+    /// Its number, in hexadecimal, as `openssl x509 -serial` has it.
+    pub serial: String,
+    /// Valid from, in seconds since the Unix epoch.
+    pub not_before: i64,
+    /// Valid until, in seconds since the Unix epoch.
+    pub not_after: i64,
+    /// The name of its owner: an agent's name, a server's host.
+    pub common_name: Option<String>,
+    /// The names and addresses that it is good for.
+    pub names: Vec<String>,
+}
+
+impl Certificate {
+    /// Reads the first certificate of a PEM file.
+    pub fn read(file: &Path) -> Result<Self, String> {
+        let certs = tls::read_certs("certificate", file).map_err(|error| error.to_string())?;
+        let der = certs.first().map(|cert| cert.as_ref()).unwrap_or_default();
+        let (_, x509) = x509_parser::parse_x509_certificate(der)
+            .map_err(|error| format!("{}: not an X.509 certificate: {error}; write it anew", file.display()))?;
+        Ok(Self {
+            file: file.to_owned(),
+            serial: serial(x509.raw_serial()),
+            not_before: x509.validity().not_before.timestamp(),
+            not_after: x509.validity().not_after.timestamp(),
+            common_name: x509
+                .subject()
+                .iter_common_name()
+                .next()
+                .and_then(|name| name.as_str().ok())
+                .map(str::to_owned),
+            names: pki::names_of(&x509),
+        })
+    }
+
+    /// Whole days until its end; negative when that has passed.
+    pub fn days_left(&self, now_s: i64) -> i64 {
+        (self.not_after - now_s).div_euclid(86_400)
+    }
+}
+
+fn serial(bytes: &[u8]) -> String {
+    // A leading zero only says that the number is not negative (X.690, 8.3).
+    let bytes = bytes.strip_prefix(&[0]).filter(|rest| !rest.is_empty()).unwrap_or(bytes);
+    bytes.iter().map(|byte| format!("{byte:02X}")).collect()
+}
+
+/// The files behind one listener's TLS.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct TlsFiles {
+    /// The section of the configuration, for messages.
+    pub section: &'static str,
+    pub cert: PathBuf,
+    pub key: PathBuf,
+    pub client_ca: Option<(PathBuf, ClientCerts)>,
+}
+
+impl TlsFiles {
+    pub fn of_mqtt(config: &MqttConfig) -> Self {
+        let certs = if config.require_client_cert { ClientCerts::Required } else { ClientCerts::Optional };
+        Self {
+            section: "mqtt",
+            cert: config.cert.clone(),
+            key: config.key.clone(),
+            client_ca: config.client_ca.clone().map(|ca| (ca, certs)),
+        }
+    }
+
+    pub fn of_http(config: &HttpConfig) -> Self {
+        Self { section: "http", cert: config.cert.clone(), key: config.key.clone(), client_ca: None }
+    }
+
+    /// Reads and checks them all.
+    pub fn load(&self) -> Result<Arc<rustls::ServerConfig>, TlsError> {
+        let client_ca = self.client_ca.as_ref().map(|(ca, certs)| (ca.as_path(), *certs));
+        tls::server_config(Identity { cert: &self.cert, key: &self.key }, client_ca)
+    }
+
+    /// What changes when one of the files does, whatever its time stamps say.
+    pub fn fingerprint(&self) -> [u8; 32] {
+        let mut hasher = Sha256::new();
+        for file in [Some(&self.cert), Some(&self.key), self.client_ca.as_ref().map(|(ca, _)| ca)].into_iter().flatten()
+        {
+            match std::fs::read(file) {
+                Ok(bytes) => {
+                    hasher.update((bytes.len() as u64).to_le_bytes());
+                    hasher.update(bytes);
+                }
+                // Not a length: a file that is gone differs from one that is empty.
+                Err(_) => hasher.update(u64::MAX.to_le_bytes()),
+            }
+        }
+        hasher.finalize().into()
+    }
+}
+
+/// The TLS of a listener. Connections keep what they were made with; the next one gets what is in force then.
+#[derive(Clone)]
+pub(crate) struct Tls(Arc<Shared>);
+
+struct Shared {
+    acceptor: RwLock<TlsAcceptor>,
+    loaded: Mutex<Loaded>,
+}
+
+struct Loaded {
+    files: TlsFiles,
+    fingerprint: [u8; 32],
+    /// Files that were found changed and wrong, so that this is said once.
+    wrong: Option<[u8; 32]>,
+}
+
+/// What a look at the files found.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Look {
+    Same,
+    /// Other files, in force now.
+    Changed,
+    /// Other files that cannot be used; those before stay in force. Said once for the same content.
+    Wrong(String),
+}
+
+impl Tls {
+    /// Reads the files.
+    pub fn load(files: TlsFiles) -> Result<Self, TlsError> {
+        let fingerprint = files.fingerprint();
+        let acceptor = RwLock::new(TlsAcceptor::from(files.load()?));
+        Ok(Self(Arc::new(Shared { acceptor, loaded: Mutex::new(Loaded { files, fingerprint, wrong: None }) })))
+    }
+
+    /// Begins the handshake of a new connection.
+    pub fn accept(&self, stream: TcpStream) -> tokio_rustls::Accept<TcpStream> {
+        self.0.acceptor.read().unwrap_or_else(PoisonError::into_inner).accept(stream)
+    }
+
+    /// Puts in force what `files` were found to be; true when that is something else than before.
+    pub fn replace(&self, files: TlsFiles, fingerprint: [u8; 32], config: Arc<rustls::ServerConfig>) -> bool {
+        let mut loaded = self.loaded();
+        let changed = loaded.files != files || loaded.fingerprint != fingerprint;
+        if changed {
+            // Whole, with its session cache: nobody resumes a session that an authority taken out had let in.
+            *self.0.acceptor.write().unwrap_or_else(PoisonError::into_inner) = TlsAcceptor::from(config);
+        }
+        *loaded = Loaded { files, fingerprint, wrong: None };
+        changed
+    }
+
+    /// Looks whether the files have changed.
+    pub fn look(&self) -> Look {
+        let (files, known, wrong) = {
+            let loaded = self.loaded();
+            (loaded.files.clone(), loaded.fingerprint, loaded.wrong)
+        };
+        let fingerprint = files.fingerprint();
+        if fingerprint == known || Some(fingerprint) == wrong {
+            return Look::Same;
+        }
+        match files.load() {
+            Ok(config) => {
+                self.replace(files, fingerprint, config);
+                Look::Changed
+            }
+            Err(error) => {
+                self.loaded().wrong = Some(fingerprint);
+                Look::Wrong(error.to_string())
+            }
+        }
+    }
+
+    /// The files in force.
+    pub fn files(&self) -> TlsFiles {
+        self.loaded().files.clone()
+    }
+
+    fn loaded(&self) -> std::sync::MutexGuard<'_, Loaded> {
+        self.0.loaded.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changed_files_come_into_force_and_halves_do_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        let authority = pki::new_authority("h").unwrap();
+        let write = |cert: bool, key: bool| {
+            let pair = pki::new_server(&authority, "h", &[]).unwrap();
+            if cert {
+                std::fs::write(path("c"), &pair.cert).unwrap();
+            }
+            if key {
+                std::fs::write(path("k"), &pair.key).unwrap();
+            }
+        };
+        write(true, true);
+        let files = TlsFiles { section: "mqtt", cert: path("c"), key: path("k"), client_ca: None };
+        let tls = Tls::load(files).unwrap();
+        assert_eq!(tls.look(), Look::Same);
+        let serial = Certificate::read(&path("c")).unwrap().serial;
+        write(true, false);
+        assert_ne!(Certificate::read(&path("c")).unwrap().serial, serial);
+        let Look::Wrong(error) = tls.look() else { panic!("half a pair was taken") };
+        assert!(error.contains("cannot be used together"), "{error}");
+        assert_eq!(tls.look(), Look::Same, "said once");
+        write(true, true);
+        assert_eq!((tls.look(), tls.look()), (Look::Changed, Look::Same));
+        std::fs::remove_file(path("k")).unwrap();
+        assert!(matches!(tls.look(), Look::Wrong(error) if error.contains("No such file")));
+    }
+
+    #[test]
+    fn a_certificate_says_until_when() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("c");
+        let authority = pki::new_authority("h").unwrap();
+        std::fs::write(&file, pki::new_server(&authority, "h", &[]).unwrap().cert).unwrap();
+        let certificate = Certificate::read(&file).unwrap();
+        assert_eq!(certificate.names, ["localhost", "h", "127.0.0.1", "::1"]);
+        assert_eq!(certificate.days_left(certificate.not_after - 86_400), 1);
+        assert_eq!(certificate.days_left(certificate.not_after + 1), -1);
+        std::fs::write(&file, "x").unwrap();
+        assert!(Certificate::read(&file).unwrap_err().contains("holds no certificate"));
+    }
+}

@@ -1,0 +1,62 @@
+//! What a packaged installation lacks: its configuration comes with the package, its secrets are made on the machine.
+
+use std::fs;
+use std::path::Path;
+
+use super::{Files, InitError, InitOptions, InitReport, PASSWORDS, host_name, io_error, new_token};
+use crate::access::tokens;
+use crate::pki;
+
+/// Makes in `dir`, such as `/etc/wholegrain`, the files that `packaging/server.toml` names: an authority, the server's
+/// certificate, a token with its hash, a file for users, and a client.toml. What is there already is left alone. All secrets are
+/// readable by their owner only; who runs the server as another user gives it `server.key`, `tokens` and `passwords`.
+pub fn init_system(dir: &Path, options: &InitOptions) -> Result<InitReport, InitError> {
+    let host = host_name();
+    fs::create_dir_all(dir).map_err(io_error("create the directory", dir))?;
+    let mut files = Files { dir, report: InitReport { agent: host.clone(), ..InitReport::default() } };
+    let authority = files.pair("ca.pem", "ca.key", || pki::new_authority(&host))?;
+    files.pair("server.pem", "server.key", || pki::new_server(&authority, &host, &options.reached_as))?;
+    let hashes = dir.join("tokens");
+    if hashes.exists() {
+        files.report.kept.push(hashes);
+    } else {
+        let (new, now) = new_token();
+        let (token, _) = tokens::create(&hashes, &new, now)?;
+        files.report.created.push(hashes);
+        files.text("token", 0o600, &format!("{token}\n"))?;
+    }
+    files.text("passwords", 0o600, PASSWORDS)?;
+    let client = format!(
+        "# Where the `wholegrain` command finds the server and the agent. Relative paths count from this file.\n\
+         url = \"https://localhost:{}\"\ntoken_file = \"token\"\nca = \"ca.pem\"\nagent_socket = \"/run/wholegrain/agent.sock\"\n",
+        options.http_port
+    );
+    files.text("client.toml", 0o644, &client)?;
+    Ok(files.report)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ServerConfig;
+
+    #[test]
+    fn the_packaged_configuration_finds_all_its_files() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = init_system(dir.path(), &InitOptions::default()).unwrap();
+        assert_eq!((first.created.len(), first.kept.len()), (8, 0), "{first:?}");
+        let text = include_str!("../../../packaging/server.toml");
+        let here = dir.path().display().to_string();
+        let text = text.replace("\"/etc/wholegrain", &format!("\"{here}")).replace("/var/lib/wholegrain", &here);
+        let file = dir.path().join("server.toml");
+        fs::write(&file, text).unwrap();
+        let config = ServerConfig::load(&file).unwrap();
+        for path in
+            [&config.mqtt.cert, &config.mqtt.key, config.mqtt.client_ca.as_ref().unwrap(), &config.http.tokens_file]
+        {
+            assert!(path.is_file() && path.starts_with(dir.path()), "{}", path.display());
+        }
+        let second = init_system(dir.path(), &InitOptions::default()).unwrap();
+        assert_eq!((second.created.len(), second.kept.len()), (0, 7), "{second:?}");
+    }
+}

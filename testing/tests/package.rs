@@ -1,0 +1,333 @@
+//! The Debian packages: built, looked into, installed below a folder of their own, run, upgraded, removed, purged. Nothing outside
+//! of that folder is touched.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use wholegrain_testing::{Process, checkout, free_port, program, wait_until};
+
+/// What `systemd-analyze security` may say at most of each unit, in tenths; docs/operation.md states the same.
+const EXPOSURE_MAX: [(&str, u32); 2] = [("wholegrain-server", 11), ("wholegrain-agent", 15)];
+
+#[track_caller]
+fn good(command: &mut Command) -> String {
+    let output = command.output().unwrap_or_else(|e| panic!("{command:?}: {e}"));
+    assert!(output.status.success(), "{command:?}: {}{}", text(&output.stdout), text(&output.stderr));
+    text(&output.stdout)
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Both packages, of the programs that are built.
+fn build(out: &Path) -> [PathBuf; 2] {
+    let bin = program("wholegrain").parent().expect("a folder").to_owned();
+    let mut build = Command::new(checkout().join("packaging/deb/build"));
+    let said = good(build.arg("--fast").arg("--bin").arg(bin).arg("--out").arg(out));
+    let mut made = said.lines().map(PathBuf::from);
+    [made.next().expect("the server's package"), made.next().expect("the agent's package")]
+}
+
+/// The same package as of an older version: its configuration had another comment.
+fn older(package: &Path, dir: &Path) -> PathBuf {
+    let tree = dir.join("older");
+    good(Command::new("dpkg-deb").arg("-R").arg(package).arg(&tree));
+    let control = tree.join("DEBIAN/control");
+    let changed: String = read(&control)
+        .lines()
+        .map(|line| if line.starts_with("Version:") { "Version: 0.0.1\n".to_owned() } else { format!("{line}\n") })
+        .collect();
+    fs::write(&control, changed).expect("a control file");
+    let config = tree.join("etc/wholegrain/server.toml");
+    fs::write(&config, format!("# of the older version\n{}", read(&config))).expect("a configuration");
+    let made = dir.join("older.deb");
+    good(Command::new("dpkg-deb").args(["--root-owner-group", "-Znone", "-b"]).arg(&tree).arg(&made));
+    made
+}
+
+fn read(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+/// A machine's root folder with nothing but dpkg's own files and two lists of users.
+struct Root(tempfile::TempDir);
+
+impl Root {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).expect("its mode");
+        for sub in ["var/lib/dpkg/info", "var/lib/dpkg/updates", "var/log", "etc", "tmp"] {
+            fs::create_dir_all(dir.path().join(sub)).expect("a folder");
+        }
+        fs::write(dir.path().join("var/lib/dpkg/status"), "").expect("a file");
+        fs::write(dir.path().join("etc/passwd"), "root:x:0:0:root:/:/bin/sh\n").expect("a file");
+        fs::write(dir.path().join("etc/group"), "root:x:0:\n").expect("a file");
+        Self(dir)
+    }
+
+    fn path(&self, relative: &str) -> PathBuf {
+        self.0.path().join(relative)
+    }
+
+    fn dpkg(&self, arguments: &[&str], package: &Path) -> Output {
+        let mut dpkg = Command::new("dpkg");
+        dpkg.arg(format!("--root={}", self.0.path().display())).args([
+            "--force-script-chrootless",
+            "--force-depends",
+            "--force-confdef",
+            "--force-confold",
+        ]);
+        let output = dpkg.args(arguments).arg(package).env("DEBIAN_FRONTEND", "noninteractive").output().expect("dpkg");
+        assert!(output.status.success(), "{dpkg:?}: {}{}", text(&output.stdout), text(&output.stderr));
+        output
+    }
+
+    fn owner(&self, relative: &str) -> (u32, u32, u32) {
+        let meta = fs::metadata(self.path(relative)).unwrap_or_else(|e| panic!("{relative}: {e}"));
+        (meta.uid(), meta.gid(), meta.mode() & 0o7777)
+    }
+
+    fn id(&self, user: &str) -> u32 {
+        let passwd = read(&self.path("etc/passwd"));
+        let line = passwd.lines().find_map(|line| line.strip_prefix(&format!("{user}:"))).expect("the user");
+        line.split(':').nth(1).and_then(|id| id.parse().ok()).expect("a number")
+    }
+
+    /// A program of the packages, as its unit's user.
+    fn as_user(&self, user: &str, program: &str) -> Command {
+        let id = self.id(user).to_string();
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid", &id, "--regid", &id, "--clear-groups", "--"]).arg(self.path(program));
+        command
+    }
+
+    /// The installed configuration, for this root and on ports of its own; beside the installed one.
+    fn adapt(&self, file: &str, changes: &[(&str, &str)]) -> PathBuf {
+        let root = self.0.path().display();
+        let mut text = read(&self.path(&format!("etc/wholegrain/{file}")))
+            .replace("\"/etc/", &format!("\"{root}/etc/"))
+            .replace("\"/var/", &format!("\"{root}/var/"))
+            .replace("\"/run/", &format!("\"{root}/run/"));
+        for (from, to) in changes {
+            assert!(text.contains(from), "{from:?} is not in {file}");
+            text = text.replace(from, to);
+        }
+        let adapted = self.path(&format!("etc/wholegrain/adapted-{file}"));
+        fs::write(&adapted, text).expect("a configuration");
+        adapted
+    }
+}
+
+fn is_root() -> bool {
+    // SAFETY: a plain system call without arguments.
+    unsafe { libc::geteuid() == 0 }
+}
+
+#[test]
+fn packages_are_installed_run_upgraded_removed_and_purged() {
+    assert!(is_root(), "dpkg installs as root only, below a folder of this test's own too; run the tests as root");
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let [server, agent] = build(dir.path());
+    let root = Root::new();
+    root.dpkg(&["-i"], &older(&server, dir.path()));
+    check_installed(&root);
+    runs(&root, &server, &agent);
+
+    // Upgrade: what an administrator wrote stays, the new file lies beside it.
+    let config = root.path("etc/wholegrain/server.toml");
+    fs::write(&config, read(&config) + "# mine\n").expect("a configuration");
+    let key = read(&root.path("etc/wholegrain/server.key"));
+    root.dpkg(&["-i"], &server);
+    assert!(read(&config).starts_with("# of the older version") && read(&config).ends_with("# mine\n"));
+    assert!(!read(&root.path("etc/wholegrain/server.toml.dpkg-dist")).contains("older version"));
+    assert_eq!(read(&root.path("etc/wholegrain/server.key")), key, "certificates are made once");
+    assert!(root.path("var/lib/wholegrain/store").is_dir());
+
+    // Removed: what was configured and stored stays.
+    root.dpkg(&["-r"], Path::new("wholegrain-server"));
+    assert!(
+        !root.path("usr/bin/wholegrain").exists()
+            && !root.path("usr/lib/systemd/system/wholegrain-server.service").exists()
+    );
+    assert!(
+        config.exists()
+            && root.path("etc/wholegrain/ca.key").exists()
+            && root.path("var/lib/wholegrain/store").is_dir()
+    );
+
+    // Purged: nothing of the server stays, and nothing of the agent is touched.
+    root.dpkg(&["-P"], Path::new("wholegrain-server"));
+    fs::remove_file(root.path("etc/wholegrain/adapted-server.toml")).expect("our own file");
+    let left: Vec<String> = fs::read_dir(root.path("etc/wholegrain"))
+        .expect("the agent's folder")
+        .map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned())
+        .filter(|name| !name.contains("agent") && !name.starts_with("node"))
+        .collect();
+    assert!(left.is_empty(), "{left:?}");
+    assert!(!root.path("var/lib/wholegrain").exists() && root.path("var/lib/wholegrain-agent").is_dir());
+    for file in ["adapted-agent.toml", "node.pem", "node.key", "node-ca.pem"] {
+        fs::remove_file(root.path(&format!("etc/wholegrain/{file}"))).expect("our own file");
+    }
+    root.dpkg(&["-P"], Path::new("wholegrain-agent"));
+    assert!(!root.path("etc/wholegrain").exists() && !root.path("var/lib/wholegrain-agent").exists());
+}
+
+fn check_installed(root: &Root) {
+    let id = root.id("wholegrain");
+    assert!(id > 0 && id < 1000, "{id} is no system user");
+    for (file, expected) in [
+        ("usr/bin/wholegrain", (0, 0, 0o755)),
+        ("etc/wholegrain/server.toml", (0, 0, 0o644)),
+        ("etc/wholegrain/ca.pem", (0, 0, 0o644)),
+        ("etc/wholegrain/ca.key", (0, 0, 0o600)),
+        ("etc/wholegrain/server.key", (0, id, 0o640)),
+        ("etc/wholegrain/tokens", (0, id, 0o640)),
+        ("etc/wholegrain/token", (0, 0, 0o600)),
+        ("var/lib/wholegrain", (id, id, 0o750)),
+    ] {
+        assert_eq!(root.owner(file), expected, "{file}");
+    }
+    for file in [
+        "usr/lib/systemd/system/wholegrain-server.service",
+        "usr/share/man/man1/wholegrain.1.gz",
+        "usr/share/man/man1/wholegrain-query.1.gz",
+        "usr/share/man/man1/wholegrain-doctor.1.gz",
+        "usr/share/bash-completion/completions/wholegrain",
+        "usr/share/zsh/vendor-completions/_wholegrain",
+        "usr/share/fish/vendor_completions.d/wholegrain.fish",
+        "usr/share/doc/wholegrain-server/copyright",
+        "usr/share/doc/wholegrain-server/changelog.gz",
+    ] {
+        assert!(root.path(file).is_file(), "{file}");
+    }
+    let enabled = root.path("etc/systemd/system/multi-user.target.wants/wholegrain-server.service");
+    assert!(fs::symlink_metadata(enabled).is_ok(), "the service is not enabled");
+}
+
+/// Server and agent with the installed configurations, each as its own user; a reading goes from one to the other.
+fn runs(root: &Root, server_package: &Path, agent_package: &Path) {
+    assert!(server_package.exists());
+    root.dpkg(&["-i"], agent_package);
+    let (mqtt, http) = (free_port().to_string(), free_port().to_string());
+    let config = root.adapt(
+        "server.toml",
+        &[("[::]:8883", &format!("127.0.0.1:{mqtt}")), ("[::]:8443", &format!("127.0.0.1:{http}"))],
+    );
+    let mut command = root.as_user("wholegrain", "usr/bin/wholegrain");
+    let mut server = Process::start(command.arg("server").arg("--config").arg(&config), &root.path("tmp/server.log"));
+
+    let client = root.path("etc/wholegrain/client.toml");
+    let wholegrain = |arguments: &[&str]| {
+        let mut command = Command::new(root.path("usr/bin/wholegrain"));
+        command.args(arguments).env("WHOLEGRAIN_CLIENT", root.path("tmp/client.toml")).output().expect("wholegrain")
+    };
+    let adapted = read(&client)
+        .replace("8443", &http)
+        .replace("\"token\"", "\"../etc/wholegrain/token\"")
+        .replace("\"ca.pem\"", "\"../etc/wholegrain/ca.pem\"");
+    fs::write(root.path("tmp/client.toml"), adapted).expect("a configuration");
+    wait_until("the installed server answers", || {
+        assert!(server.runs(), "{}", server.log());
+        matches!(wholegrain(&["sensors"]).status.code(), Some(0 | 1))
+    });
+
+    let etc = root.path("etc/wholegrain");
+    good(Command::new(root.path("usr/bin/wholegrain")).args(["ca", "agent", "node", "--dir"]).arg(&etc));
+    for (from, to) in [("agents/node.pem", "node.pem"), ("agents/node.key", "node.key"), ("ca.pem", "node-ca.pem")] {
+        fs::copy(etc.join(from), etc.join(to)).expect("a copy");
+    }
+    let id = root.id("wholegrain-agent");
+    std::os::unix::fs::chown(etc.join("node.key"), Some(0), Some(id)).expect("an owner");
+    fs::set_permissions(etc.join("node.key"), fs::Permissions::from_mode(0o640)).expect("a mode");
+    fs::create_dir_all(root.path("run/wholegrain")).expect("a folder");
+    std::os::unix::fs::chown(root.path("run/wholegrain"), Some(id), Some(id)).expect("an owner");
+    let transport = format!(
+        "[mqtt]\nurl = \"mqtts://localhost:{mqtt}\"\nca = \"node-ca.pem\"\ncert = \"node.pem\"\nkey = \"node.key\"\n[spool]\ndir = \"{}\"\n[cache]",
+        root.path("var/lib/wholegrain-agent/spool").display()
+    );
+    let config = root.adapt("agent.toml", &[("# name = \"node0042\"", "name = \"node\""), ("[cache]", &transport)]);
+    let mut command = root.as_user("wholegrain-agent", "usr/bin/wholegrain-agent");
+    let mut agent = Process::start(command.arg("--config").arg(&config), &root.path("tmp/agent.log"));
+    wait_until("a reading of the installed agent", || {
+        assert!(agent.runs(), "{}", agent.log());
+        wholegrain(&["query", "/node/meminfo/MemAvailable", "--from", "-1m"]).status.code() == Some(0)
+    });
+    assert_eq!((agent.stop().code(), server.stop().code()), (Some(0), Some(0)));
+    assert!(root.path("var/lib/wholegrain/store").is_dir());
+}
+
+#[test]
+fn packages_are_as_debian_wants_them() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    for package in build(dir.path()) {
+        let field = |name: &str| good(Command::new("dpkg-deb").arg("-f").arg(&package).arg(name)).trim().to_owned();
+        assert_eq!(field("Version"), env!("CARGO_PKG_VERSION"));
+        assert!(field("Depends").contains("libc6 (>= 2."), "{}", field("Depends"));
+        let listing = good(Command::new("dpkg-deb").arg("-c").arg(&package));
+        for line in listing.lines() {
+            let fields: Vec<&str> = line.split_whitespace().collect();
+            let (mode, owner, path) = (fields[0], fields[1], fields[5]);
+            assert_eq!(owner, "root/root", "{line}");
+            assert!(&mode[5..6] != "w" && &mode[8..9] != "w" && !mode.contains('s'), "{line}");
+            let known = [
+                "./usr/bin/",
+                "./usr/lib/systemd/system/",
+                "./usr/lib/sysusers.d/",
+                "./usr/share/",
+                "./etc/wholegrain/",
+            ];
+            assert!(path.ends_with('/') || known.iter().any(|known| path.starts_with(known)), "{line}");
+        }
+        let tree = dir.path().join("tree");
+        good(Command::new("dpkg-deb").arg("-R").arg(&package).arg(&tree));
+        for script in ["postinst", "prerm", "postrm"] {
+            good(Command::new("sh").arg("-n").arg(tree.join("DEBIAN").join(script)));
+            assert!(read(&tree.join("DEBIAN").join(script)).contains("set -e\n"), "{script}");
+        }
+        for file in read(&tree.join("DEBIAN/conffiles")).lines() {
+            assert!(tree.join(file.trim_start_matches('/')).is_file(), "{file}");
+        }
+        good(Command::new("md5sum").args(["--quiet", "-c", "DEBIAN/md5sums"]).current_dir(&tree));
+        fs::remove_dir_all(tree).expect("our own folder");
+    }
+}
+
+#[test]
+fn units_are_valid_and_as_exposed_as_the_documents_say() {
+    let documents = read(&checkout().join("docs/operation.md"));
+    for (unit, exposure) in EXPOSURE_MAX {
+        let file = checkout().join(format!("packaging/{unit}.service"));
+        let threshold = exposure.to_string();
+        let said = good(
+            Command::new("systemd-analyze")
+                .args(["security", "--offline=true", "--no-pager", "--threshold", &threshold])
+                .arg(&file),
+        );
+        let stated = format!("| `{unit}.service` | {}.{} |", exposure / 10, exposure % 10);
+        assert!(documents.contains(&stated), "docs/operation.md does not say {stated}: {said}");
+        // A copy whose programs are there: what the unit starts is not on this machine.
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let copy = dir.path().join(format!("{unit}.service"));
+        fs::write(&copy, read(&file).replace("/usr/bin/wholegrain", "/bin/true ")).expect("a unit");
+        let output =
+            Command::new("systemd-analyze").args(["verify", "--man=no", "--recursive-errors=no"]).arg(&copy).output();
+        let output = output.expect("systemd-analyze");
+        assert!(output.status.success() && output.stderr.is_empty(), "{}", text(&output.stderr));
+    }
+}
+
+#[test]
+fn the_agents_manual_names_every_option() {
+    let manual = read(&checkout().join("packaging/wholegrain-agent.1")).replace('\\', "");
+    let help = good(Command::new(program("wholegrain-agent")).arg("--help"));
+    let options: Vec<&str> = help
+        .split_whitespace()
+        .filter(|word| word.starts_with("--"))
+        .map(|word| word.trim_end_matches([',', '.']))
+        .collect();
+    assert!(options.len() > 5, "{help}");
+    options.iter().for_each(|option| assert!(manual.contains(option), "{option}"));
+}
