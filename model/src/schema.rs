@@ -384,6 +384,10 @@ impl<'a> Reader<'a> {
                 break;
             }
             number |= u64::from(byte & 0x7f) << shift;
+            if byte == 0 && shift > 0 {
+                // A second way to write a schema would give it a second hash.
+                return self.fail("number in more bytes than it needs");
+            }
             if byte & 0x80 == 0 {
                 return Ok(number);
             }

@@ -36,9 +36,16 @@ pub fn checkout() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the checkout's root").to_owned()
 }
 
-/// A loopback port that was free a moment ago.
+/// Ports below those that systems give to outgoing connections, of which tests have many at once.
+const PORTS: std::ops::Range<u64> = 12_000..30_000;
+
+/// A loopback port that was free a moment ago, and that no outgoing connection takes meanwhile.
 pub fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a free loopback port").port()
+    let clock = std::time::UNIX_EPOCH.elapsed().map_or(1, |t| t.as_nanos() as u64);
+    let mut random = Random(clock ^ u64::from(std::process::id()) << 40);
+    let free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    let mut ports = (0..1000).map(|_| random.within(PORTS.start, PORTS.end) as u16);
+    ports.find(free).expect("a free loopback port")
 }
 
 /// A small generator of pseudo-random numbers (SplitMix64), so that a failing seed can be replayed.

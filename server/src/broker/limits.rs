@@ -43,6 +43,8 @@ pub struct Limits {
     pub connect_time_max: Duration,
     /// How long one packet may take from its first byte to its last.
     pub packet_time_max: Duration,
+    /// How long a client may take nothing of what is written to it.
+    pub write_time_max: Duration,
     /// How long a session is kept at most after its connection.
     pub session_expiry_max: Duration,
     /// The most sessions of clients that are away.
@@ -71,6 +73,7 @@ pub(crate) struct RawLimits {
     schema_wait_max: Interval,
     connect_time_max: Interval,
     packet_time_max: Interval,
+    write_time_max: Interval,
     session_expiry_max: Interval,
     sessions_kept_max: usize,
     topic_aliases_max: u16,
@@ -94,6 +97,7 @@ impl Default for RawLimits {
             schema_wait_max: Interval::from_ms(60_000),
             connect_time_max: Interval::from_ms(10_000),
             packet_time_max: Interval::from_ms(120_000),
+            write_time_max: Interval::from_ms(30_000),
             session_expiry_max: Interval::from_s(86_400),
             sessions_kept_max: 20_000,
             topic_aliases_max: 32,
@@ -131,6 +135,7 @@ impl RawLimits {
             ("schema_wait_max", self.schema_wait_max, LIMIT_TIME),
             ("connect_time_max", self.connect_time_max, LIMIT_TIME),
             ("packet_time_max", self.packet_time_max, LIMIT_TIME),
+            ("write_time_max", self.write_time_max, LIMIT_TIME),
             ("session_expiry_max", self.session_expiry_max, (Interval::from_s(1), SESSION_EXPIRY_MAX)),
         ] {
             if !(least..=most).contains(&value) {
@@ -151,6 +156,7 @@ impl RawLimits {
             schema_wait_max: self.schema_wait_max.duration(),
             connect_time_max: self.connect_time_max.duration(),
             packet_time_max: self.packet_time_max.duration(),
+            write_time_max: self.write_time_max.duration(),
             session_expiry_max: self.session_expiry_max.duration(),
             sessions_kept_max: self.sessions_kept_max,
             topic_aliases_max: self.topic_aliases_max,

@@ -83,13 +83,20 @@ pub(super) async fn write_some<S: AsyncWrite>(
     Ok(count)
 }
 
-/// Writes what waits and closes, within [`FAREWELL_TIME_MAX`].
+/// Writes what waits and closes, within [`FAREWELL_TIME_MAX`]. What the client still sends is read until it closes too: a
+/// socket closed over unread bytes is reset, and a reset takes the last words from a client that has not read them yet.
 pub(super) async fn farewell<S: AsyncRead + AsyncWrite>(wire: &mut Wire<S>) {
     let last = async {
         while wire.wants_write() {
             write_some(&mut wire.write, &mut wire.output, &mut wire.unflushed).await?;
         }
-        wire.write.shutdown().await
+        wire.write.shutdown().await?;
+        loop {
+            wire.input.clear();
+            if read_some(&mut wire.read, &mut wire.input).await? == 0 {
+                return Ok::<(), std::io::Error>(());
+            }
+        }
     };
     // It is over either way.
     let _ = tokio::time::timeout(FAREWELL_TIME_MAX, last).await;

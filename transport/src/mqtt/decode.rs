@@ -4,9 +4,9 @@ use bytes::{Buf, Bytes, BytesMut};
 
 use super::properties::{self, Form, Value, place};
 use super::{
-    Ack, Auth, CodecError, ConnAck, Connect, Disconnect, Packet, PacketType, Properties, Publish, QoS, ReasonCode,
-    RetainHandling, SubAck, Subscribe, Subscription, Text, UnsubAck, Unsubscribe, Version, Will, valid_filter,
-    valid_topic,
+    Ack, Auth, CodecError, ConnAck, Connect, Disconnect, FILTERS_MAX, PROPERTIES_MAX, Packet, PacketType, Properties,
+    Publish, QoS, ReasonCode, RetainHandling, SubAck, Subscribe, Subscription, Text, UnsubAck, Unsubscribe, Version,
+    Will, valid_filter, valid_topic,
 };
 
 /// How much room is made at least when a packet is not all there, in bytes.
@@ -203,6 +203,7 @@ impl Body {
         let properties = self.properties(place::SUBSCRIBE)?;
         let mut filters = Vec::new();
         while !self.bytes.is_empty() {
+            self.one_more(filters.len(), FILTERS_MAX, "topic filters")?;
             let filter = self.filter()?;
             let options = self.byte()?;
             let reserved = if self.v5 { 0xc0 } else { 0xfc };
@@ -251,6 +252,7 @@ impl Body {
         let properties = self.properties(place::UNSUBSCRIBE)?;
         let mut filters = Vec::new();
         while !self.bytes.is_empty() {
+            self.one_more(filters.len(), FILTERS_MAX, "topic filters")?;
             filters.push(self.filter()?);
         }
         if filters.is_empty() {
@@ -301,6 +303,7 @@ impl Body {
         let mut inner = Body { bytes: self.take(length)?, packet: self.packet, v5: true };
         let mut list = Vec::new();
         while !inner.bytes.is_empty() {
+            self.one_more(list.len(), PROPERTIES_MAX, "properties")?;
             list.push(inner.property()?);
         }
         match properties::check(&list, at) {
@@ -336,6 +339,11 @@ impl Body {
 
     fn malformed<T>(&self, reason: &'static str) -> Result<T> {
         Err(CodecError::Malformed { packet: self.packet, reason })
+    }
+
+    /// Fails when there are so many already that there must not be another.
+    fn one_more(&self, count: usize, max: usize, what: &'static str) -> Result<()> {
+        if count < max { Ok(()) } else { Err(CodecError::TooMany { packet: self.packet, what, max }) }
     }
 
     fn protocol<T>(&self, reason: &'static str) -> Result<T> {

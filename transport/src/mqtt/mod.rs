@@ -28,6 +28,10 @@ pub use types::{
 pub const REMAINING_LENGTH_MAX: usize = 268_435_455;
 /// The longest text or binary field, in bytes.
 pub const FIELD_BYTES_MAX: usize = 65_535;
+/// The most properties of one packet, or of its will. Two bytes can say one, which takes over thirty times as much memory.
+pub const PROPERTIES_MAX: usize = 1024;
+/// The most topic filters of one SUBSCRIBE or UNSUBSCRIBE, for the same reason.
+pub const FILTERS_MAX: usize = 16_384;
 
 /// The one broken rule of a packet that has a reason code of its own.
 const TOPIC_ALIAS_ZERO: &str = "topic alias is 0";
@@ -59,6 +63,16 @@ pub enum CodecError {
         /// The bound.
         max: usize,
     },
+    /// More of something than is taken in one packet.
+    #[error("MQTT {packet} packet with over {max} {what}; send them in several packets")]
+    TooMany {
+        /// The packet's type.
+        packet: &'static str,
+        /// Of what.
+        what: &'static str,
+        /// The bound.
+        max: usize,
+    },
     /// CONNECT asks for a protocol that is neither MQTT 3.1.1 nor 5.0.
     #[error("MQTT protocol level {level} is not known; use 3.1.1 (level 4) or 5.0 (level 5)")]
     UnsupportedVersion {
@@ -85,6 +99,7 @@ impl CodecError {
             CodecError::Malformed { .. } => ReasonCode::MALFORMED_PACKET,
             CodecError::Protocol { reason: TOPIC_ALIAS_ZERO, .. } => ReasonCode::TOPIC_ALIAS_INVALID,
             CodecError::TooLarge { .. } => ReasonCode::PACKET_TOO_LARGE,
+            CodecError::TooMany { .. } => ReasonCode::QUOTA_EXCEEDED,
             CodecError::UnsupportedVersion { .. } => ReasonCode::UNSUPPORTED_PROTOCOL_VERSION,
             CodecError::Protocol { .. } | CodecError::ExpectedConnect(_) => ReasonCode::PROTOCOL_ERROR,
             CodecError::Unencodable { .. } => ReasonCode::IMPLEMENTATION_ERROR,

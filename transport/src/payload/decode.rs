@@ -292,7 +292,7 @@ impl<'a> Walk<'a> {
                 bodies.take((steps * usize::from(width)).div_ceil(8)).map(|_| ())
             }
             mode::INT_SPARSE => {
-                let bitmap = bodies.take(steps.div_ceil(8))?;
+                let bitmap = bodies.changes(steps)?;
                 bodies.skip_varints(bitmap.iter().map(|byte| byte.count_ones() as usize).sum())
             }
             mode::FLOAT_XOR => (0..steps).try_for_each(|_| bodies.skip_xor()),
@@ -409,7 +409,7 @@ fn take_ints(bodies: &mut Cursor<'_>, column_mode: u8, count: usize, out: &mut V
             unpack(bodies, usize::from(width), steps, |bits| add(min.wrapping_add(bits as i64)))?;
         }
         _ => {
-            let bitmap = bodies.take(steps.div_ceil(8))?;
+            let bitmap = bodies.changes(steps)?;
             for step in 0..steps {
                 let changed = bitmap[step / 8] >> (step % 8) & 1 == 1;
                 add(if changed { unzigzag(bodies.varint()?) } else { 0 });
@@ -479,6 +479,15 @@ impl<'a> Cursor<'a> {
         };
         self.at += count;
         Ok(slice)
+    }
+
+    /// A bit for each of so many differences. One more than there are would be counted by who steps over the column.
+    fn changes(&mut self, steps: usize) -> Result<&'a [u8]> {
+        let bitmap = self.take(steps.div_ceil(8))?;
+        match (steps % 8, bitmap.last()) {
+            (used @ 1.., Some(last)) if last >> used != 0 => self.fail("changes after the last sample"),
+            _ => Ok(bitmap),
+        }
     }
 
     fn array<const N: usize>(&mut self) -> Result<[u8; N]> {

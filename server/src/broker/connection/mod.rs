@@ -30,14 +30,12 @@ use super::link::Link;
 use super::pipeline::{Close, Effect, Pipeline, Terms};
 use super::rate::Rate;
 use super::sessions::{Entering, Handle, Leaving, Will};
-use super::wire::{Wire, read_some, write_some};
+use super::wire::{Wire, farewell, read_some, write_some};
 use super::{Broker, went_down};
 pub(super) use greet::run;
 
 /// Bytes waiting to be written beyond which no further messages are taken from the session and nothing more is read.
 const OUT_BYTES_MAX: usize = 1 << 20;
-/// How long a client may read nothing of what waits for it.
-const WRITE_TIME_MAX: Duration = Duration::from_secs(30);
 /// How long a server that goes down waits for the store's answers to one client's batches.
 const DRAIN_TIME_MAX: Duration = Duration::from_secs(3);
 
@@ -263,7 +261,7 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
         }
         // While we do not read, the client's silence is of our own making.
         let silence = if may_read { self.heard } else { now } + self.silence_max;
-        let stuck = self.stuck.map(|since| since + WRITE_TIME_MAX);
+        let stuck = self.stuck.map(|since| since + self.limits.write_time_max);
         let arriving = self.arriving.map(|since| since + self.limits.packet_time_max);
         let others = stuck.into_iter().chain(arriving).chain(self.throttled).chain(self.pipeline.deadline());
         others.fold(silence, Instant::min)
@@ -271,7 +269,7 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
 
     fn time_passed(&mut self, may_read: bool) -> ControlFlow<End> {
         let now = Instant::now();
-        if self.stuck.is_some_and(|since| now >= since + WRITE_TIME_MAX) {
+        if self.stuck.is_some_and(|since| now >= since + self.limits.write_time_max) {
             self.broker.metrics.timeouts.inc();
             return ControlFlow::Break(End::Gone("not read by the client"));
         }
@@ -351,6 +349,7 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
             }
         }
         self.leave(with_will, expiry);
+        farewell(&mut self.wire).await;
     }
 
     fn leave(&self, with_will: bool, expiry: Option<Duration>) {
