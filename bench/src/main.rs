@@ -4,9 +4,17 @@
 mod agent_cost;
 mod bare;
 mod bytes;
+mod connections;
+mod dcdb_messages;
+mod installation;
 mod latency;
+mod load;
+mod range_query;
 mod report;
+mod restart;
+mod server_ingest;
 mod throughput;
+mod usage;
 
 use clap::{Parser, Subcommand};
 
@@ -30,6 +38,19 @@ enum Benchmark {
     Latency(latency::Options),
     /// Bytes per stored reading of this machine's own /proc.
     Bytes(bytes::Options),
+    /// Readings of many agents into the server: its CPU a reading with seal and merge, memory, and that each is there once.
+    ServerIngest(server_ingest::Options),
+    /// One reading of 16 bytes a message, as DCDB's pushers send them: the server's CPU a message.
+    DcdbMessages(dcdb_messages::Options),
+    /// Ten thousand connections with a small batch a second each: CPU, memory a connection, latency.
+    Connections(connections::Options),
+    /// How soon the answer to a query of one sensor over a day begins, while readings are taken in.
+    RangeQuery(range_query::Options),
+    /// From `kill -9` to serving again with 1 GiB of journal.
+    Restart(restart::Options),
+    /// Fills a journal until it is killed: a part of `restart`.
+    #[command(hide = true)]
+    FillJournal(restart::FillOptions),
     /// The bare loop itself: reads the three files at each tick until it is killed.
     #[command(hide = true)]
     Bare(bare::Options),
@@ -41,12 +62,23 @@ fn main() -> anyhow::Result<()> {
             agent_cost::run(&agent_cost::Options::default())?;
             throughput::run(&throughput::Options::default())?;
             latency::run(&latency::Options::default())?;
-            bytes::run(&bytes::Options::default())
+            bytes::run(&bytes::Options::default())?;
+            server_ingest::run(&server_ingest::Options::short())?;
+            dcdb_messages::run(&dcdb_messages::Options::short())?;
+            connections::run(&connections::Options::short())?;
+            range_query::run(&range_query::Options::default())?;
+            restart::run(&restart::Options::default())
         }
         Benchmark::AgentCost(options) => agent_cost::run(&options),
         Benchmark::Throughput(options) => throughput::run(&options),
         Benchmark::Latency(options) => latency::run(&options),
         Benchmark::Bytes(options) => bytes::run(&options),
+        Benchmark::ServerIngest(options) => server_ingest::run(&options),
+        Benchmark::DcdbMessages(options) => dcdb_messages::run(&options),
+        Benchmark::Connections(options) => connections::run(&options),
+        Benchmark::RangeQuery(options) => range_query::run(&options),
+        Benchmark::Restart(options) => restart::run(&options),
+        Benchmark::FillJournal(options) => restart::fill(&options),
         Benchmark::Bare(options) => bare::run(&options),
     }
 }

@@ -19,6 +19,26 @@ pub fn line(what: &str, value: impl std::fmt::Display, aim: &str) {
     println!("  {what:<58} {value:>12}   {aim}");
 }
 
+/// What a figure is measured against, and how that is written.
+#[derive(Debug, Clone, Copy)]
+pub enum Aim {
+    /// Reached at or below it.
+    AtMost(f64, &'static str),
+    /// Reached at or above it.
+    AtLeast(f64, &'static str),
+}
+
+/// Prints one figure with its aim and whether it is reached; says so too.
+pub fn aim(what: &str, value: f64, digits: usize, aim: Aim) -> bool {
+    let (reached, text) = match aim {
+        Aim::AtMost(most, text) => (value <= most, format!("at most {text}")),
+        Aim::AtLeast(least, text) => (value >= least, format!("at least {text}")),
+    };
+    let verdict = if reached { "reached" } else { "MISSED" };
+    line(what, format!("{value:.digits$}"), &format!("{text}: {verdict}"));
+    reached
+}
+
 /// Keeps the figures in `target/bench/<name>.json`, with the machine in general terms.
 pub fn keep(name: &str, mut figures: serde_json::Value) -> anyhow::Result<()> {
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
@@ -35,4 +55,22 @@ pub fn keep(name: &str, mut figures: serde_json::Value) -> anyhow::Result<()> {
 /// Waits out a measuring window: the one place where time itself is what is wanted.
 pub fn measure_for(seconds: f64) {
     std::thread::sleep(std::time::Duration::from_secs_f64(seconds));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_are_values_that_were_there() {
+        let values: Vec<f64> = (1..=101).rev().map(f64::from).collect();
+        assert_eq!([0.0, 0.5, 0.99, 1.0].map(|q| quantile(&values, q)), [1.0, 51.0, 100.0, 101.0]);
+        assert_eq!((median(&[]), median(&[7.0])), (0.0, 7.0));
+    }
+
+    #[test]
+    fn an_aim_is_reached_on_its_side() {
+        assert!(aim("low", 1.0, 0, Aim::AtMost(1.0, "1")) && !aim("high", 1.1, 1, Aim::AtMost(1.0, "1")));
+        assert!(aim("high", 2.0, 0, Aim::AtLeast(1.0, "1")) && !aim("low", 0.9, 1, Aim::AtLeast(1.0, "1")));
+    }
 }

@@ -1,31 +1,39 @@
-//! The server is killed with SIGKILL at random moments under load while publishers record its acknowledgements. Afterwards
-//! every acknowledged reading is in the store exactly once.
+//! The server is killed with SIGKILL at random moments while it takes readings in, seals, merges and drops what is too old;
+//! publishers record its acknowledgements. Afterwards every acknowledged reading is in the store exactly once, but for those of
+//! the day that retention drops, of which nothing is left.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use wholegrain_model::{Batch, BatchHeader, Column, ColumnValues, Gaps, Schema, SensorDef, SensorPath};
-use wholegrain_testing::{Random, Site, python, wait_until};
+use wholegrain_testing::{Process, Random, Site, python, wait_until};
 use wholegrain_transport::client::{Client, ClientConfig, Event};
 use wholegrain_transport::tls::Identity;
 use wholegrain_transport::topics::Topic;
 use wholegrain_transport::{payload, tls};
 
-const ROUNDS: usize = 30;
-const AGENTS: usize = 3;
+const ROUNDS: usize = 110;
+/// In one round of so many the server is killed so soon that it may still be opening its store.
+const EARLY_ROUND: u64 = 5;
+/// How many days ago each publisher's first sample was taken: of today, of a day that is over, whose blocks are merged into one again
+/// and again, and of a day that retention drops.
+const DAYS_AGO: [i64; 4] = [0, 0, 2, 25];
+/// Days after which readings are dropped.
+const RETENTION_DAYS: i64 = 20;
+const DAY_NS: i64 = 86_400_000_000_000;
 const SAMPLES: usize = 10;
 const SENSORS: usize = 5;
-/// Time of the first sample, ns; each sample is 1 ms after the one before.
-const START: i64 = 1_790_000_000_000_000_000;
 
 /// One publisher as an agent would be: keeps what is not acknowledged and sends it again, marked as a duplicate or not.
 struct Publisher {
     name: String,
     port: u16,
     schema: Schema,
+    /// Time of the first sample, ns; each sample is 1 ms after the one before.
+    start: i64,
     tls: Arc<rustls::ClientConfig>,
     /// Numbers of the batches that the server has acknowledged.
     acknowledged: Mutex<Vec<u64>>,
@@ -33,7 +41,7 @@ struct Publisher {
 }
 
 impl Publisher {
-    fn new(site: &Site, index: usize) -> Arc<Self> {
+    fn new(site: &Site, index: usize, start: i64) -> Arc<Self> {
         let name = format!("publisher{index}");
         let (certificate, key): (PathBuf, PathBuf) = site.agent_certificate(&name);
         let sensors = (0..SENSORS).map(|i| SensorDef::counter(format!("load/s{i}"), "1", "")).collect();
@@ -43,6 +51,7 @@ impl Publisher {
             tls: tls::client_config(&site.path("ca.pem"), Some(Identity { cert: &certificate, key: &key }))
                 .expect("TLS"),
             port: site.mqtt_port,
+            start,
             name,
             acknowledged: Mutex::default(),
             stop: AtomicBool::new(false),
@@ -66,17 +75,24 @@ impl Publisher {
                 schema: self.schema.hash(),
                 interval_ns: 1_000_000,
             },
-            times: (0..SAMPLES as u64).map(|i| START + (first + i) as i64 * 1_000_000).collect(),
+            times: (0..SAMPLES as u64).map(|i| self.start + (first + i) as i64 * 1_000_000).collect(),
             columns: (0..SENSORS).map(column).collect(),
         })
     }
 
-    fn run(&self) {
+    fn acknowledged(&self) -> MutexGuard<'_, Vec<u64>> {
+        self.acknowledged.lock().expect("no panic elsewhere")
+    }
+
+    fn run(&self, mut random: Random) {
         let (mut next, mut unacknowledged) = (1, VecDeque::new());
         while !(self.stop.load(Ordering::Relaxed) && unacknowledged.is_empty()) {
+            let before = next;
             // A connection that breaks is what this test is about: try again with what is left.
             if self.one_connection(&mut next, &mut unacknowledged).is_err() {
-                std::thread::sleep(Duration::from_millis(5));
+                // Sometimes so late that what was durable and not acknowledged has gone from the journal into a block.
+                let late = next > before && random.within(0, 3) == 0;
+                std::thread::sleep(Duration::from_millis(if late { random.within(300, 900) } else { 5 }));
             }
         }
     }
@@ -112,11 +128,22 @@ impl Publisher {
             {
                 assert!(!reason.is_error(), "the server refused batch {seq}: {reason:?}");
                 unacknowledged.retain(|s| *s != seq);
-                self.acknowledged.lock().expect("no panic elsewhere").push(seq);
+                self.acknowledged().push(seq);
             }
         }
         Ok(())
     }
+}
+
+/// Starts the server without waiting for it: publishers notice by themselves.
+fn start(site: &Site) -> Process {
+    let mut command = site.command(&["server", "--config"]);
+    Process::start(command.arg(site.path("server/server.toml")), &site.path("server.log"))
+}
+
+/// The server's count of what it did since its start; 0 while it does not answer.
+fn count(site: &Site, name: &str) -> u64 {
+    site.metric(&format!("wholegrain_server_{name} ")).unwrap_or(0.0) as u64
 }
 
 #[test]
@@ -124,35 +151,60 @@ fn every_acknowledged_reading_is_there_exactly_once() {
     let mut random = Random::announced();
     let site = Site::new();
     site.set("server/server.toml", "store", "seal_after", "\"100ms\"");
-    // The readings are of a day of their own, wherever the clock stands.
-    site.set("server/server.toml", "store", "past_max", "\"36500d\"");
-    site.set("server/server.toml", "store", "future_max", "\"36500d\"");
-    let publishers: Vec<_> = (0..AGENTS).map(|index| Publisher::new(&site, index)).collect();
-    let threads: Vec<_> = publishers.iter().cloned().map(|p| std::thread::spawn(move || p.run())).collect();
-    let total = || publishers.iter().map(|p| p.acknowledged.lock().expect("no panic elsewhere").len()).sum::<usize>();
-    let killed_under_load = AtomicUsize::new(0);
+    site.set("server/server.toml", "store", "retention_age", &format!("\"{RETENTION_DAYS}d\""));
+    let now = std::time::UNIX_EPOCH.elapsed().expect("a clock after 1970").as_nanos() as i64;
+    // An hour into its day, so that no publisher's readings reach into the next.
+    let first = |days: i64| if days == 0 { now } else { now - now % DAY_NS - days * DAY_NS + DAY_NS / 24 };
+    let publishers: Vec<_> =
+        DAYS_AGO.iter().enumerate().map(|(index, days)| Publisher::new(&site, index, first(*days))).collect();
+    let mut begin = |publisher: &Arc<Publisher>| {
+        random.draw();
+        let (publisher, random) = (publisher.clone(), random.clone());
+        std::thread::spawn(move || publisher.run(random))
+    };
+    let threads: Vec<_> = publishers.iter().map(&mut begin).collect();
+    let total = || publishers.iter().map(|p| p.acknowledged().len()).sum::<usize>();
+    let (mut seals, mut merges, mut drops) = (0, 0, 0);
 
     for round in 0..ROUNDS {
         let before = total();
-        let mut server = site.start_server();
-        // The moment is random after the first acknowledgement, so that every round has something to lose.
-        wait_until("a first acknowledgement", || total() > before);
-        std::thread::sleep(Duration::from_millis(random.within(0, 400)));
+        let mut server = start(&site);
+        if random.within(0, EARLY_ROUND) == 0 {
+            std::thread::sleep(Duration::from_millis(random.within(0, 300)));
+        } else {
+            // The moment is random after the first acknowledgement, so that the round has something to lose.
+            wait_until("a first acknowledgement", || {
+                assert!(server.runs(), "the server ended: {}", server.log());
+                total() > before
+            });
+            std::thread::sleep(Duration::from_millis(random.within(0, 400)));
+        }
+        if round % 4 == 0 {
+            seals += count(&site, "store_seals_total");
+            merges += count(&site, "store_merges_total");
+            drops += count(&site, "store_retention_blocks_total");
+        }
         server.kill();
-        killed_under_load.fetch_add(1, Ordering::Relaxed);
-        println!("round {round}: {} batches acknowledged", total());
     }
+    println!(
+        "{} batches acknowledged in {ROUNDS} rounds; every fourth told of {seals} seals, {merges} merges, {drops} dropped blocks",
+        total()
+    );
+    assert!(seals > 0 && merges > 0 && drops > 0, "seals, merges and retention went on under fire");
     let mut server = site.start_server();
     publishers.iter().for_each(|p| p.stop.store(true, Ordering::Relaxed));
     threads.into_iter().for_each(|thread| thread.join().expect("a publisher failed"));
 
-    for publisher in &publishers {
-        let acknowledged = publisher.acknowledged.lock().expect("no panic elsewhere");
+    let mut expected = 0;
+    for (publisher, days) in publishers.iter().zip(DAYS_AGO) {
+        let acknowledged = publisher.acknowledged();
         let last = *acknowledged.iter().max().expect("something was acknowledged");
         assert_eq!(acknowledged.len() as u64, last, "each batch acknowledged once, none left out");
-        check_answers(&site, publisher, last);
+        if days < RETENTION_DAYS {
+            check_answers(&site, publisher, last);
+            expected += acknowledged.len() * SAMPLES * SENSORS;
+        }
     }
-    let expected: usize = total() * SAMPLES * SENSORS;
     assert!(server.stop().success(), "a clean stop");
     check_files(&site, expected);
 }
@@ -161,7 +213,7 @@ fn every_acknowledged_reading_is_there_exactly_once() {
 fn check_answers(site: &Site, publisher: &Publisher, last: u64) {
     for sensor in 0..SENSORS {
         let path = format!("/{}/load/s{sensor}", publisher.name);
-        let csv = site.answer(&["query", &path, "--from", "2026-01-01", "--to", "2027-01-01", "--format", "csv"]);
+        let csv = site.answer(&["query", &path, "--from", "2020-01-01", "--to", "2100-01-01", "--format", "csv"]);
         let values: Vec<i64> = csv
             .lines()
             .skip(1)
@@ -179,10 +231,14 @@ fn check_answers(site: &Site, publisher: &Publisher, last: u64) {
     }
 }
 
-/// What the files hold when the journal is sealed: a query removes duplicates of a time, so they are counted in the files.
+/// What the files hold when the journal is sealed and the old day dropped: a query removes duplicates of a time, so they are
+/// counted in the files.
 fn check_files(site: &Site, expected: usize) {
     let mut server = site.start_server();
-    wait_until("the journal is sealed", || site.metric("wholegrain_server_journal_bytes ") == Some(0.0));
+    wait_until("the journal is sealed and the old day dropped", || {
+        site.metric("wholegrain_server_journal_bytes ") == Some(0.0)
+            && count(site, "store_block_rows") as usize <= expected
+    });
     assert!(server.stop().success(), "a clean stop");
     let counts = python("count_rows.py", &[&site.path("server/store")]);
     assert_eq!(counts.trim(), format!("{expected} {expected}"), "rows and distinct rows of all blocks");

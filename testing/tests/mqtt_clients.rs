@@ -230,7 +230,6 @@ fn each_keeps_a_message_for_who_comes_later_and_takes_it_away() {
 #[test]
 fn messages_wait_for_each_of_them() {
     let broker = Broker::start();
-    let mut sessions = 0.0;
     for tool in TOOLS {
         for version in VERSIONS {
             let topic = format!("waiting/{tool:?}/{version}");
@@ -273,6 +272,7 @@ fn the_will_of_each_is_published_when_it_is_killed() {
         }
     }
     let mut heard = watcher.lines();
-    (heard.sort(), wanted.sort());
+    heard.sort();
+    wanted.sort();
     assert_eq!(heard, wanted);
 }

@@ -134,9 +134,9 @@ fn a_remote_delivers_below_trusted_paths_only_and_asks_for_schemas() {
     let other = schema("n2", "g", "bytes");
     agent.publish("wholegrain/v1/schema/n2/g", &other.encode());
     let asked = loop {
-        match agent.client.poll(DEADLINE).unwrap().expect("no request for the schema") {
-            Event::Message { topic, payload, .. } => break (topic.to_string(), crate::harness::needed(&payload)),
-            _ => {}
+        let event = agent.client.poll(DEADLINE).unwrap().expect("no request for the schema");
+        if let Event::Message { topic, payload, .. } = event {
+            break (topic.to_string(), crate::harness::needed(&payload));
         }
     };
     assert_eq!(asked, ("wholegrain/v1/need/n1".to_owned(), vec![good.hash()]));

@@ -11,7 +11,6 @@ struct Bench {
 
 fn will(delay_s: u64) -> Will {
     Will {
-        anonymous: false,
         topic: "w".to_owned(),
         payload: Bytes::new(),
         qos: QoS::AtLeastOnce,

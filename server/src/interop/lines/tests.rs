@@ -89,7 +89,7 @@ fn bounds() {
 
 #[test]
 fn any_text_is_survived_and_ends() {
-    let seed = 0x11_e5_5eed_u64;
+    let seed = 0x11e5_5eed_u64;
     let mut state = seed;
     let pieces =
         ["m", ",", "t", "=", " ", "\n", "\\", "\"", "1", "i", "u", "true", "-", ".", "e", "#", "ü", "\r", "v=1", "9"];

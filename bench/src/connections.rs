@@ -1,0 +1,179 @@
+//! Ten thousand agents at once, each with a small batch a second.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use serde_json::json;
+use wholegrain_testing::{Process, Site, wait_until};
+use wholegrain_transport::tls::{self, Identity};
+
+use crate::installation::{installation, metric, settle};
+use crate::load::agent::Agent;
+use crate::load::fleet::{Fleet, Pace, Target, Totals};
+use crate::load::own_cpu_ns;
+use crate::report::{Aim, aim, keep, line, measure_for};
+use crate::server_ingest::check;
+use crate::usage::{Memory, raise_open_files};
+
+/// Connections in the handshake at once.
+const HANDSHAKES: usize = 64;
+/// Publishes of one agent that wait for their acknowledgement, at most.
+const WINDOW: usize = 64;
+/// What a connection may cost, kB.
+const CONNECTION_KB_MAX: f64 = 40.0;
+/// A server that has just started, or taken its connections, is looked at after so long.
+const REST_SECONDS: f64 = 5.0;
+
+/// How clients are known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Security {
+    /// No TLS; the server takes them at their word.
+    Plain,
+    /// TLS; the server takes them at their word.
+    Tls,
+    /// TLS, each with a certificate of its own.
+    Certificates,
+}
+
+#[derive(clap::Args, Clone)]
+pub struct Options {
+    /// Connections.
+    #[arg(long, default_value_t = 10_000)]
+    connections: usize,
+    /// Length of the load, seconds.
+    #[arg(long, default_value_t = 60)]
+    seconds: u64,
+    /// Sensors of each batch, one sample each.
+    #[arg(long, default_value_t = 20)]
+    sensors: usize,
+    /// From batch to batch, ms.
+    #[arg(long, default_value_t = 1000)]
+    interval_ms: u64,
+    /// How clients connect; each of these in turn.
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Security::Plain, Security::Tls, Security::Certificates])]
+    security: Vec<Security>,
+}
+
+impl Options {
+    /// What `all` runs.
+    pub fn short() -> Self {
+        let security = vec![Security::Plain, Security::Tls];
+        Self { connections: 10_000, seconds: 15, sensors: 20, interval_ms: 1000, security }
+    }
+}
+
+/// Where and how to connect.
+fn reach(security: Security, site: &Site, plain: Target, agents: &[Agent]) -> anyhow::Result<Target> {
+    let addresses = plain.addresses.iter().map(|address| (address.ip(), site.mqtt_port).into()).collect();
+    let ca = site.path("ca.pem");
+    let tls: Vec<Arc<rustls::ClientConfig>> = match security {
+        Security::Plain => return Ok(plain),
+        Security::Tls => vec![tls::client_config(&ca, None)?],
+        Security::Certificates => {
+            let one = |agent: &Agent| {
+                let (cert, key) = site.agent_certificate(&agent.name);
+                tls::client_config(&ca, Some(Identity { cert: &cert, key: &key }))
+            };
+            agents.iter().map(one).collect::<Result<_, _>>()?
+        }
+    };
+    Ok(Target { addresses, tls })
+}
+
+fn rss_kb(server: &Process) -> f64 {
+    server.status_kb("VmRSS") as f64
+}
+
+/// Announces every schema once, so that later only connections are measured and not what is learnt of new sensors. How long
+/// it took, s.
+fn introduce(site: &Site, agents: Vec<Agent>, target: &Target) -> anyhow::Result<(Vec<Agent>, Totals, f64)> {
+    let mut server = site.start_server();
+    let start = Instant::now();
+    let mut fleet = Fleet::connect(agents, target, WINDOW, HANDSHAKES)?;
+    let took_s = start.elapsed().as_secs_f64();
+    let totals = std::mem::take(&mut fleet.totals);
+    let agents = fleet.into_agents();
+    wait_until("the connections are gone", || site.metric("wholegrain_server_connections ") == Some(0.0));
+    ensure!(server.stop().success(), "the server did not stop cleanly: {}", server.log());
+    Ok((agents, totals, took_s))
+}
+
+fn one(options: &Options, security: Security) -> anyhow::Result<serde_json::Value> {
+    let (site, plain) = installation(&[
+        ("store", "seal_after", "\"10s\""),
+        ("mqtt.limits", "connections_max", &(options.connections + 100).to_string()),
+    ]);
+    let interval_ns = (options.interval_ms * 1_000_000) as i64;
+    let named = |index| Agent::new(format!("n{index:05}"), options.sensors, 1, interval_ns);
+    let agents = (0..options.connections).map(named).collect::<Result<Vec<Agent>, _>>()?;
+    let target = reach(security, &site, plain, &agents)?;
+    let (agents, first, first_s) = introduce(&site, agents, &target)?;
+
+    let mut server = site.start_server();
+    measure_for(REST_SECONDS);
+    let alone_kb = rss_kb(&server);
+    let (before, start) = (server.cpu_ns(), Instant::now());
+    let mut fleet = Fleet::connect(agents, &target, WINDOW, HANDSHAKES)?;
+    let (connect_s, connect_ns) = (start.elapsed().as_secs_f64(), server.cpu_ns() - before);
+    measure_for(REST_SECONDS);
+    let idle_kb = rss_kb(&server);
+
+    let mut memory = Memory::default();
+    let (before, own_before) = (server.cpu_ns(), own_cpu_ns());
+    fleet.run(Pace::Clock, Duration::from_secs(options.seconds), |elapsed, _| {
+        memory.look(elapsed.as_secs_f64(), &server);
+    })?;
+    let (used_ns, own_ns) = (server.cpu_ns() - before, own_cpu_ns() - own_before);
+    let (busy_kb, live_bytes) = (rss_kb(&server), metric(&site, "store_live_bytes")?);
+    fleet.drain()?;
+    let totals = std::mem::take(&mut fleet.totals);
+    let agents = fleet.into_agents();
+    settle(&site, &server)?;
+    ensure!(server.stop().success(), "the server did not stop cleanly: {}", server.log());
+
+    let count = options.connections as f64;
+    let (idle, busy) = ((idle_kb - alone_kb) / count, (busy_kb - alone_kb) / count);
+    let seconds = options.seconds as f64;
+    let cores = used_ns as f64 / 1e9 / seconds;
+    println!(" {} connections, {}", options.connections, serde_json::to_string(&security).context("a name")?);
+    line("first connection of all with new schemas, s", format!("{first_s:.1}"), "");
+    line("  to CONNACK, 99th percentile, ms", format!("{:.1}", first.connects.quantile_ms(0.99)), "");
+    line("connecting all again, s", format!("{connect_s:.1}"), "");
+    line(
+        "  server's CPU, us a connection with its known schema",
+        format!("{:.0}", connect_ns as f64 / 1e3 / count),
+        "",
+    );
+    line("  to CONNACK, median, ms", format!("{:.2}", totals.connects.quantile_ms(0.5)), "");
+    line("  to CONNACK, 99th percentile, ms", format!("{:.2}", totals.connects.quantile_ms(0.99)), "");
+    line("server's resident memory without connections, MB", format!("{:.0}", alone_kb / 1e3), "");
+    aim("  kB more a connection, idle", idle, 1, Aim::AtMost(CONNECTION_KB_MAX, "40"));
+    aim("  kB more a connection, publishing", busy, 1, Aim::AtMost(CONNECTION_KB_MAX, "40"));
+    line("    of that the payload that is not sealed yet, kB", format!("{:.1}", live_bytes / 1e3 / count), "");
+    line("server, cores", format!("{cores:.3}"), "");
+    line("  us of CPU a batch", format!("{:.1}", used_ns as f64 / 1e3 / totals.batches as f64), "");
+    line("generator, cores", format!("{:.3}", own_ns as f64 / 1e9 / seconds), "");
+    let [p50, p99] = [0.5, 0.99].map(|q| totals.acks.quantile_ms(q));
+    let text = format!("{p50:.1} {p99:.1} {:.0}", totals.acks.max_ms());
+    line("from sending to PUBACK: median, 99th percentile, largest, ms", text, "");
+    let checked = check(&site, &agents)?;
+    Ok(
+        json!({ "security": security, "connections": options.connections, "seconds": options.seconds, "sensors": options.sensors,
+               "first_connect_s": first_s, "first_schemas_ms": first.schemas.json(), "connect_s": connect_s,
+               "connect_us": connect_ns as f64 / 1e3 / count, "connects_ms": totals.connects.json(), "alone_kb": alone_kb,
+               "idle_kb_per_connection": idle, "busy_kb_per_connection": busy, "live_bytes": live_bytes, "cores": cores,
+               "batches": totals.batches, "acks_ms": totals.acks.json(), "memory": memory.json(), "checked": checked }),
+    )
+}
+
+pub fn run(options: &Options) -> anyhow::Result<()> {
+    raise_open_files();
+    println!(
+        "connections: {} with {} sensors every {} ms for {} s, quality of service 1",
+        options.connections, options.sensors, options.interval_ms, options.seconds
+    );
+    let runs = options.security.iter().map(|&security| one(options, security)).collect::<Result<Vec<_>, _>>()?;
+    keep("connections", json!({ "runs": runs }))
+}
