@@ -18,7 +18,8 @@ pub struct StoreConfig {
     pub seal_bytes: ByteSize,
     /// How long the newest batch of a group that fell silent stays in memory; afterwards it is read from its block.
     pub live: Interval,
-    /// Payload bytes not sealed yet that may lie in memory; over it [`crate::StoreError::Busy`] until sealing has caught up.
+    /// Payload bytes not sealed yet that may lie in memory; over it [`crate::StoreError::Busy`] until sealing has caught up. What the
+    /// journal held at the opening comes on top.
     pub live_bytes_max: ByteSize,
     /// Payload bytes that may wait for the journal; over it [`crate::StoreError::Busy`].
     pub queue_bytes_max: ByteSize,

@@ -1,11 +1,13 @@
 //! The journal thread: writes all batches that wait with one write and one fsync, then shows and answers them.
 
 use std::collections::{HashSet, VecDeque};
+use std::io;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
@@ -164,6 +166,9 @@ impl Queue {
     }
 }
 
+/// How often failed writes are logged at most.
+const TELL_EVERY: Duration = Duration::from_secs(10);
+
 /// The journal thread's own state.
 pub(crate) struct Journal {
     shared: Arc<Shared>,
@@ -176,6 +181,8 @@ pub(crate) struct Journal {
     /// The segment before the open one, as far as it is on stable storage.
     previous: Proof,
     aside: Aside,
+    /// When a failed write was last told of, and how many have failed since.
+    told: Option<(Instant, u64)>,
 }
 
 struct OpenFile {
@@ -186,7 +193,7 @@ struct OpenFile {
 
 impl Journal {
     pub fn new(shared: Arc<Shared>, held: Held, arrivals: u64, previous: Proof, aside: Aside) -> Self {
-        Self { shared, held, file: None, since: None, arrivals, previous, aside }
+        Self { shared, held, file: None, since: None, arrivals, previous, aside, told: None }
     }
 
     /// Runs until the queue is closed and empty.
@@ -350,7 +357,7 @@ impl Journal {
             }
             Err(error) => {
                 let cut = file.file.set_len(before).and_then(|()| file.file.sync());
-                tracing::error!(segment = %path.display(), %error, cut = cut.is_ok(), "journal write failed; nothing of it was acknowledged");
+                self.tell(&path, &error, cut.is_ok());
                 self.file = None;
                 if self.shared.view().open.is_empty() {
                     // Nothing in it is worth keeping: the next attempt makes the same file anew.
@@ -360,6 +367,19 @@ impl Journal {
                 Err(StoreError::io("writing", &path, error))
             }
         }
+    }
+
+    /// Logs a failed write, at most one in [`TELL_EVERY`]: while a disk is full there are several a second.
+    fn tell(&mut self, path: &Path, error: &io::Error, cut: bool) {
+        if let Some((since, more)) = &mut self.told
+            && since.elapsed() < TELL_EVERY
+        {
+            *more += 1;
+            return;
+        }
+        let before = self.told.map_or(0, |(_, more)| more);
+        tracing::error!(segment = %path.display(), %error, cut, before, "journal write failed; nothing of it was acknowledged");
+        self.told = Some((Instant::now(), 0));
     }
 
     fn create(&self, number: u64) -> Result<OpenFile, StoreError> {

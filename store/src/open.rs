@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, RwLock};
 
 use crate::aside::Aside;
@@ -59,6 +59,7 @@ pub(crate) fn open(config: StoreConfig, disk: Arc<dyn Disk>) -> Result<(Arc<Shar
     let live: Vec<Arc<LiveBatch>> = closed.iter().flat_map(|segment| segment.groups()).flatten().collect();
     let (tiers, blocks): (Vec<_>, Vec<_>) = blocks.into_iter().partition(|block| block.record.tier.is_some());
     let view = View { blocks, tiers, closed, open: Arc::new(Segment::new(next)), absent };
+    let backlog_bytes = AtomicU64::new(counters.live_bytes.load(Relaxed));
     let shared = Arc::new(Shared {
         config,
         disk,
@@ -73,6 +74,8 @@ pub(crate) fn open(config: StoreConfig, disk: Arc<dyn Disk>) -> Result<(Arc<Shar
         ledger: Mutex::new(Ledger { sealed: contents.held, attempted: Vec::new() }),
         removed,
         next_block: AtomicU64::new(contents.next_block.max(1)),
+        first_segment: next,
+        backlog_bytes,
         retained_at: AtomicI64::new(i64::MIN),
         properties_written: AtomicU64::new(0),
         sealing: Mutex::new(()),

@@ -292,6 +292,9 @@ pub(crate) fn remove_segment(shared: &Shared, number: u64, size: &crate::live::S
         tracing::warn!(segment = %path.display(), %error, "cannot remove a sealed journal segment");
     }
     sub(&shared.counters.journal_bytes, size.file_bytes);
+    if number < shared.first_segment {
+        sub(&shared.backlog_bytes, size.payload_bytes);
+    }
     sub(&shared.counters.live_bytes, size.payload_bytes);
 }
 

@@ -84,6 +84,10 @@ pub(crate) struct Shared {
     pub ledger: Mutex<Ledger>,
     pub removed: Arc<Removed>,
     pub next_block: AtomicU64,
+    /// Segments before this one were there when the store was opened.
+    pub first_segment: u64,
+    /// Payload bytes of those of them that are not sealed yet.
+    pub backlog_bytes: AtomicU64,
     /// The time of the last pass of retention; the least number before the first.
     pub retained_at: AtomicI64,
     /// Definitions there were when `sensors.csv` was last written.
@@ -140,6 +144,11 @@ impl Shared {
         let result = self.worked.wait_timeout_while(work, timeout, waiting);
         *seen = *result.unwrap_or_else(PoisonError::into_inner).0;
         !self.closing.load(Relaxed)
+    }
+
+    /// Waits for so long, whatever work there is, or until the store closes.
+    fn rest(&self, time: Duration) {
+        drop(self.worked.wait_timeout_while(self.work(), time, |_| !self.closing.load(Relaxed)));
     }
 }
 
@@ -250,11 +259,14 @@ impl Store {
         live_batch(payload, schema)
     }
 
-    /// Whether [`Store::append`] would take a batch now.
+    /// Whether [`Store::append`] would take a batch now. What the opening found unsealed has its place already: senders do not
+    /// wait for it.
     pub fn append_room(&self) -> bool {
         let (counters, config) = (&self.0.shared.counters, &self.0.shared.config);
         let queued = counters.queue_bytes.load(Relaxed);
-        queued < config.queue_bytes_max.0 && queued + counters.live_bytes.load(Relaxed) < config.live_bytes_max.0
+        let backlog = self.0.shared.backlog_bytes.load(Relaxed);
+        let live = counters.live_bytes.load(Relaxed).saturating_sub(backlog);
+        queued < config.queue_bytes_max.0 && queued + live < config.live_bytes_max.0
     }
 
     /// Appends a batch and waits for its fate.
@@ -414,9 +426,7 @@ fn newest_row(batch: &LiveBatch) -> Option<Row> {
 
 fn seal_loop(shared: &Shared) {
     let mut seen = 0;
-    let mut wait = UPKEEP;
-    while shared.wait_for_work(&mut seen, wait) {
-        wait = UPKEEP;
+    while shared.wait_for_work(&mut seen, UPKEEP) {
         loop {
             match crate::seal::seal_oldest(shared) {
                 Ok(true) if !shared.closing.load(Relaxed) => {}
@@ -424,7 +434,9 @@ fn seal_loop(shared: &Shared) {
                 Err(error) => {
                     add(&shared.counters.seal_errors, 1);
                     tracing::error!(%error, "sealing failed; tried again shortly, the journal keeps everything");
-                    wait = RETRY;
+                    // A disk that is full gives much to do and takes none of it.
+                    shared.rest(RETRY);
+                    shared.wake_sealer();
                     break;
                 }
             }

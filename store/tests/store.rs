@@ -529,21 +529,29 @@ fn too_much_waiting_is_turned_away_and_taken_later() {
     let disk = FaultyDisk::default();
     let small = wholegrain_model::size::ByteSize(200);
     let config = StoreConfig { live_bytes_max: small, ..manual("/store") };
-    let (store, _) = Store::open_on(config, Arc::new(disk)).unwrap();
+    let (store, _) = Store::open_on(config.clone(), Arc::new(disk.clone())).unwrap();
     let schema = one("x");
     store.register_schema(&schema).unwrap();
     let mut seq = 0;
-    let busy = loop {
+    let mut fill = |store: &Store| loop {
         seq += 1;
         match store.append_blocking(ten(&schema, seq, seq as i64 * 10).into()) {
             Ok(_) => assert!(seq < 1000),
-            Err(error) => break error,
+            Err(error) => {
+                assert!(matches!(error, StoreError::Busy) && !store.append_room(), "{error}");
+                break seq;
+            }
         }
     };
-    assert!(matches!(busy, StoreError::Busy) && !store.append_room(), "{busy}");
+    let first = fill(&store);
+    drop(store);
+    // What an opening finds does not keep senders waiting, and makes no room for more once it is sealed.
+    let (store, _) = Store::open_on(config, Arc::new(disk)).unwrap();
+    let second = fill(&store);
+    assert!(second > first + 1, "{first} {second}");
     store.seal().unwrap();
     assert!(store.append_room());
-    assert_eq!(store.append_blocking(ten(&schema, seq, seq as i64 * 10).into()).unwrap(), Appended::Stored);
+    assert_eq!(store.append_blocking(ten(&schema, second, second as i64 * 10).into()).unwrap(), Appended::Stored);
 }
 
 #[test]

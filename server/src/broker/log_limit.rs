@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 
 /// Warnings let through in one [`WINDOW`].
 pub const LINES_MAX: u32 = 20;
+/// Lines about a store that cannot write: all clients have the same trouble.
+pub const TROUBLE_MAX: u32 = 2;
 /// Lines about who comes and goes let through in one [`WINDOW`].
 pub const VISITS_MAX: u32 = 200;
 /// How long a window is.

@@ -87,6 +87,8 @@ pub struct Broker {
     log: LogLimit,
     /// Who comes and goes.
     visits: LogLimit,
+    /// A store that cannot write.
+    trouble: LogLimit,
 }
 
 /// What a connection needs beside the broker.
@@ -133,6 +135,7 @@ impl Broker {
             started: Instant::now(),
             log: LogLimit::default(),
             visits: LogLimit::new(log_limit::VISITS_MAX),
+            trouble: LogLimit::new(log_limit::TROUBLE_MAX),
         }
     }
 

@@ -180,7 +180,7 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
                     Err(error @ (StoreError::DiskFull { .. } | StoreError::Io { .. })) => {
                         self.broker.metrics.set_store_trouble(Some(error.to_string()));
                         self.broker
-                            .log
+                            .trouble
                             .warn(format_args!("batch of {}: {error}; it is held and tried again", self.identity()));
                     }
                     Err(_) => {}
