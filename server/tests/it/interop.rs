@@ -49,9 +49,11 @@ fn numbers_as_text_from_mosquitto_pub_are_readings() {
             assert!(output.status.success(), "{output:?}");
         }
         let expected = [format!("{path}/float=1.5"), format!("{path}/int=42"), format!("{path}/now=7")];
-        eventually("the readings", || (values(&server, &format!("{path}/**")) == expected).then_some(()));
+        eventually("the readings", || (values(&server, &format!("{path}/**")).len() == 3).then_some(()));
+        assert_eq!(values(&server, &format!("{path}/**")), expected);
     }
-    assert_eq!(server.metric("wholegrain_server_loose_readings_total"), 15.0);
+    // Those of QoS 0 are of connections that may be gone when the store answers.
+    assert!(server.metric("wholegrain_server_loose_readings_total") >= 12.0);
     let output = mosquitto(&server, "mosquitto_pub", "mqttv5")
         .args(["-q", "1", "-t", "/site/other/x", "-m", "1"])
         .output()
@@ -239,7 +241,7 @@ fn metric_messages_of_clustercockpit() {
 fn live_readings_as_text_for_whoever_subscribes() {
     let server = Server::start();
     let mut subscriber = mosquitto(&server, "mosquitto_sub", "mqttv5");
-    subscriber.args(["-t", "text/site/n1/#", "-v", "-C", "3"]).stdout(Stdio::piped());
+    subscriber.args(["-t", "text/site/n1/#", "-v"]).stdout(Stdio::piped());
     let mut subscriber = subscriber.spawn().unwrap();
     eventually("the subscription", || (server.metric("wholegrain_server_subscriptions") == 1.0).then_some(()));
     let second = recent_s() * 1_000_000_000;
@@ -249,7 +251,7 @@ fn live_readings_as_text_for_whoever_subscribes() {
     agent.acked(&[announced]);
     let mut lines = BufReader::new(subscriber.stdout.take().unwrap()).lines().map(Result::unwrap);
     let (sender, receiver) = std::sync::mpsc::channel();
-    let reader = std::thread::spawn(move || lines.by_ref().for_each(|line| sender.send(line).unwrap()));
+    let reader = std::thread::spawn(move || lines.by_ref().for_each(|line| drop(sender.send(line))));
     // The first readings may come before the server has noticed the subscription.
     let first = eventually("the first line", || {
         let id = agent.publish("/site/n1/other", format!("2.5;{second}").as_bytes());
@@ -259,9 +261,10 @@ fn live_readings_as_text_for_whoever_subscribes() {
     assert_eq!(first, format!("text/site/n1/other 2.5;{second}"));
     let id = agent.batch(&bytes, &[(second, 3)]);
     agent.acked(&[id]);
-    let rest: Vec<String> = receiver.iter().collect();
-    assert!(rest.contains(&format!("text/site/n1/bytes 3072;{second}")) || rest.len() == 2, "{rest:?}");
+    let expected = format!("text/site/n1/bytes 3072;{second}");
+    eventually("the batch as text", || receiver.try_iter().any(|line| line == expected).then_some(()));
+    subscriber.kill().unwrap();
+    subscriber.wait().unwrap();
     reader.join().unwrap();
-    let _ = subscriber.wait();
     assert!(server.metric("wholegrain_server_text_messages_total") >= 2.0);
 }

@@ -18,7 +18,7 @@ impl Mosquitto {
     fn start(dir: &Path, port: u16) -> Self {
         let conf = dir.join("mosquitto.conf");
         let text = format!(
-            "listener {port} 127.0.0.1\nallow_anonymous true\npersistence true\npersistence_location {}/\n\
+            "user root\nlistener {port} 127.0.0.1\nallow_anonymous true\npersistence true\npersistence_location {}/\n\
              autosave_interval 1\nautosave_on_changes true\nmax_queued_messages 0\nmax_inflight_messages 0\n",
             dir.display()
         );
@@ -62,13 +62,15 @@ fn rows(server: &Server, sensor: &str) -> usize {
     server.get(&format!("/api/v1/query?pattern={sensor}&from=-1h&format=csv")).text().lines().count() - 1
 }
 
+/// Without sharing: Mosquitto 2.0.11 does not keep shared subscriptions over its own restart, and loses what comes before the
+/// subscriber is back.
 #[test]
 fn nothing_that_mosquitto_acknowledged_is_lost_by_restarts_of_either() {
     for (version, name) in [(Version::V5, "5"), (Version::V311, "3.1.1")] {
         let (dir, port) = (tempfile::tempdir().unwrap(), free_port());
         let mut broker = Mosquitto::start(dir.path(), port);
         let mut server = Server::start_remote(&format!(
-            "[[remote]]\nurl = \"mqtt://127.0.0.1:{port}\"\nversion = \"{name}\"\nclient_id = \"wg\"\ntrust = [\"/site\"]\nkeep_alive = \"2s\"\n"
+            "[[remote]]\nurl = \"mqtt://127.0.0.1:{port}\"\nversion = \"{name}\"\nclient_id = \"wg\"\nsubscribe = [\"wholegrain/v1/#\", \"/#\"]\ntrust = [\"/site\"]\nkeep_alive = \"2s\"\n"
         ));
         let connected = |server: &Server| (server.metric("wholegrain_server_remotes_connected") == 1.0).then_some(());
         eventually("the connection", || connected(&server));
@@ -141,12 +143,14 @@ fn a_remote_delivers_below_trusted_paths_only_and_asks_for_schemas() {
     };
     assert_eq!(asked, ("wholegrain/v1/need/n1".to_owned(), vec![good.hash()]));
     agent.schema(&good);
-    eventually("the batch and the reading", || {
+    agent.client.flush().unwrap();
+    let found = eventually("the batch and the reading", || {
         let found: Vec<String> = server.newest("/site/**").into_iter().map(|(value, _)| value).collect();
-        (found == ["/site/n1/bytes=5120", "/site/n1/x=1"]).then_some(())
+        (found.len() == 2).then_some(found)
     });
+    assert_eq!(found, ["/site/n1/bytes=5120", "/site/n1/x=1"]);
     eventually("the counts", || {
         let count = |name: &str| server.metric(&format!("wholegrain_server_remote_{name}_total"));
-        (count("refused") == 2.0 && count("ignored") == 1.0 && count("messages") == 6.0).then_some(())
+        (count("refused") == 2.0 && count("ignored") == 0.0 && count("messages") == 5.0).then_some(())
     });
 }

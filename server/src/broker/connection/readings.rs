@@ -54,6 +54,10 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
 
     /// A client may publish with QoS 0 and leave at once: what it sent of new sensors is stored all the same.
     pub(super) async fn finish_naming(&mut self) {
+        // DISCONNECT may have come with the same read as the readings before it.
+        if self.close_run().is_break() {
+            return;
+        }
         let deadline = tokio::time::Instant::now() + NAMING_TIME_MAX;
         while self.pipeline.is_naming() {
             if tokio::time::timeout_at(deadline, self.link.rung()).await.is_err() || self.rung().is_break() {

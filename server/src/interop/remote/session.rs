@@ -260,7 +260,6 @@ impl Session {
                 Offer::Taken => {}
                 Offer::Ordinary(incoming) => pipeline.publish(incoming.copied(), now, effects),
                 Offer::Refused(incoming, code, why) => {
-                    broker.metrics.remote_refused.inc();
                     pipeline.deny(incoming.copied(), code, &why, now, effects);
                 }
             }
