@@ -19,6 +19,7 @@ use wholegrain_store::{READINGS_MAX, Reading, StoreError};
 use super::lines::{FieldValue, Lines};
 use super::names::{self, Extra, Protocol};
 use super::{Interop, Wanted, now_ns, text};
+use crate::access::Role;
 use crate::access::tokens::Bearer;
 use crate::http::{Api, ApiError};
 
@@ -101,14 +102,20 @@ fn refusal(outcome: &Outcome) -> Response {
 async fn write(api: &Arc<Api>, request: Request, protocol: Protocol) -> Result<Outcome, ApiError> {
     let terms = terms(&request, protocol)?;
     let source = source(&request);
+    let role = request.extensions().get::<Bearer>().map(|bearer| bearer.role);
     let busy =
         || ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "as many writes as are taken at once run already; try again");
     let _place = api.writes.clone().try_acquire_owned().map_err(|_| busy())?;
     let body = body(request, api.interop.config.body_bytes_max).await?;
-    let (interop, from) = (api.interop.clone(), source.clone());
+    let (interop, from, security) = (api.interop.clone(), source.clone(), api.security.clone());
     let done = tokio::task::spawn_blocking(move || {
         let body = unpack(body, terms.gzip, interop.config.body_bytes_max)?;
-        read_lines(&interop, &from, &body, &terms)
+        // An administrator writes everywhere; others where a client of MQTT of the token's name may publish.
+        let may = |path: &str| match role {
+            Some(Role::Admin) => Ok(()),
+            _ => security.access.may_publish(&from, path),
+        };
+        read_lines(&interop, &from, &body, &terms, &may)
     });
     let outcome = done.await.map_err(|error| ApiError::internal(format!("reading the lines failed: {error}")))??;
     for chunk in outcome.readings.chunks(READINGS_MAX) {
@@ -245,7 +252,13 @@ struct Field {
     value: Value,
 }
 
-fn read_lines(interop: &Interop, source: &str, body: &[u8], terms: &Terms) -> Result<Outcome, ApiError> {
+fn read_lines(
+    interop: &Interop,
+    source: &str,
+    body: &[u8],
+    terms: &Terms,
+    may: &dyn Fn(&str) -> Result<(), String>,
+) -> Result<Outcome, ApiError> {
     let Ok(body) = std::str::from_utf8(body) else {
         return Err(ApiError::bad_request("unable to parse: the body is not UTF-8"));
     };
@@ -299,7 +312,7 @@ fn read_lines(interop: &Interop, source: &str, body: &[u8], terms: &Terms) -> Re
     let retry = |error: StoreError| {
         ApiError::new(StatusCode::SERVICE_UNAVAILABLE, format!("cannot register sensors: {error}; send it again"))
     };
-    let named = interop.resolve(source, &wanted, |_| Ok(())).map_err(retry)?;
+    let named = interop.resolve(source, &wanted, may).map_err(retry)?;
     let mut refused_line = 0;
     for field in fields {
         match &named[field.sensor] {

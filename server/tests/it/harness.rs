@@ -185,7 +185,11 @@ impl Server {
 
     /// POST with the token: the status and the answer's body.
     pub fn post(&self, path: &str, body: &str) -> (u16, String) {
-        let request = self.http.post(self.url(path)).header("authorization", format!("Bearer {}", self.token));
+        self.post_as(path, body, &self.token)
+    }
+
+    pub fn post_as(&self, path: &str, body: &str, token: &str) -> (u16, String) {
+        let request = self.http.post(self.url(path)).header("authorization", format!("Bearer {token}"));
         let mut response = request.send(body).unwrap();
         (response.status().as_u16(), response.body_mut().read_to_string().unwrap())
     }

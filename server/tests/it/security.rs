@@ -278,6 +278,23 @@ fn a_tokens_role_says_what_it_opens() {
 }
 
 #[test]
+fn a_token_writes_below_its_name_and_where_a_grant_says() {
+    let server = Server::start_strict("[[mqtt.acl]]\nidentity = \"telegraf\"\npublish = [\"/n8/#\"]");
+    let lines = "load,host=n7 v=1\nload,host=n8 v=2\nload,host=n9 v=3\n";
+    for (name, refused) in [("n7", [2, 3]), ("telegraf", [1, 3])] {
+        let (_, token) = token(&server, name, Role::Agent, None);
+        let (status, said) = server.post_as("/write", lines, &token);
+        assert!(status == 400 && said.contains("[[mqtt.acl]]"), "{said}");
+        let said: serde_json::Value = serde_json::from_str(&said).unwrap();
+        let named: Vec<_> = said["lines"].as_array().unwrap().iter().map(|one| one["line"].as_u64().unwrap()).collect();
+        assert_eq!(named, refused, "{name}");
+    }
+    let readings: Vec<String> = server.newest("/**").into_iter().map(|(reading, _)| reading).collect();
+    assert_eq!(readings, ["/n7/load/v=1.0", "/n8/load/v=2.0"]);
+    assert_eq!(server.post("/write", lines).0, 204, "an admin writes everywhere");
+}
+
+#[test]
 fn tokens_end_and_are_revoked_and_so_are_the_streams_that_they_opened() {
     let server = Server::start_strict("");
     let (_, brief) = token(&server, "brief", Role::User, Some(now().saturating_add(5_000_000_000)));
