@@ -23,6 +23,9 @@ use crate::interop::config::{RawInterop, RawReadings, RawRemote};
 const PAST_MAX: Interval = Interval::from_s(30 * 86_400);
 /// The same ahead of it.
 const FUTURE_MAX: Interval = Interval::from_s(86_400);
+/// The shortest and the longest time from one group commit to the next, and what it is unless told otherwise.
+const COMMIT_EVERY: (Interval, Interval, Interval) =
+    (Interval::from_ns(10_000), Interval::from_ms(100), Interval::from_ms(1));
 /// The shortest time setting of the store.
 pub const STORE_TIME_MIN: Interval = Interval::from_ms(100);
 /// How often certificates are looked at unless said otherwise: 2 min.
@@ -230,6 +233,7 @@ impl Default for RawHttp {
 struct RawStore {
     seal_after: Option<Interval>,
     seal_bytes: Option<ByteSize>,
+    commit_every: Option<Interval>,
     live: Option<Interval>,
     past_max: Option<Interval>,
     future_max: Option<Interval>,
@@ -427,6 +431,12 @@ fn store_config(raw: RawStore, section: &Section, dir: PathBuf) -> Result<StoreC
     if let Some(value) = raw.live {
         config.live = value;
     }
+    let commit_every = raw.commit_every.unwrap_or(COMMIT_EVERY.2);
+    if !(COMMIT_EVERY.0..=COMMIT_EVERY.1).contains(&commit_every) {
+        let message = format!("is {commit_every}; {} to {} is wanted", COMMIT_EVERY.0, COMMIT_EVERY.1);
+        return Err(section.error("commit_every", message));
+    }
+    config.commit_every = commit_every.duration();
     config.past_max = Some(raw.past_max.unwrap_or(PAST_MAX));
     config.future_max = Some(raw.future_max.unwrap_or(FUTURE_MAX));
     config.retention_age = raw.retention_age;

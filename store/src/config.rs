@@ -1,6 +1,7 @@
 //! What a store can be told.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use wholegrain_model::Interval;
 use wholegrain_model::size::ByteSize;
@@ -16,6 +17,8 @@ pub struct StoreConfig {
     pub seal_after: Interval,
     /// The journal is sealed into blocks when it holds so many bytes.
     pub seal_bytes: ByteSize,
+    /// The least time from one group commit of the journal to the next: many small batches then share an fsync.
+    pub commit_every: Duration,
     /// How long the newest batch of a group that fell silent stays in memory; afterwards it is read from its block.
     pub live: Interval,
     /// Payload bytes not sealed yet that may lie in memory; over it [`crate::StoreError::Busy`] until sealing has caught up. What the
@@ -64,6 +67,7 @@ impl Default for StoreConfig {
             dir: PathBuf::from("store"),
             seal_after: Interval::from_s(60),
             seal_bytes: ByteSize::mib(64),
+            commit_every: Duration::ZERO,
             live: Interval::from_s(600),
             live_bytes_max: ByteSize::mib(512),
             queue_bytes_max: ByteSize::mib(64),

@@ -203,7 +203,11 @@ impl Journal {
             let background = self.shared.config.background;
             let (group, rotations, over) = self.shared.queue.take(until.filter(|_| background));
             if !group.is_empty() {
+                let began = Instant::now();
                 self.commit(group);
+                // What comes meanwhile shares the next fsync; who comes alone after a pause does not wait.
+                let spacing = self.shared.config.commit_every;
+                std::thread::sleep(spacing.saturating_sub(began.elapsed()));
             }
             if !rotations.is_empty() || self.is_due() {
                 self.rotate();
