@@ -50,6 +50,9 @@ pub struct Options {
     /// The server's setting.
     #[arg(long, default_value = "64MiB")]
     seal_bytes: String,
+    /// The server's setting.
+    #[arg(long, default_value = "5ms")]
+    commit_every: String,
 }
 
 impl Options {
@@ -64,6 +67,7 @@ impl Options {
             window: 64,
             seal_after: "10s".into(),
             seal_bytes: "64MiB".into(),
+            commit_every: "5ms".into(),
         }
     }
 }
@@ -164,7 +168,12 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         options.agents, options.samples, options.seconds
     );
     let (seal_after, seal_bytes) = (format!("{:?}", options.seal_after), format!("{:?}", options.seal_bytes));
-    let (site, target) = installation(&[("store", "seal_after", &seal_after), ("store", "seal_bytes", &seal_bytes)]);
+    let commit_every = format!("{:?}", options.commit_every);
+    let (site, target) = installation(&[
+        ("store", "seal_after", &seal_after),
+        ("store", "seal_bytes", &seal_bytes),
+        ("store", "commit_every", &commit_every),
+    ]);
     let mut server = site.start_server();
     let fleet = Fleet::connect(agents, &target, options.window, 16)?;
     let measured = load(options, &site, fleet, &server)?;

@@ -25,7 +25,7 @@ const PAST_MAX: Interval = Interval::from_s(30 * 86_400);
 const FUTURE_MAX: Interval = Interval::from_s(86_400);
 /// The shortest and the longest time from one group commit to the next, and what it is unless told otherwise.
 const COMMIT_EVERY: (Interval, Interval, Interval) =
-    (Interval::from_ns(10_000), Interval::from_ms(100), Interval::from_ms(1));
+    (Interval::from_ns(10_000), Interval::from_ms(100), Interval::from_ms(5));
 /// The shortest time setting of the store.
 pub const STORE_TIME_MIN: Interval = Interval::from_ms(100);
 /// How often certificates are looked at unless said otherwise: 2 min.

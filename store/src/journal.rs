@@ -166,6 +166,11 @@ impl Queue {
     }
 }
 
+/// Batches a second beyond which group commits are [`crate::StoreConfig::commit_every`] apart. One client that waits for each
+/// acknowledgement stays about here.
+const BUSY_PER_S: f64 = 1000.0;
+/// Over how long they are counted.
+const PACE_WINDOW: Duration = Duration::from_millis(100);
 /// How often failed writes are logged at most.
 const TELL_EVERY: Duration = Duration::from_secs(10);
 
@@ -183,6 +188,27 @@ pub(crate) struct Journal {
     aside: Aside,
     /// When a failed write was last told of, and how many have failed since.
     told: Option<(Instant, u64)>,
+    pace: Pace,
+}
+
+/// How many batches come: only where they are many does it pay to let them wait for each other.
+struct Pace {
+    since: Instant,
+    count: u32,
+    busy: bool,
+}
+
+impl Pace {
+    /// Counts a group's batches; whether more than [`BUSY_PER_S`] came lately.
+    fn is_busy(&mut self, count: u32, now: Instant) -> bool {
+        self.count += count;
+        let passed = now.saturating_duration_since(self.since);
+        if passed >= PACE_WINDOW {
+            self.busy = f64::from(self.count) > BUSY_PER_S * passed.as_secs_f64();
+            (self.since, self.count) = (now, 0);
+        }
+        self.busy
+    }
 }
 
 struct OpenFile {
@@ -193,7 +219,8 @@ struct OpenFile {
 
 impl Journal {
     pub fn new(shared: Arc<Shared>, held: Held, arrivals: u64, previous: Proof, aside: Aside) -> Self {
-        Self { shared, held, file: None, since: None, arrivals, previous, aside, told: None }
+        let pace = Pace { since: Instant::now(), count: 0, busy: false };
+        Self { shared, held, file: None, since: None, arrivals, previous, aside, told: None, pace }
     }
 
     /// Runs until the queue is closed and empty.
@@ -203,11 +230,12 @@ impl Journal {
             let background = self.shared.config.background;
             let (group, rotations, over) = self.shared.queue.take(until.filter(|_| background));
             if !group.is_empty() {
-                let began = Instant::now();
+                let (began, count) = (Instant::now(), group.len() as u32);
                 self.commit(group);
-                // What comes meanwhile shares the next fsync; who comes alone after a pause does not wait.
-                let spacing = self.shared.config.commit_every;
-                std::thread::sleep(spacing.saturating_sub(began.elapsed()));
+                if self.pace.is_busy(count, began) {
+                    // What comes meanwhile shares the next fsync.
+                    std::thread::sleep(self.shared.config.commit_every.saturating_sub(began.elapsed()));
+                }
             }
             if !rotations.is_empty() || self.is_due() {
                 self.rotate();
@@ -463,5 +491,21 @@ pub(crate) fn group_state(batch: &LiveBatch) -> GroupState {
 fn answer(done: Done, result: Result<Appended, StoreError>) {
     if catch_unwind(AssertUnwindSafe(|| done(result))).is_err() {
         tracing::error!("a batch's sender panicked when it was answered");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_where_batches_are_many_do_they_wait_for_each_other() {
+        let start = Instant::now();
+        let mut pace = Pace { since: start, count: 0, busy: false };
+        let at = |ms: u64| start + Duration::from_millis(ms);
+        assert!(!pace.is_busy(1, start) && !pace.is_busy(90, at(100)), "900 a second");
+        assert!(!pace.is_busy(60, at(150)) && pace.is_busy(60, at(200)), "1,200 a second");
+        assert!(pace.is_busy(1, at(250)), "until the next count");
+        assert!(!pace.is_busy(1, at(60_000)), "after a pause nobody waits");
     }
 }
