@@ -82,6 +82,28 @@ fn queries_in_all_formats() {
 }
 
 #[test]
+fn a_number_of_windows_picks_their_length_and_says_it() {
+    let (server, _agent, _) = with_readings();
+    let url = "/api/v1/query?pattern=MemFree&from=2026-01-31T12:00:00Z&to=2026-01-31T12:00:10Z&agg=max&points=5";
+    let header = |url: &str, name: &str| {
+        let response = server.response(url, Some(&format!("Bearer {}", server.token)));
+        response.headers().get(name).map(|value| value.to_str().unwrap().to_owned())
+    };
+    assert_eq!(header(url, "x-wholegrain-every").as_deref(), Some("2s"));
+    let values: Vec<f64> = server
+        .get(url)
+        .text()
+        .lines()
+        .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["value"].as_f64().unwrap())
+        .collect();
+    assert_eq!(values, [1024.0, 3072.0, 5120.0, 7168.0, 9216.0]);
+    // Of what is not sealed there is no tier yet, and none is said to answer.
+    let long = format!("/api/v1/query?pattern=MemFree&{DAY}&every=1h&agg=sum");
+    assert_eq!(header(&long, "x-wholegrain-tier"), None);
+    assert_eq!(server.get(&format!("{long}&points=5")).status, 400, "one of the two");
+}
+
+#[test]
 fn tokens_are_wanted_where_readings_are() {
     let server = Server::start();
     let good = format!("Bearer {}", server.token);
