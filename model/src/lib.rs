@@ -7,6 +7,7 @@
 pub mod batch;
 pub mod config;
 pub mod interval;
+pub mod job;
 pub mod name;
 pub mod pattern;
 pub mod schema;
@@ -16,6 +17,7 @@ pub mod time;
 
 pub use batch::{Batch, BatchHeader, Column, ColumnValues, Gaps, Value};
 pub use interval::Interval;
+pub use job::{JobRecord, StepRecord};
 pub use name::{NameError, SensorPath};
 pub use pattern::{Pattern, PatternError};
 pub use schema::{Kind, Schema, SchemaError, SchemaHash, SensorDef, ValueType};

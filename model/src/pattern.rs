@@ -150,25 +150,29 @@ impl Level {
         match self {
             Level::Any => true,
             Level::Exact(exact) => exact == text,
-            Level::Glob(pieces) => glob(pieces, text),
+            Level::Glob(pieces) => pieces_fit(pieces.iter().map(String::as_str), text),
         }
     }
 }
 
-/// Matches the pieces around the stars: the first at the start, the last at the end, the others at their first place.
-fn glob(pieces: &[String], text: &str) -> bool {
-    let (Some((first, others)), true) = (pieces.split_first(), pieces.len() >= 2) else {
-        return false;
-    };
-    let (last, middle) = (&others[others.len() - 1], &others[..others.len() - 1]);
-    let Some(mut rest) = text.strip_prefix(first.as_str()) else { return false };
-    for piece in middle {
-        match rest.find(piece.as_str()) {
+/// Whether `text` is what `pattern` says: `*` stands for any text, also none and also with `/` in it; everything else for itself. For names that are
+/// no paths, such as ids of jobs.
+pub fn glob(pattern: &str, text: &str) -> bool {
+    pieces_fit(pattern.split('*'), text)
+}
+
+/// Matches the pieces around the stars: the first at the start, the last at the end, the others at their first place. So the time is at most
+/// the product of the two lengths.
+fn pieces_fit<'a>(mut pieces: impl DoubleEndedIterator<Item = &'a str>, text: &str) -> bool {
+    let Some(mut rest) = text.strip_prefix(pieces.next().unwrap_or_default()) else { return false };
+    let Some(last) = pieces.next_back() else { return rest.is_empty() };
+    for piece in pieces {
+        match rest.find(piece) {
             Some(at) => rest = &rest[at + piece.len()..],
             None => return false,
         }
     }
-    rest.ends_with(last.as_str())
+    rest.ends_with(last)
 }
 
 impl fmt::Display for Pattern {
@@ -259,5 +263,28 @@ mod tests {
         assert!(!p.matches(&"/a".repeat(99)));
         let g = Pattern::new(format!("/{}b", "*a".repeat(200))).unwrap();
         assert!(!g.matches(&format!("/{}", "a".repeat(500))));
+    }
+
+    #[test]
+    fn globs() {
+        for (pattern, text, expected) in [
+            ("", "", true),
+            ("", "a", false),
+            ("*", "", true),
+            ("*", "a/b", true),
+            ("n*", "n1", true),
+            ("n*", "m1", false),
+            ("*1", "n11", true),
+            ("*.scope", ".scope", true),
+            ("a*b*c", "a-b-b-c", true),
+            ("a*b*c", "acb", false),
+            ("a*a", "a", false),
+            ("ab*ba", "aba", false),
+            ("n1", "n11", false),
+            ("**", "x", true),
+            ("ü*", "über", true),
+        ] {
+            assert_eq!(glob(pattern, text), expected, "{pattern} {text}");
+        }
     }
 }

@@ -5,6 +5,9 @@
 //! | `wholegrain/v1/batch/<agent>/<group>` | batch | 1 | no |
 //! | `wholegrain/v1/schema/<agent>/<group>` | schema | 1 | yes |
 //! | `wholegrain/v1/need/<agent>` | schema hashes that the server lacks, 16 bytes each | 1 | no |
+//! | `wholegrain/v1/job/<agent>` | a job record, JSON | 1 | no |
+//! | `wholegrain/v1/control/<agent>` | what the server asks of an agent, JSON | 1 | no |
+//! | `wholegrain/v1/answer/<agent>` | what the agent answers to that, JSON | 1 | no |
 
 /// What every native topic begins with.
 pub const ROOT: &str = "wholegrain/v1/";
@@ -31,6 +34,21 @@ pub enum Topic<'a> {
         /// The agent's name.
         agent: &'a str,
     },
+    /// Records of an agent's jobs.
+    Job {
+        /// The agent's name.
+        agent: &'a str,
+    },
+    /// What the server asks of an agent.
+    Control {
+        /// The agent's name.
+        agent: &'a str,
+    },
+    /// What an agent answers to that.
+    Answer {
+        /// The agent's name.
+        agent: &'a str,
+    },
 }
 
 impl<'a> Topic<'a> {
@@ -38,7 +56,12 @@ impl<'a> Topic<'a> {
     pub fn parse(topic: &'a str) -> Option<Self> {
         let (kind, rest) = topic.strip_prefix(ROOT)?.split_once('/')?;
         match kind {
-            "need" if !rest.is_empty() && !rest.contains('/') => Some(Topic::Need { agent: rest }),
+            _ if rest.is_empty() => None,
+            "need" | "job" | "control" | "answer" if rest.contains('/') => None,
+            "need" => Some(Topic::Need { agent: rest }),
+            "job" => Some(Topic::Job { agent: rest }),
+            "control" => Some(Topic::Control { agent: rest }),
+            "answer" => Some(Topic::Answer { agent: rest }),
             "batch" | "schema" => {
                 let (agent, group) = rest.split_once('/')?;
                 if agent.is_empty() || group.is_empty() {
@@ -57,6 +80,9 @@ impl std::fmt::Display for Topic<'_> {
             Topic::Batch { agent, group } => write!(f, "{ROOT}batch/{agent}/{group}"),
             Topic::Schema { agent, group } => write!(f, "{ROOT}schema/{agent}/{group}"),
             Topic::Need { agent } => write!(f, "{ROOT}need/{agent}"),
+            Topic::Job { agent } => write!(f, "{ROOT}job/{agent}"),
+            Topic::Control { agent } => write!(f, "{ROOT}control/{agent}"),
+            Topic::Answer { agent } => write!(f, "{ROOT}answer/{agent}"),
         }
     }
 }
@@ -71,6 +97,9 @@ mod tests {
             Topic::Batch { agent: "n1", group: "net/dev" },
             Topic::Schema { agent: "n1", group: "meminfo" },
             Topic::Need { agent: "n1" },
+            Topic::Job { agent: "n1" },
+            Topic::Control { agent: "n1" },
+            Topic::Answer { agent: "n1" },
         ] {
             assert_eq!(Topic::parse(&topic.to_string()), Some(topic));
         }
