@@ -51,6 +51,19 @@ impl KeptFile {
         self.closed_on_error(result)
     }
 
+    /// The same for a file that may well be empty, such as a cgroup's `io.stat` before any I/O.
+    pub fn read_whole_or_empty(&mut self, buffer: &mut Vec<u8>, whole: impl Fn(&[u8]) -> bool) -> Result<usize, Errno> {
+        match self.current().and_then(|file| fill(file, buffer, whole)) {
+            Ok(length) => Ok(length),
+            error => self.closed_on_error(error),
+        }
+    }
+
+    /// Opens it now rather than at the first read. What hinders that is told by the read, which tries again.
+    pub fn open_now(&mut self) {
+        let _ = self.current();
+    }
+
     fn closed_on_error(&mut self, result: Result<usize, Errno>) -> Result<usize, Errno> {
         match result {
             // An empty file is one that is going away or not filled yet: none of the kernel's is empty.

@@ -17,10 +17,18 @@
 mod file;
 mod options;
 mod plan;
+mod pressure;
 mod scan;
+mod table;
+#[cfg(test)]
+mod testing;
 
+pub mod cgroup;
+pub mod job;
+pub mod perf;
 pub mod procfs;
 pub mod sysfs;
+pub mod tasks;
 pub mod tester;
 
 use std::path::PathBuf;
@@ -28,8 +36,11 @@ use std::path::PathBuf;
 use wholegrain_model::config::{ConfigError, Section};
 use wholegrain_model::{Interval, SensorDef};
 
+pub use plan::Slot;
+
 /// Every source there is, in the order in which they are listed to people. A new source is one line here.
-pub static SOURCES: &[SourceType] = &[procfs::SOURCE, sysfs::SOURCE, tester::SOURCE];
+pub static SOURCES: &[SourceType] =
+    &[procfs::SOURCE, sysfs::SOURCE, cgroup::SOURCE, tasks::SOURCE, perf::SOURCE, tester::SOURCE];
 
 /// Where the kernel's trees are mounted; moved in tests to recorded trees.
 #[derive(Debug, Clone)]
@@ -57,6 +68,8 @@ pub struct SourceType {
     pub summary: &'static str,
     /// Reads the table of the configuration, opens nothing yet.
     pub configure: Configure,
+    /// The same for its job scope, if it has one; both read the same table.
+    pub jobs: Option<job::ConfigureJobs>,
 }
 
 /// Makes a source of its table.
@@ -114,6 +127,8 @@ pub struct Reading {
     pub layout_changed: bool,
     /// What went wrong, if anything did; the agent counts it, and reports it once until a read is good again.
     pub problem: Option<ReadProblem>,
+    /// What is read is no more, such as a job that has ended: no sample is made of this read.
+    pub gone: bool,
 }
 
 /// Why a read gave gaps.

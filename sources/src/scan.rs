@@ -26,9 +26,8 @@ pub fn chunk_at<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
 fn last_chunk<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     let rest = bytes.get(at..).unwrap_or_default();
     let mut chunk = [0; N];
-    for (to, from) in chunk.iter_mut().zip(rest) {
-        *to = *from;
-    }
+    let length = rest.len().min(N);
+    chunk[..length].copy_from_slice(&rest[..length]);
     chunk
 }
 

@@ -1,12 +1,15 @@
 //! Every sensor that the fixtures give, in one file that a review sees: `UPDATE_EXPECT=1` writes it anew.
 
+mod tree;
+
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 use expect_test::expect_file;
 use wholegrain_model::config::Document;
 use wholegrain_model::{Kind, Schema, SensorPath, ValueType};
-use wholegrain_sources::{GroupPlan, Roots, Row, SOURCES};
+use wholegrain_sources::job::{JobPart, JobPlace};
+use wholegrain_sources::{GroupPlan, Roots, Row, SOURCES, Timing};
 
 fn fixture(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(path)
@@ -59,6 +62,22 @@ fn write_group(out: &mut String, mut group: GroupPlan) {
     Schema::new(SensorPath::new("/site/node").unwrap(), group.name, group.sensors).expect("a schema that others take");
 }
 
+/// A job's parts as if each were a group.
+fn write_jobs(out: &mut String, tree: &str, source: &str, place: &JobPlace) {
+    let mut reports = Vec::new();
+    let mut made = tree::job_source(source, "", &roots(tree)).unwrap();
+    let parts = made.parts(place, &mut |text| reports.push(text));
+    let of = if place.v1.is_empty() { "version 2" } else { "version 1" };
+    writeln!(out, "# {tree}: {source}, a job of {of}").unwrap();
+    reports.iter().for_each(|report| writeln!(out, "! {report}").unwrap());
+    for part in parts {
+        let reader = tree::open(&part);
+        let JobPart { name, sensors, blocking, .. } = part;
+        write_group(out, GroupPlan { name, sensors, reader, timing: Timing::default(), blocking });
+    }
+    out.push('\n');
+}
+
 #[test]
 fn every_sensor_of_the_fixtures() {
     let mut out =
@@ -77,5 +96,9 @@ name = "net/{1}/duplex"
 "#;
     write_source(&mut out, "handmade", "sysfs", files);
     write_source(&mut out, "handmade", "tester", "[sources.tester]\nsensors = 4\ngroups = 2\nshape = \"counter\"\n");
+    write_jobs(&mut out, "recorded", "cgroup", &tree::recorded(&fixture("recorded/cgroup")));
+    let handmade = |v1, v2| tree::place(&fixture("handmade/cgroup"), v1, v2);
+    write_jobs(&mut out, "handmade", "cgroup", &handmade(tree::V1_JOB, "none"));
+    write_jobs(&mut out, "handmade", "cgroup", &handmade("none", tree::V2_JOB));
     expect_file!["../fixtures/golden.txt"].assert_eq(&out);
 }

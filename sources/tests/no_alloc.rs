@@ -5,8 +5,9 @@ mod tree;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-use tree::{Tree, discover, fixture, roots, source};
-use wholegrain_sources::{GroupPlan, Roots, Row};
+use tree::{RealJob, Tree, V1_JOB, V2_JOB, discover, fixture, job_source, open, parts, place, roots, source};
+use wholegrain_sources::job::{JobPart, JobPlace};
+use wholegrain_sources::{GroupPlan, Roots, Row, Timing};
 
 struct Counting;
 
@@ -117,6 +118,28 @@ fn the_real_trees() {
 }
 
 #[test]
+fn events_of_the_node_and_of_a_job() {
+    let config = "[sources.perf]\nnode_events = [\"page-faults\", \"context-switches\", \"msr/tsc/\"]\n";
+    let config = &format!("{config}lock_file = \"/run/wholegrain-no-such-lock\"\n");
+    let mut groups = Group::all("perf", config, &Roots::default());
+    if groups.is_empty() {
+        println!("skipped: perf events cannot be opened here");
+    }
+    groups.iter_mut().for_each(|group| group.check(true));
+    let mounts = std::fs::read_to_string("/proc/mounts").unwrap();
+    let unified = mounts.lines().find(|line| line.split(' ').nth(2) == Some("cgroup2"));
+    let place = JobPlace { v2: unified.and_then(|line| line.split(' ').nth(1)).map(Into::into), ..JobPlace::default() };
+    let mut jobs = job_source("perf", config, &Roots::default()).unwrap();
+    for part in jobs.parts(&place, &mut |text| println!("{text}")) {
+        let slots: Vec<Option<u32>> = (0..part.sensors.len() as u32).map(Some).collect();
+        let (reader, sensors) = ((part.open)(&slots), part.sensors.len());
+        let JobPart { name, sensors: defs, blocking, .. } = part;
+        let plan = GroupPlan { name, sensors: defs, reader, timing: Timing::default(), blocking };
+        Group { plan, values: vec![0; sensors], gaps: vec![0; sensors.div_ceil(64)] }.check(true);
+    }
+}
+
+#[test]
 fn made_up_sensors() {
     for shape in ["constant", "ramp", "sine", "noise", "counter"] {
         let config = format!("[sources.tester]\nsensors = 1000\nshape = \"{shape}\"\n");
@@ -138,4 +161,32 @@ fn trouble() {
     meminfo.check(false);
     tree.write("proc/meminfo", "MemFree: 5 kB\n");
     meminfo.check(true);
+}
+
+/// All of a job's files, each as a group.
+fn job_files(roots: &Roots, place: &JobPlace) -> Vec<Group> {
+    let parts = parts(job_source("cgroup", "", roots).unwrap().as_mut(), place).0;
+    let groups = parts.into_values().map(|part| {
+        let (reader, count) = (open(&part), part.sensors.len());
+        let JobPart { name, sensors, blocking, .. } = part;
+        let plan = GroupPlan { name, sensors, reader, timing: Timing::default(), blocking };
+        Group { plan, values: vec![0; count], gaps: vec![0; count.div_ceil(64)] }
+    });
+    groups.collect()
+}
+
+#[test]
+fn jobs() {
+    let handmade = fixture("handmade/cgroup");
+    for place in [place(&handmade, V1_JOB, "none"), place(&handmade, "none", V2_JOB)] {
+        let mut files = job_files(&roots(&fixture("handmade")), &place);
+        assert!(files.len() >= 14);
+        files.iter_mut().for_each(|file| file.check(true));
+    }
+    if let Some(job) = RealJob::new(true, true) {
+        let mut files = job_files(&Roots::default(), &job.place);
+        files.iter_mut().for_each(|file| file.check(true));
+        job.remove();
+        files.iter_mut().for_each(|file| file.check(true));
+    }
 }

@@ -6,8 +6,8 @@ use wholegrain_model::name::sanitize_level;
 use wholegrain_model::pattern::Filter;
 
 use crate::plan::{Plan, Slot};
-use crate::procfs::table::LineTable;
 use crate::scan;
+use crate::table::LineTable;
 
 /// The second line of net/dev, which says what the columns are; it has been this since Linux 2.1.
 const NET_HEADER: &[u8] =

@@ -4,8 +4,8 @@ use wholegrain_model::SensorDef;
 
 use crate::Row;
 use crate::plan::{Plan, Slot};
-use crate::procfs::table::Parsed;
 use crate::scan;
+use crate::table::Parsed;
 
 /// Where the values go: the three loads, the runnable and all threads.
 #[derive(Debug)]

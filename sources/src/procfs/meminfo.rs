@@ -4,8 +4,8 @@ use wholegrain_model::SensorDef;
 use wholegrain_model::name::sanitize_level;
 
 use crate::plan::Plan;
-use crate::procfs::table::LineTable;
 use crate::scan;
+use crate::table::LineTable;
 
 /// Takes the sensors, named `meminfo/<key>`.
 pub fn plan(bytes: &[u8], plan: &mut Plan<'_>) -> LineTable {

@@ -9,13 +9,9 @@ mod devices;
 mod loadavg;
 mod meminfo;
 mod pairs;
-mod pressure;
 mod stat;
-mod table;
 mod vmstat;
 
-#[cfg(test)]
-mod testing;
 #[cfg(test)]
 mod tests;
 
@@ -27,11 +23,11 @@ use wholegrain_model::config::{ConfigError, Section};
 use self::config::{Config, Group};
 use self::loadavg::LoadTable;
 use self::pairs::PairTable;
-use self::pressure::PressureTable;
-use self::table::{LineTable, Parsed};
 use crate::file::{self, KeptFile};
 use crate::options::GroupOptions;
 use crate::plan::Plan;
+use crate::pressure::{self, PressureTable};
+use crate::table::{LineTable, Parsed};
 use crate::{GroupPlan, ReadProblem, Reader, Reading, Roots, Row, Source, SourceType};
 
 /// The line in [`crate::SOURCES`].
@@ -39,6 +35,7 @@ pub const SOURCE: SourceType = SourceType {
     name: "procfs",
     summary: "the kernel's statistics in /proc: memory, CPUs, load, network, disks, pressure",
     configure,
+    jobs: None,
 };
 
 /// Ticks a second of CPU times, where the system does not say.
@@ -177,7 +174,7 @@ impl Part {
         let Self { what, file, buffer, parser } = self;
         match file.read_whole(buffer, |bytes| parser.is_whole(bytes)) {
             Ok(length) => parser.parse(&buffer[..length], row).reading(what),
-            Err(errno) => Reading { layout_changed: false, problem: Some(ReadProblem::Os { what, errno }) },
+            Err(errno) => Reading { problem: Some(ReadProblem::Os { what, errno }), ..Reading::default() },
         }
     }
 }

@@ -5,8 +5,8 @@ use wholegrain_model::name::sanitize_level;
 
 use crate::Row;
 use crate::plan::{Plan, Slot};
-use crate::procfs::table::Parsed;
 use crate::scan;
+use crate::table::Parsed;
 
 /// The protocols that are sampled. `Icmp`, `IcmpMsg`, `UdpLite` and `MPTcpExt` are passed over: `IcmpMsg` gets new columns
 /// as messages of new types come.
@@ -171,7 +171,7 @@ fn describe(protocol: &str, name: &str) -> &'static str {
 mod tests {
     use super::*;
     use crate::options::GroupOptions;
-    use crate::procfs::testing::{Filled, filled};
+    use crate::testing::{Filled, filled};
 
     const GOOD: &str = "Ip: Forwarding InReceives\nIp: 2 6448\nIcmpMsg: InType3\nIcmpMsg: 1\nTcp: MaxConn InSegs\nTcp: -1 18446744073709551615\n";
 

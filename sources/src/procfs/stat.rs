@@ -4,8 +4,8 @@ use wholegrain_model::SensorDef;
 use wholegrain_model::pattern::Filter;
 
 use crate::plan::{Plan, Slot};
-use crate::procfs::table::LineTable;
 use crate::scan;
+use crate::table::LineTable;
 
 /// The columns of a `cpu` line, in their order; older kernels have fewer.
 const TIMES: [(&str, &str); 10] = [

@@ -6,8 +6,8 @@ use wholegrain_model::config::Document;
 use wholegrain_model::{Schema, SensorDef, SensorPath};
 
 use super::config::{Config, Group};
-use super::testing::{Filled, Random, filled};
 use super::*;
+use crate::testing::{Filled, Random, changed, filled};
 
 /// One file of a fixture, with what discovery made of it.
 struct Case {
@@ -83,35 +83,6 @@ fn a_file_cut_anywhere_gives_right_values_or_gaps() {
             assert!(is_noticed, "{} cut at {end}: gaps and nothing said", case.path.display());
         }
     }
-}
-
-/// Flips, deletes, doubles and replaces bytes, runs of bytes and lines.
-fn changed(bytes: &[u8], random: &mut Random) -> Vec<u8> {
-    let mut bytes = bytes.to_vec();
-    for _ in 0..1 + random.below(4) {
-        let at = random.below(bytes.len());
-        let end = (at + 1 + random.below(40)).min(bytes.len());
-        match random.below(6) {
-            0 => bytes[at] ^= 1 << random.below(8),
-            1 => bytes[at] = b" \n:-/.0159\0\xff"[random.below(12)],
-            2 => drop(bytes.drain(at..end)),
-            3 => {
-                let doubled = bytes[at..end].to_vec();
-                bytes.splice(at..at, doubled);
-            }
-            4 => drop(bytes.splice(at..at, b"99999999999999999999".iter().copied())),
-            _ => {
-                let mut lines: Vec<&[u8]> = bytes.split_inclusive(|byte| *byte == b'\n').collect();
-                let (one, other) = (random.below(lines.len()), random.below(lines.len()));
-                lines.swap(one, other);
-                bytes = lines.concat();
-            }
-        }
-        if bytes.is_empty() {
-            bytes.push(b'\n');
-        }
-    }
-    bytes
 }
 
 #[test]

@@ -4,8 +4,8 @@ use wholegrain_model::name::sanitize_level;
 use wholegrain_model::{Kind, SensorDef};
 
 use crate::plan::Plan;
-use crate::procfs::table::LineTable;
 use crate::scan;
+use crate::table::LineTable;
 
 /// Names that begin like states (`nr_`) and are counts of events.
 const EVENTS: [&str; 10] = [

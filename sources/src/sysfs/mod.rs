@@ -28,6 +28,7 @@ pub const SOURCE: SourceType = SourceType {
     name: "sysfs",
     summary: "numbers in /sys: hwmon, thermal, cpufreq, powercap (RAPL), InfiniBand, Omni-Path, EDAC, NVMe, files by pattern",
     configure,
+    jobs: None,
 };
 
 /// The group of the files by pattern.

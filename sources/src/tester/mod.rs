@@ -18,6 +18,7 @@ pub const SOURCE: SourceType = SourceType {
     name: "tester",
     summary: "made-up sensors of a chosen shape, for measuring everything else",
     configure,
+    jobs: None,
 };
 
 /// The longest period, in samples: its values are kept in a table.

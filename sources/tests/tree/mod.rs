@@ -6,7 +6,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use wholegrain_model::config::{ConfigError, Document};
-use wholegrain_sources::{GroupPlan, Reading, Roots, Row, SOURCES, Source};
+use wholegrain_sources::job::{JobPart, JobPlace, JobSource};
+use wholegrain_sources::{GroupPlan, Reader, Reading, Roots, Row, SOURCES, Source};
 
 /// A folder below `fixtures`.
 pub fn fixture(path: &str) -> PathBuf {
@@ -96,4 +97,155 @@ pub fn read(group: &mut GroupPlan) -> (BTreeMap<String, Option<i64>>, Reading) {
     let reading = group.reader.read(&mut row);
     let named = group.sensors.iter().enumerate().map(|(index, sensor)| (sensor.name.clone(), row.int(index)));
     (named.collect(), reading)
+}
+
+/// The controllers of version 1 that a job of the fixtures has.
+pub const CONTROLLERS: [&str; 5] = ["cpu", "cpuacct", "memory", "blkio", "pids"];
+
+/// A source at job scope from a configuration file's text.
+pub fn job_source(name: &str, config: &str, roots: &Roots) -> Result<Box<dyn JobSource>, ConfigError> {
+    let section = Document::new("agent.toml", config).root().child("sources").child(name);
+    let source = SOURCES.iter().find(|one| one.name == name).expect("a source of that name");
+    (source.jobs.expect("a source of jobs"))(&section, roots)
+}
+
+/// A job with a directory in each of the controllers that are there, and `v2` below the cgroup root.
+pub fn place(cgroup: &Path, v1: &str, v2: &str) -> JobPlace {
+    let v1 = CONTROLLERS.iter().map(|name| ((*name).to_owned(), cgroup.join(name).join(v1)));
+    let v1 = v1.filter(|(_, path)| path.is_dir()).collect();
+    let v2 = Some(cgroup.join(v2)).filter(|path| path.is_dir());
+    JobPlace { level: "4711".to_owned(), v2, v1, ..JobPlace::default() }
+}
+
+/// The handmade job of the unified hierarchy, and the one of version 1.
+pub const V2_JOB: &str = "system.slice/slurmstepd.scope/job_4711";
+pub const V1_JOB: &str = "slurm/uid_1000/job_4712";
+
+/// The recorded job, which has directories of both kinds.
+pub fn recorded(cgroup: &Path) -> JobPlace {
+    place(cgroup, "slurm/uid_1000/job_42", "unified/slurm/uid_1000/job_42")
+}
+
+/// The parts of a job by their names, and what was told.
+pub fn parts(source: &mut dyn JobSource, place: &JobPlace) -> (BTreeMap<String, JobPart>, Vec<String>) {
+    let mut reports = Vec::new();
+    let parts = source.parts(place, &mut |text| reports.push(text));
+    (parts.into_iter().map(|part| (part.name.clone(), part)).collect(), reports)
+}
+
+/// A reader of all of a part's sensors.
+pub fn open(part: &JobPart) -> Box<dyn Reader> {
+    let slots: Vec<Option<u32>> = (0..part.sensors.len() as u32).map(Some).collect();
+    (part.open)(&slots)
+}
+
+/// One sample of a part's sensors.
+pub fn read_part(part: &JobPart, reader: &mut dyn Reader) -> (BTreeMap<String, Option<i64>>, Reading) {
+    let count = part.sensors.len();
+    let (mut values, mut gaps) = (vec![0; count], vec![0; count.div_ceil(64)]);
+    let mut row = Row::new(&mut values, &mut gaps);
+    let reading = reader.read(&mut row);
+    let named = part.sensors.iter().enumerate().map(|(index, sensor)| (sensor.name.clone(), row.int(index)));
+    (named.collect(), reading)
+}
+
+/// One sample of all of a job, in units: gaps are left out.
+pub fn sample(source: &mut dyn JobSource, place: &JobPlace) -> BTreeMap<String, f64> {
+    let (parts, _) = parts(source, place);
+    let mut all = BTreeMap::new();
+    for part in parts.values() {
+        let (values, _) = read_part(part, open(part).as_mut());
+        for sensor in &part.sensors {
+            if let Some(value) = values[&sensor.name] {
+                assert!(
+                    all.insert(sensor.name.clone(), value as f64 * sensor.scale).is_none(),
+                    "{} twice",
+                    sensor.name
+                );
+            }
+        }
+    }
+    all
+}
+
+/// A job's directories in the kernel's own hierarchies, removed at the end, with all processes in them killed.
+pub struct RealJob {
+    name: String,
+    pub place: JobPlace,
+}
+
+impl RealJob {
+    /// Makes them; `None` (and a line that says so) where this is not allowed.
+    pub fn new(v1: bool, v2: bool) -> Option<Self> {
+        use std::sync::atomic::{AtomicU32, Ordering};
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let name = format!("wgtest_{}_{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
+        let mut place = JobPlace { level: name.clone(), ..JobPlace::default() };
+        let root = Path::new("/sys/fs/cgroup");
+        let make = |path: PathBuf| fs::create_dir(&path).ok().map(|()| path);
+        if v1 {
+            for controller in CONTROLLERS {
+                if root.join(controller).is_dir() {
+                    place.v1.extend(make(root.join(controller).join(&name)).map(|path| (controller.to_owned(), path)));
+                }
+            }
+        }
+        if v2 {
+            let unified = [root.join("unified"), root.to_owned()];
+            let unified = unified.into_iter().find(|path| path.join("cgroup.controllers").is_file());
+            place.v2 = unified.and_then(|path| make(path.join(&name)));
+        }
+        let job = Self { name, place };
+        let is_made = (!v1 || !job.place.v1.is_empty()) && (!v2 || job.place.v2.is_some());
+        if !is_made {
+            println!("left out: this machine lets no cgroup of that kind be made (needs root)");
+        }
+        is_made.then_some(job)
+    }
+
+    /// All of its directories.
+    pub fn directories(&self) -> Vec<PathBuf> {
+        self.place.v1.values().cloned().chain(self.place.v2.clone()).collect()
+    }
+
+    /// Puts a process into all of them.
+    pub fn add(&self, pid: u32) {
+        for directory in self.directories() {
+            fs::write(directory.join("cgroup.procs"), pid.to_string()).unwrap();
+        }
+    }
+
+    /// Waits until its processes have ended and removes the directories.
+    pub fn remove(&self) {
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        for directory in self.directories() {
+            while directory.is_dir() && fs::remove_dir(&directory).is_err() {
+                assert!(std::time::Instant::now() < until, "{} stays", directory.display());
+                std::thread::sleep(std::time::Duration::from_millis(2));
+            }
+        }
+    }
+}
+
+impl Drop for RealJob {
+    fn drop(&mut self) {
+        for directory in self.directories() {
+            let inside = fs::read_to_string(directory.join("cgroup.procs")).unwrap_or_default();
+            for pid in inside.lines().filter_map(|pid| pid.parse().ok()).filter(|pid| *pid > 1) {
+                // SAFETY: the process is one that the test put into its own cgroup.
+                unsafe { libc::kill(pid, libc::SIGKILL) };
+            }
+        }
+        if !std::thread::panicking() {
+            self.remove();
+            return;
+        }
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(5);
+        for directory in self.directories() {
+            while fs::remove_dir(&directory).is_err() && directory.is_dir() && std::time::Instant::now() < until {
+                std::thread::sleep(std::time::Duration::from_millis(2));
+            }
+        }
+        println!("{} removed", self.name);
+    }
 }

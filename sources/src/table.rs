@@ -1,4 +1,4 @@
-//! Files whose lines are a key and then integers: meminfo, vmstat, stat, net/dev, diskstats.
+//! Files whose lines are a key and then integers: meminfo, vmstat, stat, net/dev, diskstats, and a cgroup's *.stat and *.events.
 //!
 //! What the lines are is known from discovery, and they hardly ever change. So a read compares each line with the one that
 //! is expected there, and only when that fails looks for another.
@@ -63,6 +63,7 @@ impl Parsed {
         Reading {
             layout_changed: self.layout_changed && self.garbage.is_none(),
             problem: self.garbage.map(|line| ReadProblem::Garbage { what, line }),
+            gone: false,
         }
     }
 
@@ -95,6 +96,20 @@ impl LineTable {
     pub fn push_unknown(&mut self, line: &[u8]) {
         let key_len = line.iter().position(|byte| *byte == b' ').map_or(line.len(), |space| space + 1);
         self.push(&line[..key_len], &[]);
+    }
+
+    /// The same lines with their values elsewhere: what went to `n` goes to `slots[n]`.
+    pub fn mapped(&self, slots: &[Slot]) -> Self {
+        let mut table = Self { tails: self.tails.clone(), ..Self::default() };
+        for line in &self.lines {
+            let values = self.slots[line.slots_at as usize..][..line.slots_len as usize].iter();
+            let values: Vec<u32> =
+                values.map(|&slot| slots.get(slot as usize).copied().flatten().unwrap_or(SKIP)).collect();
+            let wanted = values.iter().rposition(|slot| *slot != SKIP).map_or(0, |last| last + 1);
+            table.lines.push(Line { slots_at: table.slots.len() as u32, slots_len: wanted as u32, ..*line });
+            table.slots.extend(&values[..wanted]);
+        }
+        table
     }
 
     /// Whether the last line in `bytes` is the last that is expected, so that there is no need to ask for more.
@@ -212,7 +227,7 @@ fn looks_right(line: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::procfs::testing::{Filled, filled};
+    use crate::testing::{Filled, filled};
 
     /// a: one value, bb: two of which the first is skipped, header: none, long…: one.
     fn table() -> LineTable {
@@ -242,6 +257,15 @@ mod tests {
             false,
             None,
         );
+    }
+
+    #[test]
+    fn mapped_to_other_places() {
+        let table = table().mapped(&[None, Some(0), Some(2)]);
+        let Filled { values, parsed } = filled(3, |row| table.parse(GOOD.as_bytes(), row));
+        assert_eq!((values, parsed), (vec![Some(-2), None, Some(3)], Parsed::default()));
+        let Filled { values, .. } = filled(1, |row| super::tests::table().mapped(&[]).parse(GOOD.as_bytes(), row));
+        assert_eq!(values, [None]);
     }
 
     #[test]

@@ -1,11 +1,11 @@
-//! /proc/pressure/{cpu,memory,io}: `some avg10=0.84 avg60=0.95 avg300=0.53 total=16914514` (Documentation/accounting/psi.rst).
+//! /proc/pressure/{cpu,memory,io} and a cgroup's {cpu,memory,io}.pressure: `some avg10=0.84 avg60=0.95 avg300=0.53 total=16914514` (Documentation/accounting/psi.rst).
 
 use wholegrain_model::SensorDef;
 
 use crate::Row;
 use crate::plan::{Plan, Slot};
-use crate::procfs::table::Parsed;
 use crate::scan;
+use crate::table::Parsed;
 
 /// What the values of a line are, with what stands before each.
 const FIELDS: [(&str, &[u8]); 4] =
@@ -49,6 +49,12 @@ pub fn plan(resource: &str, bytes: &[u8], plan: &mut Plan<'_>) -> PressureTable 
 }
 
 impl PressureTable {
+    /// The same lines with their values elsewhere: what went to `n` goes to `slots[n]`.
+    pub fn mapped(&self, slots: &[Slot]) -> Self {
+        let place = |slot: Slot| slot.and_then(|slot| slots.get(slot as usize).copied().flatten());
+        Self { lines: self.lines.iter().map(|(name, values)| (*name, values.map(place))).collect() }
+    }
+
     /// Reads a file's content into the row.
     pub fn parse(&self, bytes: &[u8], row: &mut Row<'_>) -> Parsed {
         let mut parsed = Parsed::default();

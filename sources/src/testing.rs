@@ -1,7 +1,7 @@
 //! What the tests of the parsers share.
 
-use super::table::Parsed;
 use crate::Row;
+use crate::table::Parsed;
 
 /// A row after a parse.
 pub struct Filled {
@@ -37,4 +37,33 @@ impl Random {
         self.0 ^= self.0 >> 27;
         (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % bound.max(1)
     }
+}
+
+/// Flips, deletes, doubles and replaces bytes, runs of bytes and lines.
+pub fn changed(bytes: &[u8], random: &mut Random) -> Vec<u8> {
+    let mut bytes = bytes.to_vec();
+    for _ in 0..1 + random.below(4) {
+        let at = random.below(bytes.len());
+        let end = (at + 1 + random.below(40)).min(bytes.len());
+        match random.below(6) {
+            0 => bytes[at] ^= 1 << random.below(8),
+            1 => bytes[at] = b" \n:-/.0159\0\xff"[random.below(12)],
+            2 => drop(bytes.drain(at..end)),
+            3 => {
+                let doubled = bytes[at..end].to_vec();
+                bytes.splice(at..at, doubled);
+            }
+            4 => drop(bytes.splice(at..at, b"99999999999999999999".iter().copied())),
+            _ => {
+                let mut lines: Vec<&[u8]> = bytes.split_inclusive(|byte| *byte == b'\n').collect();
+                let (one, other) = (random.below(lines.len()), random.below(lines.len()));
+                lines.swap(one, other);
+                bytes = lines.concat();
+            }
+        }
+        if bytes.is_empty() {
+            bytes.push(b'\n');
+        }
+    }
+    bytes
 }

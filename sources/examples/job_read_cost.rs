@@ -1,0 +1,177 @@
+//! What a read of each of a job's files costs, against bare `pread`s of the same files into a buffer, in turns within one run, on a
+//! real job of one process: `cargo run --release -p wholegrain-sources --example job_read_cost [ROUNDS]`, as root. Files that
+//! this machine's kernel does not have are read from the recorded tree, where only the parser's own time means anything. At
+//! last, what a look at the processes costs.
+
+use std::fs::{self, File};
+use std::hint::black_box;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+use wholegrain_model::config::Document;
+use wholegrain_sources::job::{JobPart, JobPlace};
+use wholegrain_sources::{Reader, Roots, Row, SOURCES};
+
+const CONTROLLERS: [&str; 5] = ["cpu", "cpuacct", "memory", "blkio", "pids"];
+/// Reads between two looks at the clock.
+const READS_A_ROUND: u32 = 100;
+/// Processes of the job when the look at them is measured.
+const PROCESSES: [usize; 3] = [1, 16, 128];
+
+/// Directories of a job, removed at the end.
+struct Job {
+    place: JobPlace,
+    children: Vec<Child>,
+}
+
+fn main() {
+    let rounds: usize = std::env::args().nth(1).and_then(|text| text.parse().ok()).unwrap_or(200);
+    let mut job = Job::new();
+    job.add(1);
+    println!("us a read: median of {rounds} rounds of {READS_A_ROUND} reads, bare and parsed in turns");
+    println!("{:<44} {:>6} {:>7} {:>7} {:>7} {:>6}", "file", "values", "bare", "parsed", "parser", "ratio");
+    let roots = Roots::default();
+    let mut all = Vec::new();
+    for part in parts("cgroup", &roots, &job.place) {
+        let path = job.file(&part.name);
+        all.push((path.clone(), part.sensors.len(), open(&part)));
+        measure(&part.name, vec![(path, part.sensors.len(), open(&part))], rounds);
+    }
+    measure("all of the job's files", all, rounds);
+    let tree = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/handmade");
+    let recorded = tree.join("cgroup/system.slice/slurmstepd.scope/job_4711");
+    let place = JobPlace { v2: Some(recorded.clone()), ..JobPlace::default() };
+    println!("recorded files (the kernel makes nothing here: the time of the parser is what counts)");
+    for part in parts("cgroup", &Roots { sys: tree.join("sys"), ..roots.clone() }, &place) {
+        let path = recorded.join(&part.name);
+        measure(&part.name, vec![(path, part.sensors.len(), open(&part))], rounds);
+    }
+    for count in PROCESSES {
+        job.add(count - job.children.len());
+        for (name, config) in [("taskstats", ""), ("/proc", "[sources.tasks]\ntaskstats = false\n")] {
+            look(name, count, &job.place, config, rounds / 10 + 1);
+        }
+    }
+}
+
+fn parts(source: &str, roots: &Roots, place: &JobPlace) -> Vec<JobPart> {
+    parts_with(source, "", roots, place)
+}
+
+fn parts_with(source: &str, config: &str, roots: &Roots, place: &JobPlace) -> Vec<JobPart> {
+    let section = Document::new("example.toml", config).root().child("sources").child(source);
+    let source = SOURCES.iter().find(|one| one.name == source).expect("a source of that name");
+    let configure = source.jobs.expect("a source of jobs");
+    let mut source = configure(&section, roots).expect("the configuration is right");
+    source.parts(place, &mut |text| eprintln!("{text}"))
+}
+
+fn open(part: &JobPart) -> Box<dyn Reader> {
+    (part.open)(&(0..part.sensors.len() as u32).map(Some).collect::<Vec<_>>())
+}
+
+fn measure(name: &str, mut readers: Vec<(PathBuf, usize, Box<dyn Reader>)>, rounds: usize) {
+    let values: usize = readers.iter().map(|reader| reader.1).sum();
+    let files: Vec<File> =
+        readers.iter().map(|reader| File::open(&reader.0).expect("a file that discovery found opens")).collect();
+    let mut buffer = vec![0; 16 << 10];
+    let (mut slots, mut gaps) = (vec![0; 256], vec![0; 4]);
+    let (mut bare, mut parsed) = (Vec::new(), Vec::new());
+    for _ in 0..rounds {
+        bare.push(timed(READS_A_ROUND, || {
+            for file in &files {
+                black_box(file.read_at(&mut buffer, 0).expect("a file that discovery found reads"));
+            }
+        }));
+        parsed.push(timed(READS_A_ROUND, || {
+            for (_, values, reader) in &mut readers {
+                let mut row = Row::new(&mut slots[..*values], &mut gaps[..values.div_ceil(64)]);
+                assert_eq!(reader.read(&mut row), Default::default(), "reading {name}");
+            }
+            black_box(&slots);
+        }));
+    }
+    let (bare, parsed) = (median_us(bare), median_us(parsed));
+    println!("{name:<44} {values:>6} {bare:>7.2} {parsed:>7.2} {:>7.2} {:>6.2}", parsed - bare, parsed / bare);
+}
+
+fn look(name: &str, processes: usize, place: &JobPlace, config: &str, rounds: usize) {
+    let parts = parts_with("tasks", config, &Roots::default(), place);
+    let part = parts.first().expect("the part of the processes");
+    let mut reader = open(part);
+    let count = part.sensors.len();
+    let (mut values, mut gaps) = (vec![0; count], vec![0; count.div_ceil(64)]);
+    let mut times = Vec::new();
+    for _ in 0..rounds {
+        times.push(timed(10, || {
+            let reading = reader.read(&mut Row::new(&mut values, &mut gaps));
+            assert_eq!(reading, Default::default());
+        }));
+    }
+    println!("tasks by {name:<9} {processes:>4} processes: {:>8.1} us a look", median_us(times));
+}
+
+fn timed(reads: u32, mut read: impl FnMut()) -> Duration {
+    let start = Instant::now();
+    for _ in 0..reads {
+        read();
+    }
+    start.elapsed() / reads
+}
+
+fn median_us(mut times: Vec<Duration>) -> f64 {
+    times.sort_unstable();
+    times[times.len() / 2].as_secs_f64() * 1e6
+}
+
+impl Job {
+    fn new() -> Self {
+        let (root, name) = (Path::new("/sys/fs/cgroup"), format!("wgcost_{}", std::process::id()));
+        let mut place = JobPlace { level: name.clone(), ..JobPlace::default() };
+        let make = |path: PathBuf| fs::create_dir(&path).ok().map(|()| path);
+        for controller in CONTROLLERS.into_iter().filter(|controller| root.join(controller).is_dir()) {
+            place.v1.extend(make(root.join(controller).join(&name)).map(|path| (controller.to_owned(), path)));
+        }
+        let unified = [root.join("unified"), root.to_owned()];
+        let unified = unified.into_iter().find(|path| path.join("cgroup.controllers").is_file());
+        place.v2 = unified.and_then(|path| make(path.join(&name)));
+        Self { place, children: Vec::new() }
+    }
+
+    fn directories(&self) -> impl Iterator<Item = &PathBuf> {
+        self.place.v1.values().chain(&self.place.v2)
+    }
+
+    /// The file of a part: those of version 1 begin with their controller's name.
+    fn file(&self, part: &str) -> PathBuf {
+        let Some(name) = part.strip_prefix("v1/") else { return self.place.v2.clone().unwrap_or_default().join(part) };
+        let controller = name.split('.').next().unwrap_or_default();
+        self.place.v1(controller).unwrap_or(Path::new("/")).join(name)
+    }
+
+    fn add(&mut self, processes: usize) {
+        for _ in 0..processes {
+            let child = Command::new("sleep").arg("600").spawn().expect("the program `sleep`");
+            for directory in self.directories() {
+                fs::write(directory.join("cgroup.procs"), child.id().to_string()).expect("a process moves (as root)");
+            }
+            self.children.push(child);
+        }
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        for child in &mut self.children {
+            // One that has ended already is what is wanted.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        for directory in self.directories() {
+            let until = Instant::now() + Duration::from_secs(5);
+            while fs::remove_dir(directory).is_err() && Instant::now() < until {}
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! The files of a job's directories: which there are, and which metrics their keys are.
+//!
+//! Sources: Documentation/admin-guide/cgroup-v2.rst, Documentation/admin-guide/cgroup-v1/{cpuacct,memory,blkio-controller,
+//! pids}.rst, Documentation/scheduler/sched-bwc.rst.
+
+use wholegrain_model::SensorDef;
+
+use super::io::Layout;
+use super::vocabulary::{below, sensor};
+
+/// A file that a job's directory may have.
+pub struct File {
+    /// The controller of version 1 in whose hierarchy it is; `None` for the unified hierarchy.
+    pub controller: Option<&'static str>,
+    /// Its name, with `v1/` before it for those of version 1: what people are told.
+    pub what: &'static str,
+    /// What is in it.
+    pub format: Format,
+    /// What a kernel must have for it, where it may be missing and no other file tells the same.
+    pub needs: Option<&'static str>,
+}
+
+/// What is in a file.
+#[derive(Clone, Copy)]
+pub enum Format {
+    /// One number: the metric and the scale.
+    Number(&'static str, f64),
+    /// One number of nanoseconds, given as microseconds: a metric has one scale, whichever version it is from, as a job's
+    /// directories of the versions come and go one by one, and readings are kept as numbers of the sensor's scale.
+    Nanoseconds(&'static str),
+    /// Lines of a key and a number; what the metric of a key is, if it is one.
+    Keys(fn(&str) -> Option<SensorDef>),
+    /// Pressure stall information of a resource.
+    Pressure(&'static str),
+    /// Counts of block devices.
+    Io(Layout),
+}
+
+impl File {
+    /// The file's name in its directory.
+    pub fn name(&self) -> &'static str {
+        self.what.strip_prefix("v1/").unwrap_or(self.what)
+    }
+}
+
+/// Every file, the preferred one of those with the same metric first: version 1's controllers where there are any, and of
+/// the unified hierarchy what is left.
+#[rustfmt::skip]
+pub const FILES: &[File] = &[
+    v1("cpuacct", "v1/cpuacct.usage", Format::Nanoseconds("cpu/usage"), None),
+    v1("cpuacct", "v1/cpuacct.usage_user", Format::Nanoseconds("cpu/user"), None),
+    v1("cpuacct", "v1/cpuacct.usage_sys", Format::Nanoseconds("cpu/system"), None),
+    v1("cpuacct", "v1/cpuacct.stat", Format::Keys(cpuacct_stat), None),
+    v1("cpu", "v1/cpu.stat", Format::Keys(cpu_v1), None),
+    v1("memory", "v1/memory.usage_in_bytes", Format::Number("memory/usage", 1.0), None),
+    v1("memory", "v1/memory.max_usage_in_bytes", Format::Number("memory/peak", 1.0), None),
+    v1("memory", "v1/memory.stat", Format::Keys(memory_v1), None),
+    v1("memory", "v1/memory.failcnt", Format::Number("memory/events/max", 1.0), None),
+    v1("memory", "v1/memory.oom_control", Format::Keys(oom_control), None),
+    v1("memory", "v1/memory.memsw.usage_in_bytes", Format::Number("memory/memsw", 1.0), Some("swapaccount=1")),
+    v1("memory", "v1/memory.memsw.max_usage_in_bytes", Format::Number("memory/memsw_peak", 1.0), Some("swapaccount=1")),
+    v1("memory", "v1/memory.memsw.failcnt", Format::Number("memory/memsw_failures", 1.0), Some("swapaccount=1")),
+    v1("memory", "v1/memory.kmem.usage_in_bytes", Format::Number("memory/kernel", 1.0), Some("CONFIG_MEMCG_KMEM")),
+    v1("memory", "v1/memory.kmem.max_usage_in_bytes", Format::Number("memory/kernel_peak", 1.0), Some("CONFIG_MEMCG_KMEM")),
+    v1("memory", "v1/memory.kmem.failcnt", Format::Number("memory/kernel_failures", 1.0), Some("CONFIG_MEMCG_KMEM")),
+    v1("memory", "v1/memory.kmem.tcp.usage_in_bytes", Format::Number("memory/sock", 1.0), Some("CONFIG_MEMCG_KMEM")),
+    v1("blkio", "v1/blkio.throttle.io_service_bytes_recursive", Format::Io(Layout::Bytes), None),
+    v1("blkio", "v1/blkio.throttle.io_serviced_recursive", Format::Io(Layout::Operations), None),
+    v1("blkio", "v1/blkio.throttle.io_service_bytes", Format::Io(Layout::Bytes), None),
+    v1("blkio", "v1/blkio.throttle.io_serviced", Format::Io(Layout::Operations), None),
+    v1("pids", "v1/pids.current", Format::Number("pids/current", 1.0), None),
+    v1("pids", "v1/pids.peak", Format::Number("pids/peak", 1.0), Some("Linux 6.1")),
+    v1("pids", "v1/pids.events", Format::Keys(pids_events), None),
+    v2("cpu.stat", Format::Keys(cpu_v2), None),
+    v2("memory.current", Format::Number("memory/usage", 1.0), None),
+    v2("memory.peak", Format::Number("memory/peak", 1.0), Some("Linux 5.19")),
+    v2("memory.stat", Format::Keys(memory_v2), None),
+    v2("memory.events", Format::Keys(memory_events), None),
+    v2("memory.swap.current", Format::Number("memory/swap", 1.0), Some("CONFIG_SWAP")),
+    v2("memory.swap.peak", Format::Number("memory/swap_peak", 1.0), Some("Linux 6.5")),
+    v2("memory.swap.events", Format::Keys(swap_events), Some("CONFIG_SWAP")),
+    v2("io.stat", Format::Io(Layout::Unified), None),
+    v2("pids.current", Format::Number("pids/current", 1.0), None),
+    v2("pids.peak", Format::Number("pids/peak", 1.0), Some("Linux 6.1")),
+    v2("pids.events", Format::Keys(pids_events), None),
+    v2("cpu.pressure", Format::Pressure("cpu"), Some("PSI: CONFIG_PSI, and psi=1 where it is off by default")),
+    v2("memory.pressure", Format::Pressure("memory"), Some("PSI: CONFIG_PSI, and psi=1 where it is off by default")),
+    v2("io.pressure", Format::Pressure("io"), Some("PSI: CONFIG_PSI, and psi=1 where it is off by default")),
+];
+
+const fn v1(controller: &'static str, what: &'static str, format: Format, needs: Option<&'static str>) -> File {
+    File { controller: Some(controller), what, format, needs }
+}
+
+const fn v2(what: &'static str, format: Format, needs: Option<&'static str>) -> File {
+    File { controller: None, what, format, needs }
+}
+
+/// Only for kernels without `usage_user` and `usage_sys`, as it counts in ticks.
+fn cpuacct_stat(key: &str) -> Option<SensorDef> {
+    // SAFETY: sysconf only looks up a number.
+    let ticks_hz = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
+    let tick_s = if ticks_hz > 0 { 1.0 / ticks_hz as f64 } else { 0.01 };
+    match key {
+        "user" | "system" => Some(sensor(&below("cpu", key), tick_s)),
+        _ => None,
+    }
+}
+
+fn cpu_v1(key: &str) -> Option<SensorDef> {
+    Some(match key {
+        "throttled_time" => sensor("cpu/throttled_time", 1e-9),
+        "burst_time" => sensor("cpu/burst_time", 1e-9),
+        _ => cpu_count(key),
+    })
+}
+
+fn cpu_v2(key: &str) -> Option<SensorDef> {
+    Some(match key.strip_suffix("_usec") {
+        Some("throttled") => sensor("cpu/throttled_time", 1e-6),
+        Some("burst") => sensor("cpu/burst_time", 1e-6),
+        Some("core_sched.force_idle") => sensor("cpu/force_idle", 1e-6),
+        Some(time) => sensor(&below("cpu", time), 1e-6),
+        None => cpu_count(key),
+    })
+}
+
+fn cpu_count(key: &str) -> SensorDef {
+    match key {
+        "nr_periods" => sensor("cpu/periods", 1.0),
+        "nr_throttled" => sensor("cpu/throttled_periods", 1.0),
+        "nr_bursts" => sensor("cpu/bursts", 1.0),
+        _ => sensor(&below("cpu", key), 1.0),
+    }
+}
+
+fn memory_v2(key: &str) -> Option<SensorDef> {
+    Some(sensor(&below("memory", key), 1.0))
+}
+
+/// The values of the job with all that is below it are those that begin with `total_`; the others are of the processes right
+/// in its directory, and are left out.
+fn memory_v1(key: &str) -> Option<SensorDef> {
+    let name = match key {
+        "hierarchical_memory_limit" => "limit",
+        "hierarchical_memsw_limit" => "memsw_limit",
+        _ => match key.strip_prefix("total_")? {
+            "cache" => "file",
+            "rss" => "anon",
+            "rss_huge" => "anon_thp",
+            "mapped_file" => "file_mapped",
+            "dirty" => "file_dirty",
+            "writeback" => "file_writeback",
+            key => key,
+        },
+    };
+    memory_v2(name)
+}
+
+fn memory_events(key: &str) -> Option<SensorDef> {
+    Some(sensor(&below("memory/events", key), 1.0))
+}
+
+fn swap_events(key: &str) -> Option<SensorDef> {
+    Some(sensor(&below("memory/swap_events", key), 1.0))
+}
+
+fn oom_control(key: &str) -> Option<SensorDef> {
+    match key {
+        "oom_kill" => memory_events(key),
+        "under_oom" => memory_v2(key),
+        _ => None,
+    }
+}
+
+fn pids_events(key: &str) -> Option<SensorDef> {
+    Some(sensor(&below("pids/events", key), 1.0))
+}

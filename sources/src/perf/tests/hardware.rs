@@ -1,0 +1,200 @@
+//! Groups, turns on the hardware, sums, readers that come and go.
+
+use super::*;
+
+const CYCLES: (u32, u64) = (0, 0);
+const INSTRUCTIONS: (u32, u64) = (0, 1);
+
+fn two(machine: &Machine, cpu: u32, cycles: u64, instructions: u64) {
+    machine.kernel.count(cpu, CYCLES.0, CYCLES.1, cycles);
+    machine.kernel.count(cpu, INSTRUCTIONS.0, INSTRUCTIONS.1, instructions);
+}
+
+const PAIR: &str = "groups = [[\"cycles\", \"instructions\"]]\nevents = []";
+
+#[test]
+fn the_default_events_are_packed_so_that_ratios_are_of_one_instant() {
+    let machine = Machine::new();
+    let (parts, reports) = parts(&mut machine.jobs(""), &machine.place());
+    assert_eq!(reports, [""; 0]);
+    let software = ["task-clock", "context-switches", "cpu-migrations", "page-faults", "minor-faults", "major-faults"];
+    assert_eq!(names(&parts["software"].sensors), software.map(|name| format!("perf/{name}")));
+    let hardware =
+        ["perf/cycles", "perf/instructions", "perf/cache-references", "perf/cache-misses", "perf/hardware/running"];
+    assert_eq!(names(&parts["hardware"].sensors), hardware);
+    assert_eq!(names(&parts["hardware_2"].sensors), ["perf/branches", "perf/branch-misses", "perf/hardware_2/running"]);
+    assert_eq!(parts.len(), 3);
+    assert_eq!(machine.kernel.state().events.len(), 12 * 2);
+    assert!(parts.values().all(|part| part.interval_min.ns() == 1_000_000 && !part.blocking));
+    let all_sensors: Vec<SensorDef> = parts.values().flat_map(|part| part.sensors.clone()).collect();
+    let prefix = wholegrain_model::SensorPath::new("/n").unwrap();
+    wholegrain_model::Schema::new(prefix, "job", all_sensors).expect("a schema that others take");
+}
+
+#[test]
+fn one_read_a_cpu_and_group() {
+    let machine = Machine::new();
+    let (parts, _) = parts(&mut machine.jobs(""), &machine.place());
+    let mut readers: Vec<Sampled> = parts.values().map(Sampled::part).collect();
+    machine.kernel.state().reads = 0;
+    readers.iter_mut().for_each(|reader| drop(reader.read()));
+    assert_eq!(machine.kernel.state().reads, 3 * 2);
+    let mut none = Sampled::some(&parts["software"], &[]);
+    none.check(&[]);
+    assert_eq!(machine.kernel.state().reads, 3 * 2, "nothing wanted, nothing read");
+}
+
+#[test]
+fn counts_are_summed_over_cpus() {
+    let machine = Machine::new();
+    let (parts, _) = parts(&mut machine.jobs(""), &machine.place());
+    let mut software = Sampled::part(&parts["software"]);
+    machine.kernel.count(0, 1, 1, 1_500_000_000);
+    machine.kernel.count(1, 1, 1, 500_000_000);
+    machine.kernel.count(1, 1, 2, 77);
+    software.check(&[
+        ("perf/task-clock", Some(2.0)),
+        ("perf/page-faults", Some(77.0)),
+        ("perf/major-faults", Some(0.0)),
+    ]);
+}
+
+#[test]
+fn turns_on_the_hardware_are_scaled_and_their_part_is_told() {
+    let machine = Machine::new();
+    let (parts, _) = parts(&mut machine.jobs(PAIR), &machine.place());
+    let mut reader = Sampled::part(&parts["group_1"]);
+    let mut step = |times: [(u64, u64); 2], counts: [(u64, u64); 2], cycles, instructions, running| {
+        for cpu in 0..2 {
+            machine.kernel.times(cpu, times[cpu as usize].0, times[cpu as usize].1);
+            two(&machine, cpu, counts[cpu as usize].0, counts[cpu as usize].1);
+        }
+        let expected =
+            [("perf/cycles", cycles), ("perf/instructions", instructions), ("perf/group_1/running", running)];
+        reader.check(&expected);
+    };
+    step([(100, 100), (100, 100)], [(1000, 500), (1000, 500)], Some(2000.0), Some(1000.0), Some(1.0));
+    // Half of the time on one CPU: what it counted is doubled, and the other's is left.
+    step([(200, 150), (200, 200)], [(1500, 750), (2000, 1000)], Some(4000.0), Some(2000.0), Some(0.75));
+    // A quarter: the fraction of the whole time falls, the sum does not.
+    step([(300, 175), (300, 225)], [(1750, 875), (2250, 1125)], Some(6000.0), Some(3000.0), Some(0.25));
+    // The job was idle: nothing to count, and no fraction of nothing.
+    step([(300, 175), (300, 225)], [(1750, 875), (2250, 1125)], Some(6000.0), Some(3000.0), None);
+    // Others had the hardware all the time.
+    step([(400, 175), (400, 225)], [(1750, 875), (2250, 1125)], None, None, Some(0.0));
+    // Of three times 100 ns, one on each CPU is counted.
+    step([(600, 275), (600, 325)], [(2750, 1375), (3250, 1625)], Some(12_000.0), Some(6000.0), Some(0.5));
+}
+
+#[test]
+fn readers_share_the_sums_and_none_begins_anew() {
+    let machine = Machine::new();
+    let (parts, _) = parts(&mut machine.jobs(PAIR), &machine.place());
+    let part = &parts["group_1"];
+    let mut slow = Sampled::some(part, &["perf/instructions", "perf/group_1/running"]);
+    let mut fast = Sampled::some(part, &["perf/cycles"]);
+    for ms in 1..=10u64 {
+        machine.kernel.times(0, 2 * ms, ms);
+        two(&machine, 0, 100 * ms, 10 * ms);
+        fast.check(&[("perf/cycles", Some(200.0 * ms as f64))]);
+    }
+    slow.check(&[("perf/instructions", Some(200.0)), ("perf/group_1/running", Some(0.5))]);
+    // A rule changes: the new reader is opened before the old one goes, and the counter goes on.
+    let mut both = Sampled::some(part, &["perf/cycles", "perf/instructions"]);
+    drop((fast, slow));
+    both.check(&[("perf/cycles", Some(2000.0)), ("perf/instructions", Some(200.0))]);
+    // Just after a read of another one, in which nothing was counted since: this one's own interval decides.
+    let mut other = Sampled::part(part);
+    machine.kernel.times(0, 40, 15);
+    two(&machine, 0, 1500, 150);
+    other.check(&[("perf/cycles", Some(4000.0))]);
+    machine.kernel.times(0, 41, 15);
+    both.check(&[("perf/cycles", Some(4000.0))]);
+    other.check(&[("perf/cycles", None), ("perf/group_1/running", Some(0.0))]);
+}
+
+#[test]
+fn a_full_counter_goes_on() {
+    let machine = Machine::new();
+    let (parts, _) = parts(&mut machine.jobs(PAIR), &machine.place());
+    let mut reader = Sampled::some(&parts["group_1"], &["perf/cycles"]);
+    let mut raw = |time, cycles| {
+        machine.kernel.times(0, time, time);
+        two(&machine, 0, cycles, 0);
+        reader.read().0["perf/cycles"].unwrap() as i64
+    };
+    raw(1, 1 << 62);
+    raw(2, 1 << 63);
+    let before = raw(3, u64::MAX - 9);
+    assert_eq!(raw(4, 10).wrapping_sub(before), 20);
+}
+
+#[test]
+fn a_group_that_never_gets_a_counter_is_told() {
+    let machine = Machine::new();
+    let (parts, _) = parts(&mut machine.jobs(PAIR), &machine.place());
+    let mut reader = Sampled::part(&parts["group_1"]);
+    machine.kernel.times(0, 500_000_000, 0);
+    reader.check(&[("perf/cycles", None)]);
+    machine.kernel.times(0, 1_500_000_000, 0);
+    let (values, reading) = reader.read();
+    assert_eq!(values["perf/cycles"], None);
+    assert!(reading.problem.unwrap().to_string().starts_with("perf events that find no free counters"));
+}
+
+#[test]
+fn jobs_count_on_their_cpus_in_their_cgroup() {
+    let machine = Machine::new();
+    let place = JobPlace { cpus: vec![1, 7], ..machine.place() };
+    let mut jobs = machine.jobs(PAIR);
+    let (_, reports) = parts(&mut jobs, &place);
+    assert_eq!(reports, [""; 0]);
+    let state = machine.kernel.state();
+    assert!(state.directories.is_empty(), "only needed to open");
+    assert_eq!(state.events.values().map(|event| event.cpu).collect::<Vec<_>>(), [1, 1], "7 is offline");
+    assert!(state.events.values().all(|event| matches!(event.whose, crate::perf::kernel::Whose::Cgroup(_))));
+}
+
+#[test]
+fn a_job_that_moves_to_more_cpus_goes_on() {
+    let machine = Machine::new();
+    let mut jobs = machine.jobs(PAIR);
+    let mut place = JobPlace { cpus: vec![0], ..machine.place() };
+    let mut reader = Sampled::part(&parts(&mut jobs, &place).0["group_1"]);
+    machine.kernel.times(0, 10, 10);
+    two(&machine, 0, 100, 10);
+    reader.check(&[("perf/cycles", Some(100.0))]);
+    place.cpus = Vec::new();
+    // New counters begin at 0, as the kernel's do.
+    two(&machine, 0, 150, 15);
+    machine.kernel.times(0, 15, 15);
+    parts(&mut jobs, &place);
+    two(&machine, 0, 5, 1);
+    two(&machine, 1, 7, 1);
+    machine.kernel.times(0, 1, 1);
+    machine.kernel.times(1, 1, 1);
+    reader.check(&[
+        ("perf/cycles", Some(162.0)),
+        ("perf/instructions", Some(17.0)),
+        ("perf/group_1/running", Some(1.0)),
+    ]);
+    assert_eq!(machine.kernel.state().events.len(), 4);
+}
+
+#[test]
+fn forgotten_jobs_leave_nothing_open() {
+    let machine = Machine::new();
+    let mut jobs = machine.jobs("");
+    let (parts_made, _) = parts(&mut jobs, &machine.place());
+    let mut reader = Sampled::part(&parts_made["software"]);
+    jobs.forget(&machine.place());
+    assert_eq!(machine.kernel.descriptors(), 0, "even with readers that still live");
+    assert!(reader.read().1.gone);
+    // A job of that name again.
+    let (parts_made, _) = parts(&mut jobs, &machine.place());
+    assert_eq!(machine.kernel.descriptors(), 24);
+    drop(jobs);
+    assert_eq!(machine.kernel.descriptors(), 24, "held by its parts");
+    drop(parts_made);
+    assert_eq!(machine.kernel.descriptors(), 0);
+}
