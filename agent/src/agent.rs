@@ -7,11 +7,12 @@ use std::time::Instant;
 use anyhow::Context;
 use wholegrain_transport::spool::{Spool, SpoolConfig};
 
-use crate::api::Api;
+use crate::api::{Api, Doors};
 use crate::bell::Bell;
 use crate::config::Config;
 use crate::encoder::EncoderThread;
 use crate::engine::Sampler;
+use crate::jobs;
 use crate::manager::{Desk, Manager, Threads};
 use crate::sender::{SenderThread, segment_bytes};
 use crate::service::Service;
@@ -65,10 +66,14 @@ pub fn run(config: Config, shutdown: &Shutdown, ready: impl FnOnce(&Arc<State>, 
     let sender = start_sender(&config, &state)?;
     let fast = Sampler::start("sampler", state.counters.clone(), true).context("cannot start the sampler thread")?;
     let encoder = EncoderThread::start(state.clone()).context("cannot start the encoder thread")?;
-    let api_config = config.api.clone();
+    let doors = Doors::of(&config);
     let (mut manager, desk) =
         Manager::new(config, state.clone(), shutdown.bell.clone(), Threads { fast, encoder, sender });
-    let api = match Api::start(&api_config, &state, &desk) {
+    if let Err(error) = jobs::control::start(state.clone(), desk.clone()) {
+        manager.finish();
+        return Err(error).context("cannot start the thread for the server's orders");
+    }
+    let api = match Api::start(&doors, &state, &desk) {
         Ok(api) => api,
         Err(error) => {
             manager.finish();
@@ -95,6 +100,7 @@ pub fn run(config: Config, shutdown: &Shutdown, ready: impl FnOnce(&Arc<State>, 
     };
     service.stopping();
     api.stop();
+    state.control.stop();
     manager.finish();
     result
 }

@@ -101,7 +101,7 @@ pub fn scaled(value: Value, sensor: &SensorDef) -> Value {
 }
 
 /// Whether any of the patterns chooses the path; no pattern chooses everything.
-fn chosen(patterns: &[Pattern], path: &str) -> bool {
+pub(crate) fn chosen(patterns: &[Pattern], path: &str) -> bool {
     patterns.is_empty() || patterns.iter().any(|pattern| pattern.matches(path))
 }
 
@@ -125,11 +125,16 @@ impl Chosen {
 
 /// The running sensors that patterns choose, in the order of their paths.
 pub fn choose(state: &State, patterns: &[Pattern]) -> Vec<Chosen> {
+    choose_by(state, |path| chosen(patterns, path))
+}
+
+/// The running sensors whose path is `wanted`, in the order of their paths.
+pub(crate) fn choose_by(state: &State, wanted: impl Fn(&str) -> bool) -> Vec<Chosen> {
     let mut list = Vec::new();
     for group in state.registry.live() {
         for index in 0..group.schema.len() {
             let path = group.schema.path(index);
-            if chosen(patterns, &path) {
+            if wanted(&path) {
                 list.push(Chosen { group: group.clone(), index, path });
             }
         }
@@ -138,12 +143,16 @@ pub fn choose(state: &State, patterns: &[Pattern]) -> Vec<Chosen> {
     list
 }
 
-/// The newest sample of a group: from its ring, or after a change of its interval from the cache.
+/// The newest sample of a group: from its ring, or after a change of its interval or its sensors from the group before it or
+/// the cache.
 pub fn newest_row(state: &State, group: &Group) -> Option<(i64, Vec<Option<Value>>)> {
     let mut copy = RowCopy::default();
     if group.ring.newest(&mut copy) {
         let value = |index| copy.get(index).map(|bits| Value::from_bits(bits, group.types[index]));
         return Some((copy.time, (0..group.types.len()).map(value).collect()));
+    }
+    if let Some(carried) = &group.carried {
+        return Some(carried.clone());
     }
     let batch = state.cache.newest(&group.schema)?;
     last_row(&batch.payload, &group.schema).ok()
@@ -186,6 +195,16 @@ pub fn history<E>(
     patterns: &[Pattern],
     from: i64,
     to: i64,
+    each: impl FnMut(&str, &SensorDef, &Readings) -> Result<(), E>,
+) -> Result<(), E> {
+    history_by(state, |path| chosen(patterns, path).then_some(from), to, each)
+}
+
+/// The same of the sensors for whose path `since` says from when on.
+pub(crate) fn history_by<E>(
+    state: &State,
+    since: impl Fn(&str) -> Option<i64>,
+    to: i64,
     mut each: impl FnMut(&str, &SensorDef, &Readings) -> Result<(), E>,
 ) -> Result<(), E> {
     let mut schemas: Vec<Schema> = state.registry.live().iter().map(|group| group.schema.clone()).collect();
@@ -197,10 +216,11 @@ pub fn history<E>(
     let mut list: Vec<(String, &Schema, usize)> = schemas
         .iter()
         .flat_map(|schema| (0..schema.len()).map(move |index| (schema.path(index), schema, index)))
-        .filter(|(path, _, _)| chosen(patterns, path))
+        .filter(|(path, _, _)| since(path).is_some())
         .collect();
     list.sort_by(|a, b| a.0.cmp(&b.0));
     for same in list.chunk_by(|a, b| a.0 == b.0) {
+        let Some(from) = since(&same[0].0) else { continue };
         let mut all = Readings::new();
         for (_, schema, index) in same {
             all.append(&mut readings(state, schema, *index, from, to));

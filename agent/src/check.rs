@@ -15,6 +15,8 @@ use crate::config::{Config, SendMode};
 use crate::counters::Counters;
 use crate::engine::clock;
 use crate::engine::group::batch_samples;
+use crate::jobs;
+use crate::jobs::groups::look::look;
 use crate::selfstat::{self, SelfSource};
 
 /// Samples taken of each group to see how they compress.
@@ -79,6 +81,13 @@ pub fn offered(config: &Config) -> (Vec<Offered>, Vec<String>) {
             }
         }
     }
+    let found = look(config, &mut |text| notes.push(text));
+    groups.extend(found.into_iter().map(|group| Offered {
+        source: jobs::groups::SOURCE,
+        schema: group.schema,
+        interval: group.interval,
+        reader: group.reader,
+    }));
     (groups, notes)
 }
 

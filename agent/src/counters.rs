@@ -37,6 +37,12 @@ pub struct Counters {
     pub spool_bytes: AtomicU64,
     /// Connections that the API refused because too many were open.
     pub api_refused: AtomicU64,
+    /// Marks of jobs stored.
+    pub marks: AtomicU64,
+    /// Marks of jobs dropped because they were too many.
+    pub marks_dropped: AtomicU64,
+    /// Marks of jobs refused because they could not be.
+    pub marks_refused: AtomicU64,
     lag_max_ns: AtomicU64,
 }
 

@@ -3,20 +3,25 @@
 //! It wakes on the wall clock, a moment after the multiples of its period, so that what was sampled on a multiple is under way
 //! at once. The period is the send interval, or as much less as the fullest ring needs.
 
+mod fold;
+
+use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 use bytes::Bytes;
-use wholegrain_model::BatchHeader;
+use wholegrain_model::{BatchHeader, Schema};
 use wholegrain_transport::payload::{BatchEncoder, Rows, samples_max};
 
 use crate::engine::Group;
 use crate::engine::clock::{self, Wake};
 use crate::engine::group::BATCH_SAMPLES_MAX;
-use crate::engine::ring::View;
+use crate::engine::ring::{RowCopy, View};
 use crate::state::{Encoded, State};
+
+use self::fold::Fold;
 
 /// The thread's stack: 256 KiB.
 const STACK_BYTES: usize = 256 << 10;
@@ -30,16 +35,16 @@ pub struct EncoderThread {
     thread: JoinHandle<()>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Shared {
-    wake: Wake,
+    wake: Arc<Wake>,
     stop: AtomicBool,
 }
 
 impl EncoderThread {
     /// Starts it.
     pub fn start(state: Arc<State>) -> io::Result<Self> {
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(Shared { wake: state.encoder_wake.clone(), stop: AtomicBool::new(false) });
         let theirs = shared.clone();
         let thread = std::thread::Builder::new().name("encoder".into()).stack_size(STACK_BYTES).spawn(move || {
             let mut encoder = Encoder::new(state);
@@ -86,6 +91,9 @@ pub struct Encoder {
     times: Vec<i64>,
     gap_words: Vec<u64>,
     out: Vec<Arc<Encoded>>,
+    /// Open windows, by the group's name: a group that takes another's place goes on with them.
+    folds: HashMap<String, Fold>,
+    row: RowCopy,
 }
 
 /// Rows in a ring, with the gaps of all of them put together so that columns without a gap are known at a glance.
@@ -122,13 +130,14 @@ impl Encoder {
             interval_ns: 0,
         };
         let (payload, times, gap_words, out) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        Self { state, batches: BatchEncoder::new(), header, payload, times, gap_words, out }
+        let (batches, folds, row) = (BatchEncoder::new(), HashMap::new(), RowCopy::default());
+        Self { state, batches, header, payload, times, gap_words, out, folds, row }
     }
 
     /// How often it has to look, ns.
     fn period(&self) -> i64 {
         let mut period = self.state.send_interval().ns();
-        for group in self.state.registry.live() {
+        for group in self.state.registry.live().iter().filter(|group| !group.is_of_events()) {
             period = period.min(group.batch_samples as u64 * group.ticking.interval.ns());
         }
         i64::try_from(period).unwrap_or(i64::MAX).max(1_000_000)
@@ -153,7 +162,9 @@ impl Encoder {
             self.encode(group);
         }
         if draining.iter().any(|group| group.is_drained()) {
-            state.registry.forget_drained();
+            for group in state.registry.forget_drained() {
+                self.end_fold(&group);
+            }
         }
         let send_interval = state.send_interval().ns() as i64;
         for group in live {
@@ -166,11 +177,16 @@ impl Encoder {
             for before in draining.iter().filter(|before| before.name() == group.name()) {
                 self.encode(before);
             }
-            let more = (period as u64).div_ceil(group.ticking.interval.ns());
+            let more = if group.is_of_events() { 0 } else { (period as u64).div_ceil(group.ticking.interval.ns()) };
             let in_time = group.closed_mono.load(Ordering::Relaxed) + send_interval > now + period / 2;
             if all || !in_time || pending + more > group.batch_samples as u64 {
                 self.encode(&group);
             }
+        }
+        if all {
+            self.end_folds();
+        } else {
+            self.send_folds(now + period / 2 - send_interval);
         }
         if !self.out.is_empty() {
             state.outbox.push(&mut self.out);
@@ -179,6 +195,9 @@ impl Encoder {
 
     /// Everything that a group's ring has.
     fn encode(&mut self, group: &Group) {
+        if group.accumulated.is_some() {
+            return self.fold(group);
+        }
         let batch_max = BATCH_SAMPLES_MAX.min(samples_max(group.schema.len())).min(group.ring.capacity());
         let mut first = group.encoded.load(Ordering::Relaxed);
         loop {
@@ -222,24 +241,30 @@ impl Encoder {
         self.times.clear();
         self.times.extend((0..count).map(|sample| view.time(sample)));
         view.any_gaps(&mut self.gap_words);
+        let rows = Glance { view, gap_words: &self.gap_words };
         self.header.schema = group.schema.hash();
         self.header.interval_ns = interval_ns;
         self.header.seq += 1;
         self.payload.clear();
-        let rows = Glance { view, gap_words: &self.gap_words };
         self.batches.encode(&self.header, &group.types, &self.times, &rows, &mut self.payload);
         if !view.is_whole() {
             self.header.seq -= 1;
             return None;
         }
+        self.put_out(&group.schema, &group.topic);
+        Some(count)
+    }
+
+    /// The batch just encoded goes into the cache and to the sender.
+    fn put_out(&mut self, schema: &Schema, topic: &Arc<str>) {
         let encoded = Arc::new(Encoded {
             payload: Bytes::copy_from_slice(&self.payload),
-            schema: group.schema.clone(),
-            topic: group.topic.clone(),
+            schema: schema.clone(),
+            topic: topic.clone(),
             seq: self.header.seq,
             first: self.times.iter().copied().min().unwrap_or(0),
             last: self.times.iter().copied().max().unwrap_or(0),
-            samples: count,
+            samples: self.times.len(),
             made_mono: clock::mono(),
         });
         let counters = &self.state.counters;
@@ -247,6 +272,99 @@ impl Encoder {
         counters.batch_bytes.fetch_add(encoded.payload.len() as u64, Ordering::Relaxed);
         self.state.cache.push(encoded.clone());
         self.out.push(encoded);
-        Some(count)
+    }
+
+    /// Everything that the ring of an accumulating group has, into its windows.
+    fn fold(&mut self, group: &Group) {
+        let now = clock::mono();
+        let mut first = group.encoded.load(Ordering::Relaxed);
+        let Some(mut fold) = self.fold_of(group, now) else {
+            // A thread that hung in its device, while another took its place, has written once more.
+            self.count_lost(group, group.ring.head() - first);
+            group.encoded.store(group.ring.head(), Ordering::Release);
+            return;
+        };
+        let rows_max = BATCH_SAMPLES_MAX.min(samples_max(fold.plan.types.len()));
+        loop {
+            let oldest = group.ring.tail();
+            if first < oldest {
+                self.count_lost(group, oldest - first);
+                first = oldest;
+            }
+            if first >= group.ring.head() {
+                break;
+            }
+            if group.ring.copy(first, &mut self.row) {
+                fold.take(&self.row);
+            } else {
+                self.count_lost(group, 1);
+            }
+            first += 1;
+            if fold.closed.times.len() >= rows_max {
+                self.send_windows(&mut fold);
+            }
+        }
+        group.encoded.store(first, Ordering::Release);
+        group.closed_mono.store(now, Ordering::Relaxed);
+        self.folds.insert(group.name().to_owned(), fold);
+    }
+
+    /// The windows of a group, or those that it takes over from the one before it.
+    fn fold_of(&mut self, group: &Group, now: i64) -> Option<Fold> {
+        let Some(mut fold) = self.folds.remove(group.name()) else { return Fold::new(group, now) };
+        if fold.group == group.id {
+            return Some(fold);
+        }
+        if fold.group > group.id {
+            self.folds.insert(group.name().to_owned(), fold);
+            return None;
+        }
+        let next = fold.hand_over(group, now);
+        self.send_windows(&mut fold);
+        next
+    }
+
+    /// A batch of the windows that are closed.
+    fn send_windows(&mut self, fold: &mut Fold) {
+        if fold.closed.times.is_empty() {
+            return;
+        }
+        self.header.schema = fold.plan.schema.hash();
+        self.header.interval_ns = fold.plan.window_ns as u64;
+        self.header.seq += 1;
+        self.payload.clear();
+        self.batches.encode(&self.header, &fold.plan.types, &fold.closed.times, &fold.closed, &mut self.payload);
+        std::mem::swap(&mut self.times, &mut fold.closed.times);
+        self.put_out(&fold.plan.schema, &fold.topic);
+        fold.closed.clear();
+        fold.sent_mono = clock::mono();
+    }
+
+    /// Batches of the windows that were closed, of groups whose last batch was not after `before`.
+    fn send_folds(&mut self, before: i64) {
+        if self.folds.values().any(|fold| fold.sent_mono <= before && !fold.closed.times.is_empty()) {
+            let mut folds = std::mem::take(&mut self.folds);
+            folds.values_mut().filter(|fold| fold.sent_mono <= before).for_each(|fold| self.send_windows(fold));
+            self.folds = folds;
+        }
+    }
+
+    /// The last window of a group that is no more, unless another has taken its place, which goes on with it.
+    fn end_fold(&mut self, group: &Group) {
+        if group.accumulated.is_none() || self.state.registry.find(group.name()).is_some() {
+            return;
+        }
+        if let Some(mut fold) = self.folds.remove(group.name()) {
+            fold.close();
+            self.send_windows(&mut fold);
+        }
+    }
+
+    /// The end of all.
+    fn end_folds(&mut self) {
+        for (_, mut fold) in std::mem::take(&mut self.folds) {
+            fold.close();
+            self.send_windows(&mut fold);
+        }
     }
 }

@@ -18,6 +18,7 @@ pub mod config;
 pub mod counters;
 pub mod encoder;
 pub mod engine;
+pub mod jobs;
 pub mod log;
 pub mod manager;
 pub mod once;

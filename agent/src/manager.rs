@@ -1,5 +1,7 @@
 //! Decides what is sampled: finds groups, hands them to the samplers, and follows the configuration, the machine and people.
 
+mod jobs;
+pub mod relook;
 mod running;
 
 use std::collections::HashMap;
@@ -17,6 +19,8 @@ use crate::bell::Bell;
 use crate::config::{Config, LogLevel};
 use crate::encoder::EncoderThread;
 use crate::engine::{Sampler, clock};
+use crate::jobs::rules::JobsRefusal;
+use crate::jobs::{JobsAsk, JobsDone};
 use crate::log::FOR;
 use crate::selfstat::{self, SelfSource};
 use crate::sender::SenderThread;
@@ -28,6 +32,9 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
 /// How long a sampler thread may take to end: 1 s.
 const STOP_PATIENCE: Duration = Duration::from_secs(1);
+
+/// The answer to what is asked about jobs where there are none.
+const NO_JOBS: &str = "this agent looks for no jobs: its configuration has no [jobs]";
 
 /// What people ask of the manager.
 #[derive(Debug, Clone)]
@@ -42,6 +49,8 @@ pub enum Ask {
     Log(LogLevel, Option<Interval>),
     /// Read the configuration again.
     Reload,
+    /// Change how often metrics of jobs are read.
+    Jobs(JobsAsk),
 }
 
 /// Why it was not done.
@@ -53,24 +62,45 @@ pub enum Refusal {
     /// It cannot be.
     #[error("{0}")]
     Invalid(String),
+    /// Whoever asks may not.
+    #[error("{0}")]
+    Forbidden(String),
+    /// The disk or the agent itself is in the way.
+    #[error("{0}")]
+    Failed(String),
     /// The manager is busy with something that takes long.
     #[error("the agent is busy; try again in a moment")]
     Busy,
 }
 
+impl From<JobsRefusal> for Refusal {
+    fn from(refusal: JobsRefusal) -> Self {
+        let text = refusal.to_string();
+        match refusal {
+            JobsRefusal::Forbidden(_) => Self::Forbidden(text),
+            JobsRefusal::Unknown(_) => Self::Unknown(text),
+            JobsRefusal::Invalid(_) | JobsRefusal::Limit { .. } => Self::Invalid(text),
+            JobsRefusal::Failed(_) => Self::Failed(text),
+        }
+    }
+}
+
 /// What was done.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Done {
     /// In words.
     pub done: String,
     /// Settings that changed in the file and take effect only when the agent is started anew.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub needs_restart: Vec<&'static str>,
+    /// What came of [`Ask::Jobs`].
+    #[serde(skip)]
+    pub jobs: Option<JobsDone>,
 }
 
 impl Done {
     fn new(done: impl Into<String>) -> Self {
-        Self { done: done.into(), needs_restart: Vec::new() }
+        Self { done: done.into(), ..Self::default() }
     }
 }
 
@@ -91,6 +121,11 @@ impl Desk {
         self.bell.ring();
         receiver.recv_timeout(ANSWER_PATIENCE).map_err(|_| Refusal::Busy)?
     }
+
+    /// Asks about rules of jobs and waits for the answer.
+    pub fn ask_jobs(&self, ask: JobsAsk) -> Result<JobsDone, Refusal> {
+        self.ask(Ask::Jobs(ask)).map(|done| done.jobs.unwrap_or_default())
+    }
 }
 
 /// The manager. Lives on the thread that runs the agent.
@@ -106,6 +141,7 @@ pub struct Manager {
     /// Intervals that people gave to groups.
     wishes: HashMap<String, Interval>,
     next_rescan: Instant,
+    looking: Option<jobs::Looking>,
 }
 
 /// The threads that the manager directs.
@@ -135,6 +171,7 @@ impl Manager {
             running: Vec::new(),
             wishes: HashMap::new(),
             next_rescan,
+            looking: None,
         };
         manager.start_own();
         for source in manager.config.sources.clone() {
@@ -143,6 +180,8 @@ impl Manager {
         for index in 0..manager.running.len() {
             manager.start(index);
         }
+        manager.start_jobs();
+        manager.jobs_round();
         manager.publish_sources();
         (manager, desk)
     }
@@ -154,10 +193,14 @@ impl Manager {
 
     /// One round: waits for something to do, at most a second, and does it. An error when a thread has died.
     pub fn round(&mut self) -> anyhow::Result<()> {
-        self.bell.wait(LOOK_EVERY.min(self.next_rescan.saturating_duration_since(Instant::now())));
+        let rescan_in = self.next_rescan.saturating_duration_since(Instant::now());
+        self.bell.wait(LOOK_EVERY.min(rescan_in).min(self.jobs_wake()));
+        self.jobs_round();
         while let Ok((ask, answer)) = self.questions.try_recv() {
             let result = self.obey(&ask);
             match &result {
+                // The rules tell the log themselves, so often a minute.
+                _ if matches!(ask, Ask::Jobs(_)) => {}
                 Ok(done) => tracing::info!("{}", done.done),
                 Err(refusal) => tracing::info!("refused: {refusal}"),
             }
@@ -201,13 +244,20 @@ impl Manager {
     }
 
     fn publish_sources(&self) {
-        self.state.set_sources(self.running.iter().map(Running::status).collect());
+        let status = |running: &Running| {
+            let mut status = running.status();
+            let more = self.jobs_notes(&running.name).iter().filter(|note| !running.has_said(note));
+            status.notes.extend(more.cloned());
+            status
+        };
+        self.state.set_sources(self.running.iter().map(status).collect());
     }
 
     fn obey(&mut self, ask: &Ask) -> Result<Done, Refusal> {
         match ask {
             Ask::Stop(name) => {
                 let index = self.find_source(name)?;
+                self.switch_jobs(name, false);
                 if !self.running[index].is_running() {
                     return Ok(Done::new(format!("source {name} was stopped already")));
                 }
@@ -216,6 +266,7 @@ impl Manager {
             }
             Ask::Start(name) => {
                 let index = self.find_source(name)?;
+                self.switch_jobs(name, true);
                 if self.running[index].is_running() {
                     return Ok(Done::new(format!("source {name} was running already")));
                 }
@@ -225,6 +276,7 @@ impl Manager {
             Ask::Interval(group, interval) => self.change_interval(group, *interval),
             Ask::Log(level, within) => self.change_log(*level, *within),
             Ask::Reload => self.reload(),
+            Ask::Jobs(ask) => self.obey_jobs(ask),
         }
     }
 
@@ -244,6 +296,11 @@ impl Manager {
         }
         let Some(index) = self.running.iter().position(|running| running.has_group(name)) else {
             let live = self.state.registry.live();
+            if live.iter().any(|group| group.name() == name && group.source == crate::jobs::groups::SOURCE) {
+                return Err(Refusal::Invalid(format!(
+                    "group {name} is a job's: how often its metrics are read is said by rules; `wholegrain ctl rules --help` tells how to add one"
+                )));
+            }
             return Err(Refusal::Unknown(no_such("group", name, nearest(name, live.iter().map(|group| group.name())))));
         };
         self.wishes.insert(name.to_owned(), interval);
@@ -291,6 +348,7 @@ impl Manager {
         self.state.set_log(|log| log.configure(self.config.log_level));
         self.state.cache.configure(self.config.cache);
         self.state.set_send_interval(self.config.send_interval());
+        self.state.marks.configure(self.config.jobs.as_ref().map(|jobs| jobs.marks).unwrap_or_default());
         if let (Some(sender), Some(mqtt)) = (&self.sender, &self.config.mqtt)
             && self.config.mqtt != old.mqtt
         {
@@ -298,6 +356,7 @@ impl Manager {
             sender.configure(mqtt.clone());
         }
         self.reload_sources(&old);
+        self.reload_jobs(&old);
         Ok(done)
     }
 
@@ -382,6 +441,7 @@ impl Manager {
         for running in &mut self.running {
             running.stop_own_thread(STOP_PATIENCE);
         }
+        self.finish_jobs();
         if !self.fast.join(STOP_PATIENCE) {
             tracing::warn!("the sampler did not end within {STOP_PATIENCE:?}: a read hangs; it is left behind");
         }

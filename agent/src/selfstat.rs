@@ -65,6 +65,15 @@ const COUNTED: &[Counted] = &[
     ("agent/put_off", "1", true, |c| &c.put_off, "Refusals of batches that are kept and sent again."),
     ("agent/spooled", "1", true, |c| &c.spooled, "Batches written to the spool."),
     ("agent/reconnects", "1", true, |c| &c.reconnects, "Connections made after the first."),
+    ("agent/marks", "1", true, |c| &c.marks, "Marks of jobs stored."),
+    ("agent/marks_dropped", "1", true, |c| &c.marks_dropped, "Marks of jobs dropped because they were too many."),
+    (
+        "agent/marks_refused",
+        "1",
+        true,
+        |c| &c.marks_refused,
+        "Marks of jobs refused: a wrong name, an end without a begin.",
+    ),
     ("agent/queue_bytes", "By", false, |c| &c.queue_bytes, "Bytes that wait in memory, unsent or unacknowledged."),
     ("agent/spool_bytes", "By", false, |c| &c.spool_bytes, "Bytes that wait in the spool."),
 ];

@@ -11,8 +11,12 @@ use wholegrain_model::{Interval, Schema, SensorPath};
 use crate::cache::Cache;
 use crate::counters::Counters;
 use crate::engine::{Group, clock};
+use crate::jobs::JobsView;
+use crate::jobs::control::Control;
+use crate::jobs::marks::Marks;
 use crate::log::Log;
 use crate::outbox::Outbox;
+use crate::sender::{Records, Shelf};
 
 /// A batch as it travels, is cached and is spooled.
 #[derive(Debug)]
@@ -49,6 +53,7 @@ impl Encoded {
 #[derive(Debug, Default)]
 pub struct Registry {
     lists: RwLock<Lists>,
+    changes: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -81,29 +86,58 @@ impl Registry {
 
     fn change(&self, f: impl FnOnce(&mut Lists)) {
         f(&mut self.lists.write().unwrap_or_else(PoisonError::into_inner));
+        self.changes.fetch_add(1, Ordering::Release);
+    }
+
+    /// How often groups came or went: who has chosen sensors knows by this that it is to choose anew.
+    pub fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Acquire)
     }
 
     /// Takes a new group.
     pub fn add(&self, group: Arc<Group>) {
+        self.exchange(&[], vec![group]);
+    }
+
+    /// Takes a new group unless there is one of its name, which is then the error.
+    pub fn add_new(&self, group: Arc<Group>) -> Result<(), Arc<Group>> {
+        let mut lists = self.lists.write().unwrap_or_else(PoisonError::into_inner);
+        let at = lists.live.partition_point(|other| other.name() < group.name());
+        if let Some(other) = lists.live.get(at).filter(|other| other.name() == group.name()) {
+            return Err(other.clone());
+        }
+        lists.live.insert(at, group);
+        drop(lists);
+        self.changes.fetch_add(1, Ordering::Release);
+        Ok(())
+    }
+
+    /// Moves groups to those that are drained and takes others, so that whoever looks sees either all of it or nothing.
+    pub fn exchange(&self, retired: &[u64], added: Vec<Arc<Group>>) {
         self.change(|lists| {
-            let at = lists.live.partition_point(|other| other.name() < group.name());
-            lists.live.insert(at, group);
+            for id in retired {
+                if let Some(at) = lists.live.iter().position(|group| group.id == *id) {
+                    let group = lists.live.remove(at);
+                    lists.draining.push(group);
+                }
+            }
+            for group in added {
+                let at = lists.live.partition_point(|other| other.name() < group.name());
+                lists.live.insert(at, group);
+            }
         });
     }
 
     /// Moves a group to those that are drained.
     pub fn retire(&self, id: u64) {
-        self.change(|lists| {
-            if let Some(at) = lists.live.iter().position(|group| group.id == id) {
-                let group = lists.live.remove(at);
-                lists.draining.push(group);
-            }
-        });
+        self.exchange(&[id], Vec::new());
     }
 
-    /// Forgets the groups that are drained.
-    pub fn forget_drained(&self) {
-        self.change(|lists| lists.draining.retain(|group| !group.is_drained()));
+    /// Forgets the groups that are drained, and says which.
+    pub fn forget_drained(&self) -> Vec<Arc<Group>> {
+        let mut drained = Vec::new();
+        self.change(|lists| drained.extend(lists.draining.extract_if(.., |group| group.is_drained())));
+        drained
     }
 }
 
@@ -154,9 +188,17 @@ pub struct State {
     pub cache: Cache,
     /// What is to be sent.
     pub outbox: Outbox,
+    /// Orders of the server and the answers to them.
+    pub control: Control,
+    /// What jobs say of themselves.
+    pub marks: Marks,
+    /// Ends the sleep of the encoder thread.
+    pub(crate) encoder_wake: Arc<clock::Wake>,
     link: Mutex<LinkStatus>,
     log: Mutex<Log>,
     sources: Mutex<Vec<SourceStatus>>,
+    jobs: Mutex<Arc<JobsView>>,
+    book: Shelf,
     send_interval_ns: AtomicU64,
 }
 
@@ -179,9 +221,14 @@ impl State {
             outbox: Outbox::new(queue_bytes_max, counters.clone())?,
             counters,
             registry: Registry::default(),
+            control: Control::default(),
+            encoder_wake: Arc::default(),
             link: Mutex::new(LinkStatus { state: "off", ..LinkStatus::default() }),
             log: Mutex::new(Log::new(config.log_level)),
             sources: Mutex::new(Vec::new()),
+            jobs: Mutex::default(),
+            marks: Marks::new(config),
+            book: Shelf::default(),
             send_interval_ns: AtomicU64::new(config.send_interval().ns()),
         })
     }
@@ -224,5 +271,56 @@ impl State {
     /// Puts the sources' new states in place.
     pub fn set_sources(&self, sources: Vec<SourceStatus>) {
         *lock(&self.sources) = sources;
+    }
+
+    /// Takes a group that no sampler reads: samples are put into it with [`State::push_event`]. Its batches have the interval 0. The
+    /// name of its schema's group must be nobody's; else that group is the error.
+    pub fn add_event_group(&self, source: &str, schema: Schema) -> Result<Arc<Group>, Arc<Group>> {
+        let group = Arc::new(Group::of_events(source, &self.name, schema));
+        self.registry.add_new(group.clone()).map(|()| group)
+    }
+
+    /// Puts a sample into a group of events: 64 bits for each sensor, and the gaps, 64 a word. One thread at a time: the caller sees to that. `false`
+    /// when too many wait for the encoder: the sample is dropped and counted.
+    pub fn push_event(&self, group: &Group, time: i64, values: &[u64], gaps: &[u64]) -> bool {
+        let fits = group.push_event(time, values, gaps);
+        let count = if fits { &self.counters.samples } else { &self.counters.missed };
+        count.fetch_add(1, Ordering::Relaxed);
+        fits
+    }
+
+    /// The end of a group of events: what is in it is still encoded. Nothing may be put into it any more.
+    pub fn remove_event_group(&self, group: &Group) {
+        group.sealed.store(true, Ordering::Release);
+        self.registry.retire(group.id);
+    }
+
+    /// Lets the encoder look at once: samples that come on no tick would else be too many before it next does.
+    pub fn encode_soon(&self) {
+        self.encoder_wake.wake();
+    }
+
+    /// Jobs and rules.
+    pub fn jobs(&self) -> Arc<JobsView> {
+        lock(&self.jobs).clone()
+    }
+
+    /// Records of jobs that the server is to have.
+    pub fn book(&self) -> Option<Arc<dyn Records>> {
+        self.book.book()
+    }
+
+    /// Where the sender finds them from now on.
+    pub fn set_book(&self, book: Option<Arc<dyn Records>>) {
+        self.book.set(book);
+        self.outbox.bell().ring();
+    }
+
+    /// Puts a new view of jobs and rules in place.
+    pub fn set_jobs(&self, jobs: JobsView) {
+        let jobs = Arc::new(jobs);
+        *lock(&self.jobs) = jobs.clone();
+        // In this order: who looks for a job after this does not find one that has ended.
+        self.marks.follow(&jobs, self, clock::now());
     }
 }

@@ -11,7 +11,7 @@ use support::wait_for;
 use wholegrain_agent::Config;
 use wholegrain_agent::encoder::Encoder;
 use wholegrain_agent::engine::schedule::Ticking;
-use wholegrain_agent::engine::{Group, Sampled, Sampler, clock};
+use wholegrain_agent::engine::{Change, Group, Sampled, Sampler, Start, clock};
 use wholegrain_agent::state::State;
 use wholegrain_model::{Interval, Schema, SensorDef};
 use wholegrain_sources::{Reader, Reading, Row};
@@ -95,6 +95,26 @@ fn a_command_does_not_wait_for_an_hour() {
     wait_for("ticks at the new interval", || new.ring.head() > 5);
     assert!(hourly.sealed.load(Ordering::Acquire) && start.elapsed() < Duration::from_secs(60));
     assert!(sampler.join(Duration::from_secs(60)));
+}
+
+#[test]
+fn what_leaves_a_group_before_its_first_sample_is_sampled_at_once_too() {
+    let state = state();
+    let [first, moved, replaced, ticking] =
+        ["first", "moved", "replaced", "ticking"].map(|name| group(&state, name, Interval::from_s(3600)));
+    let sampled =
+        |group: &Arc<Group>| Sampled::new(group.clone(), Box::new(Counts { count: 0, hangs: Arc::default() }));
+    let mut sampler = Sampler::start("sampler", state.counters.clone(), true).unwrap();
+    let mut change = Change::new();
+    change.add(sampled(&first), Start::AtOnce);
+    change.add(sampled(&moved), Start::InStepWith(first.id));
+    change.replace(first.id, sampled(&replaced), true);
+    change.add(sampled(&ticking), Start::OnTick);
+    sampler.change(change);
+    wait_for("the first samples", || moved.ring.head() == 1 && replaced.ring.head() == 1);
+    assert!(sampler.join(Duration::from_secs(60)));
+    let heads = [&first, &moved, &replaced, &ticking].map(|group| group.ring.head());
+    assert_eq!(heads, [0, 1, 1, 0]);
 }
 
 #[test]

@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 use wholegrain_agent::Config;
 use wholegrain_agent::encoder::EncoderThread;
 use wholegrain_agent::engine::schedule::Ticking;
-use wholegrain_agent::engine::{Group, Sampled, Sampler};
+use wholegrain_agent::engine::{Change, Group, Sampled, Sampler, Start};
+use wholegrain_agent::jobs::groups::reader::Combined;
 use wholegrain_agent::state::State;
 use wholegrain_model::{Interval, Schema, SensorDef};
 use wholegrain_sources::{Reader, Reading, Row};
@@ -74,6 +75,16 @@ impl Reader for Switch {
     }
 }
 
+/// One part of a job's group.
+struct Part(usize);
+
+impl Reader for Part {
+    fn read(&mut self, row: &mut Row<'_>) -> Reading {
+        row.set_int(self.0, self.0 as i64);
+        Reading::default()
+    }
+}
+
 fn group(state: &State, name: &str, sensors: Vec<SensorDef>, interval: Interval) -> Arc<Group> {
     let schema = Schema::new(state.prefix.clone(), name, sensors).unwrap();
     let ticking = Ticking { interval, offset: Interval::default(), synchronous: true };
@@ -110,6 +121,19 @@ fn calls(text: &str, allocates: bool, ticks: u64) -> u64 {
     let reader = Box::new(Switch { reads: reads.clone(), warm_after: 200, allocates });
     sampler.add(Sampled::new(switch.clone(), reader));
     state.registry.add(switch);
+    // A job's group: several readers in one, exchanged beside another group in one change.
+    let job = |count: usize| {
+        let sensors = (0..count).map(|n| SensorDef::counter(format!("m{n}"), "1", "")).collect();
+        let readers = (0..count).map(|at| Box::new(Part(at)) as Box<dyn Reader>).collect();
+        let group = group(&state, &format!("job/1/{count}"), sensors, ms);
+        (group.clone(), Sampled::new(group, Box::new(Combined::new(readers, Arc::default()))))
+    };
+    let ((first_job, reads_first), (second_job, reads_second), (third_job, reads_third)) = (job(70), job(3), job(65));
+    sampler.change({
+        let mut change = Change::new();
+        change.add(reads_first, Start::AtOnce);
+        change
+    });
     wait_for("half of the ticks", || reads.load(Ordering::Relaxed) > ticks / 2);
     // Orders are carried out on the sampler thread too.
     let old = first.expect("a group");
@@ -120,6 +144,14 @@ fn calls(text: &str, allocates: bool, ticks: u64) -> u64 {
     ));
     sampler.retime(old.id, new.clone());
     wait_for("the order", || old.sealed.load(Ordering::Acquire));
+    sampler.change({
+        let mut change = Change::new();
+        change.add(reads_second, Start::InStepWith(first_job.id));
+        change.replace(first_job.id, reads_third, true);
+        change
+    });
+    let heads = || second_job.ring.head().min(third_job.ring.head());
+    wait_for("the change", || first_job.sealed.load(Ordering::Acquire) && heads() > 10);
     sampler.remove(new.id);
     wait_for("the other order", || new.sealed.load(Ordering::Acquire));
     wait_for("all ticks", || reads.load(Ordering::Relaxed) > ticks);

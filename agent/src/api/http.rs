@@ -3,10 +3,10 @@
 use std::io::{self, Read, Write};
 use std::time::Duration;
 
-/// The longest head of a request, in bytes; a request has no body that means anything here.
+/// The longest head of a request, in bytes.
 pub const HEAD_BYTES_MAX: usize = 8 << 10;
-/// The longest body that is read past, in bytes.
-pub const BODY_BYTES_MAX: u64 = 4 << 10;
+/// The longest body, in bytes: 64 KiB.
+pub const BODY_BYTES_MAX: usize = 64 << 10;
 /// The most header lines.
 const HEADERS_MAX: usize = 32;
 /// The largest chunk of an answer, in bytes.
@@ -15,7 +15,7 @@ const CHUNK_BYTES: usize = 16 << 10;
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A request.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Request {
     /// `GET`, `POST`, …
     pub method: String,
@@ -27,6 +27,8 @@ pub struct Request {
     pub token: Option<String>,
     /// Whether the connection is to be kept.
     pub keep: bool,
+    /// The body, often empty.
+    pub body: Vec<u8>,
 }
 
 impl Request {
@@ -76,8 +78,9 @@ pub fn decode(text: &str, query: bool) -> Option<String> {
 /// Reads one request; `buffer` keeps what came after it.
 pub fn read(stream: &mut impl Read, buffer: &mut Vec<u8>) -> Result<Request, Bad> {
     loop {
-        if let Some((request, head, body)) = parse(buffer)? {
-            skip(stream, buffer, head as u64 + body)?;
+        if let Some((mut request, head, body)) = parse(buffer)? {
+            buffer.drain(..head);
+            request.body = read_body(stream, buffer, body)?;
             return Ok(request);
         }
         if buffer.len() >= HEAD_BYTES_MAX {
@@ -91,17 +94,15 @@ pub fn read(stream: &mut impl Read, buffer: &mut Vec<u8>) -> Result<Request, Bad
     }
 }
 
-fn skip(stream: &mut impl Read, buffer: &mut Vec<u8>, bytes: u64) -> Result<(), Bad> {
-    let here = bytes.min(buffer.len() as u64);
-    buffer.drain(..here as usize);
-    let missing = bytes - here;
-    if io::copy(&mut stream.take(missing), &mut io::sink())? < missing {
-        return Err(Bad::Gone);
-    }
-    Ok(())
+/// So many bytes: those that are in the buffer, then from the stream, as they come.
+fn read_body(stream: &mut impl Read, buffer: &mut Vec<u8>, bytes: usize) -> Result<Vec<u8>, Bad> {
+    let mut body: Vec<u8> = buffer.drain(..bytes.min(buffer.len())).collect();
+    let missing = (bytes - body.len()) as u64;
+    stream.take(missing).read_to_end(&mut body)?;
+    if body.len() < bytes { Err(Bad::Gone) } else { Ok(body) }
 }
 
-fn parse(buffer: &[u8]) -> Result<Option<(Request, usize, u64)>, Bad> {
+fn parse(buffer: &[u8]) -> Result<Option<(Request, usize, usize)>, Bad> {
     let refuse = |status, why: &str| Err(Bad::Refused(status, why.to_owned()));
     let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
     let mut head = httparse::Request::new(&mut headers);
@@ -116,9 +117,8 @@ fn parse(buffer: &[u8]) -> Result<Option<(Request, usize, u64)>, Bad> {
     let mut request = Request {
         method: method.to_owned(),
         path: path.to_owned(),
-        query: Vec::new(),
-        token: None,
         keep: head.version == Some(1),
+        ..Request::default()
     };
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
@@ -135,9 +135,9 @@ fn parse(buffer: &[u8]) -> Result<Option<(Request, usize, u64)>, Bad> {
             "connection" => request.keep = request.keep && !value.eq_ignore_ascii_case("close"),
             "content-length" => match value.parse() {
                 Ok(length) if length <= BODY_BYTES_MAX => body = length,
-                _ => return refuse(413, "a request's body is at most 4 KiB, and none is wanted"),
+                _ => return refuse(413, "a request's body is at most 64 KiB"),
             },
-            "transfer-encoding" => return refuse(411, "a request's body needs a content-length, and none is wanted"),
+            "transfer-encoding" => return refuse(411, "a request's body needs a content-length"),
             _ => {}
         }
     }
@@ -149,12 +149,14 @@ fn reason(status: u16) -> &'static str {
         200 => "OK",
         400 => "Bad Request",
         401 => "Unauthorized",
+        403 => "Forbidden",
         404 => "Not Found",
         405 => "Method Not Allowed",
         409 => "Conflict",
         411 => "Length Required",
         413 => "Content Too Large",
         422 => "Unprocessable Content",
+        429 => "Too Many Requests",
         431 => "Request Header Fields Too Large",
         503 => "Service Unavailable",
         _ => "Error",
@@ -259,7 +261,10 @@ mod tests {
         assert_eq!(ask("GET /?a=%zz HTTP/1.1\r\n\r\n"), Err(400));
         assert_eq!(ask(&format!("GET /{} HTTP/1.1\r\n\r\n", "a".repeat(9000))), Err(431));
         assert_eq!(ask(&format!("GET / HTTP/1.1\r\n{}\r\n", "a: b\r\n".repeat(40))), Err(431));
-        assert_eq!(ask("POST / HTTP/1.1\r\ncontent-length: 99999999999\r\n\r\n"), Err(413));
+        for length in ["99999999999", "65537", "-1", "1e3", ""] {
+            assert_eq!(ask(&format!("POST / HTTP/1.1\r\ncontent-length: {length}\r\n\r\n")), Err(413), "{length}");
+        }
+        assert_eq!(ask("POST / HTTP/1.1\r\ncontent-length: 65536\r\n\r\nshort"), Err(0), "cut off");
         assert_eq!(ask("POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n"), Err(411));
     }
 
@@ -267,7 +272,8 @@ mod tests {
     fn two_requests_in_one_segment() {
         let mut stream = "POST /a HTTP/1.1\r\ncontent-length: 3\r\n\r\nxyzGET /b HTTP/1.1\r\n\r\n".as_bytes();
         let mut buffer = Vec::new();
-        assert_eq!(read(&mut stream, &mut buffer).unwrap().path, "/a");
+        let first = read(&mut stream, &mut buffer).unwrap();
+        assert_eq!((first.path.as_str(), first.body.as_slice()), ("/a", &b"xyz"[..]));
         assert_eq!(read(&mut stream, &mut buffer).unwrap().path, "/b");
     }
 

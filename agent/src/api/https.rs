@@ -1,33 +1,77 @@
-//! The API over HTTPS, for callers that show the token.
+//! The API over HTTPS, for callers that show a token.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
+use wholegrain_model::Timestamp;
 use wholegrain_transport::tls::{self, Identity};
 
-use super::{Caller, Service, http, serve, spawn};
+use super::patience::{Connection, Timed};
+use super::places::Key;
+use super::tokens::Tokens;
+use super::{Caller, REQUEST_PATIENCE, Service, http, same, serve, spawn};
 use crate::config::HttpsConfig;
+use crate::jobs::{Role, Who};
 
 /// The stack of the thread that listens: 64 KiB.
 const STACK_BYTES: usize = 64 << 10;
+
+/// The tokens that count.
+pub(super) struct Accepted {
+    /// The administrator's.
+    token: Option<String>,
+    /// Those with roles.
+    tokens: Option<Tokens>,
+}
+
+impl Accepted {
+    /// Whose token was shown, or why it is refused.
+    pub fn who(&self, token: Option<&str>, peer: &str, now: Timestamp) -> Result<Who, String> {
+        let wanted = "a token is wanted: send `Authorization: Bearer TOKEN`, with what the agent's token_file has or one of those \
+                      in its tokens_file";
+        let Some(token) = token else { return Err(wanted.to_owned()) };
+        if self.token.as_ref().is_some_and(|admin| same(admin.as_bytes(), token.as_bytes())) {
+            return Ok(Who {
+                name: format!("the token of token_file ({peer})"),
+                role: Role::Admin,
+                uid: None,
+                user: None,
+                pid: None,
+            });
+        }
+        let Some(tokens) = &self.tokens else { return Err(wanted.to_owned()) };
+        tokens.check(token, peer, now).map_err(|bad| format!("{}; {wanted}", bad.why()))
+    }
+}
 
 pub(super) fn start(config: &HttpsConfig, service: Arc<Service>) -> anyhow::Result<SocketAddr> {
     let server = tls::server_config(Identity { cert: &config.cert, key: &config.key }, None).context("[api] cert")?;
     let listener = TcpListener::bind(config.listen)
         .with_context(|| format!("[api] listen: cannot listen on {}; is another agent running?", config.listen))?;
     let address = listener.local_addr().context("[api] listen")?;
-    let token: Arc<str> = config.token.as_str().into();
+    let tokens = match &config.tokens_file {
+        Some(path) => Some(Tokens::open(path).map_err(|why| anyhow!("[api] tokens_file: {}: {why}", path.display()))?),
+        None => None,
+    };
+    let accepted = Arc::new(Accepted { token: config.token.clone(), tokens });
     let listening = move || {
         for stream in listener.incoming() {
             if service.is_stopped() {
                 return;
             }
-            if let Ok(stream) = stream {
-                let (server, token) = (server.clone(), token.clone());
-                spawn(&service, move |service| connection(stream, server, token, service));
-            }
+            let Ok(stream) = stream else {
+                std::thread::sleep(super::ACCEPT_PAUSE);
+                continue;
+            };
+            let Ok(peer) = stream.peer_addr() else { continue };
+            let Some(place) = service.https.take(Key::address(peer.ip())) else {
+                service.refused();
+                continue;
+            };
+            let (server, accepted) = (server.clone(), accepted.clone());
+            spawn(&service, place, move |service| connection(stream, peer, server, accepted, service));
         }
     };
     std::thread::Builder::new()
@@ -38,16 +82,27 @@ pub(super) fn start(config: &HttpsConfig, service: Arc<Service>) -> anyhow::Resu
     Ok(address)
 }
 
-fn connection(stream: TcpStream, server: Arc<ServerConfig>, token: Arc<str>, service: &Service) {
+impl Connection for StreamOwned<ServerConnection, Timed<TcpStream>> {
+    fn within(&mut self, time: std::time::Duration) {
+        self.sock.put_off(time);
+    }
+}
+
+fn connection(
+    stream: TcpStream,
+    peer: SocketAddr,
+    server: Arc<ServerConfig>,
+    tokens: Arc<Accepted>,
+    service: &Service,
+) {
     let prepared =
         stream.set_read_timeout(Some(http::PATIENCE)).and_then(|()| stream.set_write_timeout(Some(http::PATIENCE)));
-    let Ok(name) = stream.peer_addr().map(|address| address.to_string()) else { return };
     if prepared.is_err() {
         return;
     }
     let Ok(tls) = ServerConnection::new(server) else { return };
-    let mut stream = StreamOwned::new(tls, stream);
-    serve(&mut stream, service, &Caller { name, token: Some(token) });
+    let mut stream = StreamOwned::new(tls, Timed::new(stream, REQUEST_PATIENCE));
+    serve(&mut stream, service, &Caller::Stranger { peer: peer.ip().to_string(), tokens });
     stream.conn.send_close_notify();
     let _ = stream.conn.complete_io(&mut stream.sock);
 }

@@ -1,83 +1,133 @@
-//! What the agent answers, the same over a Unix socket and HTTPS. All answers are JSON; an error is `{"error": "…"}` and says what
+//! What the agent answers, the same over Unix sockets and HTTPS. All answers are JSON; an error is `{"error": "…"}` and says what
 //! to do.
 //!
-//! - In: HTTP/1.1 requests.
+//! - In: HTTP/1.1 requests, and on the users' socket lines (`lines`).
 //! - Out: the newest values straight from the groups' rings, the past from the cache, states and counts; orders to the manager.
-//! - Never: more than [`CONNECTIONS_MAX`] connections, or one that is silent and stays.
+//! - Never: more connections than each door has places, or one that is silent, or slow, and stays; a user who keeps others or the
+//!   administrator out; anything of a job for a user whose job it is not.
+//!
+//! Doors: the administrator's socket (`[api] socket`), the users' (`[jobs] socket`), HTTPS. `unix` and `https` find out who
+//! asks, `permit` says what they may.
 
 pub mod http;
 mod https;
+mod jobs;
+pub mod lines;
+mod patience;
+mod permit;
+mod places;
 mod routes;
+mod tokens;
 mod unix;
 mod view;
 
-use std::io::{Read, Write};
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use crate::config::ApiConfig;
+use self::patience::Connection;
+use self::places::{Place, Places};
+use self::unix::Door;
+use crate::config::{ApiConfig, Config};
+use crate::engine::clock;
+use crate::jobs::Who;
+use crate::jobs::rules::Rate;
 use crate::manager::Desk;
-use crate::state::State;
+use crate::state::{State, lock};
 
-/// The most connections at a time, of both kinds together.
+/// The most connections at a time to the administrator's socket.
 pub const CONNECTIONS_MAX: usize = 16;
+/// The most connections over HTTPS; of one machine half of them.
+pub const HTTPS_CONNECTIONS_MAX: usize = 32;
+/// The most connections to the users' socket; of one user half of them, and fewer when there are others.
+pub const USERS_CONNECTIONS_MAX: usize = 256;
 /// The stack of a connection's thread: TLS and JSON take much of it. 256 KiB.
 const STACK_BYTES: usize = 256 << 10;
 /// Requests of one connection before it is closed.
 const REQUESTS_MAX: usize = 1000;
+/// How long a request may take to come, however often a byte of it does: 20 s.
+const REQUEST_PATIENCE: Duration = Duration::from_secs(20);
+/// How long an answer may take to be taken: 60 s.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(60);
+/// The pause after a connection that could not be accepted: 10 ms.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
+/// Requests of one user that are answered within a minute, over all their connections: what the agent does for them takes
+/// processor time that is not accounted to their jobs. The line protocol is for those who want more.
+pub const REQUESTS_PER_MINUTE: u32 = 600;
+/// Refusals of one caller, and of all, that the log tells of within a minute.
+const REFUSALS_PER_MINUTE: (u32, u32) = (10, 60);
 
 /// What every connection needs.
 pub(crate) struct Service {
     state: Arc<State>,
     desk: Desk,
-    open: AtomicUsize,
+    admins: Arc<Places>,
+    users: Arc<Places>,
+    https: Arc<Places>,
+    refusals: Mutex<Rate>,
+    requests: Mutex<Rate>,
     stop: AtomicBool,
+    lines: lines::Lines,
 }
 
 /// The listening sockets.
 pub struct Api {
     service: Arc<Service>,
-    socket: Option<PathBuf>,
+    sockets: Vec<PathBuf>,
     /// Where HTTPS listens, with the port that the system chose when 0 was asked for.
     pub https: Option<std::net::SocketAddr>,
 }
 
+/// Where it listens.
+#[derive(Debug, Clone)]
+pub struct Doors {
+    api: ApiConfig,
+    users: Option<PathBuf>,
+}
+
+impl Doors {
+    /// Where the configuration says.
+    pub fn of(config: &Config) -> Self {
+        Self { api: config.api.clone(), users: config.jobs.as_ref().and_then(|jobs| jobs.socket.clone()) }
+    }
+}
+
 impl Api {
     /// Listens where the configuration says.
-    pub fn start(config: &ApiConfig, state: &Arc<State>, desk: &Desk) -> anyhow::Result<Self> {
+    pub fn start(doors: &Doors, state: &Arc<State>, desk: &Desk) -> anyhow::Result<Self> {
+        let (each, all) = REFUSALS_PER_MINUTE;
         let service = Arc::new(Service {
             state: state.clone(),
             desk: desk.clone(),
-            open: AtomicUsize::new(0),
+            admins: Places::new(CONNECTIONS_MAX),
+            users: Places::new(USERS_CONNECTIONS_MAX),
+            https: Places::new(HTTPS_CONNECTIONS_MAX),
+            refusals: Mutex::new(Rate::per_minute(each, all)),
+            requests: Mutex::new(Rate::per_minute(REQUESTS_PER_MINUTE, u32::MAX)),
             stop: AtomicBool::new(false),
+            lines: lines::Lines::default(),
         });
-        if let Some(path) = &config.socket {
-            unix::start(path, service.clone())?;
+        let mut api = Self { service, sockets: Vec::new(), https: None };
+        for (path, door) in [(&doors.api.socket, Door::Admin), (&doors.users, Door::Users)] {
+            let Some(path) = path else { continue };
+            unix::start(path, door, api.service.clone())?;
+            api.sockets.push(path.clone());
         }
-        let https = match &config.https {
-            Some(https) => Some(https::start(https, service.clone())?),
-            None => None,
-        };
-        Ok(Self { service, socket: config.socket.clone(), https })
+        if let Some(config) = &doors.api.https {
+            api.https = Some(https::start(config, api.service.clone())?);
+        }
+        Ok(api)
     }
 
     /// Takes no more requests. Open connections end with their next request or the process.
     pub fn stop(self) {
         self.service.stop.store(true, Ordering::Release);
-        if let Some(path) = &self.socket {
+        self.service.lines.stop();
+        for path in &self.sockets {
             // The file would make the next caller wait for nobody.
             let _ = std::fs::remove_file(path);
         }
-    }
-}
-
-/// A place among the connections; given back when dropped.
-struct Place(Arc<Service>);
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.0.open.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -86,30 +136,43 @@ impl Service {
         self.stop.load(Ordering::Acquire)
     }
 
-    /// A place for one connection more, if there is one.
-    fn place(self: &Arc<Self>) -> Option<Place> {
-        if self.open.fetch_add(1, Ordering::AcqRel) >= CONNECTIONS_MAX {
-            self.open.fetch_sub(1, Ordering::AcqRel);
-            self.state.counters.api_refused.fetch_add(1, Ordering::Relaxed);
-            return None;
+    /// There was no place for a connection.
+    fn refused(&self) {
+        self.state.counters.api_refused.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Somebody may not what they asked for. The log tells of so many a minute, and how many there were besides.
+    fn forbidden(&self, key: &str, who: &str, why: &str) {
+        let mut refusals = lock(&self.refusals);
+        if refusals.take(key, clock::real()) {
+            let more = match refusals.take_over() {
+                0 => String::new(),
+                count => format!(" ({count} refusals before were not logged)"),
+            };
+            tracing::warn!("refused {who}: {why}{more}");
         }
-        Some(Place(self.clone()))
     }
 }
 
-/// Who asks: what the log says of a change.
-#[derive(Debug, Clone)]
-struct Caller {
-    name: String,
-    /// The token wanted; `None` where the file system has already checked.
-    token: Option<Arc<str>>,
+/// Who asks.
+enum Caller {
+    /// The file system or the kernel has said.
+    Known(Who),
+    /// Each request shows a token.
+    Stranger {
+        /// Their address.
+        peer: String,
+        /// What counts.
+        tokens: Arc<https::Accepted>,
+    },
 }
 
 /// Runs a connection on a thread of its own.
-fn spawn(service: &Arc<Service>, run: impl FnOnce(&Service) + Send + 'static) {
-    let Some(place) = service.place() else { return };
+fn spawn(service: &Arc<Service>, place: Place, run: impl FnOnce(&Service) + Send + 'static) {
+    let service = service.clone();
     let spawned = std::thread::Builder::new().name("api".into()).stack_size(STACK_BYTES).spawn(move || {
-        run(&place.0);
+        let _place = place;
+        run(&service);
     });
     if let Err(error) = spawned {
         tracing::warn!("API: cannot start a thread for a connection: {error}");
@@ -117,10 +180,13 @@ fn spawn(service: &Arc<Service>, run: impl FnOnce(&Service) + Send + 'static) {
 }
 
 /// Answers requests until the peer goes, is silent for too long or has asked often enough.
-fn serve(stream: &mut (impl Read + Write), service: &Service, caller: &Caller) {
+fn serve(stream: &mut impl Connection, service: &Service, caller: &Caller) {
     let mut buffer = Vec::new();
     for number in 1..=REQUESTS_MAX {
-        match http::read(stream, &mut buffer) {
+        stream.within(REQUEST_PATIENCE);
+        let read = http::read(stream, &mut buffer);
+        stream.within(ANSWER_PATIENCE);
+        match read {
             Ok(mut request) => {
                 request.keep = request.keep && number < REQUESTS_MAX && !service.is_stopped();
                 if routes::answer(stream, service, caller, &request).is_err() || !request.keep {
@@ -132,6 +198,25 @@ fn serve(stream: &mut (impl Read + Write), service: &Service, caller: &Caller) {
                 return;
             }
             Err(http::Bad::Gone) => return,
+        }
+    }
+}
+
+/// Compares in a time that does not tell how much is equal.
+fn same(a: &[u8], b: &[u8]) -> bool {
+    let difference = a.iter().zip(b).fold(0u8, |all, (x, y)| all | (x ^ y));
+    a.len() == b.len() && std::hint::black_box(difference) == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens() {
+        assert!(same(b"abc", b"abc"));
+        for other in [&b"abd"[..], b"ab", b"abcd", b""] {
+            assert!(!same(other, b"abc"));
         }
     }
 }

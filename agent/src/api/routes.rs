@@ -6,12 +6,14 @@ use std::io::{self, Read, Write};
 use wholegrain_model::{Interval, Pattern, Timestamp};
 
 use super::http::{self, Chunks, Request};
-use super::{Caller, Service, view};
-use crate::cache::{self, average, choose, newest_row, scaled};
+use super::permit::{self, Scope};
+use super::{Caller, REQUESTS_PER_MINUTE, Service, jobs, view};
+use crate::cache::{self, average, chosen, newest_row, scaled};
 use crate::config::LogLevel;
 use crate::engine::clock;
+use crate::jobs::{Role, Who};
 use crate::manager::{Ask, Refusal};
-use crate::state::State;
+use crate::state::{State, lock};
 
 /// The most readings of one answer to `/v1/history`.
 const HISTORY_READINGS_MAX: usize = 2_000_000;
@@ -20,18 +22,27 @@ const WINDOW: Interval = Interval::from_s(10);
 
 /// What can be asked, for an answer to anything else.
 const KNOWN: &str = "GET /v1/status, /v1/log, /v1/sources, /v1/groups, /v1/sensors?pattern=, /v1/newest?pattern=, \
-                     /v1/average?pattern=&window=, /v1/history?pattern=&from=&to=; POST /v1/sources/NAME/stop, \
-                     /v1/sources/NAME/start, /v1/groups/NAME/interval?value=, /v1/log?level=&for=, /v1/reload";
+                     /v1/average?pattern=&window=, /v1/history?pattern=&from=&to=, /v1/jobs, /v1/jobs/ID, /v1/rules; \
+                     POST /v1/sources/NAME/stop, /v1/sources/NAME/start, /v1/groups/NAME/interval?value=, \
+                     /v1/log?level=&for=, /v1/reload, /v1/rules[?try=1]; DELETE /v1/rules/ID";
 
 /// A status and why.
-struct Failure(u16, String);
+pub(super) struct Failure(u16, String);
+
+impl Failure {
+    /// With a reason.
+    pub fn new(status: u16, why: impl Into<String>) -> Self {
+        Self(status, why.into())
+    }
+}
 
 impl From<Refusal> for Failure {
     fn from(refusal: Refusal) -> Self {
         let status = match refusal {
             Refusal::Unknown(_) => 404,
             Refusal::Invalid(_) => 422,
-            Refusal::Busy => 503,
+            Refusal::Forbidden(_) => 403,
+            Refusal::Busy | Refusal::Failed(_) => 503,
         };
         Failure(status, refusal.to_string())
     }
@@ -44,24 +55,16 @@ pub(super) fn answer(
     caller: &Caller,
     request: &Request,
 ) -> io::Result<()> {
-    let allowed = match &caller.token {
-        Some(wanted) => request.token.as_ref().is_some_and(|token| same(token.as_bytes(), wanted.as_bytes())),
-        None => true,
-    };
-    let result = if allowed {
+    let result = admit(service, caller, request).and_then(|who| {
         if request.method == "GET" && request.path == "/v1/history" {
-            match history_question(request) {
-                Ok(question) => return history(stream, &service.state, request, question),
-                Err(failure) => Err(failure),
-            }
-        } else {
-            body(service, caller, request)
+            return Ok(Err((history_question(request)?, Scope::of(&who, &service.state))));
         }
-    } else {
-        Err(Failure(
-            401,
-            "a token is wanted: send `Authorization: Bearer TOKEN`, with what the agent's token_file has".into(),
-        ))
+        body(service, &who, request).map(Ok)
+    });
+    let result = match result {
+        Ok(Err((question, scope))) => return history(stream, &service.state, request, question, &scope),
+        Ok(Ok(body)) => Ok(body),
+        Err(failure) => Err(failure),
     };
     match result {
         Ok(body) => http::answer(stream, 200, &body, request.keep),
@@ -69,16 +72,35 @@ pub(super) fn answer(
     }
 }
 
-/// Compares in a time that does not tell how much is equal.
-fn same(a: &[u8], b: &[u8]) -> bool {
-    let difference = a.iter().zip(b).fold(0u8, |all, (x, y)| all | (x ^ y));
-    a.len() == b.len() && std::hint::black_box(difference) == 0
+/// Who asks, if they may ask this.
+fn admit(service: &Service, caller: &Caller, request: &Request) -> Result<Who, Failure> {
+    let who = match caller {
+        Caller::Known(who) => who.clone(),
+        Caller::Stranger { peer, tokens } => {
+            let now = Timestamp(clock::real());
+            tokens.who(request.token.as_deref(), peer, now).map_err(|why| {
+                service.forbidden(peer, peer, &why);
+                Failure(401, why)
+            })?
+        }
+    };
+    if who.role == Role::User && !lock(&service.requests).take(&who.key(), clock::real()) {
+        let why =
+            format!("more than {REQUESTS_PER_MINUTE} requests of one user within a minute; wait for the next one");
+        service.forbidden(&who.key(), &who.name, &why);
+        return Err(Failure(429, why));
+    }
+    permit::check(&who, request).map_err(|why| {
+        service.forbidden(&who.key(), &who.name, &why);
+        Failure(403, why)
+    })?;
+    Ok(who)
 }
 
-fn body(service: &Service, caller: &Caller, request: &Request) -> Result<Vec<u8>, Failure> {
+fn body(service: &Service, who: &Who, request: &Request) -> Result<Vec<u8>, Failure> {
     let state = &service.state;
     let order = |ask: Ask| {
-        tracing::info!("{ask:?}, asked by {}", caller.name);
+        tracing::info!("{ask:?}, asked by {}", who.name);
         Ok(view::bytes(&service.desk.ask(ask)?))
     };
     let path = request.path.trim_end_matches('/');
@@ -91,19 +113,30 @@ fn body(service: &Service, caller: &Caller, request: &Request) -> Result<Vec<u8>
                 let groups = state.registry.live().iter().map(|group| view::group(group, false)).collect();
                 Ok(view::bytes(&view::Groups { groups }))
             }
-            "/v1/sensors" => sensors(state, request),
-            "/v1/newest" => newest(state, request),
-            "/v1/average" => averages(state, request),
+            "/v1/sensors" => sensors(state, request, &Scope::of(who, state)),
+            "/v1/newest" => newest(state, request, &Scope::of(who, state)),
+            "/v1/average" => averages(state, request, &Scope::of(who, state)),
+            "/v1/jobs" => Ok(jobs::list(state, who)),
+            "/v1/rules" => Ok(jobs::rules(state, who)),
+            _ if path.starts_with("/v1/jobs/") => {
+                jobs::one(state, who, &path["/v1/jobs/".len()..]).inspect_err(|Failure(status, why)| {
+                    if *status == 403 {
+                        service.forbidden(&who.key(), &who.name, why);
+                    }
+                })
+            }
             _ => Err(Failure(404, format!("there is no {path}; there are {KNOWN}"))),
         },
         "POST" => match path.strip_prefix("/v1/").unwrap_or_default() {
             "log" => order(log_order(request)?),
             "reload" => order(Ask::Reload),
+            "rules" => jobs::add(service, who, request),
             rest => order(
                 named_order(rest, request)
                     .ok_or_else(|| Failure(404, format!("there is no {path}; there are {KNOWN}")))??,
             ),
         },
+        "DELETE" if path.starts_with("/v1/rules/") => jobs::remove(service, who, &path["/v1/rules/".len()..]),
         method => Err(Failure(405, format!("{method} is not answered; there are {KNOWN}"))),
     }
 }
@@ -141,8 +174,9 @@ fn patterns(request: &Request) -> Result<Vec<Pattern>, Failure> {
     request.values("pattern").map(parse).collect()
 }
 
-fn sensors(state: &State, request: &Request) -> Result<Vec<u8>, Failure> {
-    let chosen = choose(state, &patterns(request)?);
+fn sensors(state: &State, request: &Request, scope: &Scope) -> Result<Vec<u8>, Failure> {
+    let patterns = patterns(request)?;
+    let chosen = cache::choose_by(state, |path| chosen(&patterns, path) && scope.since(path).is_some());
     let mut times: HashMap<u64, Option<String>> = HashMap::new();
     let list = chosen.iter().map(|chosen| {
         let (group, sensor) = (&chosen.group, chosen.sensor());
@@ -163,8 +197,9 @@ fn sensors(state: &State, request: &Request) -> Result<Vec<u8>, Failure> {
     Ok(view::bytes(&view::Sensors { sensors: list.collect() }))
 }
 
-fn newest(state: &State, request: &Request) -> Result<Vec<u8>, Failure> {
-    let chosen = choose(state, &patterns(request)?);
+fn newest(state: &State, request: &Request, scope: &Scope) -> Result<Vec<u8>, Failure> {
+    let patterns = patterns(request)?;
+    let chosen = cache::choose_by(state, |path| chosen(&patterns, path) && scope.since(path).is_some());
     let mut rows = HashMap::new();
     let readings = chosen.iter().map(|chosen| {
         let row = rows.entry(chosen.group.id).or_insert_with(|| newest_row(state, &chosen.group));
@@ -180,16 +215,17 @@ fn newest(state: &State, request: &Request) -> Result<Vec<u8>, Failure> {
     Ok(view::bytes(&view::Readings { readings: readings.collect() }))
 }
 
-fn averages(state: &State, request: &Request) -> Result<Vec<u8>, Failure> {
+fn averages(state: &State, request: &Request, scope: &Scope) -> Result<Vec<u8>, Failure> {
     let window = match request.value("window") {
         Some(text) => Interval::parse(text).map_err(|error| Failure(400, format!("window: {error}")))?,
         None => WINDOW,
     };
     let to = clock::real().saturating_add(1);
     let from = to.saturating_sub_unsigned(window.ns());
+    let patterns = patterns(request)?;
     let mut averages = Vec::new();
     let done: Result<(), std::convert::Infallible> =
-        cache::history(state, &patterns(request)?, from, to, |path, sensor, readings| {
+        cache::history_by(state, window_of(&patterns, scope, from), to, |path, sensor, readings| {
             let average = average(readings);
             averages.push(view::AverageOf {
                 path: path.to_owned(),
@@ -206,6 +242,11 @@ fn averages(state: &State, request: &Request) -> Result<Vec<u8>, Failure> {
         });
     let Ok(()) = done;
     Ok(view::bytes(&view::Averages { averages }))
+}
+
+/// From when on each sensor is asked for: `None` for not at all.
+fn window_of<'a>(patterns: &'a [Pattern], scope: &'a Scope, from: i64) -> impl Fn(&str) -> Option<i64> + 'a {
+    move |path| if chosen(patterns, path) { scope.since(path).map(|since| since.max(from)) } else { None }
 }
 
 struct HistoryQuestion {
@@ -228,14 +269,19 @@ fn history_question(request: &Request) -> Result<HistoryQuestion, Failure> {
 }
 
 /// Streams: one sensor's past is in memory at a time.
-fn history(stream: &mut impl Write, state: &State, request: &Request, question: HistoryQuestion) -> io::Result<()> {
+fn history(
+    stream: &mut impl Write,
+    state: &State,
+    request: &Request,
+    question: HistoryQuestion,
+    scope: &Scope,
+) -> io::Result<()> {
     let mut out = Chunks::begin(stream, request.keep)?;
     out.write_all(b"{\"readings\":[")?;
     let mut count = 0;
-    cache::history(
+    cache::history_by(
         state,
-        &question.patterns,
-        question.from,
+        window_of(&question.patterns, scope, question.from),
         question.to,
         |path, sensor, readings| -> io::Result<()> {
             for (time, value) in readings {
@@ -260,18 +306,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tokens() {
-        assert!(same(b"abc", b"abc"));
-        for other in [&b"abd"[..], b"ab", b"abcd", b""] {
-            assert!(!same(other, b"abc"));
-        }
-    }
-
-    #[test]
     fn orders() {
         let check = |path: &str, query: &[(&str, &str)], expected: &str| {
             let query = query.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect();
-            let request = Request { method: "POST".into(), path: String::new(), query, token: None, keep: true };
+            let request = Request { method: "POST".into(), query, ..Request::default() };
             let shown = match named_order(path, &request) {
                 None => "none".to_owned(),
                 Some(Ok(ask)) => format!("{ask:?}"),

@@ -1,4 +1,7 @@
-//! The API over a Unix socket: the file's mode says who may connect, the kernel says who did.
+//! The API over Unix sockets: the file's mode says who may connect, the kernel says who did.
+//!
+//! Whoever can open the administrator's socket is an administrator: its mode says who that is. The users' socket is open to
+//! everybody on the node, and the uid of the peer says which jobs are theirs.
 
 use std::fs;
 use std::io;
@@ -10,66 +13,147 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail};
 
-use super::{Caller, Service, http, serve, spawn};
+use super::patience::Timed;
+use super::places::Key;
+use super::{Caller, REQUEST_PATIENCE, Service, http, lines, serve, spawn};
+use crate::jobs::{Role, Who};
 
 /// Who may connect: the owner and the group.
 const MODE: u32 = 0o660;
+/// Everybody.
+const USERS_MODE: u32 = 0o666;
 /// The stack of the thread that listens: 64 KiB.
 const STACK_BYTES: usize = 64 << 10;
+/// What the kernel says of a peer whose uid does not exist here (user_namespaces(7)): nobody's jobs are theirs.
+const OVERFLOW_UID: u32 = 65_534;
+/// The largest entry of the users' database that is read, in bytes.
+const ENTRY_BYTES_MAX: usize = 16 << 10;
 
-pub(super) fn start(path: &Path, service: Arc<Service>) -> anyhow::Result<()> {
-    let listener = listen(path)?;
+/// Which socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Door {
+    /// `[api] socket`.
+    Admin,
+    /// `[jobs] socket`.
+    Users,
+}
+
+impl Door {
+    fn setting(self) -> &'static str {
+        match self {
+            Door::Admin => "[api] socket",
+            Door::Users => "[jobs] socket",
+        }
+    }
+}
+
+pub(super) fn start(path: &Path, door: Door, service: Arc<Service>) -> anyhow::Result<()> {
+    let listener = listen(path, door)?;
     let listening = move || {
         for stream in listener.incoming() {
             if service.is_stopped() {
                 return;
             }
-            if let Ok(stream) = stream {
-                spawn(&service, move |service| connection(stream, service));
+            match stream {
+                Ok(stream) => accept(stream, door, &service),
+                // Too many open files, as a rule: not to be asked for again and again.
+                Err(_) => std::thread::sleep(super::ACCEPT_PAUSE),
             }
         }
     };
+    let name = if door == Door::Admin { "api-unix" } else { "api-users" };
     std::thread::Builder::new()
-        .name("api-unix".into())
+        .name(name.into())
         .stack_size(STACK_BYTES)
         .spawn(listening)
-        .context("[api] socket")?;
+        .with_context(|| door.setting())?;
     Ok(())
 }
 
+fn accept(stream: UnixStream, door: Door, service: &Arc<Service>) {
+    let peer = peer(&stream);
+    let (places, key) = match (door, &peer) {
+        (Door::Admin, _) => (&service.admins, Key::All),
+        (Door::Users, Ok(credentials)) => (&service.users, Key::Uid(credentials.uid)),
+        // Nobody can say whose jobs are theirs.
+        (Door::Users, Err(_)) => return,
+    };
+    let Some(place) = places.take(key) else { return service.refused() };
+    spawn(service, place, move |service| connection(stream, door, peer, service));
+}
+
 /// Listens; takes the place of a socket that a killed agent left behind, never that of a living one or of another file.
-fn listen(path: &Path) -> anyhow::Result<UnixListener> {
-    let shown = path.display();
+fn listen(path: &Path, door: Door) -> anyhow::Result<UnixListener> {
+    let (setting, shown) = (door.setting(), path.display());
     if let Ok(metadata) = fs::symlink_metadata(path) {
         if !metadata.file_type().is_socket() {
-            bail!("[api] socket: {shown} is there and is no socket; remove it or configure another path");
+            bail!("{setting}: {shown} is there and is no socket; remove it or configure another path");
         }
         if UnixStream::connect(path).is_ok() {
-            bail!("[api] socket: another agent listens on {shown}; stop it or configure another path");
+            bail!("{setting}: another agent listens on {shown}; stop it or configure another path");
         }
-        fs::remove_file(path).with_context(|| format!("[api] socket: cannot remove the old {shown}"))?;
+        fs::remove_file(path).with_context(|| format!("{setting}: cannot remove the old {shown}"))?;
     }
     if let Some(dir) = path.parent().filter(|dir| !dir.as_os_str().is_empty()) {
-        fs::create_dir_all(dir)
-            .with_context(|| format!("[api] socket: cannot make the directory {}", dir.display()))?;
+        fs::create_dir_all(dir).with_context(|| format!("{setting}: cannot make the directory {}", dir.display()))?;
     }
-    let listener = UnixListener::bind(path).with_context(|| format!("[api] socket: cannot listen on {shown}"))?;
-    fs::set_permissions(path, fs::Permissions::from_mode(MODE))
-        .with_context(|| format!("[api] socket: mode of {shown}"))?;
+    let mode = if door == Door::Admin { MODE } else { USERS_MODE };
+    let listener = UnixListener::bind(path).with_context(|| format!("{setting}: cannot listen on {shown}"))?;
+    fs::set_permissions(path, fs::Permissions::from_mode(mode))
+        .with_context(|| format!("{setting}: mode of {shown}"))?;
     Ok(listener)
 }
 
-fn connection(mut stream: UnixStream, service: &Service) {
+fn connection(stream: UnixStream, door: Door, peer: io::Result<libc::ucred>, service: &Service) {
     let prepared =
         stream.set_read_timeout(Some(http::PATIENCE)).and_then(|()| stream.set_write_timeout(Some(http::PATIENCE)));
     if prepared.is_err() {
         return;
     }
-    let name = match peer(&stream) {
-        Ok(credentials) => format!("uid {} gid {} pid {}", credentials.uid, credentials.gid, credentials.pid),
-        Err(_) => "an unknown process".to_owned(),
+    let who = who(door, peer.ok());
+    if door == Door::Users {
+        match first_byte(&stream) {
+            Some(byte) if byte.is_ascii_lowercase() => return lines::serve(stream, service, who),
+            Some(_) => {}
+            None => return,
+        }
+    }
+    serve(&mut Timed::new(stream, REQUEST_PATIENCE), service, &Caller::Known(who));
+}
+
+/// What the peer of a socket is.
+fn who(door: Door, peer: Option<libc::ucred>) -> Who {
+    let Some(libc::ucred { pid, uid, gid }) = peer else {
+        return Who { name: "an unknown process".into(), role: Role::Admin, uid: None, user: None, pid: None };
     };
-    serve(&mut stream, service, &Caller { name, token: None });
+    let user = if uid == OVERFLOW_UID { None } else { user_name(uid) };
+    let named = user.as_deref().map_or(String::new(), |user| format!(" ({user})"));
+    let name = format!("uid {uid}{named} gid {gid} pid {pid}");
+    let role = if door == Door::Admin || uid == 0 { Role::Admin } else { Role::User };
+    Who { name, role, uid: Some(uid).filter(|uid| *uid != OVERFLOW_UID), user, pid: Some(pid) }
+}
+
+/// The name that belongs to a uid. May wait for a directory service: on the connection's own thread.
+fn user_name(uid: u32) -> Option<String> {
+    let mut buffer = vec![0; ENTRY_BYTES_MAX];
+    let mut entry = std::mem::MaybeUninit::<libc::passwd>::uninit();
+    let mut found = std::ptr::null_mut();
+    // SAFETY: all places outlive the call, and the buffer is as long as said.
+    let result = unsafe { libc::getpwuid_r(uid, entry.as_mut_ptr(), buffer.as_mut_ptr(), buffer.len(), &mut found) };
+    if result != 0 || found.is_null() {
+        return None;
+    }
+    // SAFETY: the call succeeded, so that `found` is `entry`, whose name is text within `buffer` that ends in 0.
+    let name = unsafe { std::ffi::CStr::from_ptr((*found).pw_name) };
+    name.to_str().ok().map(str::to_owned)
+}
+
+/// The first byte that the peer sends, which stays to be read; `None` when none comes in time.
+fn first_byte(stream: &UnixStream) -> Option<u8> {
+    let mut byte = 0u8;
+    // SAFETY: the place for the result is one byte long as said; the descriptor is open.
+    let count = unsafe { libc::recv(stream.as_raw_fd(), (&raw mut byte).cast(), 1, libc::MSG_PEEK) };
+    (count == 1).then_some(byte)
 }
 
 /// Who is at the other end.

@@ -84,8 +84,13 @@ pub struct GroupView {
     pub interval_ns: u64,
     pub offset_ns: u64,
     pub synchronous: bool,
+    /// The window of an accumulation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub window_ns: Option<i64>,
     pub samples: u64,
     pub missed_ticks: u64,
+    /// The part of the ticks that were made, 0 to 1: below 1 the interval cannot be sustained.
+    pub achieved: Option<f64>,
     pub gaps: u64,
     pub overruns: u64,
     pub lag: LagView,
@@ -114,8 +119,10 @@ pub fn group(group: &Group, with_buckets: bool) -> GroupView {
         interval_ns: group.ticking.interval.ns(),
         offset_ns: group.ticking.offset.ns(),
         synchronous: group.ticking.synchronous,
+        window_ns: group.accumulated.as_ref().map(|accumulated| accumulated.window_ns),
         samples: load(&stats.samples),
         missed_ticks: load(&stats.missed),
+        achieved: achieved(load(&stats.samples), load(&stats.missed)),
         gaps: load(&stats.gaps),
         overruns: load(&stats.overruns),
         lag: LagView {
@@ -126,8 +133,12 @@ pub fn group(group: &Group, with_buckets: bool) -> GroupView {
         },
         problem: stats.problem.get().map(|problem| problem.to_string()),
         topic: group.topic.to_string(),
-        schema: group.schema.hash().to_string(),
+        schema: group.sent_schema().hash().to_string(),
     }
+}
+
+fn achieved(samples: u64, missed: u64) -> Option<f64> {
+    (samples + missed > 0).then(|| samples as f64 / (samples + missed) as f64)
 }
 
 fn load(counter: &AtomicU64) -> u64 {

@@ -14,11 +14,13 @@ use wholegrain_model::config::{ConfigError, Document, Section, unknown};
 use wholegrain_model::interval::SAMPLING_INTERVAL_NS_MIN;
 use wholegrain_model::size::ByteSize;
 use wholegrain_model::{Interval, SensorPath, name};
+use wholegrain_sources::job::JobSource;
 use wholegrain_sources::{Roots, SOURCES, Source, SourceType};
 
 pub use mqtt::{MqttConfig, SendMode, SpoolConfig};
 pub use raw::LogLevel;
 
+use crate::jobs::JobsConfig;
 use crate::selfstat;
 
 /// The shortest time between two looks for groups that come and go: 1 s.
@@ -67,8 +69,10 @@ pub struct HttpsConfig {
     pub cert: PathBuf,
     /// The key's PEM file.
     pub key: PathBuf,
-    /// What a caller must present as a bearer token.
-    pub token: String,
+    /// What an administrator presents as a bearer token.
+    pub token: Option<String>,
+    /// The file of the tokens with roles.
+    pub tokens_file: Option<PathBuf>,
 }
 
 /// One `[sources.<name>]` table.
@@ -98,6 +102,11 @@ impl SourceConfig {
     pub fn build(&self, roots: &Roots) -> Result<Box<dyn Source>, ConfigError> {
         (self.kind.configure)(&self.section, roots)
     }
+
+    /// Makes its job scope, if it has one.
+    pub fn build_jobs(&self, roots: &Roots) -> Option<Result<Box<dyn JobSource>, ConfigError>> {
+        self.kind.jobs.map(|configure| configure(&self.section, roots))
+    }
 }
 
 /// The whole configuration, checked.
@@ -125,6 +134,8 @@ pub struct Config {
     pub spool: Option<SpoolConfig>,
     /// Where the agent answers.
     pub api: ApiConfig,
+    /// Jobs; `None` where nobody looks for them.
+    pub jobs: Option<JobsConfig>,
     /// What is sampled, besides the agent itself.
     pub sources: Vec<SourceConfig>,
     /// The interval of the agent's own group.
@@ -163,6 +174,10 @@ impl Config {
             return Err(root.child("cache").error("duration", "the cache's duration and bytes_max must not be 0"));
         }
         let api = check_api(&root.child("api"), raw.api, dir)?;
+        let jobs = match raw.jobs {
+            Some(_) => Some(JobsConfig::read(&root.child("jobs"), dir)?),
+            None => None,
+        };
         let (sources, own) = sources(&root.child("sources"), text, &roots)?;
         Ok(Self {
             file: file.to_owned(),
@@ -176,6 +191,7 @@ impl Config {
             mqtt,
             spool,
             api,
+            jobs,
             sources,
             own,
         })
@@ -185,6 +201,13 @@ impl Config {
     pub fn needs_restart(&self, new: &Config) -> Vec<&'static str> {
         let roots =
             |config: &Config| [config.roots.proc.clone(), config.roots.sys.clone(), config.roots.cgroup.clone()];
+        let both = |of: fn(&JobsConfig) -> Option<&PathBuf>| match (&self.jobs, &new.jobs) {
+            (Some(old), Some(new)) => of(old) != of(new),
+            _ => false,
+        };
+        let socket = |config: &Config| config.jobs.as_ref().and_then(|jobs| jobs.socket.clone());
+        let jobs_socket = |config: &Config| config.jobs.as_ref().and_then(|jobs| jobs.socket.clone());
+        let jobs_dir = |config: &Config| config.jobs.as_ref().and_then(|jobs| jobs.dir.clone());
         let changes = [
             ("name", self.name != new.name),
             ("prefix", self.prefix != new.prefix),
@@ -192,6 +215,10 @@ impl Config {
             ("mqtt", self.mqtt.is_some() != new.mqtt.is_some()),
             ("spool", self.spool != new.spool),
             ("api", self.api != new.api),
+            ("jobs.socket", jobs_socket(self) != jobs_socket(new)),
+            ("jobs.dir", self.jobs.is_some() && new.jobs.is_some() && jobs_dir(self) != jobs_dir(new)),
+            ("jobs.dir", both(|jobs| jobs.dir.as_ref())),
+            ("jobs.socket", socket(self) != socket(new)),
         ];
         changes.into_iter().filter(|(_, changed)| *changed).map(|(name, _)| name).collect()
     }
@@ -203,6 +230,15 @@ impl Config {
         (self.roots, self.spool, self.api) = (old.roots.clone(), old.spool.clone(), old.api.clone());
         if self.mqtt.is_some() != old.mqtt.is_some() {
             self.mqtt.clone_from(&old.mqtt);
+        }
+        if let Some(jobs) = &mut self.jobs {
+            jobs.socket = old.jobs.as_ref().and_then(|old| old.socket.clone());
+            if let Some(old) = &old.jobs {
+                jobs.dir.clone_from(&old.dir);
+            }
+        }
+        if let (Some(new), Some(old)) = (&mut self.jobs, &old.jobs) {
+            (new.dir, new.socket) = (old.dir.clone(), old.socket.clone());
         }
     }
 
@@ -252,9 +288,10 @@ fn check_interval(section: &Section, key: &str, interval: Interval) -> Result<()
 fn check_api(section: &Section, raw: raw::Api, dir: &Path) -> Result<ApiConfig, ConfigError> {
     let socket = raw.socket.map(|path| dir.join(path));
     let Some(listen) = raw.listen else {
-        if let Some((key, _)) = [("cert", &raw.cert), ("key", &raw.key), ("token_file", &raw.token_file)]
-            .into_iter()
-            .find(|(_, path)| path.is_some())
+        if let Some((key, _)) =
+            [("cert", &raw.cert), ("key", &raw.key), ("token_file", &raw.token_file), ("tokens_file", &raw.tokens_file)]
+                .into_iter()
+                .find(|(_, path)| path.is_some())
         {
             return Err(
                 section.error(key, format!("{key} is for HTTPS, which needs `listen` too, such as \"0.0.0.0:8444\""))
@@ -267,15 +304,22 @@ fn check_api(section: &Section, raw: raw::Api, dir: &Path) -> Result<ApiConfig, 
     })?;
     let wanted = |key: &str, path: Option<PathBuf>| {
         path.map(|path| dir.join(path)).ok_or_else(|| {
-            section.error("listen", format!("HTTPS needs `cert`, `key` and `token_file`; {key} is missing"))
+            section.error(
+                "listen",
+                format!("HTTPS needs `cert`, `key` and `token_file` or `tokens_file`; {key} is missing"),
+            )
         })
     };
     let (cert, key) = (wanted("cert", raw.cert)?, wanted("key", raw.key)?);
     let identity = wholegrain_transport::tls::Identity { cert: &cert, key: &key };
     wholegrain_transport::tls::server_config(identity, None)
         .map_err(|error| section.error("cert", error.to_string()))?;
-    let token = read_secret(section, "token_file", &wanted("token_file", raw.token_file)?)?;
-    Ok(ApiConfig { socket, https: Some(HttpsConfig { listen: address, cert, key, token }) })
+    let tokens_file = raw.tokens_file.map(|path| dir.join(path));
+    let token = match raw.token_file {
+        None if tokens_file.is_some() => None,
+        path => Some(read_secret(section, "token_file", &wanted("token_file", path)?)?),
+    };
+    Ok(ApiConfig { socket, https: Some(HttpsConfig { listen: address, cert, key, token, tokens_file }) })
 }
 
 /// The first line of a file that holds a secret.
@@ -318,6 +362,7 @@ fn sources(
                 section: section.child(kind.name),
             };
             config.build(roots)?;
+            config.build_jobs(roots).transpose()?;
             list.push(config);
         }
     }

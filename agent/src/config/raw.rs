@@ -43,6 +43,8 @@ pub(super) struct Root {
     pub spool: Option<Spool>,
     #[serde(default)]
     pub api: Api,
+    /// Read by the jobs' own module.
+    pub jobs: Option<serde::de::IgnoredAny>,
     /// Read by the sources themselves.
     #[serde(default)]
     #[expect(dead_code, reason = "named so that the key is known; its tables are read one by one")]
@@ -190,4 +192,5 @@ pub(super) struct Api {
     pub cert: Option<PathBuf>,
     pub key: Option<PathBuf>,
     pub token_file: Option<PathBuf>,
+    pub tokens_file: Option<PathBuf>,
 }

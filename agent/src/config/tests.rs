@@ -37,7 +37,10 @@ fn an_empty_file_is_a_whole_configuration() {
 fn the_packaged_example_is_read_and_its_commented_lines_too() {
     let text = include_str!("../../../packaging/agent.toml");
     let config = parse(text).unwrap_or_else(|error| panic!("{error}"));
-    assert_eq!(config.sources.iter().map(|source| source.name).collect::<Vec<_>>(), ["procfs", "sysfs"]);
+    assert_eq!(
+        config.sources.iter().map(|source| source.name).collect::<Vec<_>>(),
+        ["procfs", "sysfs", "cgroup", "tasks", "perf"]
+    );
     // Every key that stands in a comment is one that exists: only files and combinations may be wrong.
     let uncommented: String = text
         .lines()
@@ -45,7 +48,7 @@ fn the_packaged_example_is_read_and_its_commented_lines_too() {
             line.strip_prefix("# ").filter(|rest| rest.contains(" = ") || rest.starts_with('[')).unwrap_or(line)
         })
         .filter(|line| {
-            !["cert", "key", "ca", "user", "password_file", "bursts_per_minute", "listen", "token_file", "send "]
+            !["cert", "key", "ca", "user", "password_file", "bursts_per_minute", "listen", "token", "send "]
                 .iter()
                 .any(|key| line.starts_with(key))
         })
@@ -54,7 +57,7 @@ fn the_packaged_example_is_read_and_its_commented_lines_too() {
     let config = parse(&uncommented).unwrap_or_else(|error| panic!("{error}\n{uncommented}"));
     assert_eq!(config.mqtt.unwrap().send_interval, Interval::from_s(1));
     assert_eq!(config.spool.unwrap().after, Interval::from_s(5));
-    assert_eq!(config.sources.len(), 3);
+    assert_eq!(config.sources.len(), 6);
 }
 
 #[test]
@@ -97,7 +100,7 @@ fn everything_at_once() {
 fn slips_of_the_finger() {
     refused(
         "intervall = \"1s\"",
-        "agent.toml:1:1: unknown key `intervall`; one of `name`, `prefix`, `rescan`, `log_level`, `roots`, `defaults`, `cache`, `mqtt`, `spool`, `api`, `sources` is wanted",
+        "agent.toml:1:1: unknown key `intervall`; one of `name`, `prefix`, `rescan`, `log_level`, `roots`, `defaults`, `cache`, `mqtt`, `spool`, `api`, `jobs`, `sources` is wanted",
     );
     refused(
         "\n[defaults]\nintervall = \"1s\"",
@@ -117,7 +120,7 @@ fn slips_of_the_finger() {
     refused("[sources.procsf]", "agent.toml:1:10: unknown source `procsf`; did you mean `procfs`?");
     refused(
         "[sources.zzz]",
-        "agent.toml:1:10: unknown source `zzz`; one of `procfs`, `sysfs`, `tester`, `agent` is wanted",
+        "agent.toml:1:10: unknown source `zzz`; one of `procfs`, `sysfs`, `cgroup`, `tasks`, `perf`, `tester`, `agent` is wanted",
     );
     refused("[sources]\nprocfs = true", "agent.toml:2:1: a source is a table; write [sources.procfs]");
     refused_with(
@@ -256,7 +259,7 @@ fn servers_and_files() {
     );
     refused(
         "[api]\nlisten = \"0.0.0.0:8444\"",
-        "agent.toml:2:1: HTTPS needs `cert`, `key` and `token_file`; cert is missing",
+        "agent.toml:2:1: HTTPS needs `cert`, `key` and `token_file` or `tokens_file`; cert is missing",
     );
     refused(
         "[api]\ncert = \"ca.pem\"",

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering, fence};
 
-use wholegrain_model::{Interval, Schema, ValueType};
+use wholegrain_model::{Interval, Schema, Value, ValueType};
 use wholegrain_sources::ReadProblem;
 use wholegrain_transport::payload::samples_max;
 use wholegrain_transport::topics::Topic;
 
+use super::accumulate::Accumulated;
 use super::lag::LagHistogram;
 use super::ring::Ring;
 use super::schedule::Ticking;
@@ -18,6 +19,8 @@ pub const BATCH_SAMPLES_MAX: usize = 256;
 pub const RING_BATCH_SAMPLES_MAX: usize = 128;
 /// What a ring's part for one batch may take before smaller batches are made of a group with very many sensors: 4 MiB.
 pub const RING_BATCH_BYTES_MAX: usize = 4 << 20;
+/// Samples that wait for the encoder in a group that no sampler reads; further ones are refused.
+pub const EVENTS_MAX: usize = 256;
 
 /// Counts and states of a group that outlive a change of its interval or its layout.
 #[derive(Debug, Default)]
@@ -57,6 +60,11 @@ pub struct Group {
     pub blocking: bool,
     /// The newest samples.
     pub ring: Ring,
+    /// What is made of its samples before they are sent; `None`: every sample is sent.
+    pub accumulated: Option<Arc<Accumulated>>,
+    /// The newest sample of the group whose place it takes, for who asks before it has one of its own: the time, and the values of
+    /// its own sensors that the other had.
+    pub carried: Option<(i64, Vec<Option<Value>>)>,
     /// Samples for which the ring is laid out to be encoded together.
     pub batch_samples: usize,
     /// Counts, shared with the group's successors.
@@ -101,6 +109,8 @@ impl Group {
             ticking,
             blocking,
             ring,
+            accumulated: None,
+            carried: None,
             batch_samples,
             stats,
             encoded: AtomicU64::new(0),
@@ -109,14 +119,61 @@ impl Group {
         }
     }
 
+    /// A group that no sampler reads: its samples come when something happens, through [`State::push_event`](crate::state::State::push_event).
+    pub fn of_events(source: &str, agent: &str, schema: Schema) -> Self {
+        let ticking = Ticking { interval: Interval::default(), offset: Interval::default(), synchronous: false };
+        let (ring, sensors) = (Ring::new(schema.len(), EVENTS_MAX), schema.len());
+        let batch_samples = (EVENTS_MAX / 2).min(samples_max(sensors)).max(1);
+        Self {
+            ring,
+            batch_samples,
+            ..Self::new(source, agent, schema, ticking, false, ticking.interval, Arc::default())
+        }
+    }
+
+    /// Whether no sampler reads it.
+    pub fn is_of_events(&self) -> bool {
+        self.ticking.interval.ns() == 0
+    }
+
+    /// Puts a sample into a group of events, of which the caller is the only one to do so now. `false`, and counted as missed, when
+    /// [`EVENTS_MAX`] wait for the encoder.
+    pub(crate) fn push_event(&self, time: i64, values: &[u64], gaps: &[u64]) -> bool {
+        let waiting = self.ring.head() - self.encoded.load(Ordering::Acquire);
+        let fits = waiting < self.ring.capacity() as u64 && !self.sealed.load(Ordering::Acquire);
+        if fits {
+            self.ring.push(time, 0, values, gaps);
+        }
+        let count = if fits { &self.stats.samples } else { &self.stats.missed };
+        count.fetch_add(1, Ordering::Relaxed);
+        fits
+    }
+
     /// The group's name.
     pub fn name(&self) -> &str {
         self.schema.group()
     }
 
+    /// The same, of whose samples only what each window comes to is sent.
+    pub fn accumulating(self, accumulated: Option<Arc<Accumulated>>) -> Self {
+        Self { accumulated, ..self }
+    }
+
+    /// The same, with a newest sample until it has one of its own.
+    pub fn carrying(self, carried: Option<(i64, Vec<Option<Value>>)>) -> Self {
+        Self { carried, ..self }
+    }
+
+    /// The schema of its batches: its own, or that of its windows.
+    pub fn sent_schema(&self) -> &Schema {
+        self.accumulated.as_ref().map_or(&self.schema, |accumulated| &accumulated.schema)
+    }
+
     /// The same group at another interval, with a ring laid out for it.
     pub fn retimed(&self, agent: &str, ticking: Ticking, send_interval: Interval) -> Self {
-        Self::new(&self.source, agent, self.schema.clone(), ticking, self.blocking, send_interval, self.stats.clone())
+        let (stats, accumulated) = (self.stats.clone(), self.accumulated.clone());
+        Self::new(&self.source, agent, self.schema.clone(), ticking, self.blocking, send_interval, stats)
+            .accumulating(accumulated)
     }
 
     /// Whether everything that was ever sampled into it has been encoded.

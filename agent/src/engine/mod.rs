@@ -5,6 +5,7 @@
 //! - Never, on a sampler thread: an allocation once warm, a lock, a system call that can wait except the sleep to the next
 //!   tick and the reads of the sources themselves.
 
+pub mod accumulate;
 pub mod clock;
 pub mod group;
 pub mod lag;
@@ -13,5 +14,6 @@ pub mod ring;
 pub mod sampler;
 pub mod schedule;
 
+pub use accumulate::Accumulated;
 pub use group::{Group, GroupStats};
-pub use sampler::{Sampled, Sampler};
+pub use sampler::{Change, Sampled, Sampler, Start};

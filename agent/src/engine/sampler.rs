@@ -25,6 +25,8 @@ pub struct Sampled {
     group: Arc<Group>,
     reader: Box<dyn Reader>,
     ticker: Option<Ticker>,
+    /// Its first sample is to be taken now, whatever its clockwork says.
+    at_once: bool,
     values: Box<[u64]>,
     gaps: Box<[u64]>,
 }
@@ -37,23 +39,74 @@ impl Sampled {
             group,
             reader,
             ticker: None,
+            at_once: false,
             values: vec![0; sensors].into(),
             gaps: vec![0; sensors.div_ceil(64)].into(),
         }
     }
 }
 
-/// What is asked of a sampler. After it is done, the same command holds what has to be freed.
+/// When a group that is added is first read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Start {
+    /// At its first tick.
+    OnTick,
+    /// At once, and then at its ticks.
+    AtOnce,
+    /// At the next tick of the group of this id, which has the same interval: so that what is moved from there to here misses no
+    /// tick. At once when that group is not read by this thread.
+    InStepWith(u64),
+}
+
+/// What is asked of a sampler. After it is done, the same action holds what has to be freed.
 enum Action {
-    Add(Option<Sampled>),
+    Add { sampled: Option<Sampled>, start: Start },
     Remove { id: u64, removed: Option<Sampled> },
     Replace { id: u64, with: Option<Sampled>, keep_ticks: bool },
-    Retime { id: u64, group: Option<Arc<Group>> },
+    Retime { id: u64, group: Option<Arc<Group>>, keep_ticks: bool },
+}
+
+/// Steps that a sampler makes together, between two reads: no tick falls in between.
+#[derive(Default)]
+pub struct Change {
+    actions: Vec<Action>,
+}
+
+impl Change {
+    /// Nothing yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Whether it asks for nothing.
+    pub fn is_empty(&self) -> bool {
+        self.actions.is_empty()
+    }
+
+    /// Starts reading a group.
+    pub fn add(&mut self, sampled: Sampled, start: Start) {
+        self.actions.push(Action::Add { sampled: Some(sampled), start });
+    }
+
+    /// Stops reading a group; it is sealed when that is done.
+    pub fn remove(&mut self, id: u64) {
+        self.actions.push(Action::Remove { id, removed: None });
+    }
+
+    /// Puts another reader and ring in a group's place. With `keep_ticks` the clockwork goes on as it was.
+    pub fn replace(&mut self, id: u64, with: Sampled, keep_ticks: bool) {
+        self.actions.push(Action::Replace { id, with: Some(with), keep_ticks });
+    }
+
+    /// Puts `group` and its ring in the old one's place; the reader stays. With `keep_ticks` the clockwork does too.
+    pub fn retime(&mut self, id: u64, group: Arc<Group>, keep_ticks: bool) {
+        self.actions.push(Action::Retime { id, group: Some(group), keep_ticks });
+    }
 }
 
 struct Command {
-    action: Action,
-    /// A list with room for one group more than there are: the sampler moves into it rather than growing its own.
+    actions: Vec<Action>,
+    /// A list with room for all groups there will be: the sampler moves into it rather than growing its own.
     room: Vec<Sampled>,
 }
 
@@ -71,6 +124,8 @@ pub struct Sampler {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
     groups: usize,
+    /// For how many groups the thread's list has room, once it has done what was asked of it.
+    room: usize,
 }
 
 impl Sampler {
@@ -82,36 +137,43 @@ impl Sampler {
             clock::sharpen_timers();
             Loop::new(theirs, counters, counts_steps).run();
         })?;
-        Ok(Self { shared, thread: Some(thread), groups: 0 })
+        Ok(Self { shared, thread: Some(thread), groups: 0, room: 0 })
     }
 
-    fn send(&mut self, action: Action) {
+    /// Has the thread make a change, now.
+    pub fn change(&mut self, change: Change) {
         self.collect();
-        let room = Vec::with_capacity(self.groups + 1);
-        self.shared.commands.push(Node::new(Command { action, room }));
+        let count = |of: fn(&Action) -> bool| change.actions.iter().filter(|action| of(action)).count();
+        self.groups += count(|action| matches!(action, Action::Add { .. }));
+        let room = if self.groups > self.room { Vec::with_capacity(self.groups * 2) } else { Vec::new() };
+        self.room = self.room.max(room.capacity());
+        self.groups = self.groups.saturating_sub(count(|action| matches!(action, Action::Remove { .. })));
+        self.shared.commands.push(Node::new(Command { actions: change.actions, room }));
         self.shared.wake.wake();
     }
 
-    /// Starts reading a group.
+    fn one(&mut self, action: Action) {
+        self.change(Change { actions: vec![action] });
+    }
+
+    /// Starts reading a group at its first tick.
     pub fn add(&mut self, sampled: Sampled) {
-        self.groups += 1;
-        self.send(Action::Add(Some(sampled)));
+        self.one(Action::Add { sampled: Some(sampled), start: Start::OnTick });
     }
 
     /// Stops reading a group; it is sealed when that is done.
     pub fn remove(&mut self, id: u64) {
-        self.groups = self.groups.saturating_sub(1);
-        self.send(Action::Remove { id, removed: None });
+        self.one(Action::Remove { id, removed: None });
     }
 
     /// Puts another reader and ring in a group's place. With `keep_ticks` the clockwork goes on as it was.
     pub fn replace(&mut self, id: u64, with: Sampled, keep_ticks: bool) {
-        self.send(Action::Replace { id, with: Some(with), keep_ticks });
+        self.one(Action::Replace { id, with: Some(with), keep_ticks });
     }
 
     /// Gives a group another interval: `group` has the ring for it and takes the old one's place; the reader stays.
     pub fn retime(&mut self, id: u64, group: Arc<Group>) {
-        self.send(Action::Retime { id, group: Some(group) });
+        self.one(Action::Retime { id, group: Some(group), keep_ticks: false });
     }
 
     /// Frees what the sampler has handed back.
@@ -166,13 +228,16 @@ impl Loop {
             }
             let now = clock::now();
             self.observe(now);
-            self.obey(now);
             self.read_due(now);
+            // After the reads: a sensor that leaves its group does so with everything read that was due.
+            if self.obey() {
+                continue;
+            }
             let tickers = self.groups.iter().filter_map(|sampled| sampled.ticker.as_ref());
             let deadline = sleep_until(tickers, now.mono, self.steps.offset());
             self.shared.wake.sleep_until(deadline, state);
         }
-        self.obey(clock::now());
+        self.obey();
         for sampled in &self.groups {
             sampled.group.sealed.store(true, Ordering::Release);
         }
@@ -191,23 +256,35 @@ impl Loop {
         }
     }
 
-    fn obey(&mut self, now: Now) {
+    /// Does what was asked; whether anything was.
+    fn obey(&mut self) -> bool {
+        let mut any = false;
         for mut node in self.shared.commands.take() {
+            any = true;
             let command = &mut node.value;
-            if self.groups.len() == self.groups.capacity() && command.room.capacity() > self.groups.len() {
+            if command.room.capacity() > self.groups.capacity() {
                 command.room.append(&mut self.groups);
                 std::mem::swap(&mut command.room, &mut self.groups);
             }
-            self.act(&mut command.action, now);
+            let now = clock::now();
+            for action in &mut command.actions {
+                self.act(action, now);
+            }
             self.shared.done.push(node);
         }
+        any
     }
 
     fn act(&mut self, action: &mut Action, now: Now) {
         match action {
-            Action::Add(sampled) => {
+            Action::Add { sampled, start } => {
                 if let Some(mut sampled) = sampled.take() {
-                    sampled.ticker = Some(Ticker::new(sampled.group.ticking, now));
+                    let of = |id: u64| self.groups.iter().find(|other| other.group.id == id);
+                    let beside = if let Start::InStepWith(id) = *start { of(id) } else { None };
+                    // A group that has yet to take its own first sample has it taken of what leaves it too.
+                    sampled.at_once = beside.map_or(*start != Start::OnTick, |beside| beside.at_once);
+                    let kept = beside.and_then(|beside| beside.ticker);
+                    sampled.ticker = kept.or_else(|| Some(Ticker::new(sampled.group.ticking, now)));
                     self.groups.push(sampled);
                 }
             }
@@ -219,19 +296,24 @@ impl Loop {
                 }
             }
             Action::Replace { id, with, keep_ticks } => {
-                let found = self.groups.iter_mut().find(|sampled| sampled.group.id == *id);
-                if let (Some(old), Some(mut new)) = (found, with.take()) {
+                // What is not found stays in the command, to be freed by who sent it.
+                if let Some(old) = self.groups.iter_mut().find(|sampled| sampled.group.id == *id)
+                    && let Some(mut new) = with.take()
+                {
                     new.ticker = if *keep_ticks { old.ticker } else { Some(Ticker::new(new.group.ticking, now)) };
+                    new.at_once = old.at_once;
                     if !Arc::ptr_eq(&old.group, &new.group) {
                         old.group.sealed.store(true, Ordering::Release);
                     }
                     *with = Some(std::mem::replace(old, new));
                 }
             }
-            Action::Retime { id, group } => {
+            Action::Retime { id, group, keep_ticks } => {
                 let found = self.groups.iter_mut().find(|sampled| sampled.group.id == *id);
                 if let (Some(old), Some(new)) = (found, group.as_mut()) {
-                    old.ticker = Some(Ticker::new(new.ticking, now));
+                    if !*keep_ticks {
+                        old.ticker = Some(Ticker::new(new.ticking, now));
+                    }
                     std::mem::swap(&mut old.group, new);
                     new.sealed.store(true, Ordering::Release);
                 }
@@ -242,13 +324,17 @@ impl Loop {
     fn read_due(&mut self, woken: Now) {
         let offset = self.steps.offset();
         for sampled in &mut self.groups {
+            if std::mem::take(&mut sampled.at_once) {
+                sampled.read(clock::real(), &self.counters);
+            }
             let Some(ticker) = &mut sampled.ticker else { continue };
             if ticker.deadline(offset) > woken.mono {
                 continue;
             }
             // The groups before this one took their time: the lag is this group's own.
-            if let Some(tick) = self.steps.take(ticker, clock::now()) {
-                sampled.read(tick.stamp, &self.counters);
+            if let Some(tick) = self.steps.take(ticker, woken, clock::now())
+                && sampled.read(tick.stamp, &self.counters)
+            {
                 sampled.group.stats.lag.record(tick.lag as u64);
                 self.counters.note_lag(tick.lag as u64);
                 count_missed(&sampled.group, &self.counters, tick.missed);
@@ -258,9 +344,12 @@ impl Loop {
 }
 
 impl Sampled {
-    /// One read into the scratch row and from there, whole, into the ring.
-    fn read(&mut self, stamp: i64, counters: &Counters) {
+    /// One read into the scratch row and from there, whole, into the ring. `false` when what it reads is no more.
+    fn read(&mut self, stamp: i64, counters: &Counters) -> bool {
         let reading = self.reader.read(&mut Row::new(&mut self.values, &mut self.gaps));
+        if reading.gone {
+            return false;
+        }
         let stats = &self.group.stats;
         self.group.ring.push(stamp, self.group.ticking.interval.ns(), &self.values, &self.gaps);
         let gaps: u32 = self.gaps.iter().map(|word| word.count_ones()).sum();
@@ -274,6 +363,7 @@ impl Sampled {
             stats.layout_changed.store(true, Ordering::Release);
         }
         stats.problem.set(reading.problem);
+        true
     }
 }
 

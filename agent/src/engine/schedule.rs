@@ -45,12 +45,12 @@ impl StepDetector {
         (by.abs() > CLOCK_STEP_NS).then_some(by)
     }
 
-    /// The tick of `ticker` that is due. None while the wall clock has been stepped since the last look, which can be while
+    /// The tick of `ticker` that was due when the thread woke. None while the wall clock has been stepped since the last look, which can be while
     /// other groups were read: that is to be observed first, for a tick counted with one clock before the step and the other
     /// after it would be wrong by the whole step.
-    pub fn take(&self, ticker: &mut Ticker, now: Now) -> Option<Tick> {
+    pub fn take(&self, ticker: &mut Ticker, woken: Now, now: Now) -> Option<Tick> {
         let by = now.real.wrapping_sub(now.mono).wrapping_sub(self.offset);
-        if by.wrapping_abs() > CLOCK_STEP_NS { None } else { ticker.take(now) }
+        if by.wrapping_abs() > CLOCK_STEP_NS { None } else { ticker.take(woken, now) }
     }
 
     /// Realtime minus monotonic at the last look.
@@ -126,17 +126,20 @@ impl Ticker {
         if self.synchronous { self.next.saturating_sub(clock_offset) } else { self.next }
     }
 
-    /// The tick that is due at `now`, if one is; the next one is then after `now`. Never more than one: what passed unread
-    /// is counted in [`Tick::missed`].
-    pub fn take(&mut self, now: Now) -> Option<Tick> {
-        let at = if self.synchronous { now.real } else { now.mono };
-        let late = at.saturating_sub(self.next);
+    /// The tick that was due when the thread woke, if one was; the next one is then after that instant. Never more than one: what
+    /// passed unread is counted in [`Tick::missed`]. The read begins `now`, after those of the groups before it. What is due is
+    /// decided by the instant of waking, the same for all groups of a thread: those of one interval then stay in step, however late
+    /// the thread is, and a sensor that is moved from one to another misses no tick and gets none twice.
+    pub fn take(&mut self, woken: Now, now: Now) -> Option<Tick> {
+        let clock = |at: Now| if self.synchronous { at.real } else { at.mono };
+        let late = clock(woken).saturating_sub(self.next);
         if late < 0 {
             return None;
         }
         let missed = late / self.interval;
-        let lag = late - missed * self.interval;
-        self.next = self.next.saturating_add((missed + 1).saturating_mul(self.interval));
+        let tick = self.next.saturating_add(missed.saturating_mul(self.interval));
+        let lag = clock(now).saturating_sub(tick).max(0);
+        self.next = tick.saturating_add(self.interval);
         let scheduled = now.real - lag;
         let stamp = if lag <= self.tolerance { scheduled } else { now.real };
         Some(Tick { scheduled, lag, stamp, missed: missed as u64 })
@@ -226,6 +229,7 @@ mod tests {
         /// What the sampler's loop does, until the monotonic clock has come to `until`.
         fn run_until(&mut self, until: i64) {
             while self.now.mono < until {
+                let woken = self.now;
                 if self.detector.observe(self.now).is_some() {
                     self.steps += 1;
                     for (ticker, missed) in self.tickers.iter_mut().zip(&mut self.missed) {
@@ -233,7 +237,7 @@ mod tests {
                     }
                 }
                 for index in 0..self.tickers.len() {
-                    if let Some(tick) = self.detector.take(&mut self.tickers[index], self.now) {
+                    if let Some(tick) = self.detector.take(&mut self.tickers[index], woken, self.now) {
                         self.missed[index] += tick.missed;
                         self.ticks[index].push(tick);
                         self.pass(self.read_ns);
@@ -282,7 +286,8 @@ mod tests {
         for k in 1..200_000i64 {
             // Woken late by something different each time, for 44 years.
             let real = START - START % (7 * S) + k * 7000 * S + 3 + (k * 7919) % (6 * S);
-            let tick = ticker.take(Now { real, mono: real - START }).expect("due");
+            let now = Now { real, mono: real - START };
+            let tick = ticker.take(now, now).expect("due");
             assert_eq!((tick.scheduled - 3) % (7 * S), 0);
         }
     }
@@ -299,6 +304,23 @@ mod tests {
             assert!((have - wanted).abs() <= 1, "group {index}: {have} ticks, {wanted} wanted");
             assert_eq!(s.missed[index], 0, "group {index}");
         }
+    }
+
+    #[test]
+    fn groups_of_one_interval_stay_in_step_however_late_the_thread_is() {
+        let mut s = Simulation::new(&[(MS, 0, true); 5]);
+        for read_ns in [10_000, 700_000, 90_000, 3_100_000, 199_999, 200_001] {
+            s.read_ns = read_ns;
+            for _ in 0..50 {
+                s.run(7 * MS);
+                let deadlines: Vec<i64> = s.tickers.iter().map(|ticker| ticker.deadline(0)).collect();
+                assert!(
+                    deadlines.windows(2).all(|pair| pair[0] == pair[1]),
+                    "{deadlines:?} with reads of {read_ns} ns"
+                );
+            }
+        }
+        assert!(s.missed.iter().all(|missed| *missed == s.missed[0] && *missed > 0));
     }
 
     #[test]
@@ -399,7 +421,8 @@ mod tests {
             (10 * MS, 500_001, false),
         ] {
             let mut ticker = Ticker::new(ticking(interval, 0, true), now);
-            let tick = ticker.take(Now { real: START + interval + lag, mono: interval + lag }).expect("due");
+            let late = Now { real: START + interval + lag, mono: interval + lag };
+            let tick = ticker.take(late, late).expect("due");
             assert_eq!((tick.lag, tick.missed), (lag, 0));
             assert_eq!(tick.stamp, START + interval + if kept { 0 } else { lag }, "interval {interval}, lag {lag}");
         }
@@ -434,7 +457,8 @@ mod tests {
             let now = Now { real, mono: 0 };
             let mut ticker = Ticker::new(ticking(INTERVAL_NS_MAX, 5, true), now);
             ticker.stepped(Now { real: -real, mono: 1 });
-            ticker.take(Now { real: i64::MAX, mono: 2 });
+            let last = Now { real: i64::MAX, mono: 2 };
+            ticker.take(last, last);
             ticker.deadline(-real);
         }
     }

@@ -14,6 +14,8 @@ use crate::engine::schedule::Ticking;
 use crate::engine::{Group, Sampled, Sampler};
 use crate::state::{SourceStatus, State};
 
+use super::relook::Relook;
+
 /// What one source keeps of what it had to say: so many lines.
 const NOTES_MAX: usize = 100;
 
@@ -30,36 +32,6 @@ pub(super) struct Running {
     /// Groups whose last read that was looked at had a problem.
     troubled: Vec<String>,
     relook: Relook,
-}
-
-/// When a source is looked at again because its readers asked for it: a file that keeps changing must not keep the agent busy.
-#[derive(Debug, Default)]
-pub(super) struct Relook {
-    asked: bool,
-    /// The last look that was asked for, and how long to wait after it.
-    last: Option<(Instant, Duration)>,
-}
-
-impl Relook {
-    /// The pause after a look: 1 s; each further one that is asked for soon after is twice as long.
-    pub const PAUSE_MIN: Duration = Duration::from_secs(1);
-    /// The longest pause: 1 min.
-    pub const PAUSE_MAX: Duration = Duration::from_secs(60);
-
-    /// Whether to look now. What was asked for within a pause is remembered.
-    pub fn is_due(&mut self, asked: bool, now: Instant) -> bool {
-        self.asked |= asked;
-        let next = match self.last {
-            Some((last, pause)) if now.saturating_duration_since(last) < pause => return false,
-            // Quiet for as long again: the change was a single one.
-            Some((last, pause)) if now.saturating_duration_since(last) < pause * 2 => (pause * 2).min(Self::PAUSE_MAX),
-            _ => Self::PAUSE_MIN,
-        };
-        if self.asked {
-            self.last = Some((now, next));
-        }
-        std::mem::take(&mut self.asked)
-    }
 }
 
 /// What a source needs of the manager to change its groups.
@@ -138,6 +110,10 @@ impl Running {
         }
     }
 
+    pub fn has_said(&self, note: &String) -> bool {
+        self.notes.contains(note)
+    }
+
     pub fn reconfigured(&mut self, config: &SourceConfig) {
         self.config = Some(config.clone());
         self.notes.clear();
@@ -179,7 +155,7 @@ impl Running {
         let changed = self.groups.iter().filter(|group| group.stats.layout_changed.swap(false, Ordering::AcqRel));
         // Counted, not `any`: every flag is to be taken down.
         let asked = changed.count() > 0;
-        self.relook.is_due(asked, Instant::now()) || (rescan && std::mem::take(&mut self.relook.asked))
+        self.relook.is_due(asked, Instant::now()) || (rescan && self.relook.take())
     }
 
     /// A problem is told once, and once more when it is over.
@@ -328,8 +304,7 @@ impl Changing<'_> {
     }
 
     fn exchange(&mut self, old: &Arc<Group>, new: Arc<Group>, context: &Context<'_>) {
-        context.state.registry.retire(old.id);
-        context.state.registry.add(new.clone());
+        context.state.registry.exchange(&[old.id], vec![new.clone()]);
         if let Some(place) = self.groups.iter_mut().find(|group| group.id == old.id) {
             *place = new;
         }
@@ -363,30 +338,5 @@ impl Changing<'_> {
         if self.config.is_some() {
             self.source = None;
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_source_that_always_wants_a_look_gets_ever_fewer() {
-        let (mut relook, start) = (Relook::default(), Instant::now());
-        let looks: Vec<u64> = (0..3_000u64)
-            .filter(|tenth| relook.is_due(true, start + Duration::from_millis(100 * tenth)))
-            .map(|tenth| tenth / 10)
-            .collect();
-        assert_eq!(looks, [0, 1, 3, 7, 15, 31, 63, 123, 183, 243]);
-    }
-
-    #[test]
-    fn a_single_change_is_looked_at_at_once_and_one_in_a_pause_is_not_forgotten() {
-        let (mut relook, start) = (Relook::default(), Instant::now());
-        let mut at = |ms: u64, asked| relook.is_due(asked, start + Duration::from_millis(ms));
-        assert!(!at(0, false) && at(100, true), "at once");
-        assert!(!at(200, true) && !at(900, false) && at(1_100, false), "asked for in the pause, done after it");
-        assert!(!at(3_000, true) && at(3_200, false), "the second pause is longer");
-        assert!(at(20_000, true) && at(21_001, true), "after a quiet time the pauses begin anew");
     }
 }

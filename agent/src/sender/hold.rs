@@ -110,7 +110,7 @@ impl Hold {
     /// The schema of this hash, if this agent has or had it.
     pub fn schema(&self, hash: SchemaHash) -> Option<Schema> {
         let live = self.state.registry.live();
-        let running = live.iter().map(|group| &group.schema);
+        let running = live.iter().map(|group| group.sent_schema());
         running.chain(&self.schemas).find(|schema| schema.hash() == hash).cloned()
     }
 

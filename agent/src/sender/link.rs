@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
 use std::time::{Duration, Instant};
 
-use wholegrain_model::{Schema, SchemaHash};
+use wholegrain_model::{JobRecord, Schema, SchemaHash};
 use wholegrain_transport::client::{Client, ClientConfig, ClientError, Event};
 use wholegrain_transport::mqtt::ReasonCode;
 use wholegrain_transport::spool::RecordId;
@@ -15,6 +15,7 @@ use wholegrain_transport::topics::Topic;
 use super::disk::share_of;
 use super::gate::spread;
 use super::hold::Hold;
+use super::records::Outgoing;
 use super::refusal::{Pauses, is_final};
 use crate::config::MqttConfig;
 use crate::engine::clock;
@@ -35,6 +36,8 @@ const FLIGHT_BYTES_MAX: usize = 1 << 20;
 /// How long the server may leave a message without an answer before it is sent again over another connection: 60 s. A
 /// server that cannot store for now answers nothing, and is not to be asked anew all the time.
 const ACK_TIMEOUT: Duration = Duration::from_secs(60);
+/// Schemas that are remembered as announced over one connection: 16 bytes each.
+const ANNOUNCED_MAX: usize = 16_384;
 /// The most schemas that the server may ask for at once.
 const WANTED_MAX: usize = 1024;
 /// How long the server may take nothing at all: 10 s.
@@ -48,6 +51,7 @@ pub struct Link {
     failures: u32,
     dice: u64,
     connected_before: bool,
+    records: Outgoing,
     /// [`ACK_TIMEOUT`], shorter in tests.
     pub(super) ack_timeout: Duration,
 }
@@ -84,11 +88,13 @@ enum Sent {
     Copied(RecordId, usize),
     /// A record of the spool, its bytes, and whether it is a batch.
     Drained(RecordId, usize, bool),
+    /// A job's record; the book keeps it.
+    Job(Box<JobRecord>, usize),
 }
 
 impl Sent {
     fn is_batch(&self) -> bool {
-        !matches!(self, Sent::Schema(_) | Sent::Drained(_, _, false))
+        !matches!(self, Sent::Schema(_) | Sent::Job(..) | Sent::Drained(_, _, false))
     }
 }
 
@@ -97,7 +103,7 @@ impl Sent {
         match self {
             Sent::Schema(_) => 0,
             Sent::Live(batch) => batch.payload.len(),
-            Sent::Copied(_, bytes) | Sent::Drained(_, bytes, _) => *bytes,
+            Sent::Copied(_, bytes) | Sent::Drained(_, bytes, _) | Sent::Job(_, bytes) => *bytes,
         }
     }
 }
@@ -109,6 +115,7 @@ impl Sent {
             Sent::Schema(hash) => format!("schema {hash}"),
             Sent::Live(batch) => batch.topic.to_string(),
             Sent::Copied(..) | Sent::Drained(..) => "a batch of the spool".to_owned(),
+            Sent::Job(record, _) => format!("the record of job {:?}", record.job),
         }
     }
 }
@@ -118,7 +125,8 @@ impl Link {
     pub fn new(state: Arc<State>, config: Arc<MqttConfig>) -> Self {
         let dice = (spread(&state.name) ^ state.boot_ns) | 1;
         let phase = Phase::Waiting(Instant::now());
-        Self { state, config, phase, failures: 0, dice, connected_before: false, ack_timeout: ACK_TIMEOUT }
+        let records = Outgoing::new(&state);
+        Self { state, config, phase, failures: 0, dice, connected_before: false, records, ack_timeout: ACK_TIMEOUT }
     }
 
     /// Whether it pauses after a failure or a refusal.
@@ -136,12 +144,20 @@ impl Link {
         if let Phase::Up(up) = &self.phase { up.flight.len() } else { 0 }
     }
 
+    /// Whether a job's record could be sent now.
+    pub fn has_records(&self) -> bool {
+        self.records.is_waiting(Instant::now())
+    }
+
     /// How long until something here is due.
     pub fn due_in(&self, hold: &Hold) -> Option<Duration> {
         match &self.phase {
             Phase::Waiting(until) => Some(until.saturating_duration_since(Instant::now())),
             Phase::Connecting(_) => None,
-            Phase::Up(up) => up.due_in(hold, self.ack_timeout),
+            Phase::Up(up) => {
+                let records = self.records.due_in(Instant::now());
+                [up.due_in(hold, self.ack_timeout), records].into_iter().flatten().min()
+            }
         }
     }
 
@@ -159,7 +175,8 @@ impl Link {
             Phase::Up(_) => {}
         }
         if let Phase::Up(up) = &mut self.phase {
-            let result = up.send(&self.state.name, hold).map_err(|error| error.to_string());
+            let result = up.answer(&self.state).and_then(|()| up.send(&self.state.name, hold, &mut self.records));
+            let result = result.map_err(|error| error.to_string());
             up.copy_old(hold, self.config.queue_bytes_max.0);
             let in_flight = up.flight.len();
             let result = result.and_then(|()| up.check(self.ack_timeout));
@@ -195,7 +212,7 @@ impl Link {
         bell.silence();
         loop {
             match event {
-                Ok(Some(event)) => up.take(event, &state, hold),
+                Ok(Some(event)) => up.take(event, &state, hold, &mut self.records),
                 Ok(None) => return,
                 Err(error) => {
                     self.failed(&error.to_string(), hold);
@@ -235,8 +252,9 @@ impl Link {
     }
 
     fn connected(&mut self, mut client: Client) {
-        let need = Topic::Need { agent: &self.state.name }.to_string();
-        if let Err(error) = client.subscribe(&need) {
+        let agent = &self.state.name;
+        let topics = [Topic::Need { agent }.to_string(), Topic::Control { agent }.to_string()];
+        if let Some(error) = topics.iter().find_map(|topic| client.subscribe(topic).err()) {
             self.pause(&error.to_string());
             return;
         }
@@ -263,6 +281,7 @@ impl Link {
 
     /// The connection ended or did not come about: everything in flight is unsent again.
     fn failed(&mut self, why: &str, hold: &mut Hold) {
+        self.records.ask_again();
         if let Phase::Up(up) = &mut self.phase {
             if up.since.elapsed() >= GOOD_AFTER {
                 self.failures = 0;
@@ -303,6 +322,7 @@ impl Link {
     /// Ends the connection in peace.
     pub fn close(&mut self, hold: &mut Hold) {
         let phase = std::mem::replace(&mut self.phase, Phase::Waiting(Instant::now()));
+        self.records.ask_again();
         if let Phase::Up(mut up) = phase {
             up.give_back(hold);
             if let Err(error) = up.client.disconnect() {
@@ -357,21 +377,29 @@ impl Up {
     }
 
     /// Puts everything into the send buffer for which there is room: schemas asked for, live batches, then the spool's part.
-    fn send(&mut self, agent: &str, hold: &mut Hold) -> Result<(), ClientError> {
-        match self.fill(agent, hold) {
+    fn send(&mut self, agent: &str, hold: &mut Hold, records: &mut Outgoing) -> Result<(), ClientError> {
+        match self.fill(agent, hold, records) {
             // The server's window, not ours, was full: an acknowledgement makes room.
             Ok(()) | Err(ClientError::WindowFull(_)) => self.client.flush(),
             Err(error) => Err(error),
         }
     }
 
-    fn fill(&mut self, agent: &str, hold: &mut Hold) -> Result<(), ClientError> {
+    /// What the server's orders came to. Lost with the connection: whoever asked is told that no answer came.
+    fn answer(&mut self, state: &State) -> Result<(), ClientError> {
+        while let Some(answer) = state.control.next_answer() {
+            self.client.publish(&Topic::Answer { agent: &state.name }.to_string(), &answer, false, false)?;
+        }
+        Ok(())
+    }
+
+    fn fill(&mut self, agent: &str, hold: &mut Hold, records: &mut Outgoing) -> Result<(), ClientError> {
         while let Some(schema) = self.wanted.front().cloned() {
             self.announce(agent, &schema)?;
             self.wanted.pop_front();
         }
         if !self.pauses.left(Instant::now()).is_zero() {
-            return Ok(());
+            return self.send_records(agent, hold, records);
         }
         let mut in_flight = self.batches_in_flight();
         while self.has_room(in_flight) {
@@ -392,7 +420,37 @@ impl Up {
             self.put_in_flight(packet, Sent::Live(batch));
             in_flight += 1;
         }
-        self.drain(hold, in_flight)
+        self.send_records(agent, hold, records)?;
+        self.drain(hold, self.batches_in_flight())
+    }
+
+    /// A few records of jobs, after the live batches.
+    fn send_records(&mut self, agent: &str, hold: &mut Hold, records: &mut Outgoing) -> Result<(), ClientError> {
+        let under_way: Vec<&JobRecord> = self
+            .flight
+            .iter()
+            .filter_map(|flight| if let Sent::Job(record, _) = &flight.sent { Some(&**record) } else { None })
+            .collect();
+        let next = records.next(&under_way, Instant::now());
+        if next.is_empty() {
+            return Ok(());
+        }
+        let topic = Topic::Job { agent }.to_string();
+        for record in next {
+            if !self.has_room(self.batches_in_flight()) {
+                break;
+            }
+            // Names and numbers: there is nothing in a record that JSON could not say.
+            let payload = serde_json::to_vec(&record).unwrap_or_default();
+            match self.client.publish(&topic, &payload, true, false) {
+                Err(ClientError::TooLarge { bytes, max }) => {
+                    hold.count_too_large(&topic, bytes, max);
+                    records.refused(record);
+                }
+                packet => self.put_in_flight(packet?, Sent::Job(Box::new(record), payload.len())),
+            }
+        }
+        Ok(())
     }
 
     /// The spool's part of the window. Not while batches wait in vain for their acknowledgement and were copied to the disk:
@@ -442,6 +500,10 @@ impl Up {
     fn announce(&mut self, agent: &str, schema: &Schema) -> Result<(), ClientError> {
         let topic = Topic::Schema { agent, group: schema.group() }.to_string();
         let packet = self.client.publish(&topic, &schema.encode(), true, true)?;
+        // Groups of jobs that have long ended; those that live are announced once more.
+        if self.announced.len() >= ANNOUNCED_MAX {
+            self.announced.clear();
+        }
         self.announced.insert(schema.hash());
         self.put_in_flight(packet, Sent::Schema(schema.hash()));
         Ok(())
@@ -468,13 +530,20 @@ impl Up {
         }
     }
 
-    fn take(&mut self, event: Event, state: &State, hold: &mut Hold) {
+    fn take(&mut self, event: Event, state: &State, hold: &mut Hold, records: &mut Outgoing) {
         match event {
-            Event::Acked { packet_id, reason } => self.acknowledged(packet_id, reason, state, hold),
+            Event::Acked { packet_id, reason } => self.acknowledged(packet_id, reason, state, hold, records),
             Event::Subscribed { reason, .. } => {
                 if reason.is_error() {
-                    tracing::warn!("the server refused the subscription for schemas that it lacks: {reason}");
+                    tracing::warn!(
+                        "the server refused a subscription, for schemas that it lacks or its orders: {reason}"
+                    );
                 }
+            }
+            Event::Message { topic, payload, .. }
+                if matches!(Topic::parse(topic.as_str()), Some(Topic::Control { .. })) =>
+            {
+                state.control.take(payload);
             }
             Event::Message { payload, .. } => {
                 for hash in payload.chunks_exact(16).take(WANTED_MAX) {
@@ -499,7 +568,14 @@ impl Up {
         }
     }
 
-    fn acknowledged(&mut self, packet: u16, reason: ReasonCode, state: &State, hold: &mut Hold) {
+    fn acknowledged(
+        &mut self,
+        packet: u16,
+        reason: ReasonCode,
+        state: &State,
+        hold: &mut Hold,
+        records: &mut Outgoing,
+    ) {
         let Some(at) = self.flight.iter().position(|flight| flight.packet == packet) else { return };
         let Some(InFlight { sent, .. }) = self.flight.remove(at) else { return };
         self.flight_bytes -= sent.bytes();
@@ -511,10 +587,13 @@ impl Up {
             state.counters.acknowledged.fetch_add(1, Ordering::Relaxed);
             self.pauses.accepted();
         }
-        if again {
+        if again && !matches!(sent, Sent::Job(..)) {
             self.pauses.refused(Instant::now());
         }
         match sent {
+            Sent::Job(..) if again => records.put_off(Instant::now()),
+            Sent::Job(record, _) if refused => records.refused(*record),
+            Sent::Job(record, _) => records.accepted(&record),
             Sent::Schema(hash) => {
                 if refused {
                     self.announced.remove(&hash);

@@ -1,6 +1,6 @@
 //! The sender thread: from the queue to the server, over the spool on disk when the server is away.
 //!
-//! - In: batches from the [`Outbox`](crate::outbox::Outbox).
+//! - In: batches from the [`Outbox`](crate::outbox::Outbox), records of jobs from the tracker's book.
 //! - Out: QoS 1 messages; a batch is forgotten when the server acknowledged it, and not before.
 //! - Never: anything that makes the sampler or the encoder wait. A connection is made on a thread of its own, so that the
 //!   queue is kept below its bound meanwhile.
@@ -9,6 +9,7 @@ mod disk;
 mod gate;
 mod hold;
 mod link;
+mod records;
 mod refusal;
 #[cfg(test)]
 mod tests;
@@ -25,6 +26,7 @@ pub use self::disk::segment_bytes;
 use self::gate::Gate;
 use self::hold::Hold;
 use self::link::Link;
+pub use self::records::{Records, Shelf};
 use crate::config::{MqttConfig, SpoolConfig};
 use crate::engine::clock;
 use crate::state::{State, lock};
@@ -158,7 +160,7 @@ impl Sender {
             self.hold.collect();
             self.hold.release_all();
             self.link.turn(&mut self.hold);
-            let nothing_left = self.hold.is_empty() && self.link.in_flight() == 0;
+            let nothing_left = self.hold.is_empty() && self.link.in_flight() == 0 && !self.link.has_records();
             if nothing_left || Instant::now() >= deadline || self.link.is_waiting() {
                 break;
             }

@@ -53,7 +53,7 @@ impl Arrived {
                         None => self.orphans += 1,
                     }
                 }
-                Topic::Need { .. } => {}
+                Topic::Need { .. } | Topic::Job { .. } | Topic::Control { .. } | Topic::Answer { .. } => {}
             }
         }
     }

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use wholegrain_model::{Schema, SchemaHash};
+use wholegrain_model::{JobRecord, Schema, SchemaHash};
 use wholegrain_transport::mqtt::{self, Ack, ConnAck, Packet, Properties, Publish, QoS, ReasonCode, SubAck, Version};
 use wholegrain_transport::payload::read_header;
 use wholegrain_transport::topics::Topic;
@@ -23,6 +23,7 @@ pub struct Came {
 }
 
 type Answer = Box<dyn Fn(&Came) -> ReasonCode + Send + Sync>;
+type JobAnswer = Box<dyn Fn(&JobRecord) -> Option<ReasonCode> + Send + Sync>;
 
 /// What the broker has seen and does.
 pub struct Script {
@@ -35,6 +36,10 @@ pub struct Script {
     /// Numbers that were acknowledged as stored.
     pub stored: Mutex<HashSet<(u64, u64)>>,
     known: Mutex<HashSet<SchemaHash>>,
+    /// Records of jobs, in the order in which they came.
+    pub jobs: Mutex<Vec<JobRecord>>,
+    /// What is answered to a record; `None` ends the connection.
+    pub job_answer: Mutex<JobAnswer>,
 }
 
 impl Script {
@@ -49,6 +54,8 @@ impl Script {
             came: Mutex::default(),
             stored: Mutex::default(),
             known: Mutex::default(),
+            jobs: Mutex::default(),
+            job_answer: Mutex::new(Box::new(|_| Some(ReasonCode::SUCCESS))),
         });
         let theirs = script.clone();
         std::thread::spawn(move || {
@@ -123,7 +130,11 @@ impl Connection {
             }
             Packet::PingReq => self.send(Packet::PingResp),
             Packet::Publish(publish) => {
-                if let Some(Topic::Schema { .. }) = Topic::parse(publish.topic.as_str()) {
+                if let Some(Topic::Job { agent }) = Topic::parse(publish.topic.as_str()) {
+                    let record: JobRecord = serde_json::from_slice(&publish.payload).unwrap();
+                    assert_eq!((agent, publish.qos, publish.retain), (&*record.node, QoS::AtLeastOnce, false));
+                    script.jobs.lock().unwrap().push(record);
+                } else if let Some(Topic::Schema { .. }) = Topic::parse(publish.topic.as_str()) {
                     script.known.lock().unwrap().insert(Schema::decode(&publish.payload).unwrap().hash());
                 } else {
                     let (header, _) = read_header(&publish.payload).unwrap();
@@ -144,6 +155,15 @@ impl Connection {
         {
             let reason = match Topic::parse(publish.topic.as_str()) {
                 Some(Topic::Schema { .. }) => ReasonCode::SUCCESS,
+                Some(Topic::Job { .. }) => {
+                    let record = serde_json::from_slice(&publish.payload).unwrap();
+                    let answer = (script.job_answer.lock().unwrap())(&record);
+                    let Some(reason) = answer else {
+                        let _ = self.stream.shutdown(std::net::Shutdown::Both);
+                        return;
+                    };
+                    reason
+                }
                 _ => {
                     let (header, _) = read_header(&publish.payload).unwrap();
                     if script.strict && !script.known.lock().unwrap().contains(&header.schema) {

@@ -1,0 +1,145 @@
+//! Jobs and rules over HTTP.
+
+use std::sync::Arc;
+
+use serde::Serialize;
+use serde_json::Value;
+
+use super::http::{self, Request};
+use super::permit::is_own;
+use super::routes::Failure;
+use super::{Service, view};
+use crate::jobs::rules::RawRule;
+use crate::jobs::view::{JobView, RuleView};
+use crate::jobs::{JobsAsk, JobsOrder, Role, Who};
+use crate::state::State;
+
+/// A job in a list.
+#[derive(Serialize)]
+struct JobLine<'a> {
+    job: &'a str,
+    user: Option<&'a str>,
+    uid: Option<u32>,
+    manager: &'a str,
+    name: Option<&'a str>,
+    partition: Option<&'a str>,
+    cpus: Option<&'a str>,
+    start_time: String,
+    steps: u64,
+    metrics: usize,
+    readings_per_second: f64,
+}
+
+/// The jobs that they may see.
+pub(super) fn list(state: &State, who: &Who) -> Vec<u8> {
+    let view = state.jobs();
+    let lines = view.jobs.iter().filter(|job| sees(who, job)).map(|job| {
+        let record = &job.record;
+        let readings = job.metrics.iter().filter_map(|metric| metric.interval_ns);
+        JobLine {
+            job: &record.job,
+            user: record.user.as_deref(),
+            uid: record.uid,
+            manager: &record.manager,
+            name: record.name.as_deref(),
+            partition: record.partition.as_deref(),
+            cpus: record.cpus.as_deref(),
+            start_time: view::time(record.from),
+            steps: record.steps.len() as u64 + record.steps_dropped,
+            metrics: job.metrics.len(),
+            readings_per_second: readings.map(|ns| 1e9 / ns.max(1) as f64).sum(),
+        }
+    });
+    view::bytes(&serde_json::json!({ "jobs": lines.collect::<Vec<_>>() }))
+}
+
+fn sees(who: &Who, job: &Arc<JobView>) -> bool {
+    who.role != Role::User || is_own(who, job)
+}
+
+/// One job, by any of its ids.
+pub(super) fn one(state: &State, who: &Who, id: &str) -> Result<Vec<u8>, Failure> {
+    let id = http::decode(id, false).ok_or_else(|| Failure::new(400, "the job's id is not percent-encoded UTF-8"))?;
+    let view = state.jobs();
+    let is = |job: &&Arc<JobView>| {
+        let record = &job.record;
+        record.job == id || record.level == id || record.also.as_ref() == Some(&id)
+    };
+    let found: Vec<&Arc<JobView>> = view.jobs.iter().filter(is).collect();
+    if let Some(job) = found.iter().find(|job| sees(who, job)) {
+        return Ok(view::bytes(&shown(job)));
+    }
+    if found.is_empty() {
+        let known = view.jobs.iter().filter(|job| sees(who, job)).map(|job| job.record.job.as_str());
+        let hint = match wholegrain_model::suggest::nearest(&id, known) {
+            Some(near) => format!("did you mean {near:?}?"),
+            None => "GET /v1/jobs lists those that do".to_owned(),
+        };
+        return Err(Failure::new(404, format!("job {id:.80?} does not run here; {hint}")));
+    }
+    Err(Failure::new(403, format!("job {id:.80?} is not yours; users see their own jobs only")))
+}
+
+/// As the API writes a job: times as people read them.
+fn shown(job: &JobView) -> Value {
+    let mut value = serde_json::to_value(job).unwrap_or_default();
+    let put = |value: &mut Value, key: &str| {
+        if let Some(ns) = value.get(key).and_then(Value::as_i64) {
+            value[key] = view::time(ns).into();
+        }
+    };
+    for key in ["from", "to", "totals_at"] {
+        put(&mut value, key);
+    }
+    for step in value.get_mut("steps").and_then(Value::as_array_mut).into_iter().flatten() {
+        put(step, "from");
+        put(step, "to");
+    }
+    value
+}
+
+/// The rules that they may see: a user the configuration's, their own, and administrators' that are not for others' jobs alone.
+pub(super) fn rules(state: &State, who: &Who) -> Vec<u8> {
+    let view = state.jobs();
+    let own: Vec<&Arc<JobView>> = view.jobs.iter().filter(|job| is_own(who, job)).collect();
+    let sees = |rule: &&RuleView| {
+        if who.role != Role::User || who.owns(rule.uid, rule.user.as_deref()) {
+            return true;
+        }
+        let of_a_user = rule.uid.is_some() || rule.user.is_some();
+        let pattern = crate::jobs::rules::JobPattern::new(&rule.jobs);
+        let for_them = pattern.is_ok_and(|pattern| {
+            pattern.as_str() == "*"
+                || own.iter().any(|job| pattern.chooses(&crate::jobs::rules::Subject::of(&job.record)))
+        });
+        !of_a_user && for_them
+    };
+    let rules: Vec<&RuleView> = view.rules.iter().filter(sees).collect();
+    view::bytes(&serde_json::json!({ "rules": rules }))
+}
+
+/// A new rule; with `?try=1` what would come of it.
+pub(super) fn add(service: &Service, who: &Who, request: &Request) -> Result<Vec<u8>, Failure> {
+    let raw: RawRule = serde_json::from_slice(&request.body).map_err(|error| {
+        let example = r#"{"metrics": ["perf/*"], "jobs": "4711", "every": "1ms", "for": "10m"}"#;
+        Failure::new(400, format!("the body is not a rule: {error}; one is written as {example}"))
+    })?;
+    let order = match request.value("try") {
+        None | Some("0" | "false") => JobsOrder::Add(raw),
+        Some("" | "1" | "true") => JobsOrder::Try(raw),
+        Some(other) => return Err(Failure::new(400, format!("try: {other:.40?} is neither 1 nor 0"))),
+    };
+    ask(service, who, order)
+}
+
+/// The end of a rule.
+pub(super) fn remove(service: &Service, who: &Who, id: &str) -> Result<Vec<u8>, Failure> {
+    let id = id
+        .parse()
+        .map_err(|_| Failure::new(400, format!("{id:.40?} is not the number of a rule; GET /v1/rules lists them")))?;
+    ask(service, who, JobsOrder::Remove(id))
+}
+
+fn ask(service: &Service, who: &Who, order: JobsOrder) -> Result<Vec<u8>, Failure> {
+    Ok(view::bytes(&service.desk.ask_jobs(JobsAsk { who: who.clone(), order })?))
+}

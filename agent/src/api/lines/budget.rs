@@ -1,0 +1,53 @@
+//! How much of the thread's time each user has had.
+
+use std::collections::HashMap;
+
+use super::{CONNECTIONS_MAX, USER_BURST_NS, USER_SHARE};
+use crate::jobs::marks::bucket::Bucket;
+
+/// ns of the thread's time that come back each second.
+const RATE: f64 = USER_SHARE * 1e9;
+
+/// The users' budgets.
+#[derive(Debug, Default)]
+pub struct Budgets(HashMap<Option<u32>, Bucket>);
+
+impl Budgets {
+    /// A user has had `took` ns until `now`; how long they have to wait for that before their next turn, ns.
+    pub fn spend(&mut self, uid: Option<u32>, took: i64, now: i64) -> Option<i64> {
+        let budget = self.0.entry(uid).or_insert_with(|| Bucket::full(USER_BURST_NS as f64, now));
+        let left = budget.fill(RATE, USER_BURST_NS as f64, now) - took as f64;
+        budget.spend(took as f64);
+        (left < 0.0).then_some((-left / USER_SHARE) as i64)
+    }
+
+    /// Forgets those that have nothing to remember, if there are many.
+    pub fn tidy(&mut self, now: i64) {
+        if self.0.len() > CONNECTIONS_MAX {
+            self.0.retain(|_, budget| budget.fill(RATE, USER_BURST_NS as f64, now) < USER_BURST_NS as f64);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: i64 = 1_000_000;
+
+    #[test]
+    fn beyond_the_burst_a_user_has_the_share_and_nobody_elses() {
+        let mut budgets = Budgets::default();
+        assert_eq!(budgets.spend(Some(1), 100 * MS, 0), None, "the burst");
+        assert_eq!(budgets.spend(Some(1), 5 * MS, 0), Some(100 * MS));
+        assert_eq!(budgets.spend(Some(2), MS, 0), None, "another's is another's");
+        assert_eq!(budgets.spend(Some(1), 0, 100 * MS), None, "paid");
+        // Who always asks at once has a twentieth of the time.
+        let (mut now, mut had) = (100 * MS, 0);
+        while now < 10_100 * MS {
+            had += MS;
+            now += MS + budgets.spend(Some(1), MS, now + MS).unwrap_or(0);
+        }
+        assert!((495..=505).contains(&(had / MS)), "{} ms in 10 s", had / MS);
+    }
+}

@@ -1,0 +1,65 @@
+//! Waiting for many connections at once: epoll(7).
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+
+/// What is waited for of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Interest {
+    /// Nothing: it is left alone.
+    Nothing,
+    /// That there is something to read.
+    Read,
+    /// That there is room to write.
+    Write,
+}
+
+/// The most events of one wait.
+const EVENTS_MAX: usize = 64;
+
+/// The descriptors that are waited for.
+#[derive(Debug)]
+pub struct Poll {
+    epoll: OwnedFd,
+    events: [libc::epoll_event; EVENTS_MAX],
+}
+
+impl Poll {
+    /// None yet.
+    pub fn new() -> io::Result<Self> {
+        // SAFETY: takes a flag only.
+        let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the descriptor was made by the call above and is nobody else's.
+        let epoll = unsafe { OwnedFd::from_raw_fd(fd) };
+        Ok(Self { epoll, events: [libc::epoll_event { events: 0, u64: 0 }; EVENTS_MAX] })
+    }
+
+    /// Changes what is waited for; `token` comes back with each event.
+    pub fn change(&self, fd: &impl AsFd, token: u64, from: Interest, to: Interest) -> io::Result<()> {
+        let operation = match (from, to) {
+            (from, to) if from == to => return Ok(()),
+            (Interest::Nothing, _) => libc::EPOLL_CTL_ADD,
+            // Left out altogether: a peer that has gone would else be told of again and again.
+            (_, Interest::Nothing) => libc::EPOLL_CTL_DEL,
+            _ => libc::EPOLL_CTL_MOD,
+        };
+        let events = if to == Interest::Write { libc::EPOLLOUT } else { libc::EPOLLIN };
+        let mut event = libc::epoll_event { events: events as u32, u64: token };
+        // SAFETY: both descriptors are open, the event outlives the call.
+        let result =
+            unsafe { libc::epoll_ctl(self.epoll.as_raw_fd(), operation, fd.as_fd().as_raw_fd(), &raw mut event) };
+        if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+
+    /// Waits at most so long (-1: for ever) and hands out the tokens.
+    pub fn wait(&mut self, timeout_ms: i32) -> impl Iterator<Item = u64> + '_ {
+        // SAFETY: there is room for as many events as said.
+        let count = unsafe {
+            libc::epoll_wait(self.epoll.as_raw_fd(), self.events.as_mut_ptr(), EVENTS_MAX as i32, timeout_ms)
+        };
+        self.events[..usize::try_from(count).unwrap_or(0)].iter().map(|event| event.u64)
+    }
+}

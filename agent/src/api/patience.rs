@@ -1,0 +1,71 @@
+//! Streams that do not wait for ever for a peer that sends or takes a byte now and then.
+
+use std::io::{self, Read, Write};
+use std::time::{Duration, Instant};
+
+/// A connection of which reading and writing can be given so long together.
+pub(super) trait Connection: Read + Write {
+    /// From now on it may go on for so long.
+    fn within(&mut self, time: Duration);
+}
+
+/// A stream, each of whose reads and writes has a timeout, and all together a time at which they end.
+#[derive(Debug)]
+pub(super) struct Timed<S> {
+    stream: S,
+    end: Instant,
+}
+
+impl<S> Timed<S> {
+    pub fn new(stream: S, time: Duration) -> Self {
+        Self { stream, end: Instant::now() + time }
+    }
+
+    pub fn put_off(&mut self, time: Duration) {
+        self.end = Instant::now() + time;
+    }
+
+    fn check(&self) -> io::Result<()> {
+        if Instant::now() < self.end { Ok(()) } else { Err(io::ErrorKind::TimedOut.into()) }
+    }
+}
+
+impl<S: Read> Read for Timed<S> {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        self.check()?;
+        self.stream.read(bytes)
+    }
+}
+
+impl<S: Write> Write for Timed<S> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.check()?;
+        self.stream.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.stream.flush()
+    }
+}
+
+impl<S: Read + Write> Connection for Timed<S> {
+    fn within(&mut self, time: Duration) {
+        self.put_off(time);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_counts_for_all_reads_together() {
+        let mut stream = Timed::new(io::Cursor::new(vec![0; 100]), Duration::from_secs(3600));
+        assert_eq!(stream.read(&mut [0; 1]).unwrap(), 1);
+        stream.within(Duration::ZERO);
+        assert_eq!(stream.read(&mut [0; 1]).unwrap_err().kind(), io::ErrorKind::TimedOut);
+        assert_eq!(stream.write(&[0]).unwrap_err().kind(), io::ErrorKind::TimedOut);
+        stream.within(Duration::from_secs(3600));
+        assert_eq!(stream.read(&mut [0; 1]).unwrap(), 1);
+    }
+}

@@ -1,0 +1,128 @@
+//! Who may ask what.
+
+use std::sync::Arc;
+
+use super::http::Request;
+use crate::jobs::view::JobView;
+use crate::jobs::{Role, Who};
+use crate::state::State;
+
+/// What users may do, for the answer to anything else.
+const USERS_MAY: &str = "users may GET /v1/jobs, /v1/jobs/ID, /v1/rules, /v1/sensors, /v1/newest, /v1/average and /v1/history of \
+                         their own jobs, POST /v1/rules and DELETE /v1/rules/ID";
+
+/// Whether they may ask this at all; what of it concerns them is cut out by [`Scope`].
+pub(super) fn check(who: &Who, request: &Request) -> Result<(), String> {
+    let path = request.path.trim_end_matches('/');
+    let reads = matches!(request.method.as_str(), "GET" | "HEAD");
+    let (shown, method) = (path.chars().take(100).collect::<String>(), &request.method);
+    match who.role {
+        Role::Admin => Ok(()),
+        Role::Support if reads => Ok(()),
+        Role::Support => {
+            Err(format!("the role support reads everything and changes nothing: {method} {shown} is not for it"))
+        }
+        Role::User => {
+            let below =
+                |root: &str| path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+            let may = match request.method.as_str() {
+                "GET" | "HEAD" => {
+                    matches!(path, "/v1/sensors" | "/v1/newest" | "/v1/average" | "/v1/history")
+                        || below("/v1/jobs")
+                        || below("/v1/rules")
+                }
+                "POST" => path == "/v1/rules",
+                "DELETE" => below("/v1/rules"),
+                _ => false,
+            };
+            if may { Ok(()) } else { Err(format!("{method} {shown} is for administrators; {USERS_MAY}")) }
+        }
+    }
+}
+
+/// Which sensors somebody sees.
+#[derive(Debug)]
+pub(super) enum Scope {
+    /// All.
+    All,
+    /// Those of their own running jobs: below which path, and since when: a level can have been another job's before.
+    Jobs(Vec<(String, i64)>),
+}
+
+impl Scope {
+    /// Of this caller, now.
+    pub fn of(who: &Who, state: &State) -> Self {
+        if who.role != Role::User {
+            return Self::All;
+        }
+        let view = state.jobs();
+        let of_others = |level: &str| view.jobs.iter().any(|job| job.record.level == level && !is_own(who, job));
+        let own = view.jobs.iter().filter(|job| is_own(who, job) && !of_others(&job.record.level));
+        Self::Jobs(own.map(|job| (format!("{}/job/{}/", state.prefix, job.record.level), job.record.from)).collect())
+    }
+
+    /// From when on they may see this sensor's readings; `None` for not at all.
+    pub fn since(&self, path: &str) -> Option<i64> {
+        match self {
+            Self::All => Some(i64::MIN),
+            Self::Jobs(own) => own.iter().find(|(below, _)| path.starts_with(below.as_str())).map(|(_, from)| *from),
+        }
+    }
+}
+
+/// Whether a job is theirs.
+pub(super) fn is_own(who: &Who, job: &Arc<JobView>) -> bool {
+    who.owns(job.record.uid, job.record.user.as_deref())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_may_ask_what() {
+        let may = |role, line: &str| {
+            let (method, path) = line.split_once(' ').unwrap();
+            let who = Who { name: "x".into(), role, uid: Some(1000), user: None, pid: None };
+            let request = Request { method: method.into(), path: path.into(), ..Request::default() };
+            check(&who, &request).is_ok()
+        };
+        let reads_of_jobs = [
+            "GET /v1/jobs",
+            "GET /v1/jobs/4711",
+            "GET /v1/rules",
+            "GET /v1/sensors",
+            "GET /v1/newest",
+            "GET /v1/average",
+            "GET /v1/history",
+        ];
+        let changes_of_rules = ["POST /v1/rules", "DELETE /v1/rules/10001"];
+        let reads =
+            ["GET /v1/status", "GET /v1/log", "GET /v1/sources", "GET /v1/groups", "GET /v1/new", "HEAD /v1/status"];
+        let changes = [
+            "POST /v1/log",
+            "POST /v1/reload",
+            "POST /v1/sources/procfs/stop",
+            "POST /v1/sources/procfs/start",
+            "POST /v1/groups/meminfo/interval",
+            "POST /v1/rules/1",
+            "POST /v1/jobs",
+            "DELETE /v1/jobs/4711",
+            "PUT /v1/rules",
+            "DELETE /v1/rulesx",
+            "POST //v1/rules",
+        ];
+        for line in reads_of_jobs {
+            assert!([Role::Admin, Role::Support, Role::User].iter().all(|role| may(*role, line)), "{line}");
+        }
+        for line in changes_of_rules {
+            assert!(may(Role::Admin, line) && !may(Role::Support, line) && may(Role::User, line), "{line}");
+        }
+        for line in reads {
+            assert!(may(Role::Admin, line) && may(Role::Support, line) && !may(Role::User, line), "{line}");
+        }
+        for line in changes {
+            assert!(may(Role::Admin, line) && !may(Role::Support, line) && !may(Role::User, line), "{line}");
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! Places for connections: so many for each door, and no caller takes those of the others.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex};
+
+use crate::state::lock;
+
+/// Whose a connection is, as far as it is known before anything is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Key {
+    /// A user of this node.
+    Uid(u32),
+    /// A machine; of IPv6 the network, of which a machine may have all addresses.
+    Address(IpAddr),
+    /// Everybody at this door.
+    All,
+}
+
+impl Key {
+    /// Of a machine.
+    pub fn address(address: IpAddr) -> Self {
+        match address {
+            IpAddr::V6(v6) => match v6.to_ipv4_mapped() {
+                Some(v4) => Self::Address(v4.into()),
+                None => Self::Address(std::net::Ipv6Addr::from_bits(v6.to_bits() >> 64 << 64).into()),
+            },
+            v4 => Self::Address(v4),
+        }
+    }
+}
+
+/// The places of one door.
+#[derive(Debug)]
+pub(crate) struct Places {
+    max: usize,
+    taken: Mutex<HashMap<Key, usize>>,
+}
+
+impl Places {
+    /// So many.
+    pub fn new(max: usize) -> Arc<Self> {
+        Arc::new(Self { max, taken: Mutex::default() })
+    }
+
+    /// A place for one connection more, if there is one. With [`Key::All`] until all are taken; else a caller may take as many
+    /// as are then still free: half of them when alone, and always fewer than there are, so that the next one finds one
+    /// (dynamic thresholds: Choudhury and Hahne, IEEE/ACM Transactions on Networking 6(2), 1998).
+    pub fn take(self: &Arc<Self>, key: Key) -> Option<Place> {
+        let mut taken = lock(&self.taken);
+        let free = self.max.saturating_sub(taken.values().sum());
+        let mine = taken.get(&key).copied().unwrap_or(0);
+        let may = if key == Key::All { free > 0 } else { mine < free };
+        if !may {
+            return None;
+        }
+        taken.insert(key, mine + 1);
+        Some(Place { places: self.clone(), key })
+    }
+}
+
+/// A place; given back when dropped.
+#[derive(Debug)]
+pub(crate) struct Place {
+    places: Arc<Places>,
+    key: Key,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut taken = lock(&self.places.taken);
+        match taken.get_mut(&self.key) {
+            Some(count) if *count > 1 => *count -= 1,
+            _ => {
+                taken.remove(&self.key);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_takes_the_places_of_others() {
+        let places = Places::new(64);
+        let take_all = |key| std::iter::from_fn(|| places.take(key)).collect::<Vec<_>>();
+        let first = take_all(Key::Uid(1));
+        assert_eq!(first.len(), 32);
+        let others: Vec<_> = (2..6).map(|uid| take_all(Key::Uid(uid))).collect();
+        assert_eq!(others.iter().map(Vec::len).collect::<Vec<_>>(), [16, 8, 4, 2]);
+        assert!(places.take(Key::Uid(99)).is_some(), "somebody new still finds one");
+        drop(first);
+        assert_eq!(take_all(Key::Uid(7)).len(), 17);
+        drop(others);
+        assert!(lock(&places.taken).is_empty(), "given back, nothing is kept of anybody");
+        let places = Places::new(3);
+        let all: Vec<_> = std::iter::from_fn(|| places.take(Key::All)).collect();
+        assert_eq!(all.len(), 3);
+    }
+
+    #[test]
+    fn a_machine_is_one_caller() {
+        let key = |text: &str| Key::address(text.parse().unwrap());
+        assert_eq!(key("2001:db8::1"), key("2001:db8::ffff:2"));
+        assert_ne!(key("2001:db8::1"), key("2001:db8:0:1::1"));
+        assert_eq!(key("::ffff:192.0.2.7"), key("192.0.2.7"));
+        assert_ne!(key("192.0.2.7"), key("192.0.2.8"));
+    }
+}

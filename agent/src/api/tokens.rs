@@ -1,0 +1,323 @@
+//! Tokens with roles: the file of the server's tokens, as `wholegrain auth token` writes it, read when it changes.
+//!
+//! One JSON object a line; empty lines and those that begin with `#` are skipped; a line that begins otherwise is a token in the
+//! clear and counts as an administrator's. The file has the tokens' SHA-256 only: a token is 256 bits of chance, so there is
+//! nothing to guess that a salt or work would protect.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+use serde::Deserialize;
+use sha2::{Digest, Sha256};
+use wholegrain_model::Timestamp;
+
+use crate::jobs::{Role, Who};
+use crate::state::lock;
+
+/// The largest file that is read: 16 MiB.
+const FILE_BYTES_MAX: u64 = 16 << 20;
+/// The most tokens.
+const TOKENS_MAX: usize = 10_000;
+/// The longest token that is looked at, in bytes.
+const SHOWN_BYTES_MAX: usize = 4096;
+/// The shortest token in the clear, in bytes.
+const PLAIN_BYTES_MIN: usize = 16;
+
+type Hash = [u8; 32];
+
+/// A line of the file.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Entry {
+    id: String,
+    name: String,
+    role: Named,
+    sha256: String,
+    #[serde(default, rename = "created")]
+    _created: String,
+    #[serde(default)]
+    expires: Option<String>,
+    #[serde(default)]
+    revoked: Option<String>,
+}
+
+/// The server's roles.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Named {
+    Admin,
+    Support,
+    User,
+    /// Writes readings to the server; here it may nothing.
+    Agent,
+}
+
+#[derive(Debug)]
+struct Known {
+    hash: Hash,
+    id: String,
+    name: String,
+    role: Named,
+    expires: Option<Timestamp>,
+    revoked: bool,
+}
+
+/// Why a token does not count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Bad {
+    /// It never did.
+    Unknown,
+    /// It is over.
+    Expired,
+    /// It was revoked.
+    Revoked,
+    /// It is for agents that send to the server.
+    Agent,
+}
+
+impl Bad {
+    /// For whoever showed it.
+    pub fn why(self) -> &'static str {
+        match self {
+            Bad::Unknown => "this token is none of this agent's",
+            Bad::Expired => "this token is over; ask the administrator for another",
+            Bad::Revoked => "this token was revoked; ask the administrator for another",
+            Bad::Agent => "a token with the role agent is for sending readings to the server; here it may nothing",
+        }
+    }
+}
+
+/// By what a change of the file is noticed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Stamp {
+    inode: u64,
+    bytes: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+impl Stamp {
+    fn of(path: &Path) -> Option<Self> {
+        let meta = fs::metadata(path).ok()?;
+        Some(Self {
+            inode: meta.ino(),
+            bytes: meta.size(),
+            modified: (meta.mtime(), meta.mtime_nsec()),
+            changed: (meta.ctime(), meta.ctime_nsec()),
+        })
+    }
+}
+
+/// A file of tokens, read anew when it changes. One that is wrong is reported, and those read before still count; one that is
+/// gone has none.
+#[derive(Debug)]
+pub(super) struct Tokens {
+    path: PathBuf,
+    inner: Mutex<(Option<Stamp>, Vec<Known>)>,
+}
+
+impl Tokens {
+    /// Reads the file.
+    pub fn open(path: &Path) -> Result<Self, String> {
+        let stamp = Stamp::of(path);
+        let known = parse(&read(path)?)?;
+        Ok(Self { path: path.to_owned(), inner: Mutex::new((stamp, known)) })
+    }
+
+    /// Whose token it is. All hashes are compared, each as a whole: how long that takes says nothing about any of them.
+    pub fn check(&self, token: &str, peer: &str, now: Timestamp) -> Result<Who, Bad> {
+        if token.len() > SHOWN_BYTES_MAX {
+            return Err(Bad::Unknown);
+        }
+        let mut inner = lock(&self.inner);
+        self.look(&mut inner);
+        let hash: Hash = Sha256::digest(token).into();
+        let mut found = None;
+        for known in &inner.1 {
+            if super::same(&known.hash, &hash) {
+                found = Some(known);
+            }
+        }
+        let known = found.ok_or(Bad::Unknown)?;
+        if known.revoked {
+            return Err(Bad::Revoked);
+        }
+        if known.expires.is_some_and(|end| now >= end) {
+            return Err(Bad::Expired);
+        }
+        let role = match known.role {
+            Named::Admin => Role::Admin,
+            Named::Support => Role::Support,
+            Named::User => Role::User,
+            Named::Agent => return Err(Bad::Agent),
+        };
+        let name = format!("token {} {} ({peer})", known.name, known.id);
+        let user = (role == Role::User).then(|| known.name.clone());
+        Ok(Who { name, role, uid: None, user, pid: None })
+    }
+
+    fn look(&self, inner: &mut (Option<Stamp>, Vec<Known>)) {
+        let stamp = Stamp::of(&self.path);
+        if stamp == inner.0 {
+            return;
+        }
+        inner.0 = stamp;
+        let shown = self.path.display();
+        match read(&self.path).and_then(|text| parse(&text)) {
+            Ok(known) => {
+                tracing::info!("tokens_file: {shown} has changed; {} tokens", known.len());
+                inner.1 = known;
+            }
+            Err(why) => tracing::error!("tokens_file: {shown}: {why}; those read before still count"),
+        }
+    }
+}
+
+/// The file's text; of one that is gone none.
+fn read(path: &Path) -> Result<String, String> {
+    let file = match File::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(String::new()),
+        other => other.map_err(|error| format!("cannot read it: {error}"))?,
+    };
+    let mut text = String::new();
+    file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text).map_err(|error| format!("cannot read it: {error}"))?;
+    if text.len() as u64 > FILE_BYTES_MAX {
+        return Err(format!("it has more than {FILE_BYTES_MAX} bytes"));
+    }
+    Ok(text)
+}
+
+fn parse(text: &str) -> Result<Vec<Known>, String> {
+    let mut list: Vec<Known> = Vec::new();
+    for (number, line) in text.lines().enumerate().map(|(i, line)| (i + 1, line.trim())) {
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        let known = if line.starts_with('{') { entry(line) } else { plain(line) };
+        list.push(known.map_err(|why| format!("line {number}: {why}"))?);
+        if list.len() > TOKENS_MAX {
+            return Err(format!("over {TOKENS_MAX} tokens; remove lines of revoked ones"));
+        }
+    }
+    Ok(list)
+}
+
+fn entry(line: &str) -> Result<Known, String> {
+    // The line's text does not belong into a message.
+    let words = |error: serde_json::Error| error.to_string().split(" at line ").next().unwrap_or_default().to_owned();
+    let entry: Entry = serde_json::from_str(line).map_err(|error| format!("not a token's entry: {}", words(error)))?;
+    let expires = entry.expires.as_deref().map(|text| Timestamp::parse(text, Timestamp(0)));
+    Ok(Known {
+        hash: from_hex(&entry.sha256).ok_or("sha256 is not 64 hexadecimal digits")?,
+        id: entry.id,
+        name: entry.name,
+        role: entry.role,
+        expires: expires.transpose().map_err(|error| format!("expires: {error}"))?,
+        revoked: entry.revoked.is_some(),
+    })
+}
+
+fn plain(line: &str) -> Result<Known, String> {
+    let (token, name) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
+    if token.len() < PLAIN_BYTES_MIN {
+        return Err(format!(
+            "a token of under {PLAIN_BYTES_MIN} bytes can be guessed; `wholegrain auth token create` makes one"
+        ));
+    }
+    let name = if name.trim().is_empty() { "in the clear" } else { name.trim() };
+    Ok(Known {
+        hash: Sha256::digest(token).into(),
+        id: "plain".into(),
+        name: name.to_owned(),
+        role: Named::Admin,
+        expires: None,
+        revoked: false,
+    })
+}
+
+fn from_hex(text: &str) -> Option<Hash> {
+    let mut hash = Hash::default();
+    if text.len() != 2 * hash.len() || !text.is_ascii() {
+        return None;
+    }
+    for (byte, at) in hash.iter_mut().zip((0..).step_by(2)) {
+        *byte = u8::from_str_radix(&text[at..at + 2], 16).ok()?;
+    }
+    Some(hash)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TOKEN: &str = "correct-horse-battery";
+
+    fn line(role: &str, more: &str) -> String {
+        let hash: String = Sha256::digest(TOKEN).iter().map(|byte| format!("{byte:02x}")).collect();
+        format!(
+            "{{\"id\":\"a1\",\"name\":\"alice\",\"role\":\"{role}\",\"sha256\":\"{hash}\",\"created\":\"2026-01-01T00:00:00Z\"{more}}}\n"
+        )
+    }
+
+    #[track_caller]
+    fn check(line: &str, now: i64, expected: Result<Role, Bad>) {
+        let tokens = Tokens { path: "/nonexistent".into(), inner: Mutex::new((None, parse(line).unwrap())) };
+        let who = tokens.check(TOKEN, "192.0.2.7", Timestamp(now));
+        assert_eq!(who.as_ref().map(|who| who.role).map_err(|bad| *bad), expected);
+        if let Ok(who) = who {
+            assert_eq!(who.user.as_deref(), (who.role == Role::User).then_some("alice"));
+        }
+        assert_eq!(tokens.check("another-token-that-is-not", "", Timestamp(now)), Err(Bad::Unknown));
+    }
+
+    #[test]
+    fn roles_ends_and_revocation() {
+        check(&line("admin", ""), 0, Ok(Role::Admin));
+        check(&format!("# remark\n\n{}", line("support", "")), 0, Ok(Role::Support));
+        check(&line("user", ""), 0, Ok(Role::User));
+        check(&line("agent", ""), 0, Err(Bad::Agent));
+        let expires = line("user", ",\"expires\":\"1970-01-01T00:00:10Z\"");
+        check(&expires, 9_999_999_999, Ok(Role::User));
+        check(&expires, 10_000_000_000, Err(Bad::Expired));
+        check(&line("admin", ",\"revoked\":\"2026-01-02T00:00:00Z\""), 0, Err(Bad::Revoked));
+        check(&format!("{TOKEN} ops"), 0, Ok(Role::Admin));
+    }
+
+    #[test]
+    fn wrong_files() {
+        for (text, part) in [
+            ("{\"id\":1}", "line 1: not a token's entry"),
+            ("short", "line 1: a token of under 16 bytes"),
+            ("\n{\"id\":\"a\",\"name\":\"b\",\"role\":\"user\",\"sha256\":\"zz\"}", "line 2: sha256 is not 64"),
+            ("{\"id\":\"a\",\"name\":\"b\",\"role\":\"root\",\"sha256\":\"\"}", "unknown variant"),
+        ] {
+            let error = parse(text).unwrap_err();
+            assert!(error.contains(part), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_changed_file_counts_at_once_and_a_damaged_one_does_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("tokens");
+        let put = |text: &str| {
+            fs::write(path.with_extension("new"), text).unwrap();
+            fs::rename(path.with_extension("new"), &path).unwrap();
+        };
+        put(&line("user", ""));
+        let tokens = Tokens::open(&path).unwrap();
+        let role = || tokens.check(TOKEN, "", Timestamp(0)).map(|who| who.role);
+        assert_eq!(role(), Ok(Role::User));
+        put(&line("admin", ""));
+        assert_eq!(role(), Ok(Role::Admin));
+        put("{ damaged");
+        assert_eq!(role(), Ok(Role::Admin), "what was read before still counts");
+        put(&line("admin", ",\"revoked\":\"2026-01-02T00:00:00Z\""));
+        assert_eq!(role(), Err(Bad::Revoked));
+        fs::remove_file(&path).unwrap();
+        assert_eq!(role(), Err(Bad::Unknown), "a file that is gone has no tokens");
+    }
+}

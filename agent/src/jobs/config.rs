@@ -1,0 +1,94 @@
+//! `[jobs]` of the configuration. Each part's own table is read by the part.
+
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use wholegrain_model::Interval;
+use wholegrain_model::config::{ConfigError, Section};
+
+use super::{marks, rules, tracker};
+
+/// The shortest time between two looks at the whole cgroup tree: 100 ms.
+pub const RESCAN_NS_MIN: u64 = 100_000_000;
+
+/// The whole table, checked.
+#[derive(Debug, Clone, PartialEq)]
+pub struct JobsConfig {
+    /// Where records and rules are kept so that they outlive the agent; `None`: they do not.
+    pub dir: Option<PathBuf>,
+    /// The Unix socket that every user of the node may connect to.
+    pub socket: Option<PathBuf>,
+    /// Whether the server's orders are obeyed.
+    pub orders: bool,
+    /// Where jobs are.
+    pub tracker: tracker::TrackerConfig,
+    /// How often their metrics are read, and what people may change of that.
+    pub rules: rules::RulesConfig,
+    /// What jobs may say of themselves.
+    pub marks: marks::MarksConfig,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Raw {
+    dir: Option<PathBuf>,
+    socket: Option<PathBuf>,
+    orders: bool,
+    rescan: Interval,
+    managers: Vec<String>,
+    pattern: Vec<tracker::RawPattern>,
+    units: Vec<String>,
+    hierarchies: Vec<PathBuf>,
+    hooks: PathBuf,
+    gpustat: PathBuf,
+    rule: Vec<rules::RawRule>,
+    limits: rules::Limits,
+    marks: marks::MarksConfig,
+}
+
+impl Default for Raw {
+    fn default() -> Self {
+        Self {
+            dir: None,
+            socket: None,
+            orders: true,
+            rescan: Interval::from_s(5),
+            managers: tracker::default_managers(),
+            pattern: Vec::new(),
+            units: tracker::default_units(),
+            hierarchies: tracker::default_hierarchies(),
+            hooks: tracker::default_hooks(),
+            gpustat: tracker::default_gpustat(),
+            rule: Vec::new(),
+            limits: rules::Limits::default(),
+            marks: marks::MarksConfig::default(),
+        }
+    }
+}
+
+impl JobsConfig {
+    /// Reads and checks the table; relative paths are below `dir`.
+    pub fn read(section: &Section, dir: &Path) -> Result<Self, ConfigError> {
+        let raw: Raw = section.parse()?;
+        if raw.rescan.ns() < RESCAN_NS_MIN {
+            return Err(section.error("rescan", format!("rescan is {}; 100ms is the shortest", raw.rescan)));
+        }
+        let tracker = tracker::RawTracker {
+            rescan: raw.rescan,
+            managers: raw.managers,
+            patterns: raw.pattern,
+            units: raw.units,
+            hierarchies: raw.hierarchies,
+            hooks: raw.hooks,
+            gpustat: raw.gpustat,
+        };
+        Ok(Self {
+            dir: raw.dir.map(|path| dir.join(path)),
+            socket: raw.socket.map(|path| dir.join(path)),
+            orders: raw.orders,
+            tracker: tracker::TrackerConfig::check(section, tracker, dir)?,
+            rules: rules::RulesConfig::check(section, raw.rule, raw.limits)?,
+            marks: raw.marks.check(section)?,
+        })
+    }
+}

@@ -1,0 +1,391 @@
+//! Makes the samplers' groups of jobs, rules and sources at job scope.
+//!
+//! - In: what the tracker tells of jobs, what the sources offer of each, what the rules say of each metric.
+//! - Out: groups `job/<level>/<interval>` on the samplers, notes for people, a view for the API.
+//! - Never: a group touched that nothing has changed for; a metric that is in no group while it moves from one to another; a source
+//!   that keeps the others from being read.
+//!
+//! [`plan`] says, without doing anything, which groups there have to be and by which steps; [`running`] takes those steps for one
+//! job, through [`hands`]; [`reader`] reads a group with the readers of its parts ([`part`]).
+
+mod hands;
+pub mod look;
+mod part;
+pub mod plan;
+pub mod reader;
+mod running;
+mod source;
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+use std::sync::mpsc::Receiver;
+use std::time::{Duration, Instant};
+
+use wholegrain_model::config::ConfigError;
+use wholegrain_model::{Interval, JobRecord};
+use wholegrain_sources::Roots;
+use wholegrain_sources::job::JobSource;
+
+use self::hands::{Hands, Shapes};
+use self::part::Pool;
+use self::running::{Again, Running};
+pub use self::source::Supply;
+use super::rules::{JobsRefusal, Rules, RulesConfig};
+use super::tracker::{Job, JobEvent};
+use super::{JobsAsk, JobsDone, JobsView, RuleView};
+use crate::cache::{newest_row, scaled};
+use crate::engine::Sampler;
+use crate::state::State;
+
+/// What the groups of jobs give as their source.
+pub const SOURCE: &str = "jobs";
+/// The most events of the tracker that are taken before anything else is done.
+const EVENTS_MAX: usize = 256;
+/// Troubles that are remembered as told.
+const TOLD_MAX: usize = 256;
+
+/// What jobs' groups are changed with.
+pub struct Context<'a> {
+    /// Names and the registry.
+    pub state: &'a State,
+    /// Reads what does not block.
+    pub fast: &'a mut Sampler,
+    /// How long samples are collected into a batch.
+    pub send_interval: Interval,
+}
+
+/// All jobs that run, and their groups. Owned by the manager's thread.
+pub struct Jobs {
+    events: Receiver<JobEvent>,
+    rules: Rules,
+    supplies: Vec<Supply>,
+    jobs: BTreeMap<String, Running>,
+    slow: Option<Sampler>,
+    pool: Pool,
+    shapes: Shapes,
+    notes: Vec<String>,
+    told: HashSet<String>,
+    shown_rules: Arc<Vec<RuleView>>,
+    /// The view is to be put in place anew.
+    stale: bool,
+    /// Groups have come or gone since the encoder was last told.
+    changed: bool,
+    /// The tracker has told more than was taken.
+    behind: bool,
+}
+
+impl Jobs {
+    /// Nothing runs yet.
+    pub fn new(events: Receiver<JobEvent>, rules: Rules, supplies: Vec<Supply>) -> Self {
+        let shown_rules = Arc::new(rules.view());
+        Self {
+            events,
+            rules,
+            supplies,
+            jobs: BTreeMap::new(),
+            slow: None,
+            pool: Pool::default(),
+            shapes: Shapes::default(),
+            notes: Vec::new(),
+            told: HashSet::new(),
+            shown_rules,
+            stale: true,
+            changed: false,
+            behind: false,
+        }
+    }
+
+    /// Takes what the tracker and the readers have told, ends rules that are over, and shows it. Whether groups have changed.
+    pub fn round(&mut self, context: &mut Context<'_>, now: i64) -> bool {
+        self.behind = true;
+        for _ in 0..EVENTS_MAX {
+            match self.events.try_recv() {
+                Ok(JobEvent::Began(job)) => self.begin(job, context, now),
+                Ok(JobEvent::Changed(job)) => self.retell(job, context, now),
+                Ok(JobEvent::Ended(job)) => self.end(&job, context),
+                Err(_) => {
+                    self.behind = false;
+                    break;
+                }
+            }
+        }
+        if self.rules.next_expiry().is_some_and(|at| at <= now) && self.rules.expire(now) > 0 {
+            self.rules_changed(context, now);
+        }
+        self.look(context, now);
+        self.show(context.state);
+        std::mem::take(&mut self.changed)
+    }
+
+    /// How long until there is something to do that nobody rings for: a rule that is over.
+    pub fn next_wake(&self, now: i64) -> Option<Duration> {
+        if self.behind {
+            return Some(Duration::ZERO);
+        }
+        self.rules.next_expiry().map(|at| Duration::from_nanos(u64::try_from(at.saturating_sub(now)).unwrap_or(0)))
+    }
+
+    /// Obeys an order about rules: what it changes is in force when this returns.
+    pub fn obey(&mut self, ask: &JobsAsk, context: &mut Context<'_>, now: i64) -> Result<JobsDone, JobsRefusal> {
+        let jobs: Vec<_> = self.jobs.values().map(|running| (running.subject(), running.metrics())).collect();
+        let done = self.rules.obey(ask, &jobs, now)?;
+        self.rules_changed(context, now);
+        self.show(context.state);
+        Ok(done)
+    }
+
+    /// Other rules and limits of the configuration.
+    pub fn configure(&mut self, rules: &RulesConfig, context: &mut Context<'_>, now: i64) {
+        self.rules.configure(rules, now).iter().for_each(|problem| tracing::warn!("jobs: {problem}"));
+        self.rules_changed(context, now);
+    }
+
+    fn rules_changed(&mut self, context: &mut Context<'_>, now: i64) {
+        self.shown_rules = Arc::new(self.rules.view());
+        self.stale = true;
+        for level in self.levels() {
+            self.settle(&level, context, now);
+        }
+    }
+
+    fn levels(&self) -> Vec<String> {
+        self.jobs.keys().cloned().collect()
+    }
+
+    fn begin(&mut self, job: Arc<Job>, context: &mut Context<'_>, now: i64) {
+        let level = job.record.level.clone();
+        if self.jobs.contains_key(&level) {
+            return self.retell(job, context, now);
+        }
+        tracing::debug!("job {} began", job.record.job);
+        self.jobs.insert(level.clone(), Running::new(job));
+        self.gather(&level, &Again::All);
+        self.settle(&level, context, now);
+    }
+
+    fn retell(&mut self, job: Arc<Job>, context: &mut Context<'_>, now: i64) {
+        let level = job.record.level.clone();
+        let Some(running) = self.jobs.get_mut(&level) else { return self.begin(job, context, now) };
+        let moved = running.job.place != job.place;
+        let other = !running.job.record.is_same(&job.record);
+        running.retold(job);
+        if moved || other {
+            self.gather(&level, &Again::All);
+        }
+        self.settle(&level, context, now);
+    }
+
+    fn end(&mut self, job: &Job, context: &mut Context<'_>) {
+        let level = &job.record.level;
+        if !self.jobs.get(level).is_some_and(|running| running.job.record.is_same(&job.record)) {
+            return;
+        }
+        let Some(mut running) = self.jobs.remove(level) else { return };
+        tracing::debug!("job {} ended", job.record.job);
+        complete(&job.record, context.state);
+        self.with_hands(context, |hands| running.stop(hands));
+        self.supplies.iter_mut().for_each(|supply| supply.forget(&running.job.place));
+        (self.stale, self.changed) = (true, true);
+    }
+
+    /// Asks sources what there is to read of a job.
+    fn gather(&mut self, level: &str, again: &Again<'_>) {
+        if let Some(running) = self.jobs.get_mut(level) {
+            running.gather(&mut self.supplies, &mut self.pool, again);
+        }
+    }
+
+    /// Makes a job's groups what the rules want of what there is.
+    fn settle(&mut self, level: &str, context: &mut Context<'_>, now: i64) {
+        let Some(mut running) = self.jobs.remove(level) else { return };
+        running.resolve(&self.rules.of_job(&running.subject(), now));
+        self.changed |= self.with_hands(context, |hands| running.replan(hands));
+        self.stale |= running.is_changed();
+        self.jobs.insert(level.to_owned(), running);
+    }
+
+    fn with_hands<T>(&mut self, context: &mut Context<'_>, f: impl FnOnce(&mut Hands<'_>) -> T) -> T {
+        let Context { state, fast, send_interval } = context;
+        let mut notes = Vec::new();
+        let mut hands = Hands::new(state, fast, &mut self.slow, *send_interval, &mut self.shapes, &mut notes);
+        let result = f(&mut hands);
+        for note in notes {
+            self.tell(format!("jobs: {note}"));
+        }
+        result
+    }
+
+    /// Tells a trouble once, whichever job it came from.
+    fn tell(&mut self, text: String) {
+        if self.told.len() < TOLD_MAX && !self.told.contains(&text) {
+            tracing::warn!("{text}");
+            self.notes.push(text.clone());
+            self.told.insert(text);
+        }
+    }
+
+    /// What the samplers have to say.
+    fn look(&mut self, context: &mut Context<'_>, now: i64) {
+        if let Some(slow) = &self.slow {
+            slow.collect();
+        }
+        let at = Instant::now();
+        let mut troubles = Vec::new();
+        let mut again = Vec::new();
+        for (level, running) in &mut self.jobs {
+            let id = &running.job.record.job.clone();
+            let asked = running.look(at, |problem| {
+                if !self.told.contains(&problem) {
+                    troubles.push((id.clone(), problem));
+                }
+            });
+            self.stale |= running.is_changed();
+            again.extend(asked.map(|asked| (level.clone(), asked)));
+        }
+        for (job, problem) in troubles {
+            if self.told.len() < TOLD_MAX && self.told.insert(problem.clone()) {
+                tracing::warn!(
+                    "job {job}: {problem}; its values are gaps until it can be read; told once for all jobs"
+                );
+            }
+        }
+        for (level, asked) in again {
+            self.gather(&level, &Again::Parts(&asked));
+            self.settle(&level, context, now);
+        }
+    }
+
+    /// Puts the view in place if anything has changed; jobs that have not are the same as before.
+    fn show(&mut self, state: &State) {
+        if !std::mem::take(&mut self.stale) {
+            return;
+        }
+        let mut jobs: Vec<_> = self.jobs.values_mut().map(|running| running.view().0).collect();
+        jobs.sort_by(|a, b| a.record.job.cmp(&b.record.job));
+        state.set_jobs(JobsView { jobs, rules: self.shown_rules.clone() });
+    }
+
+    /// Stops a source at job scope; `None` when it has none. Whether it was running.
+    pub fn stop_source(&mut self, name: &str, context: &mut Context<'_>, now: i64) -> Option<bool> {
+        let supply = self.supplies.iter_mut().find(|supply| supply.name == name)?;
+        let was_running = supply.is_running();
+        for running in self.jobs.values() {
+            supply.forget(&running.job.place);
+        }
+        supply.stop();
+        self.regather(name, context, now);
+        Some(was_running)
+    }
+
+    /// Starts a source at job scope, anew if it runs.
+    pub fn start_source(
+        &mut self,
+        name: &'static str,
+        built: Result<Box<dyn JobSource>, ConfigError>,
+        context: &mut Context<'_>,
+        now: i64,
+    ) {
+        match self.supplies.iter_mut().find(|supply| supply.name == name) {
+            Some(supply) => supply.start(built),
+            None => {
+                let mut supply = Supply::new(name, None);
+                supply.start(built);
+                self.supplies.push(supply);
+            }
+        }
+        self.regather(name, context, now);
+    }
+
+    /// Forgets a source that the configuration has no more.
+    pub fn remove_source(&mut self, name: &str, context: &mut Context<'_>, now: i64) {
+        self.stop_source(name, context, now);
+        self.supplies.retain(|supply| supply.name != name);
+    }
+
+    fn regather(&mut self, name: &str, context: &mut Context<'_>, now: i64) {
+        for level in self.levels() {
+            self.gather(&level, &Again::Source(name));
+            self.settle(&level, context, now);
+        }
+    }
+
+    /// Whether a source runs at job scope; `None` when it has none.
+    pub fn runs_source(&self, name: &str) -> Option<bool> {
+        self.supplies.iter().find(|supply| supply.name == name).map(Supply::is_running)
+    }
+
+    /// What a source had to say at job scope.
+    pub fn notes_of(&self, name: &str) -> &[String] {
+        self.supplies.iter().find(|supply| supply.name == name).map_or(&[], Supply::notes)
+    }
+
+    /// The number of jobs.
+    pub fn len(&self) -> usize {
+        self.jobs.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.jobs.is_empty()
+    }
+
+    /// Takes all groups from the samplers, because nobody wants to know of jobs any more.
+    pub fn dismiss(mut self, context: &mut Context<'_>, patience: Duration) {
+        for (_, mut running) in std::mem::take(&mut self.jobs) {
+            self.with_hands(context, |hands| running.stop(hands));
+        }
+        context.state.set_jobs(JobsView::default());
+        self.finish(patience);
+    }
+
+    /// The end of the thread for reads that can take long; groups of the other one end with it.
+    pub fn finish(mut self, patience: Duration) {
+        if let Some(slow) = self.slow.take()
+            && !slow.join(patience)
+        {
+            tracing::warn!("jobs: a read hangs; its thread is left behind");
+        }
+    }
+
+    /// Sources of the configuration that have a job scope.
+    pub fn supplies(config: &crate::config::Config, roots: &Roots) -> Vec<Supply> {
+        config.sources.iter().filter_map(|source| Supply::of(source, roots)).collect()
+    }
+}
+
+/// What the records call totals, all of which only ever rise.
+const TOTALS: [&str; 8] = [
+    "cpu/usage",
+    "cpu/user",
+    "cpu/system",
+    "memory/peak",
+    "memory/events/oom_kill",
+    "io/read_bytes",
+    "io/write_bytes",
+    "pids/peak",
+];
+
+/// Tells the book what was sampled last of a job that has ended: it may be later than what the tracker read.
+fn complete(record: &JobRecord, state: &State) {
+    let Some(book) = state.book() else { return };
+    let Ok(prefix) = state.prefix.join(&format!("job/{}", record.level)) else { return };
+    let mut sampled: BTreeMap<String, f64> = BTreeMap::new();
+    let mut at = i64::MIN;
+    for group in state.registry.live().into_iter().filter(|group| *group.schema.prefix() == prefix) {
+        let sensors = group.schema.sensors();
+        if !sensors.iter().any(|sensor| TOTALS.contains(&sensor.name.as_str())) {
+            continue;
+        }
+        let newest = newest_row(state, &group).filter(|(time, _)| record.totals_at.is_none_or(|read| *time > read));
+        let Some((time, row)) = newest else { continue };
+        for (sensor, value) in sensors.iter().zip(row) {
+            if let Some(value) = value.filter(|_| TOTALS.contains(&sensor.name.as_str())) {
+                sampled.insert(sensor.name.clone(), scaled(value, sensor).as_f64());
+                at = at.max(time);
+            }
+        }
+    }
+    if !sampled.is_empty() {
+        book.complete(record, &sampled, at);
+    }
+}

@@ -1,0 +1,242 @@
+//! Which groups there have to be for what is wanted of a job's metrics, and by which steps those that run become those. Pure.
+
+use std::collections::BTreeMap;
+
+use wholegrain_model::Interval;
+
+use super::super::{Accumulation, Mode, Rate, Setting};
+
+/// What makes a group: metrics of a job that have all of this in common are read together.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key {
+    /// How often they are read.
+    pub interval: Interval,
+    /// Whether on a thread for reads that can take long.
+    pub blocking: bool,
+    /// What is kept of them: `None` for every sample.
+    pub windows: Option<Windows>,
+}
+
+/// An accumulation that can be compared.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Windows {
+    /// Their length.
+    pub length: Interval,
+    /// The bits of the quantiles.
+    quantiles: Vec<u64>,
+}
+
+impl Windows {
+    fn of(accumulation: &Accumulation) -> Self {
+        let quantiles = accumulation.quantiles.iter().map(|quantile| quantile.to_bits()).collect();
+        Self { length: accumulation.window, quantiles }
+    }
+
+    /// Between 0 and 1.
+    pub fn quantiles(&self) -> Vec<f64> {
+        self.quantiles.iter().map(|bits| f64::from_bits(*bits)).collect()
+    }
+}
+
+impl Key {
+    /// Of metrics at this rate.
+    pub fn of(rate: &Rate, blocking: bool) -> Self {
+        let windows = match &rate.mode {
+            Mode::Raw => None,
+            Mode::Accumulate(accumulation) => Some(Windows::of(accumulation)),
+        };
+        Self { interval: rate.interval, blocking, windows }
+    }
+
+    /// The group's name: `job/4711/1s`; `job/4711/1ms-per-1s`, with quantiles `job/4711/1ms-per-1s-0.5-0.99`; `job/4711/10s-apart`
+    /// for what is read on a thread of its own.
+    pub fn name(&self, level: &str) -> String {
+        let mut name = format!("job/{level}/{}", self.interval);
+        if let Some(windows) = &self.windows {
+            name.push_str(&format!("-per-{}", windows.length));
+            for quantile in windows.quantiles() {
+                name.push_str(&format!("-{quantile}"));
+            }
+        }
+        if self.blocking {
+            name.push_str("-apart");
+        }
+        name
+    }
+
+    /// Whether groups of both are read by one thread, at the same ticks.
+    fn ticks_with(&self, other: &Key) -> bool {
+        (self.interval, self.blocking) == (other.interval, other.blocking)
+    }
+}
+
+/// One sensor of one part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Place {
+    /// The part's number, which no other part of the job ever has.
+    pub part: u32,
+    /// Its place in the part.
+    pub sensor: u32,
+}
+
+/// Groups with what they read, in the order of their rows.
+pub type Groups = BTreeMap<Key, Vec<Place>>;
+
+/// A part as far as planning looks at it.
+#[derive(Debug, Clone, Copy)]
+pub struct Offer<'a> {
+    /// Its number.
+    pub part: u32,
+    /// Whether it is read on a thread for reads that can take long.
+    pub blocking: bool,
+    /// What is wanted of each of its sensors.
+    pub settings: &'a [Setting],
+}
+
+/// The groups there have to be.
+pub fn plan<'a>(offers: impl Iterator<Item = Offer<'a>>) -> Groups {
+    let mut groups = Groups::new();
+    for offer in offers {
+        for (sensor, setting) in offer.settings.iter().enumerate() {
+            if let Setting::On(rate) = setting {
+                let place = Place { part: offer.part, sensor: sensor as u32 };
+                groups.entry(Key::of(rate, offer.blocking)).or_default().push(place);
+            }
+        }
+    }
+    groups
+}
+
+/// One step from the groups that run to those that have to be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    /// A group begins; where there is one with the same ticks, in step with it, for metrics may have moved from there.
+    Add(Key, Option<Key>),
+    /// The same reader goes on under another name: what is made of its samples has changed.
+    Rename(Key, Key),
+    /// The same sensors get another reader.
+    Reread(Key),
+    /// A group loses or gains sensors, and keeps its ticks.
+    Reshape(Key),
+    /// A group ends.
+    Remove(Key),
+}
+
+/// The steps, all to be made together. `looks_same` says whether a running group's sensors are those that are wanted of it.
+/// Groups that are named in no step are not touched.
+pub fn diff(running: &Groups, wanted: &Groups, looks_same: impl Fn(&Key) -> bool) -> Vec<Step> {
+    let mut ending: Vec<&Key> = running.keys().filter(|key| !wanted.contains_key(key)).collect();
+    let (mut added, mut steps) = (Vec::new(), Vec::new());
+    for (key, places) in wanted {
+        if let Some(now) = running.get(key) {
+            if now != places {
+                steps.push(if looks_same(key) { Step::Reread(key.clone()) } else { Step::Reshape(key.clone()) });
+            }
+            continue;
+        }
+        if let Some(at) = ending.iter().position(|old| old.ticks_with(key) && running[*old] == *places) {
+            steps.push(Step::Rename(ending.swap_remove(at).clone(), key.clone()));
+            continue;
+        }
+        let beside = running.keys().find(|old| old.ticks_with(key));
+        added.push(Step::Add(key.clone(), beside.cloned()));
+    }
+    // Those that begin go first: they take their ticks from groups that may end in the same moment.
+    added.extend(steps);
+    added.extend(ending.into_iter().cloned().map(Step::Remove));
+    added
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn every(ms: u64) -> Setting {
+        Setting::On(Rate { interval: Interval::from_ms(ms), mode: Mode::Raw })
+    }
+
+    fn folded(ms: u64, quantiles: &[f64]) -> Setting {
+        let accumulation = Accumulation { window: Interval::from_s(1), quantiles: quantiles.to_vec() };
+        Setting::On(Rate { interval: Interval::from_ms(ms), mode: Mode::Accumulate(accumulation) })
+    }
+
+    /// Groups of one part, and of another that blocks.
+    fn groups(settings: &[Setting], blocking: &[Setting]) -> Groups {
+        let offers =
+            [Offer { part: 1, blocking: false, settings }, Offer { part: 2, blocking: true, settings: blocking }];
+        plan(offers.into_iter())
+    }
+
+    fn shown(groups: &Groups) -> Vec<String> {
+        let places = |places: &[Place]| {
+            places.iter().map(|place| format!(" {}.{}", place.part, place.sensor)).collect::<String>()
+        };
+        groups.iter().map(|(key, list)| format!("{}{}", key.name("J"), places(list))).collect()
+    }
+
+    #[test]
+    fn metrics_with_the_same_setting_are_one_group() {
+        let settings = [every(1000), every(1), Setting::Off, every(1000), folded(1, &[]), folded(1, &[0.5, 0.99])];
+        assert_eq!(
+            shown(&groups(&settings, &[every(1000), every(1000)])),
+            [
+                "job/J/1ms 1.1",
+                "job/J/1ms-per-1s 1.4",
+                "job/J/1ms-per-1s-0.5-0.99 1.5",
+                "job/J/1s 1.0 1.3",
+                "job/J/1s-apart 2.0 2.1",
+            ]
+        );
+        assert!(groups(&[Setting::Off], &[]).is_empty());
+    }
+
+    fn check(before: &[Setting], after: &[Setting], expected: &[&str]) {
+        let name = |key: &Key| key.name("").replacen("job//", "", 1);
+        let steps = diff(&groups(before, &[]), &groups(after, &[]), |_| false);
+        let shown: Vec<String> = steps
+            .iter()
+            .map(|step| match step {
+                Step::Add(key, beside) => {
+                    format!(
+                        "add {} {}",
+                        name(key),
+                        beside.as_ref().map_or("at once".to_owned(), |beside| format!("with {}", name(beside)))
+                    )
+                }
+                Step::Rename(from, to) => format!("rename {} {}", name(from), name(to)),
+                Step::Reread(key) => format!("reread {}", name(key)),
+                Step::Reshape(key) => format!("reshape {}", name(key)),
+                Step::Remove(key) => format!("remove {}", name(key)),
+            })
+            .collect();
+        assert_eq!(shown, expected);
+    }
+
+    #[test]
+    fn steps_touch_what_changes_and_nothing_else() {
+        let s = || every(1000);
+        check(&[], &[s(), s()], &["add 1s at once"]);
+        check(&[s(), s()], &[s(), s()], &[]);
+        check(&[s(), s(), every(1)], &[s(), s(), every(10)], &["add 10ms at once", "remove 1ms"]);
+        check(&[s(), s()], &[s(), every(1)], &["add 1ms at once", "reshape 1s"]);
+        check(&[s(), s(), every(10)], &[s(), every(1), every(10)], &["add 1ms at once", "reshape 1s"]);
+        check(&[s(), every(1)], &[s(), s()], &["reshape 1s", "remove 1ms"]);
+        check(&[s(), every(1)], &[s(), folded(1, &[])], &["rename 1ms 1ms-per-1s"]);
+        check(&[s(), folded(1, &[])], &[s(), folded(1, &[0.5])], &["rename 1ms-per-1s 1ms-per-1s-0.5"]);
+        check(&[every(1), every(1)], &[every(1), folded(1, &[])], &["add 1ms-per-1s with 1ms", "reshape 1ms"]);
+        check(
+            &[every(1), every(1)],
+            &[folded(1, &[]), folded(1, &[0.5])],
+            &["add 1ms-per-1s with 1ms", "add 1ms-per-1s-0.5 with 1ms", "remove 1ms"],
+        );
+        check(&[s()], &[Setting::Off], &["remove 1s"]);
+    }
+
+    #[test]
+    fn another_part_with_the_same_sensors_is_another_reader() {
+        let offer = |part| plan([Offer { part, blocking: false, settings: &[every(1)] }].into_iter());
+        let key = offer(1).into_keys().next().unwrap();
+        assert_eq!(diff(&offer(1), &offer(2), |_| true), [Step::Reread(key.clone())]);
+        assert_eq!(diff(&offer(1), &offer(2), |_| false), [Step::Reshape(key)]);
+    }
+}

@@ -1,0 +1,98 @@
+//! One reader of many: a group of a job is read by the readers of all parts that its metrics come from, one after another, each into
+//! its own places of the row.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use wholegrain_sources::{Reader, Reading, Row};
+
+/// Which parts have asked for a new look: a bit each, and the last bit for all parts from the 64th on.
+#[derive(Debug, Default)]
+pub struct Asked(AtomicU64);
+
+impl Asked {
+    /// The bit of the part at this place of the group's readers.
+    pub fn bit(at: usize) -> u64 {
+        1 << at.min(63)
+    }
+
+    /// Which have asked since this was last called.
+    pub fn take(&self) -> u64 {
+        self.0.swap(0, Ordering::AcqRel)
+    }
+}
+
+/// The readers of a group's parts.
+pub struct Combined {
+    readers: Box<[Box<dyn Reader>]>,
+    asked: Arc<Asked>,
+}
+
+impl Combined {
+    /// Of these, in their order.
+    pub fn new(readers: Vec<Box<dyn Reader>>, asked: Arc<Asked>) -> Self {
+        Self { readers: readers.into(), asked }
+    }
+}
+
+impl Reader for Combined {
+    fn read(&mut self, row: &mut Row<'_>) -> Reading {
+        let mut all = Reading { gone: !self.readers.is_empty(), ..Reading::default() };
+        for (at, reader) in self.readers.iter_mut().enumerate() {
+            let one = reader.read(row);
+            all.gone &= one.gone;
+            // What is gone is no trouble: a job's directories vanish one after another.
+            if one.gone {
+                continue;
+            }
+            all.problem = all.problem.or(one.problem);
+            if one.layout_changed {
+                all.layout_changed = true;
+                self.asked.0.fetch_or(Asked::bit(at), Ordering::AcqRel);
+            }
+        }
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wholegrain_sources::ReadProblem;
+
+    struct Says(usize, Reading);
+
+    impl Reader for Says {
+        fn read(&mut self, row: &mut Row<'_>) -> Reading {
+            if !self.1.gone {
+                row.set_int(self.0, self.0 as i64 + 10);
+            }
+            self.1
+        }
+    }
+
+    fn check(readings: &[Reading], expected: Reading, values: &[Option<i64>], asked: u64) {
+        let readers = readings.iter().enumerate().map(|(at, reading)| Box::new(Says(at, *reading)) as Box<dyn Reader>);
+        let flags = Arc::new(Asked::default());
+        let mut reader = Combined::new(readers.collect(), flags.clone());
+        let (mut slots, mut gaps) = (vec![0; readings.len()], vec![0; 1]);
+        let mut row = Row::new(&mut slots, &mut gaps);
+        assert_eq!(reader.read(&mut row), expected);
+        assert_eq!((0..readings.len()).map(|index| row.int(index)).collect::<Vec<_>>(), values);
+        assert_eq!((flags.take(), flags.take()), (asked, 0));
+    }
+
+    #[test]
+    fn what_is_gone_leaves_the_rest_and_all_gone_is_gone() {
+        let good = Reading::default();
+        let trouble = Some(ReadProblem::Os { what: "memory.stat", errno: 24 });
+        let gone =
+            Reading { gone: true, problem: Some(ReadProblem::Os { what: "x", errno: 19 }), layout_changed: true };
+        let bad = Reading { problem: trouble, layout_changed: true, ..good };
+        check(&[good, good], good, &[Some(10), Some(11)], 0);
+        check(&[good, gone], good, &[Some(10), None], 0);
+        check(&[gone, gone], Reading { gone: true, ..good }, &[None, None], 0);
+        check(&[good, bad, gone], bad, &[Some(10), Some(11), None], 2);
+        check(&[], good, &[], 0);
+    }
+}

@@ -1,0 +1,403 @@
+//! One job as it runs: its parts, its groups, what the API shows of it.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use wholegrain_model::{Interval, Schema, SchemaError, SensorDef, SensorPath, Value};
+use wholegrain_sources::Reader;
+
+use super::super::rules::{JobRules, Metric, Subject};
+use super::super::tracker::Job;
+use super::super::{JobView, MetricView, Mode, Setting};
+use super::hands::Hands;
+use super::part::{Intake, Part, Pool};
+use super::plan::{Groups, Key, Place, Step, diff, plan};
+use super::reader::{Asked, Combined};
+use super::source::Supply;
+use crate::cache::newest_row;
+use crate::engine::schedule::Ticking;
+use crate::engine::{Group, GroupStats, Sampled, Start};
+use crate::manager::relook::Relook;
+use crate::state::State;
+
+/// Over how long it is seen whether the ticks of a group are made: 5 s.
+const WATCH: Duration = Duration::from_secs(5);
+
+/// A group that is sampled.
+struct Live {
+    group: Arc<Group>,
+    places: Vec<Place>,
+    /// The parts that it reads, in the order of the readers.
+    parts: Vec<u32>,
+    asked: Arc<Asked>,
+    watched: Watched,
+}
+
+/// How many of its ticks a group has made of late.
+struct Watched {
+    from: Instant,
+    samples: u64,
+    missed: u64,
+    percent: Option<u8>,
+}
+
+impl Watched {
+    fn new(group: &Group) -> Self {
+        let load = |count: &std::sync::atomic::AtomicU64| count.load(Ordering::Relaxed);
+        Self {
+            from: Instant::now(),
+            samples: load(&group.stats.samples),
+            missed: load(&group.stats.missed),
+            percent: None,
+        }
+    }
+
+    /// Whether what it shows has changed.
+    fn look(&mut self, stats: &GroupStats, now: Instant) -> bool {
+        if now.saturating_duration_since(self.from) < WATCH {
+            return false;
+        }
+        let (samples, missed) = (stats.samples.load(Ordering::Relaxed), stats.missed.load(Ordering::Relaxed));
+        let (made, lost) = (samples.saturating_sub(self.samples), missed.saturating_sub(self.missed));
+        (self.from, self.samples, self.missed) = (now, samples, missed);
+        let percent = (made * 100).checked_div(made + lost).map(|percent| percent as u8).or(self.percent);
+        percent != std::mem::replace(&mut self.percent, percent)
+    }
+}
+
+/// Which of a job's parts are asked for anew.
+pub enum Again<'a> {
+    /// Those of every source, and all of them are other parts: the job is at another place.
+    All,
+    /// Those of one source.
+    Source(&'a str),
+    /// Those of the sources of these parts, which have themselves changed.
+    Parts(&'a HashSet<u32>),
+}
+
+/// What the newest sample of `old` has of the sensors of `schema`.
+fn carried(state: &State, old: &Group, schema: &Schema) -> Option<(i64, Vec<Option<Value>>)> {
+    let (time, values) = newest_row(state, old)?;
+    let known: HashMap<&str, Option<Value>> =
+        old.schema.sensors().iter().map(|sensor| sensor.name.as_str()).zip(values).collect();
+    Some((time, schema.sensors().iter().map(|sensor| known.get(sensor.name.as_str()).copied().flatten()).collect()))
+}
+
+/// A group of a job that nobody samples.
+pub struct Preview {
+    /// Its sensors.
+    pub schema: Schema,
+    /// Its interval.
+    pub interval: Interval,
+    /// What reads it.
+    pub reader: Box<dyn Reader>,
+}
+
+/// A job.
+pub struct Running {
+    /// As the tracker last told of it.
+    pub job: Arc<Job>,
+    parts: Vec<Part>,
+    next_part: u32,
+    live: BTreeMap<Key, Live>,
+    relook: Relook,
+    /// Parts that have asked for a new look and wait for it.
+    asked: HashSet<u32>,
+    view: Option<Arc<JobView>>,
+}
+
+impl Running {
+    /// A job that began; nothing of it is read yet.
+    pub fn new(job: Arc<Job>) -> Self {
+        let (parts, live) = (Vec::new(), BTreeMap::new());
+        Self { job, parts, next_part: 0, live, relook: Relook::default(), asked: HashSet::new(), view: None }
+    }
+
+    /// For the rules.
+    pub fn subject(&self) -> Subject<'_> {
+        Subject::of(&self.job.record)
+    }
+
+    /// Everything that can be read of it.
+    pub fn metrics(&self) -> Vec<Metric<'_>> {
+        self.parts
+            .iter()
+            .flat_map(|part| {
+                part.metrics().map(|(_, sensor)| Metric { name: sensor.name.as_str(), interval_min: part.interval_min })
+            })
+            .collect()
+    }
+
+    /// Asks the sources what there is to read. What they offer unchanged stays as it is, readers and all.
+    pub fn gather(&mut self, supplies: &mut [Supply], pool: &mut Pool, again: &Again<'_>) {
+        let mut old = std::mem::take(&mut self.parts);
+        let renewed: HashSet<&str> = match again {
+            Again::Parts(asked) => old.iter().filter(|part| asked.contains(&part.id)).map(|part| part.source).collect(),
+            Again::Source(name) => HashSet::from([*name]),
+            Again::All => supplies.iter().map(|supply| supply.name).collect(),
+        };
+        let replaced = |part: &Part| match again {
+            Again::All | Again::Source(_) => true,
+            Again::Parts(asked) => asked.contains(&part.id),
+        };
+        let mut intake = Intake::new(pool, &mut self.next_part);
+        for supply in supplies {
+            let mine: Vec<Part> = old.extract_if(.., |part| part.source == supply.name).collect();
+            if !renewed.contains(supply.name) {
+                mine.into_iter().for_each(|part| intake.keep(part));
+                continue;
+            }
+            let mut mine: Vec<Part> = mine.into_iter().filter(|part| !replaced(part)).collect();
+            let (name, offered) = (supply.name, supply.parts(&self.job.place));
+            for part in offered {
+                let before = mine.iter().position(|old| old.name == part.name).map(|at| mine.swap_remove(at));
+                intake.take(name, part, before, &mut |text| supply.note(text));
+            }
+        }
+        self.parts = intake.into_parts();
+    }
+
+    /// Puts in what the rules say; whether that changes anything.
+    pub fn resolve(&mut self, rules: &JobRules) -> bool {
+        let changed = self.parts.iter_mut().filter_map(|part| part.set(|metric| rules.resolve(metric)).then_some(()));
+        // Counted, not `any`: each is to be set.
+        let changed = changed.count() > 0;
+        if changed {
+            self.view = None;
+        }
+        changed
+    }
+
+    /// Makes the groups so that they are as wanted; whether anything changed.
+    pub fn replan(&mut self, hands: &mut Hands<'_>) -> bool {
+        let running: Groups = self.live.iter().map(|(key, live)| (key.clone(), live.places.clone())).collect();
+        let wanted = plan(self.parts.iter().map(Part::offer));
+        let looks_same = |key: &Key| {
+            let now = self.live[key].group.schema.sensors();
+            now.len() == wanted[key].len()
+                && now.iter().zip(&wanted[key]).all(|(now, place)| *now == *self.sensor(*place))
+        };
+        let steps = diff(&running, &wanted, looks_same);
+        for step in &steps {
+            self.make(step, &wanted, hands);
+        }
+        if steps.is_empty() {
+            return false;
+        }
+        self.view = None;
+        hands.carry_out();
+        true
+    }
+
+    fn sensor(&self, place: Place) -> &SensorDef {
+        // A place is only ever of a part that is there: groups are planned from the parts.
+        let part = self.parts.iter().find(|part| part.id == place.part).expect("the part of a planned place");
+        &part.sensors[place.sensor as usize]
+    }
+
+    fn make(&mut self, step: &Step, wanted: &Groups, hands: &mut Hands<'_>) {
+        match step {
+            Step::Add(key, beside) => {
+                let start = beside.as_ref().and_then(|beside| self.live.get(beside)).map(|live| live.group.id);
+                let start = start.map_or(Start::AtOnce, Start::InStepWith);
+                let Some(group) = self.group(key, &wanted[key], None, hands) else { return };
+                let (reader, live) = self.open(group.clone(), &wanted[key]);
+                hands.change(key.blocking).add(Sampled::new(group.clone(), reader), start);
+                hands.added.push(group);
+                self.live.insert(key.clone(), live);
+            }
+            Step::Rename(from, to) => {
+                let Some(mut live) = self.live.remove(from) else { return };
+                let Some(group) = self.group(to, &live.places, Some(&live.group), hands) else {
+                    return self.end(live, from, hands);
+                };
+                hands.change(to.blocking).retime(live.group.id, group.clone(), true);
+                hands.retired.push(live.group.id);
+                hands.added.push(group.clone());
+                live.watched = Watched::new(&group);
+                live.group = group;
+                self.live.insert(to.clone(), live);
+            }
+            Step::Reread(key) => {
+                let Some(old) = self.live.remove(key) else { return };
+                let (reader, live) = self.open(old.group.clone(), &wanted[key]);
+                hands.change(key.blocking).replace(old.group.id, Sampled::new(old.group, reader), true);
+                self.live.insert(key.clone(), Live { watched: old.watched, ..live });
+            }
+            Step::Reshape(key) => {
+                let Some(old) = self.live.remove(key) else { return };
+                let Some(group) = self.group(key, &wanted[key], Some(&old.group), hands) else {
+                    return self.end(old, key, hands);
+                };
+                let (reader, live) = self.open(group.clone(), &wanted[key]);
+                hands.change(key.blocking).replace(old.group.id, Sampled::new(group.clone(), reader), true);
+                hands.retired.push(old.group.id);
+                hands.added.push(group);
+                self.live.insert(key.clone(), Live { watched: old.watched, ..live });
+            }
+            Step::Remove(key) => {
+                if let Some(live) = self.live.remove(key) {
+                    self.end(live, key, hands);
+                }
+            }
+        }
+    }
+
+    fn end(&self, live: Live, key: &Key, hands: &mut Hands<'_>) {
+        hands.change(key.blocking).remove(live.group.id);
+        hands.retired.push(live.group.id);
+    }
+
+    /// A group for these sensors; `old` is the one whose place it takes.
+    fn group(
+        &self,
+        key: &Key,
+        places: &[Place],
+        old: Option<&Arc<Group>>,
+        hands: &mut Hands<'_>,
+    ) -> Option<Arc<Group>> {
+        let name = key.name(&self.job.record.level);
+        if key.blocking && !hands.can_block() {
+            return None;
+        }
+        let same = old.filter(|old| old.name() == name);
+        if same.is_none() && hands.state.registry.find(&name).is_some() {
+            hands.report(format!("group {name} is left out: there is one of that name already"));
+            return None;
+        }
+        let prefix = hands.state.prefix.join(&format!("job/{}", self.job.record.level));
+        let sensors = places.iter().map(|place| self.sensor(*place).clone()).collect();
+        let schema = match prefix.map(|prefix| Schema::new(prefix, name, sensors)) {
+            Ok(Ok(schema)) => schema,
+            Ok(Err(error)) => return hands.left_out(&error),
+            Err(error) => return hands.left_out(&error),
+        };
+        let schema = hands.shapes.shared(key, schema);
+        let accumulated = match hands.shapes.accumulated(key, &schema) {
+            Ok(accumulated) => accumulated,
+            Err(error) => return hands.left_out(&error),
+        };
+        let ticking = Ticking { interval: key.interval, offset: Default::default(), synchronous: true };
+        let (agent, send_interval) = (&hands.state.name, hands.send_interval);
+        let stats = same.map(|old| old.stats.clone()).unwrap_or_default();
+        let carried = old.and_then(|old| carried(hands.state, old, &schema));
+        let group = Group::new(super::SOURCE, agent, schema, ticking, key.blocking, send_interval, stats);
+        Some(Arc::new(group.accumulating(accumulated).carrying(carried)))
+    }
+
+    /// A reader for these places of the parts.
+    fn open(&self, group: Arc<Group>, places: &[Place]) -> (Box<dyn Reader>, Live) {
+        let (reader, parts, asked) = self.reader(places);
+        let watched = Watched::new(&group);
+        (reader, Live { group, places: places.to_vec(), parts, asked, watched })
+    }
+
+    /// The same, with the parts that it reads and where they ask for a new look.
+    fn reader(&self, places: &[Place]) -> (Box<dyn Reader>, Vec<u32>, Arc<Asked>) {
+        let (mut readers, mut parts) = (Vec::new(), Vec::new());
+        for part in &self.parts {
+            let mut slots = vec![None; part.sensors.len()];
+            for (row, place) in places.iter().enumerate().filter(|(_, place)| place.part == part.id) {
+                slots[place.sensor as usize] = Some(row as u32);
+            }
+            if slots.iter().any(Option::is_some) {
+                readers.push((part.open)(&slots));
+                parts.push(part.id);
+            }
+        }
+        let asked = Arc::new(Asked::default());
+        (Box::new(Combined::new(readers, asked.clone())), parts, asked)
+    }
+
+    /// The groups that there would be, each with what reads it, and what is in the way of others.
+    pub fn preview(&self, prefix: &SensorPath) -> Vec<Result<Preview, SchemaError>> {
+        let one = |(key, places): (&Key, &Vec<Place>)| {
+            let level = &self.job.record.level;
+            let sensors = places
+                .iter()
+                .map(|place| self.sensor(*place))
+                .map(|sensor| SensorDef { name: format!("job/{level}/{}", sensor.name), ..sensor.clone() });
+            let schema = Schema::new(prefix.clone(), key.name(level), sensors.collect())?;
+            Ok(Preview { schema, interval: key.interval, reader: self.reader(places).0 })
+        };
+        plan(self.parts.iter().map(Part::offer)).iter().map(one).collect()
+    }
+
+    /// Takes all its groups from the samplers.
+    pub fn stop(&mut self, hands: &mut Hands<'_>) {
+        for (key, live) in std::mem::take(&mut self.live) {
+            self.end(live, &key, hands);
+        }
+        hands.carry_out();
+    }
+
+    /// What its readers have to say: parts that are to be asked for anew now. `report` gets each trouble.
+    pub fn look(&mut self, now: Instant, mut report: impl FnMut(String)) -> Option<HashSet<u32>> {
+        for live in self.live.values_mut() {
+            let stats = &live.group.stats;
+            if stats.layout_changed.swap(false, Ordering::AcqRel) {
+                let bits = live.asked.take();
+                let parts = live.parts.iter().enumerate().filter(|(at, _)| bits & Asked::bit(*at) != 0);
+                self.asked.extend(parts.map(|(_, part)| *part));
+            }
+            if let Some(problem) = stats.problem.get() {
+                report(problem.to_string());
+            }
+            if live.watched.look(stats, now) {
+                self.view = None;
+            }
+        }
+        self.relook.is_due(!self.asked.is_empty(), now).then(|| std::mem::take(&mut self.asked))
+    }
+
+    /// The tracker has told something new of it.
+    pub fn retold(&mut self, job: Arc<Job>) {
+        self.job = job;
+        self.view = None;
+    }
+
+    /// What the API shows; made anew only after a change. The second says whether it was.
+    pub fn view(&mut self) -> (Arc<JobView>, bool) {
+        if let Some(view) = &self.view {
+            return (view.clone(), false);
+        }
+        let metrics =
+            self.parts.iter().flat_map(|part| part.metrics().map(|(index, sensor)| self.metric(part, index, sensor)));
+        let view = Arc::new(JobView {
+            record: self.job.record.clone(),
+            place: self.job.place.clone(),
+            metrics: metrics.collect(),
+        });
+        self.view = Some(view.clone());
+        (view, true)
+    }
+
+    /// Whether its view has changed since it was last asked for.
+    pub fn is_changed(&self) -> bool {
+        self.view.is_none()
+    }
+
+    fn metric(&self, part: &Part, index: usize, sensor: &SensorDef) -> MetricView {
+        let rate = match &part.settings[index] {
+            Setting::On(rate) => Some(rate),
+            Setting::Off => None,
+        };
+        let live = rate.and_then(|rate| self.live.get(&Key::of(rate, part.blocking)));
+        let window = rate.and_then(|rate| match &rate.mode {
+            Mode::Raw => None,
+            Mode::Accumulate(accumulation) => Some(accumulation.window.ns()),
+        });
+        MetricView {
+            name: sensor.name.clone(),
+            unit: sensor.unit.clone(),
+            kind: sensor.kind,
+            interval_ns: rate.map(|rate| rate.interval.ns()),
+            window_ns: window,
+            rule: part.rules[index],
+            group: live.map(|live| live.group.name().to_owned()),
+            achieved: live.and_then(|live| live.watched.percent).map(|percent| f64::from(percent) / 100.0),
+        }
+    }
+}

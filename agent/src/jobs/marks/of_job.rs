@@ -1,0 +1,329 @@
+//! The marks of one job: its names, their groups, and how many more there may be.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use wholegrain_model::schema::UNIT_BYTES_MAX;
+use wholegrain_model::{JobRecord, Schema, SensorDef, name};
+
+use super::bucket::Bucket;
+use super::{MarkError, NAME_BYTES_MAX, TIME_APART_NS_MAX};
+use crate::engine::Group;
+use crate::engine::schedule::Now;
+use crate::state::{State, lock};
+
+/// Where more rows of a name wait for the encoder than make a batch, it is woken with each so many.
+const ENCODE_EVERY: u64 = 32;
+/// How deep a region may be nested in itself, over all processes of a job.
+const DEPTH_MAX: i64 = 1 << 20;
+/// How far the last time of a group may be ahead before the wall clock must have been set back: 5 s.
+const AHEAD_NS_MAX: i64 = 5_000_000_000;
+
+/// What happened.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum What<'a> {
+    /// A region begins.
+    Begin,
+    /// A region ends.
+    End,
+    /// A value, `None` for one that is no number, and its unit where it is said.
+    Value(Option<f64>, Option<&'a str>),
+}
+
+/// A mark.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Event<'a> {
+    /// Which region, or which value.
+    pub name: &'a str,
+    /// What happened.
+    pub what: What<'a>,
+    /// When, by the clock of the process, if it said so.
+    pub time: Option<i64>,
+}
+
+/// Counts of one job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Counts {
+    /// Rows written.
+    pub taken: u64,
+    /// Marks that were too many.
+    pub dropped: u64,
+    /// Marks that could not be.
+    pub refused: u64,
+}
+
+/// The marks of one job.
+#[derive(Debug)]
+pub struct JobMarks {
+    /// The id, for people.
+    pub job: String,
+    /// The level that its sensors are below.
+    pub level: String,
+    /// Whose job it is.
+    pub uid: Option<u32>,
+    /// How many names it has.
+    pub(super) names: AtomicUsize,
+    taken: AtomicU64,
+    dropped: AtomicU64,
+    refused: AtomicU64,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    over: bool,
+    /// `None` until the first mark.
+    bucket: Option<Bucket>,
+    /// By the name below the job, such as `region/solve`.
+    names: HashMap<String, Name>,
+}
+
+/// A row that could not be written yet.
+type Row = (i64, Option<u64>);
+
+#[derive(Debug)]
+struct Name {
+    group: Arc<Group>,
+    depth: i64,
+    /// The time of its last row.
+    last: i64,
+    /// The last row of those that were too many.
+    pending: Option<Row>,
+}
+
+impl Name {
+    /// Writes a row; `None` for its value is a gap. Where the ring is full of what is not encoded, it is kept back.
+    fn write(&mut self, (time, bits): Row, state: &State) -> Result<i64, ()> {
+        let waiting = self.group.ring.head().saturating_sub(self.group.encoded.load(Ordering::Acquire));
+        if waiting >= self.group.ring.capacity() as u64 {
+            self.pending = Some((time, bits));
+            return Err(());
+        }
+        if waiting >= self.group.batch_samples as u64 && waiting.is_multiple_of(ENCODE_EVERY) {
+            state.encode_soon();
+        }
+        let is_set_back = self.last.saturating_sub(time) > AHEAD_NS_MAX;
+        let time = if is_set_back { time } else { time.max(self.last.saturating_add(1)) };
+        (self.last, self.pending) = (time, None);
+        state.push_event(&self.group, time, &[bits.unwrap_or(0)], &[u64::from(bits.is_none())]);
+        if bits.is_none() {
+            self.group.stats.gaps.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(time)
+    }
+}
+
+impl JobMarks {
+    /// None yet.
+    pub(super) fn new(record: &JobRecord) -> Self {
+        Self {
+            job: record.job.clone(),
+            level: record.level.clone(),
+            uid: record.uid,
+            names: AtomicUsize::new(0),
+            taken: AtomicU64::new(0),
+            dropped: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+            inner: Mutex::new(Inner { over: false, bucket: None, names: HashMap::new() }),
+        }
+    }
+
+    /// Counts so far.
+    pub fn counts(&self) -> Counts {
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Counts { taken: load(&self.taken), dropped: load(&self.dropped), refused: load(&self.refused) }
+    }
+
+    /// Takes a mark; the time that it is stored with.
+    pub fn take(&self, event: Event<'_>, state: &State, now: Now) -> Result<i64, MarkError> {
+        let result = self.try_take(event, state, now);
+        let counters = &state.counters;
+        match &result {
+            Ok(_) => self.count(&self.taken, &counters.marks),
+            Err(MarkError::Dropped(_)) => self.count(&self.dropped, &counters.marks_dropped),
+            // Counted by who asked, together with what was refused before it came here.
+            Err(MarkError::Refused(_) | MarkError::Over(_)) => {}
+        }
+        result
+    }
+
+    /// Counts a mark that could not be.
+    pub fn count_refused(&self, state: &State) {
+        self.count(&self.refused, &state.counters.marks_refused);
+    }
+
+    fn count(&self, own: &AtomicU64, of_all: &AtomicU64) {
+        own.fetch_add(1, Ordering::Relaxed);
+        of_all.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn try_take(&self, event: Event<'_>, state: &State, now: Now) -> Result<i64, MarkError> {
+        let config = state.marks.config();
+        if !config.enabled {
+            return Err(MarkError::Refused(
+                "marks are switched off here: `enabled` in [jobs.marks] of the agent".into(),
+            ));
+        }
+        let mut inner = lock(&self.inner);
+        if inner.over {
+            return Err(MarkError::Over(self.job.clone()));
+        }
+        let Inner { bucket, names, .. } = &mut *inner;
+        let full = match event.what {
+            What::Value(..) => format!("app/{}", event.name),
+            _ => format!("region/{}", event.name),
+        };
+        if !names.contains_key(&full) {
+            let name = self.new_name(&full, event, names.len(), state)?;
+            names.insert(full.clone(), name);
+            self.names.store(names.len(), Ordering::Relaxed);
+        }
+        let Some(name) = names.get_mut(&full) else { return Err(MarkError::Over(self.job.clone())) };
+        let bits = name.bits_after(event)?;
+        // What the process says is taken where it can be true; a mark that was held up long has the time of its arrival.
+        let said = event.time.filter(|time| time.abs_diff(now.real) <= TIME_APART_NS_MAX.unsigned_abs());
+        let row = (said.unwrap_or(now.real), bits);
+        let (rate, burst) = (config.per_second, f64::from(config.burst));
+        let bucket = bucket.get_or_insert_with(|| Bucket::full(burst, now.mono));
+        let dropped = |why: String| {
+            state.marks.is_pending.store(true, Ordering::Release);
+            Err(MarkError::Dropped(why))
+        };
+        if !bucket.take(rate, burst, now.mono) {
+            name.pending = Some(row);
+            return dropped(format!("over {rate} marks a second of job {}; send fewer", self.job));
+        }
+        match name.write(row, state) {
+            Ok(time) => Ok(time),
+            Err(()) => dropped("the marks before it are still to be encoded; send fewer".into()),
+        }
+    }
+
+    /// Makes the group of a name that is new.
+    fn new_name(&self, full: &str, event: Event<'_>, names: usize, state: &State) -> Result<Name, MarkError> {
+        let refused = |why: String| MarkError::Refused(why);
+        check_name(event.name)?;
+        let config = state.marks.config();
+        if names >= config.names_max {
+            return Err(refused(format!(
+                "job {} has {names} names of regions and values, which is all it may have; use one of them",
+                self.job
+            )));
+        }
+        state.marks.is_room(self.uid)?;
+        let path = format!("job/{}/{full}", self.level);
+        let sensor = match event.what {
+            What::End => return Err(refused(format!("region {:?} is not open; begin it before", event.name))),
+            What::Begin => SensorDef::gauge(path.clone(), "1", "How often a region of the job's code is open."),
+            What::Value(_, unit) => {
+                let unit = unit.unwrap_or("1");
+                check_unit(unit)?;
+                SensorDef::gauge(path.clone(), unit, "A value that the job gave.").float()
+            }
+        };
+        let schema =
+            Schema::new(state.prefix.clone(), path, vec![sensor]).map_err(|error| refused(error.to_string()))?;
+        let group = state.add_event_group("marks", schema).map_err(|taken| {
+            refused(format!("{full} would be the group {}, which is there already; use another name", taken.name()))
+        })?;
+        Ok(Name { group, depth: 0, last: i64::MIN, pending: None })
+    }
+
+    /// A connection has gone that had opened a region so often: it is closed as often, as far as it still is open.
+    pub fn close(&self, region: &str, times: i64, state: &State, now: Now) {
+        let mut inner = lock(&self.inner);
+        if inner.over {
+            return;
+        }
+        if let Some(name) = inner.names.get_mut(&format!("region/{region}"))
+            && name.depth > 0
+        {
+            name.depth = (name.depth - times).max(0);
+            match name.write((now.real, Some(name.depth as u64)), state) {
+                Ok(_) => self.count(&self.taken, &state.counters.marks),
+                Err(()) => state.marks.is_pending.store(true, Ordering::Release),
+            }
+        }
+    }
+
+    /// Writes what was kept back as far as there is room.
+    pub(super) fn settle(&self, state: &State, now: Now) {
+        let config = state.marks.config();
+        let (rate, burst) = (config.per_second, f64::from(config.burst));
+        let mut inner = lock(&self.inner);
+        let Inner { bucket, names, over } = &mut *inner;
+        for name in names.values_mut().filter(|_| !*over) {
+            let Some(row) = name.pending else { continue };
+            let is_room = bucket.as_mut().is_none_or(|bucket| bucket.take(rate, burst, now.mono));
+            if is_room && name.write(row, state).is_ok() {
+                self.count(&self.taken, &state.counters.marks);
+            } else {
+                state.marks.is_pending.store(true, Ordering::Release);
+            }
+        }
+    }
+
+    /// The job is over: what was kept back is written, open regions are closed, the groups are given to be drained.
+    pub(super) fn end(&self, state: &State, now: Now) {
+        let mut inner = lock(&self.inner);
+        inner.over = true;
+        for (_, mut name) in inner.names.drain() {
+            let mut row = name.pending.take();
+            if name.depth > 0 {
+                row = Some((now.real, Some(0)));
+            }
+            if row.is_some_and(|row| name.write(row, state).is_ok()) {
+                self.count(&self.taken, &state.counters.marks);
+            }
+            state.remove_event_group(&name.group);
+        }
+        self.names.store(0, Ordering::Relaxed);
+        state.encode_soon();
+    }
+}
+
+impl Name {
+    /// What the sensor shows after the event. The depth follows every event, also those that are then too many for a row.
+    fn bits_after(&mut self, event: Event<'_>) -> Result<Option<u64>, MarkError> {
+        match event.what {
+            What::Begin if self.depth >= DEPTH_MAX => {
+                Err(MarkError::Refused(format!("region {:?} is open {DEPTH_MAX} times; end it", event.name)))
+            }
+            What::End if self.depth == 0 => {
+                Err(MarkError::Refused(format!("region {:?} is not open; begin it before", event.name)))
+            }
+            What::Begin | What::End => {
+                self.depth += if event.what == What::Begin { 1 } else { -1 };
+                Ok(Some(self.depth as u64))
+            }
+            What::Value(value, unit) => {
+                let known = &self.group.schema.sensors()[0].unit;
+                if let Some(unit) = unit.filter(|unit| unit != known) {
+                    return Err(MarkError::Refused(format!(
+                        "value {:?} has had the unit {known:?} since its first; {unit:?} would make it another: use another name",
+                        event.name
+                    )));
+                }
+                Ok(value.map(f64::to_bits))
+            }
+        }
+    }
+}
+
+fn check_name(text: &str) -> Result<(), MarkError> {
+    if text.len() > NAME_BYTES_MAX {
+        let why = format!("a name of {} bytes; {NAME_BYTES_MAX} are the most: use a shorter one", text.len());
+        return Err(MarkError::Refused(why));
+    }
+    name::check_relative(text).map_err(|error| MarkError::Refused(error.to_string()))
+}
+
+fn check_unit(unit: &str) -> Result<(), MarkError> {
+    if (1..=UNIT_BYTES_MAX).contains(&unit.len()) && unit.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Ok(());
+    }
+    let why =
+        format!("unit {unit:?}: 1 to {UNIT_BYTES_MAX} visible ASCII characters are wanted, such as s, By, J or 1");
+    Err(MarkError::Refused(why))
+}

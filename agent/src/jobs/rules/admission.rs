@@ -1,0 +1,414 @@
+//! Whether somebody may have what they ask for: permission first, then whether it makes sense for the jobs that run, then the
+//! limits, and last what all rules together come to.
+
+use std::sync::Arc;
+
+use serde::Serialize;
+use wholegrain_model::suggest::nearest;
+use wholegrain_model::{Interval, Pattern};
+
+use super::super::{JobsDone, Role, Setting, Who};
+use super::rule::{Owner, Spec};
+use super::table::{Table, may_change};
+use super::{JobsRefusal, Limits, Metric, RULES_MAX, RawRule, Rule, Subject, shown};
+
+/// The most different changes that one line of the audit log tells of.
+const CHANGES_MAX: usize = 16;
+/// The most names of metrics given for each.
+const NAMES_MAX: usize = 4;
+
+type Jobs<'a> = [(Subject<'a>, Vec<Metric<'a>>)];
+
+/// A rule that may be, and what it would apply to.
+#[derive(Debug)]
+pub struct Plan {
+    pub rule: Rule,
+    /// Places in the list of jobs.
+    pub jobs: Vec<usize>,
+    /// Their ids.
+    pub ids: Vec<String>,
+    /// How many of their metrics.
+    pub metrics: u64,
+    /// Metrics that are read less often than asked, because they cannot be read that often.
+    slower: Option<(u64, String)>,
+}
+
+impl Plan {
+    /// Of a rule that is there already.
+    pub fn of_existing(rule: &Arc<Rule>, jobs: &Jobs) -> Self {
+        let made_for = |job: &Subject| match &rule.owner {
+            Some(owner) => owner.only.iter().any(|id| id == job.id),
+            None => rule.spec.jobs.chooses(job),
+        };
+        let applies = |job: &Subject| rule.holds_for(job) && made_for(job);
+        Self::new((**rule).clone(), jobs, (0..jobs.len()).filter(|at| applies(&jobs[*at].0)).collect())
+    }
+
+    fn new(rule: Rule, jobs: &Jobs, chosen: Vec<usize>) -> Self {
+        let ids = chosen.iter().map(|at| jobs[*at].0.id.to_owned()).collect();
+        let metrics = chosen.iter().map(|at| matched(&rule.spec, &jobs[*at].1).count() as u64).sum();
+        Self { rule, jobs: chosen, ids, metrics, slower: None }
+    }
+
+    /// The answer.
+    pub fn done(&self, load: f64) -> JobsDone {
+        let mut done = format!("rule {}: {}", self.rule.id, self.rule);
+        if let Some((count, which)) = &self.slower {
+            done.push_str(&format!(
+                "; {count} of {} metrics only as often as they can be read, such as {which}",
+                self.metrics
+            ));
+        }
+        JobsDone {
+            done,
+            rule: Some(self.rule.id),
+            jobs: self.ids.clone(),
+            metrics: self.metrics,
+            until: self.rule.until.map(shown),
+            readings_per_second: load,
+        }
+    }
+}
+
+fn matched<'a>(spec: &'a Spec, metrics: &'a [Metric<'a>]) -> impl Iterator<Item = &'a Metric<'a>> {
+    metrics.iter().filter(|metric| spec.metrics.iter().any(|pattern| pattern.matches(metric.name)))
+}
+
+/// Everything but the load.
+pub fn plan(table: &Table, who: &Who, raw: &RawRule, jobs: &Jobs, id: u64, now: i64) -> Result<Plan, JobsRefusal> {
+    let spec = Spec::read(raw)?;
+    let is_user = who.role == Role::User;
+    let until = until(raw.within, is_user, &table.limits, now)?;
+    let chosen = if is_user { own_jobs(who, raw, &spec, jobs)? } else { any_jobs(&spec, jobs)? };
+    let theirs: Vec<&[Metric]> = chosen.iter().map(|at| jobs[*at].1.as_slice()).collect();
+    every_pattern_matches(&spec, &theirs)?;
+    if is_user {
+        within_limits(&spec, &theirs, &table.limits)?;
+        room_for_user(table, who)?;
+    }
+    if table.above(RULES_MAX as u64).count() >= RULES_MAX {
+        return Err(JobsRefusal::Limit {
+            limit: "of rules at a time",
+            value: RULES_MAX.to_string(),
+            why: "there are too many rules; `wholegrain ctl rules` lists them, `rule remove` removes one".into(),
+        });
+    }
+    let owner = is_user.then(|| Owner {
+        uid: who.uid,
+        user: who.user.clone(),
+        only: chosen.iter().map(|at| jobs[*at].0.id.to_owned()).collect(),
+    });
+    let slower = sustainable(&spec, &theirs)?;
+    let rule = Rule { id, spec, until, by: who.name.clone(), owner, made: Some(now) };
+    Ok(Plan { slower, ..Plan::new(rule, jobs, chosen) })
+}
+
+fn until(within: Option<Interval>, is_user: bool, limits: &Limits, now: i64) -> Result<Option<i64>, JobsRefusal> {
+    let Some(within) = within else {
+        return if is_user {
+            Err(JobsRefusal::Limit {
+                limit: "duration_max",
+                value: limits.duration_max.to_string(),
+                why: "for: a user's rule ends; say how long it holds".into(),
+            })
+        } else {
+            Ok(None)
+        };
+    };
+    if within.ns() == 0 {
+        return Err(JobsRefusal::Invalid(
+            "for: 0s is no time; leave it out for a rule that stays, or say how long".into(),
+        ));
+    }
+    if is_user && within > limits.duration_max {
+        return Err(JobsRefusal::Limit {
+            limit: "duration_max",
+            value: limits.duration_max.to_string(),
+            why: format!("for: {within} is too long"),
+        });
+    }
+    Ok(Some(now.saturating_add_unsigned(within.ns())))
+}
+
+/// The user's jobs that the rule names. A pattern that chooses anybody else's is refused as a whole, so that nobody believes
+/// it to hold where it does not.
+fn own_jobs(who: &Who, raw: &RawRule, spec: &Spec, jobs: &Jobs) -> Result<Vec<usize>, JobsRefusal> {
+    let owned = |at: &usize| who.owns(jobs[*at].0.uid, jobs[*at].0.user);
+    let mine: Vec<usize> = (0..jobs.len()).filter(owned).collect();
+    if raw.jobs.is_none() {
+        return if mine.is_empty() { Err(no_job(who, "*", &[])) } else { Ok(mine) };
+    }
+    let chosen: Vec<usize> = (0..jobs.len()).filter(|at| spec.jobs.chooses(&jobs[*at].0)).collect();
+    let text = spec.jobs.as_str();
+    if !chosen.iter().all(owned) {
+        return Err(JobsRefusal::Forbidden(if spec.jobs.is_literal() {
+            format!("job {text:.80} is not yours; users change their own jobs only")
+        } else {
+            format!("{text:?} chooses jobs of other users too; name your own, or leave `jobs` out for all of yours")
+        }));
+    }
+    let ids: Vec<&str> = mine.iter().map(|at| jobs[*at].0.id).collect();
+    if chosen.is_empty() { Err(no_job(who, text, &ids)) } else { Ok(chosen) }
+}
+
+fn any_jobs(spec: &Spec, jobs: &Jobs) -> Result<Vec<usize>, JobsRefusal> {
+    let chosen: Vec<usize> = (0..jobs.len()).filter(|at| spec.jobs.chooses(&jobs[*at].0)).collect();
+    if chosen.is_empty() && spec.jobs.is_literal() {
+        let ids: Vec<&str> = jobs.iter().map(|(job, _)| job.id).collect();
+        return Err(no_such_job(spec.jobs.as_str(), &ids));
+    }
+    Ok(chosen)
+}
+
+fn no_job(who: &Who, text: &str, ids: &[&str]) -> JobsRefusal {
+    if ids.is_empty() {
+        return JobsRefusal::Unknown(format!("no job of {} runs here", who.name));
+    }
+    no_such_job(text, ids)
+}
+
+fn no_such_job(text: &str, ids: &[&str]) -> JobsRefusal {
+    let near = nearest(text, ids.iter().copied());
+    let hint = match near {
+        Some(near) => format!("did you mean {near:?}?"),
+        None => "`wholegrain ctl jobs` lists those that do".to_owned(),
+    };
+    JobsRefusal::Unknown(format!("job {text:?} does not run here; {hint}"))
+}
+
+/// The most names that a refusal suggests.
+const NEAREST_MAX: usize = 3;
+
+/// Each pattern must choose something, so that a slip of the finger is not taken for a change. Without a job that runs there is
+/// nothing to compare with.
+fn every_pattern_matches(spec: &Spec, jobs: &[&[Metric]]) -> Result<(), JobsRefusal> {
+    if jobs.is_empty() {
+        return Ok(());
+    }
+    let names = || jobs.iter().flat_map(|metrics| metrics.iter().map(|metric| metric.name));
+    for pattern in &spec.metrics {
+        if names().any(|name| pattern.matches(name)) {
+            continue;
+        }
+        // A pattern is compared with patterns: `prf/*` is a slip for `perf/*`.
+        let mut known: Vec<String> = match pattern.as_str().contains('*') {
+            false => names().map(str::to_owned).collect(),
+            true => names().filter_map(|name| Some(format!("{}/*", name.rsplit_once('/')?.0))).collect(),
+        };
+        known.sort_unstable();
+        known.dedup();
+        let mut near = Vec::new();
+        while near.len() < NEAREST_MAX {
+            let found = nearest(pattern.as_str(), known.iter().map(String::as_str));
+            let Some(at) = found.and_then(|found| known.iter().position(|name| name == found)) else { break };
+            near.push(known.remove(at));
+        }
+        let hint = match near.is_empty() {
+            true => "`wholegrain ctl job ID` lists what can be read".to_owned(),
+            false => format!("the nearest are {}", near.join(", ")),
+        };
+        return Err(JobsRefusal::Unknown(format!(
+            "metrics: {:?} matches no metric of the job; {hint}",
+            pattern.as_str()
+        )));
+    }
+    Ok(())
+}
+
+fn within_limits(spec: &Spec, jobs: &[&[Metric]], limits: &Limits) -> Result<(), JobsRefusal> {
+    if let Setting::On(rate) = &spec.setting
+        && rate.interval < limits.interval_min
+    {
+        return Err(JobsRefusal::Limit {
+            limit: "interval_min",
+            value: limits.interval_min.to_string(),
+            why: format!("every: {} is too short", rate.interval),
+        });
+    }
+    for metric in jobs.iter().flat_map(|metrics| matched(spec, metrics)) {
+        if !may_change(limits, metric.name) {
+            return Err(JobsRefusal::Limit {
+                limit: "metrics",
+                value: patterns(&limits.metrics),
+                why: format!("metrics: users may not change {}", metric.name),
+            });
+        }
+    }
+    Ok(())
+}
+
+fn patterns(patterns: &[Pattern]) -> String {
+    let texts: Vec<&str> = patterns.iter().map(Pattern::as_str).collect();
+    if texts.is_empty() { "none".to_owned() } else { texts.join(" ") }
+}
+
+fn room_for_user(table: &Table, who: &Who) -> Result<(), JobsRefusal> {
+    let theirs = table.above(RULES_MAX as u64).filter(|rule| is_of(rule, who)).count();
+    if theirs >= table.limits.rules_per_user as usize {
+        return Err(JobsRefusal::Limit {
+            limit: "rules_per_user",
+            value: table.limits.rules_per_user.to_string(),
+            why: format!("you have {theirs} rules; remove one or wait until one is over"),
+        });
+    }
+    Ok(())
+}
+
+fn is_of(rule: &Rule, who: &Who) -> bool {
+    rule.owner.as_ref().is_some_and(|owner| who.owns(owner.uid, owner.user.as_deref()))
+}
+
+/// Whether what was asked for can be read that often. A pattern of which nothing can be is refused; of one that chooses others
+/// too, those that cannot are read as often as they can, and the answer says so.
+fn sustainable(spec: &Spec, jobs: &[&[Metric]]) -> Result<Option<(u64, String)>, JobsRefusal> {
+    let Setting::On(rate) = &spec.setting else { return Ok(None) };
+    for pattern in &spec.metrics {
+        let all = || jobs.iter().flat_map(|metrics| metrics.iter()).filter(|metric| pattern.matches(metric.name));
+        if let Some(least) = all().min_by_key(|metric| metric.interval_min)
+            && least.interval_min > rate.interval
+        {
+            return Err(JobsRefusal::Limit {
+                limit: "of the source",
+                value: least.interval_min.to_string(),
+                why: format!("every: {} is too short for {}", rate.interval, least.name),
+            });
+        }
+    }
+    let mut slower = jobs.iter().flat_map(|m| matched(spec, m)).filter(|metric| metric.interval_min > rate.interval);
+    let Some(first) = slower.next() else { return Ok(None) };
+    Ok(Some((1 + slower.count() as u64, format!("{} every {}", first.name, first.interval_min))))
+}
+
+/// Whether a rule that was allowed once still is.
+pub fn still_allowed(rule: &Rule, limits: &Limits, now: i64) -> Result<(), String> {
+    if rule.owner.is_none() {
+        return Ok(());
+    }
+    let left = rule.until.map(|until| until.saturating_sub(now));
+    if left.is_none_or(|left| left > i64::try_from(limits.duration_max.ns()).unwrap_or(i64::MAX)) {
+        return Err(format!("it would hold longer than the limit duration_max, {}", limits.duration_max));
+    }
+    match &rule.spec.setting {
+        Setting::On(rate) if rate.interval < limits.interval_min => {
+            Err(format!("every {} is shorter than the limit interval_min, {}", rate.interval, limits.interval_min))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The rule of this number, if they may remove it.
+pub fn removable(table: &Table, who: &Who, id: u64) -> Result<Arc<Rule>, JobsRefusal> {
+    let Some(rule) = table.get(id) else {
+        return Err(JobsRefusal::Unknown(format!("there is no rule {id}; `wholegrain ctl rules` lists them")));
+    };
+    if id <= RULES_MAX as u64 {
+        return Err(JobsRefusal::Forbidden(format!(
+            "rule {id} is the configuration's; change [[jobs.rule]] there and reload, or add a rule after it"
+        )));
+    }
+    if who.role == Role::User && !is_of(rule, who) {
+        return Err(JobsRefusal::Forbidden(format!("rule {id} is not yours; users remove their own rules only")));
+    }
+    Ok(rule.clone())
+}
+
+/// The rules that people made which name exactly this job and which they may remove.
+pub fn rules_of(table: &Table, who: &Who, job: &str) -> Result<Vec<Arc<Rule>>, JobsRefusal> {
+    let names = |rule: &Arc<Rule>| match &rule.owner {
+        Some(owner) => owner.only.len() == 1 && owner.only[0] == job,
+        None => rule.spec.jobs.as_str() == job,
+    };
+    let theirs = |rule: &Arc<Rule>| who.role != Role::User || is_of(rule, who);
+    let rules: Vec<_> = table.above(RULES_MAX as u64).filter(|rule| names(rule) && theirs(rule)).cloned().collect();
+    if rules.is_empty() {
+        let whose = if who.role == Role::User { " of yours" } else { "" };
+        return Err(JobsRefusal::Unknown(format!("there is no rule{whose} for job {job:.80?} alone")));
+    }
+    Ok(rules)
+}
+
+/// Readings a second of all jobs, and of those of one user. What is accumulated counts as often as it is read.
+pub fn load(table: &Table, who: Option<&Who>, jobs: &Jobs, now: i64) -> (f64, f64) {
+    let (mut node, mut user) = (0.0, 0.0);
+    for (job, metrics) in jobs {
+        let rules = table.of_job(job, now);
+        let each = metrics.iter().map(|metric| {
+            rules.rule_of(metric.name).map_or(0.0, |rule| rule.spec.setting.readings_per_second(metric.interval_min))
+        });
+        let sum: f64 = each.sum();
+        node += sum;
+        if who.is_some_and(|who| who.owns(job.uid, job.user)) {
+            user += sum;
+        }
+    }
+    (node, user)
+}
+
+/// The load with the table as it is; refused where it is over a limit and more than it was without the rule `id` put in or taken
+/// out: what makes it less is always allowed.
+pub fn check_load(table: &Table, who: &Who, jobs: &Jobs, before: (f64, f64), now: i64) -> Result<f64, JobsRefusal> {
+    let (node, user) = load(table, Some(who), jobs, now);
+    let limits = &table.limits;
+    let over = |limit, max: u64, what: &str, is: f64, was: f64| {
+        if is <= max as f64 || is <= was {
+            return Ok(());
+        }
+        let why = format!("{what} would be read {is:.0} times a second in place of {was:.0}");
+        Err(JobsRefusal::Limit { limit, value: max.to_string(), why })
+    };
+    if who.role == Role::User {
+        let max = limits.readings_per_second_user;
+        over("readings_per_second_user", max, "metrics of your jobs", user, before.1)?;
+    }
+    over("readings_per_second_node", limits.readings_per_second_node, "metrics of this node's jobs", node, before.0)?;
+    Ok(node)
+}
+
+/// The settings of all metrics that a rule is about, job by job.
+pub fn settings(table: &Table, plan: &Plan, jobs: &Jobs, now: i64) -> Vec<Option<Arc<Rule>>> {
+    let mut list = Vec::new();
+    for (job, metrics) in plan.jobs.iter().map(|at| &jobs[*at]) {
+        let rules = table.of_job(job, now);
+        list.extend(matched(&plan.rule.spec, metrics).map(|metric| rules.rule_of(metric.name).cloned()));
+    }
+    list
+}
+
+/// Metrics that went from one setting to another.
+#[derive(Debug, PartialEq, Serialize)]
+pub struct Change {
+    /// Before.
+    pub old: String,
+    /// Now.
+    pub new: String,
+    /// How many, over all jobs.
+    pub metrics: u64,
+    /// Some of them.
+    pub such_as: Vec<String>,
+}
+
+/// What has changed since `before` was taken.
+pub fn changes(table: &Table, plan: &Plan, jobs: &Jobs, before: &[Option<Arc<Rule>>], now: i64) -> Vec<Change> {
+    let said = |rule: &Option<Arc<Rule>>| match rule {
+        Some(rule) => format!("{} (rule {})", rule.spec.setting, rule.id),
+        None => "off (no rule)".to_owned(),
+    };
+    let after = settings(table, plan, jobs, now);
+    let names = plan.jobs.iter().flat_map(|at| matched(&plan.rule.spec, &jobs[*at].1)).map(|metric| metric.name);
+    let mut changes: Vec<Change> = Vec::new();
+    for ((name, old), new) in names.zip(before).zip(&after) {
+        let (old, new) = (said(old), said(new));
+        if old == new {
+            continue;
+        }
+        if let Some(change) = changes.iter_mut().find(|change| change.old == old && change.new == new) {
+            change.metrics += 1;
+            if change.such_as.len() < NAMES_MAX && !change.such_as.iter().any(|other| other == name) {
+                change.such_as.push(name.to_owned());
+            }
+        } else if changes.len() < CHANGES_MAX {
+            changes.push(Change { old, new, metrics: 1, such_as: vec![name.to_owned()] });
+        }
+    }
+    changes
+}

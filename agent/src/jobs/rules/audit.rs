@@ -1,0 +1,179 @@
+//! Who changed what, when, from what to what; and who was refused. One JSON object a line.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use super::super::{JobsAsk, JobsOrder, Who};
+use super::admission::Change;
+use super::{JobsRefusal, Rate, RawRule, Rule, shown};
+
+/// The file, in the jobs' directory; older ones are `audit.1.jsonl` and so on.
+const FILE: &str = "audit.jsonl";
+/// The size at which a new file is begun: 1 MiB.
+pub const FILE_BYTES_MAX: u64 = 1 << 20;
+/// The most files, the one that is written included.
+pub const FILES_MAX: u32 = 8;
+/// Refusals of one caller that are written within a minute, and of all; further ones are counted.
+pub const REFUSALS_PER_MINUTE: (u32, u32) = (20, 120);
+/// The longest text of a refused order that is written, in bytes.
+const ORDER_BYTES_MAX: usize = 1024;
+
+/// One line.
+#[derive(Debug, Serialize)]
+pub struct Line<'a> {
+    pub time: String,
+    pub who: &'a str,
+    pub role: super::super::Role,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub uid: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub user: Option<&'a str>,
+    /// `add`, `remove`, `end`, `refused` or `failed`.
+    pub verb: &'a str,
+    #[serde(rename = "rule", serialize_with = "rule", skip_serializing_if = "Option::is_none")]
+    pub rule: Option<&'a Rule>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub order: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub changes: Vec<Change>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub why: Option<&'a str>,
+    /// Refusals since the line before that are not written.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub not_written: u64,
+}
+
+fn is_zero(count: &u64) -> bool {
+    *count == 0
+}
+
+fn rule<S: serde::Serializer>(rule: &Option<&Rule>, serializer: S) -> Result<S::Ok, S::Error> {
+    rule.map(Rule::view).serialize(serializer)
+}
+
+impl<'a> Line<'a> {
+    /// With nothing done yet.
+    pub fn of(who: &'a Who, now: i64) -> Self {
+        Self {
+            time: shown(now),
+            who: &who.name,
+            role: who.role,
+            uid: who.uid,
+            user: who.user.as_deref(),
+            verb: "",
+            rule: None,
+            order: None,
+            changes: Vec::new(),
+            why: None,
+            not_written: 0,
+        }
+    }
+}
+
+/// The log. Without a directory it goes nowhere but to the agent's own log.
+#[derive(Debug)]
+pub struct Audit {
+    path: Option<PathBuf>,
+    refusals: Rate,
+}
+
+impl Audit {
+    pub fn new(dir: Option<&Path>) -> Self {
+        let (each, all) = REFUSALS_PER_MINUTE;
+        Self { path: dir.map(|dir| dir.join(FILE)), refusals: Rate::per_minute(each, all) }
+    }
+
+    /// Writes a line; nothing may be changed without.
+    pub fn write(&self, line: &Line) -> Result<(), JobsRefusal> {
+        let Some(path) = &self.path else { return Ok(()) };
+        append(path, line).map_err(|error| {
+            JobsRefusal::Failed(format!("cannot write the audit log {}: {error}; nothing is changed", path.display()))
+        })
+    }
+
+    /// Somebody was refused.
+    pub fn refused(&mut self, ask: &JobsAsk, why: &str, now: i64) {
+        let who = &ask.who;
+        if !self.refusals.take(&who.key(), now) {
+            return;
+        }
+        let line = Line {
+            verb: "refused",
+            order: Some(order(&ask.order)),
+            why: Some(why),
+            not_written: self.refusals.take_over(),
+            ..Line::of(who, now)
+        };
+        tracing::warn!("refused {}: {}: {why}", who.name, line.order.as_deref().unwrap_or_default());
+        if let Err(error) = self.write(&line) {
+            tracing::warn!("{error}");
+        }
+    }
+
+    /// What was begun could not be kept and is undone.
+    pub fn failed(&self, who: &Who, id: u64, error: &JobsRefusal, now: i64) {
+        let why = format!("rule {id}: {error}");
+        let line = Line { verb: "failed", why: Some(&why), ..Line::of(who, now) };
+        if let Err(error) = self.write(&line) {
+            tracing::warn!("{error}");
+        }
+    }
+}
+
+fn order(order: &JobsOrder) -> String {
+    let json = |raw: &RawRule| serde_json::to_string(raw).unwrap_or_default();
+    let mut text = match order {
+        JobsOrder::Add(raw) => format!("add {}", json(raw)),
+        JobsOrder::Try(raw) => format!("try {}", json(raw)),
+        JobsOrder::Remove(id) => format!("remove {id}"),
+        JobsOrder::End(job) => format!("end {job}"),
+    };
+    if text.len() > ORDER_BYTES_MAX {
+        let end = (0..=ORDER_BYTES_MAX).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
+        text.truncate(end);
+        text.push('…');
+    }
+    text
+}
+
+fn append(path: &Path, line: &Line) -> io::Result<()> {
+    let mut bytes = serde_json::to_vec(line)?;
+    bytes.push(b'\n');
+    if fs::metadata(path).is_ok_and(|file| file.len() + bytes.len() as u64 > FILE_BYTES_MAX) {
+        rotate(path)?;
+    }
+    let mut file = open(path)?;
+    file.write_all(&bytes)?;
+    file.sync_data()
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    let options = || {
+        let mut options = OpenOptions::new();
+        options.append(true).create(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
+        options
+    };
+    match options().open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            fs::create_dir_all(path.parent().unwrap_or(Path::new(".")))?;
+            options().open(path)
+        }
+        other => other,
+    }
+}
+
+/// `audit.jsonl` becomes `audit.1.jsonl`, that `audit.2.jsonl`, and the oldest goes.
+fn rotate(path: &Path) -> io::Result<()> {
+    let older = |number: u32| path.with_file_name(format!("audit.{number}.jsonl"));
+    for number in (1..FILES_MAX - 1).rev() {
+        match fs::rename(older(number), older(number + 1)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+    }
+    fs::rename(path, older(1))
+}

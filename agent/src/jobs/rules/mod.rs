@@ -1,0 +1,389 @@
+//! Rules: for each metric of each job, how often it is read and what is kept; and who may change that.
+//!
+//! - In: `[[jobs.rule]]` and `[jobs.limits]` of the configuration, orders of people and of the server, the time as an argument.
+//! - Out: the [`Setting`] of a metric of a job, refusals with their reason, `rules.json` and `audit.jsonl` in the jobs' directory.
+//! - Never: a rule that does not end and that no administrator made; a user's rule on another user's job, whatever the
+//!   rule says and whenever the job began; a change that is not in the audit log.
+//!
+//! Of all rules that match a metric of a job the last one counts: those of the configuration first, in its order, then those
+//! that people made, by their number. [`table`] finds it, [`admission`] decides whether a new rule may be, [`keep`] and
+//! [`audit`] write.
+
+mod admission;
+mod audit;
+mod config;
+mod keep;
+mod rate;
+mod rule;
+mod table;
+#[cfg(test)]
+mod tests;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use wholegrain_model::{Interval, Timestamp};
+
+pub use self::config::{Limits, RawRule, RulesConfig};
+pub(crate) use self::rate::Rate;
+pub use self::rule::{JobPattern, Rule};
+pub use self::table::JobRules;
+
+use self::admission::Plan;
+use self::audit::{Audit, Line};
+use self::keep::Keep;
+use self::table::Table;
+use super::{JobsAsk, JobsDone, JobsOrder, Role, RuleView, Setting, Who};
+
+/// The most rules of the configuration, and the most that people may have made at a time. The numbers of those that people
+/// made are above it.
+pub const RULES_MAX: usize = 10_000;
+
+/// A job, as far as rules look at it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Subject<'a> {
+    /// Its id.
+    pub id: &'a str,
+    /// The level of its sensors' names.
+    pub level: &'a str,
+    /// Its other id, if it has one.
+    pub also: Option<&'a str>,
+    /// Whose it is.
+    pub uid: Option<u32>,
+    /// Whose it is, by name.
+    pub user: Option<&'a str>,
+}
+
+impl Subject<'_> {
+    /// The job of a record.
+    pub fn of(record: &wholegrain_model::JobRecord) -> Subject<'_> {
+        Subject {
+            id: &record.job,
+            level: &record.level,
+            also: record.also.as_deref(),
+            uid: record.uid,
+            user: record.user.as_deref(),
+        }
+    }
+}
+
+/// A metric that a job has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Metric<'a> {
+    /// Its name below the job.
+    pub name: &'a str,
+    /// The shortest interval that it can be read at.
+    pub interval_min: Interval,
+}
+
+/// Why something was not done.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum JobsRefusal {
+    /// They may not.
+    #[error("{0}")]
+    Forbidden(String),
+    /// There is no such job, metric or rule.
+    #[error("{0}")]
+    Unknown(String),
+    /// It makes no sense.
+    #[error("{0}")]
+    Invalid(String),
+    /// One of the limits forbids it.
+    #[error("{why}; the limit {limit} is {value}")]
+    Limit {
+        /// Its name in `[jobs.limits]`, or what else it is.
+        limit: &'static str,
+        /// Its value.
+        value: String,
+        /// What was asked for.
+        why: String,
+    },
+    /// The disk or the agent itself is in the way.
+    #[error("{0}")]
+    Failed(String),
+}
+
+impl JobsRefusal {
+    /// The status of HTTP for it.
+    pub fn status(&self) -> u16 {
+        match self {
+            Self::Forbidden(_) => 403,
+            Self::Unknown(_) => 404,
+            Self::Invalid(_) | Self::Limit { .. } => 422,
+            Self::Failed(_) => 503,
+        }
+    }
+}
+
+/// All rules in force.
+#[derive(Debug)]
+pub struct Rules {
+    table: Table,
+    keep: Option<Keep>,
+    audit: Audit,
+    /// The number of the next rule that somebody makes.
+    next: u64,
+    /// What users ask for.
+    asks: Rate,
+}
+
+impl Rules {
+    /// The configuration's rules, and those kept in `dir` that still hold. The texts are for the log: what was wrong with the
+    /// files.
+    pub fn open(config: &RulesConfig, dir: Option<&Path>, now: i64) -> (Self, Vec<String>) {
+        let mut problems = Vec::new();
+        let mut rules = Self {
+            table: Table::new(Arc::new(config.limits.clone())),
+            keep: dir.map(Keep::new),
+            audit: Audit::new(dir),
+            next: RULES_MAX as u64 + 1,
+            asks: Rate::per_minute(config.limits.changes_per_minute, u32::MAX),
+        };
+        rules.put_configured(config);
+        if let Some(keep) = &rules.keep {
+            let kept = keep.load(now, &mut problems);
+            rules.next = rules.next.max(kept.next);
+            let mut dropped = kept.dropped;
+            for rule in kept.rules {
+                match admission::still_allowed(&rule, &config.limits, now) {
+                    Ok(()) => rules.table.insert(rule),
+                    Err(why) => {
+                        problems.push(format!("rule {} of {} ends: {why}", rule.id, rule.by));
+                        dropped = true;
+                    }
+                }
+            }
+            if dropped {
+                problems.extend(rules.save().err().map(|error| error.to_string()));
+            }
+        }
+        (rules, problems)
+    }
+
+    /// What holds for a metric of a job, and the number of the rule that says so; off and 0 when none does. For more than one
+    /// metric of a job [`Rules::of_job`] is cheaper.
+    pub fn resolve(&self, job: &Subject, metric: &str, now: i64) -> (Setting, u64) {
+        self.of_job(job, now).resolve(metric)
+    }
+
+    /// The rules that a job's metrics come under.
+    pub fn of_job(&self, job: &Subject, now: i64) -> JobRules {
+        self.table.of_job(job, now)
+    }
+
+    /// Obeys an order or says why not. `jobs` are all running jobs with all that can be read of them.
+    pub fn obey(&mut self, ask: &JobsAsk, jobs: &[(Subject, Vec<Metric>)], now: i64) -> Result<JobsDone, JobsRefusal> {
+        let result = self.decide(ask, jobs, now);
+        if let Err(refusal) = &result {
+            self.audit.refused(ask, &refusal.to_string(), now);
+        }
+        result
+    }
+
+    fn decide(&mut self, ask: &JobsAsk, jobs: &[(Subject, Vec<Metric>)], now: i64) -> Result<JobsDone, JobsRefusal> {
+        let who = &ask.who;
+        match who.role {
+            Role::Support => {
+                return Err(JobsRefusal::Forbidden("the role support reads everything and changes nothing".into()));
+            }
+            Role::User if !self.asks.take(&who.key(), now) => {
+                return Err(JobsRefusal::Limit {
+                    limit: "changes_per_minute",
+                    value: self.table.limits.changes_per_minute.to_string(),
+                    why: "too many orders within a minute; wait for the next one".into(),
+                });
+            }
+            _ => {}
+        }
+        match &ask.order {
+            JobsOrder::Add(raw) => self.add(who, raw, jobs, now, true),
+            JobsOrder::Try(raw) => self.add(who, raw, jobs, now, false),
+            JobsOrder::Remove(id) => {
+                let rule = admission::removable(&self.table, who, *id)?;
+                self.remove(who, &[rule], jobs, now)
+            }
+            JobsOrder::End(job) => {
+                let rules = admission::rules_of(&self.table, who, job)?;
+                self.remove(who, &rules, jobs, now)
+            }
+        }
+    }
+
+    fn add(
+        &mut self,
+        who: &Who,
+        raw: &RawRule,
+        jobs: &[(Subject, Vec<Metric>)],
+        now: i64,
+        for_good: bool,
+    ) -> Result<JobsDone, JobsRefusal> {
+        let plan = admission::plan(&self.table, who, raw, jobs, self.next, now)?;
+        let id = plan.rule.id;
+        let before = admission::settings(&self.table, &plan, jobs, now);
+        let load_before = admission::load(&self.table, Some(who), jobs, now);
+        self.table.insert(plan.rule.clone());
+        let verdict = admission::check_load(&self.table, who, jobs, load_before, now);
+        let changes = admission::changes(&self.table, &plan, jobs, &before, now);
+        let load = match (verdict, for_good) {
+            (Ok(load), true) => load,
+            (other, _) => {
+                self.table.remove(id);
+                let load = other?;
+                let mut done = plan.done(load);
+                done.rule = None;
+                done.done = format!("it could be done: {}", done.done);
+                return Ok(done);
+            }
+        };
+        let line = Line { verb: "add", rule: Some(&plan.rule), changes, ..Line::of(who, now) };
+        if let Err(error) = self.audit.write(&line) {
+            self.table.remove(id);
+            return Err(error);
+        }
+        self.next += 1;
+        if let Err(error) = self.save() {
+            self.table.remove(id);
+            self.audit.failed(who, id, &error, now);
+            return Err(error);
+        }
+        tracing::info!("rule {id} by {}: {}", who.name, plan.rule);
+        Ok(plan.done(load))
+    }
+
+    fn remove(
+        &mut self,
+        who: &Who,
+        rules: &[Arc<Rule>],
+        jobs: &[(Subject, Vec<Metric>)],
+        now: i64,
+    ) -> Result<JobsDone, JobsRefusal> {
+        let load_before = admission::load(&self.table, Some(who), jobs, now);
+        let plans: Vec<Plan> = rules.iter().map(|rule| Plan::of_existing(rule, jobs)).collect();
+        let before: Vec<_> = plans.iter().map(|plan| admission::settings(&self.table, plan, jobs, now)).collect();
+        rules.iter().for_each(|rule| drop(self.table.remove(rule.id)));
+        let result = self.settle_removal(who, &plans, &before, load_before, jobs, now);
+        if result.is_err() {
+            rules.iter().for_each(|rule| self.table.insert((**rule).clone()));
+        }
+        let load = result?;
+        let numbers: Vec<String> = rules.iter().map(|rule| rule.id.to_string()).collect();
+        tracing::info!("rules {} removed by {}", numbers.join(" "), who.name);
+        let (many, are) = if rules.len() == 1 { ("rule", "is") } else { ("rules", "are") };
+        let mut ids: Vec<String> = plans.iter().flat_map(|plan| plan.ids.iter().cloned()).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        Ok(JobsDone {
+            done: format!("{many} {} {are} removed", numbers.join(", ")),
+            rule: Some(rules).filter(|rules| rules.len() == 1).map(|rules| rules[0].id),
+            jobs: ids,
+            metrics: plans.iter().map(|plan| plan.metrics).max().unwrap_or(0),
+            until: None,
+            readings_per_second: load,
+        })
+    }
+
+    /// Checks, writes down and keeps that rules are gone.
+    fn settle_removal(
+        &mut self,
+        who: &Who,
+        plans: &[Plan],
+        before: &[Vec<Option<Arc<Rule>>>],
+        load_before: (f64, f64),
+        jobs: &[(Subject, Vec<Metric>)],
+        now: i64,
+    ) -> Result<f64, JobsRefusal> {
+        // What they slowed down or switched off would run again.
+        let load = admission::check_load(&self.table, who, jobs, load_before, now)?;
+        for (plan, before) in plans.iter().zip(before) {
+            let changes = admission::changes(&self.table, plan, jobs, before, now);
+            self.audit.write(&Line { verb: "remove", rule: Some(&plan.rule), changes, ..Line::of(who, now) })?;
+        }
+        if let Err(error) = self.save() {
+            plans.iter().for_each(|plan| self.audit.failed(who, plan.rule.id, &error, now));
+            return Err(error);
+        }
+        Ok(load)
+    }
+
+    /// Ends what is over; how many rules that were.
+    pub fn expire(&mut self, now: i64) -> usize {
+        let over = self.table.take_expired(now);
+        for rule in &over {
+            let nobody = Who { name: "the clock".into(), role: Role::Admin, uid: None, user: None, pid: None };
+            let line = Line { verb: "end", rule: Some(rule), ..Line::of(&nobody, now) };
+            if let Err(error) = self.audit.write(&line) {
+                tracing::warn!("{error}");
+            }
+            tracing::info!("rule {} of {} is over: {rule}", rule.id, rule.by);
+        }
+        if !over.is_empty()
+            && let Err(error) = self.save()
+        {
+            // Those that are over are dropped at the next start anyway.
+            tracing::warn!("{error}");
+        }
+        over.len()
+    }
+
+    /// When the next rule is over.
+    pub fn next_expiry(&self) -> Option<i64> {
+        self.table.next_expiry()
+    }
+
+    /// Another configuration. Rules of users that its limits forbid end; the texts say which, for the log.
+    pub fn configure(&mut self, config: &RulesConfig, now: i64) -> Vec<String> {
+        self.table.limits = Arc::new(config.limits.clone());
+        self.asks = Rate::per_minute(config.limits.changes_per_minute, u32::MAX);
+        self.put_configured(config);
+        let mut problems = Vec::new();
+        for rule in self.table.all() {
+            if let Err(why) = admission::still_allowed(&rule, &config.limits, now) {
+                self.table.remove(rule.id);
+                let nobody =
+                    Who { name: "the configuration".into(), role: Role::Admin, uid: None, user: None, pid: None };
+                let line = Line { verb: "end", rule: Some(&rule), why: Some(&why), ..Line::of(&nobody, now) };
+                problems.extend(self.audit.write(&line).err().map(|error| error.to_string()));
+                problems.push(format!("rule {} of {} ends: {why}", rule.id, rule.by));
+            }
+        }
+        if !problems.is_empty() {
+            problems.extend(self.save().err().map(|error| error.to_string()));
+        }
+        problems
+    }
+
+    /// All rules, in the order in which they count.
+    pub fn view(&self) -> Vec<RuleView> {
+        self.table.all().iter().map(|rule| rule.view()).collect()
+    }
+
+    /// Readings a second that all metrics of these jobs come to.
+    pub fn readings_per_second(&self, jobs: &[(Subject, Vec<Metric>)], now: i64) -> f64 {
+        admission::load(&self.table, None, jobs, now).0
+    }
+
+    fn put_configured(&mut self, config: &RulesConfig) {
+        for id in self.table.all().iter().map(|rule| rule.id).filter(|id| *id <= RULES_MAX as u64) {
+            self.table.remove(id);
+        }
+        for rule in config.rules() {
+            self.table.insert(rule);
+        }
+    }
+
+    fn save(&mut self) -> Result<(), JobsRefusal> {
+        let Some(keep) = &self.keep else { return Ok(()) };
+        let made: Vec<Arc<Rule>> = self.table.all().into_iter().filter(|rule| rule.id > RULES_MAX as u64).collect();
+        keep.save(&made, self.next).map_err(|error| {
+            JobsRefusal::Failed(format!(
+                "cannot keep the rules in {}: {error}; nothing is changed",
+                keep.path().display()
+            ))
+        })
+    }
+}
+
+/// RFC 3339.
+fn shown(time: i64) -> String {
+    Timestamp(time).to_string()
+}

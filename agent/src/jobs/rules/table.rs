@@ -1,0 +1,223 @@
+//! Finds the rule that counts for a metric of a job, among ten thousand.
+//!
+//! Rules that name a job are found by its id; patterns of jobs that several rules share are matched once. For one job the
+//! rules' metric patterns are put together so that each different one is there once, with the last rule that has it, and
+//! those without `*` are looked up and not tried.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use wholegrain_model::Pattern;
+
+use super::super::Setting;
+use super::{JobPattern, Limits, Rule, Subject};
+
+#[cfg(test)]
+thread_local! {
+    /// How many patterns this thread has matched.
+    pub static EVALUATIONS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
+
+/// Counts, in tests, that a pattern is matched.
+pub fn count_evaluation() {
+    #[cfg(test)]
+    EVALUATIONS.with(|count| count.set(count.get() + 1));
+}
+
+/// All rules, with what finds them.
+#[derive(Debug)]
+pub struct Table {
+    pub limits: Arc<Limits>,
+    rules: BTreeMap<u64, Arc<Rule>>,
+    /// Numbers of the rules that name a job, ascending.
+    by_id: HashMap<String, Vec<u64>>,
+    /// Numbers of the rules of each pattern of jobs, ascending.
+    wide: Vec<(JobPattern, Vec<u64>)>,
+    ends: BTreeSet<(i64, u64)>,
+}
+
+impl Table {
+    pub fn new(limits: Arc<Limits>) -> Self {
+        Self { limits, rules: BTreeMap::new(), by_id: HashMap::new(), wide: Vec::new(), ends: BTreeSet::new() }
+    }
+
+    /// Takes a rule.
+    pub fn insert(&mut self, rule: Rule) {
+        let id = rule.id;
+        let put = |list: &mut Vec<u64>| {
+            if let Err(at) = list.binary_search(&id) {
+                list.insert(at, id);
+            }
+        };
+        match (&rule.owner, rule.spec.jobs.is_literal()) {
+            (Some(owner), _) => owner.only.iter().for_each(|job| put(self.by_id.entry(job.clone()).or_default())),
+            (None, true) => put(self.by_id.entry(rule.spec.jobs.as_str().to_owned()).or_default()),
+            (None, false) => match self.wide.iter_mut().find(|(pattern, _)| *pattern == rule.spec.jobs) {
+                Some((_, list)) => put(list),
+                None => self.wide.push((rule.spec.jobs.clone(), vec![id])),
+            },
+        }
+        self.ends.extend(rule.until.map(|until| (until, id)));
+        self.rules.insert(id, Arc::new(rule));
+    }
+
+    /// Gives a rule up.
+    pub fn remove(&mut self, id: u64) -> Option<Arc<Rule>> {
+        let rule = self.rules.remove(&id)?;
+        if let Some(until) = rule.until {
+            self.ends.remove(&(until, id));
+        }
+        let named: &[String] = match &rule.owner {
+            Some(owner) => &owner.only,
+            None => &[rule.spec.jobs.as_str().to_owned()],
+        };
+        for job in named {
+            if let Some(list) = self.by_id.get_mut(job) {
+                list.retain(|other| *other != id);
+                if list.is_empty() {
+                    self.by_id.remove(job);
+                }
+            }
+        }
+        self.wide.iter_mut().for_each(|(_, list)| list.retain(|other| *other != id));
+        self.wide.retain(|(_, list)| !list.is_empty());
+        Some(rule)
+    }
+
+    pub fn get(&self, id: u64) -> Option<&Arc<Rule>> {
+        self.rules.get(&id)
+    }
+
+    /// All of them, in the order in which they count.
+    pub fn all(&self) -> Vec<Arc<Rule>> {
+        self.rules.values().cloned().collect()
+    }
+
+    /// Those with a number above this.
+    pub fn above(&self, id: u64) -> impl Iterator<Item = &Arc<Rule>> {
+        self.rules.range(id + 1..).map(|(_, rule)| rule)
+    }
+
+    pub fn next_expiry(&self) -> Option<i64> {
+        self.ends.first().map(|(until, _)| *until)
+    }
+
+    /// Takes out what is over.
+    pub fn take_expired(&mut self, now: i64) -> Vec<Arc<Rule>> {
+        let over: Vec<u64> = self.ends.range(..=(now, u64::MAX)).map(|(_, id)| *id).collect();
+        over.into_iter().filter_map(|id| self.remove(id)).collect()
+    }
+
+    /// The rules that the metrics of a job come under.
+    pub fn of_job(&self, job: &Subject, now: i64) -> JobRules {
+        let mut ids: Vec<u64> = Vec::new();
+        for name in [Some(job.id), Some(job.level), job.also].into_iter().flatten() {
+            ids.extend(self.by_id.get(name).into_iter().flatten());
+        }
+        for (pattern, list) in &self.wide {
+            if pattern.chooses(job) {
+                ids.extend(list);
+            }
+        }
+        ids.sort_unstable();
+        ids.dedup();
+        let mut of_job = JobRules { limits: self.limits.clone(), theirs: Chosen::default(), ours: Chosen::default() };
+        let rules = ids.iter().rev().filter_map(|id| self.rules.get(id));
+        for rule in rules.filter(|rule| !rule.is_over(now) && rule.holds_for(job)) {
+            if rule.owner.is_some() { of_job.theirs.add(rule) } else { of_job.ours.add(rule) }
+        }
+        of_job
+    }
+}
+
+/// The rules of one job.
+#[derive(Debug, Clone)]
+pub struct JobRules {
+    limits: Arc<Limits>,
+    /// Of users: they hold only for metrics that users may change.
+    theirs: Chosen,
+    /// Of the configuration and administrators.
+    ours: Chosen,
+}
+
+/// Metric patterns, each once, with the last rule that has it.
+#[derive(Debug, Clone, Default)]
+struct Chosen {
+    /// Without `*`, at any depth.
+    literal: HashMap<String, Arc<Rule>>,
+    /// Without `*`, from the job on; without the slash.
+    absolute: HashMap<String, Arc<Rule>>,
+    /// The others: the rule and which of its patterns; the last rule first.
+    globs: Vec<(Arc<Rule>, usize)>,
+    /// The texts of `globs`.
+    seen: std::collections::HashSet<String>,
+}
+
+impl Chosen {
+    /// The last rule must be added first.
+    fn add(&mut self, rule: &Arc<Rule>) {
+        for (at, pattern) in rule.spec.metrics.iter().enumerate() {
+            let text = pattern.as_str();
+            if text.contains('*') {
+                if self.seen.insert(text.to_owned()) {
+                    self.globs.push((rule.clone(), at));
+                }
+                continue;
+            }
+            let (map, name) = match text.strip_prefix('/') {
+                Some(name) => (&mut self.absolute, name),
+                None => (&mut self.literal, text),
+            };
+            map.entry(name.to_owned()).or_insert_with(|| rule.clone());
+        }
+    }
+
+    /// The last rule that matches.
+    fn find(&self, metric: &str) -> Option<&Arc<Rule>> {
+        let mut best = self.absolute.get(metric);
+        let mut rest = Some(metric);
+        while let Some(name) = rest.filter(|_| !self.literal.is_empty()) {
+            best = best.into_iter().chain(self.literal.get(name)).max_by_key(|rule| rule.id);
+            rest = name.split_once('/').map(|(_, rest)| rest);
+        }
+        for (rule, at) in &self.globs {
+            if best.is_some_and(|best| best.id >= rule.id) {
+                break;
+            }
+            count_evaluation();
+            if rule.spec.metrics[*at].matches(metric) {
+                return Some(rule);
+            }
+        }
+        best
+    }
+}
+
+impl JobRules {
+    /// What holds for a metric, and the number of the rule that says so; off and 0 when none does.
+    pub fn resolve(&self, metric: &str) -> (Setting, u64) {
+        match self.rule_of(metric) {
+            Some(rule) => (rule.spec.setting.clone(), rule.id),
+            None => (Setting::Off, 0),
+        }
+    }
+
+    /// The rule that counts for a metric.
+    pub fn rule_of(&self, metric: &str) -> Option<&Arc<Rule>> {
+        let ours = self.ours.find(metric);
+        let theirs = self.theirs.find(metric).filter(|rule| ours.is_none_or(|ours| rule.id > ours.id));
+        match theirs {
+            Some(rule) if may_change(&self.limits, metric) => Some(rule),
+            _ => ours,
+        }
+    }
+}
+
+/// Whether users may change a metric.
+pub fn may_change(limits: &Limits, metric: &str) -> bool {
+    let matches = |pattern: &Pattern| {
+        count_evaluation();
+        pattern.matches(metric)
+    };
+    limits.metrics.iter().any(matches)
+}

@@ -1,0 +1,410 @@
+//! Records of jobs that run or that the server does not have yet: in memory, and in one file where there is a directory.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use wholegrain_model::JobRecord;
+
+use super::core::{Kept, Written};
+use super::records::{self, OnDisk, Shelf};
+
+/// The most records, and the most bytes of them as JSON. Of too many the oldest that have ended go first.
+pub const RECORDS_MAX: usize = 16_384;
+/// See [`RECORDS_MAX`].
+pub const BYTES_MAX: usize = 16 << 20;
+/// Changes are collected for at least this long before they are written …
+const PAUSE: Duration = Duration::from_millis(200);
+/// … and so many times as long as the last writing took.
+const PAUSE_FACTOR: u32 = 20;
+
+/// What is called when a record becomes pending, on the tracker's thread: rings a bell and returns at once.
+pub type Ring = Arc<dyn Fn() + Send + Sync>;
+
+/// Records of jobs that run, or whose last change the server does not have yet. Bounded; drops are counted.
+#[derive(Default)]
+pub struct Book {
+    inner: Mutex<Inner>,
+    wake: Condvar,
+}
+
+#[derive(Default)]
+struct Inner {
+    /// By the order of their changes.
+    entries: BTreeMap<u64, Arc<Entry>>,
+    by_job: HashMap<Identity, u64>,
+    next: u64,
+    bytes: usize,
+    dropped: u64,
+    ring: Option<Ring>,
+    /// Something is to be written.
+    dirty: bool,
+    /// The file's time is to be moved on.
+    touch: bool,
+    closed: bool,
+}
+
+type Identity = (String, String, i64);
+
+#[derive(Debug, Clone)]
+struct Entry {
+    record: JobRecord,
+    dirs: Vec<(PathBuf, u64)>,
+    /// The last revision that the server has; 0 for none.
+    acknowledged: u64,
+    bytes: usize,
+}
+
+impl Entry {
+    fn is_pending(&self) -> bool {
+        self.record.revision > self.acknowledged
+    }
+}
+
+fn identity(record: &JobRecord) -> Identity {
+    (record.manager.clone(), record.job.clone(), record.from)
+}
+
+impl Book {
+    /// A book, and of what was on disk the jobs that ran when the agent was last there; `is_alive` says of their directories which
+    /// are the same still.
+    pub(super) fn new(on_disk: OnDisk, is_alive: impl Fn(&(PathBuf, u64)) -> bool) -> (Self, Vec<Kept>) {
+        let book = Self::default();
+        let mut kept = Vec::new();
+        let mut inner = book.lock();
+        inner.dropped = on_disk.dropped;
+        for entry in on_disk.records {
+            if entry.record.to.is_none() {
+                let alive = entry.dirs.iter().any(&is_alive);
+                kept.push(Kept { record: entry.record.clone(), seen: on_disk.seen, alive });
+            }
+            inner.put(entry.record, entry.dirs, Some(entry.acknowledged));
+        }
+        inner.dirty = false;
+        drop(inner);
+        (book, kept)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a record has changed since the server last had it.
+    pub fn is_pending(&self) -> bool {
+        self.lock().entries.values().any(|entry| entry.is_pending())
+    }
+
+    /// At most `max` of those records, the oldest change first. A record stays pending until it is acknowledged: the caller
+    /// keeps in mind which (manager, job, from, revision) it has under way.
+    pub fn pending(&self, max: usize) -> Vec<JobRecord> {
+        let inner = self.lock();
+        let pending: Vec<Arc<Entry>> =
+            inner.entries.values().filter(|entry| entry.is_pending()).take(max).cloned().collect();
+        drop(inner);
+        pending.iter().map(|entry| entry.record.clone()).collect()
+    }
+
+    /// The server has this revision of this record. One of a job that has ended is forgotten when that was its last.
+    pub fn acknowledged(&self, record: &JobRecord) {
+        let mut inner = self.lock();
+        let Some(order) = inner.by_job.get(&identity(record)).copied() else { return };
+        let Some(entry) = inner.entries.get_mut(&order) else { return };
+        if entry.acknowledged >= record.revision {
+            return;
+        }
+        let entry = Arc::make_mut(entry);
+        entry.acknowledged = record.revision;
+        if entry.record.to.is_some() && !entry.is_pending() {
+            inner.remove(order);
+        }
+        inner.dirty = true;
+        self.wake.notify_one();
+    }
+
+    /// What to call when a record becomes pending. The last one given counts; it is called at once when one is.
+    pub fn on_change(&self, ring: Ring) {
+        let pending = self.is_pending();
+        self.lock().ring = Some(ring.clone());
+        if pending {
+            ring();
+        }
+    }
+
+    /// How many records were dropped, unacknowledged, because there were too many.
+    pub fn dropped(&self) -> u64 {
+        self.lock().dropped
+    }
+
+    /// How many records there are.
+    pub fn len(&self) -> usize {
+        self.lock().entries.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// What was sampled last of a job that has ended, and when. All totals only ever rise, so of two the greater is the later. The
+    /// server may have had the record already: then it gets it once more.
+    pub fn complete(&self, ended: &JobRecord, sampled: &BTreeMap<String, f64>, at: i64) {
+        let mut inner = self.lock();
+        let there = inner.by_job.get(&identity(ended)).and_then(|order| inner.entries.get(order));
+        let (mut record, dirs) =
+            there.map_or_else(|| (ended.clone(), Vec::new()), |entry| (entry.record.clone(), entry.dirs.clone()));
+        if record.to.is_none() || record.totals_at.is_some_and(|read| read >= at) {
+            return;
+        }
+        for (name, value) in sampled {
+            let total = record.totals.entry(name.clone()).or_insert(*value);
+            *total = total.max(*value);
+        }
+        record.totals_at = Some(at);
+        record.revision += 1;
+        inner.put(record, dirs, None);
+        let ring = inner.ring.clone();
+        drop(inner);
+        self.wake.notify_one();
+        if let Some(ring) = ring {
+            ring();
+        }
+    }
+
+    /// Takes records that have changed.
+    pub(super) fn put(&self, written: Vec<Written>) {
+        if written.is_empty() {
+            return;
+        }
+        let mut inner = self.lock();
+        for Written { mut record, dirs } in written {
+            let there = inner.by_job.get(&identity(&record)).and_then(|order| inner.entries.get(order));
+            // The tracker knows nothing of what was completed here.
+            if let Some(entry) = there.filter(|entry| entry.record.revision >= record.revision) {
+                record.revision = entry.record.revision + 1;
+                if entry.record.totals_at > record.totals_at {
+                    (record.totals, record.totals_at) = (entry.record.totals.clone(), entry.record.totals_at);
+                }
+            }
+            inner.put(record, dirs, None);
+        }
+        let ring = inner.ring.clone();
+        drop(inner);
+        self.wake.notify_one();
+        if let Some(ring) = ring {
+            ring();
+        }
+    }
+
+    /// Running jobs as they are now: for the disk, the server is told with the next change.
+    pub(super) fn refresh(&self, running: Vec<Written>) {
+        let mut inner = self.lock();
+        inner.touch = true;
+        for Written { record, dirs } in running {
+            let Some(order) = inner.by_job.get(&identity(&record)).copied() else { continue };
+            if let Some(entry) = inner.entries.get_mut(&order)
+                && entry.record.totals_at != record.totals_at
+                && entry.record.revision == record.revision
+            {
+                let entry = Arc::make_mut(entry);
+                (entry.record, entry.dirs) = (record, dirs);
+                inner.dirty = true;
+            }
+        }
+        self.wake.notify_one();
+    }
+
+    /// They are still seen: for when the agent is away next, but nothing that is worth a writing.
+    pub(super) fn touch(&self) {
+        self.lock().touch = true;
+        self.wake.notify_one();
+    }
+
+    /// Writes what changes, until the book is closed; for a thread of its own.
+    pub(super) fn write_until_closed(&self, shelf: &Shelf) {
+        let mut told = false;
+        loop {
+            let mut inner = self.lock();
+            while !(inner.dirty || inner.touch || inner.closed) {
+                inner = self.wake.wait(inner).unwrap_or_else(PoisonError::into_inner);
+            }
+            let closed = inner.closed;
+            let (dirty, touch) = (std::mem::take(&mut inner.dirty), std::mem::take(&mut inner.touch));
+            let entries: Vec<Arc<Entry>> = inner.entries.values().filter(|_| dirty || closed).cloned().collect();
+            let dropped = inner.dropped;
+            drop(inner);
+            let start = Instant::now();
+            let result = if dirty || closed {
+                let records = entries.iter().map(|entry| (&entry.record, &entry.dirs[..], entry.acknowledged));
+                shelf.write(records, dropped, crate::engine::clock::real())
+            } else if touch {
+                shelf.touch()
+            } else {
+                Ok(())
+            };
+            match result {
+                Ok(()) => told = false,
+                Err(error) => {
+                    if !std::mem::replace(&mut told, true) {
+                        tracing::warn!(
+                            "cannot keep the jobs' records in {}: {error}; they are in memory only",
+                            shelf.path().display()
+                        );
+                    }
+                    self.lock().dirty |= dirty;
+                }
+            }
+            if closed {
+                return;
+            }
+            let pause = if told { records::RETRY } else { PAUSE.max(start.elapsed() * PAUSE_FACTOR) };
+            self.sleep(pause);
+        }
+    }
+
+    /// Lets changes collect; ends early when the book is closed.
+    fn sleep(&self, pause: Duration) {
+        let until = Instant::now() + pause;
+        let mut inner = self.lock();
+        while !inner.closed {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            inner = self.wake.wait_timeout(inner, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// No more changes come.
+    pub(super) fn close(&self) {
+        self.lock().closed = true;
+        self.wake.notify_all();
+    }
+}
+
+impl Inner {
+    fn put(&mut self, record: JobRecord, dirs: Vec<(PathBuf, u64)>, acknowledged: Option<u64>) {
+        let id = identity(&record);
+        let before = self.by_job.get(&id).copied().and_then(|order| self.remove(order));
+        let acknowledged = acknowledged.or(before.map(|entry| entry.acknowledged)).unwrap_or(0);
+        let bytes = records::bytes_of(&record);
+        let order = self.next;
+        self.next += 1;
+        self.bytes += bytes;
+        self.by_job.insert(id, order);
+        self.entries.insert(order, Arc::new(Entry { record, dirs, acknowledged, bytes }));
+        self.dirty = true;
+        while self.entries.len() > RECORDS_MAX || (self.bytes > BYTES_MAX && self.entries.len() > 1) {
+            self.drop_one();
+        }
+    }
+
+    fn drop_one(&mut self) {
+        let ended = self.entries.iter().find(|(_, entry)| entry.record.to.is_some());
+        let had = || self.entries.iter().find(|(_, entry)| !entry.is_pending());
+        let Some(order) = ended.or_else(had).or(self.entries.first_key_value()).map(|(order, _)| *order) else {
+            return;
+        };
+        if self.remove(order).is_some_and(|entry| entry.is_pending()) {
+            self.dropped += 1;
+        }
+    }
+
+    fn remove(&mut self, order: u64) -> Option<Arc<Entry>> {
+        let entry = self.entries.remove(&order)?;
+        self.by_job.remove(&identity(&entry.record));
+        self.bytes -= entry.bytes;
+        Some(entry)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    fn record(job: usize, to: Option<i64>, revision: u64) -> JobRecord {
+        JobRecord {
+            job: job.to_string(),
+            level: job.to_string(),
+            manager: "slurm".to_owned(),
+            from: 5,
+            to,
+            revision,
+            ..JobRecord::default()
+        }
+    }
+
+    #[test]
+    fn totals_of_a_job_that_has_ended_are_completed_by_what_was_sampled_later() {
+        let totals =
+            |cpu: f64, peak: f64| BTreeMap::from([("cpu/usage".to_owned(), cpu), ("memory/peak".to_owned(), peak)]);
+        let book = Book::default();
+        let ended = JobRecord { totals: totals(1.0, 500.0), totals_at: Some(100), ..record(1, Some(200), 3) };
+        put(&book, record(2, None, 1));
+        put(&book, ended.clone());
+        book.complete(&ended, &totals(9.0, 9.0), 100);
+        assert_eq!(book.pending(9)[1], ended, "not later");
+        book.complete(&ended, &totals(2.0, 400.0), 150);
+        let complete = JobRecord { totals: totals(2.0, 500.0), totals_at: Some(150), revision: 4, ..ended.clone() };
+        assert_eq!(book.pending(9)[1], complete);
+        book.acknowledged(&complete);
+        assert_eq!(book.len(), 1);
+        book.complete(&complete, &totals(3.0, 600.0), 160);
+        assert_eq!(book.pending(9)[1].revision, 5, "the server gets it once more");
+        book.complete(&record(2, None, 1), &totals(3.0, 600.0), 160);
+        assert!(book.pending(9)[0].totals.is_empty(), "it runs still");
+        put(&book, JobRecord { name: Some("late".into()), revision: 4, ..ended });
+        let last = book.pending(9).pop().unwrap();
+        assert_eq!(
+            (last.revision, last.totals_at, last.name.as_deref()),
+            (6, Some(160), Some("late")),
+            "nothing is lost"
+        );
+    }
+
+    fn put(book: &Book, record: JobRecord) {
+        book.put(vec![Written { record, dirs: Vec::new() }]);
+    }
+
+    #[test]
+    fn what_is_acknowledged_and_over_is_forgotten() {
+        let book = Book::default();
+        let rings = Arc::new(AtomicUsize::new(0));
+        let theirs = rings.clone();
+        put(&book, record(1, None, 1));
+        book.on_change(Arc::new(move || _ = theirs.fetch_add(1, Ordering::Relaxed)));
+        assert_eq!(rings.load(Ordering::Relaxed), 1, "one waits already");
+        put(&book, record(2, None, 1));
+        assert_eq!(rings.load(Ordering::Relaxed), 2);
+        assert_eq!(book.pending(1), [record(1, None, 1)]);
+        put(&book, record(1, None, 2));
+        assert_eq!(book.pending(9), [record(2, None, 1), record(1, None, 2)], "the oldest change first");
+        book.acknowledged(&record(1, None, 1));
+        assert_eq!(book.pending(9).len(), 2, "an older revision than the book's");
+        book.acknowledged(&record(1, None, 2));
+        book.acknowledged(&record(2, None, 1));
+        book.acknowledged(&record(3, None, 1));
+        assert!(!book.is_pending() && book.len() == 2, "they run still");
+        put(&book, record(1, Some(9), 3));
+        book.acknowledged(&record(1, Some(9), 3));
+        assert!(!book.is_pending() && book.len() == 1);
+    }
+
+    #[test]
+    fn of_too_many_the_oldest_ended_go_and_are_counted() {
+        let book = Book::default();
+        put(&book, record(0, None, 1));
+        for job in 1..=RECORDS_MAX + 9 {
+            put(&book, record(job, Some(9), 1));
+        }
+        assert_eq!((book.len(), book.dropped()), (RECORDS_MAX, 10));
+        let pending = book.pending(2);
+        assert_eq!((pending[0].job.as_str(), pending[1].job.as_str()), ("0", "11"), "the running one stays");
+        let mut long = record(99_999_999, None, 1);
+        long.name = Some("x".repeat(BYTES_MAX));
+        put(&book, long);
+        assert_eq!(book.len(), 1, "the newest is always kept");
+        assert_eq!(book.lock().by_job.len(), 1);
+    }
+}

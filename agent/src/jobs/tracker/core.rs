@@ -1,0 +1,573 @@
+//! The tracker's state: directories that come and go in, changes of jobs out. No I/O and no clock.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use wholegrain_model::JobRecord;
+
+use super::hooks::Hook;
+use super::layout::{Found, Layouts, Spot, Version};
+use super::live::{DirId, Facts, Key, Live, Stamp, Totals, UidFrom, add_totals};
+use super::{Job, JobEvent, NodeFacts};
+
+/// The most jobs that run at once; directories of further ones are passed over, and counted.
+pub const JOBS_MAX: usize = 8192;
+/// The most hooks that wait for their job's directory, and the most jobs that have ended and still wait for an epilog's hook.
+pub const HOOKS_MAX: usize = 4096;
+/// How long a job that has ended waits for it.
+const EPILOG_NS: u64 = 60_000_000_000;
+/// How long a change waits for others, so that a job whose directories come one after another is told as one: 20 ms.
+const SETTLE_NS: u64 = 20_000_000;
+/// The same for steps, of which there can be a thousand a minute: 1 s.
+const STEPS_SETTLE_NS: u64 = 1_000_000_000;
+/// The first pause between two looks at a job's totals; each is as long as the job is old by then.
+const LOOK_NS_MIN: u64 = 10_000_000;
+/// Controllers of version 1 whose directories account what is used: with the last of those a job ends.
+const ACCOUNTING: &[&str] = &["cpuacct", "cpu", "memory", "blkio", "pids"];
+
+/// One instant by two clocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Now {
+    /// ns since the Unix epoch.
+    pub real: i64,
+    /// ns of a clock that never jumps.
+    pub mono: u64,
+}
+
+/// A hierarchy of cgroups.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hierarchy {
+    /// Its root.
+    pub root: PathBuf,
+    /// Its version.
+    pub version: Version,
+    /// Its controllers, of version 1.
+    pub controllers: Vec<String>,
+}
+
+impl Hierarchy {
+    fn accounts(&self) -> bool {
+        self.version == Version::V2 || self.controllers.iter().any(|name| ACCOUNTING.contains(&name.as_str()))
+    }
+}
+
+/// A record from before the agent was started.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Kept {
+    /// The record, running.
+    pub record: JobRecord,
+    /// When it was last seen, ns since the Unix epoch.
+    pub seen: i64,
+    /// Whether one of its directories is still there.
+    pub alive: bool,
+}
+
+/// A record for the book.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Written {
+    /// The record, with a new revision.
+    pub record: JobRecord,
+    /// Its directories and their inodes, as long as it runs: to know it again after a restart.
+    pub dirs: Vec<(PathBuf, u64)>,
+}
+
+/// What is to be asked of the system's users.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum NameOf {
+    /// The name of a uid.
+    Uid(u32),
+    /// The uid of a name.
+    User(String),
+}
+
+/// The state.
+pub struct Core {
+    layouts: Layouts,
+    node: NodeFacts,
+    rescan_ns: u64,
+    hierarchies: Vec<Hierarchy>,
+    jobs: BTreeMap<Key, Live>,
+    levels: BTreeSet<String>,
+    /// Directories that a job left behind when its accounting went.
+    leftovers: BTreeMap<DirId, Stamp>,
+    /// Records from before, until the first whole scan has shown which of them still run.
+    kept: Vec<Kept>,
+    hooks: VecDeque<Hook>,
+    ended: VecDeque<(u64, JobRecord)>,
+    begun: Vec<Key>,
+    changed: BTreeMap<Key, u64>,
+    looks: BTreeMap<Key, u64>,
+    events: Vec<JobEvent>,
+    written: Vec<Written>,
+    names: BTreeSet<NameOf>,
+    passed_over: u64,
+}
+
+impl Core {
+    /// Nothing seen yet; `kept` are the records that ran when the agent was last here.
+    pub fn new(layouts: Layouts, rescan_ns: u64, node: NodeFacts, kept: Vec<Kept>) -> Self {
+        let (kept, over): (Vec<Kept>, Vec<Kept>) = kept.into_iter().partition(|kept| kept.alive);
+        let mut core = Self {
+            layouts,
+            node,
+            rescan_ns,
+            hierarchies: Vec::new(),
+            jobs: BTreeMap::new(),
+            levels: kept.iter().map(|kept| kept.record.level.clone()).collect(),
+            leftovers: BTreeMap::new(),
+            kept,
+            hooks: VecDeque::new(),
+            ended: VecDeque::new(),
+            begun: Vec::new(),
+            changed: BTreeMap::new(),
+            looks: BTreeMap::new(),
+            events: Vec::new(),
+            written: Vec::new(),
+            names: BTreeSet::new(),
+            passed_over: 0,
+        };
+        over.into_iter().for_each(|kept| core.end_unseen(kept.record, kept.seen));
+        core
+    }
+
+    /// Other layouts; what is no job by them ends with the next scan.
+    pub fn configure(&mut self, layouts: Layouts, rescan_ns: u64) {
+        (self.layouts, self.rescan_ns) = (layouts, rescan_ns);
+    }
+
+    /// A hierarchy, known or new, and its number, which stays.
+    pub fn hierarchy(&mut self, hierarchy: Hierarchy) -> usize {
+        match self.hierarchies.iter().position(|known| known.root == hierarchy.root) {
+            Some(index) => {
+                self.hierarchies[index] = hierarchy;
+                index
+            }
+            None => {
+                self.hierarchies.push(hierarchy);
+                self.hierarchies.len() - 1
+            }
+        }
+    }
+
+    /// The roots of all that were ever there.
+    pub fn hierarchy_roots(&self) -> impl Iterator<Item = DirId> {
+        (0..self.hierarchies.len()).map(|index| DirId::new(index, ""))
+    }
+
+    /// The directories of a job, and of its steps in the same hierarchy, that its processes are in.
+    pub fn process_dirs(&self, live: &Live) -> Vec<PathBuf> {
+        let Some(first) = live.dirs.iter().map(|(dir, _)| dir).max_by_key(|dir| {
+            self.hierarchies.get(dir.hierarchy).is_some_and(|hierarchy| hierarchy.version == Version::V2)
+        }) else {
+            return Vec::new();
+        };
+        let steps = live.step_dirs().filter(|dir| dir.hierarchy == first.hierarchy);
+        std::iter::once(first).chain(steps).map(|dir| self.path(dir)).collect()
+    }
+
+    /// Where a directory is.
+    pub fn path(&self, dir: &DirId) -> PathBuf {
+        let root = self.hierarchies.get(dir.hierarchy).map(|hierarchy| hierarchy.root.clone()).unwrap_or_default();
+        if dir.path.is_empty() { root } else { root.join(&*dir.path) }
+    }
+
+    /// What a directory is. The root is above everything.
+    pub fn spot(&self, dir: &DirId) -> Spot {
+        match self.hierarchies.get(dir.hierarchy) {
+            None => Spot::Nothing,
+            Some(_) if dir.path.is_empty() => Spot::Above,
+            Some(hierarchy) => self.layouts.spot(hierarchy.version, &dir.path),
+        }
+    }
+
+    /// A running job.
+    pub fn job(&self, key: &Key) -> Option<&Live> {
+        self.jobs.get(key)
+    }
+
+    /// All running jobs.
+    pub fn jobs(&self) -> impl Iterator<Item = (&Key, &Live)> {
+        self.jobs.iter()
+    }
+
+    /// Directories of jobs that were passed over, as there were [`JOBS_MAX`] already.
+    pub fn passed_over(&self) -> u64 {
+        self.passed_over
+    }
+
+    /// A job's or a step's directory is there.
+    pub fn made(&mut self, dir: DirId, found: &Found, stamp: Stamp, now: Now) {
+        match self.leftovers.get(&dir) {
+            Some(known) if !known.is_other(&stamp) => return,
+            Some(_) => _ = self.leftovers.remove(&dir),
+            None => {}
+        }
+        let Some(hierarchy) = self.hierarchies.get(dir.hierarchy) else { return };
+        let (accounts, version, controllers) = (hierarchy.accounts(), hierarchy.version, hierarchy.controllers.clone());
+        let path = self.path(&dir);
+        let key = Key::of(found);
+        if accounts && self.jobs.get(&key).is_some_and(|live| live.dirs.is_other(&dir, stamp)) {
+            // The same id again, and nobody told that the first one went.
+            self.end(&key, now);
+            self.leftovers.remove(&dir);
+        }
+        if !self.jobs.contains_key(&key) {
+            // A step alone is what is left of a job.
+            if !found.step.is_empty() {
+                return;
+            }
+            if self.jobs.len() >= JOBS_MAX {
+                self.passed_over += 1;
+                return;
+            }
+            self.begin(&key, found, now);
+        }
+        let Some(live) = self.jobs.get_mut(&key) else { return };
+        if !found.step.is_empty() {
+            if live.step_made(&found.step, dir, stamp, accounts) {
+                self.change(&key, now, STEPS_SETTLE_NS);
+            }
+            return;
+        }
+        if !live.dirs.add(dir, stamp, accounts) {
+            return;
+        }
+        if !live.from_fixed {
+            live.record.from = if live.record.from == 0 { stamp.created } else { live.record.from.min(stamp.created) };
+        }
+        match version {
+            Version::V2 => _ = live.place.v2.get_or_insert(path),
+            Version::V1 => {
+                for controller in controllers {
+                    live.place.v1.entry(controller).or_insert_with(|| path.clone());
+                }
+            }
+        }
+        self.change(&key, now, SETTLE_NS);
+    }
+
+    fn begin(&mut self, key: &Key, found: &Found, now: Now) {
+        let mut record = match self.take_kept(key) {
+            Some(record) => record,
+            None => JobRecord {
+                job: found.job.clone(),
+                level: self.free_level(found),
+                manager: found.manager.clone(),
+                ..JobRecord::default()
+            },
+        };
+        record.node.clone_from(&self.node.name);
+        record.prefix.clone_from(&self.node.prefix);
+        self.levels.insert(record.level.clone());
+        let mut live = Live::new(record, now.mono);
+        if let Some(uid) = found.uid {
+            live.set_uid(uid, UidFrom::Path);
+        }
+        if found.user.is_some() {
+            live.record.user.clone_from(&found.user);
+        }
+        if let Some(at) = self.hooks.iter().rposition(|hook| hook.is_of(&live.record))
+            && let Some(hook) = self.hooks.remove(at)
+        {
+            live.merge(&hook);
+        }
+        self.names.extend(name_wanted(&live.record));
+        self.jobs.insert(key.clone(), live);
+        self.begun.push(key.clone());
+        self.looks.insert(key.clone(), now.mono);
+    }
+
+    /// The record of a job that ran before the agent was started, and still does.
+    fn take_kept(&mut self, key: &Key) -> Option<JobRecord> {
+        let is_it = |kept: &Kept| kept.record.job == *key.job && kept.record.manager == *key.manager;
+        let at = self.kept.iter().position(is_it)?;
+        Some(self.kept.swap_remove(at).record)
+    }
+
+    fn free_level(&self, found: &Found) -> String {
+        let mut tries = vec![found.level.clone()];
+        if !found.instance.is_empty() {
+            tries.push(super::layout::level_of(&format!("{}-{}", found.level, found.instance)));
+        }
+        tries.push(super::layout::level_of(&format!("{}-{}", found.level, found.manager)));
+        let numbered = (2_u64..).map(|n| super::layout::level_of(&format!("{}-{n}", found.level)));
+        tries.into_iter().chain(numbered).find(|level| !self.levels.contains(level)).unwrap_or_default()
+    }
+
+    /// A directory, and with it all below, is gone.
+    pub fn gone(&mut self, dir: &DirId, now: Now) {
+        let keys: Vec<Key> = match self.spot(dir) {
+            Spot::Job(found) => vec![Key::of(&found)],
+            Spot::Above => self.jobs.keys().cloned().collect(),
+            Spot::Nothing => return,
+        };
+        self.leftovers.retain(|left, _| !left.is_within(dir));
+        for key in keys {
+            self.gone_of(&key, dir, now, false);
+        }
+    }
+
+    fn gone_of(&mut self, key: &Key, dir: &DirId, now: Now, unseen: bool) {
+        let Some(live) = self.jobs.get_mut(key) else { return };
+        let steps = live.steps_gone(dir, now.real);
+        let own = live.dirs.remove_within(dir);
+        if own && live.dirs.is_over() {
+            live.record.end_unseen = unseen;
+            self.end(key, now);
+            return;
+        }
+        if own {
+            let root = self.hierarchies.get(dir.hierarchy).map(|hierarchy| hierarchy.root.clone()).unwrap_or_default();
+            let here: BTreeSet<PathBuf> = live
+                .dirs
+                .iter()
+                .filter(|(here, _)| here.hierarchy == dir.hierarchy)
+                .map(|(dir, _)| root.join(&*dir.path))
+                .collect();
+            let is_gone = |path: &PathBuf| path.starts_with(&root) && !here.contains(path);
+            live.place.v1.retain(|_, path| !is_gone(path));
+            if live.place.v2.as_ref().is_some_and(is_gone) {
+                live.place.v2 = None;
+            }
+            self.change(key, now, SETTLE_NS);
+        } else if steps {
+            self.change(key, now, STEPS_SETTLE_NS);
+        }
+    }
+
+    /// Everything that a scan saw. What was known and not seen is gone, except within directories that could not be read.
+    pub fn scanned(&mut self, seen: &BTreeSet<DirId>, blind: &[DirId], now: Now) {
+        let is_gone = |dir: &DirId| !seen.contains(dir) && !blind.iter().any(|blind| dir.is_within(blind));
+        let known = self.jobs.iter().flat_map(|(key, live)| {
+            let dirs = live.dirs.iter().map(|(dir, _)| dir).chain(live.step_dirs());
+            dirs.map(move |dir| (key.clone(), dir))
+        });
+        let gone: Vec<(Key, DirId)> =
+            known.filter(|(_, dir)| is_gone(dir)).map(|(key, dir)| (key, dir.clone())).collect();
+        for (key, dir) in gone {
+            // What is no job by other settings may go on.
+            let unseen = !matches!(self.spot(&dir), Spot::Job(_));
+            self.gone_of(&key, &dir, now, unseen);
+        }
+        self.leftovers.retain(|dir, _| !is_gone(dir));
+        if !blind.is_empty() {
+            return;
+        }
+        for kept in std::mem::take(&mut self.kept) {
+            self.levels.remove(&kept.record.level);
+            self.end_unseen(kept.record, kept.seen);
+        }
+    }
+
+    /// A job that ended while the agent was away.
+    fn end_unseen(&mut self, mut record: JobRecord, seen: i64) {
+        record.to = Some(seen.max(record.from));
+        record.end_unseen = true;
+        for step in record.steps.iter_mut().filter(|step| step.to.is_none()) {
+            step.to = Some(seen.max(step.from));
+        }
+        record.revision += 1;
+        self.written.push(Written { record, dirs: Vec::new() });
+    }
+
+    /// After the first scan: steps of jobs that went on, and that ended while the agent was away.
+    pub fn close_lost_steps(&mut self, seen: i64, now: Now) {
+        let changed: Vec<Key> =
+            self.jobs.iter_mut().filter_map(|(key, live)| live.close_lost_steps(seen).then(|| key.clone())).collect();
+        changed.iter().for_each(|key| self.change(key, now, STEPS_SETTLE_NS));
+    }
+
+    fn end(&mut self, key: &Key, now: Now) {
+        self.tell_begun(now);
+        let Some(mut live) = self.jobs.remove(key) else { return };
+        self.changed.remove(key);
+        self.looks.remove(key);
+        self.levels.remove(&live.record.level);
+        self.leftovers.extend(live.dirs.iter().map(|(dir, stamp)| (dir.clone(), stamp)));
+        let to = now.real.max(live.record.from);
+        live.record.to = Some(to);
+        for step in live.record.steps.iter_mut().filter(|step| step.to.is_none()) {
+            step.to = Some(to.max(step.from));
+        }
+        live.record.revision += 1;
+        self.ended.push_back((now.mono, live.record.clone()));
+        if self.ended.len() > HOOKS_MAX {
+            self.ended.pop_front();
+        }
+        self.written.push(Written { record: live.record.clone(), dirs: Vec::new() });
+        self.events.push(JobEvent::Ended(Arc::new(Job { record: live.record, place: live.place })));
+    }
+
+    /// What a look at a job found.
+    pub fn learn(&mut self, key: &Key, facts: Facts, now: Now) {
+        let Some(live) = self.jobs.get_mut(key) else { return };
+        if live.learn(facts, now.mono) {
+            self.names.extend(name_wanted(&live.record));
+            self.change(key, now, SETTLE_NS);
+        }
+    }
+
+    /// Totals that were read of a job. No change by themselves: they travel with the next one.
+    pub fn total(&mut self, key: &Key, totals: &Totals, real: i64) {
+        if let Some(live) = self.jobs.get_mut(key).filter(|_| !totals.is_empty()) {
+            // Where some can be read no more the time stays that of the last ones that are whole.
+            let whole = live.record.totals.keys().all(|name| totals.contains_key(name.as_str()));
+            add_totals(&mut live.record.totals, totals);
+            if whole {
+                live.record.totals_at = Some(real);
+            }
+        }
+    }
+
+    /// What a hook wrote, for a job that runs, has just ended or is still to come.
+    pub fn hook(&mut self, hook: Hook, now: Now) {
+        let keys: Vec<Key> =
+            self.jobs.iter().filter(|(_, live)| hook.is_of(&live.record)).map(|(key, _)| key.clone()).collect();
+        for key in &keys {
+            if self.jobs.get_mut(key).is_some_and(|live| live.merge(&hook)) {
+                self.names.extend(self.jobs.get(key).and_then(|live| name_wanted(&live.record)));
+                self.change(key, now, SETTLE_NS);
+            }
+        }
+        if !keys.is_empty() {
+            return;
+        }
+        if hook.ended {
+            if let Some((_, record)) = self.ended.iter_mut().rev().find(|(_, record)| hook.is_of(record))
+                && hook.merge_into(record)
+            {
+                record.revision += 1;
+                self.written.push(Written { record: record.clone(), dirs: Vec::new() });
+            }
+            return;
+        }
+        self.hooks.retain(|waiting| (&waiting.manager, &waiting.job) != (&hook.manager, &hook.job));
+        self.hooks.push_back(hook);
+        if self.hooks.len() > HOOKS_MAX {
+            self.hooks.pop_front();
+        }
+    }
+
+    /// What the system's users are called.
+    pub fn named(&mut self, of: &NameOf, uid: u32, user: &str, now: Now) {
+        let mut changed = Vec::new();
+        for (key, live) in &mut self.jobs {
+            match of {
+                NameOf::Uid(uid) if live.record.uid == Some(*uid) && live.record.user.is_none() => {
+                    live.record.user = Some(user.to_owned());
+                }
+                NameOf::User(name) if live.record.user.as_ref() == Some(name) => {
+                    if !live.set_uid(uid, UidFrom::Path) {
+                        continue;
+                    }
+                    live.record.user = Some(name.clone());
+                }
+                _ => continue,
+            }
+            changed.push(key.clone());
+        }
+        changed.iter().for_each(|key| self.change(key, now, SETTLE_NS));
+    }
+
+    /// What is to be asked of the system's users; asked once by the caller, who has a memory.
+    pub fn names_wanted(&mut self) -> BTreeSet<NameOf> {
+        std::mem::take(&mut self.names)
+    }
+
+    /// Asks again for all names that are missing.
+    pub fn ask_names(&mut self) {
+        let wanted: Vec<NameOf> = self.jobs.values().filter_map(|live| name_wanted(&live.record)).collect();
+        self.names.extend(wanted);
+    }
+
+    /// The jobs that are to be looked at now; each pause is as long as the job was watched before it, so that what is known of a
+    /// short job is never older than half its life.
+    pub fn looks_due(&mut self, now: Now) -> Vec<Key> {
+        let due: Vec<Key> = self.looks.iter().filter(|(_, at)| **at <= now.mono).map(|(key, _)| key.clone()).collect();
+        for key in &due {
+            self.looked(key, now);
+        }
+        due
+    }
+
+    /// A look was made for another reason: the next one can wait.
+    pub fn looked(&mut self, key: &Key, now: Now) {
+        if let Some(live) = self.jobs.get(key) {
+            let age = now.mono.saturating_sub(live.seen_mono);
+            self.looks.insert(key.clone(), now.mono + age.clamp(LOOK_NS_MIN, self.rescan_ns.max(LOOK_NS_MIN)));
+        }
+    }
+
+    /// When something is due next, by the clock that never jumps.
+    pub fn next(&self) -> Option<u64> {
+        let begun = if self.begun.is_empty() { None } else { Some(0) };
+        self.looks.values().chain(self.changed.values()).copied().chain(begun).min()
+    }
+
+    fn change(&mut self, key: &Key, now: Now, settle: u64) {
+        let at = now.mono + settle;
+        let due = self.changed.entry(key.clone()).or_insert(at);
+        *due = (*due).min(at);
+    }
+
+    fn tell_begun(&mut self, now: Now) {
+        for key in std::mem::take(&mut self.begun) {
+            if let Some(live) = self.jobs.get_mut(&key) {
+                live.told = true;
+                live.from_fixed = true;
+                if live.record.from <= 0 {
+                    live.record.from = now.real;
+                }
+                self.changed.remove(&key);
+                self.tell(&key, JobEvent::Began);
+            }
+        }
+    }
+
+    fn tell(&mut self, key: &Key, event: fn(Arc<Job>) -> JobEvent) {
+        let Some(live) = self.jobs.get_mut(key) else { return };
+        live.record.revision += 1;
+        let job = Job { record: live.record.clone(), place: live.place.clone() };
+        self.events.push(event(Arc::new(job)));
+        self.written.extend(self.written_of(key));
+    }
+
+    fn written_of(&self, key: &Key) -> Option<Written> {
+        let live = self.jobs.get(key)?;
+        let dirs = live.dirs.iter().map(|(dir, stamp)| (self.path(dir), stamp.inode)).collect();
+        Some(Written { record: live.record.clone(), dirs })
+    }
+
+    /// Everything that is to be told now.
+    pub fn flush(&mut self, now: Now) -> (Vec<JobEvent>, Vec<Written>) {
+        self.tell_begun(now);
+        let due: Vec<Key> =
+            self.changed.iter().filter(|(_, at)| **at <= now.mono).map(|(key, _)| key.clone()).collect();
+        for key in due {
+            self.changed.remove(&key);
+            self.tell(&key, JobEvent::Changed);
+        }
+        while self.ended.front().is_some_and(|(at, _)| at + EPILOG_NS < now.mono) {
+            self.ended.pop_front();
+        }
+        (std::mem::take(&mut self.events), std::mem::take(&mut self.written))
+    }
+
+    /// Running jobs as they are, for the book: their totals have gone on without a change.
+    pub fn running(&self) -> Vec<Written> {
+        let told = self.jobs.iter().filter(|(_, live)| live.told);
+        told.filter_map(|(key, _)| self.written_of(key)).collect()
+    }
+}
+
+fn name_wanted(record: &JobRecord) -> Option<NameOf> {
+    match (record.uid, &record.user) {
+        (Some(uid), None) => Some(NameOf::Uid(uid)),
+        (None, Some(user)) => Some(NameOf::User(user.clone())),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,465 @@
+use wholegrain_model::Interval;
+use wholegrain_model::job::STEPS_MAX;
+
+use super::*;
+use crate::jobs::tracker::TrackerConfig;
+
+const S: u64 = 1_000_000_000;
+/// When the simulated day begins, ns since the Unix epoch.
+const START: i64 = 1_700_000_000_000_000_000;
+
+/// A core with simulated time and directories.
+struct Sim {
+    core: Core,
+    mono: u64,
+    inode: u64,
+    /// All directories of jobs that are there, with what the file system says of them.
+    tree: BTreeMap<DirId, Stamp>,
+    events: Vec<String>,
+    written: Vec<JobRecord>,
+}
+
+impl Sim {
+    fn new(kept: Vec<Kept>) -> Self {
+        let config = TrackerConfig {
+            rescan: Interval::from_s(5),
+            managers: ["slurm", "oar", "pbs"].map(str::to_owned).to_vec(),
+            patterns: Vec::new(),
+            units: Vec::new(),
+            hierarchies: Vec::new(),
+            hooks: None,
+            gpustat: None,
+        };
+        let node = NodeFacts { name: "n1".to_owned(), prefix: "/n1".to_owned() };
+        let mut core = Core::new(Layouts::new(&config), 5 * S, node, kept);
+        for (number, name) in ["cpuacct", "memory", "freezer", "pids"].into_iter().enumerate() {
+            let root = PathBuf::from("/cg").join(name);
+            let controllers = vec![name.to_owned()];
+            assert_eq!(core.hierarchy(Hierarchy { root, version: Version::V1, controllers }), number);
+        }
+        core.hierarchy(Hierarchy { root: "/cg/unified".into(), version: Version::V2, controllers: Vec::new() });
+        let mut sim = Self { core, mono: 1, inode: 100, tree: BTreeMap::new(), events: vec![], written: vec![] };
+        sim.flush();
+        sim
+    }
+
+    fn now(&self) -> Now {
+        Now { real: START + self.mono as i64, mono: self.mono }
+    }
+
+    fn flush(&mut self) {
+        let (events, written) = self.core.flush(self.now());
+        for event in events {
+            let (what, job) = match &event {
+                JobEvent::Began(job) => ("began", job),
+                JobEvent::Changed(job) => ("changed", job),
+                JobEvent::Ended(job) => ("ended", job),
+            };
+            self.events.push(format!("{what} {}", job.record.level));
+        }
+        self.written.extend(written.into_iter().map(|written| written.record));
+    }
+
+    fn wait(&mut self, ns: u64) {
+        self.mono += ns;
+        self.flush();
+    }
+
+    /// A directory is made; `told` where the kernel tells of it.
+    fn make(&mut self, hierarchy: usize, path: &str, told: bool) {
+        self.mono += 1_000;
+        self.inode += 1;
+        let dir = DirId::new(hierarchy, path);
+        let stamp = Stamp { created: self.now().real, is_birth: false, inode: self.inode };
+        if let Spot::Job(found) = self.core.spot(&dir) {
+            self.tree.insert(dir.clone(), stamp);
+            if told {
+                self.core.made(dir, &found, stamp, self.now());
+            }
+        }
+    }
+
+    fn remove(&mut self, hierarchy: usize, path: &str, told: bool) {
+        self.mono += 1_000;
+        let dir = DirId::new(hierarchy, path);
+        self.tree.retain(|other, _| !other.is_within(&dir));
+        if told {
+            self.core.gone(&dir, self.now());
+        }
+    }
+
+    fn scan(&mut self) {
+        let now = self.now();
+        for (dir, stamp) in &self.tree {
+            if let Spot::Job(found) = self.core.spot(dir) {
+                self.core.made(dir.clone(), &found, *stamp, now);
+            }
+        }
+        self.core.scanned(&self.tree.keys().cloned().collect(), &[], now);
+        self.flush();
+    }
+
+    #[track_caller]
+    fn told(&mut self, expected: &[&str]) {
+        self.flush();
+        assert_eq!(std::mem::take(&mut self.events), expected);
+    }
+
+    fn last(&self) -> &JobRecord {
+        self.written.last().expect("a record")
+    }
+}
+
+const JOB: &str = "slurm/uid_1000/job_42";
+const JOB_V2: &str = "system.slice/slurmstepd.scope/job_42";
+
+#[test]
+fn one_job_across_controllers_that_vanish_one_by_one() {
+    let mut sim = Sim::new(vec![]);
+    for hierarchy in [2, 0, 1] {
+        sim.make(hierarchy, JOB, true);
+    }
+    sim.told(&["began 42"]);
+    let record = sim.last().clone();
+    assert_eq!((record.from, record.uid, record.revision), (START + 1_001, Some(1000), 1));
+    sim.make(3, JOB, true);
+    sim.make(4, JOB_V2, true);
+    sim.told(&[]);
+    sim.wait(SETTLE_NS);
+    sim.told(&["changed 42"]);
+    let place = sim.core.jobs().next().unwrap().1.place.clone();
+    assert_eq!(place.v1.keys().collect::<Vec<_>>(), ["cpuacct", "freezer", "memory", "pids"]);
+    assert!(place.v2.is_some());
+    for hierarchy in [1, 3, 0] {
+        sim.remove(hierarchy, JOB, true);
+        sim.wait(SETTLE_NS);
+        sim.told(&["changed 42"]);
+    }
+    let place = sim.core.jobs().next().unwrap().1.place.clone();
+    assert_eq!(place.v1.keys().collect::<Vec<_>>(), ["freezer"]);
+    sim.remove(4, JOB_V2, true);
+    sim.told(&["ended 42"]);
+    assert_eq!(sim.last().to, Some(sim.now().real));
+    // The freezer is still there, and is no new job, however often it is seen.
+    sim.scan();
+    sim.scan();
+    sim.told(&[]);
+    sim.remove(2, JOB, true);
+    // The same id again is another record.
+    sim.make(2, JOB, true);
+    sim.told(&["began 42"]);
+    assert!(sim.last().from > record.from && sim.last().to.is_none());
+    assert!(sim.core.leftovers.is_empty());
+}
+
+#[test]
+fn a_job_without_accounting_ends_with_its_last_directory() {
+    let mut sim = Sim::new(vec![]);
+    sim.make(2, JOB, true);
+    sim.told(&["began 42"]);
+    sim.remove(2, "slurm/uid_1000", true);
+    sim.told(&["ended 42"]);
+}
+
+#[test]
+fn what_inotify_lost_a_scan_repairs() {
+    let mut sim = Sim::new(vec![]);
+    sim.make(0, JOB, false);
+    sim.make(1, JOB, false);
+    sim.scan();
+    sim.told(&["began 42"]);
+    // Gone and made anew between two looks: two jobs, not one.
+    for hierarchy in [0, 1] {
+        sim.remove(hierarchy, JOB, false);
+    }
+    for hierarchy in [0, 1] {
+        sim.make(hierarchy, JOB, false);
+    }
+    sim.scan();
+    sim.told(&["ended 42", "began 42"]);
+    let froms: BTreeSet<i64> = sim.written.iter().map(|record| record.from).collect();
+    assert_eq!(froms.len(), 2);
+    // What cannot be read is not gone.
+    let seen = BTreeSet::new();
+    sim.core.scanned(&seen, &[DirId::new(0, "slurm"), DirId::new(1, "")], sim.now());
+    sim.told(&[]);
+    sim.core.scanned(&seen, &[DirId::new(0, "slurm")], sim.now());
+    sim.told(&[]);
+    sim.core.scanned(&seen, &[], sim.now());
+    sim.told(&["ended 42"]);
+}
+
+#[test]
+fn old_news_of_a_directory_that_is_known_is_no_second_job() {
+    let mut sim = Sim::new(vec![]);
+    sim.make(0, JOB, true);
+    sim.told(&["began 42"]);
+    // A scan found it first; by the time that its making is told, it is gone.
+    let Spot::Job(found) = sim.core.spot(&DirId::new(0, JOB)) else { panic!() };
+    let gone = Stamp { created: sim.now().real, ..Stamp::default() };
+    sim.core.made(DirId::new(0, JOB), &found, gone, sim.now());
+    sim.told(&[]);
+    sim.remove(0, JOB, true);
+    sim.told(&["ended 42"]);
+    assert_eq!(sim.written.iter().map(|record| record.from).collect::<BTreeSet<_>>().len(), 1);
+}
+
+#[test]
+fn steps_come_and_go_with_bounds() {
+    let mut sim = Sim::new(vec![]);
+    sim.make(0, JOB, true);
+    sim.make(1, JOB, true);
+    sim.told(&["began 42"]);
+    let step = format!("{JOB}/step_0");
+    for hierarchy in [0, 1] {
+        sim.make(hierarchy, &step, true);
+        sim.make(hierarchy, &format!("{step}/task_0"), true);
+    }
+    sim.wait(STEPS_SETTLE_NS);
+    sim.told(&["changed 42"]);
+    let names: Vec<&str> = sim.last().steps.iter().map(|step| step.name.as_str()).collect();
+    assert_eq!(names, ["step_0", "step_0/task_0"]);
+    sim.remove(0, &format!("{step}/task_0"), true);
+    sim.remove(1, &format!("{step}/task_0"), true);
+    sim.wait(STEPS_SETTLE_NS);
+    assert_eq!(sim.last().steps.iter().map(|step| step.to.is_some()).collect::<Vec<_>>(), [false, true]);
+    for number in 1..2000 {
+        sim.make(0, &format!("{JOB}/step_{number}"), true);
+    }
+    sim.remove(0, JOB, true);
+    sim.remove(1, JOB, true);
+    sim.flush();
+    let record = sim.last();
+    assert_eq!((record.steps.len(), record.steps_dropped), (STEPS_MAX, 2001 - STEPS_MAX as u64));
+    assert!(record.steps.iter().all(|step| step.to.is_some()));
+    assert!(sim.written.len() < 10, "a thousand steps are few records: {}", sim.written.len());
+    assert!(serde_json::to_vec(record).unwrap().len() < wholegrain_model::job::JOB_RECORD_BYTES_MAX);
+}
+
+#[test]
+fn looks_double_their_pause() {
+    let mut sim = Sim::new(vec![]);
+    sim.make(0, JOB, true);
+    let begin = sim.mono;
+    let mut ages = Vec::new();
+    while sim.mono < begin + 20 * S {
+        if !sim.core.looks_due(sim.now()).is_empty() {
+            ages.push((sim.mono - begin) / 1_000_000);
+        }
+        sim.mono += 1_000_000;
+    }
+    assert_eq!(ages, [0, 10, 20, 40, 80, 160, 320, 640, 1280, 2560, 5120, 10120, 15120]);
+}
+
+#[test]
+fn totals_travel_with_the_end_and_say_when_they_were_whole() {
+    let mut sim = Sim::new(vec![]);
+    sim.make(0, JOB, true);
+    sim.told(&["began 42"]);
+    let key = sim.core.jobs().next().unwrap().0.clone();
+    sim.core.total(&key, &Totals::from([("cpu/usage", 1.0), ("memory/peak", 9.0)]), 77);
+    sim.core.total(&key, &Totals::from([("memory/peak", 5.0)]), 88);
+    sim.wait(S);
+    sim.told(&[]);
+    sim.remove(0, JOB, true);
+    sim.told(&["ended 42"]);
+    let expected = BTreeMap::from([("cpu/usage".to_owned(), 1.0), ("memory/peak".to_owned(), 9.0)]);
+    assert_eq!((&sim.last().totals, sim.last().totals_at), (&expected, Some(77)));
+}
+
+#[test]
+fn the_agent_was_away() {
+    let mut sim = Sim::new(vec![]);
+    sim.make(0, JOB, true);
+    sim.make(0, &format!("{JOB}/step_0"), true);
+    sim.make(0, &format!("{JOB}/step_1"), true);
+    sim.make(0, "slurm/uid_1000/job_43", true);
+    sim.make(0, "slurm/uid_1000/job_44", true);
+    sim.wait(2 * S);
+    let seen = sim.now().real;
+    let running = sim.core.running().into_iter().map(|written| written.record);
+    let kept: Vec<Kept> = running.map(|record| Kept { alive: record.job != "43", record, seen }).collect();
+    let before: BTreeMap<String, JobRecord> =
+        kept.iter().map(|kept| (kept.record.job.clone(), kept.record.clone())).collect();
+    let (tree, mono) = (std::mem::take(&mut sim.tree), sim.mono);
+    let mut sim = Sim::new(kept);
+    (sim.tree, sim.mono, sim.inode) = (tree, mono + 60 * S, 1000);
+    // The second is over, and its id runs again; the third ends between the look at its directory and the scan.
+    sim.remove(0, "slurm/uid_1000/job_43", false);
+    sim.make(0, "slurm/uid_1000/job_43", false);
+    sim.remove(0, "slurm/uid_1000/job_44", false);
+    sim.remove(0, &format!("{JOB}/step_0"), false);
+    sim.scan();
+    sim.core.close_lost_steps(seen, sim.now());
+    sim.told(&["began 42", "began 43"]);
+    sim.wait(STEPS_SETTLE_NS);
+    let of = |job: &str| -> Vec<JobRecord> { sim.written.iter().filter(|record| record.job == job).cloned().collect() };
+    let first = of("42").pop().unwrap();
+    assert_eq!((first.from, first.end_unseen, first.to), (before["42"].from, false, None));
+    assert!(first.revision > before["42"].revision);
+    assert_eq!(first.steps.iter().map(|step| step.to).collect::<Vec<_>>(), [Some(seen), None]);
+    let [over, again] = &of("43")[..] else { panic!("{:?}", of("43")) };
+    assert_eq!((over.from, over.to, over.end_unseen), (before["43"].from, Some(seen), true));
+    assert!(again.from > seen && again.to.is_none() && again.level == "43");
+    let third = of("44").pop().unwrap();
+    assert_eq!((third.to, third.end_unseen), (Some(seen), true));
+}
+
+#[test]
+fn hooks_before_while_and_after() {
+    let hook = |text: &str| Hook::parse(&format!("manager=slurm\njob=42\n{text}")).unwrap();
+    let mut sim = Sim::new(vec![]);
+    sim.core.hook(hook("name=first\n"), sim.now());
+    sim.core.hook(hook("name=a job\ndevices=gpu/1,gpu/0\n"), sim.now());
+    sim.make(0, JOB, true);
+    sim.told(&["began 42"]);
+    assert_eq!(sim.last().name.as_deref(), Some("a job"));
+    assert_eq!(sim.last().devices, ["gpu/0", "gpu/1"]);
+    sim.core.hook(hook("partition=debug\n"), sim.now());
+    sim.core.hook(hook("partition=debug\n"), sim.now());
+    sim.wait(SETTLE_NS);
+    sim.told(&["changed 42"]);
+    sim.remove(0, JOB, true);
+    sim.told(&["ended 42"]);
+    let revision = sim.last().revision;
+    sim.core.hook(hook("account=lab\nended=1\n"), sim.now());
+    sim.told(&[]);
+    let last = sim.last();
+    assert_eq!((last.account.as_deref(), last.partition.as_deref()), (Some("lab"), Some("debug")));
+    assert!(last.to.is_some() && last.revision == revision + 1);
+    let written = sim.written.len();
+    sim.wait(EPILOG_NS + S);
+    sim.core.hook(hook("account=late\nended=1\n"), sim.now());
+    sim.flush();
+    assert_eq!(sim.written.len(), written, "by then it is told for good");
+    for job in 0..HOOKS_MAX + 10 {
+        sim.core.hook(Hook { manager: "slurm".into(), job: job.to_string(), ..Hook::default() }, sim.now());
+    }
+    assert_eq!(sim.core.hooks.len(), HOOKS_MAX);
+}
+
+#[test]
+fn levels_are_each_jobs_own() {
+    let mut sim = Sim::new(vec![]);
+    sim.make(0, JOB, true);
+    sim.make(0, "oar/alice_42", true);
+    sim.make(0, "slurm_n2/uid_1000/job_42", true);
+    sim.make(0, "pbs_jobs.service/jobid/42", true);
+    sim.make(0, "pbs_jobs.service/jobid/4 2", true);
+    sim.told(&["began 42", "began 42-oar", "began 42-n2", "began 42-pbs", "began 4_2-2c083311"]);
+    assert_eq!(sim.core.names_wanted(), BTreeSet::from([NameOf::Uid(1000), NameOf::User("alice".to_owned())]));
+    sim.core.named(&NameOf::User("alice".to_owned()), 1001, "alice", sim.now());
+    sim.core.named(&NameOf::Uid(1000), 1000, "bob", sim.now());
+    sim.wait(SETTLE_NS);
+    let of = |level: &str| {
+        let record = sim.written.iter().rfind(|record| record.level == level);
+        record.map(|record| (record.uid, record.user.as_deref()))
+    };
+    assert_eq!(of("42-oar"), Some((Some(1001), Some("alice"))));
+    assert_eq!(of("42-n2"), Some((Some(1000), Some("bob"))));
+    sim.remove(0, JOB, true);
+    sim.make(0, "slurm_n3/uid_1000/job_42", true);
+    sim.flush();
+    assert_eq!(sim.last().level, "42", "free again");
+}
+
+#[test]
+fn jobs_beyond_the_bound_are_counted() {
+    let mut sim = Sim::new(vec![]);
+    for job in 0..JOBS_MAX + 3 {
+        sim.make(0, &format!("slurm/uid_1/job_{job}"), true);
+    }
+    assert_eq!((sim.core.jobs().count(), sim.core.passed_over()), (JOBS_MAX, 3));
+}
+
+#[test]
+fn root_is_believed_late() {
+    let mut sim = Sim::new(vec![]);
+    sim.make(4, "system.slice/slurmstepd.scope/job_7", true);
+    let key = sim.core.jobs().next().unwrap().0.clone();
+    let facts = |uid| Facts { uid: Some(uid), cpus: Some("0-1".to_owned()), ..Facts::default() };
+    sim.core.learn(&key, facts(0), sim.now());
+    assert_eq!(sim.core.job(&key).unwrap().record.uid, None);
+    sim.mono += 2 * S;
+    sim.core.learn(&key, facts(0), sim.now());
+    assert_eq!(sim.core.job(&key).unwrap().record.uid, Some(0));
+    sim.core.learn(&key, facts(1000), sim.now());
+    sim.core.learn(&key, facts(1001), sim.now());
+    sim.core.learn(&key, facts(0), sim.now());
+    let job = sim.core.job(&key).unwrap();
+    assert_eq!((job.record.uid, job.place.uid, &job.place.cpus[..]), (Some(1000), Some(1000), &[0, 1][..]));
+}
+
+/// Directories made and removed in any order, told of or not, with scans in between: after a last scan the core knows exactly
+/// what is there, and every job was told of in order.
+#[test]
+fn any_order_of_events_and_losses() {
+    let clock = || std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64;
+    let seed = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(clock);
+    println!("SEED={seed}");
+    let mut state = seed | 1;
+    let mut random = move |below: u64| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 16) % below
+    };
+    let mut sim = Sim::new(vec![]);
+    let mut told = Vec::new();
+    for _ in 0..20_000 {
+        let hierarchy = random(4) as usize;
+        let job = format!("slurm/uid_1000/job_{}", random(6));
+        let path = match random(3) {
+            0 => job.clone(),
+            1 => format!("{job}/step_{}", random(3)),
+            _ => format!("{job}/step_{}/task_0", random(3)),
+        };
+        let (loss, dir) = (random(4) == 0, DirId::new(hierarchy, &path));
+        let parent = path.rsplit_once('/').map(|(parent, _)| DirId::new(hierarchy, parent));
+        let has_parent = path == job || parent.is_some_and(|parent| sim.tree.contains_key(&parent));
+        match random(20) {
+            0..=9 if !sim.tree.contains_key(&dir) && has_parent => sim.make(hierarchy, &path, !loss),
+            10..=17 if sim.tree.contains_key(&dir) => sim.remove(hierarchy, &path, !loss),
+            18 => sim.wait(random(2 * S)),
+            19 => sim.scan(),
+            _ => {}
+        }
+        if random(3) == 0 {
+            sim.flush();
+        }
+        told.append(&mut sim.events);
+    }
+    sim.scan();
+    for (_, live) in sim.core.jobs() {
+        for dir in live.dirs.iter().map(|(dir, _)| dir).chain(live.step_dirs()) {
+            assert!(sim.tree.contains_key(dir), "{dir:?} is not there");
+        }
+    }
+    // What is left of jobs that ended is no job.
+    for dir in sim.tree.keys().filter(|dir| dir.hierarchy != 2 && dir.path.matches('/').count() == 2) {
+        let Spot::Job(found) = sim.core.spot(dir) else { panic!("{dir:?}") };
+        assert!(sim.core.job(&Key::of(&found)).is_some(), "{dir:?}");
+    }
+    sim.tree.clear();
+    sim.scan();
+    told.append(&mut sim.events);
+    assert_eq!((sim.core.jobs().count(), sim.core.leftovers.len(), sim.core.looks.len()), (0, 0, 0));
+    assert!(sim.core.changed.is_empty() && sim.core.levels.is_empty() && sim.core.begun.is_empty());
+    let mut running = BTreeSet::new();
+    for event in &told {
+        let (what, level) = event.split_once(' ').unwrap();
+        match what {
+            "began" => assert!(running.insert(level), "{event} twice"),
+            "ended" => assert!(running.remove(level), "{event} without a beginning"),
+            _ => assert!(running.contains(level), "{event}"),
+        }
+    }
+    assert!(running.is_empty() && told.len() > 100, "{running:?} {}", told.len());
+    let mut last: BTreeMap<(String, i64), &JobRecord> = BTreeMap::new();
+    for record in &sim.written {
+        if let Some(before) = last.insert((record.job.clone(), record.from), record) {
+            assert!(record.revision > before.revision && before.to.is_none_or(|to| record.to == Some(to)));
+        }
+    }
+    assert!(last.values().all(|record| record.to.is_some() && record.steps.iter().all(|step| step.to.is_some())));
+}

@@ -1,0 +1,153 @@
+//! What the file systems tell of a job beside its path: when it was made, whose processes are in it, its CPUs and devices.
+
+use std::ffi::CString;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use wholegrain_sources::job::JobPlace;
+
+use super::live::Stamp;
+
+/// The most directories of a job, and the most processes in each, that are asked whose they are.
+const DIRS_MAX: usize = 32;
+const PIDS_MAX: usize = 16;
+/// The longest `cpuset.cpus` that is kept, in bytes.
+const CPUS_BYTES_MAX: usize = 4096;
+/// Major numbers of the devices that are told (Linux: `Documentation/admin-guide/devices.txt`): NVIDIA's, and the kernel's own
+/// for GPUs, of which those from 128 on are for computing.
+const NVIDIA_MAJOR: u32 = 195;
+const NVIDIA_MINOR_MAX: u32 = 253;
+const DRM_MAJOR: u32 = 226;
+const DRM_RENDER_MIN: u32 = 128;
+
+/// When a directory was made and which it is; `now` where the file system says nothing sensible.
+pub fn stamp(path: &Path, now: i64) -> io::Result<Stamp> {
+    let name = CString::new(path.as_os_str().as_bytes()).map_err(|_| io::ErrorKind::InvalidInput)?;
+    // SAFETY: all-zero is a valid statx.
+    let mut stat: libc::statx = unsafe { std::mem::zeroed() };
+    let wanted = libc::STATX_BASIC_STATS | libc::STATX_BTIME;
+    // SAFETY: the name ends with a zero and the structure outlives the call.
+    let done = unsafe { libc::statx(libc::AT_FDCWD, name.as_ptr(), libc::AT_SYMLINK_NOFOLLOW, wanted, &mut stat) };
+    if done != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let ns = |time: &libc::statx_timestamp| time.tv_sec.saturating_mul(1_000_000_000) + i64::from(time.tv_nsec);
+    let is_birth = stat.stx_mask & libc::STATX_BTIME != 0;
+    let created = if is_birth { ns(&stat.stx_btime) } else { ns(&stat.stx_mtime).min(ns(&stat.stx_ctime)) };
+    let created = if created <= 0 || created > now { now } else { created };
+    Ok(Stamp { created, is_birth, inode: stat.stx_ino })
+}
+
+/// Whose the processes in these directories are: the first user that is not root, or root where there is none but root; else the
+/// owner of the first directory, where that is not root.
+pub fn uid(proc: &Path, dirs: &[PathBuf]) -> Option<u32> {
+    let mut root = None;
+    for dir in dirs.iter().take(DIRS_MAX) {
+        let Ok(pids) = std::fs::read_to_string(dir.join("cgroup.procs")) else { continue };
+        let pids = pids.lines().filter(|pid| !pid.is_empty() && pid.bytes().all(|byte| byte.is_ascii_digit()));
+        for pid in pids.take(PIDS_MAX) {
+            match std::fs::read_to_string(proc.join(pid).join("status")).ok().as_deref().and_then(real_uid) {
+                Some(0) => root = Some(0),
+                Some(uid) => return Some(uid),
+                None => {}
+            }
+        }
+    }
+    let owner = dirs.first().and_then(|dir| std::fs::metadata(dir).ok()).map(|meta| meta.uid()).filter(|uid| *uid != 0);
+    owner.or(root)
+}
+
+/// The first number of `Uid:` in `/proc/PID/status` (`proc(5)`): who started the process, whatever its program may do.
+fn real_uid(status: &str) -> Option<u32> {
+    status.lines().find_map(|line| line.strip_prefix("Uid:"))?.split_whitespace().next()?.parse().ok()
+}
+
+/// The CPUs that a job may use, as the kernel lists them.
+pub fn cpus(place: &JobPlace) -> Option<String> {
+    let unified = place.v2.iter().map(|dir| dir.join("cpuset.cpus.effective"));
+    let v1 = ["cpuset.effective_cpus", "cpuset.cpus.effective", "cpuset.cpus"];
+    let v1 = v1.iter().filter_map(|name| Some(place.v1("cpuset")?.join(name)));
+    unified.chain(v1).find_map(|path| {
+        let text = std::fs::read_to_string(path).ok()?;
+        let text = text.trim();
+        let is_list = text.bytes().all(|byte| byte.is_ascii_digit() || byte == b',' || byte == b'-');
+        (!text.is_empty() && text.len() <= CPUS_BYTES_MAX && is_list).then(|| text.to_owned())
+    })
+}
+
+/// GPUs that the device controller of version 1 allows by name. A GPU's number among its kind need not be its device's minor
+/// number, so they are called after their device files.
+pub fn devices(place: &JobPlace) -> Vec<String> {
+    let list = place.v1("devices").and_then(|dir| std::fs::read_to_string(dir.join("devices.list")).ok());
+    let mut found: Vec<String> = list.iter().flat_map(|list| list.lines()).filter_map(device).collect();
+    found.sort();
+    found.dedup();
+    found
+}
+
+/// `c 195:0 rwm`
+fn device(line: &str) -> Option<String> {
+    let mut fields = line.strip_prefix("c ")?.split_whitespace();
+    let (major, minor) = fields.next()?.split_once(':')?;
+    let (major, minor): (u32, u32) = (major.parse().ok()?, minor.parse().ok()?);
+    match (major, minor) {
+        (NVIDIA_MAJOR, ..=NVIDIA_MINOR_MAX) => Some(format!("dev/nvidia{minor}")),
+        (DRM_MAJOR, DRM_RENDER_MIN..) => Some(format!("dev/dri/renderD{minor}")),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whose_processes() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |path: &str, text: &str| {
+            std::fs::create_dir_all(dir.path().join(path).parent().unwrap()).unwrap();
+            std::fs::write(dir.path().join(path), text).unwrap();
+        };
+        let (proc, job, step) = (dir.path().join("proc"), dir.path().join("job"), dir.path().join("step"));
+        write("job/cgroup.procs", "7\n8\n");
+        write("proc/7/status", "Name:\tx\nUid:\t0\t0\t0\t0\n");
+        let own = std::fs::metadata(dir.path()).unwrap().uid();
+        assert_eq!(
+            uid(&proc, std::slice::from_ref(&job)),
+            Some(own),
+            "a process that cannot be asked counts for nothing"
+        );
+        write("step/cgroup.procs", "9\n");
+        write("proc/9/status", "Name:\tsudo\nUid:\t1000\t0\t0\t0\n");
+        assert_eq!(uid(&proc, &[job, step]), Some(1000), "who started it");
+        assert_eq!(uid(&proc, &[dir.path().join("none")]), None);
+    }
+
+    #[test]
+    fn cpus_and_devices() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut place = JobPlace::default();
+        assert_eq!((cpus(&place), devices(&place)), (None, vec![]));
+        place.v1.insert("cpuset".to_owned(), dir.path().to_owned());
+        place.v1.insert("devices".to_owned(), dir.path().to_owned());
+        std::fs::write(dir.path().join("cpuset.effective_cpus"), "\n").unwrap();
+        std::fs::write(dir.path().join("cpuset.cpus"), "0-3,8\n").unwrap();
+        let list = "c 1:3 rwm\nc 195:0 rw\nc 195:255 rw\nc 226:0 rw\nc 226:129 rw\nb *:* m\nc 195:* m\n";
+        std::fs::write(dir.path().join("devices.list"), list).unwrap();
+        assert_eq!(cpus(&place).as_deref(), Some("0-3,8"));
+        assert_eq!(devices(&place), ["dev/dri/renderD129", "dev/nvidia0"]);
+        std::fs::write(dir.path().join("devices.list"), "a *:* rwm\n").unwrap();
+        assert!(devices(&place).is_empty(), "what allows everything names none");
+    }
+
+    #[test]
+    fn a_directory_made_now() {
+        let dir = tempfile::tempdir().unwrap();
+        let stamp_now = stamp(dir.path(), i64::MAX).unwrap();
+        assert!(stamp_now.created > 1_600_000_000_000_000_000 && stamp_now.inode != 0);
+        assert_eq!(stamp(dir.path(), 5).unwrap().created, 5, "never in the future");
+        assert!(stamp(&dir.path().join("none"), 5).is_err());
+    }
+}

@@ -1,0 +1,114 @@
+//! `[[jobs.pattern]]`: a layout of the configuration's own.
+
+use regex_lite::Regex;
+
+use super::{Found, Spot};
+use crate::jobs::tracker::RawPattern;
+
+/// The longest expression, in bytes.
+const PATTERN_BYTES_MAX: usize = 4096;
+/// What may be captured.
+const CAPTURES: &[&str] = &["job", "uid", "user", "step"];
+
+/// A compiled pattern.
+pub struct Pattern {
+    name: String,
+    whole: Regex,
+    above: Above,
+    steps: bool,
+}
+
+impl Pattern {
+    /// Compiles and checks it; the error says where and what.
+    pub fn new(raw: &RawPattern) -> Result<Self, String> {
+        if raw.path.len() > PATTERN_BYTES_MAX {
+            return Err(format!("path has {} bytes, at most {PATTERN_BYTES_MAX} are allowed", raw.path.len()));
+        }
+        let bare = Regex::new(&raw.path).map_err(|error| explain(&raw.path, &error))?;
+        let names: Vec<&str> = bare.capture_names().flatten().collect();
+        if !names.contains(&"job") {
+            return Err("path has no capture `job`; write (?<job>…) around what is the job's id".to_owned());
+        }
+        if let Some(name) = names.iter().find(|name| !CAPTURES.contains(name)) {
+            return Err(wholegrain_model::config::unknown("capture", name, CAPTURES));
+        }
+        let whole = Regex::new(&format!("^(?:{})$", raw.path)).map_err(|error| explain(&raw.path, &error))?;
+        Ok(Self { name: raw.name.clone(), whole, above: Above::new(&raw.path), steps: names.contains(&"step") })
+    }
+
+    /// What a directory is to it.
+    pub fn spot(&self, path: &str, levels: &[&str]) -> Spot {
+        let Some(captures) = self.whole.captures(path) else {
+            let above = self.above.matches(levels);
+            return if above { Spot::Above } else { Spot::Nothing };
+        };
+        let get = |name| captures.name(name).map(|text| text.as_str()).filter(|text| !text.is_empty());
+        let Some(job) = get("job") else { return Spot::Nothing };
+        Spot::Job(Found {
+            uid: get("uid").and_then(|uid| uid.parse().ok()),
+            user: get("user").map(str::to_owned),
+            step: get("step").unwrap_or_default().to_owned(),
+            deeper: self.steps,
+            ..Found::new(&self.name, "", job)
+        })
+    }
+}
+
+/// Which directories can be above a job: what matches the expression's beginnings, one for each slash outside of brackets.
+struct Above {
+    levels: Vec<Regex>,
+    /// After those something can itself match a slash, or a group reaches over one, so that levels cannot be told apart: every
+    /// directory below them can be above a job.
+    open: bool,
+}
+
+impl Above {
+    fn new(path: &str) -> Self {
+        let bytes = path.as_bytes();
+        let (mut groups, mut class, mut cuts, mut at, mut open) = (0_usize, false, Vec::new(), 0, false);
+        while at < bytes.len() && !open {
+            match bytes[at] {
+                b'\\' => {
+                    open = matches!(bytes.get(at + 1), Some(b'S' | b'D' | b'W'));
+                    at += 1;
+                }
+                b'[' if !class => {
+                    class = true;
+                    let end = path[at..].find(']').map_or(path.len(), |end| at + end);
+                    open = bytes.get(at + 1) == Some(&b'^') && !path[at..end].contains('/');
+                }
+                b']' => class = false,
+                b'(' if !class => groups += 1,
+                b')' if !class => groups = groups.saturating_sub(1),
+                b'|' if !class && groups == 0 => {
+                    // What stands before it are the levels of one of several.
+                    cuts.clear();
+                    open = true;
+                }
+                b'.' if !class => open = matches!(bytes.get(at + 1), Some(b'*' | b'+' | b'{')),
+                b'/' if !class && groups > 0 => open = true,
+                b'/' if !class => cuts.push(at),
+                _ => {}
+            }
+            at += 1;
+        }
+        let levels = cuts.into_iter().map_while(|cut| Regex::new(&format!("^(?:{})$", &path[..cut])).ok()).collect();
+        Self { levels, open }
+    }
+
+    fn matches(&self, levels: &[&str]) -> bool {
+        match self.levels.get(levels.len() - 1) {
+            Some(regex) => regex.is_match(&levels.join("/")),
+            None if !self.open => false,
+            None => self.levels.last().is_none_or(|last| last.is_match(&levels[..self.levels.len()].join("/"))),
+        }
+    }
+}
+
+/// Where an expression goes wrong: after its longest beginning that is one, with brackets still open in it closed.
+fn explain(path: &str, error: &regex_lite::Error) -> String {
+    let is_good = |end: usize| (0..8).any(|open| Regex::new(&format!("{}{}", &path[..end], ")".repeat(open))).is_ok());
+    let good = (0..path.len()).rev().find(|end| path.is_char_boundary(*end) && is_good(*end)).unwrap_or(0);
+    let rest: String = path[good..].chars().take(20).collect();
+    format!("path goes wrong at character {}, `{rest}`: {error}", path[..good].chars().count() + 1)
+}

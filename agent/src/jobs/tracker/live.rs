@@ -1,0 +1,386 @@
+//! One running job: its directories, its steps, its record. No I/O and no clock.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use wholegrain_model::job::STEPS_MAX;
+use wholegrain_model::{JobRecord, StepRecord};
+use wholegrain_sources::job::JobPlace;
+
+use super::hooks::Hook;
+use super::layout::Found;
+
+/// The highest number of a CPU that is believed.
+const CPU_MAX: u32 = 65_535;
+
+/// A directory: the number of its hierarchy, and its path below the hierarchy's root.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DirId {
+    /// Of the hierarchy.
+    pub hierarchy: usize,
+    /// Without a leading slash; empty for the root.
+    pub path: Arc<str>,
+}
+
+impl DirId {
+    /// The directory `path` of a hierarchy.
+    pub fn new(hierarchy: usize, path: &str) -> Self {
+        Self { hierarchy, path: path.into() }
+    }
+
+    /// A directory right below this one.
+    pub fn child(&self, name: &str) -> Self {
+        let path = if self.path.is_empty() { name.into() } else { format!("{}/{name}", self.path).into() };
+        Self { hierarchy: self.hierarchy, path }
+    }
+
+    /// Whether this is `other` or lies below it.
+    pub fn is_within(&self, other: &DirId) -> bool {
+        self.hierarchy == other.hierarchy
+            && (other.path.is_empty()
+                || self.path.strip_prefix(&*other.path).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')))
+    }
+}
+
+/// What tells a running job from all others.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key {
+    /// The manager's name.
+    pub manager: Arc<str>,
+    /// Which of the manager's daemons.
+    pub instance: Arc<str>,
+    /// The id.
+    pub job: Arc<str>,
+}
+
+impl Key {
+    /// Of what a path shows.
+    pub fn of(found: &Found) -> Self {
+        Self {
+            manager: found.manager.as_str().into(),
+            instance: found.instance.as_str().into(),
+            job: found.job.as_str().into(),
+        }
+    }
+}
+
+/// What the file system says of a directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Stamp {
+    /// When it was made, ns since the Unix epoch, as well as that is known.
+    pub created: i64,
+    /// Whether that is its real creation, and not only a time of which it is known to be there.
+    pub is_birth: bool,
+    /// Its inode's number: of a cgroup the kernel gives no second one the same. 0 for one that was gone before it was looked at.
+    pub inode: u64,
+}
+
+impl Stamp {
+    /// Whether it is another directory's.
+    pub fn is_other(&self, other: &Stamp) -> bool {
+        let known = self.inode != 0 && other.inode != 0;
+        known && self.inode != other.inode || (self.is_birth && other.is_birth && self.created != other.created)
+    }
+}
+
+/// The directories of a job or a step that are there now.
+#[derive(Debug, Default)]
+pub struct Dirs {
+    here: BTreeMap<DirId, (Stamp, bool)>,
+    accounted: bool,
+}
+
+impl Dirs {
+    /// Takes one; `accounts` where its hierarchy accounts what is used. False when it was known.
+    pub fn add(&mut self, dir: DirId, stamp: Stamp, accounts: bool) -> bool {
+        self.accounted |= accounts;
+        if stamp.inode == 0 && self.here.contains_key(&dir) {
+            return false;
+        }
+        self.here.insert(dir, (stamp, accounts)).is_none()
+    }
+
+    /// Forgets those within `dir`; says whether there were some.
+    pub fn remove_within(&mut self, dir: &DirId) -> bool {
+        let gone: Vec<DirId> = self.here.keys().filter(|here| here.is_within(dir)).cloned().collect();
+        gone.iter().for_each(|dir| _ = self.here.remove(dir));
+        !gone.is_empty()
+    }
+
+    /// Whether a directory that is known is another one now, with the same path.
+    pub fn is_other(&self, dir: &DirId, stamp: Stamp) -> bool {
+        self.here.get(dir).is_some_and(|(known, _)| known.is_other(&stamp))
+    }
+
+    /// It ends with the last directory that accounts; where there never was one, with the last of all. A freezer that stays
+    /// behind keeps no job running.
+    pub fn is_over(&self) -> bool {
+        if self.accounted { !self.here.values().any(|(_, accounts)| *accounts) } else { self.here.is_empty() }
+    }
+
+    /// Those that are there.
+    pub fn iter(&self) -> impl Iterator<Item = (&DirId, Stamp)> {
+        self.here.iter().map(|(dir, (stamp, _))| (dir, *stamp))
+    }
+}
+
+#[derive(Debug, Default)]
+struct Step {
+    /// In the record; `None` when that has too many.
+    index: Option<usize>,
+    dirs: Dirs,
+}
+
+/// How the uid became known; a better way takes the place of a worse one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum UidFrom {
+    /// Not at all.
+    #[default]
+    Nothing,
+    /// The processes all are root's.
+    RootOnly,
+    /// From the owner of its processes or of its directory.
+    Processes,
+    /// From a hook.
+    Hook,
+    /// From the directory's path.
+    Path,
+}
+
+/// What was found out about a running job by looking.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Facts {
+    /// Whose processes they are.
+    pub uid: Option<u32>,
+    /// Its CPUs as the kernel lists them.
+    pub cpus: Option<String>,
+    /// Devices, where they can be seen.
+    pub devices: Vec<String>,
+}
+
+/// Totals by metric.
+pub type Totals = BTreeMap<&'static str, f64>;
+
+/// One running job.
+#[derive(Debug)]
+pub struct Live {
+    /// What is known.
+    pub record: JobRecord,
+    /// Where it is.
+    pub place: JobPlace,
+    /// Its own directories.
+    pub dirs: Dirs,
+    steps: BTreeMap<String, Step>,
+    /// Whether anybody was told of it.
+    pub told: bool,
+    /// When it was first seen, by the clock that never jumps, ns.
+    pub seen_mono: u64,
+    /// Whether `record.from` is fixed.
+    pub from_fixed: bool,
+    /// How the uid is known.
+    pub uid_from: UidFrom,
+    hook_devices: Vec<String>,
+    seen_devices: Vec<String>,
+}
+
+impl Live {
+    /// One that begins.
+    pub fn new(record: JobRecord, mono: u64) -> Self {
+        let place = JobPlace { level: record.level.clone(), ..JobPlace::default() };
+        let mut live = Self {
+            place,
+            dirs: Dirs::default(),
+            steps: BTreeMap::new(),
+            told: false,
+            seen_mono: mono,
+            from_fixed: record.from != 0,
+            uid_from: if record.uid.is_some() { UidFrom::Processes } else { UidFrom::Nothing },
+            hook_devices: record.devices.clone(),
+            seen_devices: Vec::new(),
+            record,
+        };
+        live.place.uid = live.record.uid;
+        live.place.cpus = live.record.cpus.as_deref().and_then(cpu_list).unwrap_or_default();
+        live
+    }
+
+    /// Sets the uid if this way of knowing is better than the one before; says whether anything changed.
+    pub fn set_uid(&mut self, uid: u32, from: UidFrom) -> bool {
+        if from < self.uid_from || (from == self.uid_from && from != UidFrom::Hook) {
+            return false;
+        }
+        self.uid_from = from;
+        if self.record.uid == Some(uid) {
+            return false;
+        }
+        if self.record.uid.is_some() {
+            self.record.user = None;
+        }
+        self.record.uid = Some(uid);
+        self.place.uid = Some(uid);
+        true
+    }
+
+    /// Takes what a look found; says whether anything changed.
+    pub fn learn(&mut self, facts: Facts, mono: u64) -> bool {
+        let mut changed = false;
+        if let Some(uid) = facts.uid {
+            // A manager's own daemon comes before the job's processes, as root: root's job it is only when it stays so.
+            let settled = mono.saturating_sub(self.seen_mono) >= 1_000_000_000;
+            if uid != 0 {
+                changed |= self.set_uid(uid, UidFrom::Processes);
+            } else if settled || &*self.record.manager == "systemd" {
+                changed |= self.set_uid(0, UidFrom::RootOnly);
+            }
+        }
+        if facts.cpus.is_some() && facts.cpus != self.record.cpus {
+            self.place.cpus = facts.cpus.as_deref().and_then(cpu_list).unwrap_or_default();
+            self.record.cpus = facts.cpus;
+            changed = true;
+        }
+        if !facts.devices.is_empty() && facts.devices != self.seen_devices {
+            self.seen_devices = facts.devices;
+            changed |= self.join_devices();
+        }
+        changed
+    }
+
+    fn join_devices(&mut self) -> bool {
+        let all: BTreeSet<&String> = self.hook_devices.iter().chain(&self.seen_devices).collect();
+        let all: Vec<String> = all.into_iter().cloned().collect();
+        let changed = all != self.record.devices;
+        self.record.devices = all;
+        changed
+    }
+
+    /// Takes what a hook wrote; says whether anything changed.
+    pub fn merge(&mut self, hook: &Hook) -> bool {
+        let mut changed = hook.uid.is_some_and(|uid| self.set_uid(uid, UidFrom::Hook));
+        changed |= hook.merge_into(&mut self.record);
+        if !hook.devices.is_empty() {
+            self.hook_devices = hook.devices.clone();
+            changed |= self.join_devices();
+        }
+        changed
+    }
+
+    /// A step's directory; says whether the record changed.
+    pub fn step_made(&mut self, name: &str, dir: DirId, stamp: Stamp, accounts: bool) -> bool {
+        let mut changed = false;
+        let record = &mut self.record;
+        let step = self.steps.entry(name.to_owned()).or_insert_with(|| {
+            changed = true;
+            // One that was running when the agent was last here goes on.
+            if let Some(index) = record.steps.iter().position(|step| step.name == name && step.to.is_none()) {
+                return Step { index: Some(index), dirs: Dirs::default() };
+            }
+            if record.steps.len() >= STEPS_MAX {
+                record.steps_dropped += 1;
+                return Step::default();
+            }
+            record.steps.push(StepRecord { name: name.to_owned(), from: stamp.created, to: None });
+            Step { index: Some(record.steps.len() - 1), dirs: Dirs::default() }
+        });
+        step.dirs.add(dir, stamp, accounts);
+        changed
+    }
+
+    /// Steps lose the directories within `dir`; says whether the record changed.
+    pub fn steps_gone(&mut self, dir: &DirId, now: i64) -> bool {
+        let mut changed = false;
+        let steps = &mut self.record.steps;
+        self.steps.retain(|_, step| {
+            step.dirs.remove_within(dir);
+            if !step.dirs.is_over() {
+                return true;
+            }
+            changed = true;
+            if let Some(step) = step.index.and_then(|index| steps.get_mut(index)) {
+                step.to = Some(now.max(step.from));
+            }
+            false
+        });
+        changed
+    }
+
+    /// Steps that the record has as running and that are not: they ended while nobody looked, last seen at `seen`.
+    pub fn close_lost_steps(&mut self, seen: i64) -> bool {
+        let mut changed = false;
+        for (index, step) in self.record.steps.iter_mut().enumerate() {
+            let running = self.steps.values().any(|here| here.index == Some(index));
+            if step.to.is_none() && !running {
+                step.to = Some(seen.max(step.from));
+                changed = true;
+            }
+        }
+        changed
+    }
+
+    /// All directories of its steps.
+    pub fn step_dirs(&self) -> impl Iterator<Item = &DirId> {
+        self.steps.values().flat_map(|step| step.dirs.here.keys())
+    }
+}
+
+/// Takes new totals over old ones: the greatest for those that are peaks, else the new.
+pub fn add_totals(totals: &mut BTreeMap<String, f64>, new: &Totals) {
+    for (name, value) in new {
+        match totals.get_mut(*name) {
+            Some(old) if name.ends_with("/peak") => *old = old.max(*value),
+            Some(old) => *old = *value,
+            None => _ = totals.insert((*name).to_owned(), *value),
+        }
+    }
+}
+
+/// CPUs of a list as the kernel writes it, such as `0-3,8`; `None` when it is none.
+pub fn cpu_list(text: &str) -> Option<Vec<u32>> {
+    let mut cpus = Vec::new();
+    for part in text.split(',').filter(|_| !text.is_empty()) {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last): (u32, u32) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
+        if first > last || last > CPU_MAX {
+            return None;
+        }
+        cpus.extend(first..=last);
+    }
+    cpus.sort_unstable();
+    cpus.dedup();
+    Some(cpus)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpu_lists() {
+        for (text, expected) in [
+            ("0", Some(vec![0])),
+            ("0-3,8", Some(vec![0, 1, 2, 3, 8])),
+            ("8,1-2,2", Some(vec![1, 2, 8])),
+            ("", Some(vec![])),
+            ("3-1", None),
+            ("0-4294967295", None),
+            ("a", None),
+            ("0,,1", None),
+        ] {
+            assert_eq!(cpu_list(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn within_is_by_levels() {
+        let dir = |path: &str| DirId::new(0, path);
+        assert!(dir("a/b").is_within(&dir("a")) && dir("a").is_within(&dir("a")) && dir("a").is_within(&dir("")));
+        assert!(!dir("a-b").is_within(&dir("a")) && !DirId::new(1, "a").is_within(&dir("a")));
+    }
+
+    #[test]
+    fn peaks_never_fall() {
+        let mut totals = BTreeMap::new();
+        add_totals(&mut totals, &Totals::from([("memory/peak", 5.0), ("cpu/usage", 1.0)]));
+        add_totals(&mut totals, &Totals::from([("memory/peak", 3.0), ("cpu/usage", 2.0)]));
+        assert_eq!((totals["memory/peak"], totals["cpu/usage"]), (5.0, 2.0));
+    }
+}

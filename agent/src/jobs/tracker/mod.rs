@@ -1,0 +1,164 @@
+//! Finds jobs in the cgroup tree, and keeps their records until the server has them.
+//!
+//! - In: directories that come and go (inotify, and a rescan that repairs what inotify lost), hooks of the resource manager.
+//! - Out: [`JobEvent`]s for the manager's thread; records.
+//! - Never: a wait of the manager's thread or of a job.
+
+mod book;
+mod config;
+mod core;
+mod facts;
+mod hooks;
+mod layout;
+mod live;
+mod names;
+mod outlet;
+mod records;
+mod run;
+mod totals;
+mod tree;
+mod watch;
+
+use std::path::Path;
+use std::sync::mpsc::Receiver;
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+use anyhow::Context;
+use wholegrain_model::JobRecord;
+use wholegrain_sources::Roots;
+use wholegrain_sources::job::JobPlace;
+
+pub use book::{Book, Ring};
+pub use config::{
+    RawPattern, RawTracker, TrackerConfig, default_gpustat, default_hierarchies, default_hooks, default_managers,
+    default_units,
+};
+
+use self::core::Core;
+use layout::Layouts;
+use names::Names;
+use outlet::Outlet;
+use records::Shelf;
+use run::{Orders, Parts, Watcher};
+
+use crate::bell::Bell;
+use crate::engine::clock;
+use crate::state::lock;
+
+/// A job that runs here or has just ended.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Job {
+    /// What is known of it.
+    pub record: JobRecord,
+    /// Where it is.
+    pub place: JobPlace,
+}
+
+/// What has become of a job. A job is told by `record.level`, which no other running job has.
+#[derive(Debug, Clone, PartialEq)]
+pub enum JobEvent {
+    /// It began, or was found running when the agent started.
+    Began(Arc<Job>),
+    /// Its record or its place changed.
+    Changed(Arc<Job>),
+    /// It ended; the record has `to` and the last totals.
+    Ended(Arc<Job>),
+}
+
+/// Who the agent is, for its records.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeFacts {
+    /// The agent's name.
+    pub name: String,
+    /// What its sensors' names are below.
+    pub prefix: String,
+}
+
+/// The thread that looks for jobs, and the one that writes their records.
+pub struct Tracker {
+    orders: Arc<Mutex<Orders>>,
+    bell: Arc<Bell>,
+    book: Arc<Book>,
+    thread: JoinHandle<()>,
+    writer: Option<JoinHandle<()>>,
+}
+
+impl Tracker {
+    /// Starts it: events come out of the receiver, and `bell` rings when one waits there. Records that outlived the last agent
+    /// are read from `dir`, if there is one.
+    pub fn start(
+        config: &TrackerConfig,
+        dir: Option<&Path>,
+        roots: &Roots,
+        node: NodeFacts,
+        bell: Arc<Bell>,
+    ) -> anyhow::Result<(Tracker, Receiver<JobEvent>, Arc<Book>)> {
+        let boot = std::fs::read_to_string(roots.proc.join("sys/kernel/random/boot_id")).unwrap_or_default();
+        let shelf = dir.map(|dir| {
+            let shelf = Shelf::open(dir, boot.trim().to_owned());
+            shelf.with_context(|| format!("[jobs] dir: cannot keep records in {}", dir.display()))
+        });
+        let shelf = shelf.transpose()?;
+        let on_disk = shelf.as_ref().map(|shelf| {
+            let (on_disk, problem) = shelf.read(clock::real());
+            problem.iter().for_each(|problem| tracing::warn!("{problem}"));
+            on_disk
+        });
+        let on_disk = on_disk.unwrap_or_default();
+        let seen = on_disk.seen;
+        let (book, kept) = Book::new(on_disk, |(path, inode)| {
+            // A file system that gives an inode's number away again tells when the directory was made.
+            let stamp = facts::stamp(path, i64::MAX);
+            stamp.is_ok_and(|stamp| stamp.inode == *inode && !(stamp.is_birth && stamp.created > seen))
+        });
+        let book = Arc::new(book);
+        let own_bell = Arc::new(Bell::new().context("cannot make the tracker's bell")?);
+        let names = Names::start(own_bell.clone()).context("cannot start the thread that asks for users' names")?;
+        let (outlet, events) = Outlet::new(bell);
+        let orders: Arc<Mutex<Orders>> = Arc::default();
+        let watcher = Watcher::new(Parts {
+            roots: roots.clone(),
+            config: config.clone(),
+            core: Core::new(Layouts::new(config), config.rescan.ns(), node, kept),
+            book: book.clone(),
+            outlet,
+            names,
+            bell: own_bell.clone(),
+            orders: orders.clone(),
+            seen_before: (seen > 0).then_some(seen),
+        });
+        let thread = std::thread::Builder::new().name("tracker".to_owned()).spawn(move || watcher.run());
+        let thread = thread.context("cannot start the tracker's thread")?;
+        let mut tracker = Tracker { orders, bell: own_bell, book: book.clone(), thread, writer: None };
+        if let Some(shelf) = shelf {
+            let theirs = book.clone();
+            let writer = std::thread::Builder::new().name("records".to_owned());
+            match writer.spawn(move || theirs.write_until_closed(&shelf)) {
+                Ok(writer) => tracker.writer = Some(writer),
+                Err(error) => {
+                    tracker.stop();
+                    return Err(error).context("cannot start the thread that writes the jobs' records");
+                }
+            }
+        }
+        Ok((tracker, events, book))
+    }
+
+    /// Other settings: jobs that are none by them end here, unseen.
+    pub fn configure(&self, config: TrackerConfig) {
+        lock(&self.orders).config = Some(config);
+        self.bell.ring();
+    }
+
+    /// Ends the thread; jobs that run are kept in the records as running.
+    pub fn stop(self) {
+        lock(&self.orders).stop = true;
+        self.bell.ring();
+        let _ = self.thread.join();
+        self.book.close();
+        if let Some(writer) = self.writer {
+            let _ = writer.join();
+        }
+    }
+}

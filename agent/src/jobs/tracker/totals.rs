@@ -1,0 +1,269 @@
+//! What a job has used so far, read out of its cgroups without the sources: so that a job which is over before its first sample
+//! leaves its totals all the same.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+
+use wholegrain_sources::job::JobPlace;
+
+use super::live::{Key, Totals};
+
+/// The most descriptors that are kept open; further jobs' files are opened for each look.
+pub const FILES_MAX: usize = 512;
+/// The longest file that is read, in bytes: `io.stat` has a line for each device.
+const FILE_BYTES_MAX: usize = 32 * 1024;
+
+/// Reads a file's text into totals.
+type Parse = fn(&str, &mut Totals);
+
+/// The files in the unified hierarchy.
+const V2: &[(&str, Parse)] = &[
+    ("cpu.stat", cpu_stat),
+    ("memory.peak", memory_peak),
+    ("memory.current", memory_peak),
+    ("memory.events", memory_events),
+    ("io.stat", io_stat),
+    ("pids.peak", pids_peak),
+    ("pids.current", pids_peak),
+];
+
+/// The files in those of version 1, by controller.
+const V1: &[(&str, &str, Parse)] = &[
+    ("cpuacct", "cpuacct.usage", cpuacct_usage),
+    // In ticks, for kernels without the two after it.
+    ("cpuacct", "cpuacct.stat", cpuacct_stat),
+    ("cpuacct", "cpuacct.usage_user", cpuacct_user),
+    ("cpuacct", "cpuacct.usage_sys", cpuacct_sys),
+    ("memory", "memory.max_usage_in_bytes", memory_peak),
+    ("memory", "memory.oom_control", memory_events),
+    ("blkio", "blkio.throttle.io_service_bytes_recursive", blkio_bytes),
+    ("pids", "pids.current", pids_peak),
+];
+
+/// The files of running jobs that are kept open.
+#[derive(Default)]
+pub struct TotalsFiles {
+    open: HashMap<Key, (JobPlace, Vec<(File, Parse)>)>,
+    count: usize,
+    buffer: Vec<u8>,
+}
+
+impl TotalsFiles {
+    /// Reads what a job has used until now; what cannot be read is not there. The error of a file that exists and could not be
+    /// opened is given too.
+    pub fn read(&mut self, key: &Key, place: &JobPlace) -> (Totals, Option<io::Error>) {
+        let mut totals = Totals::new();
+        if let Some((known, files)) = self.open.get(key)
+            && same_directories(known, place)
+        {
+            for (file, parse) in files {
+                parse_file(file, *parse, &mut self.buffer, &mut totals);
+            }
+            return (totals, None);
+        }
+        self.forget(key);
+        let (files, error) = open(place);
+        for (file, parse) in &files {
+            parse_file(file, *parse, &mut self.buffer, &mut totals);
+        }
+        // Files that are missing because descriptors are may be there at the next look.
+        if error.is_none() && !files.is_empty() && self.count + files.len() <= FILES_MAX {
+            self.count += files.len();
+            self.open.insert(key.clone(), (place.clone(), files));
+        }
+        (totals, error)
+    }
+
+    /// The job is over.
+    pub fn forget(&mut self, key: &Key) {
+        if let Some((_, files)) = self.open.remove(key) {
+            self.count -= files.len();
+        }
+    }
+
+    /// Those that `keep` does not want are over.
+    pub fn retain(&mut self, keep: impl Fn(&Key) -> bool) {
+        self.open.retain(|key, _| keep(key));
+        self.count = self.open.values().map(|(_, files)| files.len()).sum();
+    }
+
+    /// How many descriptors are open.
+    #[cfg(test)]
+    pub fn count(&self) -> usize {
+        self.count
+    }
+}
+
+fn same_directories(a: &JobPlace, b: &JobPlace) -> bool {
+    (&a.v1, &a.v2) == (&b.v1, &b.v2)
+}
+
+fn open(place: &JobPlace) -> (Vec<(File, Parse)>, Option<io::Error>) {
+    // Version 1 first: where a job is in both, what the unified hierarchy says takes its place.
+    let v1 = V1.iter().filter_map(|(controller, name, parse)| Some((place.v1(controller)?.join(name), *parse)));
+    let v2 = V2.iter().filter_map(|(name, parse)| Some((place.v2.as_ref()?.join(name), *parse)));
+    let all: Vec<(PathBuf, Parse)> = v1.chain(v2).collect();
+    let (mut files, mut problem) = (Vec::with_capacity(all.len()), None);
+    for (path, parse) in all {
+        match File::open(&path) {
+            Ok(file) => files.push((file, parse)),
+            // No such controller here, or the job is over.
+            Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENODEV)) => {}
+            Err(error) => {
+                problem = Some(io::Error::new(error.kind(), format!("{}: {error}", path.display())));
+            }
+        }
+    }
+    (files, problem)
+}
+
+fn parse_file(file: &File, parse: Parse, buffer: &mut Vec<u8>, totals: &mut Totals) {
+    buffer.resize(FILE_BYTES_MAX, 0);
+    // A cgroup that is gone answers ENODEV.
+    if let Ok(length) = file.read_at(buffer, 0)
+        && let Ok(text) = std::str::from_utf8(&buffer[..length])
+    {
+        parse(text, totals);
+    }
+}
+
+fn number(text: &str) -> Option<f64> {
+    // `max` and the like are no numbers.
+    text.trim().parse::<u64>().ok().map(|value| value as f64)
+}
+
+fn put(totals: &mut Totals, name: &'static str, value: Option<f64>) {
+    if let Some(value) = value {
+        totals.insert(name, value);
+    }
+}
+
+fn put_max(totals: &mut Totals, name: &'static str, value: Option<f64>) {
+    if let Some(value) = value {
+        let old = totals.entry(name).or_insert(value);
+        *old = old.max(value);
+    }
+}
+
+fn keyed<'a>(text: &'a str, key: &str) -> Option<&'a str> {
+    text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' '))
+}
+
+fn cpu_stat(text: &str, totals: &mut Totals) {
+    for (key, name) in [("usage_usec", "cpu/usage"), ("user_usec", "cpu/user"), ("system_usec", "cpu/system")] {
+        put(totals, name, keyed(text, key).and_then(number).map(|us| us / 1e6));
+    }
+}
+
+fn cpuacct_usage(text: &str, totals: &mut Totals) {
+    put(totals, "cpu/usage", number(text).map(|ns| ns / 1e9));
+}
+
+fn cpuacct_user(text: &str, totals: &mut Totals) {
+    put(totals, "cpu/user", number(text).map(|ns| ns / 1e9));
+}
+
+fn cpuacct_sys(text: &str, totals: &mut Totals) {
+    put(totals, "cpu/system", number(text).map(|ns| ns / 1e9));
+}
+
+fn cpuacct_stat(text: &str, totals: &mut Totals) {
+    // SAFETY: asks for a constant of the system.
+    let ticks = unsafe { libc::sysconf(libc::_SC_CLK_TCK) }.max(1) as f64;
+    put(totals, "cpu/user", keyed(text, "user").and_then(number).map(|count| count / ticks));
+    put(totals, "cpu/system", keyed(text, "system").and_then(number).map(|count| count / ticks));
+}
+
+fn memory_peak(text: &str, totals: &mut Totals) {
+    put_max(totals, "memory/peak", number(text));
+}
+
+fn pids_peak(text: &str, totals: &mut Totals) {
+    put_max(totals, "pids/peak", number(text));
+}
+
+fn memory_events(text: &str, totals: &mut Totals) {
+    put(totals, "memory/events/oom_kill", keyed(text, "oom_kill").and_then(number));
+}
+
+/// `8:0 rbytes=1 wbytes=2 rios=3 …`, a line for each device.
+fn io_stat(text: &str, totals: &mut Totals) {
+    let sum = |key: &str| {
+        let fields = text.split_whitespace().filter_map(|field| field.strip_prefix(key)?.strip_prefix('='));
+        fields.filter_map(number).sum()
+    };
+    put(totals, "io/read_bytes", Some(sum("rbytes")));
+    put(totals, "io/write_bytes", Some(sum("wbytes")));
+}
+
+/// `8:0 Read 1`, lines for each device and kind, and `Total 2` at the end.
+fn blkio_bytes(text: &str, totals: &mut Totals) {
+    let sum = |kind: &str| {
+        let lines = text.lines().filter_map(|line| line.split_once(' ')?.1.strip_prefix(kind)?.strip_prefix(' '));
+        lines.filter_map(number).sum()
+    };
+    put(totals, "io/read_bytes", Some(sum("Read")));
+    put(totals, "io/write_bytes", Some(sum("Write")));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(parse: Parse, text: &str, expected: &[(&'static str, f64)]) {
+        let mut totals = Totals::new();
+        parse(text, &mut totals);
+        assert_eq!(totals, expected.iter().copied().collect(), "{text}");
+    }
+
+    #[test]
+    fn what_the_kernel_writes() {
+        check(
+            cpu_stat,
+            "usage_usec 1500000\nuser_usec 1000000\nsystem_usec 500000\nnr_periods 0\n",
+            &[("cpu/usage", 1.5), ("cpu/user", 1.0), ("cpu/system", 0.5)],
+        );
+        check(cpuacct_usage, "2500000000\n", &[("cpu/usage", 2.5)]);
+        check(cpuacct_stat, "user 150\nsystem 50\n", &[("cpu/user", 1.5), ("cpu/system", 0.5)]);
+        check(memory_peak, "4096\n", &[("memory/peak", 4096.0)]);
+        check(memory_peak, "max\n", &[]);
+        check(
+            memory_events,
+            "low 0\nhigh 0\nmax 3\noom 1\noom_kill 2\noom_group_kill 0\n",
+            &[("memory/events/oom_kill", 2.0)],
+        );
+        check(memory_events, "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n", &[("memory/events/oom_kill", 1.0)]);
+        check(
+            io_stat,
+            "8:0 rbytes=10 wbytes=20 rios=1 wios=2 dbytes=0 dios=0\n8:16 rbytes=1 wbytes=2\n",
+            &[("io/read_bytes", 11.0), ("io/write_bytes", 22.0)],
+        );
+        check(
+            blkio_bytes,
+            "8:0 Read 10\n8:0 Write 20\n8:0 Sync 30\n8:0 Total 30\n8:16 Read 5\nTotal 35\n",
+            &[("io/read_bytes", 15.0), ("io/write_bytes", 20.0)],
+        );
+        check(cpu_stat, "", &[]);
+    }
+
+    #[test]
+    fn descriptors_are_bounded_and_given_back() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["cpu.stat", "memory.peak", "memory.current"] {
+            std::fs::write(dir.path().join(name), "7\n").unwrap();
+        }
+        let place = JobPlace { v2: Some(dir.path().to_owned()), ..JobPlace::default() };
+        let key = |n: usize| Key { manager: "m".into(), instance: "".into(), job: n.to_string().into() };
+        let mut files = TotalsFiles::default();
+        for n in 0..FILES_MAX {
+            assert_eq!(files.read(&key(n), &place).0["memory/peak"], 7.0);
+        }
+        assert_eq!(files.count(), FILES_MAX / 3 * 3);
+        (0..FILES_MAX).for_each(|n| files.forget(&key(n)));
+        assert_eq!((files.count(), files.open.len()), (0, 0));
+    }
+}

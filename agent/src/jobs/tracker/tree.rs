@@ -1,0 +1,115 @@
+//! Walking the cgroup tree: where its hierarchies are, what a directory has below it.
+
+use std::collections::HashSet;
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use wholegrain_sources::Roots;
+
+use super::core::Hierarchy;
+use super::layout::Version;
+
+/// The most hierarchies that are believed; the kernel has about fifteen controllers.
+const HIERARCHIES_MAX: usize = 64;
+
+/// All hierarchies: the unified one at the root, or the directories in the root and in `beside`, each once.
+pub fn hierarchies(roots: &Roots, beside: &[PathBuf], report: &mut dyn FnMut(String)) -> Vec<Hierarchy> {
+    let root = &roots.cgroup;
+    if root.join("cgroup.controllers").exists() {
+        return vec![Hierarchy { root: root.clone(), version: Version::V2, controllers: Vec::new() }];
+    }
+    let (mut found, mut known) = (Vec::new(), HashSet::new());
+    for dir in std::iter::once(root).chain(beside) {
+        let names = match children(dir, dir != root) {
+            Ok(names) => names,
+            Err(error) if dir != root && error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) => {
+                report(format!("cannot look for cgroups in {}: {error}", dir.display()));
+                continue;
+            }
+        };
+        for name in names {
+            let path = dir.join(&name);
+            // Two mounts of one hierarchy have the same root.
+            let Ok(meta) = fs::metadata(&path) else { continue };
+            if found.len() < HIERARCHIES_MAX && known.insert((meta.dev(), meta.ino())) {
+                found.push(hierarchy(path, &name));
+            }
+        }
+    }
+    if found.is_empty() {
+        report(format!("{}: no cgroup hierarchy is there, so no jobs are found; see [roots]", root.display()));
+    }
+    found
+}
+
+fn hierarchy(root: PathBuf, name: &str) -> Hierarchy {
+    if name == "unified" || root.join("cgroup.controllers").exists() {
+        return Hierarchy { root, version: Version::V2, controllers: Vec::new() };
+    }
+    let controllers = name.split(',').map(|name| name.trim_start_matches("name=").to_owned()).collect();
+    Hierarchy { root, version: Version::V1, controllers }
+}
+
+/// What a directory looks like without listing it: its links (the kernel counts directories in a cgroup so), when something in it
+/// changed (other file systems), and which it is.
+pub type Looks = (u64, i64, i64, u64);
+
+/// See [`Looks`].
+pub fn looks(dir: &Path) -> io::Result<Looks> {
+    let meta = fs::metadata(dir)?;
+    Ok((meta.nlink(), meta.mtime(), meta.mtime_nsec(), meta.ino()))
+}
+
+/// The names of the directories in a directory, sorted; of symbolic links to directories too where `links` says so. Names that
+/// are not UTF-8 are passed over: no resource manager makes them.
+pub fn children(dir: &Path, links: bool) -> io::Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        let kind = entry.file_type()?;
+        if kind.is_dir() || (links && kind.is_symlink() && entry.path().is_dir()) {
+            names.extend(entry.file_name().into_string().ok());
+        }
+    }
+    names.sort_unstable();
+    Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(roots: &Roots, beside: &[PathBuf], expected: &[&str]) {
+        let mut told = Vec::new();
+        let found = hierarchies(roots, beside, &mut |line| told.push(line));
+        let text = |hierarchy: &Hierarchy| {
+            format!("{:?} {}", hierarchy.version, hierarchy.controllers.join("+")).trim_end().to_owned()
+        };
+        assert_eq!(found.iter().map(text).collect::<Vec<_>>(), expected);
+        assert_eq!(told.is_empty(), !expected.is_empty(), "{told:?}");
+    }
+
+    #[test]
+    fn the_three_ways_of_mounting() {
+        let dir = tempfile::tempdir().unwrap();
+        let roots = Roots { cgroup: dir.path().join("cgroup"), ..Roots::default() };
+        let links = dir.path().join("links");
+        check(&roots, &[], &[]);
+        for name in ["cpu,cpuacct", "memory", "systemd", "unified"] {
+            fs::create_dir_all(roots.cgroup.join(name)).unwrap();
+        }
+        std::os::unix::fs::symlink("cpu,cpuacct", roots.cgroup.join("cpu")).unwrap();
+        check(&roots, std::slice::from_ref(&links), &["V1 cpu+cpuacct", "V1 memory", "V1 systemd", "V2"]);
+        fs::create_dir_all(dir.path().join("oar/perf_event")).unwrap();
+        fs::create_dir_all(&links).unwrap();
+        std::os::unix::fs::symlink(dir.path().join("oar/perf_event"), links.join("perf_event")).unwrap();
+        std::os::unix::fs::symlink(roots.cgroup.join("memory"), links.join("memory")).unwrap();
+        check(&roots, &[links], &["V1 cpu+cpuacct", "V1 memory", "V1 systemd", "V2", "V1 perf_event"]);
+        fs::write(roots.cgroup.join("cgroup.controllers"), "cpu memory\n").unwrap();
+        check(&roots, &[], &["V2"]);
+    }
+}

@@ -1,0 +1,147 @@
+//! The whole agent and its jobs, on a cgroup tree made by hand: `[jobs]` that comes and goes, sources stopped and started, rules in
+//! force at once, what `--check` and `--once` say.
+
+mod support;
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use support::{Agent, wait_for};
+use wholegrain_agent::engine::Group;
+use wholegrain_agent::jobs::rules::RawRule;
+use wholegrain_agent::jobs::{JobsAsk, JobsOrder, Role, Who};
+use wholegrain_agent::manager::Refusal;
+use wholegrain_agent::{Config, check, once};
+use wholegrain_model::Interval;
+
+const HEAD: &str =
+    "name = \"n1\"\n[roots]\ncgroup = \"cgroup\"\n[api]\nsocket = \"agent.sock\"\n[sources.tester]\nsensors = 3\n";
+const JOBS: &str = "[jobs]\nhooks = \"\"\ngpustat = \"\"\nhierarchies = []\n";
+
+/// A job of Slurm in version 1 hierarchies.
+fn begin(dir: &Path, id: &str) {
+    for (controller, file, content) in [("cpuacct", "cpuacct.usage", "12345\n"), ("pids", "pids.current", "3\n")] {
+        let job = dir.join(format!("cgroup/{controller}/slurm/uid_0/job_{id}"));
+        fs::create_dir_all(&job).unwrap();
+        fs::write(job.join("cgroup.procs"), "").unwrap();
+        fs::write(job.join(file), content).unwrap();
+    }
+}
+
+fn end(dir: &Path, id: &str) {
+    for controller in ["cpuacct", "pids"] {
+        fs::remove_dir_all(dir.join(format!("cgroup/{controller}/slurm/uid_0/job_{id}"))).unwrap();
+    }
+}
+
+fn group(agent: &Agent, name: &str) -> Arc<Group> {
+    wait_for(name, || agent.state.registry.find(name).is_some());
+    agent.state.registry.find(name).unwrap()
+}
+
+fn of_jobs(agent: &Agent) -> Vec<String> {
+    let live = agent.state.registry.live();
+    live.iter().map(|group| group.name().to_owned()).filter(|name| name.starts_with("job/")).collect()
+}
+
+fn rule(metrics: &str, every: &str, within: Option<Interval>) -> JobsAsk {
+    let who = Who { name: "test".to_owned(), role: Role::Admin, uid: Some(0), user: None, pid: None };
+    let rule =
+        RawRule { metrics: vec![metrics.to_owned()], jobs: None, every: every.to_owned(), accumulate: None, within };
+    JobsAsk { who, order: JobsOrder::Add(rule) }
+}
+
+#[test]
+fn jobs_come_and_go_with_the_configuration_and_nothing_else_is_touched() {
+    let dir = tempfile::tempdir().unwrap();
+    begin(dir.path(), "7");
+    let without = format!("{HEAD}[sources.cgroup]\n");
+    let agent = Agent::start(dir.path(), &without);
+    let tester = group(&agent, "tester");
+    assert!(
+        matches!(agent.desk.ask_jobs(rule("**", "1ms", None)), Err(Refusal::Invalid(why)) if why.contains("[jobs]"))
+    );
+    fs::write(dir.path().join("agent.toml"), format!("{without}{JOBS}")).unwrap();
+    assert_eq!(agent.ask("POST", "/v1/reload").0, 200);
+    let first = group(&agent, "job/7/1s");
+    wait_for("a first sample", || first.ring.head() > 0);
+    // Another rule in the file; what it does not say anything of goes on.
+    let faster =
+        "[[jobs.rule]]\nmetrics = [\"**\"]\nevery = \"1s\"\n[[jobs.rule]]\nmetrics = [\"pids/**\"]\nevery = \"5ms\"\n";
+    fs::write(dir.path().join("agent.toml"), format!("{without}{JOBS}{faster}")).unwrap();
+    assert_eq!(agent.ask("POST", "/v1/reload").0, 200);
+    let fast = group(&agent, "job/7/5ms");
+    wait_for("samples", || fast.ring.head() > 5);
+    let others = group(&agent, "job/7/1s");
+    assert!(Arc::ptr_eq(&others.stats, &first.stats) && others.schema.len() < first.schema.len());
+    begin(dir.path(), "8");
+    group(&agent, "job/8/5ms");
+    fs::write(dir.path().join("agent.toml"), format!("{without}{JOBS}{faster}# Nothing new.\n")).unwrap();
+    assert_eq!(agent.ask("POST", "/v1/reload").0, 200);
+    assert!(Arc::ptr_eq(&group(&agent, "job/7/5ms"), &fast), "a reload that changes nothing touches nothing");
+    fs::write(dir.path().join("agent.toml"), &without).unwrap();
+    assert_eq!(agent.ask("POST", "/v1/reload").0, 200);
+    assert!(of_jobs(&agent).is_empty() && agent.state.jobs().jobs.is_empty());
+    assert!(Arc::ptr_eq(&group(&agent, "tester"), &tester));
+    agent.stop();
+}
+
+#[test]
+fn rules_are_in_force_when_the_answer_comes_and_end_by_themselves() {
+    let dir = tempfile::tempdir().unwrap();
+    begin(dir.path(), "7");
+    let agent = Agent::start(dir.path(), &format!("{HEAD}[sources.cgroup]\n{JOBS}"));
+    let slow = group(&agent, "job/7/1s");
+    let done = agent.desk.ask_jobs(rule("pids/*", "1ms", Some(Interval::from_ms(1500)))).unwrap();
+    assert_eq!(done.jobs, ["7"]);
+    assert_eq!(of_jobs(&agent), ["job/7/1ms", "job/7/1s"], "at once");
+    let view = agent.state.jobs();
+    let metric = view.jobs[0].metrics.iter().find(|metric| metric.name == "pids/current").unwrap();
+    assert_eq!((metric.interval_ns, metric.group.as_deref()), (Some(1_000_000), Some("job/7/1ms")));
+    // What nobody asked for goes on where it was; its newest value is there before its next tick.
+    let now = group(&agent, "job/7/1s");
+    assert!(
+        now.schema.len() + 1 == slow.schema.len() && wholegrain_agent::cache::newest_row(&agent.state, &now).is_some()
+    );
+    wait_for("the end of the rule", || of_jobs(&agent) == ["job/7/1s"]);
+    assert_eq!(group(&agent, "job/7/1s").schema, slow.schema);
+    let (status, answer) = agent.ask("POST", "/v1/groups/job%2F7%2F1s/interval?value=5s");
+    assert!(status == 422 && answer["error"].as_str().unwrap().contains("rules"), "{status} {answer}");
+    end(dir.path(), "7");
+    wait_for("the end of the job", || of_jobs(&agent).is_empty() && agent.state.jobs().jobs.is_empty());
+    agent.stop();
+}
+
+#[test]
+fn a_source_is_stopped_and_started_at_both_scopes() {
+    let dir = tempfile::tempdir().unwrap();
+    begin(dir.path(), "7");
+    let agent = Agent::start(dir.path(), &format!("{HEAD}[sources.cgroup]\n{JOBS}"));
+    group(&agent, "job/7/1s");
+    assert_eq!(agent.ask("POST", "/v1/sources/cgroup/stop").0, 200);
+    assert!(of_jobs(&agent).is_empty());
+    assert_eq!(agent.state.jobs().jobs.len(), 1, "the job is still known");
+    assert_eq!(agent.ask("POST", "/v1/reload").0, 200);
+    assert!(of_jobs(&agent).is_empty(), "what was stopped stays so");
+    assert_eq!(agent.ask("POST", "/v1/sources/cgroup/start").0, 200);
+    assert_eq!(of_jobs(&agent), ["job/7/1s"]);
+    agent.stop();
+}
+
+#[test]
+fn check_and_once_tell_of_jobs() {
+    let dir = tempfile::tempdir().unwrap();
+    begin(dir.path(), "7");
+    begin(dir.path(), "8");
+    let file = dir.path().join("agent.toml");
+    fs::write(&file, format!("{HEAD}[sources.cgroup]\n{JOBS}")).unwrap();
+    let config = Config::load(&file).unwrap();
+    let report = check::check(&config);
+    let groups: Vec<&str> = report.groups.iter().map(|group| group.group.as_str()).collect();
+    assert!(groups.contains(&"job/7/1s") && groups.contains(&"job/8/1s"), "{groups:?}");
+    assert!(report.notes.contains(&"jobs: 2 run on this node now".to_owned()), "{:?}", report.notes);
+    let once = once::once(&config);
+    let usage = once.readings.iter().find(|shown| shown.path == "/n1/job/8/cpu/usage").expect("the job's CPU time");
+    assert!(usage.value.is_some() && usage.unit == "s");
+}

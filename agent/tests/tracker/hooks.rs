@@ -1,0 +1,183 @@
+//! The scripts in packaging/hooks, run by a small POSIX shell, and the tracker that reads what they write.
+
+use std::os::unix::fs::PermissionsExt;
+use std::process::Output;
+
+use super::*;
+
+fn hooks() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("packaging/hooks")
+}
+
+/// Runs a hook as a resource manager does: nothing but its own variables in the environment.
+#[track_caller]
+fn run(script: &Path, dir: &Path, args: &[&str], env: &[(&str, &str)]) -> Output {
+    let start = Instant::now();
+    let mut command = Command::new("dash");
+    command.arg(script).args(args).env_clear().env("WHOLEGRAIN_HOOKS", dir).envs(env.iter().copied());
+    let output = command.output().unwrap();
+    println!("{}: {:?}", script.display(), start.elapsed());
+    assert!(output.status.success(), "{output:?}");
+    assert!(output.stdout.is_empty() && output.stderr.is_empty(), "{output:?}");
+    output
+}
+
+const SLURM: &[(&str, &str)] = &[
+    ("SLURM_JOB_ID", "4711"),
+    ("SLURM_JOB_UID", "1234"),
+    ("SLURM_JOB_USER", "alice"),
+    ("SLURM_JOB_PARTITION", "debug"),
+    ("SLURM_JOB_NODELIST", "n[1-2]"),
+    ("SLURM_JOB_GPUS", "0,3"),
+];
+
+#[test]
+fn slurm_from_prolog_to_epilog() {
+    let tree = Tree::new(&["cpuacct"]);
+    let dir = tree.path("run/hooks");
+    let config = TrackerConfig { hooks: Some(dir.clone()), ..config(Interval::from_ms(200)) };
+    let tracked = Tracked::start(&config, &tree.roots(), None);
+    let file = dir.join("slurm-4711");
+    run(&hooks().join("slurm-prolog"), &dir, &[], SLURM);
+    assert_eq!(
+        fs::read_to_string(&file).unwrap(),
+        "manager=slurm\njob=4711\nuid=1234\nuser=alice\npartition=debug\nnodes=n[1-2]\ndevices=gpu/0,gpu/3\n"
+    );
+    tree.make("cgroup/cpuacct/slurm/uid_1234/job_4711");
+    let told = tracked.told("4711", |job| job.record.partition.is_some());
+    let record = &told.record;
+    assert_eq!((record.user.as_deref(), record.nodes.as_deref()), (Some("alice"), Some("n[1-2]")));
+    assert_eq!(record.devices, ["gpu/0", "gpu/3"]);
+    tree.remove("cgroup/cpuacct/slurm/uid_1234/job_4711");
+    tracked.ended("4711");
+    wait_for("the file to be removed", || !file.exists());
+    // What only the epilog knows is added to the record of the job that is over.
+    let env = [SLURM, &[("SLURM_JOB_NAME", "late"), ("SLURM_JOB_ACCOUNT", "lab")]].concat();
+    run(&hooks().join("slurm-epilog"), &dir, &[], &env);
+    wait_for("the epilog's news", || tracked.record("4711").is_some_and(|record| record.name.is_some()));
+    let record = tracked.record("4711").unwrap();
+    assert!(
+        record.to.is_some() && record.account.as_deref() == Some("lab") && record.partition.as_deref() == Some("debug")
+    );
+    wait_for("the file to be removed", || !file.exists());
+    tracked.tracker.stop();
+}
+
+#[test]
+fn slurm_with_a_sluid() {
+    let tree = Tree::new(&[]);
+    tree.write("cgroup/cgroup.controllers", "cpu\n");
+    let config = TrackerConfig { hooks: Some(tree.path("hooks")), ..config(Interval::from_ms(200)) };
+    let tracked = Tracked::start(&config, &tree.roots(), None);
+    tree.make("cgroup/system.slice/slurmstepd.scope/s0123456789ABC");
+    tracked.began("s0123456789ABC");
+    let env = [SLURM, &[("SLURM_JOB_SLUID", "s0123456789ABC"), ("SLURM_JOB_NAME", "n")]].concat();
+    run(&hooks().join("slurm-prolog"), &tree.path("hooks"), &[], &env);
+    let changed = tracked.changed("s0123456789ABC", |job| job.record.also.is_some());
+    assert_eq!((changed.record.also.as_deref(), changed.record.uid), (Some("4711"), Some(1234)));
+    tree.remove("cgroup/system.slice/slurmstepd.scope/s0123456789ABC");
+    tracked.ended("s0123456789ABC");
+    wait_for("the file to be removed", || !tree.path("hooks/slurm-4711").exists());
+    tracked.tracker.stop();
+}
+
+#[test]
+fn oar_from_prologue_to_epilogue() {
+    let tree = Tree::new(&["cpuacct"]);
+    let dir = tree.path("hooks");
+    tree.write("nodes", "n1\nn1\nn2\nn2\n");
+    let nodes = tree.path("nodes");
+    let args = ["42", "alice", nodes.to_str().unwrap()];
+    let env = [("OAR_JOB_NAME", "run 1"), ("OAR_PROJECT_NAME", "lab")];
+    run(&hooks().join("oar-prologue"), &dir, &args, &env);
+    let text = fs::read_to_string(dir.join("oar-42")).unwrap();
+    assert_eq!(text, "manager=oar\njob=42\nuser=alice\nname=run 1\naccount=lab\nnodes=n1,n2\n");
+    run(&hooks().join("oar-epilogue"), &dir, &args, &env);
+    let again = fs::read_to_string(dir.join("oar-42")).unwrap();
+    assert_eq!(again, format!("{text}{text}ended=1\n"));
+    let config = TrackerConfig { hooks: Some(dir.clone()), ..config(Interval::from_ms(200)) };
+    let tracked = Tracked::start(&config, &tree.roots(), None);
+    wait_for("the file to be removed", || !dir.join("oar-42").exists());
+    tracked.tracker.stop();
+}
+
+#[test]
+fn hostile_names_are_text() {
+    let tree = Tree::new(&[]);
+    let dir = tree.path("hooks");
+    let trap = tree.path("trap");
+    let trap = trap.to_str().unwrap();
+    let names = [
+        format!("$(touch {trap})"),
+        format!("`touch {trap}`"),
+        format!("'; touch {trap}; '"),
+        format!("\"; touch {trap} #"),
+        "a\nuid=0\nmanager=pbs\n\tb\\n\\0101%s%n\u{7f}".to_owned(),
+        "-n".to_owned(),
+        "ü".repeat(5000),
+        "*".to_owned(),
+    ];
+    for (number, name) in names.iter().enumerate() {
+        let id = number.to_string();
+        let env = [("SLURM_JOB_ID", id.as_str()), ("SLURM_JOB_NAME", name), ("SLURM_JOB_GPUS", name)];
+        run(&hooks().join("slurm-prolog"), &dir, &[], &env);
+        let text = fs::read(dir.join(format!("slurm-{id}"))).unwrap();
+        let text = String::from_utf8_lossy(&text);
+        let keys: Vec<&str> = text.lines().map(|line| line.split_once('=').expect("key=value").0).collect();
+        assert!(["manager", "job", "name"] == keys[..3] && keys.len() <= 4, "{text:?}");
+        assert!(text.len() < 2200, "{}", text.len());
+    }
+    assert!(!Path::new(trap).exists(), "a name was obeyed");
+    let text = fs::read_to_string(dir.join("slurm-4")).unwrap();
+    assert!(text.contains("name=a uid=0 manager=pbs  b\\n\\0101%s%n \n"), "{text:?}");
+    for id in ["", "../../etc/passwd", "a/b", "a b", ".x", "$(id)"] {
+        run(&hooks().join("slurm-prolog"), &dir, &[], &[("SLURM_JOB_ID", id)]);
+    }
+    let mut files: Vec<String> =
+        fs::read_dir(&dir).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    files.sort();
+    assert_eq!(files, (0..names.len()).map(|number| format!("slurm-{number}")).collect::<Vec<_>>());
+}
+
+#[test]
+fn nothing_holds_a_job_up() {
+    let tree = Tree::new(&[]);
+    tree.write("file", "");
+    for script in ["slurm-prolog", "slurm-epilog", "oar-prologue", "oar-epilogue"] {
+        // A directory that cannot be, no variables at all, a read-only file system.
+        run(&hooks().join(script), &tree.path("file/hooks"), &["1"], SLURM);
+        run(&hooks().join(script), &tree.path("none"), &[], &[]);
+        run(&hooks().join(script), Path::new("/proc/1"), &["1"], SLURM);
+        // Alone, without what it reads.
+        let copy = tree.path(script);
+        fs::copy(hooks().join(script), &copy).unwrap();
+        run(&copy, &tree.path("alone"), &["1"], SLURM);
+    }
+    assert!(!tree.path("alone").exists());
+    // A disk that hangs.
+    let text = fs::read_to_string(hooks().join("hook.sh")).unwrap();
+    let hanging = text.replace("umask 022", "exec sleep 1000");
+    assert_ne!(text, hanging);
+    tree.write("hook.sh", &hanging);
+    let start = Instant::now();
+    run(&tree.path("slurm-epilog"), &tree.path("hung"), &[], SLURM);
+    assert!(start.elapsed() < Duration::from_secs(900), "it waited for the disk");
+}
+
+#[test]
+fn what_others_write_is_not_believed() {
+    let tree = Tree::new(&["cpuacct"]);
+    let dir = tree.path("hooks");
+    tree.write("hooks/slurm-1", "manager=slurm\njob=1\nuid=0\nname=mine\n");
+    tree.write("hooks/slurm-2", "manager=slurm\njob=1\nname=open\n");
+    tree.write("hooks/slurm-3", "manager=slurm\njob=1\npartition=good\n");
+    let mode = |name: &str, mode: u32| fs::set_permissions(dir.join(name), fs::Permissions::from_mode(mode)).unwrap();
+    mode("slurm-2", 0o622);
+    std::os::unix::fs::chown(dir.join("slurm-1"), Some(54_321), None).unwrap();
+    let config = TrackerConfig { hooks: Some(dir), ..config(NO_RESCAN) };
+    let tracked = Tracked::start(&config, &tree.roots(), None);
+    tree.make("cgroup/cpuacct/slurm/uid_7/job_1");
+    let told = tracked.told("1", |job| job.record.partition.is_some());
+    assert_eq!((told.record.uid, told.record.name.as_deref()), (Some(7), None));
+    tracked.tracker.stop();
+}

@@ -1,0 +1,191 @@
+//! The tracker as its users meet it: on recorded trees, on the kernel's own cgroups, with hooks, across restarts.
+
+mod hooks;
+mod kernel;
+mod limits;
+mod trees;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::mpsc::Receiver;
+use std::time::{Duration, Instant};
+
+use wholegrain_agent::bell::Bell;
+use wholegrain_agent::jobs::tracker::{
+    Book, Job, JobEvent, NodeFacts, RawPattern, Tracker, TrackerConfig, default_managers,
+};
+use wholegrain_model::{Interval, JobRecord};
+use wholegrain_sources::Roots;
+
+/// How long any condition may take to come true.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A tracker that runs on a tree.
+struct Tracked {
+    tracker: Tracker,
+    events: Receiver<JobEvent>,
+    book: Arc<Book>,
+    bell: Arc<Bell>,
+}
+
+fn config(rescan: Interval) -> TrackerConfig {
+    TrackerConfig {
+        rescan,
+        managers: default_managers(),
+        patterns: Vec::new(),
+        units: Vec::new(),
+        hierarchies: Vec::new(),
+        hooks: None,
+        gpustat: None,
+    }
+}
+
+/// So long that a test which waits for the rescan fails.
+const NO_RESCAN: Interval = Interval::from_s(3600);
+
+impl Tracked {
+    fn start(config: &TrackerConfig, roots: &Roots, dir: Option<&Path>) -> Self {
+        let bell = Arc::new(Bell::new().unwrap());
+        let node = NodeFacts { name: "n1".to_owned(), prefix: "/lab/n1".to_owned() };
+        let (tracker, events, book) = Tracker::start(config, dir, roots, node, bell.clone()).unwrap();
+        Self { tracker, events, book, bell }
+    }
+
+    /// The next event that `wanted` says yes to.
+    #[track_caller]
+    fn wait(&self, what: &str, wanted: impl Fn(&JobEvent) -> bool) -> Arc<Job> {
+        let deadline = Instant::now() + PATIENCE;
+        let mut passed = Vec::new();
+        loop {
+            while let Ok(event) = self.events.try_recv() {
+                if wanted(&event) {
+                    return job(&event).clone();
+                }
+                passed.push(format!("{} {:?}", short(&event), job(&event).place.v1.keys()));
+            }
+            assert!(Instant::now() < deadline, "waited in vain for {what}; there were {passed:#?}");
+            self.bell.wait(Duration::from_millis(100));
+        }
+    }
+
+    #[track_caller]
+    fn began(&self, id: &str) -> Arc<Job> {
+        self.wait(
+            &format!("the beginning of {id}"),
+            |event| matches!(event, JobEvent::Began(job) if job.record.job == id),
+        )
+    }
+
+    #[track_caller]
+    fn changed(&self, id: &str, wanted: impl Fn(&Job) -> bool) -> Arc<Job> {
+        self.wait(
+            &format!("a change of {id}"),
+            |event| matches!(event, JobEvent::Changed(job) if job.record.job == id && wanted(job)),
+        )
+    }
+
+    #[track_caller]
+    fn ended(&self, id: &str) -> Arc<Job> {
+        self.wait(&format!("the end of {id}"), |event| matches!(event, JobEvent::Ended(job) if job.record.job == id))
+    }
+
+    /// The job as it is told in any way.
+    #[track_caller]
+    fn told(&self, id: &str, wanted: impl Fn(&Job) -> bool) -> Arc<Job> {
+        self.wait(&format!("news of {id}"), |event| job(event).record.job == id && wanted(job(event)))
+    }
+
+    /// The record of a job in the book.
+    fn record(&self, id: &str) -> Option<JobRecord> {
+        self.book.pending(usize::MAX).into_iter().rfind(|record| record.job == id)
+    }
+}
+
+fn short(event: &JobEvent) -> String {
+    let what = match event {
+        JobEvent::Began(_) => "began",
+        JobEvent::Changed(_) => "changed",
+        JobEvent::Ended(_) => "ended",
+    };
+    format!("{what} {}", job(event).record.job)
+}
+
+fn job(event: &JobEvent) -> &Arc<Job> {
+    match event {
+        JobEvent::Began(job) | JobEvent::Changed(job) | JobEvent::Ended(job) => job,
+    }
+}
+
+#[track_caller]
+fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !done() {
+        assert!(Instant::now() < deadline, "waited in vain for {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Runs a test in a process of its own, in which it says what it needs of limits and users; true where this is that process.
+/// `wrapper` is what starts it.
+fn alone(name: &str, wrapper: &[&str]) -> bool {
+    if std::env::var("WHOLEGRAIN_TEST_ALONE").is_ok_and(|alone| alone == name) {
+        return true;
+    }
+    let exe = std::env::current_exe().unwrap();
+    let mut words: Vec<&str> = wrapper.to_vec();
+    words.extend([exe.to_str().unwrap(), name, "--exact", "--nocapture", "--test-threads=1"]);
+    let output = Command::new(words[0]).args(&words[1..]).env("WHOLEGRAIN_TEST_ALONE", name).output().unwrap();
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && out.contains("1 passed"), "{name}: {}\n{out}\n{err}", output.status);
+    print!("{out}");
+    false
+}
+
+/// A tree of directories with files, such as a kernel would show.
+struct Tree {
+    dir: tempfile::TempDir,
+}
+
+impl Tree {
+    fn new(hierarchies: &[&str]) -> Self {
+        let tree = Self { dir: tempfile::tempdir().unwrap() };
+        fs::create_dir_all(tree.path("proc")).unwrap();
+        fs::create_dir_all(tree.path("cgroup")).unwrap();
+        hierarchies.iter().for_each(|name| tree.make(&format!("cgroup/{name}")));
+        tree
+    }
+
+    fn roots(&self) -> Roots {
+        Roots { proc: self.path("proc"), sys: self.path("sys"), cgroup: self.path("cgroup") }
+    }
+
+    fn path(&self, path: &str) -> PathBuf {
+        self.dir.path().join(path)
+    }
+
+    fn make(&self, path: &str) {
+        fs::create_dir_all(self.path(path)).unwrap();
+    }
+
+    fn write(&self, path: &str, text: &str) {
+        self.make(path.rsplit_once('/').map_or("", |(dir, _)| dir));
+        fs::write(self.path(path), text).unwrap();
+    }
+
+    /// Removes a directory as the kernel does: its files are no obstacle.
+    fn remove(&self, path: &str) {
+        for entry in fs::read_dir(self.path(path)).unwrap() {
+            let entry = entry.unwrap();
+            if entry.file_type().unwrap().is_file() {
+                fs::remove_file(entry.path()).unwrap();
+            }
+        }
+        fs::remove_dir(self.path(path)).unwrap();
+    }
+}
+
+fn pattern(name: &str, path: &str) -> RawPattern {
+    RawPattern { name: name.to_owned(), path: path.to_owned() }
+}
