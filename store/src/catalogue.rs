@@ -13,7 +13,8 @@ use serde::{Deserialize, Serialize};
 use wholegrain_model::{Schema, SchemaHash, ValueType};
 
 use crate::block::write::Sums;
-use crate::disk::{Disk, DiskFile, read_all};
+use crate::database::{Backend, copy_file, fail};
+use crate::disk::{Disk, read_all};
 use crate::ranges::{Held, RangeSet};
 use crate::sensors::{GroupState, Properties, Sensors};
 use crate::tiers::TierOf;
@@ -121,34 +122,6 @@ pub(crate) struct Catalogue {
     unsynced: Arc<AtomicBool>,
 }
 
-#[derive(Debug)]
-struct Backend {
-    file: Arc<dyn DiskFile>,
-    unsynced: Arc<AtomicBool>,
-}
-
-impl StorageBackend for Backend {
-    fn len(&self) -> io::Result<u64> {
-        self.file.size()
-    }
-
-    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        self.file.read_at(offset, out)
-    }
-
-    fn set_len(&self, len: u64) -> io::Result<()> {
-        self.file.set_len(len)
-    }
-
-    fn sync_data(&self) -> io::Result<()> {
-        self.file.sync().inspect_err(|_| self.unsynced.store(true, Relaxed))
-    }
-
-    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        self.file.write_at(offset, data)
-    }
-}
-
 impl Catalogue {
     /// Opens or makes the database and reads it.
     pub fn open(disk: &Arc<dyn Disk>, path: &Path) -> Result<(Self, Contents), StoreError> {
@@ -206,19 +179,8 @@ impl Catalogue {
         Ok(contents)
     }
 
-    /// After a failed fsync the system may show what it will never write. A copy is written as a whole, and its fsync counts.
     fn copy_file(&self) -> Result<(), StoreError> {
-        let new = self.path.with_extension("new");
-        let content = self.disk.open(&self.path, false).and_then(|file| read_all(file.as_ref()));
-        let content = content.map_err(|error| StoreError::io("reading", &self.path, error))?;
-        let copy = || {
-            let file = self.disk.create(&new)?;
-            file.write_at(0, &content)?;
-            file.sync()?;
-            self.disk.rename(&new, &self.path)?;
-            self.disk.sync_dir(self.path.parent().unwrap_or(&self.path))
-        };
-        copy().map_err(|error| StoreError::io("writing", &new, error))?;
+        copy_file(self.disk.as_ref(), &self.path)?;
         self.unsynced.store(false, Relaxed);
         Ok(())
     }
@@ -537,11 +499,4 @@ fn create(disk: &dyn Disk, path: &Path) -> Result<(), StoreError> {
     disk.rename(&new, path).map_err(|error| StoreError::io("renaming", &new, error))?;
     let dir = path.parent().unwrap_or(path);
     disk.sync_dir(dir).map_err(|error| StoreError::io("syncing", dir, error))
-}
-
-fn fail(doing: &'static str, path: &Path, error: redb::Error) -> StoreError {
-    match error {
-        redb::Error::Io(error) => StoreError::io(doing, path, error),
-        error => StoreError::Catalogue { doing, path: path.to_owned(), reason: error.to_string() },
-    }
 }

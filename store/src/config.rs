@@ -37,6 +37,8 @@ pub struct StoreConfig {
     pub retention: Vec<RetentionRule>,
     /// Readings and windows of other sensors are dropped when they are older than this.
     pub retention_age: Option<Interval>,
+    /// Jobs that ended longer ago are forgotten; `None`: none is.
+    pub jobs_age: Option<Interval>,
     /// The oldest files are dropped while all blocks and tiers together are larger than this.
     pub retention_bytes: Option<ByteSize>,
     /// So many small blocks of one day become one larger block.
@@ -77,6 +79,7 @@ impl Default for StoreConfig {
             tiers: vec![Interval::from_s(10), Interval::from_s(300), Interval::from_s(3600)],
             retention: Vec::new(),
             retention_age: None,
+            jobs_age: None,
             retention_bytes: None,
             merge_fan_in: 30,
             merge_settle: Interval::from_s(2 * 3600),

@@ -10,6 +10,7 @@ use crate::aside::Aside;
 use crate::block::read::{Block, BlockCache, Removed};
 use crate::catalogue::{BlockRecord, Catalogue, Contents};
 use crate::disk::{Disk, read_all};
+use crate::jobs::Jobs;
 use crate::journal::{Journal, Queue};
 use crate::live::{LiveBatch, Newest, Segment, Subscribers};
 use crate::replay::{Replay, Replayed};
@@ -42,6 +43,9 @@ pub(crate) fn open(config: StoreConfig, disk: Arc<dyn Disk>) -> Result<(Arc<Shar
     let removed: Arc<Removed> = Arc::default();
     let (blocks, absent) = check_blocks(&disk, &paths, &contents, &removed, &mut report);
     let counters = Counters::default();
+    let (jobs, damaged_jobs) = Jobs::open(&disk, &paths.dir, &paths.damaged)?;
+    add(&counters.damaged_jobs, damaged_jobs.len() as u64);
+    report.damaged_jobs = damaged_jobs;
     let mut sensors = contents.sensors;
     let mut replay = Replay {
         disk: disk.as_ref(),
@@ -70,6 +74,7 @@ pub(crate) fn open(config: StoreConfig, disk: Arc<dyn Disk>) -> Result<(Arc<Shar
         subscribers: Subscribers::default(),
         cache: Arc::new(BlockCache::default()),
         sensors: RwLock::new(sensors),
+        jobs,
         view: RwLock::new(Arc::new(view)),
         ledger: Mutex::new(Ledger { sealed: contents.held, attempted: Vec::new() }),
         removed,

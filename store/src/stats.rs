@@ -78,6 +78,16 @@ pub struct StoreStats {
     pub sensors: u64,
     /// Schemas known.
     pub schemas: u64,
+    /// Allocations of jobs known.
+    pub allocations: u64,
+    /// Records of jobs written, those that brought nothing new not counted.
+    pub job_records: u64,
+    /// Transactions that wrote them.
+    pub job_commits: u64,
+    /// Allocations that retention dropped.
+    pub jobs_dropped: u64,
+    /// Records of jobs found damaged and left out.
+    pub damaged_jobs: u64,
     /// Groups whose newest batch is in memory.
     pub newest_groups: u64,
     /// Journal segments that are not in blocks yet, the open one too.
@@ -105,6 +115,8 @@ pub struct OpenReport {
     pub damaged_blocks: Vec<PathBuf>,
     /// Files of seals and merges that a crash interrupted, removed.
     pub leftovers: u64,
+    /// Records of jobs that are damaged and left out, by name.
+    pub damaged_jobs: Vec<String>,
     /// Files under `blocks/` that this store did not write, left alone.
     pub foreign_files: Vec<PathBuf>,
 }
@@ -115,6 +127,7 @@ impl OpenReport {
         self.torn_bytes == 0
             && self.damaged_bytes == 0
             && self.damaged_blocks.is_empty()
+            && self.damaged_jobs.is_empty()
             && self.foreign_files.is_empty()
     }
 }
@@ -149,6 +162,10 @@ pub(crate) struct Counters {
     pub retention_blocks: AtomicU64,
     pub retention_rows: AtomicU64,
     pub damaged_bytes: AtomicU64,
+    pub job_records: AtomicU64,
+    pub job_commits: AtomicU64,
+    pub jobs_dropped: AtomicU64,
+    pub damaged_jobs: AtomicU64,
     /// Blocks that were missing or cut short when the store was opened.
     pub damaged_at_open: AtomicU64,
 }
@@ -195,6 +212,10 @@ impl Counters {
             retention_blocks: get(&self.retention_blocks),
             retention_rows: get(&self.retention_rows),
             damaged_bytes: get(&self.damaged_bytes),
+            job_records: get(&self.job_records),
+            job_commits: get(&self.job_commits),
+            jobs_dropped: get(&self.jobs_dropped),
+            damaged_jobs: get(&self.damaged_jobs),
             ..StoreStats::default()
         }
     }

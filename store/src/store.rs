@@ -17,6 +17,7 @@ use crate::aside::Bounds;
 use crate::block::read::{Block, BlockCache, Removed};
 use crate::catalogue::{BlockRecord, Catalogue};
 use crate::disk::{Disk, RealDisk};
+use crate::jobs::Jobs;
 use crate::journal::{Pending, Queue, group_state};
 use crate::live::{LiveBatch, Newest, Subscribers};
 use crate::publish::reconcile;
@@ -80,6 +81,7 @@ pub(crate) struct Shared {
     pub subscribers: Subscribers,
     pub cache: Arc<BlockCache>,
     pub sensors: RwLock<Sensors>,
+    pub jobs: Jobs,
     pub view: RwLock<Arc<View>>,
     pub ledger: Mutex<Ledger>,
     pub removed: Arc<Removed>,
@@ -177,6 +179,8 @@ impl Store {
             thread.map_err(|error| StoreError::io("starting a thread for", &shared.paths.dir, error))
         };
         threads.push(spawn("store-journal", Box::new(move || journal.run()))?);
+        let for_jobs = shared.clone();
+        threads.push(spawn("store-jobs", Box::new(move || for_jobs.jobs.run(&for_jobs.counters)))?);
         if shared.config.background {
             let for_sealer = shared.clone();
             threads.push(spawn("store-sealer", Box::new(move || seal_loop(&for_sealer)))?);
@@ -347,6 +351,7 @@ impl Store {
             tiers: view.tiers.len() as u64,
             tier_bytes: view.tiers.iter().map(|tier| tier.record.bytes).sum(),
             tier_rows: view.tiers.iter().map(|tier| tier.record.rows).sum(),
+            allocations: shared.jobs.len() as u64,
             newest_groups: shared.newest.len() as u64,
             segments: view.closed.len() as u64 + 1,
             free_bytes: shared.disk.free_bytes(&shared.paths.dir),
@@ -369,7 +374,7 @@ impl Store {
         crate::retention::retain(&self.0.shared, now)?;
         while crate::merge::merge_once(&self.0.shared, now)? {}
         crate::retention::retain(&self.0.shared, now)?;
-        Ok(())
+        expire_jobs(&self.0.shared, now)
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
@@ -451,6 +456,9 @@ fn merge_loop(shared: &Shared) {
         if let Err(error) = crate::retention::retain(shared, shared.config.clock.now()) {
             tracing::error!(%error, "retention failed; tried again shortly");
         }
+        if let Err(error) = expire_jobs(shared, shared.config.clock.now()) {
+            tracing::error!(%error, "retention of jobs failed; tried again shortly");
+        }
         while !shared.closing.load(Relaxed) {
             match crate::merge::merge_once(shared, shared.config.clock.now()) {
                 Ok(true) => {}
@@ -465,10 +473,17 @@ fn merge_loop(shared: &Shared) {
     }
 }
 
+fn expire_jobs(shared: &Shared, now: i64) -> Result<(), StoreError> {
+    let dropped = shared.jobs.expire(&shared.config, now)?;
+    add(&shared.counters.jobs_dropped, dropped);
+    Ok(())
+}
+
 impl Inner {
     fn close(&self) {
         self.shared.closing.store(true, Relaxed);
         self.shared.queue.close();
+        self.shared.jobs.queue.close();
         self.shared.wake_sealer();
         let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
         for thread in threads {

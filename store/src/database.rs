@@ -1,0 +1,78 @@
+//! What the store's databases share: their library's file over a [`Disk`], and the copy that makes a file believable again.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use redb::StorageBackend;
+
+use crate::StoreError;
+use crate::disk::{Disk, DiskFile};
+
+/// A piece of a file that is copied: 1 MiB.
+const PIECE_BYTES: usize = 1 << 20;
+
+/// A database's file. Notes an fsync that failed: from then on nobody knows what of the file is on stable storage.
+#[derive(Debug)]
+pub(crate) struct Backend {
+    pub file: Arc<dyn DiskFile>,
+    pub unsynced: Arc<AtomicBool>,
+}
+
+impl StorageBackend for Backend {
+    fn len(&self) -> io::Result<u64> {
+        self.file.size()
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.file.read_at(offset, out)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.file.set_len(len)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.file.sync().inspect_err(|_| self.unsynced.store(true, Relaxed))
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.file.write_at(offset, data)
+    }
+}
+
+/// After a failed fsync the system may show what it will never write. A copy is written as a whole, and its fsync counts.
+pub(crate) fn copy_file(disk: &dyn Disk, path: &Path) -> Result<(), StoreError> {
+    let new = path.with_extension("new");
+    let from = disk.open(path, false).map_err(|error| StoreError::io("reading", path, error))?;
+    let copy = || {
+        let to = disk.create(&new)?;
+        let size = from.size()?;
+        to.set_len(size)?;
+        let mut piece = vec![0; PIECE_BYTES];
+        let mut at = 0;
+        while at < size {
+            let length = (size - at).min(PIECE_BYTES as u64);
+            let piece = &mut piece[..length as usize];
+            from.read_at(at, piece)?;
+            // The library makes its file much longer than what is in it: what was never written takes no space here either.
+            if piece.iter().any(|byte| *byte != 0) {
+                to.write_at(at, piece)?;
+            }
+            at += length;
+        }
+        to.sync()?;
+        disk.rename(&new, path)?;
+        disk.sync_dir(path.parent().unwrap_or(path))
+    };
+    copy().map_err(|error| StoreError::io("writing", &new, error))
+}
+
+/// A failure of the library as the store tells it.
+pub(crate) fn fail(doing: &'static str, path: &Path, error: redb::Error) -> StoreError {
+    match error {
+        redb::Error::Io(error) => StoreError::io(doing, path, error),
+        error => StoreError::Catalogue { doing, path: path.to_owned(), reason: error.to_string() },
+    }
+}

@@ -1,0 +1,362 @@
+//! What is in memory of each allocation: enough to list, filter and find jobs, and to say whose they are, without the disk.
+//!
+//! About 300 bytes an allocation and 100 for each text that is new (a job's id, a job's name); the example `million_jobs` measures it.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+
+use wholegrain_model::JobRecord;
+
+/// The number of a text that is not there.
+pub(super) const NONE: u32 = u32::MAX;
+/// `to` of an allocation that runs.
+pub(super) const RUNNING: i64 = i64::MAX;
+/// Allocations of one job are of one run if none begins later than this after all earlier ones ended: 10 s. Nodes begin and end a job at slightly
+/// different times, and their clocks differ.
+const RUN_GAP_NS: i64 = 10_000_000_000;
+/// The metric that the list shows the sum of.
+const CPU: &str = "cpu/usage";
+/// The metric that the list shows the greatest of.
+const MEMORY: &str = "memory/peak";
+
+/// Which allocation; in the order of time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Key {
+    pub from: i64,
+    pub job: u32,
+    pub node: u32,
+    pub manager: u32,
+}
+
+/// What is known of it here. Numbers are of texts.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Entry {
+    pub to: i64,
+    pub revision: u64,
+    pub level: u32,
+    pub prefix: u32,
+    pub also: u32,
+    pub user: u32,
+    /// The uid itself.
+    pub uid: u32,
+    pub account: u32,
+    pub partition: u32,
+    pub name: u32,
+    /// CPU seconds; NaN when not known.
+    pub cpu_s: f32,
+    /// The memory's peak, in bytes; NaN when not known.
+    pub memory: f32,
+}
+
+/// Texts by number, each once.
+#[derive(Debug, Default)]
+pub(super) struct Texts {
+    numbers: HashMap<Arc<str>, u32>,
+    texts: Vec<Arc<str>>,
+}
+
+impl Texts {
+    /// Its number, if it is known.
+    pub fn find(&self, text: &str) -> Option<u32> {
+        self.numbers.get(text).copied()
+    }
+
+    /// Its number.
+    pub fn number(&mut self, text: &str) -> u32 {
+        if let Some(number) = self.find(text) {
+            return number;
+        }
+        let (text, number): (Arc<str>, u32) = (text.into(), self.texts.len() as u32);
+        self.texts.push(text.clone());
+        self.numbers.insert(text, number);
+        number
+    }
+
+    fn optional(&mut self, text: Option<&str>) -> u32 {
+        text.map_or(NONE, |text| self.number(text))
+    }
+
+    /// The text of a number.
+    pub fn get(&self, number: u32) -> Option<&Arc<str>> {
+        self.texts.get(number as usize)
+    }
+
+    /// The same for a number that stands in an entry and is not [`NONE`].
+    pub fn text(&self, number: u32) -> &str {
+        self.get(number).map_or("", |text| text)
+    }
+}
+
+/// All allocations.
+#[derive(Debug, Default)]
+pub(super) struct Index {
+    pub texts: Texts,
+    pub order: BTreeMap<Key, Entry>,
+    /// (job, manager, from, node) of each.
+    by_job: BTreeSet<(u32, u32, i64, u32)>,
+    /// (level or other id, job), where that is not the job's id.
+    aliases: BTreeSet<(u32, u32)>,
+    /// (level, prefix, user) -> of how many allocations: whose sensors below a job's level are.
+    owners: BTreeMap<(u32, u32, u32), u32>,
+    removed: usize,
+}
+
+impl Index {
+    /// How many allocations there are.
+    pub fn len(&self) -> usize {
+        self.order.len()
+    }
+
+    /// The allocation of a record, if it is known.
+    pub fn key(&self, record: &JobRecord) -> Option<Key> {
+        Some(Key {
+            from: record.from,
+            job: self.texts.find(&record.job)?,
+            node: self.texts.find(&record.node)?,
+            manager: self.texts.find(&record.manager)?,
+        })
+    }
+
+    /// Its revision, and whether it has ended, if it is known.
+    pub fn revision(&self, record: &JobRecord) -> Option<(u64, bool)> {
+        let entry = self.order.get(&self.key(record)?)?;
+        Some((entry.revision, entry.to != RUNNING))
+    }
+
+    /// Takes a record in place of any earlier one of its allocation. Whether who may see what can be another now.
+    pub fn put(&mut self, record: &JobRecord) -> bool {
+        let texts = &mut self.texts;
+        let total = |name: &str| record.totals.get(name).map_or(f32::NAN, |value| *value as f32);
+        let key = Key {
+            from: record.from,
+            job: texts.number(&record.job),
+            node: texts.number(&record.node),
+            manager: texts.number(&record.manager),
+        };
+        let entry = Entry {
+            to: record.to.unwrap_or(RUNNING),
+            revision: record.revision,
+            level: texts.number(&record.level),
+            prefix: texts.number(&record.prefix),
+            also: texts.optional(record.also.as_deref()),
+            user: texts.optional(record.user.as_deref()),
+            uid: record.uid.unwrap_or(NONE),
+            account: texts.optional(record.account.as_deref()),
+            partition: texts.optional(record.partition.as_deref()),
+            name: texts.optional(record.name.as_deref()),
+            cpu_s: total(CPU),
+            memory: total(MEMORY),
+        };
+        self.insert(key, entry)
+    }
+
+    fn insert(&mut self, key: Key, entry: Entry) -> bool {
+        let before = self.order.insert(key, entry);
+        if let Some(before) = &before {
+            self.disown(before);
+        }
+        *self.owners.entry((entry.level, entry.prefix, entry.user)).or_default() += 1;
+        self.by_job.insert((key.job, key.manager, key.from, key.node));
+        for alias in [entry.level, entry.also] {
+            if alias != NONE && alias != key.job {
+                self.aliases.insert((alias, key.job));
+            }
+        }
+        before
+            .is_none_or(|before| (before.user, before.level, before.prefix) != (entry.user, entry.level, entry.prefix))
+    }
+
+    /// Forgets an allocation.
+    pub fn remove(&mut self, key: &Key) {
+        if let Some(entry) = self.order.remove(key) {
+            self.disown(&entry);
+            self.by_job.remove(&(key.job, key.manager, key.from, key.node));
+            self.removed += 1;
+        }
+    }
+
+    /// Lets texts and other ids go that nobody has any more, when there are many of them. Keys from before mean nothing afterwards.
+    pub fn tidy(&mut self) {
+        if self.removed > self.order.len() {
+            self.rebuild();
+        }
+    }
+
+    fn disown(&mut self, entry: &Entry) {
+        let owner = (entry.level, entry.prefix, entry.user);
+        if let Some(count) = self.owners.get_mut(&owner) {
+            *count -= 1;
+            if *count == 0 {
+                self.owners.remove(&owner);
+            }
+        }
+    }
+
+    fn rebuild(&mut self) {
+        let old = std::mem::take(self);
+        for (key, entry) in old.order {
+            let mut moved = |number: u32| match old.texts.get(number) {
+                Some(text) => self.texts.number(text),
+                None => NONE,
+            };
+            let key = Key { from: key.from, job: moved(key.job), node: moved(key.node), manager: moved(key.manager) };
+            let entry = Entry {
+                level: moved(entry.level),
+                prefix: moved(entry.prefix),
+                also: moved(entry.also),
+                user: moved(entry.user),
+                account: moved(entry.account),
+                partition: moved(entry.partition),
+                name: moved(entry.name),
+                ..entry
+            };
+            self.insert(key, entry);
+        }
+    }
+
+    /// The jobs that an id, a level or another id is of: numbers of their ids.
+    pub fn find(&self, id: &str) -> Vec<u32> {
+        let Some(number) = self.texts.find(id) else { return Vec::new() };
+        let mut jobs: Vec<u32> = self.aliases.range((number, 0)..=(number, NONE)).map(|(_, job)| *job).collect();
+        jobs.push(number);
+        jobs
+    }
+
+    /// The allocations of a job, by manager and then time.
+    pub fn of_job(&self, job: u32) -> impl Iterator<Item = (Key, &Entry)> {
+        self.by_job.range((job, 0, i64::MIN, 0)..=(job, NONE, i64::MAX, NONE)).filter_map(
+            move |&(job, manager, from, node)| {
+                let key = Key { from, job, node, manager };
+                Some((key, self.order.get(&key)?))
+            },
+        )
+    }
+
+    /// The runs of a job: an id may be used again, and a job may be begun again. Each run is of one manager and has a node once; the allocations
+    /// that `count` are looked at alone.
+    pub fn runs(&self, job: u32, count: impl Fn(&Entry) -> bool) -> Vec<Vec<Key>> {
+        let mut runs: Vec<Vec<Key>> = Vec::new();
+        let (mut manager, mut end, mut nodes) = (NONE, i64::MIN, HashSet::new());
+        for (key, entry) in self.of_job(job).filter(|(_, entry)| count(entry)) {
+            let fits = key.manager == manager && key.from <= end.saturating_add(RUN_GAP_NS) && nodes.insert(key.node);
+            match runs.last_mut() {
+                Some(run) if fits => run.push(key),
+                _ => {
+                    runs.push(vec![key]);
+                    (manager, end) = (key.manager, i64::MIN);
+                    nodes.clear();
+                    nodes.insert(key.node);
+                }
+            }
+            end = end.max(entry.to);
+        }
+        runs
+    }
+
+    /// Whether a user may see a sensor: one of no job, or of a job on that node that is known to be theirs. Where a level was a job of somebody else
+    /// too, both jobs' readings have the same names, and neither user sees them.
+    pub fn sees(&self, user: &str, path: &str) -> bool {
+        let mut is_of_a_job = false;
+        for (at, _) in path.match_indices(LEVEL) {
+            let (prefix, rest) = (&path[..at], &path[at + LEVEL.len()..]);
+            let Some((level, _)) = rest.split_once('/') else { continue };
+            is_of_a_job = true;
+            let (Some(prefix), Some(level)) = (self.texts.find(prefix), self.texts.find(level)) else { continue };
+            let mut owners =
+                self.owners.range((level, prefix, 0)..=(level, prefix, NONE)).map(|((.., owner), _)| *owner);
+            if let Some(owner) = owners.next() {
+                return owners.next().is_none() && self.texts.get(owner).is_some_and(|name| **name == *user);
+            }
+        }
+        !is_of_a_job
+    }
+}
+
+/// What stands between an agent's prefix and a job's level.
+const LEVEL: &str = "/job/";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(job: &str, node: &str, user: &str, from: i64, to: Option<i64>) -> JobRecord {
+        JobRecord {
+            job: job.to_owned(),
+            level: job.to_owned(),
+            manager: "slurm".to_owned(),
+            node: node.to_owned(),
+            prefix: format!("/site/{node}"),
+            user: Some(user.to_owned()),
+            from,
+            to,
+            revision: 1,
+            ..JobRecord::default()
+        }
+    }
+
+    const S: i64 = 1_000_000_000;
+
+    #[test]
+    fn runs_are_told_apart_by_time_and_by_a_node_that_comes_again() {
+        let mut index = Index::default();
+        for (node, from, to) in [
+            ("a", 0, Some(50 * S)),
+            ("b", S, Some(51 * S)),
+            ("a", 100 * S, Some(101 * S)),
+            ("a", 102 * S, None),
+            ("b", 102 * S, None),
+        ] {
+            index.put(&record("7", node, "anna", from, to));
+        }
+        let job = index.texts.find("7").unwrap();
+        let runs: Vec<Vec<i64>> =
+            index.runs(job, |_| true).iter().map(|run| run.iter().map(|key| key.from / S).collect()).collect();
+        assert_eq!(runs, [vec![0, 1], vec![100], vec![102, 102]]);
+    }
+
+    #[test]
+    fn a_user_sees_their_own_jobs_and_what_is_of_no_job() {
+        let mut index = Index::default();
+        index.put(&record("1", "a", "anna", 0, None));
+        index.put(&record("2", "a", "bert", 0, None));
+        index.put(&JobRecord { level: "x_3".to_owned(), ..record("x:3", "a", "anna", 0, None) });
+        for (path, sees) in [
+            ("/site/a/mem/free", true),
+            ("/site/job", true),
+            ("/site/a/job/1/cpu/usage", true),
+            ("/site/a/job/2/cpu/usage", false),
+            ("/site/b/job/1/cpu/usage", false),
+            ("/site/a/job/9/cpu/usage", false),
+            ("/site/a/job/x_3/cpu/usage", true),
+            ("/site/a/job/x:3/cpu/usage", false),
+            ("/site/a/job/2/region/job/1/x", false),
+            ("/site/a/job/1/region/job/2/x", true),
+        ] {
+            assert_eq!(index.sees("anna", path), sees, "{path}");
+        }
+        // The id comes again, and is somebody else's.
+        index.put(&record("1", "a", "bert", 100 * S, None));
+        assert!(!index.sees("anna", "/site/a/job/1/cpu/usage") && !index.sees("bert", "/site/a/job/1/cpu/usage"));
+        assert!(!index.sees("", "/site/a/job/1/cpu/usage"));
+    }
+
+    #[test]
+    fn what_is_forgotten_gives_its_texts_back() {
+        let mut index = Index::default();
+        for job in 0..1000 {
+            index.put(&JobRecord {
+                also: Some(format!("s{job}")),
+                ..record(&format!("{job}"), "a", "anna", job, Some(job))
+            });
+        }
+        let texts = index.texts.texts.len();
+        let keys: Vec<Key> = index.order.keys().copied().take(900).collect();
+        keys.iter().for_each(|key| index.remove(key));
+        index.tidy();
+        assert_eq!(index.len(), 100);
+        assert!(index.texts.texts.len() < texts / 2, "{} of {texts}", index.texts.texts.len());
+        assert_eq!(index.find("950").len(), 1);
+        assert_eq!(index.of_job(index.find("s950")[0]).count(), 1);
+        assert!(index.find("s5").into_iter().all(|job| index.of_job(job).count() == 0));
+    }
+}

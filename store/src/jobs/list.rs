@@ -1,0 +1,279 @@
+//! Listing jobs out of memory: filters, a row for each run of a job, pages.
+
+use std::cmp::Reverse;
+use std::collections::{HashMap, HashSet};
+
+use serde::Serialize;
+use wholegrain_model::pattern::glob;
+
+use super::index::{Entry, Index, Key, NONE, RUNNING};
+
+/// The most names of nodes in a row.
+const NODES_SHOWN_MAX: usize = 8;
+
+/// Whether a job runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum JobState {
+    /// On at least one node.
+    Running,
+    /// On no node any more.
+    Ended,
+}
+
+/// Which jobs are wanted: those of which an allocation has all of this. Patterns have `*` for any text.
+#[derive(Debug, Clone, Default)]
+pub struct JobFilter {
+    /// Only allocations whose user has this name are looked at, as if there were no others.
+    pub only_user: Option<String>,
+    /// A user's name, or a uid.
+    pub user: Option<String>,
+    /// Pattern of nodes' names.
+    pub node: Option<String>,
+    /// An account.
+    pub account: Option<String>,
+    /// A partition.
+    pub partition: Option<String>,
+    /// A resource manager.
+    pub manager: Option<String>,
+    /// Pattern of jobs' names.
+    pub name: Option<String>,
+    /// Of the job as a whole.
+    pub state: Option<JobState>,
+    /// It was there at this time or later, ns since the Unix epoch.
+    pub from: Option<i64>,
+    /// It was there before this time.
+    pub to: Option<i64>,
+    /// The most rows.
+    pub limit: usize,
+    /// [`JobList::next`] of the page before.
+    pub after: Option<(i64, usize)>,
+}
+
+/// A page of jobs, the newest first.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct JobList {
+    /// A job each.
+    pub rows: Vec<JobRow>,
+    /// Where the next page begins, when there is one: a time, and how many jobs of that very time are on this page and those before.
+    pub next: Option<(i64, usize)>,
+}
+
+/// One run of a job, over all its nodes.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct JobRow {
+    /// Its id.
+    pub job: String,
+    /// The id of a manager that knows it by two.
+    pub also: Option<String>,
+    /// The resource manager.
+    pub manager: String,
+    /// Whose it is.
+    pub user: Option<String>,
+    /// The user's number.
+    pub uid: Option<u32>,
+    /// From a prolog hook.
+    pub name: Option<String>,
+    /// From a prolog hook.
+    pub account: Option<String>,
+    /// From a prolog hook.
+    pub partition: Option<String>,
+    /// Whether it runs on any node.
+    pub state: JobState,
+    /// On how many nodes it is or was.
+    pub nodes: usize,
+    /// The first of them.
+    pub node_names: Vec<String>,
+    /// When it began on the first node, ns since the Unix epoch.
+    pub from: i64,
+    /// When it ended on the last node; `None` while it runs.
+    pub to: Option<i64>,
+    /// CPU seconds of all nodes together, as far as is known.
+    pub cpu_s: Option<f64>,
+    /// The highest peak of memory of any node, in bytes.
+    pub memory_peak: Option<f64>,
+}
+
+/// A filter with numbers in place of texts; `None` when nothing can match.
+struct Chosen {
+    only_user: Option<u32>,
+    user: Option<(u32, u32)>,
+    account: Option<u32>,
+    partition: Option<u32>,
+    manager: Option<u32>,
+    node: Option<Numbers>,
+    name: Option<Numbers>,
+    state: Option<JobState>,
+    from: i64,
+    to: i64,
+}
+
+/// Texts that a pattern chooses, found out one by one and remembered.
+struct Numbers {
+    pattern: String,
+    known: HashMap<u32, bool>,
+}
+
+impl Numbers {
+    fn new(pattern: &Option<String>) -> Option<Self> {
+        pattern.clone().map(|pattern| Self { pattern, known: HashMap::new() })
+    }
+
+    fn has(&mut self, number: u32, index: &Index) -> bool {
+        *self
+            .known
+            .entry(number)
+            .or_insert_with(|| index.texts.get(number).is_some_and(|text| glob(&self.pattern, text)))
+    }
+}
+
+impl Chosen {
+    fn new(filter: &JobFilter, index: &Index) -> Option<Self> {
+        let find = |text: &Option<String>| match text {
+            Some(text) => index.texts.find(text).map(Some),
+            None => Some(None),
+        };
+        let user = match &filter.user {
+            None => None,
+            Some(user) => {
+                // The number of no text and the uid of nobody are the same, and are no user's.
+                let (name, uid) = (index.texts.find(user).unwrap_or(NONE), user.parse().unwrap_or(NONE));
+                if (name, uid) == (NONE, NONE) {
+                    return None;
+                }
+                Some((name, uid))
+            }
+        };
+        Some(Self {
+            only_user: find(&filter.only_user)?,
+            user,
+            account: find(&filter.account)?,
+            partition: find(&filter.partition)?,
+            manager: find(&filter.manager)?,
+            node: Numbers::new(&filter.node),
+            name: Numbers::new(&filter.name),
+            state: filter.state,
+            from: filter.from.unwrap_or(i64::MIN),
+            to: filter.to.unwrap_or(i64::MAX),
+        })
+    }
+
+    fn has(&mut self, key: &Key, entry: &Entry, index: &Index) -> bool {
+        let is = |wanted: Option<u32>, number: u32| wanted.is_none_or(|wanted| wanted == number);
+        entry.to >= self.from
+            && key.from < self.to
+            && (self.state != Some(JobState::Running) || entry.to == RUNNING)
+            && (self.state != Some(JobState::Ended) || entry.to != RUNNING)
+            && is(self.only_user, entry.user)
+            && is(self.account, entry.account)
+            && is(self.partition, entry.partition)
+            && is(self.manager, key.manager)
+            && self
+                .user
+                .is_none_or(|(name, uid)| (name != NONE && name == entry.user) || (uid != NONE && uid == entry.uid))
+            && self.node.as_mut().is_none_or(|nodes| nodes.has(key.node, index))
+            && self.name.as_mut().is_none_or(|names| names.has(entry.name, index))
+    }
+}
+
+/// The page that a filter asks for.
+pub(super) fn list(index: &Index, filter: &JobFilter) -> JobList {
+    let mut list = JobList::default();
+    let Some(mut chosen) = Chosen::new(filter, index) else { return list };
+    let (newest, skip) = filter.after.unwrap_or((i64::MAX, 0));
+    let newest = newest.min(chosen.to);
+    let mut seen: HashSet<u32> = HashSet::new();
+    let mut firsts: HashMap<Key, Vec<Key>> = HashMap::new();
+    let (mut at, mut count) = (newest, 0);
+    let all = Key { from: i64::MIN, job: 0, node: 0, manager: 0 }..=Key {
+        from: newest,
+        job: NONE,
+        node: NONE,
+        manager: NONE,
+    };
+    for (key, entry) in index.order.range(all).rev() {
+        if !chosen.has(key, entry, index) {
+            continue;
+        }
+        if seen.insert(key.job) {
+            place_runs(index, key.job, &mut chosen, &mut firsts);
+        }
+        // A run has its row where its newest allocation that was asked for is, whatever page that is on.
+        let Some(run) = firsts.remove(key) else { continue };
+        if key.from != at {
+            (at, count) = (key.from, 0);
+        }
+        count += 1;
+        if key.from == newest && count <= skip && filter.after.is_some() {
+            continue;
+        }
+        if list.rows.len() == filter.limit {
+            list.next = Some((at, count - 1));
+            break;
+        }
+        list.rows.push(row(index, &run));
+    }
+    list
+}
+
+/// Finds the runs of a job that are wanted, by the newest allocation of each that was asked for.
+fn place_runs(index: &Index, job: u32, chosen: &mut Chosen, firsts: &mut HashMap<Key, Vec<Key>>) {
+    let only_user = chosen.only_user;
+    for run in index.runs(job, |entry| only_user.is_none_or(|user| user == entry.user)) {
+        let running = run.iter().any(|key| index.order.get(key).is_some_and(|entry| entry.to == RUNNING));
+        if running && chosen.state == Some(JobState::Ended) {
+            continue;
+        }
+        let asked = run.iter().filter(|key| index.order.get(key).is_some_and(|entry| chosen.has(key, entry, index)));
+        if let Some(first) = asked.max().copied() {
+            firsts.insert(first, run);
+        }
+    }
+}
+
+/// A run in words and numbers.
+pub(super) fn row(index: &Index, run: &[Key]) -> JobRow {
+    let entries: Vec<(&Key, &Entry)> = run.iter().filter_map(|key| Some((key, index.order.get(key)?))).collect();
+    let text = |number: u32| index.texts.get(number).map(|text| text.to_string());
+    let first = |of: fn(&Entry) -> u32| entries.iter().map(|(_, entry)| of(entry)).find(|number| *number != NONE);
+    let known = |of: fn(&Entry) -> f32| {
+        entries.iter().map(move |(_, entry)| f64::from(of(entry))).filter(|value| !value.is_nan())
+    };
+    let to = entries.iter().map(|(_, entry)| entry.to).max().unwrap_or(RUNNING);
+    let mut nodes: Vec<&str> = run.iter().map(|key| index.texts.text(key.node)).collect();
+    let shown = nodes.len().min(NODES_SHOWN_MAX);
+    if shown < nodes.len() {
+        nodes.select_nth_unstable(shown);
+    }
+    nodes[..shown].sort_unstable();
+    JobRow {
+        job: run.first().and_then(|key| text(key.job)).unwrap_or_default(),
+        also: first(|entry| entry.also).and_then(text),
+        manager: run.first().and_then(|key| text(key.manager)).unwrap_or_default(),
+        user: first(|entry| entry.user).and_then(text),
+        uid: first(|entry| entry.uid),
+        name: first(|entry| entry.name).and_then(text),
+        account: first(|entry| entry.account).and_then(text),
+        partition: first(|entry| entry.partition).and_then(text),
+        state: if to == RUNNING { JobState::Running } else { JobState::Ended },
+        nodes: nodes.len(),
+        node_names: nodes[..shown].iter().map(|node| (*node).to_owned()).collect(),
+        from: run.iter().map(|key| key.from).min().unwrap_or_default(),
+        to: Some(to).filter(|to| *to != RUNNING),
+        cpu_s: known(|entry| entry.cpu_s).reduce(|a, b| a + b),
+        memory_peak: known(|entry| entry.memory).max_by(f64::total_cmp),
+    }
+}
+
+/// Runs of all jobs that an id is of, the newest first.
+pub(super) fn runs_of(index: &Index, id: &str, only_user: Option<&str>) -> Vec<Vec<Key>> {
+    let mut runs: Vec<Vec<Key>> = Vec::new();
+    for job in index.find(id) {
+        let may = |entry: &Entry| {
+            only_user.is_none_or(|user| index.texts.get(entry.user).is_some_and(|name| **name == *user))
+        };
+        runs.extend(index.runs(job, may));
+    }
+    runs.sort_by_key(|run| Reverse(run.iter().map(|key| key.from).max()));
+    runs
+}

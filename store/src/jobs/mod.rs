@@ -1,0 +1,278 @@
+//! Jobs: which there were, on which nodes, whose, and what is known of each.
+//!
+//! - In: [`JobRecord`]s ([`Store::put_jobs`]), each telling all that is known of one allocation; the same allocation comes again with a higher revision.
+//! - Out: an answer when a record is durable; rows of jobs ([`Store::jobs`]); all records of a job ([`Store::find_job`], [`Store::job_records`]); whose
+//!   sensors those below a job's level are ([`Store::sees`]).
+//! - Never: an fsync for each record when many come at once; a record that an earlier one takes the place of; a damaged record that keeps the others
+//!   from being read.
+//!
+//! `table.rs` is the file, `index.rs` what is in memory, `list.rs` the lists, `writer.rs` the thread.
+
+mod index;
+pub mod list;
+mod table;
+mod writer;
+
+use std::io;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use wholegrain_model::job::JOB_ID_BYTES_MAX;
+use wholegrain_model::{JobRecord, SensorPath};
+
+use self::index::{Index, Key, RUNNING};
+use self::list::{JobFilter, JobList, JobRow};
+use self::table::{SharedName, Table};
+use self::writer::Queue;
+use crate::disk::Disk;
+use crate::stats::add;
+use crate::store::Done;
+use crate::{Store, StoreConfig, StoreError};
+
+/// Allocations that one transaction of the retention removes.
+const EXPIRE_MAX: usize = 10_000;
+/// Damaged records that are named in the log; further ones are counted.
+const NAMED_MAX: usize = 16;
+
+/// What the store's threads share of jobs.
+pub(crate) struct Jobs {
+    index: RwLock<Index>,
+    table: Table,
+    pub(crate) queue: Queue,
+    /// Held by whoever changes table and index.
+    writing: Mutex<()>,
+    /// Rises when who may see what can be another.
+    generation: AtomicU64,
+}
+
+/// A job that an id is of.
+#[derive(Debug, Clone)]
+pub struct JobFound {
+    /// The run that was asked for, over all its nodes.
+    pub row: JobRow,
+    /// All runs that the id is of, the newest first.
+    pub runs: Vec<JobRun>,
+    names: Vec<SharedName>,
+}
+
+/// A job on one node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JobAllocation {
+    /// The job's id as its manager writes it.
+    pub job: String,
+    /// The manager.
+    pub manager: String,
+    /// The agent.
+    pub node: String,
+    /// Whose it is, if that is known.
+    pub user: Option<String>,
+    /// When it began, ns since the Unix epoch.
+    pub from: i64,
+    /// When it ended; `None` while it runs.
+    pub to: Option<i64>,
+}
+
+/// One run of a job.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct JobRun {
+    /// The job's id as its manager writes it.
+    pub job: String,
+    /// The manager.
+    pub manager: String,
+    /// When it began, ns since the Unix epoch.
+    pub from: i64,
+    /// When it ended; `None` while it runs.
+    pub to: Option<i64>,
+    /// On how many nodes.
+    pub nodes: usize,
+}
+
+impl Jobs {
+    /// Reads what is on disk; texts for people about what is damaged.
+    pub(crate) fn open(disk: &Arc<dyn Disk>, dir: &Path, damaged: &Path) -> Result<(Self, Vec<String>), StoreError> {
+        let mut index = Index::default();
+        let (table, mut found) = Table::open(disk, dir.join("jobs.redb"), damaged, |record| {
+            index.put(&record);
+        })?;
+        if let Some(path) = found.put_aside {
+            index = Index::default();
+            found.damaged = vec![format!(
+                "all jobs: jobs.redb is no database any more; it is kept as {}, and a new one begins",
+                path.display()
+            )];
+        }
+        for text in found.damaged.iter().take(NAMED_MAX) {
+            tracing::error!("jobs: damaged and left out: {text}");
+        }
+        if found.damaged.len() > NAMED_MAX {
+            tracing::error!("jobs: {} more are damaged and left out", found.damaged.len() - NAMED_MAX);
+        }
+        let jobs = Self {
+            index: RwLock::new(index),
+            table,
+            queue: Queue::default(),
+            writing: Mutex::default(),
+            generation: AtomicU64::new(0),
+        };
+        Ok((jobs, found.damaged))
+    }
+
+    fn index(&self) -> RwLockReadGuard<'_, Index> {
+        self.index.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn index_mut(&self) -> RwLockWriteGuard<'_, Index> {
+        self.index.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How many allocations there are.
+    pub(crate) fn len(&self) -> usize {
+        self.index().len()
+    }
+
+    /// Removes allocations that ended longer ago than the configuration keeps them.
+    pub(crate) fn expire(&self, config: &StoreConfig, now: i64) -> Result<u64, StoreError> {
+        let Some(age) = config.jobs_age else { return Ok(0) };
+        let limit = now.saturating_sub(i64::try_from(age.ns()).unwrap_or(i64::MAX));
+        let mut removed = 0;
+        loop {
+            let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+            let old: Vec<(Key, _)> = {
+                let index = self.index();
+                let begun = index.order.range(..Key { from: limit, job: 0, node: 0, manager: 0 });
+                let over = begun.filter(|(_, entry)| entry.to != RUNNING && entry.to < limit);
+                over.take(EXPIRE_MAX).map(|(key, _)| (*key, names(&index, key))).collect()
+            };
+            if old.is_empty() {
+                return Ok(removed);
+            }
+            let gone = old.iter().map(|(_, (job, manager, node, from))| (&**job, &**manager, &**node, *from));
+            self.table.write(std::iter::empty(), gone)?;
+            let mut index = self.index_mut();
+            old.iter().for_each(|(key, _)| index.remove(key));
+            index.tidy();
+            self.generation.fetch_add(1, Relaxed);
+            removed += old.len() as u64;
+        }
+    }
+}
+
+fn names(index: &Index, key: &Key) -> SharedName {
+    let text = |number| index.texts.get(number).cloned().unwrap_or_else(|| "".into());
+    (text(key.job), text(key.manager), text(key.node), key.from)
+}
+
+/// Checks what must hold of a record.
+fn check(record: &JobRecord) -> Result<(), StoreError> {
+    let refuse = |reason: String| Err(StoreError::Payload(reason));
+    for (what, text) in [("job", &record.job), ("manager", &record.manager), ("node", &record.node)] {
+        if text.is_empty() || text.len() > JOB_ID_BYTES_MAX {
+            return refuse(format!("`{what}` is {} bytes long, 1 to {JOB_ID_BYTES_MAX} are allowed", text.len()));
+        }
+    }
+    if let Err(error) = SensorPath::new(record.prefix.as_str()) {
+        return refuse(format!("`prefix`: {error}"));
+    }
+    let level = SensorPath::new(format!("/{}", record.level));
+    if level.is_err() || record.level.contains('/') {
+        return refuse(format!("`level` is {:?}, which is no level of a sensor's path", record.level));
+    }
+    Ok(())
+}
+
+impl Store {
+    /// Checks records and queues them. `done` is called once: at once when one of them is refused (then none is taken) or there is no room, else
+    /// from the jobs' thread when all are durable ([`crate::Appended::Duplicate`]: all were before) or could not be made so. Records of an allocation
+    /// that come in any order leave the one with the highest revision; one that has ended takes the place of one that runs whatever its revision, so
+    /// that an agent that forgot how far it had counted can still end a job.
+    pub fn put_jobs(&self, records: Vec<JobRecord>, done: Done) {
+        let shared = self.shared();
+        let mut encoded = Vec::with_capacity(records.len());
+        for record in records {
+            let bytes = check(&record).and_then(|()| table::encode(&record));
+            match bytes {
+                Ok(bytes) => encoded.push((record, bytes)),
+                Err(error) => return done(Err(error)),
+            }
+        }
+        shared.jobs.queue.push(encoded, done);
+    }
+
+    /// The jobs that a filter chooses, the newest first. Out of memory.
+    pub fn jobs(&self, filter: &JobFilter) -> JobList {
+        list::list(&self.shared().jobs.index(), filter)
+    }
+
+    /// The allocations of the jobs that an id, a level or another id is of, of all runs, by time. Out of memory.
+    pub fn job(&self, id: &str) -> Vec<JobAllocation> {
+        let index = self.shared().jobs.index();
+        let mut all = Vec::new();
+        for (key, entry) in index.find(id).into_iter().flat_map(|job| index.of_job(job)) {
+            let text = |number| index.texts.get(number).map(|text| text.to_string());
+            all.push(JobAllocation {
+                job: text(key.job).unwrap_or_default(),
+                manager: text(key.manager).unwrap_or_default(),
+                node: text(key.node).unwrap_or_default(),
+                user: text(entry.user),
+                from: key.from,
+                to: Some(entry.to).filter(|to| *to != RUNNING),
+            });
+        }
+        all.sort_by_key(|allocation| allocation.from);
+        all
+    }
+
+    /// The job that an id, a level or another id is of; of several runs the newest that had begun at the time `at`. With `only_user` as if there were
+    /// no other user's.
+    pub fn find_job(&self, id: &str, only_user: Option<&str>, at: Option<i64>) -> Option<JobFound> {
+        let index = self.shared().jobs.index();
+        let all = list::runs_of(&index, id, only_user);
+        let begun = |run: &&Vec<Key>| run.iter().any(|key| at.is_none_or(|at| key.from <= at));
+        let chosen = all.iter().find(begun)?;
+        let runs = all.iter().map(|run| {
+            let JobRow { job, manager, from, to, nodes, .. } = list::row(&index, run);
+            JobRun { job, manager, from, to, nodes }
+        });
+        let mut names: Vec<_> = chosen.iter().map(|key| names(&index, key)).collect();
+        names.sort_by(|a, b| a.2.cmp(&b.2));
+        Some(JobFound { row: list::row(&index, chosen), runs: runs.collect(), names })
+    }
+
+    /// Gives the records of a job to `take` as long as it wants them, by node; how many are damaged and left out.
+    pub fn job_records(
+        &self,
+        job: &JobFound,
+        mut take: impl FnMut(JobRecord) -> io::Result<()>,
+    ) -> Result<io::Result<u64>, StoreError> {
+        let mut damaged = 0;
+        let read = self.shared().jobs.table.read(job.names.iter().cloned(), |record| match record {
+            Some(record) => take(record),
+            None => {
+                damaged += 1;
+                Ok(())
+            }
+        })?;
+        if damaged > 0 {
+            add(&self.shared().counters.damaged_jobs, damaged);
+            tracing::error!("jobs: {damaged} records of job {} are damaged and left out", job.row.job);
+        }
+        Ok(read.map(|()| damaged))
+    }
+
+    /// Whether a user may see a sensor: one of no job, or of one of their own jobs.
+    pub fn sees(&self, user: &str, path: &str) -> bool {
+        self.shared().jobs.index().sees(user, path)
+    }
+
+    /// Takes out the sensors that a user may not see.
+    pub fn retain_seen(&self, user: &str, sensors: &mut Vec<crate::SensorInfo>) {
+        let index = self.shared().jobs.index();
+        sensors.retain(|sensor| index.sees(user, &sensor.path));
+    }
+
+    /// Changes when an answer of [`Store::sees`] may have.
+    pub fn jobs_generation(&self) -> u64 {
+        self.shared().jobs.generation.load(Relaxed)
+    }
+}

@@ -1,0 +1,294 @@
+//! `jobs.redb`: the records on disk. A database of its own, so that a site's millions of jobs neither lengthen the opening of the catalogue nor can
+//! take the readings with them when their file is damaged. Made with the first record.
+
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
+use wholegrain_model::JobRecord;
+use wholegrain_model::job::JOB_RECORD_BYTES_MAX;
+
+use crate::StoreError;
+use crate::database::{Backend, copy_file, fail};
+use crate::disk::Disk;
+
+/// Version of the tables.
+const FORMAT_VERSION: u64 = 1;
+/// Memory for the database's pages, in bytes.
+const CACHE_BYTES: usize = 16 << 20;
+
+/// A record is read when it is written once, and again when the store is opened or the job is asked for.
+const ZSTD_LEVEL: i32 = 1;
+/// Checksum and length before a value's JSON.
+const HEAD_BYTES: usize = 8;
+
+const META: TableDefinition<&str, u64> = TableDefinition::new("meta");
+/// (job, manager, node, from) -> CRC-32C of what follows, the length of the JSON, and zstd of the record as JSON without what is null or empty.
+const JOBS: TableDefinition<(&str, &str, &str, i64), &[u8]> = TableDefinition::new("jobs");
+
+/// The name of an allocation on disk.
+pub(super) type Name<'a> = (&'a str, &'a str, &'a str, i64);
+
+/// The same, kept.
+pub(super) type SharedName = (Arc<str>, Arc<str>, Arc<str>, i64);
+
+/// An allocation's name.
+pub(super) fn name(record: &JobRecord) -> Name<'_> {
+    (&record.job, &record.manager, &record.node, record.from)
+}
+
+/// A record as it is kept.
+pub(super) fn encode(record: &JobRecord) -> Result<Vec<u8>, StoreError> {
+    let refuse = |error: serde_json::Error| StoreError::Payload(error.to_string());
+    let mut json = serde_json::to_value(record).map_err(refuse)?;
+    if let Some(fields) = json.as_object_mut() {
+        fields.retain(|_, value| match value {
+            serde_json::Value::Null | serde_json::Value::Bool(false) => false,
+            serde_json::Value::Array(values) => !values.is_empty(),
+            serde_json::Value::Object(values) => !values.is_empty(),
+            _ => true,
+        });
+    }
+    let json = serde_json::to_vec(&json).map_err(refuse)?;
+    if json.len() > JOB_RECORD_BYTES_MAX {
+        let reason = format!("{} bytes of JSON, at most {JOB_RECORD_BYTES_MAX} are allowed", json.len());
+        return Err(StoreError::Payload(reason));
+    }
+    let packed = zstd::bulk::compress(&json, ZSTD_LEVEL).map_err(|error| StoreError::Payload(error.to_string()))?;
+    let mut bytes = Vec::with_capacity(HEAD_BYTES + packed.len());
+    bytes.extend_from_slice(&[0; 4]);
+    bytes.extend_from_slice(&(json.len() as u32).to_le_bytes());
+    bytes.extend_from_slice(&packed);
+    let sum = crc32c::crc32c(&bytes[4..]);
+    bytes[..4].copy_from_slice(&sum.to_le_bytes());
+    Ok(bytes)
+}
+
+/// The record of a value, if that is what was written under this name.
+fn decode(wanted: Name<'_>, bytes: &[u8]) -> Option<JobRecord> {
+    let (sum, rest) = bytes.split_first_chunk::<4>()?;
+    if u32::from_le_bytes(*sum) != crc32c::crc32c(rest) {
+        return None;
+    }
+    let (length, packed) = rest.split_first_chunk::<4>()?;
+    let length = u32::from_le_bytes(*length) as usize;
+    let json = zstd::bulk::decompress(packed, length.min(JOB_RECORD_BYTES_MAX)).ok()?;
+    serde_json::from_slice(&json).ok().filter(|record| name(record) == wanted)
+}
+
+/// The database, once there is one.
+pub(super) struct Table {
+    disk: Arc<dyn Disk>,
+    path: PathBuf,
+    /// `None` before the first record and after a failure.
+    db: RwLock<Option<Database>>,
+    /// Whether an operation failed, so that the file is opened anew before the next one.
+    suspect: AtomicBool,
+    unsynced: Arc<AtomicBool>,
+}
+
+/// What an opening found.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    /// Names of entries that are no records any more.
+    pub damaged: Vec<String>,
+    /// Where the whole file was put because it is no database any more.
+    pub put_aside: Option<PathBuf>,
+}
+
+impl Table {
+    /// Opens the file if it is there, and gives every record to `take`.
+    pub fn open(
+        disk: &Arc<dyn Disk>,
+        path: PathBuf,
+        damaged_dir: &Path,
+        mut take: impl FnMut(JobRecord),
+    ) -> Result<(Self, Found), StoreError> {
+        let table = Self {
+            disk: disk.clone(),
+            path,
+            db: RwLock::new(None),
+            suspect: AtomicBool::new(false),
+            unsynced: Arc::default(),
+        };
+        let mut found = Found::default();
+        if !disk.exists(&table.path) {
+            return Ok((table, found));
+        }
+        // An earlier process may have been killed after an fsync that failed.
+        match copy_file(disk.as_ref(), &table.path) {
+            Err(error @ StoreError::DiskFull { .. }) => {
+                tracing::warn!(%error, "cannot copy the jobs' records; going on with them as they are");
+            }
+            result => result?,
+        }
+        // Of bytes that nobody ever wrote the library may also think that they cannot be.
+        let read = catch_unwind(AssertUnwindSafe(|| {
+            let db = table.open_database()?;
+            read_all(&db, &mut found.damaged, &mut take)?.map_err(|found| found_newer(&table.path, found))?;
+            Ok::<Database, ReadFault>(db)
+        }));
+        match read {
+            Ok(Ok(db)) => *table.db.write().unwrap_or_else(PoisonError::into_inner) = Some(db),
+            Ok(Err(ReadFault::Store(error))) => return Err(error),
+            Ok(Err(ReadFault::Library(error))) if is_of_the_disk(&error) => {
+                return Err(fail("reading", &table.path, error));
+            }
+            Ok(Err(ReadFault::Library(_))) | Err(_) => found.put_aside = Some(table.put_aside(damaged_dir)?),
+        }
+        Ok((table, found))
+    }
+
+    fn open_database(&self) -> Result<Database, redb::Error> {
+        let file = self.disk.open(&self.path, true).map_err(redb::Error::Io)?;
+        let backend = Backend { file, unsynced: self.unsynced.clone() };
+        Ok(Database::builder().set_cache_size(CACHE_BYTES).create_with_backend(backend)?)
+    }
+
+    /// What is no database any more is kept for a person to look at; a new one begins with the next record.
+    fn put_aside(&self, dir: &Path) -> Result<PathBuf, StoreError> {
+        let free = (1u32..).map(|n| dir.join(format!("jobs-{n}.redb"))).find(|path| !self.disk.exists(path));
+        let path = free.unwrap_or_else(|| dir.join("jobs.redb"));
+        self.disk.rename(&self.path, &path).map_err(|error| StoreError::io("renaming", &self.path, error))?;
+        for dir in [dir, self.path.parent().unwrap_or(&self.path)] {
+            self.disk.sync_dir(dir).map_err(|error| StoreError::io("syncing", dir, error))?;
+        }
+        Ok(path)
+    }
+
+    /// Writes and removes in one transaction; durable when it returns. After a failure nobody knows whether it took effect, which harms nothing:
+    /// what was written is a record, and comes again.
+    pub fn write<'a>(
+        &self,
+        put: impl Iterator<Item = (Name<'a>, &'a [u8])>,
+        remove: impl Iterator<Item = Name<'a>>,
+    ) -> Result<(), StoreError> {
+        self.be_ready()?;
+        let db = self.db.read().unwrap_or_else(PoisonError::into_inner);
+        let Some(db) = db.as_ref() else { return Err(StoreError::Closed) };
+        let run = || -> Result<(), redb::Error> {
+            let txn = db.begin_write()?;
+            {
+                let mut jobs = txn.open_table(JOBS)?;
+                for (name, value) in put {
+                    jobs.insert(name, value)?;
+                }
+                for name in remove {
+                    jobs.remove(name)?;
+                }
+            }
+            Ok(txn.commit()?)
+        };
+        run().map_err(|error| {
+            self.suspect.store(true, Relaxed);
+            fail("writing jobs", &self.path, error)
+        })
+    }
+
+    /// Makes the database with the first record, and opens it anew after a failure.
+    fn be_ready(&self) -> Result<(), StoreError> {
+        let mut db = self.db.write().unwrap_or_else(PoisonError::into_inner);
+        if db.is_some() && !self.suspect.load(Relaxed) {
+            return Ok(());
+        }
+        *db = None;
+        if !self.disk.exists(&self.path) {
+            create(self.disk.as_ref(), &self.path)?;
+        } else if self.unsynced.load(Relaxed) {
+            copy_file(self.disk.as_ref(), &self.path)?;
+        }
+        self.unsynced.store(false, Relaxed);
+        *db = Some(self.open_database().map_err(|error| fail("opening", &self.path, error))?);
+        self.suspect.store(false, Relaxed);
+        Ok(())
+    }
+
+    /// Gives the records of these names to `take`, as long as it wants them, `None` for one that is damaged or not there.
+    pub fn read(
+        &self,
+        names: impl Iterator<Item = SharedName>,
+        mut take: impl FnMut(Option<JobRecord>) -> io::Result<()>,
+    ) -> Result<io::Result<()>, StoreError> {
+        let db = self.db.read().unwrap_or_else(PoisonError::into_inner);
+        let Some(db) = db.as_ref() else { return Ok(Ok(())) };
+        let jobs = (|| Ok(db.begin_read()?.open_table(JOBS)?))();
+        let jobs = jobs.map_err(|error: redb::Error| fail("reading jobs", &self.path, error))?;
+        for (job, manager, node, from) in names {
+            let name: Name<'_> = (&job, &manager, &node, from);
+            let value = jobs.get(name).map_err(|error| fail("reading jobs", &self.path, error.into()))?;
+            if let Err(error) = take(value.and_then(|value| decode(name, value.value()))) {
+                return Ok(Err(error));
+            }
+        }
+        Ok(Ok(()))
+    }
+}
+
+/// Whether it is the disk that failed, and not the file that holds something else than was written.
+fn is_of_the_disk(error: &redb::Error) -> bool {
+    match error {
+        redb::Error::Io(error) => !matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof),
+        _ => false,
+    }
+}
+
+enum ReadFault {
+    Library(redb::Error),
+    Store(StoreError),
+}
+
+impl From<redb::Error> for ReadFault {
+    fn from(error: redb::Error) -> Self {
+        Self::Library(error)
+    }
+}
+
+fn found_newer(path: &Path, found: u64) -> ReadFault {
+    ReadFault::Store(StoreError::NewerVersion { path: path.to_owned(), found, known: FORMAT_VERSION })
+}
+
+/// Reads every record; the version if it is a newer one.
+fn read_all(
+    db: &Database,
+    damaged: &mut Vec<String>,
+    take: &mut impl FnMut(JobRecord),
+) -> Result<Result<(), u64>, redb::Error> {
+    let read = db.begin_read()?;
+    let version = read.open_table(META)?.get("version")?.map_or(0, |value| value.value());
+    if version > FORMAT_VERSION {
+        return Ok(Err(version));
+    }
+    for entry in read.open_table(JOBS)?.iter()? {
+        let (key, value) = entry?;
+        match decode(key.value(), value.value()) {
+            Some(record) => take(record),
+            None => {
+                let (job, manager, node, from) = key.value();
+                damaged.push(format!("{manager} job {job} on {node} from {}", wholegrain_model::Timestamp(from)));
+            }
+        }
+    }
+    Ok(Ok(()))
+}
+
+/// Makes an empty database under another name first, so that a crash cannot leave half of one.
+fn create(disk: &dyn Disk, path: &Path) -> Result<(), StoreError> {
+    let new = path.with_extension("new");
+    let file = disk.create(&new).map_err(|error| StoreError::io("creating", &new, error))?;
+    let backend = Backend { file: file.clone(), unsynced: Arc::default() };
+    let make = || -> Result<(), redb::Error> {
+        let db = Database::builder().set_cache_size(CACHE_BYTES).create_with_backend(backend)?;
+        let txn = db.begin_write()?;
+        txn.open_table(META)?.insert("version", FORMAT_VERSION)?;
+        txn.open_table(JOBS)?;
+        Ok(txn.commit()?)
+    };
+    make().map_err(|error| fail("creating", &new, error))?;
+    file.sync().map_err(|error| StoreError::io("syncing", &new, error))?;
+    disk.rename(&new, path).map_err(|error| StoreError::io("renaming", &new, error))?;
+    let dir = path.parent().unwrap_or(path);
+    disk.sync_dir(dir).map_err(|error| StoreError::io("syncing", dir, error))
+}

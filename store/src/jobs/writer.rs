@@ -1,0 +1,142 @@
+//! The thread that makes records durable: all that wait go into one transaction, so that fifteen thousand agents that start one job cost a few fsyncs.
+
+use std::collections::HashMap;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+use wholegrain_model::JobRecord;
+
+use super::Jobs;
+use super::table::name;
+use crate::StoreError;
+use crate::stats::{Counters, add};
+use crate::store::{Appended, Done};
+
+/// Bytes of records that may wait: 64 MiB; over it [`StoreError::Busy`].
+const QUEUE_BYTES_MAX: usize = 64 << 20;
+/// Bytes of one transaction: 8 MiB, or one call's.
+const COMMIT_BYTES_MAX: usize = 8 << 20;
+
+struct Waiting {
+    records: Vec<(JobRecord, Vec<u8>)>,
+    bytes: usize,
+    done: Done,
+}
+
+#[derive(Default)]
+struct Inner {
+    waiting: std::collections::VecDeque<Waiting>,
+    bytes: usize,
+    closed: bool,
+}
+
+/// What waits for the thread.
+#[derive(Default)]
+pub(crate) struct Queue {
+    inner: Mutex<Inner>,
+    bell: Condvar,
+}
+
+impl Queue {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Queues one call's records, or answers it at once.
+    pub(super) fn push(&self, records: Vec<(JobRecord, Vec<u8>)>, done: Done) {
+        let bytes = records.iter().map(|(_, bytes)| bytes.len()).sum::<usize>();
+        let mut inner = self.lock();
+        let refusal = match () {
+            () if inner.closed => StoreError::Closed,
+            () if inner.bytes + bytes > QUEUE_BYTES_MAX && !inner.waiting.is_empty() => StoreError::Busy,
+            () => {
+                inner.bytes += bytes;
+                inner.waiting.push_back(Waiting { records, bytes, done });
+                drop(inner);
+                return self.bell.notify_one();
+            }
+        };
+        drop(inner);
+        done(Err(refusal));
+    }
+
+    /// Takes nothing more; what waits is still written.
+    pub(crate) fn close(&self) {
+        self.lock().closed = true;
+        self.bell.notify_all();
+    }
+
+    /// The calls of the next transaction; none when the queue is closed and empty.
+    fn take(&self) -> Vec<Waiting> {
+        let waits = |inner: &mut Inner| inner.waiting.is_empty() && !inner.closed;
+        let mut inner = self.bell.wait_while(self.lock(), waits).unwrap_or_else(PoisonError::into_inner);
+        let (mut taken, mut bytes) = (Vec::new(), 0);
+        while let Some(next) = inner.waiting.front()
+            && (taken.is_empty() || bytes + next.bytes <= COMMIT_BYTES_MAX)
+        {
+            bytes += next.bytes;
+            inner.bytes -= next.bytes;
+            taken.extend(inner.waiting.pop_front());
+        }
+        taken
+    }
+}
+
+impl Jobs {
+    /// Writes until the queue is closed and empty.
+    pub(crate) fn run(&self, counters: &Counters) {
+        loop {
+            let calls = self.queue.take();
+            if calls.is_empty() {
+                return;
+            }
+            self.commit(calls, counters);
+        }
+    }
+
+    fn commit(&self, calls: Vec<Waiting>, counters: &Counters) {
+        let writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        let (mut fresh, mut news) = (HashMap::new(), Vec::with_capacity(calls.len()));
+        {
+            let index = self.index();
+            for call in &calls {
+                let mut any = false;
+                for (record, bytes) in &call.records {
+                    let name = name(record);
+                    let here = fresh
+                        .get(&name)
+                        .map(|(record, _): &(&JobRecord, &Vec<u8>)| (record.revision, record.to.is_some()));
+                    let is_news = here
+                        .or_else(|| index.revision(record))
+                        .is_none_or(|(revision, ended)| record.revision > revision || (record.to.is_some() && !ended));
+                    if is_news {
+                        fresh.insert(name, (record, bytes));
+                        any = true;
+                    }
+                }
+                news.push(any);
+            }
+        }
+        let put = fresh.iter().map(|(name, (_, bytes))| (*name, bytes.as_slice()));
+        let written = if fresh.is_empty() { Ok(()) } else { self.table.write(put, std::iter::empty()) };
+        if written.is_ok() && !fresh.is_empty() {
+            let mut index = self.index_mut();
+            let seen = fresh.values().fold(false, |seen, (record, _)| index.put(record) | seen);
+            if seen {
+                self.generation.fetch_add(1, Relaxed);
+            }
+            add(&counters.job_records, fresh.len() as u64);
+            add(&counters.job_commits, 1);
+        }
+        drop(writing);
+        drop(fresh);
+        for (call, any) in calls.into_iter().zip(news) {
+            // What was a repeat of something in this very transaction fails with it.
+            (call.done)(match &written {
+                Ok(()) if any => Ok(Appended::Stored),
+                Ok(()) => Ok(Appended::Duplicate),
+                Err(error) => Err(error.clone()),
+            });
+        }
+    }
+}
