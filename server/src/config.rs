@@ -239,6 +239,7 @@ struct RawStore {
     future_max: Option<Interval>,
     retention_age: Option<Interval>,
     retention_bytes: Option<ByteSize>,
+    jobs_age: Option<Interval>,
     tiers: Option<Vec<Interval>>,
     #[serde(default)]
     retention: Vec<crate::retention::RawRetention>,
@@ -417,6 +418,7 @@ fn store_config(raw: RawStore, section: &Section, dir: PathBuf) -> Result<StoreC
         ("past_max", raw.past_max),
         ("future_max", raw.future_max),
         ("retention_age", raw.retention_age),
+        ("jobs_age", raw.jobs_age),
     ] {
         if value.is_some_and(|v| v < STORE_TIME_MIN) {
             return Err(section.error(key, "is shorter than 100ms; write a length of time such as \"60s\" or \"30d\""));
@@ -440,6 +442,7 @@ fn store_config(raw: RawStore, section: &Section, dir: PathBuf) -> Result<StoreC
     config.past_max = Some(raw.past_max.unwrap_or(PAST_MAX));
     config.future_max = Some(raw.future_max.unwrap_or(FUTURE_MAX));
     config.retention_age = raw.retention_age;
+    config.jobs_age = raw.jobs_age;
     config.retention_bytes = raw.retention_bytes;
     crate::retention::apply(&mut config, raw.tiers, raw.retention, section)?;
     Ok(config)

@@ -454,9 +454,19 @@ dir = "spool"
 [api]
 socket = "agent.sock"
 
+[jobs]
+dir = "jobs"
+socket = "jobs.sock"
+
 [sources.procfs]
 
 [sources.sysfs]
+
+[sources.cgroup]
+
+[sources.perf]
+
+[sources.tasks]
 "#
     )
 }

@@ -56,6 +56,8 @@ pub enum Event {
     HttpRequest,
     /// A request that changes the server.
     Manage,
+    /// A change of what is sampled of a job.
+    JobRule,
     /// A user was added.
     UserAdd,
     /// A user was removed.

@@ -224,8 +224,13 @@ impl Access {
         }
         if topic.starts_with(topics::ROOT) {
             return match Topic::parse(topic) {
-                Some(Topic::Batch { agent, .. } | Topic::Schema { agent, .. }) if agent == who.name => Ok(()),
-                Some(Topic::Need { .. }) => refuse("only the server publishes there"),
+                Some(
+                    Topic::Batch { agent, .. }
+                    | Topic::Schema { agent, .. }
+                    | Topic::Job { agent }
+                    | Topic::Answer { agent },
+                ) if agent == who.name => Ok(()),
+                Some(Topic::Need { .. } | Topic::Control { .. }) => refuse("only the server publishes there"),
                 Some(_) => refuse("a client publishes as itself only"),
                 None => refuse("not a topic that means anything here"),
             };
@@ -281,13 +286,13 @@ impl Access {
         ))
     }
 
-    /// `wholegrain/v1/{need,batch,schema}/<name>` and below the latter two.
+    /// `wholegrain/v1/{need,control,batch,schema}/<name>` and below the latter two.
     fn own_native(&self, who: Who, filter: &str) -> bool {
         let Some((kind, rest)) = filter.strip_prefix(topics::ROOT).and_then(|rest| rest.split_once('/')) else {
             return false;
         };
         match (kind, rest.split_once('/')) {
-            ("need", None) => rest == who.name,
+            ("need" | "control", None) => rest == who.name,
             ("batch" | "schema", Some((agent, _))) => agent == who.name,
             _ => false,
         }

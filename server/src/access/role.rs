@@ -27,6 +27,8 @@ pub enum Permission {
     Status,
     /// To write readings.
     Write,
+    /// To see and change what is sampled of one's own jobs; for administrators, of all.
+    Steer,
     /// To change the server.
     Manage,
 }
@@ -57,6 +59,7 @@ impl Role {
             Permission::Read => &[Role::Admin, Role::Support, Role::User],
             Permission::Status => &[Role::Admin, Role::Support],
             Permission::Write => &[Role::Admin, Role::Agent],
+            Permission::Steer => &[Role::Admin, Role::User],
             Permission::Manage => &[Role::Admin],
         };
         roles.contains(&self)
@@ -77,6 +80,7 @@ impl Permission {
             Permission::Read => "read readings",
             Permission::Status => "see the server's metrics and status",
             Permission::Write => "write readings",
+            Permission::Steer => "change what is sampled of jobs",
             Permission::Manage => "change the server",
         }
     }
@@ -99,6 +103,7 @@ mod tests {
             (Permission::Read, "admin or support or user"),
             (Permission::Status, "admin or support"),
             (Permission::Write, "admin or agent"),
+            (Permission::Steer, "admin or user"),
             (Permission::Manage, "admin"),
         ] {
             assert_eq!(permission.roles(), roles, "{permission:?}");

@@ -31,6 +31,12 @@ fn by_default_an_agent_has_its_own_subtree_and_its_own_native_topics() {
         ("wholegrain/v1/batch/n2/g", false),
         ("wholegrain/v1/batch/n2/n1", false),
         ("wholegrain/v1/need/n1", false),
+        ("wholegrain/v1/control/n1", false),
+        ("wholegrain/v1/control/n2", false),
+        ("wholegrain/v1/job/n1", true),
+        ("wholegrain/v1/job/n2", false),
+        ("wholegrain/v1/answer/n1", true),
+        ("wholegrain/v1/answer/n2", false),
         ("wholegrain/v1/other/n1", false),
         ("$SYS/n1/x", false),
     ] {
@@ -39,6 +45,10 @@ fn by_default_an_agent_has_its_own_subtree_and_its_own_native_topics() {
     for (filter, expected) in [
         ("wholegrain/v1/need/n1", true),
         ("wholegrain/v1/need/+", false),
+        ("wholegrain/v1/control/n1", true),
+        ("wholegrain/v1/control/n2", false),
+        ("wholegrain/v1/control/+", false),
+        ("wholegrain/v1/answer/n1", false),
         ("wholegrain/v1/batch/n1/#", true),
         ("wholegrain/v1/schema/n1/+", true),
         ("wholegrain/v1/batch/n2/#", false),

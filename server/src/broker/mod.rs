@@ -40,7 +40,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, mpsc, watch};
-use wholegrain_model::{Schema, SchemaHash};
+use wholegrain_model::{JobRecord, Schema, SchemaHash, SensorPath};
 use wholegrain_store::Store;
 use wholegrain_transport::mqtt::{ReasonCode, RetainHandling};
 
@@ -48,6 +48,7 @@ use crate::access::{LOOK_EVERY, Security, Who};
 use crate::adjust::Adjustable;
 use crate::certificates::Tls;
 use crate::config::{Limits, MqttConfig};
+use crate::control::Control;
 use crate::interop::Interop;
 use crate::metrics::Metrics;
 use crate::pki;
@@ -74,6 +75,8 @@ pub struct Broker {
     pub(crate) interop: Arc<Interop>,
     /// Bytes of new schemas.
     new_schemas: Allowances,
+    /// Orders to agents.
+    pub(crate) control: Control,
     sessions: Sessions,
     /// A session was left: something may be due earlier than before.
     sessions_changed: Notify,
@@ -123,6 +126,7 @@ impl Broker {
             subscriptions: Subscriptions::new(limits.queue_total_bytes_max, metrics.clone()),
             sessions: Sessions::new(bounds, metrics.clone()),
             sessions_changed: Notify::new(),
+            control: Control::default(),
             metrics,
             limits: Adjustable::new(limits),
             anonymous: Adjustable::new(config.anonymous),
@@ -340,6 +344,13 @@ impl Broker {
         })?;
         self.schemas.send_modify(|generation| *generation += 1);
         Ok(schema)
+    }
+
+    /// Whether this client may publish a job's record; or why not.
+    fn check_job(&self, identity: &str, record: &JobRecord) -> Result<(), String> {
+        // What is no path is refused by the store, which says so.
+        let Ok(prefix) = SensorPath::new(record.prefix.as_str()) else { return Ok(()) };
+        self.security.access.may_publish_below(identity, &prefix)
     }
 
     /// Whether this client may publish batches of a schema: true, false when the schema is not known, or why not. The

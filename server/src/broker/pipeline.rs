@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use wholegrain_model::{Schema, SchemaHash};
+use wholegrain_model::{JobRecord, Schema, SchemaHash};
 use wholegrain_store::{Appended, StoreError};
 use wholegrain_transport::mqtt::{Properties, QoS, ReasonCode, Text};
 use wholegrain_transport::payload;
@@ -52,6 +52,8 @@ enum State {
 enum Kind {
     Batch { hash: SchemaHash, readings: u64 },
     Schema,
+    Answer,
+    Job(Box<JobRecord>),
     Readings(Box<Run>),
     Other,
 }
@@ -227,9 +229,12 @@ impl Pipeline {
     /// Takes a publish that is not for this client to make, and why.
     pub fn deny(&mut self, incoming: Incoming, code: ReasonCode, why: &str, now: Instant, effects: &mut Vec<Effect>) {
         self.metrics.refused.inc();
+        if job::is_one(&incoming.topic) {
+            self.metrics.job_records_refused.inc();
+        }
         let why = format!("{}: {why}", quoted(&incoming.topic));
         // 3.1.1 can only acknowledge or close. What is no reading and means nothing here is acknowledged and let fall.
-        let harmless = incoming.topic.starts_with('$');
+        let harmless = incoming.topic.starts_with('$') || job::is_one(&incoming.topic);
         if !self.terms.reasons && !harmless {
             effects.push(Effect::Close(Close::new(code, why)));
             return;
@@ -280,7 +285,14 @@ impl Pipeline {
                 Ok(Kind::Batch { hash: header.schema, readings: (span.samples * span.sensors) as u64 })
             }
             Some(Topic::Schema { agent, .. }) => own(agent).map(|()| Kind::Schema),
-            Some(Topic::Need { .. }) => Err((ReasonCode::NOT_AUTHORIZED, "only the server publishes there".to_owned())),
+            Some(Topic::Need { .. } | Topic::Control { .. }) => {
+                Err((ReasonCode::NOT_AUTHORIZED, "only the server publishes there".to_owned()))
+            }
+            Some(Topic::Answer { agent }) => own(agent).map(|()| Kind::Answer),
+            Some(Topic::Job { agent }) => {
+                own(agent)?;
+                job::read(agent, &incoming.payload).map(|record| Kind::Job(Box::new(record)))
+            }
             None if topic.starts_with(topics::ROOT) || topic.starts_with('$') => {
                 Err((ReasonCode::TOPIC_NAME_INVALID, "not a topic that means anything here".to_owned()))
             }
@@ -292,6 +304,12 @@ impl Pipeline {
         let state = match kind {
             Kind::Other => {
                 effects.push(incoming.forward(incoming.retain));
+                State::Done(ReasonCode::SUCCESS)
+            }
+            Kind::Answer => {
+                if let Some(Topic::Answer { agent }) = Topic::parse(incoming.topic.as_str()) {
+                    effects.push(Effect::Answered { agent: agent.to_owned(), payload: incoming.payload.clone() });
+                }
                 State::Done(ReasonCode::SUCCESS)
             }
             _ => State::Waiting,
@@ -322,6 +340,7 @@ impl Pipeline {
         let (hash, readings) = match entry.kind {
             Kind::Batch { hash, readings } => (hash, readings),
             Kind::Readings(_) => return self.readings_appended(ticket, result, now, effects),
+            Kind::Job(_) => return self.job_put(ticket, result, now, effects),
             _ => return,
         };
         match result {
@@ -366,9 +385,12 @@ impl Pipeline {
         self.acknowledge(now, effects);
     }
 
-    /// The batch of [`Effect::Append`] is not for this client to publish: its schema is of sensors elsewhere.
+    /// The batch of [`Effect::Append`], or the record of [`Effect::PutJob`], is not for this client to publish: it is of sensors elsewhere.
     pub fn denied(&mut self, ticket: u64, why: String, now: Instant, effects: &mut Vec<Effect>) {
         if ticket >= self.first && ticket - self.first < self.entries.len() as u64 {
+            if let Kind::Job(_) = self.entries[(ticket - self.first) as usize].kind {
+                self.metrics.job_records_refused.inc();
+            }
             self.refuse(ticket, ReasonCode::NOT_AUTHORIZED, why, now, effects);
         }
     }
@@ -481,9 +503,12 @@ impl Pipeline {
         entry.state = State::Done(code);
         let why = format!("{}: {why}", quoted(&entry.incoming.topic));
         self.metrics.refused.inc();
-        if !self.terms.reasons {
+        if !self.terms.reasons && !matches!(entry.kind, Kind::Job(_)) {
             effects.push(Effect::Close(Close::new(code, why)));
             return;
+        }
+        if !self.terms.reasons {
+            entry.state = State::Done(ReasonCode::SUCCESS);
         }
         entry.why = why.clone();
         effects.push(Effect::Refused(why));
@@ -537,6 +562,7 @@ impl Pipeline {
                     behind_announcement |= run.is_announcement();
                     continue;
                 }
+                (Kind::Job(record), State::Waiting) => effects.push(Effect::PutJob { ticket, record: record.clone() }),
                 (Kind::Batch { hash, .. }, State::Waiting) if !behind_schema => {
                     effects.push(Effect::Append { ticket, schema: *hash, payload: payload() })
                 }
@@ -584,6 +610,7 @@ impl Drop for Pipeline {
 }
 
 mod effect;
+mod job;
 mod readings;
 #[cfg(test)]
 mod tests;

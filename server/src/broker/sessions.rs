@@ -121,6 +121,11 @@ impl Handle {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether its client is connected.
+    pub fn is_here(&self) -> bool {
+        self.lock().link.is_some()
+    }
+
     /// Its parts if `link` is still its connection's.
     pub fn lock_for(&self, link: &Arc<Link>) -> Option<MutexGuard<'_, Held>> {
         let held = self.lock();

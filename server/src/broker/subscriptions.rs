@@ -205,6 +205,15 @@ impl Subscriptions {
         was
     }
 
+    /// Whether `identity` is connected and subscribed to what matches `topic`.
+    pub fn is_heard(&self, topic: &str, identity: &str) -> bool {
+        let mut heard = false;
+        self.read().filters.matches(topic, &mut |here: &Here| {
+            heard |= here.direct.iter().any(|own| &*own.handle.key.0 == identity && own.handle.is_here());
+        });
+        heard
+    }
+
     /// Sends a message of the server's own, QoS 0, to each client that wants it. `from` is the session that it is of, 0 for
     /// nobody's.
     pub fn publish(&self, from: u64, topic: &str, payload: &Bytes, retain: bool) {

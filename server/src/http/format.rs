@@ -205,7 +205,7 @@ pub(super) fn json_text(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
-fn csv_text(text: &str) -> String {
+pub(super) fn csv_text(text: &str) -> String {
     if text.contains([',', '"', '\n', '\r']) { format!("\"{}\"", text.replace('"', "\"\"")) } else { text.to_owned() }
 }
 

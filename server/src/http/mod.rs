@@ -7,9 +7,11 @@ mod admin;
 mod error;
 mod format;
 mod guard;
+mod jobs;
 mod params;
 mod query;
 mod read;
+mod rules;
 mod serve;
 mod sink;
 mod status;
@@ -25,6 +27,7 @@ use wholegrain_store::Store;
 
 use crate::access::{Permission, Security};
 use crate::adjust::Places;
+use crate::broker::Broker;
 use crate::interop::{Interop, write};
 use crate::live::Live;
 use crate::metrics::Metrics;
@@ -43,6 +46,8 @@ pub const EVERY_HEADER: &str = "x-wholegrain-every";
 
 /// What is missing from an answer; once for each warning.
 pub const WARNING_HEADER: &str = "x-wholegrain-warning";
+/// Where the next page of a list in CSV begins; absent on the last one.
+pub const NEXT_HEADER: &str = "x-wholegrain-next";
 /// The most warnings in one answer; the last of them then counts the others.
 pub const WARNINGS_MAX: usize = 8;
 
@@ -56,6 +61,9 @@ pub(crate) fn routes() -> Vec<Route> {
         ("/api/v1/newest", Permission::Read, get(read::newest)),
         ("/api/v1/query", Permission::Read, get(query::query)),
         ("/api/v1/watch", Permission::Read, get(watch::watch)),
+        ("/api/v1/jobs", Permission::Read, get(jobs::jobs)),
+        ("/api/v1/jobs/{id}", Permission::Read, get(jobs::job)),
+        ("/api/v1/jobs/{id}/rules", Permission::Steer, get(rules::show).post(rules::add).delete(rules::end)),
         ("/api/v1/write/influx", Permission::Write, post(write::influx)),
         ("/api/v2/write", Permission::Write, post(write::influx)),
         ("/write", Permission::Write, post(write::influx)),
@@ -72,6 +80,7 @@ pub(crate) fn routes() -> Vec<Route> {
 /// What all requests share.
 pub(crate) struct Api {
     pub store: Store,
+    pub broker: Arc<Broker>,
     pub metrics: Arc<Metrics>,
     pub live: Live,
     pub security: Arc<Security>,
@@ -84,21 +93,15 @@ pub(crate) struct Api {
 }
 
 impl Api {
-    pub fn new(
-        security: Arc<Security>,
-        interop: Arc<Interop>,
-        store: Store,
-        metrics: Arc<Metrics>,
-        live: Live,
-        reloader: Arc<Reloader>,
-        shutdown: signal::Receiver<bool>,
-    ) -> Self {
+    /// Of what the broker works with too.
+    pub fn new(broker: Arc<Broker>, live: Live, reloader: Arc<Reloader>, shutdown: signal::Receiver<bool>) -> Self {
         Self {
-            store,
-            metrics,
+            store: broker.store.clone(),
+            metrics: broker.metrics.clone(),
             live,
-            security,
-            interop,
+            security: broker.security.clone(),
+            interop: broker.interop.clone(),
+            broker,
             writes: Arc::new(Semaphore::new(crate::interop::write::WRITES_MAX)),
             queries: reloader.queries(),
             reloader,
@@ -129,12 +132,39 @@ pub(crate) fn router(api: Arc<Api>) -> Router {
 fn route(path: &str) -> Option<(&'static str, Permission)> {
     static TABLE: std::sync::LazyLock<Vec<(&'static str, Permission)>> =
         std::sync::LazyLock::new(|| routes().iter().map(|(path, permission, _)| (*path, *permission)).collect());
-    TABLE.iter().find(|(known, _)| *known == path).copied()
+    TABLE.iter().find(|(known, _)| is_of(path, known)).copied()
+}
+
+/// Whether a path is of a route, in which `{…}` stands for one level that is not empty.
+fn is_of(path: &str, route: &str) -> bool {
+    let (mut levels, mut wanted) = (path.split('/'), route.split('/'));
+    loop {
+        match (levels.next(), wanted.next()) {
+            (None, None) => return true,
+            (Some(level), Some(wanted)) if level == wanted => {}
+            (Some(level), Some(wanted)) if wanted.starts_with('{') && !level.is_empty() => {}
+            _ => return false,
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_level_in_braces_stands_for_any() {
+        for (path, expected) in [
+            ("/api/v1/jobs", Some("/api/v1/jobs")),
+            ("/api/v1/jobs/4711", Some("/api/v1/jobs/{id}")),
+            ("/api/v1/jobs/a%2Fb", Some("/api/v1/jobs/{id}")),
+            ("/api/v1/jobs/", None),
+            ("/api/v1/jobs/1/2/3", None),
+            ("/api/v1/sensors/x", None),
+        ] {
+            assert_eq!(route(path).map(|(route, _)| route), expected, "{path}");
+        }
+    }
 
     #[test]
     fn the_openapi_document_lists_exactly_the_routes() {
@@ -167,12 +197,15 @@ mod tests {
             ("/api/v1/newest", "get", params::NEWEST),
             ("/api/v1/query", "get", params::QUERY),
             ("/api/v1/watch", "get", params::WATCH),
+            ("/api/v1/jobs", "get", jobs::JOBS),
+            ("/api/v1/jobs/{id}", "get", jobs::JOB),
             ("/api/v1/server/log", "put", admin::LOG),
         ] {
             let listed: Vec<&str> = document["paths"][path][method]["parameters"]
                 .as_array()
                 .unwrap()
                 .iter()
+                .filter(|parameter| parameter["in"] != "path")
                 .map(|parameter| {
                     let name = parameter["$ref"].as_str().map_or(&parameter["name"], |reference| {
                         &document["components"]["parameters"][reference.rsplit('/').next().unwrap()]["name"]

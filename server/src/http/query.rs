@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use axum::extract::State;
+use axum::extract::{Extension, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use tokio::sync::oneshot;
@@ -11,9 +11,12 @@ use wholegrain_model::{Interval, Timestamp};
 use wholegrain_query::{Query, QueryError, QueryResult};
 
 use super::format::{Format, Writer};
+use super::jobs::only_user;
 use super::params;
+use super::read::seen_sensors;
 use super::sink::{Sink, sink};
 use super::{Api, ApiError, EVERY_HEADER, SENSORS_HEADER, TIER_HEADER, WARNING_HEADER, WARNINGS_MAX};
+use crate::access::tokens::Bearer;
 
 /// The time now, ns since the Unix epoch.
 pub(super) fn now() -> Timestamp {
@@ -22,7 +25,11 @@ pub(super) fn now() -> Timestamp {
 }
 
 /// Answers a range query.
-pub(super) async fn query(State(api): State<Arc<Api>>, uri: Uri) -> Result<Response, ApiError> {
+pub(super) async fn query(
+    State(api): State<Arc<Api>>,
+    Extension(bearer): Extension<Bearer>,
+    uri: Uri,
+) -> Result<Response, ApiError> {
     let (query, format) = params::query(&uri, now())?;
     let Some(permit) = api.queries.try_take() else {
         let message = format!("{} queries are running already; try again shortly", api.queries.most());
@@ -30,9 +37,10 @@ pub(super) async fn query(State(api): State<Arc<Api>>, uri: Uri) -> Result<Respo
     };
     let (sink, body) = sink();
     let (head, head_receiver) = oneshot::channel();
+    let user = only_user(&bearer).map(str::to_owned);
     tokio::task::spawn_blocking(move || {
         api.metrics.queries_running.add(1);
-        work(&api, &query, format, sink, head);
+        work(&api, user.as_deref(), &query, format, sink, head);
         api.metrics.queries_running.add(-1);
         drop(permit);
     });
@@ -78,9 +86,21 @@ fn warning_headers(warnings: &[String]) -> HeaderMap {
     headers
 }
 
-fn work(api: &Api, query: &Query, format: Format, sink: Sink, head: oneshot::Sender<Result<Head, QueryError>>) {
+fn work(
+    api: &Api,
+    only_user: Option<&str>,
+    query: &Query,
+    format: Format,
+    sink: Sink,
+    head: oneshot::Sender<Result<Head, QueryError>>,
+) {
     let breaker = sink.breaker();
-    let mut result = match wholegrain_query::run(&api.store, query) {
+    let run = || {
+        query.validate()?;
+        let sensors = seen_sensors(&api.store, &query.patterns, only_user);
+        wholegrain_query::run_on(Box::new(api.store.snapshot()), sensors, query)
+    };
+    let mut result = match run() {
         Ok(result) => result,
         Err(error) => return drop(head.send(Err(error))),
     };

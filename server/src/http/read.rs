@@ -3,34 +3,44 @@
 use std::io::{self, Write};
 use std::sync::Arc;
 
-use axum::extract::State;
+use axum::extract::{Extension, State};
 use axum::http::{HeaderName, HeaderValue, Uri, header};
 use axum::response::{IntoResponse, Response};
 use wholegrain_model::{Kind, Pattern, Timestamp, Value, ValueType};
 use wholegrain_query::Scale;
-use wholegrain_store::SensorInfo;
+use wholegrain_store::{SensorInfo, Store};
 
 use super::format::{json_text, json_value, scaled};
+use super::jobs::only_user;
 use super::params::{self, Params};
 use super::sink::{Sink, sink};
 use super::{Api, ApiError, SENSORS_HEADER};
+use crate::access::tokens::Bearer;
 
 /// Lists sensors, all without a pattern.
-pub(super) async fn sensors(State(api): State<Arc<Api>>, uri: Uri) -> Result<Response, ApiError> {
+pub(super) async fn sensors(
+    State(api): State<Arc<Api>>,
+    Extension(bearer): Extension<Bearer>,
+    uri: Uri,
+) -> Result<Response, ApiError> {
     let mut patterns = Params::of(&uri, params::SENSORS)?.patterns()?;
     if patterns.is_empty() {
         patterns.push(Pattern::new("/**").map_err(|error| ApiError::internal(error.to_string()))?);
     }
-    let sensors = select(&api, patterns).await?;
+    let sensors = select(&api, &bearer, patterns).await?;
     Ok(list("sensors", sensors.len(), move |sink| {
         sensors.iter().try_fold(true, |first, info| sensor(info, first, sink)).map(|_| ())
     }))
 }
 
 /// Gives the newest reading of each sensor that has one.
-pub(super) async fn newest(State(api): State<Arc<Api>>, uri: Uri) -> Result<Response, ApiError> {
+pub(super) async fn newest(
+    State(api): State<Arc<Api>>,
+    Extension(bearer): Extension<Bearer>,
+    uri: Uri,
+) -> Result<Response, ApiError> {
     let patterns = Params::of(&uri, params::NEWEST)?.some_patterns()?;
-    let sensors = select(&api, patterns).await?;
+    let sensors = select(&api, &bearer, patterns).await?;
     Ok(list("readings", sensors.len(), move |sink| {
         let ids: Vec<_> = sensors.iter().map(|info| info.id).collect();
         let mut first = true;
@@ -44,10 +54,19 @@ pub(super) async fn newest(State(api): State<Arc<Api>>, uri: Uri) -> Result<Resp
     }))
 }
 
-async fn select(api: &Arc<Api>, patterns: Vec<Pattern>) -> Result<Vec<SensorInfo>, ApiError> {
-    let api = api.clone();
-    let chosen = tokio::task::spawn_blocking(move || api.store.sensors(&patterns)).await;
+async fn select(api: &Arc<Api>, bearer: &Bearer, patterns: Vec<Pattern>) -> Result<Vec<SensorInfo>, ApiError> {
+    let (api, user) = (api.clone(), only_user(bearer).map(str::to_owned));
+    let chosen = tokio::task::spawn_blocking(move || seen_sensors(&api.store, &patterns, user.as_deref())).await;
     chosen.map_err(|error| ApiError::internal(format!("choosing the sensors failed: {error}")))
+}
+
+/// The sensors that the patterns choose and the bearer may see: users see none of other people's jobs.
+pub(super) fn seen_sensors(store: &Store, patterns: &[Pattern], only_user: Option<&str>) -> Vec<SensorInfo> {
+    let mut sensors = store.sensors(patterns);
+    if let Some(user) = only_user {
+        store.retain_seen(user, &mut sensors);
+    }
+    sensors
 }
 
 /// `{"<name>":[…]}` whose content `write` gives on a blocking thread.

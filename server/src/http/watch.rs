@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::State;
+use axum::extract::{Extension, State};
 use axum::http::{HeaderName, HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
@@ -15,8 +15,11 @@ use wholegrain_store::{LiveBatch, LiveItem, LiveReadings, SensorId, Store};
 use wholegrain_transport::payload;
 
 use super::format::{json_text, reading, scaled};
+use super::jobs::only_user;
 use super::params::{self, Params};
+use super::read::seen_sensors;
 use super::{Api, ApiError, SENSORS_HEADER};
+use crate::access::tokens::Bearer;
 use crate::broker::went_down;
 use crate::metrics::Metrics;
 
@@ -26,15 +29,20 @@ const SELECTIONS_MAX: usize = 65_536;
 const LOOSE_MAX: usize = 1 << 20;
 
 /// Streams what the patterns choose until the client or the server goes away.
-pub(super) async fn watch(State(api): State<Arc<Api>>, uri: Uri) -> Result<Response, ApiError> {
+pub(super) async fn watch(
+    State(api): State<Arc<Api>>,
+    Extension(bearer): Extension<Bearer>,
+    uri: Uri,
+) -> Result<Response, ApiError> {
     let patterns = Params::of(&uri, params::WATCH)?.some_patterns()?;
     // First subscribe, then count: nothing that comes in between is missed.
     let batches =
         api.live.watch().ok_or_else(|| ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "the server is going down"))?;
-    let (store, chosen) = (api.store.clone(), patterns.clone());
-    let count = tokio::task::spawn_blocking(move || store.sensors(&chosen).len()).await;
+    let user = only_user(&bearer).map(str::to_owned);
+    let (store, chosen, only_user) = (api.store.clone(), patterns.clone(), user.clone());
+    let count = tokio::task::spawn_blocking(move || seen_sensors(&store, &chosen, only_user.as_deref()).len()).await;
     let count = count.map_err(|error| ApiError::internal(format!("choosing the sensors failed: {error}")))?;
-    let watcher = Watcher::new(patterns, batches, api.store.clone(), api.metrics.clone());
+    let watcher = Watcher::new(patterns, user, batches, api.store.clone(), api.metrics.clone());
     let shutdown = api.shutdown.clone();
     let stream = futures_util::stream::unfold(watcher, move |mut watcher| {
         let mut shutdown = shutdown.clone();
@@ -61,6 +69,10 @@ struct Chosen {
 
 struct Watcher {
     patterns: Vec<Pattern>,
+    /// Whose jobs' sensors are among those watched; `None` for everybody's.
+    only_user: Option<String>,
+    /// The store's when the choice was made.
+    jobs_generation: u64,
     batches: broadcast::Receiver<LiveItem>,
     store: Store,
     metrics: Arc<Metrics>,
@@ -72,18 +84,33 @@ struct Watcher {
 impl Watcher {
     fn new(
         patterns: Vec<Pattern>,
+        only_user: Option<String>,
         batches: broadcast::Receiver<LiveItem>,
         store: Store,
         metrics: Arc<Metrics>,
     ) -> Self {
         metrics.watchers.add(1);
-        Self { patterns, batches, store, metrics, selections: HashMap::new(), loose: HashMap::new() }
+        let jobs_generation = store.jobs_generation();
+        let (selections, loose) = (HashMap::new(), HashMap::new());
+        Self { patterns, only_user, jobs_generation, batches, store, metrics, selections, loose }
+    }
+
+    /// A job's batches may come before it is known whose it is: what was left out is looked at again.
+    fn refresh(&mut self) {
+        let generation = self.store.jobs_generation();
+        if self.only_user.is_some() && generation != self.jobs_generation {
+            self.jobs_generation = generation;
+            self.selections.clear();
+            self.loose.clear();
+        }
     }
 
     /// The lines of the next batch that holds anything chosen; `None` when the store has been closed.
     async fn next(&mut self) -> Option<Bytes> {
         loop {
-            match self.batches.recv().await {
+            let item = self.batches.recv().await;
+            self.refresh();
+            match item {
                 Ok(LiveItem::Readings(readings)) => {
                     if let Some((lines, count)) = self.reading_lines(&readings) {
                         self.metrics.watch_readings.add(count);
@@ -118,10 +145,11 @@ impl Watcher {
             if self.loose.len() >= LOOSE_MAX && !self.loose.contains_key(&one.sensor) {
                 self.loose.clear();
             }
-            let (store, patterns) = (&self.store, &self.patterns);
+            let (store, patterns, only_user) = (&self.store, &self.patterns, &self.only_user);
             let chosen = self.loose.entry(one.sensor).or_insert_with(|| {
                 let info = store.sensor(one.sensor)?;
-                let matches = patterns.iter().any(|pattern| pattern.matches(&info.path));
+                let matches = patterns.iter().any(|pattern| pattern.matches(&info.path))
+                    && only_user.as_ref().is_none_or(|user| store.sees(user, &info.path));
                 let chosen = Chosen { index: 0, name: json_text(&info.path), scale: Scale::new(info.scale) };
                 matches.then_some(chosen)
             });
@@ -142,6 +170,7 @@ impl Watcher {
         let chosen: Arc<[Chosen]> = (0..schema.len())
             .map(|index| (index, schema.path(index)))
             .filter(|(_, path)| self.patterns.iter().any(|pattern| pattern.matches(path)))
+            .filter(|(_, path)| self.only_user.as_ref().is_none_or(|user| self.store.sees(user, path)))
             .map(|(index, path)| Chosen {
                 index,
                 name: json_text(&path),

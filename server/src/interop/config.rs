@@ -142,9 +142,14 @@ pub(crate) struct RawRemote {
 /// What is subscribed to unless said otherwise. Schemas not shared: they are retained, and a shared subscription does not get
 /// what is retained.
 fn subscribe() -> Vec<String> {
-    ["wholegrain/v1/schema/#", "$share/wholegrain/wholegrain/v1/batch/#", "$share/wholegrain//#"]
-        .map(str::to_owned)
-        .to_vec()
+    [
+        "wholegrain/v1/schema/#",
+        "$share/wholegrain/wholegrain/v1/batch/#",
+        "$share/wholegrain/wholegrain/v1/job/#",
+        "$share/wholegrain//#",
+    ]
+    .map(str::to_owned)
+    .to_vec()
 }
 
 /// Checks all of it; `root` is the file's, for messages.
@@ -269,7 +274,7 @@ mod tests {
         );
         let remote = |more: &str| load(&format!("{mqtt}[[remote]]\nclient_id = \"s1\"\ntrust = [\"/site\"]\n{more}"));
         let config = remote("url = \"mqtt://h\"").unwrap().interop.remotes.remove(0);
-        assert_eq!((config.host.as_str(), config.port, config.tls, config.subscribe.len()), ("h", 1883, false, 3));
+        assert_eq!((config.host.as_str(), config.port, config.tls, config.subscribe.len()), ("h", 1883, false, 4));
         for (result, part) in [
             (load(&format!("{mqtt}[mqtt.readings]\ntopics = [\"a/#\"]")), "not a topic filter that begins with `/`"),
             (load(&format!("{mqtt}[mqtt.readings]\nsensors_per_hour_max = 0")), "is 0; at least 1"),

@@ -2,9 +2,11 @@
 
 mod agents;
 mod bounds;
+mod control;
 mod harness;
 mod http;
 mod interop;
+mod jobs;
 mod lies;
 mod log;
 mod malformed;

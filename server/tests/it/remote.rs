@@ -149,8 +149,22 @@ fn a_remote_delivers_below_trusted_paths_only_and_asks_for_schemas() {
         (found.len() == 2).then_some(found)
     });
     assert_eq!(found, ["/site/n1/bytes=5120", "/site/n1/x=1"]);
+    for (node, prefix) in [("n1", "/site/n1"), ("n1", "/site/n2"), ("n2", "/site/n1/below")] {
+        let record = wholegrain_model::JobRecord {
+            job: format!("of-{node}-at-{}", prefix.len()),
+            level: "1".to_owned(),
+            manager: "slurm".to_owned(),
+            node: "n1".to_owned(),
+            prefix: prefix.to_owned(),
+            ..Default::default()
+        };
+        agent.publish(&format!("wholegrain/v1/job/{node}"), &serde_json::to_vec(&record).unwrap());
+    }
+    agent.client.flush().unwrap();
+    eventually("a job", || (server.get("/api/v1/jobs").json()["jobs"][0]["job"] == "of-n1-at-8").then_some(()));
     eventually("the counts", || {
         let count = |name: &str| server.metric(&format!("wholegrain_server_remote_{name}_total"));
-        (count("refused") == 2.0 && count("ignored") == 0.0 && count("messages") == 5.0).then_some(())
+        // Of the records of jobs one below a path that is not trusted, and one of another node than its topic.
+        (count("refused") == 4.0 && count("ignored") == 0.0 && count("messages") == 8.0).then_some(())
     });
 }

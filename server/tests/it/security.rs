@@ -235,7 +235,7 @@ fn now() -> Timestamp {
 }
 
 /// A new token, which the server knows at once; its id and itself.
-fn token(server: &Server, name: &str, role: Role, expires: Option<Timestamp>) -> (String, String) {
+pub fn token(server: &Server, name: &str, role: Role, expires: Option<Timestamp>) -> (String, String) {
     let new = NewToken { name: name.to_owned(), role, expires };
     let (token, entry) = tokens::create(&server.path("server/tokens"), &new, now()).unwrap();
     assert_eq!(curl(server, "/nothing", &token).0, 404);

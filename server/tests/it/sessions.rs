@@ -16,7 +16,7 @@ use crate::harness::{DEADLINE, NOON, PASSWORD, Server, VERSIONS, batch, eventual
 const ANONYMOUS: &str = "anonymous = true";
 
 /// A connection, and what has arrived of it.
-struct Raw {
+pub struct Raw {
     stream: TcpStream,
     input: BytesMut,
     version: Version,
@@ -44,7 +44,7 @@ impl Raw {
     }
 
     /// An anonymous client without a session to keep.
-    fn new(server: &Server, version: Version, id: &str) -> Self {
+    pub fn new(server: &Server, version: Version, id: &str) -> Self {
         Self::open(server, connect(version, id, true, 0)).0
     }
 
@@ -71,7 +71,7 @@ impl Raw {
     }
 
     #[track_caller]
-    fn next(&mut self) -> Packet {
+    pub fn next(&mut self) -> Packet {
         self.next_or_end().expect("the server has closed")
     }
 
@@ -92,7 +92,7 @@ impl Raw {
         }
     }
 
-    fn publish(&mut self, topic: &str, payload: impl Into<Bytes>, qos: QoS, id: u16, dup: bool) {
+    pub fn publish(&mut self, topic: &str, payload: impl Into<Bytes>, qos: QoS, id: u16, dup: bool) {
         let (topic, payload, packet_id) = (Text::from(topic), payload.into(), (qos != QoS::AtMostOnce).then_some(id));
         let properties = Properties::new();
         self.send(Packet::Publish(Publish { dup, qos, retain: false, topic, packet_id, payload, properties }));

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite};
-use wholegrain_model::SchemaHash;
+use wholegrain_model::{JobRecord, SchemaHash};
 use wholegrain_store::StoreError;
 use wholegrain_transport::mqtt::{
     self, Ack, Disconnect, Packet, Properties, Publish, QoS, ReasonCode, SubAck, Subscribe, UnsubAck, Unsubscribe,
@@ -213,6 +213,8 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
                     let publication = Publication { topic: &topic, payload, qos, retain, properties, at };
                     self.broker.forward(self.handle.number, &publication);
                 }
+                Effect::Answered { agent, payload } => self.broker.control.answered(&agent, &payload),
+                Effect::PutJob { ticket, record } => self.put_job(ticket, *record),
                 Effect::Need(hashes) => self.need(&hashes),
                 Effect::AppendReadings { ticket, readings } => self.append_readings(ticket, readings),
                 Effect::Name { ticket, names } => self.name(ticket, names),
@@ -262,6 +264,19 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
         // The connection may be gone when the answer comes.
         let done = Box::new(move |result| link.send(Event::Appended(ticket, result)));
         self.broker.store.append(payload, done);
+    }
+
+    /// Hands a job's record to the store if its prefix is one that this client may publish below: the sensors of the job are below it, and the record
+    /// says whose they are.
+    fn put_job(&mut self, ticket: u64, record: JobRecord) {
+        let link = self.link.clone();
+        match self.broker.check_job(self.identity(), &record) {
+            Ok(()) => {
+                let done = Box::new(move |result| link.send(Event::Appended(ticket, result)));
+                self.broker.store.put_jobs(vec![record], done);
+            }
+            Err(why) => link.send(Event::Denied(ticket, why)),
+        }
     }
 
     fn register(&self, ticket: u64, payload: Bytes) {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use wholegrain_model::SchemaHash;
+use wholegrain_model::{JobRecord, SchemaHash};
 use wholegrain_store::{Reading, StoreError};
 use wholegrain_transport::mqtt::{Properties, QoS, ReasonCode, Text};
 
@@ -70,6 +70,13 @@ pub enum Effect {
         /// The encoded batch.
         payload: Bytes,
     },
+    /// Put a job's record into the store, then call [`Pipeline::appended`]; or [`Pipeline::denied`] when its prefix is not this agent's.
+    PutJob {
+        /// Its number here.
+        ticket: u64,
+        /// The record.
+        record: Box<JobRecord>,
+    },
     /// Pass a message on to subscribers.
     Forward {
         /// Where it was published.
@@ -84,6 +91,13 @@ pub enum Effect {
         retain: bool,
         /// What the publisher says about it.
         properties: Properties,
+    },
+    /// An agent's answer to an order.
+    Answered {
+        /// The agent.
+        agent: String,
+        /// The answer.
+        payload: Bytes,
     },
     /// Ask the agent for schemas.
     Need(Vec<SchemaHash>),

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::sync::{mpsc, watch};
-use wholegrain_model::{Schema, SchemaHash, SensorPath};
+use wholegrain_model::{JobRecord, Schema, SchemaHash, SensorPath};
 use wholegrain_store::{Appended, StoreError};
 use wholegrain_transport::mqtt::{
     self, Ack, Connect, Packet, Properties, Property, Publish, QoS, ReasonCode, Subscribe, Subscription, Text, Version,
@@ -358,6 +358,8 @@ impl Session {
                     Publication { topic: &topic, payload: &payload, qos, retain: false, properties: &properties, at };
                 self.broker.forward(0, &publication);
             }
+            Effect::Answered { agent, payload } => self.broker.control.answered(&agent, &payload),
+            Effect::PutJob { ticket, record } => self.put_job(ticket, *record),
             Effect::Need(hashes) => self.need(&hashes)?,
             Effect::Refused(why) => {
                 self.broker.metrics.remote_refused.inc();
@@ -385,6 +387,17 @@ impl Session {
         }
         let events = self.events.0.clone();
         store.append(payload, Box::new(move |result| drop(events.send(Event::Appended(ticket, result)))));
+    }
+
+    fn put_job(&mut self, ticket: u64, record: JobRecord) {
+        if let Ok(prefix) = SensorPath::new(record.prefix.as_str())
+            && let Err(why) = trusted(&self.config, &prefix)
+        {
+            return self.pipeline.denied(ticket, why, Instant::now(), &mut self.effects);
+        }
+        let events = self.events.0.clone();
+        let done = Box::new(move |result| drop(events.send(Event::Appended(ticket, result))));
+        self.broker.store.put_jobs(vec![record], done);
     }
 
     fn register(&self, ticket: u64, payload: Bytes) {

@@ -1,0 +1,198 @@
+//! `/api/v1/jobs` and `/api/v1/jobs/{id}`: which jobs there are and were, and everything known of one.
+
+use std::io::{self, Write};
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Extension, Path, State};
+use axum::http::{HeaderValue, StatusCode, Uri, header};
+use axum::response::{IntoResponse, Response};
+use serde_json::{Value, json};
+use wholegrain_model::Timestamp;
+use wholegrain_store::{JobFilter, JobFound, JobRow, JobState};
+
+use super::format::csv_text;
+use super::params::Params;
+use super::query::now;
+use super::sink::{Sink, sink};
+use super::{Api, ApiError};
+use crate::access::Role;
+use crate::access::tokens::Bearer;
+use crate::jobs::Summary;
+
+/// Parameters of `/api/v1/jobs`.
+pub(super) const JOBS: &[&str] =
+    &["user", "node", "account", "partition", "manager", "name", "state", "from", "to", "limit", "after", "format"];
+/// Parameters of `/api/v1/jobs/{id}`.
+pub(super) const JOB: &[&str] = &["at"];
+/// Rows of a page unless it says so, and the most.
+const LIMIT: (usize, usize) = (100, 10_000);
+
+/// What a bearer may see of jobs: with a name only those of the user of that name.
+pub(super) fn only_user(bearer: &Bearer) -> Option<&str> {
+    (bearer.role == Role::User).then_some(bearer.name.as_str())
+}
+
+/// Lists jobs, the newest first.
+pub(super) async fn jobs(
+    State(api): State<Arc<Api>>,
+    Extension(bearer): Extension<Bearer>,
+    uri: Uri,
+) -> Result<Response, ApiError> {
+    let params = Params::of(&uri, JOBS)?;
+    let filter = filter(&params, only_user(&bearer))?;
+    let csv = params.read("format", |text| match text {
+        "json" => Ok(false),
+        "csv" => Ok(true),
+        _ => Err("json or csv is wanted"),
+    })?;
+    let list = tokio::task::spawn_blocking(move || api.store.jobs(&filter)).await;
+    let list = list.map_err(|error| ApiError::internal(format!("listing the jobs failed: {error}")))?;
+    let next = list.next.map(|(time, count)| format!("{time}.{count}"));
+    if csv != Some(true) {
+        let rows: Vec<Value> = list.rows.iter().map(row).collect();
+        return Ok(Json(json!({ "jobs": rows, "next": next })).into_response());
+    }
+    let mut text =
+        String::from("job,also,manager,user,uid,name,account,partition,state,nodes,from,to,cpu_s,memory_peak\n");
+    for job in &list.rows {
+        let (text_of, time) =
+            (|text: &Option<String>| csv_text(text.as_deref().unwrap_or_default()), |time| Timestamp(time).to_string());
+        let number = |value: Option<f64>| value.map(|value| value.to_string()).unwrap_or_default();
+        let fields = [
+            csv_text(&job.job),
+            text_of(&job.also),
+            csv_text(&job.manager),
+            text_of(&job.user),
+            job.uid.map(|uid| uid.to_string()).unwrap_or_default(),
+            text_of(&job.name),
+            text_of(&job.account),
+            text_of(&job.partition),
+            state(job.state).to_owned(),
+            job.nodes.to_string(),
+            time(job.from),
+            job.to.map(time).unwrap_or_default(),
+            number(job.cpu_s),
+            number(job.memory_peak),
+        ];
+        text.push_str(&fields.join(","));
+        text.push('\n');
+    }
+    let mut response = ([(header::CONTENT_TYPE, "text/csv; charset=utf-8")], text).into_response();
+    if let Some(next) = next.and_then(|next| HeaderValue::try_from(next).ok()) {
+        response.headers_mut().insert(super::NEXT_HEADER, next);
+    }
+    Ok(response)
+}
+
+fn filter(params: &Params, only_user: Option<&str>) -> Result<JobFilter, ApiError> {
+    let text = |name: &str| params.read(name, |text| Ok::<_, &str>(text.to_owned()));
+    let now = now();
+    let time =
+        |name: &str| Ok::<_, ApiError>(params.read(name, |text| Timestamp::parse(text, now))?.map(|time| time.0));
+    let limit = params.read("limit", |text| match text.parse() {
+        Ok(limit) if (1..=LIMIT.1).contains(&limit) => Ok(limit),
+        _ => Err(format!("1 to {} is wanted", LIMIT.1)),
+    })?;
+    Ok(JobFilter {
+        only_user: only_user.map(str::to_owned),
+        user: text("user")?,
+        node: text("node")?,
+        account: text("account")?,
+        partition: text("partition")?,
+        manager: text("manager")?,
+        name: text("name")?,
+        state: params.read("state", |text| match text {
+            "running" => Ok(JobState::Running),
+            "ended" => Ok(JobState::Ended),
+            _ => Err("running or ended is wanted"),
+        })?,
+        from: time("from")?,
+        to: time("to")?,
+        limit: limit.unwrap_or(LIMIT.0),
+        after: params.read("after", |text| {
+            let parts = text.split_once('.').and_then(|(time, count)| Some((time.parse().ok()?, count.parse().ok()?)));
+            parts.ok_or("`next` of the page before is wanted")
+        })?,
+    })
+}
+
+fn state(state: JobState) -> &'static str {
+    match state {
+        JobState::Running => "running",
+        JobState::Ended => "ended",
+    }
+}
+
+fn row(row: &JobRow) -> Value {
+    let mut json = serde_json::to_value(row).unwrap_or_default();
+    times_as_text(&mut json);
+    json
+}
+
+/// Times of a job as the API writes all times: RFC 3339.
+fn times_as_text(json: &mut Value) {
+    for key in ["from", "to", "totals_at"] {
+        if let Some(time) = json.get(key).and_then(Value::as_i64) {
+            json[key] = Value::from(Timestamp(time).to_string());
+        }
+    }
+    for step in json.get_mut("steps").and_then(Value::as_array_mut).into_iter().flatten() {
+        times_as_text(step);
+    }
+}
+
+/// Everything known of one job.
+pub(super) async fn job(
+    State(api): State<Arc<Api>>,
+    Extension(bearer): Extension<Bearer>,
+    Path(id): Path<String>,
+    uri: Uri,
+) -> Result<Response, ApiError> {
+    let now = now();
+    let at = Params::of(&uri, JOB)?.read("at", |text| Timestamp::parse(text, now))?.map(|time| time.0);
+    let Some(found) = api.store.find_job(&id, only_user(&bearer), at) else {
+        let before = if at.is_some() { " that had begun by then" } else { "" };
+        let message = format!("there is no job {id}{before}, or it is not yours; /api/v1/jobs lists them");
+        return Err(ApiError::new(StatusCode::NOT_FOUND, message));
+    };
+    let (mut sink, body) = sink();
+    tokio::task::spawn_blocking(move || {
+        if let Err(error) = tell(&api, &found, &mut sink).and_then(|()| sink.flush()) {
+            if error.kind() != io::ErrorKind::BrokenPipe {
+                tracing::error!("job {}: {error}", found.row.job);
+            }
+            sink.breaker().fail(error);
+        }
+    });
+    Ok(([(header::CONTENT_TYPE, "application/json")], body).into_response())
+}
+
+/// Writes the job, an allocation after the other; what they come to together stands at the end.
+fn tell(api: &Api, found: &JobFound, sink: &mut Sink) -> io::Result<()> {
+    let runs: Vec<Value> = found
+        .runs
+        .iter()
+        .map(|run| {
+            let mut run = serde_json::to_value(run).unwrap_or_default();
+            times_as_text(&mut run);
+            run
+        })
+        .collect();
+    write!(sink, "{{\"job\":{},\"runs\":{},\n\"allocations\":[", row(&found.row), Value::from(runs))?;
+    let (mut summary, mut first) = (Summary::default(), true);
+    let damaged = api.store.job_records(found, |record| {
+        summary.add(&record);
+        let mut json = serde_json::to_value(&record)?;
+        times_as_text(&mut json);
+        sink.write_all(if std::mem::take(&mut first) { b"" } else { b",\n" })?;
+        serde_json::to_writer(&mut *sink, &json)?;
+        sink.relay()
+    });
+    let damaged = damaged.map_err(io::Error::other)??;
+    let mut summary = serde_json::to_value(&summary)?;
+    for step in summary.get_mut("steps").and_then(Value::as_array_mut).into_iter().flatten() {
+        times_as_text(step);
+    }
+    writeln!(sink, "],\n\"summary\":{summary},\"damaged\":{damaged}}}")
+}

@@ -1,0 +1,130 @@
+//! `/api/v1/jobs/{id}/rules`: what is sampled of a running job, asked of and changed on all its nodes at once.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::{Extension, Path, State};
+use axum::http::{StatusCode, Uri};
+use axum::response::{IntoResponse, Response};
+use serde_json::{Value, json};
+
+use super::params::Params;
+use super::serve::Peer;
+use super::{Api, ApiError};
+use crate::access::audit::{Event, Line, Outcome};
+use crate::access::tokens::Bearer;
+use crate::access::{Role, bearer_name};
+use crate::control::{NODES_MAX, NodeAnswer};
+
+/// Parameters of `POST /api/v1/jobs/{id}/rules`.
+pub(super) const RULES: &[&str] = &["try"];
+/// The largest rule, in bytes.
+const RULE_BYTES_MAX: usize = 32 << 10;
+
+/// What is sampled of a job now, as each node says.
+pub(super) async fn show(
+    State(api): State<Arc<Api>>,
+    Extension(bearer): Extension<Bearer>,
+    Path(job): Path<String>,
+) -> Result<Response, ApiError> {
+    let (job, nodes) = nodes(&api, &bearer, &job)?;
+    let answers = ask(&api, &bearer, &nodes, &json!({ "show": job })).await;
+    Ok(answered(&job, answers))
+}
+
+/// A new rule for one job.
+pub(super) async fn add(
+    State(api): State<Arc<Api>>,
+    Extension(bearer): Extension<Bearer>,
+    peer: Option<Extension<Peer>>,
+    Path(job): Path<String>,
+    uri: Uri,
+    body: Bytes,
+) -> Result<Response, ApiError> {
+    let params = Params::of(&uri, RULES)?;
+    let dry = params.read("try", |text| match text {
+        "1" => Ok(true),
+        "0" => Ok(false),
+        _ => Err("1 or 0 is wanted"),
+    })?;
+    let mut rule = rule(&body)?;
+    let (job, nodes) = nodes(&api, &bearer, &job)?;
+    rule["jobs"] = json!(job);
+    let order = if dry == Some(true) { json!({ "try": rule }) } else { json!({ "add": rule }) };
+    let answers = ask(&api, &bearer, &nodes, &json!({ "order": order })).await;
+    if dry != Some(true) {
+        audit(&api, &bearer, peer, &format!("job {job}: {rule}"), &answers);
+    }
+    Ok(answered(&job, answers))
+}
+
+/// The end of the rules that were made for one job.
+pub(super) async fn end(
+    State(api): State<Arc<Api>>,
+    Extension(bearer): Extension<Bearer>,
+    peer: Option<Extension<Peer>>,
+    Path(job): Path<String>,
+) -> Result<Response, ApiError> {
+    let (job, nodes) = nodes(&api, &bearer, &job)?;
+    let answers = ask(&api, &bearer, &nodes, &json!({ "order": { "end": job } })).await;
+    audit(&api, &bearer, peer, &format!("job {job}: end of its rules"), &answers);
+    Ok(answered(&job, answers))
+}
+
+/// A request's rule. Everything but its form is looked at by the agents, which know their metrics and limits.
+fn rule(body: &[u8]) -> Result<Value, ApiError> {
+    if body.len() > RULE_BYTES_MAX {
+        return Err(ApiError::bad_request(format!(
+            "the rule has {} bytes; at most {RULE_BYTES_MAX} are read",
+            body.len()
+        )));
+    }
+    const WANTED: &str = r#"a rule is wanted, such as {"metrics": ["perf/*"], "every": "1ms", "for": "10m"}"#;
+    let rule: Value =
+        serde_json::from_slice(body).map_err(|error| ApiError::bad_request(format!("{error}; {WANTED}")))?;
+    match rule.as_object() {
+        Some(keys) if !keys.contains_key("jobs") => Ok(rule),
+        Some(_) => Err(ApiError::bad_request("`jobs` is the job in the path; leave it out")),
+        None => Err(ApiError::bad_request(WANTED)),
+    }
+}
+
+/// The id of a job as its manager writes it, and the nodes on which it runs; only if the bearer may know of it.
+fn nodes(api: &Api, bearer: &Bearer, job: &str) -> Result<(String, Vec<String>), ApiError> {
+    let mut seen = api.store.job(job);
+    seen.retain(|own| bearer.role != Role::User || own.user.as_deref() == Some(bearer.name.as_str()));
+    // The newest run counts, should an id have come again.
+    let Some(id) = seen.last().map(|newest| newest.job.clone()) else {
+        return Err(ApiError::new(StatusCode::NOT_FOUND, format!("there is no job {job}, or it is not yours")));
+    };
+    let running = seen.into_iter().filter(|own| own.to.is_none() && own.job == id);
+    let nodes: BTreeSet<String> = running.map(|own| own.node).collect();
+    match nodes.len() {
+        0 => Err(ApiError::new(StatusCode::CONFLICT, format!("job {job} has ended"))),
+        count if count > NODES_MAX => {
+            Err(ApiError::bad_request(format!("job {job} has {count} nodes; an order goes to at most {NODES_MAX}")))
+        }
+        _ => Ok((id, nodes.into_iter().collect())),
+    }
+}
+
+async fn ask(api: &Api, bearer: &Bearer, nodes: &[String], what: &Value) -> Vec<NodeAnswer> {
+    api.broker.control.ask(&api.broker.subscriptions, bearer, nodes, what).await
+}
+
+fn audit(api: &Api, bearer: &Bearer, peer: Option<Extension<Peer>>, what: &str, answers: &[NodeAnswer]) {
+    let failed = answers.iter().filter(|answer| answer.error.is_some()).count();
+    let outcome = if failed == 0 { Outcome::Ok } else { Outcome::Refused };
+    let what = format!("{what}; {} of {} nodes did it", answers.len() - failed, answers.len());
+    let from = peer.map_or_else(|| "unknown".to_owned(), |Extension(Peer(address))| address.to_string());
+    api.security.audit.always(Line::new(Event::JobRule, outcome, &bearer_name(bearer), from, &what));
+}
+
+/// 200 when every node did it, else 207 (RFC 4918, section 11.1).
+fn answered(job: &str, nodes: Vec<NodeAnswer>) -> Response {
+    let failed = nodes.iter().filter(|node| node.error.is_some()).count();
+    let status = if failed == 0 { StatusCode::OK } else { StatusCode::MULTI_STATUS };
+    (status, Json(json!({ "job": job, "failed": failed, "nodes": nodes }))).into_response()
+}

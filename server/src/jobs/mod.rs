@@ -1,0 +1,150 @@
+//! What the allocations of one job come to together.
+//!
+//! - In: the job's records, one of each node.
+//! - Out: a [`Summary`]: cores, devices, steps, totals over the nodes.
+//! - Never: a number for what is not known; a record kept.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Serialize;
+use wholegrain_model::job::STEPS_MAX;
+use wholegrain_model::{JobRecord, StepRecord};
+
+/// The most different devices that are named.
+const DEVICES_MAX: usize = 256;
+
+/// Over all nodes of a job.
+#[derive(Debug, Clone, PartialEq, Default, Serialize)]
+pub struct Summary {
+    /// Allocations.
+    pub allocations: u64,
+    /// CPUs that it may use, of the nodes that say.
+    pub cpus: u64,
+    /// How many nodes say.
+    pub cpus_nodes: u64,
+    /// Different names of devices given to it.
+    pub devices: BTreeSet<String>,
+    /// Devices on all nodes together.
+    pub devices_count: u64,
+    /// Steps by name.
+    pub steps: Vec<Step>,
+    /// Steps that records or this summary had no room for.
+    pub steps_dropped: u64,
+    /// Totals by metric.
+    pub totals: BTreeMap<String, Total>,
+    /// Nodes whose agent did not see the end.
+    pub end_unseen: u64,
+}
+
+/// A step over the nodes that it was on.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Step {
+    /// Its path below the job.
+    pub name: String,
+    /// When it began on the first of them, ns since the Unix epoch.
+    pub from: i64,
+    /// When it ended on the last; `None` while it runs on any.
+    pub to: Option<i64>,
+    /// On how many.
+    pub nodes: u64,
+}
+
+/// A metric's totals over the nodes that have one.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Total {
+    /// All together.
+    pub sum: f64,
+    /// The least.
+    pub min: f64,
+    /// The greatest.
+    pub max: f64,
+    /// How many nodes.
+    pub nodes: u64,
+}
+
+impl Summary {
+    /// Takes one node's record.
+    pub fn add(&mut self, record: &JobRecord) {
+        self.allocations += 1;
+        if let Some(cpus) = record.cpus.as_deref().and_then(count_cpus) {
+            self.cpus += cpus;
+            self.cpus_nodes += 1;
+        }
+        self.devices_count += record.devices.len() as u64;
+        for device in &record.devices {
+            if self.devices.len() < DEVICES_MAX {
+                self.devices.insert(device.clone());
+            }
+        }
+        self.steps_dropped += record.steps_dropped;
+        record.steps.iter().for_each(|step| self.step(step));
+        for (name, value) in &record.totals {
+            let one = Total { sum: *value, min: *value, max: *value, nodes: 1 };
+            let total = self.totals.entry(name.clone()).and_modify(|total| {
+                total.sum += value;
+                total.min = total.min.min(*value);
+                total.max = total.max.max(*value);
+                total.nodes += 1;
+            });
+            total.or_insert(one);
+        }
+        self.end_unseen += u64::from(record.end_unseen);
+    }
+
+    fn step(&mut self, step: &StepRecord) {
+        if let Some(known) = self.steps.iter_mut().find(|known| known.name == step.name) {
+            known.from = known.from.min(step.from);
+            known.to = known.to.zip(step.to).map(|(a, b)| a.max(b));
+            known.nodes += 1;
+        } else if self.steps.len() < STEPS_MAX {
+            let StepRecord { name, from, to } = step.clone();
+            self.steps.push(Step { name, from, to, nodes: 1 });
+        } else {
+            self.steps_dropped += 1;
+        }
+    }
+}
+
+/// How many CPUs a list of the kernel's has, such as `0-3,8` (Documentation/admin-guide/cputopology.rst); `None` when it is none.
+fn count_cpus(list: &str) -> Option<u64> {
+    list.split(',').map(str::trim).filter(|range| !range.is_empty()).try_fold(0u64, |count, range| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let (first, last): (u32, u32) = (first.parse().ok()?, last.parse().ok()?);
+        Some(count + u64::from(last.checked_sub(first)?) + 1)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpus_are_counted() {
+        for (list, count) in
+            [("0", Some(1)), ("0-3,8", Some(5)), ("", Some(0)), ("3-1", None), ("a", None), ("0-", None)]
+        {
+            assert_eq!(count_cpus(list), count, "{list:?}");
+        }
+    }
+
+    #[test]
+    fn nodes_come_together() {
+        let step = |name: &str, from, to| StepRecord { name: name.to_owned(), from, to };
+        let record = |cpu: f64, steps| JobRecord {
+            cpus: Some("0-1".to_owned()),
+            devices: vec!["gpu/0".to_owned()],
+            totals: [("cpu/usage".to_owned(), cpu)].into(),
+            steps,
+            ..JobRecord::default()
+        };
+        let mut summary = Summary::default();
+        summary.add(&record(1.0, vec![step("step_0", 5, Some(9)), step("step_1", 10, Some(11))]));
+        summary.add(&record(3.0, vec![step("step_0", 4, Some(8)), step("step_1", 10, None)]));
+        summary.add(&JobRecord { end_unseen: true, ..JobRecord::default() });
+        assert_eq!((summary.allocations, summary.cpus, summary.cpus_nodes), (3, 4, 2));
+        assert_eq!((summary.devices.len(), summary.devices_count, summary.end_unseen), (1, 2, 1));
+        assert_eq!(summary.totals["cpu/usage"], Total { sum: 4.0, min: 1.0, max: 3.0, nodes: 2 });
+        let steps: Vec<_> = summary.steps.iter().map(|step| (step.from, step.to, step.nodes)).collect();
+        assert_eq!(steps, [(4, Some(9), 2), (10, None, 2)]);
+    }
+}

@@ -1,0 +1,145 @@
+//! Orders to the agents of a job: who may give them, where they go, and what is said when an agent refuses or is silent.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use wholegrain_model::{JobRecord, Timestamp};
+use wholegrain_server::access::Role;
+use wholegrain_server::access::tokens::{self, NewToken};
+use wholegrain_server::issue_agent_certificate;
+use wholegrain_transport::client::Event;
+use wholegrain_transport::mqtt::Version;
+
+use crate::harness::{Agent, Server, eventually};
+
+/// An agent that has a job and hears orders.
+struct Node {
+    agent: Agent,
+    name: &'static str,
+}
+
+impl Node {
+    fn new(server: &Server, name: &'static str, user: &str) -> Self {
+        if !["n1", "n2"].contains(&name) {
+            issue_agent_certificate(server.dir.path(), name).unwrap();
+        }
+        let mut agent = server.agent(&server.mutual(Version::V5, name));
+        agent.client.subscribe(&format!("wholegrain/v1/control/{name}")).unwrap();
+        assert!(matches!(agent.event(), Event::Subscribed { reason, .. } if !reason.is_error()));
+        let mut node = Self { agent, name };
+        node.has_job("4711", user, None);
+        node
+    }
+
+    fn has_job(&mut self, job: &str, user: &str, to: Option<i64>) {
+        let record = JobRecord {
+            job: job.into(),
+            level: job.into(),
+            manager: "slurm".into(),
+            node: self.name.into(),
+            prefix: format!("/{}", self.name),
+            user: Some(user.into()),
+            from: 1_700_000_000_000_000_000,
+            to,
+            revision: 1 + u64::from(to.is_some()),
+            ..JobRecord::default()
+        };
+        let payload = serde_json::to_vec(&record).unwrap();
+        let id = self.agent.publish(&format!("wholegrain/v1/job/{}", self.name), &payload);
+        self.agent.acked(&[id]);
+    }
+
+    /// The next order, if one comes soon.
+    fn order(&mut self) -> Option<Value> {
+        match self.agent.client.poll(Duration::from_secs(10)).unwrap() {
+            Some(Event::Message { payload, .. }) => Some(serde_json::from_slice(&payload).unwrap()),
+            _ => None,
+        }
+    }
+
+    fn answer(&mut self, answer: &Value) {
+        let topic = format!("wholegrain/v1/answer/{}", self.name);
+        self.agent.client.publish(&topic, answer.to_string().as_bytes(), false, false).unwrap();
+        self.agent.client.flush().unwrap();
+    }
+}
+
+fn token(server: &Server, name: &str, role: Role) -> String {
+    let new = NewToken { name: name.to_owned(), role, expires: None };
+    let now = Timestamp(1_700_000_000_000_000_000);
+    let (token, _) = tokens::create(&server.path("server/tokens"), &new, now).unwrap();
+    eventually("the token", || {
+        (server.get_as("/nothing", Some(&format!("Bearer {token}"))).status == 404).then_some(())
+    });
+    token
+}
+
+const RULE: &str = r#"{"metrics":["perf/*"],"every":"1ms","for":"10m"}"#;
+const PATH: &str = "/api/v1/jobs/4711/rules";
+
+#[test]
+fn a_rule_reaches_every_node_and_each_answers() {
+    let server = Server::start();
+    let alice = token(&server, "alice", Role::User);
+    let mut nodes = [Node::new(&server, "n1", "alice"), Node::new(&server, "n2", "alice")];
+    // Another user's job on a third node, and a node of the job that is away.
+    let _other = Node::new(&server, "n3", "bob");
+    drop(Node::new(&server, "n4", "alice"));
+    let (status, body) = std::thread::scope(|scope| {
+        let asked = scope.spawn(|| server.post_as(PATH, RULE, &alice));
+        for node in &mut nodes {
+            let order = node.order().expect("an order");
+            assert_eq!(order["who"], json!({ "name": "alice", "role": "user" }));
+            assert_eq!(order["order"]["add"]["jobs"], "4711");
+            assert_eq!(order["order"]["add"]["every"], "1ms");
+            let outcome =
+                if node.name == "n1" { ("ok", json!({ "metrics": 12 })) } else { ("error", json!("too often")) };
+            // An answer to something else, and one that nobody can read, count for nothing.
+            node.answer(&json!({ "id": 999_999, "ok": 0 }));
+            node.answer(&json!("garbage"));
+            node.answer(&json!({ "id": order["id"], outcome.0: outcome.1 }));
+        }
+        asked.join().unwrap()
+    });
+    assert_eq!(status, 207, "{body}");
+    let answer: Value = serde_json::from_str(&body).unwrap();
+    assert_eq!(answer["failed"], 2, "{answer}");
+    assert_eq!(answer["nodes"][0], json!({ "node": "n1", "ok": { "metrics": 12 } }));
+    assert_eq!(answer["nodes"][1], json!({ "node": "n2", "error": "too often" }));
+    let away = &answer["nodes"][2];
+    assert_eq!((&away["node"], &away["silent"]), (&json!("n4"), &json!(true)), "{away}");
+    let audit = std::fs::read_to_string(server.path("server/audit.jsonl")).unwrap();
+    assert!(audit.lines().any(|line| line.contains("job_rule") && line.contains("alice") && line.contains("4711")));
+}
+
+#[test]
+fn nobody_orders_what_is_not_theirs() {
+    let server = Server::start();
+    let mut node = Node::new(&server, "n1", "alice");
+    let mut spy = Node::new(&server, "n2", "alice");
+    node.has_job("done", "alice", Some(1_700_000_100_000_000_000));
+    let (alice, bob) = (token(&server, "alice", Role::User), token(&server, "bob", Role::User));
+    let support = token(&server, "desk", Role::Support);
+    for (path, body, token, expected) in [
+        (PATH, RULE, &bob, 404),
+        (PATH, RULE, &support, 403),
+        ("/api/v1/jobs/4712/rules", RULE, &alice, 404),
+        ("/api/v1/jobs/*/rules", RULE, &alice, 404),
+        ("/api/v1/jobs/done/rules", RULE, &alice, 409),
+        (PATH, "[1]", &alice, 400),
+        (PATH, "{", &alice, 400),
+        (PATH, r#"{"metrics":["*"],"every":"1s","jobs":"*"}"#, &alice, 400),
+        (&format!("{PATH}?try=maybe"), RULE, &alice, 400),
+    ] {
+        let (status, said) = server.post_as(path, body, token);
+        assert_eq!(status, expected, "{path} {body}: {said}");
+    }
+    let large = format!(r#"{{"metrics":["{}"]}}"#, "x".repeat(40_000));
+    assert_eq!(server.post_as(PATH, &large, &alice).0, 400);
+    // Nobody but the server publishes orders, and nobody answers for another.
+    spy.agent.client.publish("wholegrain/v1/control/n1", b"{}", true, false).unwrap();
+    assert!(matches!(spy.agent.event(), Event::Acked { reason, .. } if reason.is_error()));
+    spy.agent.client.publish("wholegrain/v1/answer/n1", b"{}", true, false).unwrap();
+    assert!(matches!(spy.agent.event(), Event::Acked { reason, .. } if reason.is_error()));
+    assert!(node.agent.client.poll(Duration::ZERO).unwrap().is_none(), "no order has come");
+}
