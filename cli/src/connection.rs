@@ -27,6 +27,8 @@ const ERROR_BYTES_MAX: u64 = 64 << 10;
 const SENSORS_HEADER: &str = "x-wholegrain-sensors";
 /// The header of what a reader of the answer must know, such as that a part could not be read; one for each.
 const WARNING_HEADER: &str = "x-wholegrain-warning";
+/// Between the address and what the server says of what is not there.
+const NOT_FOUND: &str = ": not found: ";
 /// The most warnings that are shown.
 const WARNINGS_MAX: usize = 8;
 
@@ -210,9 +212,39 @@ impl Connection {
         self.check(response.map_err(|error| self.unreachable(&error))?)
     }
 
+    /// GET of one thing: that it is not there is no mistake of the request.
+    pub fn find(&self, path: &str, parameters: &[(&str, String)]) -> Result<Answer, Failure> {
+        self.get(path, parameters, false).map_err(|failure| match failure {
+            Failure::Usage(text) => match text.split_once(NOT_FOUND) {
+                Some((_, said)) => Failure::NothingMatched(said.to_owned()),
+                None => Failure::Usage(text),
+            },
+            other => other,
+        })
+    }
+
     /// POST without a body.
     pub fn post(&self, path_and_query: &str) -> Result<Answer, Failure> {
         self.send(self.agent.post(format!("{}{path_and_query}", self.url)))
+    }
+
+    /// POST of a JSON value.
+    pub fn post_json(&self, path_and_query: &str, body: &serde_json::Value) -> Result<Answer, Failure> {
+        let mut request = self.agent.post(format!("{}{path_and_query}", self.url));
+        if let Some(token) = &self.token {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        let request = request.header("content-type", "application/json");
+        self.check(request.send(body.to_string()).map_err(|error| self.unreachable(&error))?)
+    }
+
+    /// DELETE.
+    pub fn delete(&self, path: &str) -> Result<Answer, Failure> {
+        let mut request = self.agent.delete(format!("{}{path}", self.url));
+        if let Some(token) = &self.token {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        self.check(request.call().map_err(|error| self.unreachable(&error))?)
     }
 
     /// PUT without a body.
@@ -299,7 +331,7 @@ pub fn refusal(status: u16, body: &str, url: &str, origin: &str) -> Failure {
         401 | 403 => {
             Failure::Usage(format!("{url} refuses the request: {said}; is token_file in {origin} the server's token?"))
         }
-        404 => Failure::Usage(format!("{url}: not found: {said}")),
+        404 => Failure::Usage(format!("{url}{NOT_FOUND}{said}")),
         400..500 => Failure::Usage(said),
         503 => Failure::Unreachable(format!("{url} is too busy: {said}; try again in a moment")),
         _ => Failure::Unreachable(format!("{url} failed: {said}; the server's log says more")),

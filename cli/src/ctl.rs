@@ -1,12 +1,13 @@
 //! `wholegrain ctl`: asks an agent and changes it, over its Unix socket or its HTTPS.
 
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand, ValueEnum};
 use serde_json::Value;
 use wholegrain_model::{Interval, Pattern};
 
+use self::jobs::RuleCommand;
 use crate::connection::{ClientConfig, ClientOption, Connection, nowhere, refusal};
 use crate::failure::{EXIT_CODES, Failure};
 use crate::notation::{LENGTHS, PATTERNS, TIMES};
@@ -14,14 +15,19 @@ use crate::output::Output;
 use crate::socket::{self, ANSWER_BYTES_MAX, encoded};
 use crate::style;
 
+mod jobs;
 mod show;
 
 /// Where a packaged agent has its socket.
 const SOCKET: &str = "/run/wholegrain/agent.sock";
 
+/// The socket that is open to every user, beside it.
+const USERS_SOCKET: &str = "jobs.sock";
+
 const EXAMPLES: &str = "\
-Without --socket and --url, the agent_socket of client.toml is asked, else /run/wholegrain/agent.sock. With --url, token and \
-authority come from client.toml.
+Without --socket and --url, the agent_socket of client.toml is asked, else /run/wholegrain/agent.sock. Where that is not for you, \
+jobs.sock beside it is, which answers every user about their own jobs: jobs, job, rules, rule, sensors, newest, average and \
+history. With --url, token and authority come from client.toml.
 
 Examples:
   wholegrain ctl status
@@ -31,6 +37,8 @@ Examples:
   wholegrain ctl interval meminfo 100ms
   wholegrain ctl stop procfs
   wholegrain ctl log debug --for 10min
+  wholegrain ctl jobs
+  wholegrain ctl rule add --job 4711 --metrics 'perf/*' --every 1ms --for 10m
   wholegrain ctl --url https://node0042:8444 groups";
 
 /// Ask an agent, and change what it does
@@ -127,6 +135,18 @@ enum CtlCommand {
         #[arg(long = "for", value_name = "LENGTH", requires = "level")]
         within: Option<Interval>,
     },
+    /// The jobs that run on the node: all of them, or yours
+    Jobs,
+    /// One job: what is known of it, and how often each of its metrics is read
+    Job {
+        /// Its id, as `ctl jobs` shows it
+        id: String,
+    },
+    /// The rules that say how often metrics of jobs are read; of those that match the last one counts
+    Rules,
+    /// Change how often metrics of jobs are read
+    #[command(subcommand)]
+    Rule(RuleCommand),
     /// Read the configuration again; groups that did not change lose no sample
     Reload,
 }
@@ -137,9 +157,14 @@ struct Request {
     method: &'static str,
     path: String,
     query: Vec<(&'static str, String)>,
+    body: Option<Value>,
 }
 
 impl Request {
+    fn get(path: &str, query: Vec<(&'static str, String)>) -> Self {
+        Request { method: "GET", path: path.to_owned(), query, body: None }
+    }
+
     fn path_and_query(&self) -> String {
         let pairs: Vec<String> = self.query.iter().map(|(name, value)| format!("{name}={}", encoded(value))).collect();
         if pairs.is_empty() { self.path.clone() } else { format!("{}?{}", self.path, pairs.join("&")) }
@@ -152,7 +177,10 @@ pub fn run(args: &CtlArgs, client: Option<&Path>) -> Result<(), Failure> {
     let request = args.command.request()?;
     let body = match &args.url {
         Some(url) => ask_https(url, &request, client)?,
-        None => ask_socket(&socket_of(args, client)?, &request)?,
+        None => match &args.socket {
+            Some(socket) => ask_socket(socket, &request)?,
+            None => ask_nearest(&socket_of(client)?, &request)?,
+        },
     };
     let answer: Value = serde_json::from_slice(&body).map_err(|error| {
         Failure::Unreachable(format!("the agent's answer is not JSON: {error}; is this an agent of this version?"))
@@ -167,17 +195,18 @@ pub fn run(args: &CtlArgs, client: Option<&Path>) -> Result<(), Failure> {
     written.map_err(Failure::writing("standard output"))?;
     output.finish()?;
     if show::is_empty(&answer) {
-        return Err(Failure::NothingMatched(
-            "the agent has nothing of that; `wholegrain ctl sensors` lists what it has".into(),
-        ));
+        return Err(Failure::NothingMatched(match args.command {
+            CtlCommand::Jobs => "no job that you may see runs on this node".into(),
+            _ => "the agent has nothing of that; `wholegrain ctl sensors` lists what it has".into(),
+        }));
     }
     Ok(())
 }
 
 impl CtlCommand {
     fn request(&self) -> Result<Request, Failure> {
-        let get = |path: &str, query| Request { method: "GET", path: path.to_owned(), query };
-        let post = |path: String, query| Request { method: "POST", path, query };
+        let get = Request::get;
+        let post = |path: String, query| Request { method: "POST", path, query, body: None };
         let choose = |patterns: &[Pattern]| patterns.iter().map(|p| ("pattern", p.to_string())).collect::<Vec<_>>();
         Ok(match self {
             CtlCommand::Status => get("/v1/status", vec![]),
@@ -218,27 +247,58 @@ impl CtlCommand {
                 query.extend(within.map(|within| ("for", within.to_string())));
                 post("/v1/log".to_owned(), query)
             }
+            CtlCommand::Jobs => get("/v1/jobs", vec![]),
+            CtlCommand::Job { id } => jobs::job(id),
+            CtlCommand::Rules => get("/v1/rules", vec![]),
+            CtlCommand::Rule(rule) => rule.request(),
             CtlCommand::Reload => post("/v1/reload".to_owned(), vec![]),
         })
     }
 }
 
-/// The socket to ask. A client.toml that is broken is an error; one that is not there is none.
-fn socket_of(args: &CtlArgs, client: Option<&Path>) -> Result<PathBuf, Failure> {
-    if let Some(socket) = &args.socket {
-        return Ok(socket.clone());
-    }
+/// The administrator's socket. A client.toml that is broken is an error; one that is not there is none.
+fn socket_of(client: Option<&Path>) -> Result<PathBuf, Failure> {
     let configured = ClientConfig::find(client)?.and_then(|config| config.agent_socket);
     Ok(configured.unwrap_or_else(|| SOCKET.into()))
 }
 
+/// Asks the administrator's socket, or the users' beside it where the other is not there or not for us.
+fn ask_nearest(socket: &Path, request: &Request) -> Result<Vec<u8>, Failure> {
+    let error = match try_socket(socket, request) {
+        Err(error) if matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::NotFound) => error,
+        other => return answered(socket, other),
+    };
+    let users = socket.with_file_name(USERS_SOCKET);
+    match try_socket(&users, request) {
+        // It is the other one that should have been there.
+        Err(second) if second.kind() == ErrorKind::NotFound => answered(socket, Err(error)),
+        other => {
+            eprintln!(
+                "note: {}: {error}; asked {}, which answers about your own jobs only",
+                socket.display(),
+                users.display()
+            );
+            answered(&users, other)
+        }
+    }
+}
+
 fn ask_socket(path: &Path, request: &Request) -> Result<Vec<u8>, Failure> {
+    answered(path, try_socket(path, request))
+}
+
+fn try_socket(path: &Path, request: &Request) -> std::io::Result<(u16, Vec<u8>)> {
+    let body = request.body.as_ref().map(Value::to_string);
+    socket::ask(path, request.method, &request.path_and_query(), body.as_deref().map(str::as_bytes))
+}
+
+fn answered(path: &Path, result: std::io::Result<(u16, Vec<u8>)>) -> Result<Vec<u8>, Failure> {
     let shown = path.display().to_string();
-    let (status, body) = socket::ask(path, request.method, &request.path_and_query()).map_err(|error| {
+    let (status, body) = result.map_err(|error| {
         Failure::Unreachable(match error.kind() {
-            std::io::ErrorKind::PermissionDenied => format!("cannot reach the agent at {shown}: {error}; try it as root"),
-            std::io::ErrorKind::InvalidData => format!("the agent at {shown} did not answer in HTTP: {error}"),
-            std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut => {
+            ErrorKind::PermissionDenied => format!("cannot reach the agent at {shown}: {error}; try it as root"),
+            ErrorKind::InvalidData => format!("the agent at {shown} did not answer in HTTP: {error}"),
+            ErrorKind::WouldBlock | ErrorKind::TimedOut => {
                 format!("the agent at {shown} did not answer in time; is it stopped, or under a debugger?")
             }
             _ => format!(
@@ -250,6 +310,11 @@ fn ask_socket(path: &Path, request: &Request) -> Result<Vec<u8>, Failure> {
     if (200..300).contains(&status) {
         return Ok(body);
     }
+    // No token plays a part at a socket.
+    let said = serde_json::from_slice::<Value>(&body).ok().filter(|_| status == 403);
+    if let Some(why) = said.as_ref().and_then(|said| said["error"].as_str()) {
+        return Err(Failure::Usage(why.to_owned()));
+    }
     Err(refusal(status, &String::from_utf8_lossy(&body), &format!("the agent at {shown}"), "client.toml"))
 }
 
@@ -258,7 +323,12 @@ fn ask_https(url: &str, request: &Request, client: Option<&Path>) -> Result<Vec<
     let advice = "is the agent running, with its HTTPS switched on?";
     let connection = Connection::to(url, &config, advice)?;
     let path = request.path_and_query();
-    let answer = if request.method == "POST" { connection.post(&path)? } else { connection.get(&path, &[], false)? };
+    let answer = match (request.method, &request.body) {
+        ("POST", Some(body)) => connection.post_json(&path, body)?,
+        ("POST", None) => connection.post(&path)?,
+        ("DELETE", _) => connection.delete(&path)?,
+        _ => connection.get(&path, &[], false)?,
+    };
     answer.read(ANSWER_BYTES_MAX)
 }
 
@@ -278,7 +348,10 @@ mod tests {
         let parsed =
             Line::try_parse_from(std::iter::once("ctl").chain(line.split(' '))).unwrap_or_else(|e| panic!("{e}"));
         let request = match parsed.ctl.command.request() {
-            Ok(request) => format!("{} {}", request.method, request.path_and_query()),
+            Ok(request) => {
+                let body = request.body.as_ref().map_or(String::new(), |body| format!(" {body}"));
+                format!("{} {}{body}", request.method, request.path_and_query())
+            }
             Err(failure) => failure.report().1.unwrap_or_default().to_owned(),
         };
         assert_eq!(request, expected);
@@ -304,6 +377,18 @@ mod tests {
         check("interval net/dev 100ms", "POST /v1/groups/net%2Fdev/interval?value=100ms");
         check("interval net/dev 1us", "an interval of 1us is too short; the shortest is 1ms");
         check("reload", "POST /v1/reload");
+        check("jobs", "GET /v1/jobs");
+        check("job 4711.pbs/1", "GET /v1/jobs/4711.pbs%2F1");
+        check("rules", "GET /v1/rules");
+        check(
+            "rule add --job 4711 --metrics perf/* --metrics cpu/* --every 1ms --for 10m",
+            r#"POST /v1/rules {"every":"1ms","for":"10min","jobs":"4711","metrics":["perf/*","cpu/*"]}"#,
+        );
+        check(
+            "rule add --metrics ** --every 1ms --accumulate 1s --quantiles 0.5,0.99 --try",
+            r#"POST /v1/rules?try=1 {"accumulate":{"quantiles":[0.5,0.99],"window":"1s"},"every":"1ms","metrics":["**"]}"#,
+        );
+        check("rule remove 10001", "DELETE /v1/rules/10001");
         check("log", "GET /v1/log");
         check("log debug --for 10min", "POST /v1/log?level=debug&for=10min");
     }

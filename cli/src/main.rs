@@ -15,12 +15,14 @@ mod ctl;
 mod doctor;
 mod failure;
 mod init;
+mod jobs;
 mod man;
 mod notation;
 mod output;
 mod progress;
 mod query;
 mod rows;
+mod rule;
 mod sensors;
 mod server;
 mod shown;
@@ -68,6 +70,7 @@ enum Command {
     Sensors(sensors::SensorsArgs),
     Query(query::QueryArgs),
     Watch(watch::WatchArgs),
+    Jobs(jobs::JobsArgs),
     Store(store::StoreArgs),
     Ctl(ctl::CtlArgs),
     Doctor(doctor::DoctorArgs),
@@ -87,6 +90,7 @@ fn main() -> ExitCode {
         Command::Sensors(args) => sensors::run(args, client),
         Command::Query(args) => query::run(args, client),
         Command::Watch(args) => watch::run(args, client),
+        Command::Jobs(args) => jobs::run(args, client),
         Command::Store(args) => store::run(args),
         Command::Ctl(args) => ctl::run(args, client),
         Command::Doctor(args) => doctor::run(args, client),

@@ -167,7 +167,7 @@ fn csv(sensors: &[Sensor], out: &mut impl Write) -> io::Result<()> {
 }
 
 /// A field of a CSV line (RFC 4180).
-fn quoted(field: &str) -> String {
+pub fn quoted(field: &str) -> String {
     if field.contains([',', '"', '\n', '\r']) {
         format!("\"{}\"", field.replace('"', "\"\""))
     } else {

@@ -15,15 +15,20 @@ const HEADERS_MAX: usize = 64;
 pub const ANSWER_BYTES_MAX: u64 = 256 << 20;
 
 /// Asks; gives the status and the body. `Err` with `InvalidData` when it is not HTTP, and else as the system says.
-pub fn ask(socket: &Path, method: &str, path_and_query: &str) -> io::Result<(u16, Vec<u8>)> {
+pub fn ask(socket: &Path, method: &str, path_and_query: &str, body: Option<&[u8]>) -> io::Result<(u16, Vec<u8>)> {
     let mut stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(READ_TIMEOUT))?;
     stream.set_write_timeout(Some(READ_TIMEOUT))?;
-    let length = if method == "POST" { "content-length: 0\r\n" } else { "" };
+    let length = match body {
+        Some(body) => format!("content-type: application/json\r\ncontent-length: {}\r\n", body.len()),
+        None if method == "POST" => "content-length: 0\r\n".to_owned(),
+        None => String::new(),
+    };
     let request = format!(
         "{method} {path_and_query} HTTP/1.1\r\nhost: agent\r\naccept: application/json\r\nconnection: close\r\n{length}\r\n"
     );
     stream.write_all(request.as_bytes())?;
+    stream.write_all(body.unwrap_or_default())?;
     let mut bytes = Vec::new();
     // `connection: close`: the agent closes after its answer, but one that does not must not make us wait.
     let (head, status, framing) = read_head(&mut stream, &mut bytes)?;
@@ -159,7 +164,7 @@ mod tests {
                 let _ = answer.chunks(5).try_for_each(|part| stream.write_all(part));
                 String::from_utf8(request).unwrap()
             });
-            let result = ask(&path, "GET", "/v1/status");
+            let result = ask(&path, "GET", "/v1/status", None);
             (server.join().unwrap(), result)
         })
     }

@@ -145,7 +145,7 @@ fn watch_over(
     signals: &Receiver<()>,
 ) -> Result<(), Failure> {
     let agent_socket = args.dir.join("agent/agent.sock");
-    let answers = || socket::ask(&agent_socket, "GET", "/v1/status").is_ok_and(|(status, _)| status == 200);
+    let answers = || socket::ask(&agent_socket, "GET", "/v1/status", None).is_ok_and(|(status, _)| status == 200);
     if !wait(&mut [&mut *server, &mut *agent], signals, READY_TIMEOUT, answers)? {
         return Ok(());
     }

@@ -35,9 +35,21 @@ fn check(arguments: &[&str], code: i32, parts: &[&str]) {
 fn help_has_examples_and_exit_codes() {
     check(&["--help"], 0, &["query", "Exit codes:", "cannot reach"]);
     check(&["--version"], 0, &["wholegrain 0."]);
-    for subcommand in
-        ["up", "init", "server", "ca", "auth", "sensors", "query", "watch", "ctl", "doctor", "completions", "man"]
-    {
+    for subcommand in [
+        "up",
+        "init",
+        "server",
+        "ca",
+        "auth",
+        "sensors",
+        "query",
+        "watch",
+        "jobs",
+        "ctl",
+        "doctor",
+        "completions",
+        "man",
+    ] {
         check(&[subcommand, "--help"], 0, &["Examples:", "Exit codes:", &format!("wholegrain {subcommand}")]);
     }
 }
@@ -56,6 +68,10 @@ fn usage_is_2() {
     check(&["query", "a", "--op", "integral", "--agg", "max"], 2, &["leave agg away"]);
     check(&["query", "a", "--limit", "0"], 2, &["limit"]);
     check(&["watch", "a", "--format", "parquet"], 2, &["table"]);
+    check(&["jobs", "--since", "yesterday"], 2, &["--since", "yesterday", "RFC 3339"]);
+    check(&["jobs", "--running", "--ended"], 2, &["cannot be used with"]);
+    check(&["jobs", "show"], 2, &["ID"]);
+    check(&["jobs", "--limit", "0"], 2, &["--limit"]);
     check(&["completions", "tcsh"], 2, &["bash"]);
     check(&["ctl", "interval", "g", "1us"], 2, &["shortest is 1ms"]);
     check(&["ctl", "--socket", "a", "--url", "https://b", "status"], 2, &["cannot be used with"]);
@@ -87,7 +103,8 @@ fn a_server_that_is_not_there_is_named() {
     let client = dir.path().join("var/client.toml");
     let toml = std::fs::read_to_string(&client).unwrap().replace(":8443", &format!(":{port}"));
     std::fs::write(&client, toml).unwrap();
-    for arguments in [vec!["sensors"], vec!["query", "a"], vec!["watch", "a"]] {
+    for arguments in [vec!["sensors"], vec!["query", "a"], vec!["watch", "a"], vec!["jobs"], vec!["jobs", "show", "1"]]
+    {
         let output = run(dir.path(), &arguments);
         let said = text(&output.stderr);
         assert_eq!(output.status.code(), Some(3), "{said}");
@@ -135,8 +152,11 @@ fn manual_pages_for_every_subcommand() {
         "wholegrain",
         "wholegrain-query",
         "wholegrain-watch",
+        "wholegrain-jobs",
+        "wholegrain-jobs-show",
         "wholegrain-ctl",
         "wholegrain-ctl-interval",
+        "wholegrain-ctl-rule-add",
         "wholegrain-ca-agent",
         "wholegrain-auth-hash",
         "wholegrain-auth-user-add",
@@ -203,4 +223,40 @@ fn ctl_exit_codes() {
     assert_eq!(code(&http("500 Oops", "")).0, 3);
     assert_eq!(code("not http at all\r\n\r\n").0, 3);
     assert_eq!(code(&http("200 OK", "<html>")).0, 3);
+}
+
+#[test]
+fn ctl_asks_the_users_socket_where_the_administrators_is_not_for_us() {
+    let dir = tempfile::tempdir().unwrap();
+    let listener = UnixListener::bind(dir.path().join("jobs.sock")).unwrap();
+    let client = dir.path().join("client.toml");
+    std::fs::write(&client, format!("agent_socket = \"{}\"\n", dir.path().join("agent.sock").display())).unwrap();
+    let agent = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let (mut request, mut byte) = (Vec::new(), [0]);
+        while !request.ends_with(b"}") {
+            assert_eq!(stream.read(&mut byte).unwrap(), 1);
+            request.push(byte[0]);
+        }
+        stream.write_all(http("200 OK", r#"{"done":"rule 10001","jobs":["4711"],"metrics":2}"#).as_bytes()).unwrap();
+        text(&request)
+    });
+    let arguments = ["ctl", "rule", "add", "--job", "4711", "--metrics", "perf/*", "--every", "1ms", "--for", "10m"];
+    let output = command(dir.path()).args(["--client", "client.toml"]).args(arguments).output().unwrap();
+    let request = agent.join().unwrap();
+    assert!(request.starts_with("POST /v1/rules HTTP/1.1\r\n"), "{request}");
+    assert!(request.ends_with(r#"{"every":"1ms","for":"10min","jobs":"4711","metrics":["perf/*"]}"#), "{request}");
+    assert_eq!(output.status.code(), Some(0));
+    let error = text(&output.stderr);
+    assert_eq!(error.lines().count(), 1, "{error}");
+    assert!(
+        error.contains("agent.sock: ") && error.contains("jobs.sock, which answers about your own jobs only"),
+        "{error}"
+    );
+    assert_eq!(text(&output.stdout), "DONE     rule 10001\nJOBS     4711\nMETRICS  2\n");
+    // Neither is there: the administrator's is named.
+    std::fs::remove_file(dir.path().join("jobs.sock")).unwrap();
+    let output = command(dir.path()).args(["--client", "client.toml", "ctl", "jobs"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(3));
+    assert!(text(&output.stderr).contains("agent.sock"), "{}", text(&output.stderr));
 }

@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Int32Type, Int64Type, TimestampNanosecondType};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
-use wholegrain_model::{Batch, BatchHeader, Column, ColumnValues, Gaps, Schema, SensorDef, SensorPath, Timestamp};
+use wholegrain_model::{
+    Batch, BatchHeader, Column, ColumnValues, Gaps, JobRecord, Schema, SensorDef, SensorPath, StepRecord, Timestamp,
+};
 use wholegrain_transport::client::{Client, ClientConfig, ClientError, Event};
 use wholegrain_transport::payload::encode_batch;
 use wholegrain_transport::tls;
@@ -489,4 +491,129 @@ fn relative_times_reach_the_newest_readings_and_sigterm_ends_the_server() {
     unsafe { libc::kill(server.process.id() as i32, libc::SIGTERM) };
     assert!(server.process.wait().unwrap().success());
     server.fails(&["query", "load"], 3, "is the server running");
+}
+
+/// A job of a minute on n1: CPU at half a core, memory with a gap, a region from 10 s to 25 s.
+fn publish_job(publisher: &mut Publisher) {
+    let mut record = JobRecord {
+        job: "4711".to_owned(),
+        level: "4711".to_owned(),
+        manager: "slurm".to_owned(),
+        node: AGENT.to_owned(),
+        prefix: "/n1".to_owned(),
+        uid: Some(1000),
+        user: Some("anna".to_owned()),
+        cpus: Some("0-1".to_owned()),
+        devices: vec!["gpu/0".to_owned()],
+        from: BEGIN,
+        to: Some(BEGIN + SAMPLES * SECOND),
+        name: Some("solve it".to_owned()),
+        end_unseen: true,
+        steps: vec![StepRecord { name: "step_0".to_owned(), from: BEGIN + SECOND, to: Some(BEGIN + 50 * SECOND) }],
+        revision: 3,
+        ..JobRecord::default()
+    };
+    record.totals = [("cpu/usage", 30.25), ("memory/peak", 2e6)].map(|(name, value)| (name.to_owned(), value)).into();
+    let topic = Topic::Job { agent: AGENT }.to_string();
+    publisher.publish(&topic, &serde_json::to_vec(&record).unwrap(), false);
+    record.job = "4712".to_owned();
+    (record.level, record.from, record.to) = ("4712".to_owned(), BEGIN + 100 * SECOND, None);
+    publisher.publish(&topic, &serde_json::to_vec(&record).unwrap(), false);
+
+    let timed = vec![
+        SensorDef::counter("job/4711/cpu/usage", "s", "").scaled(1e-6),
+        SensorDef::gauge("job/4711/memory/usage", "By", ""),
+    ];
+    let marks = vec![SensorDef::gauge("job/4711/region/solve", "1", "")];
+    let mut gaps = Gaps::default();
+    gaps.set(5, SAMPLES as usize);
+    let usage = (0..SAMPLES).map(|i| i * 500_000).collect();
+    let memory = (0..SAMPLES).map(|i| if i == 5 { 0 } else { 1_000_000 + i * 1000 }).collect();
+    let columns = [(usage, Gaps::default()), (memory, gaps)];
+    let of_job = [
+        (
+            "job/4711/1s",
+            timed,
+            SECOND as u64,
+            (0..SAMPLES).map(|i| BEGIN + i * SECOND).collect::<Vec<_>>(),
+            columns.to_vec(),
+        ),
+        ("region/solve", marks, 0, vec![BEGIN + 10 * SECOND, BEGIN + 25 * SECOND], vec![(vec![1, 0], Gaps::default())]),
+    ];
+    for (group, sensors, interval_ns, times, columns) in of_job {
+        let schema = Schema::new(SensorPath::new("/n1").unwrap(), group, sensors).unwrap();
+        publisher.publish(&Topic::Schema { agent: AGENT, group }.to_string(), &schema.encode(), true);
+        publisher.seq += 1;
+        let header =
+            BatchHeader { agent: AGENT.into(), boot: 1, seq: publisher.seq, schema: schema.hash(), interval_ns };
+        let columns =
+            columns.into_iter().map(|(values, gaps)| Column { values: ColumnValues::Int(values), gaps }).collect();
+        let payload = encode_batch(&Batch { header, times, columns });
+        publisher.publish(&Topic::Batch { agent: AGENT, group }.to_string(), &payload, false);
+    }
+}
+
+#[test]
+fn jobs_are_listed_and_shown() {
+    let server = Server::start();
+    server.fails(&["jobs"], 1, "no job matches");
+    server.fails(&["jobs", "show", "4711"], 1, "there is no job 4711");
+    let mut publisher = server.publisher();
+    publish_job(&mut publisher);
+
+    let table = server.lines(&["jobs", "--until", "2026-01-31T12:01:30Z"]);
+    let expected = [
+        "JOB   USER  MANAGER  STATE  NODES  START                 DURATION  CPU s  MEMORY PEAK  NAME",
+        "4711  anna  slurm    ended      1  2026-01-31T12:00:00Z      1min   30.2       1.9MiB  solve it",
+    ];
+    assert_eq!(table, expected);
+    let ids = |arguments: &[&str]| -> Vec<String> {
+        let lines = server.lines(&[&["jobs", "--format", "csv"], arguments].concat());
+        lines[1..].iter().map(|line| line.split(',').next().unwrap().to_owned()).collect()
+    };
+    assert_eq!(ids(&[]), ["4712", "4711"]);
+    assert_eq!(ids(&["--running", "--user", "anna", "--node", "n*"]), ["4712"]);
+    assert_eq!(ids(&["--ended", "--name", "solve*", "--manager", "slurm"]), ["4711"]);
+    assert_eq!(ids(&["--since", "2026-01-31T12:01:30Z"]), ["4712"]);
+    assert_eq!(ids(&["-n", "1"]), ["4712"]);
+    server.fails(&["jobs", "--user", "bert"], 1, "no job matches");
+
+    let json = server.lines(&["jobs", "show", "4711", "--format", "json"]).join("\n");
+    let shown: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let node = &shown["node_statistics"][0];
+    assert_eq!((&node["node"], &node["cpu_s"], &node["end_unseen"]), (&"n1".into(), &30.25.into(), &true.into()));
+    let near = |value: &serde_json::Value, expected: f64| {
+        let value = value.as_f64().unwrap_or(f64::NAN);
+        assert!((value - expected).abs() < 1e-9 * expected, "{value} is not {expected}: {json}");
+    };
+    for (value, expected) in [("min", 0.5), ("mean", 0.5), ("max", 0.5)] {
+        near(&node["cpus_used"][value], expected);
+    }
+    near(&node["utilisation"], 0.25);
+    near(&node["memory"]["min"], 1_000_000.0);
+    near(&node["memory"]["max"], 1_059_000.0);
+    let groups = shown["sensors"].as_array().unwrap();
+    let group = |name: &str| groups.iter().find(|group| group["group"] == name).unwrap();
+    assert_eq!((&group("cpu")["requested"], &group("cpu")["got"]), (&60.into(), &60.into()));
+    let memory = group("memory");
+    assert_eq!((&memory["requested"], &memory["got"], &memory["missing_ns"]), (&60.into(), &59.into(), &SECOND.into()));
+    assert_eq!((&group("region")["requested"], &group("region")["got"]), (&serde_json::Value::Null, &2.into()));
+    assert_eq!((&shown["regions"][0]["region"], &shown["regions"][0]["count"]), (&"solve".into(), &1.into()));
+    near(&shown["regions"][0]["seconds"], 15.0);
+
+    let text = server.lines(&["jobs", "show", "4711"]).join("\n");
+    for part in [
+        "user         anna",
+        "cpus         2",
+        "devices      1: gpu/0",
+        "agents were away",
+        "step_0  2026-01-31T12:00:01.000Z",
+        "n1    30.250  0.50 / 0.50 / 0.50       25.0 %",
+        "away at the end",
+        "98.3 %",
+        "solve       1  15.000",
+    ] {
+        assert!(text.contains(part), "{part:?} is not in:\n{text}");
+    }
+    server.fails(&["jobs", "show", "4711", "--at", "2026-01-31T11:00:00Z"], 1, "that had begun by then");
 }

@@ -75,6 +75,14 @@ fn flatten<'a>(prefix: &str, object: &'a Map<String, Value>, pairs: &mut Vec<(St
 /// Columns that stand first, in this order; the others follow by name.
 const FIRST: &[&str] = &[
     "agent",
+    "id",
+    "job",
+    "jobs",
+    "metrics",
+    "every",
+    "accumulate",
+    "until",
+    "by",
     "name",
     "source",
     "group",

@@ -47,6 +47,7 @@ struct Spool {
 struct Api {
     socket: Option<PathBuf>,
     token_file: Option<PathBuf>,
+    tokens_file: Option<PathBuf>,
 }
 
 /// The name of this host.
@@ -78,6 +79,9 @@ pub fn check(findings: &mut Findings, file: &Path) {
     let name = config.name.clone().unwrap_or_else(host_name);
     if let Some(token) = &config.api.token_file {
         files::secret(findings, "token_file", &base.join(token));
+    }
+    if let Some(tokens) = &config.api.tokens_file {
+        files::secret(findings, "tokens_file", &base.join(tokens));
     }
     if let Some(spool) = &config.spool {
         machine::disk(findings, "spool", &base.join(&spool.dir));
@@ -164,7 +168,7 @@ fn server(findings: &mut Findings, mqtt: &Mqtt, base: &Path, name: &str) {
 
 fn running(findings: &mut Findings, path: &Path) {
     const CHECK: &str = "agent";
-    match socket::ask(path, "GET", "/v1/status") {
+    match socket::ask(path, "GET", "/v1/status", None) {
         Ok((200, _)) => findings.ok(CHECK, format!("it runs and answers at {}", path.display())),
         Ok((status, _)) => {
             findings.warn(CHECK, format!("{} answers with status {status}", path.display()), "restart the agent");

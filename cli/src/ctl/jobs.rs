@@ -1,0 +1,71 @@
+//! Jobs and rules of an agent: `ctl jobs`, `job`, `rules` and `rule`.
+
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+
+use super::Request;
+use crate::rule::RuleArgs;
+use crate::socket::encoded;
+
+/// What is done with rules.
+#[derive(Debug, Clone, Subcommand)]
+pub enum RuleCommand {
+    /// Read metrics of a running job more or less often, for a while
+    Add(AddArgs),
+    /// End a rule before its time
+    Remove {
+        /// Its number, as `ctl rules` shows it
+        id: u64,
+    },
+}
+
+/// A new rule.
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "\
+Patterns are matched against metric names below the job, such as cpu/usage, memory/anon or perf/instructions; `wholegrain ctl job \
+ID` lists them. A rule of a user ends (--for) and keeps within [jobs.limits] of the agent; an administrator's may stay until it \
+is removed. Of all rules that match a metric the last one counts. A rule outlives a restart of the agent.
+
+Examples:
+  wholegrain ctl rule add --job 4711 --metrics 'perf/*' --every 1ms --for 10m
+  wholegrain ctl rule add --metrics 'memory/**' --every 10ms --for 1h --accumulate 1s --quantiles 0.5,0.99
+  wholegrain ctl rule add --job 4711 --metrics 'io/**' --every off --for 10m --try")]
+pub struct AddArgs {
+    /// The job's id, with * for any text; without it all of your jobs that run, and for an administrator every job
+    #[arg(long, value_name = "ID")]
+    job: Option<String>,
+    #[command(flatten)]
+    rule: RuleArgs,
+}
+
+/// A job by its id.
+pub fn job(id: &str) -> Request {
+    Request::get(&format!("/v1/jobs/{}", encoded(id)), vec![])
+}
+
+impl RuleCommand {
+    /// What is asked of the agent.
+    pub fn request(&self) -> Request {
+        match self {
+            RuleCommand::Add(args) => Request {
+                method: "POST",
+                path: "/v1/rules".to_owned(),
+                query: if args.rule.dry { vec![("try", "1".to_owned())] } else { vec![] },
+                body: Some(args.rule()),
+            },
+            RuleCommand::Remove { id } => {
+                Request { method: "DELETE", path: format!("/v1/rules/{id}"), query: vec![], body: None }
+            }
+        }
+    }
+}
+
+impl AddArgs {
+    fn rule(&self) -> Value {
+        let mut rule = self.rule.to_json();
+        if let Some(job) = &self.job {
+            rule["jobs"] = json!(job);
+        }
+        rule
+    }
+}

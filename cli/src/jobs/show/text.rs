@@ -1,0 +1,183 @@
+//! A job as people read it.
+
+use std::io::{self, Write};
+
+use wholegrain_model::Timestamp;
+
+use super::super::list::{duration, size};
+use super::{Shown, Spread};
+use crate::shown;
+use crate::style::Style;
+use crate::table::{Table, width};
+
+/// Names of nodes that are listed; of more their number is told.
+const NODES_SHOWN_MAX: usize = 16;
+/// Steps that are listed.
+const STEPS_SHOWN_MAX: usize = 32;
+
+fn instant(text: &str) -> String {
+    Timestamp::parse(text, Timestamp(0)).map_or_else(|_| text.to_owned(), |time| shown::time(time.0, 3))
+}
+
+/// Writes everything.
+pub fn write(shown: &Shown, now: i64, style: Style, out: &mut impl Write) -> io::Result<()> {
+    properties(shown, now, style, out)?;
+    steps(shown, now, style, out)?;
+    nodes(shown, style, out)?;
+    groups(shown, style, out)?;
+    if !shown.regions.is_empty() {
+        heading("Regions", style, out)?;
+        let mut table = Table::new(&["REGION", ">COUNT", ">TIME s", ">NODES"]);
+        for region in &shown.regions {
+            let count = format!("{}{}", region.count, if region.open > 0 { " (open)" } else { "" });
+            table.row(vec![region.region.clone(), count, format!("{:.3}", region.seconds), region.nodes.to_string()]);
+        }
+        table.write(style, out)?;
+    }
+    for problem in &shown.problems {
+        writeln!(out, "\nnote: {problem}")?;
+    }
+    Ok(())
+}
+
+fn heading(text: &str, style: Style, out: &mut impl Write) -> io::Result<()> {
+    writeln!(out, "\n{}", style.head(text))
+}
+
+fn properties(shown: &Shown, now: i64, style: Style, out: &mut impl Write) -> io::Result<()> {
+    let (known, job, summary) = (&shown.known, &shown.known.job, &shown.known.summary);
+    let mut names: Vec<&str> = known.allocations.iter().map(|allocation| allocation.node.as_str()).collect();
+    names.sort_unstable();
+    let more = names.len().saturating_sub(NODES_SHOWN_MAX);
+    names.truncate(NODES_SHOWN_MAX);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let unseen = if summary.end_unseen > 0 {
+        format!(
+            "; the end was not seen on {} of {} nodes: their agents were away, and the time is when they last saw it",
+            summary.end_unseen, job.nodes
+        )
+    } else {
+        String::new()
+    };
+    let cpus = match summary.cpus_nodes {
+        0 => String::new(),
+        nodes if nodes == job.nodes => summary.cpus.to_string(),
+        nodes => format!("{} on {nodes} of {} nodes", summary.cpus, job.nodes),
+    };
+    let devices = match summary.devices_count {
+        0 => String::new(),
+        count => format!("{count}: {}", summary.devices.join(" ")),
+    };
+    let text = |text: &Option<String>| text.clone().unwrap_or_default();
+    // Of a job that runs, what its readings come to so far.
+    let so_far = || shown.node_statistics.iter().filter_map(|node| node.cpu_s).reduce(|a, b| a + b);
+    let cpu_s = if job.to.is_some() { job.cpu_s } else { so_far() };
+    let lines = [
+        ("job", job.job.clone()),
+        ("also", text(&job.also)),
+        ("name", text(&job.name)),
+        ("user", job.owner()),
+        ("account", text(&job.account)),
+        ("partition", text(&job.partition)),
+        ("manager", job.manager.clone()),
+        ("state", job.state.clone()),
+        ("begin", instant(&job.from)),
+        ("end", job.to.as_deref().map(|to| format!("{}{unseen}", instant(to))).unwrap_or_default()),
+        ("duration", duration(job.span(now).1)),
+        ("nodes", format!("{}: {}{more}", job.nodes, names.join(" "))),
+        ("cpus", cpus),
+        ("devices", devices),
+        ("cpu seconds", cpu_s.map(|seconds| format!("{seconds:.3}")).unwrap_or_default()),
+        (
+            "memory peak",
+            job.memory_peak
+                .filter(|_| job.to.is_some())
+                .map(|bytes| format!("{} on one node", size(bytes)))
+                .unwrap_or_default(),
+        ),
+        (
+            "other runs",
+            match known.runs.len() {
+                0 | 1 => String::new(),
+                runs => format!("{} of this id; --at TIME shows another", runs - 1),
+            },
+        ),
+        (
+            "damaged",
+            if known.damaged > 0 { format!("{} records could not be read", known.damaged) } else { String::new() },
+        ),
+    ];
+    let widest = lines.iter().map(|(name, _)| width(name)).max().unwrap_or(0);
+    for (name, value) in lines.into_iter().filter(|(_, value)| !value.is_empty()) {
+        writeln!(out, "{}  {value}", style.head(&format!("{name:<widest$}")))?;
+    }
+    Ok(())
+}
+
+fn steps(shown: &Shown, now: i64, style: Style, out: &mut impl Write) -> io::Result<()> {
+    let summary = &shown.known.summary;
+    if summary.steps.is_empty() {
+        return Ok(());
+    }
+    heading("Steps", style, out)?;
+    let mut table = Table::new(&["STEP", "BEGIN", ">DURATION", ">NODES"]);
+    for step in summary.steps.iter().take(STEPS_SHOWN_MAX) {
+        let time = |text: &str| Timestamp::parse(text, Timestamp(now)).map_or(now, |time| time.0);
+        let length = step.to.as_deref().map_or(now, time).saturating_sub(time(&step.from));
+        table.row(vec![step.name.clone(), instant(&step.from), duration(length), step.nodes.to_string()]);
+    }
+    table.write(style, out)?;
+    let more = summary.steps.len().saturating_sub(STEPS_SHOWN_MAX) as u64 + summary.steps_dropped;
+    if more > 0 { writeln!(out, "and {more} more") } else { Ok(()) }
+}
+
+fn spread(spread: Option<Spread>, show: impl Fn(f64) -> String) -> String {
+    spread.map_or_else(String::new, |one| [one.min, one.mean, one.max].map(show).join(" / "))
+}
+
+fn nodes(shown: &Shown, style: Style, out: &mut impl Write) -> io::Result<()> {
+    heading("Nodes (min / mean / max over the readings)", style, out)?;
+    let heads = ["NODE", ">CPU s", ">CPUS IN USE", ">UTILISATION", ">MEMORY", ">PEAK", ">READ", ">WRITTEN", "AGENT"];
+    let mut table = Table::new(&heads);
+    for node in &shown.node_statistics {
+        let bytes = |value: Option<f64>| value.map(size).unwrap_or_default();
+        table.row(vec![
+            node.node.clone(),
+            node.cpu_s.map(|seconds| format!("{seconds:.3}")).unwrap_or_default(),
+            spread(node.cpus_used, |value| format!("{value:.2}")),
+            node.utilisation.map(|part| format!("{:.1} %", part * 100.0)).unwrap_or_default(),
+            spread(node.memory, size),
+            bytes(node.memory_peak),
+            bytes(node.read_bytes),
+            bytes(node.written_bytes),
+            if node.end_unseen { "away at the end".to_owned() } else { String::new() },
+        ]);
+    }
+    table.write(style, out)
+}
+
+fn groups(shown: &Shown, style: Style, out: &mut impl Write) -> io::Result<()> {
+    heading("Sensors and data quality", style, out)?;
+    if shown.sensors.is_empty() {
+        return writeln!(out, "no sensors of this job are stored, or they are not yours");
+    }
+    let heads = ["GROUP", ">SENSORS", ">NODES", ">EVERY", ">REQUESTED", ">GOT", ">COVERED", ">MISSING", "LAST"];
+    let mut table = Table::new(&heads);
+    for group in &shown.sensors {
+        let covered = group.requested.filter(|requested| *requested > 0);
+        table.row(vec![
+            group.group.clone(),
+            group.sensors.to_string(),
+            group.nodes.to_string(),
+            shown::interval(group.interval_ns),
+            group.requested.map(|count| count.to_string()).unwrap_or_default(),
+            group.got.to_string(),
+            covered
+                .map(|requested| format!("{:.1} %", group.got as f64 / requested as f64 * 100.0))
+                .unwrap_or_default(),
+            group.missing_ns.map(|ns| duration(ns as i64)).unwrap_or_default(),
+            group.last_seen.as_deref().map(instant).unwrap_or_default(),
+        ]);
+    }
+    table.write(style, out)
+}
