@@ -7,6 +7,7 @@ mod bytes;
 mod connections;
 mod dcdb_messages;
 mod installation;
+mod jobs;
 mod latency;
 mod load;
 mod range_query;
@@ -28,7 +29,7 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Benchmark {
-    /// Everything below, with the defaults (about six minutes).
+    /// Everything below, with the defaults (about half an hour).
     All,
     /// CPU of the agent for meminfo + vmstat + stat beside a bare loop that only reads the same files; memory; binary size.
     AgentCost(agent_cost::Options),
@@ -51,6 +52,17 @@ enum Benchmark {
     /// Fills a journal until it is killed: a part of `restart`.
     #[command(hide = true)]
     FillJournal(restart::FillOptions),
+    /// CPU and ticks of the agent with all metrics of one job and of ten, beside a bare loop of the same reads.
+    JobCost(jobs::cost::Options),
+    /// 200 concurrent jobs at 1 s: CPU, memory and descriptors of the agent.
+    JobMany(jobs::many::Options),
+    /// From the request for another interval to the first sample at it, over the agent's socket and through the server.
+    JobReconfigure(jobs::reconfigure::Options),
+    /// Run time of programs of two processes with and without the agent, in random order (an hour and a half; not in `all`).
+    JobOverhead(jobs::overhead::Options),
+    /// The bare loop of `job-cost`: performs listed reads at each tick until it is killed.
+    #[command(hide = true)]
+    BareJobs(jobs::bare::Options),
     /// The bare loop itself: reads the three files at each tick until it is killed.
     #[command(hide = true)]
     Bare(bare::Options),
@@ -67,7 +79,10 @@ fn main() -> anyhow::Result<()> {
             dcdb_messages::run(&dcdb_messages::Options::short())?;
             connections::run(&connections::Options::short())?;
             range_query::run(&range_query::Options::default())?;
-            restart::run(&restart::Options::default())
+            restart::run(&restart::Options::default())?;
+            jobs::cost::run(&jobs::cost::Options::default())?;
+            jobs::many::run(&jobs::many::Options::default())?;
+            jobs::reconfigure::run(&jobs::reconfigure::Options::default())
         }
         Benchmark::AgentCost(options) => agent_cost::run(&options),
         Benchmark::Throughput(options) => throughput::run(&options),
@@ -79,6 +94,11 @@ fn main() -> anyhow::Result<()> {
         Benchmark::RangeQuery(options) => range_query::run(&options),
         Benchmark::Restart(options) => restart::run(&options),
         Benchmark::FillJournal(options) => restart::fill(&options),
+        Benchmark::JobCost(options) => jobs::cost::run(&options),
+        Benchmark::JobMany(options) => jobs::many::run(&options),
+        Benchmark::JobReconfigure(options) => jobs::reconfigure::run(&options),
+        Benchmark::JobOverhead(options) => jobs::overhead::run(&options),
+        Benchmark::BareJobs(options) => jobs::bare::run(&options),
         Benchmark::Bare(options) => bare::run(&options),
     }
 }
