@@ -1,7 +1,10 @@
 //! The harness of tests and benchmarks across crates: a site of its own in a temporary folder, with the real programs as
 //! real processes, killed with real signals.
 
+pub mod cgroups;
+pub mod jobs;
 pub mod probe;
+pub mod slurm;
 
 use std::fs::File;
 use std::net::TcpListener;
@@ -29,6 +32,12 @@ pub fn program(name: &str) -> PathBuf {
     folder
         .unwrap_or_else(|| panic!("{name} is not built beside {}; run `cargo build --workspace`", own.display()))
         .join(name)
+}
+
+/// Lets every user of the machine enter a folder and read in it: temporary folders are their maker's alone.
+pub fn open_to_all(dir: &Path) {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o755)).expect("a folder's mode");
 }
 
 /// The root of the checkout.

@@ -1,0 +1,15 @@
+// The header in C++: regions that end with their scope, also when an exception leaves it.
+#include <stdexcept>
+
+#include <wholegrain.h>
+
+int main() {
+    wholegrain::region all("cpp/all");
+    try {
+        wholegrain::region part("cpp/part");
+        wg_value("cpp/value", 2.5, "s");
+        throw std::runtime_error("out of the region");
+    } catch (const std::runtime_error &) {
+    }
+    return 0;
+}
