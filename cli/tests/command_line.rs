@@ -1,5 +1,7 @@
 //! The real binary without a server: help, exit codes, messages, completions, manual pages, an agent that is a fake socket.
 
+mod ports;
+
 use std::io::{Read, Write};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
@@ -99,7 +101,7 @@ fn a_server_that_is_not_there_is_named() {
     let dir = tempfile::tempdir().unwrap();
     assert!(run(dir.path(), &["init"]).status.success());
     // A port that was free a moment ago and that nobody listens on.
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = ports::free_port();
     let client = dir.path().join("var/client.toml");
     let toml = std::fs::read_to_string(&client).unwrap().replace(":8443", &format!(":{port}"));
     std::fs::write(&client, toml).unwrap();

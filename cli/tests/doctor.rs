@@ -1,5 +1,7 @@
 //! `wholegrain doctor` on installations that are made ill, one illness each.
 
+mod ports;
+
 use std::fs;
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
@@ -15,7 +17,7 @@ impl Site {
     /// A fresh installation on ports that were free a moment ago.
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let free = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+        let free = || ports::free_port().to_string();
         let site = Self(dir);
         let (mqtt, http) = (free(), free());
         let made = site.run(&["init", "var", "--agent", "n1", "--mqtt-port", &mqtt, "--http-port", &http]);

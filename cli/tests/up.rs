@@ -1,5 +1,7 @@
 //! `wholegrain up` with a real server and an agent that is a shell script; the test itself answers on the agent's socket.
 
+mod ports;
+
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
@@ -26,8 +28,7 @@ fn up(dir: &Path, agent_script: &str, ports: [u16; 2]) -> Command {
 
 /// Two ports that were free a moment ago.
 fn free_ports() -> [u16; 2] {
-    let listeners = [(); 2].map(|()| TcpListener::bind("localhost:0").unwrap());
-    listeners.map(|listener| listener.local_addr().unwrap().port())
+    [(); 2].map(|()| ports::free_port())
 }
 
 /// Answers on the agent's socket below `dir`.

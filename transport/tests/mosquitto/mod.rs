@@ -11,6 +11,16 @@ use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 const PROGRAM: &str = "/usr/sbin/mosquitto";
 const DEADLINE: Duration = Duration::from_secs(30);
 
+/// A loopback port that nobody listens on now. Below those that systems give to outgoing connections and to listeners that leave the
+/// choice to them: no other test gets it in between.
+fn free_port() -> u16 {
+    use std::sync::atomic::{AtomicU16, Ordering};
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let first = (std::process::id() % 15_000) as u16;
+    let mut ports = (0..15_000).map(|_| 12_000 + (first + NEXT.fetch_add(1, Ordering::Relaxed) % 15_000) % 15_000);
+    ports.find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok()).expect("a free loopback port")
+}
+
 pub struct Mosquitto {
     child: Child,
     pub port: u16,
@@ -28,7 +38,7 @@ impl Mosquitto {
         certificates(&dir);
         // Another program may take the port between its choice and the broker's start: then with another one.
         for _ in 0..5 {
-            let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+            let port = free_port();
             let config = format!("user root\nlistener {port} 127.0.0.1\n{listener}\n")
                 .replace("DIR", dir.path().to_str().unwrap());
             let file = dir.path().join("mosquitto.conf");
