@@ -169,7 +169,16 @@ impl Broker {
     /// A client of it.
     pub fn client(&self, name: &str) -> Client {
         let url = format!("mqtt://127.0.0.1:{}", self.port);
-        Client::connect(&ClientConfig { url, client_id: name.into(), ..ClientConfig::default() }).unwrap()
+        let config = ClientConfig { url, client_id: name.into(), ..ClientConfig::default() };
+        // A Mosquitto that has just begun resets one of its first connections now and then.
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            match Client::connect(&config) {
+                Ok(client) => return client,
+                Err(error) if Instant::now() > deadline => panic!("{error}"),
+                Err(_) => std::thread::sleep(Duration::from_millis(10)),
+            }
+        }
     }
 
     /// A client that has subscribed to everything of Wholegrain.

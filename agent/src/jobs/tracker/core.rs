@@ -207,8 +207,11 @@ impl Core {
         let (accounts, version, controllers) = (hierarchy.accounts(), hierarchy.version, hierarchy.controllers.clone());
         let path = self.path(&dir);
         let key = Key::of(found);
-        if accounts && self.jobs.get(&key).is_some_and(|live| live.dirs.is_other(&dir, stamp)) {
-            // The same id again, and nobody told that the first one went.
+        let mut taken_over = Vec::new();
+        if accounts && let Some(live) = self.jobs.get(&key).filter(|live| live.dirs.is_other(&dir, stamp)) {
+            // The same id again, and nobody told that the first one went. What else accounts under that id is the second
+            // one's: made for it, or still there and used by it, or gone, which the next scan shows.
+            taken_over = live.dirs.accounting().filter(|other| **other != dir).cloned().collect();
             self.end(&key, now);
             self.leftovers.remove(&dir);
         }
@@ -245,6 +248,10 @@ impl Core {
             }
         }
         self.change(&key, now, SETTLE_NS);
+        for other in taken_over {
+            // Without an inode, so that none that it turns out to have is taken for a third job's.
+            self.made(other, found, Stamp { created: stamp.created, ..Stamp::default() }, now);
+        }
     }
 
     fn begin(&mut self, key: &Key, found: &Found, now: Now) {
@@ -384,7 +391,7 @@ impl Core {
         self.changed.remove(key);
         self.looks.remove(key);
         self.levels.remove(&live.record.level);
-        self.leftovers.extend(live.dirs.iter().map(|(dir, stamp)| (dir.clone(), stamp)));
+        self.leftovers.extend(live.dirs.not_accounting().map(|(dir, stamp)| (dir.clone(), stamp)));
         let to = now.real.max(live.record.from);
         live.record.to = Some(to);
         for step in live.record.steps.iter_mut().filter(|step| step.to.is_none()) {

@@ -118,6 +118,16 @@ impl Dirs {
         if self.accounted { !self.here.values().any(|(_, accounts)| *accounts) } else { self.here.is_empty() }
     }
 
+    /// Those that account for something.
+    pub fn accounting(&self) -> impl Iterator<Item = &DirId> {
+        self.here.iter().filter(|(_, (_, accounts))| *accounts).map(|(dir, _)| dir)
+    }
+
+    /// Those that do not.
+    pub fn not_accounting(&self) -> impl Iterator<Item = (&DirId, Stamp)> {
+        self.here.iter().filter(|(_, (_, accounts))| !accounts).map(|(dir, (stamp, _))| (dir, *stamp))
+    }
+
     /// Those that are there.
     pub fn iter(&self) -> impl Iterator<Item = (&DirId, Stamp)> {
         self.here.iter().map(|(dir, (stamp, _))| (dir, *stamp))

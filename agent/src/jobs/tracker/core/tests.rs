@@ -190,6 +190,51 @@ fn what_inotify_lost_a_scan_repairs() {
 }
 
 #[test]
+fn the_same_id_again_has_all_directories_that_account() {
+    // Made anew before it was noticed that the first job is over; or never removed, and used again.
+    for is_anew in [true, false] {
+        let mut sim = Sim::new(vec![]);
+        for hierarchy in [0, 1, 2] {
+            sim.make(hierarchy, JOB, true);
+        }
+        sim.told(&["began 42"]);
+        sim.remove(0, JOB, false);
+        if is_anew {
+            sim.remove(1, JOB, true);
+            sim.make(1, JOB, true);
+        }
+        sim.make(0, JOB, true);
+        sim.told(&["ended 42", "began 42"]);
+        let second = sim.last().clone();
+        assert_eq!(second.from, sim.now().real, "not the first one's");
+        let place = sim.core.jobs().next().unwrap().1.place.clone();
+        assert_eq!(place.v1.keys().collect::<Vec<_>>(), ["cpuacct", "memory"]);
+        sim.scan();
+        sim.remove(0, JOB, true);
+        sim.wait(SETTLE_NS);
+        sim.told(&["changed 42"]);
+        sim.remove(1, JOB, true);
+        sim.told(&["ended 42"]);
+        assert_eq!(sim.last().from, second.from);
+        sim.scan();
+        sim.told(&[]);
+    }
+    // One that went unnoticed with the first is not the second's for longer than until the next scan.
+    let mut sim = Sim::new(vec![]);
+    sim.make(0, JOB, true);
+    sim.make(1, JOB, true);
+    sim.remove(1, JOB, false);
+    sim.remove(0, JOB, false);
+    sim.make(0, JOB, true);
+    sim.scan();
+    let place = sim.core.jobs().next().unwrap().1.place.clone();
+    assert_eq!(place.v1.keys().collect::<Vec<_>>(), ["cpuacct"]);
+    sim.told(&["began 42", "ended 42", "began 42"]);
+    sim.remove(0, JOB, true);
+    sim.told(&["ended 42"]);
+}
+
+#[test]
 fn old_news_of_a_directory_that_is_known_is_no_second_job() {
     let mut sim = Sim::new(vec![]);
     sim.make(0, JOB, true);
@@ -429,16 +474,24 @@ fn any_order_of_events_and_losses() {
         }
         told.append(&mut sim.events);
     }
-    sim.scan();
-    for (_, live) in sim.core.jobs() {
-        for dir in live.dirs.iter().map(|(dir, _)| dir).chain(live.step_dirs()) {
-            assert!(sim.tree.contains_key(dir), "{dir:?} is not there");
+    // What a job took over in the first scan from one before it is known by its inode after the second.
+    for is_second in [false, true] {
+        sim.scan();
+        for (_, live) in sim.core.jobs() {
+            for dir in live.dirs.iter().map(|(dir, _)| dir).chain(live.step_dirs()) {
+                assert!(sim.tree.contains_key(dir), "{dir:?} is not there");
+            }
         }
-    }
-    // What is left of jobs that ended is no job.
-    for dir in sim.tree.keys().filter(|dir| dir.hierarchy != 2 && dir.path.matches('/').count() == 2) {
-        let Spot::Job(found) = sim.core.spot(dir) else { panic!("{dir:?}") };
-        assert!(sim.core.job(&Key::of(&found)).is_some(), "{dir:?}");
+        // What is left of jobs that ended is no job; what accounts is one's.
+        let accounting = |dir: &DirId| dir.hierarchy != 2 && dir.path.matches('/').count() == 2;
+        for (dir, stamp) in sim.tree.iter().filter(|(dir, _)| accounting(dir)) {
+            let Spot::Job(found) = sim.core.spot(dir) else { panic!("{dir:?}") };
+            let live = sim.core.job(&Key::of(&found)).unwrap_or_else(|| panic!("{dir:?} is no job's"));
+            let known = live.dirs.iter().find(|(known, _)| *known == dir).map(|(_, known)| known);
+            let is_known = known.is_some_and(|known| known.inode == stamp.inode || known.inode == 0 && !is_second);
+            assert!(is_known, "{dir:?} {stamp:?} {known:?}");
+        }
+        assert!(sim.core.leftovers.keys().all(|dir| dir.hierarchy == 2), "{:?}", sim.core.leftovers);
     }
     sim.tree.clear();
     sim.scan();
