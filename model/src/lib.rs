@@ -14,6 +14,7 @@ pub mod schema;
 pub mod size;
 pub mod suggest;
 pub mod time;
+pub mod unit;
 
 pub use batch::{Batch, BatchHeader, Column, ColumnValues, Gaps, Value};
 pub use interval::Interval;
@@ -22,3 +23,4 @@ pub use name::{NameError, SensorPath};
 pub use pattern::{Pattern, PatternError};
 pub use schema::{Kind, Schema, SchemaError, SchemaHash, SensorDef, ValueType};
 pub use time::Timestamp;
+pub use unit::{Conversion, Dimension, Unit, UnitError};

@@ -1,8 +1,16 @@
-//! Instants: nanoseconds since the Unix epoch, UTC; read as RFC 3339, a date, Unix seconds, `now` or relative like `-10m`.
+//! Instants: nanoseconds since the Unix epoch, UTC; read as RFC 3339, a date, with a time zone by name, Unix seconds, `now` or relative like
+//! `-10m`.
 
 use std::fmt;
 
+use jiff::civil::DateTime;
+use jiff::tz::{AmbiguousOffset, Offset, TimeZone};
+
 use crate::interval::Interval;
+
+const SECOND_NS: i64 = 1_000_000_000;
+/// Length of a day as POSIX counts, s.
+const DAY_S: i64 = 86_400;
 
 /// An instant in ns since 1970-01-01T00:00:00Z, leap seconds not counted, as POSIX has it. Years 1678 to 2262.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, serde::Serialize, serde::Deserialize)]
@@ -11,16 +19,79 @@ pub struct Timestamp(pub i64);
 
 /// Why a time was refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{0:?} is not a time; write RFC 3339 (2026-01-31T12:00:00Z), a date (2026-01-31, UTC), Unix seconds (@1769860800), now, or relative like -10m"
-)]
-pub struct TimeError(String);
+pub enum TimeError {
+    /// It is written in no way that is known.
+    #[error(
+        "{0:?} is not a time; write RFC 3339 (2026-01-31T12:00:00Z), a date (2026-01-31, UTC), a time with its zone (2026-01-31 13:00 Europe/Berlin), Unix seconds (@1769860800), now, or relative like -10m"
+    )]
+    Unreadable(String),
+    /// The time zone is not known here.
+    #[error(
+        "{text:?}: no time zone {zone:?} is known on this machine; write a name such as Europe/Berlin, UTC, or the distance from UTC (2026-01-31T13:00:00+01:00). The package tzdata has the names"
+    )]
+    Zone {
+        /// What was written.
+        text: String,
+        /// The zone in it.
+        zone: String,
+    },
+    /// The clocks of that zone were put forward over it.
+    #[error(
+        "{text:?}: that time does not exist in {zone}, where clocks are put forward over it; write {earlier} or {later}"
+    )]
+    Skipped {
+        /// What was written.
+        text: String,
+        /// The zone in it.
+        zone: String,
+        /// With the distance from UTC that holds after the change.
+        earlier: String,
+        /// With the one that holds before it.
+        later: String,
+    },
+    /// The clocks of that zone were put back over it.
+    #[error("{text:?}: that time comes twice in {zone}, where clocks are put back; write {earlier} or {later}")]
+    Twice {
+        /// What was written.
+        text: String,
+        /// The zone in it.
+        zone: String,
+        /// The first of the two.
+        earlier: String,
+        /// The second.
+        later: String,
+    },
+    /// The distance from UTC that is written is not that of the zone that is written.
+    #[error("{text:?}: in {zone} that instant is {right}; leave one of the two away")]
+    Contradiction {
+        /// What was written.
+        text: String,
+        /// The zone in it.
+        zone: String,
+        /// The instant as the zone has it.
+        right: String,
+    },
+    /// A second 60 where none can be.
+    #[error(
+        "{0:?} has a second 60, but leap seconds come only as 23:59:60 UTC on the last day of a month; write :59, or the next minute"
+    )]
+    NoLeapSecond(String),
+}
 
 impl Timestamp {
     /// Reads a time as a person writes it; relative ones count from `now`.
+    ///
+    /// - RFC 3339, and without a distance from UTC, or as a date alone, UTC.
+    /// - With a time zone's name after a space or in brackets: `2026-03-29 12:00 Europe/Berlin`, `2026-03-29T12:00[Europe/Berlin]`. A time
+    ///   that does not exist there because clocks are put forward, and one that comes twice because they are put back, is refused, and
+    ///   the error names both instants that can be meant. The zones are those of the machine (`/usr/share/zoneinfo`).
+    /// - `23:59:60` on the last day of a month, UTC, is a leap second: as POSIX has no number for it, it is the same as the second after
+    ///   it, 00:00:00 of the next day. Whether there really was one is not asked. Any other second 60 is refused.
+    /// - `@1769860800.5`: seconds since the Unix epoch as POSIX counts them.
+    /// - `now`, `-10m` or `now-10m`, `now+10m`: lengths of physical time; a day is 24 hours, also where clocks change.
     pub fn parse(text: &str, now: Timestamp) -> Result<Self, TimeError> {
         let text = text.trim();
-        let refuse = || TimeError(text.chars().take(60).collect());
+        let refuse = || TimeError::Unreadable(shown(text));
         if text == "now" {
             return Ok(now);
         }
@@ -35,20 +106,103 @@ impl Timestamp {
         if let Some(seconds) = text.strip_prefix('@') {
             return unix_seconds(seconds).map(Self).ok_or_else(refuse);
         }
-        let instant: jiff::Timestamp = match text.parse() {
-            Ok(instant) => instant,
-            Err(_) => {
-                let civil: jiff::civil::DateTime = text.parse().map_err(|_| refuse())?;
-                civil.to_zoned(jiff::tz::TimeZone::UTC).map_err(|_| refuse())?.timestamp()
-            }
+        let (written, zone) = split_zone(text);
+        let (written, leap) = match leap_second(written) {
+            Some(second_before) => (second_before, true),
+            None => (written.to_owned(), false),
         };
-        i64::try_from(instant.as_nanosecond()).map(Self).map_err(|_| refuse())
+        let instant = match zone {
+            Some(zone) => in_zone(text, &written, zone)?,
+            None => match written.parse::<jiff::Timestamp>() {
+                Ok(instant) => instant,
+                Err(_) => {
+                    let civil: DateTime = written.parse().map_err(|_| refuse())?;
+                    civil.to_zoned(TimeZone::UTC).map_err(|_| refuse())?.timestamp()
+                }
+            },
+        };
+        let found = i64::try_from(instant.as_nanosecond()).map_err(|_| refuse())?;
+        if !leap {
+            return Ok(Self(found));
+        }
+        let last_of_day = found.div_euclid(SECOND_NS).rem_euclid(DAY_S) == DAY_S - 1;
+        let next = found.checked_add(SECOND_NS).ok_or_else(refuse)?;
+        if !last_of_day
+            || jiff::Timestamp::from_nanosecond(next.into()).is_ok_and(|next| Offset::UTC.to_datetime(next).day() != 1)
+        {
+            return Err(TimeError::NoLeapSecond(shown(text)));
+        }
+        Ok(Self(next))
     }
 
     /// This instant moved by `ns`, stopping at the ends of the range.
     pub fn saturating_add(self, ns: i64) -> Self {
         Self(self.0.saturating_add(ns))
     }
+}
+
+/// As much of it as an error shows.
+fn shown(text: &str) -> String {
+    text.chars().take(60).collect()
+}
+
+/// What stands before a time zone's name, and the name: the last word, or in brackets.
+fn split_zone(text: &str) -> (&str, Option<&str>) {
+    if let Some((before, zone)) = text.strip_suffix(']').and_then(|text| text.split_once('[')) {
+        return (before.trim_end(), Some(zone));
+    }
+    match text.rsplit_once(char::is_whitespace) {
+        Some((before, word)) if word.starts_with(|c: char| c.is_ascii_alphabetic()) => (before.trim_end(), Some(word)),
+        _ => (text, None),
+    }
+}
+
+/// The second before, when the time's second is 60.
+fn leap_second(text: &str) -> Option<String> {
+    let start = text.find(['T', 't', ' '])? + 1;
+    let rest = &text[start..];
+    let length = rest.find(|c: char| !c.is_ascii_digit() && c != ':').unwrap_or(rest.len());
+    let time = &rest[..length];
+    let is_leap =
+        (length == 8 && time.ends_with(":60")) || (length == 6 && !time.contains(':') && time.ends_with("60"));
+    let end = start + length;
+    is_leap.then(|| format!("{}59{}", &text[..end - 2], &text[end..]))
+}
+
+/// The instant of a time on the clocks of a zone.
+fn in_zone(text: &str, written: &str, name: &str) -> Result<jiff::Timestamp, TimeError> {
+    let (unreadable, zone) = (|| TimeError::Unreadable(shown(text)), name.to_owned());
+    let known = TimeZone::get(name).map_err(|_| TimeError::Zone { text: shown(text), zone: zone.clone() })?;
+    let civil: Option<DateTime> = written.parse().ok();
+    if let Ok(instant) = written.parse::<jiff::Timestamp>() {
+        // With Z it is UTC whatever the zone is; another distance from UTC must be the zone's.
+        let offset = known.to_offset(instant);
+        return match civil {
+            Some(civil) if civil != offset.to_datetime(instant) => {
+                let right = rfc3339(offset.to_datetime(instant), offset);
+                Err(TimeError::Contradiction { text: shown(text), zone, right })
+            }
+            _ => Ok(instant),
+        };
+    }
+    let civil = civil.ok_or_else(unreadable)?;
+    let (text, at) = (shown(text), |offset: Offset| rfc3339(civil, offset));
+    match known.to_ambiguous_timestamp(civil).offset() {
+        AmbiguousOffset::Unambiguous { offset } => offset.to_timestamp(civil).map_err(|_| unreadable()),
+        AmbiguousOffset::Gap { before, after } => {
+            Err(TimeError::Skipped { text, zone, earlier: at(after), later: at(before) })
+        }
+        AmbiguousOffset::Fold { before, after } => {
+            Err(TimeError::Twice { text, zone, earlier: at(before), later: at(after) })
+        }
+    }
+}
+
+/// `2026-03-29T02:30:00+01:00`.
+fn rfc3339(civil: DateTime, offset: Offset) -> String {
+    let seconds = offset.seconds();
+    let (sign, minutes) = (if seconds < 0 { '-' } else { '+' }, seconds.abs() / 60);
+    format!("{civil}{sign}{:02}:{:02}", minutes / 60, minutes % 60)
 }
 
 /// Seconds with up to nine decimals, without going through a float.
@@ -100,5 +254,79 @@ mod tests {
         for bad in ["", "yesterday", "10m", "-10", "2026-13-01", "@x", "-99999999999d", "9999-01-01T00:00:00Z"] {
             assert!(Timestamp::parse(bad, now).is_err(), "{bad:?} should be refused");
         }
+    }
+
+    fn parsed(text: &str) -> Result<String, String> {
+        Timestamp::parse(text, Timestamp(0)).map(|time| time.to_string()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn clocks_of_a_zone() {
+        for (text, expected) in [
+            ("2026-03-29 01:59:59 Europe/Berlin", "2026-03-29T00:59:59Z"),
+            ("2026-03-29 03:00 Europe/Berlin", "2026-03-29T01:00:00Z"),
+            ("2026-03-29T03:00[Europe/Berlin]", "2026-03-29T01:00:00Z"),
+            ("2026-07-01 Europe/Berlin", "2026-06-30T22:00:00Z"),
+            ("2026-10-25T02:30:00+02:00[Europe/Berlin]", "2026-10-25T00:30:00Z"),
+            ("2026-10-25T02:30:00+01:00[Europe/Berlin]", "2026-10-25T01:30:00Z"),
+            ("2026-10-25T01:30:00Z[Europe/Berlin]", "2026-10-25T01:30:00Z"),
+            ("2026-01-31 12:00 UTC", "2026-01-31T12:00:00Z"),
+            ("2026-01-31 12:00 Asia/Kathmandu", "2026-01-31T06:15:00Z"),
+        ] {
+            assert_eq!(parsed(text).as_deref(), Ok(expected), "{text}");
+        }
+        for (text, parts) in [
+            (
+                "2026-03-29 02:30 Europe/Berlin",
+                ["does not exist in Europe/Berlin", "2026-03-29T02:30:00+02:00 or 2026-03-29T02:30:00+01:00"],
+            ),
+            (
+                "2026-10-25 02:30 Europe/Berlin",
+                ["comes twice in Europe/Berlin", "2026-10-25T02:30:00+02:00 or 2026-10-25T02:30:00+01:00"],
+            ),
+            (
+                "2026-03-08T02:00[America/New_York]",
+                ["does not exist", "2026-03-08T02:00:00-04:00 or 2026-03-08T02:00:00-05:00"],
+            ),
+            (
+                "2026-07-01T12:00:00+01:00[Europe/Berlin]",
+                ["in Europe/Berlin that instant is", "2026-07-01T13:00:00+02:00"],
+            ),
+            ("2026-01-31 12:00 Europe/Atlantis", ["no time zone \"Europe/Atlantis\"", "tzdata"]),
+            ("tomorrow Europe/Berlin", ["is not a time", "Europe/Berlin"]),
+            ("2026-01-31T12:00[]", ["no time zone \"\"", "tzdata"]),
+        ] {
+            let error = parsed(text).expect_err(text);
+            assert!(parts.iter().all(|part| error.contains(part)), "{error}");
+        }
+        // Each instant that an error offers is one, the earlier first.
+        for text in ["2026-03-29 02:30 Europe/Berlin", "2026-10-25 02:30 Europe/Berlin"] {
+            let error = parsed(text).unwrap_err();
+            let offered = error.rsplit_once("write ").unwrap().1.split(" or ");
+            let times: Vec<Timestamp> = offered.map(|text| Timestamp::parse(text, Timestamp(0)).unwrap()).collect();
+            assert_eq!(times[1].0 - times[0].0, 3_600 * SECOND_NS);
+        }
+    }
+
+    #[test]
+    fn leap_seconds_are_the_second_after_and_only_where_they_can_be() {
+        for text in [
+            "2016-12-31T23:59:60Z",
+            "2016-12-31 23:59:60",
+            "20161231T235960Z",
+            "2017-01-01T00:59:60+01:00",
+            "2017-01-01 00:59:60 Europe/Berlin",
+            "2017-01-01T05:44:60[Asia/Kathmandu]",
+        ] {
+            assert_eq!(parsed(text).as_deref(), Ok("2017-01-01T00:00:00Z"), "{text}");
+        }
+        assert_eq!(parsed("2016-06-30T23:59:60.25Z").as_deref(), Ok("2016-07-01T00:00:00.25Z"));
+        for text in ["2016-12-31T12:34:60Z", "2016-12-30T23:59:60Z", "2016-12-31T23:59:60+01:00", "20161231T123460Z"] {
+            assert!(parsed(text).is_err_and(|error| error.contains("has a second 60")), "{text}");
+        }
+        assert!(parsed("2016-12-31T23:59:61Z").is_err() && parsed("2016-12-31T23:60:00Z").is_err());
+        // A day is 24 hours of physical time, also where clocks change.
+        let noon = Timestamp::parse("2026-03-29 12:00 Europe/Berlin", Timestamp(0)).unwrap();
+        assert_eq!(Timestamp::parse("-1d", noon).unwrap().to_string(), "2026-03-28T10:00:00Z");
     }
 }

@@ -1,0 +1,326 @@
+//! From a code to what it measures. The grammar is that of the UCUM: `.` and `/` from left to right, exponents behind a unit, integers as factors,
+//! annotations in braces.
+
+use super::atoms::{Atoms, BINARY, DECIMAL, LOGARITHMIC};
+use super::magnitude::Magnitude;
+use super::{CODE_BYTES_MAX, DEPTH_MAX, Dimension, EXPONENT_MAX, UnitError, nearest};
+
+/// The most digits of an integer factor.
+const DIGITS_MAX: usize = 18;
+
+/// What one of a unit is in coherent base units.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Measure {
+    pub magnitude: Magnitude,
+    pub dimension: Dimension,
+    /// Where its zero lies, in the coherent unit; only of a unit that stands alone.
+    pub offset: Option<Magnitude>,
+}
+
+impl Measure {
+    pub const ONE: Measure = Measure { magnitude: Magnitude::ONE, dimension: Dimension::NUMBER, offset: None };
+
+    /// `None` beyond the bounds.
+    pub fn times(self, other: Self) -> Option<Self> {
+        let magnitude = self.magnitude.times(other.magnitude)?;
+        Some(Self { magnitude, dimension: self.dimension.times(other.dimension)?, offset: None })
+    }
+
+    /// `None` beyond the bounds.
+    pub fn over(self, other: Self) -> Option<Self> {
+        let magnitude = self.magnitude.times(other.magnitude.inverse())?;
+        Some(Self { magnitude, dimension: self.dimension.over(other.dimension)?, offset: None })
+    }
+
+    /// `None` beyond the bounds.
+    pub fn power(self, exponent: i32) -> Option<Self> {
+        let magnitude = self.magnitude.power(exponent)?;
+        Some(Self { magnitude, dimension: self.dimension.power(exponent)?, offset: None })
+    }
+}
+
+/// One factor of a code, as it is written: `kW`, `m` to the power 2, `{cpu}`, `10`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Factor<'a> {
+    /// A unit with its prefix, or an integer; empty when there is an annotation alone.
+    pub base: &'a str,
+    /// With its braces; empty when there is none.
+    pub annotation: &'a str,
+    /// How often it is there; below 0 under the fraction line.
+    pub exponent: i32,
+}
+
+/// What the code measures.
+pub(super) fn measure(code: &str, atoms: &Atoms) -> Result<Measure, UnitError> {
+    parse(code, atoms).map(|(measure, _)| measure)
+}
+
+/// What the code measures, and its factors in the order in which they are written.
+pub(super) fn parse<'a>(code: &'a str, atoms: &Atoms) -> Result<(Measure, Vec<Factor<'a>>), UnitError> {
+    read(code, atoms, true)
+}
+
+/// The same; what may have been meant is only looked for when that is wanted.
+fn read<'a>(code: &'a str, atoms: &Atoms, suggest: bool) -> Result<(Measure, Vec<Factor<'a>>), UnitError> {
+    let mut parser = Parser { code, at: 0, depth: 0, atoms, suggest, factors: Vec::new() };
+    if code.len() > CODE_BYTES_MAX {
+        let code = code.chars().take(40).collect();
+        return Err(UnitError::Beyond { code, reason: "it is longer than 256 bytes" });
+    }
+    let measure = parser.term(1)?;
+    Ok((measure, parser.factors))
+}
+
+struct Parser<'a, 'b> {
+    code: &'a str,
+    /// The byte that comes next.
+    at: usize,
+    depth: usize,
+    atoms: &'b Atoms,
+    suggest: bool,
+    factors: Vec<Factor<'a>>,
+}
+
+impl<'a> Parser<'a, '_> {
+    /// Components with `.` and `/` between them up to the end or the closing parenthesis. Everything in it counts `sign` times.
+    fn term(&mut self, sign: i32) -> Result<Measure, UnitError> {
+        let mut product = if self.take('/') {
+            let start = self.at;
+            let under = self.component(-sign)?;
+            self.bounded(Measure::ONE.over(under), start)?
+        } else {
+            self.component(sign)?
+        };
+        loop {
+            let start = self.at;
+            product = match self.peek() {
+                None if self.depth == 0 => return Ok(product),
+                Some(')') if self.depth > 0 => return Ok(product),
+                Some('.') => {
+                    self.at += 1;
+                    let next = self.component(sign)?;
+                    self.bounded(product.times(next), start)?
+                }
+                Some('/') => {
+                    self.at += 1;
+                    let next = self.component(-sign)?;
+                    self.bounded(product.over(next), start)?
+                }
+                None => return Err(self.refuse(start, "a `)` is missing".to_owned())),
+                Some(')') => return Err(self.refuse(start, "there is no `(` for this `)`".to_owned())),
+                Some(other) => {
+                    let text = format!("`{other}` cannot stand here; between units a `.` or `/` is wanted");
+                    return Err(self.refuse(start, text));
+                }
+            };
+        }
+    }
+
+    fn component(&mut self, sign: i32) -> Result<Measure, UnitError> {
+        let start = self.at;
+        match self.peek() {
+            Some('(') => self.parenthesis(sign),
+            Some('{') => {
+                let annotation = self.annotation()?;
+                self.factors.push(Factor { base: "", annotation, exponent: sign });
+                Ok(Measure::ONE)
+            }
+            Some(c) if c.is_ascii_digit() && !["10*", "10^"].iter().any(|ten| self.rest().starts_with(ten)) => {
+                self.integer(sign)
+            }
+            None => Err(self.refuse(start, "a unit is missing".to_owned())),
+            Some('.' | '/' | ')') => Err(self.refuse(start, "a unit is missing before this".to_owned())),
+            Some(_) => self.simple(sign),
+        }
+    }
+
+    fn parenthesis(&mut self, sign: i32) -> Result<Measure, UnitError> {
+        let start = self.at;
+        self.at += 1;
+        self.depth += 1;
+        if self.depth > DEPTH_MAX {
+            return Err(self.refuse(start, format!("parentheses stand more than {DEPTH_MAX} deep")));
+        }
+        let inner = self.term(sign)?;
+        self.at += 1;
+        self.depth -= 1;
+        match self.peek() {
+            Some(c) if c.is_ascii_digit() || matches!(c, '+' | '-' | '^' | '*') => {
+                Err(self
+                    .refuse(self.at, "parentheses take no exponent; write it behind each unit, as in `m2/s2`".into()))
+            }
+            _ => Ok(inner),
+        }
+    }
+
+    fn integer(&mut self, sign: i32) -> Result<Measure, UnitError> {
+        let start = self.at;
+        let digits = self.while_digits();
+        let refuse = |text: &str| Err(self.refuse(start, text.to_owned()));
+        if digits.len() > DIGITS_MAX {
+            return refuse("a factor has at most 18 digits; write powers of ten as `10*20`");
+        }
+        let after = self.rest().as_bytes();
+        if after.first() == Some(&b'.')
+            && after.get(1).is_some_and(u8::is_ascii_digit)
+            && ![b".10*", b".10^"].iter().any(|ten| after.starts_with(*ten))
+        {
+            return refuse("in a unit `.` multiplies, so 2.5 would be 10; factors are integers, `25.10*-1` is 2.5");
+        }
+        if !matches!(after.first(), None | Some(b'.' | b'/' | b')')) {
+            return refuse("behind a factor a `.` or `/` is wanted, as in `10.m`");
+        }
+        let Some(magnitude) = digits.parse().ok().and_then(|digits| Magnitude::decimal(digits, 0)) else {
+            return refuse("a factor of 0 makes no unit");
+        };
+        self.factors.push(Factor { base: digits, annotation: "", exponent: sign });
+        Ok(Measure { magnitude, ..Measure::ONE })
+    }
+
+    /// A unit with or without prefix, its exponent and its annotation.
+    fn simple(&mut self, sign: i32) -> Result<Measure, UnitError> {
+        let start = self.at;
+        let base = self.name();
+        let found = unit(base, self.atoms);
+        let end = self.at;
+        let of = found.map_err(|reason| {
+            let suggestion = if self.suggest { nearest::suggest(base, self.atoms) } else { None };
+            let suggestion = suggestion.map(|name| format!("{}{name}{}", &self.code[..start], &self.code[end..]));
+            // What is suggested must hold, unless something behind it does not either.
+            let suggestion = suggestion.filter(|code| match read(code, self.atoms, false) {
+                Ok(_) => true,
+                Err(error) => error.at().is_some_and(|at| at > start),
+            });
+            UnitError::Code { code: self.code.to_owned(), at: start, reason, suggestion }
+        })?;
+        let exponent = self.exponent()?;
+        let annotation = if self.peek() == Some('{') { self.annotation()? } else { "" };
+        self.factors.push(Factor { base, annotation, exponent: sign * exponent.unwrap_or(1) });
+        match exponent {
+            None => Ok(of),
+            Some(exponent) => self.bounded(of.power(exponent), start),
+        }
+    }
+
+    /// Up to what cannot belong to a name. In brackets everything can.
+    fn name(&mut self) -> &'a str {
+        let rest = self.rest();
+        if rest.starts_with("10*") || rest.starts_with("10^") {
+            self.at += 3;
+            return &rest[..3];
+        }
+        let mut brackets = 0usize;
+        let end = rest.find(|c: char| {
+            match c {
+                '[' => brackets += 1,
+                ']' => brackets = brackets.saturating_sub(1),
+                _ => {}
+            }
+            brackets == 0 && (matches!(c, '.' | '/' | '(' | ')' | '{' | '}' | '+' | '-' | '^') || c.is_ascii_digit())
+        });
+        // Something is taken always, so that there is something to complain about.
+        let end = match end {
+            Some(0) => rest.chars().next().map_or(0, char::len_utf8),
+            Some(end) => end,
+            None => rest.len(),
+        };
+        self.at += end;
+        &rest[..end]
+    }
+
+    fn exponent(&mut self) -> Result<Option<i32>, UnitError> {
+        let start = self.at;
+        let sign = if self.take('-') { -1 } else { 1 };
+        let signed = sign < 0 || self.take('+');
+        let digits = self.while_digits();
+        match digits.parse::<i32>() {
+            _ if digits.is_empty() && signed => Err(self.refuse(start, "an exponent is missing".to_owned())),
+            _ if digits.is_empty() => Ok(None),
+            Ok(exponent) if exponent <= EXPONENT_MAX => Ok(Some(sign * exponent)),
+            _ => Err(self.refuse(start, format!("exponents are at most {EXPONENT_MAX}"))),
+        }
+    }
+
+    fn annotation(&mut self) -> Result<&'a str, UnitError> {
+        let (start, rest) = (self.at, self.rest());
+        let Some(end) = rest.find('}') else {
+            return Err(self.refuse(start, "the annotation has no `}`".to_owned()));
+        };
+        if let Some(at) = rest[1..end].find(|c: char| !c.is_ascii_graphic() || c == '{') {
+            let text = "an annotation has visible ASCII characters without braces".to_owned();
+            return Err(self.refuse(start + 1 + at, text));
+        }
+        self.at += end + 1;
+        Ok(&rest[..=end])
+    }
+
+    fn while_digits(&mut self) -> &'a str {
+        let rest = self.rest();
+        let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+        self.at += end;
+        &rest[..end]
+    }
+
+    fn rest(&self) -> &'a str {
+        &self.code[self.at..]
+    }
+
+    fn peek(&self) -> Option<char> {
+        self.rest().chars().next()
+    }
+
+    fn take(&mut self, wanted: char) -> bool {
+        let there = self.peek() == Some(wanted);
+        self.at += if there { wanted.len_utf8() } else { 0 };
+        there
+    }
+
+    fn bounded(&self, measure: Option<Measure>, at: usize) -> Result<Measure, UnitError> {
+        measure
+            .ok_or_else(|| self.refuse(at, "here the unit becomes too great or too small to compute with".to_owned()))
+    }
+
+    fn refuse(&self, at: usize, reason: String) -> UnitError {
+        UnitError::Code { code: self.code.to_owned(), at, reason, suggestion: None }
+    }
+}
+
+/// What a unit with or without prefix measures.
+pub(super) fn unit(name: &str, atoms: &Atoms) -> Result<Measure, String> {
+    if let Some(atom) = atoms.get(name) {
+        return Ok(atom.measure);
+    }
+    if let Some((prefix, of)) =
+        prefixed(name, |atom| atoms.get(atom).filter(|atom| atom.metric).map(|atom| atom.measure))
+    {
+        let magnitude = prefix.times(of.magnitude).ok_or_else(|| format!("`{name}` is too great or too small"))?;
+        return Ok(Measure { magnitude, ..of });
+    }
+    if is_logarithmic(name) {
+        return Err(format!("`{name}` is logarithmic or arbitrary in the UCUM, and such units are not converted"));
+    }
+    let plain = prefixed(name, |atom| atoms.get(atom).filter(|atom| !atom.metric).map(|_| ()));
+    Err(match plain {
+        Some(_) => format!("`{name}` is a prefix before a unit that takes none"),
+        None => format!("`{name}` is no unit of the UCUM that is known here"),
+    })
+}
+
+/// Whether it is one of the units that no factor expresses, with or without prefix.
+pub(super) fn is_logarithmic(name: &str) -> bool {
+    let known = |name: &str| LOGARITHMIC.contains(&name).then_some(());
+    known(name).is_some() || prefixed(name, known).is_some()
+}
+
+/// Splits a prefix off when what is behind it is `known`.
+pub(super) fn prefixed<T>(name: &str, known: impl Fn(&str) -> Option<T>) -> Option<(Magnitude, T)> {
+    let decimal = DECIMAL.iter().filter_map(|(prefix, ten)| {
+        let of = known(name.strip_prefix(prefix)?)?;
+        Some((Magnitude::decimal(1, *ten)?, of))
+    });
+    let binary = BINARY.iter().filter_map(|(prefix, two)| {
+        let of = known(name.strip_prefix(prefix)?)?;
+        Some((Magnitude::binary(*two), of))
+    });
+    binary.chain(decimal).next()
+}
