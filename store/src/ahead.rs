@@ -68,7 +68,9 @@ impl Ahead {
     ) -> Option<Chunk> {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let hash = schema.hash();
-        let at = state.groups.iter().position(|group| group.schema == hash && group.range == range);
+        // Several threads may be in different groups of one schema.
+        let holds = |group: &Group| group.schema == hash && group.range == range && group.columns.contains_key(&column);
+        let at = state.groups.iter().position(holds);
         let known = at.map(|at| state.groups.remove(at));
         if let Some(mut group) = known {
             let found = group.columns.remove(&column);
@@ -82,16 +84,16 @@ impl Ahead {
             }
         }
         let expected = state.expected.get_mut(&hash)?;
+        // Those before it may still be asked for, by another thread.
         let skip = expected.iter().position(|next| *next == column)?;
-        expected.drain(..skip);
         let batches = batches();
         let rows: usize = batches.iter().map(|batch| batch.samples).sum();
-        let width = (GROUP_BYTES_MAX / size_of::<i64>() / rows.max(1)).max(1).min(expected.len());
-        let wanted: Vec<u32> = expected.drain(..width).collect();
+        let width = (GROUP_BYTES_MAX / size_of::<i64>() / rows.max(1)).max(1).min(expected.len() - skip);
+        let wanted: Vec<u32> = expected.drain(skip..skip + width).collect();
         let mut group = decode(schema, range, &batches, &wanted, fault);
         let found = group.columns.remove(&column);
         let chunk = found.map(|column| Chunk { times: group.times.clone(), column });
-        state.groups.retain(|group| group.schema != hash);
+        state.groups.retain(|group| group.schema != hash || group.range == range);
         state.groups.push(group);
         while state.groups.len() > 1 && state.groups.iter().map(Group::bytes).sum::<usize>() > AHEAD_BYTES_MAX {
             state.groups.remove(0);

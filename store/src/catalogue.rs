@@ -14,15 +14,19 @@ use wholegrain_model::{Schema, SchemaHash, ValueType};
 
 use crate::block::write::Sums;
 use crate::database::{Backend, copy_file, fail};
+use crate::delete::cuts::Cut;
 use crate::disk::{Disk, read_all};
+use crate::import::{Imports, Known};
 use crate::ranges::{Held, RangeSet};
 use crate::sensors::{GroupState, Properties, Sensors};
 use crate::tiers::TierOf;
 use crate::{SensorId, StoreError};
 
-/// Version of the catalogue's tables. Version 1 had no sensors without a schema and no tiers, which its readers would take for readings; it is read,
-/// and becomes this one.
-pub const FORMAT_VERSION: u64 = 2;
+/// Version of the catalogue's tables. Version 1 had no sensors without a schema and no tiers, which its readers would take for readings; readers of
+/// version 2 would show what is deleted, and miss the numbers of forgotten sensors. Both are read, and become this one.
+pub const FORMAT_VERSION: u64 = 3;
+/// From this version on sensors may have been forgotten, so that numbers are missing.
+const VERSION_WITH_HOLES: u64 = 3;
 /// The oldest version that is read.
 const FORMAT_VERSION_MIN: u64 = 1;
 /// How often a catalogue that is being written is copied anew before it is called damaged, and the time between.
@@ -49,6 +53,8 @@ const GROUPS: TableDefinition<[u8; 16], (&str, u64, i64)> = TableDefinition::new
 const LOOSE: TableDefinition<u32, (&str, &[u8])> = TableDefinition::new("loose");
 /// Sensor's number / [`HEARD_SENSORS`] -> newest times of readings without a schema that are in blocks.
 const HEARD: TableDefinition<u32, &[u8]> = TableDefinition::new("heard");
+/// Import's id -> (order of its latest part among imports, readings, ranges of its parts).
+const IMPORTS: TableDefinition<&str, (u64, u64, &[u8])> = TableDefinition::new("imports");
 
 /// What the catalogue knows of one block.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -64,6 +70,9 @@ pub(crate) struct BlockRecord {
     /// The first and the last journal segment in it: where two blocks have a reading of the same time, the later one counts.
     pub first_segment: u64,
     pub last_segment: u64,
+    /// Where blocks have the same last segment, the larger number counts: imports are numbered from 1, sealed blocks have 0.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub import: u32,
     pub first_time: i64,
     pub last_time: i64,
     pub rows: u64,
@@ -77,6 +86,25 @@ pub(crate) struct BlockRecord {
     /// Checksums; files of version 1 of the catalogue have none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sums: Option<Sums>,
+    /// What has been deleted and is in the file still.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cuts: Vec<Cut>,
+}
+
+fn is_zero(number: &u32) -> bool {
+    *number == 0
+}
+
+/// Bits of a block's rank that tell imports of one last segment apart.
+const IMPORT_BITS: u32 = 24;
+/// The largest [`BlockRecord::import`]; further imports into the same segment count as much as this one.
+pub(crate) const IMPORT_NUMBER_MAX: u32 = (1 << IMPORT_BITS) - 1;
+
+impl BlockRecord {
+    /// Where two blocks have a reading of the same sensor and time, that of the higher rank counts.
+    pub fn rank(&self) -> u64 {
+        self.last_segment << IMPORT_BITS | u64::from(self.import.min(IMPORT_NUMBER_MAX))
+    }
 }
 
 /// What one seal, merge or retention changes, all or nothing.
@@ -97,6 +125,9 @@ pub(crate) struct Change<'a> {
     pub relink: Vec<BlockRecord>,
     /// Blocks that must still be there: what is added was made from them.
     pub requires: Vec<u64>,
+    /// An import with its parts as they are afterwards, and imports that are forgotten.
+    pub import: Option<(String, Known)>,
+    pub forgotten_imports: Vec<String>,
 }
 
 /// Everything that is read when a store is opened.
@@ -106,6 +137,7 @@ pub(crate) struct Contents {
     pub blocks: Vec<BlockRecord>,
     pub doomed: Vec<(u64, String)>,
     pub held: Held,
+    pub imports: Imports,
     pub sealed_through: u64,
     pub next_block: u64,
 }
@@ -177,6 +209,12 @@ impl Catalogue {
         *db = Some(opened);
         self.suspect.store(false, Relaxed);
         Ok(contents)
+    }
+
+    /// Copies the file while no transaction runs.
+    pub fn copy_to(&self, to: &Path) -> Result<(), StoreError> {
+        let _no_write = self.db.write().unwrap_or_else(PoisonError::into_inner);
+        crate::database::copy_to(self.disk.as_ref(), &self.path, to)
     }
 
     fn copy_file(&self) -> Result<(), StoreError> {
@@ -287,6 +325,31 @@ impl Catalogue {
                     heard.insert(chunk, times.as_slice())?;
                 }
             }
+            if let Some((id, known)) = &change.import {
+                let mut imports = txn.open_table(IMPORTS)?;
+                imports.insert(id.as_str(), (known.order, known.readings, known.parts.encode().as_slice()))?;
+                for id in &change.forgotten_imports {
+                    imports.remove(id.as_str())?;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Forgets sensors and schemas. `next` is the number that the next sensor gets.
+    pub fn forget(&self, sensors: &[SensorId], schemas: &[SchemaHash], next: u32) -> Result<(), StoreError> {
+        self.write("forgetting sensors", |txn| {
+            let (mut paths, mut loose) = (txn.open_table(SENSORS)?, txn.open_table(LOOSE)?);
+            for id in sensors {
+                paths.remove(id.0)?;
+                loose.remove(id.0)?;
+            }
+            let (mut known, mut groups) = (txn.open_table(SCHEMAS)?, txn.open_table(GROUPS)?);
+            for hash in schemas {
+                known.remove(hash.0)?;
+                groups.remove(hash.0)?;
+            }
+            txn.open_table(META)?.insert("next_sensor", u64::from(next))?;
             Ok(())
         })
     }
@@ -299,7 +362,7 @@ impl Catalogue {
 
 /// Checks every page's checksum in a copy in memory: the library puts right what it can, and would do so in the file, before anybody has decided
 /// what is to be done with a damaged one.
-fn refuse_damage(disk: &dyn Disk, path: &Path) -> Result<(), StoreError> {
+pub(crate) fn refuse_damage(disk: &dyn Disk, path: &Path) -> Result<(), StoreError> {
     let content = disk.open(path, false).and_then(|file| read_all(file.as_ref()));
     let content = content.map_err(|error| StoreError::io("reading", path, error))?;
     let check = || -> Result<bool, redb::Error> {
@@ -317,7 +380,7 @@ fn refuse_damage(disk: &dyn Disk, path: &Path) -> Result<(), StoreError> {
         Ok(Err(error)) => error.to_string(),
         Err(_) => "it is not what was written".to_owned(),
     };
-    let advice = "nothing was changed; bring catalogue.redb back from a copy of the whole directory, or begin a new store elsewhere: the files under blocks/ are whole and any Parquet reader opens them";
+    let advice = "nothing was changed; restore a backup, or let `wholegrain store repair --dir` make a catalogue from the blocks, which are whole";
     Err(StoreError::damaged(path, format!("{reason}; {advice}")))
 }
 
@@ -362,6 +425,7 @@ fn settle(db: &Database) -> Result<(), redb::Error> {
         meta.insert("version", FORMAT_VERSION)?;
         txn.open_table(LOOSE)?;
         txn.open_table(HEARD)?;
+        txn.open_table(IMPORTS)?;
     }
     Ok(txn.commit()?)
 }
@@ -382,15 +446,15 @@ fn read_tables(db: &Database) -> Result<Result<Contents, ReadFault>, redb::Error
         next_block: number("next_block")?,
         ..Contents::default()
     };
-    let mut paths: Vec<Arc<str>> = Vec::new();
+    let mut paths: Vec<(u32, Arc<str>)> = Vec::new();
     for entry in read.open_table(SENSORS)?.iter()? {
         let (id, path) = entry?;
-        if paths.len() != id.value() as usize {
+        if version < VERSION_WITH_HOLES && paths.len() != id.value() as usize {
             return Ok(Err(ReadFault::Damaged(format!("sensor {} is missing", paths.len()))));
         }
-        paths.push(path.value().into());
+        paths.push((id.value(), path.value().into()));
     }
-    contents.sensors = Sensors::of_paths(paths);
+    contents.sensors = Sensors::of_paths(paths, u32::try_from(number("next_sensor")?).unwrap_or(u32::MAX));
     let mut schemas = Vec::new();
     for entry in read.open_table(SCHEMAS)?.iter()? {
         let (hash, value) = entry?;
@@ -434,6 +498,21 @@ fn read_tables(db: &Database) -> Result<Result<Contents, ReadFault>, redb::Error
     {
         return Ok(Err(fault));
     }
+    match read.open_table(IMPORTS) {
+        // Not there in stores that have never been open in a release that imports.
+        Err(redb::TableError::TableDoesNotExist(_)) => {}
+        Err(error) => return Err(error.into()),
+        Ok(table) => {
+            for entry in table.iter()? {
+                let (id, value) = entry?;
+                let (order, readings, parts) = value.value();
+                match RangeSet::decode(parts) {
+                    Some(parts) => contents.imports.set(id.value(), Known { order, readings, parts }),
+                    None => return Ok(Err(ReadFault::Damaged(format!("parts of the import {}", id.value())))),
+                }
+            }
+        }
+    }
     Ok(Ok(contents))
 }
 
@@ -443,7 +522,7 @@ fn read_loose(read: &redb::ReadTransaction, sensors: &mut Sensors) -> Result<Res
         let (id, value) = entry?;
         let (source, properties) = value.value();
         match Properties::decode(properties) {
-            Some(properties) if (id.value() as usize) < sensors.len() => {
+            Some(properties) if sensors.has(SensorId(id.value())) => {
                 sensors.add_loose(SensorId(id.value()), source, properties);
             }
             _ => return Ok(Err(ReadFault::Damaged(format!("properties of sensor {}", id.value())))),

@@ -39,8 +39,12 @@ pub struct StoreConfig {
     pub retention_age: Option<Interval>,
     /// Jobs that ended longer ago are forgotten; `None`: none is.
     pub jobs_age: Option<Interval>,
+    /// Sensors of which nothing is stored any more are forgotten when they have not been heard of for so long; `None`: none is.
+    pub forget_after: Option<Interval>,
     /// The oldest files are dropped while all blocks and tiers together are larger than this.
     pub retention_bytes: Option<ByteSize>,
+    /// Results of computed sensors that are kept may take so many bytes; those used longest ago go first. 0: none are kept.
+    pub derived_bytes: ByteSize,
     /// So many small blocks of one day become one larger block.
     pub merge_fan_in: usize,
     /// A day is merged into one block when it has been over for so long.
@@ -80,7 +84,9 @@ impl Default for StoreConfig {
             retention: Vec::new(),
             retention_age: None,
             jobs_age: None,
+            forget_after: None,
             retention_bytes: None,
+            derived_bytes: ByteSize::mib(1024),
             merge_fan_in: 30,
             merge_settle: Interval::from_s(2 * 3600),
             merge_bytes_max: ByteSize::mib(1024),

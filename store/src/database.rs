@@ -42,31 +42,41 @@ impl StorageBackend for Backend {
     }
 }
 
+fn copy_content(disk: &dyn Disk, from: &dyn DiskFile, new: &Path) -> io::Result<()> {
+    let to = disk.create(new)?;
+    let size = from.size()?;
+    to.set_len(size)?;
+    let mut piece = vec![0; PIECE_BYTES];
+    let mut at = 0;
+    while at < size {
+        let length = (size - at).min(PIECE_BYTES as u64);
+        let piece = &mut piece[..length as usize];
+        from.read_at(at, piece)?;
+        // The library makes its file much longer than what is in it: what was never written takes no space here either.
+        if piece.iter().any(|byte| *byte != 0) {
+            to.write_at(at, piece)?;
+        }
+        at += length;
+    }
+    to.sync()
+}
+
 /// After a failed fsync the system may show what it will never write. A copy is written as a whole, and its fsync counts.
 pub(crate) fn copy_file(disk: &dyn Disk, path: &Path) -> Result<(), StoreError> {
     let new = path.with_extension("new");
     let from = disk.open(path, false).map_err(|error| StoreError::io("reading", path, error))?;
     let copy = || {
-        let to = disk.create(&new)?;
-        let size = from.size()?;
-        to.set_len(size)?;
-        let mut piece = vec![0; PIECE_BYTES];
-        let mut at = 0;
-        while at < size {
-            let length = (size - at).min(PIECE_BYTES as u64);
-            let piece = &mut piece[..length as usize];
-            from.read_at(at, piece)?;
-            // The library makes its file much longer than what is in it: what was never written takes no space here either.
-            if piece.iter().any(|byte| *byte != 0) {
-                to.write_at(at, piece)?;
-            }
-            at += length;
-        }
-        to.sync()?;
+        copy_content(disk, from.as_ref(), &new)?;
         disk.rename(&new, path)?;
         disk.sync_dir(path.parent().unwrap_or(path))
     };
     copy().map_err(|error| StoreError::io("writing", &new, error))
+}
+
+/// The same under a name of its own; synced.
+pub(crate) fn copy_to(disk: &dyn Disk, path: &Path, to: &Path) -> Result<(), StoreError> {
+    let from = disk.open(path, false).map_err(|error| StoreError::io("reading", path, error))?;
+    copy_content(disk, from.as_ref(), to).map_err(|error| StoreError::io("writing", to, error))
 }
 
 /// A failure of the library as the store tells it.

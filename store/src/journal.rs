@@ -5,6 +5,7 @@ use std::io;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -277,6 +278,10 @@ impl Journal {
     fn commit(&mut self, group: Vec<Pending>) {
         let bytes: u64 = group.iter().map(Pending::bytes).sum();
         let group = self.set_aside(group);
+        let shared = self.shared.clone();
+        // What is taken in here is known, and is not forgotten before it can be seen in the segment.
+        let not_forgotten = shared.forgetting.read().unwrap_or_else(PoisonError::into_inner);
+        let (group, refused) = self.part_forgotten(group);
         let mut keys = HashSet::new();
         let (mut new, mut old) = (Vec::new(), Vec::new());
         for pending in group {
@@ -297,7 +302,12 @@ impl Journal {
         }
         let something = |pending: &Pending| !matches!(pending.item, Item::Nothing);
         let result = if !new.iter().any(something) { Ok(()) } else { self.write(&mut new, keys) };
+        drop(not_forgotten);
         sub(&self.shared.counters.queue_bytes, bytes);
+        for (pending, error) in refused {
+            add(&self.shared.counters.rejected, 1);
+            answer(pending.done, Err(error));
+        }
         if result.is_err() {
             add(&self.shared.counters.write_errors, new.len() as u64);
         }
@@ -315,6 +325,33 @@ impl Journal {
             add(counter, 1);
             answer(pending.done, what);
         }
+    }
+
+    /// Parts off what became unknown while it waited in the queue: a batch's sender is to be asked for its schema, as for one that was never
+    /// announced.
+    fn part_forgotten(&self, group: Vec<Pending>) -> (Vec<Pending>, Vec<(Pending, StoreError)>) {
+        let counters = &self.shared.counters;
+        if counters.sensors_forgotten.load(Relaxed) + counters.schemas_forgotten.load(Relaxed) == 0 {
+            return (group, Vec::new());
+        }
+        let sensors = self.shared.sensors();
+        let fate = |pending: &Pending| match &pending.item {
+            Item::Batch(batch) if sensors.schema(&batch.schema.hash()).is_none() => {
+                Some(StoreError::UnknownSchema(batch.schema.hash()))
+            }
+            Item::Readings(readings) if readings.readings.iter().any(|reading| !sensors.has(reading.sensor)) => {
+                Some(StoreError::Sensor("a sensor has been forgotten meanwhile; register its path again".to_owned()))
+            }
+            _ => None,
+        };
+        let (mut known, mut refused) = (Vec::with_capacity(group.len()), Vec::new());
+        for pending in group {
+            match fate(&pending) {
+                Some(error) => refused.push((pending, error)),
+                None => known.push(pending),
+            }
+        }
+        (known, refused)
     }
 
     /// Makes what is out of bounds durable where it belongs. Whom that fails for is told, and nothing of theirs is stored: they send it again.

@@ -65,6 +65,8 @@ struct Content {
     payload_bytes: u64,
     file_bytes: u64,
     readings: u64,
+    /// First and last time of what is in it.
+    span: Option<(i64, i64)>,
 }
 
 /// How much a segment holds.
@@ -75,6 +77,13 @@ pub(crate) struct SegmentSize {
     pub readings: u64,
 }
 
+impl Content {
+    fn widen(&mut self, first: i64, last: i64) {
+        let span = self.span.get_or_insert((first, last));
+        *span = (span.0.min(first), span.1.max(last));
+    }
+}
+
 impl Segment {
     pub fn new(number: u64) -> Self {
         Self { number, content: RwLock::default() }
@@ -83,7 +92,9 @@ impl Segment {
     /// One whose readings without a schema were in the journal.
     pub fn replayed(number: u64, log: Log) -> Self {
         let rows = log.rows() as u64;
-        let content = Content { log, payload_bytes: rows * ROW_BYTES, readings: rows, ..Content::default() };
+        let mut content = Content { payload_bytes: rows * ROW_BYTES, readings: rows, ..Content::default() };
+        log.all().times().for_each(|(_, time)| content.widen(time, time));
+        content.log = log;
         Self { number, content: RwLock::new(content) }
     }
 
@@ -95,11 +106,13 @@ impl Segment {
             content.last_arrival = content.last_arrival.max(batch.arrival);
             content.payload_bytes += batch.payload.len() as u64;
             content.readings += batch.readings();
+            content.widen(batch.first_time, batch.last_time);
             content.groups.entry(batch.schema.hash()).or_default().push(batch.clone());
         }
         for (arrival, record) in readings {
             let count = record.readings.len() as u64;
             content.log.add(&record.readings, *arrival);
+            record.readings.iter().for_each(|reading| content.widen(reading.time, reading.time));
             content.last_arrival = content.last_arrival.max(*arrival);
             content.payload_bytes += count * ROW_BYTES;
             content.readings += count;
@@ -124,6 +137,11 @@ impl Segment {
     /// The number of the last batch that readers see.
     pub fn last_arrival(&self) -> u64 {
         self.content.read().unwrap_or_else(PoisonError::into_inner).last_arrival
+    }
+
+    /// First and last time of what is in it, if anything is.
+    pub fn span(&self) -> Option<(i64, i64)> {
+        self.content.read().unwrap_or_else(PoisonError::into_inner).span
     }
 
     pub fn size(&self) -> SegmentSize {
@@ -174,6 +192,11 @@ impl Newest {
 
     pub fn get(&self, schema: &SchemaHash) -> Option<Arc<LiveBatch>> {
         self.0.read().unwrap_or_else(PoisonError::into_inner).get(schema).map(|(batch, _)| batch.clone())
+    }
+
+    /// Lets go of one group.
+    pub fn remove(&self, schema: &SchemaHash) {
+        self.0.write().unwrap_or_else(PoisonError::into_inner).remove(schema);
     }
 
     /// How many groups there are.

@@ -161,6 +161,11 @@ pub(crate) struct Everything {
 }
 
 impl Everything {
+    /// Each row's sensor and time.
+    pub fn times(&self) -> impl Iterator<Item = (u32, i64)> {
+        self.pieces.iter().flat_map(|piece| piece.iter().map(|row| (row.sensor, row.time)))
+    }
+
     /// Brings the rows into the order of `sensors`, those of one sensor in the order of arrival.
     pub fn sorted(&self) -> Sorted<'_> {
         let slots: IdMap<u32> = self.sensors.iter().zip(0u32..).map(|(id, slot)| (*id, slot)).collect();

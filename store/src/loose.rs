@@ -1,8 +1,10 @@
 //! The store's front for sensors without a schema: their registration, and their readings one at a time.
 
 use std::collections::HashMap;
-use std::sync::PoisonError;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, PoisonError};
+
+use wholegrain_model::Pattern;
 
 use crate::aside::Bounds;
 use crate::journal::Pending;
@@ -41,14 +43,17 @@ impl Store {
         {
             let known = shared.sensors();
             let mut fresh: HashMap<&str, u32> = HashMap::new();
-            let mut next = u32::try_from(known.len()).unwrap_or(u32::MAX);
+            let mut next = known.next_number();
             for (sensor, encoded) in sensors.iter().zip(encoded) {
                 let path = sensor.path.as_str();
                 let old = known.id(path).map(|id| id.0).or_else(|| fresh.get(path).copied());
                 let id = old.unwrap_or(next);
                 if old.is_none() {
                     fresh.insert(path, id);
-                    next = next.checked_add(1).ok_or_else(|| StoreError::Sensor("too many sensors".to_owned()))?;
+                    next = next
+                        .checked_add(1)
+                        .filter(|next| *next < SensorId::COMPUTED)
+                        .ok_or_else(|| StoreError::Sensor("too many sensors".to_owned()))?;
                 }
                 if old.is_none() || !known.is_registered(sensor, &encoded) {
                     rows.push((id, old.is_none().then_some(path), encoded));
@@ -77,6 +82,26 @@ impl Store {
     /// What is known of one sensor.
     pub fn sensor(&self, id: SensorId) -> Option<SensorInfo> {
         self.shared().sensors().info(id)
+    }
+
+    /// The first sensors, in the order of paths, that a pattern chooses, at most so many.
+    pub fn sensors_most(&self, pattern: &Pattern, most: usize) -> Vec<SensorInfo> {
+        self.shared().sensors().select_most(pattern, most)
+    }
+
+    /// The number of the next sensor, which rises with each new one, and how many there are.
+    pub fn sensor_numbers(&self) -> (usize, usize) {
+        self.shared().sensors().numbers()
+    }
+
+    /// The paths of the sensors from this number on, in the order of numbers: those that are new since there were so many.
+    pub fn sensor_paths_from(&self, number: usize) -> Vec<Arc<str>> {
+        self.shared().sensors().paths_from(number)
+    }
+
+    /// The names of the levels below a place (`/lab`, or empty for the root), at most so many.
+    pub fn levels_below(&self, place: &str, most: usize) -> Vec<String> {
+        self.shared().sensors().levels_below(place, most)
     }
 
     /// Queues readings. `done` is called once: at once when they are refused or there is no room, else from the journal thread when they are
@@ -114,8 +139,8 @@ impl Store {
             let reason = format!("{} readings at once, at most {READINGS_MAX} are allowed", readings.len());
             return Err(StoreError::Payload(reason));
         }
-        let known = self.shared().sensors().len();
-        match readings.iter().find(|reading| reading.sensor.0 as usize >= known) {
+        let known = self.shared().sensors();
+        match readings.iter().find(|reading| !known.has(reading.sensor)) {
             None => Ok(()),
             Some(reading) => Err(StoreError::Sensor(format!(
                 "no sensor has the number {}; register its path first",

@@ -3,12 +3,16 @@
 //! Write amplification: a reading is written once into the journal, once when it is sealed, once for each level that its day fills (one level
 //! for each factor of `merge_fan_in` in the number of seals a day: two for one seal a minute), and once when the day is over.
 
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use wholegrain_model::{ColumnValues, ValueType};
 
+use crate::block::index::IndexEntry;
 use crate::block::read::{Block, CHUNK_ROWS, OpenBlock, RowReader, empty};
-use crate::catalogue::Change;
+use crate::catalogue::{BlockRecord, Change};
+use crate::delete::cuts::{Cut, kept};
+use crate::delete::rewrite::rewrite_once;
 use crate::publish::{DAY_NS, Draft, Finished, Kind, publish, reconcile};
 use crate::scan::{Input, Merged};
 use crate::stats::add;
@@ -28,6 +32,8 @@ pub(crate) struct Policy {
     pub fan_in: usize,
     pub settle_ns: i64,
     pub bytes_max: u64,
+    /// Whether every day is made as few blocks as it can be, at once.
+    pub all: bool,
 }
 
 impl Policy {
@@ -36,8 +42,34 @@ impl Policy {
             fan_in: shared.config.merge_fan_in.max(2),
             settle_ns: i64::try_from(shared.config.merge_settle.ns()).unwrap_or(i64::MAX),
             bytes_max: shared.config.merge_bytes_max.0,
+            all: false,
         }
     }
+}
+
+/// One step of making as few blocks as there can be; `None` when there is nothing more to do, else the bytes that it read.
+pub(crate) fn compact_once(shared: &Shared, now: i64) -> Result<Option<u64>, StoreError> {
+    let _one_at_a_time = shared.merging.lock().unwrap_or_else(PoisonError::into_inner);
+    drop(reconcile(shared)?);
+    let policy = Policy { all: true, ..Policy::of(shared) };
+    if let Some(inputs) = pick(&shared.view().blocks, policy, now) {
+        merge(shared, &inputs, now)?;
+        return Ok(Some(inputs.iter().map(|block| block.record.bytes).sum()));
+    }
+    let done = rewrite_once(shared)? || settle::tier_once(shared, now)?;
+    Ok(done.then_some(0))
+}
+
+/// Bytes of the blocks that [`compact_once`] would merge, as they are now.
+pub(crate) fn compactable_bytes(blocks: &[Arc<Block>], bytes_max: u64) -> u64 {
+    let mut days: BTreeMap<(i64, bool), Vec<u64>> = BTreeMap::new();
+    for block in blocks.iter().filter(|block| !block.record.trimmed && !block.is_damaged()) {
+        if let Some(day) = block.record.day {
+            days.entry((day, block.record.value_type == ValueType::Float)).or_default().push(block.record.bytes);
+        }
+    }
+    let several = days.values().filter(|day| day.len() > 1);
+    several.map(|day| day.iter().filter(|bytes| **bytes < bytes_max).sum::<u64>()).sum()
 }
 
 /// Merges what the policy asks for next, or makes the tiers of a block that lacks them; `false` when there is nothing to do.
@@ -46,18 +78,21 @@ pub(crate) fn merge_once(shared: &Shared, now: i64) -> Result<bool, StoreError> 
     drop(reconcile(shared)?);
     match pick(&shared.view().blocks, Policy::of(shared), now) {
         Some(inputs) => merge(shared, &inputs, now).map(|()| true),
+        None if rewrite_once(shared)? => Ok(true),
         None => settle::tier_once(shared, now),
     }
 }
 
 /// Makes one block of several, and tiers of it when it is large. An input that turns out damaged is marked so, and nothing else done.
 pub(crate) fn merge(shared: &Shared, inputs: &[Arc<Block>], now: i64) -> Result<(), StoreError> {
+    let latest = inputs.iter().map(|block| (block.record.last_segment, block.record.import)).max().unwrap_or((0, 0));
     let kind = Kind {
         value_type: inputs[0].record.value_type,
         day: inputs[0].record.day,
         level: inputs.iter().map(|block| block.record.level).max().unwrap_or(0) + 1,
         first_segment: inputs.iter().map(|block| block.record.first_segment).min().unwrap_or(0),
-        last_segment: inputs.iter().map(|block| block.record.last_segment).max().unwrap_or(0),
+        last_segment: latest.0,
+        import: latest.1,
     };
     let Some(open) = open_all(shared, inputs)? else { return Ok(()) };
     let over = is_over(&inputs[0].record, Policy::of(shared).settle_ns, now);
@@ -74,9 +109,13 @@ pub(crate) fn merge(shared: &Shared, inputs: &[Arc<Block>], now: i64) -> Result<
         }
     };
     let output = Output { draft: Some(draft), tiers, keep_from: None };
-    let Some(finished) = run(shared, &open, inputs, output)? else { return Ok(()) };
+    let Some(mut finished) = run(shared, &open, inputs, output)? else { return Ok(()) };
     let bytes = finished[0].record.bytes;
     let tier_bytes: u64 = finished[1..].iter().map(|tier| tier.record.bytes).sum();
+    if finished[0].record.rows == 0 {
+        // All of it has been deleted.
+        finished.drain(..).for_each(|file| file.discard(shared));
+    }
     let mut replaced = inputs.to_vec();
     let of_inputs = |tier: &&Arc<Block>| {
         tier.record.tier.is_some_and(|tier| inputs.iter().any(|block| block.record.id == tier.block))
@@ -185,15 +224,11 @@ fn write(open: &[Arc<OpenBlock>], inputs: &[Arc<Block>], output: &mut Output) ->
         for (input, reader) in readers.iter_mut().enumerate() {
             let entry = open[input].entries().get(next[input].0).filter(|entry| entry.path == path);
             let Some(entry) = entry else { continue };
-            let (mut row, end) = (next[input].1, next[input].1 + entry.rows);
+            let (row, end) = (next[input].1, next[input].1 + entry.rows);
             next[input] = (next[input].0 + 1, end);
-            if entry.last_time < keep_from {
-                continue;
-            }
-            if entry.first_time < keep_from {
-                row = reader.seek(row, end, keep_from).map_err(|error| Fault { block: Some(input), error })?;
-            }
-            runs.push(Run { input, row, end, first_time: entry.first_time.max(keep_from), last_time: entry.last_time });
+            let found = runs_of(reader, entry, (row, end), keep_from, &inputs[input].record.cuts);
+            let found = found.map_err(|error| Fault { block: Some(input), error })?;
+            runs.extend(found.into_iter().map(|run| Run { input, ..run }));
         }
         runs.sort_unstable_by_key(|run| run.first_time);
         if runs.is_sorted_by(|a, b| a.last_time < b.first_time) {
@@ -203,6 +238,32 @@ fn write(open: &[Arc<OpenBlock>], inputs: &[Arc<Block>], output: &mut Output) ->
         }
         output.tiers.end_sensor(path).map_err(|error| Fault { block: None, error })?;
     }
+}
+
+/// A sensor's rows in one input from a time on, without what is cut out.
+fn runs_of(
+    reader: &mut RowReader,
+    entry: &IndexEntry,
+    (row, end): (u64, u64),
+    keep_from: i64,
+    cuts: &[Cut],
+) -> Result<Vec<Run>, StoreError> {
+    if entry.last_time < keep_from {
+        return Ok(Vec::new());
+    }
+    let (first, last) = (entry.first_time, entry.last_time);
+    let all = (first.max(keep_from), last.saturating_add(1));
+    let mut runs = Vec::new();
+    for (from, to) in kept(cuts, &entry.path, all.0, all.1) {
+        let start = if from > first { reader.seek(row, end, from)? } else { row };
+        let end = if to < all.1 { reader.seek(start, end, to)? } else { end };
+        if start < end {
+            let last_time = last.min(to.saturating_sub(1));
+            let last_time = if to == all.1 { last } else { last_time };
+            runs.push(Run { input: 0, row: start, end, first_time: from, last_time });
+        }
+    }
+    Ok(runs)
 }
 
 /// Runs that follow each other in time: one after the other, through one buffer.
@@ -241,27 +302,29 @@ fn interleave(
 ) -> Result<(), Fault> {
     let culprit = Mutex::new(None);
     let mut sources = Vec::new();
-    let mut by_input: Vec<&Run> = runs.iter().collect();
-    by_input.sort_unstable_by_key(|run| run.input);
-    let mut wanted = by_input.into_iter().peekable();
     for (input, reader) in readers.iter_mut().enumerate() {
-        let Some(run) = wanted.next_if(|run| run.input == input) else { continue };
-        let (mut row, end, culprit) = (run.row, run.end, &culprit);
+        // In the order of their times, as the runs of all inputs are.
+        let mut own = runs.iter().filter(|run| run.input == input).copied();
+        let Some(mut run) = own.next() else { continue };
+        let (first_time, culprit) = (run.first_time, &culprit);
+        let mut own: VecDeque<Run> = own.collect();
         let chunks = std::iter::from_fn(move || {
-            (row < end).then(|| {
-                let chunk = reader.read(row, end - row);
-                match &chunk {
-                    Ok(chunk) => row += chunk.times.len() as u64,
-                    Err(_) => {
-                        row = end;
-                        *culprit.lock().unwrap_or_else(PoisonError::into_inner) = Some(input);
-                    }
+            while run.row >= run.end {
+                run = own.pop_front()?;
+            }
+            let chunk = reader.read(run.row, run.end - run.row);
+            match &chunk {
+                Ok(chunk) => run.row += chunk.times.len() as u64,
+                Err(_) => {
+                    run.row = run.end;
+                    own.clear();
+                    *culprit.lock().unwrap_or_else(PoisonError::into_inner) = Some(input);
                 }
-                chunk
-            })
+            }
+            Some(chunk)
         });
-        let rank = inputs[input].record.last_segment;
-        sources.push(Input { rank, first_time: run.first_time, source: Box::new(chunks) });
+        let rank = inputs[input].record.rank();
+        sources.push(Input { rank, first_time, source: Box::new(chunks) });
     }
     for chunk in Merged::new(sources) {
         let block = || *culprit.lock().unwrap_or_else(PoisonError::into_inner);
@@ -295,7 +358,7 @@ impl Chunk {
 }
 
 /// Whether the day of a block has been over for so long at the time `now`; of several days, the last of them.
-pub(crate) fn is_over(record: &crate::catalogue::BlockRecord, settle_ns: i64, now: i64) -> bool {
+pub(crate) fn is_over(record: &BlockRecord, settle_ns: i64, now: i64) -> bool {
     let day = record.day.unwrap_or(record.last_time.div_euclid(DAY_NS));
     let end = (day + 1).checked_mul(DAY_NS).and_then(|end| end.checked_add(settle_ns));
     end.is_some_and(|at| at <= now)
@@ -306,13 +369,52 @@ fn pick(blocks: &[Arc<Block>], policy: Policy, now: i64) -> Option<Vec<Arc<Block
     let mergeable = |block: &&Arc<Block>| block.record.day.is_some() && !block.record.trimmed && !block.is_damaged();
     let mut sorted: Vec<&Arc<Block>> = blocks.iter().filter(mergeable).collect();
     let type_of = |block: &Block| block.record.value_type == ValueType::Float;
-    sorted.sort_by_key(|block| (block.record.day, type_of(block), block.record.last_segment, block.record.id));
-    let of_a_day = sorted.chunk_by(|a, b| a.record.day == b.record.day && a.record.value_type == b.record.value_type);
+    sorted.sort_by_key(|block| (block.record.day, type_of(block), block.record.rank(), block.record.id));
+    let of_a_day = sorted.chunk_by(|a, b| {
+        a.record.day == b.record.day
+            && a.record.value_type == b.record.value_type
+            && !stands_between(blocks, &a.record, &b.record)
+    });
     for day in of_a_day {
         let over = is_over(&day[0].record, policy.settle_ns, now);
-        let chosen = if over { pick_finished_day(day, policy) } else { pick_level(day, policy) };
+        let chosen = if policy.all {
+            pick_all(day, policy)
+        } else if over {
+            pick_finished_day(day, policy)
+        } else {
+            pick_level(day, policy)
+        };
         if chosen.is_some() {
             return chosen;
+        }
+    }
+    None
+}
+
+/// Whether a block of several days (an import's) counts more than the one and less than the other of two blocks of a day that it has readings of: merged,
+/// they would count more than it as a whole.
+pub(crate) fn stands_between(blocks: &[Arc<Block>], a: &BlockRecord, b: &BlockRecord) -> bool {
+    let Some(start) = a.day.and_then(|day| day.checked_mul(DAY_NS)) else { return false };
+    let (low, high) = (a.rank().min(b.rank()), a.rank().max(b.rank()));
+    blocks.iter().map(|block| &block.record).any(|other| {
+        other.day.is_none()
+            && (low + 1..high).contains(&other.rank())
+            && other.first_time < start.saturating_add(DAY_NS)
+            && other.last_time >= start
+    })
+}
+
+/// The first neighbours that may become one block, as many as there are.
+fn pick_all(day: &[&Arc<Block>], policy: Policy) -> Option<Vec<Arc<Block>>> {
+    for start in 0..day.len() {
+        let mut end = start;
+        let mut sum = 0;
+        while end < day.len() && sum + day[end].record.bytes <= policy.bytes_max {
+            sum += day[end].record.bytes;
+            end += 1;
+        }
+        if end - start >= 2 {
+            return Some(day[start..end].iter().map(|block| (*block).clone()).collect());
         }
     }
     None

@@ -7,12 +7,15 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, RwLock};
 
 use crate::aside::Aside;
-use crate::block::read::{Block, BlockCache, Removed};
+use crate::block::cache::BlockCache;
+use crate::block::read::{Block, Removed};
 use crate::catalogue::{BlockRecord, Catalogue, Contents};
+use crate::derived::Kept;
 use crate::disk::{Disk, read_all};
 use crate::jobs::Jobs;
 use crate::journal::{Journal, Queue};
 use crate::live::{LiveBatch, Newest, Segment, Subscribers};
+use crate::registry::Registry;
 use crate::replay::{Replay, Replayed};
 use crate::segment::segment_number;
 use crate::snapshot::View;
@@ -46,7 +49,14 @@ pub(crate) fn open(config: StoreConfig, disk: Arc<dyn Disk>) -> Result<(Arc<Shar
     let (jobs, damaged_jobs) = Jobs::open(&disk, &paths.dir, &paths.damaged)?;
     add(&counters.damaged_jobs, damaged_jobs.len() as u64);
     report.damaged_jobs = damaged_jobs;
+    let (registry, damaged_lines) = Registry::open(&disk, &paths.dir)?;
+    report.damaged_registry = damaged_lines;
+    let kept = Kept::open(&disk, &config)?;
     let mut sensors = contents.sensors;
+    let settings = crate::settings::Settings::load(&registry);
+    if !settings.is_empty() {
+        sensors.set_settings(settings);
+    }
     let mut replay = Replay {
         disk: disk.as_ref(),
         paths: &paths,
@@ -65,7 +75,6 @@ pub(crate) fn open(config: StoreConfig, disk: Arc<dyn Disk>) -> Result<(Arc<Shar
     let view = View { blocks, tiers, closed, open: Arc::new(Segment::new(next)), absent };
     let backlog_bytes = AtomicU64::new(counters.live_bytes.load(Relaxed));
     let shared = Arc::new(Shared {
-        config,
         disk,
         catalogue,
         queue: Queue::default(),
@@ -75,15 +84,24 @@ pub(crate) fn open(config: StoreConfig, disk: Arc<dyn Disk>) -> Result<(Arc<Shar
         cache: Arc::new(BlockCache::default()),
         sensors: RwLock::new(sensors),
         jobs,
+        policy: RwLock::new(crate::retention::rules::policy(&config, &registry)),
+        registry,
+        setting: Mutex::new(()),
+        settings_changes: AtomicU64::new(1),
+        config,
+        kept,
         view: RwLock::new(Arc::new(view)),
-        ledger: Mutex::new(Ledger { sealed: contents.held, attempted: Vec::new() }),
+        ledger: Mutex::new(Ledger { sealed: contents.held, imports: contents.imports, attempted: Vec::new() }),
         removed,
         next_block: AtomicU64::new(contents.next_block.max(1)),
         first_segment: next,
         backlog_bytes,
         retained_at: AtomicI64::new(i64::MIN),
         properties_written: AtomicU64::new(0),
+        forgetting: RwLock::new(()),
+        forget_memory: Mutex::default(),
         sealing: Mutex::new(()),
+        importing: Mutex::new(()),
         merging: Mutex::new(()),
         closing: AtomicBool::new(false),
         // Not 0, so that the sealer begins with what was replayed.
@@ -93,12 +111,17 @@ pub(crate) fn open(config: StoreConfig, disk: Arc<dyn Disk>) -> Result<(Arc<Shar
         _lock: lock,
     });
     shared.heard(&live, &[]);
+    if shared.kept.is_any() {
+        // What is kept may be older than what the journal held: a crash can come between an acknowledgement and the forgetting.
+        let logs = shared.view().closed.iter().map(|segment| segment.all_readings()).collect::<Vec<_>>();
+        logs.iter().flat_map(|log| log.times()).for_each(|(sensor, time)| shared.kept.replayed(sensor, time));
+    }
     shared.newest.note(&live, std::time::Instant::now());
     let journal = Journal::new(shared.clone(), held, arrivals, last, aside);
     Ok((shared, journal, report))
 }
 
-fn take_lock(disk: &dyn Disk, dir: &Path) -> Result<Box<dyn std::any::Any + Send + Sync>, StoreError> {
+pub(crate) fn take_lock(disk: &dyn Disk, dir: &Path) -> Result<Box<dyn std::any::Any + Send + Sync>, StoreError> {
     let path = dir.join("lock");
     disk.lock(&path).map_err(|error| {
         if error.kind() != io::ErrorKind::WouldBlock {

@@ -11,7 +11,7 @@ use crate::sensors::SensorInfo;
 use crate::store::Shared;
 
 /// The file's name in the store's directory.
-const FILE: &str = "sensors.csv";
+pub(crate) const FILE: &str = "sensors.csv";
 /// Its name while it is being written.
 const TEMPORARY: &str = "sensors.csv.new";
 

@@ -28,6 +28,8 @@ pub(crate) struct Kind {
     pub level: u32,
     pub first_segment: u64,
     pub last_segment: u64,
+    /// As [`BlockRecord::import`].
+    pub import: u32,
 }
 
 /// A block being written under a temporary name.
@@ -61,15 +63,16 @@ impl Draft {
     }
 
     /// Writes what is left. After an error nothing of it stays.
-    pub fn finish(self, shared: &Shared) -> Result<Finished, StoreError> {
-        let Written { rows, bytes, first_time, last_time, sums } = match self.writer.finish() {
+    pub fn finish(mut self, shared: &Shared) -> Result<Finished, StoreError> {
+        self.writer.say_segments(self.kind.first_segment, self.kind.last_segment);
+        let Written { rows, bytes, first_time, last_time, sums, .. } = match self.writer.finish() {
             Ok(written) => written,
             Err(error) => {
                 let _ = shared.disk.remove(&self.temporary);
                 return Err(error);
             }
         };
-        let Kind { value_type, day, level, first_segment, last_segment } = self.kind;
+        let Kind { value_type, day, level, first_segment, last_segment, import } = self.kind;
         let path = block_path(self.id, value_type, first_time);
         let id = self.id;
         let record = BlockRecord {
@@ -80,6 +83,7 @@ impl Draft {
             level,
             first_segment,
             last_segment,
+            import,
             first_time,
             last_time,
             rows,
@@ -87,6 +91,7 @@ impl Draft {
             tier: None,
             trimmed: self.trimmed,
             sums: Some(sums),
+            cuts: Vec::new(),
         };
         Ok(Finished { temporary: self.temporary, record })
     }
@@ -138,7 +143,8 @@ pub(crate) fn publish(
 ) -> Result<bool, StoreError> {
     let mut ledger = shared.ledger.lock().unwrap_or_else(PoisonError::into_inner);
     let view = shared.view();
-    let present = |block: &Arc<Block>| view.blocks.iter().chain(&view.tiers).any(|other| Arc::ptr_eq(block, other));
+    let all = view.blocks.iter().chain(&view.tiers).chain(&view.absent);
+    let present = |block: &Arc<Block>| all.clone().any(|other| Arc::ptr_eq(block, other));
     let known = |id: &u64| view.blocks.iter().chain(&view.tiers).any(|other| other.record.id == *id);
     let discard = || finished.iter().for_each(|block| block.discard(shared));
     let relinked: Vec<u64> = change.relink.iter().map(|record| record.id).collect();
@@ -170,10 +176,16 @@ pub(crate) fn publish(
     shared.change_view(|view| {
         let stays = |block: &Arc<Block>| !replaced.iter().any(|other| Arc::ptr_eq(block, other));
         view.blocks.retain(stays);
-        view.tiers.retain(|tier| stays(tier) && !relinked.contains(&tier.record.id));
-        for record in add.into_iter().chain(relink) {
+        view.tiers.retain(stays);
+        view.absent.retain(stays);
+        for record in add {
             let list = if record.tier.is_some() { &mut view.tiers } else { &mut view.blocks };
             list.push(Arc::new(shared.block(record)));
+        }
+        for tier in &mut view.tiers {
+            if let Some(record) = relink.iter().find(|record| record.id == tier.record.id) {
+                *tier = Arc::new(tier.with_record(record.clone()));
+            }
         }
         if let Some(number) = change.sealed_through {
             view.closed.retain(|segment| segment.number > number);
@@ -245,11 +257,11 @@ pub(crate) fn reconcile(shared: &Shared) -> Result<MutexGuard<'_, Ledger>, Store
         };
         view.blocks.retain(&mut keep);
         view.tiers.retain(&mut keep);
-        for tier in &mut view.tiers {
-            // A tier whose block was written anew has another one's number.
-            let record = contents.blocks.iter().find(|record| record.id == tier.record.id);
-            if let Some(record) = record.filter(|record| **record != tier.record) {
-                *tier = Arc::new(shared.block(record.clone()));
+        for block in view.blocks.iter_mut().chain(&mut view.tiers).chain(&mut view.absent) {
+            // A tier whose block was written anew has another one's number; of any file something may have been deleted.
+            let record = contents.blocks.iter().find(|record| record.id == block.record.id);
+            if let Some(record) = record.filter(|record| **record != block.record) {
+                *block = Arc::new(block.with_record(record.clone()));
             }
         }
         for record in &contents.blocks {
@@ -278,8 +290,13 @@ pub(crate) fn reconcile(shared: &Shared) -> Result<MutexGuard<'_, Ledger>, Store
         }
     }
     ledger.sealed = contents.held;
+    ledger.imports = contents.imports;
     for segment in sealed {
         remove_segment(shared, segment.number, &segment.size());
+    }
+    if let Err(error) = shared.changed(i64::MIN, i64::MAX, None) {
+        // Noted, and settled before anything kept is given out.
+        tracing::warn!(%error, "kept results cannot be removed; tried again");
     }
     Ok(ledger)
 }

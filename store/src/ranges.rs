@@ -40,6 +40,11 @@ impl RangeSet {
         true
     }
 
+    /// The ranges, both ends within.
+    pub fn iter(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.0.iter().map(|(start, end)| (*start, *end))
+    }
+
     /// Whether taking `number` in would exceed [`RANGES_MAX`].
     pub fn is_full_for(&self, number: u64) -> bool {
         self.0.len() >= RANGES_MAX

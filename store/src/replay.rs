@@ -287,7 +287,7 @@ impl Found {
             self.batches.extend(batch);
             return known;
         }
-        let known = |reading: &Reading| (reading.sensor.0 as usize) < sensors.len();
+        let known = |reading: &Reading| sensors.has(reading.sensor);
         let Some(record) = decode(&payload).filter(|record| record.readings.iter().all(known)) else { return false };
         self.log.add(&record.readings, 0);
         self.readings += record.readings.len() as u64;

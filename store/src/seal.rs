@@ -29,7 +29,7 @@ pub(crate) fn seal_oldest(shared: &Shared) -> Result<bool, StoreError> {
     let _one_at_a_time = shared.sealing.lock().unwrap_or_else(PoisonError::into_inner);
     drop(reconcile(shared)?);
     let Some(segment) = shared.view().closed.first().cloned() else { return Ok(false) };
-    let mut drafts = Drafts { shared, segment: segment.number, open: BTreeMap::new() };
+    let mut drafts = Drafts::new(shared, segment.number, DAYS_MAX);
     let result = write_segment(shared, &segment, &mut drafts);
     let finished = match result {
         Ok(()) => drafts.finish()?,
@@ -38,6 +38,8 @@ pub(crate) fn seal_oldest(shared: &Shared) -> Result<bool, StoreError> {
             return Err(error);
         }
     };
+    // The journal is what an opening learns from what came late: before it goes, no result may be kept that does not have it.
+    shared.settle_derived().inspect_err(|_| finished.iter().for_each(|block| block.discard(shared)))?;
     let (ranges, groups) = what_is_held(shared, &segment);
     let encoded = ranges.iter().map(|((agent, boot), set)| (agent.clone(), *boot, set.encode())).collect();
     let heard = heard_times(shared, &segment);
@@ -121,7 +123,7 @@ fn write_segment(shared: &Shared, segment: &Segment, drafts: &mut Drafts) -> Res
         match same {
             [(path, LOOSE, slot)] => {
                 for chunk in chunks(readings.readings(*slot).map(present).collect()) {
-                    drafts.push(path, &chunk)?;
+                    drafts.push(path, &chunk.times, &chunk.column)?;
                 }
             }
             [.., (path, LOOSE, slot)] => {
@@ -130,16 +132,16 @@ fn write_segment(shared: &Shared, segment: &Segment, drafts: &mut Drafts) -> Res
                 });
                 rows.extend(readings.readings(*slot).map(present));
                 for chunk in chunks(rows) {
-                    drafts.push(path, &chunk)?;
+                    drafts.push(path, &chunk.times, &chunk.column)?;
                 }
             }
             [(path, group, column)] => {
                 let chunk = groups[*group].take(shared, *column);
-                drafts.push(path, &chunk)?;
+                drafts.push(path, &chunk.times, &chunk.column)?;
             }
             several => {
                 for chunk in combine(shared, &groups, several) {
-                    drafts.push(&several[0].0, &chunk)?;
+                    drafts.push(&several[0].0, &chunk.times, &chunk.column)?;
                 }
             }
         }
@@ -262,31 +264,37 @@ pub(crate) fn join<'a>(
     runs.into_iter().flatten().map(sorted).collect()
 }
 
-/// The blocks that a seal writes.
-struct Drafts<'a> {
+/// The blocks that a seal or an import writes.
+pub(crate) struct Drafts<'a> {
     shared: &'a Shared,
     segment: u64,
+    /// How many blocks of a day of their own there may be.
+    days_max: usize,
     /// By type (integers first) and day.
     open: BTreeMap<(bool, Option<i64>), Draft>,
 }
 
-impl Drafts<'_> {
+impl<'a> Drafts<'a> {
+    pub fn new(shared: &'a Shared, segment: u64, days_max: usize) -> Self {
+        Self { shared, segment, days_max, open: BTreeMap::new() }
+    }
+
     /// Readings of one sensor in time order, distributed over the days.
-    fn push(&mut self, path: &str, chunk: &Chunk) -> Result<(), StoreError> {
+    pub fn push(&mut self, path: &str, times: &[i64], column: &Column) -> Result<(), StoreError> {
         let mut at = 0;
-        while at < chunk.times.len() {
-            let day = chunk.times[at].div_euclid(DAY_NS);
-            let rows = chunk.times[at..].partition_point(|time| time.div_euclid(DAY_NS) == day);
-            let draft = self.draft(day, &chunk.column)?;
-            if rows == chunk.times.len() {
-                draft.writer.push(path, &chunk.times, &chunk.column)?;
+        while at < times.len() {
+            let day = times[at].div_euclid(DAY_NS);
+            let rows = times[at..].partition_point(|time| time.div_euclid(DAY_NS) == day);
+            let draft = self.draft(day, column)?;
+            if rows == times.len() {
+                draft.writer.push(path, times, column)?;
             } else {
-                let len = chunk.column.len();
+                let len = column.len();
                 let value_type =
-                    if matches!(chunk.column.values, ColumnValues::Int(_)) { ValueType::Int } else { ValueType::Float };
+                    if matches!(column.values, ColumnValues::Int(_)) { ValueType::Int } else { ValueType::Float };
                 let mut part = empty(value_type);
-                append(&mut part, &chunk.column.values, &chunk.column.gaps, at, rows, len);
-                draft.writer.push(path, &chunk.times[at..at + rows], &part)?;
+                append(&mut part, &column.values, &column.gaps, at, rows, len);
+                draft.writer.push(path, &times[at..at + rows], &part)?;
             }
             at += rows;
         }
@@ -296,7 +304,7 @@ impl Drafts<'_> {
     fn draft(&mut self, day: i64, column: &Column) -> Result<&mut Draft, StoreError> {
         let is_float = matches!(column.values, ColumnValues::Float(_));
         let key = (is_float, Some(day));
-        let key = if self.open.len() < DAYS_MAX || self.open.contains_key(&key) { key } else { (is_float, None) };
+        let key = if self.open.len() < self.days_max || self.open.contains_key(&key) { key } else { (is_float, None) };
         match self.open.entry(key) {
             std::collections::btree_map::Entry::Occupied(entry) => Ok(entry.into_mut()),
             std::collections::btree_map::Entry::Vacant(entry) => {
@@ -306,13 +314,14 @@ impl Drafts<'_> {
                     level: 0,
                     first_segment: self.segment,
                     last_segment: self.segment,
+                    import: 0,
                 };
                 Ok(entry.insert(Draft::create(self.shared, kind, self.shared.config.seal_zstd_level)?))
             }
         }
     }
 
-    fn finish(self) -> Result<Vec<Finished>, StoreError> {
+    pub fn finish(self) -> Result<Vec<Finished>, StoreError> {
         let (mut finished, mut failed) = (Vec::new(), None);
         for draft in self.open.into_values() {
             match failed {
@@ -332,7 +341,7 @@ impl Drafts<'_> {
         }
     }
 
-    fn discard(self) {
+    pub fn discard(self) {
         self.open.into_values().for_each(|draft| draft.discard(self.shared));
     }
 }

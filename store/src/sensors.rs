@@ -1,27 +1,47 @@
 //! The sensors known, sorted by path, the schemas that define them, and the properties of those without a schema. In memory; the catalogue keeps
 //! it across restarts.
 
+mod quiet;
+mod slots;
+
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Bound;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use wholegrain_model::schema::put_varint;
 use wholegrain_model::{Kind, Pattern, Schema, SchemaHash, SensorPath, Value, ValueType};
 
 use crate::ranges::get_varint;
 use crate::readings::{LooseSensor, Reading};
+use crate::settings::{Held, Settings};
+
+pub(crate) use quiet::Unheard;
+use slots::Slots;
 
 /// Sensors whose newest times the catalogue keeps in one entry.
 pub(crate) const HEARD_SENSORS: u32 = 1024;
 /// No index.
 const NONE: u32 = u32::MAX;
+/// No index yet.
+const UNKNOWN: u32 = u32::MAX - 1;
 
-/// A sensor's number within one store: dense from 0, never given to another path.
+/// A sensor's number within one store: counted from 0, never given to another path, nor to the same one after it was forgotten.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SensorId(pub u32);
 
-/// A sensor as its latest schema defines it, and what was last heard of it.
+impl SensorId {
+    /// From here on numbers are not the store's: they are of sensors that are computed, and mean something within one answer only.
+    pub const COMPUTED: u32 = 1 << 31;
+
+    /// Whether the sensor is computed from others.
+    pub fn is_computed(self) -> bool {
+        self.0 >= Self::COMPUTED
+    }
+}
+
+/// A sensor as its latest schema defines it and people have set it, and what was last heard of it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SensorInfo {
     /// Its number in this store.
@@ -142,6 +162,14 @@ struct Entry {
     /// Index into [`Sensors::loose`], or [`NONE`].
     loose: u32,
     places: Places,
+    /// Index into [`Sensors::held`], [`NONE`] when nothing is set, [`UNKNOWN`] when nobody has looked yet.
+    held: AtomicU32,
+}
+
+impl Entry {
+    fn new(path: Arc<str>) -> Self {
+        Self { path, loose: NONE, places: Places::None, held: AtomicU32::new(UNKNOWN) }
+    }
 }
 
 /// Every schema's column that is a sensor; the one that defines its properties is last. Nearly always there is one.
@@ -181,19 +209,32 @@ impl Places {
 #[derive(Default)]
 pub(crate) struct Sensors {
     by_path: BTreeMap<Arc<str>, SensorId>,
-    entries: Vec<Entry>,
-    schemas: Vec<Schema>,
+    entries: Slots<Entry>,
+    schemas: Slots<Schema>,
     by_hash: HashMap<SchemaHash, u32>,
     /// A schema for each list of sensors below a prefix, by a hash of their names: agents that have the same ones share them in memory.
     by_names: HashMap<u64, Schema>,
     groups: HashMap<SchemaHash, GroupState>,
     loose: Vec<Loose>,
+    /// Places in it that are free again.
+    free_loose: Vec<u32>,
     properties: Vec<Properties>,
     by_properties: HashMap<Box<[u8]>, u32>,
     sources: Vec<Arc<str>>,
     by_source: HashMap<Arc<str>, u32>,
     /// Registrations without a schema taken in.
     loose_changes: u64,
+    /// What people have set.
+    settings: Arc<Settings>,
+    /// Which settings hold together, each combination once: few, however many sensors there are.
+    held: RwLock<Combinations>,
+    settings_changes: u64,
+}
+
+#[derive(Default)]
+struct Combinations {
+    all: Vec<Held>,
+    by_held: HashMap<Held, u32>,
 }
 
 impl Sensors {
@@ -205,12 +246,12 @@ impl Sensors {
     /// Each schema's prefix with the agent of its newest batch, in the order of registration; schemas without any are left out.
     pub fn schema_agents(&self) -> Vec<(SensorPath, Arc<str>)> {
         let heard = |schema: &Schema| Some((schema.prefix().clone(), self.groups.get(&schema.hash())?.agent.clone()));
-        self.schemas.iter().filter_map(heard).collect()
+        self.schemas.iter().filter_map(|(_, schema)| heard(schema)).collect()
     }
 
     /// How many definitions of sensors there have been: when it rises, `sensors.csv` is out of date.
     pub fn definitions(&self) -> u64 {
-        self.schemas.len() as u64 + self.loose_changes
+        self.schemas.next() as u64 + self.loose_changes + self.settings_changes
     }
 
     pub fn schema_at(&self, at: u32) -> &Schema {
@@ -231,18 +272,32 @@ impl Sensors {
 
     /// Numbers a path; paths must come in the order of their numbers.
     pub fn add_path(&mut self, path: &str) -> SensorId {
-        let id = SensorId(u32::try_from(self.entries.len()).unwrap_or(u32::MAX));
         let path: Arc<str> = path.into();
-        self.by_path.insert(path.clone(), id);
-        self.entries.push(Entry { path, loose: NONE, places: Places::None });
+        let id = SensorId(u32::try_from(self.entries.push(Entry::new(path.clone()))).unwrap_or(u32::MAX));
+        self.by_path.insert(path, id);
         id
     }
 
-    /// The index of these paths, numbered from 0.
-    pub fn of_paths(paths: Vec<Arc<str>>) -> Self {
-        let by_path = paths.iter().cloned().zip((0..).map(SensorId)).collect();
-        let entry = |path| Entry { path, loose: NONE, places: Places::None };
-        Self { by_path, entries: paths.into_iter().map(entry).collect(), ..Self::default() }
+    /// The index of these paths, in the order of their numbers; `next` is the number of the next.
+    pub fn of_paths(paths: Vec<(u32, Arc<str>)>, next: u32) -> Self {
+        let mut entries = Slots::default();
+        for (id, path) in &paths {
+            entries.skip_to(*id as usize);
+            entries.push(Entry::new(path.clone()));
+        }
+        entries.skip_to(next as usize);
+        let by_path = paths.into_iter().map(|(id, path)| (path, SensorId(id))).collect();
+        Self { by_path, entries, ..Self::default() }
+    }
+
+    /// The number that the next new sensor gets: numbers are never given twice.
+    pub fn next_number(&self) -> u32 {
+        u32::try_from(self.entries.next()).unwrap_or(u32::MAX)
+    }
+
+    /// Whether a number is of a sensor that is known.
+    pub fn has(&self, id: SensorId) -> bool {
+        self.entries.get(id.0 as usize).is_some()
     }
 
     /// Takes a schema whose sensors are all numbered and lets it define them.
@@ -263,10 +318,10 @@ impl Sensors {
     }
 
     fn keep(&mut self, schema: &Schema) -> u32 {
-        let at = self.schemas.len() as u32;
         let schema = self.share(schema);
-        self.by_hash.insert(schema.hash(), at);
-        self.schemas.push(schema);
+        let hash = schema.hash();
+        let at = self.schemas.push(schema) as u32;
+        self.by_hash.insert(hash, at);
         at
     }
 
@@ -283,11 +338,11 @@ impl Sensors {
     }
 
     pub fn len(&self) -> usize {
-        self.entries.len()
+        self.entries.held()
     }
 
     pub fn schemas_len(&self) -> usize {
-        self.schemas.len()
+        self.schemas.held()
     }
 
     /// Notes a batch of a group.
@@ -299,13 +354,15 @@ impl Sensors {
         }
     }
 
-    /// Takes over what another index heard last.
+    /// Takes over what another index heard last, and what people set.
     pub fn keep_groups(&mut self, other: &Sensors) {
+        (self.settings, self.settings_changes) = (other.settings.clone(), other.settings_changes);
         other.groups.iter().for_each(|(hash, state)| self.heard(*hash, state.clone()));
-        for (id, entry) in (0u32..).map(SensorId).zip(&other.entries) {
+        for (id, entry) in other.entries.iter() {
+            let id = SensorId(id as u32);
             if let Some(known) = other.loose.get(entry.loose as usize)
                 && known.last != Last::Never
-                && (id.0 as usize) < self.entries.len()
+                && self.has(id)
             {
                 let source = self.source(&other.sources[known.source as usize]);
                 let loose = self.loose_mut(id, source);
@@ -353,8 +410,17 @@ impl Sensors {
     fn loose_mut(&mut self, id: SensorId, source: u32) -> &mut Loose {
         let entry = &mut self.entries[id.0 as usize];
         if entry.loose == NONE {
-            entry.loose = self.loose.len() as u32;
-            self.loose.push(Loose { properties: NONE, source, last: Last::Never });
+            let fresh = Loose { properties: NONE, source, last: Last::Never };
+            entry.loose = match self.free_loose.pop() {
+                Some(at) => {
+                    self.loose[at as usize] = fresh;
+                    at
+                }
+                None => {
+                    self.loose.push(fresh);
+                    self.loose.len() as u32 - 1
+                }
+            };
         }
         &mut self.loose[entry.loose as usize]
     }
@@ -363,13 +429,36 @@ impl Sensors {
     pub fn heard_readings(&mut self, source: &str, readings: &[Reading]) {
         let source = self.source(source);
         for reading in readings {
-            if reading.sensor.0 as usize >= self.entries.len() {
+            if !self.has(reading.sensor) {
                 continue;
             }
             let loose = self.loose_mut(reading.sensor, source);
             if loose.time() <= Some(reading.time) {
                 (loose.last, loose.source) = (Last::Reading(reading.time, reading.value), source);
             }
+        }
+    }
+
+    /// Notes that readings up to a time are in blocks; their values are there.
+    pub fn heard_until(&mut self, source: &str, id: SensorId, time: i64) {
+        if !self.has(id) {
+            return;
+        }
+        let source = self.source(source);
+        let loose = self.loose_mut(id, source);
+        // Also at the same time: what is in memory may be the value that the import replaces.
+        if loose.time() <= Some(time) {
+            (loose.last, loose.source) = (Last::At(time), source);
+        }
+    }
+
+    /// Lets go of the newest value without a schema: it is looked for in the files.
+    pub fn forget_last(&mut self, id: SensorId) {
+        let at = self.entries.get(id.0 as usize).map(|entry| entry.loose as usize);
+        if let Some(loose) = at.and_then(|at| self.loose.get_mut(at))
+            && let Last::Reading(time, _) = loose.last
+        {
+            loose.last = Last::At(time);
         }
     }
 
@@ -384,11 +473,18 @@ impl Sensors {
 
     /// The newest times of the sensors `chunk * HEARD_SENSORS` and so on, as the catalogue keeps them.
     pub fn heard_times(&self, chunk: u32) -> Vec<u8> {
+        self.heard_times_with(chunk, &HashMap::new())
+    }
+
+    /// The same as they will be when sensors have been heard of at these times too.
+    pub fn heard_times_with(&self, chunk: u32, more: &HashMap<u32, i64>) -> Vec<u8> {
         let start = chunk as usize * HEARD_SENSORS as usize;
-        let entries = self.entries.iter().skip(start).take(HEARD_SENSORS as usize);
+        let entries = (start..start + HEARD_SENSORS as usize).map(|at| self.entries.get(at));
         let (mut out, mut next, mut before) = (Vec::new(), 0, 0i64);
         for (offset, entry) in (0u64..).zip(entries) {
-            let Some(time) = self.loose.get(entry.loose as usize).and_then(Loose::time) else { continue };
+            let known = entry.and_then(|entry| self.loose.get(entry.loose as usize)).and_then(Loose::time);
+            let told = u32::try_from(start as u64 + offset).ok().and_then(|id| more.get(&id).copied());
+            let Some(time) = known.max(told) else { continue };
             let difference = time.wrapping_sub(before);
             put_varint(offset - next, &mut out);
             put_varint(((difference << 1) ^ (difference >> 63)) as u64, &mut out);
@@ -405,9 +501,12 @@ impl Sensors {
             next = next.checked_add(get_varint(bytes, &mut at)?)?;
             let zigzag = get_varint(bytes, &mut at)?;
             time = time.wrapping_add((zigzag >> 1) as i64 ^ -((zigzag & 1) as i64));
-            let id = u32::try_from(next).ok().filter(|id| (*id as usize) < self.entries.len())?;
-            let source = self.source("");
-            self.loose_mut(SensorId(id), source).last = Last::At(time);
+            let id = u32::try_from(next).ok().filter(|id| (*id as usize) < self.entries.next()).map(SensorId)?;
+            // One that is not there has been forgotten since.
+            if self.has(id) {
+                let source = self.source("");
+                self.loose_mut(id, source).last = Last::At(time);
+            }
             next += 1;
         }
         Some(())
@@ -419,21 +518,133 @@ impl Sensors {
 
     /// Every sensor that one of the patterns chooses, sorted by path, each once.
     pub fn select(&self, patterns: &[Pattern]) -> Vec<SensorInfo> {
-        let mut chosen: BTreeMap<&str, SensorId> = BTreeMap::new();
-        for pattern in patterns {
-            let prefix = pattern.literal_prefix();
-            let from = (Bound::Included(prefix.as_str()), Bound::Unbounded);
-            for (path, id) in self.by_path.range::<str, _>(from).take_while(|(path, _)| path.starts_with(&prefix)) {
-                if pattern.matches(path) {
-                    chosen.insert(path, *id);
-                }
-            }
-        }
-        chosen.into_values().filter_map(|id| self.info(id)).collect()
+        self.chosen(patterns, None).filter_map(|id| self.info(id)).collect()
     }
 
-    /// What is known of one sensor.
+    /// The first `most` of them whose paths come after `after`.
+    pub fn select_after(&self, patterns: &[Pattern], after: Option<&str>, most: usize) -> Vec<SensorInfo> {
+        self.chosen(patterns, after).filter_map(|id| self.info(id)).take(most).collect()
+    }
+
+    /// The numbers of the sensors that one of the patterns chooses, sorted by path, each once.
+    fn chosen<'a>(&'a self, patterns: &'a [Pattern], after: Option<&str>) -> impl Iterator<Item = SensorId> + 'a {
+        let near = |pattern: &'a Pattern| {
+            let prefix = pattern.literal_prefix();
+            let from = match after.filter(|after| *after >= prefix.as_str()) {
+                Some(after) => Bound::Excluded(after),
+                None => Bound::Included(prefix.as_str()),
+            };
+            let near = self.by_path.range::<str, _>((from, Bound::Unbounded));
+            let near = near.take_while(move |(path, _)| path.starts_with(&prefix));
+            near.filter(move |(path, _)| pattern.matches(path)).peekable()
+        };
+        let mut near: Vec<_> = patterns.iter().map(near).collect();
+        std::iter::from_fn(move || {
+            let first = near.iter_mut().filter_map(|near| near.peek().copied()).min_by_key(|(path, _)| *path)?;
+            for near in &mut near {
+                near.next_if_eq(&first);
+            }
+            Some(*first.1)
+        })
+    }
+
+    /// How many sensors the pattern chooses.
+    pub fn count(&self, pattern: &Pattern) -> u64 {
+        let prefix = pattern.literal_prefix();
+        let from = (Bound::Included(prefix.as_str()), Bound::Unbounded);
+        let near = self.by_path.range::<str, _>(from).take_while(|(path, _)| path.starts_with(&prefix));
+        near.filter(|(path, _)| pattern.matches(path)).count() as u64
+    }
+
+    /// The first sensors, in the order of paths, that a pattern chooses.
+    pub fn select_most(&self, pattern: &Pattern, most: usize) -> Vec<SensorInfo> {
+        let prefix = pattern.literal_prefix();
+        let from = (Bound::Included(prefix.as_str()), Bound::Unbounded);
+        let below = self.by_path.range::<str, _>(from).take_while(|(path, _)| path.starts_with(&prefix));
+        below.filter(|(path, _)| pattern.matches(path)).filter_map(|(_, id)| self.info(*id)).take(most).collect()
+    }
+
+    /// The number of the next sensor, and how many there are. The first rises with each new one; the second falls when some are forgotten.
+    pub fn numbers(&self) -> (usize, usize) {
+        (self.entries.next(), self.entries.held())
+    }
+
+    /// The paths of the sensors from this number on, in the order of numbers.
+    pub fn paths_from(&self, number: usize) -> Vec<Arc<str>> {
+        self.entries.iter().filter(|(at, _)| *at >= number).map(|(_, entry)| entry.path.clone()).collect()
+    }
+
+    /// The names of the levels below `place` (`/lab`, or empty for the root), each once, at most so many. What lies below them is leapt over.
+    pub fn levels_below(&self, place: &str, most: usize) -> Vec<String> {
+        let prefix = format!("{place}/");
+        let mut levels: Vec<String> = Vec::new();
+        let mut from = prefix.clone();
+        while levels.len() < most {
+            let next = self.by_path.range::<str, _>((Bound::Included(from.as_str()), Bound::Unbounded)).next();
+            let Some(rest) = next.and_then(|(path, _)| path.strip_prefix(prefix.as_str())) else { break };
+            let level = rest.split('/').next().unwrap_or_default();
+            // `0` follows `/`; a sensor without anything below it is left by the least step.
+            from = format!("{prefix}{level}{}", if level.len() < rest.len() { '0' } else { '\0' });
+            if levels.last().is_none_or(|last| last != level) {
+                levels.push(level.to_owned());
+            }
+        }
+        levels
+    }
+
+    /// What is known of one sensor, as people have set it.
     pub fn info(&self, id: SensorId) -> Option<SensorInfo> {
+        let mut info = self.sent(id)?;
+        if let Some(held) = self.held(id) {
+            self.settings.apply(&held, &mut info);
+        }
+        Some(info)
+    }
+
+    /// Puts other settings in force.
+    pub fn set_settings(&mut self, settings: Settings) {
+        self.settings = Arc::new(settings);
+        self.held = RwLock::default();
+        self.entries.values_mut().for_each(|entry| *entry.held.get_mut() = UNKNOWN);
+        self.settings_changes += 1;
+    }
+
+    pub fn settings(&self) -> Arc<Settings> {
+        self.settings.clone()
+    }
+
+    pub fn settings_changes(&self) -> u64 {
+        self.settings_changes
+    }
+
+    /// Which settings hold for a sensor. It is looked for once.
+    pub fn held(&self, id: SensorId) -> Option<Held> {
+        if self.settings.is_empty() {
+            return None;
+        }
+        let entry = self.entries.get(id.0 as usize)?;
+        match entry.held.load(Relaxed) {
+            NONE => None,
+            UNKNOWN => {
+                let held = self.settings.held(&entry.path);
+                entry.held.store(held.map_or(NONE, |held| self.combination(held)), Relaxed);
+                held
+            }
+            at => self.held.read().unwrap_or_else(PoisonError::into_inner).all.get(at as usize).copied(),
+        }
+    }
+
+    fn combination(&self, held: Held) -> u32 {
+        let mut known = self.held.write().unwrap_or_else(PoisonError::into_inner);
+        let Combinations { all, by_held } = &mut *known;
+        *by_held.entry(held).or_insert_with(|| {
+            all.push(held);
+            all.len() as u32 - 1
+        })
+    }
+
+    /// What is known of one sensor, as whoever sends it says.
+    pub fn sent(&self, id: SensorId) -> Option<SensorInfo> {
         let entry = self.entries.get(id.0 as usize)?;
         let loose = self.loose.get(entry.loose as usize);
         let Some(place) = entry.places.as_slice().last() else { return self.loose_info(id, entry, loose?) };

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use wholegrain_model::{Column, Interval, Schema, SchemaHash, Timestamp, Value};
@@ -10,9 +9,11 @@ use wholegrain_transport::payload::PayloadError;
 
 use crate::ahead::Ahead;
 use crate::block::read::{Block, RowReader};
+use crate::delete::cuts::kept;
+use crate::derived::Moment;
 use crate::live::{LiveBatch, Segment};
 use crate::log::{chunks, present};
-use crate::retention::hidden_before;
+use crate::retention::policy::Policy;
 use crate::scan::{Input, Merged, Source};
 use crate::seal::{join, rows_of};
 use crate::store::Shared;
@@ -40,14 +41,16 @@ pub(crate) struct View {
     pub absent: Vec<Arc<Block>>,
 }
 
-/// Every acknowledged reading of one moment, unaffected by what is sealed, merged or dropped later. Cheap to take and to
-/// clone; while one is held, the files and batches that it needs are kept.
+/// Every acknowledged reading of one moment, unaffected by what is sealed, merged, deleted or dropped later; only of a sensor or schema that is
+/// forgotten, because nothing of it is stored any more, it may find nothing either. Cheap to take and to clone; while one is held, the files and batches that it needs are kept.
 #[derive(Clone)]
 pub struct Snapshot {
     pub(crate) shared: Arc<Shared>,
     pub(crate) view: Arc<View>,
     /// The pass of retention that decides what is shown.
     pub(crate) retained_at: i64,
+    pub(crate) policy: Arc<Policy>,
+    pub(crate) moment: Moment,
     /// Batches that came into the open segment later are not in it.
     watermark: u64,
     ahead: Arc<Ahead>,
@@ -62,13 +65,16 @@ const NOTES_MAX: usize = 64;
 
 impl Snapshot {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
-        let retained_at = shared.retained_at.load(Relaxed);
+        let policy = shared.policy();
+        let moment = Moment::now(&shared);
         let view = shared.view();
         let watermark = view.open.last_arrival();
         Self {
             shared,
             view,
-            retained_at,
+            policy,
+            retained_at: moment.retained_at,
+            moment,
             watermark,
             ahead: Arc::default(),
             notes: Arc::default(),
@@ -90,7 +96,7 @@ impl Snapshot {
 
     /// Notes what is known to be gone of a sensor's readings in the range.
     pub fn foresee(&self, path: &str, from: i64, to: i64) {
-        self.note_gone(from, to, from.max(hidden_before(&self.shared, path, self.retained_at)));
+        self.note_gone(from, to, from.max(self.policy.hidden_before(path, self.retained_at)));
     }
 
     /// Says that windows are there where readings are not any more.
@@ -148,6 +154,22 @@ impl Snapshot {
             .collect()
     }
 
+    /// The times that there may be readings at in `from <= time < to`, first and last, in order; between them there are none of any sensor.
+    pub fn spans(&self, from: i64, to: i64) -> Vec<(i64, i64)> {
+        let blocks = self.view.blocks.iter().map(|block| (block.record.first_time, block.record.last_time));
+        let live = self.live_segments().filter_map(|(segment, _)| segment.span());
+        let mut spans: Vec<(i64, i64)> = blocks.chain(live).filter(|span| span.0 < to && span.1 >= from).collect();
+        spans.sort_unstable();
+        spans.dedup_by(|next, before| {
+            let joined = next.0 <= before.1;
+            if joined {
+                before.1 = before.1.max(next.1);
+            }
+            joined
+        });
+        spans.into_iter().map(|(first, last)| (first.max(from), last.min(to.saturating_sub(1)))).collect()
+    }
+
     /// The readings of a sensor with `from <= time < to` in time order, chunk by chunk, none larger than 65,536 rows. Where a time
     /// came twice, the later arrival counts. A chunk holds integers or floats; a sensor that changed its type gives both.
     /// A block that turns out damaged is left out, logged and counted in [`crate::StoreStats::damaged_blocks`].
@@ -159,7 +181,7 @@ impl Snapshot {
     ) -> Result<Box<dyn Iterator<Item = Result<Chunk, StoreError>> + Send>, StoreError> {
         let Some(path) = self.shared.sensors().path(id) else { return Ok(Box::new(std::iter::empty())) };
         let asked = from;
-        let from = from.max(hidden_before(&self.shared, &path, self.retained_at));
+        let from = from.max(self.policy.hidden_before(&path, self.retained_at));
         self.note_gone(asked, to, from);
         if from >= to {
             return Ok(Box::new(std::iter::empty()));
@@ -190,8 +212,8 @@ impl Snapshot {
         if entry.last_time < from || entry.first_time >= to {
             return Ok(None);
         }
-        let first_time = entry.first_time.max(from);
-        let rows = BlockRows {
+        let rank = block.record.rank();
+        let rows = |from: i64, to: i64| BlockRows {
             block: block.clone(),
             row: start,
             end: start + entry.rows,
@@ -200,7 +222,15 @@ impl Snapshot {
             to,
             reader: RowReader::new(opened.clone(), Some(self.shared.cache.clone())),
         };
-        Ok(Some(Input { rank: block.record.last_segment, first_time, source: Box::new(rows) }))
+        if block.record.cuts.is_empty() {
+            let first_time = entry.first_time.max(from);
+            return Ok(Some(Input { rank, first_time, source: Box::new(rows(from, to)) }));
+        }
+        let mut left = kept(&block.record.cuts, path, from, to);
+        left.retain(|(from, to)| entry.first_time < *to && entry.last_time >= *from);
+        let Some(first_time) = left.first().map(|(from, _)| entry.first_time.max(*from)) else { return Ok(None) };
+        let pieces: Vec<BlockRows> = left.into_iter().map(|(from, to)| rows(from, to)).collect();
+        Ok(Some(Input { rank, first_time, source: Box::new(pieces.into_iter().flatten()) }))
     }
 
     /// The sensor's rows that are not sealed: of batches at most one input a type; where there are readings without a schema, the
@@ -305,7 +335,7 @@ impl Snapshot {
     fn newest_in_blocks(&self, id: SensorId) -> Option<(i64, Option<Value>)> {
         let path = self.shared.sensors().path(id)?;
         let mut blocks: Vec<&Arc<Block>> = self.view.blocks.iter().filter(|block| !block.is_damaged()).collect();
-        blocks.sort_by_key(|block| std::cmp::Reverse((block.record.last_time, block.record.last_segment)));
+        blocks.sort_by_key(|block| std::cmp::Reverse((block.record.last_time, block.record.rank())));
         let mut best: Option<(i64, Option<Value>)> = None;
         for block in blocks {
             if best.is_some_and(|(time, _)| time >= block.record.last_time) {
@@ -317,8 +347,23 @@ impl Snapshot {
                 continue;
             }
             let mut reader = RowReader::new(opened.clone(), Some(self.shared.cache.clone()));
-            if let Ok(Some(chunk)) = tolerate(block, reader.read(start + entry.rows - 1, 1)) {
-                best = chunk.times.first().map(|time| (*time, chunk.column.get(0)));
+            let (row, end) = (start, start + entry.rows);
+            let mut last = || -> Result<Option<(i64, Option<Value>)>, StoreError> {
+                for (from, to) in kept(&block.record.cuts, &path, i64::MIN, i64::MAX).into_iter().rev() {
+                    let end = if to <= entry.last_time { reader.seek(row, end, to)? } else { end };
+                    if end > row {
+                        let chunk = reader.read(end - 1, 1)?;
+                        if let Some(time) = chunk.times.first().filter(|time| **time >= from) {
+                            return Ok(Some((*time, chunk.column.get(0))));
+                        }
+                    }
+                }
+                Ok(None)
+            };
+            if let Ok(Some(Some(found))) = tolerate(block, last())
+                && best.is_none_or(|(time, _)| time < found.0)
+            {
+                best = Some(found);
             }
         }
         best

@@ -50,6 +50,10 @@ pub struct StoreStats {
     pub seals: u64,
     /// Seals that failed and were tried again.
     pub seal_errors: u64,
+    /// Parts of imports stored.
+    pub imported_parts: u64,
+    /// Readings in them, gaps counted too.
+    pub imported_readings: u64,
     /// Merges done.
     pub merges: u64,
     /// Merges that failed.
@@ -66,14 +70,38 @@ pub struct StoreStats {
     pub tier_bytes_written: u64,
     /// Bytes of blocks that retention wrote again without what was out.
     pub retention_rewritten_bytes: u64,
+    /// Deletions carried out.
+    pub deletions: u64,
+    /// Readings deleted by them.
+    pub deleted_readings: u64,
+    /// Bytes of files that were written again without what was deleted.
+    pub deletion_rewritten_bytes: u64,
+    /// Files with something deleted in them that are to be written again.
+    pub deletion_files: u64,
     /// Blocks and tiers dropped by retention.
     pub retention_blocks: u64,
     /// Rows in them.
     pub retention_rows: u64,
+    /// Bytes of kept results of computed sensors now.
+    pub derived_bytes: u64,
+    /// Pieces of them now.
+    pub derived_pieces: u64,
+    /// Pieces kept since the store was opened.
+    pub derived_kept: u64,
+    /// Pieces that answered.
+    pub derived_hits: u64,
+    /// Pieces asked for that were not there.
+    pub derived_misses: u64,
+    /// Pieces forgotten because something that they were made from changed.
+    pub derived_outdated: u64,
     /// Blocks that could not be read and are left out of answers.
     pub damaged_blocks: u64,
     /// Journal bytes found damaged when the store was opened, and payload bytes that could not be decoded since.
     pub damaged_bytes: u64,
+    /// Sensors forgotten.
+    pub sensors_forgotten: u64,
+    /// Schemas forgotten.
+    pub schemas_forgotten: u64,
     /// Sensors known.
     pub sensors: u64,
     /// Schemas known.
@@ -117,6 +145,8 @@ pub struct OpenReport {
     pub leftovers: u64,
     /// Records of jobs that are damaged and left out, by name.
     pub damaged_jobs: Vec<String>,
+    /// Lines of the registry that are damaged and left out.
+    pub damaged_registry: Vec<String>,
     /// Files under `blocks/` that this store did not write, left alone.
     pub foreign_files: Vec<PathBuf>,
 }
@@ -128,6 +158,7 @@ impl OpenReport {
             && self.damaged_bytes == 0
             && self.damaged_blocks.is_empty()
             && self.damaged_jobs.is_empty()
+            && self.damaged_registry.is_empty()
             && self.foreign_files.is_empty()
     }
 }
@@ -154,13 +185,24 @@ pub(crate) struct Counters {
     pub aside_dropped_bytes: AtomicU64,
     pub seals: AtomicU64,
     pub seal_errors: AtomicU64,
+    pub imported_parts: AtomicU64,
+    pub imported_readings: AtomicU64,
     pub merges: AtomicU64,
     pub merge_errors: AtomicU64,
     pub merge_bytes: AtomicU64,
     pub tier_bytes_written: AtomicU64,
     pub retention_rewritten_bytes: AtomicU64,
+    pub deletions: AtomicU64,
+    pub sensors_forgotten: AtomicU64,
+    pub schemas_forgotten: AtomicU64,
+    pub deleted_readings: AtomicU64,
+    pub deletion_rewritten_bytes: AtomicU64,
     pub retention_blocks: AtomicU64,
     pub retention_rows: AtomicU64,
+    pub derived_kept: AtomicU64,
+    pub derived_hits: AtomicU64,
+    pub derived_misses: AtomicU64,
+    pub derived_outdated: AtomicU64,
     pub damaged_bytes: AtomicU64,
     pub job_records: AtomicU64,
     pub job_commits: AtomicU64,
@@ -204,13 +246,24 @@ impl Counters {
             aside_dropped_bytes: get(&self.aside_dropped_bytes),
             seals: get(&self.seals),
             seal_errors: get(&self.seal_errors),
+            imported_parts: get(&self.imported_parts),
+            imported_readings: get(&self.imported_readings),
             merges: get(&self.merges),
             merge_errors: get(&self.merge_errors),
             merge_bytes: get(&self.merge_bytes),
             tier_bytes_written: get(&self.tier_bytes_written),
+            sensors_forgotten: get(&self.sensors_forgotten),
+            schemas_forgotten: get(&self.schemas_forgotten),
+            deletions: get(&self.deletions),
+            deleted_readings: get(&self.deleted_readings),
+            deletion_rewritten_bytes: get(&self.deletion_rewritten_bytes),
             retention_rewritten_bytes: get(&self.retention_rewritten_bytes),
             retention_blocks: get(&self.retention_blocks),
             retention_rows: get(&self.retention_rows),
+            derived_kept: get(&self.derived_kept),
+            derived_hits: get(&self.derived_hits),
+            derived_misses: get(&self.derived_misses),
+            derived_outdated: get(&self.derived_outdated),
             damaged_bytes: get(&self.damaged_bytes),
             job_records: get(&self.job_records),
             job_commits: get(&self.job_commits),

@@ -7,22 +7,27 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use wholegrain_model::{Pattern, Schema, SchemaHash, SensorPath, Value};
 use wholegrain_transport::payload::{for_each_column, last_row, read_header};
 
 use crate::aside::Bounds;
-use crate::block::read::{Block, BlockCache, Removed};
+use crate::block::cache::BlockCache;
+use crate::block::read::{Block, Removed};
 use crate::catalogue::{BlockRecord, Catalogue};
+use crate::derived::Kept;
 use crate::disk::{Disk, RealDisk};
+use crate::import::Imports;
 use crate::jobs::Jobs;
 use crate::journal::{Pending, Queue, group_state};
 use crate::live::{LiveBatch, Newest, Subscribers};
 use crate::publish::reconcile;
 use crate::ranges::Held;
 use crate::readings::{LiveItem, LiveReadings};
+use crate::registry::Registry;
+use crate::retention::policy::Policy;
 use crate::sensors::Sensors;
 use crate::snapshot::View;
 use crate::stats::{Counters, add};
@@ -30,6 +35,8 @@ use crate::{OpenReport, SensorId, SensorInfo, Snapshot, StoreConfig, StoreError,
 
 /// How long a failed seal or merge waits before it is tried again.
 const RETRY: Duration = Duration::from_secs(5);
+/// How often it is looked for sensors to forget.
+const FORGET_EVERY: Duration = Duration::from_secs(600);
 /// How often merging and retention look for work.
 const UPKEEP: Duration = Duration::from_secs(10);
 
@@ -65,6 +72,8 @@ pub(crate) struct Paths {
 pub(crate) struct Ledger {
     /// The batches in blocks.
     pub sealed: Held,
+    /// The imports and their parts.
+    pub imports: Imports,
     /// Blocks of transactions that failed, so that only the catalogue can tell whether they count.
     pub attempted: Vec<BlockRecord>,
 }
@@ -82,6 +91,14 @@ pub(crate) struct Shared {
     pub cache: Arc<BlockCache>,
     pub sensors: RwLock<Sensors>,
     pub jobs: Jobs,
+    pub registry: Registry,
+    /// Held while properties are set.
+    pub setting: Mutex<()>,
+    /// How often properties have been set since the opening.
+    pub settings_changes: AtomicU64,
+    /// The rules of retention in force.
+    pub policy: RwLock<Arc<Policy>>,
+    pub kept: Kept,
     pub view: RwLock<Arc<View>>,
     pub ledger: Mutex<Ledger>,
     pub removed: Arc<Removed>,
@@ -94,7 +111,12 @@ pub(crate) struct Shared {
     pub retained_at: AtomicI64,
     /// Definitions there were when `sensors.csv` was last written.
     pub properties_written: AtomicU64,
+    /// Held for reading while the journal takes a group in, for writing while sensors are forgotten.
+    pub forgetting: RwLock<()>,
+    pub forget_memory: Mutex<crate::forget::Memory>,
     pub sealing: Mutex<()>,
+    /// Held while the blocks of an import's part are written.
+    pub importing: Mutex<()>,
     pub merging: Mutex<()>,
     pub closing: AtomicBool,
     pub work: Mutex<u64>,
@@ -115,6 +137,10 @@ impl Shared {
         *view = Arc::new(next);
     }
 
+    pub fn policy(&self) -> Arc<Policy> {
+        self.policy.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     pub fn sensors(&self) -> RwLockReadGuard<'_, Sensors> {
         self.sensors.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -128,6 +154,8 @@ impl Shared {
         let mut sensors = self.sensors.write().unwrap_or_else(PoisonError::into_inner);
         batches.iter().for_each(|batch| sensors.heard(batch.schema.hash(), group_state(batch)));
         records.iter().for_each(|(_, record)| sensors.heard_readings(&record.source, &record.readings));
+        drop(sensors);
+        self.kept.heard(batches, records);
     }
 
     fn work(&self) -> MutexGuard<'_, u64> {
@@ -205,7 +233,7 @@ impl Store {
             if sensors.is_current(schema) {
                 return Ok(());
             }
-            (u32::try_from(sensors.len()).unwrap_or(u32::MAX), sensors.unnumbered(schema))
+            (sensors.next_number(), sensors.unnumbered(schema))
         };
         shared.catalogue.add_schema(schema, first, &paths)?;
         let mut sensors = shared.sensors.write().unwrap_or_else(PoisonError::into_inner);
@@ -280,9 +308,19 @@ impl Store {
         receiver.recv().unwrap_or(Err(StoreError::Closed))
     }
 
+    /// What people set while the server runs.
+    pub fn registry(&self) -> &Registry {
+        &self.0.shared.registry
+    }
+
     /// Every sensor that one of the patterns chooses, sorted by path, each once.
     pub fn sensors(&self, patterns: &[Pattern]) -> Vec<SensorInfo> {
         self.0.shared.sensors().select(patterns)
+    }
+
+    /// The first `most` of them whose paths come after `after`: a part of a list that may be of any length.
+    pub fn sensors_after(&self, patterns: &[Pattern], after: Option<&str>, most: usize) -> Vec<SensorInfo> {
+        self.0.shared.sensors().select_after(patterns, after, most)
     }
 
     /// The newest reading of each sensor: its time, and its value or `None` for a gap.
@@ -348,6 +386,10 @@ impl Store {
                 + view.blocks.iter().filter(|block| block.is_damaged()).count() as u64,
             sensors,
             schemas,
+            deletion_files: view.blocks.iter().chain(&view.tiers).filter(|block| !block.record.cuts.is_empty()).count()
+                as u64,
+            derived_bytes: shared.kept.size().0,
+            derived_pieces: shared.kept.size().1,
             tiers: view.tiers.len() as u64,
             tier_bytes: view.tiers.iter().map(|tier| tier.record.bytes).sum(),
             tier_rows: view.tiers.iter().map(|tier| tier.record.rows).sum(),
@@ -366,6 +408,7 @@ impl Store {
             return Err(StoreError::Closed);
         }
         while crate::seal::seal_oldest(&self.0.shared)? {}
+        crate::properties::keep_up(&self.0.shared);
         Ok(())
     }
 
@@ -374,11 +417,22 @@ impl Store {
         crate::retention::retain(&self.0.shared, now)?;
         while crate::merge::merge_once(&self.0.shared, now)? {}
         crate::retention::retain(&self.0.shared, now)?;
+        crate::forget::pass(&self.0.shared, now)?;
         expire_jobs(&self.0.shared, now)
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.0.shared
+    }
+
+    /// Where it lies.
+    pub fn dir(&self) -> PathBuf {
+        self.0.shared.paths.dir.clone()
+    }
+
+    /// How long readings are kept that no rule speaks of.
+    pub fn retention_age(&self) -> Option<wholegrain_model::Interval> {
+        self.0.shared.config.retention_age
     }
 
     fn is_closed(&self) -> bool {
@@ -431,6 +485,7 @@ fn newest_row(batch: &LiveBatch) -> Option<Row> {
 
 fn seal_loop(shared: &Shared) {
     let mut seen = 0;
+    let mut settings = shared.sensors().settings_changes();
     while shared.wait_for_work(&mut seen, UPKEEP) {
         loop {
             match crate::seal::seal_oldest(shared) {
@@ -446,12 +501,18 @@ fn seal_loop(shared: &Shared) {
                 }
             }
         }
+        // What people set is wanted in sensors.csv soon, also while nothing is sealed.
+        let set = shared.sensors().settings_changes();
+        if std::mem::replace(&mut settings, set) != set {
+            crate::properties::keep_up(shared);
+        }
         shared.newest.forget(shared.config.live.duration(), std::time::Instant::now());
     }
 }
 
 fn merge_loop(shared: &Shared) {
     let mut seen = 0;
+    let mut forget_at = Instant::now();
     while shared.wait_for_work(&mut seen, UPKEEP) {
         if let Err(error) = crate::retention::retain(shared, shared.config.clock.now()) {
             tracing::error!(%error, "retention failed; tried again shortly");
@@ -459,6 +520,7 @@ fn merge_loop(shared: &Shared) {
         if let Err(error) = expire_jobs(shared, shared.config.clock.now()) {
             tracing::error!(%error, "retention of jobs failed; tried again shortly");
         }
+        forget(shared, &mut forget_at);
         while !shared.closing.load(Relaxed) {
             match crate::merge::merge_once(shared, shared.config.clock.now()) {
                 Ok(true) => {}
@@ -470,6 +532,17 @@ fn merge_loop(shared: &Shared) {
                 }
             }
         }
+    }
+}
+
+/// Forgets sensors now and then.
+fn forget(shared: &Shared, next: &mut Instant) {
+    if Instant::now() < *next {
+        return;
+    }
+    *next = Instant::now() + FORGET_EVERY;
+    if let Err(error) = crate::forget::pass(shared, shared.config.clock.now()) {
+        tracing::error!(%error, "forgetting sensors failed; tried again later");
     }
 }
 

@@ -104,6 +104,18 @@ pub fn verify(dir: &Path, progress: Progress) -> Result<VerifyReport, StoreError
 
 /// The same on another file system than the real one.
 pub fn verify_on(disk: &Arc<dyn Disk>, dir: &Path, progress: Progress) -> Result<VerifyReport, StoreError> {
+    run(disk, dir, &mut |done, total| {
+        progress(done, total);
+        true
+    })
+}
+
+/// The same, which ends where it is when `watch` says so.
+pub fn verify_watched(dir: &Path, watch: crate::Watch) -> Result<VerifyReport, StoreError> {
+    run(&(Arc::new(RealDisk) as Arc<dyn Disk>), dir, watch)
+}
+
+fn run(disk: &Arc<dyn Disk>, dir: &Path, watch: crate::Watch) -> Result<VerifyReport, StoreError> {
     let catalogue = dir.join("catalogue.redb");
     let mut report = VerifyReport::default();
     let size = |path: &Path| disk.open(path, false).and_then(|file| file.size());
@@ -132,7 +144,9 @@ pub fn verify_on(disk: &Arc<dyn Disk>, dir: &Path, progress: Progress) -> Result
     for record in &contents.blocks {
         verifier.block(record);
         done += record.bytes;
-        progress(done, total);
+        if !watch(done, total) {
+            return Ok(report);
+        }
     }
     verifier.journal(&contents);
     verifier.unknown(&contents);
@@ -181,7 +195,7 @@ impl Verifier<'_> {
     fn block(&mut self, record: &BlockRecord) {
         let blocks = self.dir.join("blocks");
         let block = Block::new(record.clone(), &blocks, self.disk.clone(), Arc::default());
-        let mut problems = self.check(&block).err().into_iter().collect::<Vec<_>>();
+        let mut problems = check_file(self.disk, &block).err().into_iter().collect::<Vec<_>>();
         let mut note = None;
         if !problems.is_empty() && !self.still_there(record.id) {
             problems.clear();
@@ -193,51 +207,53 @@ impl Verifier<'_> {
         let (bytes, rows) = (record.bytes, record.rows);
         self.report.files.push(FileReport { path: block.path.clone(), kind, bytes, rows, problems, note });
     }
+}
 
-    /// Everything of one file: its checksums, and that the rows are what its index says, in order.
-    fn check(&self, block: &Block) -> Result<(), String> {
-        let text = |error: StoreError| match error {
-            StoreError::Damaged { reason, .. } => reason,
-            StoreError::Io { error, .. } if error.kind() == std::io::ErrorKind::NotFound => "it is missing".to_owned(),
-            other => other.to_string(),
-        };
-        let sum = self.checksum(&block.path).map_err(|error| match error.kind() {
-            std::io::ErrorKind::NotFound => "it is missing".to_owned(),
-            _ => format!("it cannot be read: {error}"),
-        })?;
-        let opened = Arc::new(OpenBlock::open(block).map_err(text)?);
-        match block.record.tier {
-            Some(tier) => check_windows(&opened, tier.resolution_ns).map_err(text)?,
-            None => check_rows(&opened).map_err(text)?,
-        }?;
-        let entries = opened.entries();
-        if !entries.is_sorted_by(|a, b| a.path < b.path) {
-            return Err("its sensors are not in order".to_owned());
-        }
-        let first = entries.iter().map(|entry| entry.first_time).min();
-        let last = entries.iter().map(|entry| entry.last_time).max();
-        if !entries.is_empty() && (first, last) != (Some(block.record.first_time), Some(block.record.last_time)) {
-            return Err("its times are not those that the catalogue has".to_owned());
-        }
-        match block.record.sums {
-            Some(sums) if sums.file != sum => Err("it does not have its checksum".to_owned()),
-            _ => Ok(()),
-        }
+/// Everything of one file: its checksums, and that the rows are what its index says, in order. The text says what is damaged.
+pub(crate) fn check_file(disk: &Arc<dyn Disk>, block: &Block) -> Result<(), String> {
+    let text = |error: StoreError| match error {
+        StoreError::Damaged { reason, .. } => reason,
+        StoreError::Io { error, .. } if error.kind() == std::io::ErrorKind::NotFound => "it is missing".to_owned(),
+        other => other.to_string(),
+    };
+    let sum = checksum(disk, &block.path).map_err(|error| match error.kind() {
+        std::io::ErrorKind::NotFound => "it is missing".to_owned(),
+        _ => format!("it cannot be read: {error}"),
+    })?;
+    let opened = Arc::new(OpenBlock::open(block).map_err(text)?);
+    match block.record.tier {
+        Some(tier) => check_windows(&opened, tier.resolution_ns).map_err(text)?,
+        None => check_rows(&opened).map_err(text)?,
+    }?;
+    let entries = opened.entries();
+    if !entries.is_sorted_by(|a, b| a.path < b.path) {
+        return Err("its sensors are not in order".to_owned());
     }
-
-    fn checksum(&self, path: &Path) -> std::io::Result<u32> {
-        let file = self.disk.open(path, false)?;
-        let (size, mut at, mut sum) = (file.size()?, 0, 0);
-        let mut buffer = vec![0; READ_BYTES];
-        while at < size {
-            let length = usize::try_from(size - at).unwrap_or(READ_BYTES).min(READ_BYTES);
-            file.read_at(at, &mut buffer[..length])?;
-            sum = crc32c::crc32c_append(sum, &buffer[..length]);
-            at += length as u64;
-        }
-        Ok(sum)
+    let first = entries.iter().map(|entry| entry.first_time).min();
+    let last = entries.iter().map(|entry| entry.last_time).max();
+    if !entries.is_empty() && (first, last) != (Some(block.record.first_time), Some(block.record.last_time)) {
+        return Err("its times are not those that the catalogue has".to_owned());
     }
+    match block.record.sums {
+        Some(sums) if sums.file != sum => Err("it does not have its checksum".to_owned()),
+        _ => Ok(()),
+    }
+}
 
+fn checksum(disk: &Arc<dyn Disk>, path: &Path) -> std::io::Result<u32> {
+    let file = disk.open(path, false)?;
+    let (size, mut at, mut sum) = (file.size()?, 0, 0);
+    let mut buffer = vec![0; READ_BYTES];
+    while at < size {
+        let length = usize::try_from(size - at).unwrap_or(READ_BYTES).min(READ_BYTES);
+        file.read_at(at, &mut buffer[..length])?;
+        sum = crc32c::crc32c_append(sum, &buffer[..length]);
+        at += length as u64;
+    }
+    Ok(sum)
+}
+
+impl Verifier<'_> {
     fn journal(&mut self, contents: &Contents) {
         let listed = self.disk.list(&self.dir.join("journal")).unwrap_or_default();
         let mut segments: Vec<(u64, PathBuf)> =

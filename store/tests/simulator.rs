@@ -1,5 +1,5 @@
-//! The store under a simulator: random appends of batches and single readings, redeliveries, seals, merges, retention, failing operations and crashes. After each
-//! crash every acknowledged reading is there exactly once, and nothing is there that was never sent.
+//! The store under a simulator: random appends of batches and single readings, imports, redeliveries, deletions, seals, merges, retention, failing operations
+//! and crashes. After each crash every acknowledged reading is there exactly once, nothing is there that was never sent, and nothing comes back that was deleted.
 
 mod support;
 
@@ -12,7 +12,7 @@ use wholegrain_model::{
     Batch, BatchHeader, Column, ColumnValues, Gaps, Interval, Kind, Pattern, Schema, SensorDef, SensorPath, Value,
     ValueType,
 };
-use wholegrain_store::{Appended, LooseSensor, Reading, Snapshot, Store, StoreConfig, StoreError};
+use wholegrain_store::{Appended, Deletion, LooseSensor, Reading, Series, Snapshot, Store, StoreConfig, StoreError};
 use wholegrain_transport::payload::encode_batch;
 
 const ROUNDS: u64 = 100;
@@ -30,12 +30,23 @@ struct Sent {
     acknowledged: bool,
 }
 
+/// What a deletion made of a reading.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Fate {
+    /// It is gone and stays gone.
+    Gone,
+    /// The deletion failed, or it was not acknowledged then: it may be there.
+    Open,
+}
+
 #[derive(Clone)]
 enum What {
     /// A batch's payload.
     Batch(Vec<u8>),
     /// Readings without a schema: each of the sensor of this index, at a time.
     Readings(Vec<(usize, i64, Value)>),
+    /// A part of an import.
+    Import(u64, Vec<Series>),
 }
 
 /// Sensors without a schema. The last one is also in a schema.
@@ -55,7 +66,10 @@ struct World {
     in_doubt: bool,
     /// Acknowledged readings that retention dropped.
     dropped: BTreeSet<(String, i64)>,
-    held: Vec<(Snapshot, Rows)>,
+    /// Snapshots with what was in them, and how much had been forgotten.
+    held: Vec<(Snapshot, Rows, (u64, u64))>,
+    /// What was deleted.
+    deleted: BTreeMap<(String, i64), Fate>,
     /// Single readings sent more than once: those may lie in two blocks until these are merged, and count once in answers.
     sent_again: u64,
 }
@@ -74,12 +88,24 @@ fn schemas() -> Vec<Schema> {
     ]
 }
 
+fn loose(path: &str) -> LooseSensor {
+    LooseSensor {
+        path: SensorPath::new(path).unwrap(),
+        unit: "1".to_owned(),
+        kind: Kind::Gauge,
+        value_type: ValueType::Float,
+        scale: 1.0,
+        description: String::new(),
+    }
+}
+
 fn config() -> StoreConfig {
     StoreConfig {
         background: false,
         merge_fan_in: 3,
         merge_settle: Interval::from_s(10),
         retention_age: Some(Interval::from_s(2 * 86_400)),
+        forget_after: Some(Interval::from_s(600)),
         queue_bytes_max: ByteSize::mib(4),
         ..StoreConfig::new("/store")
     }
@@ -99,6 +125,7 @@ impl World {
             in_doubt: false,
             dropped: BTreeSet::new(),
             held: Vec::new(),
+            deleted: BTreeMap::new(),
             sent_again: 0,
         };
         world.reopen();
@@ -218,17 +245,56 @@ impl World {
         Sent { what: What::Readings(readings), rows, tried: false, acknowledged: false }
     }
 
+    /// Some of the sensors, one that nobody else sends, and now and then a range of days.
+    fn import(&mut self) -> Sent {
+        let mut rows = Rows::new();
+        let mut series = Vec::new();
+        let step = if self.random.chance(10) { DAY / 2 } else { SECOND };
+        for path in ["/i/x", "/l/q", "/a/g/xx"] {
+            let count = self.random.below(5) as usize;
+            let is_float = self.random.chance(50);
+            let (mut times, mut raw, mut gaps) = (Vec::new(), Vec::new(), Gaps::default());
+            for at in 0..count {
+                self.time += 1 + self.random.below(step as u64) as i64;
+                times.push(self.time);
+                let gap = self.random.chance(10);
+                raw.push(if gap { 0 } else { self.random.below(1000) as i64 });
+                if gap {
+                    gaps.set(at, count);
+                }
+            }
+            // The sensors have floats: integers become some.
+            let floats = raw.iter().map(|value| *value as f64).collect();
+            let values = if is_float { ColumnValues::Float(floats) } else { ColumnValues::Int(raw.clone()) };
+            for (at, time) in times.iter().enumerate() {
+                let value = (!gaps.is_gap(at)).then_some(Value::Float(raw[at] as f64));
+                rows.insert((path.to_owned(), *time), value);
+            }
+            series.push(Series { sensor: loose(path), times, column: Column { values, gaps } });
+        }
+        self.next_seq += 1;
+        Sent { what: What::Import(self.next_seq, series), rows, tried: false, acknowledged: false }
+    }
+
+    fn import_again(&mut self, at: usize, part: u64, series: Vec<Series>) {
+        // Registered first, so that it is known what their values become.
+        let sensors: Vec<LooseSensor> = series.iter().map(|series| series.sensor.clone()).collect();
+        if self.store().register_sensors("importer", &sensors).is_err() {
+            return;
+        }
+        match self.store().import("i", part, "importer", series) {
+            Ok(imported) => {
+                assert!(imported.duplicate || !self.sent[at].acknowledged, "stored twice");
+                self.sent[at].acknowledged = true;
+            }
+            Err(StoreError::Payload(error) | StoreError::Sensor(error)) => panic!("{error}"),
+            Err(_) => {}
+        }
+    }
+
     /// As a gateway does: registers what it sends, then sends it.
     fn append_readings(&mut self, at: usize, readings: &[(usize, i64, Value)]) {
-        let sensor = |path: &&str| LooseSensor {
-            path: SensorPath::new(*path).unwrap(),
-            unit: "1".to_owned(),
-            kind: Kind::Gauge,
-            value_type: ValueType::Float,
-            scale: 1.0,
-            description: String::new(),
-        };
-        let sensors: Vec<LooseSensor> = LOOSE.iter().map(sensor).collect();
+        let sensors: Vec<LooseSensor> = LOOSE.iter().map(|path| loose(path)).collect();
         let Ok(ids) = self.store().register_sensors("gateway", &sensors) else { return };
         let number = |path: &&str| self.store().sensor_id(path);
         assert!(LOOSE.iter().map(number).eq(ids.iter().copied().map(Some)), "numbers and paths agree");
@@ -236,11 +302,18 @@ impl World {
             readings.iter().map(|(sensor, time, value)| Reading { sensor: ids[*sensor], time: *time, value: *value });
         let (sender, receiver) = std::sync::mpsc::sync_channel(1);
         let done = Box::new(move |result| drop(sender.send(result)));
+        for key in self.sent[at].rows.keys() {
+            self.deleted.entry(key.clone()).and_modify(|fate| *fate = Fate::Open);
+        }
         self.store().append_readings("gateway", readings.collect(), done);
         match receiver.recv().unwrap() {
             Ok(appended) => {
                 assert_eq!(appended, Appended::Stored);
                 self.sent[at].acknowledged = true;
+                // A single reading that is sent again is new.
+                self.sent[at].rows.keys().for_each(|key| {
+                    self.deleted.remove(key);
+                });
             }
             Err(StoreError::Payload(error) | StoreError::Sensor(error)) => panic!("{error}"),
             Err(_) => {}
@@ -261,7 +334,11 @@ impl World {
             }
             at
         } else {
-            let sent = if self.random.chance(40) { self.readings() } else { self.batch() };
+            let sent = match self.random.below(100) {
+                0..40 => self.readings(),
+                40..55 => self.import(),
+                _ => self.batch(),
+            };
             self.sent.push(sent);
             self.sent.len() - 1
         };
@@ -273,6 +350,7 @@ impl World {
                 }
                 return self.append_readings(at, &readings);
             }
+            What::Import(part, series) => return self.import_again(at, part, series),
         };
         let mut result = self.store().append_blocking(payload.clone().into());
         if let Err(StoreError::UnknownSchema(hash)) = result {
@@ -289,9 +367,32 @@ impl World {
         }
     }
 
+    /// A range of some sensors, often of recent readings.
+    fn delete(&mut self) {
+        let pattern = ["/**", "/a/**", "/a/g/x", "/*/g/*", "/l/*", "/b/**"][self.random.below(6) as usize];
+        let pattern = Pattern::new(pattern).unwrap();
+        let from = self.time - self.random.below((self.time - START) as u64 + 10 * SECOND as u64) as i64;
+        let to = from + 1 + self.random.below(30 * SECOND as u64) as i64;
+        let deletion = Deletion { patterns: vec![pattern.clone()], from, to };
+        let result = self.store().delete(&deletion);
+        for batch in &self.sent {
+            for key in batch.rows.keys().filter(|key| pattern.matches(&key.0) && (from..to).contains(&key.1)) {
+                let certain = result.is_ok() && batch.acknowledged;
+                let fate = self.deleted.entry(key.clone()).or_insert(Fate::Open);
+                if certain {
+                    *fate = Fate::Gone;
+                }
+            }
+        }
+        if let Err(StoreError::Sensor(text) | StoreError::Payload(text)) = result {
+            panic!("{text}");
+        }
+    }
+
     fn step(&mut self) {
         match self.random.below(100) {
-            0..70 => self.append(),
+            0..65 => self.append(),
+            65..70 => self.delete(),
             70..82 => drop(self.store().seal()),
             82..92 => {
                 let now = self.time + self.random.below(DAY as u64) as i64;
@@ -306,7 +407,7 @@ impl World {
                 let snapshot = self.store().snapshot();
                 // A disk that fails while the snapshot is read is not what is tried here.
                 if let Some(rows) = self.scan(&snapshot) {
-                    self.held.push((snapshot, rows));
+                    self.held.push((snapshot, rows, self.forgotten()));
                 }
             }
             _ => {
@@ -316,6 +417,12 @@ impl World {
                 self.reopen();
             }
         }
+    }
+
+    /// Sensors and schemas forgotten since the opening.
+    fn forgotten(&self) -> (u64, u64) {
+        let stats = self.store().stats();
+        (stats.sensors_forgotten, stats.schemas_forgotten)
     }
 
     fn scan(&self, snapshot: &Snapshot) -> Option<Rows> {
@@ -348,7 +455,10 @@ impl World {
         for batch in &self.sent {
             sent.extend(&batch.rows);
             for (key, value) in batch.rows.iter().filter(|_| batch.acknowledged) {
+                let fate = self.deleted.get(key);
                 match rows.get(key) {
+                    Some(_) if fate == Some(&Fate::Gone) => panic!("deleted and here again: {key:?}"),
+                    None if fate.is_some() => {}
                     Some(found) => {
                         assert_eq!(found, value, "acknowledged {key:?}");
                         assert!(!self.dropped.contains(key), "dropped and here again: {key:?}");
@@ -368,7 +478,8 @@ impl World {
         let sealed = self.scan(&self.store().snapshot()).expect("nothing fails now");
         let stats = self.store().stats();
         let twice = stats.block_rows - sealed.len() as u64;
-        assert!(twice <= self.sent_again, "a reading is stored twice: {stats:?}");
+        let waiting = stats.deletion_files > 0;
+        assert!(waiting || twice <= self.sent_again, "a reading is stored twice: {stats:?}");
         assert_eq!((stats.damaged_blocks, stats.live_bytes, stats.queue_bytes), (0, 0, 0));
         assert!(sealed.iter().all(|(key, value)| rows.get(key) == Some(value)), "sealing changed something");
         // Only a drop whose transaction failed may come true now, when the catalogue is read again; and only of what is old enough.
@@ -387,7 +498,10 @@ impl World {
         let (store, _) = Store::open_on(config, Arc::new(self.disk.clone())).unwrap();
         store.maintain(self.time + 30 * DAY).unwrap();
         self.store = Some(store);
-        assert_eq!(self.scan(&self.store().snapshot()), Some(before), "merging changed something");
+        assert_eq!(self.scan(&self.store().snapshot()), Some(before.clone()), "merging changed something");
+        let stats = self.store().stats();
+        assert_eq!(stats.deletion_files, 0, "what was deleted is out of the files");
+        assert!(stats.block_rows - before.len() as u64 <= self.sent_again, "{stats:?}");
     }
 }
 
@@ -406,8 +520,12 @@ fn round(seed: u64) {
         if !world.disk.crashed() {
             world.disk.calm();
             let held = std::mem::take(&mut world.held);
-            for (snapshot, before) in held {
-                assert_eq!(world.scan(&snapshot), Some(before), "a snapshot changed");
+            for (snapshot, before, forgotten) in held {
+                let found = world.scan(&snapshot);
+                // What is forgotten was deleted or dropped before, and is found by nobody any more.
+                if forgotten == world.forgotten() {
+                    assert_eq!(found, Some(before), "a snapshot changed");
+                }
             }
         }
         if world.disk.crashed() || world.random.chance(50) {

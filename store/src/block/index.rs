@@ -10,6 +10,8 @@ use crate::ranges::get_varint;
 pub(crate) const INDEX_KEY: &str = "wholegrain.index";
 /// The metadata key of the format's version.
 pub(crate) const VERSION_KEY: &str = "wholegrain.version";
+/// The metadata key of the first and the last journal segment whose readings a block holds.
+pub(crate) const SEGMENTS_KEY: &str = "wholegrain.segments";
 /// Level of zstd for the index.
 const ZSTD_LEVEL: i32 = 9;
 /// The largest index, decompressed, in bytes.

@@ -1,5 +1,6 @@
 //! Blocks: Parquet files of sealed readings, sorted by sensor and then by time. `FORMAT.md` describes them.
 
+pub(crate) mod cache;
 pub(crate) mod file;
 pub(crate) mod index;
 pub(crate) mod page;
@@ -72,6 +73,7 @@ mod tests {
             level: 0,
             first_segment: 1,
             last_segment: 1,
+            import: 0,
             first_time,
             last_time,
             rows,
@@ -79,6 +81,7 @@ mod tests {
             tier: None,
             trimmed: false,
             sums: None,
+            cuts: Vec::new(),
         };
         let open = || OpenBlock::open(&Block::new(record.clone(), dir.path(), Arc::new(RealDisk), Arc::default()));
         assert_eq!(open().unwrap().entries().len(), 1);

@@ -83,6 +83,46 @@ fn write_header(page: &CompressedPage, out: &mut Vec<u8>) -> Result<()> {
     Ok(())
 }
 
+/// What the header of a data page says.
+pub(crate) struct PageHead {
+    /// Its own length.
+    pub length: usize,
+    pub uncompressed: usize,
+    pub compressed: usize,
+    pub crc: u32,
+    pub values: u32,
+    pub encoding: Encoding,
+}
+
+/// Reads the header of a data page as [`write_header`] writes it; `None` for any other.
+pub(crate) fn read_header(bytes: &[u8]) -> Option<PageHead> {
+    let mut at = 0;
+    let int = |at: &mut usize| {
+        (bytes.get(*at) == Some(&(1 << 4 | I32))).then_some(())?;
+        *at += 1;
+        let zigzag = u32::try_from(crate::ranges::get_varint(bytes, at)?).ok()?;
+        Some((zigzag >> 1).cast_signed() ^ -(zigzag & 1).cast_signed())
+    };
+    let kind = int(&mut at)?;
+    let (uncompressed, compressed, crc) = (int(&mut at)?, int(&mut at)?, int(&mut at)?);
+    (kind == 0 && bytes.get(at) == Some(&(1 << 4 | STRUCT))).then_some(())?;
+    at += 1;
+    let values = int(&mut at)?;
+    let encoding = int(&mut at)?;
+    let levels = (int(&mut at)?, int(&mut at)?);
+    (bytes.get(at..at + 2) == Some(&[0, 0]) && levels.0 == 3).then_some(())?;
+    let encodings =
+        [Encoding::PLAIN, Encoding::DELTA_BINARY_PACKED, Encoding::RLE_DICTIONARY, Encoding::BYTE_STREAM_SPLIT];
+    Some(PageHead {
+        length: at + 2,
+        uncompressed: usize::try_from(uncompressed).ok()?,
+        compressed: usize::try_from(compressed).ok()?,
+        crc: crc.cast_unsigned(),
+        values: u32::try_from(values).ok()?,
+        encoding: encodings.into_iter().find(|known| encoding_number(*known).ok() == Some(encoding))?,
+    })
+}
+
 /// A field's header: how far its number is from the one before, and its type.
 fn field(delta: u8, kind: u8, out: &mut Vec<u8>) {
     out.push(delta << 4 | kind);
@@ -105,5 +145,35 @@ fn encoding_number(encoding: Encoding) -> Result<i32> {
         Encoding::RLE_DICTIONARY => Ok(8),
         Encoding::BYTE_STREAM_SPLIT => Ok(9),
         other => Err(ParquetError::General(format!("encoding {other} is not written"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_header_is_read_as_it_was_written() {
+        for encoding in [Encoding::PLAIN, Encoding::DELTA_BINARY_PACKED, Encoding::BYTE_STREAM_SPLIT] {
+            for rows in [1, 8_192, 131_072] {
+                let page = Page::DataPage {
+                    buf: Bytes::from(vec![7; 100 + rows as usize % 100]),
+                    num_values: rows,
+                    encoding,
+                    def_level_encoding: Encoding::RLE,
+                    rep_level_encoding: Encoding::RLE,
+                    statistics: None,
+                };
+                let page = CompressedPage::new(page, 5_000);
+                let mut bytes = Vec::new();
+                write_header(&page, &mut bytes).unwrap();
+                let head = read_header(&bytes).unwrap();
+                assert_eq!((head.length, head.uncompressed, head.compressed), (bytes.len(), 5_000, page.data().len()));
+                assert_eq!((head.values, head.encoding, head.crc), (rows, encoding, crc32fast::hash(page.data())));
+                for end in 0..bytes.len() {
+                    assert!(read_header(&bytes[..end]).is_none(), "cut at {end}");
+                }
+            }
+        }
     }
 }

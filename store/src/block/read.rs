@@ -1,24 +1,28 @@
 //! Reads a block: its footer and index once, then single pages.
 
-use std::collections::{HashMap, VecDeque};
+use std::cell::RefCell;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use parquet::basic::{Encoding, Type as PhysicalType};
+use bytes::Bytes;
+use parquet::basic::{Compression, Encoding, Type as PhysicalType};
 use parquet::column::page::{Page, PageReader};
 use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
 use parquet::data_type::{ByteArray, DoubleType, Int64Type};
 use parquet::errors::{ParquetError, Result as ParquetResult};
 use parquet::file::metadata::{ColumnChunkMetaData, PageIndexPolicy, ParquetMetaData, ParquetMetaDataReader};
 use parquet::file::page_index::offset_index::PageLocation;
-use parquet::file::reader::FileReader as _;
+use parquet::file::reader::{ChunkReader as _, FileReader as _};
 use parquet::file::serialized_reader::{SerializedFileReader, SerializedPageReader};
 use wholegrain_model::{Column, ColumnValues, Gaps, ValueType};
 
+use super::cache::BlockCache;
 use super::file::{BlockFile, OnePage};
 use super::index::{self, INDEX_KEY, IndexEntry, VERSION_KEY};
+use super::page::read_header;
+use super::write::Sums;
 use super::{BLOCK_VERSION, fault, locate};
 use crate::catalogue::BlockRecord;
 use crate::disk::Disk;
@@ -28,24 +32,29 @@ use crate::{Chunk, StoreError};
 
 /// The most rows of one chunk.
 pub(crate) const CHUNK_ROWS: usize = 65_536;
-/// The most blocks whose file and footer are kept open.
-const OPEN_BLOCKS_MAX: usize = 256;
-/// Memory for their footers, about, in bytes.
-const OPEN_BYTES_MAX: usize = 128 << 20;
-/// Memory for decoded pages, in bytes.
-const PAGE_CACHE_BYTES_MAX: usize = 32 << 20;
+/// The most bytes that a row takes in a page before compression, and what a page has beside.
+const ROW_BYTES_MAX: usize = 16;
+const PAGE_BYTES_MORE: usize = 1024;
 
 /// One block of the store. Its file is removed when nobody reads it any more and it has been doomed.
 #[derive(Debug)]
 pub(crate) struct Block {
     pub record: BlockRecord,
     pub path: PathBuf,
+    file: Arc<File>,
+    /// Which retention rules decide about its rows, once that was asked, and of which generation of the rules that is.
+    pub shares: Mutex<Option<(u64, Arc<[Share]>)>>,
+}
+
+/// What all say of one file who know it, also where the catalogue's record of it has changed since.
+#[derive(Debug)]
+struct File {
+    id: u64,
+    path: PathBuf,
     disk: Arc<dyn Disk>,
     doomed: AtomicBool,
     damaged: AtomicBool,
     removed: Arc<Removed>,
-    /// Which retention rules decide about its rows, once that was asked.
-    pub shares: OnceLock<Arc<[Share]>>,
 }
 
 /// Blocks whose files are removed, with the directory each lay in. The catalogue may forget one when that directory is synced: otherwise
@@ -56,27 +65,33 @@ impl Block {
     pub fn new(record: BlockRecord, blocks: &Path, disk: Arc<dyn Disk>, removed: Arc<Removed>) -> Self {
         let path = locate(blocks, &record.path);
         let (doomed, damaged) = (AtomicBool::new(false), AtomicBool::new(false));
-        Self { record, path, disk, doomed, damaged, removed, shares: OnceLock::new() }
+        let file = Arc::new(File { id: record.id, path: path.clone(), disk, doomed, damaged, removed });
+        Self { record, path, file, shares: Mutex::default() }
+    }
+
+    /// The same file with another record.
+    pub fn with_record(&self, record: BlockRecord) -> Self {
+        Self { record, path: self.path.clone(), file: self.file.clone(), shares: Mutex::default() }
     }
 
     /// Has the file removed when the last reader is done.
     pub fn doom(&self) {
-        self.doomed.store(true, Relaxed);
+        self.file.doomed.store(true, Relaxed);
     }
 
     pub fn is_damaged(&self) -> bool {
-        self.damaged.load(Relaxed)
+        self.file.damaged.load(Relaxed)
     }
 
     /// Leaves the block out of every answer from now on. Says so once.
     pub fn mark_damaged(&self, error: &StoreError) {
-        if !self.damaged.swap(true, Relaxed) {
+        if !self.file.damaged.swap(true, Relaxed) {
             tracing::error!(block = %self.path.display(), rows = self.record.rows, %error, "block left out of answers");
         }
     }
 }
 
-impl Drop for Block {
+impl Drop for File {
     fn drop(&mut self) {
         if self.doomed.load(Relaxed) {
             match self.disk.remove(&self.path) {
@@ -85,7 +100,7 @@ impl Drop for Block {
                 }
                 _ => {
                     let dir = self.path.parent().unwrap_or(&self.path).to_owned();
-                    self.removed.lock().unwrap_or_else(PoisonError::into_inner).push((self.record.id, dir));
+                    self.removed.lock().unwrap_or_else(PoisonError::into_inner).push((self.id, dir));
                 }
             }
         }
@@ -103,7 +118,7 @@ struct PageRef {
 
 /// The decoded content of a page; only `value` has gaps.
 #[derive(Debug)]
-struct Decoded {
+pub(super) struct Decoded {
     values: ColumnValues,
     gaps: Gaps,
 }
@@ -120,7 +135,7 @@ const COUNT: usize = 4;
 /// A block with its footer read.
 #[derive(Debug)]
 pub(crate) struct OpenBlock {
-    id: u64,
+    pub(super) id: u64,
     path: PathBuf,
     reader: Arc<BlockFile>,
     value_type: ValueType,
@@ -132,8 +147,29 @@ pub(crate) struct OpenBlock {
 
 impl OpenBlock {
     pub fn open(block: &Block) -> Result<Self, StoreError> {
+        let opened = Self::open_unknown(block)?;
+        if opened.rows() != block.record.rows {
+            return Err(StoreError::damaged(&block.path, "its index and its pages have different numbers of rows"));
+        }
+        Ok(opened)
+    }
+
+    fn rows(&self) -> u64 {
+        self.entries.iter().map(|entry| entry.rows).sum()
+    }
+
+    /// The checksums of this file's content.
+    pub fn sums_of(&self, content: &[u8]) -> Sums {
+        let ends = self.pages.iter().flatten();
+        let ends = ends.map(|page| page.location.offset + i64::from(page.location.compressed_page_size));
+        let tail_at = ends.max().unwrap_or(4).cast_unsigned().min(content.len() as u64);
+        Sums { file: crc32c::crc32c(content), tail_at, tail: crc32c::crc32c(&content[tail_at as usize..]) }
+    }
+
+    /// The same of a file of which it is not known how many rows it has.
+    pub fn open_unknown(block: &Block) -> Result<Self, StoreError> {
         let path = &block.path;
-        let file = block.disk.open(path, false).map_err(|error| StoreError::io("opening", path, error))?;
+        let file = block.file.disk.open(path, false).map_err(|error| StoreError::io("opening", path, error))?;
         let size = file.size().map_err(|error| StoreError::io("opening", path, error))?;
         if size != block.record.bytes {
             return Err(StoreError::damaged(path, format!("it has {size} bytes, {} were written", block.record.bytes)));
@@ -163,7 +199,7 @@ impl OpenBlock {
         };
         opened.read_pages(&metadata).map_err(|reason| StoreError::damaged(path, reason))?;
         let covered = |pages: &[PageRef]| pages.last().map_or(0, |page| page.first_row + page.rows as u64);
-        if rows != block.record.rows || opened.pages.iter().any(|pages| covered(pages) != rows) {
+        if opened.pages.iter().any(|pages| covered(pages) != rows) {
             return Err(StoreError::damaged(path, "its index and its pages have different numbers of rows"));
         }
         Ok(opened)
@@ -277,19 +313,22 @@ impl OpenBlock {
         read().map_err(|error| fault("reading", &self.path, error))
     }
 
-    fn memory(&self) -> usize {
+    pub(super) fn memory(&self) -> usize {
         let entries: usize = self.entries.iter().map(|entry| entry.path.len() + size_of::<IndexEntry>() + 8).sum();
         let pages: usize = self.pages.iter().map(Vec::len).sum();
         entries + pages * size_of::<PageRef>() + self.groups.len() * self.pages.len() * 1024
     }
 
-    fn decode(&self, column: usize, at: usize) -> Result<Decoded, StoreError> {
+    pub(super) fn decode(&self, column: usize, at: usize) -> Result<Decoded, StoreError> {
         self.decode_page(column, at).map_err(|error| fault("reading", &self.path, error))
     }
 
     fn decode_page(&self, column: usize, at: usize) -> ParquetResult<Decoded> {
         let page = &self.pages[column][at];
         let whole = &self.groups[page.group][column];
+        if let Some(content) = self.page_as_written(page, whole)? {
+            return self.values_of(content, column, page.rows, whole);
+        }
         // The chunk as if this page were all of it: the reader would take what lies before it for a dictionary.
         let meta = whole
             .clone()
@@ -300,24 +339,79 @@ impl OpenBlock {
             .build()?;
         let location = PageLocation { first_row_index: 0, ..page.location.clone() };
         let mut pages = SerializedPageReader::new(self.reader.clone(), &meta, page.rows, Some(vec![location]))?;
-        let content = pages.get_next_page()?;
-        let pages: Box<dyn PageReader> = Box::new(OnePage(Some(self.checked(content, column, page.rows)?)));
+        self.values_of(pages.get_next_page()?, column, page.rows, whole)
+    }
+
+    /// The content of a page whose header is as this crate writes it; without what the library's reader prepares for each column. `None`
+    /// leaves it to that.
+    fn page_as_written(&self, page: &PageRef, whole: &ColumnChunkMetaData) -> ParquetResult<Option<Option<Page>>> {
+        thread_local! {
+            /// Making one costs as much as using it.
+            static ZSTD: RefCell<Option<zstd::bulk::Decompressor<'static>>> = const { RefCell::new(None) };
+        }
+        let length = usize::try_from(page.location.compressed_page_size)?;
+        let bytes = self.reader.get_bytes(u64::try_from(page.location.offset)?, length)?;
+        let Some(head) = read_header(&bytes) else { return Ok(None) };
+        let wrong = |what: &str| ParquetError::General(what.to_owned());
+        if head.length + head.compressed != length || head.uncompressed > page.rows * ROW_BYTES_MAX + PAGE_BYTES_MORE {
+            return Err(wrong("a page has another length than was written"));
+        }
+        let body = bytes.slice(head.length..);
+        if crc32fast::hash(&body) != head.crc {
+            return Err(wrong("a page does not have its checksum"));
+        }
+        let buf = match whole.compression() {
+            Compression::UNCOMPRESSED => body,
+            Compression::ZSTD(_) => ZSTD.with_borrow_mut(|zstd| -> ParquetResult<Bytes> {
+                let failed = |error| ParquetError::External(Box::new(error));
+                let zstd = match zstd {
+                    Some(zstd) => zstd,
+                    None => zstd.insert(zstd::bulk::Decompressor::new().map_err(failed)?),
+                };
+                Ok(zstd.decompress(&body, head.uncompressed).map_err(failed)?.into())
+            })?,
+            _ => return Ok(None),
+        };
+        if buf.len() != head.uncompressed {
+            return Err(wrong("a page has fewer bytes than its header says"));
+        }
+        let (num_values, encoding) = (head.values, head.encoding);
+        let levels = Encoding::RLE;
+        Ok(Some(Some(Page::DataPage {
+            buf,
+            num_values,
+            encoding,
+            def_level_encoding: levels,
+            rep_level_encoding: levels,
+            statistics: None,
+        })))
+    }
+
+    /// Decodes a page.
+    fn values_of(
+        &self,
+        content: Option<Page>,
+        column: usize,
+        page_rows: usize,
+        whole: &ColumnChunkMetaData,
+    ) -> ParquetResult<Decoded> {
+        let pages: Box<dyn PageReader> = Box::new(OnePage(Some(self.checked(content, column, page_rows)?)));
         let descr = whole.column_descr_ptr();
         let mut levels: Vec<i16> = Vec::new();
         let has_levels = descr.max_def_level() > 0;
         let short = || ParquetError::General("a page has fewer rows than the page index says".to_owned());
         let (values, gaps) = if whole.column_type() == PhysicalType::INT64 {
-            let mut values = Vec::with_capacity(page.rows);
+            let mut values = Vec::with_capacity(page_rows);
             let mut reader = ColumnReaderImpl::<Int64Type>::new(descr, pages);
-            let (rows, ..) = reader.read_records(page.rows, has_levels.then_some(&mut levels), None, &mut values)?;
-            (rows == page.rows).then_some(()).ok_or_else(short)?;
+            let (rows, ..) = reader.read_records(page_rows, has_levels.then_some(&mut levels), None, &mut values)?;
+            (rows == page_rows).then_some(()).ok_or_else(short)?;
             let gaps = spread(&mut values, &levels);
             (ColumnValues::Int(values), gaps)
         } else {
-            let mut values = Vec::with_capacity(page.rows);
+            let mut values = Vec::with_capacity(page_rows);
             let mut reader = ColumnReaderImpl::<DoubleType>::new(descr, pages);
-            let (rows, ..) = reader.read_records(page.rows, has_levels.then_some(&mut levels), None, &mut values)?;
-            (rows == page.rows).then_some(()).ok_or_else(short)?;
+            let (rows, ..) = reader.read_records(page_rows, has_levels.then_some(&mut levels), None, &mut values)?;
+            (rows == page_rows).then_some(()).ok_or_else(short)?;
             let gaps = spread(&mut values, &levels);
             (ColumnValues::Float(values), gaps)
         };
@@ -476,6 +570,15 @@ impl RowReader {
         Ok(rows)
     }
 
+    /// The first row after `row` at which a page of any column begins.
+    pub fn whole_until(&self, row: u64) -> u64 {
+        let next = |pages: &Vec<PageRef>| {
+            let at = pages.partition_point(|page| page.first_row <= row);
+            pages.get(at).map(|page| page.first_row)
+        };
+        self.block.pages.iter().filter_map(next).min().unwrap_or(u64::MAX)
+    }
+
     /// The first row in `start..end` whose time is not before `from`.
     pub fn seek(&mut self, start: u64, end: u64, from: i64) -> Result<u64, StoreError> {
         let (mut low, mut high) = (start, end);
@@ -511,7 +614,7 @@ impl RowReader {
 }
 
 impl Decoded {
-    fn gaps_len(&self) -> usize {
+    pub(super) fn gaps_len(&self) -> usize {
         match &self.values {
             ColumnValues::Int(values) => values.len(),
             ColumnValues::Float(values) => values.len(),
@@ -548,83 +651,4 @@ pub(crate) fn set_gap(gaps: &mut Gaps, index: usize, len: usize) {
         gaps.0.resize(words, 0);
     }
     gaps.0[index / 64] |= 1 << (index % 64);
-}
-
-/// Footers and decoded pages that were used lately.
-#[derive(Debug, Default)]
-pub(crate) struct BlockCache {
-    open: Mutex<VecDeque<Arc<OpenBlock>>>,
-    pages: Mutex<Pages>,
-}
-
-#[derive(Debug, Default)]
-struct Pages {
-    held: HashMap<(u64, usize, usize), (Arc<Decoded>, u64)>,
-    bytes: usize,
-    tick: u64,
-}
-
-impl BlockCache {
-    /// The block with its footer read.
-    pub fn open(&self, block: &Block) -> Result<Arc<OpenBlock>, StoreError> {
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(at) = open.iter().position(|opened| opened.id == block.record.id) {
-            let opened = open.remove(at);
-            return match opened {
-                Some(opened) => {
-                    open.push_back(opened.clone());
-                    Ok(opened)
-                }
-                None => OpenBlock::open(block).map(Arc::new),
-            };
-        }
-        drop(open);
-        let opened = Arc::new(OpenBlock::open(block)?);
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        open.push_back(opened.clone());
-        let mut bytes: usize = open.iter().map(|opened| opened.memory()).sum();
-        while open.len() > OPEN_BLOCKS_MAX || (bytes > OPEN_BYTES_MAX && open.len() > 1) {
-            bytes -= open.pop_front().map_or(0, |opened| opened.memory());
-        }
-        Ok(opened)
-    }
-
-    /// The block with its footer read, for one long pass that would only push others out.
-    pub fn open_once(&self, block: &Block) -> Result<Arc<OpenBlock>, StoreError> {
-        OpenBlock::open(block).map(Arc::new)
-    }
-
-    /// Lets go of a block that is no more.
-    pub fn forget(&self, id: u64) {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner).retain(|opened| opened.id != id);
-        let mut pages = self.pages.lock().unwrap_or_else(PoisonError::into_inner);
-        pages.held.retain(|(block, ..), _| *block != id);
-        pages.bytes = pages.held.values().map(|(page, _)| page.gaps_len() * 8).sum();
-    }
-
-    fn page(&self, block: &OpenBlock, column: usize, at: usize) -> Result<Arc<Decoded>, StoreError> {
-        let key = (block.id, column, at);
-        {
-            let mut pages = self.pages.lock().unwrap_or_else(PoisonError::into_inner);
-            pages.tick += 1;
-            let tick = pages.tick;
-            if let Some((page, used)) = pages.held.get_mut(&key) {
-                *used = tick;
-                return Ok(page.clone());
-            }
-        }
-        let page = Arc::new(block.decode(column, at)?);
-        let mut pages = self.pages.lock().unwrap_or_else(PoisonError::into_inner);
-        let tick = pages.tick;
-        if pages.held.insert(key, (page.clone(), tick)).is_none() {
-            pages.bytes += page.gaps_len() * 8;
-        }
-        while pages.bytes > PAGE_CACHE_BYTES_MAX && pages.held.len() > 1 {
-            let Some(oldest) = pages.held.iter().min_by_key(|(_, (_, used))| *used).map(|(key, _)| *key) else { break };
-            if let Some((page, _)) = pages.held.remove(&oldest) {
-                pages.bytes -= page.gaps_len() * 8;
-            }
-        }
-        Ok(page)
-    }
 }

@@ -17,7 +17,7 @@ use parquet::schema::types::{ColumnDescPtr, ColumnPath, SchemaDescriptor, TypePt
 use serde::{Deserialize, Serialize};
 use wholegrain_model::{Column, ColumnValues, Gaps, ValueType};
 
-use super::index::{self, INDEX_KEY, IndexEntry, VERSION_KEY};
+use super::index::{self, INDEX_KEY, IndexEntry, SEGMENTS_KEY, VERSION_KEY};
 use super::page::ChunkBytes;
 use super::sensor_column::SensorColumn;
 use super::{BLOCK_VERSION, GROUP_ROWS, PAGE_ROWS, TIME_PAGE_ROWS, fault};
@@ -34,6 +34,8 @@ static PRESENT: LazyLock<Vec<i16>> = LazyLock::new(|| vec![1; PAGE_ROWS]);
 /// What a finished block holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Written {
+    /// Sensors.
+    pub entries: usize,
     pub rows: u64,
     pub bytes: u64,
     pub first_time: i64,
@@ -149,6 +151,11 @@ impl BlockWriter {
         Ok(())
     }
 
+    /// Has the footer say which segments' readings these are, so that readers without the catalogue know whose reading counts.
+    pub fn say_segments(&mut self, first: u64, last: u64) {
+        self.file.append_key_value_metadata(KeyValue::new(SEGMENTS_KEY.to_owned(), format!("{first}-{last}")));
+    }
+
     /// Writes the footer and waits until everything is on stable storage. The file still has the name it was made under.
     pub fn finish(mut self) -> std::result::Result<Written, StoreError> {
         let entries = std::mem::take(&mut self.entries);
@@ -174,6 +181,7 @@ impl Written {
     /// Of a finished file with these sensors.
     pub fn of(entries: &[IndexEntry], file: &FileSink) -> Self {
         Self {
+            entries: entries.len(),
             rows: entries.iter().map(|entry| entry.rows).sum(),
             bytes: file.offset,
             sums: file.sums,

@@ -13,6 +13,7 @@ pub mod list;
 mod table;
 mod writer;
 
+use std::collections::HashSet;
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -116,6 +117,11 @@ impl Jobs {
             generation: AtomicU64::new(0),
         };
         Ok((jobs, found.damaged))
+    }
+
+    /// Copies the file while nothing is written; `false` when there is none.
+    pub(crate) fn copy_to(&self, to: &Path) -> Result<bool, StoreError> {
+        self.table.copy_to(to)
     }
 
     fn index(&self) -> RwLockReadGuard<'_, Index> {
@@ -258,6 +264,36 @@ impl Store {
             tracing::error!("jobs: {damaged} records of job {} are damaged and left out", job.row.job);
         }
         Ok(read.map(|()| damaged))
+    }
+
+    /// Gives the records of all jobs that were on some nodes between two times (the second not within) to `take`, in no order; how many are damaged
+    /// and left out. `None` when there are more than `most`; then none is given. Whose they are is the caller's to look at.
+    pub fn job_records_on(
+        &self,
+        nodes: &HashSet<&str>,
+        (from, to): (i64, i64),
+        most: usize,
+        mut take: impl FnMut(JobRecord),
+    ) -> Result<Option<u64>, StoreError> {
+        let names: Vec<SharedName> = {
+            let index = self.shared().jobs.index();
+            let nodes: HashSet<u32> = nodes.iter().filter_map(|node| index.texts.find(node)).collect();
+            let begun = index.order.range(..Key { from: to, job: 0, node: 0, manager: 0 });
+            let there = begun.filter(|(key, entry)| entry.to >= from && nodes.contains(&key.node));
+            there.take(most + 1).map(|(key, _)| names(&index, key)).collect()
+        };
+        if names.len() > most {
+            return Ok(None);
+        }
+        let mut damaged = 0;
+        let read = self.shared().jobs.table.read(names.into_iter(), |record| {
+            match record {
+                Some(record) => take(record),
+                None => damaged += 1,
+            }
+            io::Result::Ok(())
+        })?;
+        Ok(read.map(|()| damaged).ok())
     }
 
     /// Whether a user may see a sensor: one of no job, or of one of their own jobs.

@@ -188,6 +188,15 @@ impl Table {
         })
     }
 
+    /// Copies the file while no transaction runs; `false` when there is none.
+    pub fn copy_to(&self, to: &Path) -> Result<bool, StoreError> {
+        let _no_write = self.db.write().unwrap_or_else(PoisonError::into_inner);
+        if !self.disk.exists(&self.path) {
+            return Ok(false);
+        }
+        crate::database::copy_to(self.disk.as_ref(), &self.path, to).map(|()| true)
+    }
+
     /// Makes the database with the first record, and opens it anew after a failure.
     fn be_ready(&self) -> Result<(), StoreError> {
         let mut db = self.db.write().unwrap_or_else(PoisonError::into_inner);

@@ -1,10 +1,11 @@
 //! Retention: what is too old goes, and the oldest when everything together is too large.
 //!
-//! Readings and windows that a rule says are out are not shown from the next pass on ([`hidden_before`]). Their files go when all in them is out; a block of which a
+//! Readings and windows that a rule says are out are not shown from the next pass on ([`Policy::hidden_before`]). Their files go when all in them is out; a block of which a
 //! quarter is out is written again without that, at most so that each byte of it is written four times in all. A block whose tiers are to
 //! outlive it waits for them, and for a last merge of its day, so that no window counts a reading twice for ever.
 
 pub(crate) mod policy;
+pub(crate) mod rules;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
@@ -13,7 +14,7 @@ use std::sync::{Arc, PoisonError};
 use crate::StoreError;
 use crate::block::read::Block;
 use crate::catalogue::{BlockRecord, Change};
-use crate::merge::{Output, is_over, merge, open_all, run};
+use crate::merge::{Output, is_over, merge, open_all, run, stands_between};
 use crate::publish::{Draft, Kind, publish, reconcile};
 use crate::stats::add;
 use crate::store::Shared;
@@ -24,17 +25,9 @@ use policy::Policy;
 /// A block is written again when at least this part of its rows is out.
 const EXPIRED_PART: u64 = 4;
 
-/// Readings of a sensor before this are not shown: a rule says that they are out of their retention, as of the pass at `now`. What only
-/// [`crate::StoreConfig::retention_age`] speaks of is shown until its block goes.
+/// Readings of a sensor before this are not shown by a snapshot of the rules in force, as of the pass at `now`: see [`Policy::hidden_before`].
 pub(crate) fn hidden_before(shared: &Shared, path: &str, now: i64) -> i64 {
-    let policy = Policy::new(&shared.config);
-    policy.rule_for(path).filter(|_| now > i64::MIN).map_or(i64::MIN, |rule| policy.raw_cut(rule, now))
-}
-
-/// The same of a tier's windows.
-pub(crate) fn tier_hidden_before(shared: &Shared, path: &str, now: i64, resolution_ns: i64) -> i64 {
-    let policy = Policy::new(&shared.config);
-    policy.rule_for(path).filter(|_| now > i64::MIN).map_or(i64::MIN, |rule| policy.tier_cut(rule, resolution_ns, now))
+    shared.policy().hidden_before(path, now)
 }
 
 /// Drops what is over the bounds at the time `now`; returns how many files.
@@ -42,14 +35,22 @@ pub(crate) fn retain(shared: &Shared, now: i64) -> Result<u64, StoreError> {
     let _no_merge_beside = shared.merging.lock().unwrap_or_else(PoisonError::into_inner);
     drop(reconcile(shared)?);
     shared.retained_at.store(now, Relaxed);
-    let policy = Policy::new(&shared.config);
+    let policy = shared.policy();
     let mut dropped = if policy.is_empty() { Vec::new() } else { by_age(shared, &policy, now)? };
     if let Some(max) = shared.config.retention_bytes {
         by_size(shared, max.0, &mut dropped);
     }
-    if dropped.is_empty() || !publish(shared, &[], &dropped, Change::default())? {
+    if dropped.is_empty() {
         return Ok(0);
     }
+    let raw = || dropped.iter().filter(|block| block.record.tier.is_none()).map(|block| &block.record);
+    let span = raw().map(|block| block.first_time).min().zip(raw().map(|block| block.last_time).max());
+    // What was computed from readings that go must go too, also when a crash comes in between.
+    span.map_or(Ok(()), |(first, last)| shared.changed(first, last, None))?;
+    if !publish(shared, &[], &dropped, Change::default())? {
+        return Ok(0);
+    }
+    span.map_or(Ok(()), |(first, last)| shared.changed(first, last, None))?;
     let rows = dropped.iter().filter(|block| block.record.tier.is_none()).map(|block| block.record.rows).sum();
     add(&shared.counters.retention_blocks, dropped.len() as u64);
     add(&shared.counters.retention_rows, rows);
@@ -72,9 +73,7 @@ fn by_age(shared: &Shared, policy: &Policy, now: i64) -> Result<Vec<Arc<Block>>,
     for block in &view.blocks {
         let shares = if block.is_damaged() { None } else { policy.shares(shared, block)? };
         let Some(shares) = shares else {
-            if block.record.last_time
-                < (0..=shared.config.retention.len()).map(|rule| policy.raw_cut(rule, now)).min().unwrap_or(i64::MIN)
-            {
+            if block.record.last_time < policy.least_raw_cut(now) {
                 dropped.push(block.clone());
             }
             continue;
@@ -130,9 +129,12 @@ fn settle_due(
             let record = &block.record;
             record.day == day && record.value_type == value_type && !record.trimmed && !block.is_damaged()
         };
-        let siblings: Vec<Arc<Block>> = shared.view().blocks.iter().filter(same).cloned().collect();
+        let mut siblings: Vec<Arc<Block>> = shared.view().blocks.iter().filter(same).cloned().collect();
+        siblings.sort_by_key(|block| (block.record.rank(), block.record.id));
+        let parted =
+            siblings.windows(2).any(|pair| stands_between(&shared.view().blocks, &pair[0].record, &pair[1].record));
         let bytes: u64 = siblings.iter().map(|block| block.record.bytes).sum();
-        if day.is_some() && siblings.len() > 1 && bytes <= shared.config.merge_bytes_max.0 {
+        if day.is_some() && !parted && siblings.len() > 1 && bytes <= shared.config.merge_bytes_max.0 {
             merge(shared, &siblings, now)?;
             continue;
         }
@@ -156,6 +158,7 @@ fn trim(shared: &Shared, policy: &Policy, block: &Arc<Block>, now: i64) -> Resul
         level: record.level,
         first_segment: record.first_segment,
         last_segment: record.last_segment,
+        import: record.import,
     };
     let inputs = [block.clone()];
     let Some(open) = open_all(shared, &inputs)? else { return Ok(()) };
@@ -170,7 +173,16 @@ fn trim(shared: &Shared, policy: &Policy, block: &Arc<Block>, now: i64) -> Resul
         .map(|(tier, of)| BlockRecord { tier: Some(TierOf { block: id, ..of }), ..tier.record.clone() })
         .collect();
     let (rows, bytes) = (record.rows.saturating_sub(finished[0].record.rows), finished[0].record.bytes);
+    // What was computed from them is hidden only as long as this pass is remembered: an opening knows of none, and gives out what is kept.
+    if let Err(error) = shared.changed(record.first_time, record.last_time, None) {
+        finished.iter().for_each(|block| block.discard(shared));
+        return Err(error);
+    }
     if publish(shared, &finished, &inputs, Change { relink, ..Change::default() })? {
+        if let Err(error) = shared.changed(record.first_time, record.last_time, None) {
+            // Noted, and settled before anything kept is given out.
+            tracing::warn!(%error, "kept results cannot be removed; tried again");
+        }
         add(&shared.counters.retention_rows, rows);
         add(&shared.counters.retention_rewritten_bytes, bytes);
         tracing::info!(block = %block.path.display(), rows, "readings out of retention taken out of a block");

@@ -1,6 +1,6 @@
 //! How long which readings and windows are kept.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use wholegrain_model::{Interval, Pattern};
 
@@ -34,19 +34,42 @@ pub(crate) struct Share {
 
 /// The rules made ready.
 #[derive(Debug, Clone)]
-pub(crate) struct Policy<'a> {
-    rules: &'a [RetentionRule],
+pub(crate) struct Policy {
+    rules: Vec<RetentionRule>,
     default_age: Option<Interval>,
     resolutions: Vec<i64>,
+    /// Differs from one set of rules to the next.
+    generation: u64,
 }
 
 fn ns(age: Interval) -> i64 {
     i64::try_from(age.ns()).unwrap_or(i64::MAX)
 }
 
-impl<'a> Policy<'a> {
-    pub fn new(config: &'a StoreConfig) -> Self {
-        Self { rules: &config.retention, default_age: config.retention_age, resolutions: resolutions(&config.tiers) }
+impl Policy {
+    pub fn new(config: &StoreConfig, rules: Vec<RetentionRule>, generation: u64) -> Self {
+        Self { rules, default_age: config.retention_age, resolutions: resolutions(&config.tiers), generation }
+    }
+
+    /// Readings of a sensor before this are not shown: a rule says that they are out of their retention, as of the pass at `now`. What only
+    /// [`StoreConfig::retention_age`] speaks of is shown until its block goes.
+    pub fn hidden_before(&self, path: &str, now: i64) -> i64 {
+        self.rule_for(path).filter(|_| now > i64::MIN).map_or(i64::MIN, |rule| self.raw_cut(rule, now))
+    }
+
+    /// The same of a tier's windows.
+    pub fn tier_hidden_before(&self, path: &str, now: i64, resolution_ns: i64) -> i64 {
+        self.rule_for(path).filter(|_| now > i64::MIN).map_or(i64::MIN, |rule| self.tier_cut(rule, resolution_ns, now))
+    }
+
+    /// The least that any rule says, and the age of what has none.
+    pub fn least_raw_cut(&self, now: i64) -> i64 {
+        (0..=self.rules.len()).map(|rule| self.raw_cut(rule, now)).min().unwrap_or(i64::MIN)
+    }
+
+    /// Whether there are rules.
+    pub fn has_rules(&self) -> bool {
+        !self.rules.is_empty()
     }
 
     /// Whether nothing is dropped by its age.
@@ -118,8 +141,9 @@ impl<'a> Policy<'a> {
 
     /// Which rules decide about a file's rows; `None` when it cannot be read. Opened once for it, if there are rules at all.
     pub fn shares(&self, shared: &Shared, block: &Arc<Block>) -> Result<Option<Arc<[Share]>>, StoreError> {
-        if let Some(shares) = block.shares.get() {
-            return Ok(Some(shares.clone()));
+        let known = block.shares.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some((_, shares)) = known.filter(|(generation, _)| *generation == self.generation) {
+            return Ok(Some(shares));
         }
         let record = &block.record;
         let mut shares = vec![Share { rule: self.rules.len(), rows: 0, last_time: i64::MIN }; self.rules.len() + 1];
@@ -143,6 +167,8 @@ impl<'a> Policy<'a> {
             }
         }
         shares.retain(|share| share.last_time > i64::MIN);
-        Ok(Some(block.shares.get_or_init(|| shares.into()).clone()))
+        let shares: Arc<[Share]> = shares.into();
+        *block.shares.lock().unwrap_or_else(PoisonError::into_inner) = Some((self.generation, shares.clone()));
+        Ok(Some(shares))
     }
 }

@@ -102,6 +102,14 @@ impl Windows {
         }
     }
 
+    /// Starts of the windows.
+    pub fn times(&self) -> &[i64] {
+        match self {
+            Windows::Int(rows) => &rows.times,
+            Windows::Float(rows) => &rows.times,
+        }
+    }
+
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0

@@ -7,7 +7,7 @@ use wholegrain_model::Timestamp;
 use super::plan::{Span, Step, plan};
 use super::{Part, Rows, Windows, floor};
 use crate::block::read::{Block, RowReader};
-use crate::retention::{hidden_before, tier_hidden_before};
+use crate::delete::cuts::{self, kept_windows};
 use crate::scan::{Input, Merged};
 use crate::snapshot::{Snapshot, cut, split, tolerate};
 use crate::{Chunk, SensorId, StoreError};
@@ -80,7 +80,7 @@ impl Snapshot {
         if sources.iter().all(|source| source.tier.is_none()) {
             return Ok(None);
         }
-        let raw_cut = hidden_before(&self.shared, &path, self.retained_at);
+        let raw_cut = self.policy.hidden_before(&path, self.retained_at);
         for (rank, chunk) in self.live_chunks(id, from.max(raw_cut), to) {
             let (first, last) = (chunk.times[0], chunk.times[chunk.times.len() - 1]);
             let span = Span { first, last, tiered: false, raw_from: i64::MIN };
@@ -98,7 +98,7 @@ impl Snapshot {
 
     /// The blocks that have readings or windows of the sensor.
     fn sources(&self, path: &str, from: i64, to: i64, resolution: i64) -> Result<Vec<Source>, StoreError> {
-        let raw_cut = hidden_before(&self.shared, path, self.retained_at);
+        let raw_cut = self.policy.hidden_before(path, self.retained_at);
         let touches =
             |block: &Arc<Block>| block.record.first_time < to && block.record.last_time >= from && !block.is_damaged();
         let mut sources: Vec<Source> = Vec::new();
@@ -106,7 +106,15 @@ impl Snapshot {
         let mut best: Vec<(u64, i64, &Arc<Block>)> = Vec::new();
         for tier in self.view.tiers.iter().filter(|tier| touches(tier)) {
             let Some(of) = tier.record.tier.filter(|of| resolution % of.resolution_ns == 0) else { continue };
-            if tier_hidden_before(&self.shared, path, self.retained_at, of.resolution_ns)
+            let (first, last) = (tier.record.first_time, tier.record.last_time);
+            if cuts::touches(&tier.record.cuts, path, first, last, of.resolution_ns) {
+                // Something of its windows has been deleted: the readings are exact, where they are all there.
+                let whole = |raw: &Arc<Block>| raw.record.id == of.block && !raw.record.trimmed && !raw.is_damaged();
+                if self.view.blocks.iter().any(whole) {
+                    continue;
+                }
+            }
+            if self.policy.tier_hidden_before(path, self.retained_at, of.resolution_ns)
                 <= from.max(tier.record.first_time)
             {
                 best.push((of.block, of.resolution_ns, tier));
@@ -149,7 +157,7 @@ impl Snapshot {
     ) -> Result<Option<Source>, StoreError> {
         let Some(opened) = tolerate(tier, self.shared.cache.open(tier))? else { return Ok(None) };
         let Some((_, entry)) = opened.find(path) else { return Ok(None) };
-        let first = entry.first_time.max(tier_hidden_before(&self.shared, path, self.retained_at, resolution_ns));
+        let first = entry.first_time.max(self.policy.tier_hidden_before(path, self.retained_at, resolution_ns));
         let last = entry.last_time;
         if first >= to || last < from || first > last {
             return Ok(None);
@@ -249,12 +257,17 @@ impl Scan {
             let mut row = reader.seek(start, end, lo.max(hidden))?;
             let until = reader.seek(row, end, hi)?;
             let mut all: Option<Windows> = None;
-            while row < until {
-                let more = reader.read_windows(row, until - row)?;
-                row += more.len() as u64;
-                match &mut all {
-                    None => all = Some(more),
-                    Some(all) => all.extend(&more),
+            let resolution = tier.record.tier.map_or(1, |of| of.resolution_ns);
+            for (from, to) in kept_windows(&tier.record.cuts, &self.path, i64::MIN, i64::MAX, resolution) {
+                let until = if to < hi { reader.seek(row, until, to)? } else { until };
+                row = if from > lo { reader.seek(row, until, from)? } else { row };
+                while row < until {
+                    let more = reader.read_windows(row, until - row)?;
+                    row += more.len() as u64;
+                    match &mut all {
+                        None => all = Some(more),
+                        Some(all) => all.extend(&more),
+                    }
                 }
             }
             Ok(all.unwrap_or(Windows::Int(Rows::default())))

@@ -7,7 +7,6 @@ use crate::block::read::Block;
 use crate::catalogue::Change;
 use crate::merge::{Output, is_over, open_all, run};
 use crate::publish::{Kind, publish};
-use crate::retention::policy::Policy;
 use crate::stats::add;
 use crate::store::Shared;
 use crate::tiers::resolutions;
@@ -20,7 +19,7 @@ pub(crate) fn tier_once(shared: &Shared, now: i64) -> Result<bool, StoreError> {
     if wanted.is_empty() {
         return Ok(false);
     }
-    let (view, policy) = (shared.view(), Policy::new(&shared.config));
+    let (view, policy) = (shared.view(), shared.policy());
     for block in &view.blocks {
         if block.is_damaged() || block.record.trimmed || !is_over(&block.record, settle_ns, now) {
             continue;
@@ -59,6 +58,7 @@ fn make(shared: &Shared, block: &Arc<Block>, missing: &[i64], damaged: &[Arc<Blo
         level: record.level,
         first_segment: record.first_segment,
         last_segment: record.last_segment,
+        import: record.import,
     };
     let tiers = TierDrafts::create(shared, kind, record.id, missing)?;
     let Some(finished) = run(shared, &open, &inputs, Output { draft: None, tiers, keep_from: None })? else {

@@ -17,14 +17,17 @@ use parquet::schema::types::{ColumnDescPtr, ColumnPath, SchemaDescriptor};
 use wholegrain_model::{Column, Interval, ValueType};
 
 use super::build::AnyBuilder;
-use super::{TIERS_DIR, TierOf, Windows};
+use super::{TIERS_DIR, TierOf, Windows, floor};
 use crate::StoreError;
 use crate::block::index::{IndexEntry, VERSION_KEY};
 use crate::block::page::ChunkBytes;
+use crate::block::read::{OpenBlock, RowReader};
 use crate::block::sensor_column::SensorColumn;
 use crate::block::write::{FileSink, TIME_ZSTD_LEVEL, Written, finish_file};
 use crate::block::{BLOCK_VERSION, GROUP_ROWS, PAGE_ROWS, TIME_PAGE_ROWS, fault};
 use crate::catalogue::BlockRecord;
+use crate::delete::cuts::kept_windows;
+use crate::delete::rewrite::kind_of;
 use crate::disk::Disk;
 use crate::publish::{Finished, Kind, block_path};
 use crate::store::Shared;
@@ -124,7 +127,7 @@ impl<'a> TierDrafts<'a> {
 }
 
 fn record(kind: Kind, id: u64, tier: TierOf, written: &Written) -> BlockRecord {
-    let Kind { value_type, day, level, first_segment, last_segment } = kind;
+    let Kind { value_type, day, level, first_segment, last_segment, import } = kind;
     let name = Interval::from_ns(tier.resolution_ns.cast_unsigned());
     BlockRecord {
         id,
@@ -134,6 +137,7 @@ fn record(kind: Kind, id: u64, tier: TierOf, written: &Written) -> BlockRecord {
         level,
         first_segment,
         last_segment,
+        import,
         first_time: written.first_time,
         last_time: written.last_time,
         rows: written.rows,
@@ -141,7 +145,90 @@ fn record(kind: Kind, id: u64, tier: TierOf, written: &Written) -> BlockRecord {
         tier: Some(tier),
         trimmed: false,
         sums: Some(written.sums),
+        cuts: Vec::new(),
     }
+}
+
+/// A tier's file once more without the windows that its cuts touch; `None` when there are none left.
+pub(crate) fn without_cuts(
+    shared: &Shared,
+    old: &BlockRecord,
+    opened: &Arc<OpenBlock>,
+) -> std::result::Result<Option<Finished>, StoreError> {
+    written_again(shared, old, opened, &|_| true)
+}
+
+fn written_again(
+    shared: &Shared,
+    old: &BlockRecord,
+    opened: &Arc<OpenBlock>,
+    wanted: &dyn Fn(usize) -> bool,
+) -> std::result::Result<Option<Finished>, StoreError> {
+    let Some(tier) = old.tier else { return Ok(None) };
+    let id = shared.next_block.fetch_add(1, Relaxed);
+    let temporary = shared.paths.temporary.join(format!("{id}.parquet"));
+    let level = shared.config.seal_zstd_level;
+    let write = || -> std::result::Result<Written, StoreError> {
+        let mut writer = TierWriter::create(shared.disk.as_ref(), &temporary, old.value_type, level)?;
+        let mut reader = RowReader::new(opened.clone(), None);
+        let mut start = 0;
+        for (at, entry) in opened.entries().iter().enumerate() {
+            let (row, end) = (start, start + entry.rows);
+            start = end;
+            if !wanted(at) {
+                continue;
+            }
+            let (first, last) = (entry.first_time, entry.last_time);
+            let from = floor(first, tier.resolution_ns);
+            for (lo, hi) in kept_windows(&old.cuts, &entry.path, from, last.saturating_add(1), tier.resolution_ns) {
+                let row = if lo > from { reader.seek(row, end, lo)? } else { row };
+                let end = if hi <= last { reader.seek(row, end, hi)? } else { end };
+                let range = (first.max(lo), last.min(hi.saturating_sub(1)));
+                writer.copy(&mut reader, &entry.path, row..end, range)?;
+            }
+        }
+        writer.finish()
+    };
+    match write() {
+        Ok(written) if written.entries == 0 => {
+            let _ = shared.disk.remove(&temporary);
+            Ok(None)
+        }
+        Ok(written) => {
+            let record = record(kind_of(old), id, tier, &written);
+            Ok(Some(Finished { temporary, record }))
+        }
+        Err(error) => {
+            let _ = shared.disk.remove(&temporary);
+            Err(error)
+        }
+    }
+}
+
+/// A damaged tier's file once more with the sensors whose windows can all be read; `None` when there are none.
+pub(crate) fn salvaged(
+    shared: &Shared,
+    old: &BlockRecord,
+    opened: &Arc<OpenBlock>,
+) -> std::result::Result<Option<Finished>, StoreError> {
+    let mut reader = RowReader::new(opened.clone(), None);
+    let mut readable = |start: u64, end: u64| {
+        let mut row = start;
+        while row < end {
+            match reader.read_windows(row, end - row) {
+                Ok(windows) => row += windows.len() as u64,
+                Err(StoreError::Damaged { .. }) => return Ok(false),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(true)
+    };
+    let (mut start, mut whole) = (0, Vec::new());
+    for entry in opened.entries() {
+        whole.push(readable(start, start + entry.rows)?);
+        start += entry.rows;
+    }
+    written_again(shared, old, opened, &|at| whole[at])
 }
 
 /// One tier file being written.
@@ -206,18 +293,48 @@ impl TierWriter {
     fn push(&mut self, sensor: &str, windows: &Windows, range: (i64, i64)) -> std::result::Result<(), StoreError> {
         let rows = windows.len() as u64;
         self.entries.push(IndexEntry { path: sensor.to_owned(), rows, first_time: range.0, last_time: range.1 });
-        let mut push = || -> Result<()> {
-            for start in (0..windows.len()).step_by(PAGE_ROWS) {
-                let end = windows.len().min(start + PAGE_ROWS);
-                let group = self.group.get_or_insert_with(|| Group::new(&self.columns, &self.time_props, &self.props));
-                group.push(sensor, windows, start, end)?;
-                if group.rows >= GROUP_ROWS {
-                    finish_group(&mut self.group, &mut self.file, &self.columns, self.level)?;
-                }
+        self.push_rows(sensor, windows).map_err(|error| fault("writing", &self.path, error))
+    }
+
+    fn push_rows(&mut self, sensor: &str, windows: &Windows) -> Result<()> {
+        for start in (0..windows.len()).step_by(PAGE_ROWS) {
+            let end = windows.len().min(start + PAGE_ROWS);
+            let group = self.group.get_or_insert_with(|| Group::new(&self.columns, &self.time_props, &self.props));
+            group.push(sensor, windows, start, end)?;
+            if group.rows >= GROUP_ROWS {
+                finish_group(&mut self.group, &mut self.file, &self.columns, self.level)?;
             }
-            Ok(())
-        };
-        push().map_err(|error| fault("writing", &self.path, error))
+        }
+        Ok(())
+    }
+
+    /// Windows of another file; further calls with the same path go on with it.
+    fn copy(
+        &mut self,
+        reader: &mut RowReader,
+        sensor: &str,
+        rows: std::ops::Range<u64>,
+        range: (i64, i64),
+    ) -> std::result::Result<(), StoreError> {
+        match self.entries.last_mut() {
+            Some(entry) if entry.path == sensor => {
+                entry.rows += rows.end - rows.start;
+                entry.last_time = range.1;
+            }
+            _ => self.entries.push(IndexEntry {
+                path: sensor.to_owned(),
+                rows: rows.end - rows.start,
+                first_time: range.0,
+                last_time: range.1,
+            }),
+        }
+        let mut row = rows.start;
+        while row < rows.end {
+            let windows = reader.read_windows(row, (rows.end - row).min(PAGE_ROWS as u64))?;
+            row += windows.len() as u64;
+            self.push_rows(sensor, &windows).map_err(|error| fault("writing", &self.path, error))?;
+        }
+        Ok(())
     }
 
     fn finish(mut self) -> std::result::Result<Written, StoreError> {

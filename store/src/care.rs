@@ -1,0 +1,165 @@
+//! The care of what is stored, asked for by people: merging at once, and what there is of whom.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use wholegrain_model::Pattern;
+
+use crate::block::read::OpenBlock;
+use crate::catalogue::BlockRecord;
+use crate::merge::{compact_once, compactable_bytes};
+use crate::snapshot::tolerate;
+use crate::{Store, StoreError};
+
+/// The most rows of [`Store::holdings_by`]; the rest is in one.
+pub const SUBTREES_MAX: usize = 10_000;
+
+/// Told how far something has come: bytes done, bytes in all. `false` ends it where it is.
+pub type Watch<'a> = &'a mut dyn FnMut(u64, u64) -> bool;
+
+/// What merging everything at once did.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Compacted {
+    /// Blocks before and after.
+    pub blocks: (u64, u64),
+    /// Bytes of blocks and tiers before and after.
+    pub bytes: (u64, u64),
+    /// Whether it was ended before it was done.
+    pub cut_short: bool,
+}
+
+/// What is stored of a sub-tree.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Share {
+    /// The sub-tree.
+    pub path: String,
+    /// Sensors known.
+    pub sensors: u64,
+    /// Sensors that are sent now: their newest reading is at most ten of their intervals, or ten minutes, old.
+    pub live: u64,
+    /// Readings a second that the live ones bring, by their intervals.
+    pub per_s: f64,
+    /// Readings in blocks.
+    pub readings: u64,
+    /// Bytes of blocks and tiers that they take, about.
+    pub bytes: u64,
+    /// The first and the last time in blocks, ns since the Unix epoch.
+    pub times: Option<(i64, i64)>,
+}
+
+/// A sensor that has been silent for so many of its intervals is not live.
+const SILENT_INTERVALS: u64 = 10;
+/// Or for so long, when it has no interval or a short one; ns.
+const SILENT_NS: u64 = 600_000_000_000;
+
+impl Store {
+    /// Merges every day's blocks into as few as [`crate::StoreConfig::merge_bytes_max`] allows, now, and makes missing tiers; also writes files anew
+    /// that hold something deleted.
+    pub fn compact(&self, now: i64, watch: Watch) -> Result<Compacted, StoreError> {
+        self.seal()?;
+        let shared = self.shared();
+        let size = || {
+            let stats = self.stats();
+            (stats.blocks, stats.block_bytes + stats.tier_bytes)
+        };
+        let before = size();
+        let total = compactable_bytes(&shared.view().blocks, shared.config.merge_bytes_max.0);
+        let (mut done, mut cut_short) = (0u64, false);
+        while let Some(bytes) = compact_once(shared, now)? {
+            done = (done + bytes).min(total);
+            cut_short = !watch(done, total) || shared.closing.load(std::sync::atomic::Ordering::Relaxed);
+            if cut_short {
+                break;
+            }
+        }
+        let after = size();
+        Ok(Compacted { blocks: (before.0, after.0), bytes: (before.1, after.1), cut_short })
+    }
+
+    /// What is stored of each sub-tree of so many levels (0: everything together) that holds a sensor that one of the patterns chooses. Reads the indexes
+    /// of all files, one after the other.
+    pub fn holdings_by(
+        &self,
+        levels: usize,
+        patterns: &[Pattern],
+        now: i64,
+        watch: Watch,
+    ) -> Result<Vec<Share>, StoreError> {
+        let mut shares: BTreeMap<String, Share> = BTreeMap::new();
+        for sensor in self.sensors(patterns) {
+            let share = share_of(&mut shares, &sensor.path, levels);
+            share.sensors += 1;
+            let silent = SILENT_NS.max(sensor.interval_ns.saturating_mul(SILENT_INTERVALS));
+            if sensor.last_time.is_some_and(|last| now.saturating_sub(last).cast_unsigned() <= silent) {
+                share.live += 1;
+                share.per_s += if sensor.interval_ns > 0 { 1e9 / sensor.interval_ns as f64 } else { 0.0 };
+            }
+        }
+        let view = self.shared().view();
+        let files: Vec<_> = view.blocks.iter().chain(&view.tiers).filter(|file| !file.is_damaged()).collect();
+        for (done, file) in files.iter().enumerate() {
+            if !watch(done as u64, files.len() as u64) {
+                break;
+            }
+            if let Some(opened) = tolerate(file, self.shared().cache.open_once(file))? {
+                take(&mut shares, &file.record, &opened, levels, patterns);
+            }
+        }
+        Ok(shares.into_values().collect())
+    }
+}
+
+fn take(
+    shares: &mut BTreeMap<String, Share>,
+    record: &BlockRecord,
+    opened: &OpenBlock,
+    levels: usize,
+    patterns: &[Pattern],
+) {
+    for entry in opened.entries() {
+        if !patterns.iter().any(|pattern| pattern.matches(&entry.path)) {
+            continue;
+        }
+        let share = share_of(shares, &entry.path, levels);
+        let part = u128::from(record.bytes) * u128::from(entry.rows) / u128::from(record.rows.max(1));
+        share.bytes += u64::try_from(part).unwrap_or(u64::MAX);
+        if record.tier.is_none() {
+            share.readings += entry.rows;
+        }
+        let (first, last) = share.times.unwrap_or((entry.first_time, entry.last_time));
+        share.times = Some((first.min(entry.first_time), last.max(entry.last_time)));
+    }
+}
+
+/// The sub-tree that a sensor is in.
+fn share_of<'a>(shares: &'a mut BTreeMap<String, Share>, path: &str, levels: usize) -> &'a mut Share {
+    let mut key = match path.match_indices('/').nth(levels) {
+        Some((end, _)) => &path[..end],
+        None => path,
+    };
+    if levels == 0 {
+        key = "/";
+    }
+    if !shares.contains_key(key) && shares.len() >= SUBTREES_MAX {
+        key = "(more)";
+    }
+    shares.entry(key.to_owned()).or_insert_with(|| Share { path: key.to_owned(), ..Share::default() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn subtrees() {
+        let mut shares = BTreeMap::new();
+        for (levels, path, expected) in
+            [(0, "/a/b/c", "/"), (1, "/a/b/c", "/a"), (2, "/a/b/c", "/a/b"), (3, "/a/b/c", "/a/b/c"), (9, "/a", "/a")]
+        {
+            assert_eq!(share_of(&mut shares, path, levels).path, expected, "{levels}");
+        }
+        (0..SUBTREES_MAX + 5).for_each(|i| share_of(&mut shares, &format!("/x{i}/y"), 1).sensors += 1);
+        assert_eq!(shares.len(), SUBTREES_MAX + 1);
+        assert_eq!(shares.values().map(|share| share.sensors).sum::<u64>(), SUBTREES_MAX as u64 + 5);
+    }
+}

@@ -1,0 +1,107 @@
+//! What of a file has been deleted and is in it still: noted in the catalogue's record of the file, honoured by every reader, and gone when the
+//! file has been written again without it.
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use wholegrain_model::Pattern;
+
+use crate::tiers::{ceil, floor};
+
+/// One deletion, of the sensors that one of the patterns chooses, `from <= time < to`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Cut {
+    #[serde(serialize_with = "write_patterns", deserialize_with = "read_patterns")]
+    pub patterns: Vec<Pattern>,
+    pub from: i64,
+    pub to: i64,
+}
+
+fn write_patterns<S: Serializer>(patterns: &[Pattern], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(patterns.iter().map(Pattern::as_str))
+}
+
+fn read_patterns<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Pattern>, D::Error> {
+    let texts = Vec::<String>::deserialize(deserializer)?;
+    texts.into_iter().map(|text| Pattern::new(text).map_err(serde::de::Error::custom)).collect()
+}
+
+impl Cut {
+    /// Whether a sensor is chosen.
+    pub fn chooses(&self, path: &str) -> bool {
+        self.patterns.iter().any(|pattern| pattern.matches(path))
+    }
+
+    /// The times whose windows of `resolution` hold, or held, something of what is deleted: whole windows.
+    pub fn windows(&self, resolution: i64) -> (i64, i64) {
+        (floor(self.from, resolution), ceil(self.to, resolution))
+    }
+}
+
+/// What is left of a sensor's `from <= time < to` in a file with these cuts: ranges in order that do not touch.
+pub(crate) fn kept(cuts: &[Cut], path: &str, from: i64, to: i64) -> Vec<(i64, i64)> {
+    let mut left = vec![(from, to)];
+    for cut in cuts.iter().filter(|cut| cut.from < to && cut.to > from && cut.chooses(path)) {
+        left = left.into_iter().flat_map(|(lo, hi)| [(lo, hi.min(cut.from)), (lo.max(cut.to), hi)]).collect();
+        left.retain(|(lo, hi)| lo < hi);
+    }
+    left
+}
+
+/// The same of windows of `resolution` that begin in the range.
+pub(crate) fn kept_windows(cuts: &[Cut], path: &str, from: i64, to: i64, resolution: i64) -> Vec<(i64, i64)> {
+    if cuts.is_empty() {
+        return vec![(from, to)];
+    }
+    let widened: Vec<Cut> = cuts
+        .iter()
+        .filter(|cut| cut.chooses(path))
+        .map(|cut| {
+            let (from, to) = cut.windows(resolution);
+            Cut { from, to, patterns: cut.patterns.clone() }
+        })
+        .collect();
+    kept(&widened, path, from, to)
+}
+
+/// Whether a cut takes something of a sensor's `first <= time <= last`, as whole windows of `resolution`.
+pub(crate) fn touches(cuts: &[Cut], path: &str, first: i64, last: i64, resolution: i64) -> bool {
+    cuts.iter().any(|cut| {
+        let (from, to) = cut.windows(resolution);
+        from <= last && to > first && cut.chooses(path)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cut(pattern: &str, from: i64, to: i64) -> Cut {
+        Cut { patterns: vec![Pattern::new(pattern).unwrap()], from, to }
+    }
+
+    #[test]
+    fn what_is_left_is_what_no_cut_takes() {
+        assert_eq!(kept(&[], "/a", 3, 9), [(3, 9)]);
+        let cuts = [cut("/a", 5, 7), cut("/b", 0, 100), cut("/*", 20, 30), cut("/a", 6, 8)];
+        assert_eq!(kept(&cuts, "/a", 0, 40), [(0, 5), (8, 20), (30, 40)]);
+        assert_eq!(kept(&cuts, "/a", 5, 8), []);
+        assert_eq!(kept(&cuts, "/b", 0, 100), []);
+        assert_eq!(kept(&cuts, "/x/b", 0, 100), [(0, 100)]);
+    }
+
+    #[test]
+    fn windows_go_as_wholes() {
+        let cuts = [cut("/a", 15, 31)];
+        assert_eq!(kept_windows(&cuts, "/a", 0, 100, 10), [(0, 10), (40, 100)]);
+        assert!(touches(&cuts, "/a", 0, 10, 10) && !touches(&cuts, "/a", 0, 9, 10));
+        assert!(touches(&cuts, "/a", 39, 50, 10) && !touches(&cuts, "/a", 40, 50, 10));
+        assert!(!touches(&cuts, "/b", 0, 100, 10));
+    }
+
+    #[test]
+    fn a_cut_is_read_as_it_was_written() {
+        let cuts = vec![cut("/a/**/power", -5, i64::MAX)];
+        let json = serde_json::to_string(&cuts).unwrap();
+        assert_eq!(json, format!("[{{\"patterns\":[\"/a/**/power\"],\"from\":-5,\"to\":{}}}]", i64::MAX));
+        assert_eq!(serde_json::from_str::<Vec<Cut>>(&json).unwrap(), cuts);
+    }
+}

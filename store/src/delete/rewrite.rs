@@ -1,0 +1,104 @@
+//! Files with something deleted in them are written again without it.
+
+use std::sync::Arc;
+
+use crate::StoreError;
+use crate::block::read::Block;
+use crate::catalogue::{BlockRecord, Change};
+use crate::merge::{Output, open_all, run};
+use crate::publish::{Draft, Kind, publish};
+use crate::stats::add;
+use crate::store::Shared;
+use crate::tiers::TierOf;
+use crate::tiers::write::{TierDrafts, without_cuts};
+
+/// Writes one file again; `false` when none is left to do.
+pub(crate) fn rewrite_once(shared: &Shared) -> Result<bool, StoreError> {
+    let view = shared.view();
+    let due = |block: &&Arc<Block>| !block.record.cuts.is_empty() && !block.is_damaged();
+    if let Some(block) = view.blocks.iter().find(due) {
+        return rewrite_block(shared, block).map(|()| true);
+    }
+    match view.tiers.iter().find(due) {
+        Some(tier) => rewrite_tier(shared, tier).map(|()| true),
+        None => Ok(false),
+    }
+}
+
+pub(crate) fn kind_of(record: &BlockRecord) -> Kind {
+    Kind {
+        value_type: record.value_type,
+        day: record.day,
+        level: record.level,
+        first_segment: record.first_segment,
+        last_segment: record.last_segment,
+        import: record.import,
+    }
+}
+
+/// A block, and its tiers anew; those of a block that retention took rows out of hold what it has not any more, and are for [`rewrite_tier`].
+fn rewrite_block(shared: &Shared, block: &Arc<Block>) -> Result<(), StoreError> {
+    let record = &block.record;
+    let kind = kind_of(record);
+    let inputs = [block.clone()];
+    let Some(open) = open_all(shared, &inputs)? else { return Ok(()) };
+    let view = shared.view();
+    let of_block = |tier: &&Arc<Block>| tier.record.tier.is_some_and(|of| of.block == record.id);
+    let tiers: Vec<Arc<Block>> = view.tiers.iter().filter(of_block).cloned().collect();
+    let mut resolutions: Vec<i64> = tiers.iter().filter_map(|tier| Some(tier.record.tier?.resolution_ns)).collect();
+    resolutions.sort_unstable();
+    resolutions.dedup();
+    if record.trimmed || resolutions.windows(2).any(|pair| pair[1] % pair[0] != 0) {
+        resolutions.clear();
+    }
+    let mut draft = Draft::create(shared, kind, shared.config.seal_zstd_level)?;
+    draft.trimmed = record.trimmed;
+    let id = draft.id();
+    let drafts = match TierDrafts::create(shared, kind, id, &resolutions) {
+        Ok(drafts) => drafts,
+        Err(error) => {
+            draft.discard(shared);
+            return Err(error);
+        }
+    };
+    let output = Output { draft: Some(draft), tiers: drafts, keep_from: None };
+    let Some(mut finished) = run(shared, &open, &inputs, output)? else { return Ok(()) };
+    let (rows, bytes) = (finished[0].record.rows, finished.iter().map(|file| file.record.bytes).sum());
+    if rows == 0 {
+        finished.drain(..).for_each(|file| file.discard(shared));
+    }
+    let (mut replaced, mut relink) = (vec![block.clone()], Vec::new());
+    if record.trimmed {
+        let relinked = |tier: &Arc<Block>| {
+            let of = TierOf { block: id, ..tier.record.tier? };
+            Some(BlockRecord { tier: Some(of), ..tier.record.clone() })
+        };
+        relink = if rows == 0 { Vec::new() } else { tiers.iter().filter_map(relinked).collect() };
+    } else {
+        replaced.extend(tiers);
+    }
+    if publish(shared, &finished, &replaced, Change { relink, ..Change::default() })? {
+        add(&shared.counters.deletion_rewritten_bytes, bytes);
+        tracing::info!(block = %block.path.display(), rows = record.rows - rows.min(record.rows), "deleted readings taken out of a block");
+    }
+    Ok(())
+}
+
+/// A tier whose block is gone, or does not hold all that it was made from any more.
+fn rewrite_tier(shared: &Shared, tier: &Arc<Block>) -> Result<(), StoreError> {
+    let Some(opened) = open_all(shared, std::slice::from_ref(tier))? else { return Ok(()) };
+    let finished = match without_cuts(shared, &tier.record, &opened[0]) {
+        Ok(finished) => finished,
+        Err(error @ StoreError::Damaged { .. }) => {
+            tier.mark_damaged(&error);
+            return Ok(());
+        }
+        Err(error) => return Err(error),
+    };
+    let finished: Vec<_> = finished.into_iter().collect();
+    let bytes = finished.iter().map(|file| file.record.bytes).sum();
+    if publish(shared, &finished, std::slice::from_ref(tier), Change::default())? {
+        add(&shared.counters.deletion_rewritten_bytes, bytes);
+    }
+    Ok(())
+}

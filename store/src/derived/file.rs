@@ -1,0 +1,135 @@
+//! The files under `derived/`, byte by byte as `FORMAT.md` says.
+
+use std::path::{Path, PathBuf};
+
+use wholegrain_model::schema::put_varint;
+
+use super::{PIECE_BYTES_MAX, Recipe};
+use crate::disk::{Disk, read_all};
+use crate::ranges::get_varint;
+use crate::{SensorId, StoreError};
+
+/// What a file that says what a recipe is begins with.
+const ABOUT_MAGIC: [u8; 8] = *b"WGDABT1\n";
+/// What a piece begins with.
+const PIECE_MAGIC: [u8; 8] = *b"WGDPCE1\n";
+/// Magic, key, number, stamp.
+const PIECE_HEADER: usize = 8 + 16 + 8 + 8;
+
+/// What a file's name says that it is.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Name {
+    /// What is kept under this key.
+    About([u8; 16]),
+    /// The piece of a key and a number, and its stamp.
+    Piece([u8; 16], i64, u64),
+}
+
+impl Name {
+    pub fn of(path: &Path) -> Option<Self> {
+        let (stem, extension) = (path.file_stem()?.to_str()?, path.extension()?.to_str()?);
+        if extension == "about" {
+            return Some(Self::About(key_of(stem)?));
+        }
+        let mut parts = stem.splitn(3, '_');
+        let (key, number, stamp) = (parts.next()?, parts.next()?, parts.next()?);
+        (extension == "piece").then_some(())?;
+        Some(Self::Piece(key_of(key)?, number.parse().ok()?, stamp.parse().ok()?))
+    }
+}
+
+fn key_of(hex: &str) -> Option<[u8; 16]> {
+    (hex.len() == 32).then_some(())?;
+    u128::from_str_radix(hex, 16).ok().map(u128::to_be_bytes)
+}
+
+pub(super) fn about_path(dir: &Path, key: &[u8; 16]) -> PathBuf {
+    dir.join(format!("{:032x}.about", u128::from_be_bytes(*key)))
+}
+
+pub(super) fn piece_path(dir: &Path, key: &[u8; 16], number: i64, stamp: u64) -> PathBuf {
+    dir.join(format!("{:032x}_{number}_{stamp}.piece", u128::from_be_bytes(*key)))
+}
+
+/// With its checksum at the end.
+fn write(disk: &dyn Disk, path: &Path, mut bytes: Vec<u8>) -> Result<u64, StoreError> {
+    let sum = crc32c::crc32c(&bytes);
+    bytes.extend_from_slice(&sum.to_le_bytes());
+    let written = disk.create(path).and_then(|file| file.write_at(0, &bytes));
+    written.map_err(|error| {
+        let _ = disk.remove(path);
+        StoreError::io("writing", path, error)
+    })?;
+    Ok(bytes.len() as u64)
+}
+
+/// What stands before a checksum that fits.
+fn read(disk: &dyn Disk, path: &Path) -> Option<Vec<u8>> {
+    let mut bytes = disk.open(path, false).and_then(|file| read_all(file.as_ref())).ok()?;
+    let at = bytes.len().checked_sub(4)?;
+    let sum = u32::from_le_bytes(bytes[at..].try_into().ok()?);
+    bytes.truncate(at);
+    (crc32c::crc32c(&bytes) == sum).then_some(bytes)
+}
+
+pub(super) fn write_piece(
+    disk: &dyn Disk,
+    dir: &Path,
+    recipe: &Recipe,
+    number: i64,
+    stamp: u64,
+    content: &[u8],
+) -> Result<u64, StoreError> {
+    let mut bytes = Vec::with_capacity(PIECE_HEADER + content.len() + 4);
+    bytes.extend_from_slice(&PIECE_MAGIC);
+    bytes.extend_from_slice(&recipe.key);
+    bytes.extend_from_slice(&number.to_le_bytes());
+    bytes.extend_from_slice(&stamp.to_le_bytes());
+    bytes.extend_from_slice(content);
+    write(disk, &piece_path(dir, &recipe.key, number, stamp), bytes)
+}
+
+/// A piece's content; `None` when it is not the one that was written.
+pub(super) fn read_piece(disk: &dyn Disk, dir: &Path, key: &[u8; 16], number: i64, stamp: u64) -> Option<Vec<u8>> {
+    let mut bytes = read(disk, &piece_path(dir, key, number, stamp))?;
+    let head = bytes.get(..PIECE_HEADER)?;
+    let own = head[..8] == PIECE_MAGIC
+        && head[8..24] == *key
+        && head[24..32] == number.to_le_bytes()
+        && head[32..40] == stamp.to_le_bytes();
+    let size = bytes.len() - PIECE_HEADER;
+    (own && size <= PIECE_BYTES_MAX).then(|| bytes.split_off(PIECE_HEADER))
+}
+
+pub(super) fn write_about(disk: &dyn Disk, dir: &Path, recipe: &Recipe) -> Result<u64, StoreError> {
+    let mut bytes = Vec::with_capacity(64 + recipe.operands.len() * 2);
+    bytes.extend_from_slice(&ABOUT_MAGIC);
+    bytes.extend_from_slice(&recipe.key);
+    for ns in [recipe.piece_ns, recipe.back_ns, recipe.ahead_ns] {
+        bytes.extend_from_slice(&ns.to_le_bytes());
+    }
+    put_varint(recipe.operands.len() as u64, &mut bytes);
+    let mut before = 0;
+    for id in &recipe.operands {
+        put_varint(u64::from(id.0 - before), &mut bytes);
+        before = id.0;
+    }
+    write(disk, &about_path(dir, &recipe.key), bytes)
+}
+
+/// A recipe and how many bytes its file has.
+pub(super) fn read_about(disk: &dyn Disk, path: &Path, key: &[u8; 16]) -> Option<(Recipe, u64)> {
+    let bytes = read(disk, path)?;
+    (bytes.get(..8)? == ABOUT_MAGIC && bytes.get(8..24)? == key).then_some(())?;
+    let number = |at: usize| Some(i64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
+    let (piece_ns, back_ns, ahead_ns) = (number(24)?, number(32)?, number(40)?);
+    let mut at = 48;
+    let count = get_varint(&bytes, &mut at)?;
+    let (mut operands, mut before) = (Vec::new(), 0u32);
+    for _ in 0..count {
+        before = before.checked_add(u32::try_from(get_varint(&bytes, &mut at)?).ok()?)?;
+        operands.push(SensorId(before));
+    }
+    (at == bytes.len() && piece_ns > 0).then_some(())?;
+    Some((Recipe { key: *key, operands, piece_ns, back_ns, ahead_ns }, bytes.len() as u64 + 4))
+}

@@ -1,0 +1,278 @@
+//! What is kept, and which of it goes first.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::{Path, PathBuf};
+
+use super::file::{self, Name};
+use super::noted::Range;
+use super::{Recipe, StoreError};
+use crate::disk::Disk;
+
+/// One recipe's pieces.
+struct Entry {
+    recipe: Recipe,
+    /// Bytes of the file that says what it is.
+    bytes: u64,
+    pieces: BTreeMap<i64, Piece>,
+}
+
+struct Piece {
+    stamp: u64,
+    bytes: u64,
+    /// Its place in the order of use.
+    used: u64,
+}
+
+/// Everything that is kept.
+#[derive(Default)]
+pub(super) struct Index {
+    entries: HashMap<[u8; 16], Entry>,
+    /// By when it was used last.
+    order: BTreeMap<u64, ([u8; 16], i64)>,
+    tick: u64,
+    stamp: u64,
+    bytes: u64,
+    /// Whether files were removed since the directory was synced.
+    unsynced: bool,
+    /// Files that could not be removed: an opening would find them again.
+    left: BTreeSet<PathBuf>,
+}
+
+impl Index {
+    /// Reads the directory. What is damaged, or of no use by itself, goes; with `bytes_max` 0 everything does.
+    pub fn open(disk: &dyn Disk, dir: &Path, bytes_max: u64, now: i64) -> Result<Self, StoreError> {
+        let io = |doing: &'static str| move |error| StoreError::io(doing, dir, error);
+        if bytes_max > 0 {
+            disk.create_dirs(dir).map_err(io("creating"))?;
+        }
+        let listed = match disk.list(dir) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
+            listed => listed.map_err(io("listing"))?,
+        };
+        let mut index = Self { stamp: now.max(1).cast_unsigned(), ..Self::default() };
+        let (mut pieces, mut abouts, mut useless) = (Vec::new(), Vec::new(), Vec::new());
+        for entry in listed.into_iter().filter(|entry| !entry.is_dir) {
+            match Name::of(&entry.path) {
+                Some(Name::About(key)) if bytes_max > 0 => abouts.push((key, entry.path)),
+                Some(Name::Piece(key, number, stamp)) if bytes_max > 0 => pieces.push((stamp, key, number, entry.path)),
+                Some(_) => useless.push(entry.path),
+                // Not ours: left alone.
+                None => {}
+            }
+        }
+        for (key, path) in abouts {
+            match file::read_about(disk, &path, &key) {
+                Some((recipe, bytes)) => {
+                    drop(index.entries.insert(key, Entry { recipe, bytes, pieces: BTreeMap::new() }))
+                }
+                None => useless.push(path),
+            }
+        }
+        // The stamps tell in which order they were made.
+        pieces.sort_unstable();
+        for (stamp, key, number, path) in pieces {
+            index.stamp = index.stamp.max(stamp + 1);
+            let size = disk.open(&path, false).and_then(|file| file.size());
+            match (index.entries.get_mut(&key), size) {
+                (Some(entry), Ok(bytes)) => {
+                    index.tick += 1;
+                    let piece = Piece { stamp, bytes, used: index.tick };
+                    if let Some(before) = entry.pieces.insert(number, piece) {
+                        index.order.remove(&before.used);
+                        useless.push(file::piece_path(dir, &key, number, before.stamp));
+                    }
+                    index.order.insert(index.tick, (key, number));
+                }
+                _ => useless.push(path),
+            }
+        }
+        let empty: Vec<[u8; 16]> =
+            index.entries.iter().filter(|(_, entry)| entry.pieces.is_empty()).map(|(key, _)| *key).collect();
+        for key in empty {
+            index.entries.remove(&key);
+            useless.push(file::about_path(dir, &key));
+        }
+        for path in useless {
+            index.remove_file(disk, &path)?;
+        }
+        let of = |entry: &Entry| entry.bytes + entry.pieces.values().map(|piece| piece.bytes).sum::<u64>();
+        index.bytes = index.entries.values().map(of).sum();
+        index.make_room(disk, dir, bytes_max);
+        // Also what a process removed that was killed before it synced: such a file must not come back behind a seal of this one.
+        index.unsynced |= bytes_max > 0;
+        index.sync(disk, dir)?;
+        Ok(index)
+    }
+
+    fn remove_file(&mut self, disk: &dyn Disk, path: &Path) -> Result<(), StoreError> {
+        self.unsynced = true;
+        match disk.remove(path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                self.left.insert(path.to_owned());
+                Err(StoreError::io("removing", path, error))
+            }
+            _ => {
+                self.left.remove(path);
+                Ok(())
+            }
+        }
+    }
+
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    pub fn pieces(&self) -> u64 {
+        self.order.len() as u64
+    }
+
+    pub fn next_stamp(&mut self) -> u64 {
+        self.stamp += 1;
+        self.stamp
+    }
+
+    /// Nothing kept is made from readings behind this.
+    pub fn until(&self) -> i64 {
+        let last = |entry: &Entry| entry.pieces.last_key_value().map(|(number, _)| entry.recipe.span(*number).1);
+        self.entries.values().filter_map(last).max().unwrap_or(i64::MIN)
+    }
+
+    /// The stamp of a piece; it counts as used.
+    pub fn find(&mut self, recipe: &Recipe, number: i64) -> Option<u64> {
+        let entry = self.entries.get_mut(&recipe.key).filter(|entry| entry.recipe == *recipe)?;
+        let piece = entry.pieces.get_mut(&number)?;
+        self.order.remove(&piece.used);
+        self.tick += 1;
+        piece.used = self.tick;
+        self.order.insert(self.tick, (recipe.key, number));
+        Some(piece.stamp)
+    }
+
+    /// Takes in a piece whose file has been written.
+    pub fn add(
+        &mut self,
+        disk: &dyn Disk,
+        dir: &Path,
+        recipe: &Recipe,
+        number: i64,
+        stamp: u64,
+        bytes: u64,
+    ) -> Result<(), StoreError> {
+        if self.entries.get(&recipe.key).is_none_or(|entry| entry.recipe != *recipe) {
+            self.drop_entry(disk, dir, &recipe.key);
+            let bytes = file::write_about(disk, dir, recipe)?;
+            // It is one that is wanted again.
+            self.left.remove(&file::about_path(dir, &recipe.key));
+            self.bytes += bytes;
+            self.entries.insert(recipe.key, Entry { recipe: recipe.clone(), bytes, pieces: BTreeMap::new() });
+        }
+        if let Some(before) = self.stamp_of(&recipe.key, number) {
+            self.take_out(&recipe.key, number);
+            self.remove_file(disk, &file::piece_path(dir, &recipe.key, number, before))?;
+        }
+        self.tick += 1;
+        let Some(entry) = self.entries.get_mut(&recipe.key) else { return Ok(()) };
+        entry.pieces.insert(number, Piece { stamp, bytes, used: self.tick });
+        self.order.insert(self.tick, (recipe.key, number));
+        self.bytes += bytes;
+        Ok(())
+    }
+
+    fn stamp_of(&self, key: &[u8; 16], number: i64) -> Option<u64> {
+        Some(self.entries.get(key)?.pieces.get(&number)?.stamp)
+    }
+
+    /// Forgets a piece in memory.
+    fn take_out(&mut self, key: &[u8; 16], number: i64) {
+        if let Some(piece) = self.entries.get_mut(key).and_then(|entry| entry.pieces.remove(&number)) {
+            self.order.remove(&piece.used);
+            self.bytes -= piece.bytes;
+        }
+    }
+
+    /// Lets go of one piece, if it is still the one of this stamp, and of its file in any case.
+    pub fn drop_piece(&mut self, disk: &dyn Disk, dir: &Path, key: &[u8; 16], number: i64, stamp: u64) {
+        if self.stamp_of(key, number) == Some(stamp) {
+            self.take_out(key, number);
+        }
+        if let Err(error) = self.remove_file(disk, &file::piece_path(dir, key, number, stamp)) {
+            // Nobody is given it; before anything is sealed it is tried again.
+            tracing::debug!(%error, "a kept result cannot be removed");
+        }
+        self.drop_empty(disk, dir, key);
+    }
+
+    fn drop_empty(&mut self, disk: &dyn Disk, dir: &Path, key: &[u8; 16]) {
+        if self.entries.get(key).is_some_and(|entry| entry.pieces.is_empty()) {
+            self.drop_entry(disk, dir, key);
+        }
+    }
+
+    fn drop_entry(&mut self, disk: &dyn Disk, dir: &Path, key: &[u8; 16]) {
+        let numbers: Vec<(i64, u64)> = (self.entries.get(key).into_iter())
+            .flat_map(|entry| entry.pieces.iter().map(|(number, piece)| (*number, piece.stamp)))
+            .collect();
+        for (number, stamp) in numbers {
+            self.take_out(key, number);
+            let _ = self.remove_file(disk, &file::piece_path(dir, key, number, stamp));
+        }
+        if let Some(entry) = self.entries.remove(key) {
+            self.bytes -= entry.bytes;
+            let _ = self.remove_file(disk, &file::about_path(dir, key));
+        }
+    }
+
+    /// Lets go of what was used longest ago until the rest is within the bound.
+    pub fn make_room(&mut self, disk: &dyn Disk, dir: &Path, bytes_max: u64) {
+        while self.bytes > bytes_max {
+            let Some((_, (key, number))) = self.order.first_key_value().map(|(tick, of)| (*tick, *of)) else { return };
+            match self.stamp_of(&key, number) {
+                Some(stamp) => self.drop_piece(disk, dir, &key, number, stamp),
+                None => drop(self.order.pop_first()),
+            }
+        }
+    }
+
+    /// Forgets every piece made from readings of these sensors at these times, or from any of `all`; how many. After an error those
+    /// whose files are still there are still known.
+    pub fn forget(
+        &mut self,
+        disk: &dyn Disk,
+        dir: &Path,
+        by_sensor: &HashMap<u32, Range>,
+        all: Option<Range>,
+    ) -> Result<u64, StoreError> {
+        let mut outdated: Vec<([u8; 16], i64, u64)> = Vec::new();
+        for (key, entry) in &self.entries {
+            let of_operands = entry.recipe.operands.iter().filter_map(|id| by_sensor.get(&id.0)).copied();
+            let ranges: Vec<Range> = all.into_iter().chain(of_operands).collect();
+            if ranges.is_empty() {
+                continue;
+            }
+            for (number, piece) in &entry.pieces {
+                let (first, last) = entry.recipe.span(*number);
+                if ranges.iter().any(|range| range.0 <= last && range.1 >= first) {
+                    outdated.push((*key, *number, piece.stamp));
+                }
+            }
+        }
+        for (key, number, stamp) in &outdated {
+            self.remove_file(disk, &file::piece_path(dir, key, *number, *stamp))?;
+            self.take_out(key, *number);
+            self.drop_empty(disk, dir, key);
+        }
+        Ok(outdated.len() as u64)
+    }
+
+    /// Brings the removal of files to stable storage.
+    pub fn sync(&mut self, disk: &dyn Disk, dir: &Path) -> Result<(), StoreError> {
+        for path in self.left.clone() {
+            self.remove_file(disk, &path)?;
+        }
+        if self.unsynced {
+            disk.sync_dir(dir).map_err(|error| StoreError::io("syncing", dir, error))?;
+            self.unsynced = false;
+        }
+        Ok(())
+    }
+}

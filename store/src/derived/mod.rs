@@ -1,0 +1,318 @@
+//! Results of computed sensors that are kept: whole pieces of time of one sensor, under `derived/` in the store's directory.
+//!
+//! - In: a [`Recipe`] (a hash of everything that decides beside the readings, and the sensors whose readings are used), a piece's number and
+//!   its bytes, made from a [`Snapshot`]'s [`Moment`].
+//! - Out: the same bytes, over restarts too, as long as nothing that they were made from has changed.
+//! - Never: a result that is out of date, whatever came late, was deleted, imported or lost in a crash; more bytes than
+//!   [`crate::StoreConfig::derived_bytes`]; a lock or an allocation for a batch whose times are behind everything that is kept.
+//!
+//! `index.rs` is what is kept, and which of it goes first; `file.rs` the files ([`../FORMAT.md`](../../FORMAT.md)); `noted.rs` what arrived that may concern it.
+//!
+//! # Why nothing kept is out of date
+//! A piece is made from readings between two times, those of its grid widened by how far the computation looks back and ahead. The
+//! store knows the last such time of everything it keeps ([`Kept::until`]). Whatever arrives behind it concerns nothing that is kept: that
+//! is one comparison for each commit of the journal, and the normal case. Anything else, be it late, sent again after an outage, or of
+//! a sensor that was silent while the others went on, is noted with its sensors and times. Before anything is given out or kept, what is noted
+//! is settled: each piece made from one of the sensors at one of the times is forgotten.
+//!
+//! *While a result is made* something may arrive that its snapshot does not have. A snapshot knows how many commits it has seen, and the
+//! store the first time of each of the latest [`noted::RECENT`] commits. A piece is put into the index first, then every commit since its
+//! snapshot is looked at; the journal numbers a commit first, then compares it with `until`. So one of the two sees the other.
+//!
+//! *In a crash.* A batch is acknowledged when the journal is on disk; that a piece is forgotten need not be then. When the store is opened,
+//! everything in the journal is noted as if it arrived: what was forgotten is forgotten again. A journal segment goes only when a seal has put
+//! it into blocks, and before that seal's commit what is noted is settled and the removal of the files brought to stable storage
+//! ([`Shared::settle_derived`]). Deletions and imports have no journal: [`Shared::changed`] is durable before their commit. The files
+//! of pieces are not synced. One that a crash cut or left empty does not have its checksum, and one that got another's bytes not its own number.
+//!
+//! *Retention.* What is computed from readings that are not shown any more is not given out either: an answer must not depend on whether
+//! somebody asked before. Readings hidden by a rule make the pieces that reach before them worthless, and blocks that go take with them
+//! what was made from their time. *Damage* in a block makes nothing kept wrong, but nothing is kept of a range in which something is missing.
+
+mod file;
+mod index;
+mod noted;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::disk::Disk;
+use crate::live::LiveBatch;
+use crate::readings::LiveReadings;
+use crate::retention::hidden_before;
+use crate::stats::add;
+use crate::store::Shared;
+use crate::{SensorId, Snapshot, Store, StoreConfig, StoreError};
+use index::Index;
+use noted::Noted;
+
+/// The most bytes of one piece.
+pub const PIECE_BYTES_MAX: usize = 1 << 20;
+/// Nothing is kept while the disk has fewer bytes free than this: readings need them more.
+const FREE_BYTES_MIN: u64 = 256 << 20;
+
+/// What a snapshot has seen, so that what is made from it can be kept as long as nothing came in between.
+#[derive(Debug, Clone, Copy)]
+pub struct Moment {
+    commits: u64,
+    changes: u64,
+    pub(crate) retained_at: i64,
+}
+
+/// What a kept result is made by and from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Recipe {
+    /// A hash of everything that decides about the values beside the readings.
+    pub key: [u8; 16],
+    /// The sensors whose readings it is made from, sorted.
+    pub operands: Vec<SensorId>,
+    /// Length of a piece, ns; the piece `n` is of `n * piece_ns <= time < (n + 1) * piece_ns`.
+    pub piece_ns: i64,
+    /// So far before a piece's start there may be readings that it is made from, ns.
+    pub back_ns: i64,
+    /// So far behind its end, ns.
+    pub ahead_ns: i64,
+}
+
+impl Recipe {
+    /// First and last time of the readings that a piece is made from.
+    fn span(&self, number: i64) -> (i64, i64) {
+        let start = number.saturating_mul(self.piece_ns);
+        let end = start.saturating_add(self.piece_ns);
+        (start.saturating_sub(self.back_ns), end.saturating_add(self.ahead_ns))
+    }
+}
+
+/// What is kept, and what arrived that may concern it.
+pub(crate) struct Kept {
+    disk: Arc<dyn Disk>,
+    dir: PathBuf,
+    bytes_max: u64,
+    index: Mutex<Index>,
+    noted: Noted,
+    /// Deletions and imports so far.
+    changes: AtomicU64,
+}
+
+impl Kept {
+    /// Finds what is there. Where nothing is to be kept, what is there goes: nobody would notice when it is out of date.
+    pub fn open(disk: &Arc<dyn Disk>, config: &StoreConfig) -> Result<Self, StoreError> {
+        let dir = config.dir.join("derived");
+        let bytes_max = config.derived_bytes.0;
+        let index = Index::open(disk.as_ref(), &dir, bytes_max, config.clock.now())?;
+        let noted = Noted::default();
+        noted.raise(index.until());
+        Ok(Self { disk: disk.clone(), dir, bytes_max, index: Mutex::new(index), noted, changes: AtomicU64::new(0) })
+    }
+
+    fn index(&self) -> MutexGuard<'_, Index> {
+        self.index.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether anything is kept now.
+    pub fn is_any(&self) -> bool {
+        self.noted.until() > i64::MIN
+    }
+
+    /// Takes note of what has become durable and can be seen by readers.
+    pub fn heard(&self, batches: &[Arc<LiveBatch>], records: &[(u64, Arc<LiveReadings>)]) {
+        self.noted.heard(batches, records);
+    }
+
+    /// Takes note of one reading that the journal held when the store was opened.
+    pub fn replayed(&self, sensor: u32, time: i64) {
+        self.noted.replayed(sensor, time);
+    }
+
+    /// Bytes and pieces kept now.
+    pub fn size(&self) -> (u64, u64) {
+        let index = self.index();
+        (index.bytes(), index.pieces())
+    }
+}
+
+impl Shared {
+    /// Forgets every kept result made from readings of `from <= time <= to` of these sensors, or of any. Durable when it returns.
+    ///
+    /// Whoever changes readings of the past by another way than an append (deletes, imports, brings back) calls this twice: before the
+    /// change's commit point, so that no crash leaves a result that is out of date, and again when readers see the change, so that no
+    /// result made meanwhile from a snapshot of before is kept.
+    pub(crate) fn changed(&self, from: i64, to: i64, sensors: Option<&[SensorId]>) -> Result<(), StoreError> {
+        self.kept.changes.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        match sensors {
+            None => self.kept.noted.note_all(from, to),
+            Some(ids) => ids.iter().for_each(|id| self.kept.noted.note(id.0, from, to)),
+        }
+        self.settle_derived()
+    }
+
+    /// Forgets what is out of date for what arrived, durably. Called before journal segments go.
+    pub(crate) fn settle_derived(&self) -> Result<(), StoreError> {
+        let mut index = self.kept.index();
+        self.settle(&mut index)?;
+        index.sync(self.kept.disk.as_ref(), &self.kept.dir)
+    }
+
+    /// The same, not yet on stable storage.
+    fn settle(&self, index: &mut Index) -> Result<(), StoreError> {
+        let Some(noted) = self.kept.noted.take() else { return Ok(()) };
+        let by_sensor = noted.by_sensor(|hash| {
+            let sensors = self.sensors();
+            let Some(schema) = sensors.schema(hash) else { return Vec::new() };
+            (0..schema.len()).filter_map(|column| sensors.id(&schema.path(column))).map(|id| id.0).collect()
+        });
+        let forgotten = index.forget(self.kept.disk.as_ref(), &self.kept.dir, &by_sensor, noted.all);
+        match forgotten {
+            Ok(count) => {
+                add(&self.counters.derived_outdated, count);
+                self.kept.noted.lower(index.until());
+                Ok(())
+            }
+            Err(error) => {
+                // Nothing is given out before it is settled: noted again for the next attempt.
+                self.kept.noted.put_back(noted);
+                Err(error)
+            }
+        }
+    }
+}
+
+/// The kept results of a store.
+#[derive(Clone)]
+pub struct Derived(Arc<Shared>);
+
+impl Derived {
+    /// Those by one recipe, as a snapshot of this moment may use and make them.
+    pub fn of(&self, recipe: Recipe, moment: Moment) -> KeptOf {
+        let shared = self.0.clone();
+        let hidden = if !shared.policy().has_rules() {
+            i64::MIN
+        } else {
+            let sensors = shared.sensors();
+            let paths = recipe.operands.iter().filter_map(|id| sensors.path(*id));
+            paths.map(|path| hidden_before(&shared, &path, moment.retained_at)).max().unwrap_or(i64::MIN)
+        };
+        KeptOf { shared, recipe, moment, hidden }
+    }
+}
+
+/// The kept results by one recipe.
+#[derive(Clone)]
+pub struct KeptOf {
+    shared: Arc<Shared>,
+    recipe: Recipe,
+    moment: Moment,
+    /// Readings of one of the operands before this are not shown any more.
+    hidden: i64,
+}
+
+impl KeptOf {
+    /// What they are made by and from.
+    pub fn recipe(&self) -> &Recipe {
+        &self.recipe
+    }
+
+    /// Whether the piece `number` is kept, as far as is known without reading it.
+    pub fn has(&self, number: i64) -> bool {
+        if self.recipe.span(number).0 < self.hidden {
+            return false;
+        }
+        let mut index = self.shared.kept.index();
+        self.shared.settle(&mut index).is_ok() && index.find(&self.recipe, number).is_some()
+    }
+
+    /// The piece `number`, if it is kept and nothing that it was made from has changed since.
+    pub fn get(&self, number: i64) -> Option<Vec<u8>> {
+        if self.recipe.span(number).0 < self.hidden {
+            return None;
+        }
+        let kept = &self.shared.kept;
+        let found = {
+            let mut index = kept.index();
+            if let Err(error) = self.shared.settle(&mut index) {
+                tracing::warn!(%error, "kept results that may be out of date cannot be removed; computed anew");
+                return None;
+            }
+            index.find(&self.recipe, number)
+        };
+        let Some(stamp) = found else {
+            add(&self.shared.counters.derived_misses, 1);
+            return None;
+        };
+        let content = file::read_piece(kept.disk.as_ref(), &kept.dir, &self.recipe.key, number, stamp);
+        if content.is_none() {
+            tracing::warn!(dir = %kept.dir.display(), number, "a kept result is damaged; computed anew");
+            kept.index().drop_piece(kept.disk.as_ref(), &kept.dir, &self.recipe.key, number, stamp);
+            add(&self.shared.counters.derived_misses, 1);
+            return None;
+        }
+        add(&self.shared.counters.derived_hits, 1);
+        content
+    }
+
+    /// Keeps the piece `number`, made from a snapshot of this moment, unless something it was made from has changed since. What cannot be
+    /// written is not kept.
+    pub fn put(&self, number: i64, content: &[u8]) {
+        let (kept, recipe) = (&self.shared.kept, &self.recipe);
+        let (first, last) = recipe.span(number);
+        let room = kept.disk.free_bytes(&kept.dir).is_none_or(|free| free >= FREE_BYTES_MIN);
+        if content.len() > PIECE_BYTES_MAX || first < self.hidden || !room || !self.is_current(last) {
+            return;
+        }
+        // Held while the file is written: no seal may go by between the file and its place in the index, or a crash could leave a file that
+        // nobody has looked at.
+        let mut index = kept.index();
+        let stamp = index.next_stamp();
+        let written = file::write_piece(kept.disk.as_ref(), &kept.dir, recipe, number, stamp, content);
+        let bytes = match written {
+            Ok(bytes) => bytes,
+            Err(error) => {
+                tracing::debug!(%error, "a result cannot be kept");
+                index.drop_piece(kept.disk.as_ref(), &kept.dir, &recipe.key, number, stamp);
+                return;
+            }
+        };
+        // First this, then the look at what arrived: the journal does it the other way round.
+        kept.noted.raise(last);
+        let added = index.add(kept.disk.as_ref(), &kept.dir, recipe, number, stamp, bytes);
+        if added.is_err() || !self.is_current(last) {
+            index.drop_piece(kept.disk.as_ref(), &kept.dir, &recipe.key, number, stamp);
+            return;
+        }
+        index.make_room(kept.disk.as_ref(), &kept.dir, kept.bytes_max);
+        add(&self.shared.counters.derived_kept, 1);
+    }
+
+    /// Whether nothing up to this time has arrived or changed that the snapshot does not have.
+    fn is_current(&self, last: i64) -> bool {
+        let kept = &self.shared.kept;
+        kept.changes.load(std::sync::atomic::Ordering::SeqCst) == self.moment.changes
+            && !self.shared.catalogue.is_suspect()
+            && kept.noted.first_since(self.moment.commits).is_some_and(|first| first > last)
+    }
+}
+
+impl Store {
+    /// The kept results; `None` when none are to be kept.
+    pub fn derived(&self) -> Option<Derived> {
+        (self.shared().config.derived_bytes.0 > 0).then(|| Derived(self.shared().clone()))
+    }
+}
+
+impl Moment {
+    /// What can be seen now at least. To be taken before the view that it is to stand for.
+    pub(crate) fn now(shared: &Shared) -> Self {
+        let changes = shared.kept.changes.load(std::sync::atomic::Ordering::SeqCst);
+        Self { commits: shared.kept.noted.commits(), changes, retained_at: shared.retained_at.load(Relaxed) }
+    }
+}
+
+impl Snapshot {
+    /// What this snapshot has seen.
+    pub fn moment(&self) -> Moment {
+        self.moment
+    }
+}

@@ -1,0 +1,118 @@
+//! Values of an import as its sensor has them: with the sensor's own scale, and as floats where its readings are floats.
+
+use wholegrain_model::{Column, ColumnValues, ValueType};
+
+use super::Series;
+use crate::{LooseSensor, SensorInfo, StoreError};
+
+/// The largest integer up to which a double has every integer.
+const EXACT_MAX: u64 = 1 << 53;
+/// A raw value that is no further than this from an integer, relative to its size, came from that integer: decimal fractions are not exact.
+const NEAR: f64 = 1e-9;
+
+/// Makes the values those of the known sensor; another unit is refused.
+pub(super) fn fit(series: &mut Series, known: &SensorInfo) -> Result<(), StoreError> {
+    let LooseSensor { unit, scale, .. } = &series.sensor;
+    if !known.unit.is_empty() && !unit.is_empty() && known.unit != *unit {
+        return Err(StoreError::Sensor(format!(
+            "{} has the unit {:?} here and {unit:?} in the import; convert the values, or name the unit that they really have",
+            known.path, known.unit
+        )));
+    }
+    let factor = scale / known.scale;
+    if factor != 1.0 {
+        series.column.values = scaled(&series.column, factor, known.value_type);
+        series.sensor.scale = known.scale;
+    }
+    if known.value_type == ValueType::Float
+        && let ColumnValues::Int(values) = &series.column.values
+        && values.iter().all(|value| value.unsigned_abs() <= EXACT_MAX)
+    {
+        series.column.values = ColumnValues::Float(values.iter().map(|value| *value as f64).collect());
+    }
+    Ok(())
+}
+
+/// The values times `factor`; integers where they are near enough and the sensor has integers.
+fn scaled(column: &Column, factor: f64, wanted: ValueType) -> ColumnValues {
+    // 1 / 0.001 is not 1000, and a quotient is nearer than a product with a rounded factor.
+    let by = |value: f64| if factor.abs() < 1.0 { value / (1.0 / factor) } else { value * factor };
+    let floats: Vec<f64> = match &column.values {
+        ColumnValues::Int(values) => values.iter().map(|value| by(*value as f64)).collect(),
+        ColumnValues::Float(values) => values.iter().map(|value| by(*value)).collect(),
+    };
+    let near = |(at, value): (usize, &f64)| {
+        column.gaps.is_gap(at)
+            || (value.abs() < EXACT_MAX as f64 && (value - value.round()).abs() <= NEAR * value.abs().max(1.0))
+    };
+    if wanted == ValueType::Int && floats.iter().enumerate().all(near) {
+        return ColumnValues::Int(floats.iter().map(|value| value.round() as i64).collect());
+    }
+    ColumnValues::Float(floats)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::SensorId;
+    use wholegrain_model::{Gaps, Kind, SensorPath};
+
+    fn series(values: ColumnValues, unit: &str) -> Series {
+        let sensor = LooseSensor {
+            path: SensorPath::new("/a/b").unwrap(),
+            unit: unit.to_owned(),
+            kind: Kind::Gauge,
+            value_type: ValueType::Float,
+            scale: 1.0,
+            description: String::new(),
+        };
+        let times = (0..match &values {
+            ColumnValues::Int(values) => values.len(),
+            ColumnValues::Float(values) => values.len(),
+        } as i64)
+            .collect();
+        Series { sensor, times, column: Column { values, gaps: Gaps::default() } }
+    }
+
+    fn known(value_type: ValueType, scale: f64) -> SensorInfo {
+        SensorInfo {
+            id: SensorId(0),
+            path: "/a/b".into(),
+            unit: "W".to_owned(),
+            kind: Kind::Gauge,
+            value_type,
+            scale,
+            wraps_at: None,
+            description: String::new(),
+            interval_ns: 0,
+            last_time: None,
+            agent: "".into(),
+        }
+    }
+
+    #[track_caller]
+    fn check(values: ColumnValues, known: &SensorInfo, expected: &ColumnValues) {
+        let mut series = series(values, "W");
+        fit(&mut series, known).unwrap();
+        assert_eq!(series.column.values, *expected);
+    }
+
+    #[test]
+    fn values_become_the_sensors() {
+        let (int, float) = (ColumnValues::Int, ColumnValues::Float);
+        check(int(vec![1, -2]), &known(ValueType::Int, 1.0), &int(vec![1, -2]));
+        check(float(vec![1.5, 0.001, 4.096]), &known(ValueType::Int, 0.001), &int(vec![1500, 1, 4096]));
+        check(float(vec![1.5, 0.0005]), &known(ValueType::Int, 0.001), &float(vec![1500.0, 0.5]));
+        check(int(vec![3]), &known(ValueType::Float, 1.0), &float(vec![3.0]));
+        check(int(vec![i64::MAX]), &known(ValueType::Float, 1.0), &int(vec![i64::MAX]));
+        check(int(vec![4096]), &known(ValueType::Int, 1024.0), &int(vec![4]));
+        check(float(vec![f64::INFINITY]), &known(ValueType::Int, 0.5), &float(vec![f64::INFINITY]));
+    }
+
+    #[test]
+    fn another_unit_is_refused() {
+        let error = fit(&mut series(ColumnValues::Int(vec![1]), "kW"), &known(ValueType::Int, 1.0)).unwrap_err();
+        assert!(error.to_string().contains("\"W\"") && error.to_string().contains("\"kW\""), "{error}");
+        fit(&mut series(ColumnValues::Int(vec![1]), ""), &known(ValueType::Int, 1.0)).unwrap();
+    }
+}

@@ -1,0 +1,150 @@
+//! Which sensors and schemas nobody has spoken of for long, and taking them out of the index.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use wholegrain_model::SchemaHash;
+
+use super::{Last, NONE, Place, Places, Sensors};
+use crate::SensorId;
+use crate::forget::Live;
+
+/// Sensors that may be forgotten when nothing of them is stored, and the schemas that go with them.
+#[derive(Debug, Default)]
+pub(crate) struct Quiet {
+    /// Sensors with their paths and the newest time that was heard of them.
+    pub sensors: Vec<(SensorId, Arc<str>, i64)>,
+    /// Schemas none of whose batches is live.
+    schemas: HashSet<u32>,
+}
+
+impl Places {
+    /// Takes a schema's place out.
+    fn remove(&mut self, schema: u32) {
+        *self = match std::mem::take(self) {
+            Places::One(place) if place.schema == schema => Places::None,
+            Places::Many(mut places) => {
+                places.retain(|place| place.schema != schema);
+                match places[..] {
+                    [] => Places::None,
+                    [place] => Places::One(place),
+                    _ => Places::Many(places),
+                }
+            }
+            other => other,
+        };
+    }
+}
+
+impl Sensors {
+    /// What was last heard of before `cutoff` and is not live. `unheard` remembers since when schemas and sensors have been found here of which
+    /// nothing ever came.
+    pub fn quiet(&self, (cutoff, now): (i64, i64), live: &Live, unheard: &mut Unheard) -> Quiet {
+        let mut quiet = Quiet::default();
+        let before = std::mem::take(unheard);
+        for (at, schema) in self.schemas.iter() {
+            let hash = schema.hash();
+            let is_quiet = match self.groups.get(&hash) {
+                Some(state) => state.last_time < cutoff,
+                None => {
+                    let since = before.schemas.get(&hash).copied().unwrap_or(now);
+                    unheard.schemas.insert(hash, since);
+                    since < cutoff
+                }
+            };
+            if is_quiet && !live.is_live(&hash) {
+                quiet.schemas.insert(at as u32);
+            }
+        }
+        for (id, entry) in self.entries.iter() {
+            let id = SensorId(id as u32);
+            let places = entry.places.as_slice();
+            if !places.iter().all(|place| quiet.schemas.contains(&place.schema)) {
+                continue;
+            }
+            let mut last = i64::MIN;
+            if let Some(loose) = self.loose.get(entry.loose as usize) {
+                last = match loose.time() {
+                    Some(time) => time,
+                    None if places.is_empty() => {
+                        let since = before.sensors.get(&id.0).copied().unwrap_or(now);
+                        unheard.sensors.insert(id.0, since);
+                        since
+                    }
+                    None => last,
+                };
+            }
+            let heard =
+                |place: &Place| self.groups.get(&self.schema_at(place.schema).hash()).map(|state| state.last_time);
+            last = places.iter().filter_map(heard).max().unwrap_or(i64::MIN).max(last);
+            if last < cutoff && !live.has(id) {
+                quiet.sensors.push((id, entry.path.clone(), last));
+            }
+        }
+        quiet
+    }
+
+    /// Of what is quiet, what can go when of these sensors nothing is stored: a schema goes when each sensor that it defines goes, and a sensor
+    /// when all its schemas do.
+    pub fn forgettable(&self, quiet: &Quiet, empty: &HashSet<SensorId>) -> (Vec<SensorId>, Vec<SchemaHash>) {
+        let mut going = quiet.schemas.clone();
+        let goes = |going: &HashSet<u32>, id: SensorId| {
+            empty.contains(&id) && self.places(id).iter().all(|place| going.contains(&place.schema))
+        };
+        loop {
+            let stays = |at: &u32| {
+                let Some(schema) = self.schemas.get(*at as usize) else { return true };
+                (0..schema.len()).filter_map(|column| self.id(&schema.path(column))).any(|id| {
+                    let defines = self.places(id).last().is_some_and(|place| place.schema == *at);
+                    defines && !goes(&going, id)
+                })
+            };
+            let staying: Vec<u32> = going.iter().filter(|at| stays(at)).copied().collect();
+            if staying.is_empty() {
+                break;
+            }
+            staying.iter().for_each(|at| {
+                going.remove(at);
+            });
+        }
+        let sensors = empty.iter().copied().filter(|id| goes(&going, *id)).collect();
+        (sensors, going.into_iter().map(|at| self.schema_at(at).hash()).collect())
+    }
+
+    /// Takes sensors and schemas out.
+    pub fn remove(&mut self, sensors: &[SensorId], schemas: &[SchemaHash]) {
+        for hash in schemas {
+            self.groups.remove(hash);
+            let Some(at) = self.by_hash.remove(hash) else { continue };
+            let Some(schema) = self.schemas.remove(at as usize) else { continue };
+            for column in 0..schema.len() {
+                if let Some(id) = self.id(&schema.path(column)) {
+                    self.entries[id.0 as usize].places.remove(at);
+                }
+            }
+        }
+        for id in sensors {
+            let Some(entry) = self.entries.remove(id.0 as usize) else { continue };
+            self.by_path.remove(&entry.path);
+            if entry.loose != NONE {
+                self.loose[entry.loose as usize].last = Last::Never;
+                self.free_loose.push(entry.loose);
+            }
+        }
+        if !schemas.is_empty() {
+            // What others share must not be kept by one that is gone.
+            self.by_names = HashMap::new();
+            let left: Vec<_> = self.schemas.iter().map(|(_, schema)| schema.clone()).collect();
+            left.iter().for_each(|schema| drop(self.share(schema)));
+            self.groups.shrink_to_fit();
+            self.by_hash.shrink_to_fit();
+        }
+    }
+}
+
+/// Since when (ns since the Unix epoch) schemas and sensors without a schema are known to have sent nothing at all.
+#[derive(Debug, Default)]
+pub(crate) struct Unheard {
+    schemas: HashMap<SchemaHash, i64>,
+    sensors: HashMap<u32, i64>,
+}

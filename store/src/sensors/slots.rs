@@ -1,0 +1,130 @@
+//! Things numbered from 0 on of which some are taken out again: a number is never given twice, and what is taken out takes no memory.
+
+use std::ops::{Index, IndexMut};
+
+/// Numbers of one page: all its memory returns when the last of them is gone.
+const PAGE: usize = 256;
+
+struct Page<T> {
+    slots: Vec<Option<T>>,
+    held: usize,
+}
+
+/// The numbered things.
+pub(crate) struct Slots<T> {
+    pages: Vec<Option<Box<Page<T>>>>,
+    next: usize,
+    held: usize,
+}
+
+impl<T> Default for Slots<T> {
+    fn default() -> Self {
+        Self { pages: Vec::new(), next: 0, held: 0 }
+    }
+}
+
+impl<T> Slots<T> {
+    /// The number that the next thing gets.
+    pub fn next(&self) -> usize {
+        self.next
+    }
+
+    /// How many there are.
+    pub fn held(&self) -> usize {
+        self.held
+    }
+
+    /// Numbers below this are not given any more.
+    pub fn skip_to(&mut self, next: usize) {
+        self.next = self.next.max(next);
+    }
+
+    /// Takes a thing in; its number.
+    pub fn push(&mut self, thing: T) -> usize {
+        let at = self.next;
+        self.next += 1;
+        let page = at / PAGE;
+        if self.pages.len() <= page {
+            self.pages.resize_with(page + 1, || None);
+        }
+        let page = self.pages[page].get_or_insert_with(|| Box::new(Page { slots: Vec::new(), held: 0 }));
+        page.slots.resize_with(at % PAGE, || None);
+        page.slots.push(Some(thing));
+        page.held += 1;
+        self.held += 1;
+        at
+    }
+
+    pub fn get(&self, at: usize) -> Option<&T> {
+        self.pages.get(at / PAGE)?.as_ref()?.slots.get(at % PAGE)?.as_ref()
+    }
+
+    pub fn get_mut(&mut self, at: usize) -> Option<&mut T> {
+        self.pages.get_mut(at / PAGE)?.as_mut()?.slots.get_mut(at % PAGE)?.as_mut()
+    }
+
+    /// Takes a thing out.
+    pub fn remove(&mut self, at: usize) -> Option<T> {
+        let page = self.pages.get_mut(at / PAGE)?;
+        let inner = page.as_mut()?;
+        let thing = inner.slots.get_mut(at % PAGE)?.take()?;
+        inner.held -= 1;
+        self.held -= 1;
+        // The page that is being filled is soon needed again.
+        if inner.held == 0 && at / PAGE != self.next / PAGE {
+            *page = None;
+        }
+        Some(thing)
+    }
+
+    /// All with their numbers, in their order.
+    pub fn iter(&self) -> impl Iterator<Item = (usize, &T)> {
+        self.pages.iter().enumerate().flat_map(|(page, inner)| {
+            let slots = inner.iter().flat_map(|inner| inner.slots.iter().enumerate());
+            slots.filter_map(move |(at, slot)| Some((page * PAGE + at, slot.as_ref()?)))
+        })
+    }
+
+    pub fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.pages.iter_mut().flatten().flat_map(|page| page.slots.iter_mut()).flatten()
+    }
+}
+
+impl<T> Index<usize> for Slots<T> {
+    type Output = T;
+
+    /// Of a number that is known to be held.
+    fn index(&self, at: usize) -> &T {
+        match self.get(at) {
+            Some(thing) => thing,
+            None => panic!("nothing has the number {at}"),
+        }
+    }
+}
+
+impl<T> IndexMut<usize> for Slots<T> {
+    fn index_mut(&mut self, at: usize) -> &mut T {
+        match self.get_mut(at) {
+            Some(thing) => thing,
+            None => panic!("nothing has the number {at}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_given_once_and_memory_returns() {
+        let mut slots = Slots::default();
+        (0..2_000u32).for_each(|i| assert_eq!(slots.push(i), i as usize));
+        (0..1_900).for_each(|i| assert_eq!(slots.remove(i), Some(i as u32)));
+        assert_eq!((slots.remove(5), slots.get(5), slots.held()), (None, None, 100));
+        assert_eq!(slots.pages.iter().filter(|page| page.is_some()).count(), 1);
+        assert_eq!(slots.iter().map(|(at, thing)| (at, *thing)).next(), Some((1_900, 1_900)));
+        slots.skip_to(5_000);
+        assert_eq!((slots.push(7), slots[5_000], slots.next()), (5_000, 7, 5_001));
+        assert_eq!(slots.values_mut().count(), 101);
+    }
+}

@@ -1,0 +1,254 @@
+//! Imports: parts that become blocks at once, count more than what was there, and are there once.
+
+mod support;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use support::{EIO, Fault, FaultyDisk};
+use wholegrain_model::{Column, ColumnValues, Gaps, Interval, Kind, Pattern, SensorPath, Value, ValueType};
+use wholegrain_store::{
+    IMPORT_ROWS_MAX, ImportState, Imported, LooseSensor, Reading, RetentionRule, SensorId, Series, Store, StoreConfig,
+    StoreError,
+};
+
+const SECOND: i64 = 1_000_000_000;
+const DAY: i64 = 86_400 * SECOND;
+const START: i64 = 20_000 * DAY;
+
+fn loose(path: &str, unit: &str) -> LooseSensor {
+    LooseSensor {
+        path: SensorPath::new(path).unwrap(),
+        unit: unit.to_owned(),
+        kind: Kind::Gauge,
+        value_type: ValueType::Float,
+        scale: 1.0,
+        description: String::new(),
+    }
+}
+
+/// Readings at seconds after the start; `None` is a gap.
+fn series(path: &str, rows: &[(i64, Option<f64>)]) -> Series {
+    let mut gaps = Gaps::default();
+    let gap = |(at, row): (usize, &(i64, Option<f64>))| row.1.is_none().then_some(at);
+    rows.iter().enumerate().filter_map(gap).for_each(|at| gaps.set(at, rows.len()));
+    let values = ColumnValues::Float(rows.iter().map(|row| row.1.unwrap_or(0.0)).collect());
+    let times = rows.iter().map(|row| START + row.0 * SECOND).collect();
+    Series { sensor: loose(path, "W"), times, column: Column { values, gaps } }
+}
+
+fn manual(dir: impl AsRef<Path>) -> StoreConfig {
+    StoreConfig { background: false, ..StoreConfig::new(dir.as_ref()) }
+}
+
+fn open(dir: impl AsRef<Path>) -> Store {
+    Store::open(manual(dir)).unwrap().0
+}
+
+fn append(store: &Store, id: SensorId, second: i64, value: f64) {
+    let (sender, receiver) = std::sync::mpsc::sync_channel(1);
+    let reading = Reading { sensor: id, time: START + second * SECOND, value: Value::Float(value) };
+    store.append_readings("gateway", vec![reading], Box::new(move |result| drop(sender.send(result))));
+    receiver.recv().unwrap().unwrap();
+}
+
+fn rows(store: &Store, path: &str) -> Vec<(i64, Option<f64>)> {
+    let id = store.sensor_id(path).unwrap();
+    let mut rows = Vec::new();
+    for chunk in store.snapshot().scan(id, i64::MIN, i64::MAX).unwrap() {
+        let chunk = chunk.unwrap();
+        rows.extend(chunk.times.iter().enumerate().map(|(i, t)| {
+            let value = chunk.column.get(i).map(|value| match value {
+                Value::Float(value) => value,
+                Value::Int(value) => value as f64,
+            });
+            ((t - START) / SECOND, value)
+        }));
+    }
+    rows
+}
+
+fn stored(readings: u64) -> Imported {
+    Imported { readings, ..Imported::default() }
+}
+
+#[test]
+fn a_part_is_visible_at_once_stays_over_a_restart_and_is_there_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    let held = store.snapshot();
+    let part = vec![series("/i/b", &[(1, Some(1.5)), (2, None), (9, Some(2.5))]), series("/i/a", &[(-5, Some(7.0))])];
+    assert_eq!(store.import("x", 3, "me", part.clone()).unwrap(), stored(4));
+    let expected = [(1, Some(1.5)), (2, None), (9, Some(2.5))];
+    assert_eq!(rows(&store, "/i/b"), expected);
+    assert_eq!(held.scan(store.sensor_id("/i/b").unwrap(), i64::MIN, i64::MAX).unwrap().count(), 0);
+    let again = store.import("x", 3, "me", vec![series("/i/b", &[(1, Some(99.0))])]).unwrap();
+    assert!(again.duplicate && again.readings == 0);
+    let ids: Vec<SensorId> = ["/i/a", "/i/b"].iter().map(|path| store.sensor_id(path).unwrap()).collect();
+    let newest =
+        vec![Some((START - 5 * SECOND, Some(Value::Float(7.0)))), Some((START + 9 * SECOND, Some(Value::Float(2.5))))];
+    assert_eq!(store.newest(&ids), newest);
+    let info = store.sensor(ids[1]).unwrap();
+    assert_eq!((info.unit.as_str(), info.last_time, &*info.agent), ("W", Some(START + 9 * SECOND), "me"));
+    assert_eq!(store.stats().journal_bytes, open_journal_bytes(dir.path()), "nothing went through the journal");
+    store.close().unwrap();
+    drop((store, held));
+    let store = open(dir.path());
+    assert_eq!(rows(&store, "/i/b"), expected);
+    assert_eq!(store.newest(&ids), newest, "the newest times are in the catalogue");
+    assert_eq!(store.import_state("x").unwrap(), ImportState { readings: 4, parts: vec![(3, 3)] });
+    assert!(store.import("x", 3, "me", part.clone()).unwrap().duplicate);
+    assert!(!store.import("x", 4, "me", part).unwrap().duplicate);
+    assert_eq!(store.import_state("x").unwrap().parts, [(3, 4)]);
+    assert_eq!(rows(&store, "/i/b"), expected, "each time once");
+}
+
+fn open_journal_bytes(dir: &Path) -> u64 {
+    let files = std::fs::read_dir(dir.join("journal")).unwrap();
+    files.map(|file| file.unwrap().metadata().unwrap().len()).sum()
+}
+
+#[test]
+fn of_one_time_the_later_arrival_counts_live_sealed_and_merged() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = StoreConfig { merge_fan_in: 2, merge_settle: Interval::from_s(1), ..manual(dir.path()) };
+    let store = Store::open(config).unwrap().0;
+    let id = store.register_sensors("gateway", &[loose("/i/a", "W")]).unwrap()[0];
+    let import = |part: u64, rows: &[(i64, Option<f64>)]| {
+        store.import("x", part, "me", vec![series("/i/a", rows)]).unwrap();
+    };
+    for second in 0..6 {
+        append(&store, id, second, 0.0);
+    }
+    store.seal().unwrap();
+    append(&store, id, 1, 1.0);
+    // Over a sealed reading, over one that waits, and over another import.
+    import(1, &[(0, Some(10.0)), (1, Some(10.0)), (2, Some(10.0)), (3, Some(10.0)), (4, Some(10.0))]);
+    let check = |expected: &[f64]| {
+        let found: Vec<f64> = rows(&store, "/i/a").into_iter().map(|row| row.1.unwrap()).collect();
+        assert_eq!(found, expected);
+    };
+    check(&[10.0, 10.0, 10.0, 10.0, 10.0, 0.0]);
+    import(2, &[(2, Some(20.0)), (3, Some(20.0)), (4, Some(20.0))]);
+    append(&store, id, 3, 30.0);
+    // Of several days, in a block that is never merged; it must not win over what came later, nor lose to what came before.
+    let far: Vec<(i64, Option<f64>)> = (1..40).map(|day| (day * 86_400, Some(5.0))).collect();
+    let mut wide = vec![(4, Some(40.0))];
+    wide.extend(&far);
+    import(3, &wide);
+    append(&store, id, 5, 50.0);
+    let mut expected = vec![10.0, 10.0, 20.0, 30.0, 40.0, 50.0];
+    expected.extend(far.iter().map(|_| 5.0));
+    check(&expected);
+    store.seal().unwrap();
+    check(&expected);
+    for second in [100, 101, 102] {
+        append(&store, id, second, 1.0);
+        store.seal().unwrap();
+    }
+    let with_later: Vec<f64> =
+        expected[..6].iter().copied().chain([1.0, 1.0, 1.0]).chain(far.iter().map(|_| 5.0)).collect();
+    check(&with_later);
+    store.maintain(START + 100 * DAY).unwrap();
+    assert!(store.stats().merges > 0);
+    check(&with_later);
+    assert_eq!(store.newest(&[id])[0], Some((START + 39 * DAY, Some(Value::Float(5.0)))));
+}
+
+#[test]
+fn values_fit_the_sensor_that_is_known_and_another_unit_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    let known = LooseSensor { scale: 0.001, value_type: ValueType::Int, ..loose("/i/a", "W") };
+    let id = store.register_sensors("gateway", &[known]).unwrap()[0];
+    store.import("x", 0, "me", vec![series("/i/a", &[(0, Some(1.5)), (1, None)])]).unwrap();
+    let chunk = store.snapshot().scan(id, i64::MIN, i64::MAX).unwrap().next().unwrap().unwrap();
+    assert_eq!((chunk.column.get(0), chunk.column.get(1)), (Some(Value::Int(1500)), None));
+    let mut other = series("/i/a", &[(2, Some(1.0))]);
+    other.sensor.unit = "kW".to_owned();
+    let both = vec![series("/i/new", &[(2, Some(1.0))]), other];
+    match store.import("x", 1, "me", both).unwrap_err() {
+        StoreError::Sensor(text) => assert!(text.contains("/i/a") && text.contains("kW"), "{text}"),
+        other => panic!("{other}"),
+    }
+    assert_eq!(store.sensor_id("/i/new"), None, "nothing of a refused part stays");
+    assert_eq!(store.import_state("x").unwrap().parts, [(0, 0)]);
+}
+
+#[test]
+fn what_is_no_part_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    let refused = |id: &str, part: Vec<Series>, text: &str| match store.import(id, 0, "me", part).unwrap_err() {
+        StoreError::Payload(reason) => assert!(reason.contains(text), "{reason}"),
+        other => panic!("{other}"),
+    };
+    let good = || series("/i/a", &[(0, Some(1.0)), (1, Some(2.0))]);
+    refused("", vec![good()], "id");
+    refused("a b", vec![good()], "id");
+    refused(&"a".repeat(65), vec![good()], "id");
+    refused("x", vec![good(), good()], "twice");
+    refused("x", vec![series("/i/a", &[(1, Some(1.0)), (1, Some(2.0))])], "after the one before");
+    let mut short = good();
+    short.times.pop();
+    refused("x", vec![short], "as many values");
+    let many: Vec<i64> = (0..=IMPORT_ROWS_MAX as i64).collect();
+    let values = ColumnValues::Int(vec![0; many.len()]);
+    let many = Series { sensor: loose("/i/a", ""), times: many, column: Column { values, gaps: Gaps::default() } };
+    refused("x", vec![many], "at most");
+    assert_eq!(store.stats().blocks, 0);
+    assert_eq!(store.import("x", 0, "me", Vec::new()).unwrap(), stored(0), "a part may be empty");
+    assert!(store.import("x", 0, "me", vec![good()]).unwrap().duplicate);
+}
+
+#[test]
+fn few_large_files_rather_than_many_small_ones() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    let days = |count: i64| -> Vec<(i64, Option<f64>)> { (0..count).map(|day| (day * 86_400, Some(1.0))).collect() };
+    store.import("x", 0, "me", vec![series("/i/a", &days(3))]).unwrap();
+    assert_eq!(store.stats().blocks, 3);
+    store.import("x", 1, "me", vec![series("/i/a", &days(3_000))]).unwrap();
+    assert_eq!(store.stats().blocks, 4);
+    // Tiers of it are made like those of others.
+    store.maintain(START + 4_000 * DAY).unwrap();
+    assert!(store.stats().tiers >= 12, "{:?}", store.stats());
+}
+
+#[test]
+fn what_is_older_than_kept_is_counted() {
+    let dir = tempfile::tempdir().unwrap();
+    let rule = RetentionRule {
+        pattern: Pattern::new("/i/short").unwrap(),
+        raw: Some(Interval::from_s(3_600)),
+        tiers: Vec::new(),
+    };
+    let store = Store::open(StoreConfig { retention: vec![rule], ..manual(dir.path()) }).unwrap().0;
+    let part = vec![series("/i/short", &[(0, Some(1.0)), (1, Some(1.0))]), series("/i/kept", &[(0, Some(1.0))])];
+    let imported = store.import("x", 0, "me", part).unwrap();
+    assert_eq!((imported.readings, imported.past_retention), (3, 2));
+}
+
+#[test]
+fn a_failing_disk_leaves_the_part_out_whole_and_it_can_be_sent_again() {
+    for operation in 0.. {
+        let disk = FaultyDisk::default();
+        let store = Store::open_on(manual("/store"), Arc::new(disk.clone())).unwrap().0;
+        disk.plan(operation, Fault::Errors(EIO, 1));
+        let part = || vec![series("/i/a", &[(0, Some(1.0)), (1, Some(2.0))]), series("/i/b", &[(0, Some(3.0))])];
+        let first = store.import("x", 0, "me", part());
+        disk.calm();
+        let visible = |path: &str| store.sensor_id(path).map_or(0, |_| rows(&store, path).len());
+        match &first {
+            Ok(imported) => assert_eq!(imported, &stored(3)),
+            Err(_) => assert_eq!(visible("/i/a") + visible("/i/b"), 0, "operation {operation}"),
+        }
+        let again = store.import("x", 0, "me", part()).unwrap();
+        assert!(first.is_err() || again.duplicate);
+        assert_eq!((visible("/i/a"), visible("/i/b")), (2, 1), "operation {operation}");
+        assert_eq!(store.stats().block_rows, 3, "operation {operation}: once");
+        if first.is_ok() && operation > 40 {
+            return;
+        }
+    }
+}
