@@ -81,6 +81,8 @@ impl Site {
             points: None,
             agg: None,
             op: None,
+            across: None,
+            unit: None,
             limit: None,
         };
         let (mut best, mut first, mut rows) = (Duration::MAX, Duration::MAX, 0);

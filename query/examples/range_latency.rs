@@ -78,6 +78,8 @@ fn measure(store: &Store, what: &str, every: Option<Interval>) -> Result<(), Err
         points: None,
         agg: None,
         op: None,
+        across: None,
+        unit: None,
         limit: None,
     };
     let (mut first, mut last, mut rows) = (Vec::new(), Vec::new(), 0);

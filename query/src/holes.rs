@@ -13,14 +13,14 @@ pub const LOOK_BACK_NS_UNKNOWN: i64 = 300_000_000_000;
 /// A sensor's interval can have been longer at the time than it is now. So a spacing over the bound is still no hole when
 /// the spacing before it was about as long (at least two thirds of it): then that was the interval.
 #[derive(Debug)]
-pub(crate) struct Holes {
+pub struct Holes {
     bound_ns: i64,
     last_time: Option<i64>,
     last_spacing_ns: i64,
 }
 
 /// The longest spacing of two samples without a hole between them, and how far back the sample before a range is sought.
-pub(crate) fn bound_ns(sensor: &SensorInfo) -> i64 {
+pub fn bound_ns(sensor: &SensorInfo) -> i64 {
     match i64::try_from(sensor.interval_ns).unwrap_or(i64::MAX) {
         0 => LOOK_BACK_NS_UNKNOWN,
         interval => interval.saturating_mul(HOLE_INTERVALS),
@@ -28,12 +28,13 @@ pub(crate) fn bound_ns(sensor: &SensorInfo) -> i64 {
 }
 
 impl Holes {
-    pub(crate) fn new(bound_ns: i64) -> Self {
+    /// For samples of which two so far apart or closer have no hole between them.
+    pub fn new(bound_ns: i64) -> Self {
         Self { bound_ns, last_time: None, last_spacing_ns: 0 }
     }
 
     /// Takes the time of the next sample, gap or not; whether there is a hole between it and the sample before.
-    pub(crate) fn step(&mut self, time: i64) -> bool {
+    pub fn step(&mut self, time: i64) -> bool {
         let Some(last) = self.last_time.replace(time) else { return true };
         let spacing = time.saturating_sub(last);
         let like_before = self.last_spacing_ns.saturating_add(self.last_spacing_ns / 2);

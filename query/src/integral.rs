@@ -4,9 +4,10 @@ use wholegrain_model::Value;
 
 use crate::QueryError;
 use crate::batches::Row;
+use crate::columns::fold::FloatSum;
 use crate::holes::Holes;
 use crate::scale::Scale;
-use crate::windows::{FloatSum, Windows};
+use crate::windows::Windows;
 
 const NS_PER_S: f64 = 1e9;
 

@@ -3,7 +3,8 @@
 //! - In: a [`Query`] and the store's snapshot, or anything else that gives [`Chunks`].
 //! - Out: [`QueryResult`]: the sensors chosen, and lazily batches of (`sensor`, `time`, `value`) in the sensors' units.
 //! - Never: a value that was not measured. A gap stays null, no operation looks across a hole in the readings, a window
-//!   without a value gives no row. Memory does not grow with the range: one chunk of one sensor and one batch at a time.
+//!   without a value gives no row. Memory does not grow with the range: one chunk of one sensor and one batch at a time;
+//!   for a series over several sensors a bounded number of its rows.
 //!
 //! # What the answer holds
 //! Rows are sorted by sensor (by path), then time. The range takes `from` and leaves out `to`.
@@ -17,6 +18,18 @@
 //!   after `delta` [`Agg::Sum`], after `rate` and `derivative` [`Agg::Mean`].
 //! - `op` and `every`: the operation first, then the aggregate of its values. A NaN is no value to either.
 //!
+//! # Several sensors as one series
+//! With `across` the rows are of groups of sensors ([`Across`]). Each sensor's value of a window (or its reading at an exact time) is made
+//! first, as without it: then the `mean` is that of the sensors' means, `sum` the sum of them (of gauges; of counters the sum of their last
+//! values), `min` and `max` the least and the greatest, `count` how many sensors have a value. Their units must agree, but for `count`.
+//! A row is made of the sensors that have a value there, and nothing is put in place of those that have none: where some series' rows hold
+//! fewer sensors than others, a note after the rows says how many rows and how few sensors ([`Batches::notes`]); `count` tells it row by
+//! row. Without windows a time at which no sensor has a value, only gaps, is null. Sums of floats are compensated and do not depend on the
+//! number of processors.
+//!
+//! A series is named by the levels that all its sensors have in common (with `levels` the first so many), the aggregate, and in brackets
+//! the last levels that they have in common, or `*`: `/lab/rack1/sum(power)`.
+//!
 //! # Tiers
 //! Windows without `op` are answered by the coarsest downsampled tier whose resolution divides their width ([`QueryResult::tier`]), as
 //! far as there are tiers: where blocks overlap, where the range cuts a window and where nothing has been merged yet, readings are read. The answer
@@ -24,33 +37,45 @@
 //! 2^-52 times the number of tier windows in it times the sum of the magnitudes, because each tier window has its sum rounded once.
 //! Operations ([`Op`]) need neighbouring readings and always read them. Where retention has dropped the readings, windows are all there is.
 
+mod across;
 mod batches;
+mod columns;
 mod holes;
 mod integral;
+pub mod jobs;
 mod ops;
 mod plan;
 mod points;
 mod samples;
 mod scale;
+mod space;
+mod units;
+pub mod virtuals;
 mod windows;
 
 #[cfg(test)]
+mod across_reference;
+#[cfg(test)]
 mod reference;
 
-use wholegrain_model::{Interval, Pattern, Timestamp};
-use wholegrain_store::{SensorInfo, Store, StoreError};
+use std::sync::Arc;
 
-pub use batches::{BATCH_ROWS_MAX, Batches, UNIT_KEY, UNITS_KEY, schema, schema_int};
-pub use holes::{HOLE_INTERVALS, LOOK_BACK_NS_UNKNOWN};
+use wholegrain_model::{Interval, Pattern, Timestamp};
+use wholegrain_store::{ReadStore, SensorInfo, StoreError};
+
+pub use batches::{BATCH_ROWS_MAX, Batches, KINDS_KEY, UNIT_KEY, UNITS_KEY, schema, schema_int};
+pub use columns::Stop;
+pub use holes::{HOLE_INTERVALS, Holes, LOOK_BACK_NS_UNKNOWN, bound_ns as hole_bound_ns};
 pub use plan::unit_of;
 pub use points::POINTS_MAX;
-pub use samples::{ChunkIter, Chunks};
 pub use scale::Scale;
+pub use space::Space;
+pub use wholegrain_store::{ChunkIter, Chunks};
 
 /// The most patterns of one query.
 pub const PATTERNS_MAX: usize = 256;
-/// The most sensors of one query; their names make up the dictionary of the answer.
-pub const SENSORS_MAX: usize = 1_000_000;
+/// The most sensors of one query: what is known of each is in memory while it is answered, about 400 bytes.
+pub const SENSORS_MAX: usize = 250_000;
 
 /// How the values of a window become one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
@@ -154,8 +179,23 @@ pub struct Query {
     pub agg: Option<Agg>,
     /// What is computed before.
     pub op: Option<Op>,
+    /// One series over several sensors in place of one for each.
+    pub across: Option<Across>,
+    /// The unit that values are wanted in, a UCUM code.
+    pub unit: Option<String>,
     /// Stop after so many rows.
     pub limit: Option<u64>,
+}
+
+/// How the series of several sensors become one. Each sensor's value comes first: of each window as without it, or at each exact time. Then
+/// the values that there are become one, each sensor counting alike however often it is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Across {
+    /// What the values of one time become: mean, min, max, sum or count.
+    pub agg: Agg,
+    /// One series for each group of sensors whose paths have so many first levels in common; one over all without it. A sensor that does
+    /// not have more levels belongs to the path that it lies under.
+    pub levels: Option<usize>,
 }
 
 /// Why there is no answer.
@@ -167,6 +207,9 @@ pub enum QueryError {
     /// The store could not be read.
     #[error("reading the store: {0}")]
     Store(#[from] StoreError),
+    /// Nobody waits for the answer any more ([`Batches::stop_when`]).
+    #[error("the query was cancelled")]
+    Cancelled,
     /// Arrow refused the columns: a fault of this crate.
     #[error("making a record batch: {0}")]
     Arrow(#[from] arrow_schema::ArrowError),
@@ -174,9 +217,11 @@ pub enum QueryError {
 
 /// The sensors that a query chose, and the batches to pull.
 pub struct QueryResult {
-    /// The sensors chosen, sorted by path; in this order they are the dictionary of every batch.
-    pub sensors: Vec<SensorInfo>,
-    /// The unit of each sensor's values in the answer, after the operation.
+    /// The sensors chosen, sorted by path; in this order they are the dictionary of every batch, unless series are made of several.
+    pub sensors: Arc<[SensorInfo]>,
+    /// With [`Query::across`] the names of the series, the dictionary of every batch then.
+    pub series: Option<Vec<String>>,
+    /// The unit of each series' values in the answer, after the operation.
     pub units: Vec<String>,
     /// What is known to be missing from the answer before its rows are read: blocks that overlap the range and are damaged, and what
     /// retention has dropped, a sentence each. [`Batches::warnings`] and [`Batches::notes`] after the last batch tell also of what the
@@ -191,21 +236,18 @@ pub struct QueryResult {
 }
 
 /// Resolves the patterns and prepares the answer; readings are read when the batches are pulled, all out of one snapshot.
-pub fn run(store: &Store, query: &Query) -> Result<QueryResult, QueryError> {
+pub fn run(store: &dyn ReadStore, query: &Query) -> Result<QueryResult, QueryError> {
     query.validate()?;
-    let sensors = store.sensors(&query.patterns);
-    run_on(Box::new(store.snapshot()), sensors, query)
+    let sensors = store.sensors_after(&query.patterns, None, SENSORS_MAX + 1);
+    run_on(store.snapshot(), sensors, query)
 }
 
-/// The same over any readings: `sensors` are those chosen.
+/// The same over any readings: `sensors` are those chosen; one more than [`SENSORS_MAX`] of them are enough to see that there are too many.
 pub fn run_on(chunks: Box<dyn Chunks>, mut sensors: Vec<SensorInfo>, query: &Query) -> Result<QueryResult, QueryError> {
     query.validate()?;
     let query = &points::resolve(query, &chunks.resolutions());
     if sensors.len() > SENSORS_MAX {
-        return Err(QueryError::Invalid(format!(
-            "the patterns choose {} sensors, at most {SENSORS_MAX} allowed; choose fewer",
-            sensors.len()
-        )));
+        return Err(too_many());
     }
     sensors.sort_by(|a, b| a.path.cmp(&b.path));
     chunks.expect(&sensors);
@@ -216,8 +258,23 @@ pub fn run_on(chunks: Box<dyn Chunks>, mut sensors: Vec<SensorInfo>, query: &Que
     }
     let mut warnings = chunks.warnings(query.from.0, query.to.0);
     warnings.extend(chunks.notes());
-    let units: Vec<String> =
-        sensors.iter().map(|sensor| unit_of(&sensor.unit, query.op, plan.agg_of(sensor))).collect();
-    let batches = Batches::new(chunks, sensors.clone(), &units, plan);
-    Ok(QueryResult { sensors, units, warnings, tier, every: query.every, batches })
+    let groups = query.across.map(|across| across::groups(&sensors, across));
+    let units: Vec<String> = match &groups {
+        None => units::units(&sensors, query.op, |sensor| plan.agg_of(sensor), query.unit.as_deref()),
+        Some(groups) => groups
+            .iter()
+            .map(|group| across::unit_of(group, &sensors, &plan, query.unit.as_deref()))
+            .collect::<Result<_, QueryError>>()?,
+    };
+    let series = groups.as_ref().map(|groups| groups.iter().map(|group| group.name.clone()).collect());
+    let sensors: Arc<[SensorInfo]> = sensors.into();
+    let batches = Batches::new(Arc::from(chunks), sensors.clone(), groups, &units, plan);
+    Ok(QueryResult { sensors, series, units, warnings, tier, every: query.every, batches })
+}
+
+/// Asks to narrow patterns that choose too many sensors.
+fn too_many() -> QueryError {
+    QueryError::Invalid(format!(
+        "the patterns choose more than {SENSORS_MAX} sensors, which is the most that one query answers; choose fewer, such as one sub-tree after the other"
+    ))
 }

@@ -51,7 +51,7 @@ fn subtract(new: Value, old: Value) -> f64 {
 }
 
 /// How far a counter went from `old` to `new`: over its modulus when it has one, from 0 when it began anew.
-fn advance(old: Value, new: Value, wraps_at: Option<u64>) -> Option<f64> {
+pub(crate) fn advance(old: Value, new: Value, wraps_at: Option<u64>) -> Option<f64> {
     if new.as_f64() > old.as_f64() {
         return Some(subtract(new, old));
     }

@@ -1,16 +1,19 @@
 //! What a query means for the sensors it chose: checks, defaults, and the chain of iterators for one sensor.
 
-use wholegrain_model::{Kind, Value, ValueType};
-use wholegrain_store::SensorInfo;
+use wholegrain_model::{Kind, Unit, Value, ValueType};
+use wholegrain_store::{Chunk, ChunkIter, Chunks, Part, SensorInfo};
 
-use crate::batches::{Row, RowIter};
+use crate::columns::aggregate::{Aggregated, How};
+use crate::columns::raw::rescale;
+use crate::columns::{Builder, Gathered, Rows, Stop, Watched};
 use crate::holes::{self, Holes};
 use crate::integral::{Cumulative, PerWindow, Segments};
 use crate::ops::Difference;
-use crate::samples::{Chunks, Pieces, Samples};
+use crate::samples::Samples;
 use crate::scale::Scale;
-use crate::windows::{Aggregated, Piece, Windows, scaled};
-use crate::{Agg, Op, PATTERNS_MAX, POINTS_MAX, Query, QueryError};
+use crate::units::{self, Conversions};
+use crate::windows::Windows;
+use crate::{Across, Agg, Op, PATTERNS_MAX, POINTS_MAX, Query, QueryError};
 
 impl Query {
     /// Checks what can be checked without knowing the sensors.
@@ -41,6 +44,25 @@ impl Query {
         if self.op == Some(Op::Integral) && self.agg.is_some_and(|agg| agg != Agg::Sum) {
             return invalid("the integral of a window is a sum; leave agg away or write sum".into());
         }
+        if let Some(Err(error)) = self.unit.as_deref().map(Unit::parse) {
+            return invalid(error.to_string());
+        }
+        self.across.map_or(Ok(()), |across| self.validate_across(across))
+    }
+
+    fn validate_across(&self, across: Across) -> Result<(), QueryError> {
+        let invalid = |text: &str| Err(QueryError::Invalid(text.into()));
+        if matches!(across.agg, Agg::First | Agg::Last) {
+            return invalid("across: sensors have no first and no last; write mean, min, max, sum or count");
+        }
+        if across.levels == Some(0) {
+            return invalid("levels must be at least 1; leave it away for one series over all sensors");
+        }
+        if self.op == Some(Op::Integral) && self.every.is_none() && self.points.is_none() && self.agg.is_none() {
+            return invalid(
+                "the running integral of several sensors is not computed; give every, points, or agg=sum for one value",
+            );
+        }
         Ok(())
     }
 }
@@ -50,12 +72,22 @@ impl Query {
 pub(crate) struct Plan {
     pub(crate) from: i64,
     pub(crate) to: i64,
-    windows: Option<Windows>,
+    pub(crate) windows: Option<Windows>,
     agg: Option<Agg>,
-    op: Option<Op>,
+    pub(crate) op: Option<Op>,
+    pub(crate) across: Option<Across>,
     pub(crate) limit: u64,
-    /// Whether the answer's values are integers.
+    /// Whether the values of each sensor are integers.
     pub(crate) exact: bool,
+    /// Into the unit that is wanted.
+    conversions: Option<Conversions>,
+}
+
+/// The part of a query's range that is read.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Range {
+    pub from: i64,
+    pub to: i64,
 }
 
 impl Plan {
@@ -68,9 +100,22 @@ impl Plan {
         };
         let (from, to) = (query.from.0, query.to.0);
         let limit = query.limit.unwrap_or(u64::MAX);
-        let mut plan = Self { from, to, windows, agg: query.agg, op: query.op, limit, exact: false };
+        let (agg, op, across) = (query.agg, query.op, query.across);
+        let mut plan = Self { from, to, windows, agg, op, across, limit, exact: false, conversions: None };
+        if let Some(wanted) = &query.unit {
+            plan.conversions = Some(Conversions::new(wanted, sensors, query.op, |sensor| plan.agg_of(sensor))?);
+        }
         plan.exact = !sensors.is_empty() && sensors.iter().all(|sensor| plan.is_exact(sensor));
         Ok(plan)
+    }
+
+    /// Whether the answer's values are integers.
+    pub(crate) fn answers_exactly(&self) -> bool {
+        match self.across.map(|across| across.agg) {
+            None | Some(Agg::Min | Agg::Max) => self.exact,
+            Some(Agg::Count) => true,
+            Some(_) => false,
+        }
     }
 
     /// How the windows of `sensor` become values; `None` when there are no windows.
@@ -83,6 +128,11 @@ impl Plan {
         }))
     }
 
+    /// The unit of a sensor's values, before any of several become one.
+    pub(crate) fn unit_of(&self, sensor: &SensorInfo) -> String {
+        unit_of(&sensor.unit, self.op, self.agg_of(sensor))
+    }
+
     /// The resolution in ns of the tier that answers wherever it can.
     pub(crate) fn tier(&self, chunks: &dyn Chunks) -> Option<i64> {
         let windows = self.windows.filter(|_| self.op.is_none())?;
@@ -91,6 +141,9 @@ impl Plan {
 
     /// Whether every value of `sensor` in the answer is an integer as read times an integer.
     fn is_exact(&self, sensor: &SensorInfo) -> bool {
+        if self.conversions.as_ref().is_some_and(|to| to.of(sensor).integer().is_none()) {
+            return false;
+        }
         match self.agg_of(sensor) {
             Some(Agg::Count) => true,
             Some(Agg::Mean | Agg::Sum) => false,
@@ -100,64 +153,142 @@ impl Plan {
         }
     }
 
-    /// The rows of one sensor, read as they are pulled.
-    pub(crate) fn rows(&self, chunks: &dyn Chunks, sensor: &SensorInfo) -> Result<RowIter, QueryError> {
-        if self.from == self.to {
+    /// The whole range of the query.
+    pub(crate) fn range(&self) -> Range {
+        Range { from: self.from, to: self.to }
+    }
+
+    /// The rows of one sensor in the unit that is wanted, read as they are pulled.
+    pub(crate) fn rows(
+        &self,
+        chunks: &dyn Chunks,
+        sensor: &SensorInfo,
+        range: Range,
+        stop: &Stop,
+    ) -> Result<Rows, QueryError> {
+        let rows = self.rows_as_is(chunks, sensor, range, stop)?;
+        let Some(to) = self.conversions.as_ref().map(|to| to.of(sensor)).filter(|to| !to.is_identity()) else {
+            return Ok(rows);
+        };
+        let exact = self.exact;
+        Ok(Box::new(rows.map(move |chunk| chunk.map(|chunk| units::converted_chunk(chunk, to, exact)))))
+    }
+
+    /// The rows of one sensor in its own unit.
+    fn rows_as_is(
+        &self,
+        chunks: &dyn Chunks,
+        sensor: &SensorInfo,
+        range: Range,
+        stop: &Stop,
+    ) -> Result<Rows, QueryError> {
+        let (from, to) = chunks.range(sensor, range.from, range.to);
+        if from >= to {
             return Ok(Box::new(std::iter::empty()));
         }
         let (scale, exact) = (Scale::new(sensor.scale), self.exact);
+        let how = self.windows.zip(self.agg_of(sensor)).map(|(windows, agg)| How { windows, agg, scale, exact });
         let Some(op) = self.op else {
-            if let (Some(windows), Some(agg)) = (self.windows, self.agg_of(sensor))
-                && let Some(parts) = chunks.scan_windows(sensor, self.from, self.to, windows.every())?
+            if let Some(how) = how
+                && let Some(parts) = chunks.scan_windows(sensor, from, to, how.windows.every())?
             {
-                return Ok(Box::new(Aggregated::new(Pieces::new(parts), windows, agg, scale, exact)));
+                return Ok(Box::new(Aggregated::new(Watched::new(parts, stop), how)));
             }
-            let samples = Samples::new(chunks.scan(sensor, self.from, self.to)?);
-            return Ok(match (self.windows, self.agg_of(sensor)) {
-                (Some(windows), Some(agg)) => {
-                    let rows = samples.map(|sample| sample.map(|(time, value)| Piece::Row(Row { time, value })));
-                    Box::new(Aggregated::new(rows, windows, agg, scale, exact))
-                }
-                _ => Box::new(samples.map(move |sample| {
-                    let (time, value) = sample?;
-                    Ok(Row { time, value: value.and_then(|value| scaled(value, scale, exact)) })
-                })),
+            let scan = Watched::new(chunks.scan(sensor, from, to)?, stop);
+            return Ok(match how {
+                Some(how) => Box::new(Aggregated::new(scan.map(|chunk| chunk.map(Part::Readings)), how)),
+                None => Box::new(scan.map(move |chunk| chunk.map(|chunk| rescale(chunk, scale, exact)))),
             });
         };
         let bound = holes::bound_ns(sensor);
-        let ahead = if op == Op::Integral && self.windows.is_some() { bound } else { 0 };
-        let scan = chunks.scan(sensor, self.from.saturating_sub(bound), self.to.saturating_add(ahead))?;
-        let (samples, holes, range) = (Samples::new(scan), Holes::new(bound), (self.from, self.to));
+        // What of the whole range is the sensor's decides how far is looked beside it.
+        let whole = chunks.range(sensor, self.from, self.to);
+        let first = look_back(chunks, sensor, (whole.0, from), bound)?;
+        let ahead = op == Op::Integral && self.windows.is_some();
+        let last = if ahead { look_ahead(chunks, sensor, (to, whole.1), bound)? } else { to };
+        let (scan, holes) = (Watched::new(chunks.scan(sensor, first, last)?, stop), Holes::new(bound));
         if op == Op::Integral {
-            let segments = Segments::new(holes, scale);
+            let (samples, segments) = (Samples::new(scan), Segments::new(holes, scale));
             return Ok(match self.windows {
-                Some(windows) => Box::new(PerWindow::new(samples, segments, windows, range)),
-                None => Box::new(Cumulative::new(samples, segments, self.from)),
+                Some(windows) => Box::new(Gathered::new(PerWindow::new(samples, segments, windows, (from, to)))),
+                None => Box::new(Gathered::new(Cumulative::new(samples, segments, from))),
             });
         }
-        let rows = differences(samples, Difference::new(op, sensor.kind, sensor.wraps_at, scale, holes), self.from);
-        Ok(match (self.windows, self.agg_of(sensor)) {
-            (Some(windows), Some(agg)) => {
-                Box::new(Aggregated::new(rows.map(|row| row.map(Piece::Row)), windows, agg, Scale::ONE, exact))
+        let rows = differences(scan, Difference::new(op, sensor.kind, sensor.wraps_at, scale, holes), from);
+        Ok(match how {
+            Some(how) => {
+                let how = How { scale: Scale::ONE, ..how };
+                Box::new(Aggregated::new(rows.map(|chunk| chunk.map(Part::Readings)), how))
             }
-            _ => Box::new(rows),
+            None => Box::new(rows),
         })
     }
 }
 
+/// From when on an operation must see samples to decide at `from` as it would if it had seen all from the beginning of the query's range.
+fn look_back(
+    chunks: &dyn Chunks,
+    sensor: &SensorInfo,
+    (begin, from): (i64, i64),
+    bound: i64,
+) -> Result<i64, QueryError> {
+    /// Their spacing tells how far the next may be.
+    const SAMPLES: usize = 2;
+    let floor = begin.saturating_sub(bound);
+    let mut back = bound;
+    loop {
+        let start = from.saturating_sub(back).max(floor);
+        if start == floor || count(chunks, sensor, (start, from), SAMPLES)? >= SAMPLES {
+            return Ok(start);
+        }
+        back = back.saturating_mul(8);
+    }
+}
+
+/// Until when an area must see samples, for the line that leads out of `to`.
+fn look_ahead(chunks: &dyn Chunks, sensor: &SensorInfo, (to, end): (i64, i64), bound: i64) -> Result<i64, QueryError> {
+    let ceiling = end.saturating_add(bound);
+    let mut ahead = bound;
+    loop {
+        let until = to.saturating_add(ahead).min(ceiling);
+        if until == ceiling || count(chunks, sensor, (to, until), 1)? > 0 {
+            return Ok(until);
+        }
+        ahead = ahead.saturating_mul(8);
+    }
+}
+
+/// How many samples lie in a range; not counted further than to `enough`.
+fn count(chunks: &dyn Chunks, sensor: &SensorInfo, (from, to): (i64, i64), enough: usize) -> Result<usize, QueryError> {
+    let mut found = 0;
+    for chunk in chunks.scan(sensor, from, to)? {
+        found += chunk?.times.len();
+        if found >= enough {
+            break;
+        }
+    }
+    Ok(found)
+}
+
 /// Runs the operation over the samples; those before `from` only prepare it.
 fn differences(
-    samples: Samples,
+    scan: Watched<ChunkIter>,
     mut op: Difference,
     from: i64,
-) -> impl Iterator<Item = Result<Row, QueryError>> + Send {
-    samples.filter_map(move |sample| {
-        let (time, value) = match sample {
-            Ok(sample) => sample,
+) -> impl Iterator<Item = Result<Chunk, QueryError>> + Send {
+    scan.filter_map(move |chunk| {
+        let chunk = match chunk {
+            Ok(chunk) => chunk,
             Err(error) => return Some(Err(error)),
         };
-        let value = op.step(time, value).map(Value::Float);
-        (time >= from).then_some(Ok(Row { time, value }))
+        let mut out = Builder::new(false);
+        for (row, &time) in chunk.times.iter().enumerate() {
+            let value = op.step(time, chunk.column.get(row));
+            if time >= from {
+                out.push(time, value.map(Value::Float));
+            }
+        }
+        out.take().map(Ok)
     })
 }
 
@@ -187,14 +318,23 @@ pub fn unit_of(unit: &str, op: Option<Op>, agg: Option<Agg>) -> String {
         return "1".to_owned();
     }
     let base = if unit.is_empty() { "1" } else { unit };
-    match op {
-        None | Some(Op::Delta) => unit.to_owned(),
-        Some(Op::Rate | Op::Derivative) => format!("{base}/s"),
-        Some(Op::Integral) => match (base, base.strip_suffix("/s")) {
-            ("1", _) => "s".to_owned(),
-            (_, Some(rest)) => rest.to_owned(),
-            _ => format!("{base}.s"),
-        },
+    let per_second = matches!(op, Some(Op::Rate | Op::Derivative));
+    if matches!(op, None | Some(Op::Delta)) {
+        return unit.to_owned();
+    }
+    if base == "s" && per_second {
+        // More telling than 1: so much of the time.
+        return "s/s".to_owned();
+    }
+    let composed = Unit::parse(base).and_then(|unit| {
+        let second = Unit::parse("s")?;
+        if per_second { unit.divide(&second) } else { unit.multiply(&second) }
+    });
+    match composed {
+        Ok(composed) => composed.code().to_owned(),
+        // What is no unit of ours stays readable.
+        Err(_) if per_second => format!("{base}/s"),
+        Err(_) => base.strip_suffix("/s").map_or_else(|| format!("{base}.s"), str::to_owned),
     }
 }
 
@@ -214,6 +354,10 @@ mod tests {
             ("By/s", Some(Op::Integral), None, "By"),
             ("1", Some(Op::Integral), None, "s"),
             ("1/s", Some(Op::Integral), None, "1"),
+            ("W.s", Some(Op::Rate), None, "W"),
+            ("furlongs", Some(Op::Rate), None, "furlongs/s"),
+            ("furlongs/s", Some(Op::Integral), None, "furlongs"),
+            ("furlongs", Some(Op::Integral), None, "furlongs.s"),
             ("By", Some(Op::Rate), Some(Agg::Count), "1"),
         ] {
             assert_eq!(unit_of(unit, op, agg), expected, "{unit} {op:?} {agg:?}");

@@ -88,6 +88,8 @@ mod tests {
             points: Some(11),
             agg: None,
             op: None,
+            across: None,
+            unit: None,
             limit: None,
         };
         let resolved = resolve(&query, &[10 * S]);

@@ -8,15 +8,14 @@ use arrow_array::types::{Float64Type, Int32Type, Int64Type, TimestampNanosecondT
 use arrow_array::{Array, RecordBatch};
 use arrow_schema::DataType;
 use wholegrain_model::{Column, ColumnValues, Gaps, Interval, Kind, Pattern, Timestamp, Value, ValueType};
-use wholegrain_store::{Chunk, SensorId, SensorInfo, StoreError};
+use wholegrain_store::{Chunk, ChunkIter, Chunks, SensorId, SensorInfo, StoreError};
 
-use crate::samples::{ChunkIter, Chunks};
 use crate::{Agg, BATCH_ROWS_MAX, HOLE_INTERVALS, Op, Query, QueryError, QueryResult, UNIT_KEY, UNITS_KEY, run_on};
 
-const MS: i64 = 1_000_000;
+pub(crate) const MS: i64 = 1_000_000;
 
-type Samples = Vec<(i64, Option<Value>)>;
-type Rows = Vec<(i64, Option<f64>)>;
+pub(crate) type Samples = Vec<(i64, Option<Value>)>;
+pub(crate) type Rows = Vec<(i64, Option<f64>)>;
 
 /// Readings in memory, cut into chunks of a few samples.
 struct Fake {
@@ -50,7 +49,7 @@ fn chunk(part: &[(i64, Option<Value>)], value_type: ValueType) -> Chunk {
     Chunk { times: part.iter().map(|s| s.0).collect(), column: Column { values, gaps } }
 }
 
-fn sensor(id: u32, path: &str, kind: Kind, value_type: ValueType) -> SensorInfo {
+pub(crate) fn sensor(id: u32, path: &str, kind: Kind, value_type: ValueType) -> SensorInfo {
     SensorInfo {
         id: SensorId(id),
         path: Arc::from(path),
@@ -66,7 +65,7 @@ fn sensor(id: u32, path: &str, kind: Kind, value_type: ValueType) -> SensorInfo 
     }
 }
 
-fn query(from: i64, to: i64) -> Query {
+pub(crate) fn query(from: i64, to: i64) -> Query {
     let patterns = vec![Pattern::new("/**").unwrap()];
     Query {
         patterns,
@@ -76,16 +75,22 @@ fn query(from: i64, to: i64) -> Query {
         points: None,
         agg: None,
         op: None,
+        across: None,
+        unit: None,
         limit: None,
     }
 }
 
-fn answer(sensors: Vec<SensorInfo>, samples: Vec<Samples>, query: &Query) -> Result<QueryResult, QueryError> {
+pub(crate) fn answer(
+    sensors: Vec<SensorInfo>,
+    samples: Vec<Samples>,
+    query: &Query,
+) -> Result<QueryResult, QueryError> {
     run_on(Box::new(Fake { samples, chunk_samples: 7 }), sensors, query)
 }
 
 /// All rows of an answer, by sensor.
-fn collect(result: QueryResult) -> BTreeMap<String, Rows> {
+pub(crate) fn collect(result: QueryResult) -> BTreeMap<String, Rows> {
     let mut rows: BTreeMap<String, Rows> = BTreeMap::new();
     for batch in result.batches {
         let batch = batch.unwrap();
@@ -112,7 +117,7 @@ fn rows_of(batch: &RecordBatch) -> Vec<(String, i64, Option<f64>)> {
 }
 
 /// The rules once more, over all samples of a sensor at once and in floats only.
-fn naive(sensor: &SensorInfo, samples: &Samples, query: &Query) -> Rows {
+pub(crate) fn naive(sensor: &SensorInfo, samples: &Samples, query: &Query) -> Rows {
     let (from, to) = (query.from.0, query.to.0);
     let bound = sensor.interval_ns as i64 * HOLE_INTERVALS;
     let seen: Samples = samples.iter().filter(|s| s.0 >= from - bound && s.0 < to + bound).copied().collect();
@@ -184,7 +189,7 @@ fn naive(sensor: &SensorInfo, samples: &Samples, query: &Query) -> Rows {
     windows.into_iter().map(|(start, values)| (start, naive_agg(query.agg.unwrap_or(default), &values))).collect()
 }
 
-fn naive_agg(agg: Agg, values: &[f64]) -> Option<f64> {
+pub(crate) fn naive_agg(agg: Agg, values: &[f64]) -> Option<f64> {
     let sum: f64 = values.iter().sum();
     Some(match agg {
         Agg::Mean => sum / values.len() as f64,
@@ -199,7 +204,7 @@ fn naive_agg(agg: Agg, values: &[f64]) -> Option<f64> {
 }
 
 /// SplitMix64 (Steele, Lea, Flood 2014): enough for choosing test cases.
-struct Random(u64);
+pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
     fn next(&mut self) -> u64 {
@@ -210,16 +215,16 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    fn below(&mut self, end: u64) -> u64 {
+    pub(crate) fn below(&mut self, end: u64) -> u64 {
         self.next() % end
     }
 
-    fn one_of<T: Clone>(&mut self, choices: &[T]) -> T {
+    pub(crate) fn one_of<T: Clone>(&mut self, choices: &[T]) -> T {
         choices[self.below(choices.len() as u64) as usize].clone()
     }
 }
 
-fn random_sensor(id: u32, kind: Kind, random: &mut Random) -> SensorInfo {
+pub(crate) fn random_sensor(id: u32, kind: Kind, random: &mut Random) -> SensorInfo {
     let value_type = random.one_of(&[ValueType::Int, ValueType::Float]);
     let wraps_at = if kind == Kind::Counter { random.one_of(&[None, Some(1000)]) } else { None };
     let scale = random.one_of(&[1.0, 1024.0, 0.001, -2.0]);
@@ -228,7 +233,7 @@ fn random_sensor(id: u32, kind: Kind, random: &mut Random) -> SensorInfo {
     SensorInfo { scale, wraps_at, ..sensor(id, &format!("/n/s{id}"), kind, value_type) }
 }
 
-fn random_samples(sensor: &SensorInfo, random: &mut Random) -> Samples {
+pub(crate) fn random_samples(sensor: &SensorInfo, random: &mut Random) -> Samples {
     let mut time = -2_000 * MS + random.below(50) as i64 * MS;
     let mut counter = random.below(900) as i64;
     let mut samples = Vec::new();
@@ -258,7 +263,7 @@ fn random_samples(sensor: &SensorInfo, random: &mut Random) -> Samples {
     samples
 }
 
-fn random_query(op: Option<Op>, random: &mut Random) -> Query {
+pub(crate) fn random_query(op: Option<Op>, random: &mut Random) -> Query {
     let from = -2_100 * MS + random.below(2_000) as i64 * MS;
     let every = random.one_of(&[None, Some(1), Some(7), Some(100), Some(333), Some(10_000)]).map(Interval::from_ms);
     let some_agg = random.one_of(&Agg::ALL).1;
@@ -267,8 +272,18 @@ fn random_query(op: Option<Op>, random: &mut Random) -> Query {
     Query { every, agg, op, ..query(from, from + random.below(4_000) as i64 * MS) }
 }
 
+/// From the environment, or of the time; printed.
+pub(crate) fn seed() -> u64 {
+    let seed = std::env::var("WHOLEGRAIN_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(|| {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+        now.as_nanos() as u64
+    });
+    println!("WHOLEGRAIN_SEED={seed}");
+    seed
+}
+
 #[track_caller]
-fn assert_close(found: &Rows, expected: &Rows, context: &str) {
+pub(crate) fn assert_close(found: &Rows, expected: &Rows, context: &str) {
     let near =
         |a: f64, b: f64| a == b || (a.is_nan() && b.is_nan()) || (a - b).abs() <= 1e-9 * (1.0 + a.abs().max(b.abs()));
     let same = found.len() == expected.len()
@@ -289,11 +304,7 @@ fn assert_close(found: &Rows, expected: &Rows, context: &str) {
 
 #[test]
 fn random_queries_agree_with_the_naive_rules() {
-    let seed = std::env::var("WHOLEGRAIN_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(|| {
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
-        now.as_nanos() as u64
-    });
-    println!("WHOLEGRAIN_SEED={seed}");
+    let seed = seed();
     let mut random = Random(seed);
     let mut rows = 0;
     for round in 0..2_000 {

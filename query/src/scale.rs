@@ -29,6 +29,11 @@ impl Scale {
         self.factor.fract() == 0.0 && self.factor.abs() <= INTEGRAL_MAX
     }
 
+    /// Whether values stay as they are.
+    pub(crate) fn is_one(self) -> bool {
+        self == Self::ONE
+    }
+
     /// Whether a greater raw value is a lesser quantity.
     pub(crate) fn is_negative(self) -> bool {
         self.factor < 0.0

@@ -23,6 +23,8 @@ fn answer(store: &Store, from: i64) -> (usize, Vec<String>, Vec<String>) {
         points: None,
         agg: None,
         op: None,
+        across: None,
+        unit: None,
         limit: None,
     };
     let mut result = run(store, &query).unwrap();

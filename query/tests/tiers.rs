@@ -93,6 +93,8 @@ fn query(from: i64, to: i64, every: Option<i64>, agg: Option<Agg>) -> Query {
         points: None,
         agg,
         op: None,
+        across: None,
+        unit: None,
         limit: None,
     }
 }

@@ -1,0 +1,404 @@
+//! Several sensors as one series: in slices of the range, so that memory holds a bounded number of rows whatever is asked for. Within a
+//! slice, blocks of sensors are read by a few threads at once; what they find is put together in the order of the sensors.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+
+use wholegrain_model::Timestamp;
+use wholegrain_store::{Chunk, Chunks, SensorInfo};
+
+use crate::columns::Stop;
+use crate::columns::sums::Sums;
+use crate::plan::{Plan, Range};
+use crate::windows::Windows;
+use crate::{Across, Agg, QueryError};
+
+/// Rows that a slice of the range is made to have, about. Few in tests, so that they have many slices.
+const SLICE_ROWS: i64 = if cfg!(test) { 16 } else { 1 << 16 };
+/// The most rows of a slice; over it a shorter one is tried. They take up to 36 bytes each, for each thread and what waits for its turn.
+const SLICE_ROWS_MAX: usize = SLICE_ROWS as usize * 4;
+/// Slices begin so long, in ns, when the sensors have no interval.
+const SLICE_NS_UNKNOWN: i64 = 3_600_000_000_000;
+/// Sensors that one thread reads before it looks for more; groups of fewer are divided too.
+const BLOCK_SENSORS: usize = 64;
+/// Blocks of sensors that a group is divided into at least, when it has so many.
+const BLOCKS: usize = 16;
+/// The most threads that read for one query.
+const THREADS_MAX: usize = 4;
+
+/// Sensors that become one series.
+#[derive(Debug)]
+pub(crate) struct Group {
+    pub name: String,
+    /// Their places among all sensors of the query, which are sorted by path.
+    pub sensors: Arc<[u32]>,
+}
+
+/// Divides the sensors, which are sorted by path; the groups are sorted by name.
+pub(crate) fn groups(sensors: &[SensorInfo], across: Across) -> Vec<Group> {
+    let mut found: BTreeMap<&str, Vec<u32>> = BTreeMap::new();
+    for (at, sensor) in (0u32..).zip(sensors) {
+        let key = across.levels.map_or("", |levels| first_levels(&sensor.path, levels));
+        found.entry(key).or_default().push(at);
+    }
+    let group = |(key, members): (&str, Vec<u32>)| {
+        let paths = || members.iter().map(|at| &*sensors[*at as usize].path);
+        let front = if across.levels.is_some() { key } else { common_front(paths()) };
+        let back = common_back(paths().map(|path| &path[front.len()..]));
+        let back = if back.is_empty() { "*" } else { back };
+        Group { name: format!("{front}/{}({back})", across.agg), sensors: members.into() }
+    };
+    let mut groups: Vec<Group> = found.into_iter().map(group).collect();
+    groups.sort_by(|a, b| a.name.cmp(&b.name));
+    groups
+}
+
+/// The first levels of a path, never its last one.
+fn first_levels(path: &str, levels: usize) -> &str {
+    let mut ends = path.match_indices('/').map(|(at, _)| at).skip(1);
+    ends.nth(levels - 1).or_else(|| path.rfind('/')).map_or("", |end| &path[..end])
+}
+
+/// The first levels that all have in common, never the last one of any.
+fn common_front<'a>(mut paths: impl Iterator<Item = &'a str>) -> &'a str {
+    let Some(first) = paths.next() else { return "" };
+    let mut front = &first[..first.rfind('/').unwrap_or(0)];
+    for path in paths {
+        while !(path.starts_with(front) && path[front.len()..].starts_with('/')) {
+            front = &front[..front.rfind('/').unwrap_or(0)];
+        }
+    }
+    front
+}
+
+/// The last levels that all have in common, without the `/` before them.
+fn common_back<'a>(mut paths: impl Iterator<Item = &'a str>) -> &'a str {
+    let Some(first) = paths.next() else { return "" };
+    let mut back = first;
+    for path in paths {
+        while !(path.ends_with(back) && (back.is_empty() || back.starts_with('/'))) {
+            back = back.get(1..).and_then(|rest| rest.find('/').map(|at| &rest[at..])).unwrap_or("");
+        }
+    }
+    back.strip_prefix('/').unwrap_or(back)
+}
+
+/// The unit of a group's values; an error when its sensors' units differ.
+pub(crate) fn unit_of(
+    group: &Group,
+    sensors: &[SensorInfo],
+    plan: &Plan,
+    wanted: Option<&str>,
+) -> Result<String, QueryError> {
+    if plan.across.is_some_and(|across| across.agg == Agg::Count) {
+        return Ok("1".to_owned());
+    }
+    if let Some(wanted) = wanted {
+        // The values of all of them are converted to it.
+        return Ok(wanted.to_owned());
+    }
+    let mut members = group.sensors.iter().map(|at| &sensors[*at as usize]);
+    let Some(first) = members.next() else { return Ok("1".to_owned()) };
+    let unit = plan.unit_of(first);
+    let one = |unit: &str| if unit.is_empty() { "1".to_owned() } else { unit.to_owned() };
+    for sensor in members {
+        // Most have the very same; only what differs is looked at closely.
+        if sensor.unit == first.unit && sensor.kind == first.kind {
+            continue;
+        }
+        let other = plan.unit_of(sensor);
+        if one(&other) != one(&unit) {
+            return Err(QueryError::Invalid(format!(
+                "across: {} is in {} and {} in {}; choose sensors of one unit, or say with unit which one all are to be converted to",
+                first.path,
+                one(&unit),
+                sensor.path,
+                one(&other),
+            )));
+        }
+    }
+    Ok(unit)
+}
+
+/// Everything that the rows of a group come from.
+type Of = (Arc<dyn Chunks>, Arc<[SensorInfo]>, Arc<Plan>);
+
+/// The rows of one group, slice by slice.
+pub(crate) struct GroupRows {
+    of: Of,
+    members: Arc<[u32]>,
+    name: String,
+    stop: Stop,
+    at: i64,
+    length: i64,
+    covered: Covered,
+    failed: bool,
+}
+
+/// How many sensors the rows of a series hold.
+#[derive(Debug, Default)]
+struct Covered {
+    rows: u64,
+    most: u32,
+    /// Rows that hold fewer than the most, the least of them, and the first such row.
+    below: u64,
+    least: u32,
+    first: i64,
+}
+
+impl Covered {
+    fn add(&mut self, times: &[i64], counts: &[u32]) {
+        for (time, count) in times.iter().zip(counts) {
+            if self.rows == 0 {
+                (self.most, self.least, self.first) = (*count, *count, *time);
+            }
+            if *count > self.most {
+                (self.most, self.below) = (*count, self.rows);
+            } else if *count < self.most {
+                self.first = if self.below == 0 { *time } else { self.first };
+                self.below += 1;
+            }
+            self.least = self.least.min(*count);
+            self.rows += 1;
+        }
+    }
+}
+
+impl GroupRows {
+    pub fn new(of: Of, group: &Group, stop: &Stop) -> Self {
+        let members = group.sensors.clone();
+        let plan = &of.2;
+        let intervals = members.iter().map(|at| of.1[*at as usize].interval_ns).filter(|interval| *interval > 0);
+        let length = match plan.windows {
+            Some(Windows::Whole(_)) => i64::MAX,
+            Some(Windows::Every(every)) => every.saturating_mul(SLICE_ROWS),
+            None => intervals
+                .min()
+                .map_or(SLICE_NS_UNKNOWN, |interval| i64::try_from(interval).unwrap_or(i64::MAX))
+                .saturating_mul(SLICE_ROWS),
+        };
+        let at = plan.from;
+        let (name, stop) = (group.name.clone(), stop.clone());
+        Self { of, members, name, stop, at, length, covered: Covered::default(), failed: false }
+    }
+
+    /// What to say of rows that do not hold a value of each sensor.
+    pub fn coverage(&self) -> Option<String> {
+        let Covered { rows, most, below, least, first } = self.covered;
+        let rest = || {
+            format!(
+                "{}: {below} of {rows} rows hold fewer than {most} sensors, the least {least}; the first at {}",
+                self.name,
+                Timestamp(first)
+            )
+        };
+        (below > 0).then(rest)
+    }
+
+    /// The end of the slice from `at` on: of whole windows.
+    fn slice_end(&self) -> i64 {
+        let (plan, end) = (&self.of.2, self.at.saturating_add(self.length));
+        let end = match plan.windows {
+            Some(windows @ Windows::Every(_)) if end < plan.to => {
+                let start = windows.start(end);
+                if start > self.at { start } else { windows.end(self.at) }
+            }
+            _ => end,
+        };
+        end.min(plan.to)
+    }
+
+    /// Tells the store what comes: each slice reads every sensor once.
+    fn expect(&self) {
+        let (chunks, sensors, _) = &self.of;
+        let (Some(first), Some(last)) = (self.members.first(), self.members.last()) else { return };
+        let span = &sensors[*first as usize..=*last as usize];
+        if span.len() == self.members.len() {
+            chunks.expect(span);
+        } else {
+            let members: Vec<SensorInfo> = self.members.iter().map(|at| sensors[*at as usize].clone()).collect();
+            chunks.expect(&members);
+        }
+    }
+
+    fn next_slice(&mut self) -> Result<Option<Chunk>, QueryError> {
+        while self.at < self.of.2.to {
+            if (self.stop)() {
+                return Err(QueryError::Cancelled);
+            }
+            let end = self.slice_end();
+            self.expect();
+            let Some(sums) = self.sums(self.at, end)? else {
+                self.length = (self.length.min(end.saturating_sub(self.at)) / 2).max(1);
+                continue;
+            };
+            self.at = end;
+            if (sums.len() as i64) < SLICE_ROWS / 4 {
+                self.length = self.length.saturating_mul(2);
+            }
+            if let Some((chunk, counts)) = sums.finish(self.of.2.answers_exactly()) {
+                self.covered.add(&chunk.times, &counts);
+                return Ok(Some(chunk));
+            }
+        }
+        Ok(None)
+    }
+
+    /// What the sensors' values of a slice become; `None` when they are of too many times.
+    fn sums(&self, from: i64, to: i64) -> Result<Option<Sums>, QueryError> {
+        let range = Range { from, to };
+        let block = (self.members.len() / BLOCKS).clamp(1, BLOCK_SENSORS);
+        let blocks: Vec<&[u32]> = self.members.chunks(block).collect();
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = processors.min(THREADS_MAX).min(blocks.len());
+        let work = Work::new(self, range, &blocks, threads * 2);
+        if threads > 1 {
+            std::thread::scope(|scope| {
+                (1..threads).for_each(|_| drop(scope.spawn(|| work.run())));
+                work.run();
+            });
+        } else {
+            work.run();
+        }
+        work.finish()
+    }
+
+    fn new_sums(&self) -> Sums {
+        let plan = &self.of.2;
+        Sums::new(plan.across.map_or(Agg::Count, |across| across.agg), plan.exact)
+    }
+
+    /// The same of some sensors, one after the other.
+    fn block(&self, sensors: &[u32], range: Range, stop: &Stop) -> Result<Option<Sums>, QueryError> {
+        let (chunks, infos, plan) = &self.of;
+        let mut sums = self.new_sums();
+        for at in sensors {
+            if stop() {
+                return Err(QueryError::Cancelled);
+            }
+            let mut cursor = 0;
+            for chunk in plan.rows(chunks.as_ref(), &infos[*at as usize], range, stop)? {
+                sums.add(&chunk?, &mut cursor);
+                if sums.len() > SLICE_ROWS_MAX && range.to.saturating_sub(range.from) > 1 {
+                    return Ok(None);
+                }
+            }
+        }
+        Ok(Some(sums))
+    }
+}
+
+impl Iterator for GroupRows {
+    type Item = Result<Chunk, QueryError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.failed {
+            return None;
+        }
+        let chunk = self.next_slice();
+        self.failed = chunk.is_err();
+        chunk.transpose()
+    }
+}
+
+/// The blocks of one slice, taken by any thread and put together in their order.
+struct Work<'a> {
+    rows: &'a GroupRows,
+    range: Range,
+    blocks: &'a [&'a [u32]],
+    next: AtomicUsize,
+    /// No more is to be done: too many rows, or an error.
+    over: Arc<AtomicBool>,
+    /// The query's own, and of this slice.
+    stop: Stop,
+    /// The most blocks that are begun before the first of them is put to the others.
+    ahead: usize,
+    state: Mutex<State>,
+    turn: Condvar,
+}
+
+struct State {
+    all: Sums,
+    /// Blocks put together so far, and those that wait for one before them.
+    done: usize,
+    waiting: VecDeque<Option<Sums>>,
+    result: Result<bool, QueryError>,
+}
+
+impl<'a> Work<'a> {
+    fn new(rows: &'a GroupRows, range: Range, blocks: &'a [&'a [u32]], ahead: usize) -> Self {
+        let over = Arc::new(AtomicBool::new(false));
+        let (query, slice) = (rows.stop.clone(), over.clone());
+        let stop: Stop = Arc::new(move || slice.load(Relaxed) || query());
+        let state = State { all: rows.new_sums(), done: 0, waiting: VecDeque::new(), result: Ok(true) };
+        let (next, state, turn) = (AtomicUsize::new(0), Mutex::new(state), Condvar::new());
+        Self { rows, range, blocks, next, over, stop, ahead, state, turn }
+    }
+
+    fn run(&self) {
+        /// Ends the others too when a thread panics.
+        struct Ends<'a, 'b>(&'a Work<'b>);
+        impl Drop for Ends<'_, '_> {
+            fn drop(&mut self) {
+                if std::thread::panicking() {
+                    self.0.end(Err(QueryError::Cancelled));
+                }
+            }
+        }
+        let _ends = Ends(self);
+        while !self.over.load(Relaxed) {
+            let at = self.next.fetch_add(1, Relaxed);
+            let Some(block) = self.blocks.get(at) else { return };
+            let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            while at >= state.done + self.ahead && !self.over.load(Relaxed) {
+                state = self.turn.wait(state).unwrap_or_else(PoisonError::into_inner);
+            }
+            drop(state);
+            match self.rows.block(block, self.range, &self.stop) {
+                Ok(Some(sums)) => self.put(at, sums),
+                Ok(None) => self.end(Ok(false)),
+                Err(error) => self.end(Err(error)),
+            }
+        }
+    }
+
+    fn put(&self, at: usize, sums: Sums) {
+        let mut guard = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = &mut *guard;
+        let place = at - state.done;
+        if state.waiting.len() <= place {
+            state.waiting.resize_with(place + 1, || None);
+        }
+        state.waiting[place] = Some(sums);
+        while let Some(Some(sums)) = state.waiting.front() {
+            if state.done == 0 {
+                state.all = sums.clone();
+            } else {
+                state.all.merge(sums);
+            }
+            state.waiting.pop_front();
+            state.done += 1;
+        }
+        let too_many = state.all.len() > SLICE_ROWS_MAX && self.range.to.saturating_sub(self.range.from) > 1;
+        drop(guard);
+        self.turn.notify_all();
+        if too_many {
+            self.end(Ok(false));
+        }
+    }
+
+    fn end(&self, result: Result<bool, QueryError>) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if !self.over.swap(true, Relaxed) {
+            state.result = result;
+        }
+        drop(state);
+        self.turn.notify_all();
+    }
+
+    fn finish(self) -> Result<Option<Sums>, QueryError> {
+        let state = self.state.into_inner().unwrap_or_else(PoisonError::into_inner);
+        state.result.map(|whole| whole.then_some(state.all))
+    }
+}

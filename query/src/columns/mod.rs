@@ -1,0 +1,148 @@
+//! Kernels over columns: whole chunks of one series go in and come out, no row alone.
+//!
+//! - In: chunks of readings and windows of tiers, as the store gives them.
+//! - Out: chunks in the answer's unit: scaled ([`raw`]), aggregated in windows ([`aggregate`]), of several series as one ([`sums`]).
+//! - Never: another answer than row by row. Integers are added without loss, floats with compensation and in the order of their times.
+
+pub(crate) mod aggregate;
+pub(crate) mod fold;
+pub(crate) mod raw;
+pub(crate) mod sums;
+
+use wholegrain_model::{Column, ColumnValues, Gaps, Value};
+use wholegrain_store::{Chunk, StoreError};
+
+use crate::QueryError;
+use crate::batches::Row;
+
+/// Chunks of an answer's rows: times and values of one series, in time order.
+pub(crate) type Rows = Box<dyn Iterator<Item = Result<Chunk, QueryError>> + Send>;
+
+/// Rows that are gathered before they are passed on as a chunk.
+pub(crate) const ROWS: usize = 8192;
+
+/// Whether nobody waits for the answer any more.
+pub type Stop = std::sync::Arc<dyn Fn() -> bool + Send + Sync>;
+
+/// What the store gives, until nobody waits for it any more.
+pub(crate) struct Watched<I> {
+    items: I,
+    stop: Stop,
+}
+
+impl<I> Watched<I> {
+    pub fn new(items: I, stop: &Stop) -> Self {
+        Self { items, stop: stop.clone() }
+    }
+}
+
+impl<T, I: Iterator<Item = Result<T, StoreError>>> Iterator for Watched<I> {
+    type Item = Result<T, QueryError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if (self.stop)() {
+            return Some(Err(QueryError::Cancelled));
+        }
+        Some(self.items.next()?.map_err(QueryError::from))
+    }
+}
+
+/// A chunk that grows row by row; its values are all integers or all floats.
+pub(crate) struct Builder {
+    chunk: Chunk,
+}
+
+impl Builder {
+    /// Of integers when `exact`, else of floats.
+    pub fn new(exact: bool) -> Self {
+        let values = if exact { ColumnValues::Int(Vec::new()) } else { ColumnValues::Float(Vec::new()) };
+        Self { chunk: Chunk { times: Vec::new(), column: Column { values, gaps: Gaps::default() } } }
+    }
+
+    pub fn len(&self) -> usize {
+        self.chunk.times.len()
+    }
+
+    pub fn push(&mut self, time: i64, value: Option<Value>) {
+        let at = self.chunk.times.len();
+        self.chunk.times.push(time);
+        let gap = match (&mut self.chunk.column.values, value) {
+            (ColumnValues::Int(values), Some(Value::Int(value))) => {
+                values.push(value);
+                false
+            }
+            (ColumnValues::Int(values), _) => {
+                values.push(0);
+                true
+            }
+            (ColumnValues::Float(values), value) => {
+                values.push(value.map_or(0.0, Value::as_f64));
+                value.is_none()
+            }
+        };
+        if gap {
+            set_gap(&mut self.chunk.column.gaps, at);
+        }
+    }
+
+    /// What there is; empty afterwards.
+    pub fn take(&mut self) -> Option<Chunk> {
+        let exact = matches!(self.chunk.column.values, ColumnValues::Int(_));
+        (self.len() > 0).then(|| std::mem::replace(self, Self::new(exact)).chunk)
+    }
+}
+
+/// Marks a gap in a column that grows.
+pub(crate) fn set_gap(gaps: &mut Gaps, row: usize) {
+    if gaps.0.len() <= row / 64 {
+        gaps.0.resize(row / 64 + 1, 0);
+    }
+    gaps.0[row / 64] |= 1 << (row % 64);
+}
+
+/// Rows that come one by one, as chunks of floats.
+pub(crate) struct Gathered<I> {
+    rows: I,
+}
+
+impl<I> Gathered<I> {
+    pub fn new(rows: I) -> Self {
+        Self { rows }
+    }
+}
+
+impl<I: Iterator<Item = Result<Row, QueryError>>> Iterator for Gathered<I> {
+    type Item = Result<Chunk, QueryError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let mut chunk = Builder::new(false);
+        while chunk.len() < ROWS {
+            match self.rows.next() {
+                Some(Ok(row)) => chunk.push(row.time, row.value),
+                Some(Err(error)) => return Some(Err(error)),
+                None => break,
+            }
+        }
+        chunk.take().map(Ok)
+    }
+}
+
+/// Calls `run` with each longest run of rows in `from..to` that has no gap.
+pub(crate) fn without_gaps(gaps: &Gaps, from: usize, to: usize, mut run: impl FnMut(usize, usize)) {
+    if gaps.0.iter().skip(from / 64).take(to.div_ceil(64) - from / 64).all(|word| *word == 0) {
+        return run(from, to);
+    }
+    let mut at = from;
+    while at < to {
+        if gaps.is_gap(at) {
+            at += 1;
+            continue;
+        }
+        let mut end = at + 1;
+        while end < to && !gaps.is_gap(end) {
+            end += 1;
+        }
+        run(at, end);
+        at = end;
+    }
+}

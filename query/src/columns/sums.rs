@@ -1,0 +1,289 @@
+//! Series into one: at each of their times, the values of all of them.
+
+use wholegrain_model::{Column, ColumnValues, Gaps, Value};
+use wholegrain_store::Chunk;
+
+use super::fold::FloatSum;
+use super::{Builder, without_gaps};
+use crate::Agg;
+
+/// What the values of each time have become so far. Of few different times: a bound is the caller's.
+#[derive(Debug, Clone)]
+pub(crate) struct Sums {
+    agg: Agg,
+    /// Of every row that came, also of gaps; they rise.
+    times: Vec<i64>,
+    /// Series that have a value there.
+    counts: Vec<u32>,
+    totals: Totals,
+}
+
+#[derive(Debug, Clone)]
+enum Totals {
+    None,
+    Ints(Vec<i128>),
+    Floats(Vec<FloatSum>),
+    BestInts(Vec<i64>),
+    BestFloats(Vec<f64>),
+}
+
+impl Sums {
+    /// Of integers when `exact`, else of floats. First and last have no meaning here and are taken for a count.
+    pub fn new(agg: Agg, exact: bool) -> Self {
+        let totals = match (agg, exact) {
+            (Agg::Count | Agg::First | Agg::Last, _) => Totals::None,
+            (Agg::Mean | Agg::Sum, true) => Totals::Ints(Vec::new()),
+            (Agg::Mean | Agg::Sum, false) => Totals::Floats(Vec::new()),
+            (Agg::Min | Agg::Max, true) => Totals::BestInts(Vec::new()),
+            (Agg::Min | Agg::Max, false) => Totals::BestFloats(Vec::new()),
+        };
+        Self { agg, times: Vec::new(), counts: Vec::new(), totals }
+    }
+
+    /// How many different times.
+    pub fn len(&self) -> usize {
+        self.times.len()
+    }
+
+    /// Takes rows of one series; `cursor` begins at 0 for each series and is kept from chunk to chunk.
+    pub fn add(&mut self, chunk: &Chunk, cursor: &mut usize) {
+        let Some(place) = self.place(&chunk.times, cursor) else { return };
+        let Column { values, gaps } = &chunk.column;
+        let agg = self.agg;
+        match (&mut self.totals, values) {
+            (Totals::None, values) => {
+                let counts = &mut self.counts;
+                place.each(values, gaps, |at, _: Value| counts[at] += 1);
+            }
+            (Totals::Ints(totals), ColumnValues::Int(values)) => {
+                place.each_of(values, gaps, &mut self.counts, totals, |total, value| *total += i128::from(*value));
+            }
+            (Totals::Floats(totals), ColumnValues::Float(values)) => {
+                place.each_of(values, gaps, &mut self.counts, totals, |total, value| total.add(*value));
+            }
+            (Totals::BestInts(totals), ColumnValues::Int(values)) => {
+                place.each_of(values, gaps, &mut self.counts, totals, |total, value| {
+                    *total = if agg == Agg::Min { (*total).min(*value) } else { (*total).max(*value) };
+                });
+            }
+            (Totals::BestFloats(totals), ColumnValues::Float(values)) => {
+                place.each_of(values, gaps, &mut self.counts, totals, |total, value| {
+                    let better = if agg == Agg::Min { *value < *total } else { *value > *total };
+                    if better || total.is_nan() {
+                        *total = *value;
+                    }
+                });
+            }
+            // Rows of a series have the type that the answer's rows have.
+            _ => {}
+        }
+    }
+
+    /// Takes what others have become. In the order of the series, so that the sums of floats do not depend on who is first.
+    pub fn merge(&mut self, other: &Sums) {
+        let mut cursor = 0;
+        let Some(place) = self.place(&other.times, &mut cursor) else { return };
+        for row in 0..other.times.len() {
+            let at = place.at(row);
+            let empty = self.counts[at] == 0;
+            self.counts[at] += other.counts[row];
+            if other.counts[row] == 0 {
+                continue;
+            }
+            match (&mut self.totals, &other.totals) {
+                (Totals::Ints(to), Totals::Ints(from)) => to[at] += from[row],
+                (Totals::Floats(to), Totals::Floats(from)) => {
+                    to[at].add(from[row].sum);
+                    to[at].lost += from[row].lost;
+                }
+                (Totals::BestInts(to), Totals::BestInts(from)) => {
+                    let better = if self.agg == Agg::Min { from[row] < to[at] } else { from[row] > to[at] };
+                    if empty || better {
+                        to[at] = from[row];
+                    }
+                }
+                (Totals::BestFloats(to), Totals::BestFloats(from)) => {
+                    let better = if self.agg == Agg::Min { from[row] < to[at] } else { from[row] > to[at] };
+                    if empty || better {
+                        to[at] = from[row];
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// The rows; null where no series has a value. Each with the number of series that have one.
+    pub fn finish(self, exact: bool) -> Option<(Chunk, Vec<u32>)> {
+        let mut out = Builder::new(exact);
+        let float = |value: f64| (!value.is_nan()).then_some(Value::Float(value));
+        for (row, (&time, &count)) in self.times.iter().zip(&self.counts).enumerate() {
+            let of = |total: f64| float(if self.agg == Agg::Mean { total / f64::from(count) } else { total });
+            let value = match &self.totals {
+                Totals::None if exact => Some(Value::Int(i64::from(count))),
+                Totals::None => Some(Value::Float(f64::from(count))),
+                _ if count == 0 => None,
+                Totals::Ints(totals) => of(totals[row] as f64),
+                Totals::Floats(totals) => of(totals[row].total()),
+                Totals::BestInts(totals) => Some(Value::Int(totals[row])),
+                Totals::BestFloats(totals) => float(totals[row]),
+            };
+            out.push(time, value);
+        }
+        out.take().map(|chunk| (chunk, self.counts))
+    }
+
+    /// Where rows of these times belong; makes room for times that are new.
+    fn place(&mut self, times: &[i64], cursor: &mut usize) -> Option<Place> {
+        let (first, last) = (*times.first()?, *times.last()?);
+        let end = self.times.len();
+        if self.times.last().is_none_or(|known| *known < first) {
+            self.times.extend_from_slice(times);
+            self.resize();
+            *cursor = self.times.len();
+            return Some(Place::Run(end));
+        }
+        let mut at = (*cursor).min(end);
+        if self.times.get(at) != Some(&first) {
+            at = self.times.partition_point(|time| *time < first);
+        }
+        *cursor = at + times.len();
+        if self.times.get(at..at + times.len()) == Some(times) {
+            return Some(Place::Run(at));
+        }
+        let until = self.times.partition_point(|time| *time <= last);
+        let (places, all) = unite(&self.times[at..until], times, at);
+        if all.len() > until - at {
+            self.insert(at, until, &all);
+        }
+        *cursor = places.last().map_or(at, |place| *place as usize + 1);
+        Some(Place::Each(places))
+    }
+
+    /// Puts `all` times in place of those from `from` to `to`, which are among them.
+    fn insert(&mut self, from: usize, to: usize, all: &[i64]) {
+        let mut kept = self.times[from..to].iter().peekable();
+        let mut sources: Vec<Option<usize>> = Vec::with_capacity(all.len());
+        let mut next = from;
+        for time in all {
+            let known = kept.next_if_eq(&time).is_some();
+            sources.push(known.then_some(next));
+            next += usize::from(known);
+        }
+        self.times.splice(from..to, all.iter().copied());
+        spread(&mut self.counts, from, to, &sources, 0);
+        match &mut self.totals {
+            Totals::None => {}
+            Totals::Ints(totals) => spread(totals, from, to, &sources, 0),
+            Totals::Floats(totals) => spread(totals, from, to, &sources, FloatSum::default()),
+            Totals::BestInts(totals) => spread(totals, from, to, &sources, worst(self.agg)),
+            Totals::BestFloats(totals) => spread(totals, from, to, &sources, f64::NAN),
+        }
+    }
+
+    fn resize(&mut self) {
+        let len = self.times.len();
+        self.counts.resize(len, 0);
+        match &mut self.totals {
+            Totals::None => {}
+            Totals::Ints(totals) => totals.resize(len, 0),
+            Totals::Floats(totals) => totals.resize(len, FloatSum::default()),
+            Totals::BestInts(totals) => totals.resize(len, worst(self.agg)),
+            Totals::BestFloats(totals) => totals.resize(len, f64::NAN),
+        }
+    }
+}
+
+/// What every integer is better than, or as good.
+fn worst(agg: Agg) -> i64 {
+    if agg == Agg::Min { i64::MAX } else { i64::MIN }
+}
+
+/// Both lists of rising times as one, and where in it (from `base` on) those of the second are.
+fn unite(known: &[i64], times: &[i64], base: usize) -> (Vec<u32>, Vec<i64>) {
+    let mut all = Vec::with_capacity(known.len() + times.len());
+    let mut places = Vec::with_capacity(times.len());
+    let mut known = known.iter().copied().peekable();
+    for time in times {
+        while let Some(before) = known.next_if(|known| known < time) {
+            all.push(before);
+        }
+        known.next_if_eq(time);
+        places.push((base + all.len()) as u32);
+        all.push(*time);
+    }
+    all.extend(known);
+    (places, all)
+}
+
+/// Puts values in place of those from `from` to `to`: where they come from, or `fresh`.
+fn spread<T: Copy>(values: &mut Vec<T>, from: usize, to: usize, sources: &[Option<usize>], fresh: T) {
+    let new: Vec<T> = sources.iter().map(|source| source.map_or(fresh, |at| values[at])).collect();
+    values.splice(from..to, new);
+}
+
+/// Where the rows of a chunk belong.
+enum Place {
+    /// One after the other from here on.
+    Run(usize),
+    /// Each at its own.
+    Each(Vec<u32>),
+}
+
+impl Place {
+    fn at(&self, row: usize) -> usize {
+        match self {
+            Place::Run(from) => from + row,
+            Place::Each(places) => places[row] as usize,
+        }
+    }
+
+    /// Calls `take` with each value, not with gaps and NaN.
+    fn each(&self, values: &ColumnValues, gaps: &Gaps, mut take: impl FnMut(usize, Value)) {
+        let rows = match values {
+            ColumnValues::Int(values) => values.len(),
+            ColumnValues::Float(values) => values.len(),
+        };
+        without_gaps(gaps, 0, rows, |from, to| match values {
+            ColumnValues::Int(values) => (from..to).for_each(|row| take(self.at(row), Value::Int(values[row]))),
+            ColumnValues::Float(values) => {
+                let there = (from..to).filter(|row| !values[*row].is_nan());
+                there.for_each(|row| take(self.at(row), Value::Float(values[row])));
+            }
+        });
+    }
+
+    /// Takes each value into its total, not gaps and NaN.
+    fn each_of<T, V: PartialEq>(
+        &self,
+        values: &[V],
+        gaps: &Gaps,
+        counts: &mut [u32],
+        totals: &mut [T],
+        take: impl Fn(&mut T, &V),
+    ) {
+        // Only NaN differs from itself.
+        #[expect(clippy::eq_op, reason = "it is what tells NaN in floats and nothing in integers")]
+        let there = |value: &V| value == value;
+        without_gaps(gaps, 0, values.len(), |from, to| match self {
+            Place::Run(at) => {
+                let rows = at + from..at + to;
+                let totals = counts[rows.clone()].iter_mut().zip(&mut totals[rows]);
+                for ((count, total), value) in totals.zip(&values[from..to]) {
+                    if there(value) {
+                        take(total, value);
+                        *count += 1;
+                    }
+                }
+            }
+            Place::Each(places) => {
+                for (place, value) in places[from..to].iter().zip(&values[from..to]) {
+                    if there(value) {
+                        take(&mut totals[*place as usize], value);
+                        counts[*place as usize] += 1;
+                    }
+                }
+            }
+        });
+    }
+}

@@ -1,0 +1,85 @@
+//! Readings of a job's time only.
+
+use std::sync::Arc;
+
+use wholegrain_store::{ChunkIter, Chunks, PartIter, SensorInfo, StoreError};
+
+use super::JobScope;
+use crate::holes;
+
+/// Readings, of each sensor only those of the job's time on its node.
+pub(super) struct During {
+    chunks: Box<dyn Chunks>,
+    job: Arc<JobScope>,
+}
+
+impl During {
+    pub(super) fn new(chunks: Box<dyn Chunks>, job: Arc<JobScope>) -> Self {
+        Self { chunks, job }
+    }
+
+    /// The part of a range that is the job's on that sensor's node; one that ends where it begins when there is none.
+    fn cut(&self, sensor: &SensorInfo, from: i64, to: i64, around: i64) -> (i64, i64) {
+        let Some((place, _)) = self.job.place(&sensor.path) else { return (from, from) };
+        let from = from.max(place.from.saturating_sub(around));
+        (from, to.min(place.to.saturating_add(around)).max(from))
+    }
+}
+
+impl Chunks for During {
+    fn range(&self, sensor: &SensorInfo, from: i64, to: i64) -> (i64, i64) {
+        let (from, to) = self.cut(sensor, from, to, 0);
+        self.chunks.range(sensor, from, to)
+    }
+
+    /// Operations look at the samples next to their range, so these may lie outside the job's time: as far as a hole cannot reach.
+    fn scan(&self, sensor: &SensorInfo, from: i64, to: i64) -> Result<ChunkIter, StoreError> {
+        let (from, to) = self.cut(sensor, from, to, holes::bound_ns(sensor));
+        if from < to { self.chunks.scan(sensor, from, to) } else { Ok(Box::new(std::iter::empty())) }
+    }
+
+    fn scan_windows(
+        &self,
+        sensor: &SensorInfo,
+        from: i64,
+        to: i64,
+        every: Option<i64>,
+    ) -> Result<Option<PartIter>, StoreError> {
+        let (from, to) = self.cut(sensor, from, to, 0);
+        if from < to { self.chunks.scan_windows(sensor, from, to, every) } else { Ok(None) }
+    }
+
+    fn tier(&self, from: i64, to: i64, every: Option<i64>) -> Option<i64> {
+        let (begin, end) = self.job.range(i64::MAX);
+        let (from, to) = (from.max(begin), to.min(end));
+        if from < to { self.chunks.tier(from, to, every) } else { None }
+    }
+
+    fn resolutions(&self) -> Vec<i64> {
+        self.chunks.resolutions()
+    }
+
+    fn expect(&self, sensors: &[SensorInfo]) {
+        self.chunks.expect(sensors);
+    }
+
+    fn foresee(&self, sensors: &[SensorInfo], from: i64, to: i64) {
+        for sensor in sensors {
+            let (from, to) = self.cut(sensor, from, to, 0);
+            if from < to {
+                self.chunks.foresee(std::slice::from_ref(sensor), from, to);
+            }
+        }
+    }
+
+    fn notes(&self) -> Vec<String> {
+        self.chunks.notes()
+    }
+
+    fn warnings(&self, from: i64, to: i64) -> Vec<String> {
+        let (begin, end) = self.job.range(i64::MAX);
+        let mut warnings = self.chunks.warnings(from.max(begin), to.min(end));
+        warnings.extend(self.job.warnings());
+        warnings
+    }
+}

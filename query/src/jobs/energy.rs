@@ -1,0 +1,373 @@
+//! The energy of a job, from what its nodes or the facility measure.
+//!
+//! Power (gauges in W) is integrated by the trapezoidal rule, energy (counters in J) by its differences; both are cut at the job's edges and at every
+//! moment at which the share changes. Where there is a hole nothing is added: the answer says which part of the time it covers.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use wholegrain_model::{Kind, Pattern, Unit, Value};
+use wholegrain_store::{Chunks, SensorInfo};
+
+use crate::QueryError;
+use crate::columns::fold::FloatSum;
+use crate::holes::{self, Holes};
+use crate::ops::Difference;
+use crate::samples::Samples;
+use crate::scale::Scale;
+use crate::{Op, jobs::JobScope};
+
+/// J of a kWh.
+pub const J_PER_KWH: f64 = 3_600_000.0;
+
+/// What is a job's of the energy of a node that other jobs were on too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Share {
+    /// Its part of the cores that were allocated at the time.
+    #[default]
+    Cores,
+    /// Its part of the CPU time that jobs used on the node in the job's time.
+    CpuTime,
+    /// All of it.
+    All,
+}
+
+impl Share {
+    /// All of them with their names.
+    pub const ALL: [(&'static str, Share); 3] =
+        [("cores", Share::Cores), ("cpu_time", Share::CpuTime), ("all", Share::All)];
+
+    /// The rule in words, for the answer.
+    pub fn rule(self) -> &'static str {
+        match self {
+            Share::Cores => {
+                "alone on a node a job has all of the node's energy; with others, at each moment the part that its cores are of the cores allocated to jobs there"
+            }
+            Share::CpuTime => {
+                "alone on a node a job has all of the node's energy; with others, the part that its CPU time is of the CPU time that jobs used there in the job's time"
+            }
+            Share::All => "a job has all of the energy of its nodes in its time, whatever other jobs were there",
+        }
+    }
+}
+
+impl std::str::FromStr for Share {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = Self::ALL.iter().find(|(name, _)| *name == text);
+        found.map(|(_, share)| *share).ok_or_else(|| format!("{text:?} is no share; write cores, cpu_time or all"))
+    }
+}
+
+/// Which sensors of a node together measure it: patterns below the node's prefix, joined by ` + `.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Meter {
+    text: String,
+    parts: Vec<Pattern>,
+}
+
+impl Meter {
+    /// Reads one such as `power` or `powercap/package-*/energy + powercap/package-*/dram/energy`.
+    pub fn new(text: &str) -> Result<Self, String> {
+        let part = |part: &str| {
+            let part = part.trim();
+            let part = part.strip_prefix('/').unwrap_or(part);
+            Pattern::new(format!("/{part}")).map_err(|error| error.to_string())
+        };
+        Ok(Self { text: text.to_owned(), parts: text.split(" + ").map(part).collect::<Result<_, _>>()? })
+    }
+
+    /// As it was written.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Patterns of whole paths that choose at least its sensors.
+    pub fn patterns(&self) -> Vec<Pattern> {
+        self.parts.iter().filter_map(|part| Pattern::new(format!("/**{part}")).ok()).collect()
+    }
+
+    /// Whether a sensor is of it, by its path below the node's prefix.
+    pub fn has(&self, below: &str) -> bool {
+        !below.starts_with("job/") && self.parts.iter().any(|part| part.matches(below))
+    }
+}
+
+/// A sensor that measures power or energy, with the factor to W or J.
+#[derive(Debug, Clone)]
+pub struct Source {
+    sensor: SensorInfo,
+    factor: f64,
+}
+
+impl Source {
+    /// Checks that it measures one of the two; the error says what it does.
+    pub fn new(sensor: SensorInfo) -> Result<Self, String> {
+        let wanted = if sensor.kind == Kind::Gauge { "W" } else { "J" };
+        let convert = |from: &str| Unit::parse(from)?.to(&Unit::parse(wanted)?);
+        match convert(&sensor.unit) {
+            Ok(conversion) => Ok(Self { factor: conversion.factor(), sensor }),
+            Err(_) => Err(format!(
+                "{} is a {:?} in {:?}; gauges of power (W) and counters of energy (J) are wanted",
+                sensor.path, sensor.kind, sensor.unit
+            )),
+        }
+    }
+
+    /// Its path.
+    pub fn path(&self) -> &Arc<str> {
+        &self.sensor.path
+    }
+}
+
+/// What is the job's at each time, of all that is measured.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Weights {
+    /// From which time on which weight, rising; the first is the beginning.
+    steps: Vec<(i64, f64)>,
+    end: i64,
+}
+
+impl Weights {
+    /// The same from `from` to `to`.
+    pub fn constant(from: i64, to: i64, weight: f64) -> Self {
+        Self { steps: vec![(from, weight)], end: to.max(from) }
+    }
+
+    /// Of a job with so many cores beside others with theirs, each from when to when.
+    pub fn of_cores((from, to): (i64, i64), own: u64, others: &[(i64, i64, u64)]) -> Self {
+        let mut changes: Vec<(i64, i128)> = Vec::with_capacity(others.len() * 2);
+        let mut beside = 0;
+        for &(begin, end, cores) in others {
+            if begin >= to || end <= from {
+                continue;
+            }
+            match begin > from {
+                true => changes.push((begin, i128::from(cores))),
+                false => beside += i128::from(cores),
+            }
+            if end < to {
+                changes.push((end, -i128::from(cores)));
+            }
+        }
+        changes.sort_unstable();
+        let weight = |beside: i128| if own == 0 { 0.0 } else { own as f64 / (i128::from(own) + beside) as f64 };
+        let mut steps = vec![(from, weight(beside))];
+        for (time, change) in changes {
+            beside += change;
+            match steps.last_mut() {
+                Some(last) if last.0 == time => last.1 = weight(beside),
+                _ => steps.push((time, weight(beside))),
+            }
+        }
+        Self { steps, end: to.max(from) }
+    }
+
+    /// The sum of several, over the time of all: what is a job's of something that feeds several nodes.
+    pub fn sum(all: &[Weights]) -> Self {
+        let mut changes: Vec<(i64, f64)> = Vec::new();
+        for one in all {
+            let mut before = 0.0;
+            for &(time, weight) in &one.steps {
+                changes.push((time, weight - before));
+                before = weight;
+            }
+            changes.push((one.end, -before));
+        }
+        changes.sort_by_key(|change| change.0);
+        let (mut steps, mut total): (Vec<(i64, f64)>, FloatSum) = (Vec::new(), FloatSum::default());
+        for (time, change) in changes {
+            total.add(change);
+            match steps.last_mut() {
+                Some(last) if last.0 == time => last.1 = total.total(),
+                _ => steps.push((time, total.total())),
+            }
+        }
+        let end = steps.last().map_or(0, |last| last.0);
+        if steps.is_empty() {
+            steps.push((0, 0.0));
+        }
+        Self { steps, end }
+    }
+
+    /// The same, each times a factor.
+    pub fn scaled(mut self, factor: f64) -> Self {
+        self.steps.iter_mut().for_each(|step| step.1 *= factor);
+        self
+    }
+
+    /// Its length, in ns.
+    pub fn time_ns(&self) -> i64 {
+        self.end - self.steps[0].0
+    }
+
+    /// The mean over its time.
+    pub fn mean(&self) -> f64 {
+        let ends = self.steps.iter().skip(1).map(|step| step.0).chain([self.end]);
+        let area: f64 = self.steps.iter().zip(ends).map(|(step, end)| step.1 * (end - step.0) as f64).sum();
+        if self.time_ns() > 0 { area / self.time_ns() as f64 } else { self.steps[0].1 }
+    }
+}
+
+/// What one sensor says.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Measured {
+    /// Weighted energy, J.
+    pub joules: f64,
+    /// The time for which there are readings, ns.
+    pub covered_ns: i64,
+}
+
+/// The weighted energy that one sensor measured in the weights' time.
+pub fn measure(chunks: &dyn Chunks, source: &Source, weights: &Weights) -> Result<Measured, QueryError> {
+    let Source { sensor, factor } = source;
+    let (from, to) = (weights.steps[0].0, weights.end);
+    if from >= to {
+        return Ok(Measured::default());
+    }
+    let bound = holes::bound_ns(sensor);
+    chunks.foresee(std::slice::from_ref(sensor), from, to);
+    let scale = Scale::new(sensor.scale);
+    let mut deltas = Difference::new(Op::Delta, sensor.kind, sensor.wraps_at, scale, Holes::new(bound));
+    let (mut holes, mut previous, mut step) = (Holes::new(bound), None::<(i64, f64)>, 0);
+    let (mut joules, mut covered_ns) = (FloatSum::default(), 0);
+    for sample in Samples::new(chunks.scan(sensor, from.saturating_sub(bound), to.saturating_add(bound))?) {
+        let (time, value) = sample?;
+        let (hole, delta) = (holes.step(time), deltas.step(time, value));
+        let value = value.map(Value::as_f64).map(|value| scale.apply(value)).filter(|value| !value.is_nan());
+        let before = std::mem::replace(&mut previous, value.map(|value| (time, value)));
+        let (Some((begin, first)), Some(last), false) = (before, value, hole) else { continue };
+        // In W at both ends; a counter's rise counts as even.
+        let (first, last) = match (sensor.kind, delta) {
+            (Kind::Gauge, _) => (first, last),
+            (Kind::Counter, Some(delta)) => (delta / seconds(time - begin), delta / seconds(time - begin)),
+            (Kind::Counter, None) => continue,
+        };
+        let (mut at, end) = (begin.max(from), time.min(to));
+        while at < end {
+            while weights.steps.get(step + 1).is_some_and(|next| next.0 <= at) {
+                step += 1;
+            }
+            let until = weights.steps.get(step + 1).map_or(end, |next| next.0.min(end));
+            let height = |at: i64| first + (last - first) * seconds(at - begin) / seconds(time - begin);
+            joules.add((height(at) + height(until)) / 2.0 * seconds(until - at) * weights.steps[step].1);
+            covered_ns += until - at;
+            at = until;
+        }
+    }
+    Ok(Measured { joules: joules.total() * factor, covered_ns })
+}
+
+fn seconds(ns: i64) -> f64 {
+    ns as f64 / 1e9
+}
+
+/// How far a counter rose from `from` to `to`, as far as there are readings; `None` without any.
+pub fn rise(chunks: &dyn Chunks, sensor: &SensorInfo, from: i64, to: i64) -> Result<Option<f64>, QueryError> {
+    let bound = holes::bound_ns(sensor);
+    let mut deltas =
+        Difference::new(Op::Delta, Kind::Counter, sensor.wraps_at, Scale::new(sensor.scale), Holes::new(bound));
+    let mut sum: Option<FloatSum> = None;
+    for sample in Samples::new(chunks.scan(sensor, from, to)?) {
+        let (time, value) = sample?;
+        if let Some(delta) = deltas.step(time, value) {
+            sum.get_or_insert_default().add(delta);
+        }
+    }
+    Ok(sum.map(|sum| sum.total()))
+}
+
+/// The sensors that measure each of a job's nodes, in the order of [`JobScope::places`]: of the first meter that has any on that node. Also what is wrong
+/// with sensors that fit a meter and measure something else, as far as `problems` has room.
+pub fn sources(
+    job: &JobScope,
+    meters: &[Meter],
+    mut sensors: impl FnMut(&[Pattern]) -> Vec<SensorInfo>,
+    problems: &mut Vec<String>,
+    problems_max: usize,
+) -> Vec<(Option<usize>, Vec<Source>)> {
+    let mut all: Vec<(Option<usize>, Vec<Source>)> = vec![(None, Vec::new()); job.places().len()];
+    for (number, meter) in meters.iter().enumerate() {
+        if all.iter().all(|(found, _)| found.is_some()) {
+            break;
+        }
+        for sensor in sensors(&meter.patterns()) {
+            let Some((place, below)) = job.place_index(&sensor.path) else { continue };
+            if !meter.has(below) || all[place].0.is_some_and(|found| found != number) {
+                continue;
+            }
+            match Source::new(sensor) {
+                Ok(source) => {
+                    all[place].0 = Some(number);
+                    all[place].1.push(source);
+                }
+                Err(why) if problems.len() < problems_max => problems.push(why),
+                Err(_) => {}
+            }
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::jobs::tests::{Fake, sensor};
+
+    const S: i64 = 1_000_000_000;
+
+    #[test]
+    fn cores_share_as_jobs_come_and_go() {
+        let weights =
+            Weights::of_cores((0, 100), 4, &[(-10, 20, 4), (10, 30, 8), (90, 200, 4), (200, 300, 1), (-5, 0, 9)]);
+        assert_eq!(weights.steps, [(0, 0.5), (10, 0.25), (20, 4.0 / 12.0), (30, 1.0), (90, 0.5)]);
+        assert_eq!((weights.end, weights.time_ns()), (100, 100));
+        let mean = (0.5 * 10.0 + 0.25 * 10.0 + 10.0 / 3.0 + 60.0 + 5.0) / 100.0;
+        assert!((weights.mean() - mean).abs() < 1e-12);
+        let sum = Weights::sum(&[Weights::constant(0, 10, 0.5), Weights::constant(5, 20, 0.25)]);
+        assert_eq!((sum.steps, sum.end), (vec![(0, 0.5), (5, 0.75), (10, 0.25), (20, 0.0)], 20));
+    }
+
+    #[test]
+    fn power_and_energy_measure_the_same() {
+        // 100 W, then 200 W from 50 s on; nothing from 60 to 80 s.
+        let watts = |at: i64| if at < 50 { 100.0 } else { 200.0 };
+        let times = || (0..100).filter(|at| !(60..80).contains(at));
+        let power: Vec<(i64, f64)> = times().map(|at| (at * S, watts(at))).collect();
+        let energy: Vec<(i64, f64)> = times().map(|at| (at * S, (0..at).map(watts).sum::<f64>())).collect();
+        let gauge = Source::new(sensor("/n/power", "W", Kind::Gauge)).unwrap();
+        let counter = Source::new(sensor("/n/energy", "kJ", Kind::Counter)).unwrap();
+        let weights = Weights::of_cores((10 * S + S / 2, 90 * S), 1, &[(20 * S, 30 * S, 1)]);
+        let found = measure(&Fake(power), &gauge, &weights).unwrap();
+        // 9.5 s alone, 10 s halved, 20 s alone, until 59 s with the step within 49 to 50 s; 80 to 90 s.
+        let exact = 100.0 * 9.5 + 50.0 * 10.0 + 100.0 * 19.0 + 150.0 + 200.0 * 9.0 + 200.0 * 10.0;
+        assert_eq!((found.joules, found.covered_ns), (exact, 58 * S + S / 2));
+        let found = measure(&Fake(energy), &counter, &weights).unwrap();
+        assert_eq!((found.joules, found.covered_ns), ((exact - 50.0) * 1000.0, 58 * S + S / 2));
+        let empty = measure(&Fake(Vec::new()), &gauge, &weights).unwrap();
+        assert_eq!(empty, Measured::default());
+    }
+
+    #[test]
+    fn meters_and_sources() {
+        let meter = Meter::new("power").unwrap();
+        assert!(meter.has("power") && !meter.has("gpu/0/power") && !meter.has("job/7/power"));
+        assert!(meter.patterns()[0].matches("/lrz/n1/power"));
+        let both = Meter::new("powercap/package-*/energy + powercap/package-*/dram/energy").unwrap();
+        assert!(both.has("powercap/package-1/energy") && both.has("powercap/package-0/dram/energy"));
+        assert!(!both.has("powercap/package-0/core/energy"));
+        assert!(Meter::new("a//b").is_err());
+        for (unit, kind, good) in [
+            ("mW", Kind::Gauge, true),
+            ("kW.h", Kind::Counter, true),
+            ("W", Kind::Counter, false),
+            ("Cel", Kind::Gauge, false),
+            ("", Kind::Gauge, false),
+        ] {
+            assert_eq!(Source::new(sensor("/n/x", unit, kind)).is_ok(), good, "{unit}");
+        }
+        assert_eq!(Source::new(sensor("/n/x", "kW.h", Kind::Counter)).unwrap().factor, J_PER_KWH);
+    }
+}

@@ -1,0 +1,252 @@
+//! Which sensors are a job's, and when.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+
+use wholegrain_model::JobRecord;
+use wholegrain_store::{Chunks, JobFound, JobRow, SensorInfo, Store, StoreError};
+
+use super::during::During;
+
+/// The level below an agent's prefix that jobs' sensors are below.
+const JOB: &str = "job";
+/// The level above the number of a CPU.
+const CPU: &str = "cpu";
+
+/// CPUs as the kernel lists them, such as `0-3,8`.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Cpus(Box<[(u32, u32)]>);
+
+impl Cpus {
+    /// Reads a list (Linux: Documentation/admin-guide/cputopology.rst); `None` when it is none.
+    pub fn parse(list: &str) -> Option<Self> {
+        let ranges = list.split(',').map(str::trim).filter(|range| !range.is_empty()).map(|range| {
+            let (first, last) = range.split_once('-').unwrap_or((range, range));
+            let (first, last): (u32, u32) = (first.parse().ok()?, last.parse().ok()?);
+            (first <= last).then_some((first, last))
+        });
+        ranges.collect::<Option<_>>().map(Self)
+    }
+
+    /// Whether a CPU is among them.
+    pub fn contains(&self, cpu: u32) -> bool {
+        self.0.iter().any(|(first, last)| (*first..=*last).contains(&cpu))
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> u64 {
+        self.0.iter().map(|(first, last)| u64::from(last - first) + 1).sum()
+    }
+}
+
+/// A job on one node.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Place {
+    /// The agent.
+    pub node: Box<str>,
+    /// What the node's sensors are below.
+    pub prefix: Box<str>,
+    /// The level that the job's own sensors are below: `<prefix>/job/<level>/…`.
+    pub level: Box<str>,
+    /// The CPUs it may use, if that is known.
+    pub cpus: Option<Cpus>,
+    /// Devices given to it, such as `gpu/0`; empty when none is known.
+    pub devices: Box<[Box<str>]>,
+    /// When it began, ns since the Unix epoch.
+    pub from: i64,
+    /// When it was over, not within: the first time after its last; the end of time while it runs.
+    pub to: i64,
+}
+
+impl Place {
+    /// Of one record.
+    pub fn of(record: &JobRecord) -> Self {
+        Self {
+            node: record.node.as_str().into(),
+            prefix: record.prefix.as_str().into(),
+            level: record.level.as_str().into(),
+            cpus: record.cpus.as_deref().and_then(Cpus::parse),
+            devices: record.devices.iter().map(|device| device.as_str().into()).collect(),
+            from: record.from,
+            // The last sample can lie at the very end.
+            to: record.to.map_or(i64::MAX, |to| to.saturating_add(1)),
+        }
+    }
+
+    /// Whether a sensor of the node, by its path below the prefix, is the job's: its own; of each CPU, the CPUs that it may use; of each device of a
+    /// kind of which it was given some, those; and whatever is of the node as a whole. What the record does not know excludes nothing.
+    pub fn has(&self, below: &str) -> bool {
+        if let Some(rest) = below.strip_prefix(JOB).and_then(|rest| rest.strip_prefix('/')) {
+            return rest.split_once('/').is_some_and(|(level, _)| *level == *self.level);
+        }
+        let mut levels = below.split('/');
+        let Some(mut kind) = levels.next() else { return false };
+        for level in levels {
+            if kind == CPU
+                && let (Some(cpus), Ok(number)) = (&self.cpus, level.parse::<u32>())
+                && !cpus.contains(number)
+            {
+                return false;
+            }
+            let mut given = self.devices.iter().filter_map(|device| device.rsplit_once('/')).filter(|of| of.0 == kind);
+            if let Some(first) = given.next()
+                && first.1 != level
+                && !given.any(|(_, name)| name == level)
+            {
+                return false;
+            }
+            kind = level;
+        }
+        true
+    }
+}
+
+/// One run of a job: where it was and when.
+#[derive(Debug, Clone)]
+pub struct JobScope {
+    row: JobRow,
+    places: Vec<Place>,
+    by_prefix: HashMap<Box<str>, usize>,
+    damaged: u64,
+}
+
+impl JobScope {
+    /// The job that an id is of, as [`Store::find_job`] finds it; `None` when there is none, or with `only_user` none of theirs.
+    pub fn find(store: &Store, id: &str, only_user: Option<&str>, at: Option<i64>) -> Result<Option<Self>, StoreError> {
+        store.find_job(id, only_user, at).map(|found| Self::of(store, &found)).transpose()
+    }
+
+    /// A job that was found.
+    pub fn of(store: &Store, found: &JobFound) -> Result<Self, StoreError> {
+        let mut places = Vec::with_capacity(found.row.nodes);
+        let damaged = store.job_records(found, |record| {
+            places.push(Place::of(&record));
+            io::Result::Ok(())
+        })?;
+        Ok(Self::new(found.row.clone(), places, damaged.unwrap_or_default()))
+    }
+
+    /// Of its parts; `damaged` records could not be read. A prefix that comes twice counts from its first to its last time.
+    pub fn new(row: JobRow, all: Vec<Place>, damaged: u64) -> Self {
+        let mut by_prefix: HashMap<Box<str>, usize> = HashMap::with_capacity(all.len());
+        let mut places: Vec<Place> = Vec::with_capacity(all.len());
+        for place in all {
+            match by_prefix.get(&place.prefix) {
+                Some(known) => {
+                    let known = &mut places[*known];
+                    (known.from, known.to) = (known.from.min(place.from), known.to.max(place.to));
+                    if known.cpus != place.cpus {
+                        known.cpus = None;
+                    }
+                }
+                None => {
+                    by_prefix.insert(place.prefix.clone(), places.len());
+                    places.push(place);
+                }
+            }
+        }
+        Self { row, places, by_prefix, damaged }
+    }
+
+    /// The job as lists show it.
+    pub fn row(&self) -> &JobRow {
+        &self.row
+    }
+
+    /// The nodes, sorted by name.
+    pub fn places(&self) -> &[Place] {
+        &self.places
+    }
+
+    /// From when on to before when it was on any node; `now` ends the range of a job that runs.
+    pub fn range(&self, now: i64) -> (i64, i64) {
+        let from = self.places.iter().map(|place| place.from).min().unwrap_or(self.row.from);
+        let to = self.places.iter().map(|place| place.to).max().unwrap_or(from);
+        (from, if to == i64::MAX { now.max(from) } else { to })
+    }
+
+    /// What is not known of the job because records of it are damaged.
+    pub fn warnings(&self) -> Vec<String> {
+        let text = || {
+            format!(
+                "the records of {} nodes of job {} are damaged; those nodes' sensors are missing here",
+                self.damaged, self.row.job
+            )
+        };
+        (self.damaged > 0).then(text).into_iter().collect()
+    }
+
+    /// The node that a sensor is of and its name below the node's prefix, if it is the job's.
+    pub fn place<'a>(&self, path: &'a str) -> Option<(&Place, &'a str)> {
+        self.place_index(path).map(|(place, below)| (&self.places[place], below))
+    }
+
+    /// The same with the node's number among [`JobScope::places`].
+    pub(crate) fn place_index<'a>(&self, path: &'a str) -> Option<(usize, &'a str)> {
+        let (at, place) = path.rmatch_indices('/').find_map(|(at, _)| Some((at, *self.by_prefix.get(&path[..at])?)))?;
+        let below = &path[at + 1..];
+        self.places[place].has(below).then_some((place, below))
+    }
+
+    /// Takes out the sensors that are not the job's.
+    pub fn retain(&self, sensors: &mut Vec<SensorInfo>) {
+        sensors.retain(|sensor| self.place(&sensor.path).is_some());
+    }
+
+    /// The same readings as far as they are of the job's time on their node. A query then answers for each sensor as if its range ended where
+    /// the job's does.
+    pub fn restrict(self: &Arc<Self>, chunks: Box<dyn Chunks>) -> Box<dyn Chunks> {
+        Box::new(During::new(chunks, self.clone()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_cpus() {
+        for (list, count) in
+            [("0", Some(1)), ("0-3,8", Some(5)), ("", Some(0)), ("3-1", None), ("a", None), ("0-", None)]
+        {
+            assert_eq!(Cpus::parse(list).map(|cpus| cpus.count()), count, "{list:?}");
+        }
+        let cpus = Cpus::parse("0-3, 8").unwrap();
+        assert!(cpus.contains(2) && cpus.contains(8) && !cpus.contains(4));
+    }
+
+    #[test]
+    fn what_is_a_jobs() {
+        let record = |cpus: Option<&str>, devices: &[&str]| JobRecord {
+            node: "n1".into(),
+            prefix: "/s/n1".into(),
+            level: "7".into(),
+            cpus: cpus.map(str::to_owned),
+            devices: devices.iter().map(|device| (*device).to_owned()).collect(),
+            ..JobRecord::default()
+        };
+        let all = Place::of(&record(None, &[]));
+        let some = Place::of(&record(Some("0-1,10"), &["gpu/0", "gpu/3", "dev/nvidia0"]));
+        for (below, in_all, in_some) in [
+            ("power", true, true),
+            ("cpu/user", true, true),
+            ("cpu/1/user", true, true),
+            ("cpu/2/user", true, false),
+            ("cpu/10/user", true, true),
+            ("perf/cpu/2/cycles", true, false),
+            ("perf/cpu/0/cycles", true, true),
+            ("gpu/0/power", true, true),
+            ("gpu/1/power", true, false),
+            ("nic/1/bytes", true, true),
+            ("job/7/cpu/usage", true, true),
+            ("job/7/perf/cpu/5/x", true, true),
+            ("job/71/cpu/usage", false, false),
+            ("job/7", false, false),
+            ("job", true, true),
+            ("jobs/8/x", true, true),
+        ] {
+            assert_eq!((all.has(below), some.has(below)), (in_all, in_some), "{below}");
+        }
+    }
+}

@@ -1,0 +1,262 @@
+//! Statistics of a job's sensors: of each on its node, and of each metric over the nodes.
+//!
+//! A metric is the path below the node's prefix. Gauges count as they were read, counters as rates per second. Every value counts the same, however long
+//! it held. Readings are taken in one pass; what is kept grows with the number of metrics alone.
+
+use std::collections::{BTreeMap, HashSet};
+
+use serde::Serialize;
+use wholegrain_model::{Kind, Value};
+use wholegrain_store::{Chunks, SensorInfo};
+
+use super::JobScope;
+use crate::holes::{self, Holes};
+use crate::ops::Difference;
+use crate::samples::Samples;
+use crate::scale::Scale;
+use crate::{Op, QueryError, unit_of};
+
+/// The most metrics of one answer.
+pub const METRICS_MAX: usize = 10_000;
+
+/// Values one by one, without keeping them (Welford 1962; merged after Chan, Golub, LeVeque 1979).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Tally {
+    count: u64,
+    min: f64,
+    max: f64,
+    mean: f64,
+    squares: f64,
+}
+
+impl Default for Tally {
+    fn default() -> Self {
+        Self { count: 0, min: f64::INFINITY, max: f64::NEG_INFINITY, mean: 0.0, squares: 0.0 }
+    }
+}
+
+impl Tally {
+    /// Takes a value.
+    pub fn push(&mut self, value: f64) {
+        self.count += 1;
+        (self.min, self.max) = (self.min.min(value), self.max.max(value));
+        let before = value - self.mean;
+        self.mean += before / self.count as f64;
+        self.squares += before * (value - self.mean);
+    }
+
+    /// Takes another's values.
+    pub fn merge(&mut self, other: &Tally) {
+        if other.count == 0 {
+            return;
+        }
+        let (here, there) = (self.count as f64, other.count as f64);
+        let difference = other.mean - self.mean;
+        self.count += other.count;
+        (self.min, self.max) = (self.min.min(other.min), self.max.max(other.max));
+        self.mean += difference * there / (here + there);
+        self.squares += other.squares + difference * difference * here * there / (here + there);
+    }
+
+    /// What they come to.
+    pub fn spread(&self) -> Spread {
+        let some = |value: f64| (self.count > 0 && !value.is_nan()).then_some(value);
+        let deviation = (self.squares / self.count as f64).max(0.0).sqrt();
+        Spread {
+            count: self.count,
+            min: some(self.min),
+            mean: some(self.mean),
+            max: some(self.max),
+            deviation: some(deviation),
+        }
+    }
+}
+
+/// What values come to; nothing where there is none.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
+pub struct Spread {
+    /// How many.
+    pub count: u64,
+    /// The least.
+    pub min: Option<f64>,
+    /// Their arithmetic mean.
+    pub mean: Option<f64>,
+    /// The greatest.
+    pub max: Option<f64>,
+    /// Their standard deviation: the root of the mean square of their distances from the mean (of all values there are, not an estimate from a part).
+    pub deviation: Option<f64>,
+}
+
+/// One metric on one node.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct OnNode<'a> {
+    /// The node.
+    pub node: &'a str,
+    /// The path below the node's prefix.
+    pub metric: &'a str,
+    /// The values' unit.
+    pub unit: &'a str,
+    /// What the values come to.
+    #[serde(flatten)]
+    pub spread: Spread,
+    /// The part of the time that lies between two readings with a value and without a hole between them: 1 is all of it.
+    pub coverage: f64,
+}
+
+/// One metric over the nodes.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct OverNodes {
+    /// The path below the nodes' prefixes.
+    pub metric: String,
+    /// The values' unit.
+    pub unit: String,
+    /// How many nodes have the sensor.
+    pub nodes: u64,
+    /// What all values of all nodes come to.
+    #[serde(flatten)]
+    pub spread: Spread,
+    /// The part of all these nodes' time that is covered.
+    pub coverage: f64,
+    /// What the nodes' means come to; its count is the number of nodes with a value.
+    pub node_means: Spread,
+    /// The node with the least mean.
+    pub min_node: Option<String>,
+    /// The node with the greatest mean.
+    pub max_node: Option<String>,
+    /// The greatest of the nodes' means by their mean, less 1: 0 is perfect balance, 1 is a node with twice the mean. Nothing where the mean is not
+    /// above 0.
+    pub imbalance: Option<f64>,
+}
+
+#[derive(Default)]
+struct Over {
+    nodes: u64,
+    all: Tally,
+    means: Tally,
+    covered_ns: f64,
+    time_ns: f64,
+    least: Option<(f64, Box<str>)>,
+    greatest: Option<(f64, Box<str>)>,
+}
+
+/// Gives the statistics of each sensor to `take`, by path, as long as it wants them; in the end those over nodes. `chunks` are not restricted to the job;
+/// `sensors` are the job's. The range is cut to the job's time on each node; `now` ends that of a job that runs.
+pub fn statistics(
+    job: &JobScope,
+    chunks: &dyn Chunks,
+    sensors: &[SensorInfo],
+    (from, to): (i64, i64),
+    now: i64,
+    mut take: impl FnMut(&OnNode<'_>) -> bool,
+) -> Result<Vec<OverNodes>, QueryError> {
+    let metrics: HashSet<&str> =
+        sensors.iter().filter_map(|sensor| job.place(&sensor.path)).map(|(_, below)| below).collect();
+    if metrics.len() > METRICS_MAX {
+        return Err(QueryError::Invalid(format!(
+            "the patterns choose {} metrics, at most {METRICS_MAX} are taken; choose fewer",
+            metrics.len()
+        )));
+    }
+    let mut over: BTreeMap<(String, String), Over> = BTreeMap::new();
+    chunks.expect(sensors);
+    for sensor in sensors {
+        let Some((place, below)) = job.place(&sensor.path) else { continue };
+        let (from, to) = (from.max(place.from), to.min(if place.to == i64::MAX { now } else { place.to }));
+        if from >= to {
+            continue;
+        }
+        let (tally, covered_ns) = tally(chunks, sensor, from, to)?;
+        let op = (sensor.kind == Kind::Counter).then_some(Op::Rate);
+        let unit = unit_of(&sensor.unit, op, None);
+        let (spread, time_ns) = (tally.spread(), (to - from) as f64);
+        let row =
+            OnNode { node: &place.node, metric: below, unit: &unit, spread, coverage: covered_ns as f64 / time_ns };
+        if !take(&row) {
+            break;
+        }
+        let over = over.entry((below.to_owned(), unit)).or_default();
+        over.nodes += 1;
+        over.all.merge(&tally);
+        over.covered_ns += covered_ns as f64;
+        over.time_ns += time_ns;
+        if let Some(mean) = spread.mean {
+            over.means.push(mean);
+            if over.least.as_ref().is_none_or(|least| mean < least.0) {
+                over.least = Some((mean, place.node.clone()));
+            }
+            if over.greatest.as_ref().is_none_or(|greatest| mean > greatest.0) {
+                over.greatest = Some((mean, place.node.clone()));
+            }
+        }
+    }
+    Ok(over.into_iter().map(|((metric, unit), over)| over.finish(metric, unit)).collect())
+}
+
+impl Over {
+    fn finish(self, metric: String, unit: String) -> OverNodes {
+        let node_means = self.means.spread();
+        let imbalance = node_means.max.zip(node_means.mean).filter(|(_, mean)| *mean > 0.0);
+        OverNodes {
+            metric,
+            unit,
+            nodes: self.nodes,
+            spread: self.all.spread(),
+            coverage: self.covered_ns / self.time_ns,
+            node_means,
+            min_node: self.least.map(|(_, node)| node.into()),
+            max_node: self.greatest.map(|(_, node)| node.into()),
+            imbalance: imbalance.map(|(max, mean)| max / mean - 1.0),
+        }
+    }
+}
+
+/// The values of one sensor in a range, and how much of it is covered, in ns.
+fn tally(chunks: &dyn Chunks, sensor: &SensorInfo, from: i64, to: i64) -> Result<(Tally, i64), QueryError> {
+    let bound = holes::bound_ns(sensor);
+    chunks.foresee(std::slice::from_ref(sensor), from, to);
+    let scan = chunks.scan(sensor, from.saturating_sub(bound), to.saturating_add(bound))?;
+    let scale = Scale::new(sensor.scale);
+    let mut rates = (sensor.kind == Kind::Counter)
+        .then(|| Difference::new(Op::Rate, sensor.kind, sensor.wraps_at, scale, Holes::new(bound)));
+    let (mut tally, mut covered, mut holes, mut previous) = (Tally::default(), 0, Holes::new(bound), None);
+    for sample in Samples::new(scan) {
+        let (time, value) = sample?;
+        let value = value.filter(|value| !value.as_f64().is_nan());
+        let hole = holes.step(time);
+        if let (Some(before), true) = (previous, value.is_some() && !hole) {
+            covered += (time.min(to) - from.max(before)).max(0);
+        }
+        previous = value.map(|_| time);
+        let value = match &mut rates {
+            Some(rates) => rates.step(time, value),
+            None => value.map(Value::as_f64).map(|value| scale.apply(value)),
+        };
+        if let Some(value) = value.filter(|_| (from..to).contains(&time)) {
+            tally.push(value);
+        }
+    }
+    Ok((tally, covered))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tallies_merge_into_what_all_values_come_to() {
+        let values: Vec<f64> = (0..1000).map(|at| 1e6 + (at * 37 % 101) as f64).collect();
+        let mean = values.iter().sum::<f64>() / 1000.0;
+        let deviation = (values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / 1000.0).sqrt();
+        let mut merged = Tally::default();
+        for part in values.chunks(77) {
+            let mut tally = Tally::default();
+            part.iter().for_each(|value| tally.push(*value));
+            merged.merge(&tally);
+            merged.merge(&Tally::default());
+        }
+        let found = merged.spread();
+        assert_eq!((found.count, found.min, found.max), (1000, Some(1e6), Some(1e6 + 100.0)));
+        assert!((found.mean.unwrap() - mean).abs() < 1e-6 && (found.deviation.unwrap() - deviation).abs() < 1e-6);
+        assert_eq!(Tally::default().spread(), Spread::default());
+    }
+}

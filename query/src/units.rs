@@ -1,0 +1,160 @@
+//! Answers in the unit that somebody wants: what each sensor's values are converted by, decided before the first of them is read.
+
+use std::collections::HashMap;
+
+use wholegrain_model::{ColumnValues, Conversion, Kind, Unit, UnitError, Value};
+use wholegrain_store::{Chunk, SensorInfo};
+
+use crate::columns::Builder;
+use crate::plan::unit_of;
+use crate::{Agg, Op, QueryError};
+
+/// How the values of each sensor become values in the unit wanted. Few: sensors of one unit and kind share one.
+#[derive(Debug)]
+pub(crate) struct Conversions {
+    by: HashMap<(String, Kind), Conversion>,
+}
+
+impl Conversions {
+    /// Of the answer's values, which have been through `op` and, of each sensor, `agg_of`. Refused when one of them cannot be converted.
+    pub(crate) fn new(
+        wanted: &str,
+        sensors: &[SensorInfo],
+        op: Option<Op>,
+        agg_of: impl Fn(&SensorInfo) -> Option<Agg>,
+    ) -> Result<Self, QueryError> {
+        let wanted = Unit::parse(wanted).map_err(|error| QueryError::Invalid(error.to_string()))?;
+        let mut by = HashMap::new();
+        for sensor in sensors {
+            let key = (sensor.unit.clone(), sensor.kind);
+            if by.contains_key(&key) {
+                continue;
+            }
+            let conversion = conversion(&sensor.unit, op, agg_of(sensor), &wanted).map_err(|reason| {
+                let alike = sensors.iter().filter(|other| (&other.unit, other.kind) == (&sensor.unit, sensor.kind));
+                let others = alike.count() - 1;
+                let others = if others > 0 { format!(" and {others} more of its unit") } else { String::new() };
+                QueryError::Invalid(format!("sensor {}{others}: {reason}", sensor.path))
+            })?;
+            by.insert(key, conversion);
+        }
+        Ok(Self { by })
+    }
+
+    /// Of one of those sensors.
+    pub(crate) fn of(&self, sensor: &SensorInfo) -> Conversion {
+        self.by.get(&(sensor.unit.clone(), sensor.kind)).copied().unwrap_or(Conversion::IDENTITY)
+    }
+}
+
+/// How values of a sensor of `unit` become values in `wanted`, after the operation and the aggregate.
+fn conversion(unit: &str, op: Option<Op>, agg: Option<Agg>, wanted: &Unit) -> Result<Conversion, String> {
+    let answer = unit_of(unit, op, agg);
+    if answer == wanted.code() {
+        return Ok(Conversion::IDENTITY);
+    }
+    let from = Unit::parse(&answer).map_err(|error| {
+        let UnitError::Code { reason, .. } = &error else { return error.to_string() };
+        format!(
+            "its unit is {unit:?}, which cannot be converted to {wanted}: {reason}; set the right one with `wholegrain config sensor set`"
+        )
+    })?;
+    // The difference of two temperatures in Cel is the same number of K, and there 0 is 0.
+    let (from, to) = if op == Some(Op::Delta) { (from.interval(), wanted.interval()) } else { (from, wanted.clone()) };
+    let conversion = from.to(&to).map_err(|error| error.to_string())?;
+    if !conversion.is_linear() && agg == Some(Agg::Sum) {
+        return Err(format!("a sum of temperatures in {from} has no meaning in {to}; take the mean, or convert first"));
+    }
+    Ok(conversion)
+}
+
+/// A value in the other unit. Integers stay what they are where that is exact.
+pub(crate) fn converted(value: Value, conversion: Conversion, exact: bool) -> Option<Value> {
+    match (value, conversion.integer()) {
+        (Value::Int(value), Some(factor)) if exact => value.checked_mul(factor).map(Value::Int),
+        (value, _) => Some(Value::Float(conversion.apply(value.as_f64()))),
+    }
+}
+
+/// All of a chunk in the other unit.
+pub(crate) fn converted_chunk(mut chunk: Chunk, conversion: Conversion, exact: bool) -> Chunk {
+    if exact {
+        let mut out = Builder::new(true);
+        for (row, time) in chunk.times.iter().enumerate() {
+            out.push(*time, chunk.column.get(row).and_then(|value| converted(value, conversion, true)));
+        }
+        return out.take().unwrap_or(chunk);
+    }
+    chunk.column.values = ColumnValues::Float(match chunk.column.values {
+        ColumnValues::Int(values) => values.into_iter().map(|value| conversion.apply(value as f64)).collect(),
+        ColumnValues::Float(values) => values.into_iter().map(|value| conversion.apply(value)).collect(),
+    });
+    chunk
+}
+
+/// The units of the answer, one for each sensor.
+pub(crate) fn units(
+    sensors: &[SensorInfo],
+    op: Option<Op>,
+    agg_of: impl Fn(&SensorInfo) -> Option<Agg>,
+    wanted: Option<&str>,
+) -> Vec<String> {
+    let mut known: HashMap<(&str, Option<Agg>), String> = HashMap::new();
+    let one = |sensor| match wanted {
+        Some(unit) => unit.to_owned(),
+        None => {
+            let (SensorInfo { unit, .. }, agg) = (sensor, agg_of(sensor));
+            known.entry((unit, agg)).or_insert_with(|| unit_of(unit, op, agg)).clone()
+        }
+    };
+    sensors.iter().map(one).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(unit: &str, op: Option<Op>, agg: Option<Agg>, wanted: &str, value: f64, expected: Result<f64, &str>) {
+        let got = conversion(unit, op, agg, &Unit::parse(wanted).unwrap()).map(|conversion| conversion.apply(value));
+        match (got, expected) {
+            (Ok(got), Ok(expected)) => assert_eq!(got, expected, "{unit} {op:?} {agg:?} {wanted}"),
+            (Err(got), Err(expected)) => assert!(got.contains(expected), "{got}"),
+            (got, expected) => panic!("{unit} {op:?} {agg:?} {wanted}: {got:?}, not {expected:?}"),
+        }
+    }
+
+    #[test]
+    fn conversions_after_operations_and_aggregates() {
+        check("W", None, None, "kW", 1500.0, Ok(1.5));
+        check("By", Some(Op::Rate), None, "MBy/s", 2e6, Ok(2.0));
+        check("By", Some(Op::Rate), None, "Mbit/s", 2e6, Ok(16.0));
+        check("W", Some(Op::Integral), Some(Agg::Sum), "kW.h", 7.2e6, Ok(2.0));
+        check("kW", Some(Op::Integral), None, "J", 2.0, Ok(2000.0));
+        check("J", Some(Op::Rate), None, "W", 3.0, Ok(3.0));
+        check("By/s", Some(Op::Integral), None, "KiBy", 2048.0, Ok(2.0));
+        check("ns", Some(Op::Rate), None, "%", 5e8, Ok(50.0));
+        check("Cel", None, Some(Agg::Mean), "[degF]", 100.0, Ok(212.0));
+        check("Cel", Some(Op::Delta), None, "[degF]", 100.0, Ok(180.0));
+        check("Cel", Some(Op::Delta), Some(Agg::Sum), "K", 2.0, Ok(2.0));
+        check("Cel", Some(Op::Derivative), None, "K/min", 1.0, Ok(60.0));
+        check("Cel", None, Some(Agg::Sum), "K", 1.0, Err("has no meaning"));
+        check("Cel", None, Some(Agg::Sum), "Cel", 1.0, Ok(1.0));
+        check("W", None, Some(Agg::Count), "1", 7.0, Ok(7.0));
+        check("W", None, Some(Agg::Count), "kW", 7.0, Err("1 (number) cannot be converted to kW (power)"));
+        check("W", None, None, "J", 7.0, Err("W (power) cannot be converted to J (energy)"));
+        check("furlongs", None, None, "W", 7.0, Err("\"furlongs\""));
+        check("", None, None, "%", 0.5, Ok(50.0));
+    }
+
+    #[test]
+    fn integers_stay_integers_only_when_that_is_exact() {
+        let of = |from: &str, to: &str| Unit::parse(from).unwrap().to(&Unit::parse(to).unwrap()).unwrap();
+        let exact = of("kBy", "bit");
+        assert_eq!(converted(Value::Int(3), exact, true), Some(Value::Int(24_000)));
+        assert_eq!(converted(Value::Int(i64::MAX), exact, true), None);
+        assert_eq!(converted(Value::Int(3), exact, false), Some(Value::Float(24_000.0)));
+        assert_eq!(converted(Value::Int(3), of("By", "kBy"), false), Some(Value::Float(0.003)));
+        assert_eq!((of("By", "kBy").integer(), of("Cel", "K").integer()), (None, None));
+    }
+}

@@ -1,0 +1,394 @@
+//! Whether an expression makes sense: every sensor is there, what is added is of one dimension, the result is what the definition says.
+//!
+//! Values are computed in the coherent SI units, so that W may be added to kW; not to J. Temperatures with a zero of their own (`Cel`) may be
+//! compared and subtracted, but not added up or multiplied by a number: 2 times 20 °C is no 40 °C.
+
+use std::sync::Arc;
+
+use wholegrain_model::{Dimension, Kind, Pattern, Unit};
+
+use super::ast::{Along, Binary, Expr, Function, Node, Reference, Span, Unary};
+use super::refused::{Refused, word};
+use super::{Definition, OPERANDS_MAX};
+use crate::Agg;
+
+/// A sensor as far as the check is concerned.
+#[derive(Debug, Clone)]
+pub(super) struct Operand {
+    pub path: Arc<str>,
+    pub unit: String,
+    pub kind: Kind,
+}
+
+/// What is known of the sensors that an expression refers to.
+pub(super) trait Known {
+    /// What a reference chooses, at most [`OPERANDS_MAX`] and one.
+    fn chosen(&self, pattern: &Pattern) -> Vec<Operand>;
+    /// A path near to one that is not there.
+    fn nearest(&self, pattern: &Pattern) -> Option<String>;
+}
+
+/// How a temperature's zero stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Zero {
+    /// Nothing is special.
+    Own,
+    /// `Cel`, `[degF]`: a place on a scale.
+    Scale,
+    /// The difference of two of those.
+    Difference,
+}
+
+/// What is known of a value before there is one.
+#[derive(Debug, Clone)]
+struct Quantity {
+    dimension: Dimension,
+    zero: Zero,
+    /// How it is named in messages.
+    unit: String,
+    /// A bare 0, which is 0 of everything.
+    is_zero: bool,
+}
+
+impl Quantity {
+    fn number() -> Self {
+        Self { dimension: Dimension::NUMBER, zero: Zero::Own, unit: "1".to_owned(), is_zero: false }
+    }
+
+    fn of(dimension: Dimension) -> Self {
+        Self { dimension, unit: dimension.base_code(), ..Self::number() }
+    }
+
+    /// `W (power)`.
+    fn named(&self) -> String {
+        let unit = word(&self.unit);
+        if self.dimension.is_number() { format!("{unit} (a number)") } else { format!("{unit} ({})", self.dimension) }
+    }
+}
+
+/// Checks the expression of a definition. What it gives back are warnings.
+pub(super) fn check(
+    definition: &Definition,
+    unit: &Unit,
+    expr: &Expr,
+    known: &dyn Known,
+) -> Result<Vec<String>, Refused> {
+    let text = definition.expression.as_str();
+    let mut check = Check { text, is_template: definition.path.contains('*'), known, warnings: Vec::new() };
+    let found = check.quantity(expr)?;
+    if found.dimension != unit.dimension() && !found.is_zero {
+        let declared = Quantity { unit: unit.code().to_owned(), ..Quantity::of(unit.dimension()) };
+        let message = format!("the expression gives {}, the unit declared is {}", found.named(), declared.named());
+        return Err(Refused::at(text, expr.span, message));
+    }
+    if unit.has_offset() && found.zero == Zero::Difference {
+        let message = format!(
+            "the expression gives a difference of temperatures, which has no place on the scale of {}",
+            unit.code()
+        );
+        return Err(Refused::at(text, expr.span, message).help("declare the unit K"));
+    }
+    Ok(check.warnings)
+}
+
+struct Check<'a> {
+    text: &'a str,
+    is_template: bool,
+    known: &'a dyn Known,
+    warnings: Vec<String>,
+}
+
+impl Check<'_> {
+    fn refuse<T>(&self, span: Span, message: impl Into<String>) -> Result<T, Refused> {
+        Err(Refused::at(self.text, span, message))
+    }
+
+    /// As deep as the tree is, which the parser bounds.
+    fn quantity(&mut self, expr: &Expr) -> Result<Quantity, Refused> {
+        match &expr.node {
+            Node::Number { value, unit } => self.constant(*value, unit.as_deref(), expr.span),
+            Node::Sensor(reference) => self.sensors(reference, expr.span, true),
+            Node::Over { agg, along, reference } => {
+                let mut of = self.sensors(reference, expr.span, along.is_none() && *agg != Agg::Count)?;
+                if let Some(along) = along {
+                    of = self.along(*along, of, expr.span)?;
+                }
+                self.aggregated(*agg, of, expr.span)
+            }
+            Node::Unary(Unary::Minus, operand) => {
+                let of = self.quantity(operand)?;
+                if of.zero == Zero::Scale {
+                    let message = format!("a temperature in {} cannot be negated: its zero is not 0", of.unit);
+                    return self.refuse(operand.span, message);
+                }
+                Ok(of)
+            }
+            Node::Unary(Unary::Not, operand) => self.truth(operand, "not"),
+            Node::Binary(operator, left, right) => self.binary(*operator, left, right, expr.span),
+            Node::If(three) => {
+                self.truth(&three[0], "the condition")?;
+                let (then, otherwise) = (self.quantity(&three[1])?, self.quantity(&three[2])?);
+                self.alike(then, otherwise, "a choice between", three[2].span)
+            }
+            Node::Call(function, operands) => self.call(*function, operands),
+            Node::Along(along, operand) => {
+                // A counter is what these are made for.
+                let of = match &operand.node {
+                    Node::Sensor(reference) => {
+                        self.sensors(reference, operand.span, matches!(along, Along::Integral(_) | Along::Moving(..)))?
+                    }
+                    _ => self.quantity(operand)?,
+                };
+                self.along(*along, of, expr.span)
+            }
+        }
+    }
+
+    fn constant(&self, value: f64, unit: Option<&str>, span: Span) -> Result<Quantity, Refused> {
+        let Some(code) = unit else { return Ok(Quantity { is_zero: value == 0.0, ..Quantity::number() }) };
+        match Unit::parse(code) {
+            Ok(unit) => Ok(quantity(&unit)),
+            Err(error) => self.refuse(span, error.to_string()),
+        }
+    }
+
+    /// What the sensors of a reference have in common.
+    fn sensors(&mut self, reference: &Reference, span: Span, bare: bool) -> Result<Quantity, Refused> {
+        let chosen = self.known.chosen(&reference.pattern);
+        let Some(first) = chosen.first() else { return Err(self.unknown(reference, span)) };
+        if chosen.len() > OPERANDS_MAX && !self.is_template {
+            let message = format!("<{}> chooses more than {OPERANDS_MAX} sensors", word(&reference.text));
+            return Err(Refused::at(self.text, span, message)
+                .help("define a sensor for each part, such as the sum of a rack, and compute from those"));
+        }
+        let unit_of = |operand: &Operand| {
+            Unit::parse(&operand.unit).map_err(|error| {
+                Refused::at(
+                    self.text,
+                    span,
+                    format!("the unit of {} is none that can be computed with: {error}", operand.path),
+                )
+                .help(format!("set it: wholegrain config sensor set {} --unit …", operand.path))
+            })
+        };
+        let mut common = unit_of(first)?;
+        let mut before = first;
+        for operand in &chosen[1..] {
+            if operand.unit == before.unit {
+                continue;
+            }
+            let unit = unit_of(operand)?;
+            if unit.dimension() != common.dimension() {
+                let (one, other) = (quantity(&common), quantity(&unit));
+                let message = format!("<{}> chooses sensors of different dimensions", word(&reference.text));
+                return Err(Refused::at(self.text, span, message)
+                    .help(format!("{} is in {}", first.path, one.named()))
+                    .help(format!("{} is in {}", operand.path, other.named())));
+            }
+            if unit.has_offset() {
+                common = unit;
+            }
+            before = operand;
+        }
+        if let Some(counter) = chosen.iter().find(|operand| operand.kind == Kind::Counter).filter(|_| bare) {
+            let reset = "a running total says little by itself and falls when it begins anew";
+            let warning =
+                Refused::at(self.text, span, format!("{} is a counter; {reset}: rate(…) or delta(…)?", counter.path));
+            self.warnings.push(warning.to_string());
+        }
+        Ok(quantity(&common))
+    }
+
+    fn unknown(&self, reference: &Reference, span: Span) -> Refused {
+        let pattern = &reference.pattern;
+        let message = if pattern.is_literal() {
+            format!("there is no sensor {pattern}")
+        } else {
+            format!("no sensor matches {pattern}")
+        };
+        let refused = Refused::at(self.text, span, message);
+        match self.known.nearest(pattern) {
+            Some(near) => refused.help(format!("did you mean {near}?")),
+            None => refused.help("`wholegrain sensors` lists them"),
+        }
+    }
+
+    fn aggregated(&self, agg: Agg, of: Quantity, span: Span) -> Result<Quantity, Refused> {
+        match agg {
+            Agg::Count => Ok(Quantity::number()),
+            Agg::Sum if of.zero == Zero::Scale => Err(self.no_sum(&of, span)),
+            _ => Ok(of),
+        }
+    }
+
+    fn no_sum(&self, of: &Quantity, span: Span) -> Refused {
+        let message = format!("temperatures in {} cannot be added up: their zero is not 0", of.unit);
+        Refused::at(self.text, span, message).help("take their mean, or a difference: <a> - <b>")
+    }
+
+    fn along(&self, along: Along, of: Quantity, span: Span) -> Result<Quantity, Refused> {
+        let beyond = || Refused::at(self.text, span, "the exponents of its unit grow beyond what is kept");
+        let difference = if of.zero == Zero::Scale { Zero::Difference } else { of.zero };
+        Ok(match along {
+            Along::Rate => Quantity::of(of.dimension.over(Dimension::TIME).ok_or_else(beyond)?),
+            Along::Integral(_) => Quantity::of(of.dimension.times(Dimension::TIME).ok_or_else(beyond)?),
+            Along::Delta => Quantity { zero: difference, ..of },
+            Along::Moving(agg, _) => return self.aggregated(agg, of, span),
+        })
+    }
+
+    fn number(&mut self, operand: &Expr, what: &str) -> Result<Quantity, Refused> {
+        let of = self.quantity(operand)?;
+        if of.dimension.is_number() {
+            return Ok(Quantity::number());
+        }
+        self.refuse(operand.span, format!("{what} takes a number without dimension, this is {}", of.named()))
+    }
+
+    fn truth(&mut self, operand: &Expr, what: &str) -> Result<Quantity, Refused> {
+        self.number(operand, what).map_err(|refused| refused.help("compare it with something: <a> > 5[W]"))
+    }
+
+    fn call(&mut self, function: Function, operands: &[Expr]) -> Result<Quantity, Refused> {
+        match function {
+            Function::Exp => self.number(&operands[0], "exp"),
+            Function::Ln => self.number(&operands[0], "ln"),
+            Function::Abs => self.quantity(&operands[0]),
+            Function::Sqrt => {
+                let of = self.quantity(&operands[0])?;
+                match of.dimension.root(2) {
+                    Some(root) => Ok(Quantity::of(root)),
+                    None => self.refuse(operands[0].span, format!("there is no square root of {}", of.named())),
+                }
+            }
+            Function::Min | Function::Max | Function::Clamp => {
+                let mut all = self.quantity(&operands[0])?;
+                let what = match function {
+                    Function::Min => "the least of",
+                    Function::Max => "the greatest of",
+                    _ => "a clamp of",
+                };
+                for operand in &operands[1..] {
+                    let other = self.quantity(operand)?;
+                    all = self.alike(all, other, what, operand.span)?;
+                }
+                Ok(all)
+            }
+        }
+    }
+
+    /// Two that must be of one dimension.
+    fn alike(&self, one: Quantity, other: Quantity, what: &str, span: Span) -> Result<Quantity, Refused> {
+        // 0 °C is not 0 K: which is meant must be said.
+        let is_free = |zero: &Quantity, of: &Quantity| zero.is_zero && of.zero != Zero::Scale;
+        if is_free(&other, &one) {
+            return Ok(Quantity { is_zero: one.is_zero && other.is_zero, ..one });
+        }
+        if is_free(&one, &other) {
+            return Ok(other);
+        }
+        if one.dimension != other.dimension {
+            let refused = Refused::at(self.text, span, format!("{what} {} and {}", one.named(), other.named()));
+            let constant = [&one, &other].into_iter().find(|of| !of.dimension.is_number()).map(|of| &of.unit);
+            return Err(match constant.filter(|_| one.dimension.is_number() || other.dimension.is_number()) {
+                Some(unit) => refused.help(format!("a constant's unit stands in brackets: 5[{unit}]")),
+                None => refused,
+            });
+        }
+        let zero = match (one.zero, other.zero) {
+            (Zero::Scale, Zero::Difference) | (Zero::Difference, Zero::Scale) => {
+                let message = format!("{what} a temperature and a difference of temperatures");
+                return self.refuse(span, message);
+            }
+            (Zero::Own, zero) | (zero, _) => zero,
+        };
+        Ok(Quantity { zero, ..one })
+    }
+
+    fn binary(&mut self, operator: Binary, left: &Expr, right: &Expr, span: Span) -> Result<Quantity, Refused> {
+        match operator {
+            Binary::And | Binary::Or => {
+                let name = if operator == Binary::And { "and" } else { "or" };
+                self.truth(left, name)?;
+                self.truth(right, name)
+            }
+            Binary::Add | Binary::Subtract => {
+                let (one, other) = (self.quantity(left)?, self.quantity(right)?);
+                self.sum(operator, one, other, right.span)
+            }
+            Binary::Multiply | Binary::Divide => self.product(operator, left, right, span),
+            Binary::Power => {
+                let of = self.quantity(left)?;
+                let exponent = if let Node::Number { value, .. } = right.node { value as i32 } else { 1 };
+                if of.zero == Zero::Scale {
+                    return self.refuse(left.span, format!("no power is taken of a temperature in {}", of.unit));
+                }
+                match of.dimension.power(exponent) {
+                    Some(power) => Ok(Quantity::of(power)),
+                    None => self.refuse(span, "the exponents of its unit grow beyond what is kept"),
+                }
+            }
+            _ => {
+                let (one, other) = (self.quantity(left)?, self.quantity(right)?);
+                self.alike(one, other, "a comparison of", right.span)?;
+                Ok(Quantity::number())
+            }
+        }
+    }
+
+    fn sum(&self, operator: Binary, one: Quantity, other: Quantity, span: Span) -> Result<Quantity, Refused> {
+        let is_sum = operator == Binary::Add;
+        let (a, b) = (one.zero, other.zero);
+        if one.dimension == other.dimension {
+            let zero = match (a, b) {
+                (Zero::Scale, Zero::Scale) if is_sum => return Err(self.no_sum(&one, span)),
+                (Zero::Scale, Zero::Scale) => Zero::Difference,
+                (Zero::Scale, _) => Zero::Scale,
+                (_, Zero::Scale) if is_sum => Zero::Scale,
+                (Zero::Difference, Zero::Scale) => {
+                    return self.refuse(span, "a temperature is taken from a difference of temperatures");
+                }
+                (_, Zero::Scale) => Zero::Difference,
+                (Zero::Difference, _) | (_, Zero::Difference) => Zero::Difference,
+                _ => Zero::Own,
+            };
+            let is_zero = one.is_zero && other.is_zero;
+            let unit = if a == Zero::Scale || b != Zero::Scale { one.unit } else { other.unit };
+            let unit = if zero == Zero::Difference { "K".to_owned() } else { unit };
+            return Ok(Quantity { zero, is_zero, unit, dimension: one.dimension });
+        }
+        self.alike(one, other, if is_sum { "a sum of" } else { "a difference of" }, span)
+    }
+
+    fn product(&mut self, operator: Binary, left: &Expr, right: &Expr, span: Span) -> Result<Quantity, Refused> {
+        let (one, other) = (self.quantity(left)?, self.quantity(right)?);
+        for (scale, by, place) in [(&one, &other, left.span), (&other, &one, right.span)] {
+            if scale.zero == Zero::Scale && by.dimension.is_number() {
+                let message =
+                    format!("a temperature in {} is multiplied or divided by a number: its zero is not 0", scale.unit);
+                return Err(Refused::at(self.text, place, message)
+                    .help(format!("subtract a temperature first: <a> - 0[{}]", scale.unit)));
+            }
+        }
+        let dimension = match operator {
+            Binary::Multiply => one.dimension.times(other.dimension),
+            _ => one.dimension.over(other.dimension),
+        };
+        let Some(dimension) = dimension else {
+            return self.refuse(span, "the exponents of its unit grow beyond what is kept");
+        };
+        // 2 W is still W: the unit that a person knows is named in messages.
+        if other.dimension.is_number() && other.unit == "1" {
+            return Ok(Quantity { is_zero: one.is_zero, ..one });
+        }
+        if one.dimension.is_number() && one.unit == "1" && operator == Binary::Multiply {
+            return Ok(other);
+        }
+        Ok(Quantity::of(dimension))
+    }
+}
+
+fn quantity(unit: &Unit) -> Quantity {
+    let zero = if unit.has_offset() { Zero::Scale } else { Zero::Own };
+    Quantity { dimension: unit.dimension(), zero, unit: unit.code().to_owned(), is_zero: false }
+}

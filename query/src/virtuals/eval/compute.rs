@@ -1,0 +1,171 @@
+//! An expression over columns: all points of a stretch at once.
+
+use super::super::ast::{Binary, Function, Unary};
+use super::along::State;
+use super::grid::finite;
+use super::plan::Code;
+
+/// Values at the points of a stretch, or one at all of them. NaN is a gap.
+enum Column {
+    Same(f64),
+    Each(Vec<f64>),
+}
+
+/// What an expression is computed from.
+pub(super) struct Columns<'a> {
+    /// The point of the first value.
+    pub point: i64,
+    pub len: usize,
+    pub operands: Vec<Vec<f64>>,
+    pub groups: Vec<Vec<f64>>,
+    pub states: &'a mut [State],
+}
+
+impl Column {
+    fn at(&self, at: usize) -> f64 {
+        match self {
+            Column::Same(value) => *value,
+            Column::Each(values) => values[at],
+        }
+    }
+
+    fn into_values(self, len: usize) -> Vec<f64> {
+        match self {
+            Column::Same(value) => vec![value; len],
+            Column::Each(values) => values,
+        }
+    }
+
+    fn map(self, f: impl Fn(f64) -> f64) -> Self {
+        match self {
+            Column::Same(value) => Column::Same(finite(f(value))),
+            Column::Each(mut values) => {
+                values.iter_mut().for_each(|value| *value = finite(f(*value)));
+                Column::Each(values)
+            }
+        }
+    }
+
+    fn join(self, other: Self, f: impl Fn(f64, f64) -> f64) -> Self {
+        match (self, other) {
+            (Column::Same(left), Column::Same(right)) => Column::Same(finite(f(left, right))),
+            (Column::Same(left), right) => right.map(|right| f(left, right)),
+            (left, Column::Same(right)) => left.map(|left| f(left, right)),
+            (Column::Each(mut left), Column::Each(right)) => {
+                left.iter_mut().zip(right.iter()).for_each(|(left, right)| *left = finite(f(*left, *right)));
+                Column::Each(left)
+            }
+        }
+    }
+}
+
+/// A truth as a number; a gap where one of the operands is.
+fn truth(known: bool, is: bool) -> f64 {
+    if known { f64::from(u8::from(is)) } else { f64::NAN }
+}
+
+fn binary(operator: Binary, a: f64, b: f64) -> f64 {
+    let known = !a.is_nan() && !b.is_nan();
+    match operator {
+        Binary::Add => a + b,
+        Binary::Subtract => a - b,
+        Binary::Multiply => a * b,
+        Binary::Divide => a / b,
+        // The exponent is no column: it never comes here.
+        Binary::Power => f64::NAN,
+        Binary::Less => truth(known, a < b),
+        Binary::LessOrEqual => truth(known, a <= b),
+        Binary::Greater => truth(known, a > b),
+        Binary::GreaterOrEqual => truth(known, a >= b),
+        Binary::Equal => truth(known, a == b),
+        Binary::NotEqual => truth(known, a != b),
+        Binary::And => truth(known, a != 0.0 && b != 0.0),
+        Binary::Or => truth(known, a != 0.0 || b != 0.0),
+    }
+}
+
+/// The lesser or greater; a gap where one of them is.
+fn extreme(least: bool, a: f64, b: f64) -> f64 {
+    if a.is_nan() || b.is_nan() {
+        f64::NAN
+    } else if least {
+        a.min(b)
+    } else {
+        a.max(b)
+    }
+}
+
+impl Columns<'_> {
+    /// The values of the whole expression.
+    pub fn values(mut self, code: &Code) -> Vec<f64> {
+        let column = self.column(code);
+        column.into_values(self.len)
+    }
+
+    /// As deep as the expression is, which the parser bounds. An operand is used once, so that its column is given away.
+    fn column(&mut self, code: &Code) -> Column {
+        let owned = |values: &mut Vec<f64>| Column::Each(std::mem::take(values));
+        match code {
+            Code::Constant(value) => Column::Same(finite(*value)),
+            Code::Operand(at) => owned(&mut self.operands[*at]),
+            Code::Group(at) => owned(&mut self.groups[*at]),
+            Code::Divided(of, by) => self.column(of).map(|value| value / by),
+            Code::Unary(Unary::Minus, of) => self.column(of).map(|value| -value),
+            Code::Unary(Unary::Not, of) => self.column(of).map(|value| truth(!value.is_nan(), value == 0.0)),
+            Code::Power(of, exponent) => self.column(of).map(|value| value.powi(*exponent)),
+            Code::Binary(operator, left, right) => {
+                let left = self.column(left);
+                let right = self.column(right);
+                match operator {
+                    // So that each is a loop of its own.
+                    Binary::Add => left.join(right, |a, b| a + b),
+                    Binary::Subtract => left.join(right, |a, b| a - b),
+                    Binary::Multiply => left.join(right, |a, b| a * b),
+                    Binary::Divide => left.join(right, |a, b| a / b),
+                    operator => left.join(right, |a, b| binary(*operator, a, b)),
+                }
+            }
+            Code::If(three) => {
+                let condition = self.column(&three[0]);
+                let (then, otherwise) = (self.column(&three[1]), self.column(&three[2]));
+                let mut values = condition.into_values(self.len);
+                for (at, value) in values.iter_mut().enumerate().filter(|(_, value)| !value.is_nan()) {
+                    *value = if *value == 0.0 { otherwise.at(at) } else { then.at(at) };
+                }
+                Column::Each(values)
+            }
+            Code::Call(function, operands) => self.call(*function, operands),
+            Code::Along(state, _, of) => {
+                let mut values = self.column(of).into_values(self.len);
+                self.states[*state].run(self.point, &mut values);
+                Column::Each(values)
+            }
+        }
+    }
+
+    fn call(&mut self, function: Function, operands: &[Code]) -> Column {
+        let Some((first, others)) = operands.split_first() else { return Column::Same(f64::NAN) };
+        let mut column = self.column(first);
+        match function {
+            Function::Abs => column.map(f64::abs),
+            Function::Sqrt => column.map(f64::sqrt),
+            Function::Exp => column.map(f64::exp),
+            Function::Ln => column.map(f64::ln),
+            Function::Min | Function::Max => {
+                for other in others {
+                    let other = self.column(other);
+                    column = column.join(other, |a, b| extreme(function == Function::Min, a, b));
+                }
+                column
+            }
+            Function::Clamp => {
+                for (at, bound) in others.iter().take(2).enumerate() {
+                    let bound = self.column(bound);
+                    // Not below the second, then not above the third.
+                    column = column.join(bound, |a, b| extreme(at == 1, a, b));
+                }
+                column
+            }
+        }
+    }
+}

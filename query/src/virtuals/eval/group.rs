@@ -1,0 +1,167 @@
+//! What the values of many sensors at one time come to, without having them in memory together.
+
+use super::super::Missing;
+use super::grid::Sink;
+use crate::Agg;
+
+/// What was taken so far, for each point of a part of the grid.
+#[derive(Debug, Clone)]
+pub(super) struct Sums {
+    agg: Agg,
+    /// The point of the first.
+    pub base: i64,
+    values: Vec<f64>,
+    counts: Vec<u32>,
+    sampled: Vec<bool>,
+    /// Of which member the value is, where that matters.
+    ranks: Vec<u32>,
+    /// The member whose values are coming.
+    pub rank: u32,
+}
+
+impl Sums {
+    pub fn new(agg: Agg, base: i64, len: usize) -> Self {
+        let mut sums =
+            Self { agg, base, values: Vec::new(), counts: Vec::new(), sampled: Vec::new(), ranks: Vec::new(), rank: 0 };
+        sums.reach(len);
+        sums
+    }
+
+    fn reach(&mut self, len: usize) {
+        if self.values.len() >= len {
+            return;
+        }
+        let first = match self.agg {
+            Agg::Min => f64::INFINITY,
+            Agg::Max => f64::NEG_INFINITY,
+            _ => 0.0,
+        };
+        self.values.resize(len, first);
+        self.counts.resize(len, 0);
+        self.sampled.resize(len, false);
+        if matches!(self.agg, Agg::First | Agg::Last) {
+            self.ranks.resize(len, 0);
+        }
+    }
+
+    /// The first `len` points, which are taken out.
+    pub fn take(&mut self, len: usize) -> Sums {
+        self.reach(len);
+        let base = self.base;
+        self.base += len as i64;
+        Sums {
+            agg: self.agg,
+            base,
+            values: self.values.drain(..len).collect(),
+            counts: self.counts.drain(..len).collect(),
+            sampled: self.sampled.drain(..len).collect(),
+            ranks: if self.ranks.is_empty() { Vec::new() } else { self.ranks.drain(..len).collect() },
+            rank: 0,
+        }
+    }
+
+    /// Takes in what came of other members at the same points.
+    pub fn join(&mut self, other: &Sums) {
+        self.reach(other.values.len());
+        for at in 0..other.values.len() {
+            self.sampled[at] |= other.sampled[at];
+            if other.counts[at] == 0 {
+                continue;
+            }
+            let new = other.values[at];
+            let mine = &mut self.values[at];
+            let none = self.counts[at] == 0;
+            match self.agg {
+                Agg::Sum | Agg::Mean | Agg::Count => *mine += new,
+                Agg::Min => *mine = mine.min(new),
+                Agg::Max => *mine = mine.max(new),
+                Agg::First | Agg::Last => {
+                    let rank = other.ranks[at];
+                    let earlier = rank < self.ranks[at];
+                    if none || earlier == (self.agg == Agg::First) {
+                        (*mine, self.ranks[at]) = (new, rank);
+                    }
+                }
+            }
+            self.counts[at] += other.counts[at];
+        }
+    }
+
+    /// The values, and where there is a row. `members` is how many there are in all.
+    pub fn finish(&self, missing: Missing, members: usize) -> (Vec<f64>, &[bool]) {
+        let value = |at: usize| {
+            let count = self.counts[at];
+            match self.agg {
+                Agg::Count if self.sampled[at] => f64::from(count),
+                Agg::Count => f64::NAN,
+                _ if count == 0 || (missing == Missing::Gap && (count as usize) < members) => f64::NAN,
+                Agg::Mean => self.values[at] / f64::from(count),
+                _ => self.values[at],
+            }
+        };
+        ((0..self.values.len()).map(|at| super::grid::finite(value(at))).collect(), &self.sampled)
+    }
+
+    /// Takes a member's values.
+    pub fn add(&mut self, at: usize, values: &[f64]) {
+        self.reach(at + values.len());
+        let range = at..at + values.len();
+        let (mine, counts) = (&mut self.values[range.clone()], &mut self.counts[range.clone()]);
+        match self.agg {
+            Agg::Sum | Agg::Mean => {
+                for ((mine, count), new) in mine.iter_mut().zip(counts).zip(values) {
+                    let there = !new.is_nan();
+                    *mine += if there { *new } else { 0.0 };
+                    *count += u32::from(there);
+                }
+            }
+            Agg::Count => counts.iter_mut().zip(values).for_each(|(count, new)| *count += u32::from(!new.is_nan())),
+            Agg::Min | Agg::Max => {
+                let least = self.agg == Agg::Min;
+                for ((mine, count), new) in mine.iter_mut().zip(counts).zip(values) {
+                    // Of a number and NaN these give the number.
+                    *mine = if least { mine.min(*new) } else { mine.max(*new) };
+                    *count += u32::from(!new.is_nan());
+                }
+            }
+            Agg::First | Agg::Last => {
+                let first = self.agg == Agg::First;
+                let ranks = &mut self.ranks[range.clone()];
+                for (((mine, count), rank), new) in mine.iter_mut().zip(counts).zip(ranks).zip(values) {
+                    if new.is_nan() {
+                        continue;
+                    }
+                    if *count == 0 || (self.rank < *rank) == first {
+                        (*mine, *rank) = (*new, self.rank);
+                    }
+                    *count += 1;
+                }
+            }
+        }
+        self.sampled[range].fill(true);
+    }
+
+    /// The same of a member that is a track; only where it is sampled.
+    pub fn add_track(&mut self, track: &super::grid::Track) {
+        self.add_track_at(0, track);
+    }
+
+    /// The same of a track whose first point is the one at `start`.
+    pub fn add_track_at(&mut self, start: usize, track: &super::grid::Track) {
+        let mut at = 0;
+        for same in track.sampled.chunk_by(|a, b| a == b) {
+            if same.first() == Some(&true) {
+                self.add(start + at, &track.values[at..at + same.len()]);
+            }
+            at += same.len();
+        }
+    }
+}
+
+impl Sink for Sums {
+    fn run(&mut self, point: i64, values: &[f64]) {
+        if let Ok(at) = usize::try_from(point - self.base) {
+            self.add(at, values);
+        }
+    }
+}

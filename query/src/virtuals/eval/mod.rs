@@ -1,0 +1,119 @@
+//! Computes virtual sensors, chunk by chunk.
+//!
+//! - In: [`Chunks`] of measured sensors, and what the computed ones are ([`Resolve`]).
+//! - Out: [`Chunks`] of both. A computed sensor's times are whole multiples of its interval since the Unix epoch.
+//! - Never: a value across a hole or a gap, or from infinity; more in memory than a bound, whatever the range and however many the operands; anything
+//!   computed that nobody pulls.
+//!
+//! `plan.rs` says what has to be computed: the sensor and all computed ones below it, each once (a *stage*), operands first, without recursion, so that
+//! they may be nested to any depth. `run.rs` goes through time in slices: each stage computes the points that are due and gives them to those
+//! that are made from it. Of a measured operand only one chunk is in memory: its readings are brought onto the grid (`grid.rs`) and, where many
+//! are added up, into the sums at once (`group.rs`), sensor by sensor. `compute.rs` is the expression over columns, `along.rs` what looks
+//! along time. `series.rs` is the chunks of one sensor, with what is kept of it (`piece.rs`).
+//!
+//! # What a value is
+//! - There is a row at a time of the grid when one of the operands is sampled there: it has a reading at the time, gap or value, or two readings
+//!   around it that are not further apart than `bridge` (of the definition; else three of the operand's intervals, 5 minutes for one without).
+//! - An operand's value is its reading at the time, else the line between the two. A gap at one of them is a gap between them.
+//! - Everything is computed in coherent SI units, the result in the unit declared. NaN, infinity and what is divided by 0 are gaps, at each step.
+//! - Comparisons, `and`, `or`, `not` give 1 or 0, a gap where an operand is one. Of `if` only the branch taken matters, and the condition.
+//! - `delta` and `rate` are from one point of the grid to the next; of a counter by its readings, wraps and resets understood, in between spread
+//!   evenly. A step of which a part is not known is a gap.
+//! - `integral` is the area below the lines between neighbouring points since the last whole multiple of the period; it begins with 0 there. Where one of the
+//!   points is a gap nothing is added; at a gap it is one.
+//! - Moving aggregates are over the values of the points in (t - window, t]; a gap where there is no value at t.
+//! - Aggregates over sensors: a gap when one of them has no value, with `missing` = `skip` what the others come to. `count` counts those that have one.
+
+mod along;
+mod compute;
+mod grid;
+mod group;
+mod piece;
+mod plan;
+mod run;
+mod series;
+
+#[cfg(test)]
+mod reference;
+
+use std::sync::Arc;
+
+use wholegrain_store::{ChunkIter, Chunks, Derived, Moment, PartIter, SensorInfo, StoreError};
+
+use super::Resolve;
+use plan::Plan;
+
+pub use plan::{EDGES_MAX, INTERVAL_NS_UNKNOWN, STAGES_MAX, interval_ns};
+
+/// Readings that are measured, and those computed from them.
+pub struct Computed {
+    inner: Arc<dyn Chunks>,
+    resolve: Arc<dyn Resolve>,
+    kept: Option<Derived>,
+}
+
+impl Computed {
+    /// Over `inner`. Results are kept and reused where `kept` is given and `inner` knows its moment ([`Chunks::moment`]).
+    pub fn new(inner: Box<dyn Chunks>, resolve: Arc<dyn Resolve>, kept: Option<Derived>) -> Self {
+        Self { inner: inner.into(), resolve, kept }
+    }
+}
+
+impl Chunks for Computed {
+    fn scan(&self, sensor: &SensorInfo, from: i64, to: i64) -> Result<ChunkIter, StoreError> {
+        if !sensor.id.is_computed() {
+            return self.inner.scan(sensor, from, to);
+        }
+        let plan = Plan::new(self.resolve.as_ref(), sensor)?;
+        let kept = self.kept.as_ref().zip(self.inner.moment());
+        let kept = kept.map(|(kept, moment)| kept.of(plan.recipe.clone(), moment));
+        Ok(Box::new(series::Series::new(self.inner.clone(), Arc::new(plan), kept, from, to)))
+    }
+
+    fn scan_windows(
+        &self,
+        sensor: &SensorInfo,
+        from: i64,
+        to: i64,
+        every: Option<i64>,
+    ) -> Result<Option<PartIter>, StoreError> {
+        if sensor.id.is_computed() {
+            return Ok(None);
+        }
+        self.inner.scan_windows(sensor, from, to, every)
+    }
+
+    fn tier(&self, from: i64, to: i64, every: Option<i64>) -> Option<i64> {
+        self.inner.tier(from, to, every)
+    }
+
+    fn resolutions(&self) -> Vec<i64> {
+        self.inner.resolutions()
+    }
+
+    fn expect(&self, sensors: &[SensorInfo]) {
+        let measured: Vec<SensorInfo> = sensors.iter().filter(|sensor| !sensor.id.is_computed()).cloned().collect();
+        self.inner.expect(&measured);
+    }
+
+    fn foresee(&self, sensors: &[SensorInfo], from: i64, to: i64) {
+        let measured: Vec<SensorInfo> = sensors.iter().filter(|sensor| !sensor.id.is_computed()).cloned().collect();
+        self.inner.foresee(&measured, from, to);
+    }
+
+    fn moment(&self) -> Option<Moment> {
+        self.inner.moment()
+    }
+
+    fn spans(&self, from: i64, to: i64) -> Vec<(i64, i64)> {
+        self.inner.spans(from, to)
+    }
+
+    fn notes(&self) -> Vec<String> {
+        self.inner.notes()
+    }
+
+    fn warnings(&self, from: i64, to: i64) -> Vec<String> {
+        self.inner.warnings(from, to)
+    }
+}

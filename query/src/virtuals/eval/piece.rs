@@ -1,0 +1,67 @@
+//! Whole pieces of a computed sensor, as they are kept.
+
+use super::grid::Track;
+use super::plan::PIECE_POINTS_MAX;
+
+/// A piece as bytes: see the store's `FORMAT.md`.
+pub(super) fn encode(values: &[f64], sampled: &[bool]) -> Vec<u8> {
+    let bits = |is: &dyn Fn(usize) -> bool, out: &mut Vec<u8>| {
+        let start = out.len();
+        out.resize(start + sampled.len().div_ceil(8), 0);
+        (0..sampled.len()).filter(|at| is(*at)).for_each(|at| out[start + at / 8] |= 1 << (at % 8));
+    };
+    let has = |at: usize| sampled[at] && !values[at].is_nan();
+    let there: Vec<f64> = (0..values.len()).filter(|at| has(*at)).map(|at| values[at]).collect();
+    let mut out = Vec::with_capacity(8 + sampled.len() / 4 + 2 + there.len() * 8);
+    out.extend_from_slice(&(sampled.len() as u32).to_le_bytes());
+    out.extend_from_slice(&(there.len() as u32).to_le_bytes());
+    bits(&|at| sampled[at], &mut out);
+    bits(&has, &mut out);
+    there.iter().for_each(|value| out.extend_from_slice(&value.to_le_bytes()));
+    out
+}
+
+/// A piece of `points` points from `base` on; `None` when it is none.
+pub(super) fn decode(bytes: &[u8], base: i64, points: i64) -> Option<Track> {
+    let number = |at: usize| Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?) as usize);
+    let (len, there) = (number(0)?, number(4)?);
+    let words = len.div_ceil(8);
+    (len as i64 == points && points <= PIECE_POINTS_MAX && bytes.len() == 8 + 2 * words + there * 8).then_some(())?;
+    let bit = |start: usize, at: usize| bytes[start + at / 8] >> (at % 8) & 1 == 1;
+    let mut values =
+        bytes[8 + 2 * words..].chunks_exact(8).map(|value| f64::from_le_bytes(value.try_into().unwrap_or_default()));
+    let mut track = Track::holes(base, len);
+    for at in 0..len {
+        track.sampled[at] = bit(8, at);
+        if bit(8 + words, at) {
+            track.values[at] = values.next()?;
+        }
+    }
+    values.next().is_none().then_some(track)
+}
+
+/// A piece that is being put together.
+#[derive(Debug)]
+pub(super) struct Assembly {
+    pub number: i64,
+    pub values: Vec<f64>,
+    pub sampled: Vec<bool>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_come_back_as_they_were_or_not_at_all() {
+        let sampled = [true, true, false, true, true, false, false, true, true, true];
+        let values = [1.5, f64::NAN, f64::NAN, -0.0, 3.0, f64::NAN, f64::NAN, f64::NAN, 5.0, 6.0];
+        let bytes = encode(&values, &sampled);
+        let track = decode(&bytes, 70, 10).unwrap();
+        assert_eq!((track.base, &track.sampled[..]), (70, &sampled[..]));
+        let bits = |values: &[f64]| values.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
+        assert_eq!(bits(&track.values), bits(&values));
+        assert!(decode(&bytes, 70, 11).is_none() && decode(&bytes[..bytes.len() - 1], 70, 10).is_none());
+        assert!((0..8).all(|at| decode(&bytes[..at], 70, 10).is_none()));
+    }
+}

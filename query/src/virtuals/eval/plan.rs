@@ -1,0 +1,489 @@
+//! What has to be computed for one sensor: it and every computed sensor that it is made from, each once, operands first.
+
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+
+use wholegrain_model::{Conversion, Kind, Unit};
+use wholegrain_store::{Recipe, SensorId, SensorInfo, StoreError};
+
+use super::super::ast::{Along, Binary, Expr, Function, Node, Reference, Unary};
+use super::super::{Instance, Missing, OPERANDS_MAX, Resolve};
+use super::along::{WINDOW_POINTS_MAX, back_ns, first_needed, ns, window_points};
+use super::grid::Raw;
+use crate::{Agg, HOLE_INTERVALS, holes};
+
+/// The interval of a computed sensor none of whose operands has one: 1 s.
+pub const INTERVAL_NS_UNKNOWN: i64 = 1_000_000_000;
+/// The most computed sensors that one is made from, at any depth.
+pub const STAGES_MAX: usize = 20_000;
+/// The most operands of all of them together.
+pub const EDGES_MAX: usize = 200_000;
+/// The most points that all moving windows together hold: 4 Mi, about 100 MiB.
+const WINDOWS_POINTS_MAX: i64 = 4 << 20;
+/// Between two points of a computed operand further apart than so many of its intervals nothing is ever interpolated: so far it is computed ahead.
+const BRIDGE_POINTS_MAX: i64 = 1024;
+/// The longest pieces that are kept: 1 h, and so many points.
+const PIECE_NS: i64 = if cfg!(test) { 60_000_000_000 } else { 3_600_000_000_000 };
+pub(super) const PIECE_POINTS_MAX: i64 = 4096;
+
+/// Where an operand's values come from.
+#[derive(Debug, Clone)]
+pub(super) enum Source {
+    /// Readings.
+    Measured(Box<Measured>),
+    /// The stage of this number.
+    Stage(usize),
+}
+
+/// A sensor that is measured.
+#[derive(Debug, Clone)]
+pub(super) struct Measured {
+    pub info: SensorInfo,
+    pub raw: Raw,
+    pub bridge: i64,
+}
+
+/// One reference to one sensor.
+#[derive(Debug, Clone)]
+pub(super) struct Operand {
+    pub source: Source,
+    /// Whether its steps are wanted, resets understood, in place of its values.
+    pub steps: bool,
+    pub bridge: i64,
+}
+
+/// One reference to what many sensors come to.
+#[derive(Debug, Clone)]
+pub(super) struct Group {
+    pub agg: Agg,
+    pub along: Option<Along>,
+    /// In the order of their paths.
+    pub members: Vec<Operand>,
+}
+
+/// An expression made ready. Numbers are indices into the stage's operands, groups and states.
+#[derive(Debug, Clone)]
+pub(super) enum Code {
+    Constant(f64),
+    Operand(usize),
+    Group(usize),
+    /// Divided by a number.
+    Divided(Box<Code>, f64),
+    Unary(Unary, Box<Code>),
+    Power(Box<Code>, i32),
+    Binary(Binary, Box<Code>, Box<Code>),
+    If(Box<[Code; 3]>),
+    Call(Function, Vec<Code>),
+    Along(usize, Along, Box<Code>),
+}
+
+impl Code {
+    /// The first point at which operands are needed for the value at `point`.
+    fn first_needed(&self, stage: &Stage, point: i64) -> i64 {
+        let all = |parts: &mut dyn Iterator<Item = &Code>| {
+            parts.map(|part| part.first_needed(stage, point)).min().unwrap_or(point)
+        };
+        match self {
+            Code::Constant(_) | Code::Operand(_) => point,
+            Code::Group(at) => {
+                let group = &stage.groups[*at];
+                // Those that are measured are read from further back each time.
+                let below = group.members.iter().any(|member| matches!(member.source, Source::Stage(_)));
+                let along = group.along.filter(|_| below);
+                along.map_or(point, |along| first_needed(along, stage.grid, point))
+            }
+            Code::Divided(of, _) | Code::Unary(_, of) | Code::Power(of, _) => of.first_needed(stage, point),
+            Code::Binary(_, left, right) => all(&mut [left.as_ref(), right.as_ref()].into_iter()),
+            Code::If(three) => all(&mut three.iter()),
+            Code::Call(_, operands) => all(&mut operands.iter()),
+            Code::Along(_, along, of) => of.first_needed(stage, first_needed(*along, stage.grid, point)),
+        }
+    }
+
+    /// How many columns are in memory at once while it is computed.
+    fn columns(&self) -> usize {
+        let in_turn = |parts: &mut dyn Iterator<Item = &Code>| {
+            parts.enumerate().map(|(before, part)| before + part.columns()).max().unwrap_or(1)
+        };
+        match self {
+            Code::Constant(_) => 0,
+            Code::Operand(_) | Code::Group(_) => 1,
+            Code::Divided(of, _) | Code::Unary(_, of) | Code::Power(of, _) | Code::Along(_, _, of) => {
+                of.columns().max(1)
+            }
+            Code::Binary(_, left, right) => in_turn(&mut [left.as_ref(), right.as_ref()].into_iter()),
+            Code::If(three) => in_turn(&mut three.iter()),
+            Code::Call(_, operands) => in_turn(&mut operands.iter().take(3)),
+        }
+    }
+}
+
+/// One computed sensor.
+#[derive(Debug, Clone)]
+pub(super) struct Stage {
+    pub path: Arc<str>,
+    /// Its times are whole multiples of this, ns.
+    pub grid: i64,
+    pub missing: Missing,
+    pub code: Code,
+    pub operands: Vec<Operand>,
+    pub groups: Vec<Group>,
+    /// What is done along time, in the order of the states.
+    pub along: Vec<Along>,
+    /// From the base unit to the one declared.
+    pub out: Conversion,
+}
+
+impl Stage {
+    /// Every reference to another stage, with its bridge.
+    pub fn below(&self) -> impl Iterator<Item = (usize, i64)> {
+        let members = self.groups.iter().flat_map(|group| &group.members);
+        self.operands.iter().chain(members).filter_map(|operand| match operand.source {
+            Source::Stage(number) => Some((number, operand.bridge)),
+            Source::Measured(_) => None,
+        })
+    }
+
+    /// The first point that must be computed for the value at `point`.
+    pub fn first_needed(&self, point: i64) -> i64 {
+        self.code.first_needed(self, point)
+    }
+
+    fn measured(&self) -> impl Iterator<Item = &Measured> {
+        let members = self.groups.iter().flat_map(|group| &group.members);
+        self.operands.iter().chain(members).filter_map(|operand| match &operand.source {
+            Source::Measured(measured) => Some(measured.as_ref()),
+            Source::Stage(_) => None,
+        })
+    }
+
+    /// How far the expression looks back at the most, bridges not counted.
+    fn back_ns(&self) -> i64 {
+        let groups = self.groups.iter().filter_map(|group| group.along.as_ref());
+        let steps = if self.operands.iter().any(|operand| operand.steps) { self.grid } else { 0 };
+        let all = self.along.iter().chain(groups).map(|along| back_ns(*along, self.grid));
+        all.fold(steps, i64::saturating_add)
+    }
+}
+
+/// The whole.
+#[derive(Debug)]
+pub(super) struct Plan {
+    /// Operands first; the last is the one asked for.
+    pub stages: Vec<Stage>,
+    /// How it may be kept.
+    pub recipe: Recipe,
+    /// Time of the newest reading of the operands, as far as is known.
+    pub newest: i64,
+    /// How many columns are in memory at once.
+    pub columns: usize,
+}
+
+/// The interval of a computed sensor, ns: the one of its definition, or the shortest of its operands.
+pub fn interval_ns(defined: Option<wholegrain_model::Interval>, operands: impl Iterator<Item = u64>) -> u64 {
+    let defined = defined.map(|interval| interval.ns()).filter(|ns| *ns > 0);
+    let shortest = || operands.filter(|ns| *ns > 0).min();
+    let found = defined.or_else(shortest).unwrap_or(INTERVAL_NS_UNKNOWN.cast_unsigned());
+    // So that a few of them fit into what times are counted in.
+    found.min(i64::MAX.cast_unsigned() / 1024)
+}
+
+fn refuse<T>(text: String) -> Result<T, StoreError> {
+    Err(StoreError::Sensor(text))
+}
+
+/// A computed sensor on the way: what each of its references chooses.
+struct Found {
+    instance: Arc<Instance>,
+    expr: Expr,
+    chosen: Vec<Vec<SensorInfo>>,
+}
+
+impl Plan {
+    pub fn new(resolve: &dyn Resolve, sensor: &SensorInfo) -> Result<Self, StoreError> {
+        let (found, order) = discover(resolve, sensor)?;
+        let number: HashMap<Arc<str>, usize> =
+            order.iter().enumerate().map(|(number, at)| (found[*at].instance.info.path.clone(), number)).collect();
+        let mut stages: Vec<Stage> = Vec::with_capacity(order.len());
+        for at in order {
+            let stage = Builder::of(&found[at], &number, &stages)?;
+            stages.push(stage);
+        }
+        let window = |along: &Along, grid: i64| match along {
+            Along::Moving(_, window) => window_points(ns(*window), grid),
+            _ => 0,
+        };
+        let mut held = 0i64;
+        for stage in &stages {
+            let groups = stage.groups.iter().filter_map(|group| {
+                let below = group.members.iter().filter(|member| matches!(member.source, Source::Stage(_))).count();
+                Some((group.along?, below.max(1) as i64))
+            });
+            for (along, times) in stage.along.iter().map(|along| (*along, 1)).chain(groups) {
+                let points = window(&along, stage.grid);
+                held = held.saturating_add(points.saturating_mul(times));
+                if points > WINDOW_POINTS_MAX || held > WINDOWS_POINTS_MAX {
+                    return refuse(format!(
+                        "{}: its moving windows hold more than {WINDOW_POINTS_MAX} points each or {WINDOWS_POINTS_MAX} together; give the definition a longer interval",
+                        stage.path
+                    ));
+                }
+            }
+        }
+        let recipe = recipe(&stages);
+        let newest = stages.iter().flat_map(Stage::measured).filter_map(|measured| measured.info.last_time).max();
+        // Of a stage all operands are there while it is computed; of the others what they give to later ones.
+        let own = |stage: &Stage| stage.operands.len() + 6 * stage.groups.len() + stage.code.columns();
+        let below: usize = stages.iter().map(|stage| stage.operands.len() + 3 * stage.groups.len()).sum();
+        let columns = stages.iter().map(own).max().unwrap_or(1) + if stages.len() > 1 { below } else { 0 };
+        Ok(Self { stages, recipe, newest: newest.unwrap_or(i64::MIN), columns })
+    }
+
+    pub fn root(&self) -> &Stage {
+        &self.stages[self.stages.len() - 1]
+    }
+}
+
+/// Every computed sensor below one, and the order in which operands come first.
+fn discover(resolve: &dyn Resolve, sensor: &SensorInfo) -> Result<(Vec<Found>, Vec<usize>), StoreError> {
+    /// What is to be done next: look at a sensor, or, after all that it is made from, put it in its place.
+    enum Task {
+        Enter(SensorInfo),
+        Leave(usize),
+    }
+    let (mut found, mut order): (Vec<Found>, Vec<usize>) = (Vec::new(), Vec::new());
+    // Where each was found, and whether it is in its place.
+    let mut known: HashMap<Arc<str>, (usize, bool)> = HashMap::new();
+    let mut edges = 0;
+    let mut tasks = vec![Task::Enter(sensor.clone())];
+    while let Some(task) = tasks.pop() {
+        let sensor = match task {
+            Task::Leave(at) => {
+                order.push(at);
+                known.insert(found[at].instance.info.path.clone(), (at, true));
+                continue;
+            }
+            Task::Enter(sensor) => sensor,
+        };
+        match known.get(&sensor.path) {
+            Some((_, true)) => continue,
+            Some((_, false)) => {
+                return refuse(format!("{} is computed from itself; change its definition", sensor.path));
+            }
+            None => {}
+        }
+        let Some(instance) = resolve.instance(&sensor) else {
+            return refuse(format!("{} is not defined any more; ask again", sensor.path));
+        };
+        let expr = instance.expr().map_err(|error| StoreError::Sensor(format!("{}: {error}", sensor.path)))?;
+        let mut references = Vec::new();
+        super::super::each_reference(&expr, &mut |reference, _| references.push(reference));
+        let mut chosen = Vec::with_capacity(references.len());
+        for reference in &references {
+            let sensors = resolve.sensors(&reference.pattern);
+            edges += sensors.len();
+            if sensors.len() > OPERANDS_MAX || edges > EDGES_MAX || found.len() >= STAGES_MAX {
+                return refuse(format!(
+                    "{}: <{}> chooses more than {OPERANDS_MAX} sensors, or the whole needs more than {EDGES_MAX} operands or {STAGES_MAX} virtual sensors; narrow it, or define sums of parts",
+                    sensor.path, reference.text
+                ));
+            }
+            chosen.push(sensors);
+        }
+        let at = found.len();
+        known.insert(sensor.path.clone(), (at, false));
+        tasks.push(Task::Leave(at));
+        let computed = chosen.iter().flatten().filter(|sensor| sensor.id.is_computed());
+        let computed: Vec<Task> = computed.map(|sensor| Task::Enter(sensor.clone())).collect();
+        tasks.extend(computed.into_iter().rev());
+        found.push(Found { instance, expr, chosen });
+    }
+    Ok((found, order))
+}
+
+/// Makes one stage.
+struct Builder<'a> {
+    found: &'a Found,
+    number: &'a HashMap<Arc<str>, usize>,
+    stages: &'a [Stage],
+    next_reference: usize,
+    stage: Stage,
+}
+
+impl<'a> Builder<'a> {
+    fn of(found: &'a Found, number: &'a HashMap<Arc<str>, usize>, stages: &'a [Stage]) -> Result<Stage, StoreError> {
+        let definition = &found.instance.definition.definition;
+        let intervals = found.chosen.iter().flatten().map(|sensor| {
+            let stage = number.get(&sensor.path).filter(|_| sensor.id.is_computed()).and_then(|at| stages.get(*at));
+            stage.map_or(sensor.interval_ns, |stage| stage.grid.cast_unsigned())
+        });
+        let grid = interval_ns(definition.interval, intervals).cast_signed().max(1);
+        let base = Unit::parse(&found.instance.definition.unit.dimension().base_code()).unwrap_or(Unit::ONE);
+        let out = base.to(&found.instance.definition.unit);
+        let out = out.map_err(|error| StoreError::Sensor(format!("{}: {error}", found.instance.info.path)))?;
+        let stage = Stage {
+            path: found.instance.info.path.clone(),
+            grid,
+            missing: definition.missing,
+            code: Code::Constant(f64::NAN),
+            operands: Vec::new(),
+            groups: Vec::new(),
+            along: Vec::new(),
+            out,
+        };
+        let mut builder = Self { found, number, stages, next_reference: 0, stage };
+        let code = builder.code(&found.expr)?;
+        Ok(Stage { code, ..builder.stage })
+    }
+
+    /// The sensors of the next reference: they come in the order in which they stand in the expression.
+    fn chosen(&mut self) -> &'a [SensorInfo] {
+        let found = self.found;
+        self.next_reference += 1;
+        found.chosen.get(self.next_reference - 1).map_or(&[], Vec::as_slice)
+    }
+
+    fn operand(&self, sensor: &SensorInfo, steps: bool) -> Result<Operand, StoreError> {
+        let bridge = self.found.instance.definition.definition.bridge.map(ns);
+        if sensor.id.is_computed() {
+            let number = self.number.get(&sensor.path).copied().unwrap_or(usize::MAX);
+            let Some(stage) = self.stages.get(number) else {
+                return refuse(format!("{} is computed from itself; change its definition", self.stage.path));
+            };
+            let bridge = bridge.unwrap_or(stage.grid.saturating_mul(HOLE_INTERVALS));
+            let bridge = bridge.min(stage.grid.saturating_mul(BRIDGE_POINTS_MAX));
+            return Ok(Operand { source: Source::Stage(number), steps: false, bridge });
+        }
+        let unit = Unit::parse(&sensor.unit).map_err(|error| {
+            StoreError::Sensor(format!("{}: the unit of {}: {error}", self.stage.path, sensor.path))
+        })?;
+        let bridge = bridge.unwrap_or_else(|| holes::bound_ns(sensor));
+        let measured = Measured { info: sensor.clone(), raw: Raw::new(sensor, unit.to_base()), bridge };
+        Ok(Operand { source: Source::Measured(Box::new(measured)), steps, bridge })
+    }
+
+    fn single(&mut self, _reference: &Reference, steps: bool) -> Result<Code, StoreError> {
+        let Some(sensor) = self.chosen().first() else { return Ok(Code::Constant(f64::NAN)) };
+        let operand = self.operand(sensor, steps)?;
+        self.stage.operands.push(operand);
+        Ok(Code::Operand(self.stage.operands.len() - 1))
+    }
+
+    /// As deep as the tree is, which the parser bounds.
+    fn code(&mut self, expr: &Expr) -> Result<Code, StoreError> {
+        Ok(match &expr.node {
+            Node::Number { value, unit } => {
+                let unit = Unit::parse(unit.as_deref().unwrap_or("1"));
+                let unit = unit.map_err(|error| StoreError::Sensor(format!("{}: {error}", self.stage.path)))?;
+                Code::Constant(unit.to_base().apply(*value))
+            }
+            Node::Sensor(reference) => self.single(reference, false)?,
+            Node::Over { agg, along, .. } => {
+                let steps = matches!(along, Some(Along::Rate | Along::Delta));
+                let mut members = Vec::new();
+                for sensor in self.chosen() {
+                    members.push(self.operand(sensor, steps && sensor.kind == Kind::Counter)?);
+                }
+                self.stage.groups.push(Group { agg: *agg, along: *along, members });
+                Code::Group(self.stage.groups.len() - 1)
+            }
+            Node::Unary(operator, of) => Code::Unary(*operator, Box::new(self.code(of)?)),
+            Node::Binary(Binary::Power, base, exponent) => {
+                let Node::Number { value, .. } = exponent.node else {
+                    return refuse(format!("{}: an exponent is a whole number written out", self.stage.path));
+                };
+                Code::Power(Box::new(self.code(base)?), value as i32)
+            }
+            Node::Binary(operator, left, right) => {
+                Code::Binary(*operator, Box::new(self.code(left)?), Box::new(self.code(right)?))
+            }
+            Node::If(three) => {
+                Code::If(Box::new([self.code(&three[0])?, self.code(&three[1])?, self.code(&three[2])?]))
+            }
+            Node::Call(function, operands) => {
+                Code::Call(*function, operands.iter().map(|operand| self.code(operand)).collect::<Result<_, _>>()?)
+            }
+            Node::Along(along, of) => self.along(*along, of)?,
+        })
+    }
+
+    fn along(&mut self, along: Along, of: &Expr) -> Result<Code, StoreError> {
+        if let (Node::Sensor(reference), Along::Rate | Along::Delta) = (&of.node, along) {
+            let first = self.found.chosen.get(self.next_reference).and_then(|chosen| chosen.first());
+            if first.is_some_and(|sensor| sensor.kind == Kind::Counter && !sensor.id.is_computed()) {
+                let steps = self.single(reference, true)?;
+                let seconds = self.stage.grid as f64 / 1e9;
+                return Ok(if along == Along::Rate { Code::Divided(Box::new(steps), seconds) } else { steps });
+            }
+        }
+        let of = self.code(of)?;
+        self.stage.along.push(along);
+        Ok(Code::Along(self.stage.along.len() - 1, along, Box::new(of)))
+    }
+}
+
+/// How a stage is kept: what decides about its values, and from which readings they are made.
+fn recipe(stages: &[Stage]) -> Recipe {
+    let mut operands: Vec<SensorId> =
+        stages.iter().flat_map(Stage::measured).map(|measured| measured.info.id).collect();
+    operands.sort_unstable();
+    operands.dedup();
+    let hash = |seed: u8| {
+        let mut hasher = DefaultHasher::new();
+        (seed, env!("CARGO_PKG_VERSION"), 1u32).hash(&mut hasher);
+        stages.iter().for_each(|stage| hash_stage(stage, &mut hasher));
+        hasher.finish()
+    };
+    let mut key = [0; 16];
+    key[..8].copy_from_slice(&hash(0).to_be_bytes());
+    key[8..].copy_from_slice(&hash(1).to_be_bytes());
+    // How far each looks back and ahead, with all below it.
+    let mut reach: Vec<(i64, i64)> = Vec::with_capacity(stages.len());
+    for stage in stages {
+        let own = stage.back_ns();
+        let mut widest = (own, 0);
+        for measured in stage.measured() {
+            widest = (widest.0.max(own.saturating_add(measured.bridge)), widest.1.max(measured.bridge));
+        }
+        for (below, bridge) in stage.below() {
+            let more = bridge.saturating_add(stages[below].grid);
+            let (back, ahead) = reach[below];
+            widest.0 = widest.0.max(own.saturating_add(more).saturating_add(back));
+            widest.1 = widest.1.max(more.saturating_add(ahead));
+        }
+        reach.push(widest);
+    }
+    let (back_ns, ahead_ns) = reach.last().copied().unwrap_or_default();
+    let grid = stages.last().map_or(1, |stage| stage.grid);
+    let piece_ns = grid * (PIECE_NS / grid).clamp(1, PIECE_POINTS_MAX);
+    Recipe { key, operands, piece_ns, back_ns, ahead_ns }
+}
+
+fn hash_stage(stage: &Stage, hasher: &mut DefaultHasher) {
+    (&stage.path, stage.grid, format!("{:?} {:?} {:?} {:?}", stage.missing, stage.code, stage.along, stage.out))
+        .hash(hasher);
+    let mut one = |operand: &Operand| {
+        (operand.steps, operand.bridge).hash(hasher);
+        match &operand.source {
+            Source::Stage(number) => (1u8, *number).hash(hasher),
+            Source::Measured(measured) => {
+                let info = &measured.info;
+                let (kind, value_type) =
+                    (info.kind == Kind::Counter, info.value_type == wholegrain_model::ValueType::Int);
+                (2u8, info.id, &info.unit, info.scale.to_bits(), info.wraps_at, kind, value_type).hash(hasher);
+            }
+        }
+    };
+    stage.operands.iter().for_each(&mut one);
+    for group in &stage.groups {
+        one(&Operand {
+            source: Source::Stage(group.members.len()),
+            steps: group.along.is_some(),
+            bridge: group.agg as i64,
+        });
+        group.members.iter().for_each(&mut one);
+    }
+    let along: Vec<String> = stage.groups.iter().map(|group| format!("{:?}", group.along)).collect();
+    along.hash(hasher);
+}

@@ -1,0 +1,396 @@
+//! One stretch of time of a computed sensor, slice by slice: in each, every stage gives the points that are due to those that are made from it.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use wholegrain_store::{Chunks, StoreError};
+
+use super::super::ast::Along;
+use super::along::{State, first_needed};
+use super::compute::Columns;
+use super::grid::{Sampler, Sink, Steps, Track};
+use super::group::Sums;
+use super::plan::{Group, Measured, Operand, Plan, Source, Stage};
+
+/// The most points of one slice.
+pub(super) const SLICE_POINTS_MAX: i64 = if cfg!(test) { 24 } else { 65_536 };
+/// The most values in memory for one slice, about: 4 Mi, 32 MiB.
+const SLICE_VALUES_MAX: i64 = 4 << 20;
+/// The fewest points of a slice, however many columns there are.
+const SLICE_POINTS_MIN: i64 = if cfg!(test) { 8 } else { 64 };
+/// Members of an aggregate are added up in so many parts, which are added up at the end: always the same, so that the result does not depend on how many
+/// threads there are.
+const LANES: usize = 4;
+/// From so many members on.
+const LANES_FROM: usize = if cfg!(test) { 3 } else { 16 };
+/// Fewer values than this are not worth a thread.
+const THREAD_VALUES_MIN: usize = if cfg!(test) { 16 } else { 1 << 17 };
+/// Threads that help now, over all queries: as many as there are cores beside the one that asks.
+static HELPERS: AtomicUsize = AtomicUsize::new(0);
+
+/// One operand that is computed: what came of it, at the points of the one that is made from it.
+struct Edge {
+    sampler: Sampler,
+    track: Track,
+    /// What is done along time with it before it is added up.
+    along: Option<State>,
+}
+
+/// How far a stage is.
+struct Progress {
+    /// The next point.
+    next: i64,
+    states: Vec<State>,
+    /// For each operand that is a stage.
+    operands: Vec<Option<Edge>>,
+    /// For each group: what came of members that are stages, and how each of them stands.
+    groups: Vec<(Sums, Vec<Option<Edge>>)>,
+}
+
+/// Which reference of which stage.
+#[derive(Clone, Copy)]
+enum Slot {
+    Operand(usize),
+    Member(usize, usize),
+}
+
+/// A stretch on its way.
+pub(super) struct Run {
+    plan: Arc<Plan>,
+    inner: Arc<dyn Chunks>,
+    stages: Vec<Progress>,
+    /// For each stage, who is made from it.
+    above: Vec<Vec<(usize, Slot)>>,
+    /// Everything before this time has been computed.
+    cursor: i64,
+    /// The first point that is wanted.
+    wanted: i64,
+    slice_ns: i64,
+}
+
+impl Run {
+    /// From the point `wanted` of the last stage on.
+    pub fn new(plan: Arc<Plan>, inner: Arc<dyn Chunks>, wanted: i64) -> Self {
+        let count = plan.stages.len();
+        let mut needed = vec![i64::MAX; count];
+        needed[count - 1] = wanted;
+        for at in (0..count).rev() {
+            let stage = &plan.stages[at];
+            needed[at] = stage.first_needed(needed[at]);
+            let first = needed[at].saturating_mul(stage.grid);
+            for (below, bridge) in stage.below() {
+                let from = first.saturating_sub(bridge).div_euclid(plan.stages[below].grid);
+                needed[below] = needed[below].min(from);
+            }
+        }
+        let mut above: Vec<Vec<(usize, Slot)>> = vec![Vec::new(); count];
+        for (at, stage) in plan.stages.iter().enumerate() {
+            let operands = stage.operands.iter().enumerate().map(|(i, operand)| (operand, Slot::Operand(i)));
+            let members = stage.groups.iter().enumerate().flat_map(|(g, group)| {
+                group.members.iter().enumerate().map(move |(m, member)| (member, Slot::Member(g, m)))
+            });
+            for (operand, slot) in operands.chain(members) {
+                if let Source::Stage(below) = operand.source {
+                    above[below].push((at, slot));
+                }
+            }
+        }
+        let stages: Vec<Progress> =
+            plan.stages.iter().zip(&needed).map(|(stage, first)| Progress::new(stage, *first)).collect();
+        let times = plan.stages.iter().zip(&needed).map(|(stage, first)| first.saturating_mul(stage.grid));
+        let cursor = times.min().unwrap_or(0);
+        Self { slice_ns: slice_ns(&plan), plan, inner, stages, above, cursor, wanted }
+    }
+
+    /// Computes the next slice, at most up to the time `limit`: the last stage's next points, in the unit declared; there may be none yet.
+    pub fn slice(&mut self, limit: i64) -> Result<Track, StoreError> {
+        self.cursor = self.cursor.saturating_add(self.slice_ns).min(limit).max(self.cursor);
+        let plan = self.plan.clone();
+        let count = plan.stages.len();
+        // The point after the last that is due, of each stage.
+        let mut ends = vec![i64::MIN; count];
+        ends[count - 1] = (self.cursor - 1).div_euclid(plan.root().grid) + 1;
+        for at in (0..count).rev() {
+            let stage = &plan.stages[at];
+            let last = (ends[at] - 1).saturating_mul(stage.grid);
+            for (below, bridge) in stage.below() {
+                let end = (last.saturating_add(bridge) - 1).div_euclid(plan.stages[below].grid) + 2;
+                ends[below] = ends[below].max(end);
+            }
+        }
+        let mut track = Track::holes(self.stages[count - 1].next, 0);
+        for (at, end) in ends.into_iter().enumerate() {
+            let len = usize::try_from(end.saturating_sub(self.stages[at].next)).unwrap_or(0);
+            if len == 0 {
+                continue;
+            }
+            let found = self.stage(at, len)?;
+            if at == count - 1 {
+                track = found;
+                break;
+            }
+            self.give(at, &found);
+        }
+        let skip = usize::try_from(self.wanted - track.base).unwrap_or(0).min(track.values.len());
+        drop(track.take(skip));
+        let out = plan.root().out;
+        if !out.is_identity() {
+            track.values.iter_mut().for_each(|value| *value = super::grid::finite(out.apply(*value)));
+        }
+        Ok(track)
+    }
+
+    /// Whether everything before this time has been computed.
+    pub fn is_done(&self, limit: i64) -> bool {
+        self.cursor >= limit
+    }
+
+    /// The next points of one stage.
+    fn stage(&mut self, at: usize, len: usize) -> Result<Track, StoreError> {
+        let plan = self.plan.clone();
+        let stage = &plan.stages[at];
+        let progress = &mut self.stages[at];
+        let point = progress.next;
+        progress.next += len as i64;
+        let mut sampled = vec![false; len];
+        let mut see = |part: &[bool]| sampled.iter_mut().zip(part).for_each(|(all, part)| *all |= part);
+        let mut operands = Vec::with_capacity(stage.operands.len());
+        for (operand, edge) in stage.operands.iter().zip(&mut progress.operands) {
+            let track = match (&operand.source, edge) {
+                (Source::Measured(measured), _) => {
+                    read(self.inner.as_ref(), measured, operand.steps, stage.grid, point, len)?
+                }
+                (Source::Stage(_), Some(edge)) => edge.track.take(len),
+                (Source::Stage(_), None) => Track::holes(point, len),
+            };
+            see(&track.sampled);
+            operands.push(track.values);
+        }
+        let mut groups = Vec::with_capacity(stage.groups.len());
+        for (group, (sums, edges)) in stage.groups.iter().zip(&mut progress.groups) {
+            let mut all = add_up(self.inner.as_ref(), stage, group, point, len)?;
+            let mut below = sums.take(len);
+            for (rank, edge) in edges.iter_mut().enumerate() {
+                let Some(edge) = edge else { continue };
+                let Some(state) = &mut edge.along else { continue };
+                let mut track = edge.track.take(len);
+                state.run(point, &mut track.values);
+                below.rank = rank as u32;
+                below.add_track(&track);
+            }
+            all.join(&below);
+            let (values, part) = all.finish(stage.missing, group.members.len());
+            see(part);
+            groups.push(values);
+        }
+        let columns = Columns { point, len, operands, groups, states: &mut progress.states };
+        Ok(Track { base: point, values: columns.values(&stage.code), sampled })
+    }
+
+    /// Gives what a stage came to to all that are made from it.
+    fn give(&mut self, at: usize, track: &Track) {
+        let grid = self.plan.stages[at].grid;
+        let rows = || track.sampled.iter().enumerate().filter(|(_, sampled)| **sampled).map(|(row, _)| row);
+        let times: Vec<i64> = rows().map(|row| (track.base + row as i64) * grid).collect();
+        let values: Vec<f64> = rows().map(|row| track.values[row]).collect();
+        for (above, slot) in self.above[at].clone() {
+            let progress = &mut self.stages[above];
+            let range = (progress.next, i64::MAX);
+            match slot {
+                Slot::Operand(operand) => {
+                    if let Some(edge) = &mut progress.operands[operand] {
+                        edge.sampler.feed(&times, &values, range, &mut edge.track);
+                    }
+                }
+                Slot::Member(group, member) => {
+                    let (sums, edges) = &mut progress.groups[group];
+                    let Some(edge) = &mut edges[member] else { continue };
+                    sums.rank = member as u32;
+                    match edge.along {
+                        Some(_) => edge.sampler.feed(&times, &values, range, &mut edge.track),
+                        None => edge.sampler.feed(&times, &values, range, sums),
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// How long a slice is: no stage has too many points in it.
+pub(super) fn slice_ns(plan: &Plan) -> i64 {
+    let points = SLICE_VALUES_MAX / (plan.columns.max(1) as i64);
+    let points = points.clamp(SLICE_POINTS_MIN, SLICE_POINTS_MAX);
+    let shortest = plan.stages.iter().map(|stage| stage.grid).min().unwrap_or(1);
+    shortest.saturating_mul(points)
+}
+
+impl Progress {
+    fn new(stage: &Stage, first: i64) -> Self {
+        let edge = |operand: &Operand, along: Option<Along>| match operand.source {
+            Source::Measured(_) => None,
+            Source::Stage(_) => Some(Edge {
+                sampler: Sampler::new(stage.grid, operand.bridge),
+                track: Track::holes(first, 0),
+                along: along.map(|along| State::new(along, stage.grid)),
+            }),
+        };
+        let group = |group: &Group| {
+            let edges = group.members.iter().map(|member| edge(member, group.along)).collect();
+            (Sums::new(group.agg, first, 0), edges)
+        };
+        Self {
+            next: first,
+            states: stage.along.iter().map(|along| State::new(*along, stage.grid)).collect(),
+            operands: stage.operands.iter().map(|operand| edge(operand, None)).collect(),
+            groups: stage.groups.iter().map(group).collect(),
+        }
+    }
+}
+
+/// A measured sensor's values at the points from `point` on, to the sink. Only one chunk of it is in memory.
+fn sample(
+    inner: &dyn Chunks,
+    of: &Measured,
+    grid: i64,
+    point: i64,
+    len: usize,
+    sink: &mut impl Sink,
+) -> Result<(), StoreError> {
+    let end = point + len as i64;
+    let (from, to) = ((point * grid).saturating_sub(of.bridge), ((end - 1) * grid).saturating_add(of.bridge));
+    let mut sampler = Sampler::new(grid, of.bridge);
+    let mut values = Vec::new();
+    for chunk in inner.scan(&of.info, from, to.saturating_add(1))? {
+        let chunk = chunk?;
+        of.raw.convert(&chunk, &mut values);
+        sampler.feed(&chunk.times, &values, (point, end), sink);
+    }
+    Ok(())
+}
+
+/// The same as a track, of its values or its steps.
+fn read(
+    inner: &dyn Chunks,
+    of: &Measured,
+    steps: bool,
+    grid: i64,
+    point: i64,
+    len: usize,
+) -> Result<Track, StoreError> {
+    if !steps {
+        let mut track = Track::holes(point, len);
+        sample(inner, of, grid, point, len, &mut track)?;
+        return Ok(track);
+    }
+    let mut steps = Steps::new(&of.info, &of.raw, grid, of.bridge, point, len);
+    let from = ((point - 1) * grid).saturating_sub(of.bridge);
+    let to = ((point + len as i64 - 1) * grid).saturating_add(of.bridge);
+    for chunk in inner.scan(&of.info, from, to.saturating_add(1))? {
+        steps.feed(&chunk?);
+    }
+    Ok(steps.finish())
+}
+
+/// Adds one measured member to the sums.
+fn add_member(
+    inner: &dyn Chunks,
+    grid: i64,
+    along: Option<Along>,
+    member: &Operand,
+    sums: &mut Sums,
+    len: usize,
+) -> Result<(), StoreError> {
+    let Source::Measured(measured) = &member.source else { return Ok(()) };
+    let point = sums.base;
+    let Some(along) = along else { return sample(inner, measured, grid, point, len, sums) };
+    if member.steps {
+        let mut track = read(inner, measured, true, grid, point, len)?;
+        if along == Along::Rate {
+            let seconds = grid as f64 / 1e9;
+            track.values.iter_mut().for_each(|value| *value /= seconds);
+        }
+        sums.add_track(&track);
+        return Ok(());
+    }
+    // In stretches, as it may look back a long way.
+    let mut state = State::new(along, grid);
+    let mut next = first_needed(along, grid, point);
+    let end = point + len as i64;
+    while next < end {
+        let part = (end - next).min(SLICE_POINTS_MAX);
+        let mut track = read(inner, measured, false, grid, next, part as usize)?;
+        state.run(next, &mut track.values);
+        let skip = usize::try_from(point - next).unwrap_or(0).min(part as usize);
+        drop(track.take(skip));
+        sums.add_track_at((track.base - point).max(0) as usize, &track);
+        next += part;
+    }
+    Ok(())
+}
+
+/// What the measured members of a group come to, on several cores where that pays.
+fn add_up(inner: &dyn Chunks, stage: &Stage, group: &Group, point: i64, len: usize) -> Result<Sums, StoreError> {
+    let members: Vec<(usize, &Operand)> =
+        group.members.iter().enumerate().filter(|(_, member)| matches!(member.source, Source::Measured(_))).collect();
+    let lanes = if members.len() >= LANES_FROM { LANES } else { 1 };
+    let parts: Vec<&[(usize, &Operand)]> = members.chunks(members.len().div_ceil(lanes).max(1)).collect();
+    let failed = AtomicBool::new(false);
+    let lane = |members: &[(usize, &Operand)]| -> Result<Sums, StoreError> {
+        let mut sums = Sums::new(group.agg, point, len);
+        for (rank, member) in members {
+            if failed.load(Relaxed) {
+                break;
+            }
+            sums.rank = *rank as u32;
+            let added = add_member(inner, stage.grid, group.along, member, &mut sums, len);
+            added.inspect_err(|_| failed.store(true, Relaxed))?;
+        }
+        Ok(sums)
+    };
+    let next = AtomicUsize::new(0);
+    let done: Mutex<Vec<(usize, Result<Sums, StoreError>)>> = Mutex::new(Vec::new());
+    let work = || {
+        while let Some((at, part)) = Some(next.fetch_add(1, Relaxed)).and_then(|at| Some((at, parts.get(at)?))) {
+            let sums = lane(part);
+            done.lock().unwrap_or_else(PoisonError::into_inner).push((at, sums));
+        }
+    };
+    let helpers =
+        if members.len().saturating_mul(len) >= THREAD_VALUES_MIN { parts.len().saturating_sub(1) } else { 0 };
+    let helpers = Helpers::take(helpers);
+    std::thread::scope(|scope| {
+        for _ in 0..helpers.0 {
+            scope.spawn(work);
+        }
+        work();
+    });
+    let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
+    done.sort_by_key(|(at, _)| *at);
+    let mut all = Sums::new(group.agg, point, len);
+    for (_, sums) in done {
+        all.join(&sums?);
+    }
+    Ok(all)
+}
+
+/// Threads that may help, given back when dropped.
+struct Helpers(usize);
+
+impl Helpers {
+    fn take(wanted: usize) -> Self {
+        let most = std::thread::available_parallelism().map_or(1, std::num::NonZero::get) - 1;
+        let mut taken = 0;
+        let take = |now: usize| {
+            taken = wanted.min(most.saturating_sub(now));
+            Some(now + taken)
+        };
+        let _ = HELPERS.fetch_update(Relaxed, Relaxed, take);
+        Self(taken)
+    }
+}
+
+impl Drop for Helpers {
+    fn drop(&mut self) {
+        HELPERS.fetch_sub(self.0, Relaxed);
+    }
+}

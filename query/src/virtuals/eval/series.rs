@@ -1,0 +1,230 @@
+//! The chunks of one computed sensor: what is kept is taken, the rest computed, slice by slice as they are pulled.
+
+use std::sync::Arc;
+
+use wholegrain_model::{Column, ColumnValues, Gaps};
+use wholegrain_store::{Chunk, Chunks, KeptOf, StoreError};
+
+use super::grid::Track;
+use super::piece::{Assembly, decode, encode};
+use super::plan::Plan;
+use super::run::{Run, slice_ns};
+
+/// Nothing is kept that ends less than this before the newest reading: what comes last of it would only make it worthless.
+const SETTLE_NS: i64 = 120_000_000_000;
+/// A piece of which less than this part is asked for is not computed as a whole only to be kept.
+const ASKED_PART: i64 = 4;
+
+/// One sensor's chunks.
+pub(super) struct Series {
+    inner: Arc<dyn Chunks>,
+    plan: Arc<Plan>,
+    kept: Option<KeptOf>,
+    /// Where there may be readings.
+    spans: Vec<(i64, i64)>,
+    from: i64,
+    to: i64,
+    /// The next time that is due.
+    cursor: i64,
+    /// Rows before this have been given.
+    given: i64,
+    run: Option<Run>,
+    assembly: Option<Assembly>,
+    /// The piece that was looked for last and not found.
+    missed: Option<i64>,
+    failed: bool,
+}
+
+impl Series {
+    pub fn new(inner: Arc<dyn Chunks>, plan: Arc<Plan>, kept: Option<KeptOf>, from: i64, to: i64) -> Self {
+        // So that no time overflows that is a little before or after.
+        let (least, most) = (-(1i64 << 62), 1i64 << 62);
+        let (from, to) = (from.clamp(least, most), to.clamp(least, most));
+        let margin = plan.recipe.ahead_ns;
+        let spans = inner.spans(from.saturating_sub(margin), to.saturating_add(margin));
+        Self {
+            inner,
+            plan,
+            kept,
+            spans,
+            from,
+            to,
+            cursor: from,
+            given: from,
+            run: None,
+            assembly: None,
+            missed: None,
+            failed: false,
+        }
+    }
+
+    /// Goes on to where there may be something; `false` when there is nothing more.
+    fn skip_holes(&mut self) -> bool {
+        let margin = self.plan.recipe.ahead_ns;
+        let done = self.spans.iter().take_while(|span| span.1.saturating_add(margin) < self.cursor).count();
+        self.spans.drain(..done);
+        let Some(next) = self.spans.first().map(|span| span.0.saturating_sub(margin)) else { return false };
+        if next > self.cursor && (self.run.is_none() || next - self.cursor > slice_ns(&self.plan)) {
+            self.cursor = next;
+            self.run = None;
+            self.assembly = None;
+        }
+        self.cursor < self.to
+    }
+
+    fn piece_of(&self, time: i64) -> i64 {
+        time.div_euclid(self.plan.recipe.piece_ns)
+    }
+
+    /// First time, and the one after the last.
+    fn times_of(&self, piece: i64) -> (i64, i64) {
+        let start = piece.saturating_mul(self.plan.recipe.piece_ns);
+        (start, start.saturating_add(self.plan.recipe.piece_ns))
+    }
+
+    /// Whether a piece is to be computed as a whole and kept.
+    fn is_worth_keeping(&self, piece: i64) -> bool {
+        let (start, end) = self.times_of(piece);
+        let asked = end.min(self.to).saturating_sub(start.max(self.from));
+        let settled = end.saturating_add(self.plan.recipe.ahead_ns).saturating_add(SETTLE_NS) <= self.plan.newest;
+        self.kept.is_some() && settled && asked.saturating_mul(ASKED_PART) >= end - start
+    }
+
+    /// The piece that the cursor is in, if it is kept.
+    fn take_kept(&mut self) -> Option<Track> {
+        let piece = self.piece_of(self.cursor);
+        if self.missed == Some(piece) {
+            return None;
+        }
+        let grid = self.plan.root().grid;
+        let (start, end) = self.times_of(piece);
+        let found = self.kept.as_ref().and_then(|kept| kept.get(piece));
+        let track = found.and_then(|bytes| decode(&bytes, start / grid, (end - start) / grid));
+        if track.is_none() {
+            self.missed = Some(piece);
+            return None;
+        }
+        self.run = None;
+        self.assembly = None;
+        self.cursor = end;
+        track
+    }
+
+    /// How far to compute at the most from here: to the end of the range, of the piece that it ends in, or to what is kept.
+    fn limit(&self) -> i64 {
+        let last = self.piece_of(self.to - 1);
+        let end = if self.is_worth_keeping(last) { self.times_of(last).1 } else { self.to };
+        let Some(kept) = &self.kept else { return end };
+        let slice_end = self.cursor.saturating_add(slice_ns(&self.plan)).min(end);
+        let next = self.piece_of(self.cursor) + 1..=self.piece_of(slice_end);
+        let known = next.into_iter().find(|piece| kept.has(*piece));
+        known.map_or(end, |piece| self.times_of(piece).0.min(end))
+    }
+
+    fn compute(&mut self) -> Result<Track, StoreError> {
+        let grid = self.plan.root().grid;
+        if self.run.is_none() {
+            let piece = self.piece_of(self.cursor);
+            let begin = if self.is_worth_keeping(piece) { self.times_of(piece).0 } else { self.cursor };
+            let point = (begin - 1).div_euclid(grid) + 1;
+            self.run = Some(Run::new(self.plan.clone(), self.inner.clone(), point));
+        }
+        let limit = self.limit();
+        let Some(run) = &mut self.run else { return Ok(Track::default()) };
+        let track = run.slice(limit)?;
+        // Between here and the next point there is nothing that is due.
+        let done = (track.base + track.values.len() as i64).saturating_mul(grid);
+        self.cursor = self.cursor.max(done.min(limit));
+        if run.is_done(limit) {
+            self.cursor = limit;
+            self.run = None;
+        }
+        self.assemble(&track);
+        Ok(track)
+    }
+
+    /// Gathers whole pieces and has them kept.
+    fn assemble(&mut self, track: &Track) {
+        let Some(kept) = self.kept.clone() else { return };
+        let grid = self.plan.root().grid;
+        let points = self.plan.recipe.piece_ns / grid;
+        let mut at = 0;
+        while at < track.values.len() {
+            let point = track.base + at as i64;
+            let (piece, place) = (point.div_euclid(points), point.rem_euclid(points) as usize);
+            let rows = (points as usize - place).min(track.values.len() - at);
+            let assembly =
+                self.assembly.take().filter(|assembly| assembly.number == piece && assembly.values.len() == place);
+            let new = || (place == 0).then(|| Assembly { number: piece, values: Vec::new(), sampled: Vec::new() });
+            if let Some(mut assembly) = assembly.or_else(new) {
+                assembly.values.extend_from_slice(&track.values[at..at + rows]);
+                assembly.sampled.extend_from_slice(&track.sampled[at..at + rows]);
+                if assembly.values.len() == points as usize {
+                    self.keep(&kept, &assembly);
+                } else {
+                    self.assembly = Some(assembly);
+                }
+            }
+            at += rows;
+        }
+    }
+
+    fn keep(&self, kept: &KeptOf, piece: &Assembly) {
+        let recipe = kept.recipe();
+        let (start, end) = self.times_of(piece.number);
+        let settled = end.saturating_add(recipe.ahead_ns).saturating_add(SETTLE_NS) <= self.plan.newest;
+        let (first, last) = (start.saturating_sub(recipe.back_ns), end.saturating_add(recipe.ahead_ns));
+        // Where something is missing that may come back nothing is kept.
+        if settled && self.inner.warnings(first, last).is_empty() {
+            kept.put(piece.number, &encode(&piece.values, &piece.sampled));
+        }
+    }
+
+    /// The rows of the range that have not been given yet: where a piece is computed as a whole, some have.
+    fn chunk(&mut self, track: &Track) -> Option<Chunk> {
+        let grid = self.plan.root().grid;
+        let in_range = |point: i64| (self.given..self.to).contains(&(point * grid));
+        let rows = (0..track.values.len()).filter(|at| track.sampled[*at] && in_range(track.base + *at as i64));
+        let rows: Vec<usize> = rows.collect();
+        if rows.is_empty() {
+            return None;
+        }
+        let times: Vec<i64> = rows.iter().map(|at| (track.base + *at as i64) * grid).collect();
+        self.given = times.last().map_or(self.given, |last| last + 1);
+        let mut gaps = Gaps::default();
+        let mut values = Vec::with_capacity(rows.len());
+        for (row, at) in rows.iter().enumerate() {
+            let value = track.values[*at];
+            if value.is_nan() {
+                gaps.set(row, rows.len());
+            }
+            values.push(if value.is_nan() { 0.0 } else { value });
+        }
+        Some(Chunk { times, column: Column { values: ColumnValues::Float(values), gaps } })
+    }
+}
+
+impl Iterator for Series {
+    type Item = Result<Chunk, StoreError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        while !self.failed && self.cursor < self.to && self.skip_holes() {
+            let track = match self.take_kept() {
+                Some(track) => Ok(track),
+                None => self.compute(),
+            };
+            match track {
+                Ok(track) => {
+                    if let Some(chunk) = self.chunk(&track) {
+                        return Some(Ok(chunk));
+                    }
+                }
+                Err(error) => {
+                    self.failed = true;
+                    return Some(Err(error));
+                }
+            }
+        }
+        None
+    }
+}

@@ -1,0 +1,472 @@
+//! Expressions as people write them, read into a tree. By operator precedence; every way to go deeper counts against [`NESTED_MAX`], so that
+//! no text, however it is made, takes more of the stack than that.
+
+use wholegrain_model::suggest::nearest;
+use wholegrain_model::{Interval, Pattern};
+
+use super::absolute;
+use super::ast::{Along, Binary, Expr, Function, Node, Reference, Span, Unary};
+use super::lex::{Lexer, Numeral};
+use super::refused::{Refused, word};
+use crate::Agg;
+
+/// The longest expression, in bytes.
+pub const EXPRESSION_BYTES_MAX: usize = 64 << 10;
+/// The most operations that work on one another's results: of those in a row too each works on the one before.
+pub const DEPTH_MAX: usize = 128;
+/// The most parentheses, functions and signs that stand one within the other.
+pub const NESTED_MAX: usize = 64;
+/// The most numbers, sensors and operations of one expression.
+pub const NODES_MAX: usize = 4096;
+/// The largest exponent of `^`, to either side of zero.
+const POWER_MAX: i32 = 9;
+
+/// What an operand may be, for messages.
+const OPERAND: &str = "a number, a sensor in <…>, a function or `(`";
+/// What a template's or a person's first operand along time may be followed by.
+const LENGTH: &str = "a length of time such as 5min or 1h";
+
+/// How tightly a prefix binds.
+const NOT: u8 = 3;
+const MINUS: u8 = 8;
+
+/// A function's name and what it makes.
+#[derive(Clone, Copy)]
+enum Called {
+    If,
+    Function(Function),
+    /// `min` and `max`: of several operands at one time, or over the sensors of one reference.
+    Either(Function, Agg),
+    Over(Agg),
+    Rate,
+    Delta,
+    Integral,
+    Moving(Agg),
+}
+
+const FUNCTIONS: &[(&str, Called)] = &[
+    ("if", Called::If),
+    ("abs", Called::Function(Function::Abs)),
+    ("clamp", Called::Function(Function::Clamp)),
+    ("sqrt", Called::Function(Function::Sqrt)),
+    ("exp", Called::Function(Function::Exp)),
+    ("ln", Called::Function(Function::Ln)),
+    ("min", Called::Either(Function::Min, Agg::Min)),
+    ("max", Called::Either(Function::Max, Agg::Max)),
+    ("sum", Called::Over(Agg::Sum)),
+    ("mean", Called::Over(Agg::Mean)),
+    ("count", Called::Over(Agg::Count)),
+    ("first", Called::Over(Agg::First)),
+    ("last", Called::Over(Agg::Last)),
+    ("rate", Called::Rate),
+    ("delta", Called::Delta),
+    ("integral", Called::Integral),
+    ("moving_average", Called::Moving(Agg::Mean)),
+    ("moving_min", Called::Moving(Agg::Min)),
+    ("moving_max", Called::Moving(Agg::Max)),
+    ("moving_sum", Called::Moving(Agg::Sum)),
+    ("moving_count", Called::Moving(Agg::Count)),
+    ("moving_first", Called::Moving(Agg::First)),
+    ("moving_last", Called::Moving(Agg::Last)),
+];
+
+/// What people call functions elsewhere.
+const OTHER_NAMES: &[(&str, &str)] = &[
+    ("average", "mean"),
+    ("avg", "mean"),
+    ("moving_mean", "moving_average"),
+    ("derivative", "rate"),
+    ("log", "ln"),
+    ("pow", "^"),
+    ("fabs", "abs"),
+    ("total", "sum"),
+];
+
+/// Every function's name, for documents and completion.
+pub fn function_names() -> impl Iterator<Item = &'static str> {
+    FUNCTIONS.iter().map(|(name, _)| *name)
+}
+
+/// Reads the expression of a virtual sensor; references that do not begin with `/` are looked for beside `path`.
+pub fn parse(text: &str, path: &str) -> Result<Expr, Refused> {
+    if text.len() > EXPRESSION_BYTES_MAX {
+        let message = format!("the expression has {} bytes, at most {EXPRESSION_BYTES_MAX} are taken", text.len());
+        return Err(Refused::whole(message).help("define parts of it as sensors of their own"));
+    }
+    if text.trim().is_empty() {
+        return Err(Refused::whole("there is no expression"));
+    }
+    let mut parser = Parser { lexer: Lexer { text, at: 0 }, path, depth: 0, nodes: 0 };
+    let (expr, _) = parser.expression(0)?;
+    let (found, span) = parser.lexer.found();
+    if !span.is_empty() {
+        let message = match found.as_str() {
+            "`)`" => "this `)` closes nothing".to_owned(),
+            "`,`" => "this `,` stands outside of a function".to_owned(),
+            _ => format!("expected an operator or the end, found {found}"),
+        };
+        return parser.lexer.refuse(span, message);
+    }
+    Ok(expr)
+}
+
+struct Parser<'a> {
+    lexer: Lexer<'a>,
+    path: &'a str,
+    depth: usize,
+    nodes: usize,
+}
+
+/// A tree and how deep it is.
+type Tree = (Expr, usize);
+
+impl Parser<'_> {
+    fn node(&mut self, node: Node, span: Span, below: usize) -> Result<Tree, Refused> {
+        self.nodes += 1;
+        if self.nodes > NODES_MAX {
+            let message = format!("the expression has more than {NODES_MAX} numbers, sensors and operations");
+            return Err(Refused::at(self.lexer.text, span, message)
+                .help("take sum(<…/*/…>) over many sensors, or define parts of it as sensors of their own"));
+        }
+        self.fits(below + 1, span)?;
+        Ok((Expr { node, span }, below + 1))
+    }
+
+    fn fits(&self, depth: usize, span: Span) -> Result<(), Refused> {
+        if depth > DEPTH_MAX {
+            let message = format!("more than {DEPTH_MAX} operations work on one another's results");
+            return Err(Refused::at(self.lexer.text, Span { start: span.end.saturating_sub(1), ..span }, message)
+                .help("take sum(<…/*/…>) over many sensors, or define parts of it as sensors of their own"));
+        }
+        Ok(())
+    }
+
+    /// An expression whose operators all bind at least as tightly as `least`.
+    fn expression(&mut self, least: u8) -> Result<Tree, Refused> {
+        self.depth += 1;
+        if self.depth > NESTED_MAX {
+            let span = Span { start: self.lexer.at, end: self.lexer.at + 1 };
+            let message = format!("more than {NESTED_MAX} parentheses, functions and signs stand one within the other");
+            return Err(Refused::at(self.lexer.text, span, message).help("define parts of it as sensors of their own"));
+        }
+        let mut left = self.prefix()?;
+        while let Some((operator, span)) = self.lexer.operator()? {
+            let binds = binds(operator);
+            if binds < least {
+                break;
+            }
+            self.lexer.at = span.end;
+            left = self.binary(left, operator, span)?;
+        }
+        self.depth -= 1;
+        Ok(left)
+    }
+
+    fn binary(&mut self, (left, depth): Tree, operator: Binary, at: Span) -> Result<Tree, Refused> {
+        if operator == Binary::Power {
+            return self.power((left, depth));
+        }
+        // What stands in parentheses begins before its first operand does.
+        if let Node::Binary(of, first, _) = &left.node
+            && is_comparison(operator)
+            && is_comparison(*of)
+            && first.span.start == left.span.start
+        {
+            return Err(Refused::at(self.lexer.text, at, "comparisons do not chain").help("write a < b and b < c"));
+        }
+        if operator == Binary::Less && self.lexer.rest().starts_with('/') {
+            return Err(Refused::at(self.lexer.text, at, "between these two sensors there is no operator"));
+        }
+        let (right, other) = self.expression(binds(operator) + 1)?;
+        let span = Span { start: left.span.start, end: right.span.end };
+        self.node(Node::Binary(operator, Box::new(left), Box::new(right)), span, depth.max(other))
+    }
+
+    /// `^` and the whole number after it.
+    fn power(&mut self, (base, depth): Tree) -> Result<Tree, Refused> {
+        self.lexer.skip_blank();
+        let start = self.lexer.at;
+        let negative = self.lexer.take('-');
+        let wanted = format!("after `^` a whole number from -{POWER_MAX} to {POWER_MAX} is wanted");
+        let number = match self.lexer.peek() {
+            Some(c) if c.is_ascii_digit() => self.lexer.numeral()?,
+            _ => {
+                let (found, span) = self.lexer.found();
+                return self.lexer.refuse(span, format!("{wanted}, found {found}"));
+            }
+        };
+        let span = Span { start, end: number.1.end };
+        let value = match number.0 {
+            Numeral::Number(value, None) if value.fract() == 0.0 && value <= f64::from(POWER_MAX) => value,
+            _ => return self.lexer.refuse(span, wanted),
+        };
+        let value = if negative { -value } else { value };
+        let (exponent, _) = self.node(Node::Number { value, unit: None }, span, 0)?;
+        let span = Span { start: base.span.start, end: span.end };
+        self.node(Node::Binary(Binary::Power, Box::new(base), Box::new(exponent)), span, depth)
+    }
+
+    /// What an expression begins with.
+    fn prefix(&mut self) -> Result<Tree, Refused> {
+        let first = self.lexer.peek();
+        let start = self.lexer.at;
+        match first {
+            Some(c) if c.is_ascii_digit() || c == '.' => match self.lexer.numeral()? {
+                (Numeral::Number(value, unit), span) => self.node(Node::Number { value, unit }, span, 0),
+                (Numeral::Length(length), span) => {
+                    let message = format!("expected {OPERAND}, found the length of time {length}");
+                    Err(Refused::at(self.lexer.text, span, message)
+                        .help(format!("as a number it is {}[s]", length.seconds())))
+                }
+            },
+            Some('<') => {
+                let (reference, span) = self.reference()?;
+                if reference.text.contains('*') {
+                    let message = format!("<{}> may choose several sensors", word(&reference.text));
+                    return Err(Refused::at(self.lexer.text, span, message)
+                        .help("take sum, mean, min, max, count, first or last of them: sum(<…>)"));
+                }
+                self.node(Node::Sensor(reference), span, 0)
+            }
+            Some('(') => {
+                self.lexer.at += 1;
+                let (mut inner, depth) = self.expression(0)?;
+                self.close(Span { start, end: start + 1 })?;
+                inner.span = Span { start, end: self.lexer.at };
+                Ok((inner, depth))
+            }
+            Some('-') => {
+                self.lexer.at += 1;
+                let (operand, depth) = self.expression(MINUS)?;
+                let span = Span { start, end: operand.span.end };
+                self.node(Node::Unary(Unary::Minus, Box::new(operand)), span, depth)
+            }
+            Some('!') => self.lexer.refuse(Span { start, end: start + 1 }, "`!` is no operator; write not"),
+            _ => match self.lexer.name() {
+                Some((name, span)) => self.named(name, span),
+                None => {
+                    let (found, span) = self.lexer.found();
+                    self.lexer.refuse(span, format!("expected {OPERAND}, found {found}"))
+                }
+            },
+        }
+    }
+
+    /// `not`, or a function.
+    fn named(&mut self, name: &str, span: Span) -> Result<Tree, Refused> {
+        self.lexer.at = span.end;
+        if name == "not" {
+            let (operand, depth) = self.expression(NOT)?;
+            let span = Span { start: span.start, end: operand.span.end };
+            return self.node(Node::Unary(Unary::Not, Box::new(operand)), span, depth);
+        }
+        let called = FUNCTIONS.iter().find(|(known, _)| *known == name).map(|(_, called)| *called);
+        let Some(called) = called else { return Err(self.unknown(name, span)) };
+        self.lexer.skip_blank();
+        let open = Span { start: self.lexer.at, end: self.lexer.at + 1 };
+        if !self.lexer.take('(') {
+            let (found, at) = self.lexer.found();
+            return self.lexer.refuse(at, format!("expected `(` after {name}, found {found}"));
+        }
+        let (node, depth) = self.call(name, span, called)?;
+        self.close(open)?;
+        self.node(node, Span { start: span.start, end: self.lexer.at }, depth)
+    }
+
+    fn unknown(&mut self, name: &str, span: Span) -> Refused {
+        let refuse = |message: String| Refused::at(self.lexer.text, span, message);
+        let is_call = self.lexer.peek() == Some('(');
+        if matches!(name, "true" | "false") {
+            return refuse(format!("there is no {name}; write {}", u8::from(name == "true")));
+        }
+        if !is_call {
+            return refuse(format!("`{}` is no number and no function", word(name)))
+                .help(format!("a sensor's name stands in angle brackets: <{}>", word(name)));
+        }
+        let other = OTHER_NAMES.iter().find(|(other, _)| *other == name).map(|(_, known)| *known);
+        let near = other.or_else(|| nearest(name, function_names()));
+        let names = function_names().collect::<Vec<_>>().join(", ");
+        let refused = refuse(format!("there is no function {}", word(name)));
+        match near {
+            Some(near) => refused.help(format!("did you mean {near}?")),
+            None => refused.help(format!("there are {names}")),
+        }
+    }
+
+    /// The operands of a function, up to its `)`.
+    fn call(&mut self, name: &str, span: Span, called: Called) -> Result<(Node, usize), Refused> {
+        match called {
+            Called::Over(agg) => self.over(name, agg),
+            Called::Rate | Called::Delta | Called::Integral | Called::Moving(_) => {
+                let (operand, depth) = self.expression(0)?;
+                let along = self.along(name, called)?;
+                Ok((Node::Along(along, Box::new(operand)), depth))
+            }
+            Called::Either(function, agg) => {
+                if let Some(over) = self.over_of_one(agg)? {
+                    return Ok((over, 1));
+                }
+                let (operands, depth) = self.operands()?;
+                if operands.len() < 2 {
+                    let message = format!("{name} takes two operands or more, or sensors: {name}(<…>)");
+                    return self.lexer.refuse(span, message);
+                }
+                Ok((Node::Call(function, operands), depth))
+            }
+            Called::Function(function) => {
+                let (operands, depth) = self.operands()?;
+                let wanted = if function == Function::Clamp { 3 } else { 1 };
+                if operands.len() != wanted {
+                    let form =
+                        if wanted == 3 { "clamp(value, least, greatest)".to_owned() } else { format!("{name}(value)") };
+                    return self.lexer.refuse(span, format!("{form} is wanted, {}", counted(operands.len())));
+                }
+                Ok((Node::Call(function, operands), depth))
+            }
+            Called::If => {
+                let (operands, depth) = self.operands()?;
+                let count = operands.len();
+                match <[Expr; 3]>::try_from(operands) {
+                    Ok(three) => Ok((Node::If(Box::new(three)), depth)),
+                    Err(_) => {
+                        self.lexer.refuse(span, format!("if(condition, then, otherwise) is wanted, {}", counted(count)))
+                    }
+                }
+            }
+        }
+    }
+
+    fn operands(&mut self) -> Result<(Vec<Expr>, usize), Refused> {
+        let (mut operands, mut depth) = (Vec::new(), 0);
+        loop {
+            let (operand, below) = self.expression(0)?;
+            operands.push(operand);
+            depth = depth.max(below);
+            if !self.lexer.take(',') {
+                return Ok((operands, depth));
+            }
+        }
+    }
+
+    /// What follows the operand of a function along time.
+    fn along(&mut self, name: &str, called: Called) -> Result<Along, Refused> {
+        match called {
+            Called::Rate => return Ok(Along::Rate),
+            Called::Delta => return Ok(Along::Delta),
+            _ => {}
+        }
+        let wanted = format!("{name}(…, 1h) needs {LENGTH}");
+        if !self.lexer.take(',') {
+            let (found, span) = self.lexer.found();
+            return self.lexer.refuse(span, format!("{wanted}; found {found}"));
+        }
+        let (found, at) = self.lexer.found();
+        if self.lexer.peek().is_none_or(|c| !c.is_ascii_digit() && c != '.') {
+            return self.lexer.refuse(at, format!("{wanted}; found {found}"));
+        }
+        let (length, span) = match self.lexer.numeral()? {
+            (Numeral::Length(length), span) if length > Interval::from_ns(0) => (length, span),
+            (_, span) => return self.lexer.refuse(span, wanted),
+        };
+        match called {
+            Called::Moving(agg) => Ok(Along::Moving(agg, length)),
+            Called::Integral => Ok(Along::Integral(length)),
+            _ => self.lexer.refuse(span, wanted),
+        }
+    }
+
+    /// `sum(<…>)`, `sum(rate(<…>))`.
+    fn over(&mut self, name: &str, agg: Agg) -> Result<(Node, usize), Refused> {
+        self.lexer.skip_blank();
+        let start = self.lexer.at;
+        if let Some(over) = self.over_of_one(agg)? {
+            return Ok((over, 1));
+        }
+        let (operand, _) = self.expression(0)?;
+        let span = Span { start, end: operand.span.end };
+        let refused = Refused::at(self.lexer.text, span, format!("{name} is taken over the sensors of one reference"))
+            .help(format!("write {name}(<…>), or {name}(rate(<…>)) with any function along time"));
+        Err(if agg == Agg::Sum { refused.help("the sum of two operands is a + b") } else { refused })
+    }
+
+    /// A reference, by itself or in a function along time, with nothing after it; nothing is taken when it is something else.
+    fn over_of_one(&mut self, agg: Agg) -> Result<Option<Node>, Refused> {
+        let (start, nodes) = (self.lexer.at, self.nodes);
+        if self.lexer.peek() == Some('<') {
+            let (reference, span) = self.reference()?;
+            if matches!(self.lexer.peek(), None | Some(')')) {
+                self.node(Node::Number { value: 0.0, unit: None }, span, 0)?;
+                return Ok(Some(Node::Over { agg, along: None, reference }));
+            }
+        } else if let Some((name, span)) = self.lexer.name() {
+            let called = FUNCTIONS.iter().find(|(known, _)| *known == name).map(|(_, called)| *called);
+            let along = called
+                .filter(|called| matches!(called, Called::Rate | Called::Delta | Called::Integral | Called::Moving(_)));
+            self.lexer.at = span.end;
+            if let Some(called) = along
+                && self.lexer.take('(')
+                && self.lexer.peek() == Some('<')
+            {
+                let (reference, _) = self.reference()?;
+                if matches!(self.lexer.peek(), Some(',' | ')')) {
+                    let along = self.along(name, called)?;
+                    if self.lexer.take(')') && self.lexer.peek() == Some(')') {
+                        self.nodes += 2;
+                        return Ok(Some(Node::Over { agg, along: Some(along), reference }));
+                    }
+                }
+            }
+        }
+        (self.lexer.at, self.nodes) = (start, nodes);
+        Ok(None)
+    }
+
+    fn reference(&mut self) -> Result<(Reference, Span), Refused> {
+        let (text, span) = self.lexer.reference()?;
+        let refuse = |reason: String| Refused::at(self.lexer.text, span, reason);
+        // A `..` must not climb over levels of which it is not known how many they are.
+        let ups = text.split('/').take_while(|level| *level == "..").count();
+        let place: Vec<&str> = self.path.split('/').skip(1).collect();
+        let climbed = place.iter().rev().skip(1).take(ups);
+        if ups > place.len().saturating_sub(1) {
+            return Err(refuse(format!("<{}> climbs above the root", word(text))));
+        }
+        if climbed.into_iter().any(|level| *level == "**") {
+            return Err(refuse(format!("<{}> climbs over the `**` of {}", word(text), self.path)));
+        }
+        let pattern: Pattern = absolute(self.path, text).map_err(|error| refuse(error.to_string()))?;
+        Ok((Reference { text: text.to_owned(), pattern }, span))
+    }
+
+    /// Takes the `)` for the `(` at `open`.
+    fn close(&mut self, open: Span) -> Result<(), Refused> {
+        if self.lexer.take(')') {
+            return Ok(());
+        }
+        let (found, span) = self.lexer.found();
+        if span.is_empty() {
+            return self.lexer.refuse(open, "this `(` has no `)`");
+        }
+        self.lexer.refuse(span, format!("expected `,`, `)` or an operator, found {found}"))
+    }
+}
+
+fn counted(operands: usize) -> String {
+    if operands == 1 { "here is 1 operand".to_owned() } else { format!("here are {operands} operands") }
+}
+
+/// How tightly an operator binds.
+fn binds(operator: Binary) -> u8 {
+    match operator {
+        Binary::Or => 1,
+        Binary::And => 2,
+        Binary::Add | Binary::Subtract => 5,
+        Binary::Multiply | Binary::Divide => 6,
+        Binary::Power => MINUS,
+        _ => 4,
+    }
+}
+
+fn is_comparison(operator: Binary) -> bool {
+    binds(operator) == 4
+}

@@ -1,0 +1,97 @@
+//! Why an expression or a definition is refused, with the place in the text marked.
+
+use std::fmt;
+
+use super::ast::Span;
+
+/// The most characters of a text that are shown around the place.
+const SHOWN_MAX: usize = 100;
+/// The most characters of one name or number that a message repeats.
+const WORD_MAX: usize = 60;
+
+/// A refusal. Its display is the message, the line of the text with the place marked below it, and what helps.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refused {
+    /// What is wrong.
+    pub message: String,
+    /// The text and the place in it; none when it is about the whole.
+    pub at: Option<(String, Span)>,
+    /// What to do, or what it is compared with, a line each.
+    pub help: Vec<String>,
+    /// Path of the definition that it is about; empty for an expression by itself.
+    pub path: String,
+}
+
+impl Refused {
+    /// Something in a text.
+    pub fn at(text: &str, span: Span, message: impl Into<String>) -> Self {
+        Self { message: message.into(), at: Some((text.to_owned(), span)), help: Vec::new(), path: String::new() }
+    }
+
+    /// Something about the whole definition.
+    pub fn whole(message: impl Into<String>) -> Self {
+        Self { message: message.into(), at: None, help: Vec::new(), path: String::new() }
+    }
+
+    /// With a line that helps.
+    #[must_use]
+    pub fn help(mut self, line: impl Into<String>) -> Self {
+        self.help.push(line.into());
+        self
+    }
+
+    /// In the definition of this path.
+    #[must_use]
+    pub fn of(mut self, path: &str) -> Self {
+        path.clone_into(&mut self.path);
+        self
+    }
+
+    /// The place marked: the line and the marks below it.
+    fn marked(&self) -> Option<(String, String)> {
+        let (text, span) = self.at.as_ref()?;
+        let start = floor(text, span.start);
+        let line_start = text[..start].rfind('\n').map_or(0, |at| at + 1);
+        let line_end = text[start..].find('\n').map_or(text.len(), |at| start + at);
+        let end = floor(text, span.end).clamp(start, line_end);
+        let line: Vec<char> = text[line_start..line_end].chars().collect();
+        let (before, marks) = (text[line_start..start].chars().count(), text[start..end].chars().count());
+        // Of a long line what stands around the place.
+        let first = if before + marks.min(SHOWN_MAX / 2) <= SHOWN_MAX { 0 } else { before - SHOWN_MAX / 2 };
+        let last = line.len().min(first + SHOWN_MAX);
+        let shown: String = line[first..last].iter().map(|c| if c.is_control() { ' ' } else { *c }).collect();
+        let (head, tail) = (if first > 0 { "…" } else { "" }, if last < line.len() { "…" } else { "" });
+        let blank = " ".repeat(before - first + head.chars().count());
+        let marks = "^".repeat(marks.min(last.saturating_sub(before)).max(1));
+        Some((format!("{head}{shown}{tail}"), format!("{blank}{marks}")))
+    }
+}
+
+/// The start of the character in which a byte is.
+fn floor(text: &str, at: usize) -> usize {
+    (0..=at.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0)
+}
+
+/// A word for a message: short, and on one line.
+pub(super) fn word(text: &str) -> String {
+    let mut shown: String = text.chars().take(WORD_MAX).map(|c| if c.is_control() { ' ' } else { c }).collect();
+    if shown.len() < text.len() {
+        shown.push('…');
+    }
+    shown
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.path.is_empty() {
+            write!(f, "{}: ", self.path)?;
+        }
+        f.write_str(&self.message)?;
+        if let Some((line, marks)) = self.marked() {
+            write!(f, "\n  {line}\n  {marks}")?;
+        }
+        self.help.iter().try_for_each(|line| write!(f, "\n{line}"))
+    }
+}
+
+impl std::error::Error for Refused {}

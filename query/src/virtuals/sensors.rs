@@ -1,0 +1,386 @@
+//! The virtual sensors over a store, kept up to date with its registry and its sensors.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
+
+use serde::Serialize;
+use wholegrain_model::{Interval, Kind, Pattern, ValueType};
+use wholegrain_store::registry::Entry;
+use wholegrain_store::{SensorId, SensorInfo, Store, StoreError};
+
+use super::book::{Book, read};
+use super::change::{Change, Changed, plan};
+use super::index::{Index, Made, Names};
+use super::refused::Refused;
+use super::{Checked, Definition, Instance, KIND, Missing, OPERANDS_MAX, Resolve, absolute, each_reference, eval};
+
+/// Operands of one reference that are looked at for the interval and the newest time of a virtual sensor.
+const LOOKED_AT_MAX: usize = 100;
+
+/// Why definitions were not changed.
+#[derive(Debug, thiserror::Error)]
+pub enum VirtualError {
+    /// They make no sense; each of these says what.
+    #[error("{}", .0.iter().map(Refused::to_string).collect::<Vec<_>>().join("\n\n"))]
+    Refused(Vec<Refused>),
+    /// The store could not be changed or read.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// A definition with what is known of it.
+#[derive(Debug, Clone, Serialize)]
+pub struct Listed {
+    /// What was defined.
+    #[serde(flatten)]
+    pub definition: Definition,
+    /// How many sensors it makes.
+    pub sensors: usize,
+    /// Number of the change that set it.
+    pub number: u64,
+    /// When that was, ns since the Unix epoch.
+    pub at: i64,
+    /// Who did it.
+    pub who: String,
+    /// Whether sensors of jobs may be among its operands.
+    #[serde(skip)]
+    pub may_be_of_jobs: bool,
+}
+
+/// What a store's registry held when it was looked at.
+#[derive(Default)]
+struct State {
+    /// Of the registry; nothing has been read at 0.
+    generation: u64,
+    /// Keys and numbers of the entries.
+    entries: Vec<(String, u64)>,
+    book: Arc<Book>,
+    names: Names,
+    index: Index,
+}
+
+/// The virtual sensors. All calls may come from any thread.
+pub struct Virtuals {
+    store: Store,
+    state: RwLock<State>,
+    /// Held while definitions are changed.
+    changing: Mutex<()>,
+}
+
+/// What is known of a virtual sensor's times from its operands.
+#[derive(Clone, Copy, Default)]
+struct Times {
+    interval_ns: u64,
+    last: Option<i64>,
+}
+
+impl Virtuals {
+    /// Over a store.
+    pub fn new(store: Store) -> Self {
+        Self { store, state: RwLock::default(), changing: Mutex::new(()) }
+    }
+
+    /// The state as of now.
+    fn fresh(&self) -> RwLockReadGuard<'_, State> {
+        {
+            let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
+            if self.is_current(&state) {
+                return state;
+            }
+        }
+        {
+            let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+            if !self.is_current(&state) {
+                self.update(&mut state);
+            }
+        }
+        self.state.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_current(&self, state: &State) -> bool {
+        state.generation == self.store.registry().generation()
+            && (!state.book.has_templates || state.names.are_current(&self.store))
+    }
+
+    fn update(&self, state: &mut State) {
+        let generation = self.store.registry().generation();
+        let gone = state.names.have_gone(&self.store);
+        if gone {
+            state.names.clear();
+        }
+        let first = if state.book.has_templates { state.names.extend(&self.store) } else { 0 };
+        if state.generation == generation && !gone {
+            return state.index.extend(&state.names, first, &self.store);
+        }
+        state.generation = generation;
+        let entries = self.store.registry().all(KIND);
+        let keys: Vec<(String, u64)> = entries.iter().map(|entry| (entry.key.clone(), entry.number)).collect();
+        if keys == state.entries && !gone {
+            return state.index.extend(&state.names, first, &self.store);
+        }
+        match Book::of(self.checked(entries, &state.book)) {
+            Ok(book) => state.book = Arc::new(book),
+            Err(refused) => tracing::error!("virtual sensors: what the registry holds is refused: {refused}"),
+        }
+        state.entries = keys;
+        if state.book.has_templates {
+            state.names.extend(&self.store);
+        }
+        state.index = Index::of(&state.book, &state.names, &self.store);
+        if state.index.left_out > 0 {
+            let (count, left_out) = (state.index.len(), state.index.left_out);
+            tracing::warn!("virtual sensors: {left_out} are left out, {count} are made; narrow the templates");
+        }
+    }
+
+    /// The registry's entries as definitions; what `before` has already is taken from there.
+    fn checked(&self, entries: Vec<Entry>, before: &Book) -> Vec<Arc<Checked>> {
+        let mut all = Vec::with_capacity(entries.len());
+        for entry in entries {
+            let known = before.all.get(&entry.key).map(|written| &written.checked);
+            if let Some(known) = known.filter(|known| known.number == entry.number) {
+                all.push(known.clone());
+                continue;
+            }
+            let definition = serde_json::from_value::<Definition>(entry.value.unwrap_or_default());
+            let checked = definition
+                .map_err(|error| error.to_string())
+                .and_then(|definition| read(definition, entry.number).map_err(|refused| refused.to_string()));
+            match checked {
+                Ok(checked) => all.push(Arc::new(checked)),
+                Err(error) => tracing::error!("virtual sensors: the definition of {} is left out: {error}", entry.key),
+            }
+        }
+        all
+    }
+
+    /// Those that one of the patterns chooses and that are not measured, sorted by path.
+    pub fn sensors(&self, patterns: &[Pattern]) -> Vec<SensorInfo> {
+        let state = self.fresh();
+        let mut memo = HashMap::new();
+        let mut found: Vec<SensorInfo> = Vec::new();
+        for pattern in patterns {
+            let chosen = state.index.select(pattern);
+            found.extend(chosen.map(|(path, made)| self.info(&state, path, made, &mut memo)));
+        }
+        if patterns.len() > 1 {
+            found.sort_by(|a, b| a.path.cmp(&b.path));
+            found.dedup_by(|a, b| a.path == b.path);
+        }
+        found
+    }
+
+    /// The first of them that a pattern chooses, at most so many.
+    fn sensors_most(&self, pattern: &Pattern, most: usize) -> Vec<SensorInfo> {
+        let state = self.fresh();
+        let mut memo = HashMap::new();
+        let chosen = state.index.select(pattern).take(most);
+        chosen.map(|(path, made)| self.info(&state, path, made, &mut memo)).collect()
+    }
+
+    fn info(&self, state: &State, path: &Arc<str>, made: &Made, memo: &mut HashMap<u32, Times>) -> SensorInfo {
+        let times = self.times(state, path, made, memo);
+        let definition = &made.definition.definition;
+        SensorInfo {
+            id: SensorId(SensorId::COMPUTED | made.number),
+            path: path.clone(),
+            unit: definition.unit.clone(),
+            kind: Kind::Gauge,
+            value_type: ValueType::Float,
+            scale: 1.0,
+            wraps_at: None,
+            description: definition.description.clone(),
+            interval_ns: times.interval_ns,
+            last_time: times.last,
+            agent: "".into(),
+        }
+    }
+
+    /// From the operands; as deep as virtual sensors refer to others, which is bounded.
+    fn times(&self, state: &State, path: &str, made: &Made, memo: &mut HashMap<u32, Times>) -> Times {
+        if let Some(known) = memo.get(&made.number) {
+            return *known;
+        }
+        let definition = &made.definition.definition;
+        let (mut interval_ns, mut oldest, mut newest, mut all) = (u64::MAX, i64::MAX, None, true);
+        let mut take = |times: Times| {
+            if times.interval_ns > 0 {
+                interval_ns = interval_ns.min(times.interval_ns);
+            }
+            all &= times.last.is_some();
+            oldest = oldest.min(times.last.unwrap_or(i64::MAX));
+            newest = newest.max(times.last);
+        };
+        let measured = |info: SensorInfo| Times { interval_ns: info.interval_ns, last: info.last_time };
+        each_reference(&made.definition.expr, &mut |reference, _| {
+            let Ok(pattern) = absolute(path, &reference.text) else { return };
+            if pattern.is_literal() {
+                if let Some(info) = self.measured(pattern.as_str()) {
+                    take(measured(info));
+                } else if let Some((path, made)) = state.index.get(pattern.as_str()) {
+                    take(self.times(state, path, made, memo));
+                }
+                return;
+            }
+            self.store.sensors_most(&pattern, LOOKED_AT_MAX).into_iter().for_each(|info| take(measured(info)));
+            for (path, made) in state.index.select(&pattern).take(LOOKED_AT_MAX) {
+                take(self.times(state, path, made, memo));
+            }
+        });
+        let shortest = Some(interval_ns).filter(|ns| *ns < u64::MAX);
+        let interval_ns = eval::interval_ns(definition.interval, shortest.into_iter());
+        // Where something may be missing, what the others have counts.
+        let last = match definition.missing {
+            Missing::Gap => all.then_some(oldest).filter(|last| *last < i64::MAX),
+            Missing::Skip => newest,
+        };
+        let grid = i64::try_from(interval_ns).unwrap_or(i64::MAX);
+        let last = last.map(|last| if grid > 0 { last - last.rem_euclid(grid) } else { last });
+        memo.insert(made.number, Times { interval_ns, last });
+        Times { interval_ns, last }
+    }
+
+    fn measured(&self, path: &str) -> Option<SensorInfo> {
+        self.store.sensor_id(path).and_then(|id| self.store.sensor(id))
+    }
+
+    /// Takes out the sensors of which a user may not see all that they are computed from.
+    pub fn retain_seen(&self, user: &str, sensors: &mut Vec<SensorInfo>) {
+        let state = self.fresh();
+        let mut memo = HashMap::new();
+        sensors.retain(|sensor| match state.index.get(&sensor.path) {
+            Some((path, made)) if sensor.id.is_computed() => self.sees(&state, user, path, made, &mut memo),
+            _ => self.store.sees(user, &sensor.path),
+        });
+    }
+
+    fn sees(&self, state: &State, user: &str, path: &str, made: &Made, memo: &mut HashMap<u32, bool>) -> bool {
+        if let Some(known) = memo.get(&made.number) {
+            return *known;
+        }
+        let mut sees = self.store.sees(user, path);
+        let written = state.book.all.get(&made.definition.definition.path);
+        if sees && written.is_none_or(|written| written.may_be_of_jobs) {
+            each_reference(&made.definition.expr, &mut |reference, _| {
+                if !sees {
+                    return;
+                }
+                let Ok(pattern) = absolute(path, &reference.text) else {
+                    sees = false;
+                    return;
+                };
+                let measured = self.store.sensors_most(&pattern, OPERANDS_MAX + 1);
+                sees = measured.len() <= OPERANDS_MAX && measured.iter().all(|info| self.store.sees(user, &info.path));
+                sees =
+                    sees && state.index.select(&pattern).all(|(path, made)| self.sees(state, user, path, made, memo));
+            });
+        }
+        memo.insert(made.number, sees);
+        sees
+    }
+
+    /// Whether a change would be taken, and what it would do.
+    pub fn check(&self, change: Change) -> Result<Changed, VirtualError> {
+        let state = self.ready();
+        plan(&state.book, change, &state.names, &self.store)
+            .map(|planned| planned.changed)
+            .map_err(VirtualError::Refused)
+    }
+
+    /// Changes definitions, all or nothing; durable when it returns.
+    pub fn change(&self, change: Change, who: &str, at: i64) -> Result<Changed, VirtualError> {
+        let _alone = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let planned = {
+            let state = self.ready();
+            plan(&state.book, change, &state.names, &self.store).map_err(VirtualError::Refused)?
+        };
+        if planned.changed.is_nothing() {
+            return Ok(planned.changed);
+        }
+        let removed = planned.changed.removed.iter().map(|path| (path.clone(), None));
+        let set = planned.set.iter().map(|definition| (definition.path.clone(), serde_json::to_value(definition).ok()));
+        self.store.registry().change(KIND, removed.chain(set).collect(), who, at)?;
+        Ok(planned.changed)
+    }
+
+    /// The state with all sensors' names looked at, also when there is no template yet.
+    fn ready(&self) -> RwLockReadGuard<'_, State> {
+        drop(self.fresh());
+        {
+            let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+            if state.names.have_gone(&self.store) {
+                self.update(&mut state);
+            }
+            let first = state.names.extend(&self.store);
+            let State { names, index, .. } = &mut *state;
+            index.extend(names, first, &self.store);
+        }
+        self.state.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// All definitions, sorted by path.
+    pub fn list(&self) -> Vec<Listed> {
+        let entries = self.store.registry().all(KIND);
+        let state = self.fresh();
+        let counts = state.index.counts();
+        let listed = |entry: Entry| {
+            let written = state.book.all.get(&entry.key)?;
+            Some(Listed {
+                definition: written.checked.definition.clone(),
+                sensors: counts.get(entry.key.as_str()).copied().unwrap_or(0),
+                number: entry.number,
+                at: entry.at,
+                who: entry.who,
+                may_be_of_jobs: written.may_be_of_jobs,
+            })
+        };
+        let mut all: Vec<Listed> = entries.into_iter().filter_map(listed).collect();
+        all.sort_by(|a, b| a.definition.path.cmp(&b.definition.path));
+        all
+    }
+
+    /// What was ever defined and removed, the latest last.
+    pub fn history(&self, path: Option<&str>, most: usize) -> Result<Vec<Entry>, StoreError> {
+        self.store.registry().history(KIND, path, most)
+    }
+
+    /// The grid of a virtual sensor, when it is known.
+    pub fn interval(&self, sensor: &SensorInfo) -> Option<Interval> {
+        (sensor.interval_ns > 0).then(|| Interval::from_ns(sensor.interval_ns))
+    }
+}
+
+impl Resolve for Virtuals {
+    fn sensors(&self, pattern: &Pattern) -> Vec<SensorInfo> {
+        let mut found = self.store.sensors_most(pattern, OPERANDS_MAX + 1);
+        let virtuals = self.sensors_most(pattern, OPERANDS_MAX + 1);
+        if !virtuals.is_empty() {
+            found = merged(found, virtuals);
+            found.truncate(OPERANDS_MAX + 1);
+        }
+        found
+    }
+
+    fn instance(&self, sensor: &SensorInfo) -> Option<Arc<Instance>> {
+        if !sensor.id.is_computed() {
+            return None;
+        }
+        let state = self.fresh();
+        let (path, made) = state.index.get(&sensor.path)?;
+        let info = self.info(&state, path, made, &mut HashMap::new());
+        Some(Arc::new(Instance { info, definition: made.definition.clone() }))
+    }
+}
+
+/// Both sorted by path; of one path the measured one.
+pub(crate) fn merged(measured: Vec<SensorInfo>, computed: Vec<SensorInfo>) -> Vec<SensorInfo> {
+    if computed.is_empty() {
+        return measured;
+    }
+    let mut all = measured;
+    all.extend(computed);
+    // Stable: a measured one stands before a computed one.
+    all.sort_by(|a, b| a.path.cmp(&b.path));
+    all.dedup_by(|later, first| later.path == first.path);
+    all
+}
