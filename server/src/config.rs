@@ -18,6 +18,8 @@ pub use crate::broker::limits::Limits;
 use crate::broker::limits::RawLimits;
 use crate::interop::InteropConfig;
 use crate::interop::config::{RawInterop, RawReadings, RawRemote};
+use crate::jobs::config::{JobsConfig, RawJobs};
+use crate::prometheus::{PrometheusConfig, RawPrometheus};
 
 /// How far behind the server's clock readings may be before they are set aside, unless told otherwise.
 const PAST_MAX: Interval = Interval::from_s(30 * 86_400);
@@ -26,6 +28,8 @@ const FUTURE_MAX: Interval = Interval::from_s(86_400);
 /// The shortest and the longest time from one group commit to the next, and what it is unless told otherwise.
 const COMMIT_EVERY: (Interval, Interval, Interval) =
     (Interval::from_ns(10_000), Interval::from_ms(100), Interval::from_ms(5));
+/// Sensors of which nothing is stored are forgotten when they have been silent for so long, unless the configuration says otherwise.
+const FORGET_AFTER: Interval = Interval::from_s(86_400);
 /// The shortest time setting of the store.
 pub const STORE_TIME_MIN: Interval = Interval::from_ms(100);
 /// How often certificates are looked at unless said otherwise: 2 min.
@@ -50,6 +54,10 @@ pub struct ServerConfig {
     pub store: StoreConfig,
     /// What comes in otherwise than natively.
     pub interop: InteropConfig,
+    /// Answers to Prometheus.
+    pub prometheus: PrometheusConfig,
+    /// What is said of jobs.
+    pub jobs: JobsConfig,
     /// Files and bounds of what guards them.
     pub security: SecurityConfig,
     /// The lowest level that is logged.
@@ -183,6 +191,8 @@ struct RawRoot {
     store: RawStore,
     interop: RawInterop,
     remote: Vec<RawRemote>,
+    prometheus: RawPrometheus,
+    jobs: RawJobs,
     security: RawSecurity,
 }
 
@@ -239,7 +249,9 @@ struct RawStore {
     future_max: Option<Interval>,
     retention_age: Option<Interval>,
     retention_bytes: Option<ByteSize>,
+    derived_bytes: Option<ByteSize>,
     jobs_age: Option<Interval>,
+    forget_after: Option<Interval>,
     tiers: Option<Vec<Interval>>,
     #[serde(default)]
     retention: Vec<crate::retention::RawRetention>,
@@ -267,6 +279,8 @@ impl ServerConfig {
         let mqtt = mqtt_config(raw.mqtt, &root.child("mqtt"), base)?;
         let security = raw.security.check(&root.child("security"), base, &data)?;
         let store = store_config(raw.store, &root.child("store"), data.join("store"))?;
+        let prometheus = raw.prometheus.check(&root.child("prometheus"))?;
+        let jobs = raw.jobs.check(&root.child("jobs"))?;
         if mqtt.listen.is_none() && mqtt.tls_listen.is_none() && http.listen.is_none() {
             return Err(root
                 .error("mqtt", "everything is \"off\"; give mqtt.tls_listen, mqtt.listen or http.listen an address")
@@ -278,7 +292,19 @@ impl ServerConfig {
             return Err(root.error("certificates_every", message).into());
         }
         let certificates_every = every.duration();
-        Ok(Self { source: None, data, mqtt, http, store, interop, security, log: raw.log, certificates_every })
+        Ok(Self {
+            source: None,
+            data,
+            mqtt,
+            http,
+            store,
+            interop,
+            prometheus,
+            jobs,
+            security,
+            log: raw.log,
+            certificates_every,
+        })
     }
 }
 
@@ -419,6 +445,7 @@ fn store_config(raw: RawStore, section: &Section, dir: PathBuf) -> Result<StoreC
         ("future_max", raw.future_max),
         ("retention_age", raw.retention_age),
         ("jobs_age", raw.jobs_age),
+        ("forget_after", raw.forget_after),
     ] {
         if value.is_some_and(|v| v < STORE_TIME_MIN) {
             return Err(section.error(key, "is shorter than 100ms; write a length of time such as \"60s\" or \"30d\""));
@@ -443,7 +470,9 @@ fn store_config(raw: RawStore, section: &Section, dir: PathBuf) -> Result<StoreC
     config.future_max = Some(raw.future_max.unwrap_or(FUTURE_MAX));
     config.retention_age = raw.retention_age;
     config.jobs_age = raw.jobs_age;
+    config.forget_after = Some(raw.forget_after.unwrap_or(FORGET_AFTER));
     config.retention_bytes = raw.retention_bytes;
+    config.derived_bytes = raw.derived_bytes.unwrap_or(config.derived_bytes);
     crate::retention::apply(&mut config, raw.tiers, raw.retention, section)?;
     Ok(config)
 }

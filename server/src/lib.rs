@@ -17,12 +17,13 @@ pub mod control;
 pub mod http;
 pub mod init;
 pub mod interop;
-mod jobs;
+pub mod jobs;
 mod live;
 pub mod log;
 pub mod metrics;
 mod net;
 mod pki;
+pub mod prometheus;
 mod reload;
 mod retention;
 mod serve;
@@ -34,4 +35,4 @@ pub use init::{
 };
 pub use serve::{Addresses, run, run_until_signal};
 /// Checking a store's files, for the command line.
-pub use wholegrain_store::verify;
+pub use wholegrain_store::{backup, repair, verify};

@@ -204,7 +204,7 @@ async fn serve(
     }
     if let Some(Bound { listeners, tls: Some(tls), .. }) = web {
         let live = Live::start(store).context("cannot start the thread for live batches")?;
-        let api = Api::new(broker.clone(), live, reloader, down_receiver);
+        let api = Api::new(broker.clone(), live, reloader, config, down_receiver);
         let router = http::router(Arc::new(api));
         let front = http::Front { router, tls, metrics: metrics.clone(), connections_max };
         for listener in listeners {

@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use axum::body::{Body, HttpBody};
-use axum::extract::{Request, State};
+use axum::extract::{Extension, Request, State};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
@@ -37,6 +37,13 @@ pub(super) async fn guard(State(api): State<Arc<Api>>, mut request: Request, nex
     response
 }
 
+/// Tells the audit log of a change that a manager wanted.
+pub(super) fn audit_change(api: &Api, bearer: &Bearer, peer: Option<&Extension<Peer>>, what: &str, done: bool) {
+    let outcome = if done { Outcome::Ok } else { Outcome::Refused };
+    let from = peer.map_or_else(|| "unknown".to_owned(), |Extension(Peer(address))| address.to_string());
+    api.security.audit.always(Line::new(Event::Manage, outcome, &bearer_name(bearer), from, what));
+}
+
 /// Who may call what; `None` for a route that is open to all.
 fn admit(api: &Api, request: &Request, permission: Option<Permission>) -> Result<Option<Bearer>, Box<Response>> {
     if permission == Some(Permission::Open) && matches!(*request.method(), Method::GET | Method::HEAD) {
@@ -47,23 +54,40 @@ fn admit(api: &Api, request: &Request, permission: Option<Permission>) -> Result
     let bearer = api.security.check_token(peer, token).map_err(bad_token)?;
     // What is not there is told to everybody with a token.
     let Some(permission) = permission.filter(|permission| !bearer.role.may(*permission)) else {
-        if permission == Some(Permission::Manage) {
+        // An import has a line of its own in place of one for each of its parts.
+        if permission == Some(Permission::Manage) && request.uri().path() != super::import::PATH {
             let what = format!("{} {}", request.method(), request.uri().path());
             let line = Line::new(Event::Manage, Outcome::Ok, &bearer_name(&bearer), peer, &what);
             api.security.audit.always(line);
         }
         return Ok(Some(bearer));
     };
+    Err(Box::new(forbidden(api, &bearer, peer, permission).into_response()))
+}
+
+/// Counts and notes that a bearer may not do something.
+fn forbidden(api: &Api, bearer: &Bearer, peer: SocketAddr, permission: Permission) -> ApiError {
     api.metrics.http_forbidden.inc();
     let what = format!("{} may not {}", bearer.role, permission.doing());
-    api.security.audit.bounded(Event::HttpRequest, Outcome::Refused, &bearer_name(&bearer), peer, &what);
-    let Bearer { name, role, .. } = &bearer;
+    api.security.audit.bounded(Event::HttpRequest, Outcome::Refused, &bearer_name(bearer), peer, &what);
+    let Bearer { name, role, .. } = bearer;
     let message = format!(
         "token {name:?} has role {role}, which may not {}; a token of role {} may",
         permission.doing(),
         permission.roles()
     );
-    Err(refuse(StatusCode::FORBIDDEN, message))
+    ApiError::new(StatusCode::FORBIDDEN, message)
+}
+
+/// For a method that needs more than its route does.
+pub(super) fn require(
+    api: &Api,
+    bearer: &Bearer,
+    peer: Option<SocketAddr>,
+    permission: Permission,
+) -> Result<(), ApiError> {
+    let peer = peer.unwrap_or(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)));
+    if bearer.role.may(permission) { Ok(()) } else { Err(forbidden(api, bearer, peer, permission)) }
 }
 
 fn refuse(status: StatusCode, message: impl Into<String>) -> Box<Response> {

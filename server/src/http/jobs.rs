@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::{Extension, Path, State};
-use axum::http::{HeaderValue, StatusCode, Uri, header};
+use axum::http::{HeaderValue, Uri, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 use wholegrain_model::Timestamp;
@@ -124,7 +124,8 @@ fn state(state: JobState) -> &'static str {
     }
 }
 
-fn row(row: &JobRow) -> Value {
+/// A job as lists show it.
+pub(super) fn row(row: &JobRow) -> Value {
     let mut json = serde_json::to_value(row).unwrap_or_default();
     times_as_text(&mut json);
     json
@@ -152,9 +153,7 @@ pub(super) async fn job(
     let now = now();
     let at = Params::of(&uri, JOB)?.read("at", |text| Timestamp::parse(text, now))?.map(|time| time.0);
     let Some(found) = api.store.find_job(&id, only_user(&bearer), at) else {
-        let before = if at.is_some() { " that had begun by then" } else { "" };
-        let message = format!("there is no job {id}{before}, or it is not yours; /api/v1/jobs lists them");
-        return Err(ApiError::new(StatusCode::NOT_FOUND, message));
+        return Err(super::job_scope::missing(&id, at));
     };
     let (mut sink, body) = sink();
     tokio::task::spawn_blocking(move || {

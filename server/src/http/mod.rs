@@ -4,33 +4,48 @@
 //! - Never: a whole result in memory, an answer without a token but on [`Permission::Open`] routes, work for a client that left.
 
 mod admin;
+mod data;
 mod error;
 mod format;
 mod guard;
+mod import;
+mod job_energy;
+mod job_scope;
+mod job_statistics;
 mod jobs;
 mod params;
+mod prometheus;
+mod properties;
 mod query;
 mod read;
 mod rules;
 mod serve;
 mod sink;
 mod status;
+mod upkeep;
+mod virtuals;
 mod watch;
+mod watch_computed;
 
 use std::sync::Arc;
 
 use axum::Router;
+use axum::extract::DefaultBodyLimit;
 use axum::http::StatusCode;
 use axum::routing::{MethodRouter, get, post};
 use tokio::sync::{Semaphore, watch as signal};
+use wholegrain_query::Space;
 use wholegrain_store::Store;
 
+use crate::ServerConfig;
 use crate::access::{Permission, Security};
 use crate::adjust::Places;
 use crate::broker::Broker;
 use crate::interop::{Interop, write};
+use crate::jobs::config::JobsConfig;
 use crate::live::Live;
 use crate::metrics::Metrics;
+use crate::prometheus::PrometheusConfig;
 use crate::reload::Reloader;
 
 pub(crate) use error::ApiError;
@@ -61,14 +76,47 @@ pub(crate) fn routes() -> Vec<Route> {
         ("/api/v1/newest", Permission::Read, get(read::newest)),
         ("/api/v1/query", Permission::Read, get(query::query)),
         ("/api/v1/watch", Permission::Read, get(watch::watch)),
+        ("/api/v1/prometheus/read", Permission::Read, post(prometheus::read)),
+        // Changes want Permission::Manage; the handlers see to it.
+        ("/api/v1/properties", Permission::Read, get(properties::show).put(properties::set).delete(properties::unset)),
+        ("/api/v1/properties/settings", Permission::Read, get(properties::settings)),
+        ("/api/v1/properties/history", Permission::Read, get(properties::history)),
         ("/api/v1/jobs", Permission::Read, get(jobs::jobs)),
         ("/api/v1/jobs/{id}", Permission::Read, get(jobs::job)),
+        ("/api/v1/jobs/{id}/statistics", Permission::Read, get(job_statistics::statistics)),
+        ("/api/v1/jobs/{id}/energy", Permission::Read, get(job_energy::energy)),
         ("/api/v1/jobs/{id}/rules", Permission::Steer, get(rules::show).post(rules::add).delete(rules::end)),
+        (import::PATH, Permission::Manage, get(import::show).post(import::import)),
+        (
+            "/api/v1/virtual",
+            Permission::Read,
+            get(virtuals::list)
+                .put(virtuals::define)
+                .post(virtuals::check)
+                .delete(virtuals::remove)
+                .layer(DefaultBodyLimit::max(virtuals::BODY_BYTES_MAX)),
+        ),
+        ("/api/v1/virtual/history", Permission::Status, get(virtuals::history)),
         ("/api/v1/write/influx", Permission::Write, post(write::influx)),
         ("/api/v2/write", Permission::Write, post(write::influx)),
         ("/write", Permission::Write, post(write::influx)),
         ("/api/v1/write/clustercockpit", Permission::Write, post(write::clustercockpit)),
         ("/api/write/", Permission::Write, post(write::clustercockpit)),
+        (
+            "/api/v1/data/retention",
+            Permission::Manage,
+            get(data::retention).put(data::set_retention).delete(data::unset_retention),
+        ),
+        ("/api/v1/data/delete", Permission::Manage, post(data::delete)),
+        ("/api/v1/data/stats", Permission::Manage, get(data::stats)),
+        ("/api/v1/data/compact", Permission::Manage, get(upkeep::show).post(upkeep::begin).delete(upkeep::end)),
+        ("/api/v1/data/verify", Permission::Manage, get(upkeep::show).post(upkeep::begin).delete(upkeep::end)),
+        ("/api/v1/data/repair", Permission::Manage, get(upkeep::show).post(upkeep::begin).delete(upkeep::end)),
+        (
+            "/api/v1/data/backup",
+            Permission::Manage,
+            post(data::backup).layer(DefaultBodyLimit::max(data::HAVE_BYTES_MAX)),
+        ),
         ("/api/v1/server/log", Permission::Manage, get(admin::log).put(admin::set_log)),
         ("/api/v1/server/reload", Permission::Manage, post(admin::reload)),
         ("/healthz", Permission::Open, get(status::healthz)),
@@ -80,6 +128,8 @@ pub(crate) fn routes() -> Vec<Route> {
 /// What all requests share.
 pub(crate) struct Api {
     pub store: Store,
+    /// What is in the store, and what is computed from it.
+    pub space: Space,
     pub broker: Arc<Broker>,
     pub metrics: Arc<Metrics>,
     pub live: Live,
@@ -87,23 +137,47 @@ pub(crate) struct Api {
     pub interop: Arc<Interop>,
     /// Places for writes.
     pub writes: Arc<Semaphore>,
+    /// Places for parts of imports.
+    pub imports: Arc<Semaphore>,
+    /// A place for statistics, and one for a backup.
+    pub stats: Arc<Semaphore>,
+    pub backups: Arc<Semaphore>,
+    pub upkeep: upkeep::Upkeep,
     pub queries: Arc<Places>,
+    pub prometheus: PrometheusConfig,
+    pub jobs: JobsConfig,
+    /// Places for answers to Prometheus that are put together in memory.
+    pub prometheus_places: Arc<Semaphore>,
     pub reloader: Arc<Reloader>,
     pub shutdown: signal::Receiver<bool>,
 }
 
 impl Api {
     /// Of what the broker works with too.
-    pub fn new(broker: Arc<Broker>, live: Live, reloader: Arc<Reloader>, shutdown: signal::Receiver<bool>) -> Self {
+    pub fn new(
+        broker: Arc<Broker>,
+        live: Live,
+        reloader: Arc<Reloader>,
+        config: &ServerConfig,
+        shutdown: signal::Receiver<bool>,
+    ) -> Self {
         Self {
             store: broker.store.clone(),
+            space: Space::new(broker.store.clone()),
             metrics: broker.metrics.clone(),
             live,
             security: broker.security.clone(),
             interop: broker.interop.clone(),
             broker,
             writes: Arc::new(Semaphore::new(crate::interop::write::WRITES_MAX)),
+            imports: Arc::new(Semaphore::new(import::IMPORTS_MAX)),
+            stats: Arc::new(Semaphore::new(1)),
+            backups: Arc::new(Semaphore::new(1)),
+            upkeep: upkeep::Upkeep::default(),
             queries: reloader.queries(),
+            prometheus: config.prometheus.clone(),
+            jobs: config.jobs.clone(),
+            prometheus_places: Arc::new(Semaphore::new(prometheus::IN_MEMORY_MAX)),
             reloader,
             shutdown,
         }
@@ -197,9 +271,25 @@ mod tests {
             ("/api/v1/newest", "get", params::NEWEST),
             ("/api/v1/query", "get", params::QUERY),
             ("/api/v1/watch", "get", params::WATCH),
+            ("/api/v1/virtual", "get", virtuals::LIST),
+            ("/api/v1/virtual", "delete", virtuals::REMOVE),
+            ("/api/v1/virtual/history", "get", virtuals::HISTORY),
             ("/api/v1/jobs", "get", jobs::JOBS),
             ("/api/v1/jobs/{id}", "get", jobs::JOB),
+            ("/api/v1/jobs/{id}/statistics", "get", job_statistics::STATISTICS),
+            ("/api/v1/jobs/{id}/energy", "get", job_energy::ENERGY),
+            (import::PATH, "get", import::SHOW),
+            (import::PATH, "post", import::IMPORT),
+            ("/api/v1/data/retention", "put", data::SET_RETENTION),
+            ("/api/v1/data/retention", "delete", data::UNSET_RETENTION),
+            ("/api/v1/data/delete", "post", data::DELETE),
+            ("/api/v1/data/stats", "get", data::STATS),
+            ("/api/v1/data/repair", "post", upkeep::REPAIR),
             ("/api/v1/server/log", "put", admin::LOG),
+            ("/api/v1/properties", "get", properties::PROPERTIES),
+            ("/api/v1/properties", "put", properties::SET),
+            ("/api/v1/properties", "delete", properties::UNSET),
+            ("/api/v1/properties/history", "get", properties::HISTORY),
         ] {
             let listed: Vec<&str> = document["paths"][path][method]["parameters"]
                 .as_array()

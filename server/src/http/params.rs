@@ -2,18 +2,20 @@
 
 use axum::extract::Query as Pairs;
 use axum::http::Uri;
-use wholegrain_model::{Interval, Pattern, Timestamp, config};
-use wholegrain_query::{Agg, Op, PATTERNS_MAX, Query};
+use wholegrain_model::{Interval, Pattern, Timestamp, Unit, config};
+use wholegrain_query::{Across, Agg, Op, PATTERNS_MAX, Query};
 
 use super::ApiError;
 use super::format::Format;
 
 /// Parameters of `/api/v1/sensors`.
-pub(super) const SENSORS: &[&str] = &["pattern"];
+pub(super) const SENSORS: &[&str] = &["pattern", "job", "at"];
 /// Parameters of `/api/v1/newest`.
 pub(super) const NEWEST: &[&str] = &["pattern"];
 /// Parameters of `/api/v1/query`.
-pub(super) const QUERY: &[&str] = &["pattern", "from", "to", "every", "points", "agg", "op", "limit", "format"];
+pub(super) const QUERY: &[&str] = &[
+    "pattern", "from", "to", "every", "points", "agg", "op", "across", "levels", "job", "at", "unit", "limit", "format",
+];
 /// Parameters of `/api/v1/watch`.
 pub(super) const WATCH: &[&str] = &["pattern"];
 /// Where a query begins unless it says so.
@@ -55,6 +57,11 @@ impl Params {
         read(text).map(Some).map_err(|error| ApiError::bad_request(format!("parameter `{name}`: {error}")))
     }
 
+    /// All values of a parameter that may come several times.
+    pub fn texts(&self, name: &str) -> Vec<&str> {
+        self.0.iter().filter(|(key, _)| key == name).map(|(_, value)| value.as_str()).collect()
+    }
+
     /// The patterns, none if there is none.
     pub fn patterns(&self) -> Result<Vec<Pattern>, ApiError> {
         let patterns: Vec<Pattern> = self
@@ -86,8 +93,39 @@ impl Params {
     }
 }
 
+/// The job that a request is restricted to.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct OfJob {
+    /// Its id.
+    pub id: String,
+    /// Of several jobs of this id the newest that had begun by then.
+    pub at: Option<i64>,
+    /// Whether the request says itself where its range begins and ends.
+    pub range_given: (bool, bool),
+}
+
+/// Reads `job` and `at`.
+pub(super) fn of_job(params: &Params, now: Timestamp) -> Result<Option<OfJob>, ApiError> {
+    let at = params.read("at", |text| Timestamp::parse(text, now))?.map(|time| time.0);
+    let id = params
+        .read("job", |text| if text.is_empty() { Err("is empty; write a job's id") } else { Ok(text.to_owned()) })?;
+    if id.is_none() && at.is_some() {
+        return Err(ApiError::bad_request("parameter `at` says which job of an id is wanted; write job=ID with it"));
+    }
+    let range_given = (params.get("from").is_some(), params.get("to").is_some());
+    Ok(id.map(|id| OfJob { id, at, range_given }))
+}
+
+/// Checks a range.
+pub(super) fn check_range(from: Timestamp, to: Timestamp) -> Result<(), ApiError> {
+    if from <= to {
+        return Ok(());
+    }
+    Err(ApiError::bad_request(format!("parameter `to` ({to}) is before `from` ({from}); exchange them")))
+}
+
 /// Reads the parameters of `/api/v1/query`.
-pub(super) fn query(uri: &Uri, now: Timestamp) -> Result<(Query, Format), ApiError> {
+pub(super) fn query(uri: &Uri, now: Timestamp) -> Result<(Query, Format, Option<OfJob>), ApiError> {
     let params = Params::of(uri, QUERY)?;
     let time = |name: &str, default: &str| {
         let given = params.read(name, |text| Timestamp::parse(text, now))?;
@@ -104,13 +142,29 @@ pub(super) fn query(uri: &Uri, now: Timestamp) -> Result<(Query, Format), ApiErr
         })?,
         agg: params.read("agg", str::parse::<Agg>)?,
         op: params.read("op", str::parse::<Op>)?,
+        across: across(&params)?,
+        unit: params.read("unit", |text| Unit::parse(text).map(|unit| unit.code().to_owned()))?,
         limit: params.read("limit", |text| {
             text.parse().map_err(|_| format!("{text:?} is not a number of rows; write one such as 1000"))
         })?,
     };
-    if query.to < query.from {
-        let message = format!("parameter `to` ({}) is before `from` ({}); exchange them", query.to, query.from);
-        return Err(ApiError::bad_request(message));
+    let job = of_job(&params, now)?;
+    if job.is_none() {
+        check_range(query.from, query.to)?;
     }
-    Ok((query, params.read("format", str::parse::<Format>)?.unwrap_or_default()))
+    Ok((query, params.read("format", str::parse::<Format>)?.unwrap_or_default(), job))
+}
+
+/// Of `across` and `levels`.
+fn across(params: &Params) -> Result<Option<Across>, ApiError> {
+    let levels = params.read("levels", |text| {
+        text.parse().map_err(|_| format!("{text:?} is not a number of levels; write one such as 2"))
+    })?;
+    match params.read("across", str::parse::<Agg>)? {
+        Some(agg) => Ok(Some(Across { agg, levels })),
+        None if levels.is_some() => Err(ApiError::bad_request(
+            "parameter `levels` divides the sensors of `across`; write that too, such as across=sum",
+        )),
+        None => Ok(None),
+    }
 }

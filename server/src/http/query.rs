@@ -8,15 +8,17 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use tokio::sync::oneshot;
 use wholegrain_model::{Interval, Timestamp};
-use wholegrain_query::{Query, QueryError, QueryResult};
+use wholegrain_query::jobs::JobScope;
+use wholegrain_query::{Query, QueryError, QueryResult, SENSORS_MAX};
 
 use super::format::{Format, Writer};
 use super::jobs::only_user;
 use super::params;
-use super::read::seen_sensors;
+use super::read::Pages;
 use super::sink::{Sink, sink};
 use super::{Api, ApiError, EVERY_HEADER, SENSORS_HEADER, TIER_HEADER, WARNING_HEADER, WARNINGS_MAX};
 use crate::access::tokens::Bearer;
+use crate::metrics::Metrics;
 
 /// The time now, ns since the Unix epoch.
 pub(super) fn now() -> Timestamp {
@@ -30,7 +32,11 @@ pub(super) async fn query(
     Extension(bearer): Extension<Bearer>,
     uri: Uri,
 ) -> Result<Response, ApiError> {
-    let (query, format) = params::query(&uri, now())?;
+    let (mut query, format, of_job) = params::query(&uri, now())?;
+    let job = super::job_scope::find(&api, &bearer, of_job.as_ref()).await?;
+    if let (Some(of_job), Some(job)) = (&of_job, &job) {
+        super::job_scope::fit(of_job, job, &mut query)?;
+    }
     let Some(permit) = api.queries.try_take() else {
         let message = format!("{} queries are running already; try again shortly", api.queries.most());
         return Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message));
@@ -40,7 +46,7 @@ pub(super) async fn query(
     let user = only_user(&bearer).map(str::to_owned);
     tokio::task::spawn_blocking(move || {
         api.metrics.queries_running.add(1);
-        work(&api, user.as_deref(), &query, format, sink, head);
+        work(&api, user.as_deref(), job.as_ref(), &query, format, sink, head);
         api.metrics.queries_running.add(-1);
         drop(permit);
     });
@@ -87,8 +93,9 @@ fn warning_headers(warnings: &[String]) -> HeaderMap {
 }
 
 fn work(
-    api: &Api,
+    api: &Arc<Api>,
     only_user: Option<&str>,
+    job: Option<&Arc<JobScope>>,
     query: &Query,
     format: Format,
     sink: Sink,
@@ -97,8 +104,12 @@ fn work(
     let breaker = sink.breaker();
     let run = || {
         query.validate()?;
-        let sensors = seen_sensors(&api.store, &query.patterns, only_user);
-        wholegrain_query::run_on(Box::new(api.store.snapshot()), sensors, query)
+        let sensors = Pages::new(api, only_user, job, &query.patterns).at_most(SENSORS_MAX);
+        let mut chunks = api.space.chunks(&sensors);
+        if let Some(job) = job {
+            chunks = job.restrict(chunks);
+        }
+        wholegrain_query::run_on(chunks, sensors, query)
     };
     let mut result = match run() {
         Ok(result) => result,
@@ -106,10 +117,11 @@ fn work(
     };
     let told = std::mem::take(&mut result.warnings);
     let known = Head { sensors: result.sensors.len(), tier: result.tier, every: result.every, warnings: told.clone() };
+    stop_without_client(&mut result, &sink);
     if head.send(Ok(known)).is_err() {
         return api.metrics.queries_abandoned.inc();
     }
-    match answer(api, result, &told, format, sink) {
+    match answer(&api.metrics, result, &told, format, sink) {
         Ok(()) => {}
         // The format's writer may have wrapped the broken pipe in an error of its own.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe || breaker.is_abandoned() => {
@@ -122,8 +134,14 @@ fn work(
     }
 }
 
+/// Has the computation end when nobody waits for its rows, also while there are none to write.
+fn stop_without_client(result: &mut QueryResult, sink: &Sink) {
+    let client = sink.breaker();
+    result.batches.stop_when(move || client.is_abandoned());
+}
+
 /// Writes the rows, and after them the warnings that the head could not tell because the reading met what they are about.
-fn answer(api: &Api, mut result: QueryResult, told: &[String], format: Format, sink: Sink) -> io::Result<()> {
+fn answer(metrics: &Metrics, mut result: QueryResult, told: &[String], format: Format, sink: Sink) -> io::Result<()> {
     let mut writer = Writer::new(format, &result.batches.schema(), sink)?;
     for batch in result.batches.by_ref() {
         if writer.sink().is_abandoned() {
@@ -131,18 +149,24 @@ fn answer(api: &Api, mut result: QueryResult, told: &[String], format: Format, s
         }
         let batch = batch.map_err(io::Error::other)?;
         writer.batch(&batch)?;
-        api.metrics.query_rows.add(batch.num_rows() as u64);
+        metrics.query_rows.add(batch.num_rows() as u64);
     }
     let untold = |texts: Vec<String>| -> Vec<String> {
         texts.into_iter().filter(|text| !told.contains(text)).take(WARNINGS_MAX).collect()
     };
     let (warnings, notes) = (untold(result.batches.warnings()), untold(result.batches.notes()));
-    api.metrics.query_bytes.add(writer.finish(&warnings, &notes)?.bytes());
+    metrics.query_bytes.add(writer.finish(&warnings, &notes)?.bytes());
     Ok(())
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+    use wholegrain_model::{Column, ColumnValues, Gaps, Kind, Pattern, ValueType};
+    use wholegrain_query::{Across, Agg, Chunks};
+    use wholegrain_store::{Chunk, ChunkIter, SensorId, SensorInfo, StoreError};
+
     use super::*;
 
     #[test]
@@ -160,5 +184,68 @@ mod tests {
             (many.len(), many[0].as_str(), many[7].as_str()),
             (8, "bl\u{f6}ck 0", "and 4 more; the server's log names them")
         );
+    }
+
+    /// Readings without end of each sensor, made up as they are read.
+    struct Endless(Arc<AtomicUsize>);
+
+    impl Chunks for Endless {
+        fn scan(&self, _: &SensorInfo, from: i64, _: i64) -> Result<ChunkIter, StoreError> {
+            let read = self.0.clone();
+            Ok(Box::new((0..).map(move |second: i64| {
+                read.fetch_add(1, Relaxed);
+                let times = vec![from + second];
+                Ok(Chunk { times, column: Column { values: ColumnValues::Int(vec![1]), gaps: Gaps::default() } })
+            })))
+        }
+    }
+
+    fn endless(name: &str) -> SensorInfo {
+        SensorInfo {
+            id: SensorId(0),
+            path: name.into(),
+            unit: "W".into(),
+            kind: Kind::Gauge,
+            value_type: ValueType::Int,
+            scale: 1.0,
+            wraps_at: None,
+            description: String::new(),
+            interval_ns: 1,
+            last_time: None,
+            agent: "".into(),
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_query_without_a_row_to_show_ends_when_its_client_goes() {
+        for across in [None, Some(Across { agg: Agg::Sum, levels: None })] {
+            let query = Query {
+                patterns: vec![Pattern::new("/**").unwrap()],
+                from: Timestamp(0),
+                to: Timestamp(i64::MAX),
+                every: None,
+                points: None,
+                agg: Some(Agg::Mean),
+                op: None,
+                across,
+                unit: None,
+                limit: None,
+            };
+            let read = Arc::new(AtomicUsize::new(0));
+            let sensors = vec![endless("/a"), endless("/b")];
+            let mut result = wholegrain_query::run_on(Box::new(Endless(read.clone())), sensors, &query).unwrap();
+            let (sink, body) = sink();
+            stop_without_client(&mut result, &sink);
+            let worker = tokio::task::spawn_blocking(move || {
+                answer(&Metrics::default(), result, &[], Format::Json, sink).unwrap_err().to_string()
+            });
+            while read.load(Relaxed) < 1000 {
+                tokio::task::yield_now().await;
+            }
+            assert!(!worker.is_finished());
+            drop(body);
+            let ended = tokio::time::timeout(std::time::Duration::from_secs(60), worker).await;
+            assert_eq!(ended.expect("it goes on without its client").unwrap(), "broken pipe");
+        }
     }
 }

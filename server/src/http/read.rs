@@ -7,8 +7,9 @@ use axum::extract::{Extension, State};
 use axum::http::{HeaderName, HeaderValue, Uri, header};
 use axum::response::{IntoResponse, Response};
 use wholegrain_model::{Kind, Pattern, Timestamp, Value, ValueType};
-use wholegrain_query::Scale;
-use wholegrain_store::{SensorInfo, Store};
+use wholegrain_query::jobs::JobScope;
+use wholegrain_query::{Scale, Space};
+use wholegrain_store::SensorInfo;
 
 use super::format::{json_text, json_value, scaled};
 use super::jobs::only_user;
@@ -23,13 +24,21 @@ pub(super) async fn sensors(
     Extension(bearer): Extension<Bearer>,
     uri: Uri,
 ) -> Result<Response, ApiError> {
-    let mut patterns = Params::of(&uri, params::SENSORS)?.patterns()?;
+    let params = Params::of(&uri, params::SENSORS)?;
+    let mut patterns = params.patterns()?;
+    let job = super::job_scope::find(&api, &bearer, params::of_job(&params, super::query::now())?.as_ref()).await?;
     if patterns.is_empty() {
         patterns.push(Pattern::new("/**").map_err(|error| ApiError::internal(error.to_string()))?);
     }
-    let sensors = select(&api, &bearer, patterns).await?;
-    Ok(list("sensors", sensors.len(), move |sink| {
-        sensors.iter().try_fold(true, |first, info| sensor(info, first, sink)).map(|_| ())
+    let (pages, first) = pages(&api, &bearer, job, patterns).await?;
+    Ok(list("sensors", first.count, move |sink| {
+        let mut begins = true;
+        pages.each(first, |page| {
+            page.iter().try_for_each(|info| {
+                begins = sensor(info, begins, sink)?;
+                Ok(())
+            })
+        })
     }))
 }
 
@@ -40,37 +49,127 @@ pub(super) async fn newest(
     uri: Uri,
 ) -> Result<Response, ApiError> {
     let patterns = Params::of(&uri, params::NEWEST)?.some_patterns()?;
-    let sensors = select(&api, &bearer, patterns).await?;
-    Ok(list("readings", sensors.len(), move |sink| {
-        let ids: Vec<_> = sensors.iter().map(|info| info.id).collect();
-        let mut first = true;
-        for (info, newest) in sensors.iter().zip(api.store.newest(&ids)) {
-            if let Some((time, value)) = newest {
-                reading(info, time, value, first, sink)?;
-                first = false;
+    let (pages, first) = pages(&api, &bearer, None, patterns).await?;
+    Ok(list("readings", first.count, move |sink| {
+        let mut begins = true;
+        let api = pages.api.clone();
+        pages.each(first, |page| {
+            for (info, newest) in page.iter().zip(api.space.newest(&page)) {
+                if let Some((time, value)) = newest {
+                    reading(info, time, value, begins, sink)?;
+                    begins = false;
+                }
             }
-        }
-        Ok(())
+            Ok(())
+        })
     }))
 }
 
-async fn select(api: &Arc<Api>, bearer: &Bearer, patterns: Vec<Pattern>) -> Result<Vec<SensorInfo>, ApiError> {
-    let (api, user) = (api.clone(), only_user(bearer).map(str::to_owned));
-    let chosen = tokio::task::spawn_blocking(move || seen_sensors(&api.store, &patterns, user.as_deref())).await;
-    chosen.map_err(|error| ApiError::internal(format!("choosing the sensors failed: {error}")))
+/// Sensors that are in memory at a time while a list of them is written.
+const PAGE_SENSORS: usize = 4096;
+
+/// The sensors that patterns choose and a bearer may see (users see none of other people's jobs), those of one job alone when one is named, a page at a time: there may be millions.
+pub(super) struct Pages {
+    api: Arc<Api>,
+    patterns: Vec<Pattern>,
+    only_user: Option<String>,
+    job: Option<Arc<JobScope>>,
 }
 
-/// The sensors that the patterns choose and the bearer may see: users see none of other people's jobs.
-pub(super) fn seen_sensors(store: &Store, patterns: &[Pattern], only_user: Option<&str>) -> Vec<SensorInfo> {
-    let mut sensors = store.sensors(patterns);
+/// The first page, and how many sensors all pages have.
+struct First {
+    page: Vec<SensorInfo>,
+    next: Option<Arc<str>>,
+    count: usize,
+}
+
+impl Pages {
+    pub fn new(api: &Arc<Api>, only_user: Option<&str>, job: Option<&Arc<JobScope>>, patterns: &[Pattern]) -> Self {
+        let (api, patterns) = (api.clone(), patterns.to_vec());
+        Self { api, patterns, only_user: only_user.map(str::to_owned), job: job.cloned() }
+    }
+
+    /// A page of those after a path, and where the next one begins; no next one after the last.
+    fn page(&self, after: Option<&str>) -> (Vec<SensorInfo>, Option<Arc<str>>) {
+        let space = &self.api.space;
+        let mut page = space.sensors_after(&self.patterns, after, PAGE_SENSORS);
+        let next = (page.len() == PAGE_SENSORS).then(|| page.last().map(|last| last.path.clone())).flatten();
+        if let Some(user) = &self.only_user {
+            space.retain_seen(user, &mut page);
+        }
+        if let Some(job) = &self.job {
+            job.retain(&mut page);
+        }
+        (page, next)
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        let (mut count, mut next) = (0, None);
+        loop {
+            let (page, after) = self.page(next.as_deref());
+            count += page.len();
+            next = after;
+            if next.is_none() {
+                return count;
+            }
+        }
+    }
+
+    /// All of them when they are not more than `most`, else a few more than that.
+    pub fn at_most(&self, most: usize) -> Vec<SensorInfo> {
+        let (mut sensors, mut next) = self.page(None);
+        while let Some(after) = next.filter(|_| sensors.len() <= most) {
+            let (page, after) = self.page(Some(&after));
+            sensors.extend(page);
+            next = after;
+        }
+        sensors
+    }
+
+    fn first(&self) -> First {
+        let (page, next) = self.page(None);
+        let count = if next.is_some() { self.count() } else { page.len() };
+        First { page, next, count }
+    }
+
+    fn each(&self, first: First, mut write: impl FnMut(Vec<SensorInfo>) -> io::Result<()>) -> io::Result<()> {
+        let First { page, mut next, .. } = first;
+        write(page)?;
+        while let Some(after) = next {
+            let (page, after) = self.page(Some(&after));
+            write(page)?;
+            next = after;
+        }
+        Ok(())
+    }
+}
+
+async fn pages(
+    api: &Arc<Api>,
+    bearer: &Bearer,
+    job: Option<Arc<JobScope>>,
+    patterns: Vec<Pattern>,
+) -> Result<(Pages, First), ApiError> {
+    let pages = Pages::new(api, only_user(bearer), job.as_ref(), &patterns);
+    let chosen = tokio::task::spawn_blocking(move || {
+        let first = pages.first();
+        (pages, first)
+    });
+    chosen.await.map_err(|error| ApiError::internal(format!("choosing the sensors failed: {error}")))
+}
+
+/// The sensors that the patterns choose and the bearer may see: users see none of other people's jobs, nor what is computed from those.
+pub(super) fn seen_sensors(space: &Space, patterns: &[Pattern], only_user: Option<&str>) -> Vec<SensorInfo> {
+    let mut sensors = space.sensors(patterns);
     if let Some(user) = only_user {
-        store.retain_seen(user, &mut sensors);
+        space.retain_seen(user, &mut sensors);
     }
     sensors
 }
 
 /// `{"<name>":[…]}` whose content `write` gives on a blocking thread.
-fn list(
+pub(super) fn list(
     name: &'static str,
     count: usize,
     write: impl FnOnce(&mut Sink) -> io::Result<()> + Send + 'static,

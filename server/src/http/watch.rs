@@ -17,7 +17,8 @@ use wholegrain_transport::payload;
 use super::format::{json_text, reading, scaled};
 use super::jobs::only_user;
 use super::params::{self, Params};
-use super::read::seen_sensors;
+use super::read::Pages;
+use super::watch_computed::Computing;
 use super::{Api, ApiError, SENSORS_HEADER};
 use crate::access::tokens::Bearer;
 use crate::broker::went_down;
@@ -39,10 +40,17 @@ pub(super) async fn watch(
     let batches =
         api.live.watch().ok_or_else(|| ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "the server is going down"))?;
     let user = only_user(&bearer).map(str::to_owned);
-    let (store, chosen, only_user) = (api.store.clone(), patterns.clone(), user.clone());
-    let count = tokio::task::spawn_blocking(move || seen_sensors(&store, &chosen, only_user.as_deref()).len()).await;
-    let count = count.map_err(|error| ApiError::internal(format!("choosing the sensors failed: {error}")))?;
-    let watcher = Watcher::new(patterns, user, batches, api.store.clone(), api.metrics.clone());
+    let (pages, space) = (Pages::new(&api, user.as_deref(), None, &patterns), api.space.clone());
+    let (chosen, only_user) = (patterns.clone(), user.clone());
+    let found = tokio::task::spawn_blocking(move || {
+        let mut computed = space.virtuals().sensors(&chosen);
+        only_user.iter().for_each(|user| space.retain_seen(user, &mut computed));
+        (pages.count(), computed)
+    });
+    let (count, computed) =
+        found.await.map_err(|error| ApiError::internal(format!("choosing the sensors failed: {error}")))?;
+    let computing = Computing::new(api.space.clone(), patterns.clone(), user.clone(), computed);
+    let watcher = Watcher::new(patterns, user, batches, computing, api.store.clone(), api.metrics.clone());
     let shutdown = api.shutdown.clone();
     let stream = futures_util::stream::unfold(watcher, move |mut watcher| {
         let mut shutdown = shutdown.clone();
@@ -73,7 +81,10 @@ struct Watcher {
     only_user: Option<String>,
     /// The store's when the choice was made.
     jobs_generation: u64,
+    /// The store's when scales were looked up.
+    properties_generation: u64,
     batches: broadcast::Receiver<LiveItem>,
+    computing: Computing,
     store: Store,
     metrics: Arc<Metrics>,
     selections: HashMap<SchemaHash, Arc<[Chosen]>>,
@@ -86,13 +97,26 @@ impl Watcher {
         patterns: Vec<Pattern>,
         only_user: Option<String>,
         batches: broadcast::Receiver<LiveItem>,
+        computing: Computing,
         store: Store,
         metrics: Arc<Metrics>,
     ) -> Self {
         metrics.watchers.add(1);
         let jobs_generation = store.jobs_generation();
+        let properties_generation = store.properties_generation();
         let (selections, loose) = (HashMap::new(), HashMap::new());
-        Self { patterns, only_user, jobs_generation, batches, store, metrics, selections, loose }
+        Self {
+            patterns,
+            only_user,
+            jobs_generation,
+            properties_generation,
+            batches,
+            computing,
+            store,
+            metrics,
+            selections,
+            loose,
+        }
     }
 
     /// A job's batches may come before it is known whose it is: what was left out is looked at again.
@@ -103,12 +127,24 @@ impl Watcher {
             self.selections.clear();
             self.loose.clear();
         }
+        // Somebody may have set another scale.
+        let generation = self.store.properties_generation();
+        if std::mem::replace(&mut self.properties_generation, generation) != generation {
+            self.selections.clear();
+            self.loose.clear();
+        }
     }
 
     /// The lines of the next batch that holds anything chosen; `None` when the store has been closed.
     async fn next(&mut self) -> Option<Bytes> {
         loop {
-            let item = self.batches.recv().await;
+            let item = tokio::select! {
+                item = self.batches.recv() => item,
+                (lines, count) = self.computing.next() => {
+                    self.metrics.watch_readings.add(count);
+                    return Some(lines);
+                }
+            };
             self.refresh();
             match item {
                 Ok(LiveItem::Readings(readings)) => {
@@ -174,7 +210,7 @@ impl Watcher {
             .map(|(index, path)| Chosen {
                 index,
                 name: json_text(&path),
-                scale: Scale::new(schema.sensors()[index].scale),
+                scale: Scale::new(self.store.scale(&path).unwrap_or(schema.sensors()[index].scale)),
             })
             .collect();
         if self.selections.len() >= SELECTIONS_MAX {

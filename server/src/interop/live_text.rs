@@ -66,6 +66,8 @@ struct Chosen {
 #[derive(Debug, Default)]
 struct LiveText {
     generation: Option<u64>,
+    /// The store's when scales were looked up.
+    properties: u64,
     filters: Vec<String>,
     batches: HashMap<SchemaHash, Arc<[Chosen]>>,
     /// `None` for a sensor that nobody subscribed to.
@@ -80,8 +82,11 @@ impl LiveText {
     /// Looks again at the subscriptions if they changed; whether anybody is there.
     fn is_wanted(&mut self, broker: &Broker) -> bool {
         let generation = broker.subscriptions.generation();
-        if self.generation != Some(generation) {
-            *self = Self { generation: Some(generation), filters: Self::filters(broker), ..Self::default() };
+        // Somebody may have set another scale.
+        let properties = broker.store.properties_generation();
+        if self.generation != Some(generation) || self.properties != properties {
+            let filters = Self::filters(broker);
+            *self = Self { generation: Some(generation), properties, filters, ..Self::default() };
         }
         !self.filters.is_empty()
     }
@@ -106,7 +111,8 @@ impl LiveText {
         let (schema, filters) = (&batch.schema, &self.filters);
         let chosen = self.batches.entry(schema.hash()).or_insert_with(|| {
             let one = |(column, sensor): (usize, &wholegrain_model::SensorDef)| {
-                Self::choose(filters, column, &schema.path(column), sensor.scale)
+                let path = schema.path(column);
+                Self::choose(filters, column, &path, broker.store.scale(&path).unwrap_or(sensor.scale))
             };
             schema.sensors().iter().enumerate().filter_map(one).collect()
         });

@@ -4,6 +4,8 @@
 //! - Out: a [`Summary`]: cores, devices, steps, totals over the nodes.
 //! - Never: a number for what is not known; a record kept.
 
+pub mod config;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;

@@ -165,6 +165,29 @@ impl Server {
         Self::answer(request.send_empty().unwrap())
     }
 
+    /// A request with a token and a body of JSON (empty for none).
+    pub fn json(&self, method: &str, path: &str, body: &str, token: &str) -> Answer {
+        let request = ureq::http::Request::builder()
+            .method(method)
+            .uri(self.url(path))
+            .header("authorization", format!("Bearer {token}"))
+            .body(body.to_owned())
+            .unwrap();
+        let agent = &self.http;
+        Self::answer(agent.run(agent.configure_request(request).allow_non_standard_methods(true).build()).unwrap())
+    }
+
+    /// Another method than GET, with a body.
+    pub fn send_body(&self, method: &str, path: &str, body: &str, token: &str) -> Answer {
+        let authorization = format!("Bearer {token}");
+        let response = match method {
+            "DELETE" => self.http.delete(self.url(path)).header("authorization", authorization).call(),
+            "PUT" => self.http.put(self.url(path)).header("authorization", authorization).send(body),
+            _ => self.http.post(self.url(path)).header("authorization", authorization).send(body),
+        };
+        Self::answer(response.unwrap())
+    }
+
     fn answer(mut response: ureq::http::Response<ureq::Body>) -> Answer {
         let header = |name: &str| response.headers().get(name).map(|value| value.to_str().unwrap().to_owned());
         Answer {
@@ -340,5 +363,11 @@ pub fn needed(payload: &[u8]) -> Vec<SchemaHash> {
 }
 
 /// 2026-01-31T12:00:00Z, in ns.
+/// The time now, ns since the Unix epoch.
+pub fn now_ns() -> i64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    i64::try_from(since.as_nanos()).unwrap()
+}
+
 pub const NOON: i64 = 1_769_860_800_000_000_000;
 pub const SECOND: i64 = 1_000_000_000;

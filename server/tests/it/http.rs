@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Read};
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Int32Type, Int64Type, TimestampNanosecondType};
-use wholegrain_model::{Schema, SensorDef, SensorPath};
+use wholegrain_model::{Schema, SensorDef, SensorPath, Timestamp};
 use wholegrain_transport::mqtt::Version;
 
 use crate::harness::{Agent, NOON, SECOND, Server, eventually, schema};
@@ -41,6 +41,47 @@ fn sensors_and_newest_values() {
     let nothing = server.get("/api/v1/newest?pattern=MemFreee");
     assert_eq!((nothing.status, nothing.sensors.as_deref()), (200, Some("0")));
     assert_eq!(nothing.json()["readings"], serde_json::json!([]));
+}
+
+#[test]
+fn a_long_list_comes_whole_and_in_order() {
+    let server = Server::start();
+    let sensors = (0..10_000).map(|i| SensorDef::gauge(format!("s{i}"), "W", "")).collect();
+    let schema = Schema::new(SensorPath::new("/n1").unwrap(), "wide", sensors).unwrap();
+    let mut agent = server.agent(&server.mutual(Version::V5, "n1"));
+    let ids = [agent.schema(&schema), agent.publish("wholegrain/v1/batch/n1/wide", &wide_batch(&schema, 1, 2))];
+    agent.acked(&ids);
+    let mut expected: Vec<String> = (0..10_000).map(|i| format!("/n1/s{i}")).collect();
+    expected.sort();
+    // Two patterns choose some of them twice.
+    for (route, list) in [("sensors", "sensors"), ("newest", "readings")] {
+        let answer = server.get(&format!("/api/v1/{route}?pattern=/n1/*&pattern=/n1/s1*"));
+        assert_eq!(answer.sensors.as_deref(), Some("10000"));
+        let json = answer.json();
+        let paths: Vec<&str> = json[list].as_array().unwrap().iter().map(|one| one["path"].as_str().unwrap()).collect();
+        assert_eq!(paths, expected, "{route}");
+    }
+    let sums = server.get(&format!("/api/v1/query?pattern=/n1/*&{DAY}&across=sum"));
+    assert_eq!((sums.status, sums.sensors.as_deref()), (200, Some("10000")));
+    let rows: Vec<serde_json::Value> = sums.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let expected = [500, 501].map(|ms| {
+        let time = NOON + ms * 1_000_000;
+        let sum = time as f64 * 10_000.0;
+        serde_json::json!({ "sensor": "/n1/sum(*)", "time": Timestamp(time).to_string(), "value": sum })
+    });
+    assert_eq!(rows, expected);
+    for (path, status, part) in [
+        ("across=mode", 400, "parameter `across`: \"mode\" is no aggregate"),
+        ("across=first", 400, "no first and no last"),
+        ("levels=2", 400, "parameter `levels` divides the sensors of `across`"),
+        ("across=sum&levels=x", 400, "parameter `levels`: \"x\" is not a number of levels"),
+        ("across=sum&levels=0", 400, "levels must be at least 1"),
+        ("from=2026-03-29%2002:30%20Europe/Berlin&to=now", 400, "does not exist in Europe/Berlin"),
+    ] {
+        let answer = server.get(&format!("/api/v1/query?pattern=/n1/*&{path}"));
+        assert_eq!(answer.status, status, "{path}");
+        assert!(answer.text().replace("\\\"", "\"").contains(part), "{path}: {}", answer.text());
+    }
 }
 
 #[test]
@@ -141,7 +182,7 @@ fn wrong_parameters_are_named() {
         ("/api/v1/query", "parameter `pattern` is missing"),
         ("/api/v1/watch", "parameter `pattern` is missing"),
         ("/api/v1/query?patern=a", "unknown parameter `patern`; did you mean `pattern`?"),
-        ("/api/v1/sensors?form=x", "unknown parameter `form`; one of `pattern` is wanted"),
+        ("/api/v1/sensors?form=x", "unknown parameter `form`; one of `pattern`, `job`, `at` is wanted"),
         ("/api/v1/query?pattern=", "parameter `pattern`: pattern \"\": has an empty level"),
         ("/api/v1/query?pattern=a/%2B/b", "parameter `pattern`: pattern \"a/+/b\": `+` and `#` are MQTT's wildcards"),
         ("/api/v1/query?pattern=a%20b", "parameter `pattern`: pattern \"a b\": holds white space"),
@@ -229,7 +270,7 @@ fn a_query_whose_client_goes_away_stops() {
     let mut agent = server.agent(&server.mutual(Version::V5, "n1"));
     let mut ids = vec![agent.schema(&schema)];
     for seq in 1..=20 {
-        ids.push(agent.publish("wholegrain/v1/batch/n1/wide", &wide_batch(&schema, seq)));
+        ids.push(agent.publish("wholegrain/v1/batch/n1/wide", &wide_batch(&schema, seq, 500)));
     }
     agent.acked(&ids);
     let path = format!("/api/v1/query?pattern=/n1/*&{DAY}");
@@ -245,11 +286,11 @@ fn a_query_whose_client_goes_away_stops() {
     assert!(server.metric("wholegrain_server_query_rows_total") < 2_000_000.0);
 }
 
-/// 500 samples of each sensor.
-fn wide_batch(schema: &Schema, seq: u64) -> Vec<u8> {
+/// So many samples of each sensor.
+fn wide_batch(schema: &Schema, seq: u64, samples: i64) -> Vec<u8> {
     use wholegrain_model::{Batch, BatchHeader, Column, ColumnValues, Gaps};
     let header = BatchHeader { agent: "n1".to_owned(), boot: 1, seq, schema: schema.hash(), interval_ns: 1_000_000 };
-    let times: Vec<i64> = (0..500).map(|i| NOON + (seq as i64 * 500 + i) * 1_000_000).collect();
+    let times: Vec<i64> = (0..samples).map(|i| NOON + (seq as i64 * 500 + i) * 1_000_000).collect();
     let columns =
         (0..schema.len()).map(|_| Column { values: ColumnValues::Int(times.clone()), gaps: Gaps::default() }).collect();
     wholegrain_transport::payload::encode_batch(&Batch { header, times, columns })

@@ -1,0 +1,333 @@
+//! `/api/v1/data/…`: how long readings are kept, deleting, what is held by whom, backups. For administrators; every change goes into the audit log.
+
+use std::collections::BTreeMap;
+use std::collections::HashSet;
+use std::io::Write;
+use std::sync::Arc;
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::{Extension, State};
+use axum::http::{HeaderValue, StatusCode, Uri, header};
+use axum::response::{IntoResponse, Response};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use wholegrain_model::{Interval, Pattern, Timestamp};
+use wholegrain_store::{Affected, Deletion, RetentionRule, Share, Store, StoreError};
+
+use super::params::Params;
+use super::query::now;
+use super::serve::Peer;
+use super::sink::sink;
+use super::{Api, ApiError};
+use crate::access::audit::{Event, Line, Outcome};
+use crate::access::bearer_name;
+use crate::access::tokens::Bearer;
+
+/// Parameters of `PUT /api/v1/data/retention`.
+pub(super) const SET_RETENTION: &[&str] = &["try"];
+/// Parameters of `DELETE /api/v1/data/retention`.
+pub(super) const UNSET_RETENTION: &[&str] = &["pattern"];
+/// Parameters of `POST /api/v1/data/delete`.
+pub(super) const DELETE: &[&str] = &["try"];
+/// Parameters of `GET /api/v1/data/stats`.
+pub(super) const STATS: &[&str] = &["pattern", "level"];
+/// The deepest sub-trees of statistics, in levels.
+const LEVEL_MAX: usize = 32;
+/// What is never dropped.
+const FOREVER: &str = "forever";
+/// The largest list of what a client has of a backup already, in bytes.
+pub(super) const HAVE_BYTES_MAX: usize = 256 << 20;
+
+/// A rule as it is asked for.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Rule {
+    pattern: String,
+    keep: String,
+    #[serde(default)]
+    tiers: BTreeMap<String, String>,
+}
+
+/// A deletion as it is asked for.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Range {
+    patterns: Vec<String>,
+    from: String,
+    to: String,
+}
+
+/// Whether a request only asks what it would do.
+pub(super) fn is_try(params: &Params) -> Result<bool, ApiError> {
+    let read = params.read("try", |text| match text {
+        "1" => Ok(true),
+        "0" => Ok(false),
+        _ => Err("1 or 0 is wanted"),
+    })?;
+    Ok(read.unwrap_or(false))
+}
+
+fn body<'a, T: Deserialize<'a>>(body: &'a [u8], example: &str) -> Result<T, ApiError> {
+    let refuse =
+        |error| ApiError::bad_request(format!("the body cannot be read: {error}; write JSON such as {example}"));
+    serde_json::from_slice(body).map_err(refuse)
+}
+
+/// Runs what reads or writes the disk on a thread of its own.
+pub(super) async fn on_disk<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, StoreError> + Send + 'static,
+) -> Result<T, ApiError> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|error| ApiError::internal(format!("it ended early: {error}")))?.map_err(refused)
+}
+
+/// What the store says no to, as the client's mistake or its own trouble.
+pub(super) fn refused(error: StoreError) -> ApiError {
+    match error {
+        StoreError::Sensor(text) | StoreError::Payload(text) => ApiError::bad_request(text),
+        error @ (StoreError::DiskFull { .. } | StoreError::Busy | StoreError::Closed) => {
+            ApiError::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string())
+        }
+        error => ApiError::internal(error.to_string()),
+    }
+}
+
+/// Notes in the audit log what somebody did.
+pub(super) fn audit(api: &Api, bearer: &Bearer, peer: Option<Extension<Peer>>, outcome: Outcome, what: &str) {
+    let from = peer.map_or_else(|| "unknown".to_owned(), |Extension(Peer(address))| address.to_string());
+    api.security.audit.always(Line::new(Event::Manage, outcome, &bearer_name(bearer), from, what));
+}
+
+fn outcome<T, E>(result: &Result<T, E>) -> Outcome {
+    if result.is_ok() { Outcome::Ok } else { Outcome::Refused }
+}
+
+/// The rules in the order in which they count.
+pub(super) async fn retention(State(api): State<Arc<Api>>) -> Response {
+    let age = |age: Option<Interval>| age.map_or_else(|| FOREVER.to_owned(), |age| age.to_string());
+    let rules: Vec<Value> = api
+        .store
+        .retention_rules()
+        .into_iter()
+        .map(|rule| {
+            let tiers: BTreeMap<String, String> =
+                rule.rule.tiers.iter().map(|(tier, kept)| (tier.to_string(), age(*kept))).collect();
+            let mut row = json!({
+                "pattern": rule.rule.pattern.as_str(),
+                "keep": age(rule.rule.raw),
+                "tiers": tiers,
+                "source": if rule.set.is_some() { "set" } else { "configuration" },
+            });
+            if let Some((who, at)) = rule.set {
+                (row["who"], row["at"]) = (json!(who), json!(Timestamp(at).to_string()));
+            }
+            row
+        })
+        .collect();
+    Json(json!({ "rules": rules, "default": age(api.store.retention_age()) })).into_response()
+}
+
+/// Sets a rule, or says what would go by it.
+pub(super) async fn set_retention(
+    State(api): State<Arc<Api>>,
+    Extension(bearer): Extension<Bearer>,
+    peer: Option<Extension<Peer>>,
+    uri: Uri,
+    bytes: Bytes,
+) -> Result<Response, ApiError> {
+    let dry = is_try(&Params::of(&uri, SET_RETENTION)?)?;
+    let rule = rule(body(&bytes, r#"{"pattern": "/lrz/**", "keep": "30d"}"#)?)?;
+    let (store, at) = (api.store.clone(), now().0);
+    if dry {
+        let affected = on_disk(move || store.would_expire(&rule, at)).await?;
+        return Ok(Json(told(&affected)).into_response());
+    }
+    let what = format!(
+        "retention of {} set to {}",
+        rule.pattern.as_str(),
+        rule.raw.map_or_else(|| FOREVER.to_owned(), |age| age.to_string())
+    );
+    let who = bearer_name(&bearer);
+    let result = on_disk(move || store.set_retention_rule(&rule, &who, at)).await;
+    audit(&api, &bearer, peer, outcome(&result), &what);
+    result?;
+    Ok(retention(State(api)).await)
+}
+
+fn rule(raw: Rule) -> Result<RetentionRule, ApiError> {
+    let wrong = |what: &str, error: String| ApiError::bad_request(format!("{what}: {error}"));
+    let age = |what: &str, text: &str| match text {
+        FOREVER => Ok(None),
+        text => Interval::parse(text)
+            .map(Some)
+            .map_err(|error| wrong(what, format!("{error}; write a length of time such as 30d, or {FOREVER}"))),
+    };
+    let mut tiers = Vec::new();
+    for (tier, kept) in &raw.tiers {
+        let tier = Interval::parse(tier).map_err(|error| wrong("tiers", error.to_string()))?;
+        tiers.push((tier, age("tiers", kept)?));
+    }
+    Ok(RetentionRule { pattern: pattern(&raw.pattern)?, raw: age("keep", &raw.keep)?, tiers })
+}
+
+fn pattern(text: &str) -> Result<Pattern, ApiError> {
+    Pattern::new(text).map_err(|error| ApiError::bad_request(error.to_string()))
+}
+
+/// Takes a rule that was set away.
+pub(super) async fn unset_retention(
+    State(api): State<Arc<Api>>,
+    Extension(bearer): Extension<Bearer>,
+    peer: Option<Extension<Peer>>,
+    uri: Uri,
+) -> Result<Response, ApiError> {
+    let params = Params::of(&uri, UNSET_RETENTION)?;
+    let Some(pattern) = params.read("pattern", |text| Ok::<_, String>(text.to_owned()))? else {
+        return Err(ApiError::bad_request("which rule? add ?pattern= and its pattern"));
+    };
+    let (store, who, at, wanted) = (api.store.clone(), bearer_name(&bearer), now().0, pattern.clone());
+    let result = on_disk(move || store.unset_retention(&wanted, &who, at)).await;
+    let what = format!("retention of {pattern} unset");
+    audit(&api, &bearer, peer, if matches!(result, Ok(true)) { Outcome::Ok } else { Outcome::Refused }, &what);
+    if result? {
+        return Ok(retention(State(api)).await);
+    }
+    let message = format!("no rule was set with the pattern {pattern}; those of the configuration are changed there");
+    Err(ApiError::new(StatusCode::NOT_FOUND, message))
+}
+
+/// Deletes, or says what would be deleted.
+pub(super) async fn delete(
+    State(api): State<Arc<Api>>,
+    Extension(bearer): Extension<Bearer>,
+    peer: Option<Extension<Peer>>,
+    uri: Uri,
+    bytes: Bytes,
+) -> Result<Response, ApiError> {
+    let dry = is_try(&Params::of(&uri, DELETE)?)?;
+    let example = r#"{"patterns": ["/lrz/**/power"], "from": "2026-01-01", "to": "2026-01-02"}"#;
+    let raw: Range = body(&bytes, example)?;
+    let time = |name: &str, text: &str| {
+        Timestamp::parse(text, now())
+            .map(|time| time.0)
+            .map_err(|error| ApiError::bad_request(format!("{name}: {error}")))
+    };
+    let deletion = Deletion {
+        patterns: raw.patterns.iter().map(|text| pattern(text)).collect::<Result<_, _>>()?,
+        from: time("from", &raw.from)?,
+        to: time("to", &raw.to)?,
+    };
+    let what =
+        format!("delete {} from {} to {}", raw.patterns.join(" "), Timestamp(deletion.from), Timestamp(deletion.to));
+    let store = api.store.clone();
+    if dry {
+        let affected = on_disk(move || store.would_delete(&deletion)).await?;
+        return Ok(Json(told(&affected)).into_response());
+    }
+    let result = on_disk(move || store.delete(&deletion)).await;
+    let what = match &result {
+        Ok(affected) => format!("{what}: {} readings of {} sensors", affected.readings, affected.sensors),
+        Err(error) => format!("{what}: {}", error.message),
+    };
+    audit(&api, &bearer, peer, outcome(&result), &what);
+    Ok(Json(told(&result?)).into_response())
+}
+
+/// Counts with times in words.
+fn told(affected: &Affected) -> Value {
+    let mut told = json!(affected);
+    told["times"] = times(affected.times);
+    told
+}
+
+fn times(times: Option<(i64, i64)>) -> Value {
+    times.map_or(Value::Null, |(first, last)| json!([Timestamp(first).to_string(), Timestamp(last).to_string()]))
+}
+
+/// What is stored, by sub-tree.
+pub(super) async fn stats(State(api): State<Arc<Api>>, uri: Uri) -> Result<Response, ApiError> {
+    let params = Params::of(&uri, STATS)?;
+    let mut patterns = params.patterns()?;
+    if patterns.is_empty() {
+        patterns.push(pattern("/**")?);
+    }
+    let level = params.read("level", |text| match text.parse::<usize>() {
+        Ok(level) if level <= LEVEL_MAX => Ok(level),
+        _ => Err(format!("{text:?}; a number of levels from 0 to {LEVEL_MAX} is wanted")),
+    })?;
+    // One at a time: it reads the index of every file.
+    let place = api.stats.clone().acquire_owned().await.map_err(|error| ApiError::internal(error.to_string()))?;
+    let (store, shutdown) = (api.store.clone(), api.shutdown.clone());
+    let (shares, numbers) = on_disk(move || {
+        let _place = place;
+        let mut watch = |_, _| !*shutdown.borrow();
+        let shares = store.holdings_by(level.unwrap_or(1), &patterns, now().0, &mut watch)?;
+        Ok((shares, numbers(&store)))
+    })
+    .await?;
+    let rows: Vec<Value> = shares.iter().map(row).collect();
+    Ok(Json(json!({ "subtrees": rows, "store": numbers })).into_response())
+}
+
+fn row(share: &Share) -> Value {
+    let mut row = json!(share);
+    row["times"] = times(share.times);
+    row
+}
+
+fn numbers(store: &Store) -> Value {
+    let stats = store.stats();
+    json!({
+        "sensors": stats.sensors, "schemas": stats.schemas, "blocks": stats.blocks, "block_bytes": stats.block_bytes,
+        "readings": stats.block_rows, "tiers": stats.tiers, "tier_bytes": stats.tier_bytes, "journal_bytes": stats.journal_bytes,
+        "jobs": stats.allocations, "damaged": stats.damaged_blocks, "waiting_to_be_rewritten": stats.deletion_files,
+        "sensors_forgotten": stats.sensors_forgotten, "free_bytes": stats.free_bytes,
+    })
+}
+
+/// A backup as a tar stream: its manifest, then the files that the body does not list as `name bytes sum`, a line each.
+pub(super) async fn backup(
+    State(api): State<Arc<Api>>,
+    Extension(bearer): Extension<Bearer>,
+    peer: Option<Extension<Peer>>,
+    bytes: Bytes,
+) -> Result<Response, ApiError> {
+    let have = have(&bytes)?;
+    let Ok(place) = api.backups.clone().try_acquire_owned() else {
+        let message = "another backup is being made; try again when it is done";
+        return Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message));
+    };
+    let store = api.store.clone();
+    let made = on_disk(move || store.backup(now().0)).await;
+    audit(&api, &bearer, peer, outcome(&made), "backup");
+    let made = made?;
+    let (mut sink, body) = sink();
+    tokio::task::spawn_blocking(move || {
+        let _place = place;
+        let has =
+            |file: &wholegrain_store::backup::BackupFile| have.contains(&(file.name.clone(), file.bytes, file.sum));
+        let written = made.write_tar(&has, &mut sink).and_then(|()| sink.flush());
+        if let Err(error) = written {
+            tracing::warn!(%error, "a backup was not taken to its end");
+            sink.breaker().fail(error);
+        }
+    });
+    Ok(([(header::CONTENT_TYPE, HeaderValue::from_static("application/x-tar"))], body).into_response())
+}
+
+fn have(bytes: &[u8]) -> Result<HashSet<(String, u64, u32)>, ApiError> {
+    let wrong =
+        || ApiError::bad_request("the body lists what is there already: a line `name bytes sum` each, or nothing");
+    let text = std::str::from_utf8(bytes).map_err(|_| wrong())?;
+    let line = |line: &str| {
+        let mut words = line.split(' ');
+        match (words.next(), words.next(), words.next(), words.next()) {
+            (Some(name), Some(bytes), Some(sum), None) => {
+                Some((name.to_owned(), bytes.parse().ok()?, sum.parse().ok()?))
+            }
+            _ => None,
+        }
+    };
+    text.lines().map(line).collect::<Option<_>>().ok_or_else(wrong)
+}

@@ -1,0 +1,392 @@
+//! `/api/v1/jobs/{id}/energy`: what a job's nodes took in its time, by which rule, and how much of the time that is known for.
+
+use std::collections::{HashMap, HashSet};
+use std::io::{self, Write};
+use std::sync::Arc;
+
+use axum::extract::{Extension, Path, State};
+use axum::http::{StatusCode, Uri, header};
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+use serde_json::json;
+use wholegrain_model::{Pattern, Timestamp};
+use wholegrain_query::jobs::energy::{J_PER_KWH, Measured, Meter, Share, Source, Weights, measure, rise, sources};
+use wholegrain_query::jobs::{Cpus, JobScope, Place};
+use wholegrain_query::{Chunks, QueryError};
+use wholegrain_store::ReadStore;
+
+use super::jobs::{only_user, row};
+use super::params::{OfJob, Params};
+use super::query::now;
+use super::read::seen_sensors;
+use super::sink::{Sink, sink};
+use super::{Api, ApiError, job_scope};
+use crate::access::tokens::Bearer;
+
+/// Parameters of the route.
+pub(super) const ENERGY: &[&str] = &["at", "pattern", "share", "source"];
+/// The most jobs on the job's nodes in its time whose records are read for the share.
+const BESIDE_MAX: usize = 100_000;
+/// The most problems that are told.
+const PROBLEMS_MAX: usize = 16;
+/// The most sensors of one node that are named.
+const NAMED_MAX: usize = 16;
+/// The metric of a job that says how much CPU time it used.
+const CPU_TIME: &str = "cpu/usage";
+
+/// What is asked.
+struct Question {
+    job: Arc<JobScope>,
+    meters: Vec<Meter>,
+    share: Share,
+    /// `Some(true)`: of the facility; `Some(false)`: of the nodes; `None`: of the nodes if any is measured.
+    facility: Option<bool>,
+    user: Option<String>,
+    now: i64,
+}
+
+/// Answers.
+pub(super) async fn energy(
+    State(api): State<Arc<Api>>,
+    Extension(bearer): Extension<Bearer>,
+    Path(id): Path<String>,
+    uri: Uri,
+) -> Result<Response, ApiError> {
+    let params = Params::of(&uri, ENERGY)?;
+    let now = now();
+    let at = params.read("at", |text| Timestamp::parse(text, now))?.map(|at| at.0);
+    let share = params.read("share", str::parse::<Share>)?.unwrap_or(api.jobs.share);
+    let facility = params.read("source", |text| match text {
+        "node" => Ok(false),
+        "facility" if api.jobs.facility_power.is_empty() => {
+            Err("the server has no jobs.facility_power; node is all there is")
+        }
+        "facility" => Ok(true),
+        _ => Err("node or facility is wanted"),
+    })?;
+    let given = params.texts("pattern");
+    let meters: Result<Vec<Meter>, String> = given.iter().map(|text| Meter::new(text)).collect();
+    let meters = meters.map_err(|why| ApiError::bad_request(format!("parameter `pattern`: {why}")))?;
+    let meters = if meters.is_empty() { api.jobs.power.clone() } else { meters };
+    let of_job = OfJob { id, at, range_given: (true, true) };
+    let Some(job) = job_scope::find(&api, &bearer, Some(&of_job)).await? else {
+        return Err(job_scope::missing(&of_job.id, at));
+    };
+    let Some(permit) = api.queries.try_take() else {
+        let message = format!("{} queries are running already; try again shortly", api.queries.most());
+        return Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message));
+    };
+    let user = only_user(&bearer).map(str::to_owned);
+    let question = Question { job, meters, share, facility, user, now: now.0 };
+    let answer = tokio::task::spawn_blocking(move || Answer::new(api, question)).await;
+    let answer = answer.map_err(|error| ApiError::internal(format!("reading the jobs failed: {error}")))??;
+    let (mut sink, body) = sink();
+    tokio::task::spawn_blocking(move || {
+        let (api, job) = (answer.api.clone(), answer.question.job.row().job.clone());
+        api.metrics.queries_running.add(1);
+        if let Err(error) = answer.write(&mut sink).and_then(|()| sink.flush()) {
+            let breaker = sink.breaker();
+            if breaker.is_abandoned() {
+                api.metrics.queries_abandoned.inc();
+            } else {
+                tracing::error!("the energy of job {job}: {error}");
+            }
+            breaker.fail(error);
+        }
+        api.metrics.queries_running.add(-1);
+        drop(permit);
+    });
+    Ok(([(header::CONTENT_TYPE, "application/json")], body).into_response())
+}
+
+/// Another job on a node.
+struct Beside {
+    from: i64,
+    to: i64,
+    cores: Option<u64>,
+    level: Box<str>,
+}
+
+/// A node of the answer.
+#[derive(Serialize)]
+struct Node<'a> {
+    node: &'a str,
+    joules: Option<f64>,
+    coverage: f64,
+    /// The job's part of the node's energy, the mean over its time there.
+    share: Option<f64>,
+    /// With how many other jobs it was there.
+    shared_with: usize,
+    sensors: Vec<&'a str>,
+    problem: Option<String>,
+}
+
+/// What the nodes come to.
+#[derive(Default)]
+struct Total {
+    joules: Option<f64>,
+    covered_s: f64,
+    time_s: f64,
+    measured: usize,
+}
+
+impl Total {
+    fn add(&mut self, measured: Option<Measured>, time_ns: i64) {
+        self.time_s += time_ns as f64 / 1e9;
+        if let Some(measured) = measured.filter(|measured| measured.covered_ns > 0) {
+            *self.joules.get_or_insert_default() += measured.joules;
+            self.covered_s += measured.covered_ns as f64 / 1e9;
+            self.measured += 1;
+        }
+    }
+}
+
+/// An answer being made.
+struct Answer {
+    api: Arc<Api>,
+    question: Question,
+    chunks: Box<dyn Chunks>,
+    beside: Vec<Vec<Beside>>,
+    problems: Vec<String>,
+}
+
+impl Answer {
+    fn new(api: Arc<Api>, question: Question) -> Result<Self, ApiError> {
+        let chunks: Box<dyn Chunks> = api.space.snapshot();
+        let mut answer = Self { api, question, chunks, beside: Vec::new(), problems: Vec::new() };
+        answer.beside = answer.look_beside()?;
+        answer.problems.extend(answer.question.job.warnings());
+        Ok(answer)
+    }
+
+    fn span(&self, place: &Place) -> (i64, i64) {
+        (place.from, if place.to == i64::MAX { self.question.now.max(place.from) } else { place.to })
+    }
+
+    /// The other jobs of the same manager on each node in the job's time there. Those of another manager are within this job, or around it.
+    fn look_beside(&mut self) -> Result<Vec<Vec<Beside>>, ApiError> {
+        let (job, share) = (self.question.job.clone(), self.question.share);
+        let mut beside: Vec<Vec<Beside>> = job.places().iter().map(|_| Vec::new()).collect();
+        if share == Share::All {
+            return Ok(beside);
+        }
+        let by_node: HashMap<&str, usize> =
+            job.places().iter().enumerate().map(|(number, place)| (&*place.node, number)).collect();
+        let nodes: HashSet<&str> = by_node.keys().copied().collect();
+        let range = job.range(self.question.now);
+        let read = self.api.store.job_records_on(&nodes, range, BESIDE_MAX, |record| {
+            let same = record.job == job.row().job || record.manager != job.row().manager;
+            let Some(number) = by_node.get(record.node.as_str()).filter(|_| !same) else { return };
+            let (begin, end) = self.span(&job.places()[*number]);
+            let to = record.to.unwrap_or(i64::MAX);
+            if record.from < end && to > begin {
+                let cores = record.cpus.as_deref().and_then(Cpus::parse).map(|cpus| cpus.count());
+                beside[*number].push(Beside { from: record.from, to, cores, level: record.level.as_str().into() });
+            }
+        });
+        match read.map_err(|error| ApiError::internal(format!("reading the jobs failed: {error}")))? {
+            Some(0) => Ok(beside),
+            Some(damaged) => {
+                self.problems
+                    .push(format!("{damaged} records of jobs on these nodes are damaged; the share may lack them"));
+                Ok(beside)
+            }
+            None => Err(ApiError::bad_request(format!(
+                "over {BESIDE_MAX} jobs were on these nodes in the job's time; ask with share=all"
+            ))),
+        }
+    }
+
+    /// The job's part of a node, or why it is not known.
+    fn weights(&self, number: usize) -> Result<Result<Weights, String>, QueryError> {
+        let (place, beside) = (&self.question.job.places()[number], &self.beside[number]);
+        let (from, to) = self.span(place);
+        if beside.is_empty() || self.question.share == Share::All {
+            return Ok(Ok(Weights::constant(from, to, 1.0)));
+        }
+        if self.question.share == Share::CpuTime {
+            let part = self.part_of_cpu_time(place, beside, (from, to))?;
+            return Ok(part.map(|part| Weights::constant(from, to, part)));
+        }
+        let own = place.cpus.as_ref().map(Cpus::count);
+        let others: Option<Vec<(i64, i64, u64)>> =
+            beside.iter().map(|other| Some((other.from, other.to, other.cores?))).collect();
+        Ok(match (own, others) {
+            (Some(own), Some(others)) => Ok(Weights::of_cores((from, to), own, &others)),
+            _ => {
+                Err("other jobs were there, and it is not known which cores each had; ask with share=cpu_time, or all"
+                    .to_owned())
+            }
+        })
+    }
+
+    fn part_of_cpu_time(
+        &self,
+        place: &Place,
+        beside: &[Beside],
+        (from, to): (i64, i64),
+    ) -> Result<Result<f64, String>, QueryError> {
+        let used = |level: &str, from: i64, to: i64| -> Result<Option<f64>, QueryError> {
+            let path = format!("{}/job/{level}/{CPU_TIME}", place.prefix);
+            let Ok(pattern) = Pattern::new(path) else { return Ok(None) };
+            // Of other users' jobs too: only what they come to together is told.
+            match self.api.space.sensors(&[pattern]).first() {
+                Some(sensor) => rise(self.chunks.as_ref(), sensor, from, to),
+                None => Ok(None),
+            }
+        };
+        let Some(own) = used(&place.level, from, to)? else {
+            return Ok(Err(format!(
+                "other jobs were there, and no {CPU_TIME} of this job is stored; ask with share=cores, or all"
+            )));
+        };
+        let mut all = own;
+        for other in beside {
+            match used(&other.level, from.max(other.from), to.min(other.to))? {
+                Some(seconds) => all += seconds,
+                None => {
+                    return Ok(Err(format!(
+                        "no {CPU_TIME} of another job there is stored; ask with share=cores, or all"
+                    )));
+                }
+            }
+        }
+        Ok(if all > 0.0 {
+            Ok(own / all)
+        } else {
+            Err("no job used CPU time there; ask with share=cores, or all".to_owned())
+        })
+    }
+
+    fn write(mut self, sink: &mut Sink) -> io::Result<()> {
+        let job = &self.question.job.clone();
+        let mut problems = std::mem::take(&mut self.problems);
+        let found = sources(
+            job,
+            &self.question.meters,
+            |patterns| seen_sensors(&self.api.space, patterns, self.question.user.as_deref()),
+            &mut problems,
+            PROBLEMS_MAX,
+        );
+        let is_facility = self.question.facility.unwrap_or_else(|| {
+            !self.api.jobs.facility_power.is_empty() && found.iter().all(|(meter, _)| meter.is_none())
+        });
+        let (from, to) = job.range(self.question.now);
+        let (from, to) = (Timestamp(from).to_string(), Timestamp(to).to_string());
+        write!(sink, "{{\"job\":{},\"from\":\"{from}\",\"to\":\"{to}\",\n\"nodes\":[", row(job.row()))?;
+        let total = if is_facility { self.facility(&mut problems, sink)? } else { self.nodes(&found, sink)? };
+        let range = job.range(self.question.now);
+        let mut warnings = self.chunks.warnings(range.0, range.1);
+        warnings.extend(self.chunks.notes());
+        warnings.extend(problems);
+        let share = Share::ALL.iter().find(|(_, share)| *share == self.question.share).map_or("", |(name, _)| *name);
+        let meters: Vec<&str> = match is_facility {
+            true => self.api.jobs.facility_power.iter().map(Pattern::as_str).collect(),
+            false => self.question.meters.iter().map(Meter::text).collect(),
+        };
+        let mut rule = self.question.share.rule().to_owned();
+        if is_facility {
+            rule = format!(
+                "each of {} nodes has the same part of the facility's energy; {rule}",
+                self.api.jobs.facility_nodes
+            );
+        }
+        let rest = json!({
+            "total": {
+                "joules": total.joules,
+                "kwh": total.joules.map(|joules| joules / J_PER_KWH),
+                "coverage": if total.time_s > 0.0 { total.covered_s / total.time_s } else { 0.0 },
+                "covered_s": total.covered_s,
+                "time_s": total.time_s,
+                "nodes": job.places().len(),
+                "nodes_measured": total.measured,
+            },
+            "source": if is_facility { "facility" } else { "node" },
+            "meters": meters,
+            "share": share,
+            "rule": rule,
+            "gaps": "energy is of the covered time only; nothing is put in place of what was not measured",
+            "warnings": warnings,
+        });
+        let text = rest.to_string();
+        writeln!(sink, "],\n{}", text.strip_prefix('{').unwrap_or(&text))
+    }
+
+    /// Each node by its own sensors.
+    fn nodes(&self, found: &[(Option<usize>, Vec<Source>)], sink: &mut Sink) -> io::Result<Total> {
+        let mut total = Total::default();
+        for (number, place) in self.question.job.places().iter().enumerate() {
+            let sources = &found[number].1;
+            let weights = self.weights(number).map_err(io::Error::other)?;
+            let mut measured: Option<Measured> = None;
+            let mut problem = sources.is_empty().then(|| "no sensor measures this node".to_owned());
+            match &weights {
+                Ok(weights) => {
+                    for source in sources {
+                        let one = measure(self.chunks.as_ref(), source, weights).map_err(io::Error::other)?;
+                        // The node is as well covered as its worst sensor.
+                        measured = Some(measured.map_or(one, |all| Measured {
+                            joules: all.joules + one.joules,
+                            covered_ns: all.covered_ns.min(one.covered_ns),
+                        }));
+                    }
+                }
+                Err(why) => problem = problem.or(Some(why.clone())),
+            }
+            let (from, to) = self.span(place);
+            total.add(measured, to - from);
+            let node = Node {
+                node: &place.node,
+                joules: measured.filter(|measured| measured.covered_ns > 0).map(|measured| measured.joules),
+                coverage: measured.map_or(0.0, |measured| measured.covered_ns as f64 / (to - from).max(1) as f64),
+                share: weights.as_ref().ok().map(Weights::mean),
+                shared_with: self.beside[number].len(),
+                sensors: sources.iter().take(NAMED_MAX).map(|source| &**source.path()).collect(),
+                problem,
+            };
+            if number > 0 {
+                sink.write_all(b",\n")?;
+            }
+            serde_json::to_writer(&mut *sink, &node)?;
+            sink.relay()?;
+            if sink.is_abandoned() {
+                return Err(io::ErrorKind::BrokenPipe.into());
+            }
+        }
+        Ok(total)
+    }
+
+    /// All nodes by what measures them together.
+    fn facility(&self, problems: &mut Vec<String>, sink: &mut Sink) -> io::Result<Total> {
+        let (mut all, mut total) = (Vec::new(), Total::default());
+        for (number, place) in self.question.job.places().iter().enumerate() {
+            match self.weights(number).map_err(io::Error::other)? {
+                Ok(weights) => all.push(weights.scaled(1.0 / self.api.jobs.facility_nodes as f64)),
+                Err(why) if problems.len() < PROBLEMS_MAX => problems.push(format!("{}: {why}", place.node)),
+                Err(_) => {}
+            }
+        }
+        let weights = Weights::sum(&all);
+        let patterns = &self.api.jobs.facility_power;
+        let mut measured: Option<Measured> = None;
+        for sensor in seen_sensors(&self.api.space, patterns, self.question.user.as_deref()) {
+            match Source::new(sensor) {
+                Ok(source) => {
+                    let one = measure(self.chunks.as_ref(), &source, &weights).map_err(io::Error::other)?;
+                    measured = Some(measured.map_or(one, |all| Measured {
+                        joules: all.joules + one.joules,
+                        covered_ns: all.covered_ns.min(one.covered_ns),
+                    }));
+                }
+                Err(why) if problems.len() < PROBLEMS_MAX => problems.push(why),
+                Err(_) => {}
+            }
+            if sink.is_abandoned() {
+                return Err(io::ErrorKind::BrokenPipe.into());
+            }
+        }
+        total.add(measured, weights.time_ns());
+        total.measured = if total.joules.is_some() { all.len() } else { 0 };
+        Ok(total)
+    }
+}

@@ -1,0 +1,53 @@
+//! The parameters `job` and `at` of what can be restricted to a job.
+
+use std::sync::Arc;
+
+use axum::http::StatusCode;
+use wholegrain_model::Timestamp;
+use wholegrain_query::Query;
+use wholegrain_query::jobs::JobScope;
+
+use super::jobs::only_user;
+use super::params::{self, OfJob};
+use super::query::now;
+use super::{Api, ApiError};
+use crate::access::tokens::Bearer;
+
+/// Where and when the job was that a request names, if it names one: 404 when there is none, or none of the bearer's.
+pub(super) async fn find(
+    api: &Arc<Api>,
+    bearer: &Bearer,
+    of_job: Option<&OfJob>,
+) -> Result<Option<Arc<JobScope>>, ApiError> {
+    let Some(OfJob { id, at, .. }) = of_job.cloned() else { return Ok(None) };
+    let (api, user) = (api.clone(), only_user(bearer).map(str::to_owned));
+    let missing = missing(&id, at);
+    let found = tokio::task::spawn_blocking(move || JobScope::find(&api.store, &id, user.as_deref(), at)).await;
+    match found.map_err(|error| ApiError::internal(format!("reading the job failed: {error}")))? {
+        Ok(Some(job)) => Ok(Some(Arc::new(job))),
+        Ok(None) => Err(missing),
+        Err(error) => {
+            tracing::error!("reading a job: {error}");
+            Err(ApiError::internal(format!("reading the job failed: {error}")))
+        }
+    }
+}
+
+/// The answer when there is no such job.
+pub(super) fn missing(id: &str, at: Option<i64>) -> ApiError {
+    let before = if at.is_some() { " that had begun by then" } else { "" };
+    let message = format!("there is no job {id}{before}, or it is not yours; /api/v1/jobs lists them");
+    ApiError::new(StatusCode::NOT_FOUND, message)
+}
+
+/// Gives a query the job's range where the request says none.
+pub(super) fn fit(of_job: &OfJob, job: &JobScope, query: &mut Query) -> Result<(), ApiError> {
+    let (from, to) = job.range(now().0);
+    if !of_job.range_given.0 {
+        query.from = Timestamp(from);
+    }
+    if !of_job.range_given.1 {
+        query.to = Timestamp(to.max(query.from.0));
+    }
+    params::check_range(query.from, query.to)
+}

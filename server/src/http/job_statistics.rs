@@ -1,0 +1,185 @@
+//! `/api/v1/jobs/{id}/statistics`: of a job's sensors on each node and over the nodes, written as they are taken.
+
+use std::io::{self, Write};
+use std::sync::Arc;
+
+use axum::extract::{Extension, Path, State};
+use axum::http::{HeaderName, HeaderValue, StatusCode, Uri, header};
+use axum::response::{IntoResponse, Response};
+use wholegrain_model::Timestamp;
+use wholegrain_query::jobs::JobScope;
+use wholegrain_query::jobs::statistics::{OnNode, OverNodes, Spread, statistics as measure};
+use wholegrain_query::{Chunks, SENSORS_MAX};
+use wholegrain_store::{ReadStore, SensorInfo};
+
+use super::format::csv_text;
+use super::jobs::{only_user, row};
+use super::params::{OfJob, Params, check_range};
+use super::query::now;
+use super::read::seen_sensors;
+use super::sink::{Sink, sink};
+use super::{Api, ApiError, SENSORS_HEADER, job_scope};
+use crate::access::tokens::Bearer;
+
+/// Parameters of the route.
+pub(super) const STATISTICS: &[&str] = &["pattern", "at", "from", "to", "nodes", "format"];
+/// The columns of the CSV; a row with an empty node is over all nodes, and only it has what stands after `coverage`.
+const CSV: &str = "metric,unit,node,count,min,mean,max,deviation,coverage,nodes,min_node,max_node,imbalance\n";
+
+/// How it is written.
+#[derive(Clone, Copy)]
+struct Form {
+    csv: bool,
+    /// Whether each node is told.
+    nodes: bool,
+}
+
+/// Answers.
+pub(super) async fn statistics(
+    State(api): State<Arc<Api>>,
+    Extension(bearer): Extension<Bearer>,
+    Path(id): Path<String>,
+    uri: Uri,
+) -> Result<Response, ApiError> {
+    let params = Params::of(&uri, STATISTICS)?;
+    let (patterns, now) = (params.some_patterns()?, now());
+    let time = |name: &str| params.read(name, |text| Timestamp::parse(text, now));
+    let at = time("at")?.map(|at| at.0);
+    let nodes = params.read("nodes", |text| match text {
+        "true" => Ok(true),
+        "false" => Ok(false),
+        _ => Err("true or false is wanted"),
+    })?;
+    let csv = params.read("format", |text| match text {
+        "json" => Ok(false),
+        "csv" => Ok(true),
+        _ => Err("json or csv is wanted"),
+    })?;
+    let form = Form { csv: csv == Some(true), nodes: nodes != Some(false) };
+    let of_job = OfJob { id, at, range_given: (true, true) };
+    let Some(job) = job_scope::find(&api, &bearer, Some(&of_job)).await? else {
+        return Err(job_scope::missing(&of_job.id, at));
+    };
+    let range = job.range(now.0);
+    let range = (time("from")?.map_or(range.0, |from| from.0), time("to")?.map_or(range.1, |to| to.0));
+    check_range(Timestamp(range.0), Timestamp(range.1))?;
+    let Some(permit) = api.queries.try_take() else {
+        let message = format!("{} queries are running already; try again shortly", api.queries.most());
+        return Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message));
+    };
+    let user = only_user(&bearer).map(str::to_owned);
+    let chosen = tokio::task::spawn_blocking({
+        let (api, job) = (api.clone(), job.clone());
+        move || {
+            let mut sensors = seen_sensors(&api.space, &patterns, user.as_deref());
+            job.retain(&mut sensors);
+            sensors
+        }
+    });
+    let sensors = chosen.await.map_err(|error| ApiError::internal(format!("choosing the sensors failed: {error}")))?;
+    if sensors.len() > SENSORS_MAX {
+        let message =
+            format!("the patterns choose {} sensors, at most {SENSORS_MAX} are taken; choose fewer", sensors.len());
+        return Err(ApiError::bad_request(message));
+    }
+    let count = sensors.len();
+    let (mut sink, body) = sink();
+    tokio::task::spawn_blocking(move || {
+        api.metrics.queries_running.add(1);
+        let chunks: Box<dyn Chunks> = api.space.snapshot();
+        let written = write(&job, chunks.as_ref(), &sensors, (range, now.0), form, &mut sink);
+        if let Err(error) = written.and_then(|()| sink.flush()) {
+            let breaker = sink.breaker();
+            if breaker.is_abandoned() {
+                api.metrics.queries_abandoned.inc();
+            } else {
+                tracing::error!("statistics of job {}: {error}", job.row().job);
+            }
+            breaker.fail(error);
+        }
+        api.metrics.queries_running.add(-1);
+        drop(permit);
+    });
+    let kind = if form.csv { "text/csv; charset=utf-8" } else { "application/json" };
+    let headers = [
+        (header::CONTENT_TYPE, HeaderValue::from_static(kind)),
+        (HeaderName::from_static(SENSORS_HEADER), HeaderValue::from(count)),
+    ];
+    Ok((headers, body).into_response())
+}
+
+fn write(
+    job: &JobScope,
+    chunks: &dyn Chunks,
+    sensors: &[SensorInfo],
+    (range, now): ((i64, i64), i64),
+    form: Form,
+    sink: &mut Sink,
+) -> io::Result<()> {
+    let (from, to) = (Timestamp(range.0).to_string(), Timestamp(range.1).to_string());
+    match form.csv {
+        true => sink.write_all(CSV.as_bytes())?,
+        false => write!(sink, "{{\"job\":{},\"from\":\"{from}\",\"to\":\"{to}\",\n\"nodes\":[", row(job.row()))?,
+    }
+    let (mut written, mut first) = (Ok(()), true);
+    let over = measure(job, chunks, sensors, range, now, |row| {
+        written = on_node(row, form, &mut first, sink);
+        written.is_ok()
+    });
+    written?;
+    let over = over.map_err(io::Error::other)?;
+    if form.csv {
+        return over.iter().try_for_each(|row| over_nodes_csv(row, sink));
+    }
+    let mut warnings = chunks.warnings(range.0, range.1);
+    warnings.extend(chunks.notes());
+    warnings.extend(job.warnings());
+    write!(sink, "],\n\"metrics\":")?;
+    serde_json::to_writer(&mut *sink, &over)?;
+    write!(sink, ",\n\"warnings\":")?;
+    serde_json::to_writer(&mut *sink, &warnings)?;
+    sink.write_all(b"}\n")
+}
+
+fn on_node(row: &OnNode<'_>, form: Form, first: &mut bool, sink: &mut Sink) -> io::Result<()> {
+    if sink.is_abandoned() {
+        return Err(io::ErrorKind::BrokenPipe.into());
+    }
+    if !form.nodes {
+        return Ok(());
+    }
+    if form.csv {
+        let (metric, unit, node) = (csv_text(row.metric), csv_text(row.unit), csv_text(row.node));
+        writeln!(sink, "{metric},{unit},{node},{},{},,,,", spread_csv(&row.spread), row.coverage)?;
+    } else {
+        sink.write_all(if std::mem::take(first) { b"" } else { b",\n" })?;
+        serde_json::to_writer(&mut *sink, row)?;
+    }
+    sink.relay()
+}
+
+fn over_nodes_csv(row: &OverNodes, sink: &mut Sink) -> io::Result<()> {
+    let node = |name: &Option<String>| csv_text(name.as_deref().unwrap_or_default());
+    writeln!(
+        sink,
+        "{},{},,{},{},{},{},{},{}",
+        csv_text(&row.metric),
+        csv_text(&row.unit),
+        spread_csv(&row.spread),
+        row.coverage,
+        row.nodes,
+        node(&row.min_node),
+        node(&row.max_node),
+        number(row.imbalance)
+    )?;
+    sink.relay()
+}
+
+fn spread_csv(spread: &Spread) -> String {
+    let Spread { count, min, mean, max, deviation } = *spread;
+    format!("{count},{},{},{},{}", number(min), number(mean), number(max), number(deviation))
+}
+
+fn number(value: Option<f64>) -> String {
+    value.map(|value| value.to_string()).unwrap_or_default()
+}

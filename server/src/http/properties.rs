@@ -1,0 +1,309 @@
+//! `/api/v1/properties`: unit, scale, kind, description and time-to-live of sensors, where each comes from, and what people set.
+
+use std::io::{self, Write};
+use std::sync::Arc;
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::{Extension, State};
+use axum::http::Uri;
+use axum::response::{IntoResponse, Response};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use wholegrain_model::{Interval, Pattern, Timestamp};
+use wholegrain_store::{
+    Explained, Property, PropertySetting, RetentionRule, RuleInForce, SensorSetting, Store, StoreError,
+};
+
+use super::guard::{audit_change, require};
+use super::jobs::only_user;
+use super::params::Params;
+use super::query::now;
+use super::read::list;
+use super::serve::Peer;
+use super::sink::Sink;
+use super::{Api, ApiError};
+use crate::access::Permission;
+use crate::access::tokens::Bearer;
+
+/// Parameters of `GET /api/v1/properties`.
+pub(super) const PROPERTIES: &[&str] = &["pattern", "limit"];
+/// Parameters of `PUT /api/v1/properties`.
+pub(super) const SET: &[&str] = &["try", "only_new"];
+/// Parameters of `DELETE /api/v1/properties`.
+pub(super) const UNSET: &[&str] = &["pattern", "property"];
+/// Parameters of `GET /api/v1/properties/history`.
+pub(super) const HISTORY: &[&str] = &["pattern", "limit"];
+/// Rows of a list unless it says so, and the most.
+const LIMIT: (usize, usize) = (10_000, 1_000_000);
+/// Sensors that are looked up at a time.
+const AT_ONCE: usize = 1024;
+/// The most settings of one request of which it is told how many sensors each chooses.
+const COUNTED_MAX: usize = 16;
+/// The most settings of one request that the audit log names.
+const NAMED_MAX: usize = 8;
+/// What is kept without an end.
+const FOREVER: &str = "forever";
+/// The registry's kind of rules of retention.
+const RETENTION: &str = "retention";
+
+/// Sensors with the properties that hold and where each comes from.
+pub(super) async fn show(
+    State(api): State<Arc<Api>>,
+    Extension(bearer): Extension<Bearer>,
+    uri: Uri,
+) -> Result<Response, ApiError> {
+    let params = Params::of(&uri, PROPERTIES)?;
+    let (patterns, limit) = (params.some_patterns()?, limit(&params)?);
+    let (store, user) = (api.store.clone(), only_user(&bearer).map(str::to_owned));
+    let chosen = tokio::task::spawn_blocking(move || {
+        // Those of virtual sensors are what their definitions say.
+        let mut sensors = store.sensors(&patterns);
+        user.iter().for_each(|user| store.retain_seen(user, &mut sensors));
+        sensors
+    })
+    .await;
+    let mut sensors = chosen.map_err(|error| ApiError::internal(format!("choosing the sensors failed: {error}")))?;
+    let count = sensors.len();
+    sensors.truncate(limit);
+    Ok(list("sensors", count, move |sink| {
+        let rules = api.store.retention_rules();
+        let mut first = true;
+        for some in sensors.chunks(AT_ONCE) {
+            for explained in api.store.explain(some) {
+                row(&explained, &rules, first, sink)?;
+                first = false;
+            }
+        }
+        Ok(())
+    }))
+}
+
+fn row(explained: &Explained, rules: &[RuleInForce], first: bool, sink: &mut Sink) -> io::Result<()> {
+    let mut row = json!({ "path": *explained.info.path, "agent": *explained.info.agent });
+    for (name, property) in Property::ALL {
+        let set = explained.set[property as usize].as_ref();
+        row[name] = match set {
+            None => json!({ "value": explained.value(property) }),
+            Some(set) => json!({
+                "value": explained.value(property), "sent": explained.sent(property), "pattern": set.pattern, "who": set.who,
+                "time": Timestamp(set.at).to_string(),
+            }),
+        };
+    }
+    row["ttl"] = match rules.iter().find(|rule| rule.rule.pattern.matches(&explained.info.path)) {
+        None => json!({ "value": FOREVER }),
+        Some(RuleInForce { rule, set: None }) => json!({ "value": kept(rule), "pattern": rule.pattern }),
+        Some(RuleInForce { rule, set: Some((who, at)) }) => {
+            json!({ "value": kept(rule), "pattern": rule.pattern, "who": who, "time": Timestamp(*at).to_string() })
+        }
+    };
+    sink.write_all(if first { b"" } else { b",\n" })?;
+    serde_json::to_writer(&mut *sink, &row)?;
+    sink.relay()
+}
+
+fn kept(rule: &RetentionRule) -> String {
+    rule.raw.map_or_else(|| FOREVER.to_owned(), |age| age.to_string())
+}
+
+/// What is set, in the order in which it counts.
+pub(super) async fn settings(State(api): State<Arc<Api>>, uri: Uri) -> Result<Response, ApiError> {
+    Params::of(&uri, &[])?;
+    let mut rows: Vec<Value> = api.store.property_settings().iter().map(|setting| told(setting)).collect();
+    // The last one set is the first rule.
+    for RuleInForce { rule, set } in api.store.retention_rules().iter().rev() {
+        if let Some((who, at)) = set {
+            let time = Timestamp(*at).to_string();
+            rows.push(
+                json!({ "pattern": rule.pattern, "property": "ttl", "value": kept(rule), "who": who, "time": time }),
+            );
+        }
+    }
+    Ok(Json(json!({ "settings": rows })).into_response())
+}
+
+/// What was ever set and taken back.
+pub(super) async fn history(State(api): State<Arc<Api>>, uri: Uri) -> Result<Response, ApiError> {
+    let params = Params::of(&uri, HISTORY)?;
+    let (mut patterns, limit) = (params.patterns()?, limit(&params)?);
+    if patterns.len() > 1 {
+        return Err(ApiError::bad_request("the history is of one pattern, or of all; give `pattern` once"));
+    }
+    let pattern = patterns.pop();
+    let read = tokio::task::spawn_blocking(move || -> Result<Vec<Value>, StoreError> {
+        let set = api.store.property_history(pattern.as_ref(), limit)?;
+        let mut rows: Vec<(u64, Value)> = set.iter().map(|setting| (setting.number, told(setting))).collect();
+        let key = pattern.as_ref().map(Pattern::as_str);
+        for entry in api.store.registry().history(RETENTION, key, limit)? {
+            let (value, time) = (entry.value.as_ref().map(|value| &value["keep"]), Timestamp(entry.at).to_string());
+            let row =
+                json!({ "pattern": entry.key, "property": "ttl", "value": value, "who": entry.who, "time": time });
+            rows.push((entry.number, row));
+        }
+        rows.sort_by_key(|(number, _)| *number);
+        Ok(rows.drain(rows.len().saturating_sub(limit)..).map(|(_, row)| row).collect())
+    });
+    let rows = read.await.map_err(|error| ApiError::internal(format!("reading the history failed: {error}")))?;
+    Ok(Json(json!({ "history": rows.map_err(refused)? })).into_response())
+}
+
+fn told(setting: &PropertySetting) -> Value {
+    let PropertySetting { pattern, property, value, who, at, .. } = setting;
+    json!({ "pattern": pattern, "property": property, "value": value, "who": who, "time": Timestamp(*at).to_string() })
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Body {
+    settings: Vec<Value>,
+}
+
+/// Sets properties by pattern.
+pub(super) async fn set(
+    State(api): State<Arc<Api>>,
+    Extension(bearer): Extension<Bearer>,
+    peer: Option<Extension<Peer>>,
+    uri: Uri,
+    body: Bytes,
+) -> Result<Response, ApiError> {
+    require(&api, &bearer, peer.as_ref().map(|Extension(Peer(address))| *address), Permission::Manage)?;
+    let params = Params::of(&uri, SET)?;
+    let (dry, only_new) = (yes(&params, "try")?, yes(&params, "only_new")?);
+    let (settings, ages) = wanted(&api.store, &body)?;
+    let (store, who) = (api.store.clone(), bearer.name.clone());
+    let what = summary(&settings, &ages);
+    let done = tokio::task::spawn_blocking(move || -> Result<Value, StoreError> {
+        let report = if dry {
+            store.try_properties(&settings, only_new)?
+        } else {
+            store.set_properties(&settings, only_new, &who, now().0)?
+        };
+        for (pattern, age) in ages.iter().filter(|_| !dry) {
+            store.set_retention(pattern, *age, &who, now().0)?;
+        }
+        let count = |setting: &SensorSetting| store.count_sensors(&setting.pattern);
+        let counts: Option<Vec<u64>> = (settings.len() <= COUNTED_MAX).then(|| settings.iter().map(count).collect());
+        Ok(json!({ "set": report.set + ages.len() as u64, "same": report.same, "sensors": counts }))
+    });
+    let done = done.await.map_err(|error| ApiError::internal(format!("setting properties failed: {error}")))?;
+    if !dry {
+        audit_change(&api, &bearer, peer.as_ref(), &format!("set {what}"), done.is_ok());
+    }
+    Ok(Json(done.map_err(refused)?).into_response())
+}
+
+type Ages = Vec<(Pattern, Option<Interval>)>;
+
+/// The settings of a request's body, checked, and the ages among them.
+fn wanted(store: &Store, body: &[u8]) -> Result<(Vec<SensorSetting>, Ages), ApiError> {
+    const WANTED: &str = r#"settings are wanted, such as {"settings": [{"pattern": "/lrz/**/power", "unit": "W"}]}"#;
+    let body: Body =
+        serde_json::from_slice(body).map_err(|error| ApiError::bad_request(format!("{error}; {WANTED}")))?;
+    let (mut settings, mut ages) = (Vec::with_capacity(body.settings.len()), Ages::new());
+    for (number, mut value) in (1..).zip(body.settings) {
+        let wrong = |reason: String| ApiError::bad_request(format!("setting {number}: {reason}"));
+        let known = ["pattern", "unit", "scale", "kind", "description", "ttl"];
+        if let Some(unknown) = value.as_object().and_then(|of| of.keys().find(|key| !known.contains(&key.as_str()))) {
+            return Err(wrong(wholegrain_model::config::unknown("property", unknown, &known)));
+        }
+        let ttl = value.as_object_mut().and_then(|of| of.remove("ttl")).filter(|ttl| !ttl.is_null());
+        let setting: SensorSetting = serde_json::from_value(value).map_err(|error| wrong(error.to_string()))?;
+        setting.check().map_err(|reason| wrong(format!("{}: {reason}", setting.pattern)))?;
+        if let Some(ttl) = &ttl {
+            let raw = match ttl.as_str().unwrap_or_default() {
+                FOREVER => None,
+                text => Some(Interval::parse(text).map_err(|error| wrong(format!("ttl: {error}, or {FOREVER}")))?),
+            };
+            let rule = RetentionRule { pattern: setting.pattern.clone(), raw, tiers: Vec::new() };
+            store.check_rule(&rule).map_err(|error| wrong(format!("ttl: {error}")))?;
+            ages.push((rule.pattern, raw));
+        }
+        settings.push(setting);
+    }
+    Ok((settings, ages))
+}
+
+/// For the audit log.
+fn summary(settings: &[SensorSetting], ages: &Ages) -> String {
+    let one = |setting: &SensorSetting| serde_json::to_string(setting).unwrap_or_default();
+    let mut parts: Vec<String> = settings.iter().take(NAMED_MAX).map(one).collect();
+    let ttl = |(pattern, age): &(Pattern, Option<Interval>)| {
+        let age = age.map_or_else(|| FOREVER.to_owned(), |age| age.to_string());
+        format!("{pattern} ttl {age}")
+    };
+    parts.extend(ages.iter().take(NAMED_MAX).map(ttl));
+    let more = settings.len().saturating_sub(NAMED_MAX);
+    if more > 0 {
+        parts.push(format!("and {more} more"));
+    }
+    parts.join(", ")
+}
+
+/// Takes back what was set with one pattern.
+pub(super) async fn unset(
+    State(api): State<Arc<Api>>,
+    Extension(bearer): Extension<Bearer>,
+    peer: Option<Extension<Peer>>,
+    uri: Uri,
+) -> Result<Response, ApiError> {
+    require(&api, &bearer, peer.as_ref().map(|Extension(Peer(address))| *address), Permission::Manage)?;
+    let params = Params::of(&uri, UNSET)?;
+    let mut patterns = params.some_patterns()?;
+    let (Some(pattern), true) = (patterns.pop(), patterns.is_empty()) else {
+        return Err(ApiError::bad_request("one pattern at a time is unset; give `pattern` once"));
+    };
+    let known: Vec<&str> = Property::ALL.iter().map(|(name, _)| *name).chain(["ttl"]).collect();
+    let property = params.read("property", |text| {
+        if known.contains(&text) {
+            Ok(text.to_owned())
+        } else {
+            Err(wholegrain_model::config::unknown("property", text, &known))
+        }
+    })?;
+    let (store, who, what) = (api.store.clone(), bearer.name.clone(), format!("unset {pattern}"));
+    let done = tokio::task::spawn_blocking(move || -> Result<u64, StoreError> {
+        let all = property.is_none();
+        let of: Vec<Property> =
+            Property::ALL.into_iter().filter(|(name, _)| property.as_deref() == Some(name)).map(|of| of.1).collect();
+        let mut count = 0;
+        if all || !of.is_empty() {
+            count += store.unset_properties(&pattern, &of, &who, now().0)?;
+        }
+        if all || property.as_deref() == Some("ttl") {
+            count += u64::from(store.unset_retention(pattern.as_str(), &who, now().0)?);
+        }
+        Ok(count)
+    });
+    let done = done.await.map_err(|error| ApiError::internal(format!("unsetting properties failed: {error}")))?;
+    audit_change(&api, &bearer, peer.as_ref(), &what, done.is_ok());
+    Ok(Json(json!({ "unset": done.map_err(refused)? })).into_response())
+}
+
+/// What the store says no to is the request's fault, everything else is ours.
+fn refused(error: StoreError) -> ApiError {
+    match error {
+        StoreError::Sensor(reason) => ApiError::bad_request(reason),
+        other => {
+            tracing::error!("properties: {other}");
+            ApiError::internal(other.to_string())
+        }
+    }
+}
+
+fn yes(params: &Params, name: &str) -> Result<bool, ApiError> {
+    let given = params.read(name, |text| match text {
+        "1" => Ok(true),
+        "0" => Ok(false),
+        _ => Err("1 or 0 is wanted"),
+    })?;
+    Ok(given == Some(true))
+}
+
+fn limit(params: &Params) -> Result<usize, ApiError> {
+    let given = params.read("limit", |text| match text.parse() {
+        Ok(limit) if (1..=LIMIT.1).contains(&limit) => Ok(limit),
+        _ => Err(format!("1 to {} is wanted", LIMIT.1)),
+    })?;
+    Ok(given.unwrap_or(LIMIT.0))
+}

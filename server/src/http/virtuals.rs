@@ -1,0 +1,237 @@
+//! `/api/v1/virtual`: virtual sensors, listed, defined, checked and removed.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::{Extension, State};
+use axum::http::Uri;
+use axum::response::{IntoResponse, Response};
+use serde_json::{Value, json};
+use wholegrain_model::{Pattern, Timestamp};
+use wholegrain_query::virtuals::{Change, Changed, Definition, Listed, VirtualError};
+
+use super::guard::require;
+use super::jobs::only_user;
+use super::params::Params;
+use super::query::now;
+use super::serve::Peer;
+use super::{Api, ApiError};
+use crate::access::audit::{Event, Line, Outcome};
+use crate::access::tokens::Bearer;
+use crate::access::{Permission, bearer_name};
+
+/// Parameters of `GET /api/v1/virtual`.
+pub(super) const LIST: &[&str] = &["pattern"];
+/// Parameters of `DELETE /api/v1/virtual`.
+pub(super) const REMOVE: &[&str] = &["path", "force"];
+/// Parameters of `GET /api/v1/virtual/history`.
+pub(super) const HISTORY: &[&str] = &["path", "limit"];
+/// The largest request, in bytes: the most definitions with long expressions.
+pub(super) const BODY_BYTES_MAX: usize = 16 << 20;
+/// The most entries of a history, and how many there are without a limit.
+const HISTORY_LIMIT: (usize, usize) = (10_000, 1_000);
+/// The most refusals that one answer tells.
+const REFUSALS_MAX: usize = 50;
+/// The most paths that one line of the audit log names.
+const PATHS_NOTED: usize = 20;
+
+/// Who asks, and from where.
+type Who<'a> = (&'a Bearer, Option<SocketAddr>);
+
+/// The definitions whose path, or a sensor of which, one of the patterns chooses.
+pub(super) async fn list(
+    State(api): State<Arc<Api>>,
+    Extension(bearer): Extension<Bearer>,
+    uri: Uri,
+) -> Result<Response, ApiError> {
+    let patterns = Params::of(&uri, LIST)?.patterns()?;
+    let user = only_user(&bearer).map(str::to_owned);
+    blocking(move || {
+        let chosen = |one: &Listed| patterns.is_empty() || patterns.iter().any(|pattern| chooses(&api, pattern, one));
+        let seen = |one: &Listed| user.as_ref().is_none_or(|user| may_see(&api, user, one));
+        let all = api.space.virtuals().list();
+        let all: Vec<Value> = all.into_iter().filter(|one| chosen(one) && seen(one)).map(told).collect();
+        Ok(Json(json!({ "virtual": all })).into_response())
+    })
+    .await
+}
+
+fn chooses(api: &Api, pattern: &Pattern, one: &Listed) -> bool {
+    let path = one.definition.path.as_str();
+    if !path.contains('*') {
+        return pattern.matches(path);
+    }
+    let made = api.space.virtuals().sensors(std::slice::from_ref(pattern));
+    let Ok(of) = Pattern::new(path) else { return false };
+    pattern.as_str() == path || made.iter().any(|info| of.matches(&info.path))
+}
+
+/// Users are told of no definition that could name something of other people's jobs.
+fn may_see(api: &Api, user: &str, one: &Listed) -> bool {
+    if !one.may_be_of_jobs {
+        return true;
+    }
+    let path = one.definition.path.as_str();
+    let Ok(pattern) = Pattern::new(path) else { return false };
+    let mut made = api.space.virtuals().sensors(&[pattern]);
+    api.space.retain_seen(user, &mut made);
+    !made.is_empty()
+}
+
+fn told(one: Listed) -> Value {
+    let mut told = serde_json::to_value(&one).unwrap_or_default();
+    told["at"] = json!(Timestamp(one.at).to_string());
+    told
+}
+
+/// Defines, or defines anew; several at once are all taken or none.
+pub(super) async fn define(
+    State(api): State<Arc<Api>>,
+    Extension(bearer): Extension<Bearer>,
+    peer: Option<Extension<Peer>>,
+    body: Bytes,
+) -> Result<Response, ApiError> {
+    let peer = peer.map(|Extension(Peer(address))| address);
+    change(api, (&bearer, peer), wanted(&body)).await
+}
+
+/// What [`define`] would say and do; nothing is changed.
+pub(super) async fn check(
+    State(api): State<Arc<Api>>,
+    Extension(bearer): Extension<Bearer>,
+    peer: Option<Extension<Peer>>,
+    body: Bytes,
+) -> Result<Response, ApiError> {
+    require(&api, &bearer, peer.map(|Extension(Peer(address))| address), Permission::Manage)?;
+    let wanted = wanted(&body)?;
+    blocking(move || Ok(Json(api.space.virtuals().check(wanted).map_err(refusal)?).into_response())).await
+}
+
+/// Removes definitions, all of those named or none.
+pub(super) async fn remove(
+    State(api): State<Arc<Api>>,
+    Extension(bearer): Extension<Bearer>,
+    peer: Option<Extension<Peer>>,
+    uri: Uri,
+) -> Result<Response, ApiError> {
+    let peer = peer.map(|Extension(Peer(address))| address);
+    let params = Params::of(&uri, REMOVE)?;
+    let remove = params
+        .read("path", |text| Ok::<_, &str>(vec![text.to_owned()]))?
+        .ok_or_else(|| ApiError::bad_request("which one? add ?path= and the path of a definition"));
+    let force = params.read("force", |text| match text {
+        "1" => Ok(true),
+        "0" => Ok(false),
+        _ => Err("1 or 0 is wanted"),
+    })?;
+    let wanted = remove.map(|remove| Change { remove, force: force == Some(true), ..Change::default() });
+    change(api, (&bearer, peer), wanted).await
+}
+
+/// Changes and notes who did it.
+async fn change(
+    api: Arc<Api>,
+    (bearer, peer): Who<'_>,
+    wanted: Result<Change, ApiError>,
+) -> Result<Response, ApiError> {
+    require(&api, bearer, peer, Permission::Manage)?;
+    let wanted = wanted?;
+    let who = bearer_name(bearer);
+    blocking(move || {
+        let done = api.space.virtuals().change(wanted, &who, now().0);
+        let from = peer.map_or_else(|| "unknown".to_owned(), |address| address.to_string());
+        if let Ok(changed) = &done
+            && !changed.is_nothing()
+        {
+            api.security.audit.always(Line::new(Event::Manage, Outcome::Ok, &who, from, &noted(changed)));
+        }
+        Ok(Json(done.map_err(refusal)?).into_response())
+    })
+    .await
+}
+
+/// What was done, for the audit log.
+fn noted(changed: &Changed) -> String {
+    let mut said = Vec::new();
+    for (what, paths) in [("defined", &changed.added), ("redefined", &changed.changed), ("removed", &changed.removed)] {
+        if paths.is_empty() {
+            continue;
+        }
+        let shown: Vec<&str> = paths.iter().take(PATHS_NOTED).map(String::as_str).collect();
+        let more = paths.len().saturating_sub(PATHS_NOTED);
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        said.push(format!("{what} {}{more}", shown.join(", ")));
+    }
+    format!("virtual sensors: {}", said.join("; "))
+}
+
+/// A definition, a list of them, or `{"define": […], "remove": […], "force": false}`.
+fn wanted(body: &[u8]) -> Result<Change, ApiError> {
+    const WANTED: &str = r#"a definition is wanted, such as {"path": "/lab/*/ipc", "expression": "rate(<perf/instructions>) / rate(<perf/cycles>)", "unit": "1"}, or a list of them"#;
+    #[derive(serde::Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Several {
+        #[serde(default)]
+        define: Vec<Definition>,
+        #[serde(default)]
+        remove: Vec<String>,
+        #[serde(default)]
+        force: bool,
+    }
+    let bad = |error: serde_json::Error| ApiError::bad_request(format!("{error}; {WANTED}"));
+    let value: Value = serde_json::from_slice(body).map_err(bad)?;
+    if value.is_array() {
+        let define = serde_json::from_value(value).map_err(bad)?;
+        return Ok(Change { define, ..Change::default() });
+    }
+    if value.get("define").is_some() || value.get("remove").is_some() {
+        let Several { define, remove, force } = serde_json::from_value(value).map_err(bad)?;
+        return Ok(Change { define, remove, force });
+    }
+    let define = vec![serde_json::from_value(value).map_err(bad)?];
+    Ok(Change { define, ..Change::default() })
+}
+
+fn refusal(error: VirtualError) -> ApiError {
+    match error {
+        VirtualError::Refused(refused) => {
+            let more = refused.len().saturating_sub(REFUSALS_MAX);
+            let shown: Vec<String> = refused.iter().take(REFUSALS_MAX).map(ToString::to_string).collect();
+            let more = if more > 0 { format!("\n\nand {more} more") } else { String::new() };
+            ApiError::bad_request(format!("{}{more}", shown.join("\n\n")))
+        }
+        VirtualError::Store(error) => {
+            tracing::error!("virtual sensors: {error}");
+            ApiError::internal(error.to_string())
+        }
+    }
+}
+
+/// What was ever defined and removed.
+pub(super) async fn history(State(api): State<Arc<Api>>, uri: Uri) -> Result<Response, ApiError> {
+    let params = Params::of(&uri, HISTORY)?;
+    let path = params.read("path", |text| Ok::<_, &str>(text.to_owned()))?;
+    let limit = params.read("limit", |text| match text.parse() {
+        Ok(limit) if (1..=HISTORY_LIMIT.0).contains(&limit) => Ok(limit),
+        _ => Err(format!("1 to {} is wanted", HISTORY_LIMIT.0)),
+    })?;
+    blocking(move || {
+        let entries = api.space.virtuals().history(path.as_deref(), limit.unwrap_or(HISTORY_LIMIT.1));
+        let entries = entries.map_err(|error| ApiError::internal(error.to_string()))?;
+        let told = entries.into_iter().map(|entry| {
+            json!({
+                "path": entry.key, "number": entry.number, "at": Timestamp(entry.at).to_string(), "who": entry.who,
+                "definition": entry.value,
+            })
+        });
+        Ok(Json(json!({ "history": told.collect::<Vec<_>>() })).into_response())
+    })
+    .await
+}
+
+async fn blocking(work: impl FnOnce() -> Result<Response, ApiError> + Send + 'static) -> Result<Response, ApiError> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|error| ApiError::internal(format!("the work on virtual sensors failed: {error}")))?
+}

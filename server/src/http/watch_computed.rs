@@ -1,0 +1,162 @@
+//! Virtual sensors that are watched: computed as the readings come in that they are made of.
+//!
+//! Each is computed at most once in its interval and at most once in [`TICK`], on a blocking thread, from the time that was last sent on. A time
+//! without a value waits a while for the operands that are late and is then sent as a gap.
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use tokio::task::JoinHandle;
+use tokio::time::MissedTickBehavior;
+use wholegrain_model::Pattern;
+use wholegrain_query::Space;
+use wholegrain_store::{Chunks, SensorInfo};
+
+use super::format::{json_text, reading};
+use super::query::now;
+
+/// How often is looked for something to compute.
+const TICK: Duration = Duration::from_secs(1);
+/// How often is looked for virtual sensors that are new.
+const LOOK: Duration = Duration::from_secs(10);
+/// The most virtual sensors that one client watches; those whose paths come first.
+pub(super) const COMPUTED_MAX: usize = 10_000;
+/// A time without a value is a gap after so many intervals …
+const LATE_INTERVALS: i64 = 3;
+/// … and at least so long, ns.
+const LATE_NS_MIN: i64 = 5_000_000_000;
+/// Nothing is computed that is older than so many times the same.
+const BACK_TIMES: i64 = 4;
+
+/// The virtual sensors of one watcher.
+pub(super) struct Computing {
+    /// At rest, or with a thread that works.
+    work: Option<Work>,
+    running: Option<JoinHandle<(Work, Bytes, u64)>>,
+    ticks: tokio::time::Interval,
+}
+
+struct Work {
+    space: Space,
+    patterns: Vec<Pattern>,
+    only_user: Option<String>,
+    sensors: Vec<Watched>,
+    looked: Instant,
+}
+
+struct Watched {
+    info: SensorInfo,
+    name: String,
+    /// Up to here all has been sent, ns since the Unix epoch.
+    sent: i64,
+    due: Instant,
+}
+
+impl Computing {
+    /// Of those virtual sensors among `sensors`, and those that come later.
+    pub fn new(space: Space, patterns: Vec<Pattern>, only_user: Option<String>, sensors: Vec<SensorInfo>) -> Self {
+        let mut work = Work { space, patterns, only_user, sensors: Vec::new(), looked: Instant::now() };
+        work.take(sensors);
+        let mut ticks = tokio::time::interval(TICK);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        Self { work: Some(work), running: None, ticks }
+    }
+
+    /// The next lines, and how many. Nothing is lost when it is dropped before it is done.
+    pub async fn next(&mut self) -> (Bytes, u64) {
+        loop {
+            if self.running.is_none() {
+                self.ticks.tick().await;
+                match self.work.take() {
+                    Some(work) => self.running = Some(tokio::task::spawn_blocking(|| work.step())),
+                    None => std::future::pending().await,
+                }
+            }
+            let Some(running) = &mut self.running else { continue };
+            let done = running.await;
+            self.running = None;
+            match done {
+                Ok((work, lines, count)) => {
+                    self.work = Some(work);
+                    if count > 0 {
+                        return (lines, count);
+                    }
+                }
+                Err(error) => tracing::error!("watch: computing virtual sensors failed: {error}"),
+            }
+        }
+    }
+}
+
+impl Work {
+    /// Takes what is chosen now; what is watched already goes on where it is.
+    fn take(&mut self, sensors: Vec<SensorInfo>) {
+        let mut before: std::collections::HashMap<_, _> =
+            self.sensors.drain(..).map(|watched| (watched.info.path.clone(), watched)).collect();
+        let (now, at) = (Instant::now(), now().0);
+        let computed = sensors.into_iter().filter(|info| info.id.is_computed()).take(COMPUTED_MAX);
+        self.sensors = computed
+            .map(|info| match before.remove(&info.path) {
+                Some(watched) => Watched { info, ..watched },
+                None => Watched { name: json_text(&info.path), sent: at, due: now, info },
+            })
+            .collect();
+        self.looked = now;
+    }
+
+    fn step(mut self) -> (Self, Bytes, u64) {
+        if self.looked.elapsed() >= LOOK {
+            let mut sensors = self.space.virtuals().sensors(&self.patterns);
+            if let Some(user) = &self.only_user {
+                self.space.retain_seen(user, &mut sensors);
+            }
+            self.take(sensors);
+        }
+        let (mut out, mut count, mut chunks) = (Vec::new(), 0, None);
+        let started = Instant::now();
+        for watched in self.sensors.iter_mut().filter(|watched| watched.due <= started) {
+            let chunks = chunks.get_or_insert_with(|| self.space.chunks(std::slice::from_ref(&watched.info)));
+            count += watched.compute(chunks.as_ref(), &mut out);
+        }
+        (self, out.into(), count)
+    }
+}
+
+impl Watched {
+    /// Writes what is new; how many.
+    fn compute(&mut self, chunks: &dyn Chunks, out: &mut Vec<u8>) -> u64 {
+        let interval = i64::try_from(self.info.interval_ns).unwrap_or(i64::MAX);
+        self.due = Instant::now() + Duration::from_nanos(self.info.interval_ns).max(TICK / 2);
+        let now = now().0;
+        let late = interval.saturating_mul(LATE_INTERVALS).max(LATE_NS_MIN);
+        self.sent = self.sent.max(now.saturating_sub(late.saturating_mul(BACK_TIMES)));
+        let scanned = match chunks.scan(&self.info, self.sent + 1, now.saturating_add(1)) {
+            Ok(scanned) => scanned,
+            Err(error) => {
+                tracing::warn!("watch: computing {}: {error}", self.info.path);
+                return 0;
+            }
+        };
+        let mut count = 0;
+        for chunk in scanned {
+            let chunk = match chunk {
+                Ok(chunk) => chunk,
+                Err(error) => {
+                    tracing::warn!("watch: computing {}: {error}", self.info.path);
+                    return count;
+                }
+            };
+            for (at, &time) in chunk.times.iter().enumerate() {
+                let value = chunk.column.get(at);
+                if value.is_none() && time > now.saturating_sub(late) {
+                    return count;
+                }
+                // Writing into memory does not fail.
+                let _ = reading(&self.name, time, value, out);
+                self.sent = time;
+                count += 1;
+            }
+        }
+        count
+    }
+}

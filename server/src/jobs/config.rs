@@ -1,0 +1,78 @@
+//! `[jobs]`: what a job's energy is made of.
+
+use serde::Deserialize;
+use wholegrain_model::Pattern;
+use wholegrain_model::config::{ConfigError, Section};
+use wholegrain_query::jobs::energy::{Meter, Share};
+
+/// The most meters.
+const METERS_MAX: usize = 32;
+/// The most nodes of a facility.
+const NODES_MAX: u64 = 10_000_000;
+
+/// `[jobs]`, checked.
+#[derive(Debug, Clone)]
+pub struct JobsConfig {
+    /// What measures a node; of each node the first that it has.
+    pub power: Vec<Meter>,
+    /// What is a job's of a node that others were on too.
+    pub share: Share,
+    /// What measures all nodes together; none when empty.
+    pub facility_power: Vec<Pattern>,
+    /// How many nodes those feed.
+    pub facility_nodes: u64,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct RawJobs {
+    power: Vec<String>,
+    share: Share,
+    facility_power: Vec<Pattern>,
+    facility_nodes: Option<u64>,
+}
+
+impl Default for RawJobs {
+    fn default() -> Self {
+        let power =
+            ["power", "energy", "powercap/psys*/energy", "powercap/package-*/energy + powercap/package-*/dram/energy"];
+        Self {
+            power: power.map(str::to_owned).to_vec(),
+            share: Share::default(),
+            facility_power: Vec::new(),
+            facility_nodes: None,
+        }
+    }
+}
+
+impl RawJobs {
+    /// Checks it; `section` is `[jobs]`, for messages.
+    pub(crate) fn check(self, section: &Section) -> Result<JobsConfig, ConfigError> {
+        if self.power.len() > METERS_MAX {
+            return Err(
+                section.error("power", format!("has {} meters; at most {METERS_MAX} are taken", self.power.len()))
+            );
+        }
+        let power: Result<Vec<Meter>, String> = self.power.iter().map(|text| Meter::new(text)).collect();
+        let facility_nodes = match (self.facility_power.is_empty(), self.facility_nodes) {
+            (true, None) => 0,
+            (true, Some(_)) => {
+                return Err(section.error("facility_nodes", "is there without facility_power; give both"));
+            }
+            (false, None) => {
+                let message = "needs facility_nodes, the number of nodes that these sensors feed";
+                return Err(section.error("facility_power", message));
+            }
+            (false, Some(nodes)) if !(1..=NODES_MAX).contains(&nodes) => {
+                return Err(section.error("facility_nodes", format!("is {nodes}; 1 to {NODES_MAX} is wanted")));
+            }
+            (false, Some(nodes)) => nodes,
+        };
+        Ok(JobsConfig {
+            power: power.map_err(|why| section.error("power", why))?,
+            share: self.share,
+            facility_power: self.facility_power,
+            facility_nodes,
+        })
+    }
+}

@@ -1,0 +1,127 @@
+//! Which samples a query can do without.
+//!
+//! A Prometheus that evaluates `x` every minute looks only at the last sample before each minute; evaluating `rate(x[5m])` every hour it looks only at the
+//! five minutes before each. Its hints tell step and range, not the moments of evaluation themselves. They are known where both ends of the range tell
+//! the same: the first evaluation is `start` plus what it looks back, the last ones end at `end`, and both are whole multiples of the step. Then so are all
+//! evaluations, also those of a subquery, whose moments are multiples of its own step (which is then the hint). That is how Grafana asks. Otherwise every
+//! sample is given.
+//!
+//! Downsampled tiers are not used: Prometheus' ranges have their end within them and, before version 3, their beginning too. A tier's window has its
+//! beginning alone, so that it never holds the same readings.
+
+use super::wire::{Hints, Query};
+
+/// The moments that matter: whole multiples of a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Needed {
+    /// From one evaluation to the next, ms; 0 when there is one only, at `end_ms`.
+    step_ms: i64,
+    /// How far each looks back, ms.
+    reach_ms: i64,
+    /// The last evaluation.
+    end_ms: i64,
+    /// Whether each looks at the last sample alone.
+    pub last_only: bool,
+}
+
+impl Needed {
+    /// What a query needs; `None` for every sample.
+    pub fn of(query: &Query, lookback_ms: i64) -> Option<Self> {
+        let Hints { step_ms, start_ms, end_ms, range_ms, .. } = *query.hints.as_ref()?;
+        let last_only = range_ms == 0;
+        let reach_ms = if last_only { lookback_ms } else { range_ms };
+        let first_ms = start_ms.checked_add(reach_ms)?;
+        // Since version 3 the beginning of what is looked back is left out, and `start` is a millisecond later.
+        let is_at = |first: i64| match step_ms {
+            0 => first == end_ms,
+            _ => step_ms > 0 && first.rem_euclid(step_ms) == 0 && end_ms.rem_euclid(step_ms) == 0,
+        };
+        if range_ms < 0 || !(is_at(first_ms) || is_at(first_ms.saturating_sub(1))) {
+            return None;
+        }
+        let is_worth_it = last_only || step_ms > reach_ms;
+        is_worth_it.then_some(Self { step_ms, reach_ms, end_ms, last_only })
+    }
+
+    /// The first evaluation that is not before a time.
+    pub fn mark(&self, time_ms: i64) -> i64 {
+        match self.step_ms {
+            0 => self.end_ms,
+            step => time_ms.saturating_add((step - time_ms.rem_euclid(step)) % step),
+        }
+    }
+
+    /// Whether the first evaluation after a sample sees it; later ones see it only if no other comes.
+    pub fn reaches(&self, time_ms: i64) -> bool {
+        let mark = self.mark(time_ms);
+        mark > self.end_ms || time_ms >= mark.saturating_sub(self.reach_ms)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn query(hints: Hints) -> Query {
+        Query { start_ms: hints.start_ms, end_ms: hints.end_ms, matchers: vec![], hints: Some(hints) }
+    }
+
+    #[test]
+    fn only_where_the_evaluations_are_known() {
+        let lookback = 300_000;
+        let hints =
+            |start_ms, end_ms, step_ms, range_ms| Hints { start_ms, end_ms, step_ms, range_ms, func: String::new() };
+        for (hints, expected) in [
+            (hints(60_000 - lookback, 600_000, 60_000, 0), Some(true)),
+            (hints(60_001 - lookback, 600_000, 60_000, 0), Some(true)),
+            (hints(60_002 - lookback, 600_000, 60_000, 0), None),
+            (hints(60_000 - lookback, 600_001, 60_000, 0), None),
+            (hints(90_000 - lookback, 600_000, 60_000, 0), None),
+            (hints(600_000 - lookback, 600_000, 0, 0), Some(true)),
+            (hints(500_000 - lookback, 600_000, 0, 0), None),
+            (hints(3_600_000 - 60_000, 7_200_000, 3_600_000, 60_000), Some(false)),
+            (hints(60_000 - 300_000, 7_200_000, 60_000, 300_000), None),
+            (hints(i64::MAX, 0, 60_000, 5), None),
+            (hints(0, 0, -1, 0), None),
+        ] {
+            let needed = Needed::of(&query(hints.clone()), lookback);
+            assert_eq!(needed.map(|needed| needed.last_only), expected, "{hints:?}");
+        }
+        assert_eq!(Needed::of(&Query::default(), lookback), None);
+    }
+
+    /// Against the definition: what evaluations see of the samples that are left is what they see of all.
+    #[test]
+    fn evaluations_see_the_same() {
+        let mut seed = 7u64;
+        let mut below = |bound: u64| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (seed >> 33) % bound
+        };
+        for _ in 0..500 {
+            let (step, lookback) = (1 + below(20) as i64, 1 + below(30) as i64);
+            let range = if below(2) == 0 { 0 } else { 1 + below(30) as i64 };
+            let (first, count) = (below(10) as i64 * step, below(10) as i64);
+            let (reach, end) = (if range == 0 { lookback } else { range }, first + count * step);
+            let hints =
+                Hints { step_ms: step, start_ms: first - reach, end_ms: end, range_ms: range, func: String::new() };
+            let Some(needed) = Needed::of(&query(hints), lookback) else { continue };
+            let all: Vec<i64> = (first - reach..=end).filter(|_| below(3) > 0).collect();
+            let mut left: Vec<i64> = all.iter().copied().filter(|time| needed.reaches(*time)).collect();
+            if needed.last_only {
+                left.dedup_by(|later, earlier| {
+                    let same = needed.mark(*later) == needed.mark(*earlier);
+                    *earlier = if same { *later } else { *earlier };
+                    same
+                });
+            }
+            for at in (0..=count).map(|n| first + n * step) {
+                let sees = |samples: &[i64]| -> Vec<i64> {
+                    let seen = samples.iter().copied().filter(|time| (at - reach..=at).contains(time));
+                    if range == 0 { seen.max().into_iter().collect() } else { seen.collect() }
+                };
+                assert_eq!(sees(&left), sees(&all), "at {at}, {needed:?}, {all:?}");
+            }
+        }
+    }
+}

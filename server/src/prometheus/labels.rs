@@ -1,0 +1,256 @@
+//! Labels of a sensor: what the levels of its path are called.
+
+use wholegrain_store::SensorInfo;
+
+/// The most patterns of `[prometheus] levels`.
+pub const MAPPINGS_MAX: usize = 256;
+/// The label of a metric's name.
+pub const NAME: &str = "__name__";
+/// The label of the whole path.
+pub const SENSOR: &str = "sensor";
+/// The label of the unit.
+pub const UNIT: &str = "unit";
+/// The label of the node where no pattern says more.
+pub const NODE: &str = "node";
+/// The level that jobs' sensors are below, and the label of the level after it.
+const JOB: &str = "job";
+
+/// Labels of a series, sorted by name, each once.
+pub type Labels = Vec<(String, String)>;
+
+/// A pattern of `[prometheus] levels`, such as `/{site}/{system}/{node}/**`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mapping {
+    parts: Vec<Part>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Part {
+    /// `{name}`: the level is a label's value.
+    Label(String),
+    /// The level must be this and is part of the metric's name.
+    Exact(String),
+    /// `*`: the level is left out.
+    Any,
+    /// `**`, the last: the levels from here on make the name, and labels as [`rest`] says.
+    Rest,
+}
+
+impl Mapping {
+    /// Reads a pattern; the error says what is wrong with it.
+    pub fn new(text: &str) -> Result<Self, String> {
+        let refuse = |why: &str| Err(format!("{text:?} {why}"));
+        let Some(levels) = text.strip_prefix('/') else {
+            return refuse("does not begin with `/`; write a pattern such as \"/{site}/{system}/{node}/**\"");
+        };
+        let mut parts = Vec::new();
+        let mut levels = levels.split('/').peekable();
+        while let Some(level) = levels.next() {
+            let label = level.strip_prefix('{').and_then(|level| level.strip_suffix('}'));
+            parts.push(match (level, label) {
+                (_, Some(label)) => {
+                    if !is_label(label) || [SENSOR, UNIT].contains(&label) {
+                        return refuse(&format!(
+                            "has the label {label:?}; letters, digits and `_` are wanted, no `__` at the beginning, and neither sensor nor unit, which are there anyway"
+                        ));
+                    }
+                    if parts.iter().any(|part| matches!(part, Part::Label(known) if known == label)) {
+                        return refuse(&format!("has the label {label:?} twice"));
+                    }
+                    Part::Label(label.to_owned())
+                }
+                ("**", _) if levels.peek().is_none() => Part::Rest,
+                ("*", _) => Part::Any,
+                ("", _) => return refuse("has an empty level"),
+                _ if level.contains(['*', '{', '}']) => {
+                    return refuse("has a level that is neither `{label}`, `*`, a name, nor `**` at the end");
+                }
+                _ => Part::Exact(level.to_owned()),
+            });
+        }
+        if !parts.iter().any(|part| matches!(part, Part::Exact(_) | Part::Rest)) {
+            return refuse("leaves nothing for the metric's name; end it with `/**` or with the sensor's own name");
+        }
+        Ok(Self { parts })
+    }
+
+    /// How many levels at the end are not part of the name.
+    pub fn trailing(&self) -> usize {
+        self.parts.iter().rev().take_while(|part| matches!(part, Part::Label(_) | Part::Any)).count()
+    }
+
+    /// Gives a path's labels and the levels of its name; `None` where it does not fit.
+    fn apply<'a>(&self, path: &'a str, labels: &mut Labels, name: &mut Vec<&'a str>) -> Option<()> {
+        let levels: Vec<&str> = path.trim_start_matches('/').split('/').collect();
+        let is_open = matches!(self.parts.last(), Some(Part::Rest));
+        if (is_open && levels.len() < self.parts.len()) || (!is_open && levels.len() != self.parts.len()) {
+            return None;
+        }
+        if self.parts.iter().zip(&levels).any(|(part, level)| matches!(part, Part::Exact(exact) if exact != level)) {
+            return None;
+        }
+        for (index, part) in self.parts.iter().enumerate() {
+            match part {
+                Part::Label(label) => labels.push((label.clone(), levels[index].to_owned())),
+                Part::Exact(_) => name.push(levels[index]),
+                Part::Any => {}
+                Part::Rest => rest(&levels[index..], labels, name),
+            }
+        }
+        Some(())
+    }
+}
+
+fn is_label(text: &str) -> bool {
+    !text.starts_with("__")
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+        && text.bytes().next().is_some_and(|byte| !byte.is_ascii_digit())
+}
+
+/// Divides levels into name and labels: a number is the value of a label named by the level before it (`cpu/3/user` is `cpu_user{cpu="3"}`), and so is
+/// a job's level, whatever it is.
+fn rest<'a>(levels: &[&'a str], labels: &mut Labels, name: &mut Vec<&'a str>) {
+    for (index, level) in levels.iter().enumerate() {
+        let before = index.checked_sub(1).map(|before| levels[before]);
+        let is_number = level.bytes().all(|byte| byte.is_ascii_digit());
+        let is_job = before == Some(JOB) && index + 1 < levels.len();
+        let label = before.filter(|_| is_number || is_job).map(|before| fit(before, false));
+        match label {
+            Some(label) if is_label(&label) && labels.iter().all(|(known, _)| *known != label) && !is_taken(&label) => {
+                labels.push((label, (*level).to_owned()));
+            }
+            _ => name.push(level),
+        }
+    }
+}
+
+fn is_taken(label: &str) -> bool {
+    [SENSOR, UNIT].contains(&label)
+}
+
+/// A text in the characters that names of metrics (with colons) and labels may have.
+fn fit(text: &str, colons: bool) -> String {
+    let fits = |c: char| c.is_ascii_alphanumeric() || c == '_' || (colons && c == ':');
+    let mut fitted: String = text.chars().map(|c| if fits(c) { c } else { '_' }).collect();
+    if fitted.is_empty() || fitted.starts_with(|c: char| c.is_ascii_digit()) {
+        fitted.insert(0, '_');
+    }
+    fitted
+}
+
+/// The labels of a sensor: by the first mapping that its path fits, and else the levels down to the agent's name as `level1`, `level2`, …, the agent as
+/// `node` and what is below in the name. A sensor whose path does not have its agent's name has all levels but the last as labels.
+pub fn labels(mappings: &[Mapping], sensor: &SensorInfo) -> Labels {
+    let (mut labels, mut name) = (Labels::new(), Vec::new());
+    if !mappings.iter().any(|mapping| mapping.apply(&sensor.path, &mut labels, &mut name).is_some()) {
+        by_default(sensor, &mut labels, &mut name);
+    }
+    labels.push((NAME.to_owned(), fit(&name.join("_"), true)));
+    labels.push((SENSOR.to_owned(), sensor.path.to_string()));
+    if !sensor.unit.is_empty() {
+        labels.push((UNIT.to_owned(), sensor.unit.clone()));
+    }
+    labels.sort_unstable();
+    labels
+}
+
+fn by_default<'a>(sensor: &'a SensorInfo, labels: &mut Labels, name: &mut Vec<&'a str>) {
+    let levels: Vec<&str> = sensor.path.trim_start_matches('/').split('/').collect();
+    let last = levels.len() - 1;
+    let node = levels[..last].iter().position(|level| **level == *sensor.agent);
+    let above = node.unwrap_or(last);
+    labels.extend((1..).zip(&levels[..above]).map(|(number, level)| (format!("level{number}"), (*level).to_owned())));
+    match node {
+        Some(node) => {
+            labels.push((NODE.to_owned(), levels[node].to_owned()));
+            rest(&levels[node + 1..], labels, name);
+        }
+        None => name.push(levels[last]),
+    }
+}
+
+/// The value of a label; empty when it is not there, as Prometheus has it.
+pub fn value<'a>(labels: &'a Labels, name: &str) -> &'a str {
+    labels.binary_search_by(|(known, _)| known.as_str().cmp(name)).map_or("", |at| &labels[at].1)
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::sync::Arc;
+
+    use wholegrain_model::{Kind, ValueType};
+    use wholegrain_store::SensorId;
+
+    use super::*;
+
+    pub fn sensor(path: &str, agent: &str) -> SensorInfo {
+        SensorInfo {
+            id: SensorId(0),
+            path: Arc::from(path),
+            unit: "W".into(),
+            kind: Kind::Gauge,
+            value_type: ValueType::Int,
+            scale: 1.0,
+            wraps_at: None,
+            description: String::new(),
+            interval_ns: 1_000_000_000,
+            last_time: None,
+            agent: agent.into(),
+        }
+    }
+
+    #[track_caller]
+    fn check(mappings: &[&str], path: &str, expected: &str) {
+        let mappings: Vec<Mapping> = mappings.iter().map(|text| Mapping::new(text).unwrap()).collect();
+        let labels = labels(&mappings, &sensor(path, "n1"));
+        assert_eq!((value(&labels, SENSOR), value(&labels, UNIT)), (path, "W"));
+        assert!(labels.is_sorted() && labels.windows(2).all(|pair| pair[0].0 != pair[1].0), "{labels:?}");
+        let more: Vec<String> = labels
+            .iter()
+            .filter(|(name, _)| ![NAME, SENSOR, UNIT].contains(&name.as_str()))
+            .map(|(name, value)| format!("{name}={value}"))
+            .collect();
+        assert_eq!(format!("{}{{{}}}", value(&labels, NAME), more.join(",")), expected);
+    }
+
+    #[test]
+    fn without_configuration() {
+        check(&[], "/lrz/sng/n1/meminfo/MemFree", "meminfo_MemFree{level1=lrz,level2=sng,node=n1}");
+        check(&[], "/lrz/sng/n1/cpu/12/user", "cpu_user{cpu=12,level1=lrz,level2=sng,node=n1}");
+        check(&[], "/n1/job/4711_a/cpu/usage", "job_cpu_usage{job=4711_a,node=n1}");
+        check(&[], "/n1/hwmon/nct-6.1/0", "hwmon_nct_6_1{nct_6_1=0,node=n1}");
+        check(&[], "/n1/cpu/1/cpu/2", "cpu_cpu_2{cpu=1,node=n1}");
+        check(&[], "/n1/node/3/x", "node_3_x{node=n1}");
+        check(&[], "/lrz/hall/pdu/3/power", "power{level1=lrz,level2=hall,level3=pdu,level4=3}");
+        check(&[], "/n1/0", "_0{node=n1}");
+        check(&[], "/n1", "n1{}");
+    }
+
+    #[test]
+    fn with_mappings_the_first_that_fits_counts() {
+        let mappings = &["/{site}/facility/{hall}/**", "/{site}/*/{node}/**", "/{site}/power/{phase}"];
+        check(mappings, "/lrz/facility/west/pdu/3/power", "facility_pdu_power{hall=west,pdu=3,site=lrz}");
+        check(mappings, "/lrz/sng/n7/cpu/0/user", "cpu_user{cpu=0,node=n7,site=lrz}");
+        check(mappings, "/lrz/power/L1", "power{phase=L1,site=lrz}");
+        check(mappings, "/lrz/n1/x", "x{level1=lrz,node=n1}");
+        let mapping = |text: &str| Mapping::new(text).map(|mapping| mapping.trailing());
+        assert_eq!((mapping("/{a}/x/{b}/*"), mapping("/x/**")), (Ok(2), Ok(0)));
+    }
+
+    #[test]
+    fn mappings_that_are_none() {
+        for (text, why) in [
+            ("{site}/**", "does not begin"),
+            ("/{site}/{node}", "leaves nothing"),
+            ("/{site}/**/x", "neither"),
+            ("/{9}/**", "has the label"),
+            ("/{__x}/**", "has the label"),
+            ("/{sensor}/**", "has the label"),
+            ("/{a}/{a}/**", "twice"),
+            ("//**", "empty level"),
+            ("/a{b}/**", "neither"),
+        ] {
+            assert!(Mapping::new(text).unwrap_err().contains(why), "{text}");
+        }
+    }
+}

@@ -1,0 +1,347 @@
+//! The messages of remote read (Prometheus: `prompb/remote.proto`, `prompb/types.proto`), as far as they are used here, in protobuf's encoding: each
+//! field a varint of number and wire type, then a varint (0), eight bytes (1), a length and as many bytes (2), or four bytes (5).
+
+/// The most queries of one request.
+pub const QUERIES_MAX: usize = 16;
+/// The most matchers of one query.
+pub const MATCHERS_MAX: usize = 64;
+/// The longest name or value of a matcher, in bytes.
+pub const MATCHER_BYTES_MAX: usize = 64 << 10;
+
+/// How an answer may be encoded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Encoding {
+    /// One message with all samples, packed with snappy.
+    Samples,
+    /// A message for each few chunks, each framed with its length and its CRC-32C.
+    XorChunks,
+}
+
+/// How a matcher compares.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Comparison {
+    /// `=`
+    Equal,
+    /// `!=`
+    NotEqual,
+    /// `=~`
+    Regex,
+    /// `!~`
+    NotRegex,
+}
+
+/// What a label must be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Matcher {
+    /// How it compares.
+    pub comparison: Comparison,
+    /// The label.
+    pub name: String,
+    /// What it is compared with.
+    pub value: String,
+}
+
+/// What the asking side will do with the samples.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Hints {
+    /// From one evaluation to the next, ms; 0 when it is not known.
+    pub step_ms: i64,
+    /// The function or aggregation around the selector; empty when there is none.
+    pub func: String,
+    /// The range that the selector is evaluated over, ms.
+    pub start_ms: i64,
+    /// Its end.
+    pub end_ms: i64,
+    /// Of `x[5m]` the 5 minutes, ms; 0 for a selector of instants.
+    pub range_ms: i64,
+}
+
+/// One query.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Query {
+    /// The first time, within it, ms since the Unix epoch.
+    pub start_ms: i64,
+    /// The last time, within it.
+    pub end_ms: i64,
+    /// What the series must be.
+    pub matchers: Vec<Matcher>,
+    /// What for.
+    pub hints: Option<Hints>,
+}
+
+/// A request.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ReadRequest {
+    /// Its queries.
+    pub queries: Vec<Query>,
+    /// How the answer may be encoded, the most wanted first, of the ways that are known here.
+    pub accepted: Vec<Encoding>,
+}
+
+/// Why a message is none.
+pub type Wrong = &'static str;
+
+impl ReadRequest {
+    /// Reads a message.
+    pub fn parse(bytes: &[u8]) -> Result<Self, Wrong> {
+        let mut request = Self::default();
+        for field in Fields(bytes) {
+            match field? {
+                (1, Value::Bytes(_)) if request.queries.len() == QUERIES_MAX => return Err("it has over 16 queries"),
+                (1, Value::Bytes(bytes)) => request.queries.push(query(bytes)?),
+                (2, Value::Bytes(mut packed)) => {
+                    while !packed.is_empty() {
+                        request.accept(varint(&mut packed)?);
+                    }
+                }
+                (2, Value::Int(kind)) => request.accept(kind),
+                _ => {}
+            }
+        }
+        Ok(request)
+    }
+
+    fn accept(&mut self, kind: u64) {
+        let encoding = match kind {
+            0 => Encoding::Samples,
+            1 => Encoding::XorChunks,
+            _ => return,
+        };
+        if !self.accepted.contains(&encoding) {
+            self.accepted.push(encoding);
+        }
+    }
+}
+
+fn query(bytes: &[u8]) -> Result<Query, Wrong> {
+    let mut query = Query::default();
+    for field in Fields(bytes) {
+        match field? {
+            (1, Value::Int(start)) => query.start_ms = start.cast_signed(),
+            (2, Value::Int(end)) => query.end_ms = end.cast_signed(),
+            (3, Value::Bytes(_)) if query.matchers.len() == MATCHERS_MAX => return Err("a query has over 64 matchers"),
+            (3, Value::Bytes(bytes)) => query.matchers.push(matcher(bytes)?),
+            (4, Value::Bytes(bytes)) => query.hints = Some(hints(bytes)?),
+            _ => {}
+        }
+    }
+    Ok(query)
+}
+
+fn matcher(bytes: &[u8]) -> Result<Matcher, Wrong> {
+    let mut matcher = Matcher { comparison: Comparison::Equal, name: String::new(), value: String::new() };
+    for field in Fields(bytes) {
+        match field? {
+            (1, Value::Int(kind)) => {
+                matcher.comparison = match kind {
+                    0 => Comparison::Equal,
+                    1 => Comparison::NotEqual,
+                    2 => Comparison::Regex,
+                    3 => Comparison::NotRegex,
+                    _ => return Err("a matcher is of a kind that is not known"),
+                }
+            }
+            (2, Value::Bytes(name)) => matcher.name = text(name)?,
+            (3, Value::Bytes(value)) => matcher.value = text(value)?,
+            _ => {}
+        }
+    }
+    Ok(matcher)
+}
+
+fn text(bytes: &[u8]) -> Result<String, Wrong> {
+    if bytes.len() > MATCHER_BYTES_MAX {
+        return Err("a matcher is longer than 64 KiB");
+    }
+    String::from_utf8(bytes.to_vec()).map_err(|_| "a text is not UTF-8")
+}
+
+fn hints(bytes: &[u8]) -> Result<Hints, Wrong> {
+    let mut hints = Hints::default();
+    for field in Fields(bytes) {
+        match field? {
+            (1, Value::Int(step)) => hints.step_ms = step.cast_signed(),
+            (2, Value::Bytes(func)) => hints.func = text(func)?,
+            (3, Value::Int(start)) => hints.start_ms = start.cast_signed(),
+            (4, Value::Int(end)) => hints.end_ms = end.cast_signed(),
+            (7, Value::Int(range)) => hints.range_ms = range.cast_signed(),
+            _ => {}
+        }
+    }
+    Ok(hints)
+}
+
+enum Value<'a> {
+    Int(u64),
+    Bytes(&'a [u8]),
+    /// Four or eight bytes, of which no field that is used here is made.
+    Fixed,
+}
+
+/// The fields of a message, in their order.
+struct Fields<'a>(&'a [u8]);
+
+const CUT: Wrong = "it is cut short";
+
+fn varint(bytes: &mut &[u8]) -> Result<u64, Wrong> {
+    let mut value = 0u64;
+    for shift in (0..64).step_by(7) {
+        let (&byte, rest) = bytes.split_first().ok_or(CUT)?;
+        *bytes = rest;
+        value |= u64::from(byte & 0x7f) << shift;
+        if byte < 0x80 {
+            return Ok(value);
+        }
+    }
+    Err("a number has over ten bytes")
+}
+
+impl<'a> Fields<'a> {
+    fn take(&mut self, length: usize) -> Result<&'a [u8], Wrong> {
+        let (taken, rest) = self.0.split_at_checked(length).ok_or(CUT)?;
+        self.0 = rest;
+        Ok(taken)
+    }
+
+    fn field(&mut self) -> Result<(u64, Value<'a>), Wrong> {
+        let key = varint(&mut self.0)?;
+        let value = match key & 7 {
+            0 => Value::Int(varint(&mut self.0)?),
+            1 => self.take(8).map(|_| Value::Fixed)?,
+            2 => {
+                let length = varint(&mut self.0)?;
+                Value::Bytes(self.take(usize::try_from(length).map_err(|_| CUT)?)?)
+            }
+            5 => self.take(4).map(|_| Value::Fixed)?,
+            _ => return Err("it is no protobuf"),
+        };
+        Ok((key >> 3, value))
+    }
+}
+
+impl<'a> Iterator for Fields<'a> {
+    type Item = Result<(u64, Value<'a>), Wrong>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.0.is_empty() {
+            return None;
+        }
+        let field = self.field();
+        if field.is_err() {
+            self.0 = &[];
+        }
+        Some(field)
+    }
+}
+
+/// Appends a varint.
+pub fn put_varint(mut value: u64, out: &mut Vec<u8>) {
+    while value >= 0x80 {
+        out.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+}
+
+/// Appends a field of bytes or of a message.
+pub fn put_bytes(field: u64, bytes: &[u8], out: &mut Vec<u8>) {
+    put_varint(field << 3 | 2, out);
+    put_varint(bytes.len() as u64, out);
+    out.extend_from_slice(bytes);
+}
+
+/// Appends a field of an integer.
+pub fn put_int(field: u64, value: i64, out: &mut Vec<u8>) {
+    put_varint(field << 3, out);
+    put_varint(value.cast_unsigned(), out);
+}
+
+/// Appends labels as a series has them.
+pub fn put_labels(labels: &[(String, String)], out: &mut Vec<u8>) {
+    let mut one = Vec::new();
+    for (name, value) in labels {
+        one.clear();
+        put_bytes(1, name.as_bytes(), &mut one);
+        put_bytes(2, value.as_bytes(), &mut one);
+        put_bytes(1, &one, out);
+    }
+}
+
+/// Appends a sample as a series has them.
+pub fn put_sample(time_ms: i64, value: f64, out: &mut Vec<u8>) {
+    /// Key and bytes of the value, key of the time.
+    const FIXED: usize = 1 + 8 + 1;
+    let time = time_ms.cast_unsigned();
+    let length = FIXED + (64 - (time | 1).leading_zeros() as usize).div_ceil(7);
+    put_varint(2 << 3 | 2, out);
+    put_varint(length as u64, out);
+    out.push(1 << 3 | 1);
+    out.extend_from_slice(&value.to_bits().to_le_bytes());
+    out.push(2 << 3);
+    put_varint(time, out);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request() -> Vec<u8> {
+        let mut matcher = Vec::new();
+        put_int(1, 2, &mut matcher);
+        put_bytes(2, b"node", &mut matcher);
+        put_bytes(3, b"n.*", &mut matcher);
+        let mut hints = Vec::new();
+        put_int(1, 15_000, &mut hints);
+        put_bytes(2, b"rate", &mut hints);
+        put_int(7, 60_000, &mut hints);
+        put_bytes(5, b"a grouping, which is passed over", &mut hints);
+        let mut query = Vec::new();
+        put_int(1, -5, &mut query);
+        put_int(2, 1_700_000_000_000, &mut query);
+        put_bytes(3, &matcher, &mut query);
+        put_bytes(4, &hints, &mut query);
+        let mut request = Vec::new();
+        put_bytes(1, &query, &mut request);
+        put_bytes(2, &[1, 0, 9], &mut request);
+        request
+    }
+
+    #[test]
+    fn a_request_is_read() {
+        let read = ReadRequest::parse(&request()).unwrap();
+        assert_eq!(read.accepted, [Encoding::XorChunks, Encoding::Samples]);
+        let query = &read.queries[0];
+        assert_eq!((query.start_ms, query.end_ms), (-5, 1_700_000_000_000));
+        let matcher = Matcher { comparison: Comparison::Regex, name: "node".into(), value: "n.*".into() };
+        assert_eq!(query.matchers, [matcher]);
+        let hints = query.hints.as_ref().unwrap();
+        assert_eq!((hints.step_ms, hints.func.as_str(), hints.range_ms), (15_000, "rate", 60_000));
+    }
+
+    #[test]
+    fn what_is_cut_or_wrong_is_refused_and_never_more() {
+        let whole = request();
+        for end in 1..whole.len() {
+            // Cut at the end of its first field it is a request still.
+            let _ = ReadRequest::parse(&whole[..end]);
+        }
+        assert!(ReadRequest::parse(&whole[..whole.len() - 1]).is_err());
+        for wrong in [&[0x0a, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f][..], &[0x0f], &[0xff; 11]] {
+            assert!(ReadRequest::parse(wrong).is_err(), "{wrong:?}");
+        }
+        let many: Vec<u8> = [0x0a, 0x00].repeat(QUERIES_MAX + 1);
+        assert!(ReadRequest::parse(&many).is_err() && ReadRequest::parse(&many[2..]).is_ok());
+    }
+
+    #[test]
+    fn a_sample_is_written_with_its_length() {
+        for time in [0, 1, 127, 128, 1_700_000_000_000, -1, i64::MIN, i64::MAX] {
+            let mut out = Vec::new();
+            put_sample(time, 1.5, &mut out);
+            assert_eq!(usize::from(out[1]), out.len() - 2, "{time}");
+        }
+        let mut out = Vec::new();
+        put_sample(300, 1.0, &mut out);
+        assert_eq!(out, [0x12, 12, 0x09, 0, 0, 0, 0, 0, 0, 0xf0, 0x3f, 0x10, 0xac, 0x02]);
+    }
+}
