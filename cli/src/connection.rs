@@ -21,6 +21,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long the server may pause within an answer; not for `watch`, where nothing may happen for hours.
 const READ_TIMEOUT: Duration = Duration::from_secs(120);
+/// How long the server may take for work on everything it holds, such as deleting, until an answer begins.
+const WORK_TIMEOUT: Duration = Duration::from_secs(30 * 60);
 /// The most bytes read of an error's text.
 const ERROR_BYTES_MAX: u64 = 64 << 10;
 /// The header that says how many sensors the patterns chose.
@@ -228,6 +230,16 @@ impl Connection {
         self.send(self.agent.post(format!("{}{path_and_query}", self.url)))
     }
 
+    /// POST of any bytes.
+    pub fn post_bytes(&self, path_and_query: &str, content_type: &str, body: &[u8]) -> Result<Answer, Failure> {
+        let mut request = self.agent.post(format!("{}{path_and_query}", self.url));
+        if let Some(token) = &self.token {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        let request = request.header("content-type", content_type);
+        self.check(request.send(body).map_err(|error| self.unreachable(&error))?)
+    }
+
     /// POST of a JSON value.
     pub fn post_json(&self, path_and_query: &str, body: &serde_json::Value) -> Result<Answer, Failure> {
         let mut request = self.agent.post(format!("{}{path_and_query}", self.url));
@@ -236,6 +248,77 @@ impl Connection {
         }
         let request = request.header("content-type", "application/json");
         self.check(request.send(body.to_string()).map_err(|error| self.unreachable(&error))?)
+    }
+
+    /// PUT of a JSON value.
+    pub fn put_json(
+        &self,
+        path: &str,
+        parameters: &[(&str, String)],
+        body: &serde_json::Value,
+    ) -> Result<Answer, Failure> {
+        let mut request = self.agent.put(format!("{}{path}", self.url));
+        request = parameters.iter().fold(request, |request, (name, value)| request.query(*name, value));
+        if let Some(token) = &self.token {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        let request = request.header("content-type", "application/json");
+        self.check(request.send(body.to_string()).map_err(|error| self.unreachable(&error))?)
+    }
+
+    /// DELETE of what the parameters choose.
+    pub fn delete_chosen(&self, path: &str, parameters: &[(&str, String)]) -> Result<Answer, Failure> {
+        let request = self.agent.delete(format!("{}{path}", self.url));
+        let mut request = parameters.iter().fold(request, |request, (name, value)| request.query(*name, value));
+        if let Some(token) = &self.token {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        self.check(request.call().map_err(|error| self.unreachable(&error))?)
+    }
+
+    /// Asks for something that may take long until an answer begins, with a body of text or JSON.
+    pub fn work(&self, method: &str, path_and_query: &str, body: &str) -> Result<Answer, Failure> {
+        let url = format!("{}{path_and_query}", self.url);
+        let mut request = if method == "PUT" { self.agent.put(url) } else { self.agent.post(url) };
+        if let Some(token) = &self.token {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        let kind = if body.starts_with('{') { "application/json" } else { "text/plain" };
+        let request = request.header("content-type", kind).config();
+        let request = request.timeout_recv_response(Some(WORK_TIMEOUT)).timeout_per_read(Some(READ_TIMEOUT)).build();
+        self.check(request.send(body).map_err(|error| self.unreachable(&error))?)
+    }
+
+    /// GET of what may take long until an answer begins.
+    pub fn get_slowly(&self, path: &str, parameters: &[(&str, String)]) -> Result<Answer, Failure> {
+        let mut request = self.agent.get(format!("{}{path}", self.url));
+        for (name, value) in parameters {
+            request = request.query(*name, value);
+        }
+        if let Some(token) = &self.token {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        let request = request.config().timeout_recv_response(Some(WORK_TIMEOUT)).build();
+        self.check(request.call().map_err(|error| self.unreachable(&error))?)
+    }
+
+    /// DELETE with parameters: that it is not there is no mistake of the request.
+    pub fn delete_with(&self, path: &str, parameters: &[(&str, String)]) -> Result<Answer, Failure> {
+        let mut request = self.agent.delete(format!("{}{path}", self.url));
+        for (name, value) in parameters {
+            request = request.query(*name, value);
+        }
+        if let Some(token) = &self.token {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        let answer = self.check(request.call().map_err(|error| self.unreachable(&error))?);
+        answer.map_err(|failure| match failure {
+            Failure::Usage(text) => match text.split_once(NOT_FOUND) {
+                Some((_, said)) => Failure::NothingMatched(said.to_owned()),
+                None => Failure::Usage(text),
+            },
+            other => other,
+        })
     }
 
     /// DELETE.

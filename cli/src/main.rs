@@ -10,14 +10,18 @@
 mod auth;
 mod ca;
 mod completions;
+mod config;
 mod connection;
 mod ctl;
 mod doctor;
+mod export;
 mod failure;
+mod import;
 mod init;
 mod jobs;
 mod man;
 mod notation;
+mod of_job;
 mod output;
 mod progress;
 mod query;
@@ -71,6 +75,9 @@ enum Command {
     Query(query::QueryArgs),
     Watch(watch::WatchArgs),
     Jobs(jobs::JobsArgs),
+    Import(import::ImportArgs),
+    Export(export::ExportArgs),
+    Config(config::ConfigArgs),
     Store(store::StoreArgs),
     Ctl(ctl::CtlArgs),
     Doctor(doctor::DoctorArgs),
@@ -91,6 +98,9 @@ fn main() -> ExitCode {
         Command::Query(args) => query::run(args, client),
         Command::Watch(args) => watch::run(args, client),
         Command::Jobs(args) => jobs::run(args, client),
+        Command::Import(args) => import::run(args, client),
+        Command::Export(args) => export::run(args, client),
+        Command::Config(args) => config::run(args, client),
         Command::Store(args) => store::run(args),
         Command::Ctl(args) => ctl::run(args, client),
         Command::Doctor(args) => doctor::run(args, client),

@@ -8,7 +8,9 @@ shell leaves them alone.";
 
 /// Instants.
 pub const TIMES: &str = "\
-Times: RFC 3339 (2026-01-31T12:00:00Z), a date (2026-01-31, UTC), Unix seconds (@1769860800), now, or back from now (-10m).";
+Times: RFC 3339 (2026-01-31T12:00:00Z), a date (2026-01-31, UTC), on the clocks of a time zone ('2026-01-31 13:00 Europe/Berlin'; \
+where clocks are put forward or back, what does not exist or comes twice is refused), Unix seconds (@1769860800), now, or back from now \
+(-10m). A leap second, 23:59:60 UTC at the end of a month, is the second after it.";
 
 /// Lengths of time.
 pub const LENGTHS: &str = "\

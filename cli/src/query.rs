@@ -7,21 +7,26 @@ use arrow_array::RecordBatch;
 use arrow_ipc::reader::StreamReader;
 use arrow_schema::{ArrowError, SchemaRef};
 use clap::Args;
-use wholegrain_model::{Interval, Pattern, Timestamp};
-use wholegrain_query::{Agg, Op, POINTS_MAX, Query};
+use wholegrain_model::{Interval, Pattern, Timestamp, Unit};
+use wholegrain_query::{Across, Agg, Op, POINTS_MAX, Query};
 
-use crate::connection::{ClientOption, Connection};
+use crate::connection::{Answer, ClientOption, Connection};
 use crate::failure::{EXIT_CODES, Failure};
 use crate::notation::{LENGTHS, PATTERNS, TIMES};
+use crate::of_job::JobOption;
 use crate::output::Output;
 use crate::progress::Progress;
 use crate::rows::{Format, ParquetRows, Readings, TextRows, Units};
 use crate::shown;
 use crate::style;
 
+/// More levels than a path has.
+const LEVELS_MAX: u64 = 1024;
+
 const OPERATIONS: &str = "\
 Values are in the sensor's unit (`wholegrain sensors` shows it). Operations change it: rate and derivative are per second (By \
-becomes By/s), integral is times seconds (W becomes W.s, which is J), delta keeps it. Resets and wrap-around of counters are \
+becomes By/s), integral is times seconds (W becomes W.s, which is J), delta keeps it. --unit converts after that: MBy/s, kW.h, %, \
+[degF]; other dimensions are refused. Resets and wrap-around of counters are \
 understood; a gap gives no value.";
 
 const EXAMPLES: &str = "\
@@ -31,6 +36,10 @@ Examples:
   wholegrain query power --from -365d --points 500       a year, out of a downsampled tier
   wholegrain query 'cpu/*/user' --op rate --every 1min   counters as rates
   wholegrain query '/lab/**/power' --op integral --every 1h --from -1d --format csv
+  wholegrain query '/lab/**/power' --across sum --every 1min           all of it as one series
+  wholegrain query '/lab/**/power' --across max --levels 2 --every 1h  one for each /lab/<rack>
+  wholegrain query power --job 4711 --agg mean           each node of a job, over the job's time there
+  wholegrain query '/lab/**/power' --op integral --agg sum --from -1d --unit kW.h
   wholegrain query '/**' --from 2026-01-31 --to 2026-02-01 --format parquet --output day.parquet";
 
 /// Print readings of a range of time
@@ -40,12 +49,14 @@ pub struct QueryArgs {
     /// Which sensors
     #[arg(required = true, value_name = "PATTERN")]
     patterns: Vec<Pattern>,
-    /// Start of the range, within it
-    #[arg(long, default_value = "-10m", value_name = "TIME", allow_hyphen_values = true)]
-    from: String,
-    /// End of the range, not within it
-    #[arg(long, default_value = "now", value_name = "TIME", allow_hyphen_values = true)]
-    to: String,
+    /// Start of the range, within it [default: -10m; with --job when the job began]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    from: Option<String>,
+    /// End of the range, not within it [default: now; with --job when the job ended]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    to: Option<String>,
+    #[command(flatten)]
+    job: JobOption,
     /// One value for each window of this length, which begin at whole multiples of it since 1970-01-01 UTC
     #[arg(long, value_name = "LENGTH")]
     every: Option<Interval>,
@@ -58,6 +69,15 @@ pub struct QueryArgs {
     /// What to compute from successive values, before --every: rate and delta of counters, derivative and integral of gauges
     #[arg(long, value_parser = names(Op::ALL.map(|(name, _)| name)))]
     op: Option<String>,
+    /// One series over all sensors chosen: what their values of each window, or at each exact time, become. Sensors without a value there are left out of a row; a note says so
+    #[arg(long, value_name = "AGG", value_parser = names(["mean", "min", "max", "sum", "count"]))]
+    across: Option<String>,
+    /// With --across: one series for each group of sensors whose paths have so many first levels in common
+    #[arg(long, value_name = "N", requires = "across", value_parser = clap::value_parser!(u64).range(1..=LEVELS_MAX))]
+    levels: Option<u64>,
+    /// The unit that the values are wanted in, after --op and --agg: a UCUM code such as kW, kW.h, MiBy/s, %
+    #[arg(long, value_name = "UNIT")]
+    unit: Option<Unit>,
     /// How to write it
     #[arg(long, short, value_enum, default_value_t = Format::Table)]
     format: Format,
@@ -85,44 +105,78 @@ fn names<const N: usize>(names: [&'static str; N]) -> clap::builder::PossibleVal
 /// Runs the subcommand.
 pub fn run(args: &QueryArgs, client: Option<&Path>) -> Result<(), Failure> {
     let client = args.client.or(client);
-    let query = args.query(shown::now())?;
+    let now = shown::now();
+    let query = args.query(now)?;
+    let mut parameters = parameters(&query);
+    if args.job.job.is_some() {
+        // The server knows the job's range.
+        parameters.retain(|(name, _)| (*name != "from" || args.from.is_some()) && (*name != "to" || args.to.is_some()));
+        parameters.extend(args.job.parameters(now)?);
+    }
     if args.format == Format::Parquet && args.output.is_none() && Output::open(None)?.is_terminal() {
         return Err(Failure::Usage(
             "Parquet is no text for a terminal; add --output FILE, or send it into a pipe".into(),
         ));
     }
     let connection = Connection::open(client)?;
-    let answer = connection.get("/api/v1/query", &parameters(&query), false)?;
-    let sensors = answer.sensors;
-    for warning in &answer.warnings {
+    let answer = answer_of(&connection, &args.job, &parameters)?;
+    let (sensors, known) = (answer.sensors, answer.warnings.clone());
+    for warning in &known {
         eprintln!("{} {warning}", style::on_stderr().error("warning:"));
     }
     if sensors == Some(0) {
-        return Err(no_sensor(&query.patterns));
+        return Err(match &args.job.job {
+            Some(job) => no_sensor_of(job, &query.patterns),
+            None => no_sensor(&query.patterns),
+        });
     }
     if args.explain {
         eprintln!("{}", explanation(answer.every.as_deref(), answer.tier.as_deref()));
     }
     let output = Output::open(args.output.as_deref())?;
-    let progress = Progress::new(output.is_terminal(), sensors, (query.from.0, query.to.0));
+    // How many series several sensors make is not known before they have come.
+    let series = if query.across.is_some_and(|across| across.levels.is_none()) { Some(1) } else { sensors };
+    let progress = Progress::new(output.is_terminal(), series, (query.from.0, query.to.0));
     let Copied { rows, warnings, notes } = copy(answer.into_reader(), connection.url(), args.format, output, progress)?;
     for note in &notes {
         eprintln!("note: {note}");
     }
-    for warning in &warnings {
+    for warning in warnings.iter().filter(|warning| !known.contains(warning)) {
         eprintln!("{} {warning}", style::on_stderr().error("warning:"));
     }
-    if !warnings.is_empty() {
+    // What was known before the answer began is said again after it where the format has a place for it.
+    let missing = warnings.len().max(known.len());
+    if missing > 0 {
         return Err(Failure::Failed(format!(
-            "the answer is not whole: {} parts of the store could not be read; `wholegrain store verify` on the server says more",
-            warnings.len()
+            "the answer is not whole: {missing} parts of the store could not be read; `wholegrain config verify` says more"
         )));
     }
     if rows == 0 {
         let count = sensors.map_or(String::new(), |count| format!(" of {count} sensors"));
-        return Err(Failure::NothingMatched(format!("no reading{count} from {} to {}", query.from, query.to)));
+        let range = match &args.job.job {
+            Some(job) => format!("in the time of job {job} that was asked for"),
+            None => format!("from {} to {}", query.from, query.to),
+        };
+        return Err(Failure::NothingMatched(format!("no reading{count} {range}")));
     }
     Ok(())
+}
+
+/// Asks; that there is no such job is no mistake of the request.
+fn answer_of(connection: &Connection, job: &JobOption, parameters: &[(&str, String)]) -> Result<Answer, Failure> {
+    match job.job {
+        Some(_) => connection.find("/api/v1/query", parameters),
+        None => connection.get("/api/v1/query", parameters, false),
+    }
+}
+
+/// The message when patterns choose none of a job's sensors.
+pub fn no_sensor_of(job: &str, patterns: &[Pattern]) -> Failure {
+    let patterns: Vec<&str> = patterns.iter().map(Pattern::as_str).collect();
+    Failure::NothingMatched(format!(
+        "no sensor of job {job} matches {}; `wholegrain sensors --job {job}` lists what it has",
+        patterns.join(" ")
+    ))
 }
 
 /// The message when patterns choose nothing.
@@ -137,21 +191,33 @@ pub fn no_sensor(patterns: &[Pattern]) -> Failure {
 impl QueryArgs {
     /// What is asked, checked as far as that goes without the server.
     fn query(&self, now: Timestamp) -> Result<Query, Failure> {
+        /// Before any job; it only checks the other end.
+        const EARLIEST: &str = "1970-01-01";
+        let of_job = self.job.job.is_some();
         let time = |name: &str, text: &str| {
             Timestamp::parse(text, now).map_err(|error| Failure::Usage(format!("--{name}: {error}")))
         };
         let query = Query {
             patterns: self.patterns.clone(),
-            from: time("from", &self.from)?,
-            to: time("to", &self.to)?,
+            from: time("from", self.from.as_deref().unwrap_or(if of_job { EARLIEST } else { "-10m" }))?,
+            to: time("to", self.to.as_deref().unwrap_or("now"))?,
             every: self.every,
             points: self.points,
             agg: self.agg.as_deref().and_then(|name| name.parse().ok()),
             op: self.op.as_deref().and_then(|name| name.parse().ok()),
+            across: self.across(),
+            unit: self.unit.as_ref().map(|unit| unit.code().to_owned()),
             limit: self.limit,
         };
         query.validate().map_err(|error| Failure::Usage(error.to_string()))?;
         Ok(query)
+    }
+}
+
+impl QueryArgs {
+    fn across(&self) -> Option<Across> {
+        let agg = self.across.as_deref()?.parse().ok()?;
+        Some(Across { agg, levels: self.levels.and_then(|levels| usize::try_from(levels).ok()) })
     }
 }
 
@@ -163,6 +229,11 @@ fn parameters(query: &Query) -> Vec<(&'static str, String)> {
     parameters.extend(query.points.map(|points| ("points", points.to_string())));
     parameters.extend(query.agg.map(|agg| ("agg", agg.to_string())));
     parameters.extend(query.op.map(|op| ("op", op.to_string())));
+    if let Some(Across { agg, levels }) = query.across {
+        parameters.push(("across", agg.to_string()));
+        parameters.extend(levels.map(|levels| ("levels", levels.to_string())));
+    }
+    parameters.extend(query.unit.iter().map(|unit| ("unit", unit.clone())));
     parameters.extend(query.limit.map(|limit| ("limit", limit.to_string())));
     parameters.push(("format", "arrow".to_owned()));
     parameters
@@ -193,7 +264,7 @@ struct Copied {
 const TAIL_BYTES_MAX: u64 = 64 << 10;
 
 /// The warnings and notes after the end of an Arrow stream: a line of JSON each.
-fn tail(answer: impl Read) -> (Vec<String>, Vec<String>) {
+pub fn tail(answer: impl Read) -> (Vec<String>, Vec<String>) {
     #[derive(serde::Deserialize)]
     struct Line {
         warning: Option<String>,

@@ -10,8 +10,9 @@ use wholegrain_model::{Pattern, Timestamp};
 use crate::connection::{ClientOption, Connection};
 use crate::failure::{EXIT_CODES, Failure};
 use crate::notation::PATTERNS;
+use crate::of_job::JobOption;
 use crate::output::Output;
-use crate::query::no_sensor;
+use crate::query::{no_sensor, no_sensor_of};
 use crate::shown;
 use crate::style::{self, Style};
 use crate::table::Table;
@@ -23,7 +24,8 @@ const EXAMPLES: &str = "\
 Examples:
   wholegrain sensors                       every sensor
   wholegrain sensors 'cpu/**' --tree       those below any level cpu, as a tree
-  wholegrain sensors '/lab/n1/meminfo/*' --format json";
+  wholegrain sensors '/lab/n1/meminfo/*' --format json
+  wholegrain sensors --job 4711            what there is of a job and of its nodes";
 
 /// List sensors with unit, kind, interval and when they were last seen
 #[derive(Args)]
@@ -38,6 +40,8 @@ pub struct SensorsArgs {
     /// How to write it
     #[arg(long, short, value_enum, default_value_t = ListFormat::Table)]
     format: ListFormat,
+    #[command(flatten)]
+    job: JobOption,
     #[command(flatten)]
     client: ClientOption,
 }
@@ -94,9 +98,9 @@ pub fn run(args: &SensorsArgs, client: Option<&Path>) -> Result<(), Failure> {
     let client = args.client.or(client);
     let all = [Pattern::new("/**").map_err(|error| Failure::Usage(error.to_string()))?];
     let patterns = if args.patterns.is_empty() { &all[..] } else { &args.patterns };
-    let sensors = fetch(&Connection::open(client)?, patterns)?;
+    let sensors = fetch_of(&Connection::open(client)?, patterns, &args.job.parameters(shown::now())?)?;
     if sensors.is_empty() {
-        return Err(no_sensor(patterns));
+        return Err(args.job.job.as_ref().map_or_else(|| no_sensor(patterns), |job| no_sensor_of(job, patterns)));
     }
     let mut output = Output::open(None)?;
     let (style, now) = (style::on_stdout(), shown::now().0);
@@ -112,8 +116,22 @@ pub fn run(args: &SensorsArgs, client: Option<&Path>) -> Result<(), Failure> {
 
 /// Asks the server for the sensors of these patterns, sorted by path.
 pub fn fetch(connection: &Connection, patterns: &[Pattern]) -> Result<Vec<Sensor>, Failure> {
-    let parameters: Vec<_> = patterns.iter().map(|pattern| ("pattern", pattern.to_string())).collect();
-    let body = connection.get("/api/v1/sensors", &parameters, false)?.read(LIST_BYTES_MAX)?;
+    fetch_of(connection, patterns, &[])
+}
+
+/// The same with further parameters, such as a job.
+pub fn fetch_of(
+    connection: &Connection,
+    patterns: &[Pattern],
+    more: &[(&'static str, String)],
+) -> Result<Vec<Sensor>, Failure> {
+    let mut parameters: Vec<_> = patterns.iter().map(|pattern| ("pattern", pattern.to_string())).collect();
+    parameters.extend_from_slice(more);
+    let answer = match more {
+        [] => connection.get("/api/v1/sensors", &parameters, false)?,
+        _ => connection.find("/api/v1/sensors", &parameters)?,
+    };
+    let body = answer.read(LIST_BYTES_MAX)?;
     let list: List = serde_json::from_slice(&body).map_err(|error| {
         Failure::Unreachable(format!("the answer of {} is no list of sensors: {error}", connection.url()))
     })?;

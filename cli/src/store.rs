@@ -7,6 +7,8 @@ use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
 use wholegrain_model::Timestamp;
 use wholegrain_server::ServerConfig;
+use wholegrain_server::backup::restore;
+use wholegrain_server::repair::{RepairReport, repair};
 use wholegrain_server::verify::{FileKind, FileReport, Holdings, VerifyReport, holdings, verify};
 
 use crate::failure::{EXIT_CODES, Failure};
@@ -18,9 +20,11 @@ const EXAMPLES: &str = "\
 Examples:
   wholegrain store verify --dir /var/lib/wholegrain/store
   wholegrain store verify --config /etc/wholegrain/server.toml --json
-  wholegrain store stats --dir var/server/store";
+  wholegrain store stats --dir var/server/store
+  wholegrain store repair --dir /var/lib/wholegrain/store --dry-run
+  wholegrain store restore /backup/wholegrain --dir /var/lib/wholegrain/store";
 
-/// Check and describe a store on this machine's disk; its server may be running
+/// Check, describe, repair and restore a store on this machine's disk
 #[derive(Args)]
 #[command(after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
 pub struct StoreArgs {
@@ -30,10 +34,29 @@ pub struct StoreArgs {
 
 #[derive(Subcommand)]
 enum StoreCommand {
-    /// Read everything and compare it with its checksums; exit code 4 when something is damaged. Changes nothing
+    /// Read everything and compare it with its checksums; exit code 4 when something is damaged. Changes nothing; its server may be running
     Verify(WhereArgs),
-    /// Say what there is: files, bytes, readings, range of time
+    /// Say what there is: files, bytes, readings, range of time. Its server may be running
     Stats(WhereArgs),
+    /// Keep of damaged files what can be read and set them aside under damaged/; the server must not run. Exit code 4 when something is lost
+    Repair {
+        #[command(flatten)]
+        place: WhereArgs,
+        /// Change nothing; say what would be kept
+        #[arg(long)]
+        dry_run: bool,
+    },
+    /// Write the store of a backup into an empty directory, and say what it holds
+    Restore {
+        /// The backup: a directory, or a tar file
+        backup: PathBuf,
+        /// Where the store is to lie; must be empty or not there
+        #[arg(long, value_name = "DIR")]
+        dir: PathBuf,
+        /// Write JSON
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 #[derive(Args)]
@@ -50,7 +73,7 @@ struct WhereArgs {
 }
 
 impl WhereArgs {
-    fn dir(&self) -> Result<PathBuf, Failure> {
+    fn dir(&self, may_lack_catalogue: bool) -> Result<PathBuf, Failure> {
         let dir = match (&self.dir, &self.config) {
             (Some(dir), _) => dir.clone(),
             (None, Some(path)) => {
@@ -58,7 +81,7 @@ impl WhereArgs {
             }
             (None, None) => return Err(Failure::Usage("give --dir or --config".into())),
         };
-        if dir.join("catalogue.redb").exists() {
+        if dir.join("catalogue.redb").exists() || may_lack_catalogue && dir.join("blocks").exists() {
             return Ok(dir);
         }
         Err(Failure::Usage(format!(
@@ -73,11 +96,13 @@ pub fn run(args: &StoreArgs) -> Result<(), Failure> {
     match &args.command {
         StoreCommand::Verify(place) => verify_store(place),
         StoreCommand::Stats(place) => stats(place),
+        StoreCommand::Repair { place, dry_run } => repair_store(place, *dry_run),
+        StoreCommand::Restore { backup, dir, json } => restore_store(backup, dir, *json),
     }
 }
 
 fn verify_store(place: &WhereArgs) -> Result<(), Failure> {
-    let dir = place.dir()?;
+    let dir = place.dir(false)?;
     let bar = std::io::stderr().is_terminal().then(|| {
         let bar = ProgressBar::new(0);
         if let Ok(style) = ProgressStyle::with_template("{wide_bar} {percent:>3}%  {bytes} of {total_bytes}  {elapsed}")
@@ -108,6 +133,109 @@ fn verify_store(place: &WhereArgs) -> Result<(), Failure> {
             "{count} of {} files are damaged; bring them back from a backup, or keep on without what is in them",
             report.files.len()
         ))),
+    }
+}
+
+fn repair_store(place: &WhereArgs, dry_run: bool) -> Result<(), Failure> {
+    let dir = place.dir(true)?;
+    let bar = crate::config::data::bar();
+    let report = repair(&dir, dry_run, &mut |done, total| {
+        if let Some(bar) = &bar {
+            bar.set_length(total);
+            bar.set_position(done);
+        }
+        true
+    });
+    bar.iter().for_each(ProgressBar::finish_and_clear);
+    let report = report.map_err(|error| Failure::Failed(error.to_string()))?;
+    let mut output = Output::open(None)?;
+    if place.json {
+        json(&report, &mut output)?;
+    } else {
+        let style = if output.is_terminal() { style::on_stdout() } else { Style::PLAIN };
+        show_repair(&report, &dir, dry_run, style, &mut output).map_err(Failure::writing("standard output"))?;
+    }
+    output.finish()?;
+    if let Some(made) = report.catalogue.as_ref().filter(|made| made.batches + made.unnamed > 0) {
+        let (batches, unnamed) = (made.batches, made.unnamed);
+        return Err(Failure::Failed(format!(
+            "{batches} batches and {unnamed} single readings of the journal are set aside"
+        )));
+    }
+    match report.lost() {
+        0 => Ok(()),
+        lost => Err(Failure::Failed(format!("{lost} readings and windows could not be read"))),
+    }
+}
+
+fn show_repair(
+    report: &RepairReport,
+    dir: &Path,
+    dry_run: bool,
+    style: Style,
+    out: &mut impl Write,
+) -> std::io::Result<()> {
+    let below = |path: &Path| path.strip_prefix(dir).unwrap_or(path).display().to_string();
+    if let Some(made) = &report.catalogue {
+        writeln!(out, "{} catalogue.redb: {}", style.error("damaged"), made.problem)?;
+        let verb = if dry_run { "can be made" } else { "was made" };
+        writeln!(
+            out,
+            "a new one {verb} from {} files with {} readings of {} sensors; {} batches and {} single readings were in the journal",
+            made.blocks, made.readings, made.sensors, made.batches, made.unnamed
+        )?;
+        for path in &made.aside {
+            writeln!(out, "set aside: {}", below(path))?;
+        }
+    }
+    for file in &report.files {
+        write!(out, "{} {}: {}; ", style.error("damaged"), below(&file.path), file.problem)?;
+        let keeps = if dry_run { "rows can be kept" } else { "rows kept" };
+        write!(out, "{} of {} {keeps}", file.kept, file.rows)?;
+        match (&file.aside, &file.note) {
+            (Some(aside), _) => writeln!(out, ", set aside as {}", below(aside))?,
+            (None, Some(note)) => writeln!(out, ", {note}")?,
+            (None, None) => writeln!(out)?,
+        }
+    }
+    match report.files.len() {
+        0 if report.catalogue.is_some() => Ok(()),
+        0 => writeln!(out, "nothing is damaged"),
+        count => writeln!(out, "{count} files, {} rows lost", report.lost()),
+    }
+}
+
+fn restore_store(backup: &Path, dir: &Path, as_json: bool) -> Result<(), Failure> {
+    let bar = crate::config::data::bar();
+    let restored = restore(backup, dir, &mut |done, total| {
+        if let Some(bar) = &bar {
+            bar.set_length(total);
+            bar.set_position(done);
+        }
+    });
+    bar.iter().for_each(ProgressBar::finish_and_clear);
+    let restored = restored.map_err(Failure::Failed)?;
+    let holdings = holdings(dir).map_err(|error| Failure::Failed(error.to_string()))?;
+    let made_at = Timestamp(restored.manifest.made_at).to_string();
+    let mut output = Output::open(None)?;
+    if as_json {
+        let told = serde_json::json!({ "made_at": made_at, "holds": holdings, "damaged": restored.damaged });
+        json(&told, &mut output)?;
+    } else {
+        let style = if output.is_terminal() { style::on_stdout() } else { Style::PLAIN };
+        let say = Failure::writing("standard output");
+        show_holdings(&holdings, style, &mut output).map_err(&say)?;
+        writeln!(output, "restored to {}: everything of before {made_at}", dir.display()).map_err(&say)?;
+        for name in &restored.damaged {
+            writeln!(output, "{} {name}: missing or damaged in the backup", style.error("damaged")).map_err(&say)?;
+        }
+    }
+    output.finish()?;
+    match restored.damaged.len() {
+        0 => Ok(()),
+        count => {
+            Err(Failure::Failed(format!("{count} files could not be restored; `wholegrain store repair` settles that")))
+        }
     }
 }
 
@@ -153,7 +281,7 @@ fn show(report: &VerifyReport, dir: &Path, style: Style, out: &mut impl Write) -
 }
 
 fn stats(place: &WhereArgs) -> Result<(), Failure> {
-    let dir = place.dir()?;
+    let dir = place.dir(false)?;
     let holdings = holdings(&dir).map_err(|error| Failure::Failed(error.to_string()))?;
     let mut output = Output::open(None)?;
     if place.json {

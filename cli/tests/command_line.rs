@@ -47,6 +47,8 @@ fn help_has_examples_and_exit_codes() {
         "query",
         "watch",
         "jobs",
+        "import",
+        "export",
         "ctl",
         "doctor",
         "completions",

@@ -1,8 +1,10 @@
 //! `wholegrain jobs`: which jobs there are and were, and everything known of one. A file for each subcommand.
 
 mod boost;
+mod energy;
 mod list;
 mod show;
+mod stats;
 
 use std::path::Path;
 
@@ -19,6 +21,8 @@ Examples:
   wholegrain jobs --node 'node00*' --since -1d     what was on these nodes within a day
   wholegrain jobs --format csv --limit 10000 > jobs.csv
   wholegrain jobs show 4711                        one job: where, when, what it used, data quality
+  wholegrain jobs stats 4711 power                 least, mean, greatest and balance over its nodes
+  wholegrain jobs energy 4711                      its energy, and how much of its time that is of
   wholegrain jobs boost 4711 --metrics 'perf/*' --every 1ms --for 10m";
 
 /// List jobs, show what is known of one, and change what is sampled of it
@@ -36,6 +40,8 @@ pub struct JobsArgs {
 #[derive(Subcommand)]
 enum JobsCommand {
     Show(show::ShowArgs),
+    Stats(stats::StatsArgs),
+    Energy(energy::EnergyArgs),
     Boost(boost::BoostArgs),
     Unboost(boost::UnboostArgs),
     Rules(boost::RulesArgs),
@@ -56,6 +62,8 @@ pub fn run(args: &JobsArgs, client: Option<&Path>) -> Result<(), Failure> {
     match &args.command {
         None => list::run(&args.list, client),
         Some(JobsCommand::Show(show)) => show::run(show, client),
+        Some(JobsCommand::Stats(stats)) => stats::run(stats, client),
+        Some(JobsCommand::Energy(energy)) => energy::run(energy, client),
         Some(JobsCommand::Boost(boost)) => boost::boost(boost, client),
         Some(JobsCommand::Unboost(unboost)) => boost::unboost(unboost, client),
         Some(JobsCommand::Rules(rules)) => boost::rules(rules, client),

@@ -15,6 +15,7 @@ use wholegrain_query::{UNIT_KEY, UNITS_KEY};
 
 pub use parquet::ParquetRows;
 pub use table::TableRows;
+pub use text::value_exact;
 
 use crate::style::Style;
 

@@ -9,11 +9,15 @@ use crate::shown;
 
 /// `sensor,time,value`. Names hold neither comma nor quote nor line break, so nothing needs quoting.
 pub fn csv(reading: &Reading<'_>, out: &mut impl Write) -> io::Result<()> {
-    write!(out, "{},{},", reading.sensor, Timestamp(reading.time))?;
-    match reading.value {
-        None => writeln!(out),
-        Some(Value::Int(value)) => writeln!(out, "{value}"),
-        Some(Value::Float(value)) => writeln!(out, "{}", shown::float_exact(value)),
+    writeln!(out, "{},{},{}", reading.sensor, Timestamp(reading.time), value_exact(reading.value))
+}
+
+/// A value for programs: as short as it can be and still the same; nothing for a gap.
+pub fn value_exact(value: Option<Value>) -> String {
+    match value {
+        None => String::new(),
+        Some(Value::Int(value)) => value.to_string(),
+        Some(Value::Float(value)) => shown::float_exact(value),
     }
 }
 

@@ -1,0 +1,235 @@
+//! `wholegrain config sensor`: unit, scale, kind, description and time-to-live of sensors, by pattern.
+
+mod import;
+mod show;
+
+use std::path::Path;
+
+use clap::{Args, Subcommand, ValueEnum};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use wholegrain_model::{Interval, Pattern, Unit};
+
+use crate::connection::{ClientOption, Connection};
+use crate::failure::{EXIT_CODES, Failure};
+use crate::notation::{LENGTHS, PATTERNS};
+
+/// Where the server has it.
+const PATH: &str = "/api/v1/properties";
+/// The most bytes of an answer.
+const ANSWER_BYTES_MAX: u64 = 1 << 30;
+/// What is kept without an end.
+const FOREVER: &str = "forever";
+
+const NOTES: &str = "\
+What is set holds for all sensors that the pattern chooses, also those that come later, and for all their readings, also past ones: \
+readings are kept raw, and unit and scale are applied when they are read. Of several settings that choose a sensor the latest counts, \
+property by property. Units are UCUM codes: W, kW.h, By, MiBy/s, Cel, %, 1; see docs/units.md.";
+
+const EXAMPLES: &str = "\
+Examples:
+  wholegrain config sensor set '/lrz/**/power' --unit W
+  wholegrain config sensor set '/lrz/**/inlet' --unit Cel --scale 0.001 --description 'Inlet temperature'
+  wholegrain config sensor set '/lrz/**/debug' --ttl 7d
+  wholegrain config sensor show '/lrz/**/power'
+  wholegrain config sensor unset '/lrz/**/inlet' --scale
+  wholegrain config sensor history '/lrz/**/power'
+  wholegrain config sensor import properties.csv --dry-run";
+
+/// Units, scales, kinds, descriptions and times-to-live of sensors
+#[derive(Args)]
+#[command(after_help = format!("{PATTERNS}\n\n{NOTES}\n\n{EXAMPLES}\n\n{EXIT_CODES}"))]
+pub struct SensorArgs {
+    #[command(subcommand)]
+    command: SensorCommand,
+    #[command(flatten)]
+    client: ClientOption,
+}
+
+#[derive(Subcommand)]
+enum SensorCommand {
+    /// Set properties of the sensors that a pattern chooses
+    Set(Box<SetArgs>),
+    /// Take back what was set with a pattern: all of it, or the properties named
+    Unset(UnsetArgs),
+    /// The properties that hold, and where each comes from
+    Show(show::ShowArgs),
+    /// What is set, in the order in which it counts: the later before the earlier
+    List(show::ListArgs),
+    /// What was ever set and taken back
+    History(show::HistoryArgs),
+    /// Set properties from a CSV file with a head: sensor (or pattern), unit, scale, kind, description, ttl
+    Import(import::ImportArgs),
+}
+
+#[derive(Args)]
+#[command(after_help = format!("{PATTERNS}\n\n{LENGTHS}\n\n{NOTES}\n\n{EXAMPLES}\n\n{EXIT_CODES}"))]
+struct SetArgs {
+    /// Which sensors
+    #[arg(value_name = "PATTERN")]
+    pattern: Pattern,
+    /// The unit of their values, a UCUM code such as W, Cel, By/s
+    #[arg(long, value_name = "UNIT")]
+    unit: Option<Unit>,
+    /// What raw values are multiplied with to be in that unit
+    #[arg(long, value_name = "NUMBER", allow_negative_numbers = true)]
+    scale: Option<f64>,
+    /// Whether values rise and fall, or only rise
+    #[arg(long, value_enum)]
+    kind: Option<KindName>,
+    /// What they are
+    #[arg(long, value_name = "TEXT")]
+    description: Option<String>,
+    /// How long their readings are kept, such as 30d; or forever
+    #[arg(long, value_name = "LENGTH", value_parser = ttl)]
+    ttl: Option<String>,
+    /// Change nothing; say how many sensors it would concern
+    #[arg(long = "try")]
+    dry: bool,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum KindName {
+    Gauge,
+    Counter,
+}
+
+#[derive(Args)]
+struct UnsetArgs {
+    /// The pattern as it was given when they were set
+    #[arg(value_name = "PATTERN")]
+    pattern: Pattern,
+    /// Only the unit
+    #[arg(long)]
+    unit: bool,
+    /// Only the scale
+    #[arg(long)]
+    scale: bool,
+    /// Only the kind
+    #[arg(long)]
+    kind: bool,
+    /// Only the description
+    #[arg(long)]
+    description: bool,
+    /// Only how long readings are kept
+    #[arg(long)]
+    ttl: bool,
+}
+
+fn ttl(text: &str) -> Result<String, String> {
+    if text == FOREVER {
+        return Ok(text.to_owned());
+    }
+    Interval::parse(text).map(|age| age.to_string()).map_err(|error| format!("{error}, or {FOREVER}"))
+}
+
+/// What the server did.
+#[derive(Deserialize)]
+struct Done {
+    set: u64,
+    #[serde(default)]
+    same: u64,
+    sensors: Option<Vec<u64>>,
+}
+
+/// Runs the subcommand.
+pub fn run(args: &SensorArgs, client: Option<&Path>) -> Result<(), Failure> {
+    let client = args.client.or(client);
+    match &args.command {
+        SensorCommand::Set(args) => set(args, client),
+        SensorCommand::Unset(args) => unset(args, client),
+        SensorCommand::Show(args) => show::show(args, client),
+        SensorCommand::List(args) => show::list(args, client),
+        SensorCommand::History(args) => show::history(args, client),
+        SensorCommand::Import(args) => import::run(args, client),
+    }
+}
+
+impl SetArgs {
+    fn setting(&self) -> Result<Value, Failure> {
+        let mut setting = json!({ "pattern": self.pattern });
+        let mut add = |name: &str, value: Option<Value>| value.into_iter().for_each(|value| setting[name] = value);
+        add("unit", self.unit.as_ref().map(|unit| json!(unit.code())));
+        if let Some(scale) = self.scale {
+            if !scale.is_finite() || scale == 0.0 {
+                return Err(Failure::Usage(format!("--scale {scale}: a number that is finite and not 0 is wanted")));
+            }
+            add("scale", Some(json!(scale)));
+        }
+        let kind = self.kind.map(|kind| match kind {
+            KindName::Gauge => "gauge",
+            KindName::Counter => "counter",
+        });
+        add("kind", kind.map(|kind| json!(kind)));
+        add("description", self.description.as_ref().map(|text| json!(text)));
+        add("ttl", self.ttl.as_ref().map(|ttl| json!(ttl)));
+        if setting.as_object().is_some_and(|setting| setting.len() == 1) {
+            return Err(Failure::Usage(
+                "nothing to set; add --unit, --scale, --kind, --description or --ttl, or show what holds with `wholegrain config sensor show`"
+                    .into(),
+            ));
+        }
+        Ok(setting)
+    }
+}
+
+fn set(args: &SetArgs, client: Option<&Path>) -> Result<(), Failure> {
+    let setting = args.setting()?;
+    let connection = Connection::open(client)?;
+    let done = send(&connection, vec![setting], args.dry, false)?;
+    let sensors = done.sensors.and_then(|counts| counts.first().copied()).unwrap_or(0);
+    let would = if args.dry { "it would hold" } else { "set; it holds" };
+    match sensors {
+        0 => println!("{would} for no sensor yet, and for those that come"),
+        1 => println!("{would} for 1 sensor"),
+        more => println!("{would} for {more} sensors"),
+    }
+    Ok(())
+}
+
+/// Sends settings to the server.
+fn send(connection: &Connection, settings: Vec<Value>, dry: bool, only_new: bool) -> Result<Done, Failure> {
+    let mut parameters = Vec::new();
+    for (name, wanted) in [("try", dry), ("only_new", only_new)] {
+        if wanted {
+            parameters.push((name, "1".to_owned()));
+        }
+    }
+    let answer = connection.put_json(PATH, &parameters, &json!({ "settings": settings }))?.read(ANSWER_BYTES_MAX)?;
+    serde_json::from_slice(&answer).map_err(|error| strange(connection, &error))
+}
+
+fn strange(connection: &Connection, error: &serde_json::Error) -> Failure {
+    Failure::Unreachable(format!("the answer of {} is not of properties: {error}", connection.url()))
+}
+
+fn unset(args: &UnsetArgs, client: Option<&Path>) -> Result<(), Failure> {
+    let flags = [
+        ("unit", args.unit),
+        ("scale", args.scale),
+        ("kind", args.kind),
+        ("description", args.description),
+        ("ttl", args.ttl),
+    ];
+    let mut wanted: Vec<Option<&str>> = flags.iter().filter(|(_, named)| *named).map(|(name, _)| Some(*name)).collect();
+    if wanted.is_empty() {
+        wanted.push(None);
+    }
+    let connection = Connection::open(client)?;
+    let mut count = 0;
+    for property in wanted {
+        let mut parameters = vec![("pattern", args.pattern.to_string())];
+        parameters.extend(property.map(|name| ("property", name.to_owned())));
+        let answer = connection.delete_chosen(PATH, &parameters)?.read(ANSWER_BYTES_MAX)?;
+        let answer: Value = serde_json::from_slice(&answer).map_err(|error| strange(&connection, &error))?;
+        count += answer["unset"].as_u64().unwrap_or(0);
+    }
+    if count == 0 {
+        return Err(Failure::NothingMatched(format!(
+            "nothing of that is set with the pattern {}; `wholegrain config sensor list` shows what is",
+            args.pattern
+        )));
+    }
+    println!("{count} taken back");
+    Ok(())
+}

@@ -1,0 +1,307 @@
+//! Properties out of a CSV file: the store's own `sensors.csv`, the output of `wholegrain sensors --format csv`, or one that people write.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use serde_json::{Value, json};
+use wholegrain_model::{Pattern, Unit, config};
+
+use super::{send, ttl};
+use crate::connection::Connection;
+use crate::failure::Failure;
+
+/// The longest line, in bytes.
+const LINE_BYTES_MAX: usize = 64 << 10;
+/// Settings of one request to the server; they are set together or not at all.
+const BATCH: usize = 5000;
+/// The most bytes of one request's settings, so that the server takes it.
+const BATCH_BYTES_MAX: usize = 1 << 20;
+/// The names of a head that mean something.
+const COLUMNS: [&str; 8] = ["sensor", "pattern", "path", "unit", "scale", "kind", "description", "ttl"];
+/// Those that the server's own lists have besides, and that cannot be set.
+const IGNORED: [&str; 5] = ["type", "wraps_at", "interval_ns", "last_time", "agent"];
+
+/// The arguments.
+#[derive(Args)]
+#[command(after_help = "\
+The first line names the columns: sensor (or pattern, or path), and any of unit, scale, kind, description, ttl. Between them stand \
+commas, semicolons or tabs; an empty field leaves the property alone. The columns type, wraps_at, interval_ns, last_time and agent \
+of the server's own lists are passed over, so that sensors.csv of a store, or the output of `wholegrain sensors --format csv`, can be \
+edited and read again: what a sensor has already is not set.
+
+Bad lines are listed with their numbers and nothing is set, unless --skip-bad is given.
+
+Examples:
+  wholegrain config sensor import properties.csv --dry-run
+  wholegrain sensors '/lrz/**' --format csv > edit.csv; wholegrain config sensor import edit.csv")]
+pub struct ImportArgs {
+    /// The file
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// Change nothing; say what would be set and which lines are bad
+    #[arg(long)]
+    dry_run: bool,
+    /// Set what the good lines say; bad ones are listed and left out
+    #[arg(long)]
+    skip_bad: bool,
+}
+
+/// Runs it.
+pub fn run(args: &ImportArgs, client: Option<&Path>) -> Result<(), Failure> {
+    let (mut good, mut bad) = (0u64, 0u64);
+    // First everything is looked at, then it is sent: so nothing is set of a file that is wrong further down.
+    read(&args.file, |line, setting| {
+        match setting {
+            Ok(setting) => good += u64::from(setting.is_some()),
+            Err(reason) => {
+                eprintln!("{}, line {line}: {reason}", args.file.display());
+                bad += 1;
+            }
+        }
+        Ok(())
+    })?;
+    if bad > 0 && !args.skip_bad && !args.dry_run {
+        return Err(Failure::Usage(format!(
+            "{bad} of {} lines are bad and nothing was set; correct them, or add --skip-bad",
+            good + bad
+        )));
+    }
+    let connection = Connection::open(client)?;
+    let mut sender = Sender { args, connection: &connection, settings: Vec::new(), bytes: 0, set: 0, same: 0 };
+    read(&args.file, |line, setting| match setting {
+        Ok(Some(setting)) => sender.add(line, setting),
+        _ => Ok(()),
+    })?;
+    sender.flush()?;
+    let would = if args.dry_run { "would be set" } else { "set" };
+    println!("{} properties {would}, {} were so already, {bad} of {} lines bad", sender.set, sender.same, good + bad);
+    if bad > 0 {
+        return Err(Failure::Usage(format!("{bad} lines are bad and were left out")));
+    }
+    Ok(())
+}
+
+struct Sender<'a> {
+    args: &'a ImportArgs,
+    connection: &'a Connection,
+    /// With their lines.
+    settings: Vec<(u64, Value)>,
+    bytes: usize,
+    set: u64,
+    same: u64,
+}
+
+impl Sender<'_> {
+    fn add(&mut self, line: u64, setting: Value) -> Result<(), Failure> {
+        let bytes = setting.to_string().len() + 1;
+        if self.settings.len() >= BATCH || self.bytes + bytes > BATCH_BYTES_MAX {
+            self.flush()?;
+        }
+        self.bytes += bytes;
+        self.settings.push((line, setting));
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), Failure> {
+        self.bytes = 0;
+        let (lines, settings): (Vec<u64>, Vec<Value>) = std::mem::take(&mut self.settings).into_iter().unzip();
+        let (Some(first), Some(last)) = (lines.first(), lines.last()) else { return Ok(()) };
+        let done = send(self.connection, settings, self.args.dry_run, true).map_err(|failure| match failure {
+            Failure::Usage(text) => Failure::Usage(format!(
+                "{}, lines {first} to {last}: {text}; of these nothing was set, {} properties of earlier lines were",
+                self.args.file.display(),
+                self.set
+            )),
+            other => other,
+        })?;
+        self.set += done.set;
+        self.same += done.same;
+        Ok(())
+    }
+}
+
+/// Calls `found` for each line after the head: what it sets (`None`: nothing), or what is wrong with it.
+fn read(
+    path: &Path,
+    mut found: impl FnMut(u64, Result<Option<Value>, String>) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let failed = |error: std::io::Error| Failure::Failed(format!("cannot read {}: {error}", path.display()));
+    let mut file = BufReader::new(File::open(path).map_err(failed)?);
+    let mut head: Option<Head> = None;
+    let mut bytes = Vec::new();
+    for number in 1u64.. {
+        bytes.clear();
+        let read = file.by_ref().take(LINE_BYTES_MAX as u64 + 1).read_until(b'\n', &mut bytes).map_err(failed)?;
+        if read == 0 {
+            break;
+        }
+        if bytes.len() > LINE_BYTES_MAX {
+            while !bytes.ends_with(b"\n") {
+                bytes.clear();
+                if file.by_ref().take(LINE_BYTES_MAX as u64).read_until(b'\n', &mut bytes).map_err(failed)? == 0 {
+                    break;
+                }
+            }
+            found(number, Err(format!("is longer than {LINE_BYTES_MAX} bytes")))?;
+            continue;
+        }
+        let text = String::from_utf8_lossy(&bytes);
+        let text = text.trim_start_matches('\u{feff}').trim_end_matches(['\r', '\n']);
+        if text.contains('\u{fffd}') {
+            found(number, Err("is not UTF-8".to_owned()))?;
+            continue;
+        }
+        match &head {
+            _ if text.trim().is_empty() => {}
+            Some(head) => found(number, head.setting(text))?,
+            None => {
+                let wrong = |reason| Failure::Usage(format!("{}, line {number}: {reason}", path.display()));
+                head = Some(Head::new(text).map_err(wrong)?);
+            }
+        }
+    }
+    match head {
+        Some(_) => Ok(()),
+        None => Err(Failure::Usage(format!("{} is empty; a head such as sensor,unit is wanted", path.display()))),
+    }
+}
+
+/// What the columns are.
+struct Head {
+    separator: char,
+    /// The property of each; empty for those passed over.
+    columns: Vec<&'static str>,
+}
+
+impl Head {
+    fn new(text: &str) -> Result<Self, String> {
+        let counted = [',', ';', '\t'].map(|separator| (text.matches(separator).count(), separator));
+        let separator = counted.into_iter().max_by_key(|(count, _)| *count).map_or(',', |(_, separator)| separator);
+        let mut columns = Vec::new();
+        for name in fields(text, separator)? {
+            let name = name.trim().to_lowercase();
+            let column = match COLUMNS.into_iter().find(|known| *known == name) {
+                Some("sensor" | "path") => "pattern",
+                Some(known) => known,
+                None if IGNORED.contains(&name.as_str()) => "",
+                None => return Err(config::unknown("column", &name, &COLUMNS)),
+            };
+            if !column.is_empty() && columns.contains(&column) {
+                return Err(format!("the column {name} is there twice"));
+            }
+            columns.push(column);
+        }
+        if !columns.contains(&"pattern") {
+            return Err("the head has no column sensor or pattern".to_owned());
+        }
+        Ok(Self { separator, columns })
+    }
+
+    /// What a line sets; `None` when all its fields are empty.
+    fn setting(&self, text: &str) -> Result<Option<Value>, String> {
+        let fields = fields(text, self.separator)?;
+        if fields.len() != self.columns.len() {
+            return Err(format!("has {} fields, the head has {}", fields.len(), self.columns.len()));
+        }
+        let mut setting = json!({});
+        for (column, field) in
+            self.columns.iter().zip(&fields).filter(|(column, field)| !column.is_empty() && !field.is_empty())
+        {
+            setting[*column] = match *column {
+                "pattern" => json!(Pattern::new(field.as_str()).map_err(|error| error.to_string())?),
+                "unit" => json!(Unit::parse(field).map_err(|error| error.to_string())?.code()),
+                "scale" => match field.parse::<f64>() {
+                    Ok(scale) if scale.is_finite() && scale != 0.0 => json!(scale),
+                    _ => return Err(format!("scale {field:?}: a number that is finite and not 0 is wanted")),
+                },
+                "kind" if ["gauge", "counter"].contains(&field.as_str()) => json!(field),
+                "kind" => return Err(format!("kind {field:?}: gauge or counter is wanted")),
+                "ttl" => json!(ttl(field).map_err(|error| format!("ttl {error}"))?),
+                _ => json!(field),
+            };
+        }
+        if setting["pattern"].is_null() {
+            return Err("names no sensor".to_owned());
+        }
+        Ok(setting.as_object().is_some_and(|setting| setting.len() > 1).then_some(setting))
+    }
+}
+
+/// The fields of a line (RFC 4180; a field cannot go on in the next line).
+fn fields(line: &str, separator: char) -> Result<Vec<String>, String> {
+    let mut fields = vec![String::new()];
+    let mut chars = line.chars().peekable();
+    // Whether we are within quotes, and whether the field was.
+    let (mut quoted, mut was_quoted) = (false, false);
+    while let Some(c) = chars.next() {
+        let Some(field) = fields.last_mut() else { break };
+        match c {
+            '"' if quoted && chars.next_if_eq(&'"').is_some() => field.push('"'),
+            '"' if quoted => quoted = false,
+            '"' if field.is_empty() && !was_quoted => (quoted, was_quoted) = (true, true),
+            _ if c == separator && !quoted => {
+                fields.push(String::new());
+                was_quoted = false;
+            }
+            _ if was_quoted && !quoted => return Err(format!("has {c:?} behind a closing quote")),
+            _ => field.push(c),
+        }
+    }
+    if quoted { Err("has a quote that is not closed".to_owned()) } else { Ok(fields) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn heads_and_lines() {
+        let head = Head::new("sensor,unit,kind,type,scale,wraps_at,interval_ns,description").unwrap();
+        let setting = head.setting(r#"/a/b,"By",gauge,int,1024,,1000,"Free, ""unused"".""#).unwrap().unwrap();
+        let expected = json!({ "pattern": "/a/b", "unit": "By", "kind": "gauge", "scale": 1024.0, "description": "Free, \"unused\"." });
+        assert_eq!(setting, expected);
+        let head = Head::new("pattern;ttl;Unit").unwrap();
+        assert_eq!(head.setting("**/x;30d;").unwrap(), Some(json!({ "pattern": "**/x", "ttl": "30d" })));
+        assert_eq!(head.setting("**/x;;").unwrap(), None);
+        for (line, part) in [
+            ("/a;;kw", "did you mean `kW`?"),
+            (";30d;W", "names no sensor"),
+            ("/a;30d", "has 2 fields, the head has 3"),
+            ("/a;soon;W", "ttl"),
+            ("/a/+;;W", "wildcards"),
+            ("/a;;\"W", "not closed"),
+            ("/a;;\"W\"x", "behind a closing quote"),
+        ] {
+            let error = head.setting(line).unwrap_err();
+            assert!(error.contains(part), "{line}: {error}");
+        }
+        for (text, part) in
+            [("unit,scale", "no column sensor"), ("sensor,path", "twice"), ("sensor,units", "did you mean `unit`?")]
+        {
+            let error = Head::new(text).err().unwrap();
+            assert!(error.contains(part), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn every_line_is_told_of() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.csv");
+        let long = "x".repeat(LINE_BYTES_MAX * 2);
+        std::fs::write(
+            &path,
+            [b"\xef\xbb\xbfsensor,unit\r\n\r\n/a,W\r\n/b,kw\n".as_slice(), long.as_bytes(), b"\n/c,\xff\n/d,J"]
+                .concat(),
+        )
+        .unwrap();
+        let mut told = Vec::new();
+        read(&path, |line, setting| {
+            told.push((line, setting.is_ok()));
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(told, [(3, true), (4, false), (5, false), (6, false), (7, true)]);
+    }
+}

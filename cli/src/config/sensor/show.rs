@@ -1,0 +1,194 @@
+//! What holds, what is set, what was set.
+
+use std::io::{self, Write};
+use std::path::Path;
+
+use clap::Args;
+use serde_json::Value;
+use wholegrain_model::Pattern;
+
+use super::{ANSWER_BYTES_MAX, PATH, strange};
+use crate::connection::Connection;
+use crate::failure::Failure;
+use crate::output::Output;
+use crate::query::no_sensor;
+use crate::sensors::instant;
+use crate::shown;
+use crate::style;
+use crate::table::Table;
+
+/// The properties in the order in which they are shown.
+const PROPERTIES: [&str; 5] = ["unit", "scale", "kind", "description", "ttl"];
+
+/// The arguments of `show`.
+#[derive(Args)]
+pub struct ShowArgs {
+    /// Which sensors
+    #[arg(required = true, value_name = "PATTERN")]
+    patterns: Vec<Pattern>,
+    /// The most sensors
+    #[arg(long, short = 'n', value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    limit: u64,
+    /// One JSON object a line
+    #[arg(long)]
+    json: bool,
+}
+
+/// The arguments of `list`.
+#[derive(Args)]
+pub struct ListArgs {
+    /// One JSON object a line
+    #[arg(long)]
+    json: bool,
+}
+
+/// The arguments of `history`.
+#[derive(Args)]
+pub struct HistoryArgs {
+    /// Only what was set with this very pattern
+    #[arg(value_name = "PATTERN")]
+    pattern: Option<Pattern>,
+    /// The most changes, the latest
+    #[arg(long, short = 'n', value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    limit: u64,
+    /// One JSON object a line
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs `show`.
+pub fn show(args: &ShowArgs, client: Option<&Path>) -> Result<(), Failure> {
+    let connection = Connection::open(client)?;
+    let mut parameters: Vec<_> = args.patterns.iter().map(|pattern| ("pattern", pattern.to_string())).collect();
+    parameters.push(("limit", args.limit.to_string()));
+    let answer = connection.get(PATH, &parameters, false)?;
+    let count = answer.sensors.unwrap_or(0);
+    let sensors = rows(&connection, &answer.read(ANSWER_BYTES_MAX)?, "sensors")?;
+    if sensors.is_empty() {
+        return Err(no_sensor(&args.patterns));
+    }
+    let now = shown::now().0;
+    write(&sensors, args.json, &["SENSOR", "PROPERTY", "VALUE", "FROM"], |sensor, table| {
+        for name in PROPERTIES {
+            let (property, path) = (&sensor[name], text(&sensor["path"]));
+            let is_empty = property["value"].as_str().is_some_and(str::is_empty);
+            if !is_empty || property["who"].is_string() {
+                table.row(vec![path, name.to_owned(), text(&property["value"]), origin(sensor, property, now)]);
+            }
+        }
+    })?;
+    if count > sensors.len() as u64 {
+        eprintln!("note: {count} sensors match; --limit shows more");
+    }
+    Ok(())
+}
+
+/// Where a property comes from, in words.
+fn origin(sensor: &Value, property: &Value, now: i64) -> String {
+    let (pattern, who) = (property["pattern"].as_str(), property["who"].as_str());
+    match (pattern, who) {
+        (Some(pattern), Some(who)) => {
+            let when = instant(&property["time"]).map_or(String::new(), |time| format!(" {}", shown::ago(time, now)));
+            let sent = match &property["sent"] {
+                Value::Null => String::new(),
+                sent => format!("; sent: {}", if sent == "" { "nothing".to_owned() } else { text(sent) }),
+            };
+            format!("{pattern}, {who}{when}{sent}")
+        }
+        (Some(pattern), None) => format!("{pattern}, the server's configuration"),
+        _ if property["value"] == "forever" => "nothing says otherwise".to_owned(),
+        _ => match sensor["agent"].as_str() {
+            Some(agent) if !agent.is_empty() => format!("sent by {agent}"),
+            _ => "sent".to_owned(),
+        },
+    }
+}
+
+/// Runs `list`.
+pub fn list(args: &ListArgs, client: Option<&Path>) -> Result<(), Failure> {
+    let connection = Connection::open(client)?;
+    let answer = connection.get(&format!("{PATH}/settings"), &[], false)?.read(ANSWER_BYTES_MAX)?;
+    let settings = rows(&connection, &answer, "settings")?;
+    if settings.is_empty() {
+        return Err(Failure::NothingMatched("nothing is set; `wholegrain config sensor set` does".into()));
+    }
+    changes(&settings, args.json)
+}
+
+/// Runs `history`.
+pub fn history(args: &HistoryArgs, client: Option<&Path>) -> Result<(), Failure> {
+    let connection = Connection::open(client)?;
+    let mut parameters: Vec<_> = args.pattern.iter().map(|pattern| ("pattern", pattern.to_string())).collect();
+    parameters.push(("limit", args.limit.to_string()));
+    let answer = connection.get(&format!("{PATH}/history"), &parameters, false)?.read(ANSWER_BYTES_MAX)?;
+    let history = rows(&connection, &answer, "history")?;
+    if history.is_empty() {
+        let with = args.pattern.as_ref().map_or(String::new(), |pattern| format!(" with the pattern {pattern}"));
+        return Err(Failure::NothingMatched(format!("nothing was ever set{with}")));
+    }
+    changes(&history, args.json)
+}
+
+fn changes(rows: &[Value], json: bool) -> Result<(), Failure> {
+    write(rows, json, &["TIME", "WHO", "PATTERN", "PROPERTY", "VALUE"], |row, table| {
+        let value = if row["value"].is_null() { "(taken back)".to_owned() } else { text(&row["value"]) };
+        let time = instant(&row["time"]).map_or(String::new(), |time| shown::time(time, 0));
+        table.row(vec![time, text(&row["who"]), text(&row["pattern"]), text(&row["property"]), value]);
+    })
+}
+
+fn rows(connection: &Connection, answer: &[u8], name: &str) -> Result<Vec<Value>, Failure> {
+    let mut answer: Value = serde_json::from_slice(answer).map_err(|error| strange(connection, &error))?;
+    Ok(answer[name].as_array_mut().map(std::mem::take).unwrap_or_default())
+}
+
+/// A text without its quotes, anything else as JSON has it; nothing that a terminal would obey.
+fn text(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.chars().filter(|c| !c.is_control()).collect(),
+        Value::Number(number) => number.as_f64().map_or_else(|| number.to_string(), shown::float_exact),
+        Value::Null => String::new(),
+        other => other.to_string(),
+    }
+}
+
+fn write(
+    rows: &[Value],
+    json: bool,
+    heads: &[&'static str],
+    mut row: impl FnMut(&Value, &mut Table),
+) -> Result<(), Failure> {
+    let mut output = Output::open(None)?;
+    let written: io::Result<()> = if json {
+        rows.iter().try_for_each(|row| {
+            serde_json::to_writer(&mut output, row)?;
+            writeln!(output)
+        })
+    } else {
+        let mut table = Table::new(heads);
+        rows.iter().for_each(|one| row(one, &mut table));
+        table.write(style::on_stdout(), &mut output)
+    };
+    written.map_err(Failure::writing("standard output"))?;
+    output.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn origins() {
+        let sensor = json!({ "agent": "n1" });
+        let now = 1_000_000_000_000;
+        let at = |property: Value| origin(&sensor, &property, now);
+        assert_eq!(at(json!({ "value": "W" })), "sent by n1");
+        assert_eq!(at(json!({ "value": "forever" })), "nothing says otherwise");
+        assert_eq!(at(json!({ "value": "1d", "pattern": "/a" })), "/a, the server's configuration");
+        let set = json!({ "value": "W", "sent": "", "pattern": "/a", "who": "ada", "time": "1970-01-01T00:16:35Z" });
+        assert_eq!(at(set), "/a, ada 5s ago; sent: nothing");
+        assert_eq!(origin(&json!({ "agent": "" }), &json!({ "value": "W" }), now), "sent");
+    }
+}

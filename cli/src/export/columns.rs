@@ -1,0 +1,233 @@
+//! Files with a row for each reading: CSV, Parquet, Arrow IPC; and what all files have in common.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io::{self, Write};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use arrow_array::{
+    ArrayRef, DictionaryArray, Float64Array, Int32Array, Int64Array, RecordBatch, StringArray, TimestampNanosecondArray,
+};
+use arrow_ipc::writer::FileWriter;
+use arrow_schema::{ArrowError, DataType, Field, Schema, SchemaRef, TimeUnit};
+use wholegrain_model::{Timestamp, Value};
+
+use super::Format;
+use super::pivot::Pivot;
+use super::select::Selection;
+use crate::failure::Failure;
+use crate::output::Output;
+use crate::rows::{ParquetRows, value_exact};
+
+/// Key of a file's metadata with the properties of its sensors, as JSON: path to unit and kind.
+pub const PROPERTIES_KEY: &str = "wholegrain.sensors";
+/// The column with integers exactly, where a file has floats too.
+pub const VALUE_INT: &str = "value_int";
+/// Unit and kind by path.
+pub type Properties = BTreeMap<String, (String, String)>;
+
+/// Readings, sorted by sensor and time.
+#[derive(Debug, Default)]
+pub struct Rows {
+    pub sensors: Vec<usize>,
+    pub times: Vec<i64>,
+    pub values: Vec<Option<Value>>,
+}
+
+impl Rows {
+    pub fn push(&mut self, sensor: usize, time: i64, value: Option<Value>) {
+        self.sensors.push(sensor);
+        self.times.push(time);
+        self.values.push(value);
+    }
+
+    pub fn len(&self) -> usize {
+        self.times.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.times.is_empty()
+    }
+
+    /// The same in pieces of so many rows.
+    pub fn pieces(&self, rows: usize) -> impl Iterator<Item = Rows> + '_ {
+        (0..self.len()).step_by(rows.max(1)).map(move |start| {
+            let range = start..self.len().min(start + rows.max(1));
+            Rows {
+                sensors: self.sensors[range.clone()].to_vec(),
+                times: self.times[range.clone()].to_vec(),
+                values: self.values[range].to_vec(),
+            }
+        })
+    }
+
+    /// The last sensor and its time.
+    pub fn last(&self) -> Option<(usize, i64)> {
+        Some((*self.sensors.last()?, *self.times.last()?))
+    }
+}
+
+/// Counts what is written to a file.
+pub struct Counted {
+    output: Output,
+    bytes: Arc<AtomicU64>,
+}
+
+impl Write for Counted {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.output.write(bytes)?;
+        self.bytes.fetch_add(written as u64, Relaxed);
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.output.flush()
+    }
+}
+
+enum Kind {
+    Text(Counted),
+    Parquet(Box<ParquetRows<Counted>>, Tables),
+    Arrow(Box<FileWriter<Counted>>, Tables),
+}
+
+/// A file on its way.
+pub struct Writer {
+    name: String,
+    kind: Kind,
+    bytes: Arc<AtomicU64>,
+}
+
+impl Writer {
+    /// Begins a file.
+    pub fn begin(path: &Path, format: Format, selection: &Selection, pivot: Option<&Pivot>) -> Result<Self, Failure> {
+        let output = Output::open(Some(path))?;
+        let (name, bytes) = (output.name(), Arc::<AtomicU64>::default());
+        let mut counted = Counted { output, bytes: bytes.clone() };
+        let kind = match format {
+            Format::Csv | Format::CsvWide | Format::Ldms => {
+                let head = pivot.map_or_else(|| "sensor,time,value,unit\n".to_owned(), |pivot| pivot.head(selection));
+                counted.write_all(head.as_bytes()).map_err(Failure::writing(&name))?;
+                Kind::Text(counted)
+            }
+            Format::Parquet => {
+                let tables = Tables::new(selection);
+                let writer = ParquetRows::new(tables.schema.clone(), counted, name.clone())?;
+                Kind::Parquet(Box::new(writer), tables)
+            }
+            Format::Arrow => {
+                let tables = Tables::new(selection);
+                let writer = FileWriter::try_new(counted, &tables.schema).map_err(|error| failed(&name, error))?;
+                Kind::Arrow(Box::new(writer), tables)
+            }
+        };
+        Ok(Self { name, kind, bytes })
+    }
+
+    /// Bytes written until now.
+    pub fn bytes(&self) -> u64 {
+        self.bytes.load(Relaxed)
+    }
+
+    /// Appends readings.
+    pub fn write(&mut self, rows: &Rows, selection: &Selection, pivot: Option<&mut Pivot>) -> Result<(), Failure> {
+        let name = &self.name;
+        match (&mut self.kind, pivot) {
+            (Kind::Text(out), Some(pivot)) => pivot.write(rows, out).map_err(Failure::writing(name)),
+            (Kind::Text(out), None) => csv(rows, selection, out).map_err(Failure::writing(name)),
+            (Kind::Parquet(writer, tables), _) => {
+                writer.write(&tables.batch(rows).map_err(|error| failed(name, error))?)
+            }
+            (Kind::Arrow(writer, tables), _) => {
+                let batch = tables.batch(rows).map_err(|error| failed(name, error))?;
+                writer.write(&batch).map_err(|error| failed(name, error))
+            }
+        }
+    }
+
+    /// Puts the file into its place; its bytes.
+    pub fn finish(self) -> Result<u64, Failure> {
+        let Self { name, kind, bytes } = self;
+        let counted = match kind {
+            Kind::Text(out) => out,
+            Kind::Parquet(writer, _) => writer.finish()?,
+            Kind::Arrow(writer, _) => writer.into_inner().map_err(|error| failed(&name, error))?,
+        };
+        counted.output.finish()?;
+        Ok(bytes.load(Relaxed))
+    }
+}
+
+fn failed(name: &str, error: ArrowError) -> Failure {
+    match error {
+        ArrowError::IoError(_, error) => Failure::writing(name)(error),
+        error => Failure::Failed(format!("cannot write {name}: {error}")),
+    }
+}
+
+fn csv(rows: &Rows, selection: &Selection, out: &mut impl Write) -> io::Result<()> {
+    for ((sensor, time), value) in rows.sensors.iter().zip(&rows.times).zip(&rows.values) {
+        let sensor = &selection.sensors[*sensor];
+        writeln!(out, "{},{},{},{}", sensor.path, Timestamp(*time), value_exact(*value), quoted(&sensor.unit))?;
+    }
+    Ok(())
+}
+
+/// A field that may hold what separates fields.
+pub fn quoted(text: &str) -> String {
+    if text.contains(['"', ',', '\n']) { format!("\"{}\"", text.replace('"', "\"\"")) } else { text.to_owned() }
+}
+
+/// Rows as record batches of one schema and one dictionary.
+struct Tables {
+    schema: SchemaRef,
+    names: ArrayRef,
+    /// Whether there are integers, and floats.
+    has: (bool, bool),
+}
+
+impl Tables {
+    fn new(selection: &Selection) -> Self {
+        let text = DataType::Dictionary(Box::new(DataType::Int32), Box::new(DataType::Utf8));
+        let only_ints = selection.has == (true, false);
+        let mut fields = vec![
+            Field::new("sensor", text, false),
+            Field::new("time", DataType::Timestamp(TimeUnit::Nanosecond, Some("UTC".into())), false),
+            Field::new("value", if only_ints { DataType::Int64 } else { DataType::Float64 }, true),
+        ];
+        if selection.has == (true, true) {
+            fields.push(Field::new(VALUE_INT, DataType::Int64, true));
+        }
+        let of = |sensor: &crate::sensors::Sensor| (sensor.path.clone(), (sensor.unit.clone(), sensor.kind.clone()));
+        let properties: Properties = selection.sensors.iter().map(of).collect();
+        let properties = serde_json::to_string(&properties).unwrap_or_default();
+        let schema = Schema::new(fields).with_metadata(HashMap::from([(PROPERTIES_KEY.to_owned(), properties)]));
+        let names = StringArray::from_iter_values(selection.sensors.iter().map(|sensor| sensor.path.as_str()));
+        Self { schema: Arc::new(schema), names: Arc::new(names), has: selection.has }
+    }
+
+    fn batch(&self, rows: &Rows) -> Result<RecordBatch, ArrowError> {
+        let keys = Int32Array::from_iter_values(rows.sensors.iter().map(|sensor| *sensor as i32));
+        let sensors: ArrayRef = Arc::new(DictionaryArray::try_new(keys, self.names.clone())?);
+        let times = TimestampNanosecondArray::from_iter_values(rows.times.iter().copied()).with_timezone("UTC");
+        let int = |value: &Option<Value>| match value {
+            Some(Value::Int(value)) => Some(*value),
+            _ => None,
+        };
+        let float = |value: &Option<Value>| match value {
+            Some(Value::Int(value)) => Some(*value as f64),
+            Some(Value::Float(value)) => Some(*value),
+            None => None,
+        };
+        let ints = || Arc::new(rows.values.iter().map(int).collect::<Int64Array>()) as ArrayRef;
+        let floats = || Arc::new(rows.values.iter().map(float).collect::<Float64Array>()) as ArrayRef;
+        let mut columns = vec![sensors, Arc::new(times) as ArrayRef];
+        match self.has {
+            (true, false) => columns.push(ints()),
+            (true, true) => columns.extend([floats(), ints()]),
+            _ => columns.push(floats()),
+        }
+        RecordBatch::try_new(self.schema.clone(), columns)
+    }
+}

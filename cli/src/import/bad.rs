@@ -1,0 +1,74 @@
+//! The list of refused lines: number, reason and text.
+
+use std::fmt::Write as _;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use super::parse::Bad;
+use crate::failure::Failure;
+use crate::output::Output;
+use crate::style;
+
+/// So many are told on standard error too.
+const TOLD: usize = 5;
+
+/// The list on its way. Its file is made with the first line.
+pub struct BadLines {
+    path: PathBuf,
+    output: Option<Output>,
+    count: u64,
+    first: Vec<Bad>,
+}
+
+impl BadLines {
+    pub fn new(path: PathBuf) -> Self {
+        Self { path, output: None, count: 0, first: Vec::new() }
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// Writes them down.
+    pub fn take(&mut self, bad: &[Bad]) -> Result<(), Failure> {
+        if bad.is_empty() {
+            return Ok(());
+        }
+        let mut text = String::new();
+        for Bad { line, why, text: whole } in bad {
+            let _ = writeln!(text, "{line}\t{}\t{whole}", why.replace(['\t', '\n'], " "));
+        }
+        if self.output.is_none() {
+            self.output = Some(Output::open(Some(&self.path))?);
+        }
+        if let Some(output) = &mut self.output {
+            output.write_all(text.as_bytes()).map_err(Failure::writing(&self.path.display().to_string()))?;
+        }
+        self.count += bad.len() as u64;
+        let room = TOLD.saturating_sub(self.first.len());
+        self.first.extend(bad.iter().take(room).cloned());
+        Ok(())
+    }
+
+    /// Puts the list into its place; one of an earlier import goes when nothing is wrong any more.
+    pub fn finish(&mut self) -> Result<(), Failure> {
+        self.output.take().map_or(Ok(()), Output::finish)
+    }
+
+    /// Tells the first of them.
+    pub fn tell(&self) {
+        let style = style::on_stderr();
+        for Bad { line, why, .. } in &self.first {
+            eprintln!("{} line {line}: {why}", style.error("refused:"));
+        }
+        if self.count > 0 {
+            let (count, path) = (self.count, self.path.display());
+            let more = if count > TOLD as u64 { format!(" and {} more", count - TOLD as u64) } else { String::new() };
+            eprintln!("{}{more} listed in {path}", if more.is_empty() { "all" } else { "these" });
+        }
+    }
+}

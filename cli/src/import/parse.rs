@@ -1,0 +1,283 @@
+//! Lines into readings. A line is taken whole or refused whole, with its number and why.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
+use super::Shape;
+use super::cells::{Cell, Fields, cell};
+use super::encode::{Batch, Column, Sensors};
+use super::names::Target;
+use super::plan::{Layout, Plan};
+use super::source::Piece;
+use super::times::Times;
+
+/// What the header of LDMS begins with.
+pub const LDMS_TIME: &[u8] = b"#Time";
+/// A part that has so many readings at the end of a line is full.
+const PART_READINGS: usize = 2 << 20;
+/// Of a cell that cannot be read, so much is told.
+const TOLD_BYTES: usize = 60;
+
+/// A line that was refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Bad {
+    pub line: u64,
+    pub why: String,
+    pub text: String,
+}
+
+/// What a piece of a file has.
+#[derive(Debug, Default)]
+pub struct Parsed {
+    pub index: u64,
+    /// Parts; nearly always one, and at least one.
+    pub batches: Vec<Batch>,
+    pub bad: Vec<Bad>,
+    /// Lines with readings, and lines that are comments, empty or headers.
+    pub lines: u64,
+    pub other_lines: u64,
+}
+
+/// Reads pieces.
+pub struct Parser<'a> {
+    plan: &'a Plan,
+    shape: &'a Shape,
+    times: Times,
+    fields: Fields,
+    joined: Vec<u8>,
+    cells: Vec<Cell>,
+    /// Of LDMS, the group of a producer; of a long table, the sensor of a name. Of one piece.
+    known: HashMap<Vec<u8>, usize>,
+}
+
+/// The sensors and readings of a part on its way.
+#[derive(Default)]
+struct Building {
+    sensors: Sensors,
+    /// Wide layouts: for each group its times and columns.
+    groups: Vec<Group>,
+    /// The long layout.
+    rows: Vec<(usize, i64, Cell)>,
+    readings: usize,
+}
+
+struct Group {
+    /// The number of the first column's sensor; the others follow.
+    first: usize,
+    times: Vec<i64>,
+    columns: Vec<Column>,
+}
+
+/// The lines without their ends; nothing after the last line's end.
+pub fn lines(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let mut rest = bytes;
+    std::iter::from_fn(move || {
+        if rest.is_empty() {
+            return None;
+        }
+        let (line, after) = match memchr::memchr(b'\n', rest) {
+            Some(at) => (&rest[..at], &rest[at + 1..]),
+            None => (rest, &rest[rest.len()..]),
+        };
+        rest = after;
+        Some(line.strip_suffix(b"\r").unwrap_or(line))
+    })
+}
+
+/// Whether a line is a comment.
+pub fn is_comment(line: &[u8]) -> bool {
+    line.first() == Some(&b'#')
+}
+
+/// UTF-8, or else Latin-1.
+pub fn text_of(bytes: &[u8]) -> String {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => text.to_owned(),
+        Err(_) => bytes.iter().map(|byte| char::from(*byte)).collect(),
+    }
+}
+
+impl<'a> Parser<'a> {
+    pub fn new(plan: &'a Plan, shape: &'a Shape) -> Self {
+        Self {
+            plan,
+            shape,
+            times: Times::new(plan.format, &shape.zone),
+            fields: Fields::new(plan.delimiter),
+            joined: Vec::new(),
+            cells: Vec::new(),
+            known: HashMap::new(),
+        }
+    }
+
+    /// Reads every line of a piece.
+    pub fn parse(&mut self, piece: &Piece) -> Parsed {
+        let mut parsed = Parsed { index: piece.index, ..Parsed::default() };
+        let mut building = Building::default();
+        self.known.clear();
+        for (number, line) in (piece.first_line..).zip(lines(&piece.bytes)) {
+            let repeats = !self.plan.header_line.is_empty() && line == self.plan.header_line;
+            let comment = self.plan.layout != Layout::Ldms && is_comment(line);
+            if number <= self.plan.skip || repeats || comment || line.trim_ascii().is_empty() {
+                parsed.other_lines += 1;
+                continue;
+            }
+            parsed.lines += 1;
+            if let Err(why) = self.line(line, &mut building) {
+                parsed.bad.push(Bad { line: number, why, text: text_of(line) });
+            }
+            if building.readings >= PART_READINGS {
+                parsed.batches.push(std::mem::take(&mut building).finish(self.shape.keep_empty));
+                self.known.clear();
+            }
+        }
+        parsed.batches.push(building.finish(self.shape.keep_empty));
+        parsed
+    }
+
+    fn line(&mut self, line: &[u8], building: &mut Building) -> Result<(), String> {
+        self.fields.split(line)?;
+        if self.fields.len() != self.plan.header.len() {
+            return Err(format!("{} fields where {} are wanted", self.fields.len(), self.plan.header.len()));
+        }
+        let time = self.time(line)?;
+        match self.plan.layout {
+            Layout::Long => self.long(line, time, building),
+            Layout::Wide | Layout::Ldms => self.wide(line, time, building),
+        }
+    }
+
+    fn time(&mut self, line: &[u8]) -> Result<i64, String> {
+        let text = match self.plan.time[..] {
+            [at] => self.fields.get(line, at),
+            _ => {
+                self.joined.clear();
+                for at in &self.plan.time {
+                    self.joined.extend_from_slice(self.fields.get(line, *at).trim_ascii());
+                    self.joined.push(b' ');
+                }
+                &self.joined
+            }
+        };
+        self.times.parse(text).map_err(|fault| format!("{fault}: {:?}", told(text)))
+    }
+
+    fn wide(&mut self, line: &[u8], time: i64, building: &mut Building) -> Result<(), String> {
+        // Every cell first, so that nothing of a refused line stays.
+        self.cells.clear();
+        for column in &self.plan.values {
+            let text = self.fields.get(line, column.at);
+            let read = cell(text, self.plan.comma);
+            self.cells.push(read.map_err(|why| format!("column {:?}: {why}: {:?}", column.name, told(text)))?);
+        }
+        let producer = self.plan.sensor.map_or(&b""[..], |at| self.fields.get(line, at));
+        let group = match self.known.get(producer) {
+            Some(group) => *group,
+            None => {
+                let group = Group::new(self.plan, self.shape, producer, &mut building.sensors)?;
+                building.groups.push(group);
+                self.known.insert(producer.to_owned(), building.groups.len() - 1);
+                building.groups.len() - 1
+            }
+        };
+        let group = &mut building.groups[group];
+        group.times.push(time);
+        for (column, cell) in group.columns.iter_mut().zip(&self.cells) {
+            column.push(*cell);
+        }
+        building.readings += self.cells.len();
+        Ok(())
+    }
+
+    fn long(&mut self, line: &[u8], time: i64, building: &mut Building) -> Result<(), String> {
+        let plan = self.plan;
+        let text = plan.values.first().map_or(&b""[..], |column| self.fields.get(line, column.at));
+        let value = cell(text, plan.comma).map_err(|why| format!("the value: {why}: {:?}", told(text)))?;
+        let name = plan.sensor.map_or(&b""[..], |at| self.fields.get(line, at));
+        let unit = plan.unit.map_or(&b""[..], |at| self.fields.get(line, at)).trim_ascii();
+        let sensor = match self.known.get(name) {
+            Some(sensor) => *sensor,
+            None => {
+                if name.trim_ascii().is_empty() {
+                    return Err("there is no sensor".to_owned());
+                }
+                let target = self.shape.names.target(&text_of(name), &[], &text_of(unit))?;
+                let sensor = building.sensors.add(target, &text_of(unit))?;
+                self.known.insert(name.to_owned(), sensor);
+                sensor
+            }
+        };
+        let told_unit = building.sensors.told_unit(sensor);
+        if told_unit.as_bytes() != unit {
+            return Err(format!(
+                "the unit is {:?} here and {told_unit:?} in an earlier line of the sensor",
+                told(unit)
+            ));
+        }
+        building.rows.push((sensor, time, value));
+        building.readings += 1;
+        Ok(())
+    }
+}
+
+/// So much of a text that a message stays one line.
+fn told(text: &[u8]) -> String {
+    text_of(&text[..text.len().min(TOLD_BYTES)])
+}
+
+impl Group {
+    fn new(plan: &Plan, shape: &Shape, producer: &[u8], sensors: &mut Sensors) -> Result<Self, String> {
+        if plan.sensor.is_some() && producer.trim_ascii().is_empty() {
+            return Err("there is no producer".to_owned());
+        }
+        let producer = text_of(producer);
+        let mut targets = Vec::with_capacity(plan.values.len());
+        for column in &plan.values {
+            if let Some(target) = &column.target {
+                targets.push(target.clone());
+                continue;
+            }
+            // `metric#instance`: the instance is a level above its metrics.
+            let (metric, instance) = column.name.split_once('#').unwrap_or((&column.name, ""));
+            let below = producer.trim().split('/').chain([instance]).filter(|level| !level.is_empty());
+            targets.push(shape.names.target(metric, &below.collect::<Vec<_>>(), "")?);
+        }
+        let first = sensors.len();
+        let columns = targets.iter().map(|_| Column::default()).collect();
+        for target in targets {
+            sensors.add(target, "")?;
+        }
+        Ok(Self { first, times: Vec::new(), columns })
+    }
+}
+
+impl Building {
+    fn finish(self, keep_empty: bool) -> Batch {
+        let mut batch = Batch::new(self.sensors);
+        for group in self.groups {
+            for (at, column) in group.columns.into_iter().enumerate() {
+                batch.column(group.first + at, &group.times, &column, keep_empty);
+            }
+        }
+        batch.rows(&self.rows, keep_empty);
+        batch
+    }
+}
+
+/// Sensors by path, so that two names do not become one sensor unseen.
+impl Sensors {
+    /// Takes one; its number.
+    pub fn add(&mut self, target: Target, told_unit: &str) -> Result<usize, String> {
+        let number = self.targets.len();
+        match self.by_path.entry(target.path.clone()) {
+            Entry::Occupied(_) => {
+                Err(format!("two names of the file are the sensor {}; rename one with --rename", target.path))
+            }
+            Entry::Vacant(entry) => {
+                entry.insert(number);
+                self.targets.push((target, told_unit.to_owned()));
+                Ok(number)
+            }
+        }
+    }
+}

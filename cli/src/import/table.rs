@@ -1,0 +1,382 @@
+//! Parquet and Arrow IPC files: the columns sensor, time and value, or a column of times and one for each sensor.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{BufReader, Read, Seek, SeekFrom, Write};
+
+use arrow_array::cast::AsArray;
+use arrow_array::types::{
+    Float32Type, Float64Type, Int8Type, Int16Type, Int32Type, Int64Type, TimestampMicrosecondType,
+    TimestampMillisecondType, TimestampNanosecondType, TimestampSecondType, UInt8Type, UInt16Type, UInt32Type,
+    UInt64Type,
+};
+use arrow_array::{Array, ArrayRef, RecordBatch};
+use arrow_ipc::reader::{FileReader, StreamReader};
+use arrow_schema::{DataType, SchemaRef, TimeUnit};
+use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use serde_json::json;
+use wholegrain_model::Kind;
+use wholegrain_query::UNIT_KEY;
+
+use super::Shape;
+use super::cells::Cell;
+use super::encode::{Batch, Column, Sensors};
+use super::names::Target;
+use super::parse::{Bad, Parsed};
+use super::plan::SHOWN_ROWS;
+use super::times::shown;
+use crate::export::{PROPERTIES_KEY, Properties, VALUE_INT};
+use crate::failure::Failure;
+use crate::style::Style;
+use crate::table::Table;
+
+/// Rows that are read at once.
+const BATCH_ROWS: usize = 1 << 16;
+/// A part that has so many readings is full.
+const PART_READINGS: usize = 1 << 20;
+/// The beginning of an Arrow IPC file, which a stream does not have.
+const FILE_MAGIC: &[u8] = b"ARROW1";
+/// Columns that are shown.
+const SHOWN_COLUMNS: usize = 20;
+
+type Batches = Box<dyn Iterator<Item = Result<RecordBatch, Failure>>>;
+
+/// What a file is taken for.
+pub struct TablePlan {
+    parquet: bool,
+    schema: SchemaRef,
+    time: usize,
+    /// The columns of sensors and values of a long table.
+    long: Option<(usize, usize)>,
+    /// The column with integers exactly, beside the values.
+    exact: Option<usize>,
+    wide: Vec<(usize, Target)>,
+    left_out: Vec<String>,
+    properties: Properties,
+    unit: String,
+}
+
+impl TablePlan {
+    pub fn parquet(shape: &Shape) -> Result<Self, Failure> {
+        Self::make(shape, true)
+    }
+
+    pub fn arrow(shape: &Shape) -> Result<Self, Failure> {
+        Self::make(shape, false)
+    }
+
+    fn make(shape: &Shape, parquet: bool) -> Result<Self, Failure> {
+        let (schema, _) = open(shape, parquet)?;
+        let refuse = |why: &str| Failure::Usage(format!("{}: {why}", shape.file.display()));
+        let is_time = |kind: &DataType| matches!(kind, DataType::Timestamp(..));
+        let fields = schema.fields();
+        let find = |name: &str| fields.iter().position(|field| field.name().eq_ignore_ascii_case(name));
+        let time = find("time").filter(|at| is_time(fields[*at].data_type()));
+        let time = time.or_else(|| fields.iter().position(|field| is_time(field.data_type())));
+        let time = time.ok_or_else(|| refuse("no column is of a type of times (timestamp)"))?;
+        let long = find("sensor")
+            .zip(find("value"))
+            .filter(|(sensor, value)| is_text(fields[*sensor].data_type()) && is_number(fields[*value].data_type()));
+        let exact = find(VALUE_INT).filter(|at| long.is_some() && *fields[*at].data_type() == DataType::Int64);
+        let (mut wide, mut left_out) = (Vec::new(), Vec::new());
+        let mut seen: HashMap<String, String> = HashMap::new();
+        for (at, field) in fields.iter().enumerate() {
+            let used =
+                at == time || Some(at) == exact || long.is_some_and(|(sensor, value)| at == sensor || at == value);
+            if used {
+                continue;
+            }
+            if long.is_some() || !is_number(field.data_type()) {
+                left_out.push(field.name().clone());
+                continue;
+            }
+            let unit = field.metadata().get("unit").map_or("", String::as_str);
+            let target = shape.names.target(field.name(), &[], unit).map_err(|why| refuse(&why))?;
+            if let Some(other) = seen.insert(target.path.clone(), field.name().clone()) {
+                let why = format!(
+                    "the columns {other:?} and {:?} are both {}; rename one with --rename",
+                    field.name(),
+                    target.path
+                );
+                return Err(refuse(&why));
+            }
+            wide.push((at, target));
+        }
+        if long.is_none() && wide.is_empty() {
+            return Err(refuse("it has neither the columns sensor and value nor columns of numbers"));
+        }
+        let get = |key: &str| schema.metadata().get(key).map(String::as_str).unwrap_or_default();
+        let properties = serde_json::from_str(get(PROPERTIES_KEY)).unwrap_or_default();
+        let unit = get(UNIT_KEY).to_owned();
+        Ok(Self { parquet, time, long, exact, wide, left_out, properties, unit, schema: schema.clone() })
+    }
+
+    pub fn text(&self) -> String {
+        let names: Vec<&String> = self.schema.fields().iter().map(|field| field.name()).collect();
+        format!("{} {:?} {} {:?} {BATCH_ROWS} {PART_READINGS}", self.parquet, names, self.time, self.long)
+    }
+
+    /// The first readings.
+    pub fn first(&self, shape: &Shape) -> Result<Vec<(String, String, i64, String)>, Failure> {
+        let (_, mut batches) = open(shape, self.parquet)?;
+        let Some(batch) = batches.next().transpose()? else { return Ok(Vec::new()) };
+        let mut part = Part::default();
+        self.take(&batch.slice(0, batch.num_rows().min(SHOWN_ROWS)), shape, &mut part)?;
+        Ok(part.finish(0, shape).batches.first().map(|batch| batch.first(SHOWN_ROWS)).unwrap_or_default())
+    }
+
+    /// Gives every part, in order.
+    pub fn parts(&self, shape: &Shape, each: &mut dyn FnMut(Parsed) -> Result<(), Failure>) -> Result<(), Failure> {
+        let (_, batches) = open(shape, self.parquet)?;
+        let (mut part, mut index) = (Part::default(), 0);
+        for batch in batches {
+            self.take(&batch?, shape, &mut part)?;
+            if part.readings >= PART_READINGS {
+                let row = part.row;
+                each(std::mem::take(&mut part).finish(index, shape))?;
+                part.row = row;
+                index += 1;
+            }
+        }
+        each(part.finish(index, shape))
+    }
+
+    fn take(&self, batch: &RecordBatch, shape: &Shape, part: &mut Part) -> Result<(), Failure> {
+        let times = batch.column(self.time);
+        let values = |at: usize| batch.column(at);
+        for row in 0..batch.num_rows() {
+            part.row += 1;
+            part.lines += 1;
+            let result = time(times, row).and_then(|time| match self.long {
+                Some((sensor, value)) => {
+                    let exact = self.exact.map(values).filter(|exact| exact.is_valid(row));
+                    part.long(self, shape, time, values(sensor), exact.unwrap_or(values(value)), row)
+                }
+                None => part.wide(self, time, batch, row),
+            });
+            if let Err(why) = result {
+                part.bad.push(Bad { line: part.row, why, text: String::new() });
+            }
+        }
+        Ok(())
+    }
+
+    /// Shows it to a person.
+    pub fn show(
+        &self,
+        shape: &Shape,
+        first: &[(String, String, i64, String)],
+        style: Style,
+        out: &mut impl Write,
+    ) -> std::io::Result<()> {
+        let layout =
+            if self.long.is_some() { "long: a row for each reading" } else { "wide: a column for each sensor" };
+        let time = self.schema.field(self.time);
+        writeln!(out, "file      {} ({} bytes)", shape.file.display(), shape.bytes)?;
+        writeln!(out, "layout    {layout}")?;
+        writeln!(out, "time      column {:?}: {}", time.name(), time.data_type())?;
+        for column in &self.left_out {
+            writeln!(out, "left out  column {column:?}: it is neither a number, the time nor the sensor")?;
+        }
+        writeln!(out)?;
+        if !self.wide.is_empty() {
+            let mut table = Table::new(&["COLUMN", "SENSOR", "UNIT"]);
+            for (at, target) in self.wide.iter().take(SHOWN_COLUMNS) {
+                table.row(vec![self.schema.field(*at).name().clone(), target.path.clone(), target.unit.clone()]);
+            }
+            table.write(style, out)?;
+            if self.wide.len() > SHOWN_COLUMNS {
+                writeln!(out, "… and {} more columns (--json lists all)", self.wide.len() - SHOWN_COLUMNS)?;
+            }
+            writeln!(out)?;
+        }
+        let mut table = Table::new(&["FIRST READINGS", "TIME", ">VALUE", "UNIT"]);
+        for (path, unit, time, value) in first {
+            table.row(vec![path.clone(), shown(*time), value.clone(), unit.clone()]);
+        }
+        table.write(style, out)
+    }
+
+    /// The same for programs.
+    pub fn json(&self, shape: &Shape, first: &[(String, String, i64, String)]) -> serde_json::Value {
+        let columns: Vec<_> = self.wide.iter().map(|(at, target)| {
+            json!({ "column": self.schema.field(*at).name(), "sensor": target.path, "unit": target.unit })
+        }).collect();
+        let rows: Vec<_> = first.iter().map(|(path, unit, time, value)| json!({ "sensor": path, "time": shown(*time), "value": value, "unit": unit })).collect();
+        let layout = if self.long.is_some() { "long" } else { "wide" };
+        json!({
+            "file": shape.file, "layout": layout, "time_columns": [self.schema.field(self.time).name()], "columns": columns,
+            "first": rows, "left_out": self.left_out.iter().map(|column| json!({ "column": column })).collect::<Vec<_>>(),
+        })
+    }
+}
+
+/// A part on its way.
+#[derive(Default)]
+struct Part {
+    sensors: Sensors,
+    known: HashMap<String, usize>,
+    rows: Vec<(usize, i64, Cell)>,
+    times: Vec<i64>,
+    columns: Vec<Column>,
+    bad: Vec<Bad>,
+    readings: usize,
+    lines: u64,
+    row: u64,
+}
+
+impl Part {
+    fn long(
+        &mut self,
+        plan: &TablePlan,
+        shape: &Shape,
+        time: i64,
+        sensors: &ArrayRef,
+        values: &ArrayRef,
+        row: usize,
+    ) -> Result<(), String> {
+        let value = number(values, row)?;
+        let value = if value == Cell::Empty { Cell::Gap } else { value };
+        let name = text(sensors, row).ok_or("there is no sensor")?;
+        let sensor = match self.known.get(name) {
+            Some(sensor) => *sensor,
+            None => {
+                let told = plan.properties.get(name);
+                let unit = told.map_or(plan.unit.as_str(), |(unit, _)| unit.as_str());
+                let mut target = shape.names.target(name, &[], unit)?;
+                if told.is_some_and(|(_, kind)| kind == "counter") {
+                    target.kind = Kind::Counter;
+                }
+                let sensor = self.sensors.add(target, "")?;
+                self.known.insert(name.to_owned(), sensor);
+                sensor
+            }
+        };
+        self.rows.push((sensor, time, value));
+        self.readings += 1;
+        Ok(())
+    }
+
+    fn wide(&mut self, plan: &TablePlan, time: i64, batch: &RecordBatch, row: usize) -> Result<(), String> {
+        let cells: Result<Vec<Cell>, String> = plan.wide.iter().map(|(at, _)| number(batch.column(*at), row)).collect();
+        let cells = cells?;
+        if self.columns.is_empty() {
+            for (_, target) in &plan.wide {
+                self.sensors.add(target.clone(), "")?;
+                self.columns.push(Column::default());
+            }
+        }
+        self.times.push(time);
+        self.readings += cells.len();
+        self.columns.iter_mut().zip(cells).for_each(|(column, cell)| column.push(cell));
+        Ok(())
+    }
+
+    fn finish(self, index: u64, shape: &Shape) -> Parsed {
+        let mut batch = Batch::new(self.sensors);
+        for (at, column) in self.columns.iter().enumerate() {
+            batch.column(at, &self.times, column, shape.keep_empty);
+        }
+        batch.rows(&self.rows, shape.keep_empty);
+        Parsed { index, batches: vec![batch], bad: self.bad, lines: self.lines, other_lines: 0 }
+    }
+}
+
+fn is_text(kind: &DataType) -> bool {
+    match kind {
+        DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => true,
+        DataType::Dictionary(key, value) => **key == DataType::Int32 && **value == DataType::Utf8,
+        _ => false,
+    }
+}
+
+fn is_number(kind: &DataType) -> bool {
+    kind.is_integer() || matches!(kind, DataType::Float32 | DataType::Float64)
+}
+
+fn text(array: &ArrayRef, row: usize) -> Option<&str> {
+    if array.is_null(row) {
+        return None;
+    }
+    match array.data_type() {
+        DataType::Utf8 => Some(array.as_string::<i32>().value(row)),
+        DataType::LargeUtf8 => Some(array.as_string::<i64>().value(row)),
+        DataType::Utf8View => Some(array.as_string_view().value(row)),
+        _ => {
+            let keyed = array.as_dictionary_opt::<Int32Type>()?;
+            let key = usize::try_from(keyed.keys().value(row)).ok()?;
+            let texts = keyed.values().as_string_opt::<i32>()?;
+            (key < texts.len() && texts.is_valid(key)).then(|| texts.value(key))
+        }
+    }
+}
+
+fn time(array: &ArrayRef, row: usize) -> Result<i64, String> {
+    if array.is_null(row) {
+        return Err("there is no time".to_owned());
+    }
+    let (value, unit) = match array.data_type() {
+        DataType::Timestamp(TimeUnit::Second, _) => {
+            (array.as_primitive::<TimestampSecondType>().value(row), 1_000_000_000)
+        }
+        DataType::Timestamp(TimeUnit::Millisecond, _) => {
+            (array.as_primitive::<TimestampMillisecondType>().value(row), 1_000_000)
+        }
+        DataType::Timestamp(TimeUnit::Microsecond, _) => {
+            (array.as_primitive::<TimestampMicrosecondType>().value(row), 1_000)
+        }
+        _ => (array.as_primitive::<TimestampNanosecondType>().value(row), 1),
+    };
+    value.checked_mul(unit).ok_or_else(|| "the time is outside the years 1678 to 2261".to_owned())
+}
+
+fn number(array: &ArrayRef, row: usize) -> Result<Cell, String> {
+    if array.is_null(row) {
+        return Ok(Cell::Empty);
+    }
+    Ok(match array.data_type() {
+        DataType::Int8 => Cell::Int(array.as_primitive::<Int8Type>().value(row).into()),
+        DataType::Int16 => Cell::Int(array.as_primitive::<Int16Type>().value(row).into()),
+        DataType::Int32 => Cell::Int(array.as_primitive::<Int32Type>().value(row).into()),
+        DataType::Int64 => Cell::Int(array.as_primitive::<Int64Type>().value(row)),
+        DataType::UInt8 => Cell::Int(array.as_primitive::<UInt8Type>().value(row).into()),
+        DataType::UInt16 => Cell::Int(array.as_primitive::<UInt16Type>().value(row).into()),
+        DataType::UInt32 => Cell::Int(array.as_primitive::<UInt32Type>().value(row).into()),
+        DataType::UInt64 => {
+            let value = array.as_primitive::<UInt64Type>().value(row);
+            Cell::Int(i64::try_from(value).map_err(|_| format!("{value} does not fit into 64 bits with a sign"))?)
+        }
+        DataType::Float32 => Cell::Float(array.as_primitive::<Float32Type>().value(row).into()),
+        _ => Cell::Float(array.as_primitive::<Float64Type>().value(row)),
+    })
+}
+
+/// The columns and the rows of a file.
+fn open(shape: &Shape, parquet: bool) -> Result<(SchemaRef, Batches), Failure> {
+    let path = shape.file.display().to_string();
+    let mut file = File::open(&shape.file).map_err(|error| Failure::Usage(format!("cannot read {path}: {error}")))?;
+    let kind = if parquet { "Parquet" } else { "Arrow IPC" };
+    let is_no = |error: String| Failure::Usage(format!("{path} is no {kind} file: {error}"));
+    let broken = {
+        let path = path.clone();
+        move |error: String| Failure::Failed(format!("cannot read {path} to its end: {error}"))
+    };
+    if parquet {
+        let builder = ParquetRecordBatchReaderBuilder::try_new(file).map_err(|error| is_no(error.to_string()))?;
+        let schema = builder.schema().clone();
+        let reader = builder.with_batch_size(BATCH_ROWS).build().map_err(|error| is_no(error.to_string()))?;
+        return Ok((schema, Box::new(reader.map(move |batch| batch.map_err(|error| broken(error.to_string()))))));
+    }
+    let mut magic = [0; FILE_MAGIC.len()];
+    let is_file = file.read_exact(&mut magic).is_ok() && magic == FILE_MAGIC;
+    file.seek(SeekFrom::Start(0)).map_err(|error| is_no(error.to_string()))?;
+    let file = BufReader::new(file);
+    if is_file {
+        let reader = FileReader::try_new(file, None).map_err(|error| is_no(error.to_string()))?;
+        let schema = reader.schema();
+        return Ok((schema, Box::new(reader.map(move |batch| batch.map_err(|error| broken(error.to_string()))))));
+    }
+    let reader = StreamReader::try_new(file, None).map_err(|error| is_no(error.to_string()))?;
+    let schema = reader.schema();
+    Ok((schema, Box::new(reader.map(move |batch| batch.map_err(|error| broken(error.to_string()))))))
+}

@@ -1,0 +1,184 @@
+//! `wholegrain jobs energy ID`: the energy of a job, with the rule by which it was shared and the part of the time it is of.
+
+use std::io::{self, Write};
+use std::path::Path;
+
+use clap::{Args, ValueEnum};
+use serde::Deserialize;
+use wholegrain_model::Timestamp;
+
+use super::JobsFormat;
+use crate::connection::{ClientOption, Connection};
+use crate::failure::{EXIT_CODES, Failure};
+use crate::output::Output;
+use crate::shown;
+use crate::socket::encoded;
+use crate::style::{self, Style};
+use crate::table::Table;
+
+/// The largest answer that is read, in bytes.
+const ANSWER_BYTES_MAX: u64 = 1 << 30;
+
+const EXAMPLES: &str = "\
+Energy is of the covered time only: nothing is put in place of what was not measured. What is a job's of a node that other jobs were on too is \
+said by --share and in the answer.
+
+Examples:
+  wholegrain jobs energy 4711
+  wholegrain jobs energy 4711 --share all --nodes
+  wholegrain jobs energy 4711 --meter ipmi/power --meter 'powercap/package-*/energy + powercap/package-*/dram/energy'
+  wholegrain jobs energy 4711 --format json | jq .total.kwh";
+
+/// Show the energy of a job, and how much of its time that is known for
+#[derive(Args)]
+#[command(after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
+pub struct EnergyArgs {
+    /// The job's id, or its other id
+    #[arg(value_name = "ID")]
+    job: String,
+    /// Of several jobs that had this id, the newest that had begun by then
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    at: Option<String>,
+    /// What measures a node, in place of the server's setting: a pattern below its prefix, or several joined by " + "; of several the first that a node has
+    #[arg(long, value_name = "PATTERN")]
+    meter: Vec<String>,
+    /// What is the job's of a node that others were on too [default: the server's setting]
+    #[arg(long, value_enum)]
+    share: Option<ShareArg>,
+    /// Whose sensors [default: the nodes', if any is measured]
+    #[arg(long, value_enum)]
+    source: Option<SourceArg>,
+    /// Show each node too
+    #[arg(long)]
+    nodes: bool,
+    /// How to write it
+    #[arg(long, short, value_enum, default_value_t = JobsFormat::Table)]
+    format: JobsFormat,
+    #[command(flatten)]
+    client: ClientOption,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum ShareArg {
+    /// Its part of the cores allocated at the time
+    Cores,
+    /// Its part of the CPU time that jobs used there
+    CpuTime,
+    /// All of it
+    All,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum SourceArg {
+    /// Each node's own
+    Node,
+    /// The facility's, each node the same part
+    Facility,
+}
+
+#[derive(Deserialize)]
+struct Energy {
+    nodes: Vec<Node>,
+    total: Total,
+    source: String,
+    rule: String,
+    #[serde(default)]
+    warnings: Vec<String>,
+}
+
+#[derive(Deserialize)]
+struct Node {
+    node: String,
+    joules: Option<f64>,
+    coverage: f64,
+    share: Option<f64>,
+    shared_with: u64,
+    sensors: Vec<String>,
+    problem: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Total {
+    joules: Option<f64>,
+    kwh: Option<f64>,
+    coverage: f64,
+    nodes: u64,
+    nodes_measured: u64,
+}
+
+/// Runs the subcommand.
+pub fn run(args: &EnergyArgs, client: Option<&Path>) -> Result<(), Failure> {
+    let connection = Connection::open(args.client.or(client))?;
+    let mut parameters: Vec<_> = args.meter.iter().map(|meter| ("pattern", meter.clone())).collect();
+    if let Some(at) = &args.at {
+        let at = Timestamp::parse(at, shown::now()).map_err(|error| Failure::Usage(format!("--at: {error}")))?;
+        parameters.push(("at", at.to_string()));
+    }
+    parameters.extend(args.share.map(|share| {
+        let name = match share {
+            ShareArg::Cores => "cores",
+            ShareArg::CpuTime => "cpu_time",
+            ShareArg::All => "all",
+        };
+        ("share", name.to_owned())
+    }));
+    parameters.extend(
+        args.source.map(|source| ("source", if source == SourceArg::Node { "node" } else { "facility" }.to_owned())),
+    );
+    let path = format!("/api/v1/jobs/{}/energy", encoded(&args.job));
+    let body = connection.find(&path, &parameters)?.read(ANSWER_BYTES_MAX)?;
+    let energy: Energy = serde_json::from_slice(&body)
+        .map_err(|error| Failure::Unreachable(format!("the answer of {} is no energy: {error}", connection.url())))?;
+    let mut output = Output::open(None)?;
+    let written = match args.format {
+        JobsFormat::Json => output.write_all(&body),
+        JobsFormat::Table => text(&energy, args.nodes, style::on_stdout(), &mut output),
+    };
+    written.map_err(Failure::writing("standard output"))?;
+    output.finish()?;
+    if energy.total.joules.is_none() {
+        return Err(Failure::NothingMatched(format!(
+            "the energy of job {} is not known: {}",
+            args.job,
+            energy.nodes.iter().find_map(|node| node.problem.as_deref()).unwrap_or("nothing was measured in its time")
+        )));
+    }
+    Ok(())
+}
+
+fn percent(part: f64) -> String {
+    format!("{:.1}%", part * 100.0)
+}
+
+fn text(energy: &Energy, nodes: bool, style: Style, out: &mut impl Write) -> io::Result<()> {
+    let Total { joules, kwh, coverage, nodes: count, nodes_measured } = &energy.total;
+    let known = |value: &Option<f64>, unit: &str| value.map(|value| format!("{} {unit}", shown::float(value)));
+    let shown = known(kwh, "kW.h").zip(known(joules, "J")).map(|(kwh, joules)| format!("{kwh} ({joules})"));
+    writeln!(out, "{}  {}", style.head("energy "), shown.unwrap_or("not known".to_owned()))?;
+    writeln!(
+        out,
+        "{}  {} of the nodes' time, {nodes_measured} of {count} nodes",
+        style.head("covered"),
+        percent(*coverage)
+    )?;
+    writeln!(out, "{}  {}: {}", style.head("rule   "), energy.source, energy.rule)?;
+    for warning in &energy.warnings {
+        writeln!(out, "{}  {warning}", style.error("warning"))?;
+    }
+    if !nodes || energy.nodes.is_empty() {
+        return Ok(());
+    }
+    let mut table = Table::new(&["NODE", ">J", ">COVERED", ">SHARE", ">OTHERS", "SENSORS"]);
+    for node in &energy.nodes {
+        table.row(vec![
+            node.node.clone(),
+            node.joules.map_or("-".to_owned(), shown::float),
+            percent(node.coverage),
+            node.share.map_or("-".to_owned(), percent),
+            node.shared_with.to_string(),
+            node.problem.clone().unwrap_or_else(|| node.sensors.join(" ")),
+        ]);
+    }
+    writeln!(out)?;
+    table.write(style, out)
+}
