@@ -1,0 +1,188 @@
+"""A server, to be asked."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import overload
+from urllib.parse import quote
+
+from . import _config
+from ._http import Connection
+from ._jobs import Job, JobRow
+from ._pattern import Patterns, several
+from ._properties import Properties
+from ._result import Result
+from ._sensors import Reading, Sensor
+from ._times import Interval, Time, interval_text, time_text
+from ._virtual import Virtual
+from ._watch import Subscription, Watch
+
+#: Jobs asked for at once.
+_PAGE = 1_000
+
+
+def connect(
+    client: str | os.PathLike[str] | None = None,
+    *,
+    url: str | None = None,
+    token: str | None = None,
+    ca: str | os.PathLike[str] | None = None,
+) -> Client:
+    """A client of the server that client.toml names.
+
+    :param client: the file; without it the one in ``WHOLEGRAIN_CLIENT``, else the first of ``./var/client.toml``,
+        ``~/.config/wholegrain/client.toml`` and ``/etc/wholegrain/client.toml``, as the command line does.
+    :param url: ``https://host:port``, in place of the file's.
+    :param token: the bearer token, in place of the one in the file's ``token_file``.
+    :param ca: certificates of the authority that is trusted, in place of the file's. With ``url`` and ``ca`` no file is needed.
+
+    Nothing is sent yet. Raises :class:`ConfigError` when something is missing.
+    """
+    return Client(Connection(_config.find(client, url, token, ca)))
+
+
+class Client:
+    """A server. Every request has a connection of its own, so threads may share a client."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        #: Sensors that are computed: define, list, check, remove.
+        self.virtual = Virtual(connection)
+        #: Unit, scale, kind and description of sensors, and who changed them when.
+        self.properties = Properties(connection)
+
+    @property
+    def url(self) -> str:
+        """The server's address."""
+        return self._connection.url
+
+    def sensors(self, patterns: Patterns = "/**", *, job: str | int | None = None, at: Time | None = None) -> list[Sensor]:
+        """The sensors that the patterns choose, sorted by path; all of them without a pattern. ``job``: only those that belong to this job;
+        of several runs under the id to the newest, or the newest that had begun by ``at``."""
+        params = [("pattern", pattern) for pattern in several(patterns)]
+        params += [("job", str(job))] if job is not None else []
+        params += [("at", time_text(at))] if at is not None else []
+        with self._connection.ask("GET", "/api/v1/sensors", params) as answer:
+            return [Sensor.of(row) for row in answer.items("sensors")]
+
+    def newest(self, patterns: Patterns) -> list[Reading]:
+        """The newest reading of each sensor that has one."""
+        params = [("pattern", pattern) for pattern in several(patterns)]
+        with self._connection.ask("GET", "/api/v1/newest", params) as answer:
+            return [Reading.of(row) for row in answer.items("readings")]
+
+    def query(
+        self,
+        patterns: Patterns,
+        start: Time = "-1h",
+        end: Time = "now",
+        *,
+        every: Interval | None = None,
+        points: int | None = None,
+        agg: str | None = None,
+        op: str | None = None,
+        unit: str | None = None,
+        across: str | None = None,
+        levels: int | str | None = None,
+        job: str | int | None = None,
+        at: Time | None = None,
+        limit: int | None = None,
+    ) -> Result:
+        """Readings from ``start`` (within) to ``end`` (not within), sorted by sensor and then time.
+
+        :param every: one value for each window so long, such as ``10s``.
+        :param points: in place of ``every``: about so many windows.
+        :param agg: how a window, or without windows the range, becomes one value: mean, min, max, sum, count, last, first.
+        :param op: what is computed from successive values before: rate, delta, derivative, integral.
+        :param unit: the unit of the answer, such as ``kW``.
+        :param across: one series over several sensors in place of one a sensor: mean, min, max, sum, count.
+        :param levels: with ``across``: which levels of the paths stay apart.
+        :param job: only what belongs to this job: its nodes, its cores, its time.
+        :param at: with ``job``: of several runs under the id the newest that had begun by then.
+        :param limit: stop after so many rows.
+
+        What the server does not take (a parameter of a newer server, a wrong unit) raises :class:`BadRequest` with its text.
+        """
+        given: list[tuple[str, object]] = [
+            ("points", points),
+            ("agg", agg),
+            ("op", op),
+            ("unit", unit),
+            ("across", across),
+            ("levels", levels),
+            ("job", job),
+            ("at", None if at is None else time_text(at)),
+            ("limit", limit),
+        ]
+        params = [("pattern", pattern) for pattern in several(patterns)]
+        params += [("from", time_text(start)), ("to", time_text(end)), ("format", "arrow")]
+        params += [(name, str(value)) for name, value in given if value is not None]
+        if every is not None:
+            params.append(("every", interval_text(every)))
+        return Result(self._connection.ask("GET", "/api/v1/query", params))
+
+    @overload
+    def watch(self, patterns: Patterns, call: None = None, *, reconnect: bool = True) -> Watch: ...
+
+    @overload
+    def watch(self, patterns: Patterns, call: Callable[[Reading], object], *, reconnect: bool = True) -> Subscription: ...
+
+    def watch(
+        self, patterns: Patterns, call: Callable[[Reading], object] | None = None, *, reconnect: bool = True
+    ) -> Watch | Subscription:
+        """Readings as they become durable: an iterator, or with ``call`` a thread that calls it with each :class:`Reading`.
+
+        Subscribed when this returns. ``reconnect=False``: a connection that breaks raises :class:`BrokenAnswer`.
+        """
+        watch = Watch(self._connection, several(patterns), reconnect)
+        return watch if call is None else Subscription(watch, call)
+
+    def jobs(
+        self,
+        *,
+        user: str | int | None = None,
+        node: str | None = None,
+        account: str | None = None,
+        partition: str | None = None,
+        manager: str | None = None,
+        name: str | None = None,
+        state: str | None = None,
+        start: Time | None = None,
+        end: Time | None = None,
+        limit: int | None = 100,
+    ) -> list[JobRow]:
+        """Jobs, the newest first, at most ``limit`` (``None`` for all). ``node`` and ``name`` take ``*``; ``state`` is running or ended;
+        ``start`` and ``end`` choose those that were there in between. Of role user, one's own only."""
+        given = {
+            "user": user,
+            "node": node,
+            "account": account,
+            "partition": partition,
+            "manager": manager,
+            "name": name,
+            "state": state,
+            "from": None if start is None else time_text(start),
+            "to": None if end is None else time_text(end),
+        }
+        params = [(key, str(value)) for key, value in given.items() if value is not None]
+        rows: list[JobRow] = []
+        after: str | None = None
+        while limit is None or len(rows) < limit:
+            page = _PAGE if limit is None else min(_PAGE, limit - len(rows))
+            more = [] if after is None else [("after", after)]
+            answer = self._connection.json("GET", "/api/v1/jobs", [*params, ("limit", str(page)), *more])
+            rows.extend(JobRow.of(row) for row in answer["jobs"])
+            after = answer.get("next")
+            if after is None:
+                break
+        return rows
+
+    def job(self, id: str | int, *, at: Time | None = None) -> Job:
+        """Everything known of one job; of several runs under the id the newest, or the newest that had begun by ``at``."""
+        params = [] if at is None else [("at", time_text(at))]
+        row = self._connection.json("GET", f"/api/v1/jobs/{quote(str(id), safe='')}", params)
+        return Job(self, self._connection, row)
+
+    def __repr__(self) -> str:
+        return f"Client({self.url!r})"
