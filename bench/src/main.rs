@@ -6,16 +6,19 @@ mod bare;
 mod bytes;
 mod connections;
 mod dcdb_messages;
+mod import_speed;
 mod installation;
 mod jobs;
 mod latency;
 mod load;
+mod query_speed;
 mod range_query;
 mod report;
 mod restart;
 mod server_ingest;
 mod throughput;
 mod usage;
+mod virtual_sensors;
 
 use clap::{Parser, Subcommand};
 
@@ -47,6 +50,12 @@ enum Benchmark {
     Connections(connections::Options),
     /// How soon the answer to a query of one sensor over a day begins, while readings are taken in.
     RangeQuery(range_query::Options),
+    /// Import of CSV, from the file to durable blocks: readings a second, beside DuckDB making Parquet of the same file.
+    Import(import_speed::Options),
+    /// A thousand sensors over an hour as one series, and a month of one sensor in 1,000 points, on the embedded store beside DuckDB.
+    QuerySpeed(query_speed::Options),
+    /// A virtual sensor over 512 sensors and a day at 1 s: computed, and then kept; beside DuckDB on the same files.
+    Virtual(virtual_sensors::Options),
     /// From `kill -9` to serving again with 1 GiB of journal.
     Restart(restart::Options),
     /// Fills a journal until it is killed: a part of `restart`.
@@ -79,6 +88,9 @@ fn main() -> anyhow::Result<()> {
             dcdb_messages::run(&dcdb_messages::Options::short())?;
             connections::run(&connections::Options::short())?;
             range_query::run(&range_query::Options::default())?;
+            import_speed::run(&import_speed::Options::default())?;
+            query_speed::run(&query_speed::Options::default())?;
+            virtual_sensors::run(&virtual_sensors::Options::default())?;
             restart::run(&restart::Options::default())?;
             jobs::cost::run(&jobs::cost::Options::default())?;
             jobs::many::run(&jobs::many::Options::default())?;
@@ -92,6 +104,9 @@ fn main() -> anyhow::Result<()> {
         Benchmark::DcdbMessages(options) => dcdb_messages::run(&options),
         Benchmark::Connections(options) => connections::run(&options),
         Benchmark::RangeQuery(options) => range_query::run(&options),
+        Benchmark::Import(options) => import_speed::run(&options),
+        Benchmark::QuerySpeed(options) => query_speed::run(&options),
+        Benchmark::Virtual(options) => virtual_sensors::run(&options),
         Benchmark::Restart(options) => restart::run(&options),
         Benchmark::FillJournal(options) => restart::fill(&options),
         Benchmark::JobCost(options) => jobs::cost::run(&options),

@@ -21,11 +21,11 @@ pub fn line(what: &str, value: impl std::fmt::Display, aim: &str) {
 
 /// What a figure is measured against, and how that is written.
 #[derive(Debug, Clone, Copy)]
-pub enum Aim {
+pub enum Aim<'a> {
     /// Reached at or below it.
-    AtMost(f64, &'static str),
+    AtMost(f64, &'a str),
     /// Reached at or above it.
-    AtLeast(f64, &'static str),
+    AtLeast(f64, &'a str),
 }
 
 /// Prints one figure with its aim and whether it is reached; says so too.
