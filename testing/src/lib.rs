@@ -2,8 +2,11 @@
 //! real processes, killed with real signals.
 
 pub mod cgroups;
+pub mod conformance;
+pub mod facility;
 pub mod jobs;
 pub mod probe;
+pub mod publisher;
 pub mod slurm;
 
 use std::fs::File;
@@ -67,6 +70,11 @@ impl Random {
         let from_clock = || std::time::UNIX_EPOCH.elapsed().map_or(1, |t| t.as_nanos() as u64);
         let seed = std::env::var("WHOLEGRAIN_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or_else(from_clock);
         println!("seed {seed}: replay with WHOLEGRAIN_SEED={seed}");
+        Self(seed)
+    }
+
+    /// From a seed that the caller tells.
+    pub fn of(seed: u64) -> Self {
         Self(seed)
     }
 

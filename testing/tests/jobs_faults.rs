@@ -180,7 +180,9 @@ fn controllers_that_vanish_one_after_another_hold_nobody_up() {
     wait_until("the job is over", || node.site.job("10").is_none());
     wait_until("its end is at the server", || node.site.record("10").is_some_and(|job| job["to"].is_string()));
     let readings: Vec<f64> = node.site.stored("10", "cpu/usage").into_iter().filter_map(|(_, value)| value).collect();
-    assert!(readings.windows(2).all(|pair| pair[1] >= pair[0]), "no value was invented at the end: {readings:?}");
+    // The file of version 2 that is left accounts for the same time as the one of version 1 to less than a tick of 10 ms.
+    let rises = |pair: &[f64]| pair[1] > pair[0] - 0.01;
+    assert!(readings.windows(2).all(rises), "no value was invented at the end: {readings:?}");
     assert_eq!(Descriptors::of(agent.id()).jobs, Descriptors::of(agent.id()).jobs.min(64), "its files are closed");
     drop((job, process));
     node.end(agent);

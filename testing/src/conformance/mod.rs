@@ -1,0 +1,133 @@
+//! What every store of readings must do: checks against [`ChunkStore`], whichever store implements it.
+//!
+//! - In: a [`Place`] where a store can be opened, and opened again.
+//! - Out: for each of [`CHECKS`] nothing, or what was found in words ([`run`] gives all that is wrong).
+//! - Never: anything that only one implementation can do.
+//!
+//! `memory.rs` is the least store that passes, which breaks on demand, so that each check can be seen to fail.
+
+mod checks;
+pub mod memory;
+
+use wholegrain_model::{Column, ColumnValues, Gaps, Kind, Pattern, SensorPath, Value, ValueType};
+use wholegrain_store::{CHUNK_ROWS_MAX, Chunk, ChunkStore, Chunks, LooseSensor, SensorId, SensorInfo};
+
+/// Where a store lives; gone with its content when dropped.
+pub trait Place {
+    /// Opens the store that is there, empty the first time. The one opened before has been dropped.
+    fn open(&self) -> Box<dyn ChunkStore>;
+}
+
+/// What a check finds wrong.
+pub type Finding = Result<(), String>;
+
+/// A check: its name and what it does with a place of its own.
+pub type Check = (&'static str, fn(&dyn Place) -> Finding);
+
+/// All checks.
+pub const CHECKS: &[Check] = checks::ALL;
+
+/// Runs every check on a new place; what was wrong, a line for each check that found something.
+pub fn run<P: Place>(new_place: impl Fn() -> P) -> Vec<String> {
+    let found = CHECKS.iter().map(|(name, check)| (name, check(&new_place())));
+    found.filter_map(|(name, found)| found.err().map(|what| format!("{name}: {what}"))).collect()
+}
+
+/// One reading as bits, so that every float is equal to itself: whether it is a float, and its bits; `None` for a gap.
+pub type Row = (i64, Option<(bool, u64)>);
+
+fn row(time: i64, value: Option<Value>) -> Row {
+    let bits = value.map(|value| match value {
+        Value::Int(value) => (false, value.cast_unsigned()),
+        Value::Float(value) => (true, value.to_bits()),
+    });
+    (time, bits)
+}
+
+fn pattern(text: &str) -> Result<Pattern, String> {
+    Pattern::new(text).map_err(|error| format!("{text}: {error}"))
+}
+
+/// A sensor of whole numbers, or of floats.
+fn sensor(path: &str, value_type: ValueType) -> Result<LooseSensor, String> {
+    Ok(LooseSensor {
+        path: SensorPath::new(path).map_err(|error| format!("{path}: {error}"))?,
+        unit: "W".to_owned(),
+        kind: Kind::Gauge,
+        value_type,
+        scale: 0.5,
+        description: format!("what {path} is"),
+    })
+}
+
+/// Makes sensors of whole numbers known.
+fn define(store: &dyn ChunkStore, paths: &[&str]) -> Result<Vec<SensorId>, String> {
+    let sensors = paths.iter().map(|path| sensor(path, ValueType::Int)).collect::<Result<Vec<_>, _>>()?;
+    let ids = store.define("conformance", &sensors).map_err(|error| format!("defining: {error}"))?;
+    if ids.len() == paths.len() { Ok(ids) } else { Err(format!("{} numbers for {} sensors", ids.len(), paths.len())) }
+}
+
+/// A chunk of whole numbers and gaps.
+fn ints(rows: impl IntoIterator<Item = (i64, Option<i64>)>) -> Chunk {
+    let (times, values): (Vec<i64>, Vec<Option<i64>>) = rows.into_iter().unzip();
+    let column = ColumnValues::Int(values.iter().map(|value| value.unwrap_or_default()).collect());
+    chunk(times, column, values.iter().map(Option::is_none))
+}
+
+/// A chunk of floats and gaps.
+fn floats(rows: impl IntoIterator<Item = (i64, Option<f64>)>) -> Chunk {
+    let (times, values): (Vec<i64>, Vec<Option<f64>>) = rows.into_iter().unzip();
+    let column = ColumnValues::Float(values.iter().map(|value| value.unwrap_or_default()).collect());
+    chunk(times, column, values.iter().map(Option::is_none))
+}
+
+fn chunk(times: Vec<i64>, values: ColumnValues, is_gap: impl Iterator<Item = bool>) -> Chunk {
+    let mut gaps = Gaps::default();
+    let length = times.len();
+    is_gap.enumerate().filter(|(_, gap)| *gap).for_each(|(at, _)| gaps.set(at, length));
+    Chunk { times, column: Column { values, gaps } }
+}
+
+/// The rows of a chunk.
+fn rows_of(chunk: &Chunk) -> Vec<Row> {
+    chunk.times.iter().enumerate().map(|(at, time)| row(*time, chunk.column.get(at))).collect()
+}
+
+/// What a snapshot has of a sensor, with every promise about chunks looked at.
+fn scan(chunks: &dyn Chunks, sensor: &SensorInfo, from: i64, to: i64) -> Result<Vec<Row>, String> {
+    let mut rows: Vec<Row> = Vec::new();
+    for chunk in chunks.scan(sensor, from, to).map_err(|error| format!("scanning {}: {error}", sensor.path))? {
+        let chunk = chunk.map_err(|error| format!("scanning {}: {error}", sensor.path))?;
+        if chunk.times.is_empty() || chunk.times.len() > CHUNK_ROWS_MAX || chunk.times.len() != chunk.column.len() {
+            return Err(format!("a chunk of {} times and {} values", chunk.times.len(), chunk.column.len()));
+        }
+        rows.extend(rows_of(&chunk));
+    }
+    if let Some(pair) = rows.windows(2).find(|pair| pair[0].0 >= pair[1].0) {
+        return Err(format!("time {} comes after {}", pair[1].0, pair[0].0));
+    }
+    Ok(rows)
+}
+
+/// The one sensor of a path.
+fn info(store: &dyn ChunkStore, path: &str) -> Result<SensorInfo, String> {
+    let mut found = store.sensors(&[pattern(path)?]);
+    if found.len() == 1 { Ok(found.remove(0)) } else { Err(format!("{} sensors are {path}", found.len())) }
+}
+
+/// Everything that there is of a path now.
+fn all(store: &dyn ChunkStore, path: &str) -> Result<Vec<Row>, String> {
+    scan(store.snapshot().as_ref(), &info(store, path)?, i64::MIN, i64::MAX)
+}
+
+/// Finds two things equal, or says what is what.
+fn same<T: PartialEq + std::fmt::Debug>(what: &str, found: T, expected: T) -> Finding {
+    if found == expected {
+        return Ok(());
+    }
+    let short = |value: &T| {
+        let text = format!("{value:?}");
+        text.char_indices().nth(300).map_or(text.clone(), |(at, _)| format!("{}…", &text[..at]))
+    };
+    Err(format!("{what}: {} in place of {}", short(&found), short(&expected)))
+}

@@ -1,0 +1,310 @@
+//! A liquid-cooled system in a model small enough to read: nodes that draw power, a circuit of warm water that takes the heat away,
+//! sensors that are noisy and sometimes silent. Replayed into a real server as days of readings.
+//!
+//! - In: a seed, how many nodes, from when to when, how often.
+//! - Out: ClusterCockpit's lines, which carry units; the server makes `/site/…` of them.
+//! - Never: a reading that the model did not measure; what a silent sensor would have said.
+//!
+//! Power goes in as electricity and comes out as heat: most of it into the water, after the time that the metal takes to warm up, the
+//! rest into the room, the more the warmer the water is. The pump follows the heat, so that the water warms up by about
+//! [`RISE_K`]; the inlet's temperature is what the cooling towers can do (warmer by day), and every few hours somebody changes its
+//! set point, as one does to find out what the system takes.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use crate::Random;
+
+/// Water at about 40 °C: kg/L, J/(kg K).
+pub const WATER: (f64, f64) = (0.992, 4178.0);
+/// What the pump control aims at between inlet and outlet, K.
+pub const RISE_K: f64 = 6.0;
+/// The share of the power that goes into the water when the water is as warm as the room.
+pub const SHARE: f64 = 0.94;
+/// What of that share is lost for each K that the inlet is warmer than the room.
+pub const SHARE_LOST_PER_K: f64 = 0.0025;
+/// The room, °C.
+pub const ROOM: f64 = 24.0;
+/// Inlet temperatures that are tried, °C.
+const SET_POINTS: std::ops::Range<u64> = 27..46;
+/// How long a set point is kept, s.
+const SET_POINT_S: f64 = 3.0 * 3600.0;
+/// Time constants, s: of the heat on its way to the water, of the pump, of the inlet.
+const LAG_S: (f64, f64, f64) = (240.0, 60.0, 900.0);
+/// A node idle and what load adds, W.
+const NODE_W: (f64, f64) = (110.0, 290.0);
+/// What beside the nodes is in the racks: switches, and the losses of power supplies as a share.
+const RACK_W: (f64, f64) = (150.0, 0.05);
+/// Of all sensors together, how often one falls silent: once in so many of its readings; and for how many at most.
+const SILENT: (u64, u64) = (2_000, 30);
+/// Lines of one request.
+const LINES_MAX: usize = 50_000;
+
+/// What is replayed.
+#[derive(Debug, Clone, Copy)]
+pub struct Replay {
+    /// Of the model and its noise.
+    pub seed: u64,
+    /// How many nodes.
+    pub nodes: usize,
+    /// The first time, s since the Unix epoch.
+    pub from_s: i64,
+    /// Before which it ends.
+    pub to_s: i64,
+    /// Between two readings of a sensor, s.
+    pub every_s: u32,
+}
+
+/// The system at one time.
+pub struct Facility {
+    random: Random,
+    every_s: f64,
+    nodes: Vec<Node>,
+    set_point: f64,
+    set_point_left_s: f64,
+    inlet: f64,
+    flow: f64,
+    /// Heat that reaches the water now, W.
+    heat: f64,
+    /// For how many readings each sensor is silent yet.
+    silent: Vec<u64>,
+}
+
+/// A node: what runs on it, and for how long yet.
+struct Node {
+    load: f64,
+    left_s: f64,
+}
+
+/// One measured value: its sensor's tags, its unit, the value.
+struct Measured {
+    tags: String,
+    unit: &'static str,
+    value: f64,
+}
+
+impl Facility {
+    /// At its first time.
+    pub fn new(replay: &Replay) -> Self {
+        let mut random = Random::of(replay.seed);
+        let nodes = (0..replay.nodes).map(|_| Node { load: 0.0, left_s: uniform(&mut random) * 3600.0 }).collect();
+        let inlet = SET_POINTS.start as f64 + 8.0;
+        let mut made = Self {
+            random,
+            every_s: f64::from(replay.every_s),
+            nodes,
+            set_point: inlet,
+            set_point_left_s: SET_POINT_S,
+            inlet,
+            flow: 0.0,
+            heat: 0.0,
+            silent: vec![0; replay.nodes + 5],
+        };
+        // Begins in balance: the readings are not those of a system being switched on.
+        made.heat = made.power().1 * share(made.inlet);
+        made.flow = wanted_flow(made.heat);
+        made
+    }
+
+    /// Power of the nodes, and of everything in the racks, W.
+    fn power(&self) -> (Vec<f64>, f64) {
+        let nodes: Vec<f64> = self.nodes.iter().map(|node| NODE_W.0 + NODE_W.1 * node.load).collect();
+        let sum: f64 = nodes.iter().sum();
+        (nodes, (sum + RACK_W.0) * (1.0 + RACK_W.1))
+    }
+
+    /// Goes on by one interval.
+    fn step(&mut self, time_s: i64) {
+        let dt = self.every_s;
+        for node in &mut self.nodes {
+            node.left_s -= dt;
+            if node.left_s <= 0.0 {
+                // Jobs and pauses between them: a third of the time idle, else between half and full load.
+                let busy = uniform(&mut self.random) > 0.33;
+                node.load = if busy { 0.5 + 0.5 * uniform(&mut self.random) } else { 0.02 };
+                node.left_s = 900.0 + 7200.0 * uniform(&mut self.random);
+            }
+        }
+        self.set_point_left_s -= dt;
+        if self.set_point_left_s <= 0.0 {
+            self.set_point = self.random.within(SET_POINTS.start, SET_POINTS.end) as f64;
+            self.set_point_left_s = SET_POINT_S;
+        }
+        let day = (time_s.rem_euclid(86_400) as f64 / 86_400.0 - 0.25) * std::f64::consts::TAU;
+        let towards = |now: f64, goal: f64, lag_s: f64| now + (goal - now) * (1.0 - (-dt / lag_s).exp());
+        self.inlet = towards(self.inlet, self.set_point + day.sin(), LAG_S.2);
+        let power = self.power().1;
+        self.heat = towards(self.heat, power * share(self.inlet), LAG_S.0);
+        self.flow = towards(self.flow, wanted_flow(self.heat), LAG_S.1);
+    }
+
+    /// What the sensors say now; those that are silent say nothing.
+    fn measure(&mut self) -> Vec<Measured> {
+        let (nodes, power) = self.power();
+        let (flow, inlet) = (self.flow, self.inlet);
+        let outlet = inlet + self.heat / (flow / 60.0 * WATER.0 * WATER.1);
+        // A pump's power goes with the cube of its flow.
+        let pump = 40.0 + 160.0 * (flow / wanted_flow(self.nodes.len() as f64 * (NODE_W.0 + NODE_W.1))).powi(3);
+        let of = |tags: &str, unit, value| Measured { tags: tags.to_owned(), unit, value };
+        let mut all: Vec<Measured> = nodes
+            .iter()
+            .enumerate()
+            .map(|(index, power)| {
+                of(&format!("power,cluster=site,hostname=node{:02},type=node", index + 1), "W", *power)
+            })
+            .collect();
+        let circuit = |name: &str| format!("{name},cluster=site,hostname=facility,type=cooling,type-id=1");
+        all.push(of("power,cluster=site,hostname=facility,type=node", "W", power));
+        all.push(of(&circuit("pump"), "W", pump));
+        all.push(of(&circuit("flow"), "L/min", flow));
+        all.push(of(&circuit("inlet"), "Cel", inlet));
+        all.push(of(&circuit("outlet"), "Cel", outlet));
+        let mut said = Vec::with_capacity(all.len());
+        for (index, mut one) in all.into_iter().enumerate() {
+            // Thermometers err by 0.02 K, everything else by 0.5 %.
+            let noise = gauss(&mut self.random);
+            one.value += if one.unit == "Cel" { 0.02 * noise } else { 0.005 * noise * one.value };
+            if self.silent[index] > 0 {
+                self.silent[index] -= 1;
+                continue;
+            }
+            if self.random.within(0, SILENT.0) == 0 {
+                self.silent[index] = self.random.within(1, SILENT.1);
+            }
+            said.push(one);
+        }
+        said
+    }
+}
+
+/// The share of the power that goes into the water.
+pub fn share(inlet: f64) -> f64 {
+    SHARE - SHARE_LOST_PER_K * (inlet - ROOM)
+}
+
+/// L/min that warm up by [`RISE_K`] with this heat.
+fn wanted_flow(heat: f64) -> f64 {
+    heat / (WATER.0 * WATER.1 * RISE_K) * 60.0
+}
+
+fn uniform(random: &mut Random) -> f64 {
+    (random.draw() >> 11) as f64 / (1u64 << 53) as f64
+}
+
+/// About normal, with deviation 1: the sum of twelve.
+fn gauss(random: &mut Random) -> f64 {
+    (0..12).map(|_| uniform(random)).sum::<f64>() - 6.0
+}
+
+/// Makes all readings, in bodies of at most [`LINES_MAX`] lines; gives back how many.
+pub fn bodies(replay: &Replay, mut send: impl FnMut(&str)) -> u64 {
+    let mut facility = Facility::new(replay);
+    let (mut body, mut lines, mut count) = (String::new(), 0, 0);
+    let mut time_s = replay.from_s;
+    while time_s < replay.to_s {
+        facility.step(time_s);
+        for Measured { tags, unit, value } in facility.measure() {
+            // Writing into a string does not fail.
+            let _ = writeln!(body, "{tags},unit={unit} value={value:.4} {time_s}");
+            lines += 1;
+            count += 1;
+        }
+        if lines >= LINES_MAX {
+            send(&body);
+            body.clear();
+            lines = 0;
+        }
+        time_s += i64::from(replay.every_s);
+    }
+    if lines > 0 {
+        send(&body);
+    }
+    count
+}
+
+/// Replays into the server at `url` (`https://host:port`); gives back how many readings were made durable. Panics when the server refuses.
+#[track_caller]
+pub fn replay(url: &str, ca: &Path, token: &str, replay: &Replay) -> u64 {
+    bodies(replay, |body| post(url, ca, token, body))
+}
+
+/// Posts ClusterCockpit's lines by curl.
+#[track_caller]
+pub fn post(url: &str, ca: &Path, token: &str, body: &str) {
+    let mut child = Command::new("curl")
+        .args([
+            "--silent",
+            "--show-error",
+            "--fail-with-body",
+            "--retry",
+            "10",
+            "--retry-delay",
+            "1",
+            "--max-time",
+            "120",
+            "--cacert",
+        ])
+        .arg(ca)
+        .args(["--header", &format!("Authorization: Bearer {token}"), "--data-binary", "@-"])
+        .arg(format!("{url}/api/v1/write/clustercockpit?precision=s"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("curl");
+    let written = child.stdin.take().expect("a pipe").write_all(body.as_bytes());
+    let output = child.wait_with_output().expect("curl");
+    assert!(output.status.success(), "{url} refuses: {}", String::from_utf8_lossy(&output.stdout));
+    written.expect("a body that was taken");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DAY: Replay = Replay { seed: 7, nodes: 4, from_s: 1_770_000_000, to_s: 1_770_086_400, every_s: 30 };
+
+    fn values(replay: &Replay, tags: &str) -> Vec<(i64, f64)> {
+        let mut found = Vec::new();
+        bodies(replay, |body| {
+            for line in body.lines().filter(|line| line.starts_with(tags)) {
+                let mut parts = line.split(' ');
+                let value = parts.nth(1).and_then(|text| text.strip_prefix("value=")).unwrap().parse().unwrap();
+                found.push((parts.next().unwrap().parse().unwrap(), value));
+            }
+        });
+        found
+    }
+
+    #[test]
+    fn a_seed_is_one_history() {
+        let of = |seed| {
+            let mut text = String::new();
+            let count = bodies(&Replay { seed, ..DAY }, |body| text.push_str(body));
+            assert_eq!(count as usize, text.lines().count());
+            text
+        };
+        assert_eq!(of(1), of(1));
+        assert_ne!(of(1), of(2));
+    }
+
+    #[test]
+    fn the_heat_in_the_water_is_about_nine_tenths_of_the_power() {
+        let power = values(&DAY, "power,cluster=site,hostname=facility");
+        let sensor = |name: &str| values(&DAY, &format!("{name},cluster=site,hostname=facility"));
+        let (flow, inlet, outlet) = (sensor("flow"), sensor("inlet"), sensor("outlet"));
+        // Some are silent at times, so the means are of nearly the same times.
+        let mean = |values: &[(i64, f64)]| values.iter().map(|(_, value)| value).sum::<f64>() / values.len() as f64;
+        let heat = mean(&flow) / 60.0 * WATER.0 * WATER.1 * (mean(&outlet) - mean(&inlet));
+        let ratio = heat / mean(&power);
+        assert!((0.87..0.94).contains(&ratio), "{ratio}");
+        let (all, wanted) = (values(&DAY, "").len(), 2880 * (DAY.nodes + 5));
+        assert!(all < wanted && all > wanted * 97 / 100, "gaps are occasional: {all} of {wanted}");
+        let span = |values: &[(i64, f64)]| {
+            let all = values.iter().map(|(_, value)| *value);
+            all.clone().fold(f64::MIN, f64::max) - all.fold(f64::MAX, f64::min)
+        };
+        assert!(span(&inlet) > 5.0, "the inlet moves over {} K", span(&inlet));
+    }
+}
