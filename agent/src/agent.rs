@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use wholegrain_transport::spool::{Spool, SpoolConfig};
@@ -14,6 +14,7 @@ use crate::encoder::EncoderThread;
 use crate::engine::Sampler;
 use crate::jobs;
 use crate::manager::{Desk, Manager, Threads};
+use crate::memory;
 use crate::sender::{SenderThread, segment_bytes};
 use crate::service::Service;
 use crate::state::State;
@@ -80,7 +81,7 @@ pub fn run(config: Config, shutdown: &Shutdown, ready: impl FnOnce(&Arc<State>, 
             return Err(error);
         }
     };
-    trim();
+    memory::give_back();
     ready(&state, &desk);
     let mut service = Service::new();
     service.ready();
@@ -94,7 +95,7 @@ pub fn run(config: Config, shutdown: &Shutdown, ready: impl FnOnce(&Arc<State>, 
             service.ready();
         }
         service.alive(Instant::now());
-        if let Err(error) = manager.round() {
+        if let Err(error) = manager.round(service.every().unwrap_or(Duration::MAX)) {
             break Err(error);
         }
     };
@@ -151,56 +152,5 @@ pub fn raise_open_files() {
     // SAFETY: reads the structure, which outlives the call; the agent uses no select(2), which a larger number would break.
     if unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) } != 0 {
         tracing::warn!("cannot raise the number of open files to {}", limit.rlim_max);
-    }
-}
-
-/// Gives back what reading the configuration and looking at the system left behind: free heap, and the program's own code,
-/// most of which is not run again. What is, is mapped again from the page cache when it is next run.
-fn trim() {
-    #[cfg(target_env = "gnu")]
-    // SAFETY: gives free memory back to the system; takes an integer only.
-    unsafe {
-        libc::malloc_trim(0);
-    }
-    let Ok(maps) = std::fs::read_to_string("/proc/self/maps") else { return };
-    for (start, length) in maps.lines().filter_map(code_mapping) {
-        // SAFETY: the range is a mapping of a file's code that is never written: what is dropped is read from the file again.
-        // Should the mapping have gone since, the call fails and does nothing.
-        unsafe { libc::madvise(std::ptr::with_exposed_provenance_mut(start), length, libc::MADV_DONTNEED) };
-    }
-}
-
-/// Start and length of a line of `/proc/self/maps` that is the code of a file, or the constants at its beginning
-/// (`proc_pid_maps(5)`); `None` for all others: what the loader has relocated is read-only too but is not in the file.
-fn code_mapping(line: &str) -> Option<(usize, usize)> {
-    let mut fields = line.split_ascii_whitespace();
-    let (range, access, offset, path) = (fields.next()?, fields.next()?, fields.next()?, fields.nth(2)?);
-    let (start, end) = range.split_once('-')?;
-    let (start, end) = (usize::from_str_radix(start, 16).ok()?, usize::from_str_radix(end, 16).ok()?);
-    let as_in_file = access == "r-xp" || (access == "r--p" && offset == "00000000");
-    (as_in_file && path.starts_with('/')).then(|| (start, end.saturating_sub(start)))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_code_of_files_is_given_back() {
-        let code = "55d4c0a00000-55d4c0c00000 r-xp 00200000 fe:00 1234   /usr/bin/wholegrain-agent";
-        assert_eq!(code_mapping(code), Some((0x55d4_c0a0_0000, 0x20_0000)));
-        assert!(
-            code_mapping("55d4c0800000-55d4c0a00000 r--p 00000000 fe:00 1234   /usr/bin/wholegrain-agent").is_some()
-        );
-        for other in [
-            "55d4c0a00000-55d4c0c00000 r--p 00200000 fe:00 1234   /usr/bin/wholegrain-agent",
-            "55d4c0a00000-55d4c0c00000 rw-p 00200000 fe:00 1234   /usr/bin/wholegrain-agent",
-            "7ffd5a1f0000-7ffd5a1f2000 r-xp 00000000 00:00 0      [vdso]",
-            "7ffd5a1f0000-7ffd5a1f2000 r-xp 00000000 00:00 0",
-            "",
-        ] {
-            assert_eq!(code_mapping(other), None, "{other}");
-        }
-        trim();
     }
 }

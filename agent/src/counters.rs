@@ -1,6 +1,6 @@
 //! What the agent counts about itself, over all groups.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Counts since the start of the process. Any thread adds, any thread reads.
 #[derive(Debug, Default)]
@@ -43,6 +43,9 @@ pub struct Counters {
     pub marks_dropped: AtomicU64,
     /// Marks of jobs refused because they could not be.
     pub marks_refused: AtomicU64,
+    /// A sampler has something for the manager to look at: a layout that changed, a read that fails or does so no more. The encoder, which
+    /// wakes anyway, tells it.
+    pub attention: AtomicBool,
     lag_max_ns: AtomicU64,
 }
 

@@ -94,6 +94,8 @@ pub struct Encoder {
     /// Open windows, by the group's name: a group that takes another's place goes on with them.
     folds: HashMap<String, Fold>,
     row: RowCopy,
+    /// When the sender was last woken, on the monotonic clock.
+    sent_mono: i64,
 }
 
 /// Rows in a ring, with the gaps of all of them put together so that columns without a gap are known at a glance.
@@ -131,7 +133,7 @@ impl Encoder {
         };
         let (payload, times, gap_words, out) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         let (batches, folds, row) = (BatchEncoder::new(), HashMap::new(), RowCopy::default());
-        Self { state, batches, header, payload, times, gap_words, out, folds, row }
+        Self { state, batches, header, payload, times, gap_words, out, folds, row, sent_mono: i64::MIN / 2 }
     }
 
     /// How often it has to look, ns.
@@ -188,8 +190,19 @@ impl Encoder {
         } else {
             self.send_folds(now + period / 2 - send_interval);
         }
+        // Rings are emptied as often as the fullest needs; what came of it goes out together.
+        let time = all || self.sent_mono + send_interval <= now + period / 2;
         if !self.out.is_empty() {
-            state.outbox.push(&mut self.out);
+            state.outbox.push(&mut self.out, time);
+            if time {
+                self.sent_mono = now;
+            }
+        }
+        if time
+            && state.counters.attention.swap(false, Ordering::AcqRel)
+            && let Some(bell) = state.manager_bell.get()
+        {
+            bell.ring();
         }
     }
 

@@ -21,6 +21,7 @@ pub mod engine;
 pub mod jobs;
 pub mod log;
 pub mod manager;
+mod memory;
 pub mod once;
 pub mod outbox;
 pub mod selfstat;

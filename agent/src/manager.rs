@@ -18,16 +18,23 @@ use self::running::Running;
 use crate::bell::Bell;
 use crate::config::{Config, LogLevel};
 use crate::encoder::EncoderThread;
+use crate::engine::place::Placing;
 use crate::engine::{Sampler, clock};
 use crate::jobs::rules::JobsRefusal;
 use crate::jobs::{JobsAsk, JobsDone};
 use crate::log::FOR;
+use crate::memory;
 use crate::selfstat::{self, SelfSource};
 use crate::sender::SenderThread;
 use crate::state::State;
 
-/// How often the samplers' flags are looked at: 1 s.
+/// How often jobs, and what is put off, are looked at: 1 s.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// The same while there is nothing of it: 10 s. The encoder rings when a sampler has something to say.
+const LOOK_SELDOM: Duration = Duration::from_secs(10);
+/// How long after the start, and then how often, memory that is not used is given back: 10 s, and every 10 min.
+const TRIM_AFTER: Duration = Duration::from_secs(10);
+const TRIM_EVERY: Duration = Duration::from_secs(600);
 /// How long a caller of the API waits for the manager: 10 s.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
 /// How long a sampler thread may take to end: 1 s.
@@ -141,6 +148,8 @@ pub struct Manager {
     /// Intervals that people gave to groups.
     wishes: HashMap<String, Interval>,
     next_rescan: Instant,
+    next_trim: Instant,
+    placing: Placing,
     looking: Option<jobs::Looking>,
 }
 
@@ -160,6 +169,8 @@ impl Manager {
         let (questions, receiver) = channel();
         let desk = Desk { questions, bell: bell.clone() };
         let next_rescan = Instant::now() + config.rescan.duration();
+        let _ = state.manager_bell.set(bell.clone());
+        let placing = Placing::new(threads.fast.whereabouts(), config.sampler_cpu);
         let mut manager = Self {
             config,
             state,
@@ -171,6 +182,8 @@ impl Manager {
             running: Vec::new(),
             wishes: HashMap::new(),
             next_rescan,
+            next_trim: Instant::now() + TRIM_AFTER,
+            placing,
             looking: None,
         };
         manager.start_own();
@@ -191,10 +204,9 @@ impl Manager {
         self.running.push(Running::of(selfstat::NAME, "the agent itself", Box::new(source)));
     }
 
-    /// One round: waits for something to do, at most a second, and does it. An error when a thread has died.
-    pub fn round(&mut self) -> anyhow::Result<()> {
-        let rescan_in = self.next_rescan.saturating_duration_since(Instant::now());
-        self.bell.wait(LOOK_EVERY.min(rescan_in).min(self.jobs_wake()));
+    /// One round: waits for something to do, at most `patience`, and does it. An error when a thread has died.
+    pub fn round(&mut self, patience: Duration) -> anyhow::Result<()> {
+        self.bell.wait(patience.min(self.wait()));
         self.jobs_round();
         while let Ok((ask, answer)) = self.questions.try_recv() {
             let result = self.obey(&ask);
@@ -222,9 +234,28 @@ impl Manager {
         Ok(())
     }
 
+    /// How long there is nothing to do, unless somebody rings.
+    fn wait(&self) -> Duration {
+        let now = Instant::now();
+        let restless = self.running.iter().any(Running::is_restless) || self.state.log().until.is_some();
+        let look = if restless || !self.jobs_idle() { LOOK_EVERY } else { LOOK_SELDOM };
+        let timed = [self.next_rescan, self.next_trim].map(|at| at.saturating_duration_since(now));
+        let placing = self.placing.due_in(now).unwrap_or(Duration::MAX);
+        timed.into_iter().fold(look.min(self.jobs_wake()).min(placing), Duration::min)
+    }
+
+    /// The shortest interval at which the common sampler thread reads, of jobs too.
+    fn interval_min(&self) -> Option<u64> {
+        let jobs = self.state.registry.live();
+        let jobs = jobs.iter().filter(|group| group.source == crate::jobs::groups::SOURCE && !group.blocking);
+        let jobs = jobs.map(|group| group.ticking.interval.ns()).filter(|interval| *interval > 0);
+        self.running.iter().filter_map(Running::interval_min).chain(jobs).min()
+    }
+
     /// What the samplers have to say, and what has come and gone on the machine.
     fn look(&mut self) {
         self.fast.collect();
+        self.placing.look(Instant::now(), self.interval_min());
         self.state.set_log(|log| log.look(Instant::now()));
         let rescan = Instant::now() >= self.next_rescan;
         if rescan {
@@ -240,6 +271,10 @@ impl Manager {
         }
         if rescan {
             self.publish_sources();
+        }
+        if Instant::now() >= self.next_trim {
+            self.next_trim = Instant::now() + TRIM_EVERY;
+            memory::give_back();
         }
     }
 
@@ -345,6 +380,7 @@ impl Manager {
         let old = std::mem::replace(&mut self.config, new);
         self.config.keep(&old);
         self.wishes.clear();
+        self.placing.configure(self.config.sampler_cpu);
         self.state.set_log(|log| log.configure(self.config.log_level));
         self.state.cache.configure(self.config.cache);
         self.state.set_send_interval(self.config.send_interval());

@@ -49,9 +49,9 @@ impl Outbox {
         }
     }
 
-    /// Puts batches at the end. The sender keeps what it holds below the bound itself; only when it is stuck is the oldest
+    /// Puts batches at the end and, when it is `time` to send, wakes the sender. The sender keeps what it holds below the bound itself; only when it is stuck is the oldest
     /// dropped here.
-    pub fn push(&self, batches: &mut Vec<Arc<Encoded>>) {
+    pub fn push(&self, batches: &mut Vec<Arc<Encoded>>, time: bool) {
         let mut inner = lock(&self.inner);
         let Some(bytes_max) = inner.bytes_max else {
             batches.clear();
@@ -68,8 +68,12 @@ impl Outbox {
             }
         }
         self.counters.queue_bytes.store(inner.bytes + inner.held, Ordering::Relaxed);
+        // Long before something would have to be dropped.
+        let much = inner.bytes > bytes_max / 8;
         drop(inner);
-        self.bell.ring();
+        if time || much {
+            self.bell.ring();
+        }
     }
 
     /// Moves everything to the end of `into`; `held` is what the caller already holds, in bytes.
@@ -85,6 +89,7 @@ impl Outbox {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::fd::AsRawFd;
 
     fn batch(seq: u64, bytes: usize) -> Arc<Encoded> {
         let schema = wholegrain_model::Schema::new(
@@ -109,22 +114,40 @@ mod tests {
         let counters = Arc::new(Counters::default());
         let outbox = Outbox::new(Some(10_000), counters.clone()).unwrap();
         for seq in 1..=20 {
-            outbox.push(&mut vec![batch(seq, 1_000)]);
+            outbox.push(&mut vec![batch(seq, 1_000)], true);
         }
         let mut taken = VecDeque::new();
         outbox.take(&mut taken, 0);
         assert_eq!(taken.iter().map(|batch| batch.seq).collect::<Vec<_>>(), (13..=20).collect::<Vec<_>>());
         assert_eq!(counters.dropped.load(Ordering::Relaxed), 12);
-        outbox.push(&mut vec![batch(21, 1_000), batch(22, 1_000)]);
+        outbox.push(&mut vec![batch(21, 1_000), batch(22, 1_000)], true);
         outbox.take(&mut taken, 9_000);
         assert_eq!(taken.back().unwrap().seq, 22, "what the sender holds counts, but the newest is always kept");
         assert_eq!(taken.len(), 9);
     }
 
     #[test]
+    fn the_sender_is_woken_when_it_is_time_or_there_is_much() {
+        let rings = |outbox: &Outbox| {
+            let mut fd = libc::pollfd { fd: outbox.bell().fd().as_raw_fd(), events: libc::POLLIN, revents: 0 };
+            // SAFETY: one entry, which outlives the call.
+            let count = unsafe { libc::poll(&mut fd, 1, 0) };
+            outbox.bell().silence();
+            count == 1
+        };
+        let outbox = Outbox::new(Some(10_000), Arc::default()).unwrap();
+        outbox.push(&mut vec![batch(1, 100)], false);
+        assert!(!rings(&outbox), "not yet");
+        outbox.push(&mut vec![batch(2, 100)], true);
+        assert!(rings(&outbox), "it is time");
+        outbox.push(&mut vec![batch(3, 1_000)], false);
+        assert!(rings(&outbox), "an eighth of the bound");
+    }
+
+    #[test]
     fn without_a_server_nothing_is_kept() {
         let outbox = Outbox::new(None, Arc::default()).unwrap();
-        outbox.push(&mut vec![batch(1, 10)]);
+        outbox.push(&mut vec![batch(1, 10)], true);
         let mut taken = VecDeque::new();
         outbox.take(&mut taken, 0);
         assert!(taken.is_empty());

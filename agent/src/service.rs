@@ -36,7 +36,12 @@ impl Service {
         tell(&[NotifyState::Stopping]);
     }
 
-    /// Says that the manager's thread is alive, if it is time to; called at least once a second.
+    /// How often [`Self::alive`] is to be called, at least.
+    pub fn every(&self) -> Option<Duration> {
+        self.watchdog.map(|every| every / 2)
+    }
+
+    /// Says that the manager's thread is alive, if it is time to.
     pub fn alive(&mut self, now: Instant) {
         if let Some(every) = self.watchdog
             && self.last.is_none_or(|last| now.saturating_duration_since(last) >= every)

@@ -1,13 +1,14 @@
 //! What the agent's threads share. Nothing here is touched by a sampler thread except each group's own atomics.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::Instant;
 
 use bytes::Bytes;
 use serde::Serialize;
 use wholegrain_model::{Interval, Schema, SensorPath};
 
+use crate::bell::Bell;
 use crate::cache::Cache;
 use crate::counters::Counters;
 use crate::engine::{Group, clock};
@@ -194,6 +195,8 @@ pub struct State {
     pub marks: Marks,
     /// Ends the sleep of the encoder thread.
     pub(crate) encoder_wake: Arc<clock::Wake>,
+    /// Ends the wait of the manager.
+    pub(crate) manager_bell: OnceLock<Arc<Bell>>,
     link: Mutex<LinkStatus>,
     log: Mutex<Log>,
     sources: Mutex<Vec<SourceStatus>>,
@@ -223,6 +226,7 @@ impl State {
             registry: Registry::default(),
             control: Control::default(),
             encoder_wake: Arc::default(),
+            manager_bell: OnceLock::new(),
             link: Mutex::new(LinkStatus { state: "off", ..LinkStatus::default() }),
             log: Mutex::new(Log::new(config.log_level)),
             sources: Mutex::new(Vec::new()),

@@ -53,7 +53,7 @@ impl Document {
     }
 
     /// An error at byte `offset` of the text.
-    fn error(&self, offset: usize, message: impl Into<String>) -> ConfigError {
+    pub fn error(&self, offset: usize, message: impl Into<String>) -> ConfigError {
         let before = &self.text[..floor_char_boundary(&self.text, offset)];
         let line_start = before.rfind('\n').map_or(0, |at| at + 1);
         ConfigError {

@@ -157,6 +157,8 @@ struct Inner {
     prefix: SensorPath,
     group: String,
     sensors: Arc<[SensorDef]>,
+    /// The sensors' types side by side: what goes through batches looks at these alone.
+    types: Arc<[ValueType]>,
     hash: SchemaHash,
 }
 
@@ -201,7 +203,8 @@ impl Schema {
             return invalid(format!("takes {} bytes; at most {SCHEMA_BYTES_MAX} are allowed", bytes.len()));
         }
         let hash = hash_of(&bytes);
-        Ok(Self(Arc::new(Inner { prefix, group, sensors: sensors.into(), hash })))
+        let types = sensors.iter().map(|sensor| sensor.value_type).collect();
+        Ok(Self(Arc::new(Inner { prefix, group, sensors: sensors.into(), types, hash })))
     }
 
     /// What every sensor's name is below: the agent's own place in the hierarchy.
@@ -217,6 +220,11 @@ impl Schema {
     /// The sensors in their order.
     pub fn sensors(&self) -> &[SensorDef] {
         &self.0.sensors
+    }
+
+    /// The types of the sensors' values, in their order.
+    pub fn types(&self) -> &[ValueType] {
+        &self.0.types
     }
 
     /// The number of sensors.
@@ -246,7 +254,8 @@ impl Schema {
         }
         let Inner { prefix, group, hash, .. } = &*self.0;
         let (prefix, group, hash) = (prefix.clone(), group.clone(), *hash);
-        Self(Arc::new(Inner { prefix, group, sensors: other.0.sensors.clone(), hash }))
+        let (sensors, types) = (other.0.sensors.clone(), other.0.types.clone());
+        Self(Arc::new(Inner { prefix, group, sensors, types, hash }))
     }
 
     /// The bytes that travel and that the hash is of.

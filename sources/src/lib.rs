@@ -15,6 +15,7 @@
 //!    new sensors into `fixtures/golden.txt`, where the review sees them.
 
 mod file;
+mod kept;
 mod options;
 mod plan;
 mod pressure;
@@ -152,6 +153,15 @@ pub enum ReadProblem {
     },
 }
 
+/// The words of gaps that sensors side by side have a part of, and which.
+fn side_by_side(first: usize, count: usize) -> impl Iterator<Item = (usize, u64)> {
+    let end = first + count;
+    (first / 64..end.div_ceil(64)).map(move |word| {
+        let (from, to) = (first.saturating_sub(word * 64), (end - word * 64).min(64));
+        (word, u64::MAX >> (64 - (to - from)) << from)
+    })
+}
+
 /// One sample being made: a slot of 64 bits for each sensor, and which of them are gaps.
 pub struct Row<'a> {
     values: &'a mut [u64],
@@ -192,6 +202,30 @@ impl<'a> Row<'a> {
     pub fn set_float(&mut self, index: usize, value: f64) {
         self.values[index] = value.to_bits();
         self.gaps[index / 64] &= !(1 << (index % 64));
+    }
+
+    /// Makes sensor `index` a gap again.
+    #[inline]
+    pub fn set_gap(&mut self, index: usize) {
+        self.values[index] = 0;
+        self.gaps[index / 64] |= 1 << (index % 64);
+    }
+
+    /// Gives sensors from `first` on, side by side, values as 64 bits each.
+    pub(crate) fn set_side_by_side(&mut self, first: usize, values: &[u64]) {
+        self.values[first..first + values.len()].copy_from_slice(values);
+        side_by_side(first, values.len()).for_each(|(word, bits)| self.gaps[word] &= !bits);
+    }
+
+    /// Makes `count` sensors from `first` on gaps again.
+    pub(crate) fn clear_side_by_side(&mut self, first: usize, count: usize) {
+        self.values[first..first + count].fill(0);
+        side_by_side(first, count).for_each(|(word, bits)| self.gaps[word] |= bits);
+    }
+
+    /// The 64 bits of sensors from `first` on; zeros for gaps that nobody has set.
+    pub(crate) fn values(&self, first: usize, count: usize) -> &[u64] {
+        &self.values[first..first + count]
     }
 
     /// Gives every sensor a value: `bits` makes the 64 bits (an `i64` as `u64`, or [`f64::to_bits`]) from the index.

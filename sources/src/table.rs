@@ -119,6 +119,51 @@ impl LineTable {
         self.is_at(last, bytes, start)
     }
 
+    /// How many lines there are.
+    pub fn len(&self) -> usize {
+        self.lines.len()
+    }
+
+    /// The first of the places where values go, and how many they are, when these lie side by side in the order of the lines.
+    pub fn places(&self) -> Option<(usize, usize)> {
+        let mut places = self.slots.iter().filter(|slot| **slot != SKIP);
+        let first = *places.next()?;
+        let mut count = 1;
+        for &slot in places {
+            if slot != first + count {
+                return None;
+            }
+            count += 1;
+        }
+        Some((first as usize, count as usize))
+    }
+
+    /// Reads the line `index` once more, of which the bytes before `differs` are known to be as they were when it was last read; it
+    /// is from `start` to `end`. Whether it is as it should be.
+    #[inline]
+    pub fn parse_line(
+        &self,
+        index: usize,
+        bytes: &[u8],
+        (start, differs, end): (usize, usize, usize),
+        row: &mut Row<'_>,
+    ) -> bool {
+        let Some(line) = self.lines.get(index) else { return false };
+        if differs < start + line.key_len as usize {
+            return false;
+        }
+        let mut parsed = Parsed::default();
+        let next = self.values(line, bytes, start, 0, row, &mut parsed);
+        next == end && bytes[end - 1] == b'\n' && parsed.garbage.is_none()
+    }
+
+    /// The places of the values of the line `index`.
+    pub fn places_of(&self, index: usize) -> impl Iterator<Item = usize> {
+        let line = self.lines.get(index);
+        let slots = line.map_or(&[][..], |line| &self.slots[line.slots_at as usize..][..line.slots_len as usize]);
+        slots.iter().filter(|slot| **slot != SKIP).map(|slot| *slot as usize)
+    }
+
     /// Reads a file's content into the row.
     pub fn parse(&self, bytes: &[u8], row: &mut Row<'_>) -> Parsed {
         let mut parsed = Parsed::default();

@@ -177,8 +177,8 @@ impl JobGroup {
         self.v1.values().chain(&self.v2).map(PathBuf::as_path)
     }
 
-    /// Where its task's processes are.
-    fn task_files(&self) -> Vec<PathBuf> {
+    /// Where its task's processes are: a process that writes `0` to all of these files is one.
+    pub fn task_files(&self) -> Vec<PathBuf> {
         let v1 = self.v1.values().map(|dir| dir.join("step_0/task_0/cgroup.procs"));
         let v2 = self.v2.iter().map(|dir| dir.join("step_0/user/task_0/cgroup.procs"));
         v1.chain(v2).collect()

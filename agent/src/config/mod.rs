@@ -20,6 +20,7 @@ use wholegrain_sources::{Roots, SOURCES, Source, SourceType};
 pub use mqtt::{MqttConfig, SendMode, SpoolConfig};
 pub use raw::LogLevel;
 
+use crate::engine::place::Cpu;
 use crate::jobs::JobsConfig;
 use crate::selfstat;
 
@@ -124,6 +125,8 @@ pub struct Config {
     pub interval: Interval,
     /// How often is looked for groups that come and go.
     pub rescan: Interval,
+    /// Where the sampler thread runs.
+    pub sampler_cpu: Cpu,
     /// What is logged.
     pub log_level: LogLevel,
     /// The past in memory.
@@ -186,6 +189,7 @@ impl Config {
             roots,
             interval: raw.defaults.interval,
             rescan: raw.rescan,
+            sampler_cpu: raw.sampler.cpu,
             log_level: raw.log_level,
             cache: CacheConfig { duration: raw.cache.duration, bytes_max: raw.cache.bytes_max },
             mqtt,

@@ -7,6 +7,8 @@ use serde::{Deserialize, Serialize};
 use wholegrain_model::Interval;
 use wholegrain_model::size::ByteSize;
 
+use crate::engine::place::Cpu;
+
 /// What is logged: this and everything more severe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
@@ -38,6 +40,8 @@ pub(super) struct Root {
     #[serde(default)]
     pub defaults: Defaults,
     #[serde(default)]
+    pub sampler: SamplerTable,
+    #[serde(default)]
     pub cache: Cache,
     pub mqtt: Option<Mqtt>,
     pub spool: Option<Spool>,
@@ -52,7 +56,7 @@ pub(super) struct Root {
 }
 
 fn rescan() -> Interval {
-    Interval::from_s(10)
+    Interval::from_s(60)
 }
 
 #[derive(Debug, Deserialize)]
@@ -80,6 +84,12 @@ impl Default for Defaults {
     fn default() -> Self {
         Self { interval: Interval::from_s(1) }
     }
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct SamplerTable {
+    pub cpu: Cpu,
 }
 
 #[derive(Debug, Deserialize)]

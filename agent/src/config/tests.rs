@@ -1,4 +1,5 @@
 use super::*;
+use crate::engine::place::Cpu;
 
 /// The configuration that `text` gives, below a directory that has `token`, `empty` and `ca.pem`, which is no certificate.
 fn parse(text: &str) -> Result<Config, String> {
@@ -26,7 +27,7 @@ fn refused_with(text: &str, beginning: &str) {
 fn an_empty_file_is_a_whole_configuration() {
     let config = parse("").unwrap();
     assert_eq!(config.prefix.as_str(), format!("/{}", config.name));
-    assert_eq!((config.interval, config.rescan), (Interval::from_s(1), Interval::from_s(10)));
+    assert_eq!((config.interval, config.rescan), (Interval::from_s(1), Interval::from_s(60)));
     assert_eq!((config.cache.duration, config.cache.bytes_max), (Interval::from_s(120), ByteSize::mib(2)));
     assert!(
         config.mqtt.is_none() && config.spool.is_none() && config.sources.is_empty() && config.api.socket.is_none()
@@ -100,7 +101,7 @@ fn everything_at_once() {
 fn slips_of_the_finger() {
     refused(
         "intervall = \"1s\"",
-        "agent.toml:1:1: unknown key `intervall`; one of `name`, `prefix`, `rescan`, `log_level`, `roots`, `defaults`, `cache`, `mqtt`, `spool`, `api`, `jobs`, `sources` is wanted",
+        "agent.toml:1:1: unknown key `intervall`; one of `name`, `prefix`, `rescan`, `log_level`, `roots`, `defaults`, `sampler`, `cache`, `mqtt`, `spool`, `api`, `jobs`, `sources` is wanted",
     );
     refused(
         "\n[defaults]\nintervall = \"1s\"",
@@ -173,6 +174,11 @@ fn intervals() {
         "agent.toml:2:1: interval is 1us; 1ms is the shortest that is sampled",
     );
     refused_with("[sources.tester]\ninterval = \"1us\"", "agent.toml:2:1: interval 1us is shorter than 1ms");
+    refused(
+        "[sampler]\ncpu = \"fast\"",
+        "agent.toml:2:7: cpu is \"fast\"; \"kept\", \"any\" or the number of a CPU is wanted",
+    );
+    assert_eq!(parse("[sampler]\ncpu = 3").unwrap().sampler_cpu, Cpu::Number(3));
     refused("rescan = \"1ms\"", "agent.toml:1:1: rescan is 1ms; 1s is the shortest");
     refused(
         "[mqtt]\nurl = \"mqtt://h\"\nsend_interval = \"0s\"",

@@ -2,7 +2,8 @@
 //! come out.
 //!
 //! A window lies on the wall clock's multiples of its length and carries its start. Of a counter the rates between successive values
-//! are folded, each in the window of its later value; a counter that begins anew counts from 0. Gaps are not counted. A window in
+//! are folded, each in the window of its later value; a counter that begins anew counts from 0. Gaps are not counted, and no rate looks across
+//! one: what came before may have been counted by another file. A window in
 //! which nothing was sampled is not made up; one that was cut short is told by its count.
 
 use std::collections::HashMap;
@@ -247,6 +248,8 @@ impl Fold {
         for (index, (series, sensor)) in self.series.iter_mut().zip(&plan.sensors).enumerate() {
             if row.gaps[index / 64] >> (index % 64) & 1 == 0 {
                 series.take(row.time, row.values[index], sensor, plan);
+            } else {
+                series.before = None;
             }
         }
     }

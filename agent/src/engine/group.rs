@@ -194,8 +194,8 @@ pub struct ProblemCell {
 }
 
 impl ProblemCell {
-    /// Notes how a read went. Only ever from the one thread that samples the group.
-    pub fn set(&self, problem: Option<ReadProblem>) {
+    /// Notes how a read went; whether that is news. Only ever from the one thread that samples the group.
+    pub fn set(&self, problem: Option<ReadProblem>) -> bool {
         let (kind, what, number) = match problem {
             None => (0, "", 0),
             Some(ReadProblem::Os { what, errno }) => (1, what, errno as u64),
@@ -203,10 +203,10 @@ impl ProblemCell {
         };
         let same = self.kind.load(Ordering::Relaxed) == kind && self.number.load(Ordering::Relaxed) == number;
         if same && self.text.load(Ordering::Relaxed) == what.as_ptr() as usize {
-            return;
+            return false;
         }
         if same && kind == 0 {
-            return;
+            return false;
         }
         let sequence = self.sequence.load(Ordering::Relaxed);
         self.sequence.store(sequence + 1, Ordering::Relaxed);
@@ -216,6 +216,7 @@ impl ProblemCell {
         self.length.store(what.len(), Ordering::Relaxed);
         self.number.store(number, Ordering::Relaxed);
         self.sequence.store(sequence + 2, Ordering::Release);
+        true
     }
 
     /// The problem of the last read; `None` when it was good.

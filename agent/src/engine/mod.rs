@@ -10,6 +10,7 @@ pub mod clock;
 pub mod group;
 pub mod lag;
 pub mod mailbox;
+pub mod place;
 pub mod ring;
 pub mod sampler;
 pub mod schedule;

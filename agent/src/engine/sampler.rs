@@ -12,6 +12,7 @@ use wholegrain_sources::{Reader, Row};
 use super::clock::{self, Wake};
 use super::group::Group;
 use super::mailbox::{Node, Stack};
+use super::place::{self, Whereabouts};
 use super::schedule::{Now, StepDetector, Ticker, sleep_until};
 use crate::counters::Counters;
 
@@ -117,6 +118,7 @@ struct Shared {
     done: Stack<Command>,
     wake: Wake,
     stop: AtomicBool,
+    whereabouts: Arc<Whereabouts>,
 }
 
 /// The other end of a sampler thread.
@@ -135,6 +137,8 @@ impl Sampler {
         let theirs = shared.clone();
         let thread = std::thread::Builder::new().name(name.to_owned()).stack_size(STACK_BYTES).spawn(move || {
             clock::sharpen_timers();
+            place::shorten_slice();
+            theirs.whereabouts.begin();
             Loop::new(theirs, counters, counts_steps).run();
         })?;
         Ok(Self { shared, thread: Some(thread), groups: 0, room: 0 })
@@ -150,6 +154,11 @@ impl Sampler {
         self.groups = self.groups.saturating_sub(count(|action| matches!(action, Action::Remove { .. })));
         self.shared.commands.push(Node::new(Command { actions: change.actions, room }));
         self.shared.wake.wake();
+    }
+
+    /// Where the thread runs.
+    pub fn whereabouts(&self) -> Arc<Whereabouts> {
+        self.shared.whereabouts.clone()
     }
 
     fn one(&mut self, action: Action) {
@@ -227,6 +236,7 @@ impl Loop {
                 break;
             }
             let now = clock::now();
+            self.shared.whereabouts.note();
             self.observe(now);
             self.read_due(now);
             // After the reads: a sensor that leaves its group does so with everything read that was due.
@@ -345,7 +355,7 @@ impl Loop {
 
 impl Sampled {
     /// One read into the scratch row and from there, whole, into the ring. `false` when what it reads is no more.
-    fn read(&mut self, stamp: i64, counters: &Counters) -> bool {
+    pub fn read(&mut self, stamp: i64, counters: &Counters) -> bool {
         let reading = self.reader.read(&mut Row::new(&mut self.values, &mut self.gaps));
         if reading.gone {
             return false;
@@ -362,7 +372,9 @@ impl Sampled {
         if reading.layout_changed {
             stats.layout_changed.store(true, Ordering::Release);
         }
-        stats.problem.set(reading.problem);
+        if stats.problem.set(reading.problem) || reading.layout_changed {
+            counters.attention.store(true, Ordering::Release);
+        }
         true
     }
 }

@@ -77,7 +77,8 @@ pub struct Tick {
     pub scheduled: i64,
     /// How much later the read begins, ns; not negative.
     pub lag: i64,
-    /// The time that the sample carries: the scheduled one when the lag is within the tolerance, else the true one.
+    /// The time that the sample carries: the scheduled one when the lag is within the tolerance, else the true one. Also the true
+    /// one when the sample before carries a true time behind the scheduled one: times of a group go forward.
     pub stamp: i64,
     /// Ticks before this one that passed unread.
     pub missed: u64,
@@ -92,6 +93,8 @@ pub struct Ticker {
     tolerance: i64,
     /// The next tick: realtime when synchronous, else monotonic.
     next: i64,
+    /// The time that the last sample carries; the least there is before the first and after a step of the clock.
+    stamped: i64,
 }
 
 impl Ticker {
@@ -105,6 +108,7 @@ impl Ticker {
             synchronous: ticking.synchronous,
             tolerance: (interval / TOLERANCE_PART).min(TOLERANCE_NS_MAX),
             next: 0,
+            stamped: i64::MIN,
         };
         ticker.next =
             if ticker.synchronous { ticker.multiple_after(now.real) } else { now.mono.saturating_add(ticker.phase) };
@@ -141,13 +145,15 @@ impl Ticker {
         let lag = clock(now).saturating_sub(tick).max(0);
         self.next = tick.saturating_add(self.interval);
         let scheduled = now.real - lag;
-        let stamp = if lag <= self.tolerance { scheduled } else { now.real };
+        let stamp = if lag <= self.tolerance && scheduled > self.stamped { scheduled } else { now.real };
+        self.stamped = stamp;
         Some(Tick { scheduled, lag, stamp, missed: missed as u64 })
     }
 
     /// The wall clock was stepped: goes on at the next multiple of the new time. The ticks that a step forward jumped over,
-    /// which is also how a suspended machine looks, are returned as missed.
+    /// which is also how a suspended machine looks, are returned as missed. Times may go back with the clock.
     pub fn stepped(&mut self, now: Now) -> u64 {
+        self.stamped = i64::MIN;
         if !self.synchronous {
             return 0;
         }
@@ -303,6 +309,24 @@ mod tests {
             let (have, wanted) = (s.ticks[index].len() as i64 + s.missed[index] as i64, 100 * S / interval);
             assert!((have - wanted).abs() <= 1, "group {index}: {have} ticks, {wanted} wanted");
             assert_eq!(s.missed[index], 0, "group {index}");
+        }
+    }
+
+    #[test]
+    fn times_go_forward_after_a_read_that_began_late() {
+        for synchronous in [true, false] {
+            let mut ticker = Ticker::new(ticking(10 * MS, 0, synchronous), Now { real: START, mono: START });
+            let at = |ns: i64| Now { real: START + ns, mono: START + ns };
+            ticker.take(at(0), at(0));
+            // Held up between waking and reading for longer than until the next tick, which then begins within its tolerance.
+            let first = ticker.take(at(10 * MS), at(20 * MS + 100_000)).expect("due");
+            let second = ticker.take(at(20 * MS + 200_000), at(20 * MS + 200_000)).expect("due");
+            let third = ticker.take(at(30 * MS), at(30 * MS)).expect("due");
+            assert_eq!(
+                [first.stamp, second.stamp, third.stamp],
+                [20_100_000, 20_200_000, 30 * MS].map(|ns| START + ns)
+            );
+            assert_eq!([first.missed, second.missed, third.missed], [0; 3]);
         }
     }
 

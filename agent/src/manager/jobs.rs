@@ -54,6 +54,11 @@ impl Manager {
         self.looking.as_ref().and_then(|looking| looking.jobs.next_wake(clock::real())).unwrap_or(Duration::MAX)
     }
 
+    /// Whether there are no jobs whose readers may have something to say.
+    pub(super) fn jobs_idle(&self) -> bool {
+        self.looking.as_ref().is_none_or(|looking| looking.jobs.is_idle())
+    }
+
     pub(super) fn obey_jobs(&mut self, ask: &JobsAsk) -> Result<Done, Refusal> {
         let obeyed = self.with_jobs(|looking, context, now| looking.jobs.obey(ask, context, now));
         let done = obeyed.ok_or_else(|| Refusal::Invalid(NO_JOBS.to_owned()))??;

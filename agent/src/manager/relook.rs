@@ -31,6 +31,11 @@ impl Relook {
         std::mem::take(&mut self.asked)
     }
 
+    /// Whether a look is put off.
+    pub fn is_waiting(&self) -> bool {
+        self.asked
+    }
+
     /// Forgets what was asked for, because a look is made for another reason; whether something was.
     pub fn take(&mut self) -> bool {
         std::mem::take(&mut self.asked)

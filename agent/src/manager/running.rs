@@ -158,6 +158,17 @@ impl Running {
         self.relook.is_due(asked, Instant::now()) || (rescan && self.relook.take())
     }
 
+    /// Whether it is to be looked at again soon.
+    pub fn is_restless(&self) -> bool {
+        self.relook.is_waiting()
+    }
+
+    /// The shortest interval of the groups that the common thread reads, in ns.
+    pub fn interval_min(&self) -> Option<u64> {
+        let common = self.groups.iter().filter(|group| !group.blocking);
+        common.map(|group| group.ticking.interval.ns()).min()
+    }
+
     /// A problem is told once, and once more when it is over.
     pub fn tell_problems(&mut self) {
         for group in &self.groups {

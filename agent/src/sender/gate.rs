@@ -65,6 +65,11 @@ impl Gate {
         Duration::from_nanos(u64::try_from(self.next - now_real).unwrap_or(0))
     }
 
+    /// Whether it is ever shut.
+    pub fn is_gated(&self) -> bool {
+        self.period != 0
+    }
+
     /// The longest that it keeps a batch.
     pub fn period(&self) -> Duration {
         Duration::from_nanos(self.period as u64)

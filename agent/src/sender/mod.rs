@@ -137,7 +137,8 @@ impl Sender {
     /// How long nothing will be due.
     fn wait(&self) -> Duration {
         let mut wait = WAIT_MAX;
-        if self.hold.has_unreleased() {
+        // What the encoder has made since it last woke this thread may go too.
+        if self.hold.has_unreleased() || self.gate.is_gated() {
             wait = wait.min(self.gate.next_in(clock::real()));
         }
         for due in [self.link.due_in(&self.hold), self.hold.due_in(self.gate.period())].into_iter().flatten() {

@@ -40,16 +40,19 @@ fn feed(state: &State, hold: &mut Hold, seqs: std::ops::Range<u64>) {
     for seq in seqs {
         let mut payload = vec![0; 1000];
         payload[..8].copy_from_slice(&seq.to_le_bytes());
-        state.outbox.push(&mut vec![Arc::new(Encoded {
-            payload: payload.into(),
-            schema: schema.clone(),
-            topic: "wholegrain/v1/batch/n1/g".into(),
-            seq,
-            first: 0,
-            last: 0,
-            samples: 1,
-            made_mono: clock::mono(),
-        })]);
+        state.outbox.push(
+            &mut vec![Arc::new(Encoded {
+                payload: payload.into(),
+                schema: schema.clone(),
+                topic: "wholegrain/v1/batch/n1/g".into(),
+                seq,
+                first: 0,
+                last: 0,
+                samples: 1,
+                made_mono: clock::mono(),
+            })],
+            true,
+        );
         hold.collect();
         hold.keep_bounds(QUEUE_BYTES_MAX, Duration::ZERO);
         assert!(state.counters.queue_bytes.load(Ordering::Relaxed) <= QUEUE_BYTES_MAX, "the memory keeps its bound");

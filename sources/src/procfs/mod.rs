@@ -24,6 +24,7 @@ use self::config::{Config, Group};
 use self::loadavg::LoadTable;
 use self::pairs::PairTable;
 use crate::file::{self, KeptFile};
+use crate::kept::Kept;
 use crate::options::GroupOptions;
 use crate::plan::Plan;
 use crate::pressure::{self, PressureTable};
@@ -74,7 +75,9 @@ impl Procfs {
             match file::read_file(&path) {
                 Ok(bytes) => {
                     let parser = self.parser(group, what, &bytes, &mut plan);
-                    parts.push(Part { what, file: KeptFile::new(&path), buffer: vec![0; room(bytes.len())], parser });
+                    let buffer = vec![0; room(bytes.len())];
+                    let kept = parser.table().map(|table| Kept::new(table, buffer.len())).unwrap_or_default();
+                    parts.push(Part { what, file: KeptFile::new(&path), buffer, parser, kept });
                 }
                 Err(error) => plan.report(absent(group, &path, &error)),
             }
@@ -152,9 +155,17 @@ impl Parser {
         }
     }
 
-    fn parse(&self, bytes: &[u8], row: &mut Row<'_>) -> Parsed {
+    /// The lines, where these are what it is.
+    fn table(&self) -> Option<&LineTable> {
         match self {
-            Self::OneRecord(table) | Self::KnownLast(table) | Self::UnknownLast(table) => table.parse(bytes, row),
+            Self::OneRecord(table) | Self::KnownLast(table) | Self::UnknownLast(table) => Some(table),
+            Self::Pairs(_) | Self::Load(_) | Self::Pressure(_) => None,
+        }
+    }
+
+    fn parse(&self, bytes: &[u8], kept: &mut Kept, row: &mut Row<'_>) -> Parsed {
+        match self {
+            Self::OneRecord(table) | Self::KnownLast(table) | Self::UnknownLast(table) => kept.parse(table, bytes, row),
             Self::Pairs(table) => table.parse(bytes, row),
             Self::Load(table) => table.parse(bytes, row),
             Self::Pressure(table) => table.parse(bytes, row),
@@ -167,13 +178,14 @@ struct Part {
     file: KeptFile,
     buffer: Vec<u8>,
     parser: Parser,
+    kept: Kept,
 }
 
 impl Part {
     fn read(&mut self, row: &mut Row<'_>) -> Reading {
-        let Self { what, file, buffer, parser } = self;
+        let Self { what, file, buffer, parser, kept } = self;
         match file.read_whole(buffer, |bytes| parser.is_whole(bytes)) {
-            Ok(length) => parser.parse(&buffer[..length], row).reading(what),
+            Ok(length) => parser.parse(&buffer[..length], kept, row).reading(what),
             Err(errno) => Reading { problem: Some(ReadProblem::Os { what, errno }), ..Reading::default() },
         }
     }

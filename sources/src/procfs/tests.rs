@@ -9,6 +9,9 @@ use super::config::{Config, Group};
 use super::*;
 use crate::testing::{Filled, Random, changed, filled};
 
+/// Room for every fixture.
+const FIXTURE_BYTES_MAX: usize = 64 << 10;
+
 /// One file of a fixture, with what discovery made of it.
 struct Case {
     path: PathBuf,
@@ -50,8 +53,14 @@ fn cases() -> Vec<Case> {
 }
 
 impl Case {
+    /// Both afresh and after the fixture's own content, which must give the same.
     fn parse(&self, bytes: &[u8]) -> Filled {
-        filled(self.sensors.len(), |row| self.parser.parse(bytes, row))
+        let mut kept = self.parser.table().map(|table| Kept::new(table, FIXTURE_BYTES_MAX)).unwrap_or_default();
+        let afresh = filled(self.sensors.len(), |row| self.parser.parse(bytes, &mut Kept::default(), row));
+        filled(self.sensors.len(), |row| self.parser.parse(&self.bytes, &mut kept, row));
+        let after = filled(self.sensors.len(), |row| self.parser.parse(bytes, &mut kept, row));
+        assert_eq!((&after.values, after.parsed), (&afresh.values, afresh.parsed), "{}", self.path.display());
+        afresh
     }
 }
 
@@ -105,7 +114,7 @@ fn a_file_changed_at_random_does_no_harm() {
                 Schema::new(SensorPath::new("/n").unwrap(), "g", sensors)
                     .unwrap_or_else(|e| panic!("round {round}: {e}"));
             }
-            let again = filled(count, |row| parser.parse(&bytes, row));
+            let again = filled(count, |row| parser.parse(&bytes, &mut Kept::default(), row));
             let asks_again = again.parsed.layout_changed && again.parsed.garbage.is_none();
             assert!(
                 count == 0 || !asks_again,

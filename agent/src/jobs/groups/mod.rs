@@ -10,6 +10,7 @@
 
 mod hands;
 pub mod look;
+mod moves;
 mod part;
 pub mod plan;
 pub mod reader;
@@ -115,6 +116,11 @@ impl Jobs {
         self.look(context, now);
         self.show(context.state);
         std::mem::take(&mut self.changed)
+    }
+
+    /// Whether no job is read.
+    pub fn is_idle(&self) -> bool {
+        self.jobs.is_empty()
     }
 
     /// How long until there is something to do that nobody rings for: a rule that is over.

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use wholegrain_model::name::check_relative;
-use wholegrain_model::{Interval, SensorDef};
+use wholegrain_model::{Interval, Kind, SensorDef};
 use wholegrain_sources::job::{JobPart, OpenPart};
 
 use super::super::Setting;
@@ -43,6 +43,11 @@ impl Part {
     /// The sensors that are there, with their places.
     pub fn metrics(&self) -> impl Iterator<Item = (usize, &SensorDef)> {
         self.sensors.iter().enumerate().filter(|(index, _)| !self.hidden.contains(index))
+    }
+
+    /// The counters that are there.
+    pub fn counters(&self) -> impl Iterator<Item = &str> {
+        self.metrics().filter(|(_, sensor)| sensor.kind == Kind::Counter).map(|(_, sensor)| sensor.name.as_str())
     }
 
     /// Whether the other can be read in its place without anybody seeing a difference.

@@ -1,8 +1,11 @@
 //! One reader of many: a group of a job is read by the readers of all parts that its metrics come from, one after another, each into
 //! its own places of the row.
+//!
+//! A counter that another part gives from now on begins with a gap: the new file counts from elsewhere, and the step from the old one's last
+//! value to the new one's first is nothing that the job did.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use wholegrain_sources::{Reader, Reading, Row};
 
@@ -22,16 +25,27 @@ impl Asked {
     }
 }
 
+/// Set while a counter that has moved to another part has not had its gap yet. Whichever reader samples first makes it, as a group may
+/// get another reader before its next tick.
+pub type Moved = Arc<AtomicBool>;
+
 /// The readers of a group's parts.
 pub struct Combined {
     readers: Box<[Box<dyn Reader>]>,
     asked: Arc<Asked>,
+    /// Counters that have moved, by their places in the row.
+    moved: Box<[(usize, Moved)]>,
 }
 
 impl Combined {
     /// Of these, in their order.
     pub fn new(readers: Vec<Box<dyn Reader>>, asked: Arc<Asked>) -> Self {
-        Self { readers: readers.into(), asked }
+        Self { readers: readers.into(), asked, moved: Box::default() }
+    }
+
+    /// The same, of which the counters at these places of the row have moved here from another part.
+    pub fn moved(self, moved: Vec<(usize, Moved)>) -> Self {
+        Self { moved: moved.into(), ..self }
     }
 }
 
@@ -49,6 +63,14 @@ impl Reader for Combined {
             if one.layout_changed {
                 all.layout_changed = true;
                 self.asked.0.fetch_or(Asked::bit(at), Ordering::AcqRel);
+            }
+        }
+        // A row of what is gone is not kept.
+        if !all.gone {
+            for (place, moved) in &self.moved {
+                if moved.load(Ordering::Relaxed) && moved.swap(false, Ordering::AcqRel) {
+                    row.set_gap(*place);
+                }
             }
         }
         all
@@ -80,6 +102,26 @@ mod tests {
         assert_eq!(reader.read(&mut row), expected);
         assert_eq!((0..readings.len()).map(|index| row.int(index)).collect::<Vec<_>>(), values);
         assert_eq!((flags.take(), flags.take()), (asked, 0));
+    }
+
+    #[test]
+    fn what_has_moved_begins_with_one_gap_whoever_reads_first() {
+        let flag: Moved = Arc::new(AtomicBool::new(true));
+        let reader = |reading| {
+            let readers: Vec<Box<dyn Reader>> = vec![Box::new(Says(0, reading)), Box::new(Says(1, reading))];
+            Combined::new(readers, Arc::default()).moved(vec![(1, flag.clone())])
+        };
+        let read = |reader: &mut Combined| {
+            let (mut slots, mut gaps) = (vec![0; 2], vec![0; 1]);
+            let mut row = Row::new(&mut slots, &mut gaps);
+            reader.read(&mut row);
+            [row.int(0), row.int(1)]
+        };
+        read(&mut reader(Reading { gone: true, ..Reading::default() }));
+        assert!(flag.load(Ordering::Relaxed), "a row that is not kept is no gap");
+        let (mut one, mut other) = (reader(Reading::default()), reader(Reading::default()));
+        assert_eq!(read(&mut one), [Some(10), None]);
+        assert_eq!((read(&mut one), read(&mut other)), ([Some(10), Some(11)], [Some(10), Some(11)]));
     }
 
     #[test]

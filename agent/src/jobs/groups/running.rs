@@ -12,6 +12,7 @@ use super::super::rules::{JobRules, Metric, Subject};
 use super::super::tracker::Job;
 use super::super::{JobView, MetricView, Mode, Setting};
 use super::hands::Hands;
+use super::moves::{Moves, origins};
 use super::part::{Intake, Part, Pool};
 use super::plan::{Groups, Key, Place, Step, diff, plan};
 use super::reader::{Asked, Combined};
@@ -101,6 +102,7 @@ pub struct Running {
     pub job: Arc<Job>,
     parts: Vec<Part>,
     next_part: u32,
+    moves: Moves,
     live: BTreeMap<Key, Live>,
     relook: Relook,
     /// Parts that have asked for a new look and wait for it.
@@ -112,7 +114,8 @@ impl Running {
     /// A job that began; nothing of it is read yet.
     pub fn new(job: Arc<Job>) -> Self {
         let (parts, live) = (Vec::new(), BTreeMap::new());
-        Self { job, parts, next_part: 0, live, relook: Relook::default(), asked: HashSet::new(), view: None }
+        let (moves, relook, asked) = (Moves::default(), Relook::default(), HashSet::new());
+        Self { job, parts, next_part: 0, moves, live, relook, asked, view: None }
     }
 
     /// For the rules.
@@ -132,6 +135,7 @@ impl Running {
 
     /// Asks the sources what there is to read. What they offer unchanged stays as it is, readers and all.
     pub fn gather(&mut self, supplies: &mut [Supply], pool: &mut Pool, again: &Again<'_>) {
+        let before = origins(&self.parts);
         let mut old = std::mem::take(&mut self.parts);
         let renewed: HashSet<&str> = match again {
             Again::Parts(asked) => old.iter().filter(|part| asked.contains(&part.id)).map(|part| part.source).collect(),
@@ -157,6 +161,7 @@ impl Running {
             }
         }
         self.parts = intake.into_parts();
+        self.moves.note(before, &self.parts);
     }
 
     /// Puts in what the rules say; whether that changes anything.
@@ -307,8 +312,12 @@ impl Running {
                 parts.push(part.id);
             }
         }
+        let moved = places.iter().enumerate().filter_map(|(row, place)| {
+            let moved = self.moves.of(&self.sensor(*place).name)?;
+            Some((row, moved))
+        });
         let asked = Arc::new(Asked::default());
-        (Box::new(Combined::new(readers, asked.clone())), parts, asked)
+        (Box::new(Combined::new(readers, asked.clone()).moved(moved.collect())), parts, asked)
     }
 
     /// The groups that there would be, each with what reads it, and what is in the way of others.

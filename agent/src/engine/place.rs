@@ -1,0 +1,266 @@
+//! Where a sampler thread runs. Every tick interrupts what runs on its CPU; a thread that the kernel puts now here, now there
+//! interrupts all of them, moves other programs out of its way, and finds cold caches each time.
+//!
+//! So the kernel chooses, as it knows best which CPU has least to do, and the thread then stays there for a while. Nothing of
+//! this is done by the sampler thread itself once it runs.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::time::{Duration, Instant};
+
+use serde::Deserialize;
+
+/// How soon the thread is to run after its tick when others run: 100 us, the shortest that the kernel takes. It is the slice that the
+/// scheduler plans for it (sched(7), `sched_runtime` in sched_setattr(2)); the shorter the slice, the earlier the turn.
+const SLICE_NS: u64 = 100_000;
+/// With a shortest interval above this a thread is not kept anywhere: it wakes so seldom that the kernel's choice of an idle CPU is worth
+/// more. 100 ms.
+pub const KEPT_INTERVAL_NS_MAX: u64 = 100_000_000;
+/// How long it stays before the kernel chooses anew: 10 s.
+pub const KEPT_FOR: Duration = Duration::from_secs(10);
+/// For how many of its intervals the kernel may choose.
+const CHOOSING_TICKS: u32 = 5;
+
+/// `[sampler] cpu`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(try_from = "toml::Value")]
+pub enum Cpu {
+    /// The kernel's choice, kept for a while.
+    #[default]
+    Kept,
+    /// The kernel's choice at each tick.
+    Any,
+    /// Always this one, if the process may use it.
+    Number(u16),
+}
+
+fn shown(value: &toml::Value) -> String {
+    value.as_str().map_or_else(|| format!("a {}", value.type_str()), |text| format!("{text:?}"))
+}
+
+impl TryFrom<toml::Value> for Cpu {
+    type Error = String;
+
+    fn try_from(value: toml::Value) -> Result<Self, String> {
+        let number = value.as_integer().and_then(|number| u16::try_from(number).ok());
+        match (value.as_str(), number) {
+            (Some("kept"), _) => Ok(Self::Kept),
+            (Some("any"), _) => Ok(Self::Any),
+            (_, Some(number)) => Ok(Self::Number(number)),
+            _ => Err(format!("cpu is {}; \"kept\", \"any\" or the number of a CPU is wanted", shown(&value))),
+        }
+    }
+}
+
+/// What a sampler thread tells of itself.
+#[derive(Debug)]
+pub struct Whereabouts {
+    thread: AtomicI32,
+    cpu: AtomicI32,
+}
+
+impl Default for Whereabouts {
+    fn default() -> Self {
+        Self { thread: AtomicI32::new(0), cpu: AtomicI32::new(-1) }
+    }
+}
+
+impl Whereabouts {
+    /// The calling thread is the one.
+    pub fn begin(&self) {
+        // SAFETY: takes and changes nothing.
+        self.thread.store(unsafe { libc::gettid() }, Ordering::Release);
+    }
+
+    /// The calling thread, which is the one, has come to a tick. No system call: the C library reads it from memory.
+    #[inline]
+    pub fn note(&self) {
+        // SAFETY: takes and changes nothing.
+        self.cpu.store(unsafe { libc::sched_getcpu() }, Ordering::Relaxed);
+    }
+}
+
+/// Asks for a short slice, so that the thread runs soon after each tick though others run, and takes little each time. Kernels before
+/// 6.12 have one slice for all and leave it at that.
+pub fn shorten_slice() {
+    // SAFETY: plain numbers, for which zero is a value.
+    let mut attributes: libc::sched_attr = unsafe { std::mem::zeroed() };
+    let size = size_of::<libc::sched_attr>() as u32;
+    // SAFETY: the place for the result is as long as said; 0 is the calling thread.
+    if unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attributes, size, 0) } != 0 {
+        return;
+    }
+    if attributes.sched_policy == libc::SCHED_OTHER as u32 {
+        attributes.sched_runtime = SLICE_NS;
+        // SAFETY: reads the structure, which is as the kernel gave it but for the slice.
+        unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
+    }
+}
+
+/// Keeps one thread where it is to be.
+#[derive(Debug)]
+pub struct Placing {
+    whereabouts: Arc<Whereabouts>,
+    cpu: Cpu,
+    /// The CPUs that the process was started with.
+    allowed: libc::cpu_set_t,
+    state: State,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// Anywhere, and nothing is to be done about it.
+    Free,
+    /// Anywhere until then, to be kept where it is.
+    Choosing(Instant),
+    /// In one place until then; `None` for ever.
+    Kept(Option<Instant>),
+}
+
+impl Placing {
+    /// Of a thread that is free to run anywhere.
+    pub fn new(whereabouts: Arc<Whereabouts>, cpu: Cpu) -> Self {
+        Self { whereabouts, cpu, allowed: affinity(), state: State::Free }
+    }
+
+    /// Another wish.
+    pub fn configure(&mut self, cpu: Cpu) {
+        if self.cpu != cpu {
+            self.cpu = cpu;
+            self.free();
+        }
+    }
+
+    /// Does what is due. `interval_ns` is the shortest at which the thread reads.
+    pub fn look(&mut self, now: Instant, interval_ns: Option<u64>) {
+        let interval_ns = interval_ns.filter(|interval| *interval <= KEPT_INTERVAL_NS_MAX);
+        match (self.cpu, interval_ns, self.state) {
+            (Cpu::Number(_), _, State::Kept(_)) => {}
+            (Cpu::Number(cpu), ..) => {
+                if self.keep_on(usize::from(cpu)) {
+                    self.state = State::Kept(None);
+                } else {
+                    tracing::warn!("[sampler] cpu: CPU {cpu} cannot be used by this process; the kernel chooses");
+                    self.cpu = Cpu::Any;
+                }
+            }
+            (Cpu::Any, ..) | (_, None, _) => self.free(),
+            (_, Some(interval_ns), State::Free) => {
+                self.state = State::Choosing(now + Duration::from_nanos(interval_ns) * CHOOSING_TICKS);
+            }
+            (_, Some(_), State::Choosing(until)) if now >= until => {
+                let cpu = usize::try_from(self.whereabouts.cpu.load(Ordering::Relaxed));
+                let kept = cpu.is_ok_and(|cpu| self.keep_on(cpu));
+                // Where it cannot be kept, it is tried again as seldom as it would be moved.
+                self.state = State::Kept(Some(now + KEPT_FOR));
+                tracing::debug!("the sampler stays on CPU {cpu:?}: {kept}");
+            }
+            (_, Some(interval_ns), State::Kept(until)) if until.is_none_or(|until| now >= until) => {
+                self.free();
+                self.state = State::Choosing(now + Duration::from_nanos(interval_ns) * CHOOSING_TICKS);
+            }
+            _ => {}
+        }
+    }
+
+    /// How long nothing is to be done.
+    pub fn due_in(&self, now: Instant) -> Option<Duration> {
+        match self.state {
+            State::Choosing(at) | State::Kept(Some(at)) => Some(at.saturating_duration_since(now)),
+            State::Free | State::Kept(None) => None,
+        }
+    }
+
+    fn keep_on(&self, cpu: usize) -> bool {
+        // SAFETY: plain bits, for which zero is a value; the number is within the set, or nothing is done.
+        let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+        if cpu >= libc::CPU_SETSIZE as usize {
+            return false;
+        }
+        // SAFETY: the number was checked.
+        unsafe { libc::CPU_SET(cpu, &mut set) };
+        self.set(&set)
+    }
+
+    fn free(&mut self) {
+        if !matches!(self.state, State::Free | State::Choosing(_)) {
+            self.set(&self.allowed);
+        }
+        self.state = State::Free;
+    }
+
+    fn set(&self, cpus: &libc::cpu_set_t) -> bool {
+        let thread = self.whereabouts.thread.load(Ordering::Acquire);
+        // SAFETY: reads the set, which is as long as said. A thread 0, which would be this one, is none.
+        thread != 0 && unsafe { libc::sched_setaffinity(thread, size_of::<libc::cpu_set_t>(), cpus) } == 0
+    }
+}
+
+/// The CPUs that the calling thread may use; all when there are more than the set has room for.
+fn affinity() -> libc::cpu_set_t {
+    // SAFETY: plain bits, for which zero is a value.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: the place for the result is as long as said; 0 is the calling thread.
+    if unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set) } != 0 {
+        // SAFETY: numbers within the set only.
+        (0..libc::CPU_SETSIZE as usize).for_each(|cpu| unsafe { libc::CPU_SET(cpu, &mut set) });
+    }
+    set
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicBool;
+
+    const MS: u64 = 1_000_000;
+
+    fn count(thread: i32) -> i32 {
+        // SAFETY: as in `affinity`.
+        let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+        // SAFETY: as in `affinity`.
+        assert_eq!(unsafe { libc::sched_getaffinity(thread, size_of::<libc::cpu_set_t>(), &mut set) }, 0);
+        // SAFETY: only counts.
+        unsafe { libc::CPU_COUNT(&set) }
+    }
+
+    #[test]
+    fn a_thread_is_kept_where_it_was_and_let_go_again() {
+        let whereabouts = Arc::new(Whereabouts::default());
+        let (theirs, end) = (whereabouts.clone(), Arc::new(AtomicBool::new(false)));
+        let ends = end.clone();
+        let thread = std::thread::spawn(move || {
+            shorten_slice();
+            theirs.note();
+            theirs.begin();
+            while !ends.load(Ordering::Relaxed) {
+                std::thread::park_timeout(Duration::from_millis(1));
+            }
+        });
+        while whereabouts.thread.load(Ordering::Acquire) == 0 {
+            std::thread::yield_now();
+        }
+        let id = whereabouts.thread.load(Ordering::Relaxed);
+        let (all, start) = (count(id), Instant::now());
+        let mut placing = Placing::new(whereabouts, Cpu::default());
+        placing.look(start, Some(1000 * MS));
+        assert_eq!((placing.state, placing.due_in(start)), (State::Free, None), "seldom: wherever the kernel likes");
+        placing.look(start, Some(MS));
+        assert_eq!((placing.due_in(start), count(id)), (Some(Duration::from_millis(5)), all), "the kernel chooses");
+        placing.look(start + Duration::from_millis(5), Some(MS));
+        assert_eq!(count(id), 1);
+        placing.look(start + Duration::from_secs(9), Some(MS));
+        assert_eq!(count(id), 1);
+        placing.look(start + Duration::from_secs(11), Some(MS));
+        assert_eq!(count(id), all, "it chooses anew");
+        placing.look(start + Duration::from_secs(12), Some(MS));
+        assert_eq!(count(id), 1);
+        placing.configure(Cpu::Any);
+        assert_eq!((count(id), placing.due_in(start)), (all, None));
+        placing.configure(Cpu::Number(9_999));
+        placing.look(start, Some(MS));
+        assert_eq!((count(id), placing.cpu), (all, Cpu::Any), "there is no such CPU");
+        end.store(true, Ordering::Relaxed);
+        thread.join().unwrap();
+    }
+}
