@@ -1,9 +1,9 @@
 //! What storing costs: CPU time of the process for each reading through append, seal and merge, on the real file system.
 //!
-//! `cargo run --release -p wholegrain-store --example ingest_cost [DIRECTORY]`
+//! `cargo run --release -p wholegrain-store --example ingest_cost [DIRECTORY [SENSORS [SAMPLES [AGENTS [MINUTES]]]]]`
 //!
-//! Batches of 250 sensors x 10 samples at 1 s, of 16 agents; an hour of them, sealed each minute, merged as in service. The values move
-//! as those of /proc do: most stand still, some count up.
+//! Batches of 250 sensors x 10 samples at 1 s, of 16 agents, unless asked otherwise; an hour of them, sealed each minute, merged as in
+//! service. The values move as those of /proc do: most stand still, some count up. `… /tmp/x 250 1 100 10` is the smallest batches.
 
 use std::time::Instant;
 
@@ -11,10 +11,6 @@ use wholegrain_model::{Batch, BatchHeader, Column, ColumnValues, Gaps, Schema, S
 use wholegrain_store::{Store, StoreConfig};
 use wholegrain_transport::payload::encode_batch;
 
-const AGENTS: usize = 16;
-const SENSORS: usize = 250;
-const SAMPLES: usize = 10;
-const MINUTES: usize = 60;
 const SECOND: i64 = 1_000_000_000;
 const START: i64 = 20_000 * 86_400 * SECOND;
 
@@ -37,14 +33,14 @@ fn value(sensor: usize, second: usize, noise: &mut u64) -> i64 {
     }
 }
 
-fn batches(schemas: &[Schema], seq: u64, from: usize, noise: &mut u64) -> Vec<Vec<u8>> {
-    let times: Vec<i64> = (from..from + SAMPLES).map(|s| START + s as i64 * SECOND).collect();
+fn batches(schemas: &[Schema], seq: u64, from: usize, samples: usize, noise: &mut u64) -> Vec<Vec<u8>> {
+    let times: Vec<i64> = (from..from + samples).map(|s| START + s as i64 * SECOND).collect();
     let mut batch = |(agent, schema): (usize, &Schema)| {
         let mut column = |sensor| {
-            let values = (from..from + SAMPLES).map(|second| value(sensor, second, noise)).collect();
+            let values = (from..from + samples).map(|second| value(sensor, second, noise)).collect();
             Column { values: ColumnValues::Int(values), gaps: Gaps::default() }
         };
-        let columns = (0..SENSORS).map(&mut column).collect();
+        let columns = (0..schema.len()).map(&mut column).collect();
         let header =
             BatchHeader { agent: format!("n{agent}"), boot: 1, seq, schema: schema.hash(), interval_ns: SECOND as u64 };
         encode_batch(&Batch { header, times: times.clone(), columns })
@@ -53,19 +49,21 @@ fn batches(schemas: &[Schema], seq: u64, from: usize, noise: &mut u64) -> Vec<Ve
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let number = |at, otherwise: usize| std::env::args().nth(at).map_or(Ok(otherwise), |text| text.parse());
+    let (sensors, samples, agents, minutes) = (number(2, 250)?, number(3, 10)?, number(4, 16)?, number(5, 60)?);
     let dir = std::env::args().nth(1).map_or_else(|| std::env::temp_dir().join("wholegrain-ingest-cost"), Into::into);
     let _ = std::fs::remove_dir_all(&dir);
     let (store, _) = Store::open(StoreConfig { background: false, ..StoreConfig::new(&dir) })?;
-    let sensors = || (0..SENSORS).map(|i| SensorDef::gauge(format!("proc/sensor{i}"), "1", "")).collect();
-    let schema = |agent| Schema::new(SensorPath::new(format!("/lab/n{agent}"))?, "proc", sensors()).map_err(Into::into);
-    let schemas = (0..AGENTS).map(schema).collect::<Result<Vec<Schema>, Box<dyn std::error::Error>>>()?;
+    let all = || (0..sensors).map(|i| SensorDef::gauge(format!("proc/sensor{i}"), "1", "")).collect();
+    let schema = |agent| Schema::new(SensorPath::new(format!("/lab/n{agent}"))?, "proc", all()).map_err(Into::into);
+    let schemas = (0..agents).map(schema).collect::<Result<Vec<Schema>, Box<dyn std::error::Error>>>()?;
     schemas.iter().try_for_each(|schema| store.register_schema(schema))?;
     let (mut append, mut seal, mut merge, mut seq, mut noise) = (0, 0, 0, 0, 0x9e37_79b9u64);
     let started = Instant::now();
-    for minute in 0..MINUTES {
-        for part in 0..60 / SAMPLES {
+    for minute in 0..minutes {
+        for part in 0..60 / samples {
             seq += 1;
-            let payloads = batches(&schemas, seq, minute * 60 + part * SAMPLES, &mut noise);
+            let payloads = batches(&schemas, seq, minute * 60 + part * samples, samples, &mut noise);
             let before = cpu_ns();
             let (sender, receiver) = std::sync::mpsc::channel();
             for payload in payloads {
@@ -86,7 +84,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let before = cpu_ns();
     store.maintain(START + 2 * 86_400 * SECOND)?;
     merge += cpu_ns() - before;
-    let readings = (AGENTS * SENSORS * MINUTES * 60) as f64;
+    let readings = (agents * sensors * minutes * 60) as f64;
     let stats = store.stats();
     let each = |ns: u64| ns as f64 / readings;
     println!("readings {readings}, {:.1} s", started.elapsed().as_secs_f64());

@@ -331,11 +331,18 @@ impl Journal {
     /// announced.
     fn part_forgotten(&self, group: Vec<Pending>) -> (Vec<Pending>, Vec<(Pending, StoreError)>) {
         let counters = &self.shared.counters;
-        if counters.sensors_forgotten.load(Relaxed) + counters.schemas_forgotten.load(Relaxed) == 0 {
+        let failed = self.shared.forget_failed.load(Relaxed);
+        if !failed && counters.sensors_forgotten.load(Relaxed) + counters.schemas_forgotten.load(Relaxed) == 0 {
             return (group, Vec::new());
         }
+        let half_forgotten = self.shared.half_forgotten.load(Relaxed);
         let sensors = self.shared.sensors();
         let fate = |pending: &Pending| match &pending.item {
+            Item::Batch(_) | Item::Readings(_) if half_forgotten => {
+                let path = self.shared.paths.catalogue.clone();
+                let reason = "forgetting sensors failed, and whether it came true is not known yet".to_owned();
+                Some(StoreError::Catalogue { doing: "taking readings in", path, reason })
+            }
             Item::Batch(batch) if sensors.schema(&batch.schema.hash()).is_none() => {
                 Some(StoreError::UnknownSchema(batch.schema.hash()))
             }

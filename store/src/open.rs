@@ -99,6 +99,8 @@ pub(crate) fn open(config: StoreConfig, disk: Arc<dyn Disk>) -> Result<(Arc<Shar
         retained_at: AtomicI64::new(i64::MIN),
         properties_written: AtomicU64::new(0),
         forgetting: RwLock::new(()),
+        forget_failed: AtomicBool::new(false),
+        half_forgotten: AtomicBool::new(false),
         forget_memory: Mutex::default(),
         sealing: Mutex::new(()),
         importing: Mutex::new(()),

@@ -235,14 +235,21 @@ fn name_files(shared: &Shared, finished: &[Finished]) -> Result<(), StoreError> 
 /// another's change, and put in place what it read before.
 pub(crate) fn reconcile(shared: &Shared) -> Result<MutexGuard<'_, Ledger>, StoreError> {
     let mut ledger = shared.ledger.lock().unwrap_or_else(PoisonError::into_inner);
-    if !shared.catalogue.is_suspect() {
-        return Ok(ledger);
+    if shared.catalogue.is_suspect() {
+        settle(shared, &mut ledger)?;
     }
+    Ok(ledger)
+}
+
+/// What [`reconcile`] does after a failed transaction, for who has the ledger already.
+pub(crate) fn settle(shared: &Shared, ledger: &mut Ledger) -> Result<(), StoreError> {
     let mut contents = shared.catalogue.reopen()?;
     {
         let mut sensors = shared.sensors.write().unwrap_or_else(PoisonError::into_inner);
         contents.sensors.keep_groups(&sensors);
         *sensors = contents.sensors;
+        // Known again for certain, before anybody else can look.
+        shared.half_forgotten.store(false, Relaxed);
     }
     let mut dropped = Vec::new();
     let mut sealed = Vec::new();
@@ -298,7 +305,7 @@ pub(crate) fn reconcile(shared: &Shared) -> Result<MutexGuard<'_, Ledger>, Store
         // Noted, and settled before anything kept is given out.
         tracing::warn!(%error, "kept results cannot be removed; tried again");
     }
-    Ok(ledger)
+    Ok(())
 }
 
 /// Removes the file of a sealed segment.

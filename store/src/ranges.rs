@@ -12,12 +12,26 @@ pub const RANGES_MAX: usize = 65_536;
 pub const BOOTS_MAX: usize = 256;
 
 /// A set of numbers as disjoint ranges that do not touch.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct RangeSet(BTreeMap<u64, u64>);
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum RangeSet {
+    /// None, or one, its start not behind its end: what nearly every agent has, at a tenth of a tree's memory.
+    Few(Option<(u64, u64)>),
+    /// Two or more.
+    Many(BTreeMap<u64, u64>),
+}
+
+impl Default for RangeSet {
+    fn default() -> Self {
+        RangeSet::Few(None)
+    }
+}
 
 impl RangeSet {
     pub fn contains(&self, number: u64) -> bool {
-        self.0.range(..=number).next_back().is_some_and(|(_, &end)| number <= end)
+        match self {
+            RangeSet::Few(range) => range.is_some_and(|(start, end)| (start..=end).contains(&number)),
+            RangeSet::Many(ranges) => ranges.range(..=number).next_back().is_some_and(|(_, &end)| number <= end),
+        }
     }
 
     /// Takes a number in; `false` when it was there.
@@ -25,38 +39,43 @@ impl RangeSet {
         if self.contains(number) {
             return false;
         }
-        let (mut start, mut end) = (number, number);
-        if let Some((&s, &e)) = self.0.range(..number).next_back()
-            && e.checked_add(1) == Some(number)
-        {
-            start = s;
+        match self {
+            RangeSet::Few(None) => *self = RangeSet::Few(Some((number, number))),
+            RangeSet::Few(Some((_, end))) if end.checked_add(1) == Some(number) => *end = number,
+            RangeSet::Few(Some((start, _))) if number.checked_add(1) == Some(*start) => *start = number,
+            RangeSet::Few(Some(range)) => *self = RangeSet::Many([*range, (number, number)].into()),
+            RangeSet::Many(ranges) => {
+                insert(ranges, number);
+                if let (1, Some(range)) = (ranges.len(), ranges.first_key_value()) {
+                    *self = RangeSet::Few(Some((*range.0, *range.1)));
+                }
+            }
         }
-        if let Some(next) = number.checked_add(1)
-            && let Some(e) = self.0.remove(&next)
-        {
-            end = e;
-        }
-        self.0.insert(start, end);
         true
     }
 
     /// The ranges, both ends within.
     pub fn iter(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
-        self.0.iter().map(|(start, end)| (*start, *end))
+        let (few, many) = match self {
+            RangeSet::Few(range) => (*range, None),
+            RangeSet::Many(ranges) => (None, Some(ranges)),
+        };
+        few.into_iter().chain(many.into_iter().flatten().map(|(start, end)| (*start, *end)))
     }
 
     /// Whether taking `number` in would exceed [`RANGES_MAX`].
     pub fn is_full_for(&self, number: u64) -> bool {
-        self.0.len() >= RANGES_MAX
-            && !self.0.contains_key(&number.wrapping_add(1))
-            && self.0.range(..number).next_back().is_none_or(|(_, &end)| end.wrapping_add(1) != number)
+        let RangeSet::Many(ranges) = self else { return false };
+        ranges.len() >= RANGES_MAX
+            && !ranges.contains_key(&number.wrapping_add(1))
+            && ranges.range(..number).next_back().is_none_or(|(_, &end)| end.wrapping_add(1) != number)
     }
 
     /// Each range as two varints: its start less the end before it, and its length less one.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         let mut before = 0;
-        for (&start, &end) in &self.0 {
+        for (start, end) in self.iter() {
             put_varint(start - before, &mut out);
             put_varint(end - start, &mut out);
             before = end;
@@ -73,8 +92,28 @@ impl RangeSet {
             ranges.insert(start, end);
             before = end;
         }
-        Some(Self(ranges))
+        let mut few = ranges.iter().map(|(start, end)| (*start, *end));
+        Some(match (few.next(), few.next()) {
+            (range, None) => RangeSet::Few(range),
+            _ => RangeSet::Many(ranges),
+        })
     }
+}
+
+/// Takes a number in that is in none of the ranges.
+fn insert(ranges: &mut BTreeMap<u64, u64>, number: u64) {
+    let (mut start, mut end) = (number, number);
+    if let Some((&s, &e)) = ranges.range(..number).next_back()
+        && e.checked_add(1) == Some(number)
+    {
+        start = s;
+    }
+    if let Some(next) = number.checked_add(1)
+        && let Some(e) = ranges.remove(&next)
+    {
+        end = e;
+    }
+    ranges.insert(start, end);
 }
 
 /// Reads an unsigned LEB128 number at `at` and moves it on.
@@ -163,7 +202,7 @@ mod tests {
             assert_eq!(ranges.contains(number), plain.contains(&number), "{number}");
         }
         assert_eq!(RangeSet::decode(&ranges.encode()), Some(ranges.clone()));
-        let joined = ranges.0.iter().zip(ranges.0.iter().skip(1)).all(|((_, end), (start, _))| end + 1 < *start);
+        let joined = ranges.iter().zip(ranges.iter().skip(1)).all(|((_, end), (start, _))| end + 1 < start);
         assert!(joined, "neighbours are one range");
     }
 

@@ -179,7 +179,7 @@ impl Iterator for Merged<'_> {
 }
 
 /// How to bring rows into time order, each time once: `None` when they are.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Order(Option<Vec<u32>>);
 
 impl Order {
@@ -208,7 +208,12 @@ impl Order {
     }
 
     pub fn column(&self, column: Column) -> Column {
-        let Some(rows) = &self.0 else { return column };
+        self.reordered(&column).unwrap_or(column)
+    }
+
+    /// The column in order; `None` when it is.
+    pub fn reordered(&self, column: &Column) -> Option<Column> {
+        let rows = self.0.as_ref()?;
         let mut gaps = Gaps::default();
         if !column.gaps.0.is_empty() {
             let gap_rows = rows.iter().enumerate().filter(|(_, row)| column.gaps.is_gap(**row as usize));
@@ -218,7 +223,7 @@ impl Order {
             ColumnValues::Int(values) => ColumnValues::Int(rows.iter().map(|&row| values[row as usize]).collect()),
             ColumnValues::Float(values) => ColumnValues::Float(rows.iter().map(|&row| values[row as usize]).collect()),
         };
-        Column { values, gaps }
+        Some(Column { values, gaps })
     }
 }
 

@@ -3,13 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, PoisonError};
 
+use wholegrain_model::schema::SensorDef;
 use wholegrain_model::{Column, ColumnValues, Schema, Value, ValueType};
-use wholegrain_transport::payload::{decode_column, for_each_column};
+use wholegrain_transport::payload::{append_columns, decode_column};
 
 use crate::block::read::{append, empty};
 use crate::catalogue::Change;
 use crate::live::{LiveBatch, Segment};
-use crate::log::{chunks, present};
+use crate::log::{Everything, chunks, present};
 use crate::publish::{DAY_NS, Draft, Finished, Kind, publish, reconcile, remove_segment};
 use crate::ranges::RangeSet;
 use crate::scan::Order;
@@ -90,28 +91,108 @@ struct Group {
     schema: Schema,
     batches: Vec<Arc<LiveBatch>>,
     decoded: Option<Decoded>,
+    /// Its columns in the order of their names; schemas with the same sensors have it in common.
+    by_name: Arc<[u32]>,
 }
 
+#[derive(Default)]
 struct Decoded {
     times: Vec<i64>,
     order: Order,
-    columns: Vec<Option<Column>>,
+    columns: Vec<Column>,
     left: usize,
 }
 
 /// Goes through the sensors of the segment in the order of their paths. A group's columns are in memory from its first sensor to its last.
 fn write_segment(shared: &Shared, segment: &Segment, drafts: &mut Drafts) -> Result<(), StoreError> {
-    let mut groups: Vec<Group> = Vec::new();
-    for batches in segment.groups() {
-        if let Some(first) = batches.first() {
-            groups.push(Group { schema: first.schema.clone(), batches, decoded: None });
+    let mut groups = groups_of(segment);
+    let loose = segment.all_readings();
+    if !loose.sensors.is_empty() {
+        let all: Vec<usize> = (0..groups.len()).collect();
+        return write_together(shared, &mut groups, &all, &loose, drafts);
+    }
+    let mut scratch = Decoded::default();
+    for together in apart(&groups) {
+        match together[..] {
+            [alone] => write_alone(shared, &groups[alone], &mut scratch, drafts)?,
+            _ => write_together(shared, &mut groups, &together, &loose, drafts)?,
         }
     }
-    let mut sensors: Vec<(Arc<str>, usize, usize)> = Vec::new();
-    for (at, group) in groups.iter().enumerate() {
-        sensors.extend((0..group.schema.len()).map(|column| (group.schema.path(column).into(), at, column)));
+    Ok(())
+}
+
+fn groups_of(segment: &Segment) -> Vec<Group> {
+    let mut known: HashMap<*const SensorDef, Arc<[u32]>> = HashMap::new();
+    let mut groups: Vec<Group> = Vec::new();
+    for batches in segment.groups() {
+        let Some(first) = batches.first() else { continue };
+        let schema = first.schema.clone();
+        let sensors = schema.sensors();
+        let by_name = known.entry(sensors.as_ptr()).or_insert_with(|| {
+            let mut order: Vec<u32> = (0..u32::try_from(sensors.len()).unwrap_or(u32::MAX)).collect();
+            order.sort_unstable_by_key(|&column| sensors[column as usize].name.as_str());
+            order.into()
+        });
+        let by_name = by_name.clone();
+        groups.push(Group { schema, batches, decoded: None, by_name });
     }
-    let loose = segment.all_readings();
+    groups
+}
+
+/// The groups in the order of their paths. Those among whose paths another one's lie are together: their sensors have to be sorted.
+fn apart(groups: &[Group]) -> Vec<Vec<usize>> {
+    let edge = |group: &Group, column: Option<&u32>| group.schema.path(column.map_or(0, |column| *column as usize));
+    let span = |group: &Group| (edge(group, group.by_name.first()), edge(group, group.by_name.last()));
+    let mut spans: Vec<(String, String, usize)> = (groups.iter().enumerate())
+        .map(|(at, group)| (span(group), at))
+        .map(|((first, last), at)| (first, last, at))
+        .collect();
+    spans.sort_unstable();
+    let mut found: Vec<(String, Vec<usize>)> = Vec::new();
+    for (first, last, at) in spans {
+        match found.last_mut() {
+            Some((end, together)) if first <= *end => {
+                together.push(at);
+                if last > *end {
+                    *end = last;
+                }
+            }
+            _ => found.push((last, vec![at])),
+        }
+    }
+    found.into_iter().map(|(_, together)| together).collect()
+}
+
+/// A group whose sensors stand together. `scratch` keeps its memory from one group to the next.
+fn write_alone(shared: &Shared, group: &Group, scratch: &mut Decoded, drafts: &mut Drafts) -> Result<(), StoreError> {
+    scratch.fill(shared, &group.schema, &group.batches);
+    let mut path = format!("{}/", group.schema.prefix());
+    let prefix = path.len();
+    for &column in group.by_name.iter() {
+        let column = column as usize;
+        path.truncate(prefix);
+        path.push_str(&group.schema.sensors()[column].name);
+        match scratch.order.reordered(&scratch.columns[column]) {
+            Some(sorted) => drafts.push(&path, &scratch.times, &sorted)?,
+            None => drafts.push(&path, &scratch.times, &scratch.columns[column])?,
+        }
+    }
+    Ok(())
+}
+
+/// Groups whose sensors stand between each other's, and the sensors without a schema.
+fn write_together(
+    shared: &Shared,
+    groups: &mut [Group],
+    together: &[usize],
+    loose: &Everything,
+    drafts: &mut Drafts,
+) -> Result<(), StoreError> {
+    let mut sensors: Vec<(Arc<str>, usize, usize)> = Vec::new();
+    for &at in together {
+        let schema = &groups[at].schema;
+        sensors.extend((0..schema.len()).map(|column| (schema.path(column).into(), at, column)));
+    }
     {
         let known = shared.sensors();
         let path = |(slot, id): (usize, &u32)| Some((known.path(SensorId(*id))?, LOOSE, slot));
@@ -127,7 +208,7 @@ fn write_segment(shared: &Shared, segment: &Segment, drafts: &mut Drafts) -> Res
                 }
             }
             [.., (path, LOOSE, slot)] => {
-                let mut rows = rows_of(in_order(&groups, &same[..same.len() - 1]), |batch, error| {
+                let mut rows = rows_of(in_order(groups, &same[..same.len() - 1]), |batch, error| {
                     undecodable(shared, batch, error);
                 });
                 rows.extend(readings.readings(*slot).map(present));
@@ -140,7 +221,7 @@ fn write_segment(shared: &Shared, segment: &Segment, drafts: &mut Drafts) -> Res
                 drafts.push(path, &chunk.times, &chunk.column)?;
             }
             several => {
-                for chunk in combine(shared, &groups, several) {
+                for chunk in combine(shared, groups, several) {
                     drafts.push(&several[0].0, &chunk.times, &chunk.column)?;
                 }
             }
@@ -152,44 +233,53 @@ fn write_segment(shared: &Shared, segment: &Segment, drafts: &mut Drafts) -> Res
 impl Group {
     /// One sensor's readings, in time order. Each column is taken once.
     fn take(&mut self, shared: &Shared, column: usize) -> Chunk {
-        let decoded = self.decoded.get_or_insert_with(|| decode(shared, &self.schema, &self.batches));
-        let values = decoded.columns[column].take();
-        let values = values.unwrap_or_else(|| empty(self.schema.sensors()[column].value_type));
+        let decoded = self.decoded.get_or_insert_with(|| {
+            let mut decoded = Decoded::default();
+            decoded.fill(shared, &self.schema, &self.batches);
+            decoded
+        });
+        let values = std::mem::replace(&mut decoded.columns[column], empty(ValueType::Int));
+        let values = decoded.order.column(values);
         decoded.left = decoded.left.saturating_sub(1);
-        let chunk = if decoded.left == 0 {
-            let decoded = self.decoded.take();
-            decoded.map(|decoded| Chunk { times: decoded.times, column: decoded.order.column(values) })
-        } else {
-            Some(Chunk { times: decoded.times.clone(), column: decoded.order.column(values) })
-        };
-        chunk.unwrap_or_else(|| Chunk { times: Vec::new(), column: empty(ValueType::Int) })
+        if decoded.left > 0 {
+            return Chunk { times: decoded.times.clone(), column: values };
+        }
+        let times = self.decoded.take().map(|decoded| decoded.times).unwrap_or_default();
+        Chunk { times, column: values }
     }
 }
 
-/// All columns of a group's batches, one after the other.
-fn decode(shared: &Shared, schema: &Schema, batches: &[Arc<LiveBatch>]) -> Decoded {
-    let rows = batches.iter().map(|batch| batch.samples).sum();
-    let column = |value_type| match value_type {
-        ValueType::Int => ColumnValues::Int(Vec::with_capacity(rows)),
-        ValueType::Float => ColumnValues::Float(Vec::with_capacity(rows)),
-    };
-    let mut columns: Vec<Column> = schema
-        .sensors()
-        .iter()
-        .map(|sensor| Column { values: column(sensor.value_type), gaps: wholegrain_model::Gaps::default() })
-        .collect();
-    let mut times = Vec::with_capacity(rows);
-    for batch in batches {
-        let each =
-            |at: usize, column: &Column| append(&mut columns[at], &column.values, &column.gaps, 0, column.len(), rows);
-        match for_each_column(&batch.payload, schema, each) {
-            Ok(more) => times.extend(more),
-            Err(error) => undecodable(shared, batch, &error),
+impl Decoded {
+    /// All columns of a group's batches, one after the other, in place of what was there.
+    fn fill(&mut self, shared: &Shared, schema: &Schema, batches: &[Arc<LiveBatch>]) {
+        let rows = batches.iter().map(|batch| batch.samples).sum();
+        self.columns.truncate(schema.len());
+        for (column, value_type) in self.columns.iter_mut().zip(schema.types()) {
+            column.gaps.0.clear();
+            match (&mut column.values, value_type) {
+                (ColumnValues::Int(values), ValueType::Int) => values.clear(),
+                (ColumnValues::Float(values), ValueType::Float) => values.clear(),
+                (values, other) => *values = empty(*other).values,
+            }
         }
+        self.columns.extend(schema.types()[self.columns.len()..].iter().map(|value_type| empty(*value_type)));
+        for column in &mut self.columns {
+            match &mut column.values {
+                ColumnValues::Int(values) => values.reserve_exact(rows),
+                ColumnValues::Float(values) => values.reserve_exact(rows),
+            }
+        }
+        let mut times = std::mem::take(&mut self.times);
+        times.clear();
+        for batch in batches {
+            if let Err(error) = append_columns(&batch.payload, schema, &mut times, &mut self.columns, rows) {
+                undecodable(shared, batch, &error);
+            }
+        }
+        self.order = Order::of(&times);
+        self.times = self.order.times(times);
+        self.left = self.columns.len();
     }
-    let order = Order::of(&times);
-    let times = order.times(times);
-    Decoded { times, order, left: columns.len(), columns: columns.into_iter().map(Some).collect() }
 }
 
 /// Cannot happen to what was checked before it was accepted, other than by broken memory.
@@ -343,5 +433,46 @@ impl<'a> Drafts<'a> {
 
     pub fn discard(self) {
         self.open.into_values().for_each(|draft| draft.discard(self.shared));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use wholegrain_model::SensorPath;
+
+    use super::*;
+
+    fn group(prefix: &str, names: &[&str]) -> Group {
+        let sensors = names.iter().map(|name| SensorDef::gauge(*name, "1", "")).collect();
+        let schema = Schema::new(SensorPath::new(prefix).unwrap(), "g", sensors).unwrap();
+        let mut by_name: Vec<u32> = (0..names.len() as u32).collect();
+        by_name.sort_by_key(|at| names[*at as usize]);
+        Group { schema, batches: Vec::new(), decoded: None, by_name: by_name.into() }
+    }
+
+    #[test]
+    fn only_groups_among_whose_sensors_others_lie_are_sorted_together() {
+        let groups = [
+            group("/n2", &["x"]),
+            group("/n1", &["cpu/b", "cpu/a", "mem/a"]),
+            group("/n1", &["cpu/c"]),
+            group("/n1", &["net/a", "mem/b"]),
+            group("/n10", &["x"]),
+            group("/n2", &["x"]),
+        ];
+        assert_eq!(apart(&groups), [vec![1, 2], vec![3], vec![4], vec![0, 5]]);
+        let mut paths: Vec<String> = Vec::new();
+        for together in apart(&groups) {
+            let of = |at: &usize| {
+                let group = &groups[*at];
+                group.by_name.iter().map(|column| group.schema.path(*column as usize)).collect::<Vec<_>>()
+            };
+            let mut some: Vec<String> = together.iter().flat_map(of).collect();
+            if together.len() > 1 {
+                some.sort();
+            }
+            paths.append(&mut some);
+        }
+        assert!(paths.is_sorted(), "{paths:?}");
     }
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use wholegrain_model::{Pattern, Schema, SchemaHash, SensorPath, Value};
-use wholegrain_transport::payload::{for_each_column, last_row, read_header};
+use wholegrain_transport::payload::{Checked, check_batch, for_each_column, last_row, read_origin};
 
 use crate::aside::Bounds;
 use crate::block::cache::BlockCache;
@@ -113,6 +113,10 @@ pub(crate) struct Shared {
     pub properties_written: AtomicU64,
     /// Held for reading while the journal takes a group in, for writing while sensors are forgotten.
     pub forgetting: RwLock<()>,
+    /// Whether forgetting ever failed: what is known in memory may then be unknown after the catalogue was opened anew.
+    pub forget_failed: AtomicBool,
+    /// Forgetting failed, and whether it came true is not known yet: nothing is taken in that might be of what is forgotten.
+    pub half_forgotten: AtomicBool,
     pub forget_memory: Mutex<crate::forget::Memory>,
     pub sealing: Mutex<()>,
     /// Held while the blocks of an import's part are written.
@@ -286,9 +290,16 @@ impl Store {
 
     /// Everything that could make the batch useless later is found now, before anybody is told that it is stored.
     fn check(&self, payload: Bytes) -> Result<LiveBatch, StoreError> {
-        let (header, _) = read_header(&payload).map_err(|error| StoreError::Payload(error.to_string()))?;
-        let schema = self.schema(&header.schema).ok_or(StoreError::UnknownSchema(header.schema))?;
-        live_batch(payload, schema)
+        let refuse = |error: wholegrain_transport::payload::PayloadError| StoreError::Payload(error.to_string());
+        let (agent, hash, _) = read_origin(&payload).map_err(refuse)?;
+        let (schema, agent) = {
+            let sensors = self.0.shared.sensors();
+            let schema = sensors.schema(&hash).ok_or(StoreError::UnknownSchema(hash))?.clone();
+            // An agent's name is in memory once, not with each of its batches.
+            let known = sensors.group(&hash).map(|state| &state.agent).filter(|known| &***known == agent);
+            (schema, known.map_or_else(|| agent.into(), Arc::clone))
+        };
+        live_batch(payload, schema, agent)
     }
 
     /// Whether [`Store::append`] would take a batch now. What the opening found unsealed has its place already: senders do not
@@ -447,23 +458,11 @@ impl Store {
     }
 }
 
-/// What every batch must pass before it is stored, and what is known of it afterwards.
-fn live_batch(payload: Bytes, schema: Schema) -> Result<LiveBatch, StoreError> {
-    let refuse = |error: wholegrain_transport::payload::PayloadError| StoreError::Payload(error.to_string());
-    let (header, span) = read_header(&payload).map_err(refuse)?;
-    let times = for_each_column(&payload, &schema, |_, _| {}).map_err(refuse)?;
-    Ok(LiveBatch {
-        schema,
-        agent: header.agent.into(),
-        boot: header.boot,
-        seq: header.seq,
-        interval_ns: header.interval_ns,
-        samples: span.samples,
-        first_time: times.iter().copied().min().unwrap_or(span.first_time),
-        last_time: times.iter().copied().max().unwrap_or(span.last_time),
-        payload,
-        arrival: 0,
-    })
+/// What every batch must pass before it is stored, and what is known of it afterwards. Its header names `agent`.
+fn live_batch(payload: Bytes, schema: Schema, agent: Arc<str>) -> Result<LiveBatch, StoreError> {
+    let checked = check_batch(&payload, &schema).map_err(|error| StoreError::Payload(error.to_string()))?;
+    let Checked { boot, seq, interval_ns, samples, range: (first_time, last_time), .. } = checked;
+    Ok(LiveBatch { schema, agent, boot, seq, interval_ns, samples, first_time, last_time, payload, arrival: 0 })
 }
 
 /// One sample: its time, and a value or gap for each sensor of its schema.

@@ -491,13 +491,15 @@ impl World {
 
     /// Merging days that are over changes no answer.
     fn verify_merged(&mut self) {
-        let before = self.scan(&self.store().snapshot()).expect("nothing fails now");
         let config = StoreConfig { retention_age: None, merge_fan_in: 2, ..config() };
         self.store().close().unwrap();
         self.store = None;
         let (store, _) = Store::open_on(config, Arc::new(self.disk.clone())).unwrap();
-        store.maintain(self.time + 30 * DAY).unwrap();
         self.store = Some(store);
+        // Not before it was opened: what was written but not acknowledged, because its sync failed, is found only then.
+        self.store().seal().unwrap();
+        let before = self.scan(&self.store().snapshot()).expect("nothing fails now");
+        self.store().maintain(self.time + 30 * DAY).unwrap();
         assert_eq!(self.scan(&self.store().snapshot()), Some(before.clone()), "merging changed something");
         let stats = self.store().stats();
         assert_eq!(stats.deletion_files, 0, "what was deleted is out of the files");

@@ -11,7 +11,7 @@ use bytes::BytesMut;
 use packets::random_packet;
 use random::Random;
 use wholegrain_model::schema::SensorDef;
-use wholegrain_model::{Batch, BatchHeader, Column, ColumnValues, Gaps, Schema, SensorPath};
+use wholegrain_model::{Batch, BatchHeader, Column, ColumnValues, Gaps, Schema, SensorPath, ValueType};
 use wholegrain_transport::mqtt::{CodecError, FILTERS_MAX, PROPERTIES_MAX, Packet, Version, decode, encode};
 use wholegrain_transport::payload::{self, VALUES_MAX};
 
@@ -223,7 +223,7 @@ fn a_packet_of_nothing_but_the_smallest_parts() {
 }
 
 fn random_batch(random: &mut Random) -> (Schema, Vec<u8>) {
-    let samples = 1 + random.below(20);
+    let samples = if random.chance(30) { 1 } else { 1 + random.below(20) };
     let mut sensors = Vec::new();
     let mut columns = Vec::new();
     for index in 0..1 + random.below(12) {
@@ -252,6 +252,37 @@ fn random_batch(random: &mut Random) -> (Schema, Vec<u8>) {
     (schema, bytes)
 }
 
+/// The readings of a batch as text, for NaN differs from itself.
+fn rows_of(batch: &Batch) -> Vec<String> {
+    let rows = |column: &Column| (0..column.len()).map(|row| column.get(row)).collect::<Vec<_>>();
+    batch.columns.iter().map(|column| format!("{:?}", rows(column))).collect()
+}
+
+/// What a batch adds to columns that have two rows each, one of them a gap; `None` when it is refused. And whether those two stayed as
+/// they were.
+fn behind_others(bytes: &[u8], schema: &Schema) -> (Option<Vec<String>>, bool) {
+    let before: Vec<Column> = (schema.sensors().iter())
+        .map(|sensor| {
+            let mut gaps = Gaps::default();
+            gaps.set(1, 2);
+            let int = sensor.value_type == ValueType::Int;
+            let values = if int { ColumnValues::Int(vec![7, 0]) } else { ColumnValues::Float(vec![0.5, 0.0]) };
+            Column { values, gaps }
+        })
+        .collect();
+    let (mut columns, mut times) = (before.clone(), vec![1, 2]);
+    let taken = payload::append_columns(bytes, schema, &mut times, &mut columns, 40).is_ok();
+    let rows = |column: &Column, rows: std::ops::Range<usize>| {
+        format!("{:?}", rows.map(|row| column.get(row)).collect::<Vec<_>>())
+    };
+    let same = (0..before.len()).all(|at| rows(&columns[at], 0..2) == rows(&before[at], 0..2));
+    if !taken {
+        return (None, same && times == [1, 2] && columns == before);
+    }
+    assert!(same && columns.iter().all(|column| column.len() == times.len()));
+    (Some(columns.iter().map(|column| rows(column, 2..column.len())).collect()), same)
+}
+
 /// What must hold for any payload: all ways of reading it agree.
 fn check_payload(bytes: &[u8], schema: &Schema) {
     let (decoded, most) = peak(|| payload::decode_batch(bytes, schema));
@@ -262,13 +293,25 @@ fn check_payload(bytes: &[u8], schema: &Schema) {
     assert!(most <= BASE_BYTES, "{most} bytes held for a header");
     let each = payload::for_each_column(bytes, schema, |_, _| {});
     let last = payload::last_row(bytes, schema);
+    let checked = payload::check_batch(bytes, schema);
+    let (behind, kept) = behind_others(bytes, schema);
     let Ok(batch) = decoded else {
-        assert!(each.is_err() && last.is_err(), "taken by one reader and refused by another: {bytes:02x?}");
+        assert!(kept, "something stayed of what was refused: {bytes:02x?}");
+        assert_eq!(each.as_ref().err(), checked.as_ref().err(), "refused for another reason: {bytes:02x?}");
+        assert!(
+            behind.is_none() && each.is_err() && last.is_err(),
+            "taken by one reader and refused by another: {bytes:02x?}"
+        );
         return;
     };
     let (_, span) = header.expect("a header of a batch that was taken");
     assert_eq!((span.samples, span.sensors), (batch.times.len(), batch.columns.len()));
     assert_eq!(each.as_ref(), Ok(&batch.times));
+    let checked = checked.expect("a batch that was taken");
+    assert_eq!(checked.range.0, *batch.times.iter().min().unwrap());
+    assert_eq!(checked.range.1, *batch.times.iter().max().unwrap());
+    assert_eq!((checked.agent, checked.seq), (batch.header.agent.as_str(), batch.header.seq));
+    assert_eq!(behind, Some(rows_of(&batch)), "{bytes:02x?}");
     assert_eq!(last.expect("a last row").0, span.last_time);
     for (index, column) in batch.columns.iter().enumerate() {
         let (times, alone) = payload::decode_column(bytes, schema, index).expect("a column of a batch that was taken");

@@ -29,8 +29,6 @@ pub const BUSY_RETRY: Duration = Duration::from_millis(5);
 pub const BUSY_RETRY_MAX: Duration = Duration::from_millis(200);
 /// How long after a failure of the store, such as a full disk, the next try is made.
 pub const FAILED_RETRY: Duration = Duration::from_secs(1);
-/// Room for so many publishes is kept by a client that has none in flight.
-const ENTRIES_KEPT: usize = 8;
 /// How many times the in-flight bounds may be filled while everything waits for a schema that is still to come.
 pub const PARKED_FACTOR: usize = 2;
 
@@ -275,14 +273,14 @@ impl Pipeline {
         match Topic::parse(topic) {
             Some(Topic::Batch { agent, .. }) => {
                 own(agent)?;
-                let (header, span) = payload::read_header(&incoming.payload)
+                let (sender, hash, span) = payload::read_origin(&incoming.payload)
                     .map_err(|error| (ReasonCode::PAYLOAD_FORMAT_INVALID, format!("not a batch: {error}")))?;
-                own(&header.agent)?;
-                if header.agent != agent {
-                    let why = format!("the batch is of {:?}, its topic of {agent:?}", header.agent);
+                own(sender)?;
+                if sender != agent {
+                    let why = format!("the batch is of {sender:?}, its topic of {agent:?}");
                     return Err((ReasonCode::NOT_AUTHORIZED, why));
                 }
-                Ok(Kind::Batch { hash: header.schema, readings: (span.samples * span.sensors) as u64 })
+                Ok(Kind::Batch { hash, readings: (span.samples * span.sensors) as u64 })
             }
             Some(Topic::Schema { agent, .. }) => own(agent).map(|()| Kind::Schema),
             Some(Topic::Need { .. } | Topic::Control { .. }) => {
@@ -593,8 +591,8 @@ impl Pipeline {
                 self.metrics.ack_seconds.observe(now.saturating_duration_since(entry.arrived));
             }
         }
-        if self.entries.is_empty() && self.entries.capacity() > ENTRIES_KEPT {
-            // A burst's room is not kept by ten thousand clients that are quiet again.
+        if self.entries.is_empty() {
+            // Room for publishes is not kept by ten thousand clients that have none in flight.
             self.entries = VecDeque::new();
         }
     }

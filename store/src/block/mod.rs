@@ -6,6 +6,7 @@ pub(crate) mod index;
 pub(crate) mod page;
 pub(crate) mod read;
 pub(crate) mod sensor_column;
+mod time_column;
 pub(crate) mod write;
 
 use std::path::{Path, PathBuf};

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
 use arrow_schema::{DataType, Field, Schema as ArrowSchema, TimeUnit};
 use parquet::arrow::encode_arrow_schema;
@@ -20,6 +20,7 @@ use wholegrain_model::{Column, ColumnValues, Gaps, ValueType};
 use super::index::{self, INDEX_KEY, IndexEntry, SEGMENTS_KEY, VERSION_KEY};
 use super::page::ChunkBytes;
 use super::sensor_column::SensorColumn;
+use super::time_column::TimeColumn;
 use super::{BLOCK_VERSION, GROUP_ROWS, PAGE_ROWS, TIME_PAGE_ROWS, fault};
 use crate::StoreError;
 use crate::disk::{Disk, DiskFile};
@@ -28,9 +29,6 @@ use crate::disk::{Disk, DiskFile};
 pub(crate) const TIME_ZSTD_LEVEL: i32 = 1;
 /// Bytes that are gathered before they are written.
 const WRITE_BYTES: usize = 256 << 10;
-/// Definition levels of values that are there: rows are given to the library in slices of at most so many.
-static PRESENT: LazyLock<Vec<i16>> = LazyLock::new(|| vec![1; PAGE_ROWS]);
-
 /// What a finished block holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Written {
@@ -60,7 +58,7 @@ pub(crate) struct BlockWriter {
     file: SerializedFileWriter<FileSink>,
     columns: [ColumnDescPtr; 3],
     props: WriterPropertiesPtr,
-    time_props: WriterPropertiesPtr,
+    value_type: ValueType,
     level: i32,
     group: Option<Group>,
     entries: Vec<IndexEntry>,
@@ -69,9 +67,18 @@ pub(crate) struct BlockWriter {
 /// The row group being filled: column chunks in memory, compressed, until it is whole.
 struct Group {
     sensor: SensorColumn,
-    time: (ColumnWriter<'static>, ChunkBytes),
+    time: TimeColumn,
     value: (ColumnWriter<'static>, ChunkBytes),
     rows: u64,
+    waiting: Waiting,
+}
+
+/// Rows that wait until they are a page: handing them to the library sensor by sensor would cost more than the rows themselves where a
+/// sensor has few.
+#[derive(Default)]
+struct Waiting {
+    times: Vec<i64>,
+    /// 1 for a value, 0 for a gap.
     levels: Vec<i16>,
     ints: Vec<i64>,
     floats: Vec<f64>,
@@ -99,7 +106,7 @@ impl BlockWriter {
             file: SerializedFileWriter::new(sink, schema, props.clone())?,
             columns: [descr.column(0), descr.column(1), descr.column(2)],
             props,
-            time_props: Arc::new(properties(value_type, TIME_ZSTD_LEVEL, TIME_PAGE_ROWS)?),
+            value_type,
             level,
             group: None,
             entries: Vec::new(),
@@ -115,7 +122,7 @@ impl BlockWriter {
         let mut at = 0;
         while at < times.len() {
             let end = times.len().min(at + PAGE_ROWS);
-            let group = self.group.get_or_insert_with(|| Group::new(&self.columns, &self.time_props, &self.props));
+            let group = self.group.get_or_insert_with(|| Group::new(&self.columns, self.value_type, &self.props));
             group.push(sensor, &times[at..end], column, at)?;
             if group.rows >= GROUP_ROWS {
                 self.finish_group()?;
@@ -139,11 +146,12 @@ impl BlockWriter {
     }
 
     fn finish_group(&mut self) -> Result<()> {
-        let Some(group) = self.group.take() else { return Ok(()) };
+        let Some(mut group) = self.group.take() else { return Ok(()) };
+        group.flush()?;
         let mut row_group = self.file.next_row_group()?;
         let (bytes, close) = group.sensor.finish(&self.columns[0], self.level)?;
         row_group.append_column(&bytes, close)?;
-        for (writer, bytes) in [group.time, group.value] {
+        for (writer, bytes) in [group.time.finish()?, group.value] {
             let close = writer.close()?;
             row_group.append_column(&bytes.take(), close)?;
         }
@@ -192,19 +200,15 @@ impl Written {
 }
 
 impl Group {
-    fn new(columns: &[ColumnDescPtr; 3], time_props: &WriterPropertiesPtr, props: &WriterPropertiesPtr) -> Self {
-        let column = |at: usize, props: &WriterPropertiesPtr| {
-            let bytes = ChunkBytes::default();
-            (get_column_writer(columns[at].clone(), props.clone(), Box::new(bytes.clone())), bytes)
-        };
+    fn new(columns: &[ColumnDescPtr; 3], value_type: ValueType, props: &WriterPropertiesPtr) -> Self {
+        let bytes = ChunkBytes::default();
+        let value = get_column_writer(columns[2].clone(), props.clone(), Box::new(bytes.clone()));
         Self {
             sensor: SensorColumn::default(),
-            time: column(1, time_props),
-            value: column(2, props),
+            time: TimeColumn::new(columns[1].clone(), value_type),
+            value: (value, bytes),
             rows: 0,
-            levels: Vec::new(),
-            ints: Vec::new(),
-            floats: Vec::new(),
+            waiting: Waiting::default(),
         }
     }
 
@@ -212,41 +216,49 @@ impl Group {
     fn push(&mut self, sensor: &str, times: &[i64], column: &Column, at: usize) -> Result<()> {
         self.sensor.push(sensor, times.len() as u64);
         self.rows += times.len() as u64;
-        if let ColumnWriter::Int64ColumnWriter(writer) = &mut self.time.0 {
-            writer.write_batch(times, None, None)?;
+        let waiting = &mut self.waiting;
+        waiting.times.extend_from_slice(times);
+        let (range, gaps) = (at..at + times.len(), &column.gaps);
+        if gaps.0.is_empty() {
+            waiting.levels.resize(waiting.times.len(), 1);
+        } else {
+            waiting.levels.extend(range.clone().map(|i| i16::from(!gaps.is_gap(i))));
         }
-        let range = at..at + times.len();
-        let full = column.gaps.0.is_empty();
-        self.levels.clear();
-        if !full {
-            self.levels.extend(range.clone().map(|i| i16::from(!column.gaps.is_gap(i))));
+        match &column.values {
+            ColumnValues::Int(values) => present(&values[range.clone()], range.start, gaps, &mut waiting.ints),
+            ColumnValues::Float(values) => present(&values[range.clone()], range.start, gaps, &mut waiting.floats),
         }
-        let levels = if full { &PRESENT[..times.len()] } else { &self.levels[..] };
-        match (&column.values, &mut self.value.0) {
-            (ColumnValues::Int(values), ColumnWriter::Int64ColumnWriter(writer)) => writer.write_batch(
-                present(&values[range.clone()], range.start, &column.gaps, &mut self.ints),
-                Some(levels),
-                None,
-            )?,
-            (ColumnValues::Float(values), ColumnWriter::DoubleColumnWriter(writer)) => writer.write_batch(
-                present(&values[range.clone()], range.start, &column.gaps, &mut self.floats),
-                Some(levels),
-                None,
-            )?,
+        if waiting.times.len() >= PAGE_ROWS { self.flush() } else { Ok(()) }
+    }
+
+    /// Gives to the library what waits.
+    fn flush(&mut self) -> Result<()> {
+        let Waiting { times, levels, ints, floats } = &mut self.waiting;
+        self.time.push(times)?;
+        match &mut self.value.0 {
+            ColumnWriter::Int64ColumnWriter(writer) if floats.is_empty() => {
+                writer.write_batch(ints, Some(levels), None)?
+            }
+            ColumnWriter::DoubleColumnWriter(writer) if ints.is_empty() => {
+                writer.write_batch(floats, Some(levels), None)?
+            }
             _ => return Err(ParquetError::General("values of the other type than the block's".to_owned())),
         };
+        times.clear();
+        levels.clear();
+        ints.clear();
+        floats.clear();
         Ok(())
     }
 }
 
-/// The values that are no gaps.
-fn present<'a, T: Copy>(values: &'a [T], start: usize, gaps: &Gaps, buffer: &'a mut Vec<T>) -> &'a [T] {
+/// Appends the values that are no gaps.
+fn present<T: Copy>(values: &[T], start: usize, gaps: &Gaps, out: &mut Vec<T>) {
     if gaps.0.is_empty() {
-        return values;
+        out.extend_from_slice(values);
+    } else {
+        out.extend(values.iter().enumerate().filter(|(i, _)| !gaps.is_gap(start + i)).map(|(_, value)| *value));
     }
-    buffer.clear();
-    buffer.extend(values.iter().enumerate().filter(|(i, _)| !gaps.is_gap(start + i)).map(|(_, value)| *value));
-    buffer
 }
 
 fn message(value_type: ValueType) -> Result<TypePtr> {
@@ -264,7 +276,7 @@ fn message(value_type: ValueType) -> Result<TypePtr> {
     Ok(Arc::new(parse_message_type(&text)?))
 }
 
-fn properties(value_type: ValueType, level: i32, page_rows: usize) -> Result<WriterProperties> {
+pub(super) fn properties(value_type: ValueType, level: i32, page_rows: usize) -> Result<WriterProperties> {
     let column = |name: &str| ColumnPath::from(name);
     let (data_type, encoding) = match value_type {
         ValueType::Int => (DataType::Int64, Encoding::DELTA_BINARY_PACKED),
@@ -291,8 +303,9 @@ fn properties(value_type: ValueType, level: i32, page_rows: usize) -> Result<Wri
         .set_column_statistics_enabled(column("value"), EnabledStatistics::None)
         .set_data_page_row_count_limit(page_rows)
         // Pages end by their rows: a page of times is half as long as this bound.
-        .set_data_page_size_limit(TIME_PAGE_ROWS * 16)
-        .set_write_batch_size(PAGE_ROWS)
+        .set_data_page_size_limit(page_rows.max(TIME_PAGE_ROWS) * 16)
+        // So that a page ends with a sensor: less than a page's rows waited, and at most as many came.
+        .set_write_batch_size(2 * PAGE_ROWS)
         .set_key_value_metadata(Some(metadata))
         .build())
 }

@@ -7,13 +7,14 @@
 //! Whoever sends a batch of a forgotten schema is asked to announce it, as for any unknown one.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, PoisonError};
 
 use wholegrain_model::SchemaHash;
 
 use crate::block::read::Block;
 use crate::live::Segment;
-use crate::publish::reconcile;
+use crate::publish::{reconcile, settle};
 use crate::sensors::Unheard;
 use crate::snapshot::{View, tolerate};
 use crate::stats::add;
@@ -43,7 +44,7 @@ pub(crate) fn pass(shared: &Shared, now: i64) -> Result<u64, StoreError> {
     if empty.is_empty() {
         return Ok(0);
     }
-    let _ledger = reconcile(shared)?;
+    let mut ledger = reconcile(shared)?;
     // From here on the journal takes nothing: what it has taken is in the segments.
     let _no_append = shared.forgetting.write().unwrap_or_else(PoisonError::into_inner);
     let view = shared.view();
@@ -68,7 +69,16 @@ pub(crate) fn pass(shared: &Shared, now: i64) -> Result<u64, StoreError> {
     if sensors.is_empty() && schemas.is_empty() {
         return Ok(0);
     }
-    shared.catalogue.forget(&sensors, &schemas, shared.sensors().next_number())?;
+    let next = shared.sensors().next_number();
+    if let Err(error) = shared.catalogue.forget(&sensors, &schemas, next) {
+        // It may come true all the same. What is taken in of these sensors before that is known would be of nobody then.
+        shared.forget_failed.store(true, Relaxed);
+        shared.half_forgotten.store(true, Relaxed);
+        if let Err(again) = settle(shared, &mut ledger) {
+            tracing::warn!(%again, "whether sensors are forgotten is not known; readings are refused until it is");
+        }
+        return Err(error);
+    }
     shared.sensors.write().unwrap_or_else(PoisonError::into_inner).remove(&sensors, &schemas);
     schemas.iter().for_each(|hash| shared.newest.remove(hash));
     let count = sensors.len() as u64;

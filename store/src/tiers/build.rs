@@ -177,6 +177,11 @@ impl<T: Number> Builder<T> {
         }
     }
 
+    fn give_back(&mut self, level: usize, mut rows: Rows<T>) {
+        rows.clear();
+        self.levels[level].rows = rows;
+    }
+
     /// Ends the sensor: the rows of each level.
     fn finish(&mut self) -> Vec<Rows<T>> {
         (0..self.levels.len()).for_each(|level| self.close(level));
@@ -222,6 +227,17 @@ impl AnyBuilder {
             (AnyBuilder::Int(builder), ColumnValues::Int(values)) => builder.push(times, values, &column.gaps),
             (AnyBuilder::Float(builder), ColumnValues::Float(values)) => builder.push(times, values, &column.gaps),
             _ => {}
+        }
+    }
+
+    /// Gives back what [`AnyBuilder::finish`] gave, for the memory.
+    pub fn give_back(&mut self, windows: Vec<Windows>) {
+        for (level, mut windows) in windows.into_iter().enumerate() {
+            match (&mut *self, &mut windows) {
+                (AnyBuilder::Int(builder), Windows::Int(rows)) => builder.give_back(level, std::mem::take(rows)),
+                (AnyBuilder::Float(builder), Windows::Float(rows)) => builder.give_back(level, std::mem::take(rows)),
+                _ => {}
+            }
         }
     }
 

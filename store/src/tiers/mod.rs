@@ -80,6 +80,13 @@ pub struct Rows<T> {
 }
 
 impl<T: Copy> Rows<T> {
+    /// Takes everything out and keeps the memory.
+    pub(crate) fn clear(&mut self) {
+        let Self { times, counts, mins, maxs, sums, firsts, lasts } = self;
+        [times, counts].into_iter().for_each(Vec::clear);
+        [mins, maxs, sums, firsts, lasts].into_iter().for_each(Vec::clear);
+    }
+
     fn window(&self, at: usize, value: impl Fn(T) -> Value) -> Window {
         Window {
             time: self.times[at],

@@ -337,7 +337,7 @@ impl Windows {
 }
 
 impl<T: Copy> Rows<T> {
-    fn extend(&mut self, from: &Rows<T>, start: usize, end: usize) {
+    pub(super) fn extend(&mut self, from: &Rows<T>, start: usize, end: usize) {
         self.times.extend_from_slice(&from.times[start..end]);
         self.counts.extend_from_slice(&from.counts[start..end]);
         self.mins.extend_from_slice(&from.mins[start..end]);

@@ -17,7 +17,7 @@ use parquet::schema::types::{ColumnDescPtr, ColumnPath, SchemaDescriptor};
 use wholegrain_model::{Column, Interval, ValueType};
 
 use super::build::AnyBuilder;
-use super::{TIERS_DIR, TierOf, Windows, floor};
+use super::{Rows, TIERS_DIR, TierOf, Windows, floor};
 use crate::StoreError;
 use crate::block::index::{IndexEntry, VERSION_KEY};
 use crate::block::page::ChunkBytes;
@@ -88,9 +88,11 @@ impl<'a> TierDrafts<'a> {
     /// The sensor at hand was `path`, and the next begins.
     pub fn end_sensor(&mut self, path: &str) -> std::result::Result<(), StoreError> {
         let Some(range) = self.range.take() else { return Ok(()) };
-        for (file, windows) in self.files.iter_mut().zip(self.builder.finish()) {
-            file.writer.push(path, &windows, range)?;
+        let windows = self.builder.finish();
+        for (file, windows) in self.files.iter_mut().zip(&windows) {
+            file.writer.push(path, windows, range)?;
         }
+        self.builder.give_back(windows);
         Ok(())
     }
 
@@ -248,6 +250,8 @@ struct Group {
     sensor: SensorColumn,
     columns: Vec<(ColumnWriter<'static>, ChunkBytes)>,
     rows: u64,
+    /// Windows that wait until they are a page: most sensors have few.
+    waiting: Option<Windows>,
 }
 
 impl TierWriter {
@@ -352,7 +356,8 @@ fn finish_group(
     columns: &[ColumnDescPtr],
     level: i32,
 ) -> Result<()> {
-    let Some(group) = group.take() else { return Ok(()) };
+    let Some(mut group) = group.take() else { return Ok(()) };
+    group.flush()?;
     let mut row_group = file.next_row_group()?;
     let (bytes, close) = group.sensor.finish(&columns[0], level)?;
     row_group.append_column(&bytes, close)?;
@@ -375,24 +380,44 @@ impl Group {
             sensor: SensorColumn::default(),
             columns: columns[1..].iter().enumerate().map(column).collect(),
             rows: 0,
+            waiting: None,
         }
     }
 
     fn push(&mut self, sensor: &str, windows: &Windows, start: usize, end: usize) -> Result<()> {
         self.sensor.push(sensor, (end - start) as u64);
         self.rows += (end - start) as u64;
-        match windows {
+        let waiting = self.waiting.get_or_insert_with(|| match windows {
+            Windows::Int(_) => Windows::Int(Rows::default()),
+            Windows::Float(_) => Windows::Float(Rows::default()),
+        });
+        match (&mut *waiting, windows) {
+            (Windows::Int(waiting), Windows::Int(rows)) => waiting.extend(rows, start, end),
+            (Windows::Float(waiting), Windows::Float(rows)) => waiting.extend(rows, start, end),
+            _ => return Err(other_type()),
+        }
+        if waiting.len() >= PAGE_ROWS { self.flush() } else { Ok(()) }
+    }
+
+    /// Gives to the library what waits.
+    fn flush(&mut self) -> Result<()> {
+        let Some(mut waiting) = self.waiting.take() else { return Ok(()) };
+        match &mut waiting {
             Windows::Int(rows) => {
                 let all = [&rows.times, &rows.mins, &rows.maxs, &rows.sums, &rows.counts, &rows.firsts, &rows.lasts];
-                all.iter().enumerate().try_for_each(|(at, values)| self.ints(at, &values[start..end]))
+                all.iter().enumerate().try_for_each(|(at, values)| self.ints(at, values))?;
+                rows.clear();
             }
             Windows::Float(rows) => {
-                self.ints(0, &rows.times[start..end])?;
-                self.ints(4, &rows.counts[start..end])?;
+                self.ints(0, &rows.times)?;
+                self.ints(4, &rows.counts)?;
                 let floats = [(1, &rows.mins), (2, &rows.maxs), (3, &rows.sums), (5, &rows.firsts), (6, &rows.lasts)];
-                floats.iter().try_for_each(|(at, values)| self.floats(*at, &values[start..end]))
+                floats.iter().try_for_each(|(at, values)| self.floats(*at, values))?;
+                rows.clear();
             }
         }
+        self.waiting = Some(waiting);
+        Ok(())
     }
 
     fn ints(&mut self, column: usize, values: &[i64]) -> Result<()> {
@@ -435,7 +460,7 @@ fn properties(value_type: ValueType, level: i32, page_rows: usize) -> Result<Wri
         .set_statistics_enabled(EnabledStatistics::Chunk)
         .set_data_page_row_count_limit(page_rows)
         .set_data_page_size_limit(TIME_PAGE_ROWS * 16)
-        .set_write_batch_size(PAGE_ROWS)
+        .set_write_batch_size(2 * PAGE_ROWS)
         .set_key_value_metadata(Some(metadata));
     for name in COLUMNS {
         let encoding = match name {

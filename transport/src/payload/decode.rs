@@ -1,10 +1,16 @@
 //! Bytes into values. Every length is checked against what is there before anything is allocated.
 
+mod check;
+mod cursor;
+
 use wholegrain_model::batch::{AGENT_BYTES_MAX, SAMPLES_MAX};
 use wholegrain_model::schema::SENSORS_MAX;
 use wholegrain_model::{Batch, BatchHeader, Column, ColumnValues, Gaps, Schema, SchemaHash, Value, ValueType};
 
 use super::{FLAG_STEADY, MAGIC, PAYLOAD_BYTES_MAX, PayloadError, Span, VALUES_MAX, VERSION, mode, unzigzag};
+
+pub use check::{Checked, check_batch};
+use cursor::Cursor;
 
 type Result<T> = std::result::Result<T, PayloadError>;
 
@@ -14,21 +20,16 @@ pub fn read_header(payload: &[u8]) -> Result<(BatchHeader, Span)> {
     Ok((head.to_header(), head.span))
 }
 
+/// Who sent a payload, of which schema it is, and what it covers; nothing is copied.
+pub fn read_origin(payload: &[u8]) -> Result<(&str, SchemaHash, Span)> {
+    let head = Head::read(payload)?;
+    Ok((head.agent, head.schema, head.span))
+}
+
 /// The header, what it covers, and the smallest and the largest time, without a look at the columns. Checks that it is of `schema`.
 pub fn read_times(payload: &[u8], schema: &Schema) -> Result<(BatchHeader, Span, (i64, i64))> {
     let head = Head::read_for(payload, schema)?;
-    let (mut smallest, mut largest, mut time) = (head.span.first_time, head.span.first_time, head.span.first_time);
-    let mut cursor = Cursor { bytes: payload, at: head.times_at };
-    let mut step = 0;
-    for sample in 1..head.span.samples {
-        if !head.steady || sample == 1 {
-            step = unzigzag(cursor.varint()?);
-        }
-        time = time.wrapping_add(step);
-        smallest = smallest.min(time);
-        largest = largest.max(time);
-    }
-    Ok((head.to_header(), head.span, (smallest, largest)))
+    Ok((head.to_header(), head.span, head.range(payload)?))
 }
 
 /// Decodes everything and checks that nothing is left over.
@@ -74,6 +75,60 @@ pub fn for_each_column(payload: &[u8], schema: &Schema, mut each: impl FnMut(usi
     }
     walk.finish()?;
     head.times(payload)
+}
+
+/// Decodes everything behind what is there already: times behind `times`, each sensor's values behind those of its column, which will
+/// have at most `rows_max` in all. After an error columns are as they were before; their types must be the schema's.
+pub fn append_columns(
+    payload: &[u8],
+    schema: &Schema,
+    times: &mut Vec<i64>,
+    columns: &mut [Column],
+    rows_max: usize,
+) -> Result<()> {
+    let head = Head::read_for(payload, schema)?;
+    if columns.len() != schema.len() {
+        return Err(PayloadError::NoSuchSensor { sensor: columns.len(), sensors: schema.len() });
+    }
+    let before = times.len();
+    let mut walk = Walk::new(payload, &head)?;
+    let mut each = || {
+        let mut at = 0;
+        while at < columns.len() {
+            let taken = walk.append_single_run(&mut columns[at..])?;
+            at += taken;
+            if taken == 0 {
+                walk.append_column(schema, &mut columns[at], rows_max)?;
+                at += 1;
+            }
+        }
+        walk.finish()?;
+        head.times(payload)
+    };
+    match each() {
+        Ok(more) => times.extend(more),
+        Err(error) => {
+            columns.iter_mut().for_each(|column| cut(column, before));
+            return Err(error);
+        }
+    }
+    Ok(())
+}
+
+/// Leaves the first `rows` of a column.
+fn cut(column: &mut Column, rows: usize) {
+    match &mut column.values {
+        ColumnValues::Int(values) => values.truncate(rows),
+        ColumnValues::Float(values) => values.truncate(rows),
+    }
+    column.gaps.0.truncate(rows.div_ceil(64));
+    if let Some(last) = column.gaps.0.get_mut(rows / 64) {
+        *last &= (1 << (rows % 64)) - 1;
+    }
+    // No bits say the same as no words, and cost whoever reads them nothing.
+    if column.gaps.0.iter().all(|word| *word == 0) {
+        column.gaps.0.clear();
+    }
 }
 
 /// The last sample: its time and each sensor's value; `None` for a gap.
@@ -177,6 +232,23 @@ impl<'a> Head<'a> {
             schema: self.schema,
             interval_ns: self.interval_ns,
         }
+    }
+
+    /// The smallest and the largest time.
+    fn range(&self, payload: &[u8]) -> Result<(i64, i64)> {
+        let mut time = self.span.first_time;
+        let (mut smallest, mut largest) = (time, time);
+        let mut cursor = Cursor { bytes: payload, at: self.times_at };
+        let mut step = 0;
+        for sample in 1..self.span.samples {
+            if !self.steady || sample == 1 {
+                step = unzigzag(cursor.varint()?);
+            }
+            time = time.wrapping_add(step);
+            smallest = smallest.min(time);
+            largest = largest.max(time);
+        }
+        Ok((smallest, largest))
     }
 
     fn times(&self, payload: &[u8]) -> Result<Vec<i64>> {
@@ -303,49 +375,92 @@ impl<'a> Walk<'a> {
 
     /// Decodes the next column into `column`, whose type says what the schema has there.
     fn next_column(&mut self, schema: &Schema, column: &mut Column) -> Result<()> {
-        let (column_mode, gaps) = self.next_mode()?;
         column.gaps.0.clear();
+        match &mut column.values {
+            ColumnValues::Int(values) => values.clear(),
+            ColumnValues::Float(values) => values.clear(),
+        }
+        self.append_column(schema, column, self.samples)
+    }
+
+    /// The same behind what is in `column`, which will have at most `rows_max` rows.
+    fn append_column(&mut self, schema: &Schema, column: &mut Column, rows_max: usize) -> Result<()> {
+        let (column_mode, gaps) = self.next_mode()?;
+        let start = column.len();
         let (present, bitmap) = if column_mode == mode::ABSENT {
             if gaps {
                 return self.bodies.fail("a gap bitmap where none is wanted");
             }
-            (0..self.samples).for_each(|sample| column.gaps.set(sample, self.samples));
+            (start..start + self.samples).for_each(|row| set_gap(&mut column.gaps, row, rows_max));
             (0, &[][..])
         } else {
             self.present(gaps)?
         };
         match &mut column.values {
             ColumnValues::Int(values) => {
-                values.clear();
                 values.reserve(self.samples);
                 match column_mode {
-                    mode::ABSENT => values.resize(self.samples, 0),
+                    mode::ABSENT => values.resize(start + self.samples, 0),
                     mode::INT_CONSTANT..=mode::INT_SPARSE => take_ints(&mut self.bodies, column_mode, present, values)?,
                     _ => return self.wrong_type(schema, column_mode, "integers"),
                 }
-                spread(values, self.samples, bitmap);
+                spread(values, start, self.samples, bitmap);
             }
             ColumnValues::Float(values) => {
-                values.clear();
                 values.reserve(self.samples);
                 match column_mode {
-                    mode::ABSENT => values.resize(self.samples, 0.0),
+                    mode::ABSENT => values.resize(start + self.samples, 0.0),
                     mode::FLOAT_CONSTANT..=mode::FLOAT_RAW => {
                         take_floats(&mut self.bodies, column_mode, present, values)?
                     }
                     _ => return self.wrong_type(schema, column_mode, "floats"),
                 }
-                spread(values, self.samples, bitmap);
+                spread(values, start, self.samples, bitmap);
             }
         }
-        if !bitmap.is_empty() {
+        if start == 0 && rows_max == self.samples {
             column.gaps.0.extend(bitmap.chunks(8).map(|bytes| {
                 let mut word = [0; 8];
                 word[..bytes.len()].copy_from_slice(bytes);
                 u64::from_le_bytes(word)
             }));
+        } else if !bitmap.is_empty() {
+            let missing = (0..self.samples).filter(|sample| bitmap[sample / 8] >> (sample % 8) & 1 == 1);
+            missing.for_each(|sample| set_gap(&mut column.gaps, start + sample, rows_max));
         }
         Ok(())
+    }
+
+    /// Of a batch of one sample, behind what is in them: the columns of the run of integers or floats at hand. How many; 0 where it is
+    /// something else.
+    fn append_single_run(&mut self, columns: &mut [Column]) -> Result<usize> {
+        if self.samples != 1 {
+            return Ok(0);
+        }
+        if self.run_left == 0 {
+            self.next_run()?;
+        }
+        let run = self.run_left.min(columns.len());
+        let mut taken = 0;
+        match self.mode {
+            mode::INT_CONSTANT => {
+                for column in &mut columns[..run] {
+                    let ColumnValues::Int(values) = &mut column.values else { break };
+                    values.push(unzigzag(self.bodies.wide_varint()?));
+                    taken += 1;
+                }
+            }
+            mode::FLOAT_CONSTANT => {
+                for column in &mut columns[..run] {
+                    let ColumnValues::Float(values) = &mut column.values else { break };
+                    values.push(f64::from_bits(self.bodies.xor()?));
+                    taken += 1;
+                }
+            }
+            _ => {}
+        }
+        self.run_left -= taken;
+        Ok(taken)
     }
 
     fn wrong_type(&self, schema: &Schema, column_mode: u8, wanted: &str) -> Result<()> {
@@ -361,15 +476,24 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// Moves the values present to their samples, with 0 at the gaps.
-fn spread<T: Copy + Default>(values: &mut Vec<T>, samples: usize, bitmap: &[u8]) {
+/// Marks a gap in a column that will have at most `rows_max` rows.
+fn set_gap(gaps: &mut Gaps, row: usize, rows_max: usize) {
+    let words = rows_max.max(row + 1).div_ceil(64);
+    if gaps.0.len() < words {
+        gaps.0.resize(words, 0);
+    }
+    gaps.0[row / 64] |= 1 << (row % 64);
+}
+
+/// Moves the values present, which begin at `start`, to their samples, with 0 at the gaps.
+fn spread<T: Copy + Default>(values: &mut Vec<T>, start: usize, samples: usize, bitmap: &[u8]) {
     if bitmap.is_empty() {
         return;
     }
     let mut from = values.len();
-    values.resize(samples, T::default());
+    values.resize(start + samples, T::default());
     for sample in (0..samples).rev() {
-        values[sample] = if bitmap[sample / 8] >> (sample % 8) & 1 == 1 {
+        values[start + sample] = if bitmap[sample / 8] >> (sample % 8) & 1 == 1 {
             T::default()
         } else {
             from -= 1;
@@ -382,7 +506,7 @@ fn take_ints(bodies: &mut Cursor<'_>, column_mode: u8, count: usize, out: &mut V
     let mut value = unzigzag(bodies.varint()?);
     out.push(value);
     if column_mode == mode::INT_CONSTANT {
-        out.resize(count, value);
+        out.resize(out.len() + count - 1, value);
         return Ok(());
     }
     let steps = count - 1;
@@ -445,7 +569,7 @@ fn take_floats(bodies: &mut Cursor<'_>, column_mode: u8, count: usize, out: &mut
     let mut bits = bodies.xor()?;
     out.push(f64::from_bits(bits));
     match column_mode {
-        mode::FLOAT_CONSTANT => out.resize(count, f64::from_bits(bits)),
+        mode::FLOAT_CONSTANT => out.resize(out.len() + count - 1, f64::from_bits(bits)),
         mode::FLOAT_XOR => {
             for _ in 1..count {
                 bits ^= bodies.xor()?;
@@ -458,117 +582,4 @@ fn take_floats(bodies: &mut Cursor<'_>, column_mode: u8, count: usize, out: &mut
         }
     }
     Ok(())
-}
-
-#[derive(Clone, Copy)]
-struct Cursor<'a> {
-    bytes: &'a [u8],
-    at: usize,
-}
-
-impl<'a> Cursor<'a> {
-    #[cold]
-    fn fail<T>(&self, reason: &'static str) -> Result<T> {
-        Err(PayloadError::Malformed { reason, offset: self.at })
-    }
-
-    #[inline]
-    fn take(&mut self, count: usize) -> Result<&'a [u8]> {
-        let Some(slice) = self.bytes.get(self.at..).and_then(|rest| rest.get(..count)) else {
-            return self.fail("cut short");
-        };
-        self.at += count;
-        Ok(slice)
-    }
-
-    /// A bit for each of so many differences. One more than there are would be counted by who steps over the column.
-    fn changes(&mut self, steps: usize) -> Result<&'a [u8]> {
-        let bitmap = self.take(steps.div_ceil(8))?;
-        match (steps % 8, bitmap.last()) {
-            (used @ 1.., Some(last)) if last >> used != 0 => self.fail("changes after the last sample"),
-            _ => Ok(bitmap),
-        }
-    }
-
-    fn array<const N: usize>(&mut self) -> Result<[u8; N]> {
-        match self.take(N)?.first_chunk() {
-            Some(array) => Ok(*array),
-            None => self.fail("cut short"),
-        }
-    }
-
-    #[inline]
-    fn byte(&mut self) -> Result<u8> {
-        let Some(&byte) = self.bytes.get(self.at) else {
-            return self.fail("cut short");
-        };
-        self.at += 1;
-        Ok(byte)
-    }
-
-    #[inline]
-    fn varint(&mut self) -> Result<u64> {
-        let byte = self.byte()?;
-        if byte < 0x80 { Ok(u64::from(byte)) } else { self.long_varint(u64::from(byte & 0x7f)) }
-    }
-
-    fn long_varint(&mut self, mut number: u64) -> Result<u64> {
-        for shift in (7..64).step_by(7) {
-            let byte = self.byte()?;
-            if shift == 63 && byte > 1 {
-                break;
-            }
-            number |= u64::from(byte & 0x7f) << shift;
-            if byte < 0x80 {
-                return Ok(number);
-            }
-        }
-        self.fail("number over 64 bits")
-    }
-
-    /// A number that may be at most `max`.
-    fn count(&mut self, max: usize, reason: &'static str) -> Result<usize> {
-        match self.varint()? {
-            number if number <= max as u64 => Ok(number as usize),
-            _ => self.fail(reason),
-        }
-    }
-
-    /// A float's bits without the zero bytes at both ends; see `put_xor`.
-    #[inline]
-    fn xor(&mut self) -> Result<u64> {
-        let (low, count) = self.xor_lengths()?;
-        let mut bytes = [0; 8];
-        bytes[low..low + count].copy_from_slice(self.take(count)?);
-        Ok(u64::from_le_bytes(bytes))
-    }
-
-    fn skip_xor(&mut self) -> Result<()> {
-        let (_, count) = self.xor_lengths()?;
-        self.take(count).map(|_| ())
-    }
-
-    #[inline]
-    fn xor_lengths(&mut self) -> Result<(usize, usize)> {
-        let byte = self.byte()?;
-        let (low, count) = (usize::from(byte >> 4), usize::from(byte & 0xf));
-        if low + count > 8 {
-            return self.fail("float of more than eight bytes");
-        }
-        Ok((low, count))
-    }
-
-    /// Steps over varints by counting the bytes that end one.
-    fn skip_varints(&mut self, mut count: usize) -> Result<()> {
-        while count >= 8 {
-            let Some(bytes) = self.bytes.get(self.at..).and_then(|rest| rest.first_chunk::<8>()) else { break };
-            count -= (!u64::from_le_bytes(*bytes) & 0x8080_8080_8080_8080).count_ones() as usize;
-            self.at += 8;
-        }
-        // The chunk may have ended inside a number, whose last byte then ends it here.
-        while count > 0 {
-            count -= usize::from(self.byte()? < 0x80);
-        }
-        Ok(())
-    }
 }

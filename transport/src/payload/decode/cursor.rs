@@ -1,0 +1,155 @@
+//! Bytes, and where one is in them. Every step is checked.
+
+use super::Result;
+use crate::payload::PayloadError;
+
+#[derive(Clone, Copy)]
+pub(super) struct Cursor<'a> {
+    pub bytes: &'a [u8],
+    pub at: usize,
+}
+
+impl<'a> Cursor<'a> {
+    #[cold]
+    pub fn fail<T>(&self, reason: &'static str) -> Result<T> {
+        Err(PayloadError::Malformed { reason, offset: self.at })
+    }
+
+    #[inline]
+    pub fn take(&mut self, count: usize) -> Result<&'a [u8]> {
+        let Some(slice) = self.bytes.get(self.at..).and_then(|rest| rest.get(..count)) else {
+            return self.fail("cut short");
+        };
+        self.at += count;
+        Ok(slice)
+    }
+
+    /// A bit for each of so many differences. One more than there are would be counted by who steps over the column.
+    pub fn changes(&mut self, steps: usize) -> Result<&'a [u8]> {
+        let bitmap = self.take(steps.div_ceil(8))?;
+        match (steps % 8, bitmap.last()) {
+            (used @ 1.., Some(last)) if last >> used != 0 => self.fail("changes after the last sample"),
+            _ => Ok(bitmap),
+        }
+    }
+
+    pub fn array<const N: usize>(&mut self) -> Result<[u8; N]> {
+        match self.take(N)?.first_chunk() {
+            Some(array) => Ok(*array),
+            None => self.fail("cut short"),
+        }
+    }
+
+    #[inline]
+    pub fn byte(&mut self) -> Result<u8> {
+        let Some(&byte) = self.bytes.get(self.at) else {
+            return self.fail("cut short");
+        };
+        self.at += 1;
+        Ok(byte)
+    }
+
+    #[inline]
+    pub fn varint(&mut self) -> Result<u64> {
+        let byte = self.byte()?;
+        if byte < 0x80 { Ok(u64::from(byte)) } else { self.long_varint(u64::from(byte & 0x7f)) }
+    }
+
+    /// The same without a branch for each byte: where numbers of several bytes are the rule.
+    #[inline]
+    pub fn wide_varint(&mut self) -> Result<u64> {
+        let Some(bytes) = self.bytes.get(self.at..).and_then(|rest| rest.first_chunk::<8>()) else {
+            return self.varint();
+        };
+        let word = u64::from_le_bytes(*bytes);
+        let ends = !word & 0x8080_8080_8080_8080;
+        if ends == 0 {
+            return self.varint();
+        }
+        let used = ends.trailing_zeros() / 8 + 1;
+        self.at += used as usize;
+        // Seven bits of each byte, moved together in pairs, then pairs of pairs.
+        let word = word & (u64::MAX >> (64 - 8 * used)) & 0x7f7f_7f7f_7f7f_7f7f;
+        let word = (word & 0x007f_007f_007f_007f) | ((word & 0x7f00_7f00_7f00_7f00) >> 1);
+        let word = (word & 0x0000_3fff_0000_3fff) | ((word & 0x3fff_0000_3fff_0000) >> 2);
+        Ok((word & 0x0fff_ffff) | ((word & 0x0fff_ffff_0000_0000) >> 4))
+    }
+
+    /// Steps over varints and checks that each is of 64 bits.
+    pub fn check_varints(&mut self, mut count: usize) -> Result<()> {
+        while count > 0 {
+            let chunk = self.bytes.get(self.at..).and_then(|rest| rest.first_chunk::<8>());
+            let ends = chunk.map_or(0, |bytes| !u64::from_le_bytes(*bytes) & 0x8080_8080_8080_8080);
+            let whole = ends.count_ones() as usize;
+            if whole == 0 || whole > count {
+                self.varint()?;
+                count -= 1;
+            } else {
+                // Those that end in the chunk are of eight bytes at most; the next begins behind the last of them.
+                self.at += 8 - ends.leading_zeros() as usize / 8;
+                count -= whole;
+            }
+        }
+        Ok(())
+    }
+
+    fn long_varint(&mut self, mut number: u64) -> Result<u64> {
+        for shift in (7..64).step_by(7) {
+            let byte = self.byte()?;
+            if shift == 63 && byte > 1 {
+                break;
+            }
+            number |= u64::from(byte & 0x7f) << shift;
+            if byte < 0x80 {
+                return Ok(number);
+            }
+        }
+        self.fail("number over 64 bits")
+    }
+
+    /// A number that may be at most `max`.
+    pub fn count(&mut self, max: usize, reason: &'static str) -> Result<usize> {
+        match self.varint()? {
+            number if number <= max as u64 => Ok(number as usize),
+            _ => self.fail(reason),
+        }
+    }
+
+    /// A float's bits without the zero bytes at both ends; see `put_xor`.
+    #[inline]
+    pub fn xor(&mut self) -> Result<u64> {
+        let (low, count) = self.xor_lengths()?;
+        let mut bytes = [0; 8];
+        bytes[low..low + count].copy_from_slice(self.take(count)?);
+        Ok(u64::from_le_bytes(bytes))
+    }
+
+    pub fn skip_xor(&mut self) -> Result<()> {
+        let (_, count) = self.xor_lengths()?;
+        self.take(count).map(|_| ())
+    }
+
+    #[inline]
+    fn xor_lengths(&mut self) -> Result<(usize, usize)> {
+        let byte = self.byte()?;
+        let (low, count) = (usize::from(byte >> 4), usize::from(byte & 0xf));
+        if low + count > 8 {
+            return self.fail("float of more than eight bytes");
+        }
+        Ok((low, count))
+    }
+
+    /// Steps over varints by counting the bytes that end one.
+    pub fn skip_varints(&mut self, mut count: usize) -> Result<()> {
+        while count >= 8 {
+            let Some(bytes) = self.bytes.get(self.at..).and_then(|rest| rest.first_chunk::<8>()) else { break };
+            count -= (!u64::from_le_bytes(*bytes) & 0x8080_8080_8080_8080).count_ones() as usize;
+            self.at += 8;
+        }
+        // The chunk may have ended inside a number, whose last byte then ends it here.
+        while count > 0 {
+            count -= usize::from(self.byte()? < 0x80);
+        }
+        Ok(())
+    }
+}
