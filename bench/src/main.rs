@@ -3,22 +3,31 @@
 
 mod agent_cost;
 mod bare;
+mod beside;
 mod bytes;
 mod connections;
 mod dcdb_messages;
+mod experiment;
+mod fan_in;
 mod import_speed;
 mod installation;
 mod jobs;
 mod latency;
 mod load;
+mod monitor_cost;
+#[allow(dead_code)]
+mod monitors;
 mod query_speed;
 mod range_query;
 mod report;
 mod restart;
+mod sensor_rate;
 mod server_ingest;
+mod statistics;
 mod throughput;
 mod usage;
 mod virtual_sensors;
+mod workloads;
 
 use clap::{Parser, Subcommand};
 
@@ -69,6 +78,20 @@ enum Benchmark {
     JobReconfigure(jobs::reconfigure::Options),
     /// Run time of programs of two processes with and without the agent, in random order (an hour and a half; not in `all`).
     JobOverhead(jobs::overhead::Options),
+    /// The overhead experiment: workloads x monitors x periods x repetitions, in random order, resumable; on one machine or a cluster.
+    Experiment(experiment::Options),
+    /// One workload of the experiment by itself.
+    Workload(workloads::Options),
+    /// One monitor of the experiment by itself, until it is told to stop.
+    Monitor(monitors::Options),
+    /// CPU a metric and memory of every monitor at one period, on an otherwise idle machine.
+    MonitorCost(monitor_cost::Options),
+    /// CPU and memory of the agent against its sensor rate, with a linear fit.
+    SensorRate(sensor_rate::Options),
+    /// The server beside VictoriaMetrics, Prometheus and Cassandra on the same recorded readings.
+    Beside(beside::Options),
+    /// 15,000 connections from one load generator: CPU, memory an agent, each reading there once.
+    FanIn(fan_in::Options),
     /// The bare loop of `job-cost`: performs listed reads at each tick until it is killed.
     #[command(hide = true)]
     BareJobs(jobs::bare::Options),
@@ -113,6 +136,13 @@ fn main() -> anyhow::Result<()> {
         Benchmark::JobMany(options) => jobs::many::run(&options),
         Benchmark::JobReconfigure(options) => jobs::reconfigure::run(&options),
         Benchmark::JobOverhead(options) => jobs::overhead::run(&options),
+        Benchmark::Experiment(options) => experiment::run(&options),
+        Benchmark::Workload(options) => workloads::run(&options),
+        Benchmark::Monitor(options) => monitors::run(&options),
+        Benchmark::MonitorCost(options) => monitor_cost::run(&options),
+        Benchmark::SensorRate(options) => sensor_rate::run(&options),
+        Benchmark::Beside(options) => beside::run(&options),
+        Benchmark::FanIn(options) => fan_in::run(&options),
         Benchmark::BareJobs(options) => jobs::bare::run(&options),
         Benchmark::Bare(options) => bare::run(&options),
     }

@@ -7,10 +7,8 @@
 pub mod bare;
 pub mod cost;
 pub mod many;
-mod mpi;
 pub mod overhead;
 pub mod reconfigure;
-pub mod statistics;
 
 use anyhow::{Context, ensure};
 use wholegrain_testing::cgroups::{Cgroups, JobGroup};

@@ -1,14 +1,20 @@
 //! What jobs notice: run time of programs of two processes with and without the agent, in random order.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use anyhow::ensure;
 use serde_json::json;
+use wholegrain_testing::cgroups::JobGroup;
 use wholegrain_testing::{Random, wait_until};
 
 use super::Jobs;
-use super::mpi::Mpi;
-use super::statistics::{Difference, Summary};
 use crate::report::keep;
+use crate::statistics::{Difference, Summary};
+use crate::workloads::{Binding, Built, Launch, Prepared, Request, size_of_length};
+
+/// Processes of each program.
+const RANKS: usize = 2;
 
 #[derive(clap::Args)]
 pub struct Options {
@@ -18,7 +24,7 @@ pub struct Options {
     /// About how long one run is, seconds.
     #[arg(long, default_value_t = 8.0)]
     seconds: f64,
-    /// Programs: `compute` and `memory` of bench/mpi (they need mpi.h of libopenmpi-dev), `hpl` of hpcc.
+    /// Programs, as `workload list` has them: `compute` and `memory` need mpi.h of libopenmpi-dev, `hpl` needs hpcc.
     #[arg(long, value_delimiter = ',', default_values_t = ["compute".to_owned(), "memory".to_owned(), "hpl".to_owned()])]
     programs: Vec<String>,
     /// How often everything of the job is read, milliseconds; beside runs without the agent.
@@ -38,11 +44,8 @@ type Run = (usize, Option<u64>);
 
 pub fn run(options: &Options) -> anyhow::Result<()> {
     let folder = tempfile::tempdir()?;
-    let programs: Vec<Mpi> = options
-        .programs
-        .iter()
-        .map(|name| Mpi::make(name, options.seconds, options.include.as_deref(), folder.path()))
-        .collect::<anyhow::Result<_>>()?;
+    let programs: Vec<Prepared> =
+        options.programs.iter().map(|name| prepare(name, options, folder.path())).collect::<anyhow::Result<_>>()?;
     let mut random = Random::announced();
     // One job with a sleeping process in it; each program is started in its cgroups.
     let jobs = Jobs::new(1, false)?;
@@ -67,7 +70,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
                 "  {} of {}: {} {} {took:.3} s",
                 round + 1,
                 options.repetitions,
-                programs[run.0].name,
+                programs[run.0].name(),
                 name(run.1)
             );
             seconds.push((run, took));
@@ -77,7 +80,34 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     report(options, &programs, &settings, &seconds)
 }
 
-fn one(program: &Mpi, interval_ms: Option<u64>, jobs: &Jobs) -> anyhow::Result<f64> {
+fn prepare(name: &str, options: &Options, dir: &Path) -> anyhow::Result<Prepared> {
+    Prepared::new(&Request {
+        name: name.to_owned(),
+        size: size_of_length(name, options.seconds)?,
+        ranks: RANKS,
+        launch: Launch::new(None, Binding::Auto)?,
+        built: Built::within(dir.to_owned(), options.include.clone()),
+    })
+}
+
+/// Runs a program to its end in a job; the seconds of its own measuring.
+fn in_job(program: &Prepared, job: &JobGroup) -> anyhow::Result<f64> {
+    // The log is appended to, and each run wants one of its own.
+    let folder = tempfile::tempdir()?;
+    let mut watch = program.watch()?;
+    let mut process = job.start(&mut program.command(), &folder.path().join("out"));
+    // Longer than any test may wait for anything: a benchmark's runs are long.
+    while process.runs() {
+        watch.wait(Duration::from_millis(50));
+    }
+    let status = process.wait();
+    ensure!(status.success(), "{} failed: {}", program.name(), process.log());
+    let outcome = program.outcome(&process.log(), watch)?;
+    ensure!(outcome.verified, "{}: the result was wrong: {}", program.name(), process.log());
+    Ok(outcome.seconds)
+}
+
+fn one(program: &Prepared, interval_ms: Option<u64>, jobs: &Jobs) -> anyhow::Result<f64> {
     let agent = interval_ms.map(|ms| {
         jobs.configure(&format!("{ms}ms"));
         let agent = jobs.start();
@@ -85,7 +115,7 @@ fn one(program: &Mpi, interval_ms: Option<u64>, jobs: &Jobs) -> anyhow::Result<f
         wait_until("the agent samples", || jobs.site.status("samples") > before + 2);
         agent
     });
-    let took = program.run(jobs.first());
+    let took = in_job(program, jobs.first());
     if let Some(mut agent) = agent {
         agent.stop();
     }
@@ -96,7 +126,12 @@ fn name(interval_ms: Option<u64>) -> String {
     interval_ms.map_or("without".to_owned(), |ms| format!("{ms} ms"))
 }
 
-fn report(options: &Options, programs: &[Mpi], settings: &[Option<u64>], seconds: &[(Run, f64)]) -> anyhow::Result<()> {
+fn report(
+    options: &Options,
+    programs: &[Prepared],
+    settings: &[Option<u64>],
+    seconds: &[(Run, f64)],
+) -> anyhow::Result<()> {
     println!("run time of two processes with and without the agent, {} runs each in random order", options.repetitions);
     println!("  program  agent        mean s   deviation   difference %   95 % interval        significant");
     let mut figures = Vec::new();
@@ -109,10 +144,11 @@ fn report(options: &Options, programs: &[Mpi], settings: &[Option<u64>], seconds
             let values = of(setting);
             let summary = Summary::of(&values);
             let deviation = summary.variance.sqrt();
-            let shown = format!("  {:<8} {:<9} {:>9.3}   {deviation:>9.3}", program.name, name(setting), summary.mean);
+            let shown =
+                format!("  {:<8} {:<9} {:>9.3}   {deviation:>9.3}", program.name(), name(setting), summary.mean);
             if setting.is_none() {
                 println!("{shown}");
-                figures.push(json!({ "program": program.name, "interval_ms": null, "seconds": values }));
+                figures.push(json!({ "program": program.name(), "interval_ms": null, "seconds": values }));
                 continue;
             }
             let difference = Difference::between(&without, &summary);
@@ -126,7 +162,7 @@ fn report(options: &Options, programs: &[Mpi], settings: &[Option<u64>], seconds
                 percent(high),
                 if significant { "yes" } else { "no" }
             );
-            figures.push(json!({ "program": program.name, "interval_ms": setting, "seconds": values,
+            figures.push(json!({ "program": program.name(), "interval_ms": setting, "seconds": values,
                 "difference_percent": percent(difference.mean), "low_percent": percent(low), "high_percent": percent(high),
                 "significant": significant }));
         }

@@ -89,6 +89,11 @@ impl Agent {
         })
     }
 
+    /// Keeps its sensors' definitions where another agent with the same ones has them.
+    pub fn share_sensors(&mut self, other: &Agent) {
+        self.schema = self.schema.sharing(&other.schema);
+    }
+
     /// Its schema.
     pub fn schema(&self) -> &Schema {
         &self.schema

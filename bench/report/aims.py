@@ -1,0 +1,124 @@
+"""What Wholegrain means to hold, and whether these results hold it. An aim without its data is said to be unmeasured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import data
+
+Row = dict[str, Any]
+
+# Programs that compute without waiting for each other all the time.
+STEADY = ("hpl", "stream", "ep", "cg")
+# What the agent may add at 1 ms beyond the share that the kernel's own reads take.
+BEYOND_READS = 0.005
+# What the agent may add to the wavefront kernel at 1 ms, as a multiple of what bare reads add.
+WAVEFRONT = 1.2
+# Half an interval wider than this tells nothing of an overhead.
+WIDE = 0.03
+MS = 10**6
+SECOND = 10**9
+
+
+@dataclass(frozen=True)
+class Aim:
+    """One line of the table."""
+
+    what: str
+    aim: str
+    found: str
+    # None: it could not be told.
+    reached: bool | None
+
+
+def all_of(found: data.Findings) -> list[Aim]:
+    """Every aim that these results can be held against."""
+    aims: list[Aim] = []
+    for experiment in found.experiments:
+        aims += _steady(experiment)
+        aims += _wavefront(experiment)
+    if found.monitor_cost:
+        aims += _cost(found.monitor_cost["rows"])
+    if found.beside:
+        aims += _bytes(found.beside["rows"])
+    return aims
+
+
+def _ours(rows: Sequence[Row]) -> Iterator[Row]:
+    return (r for r in rows if r["monitor"] == "wholegrain" and r["ratio"] is not None)
+
+
+def _steady(experiment: data.Experiment) -> Iterator[Aim]:
+    cores = experiment.machine.get("cores")
+    for row in _ours(experiment.summary):
+        if row["workload"] not in STEADY:
+            continue
+        what = f"{row['workload']} {row['size']} with {row['configuration']} ({experiment.name})"
+        told = _percent(row)
+        if row["interval_ns"] >= 10 * MS:
+            # With a wide interval nothing could be told apart.
+            reached = False if row["significant"] else None if _half(row) > WIDE else True
+            yield Aim(f"{what}, each {row['interval_ns'] / MS:g} ms", "not told apart from no monitor", told, reached)
+        elif row["interval_ns"] == MS:
+            reads = _cell(experiment.summary, row, "bare", "reads")
+            share = reads.get("node_cpu_share") if reads else None
+            if share is None or not cores:
+                yield Aim(f"{what}, each ms", "what bare reads take, and 0.5 %", told, None)
+                continue
+            # The part of all cores that the bare loop of the same reads uses.
+            most = share / cores + BEYOND_READS
+            # With the aim within the interval it cannot be told.
+            low, high = row["ratio"] - 1 - _half(row), row["ratio"] - 1 + _half(row)
+            reached = True if high <= most else False if low > most else None
+            yield Aim(f"{what}, each ms", f"at most {100 * most:.1f} % (reads of `same` and 0.5 %)", told, reached)
+
+
+def _wavefront(experiment: data.Experiment) -> Iterator[Aim]:
+    for row in _ours(experiment.summary):
+        if row["workload"] != "wavefront" or row["interval_ns"] != MS or row["configuration"] != "same":
+            continue
+        reads = _cell(experiment.summary, row, "bare", "reads")
+        what, aim = f"wavefront {row['size']} each ms ({experiment.name})", f"at most {WAVEFRONT} x what bare reads add"
+        if not reads or reads["ratio"] is None or reads["ratio"] <= 1 or not reads["significant"]:
+            yield Aim(what, aim, f"{_percent(row)}; bare reads add nothing that can be told", None)
+            continue
+        times = (row["ratio"] - 1) / (reads["ratio"] - 1)
+        yield Aim(what, aim, f"{times:.2f} x ({_percent(row)}; bare reads {_percent(reads)})", times <= WAVEFRONT)
+
+
+def _cost(rows: Sequence[Row]) -> Iterator[Aim]:
+    peers = [r for r in rows if r["monitor"] not in ("wholegrain", "bare", "none") and r["interval_ns"] == SECOND]
+    for column, what, scale, unit in (("us_per_metric", "CPU a metric each second", 1.0, "us"), ("rss_kb", "resident memory", 1e3, "MB")):
+        own = next((r for r in rows if r["monitor"] == "wholegrain" and r["configuration"] == "default" and r["interval_ns"] == SECOND), None)
+        of = [r for r in peers if r.get(column)]
+        if own is None or not of or own.get(column) is None:
+            continue
+        best = min(of, key=lambda r: float(r[column]))
+        told = f"{own[column] / scale:.3g} {unit}; {best['monitor']} {best[column] / scale:.3g} {unit}"
+        yield Aim(f"{what}, default configuration", f"below every peer ({len({r['monitor'] for r in of})} measured)", told, own[column] < best[column])
+
+
+def _bytes(rows: Sequence[Row]) -> Iterator[Aim]:
+    of = {r["system"]: r["value"] for r in rows if r["what"] == "bytes_per_reading" and r["value"] is not None}
+    own = min((value for system, value in of.items() if system.startswith("wholegrain")), default=None)
+    other = next((value for system, value in of.items() if system.startswith("victoria")), None)
+    if own is not None and other is not None:
+        yield Aim("stored bytes a reading", "below VictoriaMetrics", f"{own:.3f}; {other:.3f}", own < other)
+
+
+def _cell(summary: Sequence[Row], like: Row, monitor: str, configuration: str) -> Row | None:
+    same = ("workload", "size", "ranks", "hosts", "interval_ns")
+    of = (r for r in summary if r["monitor"] == monitor and r["configuration"] == configuration)
+    return next((r for r in of if all(r[key] == like[key] for key in same)), None)
+
+
+def _half(row: Row) -> float:
+    """Half the interval of the ratio; 0 where there is none."""
+    return 0.0 if row["ratio_low"] is None else float(row["ratio_high"] - row["ratio_low"]) / 2
+
+
+def _percent(row: Row) -> str:
+    half = "" if row["ratio_low"] is None else f" ± {50 * (row['ratio_high'] - row['ratio_low']):.1f}"
+    return f"{100 * (row['ratio'] - 1):+.1f}{half} %"

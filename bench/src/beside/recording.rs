@@ -1,0 +1,331 @@
+//! Readings as an agent sent them: the file, and what is in it.
+
+use std::collections::BTreeMap;
+use std::io::{BufReader, BufWriter, ErrorKind, Read, Write};
+use std::path::Path;
+
+use anyhow::{Context, ensure};
+use wholegrain_model::{Batch, Column, ColumnValues, Gaps, Schema, SchemaHash, SensorPath};
+use wholegrain_transport::payload::{PAYLOAD_BYTES_MAX, decode_batch, encode_batch, read_header};
+use wholegrain_transport::topics::Topic;
+
+/// What the file begins with.
+const MAGIC: &[u8; 8] = b"WGSENT01";
+/// The longest topic.
+const TOPIC_BYTES_MAX: usize = 64 << 10;
+
+/// One message: two bytes of its topic's length, the topic, four bytes of the payload's length, the payload; big-endian.
+pub fn put_message(topic: &str, payload: &[u8], out: &mut impl Write) -> std::io::Result<()> {
+    out.write_all(&(topic.len() as u16).to_be_bytes())?;
+    out.write_all(topic.as_bytes())?;
+    out.write_all(&(payload.len() as u32).to_be_bytes())?;
+    out.write_all(payload)
+}
+
+/// Begins a file of messages.
+pub fn create(path: &Path) -> anyhow::Result<BufWriter<std::fs::File>> {
+    let mut file = BufWriter::new(std::fs::File::create(path).with_context(|| format!("making {}", path.display()))?);
+    file.write_all(MAGIC)?;
+    Ok(file)
+}
+
+/// A message in the order in which it was sent: which schema, and the batch.
+#[derive(Debug, Clone)]
+pub struct Part {
+    /// Index into [`Recording::schemas`].
+    pub group: usize,
+    /// Its samples.
+    pub batch: Batch,
+}
+
+/// What one agent sent.
+#[derive(Debug, Clone, Default)]
+pub struct Recording {
+    /// Its name.
+    pub node: String,
+    /// The groups' schemas; one that changed while it was recorded is there twice.
+    pub schemas: Vec<Schema>,
+    /// Everything it sent.
+    pub parts: Vec<Part>,
+}
+
+/// What all readings of one sensor come to.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Sum {
+    /// How many there are.
+    pub count: u64,
+    /// Their raw values added up.
+    pub sum: f64,
+}
+
+/// The sums of each sensor by its path below the node.
+pub type Sums = BTreeMap<String, Sum>;
+
+fn read_block(file: &mut impl Read, length_bytes: usize, most: usize) -> std::io::Result<Vec<u8>> {
+    let mut length = [0; 4];
+    file.read_exact(&mut length[4 - length_bytes..])?;
+    let length = u32::from_be_bytes(length) as usize;
+    if length > most {
+        return Err(std::io::Error::new(ErrorKind::InvalidData, "a length that cannot be"));
+    }
+    let mut block = vec![0; length];
+    file.read_exact(&mut block)?;
+    Ok(block)
+}
+
+impl Recording {
+    /// Reads a file. A last message that is cut short is passed over: a recording ends when it is told to.
+    pub fn load(path: &Path) -> anyhow::Result<Self> {
+        let told = || {
+            format!(
+                "{} is no recording; `wholegrain-bench beside --data DIR` makes one in an empty folder",
+                path.display()
+            )
+        };
+        let file = std::fs::File::open(path).with_context(|| format!("opening {}", path.display()))?;
+        let mut file = BufReader::new(file);
+        let mut magic = [0; MAGIC.len()];
+        file.read_exact(&mut magic).with_context(told)?;
+        ensure!(&magic == MAGIC, told());
+        let (mut recording, mut known) = (Self::default(), BTreeMap::<SchemaHash, usize>::new());
+        loop {
+            let message = read_block(&mut file, 2, TOPIC_BYTES_MAX)
+                .and_then(|topic| Ok((topic, read_block(&mut file, 4, PAYLOAD_BYTES_MAX)?)));
+            let (topic, payload) = match message {
+                Ok(message) => message,
+                Err(error) if error.kind() == ErrorKind::UnexpectedEof => break,
+                Err(error) => return Err(error).with_context(told),
+            };
+            let topic = String::from_utf8(topic).with_context(told)?;
+            match Topic::parse(&topic) {
+                Some(Topic::Schema { agent, .. }) => {
+                    ensure!(
+                        recording.node.is_empty() || recording.node == agent,
+                        "more than one agent is in {}",
+                        path.display()
+                    );
+                    agent.clone_into(&mut recording.node);
+                    let schema = Schema::decode(&payload).with_context(told)?;
+                    known.entry(schema.hash()).or_insert_with(|| {
+                        recording.schemas.push(schema);
+                        recording.schemas.len() - 1
+                    });
+                }
+                Some(Topic::Batch { .. }) => {
+                    let (header, _) = read_header(&payload).with_context(told)?;
+                    let group =
+                        *known.get(&header.schema).with_context(|| format!("{topic} came before its schema"))?;
+                    recording.parts.push(Part { group, batch: decode_batch(&payload, &recording.schemas[group])? });
+                }
+                _ => {}
+            }
+        }
+        ensure!(!recording.parts.is_empty(), "{} has no readings", path.display());
+        Ok(recording)
+    }
+
+    /// The first and the last time, ns.
+    pub fn span(&self) -> (i64, i64) {
+        let times = || self.parts.iter().flat_map(|part| part.batch.times.iter().copied());
+        (times().min().unwrap_or(0), times().max().unwrap_or(0))
+    }
+
+    /// Readings in it; a gap is none.
+    pub fn readings(&self) -> u64 {
+        let gaps = |batch: &Batch| batch.columns.iter().map(|column| column.gaps.count()).sum::<usize>();
+        self.parts
+            .iter()
+            .map(|part| (part.batch.times.len() * part.batch.columns.len() - gaps(&part.batch)) as u64)
+            .sum()
+    }
+
+    /// Different sensors.
+    pub fn sensors(&self) -> usize {
+        self.sums().len()
+    }
+
+    /// The same readings as another node's, all of them later by so much.
+    pub fn moved(&self, node: &str, by_ns: i64) -> anyhow::Result<Self> {
+        let prefix = SensorPath::new(format!("/bench/{node}"))?;
+        let schema = |old: &Schema| Schema::new(prefix.clone(), old.group(), old.sensors().to_vec());
+        let schemas = self.schemas.iter().map(schema).collect::<Result<Vec<_>, _>>()?;
+        let mut parts = self.parts.clone();
+        for (seq, part) in parts.iter_mut().enumerate() {
+            part.batch.times.iter_mut().for_each(|time| *time += by_ns);
+            let header = &mut part.batch.header;
+            (header.agent, header.seq) = (node.to_owned(), seq as u64 + 1);
+            header.schema = schemas[part.group].hash();
+        }
+        Ok(Self { node: node.to_owned(), schemas, parts })
+    }
+
+    /// The same readings with one sample in each batch.
+    pub fn singles(&self) -> Self {
+        let mut parts = Vec::new();
+        for Part { group, batch } in &self.parts {
+            for at in 0..batch.times.len() {
+                let mut header = batch.header.clone();
+                header.seq = parts.len() as u64 + 1;
+                let columns = batch.columns.iter().map(|column| one_of(column, at)).collect();
+                parts.push(Part { group: *group, batch: Batch { header, times: vec![batch.times[at]], columns } });
+            }
+        }
+        // As they would be sent: by their times, each group in turn.
+        parts.sort_by_key(|part| part.batch.times[0]);
+        for (seq, part) in parts.iter_mut().enumerate() {
+            part.batch.header.seq = seq as u64 + 1;
+        }
+        Self { parts, ..self.clone() }
+    }
+
+    /// How many messages the first so many readings are, to the end of the one that has the last of them.
+    fn place(&self, readings: u64) -> usize {
+        let mut count = 0;
+        let before = |part: &&Part| {
+            let wanted = count < readings;
+            count += part.batch.readings() as u64;
+            wanted
+        };
+        self.parts.iter().take_while(before).count()
+    }
+
+    fn some(&self, parts: &[Part]) -> Self {
+        Self { node: self.node.clone(), schemas: self.schemas.clone(), parts: parts.to_vec() }
+    }
+
+    /// The first so many readings.
+    pub fn first(&self, readings: u64) -> Self {
+        self.some(&self.parts[..self.place(readings)])
+    }
+
+    /// What follows them.
+    pub fn after_first(&self, readings: u64) -> Self {
+        self.some(&self.parts[self.place(readings)..])
+    }
+
+    /// What each sensor's readings come to.
+    pub fn sums(&self) -> Sums {
+        let mut sums = Sums::new();
+        for Part { group, batch } in &self.parts {
+            for (def, column) in self.schemas[*group].sensors().iter().zip(&batch.columns) {
+                let values = (0..batch.times.len()).filter_map(|at| column.get(at));
+                let (count, sum) = values.fold((0, 0.0), |(count, sum), value| (count + 1, sum + value.as_f64()));
+                if count > 0 {
+                    let all = sums.entry(def.name.clone()).or_default();
+                    all.count += count;
+                    all.sum += sum;
+                }
+            }
+        }
+        sums
+    }
+
+    /// Messages in the order in which they go, in groups: what one agent sends at a time, each of its groups at most once.
+    pub fn sends(&self) -> Vec<&[Part]> {
+        let (mut sends, mut begin) = (Vec::new(), 0);
+        for at in 0..self.parts.len() {
+            if self.parts[begin..at].iter().any(|part| part.group == self.parts[at].group) {
+                sends.push(&self.parts[begin..at]);
+                begin = at;
+            }
+        }
+        if begin < self.parts.len() {
+            sends.push(&self.parts[begin..]);
+        }
+        sends
+    }
+
+    /// Topics and payloads, the schemas first.
+    pub fn messages(&self) -> Vec<(String, Vec<u8>)> {
+        let agent = self.node.as_str();
+        let schemas = self
+            .schemas
+            .iter()
+            .map(|schema| (Topic::Schema { agent, group: schema.group() }.to_string(), schema.encode()));
+        let batches = self.parts.iter().map(|part| {
+            let group = self.schemas[part.group].group();
+            (Topic::Batch { agent, group }.to_string(), encode_batch(&part.batch))
+        });
+        schemas.chain(batches).collect()
+    }
+}
+
+fn one_of(column: &Column, at: usize) -> Column {
+    let values = match &column.values {
+        ColumnValues::Int(values) => ColumnValues::Int(vec![values[at]]),
+        ColumnValues::Float(values) => ColumnValues::Float(vec![values[at]]),
+    };
+    let mut gaps = Gaps::default();
+    if column.gaps.is_gap(at) {
+        gaps.set(0, 1);
+    }
+    Column { values, gaps }
+}
+
+#[cfg(test)]
+mod tests {
+    use wholegrain_model::{BatchHeader, SensorDef};
+
+    use super::*;
+
+    /// Three batches of two samples in two groups; the last value of the first group's is a gap.
+    fn recording() -> Recording {
+        let prefix = || SensorPath::new("/node").unwrap();
+        let schema = |group: &str, names: &[&str]| {
+            Schema::new(prefix(), group, names.iter().map(|name| SensorDef::gauge(*name, "1", "")).collect()).unwrap()
+        };
+        let schemas = vec![schema("one", &["one/a", "one/b"]), schema("two", &["two/c"])];
+        let part = |group: usize, seq: u64, first: i64| {
+            let count = schemas[group].len();
+            let mut columns: Vec<Column> = (0..count as i64)
+                .map(|at| Column {
+                    values: ColumnValues::Int(vec![first + at, 10 * first + at]),
+                    gaps: Gaps::default(),
+                })
+                .collect();
+            if seq == 3 {
+                columns[count - 1].gaps.set(1, 2);
+            }
+            let header =
+                BatchHeader { agent: "node".into(), boot: 1, seq, schema: schemas[group].hash(), interval_ns: 5 };
+            Part { group, batch: Batch { header, times: vec![first, first + 5], columns } }
+        };
+        let parts = vec![part(0, 1, 10), part(1, 2, 10), part(0, 3, 20)];
+        Recording { node: "node".into(), schemas, parts }
+    }
+
+    #[test]
+    fn a_file_gives_back_what_was_sent_and_passes_over_what_is_cut() {
+        let (recording, dir) = (recording(), tempfile::tempdir().unwrap());
+        let path = dir.path().join("sent.bin");
+        let mut file = create(&path).unwrap();
+        recording.messages().iter().for_each(|(topic, payload)| put_message(topic, payload, &mut file).unwrap());
+        drop(file);
+        let read = Recording::load(&path).unwrap();
+        assert_eq!((read.readings(), read.span(), read.sums()), (9, (10, 25), recording.sums()));
+        let bytes = std::fs::read(&path).unwrap();
+        std::fs::write(&path, &bytes[..bytes.len() - 1]).unwrap();
+        assert_eq!(Recording::load(&path).unwrap().readings(), 6);
+        std::fs::write(&path, b"no recording").unwrap();
+        assert!(Recording::load(&path).is_err());
+    }
+
+    #[test]
+    fn what_is_made_of_a_recording_has_its_readings() {
+        let recording = recording();
+        let sums = recording.sums();
+        assert_eq!(sums["one/b"], Sum { count: 3, sum: 11.0 + 101.0 + 21.0 });
+        let moved = recording.moved("n1", 1000).unwrap();
+        assert_eq!(
+            (moved.sums(), moved.span(), moved.schemas[1].path(0)),
+            (sums.clone(), (1010, 1025), "/bench/n1/two/c".into())
+        );
+        let singles = recording.singles();
+        assert_eq!((singles.sums(), singles.parts.len(), singles.readings()), (sums, 6, 9));
+        assert!(singles.parts.is_sorted_by_key(|part| part.batch.header.seq));
+        let (first, rest) = (recording.first(5), recording.after_first(5));
+        assert_eq!((first.readings(), rest.readings()), (6, 3));
+        assert_eq!(recording.sends().iter().map(|send| send.len()).collect::<Vec<_>>(), [2, 1]);
+        assert!(recording.after_first(100).sends().is_empty());
+    }
+}

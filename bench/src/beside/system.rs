@@ -1,0 +1,148 @@
+//! What every system that is compared must do.
+
+use std::path::Path;
+
+use super::recording::{Recording, Sums};
+
+/// What is told of a system beside its figures.
+#[derive(Debug, Clone, serde::Serialize)]
+pub struct About {
+    /// Its name in the rows.
+    pub system: String,
+    /// As it tells it.
+    pub version: String,
+    /// Settings that are not its defaults, how it is written to and asked.
+    pub configured: String,
+    /// What a crash of the machine takes of what it has acknowledged.
+    pub durable: &'static str,
+    /// Which files are its stored bytes, and which are not.
+    pub counted: &'static str,
+}
+
+/// A message, made before anything is measured.
+pub struct Request {
+    /// Topic or path.
+    pub to: String,
+    /// What is sent.
+    pub body: Vec<u8>,
+}
+
+impl AsRef<[u8]> for Request {
+    fn as_ref(&self) -> &[u8] {
+        &self.body
+    }
+}
+
+/// What one connection sends, in its order.
+pub struct Lane {
+    /// Whose readings these are.
+    pub node: String,
+    /// One after the other; how many may wait for an answer is the system's matter.
+    pub requests: Vec<Request>,
+    /// Readings in all of them.
+    pub readings: u64,
+}
+
+/// What readings are sent for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum How {
+    /// To be measured: as they would come in service.
+    Measured,
+    /// To be there, by whatever way is fast.
+    Filling,
+}
+
+/// Files and their bytes.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Stored {
+    /// Data and index.
+    pub bytes: u64,
+    /// What the whole folder has, with journals, catalogues, caches, downsampled windows.
+    pub all: u64,
+}
+
+/// A range of one question, ns since the Unix epoch, both ends within.
+#[derive(Debug, Clone, Copy)]
+pub struct Span {
+    /// The first time.
+    pub from: i64,
+    /// The last.
+    pub to: i64,
+}
+
+/// From a recording's first reading to its last.
+pub fn span(recording: &Recording) -> Span {
+    let (from, to) = recording.span();
+    Span { from, to }
+}
+
+/// What the sensors that are added up share: counters of one unit, for sums of different units are refused here.
+const BELOW: &str = "net/netstat/TcpExt/";
+/// How their names go on. `TCPMemoryPressuresChrono` is a time.
+const STARTS: [&str; 19] = [
+    "D", "P", "S", "TCPA", "TCPB", "TCPC", "TCPD", "TCPF", "TCPH", "TCPK", "TCPL", "TCPO", "TCPP", "TCPR", "TCPS",
+    "TCPT", "TCPW", "TCPZ", "TW",
+];
+
+/// Which sensors a question is about: some of each node, and all.
+#[derive(Debug, Clone)]
+pub struct Chosen {
+    /// The nodes; the store has no others.
+    pub nodes: Vec<String>,
+    /// Names below the node of those that are added up.
+    pub summed: Vec<String>,
+    /// The names of all sensors below a node.
+    pub all: Vec<String>,
+}
+
+impl Chosen {
+    /// Of nodes that have these sensors.
+    pub fn new(nodes: Vec<String>, all: Vec<String>) -> Self {
+        let is_summed = |name: &&String| {
+            name.strip_prefix(BELOW).is_some_and(|rest| STARTS.iter().any(|start| rest.starts_with(start)))
+        };
+        Self { nodes, summed: all.iter().filter(is_summed).cloned().collect(), all }
+    }
+
+    /// What chooses those that are added up here.
+    pub fn patterns() -> Vec<String> {
+        STARTS.iter().map(|start| format!("/bench/*/{BELOW}{start}*")).collect()
+    }
+
+    /// The same for Prometheus' names.
+    pub fn expression() -> String {
+        format!("{}({}).*", BELOW.replace('/', "_"), STARTS.join("|"))
+    }
+}
+
+/// One system on this machine, with files and ports of its own. It is gone when it is dropped.
+pub trait System {
+    /// What it is.
+    fn about(&self) -> About;
+    /// Begins with an empty store, below a folder that is empty; what ran before ends.
+    fn fresh(&mut self, dir: &Path) -> anyhow::Result<()>;
+    /// How many readings ingest is measured with at most, because it would take too long with all; the others fill.
+    fn measured_max(&self) -> Option<u64> {
+        None
+    }
+    /// Encodes what is to be sent.
+    fn prepare(&self, recording: &Recording, how: How) -> anyhow::Result<Lane>;
+    /// Sends everything and returns when all of it is acknowledged.
+    fn ingest(&mut self, lanes: &[Lane]) -> anyhow::Result<()>;
+    /// Returns when all is in files and these are merged, as the system would do by itself in time.
+    fn settle(&mut self) -> anyhow::Result<()>;
+    /// Processor time that the system has used since [`System::fresh`], ns, with that of the work that `settle` had others do for it.
+    fn cpu_ns(&self) -> u64;
+    /// Resident memory, kB.
+    fn rss_kb(&self) -> u64;
+    /// What its files take, after [`System::settle`].
+    fn stored(&self) -> anyhow::Result<Stored>;
+    /// How many readings of each sensor of the recording's node there are in its span, and what they add up to.
+    fn sums(&mut self, recording: &Recording) -> anyhow::Result<Sums>;
+    /// Reads all readings of one sensor; how many came.
+    fn one_sensor(&mut self, node: &str, sensor: &str, span: Span) -> anyhow::Result<usize>;
+    /// Adds up the last values of the chosen sensors in each window; how many windows came.
+    fn windows(&mut self, chosen: &Chosen, span: Span, window_s: u64) -> anyhow::Result<usize>;
+    /// The newest value of each of the nodes' sensors, the chosen ones and all others; how many came.
+    fn newest(&mut self, chosen: &Chosen, span: Span) -> anyhow::Result<usize>;
+}
