@@ -557,3 +557,9 @@ fn acknowledged_readings_survive_every_crash_exactly_once() {
         }
     }
 }
+
+/// Rounds that once failed: a forgetting that failed and came true all the same, and what was written but not acknowledged.
+#[test]
+fn what_failed_once_does_not_fail_again() {
+    [609_816_337, 609_816_246].into_iter().for_each(round);
+}
