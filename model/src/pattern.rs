@@ -132,6 +132,56 @@ impl Pattern {
         prefix
     }
 
+    /// Where in sorted names to look next when `path` (absolute) is not chosen: every name after it that is chosen is not before `to`, which is
+    /// empty when the next name is as good as any. `false` when no name after it is chosen.
+    pub fn skip(&self, path: &str, to: &mut String) -> bool {
+        to.clear();
+        // The end of the last level with a `*`: names that share all until there are left when nothing more can fit among them.
+        let mut star: Option<usize> = None;
+        let beyond = |star: Option<usize>, to: &mut String| {
+            if let Some(end) = star {
+                to.push_str(&path[..end]);
+                // What follows `/`.
+                to.push('0');
+            }
+            star.is_some()
+        };
+        let mut at = 1;
+        for (number, level) in self.levels.iter().enumerate() {
+            let Some(rest) = path.get(at..) else { return true };
+            let (head, tail) = split_level(rest);
+            match level {
+                Level::Any => return true,
+                Level::Exact(exact) if exact == head => {}
+                Level::Exact(exact) => {
+                    let more = number + 1 < self.levels.len();
+                    if rest < exact.as_str() {
+                        to.push_str(&path[..at]);
+                        to.push_str(exact);
+                    } else if more && rest.strip_prefix(exact.as_str()).is_some_and(|more| more < "/") {
+                        to.push_str(&path[..at + exact.len()]);
+                        to.push('/');
+                    } else {
+                        return beyond(star, to);
+                    }
+                    return true;
+                }
+                Level::Glob(_) => {
+                    let end = at + head.len();
+                    if !level.matches(head) {
+                        return tail.is_none() || beyond(Some(end), to);
+                    }
+                    star = tail.map(|_| end);
+                }
+            }
+            if tail.is_none() {
+                return true;
+            }
+            at += head.len() + 1;
+        }
+        beyond(star, to)
+    }
+
     /// Whether the pattern has no wildcard, so that it names one path.
     pub fn is_literal(&self) -> bool {
         self.levels.iter().all(|level| matches!(level, Level::Exact(_)))
@@ -248,6 +298,57 @@ mod tests {
         check("/a*a/b", &["/aa/b", "/axa/b"], &["/a/b"]);
         check("MemAvailable", &["/n/meminfo/MemAvailable", "/MemAvailable"], &["/n/MemAvailable/x"]);
         check("meminfo/Mem*", &["/n/meminfo/MemFree"], &["/n/meminfo/SwapFree"]);
+    }
+
+    /// Every path of up to three levels of these names, in order.
+    fn all_paths() -> Vec<String> {
+        let names = ["a", "a-", "a0", "ab", "b", "b.c", "z"];
+        let mut paths: Vec<String> = Vec::new();
+        let mut last = vec![String::new()];
+        for _ in 0..3 {
+            last = last.iter().flat_map(|path| names.map(|name| format!("{path}/{name}"))).collect();
+            paths.extend(last.iter().cloned());
+        }
+        paths.sort();
+        paths
+    }
+
+    #[test]
+    fn what_is_skipped_is_not_chosen() {
+        let paths = all_paths();
+        let mut skipped = 0;
+        for pattern in [
+            "/a/b",
+            "/a/*",
+            "/*/b",
+            "/*/b/a*",
+            "/a*/b/*",
+            "/*/*/z",
+            "/a-/b/z",
+            "/*b/a",
+            "/b*/a-/a0",
+            "/a/**",
+            "/*/a/**",
+            "/**/b",
+            "/*/**/b",
+            "b.c",
+            "/*",
+            "/*-/*0",
+            "/z/z/z",
+            "/zz/a",
+            "/*/zz",
+        ] {
+            let pattern = Pattern::new(pattern).unwrap();
+            for (number, path) in paths.iter().enumerate().filter(|(_, path)| !pattern.matches(path)) {
+                let mut to = String::new();
+                let ends = !pattern.skip(path, &mut to);
+                assert!(to.is_empty() || to > *path, "{pattern} goes from {path} back to {to}");
+                let between = paths[number + 1..].iter().take_while(|next| ends || **next < to);
+                skipped +=
+                    between.inspect(|next| assert!(!pattern.matches(next), "{pattern} leaps {path} {next}")).count();
+            }
+        }
+        assert!(skipped > 10_000, "only {skipped} are leapt over");
     }
 
     #[test]

@@ -95,6 +95,14 @@ impl SensorDef {
 pub struct SchemaHash(pub [u8; 16]);
 
 impl SchemaHash {
+    /// Of an encoded schema; of other bytes it is no schema's.
+    pub fn of(encoded: &[u8]) -> Self {
+        let digest = Sha256::digest(encoded);
+        let mut hash = [0; 16];
+        hash.copy_from_slice(&digest[..16]);
+        Self(hash)
+    }
+
     /// Reads 32 hexadecimal digits.
     pub fn from_hex(text: &str) -> Option<Self> {
         if text.len() != 32 || !text.is_ascii() {
@@ -202,7 +210,7 @@ impl Schema {
         if bytes.len() > SCHEMA_BYTES_MAX {
             return invalid(format!("takes {} bytes; at most {SCHEMA_BYTES_MAX} are allowed", bytes.len()));
         }
-        let hash = hash_of(&bytes);
+        let hash = SchemaHash::of(&bytes);
         let types = sensors.iter().map(|sensor| sensor.value_type).collect();
         Ok(Self(Arc::new(Inner { prefix, group, sensors: sensors.into(), types, hash })))
     }
@@ -249,13 +257,38 @@ impl Schema {
 
     /// The same schema; where its sensors are those of `other`, they are in memory once for both.
     pub fn sharing(&self, other: &Schema) -> Self {
-        if self.0.sensors != other.0.sensors {
+        if Arc::ptr_eq(&self.0.sensors, &other.0.sensors) || self.0.sensors != other.0.sensors {
             return self.clone();
         }
         let Inner { prefix, group, hash, .. } = &*self.0;
         let (prefix, group, hash) = (prefix.clone(), group.clone(), *hash);
         let (sensors, types) = (other.0.sensors.clone(), other.0.types.clone());
         Self(Arc::new(Inner { prefix, group, sensors, types, hash }))
+    }
+
+    /// The same sensors below another prefix. `hash` is what [`Schema::hash`] of it was once: it is not computed, nor is anything checked, so that a
+    /// store that kept it reads thousands of agents' schemas quickly.
+    pub fn elsewhere(&self, prefix: SensorPath, group: String, hash: SchemaHash) -> Self {
+        let (sensors, types) = (self.0.sensors.clone(), self.0.types.clone());
+        let schema = Self(Arc::new(Inner { prefix, group, sensors, types, hash }));
+        debug_assert_eq!(SchemaHash::of(&schema.encode()), hash);
+        schema
+    }
+
+    /// The bytes of its sensors alone, with which [`Schema::encode`] ends, and their name: the same for all schemas of these sensors.
+    pub fn encode_sensors(&self) -> (SchemaHash, Vec<u8>) {
+        let mut bytes = Vec::new();
+        encode_sensors(&self.0.sensors, &mut bytes);
+        (SchemaHash::of(&bytes), bytes)
+    }
+
+    /// A schema of sensors as [`Schema::encode_sensors`] wrote them.
+    pub fn decode_sensors(prefix: &str, group: &str, sensors: &[u8]) -> Result<Self, SchemaError> {
+        let mut bytes = vec![SCHEMA_VERSION];
+        put_text(prefix, &mut bytes);
+        put_text(group, &mut bytes);
+        bytes.extend_from_slice(sensors);
+        Self::decode(&bytes)
     }
 
     /// The bytes that travel and that the hash is of.
@@ -322,17 +355,14 @@ impl fmt::Debug for Schema {
     }
 }
 
-fn hash_of(bytes: &[u8]) -> SchemaHash {
-    let digest = Sha256::digest(bytes);
-    let mut hash = [0; 16];
-    hash.copy_from_slice(&digest[..16]);
-    SchemaHash(hash)
-}
-
 fn encode(prefix: &SensorPath, group: &str, sensors: &[SensorDef], out: &mut Vec<u8>) {
     out.push(SCHEMA_VERSION);
     put_text(prefix.as_str(), out);
     put_text(group, out);
+    encode_sensors(sensors, out);
+}
+
+fn encode_sensors(sensors: &[SensorDef], out: &mut Vec<u8>) {
     put_varint(sensors.len() as u64, out);
     for sensor in sensors {
         put_text(&sensor.name, out);
@@ -431,6 +461,7 @@ mod tests {
         let back = Schema::decode(&schema.encode()).unwrap();
         assert_eq!(back.sensors(), schema.sensors());
         assert_eq!(back.hash(), schema.hash());
+        assert_eq!(SchemaHash::of(&schema.encode()), schema.hash());
         assert_eq!(SchemaHash::from_hex(&schema.hash().to_string()), Some(schema.hash()));
         assert_eq!(schema.path(0), "/lab/n1/meminfo/MemFree");
     }
@@ -449,6 +480,20 @@ mod tests {
         );
         let fewer = Schema::new(SensorPath::new("/lab/n2").unwrap(), "other", schema.sensors()[1..].to_vec()).unwrap();
         assert!(std::ptr::eq(fewer.sharing(&schema).sensors(), fewer.sensors()));
+    }
+
+    #[test]
+    fn sensors_alone_make_the_same_schema_again() {
+        let schema = example();
+        let (name, sensors) = schema.encode_sensors();
+        assert!(schema.encode().ends_with(&sensors));
+        let back = Schema::decode_sensors("/lab/n1", "meminfo", &sensors).unwrap();
+        assert_eq!((back.hash(), back.sensors()), (schema.hash(), schema.sensors()));
+        let other = Schema::new(SensorPath::new("/lab/n2").unwrap(), "m", schema.sensors().to_vec()).unwrap();
+        assert_eq!(other.encode_sensors().0, name);
+        let moved = back.elsewhere(other.prefix().clone(), "m".to_owned(), other.hash());
+        assert_eq!((moved.hash(), moved.encode()), (other.hash(), other.encode()));
+        assert!(std::ptr::eq(moved.sensors(), back.sensors()));
     }
 
     #[test]

@@ -37,10 +37,16 @@ pub fn decode_batch(payload: &[u8], schema: &Schema) -> Result<Batch> {
     let head = Head::read_for(payload, schema)?;
     let mut walk = Walk::new(payload, &head)?;
     let mut columns = Vec::with_capacity(schema.len());
-    for sensor in schema.sensors() {
-        let mut column = empty_column(sensor.value_type);
-        walk.next_column(schema, &mut column)?;
-        columns.push(column);
+    if head.span.samples == 1 {
+        columns.extend(schema.types().iter().map(|value_type| single_column(*value_type)));
+        walk.append_all(schema, &mut columns, 1)?;
+    } else {
+        // Memory for a column is only taken once those before it have been found whole.
+        for value_type in schema.types() {
+            let mut column = empty_column(*value_type);
+            walk.append_column(schema, &mut column, head.span.samples)?;
+            columns.push(column);
+        }
     }
     walk.finish()?;
     Ok(Batch { header: head.to_header(), times: head.times(payload)?, columns })
@@ -92,20 +98,8 @@ pub fn append_columns(
     }
     let before = times.len();
     let mut walk = Walk::new(payload, &head)?;
-    let mut each = || {
-        let mut at = 0;
-        while at < columns.len() {
-            let taken = walk.append_single_run(&mut columns[at..])?;
-            at += taken;
-            if taken == 0 {
-                walk.append_column(schema, &mut columns[at], rows_max)?;
-                at += 1;
-            }
-        }
-        walk.finish()?;
-        head.times(payload)
-    };
-    match each() {
+    let whole = walk.append_all(schema, columns, rows_max).and_then(|()| walk.finish());
+    match whole.and_then(|()| head.times(payload)) {
         Ok(more) => times.extend(more),
         Err(error) => {
             columns.iter_mut().for_each(|column| cut(column, before));
@@ -143,6 +137,15 @@ fn empty_column(value_type: ValueType) -> Column {
     let values = match value_type {
         ValueType::Int => ColumnValues::Int(Vec::new()),
         ValueType::Float => ColumnValues::Float(Vec::new()),
+    };
+    Column { values, gaps: Gaps::default() }
+}
+
+/// With room for one value.
+fn single_column(value_type: ValueType) -> Column {
+    let values = match value_type {
+        ValueType::Int => ColumnValues::Int(Vec::with_capacity(1)),
+        ValueType::Float => ColumnValues::Float(Vec::with_capacity(1)),
     };
     Column { values, gaps: Gaps::default() }
 }
@@ -383,6 +386,20 @@ impl<'a> Walk<'a> {
         self.append_column(schema, column, self.samples)
     }
 
+    /// Decodes every column behind what is in it.
+    fn append_all(&mut self, schema: &Schema, columns: &mut [Column], rows_max: usize) -> Result<()> {
+        let mut at = 0;
+        while at < columns.len() {
+            let taken = self.append_single_run(&mut columns[at..])?;
+            at += taken;
+            if taken == 0 {
+                self.append_column(schema, &mut columns[at], rows_max)?;
+                at += 1;
+            }
+        }
+        Ok(())
+    }
+
     /// The same behind what is in `column`, which will have at most `rows_max` rows.
     fn append_column(&mut self, schema: &Schema, column: &mut Column, rows_max: usize) -> Result<()> {
         let (column_mode, gaps) = self.next_mode()?;
@@ -504,24 +521,24 @@ fn spread<T: Copy + Default>(values: &mut Vec<T>, start: usize, samples: usize, 
 
 fn take_ints(bodies: &mut Cursor<'_>, column_mode: u8, count: usize, out: &mut Vec<i64>) -> Result<()> {
     let mut value = unzigzag(bodies.varint()?);
-    out.push(value);
     if column_mode == mode::INT_CONSTANT {
-        out.resize(out.len() + count - 1, value);
+        out.resize(out.len() + count, value);
         return Ok(());
     }
+    out.push(value);
     let steps = count - 1;
-    let mut add = |delta: i64| {
+    let mut next = |delta: i64| {
         value = value.wrapping_add(delta);
-        out.push(value);
+        value
     };
     match column_mode {
         mode::INT_STEP => {
             let step = unzigzag(bodies.varint()?);
-            (0..steps).for_each(|_| add(step));
+            out.extend((0..steps).map(|_| next(step)));
         }
         mode::INT_VARINT => {
-            for _ in 0..steps {
-                add(unzigzag(bodies.varint()?));
+            for slot in longer(out, steps) {
+                *slot = next(unzigzag(bodies.varint()?));
             }
         }
         mode::INT_PACKED => {
@@ -530,37 +547,51 @@ fn take_ints(bodies: &mut Cursor<'_>, column_mode: u8, count: usize, out: &mut V
             if !(1..=64).contains(&width) {
                 return bodies.fail("packed differences of a width that is not 1 to 64 bits");
             }
-            unpack(bodies, usize::from(width), steps, |bits| add(min.wrapping_add(bits as i64)))?;
+            unpack(bodies, usize::from(width), steps, |bits| next(min.wrapping_add(bits as i64)), out)?;
         }
         _ => {
             let bitmap = bodies.changes(steps)?;
-            for step in 0..steps {
+            for (step, slot) in longer(out, steps).iter_mut().enumerate() {
                 let changed = bitmap[step / 8] >> (step % 8) & 1 == 1;
-                add(if changed { unzigzag(bodies.varint()?) } else { 0 });
+                *slot = next(if changed { unzigzag(bodies.varint()?) } else { 0 });
             }
         }
     }
     Ok(())
 }
 
-fn unpack(bodies: &mut Cursor<'_>, width: usize, count: usize, mut each: impl FnMut(u64)) -> Result<()> {
+/// Makes `out` longer by so many, which are to be filled: a column's length is known, and need not be asked for with each of its values.
+fn longer<T: Copy + Default>(out: &mut Vec<T>, count: usize) -> &mut [T] {
+    let start = out.len();
+    out.resize(start + count, T::default());
+    &mut out[start..]
+}
+
+/// Appends what `value` makes of each of so many numbers of `width` bits.
+fn unpack(
+    bodies: &mut Cursor<'_>,
+    width: usize,
+    count: usize,
+    mut value: impl FnMut(u64) -> i64,
+    out: &mut Vec<i64>,
+) -> Result<()> {
     let packed = bodies.take((count * width).div_ceil(8))?;
     let mask = u64::MAX >> (64 - width);
     // Eight bytes at once hold any value of up to 57 bits, wherever it begins; the last values have fewer bytes behind
     // them and go the slow way, as do wider ones.
     let quick = if width > 57 || packed.len() < 8 { 0 } else { count.min((packed.len() - 7) * 8 / width) };
-    for index in 0..quick {
+    out.extend((0..quick).map(|index| {
         let bit = index * width;
-        let Some(bytes) = packed.get(bit / 8..).and_then(|rest| rest.first_chunk::<8>()) else { break };
-        each(u64::from_le_bytes(*bytes) >> (bit % 8) & mask);
-    }
+        let bytes = packed.get(bit / 8..).and_then(|rest| rest.first_chunk::<8>());
+        value(u64::from_le_bytes(*bytes.unwrap_or(&[0; 8])) >> (bit % 8) & mask)
+    }));
     for index in quick..count {
         let bit = index * width;
         let rest = &packed[bit / 8..];
         let mut bytes = [0; 16];
         let length = rest.len().min(16);
         bytes[..length].copy_from_slice(&rest[..length]);
-        each((u128::from_le_bytes(bytes) >> (bit % 8)) as u64 & mask);
+        out.push(value((u128::from_le_bytes(bytes) >> (bit % 8)) as u64 & mask));
     }
     Ok(())
 }
@@ -571,9 +602,9 @@ fn take_floats(bodies: &mut Cursor<'_>, column_mode: u8, count: usize, out: &mut
     match column_mode {
         mode::FLOAT_CONSTANT => out.resize(out.len() + count - 1, f64::from_bits(bits)),
         mode::FLOAT_XOR => {
-            for _ in 1..count {
+            for slot in longer(out, count - 1) {
                 bits ^= bodies.xor()?;
-                out.push(f64::from_bits(bits));
+                *slot = f64::from_bits(bits);
             }
         }
         _ => {

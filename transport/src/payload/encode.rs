@@ -19,6 +19,12 @@ pub trait Rows {
         let _ = sensor;
         true
     }
+
+    /// Whether the sensor is known to have the same value in every sample, without a gap: then one is asked for.
+    fn is_constant(&self, sensor: usize) -> bool {
+        let _ = sensor;
+        false
+    }
 }
 
 /// Encodes batches; keeps its buffers from one to the next.
@@ -75,7 +81,8 @@ impl BatchEncoder {
         out.extend_from_slice(&self.bodies);
     }
 
-    /// The only value of a column: what an agent that sends every sample at once writes all the time.
+    /// The only value of a column: what an agent that sends every sample at once writes all the time, and most of what one writes that
+    /// samples very often.
     fn single<R: Rows + ?Sized>(&mut self, sensor: usize, value_type: ValueType, rows: &R) -> u8 {
         if rows.may_have_gaps(sensor) && rows.is_gap(sensor, 0) {
             return mode::ABSENT;
@@ -95,7 +102,7 @@ impl BatchEncoder {
 
     /// Writes the body of one column, returns its mode.
     fn column<R: Rows + ?Sized>(&mut self, sensor: usize, value_type: ValueType, samples: usize, rows: &R) -> u8 {
-        if samples == 1 {
+        if samples == 1 || rows.is_constant(sensor) {
             return self.single(sensor, value_type, rows);
         }
         self.values.clear();
