@@ -90,6 +90,7 @@ pub struct Encoder {
     payload: Vec<u8>,
     times: Vec<i64>,
     gap_words: Vec<u64>,
+    change_words: Vec<u64>,
     out: Vec<Arc<Encoded>>,
     /// Open windows, by the group's name: a group that takes another's place goes on with them.
     folds: HashMap<String, Fold>,
@@ -98,10 +99,12 @@ pub struct Encoder {
     sent_mono: i64,
 }
 
-/// Rows in a ring, with the gaps of all of them put together so that columns without a gap are known at a glance.
+/// Rows in a ring, with the gaps and the changes of all of them put together so that columns without a gap, and without a change, are
+/// known at a glance.
 struct Glance<'a> {
     view: View<'a>,
     gap_words: &'a [u64],
+    change_words: &'a [u64],
 }
 
 impl Rows for Glance<'_> {
@@ -119,6 +122,11 @@ impl Rows for Glance<'_> {
     fn may_have_gaps(&self, sensor: usize) -> bool {
         self.gap_words[sensor / 64] >> (sensor % 64) & 1 == 1
     }
+
+    #[inline]
+    fn is_constant(&self, sensor: usize) -> bool {
+        (self.gap_words[sensor / 64] | self.change_words[sensor / 64]) >> (sensor % 64) & 1 == 0
+    }
 }
 
 impl Encoder {
@@ -131,9 +139,22 @@ impl Encoder {
             schema: wholegrain_model::SchemaHash([0; 16]),
             interval_ns: 0,
         };
-        let (payload, times, gap_words, out) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let (payload, times, out) = (Vec::new(), Vec::new(), Vec::new());
+        let (gap_words, change_words) = (Vec::new(), Vec::new());
         let (batches, folds, row) = (BatchEncoder::new(), HashMap::new(), RowCopy::default());
-        Self { state, batches, header, payload, times, gap_words, out, folds, row, sent_mono: i64::MIN / 2 }
+        Self {
+            state,
+            batches,
+            header,
+            payload,
+            times,
+            gap_words,
+            change_words,
+            out,
+            folds,
+            row,
+            sent_mono: i64::MIN / 2,
+        }
     }
 
     /// How often it has to look, ns.
@@ -254,7 +275,8 @@ impl Encoder {
         self.times.clear();
         self.times.extend((0..count).map(|sample| view.time(sample)));
         view.any_gaps(&mut self.gap_words);
-        let rows = Glance { view, gap_words: &self.gap_words };
+        view.any_changes(&mut self.change_words);
+        let rows = Glance { view, gap_words: &self.gap_words, change_words: &self.change_words };
         self.header.schema = group.schema.hash();
         self.header.interval_ns = interval_ns;
         self.header.seq += 1;

@@ -217,10 +217,9 @@ impl<'a> Row<'a> {
         side_by_side(first, values.len()).for_each(|(word, bits)| self.gaps[word] &= !bits);
     }
 
-    /// Makes `count` sensors from `first` on gaps again.
-    pub(crate) fn clear_side_by_side(&mut self, first: usize, count: usize) {
-        self.values[first..first + count].fill(0);
-        side_by_side(first, count).for_each(|(word, bits)| self.gaps[word] |= bits);
+    /// Whether none of `count` sensors from `first` on is a gap.
+    pub(crate) fn is_set_side_by_side(&self, first: usize, count: usize) -> bool {
+        side_by_side(first, count).all(|(word, bits)| self.gaps[word] & bits == 0)
     }
 
     /// The 64 bits of sensors from `first` on; zeros for gaps that nobody has set.

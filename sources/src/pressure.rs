@@ -2,7 +2,7 @@
 
 use wholegrain_model::SensorDef;
 
-use crate::Row;
+use crate::kept::{Fill, Form, Parse};
 use crate::plan::{Plan, Slot};
 use crate::scan;
 use crate::table::Parsed;
@@ -54,9 +54,10 @@ impl PressureTable {
         let place = |slot: Slot| slot.and_then(|slot| slots.get(slot as usize).copied().flatten());
         Self { lines: self.lines.iter().map(|(name, values)| (*name, values.map(place))).collect() }
     }
+}
 
-    /// Reads a file's content into the row.
-    pub fn parse(&self, bytes: &[u8], row: &mut Row<'_>) -> Parsed {
+impl Parse for PressureTable {
+    fn parse(&self, bytes: &[u8], fill: &mut impl Fill) -> Parsed {
         let mut parsed = Parsed::default();
         let (mut at, mut number) = (0, 0);
         let mut seen = 0u32;
@@ -68,7 +69,7 @@ impl PressureTable {
                 Some(index) => {
                     let (name, slots) = &self.lines[index];
                     seen |= 1 << index;
-                    if values(&line[name.len()..], slots, row).is_none() {
+                    if values(&bytes[..next], at + name.len(), slots, fill).is_none() {
                         parsed.bad_line(number);
                     }
                 }
@@ -80,22 +81,26 @@ impl PressureTable {
         parsed.layout_changed |= seen.count_ones() as usize != self.lines.len();
         parsed
     }
+
+    fn slots(&self) -> Vec<u32> {
+        self.lines.iter().flat_map(|(_, slots)| slots.iter().filter_map(|slot| *slot)).collect()
+    }
 }
 
 fn is_known_and_whole(line: &[u8]) -> bool {
     line.ends_with(b"\n") && LINES.iter().any(|(name, _)| line.starts_with(name.as_bytes()))
 }
 
-fn values(line: &[u8], slots: &[Slot], row: &mut Row<'_>) -> Option<()> {
-    let mut rest = line;
+fn values(bytes: &[u8], start: usize, slots: &[Slot], fill: &mut impl Fill) -> Option<()> {
+    let mut at = start;
     for (slot, (field, prefix)) in slots.iter().zip(FIELDS) {
-        rest = rest.strip_prefix(prefix)?;
-        let number = if field == "total" { scan::int_at(rest, 0) } else { scan::hundredths_at(rest, 0) };
-        let (value, end) = number.filter(|&(_, end)| scan::is_end_of_value(rest, end))?;
-        if let Some(slot) = *slot {
-            row.set_int(slot as usize, value);
-        }
-        rest = &rest[end..];
+        bytes.get(at..)?.strip_prefix(prefix)?;
+        at += prefix.len();
+        let form = if field == "total" { Form::Int } else { Form::Hundredths };
+        let number = if form == Form::Int { scan::int_at(bytes, at) } else { scan::hundredths_at(bytes, at) };
+        let (value, end) = number.filter(|&(_, end)| scan::is_end_of_value(bytes, end))?;
+        fill.number(*slot, value, at..end, form);
+        at = end;
     }
     Some(())
 }

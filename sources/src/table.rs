@@ -3,9 +3,10 @@
 //! What the lines are is known from discovery, and they hardly ever change. So a read compares each line with the one that
 //! is expected there, and only when that fails looks for another.
 
+use crate::kept::{Fill, Form, Parse};
 use crate::plan::Slot;
 use crate::scan;
-use crate::{ReadProblem, Reading, Row};
+use crate::{ReadProblem, Reading};
 
 /// The most lines in one read that are looked for elsewhere than where they are expected. Beyond that the rest of the file is
 /// gaps until it has been discovered anew, so that a file full of surprises cannot hold up the sampling thread.
@@ -119,83 +120,6 @@ impl LineTable {
         self.is_at(last, bytes, start)
     }
 
-    /// How many lines there are.
-    pub fn len(&self) -> usize {
-        self.lines.len()
-    }
-
-    /// The first of the places where values go, and how many they are, when these lie side by side in the order of the lines.
-    pub fn places(&self) -> Option<(usize, usize)> {
-        let mut places = self.slots.iter().filter(|slot| **slot != SKIP);
-        let first = *places.next()?;
-        let mut count = 1;
-        for &slot in places {
-            if slot != first + count {
-                return None;
-            }
-            count += 1;
-        }
-        Some((first as usize, count as usize))
-    }
-
-    /// Reads the line `index` once more, of which the bytes before `differs` are known to be as they were when it was last read; it
-    /// is from `start` to `end`. Whether it is as it should be.
-    #[inline]
-    pub fn parse_line(
-        &self,
-        index: usize,
-        bytes: &[u8],
-        (start, differs, end): (usize, usize, usize),
-        row: &mut Row<'_>,
-    ) -> bool {
-        let Some(line) = self.lines.get(index) else { return false };
-        if differs < start + line.key_len as usize {
-            return false;
-        }
-        let mut parsed = Parsed::default();
-        let next = self.values(line, bytes, start, 0, row, &mut parsed);
-        next == end && bytes[end - 1] == b'\n' && parsed.garbage.is_none()
-    }
-
-    /// The places of the values of the line `index`.
-    pub fn places_of(&self, index: usize) -> impl Iterator<Item = usize> {
-        let line = self.lines.get(index);
-        let slots = line.map_or(&[][..], |line| &self.slots[line.slots_at as usize..][..line.slots_len as usize]);
-        slots.iter().filter(|slot| **slot != SKIP).map(|slot| *slot as usize)
-    }
-
-    /// Reads a file's content into the row.
-    pub fn parse(&self, bytes: &[u8], row: &mut Row<'_>) -> Parsed {
-        let mut parsed = Parsed::default();
-        let mut searches = 0;
-        let (mut at, mut number, mut expected) = (0, 0, 0);
-        while at < bytes.len() {
-            number += 1;
-            let found = match self.lines.get(expected) {
-                Some(line) if self.is_at(line, bytes, at) => Some(expected),
-                _ => {
-                    searches += 1;
-                    if searches > SEARCHES_MAX {
-                        return parsed;
-                    }
-                    self.surprise(bytes, at, number, expected, &mut parsed)
-                }
-            };
-            at = match found {
-                Some(index) => {
-                    expected = index + 1;
-                    self.values(&self.lines[index], bytes, at, number, row, &mut parsed)
-                }
-                None => scan::next_line(bytes, at),
-            };
-        }
-        parsed.layout_changed |= expected < self.lines.len();
-        if bytes.last().is_some_and(|last| *last != b'\n') {
-            parsed.bad_line(number);
-        }
-        parsed
-    }
-
     // Always: left to itself the compiler makes a call of it, which costs more than the comparison.
     #[inline(always)]
     fn is_at(&self, line: &Line, bytes: &[u8], at: usize) -> bool {
@@ -222,18 +146,18 @@ impl LineTable {
         bytes: &[u8],
         at: usize,
         number: u32,
-        row: &mut Row<'_>,
+        fill: &mut impl Fill,
         parsed: &mut Parsed,
     ) -> usize {
-        let mut at = at + line.key_len as usize;
+        // Before each value but the first stands the space or the end of line that ends the one before.
+        let (mut at, mut after) = (at + line.key_len as usize, 0);
         for &slot in &self.slots[line.slots_at as usize..][..line.slots_len as usize] {
             let start = scan::skip_spaces(bytes, at);
             match scan::int_at(bytes, start) {
                 Some((value, end)) if scan::is_end_of_value(bytes, end) => {
-                    if slot != SKIP {
-                        row.set_int(slot as usize, value);
-                    }
-                    at = end;
+                    let slot = if slot == SKIP { None } else { Some(slot) };
+                    fill.number(slot, value, at + after..end, Form::Padded);
+                    (at, after) = (end, 1);
                 }
                 _ => {
                     parsed.bad_line(number);
@@ -242,7 +166,9 @@ impl LineTable {
                 }
             }
         }
-        scan::next_line(bytes, at)
+        let next = scan::next_line(bytes, at);
+        fill.passed_over(at + after..next.saturating_sub(1));
+        next
     }
 
     /// A line that is not the expected one: which of the others it is, if any. The next ones come first, as lines vanish more
@@ -257,6 +183,43 @@ impl LineTable {
             parsed.bad_line(number);
         }
         found
+    }
+}
+
+impl Parse for LineTable {
+    fn parse(&self, bytes: &[u8], fill: &mut impl Fill) -> Parsed {
+        let mut parsed = Parsed::default();
+        let mut searches = 0;
+        let (mut at, mut number, mut expected) = (0, 0, 0);
+        while at < bytes.len() {
+            number += 1;
+            let found = match self.lines.get(expected) {
+                Some(line) if self.is_at(line, bytes, at) => Some(expected),
+                _ => {
+                    searches += 1;
+                    if searches > SEARCHES_MAX {
+                        return parsed;
+                    }
+                    self.surprise(bytes, at, number, expected, &mut parsed)
+                }
+            };
+            at = match found {
+                Some(index) => {
+                    expected = index + 1;
+                    self.values(&self.lines[index], bytes, at, number, fill, &mut parsed)
+                }
+                None => scan::next_line(bytes, at),
+            };
+        }
+        parsed.layout_changed |= expected < self.lines.len();
+        if bytes.last().is_some_and(|last| *last != b'\n') {
+            parsed.bad_line(number);
+        }
+        parsed
+    }
+
+    fn slots(&self) -> Vec<u32> {
+        self.slots.iter().copied().filter(|slot| *slot != SKIP).collect()
     }
 }
 

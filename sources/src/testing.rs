@@ -39,6 +39,26 @@ impl Random {
     }
 }
 
+/// Puts other numbers in place of some, of any length, as the kernel would.
+pub fn with_other_numbers(bytes: &[u8], random: &mut Random) -> Vec<u8> {
+    let (seldom, mut text) = (1 + random.below(30), Vec::new());
+    let mut rest = bytes;
+    while let Some(&first) = rest.first() {
+        let is_digit = first.is_ascii_digit();
+        let length = rest.iter().take_while(|byte| byte.is_ascii_digit() == is_digit).count();
+        // Not what belongs to a name, nor decimals, of which there are two.
+        let is_own = text.last().is_none_or(|byte| b" =\t".contains(byte));
+        if is_digit && is_own && random.below(seldom) == 0 {
+            let number = random.below(usize::MAX) >> random.below(40);
+            text.extend_from_slice(number.to_string().as_bytes());
+        } else {
+            text.extend_from_slice(&rest[..length]);
+        }
+        rest = &rest[length..];
+    }
+    text
+}
+
 /// Flips, deletes, doubles and replaces bytes, runs of bytes and lines.
 pub fn changed(bytes: &[u8], random: &mut Random) -> Vec<u8> {
     let mut bytes = bytes.to_vec();

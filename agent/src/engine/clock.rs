@@ -44,6 +44,17 @@ pub fn now() -> Now {
     now_of(mono, real)
 }
 
+/// The same, while realtime minus monotonic is about `offset`, as it was a moment ago: one look at each clock shows that it still is.
+pub fn now_near(offset: i64) -> Now {
+    near_of(offset, mono, real)
+}
+
+fn near_of(offset: i64, mut mono: impl FnMut() -> i64, mut real: impl FnMut() -> i64) -> Now {
+    let now = Now { mono: mono(), real: real() };
+    let apart = now.real.wrapping_sub(now.mono).wrapping_sub(offset);
+    if (-APART_NS_MAX..=APART_NS_MAX).contains(&apart) { now } else { now_of(mono, real) }
+}
+
 /// The same from any clocks: the closest pair of those read.
 fn now_of(mut mono: impl FnMut() -> i64, mut real: impl FnMut() -> i64) -> Now {
     let (mut best, mut apart_min) = (Now { real: 0, mono: 0 }, i64::MAX);
@@ -125,6 +136,31 @@ mod tests {
             let mut steps = StepDetector::new(Now { real: 1_000 * NS, mono: 0 });
             assert_eq!(steps.observe(now_of(read, || read() + 1_000 * NS)), None, "preempted at read {at}");
         }
+    }
+
+    #[test]
+    fn a_clock_that_is_as_it_was_is_looked_at_once() {
+        let (time, reads) = (std::cell::Cell::new(0i64), std::cell::Cell::new(0));
+        let read = || {
+            reads.set(reads.get() + 1);
+            time.set(time.get() + 50);
+            time.get()
+        };
+        let near = |offset: i64, step: i64| {
+            reads.set(0);
+            let now = near_of(offset, read, || read() + 1_000 * NS + step);
+            (now.real - now.mono - 1_000 * NS, reads.get())
+        };
+        assert_eq!(near(1_000 * NS, 0), (50, 2));
+        assert_eq!(near(1_000 * NS, -NS), (-NS, 5), "stepped: both are looked at anew, and closer");
+        // The thread loses the processor for 20 ms between the two.
+        let late = near_of(1_000 * NS, read, || {
+            if reads.get() == 6 {
+                time.set(time.get() + 20_000_000);
+            }
+            read() + 1_000 * NS
+        });
+        assert_eq!((late.real - late.mono - 1_000 * NS, reads.get()), (0, 10));
     }
 
     #[test]

@@ -11,6 +11,9 @@ use wholegrain_transport::payload::Rows;
 /// Words of a slot before its values: sequence, time, interval.
 const HEAD_WORDS: usize = 3;
 
+/// Sensors that are looked at side by side: as many as a cache line has values.
+const ABREAST: usize = 8;
+
 /// A ring of whole samples with one writer and any number of readers.
 #[derive(Debug)]
 pub struct Ring {
@@ -147,11 +150,16 @@ pub struct View<'a> {
 impl View<'_> {
     #[inline]
     fn word(&self, sample: usize, word: usize) -> u64 {
+        self.words(sample, word, 1)[0].load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    fn words(&self, sample: usize, from: usize, count: usize) -> &[AtomicU64] {
         let mut slot = self.start + sample;
         if slot >= self.ring.capacity {
             slot -= self.ring.capacity;
         }
-        self.ring.words[slot * self.ring.stride + word].load(Ordering::Relaxed)
+        &self.ring.words[slot * self.ring.stride + from..][..count]
     }
 
     /// Whether every sample of the view is whole and is still there. To be asked before and after looking.
@@ -174,6 +182,29 @@ impl View<'_> {
         words.extend(
             (at..self.ring.stride).map(|word| (0..self.count).fold(0, |all, sample| all | self.word(sample, word))),
         );
+    }
+
+    /// For each sensor whether its value is not the same in all samples, 64 a word. Goes through the samples for [`ABREAST`] sensors at a
+    /// time, which lie side by side in memory, while a column's values lie a sample apart.
+    pub fn any_changes(&self, words: &mut Vec<u64>) {
+        words.clear();
+        words.resize(self.ring.sensors.div_ceil(64), 0);
+        if self.count < 2 {
+            return;
+        }
+        for from in (0..self.ring.sensors).step_by(ABREAST) {
+            let abreast = ABREAST.min(self.ring.sensors - from);
+            let of = |sample: usize| self.words(sample, HEAD_WORDS + from, abreast);
+            let mut changes = [0; ABREAST];
+            for sample in 1..self.count {
+                for ((change, value), first) in changes.iter_mut().zip(of(sample)).zip(of(0)) {
+                    *change |= value.load(Ordering::Relaxed) ^ first.load(Ordering::Relaxed);
+                }
+            }
+            for (sensor, change) in (from..from + abreast).zip(changes) {
+                words[sensor / 64] |= u64::from(change != 0) << (sensor % 64);
+            }
+        }
     }
 
     /// The interval under which a sample was taken, ns.
@@ -220,6 +251,33 @@ mod tests {
         assert_eq!((view.time(0), view.value(0, 2), view.is_gap(64, 1), view.is_gap(64, 2)), (2, 400, true, false));
         ring.push(5, 7, &[0; 65], &[0, 0]);
         assert!(!view.is_whole(), "the oldest was overwritten");
+    }
+
+    #[test]
+    fn what_changes_is_known_at_a_glance() {
+        // Sensors that end within a word of bits, within a look of several abreast, and a view that goes over the ring's end.
+        for sensors in [1, 7, 8, 64, 65, 131] {
+            let ring = Ring::new(sensors, 5);
+            for n in 0..8u64 {
+                // Of each three sensors one stays, one changes at each sample, and one at the last alone.
+                let value = |s: u64| [s, n * 100 + s, u64::from(n == 7)][s as usize % 3];
+                let values: Vec<u64> = (0..sensors as u64).map(value).collect();
+                ring.push(n as i64, 7, &values, &vec![0; sensors.div_ceil(64)]);
+            }
+            let mut words = vec![7; 9];
+            for (first, count) in [(3, 5), (4, 3), (6, 1)] {
+                let view = ring.view(first, count);
+                view.any_changes(&mut words);
+                let (told, expected): (Vec<bool>, Vec<bool>) = (0..sensors)
+                    .map(|sensor| {
+                        let changes = (1..count).any(|sample| view.value(sensor, sample) != view.value(sensor, 0));
+                        (words[sensor / 64] >> (sensor % 64) & 1 == 1, changes)
+                    })
+                    .unzip();
+                assert_eq!(told, expected, "{count} samples from {first} of {sensors} sensors");
+                assert_eq!(words.len(), sensors.div_ceil(64));
+            }
+        }
     }
 
     #[test]

@@ -342,7 +342,7 @@ impl Loop {
                 continue;
             }
             // The groups before this one took their time: the lag is this group's own.
-            if let Some(tick) = self.steps.take(ticker, woken, clock::now())
+            if let Some(tick) = self.steps.take(ticker, woken, clock::now_near(offset))
                 && sampled.read(tick.stamp, &self.counters)
             {
                 sampled.group.stats.lag.record(tick.lag as u64);

@@ -5,7 +5,7 @@ use wholegrain_model::SensorDef;
 
 use super::Offer;
 use super::vocabulary::{below, sensor};
-use crate::Row;
+use crate::kept::{Fill, Parse};
 use crate::plan::Slot;
 use crate::scan;
 use crate::table::Parsed;
@@ -121,9 +121,18 @@ impl IoTable {
         Self { sums: self.sums.map(place), devices: devices.collect(), ..*self }
     }
 
-    /// Reads a file's content into the row. A sum is there only if every line could be read; a file without a device is one
-    /// of a job that has done no I/O.
-    pub fn parse(&self, bytes: &[u8], row: &mut Row<'_>) -> Parsed {
+    /// The place of a device; in version 1 several lines are of the same one, and in both they come in the known order.
+    fn device(&self, number: &[u8], expected: usize) -> Option<usize> {
+        let near = [expected, expected + 1];
+        let is_it = |index: &usize| self.devices.get(*index).is_some_and(|device| *device.number == *number);
+        near.into_iter().find(is_it).or_else(|| (0..self.devices.len()).find(is_it))
+    }
+}
+
+impl Parse for IoTable {
+    /// A sum is there only if every line could be read; a file without a device is one of a job that has done no I/O. No number's
+    /// place is told, as one is in several values.
+    fn parse(&self, bytes: &[u8], fill: &mut impl Fill) -> Parsed {
         let mut parsed = Parsed::default();
         let mut sums = [0i64; FIELDS.len()];
         let (mut told, mut any) = (0u32, false);
@@ -144,9 +153,7 @@ impl IoTable {
             Seen::Value(field, value) => {
                 told |= 1 << field;
                 sums[field] = sums[field].wrapping_add(value);
-                if let Some(slot) = current.and_then(|index| self.devices[index].slots[field]) {
-                    row.set_int(slot as usize, value);
-                }
+                fill.made(current.and_then(|index| self.devices[index].slots[field]), value);
             }
             Seen::Bad(line) => parsed.bad_line(line),
         });
@@ -154,19 +161,15 @@ impl IoTable {
         parsed.layout_changed |= found as usize != self.devices.len();
         if parsed.garbage.is_none() {
             for (field, slot) in self.sums.iter().enumerate() {
-                if let Some(slot) = slot.filter(|_| told >> field & 1 == 1 || !any) {
-                    row.set_int(slot as usize, sums[field]);
-                }
+                fill.made(slot.filter(|_| told >> field & 1 == 1 || !any), sums[field]);
             }
         }
         parsed
     }
 
-    /// The place of a device; in version 1 several lines are of the same one, and in both they come in the known order.
-    fn device(&self, number: &[u8], expected: usize) -> Option<usize> {
-        let near = [expected, expected + 1];
-        let is_it = |index: &usize| self.devices.get(*index).is_some_and(|device| *device.number == *number);
-        near.into_iter().find(is_it).or_else(|| (0..self.devices.len()).find(is_it))
+    fn slots(&self) -> Vec<u32> {
+        let of_devices = self.devices.iter().flat_map(|device| &device.slots);
+        of_devices.chain(&self.sums).filter_map(|slot| *slot).collect()
     }
 }
 

@@ -28,6 +28,7 @@ use self::files::{FILES, File, Format};
 use self::reader::{Directory, Parser, Template};
 use crate::file;
 use crate::job::{JobPart, JobPlace, JobSource, JobsOnly};
+use crate::kept::Room;
 use crate::options::GroupOptions;
 use crate::plan::{Plan, Slot};
 use crate::table::LineTable;
@@ -109,7 +110,8 @@ impl Cgroup {
         if sensors.is_empty() {
             return None;
         }
-        let template = Arc::new(Template { what: file.what, directory, path, parser });
+        let room = Room::of(&parser, &bytes);
+        let template = Arc::new(Template { what: file.what, directory, path, parser, room });
         Some(JobPart {
             name: file.what.to_owned(),
             sensors,

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::io::IoTable;
 use crate::file::{Errno, KeptFile};
+use crate::kept::{Fill, Kept, Parse, Room};
 use crate::plan::Slot;
 use crate::pressure::PressureTable;
 use crate::scan;
@@ -48,24 +49,33 @@ impl Parser {
             Self::Io(table) => Self::Io(table.mapped(slots)),
         }
     }
+}
 
-    /// Reads a file's content into the row.
-    pub fn parse(&self, bytes: &[u8], row: &mut Row<'_>) -> Parsed {
+impl Parse for Parser {
+    fn parse(&self, bytes: &[u8], fill: &mut impl Fill) -> Parsed {
         match self {
-            Self::Number(slot, divisor) => number(*slot, *divisor, bytes, row),
-            Self::Lines(table) => table.parse(bytes, row),
-            Self::Pressure(table) => table.parse(bytes, row),
-            Self::Io(table) => table.parse(bytes, row),
+            Self::Number(slot, divisor) => number(*slot, *divisor, bytes, fill),
+            Self::Lines(table) => table.parse(bytes, fill),
+            Self::Pressure(table) => table.parse(bytes, fill),
+            Self::Io(table) => table.parse(bytes, fill),
+        }
+    }
+
+    fn slots(&self) -> Vec<u32> {
+        match self {
+            Self::Number(slot, _) => slot.iter().copied().collect(),
+            Self::Lines(table) => table.slots(),
+            Self::Pressure(table) => table.slots(),
+            Self::Io(table) => table.slots(),
         }
     }
 }
 
-fn number(slot: Slot, divisor: i64, bytes: &[u8], row: &mut Row<'_>) -> Parsed {
+fn number(slot: Slot, divisor: i64, bytes: &[u8], fill: &mut impl Fill) -> Parsed {
     let mut parsed = Parsed::default();
-    match (scan::only_int(bytes), slot) {
-        (Some(value), Some(slot)) => row.set_int(slot as usize, value / divisor),
-        (Some(_), None) => {}
-        (None, _) => parsed.bad_line(1),
+    match scan::only_int(bytes) {
+        Some(value) => fill.made(slot, if divisor == 1 { value } else { value / divisor }),
+        None => parsed.bad_line(1),
     }
     parsed
 }
@@ -107,6 +117,8 @@ pub struct Template {
     pub path: PathBuf,
     /// With the sensors of the part as places.
     pub parser: Parser,
+    /// What a reader keeps of the last content.
+    pub room: Room,
 }
 
 impl Template {
@@ -115,7 +127,9 @@ impl Template {
         let mut file = KeptFile::new(&self.path);
         file.open_now();
         let parser = self.parser.mapped(slots);
-        FileReader { what: self.what, directory: self.directory.clone(), file, parser, gone: false }
+        // To parse one number costs no more than to compare it.
+        let kept = if matches!(parser, Parser::Number(..)) { Kept::default() } else { Kept::new(&parser, self.room) };
+        FileReader { what: self.what, directory: self.directory.clone(), file, parser, kept, gone: false }
     }
 }
 
@@ -125,6 +139,7 @@ pub struct FileReader {
     directory: Directory,
     file: KeptFile,
     parser: Parser,
+    kept: Kept,
     gone: bool,
 }
 
@@ -146,7 +161,7 @@ impl FileReader {
                 // It came in two pieces, which are of two instants; now there is room for it.
                 length = self.content(buffer)?;
             }
-            Ok(self.parser.parse(&buffer[..length], row))
+            Ok(self.kept.parse(&self.parser, &buffer[..length], row))
         })
     }
 

@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 use wholegrain_model::{Schema, SensorPath};
 
 use super::*;
+use crate::kept::{Kept, Parse};
 use crate::table::Parsed;
-use crate::testing::{Filled, Random, changed, filled};
+use crate::testing::{Filled, Random, changed, filled, with_other_numbers};
 
 struct Case {
     path: PathBuf,
@@ -112,5 +113,26 @@ fn readers_of_a_choice_touch_only_their_places() {
             let Filled { values, parsed } = filled(3, |row| parser.parse(&case.bytes, row));
             assert_eq!((values, parsed), (vec![None, whole[keep], None], Parsed::default()), "{}", case.path.display());
         }
+    }
+}
+
+#[test]
+fn what_is_kept_of_the_last_content_gives_what_reading_anew_gives() {
+    let mut random = Random::new();
+    for case in cases() {
+        let (parser, path) = (&case.parser, case.path.display());
+        let mut kept = Kept::new(parser, Room::of(parser, &case.bytes));
+        for round in 0..300 {
+            let bytes = match random.below(8) {
+                0 => changed(&case.bytes, &mut random),
+                1 => case.bytes.clone(),
+                _ => with_other_numbers(&case.bytes, &mut random),
+            };
+            let afresh = filled(case.sensors.len(), |row| parser.parse(&bytes, row));
+            let after = filled(case.sensors.len(), |row| kept.parse(parser, &bytes, row));
+            assert_eq!((after.values, after.parsed), (afresh.values, afresh.parsed), "{path} round {round}");
+        }
+        let is_number = matches!(parser, Parser::Number(..));
+        assert!(is_number || kept.is_of_use(), "{path}");
     }
 }

@@ -2,7 +2,7 @@
 
 use wholegrain_model::SensorDef;
 
-use crate::Row;
+use crate::kept::{Fill, Form, Parse};
 use crate::plan::{Plan, Slot};
 use crate::scan;
 use crate::table::Parsed;
@@ -27,25 +27,32 @@ pub fn plan(plan: &mut Plan<'_>) -> LoadTable {
     ])
 }
 
-impl LoadTable {
-    /// Reads the file's content into the row.
-    pub fn parse(&self, bytes: &[u8], row: &mut Row<'_>) -> Parsed {
-        let garbage = self.values(bytes, row).is_none().then_some(1);
+impl Parse for LoadTable {
+    fn parse(&self, bytes: &[u8], fill: &mut impl Fill) -> Parsed {
+        let garbage = self.values(bytes, fill).is_none().then_some(1);
         Parsed { layout_changed: false, garbage }
     }
 
-    fn values(&self, bytes: &[u8], row: &mut Row<'_>) -> Option<()> {
-        let mut set = |slot: Slot, value| slot.map(|slot| row.set_int(slot as usize, value));
+    fn slots(&self) -> Vec<u32> {
+        self.0.iter().filter_map(|slot| *slot).collect()
+    }
+}
+
+impl LoadTable {
+    fn values(&self, bytes: &[u8], fill: &mut impl Fill) -> Option<()> {
         let mut at = 0;
         for slot in &self.0[..3] {
             let (load, end) = scan::hundredths_at(bytes, at).filter(|&(_, end)| bytes.get(end) == Some(&b' '))?;
-            set(*slot, load);
+            fill.number(*slot, load, at..end, Form::Hundredths);
             at = end + 1;
         }
         let (runnable, end) = scan::int_at(bytes, at).filter(|&(_, end)| bytes.get(end) == Some(&b'/'))?;
-        set(self.0[3], runnable);
-        let (threads, _) = scan::int_at(bytes, end + 1).filter(|&(_, end)| scan::is_end_of_value(bytes, end))?;
-        set(self.0[4], threads);
+        fill.number(self.0[3], runnable, at..end, Form::Int);
+        let at = end + 1;
+        let (threads, end) = scan::int_at(bytes, at).filter(|&(_, end)| scan::is_end_of_value(bytes, end))?;
+        fill.number(self.0[4], threads, at..end, Form::Int);
+        // The newest process.
+        fill.passed_over(end + 1..scan::next_line(bytes, end).saturating_sub(1));
         Some(())
     }
 }

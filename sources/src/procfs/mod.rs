@@ -24,7 +24,7 @@ use self::config::{Config, Group};
 use self::loadavg::LoadTable;
 use self::pairs::PairTable;
 use crate::file::{self, KeptFile};
-use crate::kept::Kept;
+use crate::kept::{Fill, Kept, Parse, Room};
 use crate::options::GroupOptions;
 use crate::plan::Plan;
 use crate::pressure::{self, PressureTable};
@@ -76,7 +76,7 @@ impl Procfs {
                 Ok(bytes) => {
                     let parser = self.parser(group, what, &bytes, &mut plan);
                     let buffer = vec![0; room(bytes.len())];
-                    let kept = parser.table().map(|table| Kept::new(table, buffer.len())).unwrap_or_default();
+                    let kept = Kept::new(&parser, Room::of(&parser, &bytes));
                     parts.push(Part { what, file: KeptFile::new(&path), buffer, parser, kept });
                 }
                 Err(error) => plan.report(absent(group, &path, &error)),
@@ -132,6 +132,11 @@ fn room(length: usize) -> usize {
     (length + length / 2 + 1024).next_multiple_of(4096)
 }
 
+/// What comes in pieces is all when so many bytes of it have come: 3584. The kernel's first piece of such a file is as many lines
+/// as fit into a page or what was asked for (`seq_read_iter` in fs/seq_file.c), and one more would have: lines of
+/// devices have up to 450 bytes.
+const WHOLE_BYTES_MAX: usize = 4096 - 512;
+
 /// How a file is parsed, and how its end is known. Reading until nothing comes would tell it too, at the price of one more
 /// system call.
 enum Parser {
@@ -150,25 +155,28 @@ impl Parser {
     fn is_whole(&self, bytes: &[u8]) -> bool {
         match self {
             Self::KnownLast(table) => table.ends_with_last_line(bytes),
-            Self::UnknownLast(_) => false,
+            Self::UnknownLast(_) => bytes.len() <= WHOLE_BYTES_MAX,
             Self::OneRecord(_) | Self::Pairs(_) | Self::Load(_) | Self::Pressure(_) => true,
         }
     }
+}
 
-    /// The lines, where these are what it is.
-    fn table(&self) -> Option<&LineTable> {
+impl Parse for Parser {
+    fn parse(&self, bytes: &[u8], fill: &mut impl Fill) -> Parsed {
         match self {
-            Self::OneRecord(table) | Self::KnownLast(table) | Self::UnknownLast(table) => Some(table),
-            Self::Pairs(_) | Self::Load(_) | Self::Pressure(_) => None,
+            Self::OneRecord(table) | Self::KnownLast(table) | Self::UnknownLast(table) => table.parse(bytes, fill),
+            Self::Pairs(table) => table.parse(bytes, fill),
+            Self::Load(table) => table.parse(bytes, fill),
+            Self::Pressure(table) => table.parse(bytes, fill),
         }
     }
 
-    fn parse(&self, bytes: &[u8], kept: &mut Kept, row: &mut Row<'_>) -> Parsed {
+    fn slots(&self) -> Vec<u32> {
         match self {
-            Self::OneRecord(table) | Self::KnownLast(table) | Self::UnknownLast(table) => kept.parse(table, bytes, row),
-            Self::Pairs(table) => table.parse(bytes, row),
-            Self::Load(table) => table.parse(bytes, row),
-            Self::Pressure(table) => table.parse(bytes, row),
+            Self::OneRecord(table) | Self::KnownLast(table) | Self::UnknownLast(table) => table.slots(),
+            Self::Pairs(table) => table.slots(),
+            Self::Load(table) => table.slots(),
+            Self::Pressure(table) => table.slots(),
         }
     }
 }
@@ -185,7 +193,7 @@ impl Part {
     fn read(&mut self, row: &mut Row<'_>) -> Reading {
         let Self { what, file, buffer, parser, kept } = self;
         match file.read_whole(buffer, |bytes| parser.is_whole(bytes)) {
-            Ok(length) => parser.parse(&buffer[..length], kept, row).reading(what),
+            Ok(length) => kept.parse(parser, &buffer[..length], row).reading(what),
             Err(errno) => Reading { problem: Some(ReadProblem::Os { what, errno }), ..Reading::default() },
         }
     }

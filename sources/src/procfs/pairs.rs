@@ -3,7 +3,7 @@
 use wholegrain_model::SensorDef;
 use wholegrain_model::name::sanitize_level;
 
-use crate::Row;
+use crate::kept::{Fill, Form, Parse};
 use crate::plan::{Plan, Slot};
 use crate::scan;
 use crate::table::Parsed;
@@ -47,9 +47,9 @@ fn sampled(names: &[u8]) -> Option<(&str, &str)> {
     PROTOCOLS.contains(&protocol).then_some((protocol, columns))
 }
 
-impl PairTable {
-    /// Reads a file's content into the row. A pair whose names have changed stays gaps: its columns may mean something else.
-    pub fn parse(&self, bytes: &[u8], row: &mut Row<'_>) -> Parsed {
+impl Parse for PairTable {
+    /// A pair whose names have changed stays gaps: its columns may mean something else.
+    fn parse(&self, bytes: &[u8], fill: &mut impl Fill) -> Parsed {
         let mut parsed = Parsed::default();
         let (mut at, mut number, mut found) = (0, 1, 0);
         while at < bytes.len() {
@@ -61,12 +61,12 @@ impl PairTable {
             match self.pair(&bytes[at..values_at], found, &mut parsed) {
                 Some(pair) => {
                     found += 1;
-                    if !pair.parse(&bytes[values_at..next], row) {
+                    if !pair.parse(&bytes[..next], values_at, fill) {
                         parsed.bad_line(number + 1);
                     }
                 }
                 None if !is_like_names(&bytes[at..values_at]) => parsed.bad_line(number),
-                None => {}
+                None => fill.passed_over(values_at..next.saturating_sub(1)),
             }
             (at, number) = (next, number + 2);
         }
@@ -74,6 +74,12 @@ impl PairTable {
         parsed
     }
 
+    fn slots(&self) -> Vec<u32> {
+        self.pairs.iter().flat_map(|pair| pair.slots.iter().filter_map(|slot| *slot)).collect()
+    }
+}
+
+impl PairTable {
     fn pair(&self, names: &[u8], expected: usize, parsed: &mut Parsed) -> Option<&Pair> {
         if let Some(pair) = self.pairs.get(expected).filter(|pair| *pair.names == *names) {
             return Some(pair);
@@ -85,23 +91,20 @@ impl PairTable {
 }
 
 impl Pair {
-    /// Whether the line of values had one for each name.
-    fn parse(&self, line: &[u8], row: &mut Row<'_>) -> bool {
-        if line.get(..self.prefix_len) != Some(&self.names[..self.prefix_len]) {
+    /// Whether the line of values, from `start` to the end of the bytes, had one for each name.
+    fn parse(&self, bytes: &[u8], start: usize, fill: &mut impl Fill) -> bool {
+        let mut at = start + self.prefix_len;
+        if bytes.get(start..at) != Some(&self.names[..self.prefix_len]) {
             return false;
         }
-        let mut at = self.prefix_len;
         for slot in &self.slots {
-            let Some((value, end)) = scan::int_at(line, at).filter(|&(_, end)| scan::is_end_of_value(line, end)) else {
-                return false;
-            };
-            if let Some(slot) = *slot {
-                row.set_int(slot as usize, value);
-            }
+            let number = scan::int_at(bytes, at).filter(|&(_, end)| scan::is_end_of_value(bytes, end));
+            let Some((value, end)) = number else { return false };
+            fill.number(*slot, value, at..end, Form::Int);
             at = end + 1;
         }
         // A value more than there are names is no value of a name that is known.
-        at == line.len()
+        at == bytes.len()
     }
 }
 

@@ -7,10 +7,7 @@ use wholegrain_model::{Schema, SensorDef, SensorPath};
 
 use super::config::{Config, Group};
 use super::*;
-use crate::testing::{Filled, Random, changed, filled};
-
-/// Room for every fixture.
-const FIXTURE_BYTES_MAX: usize = 64 << 10;
+use crate::testing::{Filled, Random, changed, filled, with_other_numbers};
 
 /// One file of a fixture, with what discovery made of it.
 struct Case {
@@ -55,10 +52,10 @@ fn cases() -> Vec<Case> {
 impl Case {
     /// Both afresh and after the fixture's own content, which must give the same.
     fn parse(&self, bytes: &[u8]) -> Filled {
-        let mut kept = self.parser.table().map(|table| Kept::new(table, FIXTURE_BYTES_MAX)).unwrap_or_default();
-        let afresh = filled(self.sensors.len(), |row| self.parser.parse(bytes, &mut Kept::default(), row));
-        filled(self.sensors.len(), |row| self.parser.parse(&self.bytes, &mut kept, row));
-        let after = filled(self.sensors.len(), |row| self.parser.parse(bytes, &mut kept, row));
+        let mut kept = Kept::new(&self.parser, Room::of(&self.parser, &self.bytes));
+        let afresh = filled(self.sensors.len(), |row| self.parser.parse(bytes, row));
+        filled(self.sensors.len(), |row| kept.parse(&self.parser, &self.bytes, row));
+        let after = filled(self.sensors.len(), |row| kept.parse(&self.parser, bytes, row));
         assert_eq!((&after.values, after.parsed), (&afresh.values, afresh.parsed), "{}", self.path.display());
         afresh
     }
@@ -114,7 +111,7 @@ fn a_file_changed_at_random_does_no_harm() {
                 Schema::new(SensorPath::new("/n").unwrap(), "g", sensors)
                     .unwrap_or_else(|e| panic!("round {round}: {e}"));
             }
-            let again = filled(count, |row| parser.parse(&bytes, &mut Kept::default(), row));
+            let again = filled(count, |row| parser.parse(&bytes, row));
             let asks_again = again.parsed.layout_changed && again.parsed.garbage.is_none();
             assert!(
                 count == 0 || !asks_again,
@@ -122,5 +119,25 @@ fn a_file_changed_at_random_does_no_harm() {
                 case.path.display()
             );
         }
+    }
+}
+
+#[test]
+fn what_is_kept_of_the_last_content_gives_what_reading_anew_gives() {
+    let mut random = Random::new();
+    for case in cases() {
+        let (parser, path) = (&case.parser, case.path.display());
+        let mut kept = Kept::new(parser, Room::of(parser, &case.bytes));
+        for round in 0..300 {
+            let bytes = match random.below(8) {
+                0 => changed(&case.bytes, &mut random),
+                1 => case.bytes.clone(),
+                _ => with_other_numbers(&case.bytes, &mut random),
+            };
+            let afresh = filled(case.sensors.len(), |row| parser.parse(&bytes, row));
+            let after = filled(case.sensors.len(), |row| kept.parse(parser, &bytes, row));
+            assert_eq!((after.values, after.parsed), (afresh.values, afresh.parsed), "{path} round {round}");
+        }
+        assert!(kept.is_of_use(), "{path}");
     }
 }
