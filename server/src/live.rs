@@ -3,8 +3,8 @@
 use tokio::sync::broadcast;
 use wholegrain_store::{LiveItem, Store};
 
-/// Batches that may wait for the thread below before the store drops some and counts them.
-const STORE_BOUND: usize = 4096;
+/// The journal's commits that may wait for the thread below before the store drops what is in some and counts it.
+const STORE_BOUND: usize = 1024;
 /// Batches that may wait for one watcher before it loses the oldest.
 const WATCHER_BOUND: usize = 1024;
 
@@ -19,9 +19,13 @@ impl Live {
         let sender = broadcast::Sender::new(WATCHER_BOUND);
         let live = Self(sender.downgrade());
         std::thread::Builder::new().name("live".into()).spawn(move || {
-            for item in receiver {
-                // An error only says that nobody watches now.
-                let _ = sender.send(item);
+            for items in receiver {
+                for item in items.iter() {
+                    // An error only says that nobody watches now.
+                    if sender.send(item.clone()).is_err() {
+                        break;
+                    }
+                }
             }
         })?;
         Ok(live)

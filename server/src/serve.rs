@@ -23,6 +23,10 @@ use crate::net;
 use crate::reload::{Parts, Reloader};
 use crate::service;
 
+/// One thread serves connections for each so many processors. The others are for the journal, for sealing and for queries; and threads that
+/// share little work only wake each other.
+const PROCESSORS_A_WORKER: usize = 2;
+
 /// How long going down may take, from the signal to the end of the process.
 pub const SHUTDOWN_TIME_MAX: Duration = Duration::from_secs(5);
 
@@ -84,7 +88,9 @@ fn run_with(
     }
     let (store, report) = Store::open(config.store.clone())?;
     tell(&report);
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads((processors / PROCESSORS_A_WORKER).max(1))
         .enable_all()
         .thread_name("server")
         .build()

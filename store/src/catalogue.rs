@@ -1,6 +1,7 @@
 //! The catalogue: which schemas, sensors and blocks there are and which batches the blocks hold. An embedded database; one transaction of it
 //! is the moment at which a seal, a merge or a retention becomes true.
 
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -8,36 +9,50 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use redb::backends::InMemoryBackend;
-use redb::{Database, ReadableDatabase, ReadableTable, StorageBackend, TableDefinition};
+use redb::{Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, StorageBackend, TableDefinition};
 use serde::{Deserialize, Serialize};
-use wholegrain_model::{Schema, SchemaHash, ValueType};
+use wholegrain_model::{Schema, SchemaHash, SensorPath, ValueType};
 
 use crate::block::write::Sums;
 use crate::database::{Backend, copy_file, fail};
 use crate::delete::cuts::Cut;
 use crate::disk::{Disk, read_all};
 use crate::import::{Imports, Known};
+use crate::progress::Progress;
 use crate::ranges::{Held, RangeSet};
-use crate::sensors::{GroupState, Properties, Sensors};
+use crate::sensors::{GroupState, Properties, Registration, Sensors};
 use crate::tiers::TierOf;
 use crate::{SensorId, StoreError};
 
 /// Version of the catalogue's tables. Version 1 had no sensors without a schema and no tiers, which its readers would take for readings; readers of
-/// version 2 would show what is deleted, and miss the numbers of forgotten sensors. Both are read, and become this one.
-pub const FORMAT_VERSION: u64 = 3;
+/// version 2 would show what is deleted, and miss the numbers of forgotten sensors; readers of version 3 would miss sensors that are numbered together.
+/// All are read, and become this one.
+pub const FORMAT_VERSION: u64 = 4;
 /// From this version on sensors may have been forgotten, so that numbers are missing.
 const VERSION_WITH_HOLES: u64 = 3;
+/// From this version on there are [`ANNOUNCED`] and [`LISTS`].
+const VERSION_WITH_LISTS: u64 = 4;
 /// The oldest version that is read.
 const FORMAT_VERSION_MIN: u64 = 1;
 /// How often a catalogue that is being written is copied anew before it is called damaged, and the time between.
 const COPIES_MAX: usize = 20;
 const COPY_WAIT: std::time::Duration = std::time::Duration::from_millis(50);
+/// Looking through a larger catalogue takes so long that the log says it, in bytes.
+const LARGE_BYTES: u64 = 256 << 20;
 /// Memory for the database's pages, in bytes.
 const CACHE_BYTES: usize = 8 << 20;
 
 const META: TableDefinition<&str, u64> = TableDefinition::new("meta");
-/// Hash -> (number of its latest registration, encoded schema).
+/// Hash -> (number of its latest registration, encoded schema). Of schemas registered before version 4.
 const SCHEMAS: TableDefinition<[u8; 16], (u64, &[u8])> = TableDefinition::new("schemas");
+/// Hash -> (number of its latest registration, number of its first sensor, name of its list of sensors, prefix, group). Where the number is not
+/// [`SINGLY`], the sensors have that one and those after it, in their order, and are not in [`SENSORS`].
+const ANNOUNCED: TableDefinition<[u8; 16], Announced> = TableDefinition::new("announced");
+type Announced = (u64, u32, [u8; 16], &'static str, &'static str);
+/// No first number: the sensors are numbered one by one.
+const SINGLY: u32 = u32::MAX;
+/// Name of a list of sensors -> the sensors, as a schema's bytes end with them.
+const LISTS: TableDefinition<[u8; 16], &[u8]> = TableDefinition::new("lists");
 /// Sensor's number -> path.
 const SENSORS: TableDefinition<u32, &str> = TableDefinition::new("sensors");
 /// Block's number -> [`BlockRecord`] as JSON.
@@ -158,6 +173,10 @@ impl Catalogue {
     /// Opens or makes the database and reads it.
     pub fn open(disk: &Arc<dyn Disk>, path: &Path) -> Result<(Self, Contents), StoreError> {
         if disk.exists(path) {
+            let size = disk.open(path, false).and_then(|file| file.size()).unwrap_or(0);
+            if size > LARGE_BYTES {
+                tracing::info!("store: opening, every checksum of the catalogue is looked at: {} MB", size / 1_000_000);
+            }
             refuse_damage(disk.as_ref(), path)?;
         } else {
             create(disk.as_ref(), path)?;
@@ -245,17 +264,26 @@ impl Catalogue {
         })
     }
 
-    /// Makes a schema and the numbers of its new sensors durable. `first` is the number of the first of `paths`.
-    pub fn add_schema(&self, schema: &Schema, first: u32, paths: &[String]) -> Result<(), StoreError> {
-        self.write("registering a schema", |txn| {
+    /// Makes schemas and the numbers of their new sensors durable, all or none.
+    pub fn add_schemas(&self, registrations: &[Registration]) -> Result<(), StoreError> {
+        self.write("registering schemas", |txn| {
             let mut meta = txn.open_table(META)?;
-            let order = meta.get("registrations")?.map_or(0, |value| value.value()) + 1;
-            meta.insert("registrations", order)?;
-            txn.open_table(SCHEMAS)?.insert(schema.hash().0, (order, schema.encode().as_slice()))?;
-            let mut sensors = txn.open_table(SENSORS)?;
-            for (id, path) in (first..).zip(paths) {
-                sensors.insert(id, path.as_str())?;
+            let mut order = meta.get("registrations")?.map_or(0, |value| value.value());
+            let (mut old, mut announced) = (txn.open_table(SCHEMAS)?, txn.open_table(ANNOUNCED)?);
+            let (mut lists, mut sensors) = (txn.open_table(LISTS)?, txn.open_table(SENSORS)?);
+            for Registration { schema, list, first, single, .. } in registrations {
+                order += 1;
+                let (hash, prefix) = (schema.hash().0, schema.prefix().as_str());
+                old.remove(hash)?;
+                announced.insert(hash, (order, first.unwrap_or(SINGLY), list.0, prefix, schema.group()))?;
+                if lists.get(list.0)?.is_none() {
+                    lists.insert(list.0, schema.encode_sensors().1.as_slice())?;
+                }
+                for (id, path) in single {
+                    sensors.insert(id, &**path)?;
+                }
             }
+            meta.insert("registrations", order)?;
             Ok(())
         })
     }
@@ -336,18 +364,36 @@ impl Catalogue {
         })
     }
 
-    /// Forgets sensors and schemas. `next` is the number that the next sensor gets.
-    pub fn forget(&self, sensors: &[SensorId], schemas: &[SchemaHash], next: u32) -> Result<(), StoreError> {
+    /// Forgets sensors and schemas. `left` are sensors that stay and were numbered with one of the schemas; `next` is the number that the next sensor gets.
+    pub fn forget(
+        &self,
+        sensors: &[SensorId],
+        schemas: &[SchemaHash],
+        left: &[(u32, Arc<str>)],
+        next: u32,
+    ) -> Result<(), StoreError> {
         self.write("forgetting sensors", |txn| {
             let (mut paths, mut loose) = (txn.open_table(SENSORS)?, txn.open_table(LOOSE)?);
             for id in sensors {
                 paths.remove(id.0)?;
                 loose.remove(id.0)?;
             }
+            for (id, path) in left {
+                paths.insert(id, &**path)?;
+            }
             let (mut known, mut groups) = (txn.open_table(SCHEMAS)?, txn.open_table(GROUPS)?);
+            let mut announced = txn.open_table(ANNOUNCED)?;
             for hash in schemas {
                 known.remove(hash.0)?;
+                announced.remove(hash.0)?;
                 groups.remove(hash.0)?;
+            }
+            if !schemas.is_empty() {
+                let mut used = HashSet::new();
+                for entry in announced.iter()? {
+                    used.insert(entry?.1.value().2);
+                }
+                txn.open_table(LISTS)?.retain(|list, _| used.contains(&list))?;
             }
             txn.open_table(META)?.insert("next_sensor", u64::from(next))?;
             Ok(())
@@ -426,6 +472,8 @@ fn settle(db: &Database) -> Result<(), redb::Error> {
         txn.open_table(LOOSE)?;
         txn.open_table(HEARD)?;
         txn.open_table(IMPORTS)?;
+        txn.open_table(ANNOUNCED)?;
+        txn.open_table(LISTS)?;
     }
     Ok(txn.commit()?)
 }
@@ -447,12 +495,15 @@ fn read_tables(db: &Database) -> Result<Result<Contents, ReadFault>, redb::Error
         ..Contents::default()
     };
     let mut paths: Vec<(u32, Arc<str>)> = Vec::new();
-    for entry in read.open_table(SENSORS)?.iter()? {
+    let table = read.open_table(SENSORS)?;
+    let progress = Progress::new("sensors of the catalogue read", table.len()?);
+    for entry in table.iter()? {
         let (id, path) = entry?;
         if version < VERSION_WITH_HOLES && paths.len() != id.value() as usize {
             return Ok(Err(ReadFault::Damaged(format!("sensor {} is missing", paths.len()))));
         }
         paths.push((id.value(), path.value().into()));
+        progress.at_small(paths.len() as u64);
     }
     contents.sensors = Sensors::of_paths(paths, u32::try_from(number("next_sensor")?).unwrap_or(u32::MAX));
     let mut schemas = Vec::new();
@@ -466,6 +517,11 @@ fn read_tables(db: &Database) -> Result<Result<Contents, ReadFault>, redb::Error
                 return Ok(Err(ReadFault::Damaged(format!("schema {}: {error}", SchemaHash(hash.value())))));
             }
         }
+    }
+    if version >= VERSION_WITH_LISTS
+        && let Err(fault) = read_announced(&read, &mut contents.sensors, &mut schemas)?
+    {
+        return Ok(Err(fault));
     }
     schemas.sort_by_key(|(order, _)| *order);
     schemas.iter().for_each(|(_, schema)| contents.sensors.add_schema(schema));
@@ -514,6 +570,53 @@ fn read_tables(db: &Database) -> Result<Result<Contents, ReadFault>, redb::Error
         }
     }
     Ok(Ok(contents))
+}
+
+/// Reads schemas that share lists of sensors, each list once, and takes in the sensors that are numbered together.
+fn read_announced(
+    read: &redb::ReadTransaction,
+    sensors: &mut Sensors,
+    schemas: &mut Vec<(u64, Schema)>,
+) -> Result<Result<(), ReadFault>, redb::Error> {
+    let lists = read.open_table(LISTS)?;
+    let mut known: HashMap<[u8; 16], Schema> = HashMap::new();
+    let announced = read.open_table(ANNOUNCED)?;
+    let (progress, mut done) = (Progress::new("schemas of the catalogue read", announced.len()?), 0);
+    for entry in announced.iter()? {
+        done += 1;
+        progress.at(done);
+        let (hash, value) = entry?;
+        let hash = SchemaHash(hash.value());
+        let (order, first, list, prefix, group) = value.value();
+        let damaged = |reason: &dyn std::fmt::Display| Ok(Err(ReadFault::Damaged(format!("schema {hash}: {reason}"))));
+        let schema = match known.get(&list) {
+            Some(like) => match SensorPath::new(prefix) {
+                Ok(prefix) => like.elsewhere(prefix, group.to_owned(), hash),
+                Err(error) => return damaged(&error),
+            },
+            None => {
+                let Some(bytes) = lists.get(list)? else { return damaged(&"its list of sensors is missing") };
+                match Schema::decode_sensors(prefix, group, bytes.value()) {
+                    Ok(schema) if schema.hash() == hash => {
+                        let schema = sensors.share(&schema);
+                        known.insert(list, schema.clone());
+                        schema
+                    }
+                    Ok(_) => return damaged(&"its hash is another's"),
+                    Err(error) => return damaged(&error),
+                }
+            }
+        };
+        if first != SINGLY {
+            let end = u64::from(first) + schema.len() as u64;
+            if end > u64::from(SensorId::COMPUTED) || !sensors.may_number(&schema, first) {
+                return damaged(&"its sensors are known under other numbers");
+            }
+            sensors.add_family(&schema, first);
+        }
+        schemas.push((order, schema));
+    }
+    Ok(Ok(()))
 }
 
 /// Reads what is known of sensors without a schema.
@@ -571,6 +674,8 @@ fn create(disk: &dyn Disk, path: &Path) -> Result<(), StoreError> {
         txn.open_table(GROUPS)?;
         txn.open_table(LOOSE)?;
         txn.open_table(HEARD)?;
+        txn.open_table(ANNOUNCED)?;
+        txn.open_table(LISTS)?;
         Ok(txn.commit()?)
     };
     make().map_err(|error| fail("creating", &new, error))?;
@@ -579,3 +684,6 @@ fn create(disk: &dyn Disk, path: &Path) -> Result<(), StoreError> {
     let dir = path.parent().unwrap_or(path);
     disk.sync_dir(dir).map_err(|error| StoreError::io("syncing", dir, error))
 }
+
+#[cfg(test)]
+mod tests;

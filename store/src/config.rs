@@ -17,8 +17,8 @@ pub struct StoreConfig {
     pub seal_after: Interval,
     /// The journal is sealed into blocks when it holds so many bytes.
     pub seal_bytes: ByteSize,
-    /// The least time from one group commit of the journal to the next while more than a thousand batches a second come: many
-    /// small ones then share an fsync.
+    /// The least time from one group commit of the journal to the next while more than a thousand batches a second come, or
+    /// two hundred from many senders: small ones then share an fsync.
     pub commit_every: Duration,
     /// How long the newest batch of a group that fell silent stays in memory; afterwards it is read from its block.
     pub live: Interval,

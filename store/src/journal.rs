@@ -1,6 +1,7 @@
 //! The journal thread: writes all batches that wait with one write and one fsync, then shows and answers them.
 
 use std::collections::{HashSet, VecDeque};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -48,6 +49,15 @@ pub(crate) struct Pending {
 }
 
 impl Pending {
+    /// Who sent it; of what is set aside whole nobody in particular.
+    fn sender(&self) -> &str {
+        match &self.item {
+            Item::Batch(batch) => &batch.agent,
+            Item::Readings(readings) => &readings.source,
+            Item::Nothing => "",
+        }
+    }
+
     /// A batch; with a time out of bounds all of it is set aside.
     pub fn batch(batch: LiveBatch, bounds: Bounds, done: Done) -> Self {
         let Some(time) = [batch.first_time, batch.last_time].into_iter().find(|time| !bounds.hold(*time)) else {
@@ -170,6 +180,9 @@ impl Queue {
 /// Batches a second beyond which group commits are [`crate::StoreConfig::commit_every`] apart. One client that waits for each
 /// acknowledgement stays about here.
 const BUSY_PER_S: f64 = 1000.0;
+/// The same when they come from at least so many senders, none of which can then be waiting for one acknowledgement after the other.
+const BUSY_PER_S_OF_MANY: f64 = 200.0;
+const MANY_SENDERS: u32 = 16;
 /// Over how long they are counted.
 const PACE_WINDOW: Duration = Duration::from_millis(100);
 /// How often failed writes are logged at most.
@@ -196,17 +209,32 @@ pub(crate) struct Journal {
 struct Pace {
     since: Instant,
     count: u32,
+    /// A bit for each sender, or for several that share one: 64 are enough to tell few from many.
+    senders: u64,
     busy: bool,
 }
 
 impl Pace {
-    /// Counts a group's batches; whether more than [`BUSY_PER_S`] came lately.
-    fn is_busy(&mut self, count: u32, now: Instant) -> bool {
-        self.count += count;
+    fn new(since: Instant) -> Self {
+        Self { since, count: 0, senders: 0, busy: false }
+    }
+
+    /// Notes a batch of this sender.
+    fn note(&mut self, sender: &str) {
+        let mut hasher = DefaultHasher::new();
+        sender.hash(&mut hasher);
+        self.senders |= 1 << (hasher.finish() % 64);
+        self.count += 1;
+    }
+
+    /// Whether more than [`BUSY_PER_S`], or [`BUSY_PER_S_OF_MANY`], came lately.
+    fn is_busy(&mut self, now: Instant) -> bool {
         let passed = now.saturating_duration_since(self.since);
         if passed >= PACE_WINDOW {
-            self.busy = f64::from(self.count) > BUSY_PER_S * passed.as_secs_f64();
-            (self.since, self.count) = (now, 0);
+            let many = self.senders.count_ones() >= MANY_SENDERS;
+            let busy_per_s = if many { BUSY_PER_S_OF_MANY } else { BUSY_PER_S };
+            self.busy = f64::from(self.count) > busy_per_s * passed.as_secs_f64();
+            (self.since, self.count, self.senders) = (now, 0, 0);
         }
         self.busy
     }
@@ -220,7 +248,7 @@ struct OpenFile {
 
 impl Journal {
     pub fn new(shared: Arc<Shared>, held: Held, arrivals: u64, previous: Proof, aside: Aside) -> Self {
-        let pace = Pace { since: Instant::now(), count: 0, busy: false };
+        let pace = Pace::new(Instant::now());
         Self { shared, held, file: None, since: None, arrivals, previous, aside, told: None, pace }
     }
 
@@ -231,9 +259,10 @@ impl Journal {
             let background = self.shared.config.background;
             let (group, rotations, over) = self.shared.queue.take(until.filter(|_| background));
             if !group.is_empty() {
-                let (began, count) = (Instant::now(), group.len() as u32);
+                let began = Instant::now();
+                group.iter().for_each(|pending| self.pace.note(pending.sender()));
                 self.commit(group);
-                if self.pace.is_busy(count, began) {
+                if self.pace.is_busy(began) {
                     // What comes meanwhile shares the next fsync.
                     std::thread::sleep(self.shared.config.commit_every.saturating_sub(began.elapsed()));
                 }
@@ -401,9 +430,8 @@ impl Journal {
         add(&counters.payload_bytes, batches.iter().map(|batch| batch.payload.len() as u64).sum());
         add(&counters.live_bytes, after.payload_bytes - before.payload_bytes);
         let items = batches.into_iter().map(LiveItem::Batch);
-        let items: Vec<LiveItem> =
-            items.chain(group.records.into_iter().map(|(_, record)| LiveItem::Readings(record))).collect();
-        add(&counters.subscriber_lost, self.shared.subscribers.publish(&items));
+        let items = items.chain(group.records.into_iter().map(|(_, record)| LiveItem::Readings(record)));
+        add(&counters.subscriber_lost, self.shared.subscribers.publish(items));
         Ok(())
     }
 
@@ -545,11 +573,18 @@ mod tests {
     #[test]
     fn only_where_batches_are_many_do_they_wait_for_each_other() {
         let start = Instant::now();
-        let mut pace = Pace { since: start, count: 0, busy: false };
+        let mut pace = Pace::new(start);
         let at = |ms: u64| start + Duration::from_millis(ms);
-        assert!(!pace.is_busy(1, start) && !pace.is_busy(90, at(100)), "900 a second");
-        assert!(!pace.is_busy(60, at(150)) && pace.is_busy(60, at(200)), "1,200 a second");
-        assert!(pace.is_busy(1, at(250)), "until the next count");
-        assert!(!pace.is_busy(1, at(60_000)), "after a pause nobody waits");
+        let mut come = |count: usize, of: usize, ms: u64| {
+            (0..count).for_each(|i| pace.note(&format!("n{}", i % of)));
+            pace.is_busy(at(ms))
+        };
+        assert!(!come(1, 1, 0) && !come(90, 1, 100), "900 a second");
+        assert!(!come(60, 1, 150) && come(60, 1, 200), "1,200 a second");
+        assert!(come(1, 1, 250), "until the next count");
+        assert!(!come(1, 1, 60_000), "after a pause nobody waits");
+        assert!(!come(90, 8, 60_100), "900 a second of few");
+        assert!(come(90, 90, 60_200), "900 a second of many");
+        assert!(!come(19, 19, 60_300), "190 a second of many");
     }
 }

@@ -213,27 +213,31 @@ impl Newest {
 
 /// Who wants everything as it becomes durable.
 #[derive(Debug, Default)]
-pub(crate) struct Subscribers(Mutex<Vec<SyncSender<LiveItem>>>);
+pub(crate) struct Subscribers(Mutex<Vec<SyncSender<Arc<[LiveItem]>>>>);
 
 impl Subscribers {
-    pub fn subscribe(&self, bound: usize) -> Receiver<LiveItem> {
+    pub fn subscribe(&self, bound: usize) -> Receiver<Arc<[LiveItem]>> {
         let (sender, receiver) = sync_channel(bound.max(1));
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(sender);
         receiver
     }
 
-    /// Gives the items to everyone without waiting; returns how many were lost to somebody slow.
-    pub fn publish(&self, items: &[LiveItem]) -> u64 {
+    /// Gives what became durable together to everyone without waiting, in one: a receiver is woken once for all of it. Returns how many items
+    /// were lost to somebody slow.
+    pub fn publish(&self, items: impl Iterator<Item = LiveItem>) -> u64 {
+        let mut subscribers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if subscribers.is_empty() {
+            return 0;
+        }
+        let items: Arc<[LiveItem]> = items.collect();
         let mut lost = 0;
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|sender| {
-            items.iter().all(|item| match sender.try_send(item.clone()) {
-                Ok(()) => true,
-                Err(TrySendError::Full(_)) => {
-                    lost += 1;
-                    true
-                }
-                Err(TrySendError::Disconnected(_)) => false,
-            })
+        subscribers.retain(|sender| match sender.try_send(items.clone()) {
+            Ok(()) => true,
+            Err(TrySendError::Full(_)) => {
+                lost += items.len() as u64;
+                true
+            }
+            Err(TrySendError::Disconnected(_)) => false,
         });
         lost
     }

@@ -13,6 +13,7 @@ use wholegrain_transport::payload::{read_header, read_times};
 use crate::disk::{Disk, DiskFile, read_all};
 use crate::live::{LiveBatch, Segment};
 use crate::log::{IdMap, Log};
+use crate::progress::Progress;
 use crate::ranges::Held;
 use crate::readings::{READINGS_MAGIC, Reading, decode};
 use crate::segment::{HEADER_BYTES, Proof, SEGMENT_VERSION, proof_in, recover, segment_number, segment_path};
@@ -218,8 +219,10 @@ fn read_segments(
 ) -> Vec<Result<Found, StoreError>> {
     let next = AtomicUsize::new(0);
     let found: Vec<Mutex<Option<Result<Found, StoreError>>>> = numbers.iter().map(|_| Mutex::new(None)).collect();
+    let progress = Progress::new("segments of the journal read", numbers.len() as u64);
     let read = || {
         while let Some(number) = numbers.get(next.fetch_add(1, Relaxed)) {
+            progress.at(next.load(Relaxed) as u64 - 1);
             let path = segment_path(&paths.journal, *number);
             let result = read_segment(disk, path, proofs.get(number).copied(), sensors);
             let at = numbers.partition_point(|other| other < number);

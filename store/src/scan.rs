@@ -97,6 +97,12 @@ impl<'a> Merged<'a> {
             self.load(at)?;
             return Ok(None);
         }
+        if self.heads.len() == 1 && self.out.is_none() && self.heads[at].at == 0 {
+            // Nothing else is left to come between.
+            let chunk = self.heads[at].chunk.take();
+            self.load(at)?;
+            return Ok(chunk);
+        }
         let others = (0..self.heads.len()).filter(|&i| i != at).map(|i| self.heads[i].next_time).min();
         let time = self.heads[at].next_time;
         if others == Some(time) {

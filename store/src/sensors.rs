@@ -1,22 +1,28 @@
 //! The sensors known, sorted by path, the schemas that define them, and the properties of those without a schema. In memory; the catalogue keeps
 //! it across restarts.
 
+mod chosen;
+mod paths;
+mod plan;
 mod quiet;
+mod select;
 mod slots;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::ops::Bound;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::ops::Deref;
+use std::sync::atomic::AtomicU32;
+use std::sync::{Arc, RwLock};
 
 use wholegrain_model::schema::put_varint;
-use wholegrain_model::{Kind, Pattern, Schema, SchemaHash, SensorPath, Value, ValueType};
+use wholegrain_model::{Kind, Schema, SchemaHash, SensorPath, Value, ValueType};
 
 use crate::ranges::get_varint;
 use crate::readings::{LooseSensor, Reading};
 use crate::settings::{Held, Settings};
 
+use paths::{Paths, order_of};
+pub(crate) use plan::Registration;
 pub(crate) use quiet::Unheard;
 use slots::Slots;
 
@@ -157,6 +163,7 @@ impl Loose {
     }
 }
 
+/// A sensor that is of no family, or of which there is more to say than that it is of one.
 struct Entry {
     path: Arc<str>,
     /// Index into [`Sensors::loose`], or [`NONE`].
@@ -205,15 +212,55 @@ impl Places {
     }
 }
 
+/// The places of a sensor: those noted, or that in its family.
+pub(crate) enum PlacesOf<'a> {
+    Noted(&'a [Place]),
+    Family([Place; 1]),
+}
+
+impl Deref for PlacesOf<'_> {
+    type Target = [Place];
+
+    fn deref(&self) -> &[Place] {
+        match self {
+            Self::Noted(places) => places,
+            Self::Family(place) => place,
+        }
+    }
+}
+
+/// Sensors that agents share in memory, as the first of them has them.
+struct List {
+    schema: Schema,
+    /// The columns in the order of their names.
+    order: Arc<[u32]>,
+    /// As [`Schema::encode_sensors`] names them.
+    name: SchemaHash,
+}
+
+impl List {
+    fn of(schema: &Schema) -> Self {
+        Self { schema: schema.clone(), order: order_of(schema), name: schema.encode_sensors().0 }
+    }
+}
+
 /// The index.
 #[derive(Default)]
 pub(crate) struct Sensors {
-    by_path: BTreeMap<Arc<str>, SensorId>,
+    paths: Paths,
+    /// Of sensors in families only those of which something is noted.
     entries: Slots<Entry>,
+    /// The number of the next sensor, and how many there are.
+    next: u32,
+    count: usize,
     schemas: Slots<Schema>,
+    /// Schemas whose sensors are a family: their index and the family's first number.
+    firsts: HashMap<u32, u32>,
     by_hash: HashMap<SchemaHash, u32>,
-    /// A schema for each list of sensors below a prefix, by a hash of their names: agents that have the same ones share them in memory.
-    by_names: HashMap<u64, Schema>,
+    /// Each list of sensors below a prefix, by a hash of their names: agents that have the same ones share them in memory.
+    by_names: HashMap<u64, List>,
+    /// That hash by where a shared list is in memory, so that it is computed once for each list.
+    by_address: HashMap<usize, u64>,
     groups: HashMap<SchemaHash, GroupState>,
     loose: Vec<Loose>,
     /// Places in it that are free again.
@@ -258,63 +305,124 @@ impl Sensors {
         &self.schemas[at as usize]
     }
 
-    /// Sensors of `schema` that have no number yet, in the schema's order.
-    pub fn unnumbered(&self, schema: &Schema) -> Vec<String> {
-        (0..schema.len()).map(|i| schema.path(i)).filter(|path| !self.by_path.contains_key(path.as_str())).collect()
-    }
-
     /// Whether `schema` is known and defines each of its sensors, so that registering it would change nothing.
     pub fn is_current(&self, schema: &Schema) -> bool {
         let Some(&at) = self.by_hash.get(&schema.hash()) else { return false };
-        let last = |i: usize| self.id(&schema.path(i)).and_then(|id| self.places(id).last().copied());
+        let first = self.firsts.get(&at);
+        let id = |i: usize| match first {
+            Some(first) => Some(SensorId(first + i as u32)),
+            None => self.id(&schema.path(i)),
+        };
+        let last = |i: usize| id(i).and_then(|id| self.places(id).last().copied());
         (0..schema.len()).all(|i| last(i).is_some_and(|place| place.schema == at))
     }
 
-    /// Numbers a path; paths must come in the order of their numbers.
+    /// Numbers a path with the next number.
     pub fn add_path(&mut self, path: &str) -> SensorId {
-        let path: Arc<str> = path.into();
-        let id = SensorId(u32::try_from(self.entries.push(Entry::new(path.clone()))).unwrap_or(u32::MAX));
-        self.by_path.insert(path, id);
+        let id = SensorId(self.next);
+        self.take_path(path.into(), id);
         id
+    }
+
+    fn take_path(&mut self, path: Arc<str>, id: SensorId) {
+        self.entries.insert(id.0 as usize, Entry::new(path.clone()));
+        self.paths.insert(path, id);
+        self.next = self.next.max(id.0.saturating_add(1));
+        self.count += 1;
     }
 
     /// The index of these paths, in the order of their numbers; `next` is the number of the next.
     pub fn of_paths(paths: Vec<(u32, Arc<str>)>, next: u32) -> Self {
         let mut entries = Slots::default();
         for (id, path) in &paths {
-            entries.skip_to(*id as usize);
-            entries.push(Entry::new(path.clone()));
+            entries.insert(*id as usize, Entry::new(path.clone()));
         }
-        entries.skip_to(next as usize);
-        let by_path = paths.into_iter().map(|(id, path)| (path, SensorId(id))).collect();
-        Self { by_path, entries, ..Self::default() }
+        let next = next.max(paths.last().map_or(0, |(id, _)| id.saturating_add(1)));
+        let count = paths.len();
+        let paths = Paths::of(paths.into_iter().map(|(id, path)| (path, id)));
+        Self { paths, entries, next, count, ..Self::default() }
+    }
+
+    /// Whether a schema's sensors may have the numbers from this one on: neither they nor the numbers are known.
+    pub fn may_number(&self, schema: &Schema, first: u32) -> bool {
+        let end = first.saturating_add(schema.len() as u32);
+        let taken = self.paths.families_from(first).next().is_some_and(|family| family.first < end)
+            || (first..end).any(|id| self.entries.get(id as usize).is_some());
+        let list = self.list(schema);
+        let free = list.is_some_and(|list| self.paths.is_free(schema, &list.order));
+        !taken && (free || (0..schema.len()).all(|i| self.id(&schema.path(i)).is_none()))
+    }
+
+    /// Takes a schema in with its sensors, none of which is known; the first gets this number. What defines them is said by [`Sensors::add_schema`].
+    pub fn add_family(&mut self, schema: &Schema, first: u32) {
+        let at = self.by_hash.get(&schema.hash()).copied().unwrap_or_else(|| self.keep(schema));
+        let schema = self.schemas[at as usize].clone();
+        let order = self.list(&schema).map_or_else(|| order_of(&schema), |list| list.order.clone());
+        self.count += schema.len();
+        self.next = self.next.max(first.saturating_add(schema.len() as u32));
+        self.firsts.insert(at, first);
+        self.paths.insert_family(first, schema, at, order);
     }
 
     /// The number that the next new sensor gets: numbers are never given twice.
     pub fn next_number(&self) -> u32 {
-        u32::try_from(self.entries.next()).unwrap_or(u32::MAX)
+        self.next
     }
 
     /// Whether a number is of a sensor that is known.
     pub fn has(&self, id: SensorId) -> bool {
-        self.entries.get(id.0 as usize).is_some()
+        self.entries.get(id.0 as usize).is_some() || self.paths.family(id).is_some()
     }
 
     /// Takes a schema whose sensors are all numbered and lets it define them.
     pub fn add_schema(&mut self, schema: &Schema) {
         let at = self.by_hash.get(&schema.hash()).copied().unwrap_or_else(|| self.keep(schema));
-        for column in 0..schema.len() {
-            let Some(id) = self.id(&schema.path(column)) else { continue };
-            self.entries[id.0 as usize].places.define(Place { schema: at, column: column as u32 });
+        let first = self.firsts.get(&at).copied();
+        for column in 0..schema.len() as u32 {
+            let id = match first {
+                // What nothing else is noted of is defined by its family.
+                Some(first) if self.entries.get((first + column) as usize).is_none() => continue,
+                Some(first) => SensorId(first + column),
+                None => match self.id(&schema.path(column as usize)) {
+                    Some(id) => id,
+                    None => continue,
+                },
+            };
+            if let Some(entry) = self.entry(id) {
+                entry.places.define(Place { schema: at, column });
+            }
         }
+    }
+
+    /// What is noted of a sensor, to be added to.
+    fn entry(&mut self, id: SensorId) -> Option<&mut Entry> {
+        if self.entries.get(id.0 as usize).is_none() {
+            let (family, column) = self.paths.family(id)?;
+            let mut entry = Entry::new(family.schema.path(column as usize).into());
+            entry.places = Places::One(Place { schema: family.at, column });
+            self.entries.insert(id.0 as usize, entry);
+        }
+        self.entries.get_mut(id.0 as usize)
     }
 
     /// The same schema, sharing its sensors with one that has the same.
     pub fn share(&mut self, schema: &Schema) -> Schema {
-        let mut hasher = DefaultHasher::new();
-        schema.sensors().iter().for_each(|sensor| sensor.name.hash(&mut hasher));
-        let like = self.by_names.entry(hasher.finish()).or_insert_with(|| schema.clone());
-        schema.sharing(like)
+        let key = self.names_key(schema);
+        let list = self.by_names.entry(key).or_insert_with(|| List::of(schema));
+        self.by_address.insert(list.schema.sensors().as_ptr() as usize, key);
+        schema.sharing(&list.schema)
+    }
+
+    fn names_key(&self, schema: &Schema) -> u64 {
+        let known = self.by_address.get(&(schema.sensors().as_ptr() as usize));
+        known.copied().unwrap_or_else(|| names_hash(schema))
+    }
+
+    /// The list that a schema shares its sensors with, or has the same as.
+    fn list(&self, schema: &Schema) -> Option<&List> {
+        let list = self.by_names.get(&self.names_key(schema))?;
+        let (ours, theirs) = (schema.sensors(), list.schema.sensors());
+        (std::ptr::eq(ours, theirs) || ours == theirs).then_some(list)
     }
 
     fn keep(&mut self, schema: &Schema) -> u32 {
@@ -326,19 +434,26 @@ impl Sensors {
     }
 
     pub fn id(&self, path: &str) -> Option<SensorId> {
-        self.by_path.get(path).copied()
+        self.paths.id(path)
     }
 
     pub fn path(&self, id: SensorId) -> Option<Arc<str>> {
-        self.entries.get(id.0 as usize).map(|entry| entry.path.clone())
+        match self.entries.get(id.0 as usize) {
+            Some(entry) => Some(entry.path.clone()),
+            None => self.paths.family(id).map(|(family, column)| family.schema.path(column as usize).into()),
+        }
     }
 
-    pub fn places(&self, id: SensorId) -> &[Place] {
-        self.entries.get(id.0 as usize).map_or(&[], |entry| entry.places.as_slice())
+    pub fn places(&self, id: SensorId) -> PlacesOf<'_> {
+        match (self.entries.get(id.0 as usize), self.paths.family(id)) {
+            (Some(entry), _) => PlacesOf::Noted(entry.places.as_slice()),
+            (None, Some((family, column))) => PlacesOf::Family([Place { schema: family.at, column }]),
+            (None, None) => PlacesOf::Noted(&[]),
+        }
     }
 
     pub fn len(&self) -> usize {
-        self.entries.held()
+        self.count
     }
 
     pub fn schemas_len(&self) -> usize {
@@ -365,8 +480,7 @@ impl Sensors {
                 && self.has(id)
             {
                 let source = self.source(&other.sources[known.source as usize]);
-                let loose = self.loose_mut(id, source);
-                if loose.time() <= known.time() {
+                if let Some(loose) = self.loose_mut(id, source).filter(|loose| loose.time() <= known.time()) {
                     (loose.last, loose.source) = (known.last, source);
                 }
             }
@@ -375,7 +489,7 @@ impl Sensors {
 
     /// Whether registering these would change nothing.
     pub fn is_registered(&self, sensor: &LooseSensor, properties: &[u8]) -> bool {
-        let entry = self.id(sensor.path.as_str()).map(|id| &self.entries[id.0 as usize]);
+        let entry = self.id(sensor.path.as_str()).and_then(|id| self.entries.get(id.0 as usize));
         let loose = entry.and_then(|entry| Some((entry, self.loose.get(entry.loose as usize)?)));
         let known = self.by_properties.get(properties).copied().unwrap_or(NONE);
         loose.is_some_and(|(entry, loose)| {
@@ -391,7 +505,9 @@ impl Sensors {
             self.properties.len() as u32 - 1
         });
         let source = self.source(source);
-        self.loose_mut(id, source).properties = index;
+        if let Some(loose) = self.loose_mut(id, source) {
+            loose.properties = index;
+        }
         self.loose_changes += 1;
     }
 
@@ -406,34 +522,33 @@ impl Sensors {
         index
     }
 
-    /// The state of a numbered sensor without a schema, made when there is none yet.
-    fn loose_mut(&mut self, id: SensorId, source: u32) -> &mut Loose {
-        let entry = &mut self.entries[id.0 as usize];
-        if entry.loose == NONE {
-            let fresh = Loose { properties: NONE, source, last: Last::Never };
-            entry.loose = match self.free_loose.pop() {
-                Some(at) => {
-                    self.loose[at as usize] = fresh;
-                    at
-                }
-                None => {
-                    self.loose.push(fresh);
-                    self.loose.len() as u32 - 1
-                }
-            };
+    /// The state of a sensor without a schema, made when there is none yet; `None` when nothing has the number.
+    fn loose_mut(&mut self, id: SensorId, source: u32) -> Option<&mut Loose> {
+        let at = self.entry(id)?.loose;
+        if at != NONE {
+            return self.loose.get_mut(at as usize);
         }
-        &mut self.loose[entry.loose as usize]
+        let fresh = Loose { properties: NONE, source, last: Last::Never };
+        let at = match self.free_loose.pop() {
+            Some(at) => {
+                self.loose[at as usize] = fresh;
+                at
+            }
+            None => {
+                self.loose.push(fresh);
+                self.loose.len() as u32 - 1
+            }
+        };
+        self.entry(id)?.loose = at;
+        self.loose.get_mut(at as usize)
     }
 
     /// Notes readings that are durable.
     pub fn heard_readings(&mut self, source: &str, readings: &[Reading]) {
         let source = self.source(source);
         for reading in readings {
-            if !self.has(reading.sensor) {
-                continue;
-            }
             let loose = self.loose_mut(reading.sensor, source);
-            if loose.time() <= Some(reading.time) {
+            if let Some(loose) = loose.filter(|loose| loose.time() <= Some(reading.time)) {
                 (loose.last, loose.source) = (Last::Reading(reading.time, reading.value), source);
             }
         }
@@ -445,9 +560,8 @@ impl Sensors {
             return;
         }
         let source = self.source(source);
-        let loose = self.loose_mut(id, source);
         // Also at the same time: what is in memory may be the value that the import replaces.
-        if loose.time() <= Some(time) {
+        if let Some(loose) = self.loose_mut(id, source).filter(|loose| loose.time() <= Some(time)) {
             (loose.last, loose.source) = (Last::At(time), source);
         }
     }
@@ -501,11 +615,13 @@ impl Sensors {
             next = next.checked_add(get_varint(bytes, &mut at)?)?;
             let zigzag = get_varint(bytes, &mut at)?;
             time = time.wrapping_add((zigzag >> 1) as i64 ^ -((zigzag & 1) as i64));
-            let id = u32::try_from(next).ok().filter(|id| (*id as usize) < self.entries.next()).map(SensorId)?;
+            let id = u32::try_from(next).ok().filter(|id| *id < self.next).map(SensorId)?;
             // One that is not there has been forgotten since.
             if self.has(id) {
                 let source = self.source("");
-                self.loose_mut(id, source).last = Last::At(time);
+                if let Some(loose) = self.loose_mut(id, source) {
+                    loose.last = Last::At(time);
+                }
             }
             next += 1;
         }
@@ -515,175 +631,11 @@ impl Sensors {
     pub fn group(&self, hash: &SchemaHash) -> Option<&GroupState> {
         self.groups.get(hash)
     }
+}
 
-    /// Every sensor that one of the patterns chooses, sorted by path, each once.
-    pub fn select(&self, patterns: &[Pattern]) -> Vec<SensorInfo> {
-        self.chosen(patterns, None).filter_map(|id| self.info(id)).collect()
-    }
-
-    /// The first `most` of them whose paths come after `after`.
-    pub fn select_after(&self, patterns: &[Pattern], after: Option<&str>, most: usize) -> Vec<SensorInfo> {
-        self.chosen(patterns, after).filter_map(|id| self.info(id)).take(most).collect()
-    }
-
-    /// The numbers of the sensors that one of the patterns chooses, sorted by path, each once.
-    fn chosen<'a>(&'a self, patterns: &'a [Pattern], after: Option<&str>) -> impl Iterator<Item = SensorId> + 'a {
-        let near = |pattern: &'a Pattern| {
-            let prefix = pattern.literal_prefix();
-            let from = match after.filter(|after| *after >= prefix.as_str()) {
-                Some(after) => Bound::Excluded(after),
-                None => Bound::Included(prefix.as_str()),
-            };
-            let near = self.by_path.range::<str, _>((from, Bound::Unbounded));
-            let near = near.take_while(move |(path, _)| path.starts_with(&prefix));
-            near.filter(move |(path, _)| pattern.matches(path)).peekable()
-        };
-        let mut near: Vec<_> = patterns.iter().map(near).collect();
-        std::iter::from_fn(move || {
-            let first = near.iter_mut().filter_map(|near| near.peek().copied()).min_by_key(|(path, _)| *path)?;
-            for near in &mut near {
-                near.next_if_eq(&first);
-            }
-            Some(*first.1)
-        })
-    }
-
-    /// How many sensors the pattern chooses.
-    pub fn count(&self, pattern: &Pattern) -> u64 {
-        let prefix = pattern.literal_prefix();
-        let from = (Bound::Included(prefix.as_str()), Bound::Unbounded);
-        let near = self.by_path.range::<str, _>(from).take_while(|(path, _)| path.starts_with(&prefix));
-        near.filter(|(path, _)| pattern.matches(path)).count() as u64
-    }
-
-    /// The first sensors, in the order of paths, that a pattern chooses.
-    pub fn select_most(&self, pattern: &Pattern, most: usize) -> Vec<SensorInfo> {
-        let prefix = pattern.literal_prefix();
-        let from = (Bound::Included(prefix.as_str()), Bound::Unbounded);
-        let below = self.by_path.range::<str, _>(from).take_while(|(path, _)| path.starts_with(&prefix));
-        below.filter(|(path, _)| pattern.matches(path)).filter_map(|(_, id)| self.info(*id)).take(most).collect()
-    }
-
-    /// The number of the next sensor, and how many there are. The first rises with each new one; the second falls when some are forgotten.
-    pub fn numbers(&self) -> (usize, usize) {
-        (self.entries.next(), self.entries.held())
-    }
-
-    /// The paths of the sensors from this number on, in the order of numbers.
-    pub fn paths_from(&self, number: usize) -> Vec<Arc<str>> {
-        self.entries.iter().filter(|(at, _)| *at >= number).map(|(_, entry)| entry.path.clone()).collect()
-    }
-
-    /// The names of the levels below `place` (`/lab`, or empty for the root), each once, at most so many. What lies below them is leapt over.
-    pub fn levels_below(&self, place: &str, most: usize) -> Vec<String> {
-        let prefix = format!("{place}/");
-        let mut levels: Vec<String> = Vec::new();
-        let mut from = prefix.clone();
-        while levels.len() < most {
-            let next = self.by_path.range::<str, _>((Bound::Included(from.as_str()), Bound::Unbounded)).next();
-            let Some(rest) = next.and_then(|(path, _)| path.strip_prefix(prefix.as_str())) else { break };
-            let level = rest.split('/').next().unwrap_or_default();
-            // `0` follows `/`; a sensor without anything below it is left by the least step.
-            from = format!("{prefix}{level}{}", if level.len() < rest.len() { '0' } else { '\0' });
-            if levels.last().is_none_or(|last| last != level) {
-                levels.push(level.to_owned());
-            }
-        }
-        levels
-    }
-
-    /// What is known of one sensor, as people have set it.
-    pub fn info(&self, id: SensorId) -> Option<SensorInfo> {
-        let mut info = self.sent(id)?;
-        if let Some(held) = self.held(id) {
-            self.settings.apply(&held, &mut info);
-        }
-        Some(info)
-    }
-
-    /// Puts other settings in force.
-    pub fn set_settings(&mut self, settings: Settings) {
-        self.settings = Arc::new(settings);
-        self.held = RwLock::default();
-        self.entries.values_mut().for_each(|entry| *entry.held.get_mut() = UNKNOWN);
-        self.settings_changes += 1;
-    }
-
-    pub fn settings(&self) -> Arc<Settings> {
-        self.settings.clone()
-    }
-
-    pub fn settings_changes(&self) -> u64 {
-        self.settings_changes
-    }
-
-    /// Which settings hold for a sensor. It is looked for once.
-    pub fn held(&self, id: SensorId) -> Option<Held> {
-        if self.settings.is_empty() {
-            return None;
-        }
-        let entry = self.entries.get(id.0 as usize)?;
-        match entry.held.load(Relaxed) {
-            NONE => None,
-            UNKNOWN => {
-                let held = self.settings.held(&entry.path);
-                entry.held.store(held.map_or(NONE, |held| self.combination(held)), Relaxed);
-                held
-            }
-            at => self.held.read().unwrap_or_else(PoisonError::into_inner).all.get(at as usize).copied(),
-        }
-    }
-
-    fn combination(&self, held: Held) -> u32 {
-        let mut known = self.held.write().unwrap_or_else(PoisonError::into_inner);
-        let Combinations { all, by_held } = &mut *known;
-        *by_held.entry(held).or_insert_with(|| {
-            all.push(held);
-            all.len() as u32 - 1
-        })
-    }
-
-    /// What is known of one sensor, as whoever sends it says.
-    pub fn sent(&self, id: SensorId) -> Option<SensorInfo> {
-        let entry = self.entries.get(id.0 as usize)?;
-        let loose = self.loose.get(entry.loose as usize);
-        let Some(place) = entry.places.as_slice().last() else { return self.loose_info(id, entry, loose?) };
-        let def = &self.schemas[place.schema as usize].sensors()[place.column as usize];
-        let states = entry
-            .places
-            .as_slice()
-            .iter()
-            .filter_map(|place| self.groups.get(&self.schemas[place.schema as usize].hash()));
-        let newest = states.max_by_key(|state| state.last_time);
-        Some(SensorInfo {
-            id,
-            path: entry.path.clone(),
-            unit: def.unit.clone(),
-            kind: def.kind,
-            value_type: def.value_type,
-            scale: def.scale,
-            wraps_at: def.wraps_at,
-            description: def.description.clone(),
-            interval_ns: newest.map_or(0, |state| state.interval_ns),
-            last_time: newest.map(|state| state.last_time).max(loose.and_then(Loose::time)),
-            agent: newest.map_or_else(|| "".into(), |state| state.agent.clone()),
-        })
-    }
-
-    fn loose_info(&self, id: SensorId, entry: &Entry, loose: &Loose) -> Option<SensorInfo> {
-        let properties = self.properties.get(loose.properties as usize)?;
-        Some(SensorInfo {
-            id,
-            path: entry.path.clone(),
-            unit: properties.unit.clone(),
-            kind: properties.kind,
-            value_type: properties.value_type,
-            scale: properties.scale,
-            wraps_at: None,
-            description: properties.description.clone(),
-            interval_ns: 0,
-            last_time: loose.time(),
-            agent: self.sources[loose.source as usize].clone(),
-        })
-    }
+/// By which lists of sensors are looked up.
+fn names_hash(schema: &Schema) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    schema.sensors().iter().for_each(|sensor| sensor.name.hash(&mut hasher));
+    hasher.finish()
 }

@@ -8,7 +8,8 @@ use wholegrain_model::{Column, Interval, Schema, SchemaHash, Timestamp, Value};
 use wholegrain_transport::payload::PayloadError;
 
 use crate::ahead::Ahead;
-use crate::block::read::{Block, RowReader};
+use crate::block::find::Found;
+use crate::block::read::{Block, OpenBlock, RowReader};
 use crate::delete::cuts::kept;
 use crate::derived::Moment;
 use crate::live::{LiveBatch, Segment};
@@ -132,7 +133,7 @@ impl Snapshot {
     /// within a bound in bytes. The answers are the same without it.
     pub fn expect(&self, ids: &[SensorId]) {
         let sensors = self.shared.sensors();
-        let places = ids.iter().flat_map(|id| sensors.places(*id));
+        let places = ids.iter().flat_map(|id| sensors.places(*id).to_vec());
         self.ahead.expect(places.map(|place| (sensors.schema_at(place.schema).hash(), place.column)));
     }
 
@@ -207,30 +208,51 @@ impl Snapshot {
         if block.record.last_time < from || block.record.first_time >= to || block.is_damaged() {
             return Ok(None);
         }
-        let Some(opened) = tolerate(block, self.shared.cache.open(block))? else { return Ok(None) };
-        let Some((start, entry)) = opened.find(path) else { return Ok(None) };
-        if entry.last_time < from || entry.first_time >= to {
-            return Ok(None);
+        let Some(opened) = self.open(block)? else { return Ok(None) };
+        Ok(Found::of(&opened, path).and_then(|entry| self.input_of((block, &opened), entry, path, (from, to))))
+    }
+
+    /// A block with its footer, unless it is damaged.
+    pub(crate) fn open(&self, block: &Block) -> Result<Option<Arc<OpenBlock>>, StoreError> {
+        tolerate(block, self.shared.cache.open(block))
+    }
+
+    /// Where a sensor's rows are in a block, if it has any.
+    pub(crate) fn found_in(&self, block: &Block, path: &str) -> Result<Option<Found>, StoreError> {
+        Ok(self.open(block)?.and_then(|opened| Found::of(&opened, path)))
+    }
+
+    /// The rows of the range among those that were found in a block, if there are any.
+    pub(crate) fn input_of(
+        &self,
+        (block, opened): (&Arc<Block>, &Arc<OpenBlock>),
+        entry: Found,
+        path: &str,
+        (from, to): (i64, i64),
+    ) -> Option<Input<'static>> {
+        if entry.last_time < from || entry.first_time >= to || block.is_damaged() {
+            return None;
         }
         let rank = block.record.rank();
         let rows = |from: i64, to: i64| BlockRows {
             block: block.clone(),
-            row: start,
-            end: start + entry.rows,
+            row: entry.start,
+            end: entry.start + entry.rows,
             seek: entry.first_time < from,
             from,
             to,
+            until: (entry.last_time >= to).then_some(to),
             reader: RowReader::new(opened.clone(), Some(self.shared.cache.clone())),
         };
         if block.record.cuts.is_empty() {
             let first_time = entry.first_time.max(from);
-            return Ok(Some(Input { rank, first_time, source: Box::new(rows(from, to)) }));
+            return Some(Input { rank, first_time, source: Box::new(rows(from, to)) });
         }
         let mut left = kept(&block.record.cuts, path, from, to);
         left.retain(|(from, to)| entry.first_time < *to && entry.last_time >= *from);
-        let Some(first_time) = left.first().map(|(from, _)| entry.first_time.max(*from)) else { return Ok(None) };
+        let first_time = left.first().map(|(from, _)| entry.first_time.max(*from))?;
         let pieces: Vec<BlockRows> = left.into_iter().map(|(from, to)| rows(from, to)).collect();
-        Ok(Some(Input { rank, first_time, source: Box::new(pieces.into_iter().flatten()) }))
+        Some(Input { rank, first_time, source: Box::new(pieces.into_iter().flatten()) })
     }
 
     /// The sensor's rows that are not sealed: of batches at most one input a type; where there are readings without a schema, the
@@ -245,8 +267,8 @@ impl Snapshot {
         let loose = self.live_segments().any(|(segment, _)| segment.has_readings(id));
         let places: Vec<(Schema, u32)> = {
             let sensors = self.shared.sensors();
-            let places = sensors.places(id).iter();
-            let places = places.map(|place| (sensors.schema_at(place.schema).clone(), place.column));
+            let places = sensors.places(id);
+            let places = places.iter().map(|place| (sensors.schema_at(place.schema).clone(), place.column));
             places.filter(|(schema, _)| self.has_live(&schema.hash())).collect()
         };
         let fault = |batch: &LiveBatch, error: &PayloadError| {
@@ -396,6 +418,8 @@ struct BlockRows {
     seek: bool,
     from: i64,
     to: i64,
+    /// The end of the range where there are rows after it.
+    until: Option<i64>,
     reader: RowReader,
 }
 
@@ -408,7 +432,7 @@ impl BlockRows {
         if self.row >= self.end {
             return Ok(None);
         }
-        let chunk = self.reader.read(self.row, self.end - self.row)?;
+        let chunk = self.reader.read_until(self.row, self.end - self.row, self.until)?;
         self.row += chunk.times.len() as u64;
         let chunk = cut(chunk, self.from, self.to);
         if chunk.times.is_empty() {

@@ -23,9 +23,9 @@ use crate::import::Imports;
 use crate::jobs::Jobs;
 use crate::journal::{Pending, Queue, group_state};
 use crate::live::{LiveBatch, Newest, Subscribers};
-use crate::publish::reconcile;
 use crate::ranges::Held;
 use crate::readings::{LiveItem, LiveReadings};
+use crate::register::Desk;
 use crate::registry::Registry;
 use crate::retention::policy::Policy;
 use crate::sensors::Sensors;
@@ -111,6 +111,8 @@ pub(crate) struct Shared {
     pub retained_at: AtomicI64,
     /// Definitions there were when `sensors.csv` was last written.
     pub properties_written: AtomicU64,
+    /// Until when it is not written again.
+    pub properties_rest: Mutex<Option<std::time::Instant>>,
     /// Held for reading while the journal takes a group in, for writing while sensors are forgotten.
     pub forgetting: RwLock<()>,
     /// Whether forgetting ever failed: what is known in memory may then be unknown after the catalogue was opened anew.
@@ -118,6 +120,8 @@ pub(crate) struct Shared {
     /// Forgetting failed, and whether it came true is not known yet: nothing is taken in that might be of what is forgotten.
     pub half_forgotten: AtomicBool,
     pub forget_memory: Mutex<crate::forget::Memory>,
+    /// Schemas that are to be registered.
+    pub desk: Desk,
     pub sealing: Mutex<()>,
     /// Held while the blocks of an import's part are written.
     pub importing: Mutex<()>,
@@ -222,34 +226,6 @@ impl Store {
         Ok((Store(Arc::new(Inner { shared, threads: Mutex::new(threads) })), report))
     }
 
-    /// Makes a schema known and lets it define its sensors; durable when it returns. Announcing a known one again costs little.
-    pub fn register_schema(&self, schema: &Schema) -> Result<(), StoreError> {
-        let shared = &self.0.shared;
-        if self.is_closed() {
-            return Err(StoreError::Closed);
-        }
-        if shared.sensors().is_current(schema) {
-            return Ok(());
-        }
-        let _ledger = reconcile(shared)?;
-        let (first, paths) = {
-            let sensors = shared.sensors();
-            if sensors.is_current(schema) {
-                return Ok(());
-            }
-            (sensors.next_number(), sensors.unnumbered(schema))
-        };
-        shared.catalogue.add_schema(schema, first, &paths)?;
-        let mut sensors = shared.sensors.write().unwrap_or_else(PoisonError::into_inner);
-        for path in &paths {
-            if sensors.id(path).is_none() {
-                sensors.add_path(path);
-            }
-        }
-        sensors.add_schema(schema);
-        Ok(())
-    }
-
     /// The schema of this hash, if it is known.
     pub fn schema(&self, hash: &SchemaHash) -> Option<Schema> {
         self.0.shared.sensors().schema(hash).cloned()
@@ -348,7 +324,7 @@ impl Store {
                     heard = Some(time);
                     best = value.map(|value| (time, Some(value)));
                 }
-                for place in sensors.places(id) {
+                for place in sensors.places(id).iter() {
                     let hash = sensors.schema_at(place.schema).hash();
                     heard = heard.max(sensors.group(&hash).map(|state| state.last_time));
                     let row = rows.entry(place.schema).or_insert_with(|| newest_row(&*shared.newest.get(&hash)?));
@@ -375,8 +351,9 @@ impl Store {
         Snapshot::new(self.0.shared.clone())
     }
 
-    /// Everything from now on, after it is durable. At most `bound` items wait for the receiver; further ones are lost to it and counted.
-    pub fn subscribe(&self, bound: usize) -> Receiver<LiveItem> {
+    /// Everything from now on, after it is durable: together what became so together. At most `bound` of these wait for the receiver; what is in
+    /// further ones is lost to it and counted.
+    pub fn subscribe(&self, bound: usize) -> Receiver<Arc<[LiveItem]>> {
         self.0.shared.subscribers.subscribe(bound)
     }
 
@@ -419,7 +396,7 @@ impl Store {
             return Err(StoreError::Closed);
         }
         while crate::seal::seal_oldest(&self.0.shared)? {}
-        crate::properties::keep_up(&self.0.shared);
+        crate::properties::bring_up(&self.0.shared);
         Ok(())
     }
 

@@ -70,7 +70,7 @@ fn the_whole_life_of_a_single_reading() {
     let live = store.subscribe(4);
     let sent = [float(ids[0], 3, 1.5), float(ids[1], 1, 2.5), int(ids[0], 1, -7), float(ids[0], 2, 9.0)];
     assert_eq!(append(&store, "gateway", &sent).unwrap(), Appended::Stored);
-    match live.recv().unwrap() {
+    match &live.recv().unwrap()[0] {
         LiveItem::Readings(readings) => assert_eq!((&*readings.source, &readings.readings[..]), ("gateway", &sent[..])),
         LiveItem::Batch(batch) => panic!("{batch:?}"),
     }

@@ -310,9 +310,9 @@ impl Site {
         command
     }
 
-    /// Whether the server answers a query now.
+    /// Whether the server answers a query now, however many sensors it has.
     pub fn healthy(&self) -> bool {
-        let output = self.run(&["sensors", "--format", "json"]);
+        let output = self.run(&["sensors", "/no/sensor/of/this/path", "--format", "json"]);
         matches!(output.status.code(), Some(0 | 1))
     }
 

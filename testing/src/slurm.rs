@@ -1,4 +1,4 @@
-//! A real Slurm on this machine: munge, a controller and one node, in a folder of the test's own, on ports of its own.
+//! A real Slurm on this machine: munge, a controller and its nodes, a `slurmd` each, in a folder of the test's own, on ports of its own.
 //!
 //! - In: lines for slurm.conf, batch scripts.
 //! - Out: jobs that Slurm has put into cgroups of version 1.
@@ -23,7 +23,7 @@ pub const PARTITION: &str = "short";
 /// A running Slurm; ended, with its jobs, when dropped.
 pub struct Slurm {
     folder: tempfile::TempDir,
-    node: String,
+    nodes: Vec<String>,
     /// In the order in which they are ended.
     daemons: Vec<Process>,
 }
@@ -45,26 +45,39 @@ impl Slurm {
     /// Starts one and waits until its node is idle. `settings` are further lines of slurm.conf.
     #[track_caller]
     pub fn start(settings: &str) -> Self {
+        Self::start_nodes(1, settings)
+    }
+
+    /// The same with so many nodes, all of them this machine under names of their own (`slurmd -N`), each with two processors.
+    #[track_caller]
+    pub fn start_nodes(count: usize, settings: &str) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let folder = tempfile::tempdir().expect("a temporary folder");
         open_to_all(folder.path());
-        let node = format!("wgslurm{}x{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-        let mut slurm = Self { folder, node, daemons: Vec::new() };
+        let name = format!("wgslurm{}x{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let nodes: Vec<String> = match count {
+            1 => vec![name],
+            _ => (1..=count).map(|number| format!("{name}n{number}")).collect(),
+        };
+        let mut slurm = Self { folder, nodes, daemons: Vec::new() };
         slurm.configure(settings);
         slurm.start_munge();
         let config = slurm.path("slurm.conf");
         let mut controller = slurm.command("slurmctld");
         controller.arg("-D").arg("-f").arg(&config);
         slurm.daemon(controller, "slurmctld.out");
-        let mut daemon = slurm.command("slurmd");
-        daemon.args(["-D", "-N", &slurm.node, "-f"]).arg(&config);
-        slurm.daemon(daemon, "slurmd.out");
+        for node in slurm.nodes.clone() {
+            let mut daemon = slurm.command("slurmd");
+            daemon.args(["-D", "-N", &node, "-f"]).arg(&config);
+            slurm.daemon(daemon, &format!("{node}.out"));
+        }
         // Jobs first, then those who serve them.
         slurm.daemons.reverse();
-        wait_until("Slurm's node is idle", || {
+        wait_until("Slurm's nodes are idle", || {
             slurm.daemons.iter_mut().for_each(|daemon| assert!(daemon.runs(), "a daemon ended: {}", daemon.log()));
-            let nodes = slurm.command("sinfo").args(["--noheader", "--format=%T"]).output();
-            nodes.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).trim() == "idle")
+            let nodes = slurm.command("sinfo").args(["--noheader", "--Node", "--format=%T"]).output();
+            let states = nodes.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
+            states.lines().filter(|state| state.trim() == "idle").count() == count
         });
         slurm
     }
@@ -72,26 +85,33 @@ impl Slurm {
     fn configure(&self, settings: &str) {
         let host = Command::new("hostname").arg("-s").output().expect("hostname");
         let host = String::from_utf8_lossy(&host.stdout).trim().to_owned();
-        let (controller_port, node_port) = two_ports();
+        let ports = ports(1 + self.nodes.len());
+        let controller_port = ports[0];
         // Job ids of its own, so that jobs of two Slurms on one machine are told apart.
         let first = Random::announced().within(1_000, 1_000_000);
         let dir = self.folder.path().display();
-        let node = &self.node;
-        for name in ["state", "spool"] {
-            std::fs::create_dir(self.path(name)).expect("a folder");
-        }
+        std::fs::create_dir(self.path("state")).expect("a folder");
+        let nodes: String = self
+            .nodes
+            .iter()
+            .zip(&ports[1..])
+            .map(|(node, port)| {
+                std::fs::create_dir(self.path(&format!("spool-{node}"))).expect("a folder");
+                format!("NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=2 RealMemory=1000\n")
+            })
+            .collect();
+        let all = self.nodes.join(",");
         let config = format!(
             "ClusterName=wgtest\n\
              SlurmctldHost={host}(127.0.0.1)\n\
              SlurmctldPort={controller_port}\n\
-             SlurmdPort={node_port}\n\
              AuthType=auth/munge\n\
              AuthInfo=socket={dir}/munge/socket\n\
              SlurmUser=root\n\
              StateSaveLocation={dir}/state\n\
-             SlurmdSpoolDir={dir}/spool\n\
+             SlurmdSpoolDir={dir}/spool-%n\n\
              SlurmctldPidFile={dir}/slurmctld.pid\n\
-             SlurmdPidFile={dir}/slurmd.pid\n\
+             SlurmdPidFile={dir}/slurmd-%n.pid\n\
              SlurmctldLogFile={dir}/slurmctld.log\n\
              SlurmdLogFile={dir}/slurmd.log\n\
              PlugStackConfig={dir}/plugstack.conf\n\
@@ -105,8 +125,8 @@ impl Slurm {
              ReturnToService=2\n\
              FirstJobId={first}\n\
              {settings}\n\
-             NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 CPUs=2 RealMemory=1000\n\
-             PartitionName={PARTITION} Nodes={node} Default=YES MaxTime=10 State=UP OverSubscribe=FORCE:8\n"
+             {nodes}\
+             PartitionName={PARTITION} Nodes={all} Default=YES MaxTime=10 State=UP OverSubscribe=FORCE:8\n"
         );
         std::fs::write(self.path("slurm.conf"), config).expect("slurm.conf");
         std::fs::write(self.path("plugstack.conf"), "").expect("plugstack.conf");
@@ -143,9 +163,14 @@ impl Slurm {
         self.folder.path().join(relative)
     }
 
-    /// The node's name.
+    /// The first node's name.
     pub fn node(&self) -> &str {
-        &self.node
+        &self.nodes[0]
+    }
+
+    /// The names of all nodes, in the order in which Slurm gives them to a job.
+    pub fn nodes(&self) -> &[String] {
+        &self.nodes
     }
 
     /// One of Slurm's programs, talking to this Slurm.
@@ -182,14 +207,14 @@ impl Slurm {
         output.is_ok_and(|o| o.status.success() && !String::from_utf8_lossy(&o.stdout).trim().is_empty())
     }
 
-    /// A job's directory for a version 1 controller.
+    /// A job's directory on the first node for a version 1 controller.
     pub fn cgroup(&self, controller: &str, uid: u32, job: &str) -> PathBuf {
-        Path::new(MOUNT).join(controller).join(format!("slurm_{}/uid_{uid}/job_{job}", self.node))
+        Path::new(MOUNT).join(controller).join(format!("slurm_{}/uid_{uid}/job_{job}", self.node()))
     }
 
-    /// The state of the node, such as `IDLE`; with the reason where it is drained.
+    /// The state of the first node, such as `IDLE`; with the reason where it is drained.
     pub fn node_state(&self) -> String {
-        let output: Option<Output> = self.command("scontrol").args(["show", "node", &self.node]).output().ok();
+        let output: Option<Output> = self.command("scontrol").args(["show", "node", self.node()]).output().ok();
         let text = output.map(|o| String::from_utf8_lossy(&o.stdout).into_owned()).unwrap_or_default();
         let mut words =
             text.split_whitespace().filter(|word| word.starts_with("State=") || word.starts_with("Reason="));
@@ -212,23 +237,25 @@ impl Drop for Slurm {
         // The controller forgets its jobs with the folder; what runs of them is in the cgroups.
         self.daemons.iter_mut().for_each(Process::kill);
         for controller in std::fs::read_dir(MOUNT).into_iter().flatten().flatten() {
-            let dir = controller.path().join(format!("slurm_{}", self.node));
-            if dir.is_dir() {
-                remove_tree(&dir);
+            for dir in self.nodes.iter().map(|node| controller.path().join(format!("slurm_{node}"))) {
+                if dir.is_dir() {
+                    remove_tree(&dir);
+                }
             }
         }
     }
 }
 
-/// Two free ports that differ.
-fn two_ports() -> (u16, u16) {
-    let first = free_port();
-    loop {
-        let second = free_port();
-        if second != first {
-            return (first, second);
+/// Free ports that differ.
+fn ports(count: usize) -> Vec<u16> {
+    let mut ports = Vec::new();
+    while ports.len() < count {
+        let port = free_port();
+        if !ports.contains(&port) {
+            ports.push(port);
         }
     }
+    ports
 }
 
 /// Where a program is: in the path, or where Debian has daemons.

@@ -75,7 +75,7 @@ impl Broker {
         self.metrics.wills.inc();
         let Will { payload, qos, retain, properties, .. } = will;
         let at = Instant::now();
-        self.forward(from, &Publication { topic, payload, qos: *qos, retain: *retain, properties, at });
+        self.forward(from, &Publication { topic, payload, qos: *qos, retain: *retain, properties, at }, None);
     }
 
     fn say_how_it_is(&self, now: Instant) {
@@ -97,7 +97,7 @@ impl Broker {
             let (qos, at) = (QoS::AtMostOnce, now);
             let publication =
                 Publication { topic: &topic, payload: &payload, qos, retain: true, properties: &properties, at };
-            self.forward(0, &publication);
+            self.forward(0, &publication, None);
         }
     }
 }

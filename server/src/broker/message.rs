@@ -72,6 +72,11 @@ impl Message {
         self.size
     }
 
+    /// The same with another payload.
+    pub fn with_payload(&self, payload: Bytes) -> Self {
+        Self { size: self.size - self.payload.len() + payload.len(), payload, ..self.clone() }
+    }
+
     /// Seconds that are left of its expiry, 0 when it is over; `None` when it does not expire.
     pub fn left_s(&self, now: Instant) -> Option<u32> {
         let waited_s = now.saturating_duration_since(self.at).as_secs();

@@ -26,6 +26,7 @@ pub mod log_limit;
 pub mod message;
 pub mod pipeline;
 mod rate;
+pub mod retained;
 pub mod session;
 pub mod sessions;
 pub mod subscriptions;
@@ -40,6 +41,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, mpsc, watch};
+use tokio_rustls::server::TlsStream;
 use wholegrain_model::{JobRecord, Schema, SchemaHash, SensorPath};
 use wholegrain_store::Store;
 use wholegrain_transport::mqtt::{ReasonCode, RetainHandling};
@@ -57,9 +59,11 @@ use link::Link;
 use log_limit::LogLimit;
 use message::Publication;
 use pipeline::RegisterError;
+use retained::Schemas;
 use session::QueueBounds;
 use sessions::{Handle, SessionBounds, Sessions};
 use subscriptions::{Options, Subscriptions};
+use wire::Wire;
 
 /// How long accepting rests after it failed, as when no file descriptor is left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -121,9 +125,11 @@ impl Broker {
         let limits = config.limits;
         let queue = QueueBounds { messages_max: limits.queue_messages_max, bytes_max: limits.queue_bytes_max };
         let bounds = SessionBounds { kept_max: limits.sessions_kept_max, queue };
+        let known = store.clone();
+        let schemas = Schemas(Box::new(move |hash| known.schema(hash).map(|schema| schema.encode().into())));
         Self {
             store,
-            subscriptions: Subscriptions::new(limits.queue_total_bytes_max, metrics.clone()),
+            subscriptions: Subscriptions::new(limits.queue_total_bytes_max, schemas, metrics.clone()),
             sessions: Sessions::new(bounds, metrics.clone()),
             sessions_changed: Notify::new(),
             control: Control::default(),
@@ -184,29 +190,47 @@ impl Broker {
         // Acknowledgements are small and wanted at once.
         let _ = stream.set_nodelay(true);
         match tls {
-            None => connection::run(self.clone(), stream, peer, None, deadline, lifetime).await,
-            Some(acceptor) => match tokio::time::timeout_at(deadline, acceptor.accept(stream)).await {
-                Ok(Ok(stream)) => {
-                    let shown = stream.get_ref().1.peer_certificates().and_then(|chain| pki::shown(chain.first()?));
-                    if let Some(pki::Shown { name, serial }) = &shown
-                        && self.security.is_revoked(peer, name, serial)
-                    {
-                        let name = log_limit::quoted(name);
-                        self.refused(peer, format_args!("the certificate {serial} of \"{name}\" is revoked"));
-                        self.metrics.connections.add(-1);
-                        return;
-                    }
-                    let name = shown.map(|shown| shown.name);
-                    connection::run(self.clone(), stream, peer, name, deadline, lifetime).await;
+            None => connection::run(self.clone(), Wire::new(stream), peer, None, deadline, lifetime).await,
+            Some(acceptor) => {
+                // On the heap, and gone when it is done: what it needs is not kept by ten thousand connections.
+                let handshake = Box::pin(self.handshake(stream, peer, acceptor, deadline));
+                if let Some((wire, name)) = handshake.await {
+                    connection::run(self.clone(), wire, peer, name, deadline, lifetime).await;
                 }
-                Ok(Err(error)) => self.refused(peer, format_args!("TLS handshake failed: {error}")),
-                Err(_) => {
-                    let seconds = self.limits.connect_time_max.as_secs_f32();
-                    self.refused(peer, format_args!("no TLS handshake within {seconds} s"));
-                }
-            },
+            }
         }
         self.metrics.connections.add(-1);
+    }
+
+    /// TLS, and the name that the client's certificate shows; `None` when nothing came of it, which has been said.
+    async fn handshake(
+        &self,
+        stream: TcpStream,
+        peer: SocketAddr,
+        acceptor: Tls,
+        deadline: tokio::time::Instant,
+    ) -> Option<(Wire<TlsStream<TcpStream>>, Option<String>)> {
+        let stream = match tokio::time::timeout_at(deadline, acceptor.accept(stream)).await {
+            Ok(Ok(stream)) => stream,
+            Ok(Err(error)) => {
+                self.refused(peer, format_args!("TLS handshake failed: {error}"));
+                return None;
+            }
+            Err(_) => {
+                let seconds = self.limits.connect_time_max.as_secs_f32();
+                self.refused(peer, format_args!("no TLS handshake within {seconds} s"));
+                return None;
+            }
+        };
+        let shown = stream.get_ref().1.peer_certificates().and_then(|chain| pki::shown(chain.first()?));
+        if let Some(pki::Shown { name, serial }) = &shown
+            && self.security.is_revoked(peer, name, serial)
+        {
+            let name = log_limit::quoted(name);
+            self.refused(peer, format_args!("the certificate {serial} of \"{name}\" is revoked"));
+            return None;
+        }
+        Some((Wire::new(stream), shown.map(|shown| shown.name)))
     }
 
     fn refused(&self, peer: SocketAddr, why: std::fmt::Arguments<'_>) {
@@ -248,11 +272,12 @@ impl Broker {
         self.security.access.may_subscribe(who, filter)
     }
 
-    /// Passes a message of session `from` on to subscribers, and keeps it for those to come if it is retained.
-    pub(crate) fn forward(&self, from: u64, publication: &Publication<'_>) {
+    /// Passes a message of session `from` on to subscribers, and keeps it for those to come if it is retained: as `schema`, if it is one that the
+    /// store has.
+    pub(crate) fn forward(&self, from: u64, publication: &Publication<'_>, schema: Option<SchemaHash>) {
         self.subscriptions.publish_message(from, publication);
         if publication.retain {
-            self.subscriptions.retain(publication);
+            self.subscriptions.retain(publication, schema);
         }
     }
 
@@ -318,11 +343,14 @@ impl Broker {
 
     /// Checks a schema and makes it durable; blocks on the disk.
     fn register(&self, identity: &str, payload: &Bytes) -> Result<Schema, RegisterError> {
-        let schema = Schema::decode(payload)
+        // A schema that is known is not made of the payload once more: its names would be in memory twice until it is let go.
+        let known = self.store.schema(&SchemaHash::of(payload));
+        let new = known.is_none();
+        let schema = known
+            .map_or_else(|| Schema::decode(payload), Ok)
             .map_err(|error| RegisterError::Refused(ReasonCode::PAYLOAD_FORMAT_INVALID, error.to_string()))?;
         let denied = |why| RegisterError::Refused(ReasonCode::NOT_AUTHORIZED, why);
         self.security.access.may_publish_below(identity, schema.prefix()).map_err(denied)?;
-        let new = self.store.schema(&schema.hash()).is_none();
         let amount = SCHEMA_BYTES_MIN.max(payload.len() as u64);
         if new && !self.new_schemas.take(identity, amount, Instant::now()) {
             self.metrics.schemas_over_allowance.inc();

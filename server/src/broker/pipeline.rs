@@ -94,7 +94,13 @@ impl Incoming {
 
     /// Passing it on to subscribers.
     fn forward(&self, retain: bool) -> Effect {
+        self.forward_as(retain, None)
+    }
+
+    /// The same, of a payload that is a schema which the store has.
+    fn forward_as(&self, retain: bool, schema: Option<SchemaHash>) -> Effect {
         Effect::Forward {
+            schema,
             topic: self.topic.clone(),
             payload: self.payload.clone(),
             qos: self.qos,
@@ -407,9 +413,9 @@ impl Pipeline {
         match result {
             Ok(schema) => {
                 entry.state = State::Done(ReasonCode::SUCCESS);
-                effects.push(entry.incoming.forward(true));
-                self.metrics.schemas.inc();
                 let hash = schema.hash();
+                effects.push(entry.incoming.forward_as(true, Some(hash)));
+                self.metrics.schemas.inc();
                 self.unpark(|wanted| *wanted == hash);
             }
             Err(RegisterError::Refused(code, why)) => return self.refuse(ticket, code, why, now, effects),

@@ -5,25 +5,21 @@
 //! have room before those that are away. Nothing here waits: for a client that does not keep up a message is dropped and
 //! counted.
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Instant;
 
 use bytes::Bytes;
+use wholegrain_model::SchemaHash;
 use wholegrain_transport::mqtt::{self, Properties, QoS, RetainHandling};
 
 use super::log_limit::{LogLimit, quoted};
 use super::message::{Delivery, Message, Publication};
+use super::retained::{RETAINED_BYTES_MAX, RETAINED_MAX, Retained, Schemas};
 use super::session::Put;
 use super::sessions::Handle;
 use super::trie::{Slot, Trie};
 use crate::metrics::Metrics;
-
-/// The most retained messages.
-pub const RETAINED_MAX: usize = 65_536;
-/// The most bytes of retained messages, topics included.
-pub const RETAINED_BYTES_MAX: usize = 256 << 20;
 
 /// What a client wants of the messages that a filter matches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,6 +73,7 @@ impl Slot for Here {
 pub struct Subscriptions {
     inner: RwLock<Inner>,
     generation: AtomicU64,
+    schemas: Schemas,
     queue_total_bytes_max: usize,
     metrics: Arc<Metrics>,
     log: LogLimit,
@@ -85,12 +82,7 @@ pub struct Subscriptions {
 #[derive(Debug, Default)]
 struct Inner {
     filters: Trie<Here>,
-    retained: HashMap<Arc<str>, Arc<Message>>,
-    retained_bytes: usize,
-}
-
-fn has_wildcard(filter: &str) -> bool {
-    filter.contains(['+', '#'])
+    retained: Retained,
 }
 
 /// Puts a subscription among others; whether its session had none there.
@@ -114,10 +106,10 @@ fn take(list: &mut Vec<Subscription>, number: u64) -> bool {
 }
 
 impl Subscriptions {
-    /// None yet. `queue_total_bytes_max` bounds what waits for all clients together.
-    pub fn new(queue_total_bytes_max: usize, metrics: Arc<Metrics>) -> Self {
+    /// None yet. `queue_total_bytes_max` bounds what waits for all clients together; of a retained schema `schemas` gives the bytes.
+    pub fn new(queue_total_bytes_max: usize, schemas: Schemas, metrics: Arc<Metrics>) -> Self {
         let (inner, generation) = (RwLock::default(), AtomicU64::new(0));
-        Self { inner, generation, queue_total_bytes_max, metrics, log: LogLimit::default() }
+        Self { inner, generation, schemas, queue_total_bytes_max, metrics, log: LogLimit::default() }
     }
 
     /// Changes with every subscription that comes, changes or goes.
@@ -165,20 +157,22 @@ impl Subscriptions {
 
     /// There may be many: chosen beside the publishes that go on, and delivered without holding anything up.
     fn deliver_retained(&self, filter: &str, handle: &Handle, options: Options, now: Instant) {
-        let inner = self.read();
-        let chosen: Vec<Arc<Message>> = if has_wildcard(filter) {
-            let all = inner.retained.values();
-            all.filter(|message| mqtt::topic_matches(filter, &message.topic)).cloned().collect()
-        } else {
-            inner.retained.get(filter).cloned().into_iter().collect()
-        };
-        drop(inner);
-        for message in chosen.into_iter().filter(|message| !message.is_expired(now)) {
+        let chosen = self.read().retained.matching(filter);
+        let mut has_room = true;
+        for kept in chosen.into_iter().filter(|kept| !kept.is_expired(now)) {
+            // Where one schema has found no room no other is made.
+            if kept.is_schema() && !has_room {
+                self.dropped(kept.topic(), &handle.key.1);
+                continue;
+            }
+            let is_schema = kept.is_schema();
+            let Some(message) = kept.whole(&self.schemas) else { continue };
             let (qos, ids) = (
                 message.qos.min(options.qos),
                 if options.id == 0 { Box::default() } else { Box::new([options.id]) as Box<[u32]> },
             );
-            self.deliver(handle, Delivery { message, qos, retain: true, ids, group: None }, RETAINED_MAX);
+            let delivery = Delivery { message, qos, retain: true, ids, group: None };
+            has_room &= self.deliver(handle, delivery, RETAINED_MAX) || !is_schema;
         }
     }
 
@@ -315,58 +309,40 @@ impl Subscriptions {
         })
     }
 
-    /// Keeps a topic's newest message for subscribers to come; an empty one takes it away.
-    pub fn retain(&self, publication: &Publication<'_>) {
-        let mut inner = self.write();
-        if let Some(old) = inner.retained.remove(publication.topic) {
-            inner.retained_bytes -= old.size();
-        }
-        if publication.payload.is_empty() {
-            return;
-        }
-        // A copy: the payload may be a slice of a receive buffer, which it would keep alive.
-        let payload = Bytes::copy_from_slice(publication.payload);
-        let message = Publication { payload: &payload, ..*publication }.to_message();
-        if inner.retained.len() >= RETAINED_MAX || inner.retained_bytes + message.size() > RETAINED_BYTES_MAX {
+    /// Keeps a topic's newest message, which is this schema's if there is one, for subscribers to come; an empty one takes it away.
+    pub fn retain(&self, publication: &Publication<'_>, schema: Option<SchemaHash>) {
+        let kept = self.write().retained.put(publication, schema);
+        if !kept {
             self.metrics.retained_dropped.inc();
-            drop(inner);
-            return self.log.warn(format_args!(
+            self.log.warn(format_args!(
                 "mqtt: retained message on \"{}\" not kept: {RETAINED_MAX} messages or {RETAINED_BYTES_MAX} bytes are kept already",
                 quoted(publication.topic)
             ));
         }
-        inner.retained_bytes += message.size();
-        inner.retained.insert(publication.topic.into(), Arc::new(message));
     }
 
     /// Forgets retained messages that have expired.
     pub fn purge(&self, now: Instant) {
-        let is_expired = |message: &Arc<Message>| message.is_expired(now);
-        if !self.read().retained.values().any(is_expired) {
-            return;
+        if self.read().retained.has_expired(now) {
+            let gone = self.write().retained.purge(now);
+            self.metrics.messages_expired.add(gone as u64);
         }
-        let mut inner = self.write();
-        let (before, mut bytes) = (inner.retained.len(), 0);
-        inner.retained.retain(|_, message| {
-            let gone = is_expired(message);
-            bytes += if gone { message.size() } else { 0 };
-            !gone
-        });
-        inner.retained_bytes -= bytes;
-        self.metrics.messages_expired.add((before - inner.retained.len()) as u64);
     }
 
     /// How many retained messages are kept.
     pub fn retained(&self) -> usize {
-        self.read().retained.len()
+        self.read().retained.count()
     }
 
-    fn deliver(&self, handle: &Handle, delivery: Delivery, extra: usize) {
+    /// Whether there was room for it, or it is for nobody who is away.
+    fn deliver(&self, handle: &Handle, delivery: Delivery, extra: usize) -> bool {
         // Cheap, and only looked at when there was no room.
         let message = delivery.message.clone();
-        if handle.deliver(delivery, extra, self.queue_total_bytes_max, &self.metrics) == Put::Full {
+        let full = handle.deliver(delivery, extra, self.queue_total_bytes_max, &self.metrics) == Put::Full;
+        if full {
             self.dropped(&message.topic, &handle.key.1);
         }
+        !full
     }
 
     fn dropped(&self, topic: &str, client: &str) {

@@ -4,10 +4,10 @@
 use std::cell::RefCell;
 use std::future::poll_fn;
 use std::pin::Pin;
-use std::task::{Poll, ready};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use bytes::BytesMut;
+use bytes::{Buf, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf, ReadHalf, WriteHalf};
 
 /// The most that is read at once, in bytes.
@@ -68,19 +68,51 @@ pub(super) async fn write_some<S: AsyncWrite>(
     output: &mut BytesMut,
     unflushed: &mut bool,
 ) -> std::io::Result<usize> {
+    poll_fn(|context| poll_write_some(context, write, output, unflushed)).await
+}
+
+/// The same at once, or not at all: `None` when nothing can be taken now.
+pub(super) async fn write_now<S: AsyncWrite>(
+    write: &mut WriteHalf<S>,
+    output: &mut BytesMut,
+    unflushed: &mut bool,
+) -> Option<std::io::Result<usize>> {
+    poll_fn(|context| match poll_write_some(context, write, output, unflushed) {
+        Poll::Ready(result) => Poll::Ready(Some(result)),
+        Poll::Pending => Poll::Ready(None),
+    })
+    .await
+}
+
+fn poll_write_some<S: AsyncWrite>(
+    context: &mut Context<'_>,
+    write: &mut WriteHalf<S>,
+    output: &mut BytesMut,
+    unflushed: &mut bool,
+) -> Poll<std::io::Result<usize>> {
     let mut count = 0;
     if !output.is_empty() {
         *unflushed = true;
-        count = write.write_buf(output).await?;
+        // Not `write_buf`, which takes the longer way through writev.
+        count = ready!(Pin::new(&mut *write).poll_write(context, output))?;
+        if count == 0 {
+            return Poll::Ready(Err(std::io::ErrorKind::WriteZero.into()));
+        }
+        output.advance(count);
     }
     if output.is_empty() {
-        write.flush().await?;
+        match Pin::new(write).poll_flush(context) {
+            Poll::Ready(result) => result?,
+            // It is flushed by the next call; what was written counts now.
+            Poll::Pending if count > 0 => return Poll::Ready(Ok(count)),
+            Poll::Pending => return Poll::Pending,
+        }
         *unflushed = false;
         if output.capacity() > OUTPUT_KEPT_BYTES {
             *output = BytesMut::new();
         }
     }
-    Ok(count)
+    Poll::Ready(Ok(count))
 }
 
 /// Writes what waits and closes, within [`FAREWELL_TIME_MAX`]. What the client still sends is read until it closes too: a
@@ -100,4 +132,38 @@ pub(super) async fn farewell<S: AsyncRead + AsyncWrite>(wire: &mut Wire<S>) {
     };
     // It is over either way.
     let _ = tokio::time::timeout(FAREWELL_TIME_MAX, last).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncReadExt;
+
+    use super::*;
+
+    #[test]
+    fn what_finds_no_room_stays_and_goes_later() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(async {
+            let (mut client, server) = tokio::io::duplex(16);
+            let mut wire = Wire::new(server);
+            let sent: Vec<u8> = (0..40).collect();
+            wire.output.extend_from_slice(&sent);
+            let mut now = async |expected: Option<usize>| {
+                let written = write_now(&mut wire.write, &mut wire.output, &mut wire.unflushed).await;
+                assert_eq!(written.map(Result::unwrap), expected);
+                wire.output.len()
+            };
+            assert_eq!(now(Some(16)).await, 24);
+            assert_eq!(now(None).await, 24);
+            let mut heard = vec![0; 40];
+            client.read_exact(&mut heard[..16]).await.unwrap();
+            assert_eq!(now(Some(16)).await, 8);
+            client.read_exact(&mut heard[16..32]).await.unwrap();
+            assert_eq!(now(Some(8)).await, 0);
+            client.read_exact(&mut heard[32..]).await.unwrap();
+            assert_eq!(heard, sent);
+            drop(client);
+            assert!(!wire.wants_write());
+        });
+    }
 }

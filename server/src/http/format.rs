@@ -10,7 +10,7 @@ use arrow_schema::{DataType, SchemaRef};
 use wholegrain_model::{Timestamp, Value, config};
 use wholegrain_query::Scale;
 
-use super::sink::Sink;
+use super::sink::{Out, Sink};
 
 /// How a query's rows are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -48,16 +48,16 @@ impl std::str::FromStr for Format {
 }
 
 /// Writes batches in one format.
-pub(super) enum Writer {
+pub(super) enum Writer<W: Out = Sink> {
     /// Text, one line a row.
-    Lines { sink: Sink, csv: bool },
+    Lines { sink: W, csv: bool },
     /// Arrow IPC.
-    Arrow(Box<StreamWriter<Sink>>),
+    Arrow(Box<StreamWriter<W>>),
 }
 
-impl Writer {
+impl<W: Out> Writer<W> {
     /// Begins an answer whose batches have this schema.
-    pub fn new(format: Format, schema: &SchemaRef, mut sink: Sink) -> io::Result<Self> {
+    pub fn new(format: Format, schema: &SchemaRef, mut sink: W) -> io::Result<Self> {
         match format {
             Format::Json => Ok(Writer::Lines { sink, csv: false }),
             Format::Csv => {
@@ -84,7 +84,7 @@ impl Writer {
     /// Ends the answer, telling what was found to be missing from it while it was written: as lines `{"warning": "…"}` (damage) and
     /// `{"note": "…"}` (retention) after the rows of NDJSON, and the same after the end of an Arrow stream, where its readers stop. CSV has
     /// no place for them: there an answer that lacks something through damage breaks off, so that nobody takes it for whole.
-    pub fn finish(self, warnings: &[String], notes: &[String]) -> io::Result<Sink> {
+    pub fn finish(self, warnings: &[String], notes: &[String]) -> io::Result<W> {
         let mut sink = match self {
             Writer::Lines { csv: true, .. } if !warnings.is_empty() => {
                 return Err(io::Error::other(format!("readings are missing: {}", warnings.join("; "))));
@@ -107,7 +107,7 @@ impl Writer {
     }
 
     /// Where it is written to.
-    pub fn sink(&self) -> &Sink {
+    pub fn sink(&self) -> &W {
         match self {
             Writer::Lines { sink, .. } => sink,
             Writer::Arrow(writer) => writer.get_ref(),
@@ -115,7 +115,7 @@ impl Writer {
     }
 }
 
-fn lines(batch: &RecordBatch, csv: bool, sink: &mut Sink) -> io::Result<()> {
+fn lines(batch: &RecordBatch, csv: bool, sink: &mut impl Out) -> io::Result<()> {
     let unexpected = || io::Error::other("the query gave other columns than sensor, time, value");
     let [sensor, time, value] = batch.columns() else { return Err(unexpected()) };
     let sensor = sensor.as_dictionary_opt::<Int32Type>().ok_or_else(unexpected)?;
@@ -158,7 +158,7 @@ fn rows(
     times: &[i64],
     mut names: Names<'_>,
     csv: bool,
-    sink: &mut Sink,
+    sink: &mut impl Out,
     value: impl Fn(usize) -> Option<Value>,
 ) -> io::Result<()> {
     for (row, (&key, &time)) in keys.iter().zip(times).enumerate() {

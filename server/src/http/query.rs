@@ -1,8 +1,11 @@
-//! `/api/v1/query`: runs on a blocking thread and streams.
+//! `/api/v1/query`: runs on a blocking thread and streams; what is small is answered at once.
+
+mod at_once;
 
 use std::io;
 use std::sync::Arc;
 
+use axum::body::Body;
 use axum::extract::{Extension, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
@@ -15,10 +18,9 @@ use super::format::{Format, Writer};
 use super::jobs::only_user;
 use super::params;
 use super::read::Pages;
-use super::sink::{Sink, sink};
+use super::sink::{Out, Sink, sink};
 use super::{Api, ApiError, EVERY_HEADER, SENSORS_HEADER, TIER_HEADER, WARNING_HEADER, WARNINGS_MAX};
 use crate::access::tokens::Bearer;
-use crate::metrics::Metrics;
 
 /// The time now, ns since the Unix epoch.
 pub(super) fn now() -> Timestamp {
@@ -41,9 +43,15 @@ pub(super) async fn query(
         let message = format!("{} queries are running already; try again shortly", api.queries.most());
         return Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message));
     };
+    let user = only_user(&bearer).map(str::to_owned);
+    if job.is_none()
+        && let Some((head, bytes)) = at_once::answer(&api, user.as_deref(), &query, format)
+    {
+        drop(permit);
+        return Ok(respond(&head, format, Body::from(bytes)));
+    }
     let (sink, body) = sink();
     let (head, head_receiver) = oneshot::channel();
-    let user = only_user(&bearer).map(str::to_owned);
     tokio::task::spawn_blocking(move || {
         api.metrics.queries_running.add(1);
         work(&api, user.as_deref(), job.as_ref(), &query, format, sink, head);
@@ -51,11 +59,15 @@ pub(super) async fn query(
         drop(permit);
     });
     let head = head_receiver.await.map_err(|_| ApiError::internal("the query failed; the server's log says why"))??;
+    Ok(respond(&head, format, body))
+}
+
+fn respond(head: &Head, format: Format, body: Body) -> Response {
     let headers = [
         (header::CONTENT_TYPE, HeaderValue::from_static(format.content_type())),
         (HeaderName::from_static(SENSORS_HEADER), HeaderValue::from(head.sensors)),
     ];
-    Ok((headers, window_headers(head.tier, head.every), warning_headers(&head.warnings), body).into_response())
+    (headers, window_headers(head.tier, head.every), warning_headers(&head.warnings), body).into_response()
 }
 
 /// What is known of an answer before its first row.
@@ -64,6 +76,12 @@ struct Head {
     tier: Option<Interval>,
     every: Option<Interval>,
     warnings: Vec<String>,
+}
+
+impl Head {
+    fn of(result: &QueryResult, told: &[String]) -> Self {
+        Self { sensors: result.sensors.len(), tier: result.tier, every: result.every, warnings: told.to_vec() }
+    }
 }
 
 fn window_headers(tier: Option<Interval>, every: Option<Interval>) -> HeaderMap {
@@ -116,13 +134,14 @@ fn work(
         Err(error) => return drop(head.send(Err(error))),
     };
     let told = std::mem::take(&mut result.warnings);
-    let known = Head { sensors: result.sensors.len(), tier: result.tier, every: result.every, warnings: told.clone() };
+    let known = Head::of(&result, &told);
     stop_without_client(&mut result, &sink);
     if head.send(Ok(known)).is_err() {
         return api.metrics.queries_abandoned.inc();
     }
-    match answer(&api.metrics, result, &told, format, sink) {
-        Ok(()) => {}
+    let count = |rows| api.metrics.query_rows.add(rows);
+    match answer(result, &told, format, sink, count) {
+        Ok(sink) => api.metrics.query_bytes.add(sink.bytes()),
         // The format's writer may have wrapped the broken pipe in an error of its own.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe || breaker.is_abandoned() => {
             api.metrics.queries_abandoned.inc()
@@ -141,7 +160,13 @@ fn stop_without_client(result: &mut QueryResult, sink: &Sink) {
 }
 
 /// Writes the rows, and after them the warnings that the head could not tell because the reading met what they are about.
-fn answer(metrics: &Metrics, mut result: QueryResult, told: &[String], format: Format, sink: Sink) -> io::Result<()> {
+fn answer<W: Out>(
+    mut result: QueryResult,
+    told: &[String],
+    format: Format,
+    sink: W,
+    mut count: impl FnMut(u64),
+) -> io::Result<W> {
     let mut writer = Writer::new(format, &result.batches.schema(), sink)?;
     for batch in result.batches.by_ref() {
         if writer.sink().is_abandoned() {
@@ -149,14 +174,13 @@ fn answer(metrics: &Metrics, mut result: QueryResult, told: &[String], format: F
         }
         let batch = batch.map_err(io::Error::other)?;
         writer.batch(&batch)?;
-        metrics.query_rows.add(batch.num_rows() as u64);
+        count(batch.num_rows() as u64);
     }
     let untold = |texts: Vec<String>| -> Vec<String> {
         texts.into_iter().filter(|text| !told.contains(text)).take(WARNINGS_MAX).collect()
     };
     let (warnings, notes) = (untold(result.batches.warnings()), untold(result.batches.notes()));
-    metrics.query_bytes.add(writer.finish(&warnings, &notes)?.bytes());
-    Ok(())
+    writer.finish(&warnings, &notes)
 }
 
 #[cfg(test)]
@@ -237,7 +261,7 @@ mod tests {
             let (sink, body) = sink();
             stop_without_client(&mut result, &sink);
             let worker = tokio::task::spawn_blocking(move || {
-                answer(&Metrics::default(), result, &[], Format::Json, sink).unwrap_err().to_string()
+                answer(result, &[], Format::Json, sink, drop).err().unwrap().to_string()
             });
             while read.load(Relaxed) < 1000 {
                 tokio::task::yield_now().await;

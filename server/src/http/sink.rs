@@ -33,6 +33,64 @@ pub(super) fn sink() -> (Sink, Body) {
     (sink, Body::from_stream(stream))
 }
 
+/// Where an answer is written to.
+pub(super) trait Out: Write {
+    /// Sends what has been written if it is enough for a piece.
+    fn relay(&mut self) -> io::Result<()>;
+    /// Whether the client has gone.
+    fn is_abandoned(&self) -> bool;
+}
+
+/// A small answer, held as a whole. Writing more than it may have is an error.
+#[derive(Default)]
+pub(super) struct Whole {
+    bytes: Vec<u8>,
+}
+
+/// The most bytes of an answer that is held as a whole.
+const WHOLE_BYTES_MAX: usize = 512 << 10;
+
+impl Whole {
+    /// What has been written.
+    pub fn into_bytes(self) -> Bytes {
+        self.bytes.into()
+    }
+}
+
+impl Out for Whole {
+    fn relay(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn is_abandoned(&self) -> bool {
+        false
+    }
+}
+
+impl Write for Whole {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.bytes.len() + bytes.len() > WHOLE_BYTES_MAX {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        self.bytes.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Out for Sink {
+    fn relay(&mut self) -> io::Result<()> {
+        Sink::relay(self)
+    }
+
+    fn is_abandoned(&self) -> bool {
+        Sink::is_abandoned(self)
+    }
+}
+
 impl Sink {
     /// Bytes sent to the client so far.
     pub fn bytes(&self) -> u64 {

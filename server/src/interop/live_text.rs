@@ -18,7 +18,7 @@ use wholegrain_transport::payload::for_each_column;
 use crate::access::TEXT_ROOT;
 use crate::broker::{Broker, Lifetime};
 
-/// Batches that may wait for the thread before the store drops some for it and counts them.
+/// The journal's commits that may wait for the thread before the store drops what is in some for it and counts it.
 const STORE_BOUND: usize = 1024;
 /// How often it is looked whether somebody subscribes, or nobody any more.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -46,7 +46,7 @@ fn run(broker: &Broker, shutdown: &watch::Receiver<bool>) {
         let mut text = LiveText::default();
         while !*shutdown.borrow() {
             match items.recv_timeout(LOOK_EVERY) {
-                Ok(item) if text.is_wanted(broker) => text.item(broker, &item),
+                Ok(items) if text.is_wanted(broker) => items.iter().for_each(|item| text.item(broker, item)),
                 Err(RecvTimeoutError::Timeout) if text.is_wanted(broker) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
                 _ => break,

@@ -23,6 +23,27 @@ fn with_readings() -> (Server, Agent, Schema) {
 }
 
 #[test]
+fn a_small_answer_comes_whole_and_is_the_same() {
+    let (server, _agent, _) = with_readings();
+    let bearer = format!("Bearer {}", server.token);
+    let ask = |range: &str, format: &str| {
+        let path = format!("/api/v1/query?pattern=MemFree&{range}&format={format}");
+        let answer = server.response(&path, Some(&bearer));
+        let length = answer.headers().get("content-length").map(|length| length.to_str().unwrap().parse().unwrap());
+        (length, server.get(&path).body)
+    };
+    for format in ["json", "csv", "arrow"] {
+        let (length, small) = ask("from=2026-01-31T12:00:00Z&to=2026-01-31T13:00:00Z", format);
+        let (unknown, streamed) = ask(DAY, format);
+        assert_eq!((length, unknown), (Some(small.len()), None), "{format}");
+        assert!(small.len() > 100);
+        assert_eq!(small, streamed, "{format}");
+    }
+    let nothing = server.get("/api/v1/query?pattern=none&from=2026-01-31T12:00:00Z&to=2026-01-31T13:00:00Z&format=csv");
+    assert_eq!((nothing.sensors.as_deref(), nothing.text()), (Some("0"), "sensor,time,value\n"));
+}
+
+#[test]
 fn sensors_and_newest_values() {
     let (server, _agent, _) = with_readings();
     let answer = server.get("/api/v1/sensors?pattern=/site/**");

@@ -40,7 +40,7 @@ pub(crate) fn encode(entries: &[IndexEntry]) -> std::io::Result<String> {
     put_varint(entries.len() as u64, &mut out);
     let (mut path, mut first_time) = ("", 0i64);
     for entry in entries {
-        let shared = path.bytes().zip(entry.path.bytes()).take_while(|(a, b)| a == b).count();
+        let shared = shared_bytes(path.as_bytes(), entry.path.as_bytes());
         put_varint(shared as u64, &mut out);
         put_varint((entry.path.len() - shared) as u64, &mut out);
         out.extend_from_slice(&entry.path.as_bytes()[shared..]);
@@ -54,6 +54,12 @@ pub(crate) fn encode(entries: &[IndexEntry]) -> std::io::Result<String> {
     let mut text = format!("{}:", out.len());
     STANDARD_NO_PAD.encode_string(zstd::bulk::compress(&out, ZSTD_LEVEL)?, &mut text);
     Ok(text)
+}
+
+/// How many bytes two paths begin with alike.
+fn shared_bytes(a: &[u8], b: &[u8]) -> usize {
+    let words = a.chunks_exact(8).zip(b.chunks_exact(8)).take_while(|(a, b)| a == b).count() * 8;
+    words + a[words..].iter().zip(&b[words..]).take_while(|(a, b)| a == b).count()
 }
 
 /// Reads what [`encode`] wrote.

@@ -2,6 +2,7 @@
 
 pub(crate) mod cache;
 pub(crate) mod file;
+pub(crate) mod find;
 pub(crate) mod index;
 pub(crate) mod page;
 pub(crate) mod read;

@@ -20,6 +20,7 @@ use wholegrain_model::{Column, ColumnValues, Gaps, ValueType};
 
 use super::cache::BlockCache;
 use super::file::{BlockFile, OnePage};
+use super::find::Last;
 use super::index::{self, INDEX_KEY, IndexEntry, VERSION_KEY};
 use super::page::read_header;
 use super::write::Sums;
@@ -143,6 +144,7 @@ pub(crate) struct OpenBlock {
     starts: Vec<u64>,
     pages: Vec<Vec<PageRef>>,
     groups: Vec<Vec<ColumnChunkMetaData>>,
+    last_found: Last,
 }
 
 impl OpenBlock {
@@ -196,6 +198,7 @@ impl OpenBlock {
             starts,
             pages: vec![Vec::new(); if block.record.tier.is_some() { TIER_COLUMNS } else { BLOCK_COLUMNS }],
             groups: Vec::new(),
+            last_found: Last::default(),
         };
         opened.read_pages(&metadata).map_err(|reason| StoreError::damaged(path, reason))?;
         let covered = |pages: &[PageRef]| pages.last().map_or(0, |page| page.first_row + page.rows as u64);
@@ -274,7 +277,7 @@ impl OpenBlock {
 
     /// The first row and the entry of a sensor.
     pub fn find(&self, path: &str) -> Option<(u64, &IndexEntry)> {
-        let at = self.entries.binary_search_by(|entry| entry.path.as_str().cmp(path)).ok()?;
+        let at = self.last_found.find(&self.entries, path)?;
         Some((self.starts[at], &self.entries[at]))
     }
 
@@ -506,18 +509,16 @@ impl RowReader {
     }
 
     fn ints(&mut self, column: usize, start: u64, count: u64) -> Result<Vec<i64>, StoreError> {
-        let wrong = StoreError::damaged(&self.block.path, "a column of integers holds floats");
         self.rows_of(column, start, count, |values| match values {
             ColumnValues::Int(values) => Ok(values.as_slice()),
-            ColumnValues::Float(_) => Err(wrong.clone()),
+            ColumnValues::Float(_) => Err("a column of integers holds floats"),
         })
     }
 
     fn floats(&mut self, column: usize, start: u64, count: u64) -> Result<Vec<f64>, StoreError> {
-        let wrong = StoreError::damaged(&self.block.path, "a column of floats holds integers");
         self.rows_of(column, start, count, |values| match values {
             ColumnValues::Float(values) => Ok(values.as_slice()),
-            ColumnValues::Int(_) => Err(wrong.clone()),
+            ColumnValues::Int(_) => Err("a column of floats holds integers"),
         })
     }
 
@@ -526,13 +527,13 @@ impl RowReader {
         column: usize,
         start: u64,
         count: u64,
-        of: impl Fn(&ColumnValues) -> Result<&[T], StoreError>,
+        of: impl Fn(&ColumnValues) -> Result<&[T], &'static str>,
     ) -> Result<Vec<T>, StoreError> {
         let count = usize::try_from(count).unwrap_or(CHUNK_ROWS);
         let mut rows = Vec::with_capacity(count);
         while rows.len() < count {
             let (page, offset) = self.page(column, start + rows.len() as u64)?;
-            let values = of(&page.values)?;
+            let values = of(&page.values).map_err(|wrong| StoreError::damaged(&self.block.path, wrong))?;
             rows.extend_from_slice(&values[offset..values.len().min(offset + count - rows.len())]);
         }
         Ok(rows)
@@ -540,12 +541,18 @@ impl RowReader {
 
     /// Up to `count` rows from row `start` on: at least one, at most as far as the page of times reaches.
     pub fn read(&mut self, start: u64, count: u64) -> Result<Chunk, StoreError> {
+        self.read_until(start, count, None)
+    }
+
+    /// The same, without the rows whose times are not before `to`, of which there may be none left then.
+    pub fn read_until(&mut self, start: u64, count: u64, to: Option<i64>) -> Result<Chunk, StoreError> {
         let count = usize::try_from(count).unwrap_or(CHUNK_ROWS).min(CHUNK_ROWS);
         let (times, offset) = self.page(TIME, start)?;
         let ColumnValues::Int(times) = &times.values else {
             return Err(StoreError::damaged(&self.block.path, "times are no integers"));
         };
-        let times = times[offset..times.len().min(offset + count)].to_vec();
+        let times = &times[offset..times.len().min(offset + count)];
+        let times = to.map_or(times, |to| &times[..times.partition_point(|time| *time < to)]).to_vec();
         let mut chunk = Chunk { times, column: empty(self.block.value_type) };
         while chunk.column.len() < chunk.times.len() {
             let at = chunk.column.len();
@@ -582,6 +589,15 @@ impl RowReader {
     /// The first row in `start..end` whose time is not before `from`.
     pub fn seek(&mut self, start: u64, end: u64, from: i64) -> Result<u64, StoreError> {
         let (mut low, mut high) = (start, end);
+        if low < high {
+            // As a rule one page holds them all.
+            let (times, offset) = self.page(TIME, low)?;
+            let ColumnValues::Int(times) = &times.values else { return Ok(start) };
+            let there = usize::try_from(high - low).ok().and_then(|rows| times.get(offset..offset.checked_add(rows)?));
+            if let Some(times) = there {
+                return Ok(low + times.partition_point(|time| *time < from) as u64);
+            }
+        }
         while low < high {
             let middle = low + (high - low) / 2;
             let (times, offset) = self.page(TIME, middle)?;
@@ -594,16 +610,17 @@ impl RowReader {
     /// The page of `column` that holds `row`, and where in it.
     fn page(&mut self, column: usize, row: u64) -> Result<(Arc<Decoded>, usize), StoreError> {
         let pages = &self.block.pages[column];
+        if let Some((last, decoded)) = &self.last[column]
+            && let Some(page) = pages.get(*last)
+            && (page.first_row..page.first_row + page.rows as u64).contains(&row)
+        {
+            return Ok((decoded.clone(), (row - page.first_row) as usize));
+        }
         let at = pages.partition_point(|page| page.first_row <= row).wrapping_sub(1);
         let Some(page) = pages.get(at).filter(|page| row < page.first_row + page.rows as u64) else {
             return Err(StoreError::damaged(&self.block.path, format!("row {row} is in no page")));
         };
         let offset = (row - page.first_row) as usize;
-        if let Some((last, decoded)) = &self.last[column]
-            && *last == at
-        {
-            return Ok((decoded.clone(), offset));
-        }
         let decoded = match &self.cache {
             Some(cache) => cache.page(&self.block, column, at)?,
             None => Arc::new(self.block.decode(column, at)?),

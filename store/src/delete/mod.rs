@@ -202,7 +202,7 @@ fn forget_newest(shared: &Shared, sensors: Option<&[SensorId]>, deletion: &Delet
     };
     for id in chosen {
         known.forget_last(*id);
-        for place in known.places(*id) {
+        for place in known.places(*id).iter() {
             shared.newest.remove(&known.schema_at(place.schema).hash());
         }
     }

@@ -69,8 +69,11 @@ pub(crate) fn pass(shared: &Shared, now: i64) -> Result<u64, StoreError> {
     if sensors.is_empty() && schemas.is_empty() {
         return Ok(0);
     }
-    let next = shared.sensors().next_number();
-    if let Err(error) = shared.catalogue.forget(&sensors, &schemas, next) {
+    let (next, left) = {
+        let known = shared.sensors();
+        (known.next_number(), known.left_by(&sensors, &schemas))
+    };
+    if let Err(error) = shared.catalogue.forget(&sensors, &schemas, &left, next) {
         // It may come true all the same. What is taken in of these sensors before that is known would be of nobody then.
         shared.forget_failed.store(true, Relaxed);
         shared.half_forgotten.store(true, Relaxed);

@@ -81,6 +81,16 @@ impl Sensors {
                 quiet.sensors.push((id, entry.path.clone(), last));
             }
         }
+        for family in self.paths.families_from(0).filter(|family| quiet.schemas.contains(&family.at)) {
+            let last = self.groups.get(&family.schema.hash()).map_or(i64::MIN, |state| state.last_time);
+            for column in 0..family.len() {
+                let id = SensorId(family.first + column);
+                // Those of which more is noted have been looked at.
+                if self.entries.get(id.0 as usize).is_none() && last < cutoff && !live.has(id) {
+                    quiet.sensors.push((id, family.schema.path(column as usize).into(), last));
+                }
+            }
+        }
         quiet
     }
 
@@ -111,21 +121,47 @@ impl Sensors {
         (sensors, going.into_iter().map(|at| self.schema_at(at).hash()).collect())
     }
 
+    /// Sensors that stay when these sensors and schemas go, and are numbered with one of the schemas: their numbers and paths have to be kept one by one.
+    pub fn left_by(&self, sensors: &[SensorId], schemas: &[SchemaHash]) -> Vec<(u32, Arc<str>)> {
+        let going: HashSet<u32> = sensors.iter().map(|id| id.0).collect();
+        let firsts = schemas.iter().filter_map(|hash| self.firsts.get(self.by_hash.get(hash)?));
+        let families = firsts.filter_map(|first| self.paths.family(SensorId(*first)));
+        let numbers = families.flat_map(|(family, _)| family.first..family.first + family.len());
+        numbers.filter(|id| !going.contains(id)).filter_map(|id| Some((id, self.path(SensorId(id))?))).collect()
+    }
+
     /// Takes sensors and schemas out.
     pub fn remove(&mut self, sensors: &[SensorId], schemas: &[SchemaHash]) {
+        self.count -= sensors.iter().filter(|id| self.has(**id)).count();
+        let left = self.left_by(sensors, schemas);
+        for (id, _) in &left {
+            // Made while its family can still say where it is.
+            let _ = self.entry(SensorId(*id));
+        }
         for hash in schemas {
             self.groups.remove(hash);
             let Some(at) = self.by_hash.remove(hash) else { continue };
             let Some(schema) = self.schemas.remove(at as usize) else { continue };
+            let first = self.firsts.remove(&at);
             for column in 0..schema.len() {
-                if let Some(id) = self.id(&schema.path(column)) {
-                    self.entries[id.0 as usize].places.remove(at);
+                let id = match first {
+                    Some(first) => Some(SensorId(first + column as u32)),
+                    None => self.id(&schema.path(column)),
+                };
+                if let Some(entry) = id.and_then(|id| self.entries.get_mut(id.0 as usize)) {
+                    entry.places.remove(at);
                 }
             }
+            if let Some(first) = first {
+                self.paths.remove_family(first);
+            }
+        }
+        for (id, path) in left {
+            self.paths.insert(path, SensorId(id));
         }
         for id in sensors {
             let Some(entry) = self.entries.remove(id.0 as usize) else { continue };
-            self.by_path.remove(&entry.path);
+            self.paths.remove(&entry.path, *id);
             if entry.loose != NONE {
                 self.loose[entry.loose as usize].last = Last::Never;
                 self.free_loose.push(entry.loose);
@@ -133,9 +169,10 @@ impl Sensors {
         }
         if !schemas.is_empty() {
             // What others share must not be kept by one that is gone.
-            self.by_names = HashMap::new();
+            (self.by_names, self.by_address) = Default::default();
             let left: Vec<_> = self.schemas.iter().map(|(_, schema)| schema.clone()).collect();
             left.iter().for_each(|schema| drop(self.share(schema)));
+            self.firsts.shrink_to_fit();
             self.groups.shrink_to_fit();
             self.by_hash.shrink_to_fit();
         }

@@ -34,25 +34,28 @@ impl<T> Slots<T> {
         self.held
     }
 
-    /// Numbers below this are not given any more.
-    pub fn skip_to(&mut self, next: usize) {
-        self.next = self.next.max(next);
-    }
-
     /// Takes a thing in; its number.
     pub fn push(&mut self, thing: T) -> usize {
         let at = self.next;
-        self.next += 1;
+        self.insert(at, thing);
+        at
+    }
+
+    /// Takes a thing in under a number that nothing has.
+    pub fn insert(&mut self, at: usize, thing: T) {
+        self.next = self.next.max(at + 1);
         let page = at / PAGE;
         if self.pages.len() <= page {
             self.pages.resize_with(page + 1, || None);
         }
         let page = self.pages[page].get_or_insert_with(|| Box::new(Page { slots: Vec::new(), held: 0 }));
-        page.slots.resize_with(at % PAGE, || None);
-        page.slots.push(Some(thing));
+        if page.slots.len() <= at % PAGE {
+            page.slots.resize_with(at % PAGE + 1, || None);
+        }
+        let before = page.slots[at % PAGE].replace(thing);
+        debug_assert!(before.is_none(), "something has the number {at}");
         page.held += 1;
         self.held += 1;
-        at
     }
 
     pub fn get(&self, at: usize) -> Option<&T> {
@@ -79,9 +82,14 @@ impl<T> Slots<T> {
 
     /// All with their numbers, in their order.
     pub fn iter(&self) -> impl Iterator<Item = (usize, &T)> {
-        self.pages.iter().enumerate().flat_map(|(page, inner)| {
+        self.iter_from(0)
+    }
+
+    /// Those from a number on.
+    pub fn iter_from(&self, from: usize) -> impl Iterator<Item = (usize, &T)> {
+        self.pages.iter().enumerate().skip(from / PAGE).flat_map(move |(page, inner)| {
             let slots = inner.iter().flat_map(|inner| inner.slots.iter().enumerate());
-            slots.filter_map(move |(at, slot)| Some((page * PAGE + at, slot.as_ref()?)))
+            slots.filter_map(move |(at, slot)| Some((page * PAGE + at, slot.as_ref()?)).filter(|(at, _)| *at >= from))
         })
     }
 
@@ -123,8 +131,9 @@ mod tests {
         assert_eq!((slots.remove(5), slots.get(5), slots.held()), (None, None, 100));
         assert_eq!(slots.pages.iter().filter(|page| page.is_some()).count(), 1);
         assert_eq!(slots.iter().map(|(at, thing)| (at, *thing)).next(), Some((1_900, 1_900)));
-        slots.skip_to(5_000);
-        assert_eq!((slots.push(7), slots[5_000], slots.next()), (5_000, 7, 5_001));
-        assert_eq!(slots.values_mut().count(), 101);
+        slots.insert(5_000, 7);
+        slots.insert(4_990, 6);
+        assert_eq!((slots.push(8), slots[5_000], slots[4_990], slots.next()), (5_001, 7, 6, 5_002));
+        assert_eq!(slots.values_mut().count(), 103);
     }
 }

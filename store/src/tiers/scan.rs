@@ -1,11 +1,14 @@
 //! Carries out a plan over a snapshot.
 
+use std::cell::OnceCell;
+use std::ops::Deref;
 use std::sync::Arc;
 
 use wholegrain_model::Timestamp;
 
 use super::plan::{Span, Step, plan};
 use super::{Part, Rows, Windows, floor};
+use crate::block::find::Found;
 use crate::block::read::{Block, RowReader};
 use crate::delete::cuts::{self, kept_windows};
 use crate::scan::{Input, Merged};
@@ -16,7 +19,6 @@ use crate::{Chunk, SensorId, StoreError};
 pub type PartIter = Box<dyn Iterator<Item = Result<Part, StoreError>> + Send>;
 
 /// Where a source's readings are.
-#[derive(Clone)]
 enum Raw {
     Block(Arc<Block>),
     /// Not sealed, with the rank of its input.
@@ -25,12 +27,24 @@ enum Raw {
 }
 
 /// One block, or what is not sealed.
-#[derive(Clone)]
 struct Source {
     raw: Raw,
-    tier: Option<Arc<Block>>,
+    /// Where its readings are in its block, once that was asked.
+    rows: OnceCell<Option<Found>>,
+    /// The tier, and where its windows are in it.
+    tier: Option<(Arc<Block>, Found)>,
     span: Span,
 }
+
+impl Source {
+    fn of_readings(raw: Raw, first: i64, last: i64) -> Self {
+        let span = Span { first, last, tiered: false, raw_from: i64::MIN };
+        Self { raw, rows: OnceCell::new(), tier: None, span }
+    }
+}
+
+/// Steps that are carried out before the first part is asked for, because what they need is small beside what is needed to do it later.
+const STEPS_AT_ONCE: usize = 3;
 
 /// The coarsest resolution (at most the last of `resolutions`, finest first) that fits windows of `every`, or a whole range.
 fn fitting(resolutions: &[i64], every: Option<i64>, range: i64) -> Option<i64> {
@@ -83,12 +97,16 @@ impl Snapshot {
         let raw_cut = self.policy.hidden_before(&path, self.retained_at);
         for (rank, chunk) in self.live_chunks(id, from.max(raw_cut), to) {
             let (first, last) = (chunk.times[0], chunk.times[chunk.times.len() - 1]);
-            let span = Span { first, last, tiered: false, raw_from: i64::MIN };
-            sources.push(Source { raw: Raw::Live(rank, chunk), tier: None, span });
+            sources.push(Source::of_readings(Raw::Live(rank, chunk), first, last));
         }
         let spans: Vec<Span> = sources.iter().map(|source| source.span).collect();
         let steps = plan(&spans, from, to, resolution);
-        let scan = Scan { snapshot: self.clone(), path: path.to_string(), raw_cut, sources };
+        if steps.len() <= STEPS_AT_ONCE {
+            let scan = Scan { snapshot: self, path, raw_cut, sources };
+            let parts = steps.into_iter().map(|step| scan.step(step)).collect::<Result<Vec<_>, StoreError>>()?;
+            return Ok(Some(Box::new(parts.into_iter().flatten())));
+        }
+        let scan = Scan { snapshot: Box::new(self.clone()), path, raw_cut, sources };
         let parts = steps.into_iter().flat_map(move |step| match scan.step(step) {
             Ok(parts) => parts,
             Err(error) => Box::new(std::iter::once(Err(error))),
@@ -135,12 +153,11 @@ impl Snapshot {
             if best.iter().any(|(of, _, tier)| *of == block.record.id && !tier.is_damaged()) {
                 continue;
             }
-            let Some(opened) = tolerate(block, self.shared.cache.open(block))? else { continue };
-            let Some((_, entry)) = opened.find(path) else { continue };
+            let Some(entry) = self.found_in(block, path)? else { continue };
             let (first, last) = (entry.first_time.max(raw_cut), entry.last_time);
             if first < to && last >= from && first <= last {
-                let span = Span { first, last, tiered: false, raw_from: i64::MIN };
-                sources.push(Source { raw: Raw::Block(block.clone()), tier: None, span });
+                let rows = OnceCell::from(Some(entry));
+                sources.push(Source { rows, ..Source::of_readings(Raw::Block(block.clone()), first, last) });
             }
         }
         Ok(sources)
@@ -155,14 +172,12 @@ impl Snapshot {
         raw: Option<&Arc<Block>>,
         (from, to, raw_cut): (i64, i64, i64),
     ) -> Result<Option<Source>, StoreError> {
-        let Some(opened) = tolerate(tier, self.shared.cache.open(tier))? else { return Ok(None) };
-        let Some((_, entry)) = opened.find(path) else { return Ok(None) };
+        let Some(entry) = self.found_in(tier, path)? else { return Ok(None) };
         let first = entry.first_time.max(self.policy.tier_hidden_before(path, self.retained_at, resolution_ns));
         let last = entry.last_time;
         if first >= to || last < from || first > last {
             return Ok(None);
         }
-        let coarsest = self.resolutions().last().copied().unwrap_or(resolution_ns).max(resolution_ns);
         let mut raw_from = i64::MIN;
         if raw_cut > first {
             raw_from = raw_cut;
@@ -171,10 +186,10 @@ impl Snapshot {
             None => Raw::Gone,
             Some(block) if !block.record.trimmed => Raw::Block(block.clone()),
             Some(block) => {
-                let opened = tolerate(block, self.shared.cache.open(block))?;
-                match opened.as_ref().and_then(|opened| opened.find(path)) {
+                match self.found_in(block, path)? {
                     // Retention cuts on edges of the coarsest windows.
-                    Some((_, left)) if left.first_time > entry.first_time => {
+                    Some(left) if left.first_time > entry.first_time => {
+                        let coarsest = self.resolutions().last().copied().unwrap_or(resolution_ns).max(resolution_ns);
                         raw_from = raw_from.max(floor(left.first_time, coarsest));
                         Raw::Block(block.clone())
                     }
@@ -187,19 +202,19 @@ impl Snapshot {
             raw_from = i64::MAX;
         }
         let span = Span { first, last, tiered: true, raw_from };
-        Ok(Some(Source { raw, tier: Some(tier.clone()), span }))
+        Ok(Some(Source { raw, rows: OnceCell::new(), tier: Some((tier.clone(), entry)), span }))
     }
 }
 
 /// One sensor's answer on its way.
-struct Scan {
-    snapshot: Snapshot,
-    path: String,
+struct Scan<S> {
+    snapshot: S,
+    path: Arc<str>,
     raw_cut: i64,
     sources: Vec<Source>,
 }
 
-impl Scan {
+impl<S: Deref<Target = Snapshot>> Scan<S> {
     fn step(&self, step: Step) -> Result<PartIter, StoreError> {
         match step {
             Step::Readings { source, lo, hi } => self.readings(&[source], lo, hi),
@@ -245,16 +260,15 @@ impl Scan {
     /// The windows of one source that begin in the range; `None` when the tier is damaged.
     fn windows(&self, source: usize, lo: i64, hi: i64) -> Result<Option<Windows>, StoreError> {
         let source = &self.sources[source];
-        let Some(tier) = &source.tier else { return Ok(None) };
+        let Some((tier, entry)) = &source.tier else { return Ok(None) };
+        let Some(opened) = self.snapshot.open(tier)? else { return Ok(None) };
         let shared = &self.snapshot.shared;
-        let Some(opened) = tolerate(tier, shared.cache.open(tier))? else { return Ok(None) };
-        let Some((start, entry)) = opened.find(&self.path) else { return Ok(None) };
         // A source that is shown from the middle on begins with a whole window.
         let hidden = if entry.first_time < source.span.first { source.span.first } else { lo };
         let read = || -> Result<Windows, StoreError> {
             let mut reader = RowReader::new(opened.clone(), Some(shared.cache.clone()));
-            let end = start + entry.rows;
-            let mut row = reader.seek(start, end, lo.max(hidden))?;
+            let end = entry.start + entry.rows;
+            let mut row = reader.seek(entry.start, end, lo.max(hidden))?;
             let until = reader.seek(row, end, hi)?;
             let mut all: Option<Windows> = None;
             let resolution = tier.record.tier.map_or(1, |of| of.resolution_ns);
@@ -279,9 +293,9 @@ impl Scan {
     fn readings(&self, sources: &[usize], lo: i64, hi: i64) -> Result<PartIter, StoreError> {
         let lo = lo.max(self.raw_cut);
         let mut inputs = Vec::new();
-        for source in sources {
-            match &self.sources[*source].raw {
-                Raw::Block(block) => inputs.extend(self.snapshot.block_input(block, &self.path, lo, hi)?),
+        for source in sources.iter().map(|source| &self.sources[*source]) {
+            match &source.raw {
+                Raw::Block(block) => inputs.extend(self.block_input(source, block, lo, hi)?),
                 Raw::Live(rank, chunk) => {
                     let chunk = cut(chunk.clone(), lo, hi);
                     if let Some(first_time) = chunk.times.first().copied() {
@@ -292,6 +306,21 @@ impl Scan {
             }
         }
         Ok(Box::new(Merged::new(inputs).map(|chunk| chunk.map(Part::Readings))))
+    }
+
+    fn block_input(
+        &self,
+        source: &Source,
+        block: &Arc<Block>,
+        lo: i64,
+        hi: i64,
+    ) -> Result<Option<Input<'static>>, StoreError> {
+        if block.record.last_time < lo || block.record.first_time >= hi || block.is_damaged() {
+            return Ok(None);
+        }
+        let Some(opened) = self.snapshot.open(block)? else { return Ok(None) };
+        let found = *source.rows.get_or_init(|| Found::of(&opened, &self.path));
+        Ok(found.and_then(|found| self.snapshot.input_of((block, &opened), found, &self.path, (lo, hi))))
     }
 
     fn all_readings(&self, lo: i64, hi: i64) -> Result<PartIter, StoreError> {

@@ -19,7 +19,7 @@ const WORDS_BYTES_MAX: usize = 512;
 /// Serves a client from CONNECT to the end.
 pub(in super::super) async fn run<S>(
     broker: Arc<Broker>,
-    stream: S,
+    mut wire: Wire<S>,
     peer: SocketAddr,
     certificate: Option<String>,
     deadline: tokio::time::Instant,
@@ -27,7 +27,6 @@ pub(in super::super) async fn run<S>(
 ) where
     S: AsyncRead + AsyncWrite + Send + 'static,
 {
-    let mut wire = Wire::new(stream);
     // On the heap, and gone with the greeting: what it needs is not kept by ten thousand connections.
     let greeting = Box::pin(greet(&broker, &mut wire, peer, certificate.as_deref()));
     let greeted = tokio::time::timeout_at(deadline, greeting).await;
@@ -44,7 +43,8 @@ pub(in super::super) async fn run<S>(
         admitted.version,
         admitted.by
     ));
-    let connection = Connection::new(broker, wire, peer, admitted, connect);
+    // On the heap too: a future that a value is handed on to has room for it in each of its hands.
+    let connection = Box::new(Connection::new(broker, wire, peer, admitted, connect));
     connection.serve(lifetime.shutdown).await;
 }
 

@@ -11,6 +11,7 @@ mod sending;
 use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::ops::ControlFlow;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -30,7 +31,7 @@ use super::link::Link;
 use super::pipeline::{Close, Effect, Pipeline, Terms};
 use super::rate::Rate;
 use super::sessions::{Entering, Handle, Leaving, Will};
-use super::wire::{Wire, farewell, read_some, write_some};
+use super::wire::{Wire, farewell, read_some, write_now, write_some};
 use super::{Broker, went_down};
 pub(super) use greet::run;
 
@@ -170,12 +171,14 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
         self.broker.security.audit.bounded(what, Outcome::Refused, self.identity(), self.peer, why);
     }
 
-    async fn serve(mut self, mut shutdown: watch::Receiver<bool>) {
+    async fn serve(mut self: Box<Self>, mut shutdown: watch::Receiver<bool>) {
         let mut schemas = self.broker.schemas.subscribe();
         let timer = tokio::time::sleep(self.silence_max);
-        tokio::pin!(timer);
+        // Made once: a wait that begins anew with each step costs more than the step.
+        let down = went_down(&mut shutdown);
+        tokio::pin!(timer, down);
         let end = loop {
-            if let ControlFlow::Break(end) = self.step(&mut shutdown, &mut schemas, timer.as_mut()).await {
+            if let ControlFlow::Break(end) = self.step(down.as_mut(), &mut schemas, timer.as_mut()).await {
                 break end;
             }
         };
@@ -186,12 +189,19 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
     /// Waits for one thing and does it.
     async fn step(
         &mut self,
-        shutdown: &mut watch::Receiver<bool>,
+        down: Pin<&mut impl Future<Output = ()>>,
         schemas: &mut watch::Receiver<u64>,
-        mut timer: std::pin::Pin<&mut tokio::time::Sleep>,
+        mut timer: Pin<&mut tokio::time::Sleep>,
     ) -> ControlFlow<End> {
         self.take_packets()?;
         self.send_messages();
+        // Sockets nearly always have room: only who finds none waits for it, among other things.
+        if self.wire.wants_write() {
+            let Wire { write, output, unflushed, .. } = &mut self.wire;
+            if let Some(result) = write_now(write, output, unflushed).await {
+                self.wrote(result)?;
+            }
+        }
         let may_read = self.may_read();
         if may_read && !self.reading {
             // The client's silence counts from when we listen again.
@@ -216,22 +226,22 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
                 }
                 Err(_) => ControlFlow::Break(End::Gone("broken")),
             },
-            result = write_some(write, output, unflushed), if writing => match result {
-                Ok(count) => {
-                    self.stuck = None;
-                    self.broker.metrics.sent_bytes.add(count as u64);
-                    ControlFlow::Continue(())
-                }
-                Err(_) => ControlFlow::Break(End::Gone("broken")),
-            },
+            result = write_some(write, output, unflushed), if writing => self.wrote(result),
             Ok(()) = schemas.changed(), if self.pipeline.has_parked() => {
                 let store = self.broker.store.clone();
                 self.pipeline.schemas_changed(|hash| store.schema(hash).is_some(), Instant::now(), &mut self.effects);
                 self.apply()
             }
-            () = went_down(shutdown) => ControlFlow::Break(End::Shutdown),
+            () = down => ControlFlow::Break(End::Shutdown),
             () = timer => self.time_passed(may_read),
         }
+    }
+
+    fn wrote(&mut self, result: std::io::Result<usize>) -> ControlFlow<End> {
+        let Ok(count) = result else { return ControlFlow::Break(End::Gone("broken")) };
+        self.stuck = None;
+        self.broker.metrics.sent_bytes.add(count as u64);
+        ControlFlow::Continue(())
     }
 
     /// Somebody has something for us; messages are fetched before every wait anyway.
@@ -316,7 +326,7 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
     }
 
     /// The last words, the session's end or rest, and the log line.
-    async fn finish(mut self, end: End) {
+    async fn finish(mut self: Box<Self>, end: End) {
         let (peer, identity) = (self.peer, self.identity().to_owned());
         let (mut with_will, mut expiry) = (true, None);
         if !matches!(end, End::Shutdown) {
@@ -368,5 +378,28 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
                 return;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpStream;
+
+    use super::*;
+
+    /// What the task of a connection may take, in bytes, and what the connection beside it.
+    const TASK_BYTES_MAX: usize = 2 << 10;
+    const CONNECTION_BYTES_MAX: usize = 1 << 10;
+
+    fn future_bytes<A, B, C, D, E, F>(_: impl Fn(A, B, C, D, E) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    /// There are ten thousand of them, and a value that a future hands on to another is in it twice.
+    #[test]
+    fn a_connection_takes_little_memory() {
+        let (task, connection) = (future_bytes(Broker::connection), size_of::<Connection<TcpStream>>());
+        println!("a connection's task {task} bytes, beside it {connection}");
+        assert!(task <= TASK_BYTES_MAX && connection <= CONNECTION_BYTES_MAX, "{task} and {connection} bytes");
     }
 }

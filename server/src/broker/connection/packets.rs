@@ -205,13 +205,13 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
                 Effect::Ack { packet_id, qos, reason, why } => self.acknowledge(packet_id, qos, reason, &why),
                 Effect::Register { ticket, payload } => self.register(ticket, payload),
                 Effect::Append { ticket, schema, payload } => self.append(ticket, schema, payload),
-                Effect::Forward { topic, payload, qos, packet_id, retain, properties } => {
+                Effect::Forward { topic, payload, qos, packet_id, retain, properties, schema } => {
                     if let (QoS::ExactlyOnce, Some(packet_id)) = (qos, packet_id) {
                         self.with_session(|session| session.taken(packet_id));
                     }
                     let (payload, properties, at) = (&payload, &properties, Instant::now());
                     let publication = Publication { topic: &topic, payload, qos, retain, properties, at };
-                    self.broker.forward(self.handle.number, &publication);
+                    self.broker.forward(self.handle.number, &publication, schema);
                 }
                 Effect::Answered { agent, payload } => self.broker.control.answered(&agent, &payload),
                 Effect::PutJob { ticket, record } => self.put_job(ticket, *record),

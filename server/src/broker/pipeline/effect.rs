@@ -91,6 +91,8 @@ pub enum Effect {
         retain: bool,
         /// What the publisher says about it.
         properties: Properties,
+        /// The payload is this schema, which the store has.
+        schema: Option<SchemaHash>,
     },
     /// An agent's answer to an order.
     Answered {

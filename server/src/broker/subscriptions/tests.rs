@@ -2,10 +2,16 @@ use super::super::session::{Out, QueueBounds};
 use super::*;
 use wholegrain_transport::mqtt::Property;
 
+/// The one schema that is known.
+const SCHEMA: SchemaHash = SchemaHash([1; 16]);
+const SCHEMA_BYTES: &[u8] = b"a schema";
+
 struct Bench {
     all: Subscriptions,
     metrics: Arc<Metrics>,
     now: Instant,
+    /// How many times a schema's bytes were asked for.
+    made: Arc<AtomicUsize>,
 }
 
 /// A client that is here and takes everything.
@@ -43,7 +49,13 @@ fn options(qos: u8) -> Options {
 impl Bench {
     fn new() -> Self {
         let metrics = Arc::new(Metrics::default());
-        Self { all: Subscriptions::new(1 << 30, metrics.clone()), metrics, now: Instant::now() }
+        let made = Arc::new(AtomicUsize::new(0));
+        let counted = made.clone();
+        let schemas = Schemas(Box::new(move |hash| {
+            counted.fetch_add(1, Ordering::Relaxed);
+            (*hash == SCHEMA).then(|| Bytes::from_static(SCHEMA_BYTES))
+        }));
+        Self { all: Subscriptions::new(1 << 30, schemas, metrics.clone()), metrics, now: Instant::now(), made }
     }
 
     fn subscribe(&self, filter: &str, handle: &Arc<Handle>, options: Options) {
@@ -56,7 +68,7 @@ impl Bench {
         let publication = Publication { topic, payload, qos, retain, properties: &properties, at: self.now };
         self.all.publish_message(from, &publication);
         if retain {
-            self.all.retain(&publication);
+            self.all.retain(&publication, None);
         }
     }
 
@@ -107,8 +119,54 @@ fn retained_messages_go_to_new_subscribers_until_they_expire_or_are_taken_away()
     assert_eq!(bench.all.retained(), 3);
     bench.all.purge(bench.now);
     assert_eq!((bench.all.retained(), bench.metrics.messages_expired.get()), (2, 1));
-    let bytes: usize = bench.all.read().retained.values().map(|message| message.size()).sum();
-    assert_eq!(bench.all.read().retained_bytes, bytes);
+    assert!(bench.all.read().retained.is_counted_right());
+}
+
+#[test]
+fn a_retained_schema_is_not_kept_and_comes_from_who_has_it() {
+    let bench = Bench::new();
+    let retain = |topic: &str, schema| {
+        let (payload, properties) = (Bytes::from_static(SCHEMA_BYTES), Properties::new());
+        let (payload, properties) = (&payload, &properties);
+        let publication =
+            Publication { topic, payload, qos: QoS::AtLeastOnce, retain: true, properties, at: bench.now };
+        bench.all.retain(&publication, Some(schema));
+    };
+    retain("schema/a", SCHEMA);
+    retain("schema/gone", SchemaHash([2; 16]));
+    assert_eq!(bench.all.read().retained.payload_bytes(), 0);
+    let one = client(1);
+    bench.subscribe("schema/+", &one, options(1));
+    let out = one.lock().session.next(bench.now);
+    let Some(Out::Publish { delivery, .. }) = out else { panic!("{out:?}") };
+    assert_eq!((&*delivery.message.topic, &delivery.message.payload[..]), ("schema/a", SCHEMA_BYTES));
+    assert!(delivery.retain && got(&one, bench.now).is_empty(), "the schema that is known no longer is not sent");
+    // A message that waits counts with its payload.
+    assert_eq!(one.lock().session.bytes(), delivery.message.size());
+    bench.message(9, "schema/a", 1, "no schema", true, None);
+    bench.subscribe("schema/a", &one, options(1));
+    assert_eq!((got(&one, bench.now).len(), bench.all.retained()), (2, 2), "as it is published, and retained");
+    assert!(bench.all.read().retained.is_counted_right());
+}
+
+#[test]
+fn schemas_that_find_no_room_are_counted_and_not_made() {
+    let bench = Bench::new();
+    let properties = Properties::new();
+    let payload = Bytes::from_static(SCHEMA_BYTES);
+    for i in 0..10 {
+        let topic = &format!("s/{i}");
+        let (payload, properties, qos) = (&payload, &properties, QoS::AtLeastOnce);
+        let publication = Publication { topic, payload, qos, retain: true, properties, at: bench.now };
+        bench.all.retain(&publication, Some(SCHEMA));
+    }
+    let size = bench.all.read().retained.matching("s/0").remove(0).whole(&bench.all.schemas).unwrap().size();
+    let bounds = QueueBounds { messages_max: 100, bytes_max: 3 * size };
+    let one = Arc::new(Handle::new(1, ("1".to_owned(), "1".to_owned()), bounds));
+    one.lock().session.attach(100);
+    bench.subscribe("s/#", &one, options(1));
+    assert_eq!((one.lock().session.len(), bench.metrics.messages_dropped.get()), (3, 7));
+    assert_eq!(bench.made.load(Ordering::Relaxed), 1 + 3 + 1, "for the size, those that fit, and one that does not");
 }
 
 #[test]

@@ -1,0 +1,56 @@
+//! Where a sensor's rows are in an open block.
+
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use super::index::IndexEntry;
+use super::read::OpenBlock;
+
+/// Threads whose last sensor in a block is remembered.
+const THREADS: usize = 4;
+
+/// Which of them this thread is.
+fn thread() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    thread_local!(static NUMBER: usize = NEXT.fetch_add(1, Relaxed) % THREADS);
+    NUMBER.with(|number| *number)
+}
+
+/// Where each of a few threads found its last sensor: what a query asks for next is as a rule the next one.
+#[derive(Debug, Default)]
+pub(super) struct Last([AtomicUsize; THREADS]);
+
+impl Last {
+    /// The place of a sensor among entries, which are sorted by path.
+    pub fn find(&self, entries: &[IndexEntry], path: &str) -> Option<usize> {
+        let last = &self.0[thread()];
+        let near = last.load(Relaxed);
+        let is_there = |at: &usize| entries.get(*at).is_some_and(|entry| entry.path == path);
+        let at = match [near.wrapping_add(1), near].into_iter().find(is_there) {
+            Some(at) => at,
+            None => entries.binary_search_by(|entry| entry.path.as_str().cmp(path)).ok()?,
+        };
+        last.store(at, Relaxed);
+        Some(at)
+    }
+}
+
+/// A sensor's rows in an open block.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Found {
+    /// The first row.
+    pub start: u64,
+    /// How many there are.
+    pub rows: u64,
+    /// Time of the first.
+    pub first_time: i64,
+    /// Time of the last.
+    pub last_time: i64,
+}
+
+impl Found {
+    /// Of a sensor, if the block has it.
+    pub fn of(opened: &OpenBlock, path: &str) -> Option<Self> {
+        let (start, &IndexEntry { rows, first_time, last_time, .. }) = opened.find(path)?;
+        Some(Self { start, rows, first_time, last_time })
+    }
+}

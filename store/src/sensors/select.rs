@@ -1,0 +1,189 @@
+//! Sensors chosen by patterns and levels, and all that is known of one.
+
+use std::ops::Bound;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use wholegrain_model::Pattern;
+
+use super::chosen::{Chosen, Near};
+use super::{Combinations, Loose, NONE, Sensors, UNKNOWN};
+use crate::settings::{Held, Settings};
+use crate::{SensorId, SensorInfo};
+
+impl Sensors {
+    /// Every sensor that one of the patterns chooses, sorted by path, each once.
+    pub fn select(&self, patterns: &[Pattern]) -> Vec<SensorInfo> {
+        self.chosen(patterns, None).filter_map(|(path, id)| self.info_of(id, path)).collect()
+    }
+
+    /// The first `most` of them whose paths come after `after`.
+    pub fn select_after(&self, patterns: &[Pattern], after: Option<&str>, most: usize) -> Vec<SensorInfo> {
+        self.chosen(patterns, after).filter_map(|(path, id)| self.info_of(id, path)).take(most).collect()
+    }
+
+    /// The sensors that one of the patterns chooses, sorted by path, each once.
+    fn chosen<'a>(&'a self, patterns: &'a [Pattern], after: Option<&str>) -> Chosen<'a> {
+        Chosen::new(&self.paths, patterns, after)
+    }
+
+    /// How many sensors the pattern chooses.
+    pub fn count(&self, pattern: &Pattern) -> u64 {
+        Near::new(&self.paths, pattern, None).count()
+    }
+
+    /// The first sensors, in the order of paths, that a pattern chooses.
+    pub fn select_most(&self, pattern: &Pattern, most: usize) -> Vec<SensorInfo> {
+        let chosen = self.chosen(std::slice::from_ref(pattern), None);
+        chosen.filter_map(|(path, id)| self.info_of(id, path)).take(most).collect()
+    }
+
+    /// The number of the next sensor, and how many there are. The first rises with each new one; the second falls when some are forgotten.
+    pub fn numbers(&self) -> (usize, usize) {
+        (self.next as usize, self.count)
+    }
+
+    /// The paths of the sensors from this number on, in the order of numbers.
+    pub fn paths_from(&self, number: usize) -> Vec<Arc<str>> {
+        let Ok(number) = u32::try_from(number) else { return Vec::new() };
+        let families = self.paths.families_from(number).flat_map(|family| family.first..family.first + family.len());
+        let mut numbers: Vec<u32> = families.filter(|id| *id >= number).collect();
+        let singles = self.entries.iter_from(number as usize).map(|(at, _)| at as u32);
+        numbers.extend(singles);
+        // Two runs that are in order already; what is noted of a family's sensor is in both.
+        numbers.sort();
+        numbers.dedup();
+        numbers.into_iter().filter_map(|id| self.path(SensorId(id))).collect()
+    }
+
+    /// The names of the levels below `place` (`/lab`, or empty for the root), each once, at most so many. What lies below them is leapt over.
+    pub fn levels_below(&self, place: &str, most: usize) -> Vec<String> {
+        let prefix = format!("{place}/");
+        let mut levels: Vec<String> = Vec::new();
+        let mut from = prefix.clone();
+        while levels.len() < most {
+            let mut walk = self.paths.walk(Bound::Included(from.as_str()));
+            let Some(rest) = walk.step().and_then(|(path, _)| path.strip_prefix(prefix.as_str())) else { break };
+            let level = rest.split('/').next().unwrap_or_default().to_owned();
+            // `0` follows `/`; a sensor without anything below it is left by the least step.
+            let next = format!("{prefix}{level}{}", if level.len() < rest.len() { '0' } else { '\0' });
+            if levels.last().is_none_or(|last| *last != level) {
+                levels.push(level);
+            }
+            from = next;
+        }
+        levels
+    }
+
+    /// What is known of one sensor, as people have set it.
+    pub fn info(&self, id: SensorId) -> Option<SensorInfo> {
+        self.info_of(id, self.path(id)?)
+    }
+
+    fn info_of(&self, id: SensorId, path: Arc<str>) -> Option<SensorInfo> {
+        let mut info = self.sent_of(id, path)?;
+        if let Some(held) = self.held(id) {
+            self.settings.apply(&held, &mut info);
+        }
+        Some(info)
+    }
+
+    /// Puts other settings in force.
+    pub fn set_settings(&mut self, settings: Settings) {
+        self.settings = Arc::new(settings);
+        self.held = RwLock::default();
+        self.entries.values_mut().for_each(|entry| *entry.held.get_mut() = UNKNOWN);
+        self.paths.families_mut().for_each(|family| drop(family.held.take()));
+        self.settings_changes += 1;
+    }
+
+    pub fn settings(&self) -> Arc<Settings> {
+        self.settings.clone()
+    }
+
+    pub fn settings_changes(&self) -> u64 {
+        self.settings_changes
+    }
+
+    /// Which settings hold for a sensor. It is looked for once.
+    pub fn held(&self, id: SensorId) -> Option<Held> {
+        if self.settings.is_empty() {
+            return None;
+        }
+        match self.entries.get(id.0 as usize) {
+            Some(entry) => self.held_at(&entry.held, || entry.path.clone()),
+            None => {
+                let (family, column) = self.paths.family(id)?;
+                let unknown = || (0..family.len()).map(|_| AtomicU32::new(UNKNOWN)).collect();
+                let held = family.held.get_or_init(unknown).get(column as usize)?;
+                self.held_at(held, || family.schema.path(column as usize).into())
+            }
+        }
+    }
+
+    fn held_at(&self, held: &AtomicU32, path: impl FnOnce() -> Arc<str>) -> Option<Held> {
+        match held.load(Relaxed) {
+            NONE => None,
+            UNKNOWN => {
+                let found = self.settings.held(&path());
+                held.store(found.map_or(NONE, |held| self.combination(held)), Relaxed);
+                found
+            }
+            at => self.held.read().unwrap_or_else(PoisonError::into_inner).all.get(at as usize).copied(),
+        }
+    }
+
+    fn combination(&self, held: Held) -> u32 {
+        let mut known = self.held.write().unwrap_or_else(PoisonError::into_inner);
+        let Combinations { all, by_held } = &mut *known;
+        *by_held.entry(held).or_insert_with(|| {
+            all.push(held);
+            all.len() as u32 - 1
+        })
+    }
+
+    /// What is known of one sensor, as whoever sends it says.
+    pub fn sent(&self, id: SensorId) -> Option<SensorInfo> {
+        self.sent_of(id, self.path(id)?)
+    }
+
+    fn sent_of(&self, id: SensorId, path: Arc<str>) -> Option<SensorInfo> {
+        let loose = self.entries.get(id.0 as usize).and_then(|entry| self.loose.get(entry.loose as usize));
+        let places = self.places(id);
+        let Some(place) = places.last() else { return self.loose_info(id, path, loose?) };
+        let def = &self.schemas[place.schema as usize].sensors()[place.column as usize];
+        let states = places.iter().filter_map(|place| self.groups.get(&self.schemas[place.schema as usize].hash()));
+        let newest = states.max_by_key(|state| state.last_time);
+        Some(SensorInfo {
+            id,
+            path,
+            unit: def.unit.clone(),
+            kind: def.kind,
+            value_type: def.value_type,
+            scale: def.scale,
+            wraps_at: def.wraps_at,
+            description: def.description.clone(),
+            interval_ns: newest.map_or(0, |state| state.interval_ns),
+            last_time: newest.map(|state| state.last_time).max(loose.and_then(Loose::time)),
+            agent: newest.map_or_else(|| "".into(), |state| state.agent.clone()),
+        })
+    }
+
+    fn loose_info(&self, id: SensorId, path: Arc<str>, loose: &Loose) -> Option<SensorInfo> {
+        let properties = self.properties.get(loose.properties as usize)?;
+        Some(SensorInfo {
+            id,
+            path,
+            unit: properties.unit.clone(),
+            kind: properties.kind,
+            value_type: properties.value_type,
+            scale: properties.scale,
+            wraps_at: None,
+            description: properties.description.clone(),
+            interval_ns: 0,
+            last_time: loose.time(),
+            agent: self.sources[loose.source as usize].clone(),
+        })
+    }
+}
