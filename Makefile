@@ -2,7 +2,7 @@
 CARGO ?= cargo
 DIR   ?= var
 
-.PHONY: help up test prepare build package bench bench-all bench-full bench-build man clean
+.PHONY: help up test prepare build package bench bench-all bench-full bench-build report man clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
@@ -26,23 +26,16 @@ test: prepare ## run every test
 	$(CARGO) build --profile hot-paths --locked -p wholegrain-hot-paths
 	$(CARGO) test --workspace --locked --no-fail-fast --lib --bins --tests
 
-bench: bench-build ## the overhead experiment and what is beside it, shortened (15 to 20 minutes); a report in target/bench
-	@target/release/wholegrain-bench experiment run bench/experiments/quick.toml --dir target/bench/quick --fresh-when-changed
-	@target/release/wholegrain-bench monitor-cost
-	@target/release/wholegrain-bench sensor-rate
-	@target/release/wholegrain-bench beside
-	@.venv/bin/python bench/report/report.py --dir target/bench
+bench: bench-build ## the overhead experiment and what is beside it, shortened (about half an hour); a report in target/bench
+	@bench/run quick
 
 bench-all: bench-build ## every other benchmark, one after the other (half an hour); writes target/bench/*.json
 	@target/release/wholegrain-bench all
 
 bench-full: bench-build ## the whole experiment and every benchmark (many hours; started again it goes on); a report in target/bench
-	@target/release/wholegrain-bench experiment run bench/experiments/full.toml --dir target/bench/full
-	@target/release/wholegrain-bench monitor-cost
-	@target/release/wholegrain-bench sensor-rate
-	@target/release/wholegrain-bench beside --full
-	-@target/release/wholegrain-bench fan-in
-	@target/release/wholegrain-bench all
+	@bench/run full
+
+report: prepare ## the page of what benchmarks have left in target/bench
 	@.venv/bin/python bench/report/report.py --dir target/bench
 
 bench-build: prepare build

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import data
+import figures
 
 Row = dict[str, Any]
 
@@ -58,9 +59,10 @@ def _steady(experiment: data.Experiment) -> Iterator[Aim]:
         what = f"{row['workload']} {row['size']} with {row['configuration']} ({experiment.name})"
         told = _percent(row)
         if row["interval_ns"] >= 10 * MS:
-            # With a wide interval nothing could be told apart.
-            reached = False if row["significant"] else None if _half(row) > WIDE else True
-            yield Aim(f"{what}, each {row['interval_ns'] / MS:g} ms", "not told apart from no monitor", told, reached)
+            # Without an interval, or with a wide one, nothing could be told apart.
+            ends = _ends(row)
+            reached = False if row["significant"] else True if ends and ends[1] - ends[0] <= 2 * WIDE else None
+            yield Aim(f"{what}, each {figures.interval_name(row['interval_ns'])}", "not told apart from no monitor", told, reached)
         elif row["interval_ns"] == MS:
             reads = _cell(experiment.summary, row, "bare", "reads")
             share = reads.get("node_cpu_share") if reads else None
@@ -69,10 +71,10 @@ def _steady(experiment: data.Experiment) -> Iterator[Aim]:
                 continue
             # The part of all cores that the bare loop of the same reads uses.
             most = share / cores + BEYOND_READS
-            # With the aim within the interval it cannot be told.
-            low, high = row["ratio"] - 1 - _half(row), row["ratio"] - 1 + _half(row)
-            reached = True if high <= most else False if low > most else None
-            yield Aim(f"{what}, each ms", f"at most {100 * most:.1f} % (reads of `same` and 0.5 %)", told, reached)
+            # With the aim within the interval, or without one, it cannot be told.
+            ends = _ends(row)
+            reached = None if ends is None else True if ends[1] - 1 <= most else False if ends[0] - 1 > most else None
+            yield Aim(f"{what}, each ms", f"at most {100 * most:.1f} % (reads of “same” and 0.5 %)", told, reached)
 
 
 def _wavefront(experiment: data.Experiment) -> Iterator[Aim]:
@@ -102,8 +104,7 @@ def _cost(rows: Sequence[Row]) -> Iterator[Aim]:
 
 def _bytes(rows: Sequence[Row]) -> Iterator[Aim]:
     of = {r["system"]: r["value"] for r in rows if r["what"] == "bytes_per_reading" and r["value"] is not None}
-    own = min((value for system, value in of.items() if system.startswith("wholegrain")), default=None)
-    other = next((value for system, value in of.items() if system.startswith("victoria")), None)
+    own, other = of.get("wholegrain"), of.get("victoriametrics")
     if own is not None and other is not None:
         yield Aim("stored bytes a reading", "below VictoriaMetrics", f"{own:.3f}; {other:.3f}", own < other)
 
@@ -114,9 +115,9 @@ def _cell(summary: Sequence[Row], like: Row, monitor: str, configuration: str) -
     return next((r for r in of if all(r[key] == like[key] for key in same)), None)
 
 
-def _half(row: Row) -> float:
-    """Half the interval of the ratio; 0 where there is none."""
-    return 0.0 if row["ratio_low"] is None else float(row["ratio_high"] - row["ratio_low"]) / 2
+def _ends(row: Row) -> tuple[float, float] | None:
+    """The interval of the ratio, where there is one."""
+    return None if row["ratio_low"] is None else (float(row["ratio_low"]), float(row["ratio_high"]))
 
 
 def _percent(row: Row) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,10 @@ HISTOGRAM = ("run", "workload", "monitor", "configuration", "interval_ns", "bin_
 Row = dict[str, Any]
 
 
+# What `experiment run --fresh` moves aside: other runs than those beside it, and no part of the report.
+MOVED_ASIDE = re.compile(r"\.old-\d+$")
+
+
 class Unreadable(Exception):
     """A file that is there but is not what it should be: says which, what is wrong and what to do."""
 
@@ -36,6 +41,7 @@ class Experiment:
     results: list[Row]
     machine: Row
     monitors: Row
+    about: Row
     text: str
 
 
@@ -49,19 +55,32 @@ class Findings:
     beside: Row | None = None
     fan_in: Row | None = None
     others: dict[str, Row] = field(default_factory=dict)
+    # What failed when it was last made: its name, and what it said.
+    failed: dict[str, str] = field(default_factory=dict)
+    # Files that are not what they should be, in words.
+    unreadable: list[str] = field(default_factory=list)
 
 
 def read(folder: Path) -> Findings:
-    """Reads everything below `folder`."""
+    """Reads everything below `folder`; what cannot be read keeps nothing else from being so."""
     if not folder.is_dir():
         raise Unreadable(f"{folder}: no such folder; `make bench` fills target/bench")
     found = Findings()
     for summary in sorted(folder.glob("**/summary.parquet")):
-        found.experiments.append(_experiment(summary.parent))
+        if any(MOVED_ASIDE.search(part) for part in summary.relative_to(folder).parts):
+            continue
+        try:
+            found.experiments.append(_experiment(summary.parent))
+        except Unreadable as error:
+            found.unreadable.append(str(error))
     for path in sorted(folder.glob("*.json")):
-        value = _json(path)
-        if not isinstance(value, dict):
-            raise Unreadable(f"{path}: an object was expected; make it again or remove it")
+        try:
+            value = _json(path)
+            if not isinstance(value, dict):
+                raise Unreadable(f"{path}: an object was expected; make it again or remove it")
+        except Unreadable as error:
+            found.unreadable.append(str(error))
+            continue
         match path.stem:
             case "monitor-cost":
                 found.monitor_cost = value
@@ -73,7 +92,17 @@ def read(folder: Path) -> Findings:
                 found.fan_in = value
             case other:
                 found.others[other] = value
+    for path in sorted(folder.glob("*.failed")):
+        if not _newer(folder, path):
+            found.failed[path.stem] = path.read_text(errors="replace").strip()
     return found
+
+
+def _newer(folder: Path, failed: Path) -> bool:
+    """Whether a benchmark has left results since it failed."""
+    results = (folder / f"{failed.stem}.json", folder / failed.stem / "summary.parquet")
+    # An experiment that fails writes what it has before it ends.
+    return any(path.exists() and path.stat().st_mtime > failed.stat().st_mtime for path in results)
 
 
 def colmet() -> list[Row]:
@@ -94,6 +123,7 @@ def colmet() -> list[Row]:
 
 def _experiment(folder: Path) -> Experiment:
     machine, monitors = _json(folder / "machine.json"), _json(folder / "monitors.json")
+    about = _json(folder / "experiment.json")
     toml = folder / "experiment.toml"
     return Experiment(
         name=folder.name,
@@ -102,6 +132,7 @@ def _experiment(folder: Path) -> Experiment:
         results=_parquet(folder / "results.parquet", ("monitor", "verified", "failure")),
         machine=machine if isinstance(machine, dict) else {},
         monitors=monitors if isinstance(monitors, dict) else {"monitors": monitors or [], "left_out": []},
+        about=about if isinstance(about, dict) else {},
         text=toml.read_text() if toml.exists() else "",
     )
 

@@ -14,6 +14,7 @@ matplotlib.use("svg")
 import matplotlib.pyplot as plt  # noqa: E402  (the backend must be chosen first)
 from matplotlib.axes import Axes  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402
+from matplotlib.ticker import NullFormatter  # noqa: E402
 
 Row = dict[str, Any]
 
@@ -29,7 +30,12 @@ COLOURS = {
     "netdata": "#56b4e9", "ganglia": "#e69f00", "likwid": "#882255", "rezolus": "#999933",
 }  # fmt: skip
 MARKERS = "osD^vP"
+LINES = ("-", "--", ":", "-.")
 OTHER = "#444444"
+# Bars stand beside each other on one scale up to here, the largest over the smallest; beyond it only points on a logarithmic one can be read.
+LINEAR_MAX = 20.0
+# From bin to bin of the noise figure: wide enough that single loops of the tail fall together.
+BIN_FACTOR = 1.01
 
 
 def interval_name(interval_ns: int | None) -> str:
@@ -38,7 +44,7 @@ def interval_name(interval_ns: int | None) -> str:
         return "–"
     for unit, ns in (("s", 10**9), ("ms", 10**6), ("us", 10**3)):
         if interval_ns >= ns and interval_ns % ns == 0:
-            return f"{interval_ns // ns} {unit}"
+            return f"{int(interval_ns) // ns} {unit}"
     return f"{interval_ns} ns"
 
 
@@ -84,6 +90,7 @@ def noise(histogram: Sequence[Row]) -> str:
     counts: dict[tuple[str, int | None], dict[int, int]] = defaultdict(lambda: defaultdict(int))
     runs: dict[tuple[str, int | None], set[int]] = defaultdict(set)
     colour: dict[str, str] = {}
+    style = _styles(histogram, LINES)
     for row in histogram:
         key = (monitor_name(row) if row["monitor"] != "none" else "none", row["interval_ns"])
         counts[key][row["bin_ns"]] += row["count"]
@@ -98,21 +105,24 @@ def noise(histogram: Sequence[Row]) -> str:
             key = (name, None if name == "none" else interval)
             if not counts[key]:
                 continue
-            edges = sorted(counts[key])
-            # Runs may differ in number, so each counts as one.
-            each = [counts[key][edge] / len(runs[key]) for edge in edges]
-            panel.plot([edge / 1e3 for edge in edges], each, drawstyle="steps-post", lw=1.1, color=colour[name], label=name)
+            # Runs may differ in number, so each counts as one; a bin in which no loop fell is 0 and not what its neighbour is.
+            edges, each = _rebinned(counts[key], len(runs[key]))
+            panel.plot([edge / 1e3 for edge in edges], each, drawstyle="steps-post", lw=1.1, ls=style.get(name, "-"), color=colour[name], label=name)
         panel.set_yscale("log")
         panel.set_xscale("log")
         panel.set_ylabel("loops per run")
         panel.set_title(f"sampled each {interval_name(interval)}" if by_interval else "without monitor")
+        panel.xaxis.set_major_formatter("{x:g}")
+        # Within less than a decade only the numbers between tell anything, over several they lie on each other.
+        low, high = panel.get_xlim()
+        panel.xaxis.set_minor_formatter("{x:g}" if high < 10 * low else NullFormatter())
     panels[len(intervals) - 1].set_xlabel("duration of one loop of fixed work, us")
     _legend(figure, panels)
     return _svg(figure)
 
 
 def monitor_costs(rows: Sequence[Row]) -> str:
-    """CPU a metric and memory of each monitor, at the period that most of them have."""
+    """CPU a metric and memory of each monitor, at the longest period, which all of them take."""
     shared = max((r["interval_ns"] for r in rows), default=10**9)
     chosen = [r for r in rows if r["interval_ns"] == shared]
     chosen.sort(key=lambda r: r["us_per_metric"] if r["us_per_metric"] is not None else math.inf)
@@ -122,14 +132,9 @@ def monitor_costs(rows: Sequence[Row]) -> str:
         (panels[0], "us_per_metric", 1.0, f"CPU a metric, us (each {interval_name(shared)})"),
         (panels[1], "rss_kb", 1e3, "resident memory, MB"),
     ):
-        values = [(r[column] or 0) / scale for r in chosen]
-        panel.barh(names, values, color=[COLOURS.get(r["monitor"], OTHER) for r in chosen])
-        for at, value in enumerate(values):
-            panel.text(value, at, f" {value:.3g}", va="center", fontsize=8)
-        panel.set_xscale("log")
+        values = [None if r[column] is None else r[column] / scale for r in chosen]
+        _compared(panel, names, values, [COLOURS.get(r["monitor"], OTHER) for r in chosen], logarithmic=True)
         panel.set_xlabel(label)
-        panel.invert_yaxis()
-        panel.grid(axis="y", visible=False)
     figure.tight_layout()
     return _svg(figure)
 
@@ -149,7 +154,8 @@ def sensor_rate(found: Row) -> str:
         along = [low * (high / low) ** (i / 60) if low > 0 else high * i / 60 for i in range(61)]
         quality = f", R² {fit['r2']:.3f}" if fit.get("r2") is not None else ""
         panels[0].plot(along, [100 * (start + slope * x) for x in along], "k-", lw=0.9, label=f"line{quality}")
-    panels[0].set(xscale="log", xlabel="readings per second", ylabel="CPU, % of a core")
+    # Both logarithmic: a line through three decades would hide two of them.
+    panels[0].set(xscale="log", yscale="log", xlabel="readings per second", ylabel="CPU, % of a core")
     panels[1].set(xscale="log", xlabel="sensors", ylabel="resident memory, MB")
     panels[0].legend(title="sampled each")
     figure.tight_layout()
@@ -162,14 +168,11 @@ def beside(rows: Sequence[Row], names: dict[str, str]) -> str:
     figure, panels = _panels(len(kinds), 2, (10.8, 2.0 * math.ceil(len(kinds) / 2) + 0.4))
     for panel, what in zip(panels, kinds):
         of = [r for r in rows if r["what"] == what and r["value"] is not None]
-        systems = [r["system"] for r in of]
-        panel.barh(systems, [r["value"] for r in of], color=["#009e73" if s.startswith("wholegrain") else "#8a93a0" for s in systems])
-        for at, row in enumerate(of):
-            panel.text(row["value"], at, f" {row['value']:.3g}", va="center", fontsize=8)
-        panel.set_xlabel(names[what])
-        panel.invert_yaxis()
-        panel.margins(x=0.18)
-        panel.grid(axis="y", visible=False)
+        values = [float(r["value"]) for r in of]
+        far_apart = bool(values) and min(values) > 0 and max(values) > LINEAR_MAX * min(values)
+        colours = ["#009e73" if str(r["system"]).startswith("wholegrain") else "#8a93a0" for r in of]
+        _compared(panel, [r["system"] for r in of], values, colours, logarithmic=far_apart)
+        panel.set_xlabel(names[what] + (" (logarithmic)" if far_apart else ""))
     figure.tight_layout()
     return _svg(figure)
 
@@ -186,14 +189,53 @@ def colmet(rows: Sequence[Row], summary: Sequence[Row]) -> str:
             line = sorted((r for r in of if r["monitor"] == name and r["period_s"]), key=lambda r: float(r["period_s"]))
             panel.plot([r["period_s"] for r in line], [r["mean_s"] / without for r in line], "o--", ms=3, lw=0.8, alpha=0.75, label=f"{name} (published)")
         own = [r for r in summary if r["workload"] == ours and r["monitor"] == "wholegrain" and r["ratio"] is not None]
+        marker, style = _styles(own, "sD^v"), _styles(own, LINES)
         for name in dict.fromkeys(monitor_name(r) for r in own):
             line = sorted((r for r in own if monitor_name(r) == name), key=lambda r: int(r["interval_ns"]))
-            panel.plot([r["interval_ns"] / 1e9 for r in line], [r["ratio"] for r in line], "s-", ms=4, lw=1.4, color="#009e73", label=f"{name} (here)")
+            panel.plot([r["interval_ns"] / 1e9 for r in line], [r["ratio"] for r in line], marker=marker[name], ls=style[name], ms=4, lw=1.4, color="#009e73", label=f"{name} (here)")
         panel.axhline(1.0, color="black", lw=0.8)
         panel.set(xscale="log", xlabel="sampling period, s", title=published if published != "LU" else "LU; here the wavefront kernel")
     panels[0].set_ylabel("run time / without monitor")
     _legend(figure, panels)
     return _svg(figure)
+
+
+def _compared(panel: Axes, names: Sequence[str], values: Sequence[float | None], colours: Sequence[str], logarithmic: bool) -> None:
+    """A value a line: bars from 0, or points where the scale has none. `None` was not measured."""
+    there = [(at, value) for at, value in enumerate(values) if value is not None and (value > 0 or not logarithmic)]
+    if logarithmic:
+        panel.set_xscale("log")
+        panel.scatter([value for _, value in there], [at for at, _ in there], color=[colours[at] for at, _ in there], s=34, zorder=3)
+        panel.xaxis.set_major_formatter("{x:g}")
+        panel.xaxis.set_minor_formatter(NullFormatter())
+    else:
+        panel.barh([at for at, _ in there], [value for _, value in there], color=[colours[at] for at, _ in there])
+    for at, value in there:
+        panel.annotate(f"{value:.3g}" if value < 1e5 else f"{value:,.0f}", (value, at), xytext=(6, 0), textcoords="offset points", va="center", fontsize=8)
+    for at in set(range(len(values))) - {at for at, _ in there}:
+        panel.annotate("–", (0, at), xycoords=("axes fraction", "data"), xytext=(4, 0), textcoords="offset points", va="center", fontsize=8)
+    panel.set_yticks(range(len(names)), names)
+    panel.set_ylim(len(names) - 0.4, -0.6)
+    panel.margins(x=0.2)
+    panel.grid(axis="y", visible=logarithmic)
+
+
+def _rebinned(counts: dict[int, int], runs: int) -> tuple[list[float], list[float]]:
+    """Loops a run in bins that grow with the time they stand for: lower edges, and a 0 after the last."""
+    bins: dict[int, float] = defaultdict(float)
+    for edge, count in counts.items():
+        bins[math.floor(math.log(max(edge, 1)) / math.log(BIN_FACTOR))] += count / runs
+    # Bins as they were counted are wider than these where loops are short: between two of them there is no 0.
+    places = sorted(bins)
+    edges: list[float] = []
+    each: list[float] = []
+    for place, following in zip(places, [*places[1:], places[-1] + 100]):
+        edges.append(BIN_FACTOR**place)
+        each.append(bins[place])
+        if following > place + 3:
+            edges.append(BIN_FACTOR ** (place + 1))
+            each.append(0.0)
+    return edges, each
 
 
 def _workload(row: Row) -> str:
@@ -204,12 +246,17 @@ def _workload(row: Row) -> str:
 
 def _markers(rows: Sequence[Row]) -> dict[str, str]:
     """A marker for each configuration, counted within its monitor."""
+    return _styles(rows, MARKERS)
+
+
+def _styles(rows: Sequence[Row], styles: Sequence[str]) -> dict[str, str]:
+    """One of these for each configuration, counted within its monitor."""
     of: dict[str, list[str]] = defaultdict(list)
     for row in rows:
         name = monitor_name(row)
         if name not in of[row["monitor"]]:
             of[row["monitor"]].append(name)
-    return {name: MARKERS[at % len(MARKERS)] for names in of.values() for at, name in enumerate(names)}
+    return {name: styles[at % len(styles)] for names in of.values() for at, name in enumerate(names)}
 
 
 def _panels(count: int, columns: int, size: tuple[float, float]) -> tuple[Figure, list[Axes]]:

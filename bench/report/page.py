@@ -14,7 +14,8 @@ table { border-collapse: collapse; font-size: .88rem; margin: .6rem 0; } .wide {
 th, td { padding: .25rem .6rem; border-bottom: 1px solid #e3e6ea; text-align: left; vertical-align: top; }
 td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; } tr.ours td { background: #eef6ee; }
 figure { margin: 1rem 0; } figure svg { max-width: 100%; height: auto; } figcaption { font-size: .88rem; color: #4a5059; max-width: 54rem; }
-details { margin: .4rem 0; } summary { cursor: pointer; } pre { background: #f5f6f8; padding: .6rem; overflow-x: auto; font-size: .78rem; }
+details { margin: .4rem 0; } summary { cursor: pointer; } pre { background: #f5f6f8; padding: .6rem; overflow-x: auto; font-size: .78rem; white-space: pre-wrap; overflow-wrap: anywhere; }
+.missing { margin: .6rem 0; overflow-wrap: anywhere; } .missing pre { margin: .3rem 0 0; }
 .missing { color: #6b4e00; background: #fff7e0; padding: .4rem .7rem; border-left: 4px solid #e0b400; }
 nav a { margin-right: 1rem; }
 """
@@ -43,6 +44,17 @@ class Page:
     def missing(self, what: str, command: str) -> None:
         """A part for which there is no file."""
         self._parts.append(f'<p class="missing">{html.escape(what)}: not measured yet. <code>{html.escape(command)}</code></p>')
+
+    def warning(self, text: str, more: str = "") -> None:
+        """Something that a reader must know before what follows; `more` is what a program said."""
+        said = f"<pre>{html.escape(more)}</pre>" if more else ""
+        self._parts.append(f'<div class="missing">{html.escape(text)}{said}</div>')
+
+    def bullets(self, texts: Iterable[str]) -> None:
+        """A list; nothing when it is empty."""
+        items = "".join(f"<li>{html.escape(text)}</li>" for text in texts)
+        if items:
+            self._parts.append(f"<ul>{items}</ul>")
 
     def figure(self, svg: str, caption: str) -> None:
         self._parts.append(f'<figure role="img" aria-label="{html.escape(caption)}">{svg}<figcaption>{html.escape(caption)}</figcaption></figure>')

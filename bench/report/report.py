@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,35 +19,41 @@ from page import Page
 
 Row = dict[str, Any]
 
+# Kinds of failures that are told.
+FAILED_SHOWN = 20
+
 # What is compared of stores, in the order of the page.
 BESIDE = {
     "ingest_cpu_ns_per_reading": "server CPU a reading, ns",
     "ingest_wall_readings_per_s": "readings taken in per second",
     "bytes_per_reading": "stored bytes a reading",
     "query_one_sensor_ms": "one sensor, its readings, ms",
-    "query_thousand_sensors_ms": "1,000 counters' rates as one series, ms",
+    "query_thousand_sensors_ms": "last values of 1,000 counters added up by windows, ms",
     "query_newest_ms": "newest values, ms",
     "rss_mb": "resident memory after it, MB",
 }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; 0 when the page was written."""
+    """The command; 0 when the page was written and lacks nothing that is there."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dir", type=Path, default=Path("target/bench"), help="where the benchmarks left their results")
     parser.add_argument("--output", type=Path, help="the page (default: report.html in that folder)")
     given = parser.parse_args(arguments)
     output: Path = given.output or given.dir / "report.html"
     try:
-        page = write(data.read(given.dir))
+        found = data.read(given.dir)
+        page = write(found)
     except data.Unreadable as error:
         print(f"report: {error}", file=sys.stderr)
         return 1
     partial = output.with_suffix(".part")
     partial.write_text(page, encoding="utf-8")
     partial.replace(output)
-    print(f"report: {output}")
-    return 0
+    print(f"report: {output.resolve()}")
+    for text in found.unreadable:
+        print(f"report: left out: {text}", file=sys.stderr)
+    return 1 if found.unreadable else 0
 
 
 def write(found: data.Findings) -> str:
@@ -56,10 +63,15 @@ def write(found: data.Findings) -> str:
         "Run time of programs with and without monitoring, what each monitor itself takes, and the server beside other stores, all measured "
         "on the machine described below. Ratios are to runs without any monitor in the same experiment; bars are 95 % confidence intervals."
     )
+    for name, said in found.failed.items():
+        page.warning(f"{name} failed when it was last run; what is shown of it, if anything, is of an earlier run or a part of it.", said)
+    for text in found.unreadable:
+        page.warning(f"Left out: {text}")
     held = aims.all_of(found)
     if held:
         page.section("Aims")
         verdict = {True: "reached", False: "missed", None: "cannot be told"}
+        page.text("“Cannot be told”: the interval is too wide for it, or there were too few runs for one.")
         page.table(["what", "aim", "found", ""], [[a.what, a.aim, a.found, verdict[a.reached]] for a in held])
     if not found.experiments:
         page.section("Run time with and without monitoring")
@@ -79,6 +91,14 @@ def _experiment(page: Page, experiment: data.Experiment) -> None:
     counted = [row for row in experiment.results if not row.get("warm_up")]
     failed = [row for row in counted if row["failure"] or not row["verified"]]
     page.text(f"{len(counted)} counted runs in random order" + (f", of which {len(failed)} failed or were not verified and are in no mean." if failed else "."))
+    about = experiment.about
+    made, planned = about.get("runs_made"), about.get("runs_planned")
+    if made is not None and planned is not None and made < planned:
+        page.warning(f"{made} of {planned} planned runs are made: the same command goes on with the others.")
+    noisy = about.get("runs_not_quiet")
+    if noisy:
+        percent = about.get("not_quiet_percent", 0)
+        page.warning(f"Before {noisy} of {made} runs other processes used more than {percent:g} % of a core: their times may be those processes'.")
     if any(row["monitor"] != "none" and row["ratio"] is not None for row in summary):
         page.figure(
             figures.run_times(summary),
@@ -105,8 +125,11 @@ def _experiment(page: Page, experiment: data.Experiment) -> None:
             "How long a loop of fixed work took, without monitor and with: what monitoring takes from a program is the tail on the right. "
             "Drawn as figures 5 and 8 of the LDMS paper (2014).",
         )
-    for row in failed[:20]:
-        page.text(f"failed: {row['workload']} with {figures.monitor_name(row)}, {figures.interval_name(row['interval_ns'])}: {row['failure'] or 'wrong result'}")
+    if failed:
+        kinds = Counter(f"{row['workload']} {_beside_what(row)}: {row['failure'] or 'wrong result'}" for row in failed)
+        page.bullets(f"failed{f' {count} times' if count > 1 else ''}: {kind}" for kind, count in kinds.most_common(FAILED_SHOWN))
+        if len(kinds) > FAILED_SHOWN:
+            page.text(f"Others failed in {len(kinds) - FAILED_SHOWN} more ways: runs.jsonl of the experiment has the reasons.")
     page.heading("Monitors")
     monitors: list[Row] = experiment.monitors.get("monitors", [])
     page.table(
@@ -114,9 +137,7 @@ def _experiment(page: Page, experiment: data.Experiment) -> None:
         [[figures.monitor_name(m), _text(m.get("version")), figures.interval_name(m["interval_ns"]), _text(m.get("metrics"))] for m in monitors],
         numbers=[3],
     )
-    for row in experiment.monitors.get("left_out", []):
-        period = f" at {figures.interval_name(row['interval_ns'])}" if row.get("interval_ns") else ""
-        page.text(f"Left out: {figures.monitor_name({'configuration': '', **row})}{period}: {row['reason']}")
+    _left_out(page, experiment.monitors.get("left_out", []))
     for name, text in {figures.monitor_name(m): m.get("configured", "") for m in monitors}.items():
         page.details(f"Configuration of {name}", text)
     page.heading("Machine and experiment")
@@ -175,18 +196,37 @@ def _monitor_cost(page: Page, found: Row | None) -> None:
     if rows:
         page.figure(figures.monitor_costs(rows), "CPU time a metric and memory of the part on the node, of all its processes, on an otherwise idle machine. Logarithmic.")
     page.table(
-        ["monitor", "version", "period", "values a sample", "CPU, % of a core", "us a metric", "resident MB", "proportional MB"],
+        ["monitor", "version", "period", "values a sample", "CPU of a core", "us a metric", "missed", "resident MB", "proportional MB", "server's CPU"],
         [
             [
                 figures.monitor_name(r), _text(r.get("version")), figures.interval_name(r["interval_ns"]), _text(r.get("metrics")),
-                _percent(r.get("cpu_share")), _number(r.get("us_per_metric"), 3), _mega(r.get("rss_kb")), _mega(r.get("pss_kb")),
+                _percent(r.get("cpu_share")), _number(r.get("us_per_metric"), 3), _percent(r.get("missed_share")), _mega(r.get("rss_kb")), _mega(r.get("pss_kb")),
+                _percent(r.get("server_cpu_share")),
             ]
             for r in rows
         ],
-        numbers=[3, 4, 5, 6, 7],
+        numbers=range(3, 10),
     )  # fmt: skip
-    for row in found.get("left_out", []):
-        page.text(f"Left out: {row['monitor']}: {row['reason']}")
+    _left_out(page, found.get("left_out", []))
+
+
+def _left_out(page: Page, rows: Sequence[Row]) -> None:
+    """What is not measured, a line for each reason."""
+    settings: dict[tuple[str, str, str], list[str]] = {}
+    for row in rows:
+        periods = settings.setdefault((row["monitor"], row.get("configuration") or "", row["reason"]), [])
+        if row.get("interval_ns"):
+            periods.append(figures.interval_name(row["interval_ns"]))
+    page.bullets(
+        f"Left out: {monitor}{f' {configuration}' if configuration else ''}{' each ' + ', '.join(periods) if periods else ''}: {reason}"
+        for (monitor, configuration, reason), periods in settings.items()
+    )
+
+
+def _beside_what(row: Row) -> str:
+    if row["monitor"] == "none":
+        return "without monitor"
+    return f"beside {figures.monitor_name(row)}, each {figures.interval_name(row['interval_ns'])}"
 
 
 def _sensor_rate(page: Page, found: Row | None) -> None:
@@ -204,14 +244,22 @@ def _beside(page: Page, found: data.Findings) -> None:
         page.missing("Other stores", "wholegrain-bench beside")
     else:
         rows: list[Row] = found.beside["rows"]
-        page.figure(figures.beside(rows, BESIDE), "The same recorded readings into each system on this machine. Shorter is better, but for readings per second.")
+        told: Row = found.beside.get("data", {})
+        if told:
+            lacking = f" ({told['readings_left_out']} more, taken within a millisecond of the one before, are given to nobody)" if told.get("readings_left_out") else ""
+            page.text(
+                f"{told['readings']:,} readings{lacking} of {told['sensors']} sensors in {told['seconds']:.0f} s; "
+                f"ingest and questions with those of {told['nodes']} nodes, bytes with one's."
+            )
+        if rows:
+            page.figure(figures.beside(rows, BESIDE), "The same recorded readings into each system on this machine. Shorter is better, but for readings per second.")
         systems = list(dict.fromkeys(r["system"] for r in rows))
         of = {(r["system"], r["what"]): r["value"] for r in rows}
         page.table(["system", *BESIDE.values()], [[s, *(_number(of.get((s, what)), 3) for what in BESIDE)] for s in systems], numbers=range(1, len(BESIDE) + 1))
         for system in found.beside.get("systems", []):
-            page.details(f"{system['system']} {_text(system.get('version'))}", _text(system.get("configured")))
-        for row in found.beside.get("left_out", []):
-            page.text(f"Left out: {row['system']}: {row['reason']}")
+            words = [f"{key}: {_text(system[key])}" for key in ("configured", "durable", "counted") if system.get(key)]
+            page.details(f"{system['system']} {_text(system.get('version'))}", "\n".join(words))
+        page.bullets(f"Left out: {row['system']}: {row['reason']}" for row in found.beside.get("left_out", []))
     if found.fan_in:
         page.heading("Many agents on one server")
         flat = [[key.replace("_", " "), _text(value)] for key, value in found.fan_in.items() if not isinstance(value, (list, dict))]
@@ -233,6 +281,8 @@ def _others(page: Page, others: dict[str, Row]) -> None:
 def _text(value: Any) -> str:
     if value is None:
         return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if isinstance(value, float):
         return f"{value:.4g}"
     if isinstance(value, (list, tuple)):

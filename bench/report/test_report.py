@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -104,16 +105,43 @@ def test_other_figures(tmp_path: Path) -> None:
     ("name", "content", "told"),
     [("summary.parquet", b"no parquet", "summary.parquet"), ("machine.json", b"{", "machine.json"), ("results.parquet", None, "failure")],
 )
-def test_a_damaged_file_is_named_and_the_old_page_stays(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, content: bytes | None, told: str) -> None:
+def test_a_damaged_file_is_named_and_the_rest_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, content: bytes | None, told: str) -> None:
     folder = experiment(tmp_path / "quick")
-    before = page_of(tmp_path)
+    experiment(tmp_path / "other")
+    (tmp_path / "restart.json").write_text('{"seconds": 0.5512}')
     if content is None:
         pq.write_table(pa.table({"monitor": ["none"], "verified": [True]}), folder / name)
     else:
         (folder / name).write_bytes(content)
     assert report.main(["--dir", str(tmp_path)]) == 1
     assert told in capsys.readouterr().err
-    assert (tmp_path / "report.html").read_text() == before
+    page = (tmp_path / "report.html").read_text()
+    assert told in page and "without monitoring: other" in page and "without monitoring: quick" not in page and "0.5512" in page
+
+
+def test_what_was_moved_aside_is_no_result(tmp_path: Path) -> None:
+    experiment(tmp_path / "quick")
+    experiment(tmp_path / "quick.old-1")
+    page = page_of(tmp_path)
+    assert "without monitoring: quick" in page and "old-1" not in page
+
+
+def test_a_part_that_failed_is_told_until_it_has_left_results(tmp_path: Path) -> None:
+    (tmp_path / "beside.failed").write_text("exit status 1\nno room <here>")
+    page = page_of(tmp_path)
+    assert "beside failed when it was last run" in page and "no room &lt;here&gt;" in page
+    os.utime(tmp_path / "beside.failed", (1, 1))
+    (tmp_path / "beside.json").write_text(json.dumps({"rows": [], "systems": [], "left_out": [{"system": "x", "reason": "gone"}]}))
+    page = page_of(tmp_path)
+    assert "failed when" not in page and "Left out: x: gone" in page
+
+
+def test_an_experiment_that_is_not_whole_or_was_not_alone_says_so(tmp_path: Path) -> None:
+    folder = experiment(tmp_path / "quick")
+    about = {"runs_planned": 300, "runs_made": 77, "runs_not_quiet": 12, "not_quiet_percent": 5.0}
+    (folder / "experiment.json").write_text(json.dumps(about))
+    page = page_of(tmp_path)
+    assert "77 of 300 planned runs are made" in page and "Before 12 of 77 runs other processes used more than 5 % of a core" in page
 
 
 def test_a_folder_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -133,6 +161,14 @@ def test_published_figures_are_all_there() -> None:
     assert without[("EP", 4)] == 214.58
     for published in ("EP", "LU", "CG"):
         assert any(benchmark == published for benchmark, _ in without), published
+
+
+def test_a_loop_that_took_long_is_not_drawn_as_many() -> None:
+    # A hundred bins of 100 ns side by side, and one loop far away: between them there is nothing.
+    counts = {100_000 + 100 * at: 10 for at in range(100)} | {1_000_000: 1}
+    edges, each = figures._rebinned(counts, 2)
+    assert sum(each) == pytest.approx(1001 / 2) and edges == sorted(edges)
+    assert each[-4:-1] == [each[-4], 0.0, 0.5] and each[-1] == 0.0 and each.count(0.0) == 2
 
 
 @pytest.mark.parametrize(("ns", "name"), [(None, "–"), (10**9, "1 s"), (10**6, "1 ms"), (2_500_000, "2500 us"), (60 * 10**9, "60 s"), (1500, "1500 ns")])
@@ -157,10 +193,14 @@ def test_aims_of_steady_programs(tmp_path: Path) -> None:
     for ratio, reached in ((1.005, True), (1.01, None), (1.03, None), (1.04, False)):
         held = found_with([summary_row("none", None, None), reads, summary_row("wholegrain", 10**6, ratio)], tmp_path / str(ratio))
         # Two cores: 1.5 % and 0.5 %; the interval reaches 1.23 % to both sides.
-        assert [(a.aim, a.reached) for a in held] == [("at most 2.0 % (reads of `same` and 0.5 %)", reached)], ratio
+        assert [(a.aim, a.reached) for a in held] == [("at most 2.0 % (reads of “same” and 0.5 %)", reached)], ratio
     wide = {"ratio_low": 0.9, "ratio_high": 1.1}
     rows = [summary_row("wholegrain", 10**7, 1.03, significant=True), summary_row("wholegrain", 10**8, 1.0, **wide), summary_row("wholegrain", 10**9, 1.0)]
     assert [a.reached for a in found_with(rows, tmp_path / "slow")] == [False, None, True]
+    # One run has no interval, and proves nothing however near to 1 it is.
+    single = {"ratio_low": None, "ratio_high": None, "significant": None}
+    rows = [reads, summary_row("wholegrain", 10**6, 1.0, **single), summary_row("wholegrain", 10**9, 1.0, **single)]
+    assert [a.reached for a in found_with(rows, tmp_path / "single")] == [None, None]
 
 
 def test_aims_of_the_wavefront(tmp_path: Path) -> None:

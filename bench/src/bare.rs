@@ -1,13 +1,14 @@
 //! The yardstick: a loop with the same tick that only reads the same files, with nothing around it. It tells how many ticks it
 //! has made and missed: each second on standard output, or all the time in a file that lies in memory.
 
-use std::ffi::CString;
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Context, ensure};
+
+use crate::jobs::bare::{Open, Read, open_listed, open_read, read_one};
 
 /// What is read, in every comparison.
 pub const FILES: [&str; 3] = ["/proc/meminfo", "/proc/vmstat", "/proc/stat"];
@@ -22,6 +23,9 @@ pub struct Options {
     /// Read nothing.
     #[arg(long)]
     tick_only: bool,
+    /// A file that lists what is read in place of the three files, as for `bare-jobs`.
+    #[arg(long, conflicts_with = "tick_only")]
+    reads: Option<PathBuf>,
     /// Where ticks made and missed are kept, in place of printing them.
     #[arg(long)]
     counts: Option<PathBuf>,
@@ -66,14 +70,11 @@ impl Counts {
 }
 
 pub fn run(options: &Options) -> anyhow::Result<()> {
-    let mut descriptors = [0; FILES.len()];
-    for (descriptor, file) in descriptors.iter_mut().zip(FILES) {
-        let path = CString::new(file)?;
-        // SAFETY: `path` is a string with its final NUL that outlives the call.
-        *descriptor = unsafe { libc::open(path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
-        ensure!(*descriptor >= 0, "opening {file}: {}", std::io::Error::last_os_error());
-    }
-    let read = if options.tick_only { &[] } else { &descriptors[..] };
+    let reads: Vec<Open> = match &options.reads {
+        Some(list) => open_listed(list)?,
+        None if options.tick_only => Vec::new(),
+        None => FILES.iter().map(|file| open_read(&Read::File(file.into()))).collect::<anyhow::Result<_>>()?,
+    };
     let counts = options.counts.as_deref().map(Counts::map).transpose()?;
     // SAFETY: PR_SET_TIMERSLACK takes one number and touches no memory.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
@@ -99,11 +100,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         let deadline = libc::timespec { tv_sec: next / 1_000_000_000, tv_nsec: next % 1_000_000_000 };
         // SAFETY: `deadline` lives through the call; the remaining time is not asked for.
         unsafe { libc::clock_nanosleep(libc::CLOCK_MONOTONIC, libc::TIMER_ABSTIME, &deadline, std::ptr::null_mut()) };
-        for descriptor in read {
-            // SAFETY: the buffer is as long as said and nobody else uses it.
-            let count = unsafe { libc::pread(*descriptor, buffer.as_mut_ptr().cast(), buffer.len(), 0) };
-            ensure!(count > 0, "reading: {}", std::io::Error::last_os_error());
-        }
+        reads.iter().try_for_each(|read| read_one(read, &mut buffer))?;
     }
 }
 

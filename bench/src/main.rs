@@ -3,6 +3,7 @@
 
 mod agent_cost;
 mod bare;
+mod bare_broker;
 mod beside;
 mod bytes;
 mod connections;
@@ -15,7 +16,6 @@ mod jobs;
 mod latency;
 mod load;
 mod monitor_cost;
-#[allow(dead_code)]
 mod monitors;
 mod query_speed;
 mod range_query;
@@ -98,27 +98,14 @@ enum Benchmark {
     /// The bare loop itself: reads the three files at each tick until it is killed.
     #[command(hide = true)]
     Bare(bare::Options),
+    /// The yardstick of `server-ingest --bare`: reads publishes and acknowledges them until it is killed.
+    #[command(hide = true)]
+    BareBroker(bare_broker::Options),
 }
 
 fn main() -> anyhow::Result<()> {
     match Arguments::parse().command {
-        Benchmark::All => {
-            agent_cost::run(&agent_cost::Options::default())?;
-            throughput::run(&throughput::Options::default())?;
-            latency::run(&latency::Options::default())?;
-            bytes::run(&bytes::Options::default())?;
-            server_ingest::run(&server_ingest::Options::short())?;
-            dcdb_messages::run(&dcdb_messages::Options::short())?;
-            connections::run(&connections::Options::short())?;
-            range_query::run(&range_query::Options::default())?;
-            import_speed::run(&import_speed::Options::default())?;
-            query_speed::run(&query_speed::Options::default())?;
-            virtual_sensors::run(&virtual_sensors::Options::default())?;
-            restart::run(&restart::Options::default())?;
-            jobs::cost::run(&jobs::cost::Options::default())?;
-            jobs::many::run(&jobs::many::Options::default())?;
-            jobs::reconfigure::run(&jobs::reconfigure::Options::default())
-        }
+        Benchmark::All => all(),
         Benchmark::AgentCost(options) => agent_cost::run(&options),
         Benchmark::Throughput(options) => throughput::run(&options),
         Benchmark::Latency(options) => latency::run(&options),
@@ -145,5 +132,41 @@ fn main() -> anyhow::Result<()> {
         Benchmark::FanIn(options) => fan_in::run(&options),
         Benchmark::BareJobs(options) => jobs::bare::run(&options),
         Benchmark::Bare(options) => bare::run(&options),
+        Benchmark::BareBroker(options) => bare_broker::run(&options),
     }
+}
+
+/// Each benchmark with its defaults, whatever became of those before it.
+fn all() -> anyhow::Result<()> {
+    type Run = fn() -> anyhow::Result<()>;
+    let benchmarks: [(&str, Run); 15] = [
+        ("agent-cost", || agent_cost::run(&agent_cost::Options::default())),
+        ("throughput", || throughput::run(&throughput::Options::default())),
+        ("latency", || latency::run(&latency::Options::default())),
+        ("bytes", || bytes::run(&bytes::Options::default())),
+        ("server-ingest", || server_ingest::run(&server_ingest::Options::short())),
+        ("dcdb-messages", || dcdb_messages::run(&dcdb_messages::Options::short())),
+        ("connections", || connections::run(&connections::Options::short())),
+        ("range-query", || range_query::run(&range_query::Options::default())),
+        ("import", || import_speed::run(&import_speed::Options::default())),
+        ("query-speed", || query_speed::run(&query_speed::Options::default())),
+        ("virtual", || virtual_sensors::run(&virtual_sensors::Options::default())),
+        ("restart", || restart::run(&restart::Options::default())),
+        ("job-cost", || jobs::cost::run(&jobs::cost::Options::default())),
+        ("job-many", || jobs::many::run(&jobs::many::Options::default())),
+        ("job-reconfigure", || jobs::reconfigure::run(&jobs::reconfigure::Options::default())),
+    ];
+    let count = benchmarks.len();
+    let mut failed = Vec::new();
+    for (at, (name, run)) in benchmarks.into_iter().enumerate() {
+        println!("{name} ({} of {count})", at + 1);
+        // The harness panics when something does not come; that is this benchmark's end, not the others'.
+        let ended = std::panic::catch_unwind(run).unwrap_or_else(|_| Err(anyhow::anyhow!("see above")));
+        if let Err(error) = ended {
+            eprintln!("{name} FAILED: {error:#}");
+            failed.push(name);
+        }
+    }
+    anyhow::ensure!(failed.is_empty(), "failed: {}; the others have left their figures", failed.join(", "));
+    Ok(())
 }

@@ -17,6 +17,9 @@ Examples:
   wholegrain-bench monitor-cost --seconds 20 --rounds 3
   wholegrain-bench monitor-cost --interval 1s --interval 10ms --monitors bare:reads,wholegrain:same,collectd:same";
 
+/// About how long a monitor takes to start and to stop, s; only what is said beforehand follows from it.
+const START_S: f64 = 5.0;
+
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Options {
@@ -70,16 +73,22 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     let mut left_out = Vec::new();
     let cases = cases(options, &mut left_out)?;
     let turns = cases.len() * options.rounds;
-    eprintln!("{turns} turns of {} s and what starting takes", options.seconds);
+    let about_s = turns as f64 * (options.seconds + START_S);
+    eprintln!(
+        "{turns} turns of {} s and what starting takes: about {:.0} min",
+        options.seconds,
+        (about_s / 60.0).ceil()
+    );
     let mut seen: BTreeMap<Case, Vec<Turn>> = BTreeMap::new();
     let mut failed: Vec<Case> = Vec::new();
     for round in 1..=options.rounds {
-        for case in &cases {
+        for (place, case) in cases.iter().enumerate() {
             if failed.contains(case) {
                 continue;
             }
             eprintln!(
-                "  round {round}: {} {} {}",
+                "  {}/{turns}  round {round}: {} {} {}",
+                (round - 1) * cases.len() + place + 1,
                 case.monitor,
                 case.configuration,
                 Interval::from_ns(case.interval_ns)

@@ -1,14 +1,16 @@
 //! The server's cost and bounds under batches of agents: sockets, journal, seal and merge included.
 
 use std::collections::BTreeMap;
+use std::net::TcpStream;
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::Context;
 use serde_json::json;
 use wholegrain_store::{Store, StoreConfig};
-use wholegrain_testing::{Process, Site, python};
+use wholegrain_testing::{Process, Site, free_port, python, wait_until};
 
-use crate::installation::{bytes_below, installation, metric, settle};
+use crate::installation::{bytes_below, installation, metric, settle, target};
 use crate::load::agent::{Agent, Made};
 use crate::load::fleet::{Fleet, Pace, Totals};
 use crate::load::{own_cpu_ns, wall_ns};
@@ -53,6 +55,9 @@ pub struct Options {
     /// The server's setting.
     #[arg(long, default_value = "5ms")]
     commit_every: String,
+    /// The same load on a program that only reads publishes and acknowledges them: what sockets alone cost here.
+    #[arg(long)]
+    bare: bool,
 }
 
 impl Options {
@@ -68,6 +73,7 @@ impl Options {
             seal_after: "10s".into(),
             seal_bytes: "64MiB".into(),
             commit_every: "5ms".into(),
+            bare: false,
         }
     }
 }
@@ -167,6 +173,9 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         "server-ingest: {} agents, {sensors} sensors, batches of {} samples, {pace}, {} s, then until sealed and merged",
         options.agents, options.samples, options.seconds
     );
+    if options.bare {
+        return run_bare(options, agents);
+    }
     let (seal_after, seal_bytes) = (format!("{:?}", options.seal_after), format!("{:?}", options.seal_bytes));
     let commit_every = format!("{:?}", options.commit_every);
     let (site, target) = installation(&[
@@ -200,6 +209,28 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
             "checked": checked,
         }),
     )
+}
+
+/// The yardstick under the same load.
+fn run_bare(options: &Options, agents: Vec<Agent>) -> anyhow::Result<()> {
+    let (folder, port) = (tempfile::tempdir()?, free_port());
+    let mut command = Command::new(std::env::current_exe().context("this program's path")?);
+    let command = command.args(["bare-broker", "--port", &port.to_string()]);
+    let mut process = Process::start(command, &folder.path().join("log"));
+    wait_until("the yardstick listens", || TcpStream::connect(("127.0.0.1", port)).is_ok());
+    let mut fleet = Fleet::connect(agents, &target(port), options.window, 16)?;
+    let before = process.cpu_ns();
+    let pace = if options.rate > 0.0 { Pace::Clock } else { Pace::Window };
+    fleet.run(pace, Duration::from_secs(options.seconds), |_, _| {})?;
+    fleet.drain()?;
+    let used = (process.cpu_ns() - before) as f64;
+    process.kill();
+    let Totals { batches, readings, .. } = fleet.totals;
+    line("batches acknowledged", batches, "");
+    line("yardstick, us of CPU a batch", format!("{:.1}", used / 1e3 / batches as f64), "");
+    line("yardstick, ns of CPU a reading", format!("{:.1}", used / readings as f64), "");
+    let name = "server-ingest-bare";
+    keep(name, json!({ "batches": batches, "readings": readings, "ns_per_reading": used / readings as f64 }))
 }
 
 fn site_bytes(site: &Site) -> u64 {

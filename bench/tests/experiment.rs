@@ -415,6 +415,125 @@ fn within_an_allocation_of_slurm_steps_are_started() {
     drop(slurm);
 }
 
+/// A monitor's parts on the nodes of Slurm: each says that it used 20 ms, the second node's 40 ms, of a second.
+const ON_NODES: &str = r#"
+used() {
+    cpu=20000000
+    case $SLURMD_NODENAME in *n2) cpu=40000000 ;; esac
+    test "$1" = server && server=true || server=false
+    printf '{"used":{"window_ns":1000000000,"processes":[{"name":"a","server":%s,"cpu_ns":%s,"rss_kb":%s,"pss_kb":1}],"samples":50,"missed":2}}\n' \
+        $server $cpu $((cpu / 10000))
+    exit 0
+}
+trap 'used $1' TERM
+if test "$2" = sick; then
+    case $1$SLURMD_NODENAME in
+    node*n1) echo all is well >&2 ;;
+    node*n2) echo no sensors here >&2; exit 3 ;;
+    esac
+fi
+metrics=10
+case $SLURMD_NODENAME in *n2) metrics=20 ;; esac
+test "$1" = server && metrics=0
+echo '{"ready":{"monitor":"fake","configuration":"own","version":"1.5","interval_ns":1,"metrics":'$metrics',"host":"h","configured":""}}'
+if test "$2" = dies; then case $1$SLURMD_NODENAME in node*n2) sleep 0.3; echo out of memory >&2; exit 4 ;; esac; fi
+exec 3<&0
+cat <&3 >/dev/null &
+wait
+used $1
+"#;
+
+/// Two nodes, which are one machine under two names: what starts, meets and is told apart on both is tried; what goes over a network
+/// between machines is not.
+#[test]
+fn on_two_nodes_of_slurm_monitors_run_on_both_and_what_fails_is_named_by_its_node() {
+    if let Some(why) = Slurm::missing() {
+        eprintln!("NOT TESTED: {why}");
+        return;
+    }
+    let ranks = |name: &str, hosts: usize| {
+        format!(
+            "[[workload]]\nname = \"{name}\"\nranks = 2\nhosts = {hosts}\ncommand = [\"{{launcher}}\", \"sh\", \"-c\", \
+             \"sleep 1; echo $SLURMD_NODENAME >> DIR/{name}\"]\n"
+        )
+    };
+    let on_nodes = |name: &str, how: &str| {
+        format!(
+            "[[monitor]]\nname = \"{name}\"\nintervals = [\"1ms\"]\nworkloads = [\"both\"]\n\
+             command = [\"sh\", \"DIR/nodes.sh\", \"{{role}}\", \"{how}\"]\n"
+        )
+    };
+    let ours = "[[monitor]]\nname = \"wholegrain\"\nconfigurations = [\"same\"]\nintervals = [\"10ms\"]\nworkloads = [\"both\"]\n";
+    let bench = Bench::new(&format!(
+        "repetitions = 1\nwarm_up = 0\n{}{}{BARE}{ours}{}{}{}[launcher]\nkind = \"slurm\"\n\
+         workload = \"srun --overlap --nodes={{nodes}} --nodelist={{hosts}} --ntasks={{ranks}}\"\n",
+        ranks("both", 2),
+        ranks("one", 1),
+        on_nodes("told", "well"),
+        on_nodes("sick", "sick"),
+        on_nodes("dies", "dies"),
+    ));
+    std::fs::write(bench.path("nodes.sh"), ON_NODES).expect("a script");
+    open_to_all(bench.folder.path());
+    let slurm = Slurm::start_nodes(2, "");
+    let (first, second) = (slurm.nodes()[0].clone(), slurm.nodes()[1].clone());
+    let script = format!(
+        "{PROGRAM} experiment run {} --dir {} >{} 2>&1",
+        bench.path("e.toml").display(),
+        bench.path("d").display(),
+        bench.path("job.log").display()
+    );
+    let job = slurm.submit(ROOT, &["--nodes=2", "--ntasks-per-node=2"], &script);
+    wait_until("the job ends", || !slurm.has(&job));
+    eprintln!("{}", std::fs::read_to_string(bench.path("job.log")).unwrap_or_default());
+    let records = bench.records();
+    // One beside nothing and the bare loop; both also beside ours and the three scripts.
+    assert_eq!(records.len(), 2 + 6, "{records:?}");
+    let of = |monitor: &str, workload: &str| {
+        let mut found = records
+            .iter()
+            .filter(|record| record["condition"]["monitor"] == monitor && record["condition"]["workload"] == workload);
+        found.next().unwrap_or_else(|| panic!("no run of {workload} beside {monitor}"))
+    };
+    // The words of that node's part, and what srun says besides, in either order; those of the other node are not among them.
+    let failed = failures(&records);
+    for (monitor, reason, words) in [
+        ("dies", format!("{second}: it ended during the run (exit status: 4): "), "out of memory"),
+        ("sick", format!("{second}: it ended before it sampled (exit status: 3): "), "no sensors here"),
+    ] {
+        let named = |why: &str| why.starts_with(&reason) && why.contains(words) && !why.contains("all is well");
+        assert!(failed.iter().any(|(name, why)| name == monitor && named(why)), "{reason}{words}: {failed:?}");
+    }
+    assert_eq!(failed.len(), 2, "{failed:?}");
+    let told = of("told", "both");
+    assert_eq!(told["seen"]["metrics"], 15, "the mean over the nodes: {told}");
+    let usage = |name: &str| told["usage"][name].as_u64();
+    assert_eq!((usage("node_cpu_ns"), usage("rss_kb")), (Some(30_000_000), Some(3000)), "means over the nodes: {told}");
+    assert_eq!((usage("server_cpu_ns"), usage("samples")), (Some(20_000_000), Some(100)), "{told}");
+    // The real ones: two loops, or two agents that are two names to one server, and on one node one.
+    for (monitor, workload, hosts) in [("bare", "both", 2), ("bare", "one", 1), ("wholegrain", "both", 2)] {
+        let record = of(monitor, workload);
+        assert_eq!(record["condition"]["hosts"], hosts, "{record}");
+        assert!(record["usage"]["node_cpu_ns"].as_u64() > Some(0), "{record}");
+        assert!(record["seen"]["metrics"].as_u64() > Some(100), "{record}");
+    }
+    let samples = |workload: &str| of("bare", workload)["usage"]["samples"].as_u64().expect("samples");
+    let window_ms = |workload: &str| of("bare", workload)["usage"]["window_ns"].as_u64().expect("ns") / 1_000_000;
+    // A loop ticks each ms and counts what it misses: more ticks than one loop can have made in the time are two loops'.
+    let missed = of("bare", "both")["usage"]["missed"].as_u64().expect("missed");
+    assert!(samples("both") + missed > window_ms("both") * 3 / 2, "{}", of("bare", "both"));
+    assert!(samples("one") <= window_ms("one") * 3 / 2, "{}", of("bare", "one"));
+    let ranks = |name: &str| {
+        let text = std::fs::read_to_string(bench.path(name)).unwrap_or_default();
+        let count = |node: &str| text.lines().filter(|line| *line == node).count();
+        (count(&first), count(&second))
+    };
+    // Of the six runs of `both`, `dies` ended one in the middle and `sick` one before it began.
+    assert_eq!(ranks("both"), (4, 4), "a rank on each node");
+    assert_eq!(ranks("one"), (4, 0), "both ranks on the first");
+    drop(slurm);
+}
+
 #[test]
 fn a_workload_of_ours_runs_beside_our_agent() {
     let missing = ["mpirun", "mpicc"].into_iter().find(|name| Command::new(name).arg("--version").output().is_err());

@@ -239,7 +239,7 @@ fn what_cannot_be_run_is_refused_with_what_can() {
 fn the_cost_table_has_what_reports_read() {
     let folder = tempfile::tempdir().unwrap();
     let mut command = bench(&["monitor-cost", "--interval", "10ms", "--seconds", "0.5", "--rounds", "2"]);
-    command.args(["--monitors", "bare,ganglia:same"]);
+    command.args(["--monitors", "bare:tick,bare:reads,ganglia:same"]);
     let output = command.current_dir(folder.path()).output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{errors}");

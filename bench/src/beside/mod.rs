@@ -248,10 +248,13 @@ fn data(options: &Options) -> anyhow::Result<Recording> {
 }
 
 pub fn run(options: &Options) -> anyhow::Result<()> {
-    let recording = data(options)?;
+    let (recording, left_out_readings) = data(options)?.apart();
     let (from, to) = recording.span();
     let seconds = (to - from) as f64 / 1e9;
     println!("beside: {} readings of {} sensors in {seconds:.0} s", recording.readings(), recording.sensors());
+    if left_out_readings > 0 {
+        println!("  {left_out_readings} more, taken within a millisecond of the one before, are given to no system");
+    }
     let (mut systems, mut rows, mut left_out) = (Vec::new(), Vec::new(), Vec::new());
     for name in &options.systems {
         // The harness panics when something does not come; that is this system's end, not the others'.
@@ -270,7 +273,8 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     keep(
         "beside",
         json!({ "systems": systems, "rows": rows, "left_out": left_out,
-                "data": { "readings": recording.readings(), "sensors": recording.sensors(), "seconds": seconds, "nodes": options.nodes } }),
+                "data": { "readings": recording.readings(), "readings_left_out": left_out_readings, "sensors": recording.sensors(),
+                          "seconds": seconds, "nodes": options.nodes, "window_s": options.window_s } }),
     )
 }
 
@@ -287,7 +291,14 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join(FILE);
         record::record(&file, &record::Wanted { seconds: 3.0, interval_ms: 100, busy: true }).unwrap();
-        let recording = Recording::load(&file).unwrap();
+        let mut recording = Recording::load(&file).unwrap();
+        let mut pairs = 0;
+        for times in recording.parts.iter_mut().map(|part| &mut part.batch.times).filter(|times| times.len() > 1) {
+            // As if the first sample had been so late that the second was due: a nanosecond apart, in one millisecond.
+            (times[0], times[1], pairs) = (times[1], times[1] + 1, pairs + 1);
+        }
+        let (recording, left_out) = recording.apart();
+        assert!(pairs > 0 && left_out > 0, "{pairs} pairs, {left_out} readings left out");
         assert!(recording.readings() > 5000, "{} readings were recorded", recording.readings());
         let nodes = as_nodes(&recording, ["whole", "cut"].map(str::to_owned).into_iter()).unwrap();
         let store = dir.path().join("store");

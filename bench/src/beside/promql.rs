@@ -14,9 +14,10 @@ fn seconds(ns: i64) -> String {
     format!("{:.3}", (ns / MS) as f64 / 1e3)
 }
 
-/// A range that has all of a span, whichever of its ends count.
+/// A range back from the millisecond of a span's end that has all of it, whether its beginning counts (Prometheus 2) or not
+/// (VictoriaMetrics). Of both ends the milliseconds are taken, as the stores do: of their difference there may be one less.
 fn range(span: Span) -> String {
-    format!("{}ms", (span.to - span.from) / MS + 1)
+    format!("{}ms", span.to.div_euclid(MS) - span.from.div_euclid(MS) + 1)
 }
 
 fn at_end(query: String, span: Span) -> [(&'static str, String); 2] {
@@ -69,4 +70,21 @@ pub fn newest(http: &Http, nodes: &[String], span: Span) -> anyhow::Result<usize
     let query = format!("{{node=~\"{}\"}}", any_of(nodes));
     let data = http.data("/api/v1/query", &at_end(query, span))?;
     Ok(data["result"].as_array().map_or(0, Vec::len))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_begins_before_the_millisecond_of_the_first_reading() {
+        for (from, to, told) in [
+            (5 * MS, 9 * MS, "5ms"),
+            (5 * MS + 999_999, 9 * MS, "5ms"),
+            (5 * MS, 9 * MS + 999_999, "5ms"),
+            (7, 8, "1ms"),
+        ] {
+            assert_eq!(range(Span { from, to }), told, "{from} to {to}");
+        }
+    }
 }

@@ -1,6 +1,6 @@
 //! Readings as an agent sent them: the file, and what is in it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufReader, BufWriter, ErrorKind, Read, Write};
 use std::path::Path;
 
@@ -11,6 +11,8 @@ use wholegrain_transport::topics::Topic;
 
 /// What the file begins with.
 const MAGIC: &[u8; 8] = b"WGSENT01";
+/// What VictoriaMetrics and Prometheus keep of a time, ns.
+const MILLISECOND_NS: i64 = 1_000_000;
 /// The longest topic.
 const TOPIC_BYTES_MAX: usize = 64 << 10;
 
@@ -164,10 +166,7 @@ impl Recording {
         let mut parts = Vec::new();
         for Part { group, batch } in &self.parts {
             for at in 0..batch.times.len() {
-                let mut header = batch.header.clone();
-                header.seq = parts.len() as u64 + 1;
-                let columns = batch.columns.iter().map(|column| one_of(column, at)).collect();
-                parts.push(Part { group: *group, batch: Batch { header, times: vec![batch.times[at]], columns } });
+                parts.push(Part { group: *group, batch: samples_of(batch, &[at]) });
             }
         }
         // As they would be sent: by their times, each group in turn.
@@ -176,6 +175,28 @@ impl Recording {
             part.batch.header.seq = seq as u64 + 1;
         }
         Self { parts, ..self.clone() }
+    }
+
+    /// The same readings without those of a group's samples that fall into the millisecond of one before them, and how many readings
+    /// these had: a late sample and the next may, on a busy machine. Of two readings of a sensor in one millisecond a store that keeps
+    /// milliseconds has one, or refuses both. The others keep their nanoseconds, and stay apart when they are moved by whole milliseconds.
+    pub fn apart(&self) -> (Self, u64) {
+        let mut taken: BTreeMap<&str, BTreeSet<i64>> = BTreeMap::new();
+        let mut parts = Vec::with_capacity(self.parts.len());
+        for Part { group, batch } in &self.parts {
+            let taken = taken.entry(self.schemas[*group].group()).or_default();
+            let times = batch.times.iter().enumerate();
+            let first: Vec<usize> =
+                times.filter(|(_, time)| taken.insert(time.div_euclid(MILLISECOND_NS))).map(|(at, _)| at).collect();
+            if first.len() == batch.times.len() {
+                parts.push(Part { group: *group, batch: batch.clone() });
+            } else if !first.is_empty() {
+                parts.push(Part { group: *group, batch: samples_of(batch, &first) });
+            }
+        }
+        let kept = Self { parts, ..self.some(&[]) };
+        let left_out = self.readings() - kept.readings();
+        (kept, left_out)
     }
 
     /// How many messages the first so many readings are, to the end of the one that has the last of them.
@@ -250,16 +271,23 @@ impl Recording {
     }
 }
 
-fn one_of(column: &Column, at: usize) -> Column {
-    let values = match &column.values {
-        ColumnValues::Int(values) => ColumnValues::Int(vec![values[at]]),
-        ColumnValues::Float(values) => ColumnValues::Float(vec![values[at]]),
+/// Some samples of a batch.
+fn samples_of(batch: &Batch, places: &[usize]) -> Batch {
+    let column = |column: &Column| {
+        let values = match &column.values {
+            ColumnValues::Int(values) => ColumnValues::Int(places.iter().map(|at| values[*at]).collect()),
+            ColumnValues::Float(values) => ColumnValues::Float(places.iter().map(|at| values[*at]).collect()),
+        };
+        let mut gaps = Gaps::default();
+        let of_gaps = places.iter().enumerate().filter(|(_, at)| column.gaps.is_gap(**at));
+        of_gaps.for_each(|(new, _)| gaps.set(new, places.len()));
+        Column { values, gaps }
     };
-    let mut gaps = Gaps::default();
-    if column.gaps.is_gap(at) {
-        gaps.set(0, 1);
+    Batch {
+        header: batch.header.clone(),
+        times: places.iter().map(|at| batch.times[*at]).collect(),
+        columns: batch.columns.iter().map(column).collect(),
     }
-    Column { values, gaps }
 }
 
 #[cfg(test)]
@@ -327,5 +355,22 @@ mod tests {
         assert_eq!((first.readings(), rest.readings()), (6, 3));
         assert_eq!(recording.sends().iter().map(|send| send.len()).collect::<Vec<_>>(), [2, 1]);
         assert!(recording.after_first(100).sends().is_empty());
+    }
+    #[test]
+    fn of_samples_in_one_millisecond_the_first_is_kept_as_it_was_taken() {
+        let mut recording = recording();
+        // Group `one`: the second batch begins within the last millisecond of the first; `two` has times of its own.
+        recording.parts[0].batch.times = vec![1_000_000, 2_999_998];
+        recording.parts[1].batch.times = vec![2_000_000, 2_999_999];
+        recording.parts[2].batch.times = vec![2_999_999, 3_000_000];
+        let (apart, left_out) = recording.apart();
+        let times: Vec<&[i64]> = apart.parts.iter().map(|part| part.batch.times.as_slice()).collect();
+        assert_eq!(times, [&[1_000_000, 2_999_998][..], &[2_000_000], &[3_000_000]]);
+        // The last of `two`, and the first of the second batch of `one`, whose gap stays where it was.
+        assert_eq!((left_out, apart.readings()), (1 + 2, 9 - 3));
+        assert_eq!(apart.parts[2].batch.columns[1].get(0), None);
+        assert_eq!(apart.sums()["one/a"], Sum { count: 3, sum: 10.0 + 100.0 + 200.0 });
+        let (again, none) = apart.moved("n1", 7_000_000_000).unwrap().apart();
+        assert_eq!((again.sums(), none), (apart.sums(), 0));
     }
 }

@@ -444,17 +444,30 @@ impl Check<'_> {
                 return Err(self.document.root().error("workload", message));
             }
         }
+        // A part is shown as a workload of that name: what is one by itself would be taken for repetitions of it.
+        for workload in workloads {
+            for (at, part) in workload.parts.iter().enumerate() {
+                let taken = workloads.iter().any(|other| {
+                    other.name == *part
+                        || (!std::ptr::eq(other, workload)
+                            && (&other.size, other.ranks) == (&workload.size, workload.ranks)
+                            && other.parts.contains(part))
+                });
+                if taken || workload.parts[..at].contains(part) {
+                    let message = format!("{part} of {} is named twice, as a part or a workload", workload.name);
+                    return Err(self.document.root().error("workload", message));
+                }
+            }
+        }
         let mut seen = std::collections::BTreeSet::new();
         for monitor in monitors {
             for configuration in &monitor.configurations {
                 for interval in &monitor.intervals {
-                    let places =
-                        if monitor.workloads.is_empty() { vec![String::new()] } else { monitor.workloads.clone() };
+                    let all =
+                        workloads.iter().map(|workload| &workload.name).collect::<std::collections::BTreeSet<_>>();
+                    let places = if monitor.workloads.is_empty() { all } else { monitor.workloads.iter().collect() };
                     for place in places {
-                        let all_places = (&monitor.name, configuration, interval.ns(), String::new());
-                        if seen.contains(&all_places)
-                            || !seen.insert((&monitor.name, configuration, interval.ns(), place))
-                        {
+                        if !seen.insert((&monitor.name, configuration, interval.ns(), place)) {
                             let message = format!("{} {configuration} at {interval} is named twice", monitor.name);
                             return Err(self.document.root().error("monitor", message));
                         }

@@ -5,6 +5,7 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 use wholegrain_model::Interval;
@@ -14,6 +15,20 @@ use super::plan::Condition;
 
 /// The variable by which Slurm names the nodes of an allocation.
 const NODES: &str = "SLURM_JOB_NODELIST";
+/// So much later than this program ends a workload, the workload's own timeout does.
+const BEYOND_LIMIT: Duration = Duration::from_secs(60);
+/// What a failure calls the server's part of a monitor.
+const SERVER: &str = "its server";
+
+/// How a part of a monitor is started.
+pub struct Start {
+    /// The command.
+    pub command: Vec<String>,
+    /// Whether it is a node's part.
+    pub node: bool,
+    /// Where it runs, as a failure names it; `None` where everything is on one machine.
+    pub place: Option<String>,
+}
 
 /// Where things are started.
 pub struct Site {
@@ -59,14 +74,16 @@ impl Site {
         Some(text.replace("{nodes}", &hosts.len().to_string()))
     }
 
-    /// The command of a workload's run.
-    pub fn workload(&self, workload: &Workload, condition: &Condition, dir: &Path) -> Vec<String> {
+    /// The command of a workload's run, which ends by itself a while after `limit` should nobody end it.
+    pub fn workload(&self, workload: &Workload, condition: &Condition, dir: &Path, limit: Interval) -> Vec<String> {
         let launcher = self.ranks_launcher(condition);
         let Some(command) = &workload.command else {
             let words = ["workload", "run", &workload.name, "--size", &workload.size, "--ranks"];
             let mut words: Vec<String> =
                 std::iter::once(self.program.as_str()).chain(words).map(str::to_owned).collect();
             words.extend([workload.ranks.to_string(), "--dir".to_owned(), dir.display().to_string()]);
+            let timeout = limit.duration() + BEYOND_LIMIT;
+            words.extend(["--timeout-s".to_owned(), timeout.as_secs().to_string()]);
             words.extend(launcher.into_iter().flat_map(|launcher| ["--launcher".to_owned(), launcher]));
             return words;
         };
@@ -84,12 +101,13 @@ impl Site {
         words.map(|word| fill(&word)).collect()
     }
 
-    /// The commands of a monitor's parts, the server's first where there is one, each with whether it is a node's.
-    pub fn monitor(&self, experiment: &Experiment, condition: &Condition, dir: &Path) -> Vec<(Vec<String>, bool)> {
+    /// A monitor's parts, the server's first where there is one.
+    pub fn monitor(&self, experiment: &Experiment, condition: &Condition, dir: &Path) -> Vec<Start> {
         if !self.is_launched() {
-            return vec![(self.part(experiment, condition, "both", dir), true)];
+            return vec![Start { command: self.part(experiment, condition, "both", dir), node: true, place: None }];
         }
-        let server = (self.part(experiment, condition, "server", dir), false);
+        let server = self.part(experiment, condition, "server", dir);
+        let server = Start { command: server, node: false, place: Some(SERVER.to_owned()) };
         let hosts = self.hosts.get(..condition.hosts).unwrap_or(&self.hosts);
         let nodes = hosts.iter().map(|host| {
             let template = match (&self.launcher.monitor, self.launcher.kind) {
@@ -101,7 +119,8 @@ impl Site {
                 (None, _) => format!("mpirun{} --host {{host}} --bind-to none -np 1", as_root()),
             };
             let words = template.split_whitespace().map(|word| word.replace("{host}", host));
-            (words.chain(self.part(experiment, condition, "node", dir)).collect(), true)
+            let command = words.chain(self.part(experiment, condition, "node", dir)).collect();
+            Start { command, node: true, place: Some(host.clone()) }
         });
         std::iter::once(server).chain(nodes).collect()
     }

@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use super::children::{Children, Event};
 use super::file::{Experiment, TimedBy, Workload};
-use super::launcher::Site;
+use super::launcher::{Site, Start};
 use super::plan::Condition;
 use super::records::{Failure, Part, Seen, Usage};
 use crate::monitors::{ProcessUsed, Ready, Used};
@@ -61,9 +61,21 @@ enum Said {
 struct PartOf {
     child: usize,
     node: bool,
+    /// See [`Start::place`].
+    place: Option<String>,
+    /// Where its complaints go.
+    log: PathBuf,
     ready: Option<Ready>,
     used: Option<Used>,
     ended: bool,
+}
+
+impl PartOf {
+    /// A failure of it, named by where it runs, with its own last words.
+    fn failed(&self, reason: &str) -> Trouble {
+        let place = self.place.as_ref().map_or(String::new(), |place| format!("{place}: "));
+        Trouble::Failed(Part::Monitor, format!("{place}{}", with_words(reason, &self.log)))
+    }
 }
 
 /// Why a run goes no further.
@@ -88,7 +100,7 @@ pub struct Run<'a> {
     pub monitor_dir: &'a Path,
     /// The folder in which compiled workloads are kept.
     pub programs_dir: &'a Path,
-    /// Where complaints go: this path with `-monitor` and `-workload` after it.
+    /// Where complaints go: this path with `-workload` after it, and `-monitor` and the node where there are several.
     pub logs: &'a Path,
 }
 
@@ -131,23 +143,26 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn log(&self, part: &str) -> PathBuf {
+    fn log(&self, part: &str, place: Option<&str>) -> PathBuf {
         let mut name = self.logs.as_os_str().to_owned();
         name.push(format!("-{part}"));
+        if let Some(place) = place {
+            name.push(format!("-{}", place.replace(['/', ' '], "-")));
+        }
         PathBuf::from(name)
     }
 
     fn start_monitor(&mut self, parts: &mut Vec<PartOf>) -> std::result::Result<(), Trouble> {
         let failed = |reason: String| Trouble::Failed(Part::Monitor, reason);
-        let log = self.log("monitor");
         let deadline = Instant::now() + self.experiment.limits.ready.duration();
         // The server's part first: the nodes' parts find what it has prepared.
-        for (command, node) in self.site.monitor(self.experiment, self.condition, self.monitor_dir) {
+        for Start { command, node, place } in self.site.monitor(self.experiment, self.condition, self.monitor_dir) {
             if node && parts.iter().any(|part| !part.node && part.ready.is_none()) {
                 self.wait_ready(parts, deadline)?;
             }
+            let log = self.log("monitor", place.as_deref());
             let child = self.children.start(&command, false, &log).map_err(|error| failed(format!("{error:#}")))?;
-            parts.push(PartOf { child, node, ready: None, used: None, ended: false });
+            parts.push(PartOf { child, node, place, log, ready: None, used: None, ended: false });
         }
         self.wait_ready(parts, deadline)
     }
@@ -157,10 +172,12 @@ impl Run<'_> {
             match self.children.next(deadline) {
                 Event::Stop(_) => return Err(Trouble::Stopped),
                 Event::Nothing => {
-                    let count = parts.iter().filter(|part| part.ready.is_none()).count();
-                    let limit = self.experiment.limits.ready;
-                    let reason = format!("{count} of its {} parts did not sample within {limit}", parts.len());
-                    return Err(Trouble::Failed(Part::Monitor, self.with_words(reason, "monitor")));
+                    let silent: Vec<&PartOf> = parts.iter().filter(|part| part.ready.is_none()).collect();
+                    let (count, limit) = (silent.len(), self.experiment.limits.ready);
+                    let others: Vec<&str> = silent.iter().skip(1).filter_map(|part| part.place.as_deref()).collect();
+                    let others = if others.is_empty() { String::new() } else { format!(", nor {}", others.join(", ")) };
+                    let reason = format!("{count} of its {} parts did not sample within {limit}{others}", parts.len());
+                    return Err(silent[0].failed(&reason));
                 }
                 event => self.heard(parts, event)?,
             }
@@ -181,12 +198,12 @@ impl Run<'_> {
                 }
                 Ok(())
             }
-            Event::End(child, _) if parts.iter().any(|part| part.child == child) => {
+            Event::End(child, _) => {
+                let Some(part) = parts.iter().find(|part| part.child == child) else { return Ok(()) };
                 let status = self.children.reap(child).unwrap_or_else(|| "exit status: 0".to_owned());
                 let when =
                     if parts.iter().all(|part| part.ready.is_some()) { "during the run" } else { "before it sampled" };
-                let reason = self.with_words(format!("it ended {when} ({status})"), "monitor");
-                Err(Trouble::Failed(Part::Monitor, reason))
+                Err(part.failed(&format!("it ended {when} ({status})")))
             }
             _ => Ok(()),
         }
@@ -199,18 +216,20 @@ impl Run<'_> {
         if !job.is_empty() && self.site.is_launched() {
             let reason = "the monitor reads a job that it made on each node, which ranks of a launcher cannot enter: start the experiment \
                           within a resource manager's job, or leave this configuration out";
-            return Err(failed(reason.to_owned()));
+            // Of the monitor's setting: beside another the workload is as it should be.
+            return Err(Trouble::Failed(Part::Monitor, reason.to_owned()));
         }
-        let command = in_job(&job, self.site.workload(self.workload, self.condition, self.programs_dir));
         let limit = self.experiment.limits.run;
+        let command = in_job(&job, self.site.workload(self.workload, self.condition, self.programs_dir, limit));
         let begun = Instant::now();
-        let child = self.children.start(&command, true, &self.log("workload")).map_err(|e| failed(format!("{e:#}")))?;
+        let log = self.log("workload", None);
+        let child = self.children.start(&command, true, &log).map_err(|e| failed(format!("{e:#}")))?;
         let mut lines = Vec::new();
         let took = loop {
             match self.children.next(begun + limit.duration()) {
                 Event::Stop(_) => return Err(Trouble::Stopped),
                 Event::Nothing => {
-                    return Err(failed(self.with_words(format!("it did not end within {limit}"), "workload")));
+                    return Err(failed(with_words(&format!("it did not end within {limit}"), &log)));
                 }
                 Event::Line(from, line) if from == child => lines.push(line),
                 Event::End(from, ended) if from == child => break ended.duration_since(begun),
@@ -218,7 +237,7 @@ impl Run<'_> {
             }
         };
         if let Some(status) = self.children.reap(child) {
-            return Err(failed(self.with_words(status, "workload")));
+            return Err(failed(with_words(&status, &log)));
         }
         if self.workload.command.is_some() && self.workload.timed_by == TimedBy::Runner {
             return Ok(Outcome {
@@ -235,7 +254,7 @@ impl Run<'_> {
         match outcome {
             Some(outcome) if outcome.seconds.is_finite() && outcome.seconds > 0.0 => Ok(outcome),
             Some(outcome) => Err(failed(format!("it says that it took {} s", outcome.seconds))),
-            None => Err(failed(self.with_words("it printed no line with its outcome".to_owned(), "workload"))),
+            None => Err(failed(with_words("it printed no line with its outcome", &log))),
         }
     }
 
@@ -260,8 +279,11 @@ impl Run<'_> {
             match self.children.next(deadline) {
                 Event::Stop(_) => return Err(Trouble::Stopped),
                 Event::Nothing => {
-                    let reason = self.with_words(format!("it did not stop within {limit}"), "monitor");
-                    return Err(Trouble::Failed(Part::Monitor, reason));
+                    let late = parts.iter().find(|part| part.node == node && !part.ended);
+                    let reason = format!("it did not stop within {limit}");
+                    return Err(
+                        late.map_or(Trouble::Failed(Part::Monitor, reason.clone()), |part| part.failed(&reason))
+                    );
                 }
                 Event::End(child, _) => {
                     let Some(part) = parts.iter_mut().find(|part| part.child == child) else { continue };
@@ -269,8 +291,7 @@ impl Run<'_> {
                     let (status, silent) = (self.children.reap(child), part.used.is_none());
                     if status.is_some() || silent {
                         let what = status.unwrap_or_else(|| "it did not say what it used".to_owned());
-                        let reason = self.with_words(format!("when told to stop: {what}"), "monitor");
-                        return Err(Trouble::Failed(Part::Monitor, reason));
+                        return Err(part.failed(&format!("when told to stop: {what}")));
                     }
                 }
                 event => self.heard(parts, event)?,
@@ -278,14 +299,14 @@ impl Run<'_> {
         }
         Ok(())
     }
+}
 
-    /// A reason with the last words of the program itself.
-    fn with_words(&self, reason: String, part: &str) -> String {
-        let text = std::fs::read(self.log(part)).unwrap_or_default();
-        match last_words(&String::from_utf8_lossy(&text)) {
-            words if words.is_empty() => reason,
-            words => format!("{reason}: {words}"),
-        }
+/// A reason with the last words of the program itself.
+fn with_words(reason: &str, log: &Path) -> String {
+    let text = std::fs::read(log).unwrap_or_default();
+    match last_words(&String::from_utf8_lossy(&text)) {
+        words if words.is_empty() => reason.to_owned(),
+        words => format!("{reason}: {words}"),
     }
 }
 

@@ -1,10 +1,10 @@
 //! Which runs are made and in which order. It depends on the experiment's file, its seed, and which monitors are here: on nothing
 //! else, so that a run's number means the same after a restart.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use anyhow::ensure;
+use anyhow::{bail, ensure};
 use serde::{Deserialize, Serialize};
 use wholegrain_model::Interval;
 use wholegrain_testing::Random;
@@ -161,6 +161,10 @@ impl Plan {
                     left_out.push(entry);
                 }
             }
+        }
+        let mut once = BTreeSet::new();
+        if let Some(twice) = conditions.iter().find(|condition| !once.insert(*condition)) {
+            bail!("{twice} is named twice: on {hosts} hosts `hosts = {hosts}` and no `hosts` are the same");
         }
         let mut each_round: Vec<usize> = (0..conditions.len()).collect();
         for (index, _) in conditions.iter().enumerate().filter(|(_, condition)| condition.is_without()) {

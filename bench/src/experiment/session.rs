@@ -89,10 +89,12 @@ pub fn run(wish: &Wish) -> anyhow::Result<End> {
         eprintln!("ended what an earlier start had left running: {}", left.join(", "));
     }
     session.build_workloads()?;
-    let end = session.all(&mut children, wish.retry_failed)?;
+    let end = session.all(&mut children, wish.retry_failed);
     drop(children);
-    output::write(&session.folder)?;
-    Ok(end)
+    // Of the runs that were made there are figures, whatever ended the others.
+    let written = output::write(&session.folder);
+    let end = end?;
+    written.map(|_| end)
 }
 
 impl Session {
@@ -320,11 +322,7 @@ impl Session {
                 return None;
             }
             let percent = Load::now().percent_since(&before);
-            if percent <= quiet.warn {
-                return Some(percent);
-            }
-            if begun.elapsed() >= quiet.wait.duration() {
-                eprintln!("  warning: other processes use {percent:.0} % of a core: the next run's time may be theirs");
+            if percent <= quiet.warn || begun.elapsed() >= quiet.wait.duration() {
                 return Some(percent);
             }
         }
@@ -341,8 +339,10 @@ impl Session {
         } else {
             format!("round {}", record.round + 1 - self.experiment.warm_up)
         };
-        let (number, left) = (record.run + 1, minutes(left_s));
-        eprintln!("  {number}/{total}  {round}  {}  {result}  ({left} left)", record.condition);
+        let (number, left, others) = (record.run + 1, minutes(left_s), record.others_percent);
+        let disturbed = others > self.experiment.quiet.warn;
+        let noise = if disturbed { format!("; others used {others:.0} % of a core before it") } else { String::new() };
+        eprintln!("  {number}/{total}  {round}  {}  {result}  ({left} left{noise})", record.condition);
     }
 }
 
@@ -360,7 +360,8 @@ pub fn estimate(experiment: &Experiment, plan: &Plan, records: &[Record], runs: 
     };
     let each: Vec<f64> = (0..plan.conditions.len()).map(guess).collect();
     let pause = experiment.pause.duration().max(LOOK_MIN).as_secs_f64();
-    runs.map(|planned| each[planned.condition] + pause).sum()
+    // `sum` makes -0 of nothing.
+    runs.fold(0.0, |sum, planned| sum + each[planned.condition] + pause)
 }
 
 /// A length of time for people.
@@ -432,10 +433,13 @@ fn hash(mut file: File) -> std::io::Result<String> {
     }
 }
 
+/// Removes the logs of one run, which are of its parts: `<run>-workload`, `<run>-monitor` and one of each node.
 fn clear_logs(logs: &Path) {
-    for part in ["monitor", "workload"] {
-        let mut name = logs.as_os_str().to_owned();
-        name.push(format!("-{part}"));
-        let _ = fs::remove_file(name);
+    let (Some(folder), Some(run)) = (logs.parent(), logs.file_name()) else { return };
+    let of_run = format!("{}-", run.to_string_lossy());
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        if entry.file_name().to_string_lossy().starts_with(&of_run) {
+            let _ = fs::remove_file(entry.path());
+        }
     }
 }

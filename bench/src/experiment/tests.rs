@@ -97,6 +97,11 @@ fn mistakes_are_named_with_line_and_the_nearest_word() {
     check(&monitor(elsewhere), "e.toml:9:14: unknown workload of this file `eq`; one of `ep` is wanted");
     let twice = "name = \"bare\"\nintervals = [\"1s\"]\n[[monitor]]\nname = \"bare\"\nintervals = [\"1s\"]\nworkloads = [\"ep\"]";
     check(&monitor(twice), "e.toml:6:3: bare tick at 1s is named twice");
+    let twice = "name = \"bare\"\nintervals = [\"1s\"]\nworkloads = [\"ep\"]\n[[monitor]]\nname = \"bare\"\nintervals = [\"1s\"]";
+    check(&monitor(twice), "e.toml:6:3: bare tick at 1s is named twice");
+    let own = "[[workload]]\nname = \"own\"\nsize = \"S\"\ncommand = [\"x\"]\n";
+    check(&format!("{base}{ep}{own}parts = [\"ep\"]\n"), "e.toml:3:3: ep of own is named twice");
+    check(&format!("{base}{own}parts = [\"a\", \"a\"]\n"), "e.toml:3:3: a of own is named twice");
     check(&format!("{base}{ep}[launcher]\nkind = \"mpirun\"\n"), "e.toml:7:1: mpirun needs either");
     check(
         &format!("{base}{ep}[launcher]\nkind = \"slrm\"\n"),
@@ -168,6 +173,12 @@ fn a_workload_on_more_hosts_than_there_are_is_refused() {
     let error = Plan::new(&experiment, 1, &offers(Ok("5".to_owned())), 1).unwrap_err().to_string();
     assert_eq!(error, "ep is to run on 2 hosts; the launcher has 1");
     let plan = Plan::new(&experiment, 1, &offers(Ok("5".to_owned())), 4).unwrap();
+    // With and without the number of all of them, which are then the same.
+    let twice = format!("{text}[[workload]]\nname = \"ep\"\nsize = \"S\"\nranks = 2\n");
+    let refused = |hosts| Plan::new(&parse(&twice).unwrap(), 1, &offers(Ok("5".to_owned())), hosts).map(drop);
+    let error = refused(2).unwrap_err().to_string();
+    assert!(error.starts_with("ep S x2 on 2, none is named twice"), "{error}");
+    refused(4).unwrap();
     let hosts: BTreeSet<(&str, usize)> = plan.conditions.iter().map(|c| (c.workload.as_str(), c.hosts)).collect();
     assert_eq!(hosts, BTreeSet::from([("ep", 2), ("mine", 4)]));
 }

@@ -78,7 +78,7 @@ pub fn event(metric: &str) -> Option<String> {
 }
 
 /// An open read and its kind.
-struct Open {
+pub struct Open {
     /// The others are the rest of a perf group, open and never read themselves.
     descriptors: Vec<OwnedFd>,
     kind: usize,
@@ -86,14 +86,18 @@ struct Open {
 }
 
 pub fn run(options: &Options) -> anyhow::Result<()> {
-    let text = std::fs::read_to_string(&options.reads).context("the list of reads")?;
-    let reads: Vec<Read> = text.lines().map(Read::parse).collect::<anyhow::Result<_>>()?;
-    crate::usage::raise_open_files();
-    let mut open: Vec<Open> = reads.iter().map(open_read).collect::<anyhow::Result<_>>()?;
+    let mut open = open_listed(&options.reads)?;
     open.sort_by_key(|read| read.kind);
     // SAFETY: PR_SET_TIMERSLACK takes one number and touches no memory.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
     tick_until_killed(&open, options)
+}
+
+/// Opens what a file lists.
+pub fn open_listed(list: &Path) -> anyhow::Result<Vec<Open>> {
+    let text = std::fs::read_to_string(list).with_context(|| format!("the list of reads {}", list.display()))?;
+    crate::usage::raise_open_files();
+    text.lines().map(|line| open_read(&Read::parse(line)?)).collect()
 }
 
 fn tick_until_killed(open: &[Open], options: &Options) -> anyhow::Result<()> {
@@ -129,7 +133,8 @@ fn tick_until_killed(open: &[Open], options: &Options) -> anyhow::Result<()> {
     }
 }
 
-fn read_one(read: &Open, buffer: &mut [u8]) -> anyhow::Result<()> {
+/// One system call.
+pub fn read_one(read: &Open, buffer: &mut [u8]) -> anyhow::Result<()> {
     let descriptor = read.descriptors[0].as_raw_fd();
     let (place, length) = (buffer.as_mut_ptr().cast(), buffer.len());
     let count = if read.perf {
@@ -143,7 +148,8 @@ fn read_one(read: &Open, buffer: &mut [u8]) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn open_read(read: &Read) -> anyhow::Result<Open> {
+/// Opens what is read.
+pub fn open_read(read: &Read) -> anyhow::Result<Open> {
     match read {
         Read::File(path) => {
             let memory = path.file_name().is_some_and(|name| name == KINDS[0]);

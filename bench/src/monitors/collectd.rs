@@ -5,14 +5,14 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use wholegrain_testing::free_port;
 
-use super::{Folder, Monitor, Parts, Role, Running, folder, parts, program};
+use super::{Folder, Monitor, Role, Running, Started, folder, program, started};
 
 const PROGRAM: (&str, &str) = ("collectd", "collectd-core");
 /// How long an answer over the socket may take.
@@ -71,33 +71,9 @@ impl Monitor for Collectd {
         interval: Duration,
         dir: &Path,
     ) -> anyhow::Result<Box<dyn Running>> {
-        let folder = Folder::new(dir, role)?;
-        let mut pair = Pair {
-            parts: Parts::new(),
-            interval,
-            start: Instant::now(),
-            metrics: 0,
-            configured: String::new(),
-            ticks: folder.server("csv")?.join(folder::host()).join("vmem"),
-        };
-        if folder.has_server() {
-            pair.start_receiver(&folder)?;
-        }
-        if folder.has_node() {
-            pair.start_sender(&folder, configuration)?;
-        }
-        Ok(Box::new(pair))
+        let receive = |started: &mut Started, folder: &Folder| receive(started, folder, interval);
+        started::both(role, interval, dir, receive, |started, folder| send(started, folder, configuration, interval))
     }
-}
-
-struct Pair {
-    parts: Parts,
-    interval: Duration,
-    start: Instant,
-    metrics: u64,
-    configured: String,
-    /// Where the receiver's CSV of this node is.
-    ticks: PathBuf,
 }
 
 /// The lines that both begin with. Several threads that write would overtake each other and values be dropped as too old.
@@ -111,62 +87,58 @@ fn head(name: &str, base: &Path, interval: Duration) -> String {
     )
 }
 
-impl Pair {
-    fn start_receiver(&mut self, folder: &Folder) -> anyhow::Result<()> {
-        let address = folder.announce(&[("collectd", free_port())])?;
-        let config = folder.server("collectd.conf")?;
-        let base = folder.server("")?;
-        // Its CSV goes below its own folder: it makes no file whose path has a part that begins with a dot, above that either.
-        let text = head("server", &base, self.interval)
-            + &format!(
-                "LoadPlugin network\n<Plugin network>\n  Listen \"{}\" \"{}\"\n</Plugin>\n\
-                 LoadPlugin csv\n<Plugin csv>\n  DataDir \"csv\"\n</Plugin>\nLoadPlugin match_regex\n\
-                 PostCacheChain \"PostCache\"\n<Chain \"PostCache\">\n  <Rule \"ticks\">\n    <Match \"regex\">\n      \
-                 Plugin \"^vmem$\"\n      TypeInstance \"^free_pages$\"\n    </Match>\n    <Target \"write\">\n      \
-                 Plugin \"csv\"\n    </Target>\n  </Rule>\n  Target \"stop\"\n</Chain>\n",
-                folder.listen(),
-                address.port("collectd")?,
-            );
-        self.configured += &folder.write(&config, &text)?;
-        self.run("collectd (receives)", true, &config, &folder.server("collectd.log")?)
-    }
+fn receive(started: &mut Started, folder: &Folder, interval: Duration) -> anyhow::Result<()> {
+    let address = folder.announce(&[("collectd", free_port())])?;
+    // Its CSV goes below its own folder: it makes no file whose path has a part that begins with a dot, above that either.
+    let text = head("server", &folder.server("")?, interval)
+        + &format!(
+            "LoadPlugin network\n<Plugin network>\n  Listen \"{}\" \"{}\"\n</Plugin>\n\
+             LoadPlugin csv\n<Plugin csv>\n  DataDir \"csv\"\n</Plugin>\nLoadPlugin match_regex\n\
+             PostCacheChain \"PostCache\"\n<Chain \"PostCache\">\n  <Rule \"ticks\">\n    <Match \"regex\">\n      \
+             Plugin \"^vmem$\"\n      TypeInstance \"^free_pages$\"\n    </Match>\n    <Target \"write\">\n      \
+             Plugin \"csv\"\n    </Target>\n  </Rule>\n  Target \"stop\"\n</Chain>\n",
+            folder.listen(),
+            address.port("collectd")?,
+        );
+    let config = folder.server("collectd.conf")?;
+    started.run_with(folder, ("collectd (receives)", true), &mut command()?, (&config, &text))
+}
 
-    fn start_sender(&mut self, folder: &Folder, configuration: &str) -> anyhow::Result<()> {
-        let address = folder.address()?;
-        let config = folder.node("collectd.conf")?;
-        let socket = folder.node("socket")?;
-        let text = head(&folder::host(), &folder.node("")?, self.interval)
-            + SAME
-            + if configuration == "default" { FURTHER } else { "" }
-            + &format!(
-                "LoadPlugin network\n<Plugin network>\n  Server \"{}\" \"{}\"\n</Plugin>\n\
-                 LoadPlugin unixsock\n<Plugin unixsock>\n  SocketFile \"{}\"\n</Plugin>\n",
-                address.host,
-                address.port("collectd")?,
-                socket.display(),
-            );
-        self.configured += &folder.write(&config, &text)?;
-        self.start = Instant::now();
-        self.run("collectd", false, &config, &folder.node("collectd.log")?)?;
-        let ticks = self.ticks.clone();
-        self.parts.wait_until("collectd's values arrive", || lines(&ticks) > 1)?;
-        // All plugins have read by then: each is asked once before any is a second time, but for what is a difference of two reads.
-        let mut before = 0;
-        self.parts.wait_until("collectd has all of its values", || {
-            let now = values(&socket).unwrap_or(0);
-            std::mem::replace(&mut before, now) == now && now > 0
-        })?;
-        self.metrics = before;
-        Ok(())
-    }
+fn send(started: &mut Started, folder: &Folder, configuration: &str, interval: Duration) -> anyhow::Result<()> {
+    let address = folder.address()?;
+    let socket = folder.node("socket")?;
+    let text = head(&folder::node(), &folder.node("")?, interval)
+        + SAME
+        + if configuration == "default" { FURTHER } else { "" }
+        + &format!(
+            "LoadPlugin network\n<Plugin network>\n  Server \"{}\" \"{}\"\n</Plugin>\n\
+             LoadPlugin unixsock\n<Plugin unixsock>\n  SocketFile \"{}\"\n</Plugin>\n",
+            address.host,
+            address.port("collectd")?,
+            socket.display(),
+        );
+    let since = Instant::now();
+    let config = folder.node("collectd.conf")?;
+    started.run_with(folder, ("collectd", false), &mut command()?, (&config, &text))?;
+    // Where the receiver's CSV of this node is.
+    let ticks = folder.server("csv")?.join(folder::node()).join("vmem");
+    started.parts.wait_until("collectd's values arrive", || lines(&ticks) > 1)?;
+    // All plugins have read by then: each is asked once before any is a second time, but for what is a difference of two reads.
+    let mut before = 0;
+    started.parts.wait_until("collectd has all of its values", || {
+        let now = values(&socket).unwrap_or(0);
+        std::mem::replace(&mut before, now) == now && now > 0
+    })?;
+    started.metrics = before;
+    started.counts(since, move || Some(lines(&ticks)));
+    Ok(())
+}
 
-    fn run(&mut self, name: &str, server: bool, config: &Path, log: &Path) -> anyhow::Result<()> {
-        let mut command = Command::new(program::installed(PROGRAM.0, PROGRAM.1)?);
-        command.arg("-f").arg("-C").arg(config);
-        self.configured += &format!("{command:?}\n");
-        self.parts.start(name, server, &mut command, log)?;
-        Ok(())
-    }
+/// In the foreground; the file of its configuration follows.
+fn command() -> anyhow::Result<Command> {
+    let mut command = Command::new(program::installed(PROGRAM.0, PROGRAM.1)?);
+    command.args(["-f", "-C"]);
+    Ok(command)
 }
 
 /// Lines of readings in CSV files that the receiver wrote of this node: one a tick, and one in front.
@@ -198,26 +170,4 @@ fn values(socket: &Path) -> anyhow::Result<u64> {
         sum += ask(&format!("GETVAL \"{name}\"")).map_or(0, |values| values.len() as u64);
     }
     Ok(sum)
-}
-
-impl Running for Pair {
-    fn metrics(&self) -> u64 {
-        self.metrics
-    }
-
-    fn configured(&self) -> String {
-        self.configured.clone()
-    }
-
-    fn processes(&self) -> Vec<(String, u32, bool)> {
-        self.parts.list()
-    }
-
-    fn ticks(&self) -> Option<(u64, u64)> {
-        (self.metrics > 0).then(|| parts::ticks(lines(&self.ticks), self.start, self.interval))
-    }
-
-    fn stop(mut self: Box<Self>) {
-        self.parts.stop();
-    }
 }

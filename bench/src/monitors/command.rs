@@ -125,7 +125,7 @@ fn run_one(options: &RunOptions) -> anyhow::Result<()> {
         version,
         interval_ns: options.interval.ns(),
         metrics: running.metrics(),
-        host: folder::host(),
+        host: folder::node(),
         configured: running.configured(),
         job: running.job(),
     };

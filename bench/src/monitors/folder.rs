@@ -67,7 +67,7 @@ impl Folder {
 
     /// A path of this node alone, likewise.
     pub fn node(&self, name: &str) -> anyhow::Result<PathBuf> {
-        self.made(&format!("node-{}", host()), name)
+        self.made(&format!("node-{}", self::node()), name)
     }
 
     fn made(&self, part: &str, name: &str) -> anyhow::Result<PathBuf> {
@@ -112,7 +112,15 @@ impl Address {
     }
 }
 
-/// This node's name as the kernel has it.
+/// The variable by which Slurm tells a step what it calls the node.
+const SLURM_NODE: &str = "SLURMD_NODENAME";
+
+/// What this node is called: by Slurm within one of its steps, where two nodes may be one machine, else as [`host`].
+pub fn node() -> String {
+    std::env::var(SLURM_NODE).ok().filter(|name| !name.is_empty()).unwrap_or_else(host)
+}
+
+/// This machine's name as the kernel has it, at which other machines reach it.
 pub fn host() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     if name.trim().is_empty() { "localhost".to_owned() } else { name.trim().to_owned() }

@@ -5,12 +5,12 @@ use std::io::Read;
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use wholegrain_testing::free_port;
 
-use super::{Folder, Monitor, Parts, Role, Running, folder, program};
+use super::{Folder, Monitor, Role, Running, Started, folder, program, started};
 
 const PROGRAM: (&str, &str) = ("gmond", "ganglia-monitor");
 /// Where Debian has its modules, below the folder of the machine's libraries.
@@ -55,32 +55,8 @@ impl Monitor for Ganglia {
         dir: &Path,
     ) -> anyhow::Result<Box<dyn Running>> {
         ensure!(interval.subsec_nanos() == 0, "ganglia's periods are whole seconds: {interval:?} is none");
-        let folder = Folder::new(dir, role)?;
-        let mut pair = Pair { parts: Parts::new(), metrics: 0, configured: String::new() };
-        if folder.has_server() {
-            let address = folder.announce(&[("udp", free_port()), ("tcp", free_port())])?;
-            let text = head("server", true)
-                + &format!(
-                    "udp_recv_channel {{ port = {} bind = {listen} }}\ntcp_accept_channel {{ port = {} bind = {listen} }}\n",
-                    address.port("udp")?,
-                    address.port("tcp")?,
-                    listen = folder.listen(),
-                );
-            pair.run(&folder, "gmond (receives)", true, &folder.server("gmond.conf")?, &text)?;
-            let (host, port) = (address.host.clone(), address.port("tcp")?);
-            pair.parts.wait_until("the receiving gmond answers", || told(&host, port).is_ok())?;
-        }
-        if folder.has_node() {
-            pair.start_sender(&folder, configuration, interval)?;
-        }
-        Ok(Box::new(pair))
+        started::both(role, interval, dir, receive, |started, folder| send(started, folder, configuration, interval))
     }
-}
-
-struct Pair {
-    parts: Parts,
-    metrics: u64,
-    configured: String,
 }
 
 fn head(name: &str, receives: bool) -> String {
@@ -92,44 +68,57 @@ fn head(name: &str, receives: bool) -> String {
     )
 }
 
-impl Pair {
-    fn start_sender(&mut self, folder: &Folder, configuration: &str, interval: Duration) -> anyhow::Result<()> {
-        let address = folder.address()?;
-        let modules: Vec<_> = SAME.iter().chain(if configuration == "default" { FURTHER } else { &[] }).collect();
-        let mut text = head(&folder::host(), false);
-        text += &format!("udp_send_channel {{ host = {} port = {} ttl = 1 }}\n", address.host, address.port("udp")?);
-        let libraries = libraries()?;
-        for (module, file, _) in &modules {
-            text += &format!("modules {{ module {{ name = \"{module}\" path = \"{libraries}/{file}\" }} }}\n");
-        }
-        let seconds = interval.as_secs();
-        text += &format!("collection_group {{\n  collect_every = {seconds}\n  time_threshold = {seconds}\n");
-        for (_, _, metrics) in &modules {
-            // Without a threshold each value is sent at each period.
-            text += &format!("  metric {{ name_match = \"{metrics}\" value_threshold = 0 }}\n");
-        }
-        text += "}\n";
-        self.run(folder, "gmond", false, &folder.node("gmond.conf")?, &text)?;
-        let (host, port, mut before) = (address.host.clone(), address.port("tcp")?, 0);
-        let settled = (interval + Duration::from_millis(500), std::time::Instant::now());
-        self.parts.wait_until("gmond's values arrive", || {
-            let text = told(&host, port).unwrap_or_default();
-            let now = metrics(&text, &folder::host());
-            let same = std::mem::replace(&mut before, now) == now;
-            same && now > 0 && settled.1.elapsed() > 2 * settled.0
-        })?;
-        self.metrics = before;
-        Ok(())
-    }
+fn receive(started: &mut Started, folder: &Folder) -> anyhow::Result<()> {
+    let address = folder.announce(&[("udp", free_port()), ("tcp", free_port())])?;
+    let text = head("server", true)
+        + &format!(
+            "udp_recv_channel {{ port = {} bind = {listen} }}\ntcp_accept_channel {{ port = {} bind = {listen} }}\n",
+            address.port("udp")?,
+            address.port("tcp")?,
+            listen = folder.listen(),
+        );
+    let config = folder.server("gmond.conf")?;
+    started.run_with(folder, ("gmond (receives)", true), &mut command()?, (&config, &text))?;
+    let port = address.port("tcp")?;
+    started.parts.wait_until("the receiving gmond answers", || told(&address.host, port).is_ok())
+}
 
-    fn run(&mut self, folder: &Folder, name: &str, server: bool, config: &Path, text: &str) -> anyhow::Result<()> {
-        self.configured += &folder.write(config, text)?;
-        let mut command = Command::new(program::installed(PROGRAM.0, PROGRAM.1)?);
-        command.arg("-f").arg("-c").arg(config);
-        self.configured += &format!("{command:?}\n");
-        self.parts.start(name, server, &mut command, &config.with_extension("log"))?;
-        Ok(())
+fn send(started: &mut Started, folder: &Folder, configuration: &str, interval: Duration) -> anyhow::Result<()> {
+    let address = folder.address()?;
+    let modules: Vec<_> = SAME.iter().chain(if configuration == "default" { FURTHER } else { &[] }).collect();
+    let mut text = head(&folder::node(), false);
+    text += &format!("udp_send_channel {{ host = {} port = {} ttl = 1 }}\n", address.host, address.port("udp")?);
+    let libraries = libraries()?;
+    for (module, file, _) in &modules {
+        text += &format!("modules {{ module {{ name = \"{module}\" path = \"{libraries}/{file}\" }} }}\n");
     }
+    let seconds = interval.as_secs();
+    text += &format!("collection_group {{\n  collect_every = {seconds}\n  time_threshold = {seconds}\n");
+    for (_, _, metrics) in &modules {
+        // Without a threshold each value is sent at each period.
+        text += &format!("  metric {{ name_match = \"{metrics}\" value_threshold = 0 }}\n");
+    }
+    text += "}\n";
+    let config = folder.node("gmond.conf")?;
+    started.run_with(folder, ("gmond", false), &mut command()?, (&config, &text))?;
+    let (port, mut before) = (address.port("tcp")?, 0);
+    // Each value comes within a period; that their number grows no more is looked at after two.
+    let (two_periods, begun) = (2 * (interval + Duration::from_millis(500)), Instant::now());
+    started.parts.wait_until("gmond's values arrive", || {
+        let text = told(&address.host, port).unwrap_or_default();
+        let now = metrics(&text, &folder::node());
+        let same = std::mem::replace(&mut before, now) == now;
+        same && now > 0 && begun.elapsed() > two_periods
+    })?;
+    started.metrics = before;
+    Ok(())
+}
+
+/// In the foreground; the file of its configuration follows.
+fn command() -> anyhow::Result<Command> {
+    let mut command = Command::new(program::installed(PROGRAM.0, PROGRAM.1)?);
+    command.args(["-f", "-c"]);
+    Ok(command)
 }
 
 /// The folder of gmond's modules: /usr/lib/<architecture>/ganglia on Debian.
@@ -155,28 +144,6 @@ fn told(host: &str, port: u16) -> anyhow::Result<String> {
 fn metrics(text: &str, host: &str) -> u64 {
     let hosts = text.split("<HOST ").skip(1).filter(|text| text.contains(&format!("NAME=\"{host}\"")));
     hosts.map(|text| text.matches("<METRIC ").count() as u64).sum()
-}
-
-impl Running for Pair {
-    fn metrics(&self) -> u64 {
-        self.metrics
-    }
-
-    fn configured(&self) -> String {
-        self.configured.clone()
-    }
-
-    fn processes(&self) -> Vec<(String, u32, bool)> {
-        self.parts.list()
-    }
-
-    fn ticks(&self) -> Option<(u64, u64)> {
-        None
-    }
-
-    fn stop(mut self: Box<Self>) {
-        self.parts.stop();
-    }
 }
 
 #[cfg(test)]

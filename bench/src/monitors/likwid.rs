@@ -5,14 +5,13 @@
 //! - Out: its lines in a file of the node.
 //! - Never: counters that another program is using, unsaid: LIKWID refuses these.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 
-use super::parts::ticks;
-use super::{Folder, Monitor, Parts, Role, Running, program};
+use super::{Folder, Monitor, Role, Running, Started, program, started};
 
 /// Its manual says that values of shorter periods differ from the true ones.
 const SHORTEST: Duration = Duration::from_millis(100);
@@ -56,32 +55,24 @@ impl Monitor for Likwid {
             interval.subsec_nanos().is_multiple_of(1_000_000),
             "this takes whole milliseconds as LIKWID's period, not {interval:?}"
         );
-        let folder = Folder::new(dir, role)?;
-        let lines = folder.node("timeline")?;
-        // That of an earlier run in the same folder.
-        let _ = std::fs::remove_file(&lines);
-        let mut timeline = Timeline {
-            parts: Parts::new(),
-            lines,
-            metrics: 0,
-            started: Instant::now(),
-            interval,
-            configured: String::new(),
-        };
-        if !folder.has_node() {
-            return Ok(Box::new(timeline));
-        }
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let mut command = Command::new("likwid-perfctr");
-        command.args(["-c", &format!("0-{}", cores - 1), "-g", GROUP, "-t", &format!("{}ms", interval.as_millis())]);
-        command.args(["sleep", "infinity"]);
-        timeline.configured = format!("{command:?}");
-        timeline.parts.start("likwid-perfctr", false, &mut command, &timeline.lines)?;
-        let lines = timeline.lines.clone();
-        timeline.parts.wait_until("likwid-perfctr writes lines of values", || counted(&read(&lines)).0 > 0)?;
-        timeline.metrics = counted(&read(&timeline.lines)).1;
-        Ok(Box::new(timeline))
+        started::both(role, interval, dir, |_, _| Ok(()), |started, folder| node(started, folder, interval))
     }
+}
+
+fn node(started: &mut Started, folder: &Folder, interval: Duration) -> anyhow::Result<()> {
+    let lines = folder.node("timeline")?;
+    // That of an earlier run in the same folder.
+    let _ = std::fs::remove_file(&lines);
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut command = Command::new("likwid-perfctr");
+    command.args(["-c", &format!("0-{}", cores - 1), "-g", GROUP, "-t", &format!("{}ms", interval.as_millis())]);
+    command.args(["sleep", "infinity"]);
+    let since = Instant::now();
+    started.run("likwid-perfctr", false, &mut command, &lines)?;
+    started.parts.wait_until("likwid-perfctr writes lines of values", || counted(&read(&lines)).0 > 0)?;
+    started.metrics = counted(&read(&lines)).1;
+    started.counts(since, move || Some(counted(&read(&lines)).0));
+    Ok(())
 }
 
 /// What it prints when it is asked something, wherever it prints it.
@@ -110,37 +101,6 @@ fn counted(text: &str) -> (u64, u64) {
     let whole = |line: &&str| numbers(line) > LEADING && numbers(line) == line.split_whitespace().count();
     let lines: Vec<&str> = text.lines().filter(whole).collect();
     (lines.len() as u64, lines.last().map_or(0, |line| (numbers(line) - LEADING) as u64))
-}
-
-struct Timeline {
-    parts: Parts,
-    lines: PathBuf,
-    metrics: u64,
-    started: Instant,
-    interval: Duration,
-    configured: String,
-}
-
-impl Running for Timeline {
-    fn metrics(&self) -> u64 {
-        self.metrics
-    }
-
-    fn configured(&self) -> String {
-        self.configured.clone()
-    }
-
-    fn processes(&self) -> Vec<(String, u32, bool)> {
-        self.parts.list()
-    }
-
-    fn ticks(&self) -> Option<(u64, u64)> {
-        (self.metrics > 0).then(|| ticks(counted(&read(&self.lines)).0, self.started, self.interval))
-    }
-
-    fn stop(mut self: Box<Self>) {
-        self.parts.stop();
-    }
 }
 
 #[cfg(test)]

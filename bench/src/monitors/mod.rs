@@ -18,6 +18,7 @@ mod pcp;
 mod program;
 mod pull;
 mod rezolus;
+mod started;
 mod wholegrain;
 
 use std::path::{Path, PathBuf};
@@ -27,6 +28,7 @@ pub use command::{Options, find, run};
 pub use folder::Folder;
 pub use parts::Parts;
 use serde::{Deserialize, Serialize};
+use started::Started;
 
 /// Where a part of a monitor runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
@@ -120,7 +122,7 @@ pub trait Running {
     fn configured(&self) -> String;
     /// What was started, by name, number, and whether it is of the server's part. Whatever these start is counted with them.
     fn processes(&self) -> Vec<(String, u32, bool)>;
-    /// Samples made and ticks missed since it was started, where it tells ([`parts::ticks`] makes both of the samples alone). Asked
+    /// Samples made and ticks missed since it was started, where it tells ([`Started::counts`] makes both of the samples alone). Asked
     /// before and after the time that is measured.
     fn ticks(&self) -> Option<(u64, u64)>;
     /// See [`Ready::job`].

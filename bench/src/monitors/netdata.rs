@@ -23,8 +23,7 @@ use wholegrain_testing::free_port;
 
 use super::exposition::get;
 use super::folder::{self, Address};
-use super::parts::ticks;
-use super::{Folder, Monitor, Parts, Role, Running, program};
+use super::{Folder, Monitor, Parts, Role, Running, Started, program, started};
 
 /// What has the daemon, and the script without which a child cannot stream.
 const PACKAGES: &str = "netdata-core netdata-plugins-bash";
@@ -131,24 +130,7 @@ impl Monitor for Netdata {
         dir: &Path,
     ) -> anyhow::Result<Box<dyn Running>> {
         ensure!(interval.subsec_nanos() == 0, "Netdata takes whole seconds as its period, not {interval:?}");
-        let folder = Folder::new(dir, role)?;
-        let mut parts = Parts::new();
-        let mut configured = String::new();
-        if folder.has_server() {
-            ensure!(
-                UnixStream::connect(SOCKET).is_err(),
-                "a Netdata runs on this machine, and another would take its command socket {SOCKET}: stop it first"
-            );
-            configured += &parent(&folder, &mut parts)?;
-        }
-        let mut child = Child { parts, address: None, metrics: 0, started: Instant::now(), interval, configured };
-        if folder.has_node() {
-            let address = folder.address()?;
-            child.configured += &start_child(&folder, &mut child.parts, configuration, interval, &address)?;
-            child.metrics = settled(&mut child.parts, &address)?;
-            child.address = Some(address);
-        }
-        Ok(Box::new(child))
+        started::both(role, interval, dir, parent, |started, folder| child(started, folder, configuration, interval))
     }
 }
 
@@ -157,31 +139,27 @@ fn daemon_path() -> anyhow::Result<PathBuf> {
 }
 
 /// Starts the parent, and tells where it listens.
-fn parent(folder: &Folder, parts: &mut Parts) -> anyhow::Result<String> {
+fn parent(started: &mut Started, folder: &Folder) -> anyhow::Result<()> {
+    ensure!(
+        UnixStream::connect(SOCKET).is_err(),
+        "a Netdata runs on this machine, and another would take its command socket {SOCKET}: stop it first"
+    );
     let port = free_port();
     let base = folder.server("netdata")?;
     let plugins: String = ["proc"].iter().chain(&OTHERS).map(|name| format!("    {name} = no\n")).collect();
     let web = format!("    bind to = {}:{port}\n", folder.listen());
-    let mut configured = files(folder, &base, PARENT, "ram", 1, &web, &plugins)?;
+    started.configured += &files(folder, &base, PARENT, "ram", 1, &web, &plugins)?;
     let stream = format!(
         "[{KEY}]\n    type = api\n    enabled = yes\n    default memory mode = ram\n    default history = {KEPT_S}\n    health enabled by default = no\n"
     );
-    configured += &folder.write(&base.join("etc/stream.conf"), &stream)?;
-    let mut command = daemon(&base)?;
-    configured += &format!("# {command:?}\n");
-    parts.start("netdata parent", true, &mut command, &base.join("out.log"))?;
-    parts.wait_until("the parent answers", || get(&format!("http://127.0.0.1:{port}/api/v1/info")).is_ok())?;
-    folder.announce(&[("netdata", port)])?;
-    Ok(configured)
+    started.configured += &folder.write(&base.join("etc/stream.conf"), &stream)?;
+    started.run("netdata parent", true, &mut daemon(&base)?, &base.join("out.log"))?;
+    started.parts.wait_until("the parent answers", || get(&format!("http://127.0.0.1:{port}/api/v1/info")).is_ok())?;
+    folder.announce(&[("netdata", port)]).map(drop)
 }
 
-fn start_child(
-    folder: &Folder,
-    parts: &mut Parts,
-    configuration: &str,
-    interval: Duration,
-    address: &Address,
-) -> anyhow::Result<String> {
+fn child(started: &mut Started, folder: &Folder, configuration: &str, interval: Duration) -> anyhow::Result<()> {
+    let address = folder.address()?;
     let base = folder.node("netdata")?;
     let others = if configuration == "default" { &[][..] } else { &OTHERS[..] };
     let mut plugins: String = others.iter().map(|name| format!("    {name} = no\n")).collect();
@@ -190,14 +168,25 @@ fn start_child(
         plugins.extend(OTHER_FILES.iter().map(|name| format!("    {name} = no\n")));
     }
     let every_s = interval.as_secs();
-    let mut configured = files(folder, &base, &folder::host(), "none", every_s, "    mode = none\n", &plugins)?;
+    started.configured += &files(folder, &base, &folder::node(), "none", every_s, "    mode = none\n", &plugins)?;
     let destination = format!("tcp:{}:{}", address.host, address.port("netdata")?);
     let stream = format!("[stream]\n    enabled = yes\n    destination = {destination}\n    api key = {KEY}\n");
-    configured += &folder.write(&base.join("etc/stream.conf"), &stream)?;
-    let mut command = daemon(&base)?;
-    configured += &format!("# {command:?}\n");
-    parts.start("netdata", false, &mut command, &base.join("out.log"))?;
-    Ok(configured)
+    started.configured += &folder.write(&base.join("etc/stream.conf"), &stream)?;
+    let since = Instant::now();
+    started.run("netdata", false, &mut daemon(&base)?, &base.join("out.log"))?;
+    started.metrics = settled(&mut started.parts, &address)?;
+    started.counts(since, move || samples(&address, since));
+    Ok(())
+}
+
+/// The seconds of which the parent has values; `None` when they are more than it keeps.
+fn samples(address: &Address, since: Instant) -> Option<u64> {
+    let since_s = since.elapsed().as_secs();
+    if since_s > KEPT_S {
+        return None;
+    }
+    let what = format!("data?chart={CHART}&after=-{}&points=0&format=csv", since_s + 1);
+    Some(rows(&get(&child_url(address, &what).ok()?).ok()?))
 }
 
 /// Writes netdata.conf for a daemon whose every folder is below `base`. `web` and `plugins` are the lines of these sections.
@@ -254,7 +243,7 @@ fn settled(parts: &mut Parts, address: &Address) -> anyhow::Result<u64> {
 
 fn child_url(address: &Address, what: &str) -> anyhow::Result<String> {
     let (host, port) = (&address.host, address.port("netdata")?);
-    Ok(format!("http://{host}:{port}/host/{}/api/v1/{what}", folder::host()))
+    Ok(format!("http://{host}:{port}/host/{}/api/v1/{what}", folder::node()))
 }
 
 /// The values of all charts.
@@ -267,44 +256,6 @@ fn dimensions(charts: &str) -> Option<u64> {
 /// The rows of a chart that have values: those of seconds without are `null`.
 fn rows(csv: &str) -> u64 {
     csv.lines().skip(1).filter(|row| !row.trim().is_empty() && !row.contains("null")).count() as u64
-}
-
-struct Child {
-    parts: Parts,
-    /// The parent's, when there is a node's part here.
-    address: Option<Address>,
-    metrics: u64,
-    started: Instant,
-    interval: Duration,
-    configured: String,
-}
-
-impl Running for Child {
-    fn metrics(&self) -> u64 {
-        self.metrics
-    }
-
-    fn configured(&self) -> String {
-        self.configured.clone()
-    }
-
-    fn processes(&self) -> Vec<(String, u32, bool)> {
-        self.parts.list()
-    }
-
-    fn ticks(&self) -> Option<(u64, u64)> {
-        let since_s = self.started.elapsed().as_secs();
-        if since_s > KEPT_S {
-            return None;
-        }
-        let what = format!("data?chart={CHART}&after=-{}&points=0&format=csv", since_s + 1);
-        let csv = get(&child_url(self.address.as_ref()?, &what).ok()?).ok()?;
-        Some(ticks(rows(&csv), self.started, self.interval))
-    }
-
-    fn stop(mut self: Box<Self>) {
-        self.parts.stop();
-    }
 }
 
 #[cfg(test)]

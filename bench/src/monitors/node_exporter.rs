@@ -11,7 +11,7 @@ use anyhow::Context;
 use wholegrain_testing::free_port;
 
 use super::folder::Address;
-use super::{Folder, Monitor, Parts, Role, Running, exposition, folder, parts, program};
+use super::{Folder, Monitor, Role, Running, Started, exposition, folder, program, started};
 
 const EXPORTER: (&str, &str) = ("prometheus-node-exporter", "prometheus-node-exporter");
 const SERVER: (&str, &str) = ("prometheus", "prometheus");
@@ -69,91 +69,64 @@ impl Monitor for NodeExporter {
         interval: Duration,
         dir: &Path,
     ) -> anyhow::Result<Box<dyn Running>> {
-        let folder = Folder::new(dir, role)?;
-        let mut scraped = Scraped {
-            parts: Parts::new(),
-            server: None,
-            interval,
-            start: Instant::now(),
-            metrics: 0,
-            configured: String::new(),
-        };
-        let target = if role == Role::Both { format!("127.0.0.1:{}", free_port()) } else { String::new() };
-        if folder.has_server() {
-            scraped.start_server(&folder, &target)?;
-        }
-        if folder.has_node() {
-            let target = if role == Role::Both { target } else { format!("{}:{}", folder::host(), free_port()) };
-            scraped.start_exporter(&folder, configuration, target)?;
-        }
-        Ok(Box::new(scraped))
+        // Where both are on one machine, the server knows the exporter before it is there.
+        let host = if role == Role::Both { "127.0.0.1".to_owned() } else { folder::host() };
+        let target = format!("{host}:{}", free_port());
+        let known = (role == Role::Both).then_some(target.as_str());
+        let server = |started: &mut Started, folder: &Folder| serve(started, folder, known, interval);
+        started::both(role, interval, dir, server, |started, folder| export(started, folder, configuration, &target))
     }
 }
 
-struct Scraped {
-    parts: Parts,
-    /// The server, and what it calls this node.
-    server: Option<(Address, String)>,
-    interval: Duration,
-    start: Instant,
-    metrics: u64,
-    configured: String,
+/// Starts Prometheus: for a known target, or for whatever nodes put into the shared folder.
+fn serve(started: &mut Started, folder: &Folder, target: Option<&str>, interval: Duration) -> anyhow::Result<()> {
+    let address = folder.announce(&[("http", free_port())])?;
+    let targets = folder.shared("targets");
+    std::fs::create_dir_all(&targets).with_context(|| format!("making {}", targets.display()))?;
+    let found = match target {
+        None => format!("file_sd_configs: [{{files: [\"{}/*.json\"], refresh_interval: 1s}}]", targets.display()),
+        Some(target) => format!("static_configs: [{{targets: [\"{target}\"]}}]"),
+    };
+    let text = format!(
+        "global:\n  scrape_interval: {}ms\nscrape_configs:\n  - job_name: node\n    {found}\n",
+        interval.as_millis()
+    );
+    let config = folder.server("prometheus.yml")?;
+    started.configured += &folder.write(&config, &text)?;
+    let mut command = Command::new(program::installed(SERVER.0, SERVER.1)?);
+    command.arg(format!("--config.file={}", config.display()));
+    command.arg(format!("--storage.tsdb.path={}", folder.server("data")?.display()));
+    command.arg(format!("--web.listen-address={}:{}", folder.listen(), address.port("http")?));
+    started.run("prometheus", true, &mut command, &folder.server("prometheus.log")?)?;
+    let url = format!("http://{}:{}/-/ready", address.host, address.port("http")?);
+    started.parts.wait_until("Prometheus answers", || exposition::get(&url).is_ok())
 }
 
-impl Scraped {
-    /// Starts Prometheus: for `target`, or for whatever nodes put into the shared folder.
-    fn start_server(&mut self, folder: &Folder, target: &str) -> anyhow::Result<()> {
-        let address = folder.announce(&[("http", free_port())])?;
-        let targets = folder.shared("targets");
-        std::fs::create_dir_all(&targets).with_context(|| format!("making {}", targets.display()))?;
-        let found = if target.is_empty() {
-            format!("file_sd_configs: [{{files: [\"{}/*.json\"], refresh_interval: 1s}}]", targets.display())
-        } else {
-            format!("static_configs: [{{targets: [\"{target}\"]}}]")
-        };
-        let text = format!(
-            "global:\n  scrape_interval: {}ms\nscrape_configs:\n  - job_name: node\n    {found}\n",
-            self.interval.as_millis()
-        );
-        let config = folder.server("prometheus.yml")?;
-        self.configured += &folder.write(&config, &text)?;
-        let mut command = Command::new(program::installed(SERVER.0, SERVER.1)?);
-        command.arg(format!("--config.file={}", config.display()));
-        command.arg(format!("--storage.tsdb.path={}", folder.server("data")?.display()));
-        command.arg(format!("--web.listen-address={}:{}", folder.listen(), address.port("http")?));
-        self.configured += &format!("{command:?}\n");
-        self.parts.start("prometheus", true, &mut command, &folder.server("prometheus.log")?)?;
-        let url = format!("http://{}:{}/-/ready", address.host, address.port("http")?);
-        self.parts.wait_until("Prometheus answers", || exposition::get(&url).is_ok())
+fn export(started: &mut Started, folder: &Folder, configuration: &str, target: &str) -> anyhow::Result<()> {
+    let mut command = Command::new(program::installed(EXPORTER.0, EXPORTER.1)?);
+    command.args(SAME).arg(format!("--web.listen-address={target}"));
+    if configuration == "default" {
+        command.args(FURTHER);
     }
-
-    fn start_exporter(&mut self, folder: &Folder, configuration: &str, target: String) -> anyhow::Result<()> {
-        let mut command = Command::new(program::installed(EXPORTER.0, EXPORTER.1)?);
-        command.args(SAME).arg(format!("--web.listen-address={target}"));
-        if configuration == "default" {
-            command.args(FURTHER);
-        }
-        self.configured += &format!("{command:?}\n");
-        self.parts.start("node_exporter", false, &mut command, &folder.node("node_exporter.log")?)?;
-        let url = format!("http://{target}/metrics");
-        let mut text = String::new();
-        self.parts.wait_until("node_exporter answers", || {
-            text = exposition::get(&url).unwrap_or_default();
-            !text.is_empty()
-        })?;
-        let own: u64 = OWN.iter().map(|own| text.lines().filter(|line| line.starts_with(own)).count() as u64).sum();
-        self.metrics = exposition::samples(&text) - own;
-        let targets = folder.shared("targets").join(format!("{}.json", folder::host()));
-        let found = serde_json::json!([{ "targets": [target] }]);
-        std::fs::write(&targets, found.to_string()).with_context(|| format!("writing {}", targets.display()))?;
-        self.start = Instant::now();
-        let server = (folder.address()?, target);
-        self.parts.wait_until("Prometheus has scraped the node within a period", || {
-            scrapes(&server.0, &server.1).is_some_and(|count| count > 0)
-        })?;
-        self.server = Some(server);
-        Ok(())
-    }
+    started.run("node_exporter", false, &mut command, &folder.node("node_exporter.log")?)?;
+    let url = format!("http://{target}/metrics");
+    let mut text = String::new();
+    started.parts.wait_until("node_exporter answers", || {
+        text = exposition::get(&url).unwrap_or_default();
+        !text.is_empty()
+    })?;
+    let own: u64 = OWN.iter().map(|own| text.lines().filter(|line| line.starts_with(own)).count() as u64).sum();
+    started.metrics = exposition::samples(&text) - own;
+    let targets = folder.shared("targets").join(format!("{}.json", folder::node()));
+    let found = serde_json::json!([{ "targets": [target] }]);
+    std::fs::write(&targets, found.to_string()).with_context(|| format!("writing {}", targets.display()))?;
+    let since = Instant::now();
+    let (server, node) = (folder.address()?, target.to_owned());
+    started.parts.wait_until("Prometheus has scraped the node within a period", || {
+        scrapes(&server, &node).is_some_and(|count| count > 0)
+    })?;
+    started.counts(since, move || scrapes(&server, &node));
+    Ok(())
 }
 
 /// Scrapes of a node that succeeded, as Prometheus has stored it.
@@ -163,27 +136,4 @@ fn scrapes(server: &Address, node: &str) -> Option<u64> {
     let url = format!("http://{}:{}/api/v1/query?query={query}", server.host, server.port("http").ok()?);
     let answer: serde_json::Value = serde_json::from_str(&exposition::get(&url).ok()?).ok()?;
     answer["data"]["result"][0]["value"][1].as_str()?.parse().ok()
-}
-
-impl Running for Scraped {
-    fn metrics(&self) -> u64 {
-        self.metrics
-    }
-
-    fn configured(&self) -> String {
-        self.configured.clone()
-    }
-
-    fn processes(&self) -> Vec<(String, u32, bool)> {
-        self.parts.list()
-    }
-
-    fn ticks(&self) -> Option<(u64, u64)> {
-        let (server, node) = self.server.as_ref()?;
-        Some(parts::ticks(scrapes(server, node)?, self.start, self.interval))
-    }
-
-    fn stop(mut self: Box<Self>) {
-        self.parts.stop();
-    }
 }

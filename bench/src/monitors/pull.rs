@@ -4,12 +4,13 @@
 //! leaves the command in the folder that all share, and the server's part starts it.
 
 use std::ffi::OsStr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::Context;
 
-use super::{Folder, Parts, Role, folder};
+use super::{Folder, Role, Running, Started, folder};
 
 /// Looks for commands once a second, starts each once, and ends them when it is ended.
 const STARTER: &str = "ids=
@@ -31,9 +32,28 @@ pub struct Pull<'a> {
     role: Role,
 }
 
+/// Starts a monitor whose server's part, called `name`, asks its nodes: what `node` starts, or what waits for the nodes' commands.
+pub fn start(
+    role: Role,
+    interval: Duration,
+    dir: &Path,
+    name: &str,
+    node: impl FnOnce(&mut Started, &Folder, &Pull) -> anyhow::Result<()>,
+) -> anyhow::Result<Box<dyn Running>> {
+    let folder = Folder::new(dir, role)?;
+    let pull = Pull::new(&folder, role)?;
+    let mut started = Started::new(interval);
+    if folder.has_node() {
+        node(&mut started, &folder, &pull)?;
+    } else {
+        pull.server(&mut started, name)?;
+    }
+    Ok(Box::new(started))
+}
+
 impl<'a> Pull<'a> {
     /// Makes the folders that the server's part and the nodes share.
-    pub fn new(folder: &'a Folder, role: Role) -> anyhow::Result<Self> {
+    fn new(folder: &'a Folder, role: Role) -> anyhow::Result<Self> {
         for name in ["kept", "commands"] {
             let path = folder.shared(name);
             std::fs::create_dir_all(&path).with_context(|| format!("making {}", path.display()))?;
@@ -43,7 +63,7 @@ impl<'a> Pull<'a> {
 
     /// Where to keep what comes from this node; the server's part and the node both see it.
     pub fn kept(&self) -> PathBuf {
-        self.folder.shared("kept").join(folder::host())
+        self.folder.shared("kept").join(folder::node())
     }
 
     /// The host at which the server's part reaches this node.
@@ -51,21 +71,20 @@ impl<'a> Pull<'a> {
         if self.role == Role::Both { "127.0.0.1".to_owned() } else { folder::host() }
     }
 
-    /// The server's part for nodes elsewhere; gives its command.
-    pub fn server(&self, parts: &mut Parts, name: &str) -> anyhow::Result<String> {
+    /// The server's part for nodes elsewhere.
+    fn server(&self, started: &mut Started, name: &str) -> anyhow::Result<()> {
         let mut command = Command::new("sh");
         command.args(["-c", STARTER, name]).arg(self.folder.shared("commands"));
-        parts.start(name, true, &mut command, &self.folder.server("out.log")?)?;
-        Ok(format!("# {command:?}\n"))
+        started.run(name, true, &mut command, &self.folder.server("out.log")?)
     }
 
     /// Has the server's part run a command that asks this node: here, or where that part is.
-    pub fn node(&self, parts: &mut Parts, name: &str, command: &mut Command) -> anyhow::Result<()> {
+    pub fn node(&self, started: &mut Started, name: &str, command: &mut Command) -> anyhow::Result<()> {
         if self.role == Role::Both {
-            parts.start(name, true, command, &self.folder.server("out.log")?)?;
-            return Ok(());
+            return started.run(name, true, command, &self.folder.server("out.log")?);
         }
-        let path = self.folder.shared("commands").join(format!("{}.sh", folder::host()));
+        started.configured += &format!("# {command:?}\n");
+        let path = self.folder.shared("commands").join(format!("{}.sh", folder::node()));
         // Whole or not at all.
         let written = path.with_extension("part");
         std::fs::write(&written, script(command)).with_context(|| format!("writing {}", written.display()))?;

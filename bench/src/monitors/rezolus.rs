@@ -20,9 +20,8 @@ use serde_json::Value;
 use wholegrain_testing::free_port;
 
 use super::exposition::get;
-use super::parts::ticks;
-use super::pull::Pull;
-use super::{Folder, Monitor, Parts, Role, Running, program};
+use super::pull::{self, Pull};
+use super::{Folder, Monitor, Role, Running, Started, program};
 
 /// The recorder refuses a period below the time that one answer takes it, here 1 to 2 ms; at 2 ms it made 1490 of 1500 samples.
 const SHORTEST: Duration = Duration::from_millis(2);
@@ -68,21 +67,9 @@ impl Monitor for Rezolus {
         interval: Duration,
         dir: &Path,
     ) -> anyhow::Result<Box<dyn Running>> {
-        let folder = Folder::new(dir, role)?;
-        let pull = Pull::new(&folder, role)?;
-        let mut agent = Agent {
-            parts: Parts::new(),
-            recording: None,
-            metrics: 0,
-            started: Instant::now(),
-            configured: String::new(),
-        };
-        if folder.has_node() {
-            agent.node(&folder, &pull, configuration, interval)?;
-        } else {
-            agent.configured = pull.server(&mut agent.parts, "rezolus record")?;
-        }
-        Ok(Box::new(agent))
+        pull::start(role, interval, dir, "rezolus record", |started, folder, pull| {
+            node(started, folder, pull, configuration, interval)
+        })
     }
 }
 
@@ -129,67 +116,37 @@ fn snapshots(mut recording: impl Read) -> std::io::Result<u64> {
     }
 }
 
-struct Agent {
-    parts: Parts,
-    /// Where the samples are, and their period.
-    recording: Option<(PathBuf, Duration)>,
-    metrics: u64,
-    started: Instant,
-    configured: String,
-}
+/// The agent and its recorder.
+fn node(
+    started: &mut Started,
+    folder: &Folder,
+    pull: &Pull,
+    configuration: &str,
+    interval: Duration,
+) -> anyhow::Result<()> {
+    let port = free_port();
+    let path = folder.node("agent.toml")?;
+    let listen = format!("{}:{port}", if folder.has_server() { "127.0.0.1" } else { "0.0.0.0" });
+    started.configured += &folder.write(&path, &settings(configuration, &listen, interval))?;
+    let mut agent = Command::new(agent_path()?);
+    started.run("rezolus", false, agent.arg(&path), &folder.node("rezolus.log")?)?;
+    let url = format!("http://127.0.0.1:{port}/metrics/json");
+    let told = || get(&url).ok().and_then(|text| values(&text)).unwrap_or(0);
+    started.parts.wait_until("the agent tells values", || told() > 0)?;
 
-impl Agent {
-    fn node(&mut self, folder: &Folder, pull: &Pull, configuration: &str, interval: Duration) -> anyhow::Result<()> {
-        let port = free_port();
-        let path = folder.node("agent.toml")?;
-        let listen = format!("{}:{port}", if folder.has_server() { "127.0.0.1" } else { "0.0.0.0" });
-        self.configured = folder.write(&path, &settings(configuration, &listen, interval))?;
-        let mut agent = Command::new(agent_path()?);
-        agent.arg(&path);
-        self.configured += &format!("# {agent:?}\n");
-        self.parts.start("rezolus", false, &mut agent, &folder.node("rezolus.log")?)?;
-        let url = format!("http://127.0.0.1:{port}/metrics/json");
-        let told = || get(&url).ok().and_then(|text| values(&text)).unwrap_or(0);
-        self.parts.wait_until("the agent tells values", || told() > 0)?;
-
-        let recording = pull.kept();
-        // That of an earlier run in the same folder.
-        let _ = std::fs::remove_file(&recording);
-        let mut recorder = Command::new(agent_path()?);
-        recorder.args(["record", "--format", "raw", "--interval", &format!("{}us", interval.as_micros())]);
-        recorder.arg(format!("http://{}:{port}", pull.host())).arg(&recording);
-        self.configured += &format!("# {recorder:?}\n");
-        self.started = Instant::now();
-        pull.node(&mut self.parts, "rezolus record", &mut recorder)?;
-        let sampled = || File::open(&recording).and_then(snapshots).is_ok_and(|made| made > 1);
-        self.parts.wait_until("the recorder has samples", sampled)?;
-        self.metrics = told();
-        self.recording = Some((recording, interval));
-        Ok(())
-    }
-}
-
-impl Running for Agent {
-    fn metrics(&self) -> u64 {
-        self.metrics
-    }
-
-    fn configured(&self) -> String {
-        self.configured.clone()
-    }
-
-    fn processes(&self) -> Vec<(String, u32, bool)> {
-        self.parts.list()
-    }
-
-    fn ticks(&self) -> Option<(u64, u64)> {
-        let (recording, interval) = self.recording.as_ref()?;
-        Some(ticks(File::open(recording).and_then(snapshots).ok()?, self.started, *interval))
-    }
-
-    fn stop(mut self: Box<Self>) {
-        self.parts.stop();
-    }
+    let recording = pull.kept();
+    // That of an earlier run in the same folder.
+    let _ = std::fs::remove_file(&recording);
+    let mut recorder = Command::new(agent_path()?);
+    recorder.args(["record", "--format", "raw", "--interval", &format!("{}us", interval.as_micros())]);
+    recorder.arg(format!("http://{}:{port}", pull.host())).arg(&recording);
+    let since = Instant::now();
+    pull.node(started, "rezolus record", &mut recorder)?;
+    let sampled = || File::open(&recording).and_then(snapshots).is_ok_and(|made| made > 1);
+    started.parts.wait_until("the recorder has samples", sampled)?;
+    started.metrics = told();
+    started.counts(since, move || File::open(&recording).and_then(snapshots).ok());
+    Ok(())
 }
 
 #[cfg(test)]

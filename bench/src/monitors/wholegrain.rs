@@ -83,14 +83,16 @@ struct Ours {
 }
 
 /// A job's cgroups on a machine without a resource manager, with a process that sleeps.
-struct Job {
+pub struct Job {
     _idle: Process,
-    group: JobGroup,
+    /// Where it is.
+    pub group: JobGroup,
     cgroups: Cgroups,
 }
 
 impl Job {
-    fn new() -> anyhow::Result<Self> {
+    /// Makes one.
+    pub fn new() -> anyhow::Result<Self> {
         if let Some(why) = Cgroups::missing() {
             anyhow::bail!("there is no job here, and none can be made: {why}");
         }
@@ -130,7 +132,7 @@ impl Ours {
 
     fn start_agent(&mut self, folder: &Folder, configuration: &str) -> anyhow::Result<()> {
         let address = folder.address()?;
-        let (site, name) = (folder.server("")?, folder::host());
+        let (site, name) = (folder.server("")?, folder::node());
         program::output(Command::new(program::ours(COMMAND)?).args(["ca", "agent", &name, "--dir"]).arg(&site))?;
         let interval = Interval::from_ns(self.interval_ns);
         let mut text = match configuration {

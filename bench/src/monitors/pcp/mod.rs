@@ -13,7 +13,7 @@ mod archive;
 mod installed;
 
 use std::net::TcpStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -21,9 +21,8 @@ use anyhow::{Context, bail, ensure};
 use wholegrain_testing::free_port;
 
 use self::installed::{Installed, SetUp};
-use super::parts::ticks;
-use super::pull::Pull;
-use super::{Folder, Monitor, Parts, Role, Running, program};
+use super::pull::{self, Pull};
+use super::{Folder, Monitor, Role, Running, Started, program};
 
 /// The logger's timers treat what is due within 10 ms as due, so it keeps no period up to that: it takes a period of 10 ms and
 /// makes 50 samples a second. At 20 ms, all 50 were in its archive.
@@ -75,21 +74,9 @@ impl Monitor for Pcp {
             interval.subsec_nanos().is_multiple_of(1_000_000),
             "pmlogger takes whole milliseconds as its period, not {interval:?}"
         );
-        let folder = Folder::new(dir, role)?;
-        let pull = Pull::new(&folder, role)?;
-        let mut collector = Collector {
-            parts: Parts::new(),
-            archive: None,
-            metrics: 0,
-            started: Instant::now(),
-            configured: String::new(),
-        };
-        if folder.has_node() {
-            collector.node(&folder, &pull, configuration, interval)?;
-        } else {
-            collector.configured = pull.server(&mut collector.parts, "pmlogger")?;
-        }
-        Ok(Box::new(collector))
+        pull::start(role, interval, dir, "pmlogger", |started, folder, pull| {
+            node(started, folder, pull, configuration, interval)
+        })
     }
 }
 
@@ -117,67 +104,37 @@ fn chosen(set_up: &SetUp, url: &str, path: &Path) -> anyhow::Result<String> {
     Ok(format!("# {command:?}\n{}\n", lines.join("\n")))
 }
 
-struct Collector {
-    parts: Parts,
-    /// Where the samples are, and their period.
-    archive: Option<(PathBuf, Duration)>,
-    metrics: u64,
-    started: Instant,
-    configured: String,
-}
+/// The daemon and its agents, and its logger.
+fn node(
+    started: &mut Started,
+    folder: &Folder,
+    pull: &Pull,
+    configuration: &str,
+    interval: Duration,
+) -> anyhow::Result<()> {
+    let keep: &[&str] = if configuration == "same" { &SAME_AGENTS } else { &[] };
+    let set_up = Installed::find()?.set_up(folder, keep)?;
+    let port = free_port();
+    started.configured += &set_up.configured;
+    started.run("pmcd", false, &mut daemon(&set_up, folder, port)?, &folder.node("pmcd.out")?)?;
+    started.parts.wait_until("pmcd takes connections", || TcpStream::connect(("127.0.0.1", port)).is_ok())?;
 
-impl Collector {
-    /// The daemon and its agents, and its logger.
-    fn node(&mut self, folder: &Folder, pull: &Pull, configuration: &str, interval: Duration) -> anyhow::Result<()> {
-        let keep: &[&str] = if configuration == "same" { &SAME_AGENTS } else { &[] };
-        let set_up = Installed::find()?.set_up(folder, keep)?;
-        let port = free_port();
-        let mut daemon = daemon(&set_up, folder, port)?;
-        self.configured = format!("{}# {daemon:?}\n", set_up.configured);
-        self.parts.start("pmcd", false, &mut daemon, &folder.node("pmcd.out")?)?;
-        self.parts.wait_until("pmcd takes connections", || TcpStream::connect(("127.0.0.1", port)).is_ok())?;
-
-        let url = format!("pcp://{}:{port}", pull.host());
-        let metrics = folder.node("pmlogger.conf")?;
-        self.configured +=
-            &if configuration == "same" { folder.write(&metrics, SAME)? } else { chosen(&set_up, &url, &metrics)? };
-        let archive = pull.kept();
-        archive::remove(&archive)?;
-        let mut logger = set_up.daemon("pmlogger")?;
-        logger.args(["-V", "2", "-h", &url, "-t", &format!("{}msec", interval.as_millis()), "-c"]).arg(&metrics);
-        logger.arg("-l").arg(archive.with_extension("log")).arg(&archive);
-        // It would listen for its own control program on every address from port 4330 on.
-        logger.env("PMLOGGER_LOCAL", "1").env("PMLOGGER_PORT", free_port().to_string());
-        self.configured += &format!("# {logger:?}\n");
-        self.started = Instant::now();
-        pull.node(&mut self.parts, "pmlogger", &mut logger)?;
-        let sampled = || archive::count(&archive).is_ok_and(|c| c.values > 0 && c.samples > 1);
-        self.parts.wait_until("its archive has samples", sampled)?;
-        self.metrics = archive::count(&archive)?.values;
-        self.archive = Some((archive, interval));
-        Ok(())
-    }
-}
-
-impl Running for Collector {
-    fn metrics(&self) -> u64 {
-        self.metrics
-    }
-
-    fn configured(&self) -> String {
-        self.configured.clone()
-    }
-
-    fn processes(&self) -> Vec<(String, u32, bool)> {
-        self.parts.list()
-    }
-
-    fn ticks(&self) -> Option<(u64, u64)> {
-        let (archive, interval) = self.archive.as_ref()?;
-        Some(ticks(archive::count(archive).ok()?.samples, self.started, *interval))
-    }
-
-    fn stop(mut self: Box<Self>) {
-        self.parts.stop();
-    }
+    let url = format!("pcp://{}:{port}", pull.host());
+    let metrics = folder.node("pmlogger.conf")?;
+    started.configured +=
+        &if configuration == "same" { folder.write(&metrics, SAME)? } else { chosen(&set_up, &url, &metrics)? };
+    let archive = pull.kept();
+    archive::remove(&archive)?;
+    let mut logger = set_up.daemon("pmlogger")?;
+    logger.args(["-V", "2", "-h", &url, "-t", &format!("{}msec", interval.as_millis()), "-c"]).arg(&metrics);
+    logger.arg("-l").arg(archive.with_extension("log")).arg(&archive);
+    // It would listen for its own control program on every address from port 4330 on.
+    logger.env("PMLOGGER_LOCAL", "1").env("PMLOGGER_PORT", free_port().to_string());
+    let since = Instant::now();
+    pull.node(started, "pmlogger", &mut logger)?;
+    let sampled = || archive::count(&archive).is_ok_and(|c| c.values > 0 && c.samples > 1);
+    started.parts.wait_until("its archive has samples", sampled)?;
+    started.metrics = archive::count(&archive)?.values;
+    started.counts(since, move || Some(archive::count(&archive).ok()?.samples));
+    Ok(())
 }
