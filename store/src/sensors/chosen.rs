@@ -114,7 +114,8 @@ mod tests {
 
     const NODES: [&str; 4] = ["n1", "n1-ib", "n10", "n2"];
     const GROUPS: [&str; 5] = ["cpu", "cpu-all", "mem", "net/eth0", "net/ib0/up"];
-    const NAMES: [&str; 5] = ["Free", "Used", "Total", "a", "z"];
+    /// So many that the last is leapt to from the first.
+    const NAMES: [&str; 9] = ["Free", "Used", "Total", "a", "b", "c", "d", "e", "z"];
 
     /// All sensors, those of one node of each two together, and their paths in order.
     fn sensors() -> (Paths, Vec<(String, SensorId)>) {
@@ -140,7 +141,8 @@ mod tests {
     #[test]
     fn what_is_leapt_over_is_not_chosen() {
         let (paths, plain) = sensors();
-        let sets: [&[&str]; 9] = [
+        let sets: [&[&str]; 10] = [
+            &["/lab/*/mem/z"],
             &["/lab/*/cpu/Free"],
             &["/lab/*/mem/*", "/lab/*/mem/F*", "/lab/n1*/mem/*"],
             &["/lab/*/net/*/T*", "/lab/n2/**"],
