@@ -68,9 +68,9 @@ impl Ring {
         fence(Ordering::Release);
         slot[1].store(time as u64, Ordering::Relaxed);
         slot[2].store(interval_ns, Ordering::Relaxed);
-        for (word, value) in slot[HEAD_WORDS..].iter().zip(values.iter().chain(gaps)) {
-            word.store(*value, Ordering::Relaxed);
-        }
+        let (value_words, gap_words) = slot[HEAD_WORDS..].split_at(self.sensors);
+        store(value_words, values);
+        store(gap_words, gaps);
         slot[0].store(2 * row + 2, Ordering::Release);
         self.head.store(row + 1, Ordering::Release);
     }
@@ -115,6 +115,22 @@ impl Ring {
     pub fn view(&self, first: u64, count: usize) -> View<'_> {
         debug_assert!(count <= self.capacity);
         View { ring: self, first, count, start: (first % self.capacity as u64) as usize }
+    }
+}
+
+/// Stores each number in its word, four at a time: each sample goes through here, and the crate is compiled to be small, which leaves
+/// loops as they are written.
+#[inline]
+fn store(words: &[AtomicU64], numbers: &[u64]) {
+    let ((words, last_words), (numbers, last_numbers)) = (words.as_chunks::<4>(), numbers.as_chunks::<4>());
+    for ([a, b, c, d], numbers) in words.iter().zip(numbers) {
+        a.store(numbers[0], Ordering::Relaxed);
+        b.store(numbers[1], Ordering::Relaxed);
+        c.store(numbers[2], Ordering::Relaxed);
+        d.store(numbers[3], Ordering::Relaxed);
+    }
+    for (word, number) in last_words.iter().zip(last_numbers) {
+        word.store(*number, Ordering::Relaxed);
     }
 }
 
