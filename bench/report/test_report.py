@@ -193,7 +193,10 @@ def test_aims_of_steady_programs(tmp_path: Path) -> None:
     for ratio, reached in ((1.005, True), (1.01, None), (1.03, None), (1.04, False)):
         held = found_with([summary_row("none", None, None), reads, summary_row("wholegrain", 10**6, ratio)], tmp_path / str(ratio))
         # Two cores: 1.5 % and 0.5 %; the interval reaches 1.23 % to both sides.
-        assert [(a.aim, a.reached) for a in held] == [("at most 2.0 % (reads of “same” and 0.5 %)", reached)], ratio
+        assert [(a.aim, a.reached) for a in held] == [("at most 2.0 % (bare reads and 0.5 %)", reached)], ratio
+    # What reads more files is held against the loop of the same files.
+    rows = [reads, summary_row("bare", 10**6, 1.1, configuration="job-reads", node_cpu_share=0.19), summary_row("wholegrain", 10**6, 1.08, configuration="job")]
+    assert [(a.aim, a.reached) for a in found_with(rows, tmp_path / "job")] == [("at most 10.0 % (bare job-reads and 0.5 %)", True)]
     wide = {"ratio_low": 0.9, "ratio_high": 1.1}
     rows = [summary_row("wholegrain", 10**7, 1.03, significant=True), summary_row("wholegrain", 10**8, 1.0, **wide), summary_row("wholegrain", 10**9, 1.0)]
     assert [a.reached for a in found_with(rows, tmp_path / "slow")] == [False, None, True]
@@ -209,6 +212,10 @@ def test_aims_of_the_wavefront(tmp_path: Path) -> None:
         reads = summary_row("bare", 10**6, 1.1, configuration="reads", significant=significant, **wave)
         held = found_with([reads, summary_row("wholegrain", 10**6, ratio, **wave)], tmp_path / f"{ratio}{significant}")
         assert [a.reached for a in held] == [reached], ratio
+    rows = [summary_row("bare", 10**6, 1.1, configuration=c, significant=True, **wave) for c in ("reads", "job-reads")]
+    rows[1]["ratio"] = 1.3
+    rows += [summary_row("wholegrain", 10**6, 1.33, configuration=c, **wave) for c in ("same", "job")]
+    assert [a.reached for a in found_with(rows, tmp_path / "both")] == [False, True]
 
 
 def test_aims_beside_peers() -> None:

@@ -3,6 +3,7 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
@@ -207,4 +208,27 @@ fn a_killed_monitor_takes_its_processes_along() {
     peer.process.kill().unwrap();
     peer.process.wait().unwrap();
     wait_until("all of its processes are gone", || marked(&peer.mark).is_empty());
+}
+
+#[test]
+fn what_cannot_be_had_is_tried_and_said() {
+    let dir = tempfile::tempdir().unwrap();
+    let script = dir.path().join("bench/prepare-peers");
+    std::fs::create_dir_all(script.parent().unwrap()).unwrap();
+    std::fs::copy(concat!(env!("CARGO_MANIFEST_DIR"), "/prepare-peers"), &script).unwrap();
+    // Commands that get nothing, before those of the machine; a peer that is installed there is not looked for.
+    let path = dir.path().join("bin");
+    std::fs::create_dir(&path).unwrap();
+    for name in ["cargo", "apt-get"] {
+        let command = path.join(name);
+        std::fs::write(&command, "#!/bin/sh\nexit 1\n").unwrap();
+        std::fs::set_permissions(&command, std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let output = Command::new(&script).env("PATH", format!("{}:/usr/bin:/bin", path.display())).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    let peers = [("Performance Co-Pilot", "/etc/pcp.conf"), ("Rezolus", "/usr/bin/rezolus")];
+    for (name, _) in peers.iter().filter(|(_, there)| !Path::new(there).exists()) {
+        assert!(said.contains(&format!("its comparison is left out: {name}")), "{name}: {said}");
+    }
 }
