@@ -2,10 +2,11 @@
 
 mod support;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 
 use support::wait_for;
 
@@ -152,4 +153,45 @@ fn it_may_open_as_many_files_as_the_system_lets_it() {
     child.kill().unwrap();
     child.wait().unwrap();
     assert!(soft == hard && soft != Some("64"), "{line}");
+}
+
+/// Processes that take all the time there is, until dropped.
+struct Burners(Vec<Child>);
+
+impl Drop for Burners {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+#[test]
+fn where_all_cpus_work_the_sampler_is_on_each_in_its_turn() {
+    let cpus = std::thread::available_parallelism().unwrap().get();
+    if cpus < 2 {
+        println!("skipped: there is one CPU");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let file = config(dir.path(), "");
+    let text = fs::read_to_string(&file).unwrap().replace("100ms", "1ms");
+    fs::write(&file, text).unwrap();
+    let burn = || Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
+    let _burners = Burners((0..cpus).map(|_| burn()).collect());
+    let agent = agent(&["--config", &file]).stderr(Stdio::null()).spawn().unwrap();
+    let tasks = format!("/proc/{}/task", agent.id());
+    let _agent = Burners(vec![agent]);
+    let mut seen = BTreeSet::new();
+    wait_for("the sampler on two CPUs, one after the other", || {
+        for task in fs::read_dir(&tasks).into_iter().flatten().flatten() {
+            let status = fs::read_to_string(task.path().join("status")).unwrap_or_default();
+            let of = |key: &str| status.lines().find_map(|line| line.strip_prefix(key)).map(str::trim);
+            if of("Name:") == Some("sampler") {
+                seen.extend(of("Cpus_allowed_list:").and_then(|list| list.parse::<usize>().ok()));
+            }
+        }
+        seen.len() >= 2
+    });
 }

@@ -8,6 +8,7 @@
 pub mod accumulate;
 pub mod clock;
 pub mod group;
+mod idle;
 pub mod lag;
 pub mod mailbox;
 pub mod place;

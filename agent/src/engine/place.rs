@@ -1,8 +1,10 @@
 //! Where a sampler thread runs. Every tick interrupts what runs on its CPU; a thread that the kernel puts now here, now there
 //! interrupts all of them, moves other programs out of its way, and finds cold caches each time.
 //!
-//! So the kernel chooses, as it knows best which CPU has least to do, and the thread then stays there for a while. Nothing of
-//! this is done by the sampler thread itself once it runs.
+//! So the kernel chooses, as it knows best which CPU has least to do, and the thread then stays there for a turn of some hundred
+//! ticks. After that it stays on if the CPU was idle else, moves to one that was, and where none was, goes to the next: on a node whose
+//! CPUs all work, a program whose parts wait for the slowest loses as much as the part that loses most, and that is least when all lose
+//! alike. Nothing of this is done by the sampler thread itself once it runs.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -10,14 +12,22 @@ use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 
+use super::idle::Idle;
+
 /// How soon the thread is to run after its tick when others run: 100 us, the shortest that the kernel takes. It is the slice that the
 /// scheduler plans for it (sched(7), `sched_runtime` in sched_setattr(2)); the shorter the slice, the earlier the turn.
 const SLICE_NS: u64 = 100_000;
 /// With a shortest interval above this a thread is not kept anywhere: it wakes so seldom that the kernel's choice of an idle CPU is worth
 /// more. 100 ms.
 pub const KEPT_INTERVAL_NS_MAX: u64 = 100_000_000;
-/// How long it stays before the kernel chooses anew: 10 s.
-pub const KEPT_FOR: Duration = Duration::from_secs(10);
+/// How many of its intervals it stays on one CPU, if that and all others are in use.
+const TURN_TICKS: u32 = 500;
+/// But at least: 200 ms, twenty ticks of the kernel's account of what a CPU does.
+const TURN_MIN: Duration = Duration::from_millis(200);
+/// And at most: 10 s.
+const TURN_MAX: Duration = Duration::from_secs(10);
+/// A CPU that was idle for this part of the time disturbs nobody.
+const IDLE_PART: f64 = 0.5;
 /// For how many of its intervals the kernel may choose.
 const CHOOSING_TICKS: u32 = 5;
 
@@ -25,7 +35,7 @@ const CHOOSING_TICKS: u32 = 5;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(try_from = "toml::Value")]
 pub enum Cpu {
-    /// The kernel's choice, kept for a while.
+    /// The kernel's choice at first, then an idle one, or each in its turn.
     #[default]
     Kept,
     /// The kernel's choice at each tick.
@@ -104,6 +114,7 @@ pub struct Placing {
     cpu: Cpu,
     /// The CPUs that the process was started with.
     allowed: libc::cpu_set_t,
+    idle: Idle,
     state: State,
 }
 
@@ -113,14 +124,16 @@ enum State {
     Free,
     /// Anywhere until then, to be kept where it is.
     Choosing(Instant),
-    /// In one place until then; `None` for ever.
-    Kept(Option<Instant>),
+    /// On a CPU until then.
+    Turn { cpu: usize, until: Instant },
+    /// On one for ever.
+    Fixed,
 }
 
 impl Placing {
     /// Of a thread that is free to run anywhere.
     pub fn new(whereabouts: Arc<Whereabouts>, cpu: Cpu) -> Self {
-        Self { whereabouts, cpu, allowed: affinity(), state: State::Free }
+        Self { whereabouts, cpu, allowed: affinity(), idle: Idle::new("/proc/stat"), state: State::Free }
     }
 
     /// Another wish.
@@ -135,39 +148,48 @@ impl Placing {
     pub fn look(&mut self, now: Instant, interval_ns: Option<u64>) {
         let interval_ns = interval_ns.filter(|interval| *interval <= KEPT_INTERVAL_NS_MAX);
         match (self.cpu, interval_ns, self.state) {
-            (Cpu::Number(_), _, State::Kept(_)) => {}
+            (Cpu::Number(_), _, State::Fixed) => {}
             (Cpu::Number(cpu), ..) => {
                 if self.keep_on(usize::from(cpu)) {
-                    self.state = State::Kept(None);
+                    self.state = State::Fixed;
                 } else {
                     tracing::warn!("[sampler] cpu: CPU {cpu} cannot be used by this process; the kernel chooses");
                     self.cpu = Cpu::Any;
                 }
             }
             (Cpu::Any, ..) | (_, None, _) => self.free(),
-            (_, Some(interval_ns), State::Free) => {
-                self.state = State::Choosing(now + Duration::from_nanos(interval_ns) * CHOOSING_TICKS);
-            }
-            (_, Some(_), State::Choosing(until)) if now >= until => {
-                let cpu = usize::try_from(self.whereabouts.cpu.load(Ordering::Relaxed));
-                let kept = cpu.is_ok_and(|cpu| self.keep_on(cpu));
-                // Where it cannot be kept, it is tried again as seldom as it would be moved.
-                self.state = State::Kept(Some(now + KEPT_FOR));
-                tracing::debug!("the sampler stays on CPU {cpu:?}: {kept}");
-            }
-            (_, Some(interval_ns), State::Kept(until)) if until.is_none_or(|until| now >= until) => {
+            (_, Some(interval_ns), State::Free | State::Fixed) => {
                 self.free();
                 self.state = State::Choosing(now + Duration::from_nanos(interval_ns) * CHOOSING_TICKS);
+            }
+            (_, Some(interval_ns), State::Choosing(until)) if now >= until => {
+                // What was idle is looked at at the end of the turn.
+                self.idle.look();
+                let cpu = usize::try_from(self.whereabouts.cpu.load(Ordering::Relaxed)).unwrap_or(usize::MAX);
+                self.stay(cpu, now, interval_ns);
+            }
+            (_, Some(interval_ns), State::Turn { cpu, until }) if now >= until => {
+                let idle = self.idle.look();
+                let next = next(cpu, &idle, |cpu| is_in(&self.allowed, cpu));
+                self.stay(next, now, interval_ns);
             }
             _ => {}
         }
     }
 
+    /// A turn on a CPU. Where the thread cannot be kept, it is tried again as seldom as it would be moved.
+    fn stay(&mut self, cpu: usize, now: Instant, interval_ns: u64) {
+        let is_kept = matches!(self.state, State::Turn { cpu: before, .. } if before == cpu) || self.keep_on(cpu);
+        let turn = (Duration::from_nanos(interval_ns) * TURN_TICKS).clamp(TURN_MIN, TURN_MAX);
+        self.state = State::Turn { cpu, until: now + turn };
+        tracing::trace!("the sampler stays on CPU {cpu} for {turn:?}: {is_kept}");
+    }
+
     /// How long nothing is to be done.
     pub fn due_in(&self, now: Instant) -> Option<Duration> {
         match self.state {
-            State::Choosing(at) | State::Kept(Some(at)) => Some(at.saturating_duration_since(now)),
-            State::Free | State::Kept(None) => None,
+            State::Choosing(at) | State::Turn { until: at, .. } => Some(at.saturating_duration_since(now)),
+            State::Free | State::Fixed => None,
         }
     }
 
@@ -194,6 +216,27 @@ impl Placing {
         // SAFETY: reads the set, which is as long as said. A thread 0, which would be this one, is none.
         thread != 0 && unsafe { libc::sched_setaffinity(thread, size_of::<libc::cpu_set_t>(), cpus) } == 0
     }
+}
+
+/// Where a thread goes that was on `cpu`, of the CPUs that it may use: `idle` has the part of the time that each was.
+fn next(cpu: usize, idle: &[(usize, f64)], is_allowed: impl Fn(usize) -> bool) -> usize {
+    let of = |cpu: usize| idle.iter().find(|(other, _)| *other == cpu).map_or(0.0, |(_, part)| *part);
+    if of(cpu) >= IDLE_PART {
+        return cpu;
+    }
+    let mut others = idle.iter().filter(|(other, _)| *other != cpu && is_allowed(*other));
+    if let Some((idlest, part)) = others.clone().max_by(|(_, one), (_, other)| one.total_cmp(other))
+        && *part >= IDLE_PART
+    {
+        return *idlest;
+    }
+    let (first, after) = (others.clone().next(), others.find(|(other, _)| *other > cpu));
+    after.or(first).map_or(cpu, |(other, _)| *other)
+}
+
+fn is_in(set: &libc::cpu_set_t, cpu: usize) -> bool {
+    // SAFETY: only looks, within the set.
+    cpu < libc::CPU_SETSIZE as usize && unsafe { libc::CPU_ISSET(cpu, set) }
 }
 
 /// The CPUs that the calling thread may use; all when there are more than the set has room for.
@@ -248,11 +291,14 @@ mod tests {
         placing.look(start, Some(MS));
         assert_eq!((placing.due_in(start), count(id)), (Some(Duration::from_millis(5)), all), "the kernel chooses");
         placing.look(start + Duration::from_millis(5), Some(MS));
-        assert_eq!(count(id), 1);
-        placing.look(start + Duration::from_secs(9), Some(MS));
-        assert_eq!(count(id), 1);
-        placing.look(start + Duration::from_secs(11), Some(MS));
-        assert_eq!(count(id), all, "it chooses anew");
+        assert_eq!((count(id), placing.due_in(start)), (1, Some(Duration::from_millis(505))));
+        placing.look(start + Duration::from_millis(504), Some(MS));
+        assert_eq!(placing.due_in(start), Some(Duration::from_millis(505)), "its turn is not over");
+        placing.look(start + Duration::from_millis(505), Some(50 * MS));
+        assert_eq!((count(id), placing.due_in(start)), (1, Some(Duration::from_millis(10_505))), "at most 10 s");
+        placing.look(start, Some(1000 * MS));
+        assert_eq!((count(id), placing.state), (all, State::Free));
+        placing.look(start, Some(MS));
         placing.look(start + Duration::from_secs(12), Some(MS));
         assert_eq!(count(id), 1);
         placing.configure(Cpu::Any);
@@ -260,7 +306,28 @@ mod tests {
         placing.configure(Cpu::Number(9_999));
         placing.look(start, Some(MS));
         assert_eq!((count(id), placing.cpu), (all, Cpu::Any), "there is no such CPU");
+        placing.configure(Cpu::Number(0));
+        placing.look(start, Some(MS));
+        assert_eq!((placing.state, count(id)), (State::Fixed, 1));
+        placing.configure(Cpu::Kept);
+        placing.look(start, Some(MS));
+        assert_eq!(count(id), all, "it chooses");
         end.store(true, Ordering::Relaxed);
         thread.join().unwrap();
+    }
+
+    #[test]
+    fn who_disturbs_nobody_stays_and_who_does_takes_turns() {
+        let all = |_: usize| true;
+        assert_eq!(next(1, &[(0, 0.9), (1, 0.6), (2, 1.0)], all), 1, "idle enough");
+        assert_eq!(next(1, &[(0, 0.9), (1, 0.1), (2, 1.0), (3, 0.0)], all), 2, "the idlest");
+        assert_eq!(next(1, &[(0, 0.9), (1, 0.1), (2, 1.0)], |cpu| cpu != 2), 0, "of those that may be used");
+        // All are in use: one after the other, those that may not be used passed over.
+        let busy: Vec<(usize, f64)> = [0, 1, 4, 5].map(|cpu| (cpu, 0.2)).into();
+        let round: Vec<usize> =
+            std::iter::successors(Some(4), |cpu| Some(next(*cpu, &busy, |cpu| cpu != 1))).take(5).collect();
+        assert_eq!(round, [4, 5, 0, 4, 5]);
+        assert_eq!(next(7, &[], all), 7, "nothing is known");
+        assert_eq!(next(0, &[(0, 0.0)], all), 0, "the only one");
     }
 }

@@ -1,0 +1,89 @@
+//! Which CPUs had nothing to do, from the kernel's account of each in `/proc/stat`.
+
+use std::path::PathBuf;
+
+/// Of the numbers of a CPU's line, those that are its time: user, nice, system, idle, iowait, irq, softirq, steal. What follows is in
+/// them already.
+const TIMES: usize = 8;
+/// Idle, and idle while something waits for a device.
+const IDLE: std::ops::Range<usize> = 3..5;
+
+/// One CPU's time since the machine started, in ticks of the kernel's account (USER_HZ, 10 ms).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Times {
+    cpu: usize,
+    idle: u64,
+    all: u64,
+}
+
+/// Looks now and then; tells of the time between two looks.
+#[derive(Debug)]
+pub struct Idle {
+    path: PathBuf,
+    last: Vec<Times>,
+}
+
+impl Idle {
+    /// By the account at this path; nothing has been looked at.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into(), last: Vec::new() }
+    }
+
+    /// For each CPU, by its number and in their order, the part of its time since the last look that it was idle, 0 to 1. None for
+    /// those of which nothing is known: at the first look, without the file, of a CPU that was off.
+    pub fn look(&mut self) -> Vec<(usize, f64)> {
+        let now = std::fs::read(&self.path).map(|text| parse(&text)).unwrap_or_default();
+        let before = std::mem::replace(&mut self.last, now);
+        let of = |now: &Times| {
+            let then = before.iter().find(|then| then.cpu == now.cpu)?;
+            let all = now.all.checked_sub(then.all).filter(|all| *all > 0)?;
+            // Time that waited for a device is taken back by some kernels.
+            Some((now.cpu, (now.idle.saturating_sub(then.idle) as f64 / all as f64).min(1.0)))
+        };
+        self.last.iter().filter_map(of).collect()
+    }
+}
+
+/// The lines of single CPUs; what is not one is passed over.
+fn parse(text: &[u8]) -> Vec<Times> {
+    let text = String::from_utf8_lossy(text);
+    let of = |line: &str| {
+        let mut words = line.strip_prefix("cpu")?.split_ascii_whitespace();
+        let cpu = words.next().filter(|_| !line.starts_with("cpu "))?.parse().ok()?;
+        let times: Vec<u64> = words.take(TIMES).map_while(|word| word.parse().ok()).collect();
+        Some(Times { cpu, idle: times.get(IDLE)?.iter().sum(), all: times.iter().sum() })
+    };
+    text.lines().take_while(|line| line.starts_with("cpu")).filter_map(of).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_each_was_idle_between_two_looks() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("stat");
+        let mut idle = Idle::new(&path);
+        assert_eq!(idle.look(), [], "no file");
+        let write = |text: &str| std::fs::write(&path, text).unwrap();
+        write("cpu  9 9 9 9 9 9 9 9 0 0\ncpu0 10 0 10 100 0 0 0 0 0 0\ncpu2 5 5 5 50 5 5 5 5 7 7\nintr 1 cpu3\n");
+        assert_eq!(idle.look(), [], "the first look");
+        // CPU 2 of which 10 of 40 were idle, 1 that has come, 0 for which no time has gone by.
+        write("cpu  0 0 0 0\ncpu0 10 0 10 100 0 0 0 0 0 0\ncpu1 1 1 1 1 1 1 1 1\ncpu2 15 5 25 56 9 5 5 5 99 7\n");
+        assert_eq!(idle.look(), [(2, 0.25)]);
+        write("cpu0 10 0 10 120 0 0 0 0\ncpu1 1 1 11 1 1 1 1 1\ncpu2 1\n");
+        assert_eq!(idle.look(), [(0, 1.0), (1, 0.0)]);
+        write("");
+        assert_eq!(idle.look(), []);
+    }
+
+    #[test]
+    fn this_machines_account_is_understood() {
+        let parsed = parse(&std::fs::read("/proc/stat").unwrap());
+        assert!(
+            !parsed.is_empty() && parsed.iter().all(|times| times.all > 0 && times.idle <= times.all),
+            "{parsed:?}"
+        );
+    }
+}
