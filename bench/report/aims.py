@@ -66,7 +66,8 @@ def _steady(experiment: data.Experiment) -> Iterator[Aim]:
             reached = False if row["significant"] else True if ends and ends[1] - ends[0] <= 2 * WIDE else None
             yield Aim(f"{what}, each {figures.interval_name(row['interval_ns'])}", "not told apart from no monitor", told, reached)
         elif row["interval_ns"] == MS:
-            reads = _cell(experiment.summary, row, "bare", READS.get(row["configuration"], "reads"))
+            loop = READS.get(row["configuration"], "reads")
+            reads = _cell(experiment.summary, row, "bare", loop)
             share = reads.get("node_cpu_share") if reads else None
             if share is None or not cores:
                 yield Aim(f"{what}, each ms", "what bare reads take, and 0.5 %", told, None)
@@ -76,7 +77,6 @@ def _steady(experiment: data.Experiment) -> Iterator[Aim]:
             # With the aim within the interval, or without one, it cannot be told.
             ends = _ends(row)
             reached = None if ends is None else True if ends[1] - 1 <= most else False if ends[0] - 1 > most else None
-            loop = reads["configuration"]
             yield Aim(f"{what}, each ms", f"at most {100 * most:.1f} % (bare {loop} and 0.5 %)", told, reached)
 
 
