@@ -1,4 +1,4 @@
-//! How fast the embedded store answers: a thousand sensors as one series, and a month of one sensor in a thousand points. Beside DuckDB on the
+//! How fast the embedded store answers: a thousand sensors as one series, hours of a day, and a month of one sensor in a thousand points. Beside DuckDB on the
 //! same files, over one connection that stays, with as many threads, each query timed within its process.
 
 use std::io::{BufRead, BufReader, Write};
@@ -25,6 +25,8 @@ const START_S: i64 = 20_000 * DAY_S;
 const RACK_SENSORS: usize = 50;
 /// Sensors beside the one that is asked for in the set of long ranges.
 const OTHERS: usize = 9;
+/// Of the sensors one of so many is in the set of a day.
+const DAY_PART: usize = 4;
 /// What a thousand sensors over an hour as one series may take, ms.
 const ACROSS_MS_MAX: f64 = 150.0;
 /// What a month of one sensor in a thousand points may take, ms.
@@ -52,6 +54,13 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self { runs: 25, sensors: 1000, days: 30, keep_in: None, python: ".venv/bin/python".into() }
+    }
+}
+
+impl Options {
+    /// Sensors of the set of a day.
+    fn day_sensors(&self) -> usize {
+        self.sensors.div_ceil(DAY_PART)
     }
 }
 
@@ -133,6 +142,22 @@ fn make_hour(dir: &Path, options: &Options, floats: bool) -> anyhow::Result<()> 
         maker.send(second, 60)?;
         maker.settle(second + 60)?;
     }
+    maker.store.close()?;
+    Ok(())
+}
+
+/// A day of a part of the sensors; a seal each hour, merged as the day is over.
+fn make_day(dir: &Path, options: &Options) -> anyhow::Result<()> {
+    const SEAL_S: i64 = 3600;
+    let sensors = options.day_sensors();
+    let mut maker = Maker::new(dir, sensors.div_ceil(RACK_SENSORS), RACK_SENSORS.min(sensors), false)?;
+    for begin in (0..DAY_S).step_by(SEAL_S as usize) {
+        for second in (begin..begin + SEAL_S).step_by(600) {
+            maker.send(START_S + second, 600)?;
+        }
+        maker.settle(START_S + begin + SEAL_S)?;
+    }
+    maker.settle(START_S + 3 * DAY_S)?;
     maker.store.close()?;
     Ok(())
 }
@@ -298,8 +323,11 @@ fn memory(name: &str) -> f64 {
 
 pub fn run(options: &Options) -> anyhow::Result<()> {
     println!(
-        "query-speed: {} sensors over 1 h at 1 s as one series, one sensor over {} days at 1 s in 1,000 points, {} runs each",
-        options.sensors, options.days, options.runs
+        "query-speed: {} sensors over 1 h at 1 s as one series, {} over six hours of a day, one over {} days in 1,000 points, {} runs each",
+        options.sensors,
+        options.day_sensors(),
+        options.days,
+        options.runs
     );
     let temporary = tempfile::tempdir()?;
     let base = options.keep_in.clone().unwrap_or_else(|| temporary.path().to_owned());
@@ -316,6 +344,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     let start = Instant::now();
     let ints = made("ints", &|dir| make_hour(dir, options, false))?;
     let floats = made("floats", &|dir| make_hour(dir, options, true))?;
+    let day = made("day", &|dir| make_day(dir, options))?;
     let month = made("month", &|dir| make_month(dir, options))?;
     line("making the data, s", format!("{:.0}", start.elapsed().as_secs_f64()), "");
     let mut duck = DuckDb::start(&options.python)?;
@@ -323,6 +352,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     for (name, dir) in [("integers", &ints), ("floats", &floats)] {
         figures.extend(ask_hour(name, dir, &mut duck, options)?);
     }
+    figures.extend(ask_day(&day, &mut duck, options)?);
     figures.extend(ask_month(&month, &mut duck, options)?);
     line("resident memory at its peak, MiB", format!("{:.0}", memory("VmHWM")), "");
     keep("query-speed", json!({ "queries": figures, "peak_mib": memory("VmHWM") }))
@@ -370,6 +400,27 @@ fn ask_hour(name: &str, dir: &Path, duck: &mut DuckDb, options: &Options) -> any
         },
     ];
     cases.iter().map(|case| compare(case, &store, duck, options)).collect()
+}
+
+fn ask_day(dir: &Path, duck: &mut DuckDb, options: &Options) -> anyhow::Result<Vec<Value>> {
+    // As somebody asks who wants the last hours up to now: no window begins or ends with the range.
+    let (begin, end, window) = (START_S + 15 * 3600 + 7, START_S + 21 * 3600 + 11, 300);
+    let store = open(dir)?;
+    let query = Query {
+        from: Timestamp(begin * SECOND),
+        to: Timestamp(end * SECOND),
+        every: Some(Interval::from_s(window as u64)),
+        across: Some(Across { agg: Agg::Sum, levels: None }),
+        ..query("/lab/**/power", DAY_S)?
+    };
+    let sql = format!(
+        "SELECT bucket, sum(mean) FROM (SELECT sensor, epoch_us(time) // {window}000000 AS bucket, avg(value) AS mean FROM {} \
+         WHERE epoch_us(time) >= {begin}000000 AND epoch_us(time) < {end}000000 GROUP BY 1, 2) GROUP BY 1 ORDER BY 1",
+        files(dir)
+    );
+    let what =
+        format!("{} sensors, six hours of a day that begin and end within a window of 5 min", options.day_sensors());
+    Ok(vec![compare(&Case { what: &what, query, sql, most_ms: ACROSS_MS_MAX }, &store, duck, options)?])
 }
 
 fn ask_month(dir: &Path, duck: &mut DuckDb, options: &Options) -> anyhow::Result<Vec<Value>> {

@@ -166,7 +166,16 @@ impl Pattern {
                     }
                     return true;
                 }
-                Level::Glob(_) => {
+                Level::Glob(pieces) => {
+                    let start = pieces.first().map_or("", String::as_str);
+                    if !rest.starts_with(start) {
+                        if rest > start {
+                            return beyond(star, to);
+                        }
+                        to.push_str(&path[..at]);
+                        to.push_str(start);
+                        return true;
+                    }
                     let end = at + head.len();
                     if !level.matches(head) {
                         return tail.is_none() || beyond(Some(end), to);
@@ -189,8 +198,9 @@ impl Pattern {
 }
 
 fn split_level(text: &str) -> (&str, Option<&str>) {
-    match text.split_once('/') {
-        Some((head, tail)) => (head, Some(tail)),
+    // Levels are short: a search that is made for long texts takes longer to begin.
+    match text.bytes().position(|byte| byte == b'/') {
+        Some(at) => (&text[..at], Some(&text[at + 1..])),
         None => (text, None),
     }
 }
@@ -337,6 +347,10 @@ mod tests {
             "/z/z/z",
             "/zz/a",
             "/*/zz",
+            "/*/*/ab*",
+            "/*/a-*",
+            "/*/a0*/b*",
+            "/*/z*/a",
         ] {
             let pattern = Pattern::new(pattern).unwrap();
             for (number, path) in paths.iter().enumerate().filter(|(_, path)| !pattern.matches(path)) {
@@ -348,7 +362,7 @@ mod tests {
                     between.inspect(|next| assert!(!pattern.matches(next), "{pattern} leaps {path} {next}")).count();
             }
         }
-        assert!(skipped > 10_000, "only {skipped} are leapt over");
+        assert!(skipped > 450_000, "only {skipped} are leapt over");
     }
 
     #[test]

@@ -252,7 +252,7 @@ impl Schema {
 
     /// The whole path of sensor `index`.
     pub fn path(&self, index: usize) -> String {
-        format!("{}/{}", self.0.prefix, self.0.sensors[index].name)
+        [self.0.prefix.as_str(), "/", &self.0.sensors[index].name].concat()
     }
 
     /// The same schema; where its sensors are those of `other`, they are in memory once for both.

@@ -243,13 +243,22 @@ pub fn run(store: &dyn ReadStore, query: &Query) -> Result<QueryResult, QueryErr
 }
 
 /// The same over any readings: `sensors` are those chosen; one more than [`SENSORS_MAX`] of them are enough to see that there are too many.
-pub fn run_on(chunks: Box<dyn Chunks>, mut sensors: Vec<SensorInfo>, query: &Query) -> Result<QueryResult, QueryError> {
+pub fn run_on(
+    chunks: Box<dyn Chunks>,
+    sensors: impl Into<Arc<[SensorInfo]>>,
+    query: &Query,
+) -> Result<QueryResult, QueryError> {
+    let mut sensors = sensors.into();
     query.validate()?;
     let query = &points::resolve(query, &chunks.resolutions());
     if sensors.len() > SENSORS_MAX {
         return Err(too_many());
     }
-    sensors.sort_by(|a, b| a.path.cmp(&b.path));
+    if !sensors.is_sorted_by(|a, b| a.path <= b.path) {
+        let mut sorted = sensors.to_vec();
+        sorted.sort_by(|a, b| a.path.cmp(&b.path));
+        sensors = sorted.into();
+    }
     chunks.expect(&sensors);
     let plan = plan::Plan::new(query, &sensors)?;
     let tier = plan.tier(chunks.as_ref()).map(|tier| Interval::from_ns(tier.cast_unsigned()));
@@ -267,7 +276,6 @@ pub fn run_on(chunks: Box<dyn Chunks>, mut sensors: Vec<SensorInfo>, query: &Que
             .collect::<Result<_, QueryError>>()?,
     };
     let series = groups.as_ref().map(|groups| groups.iter().map(|group| group.name.clone()).collect());
-    let sensors: Arc<[SensorInfo]> = sensors.into();
     let batches = Batches::new(Arc::from(chunks), sensors.clone(), groups, &units, plan);
     Ok(QueryResult { sensors, series, units, warnings, tier, every: query.every, batches })
 }

@@ -209,7 +209,7 @@ impl Snapshot {
             return Ok(None);
         }
         let Some(opened) = self.open(block)? else { return Ok(None) };
-        Ok(Found::of(&opened, path).and_then(|entry| self.input_of((block, &opened), entry, path, (from, to))))
+        Ok(opened.find(path).and_then(|entry| self.input_of((block, &opened), entry, path, (from, to))))
     }
 
     /// A block with its footer, unless it is damaged.
@@ -219,7 +219,7 @@ impl Snapshot {
 
     /// Where a sensor's rows are in a block, if it has any.
     pub(crate) fn found_in(&self, block: &Block, path: &str) -> Result<Option<Found>, StoreError> {
-        Ok(self.open(block)?.and_then(|opened| Found::of(&opened, path)))
+        Ok(self.open(block)?.and_then(|opened| opened.find(path)))
     }
 
     /// The rows of the range among those that were found in a block, if there are any.
@@ -239,10 +239,11 @@ impl Snapshot {
             row: entry.start,
             end: entry.start + entry.rows,
             seek: entry.first_time < from,
+            is_last: entry.last_time == from,
             from,
             to,
             until: (entry.last_time >= to).then_some(to),
-            reader: RowReader::new(opened.clone(), Some(self.shared.cache.clone())),
+            reader: RowReader::of(opened.clone(), Some(self.shared.cache.clone()), entry),
         };
         if block.record.cuts.is_empty() {
             let first_time = entry.first_time.max(from);
@@ -364,12 +365,12 @@ impl Snapshot {
                 break;
             }
             let Ok(Some(opened)) = tolerate(block, self.shared.cache.open(block)) else { continue };
-            let Some((start, entry)) = opened.find(&path) else { continue };
+            let Some(entry) = opened.find(&path) else { continue };
             if best.is_some_and(|(time, _)| time >= entry.last_time) {
                 continue;
             }
-            let mut reader = RowReader::new(opened.clone(), Some(self.shared.cache.clone()));
-            let (row, end) = (start, start + entry.rows);
+            let mut reader = RowReader::of(opened.clone(), Some(self.shared.cache.clone()), entry);
+            let (row, end) = (entry.start, entry.start + entry.rows);
             let mut last = || -> Result<Option<(i64, Option<Value>)>, StoreError> {
                 for (from, to) in kept(&block.record.cuts, &path, i64::MIN, i64::MAX).into_iter().rev() {
                     let end = if to <= entry.last_time { reader.seek(row, end, to)? } else { end };
@@ -416,6 +417,8 @@ struct BlockRows {
     end: u64,
     /// Whether the first row of the range is still to be found.
     seek: bool,
+    /// Whether it is the last row of all: of that one the index has the time.
+    is_last: bool,
     from: i64,
     to: i64,
     /// The end of the range where there are rows after it.
@@ -425,6 +428,10 @@ struct BlockRows {
 
 impl BlockRows {
     fn next_chunk(&mut self) -> Result<Option<Chunk>, StoreError> {
+        if self.is_last && self.row < self.end {
+            self.row = self.end;
+            return self.reader.read_one(self.end - 1, self.from).map(Some);
+        }
         if self.seek {
             self.row = self.reader.seek(self.row, self.end, self.from)?;
             self.seek = false;

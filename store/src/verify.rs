@@ -7,6 +7,7 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use crate::StoreError;
+use crate::block::find::Found;
 use crate::block::locate;
 use crate::block::read::{Block, OpenBlock, RowReader};
 use crate::catalogue::{BlockRecord, Contents, read_copy};
@@ -348,11 +349,15 @@ fn segment(bytes: &[u8], newest: bool, file: &mut FileReport) {
 /// A block's readings: times rise strictly within each sensor and are those that the index has.
 fn check_rows(opened: &Arc<OpenBlock>) -> Result<Result<(), String>, StoreError> {
     let mut reader = RowReader::new(opened.clone(), None);
-    let mut row = 0;
-    for entry in opened.entries() {
-        let (end, mut before, mut first) = (row + entry.rows, None, None);
+    let mut of_first = RowReader::new(opened.clone(), None);
+    for (at, entry) in opened.entries().iter().enumerate() {
+        let Found { start, times, rows, .. } = opened.found(at);
+        let (mut row, end, mut before, mut first) = (start, start + rows, None, None);
         while row < end {
             let chunk = reader.read(row, end - row)?;
+            if times != start && of_first.times(times + row - start, chunk.times.len() as u64)? != chunk.times {
+                return Ok(Err(format!("times of {} are not those that its footer says it shares", entry.path)));
+            }
             row += chunk.times.len() as u64;
             first = first.or(chunk.times.first().copied());
             for time in chunk.times {

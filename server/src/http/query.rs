@@ -13,6 +13,7 @@ use tokio::sync::oneshot;
 use wholegrain_model::{Interval, Timestamp};
 use wholegrain_query::jobs::JobScope;
 use wholegrain_query::{Query, QueryError, QueryResult, SENSORS_MAX};
+use wholegrain_store::SensorInfo;
 
 use super::format::{Format, Writer};
 use super::jobs::only_user;
@@ -44,17 +45,20 @@ pub(super) async fn query(
         return Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message));
     };
     let user = only_user(&bearer).map(str::to_owned);
-    if job.is_none()
-        && let Some((head, bytes)) = at_once::answer(&api, user.as_deref(), &query, format)
-    {
-        drop(permit);
-        return Ok(respond(&head, format, Body::from(bytes)));
-    }
+    let tried = if job.is_none() { at_once::answer(&api, user.as_deref(), &query, format) } else { Err(None) };
+    let sensors = match tried {
+        Ok((head, bytes)) => {
+            drop(permit);
+            return Ok(respond(&head, format, Body::from(bytes)));
+        }
+        Err(sensors) => sensors,
+    };
     let (sink, body) = sink();
     let (head, head_receiver) = oneshot::channel();
     tokio::task::spawn_blocking(move || {
         api.metrics.queries_running.add(1);
-        work(&api, user.as_deref(), job.as_ref(), &query, format, sink, head);
+        let choose = || Pages::new(&api, user.as_deref(), job.as_ref(), &query.patterns).at_most(SENSORS_MAX).into();
+        work(&api, job.as_ref(), &query, || sensors.unwrap_or_else(choose), format, sink, head);
         api.metrics.queries_running.add(-1);
         drop(permit);
     });
@@ -112,9 +116,9 @@ fn warning_headers(warnings: &[String]) -> HeaderMap {
 
 fn work(
     api: &Arc<Api>,
-    only_user: Option<&str>,
     job: Option<&Arc<JobScope>>,
     query: &Query,
+    sensors: impl FnOnce() -> Arc<[SensorInfo]>,
     format: Format,
     sink: Sink,
     head: oneshot::Sender<Result<Head, QueryError>>,
@@ -122,7 +126,7 @@ fn work(
     let breaker = sink.breaker();
     let run = || {
         query.validate()?;
-        let sensors = Pages::new(api, only_user, job, &query.patterns).at_most(SENSORS_MAX);
+        let sensors = sensors();
         let mut chunks = api.space.chunks(&sensors);
         if let Some(job) = job {
             chunks = job.restrict(chunks);

@@ -3,7 +3,6 @@
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use super::index::IndexEntry;
-use super::read::OpenBlock;
 
 /// Threads whose last sensor in a block is remembered.
 const THREADS: usize = 4;
@@ -39,18 +38,12 @@ impl Last {
 pub(crate) struct Found {
     /// The first row.
     pub start: u64,
+    /// The first row of the first sensor that has the same times.
+    pub times: u64,
     /// How many there are.
     pub rows: u64,
     /// Time of the first.
     pub first_time: i64,
     /// Time of the last.
     pub last_time: i64,
-}
-
-impl Found {
-    /// Of a sensor, if the block has it.
-    pub fn of(opened: &OpenBlock, path: &str) -> Option<Self> {
-        let (start, &IndexEntry { rows, first_time, last_time, .. }) = opened.find(path)?;
-        Some(Self { start, rows, first_time, last_time })
-    }
 }

@@ -49,6 +49,11 @@ pub(crate) fn encode(entries: &[IndexEntry]) -> std::io::Result<String> {
         put_varint(entry.last_time.wrapping_sub(entry.first_time).cast_unsigned(), &mut out);
         (path, first_time) = (&entry.path, entry.first_time);
     }
+    to_text(out)
+}
+
+/// What a footer can hold of such bytes: with their checksum, compressed, as text.
+pub(super) fn to_text(mut out: Vec<u8>) -> std::io::Result<String> {
     let crc = crc32c::crc32c(&out);
     out.extend_from_slice(&crc.to_le_bytes());
     let mut text = format!("{}:", out.len());
@@ -64,18 +69,24 @@ fn shared_bytes(a: &[u8], b: &[u8]) -> usize {
 
 /// Reads what [`encode`] wrote.
 pub(crate) fn decode(text: &str) -> Result<Vec<IndexEntry>, &'static str> {
+    decode_body(&from_text(text)?).ok_or("index contradicts itself")
+}
+
+/// The bytes that [`to_text`] was given.
+pub(super) fn from_text(text: &str) -> Result<Vec<u8>, &'static str> {
     let (length, base64) = text.split_once(':').ok_or("index without a length")?;
     let length: usize = length.parse().map_err(|_| "index without a length")?;
     if length > INDEX_BYTES_MAX {
         return Err("index over its bound");
     }
     let compressed = STANDARD_NO_PAD.decode(base64).map_err(|_| "index is not base64")?;
-    let bytes = zstd::bulk::decompress(&compressed, length).map_err(|_| "index is not zstd")?;
+    let mut bytes = zstd::bulk::decompress(&compressed, length).map_err(|_| "index is not zstd")?;
     let (body, crc) = bytes.split_last_chunk::<4>().ok_or("index cut short")?;
     if crc32c::crc32c(body) != u32::from_le_bytes(*crc) {
         return Err("index does not have its checksum");
     }
-    decode_body(body).ok_or("index contradicts itself")
+    bytes.truncate(body.len());
+    Ok(bytes)
 }
 
 fn decode_body(body: &[u8]) -> Option<Vec<IndexEntry>> {

@@ -6,6 +6,7 @@ pub(crate) mod find;
 pub(crate) mod index;
 pub(crate) mod page;
 pub(crate) mod read;
+mod same_times;
 pub(crate) mod sensor_column;
 mod time_column;
 pub(crate) mod write;
@@ -53,21 +54,20 @@ mod tests {
 
     use wholegrain_model::{Column, ColumnValues, Gaps, ValueType};
 
-    use super::read::{Block, OpenBlock};
+    use super::read::{Block, OpenBlock, RowReader};
+    use super::same_times::SameTimes;
     use super::write::{BlockWriter, Written};
-    use crate::StoreError;
     use crate::catalogue::BlockRecord;
-    use crate::disk::RealDisk;
+    use crate::disk::{Disk, RealDisk};
+    use crate::verify::check_file;
+    use crate::{Chunk, StoreError};
 
-    #[test]
-    fn a_block_of_a_newer_release_is_refused() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("a.parquet");
-        let mut writer = BlockWriter::create(&RealDisk, &path, ValueType::Int, 1).unwrap();
-        let column = Column { values: ColumnValues::Int(vec![7]), gaps: Gaps::default() };
-        writer.push("/n/x", &[5], &column).unwrap();
-        let Written { rows, bytes, first_time, last_time, .. } = writer.finish().unwrap();
-        let record = BlockRecord {
+    fn column(values: &[i64]) -> Column {
+        Column { values: ColumnValues::Int(values.to_vec()), gaps: Gaps::default() }
+    }
+
+    fn record(written: &Written) -> BlockRecord {
+        BlockRecord {
             id: 1,
             path: "a.parquet".into(),
             value_type: ValueType::Int,
@@ -76,15 +76,68 @@ mod tests {
             first_segment: 1,
             last_segment: 1,
             import: 0,
-            first_time,
-            last_time,
-            rows,
-            bytes,
+            first_time: written.first_time,
+            last_time: written.last_time,
+            rows: written.rows,
+            bytes: written.bytes,
             tier: None,
             trimmed: false,
             sums: None,
             cuts: Vec::new(),
-        };
+        }
+    }
+
+    #[test]
+    fn times_are_shared_where_they_are_the_same_and_wrongly_shared_ones_are_found() {
+        let times: [(&str, &[i64]); 4] =
+            [("/a", &[1, 3, 5]), ("/b", &[1, 3, 5]), ("/c", &[1, 4, 5]), ("/d", &[1, 4, 5])];
+        for lies in [false, true] {
+            let dir = tempfile::tempdir().unwrap();
+            let path = dir.path().join("a.parquet");
+            let mut writer = BlockWriter::create(&RealDisk, &path, ValueType::Int, 1).unwrap();
+            for (sensor, times) in times {
+                writer.push(sensor, &times[..1], &column(&[times[0]])).unwrap();
+                writer.push(sensor, &times[1..], &column(&times[1..])).unwrap();
+            }
+            if lies {
+                writer.times = SameTimes::default();
+                for (_, shared) in [times[0], times[0], times[0], times[2]] {
+                    writer.times.end_sensor();
+                    writer.times.push(shared);
+                }
+            }
+            let record = record(&writer.finish().unwrap());
+            let disk: Arc<dyn Disk> = Arc::new(RealDisk);
+            let block = Block::new(record, dir.path(), disk.clone(), Arc::default());
+            let opened = Arc::new(OpenBlock::open(&block).unwrap());
+            let rows = |at: usize| {
+                let found = opened.found(at);
+                let mut reader = RowReader::of(opened.clone(), None, found);
+                let from_3 = reader.seek(found.start, found.start + found.rows, 3).unwrap() - found.start;
+                (found.times, from_3, reader.read(found.start, found.rows).unwrap())
+            };
+            let of = |first: u64, (_, times): (&str, &[i64]), values: &[i64]| {
+                (first, 1, Chunk { times: times.to_vec(), column: column(values) })
+            };
+            assert_eq!(rows(1), of(0, times[0], times[1].1));
+            if lies {
+                assert_eq!(rows(2), of(0, times[0], times[2].1), "this is what a lie would do");
+                let found = check_file(&disk, &block).unwrap_err();
+                assert!(found.contains("times of /c"), "{found}");
+            } else {
+                assert_eq!((rows(2), rows(3)), (of(6, times[2], times[2].1), of(6, times[2], times[3].1)));
+                assert_eq!(check_file(&disk, &block), Ok(()));
+            }
+        }
+    }
+
+    #[test]
+    fn a_block_of_a_newer_release_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.parquet");
+        let mut writer = BlockWriter::create(&RealDisk, &path, ValueType::Int, 1).unwrap();
+        writer.push("/n/x", &[5], &column(&[7])).unwrap();
+        let record = record(&writer.finish().unwrap());
         let open = || OpenBlock::open(&Block::new(record.clone(), dir.path(), Arc::new(RealDisk), Arc::default()));
         assert_eq!(open().unwrap().entries().len(), 1);
         let mut content = std::fs::read(&path).unwrap();

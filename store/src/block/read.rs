@@ -20,9 +20,10 @@ use wholegrain_model::{Column, ColumnValues, Gaps, ValueType};
 
 use super::cache::BlockCache;
 use super::file::{BlockFile, OnePage};
-use super::find::Last;
+use super::find::{Found, Last};
 use super::index::{self, INDEX_KEY, IndexEntry, VERSION_KEY};
 use super::page::read_header;
+use super::same_times::{self, TIMES_KEY};
 use super::write::Sums;
 use super::{BLOCK_VERSION, fault, locate};
 use crate::catalogue::BlockRecord;
@@ -142,6 +143,8 @@ pub(crate) struct OpenBlock {
     value_type: ValueType,
     entries: Vec<IndexEntry>,
     starts: Vec<u64>,
+    /// For each sensor the first one of those before it that have the same times; empty where each has its own.
+    same_times: Vec<u32>,
     pages: Vec<Vec<PageRef>>,
     groups: Vec<Vec<ColumnChunkMetaData>>,
     last_found: Last,
@@ -189,6 +192,10 @@ impl OpenBlock {
             starts.push(rows);
             rows = rows.saturating_add(entry.rows);
         }
+        let same_times = match pair(&metadata, TIMES_KEY) {
+            Some(text) => same_times::decode(text, &entries).map_err(|reason| StoreError::damaged(path, reason))?,
+            None => Vec::new(),
+        };
         let mut opened = Self {
             id: block.record.id,
             path: path.clone(),
@@ -196,6 +203,7 @@ impl OpenBlock {
             value_type: block.record.value_type,
             entries,
             starts,
+            same_times,
             pages: vec![Vec::new(); if block.record.tier.is_some() { TIER_COLUMNS } else { BLOCK_COLUMNS }],
             groups: Vec::new(),
             last_found: Last::default(),
@@ -275,10 +283,16 @@ impl OpenBlock {
         &self.entries
     }
 
-    /// The first row and the entry of a sensor.
-    pub fn find(&self, path: &str) -> Option<(u64, &IndexEntry)> {
-        let at = self.last_found.find(&self.entries, path)?;
-        Some((self.starts[at], &self.entries[at]))
+    /// Where a sensor's rows are.
+    pub fn find(&self, path: &str) -> Option<Found> {
+        self.last_found.find(&self.entries, path).map(|at| self.found(at))
+    }
+
+    /// Where the rows of one of [`OpenBlock::entries`] are.
+    pub fn found(&self, at: usize) -> Found {
+        let &IndexEntry { rows, first_time, last_time, .. } = &self.entries[at];
+        let times = self.same_times.get(at).map_or(at, |first| *first as usize);
+        Found { start: self.starts[at], times: self.starts[times], rows, first_time, last_time }
     }
 
     /// Reads the column of names, which answers do not need, and compares it with the index.
@@ -319,7 +333,8 @@ impl OpenBlock {
     pub(super) fn memory(&self) -> usize {
         let entries: usize = self.entries.iter().map(|entry| entry.path.len() + size_of::<IndexEntry>() + 8).sum();
         let pages: usize = self.pages.iter().map(Vec::len).sum();
-        entries + pages * size_of::<PageRef>() + self.groups.len() * self.pages.len() * 1024
+        let same_times = self.same_times.len() * size_of::<u32>();
+        entries + same_times + pages * size_of::<PageRef>() + self.groups.len() * self.pages.len() * 1024
     }
 
     pub(super) fn decode(&self, column: usize, at: usize) -> Result<Decoded, StoreError> {
@@ -398,11 +413,19 @@ impl OpenBlock {
         page_rows: usize,
         whole: &ColumnChunkMetaData,
     ) -> ParquetResult<Decoded> {
-        let pages: Box<dyn PageReader> = Box::new(OnePage(Some(self.checked(content, column, page_rows)?)));
+        let content = self.checked(content, column, page_rows)?;
         let descr = whole.column_descr_ptr();
         let mut levels: Vec<i16> = Vec::new();
         let has_levels = descr.max_def_level() > 0;
         let short = || ParquetError::General("a page has fewer rows than the page index says".to_owned());
+        if column == TIME && !has_levels {
+            // Plain: the numbers themselves.
+            let (times, rest) = content.buffer().as_chunks();
+            (times.len() == page_rows && rest.is_empty()).then_some(()).ok_or_else(short)?;
+            let times = times.iter().map(|time| i64::from_le_bytes(*time)).collect();
+            return Ok(Decoded { values: ColumnValues::Int(times), gaps: Gaps::default() });
+        }
+        let pages: Box<dyn PageReader> = Box::new(OnePage(Some(content)));
         let (values, gaps) = if whole.column_type() == PhysicalType::INT64 {
             let mut values = Vec::with_capacity(page_rows);
             let mut reader = ColumnReaderImpl::<Int64Type>::new(descr, pages);
@@ -469,12 +492,19 @@ pub(crate) struct RowReader {
     block: Arc<OpenBlock>,
     cache: Option<Arc<BlockCache>>,
     last: Vec<Option<(usize, Arc<Decoded>)>>,
+    /// So many rows before a row is one that has its time, too.
+    times_before: u64,
 }
 
 impl RowReader {
     pub fn new(block: Arc<OpenBlock>, cache: Option<Arc<BlockCache>>) -> Self {
         let last = vec![None; block.pages.len()];
-        Self { block, cache, last }
+        Self { block, cache, last, times_before: 0 }
+    }
+
+    /// Of one sensor's rows alone: their times are those of the first sensor that has the same, so that these are decoded once for all.
+    pub fn of(block: Arc<OpenBlock>, cache: Option<Arc<BlockCache>>, found: Found) -> Self {
+        Self { times_before: found.start - found.times, ..Self::new(block, cache) }
     }
 
     /// Up to `count` windows of a tier from row `start` on, as [`RowReader::read`] does with readings.
@@ -506,6 +536,11 @@ impl RowReader {
                 lasts: self.floats(6, start, rows)?,
             }),
         })
+    }
+
+    /// The times of `count` rows from `start` on.
+    pub fn times(&mut self, start: u64, count: u64) -> Result<Vec<i64>, StoreError> {
+        self.ints(TIME, start - self.times_before, count)
     }
 
     fn ints(&mut self, column: usize, start: u64, count: u64) -> Result<Vec<i64>, StoreError> {
@@ -547,7 +582,7 @@ impl RowReader {
     /// The same, without the rows whose times are not before `to`, of which there may be none left then.
     pub fn read_until(&mut self, start: u64, count: u64, to: Option<i64>) -> Result<Chunk, StoreError> {
         let count = usize::try_from(count).unwrap_or(CHUNK_ROWS).min(CHUNK_ROWS);
-        let (times, offset) = self.page(TIME, start)?;
+        let (times, offset) = self.page(TIME, start - self.times_before)?;
         let ColumnValues::Int(times) = &times.values else {
             return Err(StoreError::damaged(&self.block.path, "times are no integers"));
         };
@@ -563,9 +598,17 @@ impl RowReader {
         Ok(chunk)
     }
 
+    /// One row whose time is known.
+    pub fn read_one(&mut self, row: u64, time: i64) -> Result<Chunk, StoreError> {
+        let mut chunk = Chunk { times: vec![time], column: empty(self.block.value_type) };
+        let (values, offset) = self.page(VALUE, row)?;
+        append(&mut chunk.column, &values.values, &values.gaps, offset, 1, 1);
+        Ok(chunk)
+    }
+
     /// Appends rows from `start` on to a chunk, which keeps its memory: at most `count`, at least one, as far as a page reaches.
     pub fn append_to(&mut self, chunk: &mut Chunk, start: u64, count: usize) -> Result<usize, StoreError> {
-        let (times, at) = self.page(TIME, start)?;
+        let (times, at) = self.page(TIME, start - self.times_before)?;
         let (values, offset) = self.page(VALUE, start)?;
         let ColumnValues::Int(times) = &times.values else {
             return Err(StoreError::damaged(&self.block.path, "times are no integers"));
@@ -591,7 +634,7 @@ impl RowReader {
         let (mut low, mut high) = (start, end);
         if low < high {
             // As a rule one page holds them all.
-            let (times, offset) = self.page(TIME, low)?;
+            let (times, offset) = self.page(TIME, low - self.times_before)?;
             let ColumnValues::Int(times) = &times.values else { return Ok(start) };
             let there = usize::try_from(high - low).ok().and_then(|rows| times.get(offset..offset.checked_add(rows)?));
             if let Some(times) = there {
@@ -600,7 +643,7 @@ impl RowReader {
         }
         while low < high {
             let middle = low + (high - low) / 2;
-            let (times, offset) = self.page(TIME, middle)?;
+            let (times, offset) = self.page(TIME, middle - self.times_before)?;
             let ColumnValues::Int(times) = &times.values else { return Ok(start) };
             if times[offset] < from { low = middle + 1 } else { high = middle }
         }

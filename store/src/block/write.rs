@@ -19,6 +19,7 @@ use wholegrain_model::{Column, ColumnValues, Gaps, ValueType};
 
 use super::index::{self, INDEX_KEY, IndexEntry, SEGMENTS_KEY, VERSION_KEY};
 use super::page::ChunkBytes;
+use super::same_times::{SameTimes, TIMES_KEY};
 use super::sensor_column::SensorColumn;
 use super::time_column::TimeColumn;
 use super::{BLOCK_VERSION, GROUP_ROWS, PAGE_ROWS, TIME_PAGE_ROWS, fault};
@@ -62,6 +63,7 @@ pub(crate) struct BlockWriter {
     level: i32,
     group: Option<Group>,
     entries: Vec<IndexEntry>,
+    pub(super) times: SameTimes,
 }
 
 /// The row group being filled: column chunks in memory, compressed, until it is whole.
@@ -110,6 +112,7 @@ impl BlockWriter {
             level,
             group: None,
             entries: Vec::new(),
+            times: SameTimes::default(),
         })
     }
 
@@ -135,13 +138,17 @@ impl BlockWriter {
                 entry.rows += times.len() as u64;
                 entry.last_time = *last;
             }
-            _ => self.entries.push(IndexEntry {
-                path: sensor.to_owned(),
-                rows: times.len() as u64,
-                first_time: *first,
-                last_time: *last,
-            }),
+            _ => {
+                self.times.end_sensor();
+                self.entries.push(IndexEntry {
+                    path: sensor.to_owned(),
+                    rows: times.len() as u64,
+                    first_time: *first,
+                    last_time: *last,
+                });
+            }
         }
+        self.times.push(times);
         Ok(())
     }
 
@@ -168,14 +175,22 @@ impl BlockWriter {
     pub fn finish(mut self) -> std::result::Result<Written, StoreError> {
         let entries = std::mem::take(&mut self.entries);
         let path = self.path.clone();
-        let bytes = self.finish_group().and_then(|()| finish_file(self.file, &entries));
+        let bytes = self.finish_group().and_then(|()| {
+            if let Some(text) = self.times.text().map_err(external)? {
+                self.file.append_key_value_metadata(KeyValue::new(TIMES_KEY.to_owned(), text));
+            }
+            finish_file(self.file, &entries)
+        });
         Ok(Written::of(&entries, &bytes.map_err(|error| fault("writing", &path, error))?))
     }
 }
 
+fn external(error: io::Error) -> ParquetError {
+    ParquetError::External(Box::new(error))
+}
+
 /// Writes the index and the footer, and syncs the file.
 pub(crate) fn finish_file(mut file: SerializedFileWriter<FileSink>, entries: &[IndexEntry]) -> Result<FileSink> {
-    let external = |error: io::Error| ParquetError::External(Box::new(error));
     let text = index::encode(entries).map_err(external)?;
     file.append_key_value_metadata(KeyValue::new(INDEX_KEY.to_owned(), text));
     file.inner_mut().begin_tail();

@@ -136,7 +136,7 @@ impl Windows {
 pub enum Part {
     /// Readings.
     Readings(Chunk),
-    /// Windows that are whole within the range.
+    /// Windows of which all readings are within the range, though the first may begin before it.
     Windows(Windows),
 }
 

@@ -36,6 +36,7 @@ pub(crate) enum Step {
 pub(crate) fn plan(spans: &[Span], from: i64, to: i64, resolution: i64) -> Vec<Step> {
     let mut order: Vec<usize> = (0..spans.len()).filter(|&at| spans[at].first < to && spans[at].last >= from).collect();
     order.sort_by_key(|&at| (spans[at].first, spans[at].last));
+    let (from, to) = uncut(spans, from, to, resolution);
     let mut steps = Vec::new();
     let mut clean_from = from;
     for (lo, hi) in contested(spans, &order, (from, to), resolution) {
@@ -45,6 +46,13 @@ pub(crate) fn plan(spans: &[Span], from: i64, to: i64, resolution: i64) -> Vec<S
     }
     clean(spans, &order, (clean_from, to), &mut steps);
     steps
+}
+
+/// The range with the whole of its first and its last window, where nothing is in the part that the range leaves out: such a window is not cut.
+fn uncut(spans: &[Span], from: i64, to: i64, resolution: i64) -> (i64, i64) {
+    let (before, after) = (floor(from, resolution), ceil(to, resolution));
+    let left_out = |lo: i64, hi: i64| spans.iter().any(|span| span.first < hi && span.last >= lo);
+    (if left_out(before, from) { from } else { before }, if left_out(to, after) { to } else { after })
 }
 
 /// Where sources overlap, in whole windows, and the windows that the range cuts; disjoint and in order.
@@ -160,6 +168,25 @@ mod tests {
             ],
         );
         check(&spans, 12, 18, &[Step::Merged { lo: 12, hi: 18 }]);
+    }
+
+    #[test]
+    fn a_window_is_not_cut_where_nothing_is_left_out() {
+        let windows = |lo, hi| Step::Windows { source: 0, lo, hi };
+        check(&[span(5, 57, true)], 5, 58, &[windows(0, 60)]);
+        check(&[span(5, 58, true)], 5, 58, &[windows(0, 50), Step::Merged { lo: 50, hi: 58 }]);
+        check(&[span(4, 57, true)], 5, 58, &[Step::Merged { lo: 5, hi: 10 }, windows(10, 60)]);
+        // What another source has there is left out too, whichever it is.
+        let late = span(58, 58, false);
+        check(&[span(5, 57, true), late], 5, 58, &[windows(0, 50), Step::Merged { lo: 50, hi: 58 }]);
+        // Windows whose readings are gone are whole, too.
+        check(&[Span { raw_from: i64::MAX, ..span(5, 57, true) }], 5, 58, &[windows(0, 60)]);
+        check(
+            &[span(i64::MIN, i64::MAX, true)],
+            i64::MIN,
+            i64::MAX,
+            &[windows(i64::MIN, i64::MAX - 7), Step::Merged { lo: i64::MAX - 7, hi: i64::MAX }],
+        );
     }
 
     #[test]

@@ -319,7 +319,7 @@ impl<S: Deref<Target = Snapshot>> Scan<S> {
             return Ok(None);
         }
         let Some(opened) = self.snapshot.open(block)? else { return Ok(None) };
-        let found = *source.rows.get_or_init(|| Found::of(&opened, &self.path));
+        let found = *source.rows.get_or_init(|| opened.find(&self.path));
         Ok(found.and_then(|found| self.snapshot.input_of((block, &opened), found, &self.path, (lo, hi))))
     }
 

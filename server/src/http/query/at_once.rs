@@ -21,25 +21,43 @@ const ROWS_MAX: u64 = 4096;
 /// How long it may take. What takes longer is begun anew, and streamed.
 const TIME_MAX: Duration = Duration::from_millis(5);
 
-/// Head and body of a small answer; `None` when it is not known to be small, turns out not to be, or fails.
-pub(super) fn answer(api: &Arc<Api>, only_user: Option<&str>, query: &Query, format: Format) -> Option<(Head, Bytes)> {
+/// What a query was found to choose, where that was looked for and is not too much.
+pub(super) type Sensors = Option<Arc<[SensorInfo]>>;
+
+/// Head and body of a small answer. Where it is not known to be small, turns out not to be, or fails, the sensors that it is of.
+pub(super) fn answer(
+    api: &Arc<Api>,
+    only_user: Option<&str>,
+    query: &Query,
+    format: Format,
+) -> Result<(Head, Bytes), Sensors> {
     let many = Handle::try_current().is_ok_and(|handle| handle.runtime_flavor() == RuntimeFlavor::MultiThread);
     let rows = windows(query).map(|rows| rows.min(query.limit.unwrap_or(u64::MAX)));
     if !many || query.validate().is_err() || rows.is_some_and(|rows| rows > ROWS_MAX) {
-        return None;
+        return Err(None);
     }
     // Reading may wait for the disk: others of this thread's tasks go on elsewhere meanwhile.
-    tokio::task::block_in_place(|| run(api, only_user, query, format))
+    tokio::task::block_in_place(|| {
+        let until = Instant::now() + TIME_MAX;
+        let sensors = Pages::new(api, only_user, None, &query.patterns).at_most(SENSORS_MAX);
+        if sensors.len() > SENSORS_MAX {
+            return Err(None);
+        }
+        let sensors: Arc<[SensorInfo]> = sensors.into();
+        let small = is_small(query, &sensors).then(|| run(api, &sensors, query, format, until));
+        small.flatten().ok_or(Some(sensors))
+    })
 }
 
-fn run(api: &Arc<Api>, only_user: Option<&str>, query: &Query, format: Format) -> Option<(Head, Bytes)> {
-    let until = Instant::now() + TIME_MAX;
-    let sensors = Pages::new(api, only_user, None, &query.patterns).at_most(SENSORS_MAX);
-    if sensors.len() > SENSORS_MAX || !is_small(query, &sensors) {
-        return None;
-    }
-    let chunks = api.space.chunks(&sensors);
-    let mut result = wholegrain_query::run_on(chunks, sensors, query).ok()?;
+fn run(
+    api: &Arc<Api>,
+    sensors: &Arc<[SensorInfo]>,
+    query: &Query,
+    format: Format,
+    until: Instant,
+) -> Option<(Head, Bytes)> {
+    let chunks = api.space.chunks(sensors);
+    let mut result = wholegrain_query::run_on(chunks, sensors.clone(), query).ok()?;
     let told = std::mem::take(&mut result.warnings);
     let head = Head::of(&result, &told);
     result.batches.stop_when(move || Instant::now() > until);
