@@ -18,7 +18,7 @@ BEYOND_READS = 0.005
 # What the agent may add to the wavefront kernel at 1 ms, as a multiple of what bare reads add.
 WAVEFRONT = 1.2
 # The bare loop that reads what a configuration reads.
-READS = {"same": "reads", "job": "job-reads"}
+READS = {"same": "reads", "job": "job-reads", "job-broker": "job-reads"}
 # Half an interval wider than this tells nothing of an overhead.
 WIDE = 0.03
 MS = 10**6

@@ -9,7 +9,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use wholegrain_model::{ColumnValues, ValueType};
 
 use crate::block::index::IndexEntry;
-use crate::block::read::{Block, CHUNK_ROWS, OpenBlock, RowReader, empty};
+use crate::block::read::{Block, CHUNK_ROWS, OpenBlock, empty};
+use crate::block::rows::RowReader;
 use crate::catalogue::{BlockRecord, Change};
 use crate::delete::cuts::{Cut, kept};
 use crate::delete::rewrite::rewrite_once;

@@ -9,7 +9,8 @@ use wholegrain_transport::payload::PayloadError;
 
 use crate::ahead::Ahead;
 use crate::block::find::Found;
-use crate::block::read::{Block, OpenBlock, RowReader};
+use crate::block::read::{Block, OpenBlock};
+use crate::block::rows::RowReader;
 use crate::delete::cuts::kept;
 use crate::derived::Moment;
 use crate::live::{LiveBatch, Segment};

@@ -1,5 +1,6 @@
-//! Ours: the agent, pushing with quality of service 1 over TLS to a server that seals blocks.
+//! Ours: the agent, pushing with quality of service 1 over TLS to a server that seals blocks, or to a broker in its place that takes hardly any CPU.
 
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -10,12 +11,18 @@ use wholegrain_model::Interval;
 use wholegrain_testing::cgroups::{self, Cgroups, JobGroup};
 use wholegrain_testing::{Process, free_port};
 
+use super::folder::Address;
 use super::{Folder, Monitor, Parts, Role, Running, folder, program};
 
 const AGENT: &str = "wholegrain-agent";
 const COMMAND: &str = "wholegrain";
 /// The agent's configuration as packages have it; what is changed in it for a run is in [`default_settings`].
 const SHIPPED: &str = include_str!("../../../packaging/agent.toml");
+/// The broker that takes the server's place, as if that were on another machine.
+const BROKER: &str = "mosquitto";
+/// Configurations with the metrics of a job: with our server, and with the broker.
+const WITH_JOB: &str = "job";
+const TO_BROKER: &str = "job-broker";
 /// The three files that bare loops and all peers can be compared by.
 const SAME: &str = "[sources.procfs]\ngroups = [\"meminfo\", \"vmstat\", \"stat\"]\n";
 /// How often processes of jobs are gone through, as the agent does without being told.
@@ -34,7 +41,7 @@ impl Monitor for Wholegrain {
     }
 
     fn configurations(&self) -> &'static [&'static str] {
-        &["default", "same", "job"]
+        &["default", "same", WITH_JOB, TO_BROKER]
     }
 
     fn version(&self) -> anyhow::Result<String> {
@@ -62,8 +69,10 @@ impl Monitor for Wholegrain {
             metrics: 0,
             configured: String::new(),
         };
-        if folder.has_server() {
-            ours.start_server(&folder, role)?;
+        match configuration {
+            _ if !folder.has_server() => {}
+            TO_BROKER => ours.start_broker(&folder)?,
+            _ => ours.start_server(&folder, role)?,
         }
         if folder.has_node() {
             ours.start_agent(&folder, configuration)?;
@@ -104,15 +113,8 @@ impl Job {
 
 impl Ours {
     fn start_server(&mut self, folder: &Folder, role: Role) -> anyhow::Result<()> {
-        let address = folder.announce(&[("mqtt", free_port()), ("https", free_port())])?;
-        let (mqtt, https) = (address.port("mqtt")?.to_string(), address.port("https")?.to_string());
+        init(folder, role)?;
         let site = folder.server("")?;
-        let mut command = Command::new(program::ours(COMMAND)?);
-        command.args(["init", "--mqtt-port", &mqtt, "--http-port", &https, "--host", &address.host]);
-        if role == Role::Server {
-            command.args(["--listen", folder.listen()]);
-        }
-        program::output(command.arg(&site))?;
         let config = folder.server("server/server.toml")?;
         let text = std::fs::read_to_string(&config).with_context(|| format!("reading {}", config.display()))?;
         self.configured += &folder.write(&config, &told(&text))?;
@@ -128,6 +130,27 @@ impl Ours {
             // 1: it answers that there is none yet.
             command.output().is_ok_and(|output| matches!(output.status.code(), Some(0 | 1)))
         })
+    }
+
+    /// With the certificates that our server would have.
+    fn start_broker(&mut self, folder: &Folder) -> anyhow::Result<()> {
+        let broker = program::installed(BROKER, BROKER)?;
+        let address = init(folder, Role::Both)?;
+        let (port, site) = (address.port("mqtt")?, folder.server("")?);
+        let config = folder.server("mosquitto.conf")?;
+        let text = format!(
+            "listener {port} {}\nallow_anonymous true\nrequire_certificate true\ncafile {site}/ca.pem\n\
+             certfile {site}/server/server.pem\nkeyfile {site}/server/server.key\nuser {}\n",
+            folder.listen(),
+            program::user()?,
+            site = site.display(),
+        );
+        self.configured += &folder.write(&config, &text)?;
+        let mut command = Command::new(broker);
+        command.arg("-c").arg(&config);
+        self.configured += &format!("{command:?}\n");
+        self.parts.start(BROKER, true, &mut command, &folder.server("mosquitto.log")?)?;
+        self.parts.wait_until("the broker listens", || TcpStream::connect((address.host.as_str(), port)).is_ok())
     }
 
     fn start_agent(&mut self, folder: &Folder, configuration: &str) -> anyhow::Result<()> {
@@ -151,7 +174,8 @@ impl Ours {
             folder.node("spool")?.display(),
             site = site.display(),
         );
-        if configuration == "job" {
+        let with_job = configuration == WITH_JOB || configuration == TO_BROKER;
+        if with_job {
             text += &format!(
                 "[[jobs.rule]]\nmetrics = [\"**\"]\nevery = \"{interval}\"\n\
                  [[jobs.rule]]\nmetrics = [\"tasks/**\"]\nevery = \"{TASKS_EVERY}\"\n"
@@ -164,7 +188,7 @@ impl Ours {
         command.arg("--config").arg(&config);
         self.configured += &format!("{command:?}\n");
         self.parts.start(AGENT, false, &mut command, &folder.node("agent.log")?)?;
-        let (socket, with_job) = (self.socket.clone(), configuration == "job");
+        let socket = self.socket.clone();
         let mut status = Value::Null;
         self.parts.wait_until("the server acknowledges the agent's first readings", || {
             status = ask(&socket).unwrap_or_default();
@@ -192,6 +216,19 @@ impl Ours {
         self.job = Some(job);
         Ok(text + &format!("[roots]\ncgroup = \"{}\"\n", root.display()))
     }
+}
+
+/// Makes a site with its certificates, and tells the nodes where it is.
+fn init(folder: &Folder, role: Role) -> anyhow::Result<Address> {
+    let address = folder.announce(&[("mqtt", free_port()), ("https", free_port())])?;
+    let (mqtt, https) = (address.port("mqtt")?.to_string(), address.port("https")?.to_string());
+    let mut command = Command::new(program::ours(COMMAND)?);
+    command.args(["init", "--mqtt-port", &mqtt, "--http-port", &https, "--host", &address.host]);
+    if role == Role::Server {
+        command.args(["--listen", folder.listen()]);
+    }
+    program::output(command.arg(folder.server("")?))?;
+    Ok(address)
 }
 
 /// [`SHIPPED`] with this run's name, places and period in it; everything else stays as it is.

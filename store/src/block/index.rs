@@ -34,22 +34,83 @@ fn unzigzag(value: u64) -> i64 {
     (value >> 1).cast_signed() ^ -(value & 1).cast_signed()
 }
 
-/// Entries in row order to the text that the footer holds.
-pub(crate) fn encode(entries: &[IndexEntry]) -> std::io::Result<String> {
-    let mut out = Vec::new();
-    put_varint(entries.len() as u64, &mut out);
-    let (mut path, mut first_time) = ("", 0i64);
-    for entry in entries {
-        let shared = shared_bytes(path.as_bytes(), entry.path.as_bytes());
-        put_varint(shared as u64, &mut out);
-        put_varint((entry.path.len() - shared) as u64, &mut out);
-        out.extend_from_slice(&entry.path.as_bytes()[shared..]);
-        put_varint(entry.rows, &mut out);
-        put_varint(zigzag(entry.first_time.wrapping_sub(first_time)), &mut out);
-        put_varint(entry.last_time.wrapping_sub(entry.first_time).cast_unsigned(), &mut out);
-        (path, first_time) = (&entry.path, entry.first_time);
+/// The most bytes of a varint.
+const VARINT_BYTES_MAX: usize = 10;
+
+/// The index of a file that is being written. Of each sensor but the last it holds only what the footer will say of it: a file may have millions.
+#[derive(Debug)]
+pub(crate) struct IndexWriter {
+    /// Room for the number of entries, and all of them but the last.
+    body: Vec<u8>,
+    /// How many these are, and path and first time of the last of them.
+    before: (u64, String, i64),
+    last: Option<IndexEntry>,
+    rows: u64,
+    times: Option<(i64, i64)>,
+}
+
+/// An index that has all entries.
+pub(crate) struct Index {
+    /// What the footer holds.
+    pub text: String,
+    /// How many entries.
+    pub entries: usize,
+    /// Their rows.
+    pub rows: u64,
+    /// The first time and the last of any; zeros when there is none.
+    pub times: (i64, i64),
+}
+
+impl Default for IndexWriter {
+    fn default() -> Self {
+        let body = vec![0; VARINT_BYTES_MAX];
+        Self { body, before: (0, String::new(), 0), last: None, rows: 0, times: None }
     }
-    to_text(out)
+}
+
+impl IndexWriter {
+    /// Rows of a sensor with the times of the first and of the last. Those of one sensor come one after the other; whether these are its first.
+    pub fn push(&mut self, path: &str, rows: u64, (first_time, last_time): (i64, i64)) -> bool {
+        self.rows += rows;
+        if let Some(last) = self.last.as_mut().filter(|last| last.path == path) {
+            last.rows += rows;
+            last.last_time = last_time;
+            return false;
+        }
+        let mut unused = self.end_entry();
+        unused.clear();
+        unused.push_str(path);
+        self.last = Some(IndexEntry { path: unused, rows, first_time, last_time });
+        true
+    }
+
+    /// The last entry is whole; gives back memory of a path that is not needed any more.
+    fn end_entry(&mut self) -> String {
+        let Some(entry) = self.last.take() else { return String::new() };
+        let (count, path, first_time) = &mut self.before;
+        let (out, shared) = (&mut self.body, shared_bytes(path.as_bytes(), entry.path.as_bytes()));
+        put_varint(shared as u64, out);
+        put_varint((entry.path.len() - shared) as u64, out);
+        out.extend_from_slice(&entry.path.as_bytes()[shared..]);
+        put_varint(entry.rows, out);
+        put_varint(zigzag(entry.first_time.wrapping_sub(*first_time)), out);
+        put_varint(entry.last_time.wrapping_sub(entry.first_time).cast_unsigned(), out);
+        let (first, last) = self.times.unwrap_or((i64::MAX, i64::MIN));
+        self.times = Some((first.min(entry.first_time), last.max(entry.last_time)));
+        *count += 1;
+        *first_time = entry.first_time;
+        std::mem::replace(path, entry.path)
+    }
+
+    /// No more come.
+    pub fn finish(mut self) -> std::io::Result<Index> {
+        drop(self.end_entry());
+        let mut count = Vec::new();
+        put_varint(self.before.0, &mut count);
+        self.body.splice(..VARINT_BYTES_MAX, count);
+        let (entries, times) = (self.before.0 as usize, self.times.unwrap_or_default());
+        Ok(Index { text: to_text(self.body)?, entries, rows: self.rows, times })
+    }
 }
 
 /// What a footer can hold of such bytes: with their checksum, compressed, as text.
@@ -67,7 +128,7 @@ fn shared_bytes(a: &[u8], b: &[u8]) -> usize {
     words + a[words..].iter().zip(&b[words..]).take_while(|(a, b)| a == b).count()
 }
 
-/// Reads what [`encode`] wrote.
+/// Reads what [`IndexWriter`] wrote.
 pub(crate) fn decode(text: &str) -> Result<Vec<IndexEntry>, &'static str> {
     decode_body(&from_text(text)?).ok_or("index contradicts itself")
 }
@@ -123,15 +184,34 @@ mod tests {
         ]
     }
 
+    fn written(entries: &[IndexEntry]) -> Index {
+        let mut writer = IndexWriter::default();
+        for IndexEntry { path, rows, first_time, last_time } in entries {
+            // In two pieces where there are two rows.
+            let half = rows / 2;
+            assert!(writer.push(path, rows - half, (*first_time, *first_time)));
+            assert!(!writer.push(path, half, (*last_time, *last_time)));
+        }
+        writer.finish().unwrap()
+    }
+
     #[test]
     fn round_trip() {
-        assert_eq!(decode(&encode(&example()).unwrap()).unwrap(), example());
-        assert_eq!(decode(&encode(&[]).unwrap()).unwrap(), vec![]);
+        let index = written(&example());
+        assert_eq!(decode(&index.text).unwrap(), example());
+        let rows = 61 + u64::from(u32::MAX) + 7;
+        assert_eq!((index.entries, index.rows, index.times), (3, rows, (i64::MIN, i64::MAX)));
+        let many: Vec<IndexEntry> = (0..20_000)
+            .map(|i| IndexEntry { path: format!("/n/{i:05}"), rows: 1, first_time: 5, last_time: 5 })
+            .collect();
+        assert_eq!(decode(&written(&many).text).unwrap(), many);
+        let empty = IndexWriter::default().finish().unwrap();
+        assert_eq!((decode(&empty.text).unwrap(), empty.entries, empty.times), (vec![], 0, (0, 0)));
     }
 
     #[test]
     fn no_flipped_bit_and_no_cut_goes_unnoticed() {
-        let text = encode(&example()).unwrap();
+        let text = written(&example()).text;
         for end in 0..text.len() {
             assert!(decode(&text[..end]).is_err(), "cut at {end}");
         }

@@ -6,6 +6,7 @@ pub(crate) mod find;
 pub(crate) mod index;
 pub(crate) mod page;
 pub(crate) mod read;
+pub(crate) mod rows;
 mod same_times;
 pub(crate) mod sensor_column;
 mod time_column;
@@ -54,7 +55,8 @@ mod tests {
 
     use wholegrain_model::{Column, ColumnValues, Gaps, ValueType};
 
-    use super::read::{Block, OpenBlock, RowReader};
+    use super::read::{Block, OpenBlock};
+    use super::rows::RowReader;
     use super::same_times::SameTimes;
     use super::write::{BlockWriter, Written};
     use crate::catalogue::BlockRecord;

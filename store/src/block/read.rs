@@ -1,4 +1,4 @@
-//! Reads a block: its footer and index once, then single pages.
+//! Reads a block: its footer and index once, then single pages. `rows.rs` reads rows.
 
 use std::cell::RefCell;
 use std::io;
@@ -18,7 +18,6 @@ use parquet::file::reader::{ChunkReader as _, FileReader as _};
 use parquet::file::serialized_reader::{SerializedFileReader, SerializedPageReader};
 use wholegrain_model::{Column, ColumnValues, Gaps, ValueType};
 
-use super::cache::BlockCache;
 use super::file::{BlockFile, OnePage};
 use super::find::{Found, Last};
 use super::index::{self, INDEX_KEY, IndexEntry, VERSION_KEY};
@@ -26,11 +25,10 @@ use super::page::read_header;
 use super::same_times::{self, TIMES_KEY};
 use super::write::Sums;
 use super::{BLOCK_VERSION, fault, locate};
+use crate::StoreError;
 use crate::catalogue::BlockRecord;
 use crate::disk::Disk;
 use crate::retention::policy::Share;
-use crate::tiers::{Rows, Windows};
-use crate::{Chunk, StoreError};
 
 /// The most rows of one chunk.
 pub(crate) const CHUNK_ROWS: usize = 65_536;
@@ -111,9 +109,9 @@ impl Drop for File {
 
 /// A page of a column other than `sensor`.
 #[derive(Debug, Clone)]
-struct PageRef {
-    first_row: u64,
-    rows: usize,
+pub(super) struct PageRef {
+    pub(super) first_row: u64,
+    pub(super) rows: usize,
     group: usize,
     location: PageLocation,
 }
@@ -121,31 +119,31 @@ struct PageRef {
 /// The decoded content of a page; only `value` has gaps.
 #[derive(Debug)]
 pub(super) struct Decoded {
-    values: ColumnValues,
-    gaps: Gaps,
+    pub(super) values: ColumnValues,
+    pub(super) gaps: Gaps,
 }
 
 /// The columns that are read: all but `sensor`, as its rows are known from the index.
-const TIME: usize = 0;
-const VALUE: usize = 1;
+pub(super) const TIME: usize = 0;
+pub(super) const VALUE: usize = 1;
 /// Columns that are read of a block, and of a tier: there `time`, `min`, `max`, `sum`, `count`, `first`, `last`.
 const BLOCK_COLUMNS: usize = 2;
 const TIER_COLUMNS: usize = 7;
 /// Which of a tier's is the number of values.
-const COUNT: usize = 4;
+pub(super) const COUNT: usize = 4;
 
 /// A block with its footer read.
 #[derive(Debug)]
 pub(crate) struct OpenBlock {
     pub(super) id: u64,
-    path: PathBuf,
+    pub(super) path: PathBuf,
     reader: Arc<BlockFile>,
-    value_type: ValueType,
+    pub(super) value_type: ValueType,
     entries: Vec<IndexEntry>,
     starts: Vec<u64>,
     /// For each sensor the first one of those before it that have the same times; empty where each has its own.
     same_times: Vec<u32>,
-    pages: Vec<Vec<PageRef>>,
+    pub(super) pages: Vec<Vec<PageRef>>,
     groups: Vec<Vec<ColumnChunkMetaData>>,
     last_found: Last,
 }
@@ -485,192 +483,6 @@ fn check_version(path: &Path, metadata: &ParquetMetaData) -> Result<(), StoreErr
 
 fn read_index(metadata: &ParquetMetaData) -> Result<Vec<IndexEntry>, &'static str> {
     index::decode(pair(metadata, INDEX_KEY).ok_or("its footer has no index")?)
-}
-
-/// Reads rows of one block; remembers the pages it used last, so that going through a block decodes each page once.
-pub(crate) struct RowReader {
-    block: Arc<OpenBlock>,
-    cache: Option<Arc<BlockCache>>,
-    last: Vec<Option<(usize, Arc<Decoded>)>>,
-    /// So many rows before a row is one that has its time, too.
-    times_before: u64,
-}
-
-impl RowReader {
-    pub fn new(block: Arc<OpenBlock>, cache: Option<Arc<BlockCache>>) -> Self {
-        let last = vec![None; block.pages.len()];
-        Self { block, cache, last, times_before: 0 }
-    }
-
-    /// Of one sensor's rows alone: their times are those of the first sensor that has the same, so that these are decoded once for all.
-    pub fn of(block: Arc<OpenBlock>, cache: Option<Arc<BlockCache>>, found: Found) -> Self {
-        Self { times_before: found.start - found.times, ..Self::new(block, cache) }
-    }
-
-    /// Up to `count` windows of a tier from row `start` on, as [`RowReader::read`] does with readings.
-    pub fn read_windows(&mut self, start: u64, count: u64) -> Result<Windows, StoreError> {
-        let count = count.min(CHUNK_ROWS as u64);
-        let times = self.ints(TIME, start, count)?;
-        let rows = times.len() as u64;
-        let counts = self.ints(COUNT, start, rows)?;
-        if counts.iter().any(|count| *count < 1) {
-            return Err(StoreError::damaged(&self.block.path, "a window without a value"));
-        }
-        Ok(match self.block.value_type {
-            ValueType::Int => Windows::Int(Rows {
-                times,
-                counts,
-                mins: self.ints(1, start, rows)?,
-                maxs: self.ints(2, start, rows)?,
-                sums: self.ints(3, start, rows)?,
-                firsts: self.ints(5, start, rows)?,
-                lasts: self.ints(6, start, rows)?,
-            }),
-            ValueType::Float => Windows::Float(Rows {
-                times,
-                counts,
-                mins: self.floats(1, start, rows)?,
-                maxs: self.floats(2, start, rows)?,
-                sums: self.floats(3, start, rows)?,
-                firsts: self.floats(5, start, rows)?,
-                lasts: self.floats(6, start, rows)?,
-            }),
-        })
-    }
-
-    /// The times of `count` rows from `start` on.
-    pub fn times(&mut self, start: u64, count: u64) -> Result<Vec<i64>, StoreError> {
-        self.ints(TIME, start - self.times_before, count)
-    }
-
-    fn ints(&mut self, column: usize, start: u64, count: u64) -> Result<Vec<i64>, StoreError> {
-        self.rows_of(column, start, count, |values| match values {
-            ColumnValues::Int(values) => Ok(values.as_slice()),
-            ColumnValues::Float(_) => Err("a column of integers holds floats"),
-        })
-    }
-
-    fn floats(&mut self, column: usize, start: u64, count: u64) -> Result<Vec<f64>, StoreError> {
-        self.rows_of(column, start, count, |values| match values {
-            ColumnValues::Float(values) => Ok(values.as_slice()),
-            ColumnValues::Int(_) => Err("a column of floats holds integers"),
-        })
-    }
-
-    fn rows_of<T: Copy>(
-        &mut self,
-        column: usize,
-        start: u64,
-        count: u64,
-        of: impl Fn(&ColumnValues) -> Result<&[T], &'static str>,
-    ) -> Result<Vec<T>, StoreError> {
-        let count = usize::try_from(count).unwrap_or(CHUNK_ROWS);
-        let mut rows = Vec::with_capacity(count);
-        while rows.len() < count {
-            let (page, offset) = self.page(column, start + rows.len() as u64)?;
-            let values = of(&page.values).map_err(|wrong| StoreError::damaged(&self.block.path, wrong))?;
-            rows.extend_from_slice(&values[offset..values.len().min(offset + count - rows.len())]);
-        }
-        Ok(rows)
-    }
-
-    /// Up to `count` rows from row `start` on: at least one, at most as far as the page of times reaches.
-    pub fn read(&mut self, start: u64, count: u64) -> Result<Chunk, StoreError> {
-        self.read_until(start, count, None)
-    }
-
-    /// The same, without the rows whose times are not before `to`, of which there may be none left then.
-    pub fn read_until(&mut self, start: u64, count: u64, to: Option<i64>) -> Result<Chunk, StoreError> {
-        let count = usize::try_from(count).unwrap_or(CHUNK_ROWS).min(CHUNK_ROWS);
-        let (times, offset) = self.page(TIME, start - self.times_before)?;
-        let ColumnValues::Int(times) = &times.values else {
-            return Err(StoreError::damaged(&self.block.path, "times are no integers"));
-        };
-        let times = &times[offset..times.len().min(offset + count)];
-        let times = to.map_or(times, |to| &times[..times.partition_point(|time| *time < to)]).to_vec();
-        let mut chunk = Chunk { times, column: empty(self.block.value_type) };
-        while chunk.column.len() < chunk.times.len() {
-            let at = chunk.column.len();
-            let (values, offset) = self.page(VALUE, start + at as u64)?;
-            let rows = (chunk.times.len() - at).min(values.gaps_len() - offset);
-            append(&mut chunk.column, &values.values, &values.gaps, offset, rows, chunk.times.len());
-        }
-        Ok(chunk)
-    }
-
-    /// One row whose time is known.
-    pub fn read_one(&mut self, row: u64, time: i64) -> Result<Chunk, StoreError> {
-        let mut chunk = Chunk { times: vec![time], column: empty(self.block.value_type) };
-        let (values, offset) = self.page(VALUE, row)?;
-        append(&mut chunk.column, &values.values, &values.gaps, offset, 1, 1);
-        Ok(chunk)
-    }
-
-    /// Appends rows from `start` on to a chunk, which keeps its memory: at most `count`, at least one, as far as a page reaches.
-    pub fn append_to(&mut self, chunk: &mut Chunk, start: u64, count: usize) -> Result<usize, StoreError> {
-        let (times, at) = self.page(TIME, start - self.times_before)?;
-        let (values, offset) = self.page(VALUE, start)?;
-        let ColumnValues::Int(times) = &times.values else {
-            return Err(StoreError::damaged(&self.block.path, "times are no integers"));
-        };
-        let rows = count.min(times.len() - at).min(values.gaps_len() - offset);
-        let len = chunk.times.len() + rows;
-        chunk.times.extend_from_slice(&times[at..at + rows]);
-        append(&mut chunk.column, &values.values, &values.gaps, offset, rows, len);
-        Ok(rows)
-    }
-
-    /// The first row after `row` at which a page of any column begins.
-    pub fn whole_until(&self, row: u64) -> u64 {
-        let next = |pages: &Vec<PageRef>| {
-            let at = pages.partition_point(|page| page.first_row <= row);
-            pages.get(at).map(|page| page.first_row)
-        };
-        self.block.pages.iter().filter_map(next).min().unwrap_or(u64::MAX)
-    }
-
-    /// The first row in `start..end` whose time is not before `from`.
-    pub fn seek(&mut self, start: u64, end: u64, from: i64) -> Result<u64, StoreError> {
-        let (mut low, mut high) = (start, end);
-        if low < high {
-            // As a rule one page holds them all.
-            let (times, offset) = self.page(TIME, low - self.times_before)?;
-            let ColumnValues::Int(times) = &times.values else { return Ok(start) };
-            let there = usize::try_from(high - low).ok().and_then(|rows| times.get(offset..offset.checked_add(rows)?));
-            if let Some(times) = there {
-                return Ok(low + times.partition_point(|time| *time < from) as u64);
-            }
-        }
-        while low < high {
-            let middle = low + (high - low) / 2;
-            let (times, offset) = self.page(TIME, middle - self.times_before)?;
-            let ColumnValues::Int(times) = &times.values else { return Ok(start) };
-            if times[offset] < from { low = middle + 1 } else { high = middle }
-        }
-        Ok(low)
-    }
-
-    /// The page of `column` that holds `row`, and where in it.
-    fn page(&mut self, column: usize, row: u64) -> Result<(Arc<Decoded>, usize), StoreError> {
-        let pages = &self.block.pages[column];
-        if let Some((last, decoded)) = &self.last[column]
-            && let Some(page) = pages.get(*last)
-            && (page.first_row..page.first_row + page.rows as u64).contains(&row)
-        {
-            return Ok((decoded.clone(), (row - page.first_row) as usize));
-        }
-        let at = pages.partition_point(|page| page.first_row <= row).wrapping_sub(1);
-        let Some(page) = pages.get(at).filter(|page| row < page.first_row + page.rows as u64) else {
-            return Err(StoreError::damaged(&self.block.path, format!("row {row} is in no page")));
-        };
-        let offset = (row - page.first_row) as usize;
-        let decoded = match &self.cache {
-            Some(cache) => cache.page(&self.block, column, at)?,
-            None => Arc::new(self.block.decode(column, at)?),
-        };
-        self.last[column] = Some((at, decoded.clone()));
-        Ok((decoded, offset))
-    }
 }
 
 impl Decoded {

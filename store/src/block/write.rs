@@ -17,7 +17,7 @@ use parquet::schema::types::{ColumnDescPtr, ColumnPath, SchemaDescriptor, TypePt
 use serde::{Deserialize, Serialize};
 use wholegrain_model::{Column, ColumnValues, Gaps, ValueType};
 
-use super::index::{self, INDEX_KEY, IndexEntry, SEGMENTS_KEY, VERSION_KEY};
+use super::index::{INDEX_KEY, Index, IndexWriter, SEGMENTS_KEY, VERSION_KEY};
 use super::page::ChunkBytes;
 use super::same_times::{SameTimes, TIMES_KEY};
 use super::sensor_column::SensorColumn;
@@ -62,7 +62,7 @@ pub(crate) struct BlockWriter {
     value_type: ValueType,
     level: i32,
     group: Option<Group>,
-    entries: Vec<IndexEntry>,
+    index: IndexWriter,
     pub(super) times: SameTimes,
 }
 
@@ -111,7 +111,7 @@ impl BlockWriter {
             value_type,
             level,
             group: None,
-            entries: Vec::new(),
+            index: IndexWriter::default(),
             times: SameTimes::default(),
         })
     }
@@ -133,20 +133,8 @@ impl BlockWriter {
             at = end;
         }
         let (Some(first), Some(last)) = (times.first(), times.last()) else { return Ok(()) };
-        match self.entries.last_mut() {
-            Some(entry) if entry.path == sensor => {
-                entry.rows += times.len() as u64;
-                entry.last_time = *last;
-            }
-            _ => {
-                self.times.end_sensor();
-                self.entries.push(IndexEntry {
-                    path: sensor.to_owned(),
-                    rows: times.len() as u64,
-                    first_time: *first,
-                    last_time: *last,
-                });
-            }
+        if self.index.push(sensor, times.len() as u64, (*first, *last)) {
+            self.times.end_sensor();
         }
         self.times.push(times);
         Ok(())
@@ -173,15 +161,14 @@ impl BlockWriter {
 
     /// Writes the footer and waits until everything is on stable storage. The file still has the name it was made under.
     pub fn finish(mut self) -> std::result::Result<Written, StoreError> {
-        let entries = std::mem::take(&mut self.entries);
         let path = self.path.clone();
-        let bytes = self.finish_group().and_then(|()| {
+        let written = self.finish_group().and_then(|()| {
             if let Some(text) = self.times.text().map_err(external)? {
                 self.file.append_key_value_metadata(KeyValue::new(TIMES_KEY.to_owned(), text));
             }
-            finish_file(self.file, &entries)
+            finish_file(self.file, self.index)
         });
-        Ok(Written::of(&entries, &bytes.map_err(|error| fault("writing", &path, error))?))
+        written.map_err(|error| fault("writing", &path, error))
     }
 }
 
@@ -190,28 +177,14 @@ fn external(error: io::Error) -> ParquetError {
 }
 
 /// Writes the index and the footer, and syncs the file.
-pub(crate) fn finish_file(mut file: SerializedFileWriter<FileSink>, entries: &[IndexEntry]) -> Result<FileSink> {
-    let text = index::encode(entries).map_err(external)?;
+pub(crate) fn finish_file(mut file: SerializedFileWriter<FileSink>, index: IndexWriter) -> Result<Written> {
+    let Index { text, entries, rows, times: (first_time, last_time) } = index.finish().map_err(external)?;
     file.append_key_value_metadata(KeyValue::new(INDEX_KEY.to_owned(), text));
     file.inner_mut().begin_tail();
     let mut sink = file.into_inner()?;
     sink.flush().map_err(external)?;
     sink.file.sync().map_err(external)?;
-    Ok(sink)
-}
-
-impl Written {
-    /// Of a finished file with these sensors.
-    pub fn of(entries: &[IndexEntry], file: &FileSink) -> Self {
-        Self {
-            entries: entries.len(),
-            rows: entries.iter().map(|entry| entry.rows).sum(),
-            bytes: file.offset,
-            sums: file.sums,
-            first_time: entries.iter().map(|entry| entry.first_time).min().unwrap_or(0),
-            last_time: entries.iter().map(|entry| entry.last_time).max().unwrap_or(0),
-        }
-    }
+    Ok(Written { entries, rows, bytes: sink.offset, first_time, last_time, sums: sink.sums })
 }
 
 impl Group {

@@ -9,7 +9,8 @@ use serde::Serialize;
 
 use super::cuts::{kept, touches};
 use crate::block::index::IndexEntry;
-use crate::block::read::{Block, RowReader};
+use crate::block::read::Block;
+use crate::block::rows::RowReader;
 use crate::snapshot::{Snapshot, tolerate};
 use crate::store::Shared;
 use crate::{SensorId, StoreError};

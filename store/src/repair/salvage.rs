@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use crate::StoreError;
-use crate::block::read::{Block, OpenBlock, RowReader};
+use crate::block::read::{Block, OpenBlock};
+use crate::block::rows::RowReader;
 use crate::delete::cuts::kept;
 use crate::delete::rewrite::kind_of;
 use crate::publish::{Draft, Finished};

@@ -19,9 +19,10 @@ use wholegrain_model::{Column, Interval, ValueType};
 use super::build::AnyBuilder;
 use super::{Rows, TIERS_DIR, TierOf, Windows, floor};
 use crate::StoreError;
-use crate::block::index::{IndexEntry, VERSION_KEY};
+use crate::block::index::{IndexWriter, VERSION_KEY};
 use crate::block::page::ChunkBytes;
-use crate::block::read::{OpenBlock, RowReader};
+use crate::block::read::OpenBlock;
+use crate::block::rows::RowReader;
 use crate::block::sensor_column::SensorColumn;
 use crate::block::write::{FileSink, TIME_ZSTD_LEVEL, Written, finish_file};
 use crate::block::{BLOCK_VERSION, GROUP_ROWS, PAGE_ROWS, TIME_PAGE_ROWS, fault};
@@ -242,7 +243,7 @@ struct TierWriter {
     time_props: WriterPropertiesPtr,
     level: i32,
     group: Option<Group>,
-    entries: Vec<IndexEntry>,
+    index: IndexWriter,
 }
 
 /// The row group being filled.
@@ -287,7 +288,7 @@ impl TierWriter {
                 time_props: Arc::new(properties(value_type, TIME_ZSTD_LEVEL, TIME_PAGE_ROWS)?),
                 level,
                 group: None,
-                entries: Vec::new(),
+                index: IndexWriter::default(),
             })
         };
         new().map_err(|error| fault("creating", path, error))
@@ -295,8 +296,7 @@ impl TierWriter {
 
     /// All windows of one sensor, whose readings in the block are from `range.0` to `range.1`.
     fn push(&mut self, sensor: &str, windows: &Windows, range: (i64, i64)) -> std::result::Result<(), StoreError> {
-        let rows = windows.len() as u64;
-        self.entries.push(IndexEntry { path: sensor.to_owned(), rows, first_time: range.0, last_time: range.1 });
+        self.index.push(sensor, windows.len() as u64, range);
         self.push_rows(sensor, windows).map_err(|error| fault("writing", &self.path, error))
     }
 
@@ -320,18 +320,7 @@ impl TierWriter {
         rows: std::ops::Range<u64>,
         range: (i64, i64),
     ) -> std::result::Result<(), StoreError> {
-        match self.entries.last_mut() {
-            Some(entry) if entry.path == sensor => {
-                entry.rows += rows.end - rows.start;
-                entry.last_time = range.1;
-            }
-            _ => self.entries.push(IndexEntry {
-                path: sensor.to_owned(),
-                rows: rows.end - rows.start,
-                first_time: range.0,
-                last_time: range.1,
-            }),
-        }
+        self.index.push(sensor, rows.end - rows.start, range);
         let mut row = rows.start;
         while row < rows.end {
             let windows = reader.read_windows(row, (rows.end - row).min(PAGE_ROWS as u64))?;
@@ -343,10 +332,9 @@ impl TierWriter {
 
     fn finish(mut self) -> std::result::Result<Written, StoreError> {
         let path = self.path.clone();
-        let entries = std::mem::take(&mut self.entries);
         let finished = finish_group(&mut self.group, &mut self.file, &self.columns, self.level);
-        let bytes = finished.and_then(|()| finish_file(self.file, &entries));
-        Ok(Written::of(&entries, &bytes.map_err(|error| fault("writing", &path, error))?))
+        let written = finished.and_then(|()| finish_file(self.file, self.index));
+        written.map_err(|error| fault("writing", &path, error))
     }
 }
 
