@@ -135,16 +135,16 @@ pub(crate) fn decode(text: &str) -> Result<Vec<IndexEntry>, &'static str> {
 
 /// The bytes that [`to_text`] was given.
 pub(super) fn from_text(text: &str) -> Result<Vec<u8>, &'static str> {
-    let (length, base64) = text.split_once(':').ok_or("index without a length")?;
-    let length: usize = length.parse().map_err(|_| "index without a length")?;
+    let (length, base64) = text.split_once(':').ok_or("a list in its footer has no length")?;
+    let length: usize = length.parse().map_err(|_| "a list in its footer has no length")?;
     if length > INDEX_BYTES_MAX {
-        return Err("index over its bound");
+        return Err("a list in its footer is over its bound");
     }
-    let compressed = STANDARD_NO_PAD.decode(base64).map_err(|_| "index is not base64")?;
-    let mut bytes = zstd::bulk::decompress(&compressed, length).map_err(|_| "index is not zstd")?;
-    let (body, crc) = bytes.split_last_chunk::<4>().ok_or("index cut short")?;
+    let compressed = STANDARD_NO_PAD.decode(base64).map_err(|_| "a list in its footer is not base64")?;
+    let mut bytes = zstd::bulk::decompress(&compressed, length).map_err(|_| "a list in its footer is not zstd")?;
+    let (body, crc) = bytes.split_last_chunk::<4>().ok_or("a list in its footer is cut short")?;
     if crc32c::crc32c(body) != u32::from_le_bytes(*crc) {
-        return Err("index does not have its checksum");
+        return Err("a list in its footer does not have its checksum");
     }
     bytes.truncate(body.len());
     Ok(bytes)
