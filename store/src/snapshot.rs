@@ -231,7 +231,8 @@ impl Snapshot {
         path: &str,
         (from, to): (i64, i64),
     ) -> Option<Input<'static>> {
-        if entry.last_time < from || entry.first_time >= to || block.is_damaged() {
+        // What retention hides may begin behind the range's end.
+        if from >= to || entry.last_time < from || entry.first_time >= to || block.is_damaged() {
             return None;
         }
         let rank = block.record.rank();
@@ -498,4 +499,44 @@ pub(crate) fn split(chunk: Chunk) -> Source<'static> {
     }
     let starts = (0..chunk.times.len()).step_by(CHUNK_ROWS);
     Box::new(starts.map(move |start| Ok(part(&chunk, start, chunk.times.len().min(start + CHUNK_ROWS)))))
+}
+
+#[cfg(test)]
+mod tests {
+    use wholegrain_model::{ColumnValues, Gaps, Kind, SensorPath, ValueType};
+
+    use super::*;
+    use crate::{LooseSensor, Series, Store, StoreConfig};
+
+    #[test]
+    fn the_last_reading_is_found_and_an_empty_range_has_none() {
+        const DAY: i64 = 86_400_000_000_000;
+        let dir = tempfile::tempdir().unwrap();
+        let (store, _) = Store::open(StoreConfig { background: false, ..StoreConfig::new(dir.path()) }).unwrap();
+        let sensor = LooseSensor {
+            path: SensorPath::new("/n/x").unwrap(),
+            unit: "W".into(),
+            kind: Kind::Gauge,
+            value_type: ValueType::Int,
+            scale: 1.0,
+            description: String::new(),
+        };
+        let column = Column { values: ColumnValues::Int(vec![7, 8, 9]), gaps: Gaps::default() };
+        let times = vec![20_000 * DAY, 20_000 * DAY + 5, 20_000 * DAY + 9];
+        store.import("i", 0, "i", vec![Series { sensor, times: times.clone(), column }]).unwrap();
+        let snapshot = store.snapshot();
+        let block = snapshot.view.blocks[0].clone();
+        let opened = snapshot.open(&block).unwrap().unwrap();
+        let found = opened.find("/n/x").unwrap();
+        let rows = |from: i64, to: i64| -> Vec<Chunk> {
+            let input = snapshot.input_of((&block, &opened), found, "/n/x", (from, to));
+            input.into_iter().flat_map(|input| input.source).map(Result::unwrap).collect()
+        };
+        let last = Chunk {
+            times: vec![times[2]],
+            column: Column { values: ColumnValues::Int(vec![9]), gaps: Gaps::default() },
+        };
+        assert_eq!(rows(times[2], i64::MAX), [last]);
+        assert_eq!((rows(times[2], times[2]), rows(times[2], times[1])), (vec![], vec![]));
+    }
 }
