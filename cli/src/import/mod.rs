@@ -5,6 +5,7 @@
 //!   their numbers and why.
 //! - Never: a line left out silently; an empty cell as zero; a time that could be two instants; more than some parts in memory.
 
+mod arrays;
 mod bad;
 mod cells;
 mod encode;

@@ -4,21 +4,16 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io::{BufReader, Read, Seek, SeekFrom, Write};
 
-use arrow_array::cast::AsArray;
-use arrow_array::types::{
-    Float32Type, Float64Type, Int8Type, Int16Type, Int32Type, Int64Type, TimestampMicrosecondType,
-    TimestampMillisecondType, TimestampNanosecondType, TimestampSecondType, UInt8Type, UInt16Type, UInt32Type,
-    UInt64Type,
-};
 use arrow_array::{Array, ArrayRef, RecordBatch};
 use arrow_ipc::reader::{FileReader, StreamReader};
-use arrow_schema::{DataType, SchemaRef, TimeUnit};
+use arrow_schema::{DataType, SchemaRef};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use serde_json::json;
 use wholegrain_model::Kind;
 use wholegrain_query::UNIT_KEY;
 
 use super::Shape;
+use super::arrays::{is_number, is_text, is_time, is_wide_unsigned, number, plain, text, time};
 use super::cells::Cell;
 use super::encode::{Batch, Column, Sensors};
 use super::names::Target;
@@ -68,7 +63,6 @@ impl TablePlan {
     fn make(shape: &Shape, parquet: bool) -> Result<Self, Failure> {
         let (schema, _) = open(shape, parquet)?;
         let refuse = |why: &str| Failure::Usage(format!("{}: {why}", shape.file.display()));
-        let is_time = |kind: &DataType| matches!(kind, DataType::Timestamp(..));
         let fields = schema.fields();
         let find = |name: &str| fields.iter().position(|field| field.name().eq_ignore_ascii_case(name));
         let time = find("time").filter(|at| is_time(fields[*at].data_type()));
@@ -142,8 +136,9 @@ impl TablePlan {
     }
 
     fn take(&self, batch: &RecordBatch, shape: &Shape, part: &mut Part) -> Result<(), Failure> {
-        let times = batch.column(self.time);
-        let values = |at: usize| batch.column(at);
+        let columns: Vec<ArrayRef> = batch.columns().iter().map(plain).collect::<Result<_, _>>()?;
+        let times = &columns[self.time];
+        let values = |at: usize| &columns[at];
         for row in 0..batch.num_rows() {
             part.row += 1;
             part.lines += 1;
@@ -152,7 +147,7 @@ impl TablePlan {
                     let exact = self.exact.map(values).filter(|exact| exact.is_valid(row));
                     part.long(self, shape, time, values(sensor), exact.unwrap_or(values(value)), row)
                 }
-                None => part.wide(self, time, batch, row),
+                None => part.wide(self, time, &columns, row),
             });
             if let Err(why) = result {
                 part.bad.push(Bad { line: part.row, why, text: String::new() });
@@ -177,6 +172,14 @@ impl TablePlan {
         writeln!(out, "time      column {:?}: {}", time.name(), time.data_type())?;
         for column in &self.left_out {
             writeln!(out, "left out  column {column:?}: it is neither a number, the time nor the sensor")?;
+        }
+        for field in self.schema.fields().iter().filter(|field| is_wide_unsigned(field.data_type())) {
+            let name = field.name();
+            writeln!(
+                out,
+                "note      column {name:?}: unsigned 64-bit; values above {} are stored as floats",
+                i64::MAX
+            )?;
         }
         writeln!(out)?;
         if !self.wide.is_empty() {
@@ -257,8 +260,8 @@ impl Part {
         Ok(())
     }
 
-    fn wide(&mut self, plan: &TablePlan, time: i64, batch: &RecordBatch, row: usize) -> Result<(), String> {
-        let cells: Result<Vec<Cell>, String> = plan.wide.iter().map(|(at, _)| number(batch.column(*at), row)).collect();
+    fn wide(&mut self, plan: &TablePlan, time: i64, columns: &[ArrayRef], row: usize) -> Result<(), String> {
+        let cells: Result<Vec<Cell>, String> = plan.wide.iter().map(|(at, _)| number(&columns[*at], row)).collect();
         let cells = cells?;
         if self.columns.is_empty() {
             for (_, target) in &plan.wide {
@@ -280,75 +283,6 @@ impl Part {
         batch.rows(&self.rows, shape.keep_empty);
         Parsed { index, batches: vec![batch], bad: self.bad, lines: self.lines, other_lines: 0 }
     }
-}
-
-fn is_text(kind: &DataType) -> bool {
-    match kind {
-        DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => true,
-        DataType::Dictionary(key, value) => **key == DataType::Int32 && **value == DataType::Utf8,
-        _ => false,
-    }
-}
-
-fn is_number(kind: &DataType) -> bool {
-    kind.is_integer() || matches!(kind, DataType::Float32 | DataType::Float64)
-}
-
-fn text(array: &ArrayRef, row: usize) -> Option<&str> {
-    if array.is_null(row) {
-        return None;
-    }
-    match array.data_type() {
-        DataType::Utf8 => Some(array.as_string::<i32>().value(row)),
-        DataType::LargeUtf8 => Some(array.as_string::<i64>().value(row)),
-        DataType::Utf8View => Some(array.as_string_view().value(row)),
-        _ => {
-            let keyed = array.as_dictionary_opt::<Int32Type>()?;
-            let key = usize::try_from(keyed.keys().value(row)).ok()?;
-            let texts = keyed.values().as_string_opt::<i32>()?;
-            (key < texts.len() && texts.is_valid(key)).then(|| texts.value(key))
-        }
-    }
-}
-
-fn time(array: &ArrayRef, row: usize) -> Result<i64, String> {
-    if array.is_null(row) {
-        return Err("there is no time".to_owned());
-    }
-    let (value, unit) = match array.data_type() {
-        DataType::Timestamp(TimeUnit::Second, _) => {
-            (array.as_primitive::<TimestampSecondType>().value(row), 1_000_000_000)
-        }
-        DataType::Timestamp(TimeUnit::Millisecond, _) => {
-            (array.as_primitive::<TimestampMillisecondType>().value(row), 1_000_000)
-        }
-        DataType::Timestamp(TimeUnit::Microsecond, _) => {
-            (array.as_primitive::<TimestampMicrosecondType>().value(row), 1_000)
-        }
-        _ => (array.as_primitive::<TimestampNanosecondType>().value(row), 1),
-    };
-    value.checked_mul(unit).ok_or_else(|| "the time is outside the years 1678 to 2261".to_owned())
-}
-
-fn number(array: &ArrayRef, row: usize) -> Result<Cell, String> {
-    if array.is_null(row) {
-        return Ok(Cell::Empty);
-    }
-    Ok(match array.data_type() {
-        DataType::Int8 => Cell::Int(array.as_primitive::<Int8Type>().value(row).into()),
-        DataType::Int16 => Cell::Int(array.as_primitive::<Int16Type>().value(row).into()),
-        DataType::Int32 => Cell::Int(array.as_primitive::<Int32Type>().value(row).into()),
-        DataType::Int64 => Cell::Int(array.as_primitive::<Int64Type>().value(row)),
-        DataType::UInt8 => Cell::Int(array.as_primitive::<UInt8Type>().value(row).into()),
-        DataType::UInt16 => Cell::Int(array.as_primitive::<UInt16Type>().value(row).into()),
-        DataType::UInt32 => Cell::Int(array.as_primitive::<UInt32Type>().value(row).into()),
-        DataType::UInt64 => {
-            let value = array.as_primitive::<UInt64Type>().value(row);
-            Cell::Int(i64::try_from(value).map_err(|_| format!("{value} does not fit into 64 bits with a sign"))?)
-        }
-        DataType::Float32 => Cell::Float(array.as_primitive::<Float32Type>().value(row).into()),
-        _ => Cell::Float(array.as_primitive::<Float64Type>().value(row)),
-    })
 }
 
 /// The columns and the rows of a file.
