@@ -51,7 +51,10 @@ pub(crate) fn open(config: StoreConfig, disk: Arc<dyn Disk>) -> Result<(Arc<Shar
     report.damaged_jobs = damaged_jobs;
     let (registry, damaged_lines) = Registry::open(&disk, &paths.dir)?;
     report.damaged_registry = damaged_lines;
-    let kept = Kept::open(&disk, &config)?;
+    let kept = Kept::new(&disk, &config);
+    if !config.background {
+        kept.scan()?;
+    }
     let mut sensors = contents.sensors;
     let settings = crate::settings::Settings::load(&registry);
     if !settings.is_empty() {

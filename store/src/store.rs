@@ -220,6 +220,8 @@ impl Store {
         if shared.config.background {
             let for_sealer = shared.clone();
             threads.push(spawn("store-sealer", Box::new(move || seal_loop(&for_sealer)))?);
+            let for_kept = shared.clone();
+            threads.push(spawn("store-kept", Box::new(move || scan_kept(&for_kept)))?);
             let for_merger = shared.clone();
             threads.push(spawn("store-merger", Box::new(move || merge_loop(&for_merger)))?);
         }
@@ -459,6 +461,14 @@ fn newest_row(batch: &LiveBatch) -> Option<Row> {
     Some((batch.last_time, row))
 }
 
+/// Finds the kept results. After a failure the next seal tries again.
+fn scan_kept(shared: &Shared) {
+    match shared.kept.scan() {
+        Err(error) if !shared.closing.load(Relaxed) => tracing::error!(%error, "kept results cannot be looked for"),
+        _ => {}
+    }
+}
+
 fn seal_loop(shared: &Shared) {
     let mut seen = 0;
     let mut settings = shared.sensors().settings_changes();
@@ -531,6 +541,7 @@ fn expire_jobs(shared: &Shared, now: i64) -> Result<(), StoreError> {
 impl Inner {
     fn close(&self) {
         self.shared.closing.store(true, Relaxed);
+        self.shared.kept.stop();
         self.shared.queue.close();
         self.shared.jobs.queue.close();
         self.shared.wake_sealer();

@@ -10,9 +10,9 @@ use crate::ranges::get_varint;
 use crate::{SensorId, StoreError};
 
 /// What a file that says what a recipe is begins with.
-const ABOUT_MAGIC: [u8; 8] = *b"WGDABT1\n";
+const ABOUT_MAGIC: [u8; 8] = *b"WGDABT2\n";
 /// What a piece begins with.
-const PIECE_MAGIC: [u8; 8] = *b"WGDPCE1\n";
+const PIECE_MAGIC: [u8; 8] = *b"WGDPCE2\n";
 /// Magic, key, number, stamp.
 const PIECE_HEADER: usize = 8 + 16 + 8 + 8;
 

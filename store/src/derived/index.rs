@@ -3,21 +3,36 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
 use super::file::{self, Name};
 use super::noted::Range;
 use super::{Recipe, StoreError};
 use crate::disk::Disk;
 
+/// The most pieces, whatever their size: the next opening lists and opens all of them.
+pub(super) const PIECES_MAX: usize = 65_536;
+/// A file takes whole blocks of this size on disk.
+const BLOCK_BYTES: u64 = 4096;
+/// What a file takes beside its content: its inode and its entry in the directory.
+const FILE_BYTES: u64 = 512;
+
+/// What a file of so many bytes takes of the disk.
+fn on_disk(bytes: u64) -> u64 {
+    bytes.next_multiple_of(BLOCK_BYTES) + FILE_BYTES
+}
+
 /// One recipe's pieces.
 struct Entry {
     recipe: Recipe,
-    /// Bytes of the file that says what it is.
+    /// What the file takes that says what it is.
     bytes: u64,
     pieces: BTreeMap<i64, Piece>,
 }
 
 struct Piece {
     stamp: u64,
+    /// What its file takes.
     bytes: u64,
     /// Its place in the order of use.
     used: u64,
@@ -39,8 +54,10 @@ pub(super) struct Index {
 }
 
 impl Index {
-    /// Reads the directory. What is damaged, or of no use by itself, goes; with `bytes_max` 0 everything does.
-    pub fn open(disk: &dyn Disk, dir: &Path, bytes_max: u64, now: i64) -> Result<Self, StoreError> {
+    /// Reads the directory. What is damaged, or of no use by itself, goes; with `bytes_max` 0 everything does. Ends with
+    /// [`StoreError::Closed`] when it is to stop.
+    pub fn open(disk: &dyn Disk, dir: &Path, bytes_max: u64, now: i64, stop: &AtomicBool) -> Result<Self, StoreError> {
+        let go_on = || if stop.load(Relaxed) { Err(StoreError::Closed) } else { Ok(()) };
         let io = |doing: &'static str| move |error| StoreError::io(doing, dir, error);
         if bytes_max > 0 {
             disk.create_dirs(dir).map_err(io("creating"))?;
@@ -61,9 +78,11 @@ impl Index {
             }
         }
         for (key, path) in abouts {
+            go_on()?;
             match file::read_about(disk, &path, &key) {
                 Some((recipe, bytes)) => {
-                    drop(index.entries.insert(key, Entry { recipe, bytes, pieces: BTreeMap::new() }))
+                    let entry = Entry { recipe, bytes: on_disk(bytes), pieces: BTreeMap::new() };
+                    index.entries.insert(key, entry);
                 }
                 None => useless.push(path),
             }
@@ -71,12 +90,13 @@ impl Index {
         // The stamps tell in which order they were made.
         pieces.sort_unstable();
         for (stamp, key, number, path) in pieces {
+            go_on()?;
             index.stamp = index.stamp.max(stamp + 1);
             let size = disk.open(&path, false).and_then(|file| file.size());
             match (index.entries.get_mut(&key), size) {
                 (Some(entry), Ok(bytes)) => {
                     index.tick += 1;
-                    let piece = Piece { stamp, bytes, used: index.tick };
+                    let piece = Piece { stamp, bytes: on_disk(bytes), used: index.tick };
                     if let Some(before) = entry.pieces.insert(number, piece) {
                         index.order.remove(&before.used);
                         useless.push(file::piece_path(dir, &key, number, before.stamp));
@@ -93,6 +113,7 @@ impl Index {
             useless.push(file::about_path(dir, &key));
         }
         for path in useless {
+            go_on()?;
             index.remove_file(disk, &path)?;
         }
         let of = |entry: &Entry| entry.bytes + entry.pieces.values().map(|piece| piece.bytes).sum::<u64>();
@@ -118,6 +139,7 @@ impl Index {
         }
     }
 
+    /// What all files take of the disk.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -160,7 +182,7 @@ impl Index {
     ) -> Result<(), StoreError> {
         if self.entries.get(&recipe.key).is_none_or(|entry| entry.recipe != *recipe) {
             self.drop_entry(disk, dir, &recipe.key);
-            let bytes = file::write_about(disk, dir, recipe)?;
+            let bytes = on_disk(file::write_about(disk, dir, recipe)?);
             // It is one that is wanted again.
             self.left.remove(&file::about_path(dir, &recipe.key));
             self.bytes += bytes;
@@ -172,6 +194,7 @@ impl Index {
         }
         self.tick += 1;
         let Some(entry) = self.entries.get_mut(&recipe.key) else { return Ok(()) };
+        let bytes = on_disk(bytes);
         entry.pieces.insert(number, Piece { stamp, bytes, used: self.tick });
         self.order.insert(self.tick, (recipe.key, number));
         self.bytes += bytes;
@@ -224,7 +247,7 @@ impl Index {
 
     /// Lets go of what was used longest ago until the rest is within the bound.
     pub fn make_room(&mut self, disk: &dyn Disk, dir: &Path, bytes_max: u64) {
-        while self.bytes > bytes_max {
+        while self.bytes > bytes_max || self.order.len() > PIECES_MAX {
             let Some((_, (key, number))) = self.order.first_key_value().map(|(tick, of)| (*tick, *of)) else { return };
             match self.stamp_of(&key, number) {
                 Some(stamp) => self.drop_piece(disk, dir, &key, number, stamp),

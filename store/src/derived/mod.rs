@@ -4,9 +4,13 @@
 //!   its bytes, made from a [`Snapshot`]'s [`Moment`].
 //! - Out: the same bytes, over restarts too, as long as nothing that they were made from has changed.
 //! - Never: a result that is out of date, whatever came late, was deleted, imported or lost in a crash; more bytes than
-//!   [`crate::StoreConfig::derived_bytes`]; a lock or an allocation for a batch whose times are behind everything that is kept.
+//!   [`crate::StoreConfig::derived_bytes`] on disk; a file for a piece without rows; an opening that waits until the directory is read; a lock or an allocation for a batch whose times are behind everything that is kept.
 //!
 //! `index.rs` is what is kept, and which of it goes first; `file.rs` the files ([`../FORMAT.md`](../../FORMAT.md)); `noted.rs` what arrived that may concern it.
+//!
+//! # At an opening
+//! The directory is read by a thread of its own while the store works already ([`Kept::scan`]). Until that is done nothing is given out or kept,
+//! everything that arrives is noted, and who has to settle what is noted (a seal, a deletion, an import) waits for it.
 //!
 //! # Why nothing kept is out of date
 //! A piece is made from readings between two times, those of its grid widened by how far the computation looks back and ahead. The
@@ -35,8 +39,8 @@ mod noted;
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::disk::Disk;
@@ -91,21 +95,59 @@ pub(crate) struct Kept {
     disk: Arc<dyn Disk>,
     dir: PathBuf,
     bytes_max: u64,
+    clock: crate::clock::Clock,
     index: Mutex<Index>,
+    /// Whether the directory has been read. Only changed with the index in hand.
+    ready: AtomicBool,
+    /// Whether reading it is to end.
+    stop: AtomicBool,
     noted: Noted,
     /// Deletions and imports so far.
     changes: AtomicU64,
 }
 
 impl Kept {
-    /// Finds what is there. Where nothing is to be kept, what is there goes: nobody would notice when it is out of date.
-    pub fn open(disk: &Arc<dyn Disk>, config: &StoreConfig) -> Result<Self, StoreError> {
-        let dir = config.dir.join("derived");
-        let bytes_max = config.derived_bytes.0;
-        let index = Index::open(disk.as_ref(), &dir, bytes_max, config.clock.now())?;
+    /// Nothing has been looked for yet.
+    pub fn new(disk: &Arc<dyn Disk>, config: &StoreConfig) -> Self {
         let noted = Noted::default();
-        noted.raise(index.until());
-        Ok(Self { disk: disk.clone(), dir, bytes_max, index: Mutex::new(index), noted, changes: AtomicU64::new(0) })
+        noted.raise(i64::MAX);
+        Self {
+            disk: disk.clone(),
+            dir: config.dir.join("derived"),
+            bytes_max: config.derived_bytes.0,
+            clock: config.clock.clone(),
+            index: Mutex::default(),
+            ready: AtomicBool::new(false),
+            stop: AtomicBool::new(false),
+            noted,
+            changes: AtomicU64::new(0),
+        }
+    }
+
+    /// Finds what is there, unless that is known. Where nothing is to be kept, what is there goes: nobody would notice when it is out of
+    /// date.
+    pub fn scan(&self) -> Result<(), StoreError> {
+        self.scanned().map(drop)
+    }
+
+    /// The index, after everything that is there has been found.
+    fn scanned(&self) -> Result<MutexGuard<'_, Index>, StoreError> {
+        let mut index = self.index();
+        if !self.is_ready() {
+            *index = Index::open(self.disk.as_ref(), &self.dir, self.bytes_max, self.clock.now(), &self.stop)?;
+            self.noted.lower(index.until());
+            self.ready.store(true, std::sync::atomic::Ordering::SeqCst);
+        }
+        Ok(index)
+    }
+
+    fn is_ready(&self) -> bool {
+        self.ready.load(std::sync::atomic::Ordering::SeqCst)
+    }
+
+    /// Has a scan on its way end.
+    pub fn stop(&self) {
+        self.stop.store(true, Relaxed);
     }
 
     fn index(&self) -> MutexGuard<'_, Index> {
@@ -127,8 +169,11 @@ impl Kept {
         self.noted.replayed(sensor, time);
     }
 
-    /// Bytes and pieces kept now.
+    /// Bytes on disk and pieces kept now.
     pub fn size(&self) -> (u64, u64) {
+        if !self.is_ready() {
+            return (0, 0);
+        }
         let index = self.index();
         (index.bytes(), index.pieces())
     }
@@ -151,7 +196,7 @@ impl Shared {
 
     /// Forgets what is out of date for what arrived, durably. Called before journal segments go.
     pub(crate) fn settle_derived(&self) -> Result<(), StoreError> {
-        let mut index = self.kept.index();
+        let mut index = self.kept.scanned()?;
         self.settle(&mut index)?;
         index.sync(self.kept.disk.as_ref(), &self.kept.dir)
     }
@@ -217,7 +262,7 @@ impl KeptOf {
 
     /// Whether the piece `number` is kept, as far as is known without reading it.
     pub fn has(&self, number: i64) -> bool {
-        if self.recipe.span(number).0 < self.hidden {
+        if !self.shared.kept.is_ready() || self.recipe.span(number).0 < self.hidden {
             return false;
         }
         let mut index = self.shared.kept.index();
@@ -226,7 +271,7 @@ impl KeptOf {
 
     /// The piece `number`, if it is kept and nothing that it was made from has changed since.
     pub fn get(&self, number: i64) -> Option<Vec<u8>> {
-        if self.recipe.span(number).0 < self.hidden {
+        if !self.shared.kept.is_ready() || self.recipe.span(number).0 < self.hidden {
             return None;
         }
         let kept = &self.shared.kept;
@@ -259,7 +304,8 @@ impl KeptOf {
         let (kept, recipe) = (&self.shared.kept, &self.recipe);
         let (first, last) = recipe.span(number);
         let room = kept.disk.free_bytes(&kept.dir).is_none_or(|free| free >= FREE_BYTES_MIN);
-        if content.len() > PIECE_BYTES_MAX || first < self.hidden || !room || !self.is_current(last) {
+        let fits = kept.is_ready() && content.len() <= PIECE_BYTES_MAX;
+        if !fits || first < self.hidden || !room || !self.is_current(last) {
             return;
         }
         // Held while the file is written: no seal may go by between the file and its place in the index, or a crash could leave a file that

@@ -23,8 +23,8 @@ pub const EDGES_MAX: usize = 200_000;
 const WINDOWS_POINTS_MAX: i64 = 4 << 20;
 /// Between two points of a computed operand further apart than so many of its intervals nothing is ever interpolated: so far it is computed ahead.
 const BRIDGE_POINTS_MAX: i64 = 1024;
-/// The longest pieces that are kept: 1 h, and so many points.
-const PIECE_NS: i64 = if cfg!(test) { 60_000_000_000 } else { 3_600_000_000_000 };
+/// The longest pieces that are kept: 6 h, and so many points. Long ones make few files, short ones are sooner whole.
+const PIECE_NS: i64 = if cfg!(test) { 60_000_000_000 } else { 6 * 3_600_000_000_000 };
 pub(super) const PIECE_POINTS_MAX: i64 = 4096;
 
 /// Where an operand's values come from.
@@ -150,7 +150,8 @@ impl Stage {
         self.code.first_needed(self, point)
     }
 
-    fn measured(&self) -> impl Iterator<Item = &Measured> {
+    /// Every reference to a sensor that is measured.
+    pub fn measured(&self) -> impl Iterator<Item = &Measured> {
         let members = self.groups.iter().flat_map(|group| &group.members);
         self.operands.iter().chain(members).filter_map(|operand| match &operand.source {
             Source::Measured(measured) => Some(measured.as_ref()),
@@ -431,7 +432,7 @@ fn recipe(stages: &[Stage]) -> Recipe {
     operands.dedup();
     let hash = |seed: u8| {
         let mut hasher = DefaultHasher::new();
-        (seed, env!("CARGO_PKG_VERSION"), 1u32).hash(&mut hasher);
+        (seed, env!("CARGO_PKG_VERSION"), 2u32).hash(&mut hasher);
         stages.iter().for_each(|stage| hash_stage(stage, &mut hasher));
         hasher.finish()
     };

@@ -507,6 +507,7 @@ fn random_rows(random: &mut Random, info: &SensorInfo, interval: i64, len: i64) 
         time += match random.below(30) {
             0 => interval * (2 + random.below(6) as i64),
             1 => interval + random.below(interval as u64) as i64,
+            2 if random.chance(25) => interval * 400,
             2 => interval * 40,
             _ => interval,
         };

@@ -102,6 +102,16 @@ impl Run {
         Self { slice_ns: slice_ns(&plan), plan, inner, stages, above, cursor, wanted }
     }
 
+    /// Everything before this time has been computed; before the first slice, nothing from it on.
+    pub fn cursor(&self) -> i64 {
+        self.cursor
+    }
+
+    /// Makes the next slices shorter or longer: there may be little to compute in them.
+    pub fn set_slice(&mut self, slice_ns: i64) {
+        self.slice_ns = slice_ns.max(1);
+    }
+
     /// Computes the next slice, at most up to the time `limit`: the last stage's next points, in the unit declared; there may be none yet.
     pub fn slice(&mut self, limit: i64) -> Result<Track, StoreError> {
         self.cursor = self.cursor.saturating_add(self.slice_ns).min(limit).max(self.cursor);

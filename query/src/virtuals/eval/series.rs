@@ -12,6 +12,11 @@ use super::run::{Run, slice_ns};
 
 /// Nothing is kept that ends less than this before the newest reading: what comes last of it would only make it worthless.
 const SETTLE_NS: i64 = 120_000_000_000;
+/// After a hole the first slice is this part of a whole one: there may be one reading only before the next hole.
+const SLICE_PART: i64 = 64;
+/// Slices become longer by this factor as long as there is something in them; so does the range in which the next reading is looked for as long as
+/// there is none.
+const GROWTH: i64 = 4;
 /// A piece of which less than this part is asked for is not computed as a whole only to be kept.
 const ASKED_PART: i64 = 4;
 
@@ -32,6 +37,10 @@ pub(super) struct Series {
     assembly: Option<Assembly>,
     /// The piece that was looked for last and not found.
     missed: Option<i64>,
+    /// How long the next slice is.
+    slice_ns: i64,
+    /// Whether there was nothing in the last one.
+    empty: bool,
     failed: bool,
 }
 
@@ -42,6 +51,7 @@ impl Series {
         let (from, to) = (from.clamp(least, most), to.clamp(least, most));
         let margin = plan.recipe.ahead_ns;
         let spans = inner.spans(from.saturating_sub(margin), to.saturating_add(margin));
+        let slice_ns = slice_ns(&plan);
         Self {
             inner,
             plan,
@@ -54,22 +64,90 @@ impl Series {
             run: None,
             assembly: None,
             missed: None,
+            slice_ns,
+            empty: false,
             failed: false,
         }
     }
 
     /// Goes on to where there may be something; `false` when there is nothing more.
-    fn skip_holes(&mut self) -> bool {
+    fn skip_holes(&mut self) -> Result<bool, StoreError> {
         let margin = self.plan.recipe.ahead_ns;
         let done = self.spans.iter().take_while(|span| span.1.saturating_add(margin) < self.cursor).count();
         self.spans.drain(..done);
-        let Some(next) = self.spans.first().map(|span| span.0.saturating_sub(margin)) else { return false };
-        if next > self.cursor && (self.run.is_none() || next - self.cursor > slice_ns(&self.plan)) {
-            self.cursor = next;
-            self.run = None;
-            self.assembly = None;
+        let Some(next) = self.spans.first().map(|span| span.0.saturating_sub(margin)) else {
+            self.finish_piece();
+            return Ok(false);
+        };
+        self.jump(next);
+        if std::mem::take(&mut self.empty) {
+            // A file's times, or those of other sensors, may reach over years in which the operands have nothing.
+            let Some(next) = self.next_reading()? else {
+                self.finish_piece();
+                return Ok(false);
+            };
+            self.jump(next.saturating_sub(margin));
         }
-        self.cursor < self.to
+        Ok(self.cursor < self.to)
+    }
+
+    /// Goes on to `next`, before which there is no row, unless that saves nothing.
+    fn jump(&mut self, next: i64) {
+        let whole = slice_ns(&self.plan);
+        let same_piece = self.piece_of(next) == self.piece_of(self.cursor);
+        if next <= self.cursor || self.run.is_some() && (same_piece || next - self.cursor <= whole.min(self.slice_ns)) {
+            return;
+        }
+        // One that begins anew there may have to look back further than this one still has to go.
+        let begins = self.new_run(next).cursor();
+        if self.run.as_ref().is_some_and(|run| begins < run.cursor()) {
+            return;
+        }
+        self.finish_piece();
+        self.cursor = next;
+        self.run = None;
+        self.slice_ns = (whole / SLICE_PART).max(self.plan.root().grid);
+    }
+
+    /// The time of the operands' next reading from the cursor on that there can be a row before, if there is one.
+    fn next_reading(&self) -> Result<Option<i64>, StoreError> {
+        let last = self.times_of(self.piece_of(self.to - 1)).1.saturating_add(self.plan.recipe.ahead_ns);
+        let (mut from, mut wide) = (self.cursor, slice_ns(&self.plan));
+        while from <= last {
+            let mut to = from.saturating_add(wide).min(last.saturating_add(1));
+            let mut found = None;
+            for measured in self.plan.stages.iter().flat_map(super::plan::Stage::measured) {
+                let chunk = self.inner.scan(&measured.info, from, to)?.next().transpose()?;
+                if let Some(time) = chunk.and_then(|chunk| chunk.times.first().copied()) {
+                    (found, to) = (Some(time), time);
+                }
+                if to <= from {
+                    break;
+                }
+            }
+            if found.is_some() {
+                return Ok(found);
+            }
+            (from, wide) = (to, wide.saturating_mul(GROWTH));
+        }
+        Ok(None)
+    }
+
+    /// A run from a time on: from the beginning of its piece where that is to be kept.
+    fn new_run(&self, time: i64) -> Run {
+        let piece = self.piece_of(time);
+        let begin = if self.is_worth_keeping(piece) { self.times_of(piece).0 } else { time };
+        let point = (begin - 1).div_euclid(self.plan.root().grid) + 1;
+        Run::new(self.plan.clone(), self.inner.clone(), point)
+    }
+
+    /// Keeps the piece that is being put together: to its end there are no rows any more.
+    fn finish_piece(&mut self) {
+        let Some((kept, mut assembly)) = self.kept.clone().zip(self.assembly.take()) else { return };
+        let points = (self.plan.recipe.piece_ns / self.plan.root().grid) as usize;
+        assembly.values.resize(points, f64::NAN);
+        assembly.sampled.resize(points, false);
+        self.keep(&kept, &assembly);
     }
 
     fn piece_of(&self, time: i64) -> i64 {
@@ -124,14 +202,16 @@ impl Series {
     fn compute(&mut self) -> Result<Track, StoreError> {
         let grid = self.plan.root().grid;
         if self.run.is_none() {
-            let piece = self.piece_of(self.cursor);
-            let begin = if self.is_worth_keeping(piece) { self.times_of(piece).0 } else { self.cursor };
-            let point = (begin - 1).div_euclid(grid) + 1;
-            self.run = Some(Run::new(self.plan.clone(), self.inner.clone(), point));
+            self.run = Some(self.new_run(self.cursor));
         }
         let limit = self.limit();
         let Some(run) = &mut self.run else { return Ok(Track::default()) };
+        run.set_slice(self.slice_ns);
         let track = run.slice(limit)?;
+        self.empty = !track.sampled.contains(&true);
+        if !self.empty {
+            self.slice_ns = self.slice_ns.saturating_mul(GROWTH).min(slice_ns(&self.plan));
+        }
         // Between here and the next point there is nothing that is due.
         let done = (track.base + track.values.len() as i64).saturating_mul(grid);
         self.cursor = self.cursor.max(done.min(limit));
@@ -174,8 +254,8 @@ impl Series {
         let (start, end) = self.times_of(piece.number);
         let settled = end.saturating_add(recipe.ahead_ns).saturating_add(SETTLE_NS) <= self.plan.newest;
         let (first, last) = (start.saturating_sub(recipe.back_ns), end.saturating_add(recipe.ahead_ns));
-        // Where something is missing that may come back nothing is kept.
-        if settled && self.inner.warnings(first, last).is_empty() {
+        // Where something is missing that may come back nothing is kept. A piece without rows is soon found to have none.
+        if settled && piece.sampled.contains(&true) && self.inner.warnings(first, last).is_empty() {
             kept.put(piece.number, &encode(&piece.values, &piece.sampled));
         }
     }
@@ -208,10 +288,11 @@ impl Iterator for Series {
     type Item = Result<Chunk, StoreError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        while !self.failed && self.cursor < self.to && self.skip_holes() {
-            let track = match self.take_kept() {
-                Some(track) => Ok(track),
-                None => self.compute(),
+        while !self.failed && self.cursor < self.to {
+            let track = match self.skip_holes() {
+                Ok(false) => return None,
+                Ok(true) => self.take_kept().map_or_else(|| self.compute(), Ok),
+                Err(error) => Err(error),
             };
             match track {
                 Ok(track) => {
