@@ -33,6 +33,9 @@ pub enum JobsOrder {
 pub struct JobsDone {
     /// In words.
     pub done: String,
+    /// Of which metrics not everything that was asked for comes true, and why; `done` says it too.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
     /// The number of the rule made or removed.
     pub rule: Option<u64>,
     /// Running jobs that it applies to.

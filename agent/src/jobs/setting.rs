@@ -64,6 +64,24 @@ impl Setting {
         }
     }
 
+    /// Whether a sensor that `asked` makes of a metric would stop or come less often: with no reading, with a longer interval, with windows
+    /// in place of every sample or the other way round (they have other names), with longer windows or without one of its quantiles.
+    pub fn is_less_than(&self, asked: &Self) -> bool {
+        let (Setting::On(kept), Setting::On(asked)) = (self, asked) else {
+            return matches!((self, asked), (Setting::Off, Setting::On(_)));
+        };
+        if kept.interval > asked.interval {
+            return true;
+        }
+        match (&kept.mode, &asked.mode) {
+            (Mode::Raw, Mode::Raw) => false,
+            (Mode::Accumulate(_), Mode::Raw) | (Mode::Raw, Mode::Accumulate(_)) => true,
+            (Mode::Accumulate(kept), Mode::Accumulate(asked)) => {
+                kept.window > asked.window || asked.quantiles.iter().any(|quantile| !kept.quantiles.contains(quantile))
+            }
+        }
+    }
+
     /// How often a second a metric is read that cannot be read more often than every `interval_min`.
     pub fn readings_per_second(&self, interval_min: Interval) -> f64 {
         match self {

@@ -23,13 +23,13 @@ pub enum RuleCommand {
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
 Patterns are matched against metric names below the job, such as cpu/usage, memory/anon or perf/instructions; `wholegrain ctl job \
-ID` lists them. A rule of a user ends (--for) and keeps within [jobs.limits] of the agent; an administrator's may stay until it \
+ID` lists them. A rule of a user ends (--for), lowers nothing below what administrators' rules ask for, and keeps within [jobs.limits] of the agent; an administrator's may stay until it \
 is removed. Of all rules that match a metric the last one counts. A rule outlives a restart of the agent.
 
 Examples:
   wholegrain ctl rule add --job 4711 --metrics 'perf/*' --every 1ms --for 10m
   wholegrain ctl rule add --metrics 'memory/**' --every 10ms --for 1h --accumulate 1s --quantiles 0.5,0.99
-  wholegrain ctl rule add --job 4711 --metrics 'io/**' --every off --for 10m --try")]
+  wholegrain ctl rule add --job 4711 --metrics 'io/**' --every 100ms --for 10m --try")]
 pub struct AddArgs {
     /// The job's id, with * for any text; without it all of your jobs that run, and for an administrator every job
     #[arg(long, value_name = "ID")]

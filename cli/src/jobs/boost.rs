@@ -28,7 +28,6 @@ rules ID` lists them. What a user may ask for is bounded by [jobs.limits] of eac
 Examples:
   wholegrain jobs boost 4711 --metrics 'perf/*' --every 1ms --for 10m
   wholegrain jobs boost 4711 --metrics 'memory/**' --every 10ms --for 1h --accumulate 1s --quantiles 0.5,0.99
-  wholegrain jobs boost 4711 --metrics 'io/**' --every off --for 10m
   wholegrain jobs unboost 4711")]
 pub struct BoostArgs {
     /// The job's id
@@ -82,7 +81,8 @@ pub fn boost(args: &BoostArgs, client: Option<&Path>) -> Result<(), Failure> {
     tell(&answer, &args.shown, |ok| {
         let jobs = ok["metrics"].as_u64().unwrap_or(0);
         let until = ok["until"].as_str().map_or(String::new(), |until| format!(" until {until}"));
-        format!("{jobs} metrics{until}")
+        let notes: Vec<&str> = ok["notes"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        [format!("{jobs} metrics{until}").as_str()].into_iter().chain(notes).collect::<Vec<_>>().join("; ")
     })
 }
 

@@ -29,8 +29,8 @@ pub struct Plan {
     pub ids: Vec<String>,
     /// How many of their metrics.
     pub metrics: u64,
-    /// Metrics that are read less often than asked, because they cannot be read that often.
-    slower: Option<(u64, String)>,
+    /// Of which metrics not everything that was asked for comes true, and why.
+    notes: Vec<String>,
 }
 
 impl Plan {
@@ -47,20 +47,19 @@ impl Plan {
     fn new(rule: Rule, jobs: &Jobs, chosen: Vec<usize>) -> Self {
         let ids = chosen.iter().map(|at| jobs[*at].0.id.to_owned()).collect();
         let metrics = chosen.iter().map(|at| matched(&rule.spec, &jobs[*at].1).count() as u64).sum();
-        Self { rule, jobs: chosen, ids, metrics, slower: None }
+        Self { rule, jobs: chosen, ids, metrics, notes: Vec::new() }
     }
 
     /// The answer.
     pub fn done(&self, load: f64) -> JobsDone {
         let mut done = format!("rule {}: {}", self.rule.id, self.rule);
-        if let Some((count, which)) = &self.slower {
-            done.push_str(&format!(
-                "; {count} of {} metrics only as often as they can be read, such as {which}",
-                self.metrics
-            ));
+        for note in &self.notes {
+            done.push_str("; ");
+            done.push_str(note);
         }
         JobsDone {
             done,
+            notes: self.notes.clone(),
             rule: Some(self.rule.id),
             jobs: self.ids.clone(),
             metrics: self.metrics,
@@ -82,8 +81,11 @@ pub fn plan(table: &Table, who: &Who, raw: &RawRule, jobs: &Jobs, id: u64, now: 
     let chosen = if is_user { own_jobs(who, raw, &spec, jobs)? } else { any_jobs(&spec, jobs)? };
     let theirs: Vec<&[Metric]> = chosen.iter().map(|at| jobs[*at].1.as_slice()).collect();
     every_pattern_matches(&spec, &theirs)?;
+    let mut notes = Vec::new();
     if is_user {
         within_limits(&spec, &theirs, &table.limits)?;
+        let all = chosen.iter().map(|at| &jobs[*at]);
+        notes.extend(not_lowered(table, &spec, all, now)?);
         room_for_user(table, who)?;
     }
     if table.above(RULES_MAX as u64).count() >= RULES_MAX {
@@ -98,9 +100,9 @@ pub fn plan(table: &Table, who: &Who, raw: &RawRule, jobs: &Jobs, id: u64, now: 
         user: who.user.clone(),
         only: chosen.iter().map(|at| jobs[*at].0.id.to_owned()).collect(),
     });
-    let slower = sustainable(&spec, &theirs)?;
+    notes.extend(slower(&spec, &theirs));
     let rule = Rule { id, spec, until, by: who.name.clone(), owner, made: Some(now) };
-    Ok(Plan { slower, ..Plan::new(rule, jobs, chosen) })
+    Ok(Plan { notes, ..Plan::new(rule, jobs, chosen) })
 }
 
 fn until(within: Option<Interval>, is_user: bool, limits: &Limits, now: i64) -> Result<Option<i64>, JobsRefusal> {
@@ -258,25 +260,49 @@ fn is_of(rule: &Rule, who: &Who) -> bool {
     rule.owner.as_ref().is_some_and(|owner| who.owns(owner.uid, owner.user.as_deref()))
 }
 
-/// Whether what was asked for can be read that often. A pattern of which nothing can be is refused; of one that chooses others
-/// too, those that cannot are read as often as they can, and the answer says so.
-fn sustainable(spec: &Spec, jobs: &[&[Metric]]) -> Result<Option<(u64, String)>, JobsRefusal> {
-    let Setting::On(rate) = &spec.setting else { return Ok(None) };
-    for pattern in &spec.metrics {
-        let all = || jobs.iter().flat_map(|metrics| metrics.iter()).filter(|metric| pattern.matches(metric.name));
-        if let Some(least) = all().min_by_key(|metric| metric.interval_min)
-            && least.interval_min > rate.interval
-        {
-            return Err(JobsRefusal::Limit {
-                limit: "of the source",
-                value: least.interval_min.to_string(),
-                why: format!("every: {} is too short for {}", rate.interval, least.name),
-            });
+/// The metrics of which a user's rule would have less kept than rules of the configuration or of administrators ask for: those stay as
+/// they are, and the answer says so. A rule that could only lower is refused.
+fn not_lowered<'a>(
+    table: &Table,
+    spec: &Spec,
+    jobs: impl Iterator<Item = &'a (Subject<'a>, Vec<Metric<'a>>)>,
+    now: i64,
+) -> Result<Option<String>, JobsRefusal> {
+    let (mut all, mut kept_up, mut first) = (0u64, 0u64, None);
+    for (job, metrics) in jobs {
+        let rules = table.of_job(job, now);
+        for metric in matched(spec, metrics) {
+            all += 1;
+            if let Some(rule) = rules.kept_up_by(&spec.setting, metric.name) {
+                kept_up += 1;
+                first.get_or_insert_with(|| format!("{} {} (rule {})", metric.name, rule.spec.setting, rule.id));
+            }
         }
     }
-    let mut slower = jobs.iter().flat_map(|m| matched(spec, m)).filter(|metric| metric.interval_min > rate.interval);
-    let Some(first) = slower.next() else { return Ok(None) };
-    Ok(Some((1 + slower.count() as u64, format!("{} every {}", first.name, first.interval_min))))
+    let Some(first) = first else { return Ok(None) };
+    if kept_up == all {
+        return Err(JobsRefusal::Limit {
+            limit: "users_may_lower",
+            value: table.limits.users_may_lower.to_string(),
+            why: format!("{} is less than the administrators' rules ask for: {first}", spec.setting),
+        });
+    }
+    Ok(Some(format!("{kept_up} of {all} metrics stay as the administrators' rules ask, such as {first}")))
+}
+
+/// The metrics that cannot be read as often as asked: they are read as often as they can.
+fn slower(spec: &Spec, jobs: &[&[Metric]]) -> Option<String> {
+    let Setting::On(rate) = &spec.setting else { return None };
+    let all = || jobs.iter().flat_map(|metrics| matched(spec, metrics));
+    let mut slower = all().filter(|metric| metric.interval_min > rate.interval);
+    let first = slower.next()?;
+    let count = 1 + slower.count();
+    Some(format!(
+        "{count} of {} metrics only as often as they can be read, such as {} every {}",
+        all().count(),
+        first.name,
+        first.interval_min
+    ))
 }
 
 /// Whether a rule that was allowed once still is.

@@ -41,8 +41,10 @@ pub struct Limits {
     pub readings_per_second_node: u64,
     /// Rules of one user at a time.
     pub rules_per_user: u32,
-    /// Orders of one user within a minute, refused ones too.
+    /// Orders of one user within a minute, refused ones too; not those that end rules.
     pub changes_per_minute: u32,
+    /// Whether a user's rule may have less kept than the rules of the configuration and of administrators ask for.
+    pub users_may_lower: bool,
 }
 
 impl Default for Limits {
@@ -55,6 +57,7 @@ impl Default for Limits {
             readings_per_second_node: 2_000_000,
             rules_per_user: 64,
             changes_per_minute: 60,
+            users_may_lower: false,
         }
     }
 }

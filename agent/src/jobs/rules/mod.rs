@@ -3,7 +3,8 @@
 //! - In: `[[jobs.rule]]` and `[jobs.limits]` of the configuration, orders of people and of the server, the time as an argument.
 //! - Out: the [`Setting`] of a metric of a job, refusals with their reason, `rules.json` and `audit.jsonl` in the jobs' directory.
 //! - Never: a rule that does not end and that no administrator made; a user's rule on another user's job, whatever the
-//!   rule says and whenever the job began; a change that is not in the audit log.
+//!   rule says and whenever the job began; less kept by a user's rule than the configuration and administrators ask for, unless
+//!   `users_may_lower`; a change that is not in the audit log.
 //!
 //! Of all rules that match a metric of a job the last one counts: those of the configuration first, in its order, then those
 //! that people made, by their number. [`table`] finds it, [`admission`] decides whether a new rule may be, [`keep`] and
@@ -186,7 +187,8 @@ impl Rules {
             Role::Support => {
                 return Err(JobsRefusal::Forbidden("the role support reads everything and changes nothing".into()));
             }
-            Role::User if !self.asks.take(&who.key(), now) => {
+            // What ends rules is bounded by the rules there are, and nobody has to wait to end one.
+            Role::User if makes_a_rule(&ask.order) && !self.asks.take(&who.key(), now) => {
                 return Err(JobsRefusal::Limit {
                     limit: "changes_per_minute",
                     value: self.table.limits.changes_per_minute.to_string(),
@@ -274,6 +276,7 @@ impl Rules {
         ids.dedup();
         Ok(JobsDone {
             done: format!("{many} {} {are} removed", numbers.join(", ")),
+            notes: Vec::new(),
             rule: Some(rules).filter(|rules| rules.len() == 1).map(|rules| rules[0].id),
             jobs: ids,
             metrics: plans.iter().map(|plan| plan.metrics).max().unwrap_or(0),
@@ -381,6 +384,10 @@ impl Rules {
             ))
         })
     }
+}
+
+fn makes_a_rule(order: &JobsOrder) -> bool {
+    matches!(order, JobsOrder::Add(_) | JobsOrder::Try(_))
 }
 
 /// RFC 3339.

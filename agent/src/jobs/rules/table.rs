@@ -207,9 +207,20 @@ impl JobRules {
         let ours = self.ours.find(metric);
         let theirs = self.theirs.find(metric).filter(|rule| ours.is_none_or(|ours| rule.id > ours.id));
         match theirs {
-            Some(rule) if may_change(&self.limits, metric) => Some(rule),
+            Some(rule) if !self.is_too_little(&rule.spec.setting, ours) && may_change(&self.limits, metric) => Some(rule),
             _ => ours,
         }
+    }
+
+    /// The rule of the configuration or of an administrator that a user's setting for this metric would have less kept than, where that
+    /// is not allowed.
+    pub fn kept_up_by(&self, setting: &Setting, metric: &str) -> Option<&Arc<Rule>> {
+        let ours = self.ours.find(metric);
+        ours.filter(|_| self.is_too_little(setting, ours))
+    }
+
+    fn is_too_little(&self, setting: &Setting, ours: Option<&Arc<Rule>>) -> bool {
+        !self.limits.users_may_lower && ours.is_some_and(|ours| setting.is_less_than(&ours.spec.setting))
     }
 }
 

@@ -35,11 +35,6 @@ fn what_makes_no_sense_is_refused_whoever_asks() {
         ("4711 cpu/*,xyzzy 1ms", "metrics: \"xyzzy\" matches no metric of the job; `wholegrain ctl job ID` lists"),
         ("4713 perf/* 1ms", "job \"4713\" does not run here; did you mean \"471"),
         ("zzz perf/* 1ms", "job \"zzz\" does not run here; `wholegrain ctl jobs` lists"),
-        ("4711 tasks/* 10ms", "every: 10ms is too short for tasks/running; the limit of the source is 100ms"),
-        (
-            "4711 cpu/*,tasks/running 10ms",
-            "every: 10ms is too short for tasks/running; the limit of the source is 100ms",
-        ),
     ] {
         refused(&mut rules, &root(), rule(raw), expected);
     }
@@ -121,7 +116,7 @@ fn each_limit_names_itself_and_its_value() {
 #[test]
 fn readings_are_those_that_come_of_all_rules() {
     // Alice's two jobs: 6 metrics every second and one every 10 s each; bob's the same.
-    let mut rules = rules("limits = { readings_per_second_user = 2500, readings_per_second_node = 3000 }");
+    let mut rules = rules("limits = { readings_per_second_user = 2500, readings_per_second_node = 3000, users_may_lower = true }");
     assert!((rules.readings_per_second(&jobs(), 0) - 18.3).abs() < 1e-6);
     let done = add(&mut rules, &alice(), rule("4711 perf/* 1ms 1m"), 0).unwrap();
     assert!((done.readings_per_second - 2016.3).abs() < 1e-6, "{done:?}");
@@ -136,7 +131,7 @@ fn readings_are_those_that_come_of_all_rules() {
     refused(&mut rules, &root(), rule("99 memory/usage 1ms 1m"), "the limit readings_per_second_node is 3000");
     add(&mut rules, &bob(), rule("99 memory/usage 2ms 1m"), 0).unwrap();
     // Over or not, less is always allowed.
-    rules.configure(&config("limits = { readings_per_second_user = 10, readings_per_second_node = 10 }"), 0);
+    rules.configure(&config("limits = { readings_per_second_user = 10, readings_per_second_node = 10, users_may_lower = true }"), 0);
     add(&mut rules, &alice(), rule("4711 perf/* 2ms 1m"), 0).unwrap();
     let done = add(&mut rules, &root(), rule("* ** off"), 0).unwrap();
     assert_eq!((done.readings_per_second, done.metrics), (0.0, 21));
@@ -164,6 +159,76 @@ fn a_pattern_that_chooses_what_can_be_read_less_often_is_taken_and_says_so() {
 }
 
 #[test]
+fn what_can_be_boosted_is_boosted_and_the_rest_is_named() {
+    let mut rules = rules("");
+    for (raw, metrics, note) in [
+        // One pattern of two chooses nothing that can be read so often; and the only one.
+        ("4711 cpu/*,tasks/running 10ms 1m", 3, "1 of 3 metrics only as often as they can be read, such as tasks/running every 100ms"),
+        ("4711 tasks/* 10ms 1m", 1, "1 of 1 metrics only as often as they can be read, such as tasks/running every 100ms"),
+    ] {
+        let done = add(&mut rules, &alice(), rule(raw), 0).unwrap();
+        assert_eq!((done.metrics, done.notes), (metrics, vec![note.to_owned()]), "{raw}");
+        assert!(done.done.ends_with(note), "{}", done.done);
+        let (setting, _) = rules.resolve(&subject("4711", 1000), "tasks/running", 0);
+        assert_eq!(setting.at_most_every(Interval::from_ms(100)).to_string(), "every 100ms", "{raw}");
+    }
+    assert_eq!(setting(&rules, "4711", 1000, "cpu/usage", 0), "10001: every 10ms");
+    assert_eq!(add(&mut rules, &alice(), rule("4711 cpu/* 10ms 1m"), 0).unwrap().notes, [""; 0]);
+}
+
+#[test]
+fn users_do_not_have_less_kept_than_administrators_ask_for() {
+    let lines = r#"
+        rule = [
+            { metrics = ["**"], every = "1s" },
+            { metrics = ["perf/*"], every = "off" },
+            { metrics = ["memory/usage"], every = "100ms", accumulate = { window = "10s", quantiles = [0.5] } },
+        ]
+    "#;
+    let mut strict = rules(lines);
+    let why = |of: &str| format!("than the administrators' rules ask for: {of}; the limit users_may_lower is false");
+    refused(&mut strict, &alice(), rule("4711 cpu/usage off 1m"), &why("cpu/usage every 1s (rule 1)"));
+    refused(&mut strict, &alice(), rule("4711 cpu/usage 2s 1m"), &why("cpu/usage every 1s (rule 1)"));
+    let windows = |window: u64, quantiles: &[f64], text: &str| {
+        let accumulate = Some(Accumulation { window: Interval::from_s(window), quantiles: quantiles.to_vec() });
+        RawRule { accumulate, ..rule(text) }
+    };
+    refused(&mut strict, &alice(), windows(1, &[], "4711 cpu/usage 1s 1m"), &why("cpu/usage every 1s (rule 1)"));
+    let asked = why("memory/usage every 100ms in windows of 10s with quantiles [0.5] (rule 3)");
+    for less in [
+        rule("4711 memory/usage off 1m"),
+        rule("4711 memory/usage 1s 1m"),
+        rule("4711 memory/usage 1ms 1m"),
+        windows(20, &[0.5], "4711 memory/usage 100ms 1m"),
+        windows(10, &[0.9], "4711 memory/usage 100ms 1m"),
+    ] {
+        refused(&mut strict, &alice(), less, &asked);
+    }
+    for no_less in [
+        windows(5, &[0.5, 0.9], "4711 memory/usage 50ms 1m"),
+        rule("4711 perf/* 5s 1m"),
+        rule("4711 perf/* off 1m"),
+        rule("4711 cpu/usage 1s 1m"),
+    ] {
+        assert_eq!(add(&mut strict, &alice(), no_less, 0).unwrap().notes, [""; 0]);
+    }
+    // Of a pattern that chooses both, what would be lowered stays and is named.
+    let done = add(&mut strict, &alice(), rule("4711 ** 5s 1m"), 0).unwrap();
+    let note = "5 of 7 metrics stay as the administrators' rules ask, such as cpu/usage every 1s (rule 1)";
+    assert_eq!(done.notes, [note]);
+    assert_eq!(setting(&strict, "4711", 1000, "cpu/usage", 0), "1: every 1s");
+    assert_eq!(setting(&strict, "4711", 1000, "perf/cycles", 0), format!("{}: every 5s", done.rule.unwrap()));
+    // Administrators may, and a site can let users.
+    add(&mut strict, &root(), rule("4712 cpu/usage off"), 0).unwrap();
+    let mut open = rules(&format!("{lines}\nlimits = {{ users_may_lower = true }}"));
+    add(&mut open, &alice(), rule("4711 ** off 1m"), 0).unwrap();
+    assert_eq!(setting(&open, "4711", 1000, "cpu/usage", 0), "10001: off");
+    // What was allowed when it was made counts no more when the limit has changed.
+    open.configure(&config(lines), 0);
+    assert_eq!(setting(&open, "4711", 1000, "cpu/usage", 0), "1: every 1s");
+}
+
+#[test]
 fn users_name_their_own_jobs_only() {
     let mut rules = rules("");
     refused(&mut rules, &alice(), rule("99 perf/* 1s 1m"), "job 99 is not yours; users change their own jobs only");
@@ -180,7 +245,7 @@ fn users_name_their_own_jobs_only() {
     refused(&mut rules, &support, rule("4711 perf/* 1s 1m"), "the role support reads everything and changes nothing");
     assert_eq!(add(&mut rules, &alice(), rule("47* perf/* 1s 1m"), 0).unwrap().jobs, ["4711", "4712"]);
     assert_eq!(add(&mut rules, &alice(), rule("- perf/* 1s 1m"), 0).unwrap().jobs, ["4711", "4712"]);
-    assert_eq!(add(&mut rules, &bob(), rule("- perf/* off 1m"), 0).unwrap().jobs, ["99"]);
+    assert_eq!(add(&mut rules, &bob(), rule("- perf/* 500ms 1m"), 0).unwrap().jobs, ["99"]);
     assert_eq!(add(&mut rules, &root(), rule("99 perf/* 1s"), 0).unwrap().jobs, ["99"]);
 }
 
@@ -190,7 +255,7 @@ fn removing() {
     let mut made = |who: &Who, text: &str| add(&mut rules, who, rule(text), 0).unwrap().rule.unwrap();
     let (hers, his, roots) =
         (made(&alice(), "4711 perf/* 1s 1m"), made(&bob(), "99 perf/* 1s 1m"), made(&root(), "4711 cpu/* 1s"));
-    let other = made(&alice(), "4711 cpu/* 2s 1m");
+    let other = made(&alice(), "4711 cpu/* 1s 1m");
     let mut order = |who: &Who, order| match rules.obey(&JobsAsk { who: who.clone(), order }, &jobs(), 0) {
         Ok(done) => done.done,
         Err(refusal) => format!("{}: {refusal}", refusal.status()),
@@ -259,6 +324,12 @@ fn a_user_asks_so_often_a_minute_and_others_are_not_held_up() {
         rule("4711 perf/* 1s 1m"),
         "wait for the next one; the limit changes_per_minute is 3",
     );
+    // Rules end without waiting: one, and all of a job; and what is refused takes nothing away.
+    for order in [JobsOrder::Remove(10_001), JobsOrder::Remove(10_001), JobsOrder::End("4711".into())] {
+        let result = rules.obey(&JobsAsk { who: alice(), order: order.clone() }, &jobs(), 0);
+        assert!(!matches!(result, Err(JobsRefusal::Limit { .. })), "{order:?}: {result:?}");
+    }
+    assert_eq!(rules.view().len(), 2, "the configuration's are left");
     add(&mut rules, &bob(), rule("99 perf/* 1s 1m"), 0).unwrap();
     (0..100).for_each(|_| drop(add(&mut rules, &root(), rule("99 perf/* 1s 1m"), 0).unwrap()));
     add(&mut rules, &alice(), rule("4711 perf/* 1s 1m"), 60 * S).unwrap();

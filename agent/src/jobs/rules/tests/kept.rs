@@ -27,8 +27,8 @@ fn rules_outlive_the_agent() {
     add(&mut rules, &alice(), rule("47* perf/*,cpu/usage 1ms 10s"), 0).unwrap();
     let accumulate = Some(Accumulation { window: Interval::from_s(1), quantiles: vec![0.5, 0.99] });
     add(&mut rules, &root(), RawRule { accumulate, ..rule("* memory/* 10ms") }, 0).unwrap();
-    add(&mut rules, &bob(), rule("99 perf/* off 20s"), 0).unwrap();
-    let gone = add(&mut rules, &bob(), rule("99 cpu/* off 20s"), 0).unwrap().rule.unwrap();
+    add(&mut rules, &bob(), rule("99 perf/* 7ms 20s"), 0).unwrap();
+    let gone = add(&mut rules, &bob(), rule("99 cpu/* 7ms 20s"), 0).unwrap().rule.unwrap();
     rules.obey(&JobsAsk { who: bob(), order: JobsOrder::Remove(gone) }, &jobs(), 0).unwrap();
     let before = rules.view();
     let shown = |rules: &Rules| serde_json::to_value(rules.view()).unwrap();
