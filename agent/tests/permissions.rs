@@ -134,10 +134,12 @@ fn users_see_their_own_jobs_only() {
         let (status, answer) = get(&format!("/v1/jobs/{}", user.2));
         assert!(status == 200 && texts(&answer, "metrics", "name").contains(&"cpu/usage"), "{answer}");
         assert!(answer["from"].as_str().unwrap().ends_with('Z'), "{answer}");
+        // A job of somebody else and none at all have the same answer.
         let (status, answer) = get(&format!("/v1/jobs/{}", other.2));
-        assert!(status == 403 && answer["error"].as_str().unwrap().contains("is not yours"), "{status} {answer}");
-        let (status, answer) = get("/v1/jobs/12345");
-        assert!(status == 404 && !answer["error"].as_str().unwrap().contains(other.2), "{status} {answer}");
+        let (none_status, none) = get("/v1/jobs/12345");
+        let why = |answer: &Value, id: &str| answer["error"].as_str().unwrap().replace(id, "ID");
+        assert_eq!((status, none_status), (404, 404), "{answer} {none}");
+        assert_eq!(why(&answer, other.2), why(&none, "12345"));
         for (question, list) in [
             ("/v1/sensors", "sensors"),
             ("/v1/newest?pattern=**", "readings"),
@@ -212,16 +214,11 @@ fn each_forbidden_thing_is_refused_to_each_user() {
         ] {
             check(line, &Value::Null, 403, "is for administrators; users may GET");
         }
-        check("POST /v1/rules", &rule(other.2, "50ms"), 403, "is not yours; users change their own jobs only");
-        check("POST /v1/rules?try=1", &rule(other.2, "50ms"), 403, "is not yours");
-        check("POST /v1/rules", &rule("*", "50ms"), 403, "chooses jobs of other users too");
-        check(
-            &format!("DELETE /v1/rules/{others}"),
-            &Value::Null,
-            403,
-            "is not yours; users remove their own rules only",
-        );
-        check(&format!("DELETE /v1/rules/{roots}"), &Value::Null, 403, "is not yours");
+        check("POST /v1/rules", &rule(other.2, "50ms"), 404, "does not run here");
+        check("POST /v1/rules?try=1", &rule(other.2, "50ms"), 404, "does not run here");
+        check("POST /v1/rules", &rule(&format!("{}*", other.2), "50ms"), 404, "does not run here");
+        check(&format!("DELETE /v1/rules/{others}"), &Value::Null, 404, "there is no rule");
+        check(&format!("DELETE /v1/rules/{roots}"), &Value::Null, 403, "is an administrator's");
         check("DELETE /v1/rules/1", &Value::Null, 403, "is the configuration's");
         check("POST /v1/rules", &json!({"metrics": ["cpu/*"], "every": "1s"}), 422, "the limit duration_max is 1h");
         check("POST /v1/rules", &rule("4713", "1s"), 404, "does not run here");
@@ -231,6 +228,9 @@ fn each_forbidden_thing_is_refused_to_each_user() {
         let (_, seen) = ask_as(dir.path(), user, "GET /v1/rules", &Value::Null);
         let ids: Vec<u64> = seen["rules"].as_array().unwrap().iter().map(|rule| rule["id"].as_u64().unwrap()).collect();
         assert!(ids.contains(&roots) && ids.contains(&1) && !ids.contains(&others), "{seen}");
+        let by =
+            |id: u64| seen["rules"].as_array().unwrap().iter().find(|rule| rule["id"] == id).unwrap()["by"].clone();
+        assert_eq!((by(roots), by(1)), ("an administrator".into(), "the configuration".into()));
         let admin = as_user(user.0, || UnixStream::connect(dir.path().join("agent.sock")).unwrap_err().kind());
         assert_eq!(admin, std::io::ErrorKind::PermissionDenied);
         let audit = as_user(user.0, || fs::read(dir.path().join("state/audit.jsonl")).unwrap_err().kind());
@@ -570,14 +570,14 @@ fn tokens_have_roles_ends_and_can_be_revoked() {
     check("t-support", "DELETE /v1/rules/10001", &none, 403, "changes nothing");
     check("t-support", "POST /v1/reload", &none, 403, "changes nothing");
     check("t-alice", "GET /v1/jobs/4711", &none, 200, "cpu/usage");
-    check("t-alice", "GET /v1/jobs/99", &none, 403, "is not yours");
+    check("t-alice", "GET /v1/jobs/99", &none, 404, "does not run here");
     check("t-alice", "GET /v1/status", &none, 403, "is for administrators");
     check("t-alice", "POST /v1/sources/cgroup/stop", &none, 403, "is for administrators");
     check("t-alice", "POST /v1/rules", &mine, 200, "every 50ms");
-    check("t-alice", "POST /v1/rules", &bobs, 403, "is not yours");
-    check("t-alice", "DELETE /v1/rules/10001", &none, 403, "is not yours");
+    check("t-alice", "POST /v1/rules", &bobs, 404, "does not run here");
+    check("t-alice", "DELETE /v1/rules/10001", &none, 403, "is an administrator's");
     check("t-nobody", "GET /v1/jobs", &none, 200, "\"jobs\":[]");
-    check("t-nobody", "POST /v1/rules", &mine, 403, "is not yours");
+    check("t-nobody", "POST /v1/rules", &mine, 404, "no job of");
     check("t-agent", "GET /v1/jobs", &none, 401, "a token with the role agent");
     check("t-old", "GET /v1/jobs", &none, 401, "this token is over");
     check("t-gone", "GET /v1/jobs", &none, 401, "this token was revoked");

@@ -118,13 +118,7 @@ fn body(service: &Service, who: &Who, request: &Request) -> Result<Vec<u8>, Fail
             "/v1/average" => averages(state, request, &Scope::of(who, state)),
             "/v1/jobs" => Ok(jobs::list(state, who)),
             "/v1/rules" => Ok(jobs::rules(state, who)),
-            _ if path.starts_with("/v1/jobs/") => {
-                jobs::one(state, who, &path["/v1/jobs/".len()..]).inspect_err(|Failure(status, why)| {
-                    if *status == 403 {
-                        service.forbidden(&who.key(), &who.name, why);
-                    }
-                })
-            }
+            _ if path.starts_with("/v1/jobs/") => jobs::one(state, who, &path["/v1/jobs/".len()..]),
             _ => Err(Failure(404, format!("there is no {path}; there are {KNOWN}"))),
         },
         "POST" => match path.strip_prefix("/v1/").unwrap_or_default() {

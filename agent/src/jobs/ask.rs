@@ -44,6 +44,6 @@ pub struct JobsDone {
     pub metrics: u64,
     /// When it ends, RFC 3339.
     pub until: Option<String>,
-    /// Readings a second that all metrics of all jobs of this node come to now.
+    /// Readings a second that all metrics of all jobs of this node come to now; for a user those of their own jobs.
     pub readings_per_second: f64,
 }

@@ -10,6 +10,7 @@ use super::SENSORS_MAX;
 use crate::cache::{newest_row, scaled};
 use crate::engine::Group;
 use crate::engine::ring::RowCopy;
+use crate::jobs::view::JobView;
 use crate::jobs::{JobsView, Role, Who};
 use crate::state::State;
 
@@ -25,8 +26,14 @@ impl Readable {
         if who.role != Role::User {
             return Self::Everything;
         }
-        let own = jobs.jobs.iter().filter(|job| who.owns(job.record.uid, job.record.user.as_deref()));
-        Self::Jobs(own.map(|job| job.record.level.clone()).collect())
+        let owns = |job: &JobView| who.owns(job.record.uid, job.record.user.as_deref());
+        let mut levels: HashSet<String> = HashSet::new();
+        levels.extend(jobs.jobs.iter().filter(|job| owns(job)).map(|job| job.record.level.clone()));
+        // Two jobs of different owners can have one level: then nobody can say whose a sensor is.
+        for job in jobs.jobs.iter().filter(|job| !owns(job)) {
+            levels.remove(&job.record.level);
+        }
+        Self::Jobs(levels)
     }
 
     /// A name below the agent's prefix.

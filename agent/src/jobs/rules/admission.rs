@@ -132,25 +132,17 @@ fn until(within: Option<Interval>, is_user: bool, limits: &Limits, now: i64) -> 
     Ok(Some(now.saturating_add_unsigned(within.ns())))
 }
 
-/// The user's jobs that the rule names. A pattern that chooses anybody else's is refused as a whole, so that nobody believes
-/// it to hold where it does not.
+/// The user's jobs that the rule names. Jobs of others are for them as if they were not there: an answer that told them from jobs that do
+/// not run would let anybody find out, id by id or pattern by pattern, what others run.
 fn own_jobs(who: &Who, raw: &RawRule, spec: &Spec, jobs: &Jobs) -> Result<Vec<usize>, JobsRefusal> {
-    let owned = |at: &usize| who.owns(jobs[*at].0.uid, jobs[*at].0.user);
-    let mine: Vec<usize> = (0..jobs.len()).filter(owned).collect();
-    if raw.jobs.is_none() {
-        return if mine.is_empty() { Err(no_job(who, "*", &[])) } else { Ok(mine) };
+    let mine: Vec<usize> = (0..jobs.len()).filter(|at| who.owns(jobs[*at].0.uid, jobs[*at].0.user)).collect();
+    let names = |at: &usize| raw.jobs.is_none() || spec.jobs.chooses(&jobs[*at].0);
+    let chosen: Vec<usize> = mine.iter().copied().filter(names).collect();
+    if chosen.is_empty() {
+        let ids: Vec<&str> = mine.iter().map(|at| jobs[*at].0.id).collect();
+        return Err(no_job(who, spec.jobs.as_str(), &ids));
     }
-    let chosen: Vec<usize> = (0..jobs.len()).filter(|at| spec.jobs.chooses(&jobs[*at].0)).collect();
-    let text = spec.jobs.as_str();
-    if !chosen.iter().all(owned) {
-        return Err(JobsRefusal::Forbidden(if spec.jobs.is_literal() {
-            format!("job {text:.80} is not yours; users change their own jobs only")
-        } else {
-            format!("{text:?} chooses jobs of other users too; name your own, or leave `jobs` out for all of yours")
-        }));
-    }
-    let ids: Vec<&str> = mine.iter().map(|at| jobs[*at].0.id).collect();
-    if chosen.is_empty() { Err(no_job(who, text, &ids)) } else { Ok(chosen) }
+    Ok(chosen)
 }
 
 fn any_jobs(spec: &Spec, jobs: &Jobs) -> Result<Vec<usize>, JobsRefusal> {
@@ -324,7 +316,8 @@ pub fn still_allowed(rule: &Rule, limits: &Limits, now: i64) -> Result<(), Strin
 
 /// The rule of this number, if they may remove it.
 pub fn removable(table: &Table, who: &Who, id: u64) -> Result<Arc<Rule>, JobsRefusal> {
-    let Some(rule) = table.get(id) else {
+    let of_others = |rule: &Arc<Rule>| who.role == Role::User && rule.owner.is_some() && !is_of(rule, who);
+    let Some(rule) = table.get(id).filter(|rule| !of_others(rule)) else {
         return Err(JobsRefusal::Unknown(format!("there is no rule {id}; `wholegrain ctl rules` lists them")));
     };
     if id <= RULES_MAX as u64 {
@@ -333,7 +326,9 @@ pub fn removable(table: &Table, who: &Who, id: u64) -> Result<Arc<Rule>, JobsRef
         )));
     }
     if who.role == Role::User && !is_of(rule, who) {
-        return Err(JobsRefusal::Forbidden(format!("rule {id} is not yours; users remove their own rules only")));
+        return Err(JobsRefusal::Forbidden(format!(
+            "rule {id} is an administrator's; users remove their own rules only"
+        )));
     }
     Ok(rule.clone())
 }
@@ -370,7 +365,7 @@ pub fn load(table: &Table, who: Option<&Who>, jobs: &Jobs, now: i64) -> (f64, f6
     (node, user)
 }
 
-/// The load with the table as it is; refused where it is over a limit and more than it was without the rule `id` put in or taken
+/// The load with the table as it is: of the node, for a user of their own jobs; refused where it is over a limit and more than it was without the rule `id` put in or taken
 /// out: what makes it less is always allowed.
 pub fn check_load(table: &Table, who: &Who, jobs: &Jobs, before: (f64, f64), now: i64) -> Result<f64, JobsRefusal> {
     let (node, user) = load(table, Some(who), jobs, now);
@@ -379,7 +374,11 @@ pub fn check_load(table: &Table, who: &Who, jobs: &Jobs, before: (f64, f64), now
         if is <= max as f64 || is <= was {
             return Ok(());
         }
-        let why = format!("{what} would be read {is:.0} times a second in place of {was:.0}");
+        let why = match limit {
+            // What others have read is theirs.
+            "readings_per_second_node" if who.role == Role::User => format!("{what} would be read too often"),
+            _ => format!("{what} would be read {is:.0} times a second in place of {was:.0}"),
+        };
         Err(JobsRefusal::Limit { limit, value: max.to_string(), why })
     };
     if who.role == Role::User {
@@ -387,7 +386,7 @@ pub fn check_load(table: &Table, who: &Who, jobs: &Jobs, before: (f64, f64), now
         over("readings_per_second_user", max, "metrics of your jobs", user, before.1)?;
     }
     over("readings_per_second_node", limits.readings_per_second_node, "metrics of this node's jobs", node, before.0)?;
-    Ok(node)
+    Ok(if who.role == Role::User { user } else { node })
 }
 
 /// The settings of all metrics that a rule is about, job by job.

@@ -207,7 +207,9 @@ impl JobRules {
         let ours = self.ours.find(metric);
         let theirs = self.theirs.find(metric).filter(|rule| ours.is_none_or(|ours| rule.id > ours.id));
         match theirs {
-            Some(rule) if !self.is_too_little(&rule.spec.setting, ours) && may_change(&self.limits, metric) => Some(rule),
+            Some(rule) if !self.is_too_little(&rule.spec.setting, ours) && may_change(&self.limits, metric) => {
+                Some(rule)
+            }
             _ => ours,
         }
     }

@@ -139,7 +139,7 @@ fn the_audit_log_says_who_what_when_and_from_what_to_what() {
     assert_eq!(lines[1]["changes"][0]["old"], "every 100ms (rule 10001)");
     assert_eq!(lines[2]["who"], "token bob");
     assert!(lines[2]["order"].as_str().unwrap().starts_with("add {\"metrics\":[\"perf/*\"]"), "{}", lines[2]);
-    assert!(lines[2]["why"].as_str().unwrap().contains("is not yours"), "{}", lines[2]);
+    assert!(lines[2]["why"].as_str().unwrap().contains("does not run here"), "{}", lines[2]);
     assert_eq!(lines[3]["who"], "uid 0");
     assert_eq!(lines[3]["changes"][0]["new"], "every 1s (rule 1)");
     assert_eq!((&lines[4]["who"], &lines[4]["rule"]["id"]), (&"the clock".into(), &10_002.into()));
