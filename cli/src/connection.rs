@@ -1,6 +1,7 @@
 //! The way to the server: `client.toml`, the one trusted authority, the token, HTTPS.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -82,6 +83,7 @@ impl ClientConfig {
             return Self::read(path).map(Some);
         }
         match places().into_iter().find(|path| path.exists()) {
+            Some(path) if path.is_relative() => check_owner(&path).and_then(|()| Self::read(&path)).map(Some),
             Some(path) => Self::read(&path).map(Some),
             None => Ok(None),
         }
@@ -89,7 +91,7 @@ impl ClientConfig {
 
     fn read(path: &Path) -> Result<Self, Failure> {
         let text = fs::read_to_string(path).map_err(|error| {
-            Failure::Usage(format!(
+            Failure::Failed(format!(
                 "cannot read {}: {error}; name another file with --client, or make one with `wholegrain init`",
                 path.display()
             ))
@@ -107,6 +109,21 @@ impl ClientConfig {
             agent_socket: resolve(file.agent_socket),
         })
     }
+}
+
+/// Refuses a file in the current directory that another user could have written: it says where the token is sent to.
+fn check_owner(path: &Path) -> Result<(), Failure> {
+    let shown = path.display();
+    let metadata = fs::metadata(path).map_err(|error| Failure::Failed(format!("cannot read {shown}: {error}")))?;
+    // SAFETY: it takes nothing and cannot fail.
+    let user = unsafe { libc::geteuid() };
+    if (metadata.uid() == user || metadata.uid() == 0) && metadata.mode() & 0o022 == 0 {
+        return Ok(());
+    }
+    Err(Failure::Usage(format!(
+        "{shown} in this directory belongs to another user, or others can write it, so it is not used; name it with --client {shown} if \
+         you trust it"
+    )))
 }
 
 /// Where client.toml is looked for, in this order.
@@ -361,6 +378,13 @@ impl Connection {
         Err(refusal(status, &text, &self.url, &self.origin))
     }
 
+    fn no_tls(&self) -> Failure {
+        let Self { url, origin, .. } = self;
+        Failure::Unreachable(format!(
+            "what answers at {url} (from {origin}) does not speak TLS; is that the port of the server's HTTPS?"
+        ))
+    }
+
     /// What to say about an error before an answer.
     fn unreachable(&self, error: &ureq::Error) -> Failure {
         let Self { url, origin, advice, .. } = self;
@@ -368,18 +392,23 @@ impl Connection {
             ureq::Error::BadUri(_) | ureq::Error::Http(_) => {
                 Failure::Usage(format!("{url:?} (from {origin}) is not an address: {error}; write https://host:port"))
             }
+            ureq::Error::Rustls(rustls::Error::InvalidMessage(_)) => self.no_tls(),
             ureq::Error::Rustls(error) => Failure::Unreachable(format!(
                 "cannot reach {url} (from {origin}): TLS: {error}; is the ca in {origin} the authority of this server?"
             )),
             // rustls' errors can come wrapped in an I/O error.
-            ureq::Error::Io(io) if io.get_ref().is_some_and(|inner| inner.is::<rustls::Error>()) => {
-                Failure::Unreachable(format!(
-                    "cannot reach {url} (from {origin}): TLS: {io}; is the ca in {origin} the authority of this server?"
-                ))
-            }
+            ureq::Error::Io(io) if matches!(wrapped(io), Some(rustls::Error::InvalidMessage(_))) => self.no_tls(),
+            ureq::Error::Io(io) if wrapped(io).is_some() => Failure::Unreachable(format!(
+                "cannot reach {url} (from {origin}): TLS: {io}; is the ca in {origin} the authority of this server?"
+            )),
             _ => Failure::Unreachable(format!("cannot reach {url} (from {origin}): {}; {advice}", reason(error))),
         }
     }
+}
+
+/// The error of rustls in an I/O error.
+fn wrapped(error: &std::io::Error) -> Option<&rustls::Error> {
+    error.get_ref()?.downcast_ref()
 }
 
 /// The warnings of an answer's head, each one line.
@@ -393,6 +422,9 @@ fn warnings(headers: &ureq::http::HeaderMap) -> Vec<String> {
 /// An error in words, without the library's own prefix.
 fn reason(error: &ureq::Error) -> String {
     match error {
+        ureq::Error::Io(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
+            "the connection was closed before an answer".to_owned()
+        }
         ureq::Error::Io(error) => error.to_string(),
         ureq::Error::HostNotFound => "no such host".to_owned(),
         ureq::Error::Timeout(_) => "no answer in time".to_owned(),
@@ -449,7 +481,7 @@ fn http_date(text: &str) -> Option<i64> {
 
 fn read_token(path: &Path) -> Result<String, Failure> {
     let text = fs::read_to_string(path).map_err(|error| {
-        Failure::Usage(format!("cannot read the token {}: {error}; may you read it?", path.display()))
+        Failure::Failed(format!("cannot read the token {}: {error}; may you read it?", path.display()))
     })?;
     let token = text.lines().map(str::trim).find(|line| !line.is_empty() && !line.starts_with('#'));
     match token {
@@ -461,7 +493,7 @@ fn read_token(path: &Path) -> Result<String, Failure> {
 fn read_authority(path: &Path) -> Result<Vec<Certificate<'static>>, Failure> {
     let shown = path.display();
     let pem = fs::read(path).map_err(|error| {
-        Failure::Usage(format!("cannot read the authority {shown}: {error}; copy ca.pem from the server"))
+        Failure::Failed(format!("cannot read the authority {shown}: {error}; copy ca.pem from the server"))
     })?;
     let certificates: Vec<_> = CertificateDer::pem_slice_iter(&pem)
         .collect::<Result<Vec<_>, _>>()
@@ -487,7 +519,7 @@ mod tests {
         fs::write(&path, "url = \"https://h:1\"\ntokn_file = \"token\"\n").unwrap();
         let Err(Failure::Usage(text)) = ClientConfig::find(Some(&path)) else { panic!() };
         assert!(text.contains("client.toml:2:1") && text.contains("did you mean `token_file`?"), "{text}");
-        assert!(matches!(ClientConfig::find(Some(&dir.path().join("none.toml"))), Err(Failure::Usage(_))));
+        assert!(matches!(ClientConfig::find(Some(&dir.path().join("none.toml"))), Err(Failure::Failed(_))));
     }
 
     #[test]

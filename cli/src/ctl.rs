@@ -12,6 +12,7 @@ use crate::connection::{ClientConfig, ClientOption, Connection, nowhere, refusal
 use crate::failure::{EXIT_CODES, Failure};
 use crate::notation::{LENGTHS, PATTERNS, TIMES};
 use crate::output::Output;
+use crate::range::range;
 use crate::socket::{self, ANSWER_BYTES_MAX, encoded};
 use crate::style;
 
@@ -221,14 +222,8 @@ impl CtlCommand {
             }
             CtlCommand::History { patterns, from, to } => {
                 let now = crate::shown::now();
-                let time = |name: &str, text: &str| {
-                    let parsed = wholegrain_model::Timestamp::parse(text, now);
-                    parsed.map_err(|error| Failure::Usage(format!("--{name}: {error}")))
-                };
-                let (from, to) = (time("from", from)?, time("to", to)?);
-                if from > to {
-                    return Err(Failure::Usage(format!("--from ({from}) is after --to ({to}); exchange them")));
-                }
+                let (from, to) = range(Some(from), Some(to), now)?;
+                let (from, to) = (from.unwrap_or(now), to.unwrap_or(now));
                 let mut query = choose(patterns);
                 query.extend([("from", from.to_string()), ("to", to.to_string())]);
                 get("/v1/history", query)

@@ -25,6 +25,7 @@ mod of_job;
 mod output;
 mod progress;
 mod query;
+mod range;
 mod rows;
 mod rule;
 mod sensors;

@@ -16,6 +16,7 @@ use crate::notation::{LENGTHS, PATTERNS, TIMES};
 use crate::of_job::JobOption;
 use crate::output::Output;
 use crate::progress::Progress;
+use crate::range::range;
 use crate::rows::{Format, ParquetRows, Readings, TextRows, Units};
 use crate::shown;
 use crate::style;
@@ -194,13 +195,12 @@ impl QueryArgs {
         /// Before any job; it only checks the other end.
         const EARLIEST: &str = "1970-01-01";
         let of_job = self.job.job.is_some();
-        let time = |name: &str, text: &str| {
-            Timestamp::parse(text, now).map_err(|error| Failure::Usage(format!("--{name}: {error}")))
-        };
+        let default = if of_job { EARLIEST } else { "-10m" };
+        let (from, to) = range(Some(self.from.as_deref().unwrap_or(default)), self.to.as_deref(), now)?;
         let query = Query {
             patterns: self.patterns.clone(),
-            from: time("from", self.from.as_deref().unwrap_or(if of_job { EARLIEST } else { "-10m" }))?,
-            to: time("to", self.to.as_deref().unwrap_or("now"))?,
+            from: from.unwrap_or(now),
+            to: to.unwrap_or(now),
             every: self.every,
             points: self.points,
             agg: self.agg.as_deref().and_then(|name| name.parse().ok()),

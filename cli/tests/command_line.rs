@@ -3,6 +3,8 @@
 mod ports;
 
 use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::{Command, Output};
@@ -64,24 +66,23 @@ fn usage_is_2() {
     check(&["qury"], 2, &["query"]);
     check(&["query"], 2, &["PATTERN"]);
     check(&["query", "a//b"], 2, &["empty level"]);
-    check(&["query", "a", "--from", "yesterday"], 2, &["--from", "yesterday", "RFC 3339"]);
-    check(&["query", "a", "--from", "now", "--to", "-1h"], 2, &["is after to", "exchange"]);
+    check(&["query", "a", "--from", "tomorrow"], 2, &["--from", "tomorrow", "RFC 3339", "yesterday", "14:00"]);
+    check(&["query", "a", "--from", "now", "--to", "-1h"], 2, &["is after --to", "exchange"]);
+    check(&["query", "a", "--from", "2300-01-01"], 2, &["is not a time"]);
+    check(&["query", "a", "--from", "2200-01-01"], 2, &["--from", "is in the future"]);
     check(&["query", "a", "--every", "10"], 2, &["no unit"]);
     check(&["query", "a", "--every", "0s"], 2, &["longer than 0"]);
     check(&["query", "a", "--agg", "median"], 2, &["median", "mean"]);
     check(&["query", "a", "--op", "integral", "--agg", "max"], 2, &["leave agg away"]);
     check(&["query", "a", "--limit", "0"], 2, &["limit"]);
     check(&["watch", "a", "--format", "parquet"], 2, &["table"]);
-    check(&["jobs", "--since", "yesterday"], 2, &["--since", "yesterday", "RFC 3339"]);
+    check(&["jobs", "--since", "tomorrow"], 2, &["--since", "tomorrow", "RFC 3339"]);
     check(&["jobs", "--running", "--ended"], 2, &["cannot be used with"]);
     check(&["jobs", "show"], 2, &["ID"]);
     check(&["jobs", "--limit", "0"], 2, &["--limit"]);
     check(&["completions", "tcsh"], 2, &["bash"]);
     check(&["ctl", "interval", "g", "1us"], 2, &["shortest is 1ms"]);
     check(&["ctl", "--socket", "a", "--url", "https://b", "status"], 2, &["cannot be used with"]);
-    check(&["--client", "none.toml", "sensors"], 2, &["none.toml", "--client"]);
-    check(&["sensors", "--client", "none.toml"], 2, &["none.toml", "--client"]);
-    check(&["--client", "other.toml", "ctl", "status", "--client", "none.toml"], 2, &["none.toml", "--client"]);
     check(&["up", "--client", "none.toml"], 2, &["unexpected argument"]);
     check(&["ca", "agent"], 2, &["NAME"]);
     check(&["ca", "agent", "n1", "--prefix", "lab"], 2, &["must begin with `/`"]);
@@ -89,6 +90,67 @@ fn usage_is_2() {
     check(&["auth", "hash", "--password", "secret"], 2, &["unexpected argument"]);
     check(&["server", "--config", "none.toml"], 2, &["none.toml", "wholegrain init"]);
     check(&["up", "--agent", "/nonexistent/agent"], 2, &["/nonexistent/agent", "cargo build"]);
+}
+
+#[test]
+fn a_missing_file_is_4() {
+    check(&["--client", "none.toml", "sensors"], 4, &["none.toml", "--client"]);
+    check(&["sensors", "--client", "none.toml"], 4, &["none.toml", "--client"]);
+    check(&["--client", "other.toml", "ctl", "status", "--client", "none.toml"], 4, &["none.toml", "--client"]);
+    let dir = tempfile::tempdir().unwrap();
+    assert!(run(dir.path(), &["init"]).status.success());
+    for arguments in [
+        vec!["import", "csv", "none.csv", "--yes"],
+        vec!["import", "parquet", "none.parquet", "--yes"],
+        vec!["import", "csv", "none.csv", "--name-map", "none.map", "--yes"],
+    ] {
+        let output = run(dir.path(), &arguments);
+        let said = text(&output.stderr);
+        assert!(output.status.code() == Some(4) && said.contains("cannot read none."), "{arguments:?}: {said}");
+    }
+}
+
+/// Takes connections on a port of its own and answers each with these bytes.
+fn listener(answer: &'static [u8]) -> u16 {
+    let listener = TcpListener::bind("localhost:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            // What the client sent is read first, or closing would reset the connection.
+            let _ = stream.read(&mut [0; 4096]);
+            let _ = stream.write_all(answer);
+        }
+    });
+    port
+}
+
+#[test]
+fn a_wrong_port_is_said_in_plain_words() {
+    let dir = tempfile::tempdir().unwrap();
+    assert!(run(dir.path(), &["init"]).status.success());
+    let client = dir.path().join("var/client.toml");
+    let toml = std::fs::read_to_string(&client).unwrap();
+    for (answer, part) in
+        [(&b"HTTP/1.1 400 Bad Request\r\n\r\n"[..], "does not speak TLS"), (b"", "the connection was closed")]
+    {
+        std::fs::write(&client, toml.replace(":8443", &format!(":{}", listener(answer)))).unwrap();
+        let output = run(dir.path(), &["sensors"]);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(3), "{said}");
+        assert!(said.contains(part) && !said.contains("docs.rs"), "{said}");
+    }
+}
+
+#[test]
+fn a_client_file_of_the_current_directory_that_others_can_write_is_not_used() {
+    let dir = tempfile::tempdir().unwrap();
+    assert!(run(dir.path(), &["init"]).status.success());
+    let client = dir.path().join("var/client.toml");
+    std::fs::set_permissions(&client, std::fs::Permissions::from_mode(0o666)).unwrap();
+    let output = run(dir.path(), &["sensors"]);
+    let said = text(&output.stderr);
+    assert!(output.status.code() == Some(2) && said.contains("others can write it"), "{said}");
+    assert_eq!(run(dir.path(), &["sensors", "--client", "var/client.toml"]).status.code(), Some(3));
 }
 
 #[test]

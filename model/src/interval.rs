@@ -13,7 +13,7 @@ pub struct Interval(u64);
 /// Why a length of time was refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{text:?} is not a length of time ({reason}); write a number with ns, us, ms, s, min (or m), h or d, such as 100ms, 10s or 1h30m"
+    "{text:?} is not a length of time ({reason}); write a number with ns, us, ms, s, min (or m), h, d or w, such as 100ms, 10s or 1h30m"
 )]
 pub struct IntervalError {
     text: String,
@@ -31,6 +31,7 @@ const UNITS: &[(&str, u64)] = &[
     ("m", 60_000_000_000),
     ("h", 3_600_000_000_000),
     ("d", 86_400_000_000_000),
+    ("w", 604_800_000_000_000),
 ];
 
 impl Interval {

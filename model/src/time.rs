@@ -1,6 +1,7 @@
-//! Instants: nanoseconds since the Unix epoch, UTC; read as RFC 3339, a date, with a time zone by name, Unix seconds, `now` or relative like
-//! `-10m`.
+//! Instants: nanoseconds since the Unix epoch, UTC; read as RFC 3339, a date, a time of day, with a time zone by name, Unix seconds, `now` or
+//! relative like `-10m`.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use jiff::civil::DateTime;
@@ -22,7 +23,7 @@ pub struct Timestamp(pub i64);
 pub enum TimeError {
     /// It is written in no way that is known.
     #[error(
-        "{0:?} is not a time; write RFC 3339 (2026-01-31T12:00:00Z), a date (2026-01-31, UTC), a time with its zone (2026-01-31 13:00 Europe/Berlin), Unix seconds (@1769860800), now, or relative like -10m"
+        "{0:?} is not a time; write RFC 3339 (2026-01-31T12:00:00Z), a date (2026-01-31, UTC), a time of today (14:00), today, yesterday, a time with its zone (2026-01-31 13:00 Europe/Berlin), Unix seconds (@1769860800), now, or relative like -10m"
     )]
     Unreadable(String),
     /// The time zone is not known here.
@@ -85,10 +86,12 @@ impl Timestamp {
     /// - With a time zone's name after a space or in brackets: `2026-03-29 12:00 Europe/Berlin`, `2026-03-29T12:00[Europe/Berlin]`. A time
     ///   that does not exist there because clocks are put forward, and one that comes twice because they are put back, is refused, and
     ///   the error names both instants that can be meant. The zones are those of the machine (`/usr/share/zoneinfo`).
+    /// - `14:00` or `14:00:05` is a time of the present day, `today` and `yesterday` are the beginnings of days, `yesterday 14:00` is a time
+    ///   of that day; in UTC, or in the zone that stands after it: `yesterday 14:00 Europe/Berlin`.
     /// - `23:59:60` on the last day of a month, UTC, is a leap second: as POSIX has no number for it, it is the same as the second after
     ///   it, 00:00:00 of the next day. Whether there really was one is not asked. Any other second 60 is refused.
     /// - `@1769860800.5`: seconds since the Unix epoch as POSIX counts them.
-    /// - `now`, `-10m` or `now-10m`, `now+10m`: lengths of physical time; a day is 24 hours, also where clocks change.
+    /// - `now`, `-10m` or `now-10m`, `+10m` or `now+10m`: lengths of physical time; a day is 24 hours, also where clocks change.
     pub fn parse(text: &str, now: Timestamp) -> Result<Self, TimeError> {
         let text = text.trim();
         let refuse = || TimeError::Unreadable(shown(text));
@@ -99,7 +102,7 @@ impl Timestamp {
             let ns = Interval::parse(back).map_err(|_| refuse())?.ns();
             return now.0.checked_sub_unsigned(ns).map(Self).ok_or_else(refuse);
         }
-        if let Some(ahead) = text.strip_prefix("now+") {
+        if let Some(ahead) = text.strip_prefix('+').or_else(|| text.strip_prefix("now+")) {
             let ns = Interval::parse(ahead).map_err(|_| refuse())?.ns();
             return now.0.checked_add_unsigned(ns).map(Self).ok_or_else(refuse);
         }
@@ -107,9 +110,13 @@ impl Timestamp {
             return unix_seconds(seconds).map(Self).ok_or_else(refuse);
         }
         let (written, zone) = split_zone(text);
-        let (written, leap) = match leap_second(written) {
-            Some(second_before) => (second_before, true),
-            None => (written.to_owned(), false),
+        let written = match with_date(written, zone, now) {
+            Some(dated) => Cow::Owned(dated),
+            None => Cow::Borrowed(written),
+        };
+        let (written, leap) = match leap_second(&written) {
+            Some(second_before) => (Cow::Owned(second_before), true),
+            None => (written, false),
         };
         let instant = match zone {
             Some(zone) => in_zone(text, &written, zone)?,
@@ -135,6 +142,11 @@ impl Timestamp {
         Ok(Self(next))
     }
 
+    /// Reads the end of a range: as [`Timestamp::parse`] does, but `+10m` counts from the range's beginning.
+    pub fn parse_end(text: &str, from: Timestamp, now: Timestamp) -> Result<Self, TimeError> {
+        Self::parse(text, if text.trim_start().starts_with('+') { from } else { now })
+    }
+
     /// This instant moved by `ns`, stopping at the ends of the range.
     pub fn saturating_add(self, ns: i64) -> Self {
         Self(self.0.saturating_add(ns))
@@ -155,6 +167,32 @@ fn split_zone(text: &str) -> (&str, Option<&str>) {
         Some((before, word)) if word.starts_with(|c: char| c.is_ascii_alphabetic()) => (before.trim_end(), Some(word)),
         _ => (text, None),
     }
+}
+
+fn is_time_of_day(text: &str) -> bool {
+    text.contains(':') && text.bytes().all(|byte| byte.is_ascii_digit() || matches!(byte, b':' | b'.'))
+}
+
+/// A time that leaves its date to the present, with the date: `14:00`, `today`, `yesterday`, `yesterday 14:00`. `None` for every other.
+fn with_date(text: &str, zone: Option<&str>, now: Timestamp) -> Option<String> {
+    let (day, time) = match text.split_once(char::is_whitespace) {
+        Some((day, time)) => (day, Some(time.trim_start())),
+        None if is_time_of_day(text) => ("today", Some(text)),
+        None => (text, None),
+    };
+    let days_back = match day {
+        "today" => 0,
+        "yesterday" => 1,
+        _ => return None,
+    };
+    let time = match time {
+        Some(time) => Some(time).filter(|time| is_time_of_day(time))?,
+        None => "00:00",
+    };
+    let zone = zone.map_or(Ok(TimeZone::UTC), TimeZone::get).ok()?;
+    let today = zone.to_datetime(jiff::Timestamp::from_nanosecond(now.0.into()).ok()?).date();
+    let date = today.checked_sub(jiff::Span::new().days(days_back)).ok()?;
+    Some(format!("{date} {time}"))
 }
 
 /// The second before, when the time's second is 60.
@@ -246,12 +284,37 @@ mod tests {
             ("@1769860800", now.0),
             ("@1769860800.5", now.0 + 500_000_000),
             ("@-0.5", -500_000_000),
+            ("-1w", now.0 - 604_800_000_000_000),
+            ("+10m", now.0 + 600_000_000_000),
+            ("14:00", now.0 + 7_200_000_000_000),
+            ("14:00:05.5", now.0 + 7_205_500_000_000),
+            ("14:00 Europe/Berlin", now.0 + 3_600_000_000_000),
+            ("14:00[Europe/Berlin]", now.0 + 3_600_000_000_000),
+            ("today", now.0 - 43_200_000_000_000),
+            ("yesterday", now.0 - 129_600_000_000_000),
+            ("yesterday 14:00", now.0 - 79_200_000_000_000),
+            ("today Asia/Kathmandu", now.0 - 63_900_000_000_000),
         ] {
             assert_eq!(Timestamp::parse(text, now).unwrap(), Timestamp(ns), "{text}");
         }
         assert_eq!(now.to_string(), "2026-01-31T12:00:00Z");
+        let from = Timestamp(5);
+        assert_eq!(Timestamp::parse_end("+10m", from, now), Ok(Timestamp(600_000_000_005)));
+        assert_eq!(Timestamp::parse_end("-10m", from, now), Ok(Timestamp(now.0 - 600_000_000_000)));
         assert_eq!(Timestamp(1).to_string(), "1970-01-01T00:00:00.000000001Z");
-        for bad in ["", "yesterday", "10m", "-10", "2026-13-01", "@x", "-99999999999d", "9999-01-01T00:00:00Z"] {
+        for bad in [
+            "",
+            "tomorrow",
+            "yesterday x",
+            "24:30",
+            "1400",
+            "10m",
+            "-10",
+            "2026-13-01",
+            "@x",
+            "-99999999999d",
+            "9999-01-01T00:00:00Z",
+        ] {
             assert!(Timestamp::parse(bad, now).is_err(), "{bad:?} should be refused");
         }
     }

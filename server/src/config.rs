@@ -253,7 +253,7 @@ struct RawStore {
     jobs_age: Option<Interval>,
     forget_after: Option<Interval>,
     tiers: Option<Vec<Interval>>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "crate::retention::rules")]
     retention: Vec<crate::retention::RawRetention>,
 }
 
@@ -528,6 +528,7 @@ mod tests {
             (rule("raw = \"long\""), "forever"),
             (rule("tiers = { \"7s\" = \"1d\" }"), "there is no tier of 7s"),
             (store("[[store.retention]]\npattern = \"a//b\"\n"), "pattern"),
+            (store("retention = \"3d\"\n"), "`retention_age`"),
         ] {
             assert!(found.contains(expected), "{found:?} does not say {expected:?}");
         }

@@ -20,6 +20,27 @@ pub(crate) struct RawRetention {
     tiers: BTreeMap<String, String>,
 }
 
+/// Reads the rules; a length of time in their place is an error that names the right key.
+pub(crate) fn rules<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Vec<RawRetention>, D::Error> {
+    struct Rules;
+    impl<'de> serde::de::Visitor<'de> for Rules {
+        type Value = Vec<RawRetention>;
+        fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str(
+                "a [[store.retention]] table for each rule; the age of all readings is bounded by `retention_age`",
+            )
+        }
+        fn visit_seq<A: serde::de::SeqAccess<'de>>(self, mut sequence: A) -> Result<Self::Value, A::Error> {
+            let mut rules = Vec::new();
+            while let Some(rule) = sequence.next_element()? {
+                rules.push(rule);
+            }
+            Ok(rules)
+        }
+    }
+    deserializer.deserialize_seq(Rules)
+}
+
 /// Checks and takes over what is written.
 pub(crate) fn apply(
     config: &mut StoreConfig,

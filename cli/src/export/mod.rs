@@ -19,6 +19,7 @@ use crate::failure::{EXIT_CODES, Failure};
 use crate::notation::{PATTERNS, TIMES};
 use crate::output::Output;
 use crate::progress::Progress;
+use crate::range::range;
 use crate::shown;
 use crate::socket::encoded;
 use crate::style;
@@ -163,20 +164,17 @@ impl ExportArgs {
 
     fn range(&self, job: Option<&serde_json::Value>) -> Result<(i64, i64), Failure> {
         let now = shown::now();
-        let read = |name: &str, text: &str| {
-            let time = Timestamp::parse(text, now).map_err(|error| Failure::Usage(format!("--{name}: {error}")));
-            time.map(|time| time.0)
-        };
+        let (from, to) = range(self.from.as_deref(), self.to.as_deref(), now)?;
         let of_job = |name: &str| {
             let text = job?.get("job")?.get(name)?.as_str()?;
             Timestamp::parse(text, now).ok().map(|time| time.0)
         };
-        let from = match &self.from {
-            Some(text) => read("from", text)?,
+        let from = match from {
+            Some(from) => from.0,
             None => of_job("from").ok_or_else(|| Failure::Usage("the job has no begin; say --from".into()))?,
         };
-        let to = match &self.to {
-            Some(text) => read("to", text)?,
+        let to = match to {
+            Some(to) => to.0,
             // What was sampled at its last instant belongs to it.
             None => of_job("to").map_or(now.0, |to| to.saturating_add(1)),
         };

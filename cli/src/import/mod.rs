@@ -435,7 +435,7 @@ type Run<'a> =
 /// The first line of a file of LDMS's header.
 fn read_header(path: &Path) -> Result<Vec<u8>, Failure> {
     let text =
-        std::fs::read(path).map_err(|error| Failure::Usage(format!("cannot read {}: {error}", path.display())))?;
+        std::fs::read(path).map_err(|error| Failure::Failed(format!("cannot read {}: {error}", path.display())))?;
     Ok(parse::lines(&text).next().unwrap_or_default().to_vec())
 }
 

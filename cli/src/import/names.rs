@@ -69,7 +69,7 @@ impl Names {
     pub fn read_map(&mut self, path: &Path) -> Result<(), Failure> {
         let shown = path.display();
         let text =
-            std::fs::read_to_string(path).map_err(|error| Failure::Usage(format!("cannot read {shown}: {error}")))?;
+            std::fs::read_to_string(path).map_err(|error| Failure::Failed(format!("cannot read {shown}: {error}")))?;
         let mut fields = Fields::new(b',');
         for (number, line) in (1..).zip(text.lines()) {
             if line.trim().is_empty() || line.starts_with('#') {

@@ -59,7 +59,7 @@ impl Read for Counted {
 impl Source {
     /// Opens it; pieces have about `piece_bytes`.
     pub fn open(path: &Path, piece_bytes: usize) -> Result<Self, Failure> {
-        let failed = |error: io::Error| Failure::Usage(format!("cannot read {}: {error}", path.display()));
+        let failed = |error: io::Error| Failure::Failed(format!("cannot read {}: {error}", path.display()));
         let mut file = File::open(path).map_err(failed)?;
         if file.metadata().map_err(failed)?.is_dir() {
             return Err(Failure::Usage(format!("{} is a directory; name its files", path.display())));
@@ -171,7 +171,7 @@ impl Source {
 
 /// The file's size and a hash of all of it.
 pub fn fingerprint(path: &Path) -> Result<(u64, Sha256), Failure> {
-    let failed = |error: io::Error| Failure::Usage(format!("cannot read {}: {error}", path.display()));
+    let failed = |error: io::Error| Failure::Failed(format!("cannot read {}: {error}", path.display()));
     let mut file = File::open(path).map_err(failed)?;
     let (mut hash, mut size) = (Sha256::new(), 0);
     let mut buffer = vec![0; READ_BYTES];

@@ -288,7 +288,7 @@ impl Part {
 /// The columns and the rows of a file.
 fn open(shape: &Shape, parquet: bool) -> Result<(SchemaRef, Batches), Failure> {
     let path = shape.file.display().to_string();
-    let mut file = File::open(&shape.file).map_err(|error| Failure::Usage(format!("cannot read {path}: {error}")))?;
+    let mut file = File::open(&shape.file).map_err(|error| Failure::Failed(format!("cannot read {path}: {error}")))?;
     let kind = if parquet { "Parquet" } else { "Arrow IPC" };
     let is_no = |error: String| Failure::Usage(format!("{path} is no {kind} file: {error}"));
     let broken = {

@@ -63,6 +63,7 @@ enum ShareArg {
     /// Its part of the cores allocated at the time
     Cores,
     /// Its part of the CPU time that jobs used there
+    #[value(alias = "cpu_time")]
     CpuTime,
     /// All of it
     All,

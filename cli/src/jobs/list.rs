@@ -149,9 +149,11 @@ pub fn run(args: &ListArgs, client: Option<&Path>) -> Result<(), Failure> {
     let parameters = args.parameters(shown::now())?;
     let (jobs, more) = fetch(&Connection::open(client)?, &parameters, args.limit)?;
     if jobs.is_empty() {
-        return Err(Failure::NothingMatched(
-            "no job matches; `wholegrain jobs` without options lists the newest".into(),
-        ));
+        let text = match parameters.is_empty() {
+            true => "the server knows no job yet; docs/jobs.md says which resource managers the agents find jobs of",
+            false => "no job matches; `wholegrain jobs` without options lists the newest",
+        };
+        return Err(Failure::NothingMatched(text.into()));
     }
     let mut output = Output::open(None)?;
     let written = match args.format {

@@ -12,6 +12,7 @@ use crate::failure::{EXIT_CODES, Failure};
 use crate::notation::{PATTERNS, TIMES};
 use crate::output::Output;
 use crate::query::no_sensor_of;
+use crate::range::range;
 use crate::shown;
 use crate::socket::encoded;
 use crate::style::{self, Style};
@@ -102,12 +103,13 @@ pub fn run(args: &StatsArgs, client: Option<&Path>) -> Result<(), Failure> {
     let connection = Connection::open(args.client.or(client))?;
     let now = shown::now();
     let mut parameters: Vec<_> = args.patterns.iter().map(|pattern| ("pattern", pattern.to_string())).collect();
-    for (name, text) in [("at", &args.at), ("from", &args.from), ("to", &args.to)] {
-        if let Some(text) = text {
-            let time = Timestamp::parse(text, now).map_err(|error| Failure::Usage(format!("--{name}: {error}")))?;
-            parameters.push((name, time.to_string()));
-        }
+    if let Some(at) = &args.at {
+        let at = Timestamp::parse(at, now).map_err(|error| Failure::Usage(format!("--at: {error}")))?;
+        parameters.push(("at", at.to_string()));
     }
+    let (from, to) = range(args.from.as_deref(), args.to.as_deref(), now)?;
+    parameters
+        .extend([("from", from), ("to", to)].into_iter().filter_map(|(name, end)| Some((name, end?.to_string()))));
     if args.format == StatsFormat::Csv {
         parameters.push(("format", "csv".to_owned()));
     } else if args.format == StatsFormat::Table && !args.nodes {

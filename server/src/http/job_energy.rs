@@ -192,7 +192,7 @@ impl Answer {
                 Ok(beside)
             }
             None => Err(ApiError::bad_request(format!(
-                "over {BESIDE_MAX} jobs were on these nodes in the job's time; ask with share=all"
+                "over {BESIDE_MAX} jobs were on these nodes in the job's time; choose another share: all"
             ))),
         }
     }
@@ -214,7 +214,7 @@ impl Answer {
         Ok(match (own, others) {
             (Some(own), Some(others)) => Ok(Weights::of_cores((from, to), own, &others)),
             _ => {
-                Err("other jobs were there, and it is not known which cores each had; ask with share=cpu_time, or all"
+                Err("other jobs were there, and it is not known which cores each had; choose another share: cpu_time (--share cpu-time) or all"
                     .to_owned())
             }
         })
@@ -237,7 +237,7 @@ impl Answer {
         };
         let Some(own) = used(&place.level, from, to)? else {
             return Ok(Err(format!(
-                "other jobs were there, and no {CPU_TIME} of this job is stored; ask with share=cores, or all"
+                "other jobs were there, and no {CPU_TIME} of this job is stored; choose another share: cores or all"
             )));
         };
         let mut all = own;
@@ -246,7 +246,7 @@ impl Answer {
                 Some(seconds) => all += seconds,
                 None => {
                     return Ok(Err(format!(
-                        "no {CPU_TIME} of another job there is stored; ask with share=cores, or all"
+                        "no {CPU_TIME} of another job there is stored; choose another share: cores or all"
                     )));
                 }
             }
@@ -254,7 +254,7 @@ impl Answer {
         Ok(if all > 0.0 {
             Ok(own / all)
         } else {
-            Err("no job used CPU time there; ask with share=cores, or all".to_owned())
+            Err("no job used CPU time there; choose another share: cores or all".to_owned())
         })
     }
 

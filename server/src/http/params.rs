@@ -19,7 +19,7 @@ pub(super) const QUERY: &[&str] = &[
 /// Parameters of `/api/v1/watch`.
 pub(super) const WATCH: &[&str] = &["pattern"];
 /// Where a query begins unless it says so.
-pub(super) const FROM_DEFAULT: &str = "-1h";
+pub(super) const FROM_DEFAULT_NS: i64 = 3_600_000_000_000;
 
 /// The names and values of a request.
 pub(super) struct Params(Vec<(String, String)>);
@@ -127,15 +127,11 @@ pub(super) fn check_range(from: Timestamp, to: Timestamp) -> Result<(), ApiError
 /// Reads the parameters of `/api/v1/query`.
 pub(super) fn query(uri: &Uri, now: Timestamp) -> Result<(Query, Format, Option<OfJob>), ApiError> {
     let params = Params::of(uri, QUERY)?;
-    let time = |name: &str, default: &str| {
-        let given = params.read(name, |text| Timestamp::parse(text, now))?;
-        let default = Timestamp::parse(default, now).map_err(|error| ApiError::internal(error.to_string()));
-        given.map_or_else(|| default, Ok)
-    };
+    let from = params.read("from", |text| Timestamp::parse(text, now))?.unwrap_or(now.saturating_add(-FROM_DEFAULT_NS));
     let query = Query {
         patterns: params.some_patterns()?,
-        from: time("from", FROM_DEFAULT)?,
-        to: time("to", "now")?,
+        from,
+        to: params.read("to", |text| Timestamp::parse_end(text, from, now))?.unwrap_or(now),
         every: params.read("every", Interval::parse)?,
         points: params.read("points", |text| {
             text.parse().map_err(|_| format!("{text:?} is not a number of windows; write one such as 500"))
@@ -150,6 +146,10 @@ pub(super) fn query(uri: &Uri, now: Timestamp) -> Result<(Query, Format, Option<
     };
     let job = of_job(&params, now)?;
     if job.is_none() {
+        if params.get("to").is_none() && from > now {
+            let text = format!("parameter `from` ({from}) is in the future; write a time in the past, such as -10m");
+            return Err(ApiError::bad_request(text));
+        }
         check_range(query.from, query.to)?;
     }
     Ok((query, params.read("format", str::parse::<Format>)?.unwrap_or_default(), job))
