@@ -12,6 +12,7 @@ use rustls::pki_types::pem::PemObject;
 use serde::Deserialize;
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
 use wholegrain_model::config::Document;
+use wholegrain_model::text::escaped;
 
 use crate::failure::Failure;
 use crate::shown;
@@ -413,9 +414,7 @@ fn wrapped(error: &std::io::Error) -> Option<&rustls::Error> {
 
 /// The warnings of an answer's head, each one line.
 fn warnings(headers: &ureq::http::HeaderMap) -> Vec<String> {
-    let line = |value: &ureq::http::HeaderValue| {
-        String::from_utf8_lossy(value.as_bytes()).chars().filter(|c| !c.is_control()).collect()
-    };
+    let line = |value: &ureq::http::HeaderValue| escaped(&String::from_utf8_lossy(value.as_bytes())).into_owned();
     headers.get_all(WARNING_HEADER).iter().take(WARNINGS_MAX).map(line).collect()
 }
 
@@ -538,7 +537,7 @@ mod tests {
             headers.append(WARNING_HEADER, i.into());
         }
         let shown = warnings(&headers);
-        assert_eq!((shown.len(), shown[0].as_str(), shown[1].as_str()), (WARNINGS_MAX, "bl\u{f6}cka", "0"));
+        assert_eq!((shown.len(), shown[0].as_str(), shown[1].as_str()), (WARNINGS_MAX, "bl\u{f6}ck\\u{9}a", "0"));
     }
 
     #[test]

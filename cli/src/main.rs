@@ -44,6 +44,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use failure::EXIT_CODES;
+use wholegrain_model::text::escaped;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -111,7 +112,9 @@ fn main() -> ExitCode {
     let Err(failure) = result else { return ExitCode::SUCCESS };
     let (code, message) = failure.report();
     if let Some(message) = message {
-        eprintln!("{} {message}", style::on_stderr().error("wholegrain:"));
+        // What a message quotes can come from anybody.
+        let lines: Vec<_> = message.split('\n').map(escaped).collect();
+        eprintln!("{} {}", style::on_stderr().error("wholegrain:"), lines.join("\n"));
     }
     ExitCode::from(code)
 }

@@ -7,6 +7,7 @@ use arrow_array::RecordBatch;
 use arrow_ipc::reader::StreamReader;
 use arrow_schema::{ArrowError, SchemaRef};
 use clap::Args;
+use wholegrain_model::text::escaped;
 use wholegrain_model::{Interval, Pattern, Timestamp, Unit};
 use wholegrain_query::{Across, Agg, Op, POINTS_MAX, Query};
 
@@ -272,7 +273,7 @@ pub fn tail(answer: impl Read) -> (Vec<String>, Vec<String>) {
     }
     let mut text = String::new();
     let _ = answer.take(TAIL_BYTES_MAX).read_to_string(&mut text);
-    let shown = |text: String| text.chars().filter(|c| !c.is_control()).collect::<String>();
+    let shown = |text: String| escaped(&text).into_owned();
     let (mut warnings, mut notes) = (Vec::new(), Vec::new());
     for line in text.lines().filter_map(|line| serde_json::from_str::<Line>(line).ok()) {
         warnings.extend(line.warning.map(shown));

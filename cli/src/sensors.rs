@@ -5,6 +5,7 @@ use std::path::Path;
 
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
+use wholegrain_model::text::{csv_field, escaped};
 use wholegrain_model::{Pattern, Timestamp};
 
 use crate::connection::{ClientOption, Connection};
@@ -169,28 +170,19 @@ fn csv(sensors: &[Sensor], out: &mut impl Write) -> io::Result<()> {
         let last_time =
             sensor.last_time.as_ref().and_then(instant).map_or(String::new(), |time| Timestamp(time).to_string());
         let fields = [
-            &sensor.path,
-            &sensor.unit,
-            &sensor.kind,
-            &sensor.value_type,
-            &shown::float_exact(sensor.scale),
-            &sensor.interval_ns.to_string(),
-            &last_time,
-            &sensor.description,
-            &sensor.agent,
+            csv_field(&sensor.path),
+            csv_field(&sensor.unit),
+            csv_field(&sensor.kind),
+            csv_field(&sensor.value_type),
+            shown::float_exact(sensor.scale),
+            sensor.interval_ns.to_string(),
+            last_time,
+            csv_field(&sensor.description),
+            csv_field(&sensor.agent),
         ];
-        writeln!(out, "{}", fields.map(|field| quoted(field)).join(","))?;
+        writeln!(out, "{}", fields.join(","))?;
     }
     Ok(())
-}
-
-/// A field of a CSV line (RFC 4180).
-pub fn quoted(field: &str) -> String {
-    if field.contains([',', '"', '\n', '\r']) {
-        format!("\"{}\"", field.replace('"', "\"\""))
-    } else {
-        field.to_owned()
-    }
 }
 
 fn json(sensors: &[Sensor], out: &mut impl Write) -> io::Result<()> {
@@ -209,12 +201,14 @@ fn tree(sensors: &[Sensor], now: i64, style: Style, out: &mut impl Write) -> io:
         for (depth, level) in levels.iter().enumerate().skip(same) {
             let indent = "  ".repeat(depth);
             let slash = if depth == 0 { "/" } else { "" };
+            let level = escaped(level);
             if depth + 1 < levels.len() {
                 writeln!(out, "{indent}{}", style.head(&format!("{slash}{level}/")))?;
                 continue;
             }
             let interval = shown::interval(sensor.interval_ns);
-            let properties = format!("[{}] {} every {interval}, {}", sensor.unit, sensor.kind, sensor.last_seen(now));
+            let properties =
+                format!("[{}] {} every {interval}, {}", escaped(&sensor.unit), sensor.kind, sensor.last_seen(now));
             writeln!(out, "{indent}{slash}{level}  {}", style.dim(&properties))?;
         }
         // The sensor's own name is no open level, even where other sensors lie below it.

@@ -1,6 +1,9 @@
 //! Aligned tables of text that is all there already.
 
+use std::borrow::Cow;
 use std::io::{self, Write};
+
+use wholegrain_model::text::escaped;
 
 use crate::style::Style;
 
@@ -22,8 +25,13 @@ impl Table {
         }
     }
 
-    /// Appends a row; missing cells are empty.
-    pub fn row(&mut self, cells: Vec<String>) {
+    /// Appends a row; missing cells are empty. Hidden characters are escaped.
+    pub fn row(&mut self, mut cells: Vec<String>) {
+        for cell in &mut cells {
+            if let Cow::Owned(shown) = escaped(cell) {
+                *cell = shown;
+            }
+        }
         self.rows.push(cells);
     }
 
@@ -74,8 +82,12 @@ mod tests {
         let mut table = Table::new(&["NAME", ">VALUE", "UNIT"]);
         table.row(vec!["/höhe".into(), "7".into(), "m".into()]);
         table.row(vec!["/a".into(), "1234567".into(), String::new()]);
+        table.row(vec!["/a\u{202e}b".into()]);
         let mut out = Vec::new();
         table.write(Style::PLAIN, &mut out).unwrap();
-        assert_eq!(String::from_utf8(out).unwrap(), "NAME     VALUE  UNIT\n/höhe        7  m\n/a     1234567\n");
+        assert_eq!(
+            String::from_utf8(out).unwrap(),
+            "NAME           VALUE  UNIT\n/höhe              7  m\n/a           1234567\n/a\\u{202e}b\n"
+        );
     }
 }

@@ -59,7 +59,7 @@ pub struct WatchArgs {
 enum LineFormat {
     /// Aligned columns with units, for people
     Table,
-    /// sensor,time,value
+    /// sensor,time,value,unit
     Csv,
     /// One JSON object a line
     Json,

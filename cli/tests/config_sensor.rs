@@ -116,7 +116,7 @@ fn properties_are_set_shown_imported_and_taken_back() {
         let head = ["query", path, "--agg", "mean", "--format", "csv"];
         server.says(&head.iter().chain(rest).copied().collect::<Vec<_>>(), code)
     };
-    let value = |text: String| text.lines().last().unwrap().rsplit_once(',').unwrap().1.to_owned();
+    let value = |text: String| text.lines().last().unwrap().split(',').nth(2).unwrap().to_owned();
     assert_eq!(value(query(&power, &["--unit", "kW"], 0).0), "1.5");
     assert_eq!(value(query(&inlet, &["--unit", "K"], 0).0).parse::<f64>().unwrap(), 252.65);
     let (_, said) = query(&power, &["--unit", "K"], 2);

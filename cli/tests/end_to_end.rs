@@ -224,15 +224,15 @@ fn sensors(server: &Server) {
 fn queries(server: &Server) {
     let csv = server.lines(&with(&["query", "mem/free", "--format", "csv"]));
     assert_eq!(csv.len() as i64, SAMPLES + 1);
-    assert_eq!(csv[0], "sensor,time,value");
-    assert_eq!(csv[5], "/n1/mem/free,2026-01-31T12:00:04Z,4096");
-    assert_eq!(csv[6], "/n1/mem/free,2026-01-31T12:00:05Z,", "a gap has no value");
+    assert_eq!(csv[0], "sensor,time,value,unit");
+    assert_eq!(csv[5], "/n1/mem/free,2026-01-31T12:00:04Z,4096,By");
+    assert_eq!(csv[6], "/n1/mem/free,2026-01-31T12:00:05Z,,By", "a gap has no value");
     let json = server.lines(&with(&["query", "load", "--format", "json", "--limit", "2"]));
     assert_eq!(
         json,
         [
-            r#"{"sensor":"/n1/load","time":"2026-01-31T12:00:00Z","value":0.0}"#,
-            r#"{"sensor":"/n1/load","time":"2026-01-31T12:00:01Z","value":0.25}"#
+            r#"{"sensor":"/n1/load","time":"2026-01-31T12:00:00Z","value":0.0,"unit":"1"}"#,
+            r#"{"sensor":"/n1/load","time":"2026-01-31T12:00:01Z","value":0.25,"unit":"1"}"#
         ]
     );
     let table = server.lines(&with(&["query", "/**", "--limit", "61"]));
@@ -247,7 +247,7 @@ fn queries(server: &Server) {
 fn aggregates(server: &Server) {
     let values = |arguments: &[&'static str]| -> Vec<f64> {
         let lines = server.lines(&with(arguments));
-        lines[1..].iter().map(|line| line.rsplit_once(',').unwrap().1.parse().unwrap()).collect()
+        lines[1..].iter().map(|line| line.split(',').nth(2).unwrap().parse().unwrap()).collect()
     };
     assert_eq!(values(&["query", "load", "--every", "20s", "--format", "csv"]), [2.375, 7.375, 12.375]);
     assert_eq!(values(&["query", "mem/free", "--every", "30s", "--agg", "count", "--format", "csv"]), [29.0, 30.0]);
@@ -327,7 +327,7 @@ fn watching(server: &Server, mut publisher: Publisher) {
         let sensors: Vec<serde_json::Value> = json.iter().map(|line| serde_json::from_str(line).unwrap()).collect();
         assert_eq!(sensors.len(), 4);
         assert!(sensors.iter().all(|line| line["sensor"] == "/n1/load" || line["sensor"] == "/n1/net/rx"), "{json:?}");
-        assert!(csv.len() > 1 && csv[0] == "sensor,time,value" && csv[1].starts_with("/n1/load,"), "{csv:?}");
+        assert!(csv.len() > 1 && csv[0] == "sensor,time,value,unit" && csv[1].starts_with("/n1/load,"), "{csv:?}");
     });
 }
 
@@ -556,7 +556,8 @@ fn publish_job(publisher: &mut Publisher) {
 #[test]
 fn jobs_are_listed_and_shown() {
     let server = Server::start();
-    server.fails(&["jobs"], 1, "no job matches");
+    server.fails(&["jobs"], 1, "the server knows no job yet");
+    server.fails(&["jobs", "--user", "anna"], 1, "no job matches");
     server.fails(&["jobs", "show", "4711"], 1, "there is no job 4711");
     let mut publisher = server.publisher();
     publish_job(&mut publisher);

@@ -86,11 +86,12 @@ impl Server {
         serde_json::from_str(last).unwrap()
     }
 
-    /// The readings of a pattern, as lines of CSV without the head.
+    /// The readings of a pattern, as lines of CSV without the head and the units.
     #[track_caller]
     fn query(&self, pattern: &str) -> Vec<String> {
         let arguments: Vec<&str> = ["query", pattern, "--format", "csv"].iter().chain(&RANGE).copied().collect();
-        self.says(&arguments, 0).0.lines().skip(1).map(str::to_owned).collect()
+        let (lines, _) = self.says(&arguments, 0);
+        lines.lines().skip(1).map(|line| line.rsplit_once(',').unwrap().0.to_owned()).collect()
     }
 
     fn units(&self) -> Vec<(String, String, String)> {
@@ -285,7 +286,7 @@ fn what_makes_no_sense_is_refused_before_anything_is_sent() {
     refused("ok.csv", b"time,a\n1769860800,1\n", &["--time-column", "when"], "no column \"when\"");
     refused("ok.csv", b"time,a\n1769860800,1\n", &["--prefix", "lab"], "must begin with");
     refused("ok.csv", b"time,a\n1769860800,1\n", &["--time-zone", "Mars/Base"], "--time-zone");
-    let (_, said) = server.says(&["import", "csv", "nothing.csv", "--yes"], 2);
+    let (_, said) = server.says(&["import", "csv", "nothing.csv", "--yes"], 4);
     assert!(said.contains("cannot read nothing.csv"), "{said}");
     server.says(&["sensors"], 1);
     // Another unit than the sensor has is refused by the server, and nothing of the file is stored.
@@ -487,7 +488,7 @@ fn an_import_that_was_killed_goes_on_and_one_whose_server_was_killed_too() {
         ]);
         let _ = id;
         let text = String::from_utf8(output.stdout).unwrap();
-        text.lines().nth(1).and_then(|line| line.rsplit(',').next()?.parse().ok()).unwrap_or(0)
+        text.lines().nth(1).and_then(|line| line.split(',').nth(2)?.parse().ok()).unwrap_or(0)
     };
     let mut child = command(server.dir.path())
         .args(arguments)

@@ -13,6 +13,7 @@ pub mod pattern;
 pub mod schema;
 pub mod size;
 pub mod suggest;
+pub mod text;
 pub mod time;
 pub mod unit;
 

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::text::is_hidden;
+
 /// The longest whole path, in bytes of UTF-8.
 pub const PATH_BYTES_MAX: usize = 512;
 /// The longest single level of a path, in bytes of UTF-8.
@@ -23,8 +25,8 @@ pub enum NameError {
     /// `.` or `..` as a level.
     #[error("sensor name {0:?} has the level {1:?}, which would point elsewhere in the hierarchy; use another name")]
     Relative(String, String),
-    /// A control character, white space or one of [`RESERVED`].
-    #[error("sensor name {name:?} has {character:?} at byte {position}; control characters, white space and {} are not allowed; use `_`", RESERVED.iter().collect::<String>())]
+    /// A hidden character (see [`is_hidden`]), white space or one of [`RESERVED`].
+    #[error("sensor name {name:?} has {character:?} at byte {position}; control characters, marks of text direction, white space and {} are not allowed; use `_`", RESERVED.iter().collect::<String>())]
     Character {
         /// The whole name, cut to 64 characters.
         name: String,
@@ -109,7 +111,7 @@ pub fn sanitize_level(text: &str) -> String {
 }
 
 fn is_refused(c: char) -> bool {
-    c.is_control() || c.is_whitespace() || RESERVED.contains(&c) || c == '\u{feff}'
+    is_hidden(c) || c.is_whitespace() || RESERVED.contains(&c)
 }
 
 fn check_levels(whole: &str, levels: &str) -> Result<(), NameError> {
@@ -197,6 +199,7 @@ mod tests {
         refused("/a/b\nc", "at byte 4");
         refused("/a/b c", "at byte 4");
         refused("/a\0", "at byte 2");
+        refused("/a\u{202e}b", "at byte 2");
         refused(&format!("/{}", "x".repeat(LEVEL_BYTES_MAX + 1)), "a level in bytes is 129, at most 128");
         refused(&"/x".repeat(LEVELS_MAX + 1), "the number of levels is 33, at most 32");
         refused(&"/xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx".repeat(17), "its length in bytes is 544, at most 512");
@@ -212,7 +215,7 @@ mod tests {
 
     #[test]
     fn sanitized_levels_are_always_good() {
-        for text in ["Active(anon)", "CPU Temp #1", "..", "", "a/b", "\u{7}", &"ä".repeat(100)] {
+        for text in ["Active(anon)", "CPU Temp #1", "a\u{202e}b", "..", "", "a/b", "\u{7}", &"ä".repeat(100)] {
             let level = sanitize_level(text);
             check_relative(&level).unwrap_or_else(|e| panic!("{text:?} became {level:?}: {e}"));
         }

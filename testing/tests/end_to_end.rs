@@ -37,7 +37,7 @@ impl Up {
 
     fn available(&self) -> Vec<i64> {
         let csv = self.site.answer(&["query", "/**/meminfo/MemAvailable", "--from", "-1h", "--format", "csv"]);
-        csv.lines().skip(1).map(|line| line.rsplit(',').next().unwrap_or_default().parse().expect("bytes")).collect()
+        csv.lines().skip(1).map(|line| line.split(',').nth(2).unwrap_or_default().parse().expect("bytes")).collect()
     }
 }
 

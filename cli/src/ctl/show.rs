@@ -8,6 +8,7 @@ use std::io::{self, Write};
 use serde_json::{Map, Value};
 use wholegrain_model::Interval;
 use wholegrain_model::size::ByteSize;
+use wholegrain_model::text::escaped;
 
 use crate::shown;
 use crate::style::Style;
@@ -159,7 +160,7 @@ fn cell(name: &str, value: &Value) -> String {
         Value::Null => "-".to_owned(),
         Value::Bool(true) => "yes".to_owned(),
         Value::Bool(false) => "no".to_owned(),
-        Value::String(text) => text.clone(),
+        Value::String(text) => escaped(text).into_owned(),
         Value::Array(items) => items.iter().map(|item| cell(name, item)).collect::<Vec<_>>().join(", "),
         Value::Object(_) => value.to_string(),
         Value::Number(number) => {

@@ -11,6 +11,7 @@ use arrow_array::{
 };
 use arrow_ipc::writer::FileWriter;
 use arrow_schema::{ArrowError, DataType, Field, Schema, SchemaRef, TimeUnit};
+use wholegrain_model::text::csv_field;
 use wholegrain_model::{Timestamp, Value};
 
 use super::Format;
@@ -169,14 +170,9 @@ fn failed(name: &str, error: ArrowError) -> Failure {
 fn csv(rows: &Rows, selection: &Selection, out: &mut impl Write) -> io::Result<()> {
     for ((sensor, time), value) in rows.sensors.iter().zip(&rows.times).zip(&rows.values) {
         let sensor = &selection.sensors[*sensor];
-        writeln!(out, "{},{},{},{}", sensor.path, Timestamp(*time), value_exact(*value), quoted(&sensor.unit))?;
+        writeln!(out, "{},{},{},{}", sensor.path, Timestamp(*time), value_exact(*value), csv_field(&sensor.unit))?;
     }
     Ok(())
-}
-
-/// A field that may hold what separates fields.
-pub fn quoted(text: &str) -> String {
-    if text.contains(['"', ',', '\n']) { format!("\"{}\"", text.replace('"', "\"\"")) } else { text.to_owned() }
 }
 
 /// Rows as record batches of one schema and one dictionary.

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
+use wholegrain_model::text::csv_field;
 use wholegrain_model::{Timestamp, Value};
 
-use super::columns::{Rows, quoted};
+use super::columns::Rows;
 use super::select::{Remarks, Selection};
 use crate::connection::Connection;
 use crate::failure::Failure;
@@ -104,7 +105,7 @@ impl Pivot {
                 for sensor in &selection.sensors {
                     let unit = if sensor.unit.is_empty() { String::new() } else { format!(" [{}]", sensor.unit) };
                     head.push(',');
-                    head.push_str(&quoted(&format!("{}{unit}", sensor.path)));
+                    head.push_str(&csv_field(&format!("{}{unit}", sensor.path)));
                 }
             }
         }

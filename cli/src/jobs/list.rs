@@ -7,11 +7,12 @@ use clap::Args;
 use serde::{Deserialize, Serialize};
 use wholegrain_model::Timestamp;
 use wholegrain_model::size::ByteSize;
+use wholegrain_model::text::csv_field;
 
 use crate::connection::Connection;
 use crate::failure::Failure;
 use crate::output::Output;
-use crate::sensors::{ListFormat, quoted};
+use crate::sensors::ListFormat;
 use crate::shown;
 use crate::style::{self, Style};
 use crate::table::Table;
@@ -248,14 +249,14 @@ fn table(jobs: &[Job], now: i64, style: Style, out: &mut impl Write) -> io::Resu
 fn csv(jobs: &[Job], now: i64, out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "job,also,user,uid,manager,state,nodes,from,to,duration_s,cpu_s,memory_peak,name,account,partition")?;
     for job in jobs {
-        let text = |text: &Option<String>| quoted(text.as_deref().unwrap_or_default());
+        let text = |text: &Option<String>| csv_field(text.as_deref().unwrap_or_default());
         let number = |value: Option<f64>| value.map(shown::float_exact).unwrap_or_default();
         let fields = [
-            quoted(&job.job),
+            csv_field(&job.job),
             text(&job.also),
             text(&job.user),
             job.uid.map(|uid| uid.to_string()).unwrap_or_default(),
-            quoted(&job.manager),
+            csv_field(&job.manager),
             job.state.clone(),
             job.nodes.to_string(),
             job.from.clone(),

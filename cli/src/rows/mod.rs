@@ -24,7 +24,7 @@ use crate::style::Style;
 pub enum Format {
     /// Aligned columns with units, for people
     Table,
-    /// One line a reading: sensor,time,value; a gap is an empty value
+    /// One line a reading: sensor,time,value,unit; a gap is an empty value
     Csv,
     /// One JSON object a line; gaps, NaN and infinities are null
     Json,
@@ -97,7 +97,7 @@ impl TextRows {
         if let TextRows::Csv { begun } = self
             && !std::mem::replace(begun, true)
         {
-            writeln!(out, "sensor,time,value")?;
+            writeln!(out, "sensor,time,value,unit")?;
         }
         Ok(())
     }

@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 
 use wholegrain_model::Value;
+use wholegrain_model::text::escaped;
 
 use super::Reading;
 use crate::shown;
@@ -41,7 +42,8 @@ impl TableRows {
             Some(Value::Float(value)) => shown::float(value),
         };
         self.decimals = self.decimals.max(shown::decimals_of(reading.time));
-        self.held.push([reading.sensor.to_owned(), String::new(), value, reading.unit.to_owned()]);
+        let [sensor, unit] = [reading.sensor, reading.unit].map(|text| escaped(text).into_owned());
+        self.held.push([sensor, String::new(), value, unit]);
         self.held_times.push(reading.time);
         if self.held.len() >= ROWS_HELD_MAX { self.settle(out) } else { Ok(()) }
     }

@@ -2,14 +2,16 @@
 
 use std::io::{self, Write};
 
+use wholegrain_model::text::csv_field;
 use wholegrain_model::{Timestamp, Value};
 
 use super::Reading;
 use crate::shown;
 
-/// `sensor,time,value`. Names hold neither comma nor quote nor line break, so nothing needs quoting.
+/// `sensor,time,value,unit`. Names hold neither comma nor quote nor line break, so they need no quotes.
 pub fn csv(reading: &Reading<'_>, out: &mut impl Write) -> io::Result<()> {
-    writeln!(out, "{},{},{}", reading.sensor, Timestamp(reading.time), value_exact(reading.value))
+    let Reading { sensor, time, value, unit } = *reading;
+    writeln!(out, "{sensor},{},{},{}", Timestamp(time), value_exact(value), csv_field(unit))
 }
 
 /// A value for programs: as short as it can be and still the same; nothing for a gap.
@@ -21,16 +23,18 @@ pub fn value_exact(value: Option<Value>) -> String {
     }
 }
 
-/// `{"sensor":…,"time":…,"value":…}`, as the server's API writes it.
+/// `{"sensor":…,"time":…,"value":…,"unit":…}`.
 pub fn json(reading: &Reading<'_>, out: &mut impl Write) -> io::Result<()> {
     #[derive(serde::Serialize)]
     struct Line<'a> {
         sensor: &'a str,
         time: String,
         value: Option<Value>,
+        unit: &'a str,
     }
     // serde_json writes a float that JSON cannot show as null.
-    let line = Line { sensor: reading.sensor, time: Timestamp(reading.time).to_string(), value: reading.value };
+    let Reading { sensor, time, value, unit } = *reading;
+    let line = Line { sensor, time: Timestamp(time).to_string(), value, unit };
     serde_json::to_writer(&mut *out, &line)?;
     writeln!(out)
 }
@@ -47,7 +51,7 @@ mod tests {
         json(&reading, &mut out).unwrap();
         let time = "1970-01-01T00:00:01.5Z";
         let expected = format!(
-            "/n/höhe,{time},{expected_csv}\n{{\"sensor\":\"/n/höhe\",\"time\":\"{time}\",\"value\":{expected_json}}}\n"
+            "/n/höhe,{time},{expected_csv},By\n{{\"sensor\":\"/n/höhe\",\"time\":\"{time}\",\"value\":{expected_json},\"unit\":\"By\"}}\n"
         );
         assert_eq!(String::from_utf8(out).unwrap(), expected);
     }

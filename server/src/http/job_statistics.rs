@@ -7,12 +7,12 @@ use axum::extract::{Extension, Path, State};
 use axum::http::{HeaderName, HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use wholegrain_model::Timestamp;
+use wholegrain_model::text::csv_field;
 use wholegrain_query::jobs::JobScope;
 use wholegrain_query::jobs::statistics::{OnNode, OverNodes, Spread, statistics as measure};
 use wholegrain_query::{Chunks, SENSORS_MAX};
 use wholegrain_store::{ReadStore, SensorInfo};
 
-use super::format::csv_text;
 use super::jobs::{only_user, row};
 use super::params::{OfJob, Params, check_range};
 use super::query::now;
@@ -149,7 +149,7 @@ fn on_node(row: &OnNode<'_>, form: Form, first: &mut bool, sink: &mut Sink) -> i
         return Ok(());
     }
     if form.csv {
-        let (metric, unit, node) = (csv_text(row.metric), csv_text(row.unit), csv_text(row.node));
+        let (metric, unit, node) = (csv_field(row.metric), csv_field(row.unit), csv_field(row.node));
         writeln!(sink, "{metric},{unit},{node},{},{},,,,", spread_csv(&row.spread), row.coverage)?;
     } else {
         sink.write_all(if std::mem::take(first) { b"" } else { b",\n" })?;
@@ -159,12 +159,12 @@ fn on_node(row: &OnNode<'_>, form: Form, first: &mut bool, sink: &mut Sink) -> i
 }
 
 fn over_nodes_csv(row: &OverNodes, sink: &mut Sink) -> io::Result<()> {
-    let node = |name: &Option<String>| csv_text(name.as_deref().unwrap_or_default());
+    let node = |name: &Option<String>| csv_field(name.as_deref().unwrap_or_default());
     writeln!(
         sink,
         "{},{},,{},{},{},{},{},{}",
-        csv_text(&row.metric),
-        csv_text(&row.unit),
+        csv_field(&row.metric),
+        csv_field(&row.unit),
         spread_csv(&row.spread),
         row.coverage,
         row.nodes,

@@ -9,9 +9,9 @@ use axum::http::{HeaderValue, Uri, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 use wholegrain_model::Timestamp;
+use wholegrain_model::text::csv_field;
 use wholegrain_store::{JobFilter, JobFound, JobRow, JobState};
 
-use super::format::csv_text;
 use super::params::Params;
 use super::query::now;
 use super::sink::{Sink, sink};
@@ -56,13 +56,15 @@ pub(super) async fn jobs(
     let mut text =
         String::from("job,also,manager,user,uid,name,account,partition,state,nodes,from,to,cpu_s,memory_peak\n");
     for job in &list.rows {
-        let (text_of, time) =
-            (|text: &Option<String>| csv_text(text.as_deref().unwrap_or_default()), |time| Timestamp(time).to_string());
+        let (text_of, time) = (
+            |text: &Option<String>| csv_field(text.as_deref().unwrap_or_default()),
+            |time| Timestamp(time).to_string(),
+        );
         let number = |value: Option<f64>| value.map(|value| value.to_string()).unwrap_or_default();
         let fields = [
-            csv_text(&job.job),
+            csv_field(&job.job),
             text_of(&job.also),
-            csv_text(&job.manager),
+            csv_field(&job.manager),
             text_of(&job.user),
             job.uid.map(|uid| uid.to_string()).unwrap_or_default(),
             text_of(&job.name),

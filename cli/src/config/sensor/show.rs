@@ -6,6 +6,7 @@ use std::path::Path;
 use clap::Args;
 use serde_json::Value;
 use wholegrain_model::Pattern;
+use wholegrain_model::text::escaped;
 
 use super::{ANSWER_BYTES_MAX, PATH, strange};
 use crate::connection::Connection;
@@ -145,7 +146,7 @@ fn rows(connection: &Connection, answer: &[u8], name: &str) -> Result<Vec<Value>
 /// A text without its quotes, anything else as JSON has it; nothing that a terminal would obey.
 fn text(value: &Value) -> String {
     match value {
-        Value::String(text) => text.chars().filter(|c| !c.is_control()).collect(),
+        Value::String(text) => escaped(text).into_owned(),
         Value::Number(number) => number.as_f64().map_or_else(|| number.to_string(), shown::float_exact),
         Value::Null => String::new(),
         other => other.to_string(),

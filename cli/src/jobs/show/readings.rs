@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 
 use serde::Deserialize;
+use wholegrain_model::text::escaped;
 use wholegrain_model::{Pattern, Timestamp};
 
 use super::{Known, Spread, patterns, place};
@@ -74,7 +75,7 @@ impl<'a> Readings<'a> {
     }
 
     fn tell(&mut self, text: &str) {
-        let text: String = text.chars().filter(|c| !c.is_control()).collect();
+        let text = escaped(text).into_owned();
         if self.problems.len() < PROBLEMS_MAX && !self.problems.contains(&text) {
             self.problems.push(text);
         }

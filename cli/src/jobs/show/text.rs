@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 
 use wholegrain_model::Timestamp;
+use wholegrain_model::text::escaped;
 
 use super::super::list::{duration, size};
 use super::{Shown, Spread};
@@ -109,7 +110,7 @@ fn properties(shown: &Shown, now: i64, style: Style, out: &mut impl Write) -> io
     ];
     let widest = lines.iter().map(|(name, _)| width(name)).max().unwrap_or(0);
     for (name, value) in lines.into_iter().filter(|(_, value)| !value.is_empty()) {
-        writeln!(out, "{}  {value}", style.head(&format!("{name:<widest$}")))?;
+        writeln!(out, "{}  {}", style.head(&format!("{name:<widest$}")), escaped(&value))?;
     }
     Ok(())
 }
