@@ -278,7 +278,7 @@ impl GroupRows {
                 return Err(QueryError::Cancelled);
             }
             let mut cursor = 0;
-            for chunk in plan.rows(chunks.as_ref(), &infos[*at as usize], range, stop)? {
+            for chunk in plan.rows(chunks, &infos[*at as usize], range, stop)? {
                 sums.add(&chunk?, &mut cursor);
                 if sums.len() > SLICE_ROWS_MAX && range.to.saturating_sub(range.from) > 1 {
                     return Ok(None);

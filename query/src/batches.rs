@@ -129,10 +129,11 @@ impl Batches {
         self.chunks.warnings(self.plan.from, self.plan.to)
     }
 
-    /// What is left out of the answer on purpose because retention has dropped it, and which series over several sensors do not hold a value
+    /// What is left out of the answer on purpose because retention has dropped it, where operations did not look across a hole, and which series over several sensors do not hold a value
     /// of each everywhere, as far as it has been read.
     pub fn notes(&self) -> Vec<String> {
         let mut notes = self.chunks.notes();
+        notes.extend(self.plan.left_out.notes());
         notes.extend(self.coverage.iter().take(COVERAGE_NOTES_MAX).cloned());
         if let Some(more) = self.coverage.len().checked_sub(COVERAGE_NOTES_MAX).filter(|more| *more > 0) {
             notes.push(format!("{more} more series do not hold a value of each of their sensors everywhere"));
@@ -155,7 +156,7 @@ impl Batches {
                     return Err(QueryError::Cancelled);
                 }
                 let range = self.plan.range();
-                Source::Sensor(self.plan.rows(self.chunks.as_ref(), sensor, range, &self.stop)?)
+                Source::Sensor(self.plan.rows(&self.chunks, sensor, range, &self.stop)?)
             }
         });
         self.next_series += 1;

@@ -1,25 +1,45 @@
-//! Where readings are missing between two samples.
+//! Where readings are missing between two samples. `docs/sums.md` has the rule for users.
 
 use wholegrain_store::SensorInfo;
 
 /// Two samples further apart than so many intervals of their sensor have a hole between them. One or two missed ticks are
 /// bridged; an outage is not.
 pub const HOLE_INTERVALS: i64 = 3;
-/// How far apart samples may be, and how far back is looked, for a sensor that has no interval (events): 5 minutes.
+/// How far apart samples may be without a hole when nothing else is known of a sensor without an interval: 5 minutes.
 pub const LOOK_BACK_NS_UNKNOWN: i64 = 300_000_000_000;
+/// Samples further apart than this have a hole between them even where others beside them are as far apart: 1 day …
+const REACH_NS: i64 = 86_400_000_000_000;
+/// … and for a sensor without an interval 100 days, so that readings once a month or once a quarter have sums.
+const REACH_NS_UNKNOWN: i64 = 100 * REACH_NS;
 
 /// Decides about holes along one sensor's samples.
 ///
-/// A sensor's interval can have been longer at the time than it is now. So a spacing over the bound is still no hole when
-/// the spacing before it was about as long (at least two thirds of it): then that was the interval.
+/// A sensor's interval can have been longer at the time than it is now. So a spacing over the bound is no hole where it is one of three in a row
+/// that are alike: then that was the interval. Which three are looked at depends on the samples alone and not on the range of a query, so that the
+/// sums over the parts of a range are those over the whole.
 #[derive(Debug)]
 pub struct Holes {
     bound_ns: i64,
-    last_time: Option<i64>,
-    last_spacing_ns: i64,
+    reach_ns: i64,
+    /// Times of the latest samples, the latest first, and how many of them are known.
+    times: [i64; 4],
+    known: usize,
 }
 
-/// The longest spacing of two samples without a hole between them, and how far back the sample before a range is sought.
+/// What the time since the sample before says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Spacing {
+    /// There is no sample before.
+    First,
+    /// Within the bound.
+    Short,
+    /// Over the bound, ns: the spacings beside it decide.
+    Long(i64),
+    /// Further than anything is bridged.
+    Hole,
+}
+
+/// The longest spacing of two samples without a hole between them, whatever the spacings beside it.
 pub fn bound_ns(sensor: &SensorInfo) -> i64 {
     match i64::try_from(sensor.interval_ns).unwrap_or(i64::MAX) {
         0 => LOOK_BACK_NS_UNKNOWN,
@@ -27,19 +47,65 @@ pub fn bound_ns(sensor: &SensorInfo) -> i64 {
     }
 }
 
+/// The longest spacing that others beside it can make no hole: how far beside a range its neighbours are sought.
+pub(crate) fn reach_ns(sensor: &SensorInfo) -> i64 {
+    bound_ns(sensor).max(if sensor.interval_ns == 0 { REACH_NS_UNKNOWN } else { REACH_NS })
+}
+
+/// Whether two spacings are of one interval: neither is longer than one and a half times the other.
+fn alike(a: i64, b: i64) -> bool {
+    a.saturating_mul(2) <= b.saturating_mul(3) && b.saturating_mul(2) <= a.saturating_mul(3)
+}
+
+/// Whether a spacing is one of three alike in a row: `before` are the times of the samples before it, the nearest first, `after` those from its end on.
+pub(crate) fn is_rate(spacing: i64, before: &[i64], after: &[i64]) -> bool {
+    let run = |times: &[i64]| {
+        let alike = |pair: &&[i64]| alike(spacing, i64::try_from(pair[0].abs_diff(pair[1])).unwrap_or(i64::MAX));
+        times.windows(2).take(2).take_while(alike).count()
+    };
+    run(before) + run(after) >= 2
+}
+
 impl Holes {
     /// For samples of which two so far apart or closer have no hole between them.
     pub fn new(bound_ns: i64) -> Self {
-        Self { bound_ns, last_time: None, last_spacing_ns: 0 }
+        Self { bound_ns, reach_ns: bound_ns.max(REACH_NS), times: [0; 4], known: 0 }
     }
 
-    /// Takes the time of the next sample, gap or not; whether there is a hole between it and the sample before.
-    pub fn step(&mut self, time: i64) -> bool {
-        let Some(last) = self.last_time.replace(time) else { return true };
+    /// For the samples of a sensor.
+    pub(crate) fn of(sensor: &SensorInfo) -> Self {
+        Self { reach_ns: reach_ns(sensor), ..Self::new(bound_ns(sensor)) }
+    }
+
+    /// Takes the time of the next sample, gap or not.
+    #[inline]
+    pub(crate) fn take(&mut self, time: i64) -> Spacing {
+        let [last, ..] = self.times;
         let spacing = time.saturating_sub(last);
-        let like_before = self.last_spacing_ns.saturating_add(self.last_spacing_ns / 2);
-        self.last_spacing_ns = spacing;
-        spacing > self.bound_ns && spacing > like_before
+        let found = match self.known {
+            0 => Spacing::First,
+            _ if spacing <= self.bound_ns => Spacing::Short,
+            _ if spacing <= self.reach_ns => Spacing::Long(spacing),
+            _ => Spacing::Hole,
+        };
+        self.times = [time, last, self.times[1], self.times[2]];
+        self.known = (self.known + 1).min(self.times.len());
+        found
+    }
+
+    /// The times of up to three samples before the one that was taken last, the nearest first.
+    pub(crate) fn before(&self) -> &[i64] {
+        &self.times[1..self.known.max(1)]
+    }
+
+    /// Takes the time of the next sample; whether there is a hole between it and the sample before, as far as those before it tell.
+    pub fn step(&mut self, time: i64) -> bool {
+        let before = (self.times, self.known);
+        match self.take(time) {
+            Spacing::First | Spacing::Hole => true,
+            Spacing::Short => false,
+            Spacing::Long(spacing) => !is_rate(spacing, &before.0[..before.1], &[]),
+        }
     }
 }
 
@@ -58,10 +124,25 @@ mod tests {
     fn outages_are_holes_and_slower_sampling_is_not() {
         check(30, &[0, 10, 20, 50, 60], &[0]);
         check(30, &[0, 10, 20, 51, 61], &[0, 51]);
-        // Sampled every 100 in the past: only the first spacing is in doubt.
-        check(30, &[0, 100, 200, 300, 310, 320], &[0, 100]);
-        // One sample alone between two outages joins neither.
+        // Sampled every 100 in the past: the samples before do not tell at first.
+        check(30, &[0, 100, 200, 300, 400, 310, 320], &[0, 100, 200]);
+        // One sample alone between two outages joins neither, also where they are as long as each other.
         check(30, &[0, 10, 1000, 3000, 3010], &[0, 1000, 3000]);
+        check(30, &[0, 10, 1000, 2000, 2010], &[0, 1000, 2000]);
         check(30, &[i64::MIN, i64::MAX], &[i64::MIN, i64::MAX]);
+    }
+
+    #[test]
+    fn three_spacings_alike_are_an_interval() {
+        assert!(is_rate(100, &[0, -100, -200], &[]));
+        assert!(is_rate(100, &[0, -100], &[100, 200]));
+        assert!(is_rate(100, &[0, -5], &[100, 167, 317]));
+        assert!(!is_rate(100, &[0, -100], &[100, 166]));
+        assert!(!is_rate(100, &[0, -100, -251], &[100, 300]));
+        assert!(!is_rate(100, &[0], &[100, 200]));
+        // Those beyond one that is not alike tell nothing.
+        assert!(!is_rate(100, &[0, -10, -110], &[100, 200]));
+        // No spacing is too long to be compared.
+        assert!(!is_rate(i64::MAX, &[i64::MIN, i64::MAX, i64::MAX - 1], &[]));
     }
 }

@@ -5,7 +5,7 @@ use wholegrain_model::Value;
 use crate::QueryError;
 use crate::batches::Row;
 use crate::columns::fold::FloatSum;
-use crate::holes::Holes;
+use crate::samples::Sample;
 use crate::scale::Scale;
 use crate::windows::Windows;
 
@@ -42,22 +42,21 @@ fn seconds(from: i64, to: i64) -> f64 {
 
 /// Makes segments out of samples; none over a hole.
 pub(crate) struct Segments {
-    holes: Holes,
     scale: Scale,
     previous: Option<(i64, f64)>,
 }
 
 impl Segments {
-    pub(crate) fn new(holes: Holes, scale: Scale) -> Self {
-        Self { holes, scale, previous: None }
+    pub(crate) fn new(scale: Scale) -> Self {
+        Self { scale, previous: None }
     }
 
-    fn step(&mut self, time: i64, value: Option<Value>) -> Option<Segment> {
+    fn step(&mut self, sample: &Sample) -> Option<Segment> {
+        let Sample { time, value, joined } = *sample;
         let value = value.map(|value| self.scale.apply(value.as_f64())).filter(|value| !value.is_nan());
-        let hole = self.holes.step(time);
         let previous = std::mem::replace(&mut self.previous, value.map(|value| (time, value)));
         let segment = Segment { start: previous?, end: (time, value?) };
-        (!hole && segment.start.0 < time).then_some(segment)
+        (joined && segment.start.0 < time).then_some(segment)
     }
 }
 
@@ -75,16 +74,16 @@ impl<I> Cumulative<I> {
     }
 }
 
-impl<I: Iterator<Item = Result<(i64, Option<Value>), QueryError>>> Iterator for Cumulative<I> {
+impl<I: Iterator<Item = Result<Sample, QueryError>>> Iterator for Cumulative<I> {
     type Item = Result<Row, QueryError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
-            let (time, value) = match self.samples.next()? {
+            let sample = match self.samples.next()? {
                 Ok(sample) => sample,
                 Err(error) => return Some(Err(error)),
             };
-            let segment = self.segments.step(time, value);
+            let (time, segment) = (sample.time, self.segments.step(&sample));
             if time < self.from {
                 continue;
             }
@@ -136,7 +135,7 @@ fn row((time, area): (i64, FloatSum)) -> Row {
     Row { time, value: Some(area.total()).filter(|area| !area.is_nan()).map(Value::Float) }
 }
 
-impl<I: Iterator<Item = Result<(i64, Option<Value>), QueryError>>> Iterator for PerWindow<I> {
+impl<I: Iterator<Item = Result<Sample, QueryError>>> Iterator for PerWindow<I> {
     type Item = Result<Row, QueryError>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -147,12 +146,12 @@ impl<I: Iterator<Item = Result<(i64, Option<Value>), QueryError>>> Iterator for 
                 }
                 continue;
             }
-            let (time, value) = match self.samples.next() {
+            let sample = match self.samples.next() {
                 Some(Ok(sample)) => sample,
                 Some(Err(error)) => return Some(Err(error)),
                 None => return self.open.take().map(|open| Ok(row(open))),
             };
-            if let Some(segment) = self.segments.step(time, value) {
+            if let Some(segment) = self.segments.step(&sample) {
                 let begin = segment.start.0.max(self.range.0);
                 if begin < segment.end.0.min(self.range.1) {
                     self.dividing = Some((begin, segment));
@@ -170,12 +169,16 @@ mod tests {
 
     type Points = Vec<(i64, Option<f64>)>;
 
-    fn samples(points: &[(i64, Option<f64>)]) -> Vec<Result<(i64, Option<Value>), QueryError>> {
-        points.iter().map(|&(s, v)| Ok((s * S, v.map(Value::Float)))).collect()
+    /// Joined up to 30 s apart.
+    fn samples(points: &[(i64, Option<f64>)]) -> Vec<Result<Sample, QueryError>> {
+        let joined = |at: usize| at > 0 && points[at].0 - points[at - 1].0 <= 30;
+        let sample =
+            |at: usize| Sample { time: points[at].0 * S, value: points[at].1.map(Value::Float), joined: joined(at) };
+        (0..points.len()).map(|at| Ok(sample(at))).collect()
     }
 
     fn segments() -> Segments {
-        Segments::new(Holes::new(30 * S), Scale::ONE)
+        Segments::new(Scale::ONE)
     }
 
     fn shown(rows: impl Iterator<Item = Result<Row, QueryError>>) -> Points {

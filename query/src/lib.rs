@@ -57,6 +57,8 @@ mod windows;
 mod across_reference;
 #[cfg(test)]
 mod reference;
+#[cfg(test)]
+mod sums_reference;
 
 use std::sync::Arc;
 

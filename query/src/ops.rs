@@ -3,7 +3,7 @@
 use wholegrain_model::{Kind, Value};
 
 use crate::Op;
-use crate::holes::Holes;
+use crate::samples::Sample;
 use crate::scale::Scale;
 
 const NS_PER_S: f64 = 1e9;
@@ -14,22 +14,21 @@ pub(crate) struct Difference {
     kind: Kind,
     wraps_at: Option<u64>,
     scale: Scale,
-    holes: Holes,
     previous: Option<(i64, Value)>,
 }
 
 impl Difference {
-    pub(crate) fn new(op: Op, kind: Kind, wraps_at: Option<u64>, scale: Scale, holes: Holes) -> Self {
-        Self { op, kind, wraps_at, scale, holes, previous: None }
+    pub(crate) fn new(op: Op, kind: Kind, wraps_at: Option<u64>, scale: Scale) -> Self {
+        Self { op, kind, wraps_at, scale, previous: None }
     }
 
     /// Takes the next sample; the operation's value there, in the answer's unit.
-    pub(crate) fn step(&mut self, time: i64, value: Option<Value>) -> Option<f64> {
+    pub(crate) fn step(&mut self, sample: &Sample) -> Option<f64> {
+        let Sample { time, value, joined } = *sample;
         let value = value.filter(|value| !value.as_f64().is_nan());
-        let hole = self.holes.step(time);
         let previous = std::mem::replace(&mut self.previous, value.map(|value| (time, value)));
         let ((before, old), new) = (previous?, value?);
-        if hole || time <= before {
+        if !joined || time <= before {
             return None;
         }
         let delta = self.scale.apply(match self.kind {
@@ -79,8 +78,9 @@ mod tests {
     use super::*;
 
     fn run(op: Op, kind: Kind, wraps_at: Option<u64>, scale: f64, values: &[Option<Value>]) -> Vec<Option<f64>> {
-        let mut state = Difference::new(op, kind, wraps_at, Scale::new(scale), Holes::new(3_000_000_000));
-        values.iter().enumerate().map(|(i, value)| state.step(i as i64 * 2_000_000_000, *value)).collect()
+        let mut state = Difference::new(op, kind, wraps_at, Scale::new(scale));
+        let sample = |i: usize, value| Sample { time: i as i64 * 2_000_000_000, value, joined: i > 0 };
+        values.iter().enumerate().map(|(i, value)| state.step(&sample(i, *value))).collect()
     }
 
     fn ints(values: &[i64]) -> Vec<Option<Value>> {
@@ -141,8 +141,9 @@ mod tests {
         check(Op::Delta, Kind::Gauge, None, floats(&[1.0, f64::NAN, 2.0, 3.0]), &[None, None, None, Some(1.0)]);
         let (inf, none) = (f64::INFINITY, None);
         check(Op::Delta, Kind::Gauge, None, floats(&[1.0, inf, inf, 3.0]), &[none, Some(inf), none, Some(-inf)]);
-        let mut state = Difference::new(Op::Rate, Kind::Counter, None, Scale::ONE, Holes::new(3_000_000_000));
-        let at = |s: i64, state: &mut Difference| state.step(s * 1_000_000_000, Some(Value::Int(s)));
+        let mut state = Difference::new(Op::Rate, Kind::Counter, None, Scale::ONE);
+        let sample = |s: i64| Sample { time: s * 1_000_000_000, value: Some(Value::Int(s)), joined: s != 60 };
+        let at = |s: i64, state: &mut Difference| state.step(&sample(s));
         let rates: Vec<_> = [0, 1, 2, 60, 61].into_iter().map(|s| at(s, &mut state)).collect();
         assert_eq!(rates, [None, Some(1.0), Some(1.0), None, Some(1.0)]);
     }

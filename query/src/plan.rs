@@ -1,15 +1,17 @@
 //! What a query means for the sensors it chose: checks, defaults, and the chain of iterators for one sensor.
 
-use wholegrain_model::{Kind, Unit, Value, ValueType};
-use wholegrain_store::{Chunk, ChunkIter, Chunks, Part, SensorInfo};
+use std::sync::Arc;
 
+use wholegrain_model::{Kind, Unit, Value, ValueType};
+use wholegrain_store::{Chunks, Part, SensorInfo};
+
+use crate::batches::Row;
 use crate::columns::aggregate::{Aggregated, How};
 use crate::columns::raw::rescale;
-use crate::columns::{Builder, Gathered, Rows, Stop, Watched};
-use crate::holes::{self, Holes};
+use crate::columns::{Gathered, Rows, Stop, Watched};
 use crate::integral::{Cumulative, PerWindow, Segments};
 use crate::ops::Difference;
-use crate::samples::Samples;
+use crate::samples::{Beside, LeftOut, Sample, Samples};
 use crate::scale::Scale;
 use crate::units::{self, Conversions};
 use crate::windows::Windows;
@@ -81,6 +83,8 @@ pub(crate) struct Plan {
     pub(crate) exact: bool,
     /// Into the unit that is wanted.
     conversions: Option<Conversions>,
+    /// What operations have left out so far.
+    pub(crate) left_out: Arc<LeftOut>,
 }
 
 /// The part of a query's range that is read.
@@ -101,7 +105,8 @@ impl Plan {
         let (from, to) = (query.from.0, query.to.0);
         let limit = query.limit.unwrap_or(u64::MAX);
         let (agg, op, across) = (query.agg, query.op, query.across);
-        let mut plan = Self { from, to, windows, agg, op, across, limit, exact: false, conversions: None };
+        let (conversions, left_out) = (None, Arc::default());
+        let mut plan = Self { from, to, windows, agg, op, across, limit, exact: false, conversions, left_out };
         if let Some(wanted) = &query.unit {
             plan.conversions = Some(Conversions::new(wanted, sensors, query.op, |sensor| plan.agg_of(sensor))?);
         }
@@ -161,7 +166,7 @@ impl Plan {
     /// The rows of one sensor in the unit that is wanted, read as they are pulled.
     pub(crate) fn rows(
         &self,
-        chunks: &dyn Chunks,
+        chunks: &Arc<dyn Chunks>,
         sensor: &SensorInfo,
         range: Range,
         stop: &Stop,
@@ -177,7 +182,7 @@ impl Plan {
     /// The rows of one sensor in its own unit.
     fn rows_as_is(
         &self,
-        chunks: &dyn Chunks,
+        chunks: &Arc<dyn Chunks>,
         sensor: &SensorInfo,
         range: Range,
         stop: &Stop,
@@ -200,21 +205,19 @@ impl Plan {
                 None => Box::new(scan.map(move |chunk| chunk.map(|chunk| rescale(chunk, scale, exact)))),
             });
         };
-        let bound = holes::bound_ns(sensor);
-        // What of the whole range is the sensor's decides how far is looked beside it.
-        let whole = chunks.range(sensor, self.from, self.to);
-        let first = look_back(chunks, sensor, (whole.0, from), bound)?;
-        let ahead = op == Op::Integral && self.windows.is_some();
-        let last = if ahead { look_ahead(chunks, sensor, (to, whole.1), bound)? } else { to };
-        let (scan, holes) = (Watched::new(chunks.scan(sensor, first, last)?, stop), Holes::new(bound));
+        let beside = Beside::new(chunks.clone(), sensor);
+        let first = beside.back(from)?;
+        let last = if op == Op::Integral && self.windows.is_some() { beside.ahead(to)? } else { to };
+        let scan = Watched::new(chunks.scan(sensor, first, last)?, stop);
+        let samples = Samples::new(scan, beside).telling(Some(&self.left_out), (from, to));
         if op == Op::Integral {
-            let (samples, segments) = (Samples::new(scan), Segments::new(holes, scale));
+            let segments = Segments::new(scale);
             return Ok(match self.windows {
                 Some(windows) => Box::new(Gathered::new(PerWindow::new(samples, segments, windows, (from, to)))),
                 None => Box::new(Gathered::new(Cumulative::new(samples, segments, from))),
             });
         }
-        let rows = differences(scan, Difference::new(op, sensor.kind, sensor.wraps_at, scale, holes), from);
+        let rows = Gathered::new(differences(samples, Difference::new(op, sensor.kind, sensor.wraps_at, scale), from));
         Ok(match how {
             Some(how) => {
                 let how = How { scale: Scale::ONE, ..how };
@@ -225,70 +228,19 @@ impl Plan {
     }
 }
 
-/// From when on an operation must see samples to decide at `from` as it would if it had seen all from the beginning of the query's range.
-fn look_back(
-    chunks: &dyn Chunks,
-    sensor: &SensorInfo,
-    (begin, from): (i64, i64),
-    bound: i64,
-) -> Result<i64, QueryError> {
-    /// Their spacing tells how far the next may be.
-    const SAMPLES: usize = 2;
-    let floor = begin.saturating_sub(bound);
-    let mut back = bound;
-    loop {
-        let start = from.saturating_sub(back).max(floor);
-        if start == floor || count(chunks, sensor, (start, from), SAMPLES)? >= SAMPLES {
-            return Ok(start);
-        }
-        back = back.saturating_mul(8);
-    }
-}
-
-/// Until when an area must see samples, for the line that leads out of `to`.
-fn look_ahead(chunks: &dyn Chunks, sensor: &SensorInfo, (to, end): (i64, i64), bound: i64) -> Result<i64, QueryError> {
-    let ceiling = end.saturating_add(bound);
-    let mut ahead = bound;
-    loop {
-        let until = to.saturating_add(ahead).min(ceiling);
-        if until == ceiling || count(chunks, sensor, (to, until), 1)? > 0 {
-            return Ok(until);
-        }
-        ahead = ahead.saturating_mul(8);
-    }
-}
-
-/// How many samples lie in a range; not counted further than to `enough`.
-fn count(chunks: &dyn Chunks, sensor: &SensorInfo, (from, to): (i64, i64), enough: usize) -> Result<usize, QueryError> {
-    let mut found = 0;
-    for chunk in chunks.scan(sensor, from, to)? {
-        found += chunk?.times.len();
-        if found >= enough {
-            break;
-        }
-    }
-    Ok(found)
-}
-
 /// Runs the operation over the samples; those before `from` only prepare it.
 fn differences(
-    scan: Watched<ChunkIter>,
+    samples: impl Iterator<Item = Result<Sample, QueryError>> + Send,
     mut op: Difference,
     from: i64,
-) -> impl Iterator<Item = Result<Chunk, QueryError>> + Send {
-    scan.filter_map(move |chunk| {
-        let chunk = match chunk {
-            Ok(chunk) => chunk,
+) -> impl Iterator<Item = Result<Row, QueryError>> + Send {
+    samples.filter_map(move |sample| {
+        let sample = match sample {
+            Ok(sample) => sample,
             Err(error) => return Some(Err(error)),
         };
-        let mut out = Builder::new(false);
-        for (row, &time) in chunk.times.iter().enumerate() {
-            let value = op.step(time, chunk.column.get(row));
-            if time >= from {
-                out.push(time, value.map(Value::Float));
-            }
-        }
-        out.take().map(Ok)
+        let value = op.step(&sample);
+        (sample.time >= from).then_some(Ok(Row { time: sample.time, value: value.map(Value::Float) }))
     })
 }
 

@@ -119,15 +119,12 @@ fn rows_of(batch: &RecordBatch) -> Vec<(String, i64, Option<f64>)> {
 /// The rules once more, over all samples of a sensor at once and in floats only.
 pub(crate) fn naive(sensor: &SensorInfo, samples: &Samples, query: &Query) -> Rows {
     let (from, to) = (query.from.0, query.to.0);
-    let bound = sensor.interval_ns as i64 * HOLE_INTERVALS;
-    let seen: Samples = samples.iter().filter(|s| s.0 >= from - bound && s.0 < to + bound).copied().collect();
+    let seen = samples;
     let value = |i: usize| seen[i].1.map(|v| v.as_f64() * sensor.scale).filter(|v| !v.is_nan() || query.op.is_none());
-    // What was seen before the range decides about holes, as long as it was looked at.
-    let joined = |i: usize| {
-        let spacing = |i: usize| seen[i].0 - seen[i - 1].0;
-        i > 0 && (spacing(i) <= bound || (i > 1 && spacing(i) <= spacing(i - 1) + spacing(i - 1) / 2))
-    };
-    let pair = |i: usize| if joined(i) { Some((value(i - 1)?, value(i)?)) } else { None };
+    let joined = |i: usize| naive_joined(sensor, seen, i);
+    let pairs: Vec<Option<(f64, f64)>> =
+        (0..seen.len()).map(|i| if joined(i) { Some((value(i - 1)?, value(i)?)) } else { None }).collect();
+    let pair = |i: usize| pairs[i];
     let seconds = |a: i64, b: i64| (b - a) as f64 / 1e9;
     let inside = |i: &usize| (from..to).contains(&seen[*i].0);
     let difference = |i: usize| {
@@ -189,6 +186,22 @@ pub(crate) fn naive(sensor: &SensorInfo, samples: &Samples, query: &Query) -> Ro
     windows.into_iter().map(|(start, values)| (start, naive_agg(query.agg.unwrap_or(default), &values))).collect()
 }
 
+/// Whether there is no hole between sample `i` and the one before: they are at most three intervals apart, or there are three spacings in a row of
+/// which theirs is one and the others are from two thirds to one and a half times as long; a day is the most.
+pub(crate) fn naive_joined(sensor: &SensorInfo, samples: &Samples, i: usize) -> bool {
+    if i == 0 {
+        return false;
+    }
+    let spacing = |i: usize| (samples[i].0 - samples[i - 1].0) as f64;
+    let three = |first: usize| {
+        let row = first..first + 3;
+        let alike = |of: usize| (2.0 / 3.0..=1.5).contains(&(spacing(of) / spacing(i)));
+        first > 0 && row.end <= samples.len() && row.contains(&i) && row.clone().all(alike)
+    };
+    let bound = sensor.interval_ns as f64 * HOLE_INTERVALS as f64;
+    spacing(i) <= bound || (spacing(i) <= 86_400e9 && (i.saturating_sub(2)..=i).any(three))
+}
+
 pub(crate) fn naive_agg(agg: Agg, values: &[f64]) -> Option<f64> {
     let sum: f64 = values.iter().sum();
     Some(match agg {
@@ -237,11 +250,16 @@ pub(crate) fn random_samples(sensor: &SensorInfo, random: &mut Random) -> Sample
     let mut time = -2_000 * MS + random.below(50) as i64 * MS;
     let mut counter = random.below(900) as i64;
     let mut samples = Vec::new();
+    let mut usual = 10 * MS;
     for _ in 0..random.below(300) {
+        // Sampled faster or more slowly for a while, as a boost does it.
+        if random.below(25) == 0 {
+            usual = random.one_of(&[10, 10, 1, 40, 120]) * MS;
+        }
         time += match random.below(40) {
             0 => random.below(500) as i64 * MS + 1,
             1..5 => random.below(25) as i64 * MS + 1,
-            _ => 10 * MS,
+            _ => usual,
         };
         let value = match sensor.kind {
             Kind::Gauge => random.below(2000) as i64 - 1000,
@@ -264,7 +282,7 @@ pub(crate) fn random_samples(sensor: &SensorInfo, random: &mut Random) -> Sample
 }
 
 pub(crate) fn random_query(op: Option<Op>, random: &mut Random) -> Query {
-    let from = -2_100 * MS + random.below(2_000) as i64 * MS;
+    let from = -2_100 * MS + random.below(4_000) as i64 * MS;
     let every = random.one_of(&[None, Some(1), Some(7), Some(100), Some(333), Some(10_000)]).map(Interval::from_ms);
     let some_agg = random.one_of(&Agg::ALL).1;
     let agg = random.one_of(&[None, Some(some_agg)]);

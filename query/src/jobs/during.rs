@@ -34,7 +34,7 @@ impl Chunks for During {
 
     /// Operations look at the samples next to their range, so these may lie outside the job's time: as far as a hole cannot reach.
     fn scan(&self, sensor: &SensorInfo, from: i64, to: i64) -> Result<ChunkIter, StoreError> {
-        let (from, to) = self.cut(sensor, from, to, holes::bound_ns(sensor));
+        let (from, to) = self.cut(sensor, from, to, holes::reach_ns(sensor));
         if from < to { self.chunks.scan(sensor, from, to) } else { Ok(Box::new(std::iter::empty())) }
     }
 

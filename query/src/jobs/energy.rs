@@ -11,9 +11,8 @@ use wholegrain_store::{Chunks, SensorInfo};
 
 use crate::QueryError;
 use crate::columns::fold::FloatSum;
-use crate::holes::{self, Holes};
 use crate::ops::Difference;
-use crate::samples::Samples;
+use crate::samples::{Beside, Sample, Samples};
 use crate::scale::Scale;
 use crate::{Op, jobs::JobScope};
 
@@ -227,18 +226,19 @@ pub fn measure(chunks: &dyn Chunks, source: &Source, weights: &Weights) -> Resul
     if from >= to {
         return Ok(Measured::default());
     }
-    let bound = holes::bound_ns(sensor);
     chunks.foresee(std::slice::from_ref(sensor), from, to);
     let scale = Scale::new(sensor.scale);
-    let mut deltas = Difference::new(Op::Delta, sensor.kind, sensor.wraps_at, scale, Holes::new(bound));
-    let (mut holes, mut previous, mut step) = (Holes::new(bound), None::<(i64, f64)>, 0);
+    let mut deltas = Difference::new(Op::Delta, sensor.kind, sensor.wraps_at, scale);
+    let (mut previous, mut step) = (None::<(i64, f64)>, 0);
     let (mut joules, mut covered_ns) = (FloatSum::default(), 0);
-    for sample in Samples::new(chunks.scan(sensor, from.saturating_sub(bound), to.saturating_add(bound))?) {
-        let (time, value) = sample?;
-        let (hole, delta) = (holes.step(time), deltas.step(time, value));
+    let beside = Beside::new(chunks, sensor);
+    let scan = chunks.scan(sensor, beside.back(from)?, beside.ahead(to)?)?;
+    for sample in Samples::new(scan, beside) {
+        let sample = sample?;
+        let (Sample { time, value, joined }, delta) = (sample, deltas.step(&sample));
         let value = value.map(Value::as_f64).map(|value| scale.apply(value)).filter(|value| !value.is_nan());
         let before = std::mem::replace(&mut previous, value.map(|value| (time, value)));
-        let (Some((begin, first)), Some(last), false) = (before, value, hole) else { continue };
+        let (Some((begin, first)), Some(last), true) = (before, value, joined) else { continue };
         // In W at both ends; a counter's rise counts as even.
         let (first, last) = match (sensor.kind, delta) {
             (Kind::Gauge, _) => (first, last),
@@ -266,13 +266,12 @@ fn seconds(ns: i64) -> f64 {
 
 /// How far a counter rose from `from` to `to`, as far as there are readings; `None` without any.
 pub fn rise(chunks: &dyn Chunks, sensor: &SensorInfo, from: i64, to: i64) -> Result<Option<f64>, QueryError> {
-    let bound = holes::bound_ns(sensor);
-    let mut deltas =
-        Difference::new(Op::Delta, Kind::Counter, sensor.wraps_at, Scale::new(sensor.scale), Holes::new(bound));
+    let mut deltas = Difference::new(Op::Delta, Kind::Counter, sensor.wraps_at, Scale::new(sensor.scale));
     let mut sum: Option<FloatSum> = None;
-    for sample in Samples::new(chunks.scan(sensor, from, to)?) {
-        let (time, value) = sample?;
-        if let Some(delta) = deltas.step(time, value) {
+    let beside = Beside::new(chunks, sensor);
+    for sample in Samples::new(chunks.scan(sensor, beside.back(from)?, to)?, beside) {
+        let sample = sample?;
+        if let Some(delta) = deltas.step(&sample).filter(|_| sample.time >= from) {
             sum.get_or_insert_default().add(delta);
         }
     }

@@ -10,9 +10,8 @@ use wholegrain_model::{Kind, Value};
 use wholegrain_store::{Chunks, SensorInfo};
 
 use super::JobScope;
-use crate::holes::{self, Holes};
 use crate::ops::Difference;
-use crate::samples::Samples;
+use crate::samples::{Beside, Samples};
 use crate::scale::Scale;
 use crate::{Op, QueryError, unit_of};
 
@@ -212,23 +211,22 @@ impl Over {
 
 /// The values of one sensor in a range, and how much of it is covered, in ns.
 fn tally(chunks: &dyn Chunks, sensor: &SensorInfo, from: i64, to: i64) -> Result<(Tally, i64), QueryError> {
-    let bound = holes::bound_ns(sensor);
     chunks.foresee(std::slice::from_ref(sensor), from, to);
-    let scan = chunks.scan(sensor, from.saturating_sub(bound), to.saturating_add(bound))?;
+    let beside = Beside::new(chunks, sensor);
+    let scan = chunks.scan(sensor, beside.back(from)?, beside.ahead(to)?)?;
     let scale = Scale::new(sensor.scale);
-    let mut rates = (sensor.kind == Kind::Counter)
-        .then(|| Difference::new(Op::Rate, sensor.kind, sensor.wraps_at, scale, Holes::new(bound)));
-    let (mut tally, mut covered, mut holes, mut previous) = (Tally::default(), 0, Holes::new(bound), None);
-    for sample in Samples::new(scan) {
-        let (time, value) = sample?;
-        let value = value.filter(|value| !value.as_f64().is_nan());
-        let hole = holes.step(time);
-        if let (Some(before), true) = (previous, value.is_some() && !hole) {
+    let mut rates =
+        (sensor.kind == Kind::Counter).then(|| Difference::new(Op::Rate, sensor.kind, sensor.wraps_at, scale));
+    let (mut tally, mut covered, mut previous) = (Tally::default(), 0, None);
+    for sample in Samples::new(scan, beside) {
+        let sample = sample?;
+        let (time, value) = (sample.time, sample.value.filter(|value| !value.as_f64().is_nan()));
+        if let (Some(before), true) = (previous, value.is_some() && sample.joined) {
             covered += (time.min(to) - from.max(before)).max(0);
         }
         previous = value.map(|_| time);
         let value = match &mut rates {
-            Some(rates) => rates.step(time, value),
+            Some(rates) => rates.step(&sample),
             None => value.map(Value::as_f64).map(|value| scale.apply(value)),
         };
         if let Some(value) = value.filter(|_| (from..to).contains(&time)) {

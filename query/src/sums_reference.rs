@@ -1,0 +1,152 @@
+//! Sums over time: those over the parts of a range are those over the whole, and what they leave out is told.
+
+use wholegrain_model::{Kind, Timestamp, Value, ValueType};
+use wholegrain_store::SensorInfo;
+
+use crate::reference::{
+    MS, Random, Rows, Samples, answer, collect, query, random_samples, random_sensor, seed, sensor,
+};
+use crate::{Agg, Op, Query};
+
+const MIN: i64 = 60_000 * MS;
+const H: i64 = 60 * MIN;
+
+/// The sum of one sensor over a range, and the notes.
+fn sum(sensor: &SensorInfo, samples: &Samples, op: Op, (from, to): (i64, i64)) -> (f64, Vec<String>) {
+    let query = Query { op: Some(op), agg: Some(Agg::Sum), ..query(from, to) };
+    let mut result = answer(vec![sensor.clone()], vec![samples.clone()], &query).unwrap();
+    let batches: Vec<_> = result.batches.by_ref().collect();
+    let notes = result.batches.notes();
+    let values = batches.into_iter().flat_map(|batch| {
+        let batch = batch.unwrap();
+        let values: &arrow_array::Float64Array = arrow_array::cast::AsArray::as_primitive(batch.column(2));
+        values.iter().flatten().collect::<Vec<f64>>()
+    });
+    (values.sum(), notes)
+}
+
+#[test]
+fn sums_of_parts_are_the_sum_of_the_whole() {
+    let seed = seed();
+    let mut random = Random(seed);
+    let mut compared = 0;
+    for round in 0..1_500 {
+        let (op, kind) =
+            random.one_of(&[(Op::Delta, Kind::Counter), (Op::Delta, Kind::Gauge), (Op::Integral, Kind::Gauge)]);
+        let mut sensor = random_sensor(0, kind, &mut random);
+        sensor.interval_ns = random.one_of(&[10, 1, 100, 0]) * MS as u64;
+        let mut samples = random_samples(&sensor, &mut random);
+        if sensor.interval_ns == 0 {
+            // A bound of 5 minutes: samples are minutes apart.
+            samples.iter_mut().for_each(|sample| sample.0 *= 30_000);
+        }
+        let (Some(first), Some(last)) = (samples.first(), samples.last()) else { continue };
+        let (begin, end) = (first.0 - MS, last.0 + MS);
+        let place = |random: &mut Random| begin + random.below((end - begin) as u64) as i64;
+        let mut edges = vec![begin, end];
+        for _ in 0..random.below(8) {
+            // Also where a sample is, and right after it.
+            let at = samples[random.below(samples.len() as u64) as usize].0;
+            let anywhere = place(&mut random);
+            edges.push(random.one_of(&[at, at + 1, anywhere, anywhere]));
+        }
+        edges.sort_unstable();
+        let whole = sum(&sensor, &samples, op, (begin, end));
+        let parts: Vec<_> = edges.windows(2).map(|edge| sum(&sensor, &samples, op, (edge[0], edge[1]))).collect();
+        let total: f64 = parts.iter().map(|part| part.0).sum();
+        compared += parts.len();
+        let size: f64 = samples
+            .iter()
+            .filter_map(|sample| sample.1)
+            .map(Value::as_f64)
+            .filter(|v| v.is_finite())
+            .map(f64::abs)
+            .sum();
+        let size = size * sensor.scale.abs() * (end - begin) as f64 / 1e9;
+        let context = format!("WHOLEGRAIN_SEED={seed} round {round}: {sensor:?}\n{edges:?}\n{samples:?}");
+        assert!(
+            (total - whole.0).abs() <= 1e-12 * (1.0 + size),
+            "{total} of parts, {} of the whole\n{context}",
+            whole.0
+        );
+        assert_eq!(
+            whole.1.is_empty(),
+            parts.iter().all(|part| part.1.is_empty()),
+            "{:?}\n{parts:?}\n{context}",
+            whole.1
+        );
+    }
+    assert!(compared > 3_000, "only {compared} parts compared");
+}
+
+/// Readings so far apart, of a meter that counts so much from one to the next.
+fn meter(every: i64, step: i64, count: i64) -> Samples {
+    (0..count).map(|at| (at * every, Some(Value::Int(at * step)))).collect()
+}
+
+#[test]
+fn a_day_of_a_slow_meter_is_whole() {
+    // Nobody has said how far apart the readings are, and then that they are a minute apart, as they are since.
+    for interval_ns in [0, MIN as u64] {
+        let info = SensorInfo { interval_ns, ..sensor(0, "/meter", Kind::Counter, ValueType::Int) };
+        let gauge = SensorInfo { kind: Kind::Gauge, ..info.clone() };
+        for (every, step) in [(H, 10), (15 * MIN, 10), (24 * H, 240)] {
+            let samples = meter(every, step, 6 * 24 * H / every);
+            let day = 24 * H;
+            for from in [day, day + every / 3, 3 * day] {
+                let expected = step * (24 * H / every);
+                let (found, notes) = sum(&info, &samples, Op::Delta, (from, from + day));
+                assert_eq!((found, notes.len()), (expected as f64, 0), "{every} {interval_ns} {notes:?}");
+            }
+            // 5 kW all day, in kWh.
+            let power: Samples = samples.iter().map(|sample| (sample.0, Some(Value::Int(5)))).collect();
+            let (found, _) = sum(&gauge, &power, Op::Integral, (day + 7 * MIN, 2 * day + 7 * MIN));
+            assert_eq!(found / 3600.0, 120.0, "{every} {interval_ns}");
+        }
+    }
+}
+
+#[test]
+fn a_boost_costs_no_reading() {
+    // 10 s, then 1 s for a minute, then 10 s again; while it is boosted the interval is 1 s.
+    let s = 1000 * MS;
+    let times = (0..60).map(|at| at * 10 * s).chain((600..660).map(|at| at * s)).chain((66..120).map(|at| at * 10 * s));
+    let samples: Samples = times.map(|time| (time, Some(Value::Int(time / s)))).collect();
+    for interval_ns in [s as u64, 10 * s as u64] {
+        let info = SensorInfo { interval_ns, ..sensor(0, "/c", Kind::Counter, ValueType::Int) };
+        for from in [15 * s, 300 * s, 601 * s, 655 * s] {
+            let (found, notes) = sum(&info, &samples, Op::Delta, (from, 1191 * s));
+            let before = samples.iter().rfind(|sample| sample.0 < from).unwrap().0 / s;
+            assert_eq!((found, notes.len()), ((1190 - before) as f64, 0), "from {} {notes:?}", Timestamp(from));
+        }
+    }
+}
+
+#[test]
+fn what_a_sum_leaves_out_is_told() {
+    let info = SensorInfo { interval_ns: MIN as u64, ..sensor(0, "/meter", Kind::Counter, ValueType::Int) };
+    let mut samples = meter(MIN, 1, 600);
+    samples.retain(|sample| !(100 * MIN..130 * MIN).contains(&sample.0) && !(400 * MIN..410 * MIN).contains(&sample.0));
+    let (found, notes) = sum(&info, &samples, Op::Delta, (0, 600 * MIN));
+    assert_eq!(found, 599.0 - 31.0 - 11.0);
+    assert_eq!(notes.len(), 1, "{notes:?}");
+    let told = "/meter: 2 times two readings are more than 3min apart, and nothing is counted between them (42min in all, \
+                the first from 1970-01-01T01:39:00Z to 1970-01-01T02:10:00Z)";
+    assert!(notes[0].starts_with(told), "{notes:?}");
+    // An interval that people set bridges them.
+    let set = SensorInfo { interval_ns: 15 * MIN as u64, ..info.clone() };
+    assert_eq!(sum(&set, &samples, Op::Delta, (0, 600 * MIN)), (599.0, vec![]));
+    // Outside the holes nothing is told, and of very many sensors not each.
+    assert_eq!(sum(&info, &samples, Op::Delta, (140 * MIN, 300 * MIN)), (160.0, vec![]));
+    let many: Vec<_> = (0..20)
+        .map(|id| SensorInfo { path: format!("/m{id:02}").into(), id: wholegrain_store::SensorId(id), ..info.clone() })
+        .collect();
+    let all = Query { op: Some(Op::Delta), ..query(0, 600 * MIN) };
+    let mut result = answer(many.clone(), vec![samples; 20], &all).unwrap();
+    let rows: usize = result.batches.by_ref().map(|batch| batch.unwrap().num_rows()).sum();
+    assert_eq!(rows, 20 * 560);
+    let notes = result.batches.notes();
+    assert_eq!((notes.len(), notes[8].starts_with("24 times")), (9, true), "{notes:?}");
+    let none: Rows = Vec::new();
+    assert_eq!(collect(answer(many, vec![vec![]; 20], &all).unwrap()).remove("/m00").unwrap_or_default(), none);
+}
