@@ -2,13 +2,16 @@
 CARGO ?= cargo
 DIR   ?= var
 
-.PHONY: help up test prepare build package bench bench-all bench-full bench-build report man clean
+.PHONY: help up demo test prepare build package bench bench-all bench-full bench-build report man clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
 
 up: build ## build, then run a server and an agent on this machine (data in ./var, Ctrl-C stops both)
 	@exec target/release/wholegrain up --dir $(DIR)
+
+demo: build ## the same with a demonstration centre beside this machine (data in ./var-demo)
+	@exec target/release/wholegrain up --demo
 
 build: ## release binaries in target/release
 	$(CARGO) build --release --locked -p wholegrain

@@ -49,6 +49,7 @@ use wholegrain_model::text::escaped;
 const EXAMPLES: &str = "\
 Examples:
   wholegrain up                               run server and agent
+  wholegrain up --demo                        and a demonstration centre beside them
   wholegrain sensors --tree                   what there is
   wholegrain query MemAvailable --from -1h    readings
   wholegrain ca agent node0042                one more node";

@@ -1,7 +1,7 @@
 //! `wholegrain up`: a whole installation on this machine: makes its files, starts server and agent, watches over both.
 
 use std::net::TcpListener;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
@@ -16,10 +16,12 @@ use crate::failure::{EXIT_CODES, Failure};
 use crate::{init, sensors, socket};
 
 mod child;
+mod demo;
 mod next;
 mod ports;
 
 use child::Child;
+use demo::{Demo, DemoArgs};
 
 /// How long a program may take until it answers; a server replays its journal first.
 const READY_TIMEOUT: Duration = Duration::from_secs(120);
@@ -29,6 +31,8 @@ const SETTLED_AFTER: Duration = Duration::from_secs(1);
 const SIGNAL_LATE_MAX: Duration = Duration::from_secs(2);
 /// Longer than any run.
 const FOREVER: Duration = Duration::from_secs(100 * 365 * 86_400);
+/// How long the past of a demonstration may take.
+const DEMO_TIMEOUT: Duration = Duration::from_secs(30 * 60);
 /// How often is looked whether something is ready, or has ended.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// How long the agent may take to stop: it spools what is unsent.
@@ -42,15 +46,18 @@ and the agent, and stops both on Ctrl-C. The data stays: the next `wholegrain up
 
 Examples:
   wholegrain up
+  wholegrain up --demo
   wholegrain up --dir /tmp/try --http-port 18443 --mqtt-port 18883";
 
 /// Start server and agent on this machine, until Ctrl-C
 #[derive(Args)]
 #[command(after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
 pub struct UpArgs {
-    /// Where configurations and data are
-    #[arg(long, default_value = "var", value_name = "DIR")]
-    dir: PathBuf,
+    /// Where configurations and data are [default: var, with --demo var-demo]
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    #[command(flatten)]
+    demo: DemoArgs,
     /// Port for MQTT over TLS [default: what the configuration says, at first 8883]
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     mqtt_port: Option<u16>,
@@ -74,36 +81,48 @@ pub fn run(args: &UpArgs) -> Result<(), Failure> {
         http_port: args.http_port.unwrap_or(defaults.http_port),
         ..defaults
     };
-    let report = init::make(&args.dir, &options)?;
-    let server_toml = args.dir.join("server/server.toml");
-    ports::change(&args.dir, &server_toml, args.mqtt_port, args.http_port)?;
+    let dir = args.dir.clone().unwrap_or_else(|| PathBuf::from(if args.demo.demo { demo::DIR } else { "var" }));
+    demo::check(&dir, &args.demo)?;
+    let centre = if args.demo.demo { Some(demo::options(&dir, &args.demo)?) } else { None };
+    let report = init::make(&dir, &options)?;
+    let server_toml = dir.join("server/server.toml");
+    ports::change(&dir, &server_toml, args.mqtt_port, args.http_port)?;
     let config = ServerConfig::load(&server_toml).map_err(|error| Failure::Usage(error.to_string()))?;
     check_free(&config)?;
     if report.created.is_empty() {
-        println!("Going on with the data in {}.", args.dir.display());
+        println!("Going on with the data in {}.", dir.display());
     } else {
-        println!("Made a new installation in {}.", args.dir.display());
+        println!("Made a new installation in {}.", dir.display());
     }
     let signals = signals()?;
-    let server_log = args.dir.join("server/server.log");
+    let server_log = dir.join("server/server.log");
     let mut server =
         Child::start("server", &this, &["server".into(), "--config".into(), server_toml.into()], &server_log)?;
-    let client_toml = args.dir.join("client.toml");
+    let client_toml = dir.join("client.toml");
     let connection = Connection::open(Some(&client_toml))?;
     let healthy = || connection.get("/healthz", &[], false).is_ok();
     let started = match wait(&mut [&mut server], &signals, READY_TIMEOUT, healthy) {
         Ok(true) => {
             server.is_ready();
-            let agent_toml = args.dir.join("agent/agent.toml");
-            let agent_log = args.dir.join("agent/agent.log");
+            let agent_toml = dir.join("agent/agent.toml");
+            let agent_log = dir.join("agent/agent.log");
             Child::start("agent", &agent_program, &["--config".into(), agent_toml.into()], &agent_log).map(Some)
         }
         Ok(false) => Ok(None),
         Err(failure) => Err(failure),
     };
+    let mut demonstration = None;
+    let started = match (started, centre) {
+        (Ok(Some(agent)), Some(centre)) => {
+            let port = config.mqtt.tls_listen.as_deref().and_then(ports::port_of).unwrap_or(defaults.mqtt_port);
+            demonstration = Some(Demo::start(&dir, centre, port, &report.agent, &connection)?);
+            Ok(Some(agent))
+        }
+        (started, _) => started,
+    };
     let (mut agent, result) = match started {
         Ok(Some(mut agent)) => {
-            let result = watch_over(args, &connection, &mut server, &mut agent, &signals);
+            let result = watch_over(args, &dir, &connection, demonstration.as_ref(), &mut server, &mut agent, &signals);
             (Some(agent), result)
         }
         Ok(None) => (None, Ok(())),
@@ -112,16 +131,19 @@ pub fn run(args: &UpArgs) -> Result<(), Failure> {
     if result.is_ok() {
         println!("\nStopping.");
     }
-    // The agent first, so that the server takes its last batches.
-    let stops =
-        [agent.as_mut().map_or(Ok(()), |agent| agent.stop(AGENT_STOP_TIMEOUT)), server.stop(SERVER_STOP_TIMEOUT)];
+    // What sends first, so that the server takes its last batches.
+    let stops = [
+        demonstration.as_mut().map_or(Ok(()), Demo::stop),
+        agent.as_mut().map_or(Ok(()), |agent| agent.stop(AGENT_STOP_TIMEOUT)),
+        server.stop(SERVER_STOP_TIMEOUT),
+    ];
     outcome(result, stops)?;
-    println!("Stopped. The data is in {}.", args.dir.display());
+    println!("Stopped. The data is in {}.", dir.display());
     Ok(())
 }
 
 /// Good only if everything was; otherwise everything that was not, the first cause first.
-fn outcome(result: Result<(), Failure>, stops: [Result<(), String>; 2]) -> Result<(), Failure> {
+fn outcome(result: Result<(), Failure>, stops: [Result<(), String>; 3]) -> Result<(), Failure> {
     let badly: Vec<String> = stops.into_iter().filter_map(Result::err).collect();
     match result {
         Ok(()) if badly.is_empty() => Ok(()),
@@ -139,12 +161,14 @@ fn outcome(result: Result<(), Failure>, stops: [Result<(), String>; 2]) -> Resul
 /// From the agent's start to the signal that ends it all; an error when one of the two ends by itself.
 fn watch_over(
     args: &UpArgs,
+    dir: &Path,
     connection: &Connection,
+    demonstration: Option<&Demo>,
     server: &mut Child,
     agent: &mut Child,
     signals: &Receiver<()>,
 ) -> Result<(), Failure> {
-    let agent_socket = args.dir.join("agent/agent.sock");
+    let agent_socket = dir.join("agent/agent.sock");
     let answers = || socket::ask(&agent_socket, "GET", "/v1/status", None).is_ok_and(|(status, _)| status == 200);
     if !wait(&mut [&mut *server, &mut *agent], signals, READY_TIMEOUT, answers)? {
         return Ok(());
@@ -164,9 +188,19 @@ fn watch_over(
         Ok(true) | Err(Failure::Unreachable(_)) => {}
         Err(failure) => return Err(failure),
     }
-    next::print(&args.dir, connection.url(), &known, [server.log(), agent.log()]);
-    // Until a signal comes: nothing else is waited for.
-    match wait(&mut [server, agent], signals, FOREVER, || false) {
+    if let Some(demonstration) = demonstration {
+        let past = || {
+            demonstration.show();
+            demonstration.is_ready()
+        };
+        if !wait(&mut [&mut *server, &mut *agent], signals, DEMO_TIMEOUT, past)? {
+            return Ok(());
+        }
+        demonstration.tell();
+    }
+    next::print(dir, connection.url(), &known, [server.log(), agent.log()], demonstration.is_some());
+    // Until a signal comes: nothing else is waited for, unless the demonstration fails.
+    match wait(&mut [server, agent], signals, FOREVER, || demonstration.is_some_and(Demo::has_ended)) {
         Ok(_) => Ok(()),
         Err(failure) => Err(failure),
     }
@@ -289,13 +323,13 @@ mod tests {
     #[test]
     fn everything_that_went_wrong_is_said() {
         let bad = |text: &str| Err(text.to_owned());
-        assert!(outcome(Ok(()), [Ok(()), Ok(())]).is_ok());
+        assert!(outcome(Ok(()), [Ok(()), Ok(()), Ok(())]).is_ok());
         let text = |result: Result<(), Failure>| result.unwrap_err().report().1.unwrap().to_owned();
-        assert_eq!(text(outcome(Ok(()), [bad("a"), bad("b")])), "a; and b");
-        assert_eq!(text(outcome(Ok(()), [Ok(()), bad("b")])), "b");
-        assert_eq!(text(outcome(Err(Failure::Failed("why".into())), [bad("a"), Ok(())])), "why\nand a");
+        assert_eq!(text(outcome(Ok(()), [Ok(()), bad("a"), bad("b")])), "a; and b");
+        assert_eq!(text(outcome(Ok(()), [Ok(()), Ok(()), bad("b")])), "b");
+        assert_eq!(text(outcome(Err(Failure::Failed("why".into())), [Ok(()), bad("a"), Ok(())])), "why\nand a");
         assert!(matches!(
-            outcome(Err(Failure::Unreachable(String::new())), [Ok(()), Ok(())]),
+            outcome(Err(Failure::Unreachable(String::new())), [Ok(()), Ok(()), Ok(())]),
             Err(Failure::Unreachable(_))
         ));
     }

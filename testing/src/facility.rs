@@ -5,34 +5,17 @@
 //! - Out: ClusterCockpit's lines, which carry units; the server makes `/site/…` of them.
 //! - Never: a reading that the model did not measure; what a silent sensor would have said.
 //!
-//! Power goes in as electricity and comes out as heat: most of it into the water, after the time that the metal takes to warm up, the
-//! rest into the room, the more the warmer the water is. The pump follows the heat, so that the water warms up by about
-//! [`RISE_K`]; the inlet's temperature is what the cooling towers can do (warmer by day), and every few hours somebody changes its
-//! set point, as one does to find out what the system takes.
+//! The cooling circuit is that of `wholegrain up --demo` ([`wholegrain_demo::water`]).
 
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use wholegrain_demo::water::{Circuit, SET_POINTS};
+
 use crate::Random;
 
-/// Water at about 40 °C: kg/L, J/(kg K).
-pub const WATER: (f64, f64) = (0.992, 4178.0);
-/// What the pump control aims at between inlet and outlet, K.
-pub const RISE_K: f64 = 6.0;
-/// The share of the power that goes into the water when the water is as warm as the room.
-pub const SHARE: f64 = 0.94;
-/// What of that share is lost for each K that the inlet is warmer than the room.
-pub const SHARE_LOST_PER_K: f64 = 0.0025;
-/// The room, °C.
-pub const ROOM: f64 = 24.0;
-/// Inlet temperatures that are tried, °C.
-const SET_POINTS: std::ops::Range<u64> = 27..46;
-/// How long a set point is kept, s.
-const SET_POINT_S: f64 = 3.0 * 3600.0;
-/// Time constants, s: of the heat on its way to the water, of the pump, of the inlet.
-const LAG_S: (f64, f64, f64) = (240.0, 60.0, 900.0);
 /// A node idle and what load adds, W.
 const NODE_W: (f64, f64) = (110.0, 290.0);
 /// What beside the nodes is in the racks: switches, and the losses of power supplies as a share.
@@ -62,12 +45,7 @@ pub struct Facility {
     random: Random,
     every_s: f64,
     nodes: Vec<Node>,
-    set_point: f64,
-    set_point_left_s: f64,
-    inlet: f64,
-    flow: f64,
-    /// Heat that reaches the water now, W.
-    heat: f64,
+    water: Circuit,
     /// For how many readings each sensor is silent yet.
     silent: Vec<u64>,
 }
@@ -89,30 +67,17 @@ impl Facility {
     /// At its first time.
     pub fn new(replay: &Replay) -> Self {
         let mut random = Random::of(replay.seed);
-        let nodes = (0..replay.nodes).map(|_| Node { load: 0.0, left_s: uniform(&mut random) * 3600.0 }).collect();
-        let inlet = SET_POINTS.start as f64 + 8.0;
-        let mut made = Self {
+        let nodes: Vec<Node> =
+            (0..replay.nodes).map(|_| Node { load: 0.0, left_s: uniform(&mut random) * 3600.0 }).collect();
+        let power = power(&nodes).1;
+        let heat_max = nodes.len() as f64 * (NODE_W.0 + NODE_W.1);
+        Self {
             random,
             every_s: f64::from(replay.every_s),
+            silent: vec![0; nodes.len() + 5],
             nodes,
-            set_point: inlet,
-            set_point_left_s: SET_POINT_S,
-            inlet,
-            flow: 0.0,
-            heat: 0.0,
-            silent: vec![0; replay.nodes + 5],
-        };
-        // Begins in balance: the readings are not those of a system being switched on.
-        made.heat = made.power().1 * share(made.inlet);
-        made.flow = wanted_flow(made.heat);
-        made
-    }
-
-    /// Power of the nodes, and of everything in the racks, W.
-    fn power(&self) -> (Vec<f64>, f64) {
-        let nodes: Vec<f64> = self.nodes.iter().map(|node| NODE_W.0 + NODE_W.1 * node.load).collect();
-        let sum: f64 = nodes.iter().sum();
-        (nodes, (sum + RACK_W.0) * (1.0 + RACK_W.1))
+            water: Circuit::new(power, heat_max),
+        }
     }
 
     /// Goes on by one interval.
@@ -127,26 +92,14 @@ impl Facility {
                 node.left_s = 900.0 + 7200.0 * uniform(&mut self.random);
             }
         }
-        self.set_point_left_s -= dt;
-        if self.set_point_left_s <= 0.0 {
-            self.set_point = self.random.within(SET_POINTS.start, SET_POINTS.end) as f64;
-            self.set_point_left_s = SET_POINT_S;
-        }
-        let day = (time_s.rem_euclid(86_400) as f64 / 86_400.0 - 0.25) * std::f64::consts::TAU;
-        let towards = |now: f64, goal: f64, lag_s: f64| now + (goal - now) * (1.0 - (-dt / lag_s).exp());
-        self.inlet = towards(self.inlet, self.set_point + day.sin(), LAG_S.2);
-        let power = self.power().1;
-        self.heat = towards(self.heat, power * share(self.inlet), LAG_S.0);
-        self.flow = towards(self.flow, wanted_flow(self.heat), LAG_S.1);
+        let (power, random) = (power(&self.nodes).1, &mut self.random);
+        self.water.step(dt, time_s, power, || random.within(SET_POINTS.start, SET_POINTS.end) as f64);
     }
 
     /// What the sensors say now; those that are silent say nothing.
     fn measure(&mut self) -> Vec<Measured> {
-        let (nodes, power) = self.power();
-        let (flow, inlet) = (self.flow, self.inlet);
-        let outlet = inlet + self.heat / (flow / 60.0 * WATER.0 * WATER.1);
-        // A pump's power goes with the cube of its flow.
-        let pump = 40.0 + 160.0 * (flow / wanted_flow(self.nodes.len() as f64 * (NODE_W.0 + NODE_W.1))).powi(3);
+        let (nodes, power) = power(&self.nodes);
+        let water = &self.water;
         let of = |tags: &str, unit, value| Measured { tags: tags.to_owned(), unit, value };
         let mut all: Vec<Measured> = nodes
             .iter()
@@ -157,10 +110,10 @@ impl Facility {
             .collect();
         let circuit = |name: &str| format!("{name},cluster=site,hostname=facility,type=cooling,type-id=1");
         all.push(of("power,cluster=site,hostname=facility,type=node", "W", power));
-        all.push(of(&circuit("pump"), "W", pump));
-        all.push(of(&circuit("flow"), "L/min", flow));
-        all.push(of(&circuit("inlet"), "Cel", inlet));
-        all.push(of(&circuit("outlet"), "Cel", outlet));
+        all.push(of(&circuit("pump"), "W", water.pump()));
+        all.push(of(&circuit("flow"), "L/min", water.flow()));
+        all.push(of(&circuit("inlet"), "Cel", water.inlet()));
+        all.push(of(&circuit("outlet"), "Cel", water.outlet()));
         let mut said = Vec::with_capacity(all.len());
         for (index, mut one) in all.into_iter().enumerate() {
             // Thermometers err by 0.02 K, everything else by 0.5 %.
@@ -179,14 +132,11 @@ impl Facility {
     }
 }
 
-/// The share of the power that goes into the water.
-pub fn share(inlet: f64) -> f64 {
-    SHARE - SHARE_LOST_PER_K * (inlet - ROOM)
-}
-
-/// L/min that warm up by [`RISE_K`] with this heat.
-fn wanted_flow(heat: f64) -> f64 {
-    heat / (WATER.0 * WATER.1 * RISE_K) * 60.0
+/// Power of the nodes, and of everything in the racks, W.
+fn power(nodes: &[Node]) -> (Vec<f64>, f64) {
+    let nodes: Vec<f64> = nodes.iter().map(|node| NODE_W.0 + NODE_W.1 * node.load).collect();
+    let sum: f64 = nodes.iter().sum();
+    (nodes, (sum + RACK_W.0) * (1.0 + RACK_W.1))
 }
 
 fn uniform(random: &mut Random) -> f64 {
@@ -261,6 +211,8 @@ pub fn post(url: &str, ca: &Path, token: &str, body: &str) {
 
 #[cfg(test)]
 mod tests {
+    use wholegrain_demo::water::WATER;
+
     use super::*;
 
     const DAY: Replay = Replay { seed: 7, nodes: 4, from_s: 1_770_000_000, to_s: 1_770_086_400, every_s: 30 };

@@ -18,7 +18,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("wholegrain-store", &["model", "transport"]),
     ("wholegrain-query", &["model", "store"]),
     ("wholegrain-server", &["model", "transport", "store", "query"]),
-    ("wholegrain", &["model", "transport", "query", "server"]),
+    ("wholegrain-demo", &["model", "transport"]),
+    ("wholegrain", &["model", "transport", "query", "server", "demo"]),
 ];
 
 /// Crates that must not reach the agent, however indirectly: it stays small and has no async runtime.

@@ -5,12 +5,13 @@ use std::path::{Path, PathBuf};
 
 use wholegrain_model::Pattern;
 
+use super::demo;
 use crate::connection::places;
 use crate::sensors::Sensor;
 use crate::style;
 
 /// Prints it.
-pub fn print(dir: &Path, url: &str, known: &[Sensor], logs: [&Path; 2]) {
+pub fn print(dir: &Path, url: &str, known: &[Sensor], logs: [&Path; 2], is_demo: bool) {
     println!("{} {url}, {} sensors.", style::on_stdout().good("Running:"), known.len());
     println!("\nType next, in another terminal:");
     let program = std::env::args().next().unwrap_or_else(|| "wholegrain".to_owned());
@@ -23,7 +24,8 @@ pub fn print(dir: &Path, url: &str, known: &[Sensor], logs: [&Path; 2]) {
         format!("{program} --client {}", shell(&client.display().to_string()))
     };
     let gauge = example(known, "gauge", "/MemAvailable").unwrap_or_else(|| "'/**'".to_owned());
-    for line in examples(known, &gauge) {
+    let questions = if is_demo { demo::questions().to_vec() } else { Vec::new() };
+    for line in examples(known, &gauge).into_iter().chain(questions) {
         println!("  {command} {line}");
     }
     let (ca, token) = (dir.join("ca.pem").display().to_string(), dir.join("token").display().to_string());

@@ -39,7 +39,8 @@ pub fn change(dir: &Path, server_toml: &Path, mqtt: Option<u16>, http: Option<u1
     Ok(())
 }
 
-fn port_of(address: &str) -> Option<u16> {
+/// The port of `host:port`.
+pub fn port_of(address: &str) -> Option<u16> {
     address.rsplit_once(':')?.1.parse().ok()
 }
 

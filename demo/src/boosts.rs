@@ -1,0 +1,210 @@
+//! What people order of running jobs: metrics that are sampled more often for a while. The model's nodes obey as agents do, without
+//! their limits: there is nobody whom a demonstration could disturb.
+//!
+//! - In: the server's messages on `wholegrain/v1/control/<agent>`, the time as an argument.
+//! - Out: the answer to each; which metrics of which job are sampled how often.
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+use wholegrain_model::{Interval, Pattern};
+
+use crate::plan::Plan;
+
+/// The most boosts at a time; each is of one job on one node.
+const BOOSTS_MAX: usize = 256;
+/// The shortest interval that the model computes.
+const EVERY_MIN: Interval = Interval::from_ms(1);
+/// How long a boost holds at most, and unless it says how long.
+const WITHIN_MAX: Interval = Interval::from_s(3600);
+
+/// Metrics of one job on one node that are sampled more often.
+#[derive(Debug, Clone)]
+pub struct Boost {
+    /// The node's index.
+    pub node: usize,
+    /// The job's index.
+    pub job: usize,
+    metrics: Vec<Pattern>,
+    /// How often.
+    pub every: Interval,
+    /// When it ends, ns since the Unix epoch.
+    pub until_ns: i64,
+    number: u64,
+}
+
+impl Boost {
+    /// Whether it is of this metric.
+    pub fn covers(&self, metric: &str) -> bool {
+        self.metrics.iter().any(|pattern| pattern.matches(metric))
+    }
+}
+
+/// All boosts.
+#[derive(Debug, Default)]
+pub struct Boosts {
+    all: Vec<Boost>,
+    last: u64,
+}
+
+#[derive(Deserialize)]
+struct Message {
+    id: u64,
+    order: Option<Order>,
+    show: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Order {
+    Add(Rule),
+    Try(Rule),
+    Remove(u64),
+    End(String),
+}
+
+#[derive(Deserialize)]
+struct Rule {
+    metrics: Vec<String>,
+    jobs: Option<String>,
+    every: String,
+    #[serde(rename = "for")]
+    within: Option<String>,
+}
+
+impl Boosts {
+    /// Those in force of a job on a node.
+    pub fn of(&self, node: usize, job: usize) -> impl Iterator<Item = &Boost> {
+        self.all.iter().filter(move |boost| (boost.node, boost.job) == (node, job))
+    }
+
+    /// Forgets those that have ended.
+    pub fn expire(&mut self, now_ns: i64) {
+        self.all.retain(|boost| boost.until_ns > now_ns);
+    }
+
+    /// Obeys what the server sent to a node; the answer, if the message can be read. `metrics` are names and units of a job's metrics
+    /// and how often they are sampled otherwise.
+    pub fn obey(
+        &mut self,
+        plan: &Plan,
+        node: usize,
+        message: &[u8],
+        now_ns: i64,
+        metrics: &[(&str, &str)],
+        otherwise: Interval,
+    ) -> Option<Value> {
+        let message: Message = serde_json::from_slice(message).ok()?;
+        let result = match (message.order, message.show) {
+            (Some(Order::Add(rule)), _) => self.add(plan, node, &rule, now_ns, metrics, true),
+            (Some(Order::Try(rule)), _) => self.add(plan, node, &rule, now_ns, metrics, false),
+            (Some(Order::Remove(number)), _) => self.remove(|boost| boost.number == number),
+            (Some(Order::End(job)), _) => {
+                plan.job(&job).ok_or_else(|| unknown(&job)).and_then(|job| self.remove(|boost| boost.job == job))
+            }
+            (None, Some(job)) => plan.job(&job).ok_or_else(|| unknown(&job)).map(|job| {
+                let views = metrics.iter().map(|(name, unit)| {
+                    let boost = self.of(node, job).find(|boost| boost.covers(name));
+                    let every = boost.map_or(otherwise, |boost| boost.every);
+                    json!({
+                        "name": name, "unit": unit, "interval_ns": every.ns(), "rule": boost.map_or(0, |boost| boost.number),
+                    })
+                });
+                json!({ "metrics": views.collect::<Vec<_>>() })
+            }),
+            (None, None) => Err("nothing is ordered".to_owned()),
+        };
+        Some(match result {
+            Ok(ok) => json!({ "id": message.id, "ok": ok }),
+            Err(why) => json!({ "id": message.id, "error": why }),
+        })
+    }
+
+    fn add(
+        &mut self,
+        plan: &Plan,
+        node: usize,
+        rule: &Rule,
+        now_ns: i64,
+        metrics: &[(&str, &str)],
+        really: bool,
+    ) -> Result<Value, String> {
+        let id = rule.jobs.as_deref().ok_or("which job? the rule names none")?;
+        let job = plan.job(id).ok_or_else(|| unknown(id))?;
+        let every = Interval::parse(&rule.every).map_err(|error| format!("every {:?}: {error}", rule.every))?;
+        if every < EVERY_MIN {
+            return Err(format!("the shortest interval of the demonstration is {EVERY_MIN}"));
+        }
+        let within = rule.within.as_deref().map_or(Ok(WITHIN_MAX), Interval::parse);
+        let within = within.map_err(|error| format!("for: {error}"))?.min(WITHIN_MAX);
+        let patterns: Result<Vec<Pattern>, _> = rule.metrics.iter().map(Pattern::new).collect();
+        let patterns = patterns.map_err(|error| error.to_string())?;
+        let until_ns = now_ns.saturating_add(i64::try_from(within.ns()).unwrap_or(i64::MAX));
+        let boost = Boost { node, job, metrics: patterns, every, until_ns, number: self.last + 1 };
+        let covered = metrics.iter().filter(|(name, _)| boost.covers(name)).count();
+        if covered == 0 {
+            return Err(format!("job {id} has no metric {}", rule.metrics.join(", ")));
+        }
+        let until = wholegrain_model::Timestamp(until_ns).to_string();
+        let answer = json!({
+            "done": format!("{covered} metrics each {every}"), "rule": boost.number, "jobs": [id], "metrics": covered, "until": until,
+            "readings_per_second": covered as f64 / every.seconds(),
+        });
+        if really {
+            // The newest counts; a job's boosts before it are over.
+            self.all.retain(|other| (other.node, other.job) != (node, job));
+            if self.all.len() >= BOOSTS_MAX {
+                return Err(format!("the demonstration has {BOOSTS_MAX} boosts at a time at most"));
+            }
+            self.last = boost.number;
+            self.all.push(boost);
+        }
+        Ok(answer)
+    }
+
+    fn remove(&mut self, which: impl Fn(&Boost) -> bool) -> Result<Value, String> {
+        let before = self.all.len();
+        self.all.retain(|boost| !which(boost));
+        Ok(json!({ "done": format!("{} rules ended", before - self.all.len()) }))
+    }
+}
+
+fn unknown(job: &str) -> String {
+    format!("there is no job {job} on this node")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{Options, Plan};
+
+    const METRICS: [(&str, &str); 2] = [("perf/cycles", "1"), ("cpu/usage", "s")];
+
+    #[test]
+    fn a_boost_holds_until_it_ends() {
+        let plan = Plan::new(Options { seed: 1, nodes: 16, days: 1, began_s: 1_780_000_000 });
+        let (job, now) = (plan.job("4712").unwrap(), plan.options.began_s * 1_000_000_000);
+        let mut boosts = Boosts::default();
+        let ask = |boosts: &mut Boosts, what: Value| {
+            boosts.obey(&plan, 0, what.to_string().as_bytes(), now, &METRICS, Interval::from_s(5)).unwrap()
+        };
+        let add = |kind: &str, metrics: &str, every: &str| json!({"id": 3, "who": {}, "order": {kind: {"metrics": [metrics], "jobs": "4712", "every": every, "for": "10m"}}});
+        let tried = ask(&mut boosts, add("try", "perf/*", "1ms"));
+        assert_eq!((tried["id"].as_u64(), tried["ok"]["metrics"].as_u64()), (Some(3), Some(1)), "{tried}");
+        assert_eq!(boosts.of(0, job).count(), 0, "a trial changes nothing");
+        assert!(ask(&mut boosts, add("add", "perf/*", "1us"))["error"].is_string());
+        assert!(ask(&mut boosts, add("add", "nothing", "1ms"))["error"].is_string());
+        ask(&mut boosts, add("add", "perf/*", "1ms"));
+        let shown = ask(&mut boosts, json!({"id": 4, "who": {}, "show": "4712"}));
+        assert_eq!(shown["ok"]["metrics"][0]["interval_ns"], 1_000_000, "{shown}");
+        assert_eq!(shown["ok"]["metrics"][1]["interval_ns"], 5_000_000_000u64, "{shown}");
+        boosts.expire(now + 599_000_000_000);
+        assert_eq!(boosts.of(0, job).count(), 1);
+        boosts.expire(now + 600_000_000_000);
+        assert_eq!(boosts.of(0, job).count(), 0);
+        ask(&mut boosts, add("add", "**", "10ms"));
+        assert_eq!(
+            ask(&mut boosts, json!({"id": 5, "who": {}, "order": {"end": "4712"}}))["ok"]["done"],
+            "1 rules ended"
+        );
+    }
+}

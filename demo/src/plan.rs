@@ -1,0 +1,314 @@
+//! Which jobs run on which nodes, and when.
+//!
+//! - In: [`Options`].
+//! - Out: [`Plan`]: the racks, the nodes, every job from the first day of the history to [`AHEAD_DAYS`] after the beginning.
+//! - Never: two jobs on a node at a time.
+//!
+//! The first rack has the jobs that show something ([`Story`]); ordinary jobs keep the others busy.
+
+use crate::{ROOT, hash, uniform};
+
+/// The seed unless another is asked for.
+pub const SEED: u64 = 4711;
+/// How many nodes unless another number is asked for.
+pub const NODES: usize = 256;
+/// The fewest and the most nodes.
+pub const NODES_MIN_MAX: (usize, usize) = (16, 4096);
+/// How many days of history unless another number is asked for. The server sets aside what is older than 30 days.
+pub const DAYS: u32 = 7;
+/// The most days of history.
+pub const DAYS_MAX: u32 = 28;
+/// For so many days after the beginning there are jobs; then only the running one goes on.
+pub const AHEAD_DAYS: i64 = 60;
+/// CPUs of a node.
+pub const CPUS: usize = 4;
+/// The most nodes of a rack.
+const RACK_NODES_MAX: usize = 32;
+
+const MINUTE: i64 = 60;
+const HOUR: i64 = 3600;
+const DAY: i64 = 86_400;
+
+/// What the centre is made of.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Options {
+    /// Of everything that is random.
+    pub seed: u64,
+    /// How many nodes.
+    pub nodes: usize,
+    /// How many days of history there are before the beginning.
+    pub days: u32,
+    /// The beginning, s since the Unix epoch: the history ends there.
+    pub began_s: i64,
+}
+
+impl Options {
+    /// When the history begins, s since the Unix epoch.
+    pub fn first_s(&self) -> i64 {
+        self.began_s - i64::from(self.days) * DAY
+    }
+}
+
+/// What a job shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Story {
+    /// Nothing out of the ordinary.
+    Ordinary,
+    /// GPUs were allocated and not used.
+    IdleGpus,
+    /// One node has more to do than the others, which wait for it; for ten seconds it was sampled each millisecond.
+    Unbalanced,
+    /// Memory grows as long as it runs.
+    Leak,
+    /// Its cgroup has a limit of CPU time, which stops it.
+    Throttled,
+    /// One of its nodes has a low clock frequency.
+    SlowNode,
+    /// Memory grows to the limit, a process is killed and the job ends.
+    OutOfMemory,
+    /// Full load on many nodes at once.
+    Peak,
+    /// It is running, so that its metrics can be boosted.
+    Running,
+}
+
+/// One job.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Job {
+    /// Its id.
+    pub id: u32,
+    /// What it shows.
+    pub story: Story,
+    /// Its name.
+    pub name: &'static str,
+    /// Its user and that one's uid.
+    pub user: (&'static str, u32),
+    /// Its account.
+    pub account: &'static str,
+    /// Its nodes, by their index.
+    pub nodes: Vec<usize>,
+    /// When it began, s since the Unix epoch.
+    pub from_s: i64,
+    /// When it ends.
+    pub to_s: i64,
+    /// The part of the CPUs that it uses while it computes, 0 to 1.
+    pub load: f64,
+    /// The part of a node's memory that it uses, 0 to 1.
+    pub memory: f64,
+    /// How long computing and writing results take together, s.
+    pub period_s: i64,
+}
+
+/// A node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Node {
+    /// The agent's name.
+    pub name: String,
+    /// What its sensors are below.
+    pub prefix: String,
+    /// How many GPUs it has.
+    pub gpus: usize,
+}
+
+/// Everything that is decided beforehand.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Plan {
+    /// What it was made of.
+    pub options: Options,
+    /// The nodes, rack after rack.
+    pub nodes: Vec<Node>,
+    /// The jobs, in the order in which they begin.
+    pub jobs: Vec<Job>,
+    /// The node whose clock frequency is low, and from when, s since the Unix epoch.
+    pub slow: (usize, i64),
+}
+
+/// What ordinary jobs are called, and whose they are.
+const ORDINARY: [(&str, (&str, u32), &str); 8] = [
+    ("cfd-wing", ("lena", 2004), "aero"),
+    ("md-water", ("tarek", 2005), "chem"),
+    ("qcd-48", ("ines", 2006), "qcd"),
+    ("train-a", ("jo", 2002), "ml"),
+    ("post", ("ana", 2003), "p12"),
+    ("climate", ("olu", 2007), "earth"),
+    ("blast", ("mei", 2008), "bio"),
+    ("test", ("mira", 2001), "p12"),
+];
+/// Nodes of ordinary jobs; each is as frequent as the others.
+const SIZES: [usize; 16] = [1, 1, 1, 1, 1, 2, 2, 4, 4, 4, 8, 8, 16, 16, 32, 64];
+
+impl Plan {
+    /// Decides.
+    pub fn new(options: Options) -> Self {
+        let rack_nodes = (options.nodes / 2).clamp(1, RACK_NODES_MAX);
+        let staged = rack_nodes;
+        let nodes = (0..options.nodes).map(|index| Node {
+            name: format!("n{:03}", index + 1),
+            prefix: format!("{ROOT}/rack{:02}/n{:03}", index / rack_nodes + 1, index + 1),
+            // The last two of the first rack.
+            gpus: if (staged.saturating_sub(2)..staged).contains(&index) { 2 } else { 0 },
+        });
+        let nodes: Vec<Node> = nodes.collect();
+        let mut jobs = ordinary(&options, staged..options.nodes);
+        let staged_jobs = stories(options.began_s, staged);
+        let taken: Vec<u32> = staged_jobs.iter().map(|job| job.id).collect();
+        number(&mut jobs, staged_jobs[0].from_s, &taken);
+        jobs.extend(staged_jobs.into_iter().filter(|job| job.from_s >= options.first_s()));
+        jobs.sort_by_key(|job| (job.from_s, job.id));
+        let slow = (2, options.began_s - 30 * HOUR);
+        Self { options, nodes, jobs, slow }
+    }
+
+    /// The index of the job with this id.
+    pub fn job(&self, id: &str) -> Option<usize> {
+        let id: u32 = id.parse().ok()?;
+        self.jobs.iter().position(|job| job.id == id)
+    }
+}
+
+/// The jobs that show something, on nodes below `staged`; the first is 4711.
+fn stories(began_s: i64, staged: usize) -> Vec<Job> {
+    let (half, quarter) = ((staged / 2).max(1), (staged / 4).max(1));
+    let node = |index: usize| vec![index.min(staged - 1)];
+    let mira = ("wave512", ("mira", 2001), "p12");
+    let train = ("train-b", ("jo", 2002), "ml");
+    let job =
+        |id, story, what: (&'static str, (&'static str, u32), &'static str), nodes, from: i64, minutes: i64| Job {
+            id,
+            story,
+            name: what.0,
+            user: what.1,
+            account: what.2,
+            nodes,
+            from_s: began_s - from * MINUTE,
+            to_s: began_s - (from - minutes) * MINUTE,
+            load: 0.92,
+            memory: 0.41,
+            period_s: 10 * MINUTE,
+        };
+    let all = (0..half).collect::<Vec<_>>();
+    let gpus = (staged.saturating_sub(2)..staged).filter(|node| *node >= half).collect::<Vec<_>>();
+    vec![
+        job(4711, Story::Unbalanced, mira, all.clone(), 300, 130),
+        job(4650, Story::Ordinary, mira, all.clone(), 26 * 60, 115),
+        job(4662, Story::SlowNode, ("md-water", ("tarek", 2005), "chem"), all.clone(), 22 * 60, 180),
+        job(4690, Story::IdleGpus, train, gpus, 9 * 60, 240),
+        job(4702, Story::Leak, ("grow", ("ana", 2003), "p12"), node(half), 7 * 60, 300),
+        job(4705, Story::Throttled, ("blast", ("mei", 2008), "bio"), node(half + 1), 6 * 60, 200),
+        job(4707, Story::OutOfMemory, train, node(half), 90, 47),
+        job(4709, Story::Peak, ("hpl", ("olu", 2007), "earth"), all, 150, 20),
+        job(4712, Story::Running, mira, (0..quarter).collect(), 40, 40 + AHEAD_DAYS * 24 * 60),
+    ]
+}
+
+/// Jobs that keep `nodes` busy, without ids.
+fn ordinary(options: &Options, nodes: std::ops::Range<usize>) -> Vec<Job> {
+    let mut jobs = Vec::new();
+    if nodes.is_empty() {
+        return jobs;
+    }
+    let (first, last) = (options.first_s(), options.began_s + AHEAD_DAYS * DAY);
+    let mut free: Vec<(i64, usize)> = nodes.map(|node| (first, node)).collect();
+    for key in 0u64.. {
+        let draw = |what: u64| uniform(options.seed, key * 16 + what, 0);
+        free.sort_unstable();
+        let size = SIZES[hash(options.seed, key * 16, 1) as usize % SIZES.len()].clamp(1, free.len().div_ceil(2));
+        let from_s = free[size - 1].0 + (draw(1).powi(3) * 40.0 * 60.0) as i64 + 30;
+        if from_s >= last {
+            break;
+        }
+        // 20 minutes to 24 hours, as often within each factor of two.
+        let to_s = from_s + (20.0 * 60.0 * 72f64.powf(draw(2))) as i64;
+        let mut chosen: Vec<usize> = free[..size].iter().map(|(_, node)| *node).collect();
+        chosen.sort_unstable();
+        free[..size].iter_mut().for_each(|(until, _)| *until = to_s);
+        let (name, user, account) = ORDINARY[hash(options.seed, key * 16, 3) as usize % ORDINARY.len()];
+        jobs.push(Job {
+            id: 0,
+            story: Story::Ordinary,
+            name,
+            user,
+            account,
+            nodes: chosen,
+            from_s,
+            to_s,
+            // One in eight uses few of its CPUs.
+            load: if draw(4) < 0.125 { 0.2 } else { 0.6 + 0.4 * draw(5) },
+            memory: 0.05 + 0.85 * draw(6) * draw(7),
+            period_s: 300 + (draw(8) * 1500.0) as i64,
+        });
+    }
+    jobs.sort_by_key(|job| (job.from_s, job.nodes[0]));
+    jobs
+}
+
+/// Gives ids in the order in which jobs begin: those before `at_s` get ids below 4711, the others above, without those that are `taken`.
+fn number(jobs: &mut [Job], at_s: i64, taken: &[u32]) {
+    let before = jobs.partition_point(|job| job.from_s < at_s);
+    let mut below = (1..4711u32).rev().filter(|id| !taken.contains(id));
+    let mut above = (4712u32..).filter(|id| !taken.contains(id));
+    for job in jobs[..before].iter_mut().rev() {
+        job.id = below.next().unwrap_or(0);
+    }
+    // A centre with more jobs before 4711 than there are ids has no room for the oldest.
+    for job in &mut jobs[before..] {
+        job.id = above.next().unwrap_or(u32::MAX);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    fn plan(seed: u64, nodes: usize) -> Plan {
+        Plan::new(Options { seed, nodes, days: 7, began_s: 1_780_000_000 })
+    }
+
+    #[test]
+    fn a_seed_is_one_plan() {
+        assert_eq!(plan(1, 64), plan(1, 64));
+        assert_ne!(plan(1, 64).jobs, plan(2, 64).jobs);
+    }
+
+    #[test]
+    fn no_node_has_two_jobs_at_a_time_and_no_id_is_given_twice() {
+        for nodes in [NODES_MIN_MAX.0, 17, 64, 256] {
+            let plan = plan(SEED, nodes);
+            let mut until = vec![i64::MIN; nodes];
+            let mut ids = BTreeSet::new();
+            for job in &plan.jobs {
+                assert!(job.id > 0 && ids.insert(job.id), "{nodes} nodes: {job:?}");
+                assert!(!job.nodes.is_empty() && job.from_s < job.to_s, "{job:?}");
+                for node in &job.nodes {
+                    assert!(until[*node] <= job.from_s, "{nodes} nodes: node {node} has two jobs: {job:?}");
+                    until[*node] = job.to_s;
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn there_are_as_many_jobs_as_a_centre_has_and_every_story() {
+        let plan = plan(SEED, NODES);
+        let history = plan.jobs.iter().filter(|job| job.from_s < plan.options.began_s);
+        let count = history.clone().count();
+        assert!((300..900).contains(&count), "{count} jobs in the history");
+        for story in [
+            Story::IdleGpus,
+            Story::Unbalanced,
+            Story::Leak,
+            Story::Throttled,
+            Story::SlowNode,
+            Story::OutOfMemory,
+            Story::Peak,
+        ] {
+            let told = history.clone().find(|job| job.story == story).unwrap_or_else(|| panic!("no {story:?}"));
+            assert!(told.to_s < plan.options.began_s, "{told:?}");
+        }
+        assert_eq!(plan.jobs[plan.job("4711").unwrap()].story, Story::Unbalanced);
+        let running = &plan.jobs[plan.job("4712").unwrap()];
+        assert!(running.from_s < plan.options.began_s && running.to_s > plan.options.began_s + 30 * DAY);
+    }
+}

@@ -1,0 +1,279 @@
+//! The agents of the centre: one connection for each node and one for the facility, as real ones have, and what goes over them.
+//!
+//! - In: what [`Centre`] computes, the clock as a function, whether to stop.
+//! - Out: schemas, batches and records over MQTT, first those of the past, then those of each few seconds.
+//! - Never: a batch of the next few hundred steps before the server has acknowledged the one before.
+
+use std::collections::HashSet;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use wholegrain_model::{Batch, BatchHeader, Column, ColumnValues, Gaps, Interval, SchemaHash};
+use wholegrain_transport::client::{Client, ClientConfig, ClientError, Event};
+use wholegrain_transport::topics::Topic;
+use wholegrain_transport::{payload, tls};
+
+use crate::boosts::Boosts;
+use crate::centre::{Centre, LIVE, Record, Series, job_metrics};
+use crate::plan::{Options, Plan};
+
+/// Steps of the past that are computed before they are sent: it bounds the memory.
+const STEPS_MAX: usize = 256;
+/// How long the server may take to acknowledge.
+const ACKNOWLEDGED_WITHIN: Duration = Duration::from_secs(120);
+/// How often connections are looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+const HOUR: i64 = 3600;
+const NS: i64 = 1_000_000_000;
+/// The facility's agent.
+const FACILITY: &str = "facility";
+
+/// Why the centre stopped.
+#[derive(Debug, thiserror::Error)]
+pub enum SendError {
+    /// The connection of an agent.
+    #[error("agent {agent} of the demonstration: {error}")]
+    Client {
+        /// Whose.
+        agent: String,
+        /// What happened.
+        error: ClientError,
+    },
+    /// Certificate or key of an agent.
+    #[error("agent {agent} of the demonstration: {error}")]
+    Tls {
+        /// Whose.
+        agent: String,
+        /// What is wrong.
+        error: tls::TlsError,
+    },
+    /// The server did not take it.
+    #[error("the server refuses what agent {agent} of the demonstration sent: {why}")]
+    Refused {
+        /// Whose.
+        agent: String,
+        /// Why.
+        why: String,
+    },
+}
+
+/// Where the agents send to, and what lets them in.
+#[derive(Debug, Clone, Copy)]
+pub struct Server<'a> {
+    /// `mqtts://host:port`.
+    pub url: &'a str,
+    /// The authority's certificate.
+    pub ca: &'a Path,
+    /// Where `<agent>.pem` and `<agent>.key` are.
+    pub certificates: &'a Path,
+}
+
+/// The names of all agents of a plan, the facility's last.
+pub fn agents(plan: &Plan) -> Vec<String> {
+    plan.nodes.iter().map(|node| node.name.clone()).chain([FACILITY.to_owned()]).collect()
+}
+
+/// What whoever started the centre decides while it runs.
+pub trait Control {
+    /// The clock, ns since the Unix epoch.
+    fn now_ns(&self) -> i64;
+    /// Whether to stop.
+    fn stops(&self) -> bool;
+    /// So many readings have been acknowledged; `ready` once those of the past all are.
+    fn sent(&self, readings: u64, ready: bool);
+}
+
+/// Replays the past from `from_s` on, then goes on live until it is told to stop.
+pub fn run(options: &Options, server: &Server<'_>, from_s: i64, control: &dyn Control) -> Result<(), SendError> {
+    let plan = Plan::new(options.clone());
+    let start_s = control.now_ns() / NS;
+    let mut agents = Agents::connect(server, &agents(&plan), start_s.cast_unsigned())?;
+    let (mut centre, mut boosts) = (Centre::new(plan, from_s), Boosts::default());
+    let mut steps = 0;
+    while !control.stops() {
+        let (time_s, interval) = next(centre.time_s(), start_s);
+        if time_s * NS > control.now_ns() {
+            break;
+        }
+        centre.step(time_s, interval, &boosts);
+        steps += 1;
+        if steps % STEPS_MAX == 0 {
+            agents.send(centre.take())?;
+            control.sent(agents.readings, false);
+        }
+    }
+    centre.tell_running();
+    agents.send(centre.take())?;
+    control.sent(agents.readings, true);
+    while !control.stops() {
+        agents.listen(&centre, &mut boosts, control.now_ns())?;
+        boosts.expire(control.now_ns());
+        let (time_s, _) = next(centre.time_s(), start_s);
+        if time_s * NS <= control.now_ns() {
+            centre.step(time_s, LIVE, &boosts);
+            agents.send(centre.take())?;
+            control.sent(agents.readings, true);
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+    Ok(())
+}
+
+/// The step after `time_s` and its length: the older, the coarser.
+fn next(time_s: i64, start_s: i64) -> (i64, Interval) {
+    let live = LIVE.ns().cast_signed() / NS;
+    let every = match start_s - time_s {
+        age if age > 26 * HOUR => 300,
+        age if age > HOUR => 60,
+        _ => live,
+    };
+    (time_s.div_euclid(every) * every + every, Interval::from_s(every.cast_unsigned()))
+}
+
+struct Agent {
+    name: String,
+    client: Client,
+    seq: u64,
+    known: HashSet<SchemaHash>,
+    unacknowledged: usize,
+    orders: Vec<Vec<u8>>,
+}
+
+/// All connections.
+struct Agents {
+    all: Vec<Agent>,
+    boot: u64,
+    readings: u64,
+}
+
+impl Agents {
+    fn connect(server: &Server<'_>, names: &[String], boot: u64) -> Result<Self, SendError> {
+        let connect = |name: &String| {
+            let file = |ending: &str| server.certificates.join(format!("{name}.{ending}"));
+            let (cert, key) = (file("pem"), file("key"));
+            let identity = tls::Identity { cert: &cert, key: &key };
+            let tls = tls::client_config(server.ca, Some(identity))
+                .map_err(|error| SendError::Tls { agent: name.clone(), error })?;
+            let config = ClientConfig {
+                url: server.url.to_owned(),
+                client_id: name.clone(),
+                tls: Some(tls),
+                ..ClientConfig::default()
+            };
+            let failed = |error| SendError::Client { agent: name.clone(), error };
+            let mut client = Client::connect(&config).map_err(failed)?;
+            client.subscribe(&Topic::Control { agent: name }.to_string()).map_err(failed)?;
+            let (known, orders) = (HashSet::new(), Vec::new());
+            Ok(Agent { name: name.clone(), client, seq: 0, known, unacknowledged: 0, orders })
+        };
+        Ok(Self { all: names.iter().map(connect).collect::<Result<_, _>>()?, boot, readings: 0 })
+    }
+
+    /// Sends, and waits until everything is acknowledged.
+    fn send(&mut self, (series, records): (Vec<Series>, Vec<Record>)) -> Result<(), SendError> {
+        let mut readings = 0;
+        for series in series {
+            readings += (series.times.len() * series.columns.len()) as u64;
+            if let Some(agent) = self.all.get_mut(series.agent) {
+                agent.send(series, self.boot)?;
+            }
+        }
+        for (index, record) in records {
+            let Some(agent) = self.all.get_mut(index) else { continue };
+            let topic = Topic::Job { agent: &agent.name }.to_string();
+            let json = serde_json::to_vec(&record).map_err(|error| agent.refused(error.to_string()))?;
+            agent.publish(&topic, &json, false)?;
+        }
+        for agent in &mut self.all {
+            agent.client.flush().map_err(|error| agent.failed(error))?;
+        }
+        for agent in &mut self.all {
+            agent.settle(0)?;
+        }
+        self.readings += readings;
+        Ok(())
+    }
+
+    /// Hears what the server has ordered, obeys and answers; also keeps the connections alive.
+    fn listen(&mut self, centre: &Centre, boosts: &mut Boosts, now_ns: i64) -> Result<(), SendError> {
+        let metrics = job_metrics();
+        for (index, agent) in self.all.iter_mut().enumerate() {
+            while agent.hear(Duration::ZERO)? {}
+            for order in std::mem::take(&mut agent.orders) {
+                let Some(answer) = boosts.obey(centre.plan(), index, &order, now_ns, &metrics, LIVE) else { continue };
+                let topic = Topic::Answer { agent: &agent.name }.to_string();
+                agent.publish(&topic, answer.to_string().as_bytes(), false)?;
+                agent.client.flush().map_err(|error| agent.failed(error))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Agent {
+    fn failed(&self, error: ClientError) -> SendError {
+        SendError::Client { agent: self.name.clone(), error }
+    }
+
+    fn refused(&self, why: String) -> SendError {
+        SendError::Refused { agent: self.name.clone(), why }
+    }
+
+    fn send(&mut self, series: Series, boot: u64) -> Result<(), SendError> {
+        let schema = series.schema().map_err(|why| self.refused(why))?;
+        let hash = schema.hash();
+        if self.known.insert(hash) {
+            let topic = Topic::Schema { agent: &self.name, group: &series.group }.to_string();
+            self.publish(&topic, &schema.encode(), true)?;
+        }
+        self.seq += 1;
+        let (agent, seq) = (self.name.clone(), self.seq);
+        let header = BatchHeader { agent, boot, seq, schema: hash, interval_ns: series.interval.ns() };
+        let column = |values| Column { values: ColumnValues::Int(values), gaps: Gaps::default() };
+        let columns = series.columns.into_iter().map(column).collect();
+        let batch = payload::encode_batch(&Batch { header, times: series.times, columns });
+        self.publish(&Topic::Batch { agent: &self.name, group: &series.group }.to_string(), &batch, false)
+    }
+
+    fn publish(&mut self, topic: &str, payload: &[u8], retain: bool) -> Result<(), SendError> {
+        loop {
+            match self.client.publish(topic, payload, true, retain) {
+                Ok(_) => {
+                    self.unacknowledged += 1;
+                    return Ok(());
+                }
+                Err(ClientError::WindowFull(_)) => self.settle(self.unacknowledged.saturating_sub(1))?,
+                Err(error) => return Err(self.failed(error)),
+            }
+        }
+    }
+
+    /// Waits until no more than so many messages are unacknowledged.
+    fn settle(&mut self, most: usize) -> Result<(), SendError> {
+        let deadline = Instant::now() + ACKNOWLEDGED_WITHIN;
+        while self.unacknowledged > most {
+            self.hear(Duration::from_secs(1))?;
+            if Instant::now() > deadline {
+                return Err(self.refused(format!("nothing is acknowledged within {ACKNOWLEDGED_WITHIN:?}")));
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes one thing that the server said; false when there was none.
+    fn hear(&mut self, wait: Duration) -> Result<bool, SendError> {
+        match self.client.poll(wait).map_err(|error| self.failed(error))? {
+            Some(Event::Acked { reason, .. }) => {
+                self.unacknowledged = self.unacknowledged.saturating_sub(1);
+                if reason.is_error() {
+                    return Err(self.refused(reason.to_string()));
+                }
+            }
+            Some(Event::Subscribed { reason, .. }) if reason.is_error() => return Err(self.refused(reason.to_string())),
+            Some(Event::Message { payload, .. }) => self.orders.push(payload.to_vec()),
+            Some(_) => {}
+            None => return Ok(false),
+        }
+        Ok(true)
+    }
+}
