@@ -12,7 +12,7 @@ pub const STEPS_MAX: usize = 1024;
 pub const JOB_RECORD_BYTES_MAX: usize = 1 << 20;
 
 /// One job on one node: an allocation, and what was found out about it. Sent each time it changes; the same (node, manager,
-/// job, from) with a higher revision takes the place of an earlier one.
+/// job, owner, from) with a higher revision takes the place of an earlier one.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct JobRecord {
@@ -26,6 +26,9 @@ pub struct JobRecord {
     pub node: String,
     /// The agent's prefix.
     pub prefix: String,
+    /// Who the path of its cgroup says that it is of: `uid:<uid>` or `user:<name>` that the manager wrote there; `own:<uid>` where
+    /// it lies below that user's own systemd manager, so that the user chose the id; empty where the path does not say.
+    pub owner: String,
     /// Whose processes they are; `None` when it could not be found out.
     pub uid: Option<u32>,
     /// The name that belongs to `uid` on the node.
@@ -77,6 +80,7 @@ pub struct StepRecord {
 impl JobRecord {
     /// Whether it is the same job on the same node.
     pub fn is_same(&self, other: &JobRecord) -> bool {
-        (&self.node, &self.manager, &self.job, self.from) == (&other.node, &other.manager, &other.job, other.from)
+        (&self.node, &self.manager, &self.job, &self.owner, self.from)
+            == (&other.node, &other.manager, &other.job, &other.owner, other.from)
     }
 }

@@ -29,6 +29,11 @@ impl Cgroups {
         (100_000_000_000 + u64::from(std::process::id()) * 10_000 + NEXT.fetch_add(1, Ordering::Relaxed)).to_string()
     }
 
+    /// Settings with which its jobs in the unified hierarchy are found, which lie in a slice of their own.
+    pub fn config(&self, rescan: Interval) -> TrackerConfig {
+        TrackerConfig { slurm_slices: vec![format!("{}.slice", self.name)], ..config(rescan) }
+    }
+
     /// Expressions for its jobs only, in both versions.
     pub fn patterns(&self) -> (String, String) {
         let (name, job) = (&self.name, r"job_(?<job>\d+)(/(?<step>step_\d+))?");
@@ -124,7 +129,7 @@ impl News {
 fn a_short_job_in_version_1_leaves_its_totals() {
     let cgroups = Cgroups::new();
     let (id, uid) = (cgroups.id(), 54_321);
-    let tracked = Tracked::start(&config(NO_RESCAN), &Roots::default(), None);
+    let tracked = Tracked::start(&cgroups.config(NO_RESCAN), &Roots::default(), None);
     let jobs: Vec<PathBuf> = V1.iter().map(|ctrl| cgroups.v1(ctrl, uid, &id)).collect();
     let steps: Vec<PathBuf> = jobs.iter().map(|job| job.join("step_0")).collect();
     steps.iter().for_each(|step| fs::create_dir_all(step).unwrap());
@@ -156,7 +161,7 @@ fn a_short_job_in_version_1_leaves_its_totals() {
 #[test]
 fn a_short_job_in_the_unified_hierarchy_leaves_its_totals_whole() {
     let cgroups = Cgroups::new();
-    let tracked = Tracked::start(&config(NO_RESCAN), &Roots::default(), None);
+    let tracked = Tracked::start(&cgroups.config(NO_RESCAN), &Roots::default(), None);
     let id = cgroups.id();
     let job = cgroups.v2(&id);
     let task = job.join("step_0/user/task_0");
@@ -181,7 +186,7 @@ fn a_short_job_in_the_unified_hierarchy_leaves_its_totals_whole() {
 #[test]
 fn whose_a_job_is_without_a_uid_in_its_path() {
     let cgroups = Cgroups::new();
-    let tracked = Tracked::start(&config(NO_RESCAN), &Roots::default(), None);
+    let tracked = Tracked::start(&cgroups.config(NO_RESCAN), &Roots::default(), None);
     let id = cgroups.id();
     let task = cgroups.v2(&id).join("step_0/user/task_0");
     fs::create_dir_all(&task).unwrap();
@@ -201,7 +206,7 @@ fn whose_a_job_is_without_a_uid_in_its_path() {
 #[test]
 fn jobs_that_are_over_before_anybody_looked_are_told_all_the_same() {
     let cgroups = Cgroups::new();
-    let tracked = Tracked::start(&config(NO_RESCAN), &Roots::default(), None);
+    let tracked = Tracked::start(&cgroups.config(NO_RESCAN), &Roots::default(), None);
     let first = cgroups.id();
     let parent = cgroups.v1("cpuacct", 1, &first).parent().unwrap().to_owned();
     fs::create_dir_all(parent.join(format!("job_{first}"))).unwrap();
@@ -220,7 +225,7 @@ fn jobs_that_are_over_before_anybody_looked_are_told_all_the_same() {
 #[test]
 fn controllers_vanish_one_after_another() {
     let cgroups = Cgroups::new();
-    let tracked = Tracked::start(&config(NO_RESCAN), &Roots::default(), None);
+    let tracked = Tracked::start(&cgroups.config(NO_RESCAN), &Roots::default(), None);
     let id = cgroups.id();
     for controller in V1 {
         fs::create_dir_all(cgroups.v1(controller, 1, &id)).unwrap();
@@ -241,7 +246,7 @@ fn controllers_vanish_one_after_another() {
 #[test]
 fn latency_of_beginnings_and_ends() {
     let cgroups = Cgroups::new();
-    let tracked = Tracked::start(&config(Interval::from_s(1)), &Roots::default(), None);
+    let tracked = Tracked::start(&cgroups.config(Interval::from_s(1)), &Roots::default(), None);
     let (mut begins, mut ends) = (Vec::new(), Vec::new());
     for _ in 0..200 {
         let id = cgroups.id();

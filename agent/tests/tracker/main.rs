@@ -3,6 +3,7 @@
 mod hooks;
 mod kernel;
 mod limits;
+mod owners;
 mod trees;
 
 use std::fs;
@@ -14,7 +15,8 @@ use std::time::{Duration, Instant};
 
 use wholegrain_agent::bell::Bell;
 use wholegrain_agent::jobs::tracker::{
-    Book, Job, JobEvent, NodeFacts, RawPattern, Tracker, TrackerConfig, default_managers,
+    Book, Job, JobEvent, NodeFacts, RawPattern, Tracker, TrackerConfig, default_managers, default_pbs_prefixes,
+    default_slurm_slices,
 };
 use wholegrain_model::{Interval, JobRecord};
 use wholegrain_sources::Roots;
@@ -39,6 +41,11 @@ fn config(rescan: Interval) -> TrackerConfig {
         hierarchies: Vec::new(),
         hooks: None,
         gpustat: None,
+        flux_user: "998".to_owned(),
+        oar_user: String::new(),
+        pbs_prefixes: default_pbs_prefixes(),
+        slurm_slices: default_slurm_slices(),
+        slurm_nodes: vec!["*".to_owned()],
     }
 }
 
@@ -187,5 +194,5 @@ impl Tree {
 }
 
 fn pattern(name: &str, path: &str) -> RawPattern {
-    RawPattern { name: name.to_owned(), path: path.to_owned() }
+    RawPattern { name: name.to_owned(), path: path.to_owned(), owner: None }
 }

@@ -95,11 +95,11 @@ fn oar_3() {
     let job = "oar.slice/oar-u1000.slice/oar-u1000-j42.slice";
     let dirs = [
         job,
-        &format!("{job}/oar-u1000-j42-s1.scope"),
+        &format!("{job}/oar-u1000-j42-p1.scope"),
         &format!("{job}/oar-u1000-j42-t3.slice"),
-        &format!("{job}/oar-u1000-j42-t3.slice/oar-u1000-j42-t3-s2.scope"),
+        &format!("{job}/oar-u1000-j42-t3.slice/oar-u1000-j42-t3-p2.scope"),
     ];
-    let steps = ["s1", "t3", "t3/s2"];
+    let steps = ["p1", "t3", "t3/p2"];
     check(
         &Life {
             id: "42",
@@ -237,14 +237,15 @@ fn names_of_users_come_from_the_system() {
 #[test]
 fn gpus_of_a_job() {
     let tree = Tree::new(&["memory"]);
-    tree.write("gpustat/0", "5 1000\n");
+    tree.write("gpustat/0", "5 1\n");
     let config = TrackerConfig { gpustat: Some(tree.path("gpustat")), ..config(NO_RESCAN) };
     let tracked = Tracked::start(&config, &tree.roots(), None);
     tree.make("cgroup/memory/slurm/uid_1/job_4");
     tracked.began("4");
     tree.make("cgroup/memory/slurm/uid_1/job_5");
     assert_eq!(tracked.began("5").record.devices, ["gpu/0"]);
-    tree.write("gpustat/1", "5 1000\n");
+    tree.write("gpustat/2", "5 1000\n");
+    tree.write("gpustat/1", "5 1\n");
     assert_eq!(tracked.changed("5", |job| job.record.devices.len() > 1).record.devices, ["gpu/0", "gpu/1"]);
     tracked.tracker.stop();
 }
@@ -314,13 +315,13 @@ fn a_tree_that_comes_later_and_odd_names() {
     let tree = Tree::new(&[]);
     fs::remove_dir(tree.path("cgroup")).unwrap();
     let tracked = Tracked::start(&config(Interval::from_ms(100)), &tree.roots(), None);
-    tree.make("cgroup/cpuacct/pbs_jobs.service/jobid/$(reboot) \n'x");
-    let began = tracked.began("$(reboot) \n'x");
+    tree.make("cgroup/cpuacct/pbs_jobs.service/jobid/1$(reboot) \n'x");
+    let began = tracked.began("1$(reboot) \n'x");
     wholegrain_model::name::check_relative(&began.record.level).unwrap();
     use std::os::unix::ffi::OsStrExt;
     let odd = std::ffi::OsStr::from_bytes(b"\xff\xfe");
     fs::create_dir(tree.path("cgroup/cpuacct/pbs_jobs.service/jobid").join(odd)).unwrap();
-    tree.make(&format!("cgroup/cpuacct/pbs_jobs.service/jobid/{}", "x".repeat(255)));
+    tree.make(&format!("cgroup/cpuacct/pbs_jobs.service/jobid/1{}", "x".repeat(254)));
     let began = tracked.wait("a long id", |event| matches!(event, JobEvent::Began(_)));
     assert_eq!(began.record.job.len(), wholegrain_model::job::JOB_ID_BYTES_MAX);
     tracked.tracker.stop();

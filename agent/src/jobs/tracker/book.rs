@@ -45,7 +45,7 @@ struct Inner {
     closed: bool,
 }
 
-type Identity = (String, String, i64);
+type Identity = (String, String, String, i64);
 
 #[derive(Debug, Clone)]
 struct Entry {
@@ -63,7 +63,7 @@ impl Entry {
 }
 
 fn identity(record: &JobRecord) -> Identity {
-    (record.manager.clone(), record.job.clone(), record.from)
+    (record.manager.clone(), record.job.clone(), record.owner.clone(), record.from)
 }
 
 impl Book {
@@ -76,8 +76,8 @@ impl Book {
         inner.dropped = on_disk.dropped;
         for entry in on_disk.records {
             if entry.record.to.is_none() {
-                let alive = entry.dirs.iter().any(&is_alive);
-                kept.push(Kept { record: entry.record.clone(), seen: on_disk.seen, alive });
+                let dirs = entry.dirs.iter().filter(|dir| is_alive(dir)).cloned().collect();
+                kept.push(Kept { record: entry.record.clone(), seen: on_disk.seen, dirs });
             }
             inner.put(entry.record, entry.dirs, Some(entry.acknowledged));
         }

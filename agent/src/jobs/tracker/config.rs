@@ -25,6 +25,16 @@ pub struct TrackerConfig {
     pub hooks: Option<PathBuf>,
     /// Where a file for each GPU says `jobid uid`.
     pub gpustat: Option<PathBuf>,
+    /// The account, or its uid, that Flux runs as: its jobs are below that user's systemd manager and nobody else's. Empty for none.
+    pub flux_user: String,
+    /// The account, or its uid, that owns the directories of OAR 2 beside root. Empty for none.
+    pub oar_user: String,
+    /// What the names of PBS's cgroups begin with (`cgroup_prefix` of its hook).
+    pub pbs_prefixes: Vec<String>,
+    /// The slices that Slurm's scope is in (`CgroupSlice`); `-.slice` is the root.
+    pub slurm_slices: Vec<String>,
+    /// The node names of several Slurm daemons on a node, with `*` for any text.
+    pub slurm_nodes: Vec<String>,
 }
 
 /// `[[jobs.pattern]]`.
@@ -35,6 +45,9 @@ pub struct RawPattern {
     pub name: String,
     /// A regular expression over the path below the hierarchy's root, with a capture `job`, and perhaps `uid`, `user`, `step`.
     pub path: String,
+    /// An account, or its uid, that may own the directories beside root.
+    #[serde(default)]
+    pub owner: Option<String>,
 }
 
 /// The tracker's keys of `[jobs]` as they are written.
@@ -54,6 +67,16 @@ pub struct RawTracker {
     pub hooks: PathBuf,
     /// The GPUs' directory.
     pub gpustat: PathBuf,
+    /// Flux's account.
+    pub flux_user: String,
+    /// OAR's account.
+    pub oar_user: String,
+    /// PBS's prefixes.
+    pub pbs_prefixes: Vec<String>,
+    /// Slurm's slices.
+    pub slurm_slices: Vec<String>,
+    /// Slurm's node names.
+    pub slurm_nodes: Vec<String>,
 }
 
 /// The layouts that are looked for unless the configuration says otherwise.
@@ -81,7 +104,26 @@ pub fn default_gpustat() -> PathBuf {
     PathBuf::from("/run/gpustat")
 }
 
+/// What the names of PBS's cgroups begin with: since version 20, and in PBS Professional.
+pub fn default_pbs_prefixes() -> Vec<String> {
+    ["pbs_jobs", "pbspro"].map(str::to_owned).to_vec()
+}
+
+/// The slice that Slurm's scope is in.
+pub fn default_slurm_slices() -> Vec<String> {
+    vec!["system.slice".to_owned()]
+}
+
 impl TrackerConfig {
+    /// The accounts that are to be resolved for its layouts.
+    pub fn accounts(&self) -> Vec<String> {
+        let of = |manager: &str, name: &String| {
+            (self.managers.iter().any(|other| other == manager) && !name.is_empty()).then(|| name.clone())
+        };
+        let managers = of("flux", &self.flux_user).into_iter().chain(of("oar", &self.oar_user));
+        managers.chain(self.patterns.iter().filter_map(|pattern| pattern.owner.clone())).collect()
+    }
+
     /// Checks the keys; relative paths are below `dir`, and an empty one is none.
     pub fn check(section: &Section, raw: RawTracker, dir: &Path) -> Result<Self, ConfigError> {
         let known: Vec<&str> = MANAGERS.iter().map(|manager| manager.name).collect();
@@ -99,6 +141,14 @@ impl TrackerConfig {
                 return Err(section.error("pattern", format!("pattern `{}`: {message}", pattern.name)));
             }
         }
+        for (key, names) in [("pbs_prefixes", &raw.pbs_prefixes), ("slurm_slices", &raw.slurm_slices)] {
+            if let Some(name) = names.iter().find(|name| name.is_empty() || name.contains('/')) {
+                return Err(section.error(key, format!("{name:?} is no name of a directory")));
+            }
+        }
+        if let Some(name) = raw.slurm_slices.iter().find(|name| !name.ends_with(".slice")) {
+            return Err(section.error("slurm_slices", format!("{name:?} is no slice; its name ends with `.slice`")));
+        }
         let optional = |path: PathBuf| (!path.as_os_str().is_empty()).then(|| dir.join(path));
         Ok(Self {
             rescan: raw.rescan,
@@ -108,6 +158,11 @@ impl TrackerConfig {
             hierarchies: raw.hierarchies.into_iter().map(|path| dir.join(path)).collect(),
             hooks: optional(raw.hooks),
             gpustat: optional(raw.gpustat),
+            flux_user: raw.flux_user,
+            oar_user: raw.oar_user,
+            pbs_prefixes: raw.pbs_prefixes,
+            slurm_slices: raw.slurm_slices,
+            slurm_nodes: raw.slurm_nodes,
         })
     }
 }

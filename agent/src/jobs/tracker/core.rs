@@ -1,13 +1,13 @@
 //! The tracker's state: directories that come and go in, changes of jobs out. No I/O and no clock.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use wholegrain_model::JobRecord;
 
 use super::hooks::Hook;
-use super::layout::{Found, Layouts, Spot, Version};
+use super::layout::{Found, Layouts, Owner, Spot, Version};
 use super::live::{DirId, Facts, Key, Live, Stamp, Totals, UidFrom, add_totals};
 use super::{Job, JobEvent, NodeFacts};
 
@@ -59,8 +59,8 @@ pub struct Kept {
     pub record: JobRecord,
     /// When it was last seen, ns since the Unix epoch.
     pub seen: i64,
-    /// Whether one of its directories is still there.
-    pub alive: bool,
+    /// Those of its directories that are still there, with their inodes.
+    pub dirs: Vec<(PathBuf, u64)>,
 }
 
 /// A record for the book.
@@ -107,7 +107,7 @@ pub struct Core {
 impl Core {
     /// Nothing seen yet; `kept` are the records that ran when the agent was last here.
     pub fn new(layouts: Layouts, rescan_ns: u64, node: NodeFacts, kept: Vec<Kept>) -> Self {
-        let (kept, over): (Vec<Kept>, Vec<Kept>) = kept.into_iter().partition(|kept| kept.alive);
+        let (kept, over): (Vec<Kept>, Vec<Kept>) = kept.into_iter().partition(|kept| !kept.dirs.is_empty());
         let mut core = Self {
             layouts,
             node,
@@ -176,7 +176,7 @@ impl Core {
     pub fn spot(&self, dir: &DirId) -> Spot {
         match self.hierarchies.get(dir.hierarchy) {
             None => Spot::Nothing,
-            Some(_) if dir.path.is_empty() => Spot::Above,
+            Some(_) if dir.path.is_empty() => Spot::Above(vec![Vec::new()]),
             Some(hierarchy) => self.layouts.spot(hierarchy.version, &dir.path),
         }
     }
@@ -184,6 +184,27 @@ impl Core {
     /// A running job.
     pub fn job(&self, key: &Key) -> Option<&Live> {
         self.jobs.get(key)
+    }
+
+    /// The running jobs that a directory can be of: those with the manager, the daemon and the id that its path shows.
+    fn of_id<'a>(&'a self, found: &Found) -> impl Iterator<Item = (&'a Key, &'a Live)> + use<'a> {
+        let first = Key { owner: Owner::Untold, ..Key::of(found) };
+        let is_it = {
+            let first = first.clone();
+            move |key: &Key| (&key.manager, &key.instance, &key.job) == (&first.manager, &first.instance, &first.job)
+        };
+        self.jobs.range(first..).take_while(move |(key, _)| is_it(key))
+    }
+
+    /// The job that has a directory, or would take it: the one of the same owner, else the only one that can be the same job.
+    pub fn key_of(&self, found: &Found) -> Key {
+        let key = Key::of(found);
+        let mut same = self.of_id(found).filter(|(_, live)| live.owner.may_be(&found.owner));
+        let exact = self.of_id(found).find(|(_, live)| live.owner == found.owner);
+        match (exact, same.next(), same.next()) {
+            (Some((key, _)), ..) | (None, Some((key, _)), None) => key.clone(),
+            _ => key,
+        }
     }
 
     /// All running jobs.
@@ -206,7 +227,7 @@ impl Core {
         let Some(hierarchy) = self.hierarchies.get(dir.hierarchy) else { return };
         let (accounts, version, controllers) = (hierarchy.accounts(), hierarchy.version, hierarchy.controllers.clone());
         let path = self.path(&dir);
-        let key = Key::of(found);
+        let key = self.key_of(found);
         let mut taken_over = Vec::new();
         if accounts && let Some(live) = self.jobs.get(&key).filter(|live| live.dirs.is_other(&dir, stamp)) {
             // The same id again, and nobody told that the first one went. What else accounts under that id is the second
@@ -224,9 +245,10 @@ impl Core {
                 self.passed_over += 1;
                 return;
             }
-            self.begin(&key, found, now);
+            self.begin(&key, found, (&path, stamp.inode), now);
         }
         let Some(live) = self.jobs.get_mut(&key) else { return };
+        live.owned(found);
         if !found.step.is_empty() {
             if live.step_made(&found.step, dir, stamp, accounts) {
                 self.change(&key, now, STEPS_SETTLE_NS);
@@ -254,8 +276,8 @@ impl Core {
         }
     }
 
-    fn begin(&mut self, key: &Key, found: &Found, now: Now) {
-        let mut record = match self.take_kept(key) {
+    fn begin(&mut self, key: &Key, found: &Found, dir: (&Path, u64), now: Now) {
+        let mut record = match self.take_kept(found, dir) {
             Some(record) => record,
             None => JobRecord {
                 job: found.job.clone(),
@@ -268,12 +290,7 @@ impl Core {
         record.prefix.clone_from(&self.node.prefix);
         self.levels.insert(record.level.clone());
         let mut live = Live::new(record, now.mono);
-        if let Some(uid) = found.uid {
-            live.set_uid(uid, UidFrom::Path);
-        }
-        if found.user.is_some() {
-            live.record.user.clone_from(&found.user);
-        }
+        live.owned(found);
         if let Some(at) = self.hooks.iter().rposition(|hook| hook.is_of(&live.record))
             && let Some(hook) = self.hooks.remove(at)
         {
@@ -285,28 +302,49 @@ impl Core {
         self.looks.insert(key.clone(), now.mono);
     }
 
-    /// The record of a job that ran before the agent was started, and still does.
-    fn take_kept(&mut self, key: &Key) -> Option<JobRecord> {
-        let is_it = |kept: &Kept| kept.record.job == *key.job && kept.record.manager == *key.manager;
-        let at = self.kept.iter().position(is_it)?;
+    /// The record of a job that ran before the agent was started, and still does: the one that had this directory, else the only
+    /// one that it can be.
+    fn take_kept(&mut self, found: &Found, (path, inode): (&Path, u64)) -> Option<JobRecord> {
+        let can_be = |kept: &Kept| {
+            let record = &kept.record;
+            let owner = Owner::of_record(&record.owner);
+            (&record.job, &record.manager) == (&found.job, &found.manager) && owner.may_be(&found.owner)
+        };
+        let had = |kept: &Kept| kept.dirs.iter().any(|(dir, known)| dir == path && *known == inode);
+        let all: Vec<usize> = (0..self.kept.len()).filter(|at| can_be(&self.kept[*at])).collect();
+        let at = all.iter().copied().find(|at| had(&self.kept[*at])).or(match all[..] {
+            [one] => Some(one),
+            _ => None,
+        })?;
         Some(self.kept.swap_remove(at).record)
     }
 
+    /// A level that no other job has. Of two jobs of one id and two owners the second one's has its owner in it.
     fn free_level(&self, found: &Found) -> String {
+        let with = |after: &str| super::layout::level_of(&format!("{}-{after}", found.level));
         let mut tries = vec![found.level.clone()];
         if !found.instance.is_empty() {
-            tries.push(super::layout::level_of(&format!("{}-{}", found.level, found.instance)));
+            tries.push(with(&found.instance));
         }
-        tries.push(super::layout::level_of(&format!("{}-{}", found.level, found.manager)));
-        let numbered = (2_u64..).map(|n| super::layout::level_of(&format!("{}-{n}", found.level)));
+        let other =
+            self.kept.iter().any(|kept| (&kept.record.job, &kept.record.manager) == (&found.job, &found.manager));
+        if other || self.of_id(found).next().is_some() {
+            match &found.owner {
+                Owner::Uid(uid) => tries.push(with(&format!("u{uid}"))),
+                Owner::Name(name) => tries.push(with(name)),
+                Owner::Untold | Owner::Own(_) => {}
+            }
+        }
+        tries.push(with(&found.manager));
+        let numbered = (2_u64..).map(|n| with(&n.to_string()));
         tries.into_iter().chain(numbered).find(|level| !self.levels.contains(level)).unwrap_or_default()
     }
 
     /// A directory, and with it all below, is gone.
     pub fn gone(&mut self, dir: &DirId, now: Now) {
         let keys: Vec<Key> = match self.spot(dir) {
-            Spot::Job(found) => vec![Key::of(&found)],
-            Spot::Above => self.jobs.keys().cloned().collect(),
+            Spot::Job(found) => self.of_id(&found).map(|(key, _)| key.clone()).collect(),
+            Spot::Above(_) => self.jobs.keys().cloned().collect(),
             Spot::Nothing => return,
         };
         self.leftovers.retain(|left, _| !left.is_within(dir));
@@ -449,7 +487,7 @@ impl Core {
             }
             return;
         }
-        self.hooks.retain(|waiting| (&waiting.manager, &waiting.job) != (&hook.manager, &hook.job));
+        self.hooks.retain(|other| (&other.manager, &other.job, other.uid) != (&hook.manager, &hook.job, hook.uid));
         self.hooks.push_back(hook);
         if self.hooks.len() > HOOKS_MAX {
             self.hooks.pop_front();

@@ -40,9 +40,9 @@ pub fn stamp(path: &Path, now: i64) -> io::Result<Stamp> {
     Ok(Stamp { created, is_birth, inode: stat.stx_ino })
 }
 
-/// Whose the processes in these directories are: the first user that is not root, or root where there is none but root; else the
-/// owner of the first directory, where that is not root.
-pub fn uid(proc: &Path, dirs: &[PathBuf]) -> Option<u32> {
+/// Whose the processes in these directories are: the first user that is neither root nor the manager's `account`, or root where
+/// there is none but root; else the owner of the first directory, where that is neither.
+pub fn uid(proc: &Path, dirs: &[PathBuf], account: Option<u32>) -> Option<u32> {
     let mut root = None;
     for dir in dirs.iter().take(DIRS_MAX) {
         let Ok(pids) = std::fs::read_to_string(dir.join("cgroup.procs")) else { continue };
@@ -50,12 +50,17 @@ pub fn uid(proc: &Path, dirs: &[PathBuf]) -> Option<u32> {
         for pid in pids.take(PIDS_MAX) {
             match std::fs::read_to_string(proc.join(pid).join("status")).ok().as_deref().and_then(real_uid) {
                 Some(0) => root = Some(0),
+                uid @ Some(_) if uid == account => {}
                 Some(uid) => return Some(uid),
                 None => {}
             }
         }
     }
-    let owner = dirs.first().and_then(|dir| std::fs::metadata(dir).ok()).map(|meta| meta.uid()).filter(|uid| *uid != 0);
+    let owner = dirs
+        .first()
+        .and_then(|dir| std::fs::metadata(dir).ok())
+        .map(|meta| meta.uid())
+        .filter(|uid| *uid != 0 && Some(*uid) != account);
     owner.or(root)
 }
 
@@ -115,14 +120,15 @@ mod tests {
         write("proc/7/status", "Name:\tx\nUid:\t0\t0\t0\t0\n");
         let own = std::fs::metadata(dir.path()).unwrap().uid();
         assert_eq!(
-            uid(&proc, std::slice::from_ref(&job)),
+            uid(&proc, std::slice::from_ref(&job), None),
             Some(own),
             "a process that cannot be asked counts for nothing"
         );
         write("step/cgroup.procs", "9\n");
         write("proc/9/status", "Name:\tsudo\nUid:\t1000\t0\t0\t0\n");
-        assert_eq!(uid(&proc, &[job, step]), Some(1000), "who started it");
-        assert_eq!(uid(&proc, &[dir.path().join("none")]), None);
+        assert_eq!(uid(&proc, &[job.clone(), step.clone()], None), Some(1000), "who started it");
+        assert_ne!(uid(&proc, &[job, step], Some(1000)), Some(1000), "the manager's own");
+        assert_eq!(uid(&proc, &[dir.path().join("none")], None), None);
     }
 
     #[test]

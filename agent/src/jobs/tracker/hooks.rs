@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use wholegrain_model::JobRecord;
 
 use super::core::HOOKS_MAX;
+use super::layout::Owner;
 
 /// The largest file, in bytes.
 pub const HOOK_BYTES_MAX: u64 = 16 * 1024;
@@ -86,9 +87,21 @@ impl Hook {
         Ok(hook)
     }
 
-    /// Whether it tells of this job, by either of its ids.
+    /// Whether it tells of this job, by either of its ids, and of no other user's with the same id.
     pub fn is_of(&self, record: &JobRecord) -> bool {
-        self.manager == record.manager && (self.job == record.job || self.also.as_ref() == Some(&record.job))
+        self.manager == record.manager
+            && (self.job == record.job || self.also.as_ref() == Some(&record.job))
+            && self.may_be_of(&Owner::of_record(&record.owner))
+    }
+
+    /// Whether what it says of the user contradicts what the job's path says. A user's own unit is no job of a hook's.
+    fn may_be_of(&self, owner: &Owner) -> bool {
+        match owner {
+            Owner::Untold => true,
+            Owner::Uid(uid) => self.uid.is_none_or(|of| of == *uid),
+            Owner::Name(name) => self.user.as_ref().is_none_or(|of| of == name),
+            Owner::Own(_) => false,
+        }
     }
 
     /// Puts what it says into a record, but for uid and devices; says whether anything changed.
@@ -230,8 +243,27 @@ fn is_trusted(meta: &std::fs::Metadata) -> bool {
     (meta.uid() == 0 || meta.uid() == own) && meta.mode() & 0o022 == 0
 }
 
-/// Whose GPUs are whose, where a prolog writes `jobid uid` into a file named after each GPU: (job, device) pairs.
-pub fn gpustat(dir: &Path) -> Vec<(String, String)> {
+/// A GPU that a prolog says is a job's.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Gpu {
+    /// The job's id.
+    pub job: String,
+    /// Such as `gpu/0`.
+    pub device: String,
+    /// Whose job it is.
+    pub uid: Option<u32>,
+}
+
+impl Gpu {
+    /// Whether a job can be the one that is meant, by its owner and by the uid that is known of it.
+    pub fn may_be_of(&self, owner: &Owner, uid: Option<u32>) -> bool {
+        let same = self.uid.is_none() || uid.is_none() || self.uid == uid;
+        same && !matches!(owner, Owner::Own(_))
+    }
+}
+
+/// Whose GPUs are whose, where a prolog writes `jobid uid` into a file named after each GPU.
+pub fn gpustat(dir: &Path) -> Vec<Gpu> {
     let Ok(entries) = std::fs::read_dir(dir) else { return Vec::new() };
     let mut found = Vec::new();
     for entry in entries.flatten().take(DEVICES_MAX) {
@@ -245,8 +277,10 @@ pub fn gpustat(dir: &Path) -> Vec<(String, String)> {
             continue;
         }
         let text = String::from_utf8_lossy(&bytes);
-        if let Some(job) = text.split_whitespace().next() {
-            found.push((job.to_owned(), format!("gpu/{}", String::from_utf8_lossy(entry.file_name().as_bytes()))));
+        let mut words = text.split_whitespace();
+        if let Some(job) = words.next() {
+            let device = format!("gpu/{}", String::from_utf8_lossy(entry.file_name().as_bytes()));
+            found.push(Gpu { job: job.to_owned(), device, uid: words.next().and_then(|uid| uid.parse().ok()) });
         }
     }
     found.sort();
@@ -309,6 +343,19 @@ mod tests {
         let mut record = JobRecord { manager: "slurm".into(), job: "4711".into(), ..JobRecord::default() };
         hook.merge_into(&mut record);
         assert_eq!(record.also.as_deref(), Some("s0123456789ABC"));
+        let hook = Hook::parse("manager=slurm\njob=4711\nuid=1000\nuser=anna\n").unwrap();
+        for (owner, is_its) in [
+            ("", true),
+            ("uid:1000", true),
+            ("uid:1001", false),
+            ("user:anna", true),
+            ("user:bert", false),
+            ("own:1000", false),
+        ] {
+            let record =
+                JobRecord { manager: "slurm".into(), job: "4711".into(), owner: owner.into(), ..JobRecord::default() };
+            assert_eq!(hook.is_of(&record), is_its, "{owner}");
+        }
         assert!(!hook.is_of(&JobRecord { manager: "oar".into(), job: "4711".into(), ..JobRecord::default() }));
     }
 
@@ -318,7 +365,10 @@ mod tests {
         std::fs::write(dir.path().join("0"), "4711 1000\n").unwrap();
         std::fs::write(dir.path().join("GPU-5a"), "4712 1000").unwrap();
         std::fs::write(dir.path().join("1"), "").unwrap();
-        let pair = |job: &str, gpu: &str| (job.to_owned(), gpu.to_owned());
-        assert_eq!(gpustat(dir.path()), [pair("4711", "gpu/0"), pair("4712", "gpu/GPU-5a")]);
+        let gpu = |job: &str, device: &str| Gpu { job: job.to_owned(), device: device.to_owned(), uid: Some(1000) };
+        assert_eq!(gpustat(dir.path()), [gpu("4711", "gpu/0"), gpu("4712", "gpu/GPU-5a")]);
+        let gpu = gpu("4711", "gpu/0");
+        assert!(gpu.may_be_of(&Owner::Untold, None) && gpu.may_be_of(&Owner::Uid(1000), Some(1000)));
+        assert!(!gpu.may_be_of(&Owner::Uid(1001), Some(1001)) && !gpu.may_be_of(&Owner::Own(1000), Some(1000)));
     }
 }

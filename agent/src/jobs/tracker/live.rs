@@ -8,7 +8,7 @@ use wholegrain_model::{JobRecord, StepRecord};
 use wholegrain_sources::job::JobPlace;
 
 use super::hooks::Hook;
-use super::layout::Found;
+use super::layout::{Found, Owner};
 
 /// The highest number of a CPU that is believed.
 const CPU_MAX: u32 = 65_535;
@@ -43,7 +43,7 @@ impl DirId {
 }
 
 /// What tells a running job from all others.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Key {
     /// The manager's name.
     pub manager: Arc<str>,
@@ -51,6 +51,8 @@ pub struct Key {
     pub instance: Arc<str>,
     /// The id.
     pub job: Arc<str>,
+    /// Who the path of the first directory that was seen of it says it is of.
+    pub owner: Owner,
 }
 
 impl Key {
@@ -60,6 +62,7 @@ impl Key {
             manager: found.manager.as_str().into(),
             instance: found.instance.as_str().into(),
             job: found.job.as_str().into(),
+            owner: found.owner.clone(),
         }
     }
 }
@@ -189,6 +192,10 @@ pub struct Live {
     pub from_fixed: bool,
     /// How the uid is known.
     pub uid_from: UidFrom,
+    /// Who its directories' paths say it is of.
+    pub owner: Owner,
+    /// The account of the manager's own daemons.
+    pub account: Option<u32>,
     hook_devices: Vec<String>,
     seen_devices: Vec<String>,
 }
@@ -205,6 +212,8 @@ impl Live {
             seen_mono: mono,
             from_fixed: record.from != 0,
             uid_from: if record.uid.is_some() { UidFrom::Processes } else { UidFrom::Nothing },
+            owner: Owner::of_record(&record.owner),
+            account: None,
             hook_devices: record.devices.clone(),
             seen_devices: Vec::new(),
             record,
@@ -229,6 +238,24 @@ impl Live {
         self.record.uid = Some(uid);
         self.place.uid = Some(uid);
         true
+    }
+
+    /// Takes what a directory's path says of its owner.
+    pub fn owned(&mut self, found: &Found) {
+        if self.owner == Owner::Untold {
+            self.owner = found.owner.clone();
+            // Part of the record's identity, which others know by then.
+            if !self.told && self.record.revision == 0 {
+                self.record.owner = self.owner.to_string();
+            }
+        }
+        self.account = self.account.or(found.account);
+        if let Some(uid) = found.uid {
+            self.set_uid(uid, UidFrom::Path);
+        }
+        if found.user.is_some() {
+            self.record.user.clone_from(&found.user);
+        }
     }
 
     /// Takes what a look found; says whether anything changed.

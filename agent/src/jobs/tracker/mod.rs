@@ -17,8 +17,10 @@ mod records;
 mod run;
 mod totals;
 mod tree;
+mod trust;
 mod watch;
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex};
@@ -32,7 +34,7 @@ use wholegrain_sources::job::JobPlace;
 pub use book::{Book, Ring};
 pub use config::{
     RawPattern, RawTracker, TrackerConfig, default_gpustat, default_hierarchies, default_hooks, default_managers,
-    default_units,
+    default_pbs_prefixes, default_slurm_slices, default_units,
 };
 
 use self::core::Core;
@@ -120,7 +122,7 @@ impl Tracker {
         let watcher = Watcher::new(Parts {
             roots: roots.clone(),
             config: config.clone(),
-            core: Core::new(Layouts::new(config), config.rescan.ns(), node, kept),
+            core: Core::new(Layouts::new(config, &BTreeMap::new()), config.rescan.ns(), node, kept),
             book: book.clone(),
             outlet,
             names,

@@ -65,6 +65,11 @@ impl Names {
         None
     }
 
+    /// Whether an answer is still to come.
+    pub fn is_asking(&self, of: &NameOf) -> bool {
+        self.asked.contains(of)
+    }
+
     /// Users that have been found since.
     pub fn answers(&mut self, mono: u64) -> Vec<(NameOf, u32, String)> {
         let mut found = Vec::new();

@@ -3,20 +3,23 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use wholegrain_sources::Roots;
 
 use super::book::Book;
-use super::core::{Core, Now};
-use super::hooks::{HooksDir, gpustat};
-use super::layout::{Layouts, Spot};
+use super::core::{Core, NameOf, Now};
+use super::hooks::{Gpu, HooksDir, gpustat};
+use super::layout::{Found, Layouts, Spot};
 use super::live::{DirId, Key, Stamp};
 use super::names::Names;
 use super::outlet::Outlet;
 use super::totals::TotalsFiles;
 use super::tree::Looks;
+use super::trust::{MayOwn, Owned, Owners, Trust};
 use super::watch::{Seen, Watched, Watches};
 use super::{JobEvent, TrackerConfig, facts, tree};
 use crate::bell::Bell;
@@ -33,6 +36,8 @@ const REFRESH_NS: u64 = 30_000_000_000;
 const RETRY_NS: u64 = 20_000_000;
 /// Every so many scans all directories are listed and all watches made anew, whatever the directories say of themselves.
 const WHOLE_EVERY: u64 = 12;
+/// How long the first scan waits for the uids of the managers' accounts, of which the system's directory may know nothing: 2 s.
+const ACCOUNTS_WAIT: Duration = Duration::from_secs(2);
 
 /// The most buffers of inotify's that are taken before a scan that is due; its queue is shorter unless the system was told
 /// otherwise.
@@ -58,6 +63,7 @@ pub struct Watcher {
     bell: Arc<Bell>,
     orders: Arc<Mutex<Orders>>,
     seen_before: Option<i64>,
+    trust: Trust,
     own: Own,
 }
 
@@ -67,8 +73,10 @@ struct Own {
     watches: Option<Watches>,
     files: TotalsFiles,
     hooks: Option<HooksDir>,
-    gpus: Vec<(String, String)>,
+    gpus: Vec<Gpu>,
     told: HashSet<String>,
+    /// Directories named as a job's that were refused for their owners.
+    refused: u64,
     /// All directories that were looked at, and what those looked like that can have others below.
     visited: BTreeMap<DirId, Option<Looks>>,
     /// Some are not watched.
@@ -77,6 +85,8 @@ struct Own {
     scan_at: u64,
     refresh_at: u64,
     overflow: bool,
+    /// The uids of the accounts that layouts ask for.
+    accounts: BTreeMap<String, u32>,
 }
 
 /// What a walk has seen.
@@ -119,12 +129,13 @@ impl Watcher {
     pub fn new(parts: Parts) -> Self {
         let Parts { roots, config, core, book, outlet, names, bell, orders, seen_before } = parts;
         let own = Own { hooks: config.hooks.clone().map(HooksDir::new), ..Own::default() };
-        Self { roots, config, core, book, outlet, names, bell, orders, seen_before, own }
+        Self { roots, config, core, book, outlet, names, bell, orders, seen_before, trust: Trust::of_process(), own }
     }
 
     /// Runs until it is asked to end.
     pub fn run(mut self) {
         let mut reads = 0;
+        self.resolve_accounts();
         while !self.obey() {
             let more = self.take_some() && reads < READS_MAX;
             reads = if more { reads + 1 } else { 0 };
@@ -148,11 +159,12 @@ impl Watcher {
     fn obey(&mut self) -> bool {
         let orders = std::mem::take(&mut *lock(&self.orders));
         if let Some(config) = orders.config {
-            self.core.configure(Layouts::new(&config), config.rescan.ns());
+            self.core.configure(Layouts::new(&config, &self.own.accounts), config.rescan.ns());
             if config.hooks != self.config.hooks {
                 self.own.hooks = config.hooks.clone().map(HooksDir::new);
             }
             self.config = config;
+            self.resolve_accounts();
             self.own.scans = 0;
             if let Some(watches) = &mut self.own.watches {
                 watches.retain(|what| !matches!(what, Watched::Hooks | Watched::Gpus));
@@ -160,6 +172,37 @@ impl Watcher {
             self.own.scan_at = 0;
         }
         orders.stop
+    }
+
+    /// Asks for the uids of the managers' accounts, and waits for the answers for a while: a job that ran before the agent was
+    /// started must be known as one by the first scan.
+    fn resolve_accounts(&mut self) {
+        let deadline = Instant::now() + ACCOUNTS_WAIT;
+        while !self.ask_accounts() && Instant::now() < deadline {
+            self.bell.wait(deadline.saturating_duration_since(Instant::now()));
+            self.ask_names();
+        }
+    }
+
+    /// Whether the uids of all accounts are known, or that there are none.
+    fn ask_accounts(&mut self) -> bool {
+        let (mut all, mut changed) = (true, false);
+        for name in self.config.accounts() {
+            let uid = match name.parse() {
+                Ok(uid) => Some(uid),
+                Err(_) => self.names.ask(NameOf::User(name.clone()), now().mono).map(|(uid, _)| uid),
+            };
+            all &= uid.is_some() || !self.names.is_asking(&NameOf::User(name.clone()));
+            // One that is known stays so while the system does not answer.
+            if let Some(uid) = uid {
+                changed |= self.own.accounts.insert(name, uid) != Some(uid);
+            }
+        }
+        if changed {
+            self.core.configure(Layouts::new(&self.config, &self.own.accounts), self.config.rescan.ns());
+            self.own.scans = 0;
+        }
+        all
     }
 
     /// Tells people something, once.
@@ -202,7 +245,7 @@ impl Watcher {
         // Made anew in the meantime: another event will tell.
         if let Spot::Job(found) = self.core.spot(dir) {
             // The last chance, as long as other directories of the job are there.
-            self.total(&Key::of(&found));
+            self.total(&self.core.key_of(&found));
         }
         if let Some(watches) = &mut self.own.watches {
             watches.remove_within(dir);
@@ -218,63 +261,130 @@ impl Watcher {
         near.filter(|other| other.is_within(dir)).cloned().collect()
     }
 
+    /// The owners of the directories above one, from the hierarchy's root on; nothing where the root itself is not to be believed.
+    fn above(&mut self, dir: &DirId) -> Option<Vec<Owned>> {
+        let root = self.core.path(&DirId::new(dir.hierarchy, ""));
+        let owned = Owned::of_root(&root).ok()?;
+        if !self.trust.allows(MayOwn::Root, &owned) {
+            self.report(format!(
+                "{}: no jobs are looked for, as it belongs to uid {} with mode {:03o}; only root's and the agent's own trees are believed",
+                root.display(),
+                owned.uid,
+                owned.mode & 0o777
+            ));
+            return None;
+        }
+        let ends = dir.path.match_indices('/').map(|(at, _)| &dir.path[..at]);
+        ends.map(|above| Owned::of(&root.join(above)).ok()).collect()
+    }
+
+    /// Whether the owners on a path are such as one of these allows.
+    fn believes(&mut self, all: &[Owners], owned: &[Owned], path: &Path) -> bool {
+        let refused = all.iter().map(|owners| self.trust.refuses(owners, owned)).min().flatten();
+        if let Some(level) = refused {
+            self.own.refused += 1;
+            let uid = owned.get(level).map(|owned| owned.uid).unwrap_or_default();
+            if self.own.told.len() < TOLD_MAX && self.own.told.insert(format!("refused {uid}")) {
+                tracing::warn!(
+                    "{}: not taken for a job's, as a directory on its path belongs to uid {uid} or is open to others",
+                    path.display()
+                );
+            }
+        }
+        refused.is_none()
+    }
+
     /// Looks at everything below a directory, and at itself; what it finds is watched from then on.
     fn walk(&mut self, top: DirId, scan: &mut Scan) {
-        let mut stack = vec![top];
-        while let Some(dir) = stack.pop() {
+        let Some(above) = self.above(&top) else { return };
+        let mut stack = vec![(top, Rc::new(above))];
+        while let Some((dir, above)) = stack.pop() {
             if scan.visited.len() >= DIRS_MAX {
                 scan.blind.push(DirId::new(dir.hierarchy, ""));
                 self.report(format!("more than {DIRS_MAX} directories may have jobs below; the rest is not looked at"));
                 return;
             }
             let path = self.core.path(&dir);
-            let deeper = match self.core.spot(&dir) {
+            let spot = self.core.spot(&dir);
+            let asked = match &spot {
                 Spot::Nothing => continue,
-                Spot::Above => true,
-                Spot::Job(found) => {
-                    let at = now();
-                    match facts::stamp(&path, at.real) {
-                        Ok(stamp) => {
-                            self.core.made(dir.clone(), &found, stamp, at);
-                            scan.seen.insert(dir.clone());
-                        }
-                        Err(error) if is_gone(&error) => {
-                            // It was there, however shortly: its end is told next.
-                            let stamp = Stamp { created: at.real, ..Stamp::default() };
-                            self.core.made(dir, &found, stamp, at);
-                            continue;
-                        }
-                        Err(error) => {
-                            self.blind(&dir, &path, &error, scan);
-                            continue;
-                        }
+                Spot::Above(owners) => &owners[..],
+                Spot::Job(found) => std::slice::from_ref(&found.owners),
+            };
+            let mut owned = (*above).clone();
+            if !dir.path.is_empty() {
+                match Owned::of(&path) {
+                    Ok(own) => owned.push(own),
+                    // It was there, however shortly, and those above it are as they must be.
+                    Err(error) if is_gone(&error) => owned.push(Owned { uid: 0, gid: 0, mode: 0, is_dir: true }),
+                    Err(error) => {
+                        self.blind(&dir, &path, &error, scan);
+                        continue;
                     }
-                    let key = Key::of(&found);
-                    if found.step.is_empty()
-                        && self.core.job(&key).is_some_and(|job| job.place.v2.as_ref() == Some(&path))
-                    {
-                        self.watch(Watched::Events(key), path.join("cgroup.events"), scan.renew);
-                    }
-                    found.deeper
                 }
+            }
+            if !self.believes(asked, &owned, &path) {
+                continue;
+            }
+            let deeper = match spot {
+                Spot::Job(found) => self.take_job(&dir, &path, &found, scan) && self.may_be_deeper(&found, &owned),
+                Spot::Above(_) => true,
+                Spot::Nothing => false,
             };
             if !deeper {
-                scan.visited.insert(dir, None);
                 continue;
             }
             // Before the list, so that what comes after it is another look.
             scan.visited.insert(dir.clone(), tree::looks(&path).ok());
             // Watched first: what is made after the list is told of.
             self.watch(Watched::Dir(dir.clone()), path.clone(), scan.renew);
+            let owned = Rc::new(owned);
             match tree::children(&path, false) {
-                Ok(names) => stack.extend(names.iter().rev().map(|name| dir.child(name))),
+                Ok(names) => stack.extend(names.iter().rev().map(|name| (dir.child(name), owned.clone()))),
                 Err(error) if is_gone(&error) => {}
                 Err(error) => self.blind(&dir, &path, &error, scan),
             }
         }
     }
 
-    fn blind(&mut self, dir: &DirId, path: &std::path::Path, error: &io::Error, scan: &mut Scan) {
+    /// Below a directory that was given to somebody nothing is read.
+    fn may_be_deeper(&self, found: &Found, owned: &[Owned]) -> bool {
+        let given = found.owners.last() == Some(&MayOwn::Anyone);
+        !given || owned.last().is_some_and(|owned| self.trust.has(owned.uid))
+    }
+
+    /// A directory of a job or a step; whether there may be others below it.
+    fn take_job(&mut self, dir: &DirId, path: &Path, found: &Found, scan: &mut Scan) -> bool {
+        let at = now();
+        match facts::stamp(path, at.real) {
+            Ok(stamp) => {
+                self.core.made(dir.clone(), found, stamp, at);
+                scan.seen.insert(dir.clone());
+            }
+            Err(error) if is_gone(&error) => {
+                // It was there, however shortly: its end is told next.
+                let stamp = Stamp { created: at.real, ..Stamp::default() };
+                self.core.made(dir.clone(), found, stamp, at);
+                return false;
+            }
+            Err(error) => {
+                self.blind(dir, path, &error, scan);
+                return false;
+            }
+        }
+        if found.step.is_empty() {
+            let key = self.core.key_of(found);
+            if self.core.job(&key).is_some_and(|job| job.place.v2.as_deref() == Some(path)) {
+                self.watch(Watched::Events(key), path.join("cgroup.events"), scan.renew);
+            }
+        }
+        if !found.deeper {
+            scan.visited.insert(dir.clone(), None);
+        }
+        found.deeper
+    }
+
+    fn blind(&mut self, dir: &DirId, path: &Path, error: &io::Error, scan: &mut Scan) {
         scan.blind.push(dir.clone());
         // One line for each kind of trouble: there can be a thousand such directories.
         if self.own.told.insert(format!("blind {:?}", error.raw_os_error())) {
@@ -315,6 +425,7 @@ impl Watcher {
             || self.own.watches.is_none()
             || self.own.unwatched
             || self.own.visited.is_empty();
+        self.ask_accounts();
         self.own.scans += 1;
         if whole {
             self.scan_whole()
@@ -479,11 +590,13 @@ impl Watcher {
         let mut learnt = super::live::Facts { cpus: facts::cpus(&job.place), ..Default::default() };
         learnt.devices = facts::devices(&job.place);
         let also = job.record.also.as_deref();
-        let gpus = self.own.gpus.iter().filter(|(id, _)| *id == job.record.job || Some(id.as_str()) == also);
-        learnt.devices.extend(gpus.map(|(_, gpu)| gpu.clone()));
+        let is_its = |gpu: &&Gpu| {
+            (gpu.job == job.record.job || Some(gpu.job.as_str()) == also) && gpu.may_be_of(&job.owner, job.record.uid)
+        };
+        learnt.devices.extend(self.own.gpus.iter().filter(is_its).map(|gpu| gpu.device.clone()));
         if job.uid_from < super::live::UidFrom::Processes {
             let dirs = self.core.process_dirs(job);
-            learnt.uid = facts::uid(&self.roots.proc, &dirs);
+            learnt.uid = facts::uid(&self.roots.proc, &dirs, job.account);
         }
         self.core.learn(key, learnt, now());
     }

@@ -257,7 +257,8 @@ mod tests {
             std::fs::write(dir.path().join(name), "7\n").unwrap();
         }
         let place = JobPlace { v2: Some(dir.path().to_owned()), ..JobPlace::default() };
-        let key = |n: usize| Key { manager: "m".into(), instance: "".into(), job: n.to_string().into() };
+        let key =
+            |n: usize| Key { manager: "m".into(), instance: "".into(), job: n.to_string().into(), ..Key::default() };
         let mut files = TotalsFiles::default();
         for n in 0..FILES_MAX {
             assert_eq!(files.read(&key(n), &place).0["memory/peak"], 7.0);

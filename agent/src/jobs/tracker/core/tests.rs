@@ -23,15 +23,20 @@ impl Sim {
     fn new(kept: Vec<Kept>) -> Self {
         let config = TrackerConfig {
             rescan: Interval::from_s(5),
-            managers: ["slurm", "oar", "pbs"].map(str::to_owned).to_vec(),
+            managers: ["slurm", "oar", "pbs", "systemd"].map(str::to_owned).to_vec(),
             patterns: Vec::new(),
-            units: Vec::new(),
+            units: vec!["run-*.scope".to_owned()],
             hierarchies: Vec::new(),
             hooks: None,
             gpustat: None,
+            flux_user: String::new(),
+            oar_user: String::new(),
+            pbs_prefixes: crate::jobs::tracker::default_pbs_prefixes(),
+            slurm_slices: crate::jobs::tracker::default_slurm_slices(),
+            slurm_nodes: vec!["*".to_owned()],
         };
         let node = NodeFacts { name: "n1".to_owned(), prefix: "/n1".to_owned() };
-        let mut core = Core::new(Layouts::new(&config), 5 * S, node, kept);
+        let mut core = Core::new(Layouts::new(&config, &BTreeMap::new()), 5 * S, node, kept);
         for (number, name) in ["cpuacct", "memory", "freezer", "pids"].into_iter().enumerate() {
             let root = PathBuf::from("/cg").join(name);
             let controllers = vec![name.to_owned()];
@@ -323,7 +328,9 @@ fn the_agent_was_away() {
     sim.wait(2 * S);
     let seen = sim.now().real;
     let running = sim.core.running().into_iter().map(|written| written.record);
-    let kept: Vec<Kept> = running.map(|record| Kept { alive: record.job != "43", record, seen }).collect();
+    let kept: Vec<Kept> = running
+        .map(|record| Kept { dirs: if record.job == "43" { vec![] } else { vec![("/gone".into(), 1)] }, record, seen })
+        .collect();
     let before: BTreeMap<String, JobRecord> =
         kept.iter().map(|kept| (kept.record.job.clone(), kept.record.clone())).collect();
     let (tree, mono) = (std::mem::take(&mut sim.tree), sim.mono);
@@ -515,4 +522,102 @@ fn any_order_of_events_and_losses() {
         }
     }
     assert!(last.values().all(|record| record.to.is_some() && record.steps.iter().all(|step| step.to.is_some())));
+}
+
+/// Two users with one id: each job has its own level, record and end, in whichever order they go.
+#[track_caller]
+fn two_owners(hierarchy: usize, first: &str, second: &str, levels: [&str; 2], owners: [&str; 2]) {
+    for is_first_gone_first in [true, false] {
+        let mut sim = Sim::new(vec![]);
+        sim.make(hierarchy, first, true);
+        sim.make(hierarchy, second, true);
+        sim.told(&[&format!("began {}", levels[0]), &format!("began {}", levels[1])]);
+        let told: Vec<(&str, &str)> =
+            sim.written.iter().map(|record| (record.level.as_str(), record.owner.as_str())).collect();
+        assert_eq!(told, [(levels[0], owners[0]), (levels[1], owners[1])]);
+        assert!(!sim.written[0].is_same(&JobRecord { from: sim.written[0].from, ..sim.written[1].clone() }));
+        // An agent that starts again, and sees them in the other order.
+        let seen = sim.now().real;
+        let kept = sim.core.running().into_iter().map(|Written { record, dirs }| Kept { record, dirs, seen }).collect();
+        let (tree, mono) = (std::mem::take(&mut sim.tree), sim.mono);
+        let mut sim = Sim::new(kept);
+        (sim.tree, sim.mono, sim.inode) = (tree, mono + S, 1000);
+        let order: Vec<(DirId, Stamp)> = sim.tree.iter().map(|(dir, stamp)| (dir.clone(), *stamp)).rev().collect();
+        for (dir, stamp) in order {
+            let Spot::Job(found) = sim.core.spot(&dir) else { panic!("{dir:?}") };
+            sim.core.made(dir, &found, stamp, sim.now());
+        }
+        sim.scan();
+        let began: BTreeSet<String> = std::mem::take(&mut sim.events).into_iter().collect();
+        assert_eq!(began, levels.iter().map(|level| format!("began {level}")).collect(), "nothing ended or began anew");
+        let again: BTreeMap<&str, &str> =
+            sim.written.iter().map(|record| (record.level.as_str(), record.owner.as_str())).collect();
+        assert_eq!(
+            again,
+            BTreeMap::from([(levels[0], owners[0]), (levels[1], owners[1])]),
+            "nobody's took another's place"
+        );
+        let (goes, stays) = if is_first_gone_first { (0, 1) } else { (1, 0) };
+        let paths = [first, second];
+        sim.remove(hierarchy, paths[goes], true);
+        sim.told(&[&format!("ended {}", levels[goes])]);
+        assert_eq!(sim.last().owner, owners[goes]);
+        sim.wait(S);
+        sim.scan();
+        sim.told(&[]);
+        let left: Vec<&Live> = sim.core.jobs().map(|(_, live)| live).collect();
+        assert_eq!((left.len(), left[0].record.level.as_str()), (1, levels[stays]));
+        let path = PathBuf::from(paths[stays]);
+        let place = &left[0].place;
+        assert!(place.v2.iter().chain(place.v1.values()).all(|dir| dir.ends_with(&path)), "{place:?}");
+        // Whoever comes again gets no level of the one who stays.
+        sim.make(hierarchy, paths[goes], true);
+        sim.flush();
+        assert_eq!((sim.last().level.as_str(), sim.last().owner.as_str()), (levels[goes], owners[goes]));
+    }
+}
+
+#[test]
+fn one_id_of_two_users() {
+    let (jobs, user) = ("slurm/uid", |uid: u32| format!("user.slice/user-{uid}.slice/user@{uid}.service/app.slice"));
+    let slurm = [1000, 1001].map(|uid| format!("{jobs}_{uid}/job_42"));
+    two_owners(0, &slurm[0], &slurm[1], ["42", "42-u1001"], ["uid:1000", "uid:1001"]);
+    two_owners(0, "oar/anna_42", "oar/bert_42", ["42", "42-bert"], ["user:anna", "user:bert"]);
+    let oar = [1000, 1001].map(|uid| format!("oar.slice/oar-u{uid}.slice/oar-u{uid}-j42.slice"));
+    two_owners(4, &oar[0], &oar[1], ["42", "42-u1001"], ["uid:1000", "uid:1001"]);
+    let units = [1000, 1001].map(|uid| format!("{}/run-r1.scope", user(uid)));
+    let levels = ["run-r1.scope-u1000", "run-r1.scope-u1001"];
+    two_owners(4, &units[0], &units[1], levels, ["own:1000", "own:1001"]);
+    let with_root = format!("system.slice/{}", "run-r1.scope");
+    two_owners(4, &with_root, &units[0], ["run-r1.scope", "run-r1.scope-u1000"], ["", "own:1000"]);
+    // PBS, Flux and Slurm in the unified hierarchy have an id once on a node, and what users make is none of theirs.
+    let mut sim = Sim::new(vec![]);
+    sim.make(0, "pbs_jobs.service/jobid/42.pbs", true);
+    sim.make(4, JOB_V2, true);
+    sim.told(&["began 42.pbs", "began 42"]);
+    for forged in ["pbs_jobs.service/jobid/42.pbs", JOB_V2, "oar/anna_42", "slurm/uid_1001/job_42"] {
+        for hierarchy in [0, 4] {
+            sim.make(hierarchy, &format!("{}/{forged}", user(1001)), true);
+            sim.remove(hierarchy, &user(1001), true);
+        }
+    }
+    sim.wait(S);
+    sim.told(&[]);
+}
+
+#[test]
+fn a_hook_is_of_its_own_users_job_alone() {
+    let mut sim = Sim::new(vec![]);
+    sim.core.hook(Hook::parse("manager=slurm\njob=42\nuid=1001\nname=second\n").unwrap(), sim.now());
+    sim.core.hook(Hook::parse("manager=slurm\njob=42\nuid=1000\nname=first\n").unwrap(), sim.now());
+    sim.make(0, JOB, true);
+    sim.flush();
+    assert_eq!(sim.last().name.as_deref(), Some("first"));
+    sim.make(0, "slurm/uid_1001/job_42", true);
+    sim.flush();
+    assert_eq!((sim.last().uid, sim.last().name.as_deref()), (Some(1001), Some("second")));
+    sim.core.hook(Hook::parse("manager=slurm\njob=42\nuid=1000\naccount=lab\n").unwrap(), sim.now());
+    sim.wait(S);
+    let accounts: Vec<Option<&str>> = sim.core.jobs().map(|(_, live)| live.record.account.as_deref()).collect();
+    assert_eq!(accounts, [Some("lab"), None]);
 }

@@ -2,7 +2,7 @@
 
 use regex_lite::Regex;
 
-use super::{Found, Spot};
+use super::{Found, MayOwn, Owner, Spot, decimal, usual, usual_owner};
 use crate::jobs::tracker::RawPattern;
 
 /// The longest expression, in bytes.
@@ -36,21 +36,34 @@ impl Pattern {
         Ok(Self { name: raw.name.clone(), whole, above: Above::new(&raw.path), steps: names.contains(&"step") })
     }
 
-    /// What a directory is to it.
-    pub fn spot(&self, path: &str, levels: &[&str]) -> Spot {
+    /// What a directory is to it; `account` may own directories as root may. Below a user's own manager a job is that user's,
+    /// whatever is captured.
+    pub fn spot(&self, path: &str, levels: &[&str], account: Option<u32>) -> Spot {
+        let mut owners = usual(levels, account);
         let Some(captures) = self.whole.captures(path) else {
             let above = self.above.matches(levels);
-            return if above { Spot::Above } else { Spot::Nothing };
+            return if above { Spot::Above(vec![owners]) } else { Spot::Nothing };
         };
         let get = |name| captures.name(name).map(|text| text.as_str()).filter(|text| !text.is_empty());
         let Some(job) = get("job") else { return Spot::Nothing };
-        Spot::Job(Found {
-            uid: get("uid").and_then(|uid| uid.parse().ok()),
-            user: get("user").map(str::to_owned),
-            step: get("step").unwrap_or_default().to_owned(),
-            deeper: self.steps,
-            ..Found::new(&self.name, "", job)
-        })
+        let owner = match (usual_owner(levels), get("uid").and_then(decimal), get("user")) {
+            (Owner::Own(uid), ..) => Owner::Own(uid),
+            (_, Some(uid), _) => Owner::Uid(uid),
+            (Owner::Uid(uid), ..) => Owner::Uid(uid),
+            (_, None, Some(name)) => Owner::Name(name.to_owned()),
+            (owner, None, None) => owner,
+        };
+        if !matches!(owner, Owner::Own(_))
+            && let Some(last) = owners.last_mut()
+        {
+            *last = MayOwn::Anyone;
+        }
+        let found = Found::new(&self.name, "", job, owners);
+        // A name that the user has chosen says nothing of who they are.
+        let user = if matches!(owner, Owner::Own(_)) { None } else { get("user") };
+        let found = Found { account, ..found }.of(owner);
+        let found = Found { user: user.map(str::to_owned), ..found };
+        Spot::Job(Found { step: get("step").unwrap_or_default().to_owned(), deeper: self.steps, ..found })
     }
 }
 

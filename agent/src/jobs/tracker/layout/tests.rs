@@ -4,8 +4,8 @@ use wholegrain_model::name::check_relative;
 use super::*;
 use crate::jobs::tracker::RawPattern;
 
-fn config() -> TrackerConfig {
-    let pattern = |name: &str, path: &str| RawPattern { name: name.to_owned(), path: path.to_owned() };
+pub(super) fn config() -> TrackerConfig {
+    let pattern = |name: &str, path: &str| RawPattern { name: name.to_owned(), path: path.to_owned(), owner: None };
     TrackerConfig {
         rescan: Interval::from_s(5),
         managers: ["slurm", "oar", "pbs", "flux"].map(str::to_owned).to_vec(),
@@ -17,7 +17,17 @@ fn config() -> TrackerConfig {
         hierarchies: Vec::new(),
         hooks: None,
         gpustat: None,
+        flux_user: "flux".to_owned(),
+        oar_user: "oar".to_owned(),
+        pbs_prefixes: crate::jobs::tracker::default_pbs_prefixes(),
+        slurm_slices: crate::jobs::tracker::default_slurm_slices(),
+        slurm_nodes: vec!["*".to_owned()],
     }
+}
+
+/// Layouts where the account flux is 998.
+fn layouts(config: &TrackerConfig) -> Layouts {
+    Layouts::new(config, &BTreeMap::from([("flux".to_owned(), 998), ("oar".to_owned(), 990)]))
 }
 
 /// What a path is, in one line: `above`, `nothing`, or manager, id and what else is known.
@@ -25,7 +35,7 @@ fn config() -> TrackerConfig {
 fn check_with(layouts: &Layouts, version: Version, path: &str, expected: &str) {
     let text = match layouts.spot(version, path) {
         Spot::Nothing => "nothing".to_owned(),
-        Spot::Above => "above".to_owned(),
+        Spot::Above(_) => "above".to_owned(),
         Spot::Job(found) => {
             let mut text = format!("{} {}", found.manager, found.job);
             let add = |text: &mut String, name: &str, value: String| {
@@ -47,7 +57,7 @@ fn check_with(layouts: &Layouts, version: Version, path: &str, expected: &str) {
 
 #[track_caller]
 fn check(version: Version, path: &str, expected: &str) {
-    check_with(&Layouts::new(&config()), version, path, expected);
+    check_with(&layouts(&config()), version, path, expected);
 }
 
 use Version::{V1, V2};
@@ -82,8 +92,22 @@ fn slurm_version_2() {
     check(V2, "system.slice/ssh.service", "nothing");
     check(V2, &format!("{scope}/system"), "nothing");
     check(V2, &format!("{scope}/job_7"), "slurm 7 …");
-    check(V2, "hpc.slice/hpc-low.slice/n_1_slurmstepd.scope/job_7", "slurm 7 of=n_1 …");
-    check(V2, "slurmstepd.scope/job_7", "slurm 7 …");
+    check(V2, "hpc.slice/hpc-low.slice/n_1_slurmstepd.scope/job_7", "nothing");
+    check(V2, "slurmstepd.scope/job_7", "nothing");
+    let mut site = config();
+    site.slurm_slices = ["hpc-low.slice", "-.slice"].map(str::to_owned).to_vec();
+    site.slurm_nodes = vec!["n_*".to_owned()];
+    let site = layouts(&site);
+    check_with(&site, V2, "hpc.slice", "above");
+    check_with(&site, V2, "hpc.slice/hpc-low.slice", "above");
+    check_with(&site, V2, "hpc.slice/slurmstepd.scope/job_7", "nothing");
+    check_with(&site, V2, "hpc.slice/hpc-low.slice/n_1_slurmstepd.scope/job_7", "slurm 7 of=n_1 …");
+    check_with(&site, V2, "hpc.slice/hpc-low.slice/m_slurmstepd.scope/job_7", "nothing");
+    check_with(&site, V2, "slurmstepd.scope/job_7", "slurm 7 …");
+    check_with(&site, V2, "system.slice/slurmstepd.scope/job_7", "nothing");
+    check(V2, "user.slice/user-1000.slice/user@1000.service/system.slice/slurmstepd.scope/job_7", "nothing");
+    check(V2, &format!("{scope}/job_07"), "nothing");
+    check(V2, &format!("{scope}/job_+7"), "nothing");
     check(V2, &format!("{scope}/job_7/step_extern"), "slurm 7 step=step_extern …");
     check(V2, &format!("{scope}/job_7/step_extern/slurm"), "nothing");
     check(V2, &format!("{scope}/job_7/step_0/user"), "above");
@@ -97,13 +121,16 @@ fn slurm_version_2() {
 fn slurm_with_sluids() {
     let scope = "system.slice/n1_slurmstepd.scope";
     check(V2, &format!("{scope}/s0123456789ABC"), "slurm s0123456789ABC of=n1 …");
-    check(V2, &format!("{scope}/s7zk3mq9vwxy01/step_batch"), "slurm s7zk3mq9vwxy01 of=n1 step=step_batch …");
+    check(V2, &format!("{scope}/s7ZK3MQ9VWXY01/step_batch"), "slurm s7ZK3MQ9VWXY01 of=n1 step=step_batch …");
     check(
         V2,
-        &format!("{scope}/s7zk3mq9vwxy01/step_batch/user/task_0"),
-        "slurm s7zk3mq9vwxy01 of=n1 step=step_batch/task_0",
+        &format!("{scope}/s7ZK3MQ9VWXY01/step_batch/user/task_0"),
+        "slurm s7ZK3MQ9VWXY01 of=n1 step=step_batch/task_0",
     );
-    // I, L, O and U are no digits there; 12 are too few.
+    // Small letters, I, L, O and U are no digits there, and the first is hexadecimal; 12 are too few.
+    check(V2, &format!("{scope}/s7zk3mq9vwxy01"), "nothing");
+    check(V2, &format!("{scope}/sZ123456789ABC"), "nothing");
+    check(V2, &format!("{scope}/job_s0123456789ABC"), "nothing");
     check(V2, &format!("{scope}/s0123456789ABL"), "nothing");
     check(V2, &format!("{scope}/s0123456789AB"), "nothing");
     check(V2, &format!("{scope}/t0123456789ABC"), "nothing");
@@ -122,12 +149,11 @@ fn oar_2_and_3() {
     check(V2, "oar.slice", "above");
     check(V2, "oar.slice/oar-u1000.slice", "above");
     check(V2, job, "oar 42 uid=1000 …");
-    check(V2, &format!("{job}/oar-u1000-j42-s1.scope"), "oar 42 uid=1000 step=s1");
+    check(V2, &format!("{job}/oar-u1000-j42-p1.scope"), "oar 42 uid=1000 step=p1");
     check(V2, &format!("{job}/oar-u1000-j42-t3.slice"), "oar 42 uid=1000 step=t3 …");
-    check(V2, &format!("{job}/oar-u1000-j42-t3.slice/oar-u1000-j42-t3-s1.scope"), "oar 42 uid=1000 step=t3/s1");
-    check(V2, &format!("{job}/oar-u1000-j43-s1.scope"), "nothing");
-    // Somebody's slice, below which Slurm or Flux could be.
-    check(V2, "oar.slice/oar-u1000.slice/oar-u1001-j42.slice", "above");
+    check(V2, &format!("{job}/oar-u1000-j42-t3.slice/oar-u1000-j42-t3-p1.scope"), "oar 42 uid=1000 step=t3/p1");
+    check(V2, &format!("{job}/oar-u1000-j43-p1.scope"), "nothing");
+    check(V2, "oar.slice/oar-u1000.slice/oar-u1001-j42.slice", "nothing");
     check(V2, &format!("{job}/oar-u1000-j42-x.scope"), "nothing");
 }
 
@@ -137,12 +163,25 @@ fn pbs_and_flux() {
     check(V1, "pbs_jobs.service/jobid/4711.pbs01", "pbs 4711.pbs01");
     check(V1, "pbs_jobs.service/jobid/4711[3].pbs01.lab.example", "pbs 4711[3].pbs01.lab.example");
     check(V1, "pbs_jobs.service/other", "nothing");
+    check(V1, "pbs_jobs.service/jobid/4711.pbs01.orphan", "nothing");
+    check(V1, "pbspro/4711.pbs01", "pbs 4711.pbs01");
+    check(V1, "pbspro.slice", "above");
+    check(V1, r"pbspro.slice/pbspro-47\x5b3\x5d.pbs\x2d01.slice", "pbs 47[3].pbs-01");
+    check(V1, r"pbspro.slice/pbspro-47\x5.slice", "nothing");
+    check(V1, r"pbspro.slice/pbspro-47\x+1.slice", "nothing");
+    check(V1, "pbspro.slice/pbspro-47-3.slice", "nothing");
     let user = "user.slice/user-998.slice/user@998.service";
     check(V2, user, "above");
     check(V2, &format!("{user}/app.slice"), "above");
     check(V2, &format!("{user}/shell-0-f2oLkTLb.service"), "flux ƒ2oLkTLb level=f2oLkTLb of=0 uid=998");
     check(V2, &format!("{user}/app.slice/imp-shell-12-fabc.service"), "flux ƒabc level=fabc of=12");
     check(V2, &format!("{user}/app.slice/dbus.service"), "nothing");
+    check(V2, &format!("{user}/other.slice/shell-0-fabc.service"), "nothing");
+    check(V2, "user.slice/user-998.slice/user@999.service/shell-0-fabc.service", "nothing");
+    check(V2, "user.slice/user-999.slice/user@999.service/shell-0-fabc.service", "nothing");
+    check(V2, "app.slice/imp-shell-0-fabc.service", "nothing");
+    let nobody = Layouts::new(&config(), &BTreeMap::new());
+    check_with(&nobody, V2, &format!("{user}/shell-0-fabc.service"), "nothing");
     check(V2, &format!("{user}/shell-0-x2oLk.service"), "nothing");
     check(V2, &format!("{user}/shell-0-f0OIl.service"), "nothing");
     check(V2, &format!("{user}/shell-x-fabc.service"), "nothing");
@@ -154,7 +193,7 @@ fn systemd_units_by_name() {
     check(V2, "machine.slice/vm-1.scope", "nothing");
     config.managers.push("systemd".to_owned());
     config.units = vec!["*.scope".to_owned(), "batch-*.service".to_owned()];
-    let layouts = Layouts::new(&config);
+    let layouts = layouts(&config);
     check_with(&layouts, V2, "machine.slice/vm-1.scope", "systemd vm-1.scope");
     check_with(&layouts, V1, "system.slice/batch-17.service", "systemd batch-17.service");
     check_with(&layouts, V2, "system.slice/ssh.service", "nothing");
@@ -162,8 +201,11 @@ fn systemd_units_by_name() {
         &layouts,
         V2,
         "user.slice/user-1000.slice/user@1000.service/app.slice/run-r1.scope",
-        "systemd run-r1.scope uid=1000",
+        "systemd run-r1.scope level=run-r1.scope-u1000 uid=1000",
     );
+    check_with(&layouts, V2, "user.slice/user-1000.slice/session-4.scope", "systemd session-4.scope uid=1000");
+    check_with(&layouts, V2, "user.slice/user-1001.slice/user@1000.service/app.slice/run-r1.scope", "nothing");
+    check_with(&layouts, V2, "app.slice/user@1000.service/run-r1.scope", "nothing");
     check_with(&layouts, V2, "machine.slice/vm-1.scope/inner.scope", "nothing");
     // What another manager knows is that manager's.
     check_with(&layouts, V2, "system.slice/slurmstepd.scope/job_7", "slurm 7 …");
@@ -188,15 +230,14 @@ fn patterns() {
 
 #[test]
 fn odd_ids_get_levels_of_their_own() {
-    let a = "pbs_jobs.service/jobid/a b";
-    check(V1, a, "pbs a b level=a_b-10a3f9f2");
-    check(V1, "pbs_jobs.service/jobid/a?b", "pbs a?b level=a_b-1ab552d1");
-    check(V1, "pbs_jobs.service/jobid/a_b", "pbs a_b");
-    check(V1, "pbs_jobs.service/jobid/..", "pbs .. level=_-a3d4a70d");
-    check(V1, "pbs_jobs.service/jobid/$(id)\n", "pbs $(id)\n level=__id-afd42737");
+    let a = "pbs_jobs.service/jobid/1 b";
+    check(V1, a, "pbs 1 b level=1_b-395a9ba2");
+    check(V1, "pbs_jobs.service/jobid/1?b", "pbs 1?b level=1_b-431dd5a1");
+    check(V1, "pbs_jobs.service/jobid/1_b", "pbs 1_b");
+    check(V1, "pbs_jobs.service/jobid/..", "nothing");
+    check(V1, "pbs_jobs.service/jobid/1$(id)", "pbs 1$(id) level=1__id-81fbf2bc");
     for length in [127, 128, 129, 200, 255] {
-        let Spot::Job(found) =
-            Layouts::new(&config()).spot(V1, &format!("pbs_jobs.service/jobid/{}", "ä".repeat(length)))
+        let Spot::Job(found) = layouts(&config()).spot(V1, &format!("pbs_jobs.service/jobid/1{}", "ä".repeat(length)))
         else {
             panic!("{length}")
         };
@@ -208,8 +249,9 @@ fn odd_ids_get_levels_of_their_own() {
 #[test]
 fn deep_and_empty_paths() {
     check(V2, &"a.slice/".repeat(DEPTH_MAX - 1), "nothing");
-    check(V2, &["a.slice"; DEPTH_MAX].join("/"), "above");
-    check(V2, &["a.slice"; DEPTH_MAX + 1].join("/"), "nothing");
+    let layouts = layouts(&TrackerConfig { managers: vec!["systemd".to_owned()], ..config() });
+    check_with(&layouts, V2, &["a.slice"; DEPTH_MAX].join("/"), "above");
+    check_with(&layouts, V2, &["a.slice"; DEPTH_MAX + 1].join("/"), "nothing");
     check(V2, "", "nothing");
 }
 
@@ -224,7 +266,7 @@ fn bad_patterns_are_explained() {
         ("a)(?<job>x)", "goes wrong at character 2, `)(?<job>x)`"),
         ("ä/*/(?<job>**)", "goes wrong at character"),
     ] {
-        let raw = RawPattern { name: "p".to_owned(), path: path.to_owned() };
+        let raw = RawPattern { name: "p".to_owned(), path: path.to_owned(), owner: None };
         let error = Pattern::new(&raw).err().unwrap_or_else(|| panic!("{path} was taken"));
         assert!(error.contains(expected), "{path}: {error:?} does not say {expected:?}");
     }

@@ -1,0 +1,139 @@
+//! Whether the directories on a path belong to whom the layout asks for: a name proves nothing where an ordinary user can make it.
+
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+/// Who may own one directory on a path. Root and the user that the agent runs as always may.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MayOwn {
+    /// Nobody else.
+    Root,
+    /// This user too: a manager's account, or the user below whose own systemd manager the path leads.
+    Or(u32),
+    /// Anybody, as the directory above it is root's: nothing below a directory of anybody else's is believed.
+    Anyone,
+}
+
+/// Who may own each directory on a path, from the hierarchy's root on.
+pub type Owners = Vec<MayOwn>;
+
+/// What the file system says of a directory's owner.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Owned {
+    /// Its owner.
+    pub uid: u32,
+    /// Its group.
+    pub gid: u32,
+    /// Its permissions.
+    pub mode: u32,
+    /// It is a directory, and no link to one.
+    pub is_dir: bool,
+}
+
+impl Owned {
+    /// Of a path whose last level is not followed where it is a link.
+    pub fn of(path: &Path) -> io::Result<Self> {
+        std::fs::symlink_metadata(path).map(|meta| Self::from(&meta))
+    }
+
+    /// Of a hierarchy's root, which the configuration names and which may be a link.
+    pub fn of_root(path: &Path) -> io::Result<Self> {
+        std::fs::metadata(path).map(|meta| Self::from(&meta))
+    }
+}
+
+impl From<&std::fs::Metadata> for Owned {
+    fn from(meta: &std::fs::Metadata) -> Self {
+        Self { uid: meta.uid(), gid: meta.gid(), mode: meta.mode(), is_dir: meta.is_dir() }
+    }
+}
+
+/// Whom the agent believes beside root: itself. Whoever is the agent can tell the server anything anyway, and an agent that an
+/// ordinary user runs for themselves works on directories of their own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Trust {
+    /// The agent's user.
+    pub uid: u32,
+    /// The agent's group.
+    pub gid: u32,
+}
+
+impl Trust {
+    /// Of this process.
+    pub fn of_process() -> Self {
+        // SAFETY: these take nothing and cannot fail.
+        unsafe { Self { uid: libc::geteuid(), gid: libc::getegid() } }
+    }
+
+    /// Whether a user is root or the agent's own.
+    pub fn has(&self, uid: u32) -> bool {
+        uid == 0 || uid == self.uid
+    }
+
+    /// Whether a directory may have its owner, and nobody but the owner can write there.
+    pub fn allows(&self, may: MayOwn, owned: &Owned) -> bool {
+        let known = match may {
+            MayOwn::Root => self.has(owned.uid),
+            MayOwn::Or(uid) => uid == owned.uid || self.has(owned.uid),
+            MayOwn::Anyone if !self.has(owned.uid) => return owned.is_dir,
+            MayOwn::Anyone => true,
+        };
+        let group = owned.mode & 0o020 == 0 || owned.gid == 0 || owned.gid == self.gid;
+        known && owned.is_dir && group && owned.mode & 0o002 == 0
+    }
+
+    /// The first directory of a path that belongs to somebody who may not own it.
+    pub fn refuses(&self, may: &[MayOwn], owned: &[Owned]) -> Option<usize> {
+        let known = may.iter().zip(owned).position(|(may, owned)| !self.allows(*may, owned));
+        known.or_else(|| (may.len() != owned.len()).then_some(may.len().min(owned.len())))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const AGENT: Trust = Trust { uid: 500, gid: 500 };
+
+    fn dir(uid: u32, gid: u32, mode: u32) -> Owned {
+        Owned { uid, gid, mode: 0o040_000 | mode, is_dir: true }
+    }
+
+    #[test]
+    fn owners_and_permissions() {
+        for (may, owned, expected) in [
+            (MayOwn::Root, dir(0, 0, 0o755), true),
+            (MayOwn::Root, dir(500, 500, 0o755), true),
+            (MayOwn::Root, dir(1000, 0, 0o755), false),
+            (MayOwn::Root, dir(0, 0, 0o757), false),
+            (MayOwn::Root, dir(0, 0, 0o775), true),
+            (MayOwn::Root, dir(0, 500, 0o775), true),
+            (MayOwn::Root, dir(0, 100, 0o775), false),
+            (MayOwn::Or(982), dir(982, 982, 0o755), true),
+            (MayOwn::Or(982), dir(0, 0, 0o755), true),
+            (MayOwn::Or(982), dir(983, 0, 0o755), false),
+            (MayOwn::Or(982), dir(982, 100, 0o775), false),
+            (MayOwn::Anyone, dir(1000, 1000, 0o777), true),
+            (MayOwn::Anyone, dir(0, 0, 0o777), false),
+            (MayOwn::Anyone, Owned { is_dir: false, ..dir(1000, 0, 0o755) }, false),
+            (MayOwn::Root, Owned { is_dir: false, ..dir(0, 0, 0o755) }, false),
+        ] {
+            assert_eq!(AGENT.allows(may, &owned), expected, "{may:?} {owned:?}");
+        }
+        let may = [MayOwn::Root, MayOwn::Or(7), MayOwn::Anyone];
+        assert_eq!(AGENT.refuses(&may, &[dir(0, 0, 0o755), dir(7, 7, 0o755), dir(9, 9, 0o755)]), None);
+        assert_eq!(AGENT.refuses(&may, &[dir(0, 0, 0o755), dir(8, 7, 0o755), dir(9, 9, 0o755)]), Some(1));
+        assert_eq!(AGENT.refuses(&may, &[dir(0, 0, 0o755)]), Some(1), "what was not looked at is refused");
+    }
+
+    #[test]
+    fn a_link_is_no_directory() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("real")).unwrap();
+        std::os::unix::fs::symlink("real", folder.path().join("link")).unwrap();
+        assert!(Owned::of(&folder.path().join("real")).unwrap().is_dir);
+        assert!(!Owned::of(&folder.path().join("link")).unwrap().is_dir);
+        assert!(Owned::of_root(&folder.path().join("link")).unwrap().is_dir);
+    }
+}
