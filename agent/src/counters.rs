@@ -1,6 +1,10 @@
 //! What the agent counts about itself, over all groups.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+
+use crate::engine::passes::Passes;
+use crate::state::lock;
 
 /// Counts since the start of the process. Any thread adds, any thread reads.
 #[derive(Debug, Default)]
@@ -15,6 +19,10 @@ pub struct Counters {
     pub overruns: AtomicU64,
     /// Steps of the wall clock.
     pub clock_steps: AtomicU64,
+    /// By how much it was stepped last, ns.
+    pub clock_step_ns: AtomicI64,
+    /// The times that were sampled before the last step. Locked when a sampler thread starts and when the clock is stepped.
+    passes: Mutex<Option<Passes>>,
     /// Batches encoded.
     pub batches: AtomicU64,
     /// Bytes of those batches.
@@ -56,6 +64,24 @@ impl Counters {
         if lag_ns > self.lag_max_ns.load(Ordering::Relaxed) {
             self.lag_max_ns.fetch_max(lag_ns, Ordering::Relaxed);
         }
+    }
+
+    /// The times that the process has sampled, for a thread that starts; `None` for the first one.
+    pub fn passes(&self) -> Option<Passes> {
+        *lock(&self.passes)
+    }
+
+    /// Takes note of them.
+    pub fn set_passes(&self, passes: Passes) {
+        *lock(&self.passes) = Some(passes);
+    }
+
+    /// The wall clock was stepped by so much; `passes` is what was sampled before.
+    pub fn note_step(&self, by_ns: i64, passes: Passes) {
+        self.set_passes(passes);
+        self.clock_step_ns.store(by_ns, Ordering::Relaxed);
+        self.clock_steps.fetch_add(1, Ordering::Release);
+        self.attention.store(true, Ordering::Release);
     }
 
     /// The longest lag since it was last asked for, ns.

@@ -3,6 +3,7 @@
 mod jobs;
 pub mod relook;
 mod running;
+mod steps;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -151,6 +152,7 @@ pub struct Manager {
     next_trim: Instant,
     placing: Placing,
     looking: Option<jobs::Looking>,
+    told_steps: steps::ToldSteps,
 }
 
 /// The threads that the manager directs.
@@ -185,6 +187,7 @@ impl Manager {
             next_trim: Instant::now() + TRIM_AFTER,
             placing,
             looking: None,
+            told_steps: steps::ToldSteps::default(),
         };
         manager.start_own();
         for source in manager.config.sources.clone() {
@@ -255,6 +258,9 @@ impl Manager {
     /// What the samplers have to say, and what has come and gone on the machine.
     fn look(&mut self) {
         self.fast.collect();
+        if let Some(said) = self.told_steps.look(&self.state.counters, crate::engine::clock::real()) {
+            tracing::warn!("{said}");
+        }
         self.placing.look(Instant::now(), self.interval_min());
         self.state.set_log(|log| log.look(Instant::now()));
         let rescan = Instant::now() >= self.next_rescan;

@@ -353,6 +353,9 @@ int wg_get(wg_reader *reader, int handle, wg_reading *readings, int max) {
     locale_t own;
     char *line;
 
+    /* What wg_watch gives when it fails: its reason stays. */
+    if (handle < 0 && reader->error[0])
+        return -1;
     if (!watch->patterns)
         return fail(reader, "%d is no selection", handle);
     if (be_connected(reader) < 0)

@@ -77,7 +77,7 @@ const char *wg_path(const wg_reader *reader, int handle, int place);
 const char *wg_unit(const wg_reader *reader, int handle, int place);
 
 /* The newest readings of the first `max` sensors of the selection, each at its place. How many were written, or -1: then
- * nothing was, and the next call tries to connect anew. */
+ * nothing was, and the next call tries to connect anew. With the -1 of a wg_watch that failed, wg_error still says why it did. */
 int wg_get(wg_reader *reader, int handle, wg_reading *readings, int max);
 
 /* Any request of the protocol, without the new line; the first line of its answer, or NULL. Good until the next call. */

@@ -1,4 +1,5 @@
-/* An application that tests run as a job's process: app threads | app loop | app flood COUNT | app fork. */
+/* An application that tests run as a job's process: app threads | app loop | app flood COUNT | app fork |
+ * app choose PATTERNS. */
 #define _POSIX_C_SOURCE 200809L
 
 #include <poll.h>
@@ -125,6 +126,18 @@ static void forked(void) {
     wg_close();
 }
 
+/* Reads on as if the selection had been made; what is said then is why it was not. */
+static void choose(const char *patterns) {
+    wg_reader *reader = wg_open(NULL, 5000);
+    wg_reading reading;
+    int handle = wg_watch(reader, patterns);
+
+    printf("%d %s\n", handle, wg_error(reader));
+    printf("%d %s\n", wg_get(reader, handle, &reading, 1), wg_error(reader));
+    printf("%d %s\n", wg_get(reader, 7, &reading, 1), wg_error(reader));
+    wg_free(reader);
+}
+
 int main(int count, char **words) {
     const char *what = count > 1 ? words[1] : "";
 
@@ -136,6 +149,8 @@ int main(int count, char **words) {
         flood(atol(words[2]));
     else if (strcmp(what, "fork") == 0)
         forked();
+    else if (strcmp(what, "choose") == 0)
+        choose(words[2]);
     else
         return 2;
     return 0;

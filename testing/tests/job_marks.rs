@@ -369,6 +369,16 @@ fn who_reads_and_marks_what() {
 }
 
 #[test]
+fn a_selection_that_failed_keeps_its_reason() {
+    // No agent is needed for it, and no job.
+    let run =
+        |socket: &str| run(Command::new(tool("app")).args(["choose", "@/cpu/usage"]).env("WHOLEGRAIN_SOCKET", socket));
+    let out = run("/nonexistent/jobs.sock");
+    let why = "cannot connect to the agent: No such file or directory; does it run, and has it a [jobs] socket?";
+    assert_eq!(out, format!("-1 {why}\n-1 {why}\n-1 7 is no selection\n"));
+}
+
+#[test]
 fn an_application_outlives_its_agent() {
     let node = Node::new("outlives", "per_second = 1000\nburst = 1000");
     let job = node.job("7", OWNER);

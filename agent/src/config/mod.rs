@@ -205,11 +205,6 @@ impl Config {
     pub fn needs_restart(&self, new: &Config) -> Vec<&'static str> {
         let roots =
             |config: &Config| [config.roots.proc.clone(), config.roots.sys.clone(), config.roots.cgroup.clone()];
-        let both = |of: fn(&JobsConfig) -> Option<&PathBuf>| match (&self.jobs, &new.jobs) {
-            (Some(old), Some(new)) => of(old) != of(new),
-            _ => false,
-        };
-        let socket = |config: &Config| config.jobs.as_ref().and_then(|jobs| jobs.socket.clone());
         let jobs_socket = |config: &Config| config.jobs.as_ref().and_then(|jobs| jobs.socket.clone());
         let jobs_dir = |config: &Config| config.jobs.as_ref().and_then(|jobs| jobs.dir.clone());
         let changes = [
@@ -221,8 +216,6 @@ impl Config {
             ("api", self.api != new.api),
             ("jobs.socket", jobs_socket(self) != jobs_socket(new)),
             ("jobs.dir", self.jobs.is_some() && new.jobs.is_some() && jobs_dir(self) != jobs_dir(new)),
-            ("jobs.dir", both(|jobs| jobs.dir.as_ref())),
-            ("jobs.socket", socket(self) != socket(new)),
         ];
         changes.into_iter().filter(|(_, changed)| *changed).map(|(name, _)| name).collect()
     }
@@ -240,9 +233,6 @@ impl Config {
             if let Some(old) = &old.jobs {
                 jobs.dir.clone_from(&old.dir);
             }
-        }
-        if let (Some(new), Some(old)) = (&mut self.jobs, &old.jobs) {
-            (new.dir, new.socket) = (old.dir.clone(), old.socket.clone());
         }
     }
 

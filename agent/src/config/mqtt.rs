@@ -7,6 +7,7 @@ use std::sync::Arc;
 use wholegrain_model::Interval;
 use wholegrain_model::config::{ConfigError, Section};
 use wholegrain_model::size::ByteSize;
+use wholegrain_transport::client::Address;
 use wholegrain_transport::mqtt::Version;
 use wholegrain_transport::tls;
 
@@ -103,27 +104,10 @@ pub struct SpoolConfig {
     pub drain_share: f64,
 }
 
-/// The host and whether TLS is asked for; the error says what an address looks like.
+/// Whether TLS is asked for. The client's own parser looks at the address, so that what is accepted here can be connected to.
 fn check_url(url: &str) -> Result<bool, String> {
-    let refuse = |why: &str| Err(format!("url = {url:?}: {why}; write mqtt://host:1883, or mqtts://host:8883 for TLS"));
-    let Some((scheme, rest)) = url.split_once("://") else { return refuse("no scheme") };
-    let tls = match scheme {
-        "mqtt" => false,
-        "mqtts" => true,
-        _ => return refuse("the scheme is neither mqtt nor mqtts"),
-    };
-    let rest = rest.strip_suffix('/').unwrap_or(rest);
-    let (host, port) = match rest.rsplit_once(':') {
-        Some((host, port)) if !port.contains(']') => (host, Some(port)),
-        _ => (rest, None),
-    };
-    if port.is_some_and(|port| port.parse::<u16>().is_err() || port == "0") {
-        return refuse("the port is not a number from 1 to 65535");
-    }
-    if host.is_empty() || host.contains(['/', '@', ' ']) {
-        return refuse("no host name or address alone between :// and the port");
-    }
-    Ok(tls)
+    let address = Address::parse(url).map_err(|why| format!("url = {url:?}: {why}"))?;
+    Ok(address.tls)
 }
 
 pub(super) fn check(section: &Section, raw: raw::Mqtt, dir: &Path) -> Result<MqttConfig, ConfigError> {
@@ -269,12 +253,12 @@ mod tests {
             ("mqtts://h.example", Ok(true)),
             ("mqtt://[::1]:1883", Ok(false)),
             ("mqtts://[::1]", Ok(true)),
-            ("h:1883", Err("no scheme")),
-            ("http://h", Err("neither mqtt nor mqtts")),
-            ("mqtt://", Err("no host name")),
-            ("mqtt://h:99999", Err("the port")),
-            ("mqtt://h:", Err("the port")),
-            ("mqtt://u@h", Err("no host name or address alone")),
+            ("h:1883", Err("write mqtt://host:port")),
+            ("http://h", Err("write mqtt://host:port")),
+            ("mqtt://", Err("the host is missing")),
+            ("mqtt://h:99999", Err("is not a port")),
+            ("mqtt://fe80::1", Err("an IPv6 address in brackets")),
+            ("mqtt://u@h", Err("by their own keys")),
         ] {
             match (super::check_url(url), expected) {
                 (Ok(tls), Ok(wanted)) => assert_eq!(tls, wanted, "{url}"),

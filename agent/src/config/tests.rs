@@ -206,12 +206,9 @@ fn names_and_places() {
 
 #[test]
 fn servers_and_files() {
-    let write = "write mqtt://host:1883, or mqtts://host:8883 for TLS";
-    refused("[mqtt]\nurl = \"server:1883\"", &format!("agent.toml:2:1: url = \"server:1883\": no scheme; {write}"));
-    refused(
-        "[mqtt]\nurl = \"tcp://server\"",
-        &format!("agent.toml:2:1: url = \"tcp://server\": the scheme is neither mqtt nor mqtts; {write}"),
-    );
+    let write = "write mqtt://host:port, or mqtts://host:port for TLS";
+    refused("[mqtt]\nurl = \"server:1883\"", &format!("agent.toml:2:1: url = \"server:1883\": {write}"));
+    refused("[mqtt]\nurl = \"tcp://server\"", &format!("agent.toml:2:1: url = \"tcp://server\": {write}"));
     refused(
         "[mqtt]\nurl = \"mqtts://h\"",
         "agent.toml:2:1: mqtts needs `ca`, the PEM file of the authority that signed the server's certificate",
@@ -280,6 +277,21 @@ fn a_file_that_is_not_there() {
         error,
         "cannot read the configuration /nonexistent/agent.toml: No such file or directory (os error 2); name it with --config"
     );
+}
+
+#[test]
+fn what_needs_a_restart_is_named_once_and_as_long_as_it_is_so() {
+    let parse = |text: &str| Config::parse(Path::new("agent.toml"), text, Path::new("/")).unwrap();
+    let old = parse("[jobs]\nsocket = \"a.sock\"\ndir = \"a\"\n");
+    let text = "name = \"x\"\n[jobs]\nsocket = \"b.sock\"\ndir = \"b\"\n";
+    for _ in 0..2 {
+        let mut new = parse(text);
+        assert_eq!(old.needs_restart(&new), ["name", "prefix", "jobs.socket", "jobs.dir"]);
+        new.keep(&old);
+        assert_eq!(old.needs_restart(&new), [""; 0]);
+    }
+    let without = parse("");
+    assert_eq!(old.needs_restart(&without), ["jobs.socket"]);
 }
 
 #[test]

@@ -11,6 +11,7 @@ pub mod group;
 mod idle;
 pub mod lag;
 pub mod mailbox;
+pub mod passes;
 pub mod place;
 pub mod ring;
 pub mod sampler;

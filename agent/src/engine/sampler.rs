@@ -13,7 +13,7 @@ use super::clock::{self, Wake};
 use super::group::Group;
 use super::mailbox::{Node, Stack};
 use super::place::{self, Whereabouts};
-use super::schedule::{Now, StepDetector, Ticker, sleep_until};
+use super::schedule::{Due, Now, Ticker, WallClock, sleep_until};
 use crate::counters::Counters;
 
 /// The stack of a sampler thread: readers keep their buffers on the heap. 256 KiB.
@@ -28,6 +28,8 @@ pub struct Sampled {
     ticker: Option<Ticker>,
     /// Its first sample is to be taken now, whatever its clockwork says.
     at_once: bool,
+    /// The clock was stepped since its last sample: a gap comes before the next one.
+    gap_due: bool,
     values: Box<[u64]>,
     gaps: Box<[u64]>,
 }
@@ -41,6 +43,7 @@ impl Sampled {
             reader,
             ticker: None,
             at_once: false,
+            gap_due: false,
             values: vec![0; sensors].into(),
             gaps: vec![0; sensors.div_ceil(64)].into(),
         }
@@ -221,12 +224,16 @@ struct Loop {
     counters: Arc<Counters>,
     counts_steps: bool,
     groups: Vec<Sampled>,
-    steps: StepDetector,
+    clock: WallClock,
 }
 
 impl Loop {
     fn new(shared: Arc<Shared>, counters: Arc<Counters>, counts_steps: bool) -> Self {
-        Self { shared, counters, counts_steps, groups: Vec::new(), steps: StepDetector::new(clock::now()) }
+        let clock = WallClock::new(clock::now(), counters.passes());
+        if counts_steps {
+            counters.set_passes(*clock.passes());
+        }
+        Self { shared, counters, counts_steps, groups: Vec::new(), clock }
     }
 
     fn run(&mut self) {
@@ -244,7 +251,7 @@ impl Loop {
                 continue;
             }
             let tickers = self.groups.iter().filter_map(|sampled| sampled.ticker.as_ref());
-            let deadline = sleep_until(tickers, now.mono, self.steps.offset());
+            let deadline = sleep_until(tickers, now.mono, self.clock.offset());
             self.shared.wake.sleep_until(deadline, state);
         }
         self.obey();
@@ -254,13 +261,12 @@ impl Loop {
     }
 
     fn observe(&mut self, now: Now) {
-        if self.steps.observe(now).is_none() {
-            return;
-        }
+        let Some(by) = self.clock.observe(now) else { return };
         if self.counts_steps {
-            self.counters.clock_steps.fetch_add(1, Ordering::Relaxed);
+            self.counters.note_step(by, *self.clock.passes());
         }
         for sampled in &mut self.groups {
+            sampled.gap_due = sampled.group.ring.head() > 0;
             let missed = sampled.ticker.as_mut().map_or(0, |ticker| ticker.stepped(now));
             count_missed(&sampled.group, &self.counters, missed);
         }
@@ -291,6 +297,7 @@ impl Loop {
                 if let Some(mut sampled) = sampled.take() {
                     let of = |id: u64| self.groups.iter().find(|other| other.group.id == id);
                     let beside = if let Start::InStepWith(id) = *start { of(id) } else { None };
+                    sampled.gap_due = beside.is_some_and(|beside| beside.gap_due);
                     // A group that has yet to take its own first sample has it taken of what leaves it too.
                     sampled.at_once = beside.map_or(*start != Start::OnTick, |beside| beside.at_once);
                     let kept = beside.and_then(|beside| beside.ticker);
@@ -312,6 +319,7 @@ impl Loop {
                 {
                     new.ticker = if *keep_ticks { old.ticker } else { Some(Ticker::new(new.group.ticking, now)) };
                     new.at_once = old.at_once;
+                    new.gap_due = old.gap_due;
                     if !Arc::ptr_eq(&old.group, &new.group) {
                         old.group.sealed.store(true, Ordering::Release);
                     }
@@ -332,22 +340,30 @@ impl Loop {
     }
 
     fn read_due(&mut self, woken: Now) {
-        let offset = self.steps.offset();
+        let offset = self.clock.offset();
         for sampled in &mut self.groups {
             if std::mem::take(&mut sampled.at_once) {
-                sampled.read(clock::real(), &self.counters);
+                let now = clock::now_near(offset);
+                // Else its first tick will do.
+                if self.clock.is_free(now) {
+                    sampled.read(now.real, &self.counters);
+                }
             }
             let Some(ticker) = &mut sampled.ticker else { continue };
             if ticker.deadline(offset) > woken.mono {
                 continue;
             }
             // The groups before this one took their time: the lag is this group's own.
-            if let Some(tick) = self.steps.take(ticker, woken, clock::now_near(offset))
-                && sampled.read(tick.stamp, &self.counters)
-            {
-                sampled.group.stats.lag.record(tick.lag as u64);
-                self.counters.note_lag(tick.lag as u64);
-                count_missed(&sampled.group, &self.counters, tick.missed);
+            match self.clock.take(ticker, woken, clock::now_near(offset)) {
+                Due::Nothing => {}
+                Due::Held(missed) => count_missed(&sampled.group, &self.counters, missed),
+                Due::Tick(tick) => {
+                    if sampled.read(tick.stamp, &self.counters) {
+                        sampled.group.stats.lag.record(tick.lag as u64);
+                        self.counters.note_lag(tick.lag as u64);
+                        count_missed(&sampled.group, &self.counters, tick.missed);
+                    }
+                }
             }
         }
     }
@@ -356,6 +372,9 @@ impl Loop {
 impl Sampled {
     /// One read into the scratch row and from there, whole, into the ring. `false` when what it reads is no more.
     pub fn read(&mut self, stamp: i64, counters: &Counters) -> bool {
+        if std::mem::take(&mut self.gap_due) {
+            self.put_gap(stamp - 1);
+        }
         let reading = self.reader.read(&mut Row::new(&mut self.values, &mut self.gaps));
         if reading.gone {
             return false;
@@ -376,6 +395,15 @@ impl Sampled {
             counters.attention.store(true, Ordering::Release);
         }
         true
+    }
+}
+
+impl Sampled {
+    /// A sample without any value: nobody knows how long it was between the samples before and after it.
+    #[cold]
+    fn put_gap(&mut self, stamp: i64) {
+        let _all_gaps = Row::new(&mut self.values, &mut self.gaps);
+        self.group.ring.push(stamp, self.group.ticking.interval.ns(), &self.values, &self.gaps);
     }
 }
 

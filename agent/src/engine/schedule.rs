@@ -5,6 +5,8 @@
 
 use wholegrain_model::Interval;
 
+use super::passes::Passes;
+
 /// A jump of (realtime - monotonic) beyond this between two looks is a step of the clock, not its slewing: 5 ms.
 pub const CLOCK_STEP_NS: i64 = 5_000_000;
 /// The longest sleep while a synchronous group exists, so that a step of the clock is noticed: 1 s.
@@ -45,17 +47,75 @@ impl StepDetector {
         (by.abs() > CLOCK_STEP_NS).then_some(by)
     }
 
-    /// The tick of `ticker` that was due when the thread woke. None while the wall clock has been stepped since the last look, which can be while
-    /// other groups were read: that is to be observed first, for a tick counted with one clock before the step and the other
-    /// after it would be wrong by the whole step.
-    pub fn take(&self, ticker: &mut Ticker, woken: Now, now: Now) -> Option<Tick> {
-        let by = now.real.wrapping_sub(now.mono).wrapping_sub(self.offset);
-        if by.wrapping_abs() > CLOCK_STEP_NS { None } else { ticker.take(woken, now) }
+    /// Whether the wall clock has been stepped since the last look.
+    fn is_stepped(&self, now: Now) -> bool {
+        now.real.wrapping_sub(now.mono).wrapping_sub(self.offset).wrapping_abs() > CLOCK_STEP_NS
     }
 
     /// Realtime minus monotonic at the last look.
     pub fn offset(&self) -> i64 {
         self.offset
+    }
+}
+
+/// What is due of a group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Due {
+    /// Nothing.
+    Nothing,
+    /// So many ticks, of times that an earlier pass of the clock was sampled at: nothing is read.
+    Held(u64),
+    /// A read.
+    Tick(Tick),
+}
+
+/// A thread's view of the wall clock: its steps, and the times that were sampled before them.
+#[derive(Debug, Clone, Copy)]
+pub struct WallClock {
+    steps: StepDetector,
+    passes: Passes,
+}
+
+impl WallClock {
+    /// Starts at `now`, with what the process has sampled before, if it has.
+    pub fn new(now: Now, passes: Option<Passes>) -> Self {
+        Self { steps: StepDetector::new(now), passes: passes.unwrap_or(Passes::new(now.real)) }
+    }
+
+    /// Looks at the clocks; by how much the wall clock was stepped since the last look, if it was.
+    pub fn observe(&mut self, now: Now) -> Option<i64> {
+        let by = self.steps.observe(now)?;
+        self.passes.stepped(now.real.wrapping_sub(by), now.real);
+        Some(by)
+    }
+
+    /// Realtime minus monotonic at the last look.
+    pub fn offset(&self) -> i64 {
+        self.steps.offset()
+    }
+
+    /// What was sampled before the last step.
+    pub fn passes(&self) -> &Passes {
+        &self.passes
+    }
+
+    /// Whether a sample can be taken now, at the true time: the clock is as it was at the last look, and shows a time that was not sampled.
+    pub fn is_free(&self, now: Now) -> bool {
+        !self.steps.is_stepped(now) && self.passes.held_until(now.real).is_none()
+    }
+
+    /// The tick of `ticker` that was due when the thread woke. Nothing while the wall clock has been stepped since the last look, which can be
+    /// while other groups were read: that is to be observed first, for a tick counted with one clock before the step and the other
+    /// after it would be wrong by the whole step.
+    pub fn take(&self, ticker: &mut Ticker, woken: Now, now: Now) -> Due {
+        if self.steps.is_stepped(now) {
+            return Due::Nothing;
+        }
+        match ticker.take(woken, now) {
+            None => Due::Nothing,
+            Some(tick) if self.passes.held_until(tick.stamp).is_some() => Due::Held(tick.missed + 1),
+            Some(tick) => Due::Tick(tick),
+        }
     }
 }
 
@@ -191,9 +251,12 @@ mod tests {
     /// Both clocks, moved by hand, and one thread's worth of groups.
     struct Simulation {
         now: Now,
-        detector: StepDetector,
+        clock: WallClock,
         tickers: Vec<Ticker>,
         ticks: Vec<Vec<Tick>>,
+        /// When each was taken, on the monotonic clock, and whether a gap comes before it.
+        taken: Vec<Vec<(i64, bool)>>,
+        gap_due: Vec<bool>,
         missed: Vec<u64>,
         steps: u64,
         /// How long each read takes, and how late each wake-up is.
@@ -213,11 +276,14 @@ mod tests {
                 .map(|&(interval, offset, synchronous)| Ticker::new(ticking(interval, offset, synchronous), now))
                 .collect();
             let (ticks, missed) = (vec![Vec::new(); tickers.len()], vec![0; tickers.len()]);
+            let (taken, gap_due) = (vec![Vec::new(); tickers.len()], vec![false; tickers.len()]);
             Self {
                 now,
-                detector: StepDetector::new(now),
+                clock: WallClock::new(now, None),
                 tickers,
                 ticks,
+                taken,
+                gap_due,
                 missed,
                 steps: 0,
                 read_ns: 0,
@@ -236,23 +302,29 @@ mod tests {
         fn run_until(&mut self, until: i64) {
             while self.now.mono < until {
                 let woken = self.now;
-                if self.detector.observe(self.now).is_some() {
+                if self.clock.observe(self.now).is_some() {
                     self.steps += 1;
+                    self.gap_due.fill(true);
                     for (ticker, missed) in self.tickers.iter_mut().zip(&mut self.missed) {
                         *missed += ticker.stepped(self.now);
                     }
                 }
                 for index in 0..self.tickers.len() {
-                    if let Some(tick) = self.detector.take(&mut self.tickers[index], woken, self.now) {
-                        self.missed[index] += tick.missed;
-                        self.ticks[index].push(tick);
-                        self.pass(self.read_ns);
-                        if index == 0 {
-                            self.now.real += std::mem::take(&mut self.step_in_read);
+                    match self.clock.take(&mut self.tickers[index], woken, self.now) {
+                        Due::Nothing => {}
+                        Due::Held(missed) => self.missed[index] += missed,
+                        Due::Tick(tick) => {
+                            self.missed[index] += tick.missed;
+                            self.ticks[index].push(tick);
+                            self.taken[index].push((self.now.mono, std::mem::take(&mut self.gap_due[index])));
+                            self.pass(self.read_ns);
+                            if index == 0 {
+                                self.now.real += std::mem::take(&mut self.step_in_read);
+                            }
                         }
                     }
                 }
-                let deadline = sleep_until(self.tickers.iter(), self.now.mono, self.detector.offset()).min(until);
+                let deadline = sleep_until(self.tickers.iter(), self.now.mono, self.clock.offset()).min(until);
                 let wake = self.wake_ns;
                 self.pass((deadline - self.now.mono).max(0) + wake);
             }
@@ -373,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn an_hour_back_goes_on_at_the_next_multiple_of_the_new_time() {
+    fn an_hour_back_to_before_the_first_sample_goes_on_at_the_next_multiple_of_the_new_time() {
         let mut s = Simulation::new(&[(S, 0, true), (MS, 0, true)]);
         s.run(10 * S + MS / 2);
         s.now.real -= 3600 * S;
@@ -386,6 +458,7 @@ mod tests {
 
     #[test]
     fn a_step_while_another_group_is_read_stalls_nobody() {
+        // Back to before the first sample: there is nothing to wait for.
         for step in [3600 * S, -3600 * S] {
             let mut s = Simulation::new(&[(100 * MS, 0, true), (100 * MS, 0, false), (100 * MS, 0, true)]);
             s.read_ns = 5 * MS;
@@ -398,6 +471,45 @@ mod tests {
                 assert!((99..=101).contains(&ticks), "group {group}: {ticks} ticks in 10 s after a step of {step}");
             }
             assert_eq!((s.steps, s.missed[1]), (1, 0), "by the monotonic clock nothing was missed");
+        }
+    }
+
+    /// What a counter of 60 a second shows at each sample, with the gaps, and the rates between neighbours.
+    fn rates(s: &Simulation, group: usize) -> Vec<f64> {
+        let samples = s.ticks[group].iter().zip(&s.taken[group]);
+        let rows: Vec<(i64, f64, bool)> =
+            samples.map(|(tick, (mono, gap))| (tick.stamp, *mono as f64 / S as f64 * 60.0, *gap)).collect();
+        let within = rows.windows(2).filter(|pair| !pair[1].2);
+        within.map(|pair| (pair[1].1 - pair[0].1) / ((pair[1].0 - pair[0].0) as f64 / S as f64)).collect()
+    }
+
+    #[test]
+    fn no_time_is_sampled_twice_and_no_rate_goes_over_a_step() {
+        let groups = [(S, 0, true), (100 * MS, 0, true), (10 * S, 0, true), (S, 0, false), (7 * S, 3 * S, false)];
+        for step in [-5 * S, -20 * MS, -90 * S, 5 * S] {
+            let mut s = Simulation::new(&groups);
+            s.run(100 * S + 300 * MS);
+            s.now.real += step;
+            let before: Vec<usize> = s.ticks.iter().map(Vec::len).collect();
+            s.run(200 * S);
+            assert_eq!(s.steps, 1);
+            for (group, before) in before.into_iter().enumerate() {
+                let (stamps, what) =
+                    (s.stamps(group), format!("group {group}, a step of {} s", step as f64 / S as f64));
+                assert!(stamps.windows(2).all(|pair| pair[0] < pair[1]), "{what}: times go forward");
+                let gaps: Vec<usize> = (0..stamps.len()).filter(|at| s.taken[group][*at].1).collect();
+                assert_eq!(gaps, [before], "{what}: one gap, at the step");
+                assert!(
+                    rates(&s, group).iter().all(|rate| (rate - 60.0).abs() < 0.1),
+                    "{what}: {:?}",
+                    rates(&s, group)
+                );
+                // What was held is counted: with it no tick is missing.
+                let interval = groups[group].0;
+                let all = stamps.len() as i64 + s.missed[group] as i64;
+                let due = (300 * S + 300 * MS + if groups[group].2 { step.max(0) } else { 0 }) / interval;
+                assert!((all - due).abs() <= 2, "{what}: {all} ticks, {due} were due");
+            }
         }
     }
 

@@ -28,13 +28,20 @@ impl Url {
         }
         let (host, port) = match rest.strip_prefix('[') {
             Some(inner) => match inner.split_once(']') {
-                Some((host, port)) => (host, port.strip_prefix(':').unwrap_or(port)),
+                Some((host, "")) => (host, ""),
+                Some((host, port)) => match port.strip_prefix(':') {
+                    Some(port) => (host, port),
+                    None => return Err("a colon and the port follow the `]` of an IPv6 address, or nothing".into()),
+                },
                 None => return Err("an IPv6 address ends with `]`".into()),
             },
             None => rest.split_once(':').unwrap_or((rest, "")),
         };
         if host.is_empty() {
             return Err("the host is missing: write mqtt://host:port".into());
+        }
+        if host.contains(|c: char| c.is_whitespace() || c.is_control()) {
+            return Err("the host is no name or address: there is white space in it".into());
         }
         let port = match port {
             "" => {
@@ -85,6 +92,8 @@ mod tests {
             ("mqtt://::1:1883", "host is missing"),
             ("mqtt://fe80::1", "not a port"),
             ("mqtt://[::1", "ends with"),
+            ("mqtt://[::1]1883", "follow the `]`"),
+            ("mqtt://a b", "white space"),
             ("mqtt://a:b@h", "own keys"),
             ("mqtt://h/path", "nothing after"),
         ] {

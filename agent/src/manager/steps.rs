@@ -1,0 +1,83 @@
+//! What the log says of steps of the wall clock.
+
+use std::sync::atomic::Ordering;
+
+use wholegrain_model::{Interval, Timestamp};
+
+use crate::counters::Counters;
+use crate::jobs::rules::Rate;
+
+/// Lines within a minute: a clock that never comes to rest must not fill the log.
+const LINES_PER_MINUTE: u32 = 6;
+
+/// Steps that the log knows of.
+#[derive(Debug)]
+pub struct ToldSteps {
+    told: u64,
+    lines: Rate,
+}
+
+impl Default for ToldSteps {
+    fn default() -> Self {
+        Self { told: 0, lines: Rate::per_minute(LINES_PER_MINUTE, LINES_PER_MINUTE) }
+    }
+}
+
+impl ToldSteps {
+    /// What is to be said now, if the clock was stepped since it was last asked.
+    pub fn look(&mut self, counters: &Counters, now: i64) -> Option<String> {
+        let steps = counters.clock_steps.load(Ordering::Acquire);
+        if steps == self.told || !self.lines.take("", now) {
+            return None;
+        }
+        let more = steps - std::mem::replace(&mut self.told, steps) - 1;
+        let by = counters.clock_step_ns.load(Ordering::Relaxed);
+        let length = Interval::from_ns(by.unsigned_abs() / 1_000_000 * 1_000_000);
+        let direction = if by < 0 { "back" } else { "forward" };
+        let mut said =
+            format!("the clock was stepped {direction} by {length}: there is a gap, and no rate goes over it");
+        if let Some(until) = counters.passes().and_then(|passes| passes.held_until(now)) {
+            said.push_str(&format!(
+                "; nothing is sampled until it has passed {}, for there are readings of these times already",
+                Timestamp(until)
+            ));
+        }
+        if more > 0 {
+            said.push_str(&format!(" ({more} steps before this one were not told)"));
+        }
+        Some(said)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::passes::Passes;
+
+    #[test]
+    fn a_step_is_told_once_and_many_are_counted() {
+        const S: i64 = 1_000_000_000;
+        let (counters, mut told) = (Counters::default(), ToldSteps::default());
+        assert_eq!(told.look(&counters, 0), None);
+        let mut passes = Passes::new(0);
+        passes.stepped(100 * S, 95 * S);
+        counters.note_step(-5 * S, passes);
+        assert_eq!(
+            told.look(&counters, 95 * S).unwrap(),
+            "the clock was stepped back by 5s: there is a gap, and no rate goes over it; nothing is sampled until it has passed \
+             1970-01-01T00:01:40Z, for there are readings of these times already"
+        );
+        assert_eq!(told.look(&counters, 96 * S), None);
+        let lines = (0..20).filter(|_| {
+            counters.note_step(S, passes);
+            told.look(&counters, 110 * S).is_some()
+        });
+        assert_eq!(lines.count(), 5);
+        let said = told.look(&counters, 180 * S).unwrap();
+        assert!(
+            said.starts_with("the clock was stepped forward by 1s")
+                && said.ends_with("(14 steps before this one were not told)"),
+            "{said}"
+        );
+    }
+}
