@@ -89,10 +89,17 @@ pub struct Sensor {
     pub agent: String,
 }
 
+/// A page of the list.
 #[derive(Deserialize)]
-struct List {
+struct Page {
     sensors: Vec<Sensor>,
+    /// Where the next page begins.
+    #[serde(default)]
+    next: Option<String>,
 }
+
+/// Sensors that are asked for at a time, which is the most that the server gives.
+const PAGE_SENSORS: usize = 100_000;
 
 /// Runs the subcommand.
 pub fn run(args: &SensorsArgs, client: Option<&Path>) -> Result<(), Failure> {
@@ -128,15 +135,26 @@ pub fn fetch_of(
 ) -> Result<Vec<Sensor>, Failure> {
     let mut parameters: Vec<_> = patterns.iter().map(|pattern| ("pattern", pattern.to_string())).collect();
     parameters.extend_from_slice(more);
-    let answer = match more {
-        [] => connection.get("/api/v1/sensors", &parameters, false)?,
-        _ => connection.find("/api/v1/sensors", &parameters)?,
-    };
-    let body = answer.read(LIST_BYTES_MAX)?;
-    let list: List = serde_json::from_slice(&body).map_err(|error| {
-        Failure::Unreachable(format!("the answer of {} is no list of sensors: {error}", connection.url()))
-    })?;
-    let mut sensors = list.sensors;
+    parameters.push(("limit", PAGE_SENSORS.to_string()));
+    let mut sensors = Vec::new();
+    let mut after: Option<String> = None;
+    loop {
+        let mut parameters = parameters.clone();
+        parameters.extend(after.take().map(|after| ("after", after)));
+        let answer = match more {
+            [] => connection.get("/api/v1/sensors", &parameters, false)?,
+            _ => connection.find("/api/v1/sensors", &parameters)?,
+        };
+        let body = answer.read(LIST_BYTES_MAX)?;
+        let page: Page = serde_json::from_slice(&body).map_err(|error| {
+            Failure::Unreachable(format!("the answer of {} is no list of sensors: {error}", connection.url()))
+        })?;
+        sensors.extend(page.sensors);
+        match page.next {
+            Some(next) => after = Some(next),
+            None => break,
+        }
+    }
     sensors.sort_by(|a, b| a.path.cmp(&b.path));
     Ok(sensors)
 }

@@ -20,6 +20,8 @@ from ._watch import Subscription, Watch
 
 #: Jobs asked for at once.
 _PAGE = 1_000
+#: Sensors asked for at once.
+_SENSORS_PAGE = 100_000
 
 
 def connect(
@@ -63,8 +65,16 @@ class Client:
         params = [("pattern", pattern) for pattern in several(patterns)]
         params += [("job", str(job))] if job is not None else []
         params += [("at", time_text(at))] if at is not None else []
-        with self._connection.ask("GET", "/api/v1/sensors", params) as answer:
-            return [Sensor.of(row) for row in answer.items("sensors")]
+        params += [("limit", str(_SENSORS_PAGE))]
+        found: list[Sensor] = []
+        after: list[tuple[str, str]] = []
+        while True:
+            with self._connection.ask("GET", "/api/v1/sensors", params + after) as answer:
+                found += [Sensor.of(row) for row in answer.items("sensors")]
+                further = answer.headers("x-wholegrain-next")
+            if not further:
+                return found
+            after = [("after", further[0])]
 
     def newest(self, patterns: Patterns) -> list[Reading]:
         """The newest reading of each sensor that has one."""

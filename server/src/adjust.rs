@@ -63,6 +63,11 @@ impl Places {
         self.semaphore.clone().try_acquire_owned().ok()
     }
 
+    /// A place as soon as one is free; `None` never.
+    pub async fn take(&self) -> Option<OwnedSemaphorePermit> {
+        self.semaphore.clone().acquire_owned().await.ok()
+    }
+
     /// Another number. Fewer come into force as work ends. Called within the runtime.
     pub fn set(&self, most: usize) {
         let before = self.most.swap(most, Ordering::Relaxed);

@@ -39,6 +39,9 @@ pub const MQTT_TLS_LISTEN: &str = "[::]:8883";
 /// Where HTTPS is listened for unless said otherwise.
 pub const HTTP_LISTEN: &str = "[::]:8443";
 
+/// Connections of administrators for which there is room beyond `http.connections_max`.
+pub const ADMIN_CONNECTIONS_MAX: usize = 64;
+
 /// A checked configuration; every path is absolute or relative to the working directory.
 #[derive(Debug, Clone)]
 pub struct ServerConfig {
@@ -108,8 +111,30 @@ pub struct HttpConfig {
     pub tokens_file: PathBuf,
     /// The most queries that run at once; others are answered 503.
     pub queries_max: usize,
-    /// The most connections at once.
+    /// The most connections at once that have shown a token.
     pub connections_max: usize,
+    /// The most of them of one token that is not an administrator's.
+    pub connections_per_token_max: usize,
+    /// The most connections at once that have shown no token.
+    pub unauthenticated_max: usize,
+    /// How long a connection may take to show one.
+    pub unauthenticated_time_max: Duration,
+    /// The most live streams at once of one token that is not an administrator's.
+    pub watches_per_token_max: usize,
+    /// The same for queries.
+    pub queries_per_token_max: usize,
+}
+
+impl HttpConfig {
+    /// The bounds on connections.
+    pub(crate) fn bounds(&self) -> crate::admission::Bounds {
+        crate::admission::Bounds {
+            unproven_max: self.unauthenticated_max,
+            proven_max: self.connections_max,
+            identity_max: self.connections_per_token_max,
+            privileged_max: ADMIN_CONNECTIONS_MAX,
+        }
+    }
 }
 
 /// How much is logged.
@@ -230,11 +255,28 @@ struct RawHttp {
     tokens_file: Option<PathBuf>,
     queries_max: usize,
     connections_max: usize,
+    connections_per_token_max: usize,
+    unauthenticated_max: usize,
+    unauthenticated_time: Interval,
+    watches_per_token_max: usize,
+    queries_per_token_max: usize,
 }
 
 impl Default for RawHttp {
     fn default() -> Self {
-        Self { listen: None, cert: None, key: None, tokens_file: None, queries_max: 16, connections_max: 1024 }
+        Self {
+            listen: None,
+            cert: None,
+            key: None,
+            tokens_file: None,
+            queries_max: 16,
+            connections_max: 1024,
+            connections_per_token_max: 256,
+            unauthenticated_max: 256,
+            unauthenticated_time: Interval::from_s(10),
+            watches_per_token_max: 32,
+            queries_per_token_max: 8,
+        }
     }
 }
 
@@ -421,10 +463,21 @@ fn mqtt_config(raw: RawMqtt, section: &Section, base: &Path) -> Result<MqttConfi
 }
 
 fn http_config(raw: RawHttp, section: &Section, base: &Path) -> Result<HttpConfig, ConfigError> {
-    for (key, value) in [("queries_max", raw.queries_max), ("connections_max", raw.connections_max)] {
+    for (key, value) in [
+        ("queries_max", raw.queries_max),
+        ("connections_max", raw.connections_max),
+        ("connections_per_token_max", raw.connections_per_token_max),
+        ("unauthenticated_max", raw.unauthenticated_max),
+        ("watches_per_token_max", raw.watches_per_token_max),
+        ("queries_per_token_max", raw.queries_per_token_max),
+    ] {
         if value == 0 {
             return Err(section.error(key, "is 0; at least 1 is wanted"));
         }
+    }
+    if !(LIMIT_TIME.0..=LIMIT_TIME.1).contains(&raw.unauthenticated_time) {
+        let message = format!("is {}; {} to {} is wanted", raw.unauthenticated_time, LIMIT_TIME.0, LIMIT_TIME.1);
+        return Err(section.error("unauthenticated_time", message));
     }
     Ok(HttpConfig {
         listen: listen(section, "listen", raw.listen, Some(HTTP_LISTEN))?,
@@ -433,6 +486,11 @@ fn http_config(raw: RawHttp, section: &Section, base: &Path) -> Result<HttpConfi
         tokens_file: base.join(raw.tokens_file.unwrap_or_else(|| "tokens".into())),
         queries_max: raw.queries_max,
         connections_max: raw.connections_max,
+        connections_per_token_max: raw.connections_per_token_max,
+        unauthenticated_max: raw.unauthenticated_max,
+        unauthenticated_time_max: raw.unauthenticated_time.duration(),
+        watches_per_token_max: raw.watches_per_token_max,
+        queries_per_token_max: raw.queries_per_token_max,
     })
 }
 

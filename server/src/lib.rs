@@ -4,11 +4,13 @@
 //! - Out: acknowledgements of what is durable, live messages to subscribers, answers as JSON, CSV and Arrow, own metrics.
 //! - Never: an acknowledgement of what is not yet durable; a reading dropped to keep up; a bad client that disturbs a good one.
 //!
-//! `broker/` speaks MQTT (its [`broker::pipeline`] does no I/O), `http/` speaks HTTP, `access/` says who may do what, [`init`]
+//! `broker/` speaks MQTT (its [`broker::pipeline`] does no I/O), `http/` speaks HTTP, `access/` says who may do what, `admission/`
+//! how many connections there may be, [`init`]
 //! makes the files of a fresh installation, [`config`] reads `server.toml`, `reload` reads it again. Storing and querying are the crates `store` and `query`.
 
 pub mod access;
 mod adjust;
+mod admission;
 pub mod authority;
 pub mod broker;
 pub mod certificates;

@@ -5,7 +5,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -14,10 +13,11 @@ use serde_json::Value;
 use wholegrain_model::config::Document;
 
 use crate::access::Security;
-use crate::adjust::Places;
+use crate::admission::{Gate, Shares};
 use crate::broker::Broker;
 use crate::certificates::{Certificate, EXPIRY_WARNING_S, Look, Tls, TlsFiles};
 use crate::config::ServerConfig;
+use crate::http::TokenPlaces;
 use crate::log::LogControl;
 use crate::metrics::Text;
 
@@ -39,7 +39,11 @@ const RELOADED: &[&str] = &[
     "http.key",
     "http.tokens_file",
     "http.queries_max",
+    "http.queries_per_token_max",
     "http.connections_max",
+    "http.connections_per_token_max",
+    "http.unauthenticated_max",
+    "http.watches_per_token_max",
     "security.login_failures_free",
     "security.login_source_failures_free",
     "security.login_delay",
@@ -72,13 +76,14 @@ pub(crate) struct Parts {
     pub broker: Arc<Broker>,
     pub mqtt_tls: Option<Tls>,
     pub http_tls: Option<Tls>,
-    pub http_connections_max: Arc<AtomicUsize>,
+    pub http_gate: Arc<Gate>,
 }
 
 /// Reads again, checks, and puts in force.
 pub(crate) struct Reloader {
     parts: Parts,
-    queries: Arc<Places>,
+    queries: Arc<TokenPlaces>,
+    watches: Arc<Shares>,
     log: LogControl,
     file: Option<PathBuf>,
     /// What the file said when the server started: what needs a restart is compared with it.
@@ -99,7 +104,8 @@ impl Reloader {
         let said = config.source.as_ref().map(|(_, text)| leaves(text)).unwrap_or_default();
         Self {
             parts,
-            queries: Arc::new(Places::new(config.http.queries_max)),
+            queries: Arc::new(TokenPlaces::new("queries", config.http.queries_max, config.http.queries_per_token_max)),
+            watches: Shares::new(config.http.watches_per_token_max),
             log: LogControl::new(config.log),
             file: config.source.as_ref().map(|(file, _)| file.clone()),
             started: said.clone(),
@@ -108,8 +114,18 @@ impl Reloader {
     }
 
     /// The places for queries, whose number is a setting.
-    pub fn queries(&self) -> Arc<Places> {
+    pub fn queries(&self) -> Arc<TokenPlaces> {
         self.queries.clone()
+    }
+
+    /// How many live streams each token may have, which is a setting too.
+    pub fn watches(&self) -> Arc<Shares> {
+        self.watches.clone()
+    }
+
+    /// Who may connect over HTTPS.
+    pub fn http_gate(&self) -> &Gate {
+        &self.parts.http_gate
     }
 
     /// The level of the log.
@@ -173,8 +189,9 @@ impl Reloader {
             Ok(gone) => self.parts.broker.end_connections(&gone),
             Err(error) => tracing::error!("{error}; those read before still count"),
         }
-        self.queries.set(config.http.queries_max);
-        self.parts.http_connections_max.store(config.http.connections_max, Ordering::Relaxed);
+        self.queries.set(config.http.queries_max, config.http.queries_per_token_max);
+        self.watches.set(config.http.watches_per_token_max);
+        self.parts.http_gate.set_bounds(config.http.bounds());
         (state.config, state.said) = (config, said);
         drop(state);
         self.warn_of_expiry();

@@ -2,7 +2,6 @@
 
 use std::future::Future;
 use std::net::SocketAddr;
-use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -12,6 +11,7 @@ use tokio::sync::{mpsc, watch};
 use wholegrain_store::{OpenReport, Store};
 
 use crate::access::Security;
+use crate::admission::Gate;
 use crate::broker::{Broker, Lifetime};
 use crate::certificates::{Tls, TlsFiles};
 use crate::config::ServerConfig;
@@ -194,8 +194,8 @@ async fn serve(
     let broker = Arc::new(Broker::new(mqtt, security.clone(), interop.clone(), store.clone(), metrics.clone()));
     interop::start(&broker, &lifetime)?;
     tokio::spawn(broker.clone().watch_security(lifetime.clone()));
-    let connections_max = Arc::new(AtomicUsize::new(http.connections_max));
-    let parts = Parts { broker: broker.clone(), mqtt_tls, http_tls, http_connections_max: connections_max.clone() };
+    let http_gate = Gate::new("https", http.bounds());
+    let parts = Parts { broker: broker.clone(), mqtt_tls, http_tls, http_gate: http_gate.clone() };
     let reloader = Arc::new(Reloader::new(config, parts));
     if hangups {
         tokio::spawn(reload_on_hangup(reloader.clone()).context("cannot listen for SIGHUP")?);
@@ -212,7 +212,8 @@ async fn serve(
         let live = Live::start(store).context("cannot start the thread for live batches")?;
         let api = Api::new(broker.clone(), live, reloader, config, down_receiver);
         let router = http::router(Arc::new(api));
-        let front = http::Front { router, tls, metrics: metrics.clone(), connections_max };
+        let time_max = http.unauthenticated_time_max;
+        let front = http::Front { router, tls, metrics: metrics.clone(), gate: http_gate, time_max };
         for listener in listeners {
             tokio::spawn(http::accept(front.clone(), listener, lifetime.clone()));
         }

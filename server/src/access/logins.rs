@@ -6,9 +6,11 @@
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+use crate::admission::source;
 
 /// The most addresses, users and pairs that are remembered; beyond it those that failed longest ago are forgotten.
 pub const REMEMBERED_MAX: usize = 16_384;
@@ -66,14 +68,6 @@ pub struct Logins {
 struct State {
     limits: LoginLimits,
     failures: HashMap<Key, Failures>,
-}
-
-/// One network's address: of IPv6 the first 64 bits, which is what one host or site has to choose from.
-fn source(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V6(v6) => IpAddr::V6(Ipv6Addr::from_bits(v6.to_bits() & !u128::from(u64::MAX))),
-        v4 => v4,
-    }
 }
 
 impl Logins {

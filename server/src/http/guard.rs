@@ -2,6 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::{Body, HttpBody};
 use axum::extract::{Extension, Request, State};
@@ -14,27 +15,79 @@ use super::serve::Peer;
 use super::{Api, ApiError, route};
 use crate::access::audit::{Event, Line, Outcome};
 use crate::access::tokens::{BadToken, Bearer};
-use crate::access::{BadBearer, Permission, bearer_name, seconds};
+use crate::access::{BadBearer, Permission, Role, bearer_name, seconds};
+use crate::admission::{Full, Place};
 
 /// Ways to write `Authorization`: the standard's, and that of InfluxDB's clients.
 const SCHEMES: [&str; 2] = ["bearer", "token"];
+
+/// How long a client may take to send a request's body. Routes that take long ones from many have shorter bounds of their own.
+const BODY_TIME_MAX: Duration = Duration::from_secs(300);
 
 /// Checks the token and its role, and counts the request. Handlers find the [`Bearer`] and its role among the request's
 /// extensions.
 pub(super) async fn guard(State(api): State<Arc<Api>>, mut request: Request, next: Next) -> Response {
     let route = route(request.uri().path());
-    let response = match admit(&api, &request, route.map(|(_, permission)| permission)) {
-        Ok(None) => next.run(request).await,
+    let wanted = route.map(|(_, wants)| wants.of(request.method()));
+    let response = match admit(&api, &request, wanted) {
+        Ok(None) => last(next.run(request).await),
         Ok(Some(bearer)) => {
             request.extensions_mut().insert(bearer.role);
             request.extensions_mut().insert(bearer.clone());
+            let line = noted(&request, wanted);
+            let request = request.map(in_time);
             let response = next.run(request).await;
+            if let Some((what, peer)) = line {
+                audit_answer(&api, &bearer, peer, &what, response.status());
+            }
             if response.body().size_hint().exact().is_some() { response } else { watched(&api, bearer, response) }
         }
         Err(refusal) => *refusal,
     };
     api.metrics.http_request(route.map_or("other", |(path, _)| path), response.status().as_u16());
     response
+}
+
+/// The same answer, after which the connection is closed: whoever has shown no token has no claim to it.
+fn last(mut response: Response) -> Response {
+    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    response
+}
+
+/// What the audit log says of a request that only managers may make. An import has a line of its own in place of one for each of
+/// its parts.
+fn noted(request: &Request, wanted: Option<Permission>) -> Option<(String, SocketAddr)> {
+    let is_noted = wanted == Some(Permission::Manage) && request.uri().path() != super::import::PATH;
+    is_noted.then(|| (format!("{} {}", request.method(), request.uri().path()), peer(request)))
+}
+
+/// Tells the audit log what came of it.
+fn audit_answer(api: &Api, bearer: &Bearer, peer: SocketAddr, what: &str, status: StatusCode) {
+    let (outcome, what) = match status {
+        status if status.is_server_error() => (Outcome::Failed, format!("{what}: {}", status.as_u16())),
+        status if status.is_client_error() => (Outcome::Refused, format!("{what}: {}", status.as_u16())),
+        _ => (Outcome::Ok, what.to_owned()),
+    };
+    api.security.audit.always(Line::new(Event::Manage, outcome, &bearer_name(bearer), peer, &what));
+}
+
+fn peer(request: &Request) -> SocketAddr {
+    request.extensions().get::<Peer>().map_or(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)), |peer| peer.0)
+}
+
+/// The same body, which breaks off when it takes too long.
+fn in_time(body: Body) -> Body {
+    if body.is_end_stream() {
+        return body;
+    }
+    let late = futures_util::stream::once(async {
+        tokio::time::sleep(BODY_TIME_MAX).await;
+        let message = format!("the body was not there within {} s", BODY_TIME_MAX.as_secs());
+        Some(Err(axum::Error::new(std::io::Error::new(std::io::ErrorKind::TimedOut, message))))
+    });
+    let chunks = body.into_data_stream().map(Some).chain(futures_util::stream::once(async { None }));
+    let both = futures_util::stream::select(chunks, Box::pin(late));
+    Body::from_stream(both.scan((), |(), chunk| std::future::ready(chunk)))
 }
 
 /// Tells the audit log of a change that a manager wanted.
@@ -46,20 +99,24 @@ pub(super) fn audit_change(api: &Api, bearer: &Bearer, peer: Option<&Extension<P
 
 /// Who may call what; `None` for a route that is open to all.
 fn admit(api: &Api, request: &Request, permission: Option<Permission>) -> Result<Option<Bearer>, Box<Response>> {
-    if permission == Some(Permission::Open) && matches!(*request.method(), Method::GET | Method::HEAD) {
+    let is_open = permission == Some(Permission::Open) && matches!(*request.method(), Method::GET | Method::HEAD);
+    // Who shows a token where none is wanted may be told more.
+    if is_open && !request.headers().contains_key(header::AUTHORIZATION) {
         return Ok(None);
     }
-    let peer = request.extensions().get::<Peer>().map_or(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)), |peer| peer.0);
-    let token = token(request.headers()).map_err(|why| refuse(StatusCode::UNAUTHORIZED, why))?;
-    let bearer = api.security.check_token(peer, token).map_err(bad_token)?;
+    let peer = peer(request);
+    let unknown = |refusal: Box<Response>| Box::new(last(*refusal));
+    let token = token(request.headers()).map_err(|why| refuse(StatusCode::UNAUTHORIZED, why));
+    let bearer = token.and_then(|token| api.security.check_token(peer, token).map_err(bad_token));
+    let bearer = match bearer {
+        Err(_) if is_open => return Ok(None),
+        bearer => bearer.map_err(unknown)?,
+    };
+    if let Some(place) = request.extensions().get::<Arc<Place>>() {
+        place.prove(&bearer.id, bearer.role == Role::Admin).map_err(full)?;
+    }
     // What is not there is told to everybody with a token.
     let Some(permission) = permission.filter(|permission| !bearer.role.may(*permission)) else {
-        // An import has a line of its own in place of one for each of its parts.
-        if permission == Some(Permission::Manage) && request.uri().path() != super::import::PATH {
-            let what = format!("{} {}", request.method(), request.uri().path());
-            let line = Line::new(Event::Manage, Outcome::Ok, &bearer_name(&bearer), peer, &what);
-            api.security.audit.always(line);
-        }
         return Ok(Some(bearer));
     };
     Err(Box::new(forbidden(api, &bearer, peer, permission).into_response()))
@@ -88,6 +145,11 @@ pub(super) fn require(
 ) -> Result<(), ApiError> {
     let peer = peer.unwrap_or(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)));
     if bearer.role.may(permission) { Ok(()) } else { Err(forbidden(api, bearer, peer, permission)) }
+}
+
+/// No place for a connection: it is told so, and closed.
+fn full(full: Full) -> Box<Response> {
+    Box::new(last(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, format!("{full}; try again shortly")).into_response()))
 }
 
 fn refuse(status: StatusCode, message: impl Into<String>) -> Box<Response> {

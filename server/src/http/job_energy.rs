@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::sync::Arc;
 
 use axum::extract::{Extension, Path, State};
-use axum::http::{StatusCode, Uri, header};
+use axum::http::{Uri, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use serde_json::json;
@@ -72,10 +72,7 @@ pub(super) async fn energy(
     let Some(job) = job_scope::find(&api, &bearer, Some(&of_job)).await? else {
         return Err(job_scope::missing(&of_job.id, at));
     };
-    let Some(permit) = api.queries.try_take() else {
-        let message = format!("{} queries are running already; try again shortly", api.queries.most());
-        return Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message));
-    };
+    let permit = api.queries.try_take(&bearer)?;
     let user = only_user(&bearer).map(str::to_owned);
     let question = Question { job, meters, share, facility, user, now: now.0 };
     let answer = tokio::task::spawn_blocking(move || Answer::new(api, question)).await;

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::sync::Arc;
 
 use axum::extract::{Extension, Path, State};
-use axum::http::{HeaderName, HeaderValue, StatusCode, Uri, header};
+use axum::http::{HeaderName, HeaderValue, Uri, header};
 use axum::response::{IntoResponse, Response};
 use wholegrain_model::Timestamp;
 use wholegrain_model::text::csv_field;
@@ -63,10 +63,7 @@ pub(super) async fn statistics(
     let range = job.range(now.0);
     let range = (time("from")?.map_or(range.0, |from| from.0), time("to")?.map_or(range.1, |to| to.0));
     check_range(Timestamp(range.0), Timestamp(range.1))?;
-    let Some(permit) = api.queries.try_take() else {
-        let message = format!("{} queries are running already; try again shortly", api.queries.most());
-        return Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message));
-    };
+    let permit = api.queries.try_take(&bearer)?;
     let user = only_user(&bearer).map(str::to_owned);
     let chosen = tokio::task::spawn_blocking({
         let (api, job) = (api.clone(), job.clone());

@@ -14,11 +14,13 @@ mod job_scope;
 mod job_statistics;
 mod jobs;
 mod params;
+mod places;
 mod prometheus;
 mod properties;
 mod query;
 mod read;
 mod rules;
+mod seen;
 mod serve;
 mod sink;
 mod status;
@@ -31,7 +33,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
-use axum::http::StatusCode;
+use axum::http::{Method, StatusCode};
 use axum::routing::{MethodRouter, get, post};
 use tokio::sync::{Semaphore, watch as signal};
 use wholegrain_query::Space;
@@ -39,7 +41,7 @@ use wholegrain_store::Store;
 
 use crate::ServerConfig;
 use crate::access::{Permission, Security};
-use crate::adjust::Places;
+use crate::admission::Shares;
 use crate::broker::Broker;
 use crate::interop::{Interop, write};
 use crate::jobs::config::JobsConfig;
@@ -49,6 +51,7 @@ use crate::prometheus::PrometheusConfig;
 use crate::reload::Reloader;
 
 pub(crate) use error::ApiError;
+pub(crate) use places::TokenPlaces;
 pub(crate) use serve::{Front, accept};
 
 /// How many sensors the patterns chose, so that a client knows when nothing matched.
@@ -67,61 +70,97 @@ pub const NEXT_HEADER: &str = "x-wholegrain-next";
 pub const WARNINGS_MAX: usize = 8;
 
 /// A route: its path, what its caller must be allowed, what answers.
-pub(crate) type Route = (&'static str, Permission, MethodRouter<Arc<Api>>);
+pub(crate) type Route = (&'static str, Wants, MethodRouter<Arc<Api>>);
+
+/// What a route asks of its callers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Wants {
+    /// For GET and HEAD.
+    pub read: Permission,
+    /// For all other methods.
+    pub change: Permission,
+}
+
+impl Wants {
+    const fn new(read: Permission, change: Permission) -> Self {
+        Self { read, change }
+    }
+
+    /// The same for all methods.
+    const fn all(permission: Permission) -> Self {
+        Self::new(permission, permission)
+    }
+
+    /// What this method asks for.
+    pub fn of(self, method: &Method) -> Permission {
+        if matches!(*method, Method::GET | Method::HEAD) { self.read } else { self.change }
+    }
+}
 
 /// Every route.
 pub(crate) fn routes() -> Vec<Route> {
+    use Permission::{Manage, Open, Read, Status, Steer, Write};
     vec![
-        ("/api/v1/sensors", Permission::Read, get(read::sensors)),
-        ("/api/v1/newest", Permission::Read, get(read::newest)),
-        ("/api/v1/query", Permission::Read, get(query::query)),
-        ("/api/v1/watch", Permission::Read, get(watch::watch)),
-        ("/api/v1/prometheus/read", Permission::Read, post(prometheus::read)),
-        // Changes want Permission::Manage; the handlers see to it.
-        ("/api/v1/properties", Permission::Read, get(properties::show).put(properties::set).delete(properties::unset)),
-        ("/api/v1/properties/settings", Permission::Read, get(properties::settings)),
-        ("/api/v1/properties/history", Permission::Read, get(properties::history)),
-        ("/api/v1/jobs", Permission::Read, get(jobs::jobs)),
-        ("/api/v1/jobs/{id}", Permission::Read, get(jobs::job)),
-        ("/api/v1/jobs/{id}/statistics", Permission::Read, get(job_statistics::statistics)),
-        ("/api/v1/jobs/{id}/energy", Permission::Read, get(job_energy::energy)),
-        ("/api/v1/jobs/{id}/rules", Permission::Steer, get(rules::show).post(rules::add).delete(rules::end)),
-        (import::PATH, Permission::Manage, get(import::show).post(import::import)),
+        ("/api/v1/sensors", Wants::all(Read), get(read::sensors)),
+        ("/api/v1/newest", Wants::all(Read), get(read::newest)),
+        ("/api/v1/query", Wants::all(Read), get(query::query)),
+        ("/api/v1/watch", Wants::all(Read), get(watch::watch)),
+        ("/api/v1/prometheus/read", Wants::all(Read), post(prometheus::read)),
+        (
+            "/api/v1/properties",
+            Wants::new(Read, Manage),
+            get(properties::show).put(properties::set).delete(properties::unset),
+        ),
+        ("/api/v1/properties/settings", Wants::all(Read), get(properties::settings)),
+        ("/api/v1/properties/history", Wants::all(Read), get(properties::history)),
+        ("/api/v1/jobs", Wants::all(Read), get(jobs::jobs)),
+        ("/api/v1/jobs/{id}", Wants::all(Read), get(jobs::job)),
+        ("/api/v1/jobs/{id}/statistics", Wants::all(Read), get(job_statistics::statistics)),
+        ("/api/v1/jobs/{id}/energy", Wants::all(Read), get(job_energy::energy)),
+        (
+            "/api/v1/jobs/{id}/rules",
+            Wants::new(Read, Steer),
+            get(rules::show).post(rules::add).delete(rules::end).layer(DefaultBodyLimit::max(rules::BODY_BYTES_MAX)),
+        ),
+        (import::PATH, Wants::all(Manage), get(import::show).post(import::import)),
         (
             "/api/v1/virtual",
-            Permission::Read,
+            Wants::new(Read, Manage),
             get(virtuals::list)
                 .put(virtuals::define)
                 .post(virtuals::check)
                 .delete(virtuals::remove)
                 .layer(DefaultBodyLimit::max(virtuals::BODY_BYTES_MAX)),
         ),
-        ("/api/v1/virtual/history", Permission::Status, get(virtuals::history)),
-        ("/api/v1/write/influx", Permission::Write, post(write::influx)),
-        ("/api/v2/write", Permission::Write, post(write::influx)),
-        ("/write", Permission::Write, post(write::influx)),
-        ("/api/v1/write/clustercockpit", Permission::Write, post(write::clustercockpit)),
-        ("/api/write/", Permission::Write, post(write::clustercockpit)),
+        ("/api/v1/virtual/history", Wants::all(Status), get(virtuals::history)),
+        ("/api/v1/write/influx", Wants::all(Write), post(write::influx)),
+        ("/api/v2/write", Wants::all(Write), post(write::influx)),
+        ("/write", Wants::all(Write), post(write::influx)),
+        ("/api/v1/write/clustercockpit", Wants::all(Write), post(write::clustercockpit)),
+        ("/api/write/", Wants::all(Write), post(write::clustercockpit)),
         (
             "/api/v1/data/retention",
-            Permission::Manage,
+            Wants::new(Status, Manage),
             get(data::retention).put(data::set_retention).delete(data::unset_retention),
         ),
-        ("/api/v1/data/delete", Permission::Manage, post(data::delete)),
-        ("/api/v1/data/stats", Permission::Manage, get(data::stats)),
-        ("/api/v1/data/compact", Permission::Manage, get(upkeep::show).post(upkeep::begin).delete(upkeep::end)),
-        ("/api/v1/data/verify", Permission::Manage, get(upkeep::show).post(upkeep::begin).delete(upkeep::end)),
-        ("/api/v1/data/repair", Permission::Manage, get(upkeep::show).post(upkeep::begin).delete(upkeep::end)),
+        ("/api/v1/data/delete", Wants::all(Manage), post(data::delete)),
+        ("/api/v1/data/stats", Wants::all(Manage), get(data::stats)),
+        ("/api/v1/data/compact", Wants::all(Manage), get(upkeep::show).post(upkeep::begin).delete(upkeep::end)),
+        ("/api/v1/data/verify", Wants::all(Manage), get(upkeep::show).post(upkeep::begin).delete(upkeep::end)),
+        ("/api/v1/data/repair", Wants::all(Manage), get(upkeep::show).post(upkeep::begin).delete(upkeep::end)),
         (
             "/api/v1/data/backup",
-            Permission::Manage,
+            Wants::all(Manage),
             post(data::backup).layer(DefaultBodyLimit::max(data::HAVE_BYTES_MAX)),
         ),
-        ("/api/v1/server/log", Permission::Manage, get(admin::log).put(admin::set_log)),
-        ("/api/v1/server/reload", Permission::Manage, post(admin::reload)),
-        ("/healthz", Permission::Open, get(status::healthz)),
-        ("/metrics", Permission::Status, get(status::metrics)),
-        ("/openapi.json", Permission::Open, get(status::openapi)),
+        ("/api/v1/server/log", Wants::all(Manage), get(admin::log).put(admin::set_log)),
+        ("/api/v1/server/reload", Wants::all(Manage), post(admin::reload)),
+        ("/healthz", Wants::all(Open), get(status::healthz)),
+        // Where InfluxDB's clients ask whether it is there.
+        ("/ping", Wants::all(Open), get(status::ping)),
+        ("/health", Wants::all(Open), get(status::health)),
+        ("/metrics", Wants::all(Status), get(status::metrics)),
+        ("/openapi.json", Wants::all(Open), get(status::openapi)),
     ]
 }
 
@@ -135,15 +174,20 @@ pub(crate) struct Api {
     pub live: Live,
     pub security: Arc<Security>,
     pub interop: Arc<Interop>,
-    /// Places for writes.
-    pub writes: Arc<Semaphore>,
+    /// Places for writes, and bytes of bodies of each token that are being received.
+    pub writes: TokenPlaces,
+    pub bodies: Arc<Shares>,
     /// Places for parts of imports.
     pub imports: Arc<Semaphore>,
     /// A place for statistics, and one for a backup.
     pub stats: Arc<Semaphore>,
     pub backups: Arc<Semaphore>,
     pub upkeep: upkeep::Upkeep,
-    pub queries: Arc<Places>,
+    pub queries: Arc<TokenPlaces>,
+    /// Places for long lists of sensors.
+    pub lists: TokenPlaces,
+    /// How many live streams each token may have.
+    pub watches: Arc<Shares>,
     pub prometheus: PrometheusConfig,
     pub jobs: JobsConfig,
     /// Places for answers to Prometheus that are put together in memory.
@@ -169,12 +213,15 @@ impl Api {
             security: broker.security.clone(),
             interop: broker.interop.clone(),
             broker,
-            writes: Arc::new(Semaphore::new(crate::interop::write::WRITES_MAX)),
+            writes: TokenPlaces::new("writes", write::WRITES_MAX, write::WRITES_PER_TOKEN_MAX),
+            bodies: Shares::new(config.interop.body_bytes_max.saturating_mul(write::BODIES_PER_TOKEN_MAX)),
             imports: Arc::new(Semaphore::new(import::IMPORTS_MAX)),
             stats: Arc::new(Semaphore::new(1)),
             backups: Arc::new(Semaphore::new(1)),
             upkeep: upkeep::Upkeep::default(),
             queries: reloader.queries(),
+            lists: TokenPlaces::new("lists", read::LISTS_MAX, read::LISTS_PER_TOKEN_MAX),
+            watches: reloader.watches(),
             prometheus: config.prometheus.clone(),
             jobs: config.jobs.clone(),
             prometheus_places: Arc::new(Semaphore::new(prometheus::IN_MEMORY_MAX)),
@@ -203,9 +250,9 @@ pub(crate) fn router(api: Arc<Api>) -> Router {
 }
 
 /// A route's path and what its caller must be allowed.
-fn route(path: &str) -> Option<(&'static str, Permission)> {
-    static TABLE: std::sync::LazyLock<Vec<(&'static str, Permission)>> =
-        std::sync::LazyLock::new(|| routes().iter().map(|(path, permission, _)| (*path, *permission)).collect());
+fn route(path: &str) -> Option<(&'static str, Wants)> {
+    static TABLE: std::sync::LazyLock<Vec<(&'static str, Wants)>> =
+        std::sync::LazyLock::new(|| routes().iter().map(|(path, wants, _)| (*path, *wants)).collect());
     TABLE.iter().find(|(known, _)| is_of(path, known)).copied()
 }
 
@@ -248,7 +295,7 @@ mod tests {
             document["paths"].as_object().unwrap().keys().map(String::as_str).collect();
         let routed = routes().iter().map(|(path, ..)| *path).collect();
         assert_eq!(listed, routed);
-        for (path, permission, _) in routes() {
+        for (path, Wants { read: permission, .. }, _) in routes() {
             let operations = document["paths"][path].as_object().unwrap();
             for operation in ["get", "post", "put"].into_iter().filter_map(|method| operations.get(method)) {
                 let responses = operation["responses"].as_object().unwrap();

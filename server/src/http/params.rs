@@ -9,7 +9,7 @@ use super::ApiError;
 use super::format::Format;
 
 /// Parameters of `/api/v1/sensors`.
-pub(super) const SENSORS: &[&str] = &["pattern", "job", "at"];
+pub(super) const SENSORS: &[&str] = &["pattern", "job", "at", "limit", "after"];
 /// Parameters of `/api/v1/newest`.
 pub(super) const NEWEST: &[&str] = &["pattern"];
 /// Parameters of `/api/v1/query`.

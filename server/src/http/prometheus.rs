@@ -46,10 +46,7 @@ pub(super) async fn read(
 ) -> Result<Response, ApiError> {
     let request = parse(body(request).await?)?;
     let reading = Reading { api: api.clone(), user: only_user(&bearer).map(str::to_owned), gone: Arc::default() };
-    let Some(permit) = api.queries.try_take() else {
-        let message = format!("{} queries are running already; try again shortly", api.queries.most());
-        return Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message));
-    };
+    let permit = api.queries.try_take(&bearer)?;
     if request.accepted.first() == Some(&Encoding::XorChunks) {
         let (sink, body) = sink();
         let chosen = tokio::task::spawn_blocking({

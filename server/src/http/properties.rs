@@ -20,6 +20,7 @@ use super::jobs::only_user;
 use super::params::Params;
 use super::query::now;
 use super::read::list;
+use super::seen::View;
 use super::serve::Peer;
 use super::sink::Sink;
 use super::{Api, ApiError};
@@ -56,6 +57,7 @@ pub(super) async fn show(
     let params = Params::of(&uri, PROPERTIES)?;
     let (patterns, limit) = (params.some_patterns()?, limit(&params)?);
     let (store, user) = (api.store.clone(), only_user(&bearer).map(str::to_owned));
+    let place = super::read::place(&api, &bearer).await?;
     let chosen = tokio::task::spawn_blocking(move || {
         // Those of virtual sensors are what their definitions say.
         let mut sensors = store.sensors(&patterns);
@@ -67,6 +69,7 @@ pub(super) async fn show(
     let count = sensors.len();
     sensors.truncate(limit);
     Ok(list("sensors", count, move |sink| {
+        let _place = place;
         let rules = api.store.retention_rules();
         let mut first = true;
         for some in sensors.chunks(AT_ONCE) {
@@ -75,7 +78,7 @@ pub(super) async fn show(
                 first = false;
             }
         }
-        Ok(())
+        sink.write_all(b"]}\n")
     }))
 }
 
@@ -107,9 +110,31 @@ fn kept(rule: &RetentionRule) -> String {
     rule.raw.map_or_else(|| FOREVER.to_owned(), |age| age.to_string())
 }
 
-/// What is set, in the order in which it counts.
-pub(super) async fn settings(State(api): State<Arc<Api>>, uri: Uri) -> Result<Response, ApiError> {
+/// What is set, in the order in which it counts; for users without what names other people's jobs.
+pub(super) async fn settings(
+    State(api): State<Arc<Api>>,
+    Extension(bearer): Extension<Bearer>,
+    uri: Uri,
+) -> Result<Response, ApiError> {
     Params::of(&uri, &[])?;
+    let _place = super::read::place(&api, &bearer).await?;
+    let told = tokio::task::spawn_blocking(move || {
+        let mut rows = settings_of(&api);
+        retain_seen(&api, &bearer, &mut rows);
+        Json(json!({ "settings": rows })).into_response()
+    });
+    told.await.map_err(|error| ApiError::internal(format!("reading the settings failed: {error}")))
+}
+
+/// Takes out of rows with a `pattern` those that a user may not know of.
+fn retain_seen(api: &Api, bearer: &Bearer, rows: &mut Vec<Value>) {
+    if let Some(user) = only_user(bearer) {
+        let mut view = View::new(api, user);
+        rows.retain(|row| row["pattern"].as_str().is_some_and(|pattern| view.sees_pattern(pattern)));
+    }
+}
+
+fn settings_of(api: &Api) -> Vec<Value> {
     let mut rows: Vec<Value> = api.store.property_settings().iter().map(|setting| told(setting)).collect();
     // The last one set is the first rule.
     for RuleInForce { rule, set } in api.store.retention_rules().iter().rev() {
@@ -120,17 +145,22 @@ pub(super) async fn settings(State(api): State<Arc<Api>>, uri: Uri) -> Result<Re
             );
         }
     }
-    Ok(Json(json!({ "settings": rows })).into_response())
+    rows
 }
 
-/// What was ever set and taken back.
-pub(super) async fn history(State(api): State<Arc<Api>>, uri: Uri) -> Result<Response, ApiError> {
+/// What was ever set and taken back; for users without what names other people's jobs.
+pub(super) async fn history(
+    State(api): State<Arc<Api>>,
+    Extension(bearer): Extension<Bearer>,
+    uri: Uri,
+) -> Result<Response, ApiError> {
     let params = Params::of(&uri, HISTORY)?;
     let (mut patterns, limit) = (params.patterns()?, limit(&params)?);
     if patterns.len() > 1 {
         return Err(ApiError::bad_request("the history is of one pattern, or of all; give `pattern` once"));
     }
     let pattern = patterns.pop();
+    let _place = super::read::place(&api, &bearer).await?;
     let read = tokio::task::spawn_blocking(move || -> Result<Vec<Value>, StoreError> {
         let set = api.store.property_history(pattern.as_ref(), limit)?;
         let mut rows: Vec<(u64, Value)> = set.iter().map(|setting| (setting.number, told(setting))).collect();
@@ -142,7 +172,9 @@ pub(super) async fn history(State(api): State<Arc<Api>>, uri: Uri) -> Result<Res
             rows.push((entry.number, row));
         }
         rows.sort_by_key(|(number, _)| *number);
-        Ok(rows.drain(rows.len().saturating_sub(limit)..).map(|(_, row)| row).collect())
+        let mut rows = rows.drain(rows.len().saturating_sub(limit)..).map(|(_, row)| row).collect();
+        retain_seen(&api, &bearer, &mut rows);
+        Ok(rows)
     });
     let rows = read.await.map_err(|error| ApiError::internal(format!("reading the history failed: {error}")))?;
     Ok(Json(json!({ "history": rows.map_err(refused)? })).into_response())

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::{Extension, State};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Uri, header};
 use axum::response::{IntoResponse, Response};
 use tokio::sync::oneshot;
 use wholegrain_model::{Interval, Timestamp};
@@ -40,10 +40,7 @@ pub(super) async fn query(
     if let (Some(of_job), Some(job)) = (&of_job, &job) {
         super::job_scope::fit(of_job, job, &mut query)?;
     }
-    let Some(permit) = api.queries.try_take() else {
-        let message = format!("{} queries are running already; try again shortly", api.queries.most());
-        return Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message));
-    };
+    let permit = api.queries.try_take(&bearer)?;
     let user = only_user(&bearer).map(str::to_owned);
     let tried = if job.is_none() { at_once::answer(&api, user.as_deref(), &query, format) } else { Err(None) };
     let sensors = match tried {

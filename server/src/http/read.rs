@@ -1,7 +1,8 @@
-//! `/api/v1/sensors` and `/api/v1/newest`: long lists, streamed.
+//! `/api/v1/sensors`, a page at a time, and `/api/v1/newest`: long lists, streamed. Only so many are made at once.
 
 use std::io::{self, Write};
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::{Extension, State};
 use axum::http::{HeaderName, HeaderValue, Uri, header};
@@ -14,11 +15,25 @@ use wholegrain_store::SensorInfo;
 use super::format::{json_text, json_value, scaled};
 use super::jobs::only_user;
 use super::params::{self, Params};
+use super::places::TokenPlace;
 use super::sink::{Sink, sink};
-use super::{Api, ApiError, SENSORS_HEADER};
+use super::{Api, ApiError, NEXT_HEADER, SENSORS_HEADER};
 use crate::access::tokens::Bearer;
 
-/// Lists sensors, all without a pattern.
+/// Sensors of one page unless the request says so, and the most.
+const LIMIT: (usize, usize) = (10_000, 100_000);
+/// The most long lists that are made at once, and the most of one token, those that wait included.
+pub(super) const LISTS_MAX: usize = 8;
+pub(super) const LISTS_PER_TOKEN_MAX: usize = 6;
+/// How long a list waits for its place.
+const PLACE_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// A place among the long lists, soon.
+pub(super) async fn place(api: &Api, bearer: &Bearer) -> Result<TokenPlace, ApiError> {
+    api.lists.take(bearer, PLACE_TIME_MAX).await
+}
+
+/// Lists sensors, without a pattern of all: a page of them.
 pub(super) async fn sensors(
     State(api): State<Arc<Api>>,
     Extension(bearer): Extension<Bearer>,
@@ -30,16 +45,32 @@ pub(super) async fn sensors(
     if patterns.is_empty() {
         patterns.push(Pattern::new("/**").map_err(|error| ApiError::internal(error.to_string()))?);
     }
-    let (pages, first) = pages(&api, &bearer, job, patterns).await?;
-    Ok(list("sensors", first.count, move |sink| {
+    let limit = params.read("limit", |text| match text.parse() {
+        Ok(limit) if (1..=LIMIT.1).contains(&limit) => Ok(limit),
+        _ => Err(format!("1 to {} is wanted", LIMIT.1)),
+    })?;
+    let (limit, after) = (limit.unwrap_or(LIMIT.0), params.read("after", |text| Ok::<_, &str>(text.to_owned()))?);
+    let place = place(&api, &bearer).await?;
+    let pages = Pages::new(&api, only_user(&bearer), job.as_ref(), &patterns);
+    let chosen = tokio::task::spawn_blocking(move || pages.some(after.as_deref(), limit));
+    let (chosen, next) =
+        chosen.await.map_err(|error| ApiError::internal(format!("choosing the sensors failed: {error}")))?;
+    let (count, tail) = (chosen.len(), next.clone());
+    let mut response = list("sensors", count, move |sink| {
+        let _place = place;
         let mut begins = true;
-        pages.each(first, |page| {
-            page.iter().try_for_each(|info| {
-                begins = sensor(info, begins, sink)?;
-                Ok(())
-            })
-        })
-    }))
+        for info in &chosen {
+            begins = sensor(info, begins, sink)?;
+        }
+        match tail {
+            Some(next) => write!(sink, "],\"next\":{}}}\n", json_text(&next)),
+            None => sink.write_all(b"]}\n"),
+        }
+    });
+    if let Some(next) = next.and_then(|next| HeaderValue::from_bytes(next.as_bytes()).ok()) {
+        response.headers_mut().insert(NEXT_HEADER, next);
+    }
+    Ok(response)
 }
 
 /// Gives the newest reading of each sensor that has one.
@@ -49,8 +80,10 @@ pub(super) async fn newest(
     uri: Uri,
 ) -> Result<Response, ApiError> {
     let patterns = Params::of(&uri, params::NEWEST)?.some_patterns()?;
+    let place = place(&api, &bearer).await?;
     let (pages, first) = pages(&api, &bearer, None, patterns).await?;
     Ok(list("readings", first.count, move |sink| {
+        let _place = place;
         let mut begins = true;
         let api = pages.api.clone();
         pages.each(first, |page| {
@@ -61,7 +94,8 @@ pub(super) async fn newest(
                 }
             }
             Ok(())
-        })
+        })?;
+        sink.write_all(b"]}\n")
     }))
 }
 
@@ -116,6 +150,20 @@ impl Pages {
         }
     }
 
+    /// So many of those after a path, at most, and the last of them where there are more.
+    pub fn some(&self, after: Option<&str>, limit: usize) -> (Vec<SensorInfo>, Option<Arc<str>>) {
+        let (mut sensors, mut next) = self.page(after);
+        while let Some(after) = next.filter(|_| sensors.len() <= limit) {
+            let (page, after) = self.page(Some(&after));
+            sensors.extend(page);
+            next = after;
+        }
+        let more = sensors.len() > limit;
+        sensors.truncate(limit);
+        let last = sensors.last().filter(|_| more).map(|last| last.path.clone());
+        (sensors, last)
+    }
+
     /// All of them when they are not more than `most`, else a few more than that.
     pub fn at_most(&self, most: usize) -> Vec<SensorInfo> {
         let (mut sensors, mut next) = self.page(None);
@@ -168,7 +216,7 @@ pub(super) fn seen_sensors(space: &Space, patterns: &[Pattern], only_user: Optio
     sensors
 }
 
-/// `{"<name>":[…]}` whose content `write` gives on a blocking thread.
+/// `{"<name>":[…]}`, which `write` gives from behind the first bracket to the end, on a blocking thread.
 pub(super) fn list(
     name: &'static str,
     count: usize,
@@ -176,10 +224,7 @@ pub(super) fn list(
 ) -> Response {
     let (mut sink, body) = sink();
     tokio::task::spawn_blocking(move || {
-        let written = write!(sink, "{{\"{name}\":[")
-            .and_then(|()| write(&mut sink))
-            .and_then(|()| sink.write_all(b"]}\n"))
-            .and_then(|()| sink.flush());
+        let written = write!(sink, "{{\"{name}\":[").and_then(|()| write(&mut sink)).and_then(|()| sink.flush());
         if let Err(error) = written {
             // Only a client that has gone makes this fail; the answer is cut off in any case.
             sink.breaker().fail(error);

@@ -22,6 +22,8 @@ use crate::control::{NODES_MAX, NodeAnswer};
 pub(super) const RULES: &[&str] = &["try"];
 /// The largest rule, in bytes.
 const RULE_BYTES_MAX: usize = 32 << 10;
+/// The most that is read of a request, in bytes.
+pub(super) const BODY_BYTES_MAX: usize = 2 * RULE_BYTES_MAX;
 
 /// What is sampled of a job now, as each node says.
 pub(super) async fn show(

@@ -2,8 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use hyper::server::conn::http1;
@@ -12,12 +11,11 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
 
+use crate::admission::{Gate, Place};
 use crate::broker::{Lifetime, went_down};
 use crate::certificates::Tls;
 use crate::metrics::Metrics;
 
-/// How long a client may take for the TLS handshake.
-const HANDSHAKE_TIME_MAX: Duration = Duration::from_secs(10);
 /// How long a client may take for a request's head, and how long a connection may wait for its next request.
 const HEAD_TIME_MAX: Duration = Duration::from_secs(30);
 /// The largest head of a request, in bytes: 256 patterns of a kilobyte fit.
@@ -37,7 +35,9 @@ pub(crate) struct Front {
     pub router: Router,
     pub tls: Tls,
     pub metrics: Arc<Metrics>,
-    pub connections_max: Arc<AtomicUsize>,
+    pub gate: Arc<Gate>,
+    /// How long a connection may take to show a token.
+    pub time_max: Duration,
 }
 
 /// Takes connections until the server goes down.
@@ -48,11 +48,13 @@ pub(crate) async fn accept(front: Front, listener: TcpListener, mut lifetime: Li
             () = went_down(&mut lifetime.shutdown) => return,
         };
         match accepted {
-            Ok((stream, peer)) if front.metrics.http_connections.get() < front.connections_max.load(Relaxed) as i64 => {
-                front.metrics.http_connections.add(1);
-                tokio::spawn(connection(front.clone(), stream, peer, lifetime.clone()));
-            }
-            Ok(_) => front.metrics.http_rejected.inc(),
+            Ok((stream, peer)) => match front.gate.enter(peer.ip()) {
+                Some(place) => {
+                    front.metrics.http_connections.add(1);
+                    tokio::spawn(connection(front.clone(), stream, (peer, place), lifetime.clone()));
+                }
+                None => front.metrics.http_rejected.inc(),
+            },
             Err(error) => {
                 tracing::warn!("https: cannot accept a connection: {error}");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -61,13 +63,22 @@ pub(crate) async fn accept(front: Front, listener: TcpListener, mut lifetime: Li
     }
 }
 
-async fn connection(front: Front, stream: TcpStream, peer: SocketAddr, mut lifetime: Lifetime) {
+async fn connection(front: Front, stream: TcpStream, (peer, place): (SocketAddr, Place), mut lifetime: Lifetime) {
     let _ = stream.set_nodelay(true);
-    match tokio::time::timeout(HANDSHAKE_TIME_MAX, front.tls.accept(stream)).await {
-        Ok(Ok(stream)) => {
+    let (place, until) = (Arc::new(place), Instant::now() + front.time_max);
+    let over = place.over(until);
+    tokio::pin!(over);
+    let accepted = tokio::select! {
+        accepted = front.tls.accept(stream) => Some(accepted),
+        () = &mut over => None,
+    };
+    match accepted {
+        Some(Ok(stream)) => {
+            let shown = place.clone();
             let router = TowerToHyperService::new(front.router.clone());
             let service = service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
                 request.extensions_mut().insert(Peer(peer));
+                request.extensions_mut().insert(shown.clone());
                 router.call(request)
             });
             let mut server = http1::Builder::new();
@@ -76,6 +87,7 @@ async fn connection(front: Front, stream: TcpStream, peer: SocketAddr, mut lifet
             tokio::pin!(connection);
             let ended = tokio::select! {
                 ended = connection.as_mut() => ended,
+                () = &mut over => Ok(()),
                 () = went_down(&mut lifetime.shutdown) => {
                     connection.as_mut().graceful_shutdown();
                     tokio::time::timeout(DRAIN_TIME_MAX, connection).await.unwrap_or(Ok(()))
@@ -85,11 +97,11 @@ async fn connection(front: Front, stream: TcpStream, peer: SocketAddr, mut lifet
                 tracing::debug!("https {peer}: {error}");
             }
         }
-        Ok(Err(error)) => {
+        Some(Err(error)) => {
             front.metrics.http_rejected.inc();
             tracing::debug!("https {peer}: TLS handshake failed: {error}");
         }
-        Err(_) => front.metrics.http_rejected.inc(),
+        None => front.metrics.http_rejected.inc(),
     }
     front.metrics.http_connections.add(-1);
 }

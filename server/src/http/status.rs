@@ -3,12 +3,14 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::State;
+use axum::extract::{Extension, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use wholegrain_store::StoreStats;
 
 use super::{Api, ApiError};
+use crate::access::Permission;
+use crate::access::tokens::Bearer;
 use crate::metrics::Text;
 
 /// The API's description, kept by hand; a test compares it with the routes.
@@ -16,11 +18,34 @@ pub(super) const OPENAPI: &str = include_str!("openapi.json");
 /// Free bytes on the store's disk under which the server calls itself unhealthy.
 const FREE_BYTES_MIN: u64 = 16 << 20;
 
-/// 200 while readings can be made durable, else 503 with the reason.
-pub(super) async fn healthz(State(api): State<Arc<Api>>) -> Response {
+/// Says to a client of InfluxDB that there is somebody (204), and nothing else.
+pub(super) async fn ping() -> StatusCode {
+    StatusCode::NO_CONTENT
+}
+
+/// [`healthz`] in the words of InfluxDB 2: `pass` or `fail`.
+pub(super) async fn health(State(api): State<Arc<Api>>) -> Response {
+    let is_well = matches!(tokio::task::spawn_blocking(move || trouble(&api)).await, Ok(None));
+    let (code, status, message) = if is_well {
+        (StatusCode::OK, "pass", "ready for queries and writes")
+    } else {
+        (StatusCode::SERVICE_UNAVAILABLE, "fail", "readings cannot be stored now")
+    };
+    (code, Json(serde_json::json!({ "name": "wholegrain", "message": message, "status": status, "checks": [] })))
+        .into_response()
+}
+
+/// 200 while readings can be made durable, else 503; with the reason, which may name files, for who may see how the server is.
+pub(super) async fn healthz(State(api): State<Arc<Api>>, bearer: Option<Extension<Bearer>>) -> Response {
     let trouble = tokio::task::spawn_blocking(move || trouble(&api)).await;
+    let is_told = bearer.is_some_and(|Extension(bearer)| bearer.role.may(Permission::Status));
     match trouble {
         Ok(None) => Json(serde_json::json!({ "status": "ok" })).into_response(),
+        Ok(Some(_)) if !is_told => {
+            let message =
+                "readings cannot be made durable; the log, and this page with the token of an administrator, say why";
+            ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message).into_response()
+        }
         Ok(Some(reason)) => ApiError::new(StatusCode::SERVICE_UNAVAILABLE, reason).into_response(),
         Err(error) => ApiError::internal(format!("the check failed: {error}")).into_response(),
     }
@@ -45,6 +70,7 @@ pub(super) async fn metrics(State(api): State<Arc<Api>>) -> Result<Response, Api
         api.metrics.render(|text| {
             store(text, &stats);
             api.reloader.render(text);
+            crate::admission::render(&[api.reloader.http_gate()], text);
         })
     });
     let text = text.await.map_err(|error| ApiError::internal(format!("counting failed: {error}")))?;

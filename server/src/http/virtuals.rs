@@ -16,6 +16,7 @@ use super::guard::require;
 use super::jobs::only_user;
 use super::params::Params;
 use super::query::now;
+use super::seen::View;
 use super::serve::Peer;
 use super::{Api, ApiError};
 use crate::access::audit::{Event, Line, Outcome};
@@ -48,11 +49,16 @@ pub(super) async fn list(
 ) -> Result<Response, ApiError> {
     let patterns = Params::of(&uri, LIST)?.patterns()?;
     let user = only_user(&bearer).map(str::to_owned);
+    let place = super::read::place(&api, &bearer).await?;
     blocking(move || {
+        let _place = place;
         let chosen = |one: &Listed| patterns.is_empty() || patterns.iter().any(|pattern| chooses(&api, pattern, one));
-        let seen = |one: &Listed| user.as_ref().is_none_or(|user| may_see(&api, user, one));
+        let seen = |one: Listed| match &user {
+            None => Some(one),
+            Some(user) => seen_by(&api, user, one),
+        };
         let all = api.space.virtuals().list();
-        let all: Vec<Value> = all.into_iter().filter(|one| chosen(one) && seen(one)).map(told).collect();
+        let all: Vec<Value> = all.into_iter().filter(|one| chosen(one)).filter_map(seen).map(told).collect();
         Ok(Json(json!({ "virtual": all })).into_response())
     })
     .await
@@ -68,16 +74,22 @@ fn chooses(api: &Api, pattern: &Pattern, one: &Listed) -> bool {
     pattern.as_str() == path || made.iter().any(|info| of.matches(&info.path))
 }
 
-/// Users are told of no definition that could name something of other people's jobs.
-fn may_see(api: &Api, user: &str, one: &Listed) -> bool {
-    if !one.may_be_of_jobs {
-        return true;
-    }
+/// A definition as a user may know it: with the number of those sensors that the user sees. None that names other people's jobs in its
+/// path or its expression, and none of whose sensors the user sees nothing.
+fn seen_by(api: &Api, user: &str, mut one: Listed) -> Option<Listed> {
     let path = one.definition.path.as_str();
-    let Ok(pattern) = Pattern::new(path) else { return false };
-    let mut made = api.space.virtuals().sensors(&[pattern]);
+    let view = View::new(api, user);
+    if !view.sees_jobs_of(path) || !view.sees_jobs_of(&one.definition.expression) {
+        return None;
+    }
+    let mut made = api.space.virtuals().sensors(&[Pattern::new(path).ok()?]);
+    let all = made.len();
     api.space.retain_seen(user, &mut made);
-    !made.is_empty()
+    if made.is_empty() && (all > 0 || one.may_be_of_jobs) {
+        return None;
+    }
+    one.sensors = made.len();
+    Some(one)
 }
 
 fn told(one: Listed) -> Value {

@@ -20,7 +20,9 @@ use super::params::{self, Params};
 use super::read::Pages;
 use super::watch_computed::Computing;
 use super::{Api, ApiError, SENSORS_HEADER};
+use crate::access::Role;
 use crate::access::tokens::Bearer;
+use crate::admission::Share;
 use crate::broker::went_down;
 use crate::metrics::Metrics;
 
@@ -36,6 +38,8 @@ pub(super) async fn watch(
     uri: Uri,
 ) -> Result<Response, ApiError> {
     let patterns = Params::of(&uri, params::WATCH)?.some_patterns()?;
+    let share = share(&api, &bearer)?;
+    let place = super::read::place(&api, &bearer).await?;
     // First subscribe, then count: nothing that comes in between is missed.
     let batches =
         api.live.watch().ok_or_else(|| ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "the server is going down"))?;
@@ -45,6 +49,7 @@ pub(super) async fn watch(
     let found = tokio::task::spawn_blocking(move || {
         let mut computed = space.virtuals().sensors(&chosen);
         only_user.iter().for_each(|user| space.retain_seen(user, &mut computed));
+        let _place = place;
         (pages.count(), computed)
     });
     let (count, computed) =
@@ -53,6 +58,8 @@ pub(super) async fn watch(
     let watcher = Watcher::new(patterns, user, batches, computing, api.store.clone(), api.metrics.clone());
     let shutdown = api.shutdown.clone();
     let stream = futures_util::stream::unfold(watcher, move |mut watcher| {
+        // As long as the stream is.
+        let _ = &share;
         let mut shutdown = shutdown.clone();
         async move {
             tokio::select! {
@@ -66,6 +73,20 @@ pub(super) async fn watch(
         (HeaderName::from_static(SENSORS_HEADER), HeaderValue::from(count)),
     ];
     Ok((headers, Body::from_stream(stream)).into_response())
+}
+
+/// One more live stream of a token, if it may have it.
+fn share(api: &Api, bearer: &Bearer) -> Result<Option<Share>, ApiError> {
+    if bearer.role == Role::Admin {
+        return Ok(None);
+    }
+    api.watches.take(&bearer.id).map(Some).ok_or_else(|| {
+        let message = format!(
+            "{} live streams of this token are open, which is the most (http.watches_per_token_max); close one, or watch more with one",
+            api.watches.most()
+        );
+        ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message)
+    })
 }
 
 /// One sensor of a schema that is watched.

@@ -9,10 +9,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Json;
-use axum::body::Bytes;
 use axum::extract::{Request, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use bytes::{Bytes, BytesMut};
+use futures_util::StreamExt;
 use wholegrain_model::Value;
 use wholegrain_store::{READINGS_MAX, Reading, StoreError};
 
@@ -21,12 +22,18 @@ use super::names::{self, Extra, Protocol};
 use super::{Interop, Wanted, now_ns, text};
 use crate::access::Role;
 use crate::access::tokens::Bearer;
+use crate::admission::Share;
 use crate::http::{Api, ApiError};
 
 /// How long a client may take to send a body.
 const BODY_TIME_MAX: Duration = Duration::from_secs(60);
-/// The most writes at once; others are answered 503.
+/// The most writes at once; others wait for so long, then they are answered 503.
 pub(crate) const WRITES_MAX: usize = 16;
+const PLACE_TIME_MAX: Duration = Duration::from_secs(5);
+/// The most of one token at once, those that wait included.
+pub(crate) const WRITES_PER_TOKEN_MAX: usize = 64;
+/// How many of the largest bodies of one token there may be in memory at once.
+pub(crate) const BODIES_PER_TOKEN_MAX: usize = 4;
 /// The most wrong lines that an answer names.
 const NAMED_LINES_MAX: usize = 100;
 /// The most fields of one request that are stored.
@@ -102,17 +109,18 @@ fn refusal(outcome: &Outcome) -> Response {
 async fn write(api: &Arc<Api>, request: Request, protocol: Protocol) -> Result<Outcome, ApiError> {
     let terms = terms(&request, protocol)?;
     let source = source(&request);
-    let role = request.extensions().get::<Bearer>().map(|bearer| bearer.role);
-    let busy =
-        || ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "as many writes as are taken at once run already; try again");
-    let _place = api.writes.clone().try_acquire_owned().map_err(|_| busy())?;
-    let body = body(request, api.interop.config.body_bytes_max).await?;
+    let bearer = request.extensions().get::<Bearer>().cloned();
+    let bearer = bearer.ok_or_else(|| ApiError::internal("a write of nobody"))?;
+    let role = bearer.role;
+    // Slow clients have no place, only the memory of what they have sent.
+    let (body, _held) = body(api, request, &bearer).await?;
+    let _place = api.writes.take(&bearer, PLACE_TIME_MAX).await?;
     let (interop, from, security) = (api.interop.clone(), source.clone(), api.security.clone());
     let done = tokio::task::spawn_blocking(move || {
         let body = unpack(body, terms.gzip, interop.config.body_bytes_max)?;
         // An administrator writes everywhere; others where a client of MQTT of the token's name may publish.
         let may = |path: &str| match role {
-            Some(Role::Admin) => Ok(()),
+            Role::Admin => Ok(()),
             _ => security.access.may_publish(&from, path),
         };
         read_lines(&interop, &from, &body, &terms, &may)
@@ -213,20 +221,32 @@ fn too_large(bytes_max: usize) -> ApiError {
     ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, message)
 }
 
-async fn body(request: Request, bytes_max: usize) -> Result<Bytes, ApiError> {
-    let body = axum::body::to_bytes(request.into_body(), bytes_max);
-    match tokio::time::timeout(BODY_TIME_MAX, body).await {
-        Ok(Ok(body)) => Ok(body),
-        Ok(Err(error)) => {
-            let mut cause: Option<&dyn std::error::Error> = Some(&error);
-            while let Some(error) = cause {
-                if error.to_string().contains("length limit") {
-                    return Err(too_large(bytes_max));
-                }
-                cause = error.source();
+/// The body, and what its token has less for others while it is in memory.
+async fn body(api: &Api, request: Request, bearer: &Bearer) -> Result<(Bytes, Share), ApiError> {
+    let bytes_max = api.interop.config.body_bytes_max;
+    let many = || {
+        let message =
+            "other writes of this token hold as much memory as it may have; send less at once, or one after the other";
+        ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message)
+    };
+    let mut held = api.bodies.take(&bearer.id).ok_or_else(many)?;
+    let read = async {
+        let (mut chunks, mut body) = (request.into_body().into_data_stream(), BytesMut::new());
+        while let Some(chunk) = chunks.next().await {
+            let chunk =
+                chunk.map_err(|error| ApiError::bad_request(format!("the body did not come whole: {error}")))?;
+            if body.len() + chunk.len() > bytes_max {
+                return Err(too_large(bytes_max));
             }
-            Err(ApiError::bad_request(format!("the body did not come whole: {error}")))
+            if !held.grow(chunk.len()) {
+                return Err(many());
+            }
+            body.extend_from_slice(&chunk);
         }
+        Ok(body.freeze())
+    };
+    match tokio::time::timeout(BODY_TIME_MAX, read).await {
+        Ok(body) => body.map(|body| (body, held)),
         Err(_) => {
             let message = format!("the body was not there after {} s", BODY_TIME_MAX.as_secs());
             Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, message))

@@ -87,12 +87,21 @@ impl Server {
         Self::start_whole(root, "", "")
     }
 
+    /// With more lines in `[http]`.
+    pub fn start_with_http(http: &str) -> Self {
+        Self::start_parts("", http, GRANTS, "")
+    }
+
     fn start_whole(root: &str, mqtt: &str, end: &str) -> Self {
+        Self::start_parts(root, "", mqtt, end)
+    }
+
+    fn start_parts(root: &str, http: &str, mqtt: &str, end: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         init(dir.path(), &InitOptions { agent: Some("n1".to_owned()), ..InitOptions::default() }).unwrap();
         issue_agent_certificate(dir.path(), "n2").unwrap();
         let text = format!(
-            "{root}data = \".\"\n[http]\nlisten = \"127.0.0.1:0\"\ntokens_file = \"tokens\"\n\
+            "{root}data = \".\"\n[http]\nlisten = \"127.0.0.1:0\"\ntokens_file = \"tokens\"\n{http}\n\
              [mqtt]\nlisten = \"127.0.0.1:0\"\ntls_listen = \"127.0.0.1:0\"\nclient_ca = \"../ca.pem\"\n{mqtt}\n\
              [[mqtt.users]]\nname = \"n1\"\npassword_hash = \"{}\"\n{end}",
             hash()

@@ -1,5 +1,6 @@
 //! The whole server in this process, spoken to over loopback as agents and clients do.
 
+mod admission;
 mod agents;
 mod bounds;
 mod control;
@@ -11,6 +12,7 @@ mod lies;
 mod log;
 mod malformed;
 mod mosquitto;
+mod owners;
 mod properties;
 mod reload;
 mod remote;

@@ -1,0 +1,357 @@
+//! How many connections there may be, and whose: those that have proved nothing yet, and those that have.
+//!
+//! - In: a connection's address when it is accepted, its identity once that is proved. Out: a [`Place`], or none.
+//! - Never: a connection that proved nothing in the way of one that will. It has little time and gives way to others.
+//!
+//! A fixed bound for each address would lock out a login node or a proxy, behind which all users have one address. So an address
+//! may take all places there are while nobody else wants one. When they are full, a connection of the address that has the most
+//! of them is closed, chosen by chance: an honest client proves who it is within milliseconds, so that an attacker at its own
+//! address would have to open all places anew within that time, and one at another address only closes his own.
+
+mod shares;
+
+use std::collections::HashMap;
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use tokio::sync::Notify;
+
+use crate::broker::log_limit::LogLimit;
+use crate::metrics::Text;
+pub(crate) use shares::{Share, Shares};
+
+/// Lines about connections turned away in one window of the log's limit.
+const LINES_MAX: u32 = 2;
+
+/// How many connections may be open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Bounds {
+    /// Those that have proved nothing.
+    pub unproven_max: usize,
+    /// Those that have proved who they are, without the privileged ones.
+    pub proven_max: usize,
+    /// The same of one identity.
+    pub identity_max: usize,
+    /// Those of administrators, for whom there is room beyond the others.
+    pub privileged_max: usize,
+}
+
+/// Why there is no place for somebody who proved who it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Full {
+    /// As many connections as may be are open.
+    All(usize),
+    /// This identity has as many as it may.
+    Identity(usize),
+    /// The connection has been closed already to make room.
+    Displaced,
+}
+
+impl std::fmt::Display for Full {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Full::All(most) => write!(f, "{most} connections are open, which is the most"),
+            Full::Identity(most) => {
+                write!(f, "{most} connections of this identity are open, which is the most it may have")
+            }
+            Full::Displaced => f.write_str("the connection took too long to prove whose it is"),
+        }
+    }
+}
+
+/// One network's address: of IPv6 the first 64 bits, which is what one host or site has to choose from.
+pub(crate) fn source(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(v6) => IpAddr::V6(Ipv6Addr::from_bits(v6.to_bits() & !u128::from(u64::MAX))),
+        v4 => v4,
+    }
+}
+
+/// Counts the connections of one kind of listener.
+#[derive(Debug)]
+pub(crate) struct Gate {
+    protocol: &'static str,
+    state: Mutex<State>,
+    chance: RandomState,
+    /// Connections closed because others wanted the place of one that had proved nothing.
+    displaced: AtomicU64,
+    /// Connections closed because they proved nothing in time.
+    late: AtomicU64,
+    /// Connections refused after they proved who they are.
+    full: AtomicU64,
+    log: LogLimit,
+}
+
+#[derive(Debug)]
+struct State {
+    bounds: Bounds,
+    next_id: u64,
+    /// Of each address the connections that have proved nothing.
+    unproven: HashMap<IpAddr, Vec<Waiting>>,
+    unproven_count: usize,
+    proven: HashMap<Arc<str>, usize>,
+    proven_count: usize,
+    privileged_count: usize,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    id: u64,
+    displaced: Arc<Notify>,
+}
+
+/// What a connection has proved.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Standing {
+    Unproven,
+    Proven(Arc<str>),
+    Privileged,
+}
+
+/// A connection's place. Dropping it frees the place.
+#[derive(Debug)]
+pub(crate) struct Place {
+    gate: Arc<Gate>,
+    id: u64,
+    source: IpAddr,
+    displaced: Arc<Notify>,
+    standing: Mutex<Standing>,
+}
+
+impl Gate {
+    /// Nobody is there yet. `protocol` is what log and metrics call it, such as `https`.
+    pub fn new(protocol: &'static str, bounds: Bounds) -> Arc<Self> {
+        let state = State {
+            bounds,
+            next_id: 0,
+            unproven: HashMap::new(),
+            unproven_count: 0,
+            proven: HashMap::new(),
+            proven_count: 0,
+            privileged_count: 0,
+        };
+        Arc::new(Self {
+            protocol,
+            state: Mutex::new(state),
+            chance: RandomState::new(),
+            displaced: AtomicU64::new(0),
+            late: AtomicU64::new(0),
+            full: AtomicU64::new(0),
+            log: LogLimit::new(LINES_MAX),
+        })
+    }
+
+    /// Other bounds from now on. Connections that are open stay.
+    pub fn set_bounds(&self, bounds: Bounds) {
+        self.state().bounds = bounds;
+    }
+
+    /// A place for a connection that has proved nothing; `None` when there is none for it. It may cost another connection its
+    /// place: one of the address that has the most of them.
+    pub fn enter(self: &Arc<Self>, address: IpAddr) -> Option<Place> {
+        let source = source(address);
+        let mut state = self.state();
+        let id = state.next_id;
+        state.next_id += 1;
+        let displaced = Arc::new(Notify::new());
+        state.unproven.entry(source).or_default().push(Waiting { id, displaced: displaced.clone() });
+        state.unproven_count += 1;
+        let mut victim = None;
+        if state.unproven_count > state.bounds.unproven_max {
+            victim = state.displace(|of| (self.chance.hash_one((id, of)) % of.max(1) as u64) as usize);
+        }
+        let (waiting, most) = (state.unproven_count, state.bounds.unproven_max);
+        drop(state);
+        if let Some((loser, from, count)) = victim {
+            self.displaced.fetch_add(1, Relaxed);
+            self.log.warn(format_args!(
+                "{}: {waiting} connections that have not shown who they are, which is the most ({most}); one of {count} from {from} was closed",
+                self.protocol
+            ));
+            if loser.id == id {
+                return None;
+            }
+            loser.displaced.notify_one();
+        }
+        Some(Place { gate: self.clone(), id, source, displaced, standing: Mutex::new(Standing::Unproven) })
+    }
+
+    /// How many connections there are: those that proved nothing, and all.
+    pub fn counts(&self) -> (usize, usize) {
+        let state = self.state();
+        (state.unproven_count, state.unproven_count + state.proven_count + state.privileged_count)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Takes a connection of the address that has the most out; `choose` gives a number below the one it is given. Also where it
+    /// came from, and how many from there there were.
+    fn displace(&mut self, choose: impl Fn(usize) -> usize) -> Option<(Waiting, IpAddr, usize)> {
+        let most = self.unproven.values().map(Vec::len).max()?;
+        let heaviest: Vec<IpAddr> =
+            self.unproven.iter().filter(|(_, all)| all.len() == most).map(|(source, _)| *source).collect();
+        let source = *heaviest.get(choose(heaviest.len()))?;
+        let all = self.unproven.get_mut(&source)?;
+        let loser = all.swap_remove(choose(all.len()));
+        if all.is_empty() {
+            self.unproven.remove(&source);
+        }
+        self.unproven_count -= 1;
+        Some((loser, source, most))
+    }
+
+    /// Takes a connection out that has proved nothing; false when it is not there any more.
+    fn leave_unproven(&mut self, source: IpAddr, id: u64) -> bool {
+        let Some(all) = self.unproven.get_mut(&source) else { return false };
+        let Some(at) = all.iter().position(|waiting| waiting.id == id) else { return false };
+        all.swap_remove(at);
+        if all.is_empty() {
+            self.unproven.remove(&source);
+        }
+        self.unproven_count -= 1;
+        true
+    }
+
+    fn leave_proven(&mut self, identity: &Arc<str>) {
+        self.proven_count -= 1;
+        if let Some(count) = self.proven.get_mut(identity) {
+            *count -= 1;
+            if *count == 0 {
+                self.proven.remove(identity);
+            }
+        }
+    }
+
+    fn free(&mut self, standing: &Standing, source: IpAddr, id: u64) {
+        match standing {
+            Standing::Unproven => drop(self.leave_unproven(source, id)),
+            Standing::Proven(identity) => self.leave_proven(identity),
+            Standing::Privileged => self.privileged_count -= 1,
+        }
+    }
+
+    /// Whether one more of this identity may be there.
+    fn room(&self, identity: &str, privileged: bool) -> Result<(), Full> {
+        let Bounds { proven_max, identity_max, privileged_max, .. } = self.bounds;
+        if privileged {
+            // Administrators have the others' room too.
+            let free = self.privileged_count < privileged_max || self.proven_count + self.privileged_count < proven_max;
+            return if free { Ok(()) } else { Err(Full::All(proven_max)) };
+        }
+        if self.proven_count >= proven_max {
+            return Err(Full::All(proven_max));
+        }
+        if self.proven.get(identity).is_some_and(|count| *count >= identity_max) {
+            return Err(Full::Identity(identity_max));
+        }
+        Ok(())
+    }
+}
+
+impl Place {
+    /// The connection has shown whose it is. It may be said again, also of another identity; then the place is that one's.
+    pub fn prove(&self, identity: &str, privileged: bool) -> Result<(), Full> {
+        let mut standing = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*standing {
+            Standing::Proven(known) if !privileged && **known == *identity => return Ok(()),
+            Standing::Privileged if privileged => return Ok(()),
+            _ => {}
+        }
+        let mut state = self.gate.state();
+        if let Err(full) = state.room(identity, privileged) {
+            drop(state);
+            self.gate.full.fetch_add(1, Relaxed);
+            self.gate.log.warn(format_args!(
+                "{}: a connection of {} from {} was refused: {full}",
+                self.gate.protocol,
+                crate::broker::log_limit::quoted(identity),
+                self.source
+            ));
+            return Err(full);
+        }
+        if *standing == Standing::Unproven && !state.leave_unproven(self.source, self.id) {
+            return Err(Full::Displaced);
+        } else if *standing != Standing::Unproven {
+            state.free(&standing, self.source, self.id);
+        }
+        *standing = if privileged {
+            state.privileged_count += 1;
+            Standing::Privileged
+        } else {
+            let identity: Arc<str> = identity.into();
+            *state.proven.entry(identity.clone()).or_default() += 1;
+            state.proven_count += 1;
+            Standing::Proven(identity)
+        };
+        Ok(())
+    }
+
+    /// Whether it has been shown whose the connection is.
+    pub fn is_proven(&self) -> bool {
+        *self.standing.lock().unwrap_or_else(PoisonError::into_inner) != Standing::Unproven
+    }
+
+    /// Is ready when the connection should close for another one, or because it has proved nothing at `until`.
+    pub async fn over(&self, until: Instant) {
+        tokio::select! {
+            () = self.displaced.notified() => return,
+            () = tokio::time::sleep_until(until.into()) => {}
+        }
+        if self.is_proven() {
+            std::future::pending().await
+        }
+        self.gate.late.fetch_add(1, Relaxed);
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let standing = self.standing.get_mut().unwrap_or_else(PoisonError::into_inner);
+        self.gate.state.lock().unwrap_or_else(PoisonError::into_inner).free(standing, self.source, self.id);
+    }
+}
+
+/// Writes the metrics of all gates.
+pub(crate) fn render(gates: &[&Gate], text: &mut Text) {
+    type Of = fn(&Gate) -> u64;
+    let metrics: [(&str, &str, &str, Of); 4] = [
+        ("connections_unproven", "Connections now that have not shown who they are.", "gauge", |gate| {
+            gate.counts().0 as u64
+        }),
+        (
+            "connections_displaced_total",
+            "Connections closed, before they had shown who they are, because others came.",
+            "counter",
+            |gate| gate.displaced.load(Relaxed),
+        ),
+        (
+            "connections_late_total",
+            "Connections closed because they did not show in time who they are.",
+            "counter",
+            |gate| gate.late.load(Relaxed),
+        ),
+        (
+            "connections_full_total",
+            "Connections refused because all places, or all of their identity, were taken.",
+            "counter",
+            |gate| gate.full.load(Relaxed),
+        ),
+    ];
+    for (name, help, kind, value) in metrics {
+        text.head(name, help, kind);
+        for gate in gates {
+            text.line(name, &format!("{{protocol=\"{}\"}}", gate.protocol), value(gate));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,76 @@
+use std::time::Duration;
+
+use super::*;
+
+const BOUNDS: Bounds = Bounds { unproven_max: 8, proven_max: 4, identity_max: 2, privileged_max: 1 };
+
+fn address(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+fn unproven_of(gate: &Gate, text: &str) -> usize {
+    gate.state().unproven.get(&source(address(text))).map_or(0, Vec::len)
+}
+
+#[test]
+fn a_crowd_of_one_address_gives_way_to_others() {
+    let gate = Gate::new("test", BOUNDS);
+    let crowd: Vec<Option<Place>> = (0..1000).map(|_| gate.enter(address("10.0.0.1"))).collect();
+    assert_eq!((gate.counts().0, unproven_of(&gate, "10.0.0.1")), (8, 8));
+    let others: Vec<Place> = (2..6).map(|n| gate.enter(address(&format!("10.0.0.{n}"))).unwrap()).collect();
+    assert_eq!((gate.counts().0, unproven_of(&gate, "10.0.0.1")), (8, 4));
+    for place in &others {
+        assert!(place.prove("somebody", true).is_ok() || gate.counts().1 >= BOUNDS.proven_max);
+    }
+    drop((crowd, others));
+    assert_eq!(gate.counts(), (0, 0));
+    assert!(gate.state().unproven.is_empty() && gate.state().proven.is_empty());
+}
+
+#[test]
+fn a_host_with_many_addresses_of_ipv6_is_one_and_mapped_addresses_are_ipv4() {
+    let gate = Gate::new("test", BOUNDS);
+    let _crowd: Vec<Option<Place>> = (0..100).map(|n| gate.enter(address(&format!("2001:db8::{n}")))).collect();
+    assert_eq!(unproven_of(&gate, "2001:db8::ffff"), 8);
+    let _other = gate.enter(address("2001:db8:0:1::1")).unwrap();
+    assert_eq!((unproven_of(&gate, "2001:db8::"), unproven_of(&gate, "2001:db8:0:1::")), (7, 1));
+    let _mapped = gate.enter(address("::ffff:10.0.0.1")).unwrap();
+    assert_eq!(unproven_of(&gate, "10.0.0.1"), 1);
+}
+
+#[tokio::test]
+async fn who_is_displaced_or_late_is_told_and_who_has_proved_it_is_not() {
+    let gate = Gate::new("test", Bounds { unproven_max: 1, ..BOUNDS });
+    let later = Instant::now() + Duration::from_secs(3600);
+    // The two addresses have one each, so chance decides which of them goes.
+    let (mut first, mut second) = (gate.enter(address("10.0.0.1")), None);
+    while second.is_none() {
+        first = first.or_else(|| gate.enter(address("10.0.0.1")));
+        second = gate.enter(address("10.0.0.2"));
+    }
+    let (first, second) = (first.unwrap(), second.unwrap());
+    first.over(later).await;
+    assert_eq!(first.prove("a", false), Err(Full::Displaced));
+    second.over(Instant::now()).await;
+    assert_eq!(second.prove("a", false), Ok(()));
+    let over = tokio::time::timeout(Duration::from_millis(1), second.over(Instant::now())).await;
+    assert!(over.is_err(), "it has proved who it is");
+}
+
+#[test]
+fn identities_have_bounds_and_administrators_room() {
+    let gate = Gate::new("test", BOUNDS);
+    let enter = || gate.enter(address("10.0.0.1")).unwrap();
+    let (a, b, c, d, e, admin, another) = (enter(), enter(), enter(), enter(), enter(), enter(), enter());
+    assert_eq!([&a, &b].map(|place| place.prove("alice", false)), [Ok(()); 2]);
+    assert_eq!(c.prove("alice", false), Err(Full::Identity(2)));
+    assert_eq!([&c, &d].map(|place| place.prove("bob", false)), [Ok(()); 2]);
+    assert_eq!(e.prove("carol", false), Err(Full::All(4)));
+    assert_eq!((admin.prove("root", true), another.prove("root", true)), (Ok(()), Err(Full::All(4))));
+    // Said again, nothing changes; said of somebody else, the place is that one's.
+    assert_eq!((a.prove("alice", false), gate.counts()), (Ok(()), (2, 7)));
+    drop(d);
+    assert_eq!((a.prove("bob", false), c.prove("alice", false), gate.counts().1), (Ok(()), Ok(()), 6));
+    drop((a, b, c, e, admin, another));
+    assert_eq!(gate.counts(), (0, 0));
+}

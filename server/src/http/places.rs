@@ -1,0 +1,118 @@
+//! Places for work of which only so much is done at once, and how much of it is one token's.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::http::StatusCode;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::ApiError;
+use crate::access::Role;
+use crate::access::tokens::Bearer;
+use crate::adjust::Places;
+use crate::admission::{Share, Shares};
+
+/// Places that only administrators take, beyond those for all.
+const ADMIN_PLACES: usize = 2;
+
+/// Places of one kind of work.
+#[derive(Debug)]
+pub(crate) struct TokenPlaces {
+    what: &'static str,
+    common: Places,
+    reserve: Arc<Semaphore>,
+    shares: Arc<Shares>,
+}
+
+/// One of them, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct TokenPlace {
+    _permit: OwnedSemaphorePermit,
+    _share: Option<Share>,
+}
+
+impl TokenPlaces {
+    /// `most` in all, `each` of one token that is no administrator's; `what` is how messages call them.
+    pub fn new(what: &'static str, most: usize, each: usize) -> Self {
+        let (common, shares) = (Places::new(most), Shares::new(each));
+        Self { what, common, reserve: Arc::new(Semaphore::new(ADMIN_PLACES)), shares }
+    }
+
+    /// Other numbers. Called within the runtime.
+    pub fn set(&self, most: usize, each: usize) {
+        self.common.set(most);
+        self.shares.set(each);
+    }
+
+    /// A place now, or an answer that says why there is none.
+    pub fn try_take(&self, bearer: &Bearer) -> Result<TokenPlace, ApiError> {
+        let share = self.share(bearer)?;
+        match self.free(bearer) {
+            Some(permit) => Ok(TokenPlace { _permit: permit, _share: share }),
+            None => Err(self.busy()),
+        }
+    }
+
+    /// A place within `patience`; whoever waits has its share meanwhile.
+    pub async fn take(&self, bearer: &Bearer, patience: Duration) -> Result<TokenPlace, ApiError> {
+        let share = self.share(bearer)?;
+        let permit = match self.free(bearer) {
+            Some(permit) => permit,
+            None => {
+                let waited = tokio::time::timeout(patience, self.common.take()).await;
+                waited.ok().flatten().ok_or_else(|| self.busy())?
+            }
+        };
+        Ok(TokenPlace { _permit: permit, _share: share })
+    }
+
+    fn share(&self, bearer: &Bearer) -> Result<Option<Share>, ApiError> {
+        if bearer.role == Role::Admin {
+            return Ok(None);
+        }
+        self.shares.take(&bearer.id).map(Some).ok_or_else(|| {
+            let message =
+                format!("{} {} of this token are running already; try again shortly", self.shares.most(), self.what);
+            ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message)
+        })
+    }
+
+    fn free(&self, bearer: &Bearer) -> Option<OwnedSemaphorePermit> {
+        let reserved = || self.reserve.clone().try_acquire_owned().ok();
+        self.common.try_take().or_else(|| if bearer.role == Role::Admin { reserved() } else { None })
+    }
+
+    fn busy(&self) -> ApiError {
+        let message = format!("{} {} are running already; try again shortly", self.common.most(), self.what);
+        ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bearer(id: &str, role: Role) -> Bearer {
+        Bearer { id: id.to_owned(), name: id.to_owned(), role }
+    }
+
+    #[tokio::test]
+    async fn a_token_has_its_share_and_administrators_a_reserve() {
+        let places = TokenPlaces::new("queries", 3, 2);
+        let (alice, bob, root) =
+            (bearer("alice", Role::User), bearer("bob", Role::Support), bearer("root", Role::Admin));
+        let held = [places.try_take(&alice).unwrap(), places.try_take(&alice).unwrap()];
+        assert_eq!(
+            places.try_take(&alice).unwrap_err().message,
+            "2 queries of this token are running already; try again shortly"
+        );
+        let third = places.try_take(&bob).unwrap();
+        assert_eq!(places.try_take(&bob).unwrap_err().message, "3 queries are running already; try again shortly");
+        let admins = [places.try_take(&root).unwrap(), places.try_take(&root).unwrap()];
+        assert_eq!(places.try_take(&root).unwrap_err().status, StatusCode::SERVICE_UNAVAILABLE);
+        assert!(places.take(&bob, Duration::from_millis(1)).await.is_err());
+        drop(third);
+        assert!(places.take(&bob, Duration::ZERO).await.is_ok());
+        drop((held, admins));
+    }
+}

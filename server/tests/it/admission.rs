@@ -1,0 +1,167 @@
+//! How many connections, streams and requests somebody may have over HTTPS: those who take all they can, and the others beside them.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+
+use wholegrain_server::access::Role;
+use wholegrain_transport::tls;
+
+use crate::harness::{DEADLINE, Server, eventually};
+use crate::security::token;
+
+/// A connection that speaks in bytes, over TLS.
+pub fn raw(server: &Server) -> rustls::StreamOwned<rustls::ClientConnection, TcpStream> {
+    let config: Arc<rustls::ClientConfig> = tls::client_config(&server.path("ca.pem"), None).unwrap();
+    let stream = TcpStream::connect(server.addresses.http.unwrap()).unwrap();
+    stream.set_read_timeout(Some(DEADLINE)).unwrap();
+    let connection = rustls::ClientConnection::new(config, "localhost".try_into().unwrap()).unwrap();
+    rustls::StreamOwned::new(connection, stream)
+}
+
+/// The status of the answer that comes next.
+fn status(stream: &mut impl Read) -> String {
+    let mut head = [0; 12];
+    stream.read_exact(&mut head).unwrap();
+    String::from_utf8_lossy(&head[9..]).into_owned()
+}
+
+#[test]
+fn connections_that_show_no_token_lock_nobody_out() {
+    let server =
+        Server::start_with_http("unauthenticated_max = 16\nunauthenticated_time = \"1h\"\nconnections_max = 16");
+    let address = server.addresses.http.unwrap();
+    let mut crowd = Vec::new();
+    for _ in 0..100 {
+        // Bare TCP, and the half of a request's head.
+        crowd.push(TcpStream::connect(address).unwrap());
+    }
+    let mut half = Vec::new();
+    for _ in 0..20 {
+        let mut stream = raw(&server);
+        // It may have been closed for another one already.
+        let _ = stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: ");
+        half.push(stream);
+    }
+    assert_eq!(server.get_as("/healthz", None).status, 200);
+    assert_eq!(server.get("/api/v1/sensors").status, 200);
+    let metric = |name: &str| server.metric(&format!("wholegrain_server_{name}{{protocol=\"https\"}}"));
+    assert!(metric("connections_unproven") <= 16.0 && metric("connections_displaced_total") >= 80.0);
+    drop((crowd, half));
+}
+
+#[test]
+fn who_shows_no_token_in_time_is_closed_and_a_wrong_one_is_answered_once() {
+    let server = Server::start_with_http("unauthenticated_time = \"100ms\"");
+    let mut silent = TcpStream::connect(server.addresses.http.unwrap()).unwrap();
+    silent.set_read_timeout(Some(DEADLINE)).unwrap();
+    assert_eq!(silent.read(&mut [0; 1]).unwrap_or(0), 0, "closed");
+    let mut half = raw(&server);
+    half.write_all(b"GET /healthz HTTP/1.1\r\nhost: ").unwrap();
+    assert_eq!(half.read(&mut [0; 1]).unwrap_or(0), 0, "closed");
+    let name = "wholegrain_server_connections_late_total{protocol=\"https\"}";
+    eventually("both are counted", || (server.metric(name) >= 2.0).then_some(()));
+    let server = Server::start();
+    for (request, expected) in [
+        ("GET /api/v1/sensors HTTP/1.1\r\nhost: h\r\nauthorization: Bearer wrong\r\n\r\n", "401"),
+        ("GET /healthz HTTP/1.1\r\nhost: h\r\n\r\n", "200"),
+    ] {
+        let mut stream = raw(&server);
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = Vec::new();
+        // To its end: the server closes.
+        let _ = stream.read_to_end(&mut answer);
+        let answer = String::from_utf8_lossy(&answer);
+        assert!(
+            answer.starts_with(&format!("HTTP/1.1 {expected}")) && answer.contains("connection: close"),
+            "{answer}"
+        );
+    }
+}
+
+#[test]
+fn a_token_has_so_many_connections_and_streams_and_administrators_room() {
+    let limits = "connections_max = 4\nconnections_per_token_max = 3\nwatches_per_token_max = 2";
+    let server = Server::start_with_http(limits);
+    let [alice, bob] = ["alice", "bob"].map(|name| token(&server, name, Role::User, None).1);
+    let watch = |token: &str| {
+        let mut stream = raw(&server);
+        let request =
+            format!("GET /api/v1/watch?pattern=/** HTTP/1.1\r\nhost: h\r\nauthorization: Bearer {token}\r\n\r\n");
+        stream.write_all(request.as_bytes()).unwrap();
+        (status(&mut stream), stream)
+    };
+    let hers: Vec<_> = (0..2).map(|_| watch(&alice)).collect();
+    assert!(hers.iter().all(|(status, _)| status == "200"));
+    let (refused, third) = watch(&alice);
+    assert_eq!(refused, "503", "the third stream of a token");
+    let (refused, _) = watch(&alice);
+    assert_eq!(refused, "503", "the fourth connection");
+    let his = watch(&bob);
+    assert_eq!(his.0, "200");
+    assert_eq!(watch(&bob).0, "503", "all places are taken");
+    let admins: Vec<_> = (0..5).map(|_| watch(&server.token)).collect();
+    assert!(admins.iter().all(|(status, _)| status == "200"));
+    drop((hers, third));
+    eventually("her places are free again", || (watch(&alice).0 == "200").then_some(()));
+}
+
+#[test]
+fn slow_bodies_of_one_token_keep_no_other_write_out() {
+    let server = Server::start();
+    let [slow, other] = ["slow", "other"].map(|name| token(&server, name, Role::Agent, None).1);
+    let mut bodies = Vec::new();
+    for _ in 0..40 {
+        let mut stream = raw(&server);
+        let head = format!(
+            "POST /api/v2/write HTTP/1.1\r\nhost: h\r\nauthorization: Bearer {slow}\r\ncontent-length: 1000\r\n\r\nm,host=n1 v="
+        );
+        stream.write_all(head.as_bytes()).unwrap();
+        bodies.push(stream);
+    }
+    let open = "wholegrain_server_http_connections";
+    eventually("all are there", || (server.metric(open) >= 40.0).then_some(()));
+    for token in [&other, &slow, &server.token] {
+        let (status, said) = server.post_as("/api/v2/write", "", token);
+        assert_eq!(status, 204, "{said}");
+    }
+    drop(bodies);
+}
+
+#[test]
+fn influxdb_s_clients_find_a_server_and_learn_nothing() {
+    let server = Server::start();
+    assert_eq!(server.get_as("/ping", None).status, 204);
+    assert!(server.get_as("/ping", None).body.is_empty());
+    let health = server.get_as("/health", None);
+    assert_eq!((health.status, &health.json()["status"]), (200, &"pass".into()));
+    assert!(!health.text().contains(env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+fn the_audit_log_says_what_came_of_a_request() {
+    let server = Server::start();
+    let token = &server.token;
+    assert_eq!(server.json("PUT", "/api/v1/data/retention", "{}", token).status, 400);
+    assert_eq!(server.json("PATCH", "/api/v1/data/delete", "", token).status, 405);
+    assert_eq!(server.json("PUT", "/api/v1/properties", "{", token).status, 400);
+    assert_eq!(server.json("POST", "/api/v1/virtual", "{", token).status, 400);
+    assert_eq!(server.get("/api/v1/server/log").status, 200);
+    let lines = eventually("the lines", || {
+        let text = std::fs::read_to_string(server.path("server/audit.jsonl")).unwrap_or_default();
+        text.contains("GET /api/v1/server/log").then_some(text)
+    });
+    let outcome = |what: &str| {
+        let line = lines.lines().find(|line| line.contains(what)).unwrap_or_else(|| panic!("no {what} in {lines}"));
+        serde_json::from_str::<serde_json::Value>(line).unwrap()["outcome"].as_str().unwrap().to_owned()
+    };
+    for (what, expected) in [
+        ("PUT /api/v1/data/retention: 400", "refused"),
+        ("PATCH /api/v1/data/delete: 405", "refused"),
+        ("PUT /api/v1/properties: 400", "refused"),
+        ("POST /api/v1/virtual: 400", "refused"),
+        ("GET /api/v1/server/log", "ok"),
+    ] {
+        assert_eq!(outcome(what), expected, "{what}");
+    }
+}
