@@ -75,7 +75,8 @@ impl Broker {
         self.metrics.wills.inc();
         let Will { payload, qos, retain, properties, .. } = will;
         let at = Instant::now();
-        self.forward(from, &Publication { topic, payload, qos: *qos, retain: *retain, properties, at }, None);
+        let publication = Publication { topic, payload, qos: *qos, retain: *retain, properties, at };
+        self.forward(from, Some(&will.identity), &publication, None);
     }
 
     fn say_how_it_is(&self, now: Instant) {
@@ -87,7 +88,7 @@ impl Broker {
             ("clients/disconnected", away.to_string()),
             ("clients/total", (here + away).to_string()),
             ("subscriptions/count", self.metrics.subscriptions.get().to_string()),
-            ("retained messages/count", self.subscriptions.retained().to_string()),
+            ("retained messages/count", self.subscriptions.retained_count().to_string()),
             ("messages/sent", self.metrics.messages_sent.get().to_string()),
             ("publish/messages/received", self.metrics.publishes.get().to_string()),
             ("publish/messages/dropped", self.metrics.messages_dropped.get().to_string()),
@@ -97,7 +98,7 @@ impl Broker {
             let (qos, at) = (QoS::AtMostOnce, now);
             let publication =
                 Publication { topic: &topic, payload: &payload, qos, retain: true, properties: &properties, at };
-            self.forward(0, &publication, None);
+            self.forward(0, None, &publication, None);
         }
     }
 }

@@ -8,6 +8,7 @@ use wholegrain_model::config::{ConfigError, Section};
 use wholegrain_model::size::ByteSize;
 
 use super::allowance::SCHEMA_BYTES_MIN;
+use super::retained::Room;
 
 /// The shortest and the longest time that may be a limit.
 pub const LIMIT_TIME: (Interval, Interval) = (Interval::from_ms(100), Interval::from_ms(3_600_000));
@@ -37,6 +38,8 @@ pub struct Limits {
     pub queue_total_bytes_max: usize,
     /// Bytes of new schemas that one agent may announce in an hour.
     pub schema_bytes_per_hour_max: u64,
+    /// What is kept of retained messages.
+    pub retained: Room,
     /// How long a batch waits for its schema before its connection is closed.
     pub schema_wait_max: Duration,
     /// How long a client may take for the TLS handshake and CONNECT together.
@@ -69,6 +72,10 @@ pub(crate) struct RawLimits {
     queue_messages_max: usize,
     queue_bytes_max: ByteSize,
     queue_total_bytes_max: ByteSize,
+    retained_messages_max: usize,
+    retained_bytes_max: ByteSize,
+    retained_client_messages_max: usize,
+    retained_client_bytes_max: ByteSize,
     schema_bytes_per_hour_max: ByteSize,
     schema_wait_max: Interval,
     connect_time_max: Interval,
@@ -93,6 +100,10 @@ impl Default for RawLimits {
             queue_messages_max: 1024,
             queue_bytes_max: ByteSize::mib(32),
             queue_total_bytes_max: ByteSize::mib(1024),
+            retained_messages_max: 262_144,
+            retained_bytes_max: ByteSize::mib(256),
+            retained_client_messages_max: 8192,
+            retained_client_bytes_max: ByteSize::mib(16),
             schema_bytes_per_hour_max: ByteSize::mib(64),
             schema_wait_max: Interval::from_ms(60_000),
             connect_time_max: Interval::from_ms(10_000),
@@ -126,6 +137,11 @@ impl RawLimits {
         within("queue_messages_max", self.queue_messages_max as u64, 1, 1_000_000)?;
         within("queue_bytes_max", self.queue_bytes_max.0, self.packet_bytes_max.0, 4 << 30)?;
         within("queue_total_bytes_max", self.queue_total_bytes_max.0, self.queue_bytes_max.0, 1 << 40)?;
+        within("retained_messages_max", self.retained_messages_max as u64, 1, 10_000_000)?;
+        within("retained_bytes_max", self.retained_bytes_max.0, 1024, 1 << 40)?;
+        let of_all = self.retained_messages_max as u64;
+        within("retained_client_messages_max", self.retained_client_messages_max as u64, 1, of_all)?;
+        within("retained_client_bytes_max", self.retained_client_bytes_max.0, 1024, self.retained_bytes_max.0)?;
         within("schema_bytes_per_hour_max", self.schema_bytes_per_hour_max.0, SCHEMA_BYTES_MIN, 1 << 40)?;
         within("sessions_kept_max", self.sessions_kept_max as u64, 1, 1_000_000)?;
         within("publishes_per_s_max", self.publishes_per_s_max.unwrap_or(1), 1, 1_000_000_000)?;
@@ -152,6 +168,12 @@ impl RawLimits {
             queue_messages_max: self.queue_messages_max,
             queue_bytes_max: self.queue_bytes_max.0 as usize,
             queue_total_bytes_max: self.queue_total_bytes_max.0 as usize,
+            retained: Room {
+                messages_max: self.retained_messages_max,
+                bytes_max: self.retained_bytes_max.0 as usize,
+                client_messages_max: self.retained_client_messages_max,
+                client_bytes_max: self.retained_client_bytes_max.0 as usize,
+            },
             schema_bytes_per_hour_max: self.schema_bytes_per_hour_max.0,
             schema_wait_max: self.schema_wait_max.duration(),
             connect_time_max: self.connect_time_max.duration(),

@@ -29,16 +29,21 @@ pub struct Publication<'a> {
 }
 
 impl Publication<'_> {
+    /// What it counts as a message, in bytes.
+    pub fn size(&self) -> usize {
+        let extra: usize = self.properties.0.iter().filter(|property| is_forwarded(property)).map(property_bytes).sum();
+        MESSAGE_BYTES + self.topic.len() + self.payload.len() + extra
+    }
+
     /// A message of its own, which points into no receive buffer except with its payload.
     pub fn to_message(&self) -> Message {
         let properties = forwarded(self.properties);
-        let extra: usize = properties.0.iter().map(property_bytes).sum();
         Message {
             topic: Text::from(self.topic),
             payload: self.payload.clone(),
             qos: self.qos,
             retain: self.retain,
-            size: MESSAGE_BYTES + self.topic.len() + self.payload.len() + extra,
+            size: self.size(),
             properties,
             expiry_s: self.properties.message_expiry_interval().copied(),
             at: self.at,
@@ -116,6 +121,17 @@ pub fn forwarded(properties: &Properties) -> Properties {
         _ => None,
     });
     if properties.is_empty() { Properties::new() } else { Properties(kept.collect()) }
+}
+
+fn is_forwarded(property: &Property) -> bool {
+    matches!(
+        property,
+        Property::PayloadFormatIndicator(_)
+            | Property::ContentType(_)
+            | Property::ResponseTopic(_)
+            | Property::CorrelationData(_)
+            | Property::UserProperty(..)
+    )
 }
 
 fn property_bytes(property: &Property) -> usize {

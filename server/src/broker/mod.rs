@@ -26,6 +26,7 @@ pub mod log_limit;
 pub mod message;
 pub mod pipeline;
 mod rate;
+pub mod replay;
 pub mod retained;
 pub mod session;
 pub mod sessions;
@@ -129,7 +130,7 @@ impl Broker {
         let schemas = Schemas(Box::new(move |hash| known.schema(hash).map(|schema| schema.encode().into())));
         Self {
             store,
-            subscriptions: Subscriptions::new(limits.queue_total_bytes_max, schemas, metrics.clone()),
+            subscriptions: Subscriptions::new(limits.queue_total_bytes_max, limits.retained, schemas, metrics.clone()),
             sessions: Sessions::new(bounds, metrics.clone()),
             sessions_changed: Notify::new(),
             control: Control::default(),
@@ -153,6 +154,7 @@ impl Broker {
     /// now on. Users and rules are [`Security`]'s matter, addresses and certificates the listeners'.
     pub(crate) fn reload(&self, config: &MqttConfig) {
         self.limits.replace(config.limits);
+        self.subscriptions.set_room(config.limits.retained);
         self.anonymous.replace(config.anonymous);
         self.new_schemas.set_per_hour(config.limits.schema_bytes_per_hour_max);
     }
@@ -273,12 +275,21 @@ impl Broker {
     }
 
     /// Passes a message of session `from` on to subscribers, and keeps it for those to come if it is retained: as `schema`, if it is one that the
-    /// store has.
-    pub(crate) fn forward(&self, from: u64, publication: &Publication<'_>, schema: Option<SchemaHash>) {
-        self.subscriptions.publish_message(from, publication);
-        if publication.retain {
-            self.subscriptions.retain(publication, schema);
+    /// store has. `owner` is the client that it counts for, `None` for the server itself.
+    pub(crate) fn forward(
+        &self,
+        from: u64,
+        owner: Option<&str>,
+        publication: &Publication<'_>,
+        schema: Option<SchemaHash>,
+    ) {
+        if !publication.retain {
+            return self.subscriptions.publish_message(from, publication);
         }
+        // Before it is passed on: a subscription with a greater number gets it there, and no second time as a retained one.
+        let number = self.subscriptions.next_number();
+        self.subscriptions.publish_message(from, publication);
+        self.subscriptions.retain(owner, publication, schema, number);
     }
 
     /// Subscribes for the session of a connection; false when it has as many as it may.
@@ -297,10 +308,14 @@ impl Broker {
         if !fits {
             return false;
         }
-        self.subscriptions.subscribe(filter, handle, options, retained, Instant::now());
-        if handle.lock().ended {
+        let replay = self.subscriptions.subscribe(filter, handle, options, retained);
+        let mut held = handle.lock();
+        if held.ended {
+            drop(held);
             // Ended between the two: nobody else takes this subscription away.
             self.subscriptions.unsubscribe(handle.number, filter);
+        } else if let Some(replay) = replay {
+            held.start_replay(replay);
         }
         true
     }

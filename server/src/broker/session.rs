@@ -173,14 +173,14 @@ impl Session {
         std::mem::take(&mut self.expired)
     }
 
-    /// A message for the client. `extra` more than usual may wait, as for retained messages, which come at once.
-    pub fn deliver(&mut self, delivery: Delivery, extra: usize) -> Put {
+    /// A message for the client.
+    pub fn deliver(&mut self, delivery: Delivery) -> Put {
         if !self.connected && delivery.qos == QoS::AtMostOnce {
             return Put::Away;
         }
         let size = delivery.message.size();
         let waiting = self.unsure.len() + self.sure.len();
-        if waiting >= self.bounds.messages_max.saturating_add(extra) || self.bytes + size > self.bounds.bytes_max {
+        if waiting >= self.bounds.messages_max || self.bytes + size > self.bounds.bytes_max {
             return Put::Full;
         }
         self.bytes += size;
@@ -188,6 +188,43 @@ impl Session {
         let queue = if delivery.qos == QoS::AtMostOnce { &mut self.unsure } else { &mut self.sure };
         queue.push_back((self.place, delivery));
         Put::Queued
+    }
+
+    /// Whether so much waits that there will soon be no room: then it goes before retained messages.
+    pub fn is_crowded(&self) -> bool {
+        let waiting = self.unsure.len() + self.sure.len();
+        waiting > self.bounds.messages_max / 2 || self.bytes > self.bounds.bytes_max / 2
+    }
+
+    /// Whether something is still to be sent again that an earlier connection left unacknowledged.
+    pub fn sends_again(&self) -> bool {
+        self.sent < self.flights.len()
+    }
+
+    /// Whether a retained message may be sent now, which waits nowhere: not before what is sent again.
+    pub fn takes_retained(&self, qos: QoS) -> bool {
+        self.connected && !self.sends_again() && (qos == QoS::AtMostOnce || self.quota > 0)
+    }
+
+    /// Sends a retained message; `None` when [`Session::takes_retained`] says no.
+    pub fn send_retained(&mut self, delivery: Delivery) -> Option<Out> {
+        if !self.takes_retained(delivery.qos) {
+            return None;
+        }
+        if delivery.qos == QoS::AtMostOnce {
+            return Some(Out::Publish { delivery, packet_id: None, dup: false });
+        }
+        self.bytes += delivery.message.size();
+        Some(self.take_off(delivery))
+    }
+
+    /// Sends a message of QoS 1 or 2 for the first time.
+    fn take_off(&mut self, delivery: Delivery) -> Out {
+        let packet_id = self.free_id();
+        self.quota -= 1;
+        self.sent += 1;
+        self.flights.push_back(Flight { packet_id, delivery: Some(delivery.clone()) });
+        Out::Publish { delivery, packet_id: Some(packet_id), dup: false }
     }
 
     /// The next packet that may be sent now.
@@ -230,11 +267,7 @@ impl Session {
                 self.expired += 1;
                 continue;
             }
-            let packet_id = self.free_id();
-            self.quota -= 1;
-            self.sent += 1;
-            self.flights.push_back(Flight { packet_id, delivery: Some(delivery.clone()) });
-            return Some(Out::Publish { delivery, packet_id: Some(packet_id), dup: false });
+            return Some(self.take_off(delivery));
         }
     }
 

@@ -12,12 +12,17 @@ use wholegrain_transport::mqtt::{self, Properties, QoS};
 
 use super::link::Link;
 use super::message::{Delivery, forwarded};
+use super::replay::{Replay, Replays, Turn};
 use super::session::{Put, QueueBounds, Session};
+use super::trie::LEVELS_MAX;
 use crate::metrics::Metrics;
 
 /// The most bytes of one session's filters: with the bound on sessions it says how much memory they can take. The longest
 /// filter that MQTT can say still fits.
 pub const FILTERS_BYTES_MAX: usize = 96 << 10;
+/// The most levels that one session's filters may have on average when it has as many filters as it may. Each level takes memory, some 300
+/// bytes, however short it is.
+pub const FILTER_LEVELS_MEAN_MAX: usize = 16;
 
 /// Identity and client identifier: nobody takes over the session of another identity.
 pub type SessionKey = (String, String);
@@ -78,9 +83,12 @@ pub struct Handle {
 pub struct Held {
     /// Its messages.
     pub session: Session,
+    /// Retained messages that are still to be sent to it, if there are.
+    replays: Option<Box<Replays>>,
     /// Its subscriptions' filters.
     filters: HashSet<Box<str>>,
     filter_bytes: usize,
+    filter_levels: usize,
     /// Whether it is over: nothing may be subscribed for it any more.
     pub ended: bool,
     link: Option<Arc<Link>>,
@@ -105,8 +113,10 @@ impl Handle {
         let (link, will, away) = (None, None, None);
         let held = Held {
             session,
+            replays: None,
             filters: HashSet::new(),
             filter_bytes: 0,
+            filter_levels: 0,
             ended: false,
             link,
             will,
@@ -133,7 +143,7 @@ impl Handle {
     }
 
     /// A message for it: never waits. `total_bytes_max` bounds what waits in all sessions together.
-    pub fn deliver(&self, delivery: Delivery, extra: usize, total_bytes_max: usize, metrics: &Metrics) -> Put {
+    pub fn deliver(&self, delivery: Delivery, total_bytes_max: usize, metrics: &Metrics) -> Put {
         if metrics.queued_bytes.get() >= total_bytes_max as i64 {
             return Put::Full;
         }
@@ -142,7 +152,7 @@ impl Handle {
             return Put::Away;
         }
         let before = held.session.bytes();
-        let put = held.session.deliver(delivery, extra);
+        let put = held.session.deliver(delivery);
         metrics.queued_bytes.add(held.session.bytes() as i64 - before as i64);
         if put == Put::Queued
             && let Some(link) = &held.link
@@ -161,15 +171,23 @@ impl Handle {
     }
 }
 
+fn levels(filter: &str) -> usize {
+    filter.split('/').count()
+}
+
 impl Held {
     /// Notes a subscription; false when there is no room for one more.
     pub fn add_filter(&mut self, filter: &str, filters_max: usize) -> bool {
         if self.filters.contains(filter) {
             return true;
         }
-        let fits = self.filters.len() < filters_max && self.filter_bytes + filter.len() <= FILTERS_BYTES_MAX;
+        let levels = levels(filter);
+        let fits = self.filters.len() < filters_max
+            && self.filter_bytes + filter.len() <= FILTERS_BYTES_MAX
+            && self.filter_levels + levels <= LEVELS_MAX.max(filters_max.saturating_mul(FILTER_LEVELS_MEAN_MAX));
         if fits {
             self.filter_bytes += filter.len();
+            self.filter_levels += levels;
             self.filters.insert(filter.into());
         }
         fits
@@ -178,8 +196,43 @@ impl Held {
     /// Forgets a subscription; whether there was one.
     pub fn remove_filter(&mut self, filter: &str) -> bool {
         let was = self.filters.remove(filter);
-        self.filter_bytes -= if was { filter.len() } else { 0 };
+        if was {
+            self.filter_bytes -= filter.len();
+            self.filter_levels -= levels(filter);
+        }
+        if let Some(replays) = &mut self.replays {
+            replays.stop(filter);
+        }
         was
+    }
+
+    /// Retained messages are to be sent.
+    pub fn start_replay(&mut self, replay: Replay) {
+        self.replays.get_or_insert_default().start(replay);
+    }
+
+    /// What is to be done next: retained messages first, unless so much waits that there will soon be no room.
+    pub fn turn(&self) -> Turn {
+        match &self.replays {
+            Some(replays) if !self.session.is_crowded() => replays.turn(&self.session),
+            _ => Turn::Queue,
+        }
+    }
+
+    /// The same when nothing of what waits in the queue may be sent.
+    pub fn turn_when_stuck(&self) -> Turn {
+        match &self.replays {
+            Some(replays) if self.session.is_crowded() => replays.turn(&self.session),
+            _ => Turn::Queue,
+        }
+    }
+
+    /// Those that are still to be sent, if there are any.
+    pub fn replays(&mut self) -> Option<&mut Replays> {
+        if self.replays.as_ref().is_some_and(|replays| replays.is_empty()) {
+            self.replays = None;
+        }
+        self.replays.as_deref_mut()
     }
 }
 
@@ -413,6 +466,9 @@ impl Sessions {
     }
 
     fn detach(&self, held: &mut Held) {
+        if let Some(replays) = held.replays() {
+            replays.detach();
+        }
         Handle::with(held, &self.metrics, Session::detach);
     }
 
@@ -421,7 +477,7 @@ impl Sessions {
         held.ended = true;
         held.link = None;
         let filters = std::mem::take(&mut held.filters).into_iter().collect();
-        held.filter_bytes = 0;
+        (held.filter_bytes, held.filter_levels, held.replays) = (0, 0, None);
         let shared = Handle::with(held, &self.metrics, |session| session.take_shared(None));
         self.metrics.queued_bytes.add(-(held.session.bytes() as i64));
         held.session = Session::new(self.bounds.queue);

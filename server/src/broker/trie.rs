@@ -8,7 +8,8 @@ pub const LEVELS_MAX: usize = 128;
 /// A level of filters. `T` is what stands at the end of a filter.
 #[derive(Debug)]
 pub struct Trie<T> {
-    children: HashMap<Box<str>, Trie<T>>,
+    /// Boxed: a table has room for more entries than it has.
+    children: HashMap<Box<str>, Box<Trie<T>>>,
     /// `+` at the next level.
     plus: Option<Box<Trie<T>>>,
     /// At a filter that ends here.
@@ -156,7 +157,7 @@ impl<T: Slot> Trie<T> {
             filter.truncate(length);
         }
         let plus = self.plus.as_deref().map(|node| ("+", node));
-        for (level, node) in self.children.iter().map(|(level, node)| (&**level, node)).chain(plus) {
+        for (level, node) in self.children.iter().map(|(level, node)| (&**level, &**node)).chain(plus) {
             filter.push('/');
             filter.push_str(level);
             node.each(filter, found);

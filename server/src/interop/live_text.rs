@@ -81,7 +81,7 @@ impl LiveText {
 
     /// Looks again at the subscriptions if they changed; whether anybody is there.
     fn is_wanted(&mut self, broker: &Broker) -> bool {
-        let generation = broker.subscriptions.generation();
+        let generation = broker.subscriptions.text_generation();
         // Somebody may have set another scale.
         let properties = broker.store.properties_generation();
         if self.generation != Some(generation) || self.properties != properties {

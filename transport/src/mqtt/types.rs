@@ -47,6 +47,13 @@ impl Deref for Text {
     }
 }
 
+/// By bytes and not as `str`, which hashes differently.
+impl std::borrow::Borrow<[u8]> for Text {
+    fn borrow(&self) -> &[u8] {
+        &self.0
+    }
+}
+
 impl From<&str> for Text {
     fn from(text: &str) -> Self {
         Self(Bytes::copy_from_slice(text.as_bytes()))

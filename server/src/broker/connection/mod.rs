@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
 use wholegrain_model::SchemaHash;
-use wholegrain_transport::mqtt::{self, Connect, Packet, ReasonCode, Version};
+use wholegrain_transport::mqtt::{self, Connect, Packet, Publish, ReasonCode, Version};
 
 use crate::access::Who;
 use crate::access::audit::{Event as Audited, Outcome};
@@ -39,6 +39,10 @@ pub(super) use greet::run;
 const OUT_BYTES_MAX: usize = 1 << 20;
 /// How long a server that goes down waits for the store's answers to one client's batches.
 const DRAIN_TIME_MAX: Duration = Duration::from_secs(3);
+
+/// How many times the tasks that are ready have their turn before an ordinary message is taken: what came with the same wake-up, and what
+/// another thread has just begun with.
+const GIVE_WAY_TURNS: usize = 3;
 
 /// Why a connection is over.
 enum End {
@@ -77,8 +81,6 @@ struct Connection<S> {
     ends_with_connection: bool,
     pipeline: Pipeline,
     intake: Intake,
-    /// Whether anybody subscribes to topics that begin with `/`, and as of which generation of the subscriptions.
-    paths_wanted: (u64, bool),
     effects: Vec<Effect>,
     heard: Instant,
     /// Whether the client was read from last.
@@ -90,6 +92,12 @@ struct Connection<S> {
     /// Its bound on publishing, if it has one, and until when nothing is read because it was exceeded.
     rate: Option<Box<Rate>>,
     throttled: Option<Instant>,
+    /// Until when no retained messages are looked up, because that found hardly any.
+    resting: Option<Instant>,
+    /// An ordinary message for which the tasks that are ready go first.
+    held_back: Option<Box<Publish>>,
+    /// Whether they had their turn since this client was read from.
+    gave_way: bool,
     aliases_in: aliases::Inbound,
     aliases_out: aliases::Outbound,
     /// Schemas that batches of this client may be of.
@@ -141,7 +149,6 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
             ends_with_connection: admitted.session_expiry.is_zero(),
             pipeline,
             intake: Intake::default(),
-            paths_wanted: (u64::MAX, false),
             effects: Vec::new(),
             heard: now,
             reading: true,
@@ -149,6 +156,9 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
             arriving: None,
             rate: Rate::new(limits.publishes_per_s_max, limits.publish_bytes_per_s_max, now).map(Box::new),
             throttled: None,
+            resting: None,
+            held_back: None,
+            gave_way: false,
             aliases_in: aliases::Inbound::new(limits.topic_aliases_max),
             aliases_out: aliases::Outbound::new(admitted.topic_alias_max),
             own_schemas: HashSet::new(),
@@ -194,7 +204,14 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
         mut timer: Pin<&mut tokio::time::Sleep>,
     ) -> ControlFlow<End> {
         self.take_packets()?;
-        self.send_messages();
+        if self.held_back.is_some() {
+            for _ in 0..GIVE_WAY_TURNS {
+                tokio::task::yield_now().await;
+            }
+            self.take_held_back()?;
+            self.take_packets()?;
+        }
+        let has_more = self.send_messages();
         // Sockets nearly always have room: only who finds none waits for it, among other things.
         if self.wire.wants_write() {
             let Wire { write, output, unflushed, .. } = &mut self.wire;
@@ -220,7 +237,7 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
             result = read_some(read, input), if may_read => match result {
                 Ok(0) => ControlFlow::Break(End::Gone("closed by the client")),
                 Ok(count) => {
-                    self.heard = Instant::now();
+                    (self.heard, self.gave_way) = (Instant::now(), false);
                     self.broker.metrics.received_bytes.add(count as u64);
                     ControlFlow::Continue(())
                 }
@@ -232,6 +249,8 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
                 self.pipeline.schemas_changed(|hash| store.schema(hash).is_some(), Instant::now(), &mut self.effects);
                 self.apply()
             }
+            // Others first: looking up retained messages may take many turns.
+            () = tokio::task::yield_now(), if has_more => ControlFlow::Continue(()),
             () = down => ControlFlow::Break(End::Shutdown),
             () = timer => self.time_passed(may_read),
         }
@@ -273,7 +292,8 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
         let silence = if may_read { self.heard } else { now } + self.silence_max;
         let stuck = self.stuck.map(|since| since + self.limits.write_time_max);
         let arriving = self.arriving.map(|since| since + self.limits.packet_time_max);
-        let others = stuck.into_iter().chain(arriving).chain(self.throttled).chain(self.pipeline.deadline());
+        let paused = self.throttled.into_iter().chain(self.resting);
+        let others = stuck.into_iter().chain(arriving).chain(paused).chain(self.pipeline.deadline());
         others.fold(silence, Instant::min)
     }
 
@@ -294,8 +314,8 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
             let why = format!("a packet was not there whole after {} s", packet_time_max.as_secs_f32());
             return ControlFlow::Break(Close::new(ReasonCode::KEEP_ALIVE_TIMEOUT, why).into());
         }
-        if self.throttled.is_some_and(|until| now >= until) {
-            self.throttled = None;
+        for pause in [&mut self.throttled, &mut self.resting] {
+            *pause = pause.filter(|until| now < *until);
         }
         self.pipeline.tick(now, &mut self.effects);
         self.apply()
@@ -304,7 +324,7 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
     /// Decodes what was read, as far as may be read now.
     fn take_packets(&mut self) -> ControlFlow<End> {
         self.refresh_intake();
-        while self.may_read() {
+        while self.may_read() && self.held_back.is_none() {
             match mqtt::decode(&mut self.wire.input, Some(self.version), self.limits.packet_bytes_max) {
                 Ok(Some(packet)) => {
                     self.arriving = None;

@@ -16,6 +16,7 @@ use wholegrain_transport::topics::{self, Topic};
 use crate::access::audit::Event as Audited;
 
 use super::super::link::Event;
+use super::super::log_limit::quoted;
 use super::super::message::Publication;
 use super::super::pipeline::{Close, Effect, Incoming};
 use super::super::session::{Answer, Arrival};
@@ -32,9 +33,19 @@ fn closed(reason: ReasonCode, why: impl Into<String>) -> ControlFlow<End> {
     ControlFlow::Break(Close::new(reason, why).into())
 }
 
+/// Whether a message is for subscribers only. What was sent to the server before it, by other clients too, is to be done before it: a
+/// subscription that another client made just before it gets it. Tasks that are woken together do not run in that order by themselves.
+fn is_ordinary(publish: &Publish) -> bool {
+    !publish.topic.starts_with('/') && !publish.topic.starts_with(topics::ROOT)
+}
+
 impl<S: AsyncRead + AsyncWrite> Connection<S> {
     pub(super) fn take_packet(&mut self, packet: Packet) -> ControlFlow<End> {
         match packet {
+            Packet::Publish(publish) if !self.gave_way && is_ordinary(&publish) => {
+                self.held_back = Some(Box::new(publish));
+                return ControlFlow::Continue(());
+            }
             Packet::Publish(publish) => self.take_publish(publish)?,
             Packet::PubAck(ack) => {
                 let answer = self.with_session(|session| session.puback(ack.packet_id));
@@ -55,6 +66,14 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
                 return closed(ReasonCode::PROTOCOL_ERROR, why);
             }
         }
+        self.apply()
+    }
+
+    /// Takes the message for which others had their turn.
+    pub(super) fn take_held_back(&mut self) -> ControlFlow<End> {
+        self.gave_way = true;
+        let Some(publish) = self.held_back.take() else { return ControlFlow::Continue(()) };
+        self.take_publish(*publish)?;
         self.apply()
     }
 
@@ -140,6 +159,9 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
                 }
             }
         }
+        if incoming.retain && !self.check_retained(&mut incoming, now) {
+            return ControlFlow::Continue(());
+        }
         if is_path {
             match self.take_reading(incoming, now) {
                 Some(other) => incoming = other,
@@ -154,6 +176,27 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
             Err(why) => self.pipeline.deny(incoming, ReasonCode::NOT_AUTHORIZED, &why, now, &mut self.effects),
         }
         ControlFlow::Continue(())
+    }
+
+    /// Whether a retained message goes on. Where there is no room for it, it is refused, or, when it is of QoS 0 and nothing is promised, passed
+    /// on without being kept.
+    fn check_retained(&mut self, incoming: &mut Incoming, now: Instant) -> bool {
+        if incoming.topic.starts_with(topics::ROOT) {
+            // Schemas have a bound of their own, and what else agents send is not kept.
+            return true;
+        }
+        let Incoming { topic, payload, qos, retain, properties, .. } = &*incoming;
+        let publication = Publication { topic, payload, qos: *qos, retain: *retain, properties, at: now };
+        let Err(why) = self.broker.subscriptions.check_retained(self.identity(), &publication) else { return true };
+        if incoming.qos == QoS::AtMostOnce {
+            let (peer, identity, topic) = (self.peer, self.identity(), quoted(&incoming.topic));
+            self.broker.log.warn(format_args!("mqtt {peer} {identity}: retained message on {topic} not kept: {why}"));
+            incoming.retain = false;
+            return true;
+        }
+        let incoming = incoming.clone().copied();
+        self.pipeline.deny(incoming, ReasonCode::QUOTA_EXCEEDED, &why, now, &mut self.effects);
+        false
     }
 
     /// A client of MQTT 5 knows how many publishes may be without PUBACK or PUBCOMP (3.3.4).
@@ -211,7 +254,7 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
                     }
                     let (payload, properties, at) = (&payload, &properties, Instant::now());
                     let publication = Publication { topic: &topic, payload, qos, retain, properties, at };
-                    self.broker.forward(self.handle.number, &publication, schema);
+                    self.broker.forward(self.handle.number, Some(self.identity()), &publication, schema);
                 }
                 Effect::Answered { agent, payload } => self.broker.control.answered(&agent, &payload),
                 Effect::PutJob { ticket, record } => self.put_job(ticket, *record),
@@ -311,7 +354,7 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
                 retain_as_published: wanted.retain_as_published,
                 id,
             };
-            // One packet may name a filter a million times, and each time costs a look at all retained messages.
+            // One packet may name a filter a million times.
             let reason = if index >= filters_max {
                 ReasonCode::QUOTA_EXCEEDED
             } else if filter.split('/').count() > LEVELS_MAX {

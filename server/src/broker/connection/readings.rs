@@ -22,10 +22,6 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
         let broker = &self.broker;
         // Both only rise, so their sum changes with each.
         self.intake.refresh(broker.interop.generation() + broker.security.access.generation());
-        let generation = broker.subscriptions.generation();
-        if self.paths_wanted.0 != generation {
-            self.paths_wanted = (generation, !broker.subscriptions.filters_below("").is_empty());
-        }
     }
 
     /// Takes a publish whose topic begins with `/`, or gives it back as one that is no reading.
@@ -33,7 +29,7 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
         let Self { broker, pipeline, intake, effects, anonymous, .. } = self;
         let name = pipeline.identity_shared();
         let may = |topic: &str| broker.may_publish(Who { name: &name, anonymous: *anonymous }, topic);
-        match intake.offer(&broker.interop, pipeline, incoming, may, self.paths_wanted.1, effects) {
+        match intake.offer(&broker.interop, pipeline, incoming, may, broker.subscriptions.wants_paths(), effects) {
             Offer::Taken => None,
             Offer::Ordinary(incoming) => Some(incoming.copied()),
             Offer::Refused(incoming, code, why) => {

@@ -4,32 +4,90 @@ use std::time::Instant;
 
 use tokio::io::{AsyncRead, AsyncWrite};
 use wholegrain_transport::mqtt::{
-    self, Ack, Disconnect, Packet, Properties, Property, PublishParts, ReasonCode, Version,
+    self, Ack, Disconnect, Packet, Properties, Property, PublishParts, QoS, ReasonCode, Text, Version,
 };
 
 use super::super::aliases::Naming;
 use super::super::message::Delivery;
+use super::super::replay::Turn;
+use super::super::retained::Kept;
 use super::super::session::{Out, Session};
 use super::super::sessions::Handle;
+use super::super::subscriptions::Options;
 use super::super::wire::farewell;
 use super::greet::reason_string;
 use super::{Connection, OUT_BYTES_MAX};
 
+/// How much work one look for retained messages may be: a few hundred microseconds at most, and then others have their turn.
+const LOOK_UP_WORK: usize = 1024;
+/// A look that finds less than one in so many is followed by a rest of so many times what it took.
+const FRUITLESS: usize = 8;
+const REST_FACTOR: u32 = 4;
+
 impl<S: AsyncRead + AsyncWrite> Connection<S> {
-    /// Writes what the session has for the client and may be sent now.
-    pub(super) fn send_messages(&mut self) {
+    /// Writes what the session has for the client and may be sent now. Whether there is more to do at once.
+    pub(super) fn send_messages(&mut self) -> bool {
+        let mut has_looked = false;
         while self.wire.output.len() < OUT_BYTES_MAX {
             let now = Instant::now();
-            let Some(mut held) = self.handle.lock_for(&self.link) else { return };
-            let next = Handle::with(&mut held, &self.broker.metrics, |session| session.next(now));
-            let expired = held.session.take_expired();
-            drop(held);
-            self.broker.metrics.messages_expired.add(expired);
-            match next {
-                None => return,
-                Some(Out::PubRel(packet_id)) => self.send(&Packet::PubRel(Ack::success(packet_id))),
-                Some(Out::Publish { delivery, packet_id, dup }) => self.send_message(&delivery, packet_id, dup, now),
+            let Some(mut held) = self.handle.lock_for(&self.link) else { return false };
+            let (mut turn, mut next) = (held.turn(), None);
+            if let Turn::Queue = turn {
+                next = Handle::with(&mut held, &self.broker.metrics, |session| session.next(now));
+                self.broker.metrics.messages_expired.add(held.session.take_expired());
+                if next.is_none() {
+                    turn = held.turn_when_stuck();
+                }
             }
+            drop(held);
+            match (next, turn) {
+                (Some(Out::PubRel(packet_id)), _) => self.send(&Packet::PubRel(Ack::success(packet_id))),
+                (Some(Out::Publish { delivery, packet_id, dup }), _) => {
+                    self.send_message(&delivery, packet_id, dup, now);
+                }
+                (None, Turn::Send(kept, options, qos)) => self.send_retained(kept, options, qos, now),
+                (None, Turn::LookUp(..)) if self.resting.is_some_and(|until| now < until) => return false,
+                (None, Turn::LookUp(..)) if has_looked => return true,
+                (None, Turn::LookUp(filter, after)) => {
+                    has_looked = true;
+                    self.look_up(&filter, after.as_ref(), now);
+                }
+                (None, Turn::Wait | Turn::Queue) => return false,
+            }
+        }
+        false
+    }
+
+    /// Sends the first retained message of the first replay.
+    fn send_retained(&mut self, kept: Kept, options: Options, qos: QoS, now: Instant) {
+        // The store is asked for a schema without a lock.
+        let whole = kept.whole(self.broker.subscriptions.schemas());
+        let Some(mut held) = self.handle.lock_for(&self.link) else { return };
+        if let Some(replays) = held.replays() {
+            replays.sent();
+        }
+        let Some(message) = whole else { return };
+        let delivery = Delivery { message, qos, retain: true, ids: options.ids(), group: None };
+        let out = Handle::with(&mut held, &self.broker.metrics, |session| session.send_retained(delivery));
+        drop(held);
+        if let Some(Out::Publish { delivery, packet_id, dup }) = out {
+            self.send_message(&delivery, packet_id, dup, now);
+        }
+    }
+
+    /// Looks up the next retained messages of the first replay.
+    fn look_up(&mut self, filter: &str, after: Option<&Text>, now: Instant) {
+        let begin = Instant::now();
+        let scanned = self.broker.subscriptions.retained_for(filter, after, LOOK_UP_WORK);
+        if scanned.found.len() < scanned.work / FRUITLESS {
+            // Filters that match hardly anything may not take a whole processor: this client takes only a part of one.
+            let end = Instant::now();
+            self.resting = Some(end + end.saturating_duration_since(begin) * REST_FACTOR);
+        }
+        if let Some(mut held) = self.handle.lock_for(&self.link)
+            && let Some(replays) = held.replays()
+        {
+            replays.found(scanned, now);
         }
     }
 

@@ -35,7 +35,7 @@ impl Bench {
     }
 
     fn put(&mut self, number: u64, qos: u8) -> Put {
-        self.session.deliver(delivery_of(number, qos, 0, None, self.now), 0)
+        self.session.deliver(delivery_of(number, qos, 0, None, self.now))
     }
 
     /// Everything that may be sent now.
@@ -134,26 +134,25 @@ fn what_was_not_acknowledged_is_sent_again_on_the_next_connection_and_only_then(
 fn queues_are_bounded_in_messages_and_bytes() {
     let now = Instant::now();
     let mut session = Session::new(QueueBounds { messages_max: 3, bytes_max: 2000 });
-    assert_eq!(session.deliver(delivery_of(0, 0, 0, None, now), 0), Put::Away);
-    assert_eq!(session.deliver(delivery_of(0, 1, 3000, None, now), 0), Put::Full);
+    assert_eq!(session.deliver(delivery_of(0, 0, 0, None, now)), Put::Away);
+    assert_eq!(session.deliver(delivery_of(0, 1, 3000, None, now)), Put::Full);
     for _ in 0..3 {
-        assert_eq!(session.deliver(delivery_of(0, 1, 100, None, now), 0), Put::Queued);
+        assert_eq!(session.deliver(delivery_of(0, 1, 100, None, now)), Put::Queued);
     }
-    assert_eq!(session.deliver(delivery_of(0, 1, 100, None, now), 0), Put::Full);
-    assert_eq!(session.deliver(delivery_of(0, 1, 100, None, now), 1), Put::Queued, "retained ones come at once");
+    assert_eq!(session.deliver(delivery_of(0, 1, 100, None, now)), Put::Full);
     // What is sent waits no longer, but its bytes count until it is acknowledged.
     session.attach(10);
     while session.next(now).is_some() {}
-    assert_eq!(session.deliver(delivery_of(0, 1, 1500, None, now), 0), Put::Full);
-    (1..=4).for_each(|id| assert_eq!(session.puback(id), Answer::Fits));
-    assert_eq!(session.deliver(delivery_of(0, 1, 1500, None, now), 0), Put::Queued);
+    assert_eq!(session.deliver(delivery_of(0, 1, 1500, None, now)), Put::Full);
+    (1..=3).for_each(|id| assert_eq!(session.puback(id), Answer::Fits));
+    assert_eq!(session.deliver(delivery_of(0, 1, 1500, None, now)), Put::Queued);
 }
 
 #[test]
 fn what_expires_before_it_is_sent_is_not_sent() {
     let mut bench = Bench::new(1);
     for (number, qos, expiry_s) in [(0, 1, 5), (1, 1, 5), (2, 0, 5), (3, 1, 60)] {
-        bench.session.deliver(delivery_of(number, qos, 0, Some(expiry_s), bench.now), 0);
+        bench.session.deliver(delivery_of(number, qos, 0, Some(expiry_s), bench.now));
     }
     assert_eq!(show(&bench.session.next(bench.now).unwrap()), "0:1");
     bench.now += Duration::from_secs(6);
@@ -220,7 +219,7 @@ fn of_shared_subscriptions_everything_but_qos_2_under_way_may_go_to_others() {
     let group: Arc<str> = "$share/g/t".into();
     for (number, qos) in [(0, 1), (1, 2), (2, 2), (3, 1)] {
         let delivery = Delivery { group: Some(group.clone()), ..delivery_of(number, qos, 0, None, bench.now) };
-        bench.session.deliver(delivery, 0);
+        bench.session.deliver(delivery);
     }
     bench.put(4, 1);
     assert_eq!(bench.out(), ["0:1", "1:2"]);
@@ -308,7 +307,7 @@ fn nothing_is_lost_and_qos_2_is_not_doubled_over_broken_connections() {
                 3 => {}
                 _ => {
                     let qos = 1 + dice(2);
-                    if session.deliver(delivery_of(step, qos as u8, 0, None, now), 0) == Put::Queued {
+                    if session.deliver(delivery_of(step, qos as u8, 0, None, now)) == Put::Queued {
                         sent[qos as usize - 1].push(step);
                     }
                 }

@@ -167,7 +167,7 @@ fn bytes_that_wait_are_counted_over_all_sessions_and_bounded() {
     let message = Publication { topic: "t", payload: &payload, qos, retain: false, properties, at }.to_message();
     let delivery = Delivery { message: Arc::new(message), qos, retain: false, ids: Box::default(), group: None };
     let size = delivery.message.size() as i64;
-    let put = |bound| handle.deliver(delivery.clone(), 0, bound, &bench.metrics);
+    let put = |bound| handle.deliver(delivery.clone(), bound, &bench.metrics);
     assert_eq!((put(1500), put(1500), put(1500)), (Put::Queued, Put::Queued, Put::Full));
     assert_eq!(bench.metrics.queued_bytes.get(), 2 * size);
     Handle::with(&mut handle.lock(), &bench.metrics, |session| session.next(bench.now));

@@ -356,7 +356,7 @@ impl Session {
                 let at = Instant::now();
                 let publication =
                     Publication { topic: &topic, payload: &payload, qos, retain: false, properties: &properties, at };
-                self.broker.forward(0, &publication, None);
+                self.broker.forward(0, None, &publication, None);
             }
             Effect::Answered { agent, payload } => self.broker.control.answered(&agent, &payload),
             Effect::PutJob { ticket, record } => self.put_job(ticket, *record),
