@@ -1,5 +1,5 @@
 # What all hooks have in common; read by them with `.`, after they have set `hook` and `job` and said what `told` prints.
-dir=${WHOLEGRAIN_HOOKS:-/run/wholegrain/hooks}
+dir=${WHOLEGRAIN_HOOKS:-/run/wholegrain-hooks}
 # More files than this are left by jobs that no agent has heard of.
 files_max=8192
 PATH=/usr/sbin:/usr/bin:/sbin:/bin
@@ -18,16 +18,60 @@ gpus() {
     printf '%s' "$1" | tr -cd 'A-Za-z0-9,_-' | sed -e 's/,,*/,/g' -e 's/^,//' -e 's/,$//' -e 's/[^,][^,]*/gpu\/&/g'
 }
 
+# Whether nobody but root and the user who runs this can change what a path leads to: each directory on it is theirs, and closed to
+# others or sticky; the last one is closed to others.
+safe() {
+    at=$(pwd -P) && [ "$(stat -c %d:%i .)" = "$(stat -c %d:%i "$at")" ] || return 1
+    last=yes
+    while :; do
+        set -- $(stat -c '%u %a' "$at") || return 1
+        [ "$1" = 0 ] || [ "$1" = "$me" ] || return 1
+        # Above the last one sticky is enough: others can make files there, and neither remove nor rename what is root's.
+        case $last$2 in no1???) ;; *) [ $((0$2 & 022)) = 0 ] || return 1 ;; esac
+        [ "$at" != / ] || return 0
+        last=no at=${at%/*} at=${at:-/}
+    done
+}
+
+# Goes into a directory, and makes what is missing of it. What is not safe is left alone: a link there, or a directory of another
+# user, could have root write wherever that user likes.
+enter() {
+    case $1 in /*) ;; *) return 1 ;; esac
+    if [ -d "$1" ]; then
+        cd -P "$1" 2>/dev/null && safe
+        return
+    fi
+    set -- "${1%/*}" "${1##*/}"
+    enter "${1:-/}" && mkdir -m 0755 "./$2" && cd -P "./$2" && safe
+}
+
+# Files that no agent may remove, as the directory is root's: of jobs that ended ten minutes ago, of any that are a month old, and
+# what a hook that was killed has left.
+clean() {
+    find . -maxdepth 1 -type f -name '.?*' -mmin +10 -exec rm -f {} +
+    find . -maxdepth 1 -type f -name '*-*' -mmin +43200 -exec rm -f {} +
+    find . -maxdepth 1 -type f -name '[!.]*-*' -mmin +10 -exec grep -lsx ended=1 {} + | while read -r over; do
+        rm -f "$over"
+    done
+}
+
 # The whole file is written beside its place and then put there, so that nobody ever reads half of one.
 write() {
     umask 022
+    me=$(id -u)
     case $job in '' | *[!A-Za-z0-9._-]* | .*) exit 0 ;; esac
-    [ -d "$dir" ] || mkdir -p "$dir" || exit 0
-    set -- "$dir"/*
-    [ $# -lt "$files_max" ] || exit 0
+    if ! enter "$dir"; then
+        logger -t wholegrain-hook "nothing written: $dir, or what it lies in, is not root's alone, or cannot be made"
+        exit 0
+    fi
+    set -- ./*
+    if [ $# -ge "$files_max" ]; then
+        clean
+        exit 0
+    fi
     manager=${hook%%-*}
-    file=$dir/$manager-$job
-    new=$dir/.$manager-$job.$$
+    file=./$manager-$job
+    new=$(mktemp "./.$manager-$job.XXXXXX") || exit 0
     {
         case $hook in
         *-epilog*)
@@ -38,7 +82,8 @@ write() {
             ;;
         *) told ;;
         esac
-    } >"$new" && mv -f "$new" "$file" || rm -f "$new"
+    } >"$new" && chmod 0644 "$new" && mv -fT "$new" "$file" || rm -f "$new"
+    case $hook in *-epilog*) clean ;; esac
 }
 
 # In the background, as a disk that hangs must not hold up the job; looked after for less than a second.

@@ -181,3 +181,101 @@ fn what_others_write_is_not_believed() {
     assert_eq!((told.record.uid, told.record.name.as_deref()), (Some(7), None));
     tracked.tracker.stop();
 }
+
+/// Links where a hook could write next, all to one file.
+fn traps(dir: &Path, victim: &Path) {
+    let link = |name: String| std::os::unix::fs::symlink(victim, dir.join(name)).unwrap();
+    // The number of a process was what the name ended with.
+    let next: u32 = fs::read_to_string("/proc/sys/kernel/ns_last_pid").unwrap().trim().parse().unwrap();
+    (next..next + 3000).for_each(|pid| link(format!(".slurm-4711.{pid}")));
+    link("slurm-4711".to_owned());
+}
+
+/// What was found: the agent owns a directory that root's hooks write into, and so had root write any file.
+#[test]
+fn a_hook_writes_through_no_link_and_into_no_directory_of_others() {
+    // SAFETY: takes nothing and cannot fail.
+    let is_root = unsafe { libc::geteuid() } == 0;
+    let tree = Tree::new(&[]);
+    let victim = tree.path("victim");
+    fs::write(&victim, "whole").unwrap();
+    let scripts = ["slurm-prolog", "slurm-epilog"];
+    let untouched = |what: &str| {
+        assert_eq!(fs::read_to_string(&victim).unwrap(), "whole", "{what}");
+        assert!(fs::symlink_metadata(&victim).unwrap().is_file(), "{what}");
+    };
+    let mode = |path: &str, mode: u32| fs::set_permissions(tree.path(path), fs::Permissions::from_mode(mode)).unwrap();
+    // In a directory that is safe the links are stepped over.
+    tree.make("safe/hooks");
+    traps(&tree.path("safe/hooks"), &victim);
+    for script in scripts {
+        run(&hooks().join(script), &tree.path("safe/hooks"), &[], SLURM);
+        untouched("links in a directory of one's own");
+    }
+    let file = fs::symlink_metadata(tree.path("safe/hooks/slurm-4711")).unwrap();
+    assert!(file.is_file() && file.permissions().mode() & 0o777 == 0o644, "the link was replaced");
+    // A directory that others can write into, or rename.
+    for open in ["open/hooks", "above/hooks"] {
+        tree.make(open);
+        traps(&tree.path(open), &victim);
+        mode(if open == "above/hooks" { "above" } else { open }, 0o777);
+        scripts.iter().for_each(|script| _ = run(&hooks().join(script), &tree.path(open), &[], SLURM));
+        untouched(open);
+        assert!(
+            fs::symlink_metadata(tree.path(open).join("slurm-4711")).unwrap().is_symlink(),
+            "{open}: nothing is written"
+        );
+    }
+    // Above it, sticky is enough.
+    tree.make("sticky/hooks");
+    mode("sticky", 0o1777);
+    run(&hooks().join("slurm-prolog"), &tree.path("sticky/hooks"), &[], SLURM);
+    assert!(tree.path("sticky/hooks/slurm-4711").is_file());
+    // A link to nowhere where the directory is to be made.
+    tree.make("parent");
+    std::os::unix::fs::symlink(tree.path("made"), tree.path("parent/hooks")).unwrap();
+    run(&hooks().join("slurm-prolog"), &tree.path("parent/hooks"), &[], SLURM);
+    assert!(!tree.path("made").exists());
+    if !is_root {
+        println!("not root: directories of other users are not tried");
+        return;
+    }
+    for (dir, agents) in [("agent/hooks", "agent/hooks"), ("run/wholegrain/hooks", "run/wholegrain")] {
+        tree.make(dir);
+        traps(&tree.path(dir), &victim);
+        std::os::unix::fs::chown(tree.path(agents), Some(54_321), Some(54_321)).unwrap();
+        scripts.iter().for_each(|script| _ = run(&hooks().join(script), &tree.path(dir), &[], SLURM));
+        untouched(dir);
+        assert!(
+            fs::symlink_metadata(tree.path(dir).join("slurm-4711")).unwrap().is_symlink(),
+            "{dir}: nothing is written"
+        );
+    }
+    // What is missing is not made in another's directory either.
+    std::os::unix::fs::chown(tree.path("parent"), Some(54_321), None).unwrap();
+    run(&hooks().join("slurm-prolog"), &tree.path("parent/new/hooks"), &[], SLURM);
+    assert!(!tree.path("parent/new").exists());
+}
+
+#[test]
+fn an_epilog_removes_what_is_over() {
+    let tree = Tree::new(&[]);
+    for (name, text, minutes) in [
+        ("slurm-1", "manager=slurm\njob=1\nended=1\n", 20),
+        ("slurm-2", "manager=slurm\njob=2\nended=1\n", 1),
+        ("slurm-3", "manager=slurm\njob=3\nname=ended=1 not\n", 20),
+        ("slurm-4", "manager=slurm\njob=4\n", 50_000),
+        (".slurm-5.abc", "half", 20),
+        (".slurm-6.abc", "half", 1),
+    ] {
+        tree.write(&format!("hooks/{name}"), text);
+        let then = std::time::SystemTime::now() - Duration::from_secs(minutes * 60);
+        fs::File::options().write(true).open(tree.path("hooks").join(name)).unwrap().set_modified(then).unwrap();
+    }
+    run(&hooks().join("slurm-epilog"), &tree.path("hooks"), &[], SLURM);
+    let names =
+        fs::read_dir(tree.path("hooks")).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<String> = names.collect();
+    names.sort();
+    assert_eq!(names, [".slurm-6.abc", "slurm-2", "slurm-3", "slurm-4711"]);
+}

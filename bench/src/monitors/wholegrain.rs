@@ -238,7 +238,7 @@ fn default_settings(name: &str, interval: Interval, socket: &Path, jobs: &Path) 
     let text = with(text, "\"/run/wholegrain/jobs.sock\"", &format!("{jobs:?}"))?;
     let text = with(text, "\n# [sources.agent]\n", &format!("\n[sources.agent]\ninterval = \"{interval}\"\n"))?;
     let text = with(text, "\"/var/lib/wholegrain-agent/jobs\"", &format!("{:?}", jobs.with_extension("kept")))?;
-    let text = with(text, "# hooks = \"/run/wholegrain/hooks\"", "hooks = \"\"")?;
+    let text = with(text, "# hooks = \"/run/wholegrain-hooks\"", "hooks = \"\"")?;
     with(text, "# name = \"node0042\"", &format!("name = \"{name}\""))
 }
 

@@ -96,7 +96,7 @@ pub fn default_hierarchies() -> Vec<PathBuf> {
 
 /// Where the packages' hooks write.
 pub fn default_hooks() -> PathBuf {
-    PathBuf::from("/run/wholegrain/hooks")
+    PathBuf::from("/run/wholegrain-hooks")
 }
 
 /// Where the prologs of Jobstats and the like write.

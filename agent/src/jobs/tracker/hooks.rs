@@ -146,6 +146,10 @@ impl HooksDir {
         Self { dir, known: HashMap::new() }
     }
 
+    fn is_roots(&self) -> bool {
+        std::fs::metadata(&self.dir).is_ok_and(|meta| meta.uid() == 0)
+    }
+
     /// Where it is.
     pub fn path(&self) -> &Path {
         &self.dir
@@ -210,8 +214,10 @@ impl HooksDir {
         self.known.insert(name.to_owned(), Known { inode: meta.ino(), changed, job });
         let hook = parsed?;
         if now_s.saturating_sub(meta.ctime()) > AGE_S_MAX {
-            let _ = std::fs::remove_file(&path);
-            self.known.remove(name);
+            // One that cannot be removed stays known, so that it is not read again.
+            if std::fs::remove_file(&path).is_ok() {
+                self.known.remove(name);
+            }
         }
         Ok(Some(hook))
     }
@@ -224,6 +230,8 @@ impl HooksDir {
             self.known.iter().filter(|(_, known)| is_its(known)).map(|(name, _)| name.clone()).collect();
         for name in names {
             match std::fs::remove_file(self.dir.join(&name)) {
+                // The directory is root's, and the epilog's script removes what is over.
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied && self.is_roots() => {}
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
                     // Known still, so that it is not read again.
                     report(format!(
