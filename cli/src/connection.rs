@@ -31,6 +31,8 @@ const ERROR_BYTES_MAX: u64 = 64 << 10;
 const SENSORS_HEADER: &str = "x-wholegrain-sensors";
 /// The header of what a reader of the answer must know, such as that a part could not be read; one for each.
 const WARNING_HEADER: &str = "x-wholegrain-warning";
+/// The header of what is left out of the answer on purpose.
+const NOTE_HEADER: &str = "x-wholegrain-note";
 /// Between the address and what the server says of what is not there.
 const NOT_FOUND: &str = ": not found: ";
 /// The most warnings that are shown.
@@ -164,6 +166,8 @@ pub struct Answer {
     pub sensors: Option<u64>,
     /// What the server warns of.
     pub warnings: Vec<String>,
+    /// What the answer leaves out on purpose, such as readings that retention has dropped.
+    pub notes: Vec<String>,
     /// The tier that answers wherever it can, and the width of the windows.
     pub tier: Option<String>,
     pub every: Option<String>,
@@ -364,7 +368,8 @@ impl Connection {
     fn check(&self, response: ureq::http::Response<ureq::Body>) -> Result<Answer, Failure> {
         let status = response.status().as_u16();
         let sensors = response.headers().get(SENSORS_HEADER).and_then(|value| value.to_str().ok()?.parse().ok());
-        let warnings = warnings(response.headers());
+        let remarks = |name| remarks(response.headers(), name);
+        let (warnings, notes) = (remarks(WARNING_HEADER), remarks(NOTE_HEADER));
         let length = |name: &str| {
             let value = response.headers().get(name).and_then(|value| value.to_str().ok());
             value.filter(|value| value.len() <= 32).map(str::to_owned)
@@ -373,7 +378,7 @@ impl Connection {
         let date_s = response.headers().get("date").and_then(|value| http_date(value.to_str().ok()?));
         let mut body = response.into_body();
         if (200..300).contains(&status) {
-            return Ok(Answer { sensors, warnings, tier, every, date_s, body });
+            return Ok(Answer { sensors, warnings, notes, tier, every, date_s, body });
         }
         let text = body.with_config().limit(ERROR_BYTES_MAX).read_to_string().unwrap_or_default();
         Err(refusal(status, &text, &self.url, &self.origin))
@@ -412,10 +417,10 @@ fn wrapped(error: &std::io::Error) -> Option<&rustls::Error> {
     error.get_ref()?.downcast_ref()
 }
 
-/// The warnings of an answer's head, each one line.
-fn warnings(headers: &ureq::http::HeaderMap) -> Vec<String> {
+/// The warnings or notes of an answer's head, each one line.
+fn remarks(headers: &ureq::http::HeaderMap, name: &str) -> Vec<String> {
     let line = |value: &ureq::http::HeaderValue| escaped(&String::from_utf8_lossy(value.as_bytes())).into_owned();
-    headers.get_all(WARNING_HEADER).iter().take(WARNINGS_MAX).map(line).collect()
+    headers.get_all(name).iter().take(WARNINGS_MAX).map(line).collect()
 }
 
 /// An error in words, without the library's own prefix.
@@ -530,13 +535,13 @@ mod tests {
     #[test]
     fn warnings_are_lines_and_few() {
         let mut headers = ureq::http::HeaderMap::new();
-        assert!(warnings(&headers).is_empty());
+        assert!(remarks(&headers, WARNING_HEADER).is_empty());
         headers
             .append("X-Wholegrain-Warning", ureq::http::HeaderValue::from_bytes("bl\u{f6}ck\ta".as_bytes()).unwrap());
         for i in 0..20 {
             headers.append(WARNING_HEADER, i.into());
         }
-        let shown = warnings(&headers);
+        let shown = remarks(&headers, WARNING_HEADER);
         assert_eq!((shown.len(), shown[0].as_str(), shown[1].as_str()), (WARNINGS_MAX, "bl\u{f6}ck\\u{9}a", "0"));
     }
 

@@ -126,6 +126,10 @@ pub fn run(args: &QueryArgs, client: Option<&Path>) -> Result<(), Failure> {
     for warning in &known {
         eprintln!("{} {warning}", style::on_stderr().error("warning:"));
     }
+    let noted = answer.notes.clone();
+    for note in &noted {
+        eprintln!("note: {note}");
+    }
     if sensors == Some(0) {
         return Err(match &args.job.job {
             Some(job) => no_sensor_of(job, &query.patterns),
@@ -140,7 +144,7 @@ pub fn run(args: &QueryArgs, client: Option<&Path>) -> Result<(), Failure> {
     let series = if query.across.is_some_and(|across| across.levels.is_none()) { Some(1) } else { sensors };
     let progress = Progress::new(output.is_terminal(), series, (query.from.0, query.to.0));
     let Copied { rows, warnings, notes } = copy(answer.into_reader(), connection.url(), args.format, output, progress)?;
-    for note in &notes {
+    for note in notes.iter().filter(|note| !noted.contains(note)) {
         eprintln!("note: {note}");
     }
     for warning in warnings.iter().filter(|warning| !known.contains(warning)) {

@@ -128,6 +128,10 @@ fn verify_store(place: &WhereArgs) -> Result<(), Failure> {
     }
     output.finish()?;
     match report.damaged().count() {
+        0 if !report.lost.is_empty() => Err(Failure::Failed(format!(
+            "the journal has lost acknowledged readings, {} times; `wholegrain config lost` lists and acknowledges that",
+            report.lost.len()
+        ))),
         0 => Ok(()),
         count => Err(Failure::Failed(format!(
             "{count} of {} files are damaged; bring them back from a backup, or keep on without what is in them",
@@ -255,6 +259,10 @@ fn show(report: &VerifyReport, dir: &Path, style: Style, out: &mut impl Write) -
             writeln!(out, "note    {path}: {note}")?;
         }
     }
+    for lost in &report.lost {
+        let agents = if lost.agents.is_empty() { "unknown".to_owned() } else { lost.agents.join(" ") };
+        writeln!(out, "{} {}: {}; agents: {agents}", style.error("lost   "), lost.id, lost.sentence())?;
+    }
     let mut table = Table::new(&["kind", ">files", ">bytes", ">rows", ">damaged"]);
     let kinds = [
         (FileKind::Catalogue, "catalogue"),
@@ -331,6 +339,7 @@ mod tests {
                 file("/s/blocks/a", FileKind::Block, &["it is missing"], None),
                 file("/s/blocks/b", FileKind::Block, &[], Some("replaced")),
             ],
+            lost: Vec::new(),
         };
         let mut out = Vec::new();
         show(&report, Path::new("/s"), Style::PLAIN, &mut out).unwrap();

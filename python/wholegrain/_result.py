@@ -42,6 +42,8 @@ class Result(Frames):
         self.notes: list[str] = []
         for text in answer.headers("x-wholegrain-warning"):
             self._tell(text, DataWarning)
+        for text in answer.headers("x-wholegrain-note"):
+            self._tell(text, DataNote)
         try:
             self._reader = pa.ipc.open_stream(pa.PythonFile(answer, mode="r"))
         except pa.ArrowInvalid as error:

@@ -229,6 +229,8 @@ pub struct QueryResult {
     /// retention has dropped, a sentence each. [`Batches::warnings`] and [`Batches::notes`] after the last batch tell also of what the
     /// reading met.
     pub warnings: Vec<String>,
+    /// What is left out on purpose because retention has dropped it, as far as it is known now; [`Batches::notes`] may know of more.
+    pub notes: Vec<String>,
     /// The tier that answers wherever it can.
     pub tier: Option<Interval>,
     /// The width of the windows, also where their number was asked for.
@@ -267,8 +269,7 @@ pub fn run_on(
     if tier.is_none() {
         chunks.foresee(&sensors, query.from.0, query.to.0);
     }
-    let mut warnings = chunks.warnings(query.from.0, query.to.0);
-    warnings.extend(chunks.notes());
+    let (warnings, notes) = (chunks.warnings(query.from.0, query.to.0), chunks.notes());
     let groups = query.across.map(|across| across::groups(&sensors, across));
     let units: Vec<String> = match &groups {
         None => units::units(&sensors, query.op, |sensor| plan.agg_of(sensor), query.unit.as_deref()),
@@ -279,7 +280,7 @@ pub fn run_on(
     };
     let series = groups.as_ref().map(|groups| groups.iter().map(|group| group.name.clone()).collect());
     let batches = Batches::new(Arc::from(chunks), sensors.clone(), groups, &units, plan);
-    Ok(QueryResult { sensors, series, units, warnings, tier, every: query.every, batches })
+    Ok(QueryResult { sensors, series, units, warnings, notes, tier, every: query.every, batches })
 }
 
 /// Asks to narrow patterns that choose too many sensors.

@@ -141,6 +141,14 @@ fn tell(report: &OpenReport) {
             "store: {torn} bytes of a torn end and {damaged} damaged bytes were set aside under damaged/; nothing acknowledged was in the torn end"
         );
     }
+    for lost in &report.lost {
+        tracing::error!(
+            id = lost.id,
+            agents = lost.agents.join(" "),
+            "store: {}; `wholegrain config lost` lists it",
+            lost.sentence()
+        );
+    }
     for path in &report.damaged_blocks {
         tracing::error!("store: block {} is damaged or missing and left out of answers", path.display());
     }

@@ -213,6 +213,6 @@ impl Chunks for Snapshot {
     fn warnings(&self, from: i64, to: i64) -> Vec<String> {
         let damaged = self.damaged_blocks(from, to);
         let warning = |block: &PathBuf| format!("{} cannot be read; its readings are missing here", block.display());
-        damaged.iter().map(warning).collect()
+        damaged.iter().map(warning).chain(self.lost(from, to)).collect()
     }
 }

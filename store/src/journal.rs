@@ -293,7 +293,7 @@ impl Journal {
         if view.open.is_empty() {
             return;
         }
-        self.previous = Proof { number: view.open.number, bytes: view.open.size().file_bytes };
+        self.previous = view.open.proof();
         self.file = None;
         self.since = None;
         self.shared.change_view(|view| {
@@ -419,6 +419,8 @@ impl Journal {
         let before = open.size();
         open.add(&batches, &group.records, end);
         let after = open.size();
+        // Before anybody is told: what is cut off later was then on stable storage for certain.
+        self.shared.synced.note(&open.proof());
         let now = Instant::now();
         self.since.get_or_insert(now);
         self.shared.newest.note(&batches, now);

@@ -12,6 +12,7 @@ use crate::SensorId;
 use crate::log::{Chain, Everything, Log, ROW_BYTES};
 use crate::ranges::BatchKey;
 use crate::readings::{LiveItem, LiveReadings};
+use crate::segment::{Holds, Proof};
 
 /// A durable batch, as it came.
 #[derive(Debug, Clone)]
@@ -147,6 +148,13 @@ impl Segment {
     pub fn size(&self) -> SegmentSize {
         let content = self.content.read().unwrap_or_else(PoisonError::into_inner);
         SegmentSize { payload_bytes: content.payload_bytes, file_bytes: content.file_bytes, readings: content.readings }
+    }
+
+    /// What can be said of it: how long its file is on stable storage, and what is in it.
+    pub fn proof(&self) -> Proof {
+        let content = self.content.read().unwrap_or_else(PoisonError::into_inner);
+        let holds = content.span.map(|(first, last)| Holds { readings: content.readings, first, last });
+        Proof { number: self.number, bytes: content.file_bytes, holds }
     }
 
     pub fn is_empty(&self) -> bool {

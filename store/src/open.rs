@@ -21,6 +21,7 @@ use crate::segment::segment_number;
 use crate::snapshot::View;
 use crate::stats::{Counters, add};
 use crate::store::{Ledger, Paths, Shared};
+use crate::synced::Synced;
 use crate::{OpenReport, StoreConfig, StoreError};
 
 /// Opens the directory; the journal is to be run by the caller.
@@ -67,9 +68,14 @@ pub(crate) fn open(config: StoreConfig, disk: Arc<dyn Disk>) -> Result<(Arc<Shar
         arrivals: 0,
         counters: &counters,
         report: &mut report,
+        registry: &registry,
+        now: config.clock.now(),
     };
     let Replayed { closed, next, last } = replay.journal(contents.sealed_through, &mut sensors)?;
     let (held, arrivals) = (replay.held, replay.arrivals);
+    let synced = Synced::open(disk.as_ref(), &paths.journal, &last)?;
+    let lost = crate::lost::open(&registry);
+    report.lost.clone_from(&lost);
     let aside = Aside::open(&disk, paths.aside.clone(), &counters)?;
     add(&counters.damaged_at_open, report.damaged_blocks.len() as u64);
     add(&counters.damaged_bytes, report.damaged_bytes + report.torn_bytes);
@@ -89,6 +95,8 @@ pub(crate) fn open(config: StoreConfig, disk: Arc<dyn Disk>) -> Result<(Arc<Shar
         jobs,
         policy: RwLock::new(crate::retention::rules::policy(&config, &registry)),
         registry,
+        synced,
+        lost: RwLock::new(lost.into()),
         setting: Mutex::new(()),
         settings_changes: AtomicU64::new(1),
         config,

@@ -1,6 +1,6 @@
 //! Going through the journal at an opening: what is durable becomes live again, and what no fsync vouches for is written again.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -13,10 +13,14 @@ use wholegrain_transport::payload::{read_header, read_times};
 use crate::disk::{Disk, DiskFile, read_all};
 use crate::live::{LiveBatch, Segment};
 use crate::log::{IdMap, Log};
+use crate::lost::{AGENTS_MAX, Lost};
 use crate::progress::Progress;
 use crate::ranges::Held;
 use crate::readings::{READINGS_MAGIC, Reading, decode};
-use crate::segment::{HEADER_BYTES, Proof, SEGMENT_VERSION, proof_in, recover, segment_number, segment_path};
+use crate::registry::Registry;
+use crate::segment::{
+    HEADER_BYTES, Holds, Proof, SEGMENT_VERSION, is_header, proof_in, recover, remains, segment_number, segment_path,
+};
 use crate::sensors::Sensors;
 use crate::stats::{Counters, add};
 use crate::store::Paths;
@@ -35,6 +39,10 @@ pub(crate) struct Replay<'a> {
     pub arrivals: u64,
     pub counters: &'a Counters,
     pub report: &'a mut OpenReport,
+    /// Where what is lost is put on record.
+    pub registry: &'a Registry,
+    /// The time of the opening.
+    pub now: i64,
 }
 
 /// What the journal held.
@@ -61,10 +69,21 @@ struct Found {
     readings: u64,
     newest: IdMap<(Reading, Arc<str>)>,
     log: Log,
-    /// Bytes that were on stable storage and are not there any more.
-    missing: u64,
-    /// Whether a later segment says that all of this one is on stable storage.
+    /// What was on stable storage, as far as is known.
+    must: Proof,
+    /// Whether a later segment says so, and that this was all that counts.
     proven: bool,
+    /// How many readings there are, how many of them in what must be there, and their times.
+    total: Holds,
+    within: u64,
+}
+
+/// What is known of a segment's content before it is read.
+#[derive(Clone, Copy)]
+struct Vouched {
+    proof: Proof,
+    /// Whether a later segment's header says so.
+    later: bool,
 }
 
 impl Replay<'_> {
@@ -76,11 +95,14 @@ impl Replay<'_> {
         for number in sealed {
             self.remove(&segment_path(&self.paths.journal, number))?;
         }
-        let proofs = self.proofs(&numbers);
-        let found = read_segments(self.disk, self.paths, &numbers, &proofs, sensors);
+        let vouched = self.vouched(&numbers);
+        let found = read_segments(self.disk, self.paths, &numbers, &vouched, sensors);
+        let found = found.into_iter().collect::<Result<Vec<_>, _>>()?;
+        // Before anything is cut off or removed: it could not be found again.
+        self.put_on_record(&numbers, &found, &vouched, sealed_through, sensors)?;
         let mut replayed = Replayed { closed: Vec::new(), next: last.max(sealed_through) + 1, last: Proof::default() };
         for (number, found) in numbers.into_iter().zip(found) {
-            let mut found = found?;
+            let mut found = found;
             if let Some(version) = found.newer {
                 let (path, known) = (found.path, u64::from(SEGMENT_VERSION));
                 return Err(StoreError::NewerVersion { path, found: u64::from(version), known });
@@ -91,16 +113,17 @@ impl Replay<'_> {
             for (reading, source) in std::mem::take(&mut found.newest).into_values() {
                 sensors.heard_readings(&source, &[reading]);
             }
-            let path = found.path.clone();
+            let (path, later) = (found.path.clone(), found.proven);
+            let proof = Proof { number, bytes: found.end as u64, holds: Some(found.total) };
             let segment = self.take_in(number, found);
-            if segment.is_empty() {
+            if segment.is_empty() && !later {
                 self.remove(&path)?;
                 continue;
             }
             let size = segment.size();
             add(&self.counters.live_bytes, size.payload_bytes);
             add(&self.counters.journal_bytes, size.file_bytes);
-            replayed.last = if proven { Proof { number, bytes: size.file_bytes } } else { Proof::default() };
+            replayed.last = if proven { proof } else { Proof::default() };
             replayed.closed.push(Arc::new(segment));
         }
         Ok(replayed)
@@ -123,15 +146,57 @@ impl Replay<'_> {
         Ok(numbers)
     }
 
-    /// What the segments say of those before them.
-    fn proofs(&self, numbers: &[u64]) -> HashMap<u64, u64> {
+    /// What is known of the segments: what their headers say of those before them, and of the last one what the file beside them does.
+    fn vouched(&self, numbers: &[u64]) -> HashMap<u64, Vouched> {
         let head = |number: &u64| {
             let file = self.disk.open(&segment_path(&self.paths.journal, *number), false).ok()?;
-            let mut head = [0; HEADER_BYTES];
+            let mut head = vec![0; HEADER_BYTES.min(usize::try_from(file.size().ok()?).ok()?)];
             file.read_at(0, &mut head).ok()?;
-            proof_in(&head).filter(|proof| proof.number < *number)
+            proof_in(&head, *number).filter(|proof| proof.number < *number)
         };
-        numbers.iter().filter_map(head).map(|proof| (proof.number, proof.bytes)).collect()
+        let synced = crate::synced::read(self.disk, &self.paths.journal).map(|proof| Vouched { proof, later: false });
+        let later = numbers.iter().filter_map(head).map(|proof| Vouched { proof, later: true });
+        synced.into_iter().chain(later).map(|vouched| (vouched.proof.number, vouched)).collect()
+    }
+
+    /// What was on stable storage and is not there any more goes on record.
+    fn put_on_record(
+        &mut self,
+        numbers: &[u64],
+        found: &[Found],
+        vouched: &HashMap<u64, Vouched>,
+        sealed_through: u64,
+        sensors: &Sensors,
+    ) -> Result<(), StoreError> {
+        let mut lost: Vec<Lost> =
+            (numbers.iter().zip(found)).filter_map(|(number, found)| found.lost(*number, sensors, self.now)).collect();
+        for Vouched { proof, .. } in vouched.values() {
+            let gone = proof.number > sealed_through && !numbers.contains(&proof.number);
+            if let Some(holds) = proof.holds.filter(|holds| gone && holds.readings > 0) {
+                tracing::error!(segment = proof.number, bytes = proof.bytes, "a journal segment is gone");
+                self.report.damaged_bytes += proof.bytes;
+                lost.push(Lost {
+                    id: format!("{:010}-0", proof.number),
+                    segment: proof.number,
+                    bytes: proof.bytes,
+                    readings: Some(holds.readings),
+                    from: holds.first,
+                    to: holds.last,
+                    agents: Vec::new(),
+                    others: true,
+                    found: self.now,
+                    acknowledged: false,
+                });
+            }
+        }
+        lost.sort_by_key(|lost| lost.segment);
+        match crate::lost::record(self.registry, lost, sealed_through, self.now) {
+            Err(error @ StoreError::DiskFull { .. }) => {
+                tracing::error!(%error, "what the journal has lost cannot be put on record");
+                Ok(())
+            }
+            result => result,
+        }
     }
 
     fn remove(&self, path: &Path) -> Result<(), StoreError> {
@@ -139,16 +204,21 @@ impl Replay<'_> {
     }
 
     fn tell_damage(&mut self, found: &Found) {
-        if found.missing > 0 {
-            self.report.damaged_bytes += found.missing;
-            tracing::error!(segment = %found.path.display(), bytes = found.missing, "a journal segment has become shorter");
+        let must = usize::try_from(found.must.bytes).unwrap_or(usize::MAX);
+        let missing = must.saturating_sub(found.bytes.len());
+        if missing > 0 {
+            self.report.damaged_bytes += missing as u64;
+            tracing::error!(segment = %found.path.display(), bytes = missing, "a journal segment has become shorter");
         }
         for damaged in &found.damaged {
             self.report.damaged_bytes += damaged.len() as u64;
             self.set_aside(&found.path, damaged.start, &found.bytes[damaged.clone()]);
         }
         if found.end < found.bytes.len() {
-            self.report.torn_bytes += (found.bytes.len() - found.end) as u64;
+            // What was on stable storage is damaged, what comes after it torn.
+            let damaged = must.clamp(found.end, found.bytes.len()) - found.end;
+            self.report.damaged_bytes += damaged as u64;
+            self.report.torn_bytes += (found.bytes.len() - found.end - damaged) as u64;
             self.set_aside(&found.path, found.end, &found.bytes[found.end..]);
             // So that it is told once. Should it fail, it is told again.
             if let Err(error) = found.file.set_len(found.end as u64) {
@@ -214,7 +284,7 @@ fn read_segments(
     disk: &dyn Disk,
     paths: &Paths,
     numbers: &[u64],
-    proofs: &HashMap<u64, u64>,
+    vouched: &HashMap<u64, Vouched>,
     sensors: &Sensors,
 ) -> Vec<Result<Found, StoreError>> {
     let next = AtomicUsize::new(0);
@@ -224,7 +294,7 @@ fn read_segments(
         while let Some(number) = numbers.get(next.fetch_add(1, Relaxed)) {
             progress.at(next.load(Relaxed) as u64 - 1);
             let path = segment_path(&paths.journal, *number);
-            let result = read_segment(disk, path, proofs.get(number).copied(), sensors);
+            let result = read_segment(disk, path, vouched.get(number).copied(), sensors);
             let at = numbers.partition_point(|other| other < number);
             *found[at].lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
         }
@@ -241,15 +311,22 @@ fn read_segments(
     taken.map(|slot| slot.unwrap_or_else(missing)).collect()
 }
 
-fn read_segment(disk: &dyn Disk, path: PathBuf, proven: Option<u64>, sensors: &Sensors) -> Result<Found, StoreError> {
+fn read_segment(
+    disk: &dyn Disk,
+    path: PathBuf,
+    vouched: Option<Vouched>,
+    sensors: &Sensors,
+) -> Result<Found, StoreError> {
     let io = |doing| {
         let path = &path;
         move |error| StoreError::io(doing, path, error)
     };
     let file = disk.open(&path, true).map_err(io("opening"))?;
     let bytes = Bytes::from(read_all(file.as_ref()).map_err(io("reading"))?);
-    // What comes after the bytes that are known to be durable is of an append that failed: nobody was told that it is stored.
-    let length = proven.and_then(|length| usize::try_from(length).ok()).unwrap_or(bytes.len());
+    // What comes after the bytes that a later segment vouches for is of an append that failed: nobody was told that it is stored.
+    let must = vouched.map_or(Proof::default(), |vouched| vouched.proof);
+    let proven = vouched.is_some_and(|vouched| vouched.later);
+    let length = usize::try_from(must.bytes).ok().filter(|_| proven).unwrap_or(bytes.len());
     let recovered = recover(&bytes[..length.min(bytes.len())]);
     let mut found = Found {
         path,
@@ -261,14 +338,23 @@ fn read_segment(disk: &dyn Disk, path: PathBuf, proven: Option<u64>, sensors: &S
         readings: 0,
         newest: IdMap::default(),
         log: Log::default(),
-        missing: length.saturating_sub(bytes.len()) as u64,
-        proven: proven.is_some(),
+        must,
+        proven,
+        total: Holds { readings: 0, first: i64::MAX, last: i64::MIN },
+        within: 0,
         bytes,
     };
     if found.newer.is_none() {
         for place in recovered.payloads {
-            if !found.take(place.clone(), sensors) {
-                found.damaged.push(place);
+            let within = place.end as u64 <= must.bytes;
+            match found.take(place.clone(), sensors) {
+                Some(taken) => {
+                    found.within += if within { taken.readings } else { 0 };
+                    found.total.readings += taken.readings;
+                    found.total.first = found.total.first.min(taken.first);
+                    found.total.last = found.total.last.max(taken.last);
+                }
+                None => found.damaged.push(place),
             }
         }
         if found.proven && found.end < length {
@@ -281,17 +367,23 @@ fn read_segment(disk: &dyn Disk, path: PathBuf, proven: Option<u64>, sensors: &S
 }
 
 impl Found {
-    /// Takes one whole record; `false` when it is of no known sensor or schema.
-    fn take(&mut self, place: Range<usize>, sensors: &Sensors) -> bool {
+    /// Takes one whole record: what is in it, `None` when it is of no known sensor or schema.
+    fn take(&mut self, place: Range<usize>, sensors: &Sensors) -> Option<Holds> {
         let payload = self.bytes.slice(place);
         if !payload.starts_with(&READINGS_MAGIC) {
-            let batch = live_batch(payload, sensors);
-            let known = batch.is_some();
-            self.batches.extend(batch);
-            return known;
+            let batch = live_batch(payload, sensors)?;
+            let holds = Holds { readings: batch.readings(), first: batch.first_time, last: batch.last_time };
+            self.batches.push(batch);
+            return Some(holds);
         }
         let known = |reading: &Reading| sensors.has(reading.sensor);
-        let Some(record) = decode(&payload).filter(|record| record.readings.iter().all(known)) else { return false };
+        let record = decode(&payload).filter(|record| record.readings.iter().all(known))?;
+        let times = || record.readings.iter().map(|reading| reading.time);
+        let holds = Holds {
+            readings: record.readings.len() as u64,
+            first: times().min().unwrap_or(i64::MAX),
+            last: times().max().unwrap_or(i64::MIN),
+        };
         self.log.add(&record.readings, 0);
         self.readings += record.readings.len() as u64;
         for reading in record.readings {
@@ -303,8 +395,90 @@ impl Found {
                 }
             }
         }
-        true
+        Some(holds)
     }
+
+    /// What the segment has lost of what was on stable storage, or of what has whole records behind it.
+    fn lost(&self, number: u64, sensors: &Sensors, now: i64) -> Option<Lost> {
+        let must = usize::try_from(self.must.bytes).unwrap_or(usize::MAX);
+        let mut damaged: Vec<Range<usize>> = self.damaged.clone();
+        let known = damaged.last().map_or(self.end, |last| self.end.max(last.end));
+        if known < must {
+            damaged.push(known..must);
+        }
+        damaged.sort_by_key(|damaged| damaged.start);
+        let missing = self.must.holds.map(|holds| holds.readings.saturating_sub(self.within));
+        let behind = |damaged: &Range<usize>| damaged.end > must;
+        // A header alone holds no readings, nor does anything where none is missing.
+        damaged.retain(|damaged| if behind(damaged) { !is_header(damaged) } else { missing != Some(0) });
+        damaged.retain(|damaged| missing.is_some() || !is_header(damaged));
+        let first = damaged.first()?.start;
+        let remains = self.remains(&damaged, sensors);
+        let of_all = damaged.iter().any(behind) || missing.is_none();
+        let readings = match missing {
+            Some(missing) if !of_all => Some(missing),
+            Some(missing) => {
+                let more: Vec<_> = damaged.iter().filter(|damaged| behind(damaged)).cloned().collect();
+                let more = self.remains(&more, sensors);
+                more.whole.then_some(missing + more.holds.readings)
+            }
+            None => remains.whole.then_some(remains.holds.readings),
+        };
+        let spans = [self.must.holds, Some(self.total), Some(remains.holds)];
+        let spans = || spans.into_iter().flatten().filter(|span| span.first <= span.last);
+        let from = spans().map(|span| span.first).min().unwrap_or(now);
+        // Where nobody has noted the times, it came before now.
+        let to = spans().map(|span| span.last).max().unwrap_or(now);
+        let to = if of_all { to.max(now) } else { to };
+        Some(Lost {
+            id: format!("{number:010}-{first}"),
+            segment: number,
+            bytes: damaged.iter().map(|damaged| damaged.len() as u64).sum(),
+            readings,
+            from,
+            to,
+            others: !remains.whole || remains.agents.len() > AGENTS_MAX,
+            agents: remains.agents.into_iter().take(AGENTS_MAX).collect(),
+            found: now,
+            acknowledged: false,
+        })
+    }
+
+    /// What can still be read in damaged bytes.
+    fn remains(&self, damaged: &[Range<usize>], sensors: &Sensors) -> Remains {
+        let holds = Holds { readings: 0, first: i64::MAX, last: i64::MIN };
+        let mut found = Remains { agents: BTreeSet::new(), holds, whole: true };
+        for damaged in damaged {
+            let (payloads, whole) = remains(&self.bytes, damaged);
+            found.whole &= whole;
+            for payload in payloads {
+                let payload = self.bytes.slice(payload);
+                // A name can be damaged too: that of another agent than the schema's is not believed.
+                let own = |batch: &LiveBatch| {
+                    let hash = batch.schema.hash();
+                    sensors.group(&hash).is_some_and(|group| group.agent == batch.agent)
+                        || self.batches.iter().any(|other| other.agent == batch.agent && other.schema.hash() == hash)
+                };
+                let Some(batch) = live_batch(payload, sensors).filter(own) else {
+                    found.whole = false;
+                    continue;
+                };
+                found.holds.readings += batch.readings();
+                found.holds.first = found.holds.first.min(batch.first_time);
+                found.holds.last = found.holds.last.max(batch.last_time);
+                found.agents.insert(batch.agent.to_string());
+            }
+        }
+        found
+    }
+}
+
+/// What damaged bytes still say.
+struct Remains {
+    agents: BTreeSet<String>,
+    holds: Holds,
+    /// Whether all of them could be understood.
+    whole: bool,
 }
 
 /// A batch that was checked before it was written: its columns are not looked at again, the record's checksum says that they are the same.

@@ -10,11 +10,14 @@ use crate::readings::READINGS_MAGIC;
 /// What every segment begins with.
 pub(crate) const SEGMENT_MAGIC: [u8; 8] = *b"WGJOURNL";
 /// Version of the segment's layout.
-pub(crate) const SEGMENT_VERSION: u32 = 2;
+pub(crate) const SEGMENT_VERSION: u32 = 3;
 /// Bytes before the first record.
-pub(crate) const HEADER_BYTES: usize = 44;
-/// The same in version 1, which is still read.
+pub(crate) const HEADER_BYTES: usize = HEADER_BYTES_1 + PROOF_BYTES + 4;
+/// The same in versions 1 and 2, which are still read.
 const HEADER_BYTES_1: usize = 24;
+const HEADER_BYTES_2: usize = 44;
+/// Bytes of what is said of another segment.
+pub(crate) const PROOF_BYTES: usize = 40;
 /// Bytes before the payload of a record.
 pub(crate) const RECORD_BYTES: usize = 8;
 
@@ -28,13 +31,43 @@ pub(crate) fn segment_number(path: &Path) -> Option<u64> {
     path.file_name()?.to_str()?.strip_suffix(".wal")?.parse().ok()
 }
 
-/// What a segment's header says of the segment before it: everything up to `bytes` was on stable storage when this one was made, and what may
-/// lie after it was never acknowledged.
+/// What is said of a segment: everything up to `bytes` was on stable storage. In the header of the next one also that nothing of it was acknowledged
+/// that may lie after it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Proof {
     /// The segment's number; 0 when nothing is known of any.
     pub number: u64,
     pub bytes: u64,
+    /// What is in it; not known of a segment whose header is of version 2.
+    pub holds: Option<Holds>,
+}
+
+/// What a segment holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Holds {
+    /// Readings, gaps counted too.
+    pub readings: u64,
+    /// Their first and last time.
+    pub first: i64,
+    pub last: i64,
+}
+
+impl Proof {
+    pub fn encode(&self) -> [u8; PROOF_BYTES] {
+        // Where that is not known there are no readings, and the first time is after the last.
+        let holds = self.holds.unwrap_or(Holds { readings: 0, first: i64::MAX, last: i64::MIN });
+        let numbers =
+            [self.number, self.bytes, holds.readings, holds.first.cast_unsigned(), holds.last.cast_unsigned()];
+        let mut bytes = [0; PROOF_BYTES];
+        bytes.chunks_exact_mut(8).zip(numbers).for_each(|(bytes, number)| bytes.copy_from_slice(&number.to_le_bytes()));
+        bytes
+    }
+
+    pub fn decode(bytes: &[u8; PROOF_BYTES]) -> Option<Self> {
+        let (first, last) = (long(bytes, 24).cast_signed(), long(bytes, 32).cast_signed());
+        let holds = (first <= last).then(|| Holds { readings: long(bytes, 16), first, last });
+        Some(Self { number: long(bytes, 0), bytes: long(bytes, 8), holds })
+    }
 }
 
 /// The header of segment `number`.
@@ -45,10 +78,9 @@ pub(crate) fn header(number: u64, proof: Proof) -> [u8; HEADER_BYTES] {
     bytes[12..20].copy_from_slice(&number.to_le_bytes());
     let crc = crc32c::crc32c(&bytes[..20]);
     bytes[20..24].copy_from_slice(&crc.to_le_bytes());
-    bytes[24..32].copy_from_slice(&proof.number.to_le_bytes());
-    bytes[32..40].copy_from_slice(&proof.bytes.to_le_bytes());
-    let crc = crc32c::crc32c(&bytes[24..40]);
-    bytes[40..].copy_from_slice(&crc.to_le_bytes());
+    bytes[24..24 + PROOF_BYTES].copy_from_slice(&proof.encode());
+    let crc = crc32c::crc32c(&bytes[24..24 + PROOF_BYTES]);
+    bytes[24 + PROOF_BYTES..].copy_from_slice(&crc.to_le_bytes());
     bytes
 }
 
@@ -88,12 +120,33 @@ pub(crate) struct Recovered {
     pub newer: Option<u32>,
 }
 
-/// What the header of a segment says of the one before, if it says so.
-pub(crate) fn proof_in(head: &[u8]) -> Option<Proof> {
+/// What the header of segment `number` says of the one before, if it says so. That of another segment, which somebody put in its place, says nothing.
+pub(crate) fn proof_in(head: &[u8], number: u64) -> Option<Proof> {
     match check_header(head) {
-        Ok((_, proof)) if proof.number > 0 => Some(proof),
+        Ok((_, proof)) if proof.number > 0 && long(head, 12) == number => Some(proof),
         _ => None,
     }
+}
+
+/// Whether bytes that are no record, at the beginning of a segment, can be its header and nothing else.
+pub(crate) fn is_header(damaged: &Range<usize>) -> bool {
+    damaged.start == 0 && [HEADER_BYTES_1, HEADER_BYTES_2, HEADER_BYTES].contains(&damaged.end)
+}
+
+/// What may have been the payloads of records in bytes that are none: as far as their lengths can be followed. `false` when they cannot to the end.
+pub(crate) fn remains(bytes: &[u8], damaged: &Range<usize>) -> (Vec<Range<usize>>, bool) {
+    let (mut found, mut at) = (Vec::new(), damaged.start);
+    let end = damaged.end.min(bytes.len());
+    while at < end {
+        let Some(head) = bytes.get(at..at + RECORD_BYTES) else { return (found, false) };
+        let next = at + RECORD_BYTES + word(head, 0) as usize;
+        if next > end || next - at < RECORD_BYTES + MAGIC.len() {
+            return (found, false);
+        }
+        found.push(at + RECORD_BYTES..next);
+        at = next;
+    }
+    (found, damaged.end <= bytes.len())
 }
 
 /// Finds the whole records. After bytes that are none it looks for the next byte where one begins.
@@ -130,12 +183,21 @@ fn check_header(bytes: &[u8]) -> Result<(usize, Proof), Option<u32>> {
     }
     match word(head, 8) {
         1 => Ok((HEADER_BYTES_1, Proof::default())),
-        SEGMENT_VERSION => {
-            let Some(head) = bytes.first_chunk::<HEADER_BYTES>() else { return Err(None) };
+        2 => {
+            let Some(head) = bytes.first_chunk::<HEADER_BYTES_2>() else { return Err(None) };
             if word(head, 40) != crc32c::crc32c(&head[24..40]) {
                 return Err(None);
             }
-            Ok((HEADER_BYTES, Proof { number: long(head, 24), bytes: long(head, 32) }))
+            Ok((HEADER_BYTES_2, Proof { number: long(head, 24), bytes: long(head, 32), holds: None }))
+        }
+        SEGMENT_VERSION => {
+            let Some(head) = bytes.first_chunk::<HEADER_BYTES>() else { return Err(None) };
+            let proof = &head[24..24 + PROOF_BYTES];
+            if word(head, 24 + PROOF_BYTES) != crc32c::crc32c(proof) {
+                return Err(None);
+            }
+            let proof = proof.first_chunk().and_then(Proof::decode).ok_or(None)?;
+            Ok((HEADER_BYTES, proof))
         }
         version => Err(Some(version)),
     }
@@ -180,7 +242,7 @@ mod tests {
     }
 
     fn example(records: u8) -> (Vec<u8>, Vec<Range<usize>>) {
-        let mut bytes = header(7, Proof { number: 6, bytes: 99 }).to_vec();
+        let mut bytes = header(7, Proof { number: 6, bytes: 99, holds: None }).to_vec();
         let payloads = (0..records).map(|i| put_record(&payload(i), &mut bytes)).collect();
         (bytes, payloads)
     }

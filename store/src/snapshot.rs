@@ -156,6 +156,13 @@ impl Snapshot {
             .collect()
     }
 
+    /// What the journal has lost in `from <= time < to` and nobody has acknowledged, a sentence each.
+    pub fn lost(&self, from: i64, to: i64) -> Vec<String> {
+        let lost = self.shared.lost();
+        let overlap = lost.iter().filter(|lost| lost.from < to && lost.to >= from);
+        overlap.map(|lost| format!("{}; `wholegrain config lost` says more", lost.sentence())).collect()
+    }
+
     /// The times that there may be readings at in `from <= time < to`, first and last, in order; between them there are none of any sensor.
     pub fn spans(&self, from: i64, to: i64) -> Vec<(i64, i64)> {
         let blocks = self.view.blocks.iter().map(|block| (block.record.first_time, block.record.last_time));

@@ -98,6 +98,10 @@ pub struct StoreStats {
     pub damaged_blocks: u64,
     /// Journal bytes found damaged when the store was opened, and payload bytes that could not be decoded since.
     pub damaged_bytes: u64,
+    /// Losses of the journal that nobody has acknowledged.
+    pub lost: u64,
+    /// Readings in them, as far as their number is known.
+    pub lost_readings: u64,
     /// Sensors forgotten.
     pub sensors_forgotten: u64,
     /// Schemas forgotten.
@@ -149,6 +153,8 @@ pub struct OpenReport {
     pub damaged_registry: Vec<String>,
     /// Files under `blocks/` that this store did not write, left alone.
     pub foreign_files: Vec<PathBuf>,
+    /// What the journal has lost, now or at an earlier opening, and nobody has acknowledged.
+    pub lost: Vec<crate::Lost>,
 }
 
 impl OpenReport {
@@ -160,6 +166,7 @@ impl OpenReport {
             && self.damaged_jobs.is_empty()
             && self.damaged_registry.is_empty()
             && self.foreign_files.is_empty()
+            && self.lost.is_empty()
     }
 }
 

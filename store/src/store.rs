@@ -23,6 +23,7 @@ use crate::import::Imports;
 use crate::jobs::Jobs;
 use crate::journal::{Pending, Queue, group_state};
 use crate::live::{LiveBatch, Newest, Subscribers};
+use crate::lost::Lost;
 use crate::ranges::Held;
 use crate::readings::{LiveItem, LiveReadings};
 use crate::register::Desk;
@@ -31,6 +32,7 @@ use crate::retention::policy::Policy;
 use crate::sensors::Sensors;
 use crate::snapshot::View;
 use crate::stats::{Counters, add};
+use crate::synced::Synced;
 use crate::{OpenReport, SensorId, SensorInfo, Snapshot, StoreConfig, StoreError, StoreStats};
 
 /// How long a failed seal or merge waits before it is tried again.
@@ -92,6 +94,10 @@ pub(crate) struct Shared {
     pub sensors: RwLock<Sensors>,
     pub jobs: Jobs,
     pub registry: Registry,
+    /// How far the journal is on stable storage.
+    pub synced: Synced,
+    /// What the journal has lost and nobody has acknowledged.
+    pub lost: RwLock<Arc<[Lost]>>,
     /// Held while properties are set.
     pub setting: Mutex<()>,
     /// How often properties have been set since the opening.
@@ -143,6 +149,15 @@ impl Shared {
         let mut next = View::clone(&view);
         change(&mut next);
         *view = Arc::new(next);
+    }
+
+    pub fn lost(&self) -> Arc<[Lost]> {
+        self.lost.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Takes what is on record anew.
+    pub fn read_lost(&self) {
+        *self.lost.write().unwrap_or_else(PoisonError::into_inner) = crate::lost::open(&self.registry).into();
     }
 
     pub fn policy(&self) -> Arc<Policy> {
@@ -380,6 +395,8 @@ impl Store {
                 as u64,
             derived_bytes: shared.kept.size().0,
             derived_pieces: shared.kept.size().1,
+            lost: shared.lost().len() as u64,
+            lost_readings: shared.lost().iter().filter_map(|lost| lost.readings).sum(),
             tiers: view.tiers.len() as u64,
             tier_bytes: view.tiers.iter().map(|tier| tier.record.bytes).sum(),
             tier_rows: view.tiers.iter().map(|tier| tier.record.rows).sum(),
@@ -487,6 +504,7 @@ fn seal_loop(shared: &Shared) {
                 }
             }
         }
+        shared.synced.sync();
         // What people set is wanted in sensors.csv soon, also while nothing is sealed.
         let set = shared.sensors().settings_changes();
         if std::mem::replace(&mut settings, set) != set {
@@ -552,6 +570,7 @@ impl Inner {
                 tracing::error!("a thread of the store panicked");
             }
         }
+        self.shared.synced.sync();
         self.shared.subscribers.close();
     }
 }

@@ -13,7 +13,7 @@ use crate::block::read::{Block, OpenBlock};
 use crate::block::rows::RowReader;
 use crate::catalogue::{BlockRecord, Contents, read_copy};
 use crate::disk::{Disk, RealDisk, read_all};
-use crate::segment::{SEGMENT_VERSION, recover, segment_number};
+use crate::segment::{SEGMENT_VERSION, proof_in, recover, segment_number};
 use crate::tiers::floor;
 
 /// Bytes that are read at once.
@@ -58,6 +58,9 @@ pub struct FileReport {
 pub struct VerifyReport {
     /// Every file, in the order in which they were read.
     pub files: Vec<FileReport>,
+    /// What the journal has lost and nobody has acknowledged.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub lost: Vec<crate::Lost>,
 }
 
 impl VerifyReport {
@@ -66,9 +69,9 @@ impl VerifyReport {
         self.files.iter().filter(|file| !file.problems.is_empty())
     }
 
-    /// Whether nothing is damaged.
+    /// Whether nothing is damaged or lost.
     pub fn is_whole(&self) -> bool {
-        self.damaged().next().is_none()
+        self.damaged().next().is_none() && self.lost.is_empty()
     }
 }
 
@@ -119,7 +122,7 @@ pub fn verify_watched(dir: &Path, watch: crate::Watch) -> Result<VerifyReport, S
 
 fn run(disk: &Arc<dyn Disk>, dir: &Path, watch: crate::Watch) -> Result<VerifyReport, StoreError> {
     let catalogue = dir.join("catalogue.redb");
-    let mut report = VerifyReport::default();
+    let mut report = VerifyReport { lost: crate::lost::on_record(disk, dir)?, ..VerifyReport::default() };
     let size = |path: &Path| disk.open(path, false).and_then(|file| file.size());
     let mut entry = FileReport {
         bytes: size(&catalogue).map_err(|error| StoreError::io("opening", &catalogue, error))?,
@@ -262,6 +265,17 @@ impl Verifier<'_> {
             listed.into_iter().filter_map(|entry| Some((segment_number(&entry.path)?, entry.path))).collect();
         segments.sort();
         let newest = segments.last().map(|(number, _)| *number);
+        // Read before the segments: what is on stable storage only grows.
+        let synced = crate::synced::read(self.disk.as_ref(), &self.dir.join("journal"));
+        let head = |(number, path): &(u64, PathBuf)| {
+            let bytes = self.disk.open(path, false).and_then(|file| read_all(file.as_ref())).ok()?;
+            proof_in(&bytes, *number)
+        };
+        let vouched: BTreeMap<u64, u64> = synced
+            .into_iter()
+            .chain(segments.iter().filter_map(head))
+            .map(|proof| (proof.number, proof.bytes))
+            .collect();
         for (number, path) in segments {
             let mut file =
                 FileReport { path, kind: FileKind::Journal, bytes: 0, rows: 0, problems: Vec::new(), note: None };
@@ -269,7 +283,7 @@ impl Verifier<'_> {
                 file.note = Some("in blocks already; the next start removes it".to_owned());
             }
             match self.disk.open(&file.path, false).and_then(|file| read_all(file.as_ref())) {
-                Ok(bytes) => segment(&bytes, Some(number) == newest, &mut file),
+                Ok(bytes) => segment(&bytes, vouched.get(&number).copied(), Some(number) == newest, &mut file),
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                     file.note = Some("sealed by the running server meanwhile; not read".to_owned());
                 }
@@ -322,7 +336,7 @@ impl Verifier<'_> {
 }
 
 /// What a segment's bytes are.
-fn segment(bytes: &[u8], newest: bool, file: &mut FileReport) {
+fn segment(bytes: &[u8], must: Option<u64>, newest: bool, file: &mut FileReport) {
     let found = recover(bytes);
     file.bytes = bytes.len() as u64;
     file.rows = found.payloads.len() as u64;
@@ -333,7 +347,12 @@ fn segment(bytes: &[u8], newest: bool, file: &mut FileReport) {
     for damaged in &found.damaged {
         file.problems.push(format!("bytes {} to {} are no record", damaged.start, damaged.end));
     }
-    if found.end < bytes.len() {
+    let must = must.and_then(|must| usize::try_from(must).ok()).unwrap_or(0);
+    if found.end < must {
+        let end = found.end;
+        file.problems
+            .push(format!("bytes {end} to {must} were on stable storage and are no records now: readings are lost"));
+    } else if found.end < bytes.len() {
         let text = format!(
             "bytes {} to {} are no record yet: an append under way, or one that a crash cut short",
             found.end,

@@ -9,6 +9,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 use wholegrain_server::backup::{Taken, held_in, take_into, take_tar};
 
+use super::lost;
 use crate::connection::Connection;
 use crate::failure::{EXIT_CODES, Failure};
 use crate::notation::{LENGTHS, PATTERNS, TIMES};
@@ -82,6 +83,9 @@ pub enum DataCommand {
     /// Keep of damaged files what can be read and set them aside; exit code 4 when something is lost
     #[command(after_help = format!("{WORK}\n\n{EXIT_CODES}"))]
     Repair(RepairArgs),
+    /// Acknowledged readings that the journal has lost: list that, acknowledge it
+    #[command(after_help = format!("{}\n\n{EXIT_CODES}", lost::EXAMPLES))]
+    Lost(lost::LostArgs),
     /// Say what is stored, by sub-tree: sensors, rate, readings, bytes, oldest, newest
     #[command(after_help = format!("{STATS}\n\n{PATTERNS}\n\n{EXIT_CODES}"))]
     Stats(StatsArgs),
@@ -92,10 +96,10 @@ pub enum DataCommand {
 
 /// How an answer is written.
 #[derive(Args)]
-struct Json {
+pub(super) struct Json {
     /// Write JSON
     #[arg(long)]
-    json: bool,
+    pub json: bool,
 }
 
 #[derive(Args)]
@@ -207,19 +211,20 @@ pub fn run(command: &DataCommand, client: Option<&Path>) -> Result<(), Failure> 
         DataCommand::Compact(args) => work("compact", false, args, &server),
         DataCommand::Verify(args) => work("verify", false, args, &server),
         DataCommand::Repair(args) => work("repair", args.dry_run, &args.work, &server),
+        DataCommand::Lost(args) => lost::run(args, &server),
         DataCommand::Stats(args) => stats(args, &server),
         DataCommand::Backup(args) => backup(args, &server),
     }
 }
 
-fn value(answer: crate::connection::Answer) -> Result<Value, Failure> {
+pub(super) fn value(answer: crate::connection::Answer) -> Result<Value, Failure> {
     let bytes = answer.read(ANSWER_BYTES_MAX)?;
     serde_json::from_slice(&bytes)
         .map_err(|error| Failure::Unreachable(format!("the server's answer cannot be read: {error}")))
 }
 
 /// Writes an answer as JSON, or as `show` does.
-fn write(
+pub(super) fn write(
     json: &Json,
     value: &Value,
     show: impl FnOnce(Style, &mut Output) -> std::io::Result<()>,
@@ -231,7 +236,7 @@ fn write(
     output.finish()
 }
 
-fn text(value: &Value) -> String {
+pub(super) fn text(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
         Value::Null => String::new(),
@@ -352,6 +357,9 @@ fn work(what: &str, dry_run: bool, args: &WorkArgs, server: &Connection) -> Resu
     match (what, number(&state["result"]["damaged"]), number(&state["result"]["lost"])) {
         ("verify", damaged, _) if damaged > 0 => Err(Failure::Failed(format!(
             "{damaged} files are damaged; `wholegrain config repair` keeps what can be read of them, or bring them back from a backup"
+        ))),
+        ("verify", _, lost) if lost > 0 => Err(Failure::Failed(format!(
+            "the journal has lost acknowledged readings, {lost} times; `wholegrain config lost` lists and acknowledges that"
         ))),
         ("repair", _, lost) if lost > 0 => {
             Err(Failure::Failed(format!("{lost} readings and windows could not be read")))

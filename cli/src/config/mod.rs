@@ -7,6 +7,7 @@ use clap::{Args, Subcommand};
 use crate::failure::Failure;
 
 pub mod data;
+mod lost;
 mod sensor;
 mod virtuals;
 

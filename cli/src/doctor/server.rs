@@ -6,10 +6,14 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use wholegrain_server::ServerConfig;
+use wholegrain_server::lost_on_record;
 
 use super::certificates::{self, Use};
 use super::{Findings, files, machine};
 use crate::connection::{ClientConfig, Connection};
+
+/// The most losses that are told one by one.
+const LOST_SHOWN_MAX: usize = 10;
 
 /// Looks at the server that `file` configures.
 pub fn check(findings: &mut Findings, file: &Path, client: Option<&Path>) {
@@ -77,6 +81,7 @@ fn secrets(findings: &mut Findings, config: &ServerConfig) {
 /// The folder of the data, its disk, and the process that holds it.
 fn data(findings: &mut Findings, config: &ServerConfig) -> Option<u32> {
     machine::disk(findings, "data", &config.data);
+    lost(findings, config);
     let lock = config.store.dir.join("lock");
     let file = File::open(&lock).ok()?;
     // SAFETY: the descriptor belongs to `file`, which lives past the call; closing it gives the lock back.
@@ -90,6 +95,21 @@ fn data(findings: &mut Findings, config: &ServerConfig) -> Option<u32> {
         format!("a server runs on it, process {}", pid.map_or("unknown".to_owned(), |pid: u32| pid.to_string())),
     );
     pid.or(Some(0))
+}
+
+/// What the journal has lost and nobody has acknowledged.
+fn lost(findings: &mut Findings, config: &ServerConfig) {
+    match lost_on_record(&config.store.dir) {
+        Ok(lost) => {
+            for lost in lost.iter().take(LOST_SHOWN_MAX) {
+                let advice = "find out what damages the disk, then `wholegrain config lost --acknowledge ID`";
+                findings.fail("data", format!("{}: {}", lost.id, lost.sentence()), advice);
+            }
+        }
+        Err(error) => {
+            findings.warn("data", error.to_string(), "run doctor as the user that the service runs as, or as root")
+        }
+    }
 }
 
 fn connection(findings: &mut Findings, client: Option<&Path>, runs: bool) {

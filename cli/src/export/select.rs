@@ -76,6 +76,7 @@ impl Selection {
             parameters.extend(self.of_job.iter().cloned());
             let answer = connection.get("/api/v1/query", &parameters, false)?;
             remarks.0.extend(answer.warnings.clone());
+            remarks.1.extend(answer.notes.clone());
             let url = connection.url();
             let broke_off =
                 |error: ArrowError| Failure::Unreachable(format!("the answer of {url} broke off: {error}; ask again"));

@@ -68,7 +68,7 @@ pub(super) fn is_try(params: &Params) -> Result<bool, ApiError> {
     Ok(read.unwrap_or(false))
 }
 
-fn body<'a, T: Deserialize<'a>>(body: &'a [u8], example: &str) -> Result<T, ApiError> {
+pub(super) fn body<'a, T: Deserialize<'a>>(body: &'a [u8], example: &str) -> Result<T, ApiError> {
     let refuse =
         |error| ApiError::bad_request(format!("the body cannot be read: {error}; write JSON such as {example}"));
     serde_json::from_slice(body).map_err(refuse)
@@ -99,7 +99,7 @@ pub(super) fn audit(api: &Api, bearer: &Bearer, peer: Option<Extension<Peer>>, o
     api.security.audit.always(Line::new(Event::Manage, outcome, &bearer_name(bearer), from, what));
 }
 
-fn outcome<T, E>(result: &Result<T, E>) -> Outcome {
+pub(super) fn outcome<T, E>(result: &Result<T, E>) -> Outcome {
     if result.is_ok() { Outcome::Ok } else { Outcome::Refused }
 }
 

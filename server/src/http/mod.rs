@@ -13,6 +13,7 @@ mod job_energy;
 mod job_scope;
 mod job_statistics;
 mod jobs;
+mod lost;
 mod params;
 mod places;
 mod prometheus;
@@ -66,6 +67,8 @@ pub const EVERY_HEADER: &str = "x-wholegrain-every";
 pub const WARNING_HEADER: &str = "x-wholegrain-warning";
 /// Where the next page of a list in CSV begins; absent on the last one.
 pub const NEXT_HEADER: &str = "x-wholegrain-next";
+/// The header of what is left out on purpose, such as readings that retention has dropped; one for each.
+pub const NOTE_HEADER: &str = "x-wholegrain-note";
 /// The most warnings in one answer; the last of them then counts the others.
 pub const WARNINGS_MAX: usize = 8;
 
@@ -145,6 +148,7 @@ pub(crate) fn routes() -> Vec<Route> {
         ),
         ("/api/v1/data/delete", Wants::all(Manage), post(data::delete)),
         ("/api/v1/data/stats", Wants::all(Manage), get(data::stats)),
+        ("/api/v1/data/lost", Wants::new(Status, Manage), get(lost::list).post(lost::acknowledge)),
         ("/api/v1/data/compact", Wants::all(Manage), get(upkeep::show).post(upkeep::begin).delete(upkeep::end)),
         ("/api/v1/data/verify", Wants::all(Manage), get(upkeep::show).post(upkeep::begin).delete(upkeep::end)),
         ("/api/v1/data/repair", Wants::all(Manage), get(upkeep::show).post(upkeep::begin).delete(upkeep::end)),

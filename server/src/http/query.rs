@@ -20,7 +20,7 @@ use super::jobs::only_user;
 use super::params;
 use super::read::Pages;
 use super::sink::{Out, Sink, sink};
-use super::{Api, ApiError, EVERY_HEADER, SENSORS_HEADER, TIER_HEADER, WARNING_HEADER, WARNINGS_MAX};
+use super::{Api, ApiError, EVERY_HEADER, NOTE_HEADER, SENSORS_HEADER, TIER_HEADER, WARNING_HEADER, WARNINGS_MAX};
 use crate::access::tokens::Bearer;
 
 /// The time now, ns since the Unix epoch.
@@ -68,7 +68,9 @@ fn respond(head: &Head, format: Format, body: Body) -> Response {
         (header::CONTENT_TYPE, HeaderValue::from_static(format.content_type())),
         (HeaderName::from_static(SENSORS_HEADER), HeaderValue::from(head.sensors)),
     ];
-    (headers, window_headers(head.tier, head.every), warning_headers(&head.warnings), body).into_response()
+    let mut remarks = remark_headers(WARNING_HEADER, &head.warnings);
+    remarks.extend(remark_headers(NOTE_HEADER, &head.notes));
+    (headers, window_headers(head.tier, head.every), remarks, body).into_response()
 }
 
 /// What is known of an answer before its first row.
@@ -76,12 +78,16 @@ struct Head {
     sensors: usize,
     tier: Option<Interval>,
     every: Option<Interval>,
+    /// What is missing.
     warnings: Vec<String>,
+    /// What is left out on purpose.
+    notes: Vec<String>,
 }
 
 impl Head {
-    fn of(result: &QueryResult, told: &[String]) -> Self {
-        Self { sensors: result.sensors.len(), tier: result.tier, every: result.every, warnings: told.to_vec() }
+    fn of(result: &QueryResult) -> Self {
+        let (warnings, notes) = (result.warnings.clone(), result.notes.clone());
+        Self { sensors: result.sensors.len(), tier: result.tier, every: result.every, warnings, notes }
     }
 }
 
@@ -94,13 +100,13 @@ fn window_headers(tier: Option<Interval>, every: Option<Interval>) -> HeaderMap 
     headers
 }
 
-fn warning_headers(warnings: &[String]) -> HeaderMap {
+fn remark_headers(name: &'static str, warnings: &[String]) -> HeaderMap {
     let mut headers = HeaderMap::new();
     let mut add = |text: &str| {
         // A header is one line; bytes beyond ASCII may stand in it (RFC 9110, 5.5).
         let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
         if let Ok(value) = HeaderValue::from_bytes(line.as_bytes()) {
-            headers.append(HeaderName::from_static(WARNING_HEADER), value);
+            headers.append(HeaderName::from_static(name), value);
         }
     };
     let shown = if warnings.len() > WARNINGS_MAX { WARNINGS_MAX - 1 } else { warnings.len() };
@@ -134,8 +140,9 @@ fn work(
         Ok(result) => result,
         Err(error) => return drop(head.send(Err(error))),
     };
-    let told = std::mem::take(&mut result.warnings);
-    let known = Head::of(&result, &told);
+    let known = Head::of(&result);
+    let mut told = std::mem::take(&mut result.warnings);
+    told.append(&mut result.notes);
     stop_without_client(&mut result, &sink);
     if head.send(Ok(known)).is_err() {
         return api.metrics.queries_abandoned.inc();
@@ -198,7 +205,7 @@ mod tests {
     fn warnings_are_lines_and_few() {
         let shown = |count: usize| -> Vec<String> {
             let warnings: Vec<String> = (0..count).map(|i| format!("bl\u{f6}ck\n{i}")).collect();
-            let headers = warning_headers(&warnings);
+            let headers = remark_headers(WARNING_HEADER, &warnings);
             let values = headers.get_all(WARNING_HEADER).iter();
             values.map(|value| String::from_utf8(value.as_bytes().to_vec()).unwrap()).collect()
         };

@@ -170,6 +170,8 @@ fn store(text: &mut Text, stats: &StoreStats) {
             stats.damaged_jobs,
         ),
         ("store_damaged_bytes", "Bytes of journal and payload found damaged.", stats.damaged_bytes),
+        ("store_lost", "Losses of the journal that nobody has acknowledged.", stats.lost),
+        ("store_lost_readings", "Acknowledged readings in them, as far as their number is known.", stats.lost_readings),
         ("store_sensors", "Sensors known.", stats.sensors),
         ("store_schemas", "Schemas known.", stats.schemas),
         ("store_newest_groups", "Groups whose newest batch is in memory.", stats.newest_groups),

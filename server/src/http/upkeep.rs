@@ -198,7 +198,8 @@ fn run(store: &Store, kind: Kind, dry_run: bool, watch: wholegrain_store::Watch)
                 .into();
             let remarkable = |file: &&FileReport| !file.problems.is_empty() || file.note.is_some();
             let named: Vec<&FileReport> = report.files.iter().filter(remarkable).take(NAMED_MAX).collect();
-            Ok(json!({ "damaged": report.damaged().count(), "counts": counts, "files": named }))
+            let (damaged, lost) = (report.damaged().count(), report.lost.len());
+            Ok(json!({ "damaged": damaged, "counts": counts, "files": named, "lost": lost }))
         }
         Kind::Repair => {
             let mut report = store.repair(dry_run, watch)?;

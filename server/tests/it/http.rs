@@ -355,6 +355,53 @@ fn an_answer_that_lacks_a_damaged_block_says_so() {
     assert!(warnings(&server, 30).is_empty(), "it holds nothing of that day");
 }
 
+/// What retention has dropped is no damage: an answer that begins before its limit is whole, and a note says why it begins later.
+#[test]
+fn what_retention_dropped_is_a_note_and_no_warning() {
+    let rule = "[[store.retention]]\npattern = \"/**\"\nraw = \"1d\"\ntiers = { \"1h\" = \"forever\" }";
+    let server = Server::start_remote(&format!("[store]\nseal_after = \"100ms\"\n{rule}"));
+    let schema = schema("n1", "g", "s");
+    let mut agent = server.agent(&server.mutual(Version::V5, "n1"));
+    let ids = [agent.schema(&schema), agent.batch(&schema, &[(NOON, 1)])];
+    agent.acked(&ids);
+    let authorization = format!("Bearer {}", server.token);
+    let found = eventually("a note", || {
+        let response = server.response(&format!("/api/v1/query?pattern=s&{DAY}"), Some(&authorization));
+        let count = |name: &str| response.headers().get_all(name).iter().count();
+        let found = (count("x-wholegrain-note"), count("x-wholegrain-warning"));
+        (found != (0, 0)).then_some(found)
+    });
+    assert_eq!(found, (1, 0));
+}
+
+/// What the journal has lost is told by everything that speaks of it, until an administrator acknowledges it.
+#[test]
+fn a_loss_of_the_journal_is_on_record_until_it_is_acknowledged() {
+    let mut server = Server::start();
+    let schema = schema("n1", "g", "s");
+    let mut agent = server.agent(&server.mutual(Version::V5, "n1"));
+    let ids = [agent.schema(&schema), agent.batch(&schema, &[(NOON, 1), (NOON + 1, 2)])];
+    agent.acked(&ids);
+    server.stop();
+    let segment = server.path("server/store/journal/0000000001.wal");
+    let mut bytes = std::fs::read(&segment).unwrap();
+    let last = bytes.len() - 1;
+    bytes[last] ^= 1;
+    std::fs::write(&segment, bytes).unwrap();
+    let server = server.restart();
+    let authorization = format!("Bearer {}", server.token);
+    let warned = || {
+        let response = server.response(&format!("/api/v1/query?pattern=s&{DAY}"), Some(&authorization));
+        response.headers().get_all("x-wholegrain-warning").iter().count()
+    };
+    assert_eq!((warned(), server.metric("wholegrain_server_store_lost_readings")), (1, 2.0));
+    let lost = server.get("/api/v1/data/lost").json();
+    assert_eq!((lost["lost"][0]["readings"].as_u64(), lost["lost"].as_array().unwrap().len()), (Some(2), 1));
+    let left = server.json("POST", "/api/v1/data/lost", r#"{"all": true}"#, &server.token).json();
+    assert_eq!(left["lost"].as_array().map(Vec::len), Some(0));
+    assert_eq!((warned(), server.metric("wholegrain_server_store_lost")), (0, 0.0));
+}
+
 /// Parquet files in `dir` and below.
 fn parquet_files(dir: &std::path::Path) -> Vec<std::path::PathBuf> {
     let paths: Vec<_> = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect();

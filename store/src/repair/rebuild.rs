@@ -241,7 +241,17 @@ impl Rebuild<'_> {
             }
             self.put_aside(&path)?;
         }
-        Ok(())
+        let synced = crate::synced::path(&self.dir.join("journal"));
+        if self.dry_run {
+            return Ok(());
+        }
+        match self.disk.remove(&synced) {
+            // It speaks of a segment that is not there any more.
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(StoreError::io("removing", &synced, error))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn put_aside(&mut self, path: &Path) -> Result<(), StoreError> {

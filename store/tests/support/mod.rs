@@ -240,6 +240,16 @@ impl FaultyDisk {
         state.durable_names.insert(path.to_owned(), at);
     }
 
+    /// Changes what is in a file behind everybody's back, durably: a disk that forgets or flips bits.
+    pub fn tamper(&self, path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
+        let mut state = self.state();
+        let at = state.names[path];
+        let inode = &mut state.inodes[at];
+        change(&mut inode.now);
+        inode.durable.clone_from(&inode.now);
+        inode.pending.clear();
+    }
+
     /// The machine stops now.
     pub fn crash(&self) {
         self.state().crashed = true;

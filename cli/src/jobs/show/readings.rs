@@ -58,7 +58,7 @@ impl<'a> Readings<'a> {
         parameters.push(("to", Timestamp(self.range.1).to_string()));
         parameters.extend_from_slice(more);
         let answer = self.connection.get("/api/v1/query", &parameters, false)?;
-        answer.warnings.iter().for_each(|warning| self.tell(warning));
+        answer.warnings.iter().chain(&answer.notes).for_each(|warning| self.tell(warning));
         let url = self.connection.url();
         for line in BufReader::new(answer.into_reader()).lines() {
             let line = line

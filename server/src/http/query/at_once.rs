@@ -58,8 +58,9 @@ fn run(
 ) -> Option<(Head, Bytes)> {
     let chunks = api.space.chunks(sensors);
     let mut result = wholegrain_query::run_on(chunks, sensors.clone(), query).ok()?;
-    let told = std::mem::take(&mut result.warnings);
-    let head = Head::of(&result, &told);
+    let head = Head::of(&result);
+    let mut told = std::mem::take(&mut result.warnings);
+    told.append(&mut result.notes);
     result.batches.stop_when(move || Instant::now() > until);
     let mut rows = 0;
     let whole = super::answer(result, &told, format, Whole::default(), |more| rows += more).ok()?.into_bytes();

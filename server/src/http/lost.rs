@@ -1,0 +1,62 @@
+//! `/api/v1/data/lost`: acknowledged readings that the journal has lost, until an administrator acknowledges that.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::{Extension, State};
+use axum::response::{IntoResponse, Response};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use wholegrain_model::Timestamp;
+use wholegrain_store::Lost;
+
+use super::data::{audit, body, on_disk, outcome};
+use super::query::now;
+use super::serve::Peer;
+use super::{Api, ApiError};
+use crate::access::bearer_name;
+use crate::access::tokens::Bearer;
+
+/// Which losses are acknowledged: these, or all that are on record.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Chosen {
+    #[serde(default)]
+    ids: Vec<String>,
+    #[serde(default)]
+    all: bool,
+}
+
+fn row(lost: &Lost) -> Value {
+    let time = |time: i64| Timestamp(time).to_string();
+    json!({
+        "id": lost.id, "readings": lost.readings, "from": time(lost.from), "to": time(lost.to), "agents": lost.agents,
+        "others": lost.others, "bytes": lost.bytes, "segment": lost.segment, "found": time(lost.found),
+    })
+}
+
+/// What is on record and nobody has acknowledged.
+pub(super) async fn list(State(api): State<Arc<Api>>) -> Response {
+    Json(json!({ "lost": api.store.lost().iter().map(row).collect::<Vec<_>>() })).into_response()
+}
+
+/// Takes note that somebody knows; what is left.
+pub(super) async fn acknowledge(
+    State(api): State<Arc<Api>>,
+    Extension(bearer): Extension<Bearer>,
+    peer: Option<Extension<Peer>>,
+    bytes: Bytes,
+) -> Result<Response, ApiError> {
+    let chosen: Chosen = body(&bytes, r#"{"ids": ["0000000012-68"]} or {"all": true}"#)?;
+    if chosen.all != chosen.ids.is_empty() {
+        return Err(ApiError::bad_request("name the ids, or write \"all\": true, and not both"));
+    }
+    let what = if chosen.all { "all losses".to_owned() } else { format!("the losses {}", chosen.ids.join(" ")) };
+    let (store, who) = (api.store.clone(), bearer_name(&bearer));
+    let ids = (!chosen.all).then_some(chosen.ids);
+    let result = on_disk(move || store.acknowledge_lost(ids.as_deref(), &who, now().0)).await;
+    audit(&api, &bearer, peer, outcome(&result), &format!("acknowledge {what}"));
+    result?;
+    Ok(list(State(api)).await)
+}

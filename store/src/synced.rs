@@ -1,0 +1,135 @@
+//! How far the journal is on stable storage, in a file beside its segments: so that an end that was cut off is told from one that was never written.
+//! `FORMAT.md` gives every byte.
+//!
+//! - In: after each group commit, what the open segment holds.
+//! - Out: at the next opening, what the last segment held at least.
+//! - Never: a length before it is on stable storage; a sync of its own for a commit. The file is synced by the sealer now and then and when the
+//!   store closes. A power failure can leave an earlier state of it, which is still true, and a killed process leaves the last one.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+
+use crate::StoreError;
+use crate::disk::{Disk, DiskFile, read_all};
+use crate::segment::{PROOF_BYTES, Proof};
+
+const MAGIC: [u8; 8] = *b"WGSYNCD1";
+const SLOT_BYTES: usize = 8 + PROOF_BYTES + 4;
+/// Two slots, so that one is whole when the writing of the other was interrupted, in sectors of their own.
+const SLOTS: [u64; 2] = [0, 512];
+
+/// The file, while the store is open.
+pub(crate) struct Synced {
+    file: Option<Arc<dyn DiskFile>>,
+    next: AtomicUsize,
+    dirty: AtomicBool,
+}
+
+/// Where it lies.
+pub(crate) fn path(journal: &Path) -> PathBuf {
+    journal.join("synced")
+}
+
+/// What the file says of the segment that was written last, if it says something.
+pub(crate) fn read(disk: &dyn Disk, journal: &Path) -> Option<Proof> {
+    let bytes = disk.open(&path(journal), false).and_then(|file| read_all(file.as_ref())).ok()?;
+    let slot = |at: &u64| slot(bytes.get(*at as usize..)?.first_chunk()?);
+    SLOTS.iter().filter_map(slot).max_by_key(|proof| (proof.number, proof.bytes)).filter(|proof| proof.number > 0)
+}
+
+fn slot(bytes: &[u8; SLOT_BYTES]) -> Option<Proof> {
+    let (content, sum) = bytes.split_at(SLOT_BYTES - 4);
+    let whole = content[..8] == MAGIC && crc32c::crc32c(content).to_le_bytes() == sum;
+    whole.then(|| Proof::decode(content[8..].first_chunk()?)).flatten()
+}
+
+fn encode(proof: &Proof) -> [u8; SLOT_BYTES] {
+    let mut bytes = [0; SLOT_BYTES];
+    bytes[..8].copy_from_slice(&MAGIC);
+    bytes[8..8 + PROOF_BYTES].copy_from_slice(&proof.encode());
+    let sum = crc32c::crc32c(&bytes[..SLOT_BYTES - 4]);
+    bytes[SLOT_BYTES - 4..].copy_from_slice(&sum.to_le_bytes());
+    bytes
+}
+
+impl Synced {
+    /// Takes the place of what the file said before: of a segment that is settled now. Durable when it returns. Where there is no room for the
+    /// file there is none: then nothing tells a lost end from a torn one.
+    pub fn open(disk: &dyn Disk, journal: &Path, last: &Proof) -> Result<Self, StoreError> {
+        let path = path(journal);
+        let make = || {
+            let file = if disk.exists(&path) { disk.open(&path, true)? } else { disk.create(&path)? };
+            SLOTS.iter().try_for_each(|at| file.write_at(*at, &encode(last)))?;
+            file.sync()?;
+            disk.sync_dir(journal)?;
+            Ok(file)
+        };
+        let file = match make().map_err(|error| StoreError::io("writing", &path, error)) {
+            Ok(file) => Some(file),
+            Err(error @ StoreError::DiskFull { .. }) => {
+                tracing::warn!(%error, "readings that the journal may lose are not noticed until the next start");
+                // What it says is of another time.
+                match disk.remove(&path) {
+                    Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                        return Err(StoreError::io("removing", &path, error));
+                    }
+                    _ => None,
+                }
+            }
+            Err(error) => return Err(error),
+        };
+        Ok(Self { file, next: AtomicUsize::new(0), dirty: AtomicBool::new(false) })
+    }
+
+    /// Notes what the open segment holds, all of it on stable storage; from the journal thread only.
+    pub fn note(&self, proof: &Proof) {
+        let Some(file) = &self.file else { return };
+        let at = self.next.load(Relaxed);
+        // A state that cannot be written leaves an earlier one, which is true as well.
+        if file.write_at(SLOTS[at], &encode(proof)).is_ok() {
+            self.next.store(1 - at, Relaxed);
+            self.dirty.store(true, Relaxed);
+        }
+    }
+
+    /// Brings it to stable storage, if it has changed.
+    pub fn sync(&self) {
+        if self.dirty.swap(false, Relaxed)
+            && let Some(file) = &self.file
+            && let Err(error) = file.sync()
+        {
+            tracing::debug!(%error, "the journal's length cannot be brought to stable storage");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::RealDisk;
+    use crate::segment::Holds;
+
+    #[test]
+    fn whatever_is_damaged_in_it_says_nothing_or_something_earlier() {
+        let dir = tempfile::tempdir().unwrap();
+        let proof = |bytes| Proof { number: 7, bytes, holds: Some(Holds { readings: bytes / 2, first: -5, last: 9 }) };
+        let synced = Synced::open(&RealDisk, dir.path(), &Proof::default()).unwrap();
+        assert_eq!(read(&RealDisk, dir.path()), None);
+        for bytes in [100, 200, 300] {
+            synced.note(&proof(bytes));
+            assert_eq!(read(&RealDisk, dir.path()), Some(proof(bytes)));
+        }
+        let whole = std::fs::read(path(dir.path())).unwrap();
+        for bit in 0..whole.len() * 8 {
+            let mut bad = whole.clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            std::fs::write(path(dir.path()), &bad).unwrap();
+            assert!([Some(proof(200)), Some(proof(300))].contains(&read(&RealDisk, dir.path())), "bit {bit}");
+        }
+        for cut in 0..whole.len() {
+            std::fs::write(path(dir.path()), &whole[..cut]).unwrap();
+            assert!([None, Some(proof(200)), Some(proof(300))].contains(&read(&RealDisk, dir.path())), "cut at {cut}");
+        }
+    }
+}
