@@ -305,7 +305,14 @@ impl World {
             1 if !power => (None, None, Some(*self.random.of(&[Kind::Counter, Kind::Gauge]))),
             _ => (None, Some(*self.random.of(&[0.1, 0.5, 3.0])), None),
         };
-        let setting = SensorSetting { pattern: Pattern::new(pattern).unwrap(), unit, scale, kind, description: None };
+        let setting = SensorSetting {
+            pattern: Pattern::new(pattern).unwrap(),
+            unit,
+            scale,
+            kind,
+            description: None,
+            interval: None,
+        };
         self.store().set_properties(&[setting], false, "ada", self.time).unwrap();
     }
 

@@ -40,7 +40,14 @@ fn settings() -> Result<Vec<SensorSetting>, Failure> {
     };
     let setting = |i| {
         let pattern = Pattern::new(pattern(i))?;
-        Ok(SensorSetting { pattern, unit: Some("ms".into()), scale: None, kind: None, description: None })
+        Ok(SensorSetting {
+            pattern,
+            unit: Some("ms".into()),
+            scale: None,
+            kind: None,
+            description: None,
+            interval: None,
+        })
     };
     (0..SETTINGS).map(setting).collect()
 }

@@ -19,14 +19,30 @@ impl Store {
     /// Numbers for sensors without a schema, in their order; durable when it returns. A known path keeps its number. Where a schema has the path,
     /// the schema defines the sensor; else the latest registration does. Blocks on the disk when something is new. `source` is who sends them.
     pub fn register_sensors(&self, source: &str, sensors: &[LooseSensor]) -> Result<Vec<SensorId>, StoreError> {
+        self.register_with(source, sensors, |_| 0)
+    }
+
+    /// The same with intervals that were learned, ns; a longer one that is known stays.
+    pub(crate) fn register_with(
+        &self,
+        source: &str,
+        sensors: &[LooseSensor],
+        learned: impl Fn(usize) -> u64,
+    ) -> Result<Vec<SensorId>, StoreError> {
         check_source(source)?;
         sensors.iter().try_for_each(LooseSensor::check)?;
         let shared = self.shared();
         if shared.closing.load(Relaxed) {
             return Err(StoreError::Closed);
         }
-        let properties: Vec<Properties> = sensors.iter().map(Properties::of).collect();
-        let encoded: Vec<Vec<u8>> = properties.iter().map(Properties::encode).collect();
+        let encoded: Vec<Vec<u8>> = {
+            let known = shared.sensors();
+            let learned_before =
+                |sensor: &LooseSensor| known.id(sensor.path.as_str()).map(|id| known.learned_interval(id));
+            let interval = |at: usize, sensor| learned(at).max(learned_before(sensor).unwrap_or(0));
+            let one = |(at, sensor)| Properties::of(sensor, interval(at, sensor)).encode();
+            sensors.iter().enumerate().map(one).collect()
+        };
         let numbers = || {
             let known = shared.sensors();
             let id = |sensor: &LooseSensor| known.id(sensor.path.as_str());

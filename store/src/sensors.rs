@@ -66,7 +66,8 @@ pub struct SensorInfo {
     pub wraps_at: Option<u64>,
     /// What it is.
     pub description: String,
-    /// The interval of its latest batch, ns; 0 when none came yet, or for events without a rate.
+    /// The interval that people set; else that of its latest batch, or the one learned when it was imported; ns. 0 when none of these is known, as for
+    /// events without a rate.
     pub interval_ns: u64,
     /// Time of the newest sample of its group, ns since the Unix epoch; `None` before the first.
     pub last_time: Option<i64>,
@@ -98,19 +99,26 @@ pub(crate) struct Properties {
     pub kind: Kind,
     pub value_type: ValueType,
     pub scale: f64,
+    /// Learned from its readings when they were imported, ns; 0 when nothing is known.
+    pub interval_ns: u64,
 }
 
 impl Properties {
-    pub fn of(sensor: &LooseSensor) -> Self {
+    pub fn of(sensor: &LooseSensor, interval_ns: u64) -> Self {
         let LooseSensor { unit, kind, value_type, scale, description, .. } = sensor.clone();
-        Self { unit, description, kind, value_type, scale }
+        Self { unit, description, kind, value_type, scale, interval_ns }
     }
 
-    /// As the catalogue keeps them: flags, scale, unit, description.
+    /// As the catalogue keeps them: flags, scale, interval if there is one, unit, description.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(self.unit.len() + self.description.len() + 12);
-        out.push(u8::from(self.kind == Kind::Counter) | u8::from(self.value_type == ValueType::Float) << 1);
+        let has_interval = self.interval_ns > 0;
+        let (counter, float) = (self.kind == Kind::Counter, self.value_type == ValueType::Float);
+        out.push(u8::from(counter) | u8::from(float) << 1 | u8::from(has_interval) << 2);
         out.extend_from_slice(&self.scale.to_le_bytes());
+        if has_interval {
+            put_varint(self.interval_ns, &mut out);
+        }
         put_varint(self.unit.len() as u64, &mut out);
         out.extend_from_slice(self.unit.as_bytes());
         out.extend_from_slice(self.description.as_bytes());
@@ -122,6 +130,7 @@ impl Properties {
         let flags = *bytes.first()?;
         let scale = f64::from_le_bytes(bytes.get(1..9)?.try_into().ok()?);
         let mut at = 9;
+        let interval_ns = if flags & 4 != 0 { get_varint(bytes, &mut at)? } else { 0 };
         let length = usize::try_from(get_varint(bytes, &mut at)?).ok()?;
         let end = at.checked_add(length)?;
         let text = |bytes: &[u8]| std::str::from_utf8(bytes).map(str::to_owned).ok();
@@ -131,6 +140,7 @@ impl Properties {
             kind: if flags & 1 != 0 { Kind::Counter } else { Kind::Gauge },
             value_type: if flags & 2 != 0 { ValueType::Float } else { ValueType::Int },
             scale,
+            interval_ns,
         })
     }
 }
@@ -495,6 +505,13 @@ impl Sensors {
         loose.is_some_and(|(entry, loose)| {
             loose.properties != NONE && (loose.properties == known || !entry.places.as_slice().is_empty())
         })
+    }
+
+    /// What was learned of the interval of a sensor without a schema, ns; 0 when nothing is known.
+    pub fn learned_interval(&self, id: SensorId) -> u64 {
+        let loose = self.entries.get(id.0 as usize).and_then(|entry| self.loose.get(entry.loose as usize));
+        let properties = loose.and_then(|loose| self.properties.get(loose.properties as usize));
+        properties.map_or(0, |properties| properties.interval_ns)
     }
 
     /// Takes a registration without a schema of a numbered sensor; where a schema has the sensor, that defines it.

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use support::{EIO, Fault, FaultyDisk};
 use wholegrain_model::{Column, ColumnValues, Gaps, Interval, Kind, Pattern, SensorPath, Value, ValueType};
 use wholegrain_store::{
-    IMPORT_ROWS_MAX, ImportState, Imported, LooseSensor, Reading, RetentionRule, SensorId, Series, Store, StoreConfig,
-    StoreError,
+    IMPORT_ROWS_MAX, ImportState, Imported, LooseSensor, Reading, RetentionRule, SensorId, SensorSetting, Series,
+    Store, StoreConfig, StoreError,
 };
 
 const SECOND: i64 = 1_000_000_000;
@@ -251,4 +251,40 @@ fn a_failing_disk_leaves_the_part_out_whole_and_it_can_be_sent_again() {
             return;
         }
     }
+}
+
+#[test]
+fn an_import_learns_how_far_apart_readings_are() {
+    let dir = tempfile::tempdir().unwrap();
+    let every = |path: &str, from: i64, every: i64| {
+        let rows: Vec<(i64, Option<f64>)> = (0..20).map(|at| (from + at * every, Some(at as f64))).collect();
+        series(path, &rows)
+    };
+    let interval = |store: &Store, path: &str| store.sensor(store.sensor_id(path).unwrap()).unwrap().interval_ns;
+    let seconds = |seconds: u64| seconds * SECOND as u64;
+    let store = open(dir.path());
+    let two = series("/i/two", &[(0, Some(1.0)), (60, Some(2.0))]);
+    store.import("x", 0, "me", vec![every("/i/hourly", 0, 3600), every("/i/quarter", 0, 900), two]).unwrap();
+    let found = ["/i/hourly", "/i/quarter", "/i/two"].map(|path| interval(&store, path));
+    assert_eq!(found, [seconds(3600), seconds(900), 0]);
+    // A later part with readings that are further apart counts, one with nearer ones does not; what else is known stays.
+    let plain = Series { sensor: loose("/i/quarter", ""), ..every("/i/quarter", 100_000, 86_400) };
+    store.import("x", 1, "me", vec![every("/i/hourly", 100_000, 10), plain]).unwrap();
+    store.register_sensors("gateway", &[loose("/i/hourly", "W")]).unwrap();
+    let set = SensorSetting {
+        pattern: Pattern::new("/i/two").unwrap(),
+        unit: None,
+        scale: None,
+        kind: None,
+        description: None,
+        interval: Some(Interval::from_s(60)),
+    };
+    store.set_properties(&[set], false, "anna", START).unwrap();
+    drop(store);
+    let store = open(dir.path());
+    let found = ["/i/hourly", "/i/quarter", "/i/two"].map(|path| interval(&store, path));
+    assert_eq!(found, [seconds(3600), seconds(86_400), seconds(60)]);
+    assert_eq!(store.sensor(store.sensor_id("/i/quarter").unwrap()).unwrap().unit, "W");
+    store.unset_properties(&Pattern::new("/i/two").unwrap(), &[], "anna", START).unwrap();
+    assert_eq!(interval(&store, "/i/two"), 0);
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde_json::json;
 use support::{Fault, FaultyDisk};
-use wholegrain_model::{Kind, Pattern, Schema, SensorDef, SensorPath, ValueType};
+use wholegrain_model::{Interval, Kind, Pattern, Schema, SensorDef, SensorPath, ValueType};
 use wholegrain_store::{LooseSensor, Property, SensorInfo, SensorSetting, SetReport, Store, StoreConfig, StoreError};
 
 fn open(dir: &Path) -> Store {
@@ -19,7 +19,7 @@ fn pattern(text: &str) -> Pattern {
 }
 
 fn setting(of: &str) -> SensorSetting {
-    SensorSetting { pattern: pattern(of), unit: None, scale: None, kind: None, description: None }
+    SensorSetting { pattern: pattern(of), unit: None, scale: None, kind: None, description: None, interval: None }
 }
 
 fn unit(of: &str, unit: &str) -> SensorSetting {
@@ -96,7 +96,7 @@ fn the_later_setting_wins_property_by_property() {
     let told = store.explain(&[power]);
     let from: Vec<Option<&str>> =
         told[0].set.iter().map(|setting| setting.as_ref().map(|setting| setting.pattern.as_str())).collect();
-    assert_eq!(from, [Some("power"), Some("/lrz/n1/power"), None, None]);
+    assert_eq!(from, [Some("power"), Some("/lrz/n1/power"), None, None, None]);
     assert_eq!((told[0].value(Property::Unit), told[0].sent(Property::Unit)), (json!("MW"), json!("1")));
     // An earlier one set again is the latest.
     set(&store, &[unit("/lrz/n1/power", "kW")]);
@@ -145,6 +145,8 @@ fn what_is_wrong_is_refused_and_changes_nothing() {
     for scale in [0.0, f64::NAN, f64::INFINITY] {
         refused(SensorSetting { scale: Some(scale), ..setting("/x") }, "finite and not 0");
     }
+    refused(SensorSetting { interval: Some(Interval::from_ns(0)), ..setting("/x") }, "over 0");
+    refused(SensorSetting { interval: Some(Interval::from_s(400 * 86_400)), ..setting("/x") }, "up to");
     refused(SensorSetting { description: Some("a\nb".into()), ..setting("/x") }, "control character");
     refused(SensorSetting { description: Some("a".repeat(513)), ..setting("/x") }, "longer than 512");
     assert!(store.property_history(None, 100).unwrap().is_empty());

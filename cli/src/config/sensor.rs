@@ -1,4 +1,4 @@
-//! `wholegrain config sensor`: unit, scale, kind, description and time-to-live of sensors, by pattern.
+//! `wholegrain config sensor`: unit, scale, kind, description, interval and time-to-live of sensors, by pattern.
 
 mod import;
 mod show;
@@ -31,12 +31,13 @@ Examples:
   wholegrain config sensor set '/lrz/**/power' --unit W
   wholegrain config sensor set '/lrz/**/inlet' --unit Cel --scale 0.001 --description 'Inlet temperature'
   wholegrain config sensor set '/lrz/**/debug' --ttl 7d
+  wholegrain config sensor set '/hall/meter/*' --interval 15min
   wholegrain config sensor show '/lrz/**/power'
   wholegrain config sensor unset '/lrz/**/inlet' --scale
   wholegrain config sensor history '/lrz/**/power'
   wholegrain config sensor import properties.csv --dry-run";
 
-/// Units, scales, kinds, descriptions and times-to-live of sensors
+/// Units, scales, kinds, descriptions, intervals and times-to-live of sensors
 #[derive(Args)]
 #[command(after_help = format!("{PATTERNS}\n\n{NOTES}\n\n{EXAMPLES}\n\n{EXIT_CODES}"))]
 pub struct SensorArgs {
@@ -58,7 +59,7 @@ enum SensorCommand {
     List(show::ListArgs),
     /// What was ever set and taken back
     History(show::HistoryArgs),
-    /// Set properties from a CSV file with a head: sensor (or pattern), unit, scale, kind, description, ttl
+    /// Set properties from a CSV file with a head: sensor (or pattern), unit, scale, kind, description, interval, ttl
     Import(import::ImportArgs),
 }
 
@@ -80,6 +81,9 @@ struct SetArgs {
     /// What they are
     #[arg(long, value_name = "TEXT")]
     description: Option<String>,
+    /// How far apart their readings are, such as 15min: up to three times as far nothing is missing between two (docs/sums.md)
+    #[arg(long, value_name = "LENGTH")]
+    interval: Option<Interval>,
     /// How long their readings are kept, such as 30d; or forever
     #[arg(long, value_name = "LENGTH", value_parser = ttl)]
     ttl: Option<String>,
@@ -111,6 +115,9 @@ struct UnsetArgs {
     /// Only the description
     #[arg(long)]
     description: bool,
+    /// Only the interval
+    #[arg(long)]
+    interval: bool,
     /// Only how long readings are kept
     #[arg(long)]
     ttl: bool,
@@ -162,10 +169,11 @@ impl SetArgs {
         });
         add("kind", kind.map(|kind| json!(kind)));
         add("description", self.description.as_ref().map(|text| json!(text)));
+        add("interval", self.interval.map(|interval| json!(interval)));
         add("ttl", self.ttl.as_ref().map(|ttl| json!(ttl)));
         if setting.as_object().is_some_and(|setting| setting.len() == 1) {
             return Err(Failure::Usage(
-                "nothing to set; add --unit, --scale, --kind, --description or --ttl, or show what holds with `wholegrain config sensor show`"
+                "nothing to set; add --unit, --scale, --kind, --description, --interval or --ttl, or show what holds with `wholegrain config sensor show`"
                     .into(),
             ));
         }
@@ -209,6 +217,7 @@ fn unset(args: &UnsetArgs, client: Option<&Path>) -> Result<(), Failure> {
         ("scale", args.scale),
         ("kind", args.kind),
         ("description", args.description),
+        ("interval", args.interval),
         ("ttl", args.ttl),
     ];
     let mut wanted: Vec<Option<&str>> = flags.iter().filter(|(_, named)| *named).map(|(name, _)| Some(*name)).collect();

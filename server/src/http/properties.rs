@@ -235,7 +235,7 @@ fn wanted(store: &Store, body: &[u8]) -> Result<(Vec<SensorSetting>, Ages), ApiE
     let (mut settings, mut ages) = (Vec::with_capacity(body.settings.len()), Ages::new());
     for (number, mut value) in (1..).zip(body.settings) {
         let wrong = |reason: String| ApiError::bad_request(format!("setting {number}: {reason}"));
-        let known = ["pattern", "unit", "scale", "kind", "description", "ttl"];
+        let known = ["pattern", "unit", "scale", "kind", "description", "interval", "ttl"];
         if let Some(unknown) = value.as_object().and_then(|of| of.keys().find(|key| !known.contains(&key.as_str()))) {
             return Err(wrong(wholegrain_model::config::unknown("property", unknown, &known)));
         }

@@ -9,6 +9,7 @@
 //! ([`BlockRecord::import`](crate::catalogue::BlockRecord)).
 
 mod fit;
+mod learn;
 mod parts;
 
 use std::collections::{BTreeSet, HashMap};
@@ -25,7 +26,7 @@ use crate::seal::Drafts;
 use crate::sensors::HEARD_SENSORS;
 use crate::stats::add;
 use crate::store::Shared;
-use crate::{SensorId, Store, StoreError};
+use crate::{SensorId, SensorInfo, Store, StoreError};
 
 pub use parts::ImportState;
 pub(crate) use parts::{Imports, Known};
@@ -113,28 +114,43 @@ impl Store {
 
     /// Registers those that are not known, and makes the values of the others what their sensors' values are.
     fn register(&self, source: &str, series: &mut [Series]) -> Result<Vec<SensorId>, StoreError> {
-        let mut fresh = Vec::new();
+        let (mut fresh, mut intervals) = (Vec::new(), Vec::new());
         for one in series.iter_mut() {
             let path = one.sensor.path.as_str();
             let known = self.sensor_id(path).and_then(|id| self.sensor(id));
+            let interval_ns = learn::interval_ns(&one.times);
+            let before = fresh.len();
             match known {
                 Some(known) => {
                     fit::fit(one, &known)?;
                     if known.unit.is_empty() && !one.sensor.unit.is_empty() {
                         fresh.push(one.sensor.clone());
+                    } else {
+                        fresh.extend(self.slower(&known, interval_ns, &one.sensor));
                     }
                 }
                 None => fresh.push(one.sensor.clone()),
             }
+            intervals.extend((before..fresh.len()).map(|_| interval_ns));
         }
         if !fresh.is_empty() {
-            self.register_sensors(source, &fresh)?;
+            self.register_with(source, &fresh, |at| intervals[at])?;
         }
         let number = |one: &Series| {
             let path = one.sensor.path.as_str();
             self.sensor_id(path).ok_or_else(|| StoreError::Sensor(format!("{path} could not be registered")))
         };
         series.iter().map(number).collect()
+    }
+
+    /// A sensor without a schema as it is known, when the readings of an import are further apart than those before.
+    fn slower(&self, known: &SensorInfo, interval_ns: u64, imported: &LooseSensor) -> Option<LooseSensor> {
+        let sensors = self.shared().sensors();
+        if !sensors.places(known.id).is_empty() || interval_ns <= sensors.learned_interval(known.id) {
+            return None;
+        }
+        let SensorInfo { unit, kind, value_type, scale, description, .. } = sensors.sent(known.id)?;
+        Some(LooseSensor { path: imported.path.clone(), unit, kind, value_type, scale, description })
     }
 
     fn commit(

@@ -207,6 +207,7 @@ impl Rebuild<'_> {
                     kind: Kind::Gauge,
                     value_type: record.value_type,
                     scale: 1.0,
+                    interval_ns: 0,
                 };
                 let known = || said.get(name.as_str()).cloned().unwrap_or_else(plain);
                 sensors.entry(name.clone()).or_insert_with(known);
@@ -305,8 +306,9 @@ fn line(line: &str) -> Option<(&str, Properties)> {
     let kind = if fields.next()? == "counter" { Kind::Counter } else { Kind::Gauge };
     let value_type = if fields.next()? == "float" { ValueType::Float } else { ValueType::Int };
     let scale = fields.next()?.parse().ok()?;
-    let description = fields.nth(2).and_then(quoted).map(|(text, _)| text).unwrap_or_default();
-    Some((path, Properties { unit, description, kind, value_type, scale }))
+    let interval_ns = fields.nth(1).and_then(|text| text.parse().ok()).unwrap_or(0);
+    let description = fields.next().and_then(quoted).map(|(text, _)| text).unwrap_or_default();
+    Some((path, Properties { unit, description, kind, value_type, scale, interval_ns }))
 }
 
 /// A field in quotes, in which two quotes are one, and what follows.
@@ -335,6 +337,7 @@ mod tests {
         let (path, read) = line("/n/a,\"W\",counter,float,0.001,,1000,\"A \"\"b\"\", c.\"").unwrap();
         assert_eq!((path, read.unit.as_str(), read.description.as_str()), ("/n/a", "W", "A \"b\", c."));
         assert_eq!((read.kind, read.value_type, read.scale), (Kind::Counter, ValueType::Float, 0.001));
+        assert_eq!(read.interval_ns, 1000);
         assert!(line("nothing").is_none());
     }
 }

@@ -181,7 +181,7 @@ impl Sensors {
             scale: properties.scale,
             wraps_at: None,
             description: properties.description.clone(),
-            interval_ns: 0,
+            interval_ns: properties.interval_ns,
             last_time: loose.time(),
             agent: self.sources[loose.source as usize].clone(),
         })

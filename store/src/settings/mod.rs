@@ -9,7 +9,7 @@ use std::sync::{Arc, PoisonError};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use wholegrain_model::schema::{DESCRIPTION_BYTES_MAX, UNIT_BYTES_MAX};
-use wholegrain_model::{Kind, Pattern, Unit};
+use wholegrain_model::{Interval, Kind, Pattern, Unit};
 
 use crate::registry::{Entry, Registry};
 use crate::sensors::SensorInfo;
@@ -22,7 +22,9 @@ const KIND: &str = "property";
 /// The most properties that are set at a time, over all patterns.
 pub const SETTINGS_MAX: usize = 100_000;
 /// How many properties of a sensor can be set.
-const PROPERTIES: usize = 4;
+const PROPERTIES: usize = 5;
+/// The longest interval that can be set: a year.
+const INTERVAL_MAX: Interval = Interval::from_s(366 * 86_400);
 /// No setting.
 const NONE: u32 = u32::MAX;
 
@@ -38,6 +40,8 @@ pub enum Property {
     Kind,
     /// What the sensor is.
     Description,
+    /// How far apart its readings are, for the rule of holes.
+    Interval,
 }
 
 impl Property {
@@ -47,6 +51,7 @@ impl Property {
         ("scale", Property::Scale),
         ("kind", Property::Kind),
         ("description", Property::Description),
+        ("interval", Property::Interval),
     ];
 
     /// Its name.
@@ -73,6 +78,9 @@ pub struct SensorSetting {
     /// What they are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
+    /// How far apart their readings are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interval: Option<Interval>,
 }
 
 impl SensorSetting {
@@ -93,6 +101,11 @@ impl SensorSetting {
         if self.description.as_ref().is_some_and(|text| text.chars().any(char::is_control)) {
             return Err("the description has a control character".to_owned());
         }
+        if let Some(interval) = self.interval.filter(|interval| interval.ns() == 0 || *interval > INTERVAL_MAX) {
+            return Err(format!(
+                "the interval is {interval}; one over 0 and up to {INTERVAL_MAX} is wanted, such as 1h"
+            ));
+        }
         Ok(())
     }
 
@@ -102,6 +115,7 @@ impl SensorSetting {
             self.scale.map(|scale| (Property::Scale, json!(scale))),
             self.kind.map(|kind| (Property::Kind, json!(kind))),
             self.description.as_ref().map(|text| (Property::Description, json!(text))),
+            self.interval.map(|interval| (Property::Interval, json!(interval))),
         ]
         .into_iter()
         .flatten()
@@ -174,6 +188,7 @@ enum Set {
     Scale(f64),
     Kind(Kind),
     Description(String),
+    Interval(Interval),
 }
 
 /// For each property the setting that holds, by its number in [`Settings::all`].
@@ -205,6 +220,7 @@ impl Settings {
             Property::Scale => Set::Scale(value.as_f64().filter(|scale| scale.is_finite() && *scale != 0.0)?),
             Property::Kind => Set::Kind(serde_json::from_value(value.clone()).ok()?),
             Property::Description => Set::Description(value.as_str()?.to_owned()),
+            Property::Interval => Set::Interval(serde_json::from_value(value.clone()).ok()?),
         };
         let pattern = Pattern::new(setting.pattern.as_str()).ok()?;
         let number = u32::try_from(self.all.len()).ok()?;
@@ -245,6 +261,7 @@ impl Settings {
                     info.wraps_at = info.wraps_at.filter(|_| *kind == Kind::Counter);
                 }
                 Set::Description(text) => info.description.clone_from(text),
+                Set::Interval(interval) => info.interval_ns = interval.ns(),
             }
         }
     }
@@ -270,6 +287,8 @@ fn value_of(info: &SensorInfo, property: Property) -> Value {
         Property::Scale => json!(info.scale),
         Property::Kind => json!(info.kind),
         Property::Description => json!(info.description),
+        Property::Interval if info.interval_ns == 0 => json!(""),
+        Property::Interval => json!(Interval::from_ns(info.interval_ns)),
     }
 }
 
@@ -409,7 +428,7 @@ impl Store {
         self.shared().sensors().count(pattern)
     }
 
-    /// Rises whenever a unit, scale, kind or description has been set or taken back.
+    /// Rises whenever a unit, scale, kind, description or interval has been set or taken back.
     pub fn properties_generation(&self) -> u64 {
         self.shared().settings_changes.load(Relaxed)
     }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde_json::{Value, json};
-use wholegrain_model::{Pattern, Unit, config};
+use wholegrain_model::{Interval, Pattern, Unit, config};
 
 use super::{send, ttl};
 use crate::connection::Connection;
@@ -19,14 +19,14 @@ const BATCH: usize = 5000;
 /// The most bytes of one request's settings, so that the server takes it.
 const BATCH_BYTES_MAX: usize = 1 << 20;
 /// The names of a head that mean something.
-const COLUMNS: [&str; 8] = ["sensor", "pattern", "path", "unit", "scale", "kind", "description", "ttl"];
+const COLUMNS: [&str; 9] = ["sensor", "pattern", "path", "unit", "scale", "kind", "description", "interval", "ttl"];
 /// Those that the server's own lists have besides, and that cannot be set.
 const IGNORED: [&str; 5] = ["type", "wraps_at", "interval_ns", "last_time", "agent"];
 
 /// The arguments.
 #[derive(Args)]
 #[command(after_help = "\
-The first line names the columns: sensor (or pattern, or path), and any of unit, scale, kind, description, ttl. Between them stand \
+The first line names the columns: sensor (or pattern, or path), and any of unit, scale, kind, description, interval, ttl. Between them stand \
 commas, semicolons or tabs; an empty field leaves the property alone. The columns type, wraps_at, interval_ns, last_time and agent \
 of the server's own lists are passed over, so that sensors.csv of a store, or the output of `wholegrain sensors --format csv`, can be \
 edited and read again: what a sensor has already is not set.
@@ -218,6 +218,7 @@ impl Head {
                 },
                 "kind" if ["gauge", "counter"].contains(&field.as_str()) => json!(field),
                 "kind" => return Err(format!("kind {field:?}: gauge or counter is wanted")),
+                "interval" => json!(Interval::parse(field).map_err(|error| format!("interval {error}"))?),
                 "ttl" => json!(ttl(field).map_err(|error| format!("ttl {error}"))?),
                 _ => json!(field),
             };

@@ -19,7 +19,7 @@ use crate::style;
 use crate::table::Table;
 
 /// The properties in the order in which they are shown.
-const PROPERTIES: [&str; 5] = ["unit", "scale", "kind", "description", "ttl"];
+const PROPERTIES: [&str; 6] = ["unit", "scale", "kind", "description", "interval", "ttl"];
 
 /// The arguments of `show`.
 #[derive(Args)]
