@@ -106,12 +106,15 @@ pub(crate) struct PerWindow<I> {
     range: (i64, i64),
     /// What is left of the segment being divided: it begins here.
     dividing: Option<(i64, Segment)>,
-    open: Option<(i64, FloatSum)>,
+    /// The window's start, the area so far and the time that it covers, ns.
+    open: Option<(i64, FloatSum, i128)>,
+    /// Whether the area over its time is wanted.
+    mean: bool,
 }
 
 impl<I> PerWindow<I> {
-    pub(crate) fn new(samples: I, segments: Segments, windows: Windows, range: (i64, i64)) -> Self {
-        Self { samples, segments, windows, range, dividing: None, open: None }
+    pub(crate) fn new(samples: I, segments: Segments, windows: Windows, range: (i64, i64), mean: bool) -> Self {
+        Self { samples, segments, windows, range, dividing: None, open: None, mean }
     }
 
     /// Takes the next part of the segment being divided; a row when it begins a new window and so closes the one before.
@@ -121,18 +124,20 @@ impl<I> PerWindow<I> {
         let end = self.windows.end(begin).min(segment_end);
         let mut closed = None;
         if self.open.as_ref().is_none_or(|open| open.0 != start) {
-            closed = self.open.replace((start, FloatSum::default()));
+            closed = self.open.replace((start, FloatSum::default(), 0));
         }
-        if let Some((_, area)) = &mut self.open {
+        if let Some((_, area, covered)) = &mut self.open {
             area.add(segment.area(begin, end));
+            *covered += i128::from(end) - i128::from(begin);
         }
         self.dividing = (end < segment_end).then_some((end, segment));
-        closed.map(row)
+        closed.map(|closed| self.row(closed))
     }
-}
 
-fn row((time, area): (i64, FloatSum)) -> Row {
-    Row { time, value: Some(area.total()).filter(|area| !area.is_nan()).map(Value::Float) }
+    fn row(&self, (time, area, covered): (i64, FloatSum, i128)) -> Row {
+        let over = if self.mean { covered as f64 / NS_PER_S } else { 1.0 };
+        Row { time, value: Some(area.total() / over).filter(|value| !value.is_nan()).map(Value::Float) }
+    }
 }
 
 impl<I: Iterator<Item = Result<Sample, QueryError>>> Iterator for PerWindow<I> {
@@ -149,7 +154,7 @@ impl<I: Iterator<Item = Result<Sample, QueryError>>> Iterator for PerWindow<I> {
             let sample = match self.samples.next() {
                 Some(Ok(sample)) => sample,
                 Some(Err(error)) => return Some(Err(error)),
-                None => return self.open.take().map(|open| Ok(row(open))),
+                None => return self.open.take().map(|open| Ok(self.row(open))),
             };
             if let Some(segment) = self.segments.step(&sample) {
                 let begin = segment.start.0.max(self.range.0);
@@ -191,7 +196,7 @@ mod tests {
 
     fn windows(points: &[(i64, Option<f64>)], every: i64, from: i64, to: i64) -> Points {
         let windows = Windows::Every(every * S);
-        shown(PerWindow::new(samples(points).into_iter(), segments(), windows, (from * S, to * S)))
+        shown(PerWindow::new(samples(points).into_iter(), segments(), windows, (from * S, to * S), false))
     }
 
     #[test]

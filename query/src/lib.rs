@@ -16,7 +16,9 @@
 //! - `agg` without `every`: one row a sensor over the whole range, its time is `from`.
 //! - `every` without `agg`: [`Agg::Mean`] for gauges, [`Agg::Last`] for counters (a mean of a running total says nothing);
 //!   after `delta` [`Agg::Sum`], after `rate` and `derivative` [`Agg::Mean`].
-//! - `op` and `every`: the operation first, then the aggregate of its values. A NaN is no value to either.
+//! - `op` and `every`: the operation first, then the aggregate of its values. A NaN is no value to either. The mean of a rate is how much over how
+//!   long; `sample_mean` is the arithmetic mean of the rates.
+//! - `time_mean` of gauges gives a row for each window of which some time is covered, also where no sample lies in it.
 //!
 //! # Several sensors as one series
 //! With `across` the rows are of groups of sensors ([`Across`]). Each sensor's value of a window (or its reading at an exact time) is made
@@ -83,8 +85,16 @@ pub const SENSORS_MAX: usize = 250_000;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Agg {
-    /// Arithmetic mean of the values.
+    /// The mean. After `rate` and `derivative` the change over its time, so that each value weighs as much as it lasts; else the arithmetic mean of the
+    /// values.
     Mean,
+    /// Of gauges and after `rate` and `derivative`: the mean over time. Of a gauge the area below the lines between samples, cut at the window's edges, over
+    /// the time that they cover.
+    #[serde(rename = "time_mean")]
+    TimeMean,
+    /// The arithmetic mean of the values, each weighing the same however long it holds.
+    #[serde(rename = "sample_mean")]
+    SampleMean,
     /// The least.
     Min,
     /// The greatest.
@@ -101,7 +111,7 @@ pub enum Agg {
 
 impl Agg {
     /// All of them with their names.
-    pub const ALL: [(&'static str, Agg); 7] = [
+    pub const ALL: [(&'static str, Agg); 9] = [
         ("mean", Agg::Mean),
         ("min", Agg::Min),
         ("max", Agg::Max),
@@ -109,14 +119,16 @@ impl Agg {
         ("count", Agg::Count),
         ("last", Agg::Last),
         ("first", Agg::First),
+        ("time_mean", Agg::TimeMean),
+        ("sample_mean", Agg::SampleMean),
     ];
 }
 
 /// What is computed from successive values of one sensor before any aggregate.
 ///
 /// No operation looks across a hole: a gap, or two samples further apart than [`HOLE_INTERVALS`] times the sensor's
-/// interval. To have a value for the first sample of the range, samples before `from` are looked at, as far back as a hole
-/// can not reach ([`LOOK_BACK_NS_UNKNOWN`] for a sensor without an interval).
+/// interval ([`LOOK_BACK_NS_UNKNOWN`] for one without) that are not one of three spacings alike in a row. Samples outside the range
+/// are looked at for that, and for the value of the first sample of the range; `docs/sums.md` has the whole rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Op {

@@ -3,6 +3,7 @@
 use wholegrain_model::{Kind, Value};
 
 use crate::Op;
+use crate::columns::weighted::Change;
 use crate::samples::Sample;
 use crate::scale::Scale;
 
@@ -24,6 +25,13 @@ impl Difference {
 
     /// Takes the next sample; the operation's value there, in the answer's unit.
     pub(crate) fn step(&mut self, sample: &Sample) -> Option<f64> {
+        let Change { by, ns, .. } = self.change(sample)?;
+        let result = if self.op == Op::Delta { by } else { by / (ns as f64 / NS_PER_S) };
+        (!result.is_nan()).then_some(result)
+    }
+
+    /// Takes the next sample; the scaled difference to the one before.
+    pub(crate) fn change(&mut self, sample: &Sample) -> Option<Change> {
         let Sample { time, value, joined } = *sample;
         let value = value.filter(|value| !value.as_f64().is_nan());
         let previous = std::mem::replace(&mut self.previous, value.map(|value| (time, value)));
@@ -31,13 +39,11 @@ impl Difference {
         if !joined || time <= before {
             return None;
         }
-        let delta = self.scale.apply(match self.kind {
+        let by = self.scale.apply(match self.kind {
             Kind::Gauge => subtract(new, old),
             Kind::Counter => advance(old, new, self.wraps_at)?,
         });
-        let result =
-            if self.op == Op::Delta { delta } else { delta / ((time as i128 - before as i128) as f64 / NS_PER_S) };
-        (!result.is_nan()).then_some(result)
+        (!by.is_nan()).then_some(Change { time, by, ns: time.saturating_sub(before) })
     }
 }
 

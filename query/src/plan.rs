@@ -8,6 +8,7 @@ use wholegrain_store::{Chunks, Part, SensorInfo};
 use crate::batches::Row;
 use crate::columns::aggregate::{Aggregated, How};
 use crate::columns::raw::rescale;
+use crate::columns::weighted::{Change, Weighted};
 use crate::columns::{Gathered, Rows, Stop, Watched};
 use crate::integral::{Cumulative, PerWindow, Segments};
 use crate::ops::Difference;
@@ -46,6 +47,9 @@ impl Query {
         if self.op == Some(Op::Integral) && self.agg.is_some_and(|agg| agg != Agg::Sum) {
             return invalid("the integral of a window is a sum; leave agg away or write sum".into());
         }
+        if self.op == Some(Op::Delta) && self.agg == Some(Agg::TimeMean) {
+            return invalid("the mean of a delta over time is a rate; write op=rate, or derivative for gauges".into());
+        }
         if let Some(Err(error)) = self.unit.as_deref().map(Unit::parse) {
             return invalid(error.to_string());
         }
@@ -54,6 +58,9 @@ impl Query {
 
     fn validate_across(&self, across: Across) -> Result<(), QueryError> {
         let invalid = |text: &str| Err(QueryError::Invalid(text.into()));
+        if matches!(across.agg, Agg::TimeMean | Agg::SampleMean) {
+            return invalid("across: what values of one time come to has no time; write mean");
+        }
         if matches!(across.agg, Agg::First | Agg::Last) {
             return invalid("across: sensors have no first and no last; write mean, min, max, sum or count");
         }
@@ -97,6 +104,7 @@ pub(crate) struct Range {
 impl Plan {
     pub(crate) fn new(query: &Query, sensors: &[SensorInfo]) -> Result<Self, QueryError> {
         check_kinds(query.op, sensors)?;
+        check_time_mean(query, sensors)?;
         let windows = match (query.every, query.agg) {
             (Some(every), _) => Some(Windows::Every(i64::try_from(every.ns()).unwrap_or(i64::MAX))),
             (None, Some(_)) => Some(Windows::Whole(query.from.0)),
@@ -140,7 +148,7 @@ impl Plan {
 
     /// The resolution in ns of the tier that answers wherever it can.
     pub(crate) fn tier(&self, chunks: &dyn Chunks) -> Option<i64> {
-        let windows = self.windows.filter(|_| self.op.is_none())?;
+        let windows = self.windows.filter(|_| self.op.is_none() && self.agg != Some(Agg::TimeMean))?;
         chunks.tier(self.from, self.to, windows.every())
     }
 
@@ -151,7 +159,7 @@ impl Plan {
         }
         match self.agg_of(sensor) {
             Some(Agg::Count) => true,
-            Some(Agg::Mean | Agg::Sum) => false,
+            Some(Agg::Mean | Agg::TimeMean | Agg::SampleMean | Agg::Sum) => false,
             None | Some(Agg::Min | Agg::Max | Agg::First | Agg::Last) => {
                 self.op.is_none() && sensor.value_type == ValueType::Int && Scale::new(sensor.scale).is_integral()
             }
@@ -171,19 +179,26 @@ impl Plan {
         range: Range,
         stop: &Stop,
     ) -> Result<Rows, QueryError> {
-        let rows = self.rows_as_is(chunks, sensor, range, stop)?;
+        let own = Scale::new(sensor.scale);
         let Some(to) = self.conversions.as_ref().map(|to| to.of(sensor)).filter(|to| !to.is_identity()) else {
-            return Ok(rows);
+            return self.rows_scaled(chunks, sensor, own, range, stop);
         };
+        // A count has no scale; of an integral the values are scaled, and what they come to is converted.
+        let apart = self.exact || self.op == Some(Op::Integral) || self.agg_of(sensor) == Some(Agg::Count);
+        if let Some(both) = own.then(to).filter(|_| !apart) {
+            return self.rows_scaled(chunks, sensor, both, range, stop);
+        }
+        let rows = self.rows_scaled(chunks, sensor, own, range, stop)?;
         let exact = self.exact;
         Ok(Box::new(rows.map(move |chunk| chunk.map(|chunk| units::converted_chunk(chunk, to, exact)))))
     }
 
-    /// The rows of one sensor in its own unit.
-    fn rows_as_is(
+    /// The rows of one sensor, scaled.
+    fn rows_scaled(
         &self,
         chunks: &Arc<dyn Chunks>,
         sensor: &SensorInfo,
+        scale: Scale,
         range: Range,
         stop: &Stop,
     ) -> Result<Rows, QueryError> {
@@ -191,9 +206,11 @@ impl Plan {
         if from >= to {
             return Ok(Box::new(std::iter::empty()));
         }
-        let (scale, exact) = (Scale::new(sensor.scale), self.exact);
+        let exact = self.exact;
         let how = self.windows.zip(self.agg_of(sensor)).map(|(windows, agg)| How { windows, agg, scale, exact });
-        let Some(op) = self.op else {
+        let is_mean = self.op.is_none() && self.agg == Some(Agg::TimeMean);
+        // The mean over time is the area over its time.
+        let Some(op) = self.op.or(is_mean.then_some(Op::Integral)) else {
             if let Some(how) = how
                 && let Some(parts) = chunks.scan_windows(sensor, from, to, how.windows.every())?
             {
@@ -213,16 +230,21 @@ impl Plan {
         if op == Op::Integral {
             let segments = Segments::new(scale);
             return Ok(match self.windows {
-                Some(windows) => Box::new(Gathered::new(PerWindow::new(samples, segments, windows, (from, to)))),
+                Some(windows) => {
+                    Box::new(Gathered::new(PerWindow::new(samples, segments, windows, (from, to), is_mean)))
+                }
                 None => Box::new(Gathered::new(Cumulative::new(samples, segments, from))),
             });
         }
-        let rows = Gathered::new(differences(samples, Difference::new(op, sensor.kind, sensor.wraps_at, scale), from));
+        if let Some(How { windows, agg: Agg::Mean | Agg::TimeMean, .. }) = how.filter(|_| op != Op::Delta) {
+            let op = Difference::new(op, sensor.kind, sensor.wraps_at, Scale::ONE);
+            return Ok(Box::new(Weighted::new(changes(samples, op, from), windows, scale)));
+        }
+        // What windows come to is scaled at their end: so it is rounded once.
+        let each = if how.is_some() { Scale::ONE } else { scale };
+        let rows = Gathered::new(differences(samples, Difference::new(op, sensor.kind, sensor.wraps_at, each), from));
         Ok(match how {
-            Some(how) => {
-                let how = How { scale: Scale::ONE, ..how };
-                Box::new(Aggregated::new(rows.map(|chunk| chunk.map(Part::Readings)), how))
-            }
+            Some(how) => Box::new(Aggregated::new(rows.map(|chunk| chunk.map(Part::Readings)), how)),
             None => Box::new(rows),
         })
     }
@@ -242,6 +264,32 @@ fn differences(
         let value = op.step(&sample);
         (sample.time >= from).then_some(Ok(Row { time: sample.time, value: value.map(Value::Float) }))
     })
+}
+
+/// The changes at the samples from `from` on; those before only prepare them.
+fn changes(
+    samples: impl Iterator<Item = Result<Sample, QueryError>> + Send,
+    mut op: Difference,
+    from: i64,
+) -> impl Iterator<Item = Result<Change, QueryError>> + Send {
+    samples.filter_map(move |sample| match sample {
+        Ok(sample) => op.change(&sample).filter(|change| change.time >= from).map(Ok),
+        Err(error) => Some(Err(error)),
+    })
+}
+
+/// Refuses the mean over time of running totals.
+fn check_time_mean(query: &Query, sensors: &[SensorInfo]) -> Result<(), QueryError> {
+    if query.op.is_some() || query.agg != Some(Agg::TimeMean) {
+        return Ok(());
+    }
+    match sensors.iter().find(|sensor| sensor.kind == Kind::Counter) {
+        None => Ok(()),
+        Some(counter) => Err(QueryError::Invalid(format!(
+            "the mean over time of a running total says nothing, and {} is a counter; add op=rate, or choose gauges only",
+            counter.path
+        ))),
+    }
 }
 
 /// Refuses an operation on sensors for which it has no meaning, and names one of them.

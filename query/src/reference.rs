@@ -120,7 +120,8 @@ fn rows_of(batch: &RecordBatch) -> Vec<(String, i64, Option<f64>)> {
 pub(crate) fn naive(sensor: &SensorInfo, samples: &Samples, query: &Query) -> Rows {
     let (from, to) = (query.from.0, query.to.0);
     let seen = samples;
-    let value = |i: usize| seen[i].1.map(|v| v.as_f64() * sensor.scale).filter(|v| !v.is_nan() || query.op.is_none());
+    let raw = query.op.is_none() && query.agg != Some(Agg::TimeMean);
+    let value = |i: usize| seen[i].1.map(|v| v.as_f64() * sensor.scale).filter(|v| !v.is_nan() || raw);
     let joined = |i: usize| naive_joined(sensor, seen, i);
     let pairs: Vec<Option<(f64, f64)>> =
         (0..seen.len()).map(|i| if joined(i) { Some((value(i - 1)?, value(i)?)) } else { None }).collect();
@@ -137,19 +138,21 @@ pub(crate) fn naive(sensor: &SensorInfo, samples: &Samples, query: &Query) -> Ro
         };
         Some(if query.op == Some(Op::Delta) { delta } else { delta / per })
     };
-    if query.op == Some(Op::Integral) {
+    if query.op == Some(Op::Integral) || (query.op.is_none() && query.agg == Some(Agg::TimeMean)) {
+        let mean = query.op.is_none();
         // The area between two instants, of every line there is.
         let area = |a: i64, b: i64| {
-            let mut parts = Vec::new();
+            let (mut parts, mut covered) = (Vec::new(), 0.0);
             for i in 1..seen.len() {
                 let (t0, t1) = (seen[i - 1].0, seen[i].0);
                 let (lo, hi) = (t0.max(a), t1.min(b));
                 if let (Some((v0, v1)), true) = (pair(i), lo < hi) {
                     let at = |t: i64| v0 + (v1 - v0) * seconds(t0, t) / seconds(t0, t1);
                     parts.push((at(lo) + at(hi)) / 2.0 * seconds(lo, hi));
+                    covered += seconds(lo, hi);
                 }
             }
-            (!parts.is_empty()).then(|| parts.iter().sum::<f64>())
+            (!parts.is_empty()).then(|| parts.iter().sum::<f64>() / if mean { covered } else { 1.0 })
         };
         return match (query.every, query.agg) {
             (None, None) => {
@@ -170,6 +173,21 @@ pub(crate) fn naive(sensor: &SensorInfo, samples: &Samples, query: &Query) -> Ro
         .collect();
     if query.every.is_none() && query.agg.is_none() {
         return points;
+    }
+    let weighted = matches!(query.agg, None | Some(Agg::Mean | Agg::TimeMean));
+    if weighted && matches!(query.op, Some(Op::Rate | Op::Derivative)) {
+        // Each rate times the time that it holds for, over all of that time.
+        let mut windows: BTreeMap<i64, (f64, f64)> = BTreeMap::new();
+        for i in (0..seen.len()).filter(inside) {
+            if let Some(rate) = difference(i).filter(|rate| !rate.is_nan()) {
+                let start =
+                    query.every.map_or(from, |every| seen[i].0.div_euclid(every.ns() as i64) * every.ns() as i64);
+                let of = windows.entry(start).or_default();
+                let long = seconds(seen[i - 1].0, seen[i].0);
+                *of = (of.0 + rate * long, of.1 + long);
+            }
+        }
+        return windows.into_iter().map(|(start, (sum, long))| (start, Some(sum / long))).collect();
     }
     let mut windows: BTreeMap<i64, Vec<f64>> = BTreeMap::new();
     for (time, value) in points {
@@ -205,7 +223,7 @@ pub(crate) fn naive_joined(sensor: &SensorInfo, samples: &Samples, i: usize) -> 
 pub(crate) fn naive_agg(agg: Agg, values: &[f64]) -> Option<f64> {
     let sum: f64 = values.iter().sum();
     Some(match agg {
-        Agg::Mean => sum / values.len() as f64,
+        Agg::Mean | Agg::TimeMean | Agg::SampleMean => sum / values.len() as f64,
         Agg::Sum => sum,
         Agg::Count => values.len() as f64,
         Agg::Min => values.iter().copied().fold(f64::INFINITY, f64::min),
@@ -286,7 +304,12 @@ pub(crate) fn random_query(op: Option<Op>, random: &mut Random) -> Query {
     let every = random.one_of(&[None, Some(1), Some(7), Some(100), Some(333), Some(10_000)]).map(Interval::from_ms);
     let some_agg = random.one_of(&Agg::ALL).1;
     let agg = random.one_of(&[None, Some(some_agg)]);
-    let agg = if op == Some(Op::Integral) { agg.map(|_| Agg::Sum) } else { agg };
+    let agg = match (op, agg) {
+        (Some(Op::Integral), agg) => agg.map(|_| Agg::Sum),
+        // Of a delta, and of counters, there is no mean over time.
+        (Some(Op::Delta), Some(Agg::TimeMean)) => Some(Agg::SampleMean),
+        (_, agg) => agg,
+    };
     Query { every, agg, op, ..query(from, from + random.below(4_000) as i64 * MS) }
 }
 
@@ -335,7 +358,10 @@ fn random_queries_agree_with_the_naive_rules() {
         };
         let sensors: Vec<_> = (0..1 + random.below(3) as u32).map(|id| random_sensor(id, kind, &mut random)).collect();
         let samples: Vec<_> = sensors.iter().map(|sensor| random_samples(sensor, &mut random)).collect();
-        let query = random_query(op, &mut random);
+        let mut query = random_query(op, &mut random);
+        if op.is_none() && kind == Kind::Counter && query.agg == Some(Agg::TimeMean) {
+            query.agg = Some(Agg::SampleMean);
+        }
         let mut found = collect(answer(sensors.clone(), samples.clone(), &query).unwrap());
         for (sensor, samples) in sensors.iter().zip(&samples) {
             let expected = naive(sensor, samples, &query);

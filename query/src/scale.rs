@@ -1,6 +1,6 @@
 //! From raw values to the sensor's unit.
 
-use wholegrain_model::Value;
+use wholegrain_model::{Conversion, Value};
 
 /// The largest integral scale for which products of integers are kept as integers: 2^53, where floats stop being exact.
 const INTEGRAL_MAX: f64 = 9_007_199_254_740_992.0;
@@ -9,6 +9,7 @@ const INTEGRAL_MAX: f64 = 9_007_199_254_740_992.0;
 /// the decimal number (0.3, not 0.30000000000000004).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Scale {
+    /// Over the divisor, if there is one.
     factor: f64,
     divisor: Option<f64>,
 }
@@ -21,12 +22,25 @@ impl Scale {
     pub fn new(factor: f64) -> Self {
         let inverse = (1.0 / factor).round();
         let is_inverse = factor.abs() < 1.0 && inverse.abs() <= INTEGRAL_MAX && 1.0 / inverse == factor;
-        Self { factor, divisor: is_inverse.then_some(inverse) }
+        if is_inverse { Self { factor: 1.0, divisor: Some(inverse) } } else { Self { factor, divisor: None } }
+    }
+
+    /// This and then a conversion in which 0 stays 0, as one: so that the result is rounded once. `None` where that is not possible.
+    pub(crate) fn then(self, conversion: Conversion) -> Option<Self> {
+        let (multiplier, divisor) = conversion.ratio();
+        let (mut above, mut below) = (self.factor * multiplier, self.divisor.unwrap_or(1.0) * divisor);
+        let is_whole = |value: f64| value.fract() == 0.0 && (1.0..=INTEGRAL_MAX).contains(&value.abs());
+        if !conversion.is_linear() || !is_whole(above) || !is_whole(below) {
+            return None;
+        }
+        let common = common_factor(above.abs() as u64, below.abs() as u64) as f64 * below.signum();
+        (above, below) = (above / common, below / common);
+        Some(Self { factor: above, divisor: (below != 1.0).then_some(below) })
     }
 
     /// Whether integers stay integers.
     pub fn is_integral(self) -> bool {
-        self.factor.fract() == 0.0 && self.factor.abs() <= INTEGRAL_MAX
+        self.divisor.is_none() && self.factor.fract() == 0.0 && self.factor.abs() <= INTEGRAL_MAX
     }
 
     /// Whether values stay as they are.
@@ -36,13 +50,13 @@ impl Scale {
 
     /// Whether a greater raw value is a lesser quantity.
     pub(crate) fn is_negative(self) -> bool {
-        self.factor < 0.0
+        (self.factor < 0.0) != self.divisor.is_some_and(|divisor| divisor < 0.0)
     }
 
     /// The quantity as a float.
     pub fn apply(self, raw: f64) -> f64 {
         match self.divisor {
-            Some(divisor) => raw / divisor,
+            Some(divisor) => raw * self.factor / divisor,
             None => raw * self.factor,
         }
     }
@@ -61,6 +75,14 @@ impl Scale {
     }
 }
 
+/// The greatest common divisor of two numbers that are not 0.
+fn common_factor(mut a: u64, mut b: u64) -> u64 {
+    while b != 0 {
+        (a, b) = (b, a % b);
+    }
+    a
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -72,6 +94,19 @@ mod tests {
         assert_eq!(Scale::new(1024.0).apply(3.0), 3072.0);
         assert_eq!(Scale::new(0.3).apply(2.0), 0.6);
         assert_eq!(Scale::new(-0.01).apply(7.0), -0.07);
+    }
+
+    #[test]
+    fn a_scale_and_a_unit_round_once() {
+        let unit = |code: &str| wholegrain_model::Unit::parse(code).unwrap();
+        let then = |scale: f64, from: &str, to: &str| Scale::new(scale).then(unit(from).to(&unit(to)).unwrap());
+        assert_eq!(then(0.001, "mJ", "J").unwrap().apply(240_422_366_267.0), 240_422.366_267);
+        assert_eq!(then(1.0, "uJ", "J").unwrap().apply(240_422_366_267.0), 240_422.366_267);
+        assert_eq!(then(-0.01, "kW", "W").unwrap(), Scale::new(-10.0));
+        assert_eq!(then(1024.0, "By", "kBy").unwrap().apply(1000.0), 1024.0);
+        assert!(then(-0.001, "W", "kW").unwrap().is_negative() && !then(-0.001, "W", "kW").unwrap().is_integral());
+        // A factor that is no fraction of whole numbers, and a scale with another zero.
+        assert_eq!((then(0.3, "W", "kW"), then(1.0, "Cel", "K")), (None, None));
     }
 
     #[test]

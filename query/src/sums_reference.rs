@@ -150,3 +150,69 @@ fn what_a_sum_leaves_out_is_told() {
     let none: Rows = Vec::new();
     assert_eq!(collect(answer(many, vec![vec![]; 20], &all).unwrap()).remove("/m00").unwrap_or_default(), none);
 }
+
+/// The rows of one sensor.
+fn rows(sensor: &SensorInfo, samples: &Samples, query: &Query) -> Rows {
+    collect(answer(vec![sensor.clone()], vec![samples.clone()], query).unwrap())
+        .remove(&*sensor.path)
+        .unwrap_or_default()
+}
+
+#[test]
+fn the_mean_of_a_rate_is_how_much_over_how_long() {
+    let seed = seed();
+    let mut random = Random(seed);
+    let s = 1000 * MS;
+    // Exactly 100 a second, read at any time, at most 30 s apart.
+    let info = SensorInfo { interval_ns: 10 * s as u64, ..sensor(0, "/c", Kind::Counter, ValueType::Int) };
+    let mut time = 0;
+    let samples: Samples = (0..2_000)
+        .map(|_| {
+            let most = random.one_of(&[3_000, 3, 3]);
+            time += 10 * MS * (1 + random.below(most) as i64);
+            (time, Some(Value::Int(time / (10 * MS))))
+        })
+        .collect();
+    let every = Some(wholegrain_model::Interval::from_s(60));
+    for agg in [None, Some(Agg::Mean), Some(Agg::TimeMean)] {
+        let query = Query { op: Some(Op::Rate), every, agg, ..query(0, time) };
+        let found = rows(&info, &samples, &query);
+        assert!(found.len() > 50 && found.iter().all(|row| (row.1.unwrap() - 100.0).abs() < 1e-9), "{seed} {found:?}");
+    }
+    // Bursts: 0.1 s with 1,000 more, then 9.9 s with nothing. The truth is 100 a second.
+    let bursts: Samples = (0..40)
+        .flat_map(|at| [(at * 10 * s, at * 1000), (at * 10 * s + 100 * MS, (at + 1) * 1000)])
+        .map(|(time, value)| (time, Some(Value::Int(value))))
+        .collect();
+    let of = |agg| {
+        let query = Query { op: Some(Op::Rate), every, agg: Some(agg), ..query(60 * s, 360 * s) };
+        rows(&info, &bursts, &query).iter().map(|row| row.1.unwrap()).collect::<Vec<_>>()
+    };
+    assert_eq!(of(Agg::Mean), vec![100.0; 5]);
+    assert_eq!(of(Agg::SampleMean), vec![5_000.0; 5]);
+}
+
+#[test]
+fn the_mean_over_time_is_the_area_over_its_time() {
+    let s = 1000 * MS;
+    let info =
+        SensorInfo { interval_ns: 10 * s as u64, unit: "W".into(), ..sensor(0, "/p", Kind::Gauge, ValueType::Float) };
+    // 1 W all the time but for a second with ten readings of 11 W.
+    let times = (0..60).map(|at| (at * 10 * s, 1.0)).chain((0..=10).map(|at| (301 * s + at * 100 * MS, 11.0)));
+    let mut samples: Samples = times.map(|(time, value)| (time, Some(Value::Float(value)))).collect();
+    samples.extend([(300_999 * MS, Some(Value::Float(1.0))), (302_001 * MS, Some(Value::Float(1.0)))]);
+    samples.sort_by_key(|sample| sample.0);
+    let of = |agg| {
+        let query = Query { agg: Some(agg), ..query(0, 590 * s) };
+        rows(&info, &samples, &query)[0].1.unwrap()
+    };
+    assert!((of(Agg::TimeMean) - (590.0 + 10.0 * 1.001) / 590.0).abs() < 1e-9, "{}", of(Agg::TimeMean));
+    assert_eq!(of(Agg::SampleMean), (61.0 + 11.0 * 11.0) / 72.0);
+    let counter = SensorInfo { kind: Kind::Counter, ..info.clone() };
+    let refused = |sensor: &SensorInfo, op| {
+        let query = Query { agg: Some(Agg::TimeMean), op, ..query(0, s) };
+        answer(vec![sensor.clone()], vec![vec![]], &query).err().unwrap().to_string()
+    };
+    assert!(refused(&counter, None).contains("add op=rate"));
+    assert!(refused(&info, Some(Op::Delta)).contains("op=rate"));
+}

@@ -161,7 +161,7 @@ fn compare(tiered: &Store, raw: &Store, random: &mut Random, used: &mut usize) {
         };
         let (a, b) = (edge(random), edge(random));
         let (from, to) = if random.below(3) == 0 { (START, START + 4 * DAY) } else { (a.min(b), a.max(b)) };
-        let agg = Agg::ALL[random.below(7) as usize].1;
+        let agg = if random.below(8) == 0 { Agg::SampleMean } else { Agg::ALL[random.below(7) as usize].1 };
         let query = query(from, to, every, (every.is_none() || random.below(5) > 0).then_some(agg));
         let (found, tier, warnings) = answer(tiered, &query);
         let (expected, none, _) = answer(raw, &query);

@@ -185,6 +185,8 @@ fn dimensions_that_do_not_fit_are_refused_with_both_named() {
             ("rate(<n1/perf/cycles>)", "1"),
             ("integral(<n1/power>, 1h)", "W"),
             ("<n1/power> * <facility/flow>", "W"),
+            ("100 * (<n1/power> - <n2/power>) / <n1/power>", "%"),
+            ("-(<n1/power> / <n2/power>) * 1000", "[ppth]"),
             ("<n1/power>", "furlong"),
             ("5[furlong] * <n1/power>", "W"),
             ("<n1/odd>", "m"),

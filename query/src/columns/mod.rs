@@ -8,6 +8,7 @@ pub(crate) mod aggregate;
 pub(crate) mod fold;
 pub(crate) mod raw;
 pub(crate) mod sums;
+pub(crate) mod weighted;
 
 use wholegrain_model::{Column, ColumnValues, Gaps, Value};
 use wholegrain_store::{Chunk, StoreError};

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use wholegrain_model::{Kind, Pattern, Unit, Value};
+use wholegrain_model::{Conversion, Kind, Pattern, Unit, Value};
 use wholegrain_store::{Chunks, SensorInfo};
 
 use crate::QueryError;
@@ -94,11 +94,11 @@ impl Meter {
     }
 }
 
-/// A sensor that measures power or energy, with the factor to W or J.
+/// A sensor that measures power or energy, with the conversion to W or J.
 #[derive(Debug, Clone)]
 pub struct Source {
     sensor: SensorInfo,
-    factor: f64,
+    to: Conversion,
 }
 
 impl Source {
@@ -107,7 +107,7 @@ impl Source {
         let wanted = if sensor.kind == Kind::Gauge { "W" } else { "J" };
         let convert = |from: &str| Unit::parse(from)?.to(&Unit::parse(wanted)?);
         match convert(&sensor.unit) {
-            Ok(conversion) => Ok(Self { factor: conversion.factor(), sensor }),
+            Ok(conversion) => Ok(Self { to: conversion, sensor }),
             Err(_) => Err(format!(
                 "{} is a {:?} in {:?}; gauges of power (W) and counters of energy (J) are wanted",
                 sensor.path, sensor.kind, sensor.unit
@@ -221,14 +221,14 @@ pub struct Measured {
 
 /// The weighted energy that one sensor measured in the weights' time.
 pub fn measure(chunks: &dyn Chunks, source: &Source, weights: &Weights) -> Result<Measured, QueryError> {
-    let Source { sensor, factor } = source;
+    let Source { sensor, to: unit } = source;
     let (from, to) = (weights.steps[0].0, weights.end);
     if from >= to {
         return Ok(Measured::default());
     }
     chunks.foresee(std::slice::from_ref(sensor), from, to);
-    let scale = Scale::new(sensor.scale);
-    let mut deltas = Difference::new(Op::Delta, sensor.kind, sensor.wraps_at, scale);
+    // Raw values are added up: what they come to is scaled and converted at once.
+    let mut deltas = Difference::new(Op::Delta, sensor.kind, sensor.wraps_at, Scale::ONE);
     let (mut previous, mut step) = (None::<(i64, f64)>, 0);
     let (mut joules, mut covered_ns) = (FloatSum::default(), 0);
     let beside = Beside::new(chunks, sensor);
@@ -236,15 +236,12 @@ pub fn measure(chunks: &dyn Chunks, source: &Source, weights: &Weights) -> Resul
     for sample in Samples::new(scan, beside) {
         let sample = sample?;
         let (Sample { time, value, joined }, delta) = (sample, deltas.step(&sample));
-        let value = value.map(Value::as_f64).map(|value| scale.apply(value)).filter(|value| !value.is_nan());
+        let value = value.map(Value::as_f64).filter(|value| !value.is_nan());
         let before = std::mem::replace(&mut previous, value.map(|value| (time, value)));
         let (Some((begin, first)), Some(last), true) = (before, value, joined) else { continue };
-        // In W at both ends; a counter's rise counts as even.
-        let (first, last) = match (sensor.kind, delta) {
-            (Kind::Gauge, _) => (first, last),
-            (Kind::Counter, Some(delta)) => (delta / seconds(time - begin), delta / seconds(time - begin)),
-            (Kind::Counter, None) => continue,
-        };
+        if sensor.kind == Kind::Counter && delta.is_none() {
+            continue;
+        }
         let (mut at, end) = (begin.max(from), time.min(to));
         while at < end {
             while weights.steps.get(step + 1).is_some_and(|next| next.0 <= at) {
@@ -252,12 +249,20 @@ pub fn measure(chunks: &dyn Chunks, source: &Source, weights: &Weights) -> Resul
             }
             let until = weights.steps.get(step + 1).map_or(end, |next| next.0.min(end));
             let height = |at: i64| first + (last - first) * seconds(at - begin) / seconds(time - begin);
-            joules.add((height(at) + height(until)) / 2.0 * seconds(until - at) * weights.steps[step].1);
+            let part = match delta.filter(|_| sensor.kind == Kind::Counter) {
+                None => (height(at) + height(until)) / 2.0 * seconds(until - at),
+                Some(delta) if (at, until) == (begin, time) => delta,
+                // A counter's rise counts as even.
+                Some(delta) => delta * (seconds(until - at) / seconds(time - begin)),
+            };
+            joules.add(part * weights.steps[step].1);
             covered_ns += until - at;
             at = until;
         }
     }
-    Ok(Measured { joules: joules.total() * factor, covered_ns })
+    let (scale, total) = (Scale::new(sensor.scale), joules.total());
+    let joules = scale.then(*unit).map_or_else(|| unit.apply(scale.apply(total)), |both| both.apply(total));
+    Ok(Measured { joules, covered_ns })
 }
 
 fn seconds(ns: i64) -> f64 {
@@ -350,6 +355,14 @@ mod tests {
     }
 
     #[test]
+    fn energy_is_rounded_once() {
+        let counter = Source::new(sensor("/n/energy", "uJ", Kind::Counter)).unwrap();
+        let readings = (0..8).map(|at| (at * S, at as f64 * 34_346_052_323.857_142)).map(|(at, uj)| (at, uj.round()));
+        let found = measure(&Fake(readings.collect()), &counter, &Weights::constant(0, 7 * S, 1.0)).unwrap();
+        assert_eq!(found.joules, 240_422.366_267);
+    }
+
+    #[test]
     fn meters_and_sources() {
         let meter = Meter::new("power").unwrap();
         assert!(meter.has("power") && !meter.has("gpu/0/power") && !meter.has("job/7/power"));
@@ -367,6 +380,6 @@ mod tests {
         ] {
             assert_eq!(Source::new(sensor("/n/x", unit, kind)).is_ok(), good, "{unit}");
         }
-        assert_eq!(Source::new(sensor("/n/x", "kW.h", Kind::Counter)).unwrap().factor, J_PER_KWH);
+        assert_eq!(Source::new(sensor("/n/x", "kW.h", Kind::Counter)).unwrap().to.factor(), J_PER_KWH);
     }
 }

@@ -81,6 +81,13 @@ pub(super) fn check(
         let message = format!("the expression gives {}, the unit declared is {}", found.named(), declared.named());
         return Err(Refused::at(text, expr.span, message));
     }
+    if let Some(factor) = hundredfold(expr, unit) {
+        let message = format!(
+            "multiplied by {factor}, and 1 (a number) is {factor} {unit} already: it would be shown {factor} times too large"
+        );
+        let help = format!("leave the factor {factor} away; one that is meant so is written {factor}[1]");
+        return Err(Refused::at(text, expr.span, message).help(help));
+    }
     if unit.has_offset() && found.zero == Zero::Difference {
         let message = format!(
             "the expression gives a difference of temperatures, which has no place on the scale of {}",
@@ -89,6 +96,27 @@ pub(super) fn check(
         return Err(Refused::at(text, expr.span, message).help("declare the unit K"));
     }
     Ok(check.warnings)
+}
+
+/// The bare number by which an expression is multiplied when it is the very one that a unit of numbers (%, [ppth], [ppm], [ppb]) stands for:
+/// `100 * a / b` in % would be a hundred times too large.
+fn hundredfold(expr: &Expr, unit: &Unit) -> Option<f64> {
+    let in_one = 1.0 / unit.to_base().factor();
+    if !unit.dimension().is_number() || in_one <= 1.0 {
+        return None;
+    }
+    let is_it = |value: f64| (value / in_one - 1.0).abs() < 1e-9;
+    let mut parts = vec![expr];
+    while let Some(part) = parts.pop() {
+        match &part.node {
+            Node::Number { value, unit: None } if is_it(*value) => return Some(*value),
+            Node::Binary(Binary::Multiply, left, right) => parts.extend([left.as_ref(), right.as_ref()]),
+            Node::Binary(Binary::Divide, left, _) => parts.push(left.as_ref()),
+            Node::Unary(Unary::Minus, of) => parts.push(of.as_ref()),
+            _ => {}
+        }
+    }
+    None
 }
 
 struct Check<'a> {

@@ -32,8 +32,8 @@ const LEVEL: &str = "/job/";
 
 const EXAMPLES: &str = "\
 What is shown of sensors is of the job's time and comes from what is stored: COVERED compares the values that are there with \
-those that the present interval would have given. Where the interval was another for a while, as after `jobs boost`, it does not \
-say how much is missing. A value that is missing was not read, could not be read, or has not arrived yet.
+those that the present interval would have given, of each sensor at most all of them. Where the interval was another for a while, as \
+after `jobs boost`, it does not say how much is missing. A value that is missing was not read, could not be read, or has not arrived yet.
 
 Examples:
   wholegrain jobs show 4711
@@ -177,6 +177,8 @@ pub struct Group {
     pub requested: Option<u64>,
     /// Values that are there.
     pub got: u64,
+    /// The part of what was to come that came, 0 to 1; a sensor that gave more than was to come of it does not make up for another.
+    pub covered: Option<f64>,
     /// Time without values, over all these sensors on average; ns.
     pub missing_ns: Option<u64>,
     pub last_seen: Option<String>,
@@ -299,6 +301,8 @@ fn count_cpus(list: &str) -> Option<f64> {
 /// A group that is being counted.
 struct Tally {
     group: Group,
+    /// Of the values that were to come, how many came: no sensor's counts for more than were to come of it.
+    came: u64,
     nodes: BTreeSet<usize>,
     last: Option<i64>,
 }
@@ -312,18 +316,21 @@ impl Tally {
             nodes: 0,
             requested: (interval_ns > 0).then_some(0),
             got: 0,
+            covered: None,
             missing_ns: None,
             last_seen: None,
         };
-        Self { group, nodes: BTreeSet::new(), last: None }
+        Self { group, came: 0, nodes: BTreeSet::new(), last: None }
     }
 
     fn finish(mut self) -> Group {
         let group = &mut self.group;
         group.nodes = self.nodes.len() as u64;
         group.last_seen = self.last.map(|time| Timestamp(time).to_string());
+        let requested = group.requested.filter(|requested| *requested > 0);
+        group.covered = requested.map(|requested| self.came as f64 / requested as f64);
         group.missing_ns = group.requested.map(|requested| {
-            requested.saturating_sub(group.got).saturating_mul(group.interval_ns) / group.sensors.max(1)
+            requested.saturating_sub(self.came).saturating_mul(group.interval_ns) / group.sensors.max(1)
         });
         self.group
     }
@@ -340,11 +347,15 @@ fn groups(known: &Known, sensors: &[&Sensor], counts: &BTreeMap<String, f64>, no
         let allocation = &known.allocations[index];
         let to = allocation.to.as_deref().and_then(time).unwrap_or(now);
         let length = time(&allocation.from).map_or(0, |from| to.saturating_sub(from).max(0) as u64);
+        let got = counts.get(&sensor.path).map_or(0, |count| *count as u64);
         if let Some(requested) = &mut tally.group.requested {
-            *requested += length / sensor.interval_ns;
+            // Even of a job shorter than the interval one value was to come.
+            let wanted = (length / sensor.interval_ns).max(1);
+            *requested += wanted;
+            tally.came += got.min(wanted);
         }
         tally.group.sensors += 1;
-        tally.group.got += counts.get(&sensor.path).map_or(0, |count| *count as u64);
+        tally.group.got += got;
         tally.nodes.insert(index);
         tally.last = tally.last.max(sensor.last_time.as_ref().and_then(sensors::instant));
     }

@@ -165,7 +165,6 @@ fn groups(shown: &Shown, style: Style, out: &mut impl Write) -> io::Result<()> {
     let heads = ["GROUP", ">SENSORS", ">NODES", ">EVERY", ">REQUESTED", ">GOT", ">COVERED", ">MISSING", "LAST"];
     let mut table = Table::new(&heads);
     for group in &shown.sensors {
-        let covered = group.requested.filter(|requested| *requested > 0);
         table.row(vec![
             group.group.clone(),
             group.sensors.to_string(),
@@ -173,9 +172,7 @@ fn groups(shown: &Shown, style: Style, out: &mut impl Write) -> io::Result<()> {
             shown::interval(group.interval_ns),
             group.requested.map(|count| count.to_string()).unwrap_or_default(),
             group.got.to_string(),
-            covered
-                .map(|requested| format!("{:.1} %", group.got as f64 / requested as f64 * 100.0))
-                .unwrap_or_default(),
+            group.covered.map(|covered| format!("{:.1} %", covered * 100.0)).unwrap_or_default(),
             group.missing_ns.map(|ns| duration(ns as i64)).unwrap_or_default(),
             group.last_seen.as_deref().map(instant).unwrap_or_default(),
         ]);

@@ -112,7 +112,10 @@ impl Columns<'_> {
             Code::Divided(of, by) => self.column(of).map(|value| value / by),
             Code::Unary(Unary::Minus, of) => self.column(of).map(|value| -value),
             Code::Unary(Unary::Not, of) => self.column(of).map(|value| truth(!value.is_nan(), value == 0.0)),
-            Code::Power(of, exponent) => self.column(of).map(|value| value.powi(*exponent)),
+            // Of a gap too the power 0 would be 1.
+            Code::Power(of, exponent) => {
+                self.column(of).map(|value| if value.is_nan() { value } else { value.powi(*exponent) })
+            }
             Code::Binary(operator, left, right) => {
                 let left = self.column(left);
                 let right = self.column(right);

@@ -117,7 +117,8 @@ impl Raw {
 
     /// A difference of raw values as one of quantities.
     fn difference(&self, raw: f64) -> f64 {
-        finite(self.scale.apply(raw) * self.unit.factor())
+        let (multiplier, divisor) = self.unit.ratio();
+        finite(self.scale.apply(raw) * multiplier / divisor)
     }
 }
 

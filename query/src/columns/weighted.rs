@@ -1,0 +1,89 @@
+//! Rates of windows: how much over how long, so that each part weighs as much as it lasts.
+
+use wholegrain_model::Value;
+use wholegrain_store::Chunk;
+
+use super::fold::FloatSum;
+use super::{Builder, ROWS};
+use crate::QueryError;
+use crate::scale::Scale;
+use crate::windows::Windows;
+
+const NS_PER_S: f64 = 1e9;
+
+/// What happened between two samples; it belongs to the later one.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Change {
+    /// Of the later sample.
+    pub time: i64,
+    /// The raw difference.
+    pub by: f64,
+    /// Since the sample before.
+    pub ns: i64,
+}
+
+/// The changes of each window over their time, in unit/s.
+pub(crate) struct Weighted<I> {
+    changes: I,
+    windows: Windows,
+    scale: Scale,
+    open: Option<Open>,
+    out: Builder,
+    done: bool,
+}
+
+struct Open {
+    start: i64,
+    end: i64,
+    by: FloatSum,
+    ns: i128,
+}
+
+impl<I> Weighted<I> {
+    pub fn new(changes: I, windows: Windows, scale: Scale) -> Self {
+        Self { changes, windows, scale, open: None, out: Builder::new(false), done: false }
+    }
+
+    fn take(&mut self, change: Change) {
+        let Change { time, by, ns } = change;
+        let is_other = |open: &Open| time >= open.end && open.start != self.windows.start(time);
+        if self.open.as_ref().is_some_and(is_other) {
+            self.close();
+        }
+        let fresh = || {
+            let (start, end) = (self.windows.start(time), self.windows.end(time));
+            Open { start, end, by: FloatSum::default(), ns: 0 }
+        };
+        let open = self.open.get_or_insert_with(fresh);
+        open.by.add(by);
+        open.ns += i128::from(ns);
+    }
+
+    fn close(&mut self) {
+        if let Some(Open { start, by, ns, .. }) = self.open.take() {
+            let rate = self.scale.apply(by.total()) / (ns as f64 / NS_PER_S);
+            self.out.push(start, (!rate.is_nan()).then_some(Value::Float(rate)));
+        }
+    }
+}
+
+impl<I: Iterator<Item = Result<Change, QueryError>>> Iterator for Weighted<I> {
+    type Item = Result<Chunk, QueryError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        while !self.done && self.out.len() < ROWS {
+            match self.changes.next() {
+                Some(Ok(change)) => self.take(change),
+                Some(Err(error)) => {
+                    self.done = true;
+                    return Some(Err(error));
+                }
+                None => {
+                    self.done = true;
+                    self.close();
+                }
+            }
+        }
+        self.out.take().map(Ok)
+    }
+}
