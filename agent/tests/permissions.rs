@@ -18,7 +18,9 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use support::{Agent, PATIENCE, free_port, parse_answer, wait_for};
-use wholegrain_agent::api::{REQUESTS_PER_MINUTE, USERS_CONNECTIONS_MAX};
+use wholegrain_agent::api::{
+    HTTPS_CONNECTIONS_MAX, HTTPS_RESERVED, REQUESTS_PER_MINUTE, STRANGERS_MAX, USERS_CONNECTIONS_MAX,
+};
 
 /// Users that every Debian has, by uid and name, and the job of each.
 const ALICE: (u32, &str, &str) = (1, "daemon", "4711");
@@ -510,6 +512,54 @@ fn entry(name: &str, role: &str, token: &str, more: &str) -> String {
     format!(
         "{{\"id\":\"id-{token}\",\"name\":\"{name}\",\"role\":\"{role}\",\"sha256\":\"{hash}\",\"created\":\"2026-01-01T00:00:00Z\"{more}}}\n"
     )
+}
+
+#[test]
+fn neither_silent_connections_nor_a_users_keep_anybody_from_https() {
+    let dir = tempfile::tempdir().unwrap();
+    let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
+    fs::write(dir.path().join("agent.pem"), made.cert.pem()).unwrap();
+    fs::write(dir.path().join("agent.key"), made.signing_key.serialize_pem()).unwrap();
+    fs::write(dir.path().join("tokens"), entry("ops", "admin", "t-admin", "") + &entry(ALICE.1, "user", "t-alice", ""))
+        .unwrap();
+    let port = free_port();
+    let https = "cert = \"agent.pem\"\nkey = \"agent.key\"\ntokens_file = \"tokens\"";
+    let agent = start(dir.path(), &format!("listen = \"127.0.0.1:{port}\"\n{https}"), "");
+    let tls = wholegrain_transport::tls::client_config(&dir.path().join("agent.pem"), None).unwrap();
+    // A connection that stays open: its first answer, if it gets one.
+    let connect = |token: &str| {
+        let name = rustls::pki_types::ServerName::try_from("localhost").unwrap();
+        let connection = rustls::ClientConnection::new(tls.clone(), name).unwrap();
+        let tcp = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        tcp.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut stream = rustls::StreamOwned::new(connection, tcp);
+        let _ = write!(stream, "GET /v1/jobs HTTP/1.1\r\nhost: agent\r\nauthorization: Bearer {token}\r\n\r\n");
+        let mut answer = [0; 12];
+        let read = stream.read_exact(&mut answer);
+        (stream, read.is_ok().then(|| String::from_utf8_lossy(&answer[9..]).into_owned()))
+    };
+    let refused = || agent.state.counters.api_refused.load(Ordering::Relaxed);
+    // Silent ones from the same machine, three times as many as there are places; nobody waits until they have had their time.
+    let silent: Vec<TcpStream> =
+        (0..STRANGERS_MAX * 3).map(|_| TcpStream::connect(("127.0.0.1", port)).unwrap()).collect();
+    wait_for("the silent ones to be taken", || refused() >= (STRANGERS_MAX * 5 / 2) as u64);
+    let start = std::time::Instant::now();
+    assert_eq!(connect("t-admin").1.as_deref(), Some("200"));
+    println!("answered after {:?} beside {} silent connections", start.elapsed(), silent.len());
+    // A user keeps as many as they get; the administrator still gets one, and the user is told.
+    let hers: Vec<_> = (0..HTTPS_CONNECTIONS_MAX).map(|_| connect("t-alice")).collect();
+    let got = hers.iter().filter(|(_, status)| status.as_deref() == Some("200")).count();
+    assert_eq!(
+        got,
+        (HTTPS_CONNECTIONS_MAX - HTTPS_RESERVED) / 2,
+        "{:?}",
+        hers.iter().map(|(_, s)| s).collect::<Vec<_>>()
+    );
+    assert!(hers.iter().any(|(_, status)| status.as_deref() == Some("503")));
+    assert_eq!(connect("t-admin").1.as_deref(), Some("200"));
+    assert_eq!(connect("wrong").1.as_deref(), Some("401"));
+    drop((silent, hers));
+    agent.stop();
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! The API over HTTPS, for callers that show a token.
 
+use std::cell::RefCell;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 
@@ -10,8 +11,9 @@ use wholegrain_transport::tls::{self, Identity};
 
 use super::patience::{Connection, Timed};
 use super::places::Key;
+use super::strangers::{Guest, STRANGER_PATIENCE};
 use super::tokens::Tokens;
-use super::{Caller, REQUEST_PATIENCE, Service, http, same, serve, spawn};
+use super::{Caller, Service, http, same, serve, spawn};
 use crate::config::HttpsConfig;
 use crate::jobs::{Role, Who};
 
@@ -66,12 +68,12 @@ pub(super) fn start(config: &HttpsConfig, service: Arc<Service>) -> anyhow::Resu
                 continue;
             };
             let Ok(peer) = stream.peer_addr() else { continue };
-            let Some(place) = service.https.take(Key::address(peer.ip())) else {
-                service.refused();
-                continue;
-            };
+            let welcome = service.strangers.welcome(Key::address(peer.ip()), &stream);
+            let refused = welcome.as_ref().map_or(1, |(_, closed)| *closed);
+            (0..refused).for_each(|_| service.refused(&peer.ip()));
+            let Some((guest, _)) = welcome else { continue };
             let (server, accepted) = (server.clone(), accepted.clone());
-            spawn(&service, place, move |service| connection(stream, peer, server, accepted, service));
+            spawn(&service, move |service| connection(stream, peer, server, accepted, guest, service));
         }
     };
     std::thread::Builder::new()
@@ -93,6 +95,7 @@ fn connection(
     peer: SocketAddr,
     server: Arc<ServerConfig>,
     tokens: Arc<Accepted>,
+    guest: Guest,
     service: &Service,
 ) {
     let prepared =
@@ -101,8 +104,9 @@ fn connection(
         return;
     }
     let Ok(tls) = ServerConnection::new(server) else { return };
-    let mut stream = StreamOwned::new(tls, Timed::new(stream, REQUEST_PATIENCE));
-    serve(&mut stream, service, &Caller::Stranger { peer: peer.ip().to_string(), tokens });
+    let mut stream = StreamOwned::new(tls, Timed::new(stream, STRANGER_PATIENCE));
+    let guest = RefCell::new(guest);
+    serve(&mut stream, service, &Caller::Stranger { peer: peer.ip().to_string(), tokens, guest });
     stream.conn.send_close_notify();
     let _ = stream.conn.complete_io(&mut stream.sock);
 }

@@ -3,8 +3,8 @@
 //!
 //! - In: HTTP/1.1 requests, and on the users' socket lines (`lines`).
 //! - Out: the newest values straight from the groups' rings, the past from the cache, states and counts; orders to the manager.
-//! - Never: more connections than each door has places, or one that is silent, or slow, and stays; a user who keeps others or the
-//!   administrator out; anything of a job for a user whose job it is not.
+//! - Never: more connections than each door has places, or one that is silent, or slow, and stays; somebody without a token, or a user, who
+//!   keeps others or the administrator out; anything of a job for a user whose job it is not.
 //!
 //! Doors: the administrator's socket (`[api] socket`), the users' (`[jobs] socket`), HTTPS. `unix` and `https` find out who
 //! asks, `permit` says what they may.
@@ -17,17 +17,20 @@ mod patience;
 mod permit;
 mod places;
 mod routes;
+mod strangers;
 mod tokens;
 mod unix;
 mod view;
 
+use std::cell::RefCell;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use self::patience::Connection;
-use self::places::{Place, Places};
+use self::places::Places;
+use self::strangers::{Guest, STRANGER_PATIENCE, Strangers};
 use self::unix::Door;
 use crate::config::{ApiConfig, Config};
 use crate::engine::clock;
@@ -38,8 +41,12 @@ use crate::state::{State, lock};
 
 /// The most connections at a time to the administrator's socket.
 pub const CONNECTIONS_MAX: usize = 16;
-/// The most connections over HTTPS; of one machine half of them.
+/// The most connections over HTTPS of callers who have shown a token; of one of them half.
 pub const HTTPS_CONNECTIONS_MAX: usize = 32;
+/// Of those so many that only administrators get.
+pub const HTTPS_RESERVED: usize = 4;
+/// The most connections over HTTPS of callers who have not; of one machine half of them.
+pub const STRANGERS_MAX: usize = 32;
 /// The most connections to the users' socket; of one user half of them, and fewer when there are others.
 pub const USERS_CONNECTIONS_MAX: usize = 256;
 /// The stack of a connection's thread: TLS and JSON take much of it. 256 KiB.
@@ -65,6 +72,7 @@ pub(crate) struct Service {
     admins: Arc<Places>,
     users: Arc<Places>,
     https: Arc<Places>,
+    strangers: Arc<Strangers>,
     refusals: Mutex<Rate>,
     requests: Mutex<Rate>,
     stop: AtomicBool,
@@ -102,7 +110,8 @@ impl Api {
             desk: desk.clone(),
             admins: Places::new(CONNECTIONS_MAX),
             users: Places::new(USERS_CONNECTIONS_MAX),
-            https: Places::new(HTTPS_CONNECTIONS_MAX),
+            https: Places::reserving(HTTPS_CONNECTIONS_MAX, HTTPS_RESERVED),
+            strangers: Strangers::new(),
             refusals: Mutex::new(Rate::per_minute(each, all)),
             requests: Mutex::new(Rate::per_minute(REQUESTS_PER_MINUTE, u32::MAX)),
             stop: AtomicBool::new(false),
@@ -136,9 +145,10 @@ impl Service {
         self.stop.load(Ordering::Acquire)
     }
 
-    /// There was no place for a connection.
-    fn refused(&self) {
+    /// There was no place for a connection, or no more.
+    fn refused(&self, whose: &dyn std::fmt::Display) {
         self.state.counters.api_refused.fetch_add(1, Ordering::Relaxed);
+        self.forbidden("connections", &format!("a connection of {whose}"), "all places are taken; see api_refused");
     }
 
     /// Somebody may not what they asked for. The log tells of so many a minute, and how many there were besides.
@@ -164,16 +174,25 @@ enum Caller {
         peer: String,
         /// What counts.
         tokens: Arc<https::Accepted>,
+        /// Whether they have shown one.
+        guest: RefCell<Guest>,
     },
 }
 
+impl Caller {
+    /// Whether it is known who it is.
+    fn is_known(&self) -> bool {
+        match self {
+            Caller::Known(_) => true,
+            Caller::Stranger { guest, .. } => guest.borrow().is_known(),
+        }
+    }
+}
+
 /// Runs a connection on a thread of its own.
-fn spawn(service: &Arc<Service>, place: Place, run: impl FnOnce(&Service) + Send + 'static) {
+fn spawn(service: &Arc<Service>, run: impl FnOnce(&Service) + Send + 'static) {
     let service = service.clone();
-    let spawned = std::thread::Builder::new().name("api".into()).stack_size(STACK_BYTES).spawn(move || {
-        let _place = place;
-        run(&service);
-    });
+    let spawned = std::thread::Builder::new().name("api".into()).stack_size(STACK_BYTES).spawn(move || run(&service));
     if let Err(error) = spawned {
         tracing::warn!("API: cannot start a thread for a connection: {error}");
     }
@@ -183,13 +202,14 @@ fn spawn(service: &Arc<Service>, place: Place, run: impl FnOnce(&Service) + Send
 fn serve(stream: &mut impl Connection, service: &Service, caller: &Caller) {
     let mut buffer = Vec::new();
     for number in 1..=REQUESTS_MAX {
-        stream.within(REQUEST_PATIENCE);
+        stream.within(if caller.is_known() { REQUEST_PATIENCE } else { STRANGER_PATIENCE });
         let read = http::read(stream, &mut buffer);
         stream.within(ANSWER_PATIENCE);
         match read {
             Ok(mut request) => {
                 request.keep = request.keep && number < REQUESTS_MAX && !service.is_stopped();
-                if routes::answer(stream, service, caller, &request).is_err() || !request.keep {
+                // Whoever has shown no token that counts begins anew.
+                if routes::answer(stream, service, caller, &request).is_err() || !request.keep || !caller.is_known() {
                     return;
                 }
             }

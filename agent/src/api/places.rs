@@ -1,6 +1,7 @@
 //! Places for connections: so many for each door, and no caller takes those of the others.
 
 use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 
@@ -13,11 +14,20 @@ pub(crate) enum Key {
     Uid(u32),
     /// A machine; of IPv6 the network, of which a machine may have all addresses.
     Address(IpAddr),
+    /// A caller who has shown a token, by a hash of what tells them from others.
+    Caller(u64),
     /// Everybody at this door.
     All,
 }
 
 impl Key {
+    /// Of a caller who is known.
+    pub fn caller(name: &str) -> Self {
+        let mut hasher = DefaultHasher::new();
+        name.hash(&mut hasher);
+        Self::Caller(hasher.finish())
+    }
+
     /// Of a machine.
     pub fn address(address: IpAddr) -> Self {
         match address {
@@ -34,13 +44,26 @@ impl Key {
 #[derive(Debug)]
 pub(crate) struct Places {
     max: usize,
+    /// Of those so many that only [`Key::All`] gets.
+    reserved: usize,
     taken: Mutex<HashMap<Key, usize>>,
 }
 
 impl Places {
     /// So many.
     pub fn new(max: usize) -> Arc<Self> {
-        Arc::new(Self { max, taken: Mutex::default() })
+        Self::reserving(max, 0)
+    }
+
+    /// So many, of which some are only for [`Key::All`].
+    pub fn reserving(max: usize, reserved: usize) -> Arc<Self> {
+        Arc::new(Self { max, reserved, taken: Mutex::default() })
+    }
+
+    /// Whether none is taken.
+    #[cfg(test)]
+    pub fn is_empty(&self) -> bool {
+        lock(&self.taken).is_empty()
     }
 
     /// A place for one connection more, if there is one. With [`Key::All`] until all are taken; else a caller may take as many
@@ -50,7 +73,7 @@ impl Places {
         let mut taken = lock(&self.taken);
         let free = self.max.saturating_sub(taken.values().sum());
         let mine = taken.get(&key).copied().unwrap_or(0);
-        let may = if key == Key::All { free > 0 } else { mine < free };
+        let may = if key == Key::All { free > 0 } else { mine < free.saturating_sub(self.reserved) };
         if !may {
             return None;
         }
@@ -98,6 +121,14 @@ mod tests {
         let places = Places::new(3);
         let all: Vec<_> = std::iter::from_fn(|| places.take(Key::All)).collect();
         assert_eq!(all.len(), 3);
+        let places = Places::reserving(32, 4);
+        let users: Vec<_> = (0..40)
+            .flat_map(|user| {
+                std::iter::from_fn(|| places.take(Key::caller(&format!("user {user}")))).collect::<Vec<_>>()
+            })
+            .collect();
+        assert_eq!(users.len(), 28);
+        assert_eq!(std::iter::from_fn(|| places.take(Key::All)).collect::<Vec<_>>().len(), 4);
     }
 
     #[test]

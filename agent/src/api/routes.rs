@@ -76,12 +76,17 @@ pub(super) fn answer(
 fn admit(service: &Service, caller: &Caller, request: &Request) -> Result<Who, Failure> {
     let who = match caller {
         Caller::Known(who) => who.clone(),
-        Caller::Stranger { peer, tokens } => {
+        Caller::Stranger { peer, tokens, guest } => {
             let now = Timestamp(clock::real());
-            tokens.who(request.token.as_deref(), peer, now).map_err(|why| {
+            let who = tokens.who(request.token.as_deref(), peer, now).map_err(|why| {
                 service.forbidden(peer, peer, &why);
                 Failure(401, why)
-            })?
+            })?;
+            guest.borrow_mut().introduce(&who, service).map_err(|why| {
+                service.refused(&who.name);
+                Failure(503, why)
+            })?;
+            who
         }
     };
     if who.role == Role::User && !lock(&service.requests).take(&who.key(), clock::real()) {

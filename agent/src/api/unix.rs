@@ -78,8 +78,16 @@ fn accept(stream: UnixStream, door: Door, service: &Arc<Service>) {
         // Nobody can say whose jobs are theirs.
         (Door::Users, Err(_)) => return,
     };
-    let Some(place) = places.take(key) else { return service.refused() };
-    spawn(service, place, move |service| connection(stream, door, peer, service));
+    let Some(place) = places.take(key) else {
+        return match &peer {
+            Ok(credentials) => service.refused(&format_args!("uid {}", credentials.uid)),
+            Err(_) => service.refused(&"an unknown process"),
+        };
+    };
+    spawn(service, move |service| {
+        let _place = place;
+        connection(stream, door, peer, service);
+    });
 }
 
 /// Listens; takes the place of a socket that a killed agent left behind, never that of a living one or of another file.

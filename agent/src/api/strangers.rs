@@ -1,0 +1,131 @@
+//! Connections over HTTPS whose caller has not yet shown who they are: few, for a short time, and never in the way of the next one. Where all
+//! places are taken, the oldest connection of the same machine is closed for the new one, or else the oldest of all: whoever connects and
+//! shows a token finds a place, however many connect and stay silent.
+
+use std::collections::VecDeque;
+use std::net::{Shutdown, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use super::places::{Key, Place, Places};
+use super::{STRANGERS_MAX, Service};
+use crate::jobs::{Role, Who};
+use crate::state::lock;
+
+/// How long a caller has from connecting until its first request is there, with a token: 5 s.
+pub(super) const STRANGER_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Those who are connected and not known.
+pub(super) struct Strangers {
+    places: Arc<Places>,
+    /// The oldest first; each has a place, so that there are at most as many.
+    waiting: Mutex<VecDeque<Arc<Stranger>>>,
+}
+
+struct Stranger {
+    key: Key,
+    stream: TcpStream,
+    place: Mutex<Option<Place>>,
+}
+
+impl Strangers {
+    pub fn new() -> Arc<Self> {
+        Arc::new(Self { places: Places::new(STRANGERS_MAX), waiting: Mutex::default() })
+    }
+
+    /// A place for a connection, and how many others were closed for it.
+    pub fn welcome(self: &Arc<Self>, key: Key, stream: &TcpStream) -> Option<(Guest, u64)> {
+        let stream = stream.try_clone().ok()?;
+        let mut waiting = lock(&self.waiting);
+        let mut closed = 0;
+        let place = loop {
+            if let Some(place) = self.places.take(key) {
+                break place;
+            }
+            let at = waiting.iter().position(|other| other.key == key).unwrap_or(0);
+            let oldest = waiting.remove(at)?;
+            let _ = oldest.stream.shutdown(Shutdown::Both);
+            drop(lock(&oldest.place).take());
+            closed += 1;
+        };
+        let stranger = Arc::new(Stranger { key, stream, place: Mutex::new(Some(place)) });
+        waiting.push_back(stranger.clone());
+        Some((Guest { strangers: self.clone(), stranger, known: None }, closed))
+    }
+}
+
+/// A connection's standing: a stranger's, then that of whoever it is.
+pub(super) struct Guest {
+    strangers: Arc<Strangers>,
+    stranger: Arc<Stranger>,
+    known: Option<(Key, Place)>,
+}
+
+impl Guest {
+    /// Whether it has shown who it is.
+    pub fn is_known(&self) -> bool {
+        self.known.is_some()
+    }
+
+    /// It has: from now on it has a place among those of its caller, if there is one; the stranger's is free.
+    pub fn introduce(&mut self, who: &Who, service: &Service) -> Result<(), String> {
+        // Administrators are one: places are kept for them that users do not get.
+        let key = if who.role == Role::Admin { Key::All } else { Key::caller(&who.key()) };
+        if self.known.as_ref().is_some_and(|(known, _)| *known == key) {
+            return Ok(());
+        }
+        let place = service.https.take(key);
+        let place =
+            place.ok_or("too many connections over HTTPS with this token or with all; close one, or try again")?;
+        self.leave();
+        self.known = Some((key, place));
+        Ok(())
+    }
+
+    fn leave(&self) {
+        lock(&self.strangers.waiting).retain(|other| !Arc::ptr_eq(other, &self.stranger));
+        drop(lock(&self.stranger.place).take());
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+    use std::net::TcpListener;
+
+    #[test]
+    fn the_next_one_always_finds_a_place() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let strangers = Strangers::new();
+        let connect = || (TcpStream::connect(address).unwrap(), listener.accept().unwrap().0);
+        let key = |text: &str| Key::address(text.parse().unwrap());
+        let mut guests = Vec::new();
+        let mut closed = 0;
+        // One machine after the other takes all it gets.
+        for machine in 0..40 {
+            for _ in 0..40 {
+                let (client, server) = connect();
+                let (guest, other) = strangers.welcome(key(&format!("192.0.2.{machine}")), &server).expect("a place");
+                closed += other as usize;
+                guests.push((client, guest));
+            }
+        }
+        let waiting = || lock(&strangers.waiting).len();
+        assert!(waiting() <= STRANGERS_MAX, "{}", waiting());
+        assert_eq!(closed, guests.len() - waiting());
+        // Those for which there was no more place know it.
+        guests[0].0.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        assert_eq!(guests[0].0.read(&mut [0; 1]).unwrap(), 0);
+        drop(guests);
+        assert_eq!(waiting(), 0);
+        assert!(strangers.places.is_empty(), "every place is given back");
+    }
+}
