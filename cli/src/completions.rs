@@ -1,17 +1,36 @@
-//! `wholegrain completions`: completions for a shell.
+//! `wholegrain completions`: completions for a shell; names of sensors, jobs and virtual sensors come from the server.
 
+use std::ffi::OsStr;
 use std::io::Write;
+use std::path::PathBuf;
+use std::time::Duration;
 
-use clap::{Args, ValueEnum};
-use clap_complete::Shell;
+use clap::{Args, Command, ValueEnum};
+use clap_complete::CompleteEnv;
+use clap_complete::engine::{ArgValueCompleter, CompletionCandidate};
+use clap_complete::env::Shells;
+use serde::Deserialize;
+use wholegrain_model::text::is_hidden;
 
+use crate::connection::Connection;
 use crate::failure::{EXIT_CODES, Failure};
 
+/// A shell that waits for completions waits at most so long.
+const TIMEOUT: Duration = Duration::from_secs(1);
+/// Jobs and virtual sensors that are asked for.
+const LIST_MAX: usize = 500;
+/// The largest answer that is read, in bytes.
+const ANSWER_BYTES_MAX: u64 = 4 << 20;
+/// The variable by which the shell's script asks the command for completions.
+const VARIABLE: &str = "WHOLEGRAIN_COMPLETE";
+
 const EXAMPLES: &str = "\
+Names of sensors, jobs and virtual sensors are asked of the server of client.toml, for at most a second.
+
 Examples:
   source <(wholegrain completions bash)
-  wholegrain completions zsh > ~/.zfunc/_wholegrain
-  wholegrain completions fish > ~/.config/fish/completions/wholegrain.fish";
+  source <(wholegrain completions zsh)
+  wholegrain completions fish | source";
 
 /// Print completions for a shell
 #[derive(Args)]
@@ -33,11 +52,101 @@ enum KnownShell {
 /// Runs the subcommand.
 pub fn run(args: &CompletionsArgs) -> Result<(), Failure> {
     let shell = match args.shell {
-        KnownShell::Bash => Shell::Bash,
-        KnownShell::Zsh => Shell::Zsh,
-        KnownShell::Fish => Shell::Fish,
+        KnownShell::Bash => "bash",
+        KnownShell::Zsh => "zsh",
+        KnownShell::Fish => "fish",
     };
-    let mut text = Vec::new();
-    clap_complete::generate(shell, &mut crate::command_line(), "wholegrain", &mut text);
+    let (name, mut text) = ("wholegrain", Vec::new());
+    let shells = Shells::builtins();
+    let completer = shells.completer(shell).ok_or_else(|| Failure::Failed(format!("no completions for {shell}")))?;
+    let written = completer.write_registration(VARIABLE, name, name, name, &mut text);
+    written.map_err(|error| Failure::Failed(format!("cannot make the completions for {shell}: {error}")))?;
     std::io::stdout().write_all(&text).map_err(Failure::writing("standard output"))
+}
+
+/// Answers the shell and ends the process when it is the shell that asks.
+pub fn answer_shell() {
+    CompleteEnv::with_factory(|| with_completers(crate::command_line())).var(VARIABLE).complete();
+}
+
+/// The command line whose arguments for sensors and jobs know how to complete themselves.
+fn with_completers(command: Command) -> Command {
+    let of_agent = command.get_name() == "ctl";
+    let of_virtuals = command.get_name() == "virtual";
+    let completed = command.mut_args(|argument| {
+        let name = argument.get_value_names().and_then(|names| names.first()).map(|name| name.as_str().to_owned());
+        match name.as_deref() {
+            Some("PATTERN") => argument.add(ArgValueCompleter::new(sensors)),
+            Some("ID") => argument.add(ArgValueCompleter::new(jobs)),
+            _ => argument,
+        }
+    });
+    match (of_agent, of_virtuals) {
+        // An agent has other sensors than the server, and no ids of jobs to complete.
+        (true, _) => completed,
+        (_, true) => completed.mut_subcommands(|below| {
+            below.mut_args(|argument| match argument.get_value_names() {
+                Some([name]) if ["PATTERN", "PATH"].contains(&name.as_str()) => {
+                    argument.add(ArgValueCompleter::new(virtuals))
+                }
+                _ => argument,
+            })
+        }),
+        _ => completed.mut_subcommands(with_completers),
+    }
+}
+
+fn sensors(begin: &OsStr) -> Vec<CompletionCandidate> {
+    #[derive(Deserialize)]
+    struct Answer {
+        names: Vec<String>,
+    }
+    let Some(begin) = begin.to_str() else { return Vec::new() };
+    let answer: Option<Answer> = ask("/api/v1/names", &[("begin", begin.to_owned())]);
+    candidates(begin, answer.map(|answer| answer.names).unwrap_or_default())
+}
+
+fn jobs(begin: &OsStr) -> Vec<CompletionCandidate> {
+    #[derive(Deserialize)]
+    struct Answer {
+        jobs: Vec<Job>,
+    }
+    #[derive(Deserialize)]
+    struct Job {
+        job: String,
+    }
+    let Some(begin) = begin.to_str() else { return Vec::new() };
+    let answer: Option<Answer> = ask("/api/v1/jobs", &[("limit", LIST_MAX.to_string())]);
+    candidates(begin, answer.map(|answer| answer.jobs).unwrap_or_default().into_iter().map(|job| job.job))
+}
+
+fn virtuals(begin: &OsStr) -> Vec<CompletionCandidate> {
+    #[derive(Deserialize)]
+    struct Answer {
+        #[serde(rename = "virtual")]
+        definitions: Vec<Definition>,
+    }
+    #[derive(Deserialize)]
+    struct Definition {
+        path: String,
+    }
+    let Some(begin) = begin.to_str() else { return Vec::new() };
+    let answer: Option<Answer> = ask("/api/v1/virtual", &[]);
+    let definitions = answer.map(|answer| answer.definitions).unwrap_or_default();
+    candidates(begin, definitions.into_iter().map(|definition| definition.path))
+}
+
+/// Those that begin so. What a shell could take for anything but text is left out.
+fn candidates(begin: &str, names: impl IntoIterator<Item = String>) -> Vec<CompletionCandidate> {
+    let safe = |name: &String| !name.chars().any(|c| is_hidden(c) || c.is_whitespace());
+    let fitting = names.into_iter().filter(|name| name.starts_with(begin)).filter(safe);
+    fitting.take(LIST_MAX).map(CompletionCandidate::new).collect()
+}
+
+/// What the server says; nothing on any error, as a shell has no place for one.
+fn ask<T: serde::de::DeserializeOwned>(path: &str, parameters: &[(&str, String)]) -> Option<T> {
+    let named = std::env::var_os("WHOLEGRAIN_CLIENT").map(PathBuf::from);
+    let connection = Connection::open(named.as_deref()).ok()?;
+    let body = connection.get_within(path, parameters, TIMEOUT).ok()?.read(ANSWER_BYTES_MAX).ok()?;
+    serde_json::from_slice(&body).ok()
 }

@@ -23,6 +23,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long the server may pause within an answer; not for `watch`, where nothing may happen for hours.
 const READ_TIMEOUT: Duration = Duration::from_secs(120);
+/// How long a message waits for the name that was probably meant.
+const SUGGESTION_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long the server may take for work on everything it holds, such as deleting, until an answer begins.
 const WORK_TIMEOUT: Duration = Duration::from_secs(30 * 60);
 /// The most bytes read of an error's text.
@@ -234,6 +236,30 @@ impl Connection {
         let wait = if endless { None } else { Some(READ_TIMEOUT) };
         let response = request.config().timeout_per_read(wait).build().call();
         self.check(response.map_err(|error| self.unreachable(&error))?)
+    }
+
+    /// GET that ends after this time, answered or not.
+    pub fn get_within(&self, path: &str, parameters: &[(&str, String)], timeout: Duration) -> Result<Answer, Failure> {
+        let mut request = self.agent.get(format!("{}{path}", self.url));
+        for (name, value) in parameters {
+            request = request.query(*name, value);
+        }
+        if let Some(token) = &self.token {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        let response = request.config().timeout_global(Some(timeout)).build().call();
+        self.check(response.map_err(|error| self.unreachable(&error))?)
+    }
+
+    /// The name nearest to a pattern that chooses no sensor.
+    pub fn nearest_name(&self, pattern: &str) -> Option<String> {
+        #[derive(Deserialize)]
+        struct Names {
+            names: Vec<String>,
+        }
+        let answer = self.get_within("/api/v1/names", &[("near", pattern.to_owned())], SUGGESTION_TIMEOUT).ok()?;
+        let names: Names = serde_json::from_slice(&answer.read(ERROR_BYTES_MAX).ok()?).ok()?;
+        names.names.into_iter().next()
     }
 
     /// GET of one thing: that it is not there is no mistake of the request.

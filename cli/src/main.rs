@@ -89,6 +89,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    completions::answer_shell();
     let cli = Cli::parse();
     let client = cli.client.as_deref();
     let result = match &cli.command {

@@ -133,7 +133,7 @@ pub fn run(args: &QueryArgs, client: Option<&Path>) -> Result<(), Failure> {
     if sensors == Some(0) {
         return Err(match &args.job.job {
             Some(job) => no_sensor_of(job, &query.patterns),
-            None => no_sensor(&query.patterns),
+            None => no_sensor(&connection, &query.patterns),
         });
     }
     if args.explain {
@@ -185,13 +185,15 @@ pub fn no_sensor_of(job: &str, patterns: &[Pattern]) -> Failure {
     ))
 }
 
-/// The message when patterns choose nothing.
-pub fn no_sensor(patterns: &[Pattern]) -> Failure {
+/// The message when patterns choose nothing, with the name that was probably meant.
+pub fn no_sensor(connection: &Connection, patterns: &[Pattern]) -> Failure {
+    let meant = patterns.iter().find_map(|pattern| connection.nearest_name(pattern.as_str()));
+    let advice = match meant {
+        Some(name) => format!("did you mean `{name}`?"),
+        None => "`wholegrain sensors` lists what there is".to_owned(),
+    };
     let patterns: Vec<&str> = patterns.iter().map(Pattern::as_str).collect();
-    Failure::NothingMatched(format!(
-        "no sensor matches {}; `wholegrain sensors` lists what there is",
-        patterns.join(" ")
-    ))
+    Failure::NothingMatched(format!("no sensor matches {}; {advice}", patterns.join(" ")))
 }
 
 impl QueryArgs {

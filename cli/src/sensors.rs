@@ -106,9 +106,13 @@ pub fn run(args: &SensorsArgs, client: Option<&Path>) -> Result<(), Failure> {
     let client = args.client.or(client);
     let all = [Pattern::new("/**").map_err(|error| Failure::Usage(error.to_string()))?];
     let patterns = if args.patterns.is_empty() { &all[..] } else { &args.patterns };
-    let sensors = fetch_of(&Connection::open(client)?, patterns, &args.job.parameters(shown::now())?)?;
+    let connection = Connection::open(client)?;
+    let sensors = fetch_of(&connection, patterns, &args.job.parameters(shown::now())?)?;
     if sensors.is_empty() {
-        return Err(args.job.job.as_ref().map_or_else(|| no_sensor(patterns), |job| no_sensor_of(job, patterns)));
+        return Err(match &args.job.job {
+            Some(job) => no_sensor_of(job, patterns),
+            None => no_sensor(&connection, patterns),
+        });
     }
     let mut output = Output::open(None)?;
     let (style, now) = (style::on_stdout(), shown::now().0);

@@ -79,7 +79,7 @@ pub fn run(args: &WatchArgs, client: Option<&Path>) -> Result<(), Failure> {
     let connection = Connection::open(client)?;
     let sensors = sensors::fetch(&connection, &args.patterns)?;
     if sensors.is_empty() {
-        return Err(no_sensor(&args.patterns));
+        return Err(no_sensor(&connection, &args.patterns));
     }
     let parameters: Vec<_> = args.patterns.iter().map(|pattern| ("pattern", pattern.to_string())).collect();
     let answer = connection.get("/api/v1/watch", &parameters, true)?;

@@ -203,9 +203,18 @@ fn init_makes_what_is_missing_and_keeps_the_rest() {
 }
 
 #[test]
-fn completions_know_every_subcommand() {
+fn shells_ask_the_command_for_completions() {
     for shell in ["bash", "zsh", "fish"] {
-        check(&["completions", shell], 0, &["query", "sensors", "--every", "completions", "hash"]);
+        check(&["completions", shell], 0, &["WHOLEGRAIN_COMPLETE", shell]);
+    }
+    // Without a server, names are left out and subcommands are there.
+    let dir = tempfile::tempdir().unwrap();
+    let mut asked = command(dir.path());
+    asked.env("WHOLEGRAIN_COMPLETE", "bash").env("_CLAP_COMPLETE_INDEX", "1").env("_CLAP_IFS", "\n");
+    let output = asked.args(["--", "wholegrain", ""]).output().unwrap();
+    let said = text(&output.stdout);
+    for subcommand in ["query", "sensors", "jobs", "config", "doctor"] {
+        assert!(said.lines().any(|line| line == subcommand), "{subcommand}: {said}{}", text(&output.stderr));
     }
 }
 

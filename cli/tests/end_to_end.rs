@@ -193,6 +193,7 @@ fn sensors_queries_and_streams() {
     let mut publisher = server.publisher();
     publisher.batch(BEGIN, SAMPLES);
     sensors(&server);
+    shells_complete_names(&server);
     queries(&server);
     aggregates(&server);
     parquet_is_read_back(&server);
@@ -218,7 +219,40 @@ fn sensors(server: &Server) {
     assert_eq!((json.len(), &sensor["path"], &sensor["kind"]), (1, &"/n1/net/rx".into(), &"counter".into()));
     let csv = server.lines(&["sensors", "load", "--format", "csv"]);
     assert!(csv[1].starts_with("/n1/load,1,gauge,float,1,1000000000,2026-01-31T12:00:59Z,,n1"), "{csv:?}");
-    server.fails(&["sensors", "nothing"], 1, "no sensor matches nothing");
+    server.fails(&["sensors", "nothing"], 1, "no sensor matches nothing; `wholegrain sensors` lists what there is");
+    server.fails(&["sensors", "laod"], 1, "did you mean `load`?");
+    server.fails(&["query", "/n1/mem/fre"], 1, "did you mean `/n1/mem/free`?");
+    server.fails(&["watch", "/n1/mam/*"], 1, "did you mean `/n1/mem/*`?");
+}
+
+/// What a real bash offers for the last of these words.
+fn completed(server: &Server, words: &[&str]) -> Vec<String> {
+    let script = format!(
+        "eval \"$(wholegrain completions bash)\"; COMP_WORDS=({}); COMP_CWORD={}; COMP_TYPE=9
+         _clap_complete_wholegrain wholegrain '{}' ''; printf '%s\\n' \"${{COMPREPLY[@]}}\"",
+        words.iter().map(|word| format!("'{word}'")).collect::<Vec<_>>().join(" "),
+        words.len() - 1,
+        words[words.len() - 1]
+    );
+    let folder = Path::new(env!("CARGO_BIN_EXE_wholegrain")).parent().unwrap();
+    let path = std::env::join_paths([folder, Path::new("/usr/bin"), Path::new("/bin")]).unwrap();
+    let output = Command::new("bash")
+        .args(["-c", &script])
+        .current_dir(server.path(""))
+        .env("PATH", path)
+        .env("WHOLEGRAIN_CLIENT", server.path("var/client.toml"))
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap().lines().filter(|line| !line.is_empty()).map(str::to_owned).collect()
+}
+
+fn shells_complete_names(server: &Server) {
+    assert_eq!(completed(server, &["wholegrain", "quer"]), ["query"]);
+    assert_eq!(completed(server, &["wholegrain", "query", "/n1/"]), ["/n1/load", "/n1/mem/", "/n1/net/"]);
+    assert_eq!(completed(server, &["wholegrain", "watch", "lo"]), ["load"]);
+    assert_eq!(completed(server, &["wholegrain", "export", "/n1/me"]), ["/n1/mem/"]);
+    assert!(completed(server, &["wholegrain", "jobs", "show", ""]).iter().all(|word| word.starts_with('-')));
 }
 
 fn queries(server: &Server) {

@@ -45,6 +45,7 @@ mod columns;
 mod holes;
 mod integral;
 pub mod jobs;
+pub mod names;
 mod ops;
 mod plan;
 mod points;

@@ -43,7 +43,7 @@ impl Selection {
         let mut sensors = sensors::fetch_of(connection, patterns, &of_job)?;
         sensors.sort_by(|a, b| a.path.cmp(&b.path));
         if sensors.is_empty() {
-            return Err(no_sensor(patterns));
+            return Err(no_sensor(connection, patterns));
         }
         let has = (sensors.iter().any(is_exact), sensors.iter().any(|sensor| !is_exact(sensor)));
         let mut questions: Vec<Vec<String>> = Vec::new();

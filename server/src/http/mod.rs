@@ -14,6 +14,7 @@ mod job_scope;
 mod job_statistics;
 mod jobs;
 mod lost;
+mod names;
 mod params;
 mod places;
 mod prometheus;
@@ -105,6 +106,7 @@ pub(crate) fn routes() -> Vec<Route> {
     use Permission::{Manage, Open, Read, Status, Steer, Write};
     vec![
         ("/api/v1/sensors", Wants::all(Read), get(read::sensors)),
+        ("/api/v1/names", Wants::all(Read), get(names::names)),
         ("/api/v1/newest", Wants::all(Read), get(read::newest)),
         ("/api/v1/query", Wants::all(Read), get(query::query)),
         ("/api/v1/watch", Wants::all(Read), get(watch::watch)),
@@ -319,6 +321,7 @@ mod tests {
         let document: serde_json::Value = serde_json::from_str(status::OPENAPI).unwrap();
         for (path, method, known) in [
             ("/api/v1/sensors", "get", params::SENSORS),
+            ("/api/v1/names", "get", params::NAMES),
             ("/api/v1/newest", "get", params::NEWEST),
             ("/api/v1/query", "get", params::QUERY),
             ("/api/v1/watch", "get", params::WATCH),

@@ -10,6 +10,8 @@ use super::format::Format;
 
 /// Parameters of `/api/v1/sensors`.
 pub(super) const SENSORS: &[&str] = &["pattern", "job", "at", "limit", "after"];
+/// Parameters of `/api/v1/names`.
+pub(super) const NAMES: &[&str] = &["begin", "near"];
 /// Parameters of `/api/v1/newest`.
 pub(super) const NEWEST: &[&str] = &["pattern"];
 /// Parameters of `/api/v1/query`.

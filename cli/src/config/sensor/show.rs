@@ -66,7 +66,7 @@ pub fn show(args: &ShowArgs, client: Option<&Path>) -> Result<(), Failure> {
     let count = answer.sensors.unwrap_or(0);
     let sensors = rows(&connection, &answer.read(ANSWER_BYTES_MAX)?, "sensors")?;
     if sensors.is_empty() {
-        return Err(no_sensor(&args.patterns));
+        return Err(no_sensor(&connection, &args.patterns));
     }
     let now = shown::now().0;
     write(&sensors, args.json, &["SENSOR", "PROPERTY", "VALUE", "FROM"], |sensor, table| {

@@ -1,0 +1,268 @@
+//! Names for people who type: what the beginning of a name can be completed to, and the name nearest to one that is not there.
+//!
+//! Every search is bounded: it looks at no more than [`PAGES_MAX`] pages of sensors, whatever the number of sensors.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use wholegrain_model::pattern::glob;
+use wholegrain_model::suggest::nearest;
+use wholegrain_model::{Pattern, SensorPath};
+use wholegrain_store::SensorInfo;
+
+use crate::Space;
+
+/// The most names that one answer has.
+pub const NAMES_MAX: usize = 200;
+/// Sensors that are looked at together.
+const PAGE_SENSORS: usize = 64;
+/// Pages that one search looks at.
+const PAGES_MAX: usize = 256;
+/// Places in the hierarchy at which a level behind a wildcard is looked for.
+const PLACES_MAX: usize = 8;
+/// Greater than every character of a name.
+const LAST: char = '\u{10ffff}';
+
+/// The names that somebody may see.
+pub struct Names<'a> {
+    space: &'a Space,
+    /// The user whose jobs alone are seen; `None` sees everything.
+    only_user: Option<&'a str>,
+    pages_left: usize,
+}
+
+/// What there is of a level below a place in the hierarchy.
+#[derive(Debug, Clone, Copy, Default)]
+struct Level {
+    is_sensor: bool,
+    has_deeper: bool,
+}
+
+impl<'a> Names<'a> {
+    /// For one search.
+    pub fn new(space: &'a Space, only_user: Option<&'a str>) -> Self {
+        Self { space, only_user, pages_left: PAGES_MAX }
+    }
+
+    /// What a beginning can be completed to, at most [`NAMES_MAX`], sorted. A beginning with `/` is completed by one level: sensors, and
+    /// with a `/` at the end levels that have sensors below. Any other is completed to the last levels of paths.
+    pub fn completions(mut self, begin: &str) -> Vec<String> {
+        if begin.contains('*') {
+            return Vec::new();
+        }
+        let Some((place, part)) = begin.strip_prefix('/').map(|_| begin.rsplit_once('/').unwrap_or(("", begin))) else {
+            return self.last_levels(begin, begin.matches('/').count() + 1);
+        };
+        let mut names = BTreeSet::new();
+        for (name, level) in self.levels(place, part) {
+            if level.is_sensor {
+                names.insert(format!("{place}/{name}"));
+            }
+            if level.has_deeper {
+                names.insert(format!("{place}/{name}/"));
+            }
+        }
+        names.into_iter().take(NAMES_MAX).collect()
+    }
+
+    /// The pattern with the level replaced that is not there, when another is near enough. Of a pattern without a leading `/` the last levels
+    /// of paths are compared.
+    pub fn nearest(mut self, pattern: &str) -> Option<String> {
+        let Some(levels) = pattern.strip_prefix('/') else {
+            let known = self.last_levels("", pattern.matches('/').count() + 1);
+            return nearest(pattern, known.iter().map(String::as_str)).map(str::to_owned);
+        };
+        let levels: Vec<&str> = levels.split('/').collect();
+        let mut places = vec![String::new()];
+        for (at, level) in levels.iter().enumerate() {
+            let mut there = Vec::new();
+            for place in &places {
+                there.extend(self.levels(place, "").into_keys().map(|name| (place.clone(), name)));
+            }
+            let fits = |known: &str| if level.contains('*') { glob(level, known) } else { known == *level };
+            let next = there.iter().filter(|(_, known)| fits(known)).map(|(place, known)| format!("{place}/{known}"));
+            let next: Vec<String> = next.take(PLACES_MAX).collect();
+            if next.is_empty() {
+                let near = nearest(level, there.iter().map(|(_, known)| known.as_str()))?;
+                let mut meant = levels.clone();
+                meant[at] = near;
+                return Some(format!("/{}", meant.join("/")));
+            }
+            places = next;
+        }
+        None
+    }
+
+    /// The next sensors that may be seen, and the path that the next page begins behind; `None` at the end.
+    fn page(&mut self, pattern: &Pattern, after: Option<&str>) -> Option<(Vec<SensorInfo>, String)> {
+        self.pages_left = self.pages_left.checked_sub(1)?;
+        let mut page = self.space.sensors_after(std::slice::from_ref(pattern), after, PAGE_SENSORS);
+        let last = page.last()?.path.to_string();
+        if let Some(user) = self.only_user {
+            self.space.retain_seen(user, &mut page);
+        }
+        Some((page, last))
+    }
+
+    /// The levels directly below a place whose names begin with `part`, each once. What lies below a level is passed over.
+    fn levels(&mut self, place: &str, part: &str) -> BTreeMap<String, Level> {
+        let below = if part.is_empty() { format!("{place}/**") } else { format!("{place}/{part}*/**") };
+        let mut levels: BTreeMap<String, Level> = BTreeMap::new();
+        let Ok(pattern) = Pattern::new(below) else { return levels };
+        let mut after: Option<String> = None;
+        while let Some((page, last)) = self.page(&pattern, after.as_deref()) {
+            after = Some(last);
+            for sensor in &page {
+                let Some(rest) = sensor.path.strip_prefix(place).and_then(|rest| rest.strip_prefix('/')) else {
+                    continue;
+                };
+                let Some((name, _)) = rest.split_once('/') else {
+                    levels.entry(rest.to_owned()).or_default().is_sensor = true;
+                    continue;
+                };
+                levels.entry(name.to_owned()).or_default().has_deeper = true;
+                after = Some(format!("{place}/{name}/{LAST}"));
+                break;
+            }
+            if levels.len() > NAMES_MAX {
+                break;
+            }
+        }
+        levels
+    }
+
+    /// The last `count` levels of paths, where they begin with `begin`; each once, sorted.
+    fn last_levels(&mut self, begin: &str, count: usize) -> Vec<String> {
+        let Ok(pattern) = Pattern::new(if begin.is_empty() { "/**".to_owned() } else { format!("{begin}*") }) else {
+            return Vec::new();
+        };
+        let mut names = BTreeSet::new();
+        let mut after: Option<String> = None;
+        while let Some((page, last)) = self.page(&pattern, after.as_deref()) {
+            after = Some(last);
+            for sensor in &page {
+                let levels = SensorPath::new(&*sensor.path).map_or(0, |path| path.levels().count());
+                let skipped = levels.saturating_sub(count);
+                if let Some((at, _)) = sensor.path.match_indices('/').nth(skipped) {
+                    names.insert(sensor.path[at + 1..].to_owned());
+                }
+            }
+            if !begin.is_empty() && names.len() >= NAMES_MAX {
+                break;
+            }
+        }
+        names.into_iter().filter(|name| name.starts_with(begin)).take(PAGE_SENSORS * PAGES_MAX).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use wholegrain_model::job::JobRecord;
+    use wholegrain_model::{Kind, ValueType};
+    use wholegrain_store::{LooseSensor, Store, StoreConfig};
+
+    use super::*;
+
+    fn sensor(path: &str) -> LooseSensor {
+        LooseSensor {
+            path: SensorPath::new(path).unwrap(),
+            unit: "W".into(),
+            kind: Kind::Gauge,
+            value_type: ValueType::Int,
+            scale: 1.0,
+            description: String::new(),
+        }
+    }
+
+    fn space(paths: &[&str]) -> (tempfile::TempDir, Space) {
+        let dir = tempfile::tempdir().unwrap();
+        let (store, _) = Store::open(StoreConfig { background: false, ..StoreConfig::new(dir.path()) }).unwrap();
+        store.register_sensors("test", &paths.iter().map(|path| sensor(path)).collect::<Vec<_>>()).unwrap();
+        (dir, Space::new(store))
+    }
+
+    const PATHS: &[&str] = &[
+        "/lab/n1/cpu/0/user",
+        "/lab/n1/cpu/1/user",
+        "/lab/n1/mem",
+        "/lab/n1/mem-free",
+        "/lab/n1/mem/total",
+        "/lab/n2/cpu/0/user",
+        "/lab/power",
+    ];
+
+    #[test]
+    fn beginnings_are_completed_by_a_level() {
+        let (_dir, space) = space(PATHS);
+        for (begin, expected) in [
+            ("/", &["/lab/"][..]),
+            ("/la", &["/lab/"]),
+            ("/lab/", &["/lab/n1/", "/lab/n2/", "/lab/power"]),
+            ("/lab/n", &["/lab/n1/", "/lab/n2/"]),
+            ("/lab/n1/mem", &["/lab/n1/mem", "/lab/n1/mem-free", "/lab/n1/mem/"]),
+            ("/lab/n1/cpu/0/", &["/lab/n1/cpu/0/user"]),
+            ("/lab/x", &[]),
+            ("/lab/*", &[]),
+            ("us", &["user"]),
+            ("cpu/1", &[]),
+            ("0/us", &["0/user"]),
+            ("mem", &["mem", "mem-free"]),
+            ("a//b", &[]),
+        ] {
+            assert_eq!(Names::new(&space, None).completions(begin), expected, "{begin}");
+        }
+    }
+
+    #[test]
+    fn the_nearest_name() {
+        let (_dir, space) = space(PATHS);
+        for (pattern, expected) in [
+            ("/lab/n1/cpu/0/usr", Some("/lab/n1/cpu/0/user")),
+            ("/lab/n*/cpus/*/user", Some("/lab/n*/cpu/*/user")),
+            ("/lob/n1/mem", Some("/lab/n1/mem")),
+            ("usr", Some("user")),
+            ("Power", Some("power")),
+            ("cpu/0/usr", Some("cpu/0/user")),
+            ("zzz", None),
+        ] {
+            assert_eq!(Names::new(&space, None).nearest(pattern).as_deref(), expected, "{pattern}");
+        }
+    }
+
+    #[test]
+    fn a_level_with_many_levels_below_costs_no_more_than_the_bound() {
+        let paths: Vec<String> = (0..20_000).map(|at| format!("/a/b{at:05}/c/power")).collect();
+        let (_dir, space) = space(&paths.iter().map(String::as_str).collect::<Vec<_>>());
+        let mut names = Names::new(&space, None);
+        assert_eq!(names.levels("/a", "").len(), NAMES_MAX + 1);
+        assert!(names.pages_left < PAGES_MAX);
+        assert_eq!(Names::new(&space, None).completions("/a/b").len(), NAMES_MAX);
+        assert_eq!(Names::new(&space, None).nearest("powr").as_deref(), Some("power"));
+    }
+
+    #[test]
+    fn users_learn_no_names_of_others_jobs() {
+        let (_dir, space) = space(&["/lab/n1/job/7/cpu", "/lab/n1/job/8/secret", "/lab/n1/load"]);
+        for (id, user) in [("7", "alice"), ("8", "bob")] {
+            let record = JobRecord {
+                job: id.into(),
+                level: id.into(),
+                manager: "slurm".into(),
+                node: "n1".into(),
+                prefix: "/lab/n1".into(),
+                user: Some(user.into()),
+                from: 1,
+                revision: 1,
+                ..JobRecord::default()
+            };
+            let (sender, done) = std::sync::mpsc::channel();
+            space.store().put_jobs(vec![record], Box::new(move |result| sender.send(result).unwrap()));
+            done.recv().unwrap().unwrap();
+        }
+        let names = || Names::new(&space, Some("alice"));
+        assert_eq!(names().completions("/lab/n1/job/"), ["/lab/n1/job/7/"]);
+        assert_eq!(names().completions("sec"), [""; 0]);
+        assert_eq!(names().nearest("secrt"), None);
+        assert_eq!(names().nearest("/lab/n1/job/8/secre"), None);
+        assert_eq!(Names::new(&space, Some("bob")).completions("sec"), ["secret"]);
+    }
+}

@@ -1,0 +1,41 @@
+//! `/api/v1/names`: completions of the beginning of a sensor's name, and the name nearest to one that is not there.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Extension, State};
+use axum::http::Uri;
+use axum::response::{IntoResponse, Response};
+use serde_json::json;
+use wholegrain_query::names::Names;
+
+use super::jobs::only_user;
+use super::params::{NAMES, Params};
+use super::{Api, ApiError, read};
+use crate::access::tokens::Bearer;
+
+/// Answers `begin=TEXT` or `near=PATTERN`.
+pub(super) async fn names(
+    State(api): State<Arc<Api>>,
+    Extension(bearer): Extension<Bearer>,
+    uri: Uri,
+) -> Result<Response, ApiError> {
+    let params = Params::of(&uri, NAMES)?;
+    let text = |name: &str| params.read(name, |text| Ok::<_, String>(text.to_owned()));
+    let (begin, near) = (text("begin")?, text("near")?);
+    let user = only_user(&bearer).map(str::to_owned);
+    let place = read::place(&api, &bearer).await?;
+    let search = move || {
+        let _place = place;
+        let names = Names::new(&api.space, user.as_deref());
+        match (begin, near) {
+            (Some(begin), None) => Ok(names.completions(&begin)),
+            (None, Some(near)) => Ok(names.nearest(&near).into_iter().collect()),
+            _ => Err(ApiError::bad_request("write either begin=TEXT or near=PATTERN")),
+        }
+    };
+    let found: Result<Vec<String>, ApiError> = tokio::task::spawn_blocking(search)
+        .await
+        .map_err(|error| ApiError::internal(format!("the search for names failed: {error}")))?;
+    Ok(Json(json!({ "names": found? })).into_response())
+}
