@@ -10,7 +10,7 @@ help: ## what can be made
 up: build ## build, then run a server and an agent on this machine (data in ./var, Ctrl-C stops both)
 	@exec target/release/wholegrain up --dir $(DIR)
 
-demo: build ## the same with a demonstration centre beside this machine (data in ./var-demo)
+demo: build ## the same with a demonstration centre beside this machine
 	@exec target/release/wholegrain up --demo
 
 build: ## release binaries in target/release
@@ -18,8 +18,8 @@ build: ## release binaries in target/release
 	$(CARGO) build --profile agent --locked -p wholegrain-agent
 	@install target/agent/wholegrain-agent target/release/wholegrain-agent
 
-package: build ## Debian packages of server and agent in target/package
-	@packaging/deb/build
+package: build ## packages of client, server and agent in target/package: deb, and rpm where rpmbuild is
+	@packaging/build
 
 prepare: ## install what the tests need and this machine lacks (Debian and Python packages)
 	@testing/prepare

@@ -43,7 +43,7 @@ const WARNINGS_MAX: usize = 8;
 /// The option of those subcommands that ask somebody.
 #[derive(Debug, Args)]
 pub struct ClientOption {
-    /// The client.toml that says where the server is [default: the first of ./var/client.toml, ./var-demo/client.toml,
+    /// The client.toml that says where the server is [default: the first of ./var/client.toml,
     /// ~/.config/wholegrain/client.toml, /etc/wholegrain/client.toml] [env: WHOLEGRAIN_CLIENT]
     #[arg(long = "client", id = "asked_client", global = true, value_name = "FILE")]
     client: Option<PathBuf>,
@@ -133,7 +133,7 @@ fn check_owner(path: &Path) -> Result<(), Failure> {
 
 /// Where client.toml is looked for, in this order.
 pub fn places() -> Vec<PathBuf> {
-    let mut places = vec![PathBuf::from("var/client.toml"), PathBuf::from("var-demo/client.toml")];
+    let mut places = vec![PathBuf::from("var/client.toml")];
     if let Some(home) = std::env::var_os("HOME").filter(|home| !home.is_empty()) {
         places.push(PathBuf::from(home).join(".config/wholegrain/client.toml"));
     }

@@ -53,7 +53,7 @@ Examples:
 #[derive(Args)]
 #[command(after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
 pub struct UpArgs {
-    /// Where configurations and data are [default: var, with --demo var-demo]
+    /// Where configurations and data are [default: var; with --demo var-demo where var is another installation]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
     #[command(flatten)]
@@ -81,7 +81,7 @@ pub fn run(args: &UpArgs) -> Result<(), Failure> {
         http_port: args.http_port.unwrap_or(defaults.http_port),
         ..defaults
     };
-    let dir = args.dir.clone().unwrap_or_else(|| PathBuf::from(if args.demo.demo { demo::DIR } else { "var" }));
+    let dir = args.dir.clone().unwrap_or_else(|| demo::directory(&args.demo));
     demo::check(&dir, &args.demo)?;
     let centre = if args.demo.demo { Some(demo::options(&dir, &args.demo)?) } else { None };
     let report = init::make(&dir, &options)?;
@@ -175,7 +175,9 @@ fn watch_over(
     }
     agent.is_ready();
     let mut known = Vec::new();
-    let all = [Pattern::new("/**").map_err(|error| Failure::Usage(error.to_string()))?];
+    // Of this machine's: the many of a demonstration come meanwhile.
+    let all = demonstration.map_or_else(|| "/**".to_owned(), |demonstration| demonstration.beside().to_owned());
+    let all = [Pattern::new(all).map_err(|error| Failure::Usage(error.to_string()))?];
     let mut settled = Settled::default();
     let sensors_are_there = || {
         known = sensors::fetch(connection, &all).unwrap_or_default();

@@ -37,7 +37,7 @@ from ._store import Store, StoredReadings, StoredWindows, open_store
 from ._virtual import Definition, Virtual
 from ._watch import Subscription, Watch
 
-__version__ = "1.0.0"
+__version__ = "0.1.0"
 
 __all__ = [
     "BadRequest",

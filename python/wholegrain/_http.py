@@ -41,7 +41,7 @@ class Connection:
         self.url = target.url
         self._origin = target.origin
         self._host, self._port, self._base = parts.hostname, parts.port or 443, parts.path
-        self._headers = {"User-Agent": "wholegrain-python/1.0.0", "Accept-Encoding": "identity"}
+        self._headers = {"User-Agent": "wholegrain-python/0.1.0", "Accept-Encoding": "identity"}
         if target.token is not None:
             self._headers["Authorization"] = f"Bearer {target.token}"
         # Trusts this authority alone; checks the host's name.

@@ -21,6 +21,9 @@ pub struct Certificate {
     pub revoked: bool,
 }
 
+/// Where certificates and keys of agents are that were revoked, in an installation's directory.
+const SET_ASIDE: &str = "agents/revoked";
+
 /// The certificates of a PEM file; `revoked_file` says which count no longer.
 pub fn show(path: &Path, revoked_file: Option<&Path>) -> Result<Vec<Certificate>, InitError> {
     let text = fs::read_to_string(path).map_err(io_error("read", path))?;
@@ -37,20 +40,22 @@ pub fn show(path: &Path, revoked_file: Option<&Path>) -> Result<Vec<Certificate>
     Ok(shown)
 }
 
-/// The certificates of the installation in `dir`: the authority's, the server's, and the agents'.
+/// The certificates of the installation in `dir`: the authority's, the server's, the agents', and those of agents that were revoked and set aside.
 pub fn list(dir: &Path, revoked_file: Option<&Path>) -> Result<Vec<Certificate>, InitError> {
     let ca = dir.join("ca.pem");
     if !ca.exists() {
         return Err(InitError::NoAuthority { path: ca });
     }
     let mut paths = vec![ca, dir.join("server/server.pem"), dir.join("agent/agent.pem")];
-    let mut agents: Vec<PathBuf> = match fs::read_dir(dir.join("agents")) {
-        Ok(entries) => entries.filter_map(Result::ok).map(|entry| entry.path()).collect(),
-        Err(_) => Vec::new(),
-    };
-    agents.retain(|path| path.extension().is_some_and(|extension| extension == "pem"));
-    agents.sort();
-    paths.extend(agents);
+    for folder in ["agents", SET_ASIDE] {
+        let mut agents: Vec<PathBuf> = match fs::read_dir(dir.join(folder)) {
+            Ok(entries) => entries.filter_map(Result::ok).map(|entry| entry.path()).collect(),
+            Err(_) => Vec::new(),
+        };
+        agents.retain(|path| path.extension().is_some_and(|extension| extension == "pem"));
+        agents.sort();
+        paths.extend(agents);
+    }
     let mut all = Vec::new();
     for path in paths.into_iter().filter(|path| path.exists()) {
         all.extend(show(&path, revoked_file)?);
@@ -101,7 +106,8 @@ pub fn revoke(dir: &Path, revoked_file: &Path, name: &str, all: bool) -> Result<
     let mut report = RevokeReport { all, ..RevokeReport::default() };
     let mine = |certificate: &Certificate| certificate.info.name == name && !certificate.info.is_authority;
     let found: Vec<Certificate> = match list(dir, None) {
-        Ok(found) => found.into_iter().filter(mine).collect(),
+        // Those that were set aside are revoked already.
+        Ok(found) => found.into_iter().filter(mine).filter(|one| !one.path.starts_with(dir.join(SET_ASIDE))).collect(),
         Err(InitError::NoAuthority { .. }) if all => Vec::new(),
         Err(error) => return Err(error),
     };
@@ -119,7 +125,7 @@ pub fn revoke(dir: &Path, revoked_file: &Path, name: &str, all: bool) -> Result<
         revoked::revoke(revoked_file, &Revocation::Name(name.to_owned()))?;
     }
     for Certificate { path, info, .. } in found.iter().filter(|found| found.path.starts_with(dir.join("agents"))) {
-        let old = dir.join("agents/revoked");
+        let old = dir.join(SET_ASIDE);
         fs::create_dir_all(&old).map_err(io_error("create the directory", &old))?;
         for path in [path.clone(), path.with_extension("key")].into_iter().filter(|path| path.exists()) {
             let extension = path.extension().unwrap_or_default().to_string_lossy().into_owned();
@@ -163,9 +169,12 @@ mod tests {
         assert_eq!((report.serials.len(), report.set_aside.len(), report.all), (1, 2, false));
         assert!(show(&report.set_aside[0], Some(&revoked_file)).unwrap()[0].revoked);
         assert!(issue_agent_certificate(dir, "n2").unwrap().0.exists(), "a new one can be made");
-        assert!(names(true).is_empty());
+        assert_eq!(names(true), ["n2"], "it is listed as revoked beside the new one");
+        let again = revoke(dir, &revoked_file, "n2", false).unwrap();
+        assert_eq!(again.serials.len(), 1, "the new one; what was set aside is not revoked again");
+        assert_eq!(names(true), ["n2", "n2"]);
         revoke(dir, &revoked_file, "n1", false).unwrap();
-        assert_eq!(names(true), ["n1"]);
+        assert_eq!(names(true), ["n1", "n2", "n2"]);
         let error = revoke(dir, &revoked_file, "n9", false).unwrap_err().to_string();
         assert!(error.contains("\"n9\"") && error.contains("--all"), "{error}");
         assert!(revoke(dir, &revoked_file, "n9", true).unwrap().all);

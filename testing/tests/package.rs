@@ -1,5 +1,5 @@
-//! The Debian packages: built, looked into, installed below a folder of their own, run, upgraded, removed, purged. Nothing outside
-//! of that folder is touched.
+//! The packages: built, looked into, installed below a folder of their own, removed; those for Debian also run, upgraded and purged. Nothing
+//! outside of that folder is touched.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -22,13 +22,13 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Both packages, of the programs that are built.
-fn build(out: &Path) -> [PathBuf; 2] {
+/// The three packages for a format, of the programs that are built: client, server, agent.
+fn build(out: &Path, format: &str) -> [PathBuf; 3] {
     let bin = program("wholegrain").parent().expect("a folder").to_owned();
-    let mut build = Command::new(checkout().join("packaging/deb/build"));
-    let said = good(build.arg("--fast").arg("--bin").arg(bin).arg("--out").arg(out));
-    let mut made = said.lines().map(PathBuf::from);
-    [made.next().expect("the server's package"), made.next().expect("the agent's package")]
+    let mut build = Command::new(checkout().join("packaging/build"));
+    let said = good(build.args(["--fast", "--format", format, "--bin"]).arg(bin).arg("--out").arg(out));
+    let made: Vec<PathBuf> = said.lines().map(PathBuf::from).collect();
+    made.try_into().unwrap_or_else(|made| panic!("three packages are wanted: {made:?}"))
 }
 
 /// The same package as of an older version: its configuration had another comment.
@@ -130,8 +130,10 @@ fn is_root() -> bool {
 fn packages_are_installed_run_upgraded_removed_and_purged() {
     assert!(is_root(), "dpkg installs as root only, below a folder of this test's own too; run the tests as root");
     let dir = tempfile::tempdir().expect("a temporary folder");
-    let [server, agent] = build(dir.path());
+    let [client, server, agent] = build(dir.path(), "deb");
     let root = Root::new();
+    root.dpkg(&["-i"], &client);
+    check_client(&root);
     root.dpkg(&["-i"], &older(&server, dir.path()));
     check_installed(&root);
     runs(&root, &server, &agent);
@@ -148,17 +150,15 @@ fn packages_are_installed_run_upgraded_removed_and_purged() {
 
     // Removed: what was configured and stored stays.
     root.dpkg(&["-r"], Path::new("wholegrain-server"));
-    assert!(
-        !root.path("usr/bin/wholegrain").exists()
-            && !root.path("usr/lib/systemd/system/wholegrain-server.service").exists()
-    );
+    assert!(!root.path("usr/lib/systemd/system/wholegrain-server.service").exists());
     assert!(
         config.exists()
             && root.path("etc/wholegrain/ca.key").exists()
             && root.path("var/lib/wholegrain/store").is_dir()
     );
 
-    // Purged: nothing of the server stays, and nothing of the agent is touched.
+    // Purged: nothing of the server stays, and nothing of the agent is touched. A revocation is a file of its own.
+    fs::write(root.path("etc/wholegrain/revoked"), "name node\n").expect("a file");
     root.dpkg(&["-P"], Path::new("wholegrain-server"));
     fs::remove_file(root.path("etc/wholegrain/adapted-server.toml")).expect("our own file");
     let left: Vec<String> = fs::read_dir(root.path("etc/wholegrain"))
@@ -173,6 +173,35 @@ fn packages_are_installed_run_upgraded_removed_and_purged() {
     }
     root.dpkg(&["-P"], Path::new("wholegrain-agent"));
     assert!(!root.path("etc/wholegrain").exists() && !root.path("var/lib/wholegrain-agent").exists());
+    for user in ["wholegrain", "wholegrain-agent"] {
+        let named = |file: &str| read(&root.path(file)).lines().any(|line| line.starts_with(&format!("{user}:")));
+        assert!(!named("etc/passwd") && !named("etc/group"), "{user} stays");
+    }
+    root.dpkg(&["-P"], Path::new("wholegrain-client"));
+    let left =
+        good(Command::new("find").arg(root.path("")).args(["-iname", "*wholegrain*", "-not", "-path", "*/tmp/*"]));
+    let ours = |path: &&str| !path.contains("/var/lib/dpkg/") && !path.contains("/var/log/");
+    assert!(left.lines().filter(ours).count() == 0, "{left}");
+}
+
+/// The command line alone: no service, no user, no configuration.
+fn check_client(root: &Root) {
+    let said = good(Command::new(root.path("usr/bin/wholegrain")).arg("--version"));
+    assert!(said.contains(env!("CARGO_PKG_VERSION")), "{said}");
+    for file in [
+        "usr/share/man/man1/wholegrain.1.gz",
+        "usr/share/man/man1/wholegrain-query.1.gz",
+        "usr/share/man/man1/wholegrain-doctor.1.gz",
+        "usr/share/bash-completion/completions/wholegrain",
+        "usr/share/zsh/vendor-completions/_wholegrain",
+        "usr/share/fish/vendor_completions.d/wholegrain.fish",
+    ] {
+        assert!(root.path(file).is_file(), "{file}");
+    }
+    for nothing in ["usr/lib/systemd", "etc/systemd", "etc/wholegrain", "usr/lib/sysusers.d", "var/lib/wholegrain"] {
+        assert!(!root.path(nothing).exists(), "{nothing}");
+    }
+    assert_eq!(read(&root.path("etc/passwd")).lines().count(), 1);
 }
 
 fn check_installed(root: &Root) {
@@ -192,12 +221,6 @@ fn check_installed(root: &Root) {
     }
     for file in [
         "usr/lib/systemd/system/wholegrain-server.service",
-        "usr/share/man/man1/wholegrain.1.gz",
-        "usr/share/man/man1/wholegrain-query.1.gz",
-        "usr/share/man/man1/wholegrain-doctor.1.gz",
-        "usr/share/bash-completion/completions/wholegrain",
-        "usr/share/zsh/vendor-completions/_wholegrain",
-        "usr/share/fish/vendor_completions.d/wholegrain.fish",
         "usr/share/doc/wholegrain-server/copyright",
         "usr/share/doc/wholegrain-server/changelog.gz",
     ] {
@@ -255,6 +278,10 @@ fn runs(root: &Root, server_package: &Path, agent_package: &Path) {
         assert!(agent.runs(), "{}", agent.log());
         wholegrain(&["query", "/node/meminfo/MemAvailable", "--from", "-1m"]).status.code() == Some(0)
     });
+    // `ctl` on a node: the package has all that it needs.
+    let socket = root.path("run/wholegrain/agent.sock");
+    let status = good(Command::new(root.path("usr/bin/wholegrain")).args(["ctl", "status", "--socket"]).arg(socket));
+    assert!(status.contains("node"), "{status}");
     assert_eq!((agent.stop().code(), server.stop().code()), (Some(0), Some(0)));
     assert!(root.path("var/lib/wholegrain/store").is_dir());
 }
@@ -262,10 +289,16 @@ fn runs(root: &Root, server_package: &Path, agent_package: &Path) {
 #[test]
 fn packages_are_as_debian_wants_them() {
     let dir = tempfile::tempdir().expect("a temporary folder");
-    for package in build(dir.path()) {
+    for package in build(dir.path(), "deb") {
         let field = |name: &str| good(Command::new("dpkg-deb").arg("-f").arg(&package).arg(name)).trim().to_owned();
         assert_eq!(field("Version"), env!("CARGO_PKG_VERSION"));
-        assert!(field("Depends").contains("libc6 (>= 2."), "{}", field("Depends"));
+        let same = format!("wholegrain-client (= {})", env!("CARGO_PKG_VERSION"));
+        let wanted = match field("Package").as_str() {
+            "wholegrain-client" => vec!["libc6 (>= 2."],
+            "wholegrain-server" => vec![same.as_str()],
+            _ => vec!["libc6 (>= 2.", same.as_str()],
+        };
+        wanted.iter().for_each(|part| assert!(field("Depends").contains(part), "{}", field("Depends")));
         let listing = good(Command::new("dpkg-deb").arg("-c").arg(&package));
         for line in listing.lines() {
             let fields: Vec<&str> = line.split_whitespace().collect();
@@ -284,15 +317,85 @@ fn packages_are_as_debian_wants_them() {
         }
         let tree = dir.path().join("tree");
         good(Command::new("dpkg-deb").arg("-R").arg(&package).arg(&tree));
+        let is_client = field("Package") == "wholegrain-client";
         for script in ["postinst", "prerm", "postrm"] {
+            if is_client {
+                assert!(!tree.join("DEBIAN").join(script).exists(), "the client does nothing when it is installed");
+                continue;
+            }
             good(Command::new("sh").arg("-n").arg(tree.join("DEBIAN").join(script)));
             assert!(read(&tree.join("DEBIAN").join(script)).contains("set -e\n"), "{script}");
         }
-        for file in read(&tree.join("DEBIAN/conffiles")).lines() {
+        for file in fs::read_to_string(tree.join("DEBIAN/conffiles")).unwrap_or_default().lines() {
             assert!(tree.join(file.trim_start_matches('/')).is_file(), "{file}");
         }
         good(Command::new("md5sum").args(["--quiet", "-c", "DEBIAN/md5sums"]).current_dir(&tree));
         fs::remove_dir_all(tree).expect("our own folder");
+    }
+}
+
+#[test]
+fn packages_for_enterprise_linux_say_what_they_need_and_are_installed_and_removed() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let packages = build(dir.path(), "rpm");
+    let ask = |package: &Path, what: &[&str]| good(Command::new("rpm").arg("-qp").args(what).arg(package));
+    for (package, name) in packages.iter().zip(["client", "server", "agent"]) {
+        let said = ask(package, &["--qf", "%{NAME} %{VERSION} %{LICENSE}"]);
+        assert_eq!(said, format!("wholegrain-{name} {} Apache-2.0", env!("CARGO_PKG_VERSION")));
+        let same = format!("wholegrain-client = {}-1", env!("CARGO_PKG_VERSION"));
+        let needs = ask(package, &["-R"]);
+        assert_eq!(needs.lines().any(|line| line == same), name != "client", "{needs}");
+        assert_eq!(needs.contains("libc.so.6"), name != "server", "{needs}");
+        let scripts = ask(package, &["--scripts"]);
+        assert_eq!(scripts.is_empty(), name == "client", "{scripts}");
+        if name != "client" {
+            assert!(
+                scripts.contains("useradd -r") && scripts.contains(&format!("preset wholegrain-{name}.service")),
+                "{scripts}"
+            );
+            assert_eq!(ask(package, &["-c"]).trim(), format!("/etc/wholegrain/{name}.toml"));
+        }
+        let owners = ask(package, &["--qf", "[%{FILEMODES:perms} %{FILEUSERNAME} %{FILENAMES}\n]"]);
+        let strange = |line: &&str| !line.contains(" root ") || &line[8..9] == "w" || &line[5..6] == "w";
+        assert_eq!(owners.lines().find(strange), None);
+        let shell = dir.path().join("scripts");
+        fs::write(&shell, ask(package, &["--qf", "%{PREIN}\n%{POSTIN}\n%{PREUN}\n%{POSTUN}\n"])).expect("a file");
+        good(Command::new("sh").arg("-n").arg(shell));
+    }
+    let root = tempfile::tempdir().expect("a temporary folder");
+    let rpm = |arguments: &[&str], packages: &[&Path]| {
+        let mut rpm = Command::new("rpm");
+        rpm.arg("--root").arg(root.path()).args(arguments).args(packages);
+        good(&mut rpm)
+    };
+    rpm(&["--initdb"], &[]);
+    // There is no shell below this root for the scripts to run with.
+    let all: Vec<&Path> = packages.iter().map(PathBuf::as_path).collect();
+    rpm(&["-i", "--nodeps", "--noscripts"], &all);
+    let said = good(Command::new(root.path().join("usr/bin/wholegrain")).arg("--version"));
+    assert!(said.contains(env!("CARGO_PKG_VERSION")), "{said}");
+    good(Command::new(root.path().join("usr/bin/wholegrain-agent")).arg("--version"));
+    for file in ["etc/wholegrain/server.toml", "usr/lib/systemd/system/wholegrain-agent.service"] {
+        assert!(root.path().join(file).is_file(), "{file}");
+    }
+    rpm(&["-e", "--noscripts"], &["wholegrain-agent", "wholegrain-server", "wholegrain-client"].map(Path::new));
+    let left = good(Command::new("find").arg(root.path()).args(["-iname", "*wholegrain*"]));
+    assert_eq!(left, "");
+}
+
+#[test]
+fn everything_has_one_version() {
+    let version = env!("CARGO_PKG_VERSION");
+    for (file, line) in [
+        ("python/pyproject.toml", format!("version = \"{version}\"")),
+        ("runtime/python/pyproject.toml", format!("version = \"{version}\"")),
+        ("python/wholegrain/__init__.py", format!("__version__ = \"{version}\"")),
+    ] {
+        assert!(read(&checkout().join(file)).lines().any(|found| found == line), "{file} has no line {line}");
+    }
+    for program in ["wholegrain", "wholegrain-agent"] {
+        let said = good(Command::new(wholegrain_testing::program(program)).arg("--version"));
+        assert_eq!(said.trim(), format!("{program} {version}"));
     }
 }
 

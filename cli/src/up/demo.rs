@@ -19,8 +19,8 @@ use crate::connection::Connection;
 use crate::failure::Failure;
 use crate::sensors;
 
-/// Where a demonstration is unless `--dir` says otherwise.
-pub const DIR: &str = "var-demo";
+/// Where an installation is unless `--dir` says otherwise, and where a demonstration is when that is another installation.
+const DIRS: (&str, &str) = ("var", "var-demo");
 /// What a demonstration was made of, and by which it is known, below its directory.
 const FILE: &str = "demo.json";
 /// Its last reading says where an earlier run stopped.
@@ -29,8 +29,7 @@ const LAST: &str = "/demo/facility/power";
 /// `--demo` and what belongs to it.
 #[derive(Debug, Args)]
 pub struct DemoArgs {
-    /// Add a demonstration centre: 256 nodes with jobs, power and cooling, seven days of them, and then live, all below /demo; in
-    /// a directory of its own, ./var-demo
+    /// Add a demonstration centre: 256 nodes with jobs, power and cooling, seven days of them, and then live, all below /demo
     #[arg(long)]
     pub demo: bool,
     /// How many nodes the demonstration has
@@ -62,6 +61,8 @@ struct File {
 
 /// The centre while it runs.
 pub struct Demo {
+    /// The sensors of this machine's own agent, as a pattern.
+    beside: String,
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
@@ -89,13 +90,19 @@ impl Control for Shared {
     }
 }
 
+/// Where the installation is when `--dir` is not given.
+pub fn directory(args: &DemoArgs) -> PathBuf {
+    let var = PathBuf::from(DIRS.0);
+    if args.demo && check(&var, args).is_err() { PathBuf::from(DIRS.1) } else { var }
+}
+
 /// Refuses to mix a demonstration with an installation that is none. `dir` may not be there yet.
 pub fn check(dir: &Path, args: &DemoArgs) -> Result<(), Failure> {
     let (is_demo, is_there) = (dir.join(FILE).exists(), dir.join("server/server.toml").exists());
     let shown = dir.display();
     match args.demo {
         true if is_there && !is_demo => Err(Failure::Usage(format!(
-            "{shown} holds an installation that is no demonstration; name another directory with --dir, or none for ./{DIR}"
+            "{shown} holds an installation that is no demonstration; name another directory with --dir"
         ))),
         false if is_demo => Err(Failure::Usage(format!(
             "{shown} holds a demonstration; start it with --demo, or name another directory with --dir"
@@ -155,7 +162,12 @@ impl Demo {
             }
         });
         let thread = thread.map_err(|error| Failure::Failed(format!("cannot start a thread: {error}")))?;
-        Ok(Self { shared, thread: Some(thread) })
+        Ok(Self { beside: format!("/{agent}/**"), shared, thread: Some(thread) })
+    }
+
+    /// The sensors of this machine's own agent, as a pattern.
+    pub fn beside(&self) -> &str {
+        &self.beside
     }
 
     /// Whether everything of the past is stored, or it has failed.

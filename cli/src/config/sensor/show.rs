@@ -1,5 +1,6 @@
 //! What holds, what is set, what was set.
 
+use std::collections::HashMap;
 use std::io::{self, Write};
 use std::path::Path;
 
@@ -13,13 +14,16 @@ use crate::connection::Connection;
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::query::no_sensor;
-use crate::sensors::instant;
+use crate::sensors::{self, instant};
 use crate::shown;
 use crate::style;
 use crate::table::Table;
 
 /// The properties in the order in which they are shown.
 const PROPERTIES: [&str; 6] = ["unit", "scale", "kind", "description", "interval", "ttl"];
+
+/// The most changes that are looked through for those of one pattern, the latest.
+const CHANGES_MAX: u64 = 1_000_000;
 
 /// The arguments of `show`.
 #[derive(Args)]
@@ -46,7 +50,7 @@ pub struct ListArgs {
 /// The arguments of `history`.
 #[derive(Args)]
 pub struct HistoryArgs {
-    /// Only what was set with this very pattern
+    /// Only what was set with this pattern, or with another one that chooses any of its sensors
     #[arg(value_name = "PATTERN")]
     pattern: Option<Pattern>,
     /// The most changes, the latest
@@ -119,15 +123,33 @@ pub fn list(args: &ListArgs, client: Option<&Path>) -> Result<(), Failure> {
 /// Runs `history`.
 pub fn history(args: &HistoryArgs, client: Option<&Path>) -> Result<(), Failure> {
     let connection = Connection::open(client)?;
-    let mut parameters: Vec<_> = args.pattern.iter().map(|pattern| ("pattern", pattern.to_string())).collect();
-    parameters.push(("limit", args.limit.to_string()));
+    let limit = if args.pattern.is_some() { CHANGES_MAX } else { args.limit };
+    let parameters = [("limit", limit.to_string())];
     let answer = connection.get(&format!("{PATH}/history"), &parameters, false)?.read(ANSWER_BYTES_MAX)?;
-    let history = rows(&connection, &answer, "history")?;
+    let mut history = rows(&connection, &answer, "history")?;
+    if let Some(pattern) = &args.pattern {
+        let sensors = sensors::fetch(&connection, std::slice::from_ref(pattern))?;
+        let paths: Vec<&str> = sensors.iter().map(|sensor| sensor.path.as_str()).collect();
+        retain_of(&mut history, pattern, &paths);
+    }
     if history.is_empty() {
-        let with = args.pattern.as_ref().map_or(String::new(), |pattern| format!(" with the pattern {pattern}"));
+        let with = args.pattern.as_ref().map_or(String::new(), |pattern| format!(" for what {pattern} chooses"));
         return Err(Failure::NothingMatched(format!("nothing was ever set{with}")));
     }
-    changes(&history, args.json)
+    let first = history.len().saturating_sub(usize::try_from(args.limit).unwrap_or(usize::MAX));
+    changes(&history[first..], args.json)
+}
+
+/// Keeps the changes that were made with `pattern`, or with another one that chooses any of the sensors at `paths`.
+fn retain_of(history: &mut Vec<Value>, pattern: &Pattern, paths: &[&str]) {
+    let mut known: HashMap<String, bool> = HashMap::new();
+    history.retain(|change| {
+        let set_with = change["pattern"].as_str().unwrap_or_default();
+        *known.entry(set_with.to_owned()).or_insert_with(|| {
+            let chooses = |other: Pattern| paths.iter().any(|path| other.matches(path));
+            set_with == pattern.as_str() || Pattern::new(set_with).is_ok_and(chooses)
+        })
+    });
 }
 
 fn changes(rows: &[Value], json: bool) -> Result<(), Failure> {
@@ -179,6 +201,21 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn the_history_of_a_sensor_has_what_was_set_with_other_patterns_that_choose_it() {
+        let change = |pattern: &str, unit: &str| serde_json::json!({ "pattern": pattern, "unit": unit });
+        let all = [change("/lab/**", "1"), change("**/MemFree", "2"), change("MemFree", "3"), change("/other/**", "4")];
+        let kept = |pattern: &str, paths: &[&str]| {
+            let mut history = all.to_vec();
+            retain_of(&mut history, &Pattern::new(pattern).unwrap(), paths);
+            history.iter().map(|change| change["unit"].as_str().unwrap().to_owned()).collect::<String>()
+        };
+        assert_eq!(kept("MemFree", &["/lab/n1/meminfo/MemFree"]), "123");
+        assert_eq!(kept("/lab/n1/meminfo/MemFree", &["/lab/n1/meminfo/MemFree"]), "123");
+        assert_eq!(kept("/other/**", &[]), "4", "what was set with the pattern itself, though no sensor is there");
+        assert_eq!(kept("power", &["/third/power"]), "");
+    }
 
     #[test]
     fn origins() {
