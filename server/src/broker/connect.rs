@@ -12,7 +12,7 @@ use super::pipeline::Close;
 use crate::access::{ANONYMOUS, BadLogin, seconds};
 
 /// The largest CONNECT, in bytes. Whoever reaches the port may send one, so this and the bound on connections say how much
-/// memory strangers can take: 1.2 GiB with 20 000 connections. An agent's CONNECT has under a kilobyte.
+/// memory strangers can take: 512 MiB with 8192 connections that have proved nothing. An agent's CONNECT has under a kilobyte.
 pub const CONNECT_BYTES_MAX: usize = 64 << 10;
 /// The keep-alive that MQTT 5 clients are told to use when they ask for none or a longer one, in seconds.
 pub const KEEP_ALIVE_MAX_S: u16 = 60;

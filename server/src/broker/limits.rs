@@ -9,6 +9,7 @@ use wholegrain_model::size::ByteSize;
 
 use super::allowance::SCHEMA_BYTES_MIN;
 use super::retained::Room;
+use crate::admission::Bounds;
 
 /// The shortest and the longest time that may be a limit.
 pub const LIMIT_TIME: (Interval, Interval) = (Interval::from_ms(100), Interval::from_ms(3_600_000));
@@ -20,8 +21,12 @@ pub const SESSION_EXPIRY_MAX: Interval = Interval::from_s(365 * 86_400);
 pub struct Limits {
     /// The largest MQTT packet, in bytes.
     pub packet_bytes_max: usize,
-    /// The most connections at once.
+    /// The most connections at once of clients that proved who they are.
     pub connections_max: usize,
+    /// The same of one identity.
+    pub client_connections_max: usize,
+    /// The most connections that have proved nothing yet.
+    pub unauthenticated_max: usize,
     /// The most publishes of one client, and messages to it, that are not yet acknowledged.
     pub inflight_max: u16,
     /// The most bytes of one client that are not yet acknowledged.
@@ -60,11 +65,25 @@ pub struct Limits {
     pub publish_bytes_per_s_max: Option<u64>,
 }
 
+impl Limits {
+    /// How many connections there may be, and whose.
+    pub(crate) fn connections(&self) -> Bounds {
+        Bounds {
+            unproven_max: self.unauthenticated_max,
+            proven_max: self.connections_max,
+            identity_max: self.client_connections_max,
+            privileged_max: 0,
+        }
+    }
+}
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct RawLimits {
     packet_bytes_max: ByteSize,
     connections_max: usize,
+    client_connections_max: usize,
+    unauthenticated_max: usize,
     inflight_max: u16,
     inflight_bytes_max: ByteSize,
     inflight_total_bytes_max: ByteSize,
@@ -93,6 +112,8 @@ impl Default for RawLimits {
         Self {
             packet_bytes_max: ByteSize::mib(32),
             connections_max: 20_000,
+            client_connections_max: 256,
+            unauthenticated_max: 8192,
             inflight_max: 64,
             inflight_bytes_max: ByteSize::mib(64),
             inflight_total_bytes_max: ByteSize::mib(1024),
@@ -130,6 +151,8 @@ impl RawLimits {
         };
         within("packet_bytes_max", self.packet_bytes_max.0, 4096, 256 << 20)?;
         within("connections_max", self.connections_max as u64, 1, 1_000_000)?;
+        within("client_connections_max", self.client_connections_max as u64, 1, 1_000_000)?;
+        within("unauthenticated_max", self.unauthenticated_max as u64, 1, 1_000_000)?;
         within("inflight_max", self.inflight_max.into(), 1, u16::MAX.into())?;
         within("inflight_bytes_max", self.inflight_bytes_max.0, self.packet_bytes_max.0, 4 << 30)?;
         within("inflight_total_bytes_max", self.inflight_total_bytes_max.0, 1, 1 << 40)?;
@@ -161,6 +184,8 @@ impl RawLimits {
         Ok(Limits {
             packet_bytes_max: self.packet_bytes_max.0 as usize,
             connections_max: self.connections_max,
+            client_connections_max: self.client_connections_max,
+            unauthenticated_max: self.unauthenticated_max,
             inflight_max: self.inflight_max,
             inflight_bytes_max: self.inflight_bytes_max.0 as usize,
             inflight_total_bytes_max: self.inflight_total_bytes_max.0 as usize,

@@ -49,6 +49,7 @@ use wholegrain_transport::mqtt::{ReasonCode, RetainHandling};
 
 use crate::access::{LOOK_EVERY, Security, Who};
 use crate::adjust::Adjustable;
+use crate::admission::{Gate, Place};
 use crate::certificates::Tls;
 use crate::config::{Limits, MqttConfig};
 use crate::control::Control;
@@ -83,6 +84,8 @@ pub struct Broker {
     /// Orders to agents.
     pub(crate) control: Control,
     sessions: Sessions,
+    /// How many connections there may be, and whose.
+    gate: Arc<Gate>,
     /// A session was left: something may be due earlier than before.
     sessions_changed: Notify,
     /// Rises when a schema became known, for batches of other connections that wait for it.
@@ -132,6 +135,7 @@ impl Broker {
             store,
             subscriptions: Subscriptions::new(limits.queue_total_bytes_max, limits.retained, schemas, metrics.clone()),
             sessions: Sessions::new(bounds, metrics.clone()),
+            gate: Gate::new("mqtt", limits.connections()),
             sessions_changed: Notify::new(),
             control: Control::default(),
             metrics,
@@ -155,6 +159,7 @@ impl Broker {
     pub(crate) fn reload(&self, config: &MqttConfig) {
         self.limits.replace(config.limits);
         self.subscriptions.set_room(config.limits.retained);
+        self.gate.set_bounds(config.limits.connections());
         self.anonymous.replace(config.anonymous);
         self.new_schemas.set_per_hour(config.limits.schema_bytes_per_hour_max);
     }
@@ -167,18 +172,16 @@ impl Broker {
                 () = went_down(&mut lifetime.shutdown) => return,
             };
             match accepted {
-                Ok((stream, peer)) if self.metrics.connections.get() < self.limits.connections_max as i64 => {
+                Ok((stream, peer)) => match self.gate.enter(peer.ip()) {
                     // Counted here and not in the task, so that the bound holds when many come at once.
-                    self.metrics.connections.add(1);
-                    tokio::spawn(self.clone().connection(stream, peer, tls.clone(), lifetime.clone()));
-                }
-                Ok((_, peer)) => {
-                    self.metrics.connections_refused.inc();
-                    self.log.warn(format_args!(
-                        "mqtt {peer}: refused, {} connections are open already",
-                        self.limits.connections_max
-                    ));
-                }
+                    Some(place) => {
+                        self.metrics.connections.add(1);
+                        let task = self.clone().connection(stream, (peer, place), tls.clone(), lifetime.clone());
+                        tokio::spawn(task);
+                    }
+                    // The gate says so in the log.
+                    None => self.metrics.connections_refused.inc(),
+                },
                 Err(error) => {
                     self.log.warn(format_args!("mqtt: cannot accept a connection: {error}"));
                     tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -187,17 +190,28 @@ impl Broker {
         }
     }
 
-    async fn connection(self: Arc<Self>, stream: TcpStream, peer: SocketAddr, tls: Option<Tls>, lifetime: Lifetime) {
-        let deadline = tokio::time::Instant::now() + self.limits.connect_time_max;
+    /// The gate, for its metrics.
+    pub(crate) fn gate(&self) -> &Gate {
+        &self.gate
+    }
+
+    async fn connection(
+        self: Arc<Self>,
+        stream: TcpStream,
+        (peer, place): (SocketAddr, Place),
+        tls: Option<Tls>,
+        lifetime: Lifetime,
+    ) {
+        let (deadline, place) = (Instant::now() + self.limits.connect_time_max, Box::new(place));
         // Acknowledgements are small and wanted at once.
         let _ = stream.set_nodelay(true);
         match tls {
-            None => connection::run(self.clone(), Wire::new(stream), peer, None, deadline, lifetime).await,
+            None => connection::run(self.clone(), Wire::new(stream), (peer, place), None, deadline, lifetime).await,
             Some(acceptor) => {
                 // On the heap, and gone when it is done: what it needs is not kept by ten thousand connections.
-                let handshake = Box::pin(self.handshake(stream, peer, acceptor, deadline));
+                let handshake = Box::pin(self.handshake(stream, peer, acceptor, (&place, deadline)));
                 if let Some((wire, name)) = handshake.await {
-                    connection::run(self.clone(), wire, peer, name, deadline, lifetime).await;
+                    connection::run(self.clone(), wire, (peer, place), name, deadline, lifetime).await;
                 }
             }
         }
@@ -210,17 +224,19 @@ impl Broker {
         stream: TcpStream,
         peer: SocketAddr,
         acceptor: Tls,
-        deadline: tokio::time::Instant,
+        (place, deadline): (&Place, Instant),
     ) -> Option<(Wire<TlsStream<TcpStream>>, Option<String>)> {
-        let stream = match tokio::time::timeout_at(deadline, acceptor.accept(stream)).await {
-            Ok(Ok(stream)) => stream,
-            Ok(Err(error)) => {
-                self.refused(peer, format_args!("TLS handshake failed: {error}"));
+        let accepted = tokio::select! {
+            accepted = acceptor.accept(stream) => accepted,
+            () = place.over(deadline) => {
+                self.refused(peer, format_args!("no TLS handshake in time, or others wanted its place"));
                 return None;
             }
-            Err(_) => {
-                let seconds = self.limits.connect_time_max.as_secs_f32();
-                self.refused(peer, format_args!("no TLS handshake within {seconds} s"));
+        };
+        let stream = match accepted {
+            Ok(stream) => stream,
+            Err(error) => {
+                self.refused(peer, format_args!("TLS handshake failed: {error}"));
                 return None;
             }
         };

@@ -153,6 +153,11 @@ impl Session {
         self.connected
     }
 
+    /// The most bytes that may.
+    pub fn bytes_max(&self) -> usize {
+        self.bounds.bytes_max
+    }
+
     /// Bytes that wait or are unacknowledged.
     pub fn bytes(&self) -> usize {
         self.bytes

@@ -3,7 +3,8 @@
 //! Locks are taken in this order: the table of subscriptions, then this registry, then one session. Nothing is called
 //! back with a lock held; what has to happen outside is handed out as [`Leftovers`].
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -23,6 +24,18 @@ pub const FILTERS_BYTES_MAX: usize = 96 << 10;
 /// The most levels that one session's filters may have on average when it has as many filters as it may. Each level takes memory, some 300
 /// bytes, however short it is.
 pub const FILTER_LEVELS_MEAN_MAX: usize = 16;
+
+/// One identity may have one in so many of the sessions that are kept of clients that are away; at least [`KEPT_PER_CLIENT_MIN`].
+pub const KEPT_PART: usize = 64;
+/// See [`KEPT_PART`].
+pub const KEPT_PER_CLIENT_MIN: usize = 16;
+/// For one identity's sessions one in so many of the bytes may wait that may wait for all; at least what may wait for one session.
+pub const QUEUED_PART: usize = 8;
+/// A registry with so many times the room that it needs, and [`ROOM_MIN`] more, gives it back.
+const ROOMY: usize = 8;
+const ROOM_MIN: usize = 1024;
+/// A message of at most so many bytes is taken for a session that has none, whatever waits for others: orders of the server are so small.
+pub const SPARE_BYTES: usize = 16 << 10;
 
 /// Identity and client identifier: nobody takes over the session of another identity.
 pub type SessionKey = (String, String);
@@ -78,9 +91,17 @@ pub struct Handle {
     held: Mutex<Held>,
 }
 
+/// What the sessions of one identity share.
+#[derive(Debug, Default)]
+struct Owner {
+    /// Bytes that wait for them or are not acknowledged.
+    queued_bytes: AtomicI64,
+}
+
 /// What a session is made of.
 #[derive(Debug)]
 pub struct Held {
+    owner: Arc<Owner>,
     /// Its messages.
     pub session: Session,
     /// Retained messages that are still to be sent to it, if there are.
@@ -107,11 +128,17 @@ struct Away {
 }
 
 impl Handle {
-    /// A session that nobody had before.
+    /// A session that nobody had before, of an identity that has no other.
+    #[cfg(test)]
     pub fn new(number: u64, key: SessionKey, bounds: QueueBounds) -> Self {
+        Self::of(Arc::default(), number, key, bounds)
+    }
+
+    fn of(owner: Arc<Owner>, number: u64, key: SessionKey, bounds: QueueBounds) -> Self {
         let session = Session::new(bounds);
         let (link, will, away) = (None, None, None);
         let held = Held {
+            owner,
             session,
             replays: None,
             filters: HashSet::new(),
@@ -144,16 +171,18 @@ impl Handle {
 
     /// A message for it: never waits. `total_bytes_max` bounds what waits in all sessions together.
     pub fn deliver(&self, delivery: Delivery, total_bytes_max: usize, metrics: &Metrics) -> Put {
-        if metrics.queued_bytes.get() >= total_bytes_max as i64 {
-            return Put::Full;
-        }
         let mut held = self.lock();
         if held.ended {
             return Put::Away;
         }
+        let is_full = metrics.queued_bytes.get() >= total_bytes_max as i64
+            || held.owner.queued_bytes.load(Relaxed) >= held.client_bytes_max(total_bytes_max);
+        if is_full && (held.session.bytes() > 0 || delivery.message.size() > SPARE_BYTES) {
+            return Put::Full;
+        }
         let before = held.session.bytes();
         let put = held.session.deliver(delivery);
-        metrics.queued_bytes.add(held.session.bytes() as i64 - before as i64);
+        held.count_bytes(before, metrics);
         if put == Put::Queued
             && let Some(link) = &held.link
         {
@@ -166,7 +195,7 @@ impl Handle {
     pub fn with<T>(held: &mut Held, metrics: &Metrics, act: impl FnOnce(&mut Session) -> T) -> T {
         let before = held.session.bytes();
         let result = act(&mut held.session);
-        metrics.queued_bytes.add(held.session.bytes() as i64 - before as i64);
+        held.count_bytes(before, metrics);
         result
     }
 }
@@ -176,6 +205,20 @@ fn levels(filter: &str) -> usize {
 }
 
 impl Held {
+    /// What may wait for all sessions of its identity.
+    fn client_bytes_max(&self, total_bytes_max: usize) -> i64 {
+        (total_bytes_max / QUEUED_PART).max(self.session.bytes_max()) as i64
+    }
+
+    /// Counts what the session's bytes have changed by.
+    fn count_bytes(&self, before: usize, metrics: &Metrics) {
+        let change = self.session.bytes() as i64 - before as i64;
+        if change != 0 {
+            metrics.queued_bytes.add(change);
+            self.owner.queued_bytes.fetch_add(change, Relaxed);
+        }
+    }
+
     /// Notes a subscription; false when there is no room for one more.
     pub fn add_filter(&mut self, filter: &str, filters_max: usize) -> bool {
         if self.filters.contains(filter) {
@@ -295,7 +338,70 @@ struct Inner {
     by_key: HashMap<SessionKey, Arc<Handle>>,
     /// Those that are away, by the time at which something is due.
     due: BTreeMap<(Instant, u64), Arc<Handle>>,
+    /// Identities that have sessions.
+    clients: HashMap<String, Client>,
     last_number: u64,
+}
+
+/// One identity's sessions.
+#[derive(Debug, Default)]
+struct Client {
+    owner: Arc<Owner>,
+    sessions: usize,
+    /// Where those that are away stand in `due`.
+    due: BTreeSet<(Instant, u64)>,
+}
+
+impl Inner {
+    fn add(&mut self, handle: &Arc<Handle>) {
+        self.by_key.insert(handle.key.clone(), handle.clone());
+        self.clients.entry(handle.key.0.clone()).or_default().sessions += 1;
+    }
+
+    fn remove(&mut self, key: &SessionKey) -> Option<Arc<Handle>> {
+        let handle = self.by_key.remove(key)?;
+        // What a burst of sessions took is given back.
+        if self.by_key.capacity() > ROOMY * self.by_key.len() + ROOM_MIN {
+            self.by_key.shrink_to_fit();
+            self.clients.shrink_to_fit();
+        }
+        if let Some(client) = self.clients.get_mut(&key.0) {
+            client.sessions -= 1;
+            if client.sessions == 0 {
+                self.clients.remove(&key.0);
+            }
+        }
+        Some(handle)
+    }
+
+    fn put_due(&mut self, due: Instant, handle: Arc<Handle>) {
+        let place = (due, handle.number);
+        if let Some(client) = self.clients.get_mut(&handle.key.0) {
+            client.due.insert(place);
+        }
+        self.due.insert(place, handle);
+    }
+
+    fn take_due(&mut self, place: (Instant, u64)) -> Option<Arc<Handle>> {
+        let handle = self.due.remove(&place)?;
+        if let Some(client) = self.clients.get_mut(&handle.key.0) {
+            client.due.remove(&place);
+        }
+        Some(handle)
+    }
+
+    /// The session that ends first where there are more than may be kept: of this identity, else of all.
+    fn beyond(&self, identity: &str, kept_max: usize) -> Option<(Instant, u64)> {
+        let own = self.clients.get(identity).filter(|client| client.due.len() > kept_per_client(kept_max));
+        if let Some(client) = own {
+            return client.due.first().copied();
+        }
+        self.due.first_key_value().filter(|_| self.due.len() > kept_max).map(|(place, _)| *place)
+    }
+}
+
+fn kept_per_client(kept_max: usize) -> usize {
+    (kept_max / KEPT_PART).max(KEPT_PER_CLIENT_MIN)
 }
 
 impl Sessions {
@@ -317,7 +423,7 @@ impl Sessions {
         if let Some(old) = inner.by_key.get(&key).cloned() {
             let mut held = old.lock();
             if let Some(away) = held.away.take() {
-                inner.due.remove(&(away.due, old.number));
+                inner.take_due((away.due, old.number));
             }
             let was_here = held.link.take();
             if let Some(link) = &was_here {
@@ -337,14 +443,20 @@ impl Sessions {
             } else {
                 leftovers.push(self.end(&old, &mut held, will));
                 drop(held);
-                inner.by_key.remove(&key);
+                inner.remove(&key);
             }
         }
         let present = resumed.is_some();
         let handle = resumed.unwrap_or_else(|| {
             inner.last_number += 1;
-            let handle = Arc::new(Handle::new(inner.last_number, key.clone(), self.bounds.queue));
-            inner.by_key.insert(key, handle.clone());
+            let owner = inner.clients.get(&key.0).map(|client| client.owner.clone());
+            let known = owner.is_some();
+            let owner = owner.unwrap_or_default();
+            let handle = Arc::new(Handle::of(owner.clone(), inner.last_number, key, self.bounds.queue));
+            inner.add(&handle);
+            if !known && let Some(client) = inner.clients.get_mut(&handle.key.0) {
+                client.owner = owner;
+            }
             handle
         });
         let mut held = handle.lock();
@@ -364,11 +476,12 @@ impl Sessions {
         let keys: Vec<SessionKey> = concerned.cloned().collect();
         let mut leftovers = Vec::new();
         for key in keys {
-            let Some(handle) = inner.by_key.remove(&key) else { continue };
+            let Some(handle) = inner.by_key.get(&key).cloned() else { continue };
             let mut held = handle.lock();
             if let Some(away) = held.away.take() {
-                inner.due.remove(&(away.due, handle.number));
+                inner.take_due((away.due, handle.number));
             }
+            inner.remove(&key);
             if let Some(link) = held.link.take() {
                 link.end();
                 self.detach(&mut held);
@@ -397,7 +510,7 @@ impl Sessions {
             let will = held.will.take();
             leftovers.push(self.end(handle, &mut held, will));
             drop(held);
-            inner.by_key.remove(&handle.key);
+            inner.remove(&handle.key);
         } else {
             let ends_at = now + held.expiry;
             let delay = held.will.as_ref().map(|will| will.delay.min(held.expiry));
@@ -408,10 +521,9 @@ impl Sessions {
             let groups = held.session.groups();
             drop(held);
             leftovers.push(Leftovers { groups, ..Leftovers::of(handle, will) });
-            inner.due.insert((due, handle.number), handle.clone());
-            if inner.due.len() > self.bounds.kept_max
-                && let Some((_, first)) = inner.due.pop_first()
-            {
+            inner.put_due(due, handle.clone());
+            let beyond = inner.beyond(&handle.key.0, self.bounds.kept_max);
+            if let Some(first) = beyond.and_then(|place| inner.take_due(place)) {
                 self.metrics.sessions_dropped.inc();
                 leftovers.push(self.end_away(&mut inner, &first));
             }
@@ -424,8 +536,8 @@ impl Sessions {
     pub fn due(&self, now: Instant) -> Vec<Leftovers> {
         let mut inner = self.lock();
         let mut leftovers = Vec::new();
-        while let Some(entry) = inner.due.first_entry().filter(|entry| entry.key().0 <= now) {
-            let handle = entry.remove();
+        while let Some(place) = inner.due.first_key_value().map(|(place, _)| *place).filter(|place| place.0 <= now) {
+            let Some(handle) = inner.take_due(place) else { break };
             let mut held = handle.lock();
             let Some(away) = held.away else { continue };
             if away.ends_at > now {
@@ -433,7 +545,7 @@ impl Sessions {
                 held.away = Some(Away { due: away.ends_at, ..away });
                 drop(held);
                 leftovers.push(Leftovers::of(&handle, will));
-                inner.due.insert((away.ends_at, handle.number), handle);
+                inner.put_due(away.ends_at, handle);
             } else {
                 drop(held);
                 self.metrics.sessions_expired.inc();
@@ -461,7 +573,7 @@ impl Sessions {
         let will = held.will.take();
         let leftovers = self.end(handle, &mut held, will);
         drop(held);
-        inner.by_key.remove(&handle.key);
+        inner.remove(&handle.key);
         leftovers
     }
 
@@ -479,8 +591,9 @@ impl Sessions {
         let filters = std::mem::take(&mut held.filters).into_iter().collect();
         (held.filter_bytes, held.filter_levels, held.replays) = (0, 0, None);
         let shared = Handle::with(held, &self.metrics, |session| session.take_shared(None));
-        self.metrics.queued_bytes.add(-(held.session.bytes() as i64));
+        let before = held.session.bytes();
         held.session = Session::new(self.bounds.queue);
+        held.count_bytes(before, &self.metrics);
         Leftovers { filters, shared, ..Leftovers::of(handle, will) }
     }
 

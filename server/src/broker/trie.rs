@@ -5,6 +5,9 @@ use std::collections::HashMap;
 /// The most levels of a filter: it is walked by recursion.
 pub const LEVELS_MAX: usize = 128;
 
+/// A table with so many times the room that it needs gives it back.
+const ROOMY: usize = 8;
+
 /// A level of filters. `T` is what stands at the end of a filter.
 #[derive(Debug)]
 pub struct Trie<T> {
@@ -80,8 +83,11 @@ impl<T: Slot> Trie<T> {
                 let result = node.change_rest(rest, act);
                 if node.is_empty() {
                     self.children.remove(level);
+                    // What a burst of filters took is given back.
                     if self.children.is_empty() {
                         self.children = HashMap::new();
+                    } else if self.children.capacity() > ROOMY * self.children.len() + ROOMY {
+                        self.children.shrink_to_fit();
                     }
                 }
                 result

@@ -70,7 +70,7 @@ pub(super) async fn metrics(State(api): State<Arc<Api>>) -> Result<Response, Api
         api.metrics.render(|text| {
             store(text, &stats);
             api.reloader.render(text);
-            crate::admission::render(&[api.reloader.http_gate()], text);
+            crate::admission::render(&[api.reloader.http_gate(), api.broker.gate()], text);
         })
     });
     let text = text.await.map_err(|error| ApiError::internal(format!("counting failed: {error}")))?;

@@ -259,3 +259,84 @@ fn a_takeover_in_the_middle_of_appends_neither_loses_nor_doubles() {
         eventually("nothing in flight", || (server.metric("wholegrain_server_in_flight") == 0.0).then_some(()));
     }
 }
+
+#[test]
+fn connections_that_say_nothing_lock_nobody_out_and_one_client_has_its_part() {
+    let server = Server::start_with(
+        "limits = { unauthenticated_max = 8, client_connections_max = 2, connections_max = 100, connect_time_max = \"1h\" }",
+    );
+    let crowd: Vec<TcpStream> = (0..60).map(|_| TcpStream::connect(server.addresses.mqtt.unwrap()).unwrap()).collect();
+    let metric = |name: &str| server.metric(&format!("wholegrain_server_{name}{{protocol=\"mqtt\"}}"));
+    eventually("most are closed", || (metric("connections_displaced_total") >= 52.0).then_some(()));
+    // Some tries may be needed: a newcomer may be the one that is closed, until it has said who it is.
+    let connect = |config: &wholegrain_transport::client::ClientConfig, id: &str| {
+        let config = wholegrain_transport::client::ClientConfig { client_id: id.to_owned(), ..config.clone() };
+        wholegrain_transport::client::Client::connect(&config)
+    };
+    let n1 = server.plain(Version::V5);
+    let one = eventually("n1 is in", || connect(&n1, "n1").ok());
+    let two = eventually("n1 is in again", || connect(&n1, "n1-b").ok());
+    let before = metric("connections_full_total");
+    eventually("a third is refused", || {
+        let refused =
+            matches!(connect(&n1, "n1-c"), Err(ClientError::Refused { reason: ReasonCode::QUOTA_EXCEEDED, .. }));
+        refused.then_some(())
+    });
+    assert!(metric("connections_full_total") > before);
+    let other = eventually("n2 is in", || connect(&server.mutual(Version::V311, "n2"), "n2").ok());
+    drop(one);
+    let third = eventually("n1 has a place again", || connect(&n1, "n1-c").ok());
+    assert!(metric("connections_unproven") <= 8.0);
+    drop((crowd, two, other, third));
+}
+
+#[test]
+fn one_client_cannot_fill_the_retained_messages_of_others() {
+    let server = Server::start_with("limits = { retained_client_messages_max = 3, retained_messages_max = 100 }");
+    let retain = |agent: &mut Agent, topic: &str| agent.client.publish(topic, b"x", true, true).unwrap();
+    let mut n1 = server.agent(&server.plain(Version::V5));
+    let ids: Vec<u16> = (0..3).map(|number| retain(&mut n1, &format!("site/{number}"))).collect();
+    n1.acked(&ids);
+    let id = retain(&mut n1, "site/3");
+    assert_eq!(n1.event(), Event::Acked { packet_id: id, reason: ReasonCode::QUOTA_EXCEEDED });
+    let id = retain(&mut n1, "site/2");
+    n1.acked(&[id]);
+    // Another client has its own part, and schemas are outside of it.
+    let (mut n2, _) = announced(&server, Version::V311, "n2");
+    let ids: Vec<u16> = (4..7).map(|number| retain(&mut n2, &format!("site/{number}"))).collect();
+    n2.acked(&ids);
+    assert_eq!(server.metric("wholegrain_server_retained_refused_total"), 1.0);
+    // 3.1.1 has no reason to give.
+    retain(&mut n2, "site/7");
+    assert!(matches!(n2.client.poll(DEADLINE), Err(ClientError::Closed { .. })), "closed");
+    let mut hearer = raw(&server, 0);
+    subscribe(&mut hearer, &["site/#"]);
+    assert_eq!(read(&mut hearer), [0x90, 3, 0, 1, 0]);
+    for number in [0, 1, 2, 4, 5, 6] {
+        let message: [u8; 11] = read(&mut hearer);
+        assert_eq!(message[..], [&[0x31, 9, 0, 6][..], format!("site/{number}x").as_bytes()].concat()[..]);
+    }
+}
+
+/// What a client costs that subscribes to filters which match nothing: not filters times messages, and it is looked up in parts.
+#[test]
+fn filters_that_match_nothing_cost_a_bounded_part() {
+    let server = Server::start_with("limits = { subscriptions_max = 8 }");
+    let mut n1 = server.agent(&server.plain(Version::V5));
+    for number in 0..2000 {
+        let id = n1.client.publish(&format!("site/n{number}/x"), b"x", true, true).unwrap();
+        n1.acked(&[id]);
+    }
+    let work = || server.metric("wholegrain_server_retained_work_total");
+    let before = work();
+    let mut attacker = raw(&server, 0);
+    for _ in 0..50 {
+        let filters: Vec<String> = (0..8).map(|number| format!("+/n{number}/none")).collect();
+        subscribe(&mut attacker, &filters.iter().map(String::as_str).collect::<Vec<_>>());
+    }
+    for _ in 0..50 {
+        assert_eq!(read(&mut attacker), [0x90, 10, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0]);
+    }
+    drop(attacker);
+    assert!(work() - before < 50.0 * 8.0 * 20.0, "{} topics looked at", work() - before);
+}

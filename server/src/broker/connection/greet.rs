@@ -2,9 +2,12 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Instant;
 
 use tokio::io::{AsyncRead, AsyncWrite};
 use wholegrain_transport::mqtt::{self, ConnAck, Connect, Packet, Properties, Property, ReasonCode, Text, Version};
+
+use crate::admission::Place;
 
 use super::super::connect::{Admitted, CONNECT_BYTES_MAX};
 use super::super::log_limit::quoted;
@@ -20,20 +23,25 @@ const WORDS_BYTES_MAX: usize = 512;
 pub(in super::super) async fn run<S>(
     broker: Arc<Broker>,
     mut wire: Wire<S>,
-    peer: SocketAddr,
+    (peer, place): (SocketAddr, Box<Place>),
     certificate: Option<String>,
-    deadline: tokio::time::Instant,
+    deadline: Instant,
     lifetime: Lifetime,
 ) where
     S: AsyncRead + AsyncWrite + Send + 'static,
 {
     // On the heap, and gone with the greeting: what it needs is not kept by ten thousand connections.
-    let greeting = Box::pin(greet(&broker, &mut wire, peer, certificate.as_deref()));
-    let greeted = tokio::time::timeout_at(deadline, greeting).await;
-    let (connect, admitted) = match greeted {
-        Ok(Ok(both)) => both,
-        Ok(Err(close)) => return broker.refused(peer, format_args!("{}", close.why)),
-        Err(_) => return broker.refused(peer, format_args!("no CONNECT in time")),
+    let greeting = Box::pin(async {
+        tokio::select! {
+            greeted = greet(&broker, &mut wire, (peer, &place), certificate.as_deref()) => greeted,
+            () = place.over(deadline) => {
+                Err(Close::new(ReasonCode::UNSPECIFIED_ERROR, "no CONNECT in time, or others wanted its place"))
+            }
+        }
+    });
+    let (connect, admitted) = match greeting.await {
+        Ok(both) => both,
+        Err(close) => return broker.refused(peer, format_args!("{}", close.why)),
     };
     broker.metrics.connections_accepted.inc();
     let (identity, client) = (&admitted.identity, &admitted.client_id);
@@ -46,13 +54,14 @@ pub(in super::super) async fn run<S>(
     // On the heap too: a future that a value is handed on to has room for it in each of its hands.
     let connection = Box::new(Connection::new(broker, wire, peer, admitted, connect));
     connection.serve(lifetime.shutdown).await;
+    drop(place);
 }
 
 /// Reads CONNECT, decides and answers.
 async fn greet<S>(
     broker: &Arc<Broker>,
     wire: &mut Wire<S>,
-    peer: SocketAddr,
+    (peer, place): (SocketAddr, &Place),
     certificate: Option<&str>,
 ) -> Result<(Box<Connect>, Admitted), Close>
 where
@@ -78,7 +87,12 @@ where
         }
     };
     let number = broker.next_id.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-    match broker.admit(&connect, peer, certificate, number).await {
+    let admitted = broker.admit(&connect, peer, certificate, number).await;
+    let placed = admitted.and_then(|admitted| match place.prove(&admitted.identity, false) {
+        Ok(()) => Ok(admitted),
+        Err(full) => Err(Close::new(ReasonCode::QUOTA_EXCEEDED, full.to_string())),
+    });
+    match placed {
         Ok(admitted) => Ok((connect, admitted)),
         Err(close) => {
             say_no(wire, connect.version, close.reason, &close.why).await;

@@ -204,3 +204,62 @@ fn whose_identity_counts_no_longer_loses_its_sessions_and_its_wills() {
     assert!(link.is_ended() && !other.is_ended() && away.lock().ended);
     assert_eq!(bench.sessions.deadline(), None);
 }
+
+#[test]
+fn one_client_cannot_keep_sessions_at_the_cost_of_others() {
+    let bench = Bench::new(1000);
+    let most = kept_per_client(1000);
+    assert_eq!(most, KEPT_PER_CLIENT_MIN);
+    let (other, link, ..) = bench.enter("other", false, 1, None);
+    assert!(bench.leave(&other, &link, false).iter().all(|left| left.filters.is_empty()));
+    let enter = |client: usize| {
+        let link = Arc::new(Link::default());
+        let entering = Entering { clean: false, expiry: (60 + client as u64).secs(), window: 10, will: None };
+        let (handle, present, _) = bench.sessions.enter(("many".to_owned(), client.to_string()), &link, entering);
+        (handle, link, present)
+    };
+    for client in 0..3 * most {
+        let (handle, link, present) = enter(client);
+        assert!(!present);
+        bench.leave(&handle, &link, false);
+    }
+    assert_eq!((bench.counts(), bench.metrics.sessions_dropped.get()), ((0, most + 1), 2 * most as u64));
+    assert!(enter(3 * most - 1).2 && !enter(0).2, "those that would end first are gone");
+    assert!(bench.enter("other", false, 1, None).2);
+    // When all are gone nothing is left of their identities.
+    bench.sessions.end_of(&["many".to_owned(), "other".to_owned()]);
+    let inner = bench.sessions.lock();
+    assert!(inner.clients.is_empty() && inner.due.is_empty() && inner.by_key.is_empty());
+}
+
+#[test]
+fn one_client_cannot_take_the_room_in_which_messages_wait() {
+    let bench = Bench::new(10);
+    let total = 16_000;
+    let delivery = |bytes: usize| {
+        let payload = Bytes::from(vec![0; bytes]);
+        let (qos, properties, at) = (QoS::AtLeastOnce, &Properties::new(), bench.now);
+        let message = Publication { topic: "t", payload: &payload, qos, retain: false, properties, at }.to_message();
+        Delivery { message: Arc::new(message), qos, retain: false, ids: Box::default(), group: None }
+    };
+    let many: Vec<_> = (0..4)
+        .map(|client| {
+            let entering = Entering { clean: true, expiry: Duration::ZERO, window: 10, will: None };
+            bench.sessions.enter(("many".to_owned(), client.to_string()), &Arc::default(), entering).0
+        })
+        .collect();
+    let put = |handle: &Handle, bytes| handle.deliver(delivery(bytes), total, &bench.metrics);
+    // As much as one session may have; what is there before is looked at, not what is after.
+    assert_eq!(
+        (put(&many[0], 9000), put(&many[1], 1500), put(&many[2], SPARE_BYTES)),
+        (Put::Queued, Put::Queued, Put::Full)
+    );
+    assert_eq!((put(&many[1], 10), put(&many[3], 10)), (Put::Full, Put::Queued), "who has nothing gets a small one");
+    let (other, ..) = bench.enter("other", true, 0, None);
+    assert_eq!((put(&other, 1500), put(&other, 200), put(&other, 1500)), (Put::Queued, Put::Queued, Put::Queued));
+    bench.sessions.end_of(&["many".to_owned()]);
+    assert_eq!(bench.metrics.queued_bytes.get(), other.lock().session.bytes() as i64);
+    let entering = Entering { clean: true, expiry: Duration::ZERO, window: 10, will: None };
+    let again = bench.sessions.enter(("many".to_owned(), "0".to_owned()), &Arc::default(), entering).0;
+    assert_eq!((put(&again, 1500), put(&again, 10)), (Put::Queued, Put::Queued));
+}

@@ -186,8 +186,9 @@ fn a_retained_schema_is_not_kept_and_comes_from_who_has_it() {
 fn a_client_gets_all_retained_messages_and_what_comes_later_behind_them() {
     let bench = Bench::new();
     (0..500).for_each(|i| bench.message(9, &format!("s/{i:03}"), 1, "1", true, None));
-    // Ten may wait, and two be unacknowledged.
-    let one = bounded(1, 10);
+    // Ten may wait, and two be unacknowledged; all together have 30 times the bytes that may wait.
+    let bounds = QueueBounds { messages_max: 10, bytes_max: 2200 };
+    let one = Arc::new(Handle::new(1, ("1".to_owned(), "1".to_owned()), bounds));
     one.lock().session.attach(2);
     bench.subscribe("s/#", &one, options(1));
     let mut topics = Vec::new();

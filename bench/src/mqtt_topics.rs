@@ -1,0 +1,292 @@
+//! Retained messages and subscribing sessions in great number, ours beside Mosquitto on the same machine in one run.
+//!
+//! 1. Retained messages from a few publishers.
+//! 2. Sessions that connect, subscribe to what is below one of a hundred thousand topics' parents, and get what is retained there.
+//! 3. One subscriber of everything.
+//! 4. One client that subscribes to filters that match nothing, in 20 packets of 60, and what others wait meanwhile.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail, ensure};
+use bytes::{Bytes, BytesMut};
+use serde_json::json;
+use wholegrain_testing::{Process, free_port, wait_until};
+use wholegrain_transport::mqtt::{
+    self, Connect, Packet, Properties, PublishParts, QoS, RetainHandling, Subscribe, Subscription, Text, Version,
+};
+
+use crate::installation::{installation, target};
+use crate::load::latencies::Latencies;
+use crate::report::{Aim, aim, keep, line};
+use crate::usage::raise_open_files;
+
+/// Publishers, each with its part of the retained messages.
+const PUBLISHERS: usize = 20;
+/// Threads that open sessions.
+const THREADS: usize = 8;
+/// Bytes of each retained message.
+const PAYLOAD_BYTES: usize = 64;
+/// Retained messages below each parent topic.
+const BELOW: usize = 4;
+/// The last packet of a client's own that it waits for.
+const PACKET_BYTES_MAX: usize = 1 << 20;
+/// How long a client waits for an answer.
+const ANSWER_TIME_MAX: Duration = Duration::from_secs(300);
+/// How long others are watched after the filters that match nothing.
+const WATCH_TIME: Duration = Duration::from_secs(3);
+
+#[derive(clap::Args, Clone)]
+pub struct Options {
+    /// Retained messages.
+    #[arg(long, default_value_t = 100_000)]
+    retained: usize,
+    /// Sessions, all at once. Twice as many open files must be allowed.
+    #[arg(long, default_value_t = 30_000)]
+    sessions: usize,
+    /// Subscribe with a wildcard in the middle of the filter instead of at its end.
+    #[arg(long)]
+    middle: bool,
+}
+
+impl Options {
+    /// What `all` runs.
+    pub fn short() -> Self {
+        Self { retained: 100_000, sessions: 10_000, middle: false }
+    }
+
+    /// The topic of a retained message.
+    fn topic(&self, number: usize) -> String {
+        let node = number / BELOW;
+        format!("site/rack{:03}/node{node:06}/state{}", node / 64, number % BELOW)
+    }
+
+    /// What one session subscribes to.
+    fn filter(&self, session: usize) -> String {
+        let node = session % (self.retained / BELOW).max(1);
+        if self.middle {
+            format!("site/+/node{node:06}/+")
+        } else {
+            format!("site/rack{:03}/node{node:06}/#", node / 64)
+        }
+    }
+}
+
+/// A client that waits for each answer.
+struct Client {
+    stream: TcpStream,
+    input: BytesMut,
+}
+
+impl Client {
+    fn connect(address: SocketAddr, id: &str) -> anyhow::Result<Self> {
+        let stream = TcpStream::connect(address).context("connecting")?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(ANSWER_TIME_MAX))?;
+        let mut client = Self { stream, input: BytesMut::new() };
+        client.send(&Packet::Connect(Box::new(Connect::new(Version::V311, id, 0))))?;
+        match client.next()? {
+            Packet::ConnAck(ack) if !ack.reason.is_error() => Ok(client),
+            other => bail!("{id}: {other:?} where CONNACK was expected"),
+        }
+    }
+
+    fn send(&mut self, packet: &Packet) -> anyhow::Result<()> {
+        let mut output = BytesMut::new();
+        mqtt::encode(packet, Version::V311, &mut output)?;
+        Ok(self.stream.write_all(&output)?)
+    }
+
+    fn next(&mut self) -> anyhow::Result<Packet> {
+        let mut buffer = [0; 64 << 10];
+        loop {
+            if let Some(packet) = mqtt::decode(&mut self.input, Some(Version::V311), PACKET_BYTES_MAX)? {
+                return Ok(packet);
+            }
+            let count = self.stream.read(&mut buffer).context("waiting for a packet")?;
+            ensure!(count > 0, "the broker closed the connection");
+            self.input.extend_from_slice(&buffer[..count]);
+        }
+    }
+
+    /// Subscribes and takes so many messages.
+    fn subscribe(&mut self, filters: &[String], messages: usize) -> anyhow::Result<()> {
+        let one = |filter: &String| Subscription {
+            filter: Text::from(filter.as_str()),
+            qos: QoS::AtMostOnce,
+            no_local: false,
+            retain_as_published: false,
+            retain_handling: RetainHandling::Send,
+        };
+        let filters = filters.iter().map(one).collect();
+        self.send(&Packet::Subscribe(Subscribe { packet_id: 1, filters, properties: Properties::new() }))?;
+        let (mut acknowledged, mut found) = (false, 0);
+        while !acknowledged || found < messages {
+            match self.next()? {
+                Packet::SubAck(_) => acknowledged = true,
+                Packet::Publish(publish) if publish.retain => found += 1,
+                other => bail!("{other:?} where a retained message was expected"),
+            }
+        }
+        Ok(())
+    }
+
+    /// One acknowledged message.
+    fn publish(&mut self, topic: &str) -> anyhow::Result<()> {
+        let mut output = BytesMut::new();
+        put(&mut output, topic, &Bytes::from_static(b"x"), Some(1), false)?;
+        self.stream.write_all(&output)?;
+        match self.next()? {
+            Packet::PubAck(_) => Ok(()),
+            other => bail!("{other:?} where PUBACK was expected"),
+        }
+    }
+}
+
+fn put(out: &mut BytesMut, topic: &str, payload: &Bytes, packet_id: Option<u16>, retain: bool) -> anyhow::Result<()> {
+    let qos = if packet_id.is_some() { QoS::AtLeastOnce } else { QoS::AtMostOnce };
+    let properties = &Properties::new();
+    let parts = PublishParts { dup: false, qos, retain, topic, packet_id, payload, properties };
+    Ok(mqtt::encode_publish(&parts, Version::V311, out)?)
+}
+
+/// What one broker took, s.
+struct Measured {
+    retain_s: f64,
+    sessions_s: f64,
+    sessions: Latencies,
+    everything_s: f64,
+    connect_s: f64,
+    publish_s: f64,
+}
+
+fn retain(options: &Options, address: SocketAddr) -> anyhow::Result<()> {
+    let payload = Bytes::from(vec![b'x'; PAYLOAD_BYTES]);
+    for publisher in 0..PUBLISHERS {
+        let mut client = Client::connect(address, &format!("publisher{publisher}"))?;
+        let mut output = BytesMut::new();
+        for number in (publisher..options.retained).step_by(PUBLISHERS) {
+            put(&mut output, &options.topic(number), &payload, None, true)?;
+        }
+        client.stream.write_all(&output)?;
+        // Acknowledged after everything before it was taken.
+        client.publish("mark")?;
+    }
+    Ok(())
+}
+
+/// All sessions, which stay; how long each took from connecting to its last retained message.
+fn subscribe(options: &Options, addresses: &[SocketAddr]) -> anyhow::Result<(Vec<Client>, Latencies)> {
+    let part = |thread: usize| -> anyhow::Result<(Vec<Client>, Vec<Duration>)> {
+        let mut clients = Vec::new();
+        let mut took = Vec::new();
+        for session in (thread..options.sessions).step_by(THREADS) {
+            let begin = Instant::now();
+            let mut client = Client::connect(addresses[session % addresses.len()], &format!("session{session}"))?;
+            client.subscribe(&[options.filter(session)], BELOW)?;
+            took.push(begin.elapsed());
+            clients.push(client);
+        }
+        Ok((clients, took))
+    };
+    let parts: Vec<_> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS).map(|thread| scope.spawn(move || part(thread))).collect();
+        threads.into_iter().map(|thread| thread.join().expect("a thread of sessions")).collect()
+    });
+    let (mut clients, mut latencies) = (Vec::new(), Latencies::default());
+    for result in parts {
+        let (more, took) = result?;
+        clients.extend(more);
+        took.into_iter().for_each(|took| latencies.record(took));
+    }
+    Ok((clients, latencies))
+}
+
+/// The slowest CONNACK and the slowest PUBACK of others after filters that match nothing, s.
+fn disturb(address: SocketAddr) -> anyhow::Result<(f64, f64)> {
+    let mut attacker = Client::connect(address, "attacker")?;
+    let mut other = Client::connect(address, "other")?;
+    for packet in 0..20 {
+        let filters: Vec<String> = (0..60).map(|i| format!("+/+/+/none{}", packet * 60 + i)).collect();
+        attacker.subscribe(&filters, 0)?;
+    }
+    let (begin, mut connect_s, mut publish_s) = (Instant::now(), 0f64, 0f64);
+    while begin.elapsed() < WATCH_TIME {
+        let start = Instant::now();
+        Client::connect(address, "new")?;
+        connect_s = connect_s.max(start.elapsed().as_secs_f64());
+        let start = Instant::now();
+        other.publish("nobody")?;
+        publish_s = publish_s.max(start.elapsed().as_secs_f64());
+    }
+    Ok((connect_s, publish_s))
+}
+
+fn measure(options: &Options, addresses: &[SocketAddr]) -> anyhow::Result<Measured> {
+    let start = Instant::now();
+    retain(options, addresses[0])?;
+    let retain_s = start.elapsed().as_secs_f64();
+    let start = Instant::now();
+    let (clients, sessions) = subscribe(options, addresses)?;
+    let sessions_s = start.elapsed().as_secs_f64();
+    let start = Instant::now();
+    Client::connect(addresses[0], "everything")?.subscribe(&["site/#".to_owned()], options.retained)?;
+    let everything_s = start.elapsed().as_secs_f64();
+    let (connect_s, publish_s) = disturb(addresses[0])?;
+    drop(clients);
+    Ok(Measured { retain_s, sessions_s, sessions, everything_s, connect_s, publish_s })
+}
+
+fn mosquitto(folder: &Path, port: u16) -> Process {
+    let file = folder.join("mosquitto.conf");
+    let text = format!("listener {port} 0.0.0.0\nallow_anonymous true\nmax_queued_messages 0\nlog_type error\n");
+    std::fs::write(&file, text).expect("mosquitto's configuration");
+    let program = ["/usr/sbin/mosquitto", "/usr/bin/mosquitto"].into_iter().find(|path| Path::new(path).exists());
+    let mut command = Command::new(program.unwrap_or("mosquitto"));
+    let mosquitto = Process::start(command.arg("-c").arg(&file), &folder.join("mosquitto.log"));
+    wait_until("mosquitto listens", || TcpStream::connect(("127.0.0.1", port)).is_ok());
+    mosquitto
+}
+
+pub fn run(options: &Options) -> anyhow::Result<()> {
+    raise_open_files();
+    let Options { retained, sessions, .. } = options;
+    println!("mqtt-topics: {retained} retained messages, {sessions} sessions, filters as {}", options.filter(0));
+    let folder = tempfile::tempdir()?;
+    let port = free_port();
+    let mut other = mosquitto(folder.path(), port);
+    let theirs = measure(options, &target(port).addresses).context("mosquitto")?;
+    other.stop();
+    let (site, plain) = installation(&[("mqtt.limits", "connections_max", &(sessions + 100).to_string())]);
+    let mut server = site.start_server();
+    let ours = measure(options, &plain.addresses).context("ours")?;
+    let peak_kb = server.status_kb("VmHWM");
+    ensure!(server.stop().success(), "the server did not stop cleanly: {}", server.log());
+    let mut figures =
+        json!({ "retained": retained, "sessions": sessions, "middle": options.middle, "peak_kb": peak_kb });
+    for (what, key, own, beside) in [
+        ("retaining all, s", "retain_s", ours.retain_s, theirs.retain_s),
+        ("all sessions, s", "sessions_s", ours.sessions_s, theirs.sessions_s),
+        ("one subscriber of everything, s", "everything_s", ours.everything_s, theirs.everything_s),
+    ] {
+        line(what, format!("{own:.2}"), &format!("Mosquitto {beside:.2}"));
+        aim("  of Mosquitto's time", own / beside, 2, Aim::AtMost(1.0, "1"));
+        figures[key] = json!({ "ours": own, "mosquitto": beside });
+    }
+    for (name, measured) in [("ours", &ours), ("Mosquitto", &theirs)] {
+        let [p50, p99] = [0.5, 0.99].map(|q| measured.sessions.quantile_ms(q));
+        line(&format!("a session, {name}: median and 99th percentile, ms"), format!("{p50:.2} {p99:.2}"), "");
+        let Measured { connect_s, publish_s, .. } = measured;
+        line(
+            &format!("beside filters that match nothing, {name}: CONNACK, PUBACK at most, s"),
+            format!("{connect_s:.3} {publish_s:.3}"),
+            "",
+        );
+        figures[name] =
+            json!({ "sessions_ms": measured.sessions.json(), "connect_s": connect_s, "publish_s": publish_s });
+    }
+    keep("mqtt-topics", figures)
+}
