@@ -16,6 +16,7 @@ use crate::broker::auth;
 use crate::broker::limits::LIMIT_TIME;
 pub use crate::broker::limits::Limits;
 use crate::broker::limits::RawLimits;
+use crate::http::wrong_origin;
 use crate::interop::InteropConfig;
 use crate::interop::config::{RawInterop, RawReadings, RawRemote};
 use crate::jobs::config::{JobsConfig, RawJobs};
@@ -41,6 +42,9 @@ pub const HTTP_LISTEN: &str = "[::]:8443";
 
 /// Connections of administrators for which there is room beyond `http.connections_max`.
 pub const ADMIN_CONNECTIONS_MAX: usize = 64;
+
+/// The least that queries may be given together, in bytes.
+const QUERIES_MEMORY_MIN: u64 = 16 << 20;
 
 /// A checked configuration; every path is absolute or relative to the working directory.
 #[derive(Debug, Clone)]
@@ -123,6 +127,10 @@ pub struct HttpConfig {
     pub watches_per_token_max: usize,
     /// The same for queries.
     pub queries_per_token_max: usize,
+    /// What all queries may take of memory together, in bytes; others are answered 503.
+    pub queries_memory_max: u64,
+    /// Origins whose pages may ask from a browser.
+    pub cors_origins: Vec<String>,
 }
 
 impl HttpConfig {
@@ -260,6 +268,8 @@ struct RawHttp {
     unauthenticated_time: Interval,
     watches_per_token_max: usize,
     queries_per_token_max: usize,
+    queries_memory_max: ByteSize,
+    cors_origins: Vec<String>,
 }
 
 impl Default for RawHttp {
@@ -276,6 +286,8 @@ impl Default for RawHttp {
             unauthenticated_time: Interval::from_s(10),
             watches_per_token_max: 32,
             queries_per_token_max: 8,
+            queries_memory_max: ByteSize::mib(2048),
+            cors_origins: Vec::new(),
         }
     }
 }
@@ -475,6 +487,12 @@ fn http_config(raw: RawHttp, section: &Section, base: &Path) -> Result<HttpConfi
             return Err(section.error(key, "is 0; at least 1 is wanted"));
         }
     }
+    if raw.queries_memory_max.0 < QUERIES_MEMORY_MIN {
+        return Err(section.error("queries_memory_max", "is below 16MiB, which the smallest queries may take"));
+    }
+    if let Some(wrong) = raw.cors_origins.iter().find_map(|origin| wrong_origin(origin)) {
+        return Err(section.error("cors_origins", wrong));
+    }
     if !(LIMIT_TIME.0..=LIMIT_TIME.1).contains(&raw.unauthenticated_time) {
         let message = format!("is {}; {} to {} is wanted", raw.unauthenticated_time, LIMIT_TIME.0, LIMIT_TIME.1);
         return Err(section.error("unauthenticated_time", message));
@@ -491,6 +509,8 @@ fn http_config(raw: RawHttp, section: &Section, base: &Path) -> Result<HttpConfi
         unauthenticated_time_max: raw.unauthenticated_time.duration(),
         watches_per_token_max: raw.watches_per_token_max,
         queries_per_token_max: raw.queries_per_token_max,
+        queries_memory_max: raw.queries_memory_max.0,
+        cors_origins: raw.cors_origins,
     })
 }
 

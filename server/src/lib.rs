@@ -22,6 +22,7 @@ pub mod interop;
 pub mod jobs;
 mod live;
 pub mod log;
+mod memory;
 pub mod metrics;
 mod net;
 mod pki;

@@ -19,6 +19,7 @@ use crate::certificates::{Certificate, EXPIRY_WARNING_S, Look, Tls, TlsFiles};
 use crate::config::ServerConfig;
 use crate::http::TokenPlaces;
 use crate::log::LogControl;
+use crate::memory::QueryMemory;
 use crate::metrics::Text;
 
 /// Settings that come into force at a reload: these keys and all below them. Every other one needs a restart.
@@ -40,6 +41,7 @@ const RELOADED: &[&str] = &[
     "http.tokens_file",
     "http.queries_max",
     "http.queries_per_token_max",
+    "http.queries_memory_max",
     "http.connections_max",
     "http.connections_per_token_max",
     "http.unauthenticated_max",
@@ -84,6 +86,7 @@ pub(crate) struct Reloader {
     parts: Parts,
     queries: Arc<TokenPlaces>,
     watches: Arc<Shares>,
+    memory: Arc<QueryMemory>,
     log: LogControl,
     file: Option<PathBuf>,
     /// What the file said when the server started: what needs a restart is compared with it.
@@ -102,9 +105,14 @@ impl Reloader {
     /// For a server that runs with `config`.
     pub fn new(config: &ServerConfig, parts: Parts) -> Self {
         let said = config.source.as_ref().map(|(_, text)| leaves(text)).unwrap_or_default();
+        let memory = QueryMemory::new(config.http.queries_memory_max);
         Self {
             parts,
-            queries: Arc::new(TokenPlaces::new("queries", config.http.queries_max, config.http.queries_per_token_max)),
+            queries: Arc::new(
+                TokenPlaces::new("queries", config.http.queries_max, config.http.queries_per_token_max)
+                    .within(memory.clone()),
+            ),
+            memory,
             watches: Shares::new(config.http.watches_per_token_max),
             log: LogControl::new(config.log),
             file: config.source.as_ref().map(|(file, _)| file.clone()),
@@ -190,6 +198,7 @@ impl Reloader {
             Err(error) => tracing::error!("{error}; those read before still count"),
         }
         self.queries.set(config.http.queries_max, config.http.queries_per_token_max);
+        self.memory.set(config.http.queries_memory_max);
         self.watches.set(config.http.watches_per_token_max);
         self.parts.http_gate.set_bounds(config.http.bounds());
         (state.config, state.said) = (config, said);

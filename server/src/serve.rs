@@ -18,6 +18,7 @@ use crate::config::ServerConfig;
 use crate::http::{self, Api};
 use crate::interop::{self, Interop};
 use crate::live::Live;
+use crate::memory;
 use crate::metrics::Metrics;
 use crate::net;
 use crate::reload::{Parts, Reloader};
@@ -193,6 +194,7 @@ async fn serve(
         () = &mut shutdown => return Ok(()),
         () = std::future::ready(()) => {}
     }
+    memory::keep_small().context("cannot start the thread that gives memory back")?;
     let metrics = Arc::new(Metrics::default());
     let (down, down_receiver) = watch::channel(false);
     let (alive, mut all_gone) = mpsc::channel(1);

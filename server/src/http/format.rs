@@ -7,6 +7,7 @@ use arrow_array::types::{Float64Type, Int32Type, Int64Type, TimestampNanosecondT
 use arrow_array::{Array, RecordBatch};
 use arrow_ipc::writer::StreamWriter;
 use arrow_schema::{DataType, SchemaRef};
+use axum::http::{HeaderMap, header};
 use wholegrain_model::text::csv_field;
 use wholegrain_model::{Timestamp, Value, config};
 use wholegrain_query::Scale;
@@ -25,7 +26,24 @@ pub(super) enum Format {
     Arrow,
 }
 
+/// The media types that a request accepts, without their weights, in its order.
+pub(super) fn accepted(headers: &HeaderMap) -> impl Iterator<Item = &str> {
+    let lines = headers.get_all(header::ACCEPT).iter().filter_map(|line| line.to_str().ok());
+    lines.flat_map(|line| line.split(',')).map(|one| one.split(';').next().unwrap_or_default().trim())
+}
+
 impl Format {
+    /// The first that a request accepts; the default where it names none.
+    pub fn accepted(headers: &HeaderMap) -> Self {
+        let known = accepted(headers).find_map(|kind| match kind {
+            "text/csv" => Some(Format::Csv),
+            "application/vnd.apache.arrow.stream" => Some(Format::Arrow),
+            "application/x-ndjson" | "application/json" | "*/*" => Some(Format::Json),
+            _ => None,
+        });
+        known.unwrap_or_default()
+    }
+
     pub const fn content_type(self) -> &'static str {
         match self {
             Format::Json => "application/x-ndjson",

@@ -2,6 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use axum::body::{Body, HttpBody};
@@ -29,13 +30,14 @@ const BODY_TIME_MAX: Duration = Duration::from_secs(300);
 pub(super) async fn guard(State(api): State<Arc<Api>>, mut request: Request, next: Next) -> Response {
     let route = route(request.uri().path());
     let wanted = route.map(|(_, wants)| wants.of(request.method()));
+    let is_read = Arc::new(AtomicBool::new(request.body().is_end_stream()));
     let response = match admit(&api, &request, wanted) {
         Ok(None) => last(next.run(request).await),
         Ok(Some(bearer)) => {
             request.extensions_mut().insert(bearer.role);
             request.extensions_mut().insert(bearer.clone());
             let line = noted(&request, wanted);
-            let request = request.map(in_time);
+            let request = request.map(|body| in_time(body, is_read.clone()));
             let response = next.run(request).await;
             if let Some((what, peer)) = line {
                 audit_answer(&api, &bearer, peer, &what, response.status());
@@ -44,6 +46,8 @@ pub(super) async fn guard(State(api): State<Arc<Api>>, mut request: Request, nex
         }
         Err(refusal) => *refusal,
     };
+    // Behind a body that nobody read there can be no other request: hyper closes the connection then, and the client should know.
+    let response = if is_read.load(Relaxed) { response } else { last(response) };
     api.metrics.http_request(route.map_or("other", |(path, _)| path), response.status().as_u16());
     response
 }
@@ -75,8 +79,8 @@ fn peer(request: &Request) -> SocketAddr {
     request.extensions().get::<Peer>().map_or(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)), |peer| peer.0)
 }
 
-/// The same body, which breaks off when it takes too long.
-fn in_time(body: Body) -> Body {
+/// The same body, which breaks off when it takes too long, and says when it has been read to its end.
+fn in_time(body: Body, is_read: Arc<AtomicBool>) -> Body {
     if body.is_end_stream() {
         return body;
     }
@@ -85,7 +89,11 @@ fn in_time(body: Body) -> Body {
         let message = format!("the body was not there within {} s", BODY_TIME_MAX.as_secs());
         Some(Err(axum::Error::new(std::io::Error::new(std::io::ErrorKind::TimedOut, message))))
     });
-    let chunks = body.into_data_stream().map(Some).chain(futures_util::stream::once(async { None }));
+    let end = futures_util::stream::once(async move {
+        is_read.store(true, Relaxed);
+        None
+    });
+    let chunks = body.into_data_stream().map(Some).chain(end);
     let both = futures_util::stream::select(chunks, Box::pin(late));
     Body::from_stream(both.scan((), |(), chunk| std::future::ready(chunk)))
 }

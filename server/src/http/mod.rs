@@ -4,6 +4,7 @@
 //! - Never: a whole result in memory, an answer without a token but on [`Permission::Open`] routes, work for a client that left.
 
 mod admin;
+mod cors;
 mod data;
 mod error;
 mod format;
@@ -52,6 +53,7 @@ use crate::metrics::Metrics;
 use crate::prometheus::PrometheusConfig;
 use crate::reload::Reloader;
 
+pub(crate) use cors::wrong_origin;
 pub(crate) use error::ApiError;
 pub(crate) use places::TokenPlaces;
 pub(crate) use serve::{Front, accept};
@@ -180,6 +182,8 @@ pub(crate) struct Api {
     pub live: Live,
     pub security: Arc<Security>,
     pub interop: Arc<Interop>,
+    /// Origins whose pages may ask from a browser.
+    pub cors_origins: Arc<[String]>,
     /// Places for writes, and bytes of bodies of each token that are being received.
     pub writes: TokenPlaces,
     pub bodies: Arc<Shares>,
@@ -219,6 +223,7 @@ impl Api {
             security: broker.security.clone(),
             interop: broker.interop.clone(),
             broker,
+            cors_origins: config.http.cors_origins.clone().into(),
             writes: TokenPlaces::new("writes", write::WRITES_MAX, write::WRITES_PER_TOKEN_MAX),
             bodies: Shares::new(config.interop.body_bytes_max.saturating_mul(write::BODIES_PER_TOKEN_MAX)),
             imports: Arc::new(Semaphore::new(import::IMPORTS_MAX)),
@@ -252,6 +257,7 @@ pub(crate) fn router(api: Arc<Api>) -> Router {
             )
         })
         .layer(axum::middleware::from_fn_with_state(api.clone(), guard::guard))
+        .layer(axum::middleware::from_fn_with_state(api.cors_origins.clone(), cors::cors))
         .with_state(api)
 }
 

@@ -127,7 +127,7 @@ pub(super) fn check_range(from: Timestamp, to: Timestamp) -> Result<(), ApiError
 }
 
 /// Reads the parameters of `/api/v1/query`.
-pub(super) fn query(uri: &Uri, now: Timestamp) -> Result<(Query, Format, Option<OfJob>), ApiError> {
+pub(super) fn query(uri: &Uri, now: Timestamp) -> Result<(Query, Option<Format>, Option<OfJob>), ApiError> {
     let params = Params::of(uri, QUERY)?;
     let from = params.read("from", |text| Timestamp::parse(text, now))?.unwrap_or(now.saturating_add(-FROM_DEFAULT_NS));
     let query = Query {
@@ -154,7 +154,7 @@ pub(super) fn query(uri: &Uri, now: Timestamp) -> Result<(Query, Format, Option<
         }
         check_range(query.from, query.to)?;
     }
-    Ok((query, params.read("format", str::parse::<Format>)?.unwrap_or_default(), job))
+    Ok((query, params.read("format", str::parse::<Format>)?, job))
 }
 
 /// Of `across` and `levels`.

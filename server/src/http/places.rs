@@ -11,6 +11,7 @@ use crate::access::Role;
 use crate::access::tokens::Bearer;
 use crate::adjust::Places;
 use crate::admission::{Share, Shares};
+use crate::memory::{QueryMemory, Running};
 
 /// Places that only administrators take, beyond those for all.
 const ADMIN_PLACES: usize = 2;
@@ -22,6 +23,7 @@ pub(crate) struct TokenPlaces {
     common: Places,
     reserve: Arc<Semaphore>,
     shares: Arc<Shares>,
+    memory: Option<Arc<QueryMemory>>,
 }
 
 /// One of them, until it is dropped.
@@ -29,13 +31,20 @@ pub(crate) struct TokenPlaces {
 pub(crate) struct TokenPlace {
     _permit: OwnedSemaphorePermit,
     _share: Option<Share>,
+    _running: Option<Running>,
 }
 
 impl TokenPlaces {
     /// `most` in all, `each` of one token that is no administrator's; `what` is how messages call them.
     pub fn new(what: &'static str, most: usize, each: usize) -> Self {
         let (common, shares) = (Places::new(most), Shares::new(each));
-        Self { what, common, reserve: Arc::new(Semaphore::new(ADMIN_PLACES)), shares }
+        Self { what, common, reserve: Arc::new(Semaphore::new(ADMIN_PLACES)), shares, memory: None }
+    }
+
+    /// For queries: none begins while those that run have taken more memory than they may.
+    pub fn within(mut self, memory: Arc<QueryMemory>) -> Self {
+        self.memory = Some(memory);
+        self
     }
 
     /// Other numbers. Called within the runtime.
@@ -48,7 +57,7 @@ impl TokenPlaces {
     pub fn try_take(&self, bearer: &Bearer) -> Result<TokenPlace, ApiError> {
         let share = self.share(bearer)?;
         match self.free(bearer) {
-            Some(permit) => Ok(TokenPlace { _permit: permit, _share: share }),
+            Some(permit) => self.place(permit, share),
             None => Err(self.busy()),
         }
     }
@@ -63,7 +72,19 @@ impl TokenPlaces {
                 waited.ok().flatten().ok_or_else(|| self.busy())?
             }
         };
-        Ok(TokenPlace { _permit: permit, _share: share })
+        self.place(permit, share)
+    }
+
+    fn place(&self, permit: OwnedSemaphorePermit, share: Option<Share>) -> Result<TokenPlace, ApiError> {
+        let running = self.memory.as_ref().map(QueryMemory::admit).transpose().map_err(|taken| {
+            let message = format!(
+                "the {} that run have taken {} MiB of memory, which is the most (http.queries_memory_max); try again shortly",
+                self.what,
+                taken >> 20
+            );
+            ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message)
+        })?;
+        Ok(TokenPlace { _permit: permit, _share: share, _running: running })
     }
 
     fn share(&self, bearer: &Bearer) -> Result<Option<Share>, ApiError> {

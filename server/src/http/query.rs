@@ -34,8 +34,10 @@ pub(super) async fn query(
     State(api): State<Arc<Api>>,
     Extension(bearer): Extension<Bearer>,
     uri: Uri,
+    headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     let (mut query, format, of_job) = params::query(&uri, now())?;
+    let format = format.unwrap_or_else(|| Format::accepted(&headers));
     let job = super::job_scope::find(&api, &bearer, of_job.as_ref()).await?;
     if let (Some(of_job), Some(job)) = (&of_job, &job) {
         super::job_scope::fit(of_job, job, &mut query)?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::{Extension, State};
-use axum::http::{HeaderName, HeaderValue, StatusCode, Uri, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use tokio::sync::broadcast::{self, error::RecvError};
@@ -14,7 +14,7 @@ use wholegrain_query::Scale;
 use wholegrain_store::{LiveBatch, LiveItem, LiveReadings, SensorId, Store};
 use wholegrain_transport::payload;
 
-use super::format::{json_text, reading, scaled};
+use super::format::{accepted, json_text, reading, scaled};
 use super::jobs::only_user;
 use super::params::{self, Params};
 use super::read::Pages;
@@ -26,6 +26,8 @@ use crate::admission::Share;
 use crate::broker::went_down;
 use crate::metrics::Metrics;
 
+/// The media type of server-sent events.
+const EVENTS: &str = "text/event-stream";
 /// Schemas whose chosen sensors one watcher remembers.
 const SELECTIONS_MAX: usize = 65_536;
 /// Sensors without a schema of which one watcher remembers whether they are chosen.
@@ -36,8 +38,10 @@ pub(super) async fn watch(
     State(api): State<Arc<Api>>,
     Extension(bearer): Extension<Bearer>,
     uri: Uri,
+    headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     let patterns = Params::of(&uri, params::WATCH)?.some_patterns()?;
+    let as_events = accepted(&headers).any(|kind| kind == EVENTS);
     let share = share(&api, &bearer)?;
     let place = super::read::place(&api, &bearer).await?;
     // First subscribe, then count: nothing that comes in between is missed.
@@ -63,16 +67,30 @@ pub(super) async fn watch(
         let mut shutdown = shutdown.clone();
         async move {
             tokio::select! {
-                lines = watcher.next() => lines.map(|lines| (Ok::<_, std::convert::Infallible>(lines), watcher)),
+                lines = watcher.next() => {
+                    let lines = lines.map(|lines| if as_events { events(&lines) } else { lines });
+                    lines.map(|lines| (Ok::<_, std::convert::Infallible>(lines), watcher))
+                }
                 () = went_down(&mut shutdown) => None,
             }
         }
     });
     let headers = [
-        (header::CONTENT_TYPE, HeaderValue::from_static("application/x-ndjson")),
+        (header::CONTENT_TYPE, HeaderValue::from_static(if as_events { EVENTS } else { "application/x-ndjson" })),
         (HeaderName::from_static(SENSORS_HEADER), HeaderValue::from(count)),
     ];
     Ok((headers, Body::from_stream(stream)).into_response())
+}
+
+/// Lines as server-sent events (HTML standard, 9.2): one each.
+fn events(lines: &[u8]) -> Bytes {
+    let mut out = Vec::with_capacity(lines.len() * 2);
+    for line in lines.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+        out.extend_from_slice(b"data: ");
+        out.extend_from_slice(line);
+        out.extend_from_slice(b"\n\n");
+    }
+    out.into()
 }
 
 /// One more live stream of a token, if it may have it.

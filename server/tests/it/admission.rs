@@ -139,6 +139,47 @@ fn influxdb_s_clients_find_a_server_and_learn_nothing() {
 }
 
 #[test]
+fn browsers_ask_from_listed_origins_only_and_accept_what_they_name() {
+    let server = Server::start_with_http("cors_origins = [\"https://grafana.example\"]");
+    let ask = |head: &str| {
+        let mut stream = raw(&server);
+        let request = format!("{head}\r\nhost: h\r\nconnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        String::from_utf8_lossy(&answer).to_lowercase()
+    };
+    let question = "OPTIONS /api/v1/query HTTP/1.1\r\naccess-control-request-method: GET\r\norigin: https://";
+    let good = ask(&format!("{question}grafana.example"));
+    assert!(good.starts_with("http/1.1 204") && good.contains("allow-origin: https://grafana.example"), "{good}");
+    let bad = ask(&format!("{question}evil.example"));
+    assert!(bad.starts_with("http/1.1 401") && !bad.contains("allow-origin"), "{bad}");
+    let query = format!("GET /api/v1/query?pattern=x HTTP/1.1\r\nauthorization: Bearer {}\r\naccept: ", server.token);
+    let csv = ask(&format!("{query}text/csv, */*\r\norigin: https://grafana.example"));
+    assert!(csv.contains("content-type: text/csv") && csv.contains("allow-origin: https://grafana.example"), "{csv}");
+    assert!(csv.contains("access-control-expose-headers: x-wholegrain-sensors"), "{csv}");
+    assert!(ask(&format!("{query}*/*")).contains("content-type: application/x-ndjson"));
+    let mut stream = raw(&server);
+    let watch = format!(
+        "GET /api/v1/watch?pattern=/** HTTP/1.1\r\nhost: h\r\nauthorization: Bearer {}\r\naccept: text/event-stream\r\n\r\n",
+        server.token
+    );
+    stream.write_all(watch.as_bytes()).unwrap();
+    assert_eq!(status(&mut stream), "200");
+    let mut shown = String::new();
+    for body in ["m,host=n1 v=1", "m,host=n1 v=2"] {
+        assert_eq!(server.post("/api/v2/write", body).0, 204);
+    }
+    while !shown.contains("data: {\"sensor\":") {
+        let mut bytes = [0; 4096];
+        let count = stream.read(&mut bytes).unwrap();
+        assert!(count > 0, "{shown}");
+        shown.push_str(&String::from_utf8_lossy(&bytes[..count]));
+    }
+    assert!(shown.contains("content-type: text/event-stream"), "{shown}");
+}
+
+#[test]
 fn the_audit_log_says_what_came_of_a_request() {
     let server = Server::start();
     let token = &server.token;
