@@ -313,7 +313,14 @@ impl Files<'_> {
         let path = self.dir.join(name);
         let temporary = self.dir.join(format!("{name}.new"));
         let mut options = fs::OpenOptions::new();
-        options.write(true).create(true).truncate(true).mode(mode);
+        // Made anew: root follows no link that somebody else has put there.
+        match fs::remove_file(&temporary) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(io_error("remove", &temporary)(error));
+            }
+            _ => {}
+        }
+        options.write(true).create_new(true).mode(mode);
         let mut file = options.open(&temporary).map_err(io_error("write", &temporary))?;
         file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(io_error("write", &temporary))?;
         fs::rename(&temporary, &path).map_err(io_error("write", &path))

@@ -26,6 +26,20 @@ pub(super) struct Key {
     pub job: u32,
     pub node: u32,
     pub manager: u32,
+    /// Who the path of its cgroup says it is of; a text, often empty.
+    pub owner: u32,
+}
+
+impl Key {
+    /// What is before all allocations that begin then.
+    pub fn first(from: i64) -> Self {
+        Self { from, job: 0, node: 0, manager: 0, owner: 0 }
+    }
+
+    /// What is after them.
+    pub fn last(from: i64) -> Self {
+        Self { from, job: NONE, node: NONE, manager: NONE, owner: NONE }
+    }
 }
 
 /// What is known of it here. Numbers are of texts.
@@ -87,13 +101,46 @@ impl Texts {
     }
 }
 
+/// Allocations of one job that run together.
+struct Run {
+    keys: Vec<Key>,
+    nodes: HashSet<u32>,
+    end: i64,
+    user: u32,
+    uid: u32,
+}
+
+impl Run {
+    fn new(key: &Key) -> Self {
+        Self { keys: vec![*key], nodes: HashSet::from([key.node]), end: i64::MIN, user: NONE, uid: NONE }
+    }
+
+    /// Whether an allocation can be of the same user: by name, else by uid, where both are known.
+    fn may_be_of(&self, entry: &Entry) -> bool {
+        match (self.user, entry.user, self.uid, entry.uid) {
+            (NONE, _, NONE, _) | (_, NONE, _, NONE) => true,
+            (a, b, ..) if a != NONE && b != NONE => a == b,
+            (.., a, b) => a == NONE || b == NONE || a == b,
+        }
+    }
+
+    /// Takes an allocation that begins soon enough and on another node.
+    fn takes(&mut self, key: &Key) -> bool {
+        let fits = key.from <= self.end.saturating_add(RUN_GAP_NS) && self.nodes.insert(key.node);
+        if fits {
+            self.keys.push(*key);
+        }
+        fits
+    }
+}
+
 /// All allocations.
 #[derive(Debug, Default)]
 pub(super) struct Index {
     pub texts: Texts,
     pub order: BTreeMap<Key, Entry>,
-    /// (job, manager, from, node) of each.
-    by_job: BTreeSet<(u32, u32, i64, u32)>,
+    /// (job, manager, from, node, owner) of each.
+    by_job: BTreeSet<(u32, u32, i64, u32, u32)>,
     /// (level or other id, job), where that is not the job's id.
     aliases: BTreeSet<(u32, u32)>,
     /// (level, prefix, user) -> of how many allocations: whose sensors below a job's level are.
@@ -114,6 +161,7 @@ impl Index {
             job: self.texts.find(&record.job)?,
             node: self.texts.find(&record.node)?,
             manager: self.texts.find(&record.manager)?,
+            owner: self.texts.find(&record.owner)?,
         })
     }
 
@@ -132,6 +180,7 @@ impl Index {
             job: texts.number(&record.job),
             node: texts.number(&record.node),
             manager: texts.number(&record.manager),
+            owner: texts.number(&record.owner),
         };
         let entry = Entry {
             to: record.to.unwrap_or(RUNNING),
@@ -156,7 +205,7 @@ impl Index {
             self.disown(before);
         }
         *self.owners.entry((entry.level, entry.prefix, entry.user)).or_default() += 1;
-        self.by_job.insert((key.job, key.manager, key.from, key.node));
+        self.by_job.insert((key.job, key.manager, key.from, key.node, key.owner));
         for alias in [entry.level, entry.also] {
             if alias != NONE && alias != key.job {
                 self.aliases.insert((alias, key.job));
@@ -170,7 +219,7 @@ impl Index {
     pub fn remove(&mut self, key: &Key) {
         if let Some(entry) = self.order.remove(key) {
             self.disown(&entry);
-            self.by_job.remove(&(key.job, key.manager, key.from, key.node));
+            self.by_job.remove(&(key.job, key.manager, key.from, key.node, key.owner));
             self.removed += 1;
         }
     }
@@ -199,7 +248,13 @@ impl Index {
                 Some(text) => self.texts.number(text),
                 None => NONE,
             };
-            let key = Key { from: key.from, job: moved(key.job), node: moved(key.node), manager: moved(key.manager) };
+            let key = Key {
+                from: key.from,
+                job: moved(key.job),
+                node: moved(key.node),
+                manager: moved(key.manager),
+                owner: moved(key.owner),
+            };
             let entry = Entry {
                 level: moved(entry.level),
                 prefix: moved(entry.prefix),
@@ -224,33 +279,46 @@ impl Index {
 
     /// The allocations of a job, by manager and then time.
     pub fn of_job(&self, job: u32) -> impl Iterator<Item = (Key, &Entry)> {
-        self.by_job.range((job, 0, i64::MIN, 0)..=(job, NONE, i64::MAX, NONE)).filter_map(
-            move |&(job, manager, from, node)| {
-                let key = Key { from, job, node, manager };
+        self.by_job.range((job, 0, i64::MIN, 0, 0)..=(job, NONE, i64::MAX, NONE, NONE)).filter_map(
+            move |&(job, manager, from, node, owner)| {
+                let key = Key { from, job, node, manager, owner };
                 Some((key, self.order.get(&key)?))
             },
         )
     }
 
-    /// The runs of a job: an id may be used again, and a job may be begun again. Each run is of one manager and has a node once; the allocations
-    /// that `count` are looked at alone.
+    /// The runs of a job: an id may be used again, and a job may be begun again. Each run is of one manager and one user and has a node once;
+    /// the allocations that `count` are looked at alone. What is of nobody known is of the run before it.
     pub fn runs(&self, job: u32, count: impl Fn(&Entry) -> bool) -> Vec<Vec<Key>> {
-        let mut runs: Vec<Vec<Key>> = Vec::new();
-        let (mut manager, mut end, mut nodes) = (NONE, i64::MIN, HashSet::new());
+        let mut runs: Vec<Run> = Vec::new();
+        // The last run of a manager, and of each user of it by name and by uid.
+        let (mut manager, mut last, mut last_of) = (NONE, None, HashMap::new());
         for (key, entry) in self.of_job(job).filter(|(_, entry)| count(entry)) {
-            let fits = key.manager == manager && key.from <= end.saturating_add(RUN_GAP_NS) && nodes.insert(key.node);
-            match runs.last_mut() {
-                Some(run) if fits => run.push(key),
-                _ => {
-                    runs.push(vec![key]);
-                    (manager, end) = (key.manager, i64::MIN);
-                    nodes.clear();
-                    nodes.insert(key.node);
-                }
+            if key.manager != manager {
+                (manager, last) = (key.manager, None);
+                last_of.clear();
             }
-            end = end.max(entry.to);
+            let whose = [(false, entry.user), (true, entry.uid)];
+            let known =
+                whose.iter().filter(|(_, number)| *number != NONE).find_map(|whose| last_of.get(whose).copied());
+            let at = known.or(last).filter(|at| runs.get(*at).is_some_and(|run: &Run| run.may_be_of(entry)));
+            let taken = at.filter(|at| runs.get_mut(*at).is_some_and(|run: &mut Run| run.takes(&key)));
+            let at = match taken {
+                Some(at) => at,
+                None => {
+                    runs.push(Run::new(&key));
+                    runs.len() - 1
+                }
+            };
+            if let Some(run) = runs.get_mut(at) {
+                run.end = run.end.max(entry.to);
+                run.user = if run.user == NONE { entry.user } else { run.user };
+                run.uid = if run.uid == NONE { entry.uid } else { run.uid };
+            }
+            last = Some(at);
+            last_of.extend(whose.into_iter().filter(|(_, number)| *number != NONE).map(|whose| (whose, at)));
         }
-        runs
+        runs.into_iter().map(|run| run.keys).collect()
     }
 
     /// Whether a user may see a sensor: one of no job, or of a job on that node that is known to be theirs. Where a level was a job of somebody else
@@ -312,6 +380,41 @@ mod tests {
         let runs: Vec<Vec<i64>> =
             index.runs(job, |_| true).iter().map(|run| run.iter().map(|key| key.from / S).collect()).collect();
         assert_eq!(runs, [vec![0, 1], vec![100], vec![102, 102]]);
+    }
+
+    #[test]
+    fn one_id_of_two_users_is_two_jobs() {
+        let mut index = Index::default();
+        let owned = |node: &str, user: &str, uid: u32, from: i64, to: Option<i64>| JobRecord {
+            owner: format!("own:{uid}"),
+            level: format!("7-u{uid}"),
+            uid: Some(uid),
+            ..record("7", node, user, from, to)
+        };
+        // At the very same time on the same node, and each on another one too.
+        index.put(&owned("a", "anna", 1000, S, Some(50 * S)));
+        index.put(&owned("a", "bert", 1001, S, None));
+        index.put(&owned("b", "bert", 1001, 2 * S, None));
+        index.put(&owned("c", "anna", 1000, 3 * S, Some(51 * S)));
+        // One whose user is not known by name there, and one of nobody known.
+        index.put(&JobRecord { user: None, ..owned("d", "", 1000, 4 * S, Some(51 * S)) });
+        assert_eq!(index.len(), 5);
+        let job = index.texts.find("7").unwrap();
+        let runs: Vec<Vec<&str>> = index
+            .runs(job, |_| true)
+            .iter()
+            .map(|run| run.iter().map(|key| index.texts.text(key.node)).collect())
+            .collect();
+        assert_eq!(runs, [vec!["a", "c", "d"], vec!["a", "b"]]);
+        let anna = index.texts.find("anna").unwrap();
+        assert_eq!(index.runs(job, |entry| entry.user == anna).concat().len(), 2);
+        assert!(index.sees("anna", "/site/a/job/7-u1000/cpu") && !index.sees("anna", "/site/a/job/7-u1001/cpu"));
+        assert!(index.sees("bert", "/site/a/job/7-u1001/cpu") && !index.sees("bert", "/site/a/job/7-u1000/cpu"));
+        // Hers is over and forgotten: his goes on.
+        let hers = index.key(&owned("a", "anna", 1000, S, None)).unwrap();
+        index.remove(&hers);
+        assert_eq!(index.revision(&owned("a", "bert", 1001, S, None)), Some((1, false)));
+        assert!(index.sees("bert", "/site/a/job/7-u1001/cpu") && !index.sees("anna", "/site/a/job/7-u1000/cpu"));
     }
 
     #[test]

@@ -185,12 +185,7 @@ pub(super) fn list(index: &Index, filter: &JobFilter) -> JobList {
     let mut seen: HashSet<u32> = HashSet::new();
     let mut firsts: HashMap<Key, Vec<Key>> = HashMap::new();
     let (mut at, mut count) = (newest, 0);
-    let all = Key { from: i64::MIN, job: 0, node: 0, manager: 0 }..=Key {
-        from: newest,
-        job: NONE,
-        node: NONE,
-        manager: NONE,
-    };
+    let all = Key::first(i64::MIN)..=Key::last(newest);
     for (key, entry) in index.order.range(all).rev() {
         if !chosen.has(key, entry, index) {
             continue;

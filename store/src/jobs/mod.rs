@@ -13,6 +13,7 @@ pub mod list;
 mod table;
 mod writer;
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 use std::io;
 use std::path::Path;
@@ -146,14 +147,15 @@ impl Jobs {
             let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
             let old: Vec<(Key, _)> = {
                 let index = self.index();
-                let begun = index.order.range(..Key { from: limit, job: 0, node: 0, manager: 0 });
+                let begun = index.order.range(..Key::first(limit));
                 let over = begun.filter(|(_, entry)| entry.to != RUNNING && entry.to < limit);
                 over.take(EXPIRE_MAX).map(|(key, _)| (*key, names(&index, key))).collect()
             };
             if old.is_empty() {
                 return Ok(removed);
             }
-            let gone = old.iter().map(|(_, (job, manager, node, from))| (&**job, &**manager, &**node, *from));
+            let gone =
+                old.iter().map(|(_, (job, manager, node, from))| (&**job, &**manager, Cow::Borrowed(&**node), *from));
             self.table.write(std::iter::empty(), gone)?;
             let mut index = self.index_mut();
             old.iter().for_each(|(key, _)| index.remove(key));
@@ -166,7 +168,11 @@ impl Jobs {
 
 fn names(index: &Index, key: &Key) -> SharedName {
     let text = |number| index.texts.get(number).cloned().unwrap_or_else(|| "".into());
-    (text(key.job), text(key.manager), text(key.node), key.from)
+    let node = match index.texts.text(key.owner) {
+        "" => text(key.node),
+        owner => table::node_of_owner(index.texts.text(key.node), owner).into(),
+    };
+    (text(key.job), text(key.manager), node, key.from)
 }
 
 /// Checks what must hold of a record.
@@ -176,6 +182,9 @@ fn check(record: &JobRecord) -> Result<(), StoreError> {
         if text.is_empty() || text.len() > JOB_ID_BYTES_MAX {
             return refuse(format!("`{what}` is {} bytes long, 1 to {JOB_ID_BYTES_MAX} are allowed", text.len()));
         }
+    }
+    if record.owner.len() > JOB_ID_BYTES_MAX || record.node.contains('\0') {
+        return refuse(format!("`owner` is {} bytes long, at most {JOB_ID_BYTES_MAX} are allowed", record.owner.len()));
     }
     if let Err(error) = SensorPath::new(record.prefix.as_str()) {
         return refuse(format!("`prefix`: {error}"));
@@ -278,7 +287,7 @@ impl Store {
         let names: Vec<SharedName> = {
             let index = self.shared().jobs.index();
             let nodes: HashSet<u32> = nodes.iter().filter_map(|node| index.texts.find(node)).collect();
-            let begun = index.order.range(..Key { from: to, job: 0, node: 0, manager: 0 });
+            let begun = index.order.range(..Key::first(to));
             let there = begun.filter(|(key, entry)| entry.to >= from && nodes.contains(&key.node));
             there.take(most + 1).map(|(key, _)| names(&index, key)).collect()
         };

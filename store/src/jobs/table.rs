@@ -1,6 +1,7 @@
 //! `jobs.redb`: the records on disk. A database of its own, so that a site's millions of jobs neither lengthen the opening of the catalogue nor can
 //! take the readings with them when their file is damaged. Made with the first record.
 
+use std::borrow::Cow;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -26,18 +27,27 @@ const ZSTD_LEVEL: i32 = 1;
 const HEAD_BYTES: usize = 8;
 
 const META: TableDefinition<&str, u64> = TableDefinition::new("meta");
-/// (job, manager, node, from) -> CRC-32C of what follows, the length of the JSON, and zstd of the record as JSON without what is null or empty.
+/// (job, manager, node and owner, from) -> CRC-32C of what follows, the length of the JSON, and zstd of the record as JSON without what is null or empty.
 const JOBS: TableDefinition<(&str, &str, &str, i64), &[u8]> = TableDefinition::new("jobs");
 
 /// The name of an allocation on disk.
-pub(super) type Name<'a> = (&'a str, &'a str, &'a str, i64);
+pub(super) type Name<'a> = (&'a str, &'a str, Cow<'a, str>, i64);
 
 /// The same, kept.
 pub(super) type SharedName = (Arc<str>, Arc<str>, Arc<str>, i64);
 
 /// An allocation's name.
 pub(super) fn name(record: &JobRecord) -> Name<'_> {
-    (&record.job, &record.manager, &record.node, record.from)
+    let node = match record.owner.as_str() {
+        "" => Cow::Borrowed(record.node.as_str()),
+        owner => Cow::Owned(node_of_owner(&record.node, owner)),
+    };
+    (&record.job, &record.manager, node, record.from)
+}
+
+/// The node with the owner after it, where the path of the job's cgroup says one: another owner's job of the same id is another job.
+pub(super) fn node_of_owner(node: &str, owner: &str) -> String {
+    format!("{node}\0{owner}")
 }
 
 /// A record as it is kept.
@@ -47,6 +57,7 @@ pub(super) fn encode(record: &JobRecord) -> Result<Vec<u8>, StoreError> {
     if let Some(fields) = json.as_object_mut() {
         fields.retain(|_, value| match value {
             serde_json::Value::Null | serde_json::Value::Bool(false) => false,
+            serde_json::Value::String(text) => !text.is_empty(),
             serde_json::Value::Array(values) => !values.is_empty(),
             serde_json::Value::Object(values) => !values.is_empty(),
             _ => true,
@@ -68,7 +79,7 @@ pub(super) fn encode(record: &JobRecord) -> Result<Vec<u8>, StoreError> {
 }
 
 /// The record of a value, if that is what was written under this name.
-fn decode(wanted: Name<'_>, bytes: &[u8]) -> Option<JobRecord> {
+fn decode(wanted: &Name<'_>, bytes: &[u8]) -> Option<JobRecord> {
     let (sum, rest) = bytes.split_first_chunk::<4>()?;
     if u32::from_le_bytes(*sum) != crc32c::crc32c(rest) {
         return None;
@@ -76,7 +87,7 @@ fn decode(wanted: Name<'_>, bytes: &[u8]) -> Option<JobRecord> {
     let (length, packed) = rest.split_first_chunk::<4>()?;
     let length = u32::from_le_bytes(*length) as usize;
     let json = zstd::bulk::decompress(packed, length.min(JOB_RECORD_BYTES_MAX)).ok()?;
-    serde_json::from_slice(&json).ok().filter(|record| name(record) == wanted)
+    serde_json::from_slice(&json).ok().filter(|record| name(record) == *wanted)
 }
 
 /// The database, once there is one.
@@ -173,11 +184,11 @@ impl Table {
             let txn = db.begin_write()?;
             {
                 let mut jobs = txn.open_table(JOBS)?;
-                for (name, value) in put {
-                    jobs.insert(name, value)?;
+                for ((job, manager, node, from), value) in put {
+                    jobs.insert((job, manager, &*node, from), value)?;
                 }
-                for name in remove {
-                    jobs.remove(name)?;
+                for (job, manager, node, from) in remove {
+                    jobs.remove((job, manager, &*node, from))?;
                 }
             }
             Ok(txn.commit()?)
@@ -226,9 +237,10 @@ impl Table {
         let jobs = (|| Ok(db.begin_read()?.open_table(JOBS)?))();
         let jobs = jobs.map_err(|error: redb::Error| fail("reading jobs", &self.path, error))?;
         for (job, manager, node, from) in names {
-            let name: Name<'_> = (&job, &manager, &node, from);
-            let value = jobs.get(name).map_err(|error| fail("reading jobs", &self.path, error.into()))?;
-            if let Err(error) = take(value.and_then(|value| decode(name, value.value()))) {
+            let value = jobs.get((&*job, &*manager, &*node, from));
+            let value = value.map_err(|error| fail("reading jobs", &self.path, error.into()))?;
+            let name: Name<'_> = (&job, &manager, Cow::Borrowed(&node), from);
+            if let Err(error) = take(value.and_then(|value| decode(&name, value.value()))) {
                 return Ok(Err(error));
             }
         }
@@ -272,10 +284,11 @@ fn read_all(
     }
     for entry in read.open_table(JOBS)?.iter()? {
         let (key, value) = entry?;
-        match decode(key.value(), value.value()) {
+        let (job, manager, node, from) = key.value();
+        match decode(&(job, manager, Cow::Borrowed(node), from), value.value()) {
             Some(record) => take(record),
             None => {
-                let (job, manager, node, from) = key.value();
+                let node = node.replace('\0', " of ");
                 damaged.push(format!("{manager} job {job} on {node} from {}", wholegrain_model::Timestamp(from)));
             }
         }

@@ -117,7 +117,7 @@ impl Jobs {
                 news.push(any);
             }
         }
-        let put = fresh.iter().map(|(name, (_, bytes))| (*name, bytes.as_slice()));
+        let put = fresh.iter().map(|(name, (_, bytes))| (name.clone(), bytes.as_slice()));
         let written = if fresh.is_empty() { Ok(()) } else { self.table.write(put, std::iter::empty()) };
         if written.is_ok() && !fresh.is_empty() {
             let mut index = self.index_mut();
