@@ -53,6 +53,7 @@ mod samples;
 mod scale;
 mod space;
 mod units;
+mod unshown;
 pub mod virtuals;
 mod windows;
 

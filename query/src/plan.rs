@@ -3,11 +3,10 @@
 use std::sync::Arc;
 
 use wholegrain_model::{Kind, Unit, Value, ValueType};
-use wholegrain_store::{Chunks, Part, SensorInfo};
+use wholegrain_store::{Chunk, Chunks, Part, SensorInfo};
 
 use crate::batches::Row;
 use crate::columns::aggregate::{Aggregated, How};
-use crate::columns::raw::rescale;
 use crate::columns::weighted::{Change, Weighted};
 use crate::columns::{Gathered, Rows, Stop, Watched};
 use crate::integral::{Cumulative, PerWindow, Segments};
@@ -15,6 +14,7 @@ use crate::ops::Difference;
 use crate::samples::{Beside, LeftOut, Sample, Samples};
 use crate::scale::Scale;
 use crate::units::{self, Conversions};
+use crate::unshown::Unshown;
 use crate::windows::Windows;
 use crate::{Across, Agg, Op, PATTERNS_MAX, POINTS_MAX, Query, QueryError};
 
@@ -92,6 +92,8 @@ pub(crate) struct Plan {
     conversions: Option<Conversions>,
     /// What operations have left out so far.
     pub(crate) left_out: Arc<LeftOut>,
+    /// Values that it could not show as they are.
+    pub(crate) unshown: Arc<Unshown>,
 }
 
 /// The part of a query's range that is read.
@@ -113,8 +115,8 @@ impl Plan {
         let (from, to) = (query.from.0, query.to.0);
         let limit = query.limit.unwrap_or(u64::MAX);
         let (agg, op, across) = (query.agg, query.op, query.across);
-        let (conversions, left_out) = (None, Arc::default());
-        let mut plan = Self { from, to, windows, agg, op, across, limit, exact: false, conversions, left_out };
+        let (conversions, left_out, unshown) = (None, Arc::default(), Arc::default());
+        let mut plan = Self { from, to, windows, agg, op, across, limit, exact: false, conversions, left_out, unshown };
         if let Some(wanted) = &query.unit {
             plan.conversions = Some(Conversions::new(wanted, sensors, query.op, |sensor| plan.agg_of(sensor))?);
         }
@@ -214,12 +216,15 @@ impl Plan {
             if let Some(how) = how
                 && let Some(parts) = chunks.scan_windows(sensor, from, to, how.windows.every())?
             {
-                return Ok(Box::new(Aggregated::new(Watched::new(parts, stop), how)));
+                return Ok(self.told(sensor, Aggregated::new(Watched::new(parts, stop), how)));
             }
             let scan = Watched::new(chunks.scan(sensor, from, to)?, stop);
             return Ok(match how {
-                Some(how) => Box::new(Aggregated::new(scan.map(|chunk| chunk.map(Part::Readings)), how)),
-                None => Box::new(scan.map(move |chunk| chunk.map(|chunk| rescale(chunk, scale, exact)))),
+                Some(how) => self.told(sensor, Aggregated::new(scan.map(|chunk| chunk.map(Part::Readings)), how)),
+                None => {
+                    let (unshown, path) = (self.unshown.clone(), sensor.path.clone());
+                    Box::new(scan.map(move |chunk| chunk.map(|chunk| unshown.readings(&path, chunk, scale, exact))))
+                }
             });
         };
         let beside = Beside::new(chunks.clone(), sensor);
@@ -247,6 +252,19 @@ impl Plan {
             Some(how) => Box::new(Aggregated::new(rows.map(|chunk| chunk.map(Part::Readings)), how)),
             None => Box::new(rows),
         })
+    }
+
+    /// The rows of windows; those whose integers could not be shown are told.
+    fn told(
+        &self,
+        sensor: &SensorInfo,
+        rows: impl Iterator<Item = Result<Chunk, QueryError>> + Send + 'static,
+    ) -> Rows {
+        if !self.exact {
+            return Box::new(rows);
+        }
+        let (unshown, path) = (self.unshown.clone(), sensor.path.clone());
+        Box::new(rows.map(move |chunk| chunk.map(|chunk| unshown.windows(&path, chunk))))
     }
 }
 

@@ -520,3 +520,41 @@ fn a_store_that_fails_ends_the_answer_with_its_error() {
     assert!(matches!(batches.next(), Some(Err(QueryError::Store(_)))));
     assert!(batches.next().is_none());
 }
+
+/// Readings of both types.
+struct Mixed;
+
+impl Chunks for Mixed {
+    fn scan(&self, sensor: &SensorInfo, _: i64, _: i64) -> Result<ChunkIter, StoreError> {
+        let ints: Samples = vec![(0, Some(Value::Int(7))), (1, None), (2, Some(Value::Int(i64::MAX)))];
+        let floats: Samples = vec![(3, Some(Value::Float(0.5))), (4, Some(Value::Float(2.0))), (5, None)];
+        let both = [chunk(&ints, ValueType::Int), chunk(&floats, ValueType::Float)];
+        let only = usize::from(sensor.value_type == ValueType::Float);
+        Ok(Box::new(both.into_iter().skip(only).map(Ok)))
+    }
+}
+
+#[test]
+fn what_an_answer_cannot_show_is_told() {
+    let int = sensor(0, "/int", Kind::Gauge, ValueType::Int);
+    let float = sensor(1, "/float", Kind::Gauge, ValueType::Float);
+    let ask = |sensors: &[&SensorInfo], query: &Query| {
+        let sensors: Vec<SensorInfo> = sensors.iter().map(|one| (*one).clone()).collect();
+        let mut result = run_on(Box::new(Mixed), sensors, query).unwrap();
+        let rows: usize = result.batches.by_ref().map(|batch| batch.unwrap().num_rows()).sum();
+        (rows, result.batches.notes())
+    };
+    let check = |sensors: &[&SensorInfo], query: &Query, rows: usize, told: &[&str]| {
+        let (found, notes) = ask(sensors, query);
+        assert_eq!((found, notes.len()), (rows, told.len()), "{notes:?}");
+        assert!(notes.iter().zip(told).all(|(note, told)| note.starts_with(told)), "{notes:?}");
+    };
+    check(&[&int], &query(0, 10), 6, &["/int: 1 values are no integers"]);
+    check(&[&int, &float], &query(0, 10), 9, &["/int: 1 integers beyond 2^53 are rounded"]);
+    check(&[&float], &query(0, 10), 3, &[]);
+    let every = Query { every: Some(Interval::from_ns(1)), agg: Some(Agg::Max), ..query(0, 10) };
+    check(&[&int], &every, 4, &["/int: 1 values are no integers"]);
+    check(&[&int], &Query { agg: Some(Agg::Mean), ..query(0, 10) }, 1, &[]);
+    let doubled = SensorInfo { scale: 2.0, ..int.clone() };
+    check(&[&doubled], &query(0, 10), 6, &["/int: 1 values are no integers"]);
+}

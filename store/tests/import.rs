@@ -288,3 +288,19 @@ fn an_import_learns_how_far_apart_readings_are() {
     store.unset_properties(&Pattern::new("/i/two").unwrap(), &[], "anna", START).unwrap();
     assert_eq!(interval(&store, "/i/two"), 0);
 }
+
+#[test]
+fn a_float_makes_a_sensor_of_integers_one_of_floats() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    let value_type = |store: &Store| store.sensor(store.sensor_id("/i/a").unwrap()).unwrap().value_type;
+    let known = LooseSensor { value_type: ValueType::Int, description: "of old".into(), ..loose("/i/a", "W") };
+    store.register_sensors("gateway", &[known]).unwrap();
+    store.import("x", 0, "me", vec![series("/i/a", &[(0, Some(2.0)), (1, None)])]).unwrap();
+    assert_eq!(value_type(&store), ValueType::Int);
+    store.import("x", 1, "me", vec![series("/i/a", &[(2, Some(2.5))])]).unwrap();
+    drop(store);
+    let store = open(dir.path());
+    assert_eq!(value_type(&store), ValueType::Float);
+    assert_eq!(store.sensor(store.sensor_id("/i/a").unwrap()).unwrap().description, "of old");
+}

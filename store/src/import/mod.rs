@@ -16,7 +16,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering::Relaxed;
 
-use wholegrain_model::Column;
+use wholegrain_model::{Column, ColumnValues, ValueType};
 
 use crate::catalogue::{BlockRecord, Change, IMPORT_NUMBER_MAX};
 use crate::publish::{DAY_NS, Finished, publish, reconcile};
@@ -126,7 +126,7 @@ impl Store {
                     if known.unit.is_empty() && !one.sensor.unit.is_empty() {
                         fresh.push(one.sensor.clone());
                     } else {
-                        fresh.extend(self.slower(&known, interval_ns, &one.sensor));
+                        fresh.extend(self.changed(&known, interval_ns, one));
                     }
                 }
                 None => fresh.push(one.sensor.clone()),
@@ -143,14 +143,22 @@ impl Store {
         series.iter().map(number).collect()
     }
 
-    /// A sensor without a schema as it is known, when the readings of an import are further apart than those before.
-    fn slower(&self, known: &SensorInfo, interval_ns: u64, imported: &LooseSensor) -> Option<LooseSensor> {
+    /// A sensor without a schema as it is to be known, when the readings of an import are further apart than those before, or floats where they
+    /// were integers: as such all would be shown.
+    fn changed(&self, known: &SensorInfo, interval_ns: u64, imported: &Series) -> Option<LooseSensor> {
         let sensors = self.shared().sensors();
-        if !sensors.places(known.id).is_empty() || interval_ns <= sensors.learned_interval(known.id) {
+        if !sensors.places(known.id).is_empty() {
             return None;
         }
-        let SensorInfo { unit, kind, value_type, scale, description, .. } = sensors.sent(known.id)?;
-        Some(LooseSensor { path: imported.path.clone(), unit, kind, value_type, scale, description })
+        let SensorInfo { unit, kind, mut value_type, scale, description, .. } = sensors.sent(known.id)?;
+        let widens = value_type == ValueType::Int && has_fractions(&imported.column);
+        if !widens && interval_ns <= sensors.learned_interval(known.id) {
+            return None;
+        }
+        if widens {
+            value_type = ValueType::Float;
+        }
+        Some(LooseSensor { path: imported.sensor.path.clone(), unit, kind, value_type, scale, description })
     }
 
     fn commit(
@@ -212,6 +220,12 @@ impl Store {
         add(&shared.counters.imported_readings, rows);
         Ok(())
     }
+}
+
+/// Whether there are values that are no integers.
+fn has_fractions(column: &Column) -> bool {
+    let ColumnValues::Float(values) = &column.values else { return false };
+    values.iter().enumerate().any(|(row, value)| value.fract() != 0.0 && !column.gaps.is_gap(row))
 }
 
 /// Sorts by path and refuses what is no part; returns the number of readings.
