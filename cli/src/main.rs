@@ -88,10 +88,33 @@ enum Command {
     Man(man::ManArgs),
 }
 
+impl Command {
+    /// Whether it writes files that hold readings, or what belongs to them.
+    fn writes_readings(&self) -> bool {
+        match self {
+            Command::Up(_) | Command::Server(_) | Command::Import(_) | Command::Export(_) => true,
+            Command::Config(_) | Command::Store(_) => true,
+            _ => false,
+        }
+    }
+}
+
+/// Files that are made from now on are not for everybody on this machine.
+fn close_to_others() {
+    // SAFETY: the calls cannot fail, and no other thread runs yet that makes files.
+    unsafe {
+        let before = libc::umask(0o027);
+        libc::umask(before | 0o027);
+    }
+}
+
 fn main() -> ExitCode {
     completions::answer_shell();
     let cli = Cli::parse();
     let client = cli.client.as_deref();
+    if cli.command.writes_readings() {
+        close_to_others();
+    }
     let result = match &cli.command {
         Command::Up(args) => up::run(args),
         Command::Init(args) => init::run(args),

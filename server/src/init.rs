@@ -4,7 +4,7 @@ mod system;
 
 use std::fs;
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -126,7 +126,10 @@ pub fn init(dir: &Path, options: &InitOptions) -> Result<InitReport, InitError> 
     let mut files = Files { dir, report: InitReport { agent: agent.clone(), ..InitReport::default() } };
     for sub in ["", "server", "server/store", "agent", "agent/spool"] {
         let path = dir.join(sub);
-        fs::create_dir_all(&path).map_err(io_error("create the directory", &path))?;
+        // What is stored, and waits to be, is nobody else's; the certificates and the command's configuration are for all users here.
+        let mode = if sub.is_empty() || sub == "agent" { 0o755 } else { 0o750 };
+        let made = fs::DirBuilder::new().recursive(true).mode(mode).create(&path);
+        made.map_err(io_error("create the directory", &path))?;
     }
     let authority = files.pair("ca.pem", "ca.key", || pki::new_authority(&host))?;
     files.pair("server/server.pem", "server/server.key", || pki::new_server(&authority, &host, &options.reached_as))?;

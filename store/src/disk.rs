@@ -3,10 +3,10 @@
 
 use std::any::Any;
 use std::fmt::Debug;
-use std::fs::{File, OpenOptions};
+use std::fs::{DirBuilder, File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -57,6 +57,43 @@ pub trait Disk: Send + Sync + Debug {
     fn lock(&self, path: &Path) -> io::Result<Box<dyn Any + Send + Sync>>;
 }
 
+/// Files of a store are their owner's and readable for the group, whatever the process' umask allows beyond that.
+const FILE_MODE: u32 = 0o640;
+/// The same of directories.
+const DIR_MODE: u32 = 0o750;
+/// What nobody but the owner and readers of the group may do: write as the group, or anything as somebody else.
+const TOO_OPEN: u32 = 0o027;
+
+/// How a store's files are made: for writing, and not readable for everybody.
+pub(crate) fn private() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).mode(FILE_MODE);
+    options
+}
+
+/// Makes a directory and those above it, not readable for everybody.
+pub(crate) fn make_dirs(path: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(DIR_MODE).create(path)
+}
+
+/// Closes a directory to others than its owner and the readers of its group, if it is ours: one that an earlier release made, or a person. What is in it
+/// cannot be reached then either.
+pub(crate) fn close_to_others(dir: &Path) {
+    let Ok(meta) = std::fs::symlink_metadata(dir) else { return };
+    // SAFETY: the call has no arguments and cannot fail.
+    let ours = meta.uid() == unsafe { libc::geteuid() };
+    let mode = meta.permissions().mode() & 0o7777;
+    if !meta.is_dir() || !ours || mode & TOO_OPEN == 0 {
+        return;
+    }
+    match std::fs::set_permissions(dir, std::fs::Permissions::from_mode(mode & !TOO_OPEN)) {
+        Ok(()) => tracing::info!(dir = %dir.display(), "closed to other users: it had the mode {mode:04o}"),
+        Err(error) => {
+            tracing::warn!(dir = %dir.display(), %error, "it has the mode {mode:04o}, and cannot be closed to other users")
+        }
+    }
+}
+
 /// The real file system.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RealDisk;
@@ -85,7 +122,7 @@ impl DiskFile for File {
 
 impl Disk for RealDisk {
     fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
-        let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(path)?;
+        let file = private().truncate(true).open(path)?;
         Ok(Arc::new(file))
     }
 
@@ -109,7 +146,7 @@ impl Disk for RealDisk {
         if !parent.as_os_str().is_empty() {
             self.create_dirs(parent)?;
         }
-        match std::fs::create_dir(path) {
+        match DirBuilder::new().mode(DIR_MODE).create(path) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
             _ => {}
         }
@@ -150,7 +187,7 @@ impl Disk for RealDisk {
     }
 
     fn lock(&self, path: &Path) -> io::Result<Box<dyn Any + Send + Sync>> {
-        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
+        let file = private().truncate(false).open(path)?;
         // SAFETY: the descriptor belongs to `file`, which lives past the call.
         if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0 {
             return Err(io::Error::last_os_error());

@@ -26,15 +26,7 @@ use crate::{OpenReport, StoreConfig, StoreError};
 
 /// Opens the directory; the journal is to be run by the caller.
 pub(crate) fn open(config: StoreConfig, disk: Arc<dyn Disk>) -> Result<(Arc<Shared>, Journal, OpenReport), StoreError> {
-    let paths = Paths {
-        journal: config.dir.join("journal"),
-        blocks: config.dir.join("blocks"),
-        temporary: config.dir.join("tmp"),
-        damaged: config.dir.join("damaged"),
-        aside: config.dir.join("aside"),
-        catalogue: config.dir.join("catalogue.redb"),
-        dir: config.dir.clone(),
-    };
+    let paths = paths_in(&config.dir);
     for dir in [&paths.dir, &paths.journal, &paths.blocks, &paths.temporary, &paths.damaged, &paths.aside] {
         disk.create_dirs(dir).map_err(|error| StoreError::io("creating", dir, error))?;
     }
@@ -126,14 +118,30 @@ pub(crate) fn open(config: StoreConfig, disk: Arc<dyn Disk>) -> Result<(Arc<Shar
         _lock: lock,
     });
     shared.heard(&live, &[]);
-    if shared.kept.is_any() {
-        // What is kept may be older than what the journal held: a crash can come between an acknowledgement and the forgetting.
-        let logs = shared.view().closed.iter().map(|segment| segment.all_readings()).collect::<Vec<_>>();
-        logs.iter().flat_map(|log| log.times()).for_each(|(sensor, time)| shared.kept.replayed(sensor, time));
-    }
+    note_for_kept(&shared);
     shared.newest.note(&live, std::time::Instant::now());
     let journal = Journal::new(shared.clone(), held, arrivals, last, aside);
     Ok((shared, journal, report))
+}
+
+fn paths_in(dir: &Path) -> Paths {
+    Paths {
+        journal: dir.join("journal"),
+        blocks: dir.join("blocks"),
+        temporary: dir.join("tmp"),
+        damaged: dir.join("damaged"),
+        aside: dir.join("aside"),
+        catalogue: dir.join("catalogue.redb"),
+        dir: dir.to_owned(),
+    }
+}
+
+/// What is kept may be older than what the journal held: a crash can come between an acknowledgement and the forgetting.
+fn note_for_kept(shared: &Shared) {
+    if shared.kept.is_any() {
+        let logs = shared.view().closed.iter().map(|segment| segment.all_readings()).collect::<Vec<_>>();
+        logs.iter().flat_map(|log| log.times()).for_each(|(sensor, time)| shared.kept.replayed(sensor, time));
+    }
 }
 
 pub(crate) fn take_lock(disk: &dyn Disk, dir: &Path) -> Result<Box<dyn std::any::Any + Send + Sync>, StoreError> {

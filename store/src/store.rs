@@ -218,6 +218,7 @@ impl Store {
     /// Opens or makes the store: takes the directory, removes what interrupted seals left, replays the journal. Damage is set
     /// aside and reported; a directory in use, one of a newer release and a damaged catalogue are refused.
     pub fn open(config: StoreConfig) -> Result<(Store, OpenReport), StoreError> {
+        crate::disk::close_to_others(&config.dir);
         Self::open_on(config, Arc::new(RealDisk))
     }
 

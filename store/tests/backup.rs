@@ -211,3 +211,35 @@ fn on_a_full_disk_there_is_no_backup_and_all_goes_on() {
     store.backup(2).unwrap().write_tar(&|_| false, &mut out).unwrap();
     assert!(disk.files("tmp/").is_empty());
 }
+
+/// A store and its backups are not for everybody on the machine, also where the process' umask would have them so, and also one that was made open.
+#[test]
+fn what_a_store_writes_is_not_for_everybody() {
+    use std::os::unix::fs::PermissionsExt;
+    let open_files = |dir: &Path| -> Vec<(std::path::PathBuf, u32)> {
+        let (mut found, mut dirs) = (Vec::new(), vec![dir.to_owned()]);
+        while let Some(at) = dirs.pop() {
+            let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+            found.push((at.clone(), mode(&at)));
+            for entry in std::fs::read_dir(&at).unwrap() {
+                let path = entry.unwrap().path();
+                if path.is_dir() { dirs.push(path) } else { found.push((path.clone(), mode(&path))) }
+            }
+        }
+        assert!(found.len() > 5, "{found:?}");
+        found.retain(|(_, mode)| mode & 0o027 != 0);
+        found
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let (at, kept) = (dir.path().join("store"), dir.path().join("kept"));
+    std::fs::create_dir(&at).unwrap();
+    std::fs::set_permissions(&at, std::fs::Permissions::from_mode(0o777)).unwrap();
+    let store = filled(&at);
+    let whole = stream(&store.backup(1).unwrap(), &|_| false);
+    take_into(&whole[..], &kept, &[], &mut |_, _| {}).unwrap();
+    drop(store);
+    assert_eq!((open_files(&at), open_files(&kept)), (Vec::new(), Vec::new()));
+    let restored = dir.path().join("restored");
+    restore(&kept, &restored, &mut |_, _| {}).unwrap();
+    assert_eq!(open_files(&restored), Vec::new());
+}

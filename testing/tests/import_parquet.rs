@@ -34,3 +34,37 @@ fn what_other_programs_write_by_default_is_imported() {
     assert_eq!(values(&site, "/import/duckdb/open"), ["1", "0", "1", "0"]);
     assert!(!Path::new(&site.path("duckdb.parquet.bad")).exists());
 }
+
+/// The SQL at the top of `store/FORMAT.md` reads each reading once, where a single one was sent again and lies in two files.
+#[test]
+fn the_page_says_how_duckdb_reads_each_reading_once() {
+    use wholegrain_model::{Kind, SensorPath, Value, ValueType};
+    use wholegrain_store::{LooseSensor, Reading, Store, StoreConfig};
+    let dir = tempfile::tempdir().expect("a directory");
+    let (store, _) = Store::open(StoreConfig { background: false, ..StoreConfig::new(dir.path()) }).expect("a store");
+    let sensor = LooseSensor {
+        path: SensorPath::new("/gw/p").expect("a path"),
+        unit: "W".to_owned(),
+        kind: Kind::Gauge,
+        value_type: ValueType::Float,
+        scale: 1.0,
+        description: String::new(),
+    };
+    let sensor = store.register_sensors("gw", &[sensor]).expect("a sensor")[0];
+    let day = 1_769_817_600_000_000_000;
+    // DuckDB has times to the microsecond.
+    let ms = 1_000_000;
+    for (times, value) in [([day, day + ms], 1.0), ([day + ms, day + 2 * ms], 2.0)] {
+        let readings = times.iter().map(|time| Reading { sensor, time: *time, value: Value::Float(value) }).collect();
+        let (sender, receiver) = std::sync::mpsc::sync_channel(1);
+        store.append_readings("gw", readings, Box::new(move |result| drop(sender.send(result))));
+        receiver.recv().expect("an answer").expect("stored");
+        store.seal().expect("a seal");
+    }
+    drop(store);
+    let page = wholegrain_testing::checkout().join("store/FORMAT.md");
+    let (plain, once) = (4, [(day, 1.0), (day + ms, 2.0), (day + 2 * ms, 2.0)]);
+    let lines: Vec<String> = once.iter().map(|(time, value)| format!("/gw/p {time} {value:.1}")).collect();
+    let expected = format!("{plain}\n{}\n", lines.join("\n"));
+    assert_eq!(python("each_once.py", &[dir.path(), &page]), expected);
+}

@@ -35,3 +35,22 @@ pub fn secret(findings: &mut Findings, what: &str, path: &Path) {
     }
     findings.ok(CHECK, format!("{what} {shown} is private, mode {mode:04o}"));
 }
+
+/// Looks at a directory that holds readings: others than its owner and group may not look into it.
+pub fn closed(findings: &mut Findings, what: &str, path: &Path) {
+    let Ok(meta) = fs::metadata(path) else { return };
+    let (shown, mode) = (path.display(), meta.permissions().mode() & 0o7777);
+    if mode & 0o007 != 0 {
+        let text = format!("{what} {shown} has the mode {mode:04o}: everybody on this machine may read what is stored");
+        return findings.fail(
+            CHECK,
+            text,
+            format!("chmod o= {shown}; a server that owns it does that at its next start"),
+        );
+    }
+    if mode & 0o020 != 0 {
+        let text = format!("{what} {shown} has the mode {mode:04o}: its group may change what is stored");
+        return findings.warn(CHECK, text, format!("chmod g-w {shown}"));
+    }
+    findings.ok(CHECK, format!("{what} {shown} is closed to others, mode {mode:04o}"));
+}

@@ -82,6 +82,7 @@ fn secrets(findings: &mut Findings, config: &ServerConfig) {
 fn data(findings: &mut Findings, config: &ServerConfig) -> Option<u32> {
     machine::disk(findings, "data", &config.data);
     lost(findings, config);
+    files::closed(findings, "store", &config.store.dir);
     let lock = config.store.dir.join("lock");
     let file = File::open(&lock).ok()?;
     // SAFETY: the descriptor belongs to `file`, which lives past the call; closing it gives the lock back.

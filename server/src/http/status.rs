@@ -164,11 +164,7 @@ fn store(text: &mut Text, stats: &StoreStats) {
         ("store_tier_rows", "Their rows.", stats.tier_rows),
         ("store_damaged_blocks", "Blocks that could not be read and are left out of answers.", stats.damaged_blocks),
         ("store_allocations", "Allocations of jobs known: jobs times nodes.", stats.allocations),
-        (
-            "store_damaged_jobs",
-            "Records of jobs that could not be read and are left out of answers.",
-            stats.damaged_jobs,
-        ),
+        ("store_damaged_jobs", "Records of jobs that could not be read and are left out.", stats.damaged_jobs),
         ("store_damaged_bytes", "Bytes of journal and payload found damaged.", stats.damaged_bytes),
         ("store_lost", "Losses of the journal that nobody has acknowledged.", stats.lost),
         ("store_lost_readings", "Acknowledged readings in them, as far as their number is known.", stats.lost_readings),

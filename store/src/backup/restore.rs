@@ -6,6 +6,7 @@ use std::path::Path;
 
 use super::take::{Progress, manifest_of};
 use super::{BackupError, BackupFile, MANIFEST, Manifest, copy, place, tar};
+use crate::disk::{make_dirs, private};
 
 /// What was brought back.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -73,7 +74,7 @@ struct Target<'a> {
 
 impl<'a> Target<'a> {
     fn new(manifest: &'a Manifest, dir: &'a Path, progress: Progress<'a>) -> Result<Self, BackupError> {
-        fs::create_dir_all(dir).map_err(|error| format!("creating {}: {error}", dir.display()))?;
+        make_dirs(dir).map_err(|error| format!("creating {}: {error}", dir.display()))?;
         Ok(Self { manifest, dir, progress, done: 0, damaged: Vec::new() })
     }
 
@@ -81,8 +82,8 @@ impl<'a> Target<'a> {
         let path = self.dir.join(place(&file.name));
         let say = |error: io::Error| format!("writing {}: {error}", path.display());
         let parent = path.parent().unwrap_or(self.dir);
-        fs::create_dir_all(parent).map_err(say)?;
-        let mut out = File::create_new(&path).map_err(say)?;
+        make_dirs(parent).map_err(say)?;
+        let mut out = private().create_new(true).open(&path).map_err(say)?;
         let (total, done, progress) = (self.manifest.bytes(), &mut self.done, &mut self.progress);
         let sum = copy(source, |piece| {
             *done += piece.len() as u64;

@@ -6,6 +6,7 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 use super::{BackupError, BackupFile, MANIFEST, MANIFEST_BYTES_MAX, Manifest, copy, tar};
+use crate::disk::{make_dirs, private};
 
 /// What was received.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,7 +62,7 @@ pub(super) fn manifest_of<R: Read>(reader: &mut tar::Reader<R>) -> Result<Manife
 
 /// Receives a stream into a directory. The backup that was there before is whole until this one is; then what only the former needs goes.
 pub fn take_into(stream: impl Read, dir: &Path, held: &[BackupFile], progress: Progress) -> Result<Taken, BackupError> {
-    fs::create_dir_all(dir).map_err(say("creating", dir))?;
+    make_dirs(dir).map_err(say("creating", dir))?;
     let mut reader = tar::Reader::new(stream);
     let manifest = manifest_of(&mut reader)?;
     let known = manifest.by_name();
@@ -82,8 +83,8 @@ pub fn take_into(stream: impl Read, dir: &Path, held: &[BackupFile], progress: P
         let path = dir.join(&name);
         let partial = PathBuf::from(format!("{}.part", path.display()));
         let parent = path.parent().unwrap_or(dir);
-        fs::create_dir_all(parent).map_err(say("creating", parent))?;
-        let mut file = File::create(&partial).map_err(say("creating", &partial))?;
+        make_dirs(parent).map_err(say("creating", parent))?;
+        let mut file = private().truncate(true).open(&partial).map_err(say("creating", &partial))?;
         let mut done = taken.bytes;
         let sum = copy(&mut reader, |piece| {
             done += piece.len() as u64;
@@ -121,7 +122,7 @@ fn finish(dir: &Path, manifest: &Manifest) -> Result<(), BackupError> {
     let (path, new) = (dir.join(MANIFEST), dir.join(format!("{MANIFEST}.new")));
     let json = serde_json::to_vec(manifest).map_err(|error| error.to_string())?;
     let write = || -> io::Result<()> {
-        let mut file = File::create(&new)?;
+        let mut file = private().truncate(true).open(&new)?;
         file.write_all(&json)?;
         file.sync_all()?;
         fs::rename(&new, &path)
@@ -159,7 +160,7 @@ fn sync_dir(dir: &Path) -> Result<(), BackupError> {
 /// Receives a stream into one tar file, which appears when it is whole.
 pub fn take_tar(stream: impl Read, path: &Path, progress: Progress) -> Result<Taken, BackupError> {
     let partial = PathBuf::from(format!("{}.part", path.display()));
-    let file = File::create(&partial).map_err(say("creating", &partial))?;
+    let file = private().truncate(true).open(&partial).map_err(say("creating", &partial))?;
     let taken = checked(Tee { stream, file: &file }, progress);
     let taken = taken.inspect_err(|_| drop(fs::remove_file(&partial)))?;
     file.sync_all().map_err(say("syncing", &partial))?;
