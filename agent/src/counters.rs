@@ -51,6 +51,18 @@ pub struct Counters {
     pub marks_dropped: AtomicU64,
     /// Marks of jobs refused because they could not be.
     pub marks_refused: AtomicU64,
+    /// Jobs that run here.
+    pub jobs: AtomicU64,
+    /// Jobs that are not read because others take all that the bounds allow.
+    pub jobs_waiting: AtomicU64,
+    /// Directories of jobs that are passed over because there are too many jobs.
+    pub jobs_passed_over: AtomicU64,
+    /// Sensors of jobs.
+    pub job_sensors: AtomicU64,
+    /// Directories of users whose directories are not all looked at.
+    pub directories_passed_over: AtomicU64,
+    /// Inotify watches of the tracker.
+    pub watches: AtomicU64,
     /// A sampler has something for the manager to look at: a layout that changed, a read that fails or does so no more. The encoder, which
     /// wakes anyway, tells it.
     pub attention: AtomicBool,

@@ -33,9 +33,14 @@ use crate::state::State;
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// The same while there is nothing of it: 10 s. The encoder rings when a sampler has something to say.
 const LOOK_SELDOM: Duration = Duration::from_secs(10);
-/// How long after the start, and then how often, memory that is not used is given back: 10 s, and every 10 min.
+/// How long after the start and after the end of many jobs, and how often at least, memory that is not used is given back: 10 s, and
+/// every 10 min.
 const TRIM_AFTER: Duration = Duration::from_secs(10);
 const TRIM_EVERY: Duration = Duration::from_secs(600);
+/// How long after the end of many jobs it is given back once more: records wait 60 s for epilogs, and hold pages of the heap.
+const TRIM_AGAIN: Duration = Duration::from_secs(75);
+/// Memory is given back soon after jobs with so many sensors have ended, about 1 MB of them.
+const TRIM_SENSORS: usize = 1000;
 /// How long a caller of the API waits for the manager: 10 s.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
 /// How long a sampler thread may take to end: 1 s.
@@ -150,6 +155,10 @@ pub struct Manager {
     wishes: HashMap<String, Interval>,
     next_rescan: Instant,
     next_trim: Instant,
+    /// The next time after that, where it is sooner than usual.
+    trim_again: Option<Instant>,
+    /// Sensors of jobs that have ended since memory was last given back for such a reason.
+    freed_sensors: usize,
     placing: Placing,
     looking: Option<jobs::Looking>,
     told_steps: steps::ToldSteps,
@@ -185,6 +194,8 @@ impl Manager {
             wishes: HashMap::new(),
             next_rescan,
             next_trim: Instant::now() + TRIM_AFTER,
+            trim_again: None,
+            freed_sensors: 0,
             placing,
             looking: None,
             told_steps: steps::ToldSteps::default(),
@@ -279,7 +290,8 @@ impl Manager {
             self.publish_sources();
         }
         if Instant::now() >= self.next_trim {
-            self.next_trim = Instant::now() + TRIM_EVERY;
+            let again = self.trim_again.take();
+            self.next_trim = again.unwrap_or_else(|| Instant::now() + TRIM_EVERY);
             memory::give_back();
         }
     }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::Deserialize;
 use wholegrain_model::{Interval, SensorDef};
-use wholegrain_sources::{GroupPlan, ReadProblem, Reader, Reading, Row, Source, Timing};
+use wholegrain_sources::{GroupPlan, ReadProblem, Reader, Reading, Row, Source, Timing, descriptors};
 
 use crate::counters::Counters;
 use crate::engine::clock;
@@ -48,6 +48,9 @@ impl SelfSource {
     }
 }
 
+/// Sensors before those of [`COUNTED`].
+const OWN: usize = 5;
+
 type Counted = (&'static str, &'static str, bool, fn(&Counters) -> &AtomicU64, &'static str);
 
 /// Name, unit, whether it is a counter, where it is, description.
@@ -76,6 +79,24 @@ const COUNTED: &[Counted] = &[
     ),
     ("agent/queue_bytes", "By", false, |c| &c.queue_bytes, "Bytes that wait in memory, unsent or unacknowledged."),
     ("agent/spool_bytes", "By", false, |c| &c.spool_bytes, "Bytes that wait in the spool."),
+    ("agent/jobs", "1", false, |c| &c.jobs, "Jobs that run here."),
+    ("agent/jobs_waiting", "1", false, |c| &c.jobs_waiting, "Jobs not read as others take all that the bounds allow."),
+    (
+        "agent/jobs_passed_over",
+        "1",
+        false,
+        |c| &c.jobs_passed_over,
+        "Directories of jobs passed over as there are too many jobs.",
+    ),
+    (
+        "agent/directories_passed_over",
+        "1",
+        false,
+        |c| &c.directories_passed_over,
+        "Directories of users not looked at to the end as there are too many.",
+    ),
+    ("agent/job_sensors", "1", false, |c| &c.job_sensors, "Sensors of jobs."),
+    ("agent/watches", "1", false, |c| &c.watches, "Inotify watches."),
 ];
 
 impl Source for SelfSource {
@@ -90,6 +111,8 @@ impl Source for SelfSource {
             SensorDef::counter("agent/cpu", "s", "CPU time of the agent's process.").scaled(1e-9),
             SensorDef::gauge("agent/rss", "By", "Resident memory of the agent's process."),
             SensorDef::gauge("agent/lag_max", "s", "The latest begin of a read since the sample before.").scaled(1e-9),
+            SensorDef::gauge("agent/job_descriptors", "1", "Files and counters that readers of jobs hold open."),
+            SensorDef::counter("agent/job_descriptors_refused", "1", "Files of jobs not opened as jobs hold too many."),
         ];
         sensors.extend(COUNTED.iter().map(|(name, unit, counter, _, description)| {
             if *counter {
@@ -136,8 +159,10 @@ impl Reader for SelfReader {
             None => {}
         }
         row.set_int(2, self.counters.take_lag_max() as i64);
+        row.set_int(3, descriptors::held() as i64);
+        row.set_int(4, descriptors::refused() as i64);
         for (index, (_, _, _, counter, _)) in COUNTED.iter().enumerate() {
-            row.set_int(3 + index, counter(&self.counters).load(Ordering::Relaxed) as i64);
+            row.set_int(OWN + index, counter(&self.counters).load(Ordering::Relaxed) as i64);
         }
         reading
     }

@@ -24,7 +24,7 @@ fn begin(dir: &Path, id: &str) {
     for (controller, file, content) in [("cpuacct", "cpuacct.usage", "12345\n"), ("pids", "pids.current", "3\n")] {
         let job = dir.join(format!("cgroup/{controller}/slurm/uid_0/job_{id}"));
         fs::create_dir_all(&job).unwrap();
-        fs::write(job.join("cgroup.procs"), "").unwrap();
+        fs::write(job.join("cgroup.procs"), "1\n").unwrap();
         fs::write(job.join(file), content).unwrap();
     }
 }

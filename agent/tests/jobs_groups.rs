@@ -124,7 +124,7 @@ fn job(id: &str) -> Arc<Job> {
         from: 1,
         ..JobRecord::default()
     };
-    Arc::new(Job { record, place: JobPlace { level: id.to_owned(), ..JobPlace::default() } })
+    Arc::new(Job { record, place: JobPlace { level: id.to_owned(), ..JobPlace::default() }, has_processes: true })
 }
 
 /// The engine with jobs, without a tracker and a manager.

@@ -49,7 +49,7 @@ fn job(id: &str, uid: u32, root: &Path) -> Arc<JobView> {
     };
     let dir = root.join(format!("cgroup/memory/slurm/uid_{uid}/job_{id}"));
     let place = JobPlace { level: record.level.clone(), v1: [("memory".into(), dir)].into(), ..JobPlace::default() };
-    Arc::new(JobView { record, place, metrics: Vec::new() })
+    Arc::new(JobView { held: None, record, place, metrics: Vec::new() })
 }
 
 impl Node {

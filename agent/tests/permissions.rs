@@ -65,7 +65,7 @@ fn make_job(dir: &Path, (uid, _, job): (u32, &str, &str)) {
         let path = dir.join(format!("cgroup/{controller}/slurm/uid_{uid}/job_{job}"));
         fs::create_dir_all(&path).unwrap();
         fs::write(path.join(file), text).unwrap();
-        fs::write(path.join("cgroup.procs"), "").unwrap();
+        fs::write(path.join("cgroup.procs"), "1\n").unwrap();
     }
 }
 

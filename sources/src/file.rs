@@ -8,6 +8,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use crate::descriptors::{Descriptor, Quota};
+
 /// The file systems that the kernel makes up, whose files cannot be replaced under an open descriptor (linux/magic.h):
 /// proc, sysfs, cgroup 2, cgroup.
 const KERNEL_FILE_SYSTEMS: [u64; 4] = [0x9fa0, 0x6265_6572, 0x6367_7270, 0x0027_e0eb];
@@ -19,10 +21,13 @@ pub const FILE_BYTES_MAX: usize = 16 << 20;
 pub struct KeptFile {
     path: CString,
     open: Option<Open>,
+    /// Whose descriptor it is; `None` for the node's own files, which nothing bounds but the system.
+    quota: Option<Quota>,
 }
 
 struct Open {
     file: File,
+    _descriptor: Option<Descriptor>,
     /// On a real file system (a recorded tree), where a file can be removed or replaced while it is open.
     replaceable: bool,
 }
@@ -33,7 +38,12 @@ pub type Errno = i32;
 impl KeptFile {
     /// Of a path; nothing is opened yet. A path that no file can have (with a NUL in it) gives an error when read.
     pub fn new(path: &Path) -> Self {
-        Self { path: CString::new(path.as_os_str().as_bytes()).unwrap_or_default(), open: None }
+        Self { path: CString::new(path.as_os_str().as_bytes()).unwrap_or_default(), open: None, quota: None }
+    }
+
+    /// The same for a file of a job, whose descriptor is one of those that jobs may have.
+    pub fn of_job(path: &Path, quota: &Quota) -> Self {
+        Self { quota: Some(quota.clone()), ..Self::new(path) }
     }
 
     /// One `pread` from the beginning into `buffer`: for files that fit into it and come whole.
@@ -89,7 +99,7 @@ impl KeptFile {
         }
         let open = match self.open.take() {
             Some(open) => open,
-            None => open_path(&self.path)?,
+            None => open_path(&self.path, self.quota.as_ref())?,
         };
         Ok(&self.open.insert(open).file)
     }
@@ -103,9 +113,19 @@ pub fn read_file(path: &Path) -> io::Result<Vec<u8>> {
     Ok(buffer)
 }
 
+/// Whether an error says that there is no such file here, or nothing behind it: any other (no right, no descriptor, no memory, a
+/// device that is busy) says nothing about that.
+pub fn is_absent(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::ENOENT | libc::ENOTDIR | libc::ENODEV | libc::ENXIO | libc::EOPNOTSUPP | libc::ENODATA)
+    )
+}
+
 /// Opening by a path that is kept as a C string, as the standard library's way allocates for long paths.
 #[cold]
-fn open_path(path: &CString) -> Result<Open, Errno> {
+fn open_path(path: &CString, quota: Option<&Quota>) -> Result<Open, Errno> {
+    let descriptor = quota.map(|quota| quota.take().ok_or(libc::EMFILE)).transpose()?;
     // SAFETY: `path` ends in a NUL and outlives the call.
     let fd = unsafe { libc::open(path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NOCTTY | libc::O_NONBLOCK) };
     if fd < 0 {
@@ -118,7 +138,7 @@ fn open_path(path: &CString) -> Result<Open, Errno> {
     // SAFETY: the descriptor is open and `system` is writable.
     let known = unsafe { libc::fstatfs(file.as_raw_fd(), &mut system) } == 0;
     let replaceable = !(known && KERNEL_FILE_SYSTEMS.contains(&(system.f_type as u64)));
-    Ok(Open { file, replaceable })
+    Ok(Open { file, _descriptor: descriptor, replaceable })
 }
 
 fn is_unlinked(file: &File) -> bool {

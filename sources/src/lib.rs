@@ -25,6 +25,7 @@ mod table;
 mod testing;
 
 pub mod cgroup;
+pub mod descriptors;
 pub mod job;
 pub mod perf;
 pub mod procfs;
@@ -82,6 +83,12 @@ pub trait Source: Send {
     /// that its layout changed, and at every rescan. Cheap enough for every few seconds. What is absent on this machine is
     /// left out and told to `report` (one line for people each, the caller logs each text once).
     fn discover(&mut self, report: &mut dyn FnMut(String)) -> Vec<GroupPlan>;
+
+    /// Groups that the last look could not see, though they may be there as before: their files could not be opened for want of
+    /// rights, descriptors or memory. Those that run go on as they are, and are looked for again.
+    fn unseen(&self) -> &[&'static str] {
+        &[]
+    }
 }
 
 /// A group that a source offers: sampled together, at one instant, at one interval.

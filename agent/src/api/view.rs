@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::Serialize;
 use wholegrain_model::{Kind, Timestamp, Value, ValueType};
+use wholegrain_sources::descriptors;
 
 use crate::engine::Group;
 use crate::engine::lag::BUCKETS;
@@ -203,8 +204,41 @@ pub struct Status<'a> {
     cache_batches: usize,
     cache_bytes: u64,
     send_interval_ns: u64,
+    jobs: JobLoad,
     sources: Vec<SourceView>,
     groups: Vec<GroupView>,
+}
+
+/// What jobs take of the node, and what they do not get by `[jobs.bounds]`.
+#[derive(Serialize)]
+pub struct JobLoad {
+    running: u64,
+    /// Not read, as others take all that there is.
+    waiting: u64,
+    passed_over: u64,
+    directories_passed_over: u64,
+    sensors: u64,
+    descriptors: usize,
+    descriptors_max: usize,
+    descriptors_refused: u64,
+    watches: u64,
+}
+
+impl JobLoad {
+    fn of(state: &State) -> Self {
+        let counters = &state.counters;
+        Self {
+            running: load(&counters.jobs),
+            waiting: load(&counters.jobs_waiting),
+            passed_over: load(&counters.jobs_passed_over),
+            directories_passed_over: load(&counters.directories_passed_over),
+            sensors: load(&counters.job_sensors),
+            descriptors: descriptors::held(),
+            descriptors_max: descriptors::bounds().0,
+            descriptors_refused: descriptors::refused(),
+            watches: load(&counters.watches),
+        }
+    }
 }
 
 /// `/v1/status`.
@@ -235,6 +269,7 @@ pub fn status(state: &State) -> Status<'_> {
         cache_batches,
         cache_bytes,
         send_interval_ns: state.send_interval().ns(),
+        jobs: JobLoad::of(state),
         sources: sources(state),
         groups: state.registry.live().iter().map(|live| group(live, true)).collect(),
     }

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use wholegrain_model::Interval;
 use wholegrain_model::config::{ConfigError, Section};
 
-use super::{marks, rules, tracker};
+use super::{Bounds, marks, rules, tracker};
 
 /// The shortest time between two looks at the whole cgroup tree: 100 ms.
 pub const RESCAN_NS_MIN: u64 = 100_000_000;
@@ -26,6 +26,8 @@ pub struct JobsConfig {
     pub rules: rules::RulesConfig,
     /// What jobs may say of themselves.
     pub marks: marks::MarksConfig,
+    /// What jobs may take of the node.
+    pub bounds: Bounds,
 }
 
 #[derive(Debug, Deserialize)]
@@ -49,6 +51,7 @@ struct Raw {
     rule: Vec<rules::RawRule>,
     limits: rules::Limits,
     marks: marks::MarksConfig,
+    bounds: Bounds,
 }
 
 impl Default for Raw {
@@ -72,6 +75,7 @@ impl Default for Raw {
             rule: Vec::new(),
             limits: rules::Limits::default(),
             marks: marks::MarksConfig::default(),
+            bounds: Bounds::default(),
         }
     }
 }
@@ -83,7 +87,9 @@ impl JobsConfig {
         if raw.rescan.ns() < RESCAN_NS_MIN {
             return Err(section.error("rescan", format!("rescan is {}; 100ms is the shortest", raw.rescan)));
         }
+        let bounds = raw.bounds.check(&section.child("bounds"))?;
         let tracker = tracker::RawTracker {
+            bounds,
             rescan: raw.rescan,
             managers: raw.managers,
             patterns: raw.pattern,
@@ -104,6 +110,7 @@ impl JobsConfig {
             tracker: tracker::TrackerConfig::check(section, tracker, dir)?,
             rules: rules::RulesConfig::check(section, raw.rule, raw.limits)?,
             marks: raw.marks.check(section)?,
+            bounds,
         })
     }
 }

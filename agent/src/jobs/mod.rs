@@ -9,6 +9,7 @@
 //! themselves.
 
 pub mod ask;
+pub mod bounds;
 pub mod config;
 pub mod control;
 pub mod groups;
@@ -20,6 +21,7 @@ pub mod view;
 pub mod who;
 
 pub use ask::{JobsAsk, JobsDone, JobsOrder};
+pub use bounds::Bounds;
 pub use config::JobsConfig;
 pub use setting::{Accumulation, Mode, Rate, Setting};
 pub use view::{JobView, JobsView, MetricView, RuleView};

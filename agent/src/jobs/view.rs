@@ -24,6 +24,9 @@ pub struct JobView {
     /// Where it is on this node: how a process is known to be of it.
     #[serde(skip)]
     pub place: JobPlace,
+    /// Why nothing of it is read, in words.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub held: Option<&'static str>,
     /// Everything that can be read of it, and what is.
     pub metrics: Vec<MetricView>,
 }

@@ -1,8 +1,9 @@
 //! Jobs as the manager keeps them: started and stopped with `[jobs]`, in step with the configuration and with the sources.
 
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
-use super::{Done, Manager, NO_JOBS, Refusal, STOP_PATIENCE};
+use super::{Done, Manager, NO_JOBS, Refusal, STOP_PATIENCE, TRIM_AFTER, TRIM_AGAIN, TRIM_SENSORS};
 use crate::config::Config;
 use crate::engine::clock;
 use crate::jobs::groups::{Context, Jobs};
@@ -28,7 +29,8 @@ impl Manager {
         match Tracker::start(&config.tracker, dir, &self.config.roots, node, self.bell.clone()) {
             Ok((tracker, events, book)) => {
                 self.state.set_book(Some(book));
-                let jobs = Jobs::new(events, rules, Jobs::supplies(&self.config, &self.config.roots));
+                let mut jobs = Jobs::new(events, rules, Jobs::supplies(&self.config, &self.config.roots));
+                jobs.bound(config.bounds);
                 self.looking = Some(Looking { tracker, jobs });
             }
             Err(error) => tracing::error!("jobs are not looked for: {error:#}; all else goes on"),
@@ -44,8 +46,25 @@ impl Manager {
 
     /// What has happened to jobs since the last round.
     pub(super) fn jobs_round(&mut self) {
-        if self.with_jobs(|looking, context, now| looking.jobs.round(context, now)) == Some(true) {
+        let done = self.with_jobs(|looking, context, now| {
+            let changed = looking.jobs.round(context, now);
+            let (counts, counters) = (looking.tracker.counts(), &context.state.counters);
+            let copy = |from: &AtomicU64, to: &AtomicU64| to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+            copy(&counts.watches, &counters.watches);
+            copy(&counts.jobs_passed_over, &counters.jobs_passed_over);
+            copy(&counts.directories_passed_over, &counters.directories_passed_over);
+            (changed, looking.jobs.take_freed())
+        });
+        let Some((changed, freed)) = done else { return };
+        if changed {
             self.wake_encoder();
+        }
+        self.freed_sensors += freed;
+        if self.freed_sensors >= TRIM_SENSORS {
+            self.freed_sensors = 0;
+            let now = Instant::now();
+            self.next_trim = self.next_trim.min(now + TRIM_AFTER);
+            self.trim_again = Some(now + TRIM_AGAIN);
         }
     }
 
@@ -117,6 +136,7 @@ impl Manager {
             {
                 looking.tracker.configure(new.tracker.clone());
                 looking.jobs.configure(&new.rules, context, now);
+                looking.jobs.bound(new.bounds);
             }
             for gone in before.iter().filter(|old| !sources.iter().any(|source| source.name == old.name)) {
                 looking.jobs.remove_source(gone.name, context, now);

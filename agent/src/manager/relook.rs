@@ -31,6 +31,11 @@ impl Relook {
         std::mem::take(&mut self.asked)
     }
 
+    /// Asks for a look after the pause.
+    pub fn ask(&mut self) {
+        self.asked = true;
+    }
+
     /// Whether a look is put off.
     pub fn is_waiting(&self) -> bool {
         self.asked

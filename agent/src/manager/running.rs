@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use wholegrain_model::{Interval, Schema};
-use wholegrain_sources::{GroupPlan, Roots, Source};
+use wholegrain_sources::{GroupPlan, Roots, Source, descriptors};
 
 use crate::config::SourceConfig;
 use crate::engine::schedule::Ticking;
@@ -18,6 +18,12 @@ use super::relook::Relook;
 
 /// What one source keeps of what it had to say: so many lines.
 const NOTES_MAX: usize = 100;
+
+/// How often that is warned of: 10 min.
+const WARN_EVERY: Duration = Duration::from_secs(600);
+/// Told when a look is not believed.
+const NO_DESCRIPTORS: &str = "the agent has too few file descriptors to look at the system: its groups stay as they are, and it is \
+     looked at again (raise LimitNOFILE= of the agent's unit)";
 
 /// A source and its groups.
 pub(super) struct Running {
@@ -32,6 +38,8 @@ pub(super) struct Running {
     /// Groups whose last read that was looked at had a problem.
     troubled: Vec<String>,
     relook: Relook,
+    /// When it was last warned of a lack of descriptors.
+    warned: Option<Instant>,
 }
 
 /// What a source needs of the manager to change its groups.
@@ -73,6 +81,7 @@ impl Running {
             notes: Vec::new(),
             troubled: Vec::new(),
             relook: Relook::default(),
+            warned: None,
         }
     }
 
@@ -89,6 +98,7 @@ impl Running {
             notes: Vec::new(),
             troubled: Vec::new(),
             relook: Relook::default(),
+            warned: None,
         }
     }
 
@@ -215,15 +225,31 @@ impl Changing<'_> {
     }
 
     /// Looks at the system and makes the groups so. With `afresh`, readers of groups that look the same are exchanged too.
-    /// Whether anything changed.
+    /// Whether anything changed. Groups that could not be looked at go on as they are: with gaps, until they can be read.
     pub fn discover(&mut self, mut context: Context<'_>, afresh: bool) -> bool {
         let mut notes = Vec::new();
         let Some(source) = &mut self.source else { return false };
+        let before = descriptors::are_left();
         let plans = source.discover(&mut |text| notes.push(text));
+        let is_sure = before && descriptors::are_left();
+        let mut kept: Vec<String> = source.unseen().iter().map(|name| (*name).to_owned()).collect();
+        if !is_sure {
+            let running = self.groups.iter().map(|group| group.name().to_owned());
+            kept.extend(running);
+            notes.push(NO_DESCRIPTORS.to_owned());
+            let now = Instant::now();
+            if self.warned.is_none_or(|warned| now.saturating_duration_since(warned) >= WARN_EVERY) {
+                self.warned = Some(now);
+                tracing::warn!("source {}: {NO_DESCRIPTORS}", self.name);
+            }
+        }
+        if !kept.is_empty() {
+            self.relook.ask();
+        }
         notes.into_iter().for_each(|text| self.note(text));
-        let mut kept = Vec::with_capacity(plans.len());
+        let held = kept.clone();
         let mut changed = false;
-        for plan in plans {
+        for plan in plans.into_iter().filter(|plan| !held.contains(&plan.name)) {
             let name = plan.name.clone();
             if kept.contains(&name) {
                 self.note(format!("offers the group {name} twice; the second is left out"));

@@ -14,6 +14,7 @@ use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use wholegrain_agent::bell::Bell;
+use wholegrain_agent::jobs::Bounds;
 use wholegrain_agent::jobs::tracker::{
     Book, Job, JobEvent, NodeFacts, RawPattern, Tracker, TrackerConfig, default_managers, default_pbs_prefixes,
     default_slurm_slices,
@@ -46,6 +47,7 @@ fn config(rescan: Interval) -> TrackerConfig {
         pbs_prefixes: default_pbs_prefixes(),
         slurm_slices: default_slurm_slices(),
         slurm_nodes: vec!["*".to_owned()],
+        bounds: Bounds::default(),
     }
 }
 

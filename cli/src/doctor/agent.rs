@@ -166,10 +166,47 @@ fn server(findings: &mut Findings, mqtt: &Mqtt, base: &Path, name: &str) {
     }
 }
 
+/// What matters here of the agent's status.
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Status {
+    jobs: JobLoad,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct JobLoad {
+    waiting: u64,
+    passed_over: u64,
+    directories_passed_over: u64,
+    descriptors_refused: u64,
+}
+
+/// Whether there is more of jobs than the agent is to take.
+fn of_jobs(findings: &mut Findings, jobs: &JobLoad) {
+    let kinds = [
+        (jobs.waiting, "jobs are not read, as others have all sensors or files that jobs may have"),
+        (jobs.passed_over, "directories of jobs are passed over, as there are too many jobs"),
+        (jobs.directories_passed_over, "directories are not looked into, as their users have too many"),
+        (jobs.descriptors_refused, "files of jobs were not opened, as jobs hold too many"),
+    ];
+    for (count, what) in kinds.into_iter().filter(|(count, _)| *count > 0) {
+        findings.warn(
+            "jobs",
+            format!("{count} {what}"),
+            "see whose they are (wholegrain ctl jobs), or raise [jobs.bounds]",
+        );
+    }
+}
+
 fn running(findings: &mut Findings, path: &Path) {
     const CHECK: &str = "agent";
     match socket::ask(path, "GET", "/v1/status", None) {
-        Ok((200, _)) => findings.ok(CHECK, format!("it runs and answers at {}", path.display())),
+        Ok((200, body)) => {
+            findings.ok(CHECK, format!("it runs and answers at {}", path.display()));
+            let status: Status = serde_json::from_slice(&body).unwrap_or_default();
+            of_jobs(findings, &status.jobs);
+        }
         Ok((status, _)) => {
             findings.warn(CHECK, format!("{} answers with status {status}", path.display()), "restart the agent");
         }

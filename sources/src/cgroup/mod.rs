@@ -26,6 +26,7 @@ use wholegrain_model::{Interval, SensorDef};
 use self::config::Config;
 use self::files::{FILES, File, Format};
 use self::reader::{Directory, Parser, Template};
+use crate::descriptors::Quota;
 use crate::file;
 use crate::job::{JobPart, JobPlace, JobSource, JobsOnly};
 use crate::kept::Room;
@@ -67,13 +68,14 @@ impl JobSource for Cgroup {
     fn parts(&mut self, place: &JobPlace, report: &mut dyn FnMut(String)) -> Vec<JobPart> {
         let mut taken = HashSet::new();
         let mut parts = Vec::new();
+        let quota = Quota::of(place.uid);
         for file in FILES {
             let path = match file.controller {
                 Some(controller) => place.v1(controller),
                 None => place.v2.as_deref(),
             };
             let Some(directory) = path.and_then(Directory::at) else { continue };
-            parts.extend(self.part(file, directory, &mut taken, report));
+            parts.extend(self.part(file, directory, &quota, &mut taken, report));
         }
         self.tell_of_missing_controllers(place, report);
         parts
@@ -88,6 +90,7 @@ impl Cgroup {
         &mut self,
         file: &File,
         directory: Directory,
+        quota: &Quota,
         taken: &mut HashSet<String>,
         report: &mut dyn FnMut(String),
     ) -> Option<JobPart> {
@@ -111,7 +114,7 @@ impl Cgroup {
             return None;
         }
         let room = Room::of(&parser, &bytes);
-        let template = Arc::new(Template { what: file.what, directory, path, parser, room });
+        let template = Arc::new(Template { what: file.what, directory, path, parser, room, quota: quota.clone() });
         Some(JobPart {
             name: file.what.to_owned(),
             sensors,

@@ -6,6 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::io::IoTable;
+use crate::descriptors::Quota;
 use crate::file::{Errno, KeptFile};
 use crate::kept::{Fill, Kept, Parse, Room};
 use crate::plan::Slot;
@@ -119,12 +120,14 @@ pub struct Template {
     pub parser: Parser,
     /// What a reader keeps of the last content.
     pub room: Room,
+    /// Whose descriptors its readers take.
+    pub quota: Quota,
 }
 
 impl Template {
     /// A reader of a choice of the sensors.
     pub fn reader(&self, slots: &[Slot]) -> FileReader {
-        let mut file = KeptFile::new(&self.path);
+        let mut file = KeptFile::of_job(&self.path, &self.quota);
         file.open_now();
         let parser = self.parser.mapped(slots);
         // To parse one number costs no more than to compare it.

@@ -11,6 +11,7 @@ use super::kernel::{Kernel, Owned, Whose};
 use super::machine::{Cpus, Found, Machine, Wanted};
 use super::part::{Part, PartReader, Slots};
 use super::refusals::Refusals;
+use crate::descriptors::Quota;
 use crate::file::Errno;
 use crate::job::{JobPart, JobPlace, JobSource};
 use crate::plan::Slot;
@@ -130,8 +131,9 @@ impl JobSource for Jobs {
             Job { directory: directory.clone(), parts }
         });
         let mut refusals = Refusals::default();
+        let quota = Quota::of(place.uid);
         for part in &job.parts {
-            part.refresh(Whose::Cgroup(fd.fd()), &cpus, &mut refusals);
+            part.refresh(Whose::Cgroup(fd.fd()), Some(&quota), &cpus, &mut refusals);
         }
         // The kernel says of a job that ended meanwhile what it says of an event that there is not.
         if refusals.is_empty() || self.is_there(&directory) {

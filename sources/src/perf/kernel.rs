@@ -9,6 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::descriptors::Descriptor;
 use crate::file::Errno;
 
 /// A file descriptor.
@@ -121,13 +122,20 @@ pub trait Kernel: Send + Sync {
 /// A descriptor that is closed when it is dropped.
 pub struct Owned {
     fd: Fd,
+    _descriptor: Option<Descriptor>,
     kernel: Arc<dyn Kernel>,
 }
 
 impl Owned {
     /// Takes a descriptor that nobody else closes.
     pub fn new(fd: Fd, kernel: &Arc<dyn Kernel>) -> Self {
-        Self { fd, kernel: kernel.clone() }
+        Self { fd, _descriptor: None, kernel: kernel.clone() }
+    }
+
+    /// The same, with the place that it takes among those of jobs.
+    pub fn holding(mut self, descriptor: Option<Descriptor>) -> Self {
+        self._descriptor = descriptor;
+        self
     }
 
     /// Its number.

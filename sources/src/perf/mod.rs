@@ -92,7 +92,7 @@ impl Source for Node {
                 *part = found.map(|found| Arc::new(Part::new(&self.kernel, &self.gate, Arc::new(found))));
             }
             if let Some(part) = part {
-                part.refresh(Whose::Everyones, &online, &mut refusals);
+                part.refresh(Whose::Everyones, None, &online, &mut refusals);
             }
         }
         refusals.tell(&self.machine, report);

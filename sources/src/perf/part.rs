@@ -12,6 +12,7 @@ use super::kernel::{Attr, DISABLED, Kernel, Owned, Whose};
 use super::machine::{Cpus, Found};
 use super::refusals::Refusals;
 use super::tally::{Fell, Tally, Times};
+use crate::descriptors::Quota;
 use crate::file::Errno;
 use crate::{ReadProblem, Reader, Reading, Row};
 
@@ -98,8 +99,9 @@ impl Part {
         (inner.kept.clone(), inner.cells.iter().map(Cell::at).collect())
     }
 
-    /// Makes the counters so that they are open on these CPUs, or closed while somebody else wants the hardware's.
-    pub fn refresh(&self, whose: Whose, cpus: &[u32], refusals: &mut Refusals) {
+    /// Makes the counters so that they are open on these CPUs, or closed while somebody else wants the hardware's. Those of jobs
+    /// take their descriptors from a quota.
+    pub fn refresh(&self, whose: Whose, quota: Option<&Quota>, cpus: &[u32], refusals: &mut Refusals) {
         if self.is_forgotten.load(Ordering::Acquire) {
             return;
         }
@@ -111,7 +113,7 @@ impl Part {
         if is_so && !wanted.is_empty() && !self.is_broken.load(Ordering::Acquire) {
             return;
         }
-        let (cells, kept) = self.open(whose, &wanted, refusals).unwrap_or_default();
+        let (cells, kept) = self.open((whose, quota), &wanted, refusals).unwrap_or_default();
         self.is_broken.store(false, Ordering::Release);
         let shown = (kept.clone(), cells.iter().map(Cell::at).collect());
         self.exchange(cells, kept);
@@ -178,7 +180,7 @@ impl Part {
     }
 
     /// Opens the group on every place, without the events that one of them refuses.
-    fn open(&self, whose: Whose, wanted: &[At], refusals: &mut Refusals) -> Option<(Vec<Cell>, Vec<usize>)> {
+    fn open(&self, whose: Target<'_>, wanted: &[At], refusals: &mut Refusals) -> Option<(Vec<Cell>, Vec<usize>)> {
         let mut kept: Vec<usize> = (0..self.found.events.len()).collect();
         while !kept.is_empty() {
             match self.open_all(whose, wanted, &kept) {
@@ -197,7 +199,7 @@ impl Part {
         None
     }
 
-    fn open_all(&self, whose: Whose, wanted: &[At], kept: &[usize]) -> Result<Vec<Cell>, (usize, Errno)> {
+    fn open_all(&self, whose: Target<'_>, wanted: &[At], kept: &[usize]) -> Result<Vec<Cell>, (usize, Errno)> {
         let mut cells: Vec<Cell> = Vec::with_capacity(wanted.len());
         for &at in wanted {
             match self.open_cell(whose, at, kept) {
@@ -214,21 +216,25 @@ impl Part {
         Ok(cells)
     }
 
-    fn open_cell(&self, whose: Whose, (unit, cpu): At, kept: &[usize]) -> Result<Cell, (usize, Errno)> {
+    fn open_cell(&self, (whose, quota): Target<'_>, (unit, cpu): At, kept: &[usize]) -> Result<Cell, (usize, Errno)> {
         let mut events: Vec<(Owned, u64)> = Vec::with_capacity(kept.len());
         for &event in kept {
             let attr = self.found.units[unit].attrs[event];
             let leader = events.first().map(|(fd, _)| fd.fd());
             // Only the first waits; the others count when it does, so that all begin at the same instant.
             let attr = Attr { flags: attr.flags | if leader.is_none() { DISABLED } else { 0 }, ..attr };
+            let descriptor = quota.map(|quota| quota.take().ok_or((event, libc::EMFILE))).transpose()?;
             let fd = self.kernel.open(&attr, whose, cpu, leader).map_err(|errno| (event, errno))?;
-            let fd = Owned::new(fd, &self.kernel);
+            let fd = Owned::new(fd, &self.kernel).holding(descriptor);
             let id = self.kernel.id(fd.fd()).map_err(|errno| (event, errno))?;
             events.push((fd, id));
         }
         Ok(Cell { unit, cpu, events, tally: Tally::new(self.found.events.len()) })
     }
 }
+
+/// What is counted, and whose descriptors that takes.
+type Target<'a> = (Whose, Option<&'a Quota>);
 
 /// Whether a refusal is of this one event, so that others may still be had.
 fn is_of_the_event(errno: Errno) -> bool {

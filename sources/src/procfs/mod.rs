@@ -46,18 +46,29 @@ fn configure(section: &Section, roots: &Roots) -> Result<Box<dyn Source>, Config
     // SAFETY: sysconf only looks up a number.
     let ticks_hz = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
     let ticks_hz = u32::try_from(ticks_hz).ok().filter(|hz| *hz > 0).unwrap_or(USER_HZ_USUAL);
-    Ok(Box::new(Procfs { config: Config::read(section)?, root: roots.proc.clone(), ticks_hz }))
+    Ok(Box::new(Procfs { config: Config::read(section)?, root: roots.proc.clone(), ticks_hz, unseen: Vec::new() }))
 }
 
 struct Procfs {
     config: Config,
     root: std::path::PathBuf,
     ticks_hz: u32,
+    /// Groups whose files could not be opened at the last look, though they may be there.
+    unseen: Vec<&'static str>,
 }
 
 impl Source for Procfs {
     fn discover(&mut self, report: &mut dyn FnMut(String)) -> Vec<GroupPlan> {
-        self.config.groups.iter().filter_map(|(group, options)| self.discover_group(*group, options, report)).collect()
+        let mut unseen = Vec::new();
+        let groups = self.config.groups.iter();
+        let found = groups.filter_map(|(group, options)| self.discover_group(*group, options, &mut unseen, report));
+        let found = found.collect();
+        self.unseen = unseen;
+        found
+    }
+
+    fn unseen(&self) -> &[&'static str] {
+        &self.unseen
     }
 }
 
@@ -66,6 +77,7 @@ impl Procfs {
         &self,
         group: Group,
         options: &GroupOptions,
+        unseen: &mut Vec<&'static str>,
         report: &mut dyn FnMut(String),
     ) -> Option<GroupPlan> {
         let mut plan = Plan::new(&self.config.common, options, report);
@@ -79,7 +91,13 @@ impl Procfs {
                     let kept = Kept::new(&parser, Room::of(&parser, &bytes));
                     parts.push(Part { what, file: KeptFile::new(&path), buffer, parser, kept });
                 }
-                Err(error) => plan.report(absent(group, &path, &error)),
+                Err(error) => {
+                    plan.report(absent(group, &path, &error));
+                    if !file::is_absent(&error) {
+                        unseen.push(group.name());
+                        return None;
+                    }
+                }
             }
         }
         let sensors: Vec<SensorDef> = plan.into_sensors();

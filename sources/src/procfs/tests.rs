@@ -21,7 +21,7 @@ struct Case {
 
 fn procfs() -> Procfs {
     let section = Document::new("agent.toml", "").root();
-    Procfs { config: Config::read(&section).unwrap(), root: PathBuf::new(), ticks_hz: 100 }
+    Procfs { config: Config::read(&section).unwrap(), root: PathBuf::new(), ticks_hz: 100, unseen: Vec::new() }
 }
 
 fn planned(group: Group, what: &'static str, bytes: &[u8]) -> (Vec<SensorDef>, Parser) {

@@ -38,21 +38,22 @@ const FILES_GROUP: &str = "sysfs";
 const NUMBER_BYTES_MAX: usize = 64;
 
 fn configure(section: &Section, roots: &Roots) -> Result<Box<dyn Source>, ConfigError> {
-    Ok(Box::new(Sysfs { config: Config::read(section)?, root: roots.sys.clone(), numeric: HashSet::new() }))
+    Ok(Box::new(Sysfs { config: Config::read(section)?, root: roots.sys.clone(), offered: HashSet::new() }))
 }
 
 struct Sysfs {
     config: Config,
     root: PathBuf,
-    /// The doubtful files that held a number when they were first seen, so that they are not read at every rescan.
-    numeric: HashSet<PathBuf>,
+    /// The files of the last look's sensors. Doubtful ones held a number when they were first seen and are not read at every rescan;
+    /// one that cannot be opened now, though it is there, stays.
+    offered: HashSet<PathBuf>,
 }
 
 impl Source for Sysfs {
     fn discover(&mut self, report: &mut dyn FnMut(String)) -> Vec<GroupPlan> {
-        let known = std::mem::take(&mut self.numeric);
+        let known = std::mem::take(&mut self.offered);
         let with_nvme = self.config.presets.iter().any(|(preset, _)| *preset == presets::Preset::Nvme);
-        let mut scan = Scan { common: &self.config.common, known, numeric: &mut self.numeric, report };
+        let mut scan = Scan { common: &self.config.common, known, offered: &mut self.offered, report };
         let mut groups = Vec::new();
         for (preset, options) in &self.config.presets {
             let found = preset.find(&self.root, with_nvme);
@@ -71,7 +72,7 @@ impl Source for Sysfs {
 struct Scan<'a> {
     common: &'a GroupOptions,
     known: HashSet<PathBuf>,
-    numeric: &'a mut HashSet<PathBuf>,
+    offered: &'a mut HashSet<PathBuf>,
     report: &'a mut dyn FnMut(String),
 }
 
@@ -89,16 +90,17 @@ impl Scan<'_> {
             if !plan.keeps(&sensor) {
                 continue;
             }
-            let result = if doubtful && !self.known.contains(&path) { is_numeric(&path) } else { is_readable(&path) };
+            let is_known = self.known.contains(&path);
+            let result = if doubtful && !is_known { is_numeric(&path) } else { is_readable(&path) };
             match result {
-                Err(reason) => plan.report(format!("sysfs: {} is left out: {reason}", path.display())),
-                Ok(()) => {
+                Err(Refused { absent, reason }) if absent || !is_known => {
+                    plan.report(format!("sysfs: {} is left out: {reason}", path.display()));
+                }
+                _ => {
                     if plan.add(sensor).is_some() {
                         files.push(KeptFile::new(&path));
                     }
-                    if doubtful {
-                        self.numeric.insert(path);
-                    }
+                    self.offered.insert(path);
                 }
             }
         }
@@ -113,22 +115,33 @@ impl Scan<'_> {
     }
 }
 
+/// Why a file is no sensor.
+struct Refused {
+    /// There is no such file, or no number in it: not only one that cannot be opened.
+    absent: bool,
+    reason: String,
+}
+
 /// Whether a file can be opened, which asks nothing of its device.
-fn is_readable(path: &Path) -> Result<(), String> {
-    File::open(path).map(drop).map_err(|error| match error.kind() {
-        std::io::ErrorKind::PermissionDenied => format!("{error}; the agent needs to be allowed to read it"),
-        _ => error.to_string(),
+fn is_readable(path: &Path) -> Result<(), Refused> {
+    File::open(path).map(drop).map_err(|error| {
+        let hint = match error.kind() {
+            std::io::ErrorKind::PermissionDenied => "; the agent needs to be allowed to read it",
+            _ => "",
+        };
+        Refused { absent: file::is_absent(&error), reason: format!("{error}{hint}") }
     })
 }
 
 /// Whether a file holds a number. One that cannot be read now may well hold one later.
-fn is_numeric(path: &Path) -> Result<(), String> {
+fn is_numeric(path: &Path) -> Result<(), Refused> {
     is_readable(path)?;
+    let no = |reason: &str| Err(Refused { absent: true, reason: reason.to_owned() });
     if path.is_dir() {
-        return Err("it is a folder".to_owned());
+        return no("it is a folder");
     }
     match file::read_file(path) {
-        Ok(bytes) if scan::only_int(&bytes).is_none() => Err("it holds no number".to_owned()),
+        Ok(bytes) if scan::only_int(&bytes).is_none() => no("it holds no number"),
         _ => Ok(()),
     }
 }

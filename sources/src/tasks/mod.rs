@@ -63,7 +63,7 @@ fn configure(section: &Section, _roots: &Roots) -> Result<Box<dyn Source>, Confi
 }
 
 fn configure_jobs(section: &Section, roots: &Roots) -> Result<Box<dyn JobSource>, ConfigError> {
-    Ok(Box::new(Tasks { config: section.parse()?, roots: roots.clone(), hub: None, jobs: HashMap::new() }))
+    Ok(Box::new(Tasks { config: section.parse()?, roots: roots.clone(), proc: None, hub: None, jobs: HashMap::new() }))
 }
 
 /// Every sensor there can be, in order; a kernel may lack some.
@@ -74,6 +74,8 @@ pub fn sensors() -> Vec<SensorDef> {
 struct Tasks {
     config: Config,
     roots: Roots,
+    /// Opened when the first job comes.
+    proc: Option<Proc>,
     /// Made when the first job comes.
     hub: Option<Arc<Mutex<Hub>>>,
     /// By the job's level: a part that is made anew goes on with the job's sums.
@@ -104,9 +106,9 @@ impl JobSource for Tasks {
                 lock(job).members = members;
                 Arc::clone(job)
             }
-            None => match Job::new(members, &self.roots.proc) {
-                Ok(job) => {
-                    let job = Arc::new(Mutex::new(job));
+            None => match self.proc() {
+                Ok(proc) => {
+                    let job = Arc::new(Mutex::new(Job::new(members, proc)));
                     self.jobs.insert(place.level.clone(), Arc::clone(&job));
                     job
                 }
@@ -146,6 +148,13 @@ impl JobSource for Tasks {
 }
 
 impl Tasks {
+    fn proc(&mut self) -> io::Result<Proc> {
+        if self.proc.is_none() {
+            self.proc = Some(Proc::open(&self.roots.proc)?);
+        }
+        self.proc.as_ref().map(Proc::sharing).ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
     fn hub(&mut self, report: &mut dyn FnMut(String)) -> Arc<Mutex<Hub>> {
         if let Some(hub) = &self.hub {
             return Arc::clone(hub);
@@ -211,9 +220,8 @@ impl Tasks {
 const FAULTS_AND_IO: usize = usage::FAULTS;
 
 impl Job {
-    fn new(members: Members, proc: &Path) -> io::Result<Self> {
-        let proc = Proc::open(proc)?;
-        Ok(Self { members, proc, account: Account::default(), pids: Vec::new(), missing: Vec::new() })
+    fn new(members: Members, proc: Proc) -> Self {
+        Self { members, proc, account: Account::default(), pids: Vec::new(), missing: Vec::new() }
     }
 
     /// One look at every process.

@@ -6,6 +6,7 @@ use std::io::{self, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::Arc;
 
 use super::usage::{DELAY_CPU, FAULTS, IO, Now, RUN, SWITCHES, Usage};
 use crate::scan;
@@ -19,7 +20,8 @@ const THREADS_MAX: usize = 4096;
 
 /// /proc, kept open.
 pub struct Proc {
-    directory: OwnedFd,
+    /// One for all jobs.
+    directory: Arc<OwnedFd>,
     page_bytes: u64,
     buffer: [u8; FILE_BYTES_MAX],
 }
@@ -36,12 +38,17 @@ pub struct Stat {
 }
 
 impl Proc {
+    /// Another reader of the same tree.
+    pub fn sharing(&self) -> Self {
+        Self { directory: self.directory.clone(), page_bytes: self.page_bytes, buffer: [0; FILE_BYTES_MAX] }
+    }
+
     /// The tree at `root`.
     pub fn open(root: &Path) -> io::Result<Self> {
         // SAFETY: sysconf only looks up a number.
         let page_bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
         let page_bytes = u64::try_from(page_bytes).unwrap_or(4096);
-        Ok(Self { directory: File::open(root)?.into(), page_bytes, buffer: [0; FILE_BYTES_MAX] })
+        Ok(Self { directory: Arc::new(File::open(root)?.into()), page_bytes, buffer: [0; FILE_BYTES_MAX] })
     }
 
     /// A process's stat.

@@ -14,26 +14,30 @@ mod moves;
 mod part;
 pub mod plan;
 pub mod reader;
+mod room;
 mod running;
 mod source;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use wholegrain_model::config::ConfigError;
 use wholegrain_model::{Interval, JobRecord};
-use wholegrain_sources::Roots;
 use wholegrain_sources::job::JobSource;
+use wholegrain_sources::{Roots, descriptors};
 
 use self::hands::{Hands, Shapes};
 use self::part::Pool;
+pub use self::room::Held;
+use self::room::Room;
 use self::running::{Again, Running};
 pub use self::source::Supply;
 use super::rules::{JobsRefusal, Rules, RulesConfig};
 use super::tracker::{Job, JobEvent};
-use super::{JobsAsk, JobsDone, JobsView, RuleView};
+use super::{Bounds, JobsAsk, JobsDone, JobsView, RuleView};
 use crate::cache::{newest_row, scaled};
 use crate::engine::Sampler;
 use crate::state::State;
@@ -42,6 +46,10 @@ use crate::state::State;
 pub const SOURCE: &str = "jobs";
 /// The most events of the tracker that are taken before anything else is done.
 const EVENTS_MAX: usize = 256;
+/// Jobs without sensors that are looked at in one round when others have made room.
+const TRIES_MAX: usize = 64;
+/// How often it is warned that jobs are not read: 10 min.
+const WARN_EVERY: Duration = Duration::from_secs(600);
 /// Troubles that are remembered as told.
 const TOLD_MAX: usize = 256;
 
@@ -73,6 +81,14 @@ pub struct Jobs {
     changed: bool,
     /// The tracker has told more than was taken.
     behind: bool,
+    room: Room,
+    /// Jobs that are not read because others take all there is, the longest waiting first.
+    waiting: VecDeque<String>,
+    /// Some job has given sensors back since those that wait were last looked at.
+    has_room: bool,
+    warned: Option<Instant>,
+    /// Sensors of jobs that have ended since it was last asked for.
+    freed: usize,
 }
 
 impl Jobs {
@@ -93,7 +109,24 @@ impl Jobs {
             stale: true,
             changed: false,
             behind: false,
+            room: Room::default(),
+            waiting: VecDeque::new(),
+            has_room: false,
+            warned: None,
+            freed: 0,
         }
+    }
+
+    /// Other bounds: jobs that are read go on.
+    pub fn bound(&mut self, bounds: Bounds) {
+        bounds.apply();
+        self.room.bounds = bounds;
+        self.has_room = true;
+    }
+
+    /// Sensors of jobs that have ended since this was last asked.
+    pub fn take_freed(&mut self) -> usize {
+        std::mem::take(&mut self.freed)
     }
 
     /// Takes what the tracker and the readers have told, ends rules that are over, and shows it. Whether groups have changed.
@@ -114,7 +147,9 @@ impl Jobs {
             self.rules_changed(context, now);
         }
         self.look(context, now);
+        self.try_waiting(context, now);
         self.show(context.state);
+        self.count(context.state);
         std::mem::take(&mut self.changed)
     }
 
@@ -165,8 +200,67 @@ impl Jobs {
         }
         tracing::debug!("job {} began", job.record.job);
         self.jobs.insert(level.clone(), Running::new(job));
-        self.gather(&level, &Again::All);
-        self.settle(&level, context, now);
+        self.admit(&level, context, now);
+    }
+
+    /// Begins to read a job, if it is worth that and there is room.
+    fn admit(&mut self, level: &str, context: &mut Context<'_>, now: i64) {
+        let Some(running) = self.jobs.get_mut(level) else { return };
+        if !running.job.has_processes {
+            return running.hold(Held::Empty);
+        }
+        running.release();
+        self.gather(level, &Again::All);
+        let Some(running) = self.jobs.get_mut(level) else { return };
+        let need = running.need();
+        match self.room.refuses(&need, descriptors::left(need.uid)) {
+            None => {
+                self.room.take(level, need);
+                self.settle(level, context, now);
+            }
+            Some(held) => {
+                running.hold(held);
+                let place = running.job.place.clone();
+                self.supplies.iter_mut().for_each(|supply| supply.forget(&place));
+                self.stale = true;
+                self.waiting.push_back(level.to_owned());
+                self.warn(level, held);
+            }
+        }
+    }
+
+    fn warn(&mut self, level: &str, held: Held) {
+        let now = Instant::now();
+        if self.warned.is_none_or(|warned| now.saturating_duration_since(warned) >= WARN_EVERY) {
+            self.warned = Some(now);
+            let waiting = self.waiting.len();
+            tracing::warn!("job {level} is not read: {}; {waiting} jobs wait for room", held.text());
+        }
+    }
+
+    /// Reads jobs that wait, where others have made room for them.
+    fn try_waiting(&mut self, context: &mut Context<'_>, now: i64) {
+        if !std::mem::take(&mut self.has_room) {
+            return;
+        }
+        for _ in 0..self.waiting.len().min(TRIES_MAX) {
+            let Some(level) = self.waiting.pop_front() else { return };
+            let Some(running) = self.jobs.get(&level).filter(|running| running.held().is_some()) else { continue };
+            let need = running.need();
+            if self.room.refuses(&need, descriptors::left(need.uid)).is_some() {
+                self.waiting.push_back(level);
+                continue;
+            }
+            self.has_room = true;
+            self.admit(&level, context, now);
+        }
+    }
+
+    fn count(&self, state: &State) {
+        let put = |count: &AtomicU64, value: usize| count.store(value as u64, Ordering::Relaxed);
+        put(&state.counters.jobs, self.jobs.len());
+        put(&state.counters.jobs_waiting, self.waiting.len());
+        put(&state.counters.job_sensors, self.room.sensors());
     }
 
     fn retell(&mut self, job: Arc<Job>, context: &mut Context<'_>, now: i64) {
@@ -174,11 +268,19 @@ impl Jobs {
         let Some(running) = self.jobs.get_mut(&level) else { return self.begin(job, context, now) };
         let moved = running.job.place != job.place;
         let other = !running.job.record.is_same(&job.record);
+        let held = running.held();
         running.retold(job);
-        if moved || other {
-            self.gather(&level, &Again::All);
+        self.stale = true;
+        match held {
+            Some(Held::Empty) => self.admit(&level, context, now),
+            Some(_) => {}
+            None => {
+                if moved || other {
+                    self.gather(&level, &Again::All);
+                }
+                self.settle(&level, context, now);
+            }
         }
-        self.settle(&level, context, now);
     }
 
     fn end(&mut self, job: &Job, context: &mut Context<'_>) {
@@ -191,12 +293,15 @@ impl Jobs {
         complete(&job.record, context.state);
         self.with_hands(context, |hands| running.stop(hands));
         self.supplies.iter_mut().for_each(|supply| supply.forget(&running.job.place));
-        (self.stale, self.changed) = (true, true);
+        self.waiting.retain(|waiting| waiting != level);
+        self.freed += self.room.leave(level);
+        self.waiting.shrink_to(self.waiting.len() * 2);
+        (self.stale, self.changed, self.has_room) = (true, true, true);
     }
 
     /// Asks sources what there is to read of a job.
     fn gather(&mut self, level: &str, again: &Again<'_>) {
-        if let Some(running) = self.jobs.get_mut(level) {
+        if let Some(running) = self.jobs.get_mut(level).filter(|running| running.held().is_none()) {
             running.gather(&mut self.supplies, &mut self.pool, again);
         }
     }
@@ -204,6 +309,9 @@ impl Jobs {
     /// Makes a job's groups what the rules want of what there is.
     fn settle(&mut self, level: &str, context: &mut Context<'_>, now: i64) {
         let Some(mut running) = self.jobs.remove(level) else { return };
+        if running.held().is_none() {
+            self.room.take(level, running.need());
+        }
         running.resolve(&self.rules.of_job(&running.subject(), now));
         self.changed |= self.with_hands(context, |hands| running.replan(hands));
         self.stale |= running.is_changed();

@@ -16,6 +16,7 @@ use super::moves::{Moves, origins};
 use super::part::{Intake, Part, Pool};
 use super::plan::{Groups, Key, Place, Step, diff, plan};
 use super::reader::{Asked, Combined};
+use super::room::{Held, Need};
 use super::source::Supply;
 use crate::cache::newest_row;
 use crate::engine::schedule::Ticking;
@@ -108,6 +109,10 @@ pub struct Running {
     /// Parts that have asked for a new look and wait for it.
     asked: HashSet<u32>,
     view: Option<Arc<JobView>>,
+    /// Why it is not read.
+    held: Option<Held>,
+    /// What it needed when it was last asked for its parts.
+    needed: Need,
 }
 
 impl Running {
@@ -115,7 +120,35 @@ impl Running {
     pub fn new(job: Arc<Job>) -> Self {
         let (parts, live) = (Vec::new(), BTreeMap::new());
         let (moves, relook, asked) = (Moves::default(), Relook::default(), HashSet::new());
-        Self { job, parts, next_part: 0, moves, live, relook, asked, view: None }
+        let (held, needed) = (None, Need::default());
+        Self { job, parts, next_part: 0, moves, live, relook, asked, view: None, held, needed }
+    }
+
+    /// Why it is not read, if it is not.
+    pub fn held(&self) -> Option<Held> {
+        self.held
+    }
+
+    /// It is not read, and has no parts.
+    pub fn hold(&mut self, held: Held) {
+        self.needed = self.need();
+        (self.held, self.view) = (Some(held), None);
+        self.parts.clear();
+    }
+
+    /// It may be read.
+    pub fn release(&mut self) {
+        self.held = None;
+    }
+
+    /// What it takes, or would take where it is not read.
+    pub fn need(&self) -> Need {
+        let uid = self.job.record.uid;
+        if self.held.is_some() {
+            return Need { uid, ..self.needed };
+        }
+        let sensors = self.parts.iter().map(|part| part.metrics().count()).sum();
+        Need { uid, sensors, files: self.parts.len() }
     }
 
     /// For the rules.
@@ -377,6 +410,7 @@ impl Running {
         let view = Arc::new(JobView {
             record: self.job.record.clone(),
             place: self.job.place.clone(),
+            held: self.held.map(Held::text),
             metrics: metrics.collect(),
         });
         self.view = Some(view.clone());

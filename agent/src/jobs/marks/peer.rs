@@ -77,7 +77,7 @@ mod tests {
             ..JobPlace::default()
         };
         let record = JobRecord { job: level.into(), level: level.into(), ..JobRecord::default() };
-        Arc::new(JobView { record, place, metrics: Vec::new() })
+        Arc::new(JobView { record, place, held: None, metrics: Vec::new() })
     }
 
     #[test]

@@ -313,6 +313,9 @@ impl Inner {
     fn remove(&mut self, order: u64) -> Option<Arc<Entry>> {
         let entry = self.entries.remove(&order)?;
         self.by_job.remove(&identity(&entry.record));
+        if self.by_job.len() * 8 < self.by_job.capacity() {
+            self.by_job.shrink_to(self.by_job.len() * 2);
+        }
         self.bytes -= entry.bytes;
         Some(entry)
     }

@@ -6,6 +6,7 @@ use serde::Deserialize;
 use wholegrain_model::Interval;
 use wholegrain_model::config::{ConfigError, Section, unknown};
 
+use super::super::Bounds;
 use super::layout::{MANAGERS, Pattern};
 
 /// Which directories are jobs, and where more is learnt of them.
@@ -35,6 +36,8 @@ pub struct TrackerConfig {
     pub slurm_slices: Vec<String>,
     /// The node names of several Slurm daemons on a node, with `*` for any text.
     pub slurm_nodes: Vec<String>,
+    /// What jobs may take of the node.
+    pub bounds: Bounds,
 }
 
 /// `[[jobs.pattern]]`.
@@ -77,6 +80,8 @@ pub struct RawTracker {
     pub slurm_slices: Vec<String>,
     /// Slurm's node names.
     pub slurm_nodes: Vec<String>,
+    /// `[jobs.bounds]`.
+    pub bounds: Bounds,
 }
 
 /// The layouts that are looked for unless the configuration says otherwise.
@@ -163,6 +168,7 @@ impl TrackerConfig {
             pbs_prefixes: raw.pbs_prefixes,
             slurm_slices: raw.slurm_slices,
             slurm_nodes: raw.slurm_nodes,
+            bounds: raw.bounds,
         })
     }
 }

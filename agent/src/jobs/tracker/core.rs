@@ -10,9 +10,8 @@ use super::hooks::Hook;
 use super::layout::{Found, Layouts, Owner, Spot, Version};
 use super::live::{DirId, Facts, Key, Live, Stamp, Totals, UidFrom, add_totals};
 use super::{Job, JobEvent, NodeFacts};
+use crate::jobs::Bounds;
 
-/// The most jobs that run at once; directories of further ones are passed over, and counted.
-pub const JOBS_MAX: usize = 8192;
 /// The most hooks that wait for their job's directory, and the most jobs that have ended and still wait for an epilog's hook.
 pub const HOOKS_MAX: usize = 4096;
 /// How long a job that has ended waits for it.
@@ -21,6 +20,8 @@ const EPILOG_NS: u64 = 60_000_000_000;
 const SETTLE_NS: u64 = 20_000_000;
 /// The same for steps, of which there can be a thousand a minute: 1 s.
 const STEPS_SETTLE_NS: u64 = 1_000_000_000;
+/// The longest pause between two looks at a job that has no processes yet: 1 s. In version 1 nothing tells of the first one.
+const EMPTY_LOOK_NS_MAX: u64 = 1_000_000_000;
 /// The first pause between two looks at a job's totals; each is as long as the job is old by then.
 const LOOK_NS_MIN: u64 = 10_000_000;
 /// Controllers of version 1 whose directories account what is used: with the last of those a job ends.
@@ -101,7 +102,11 @@ pub struct Core {
     events: Vec<JobEvent>,
     written: Vec<Written>,
     names: BTreeSet<NameOf>,
-    passed_over: u64,
+    bounds: Bounds,
+    /// Whether hooks can tell of jobs that have ended.
+    has_epilogs: bool,
+    /// Directories of jobs that were passed over since [`Core::count_anew`].
+    passed_over: usize,
 }
 
 impl Core {
@@ -125,6 +130,8 @@ impl Core {
             events: Vec::new(),
             written: Vec::new(),
             names: BTreeSet::new(),
+            bounds: Bounds::default(),
+            has_epilogs: true,
             passed_over: 0,
         };
         over.into_iter().for_each(|kept| core.end_unseen(kept.record, kept.seen));
@@ -134,6 +141,23 @@ impl Core {
     /// Other layouts; what is no job by them ends with the next scan.
     pub fn configure(&mut self, layouts: Layouts, rescan_ns: u64) {
         (self.layouts, self.rescan_ns) = (layouts, rescan_ns);
+    }
+
+    /// Whether hooks can tell of jobs that have ended: where there are none, nothing is kept for them.
+    pub fn expect_epilogs(&mut self, has_epilogs: bool) {
+        self.has_epilogs = has_epilogs;
+    }
+
+    /// Other bounds; jobs that run go on.
+    pub fn bound(&mut self, bounds: Bounds) {
+        self.bounds = bounds;
+    }
+
+    /// Whether a job more would be too many, of all or of its user.
+    fn is_full(&self, found: &Found) -> bool {
+        let of_user = |uid| self.jobs.values().filter(|live| live.record.uid == Some(uid)).count();
+        self.jobs.len() >= self.bounds.jobs
+            || found.uid.filter(|uid| *uid != 0).is_some_and(|uid| of_user(uid) >= self.bounds.jobs_per_user)
     }
 
     /// A hierarchy, known or new, and its number, which stays.
@@ -164,6 +188,19 @@ impl Core {
         };
         let steps = live.step_dirs().filter(|dir| dir.hierarchy == first.hierarchy);
         std::iter::once(first).chain(steps).map(|dir| self.path(dir)).collect()
+    }
+
+    /// Files that tell whether a job has processes: `cgroup.events` in the unified hierarchy, which tells of all below, and
+    /// `cgroup.procs` of the job and its steps in one hierarchy of version 1.
+    pub fn process_files(&self, live: &Live) -> Vec<PathBuf> {
+        let is_v2 = |dir: &DirId| self.hierarchies.get(dir.hierarchy).is_some_and(|one| one.version == Version::V2);
+        let own = || live.dirs.iter().map(|(dir, _)| dir);
+        let mut files: Vec<PathBuf> =
+            own().filter(|dir| is_v2(dir)).map(|dir| self.path(dir).join("cgroup.events")).collect();
+        let first = live.dirs.accounting().chain(own()).find(|dir| !is_v2(dir)).map(|dir| dir.hierarchy);
+        let v1 = own().chain(live.step_dirs()).filter(|dir| Some(dir.hierarchy) == first);
+        files.extend(v1.map(|dir| self.path(dir).join("cgroup.procs")));
+        files
     }
 
     /// Where a directory is.
@@ -212,9 +249,14 @@ impl Core {
         self.jobs.iter()
     }
 
-    /// Directories of jobs that were passed over, as there were [`JOBS_MAX`] already.
-    pub fn passed_over(&self) -> u64 {
+    /// Directories of jobs that were passed over since [`Core::count_anew`], as there were as many jobs as the bounds allow.
+    pub fn passed_over(&self) -> usize {
         self.passed_over
+    }
+
+    /// A look at everything begins, which counts what it passes over.
+    pub fn count_anew(&mut self) {
+        self.passed_over = 0;
     }
 
     /// A job's or a step's directory is there.
@@ -241,7 +283,7 @@ impl Core {
             if !found.step.is_empty() {
                 return;
             }
-            if self.jobs.len() >= JOBS_MAX {
+            if self.is_full(found) {
                 self.passed_over += 1;
                 return;
             }
@@ -250,8 +292,12 @@ impl Core {
         let Some(live) = self.jobs.get_mut(&key) else { return };
         live.owned(found);
         if !found.step.is_empty() {
+            let is_empty = !live.has_processes;
             if live.step_made(&found.step, dir, stamp, accounts) {
                 self.change(&key, now, STEPS_SETTLE_NS);
+            }
+            if is_empty {
+                self.looks.insert(key, now.mono);
             }
             return;
         }
@@ -436,12 +482,15 @@ impl Core {
             step.to = Some(to.max(step.from));
         }
         live.record.revision += 1;
-        self.ended.push_back((now.mono, live.record.clone()));
+        if self.has_epilogs {
+            self.ended.push_back((now.mono, live.record.clone()));
+        }
         if self.ended.len() > HOOKS_MAX {
             self.ended.pop_front();
         }
         self.written.push(Written { record: live.record.clone(), dirs: Vec::new() });
-        self.events.push(JobEvent::Ended(Arc::new(Job { record: live.record, place: live.place })));
+        let Live { record, place, has_processes, .. } = live;
+        self.events.push(JobEvent::Ended(Arc::new(Job { record, place, has_processes })));
     }
 
     /// What a look at a job found.
@@ -540,7 +589,8 @@ impl Core {
     pub fn looked(&mut self, key: &Key, now: Now) {
         if let Some(live) = self.jobs.get(key) {
             let age = now.mono.saturating_sub(live.seen_mono);
-            self.looks.insert(key.clone(), now.mono + age.clamp(LOOK_NS_MIN, self.rescan_ns.max(LOOK_NS_MIN)));
+            let most = if live.has_processes { self.rescan_ns } else { self.rescan_ns.min(EMPTY_LOOK_NS_MAX) };
+            self.looks.insert(key.clone(), now.mono + age.clamp(LOOK_NS_MIN, most.max(LOOK_NS_MIN)));
         }
     }
 
@@ -573,7 +623,8 @@ impl Core {
     fn tell(&mut self, key: &Key, event: fn(Arc<Job>) -> JobEvent) {
         let Some(live) = self.jobs.get_mut(key) else { return };
         live.record.revision += 1;
-        let job = Job { record: live.record.clone(), place: live.place.clone() };
+        let (record, place) = (live.record.clone(), live.place.clone());
+        let job = Job { record, place, has_processes: live.has_processes };
         self.events.push(event(Arc::new(job)));
         self.written.extend(self.written_of(key));
     }

@@ -40,6 +40,21 @@ pub fn stamp(path: &Path, now: i64) -> io::Result<Stamp> {
     Ok(Stamp { created, is_birth, inode: stat.stx_ino })
 }
 
+/// Whether there are processes by these files, each a `cgroup.events` or a `cgroup.procs`. True where the kernel does not say: in a
+/// tree without them, and where they may not be read.
+pub fn has_processes(files: &[PathBuf]) -> bool {
+    let texts = files.iter().take(DIRS_MAX).filter_map(|file| Some((file, std::fs::read_to_string(file).ok()?)));
+    let mut told = false;
+    for (file, text) in texts {
+        told = true;
+        let is_events = file.ends_with("cgroup.events");
+        if if is_events { text.lines().any(|line| line == "populated 1") } else { !text.is_empty() } {
+            return true;
+        }
+    }
+    !told || files.len() > DIRS_MAX
+}
+
 /// Whose the processes in these directories are: the first user that is neither root nor the manager's `account`, or root where
 /// there is none but root; else the owner of the first directory, where that is neither.
 pub fn uid(proc: &Path, dirs: &[PathBuf], account: Option<u32>) -> Option<u32> {
@@ -129,6 +144,24 @@ mod tests {
         assert_eq!(uid(&proc, &[job.clone(), step.clone()], None), Some(1000), "who started it");
         assert_ne!(uid(&proc, &[job, step], Some(1000)), Some(1000), "the manager's own");
         assert_eq!(uid(&proc, &[dir.path().join("none")], None), None);
+    }
+
+    #[test]
+    fn an_empty_directory_has_no_processes_and_one_that_says_nothing_may() {
+        let dir = tempfile::tempdir().unwrap();
+        let files = ["job", "step", "unified"].map(|name| dir.path().join(name));
+        files.iter().for_each(|dir| std::fs::create_dir_all(dir).unwrap());
+        let names = ["cgroup.procs", "cgroup.procs", "cgroup.events"];
+        let files: Vec<PathBuf> = files.iter().zip(names).map(|(dir, name)| dir.join(name)).collect();
+        assert!(has_processes(&files), "nobody says");
+        std::fs::write(&files[0], "").unwrap();
+        std::fs::write(&files[2], "populated 0\nfrozen 0\n").unwrap();
+        assert!(!has_processes(&files));
+        std::fs::write(&files[1], "7\n").unwrap();
+        assert!(has_processes(&files), "in a step");
+        std::fs::write(&files[1], "").unwrap();
+        std::fs::write(&files[2], "populated 1\nfrozen 0\n").unwrap();
+        assert!(has_processes(&files));
     }
 
     #[test]

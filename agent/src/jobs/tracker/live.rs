@@ -169,6 +169,8 @@ pub struct Facts {
     pub cpus: Option<String>,
     /// Devices, where they can be seen.
     pub devices: Vec<String>,
+    /// Whether it has processes.
+    pub has_processes: bool,
 }
 
 /// Totals by metric.
@@ -184,6 +186,8 @@ pub struct Live {
     /// Its own directories.
     pub dirs: Dirs,
     steps: BTreeMap<String, Step>,
+    /// Whether it has had processes.
+    pub has_processes: bool,
     /// Whether anybody was told of it.
     pub told: bool,
     /// When it was first seen, by the clock that never jumps, ns.
@@ -208,6 +212,7 @@ impl Live {
             place,
             dirs: Dirs::default(),
             steps: BTreeMap::new(),
+            has_processes: false,
             told: false,
             seen_mono: mono,
             from_fixed: record.from != 0,
@@ -260,7 +265,8 @@ impl Live {
 
     /// Takes what a look found; says whether anything changed.
     pub fn learn(&mut self, facts: Facts, mono: u64) -> bool {
-        let mut changed = false;
+        let mut changed = facts.has_processes && !self.has_processes;
+        self.has_processes |= facts.has_processes;
         if let Some(uid) = facts.uid {
             // A manager's own daemon comes before the job's processes, as root: root's job it is only when it stays so.
             let settled = mono.saturating_sub(self.seen_mono) >= 1_000_000_000;

@@ -15,13 +15,16 @@ mod names;
 mod outlet;
 mod records;
 mod run;
+mod told;
 mod totals;
 mod tree;
 mod trust;
+mod visited;
 mod watch;
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -55,6 +58,8 @@ pub struct Job {
     pub record: JobRecord,
     /// Where it is.
     pub place: JobPlace,
+    /// Whether it has had a process: a directory alone is not worth reading yet. True where the kernel does not say.
+    pub has_processes: bool,
 }
 
 /// What has become of a job. A job is told by `record.level`, which no other running job has.
@@ -77,8 +82,20 @@ pub struct NodeFacts {
     pub prefix: String,
 }
 
+/// What the tracker counts, for whoever asks.
+#[derive(Debug, Default)]
+pub struct TrackerCounts {
+    /// Inotify watches.
+    pub watches: AtomicU64,
+    /// Directories of jobs that are passed over now, as there are as many jobs as the bounds allow.
+    pub jobs_passed_over: AtomicU64,
+    /// Directories that are not looked into or not all of whose directories are looked at, as their users have too many.
+    pub directories_passed_over: AtomicU64,
+}
+
 /// The thread that looks for jobs, and the one that writes their records.
 pub struct Tracker {
+    counts: Arc<TrackerCounts>,
     orders: Arc<Mutex<Orders>>,
     bell: Arc<Bell>,
     book: Arc<Book>,
@@ -119,6 +136,7 @@ impl Tracker {
         let names = Names::start(own_bell.clone()).context("cannot start the thread that asks for users' names")?;
         let (outlet, events) = Outlet::new(bell);
         let orders: Arc<Mutex<Orders>> = Arc::default();
+        let counts: Arc<TrackerCounts> = Arc::default();
         let watcher = Watcher::new(Parts {
             roots: roots.clone(),
             config: config.clone(),
@@ -128,11 +146,12 @@ impl Tracker {
             names,
             bell: own_bell.clone(),
             orders: orders.clone(),
+            counts: counts.clone(),
             seen_before: (seen > 0).then_some(seen),
         });
         let thread = std::thread::Builder::new().name("tracker".to_owned()).spawn(move || watcher.run());
         let thread = thread.context("cannot start the tracker's thread")?;
-        let mut tracker = Tracker { orders, bell: own_bell, book: book.clone(), thread, writer: None };
+        let mut tracker = Tracker { counts, orders, bell: own_bell, book: book.clone(), thread, writer: None };
         if let Some(shelf) = shelf {
             let theirs = book.clone();
             let writer = std::thread::Builder::new().name("records".to_owned());
@@ -145,6 +164,11 @@ impl Tracker {
             }
         }
         Ok((tracker, events, book))
+    }
+
+    /// What it counts.
+    pub fn counts(&self) -> &TrackerCounts {
+        &self.counts
     }
 
     /// Other settings: jobs that are none by them end here, unseen.

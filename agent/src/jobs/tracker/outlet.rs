@@ -87,7 +87,7 @@ mod tests {
 
     fn of(n: u64, revision: u64) -> Arc<Job> {
         let record = JobRecord { level: n.to_string(), revision, ..JobRecord::default() };
-        Arc::new(Job { record, place: JobPlace::default() })
+        Arc::new(Job { record, place: JobPlace::default(), has_processes: true })
     }
 
     #[test]

@@ -1,10 +1,14 @@
 //! The tracker's thread: waits for the kernel to tell, looks, and tells what has changed.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+mod believed;
+mod flood;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -17,19 +21,24 @@ use super::layout::{Found, Layouts, Spot};
 use super::live::{DirId, Key, Stamp};
 use super::names::Names;
 use super::outlet::Outlet;
+use super::told::Told;
 use super::totals::TotalsFiles;
 use super::tree::Looks;
-use super::trust::{MayOwn, Owned, Owners, Trust};
+use super::trust::{Owned, Trust};
+use super::visited::Visited;
 use super::watch::{Seen, Watched, Watches};
-use super::{JobEvent, TrackerConfig, facts, tree};
+use super::{JobEvent, TrackerConfig, TrackerCounts, facts, tree};
 use crate::bell::Bell;
 use crate::engine::clock;
 use crate::state::lock;
 
 /// The most directories that one scan looks at.
 const DIRS_MAX: usize = 200_000;
-/// The most different lines that are told of.
-const TOLD_MAX: usize = 256;
+/// The most that the kernel tells of one user's directories and jobs between two scans; what that user watches are taken for is found
+/// by the scans then. Events cost more to take than to make.
+const EVENTS_OF_USER_MAX: usize = 4096;
+/// Until a job has been empty for so long all is looked at that can be, then only for processes: 10 s.
+const EMPTY_NS_MAX: u64 = 10_000_000_000;
 /// How often the book gets the totals of running jobs, so that they are on disk when the agent is killed: 30 s.
 const REFRESH_NS: u64 = 30_000_000_000;
 /// How soon it is tried again to hand over events that the manager's thread had no room for: 20 ms.
@@ -63,6 +72,7 @@ pub struct Watcher {
     bell: Arc<Bell>,
     orders: Arc<Mutex<Orders>>,
     seen_before: Option<i64>,
+    counts: Arc<TrackerCounts>,
     trust: Trust,
     own: Own,
 }
@@ -74,11 +84,13 @@ struct Own {
     files: TotalsFiles,
     hooks: Option<HooksDir>,
     gpus: Vec<Gpu>,
-    told: HashSet<String>,
+    told: Told,
     /// Directories named as a job's that were refused for their owners.
     refused: u64,
-    /// All directories that were looked at, and what those looked like that can have others below.
-    visited: BTreeMap<DirId, Option<Looks>>,
+    /// All directories that were looked at.
+    visited: Visited,
+    /// What the kernel told of each user's directories since the last scan.
+    events: HashMap<u32, usize>,
     /// Some are not watched.
     unwatched: bool,
     scans: u64,
@@ -93,9 +105,15 @@ struct Own {
 #[derive(Default)]
 struct Scan {
     seen: BTreeSet<DirId>,
-    visited: BTreeMap<DirId, Option<Looks>>,
+    visited: Visited,
     blind: Vec<DirId>,
+    /// Directories of which not everything was looked at, as there is too much of their users.
+    over: BTreeSet<DirId>,
+    /// How many directories were found in directories of each user.
+    charged: HashMap<u32, usize>,
     renew: bool,
+    /// It begins at the roots, so that what was visited before it does not count.
+    whole: bool,
 }
 
 /// What the thread is made of.
@@ -118,6 +136,8 @@ pub struct Parts {
     pub orders: Arc<Mutex<Orders>>,
     /// When the agent was last there, if it was.
     pub seen_before: Option<i64>,
+    /// What it counts.
+    pub counts: Arc<TrackerCounts>,
 }
 
 fn now() -> Now {
@@ -127,9 +147,12 @@ fn now() -> Now {
 impl Watcher {
     /// One that has seen nothing yet.
     pub fn new(parts: Parts) -> Self {
-        let Parts { roots, config, core, book, outlet, names, bell, orders, seen_before } = parts;
+        let Parts { roots, config, mut core, book, outlet, names, bell, orders, seen_before, counts } = parts;
+        core.bound(config.bounds);
+        core.expect_epilogs(config.hooks.is_some());
         let own = Own { hooks: config.hooks.clone().map(HooksDir::new), ..Own::default() };
-        Self { roots, config, core, book, outlet, names, bell, orders, seen_before, trust: Trust::of_process(), own }
+        let trust = Trust::of_process();
+        Self { roots, config, core, book, outlet, names, bell, orders, seen_before, counts, trust, own }
     }
 
     /// Runs until it is asked to end.
@@ -160,6 +183,11 @@ impl Watcher {
         let orders = std::mem::take(&mut *lock(&self.orders));
         if let Some(config) = orders.config {
             self.core.configure(Layouts::new(&config, &self.own.accounts), config.rescan.ns());
+            self.core.bound(config.bounds);
+            self.core.expect_epilogs(config.hooks.is_some());
+            if config.bounds.watches != self.config.bounds.watches {
+                self.own.watches = None;
+            }
             if config.hooks != self.config.hooks {
                 self.own.hooks = config.hooks.clone().map(HooksDir::new);
             }
@@ -207,7 +235,7 @@ impl Watcher {
 
     /// Tells people something, once.
     fn report(&mut self, line: String) {
-        report(&mut self.own.told, line);
+        self.own.told.once(line);
     }
 
     /// Takes a buffer of what the kernel tells; says whether there may be more.
@@ -228,11 +256,20 @@ impl Watcher {
             match event {
                 Seen::Made(dir) => {
                     let mut scan = Scan { renew: true, ..Scan::default() };
-                    self.walk(dir, &mut scan);
-                    self.own.visited.extend(scan.visited);
+                    if self.is_heard(self.owner_above(&dir)) {
+                        self.walk(dir, &mut scan);
+                        self.own.visited.extend(scan.visited);
+                    }
                 }
-                Seen::Gone(dir) => self.gone(&dir),
-                Seen::Events(key) => self.look(&key),
+                Seen::Gone(dir) => {
+                    self.is_heard(self.owner_above(&dir));
+                    self.gone(&dir);
+                }
+                Seen::Events(key) => {
+                    if self.is_heard(self.core.job(&key).and_then(|job| job.record.uid).unwrap_or(0)) {
+                        self.look(&key);
+                    }
+                }
                 Seen::Hooks => self.read_hooks(),
                 Seen::Gpus => self.read_gpus(),
                 Seen::Overflow => self.own.overflow = true,
@@ -250,53 +287,18 @@ impl Watcher {
         if let Some(watches) = &mut self.own.watches {
             watches.remove_within(dir);
         }
-        self.below(dir).iter().for_each(|dir| _ = self.own.visited.remove(dir));
+        self.own.visited.below(dir).iter().for_each(|dir| self.own.visited.remove(dir));
         self.core.gone(dir, now());
-    }
-
-    /// The directories that were looked at within one, itself among them.
-    fn below(&self, dir: &DirId) -> Vec<DirId> {
-        let range = self.own.visited.range(dir.clone()..).map(|(other, _)| other);
-        let near = range.take_while(|other| other.hierarchy == dir.hierarchy && other.path.starts_with(&*dir.path));
-        near.filter(|other| other.is_within(dir)).cloned().collect()
-    }
-
-    /// The owners of the directories above one, from the hierarchy's root on; nothing where the root itself is not to be believed.
-    fn above(&mut self, dir: &DirId) -> Option<Vec<Owned>> {
-        let root = self.core.path(&DirId::new(dir.hierarchy, ""));
-        let owned = Owned::of_root(&root).ok()?;
-        if !self.trust.allows(MayOwn::Root, &owned) {
-            self.report(format!(
-                "{}: no jobs are looked for, as it belongs to uid {} with mode {:03o}; only root's and the agent's own trees are believed",
-                root.display(),
-                owned.uid,
-                owned.mode & 0o777
-            ));
-            return None;
-        }
-        let ends = dir.path.match_indices('/').map(|(at, _)| &dir.path[..at]);
-        ends.map(|above| Owned::of(&root.join(above)).ok()).collect()
-    }
-
-    /// Whether the owners on a path are such as one of these allows.
-    fn believes(&mut self, all: &[Owners], owned: &[Owned], path: &Path) -> bool {
-        let refused = all.iter().map(|owners| self.trust.refuses(owners, owned)).min().flatten();
-        if let Some(level) = refused {
-            self.own.refused += 1;
-            let uid = owned.get(level).map(|owned| owned.uid).unwrap_or_default();
-            if self.own.told.len() < TOLD_MAX && self.own.told.insert(format!("refused {uid}")) {
-                tracing::warn!(
-                    "{}: not taken for a job's, as a directory on its path belongs to uid {uid} or is open to others",
-                    path.display()
-                );
-            }
-        }
-        refused.is_none()
     }
 
     /// Looks at everything below a directory, and at itself; what it finds is watched from then on.
     fn walk(&mut self, top: DirId, scan: &mut Scan) {
         let Some(above) = self.above(&top) else { return };
+        let uid = owner(&above);
+        if self.allowance(uid, scan) == 0 {
+            return self.pass_over(top, uid, scan);
+        }
+        *scan.charged.entry(uid).or_default() += 1;
         let mut stack = vec![(top, Rc::new(above))];
         while let Some((dir, above)) = stack.pop() {
             if scan.visited.len() >= DIRS_MAX {
@@ -327,34 +329,40 @@ impl Watcher {
                 continue;
             }
             let deeper = match spot {
-                Spot::Job(found) => self.take_job(&dir, &path, &found, scan) && self.may_be_deeper(&found, &owned),
+                Spot::Job(found) => match self.take_job(&dir, &path, &found, scan) {
+                    Some(deeper) => deeper && self.may_be_deeper(&found, &owned),
+                    None => continue,
+                },
                 Spot::Above(_) => true,
                 Spot::Nothing => false,
             };
             if !deeper {
+                scan.visited.insert(dir, None, owner(&above));
                 continue;
             }
             // Before the list, so that what comes after it is another look.
-            scan.visited.insert(dir.clone(), tree::looks(&path).ok());
+            let looks = tree::looks(&path).ok();
+            let uid = looks.map_or(0, |looks| looks.uid);
+            scan.visited.insert(dir.clone(), looks, owner(&above));
             // Watched first: what is made after the list is told of.
             self.watch(Watched::Dir(dir.clone()), path.clone(), scan.renew);
             let owned = Rc::new(owned);
-            match tree::children(&path, false) {
-                Ok(names) => stack.extend(names.iter().rev().map(|name| (dir.child(name), owned.clone()))),
+            match tree::children(&path, false, self.allowance(uid, scan)) {
+                Ok((names, is_cut)) => {
+                    *scan.charged.entry(uid).or_default() += names.len();
+                    stack.extend(names.iter().rev().map(|name| (dir.child(name), owned.clone())));
+                    if is_cut {
+                        self.pass_over(dir, uid, scan);
+                    }
+                }
                 Err(error) if is_gone(&error) => {}
                 Err(error) => self.blind(&dir, &path, &error, scan),
             }
         }
     }
 
-    /// Below a directory that was given to somebody nothing is read.
-    fn may_be_deeper(&self, found: &Found, owned: &[Owned]) -> bool {
-        let given = found.owners.last() == Some(&MayOwn::Anyone);
-        !given || owned.last().is_some_and(|owned| self.trust.has(owned.uid))
-    }
-
-    /// A directory of a job or a step; whether there may be others below it.
-    fn take_job(&mut self, dir: &DirId, path: &Path, found: &Found, scan: &mut Scan) -> bool {
+    /// A directory of a job or a step; whether others can be below it, if it is there.
+    fn take_job(&mut self, dir: &DirId, path: &Path, found: &Found, scan: &mut Scan) -> Option<bool> {
         let at = now();
         match facts::stamp(path, at.real) {
             Ok(stamp) => {
@@ -365,11 +373,11 @@ impl Watcher {
                 // It was there, however shortly: its end is told next.
                 let stamp = Stamp { created: at.real, ..Stamp::default() };
                 self.core.made(dir.clone(), found, stamp, at);
-                return false;
+                return None;
             }
             Err(error) => {
                 self.blind(dir, path, &error, scan);
-                return false;
+                return None;
             }
         }
         if found.step.is_empty() {
@@ -378,16 +386,13 @@ impl Watcher {
                 self.watch(Watched::Events(key), path.join("cgroup.events"), scan.renew);
             }
         }
-        if !found.deeper {
-            scan.visited.insert(dir.clone(), None);
-        }
-        found.deeper
+        Some(found.deeper)
     }
 
     fn blind(&mut self, dir: &DirId, path: &Path, error: &io::Error, scan: &mut Scan) {
         scan.blind.push(dir.clone());
         // One line for each kind of trouble: there can be a thousand such directories.
-        if self.own.told.insert(format!("blind {:?}", error.raw_os_error())) {
+        if self.own.told.is_new(format!("blind {:?}", error.raw_os_error())) {
             tracing::warn!("cannot look for jobs in {} and perhaps others: {error}", path.display());
         }
     }
@@ -404,10 +409,13 @@ impl Watcher {
                     Some(libc::ENOSPC) => {
                         "the user's limit is reached (raise it with sysctl fs.inotify.max_user_watches)".to_owned()
                     }
+                    _ if error.kind() == io::ErrorKind::QuotaExceeded => {
+                        format!("there are {} watches ([jobs.bounds] watches)", self.config.bounds.watches)
+                    }
                     _ => error.to_string(),
                 };
                 let rescan = self.config.rescan;
-                if self.own.told.insert(format!("watch {:?}", error.raw_os_error())) {
+                if self.own.told.is_new(format!("watch {:?}", error.kind())) {
                     tracing::warn!(
                         "cannot watch {} and perhaps others: {why}; jobs there are found by the rescan every {rescan}",
                         path.display()
@@ -427,6 +435,7 @@ impl Watcher {
             || self.own.visited.is_empty();
         self.ask_accounts();
         self.own.scans += 1;
+        self.own.events.clear();
         if whole {
             self.scan_whole()
         } else {
@@ -443,29 +452,24 @@ impl Watcher {
         } else {
             self.book.touch();
         }
-        if self.core.passed_over() > 0 {
-            self.report("more jobs run at once than are kept; the rest is passed over".to_owned());
-        }
+        self.count();
         self.own.scan_at = at.mono + self.config.rescan.ns();
     }
 
     fn scan_changed(&mut self) {
-        let visited = &self.own.visited;
-        let dirs: Vec<(DirId, Looks)> =
-            visited.iter().filter_map(|(dir, looks)| Some((dir.clone(), (*looks)?))).collect();
-        for (dir, before) in dirs {
+        for (dir, before) in self.own.visited.above_others() {
             // Gone with one above it.
-            if !self.own.visited.contains_key(&dir) {
+            if !self.own.visited.contains(&dir) {
                 continue;
             }
             let path = self.core.path(&dir);
             let listed = match tree::looks(&path) {
                 Ok(looks) if looks == before => continue,
-                Ok(looks) => tree::children(&path, false).map(|names| (looks, names)),
+                Ok(looks) => tree::children(&path, false, self.listed_max(looks.uid)).map(|listed| (looks, listed)),
                 Err(error) => Err(error),
             };
             match listed {
-                Ok((looks, names)) => self.compare(&dir, looks, &names),
+                Ok((looks, (names, is_cut))) => self.compare(&dir, looks, &names, is_cut),
                 Err(error) if is_gone(&error) => self.gone(&dir),
                 // A whole scan will tell.
                 Err(_) => {}
@@ -474,22 +478,28 @@ impl Watcher {
     }
 
     /// What has come into a directory, and what has gone.
-    fn compare(&mut self, dir: &DirId, looks: Looks, names: &[String]) {
+    fn compare(&mut self, dir: &DirId, looks: Looks, names: &[String], is_cut: bool) {
         let here: BTreeSet<DirId> = names.iter().map(|name| dir.child(name)).collect();
         let is_child =
             |other: &DirId| other != dir && !other.path[dir.path.len()..].trim_start_matches('/').contains('/');
-        let known = self.below(dir);
-        known.iter().filter(|other| is_child(other) && !here.contains(other)).for_each(|other| self.gone(other));
+        let known = self.own.visited.below(dir);
+        for other in known.iter().filter(|other| is_child(other) && !here.contains(other)) {
+            // What is not in a list that was cut may be there.
+            if !is_cut || tree::looks(&self.core.path(other)).is_err_and(|error| is_gone(&error)) {
+                self.gone(other);
+            }
+        }
         let mut scan = Scan { renew: true, ..Scan::default() };
         here.into_iter().filter(|child| !known.contains(child)).for_each(|child| self.walk(child, &mut scan));
         self.own.visited.extend(scan.visited);
-        self.own.visited.insert(dir.clone(), Some(looks));
+        let above = self.owner_above(dir);
+        self.own.visited.insert(dir.clone(), Some(looks), above);
     }
 
     fn scan_whole(&mut self) {
         self.own.unwatched = false;
         if self.own.watches.is_none() {
-            match Watches::new() {
+            match Watches::new(self.config.bounds.watches) {
                 Ok(watches) => self.own.watches = Some(watches),
                 Err(error) => {
                     let rescan = self.config.rescan;
@@ -499,7 +509,8 @@ impl Watcher {
                 }
             }
         }
-        let mut scan = Scan { renew: true, ..Scan::default() };
+        self.core.count_anew();
+        let mut scan = Scan { renew: true, whole: true, ..Scan::default() };
         let mut lines = Vec::new();
         let hierarchies = tree::hierarchies(&self.roots, &self.config.hierarchies, &mut |line| lines.push(line));
         let mut known = HashSet::new();
@@ -516,15 +527,16 @@ impl Watcher {
                 self.core.hierarchy_roots().filter(|root| !known.contains(&root.hierarchy)).collect();
             scan.blind.extend(lost);
         }
+        self.see_passed_over(&mut scan);
         let at = now();
         self.core.scanned(&scan.seen, &scan.blind, at);
         if let Some(seen) = self.seen_before.filter(|_| scan.blind.is_empty()) {
             self.seen_before = None;
             self.core.close_lost_steps(seen, at);
         }
-        let before = std::mem::take(&mut self.own.visited);
-        let unseen = before.into_iter().filter(|(dir, _)| scan.blind.iter().any(|blind| dir.is_within(blind)));
-        self.own.visited = unseen.chain(std::mem::take(&mut scan.visited)).collect();
+        self.own.visited.retain(|dir| scan.blind.iter().any(|blind| dir.is_within(blind)));
+        self.own.visited.extend(std::mem::take(&mut scan.visited));
+        self.counts.directories_passed_over.store(scan.over.len() as u64, Ordering::Relaxed);
         self.forget_watches();
     }
 
@@ -532,7 +544,7 @@ impl Watcher {
         let (core, visited) = (&self.core, &self.own.visited);
         if let Some(watches) = &mut self.own.watches {
             watches.retain(|what| match what {
-                Watched::Dir(dir) => visited.contains_key(dir),
+                Watched::Dir(dir) => visited.contains(dir),
                 Watched::Events(key) => core.job(key).is_some(),
                 Watched::Hooks | Watched::Gpus => true,
             });
@@ -577,7 +589,7 @@ impl Watcher {
         let (totals, error) = self.own.files.read(key, &job.place);
         self.core.total(key, &totals, clock::real());
         if let Some(error) = error
-            && self.own.told.insert(format!("totals {:?}", error.kind()))
+            && self.own.told.is_new(format!("totals {:?}", error.kind()))
         {
             tracing::warn!("cannot read what jobs have used: {error}; it is tried again");
         }
@@ -585,9 +597,15 @@ impl Watcher {
 
     /// Everything there is to learn of a job.
     fn look(&mut self, key: &Key) {
+        let Some(job) = self.core.job(key) else { return };
+        let at = now();
+        let has_processes = job.has_processes || facts::has_processes(&self.core.process_files(job));
+        if !has_processes && at.mono.saturating_sub(job.seen_mono) > EMPTY_NS_MAX {
+            return;
+        }
         self.total(key);
         let Some(job) = self.core.job(key) else { return };
-        let mut learnt = super::live::Facts { cpus: facts::cpus(&job.place), ..Default::default() };
+        let mut learnt = super::live::Facts { cpus: facts::cpus(&job.place), has_processes, ..Default::default() };
         learnt.devices = facts::devices(&job.place);
         let also = job.record.also.as_deref();
         let is_its = |gpu: &&Gpu| {
@@ -620,7 +638,7 @@ impl Watcher {
                 let record = &job.record;
                 if let Some(hooks) = &mut self.own.hooks {
                     let told = &mut self.own.told;
-                    hooks.remove(&record.manager, &record.job, record.also.as_deref(), &mut |line| report(told, line));
+                    hooks.remove(&record.manager, &record.job, record.also.as_deref(), &mut |line| told.once(line));
                 }
             }
         }
@@ -652,11 +670,9 @@ impl Watcher {
     }
 }
 
-fn report(told: &mut HashSet<String>, line: String) {
-    if told.len() < TOLD_MAX && !told.contains(&line) {
-        tracing::warn!("{line}");
-        told.insert(line);
-    }
+/// Whose a directory is, by the owners from the root on.
+fn owner(owned: &[Owned]) -> u32 {
+    owned.last().map_or(0, |owned| owned.uid)
 }
 
 /// Whether a directory is not there, or its cgroup is not any more.

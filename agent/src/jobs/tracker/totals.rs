@@ -7,12 +7,15 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
+use wholegrain_sources::descriptors::{self, Descriptor, Quota};
 use wholegrain_sources::job::JobPlace;
 
 use super::live::{Key, Totals};
 
 /// The most descriptors that are kept open; further jobs' files are opened for each look.
 pub const FILES_MAX: usize = 512;
+/// Of the descriptors that jobs may have, at most one in so many.
+const FILES_SHARE: usize = 4;
 /// The longest file that is read, in bytes: `io.stat` has a line for each device.
 const FILE_BYTES_MAX: usize = 32 * 1024;
 
@@ -46,7 +49,7 @@ const V1: &[(&str, &str, Parse)] = &[
 /// The files of running jobs that are kept open.
 #[derive(Default)]
 pub struct TotalsFiles {
-    open: HashMap<Key, (JobPlace, Vec<(File, Parse)>)>,
+    open: HashMap<Key, (JobPlace, Vec<(File, Parse)>, Vec<Descriptor>)>,
     count: usize,
     buffer: Vec<u8>,
 }
@@ -56,7 +59,7 @@ impl TotalsFiles {
     /// opened is given too.
     pub fn read(&mut self, key: &Key, place: &JobPlace) -> (Totals, Option<io::Error>) {
         let mut totals = Totals::new();
-        if let Some((known, files)) = self.open.get(key)
+        if let Some((known, files, _)) = self.open.get(key)
             && same_directories(known, place)
         {
             for (file, parse) in files {
@@ -70,16 +73,21 @@ impl TotalsFiles {
             parse_file(file, *parse, &mut self.buffer, &mut totals);
         }
         // Files that are missing because descriptors are may be there at the next look.
-        if error.is_none() && !files.is_empty() && self.count + files.len() <= FILES_MAX {
-            self.count += files.len();
-            self.open.insert(key.clone(), (place.clone(), files));
+        let most = FILES_MAX.min(descriptors::bounds().0 / FILES_SHARE);
+        if error.is_none() && !files.is_empty() && self.count + files.len() <= most {
+            let quota = Quota::of(None);
+            let taken: Vec<Descriptor> = files.iter().map_while(|_| quota.take()).collect();
+            if taken.len() == files.len() {
+                self.count += files.len();
+                self.open.insert(key.clone(), (place.clone(), files, taken));
+            }
         }
         (totals, error)
     }
 
     /// The job is over.
     pub fn forget(&mut self, key: &Key) {
-        if let Some((_, files)) = self.open.remove(key) {
+        if let Some((_, files, _)) = self.open.remove(key) {
             self.count -= files.len();
         }
     }
@@ -87,7 +95,8 @@ impl TotalsFiles {
     /// Those that `keep` does not want are over.
     pub fn retain(&mut self, keep: impl Fn(&Key) -> bool) {
         self.open.retain(|key, _| keep(key));
-        self.count = self.open.values().map(|(_, files)| files.len()).sum();
+        self.open.shrink_to(self.open.len() * 2);
+        self.count = self.open.values().map(|(_, files, _)| files.len()).sum();
     }
 
     /// How many descriptors are open.

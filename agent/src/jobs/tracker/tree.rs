@@ -22,8 +22,8 @@ pub fn hierarchies(roots: &Roots, beside: &[PathBuf], report: &mut dyn FnMut(Str
     }
     let (mut found, mut known) = (Vec::new(), HashSet::new());
     for dir in std::iter::once(root).chain(beside) {
-        let names = match children(dir, dir != root) {
-            Ok(names) => names,
+        let names = match children(dir, dir != root, usize::MAX) {
+            Ok((names, _)) => names,
             Err(error) if dir != root && error.kind() == io::ErrorKind::NotFound => continue,
             Err(error) => {
                 report(format!("cannot look for cgroups in {}: {error}", dir.display()));
@@ -53,29 +53,43 @@ fn hierarchy(root: PathBuf, name: &str) -> Hierarchy {
     Hierarchy { root, version: Version::V1, controllers }
 }
 
-/// What a directory looks like without listing it: its links (the kernel counts directories in a cgroup so), when something in it
-/// changed (other file systems), and which it is.
-pub type Looks = (u64, i64, i64, u64);
+/// What a directory looks like without listing it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Looks {
+    /// The kernel counts directories in a cgroup so.
+    links: u64,
+    /// When something in it changed, which other file systems tell.
+    modified: (i64, i64),
+    /// Which it is.
+    inode: u64,
+    /// Whose it is: who can make directories in it.
+    pub uid: u32,
+}
 
 /// See [`Looks`].
 pub fn looks(dir: &Path) -> io::Result<Looks> {
     let meta = fs::metadata(dir)?;
-    Ok((meta.nlink(), meta.mtime(), meta.mtime_nsec(), meta.ino()))
+    let modified = (meta.mtime(), meta.mtime_nsec());
+    Ok(Looks { links: meta.nlink(), modified, inode: meta.ino(), uid: meta.uid() })
 }
 
 /// The names of the directories in a directory, sorted; of symbolic links to directories too where `links` says so. Names that
-/// are not UTF-8 are passed over: no resource manager makes them.
-pub fn children(dir: &Path, links: bool) -> io::Result<Vec<String>> {
+/// are not UTF-8 are passed over: no resource manager makes them. At most `most` of them; the second says whether there are more.
+pub fn children(dir: &Path, links: bool, most: usize) -> io::Result<(Vec<String>, bool)> {
     let mut names = Vec::new();
     for entry in fs::read_dir(dir)? {
         let entry = entry?;
         let kind = entry.file_type()?;
+        if names.len() >= most && kind.is_dir() {
+            names.sort_unstable();
+            return Ok((names, true));
+        }
         if kind.is_dir() || (links && kind.is_symlink() && entry.path().is_dir()) {
             names.extend(entry.file_name().into_string().ok());
         }
     }
     names.sort_unstable();
-    Ok(names)
+    Ok((names, false))
 }
 
 #[cfg(test)]

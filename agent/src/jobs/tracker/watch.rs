@@ -62,11 +62,12 @@ pub struct Watches {
     by_wd: HashMap<i32, Watched>,
     by_what: BTreeMap<Watched, i32>,
     buffer: Box<[u8]>,
+    most: usize,
 }
 
 impl Watches {
-    /// An instance without watches.
-    pub fn new() -> io::Result<Self> {
+    /// An instance without watches, of which there will be at most `most`.
+    pub fn new(most: usize) -> io::Result<Self> {
         // SAFETY: takes flags only; the descriptor is this one's own.
         let fd = unsafe { libc::inotify_init1(libc::IN_CLOEXEC | libc::IN_NONBLOCK) };
         if fd < 0 {
@@ -79,6 +80,7 @@ impl Watches {
             by_wd: HashMap::new(),
             by_what: BTreeMap::new(),
             buffer: vec![0; BUFFER_BYTES].into_boxed_slice(),
+            most,
         })
     }
 
@@ -88,15 +90,18 @@ impl Watches {
     }
 
     /// How many there are.
-    #[cfg(test)]
     pub fn count(&self) -> usize {
         self.by_what.len()
     }
 
-    /// Watches something, unless it is watched already; with `again` the path may be another file than it was.
+    /// Watches something, unless it is watched already; with `again` the path may be another file than it was. One too many is the error
+    /// [`io::ErrorKind::QuotaExceeded`].
     pub fn add(&mut self, what: Watched, path: &Path, again: bool) -> io::Result<()> {
         if !again && self.by_what.contains_key(&what) {
             return Ok(());
+        }
+        if self.by_what.len() >= self.most && !self.by_what.contains_key(&what) {
+            return Err(io::ErrorKind::QuotaExceeded.into());
         }
         let mask = match what {
             Watched::Dir(_) => DIR_MASK,
@@ -144,6 +149,7 @@ impl Watches {
     pub fn retain(&mut self, keep: impl Fn(&Watched) -> bool) {
         let lost: Vec<Watched> = self.by_what.keys().filter(|what| !keep(what)).cloned().collect();
         lost.iter().for_each(|what| self.remove(what));
+        self.by_wd.shrink_to(self.by_wd.len() * 2);
     }
 
     fn drop_wd(&mut self, wd: i32) {
@@ -228,7 +234,7 @@ mod tests {
     #[test]
     fn directories_come_and_go_and_no_watch_stays() {
         let dir = tempfile::tempdir().unwrap();
-        let mut watches = Watches::new().unwrap();
+        let mut watches = Watches::new(100).unwrap();
         let root = DirId::new(3, "");
         watches.add(Watched::Dir(root.clone()), dir.path(), false).unwrap();
         std::fs::create_dir(dir.path().join("a")).unwrap();
@@ -251,7 +257,7 @@ mod tests {
     fn a_directory_that_took_the_place_of_another_is_watched_again() {
         let dir = tempfile::tempdir().unwrap();
         let (path, id) = (dir.path().join("a"), DirId::new(0, "a"));
-        let mut watches = Watches::new().unwrap();
+        let mut watches = Watches::new(100).unwrap();
         for _ in 0..3 {
             std::fs::create_dir(&path).unwrap();
             watches.add(Watched::Dir(id.clone()), &path, true).unwrap();

@@ -34,6 +34,7 @@ impl Sim {
             pbs_prefixes: crate::jobs::tracker::default_pbs_prefixes(),
             slurm_slices: crate::jobs::tracker::default_slurm_slices(),
             slurm_nodes: vec!["*".to_owned()],
+            bounds: Default::default(),
         };
         let node = NodeFacts { name: "n1".to_owned(), prefix: "/n1".to_owned() };
         let mut core = Core::new(Layouts::new(&config, &BTreeMap::new()), 5 * S, node, kept);
@@ -287,18 +288,25 @@ fn steps_come_and_go_with_bounds() {
 }
 
 #[test]
-fn looks_double_their_pause() {
-    let mut sim = Sim::new(vec![]);
-    sim.make(0, JOB, true);
-    let begin = sim.mono;
-    let mut ages = Vec::new();
-    while sim.mono < begin + 20 * S {
-        if !sim.core.looks_due(sim.now()).is_empty() {
-            ages.push((sim.mono - begin) / 1_000_000);
+fn looks_double_their_pause_and_at_what_is_empty_are_a_second_apart() {
+    let ages = |has_processes: bool| {
+        let mut sim = Sim::new(vec![]);
+        sim.make(0, JOB, true);
+        let begin = sim.mono;
+        let mut ages = Vec::new();
+        while sim.mono < begin + 20 * S {
+            for key in sim.core.looks_due(sim.now()) {
+                sim.core.learn(&key, Facts { has_processes, ..Facts::default() }, sim.now());
+                ages.push((sim.mono - begin) / 1_000_000);
+            }
+            sim.mono += 1_000_000;
         }
-        sim.mono += 1_000_000;
-    }
-    assert_eq!(ages, [0, 10, 20, 40, 80, 160, 320, 640, 1280, 2560, 5120, 10120, 15120]);
+        ages
+    };
+    let full = ages(true);
+    assert_eq!(full, [0, 10, 20, 40, 80, 160, 320, 640, 1280, 2560, 5120, 10120, 15120]);
+    let empty = ages(false);
+    assert_eq!((&empty[..9], empty[9], empty.len()), (&full[..9], 2280, 27));
 }
 
 #[test]
@@ -418,10 +426,19 @@ fn levels_are_each_jobs_own() {
 #[test]
 fn jobs_beyond_the_bound_are_counted() {
     let mut sim = Sim::new(vec![]);
-    for job in 0..JOBS_MAX + 3 {
+    sim.core.bound(Bounds { jobs: 5, jobs_per_user: 3, ..Bounds::default() });
+    for job in 0..5 {
         sim.make(0, &format!("slurm/uid_1/job_{job}"), true);
     }
-    assert_eq!((sim.core.jobs().count(), sim.core.passed_over()), (JOBS_MAX, 3));
+    assert_eq!((sim.core.jobs().count(), sim.core.passed_over()), (3, 2), "of one user");
+    for job in 0..5 {
+        sim.make(0, &format!("slurm/uid_2/job_1{job}"), true);
+    }
+    assert_eq!((sim.core.jobs().count(), sim.core.passed_over()), (5, 5), "of all");
+    sim.remove(0, "slurm/uid_1/job_0", true);
+    sim.core.count_anew();
+    sim.make(0, "slurm/uid_2/job_12", true);
+    assert_eq!((sim.core.jobs().count(), sim.core.passed_over()), (5, 0), "another's end makes room");
 }
 
 #[test]

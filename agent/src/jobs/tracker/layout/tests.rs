@@ -22,6 +22,7 @@ pub(super) fn config() -> TrackerConfig {
         pbs_prefixes: crate::jobs::tracker::default_pbs_prefixes(),
         slurm_slices: crate::jobs::tracker::default_slurm_slices(),
         slurm_nodes: vec!["*".to_owned()],
+        bounds: Default::default(),
     }
 }
 

@@ -1,0 +1,127 @@
+//! How many sensors jobs have, all and each user's, and whether one more job fits. Pure but for the count of descriptors, which is an
+//! argument.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::super::bounds::Bounds;
+
+/// Why a job is not read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Held {
+    /// It has no processes yet.
+    Empty,
+    /// All jobs together would have too many sensors.
+    Sensors,
+    /// Its user's jobs would.
+    UserSensors,
+    /// There are no descriptors left for its files.
+    Descriptors,
+}
+
+impl Held {
+    /// In words.
+    pub const fn text(self) -> &'static str {
+        match self {
+            Self::Empty => "it has no processes yet",
+            Self::Sensors => "the jobs of this node have as many sensors as [jobs.bounds] sensors allows",
+            Self::UserSensors => "the jobs of its user have as many sensors as [jobs.bounds] sensors_per_user allows",
+            Self::Descriptors => "the jobs of this node hold as many files as [jobs.bounds] descriptors allows",
+        }
+    }
+}
+
+/// What a job would take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Need {
+    /// Whose it is.
+    pub uid: Option<u32>,
+    /// Its sensors.
+    pub sensors: usize,
+    /// Files that it is still to open.
+    pub files: usize,
+}
+
+/// What jobs have.
+#[derive(Debug, Default)]
+pub struct Room {
+    /// The bounds in force.
+    pub bounds: Bounds,
+    of_jobs: BTreeMap<String, Need>,
+    of_users: HashMap<u32, usize>,
+    sensors: usize,
+}
+
+impl Room {
+    /// Sensors of all jobs.
+    pub fn sensors(&self) -> usize {
+        self.sensors
+    }
+
+    /// What is in the way of a job, where `left` descriptors are left.
+    pub fn refuses(&self, need: &Need, left: usize) -> Option<Held> {
+        let of_user = need.uid.and_then(|uid| self.of_users.get(&uid)).copied().unwrap_or(0);
+        if self.sensors + need.sensors > self.bounds.sensors {
+            return Some(Held::Sensors);
+        }
+        // Root's jobs are the machine's own.
+        if need.uid.is_some_and(|uid| uid != 0) && of_user + need.sensors > self.bounds.sensors_per_user {
+            return Some(Held::UserSensors);
+        }
+        (need.files > left).then_some(Held::Descriptors)
+    }
+
+    /// A job has these sensors from now on.
+    pub fn take(&mut self, level: &str, need: Need) {
+        self.leave(level);
+        self.sensors += need.sensors;
+        if let Some(uid) = need.uid {
+            *self.of_users.entry(uid).or_default() += need.sensors;
+        }
+        self.of_jobs.insert(level.to_owned(), need);
+    }
+
+    /// A job has none any more; how many it had.
+    pub fn leave(&mut self, level: &str) -> usize {
+        let Some(need) = self.of_jobs.remove(level) else { return 0 };
+        self.sensors -= need.sensors;
+        if let Some(uid) = need.uid
+            && let Some(count) = self.of_users.get_mut(&uid)
+        {
+            *count -= need.sensors;
+            if *count == 0 {
+                self.of_users.remove(&uid);
+            }
+        }
+        need.sensors
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn need(uid: u32, sensors: usize) -> Need {
+        Need { uid: Some(uid), sensors, files: 5 }
+    }
+
+    #[test]
+    fn one_user_leaves_room_for_others_and_all_have_a_bound() {
+        let mut room =
+            Room { bounds: Bounds { sensors: 100, sensors_per_user: 60, ..Bounds::default() }, ..Room::default() };
+        for level in ["1", "2", "3"] {
+            assert_eq!(room.refuses(&need(7, 20), 5), None);
+            room.take(level, need(7, 20));
+        }
+        assert_eq!(room.refuses(&need(7, 1), 5), Some(Held::UserSensors));
+        assert_eq!(room.refuses(&need(8, 40), 5), None);
+        assert_eq!(room.refuses(&need(8, 41), 5), Some(Held::Sensors));
+        assert_eq!(room.refuses(&need(8, 40), 4), Some(Held::Descriptors));
+        assert_eq!(room.refuses(&Need { uid: None, sensors: 41, files: 0 }, 0), Some(Held::Sensors));
+        room.take("3", need(7, 10));
+        assert_eq!((room.sensors(), room.refuses(&need(7, 10), 5)), (50, None), "it has fewer now");
+        assert_eq!((room.leave("1"), room.leave("1")), (20, 0));
+        room.leave("2");
+        room.leave("3");
+        assert!(room.sensors() == 0 && room.of_users.is_empty() && room.of_jobs.is_empty());
+    }
+}

@@ -1,0 +1,49 @@
+//! Which directories are believed to be a manager's, by the owners on their paths.
+
+use std::path::Path;
+
+use super::super::layout::Found;
+use super::super::live::DirId;
+use super::super::trust::{MayOwn, Owned, Owners};
+use super::Watcher;
+
+impl Watcher {
+    /// The owners of the directories above one, from the hierarchy's root on; nothing where the root itself is not to be believed.
+    pub(super) fn above(&mut self, dir: &DirId) -> Option<Vec<Owned>> {
+        let root = self.core.path(&DirId::new(dir.hierarchy, ""));
+        let owned = Owned::of_root(&root).ok()?;
+        if !self.trust.allows(MayOwn::Root, &owned) {
+            self.report(format!(
+                "{}: no jobs are looked for, as it belongs to uid {} with mode {:03o}; only root's and the agent's own trees are believed",
+                root.display(),
+                owned.uid,
+                owned.mode & 0o777
+            ));
+            return None;
+        }
+        let ends = dir.path.match_indices('/').map(|(at, _)| &dir.path[..at]);
+        ends.map(|above| Owned::of(&root.join(above)).ok()).collect()
+    }
+
+    /// Whether the owners on a path are such as one of these allows.
+    pub(super) fn believes(&mut self, all: &[Owners], owned: &[Owned], path: &Path) -> bool {
+        let refused = all.iter().map(|owners| self.trust.refuses(owners, owned)).min().flatten();
+        if let Some(level) = refused {
+            self.own.refused += 1;
+            let uid = owned.get(level).map(|owned| owned.uid).unwrap_or_default();
+            if self.own.told.is_new(format!("refused {uid}")) {
+                tracing::warn!(
+                    "{}: not taken for a job's, as a directory on its path belongs to uid {uid} or is open to others",
+                    path.display()
+                );
+            }
+        }
+        refused.is_none()
+    }
+
+    /// Below a directory that was given to somebody nothing is read.
+    pub(super) fn may_be_deeper(&self, found: &Found, owned: &[Owned]) -> bool {
+        let given = found.owners.last() == Some(&MayOwn::Anyone);
+        !given || owned.last().is_some_and(|owned| self.trust.has(owned.uid))
+    }
+}

@@ -1,0 +1,103 @@
+//! What keeps one user's directories from costing the others: how many are looked at, and how many changes are heard.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::super::live::DirId;
+use super::super::tree;
+use super::super::watch::{Watched, Watches};
+use super::{EVENTS_OF_USER_MAX, Scan, Watcher, is_gone};
+
+impl Watcher {
+    /// Whose the directory above one is.
+    pub(super) fn owner_above(&self, dir: &DirId) -> u32 {
+        let above = dir.path.rsplit_once('/').map_or("", |(above, _)| above);
+        self.own.visited.owner(&DirId::new(dir.hierarchy, above))
+    }
+
+    /// Counts what the kernel tells of a user's directories; false from when that is too much, which also ends their watches until the
+    /// next scan.
+    pub(super) fn is_heard(&mut self, uid: u32) -> bool {
+        if uid == 0 {
+            return true;
+        }
+        let count = self.own.events.entry(uid).or_default();
+        *count += 1;
+        if *count == EVENTS_OF_USER_MAX {
+            let (core, visited) = (&self.core, &self.own.visited);
+            if let Some(watches) = &mut self.own.watches {
+                watches.retain(|what| match what {
+                    Watched::Dir(dir) => visited.owner(dir) != uid,
+                    Watched::Events(key) => core.job(key).and_then(|job| job.record.uid) != Some(uid),
+                    Watched::Hooks | Watched::Gpus => true,
+                });
+            }
+            self.own.unwatched = true;
+            self.own.told.seldom(&format!("events {uid}"), || {
+                format!("cgroups of uid {uid} change so often that they are only looked at by the rescan")
+            });
+        }
+        *count < EVENTS_OF_USER_MAX
+    }
+
+    /// How many more directories in directories of a user are looked at.
+    pub(super) fn allowance(&self, uid: u32, scan: &Scan) -> usize {
+        if uid == 0 {
+            return usize::MAX;
+        }
+        let before = if scan.whole { 0 } else { self.own.visited.charged_to(uid) };
+        let charged = scan.charged.get(&uid).copied().unwrap_or(0);
+        self.config.bounds.directories_per_user.saturating_sub(before + charged)
+    }
+
+    /// There is more in a directory than is looked at.
+    pub(super) fn pass_over(&mut self, dir: DirId, uid: u32, scan: &mut Scan) {
+        let most = self.config.bounds.directories_per_user;
+        let path = self.core.path(&dir);
+        scan.over.insert(dir);
+        self.own.told.seldom(&format!("directories {uid}"), || {
+            format!(
+                "uid {uid} has more than {most} cgroups in cgroups of their own, {} among them; the rest is not looked at ([jobs.bounds] \
+                 directories_per_user)",
+                path.display()
+            )
+        });
+    }
+
+    /// Tells what was counted.
+    pub(super) fn count(&mut self) {
+        let passed_over = self.core.passed_over();
+        if passed_over > 0 {
+            self.own.told.seldom("jobs", || {
+                format!(
+                    "{passed_over} directories of jobs are passed over: there are as many jobs as [jobs.bounds] jobs and jobs_per_user allow"
+                )
+            });
+        }
+        let put = |count: &AtomicU64, value: usize| count.store(value as u64, Ordering::Relaxed);
+        put(&self.counts.watches, self.own.watches.as_ref().map_or(0, Watches::count));
+        put(&self.counts.jobs_passed_over, passed_over);
+    }
+
+    /// How many directories are listed in one of a user's.
+    pub(super) fn listed_max(&self, uid: u32) -> usize {
+        if uid == 0 { usize::MAX } else { self.config.bounds.directories_per_user }
+    }
+
+    /// Directories of jobs that are known, in directories that were not looked at to the end: they are asked for one by one.
+    pub(super) fn see_passed_over(&self, scan: &mut Scan) {
+        let is_over = |dir: &DirId| {
+            let above = dir.path.match_indices('/').map(|(at, _)| &dir.path[..at]);
+            above.chain(["", &*dir.path]).any(|path| scan.over.contains(&DirId::new(dir.hierarchy, path)))
+        };
+        if scan.over.is_empty() {
+            return;
+        }
+        let known = self.core.jobs().flat_map(|(_, live)| live.dirs.iter().map(|(dir, _)| dir).chain(live.step_dirs()));
+        let there: Vec<DirId> = known
+            .filter(|dir| !scan.seen.contains(dir) && is_over(dir))
+            .filter(|dir| !tree::looks(&self.core.path(dir)).is_err_and(|error| is_gone(&error)))
+            .cloned()
+            .collect();
+        scan.seen.extend(there);
+    }
+}

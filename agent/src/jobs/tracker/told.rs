@@ -1,0 +1,45 @@
+//! What people were told: each line once, and what goes on at most so often.
+
+use std::collections::{HashMap, HashSet};
+use std::time::{Duration, Instant};
+
+/// The most different lines that are told of.
+const TOLD_MAX: usize = 256;
+/// How often something that goes on is told of again: 10 min.
+const AGAIN: Duration = Duration::from_secs(600);
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Told {
+    lines: HashSet<String>,
+    last: HashMap<String, Instant>,
+}
+
+impl Told {
+    /// Whether this is new; from then on it is not.
+    pub fn is_new(&mut self, line: String) -> bool {
+        self.lines.len() < TOLD_MAX && self.lines.insert(line)
+    }
+
+    /// Warns, once.
+    pub fn once(&mut self, line: String) {
+        if self.is_new(line.clone()) {
+            tracing::warn!("{line}");
+        }
+    }
+
+    /// Warns about `what` unless that was done within the last ten minutes.
+    pub fn seldom(&mut self, what: &str, line: impl FnOnce() -> String) {
+        let now = Instant::now();
+        if self.last.get(what).is_some_and(|last| now.saturating_duration_since(*last) < AGAIN) {
+            return;
+        }
+        if self.last.len() >= TOLD_MAX {
+            self.last.retain(|_, last| now.saturating_duration_since(*last) < AGAIN);
+        }
+        if self.last.len() < TOLD_MAX {
+            self.last.insert(what.to_owned(), now);
+            tracing::warn!("{}", line());
+        }
+    }
+}

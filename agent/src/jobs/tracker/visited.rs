@@ -1,0 +1,114 @@
+//! The directories that were looked at, and in whose directory each is: who may make directories there can make very many.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::live::DirId;
+use super::tree::Looks;
+
+/// Directories, each charged to the owner of the one above it.
+#[derive(Debug, Default)]
+pub struct Visited {
+    dirs: BTreeMap<DirId, (Option<Looks>, u32)>,
+    charged: HashMap<u32, usize>,
+}
+
+impl Visited {
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.dirs.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.dirs.is_empty()
+    }
+
+    /// Takes one: what it looks like, if others can be below it, and who owns the one above it.
+    pub fn insert(&mut self, dir: DirId, looks: Option<Looks>, above: u32) {
+        self.remove(&dir);
+        self.dirs.insert(dir, (looks, above));
+        *self.charged.entry(above).or_default() += 1;
+    }
+
+    /// Forgets one.
+    pub fn remove(&mut self, dir: &DirId) {
+        if let Some((_, above)) = self.dirs.remove(dir)
+            && let Some(count) = self.charged.get_mut(&above)
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.charged.remove(&above);
+            }
+        }
+    }
+
+    /// Whether one was looked at.
+    pub fn contains(&self, dir: &DirId) -> bool {
+        self.dirs.contains_key(dir)
+    }
+
+    /// Takes all of another.
+    pub fn extend(&mut self, other: Visited) {
+        for (dir, (looks, above)) in other.dirs {
+            self.insert(dir, looks, above);
+        }
+    }
+
+    /// Those that can have others below, with what they looked like.
+    pub fn above_others(&self) -> Vec<(DirId, Looks)> {
+        self.dirs.iter().filter_map(|(dir, (looks, _))| Some((dir.clone(), (*looks)?))).collect()
+    }
+
+    /// Those within one, itself among them.
+    pub fn below(&self, dir: &DirId) -> Vec<DirId> {
+        let range = self.dirs.range(dir.clone()..).map(|(other, _)| other);
+        let near = range.take_while(|other| other.hierarchy == dir.hierarchy && other.path.starts_with(&*dir.path));
+        near.filter(|other| other.is_within(dir)).cloned().collect()
+    }
+
+    /// Only those that `keep` wants.
+    pub fn retain(&mut self, keep: impl Fn(&DirId) -> bool) {
+        let lost: Vec<DirId> = self.dirs.keys().filter(|dir| !keep(dir)).cloned().collect();
+        lost.iter().for_each(|dir| self.remove(dir));
+    }
+
+    /// How many are in directories of this user.
+    pub fn charged_to(&self, uid: u32) -> usize {
+        self.charged.get(&uid).copied().unwrap_or(0)
+    }
+
+    /// Whose a directory is, if it was looked at and can have others below; root's where that is not known.
+    pub fn owner(&self, dir: &DirId) -> u32 {
+        self.dirs.get(dir).and_then(|(looks, _)| *looks).map_or(0, |looks| looks.uid)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_is_charged_once_and_to_the_owner_above() {
+        let dir = |path: &str| DirId::new(0, path);
+        let looks = |uid| {
+            let mut looks = Looks::default();
+            looks.uid = uid;
+            Some(looks)
+        };
+        let mut visited = Visited::default();
+        visited.insert(dir("user"), looks(1000), 0);
+        for _ in 0..2 {
+            visited.insert(dir("user/a"), looks(1000), 1000);
+            visited.insert(dir("user/a/b"), None, 1000);
+        }
+        assert_eq!((visited.charged_to(1000), visited.charged_to(0), visited.len()), (2, 1, 3));
+        assert_eq!(
+            (visited.owner(&dir("user/a")), visited.owner(&dir("user/a/b")), visited.owner(&dir("x"))),
+            (1000, 0, 0)
+        );
+        assert_eq!(visited.below(&dir("user/a")), [dir("user/a"), dir("user/a/b")]);
+        assert_eq!(visited.above_others().len(), 2);
+        visited.retain(|here| !here.is_within(&dir("user/a")));
+        assert_eq!((visited.charged_to(1000), visited.len()), (0, 1));
+    }
+}
