@@ -242,7 +242,9 @@ fn measure(options: &Options, addresses: &[SocketAddr]) -> anyhow::Result<Measur
 
 fn mosquitto(folder: &Path, port: u16) -> Process {
     let file = folder.join("mosquitto.conf");
-    let text = format!("listener {port} 0.0.0.0\nallow_anonymous true\nmax_queued_messages 0\nlog_type error\n");
+    let text = format!(
+        "listener {port} 0.0.0.0\nallow_anonymous true\nmax_queued_messages 0\nset_tcp_nodelay true\nlog_type error\n"
+    );
     std::fs::write(&file, text).expect("mosquitto's configuration");
     let program = ["/usr/sbin/mosquitto", "/usr/bin/mosquitto"].into_iter().find(|path| Path::new(path).exists());
     let mut command = Command::new(program.unwrap_or("mosquitto"));
