@@ -158,7 +158,7 @@ fn wrong_types_and_broken_toml() {
 #[test]
 fn intervals() {
     let not = "is not a length of time";
-    let write = "write a number with ns, us, ms, s, min (or m), h or d, such as 100ms, 10s or 1h30m";
+    let write = "write a number with ns, us, ms, s, min (or m), h, d or w, such as 100ms, 10s or 1h30m";
     refused(
         "[defaults]\ninterval = \"-1s\"",
         &format!("agent.toml:2:12: \"-1s\" {not} (no number before the unit); {write}"),
