@@ -83,6 +83,11 @@ pub(super) async fn openapi() -> Response {
 }
 
 fn store(text: &mut Text, stats: &StoreStats) {
+    store_counters(text, stats);
+    store_gauges(text, stats);
+}
+
+fn store_counters(text: &mut Text, stats: &StoreStats) {
     for (name, help, value) in [
         ("store_batches_total", "Batches stored since the start.", stats.batches),
         ("store_readings_total", "Readings in them, gaps included.", stats.readings),
@@ -149,6 +154,9 @@ fn store(text: &mut Text, stats: &StoreStats) {
         text.counter(name, help, value);
     }
     text.counter("journal_fsync_seconds_total", "Time spent in the journal's fsync.", stats.fsync_ns as f64 / 1e9);
+}
+
+fn store_gauges(text: &mut Text, stats: &StoreStats) {
     for (name, help, value) in [
         ("journal_bytes", "Bytes of journal segments on disk.", stats.journal_bytes),
         ("journal_queue_bytes", "Bytes of payload that wait for the journal.", stats.queue_bytes),
