@@ -44,10 +44,10 @@ const NOT_RUN: &[(&str, &str, &str)] = &[
     ),
     ("docs/operation.md", "apt install", "installs on this machine; package.rs does so below a root of its own"),
     ("docs/operation.md", "chgrp ", "changes this machine; package.rs"),
-    ("docs/operation.md", "chown ", "changes this machine; package.rs"),
     ("docs/operation.md", "systemctl ", "changes this machine"),
     ("docs/operation.md", "wholegrain init --system", "a placeholder; package.rs runs it"),
     ("docs/operation.md", "wholegrain query`", "names the command"),
+    ("docs/operation.md", "wholegrain config lost --acknowledge ID", "a placeholder"),
     ("docs/operation.md", "wholegrain ctl`", "names the command"),
     (
         "docs/operation.md",
@@ -79,6 +79,7 @@ const NOT_RUN: &[(&str, &str, &str)] = &[
 /// Paths that a document means on a machine of the reader's, and what they are here.
 const PLACES: &[(&str, &str)] = &[
     ("/backup/wholegrain", "backup"),
+    ("runuser -u wholegrain -- ", ""),
     ("--dir /var/lib/wholegrain/store", "--dir restored"),
     ("--dir /etc/wholegrain", "--dir var"),
 ];
@@ -142,7 +143,7 @@ fn is_shell(language: &str) -> bool {
 /// Whether a line of a block without prompts is a command.
 fn is_command(line: &str) -> bool {
     let programs =
-        ["wholegrain", "make", "apt", "dnf", "curl", "mosquitto_pub", "systemctl", "chown", "chgrp", "python3"];
+        ["wholegrain", "make", "apt", "dnf", "curl", "mosquitto_pub", "systemctl", "chgrp", "runuser", "python3"];
     line.split_whitespace().next().is_some_and(|word| programs.contains(&word))
 }
 
