@@ -1,5 +1,6 @@
 //! Bounds and refusals of the system: descriptors, watches, rights.
 
+use std::collections::HashSet;
 use std::sync::Mutex;
 
 use super::kernel::Cgroups;
@@ -108,35 +109,47 @@ fn a_thousand_jobs_in_ten_seconds_leave_nothing_behind() {
     tracked.ended(&first);
     let before = (descriptors(), watches());
     let (start, cpu) = (Instant::now(), tracker_ms());
-    let (mut began, mut ended) = (0, 0);
-    let mut count_events = || {
+    let (mut began, mut ended) = (HashSet::new(), 0);
+    let mut take_events = |began: &mut HashSet<String>| {
         tracked.events.try_iter().for_each(|event| match event {
-            JobEvent::Began(_) => began += 1,
+            JobEvent::Began(job) => assert!(began.insert(job.record.job.clone()), "{} began twice", job.record.job),
             JobEvent::Ended(_) => ended += 1,
             JobEvent::Changed(_) => {}
         });
-        (began, ended)
+        ended
     };
     let own = |tracked: &Tracked| -> Vec<JobRecord> { tracked.book.pending(usize::MAX) };
     let mut running = std::collections::VecDeque::new();
     let mut most = (0, 0);
+    let mut told_before_the_end = HashSet::new();
     for number in 0..JOBS {
         let due = start + Duration::from_secs(10) * number as u32 / JOBS as u32;
         std::thread::sleep(due.saturating_duration_since(Instant::now()));
         let id = cgroups.id();
         dirs(&id).iter().for_each(|dir| fs::create_dir_all(dir.join("step_0")).unwrap());
         running.push_back(id);
+        take_events(&mut began);
         if running.len() > AT_ONCE {
-            remove(&running.pop_front().unwrap());
+            let oldest: String = running.pop_front().unwrap();
+            // Every second one stays until the tracker has told of it, however late that is; the others go when their time is over.
+            if number % 2 == 0 {
+                wait_for("the beginning of a job", || {
+                    take_events(&mut began);
+                    began.contains(&oldest)
+                });
+            }
+            remove(&oldest);
+            if began.contains(&oldest) {
+                told_before_the_end.insert(oldest);
+            }
         }
-        count_events();
         if number % 100 == 99 {
             most = most.max((descriptors(), watches()));
         }
     }
     running.iter().for_each(remove);
     wait_for("the ends of all jobs", || {
-        count_events();
+        take_events(&mut began);
         let records = own(&tracked);
         let over = records.iter().filter(|record| record.to.is_some()).count();
         assert!(records.len() <= JOBS + 1, "a record too many: {records:#?}");
@@ -155,12 +168,20 @@ fn a_thousand_jobs_in_ten_seconds_leave_nothing_behind() {
         fs::metadata(dir.path().join("records.json")).unwrap().len(),
     );
     // A record is closed before the event of its end is sent.
-    wait_for("an event of each end", || count_events().1 >= JOBS);
-    assert_eq!(count_events(), (JOBS, JOBS));
+    wait_for("an event of each end", || take_events(&mut began) >= JOBS);
+    assert_eq!((began.len(), take_events(&mut began)), (JOBS, JOBS));
     let records = own(&tracked);
-    let with_totals = records.iter().filter(|record| record.totals.contains_key("cpu/usage")).count();
-    println!("{with_totals} of {} left totals", records.len());
-    assert!(with_totals > JOBS / 2, "{with_totals}");
+    let (with, without): (Vec<_>, Vec<_>) = records.iter().partition(|record| record.totals.contains_key("cpu/usage"));
+    println!(
+        "{} of {} left totals; {} were told of before they ended",
+        with.len(),
+        records.len(),
+        told_before_the_end.len()
+    );
+    // How many the tracker comes in time for is a matter of who else wants the processors. Of those it has told of it had the time.
+    assert!(told_before_the_end.len() >= (JOBS - AT_ONCE) / 2);
+    let lost: Vec<_> = without.iter().filter(|record| told_before_the_end.contains(&record.job)).collect();
+    assert!(lost.is_empty(), "{} jobs without totals: {lost:#?}", lost.len());
     records.iter().for_each(|record| tracked.book.acknowledged(record));
     assert!(own(&tracked).is_empty() && tracked.book.dropped() == 0);
     tracked.tracker.stop();

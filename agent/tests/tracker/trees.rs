@@ -326,3 +326,59 @@ fn a_tree_that_comes_later_and_odd_names() {
     assert_eq!(began.record.job.len(), wholegrain_model::job::JOB_ID_BYTES_MAX);
     tracked.tracker.stop();
 }
+
+/// A named pipe: who opens it for reading waits for a writer.
+fn pipe(path: &Path) {
+    let name = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
+    // SAFETY: the name ends with a zero.
+    assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0, "{}", std::io::Error::last_os_error());
+}
+
+/// The writing end of a pipe, once somebody waits to read it: that goes on from here, and nobody waits there again.
+#[track_caller]
+fn release(path: &Path) -> fs::File {
+    use std::os::unix::fs::OpenOptionsExt;
+    let mut end = None;
+    wait_for("somebody who opens the pipe", || {
+        end = fs::OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(path).ok();
+        end.is_some()
+    });
+    end.unwrap()
+}
+
+/// Totals are read when a directory is found, before the tracker turns to what the kernel told of others: here the files of two
+/// other jobs keep it waiting.
+#[test]
+fn a_job_that_is_gone_before_the_tracker_has_taken_all_news_leaves_totals() {
+    let tree = Tree::new(&["cpuacct"]);
+    let tracked = Tracked::start(&config(NO_RESCAN), &tree.roots(), None);
+    tree.make("cgroup/cpuacct/slurm/uid_1/job_9");
+    tracked.began("9");
+    // Moved to their places, so that directories come with their files.
+    let slow = |id: &str| {
+        tree.make(&format!("new/{id}"));
+        ["cpuacct.usage", "cpuacct.stat"].iter().for_each(|file| pipe(&tree.path(&format!("new/{id}/{file}"))));
+    };
+    let begin = |id: &str| {
+        fs::rename(tree.path(&format!("new/{id}")), tree.path(&format!("cgroup/cpuacct/slurm/uid_1/job_{id}")))
+            .unwrap();
+    };
+    let release = |id: &str, file: &str| release(&tree.path(&format!("cgroup/cpuacct/slurm/uid_1/job_{id}/{file}")));
+    slow("1");
+    slow("2");
+    tree.write("new/3/cpuacct.usage", "2500000000\n");
+    begin("1");
+    let mut ends = vec![release("1", "cpuacct.usage")];
+    // The tracker waits for the first job's second pipe: the next two are in one piece of news.
+    begin("3");
+    begin("2");
+    ends.push(release("1", "cpuacct.stat"));
+    ends.push(release("2", "cpuacct.usage"));
+    // Now it waits for the second pipe of the one that came last.
+    tree.remove("cgroup/cpuacct/slurm/uid_1/job_3");
+    ends.push(release("2", "cpuacct.stat"));
+    let ended = tracked.ended("3");
+    assert_eq!(ended.record.totals.get("cpu/usage"), Some(&2.5), "{:?}", ended.record);
+    drop(ends);
+    tracked.tracker.stop();
+}

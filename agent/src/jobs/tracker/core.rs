@@ -244,6 +244,12 @@ impl Core {
         }
     }
 
+    /// How many directories and controllers a job is read in: 0 of one that is not known.
+    pub fn accounting_places(&self, found: &Found) -> usize {
+        let job = self.jobs.get(&self.key_of(found));
+        job.map_or(0, |live| live.place.v1.len() + usize::from(live.place.v2.is_some()))
+    }
+
     /// All running jobs.
     pub fn jobs(&self) -> impl Iterator<Item = (&Key, &Live)> {
         self.jobs.iter()

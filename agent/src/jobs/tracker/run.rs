@@ -2,6 +2,7 @@
 
 mod believed;
 mod flood;
+mod look;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io;
@@ -366,8 +367,12 @@ impl Watcher {
         let at = now();
         match facts::stamp(path, at.real) {
             Ok(stamp) => {
+                let before = self.core.accounting_places(found);
                 self.core.made(dir.clone(), found, stamp, at);
                 scan.seen.insert(dir.clone());
+                if self.core.accounting_places(found) > before {
+                    self.total_at_once(found, path);
+                }
             }
             Err(error) if is_gone(&error) => {
                 // It was there, however shortly: its end is told next.
@@ -581,42 +586,6 @@ impl Watcher {
         self.own.gpus = gpus;
         let keys: Vec<Key> = self.core.jobs().map(|(key, _)| key.clone()).collect();
         keys.iter().for_each(|key| self.look(key));
-    }
-
-    /// Reads what a job has used until now.
-    fn total(&mut self, key: &Key) {
-        let Some(job) = self.core.job(key) else { return };
-        let (totals, error) = self.own.files.read(key, &job.place);
-        self.core.total(key, &totals, clock::real());
-        if let Some(error) = error
-            && self.own.told.is_new(format!("totals {:?}", error.kind()))
-        {
-            tracing::warn!("cannot read what jobs have used: {error}; it is tried again");
-        }
-    }
-
-    /// Everything there is to learn of a job.
-    fn look(&mut self, key: &Key) {
-        let Some(job) = self.core.job(key) else { return };
-        let at = now();
-        let has_processes = job.has_processes || facts::has_processes(&self.core.process_files(job));
-        if !has_processes && at.mono.saturating_sub(job.seen_mono) > EMPTY_NS_MAX {
-            return;
-        }
-        self.total(key);
-        let Some(job) = self.core.job(key) else { return };
-        let mut learnt = super::live::Facts { cpus: facts::cpus(&job.place), has_processes, ..Default::default() };
-        learnt.devices = facts::devices(&job.place);
-        let also = job.record.also.as_deref();
-        let is_its = |gpu: &&Gpu| {
-            (gpu.job == job.record.job || Some(gpu.job.as_str()) == also) && gpu.may_be_of(&job.owner, job.record.uid)
-        };
-        learnt.devices.extend(self.own.gpus.iter().filter(is_its).map(|gpu| gpu.device.clone()));
-        if job.uid_from < super::live::UidFrom::Processes {
-            let dirs = self.core.process_dirs(job);
-            learnt.uid = facts::uid(&self.roots.proc, &dirs, job.account);
-        }
-        self.core.learn(key, learnt, now());
     }
 
     fn ask_names(&mut self) {

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use wholegrain_sources::descriptors::{self, Descriptor, Quota};
 use wholegrain_sources::job::JobPlace;
@@ -83,6 +83,17 @@ impl TotalsFiles {
             }
         }
         (totals, error)
+    }
+
+    /// Reads what one of a job's directories accounts, and keeps no file open.
+    pub fn read_directory(&mut self, place: &JobPlace, path: &Path) -> Totals {
+        let v1 = place.v1.iter().filter(|(_, of)| *of == path).map(|(name, of)| (name.clone(), of.clone()));
+        let v2 = place.v2.clone().filter(|of| of == path);
+        let mut totals = Totals::new();
+        for (file, parse) in open(&JobPlace { v1: v1.collect(), v2, ..JobPlace::default() }).0 {
+            parse_file(&file, parse, &mut self.buffer, &mut totals);
+        }
+        totals
     }
 
     /// The job is over.

@@ -1,0 +1,58 @@
+//! What is read of one job: its totals first, as a short job may be gone at any moment.
+
+use std::path::Path;
+
+use super::super::facts;
+use super::super::hooks::Gpu;
+use super::super::layout::Found;
+use super::super::live::Key;
+use super::{EMPTY_NS_MAX, Watcher, now};
+use crate::engine::clock;
+
+impl Watcher {
+    /// Reads what a directory that was just found accounts, before anything else is done: a short job may be gone by the time that what
+    /// the kernel told of others is taken.
+    pub(super) fn total_at_once(&mut self, found: &Found, path: &Path) {
+        let key = self.core.key_of(found);
+        let Some(job) = self.core.job(&key) else { return };
+        let totals = self.own.files.read_directory(&job.place, path);
+        self.core.total(&key, &totals, clock::real());
+    }
+
+    /// Reads what a job has used until now.
+    pub(super) fn total(&mut self, key: &Key) {
+        let Some(job) = self.core.job(key) else { return };
+        let (totals, error) = self.own.files.read(key, &job.place);
+        self.core.total(key, &totals, clock::real());
+        if let Some(error) = error
+            && self.own.told.is_new(format!("totals {:?}", error.kind()))
+        {
+            tracing::warn!("cannot read what jobs have used: {error}; it is tried again");
+        }
+    }
+
+    /// Everything there is to learn of a job.
+    pub(super) fn look(&mut self, key: &Key) {
+        let Some(job) = self.core.job(key) else { return };
+        let at = now();
+        let has_processes = job.has_processes || facts::has_processes(&self.core.process_files(job));
+        if !has_processes && at.mono.saturating_sub(job.seen_mono) > EMPTY_NS_MAX {
+            return;
+        }
+        self.total(key);
+        let Some(job) = self.core.job(key) else { return };
+        let mut learnt =
+            super::super::live::Facts { cpus: facts::cpus(&job.place), has_processes, ..Default::default() };
+        learnt.devices = facts::devices(&job.place);
+        let also = job.record.also.as_deref();
+        let is_its = |gpu: &&Gpu| {
+            (gpu.job == job.record.job || Some(gpu.job.as_str()) == also) && gpu.may_be_of(&job.owner, job.record.uid)
+        };
+        learnt.devices.extend(self.own.gpus.iter().filter(is_its).map(|gpu| gpu.device.clone()));
+        if job.uid_from < super::super::live::UidFrom::Processes {
+            let dirs = self.core.process_dirs(job);
+            learnt.uid = facts::uid(&self.roots.proc, &dirs, job.account);
+        }
+        self.core.learn(key, learnt, now());
+    }
+}
