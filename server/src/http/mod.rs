@@ -4,6 +4,7 @@
 //! - Never: a whole result in memory, an answer without a token but on [`Permission::Open`] routes, work for a client that left.
 
 mod admin;
+mod compression;
 mod cors;
 mod data;
 mod error;
@@ -258,6 +259,7 @@ pub(crate) fn router(api: Arc<Api>) -> Router {
         })
         .layer(axum::middleware::from_fn_with_state(api.clone(), guard::guard))
         .layer(axum::middleware::from_fn_with_state(api.cors_origins.clone(), cors::cors))
+        .layer(compression::layer())
         .with_state(api)
 }
 

@@ -14,6 +14,7 @@ use wholegrain_query::Scale;
 use wholegrain_store::{LiveBatch, LiveItem, LiveReadings, SensorId, Store};
 use wholegrain_transport::payload;
 
+use super::compression::NO_TRANSFORM;
 use super::format::{accepted, json_text, reading, scaled};
 use super::jobs::only_user;
 use super::params::{self, Params};
@@ -77,6 +78,8 @@ pub(super) async fn watch(
     });
     let headers = [
         (header::CONTENT_TYPE, HeaderValue::from_static(if as_events { EVENTS } else { "application/x-ndjson" })),
+        // A compressor, here or in a proxy, would hold readings back.
+        (header::CACHE_CONTROL, HeaderValue::from_static(NO_TRANSFORM)),
         (HeaderName::from_static(SENSORS_HEADER), HeaderValue::from(count)),
     ];
     Ok((headers, Body::from_stream(stream)).into_response())

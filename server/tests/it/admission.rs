@@ -5,9 +5,10 @@ use std::net::TcpStream;
 use std::sync::Arc;
 
 use wholegrain_server::access::Role;
+use wholegrain_transport::mqtt::Version;
 use wholegrain_transport::tls;
 
-use crate::harness::{DEADLINE, Server, eventually};
+use crate::harness::{DEADLINE, NOON, Server, eventually, schema};
 use crate::security::token;
 
 /// A connection that speaks in bytes, over TLS.
@@ -177,6 +178,44 @@ fn browsers_ask_from_listed_origins_only_and_accept_what_they_name() {
         shown.push_str(&String::from_utf8_lossy(&bytes[..count]));
     }
     assert!(shown.contains("content-type: text/event-stream"), "{shown}");
+}
+
+/// A query that nobody reads runs on; meanwhile the process grows by more than queries may take.
+#[test]
+fn no_query_begins_while_those_that_run_have_too_much_memory() {
+    let server = Server::start_with_http("queries_memory_max = \"16MiB\"");
+    let schema = schema("n1", "g", "s");
+    let mut agent = server.agent(&server.mutual(Version::V5, "n1"));
+    let id = agent.schema(&schema);
+    agent.acked(&[id]);
+    // Some 20 MB of JSON: more than the sockets hold.
+    for part in 0..5 {
+        let samples: Vec<(i64, i64)> = (0..60_000).map(|i| (NOON + part * 60_000_000_000 + i * 1_000_000, i)).collect();
+        let id = agent.batch(&schema, &samples);
+        agent.acked(&[id]);
+    }
+    let path = "/api/v1/query?pattern=s&from=2026-01-31&to=2026-02-01";
+    let bearer = format!("Bearer {}", server.token);
+    let unread = server.response(path, Some(&bearer));
+    assert_eq!(unread.status().as_u16(), 200);
+    assert_eq!(server.metric("wholegrain_server_queries_running"), 1.0);
+    let few = format!("{path}&limit=1");
+    // This process is the server's: what the test takes is as if a query had taken it.
+    let mut taken = Vec::new();
+    let (status, wait, said) = eventually("too much memory", || {
+        taken.push(vec![1_u8; 64 << 20]);
+        let mut response = server.response(&few, Some(&bearer));
+        let wait = response.headers().get("retry-after").map(|value| value.to_str().unwrap().to_owned());
+        let status = response.status().as_u16();
+        (status != 200 || taken.len() >= 8).then(|| (status, wait, response.body_mut().read_to_string().unwrap()))
+    });
+    assert_eq!((status, wait.as_deref()), (503, Some("1")), "{said}");
+    assert!(said.contains("http.queries_memory_max") && said.contains("try again shortly"), "{said}");
+    assert_eq!(server.get("/api/v1/sensors").status, 200, "what is no query is answered");
+    drop(unread);
+    // The client has gone, so its query ends; with none that runs, what the process has is nobody's.
+    eventually("queries begin again", || (server.get(&few).status == 200).then_some(()));
+    drop(taken);
 }
 
 #[test]

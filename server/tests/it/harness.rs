@@ -208,7 +208,20 @@ impl Server {
     }
 
     pub fn response(&self, path: &str, authorization: Option<&str>) -> ureq::http::Response<ureq::Body> {
+        self.response_with(path, authorization, &[])
+    }
+
+    /// GET with more headers.
+    pub fn response_with(
+        &self,
+        path: &str,
+        authorization: Option<&str>,
+        headers: &[(&str, &str)],
+    ) -> ureq::http::Response<ureq::Body> {
         let mut request = self.http.get(self.url(path));
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
         if let Some(value) = authorization {
             request = request.header("authorization", value);
         }

@@ -346,13 +346,62 @@ fn an_answer_that_lacks_a_damaged_block_says_so() {
     };
     assert!(warnings(&server, 31).is_empty());
     server.stop();
-    let blocks = parquet_files(&server.path("server/store"));
+    // Its windows may be there already, in files of their own beside it.
+    let blocks = parquet_files(&server.path("server/store/blocks"));
     assert_eq!(blocks.len(), 1);
     std::fs::remove_file(&blocks[0]).unwrap();
     let server = server.restart();
     let said = warnings(&server, 31);
     assert!(said.len() == 1 && said[0].contains("cannot be read"), "{said:?}");
     assert!(warnings(&server, 30).is_empty(), "it holds nothing of that day");
+}
+
+/// The same bytes come out of an answer compressed as out of one that is not; what is live or small is never compressed.
+#[test]
+fn answers_are_compressed_for_who_accepts_it() {
+    let (server, mut agent, schema) = with_readings();
+    let samples: Vec<(i64, i64)> = (10..10_010).map(|i| (NOON + i * SECOND, i)).collect();
+    let id = agent.batch(&schema, &samples);
+    agent.acked(&[id]);
+    let ask = |path: &str, accepted: &str| {
+        let head = [("accept-encoding", accepted)];
+        let mut response = server.response_with(path, Some(&format!("Bearer {}", server.token)), &head);
+        assert_eq!(response.status().as_u16(), 200);
+        let coding = response.headers().get("content-encoding").map(|value| value.to_str().unwrap().to_owned());
+        (coding, response.body_mut().read_to_vec().unwrap())
+    };
+    let unpacked = |accepted: &str, body: &[u8]| -> Vec<u8> {
+        let mut plain = Vec::new();
+        match accepted {
+            "gzip" => drop(flate2::read::GzDecoder::new(body).read_to_end(&mut plain).unwrap()),
+            _ => plain = zstd::decode_all(body).unwrap(),
+        }
+        plain
+    };
+    let query = |format: &str| format!("/api/v1/query?pattern=MemFree&{DAY}&format={format}");
+    for path in [query("json"), query("csv"), query("arrow"), "/openapi.json".to_owned()] {
+        let (none, plain) = ask(&path, "identity");
+        assert_eq!((none, ask(&path, "br").0), (None, None));
+        for accepted in ["gzip", "zstd"] {
+            let (coding, body) = ask(&path, accepted);
+            assert_eq!(coding.as_deref(), Some(accepted), "{path}");
+            assert!(body.len() * 2 < plain.len(), "{path}: {} of {} bytes", body.len(), plain.len());
+            assert!(unpacked(accepted, &body) == plain, "{path} {accepted}");
+        }
+    }
+    let small = "/api/v1/query?pattern=MemFree&from=2026-01-31T12:00:00Z&to=2026-01-31T12:00:01Z";
+    assert_eq!(ask(small, "gzip").0, None);
+    let watch = server.response_with(
+        "/api/v1/watch?pattern=/**",
+        Some(&format!("Bearer {}", server.token)),
+        &[("accept-encoding", "gzip")],
+    );
+    assert!(watch.headers().get("content-encoding").is_none());
+    let id = agent.batch(&schema, &[(NOON + 20_000 * SECOND, 1)]);
+    agent.acked(&[id]);
+    let mut line = String::new();
+    BufReader::new(watch.into_body().into_reader()).read_line(&mut line).unwrap();
+    assert!(line.starts_with("{\"sensor\":"), "{line}");
 }
 
 /// What retention has dropped is no damage: an answer that begins before its limit is whole, and a note says why it begins later.
