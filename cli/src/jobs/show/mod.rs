@@ -1,5 +1,6 @@
 //! `wholegrain jobs show ID`: one job. What the records say comes with the job, the rest is asked of its sensors.
 
+mod missing;
 mod readings;
 mod regions;
 mod text;
@@ -268,7 +269,8 @@ fn gather(connection: &Connection, known: Known, now: i64) -> Result<Shown, Fail
     } else {
         Vec::new()
     };
-    let problems = std::mem::take(&mut readings.problems);
+    let mut problems = std::mem::take(&mut readings.problems);
+    problems.extend(missing::of(&known, &sensors));
     Ok(Shown { node_statistics: statistics, sensors: groups, regions, problems, known })
 }
 

@@ -1,0 +1,98 @@
+//! What is not known of a job that has ended, for people.
+
+use std::collections::BTreeMap;
+
+use wholegrain_model::Timestamp;
+
+use super::super::list::duration;
+use super::{Allocation, Known, place};
+use crate::sensors::{self, Sensor};
+
+/// Nodes that are named; of more their number is told.
+const NODES_NAMED_MAX: usize = 4;
+/// What agents read of each node's job in any case.
+const TOTAL: &str = "cpu/usage";
+/// A difference that is worth a word: 1 ms.
+const UNREAD_NS_MIN: i64 = 1_000_000;
+/// Sensors of processes, which agents read at an interval only.
+const TASKS: &str = "tasks/";
+
+/// One line for each kind of value that is missing.
+pub fn of(known: &Known, sensors: &[&Sensor]) -> Vec<String> {
+    let mut last: BTreeMap<usize, i64> = BTreeMap::new();
+    for sensor in sensors {
+        if let Some((index, rest)) = place(known, &sensor.path)
+            && rest.starts_with(TASKS)
+            && let Some(time) = sensor.last_time.as_ref().and_then(sensors::instant)
+        {
+            last.entry(index).and_modify(|last| *last = time.max(*last)).or_insert(time);
+        }
+    }
+    lines(&known.allocations, &last)
+}
+
+/// `last` is when the tasks of an allocation were last read.
+fn lines(allocations: &[Allocation], last: &BTreeMap<usize, i64>) -> Vec<String> {
+    let ended = || allocations.iter().enumerate().filter(|(_, one)| one.to.is_some());
+    let bare: Vec<&str> =
+        ended().filter(|(_, one)| !one.totals.contains_key(TOTAL)).map(|(_, one)| one.node.as_str()).collect();
+    let mut lines = Vec::new();
+    if !bare.is_empty() {
+        lines.push(format!(
+            "no totals from {}: the job's cgroups were gone there before the agent could read them; CPU time, memory and I/O are of its readings, if \
+             there are any",
+            named(&bare)
+        ));
+    }
+    if let Some((unread, node)) = ended().filter_map(|(index, one)| unread(one, *last.get(&index)?)).max() {
+        lines.push(format!(
+            "tasks/* were last read up to {} before the end (on {node}): they lack what was used after that",
+            duration(unread)
+        ));
+    }
+    lines
+}
+
+/// How long before its end an allocation's tasks were last read, and its node.
+fn unread(one: &Allocation, last: i64) -> Option<(i64, &str)> {
+    let to = Timestamp::parse(one.to.as_deref()?, Timestamp(0)).ok()?;
+    let unread = to.0.checked_sub(last).filter(|unread| *unread >= UNREAD_NS_MIN)?;
+    Some((unread, one.node.as_str()))
+}
+
+fn named(nodes: &[&str]) -> String {
+    let named = nodes[..nodes.len().min(NODES_NAMED_MAX)].join(" ");
+    match nodes.len().saturating_sub(NODES_NAMED_MAX) {
+        0 => named,
+        more => format!("{named} and {more} more"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn allocation(node: &str, to: Option<&str>, totals: &[&str]) -> Allocation {
+        let totals: BTreeMap<&str, f64> = totals.iter().map(|name| (*name, 1.0)).collect();
+        let value = serde_json::json!({
+            "node": node, "prefix": "/lab", "level": "1", "from": "2026-01-31T10:00:00Z", "to": to, "totals": totals,
+        });
+        serde_json::from_value(value).unwrap()
+    }
+
+    #[test]
+    fn only_of_jobs_that_have_ended_something_is_missing() {
+        let end = Some("2026-01-31T10:00:30Z");
+        let at =
+            |second: i64| Timestamp::parse("2026-01-31T10:00:00Z", Timestamp(0)).unwrap().0 + second * 1_000_000_000;
+        let whole = allocation("n1", end, &["cpu/usage"]);
+        assert!(lines(&[allocation("n1", None, &[])], &[(0, at(1))].into()).is_empty());
+        assert!(lines(&[whole.clone()], &[(0, at(30))].into()).is_empty());
+        let found = lines(&[whole.clone(), allocation("n2", end, &[])], &[(0, at(20)), (1, at(29))].into());
+        assert_eq!(found.len(), 2);
+        assert!(found[0].starts_with("no totals from n2: "), "{found:?}");
+        assert!(found[1].contains("up to 10s before the end (on n1)"), "{found:?}");
+        let many: Vec<Allocation> = (1..=6).map(|n| allocation(&format!("n{n}"), end, &[])).collect();
+        assert!(lines(&many, &BTreeMap::new())[0].starts_with("no totals from n1 n2 n3 n4 and 2 more: "));
+    }
+}
