@@ -4,6 +4,7 @@
 //! 2. Sessions that connect, subscribe to what is below one of a hundred thousand topics' parents, and get what is retained there.
 //! 3. One subscriber of everything.
 //! 4. One client that subscribes to filters that match nothing, in 20 packets of 60, and what others wait meanwhile.
+//! 5. All sessions and retained messages go, and our server's memory goes back.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -36,6 +37,8 @@ const BELOW: usize = 4;
 const PACKET_BYTES_MAX: usize = 1 << 20;
 /// How long a client waits for an answer.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(300);
+/// How long the server has to give memory back: it looks every minute.
+const BACK_TIME: Duration = Duration::from_secs(75);
 /// How long others are watched after the filters that match nothing.
 const WATCH_TIME: Duration = Duration::from_secs(3);
 
@@ -163,8 +166,9 @@ struct Measured {
     publish_s: f64,
 }
 
-fn retain(options: &Options, address: SocketAddr) -> anyhow::Result<()> {
-    let payload = Bytes::from(vec![b'x'; PAYLOAD_BYTES]);
+/// Retains this on each topic. Nothing takes away what is there.
+fn retain(options: &Options, address: SocketAddr, payload: &[u8]) -> anyhow::Result<()> {
+    let payload = Bytes::copy_from_slice(payload);
     for publisher in 0..PUBLISHERS {
         let mut client = Client::connect(address, &format!("publisher{publisher}"))?;
         let mut output = BytesMut::new();
@@ -227,7 +231,7 @@ fn disturb(address: SocketAddr) -> anyhow::Result<(f64, f64)> {
 
 fn measure(options: &Options, addresses: &[SocketAddr]) -> anyhow::Result<Measured> {
     let start = Instant::now();
-    retain(options, addresses[0])?;
+    retain(options, addresses[0], &[b'x'; PAYLOAD_BYTES])?;
     let retain_s = start.elapsed().as_secs_f64();
     let start = Instant::now();
     let (clients, sessions) = subscribe(options, addresses)?;
@@ -264,11 +268,19 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     other.stop();
     let (site, plain) = installation(&[("mqtt.limits", "connections_max", &(sessions + 100).to_string())]);
     let mut server = site.start_server();
+    let before_kb = server.status_kb("RssAnon");
     let ours = measure(options, &plain.addresses).context("ours")?;
     let peak_kb = server.status_kb("VmHWM");
+    retain(options, plain.addresses[0], b"")?;
+    let begin = Instant::now();
+    let mut after_kb = server.status_kb("RssAnon");
+    while begin.elapsed() < BACK_TIME {
+        std::thread::sleep(Duration::from_secs(1));
+        after_kb = after_kb.min(server.status_kb("RssAnon"));
+    }
     ensure!(server.stop().success(), "the server did not stop cleanly: {}", server.log());
-    let mut figures =
-        json!({ "retained": retained, "sessions": sessions, "middle": options.middle, "peak_kb": peak_kb });
+    let mut figures = json!({ "retained": retained, "sessions": sessions, "middle": options.middle, "peak_kb": peak_kb,
+            "before_kb": before_kb, "after_kb": after_kb });
     for (what, key, own, beside) in [
         ("retaining all, s", "retain_s", ours.retain_s, theirs.retain_s),
         ("all sessions, s", "sessions_s", ours.sessions_s, theirs.sessions_s),
@@ -290,5 +302,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         figures[name] =
             json!({ "sessions_ms": measured.sessions.json(), "connect_s": connect_s, "publish_s": publish_s });
     }
+    let memory = format!("{:.0} {:.0} {:.0}", before_kb as f64 / 1e3, peak_kb as f64 / 1e3, after_kb as f64 / 1e3);
+    line("our memory before, at its peak, and after all has gone, MB", memory, "");
     keep("mqtt-topics", figures)
 }

@@ -35,8 +35,10 @@ mod trie;
 mod wire;
 
 use std::net::SocketAddr;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::thread::available_parallelism;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
@@ -61,6 +63,7 @@ use link::Link;
 use log_limit::LogLimit;
 use message::Publication;
 use pipeline::RegisterError;
+use rate::AllLooking;
 use retained::Schemas;
 use session::QueueBounds;
 use sessions::{Handle, SessionBounds, Sessions};
@@ -79,6 +82,8 @@ pub struct Broker {
     anonymous: Adjustable<bool>,
     pub(crate) security: Arc<Security>,
     pub(crate) interop: Arc<Interop>,
+    /// Looks for retained messages that find hardly any.
+    looking: AllLooking,
     /// Bytes of new schemas.
     new_schemas: Allowances,
     /// Orders to agents.
@@ -143,6 +148,7 @@ impl Broker {
             anonymous: Adjustable::new(config.anonymous),
             security,
             interop,
+            looking: AllLooking::new(available_parallelism().unwrap_or(NonZeroUsize::MIN), Instant::now()),
             new_schemas: Allowances::new(config.limits.schema_bytes_per_hour_max),
             schemas: watch::Sender::new(0),
             next_id: AtomicU64::new(1),

@@ -1,6 +1,18 @@
-//! How fast one client may publish: over its rate it is read more slowly. No clock inside.
+//! How fast one client may publish, and look for retained messages that are not there: over its rate it is read more slowly, or waits. No clock
+//! inside.
 
+use std::num::NonZeroUsize;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+use super::retained::Scanned;
+
+/// How many retained topics one connection may look at in a second without finding much. Some 0.5 us each.
+const LOOKED_AT_PER_S: u64 = 400_000;
+/// How many all connections may together, for each processor.
+const LOOKED_AT_PER_S_AND_PROCESSOR: u64 = 1_000_000;
+/// A look that finds less than one in so many topics counts.
+const FRUITLESS: usize = 8;
 
 /// A bucket that holds one second's worth and may be overdrawn by one packet.
 #[derive(Debug, Clone, Copy)]
@@ -47,9 +59,72 @@ impl Rate {
     }
 }
 
+/// One connection's looks for retained messages.
+#[derive(Debug)]
+pub struct Looking(Bucket);
+
+impl Looking {
+    /// None yet.
+    pub fn new(now: Instant) -> Self {
+        Self(Bucket::new(LOOKED_AT_PER_S, now))
+    }
+
+    /// One was made; until when no other may be, if that was too much for this connection or for all.
+    pub fn looked(&mut self, scanned: &Scanned, all: &AllLooking, now: Instant) -> Option<Instant> {
+        if scanned.found.len() >= scanned.work / FRUITLESS {
+            return None;
+        }
+        let work = scanned.work as f64;
+        // Each takes from what all have, so that the debt of some is waited for by those that come then, one behind the other.
+        let all = all.0.lock().unwrap_or_else(PoisonError::into_inner).take(work, now);
+        self.0.take(work, now).max(all)
+    }
+}
+
+/// Those of all connections.
+#[derive(Debug)]
+pub struct AllLooking(Mutex<Bucket>);
+
+impl AllLooking {
+    /// None yet, on a machine with so many processors.
+    pub fn new(processors: NonZeroUsize, now: Instant) -> Self {
+        Self(Mutex::new(Bucket::new(processors.get() as u64 * LOOKED_AT_PER_S_AND_PROCESSOR, now)))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn fruitless(work: usize) -> Scanned {
+        Scanned { work, ..Scanned::default() }
+    }
+
+    /// What many sessions with a filter each do does not wait; what one does that goes on without end waits, and so do very many together.
+    #[test]
+    fn looks_that_find_little_are_bounded_for_each_connection_and_for_all() {
+        let (start, all_start) = (Instant::now(), Instant::now());
+        let all = AllLooking::new(NonZeroUsize::new(4).unwrap(), all_start);
+        for _ in 0..900 {
+            assert_eq!(Looking::new(start).looked(&fruitless(1200), &all, start), None);
+        }
+        let mut one = Looking::new(start);
+        assert!((0..400).all(|_| one.looked(&fruitless(1000), &all, start).is_none()));
+        assert_eq!(one.looked(&fruitless(1000), &all, start), Some(start + Duration::from_micros(2500)));
+        // From then on at its rate.
+        let mut now = start;
+        for _ in 0..400 {
+            now = one.looked(&fruitless(1000), &all, now).unwrap();
+        }
+        assert_eq!((now - start).as_millis(), 1002);
+        let mut others: Vec<Looking> = (0..100).map(|_| Looking::new(now)).collect();
+        let mut until: Vec<Instant> = Vec::new();
+        for other in &mut others {
+            until.extend((0..400).filter_map(|_| other.looked(&fruitless(1000), &all, now)));
+        }
+        assert!(until.is_sorted() && until.len() > 35_000, "{}", until.len());
+        assert_eq!((*until.last().unwrap() - now).as_secs(), 9);
+    }
 
     #[test]
     fn a_burst_of_one_second_passes_and_then_the_rate_holds() {

@@ -29,6 +29,9 @@ pub const SCHEMAS_MAX: usize = 1 << 20;
 /// The most expired messages that are forgotten in one go.
 const PURGED_AT_ONCE_MAX: usize = 1024;
 
+/// A table with so many times the room that it needs gives it back.
+const ROOMY: usize = 8;
+
 /// Gives the bytes of a schema as its agent sent them; `None` when it is known no longer.
 type Encoded = dyn Fn(&SchemaHash) -> Option<Bytes> + Send + Sync;
 
@@ -259,6 +262,10 @@ impl Retained {
         }
         if usage.is_empty() {
             self.owners.remove(owner);
+            // What a burst of clients took is given back.
+            if self.owners.capacity() > ROOMY * self.owners.len() + ROOMY {
+                self.owners.shrink_to_fit();
+            }
         }
         true
     }

@@ -29,7 +29,7 @@ use super::aliases;
 use super::connect::Admitted;
 use super::link::Link;
 use super::pipeline::{Close, Effect, Pipeline, Terms};
-use super::rate::Rate;
+use super::rate::{Looking, Rate};
 use super::sessions::{Entering, Handle, Leaving, Will};
 use super::wire::{Wire, farewell, read_some, write_now, write_some};
 use super::{Broker, went_down};
@@ -92,7 +92,8 @@ struct Connection<S> {
     /// Its bound on publishing, if it has one, and until when nothing is read because it was exceeded.
     rate: Option<Box<Rate>>,
     throttled: Option<Instant>,
-    /// Until when no retained messages are looked up, because that found hardly any.
+    /// Its looks for retained messages, and until when none is made because they found hardly any.
+    looking: Looking,
     resting: Option<Instant>,
     /// An ordinary message for which the tasks that are ready go first.
     held_back: Option<Box<Publish>>,
@@ -156,6 +157,7 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
             arriving: None,
             rate: Rate::new(limits.publishes_per_s_max, limits.publish_bytes_per_s_max, now).map(Box::new),
             throttled: None,
+            looking: Looking::new(now),
             resting: None,
             held_back: None,
             gave_way: false,

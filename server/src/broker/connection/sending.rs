@@ -20,9 +20,6 @@ use super::{Connection, OUT_BYTES_MAX};
 
 /// How much work one look for retained messages may be: a few hundred microseconds at most, and then others have their turn.
 const LOOK_UP_WORK: usize = 1024;
-/// A look that finds less than one in so many is followed by a rest of so many times what it took.
-const FRUITLESS: usize = 8;
-const REST_FACTOR: u32 = 4;
 
 impl<S: AsyncRead + AsyncWrite> Connection<S> {
     /// Writes what the session has for the client and may be sent now. Whether there is more to do at once.
@@ -77,13 +74,9 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
 
     /// Looks up the next retained messages of the first replay.
     fn look_up(&mut self, filter: &str, after: Option<&Text>, now: Instant) {
-        let begin = Instant::now();
         let scanned = self.broker.subscriptions.retained_for(filter, after, LOOK_UP_WORK);
-        if scanned.found.len() < scanned.work / FRUITLESS {
-            // Filters that match hardly anything may not take a whole processor: this client takes only a part of one.
-            let end = Instant::now();
-            self.resting = Some(end + end.saturating_duration_since(begin) * REST_FACTOR);
-        }
+        // Filters that match hardly anything may not take a whole processor.
+        self.resting = self.looking.looked(&scanned, &self.broker.looking, now);
         if let Some(mut held) = self.handle.lock_for(&self.link)
             && let Some(replays) = held.replays()
         {

@@ -172,6 +172,23 @@ fn one_client_cannot_take_the_room_of_others() {
     check_counts(&all);
 }
 
+/// Twenty thousand clients, each with some messages, that take them away again: nothing is left, not even room for them.
+#[test]
+fn what_a_burst_of_clients_took_is_given_back() {
+    let mut all = Retained::new(WIDE);
+    let topics = || (0..20_000).flat_map(|client| (0..3).map(move |number| (format!("c{client}"), number)));
+    for (client, number) in topics() {
+        put(&mut all, &client, &format!("burst/{client}/{number}"), "x", (number == 1).then_some(100)).unwrap();
+    }
+    let room = all.owners.capacity();
+    for (client, number) in topics() {
+        put(&mut all, &client, &format!("burst/{client}/{number}"), "", None).unwrap();
+    }
+    check_counts(&all);
+    assert!(all.by_topic.is_empty() && all.expiring.is_empty() && all.owners.is_empty());
+    assert!(all.owners.capacity() * 100 < room, "room for {} of {room} clients", all.owners.capacity());
+}
+
 #[test]
 fn schemas_have_room_of_their_own_and_the_oldest_goes() {
     let (mut all, now) = (Retained::new(ROOM), Instant::now());
