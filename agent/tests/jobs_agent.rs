@@ -93,6 +93,7 @@ fn rules_are_in_force_when_the_answer_comes_and_end_by_themselves() {
     begin(dir.path(), "7");
     let agent = Agent::start(dir.path(), &format!("{HEAD}[sources.cgroup]\n{JOBS}"));
     let slow = group(&agent, "job/7/1s");
+    wait_for("a first sample", || slow.ring.head() > 0);
     let done = agent.desk.ask_jobs(rule("pids/*", "1ms", Some(Interval::from_ms(1500)))).unwrap();
     assert_eq!(done.jobs, ["7"]);
     assert_eq!(of_jobs(&agent), ["job/7/1ms", "job/7/1s"], "at once");

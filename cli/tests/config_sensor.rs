@@ -140,7 +140,7 @@ fn properties_are_set_shown_imported_and_taken_back() {
     let told: Vec<Vec<&str>> = cells(&history).into_iter().map(|row| row[3..].to_vec()).collect();
     assert_eq!(
         told,
-        [["unit", "Cel"], ["scale", "-1"], ["scale", "(taken back)"], ["unit", "(taken back)"]],
+        [["scale", "-1"], ["unit", "Cel"], ["scale", "(taken back)"], ["unit", "(taken back)"]],
         "{history}"
     );
     // What makes no sense.
