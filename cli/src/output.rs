@@ -31,7 +31,9 @@ impl Output {
         }
         name.push(format!(".{}.part", std::process::id()));
         let partial = path.with_file_name(name);
-        let file = File::create(&partial)
+        // What another process left under this name, or a link that somebody planted there, goes; the file is always a new one.
+        let _ = std::fs::remove_file(&partial);
+        let file = File::create_new(&partial)
             .map_err(|error| Failure::Failed(format!("cannot create {} for --output: {error}", partial.display())))?;
         Ok(Output::File(BufWriter::new(file), Partial { partial, path: path.to_owned(), finished: false }))
     }
@@ -99,6 +101,18 @@ mod tests {
         assert!(!path.exists());
         output.finish().unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"x");
+        // A link under the name of the unfinished file is not followed.
+        let victim = dir.path().join("victim");
+        std::fs::write(&victim, b"whole").unwrap();
+        let planted = dir.path().join(format!("c.csv.{}.part", std::process::id()));
+        std::os::unix::fs::symlink(&victim, &planted).unwrap();
+        let mut output = Output::open(Some(&dir.path().join("c.csv"))).unwrap();
+        output.write_all(b"x").unwrap();
+        output.finish().unwrap();
+        assert_eq!(std::fs::read(&victim).unwrap(), b"whole");
+        assert!(dir.path().join("c.csv").symlink_metadata().unwrap().is_file());
+        std::fs::remove_file(victim).unwrap();
+        std::fs::remove_file(dir.path().join("c.csv")).unwrap();
         drop(Output::open(Some(&dir.path().join("b.csv"))).unwrap());
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "the unfinished one is gone");
         assert!(matches!(Output::open(Some(dir.path())), Err(Failure::Usage(_))));

@@ -80,9 +80,9 @@ pub struct QueryArgs {
     /// The unit that the values are wanted in, after --op and --agg: a UCUM code such as kW, kW.h, MiBy/s, %
     #[arg(long, value_name = "UNIT")]
     unit: Option<Unit>,
-    /// How to write it
-    #[arg(long, short, value_enum, default_value_t = Format::Table)]
-    format: Format,
+    /// How to write it [default: by the ending of --output, csv, json or parquet, else table]
+    #[arg(long, short, value_enum)]
+    format: Option<Format>,
     /// Write to this file instead of standard output; it appears when it is complete
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
@@ -115,7 +115,7 @@ pub fn run(args: &QueryArgs, client: Option<&Path>) -> Result<(), Failure> {
         parameters.retain(|(name, _)| (*name != "from" || args.from.is_some()) && (*name != "to" || args.to.is_some()));
         parameters.extend(args.job.parameters(now)?);
     }
-    if args.format == Format::Parquet && args.output.is_none() && Output::open(None)?.is_terminal() {
+    if args.format() == Format::Parquet && args.output.is_none() && Output::open(None)?.is_terminal() {
         return Err(Failure::Usage(
             "Parquet is no text for a terminal; add --output FILE, or send it into a pipe".into(),
         ));
@@ -143,7 +143,8 @@ pub fn run(args: &QueryArgs, client: Option<&Path>) -> Result<(), Failure> {
     // How many series several sensors make is not known before they have come.
     let series = if query.across.is_some_and(|across| across.levels.is_none()) { Some(1) } else { sensors };
     let progress = Progress::new(output.is_terminal(), series, (query.from.0, query.to.0));
-    let Copied { rows, warnings, notes } = copy(answer.into_reader(), connection.url(), args.format, output, progress)?;
+    let Copied { rows, warnings, notes } =
+        copy(answer.into_reader(), connection.url(), args.format(), output, progress)?;
     for note in notes.iter().filter(|note| !noted.contains(note)) {
         eprintln!("note: {note}");
     }
@@ -197,6 +198,17 @@ pub fn no_sensor(connection: &Connection, patterns: &[Pattern]) -> Failure {
 }
 
 impl QueryArgs {
+    /// What --format says, else the ending of the file's name.
+    fn format(&self) -> Format {
+        let ending = || self.output.as_ref()?.extension()?.to_str();
+        self.format.unwrap_or_else(|| match ending() {
+            Some("parquet") => Format::Parquet,
+            Some("csv") => Format::Csv,
+            Some("json" | "ndjson" | "jsonl") => Format::Json,
+            _ => Format::Table,
+        })
+    }
+
     /// What is asked, checked as far as that goes without the server.
     fn query(&self, now: Timestamp) -> Result<Query, Failure> {
         /// Before any job; it only checks the other end.

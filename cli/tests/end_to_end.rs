@@ -273,6 +273,11 @@ fn queries(server: &Server) {
     assert_eq!(table[0], "SENSOR        TIME                  VALUE UNIT");
     assert_eq!(table[2], "/n1/load      2026-01-31T12:00:01Z   0.25 1");
     assert_eq!(table[61], "/n1/mem/free  2026-01-31T12:00:00Z      0 By");
+    // The ending of the file's name says how it is written.
+    server.lines(&with(&["query", "mem/free", "--output", "a.csv"]));
+    assert!(fs::read_to_string(server.path("a.csv")).unwrap().starts_with("sensor,time,value,unit\n"));
+    server.lines(&with(&["export", "mem/free", "--output", "a.parquet"]));
+    assert!(fs::read(server.path("a.parquet")).unwrap().starts_with(b"PAR1"));
     let file = server.path("out.csv");
     let output = server.lines(&with(&["query", "mem/free", "--format", "csv", "--output", "out.csv"]));
     assert_eq!((output.len(), fs::read_to_string(file).unwrap().lines().count() as i64), (0, SAMPLES + 1));

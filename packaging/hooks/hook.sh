@@ -33,12 +33,12 @@ safe() {
     done
 }
 
-# Goes into a directory, and makes what is missing of it. What is not safe is left alone: a link there, or a directory of another
-# user, could have root write wherever that user likes.
+# Goes into a directory, and makes what is missing of it. What is not safe is left alone: a link anywhere on the path, or a directory
+# of another user, could have root write wherever that user likes.
 enter() {
     case $1 in /*) ;; *) return 1 ;; esac
     if [ -d "$1" ]; then
-        cd -P "$1" 2>/dev/null && safe
+        cd -P "$1" 2>/dev/null && [ "$(pwd -P)" = "$1" ] && safe
         return
     fi
     set -- "${1%/*}" "${1##*/}"
@@ -46,11 +46,13 @@ enter() {
 }
 
 # Files that no agent may remove, as the directory is root's: of jobs that ended ten minutes ago, of any that are a month old, and
-# what a hook that was killed has left.
+# what a hook that was killed has left. Nothing but what hooks make.
 clean() {
-    find . -maxdepth 1 -type f -name '.?*' -mmin +10 -exec rm -f {} +
-    find . -maxdepth 1 -type f -name '*-*' -mmin +43200 -exec rm -f {} +
-    find . -maxdepth 1 -type f -name '[!.]*-*' -mmin +10 -exec grep -lsx ended=1 {} + | while read -r over; do
+    for name in slurm oar; do
+        find . -maxdepth 1 -type f -name ".$name-*.??????" -mmin +10 -exec rm -f {} +
+        find . -maxdepth 1 -type f -name "$name-*" -mmin +43200 -exec rm -f {} +
+    done
+    find . -maxdepth 1 -type f \( -name 'slurm-*' -o -name 'oar-*' \) -mmin +10 -exec grep -lsx ended=1 {} + | while read -r over; do
         rm -f "$over"
     done
 }
@@ -59,6 +61,7 @@ clean() {
 write() {
     umask 022
     me=$(id -u)
+    dir=${dir%/}
     case $job in '' | *[!A-Za-z0-9._-]* | .*) exit 0 ;; esac
     if ! enter "$dir"; then
         logger -t wholegrain-hook "nothing written: $dir, or what it lies in, is not root's alone, or cannot be made"

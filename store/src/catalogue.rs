@@ -353,9 +353,11 @@ impl Catalogue {
                     heard.insert(chunk, times.as_slice())?;
                 }
             }
-            if let Some((id, known)) = &change.import {
+            if change.import.is_some() || !change.forgotten_imports.is_empty() {
                 let mut imports = txn.open_table(IMPORTS)?;
-                imports.insert(id.as_str(), (known.order, known.readings, known.parts.encode().as_slice()))?;
+                if let Some((id, known)) = &change.import {
+                    imports.insert(id.as_str(), (known.order, known.readings, known.parts.encode().as_slice()))?;
+                }
                 for id in &change.forgotten_imports {
                     imports.remove(id.as_str())?;
                 }

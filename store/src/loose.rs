@@ -22,7 +22,8 @@ impl Store {
         self.register_with(source, sensors, |_| 0)
     }
 
-    /// The same with intervals that were learned, ns; a longer one that is known stays.
+    /// The same with intervals that were learned, ns, 0 for none; of the one known before and a new one the shorter stays, so that coarse
+    /// readings of the past close no holes between fine ones.
     pub(crate) fn register_with(
         &self,
         source: &str,
@@ -39,7 +40,10 @@ impl Store {
             let known = shared.sensors();
             let learned_before =
                 |sensor: &LooseSensor| known.id(sensor.path.as_str()).map(|id| known.learned_interval(id));
-            let interval = |at: usize, sensor| learned(at).max(learned_before(sensor).unwrap_or(0));
+            let interval = |at: usize, sensor| match (learned(at), learned_before(sensor).unwrap_or(0)) {
+                (0, one) | (one, 0) => one,
+                (new, before) => new.min(before),
+            };
             let one = |(at, sensor)| Properties::of(sensor, interval(at, sensor)).encode();
             sensors.iter().enumerate().map(one).collect()
         };

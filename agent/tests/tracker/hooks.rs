@@ -231,6 +231,15 @@ fn a_hook_writes_through_no_link_and_into_no_directory_of_others() {
     mode("sticky", 0o1777);
     run(&hooks().join("slurm-prolog"), &tree.path("sticky/hooks"), &[], SLURM);
     assert!(tree.path("sticky/hooks/slurm-4711").is_file());
+    // A link on the path, to a directory that is safe itself.
+    tree.make("home");
+    tree.make("home/hooks");
+    std::os::unix::fs::symlink(tree.path("home"), tree.path("sticky/link")).unwrap();
+    for through in ["sticky/link", "sticky/link/hooks", "sticky/link/new"] {
+        scripts.iter().for_each(|script| _ = run(&hooks().join(script), &tree.path(through), &[], SLURM));
+    }
+    assert_eq!(fs::read_dir(tree.path("home")).unwrap().count(), 1, "nothing was written through the link");
+    assert_eq!(fs::read_dir(tree.path("home/hooks")).unwrap().count(), 0);
     // A link to nowhere where the directory is to be made.
     tree.make("parent");
     std::os::unix::fs::symlink(tree.path("made"), tree.path("parent/hooks")).unwrap();
@@ -265,8 +274,10 @@ fn an_epilog_removes_what_is_over() {
         ("slurm-2", "manager=slurm\njob=2\nended=1\n", 1),
         ("slurm-3", "manager=slurm\njob=3\nname=ended=1 not\n", 20),
         ("slurm-4", "manager=slurm\njob=4\n", 50_000),
-        (".slurm-5.abc", "half", 20),
-        (".slurm-6.abc", "half", 1),
+        (".slurm-5.abcdef", "half", 20),
+        (".slurm-6.abcdef", "half", 1),
+        ("not-of-hooks", "ended=1\n", 50_000),
+        (".profile", "not of hooks", 20),
     ] {
         tree.write(&format!("hooks/{name}"), text);
         let then = std::time::SystemTime::now() - Duration::from_secs(minutes * 60);
@@ -277,5 +288,5 @@ fn an_epilog_removes_what_is_over() {
         fs::read_dir(tree.path("hooks")).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let mut names: Vec<String> = names.collect();
     names.sort();
-    assert_eq!(names, [".slurm-6.abc", "slurm-2", "slurm-3", "slurm-4711"]);
+    assert_eq!(names, [".profile", ".slurm-6.abcdef", "not-of-hooks", "slurm-2", "slurm-3", "slurm-4711"]);
 }

@@ -103,9 +103,9 @@ pub struct ExportArgs {
     /// Of several jobs that had this id, the newest that had begun by then
     #[arg(long, value_name = "TIME", allow_hyphen_values = true, requires = "job")]
     at: Option<String>,
-    /// How to write it
-    #[arg(long, short, value_enum, default_value_t = Format::Csv)]
-    format: Format,
+    /// How to write it [default: by the file's ending, parquet, arrow or else csv]
+    #[arg(long, short, value_enum)]
+    format: Option<Format>,
     /// The file, or a directory for several; a file appears when it is whole
     #[arg(long, short, value_name = "FILE|DIR")]
     output: PathBuf,
@@ -140,7 +140,7 @@ pub fn run(args: &ExportArgs, client: Option<&Path>) -> Result<(), Failure> {
         std::fs::create_dir_all(&args.output)
             .map_err(|error| Failure::Failed(format!("cannot make {}: {error}", args.output.display())))?;
     }
-    let pivot = match args.format {
+    let pivot = match args.format() {
         Format::CsvWide => Some(Pivot::wide(&selection)),
         Format::Ldms => Some(Pivot::ldms(&selection, args.producer_level.map(|level| level as usize - 1))?),
         _ => None,
@@ -156,6 +156,15 @@ pub fn run(args: &ExportArgs, client: Option<&Path>) -> Result<(), Failure> {
 }
 
 impl ExportArgs {
+    /// What --format says, else the ending of the file's name.
+    fn format(&self) -> Format {
+        self.format.unwrap_or_else(|| match self.output.extension().and_then(|ending| ending.to_str()) {
+            Some("parquet") => Format::Parquet,
+            Some("arrow") => Format::Arrow,
+            _ => Format::Csv,
+        })
+    }
+
     /// The parameters that say which job.
     fn of_job(&self) -> Vec<(&'static str, String)> {
         let job = self.job.iter().map(|id| ("job", id.clone()));
@@ -193,7 +202,7 @@ fn files(args: &ExportArgs, is_dir: bool, (from, to): (i64, i64)) -> Result<Vec<
     if !is_dir {
         return Ok(vec![(args.output.clone(), (from, to))]);
     }
-    let ending = args.format.ending();
+    let ending = args.format().ending();
     let width = match args.split.unwrap_or(Split::Day) {
         Split::None => return Ok(vec![(args.output.join(format!("readings.{ending}")), (from, to))]),
         Split::Day => DAY_NS,
@@ -263,7 +272,7 @@ impl Export<'_> {
         let mut numbered = Numbered { path: path.to_owned(), number: 1 };
         let mut writer: Option<Writer> = None;
         let mut progress = Progress::new(false, Some(self.selection.sensors.len() as u64), range);
-        let (selection, format) = (self.selection, self.args.format);
+        let (selection, format) = (self.selection, self.args.format());
         let mut pivot = self.pivot.take();
         let told = &mut self.told;
         let is_pivot = pivot.is_some();

@@ -4,17 +4,21 @@
 const COVERED_PERCENT: usize = 90;
 /// The fewest spacings that tell anything.
 const SPACINGS_MIN: usize = 2;
+/// A longer interval is not learned, ns: readings so far apart are joined by their own spacings only.
+const INTERVAL_NS_MAX: u64 = 86_400_000_000_000;
 /// Digits that are kept, so that sensors of one rate have one interval.
 const DIGITS: u32 = 3;
 
-/// The interval that times, which rise, tell, in ns: nine tenths of the spacings are not longer. 0 when there are too few.
+/// The interval that times, which rise, tell, in ns: nine tenths of the spacings are not longer. 0 when there are too few,
+/// or it is longer than a day.
 pub(super) fn interval_ns(times: &[i64]) -> u64 {
     let mut spacings: Vec<u64> = times.windows(2).map(|pair| pair[1].abs_diff(pair[0])).collect();
     if spacings.len() < SPACINGS_MIN {
         return 0;
     }
     let at = (spacings.len() - 1) * COVERED_PERCENT / 100;
-    rounded(*spacings.select_nth_unstable(at).1)
+    let interval_ns = rounded(*spacings.select_nth_unstable(at).1);
+    if interval_ns <= INTERVAL_NS_MAX { interval_ns } else { 0 }
 }
 
 /// To the nearest number of a few digits.
@@ -56,6 +60,7 @@ mod tests {
         check(&[59_999 * S / 1000, 60_003 * S / 1000, 60_001 * S / 1000], 60 * S);
         check(&[86_400 * S; 5], 86_400 * S);
         check(&[5; 5], 5);
-        assert_eq!(interval_ns(&[i64::MIN, 0, i64::MAX]), 9_220_000_000_000_000_000);
+        assert_eq!(interval_ns(&[i64::MIN, 0, i64::MAX]), 0);
+        check(&[31_536_000 * S; 4], 0);
     }
 }

@@ -152,7 +152,9 @@ impl Store {
         }
         let SensorInfo { unit, kind, mut value_type, scale, description, .. } = sensors.sent(known.id)?;
         let widens = value_type == ValueType::Int && has_fractions(&imported.column);
-        if !widens && interval_ns <= sensors.learned_interval(known.id) {
+        let learned_ns = sensors.learned_interval(known.id);
+        let is_new = interval_ns > 0 && (learned_ns == 0 || interval_ns < learned_ns);
+        if !widens && !is_new {
             return None;
         }
         if widens {
