@@ -63,7 +63,7 @@ pub(super) async fn sensors(
             begins = sensor(info, begins, sink)?;
         }
         match tail {
-            Some(next) => write!(sink, "],\"next\":{}}}\n", json_text(&next)),
+            Some(next) => writeln!(sink, "],\"next\":{}}}", json_text(&next)),
             None => sink.write_all(b"]}\n"),
         }
     });

@@ -46,10 +46,13 @@ const V1: &[(&str, &str, Parse)] = &[
     ("pids", "pids.current", pids_peak),
 ];
 
+/// Where a job is, its files with what reads them, and the places that they take.
+type OpenFiles = (JobPlace, Vec<(File, Parse)>, Vec<Descriptor>);
+
 /// The files of running jobs that are kept open.
 #[derive(Default)]
 pub struct TotalsFiles {
-    open: HashMap<Key, (JobPlace, Vec<(File, Parse)>, Vec<Descriptor>)>,
+    open: HashMap<Key, OpenFiles>,
     count: usize,
     buffer: Vec<u8>,
 }
