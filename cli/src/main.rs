@@ -91,11 +91,15 @@ enum Command {
 impl Command {
     /// Whether it writes files that hold readings, or what belongs to them.
     fn writes_readings(&self) -> bool {
-        match self {
-            Command::Up(_) | Command::Server(_) | Command::Import(_) | Command::Export(_) => true,
-            Command::Config(_) | Command::Store(_) => true,
-            _ => false,
-        }
+        matches!(
+            self,
+            Command::Up(_)
+                | Command::Server(_)
+                | Command::Import(_)
+                | Command::Export(_)
+                | Command::Config(_)
+                | Command::Store(_)
+        )
     }
 }
 

@@ -87,7 +87,7 @@ mod tests {
             |second: i64| Timestamp::parse("2026-01-31T10:00:00Z", Timestamp(0)).unwrap().0 + second * 1_000_000_000;
         let whole = allocation("n1", end, &["cpu/usage"]);
         assert!(lines(&[allocation("n1", None, &[])], &[(0, at(1))].into()).is_empty());
-        assert!(lines(&[whole.clone()], &[(0, at(30))].into()).is_empty());
+        assert!(lines(std::slice::from_ref(&whole), &[(0, at(30))].into()).is_empty());
         let found = lines(&[whole.clone(), allocation("n2", end, &[])], &[(0, at(20)), (1, at(29))].into());
         assert_eq!(found.len(), 2);
         assert!(found[0].starts_with("no totals from n2: "), "{found:?}");
