@@ -159,7 +159,7 @@ fn a_segment_that_is_gone_is_lost() {
 fn what_was_never_acknowledged_and_what_holds_no_reading_is_not_lost() {
     // An append that did not come to its end.
     let (dir, segment, ends) = filled();
-    change(&segment, |bytes| bytes.extend_from_slice(&bytes[ends[2]..ends[3] - 1].to_vec()));
+    change(&segment, |bytes| bytes.extend_from_within(ends[2]..ends[3] - 1));
     let (store, report) = open(dir.path());
     assert!(report.torn_bytes > 0 && report.damaged_bytes == 0 && report.lost.is_empty(), "{report:?}");
     drop(store);
