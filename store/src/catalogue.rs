@@ -353,11 +353,9 @@ impl Catalogue {
                     heard.insert(chunk, times.as_slice())?;
                 }
             }
-            if change.import.is_some() || !change.forgotten_imports.is_empty() {
+            if let Some((id, known)) = &change.import {
                 let mut imports = txn.open_table(IMPORTS)?;
-                if let Some((id, known)) = &change.import {
-                    imports.insert(id.as_str(), (known.order, known.readings, known.parts.encode().as_slice()))?;
-                }
+                imports.insert(id.as_str(), (known.order, known.readings, known.parts.encode().as_slice()))?;
                 for id in &change.forgotten_imports {
                     imports.remove(id.as_str())?;
                 }

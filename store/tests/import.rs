@@ -8,8 +8,8 @@ use std::sync::Arc;
 use support::{EIO, Fault, FaultyDisk};
 use wholegrain_model::{Column, ColumnValues, Gaps, Interval, Kind, Pattern, SensorPath, Value, ValueType};
 use wholegrain_store::{
-    Deletion, IMPORT_ROWS_MAX, ImportState, Imported, LooseSensor, Reading, RetentionRule, SensorId, SensorSetting,
-    Series, Store, StoreConfig, StoreError,
+    IMPORT_ROWS_MAX, ImportState, Imported, LooseSensor, Reading, RetentionRule, SensorId, SensorSetting, Series,
+    Store, StoreConfig, StoreError,
 };
 
 const SECOND: i64 = 1_000_000_000;
@@ -102,23 +102,6 @@ fn a_part_is_visible_at_once_stays_over_a_restart_and_is_there_once() {
     assert!(!store.import("x", 4, "me", part).unwrap().duplicate);
     assert_eq!(store.import_state("x").unwrap().parts, [(3, 4)]);
     assert_eq!(rows(&store, "/i/b"), expected, "each time once");
-}
-
-#[test]
-fn after_a_deletion_a_repeated_import_brings_back_what_was_deleted() {
-    let dir = tempfile::tempdir().unwrap();
-    let store = open(dir.path());
-    let part = || vec![series("/i/a", &[(1, Some(1.0)), (2, Some(2.0)), (3, Some(3.0))])];
-    store.import("x", 0, "me", part()).unwrap();
-    let patterns = vec![Pattern::new("/i/a").unwrap()];
-    let deletion = Deletion { patterns, from: START + 2 * SECOND, to: START + 3 * SECOND };
-    assert_eq!(store.delete(&deletion).unwrap().readings, 1);
-    assert_eq!(rows(&store, "/i/a"), [(1, Some(1.0)), (3, Some(3.0))]);
-    drop(store);
-    let store = open(dir.path());
-    assert_eq!(store.import_state("x").unwrap(), ImportState::default());
-    assert_eq!(store.import("x", 0, "me", part()).unwrap(), stored(3));
-    assert_eq!(rows(&store, "/i/a"), [(1, Some(1.0)), (2, Some(2.0)), (3, Some(3.0))]);
 }
 
 #[test]

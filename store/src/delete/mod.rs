@@ -17,7 +17,6 @@ use wholegrain_model::Pattern;
 
 use crate::block::read::Block;
 use crate::catalogue::{BlockRecord, Change};
-use crate::import::Imports;
 use crate::publish::reconcile;
 use crate::retention::policy::Policy;
 use crate::stats::add;
@@ -93,7 +92,7 @@ impl Store {
         let shared = self.shared();
         let _no_seal = shared.sealing.lock().unwrap_or_else(PoisonError::into_inner);
         let _no_merge = shared.merging.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut ledger = reconcile(shared)?;
+        let ledger = reconcile(shared)?;
         let view = shared.view();
         let takes = |path: &str| deletion.takes(path);
         let mut measure = Measure::new(shared, &takes);
@@ -123,10 +122,7 @@ impl Store {
         }
         // Before, so that no crash leaves a result that was made of what is gone; and after, for what was made meanwhile.
         shared.changed(deletion.from, deletion.to, sensors.as_deref())?;
-        // An import that is repeated brings back what was deleted of it: its parts are not known any more.
-        let forgotten_imports = ledger.imports.ids();
-        shared.catalogue.commit(&Change { relink: relink.clone(), forgotten_imports, ..Change::default() })?;
-        ledger.imports = Imports::default();
+        shared.catalogue.commit(&Change { relink: relink.clone(), ..Change::default() })?;
         relink_in_view(shared, &relink);
         drop(ledger);
         if let Err(error) = shared.changed(deletion.from, deletion.to, sensors.as_deref()) {

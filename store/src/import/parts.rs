@@ -40,10 +40,6 @@ impl Imports {
         self.0.remove(id);
     }
 
-    pub fn ids(&self) -> Vec<String> {
-        self.0.keys().cloned().collect()
-    }
-
     pub fn state(&self, id: &str) -> ImportState {
         self.0.get(id).map_or_else(ImportState::default, |known| ImportState {
             readings: known.readings,
