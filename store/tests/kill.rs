@@ -130,7 +130,10 @@ fn a_store_that_lost_its_catalogue_does_not_begin_anew() {
 /// The journal's segments with their content.
 fn segments(disk: &FaultyDisk) -> Vec<(std::path::PathBuf, Vec<u8>)> {
     let files = disk.files("/journal/").into_iter();
-    files.filter(|path| path.extension().is_some_and(|ending| ending == "wal")).map(|path| (path.clone(), disk.content(&path))).collect()
+    files
+        .filter(|path| path.extension().is_some_and(|ending| ending == "wal"))
+        .map(|path| (path.clone(), disk.content(&path)))
+        .collect()
 }
 
 #[test]

@@ -2,10 +2,10 @@
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
-use wholegrain_testing::cgroups::Cgroups;
+use wholegrain_testing::cgroups::{Cgroups, JobGroup};
 use wholegrain_testing::jobs::{Descriptors, JobSite, ask, instant};
 use wholegrain_testing::probe::now_ns;
 use wholegrain_testing::{Process, program, wait_until};
@@ -27,7 +27,7 @@ fn can() -> bool {
 
 /// A server, an agent, and a job `17` whose readings must go on whatever happens beside it.
 struct Node {
-    steady: Option<(wholegrain_testing::cgroups::JobGroup, Process)>,
+    steady: Option<(JobGroup, Process)>,
     server: Process,
     site: JobSite,
     cgroups: Cgroups,
@@ -243,8 +243,14 @@ fn job_ids_with_odd_characters_are_jobs_like_others() {
     let ids =
         ["a b", "ƒ2oLkTLb", "50%", "quote\"d", "semi;colon", "*", "..x", "plus+#", "tab\there", "\u{1f680}", &long];
     let top = ["cpuacct", "unified"].into_iter().find_map(|name| node.cgroups.hierarchy(name)).expect("a hierarchy");
+    let mut processes = Vec::new();
     for id in ids {
-        std::fs::create_dir_all(top.join("odd").join(id)).unwrap_or_else(|e| panic!("{id}: {e}"));
+        let dir = top.join("odd").join(id);
+        std::fs::create_dir_all(&dir).unwrap_or_else(|e| panic!("{id}: {e}"));
+        // A job without processes has no sensors.
+        let process = Process::start(Command::new("sleep").arg("100000").stdin(Stdio::null()), Path::new("/dev/null"));
+        std::fs::write(dir.join("cgroup.procs"), process.id().to_string()).expect("moved");
+        processes.push(process);
     }
     wait_until("all are found", || node.site.jobs().len() == ids.len() + 1);
     let jobs = node.site.jobs();
@@ -259,6 +265,7 @@ fn job_ids_with_odd_characters_are_jobs_like_others() {
         assert!(!levels.contains(&level), "two jobs share {level}");
         levels.push(level);
     }
+    drop(processes);
     for id in ids {
         std::fs::remove_dir(top.join("odd").join(id)).expect("removed");
     }
@@ -301,7 +308,7 @@ fn an_agent_out_of_descriptors_says_so_and_recovers() {
     }
     let node = Node::new(RULES, &format!("{SOURCES}[sources.procfs]\ngroups = [\"meminfo\"]\ninterval = \"100ms\"\n"));
     // Opened before anything else, so that it has its descriptors.
-    let agent = node.site.start_by(Command::new("prlimit").arg("--nofile=160:160").arg(program("wholegrain-agent")));
+    let agent = node.site.start_by(Command::new("prlimit").arg("--nofile=400:400").arg(program("wholegrain-agent")));
     node.goes_on("from the start");
     // From the server: whoever asks the agent itself needs a descriptor of it.
     let newest = || {
@@ -310,11 +317,12 @@ fn an_agent_out_of_descriptors_says_so_and_recovers() {
     };
     wait_until("/proc is sampled", || newest().is_some());
     let jobs: Vec<_> = (0..60).map(|number| node.cgroups.job(&(500 + number).to_string(), 0)).collect();
-    wait_until("the log names it", || agent.log().contains("open files") || agent.log().contains("Too many open"));
+    let idle: Vec<_> = jobs.iter().map(JobGroup::idle).collect();
+    wait_until("the log names it", || agent.log().contains("[jobs.bounds] descriptors"));
     let named = now_ns();
     wait_until("/proc is still sampled", || newest().is_some_and(|time| time > named));
     assert!(agent.log().lines().count() < 500, "at a bounded rate: {} lines", agent.log().lines().count());
-    drop(jobs);
+    drop((idle, jobs));
     wait_until("the jobs are over", || node.site.jobs().len() == 1);
     let late = node.cgroups.job("600", 0);
     let _busy = late.burn();
@@ -372,6 +380,7 @@ fn ten_thousand_rules_are_borne() {
     let agent = node.start();
     let start = std::time::Instant::now();
     let jobs: Vec<_> = (0..10).map(|number| node.cgroups.job(&(4_000 + number).to_string(), 0)).collect();
+    let _idle: Vec<_> = jobs.iter().map(JobGroup::idle).collect();
     let every = |id: &str, metric: &str| -> Option<u64> {
         node.site.metrics(id).into_iter().find(|(name, _)| name == metric)?.1
     };

@@ -20,8 +20,8 @@ use crate::metrics::Metrics;
 const HEAD_TIME_MAX: Duration = Duration::from_secs(30);
 /// The largest head of a request, in bytes: 256 patterns of a kilobyte fit.
 const HEAD_BYTES_MAX: usize = 320 << 10;
-/// How long answers may go on when the server goes down.
-const DRAIN_TIME_MAX: Duration = Duration::from_secs(3);
+/// How long answers may go on when the server goes down. The rest of [`SHUTDOWN_TIME_MAX`](crate::serve::SHUTDOWN_TIME_MAX) is the store's.
+const DRAIN_TIME_MAX: Duration = Duration::from_secs(2);
 /// How long accepting rests after it failed, as when no file descriptor is left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
