@@ -78,14 +78,14 @@ impl KeptFile {
         match result {
             // An empty file is one that is going away or not filled yet: none of the kernel's is empty.
             Ok(0) => {
-                self.open = None;
+                self.close();
                 Err(libc::ENODATA)
             }
             Ok(length) => Ok(length),
             // The device is still there and only has nothing to say now.
             Err(errno @ (libc::EIO | libc::EAGAIN | libc::EBUSY | libc::ETIMEDOUT | libc::ENODATA)) => Err(errno),
             Err(errno) => {
-                self.open = None;
+                self.close();
                 Err(errno)
             }
         }
@@ -95,13 +95,18 @@ impl KeptFile {
     #[inline]
     fn current(&mut self) -> Result<&File, Errno> {
         if self.open.as_ref().is_some_and(|open| open.replaceable && is_unlinked(&open.file)) {
-            self.open = None;
+            self.close();
         }
-        let open = match self.open.take() {
-            Some(open) => open,
-            None => open_path(&self.path, self.quota.as_ref())?,
-        };
-        Ok(&self.open.insert(open).file)
+        if self.open.is_none() {
+            self.open = Some(open_path(&self.path, self.quota.as_ref())?);
+        }
+        // Without moving it out and back, which took 55 instructions of each read.
+        self.open.as_ref().map(|open| &open.file).ok_or(libc::EBADF)
+    }
+
+    #[cold]
+    fn close(&mut self) {
+        self.open = None;
     }
 }
 
