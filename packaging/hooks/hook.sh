@@ -41,8 +41,11 @@ enter() {
         cd -P "$1" 2>/dev/null && [ "$(pwd -P)" = "$1" ] && safe
         return
     fi
-    set -- "${1%/*}" "${1##*/}"
-    enter "${1:-/}" && mkdir -m 0755 "./$2" && cd -P "./$2" && safe
+    set -- "${1%/*}" "${1##*/}" "$1"
+    enter "${1:-/}" || return 1
+    # Another job's hook may have made it since.
+    mkdir -m 0755 "./$2" 2>/dev/null || [ -d "./$2" ] || return 1
+    cd -P "./$2" && [ "$(pwd -P)" = "$3" ] && safe
 }
 
 # Files that no agent may remove, as the directory is root's: of jobs that ended ten minutes ago, of any that are a month old, and

@@ -63,6 +63,42 @@ fn slurm_from_prolog_to_epilog() {
     tracked.tracker.stop();
 }
 
+/// The first prolog makes the directory of hooks, which nobody watches yet.
+#[test]
+fn the_first_prolog_of_all_is_known_when_its_job_begins() {
+    let tree = Tree::new(&["cpuacct"]);
+    let dir = tree.path("run/hooks");
+    let config = TrackerConfig { hooks: Some(dir.clone()), ..config(NO_RESCAN) };
+    let tracked = Tracked::start(&config, &tree.roots(), None);
+    tree.make("cgroup/cpuacct/slurm/uid_1234/job_1");
+    tracked.began("1");
+    run(&hooks().join("slurm-prolog"), &dir, &[], SLURM);
+    tree.make("cgroup/cpuacct/slurm/uid_1234/job_4711");
+    assert_eq!(tracked.began("4711").record.partition.as_deref(), Some("debug"));
+    // From then on they are watched.
+    run(&hooks().join("slurm-prolog"), &dir, &[], &[("SLURM_JOB_ID", "1"), ("SLURM_JOB_PARTITION", "later")]);
+    tracked.changed("1", |job| job.record.partition.as_deref() == Some("later"));
+    tracked.tracker.stop();
+}
+
+/// A node's first jobs can begin at once: each of their prologs finds no directory and makes it.
+#[test]
+fn prologs_that_begin_at_once_all_write() {
+    let tree = Tree::new(&[]);
+    for round in 0..10 {
+        let dir = tree.path(&format!("run{round}/hooks"));
+        let begin = |job: usize| {
+            let mut prolog = Command::new("dash");
+            prolog.arg(hooks().join("slurm-prolog")).env_clear().env("WHOLEGRAIN_HOOKS", &dir);
+            prolog.env("SLURM_JOB_ID", job.to_string()).spawn().unwrap()
+        };
+        let mut prologs: Vec<_> = (0..8).map(begin).collect();
+        assert!(prologs.iter_mut().all(|prolog| prolog.wait().unwrap().success()));
+        let missing: Vec<usize> = (0..8).filter(|job| !dir.join(format!("slurm-{job}")).exists()).collect();
+        assert!(missing.is_empty(), "round {round}: nothing was written of {missing:?}");
+    }
+}
+
 #[test]
 fn slurm_with_a_sluid() {
     let tree = Tree::new(&[]);

@@ -242,6 +242,28 @@ fn controllers_vanish_one_after_another() {
     tracked.tracker.stop();
 }
 
+/// Slurm up to 22.05 gives a step's directory to the user: what is below it is no task to the tracker.
+#[test]
+fn a_job_whose_processes_are_in_a_directory_of_its_users_has_processes() {
+    let cgroups = Cgroups::new();
+    let tracked = Tracked::start(&cgroups.config(NO_RESCAN), &Roots::default(), None);
+    let (id, uid) = (cgroups.id(), 54_324);
+    let step = cgroups.v1("cpuacct", uid, &id).join("step_0");
+    fs::create_dir_all(&step).unwrap();
+    std::os::unix::fs::chown(&step, Some(uid), Some(uid)).unwrap();
+    let task = step.join("task_0");
+    fs::create_dir(&task).unwrap();
+    assert!(!tracked.began(&id).has_processes);
+    let mut child = Command::new("sleep").arg("600").spawn().unwrap();
+    fs::write(task.join("cgroup.procs"), child.id().to_string()).unwrap();
+    tracked.changed(&id, |job| job.has_processes);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    remove_all(&cgroups.v1("cpuacct", uid, &id));
+    tracked.ended(&id);
+    tracked.tracker.stop();
+}
+
 /// How long after a directory is made and removed the event is there, printed: the goal is 50 ms.
 #[test]
 fn latency_of_beginnings_and_ends() {

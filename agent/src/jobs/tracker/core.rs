@@ -190,17 +190,15 @@ impl Core {
         std::iter::once(first).chain(steps).map(|dir| self.path(dir)).collect()
     }
 
-    /// Files that tell whether a job has processes: `cgroup.events` in the unified hierarchy, which tells of all below, and
-    /// `cgroup.procs` of the job and its steps in one hierarchy of version 1.
-    pub fn process_files(&self, live: &Live) -> Vec<PathBuf> {
+    /// What tells whether a job has processes: files `cgroup.events` of the unified hierarchy, and directories of one hierarchy of
+    /// version 1 with all below them. Both tell of directories too that are the user's own and no step.
+    pub fn process_places(&self, live: &Live) -> (Vec<PathBuf>, Vec<PathBuf>) {
         let is_v2 = |dir: &DirId| self.hierarchies.get(dir.hierarchy).is_some_and(|one| one.version == Version::V2);
         let own = || live.dirs.iter().map(|(dir, _)| dir);
-        let mut files: Vec<PathBuf> =
-            own().filter(|dir| is_v2(dir)).map(|dir| self.path(dir).join("cgroup.events")).collect();
+        let events = own().filter(|dir| is_v2(dir)).map(|dir| self.path(dir).join("cgroup.events")).collect();
         let first = live.dirs.accounting().chain(own()).find(|dir| !is_v2(dir)).map(|dir| dir.hierarchy);
-        let v1 = own().chain(live.step_dirs()).filter(|dir| Some(dir.hierarchy) == first);
-        files.extend(v1.map(|dir| self.path(dir).join("cgroup.procs")));
-        files
+        let v1 = own().filter(|dir| Some(dir.hierarchy) == first);
+        (events, v1.map(|dir| self.path(dir)).collect())
     }
 
     /// Where a directory is.
@@ -610,6 +608,11 @@ impl Core {
         let at = now.mono + settle;
         let due = self.changed.entry(key.clone()).or_insert(at);
         *due = (*due).min(at);
+    }
+
+    /// Whether jobs have begun that nobody was told of yet.
+    pub fn has_begun(&self) -> bool {
+        !self.begun.is_empty()
     }
 
     fn tell_begun(&mut self, now: Now) {

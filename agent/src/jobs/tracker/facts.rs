@@ -40,19 +40,32 @@ pub fn stamp(path: &Path, now: i64) -> io::Result<Stamp> {
     Ok(Stamp { created, is_birth, inode: stat.stx_ino })
 }
 
-/// Whether there are processes by these files, each a `cgroup.events` or a `cgroup.procs`. True where the kernel does not say: in a
-/// tree without them, and where they may not be read.
-pub fn has_processes(files: &[PathBuf]) -> bool {
-    let texts = files.iter().take(DIRS_MAX).filter_map(|file| Some((file, std::fs::read_to_string(file).ok()?)));
+/// Whether there are processes by these files `cgroup.events`, or in these directories of version 1 and below: the manager may have given
+/// a step's directory to the user, so that the processes are in one that is no step. True where the kernel does not say: in a tree
+/// without such files, where they may not be read, and where there are more directories than are looked at.
+pub fn has_processes(events: &[PathBuf], v1: &[PathBuf]) -> bool {
     let mut told = false;
-    for (file, text) in texts {
+    for file in events.iter().take(DIRS_MAX) {
+        let Ok(text) = std::fs::read_to_string(file) else { continue };
         told = true;
-        let is_events = file.ends_with("cgroup.events");
-        if if is_events { text.lines().any(|line| line == "populated 1") } else { !text.is_empty() } {
+        if text.lines().any(|line| line == "populated 1") {
             return true;
         }
     }
-    !told || files.len() > DIRS_MAX
+    let mut waiting = v1.to_vec();
+    for _ in 0..DIRS_MAX {
+        let Some(dir) = waiting.pop() else { break };
+        if let Ok(text) = std::fs::read_to_string(dir.join("cgroup.procs")) {
+            told = true;
+            if !text.is_empty() {
+                return true;
+            }
+        }
+        let entries = std::fs::read_dir(&dir).into_iter().flatten().flatten();
+        let below = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+        waiting.extend(below.map(|entry| entry.path()).take(DIRS_MAX));
+    }
+    !told || !waiting.is_empty()
 }
 
 /// Whose the processes in these directories are: the first user that is neither root nor the manager's `account`, or root where
@@ -149,19 +162,25 @@ mod tests {
     #[test]
     fn an_empty_directory_has_no_processes_and_one_that_says_nothing_may() {
         let dir = tempfile::tempdir().unwrap();
-        let files = ["job", "step", "unified"].map(|name| dir.path().join(name));
-        files.iter().for_each(|dir| std::fs::create_dir_all(dir).unwrap());
-        let names = ["cgroup.procs", "cgroup.procs", "cgroup.events"];
-        let files: Vec<PathBuf> = files.iter().zip(names).map(|(dir, name)| dir.join(name)).collect();
-        assert!(has_processes(&files), "nobody says");
-        std::fs::write(&files[0], "").unwrap();
-        std::fs::write(&files[2], "populated 0\nfrozen 0\n").unwrap();
-        assert!(!has_processes(&files));
-        std::fs::write(&files[1], "7\n").unwrap();
-        assert!(has_processes(&files), "in a step");
-        std::fs::write(&files[1], "").unwrap();
-        std::fs::write(&files[2], "populated 1\nfrozen 0\n").unwrap();
-        assert!(has_processes(&files));
+        let path = |name: &str| dir.path().join(name);
+        std::fs::create_dir_all(path("job/step_0/task_0")).unwrap();
+        std::fs::create_dir_all(path("unified")).unwrap();
+        let (events, v1) = ([path("unified/cgroup.events")], [path("job")]);
+        assert!(has_processes(&events, &v1), "nobody says");
+        std::fs::write(path("job/cgroup.procs"), "").unwrap();
+        std::fs::write(&events[0], "populated 0\nfrozen 0\n").unwrap();
+        assert!(!has_processes(&events, &v1));
+        std::fs::write(path("job/step_0/task_0/cgroup.procs"), "7\n").unwrap();
+        assert!(has_processes(&events, &v1), "in a task");
+        std::fs::write(path("job/step_0/task_0/cgroup.procs"), "").unwrap();
+        assert!(!has_processes(&events, &v1));
+        std::fs::write(&events[0], "populated 1\nfrozen 0\n").unwrap();
+        assert!(has_processes(&events, &v1));
+        std::fs::write(&events[0], "populated 0\nfrozen 0\n").unwrap();
+        for n in 0..=DIRS_MAX {
+            std::fs::create_dir(path(&format!("job/{n}"))).unwrap();
+        }
+        assert!(has_processes(&events, &v1), "not everything was looked at");
     }
 
     #[test]

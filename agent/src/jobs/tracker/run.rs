@@ -326,7 +326,7 @@ impl Watcher {
                     }
                 }
             }
-            if !self.believes(asked, &owned, &path) {
+            if !self.believes(&dir, asked, &owned, &path) {
                 continue;
             }
             let deeper = match spot {
@@ -565,6 +565,16 @@ impl Watcher {
         }
     }
 
+    /// The first prolog of all makes the directory of hooks, which then is not watched yet: without this its job would be known by its
+    /// name after the next scan only, or never where it is shorter.
+    fn read_first_hooks(&mut self) {
+        let Some(dir) = self.own.hooks.as_ref().map(|hooks| hooks.path().to_owned()) else { return };
+        if self.own.watches.as_ref().is_some_and(|watches| !watches.has(&Watched::Hooks)) && dir.is_dir() {
+            self.watch(Watched::Hooks, dir, false);
+            self.read_hooks();
+        }
+    }
+
     fn read_hooks(&mut self) {
         let Some(dir) = &mut self.own.hooks else { return };
         let at = now();
@@ -601,6 +611,9 @@ impl Watcher {
     }
 
     fn tell(&mut self) {
+        if self.core.has_begun() {
+            self.read_first_hooks();
+        }
         let (events, written) = self.core.flush(now());
         for event in &events {
             if let JobEvent::Ended(job) = event {

@@ -89,6 +89,11 @@ impl Watches {
         self.fd.as_fd()
     }
 
+    /// Whether something is watched.
+    pub fn has(&self, what: &Watched) -> bool {
+        self.by_what.contains_key(what)
+    }
+
     /// How many there are.
     pub fn count(&self) -> usize {
         self.by_what.len()

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::super::layout::Found;
+use super::super::layout::{Found, Spot};
 use super::super::live::DirId;
 use super::super::trust::{MayOwn, Owned, Owners};
 use super::Watcher;
@@ -26,9 +26,10 @@ impl Watcher {
     }
 
     /// Whether the owners on a path are such as one of these allows.
-    pub(super) fn believes(&mut self, all: &[Owners], owned: &[Owned], path: &Path) -> bool {
+    pub(super) fn believes(&mut self, dir: &DirId, all: &[Owners], owned: &[Owned], path: &Path) -> bool {
         let refused = all.iter().map(|owners| self.trust.refuses(owners, owned)).min().flatten();
-        if let Some(level) = refused {
+        // A manager gives a directory away after it has made it: what is found below it between the two is as it should be.
+        if let Some(level) = refused.filter(|level| !self.is_given(dir, *level)) {
             self.own.refused += 1;
             let uid = owned.get(level).map(|owned| owned.uid).unwrap_or_default();
             if self.own.told.is_new(format!("refused {uid}")) {
@@ -39,6 +40,13 @@ impl Watcher {
             }
         }
         refused.is_none()
+    }
+
+    /// Whether the directory of this level on a path is one that its manager may give to a user.
+    fn is_given(&self, dir: &DirId, level: usize) -> bool {
+        let Some((end, _)) = dir.path.match_indices('/').nth(level) else { return false };
+        let given = DirId::new(dir.hierarchy, &dir.path[..end]);
+        matches!(self.core.spot(&given), Spot::Job(found) if found.owners.last() == Some(&MayOwn::Anyone))
     }
 
     /// Below a directory that was given to somebody nothing is read.

@@ -35,7 +35,10 @@ impl Watcher {
     pub(super) fn look(&mut self, key: &Key) {
         let Some(job) = self.core.job(key) else { return };
         let at = now();
-        let has_processes = job.has_processes || facts::has_processes(&self.core.process_files(job));
+        let has_processes = job.has_processes || {
+            let (events, v1) = self.core.process_places(job);
+            facts::has_processes(&events, &v1)
+        };
         if !has_processes && at.mono.saturating_sub(job.seen_mono) > EMPTY_NS_MAX {
             return;
         }
