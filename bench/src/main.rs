@@ -17,6 +17,7 @@ mod latency;
 mod load;
 mod monitor_cost;
 mod monitors;
+mod mqtt_flood;
 mod mqtt_topics;
 mod query_speed;
 mod range_query;
@@ -60,6 +61,8 @@ enum Benchmark {
     Connections(connections::Options),
     /// 100,000 retained messages and 30,000 sessions that subscribe to a part of them, beside Mosquitto.
     MqttTopics(mqtt_topics::Options),
+    /// What others wait while one identity's connections send as fast as they can: PINGREQ, SUBSCRIBE, PUBLISH.
+    MqttFlood(mqtt_flood::Options),
     /// How soon the answer to a query of one sensor over a day begins, while readings are taken in.
     RangeQuery(range_query::Options),
     /// Import of CSV, from the file to durable blocks: readings a second, beside DuckDB making Parquet of the same file.
@@ -117,6 +120,7 @@ fn main() -> anyhow::Result<()> {
         Benchmark::DcdbMessages(options) => dcdb_messages::run(&options),
         Benchmark::Connections(options) => connections::run(&options),
         Benchmark::MqttTopics(options) => mqtt_topics::run(&options),
+        Benchmark::MqttFlood(options) => mqtt_flood::run(&options),
         Benchmark::RangeQuery(options) => range_query::run(&options),
         Benchmark::Import(options) => import_speed::run(&options),
         Benchmark::QuerySpeed(options) => query_speed::run(&options),
@@ -143,7 +147,7 @@ fn main() -> anyhow::Result<()> {
 /// Each benchmark with its defaults, whatever became of those before it.
 fn all() -> anyhow::Result<()> {
     type Run = fn() -> anyhow::Result<()>;
-    let benchmarks: [(&str, Run); 16] = [
+    let benchmarks: [(&str, Run); 17] = [
         ("agent-cost", || agent_cost::run(&agent_cost::Options::default())),
         ("throughput", || throughput::run(&throughput::Options::default())),
         ("latency", || latency::run(&latency::Options::default())),
@@ -152,6 +156,7 @@ fn all() -> anyhow::Result<()> {
         ("dcdb-messages", || dcdb_messages::run(&dcdb_messages::Options::short())),
         ("connections", || connections::run(&connections::Options::short())),
         ("mqtt-topics", || mqtt_topics::run(&mqtt_topics::Options::short())),
+        ("mqtt-flood", || mqtt_flood::run(&mqtt_flood::Options::default())),
         ("range-query", || range_query::run(&range_query::Options::default())),
         ("import", || import_speed::run(&import_speed::Options::default())),
         ("query-speed", || query_speed::run(&query_speed::Options::default())),

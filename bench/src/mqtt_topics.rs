@@ -6,21 +6,18 @@
 //! 4. One client that subscribes to filters that match nothing, in 20 packets of 60, and what others wait meanwhile.
 //! 5. All sessions and retained messages go, and our server's memory goes back.
 
-use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, ensure};
 use bytes::{Bytes, BytesMut};
 use serde_json::json;
 use wholegrain_testing::{Process, free_port, wait_until};
-use wholegrain_transport::mqtt::{
-    self, Connect, Packet, Properties, PublishParts, QoS, RetainHandling, Subscribe, Subscription, Text, Version,
-};
 
 use crate::installation::{installation, target};
+use crate::load::client::{Client, put};
 use crate::load::latencies::Latencies;
 use crate::report::{Aim, aim, keep, line};
 use crate::usage::raise_open_files;
@@ -33,10 +30,6 @@ const THREADS: usize = 8;
 const PAYLOAD_BYTES: usize = 64;
 /// Retained messages below each parent topic.
 const BELOW: usize = 4;
-/// The last packet of a client's own that it waits for.
-const PACKET_BYTES_MAX: usize = 1 << 20;
-/// How long a client waits for an answer.
-const ANSWER_TIME_MAX: Duration = Duration::from_secs(300);
 /// How long the server has to give memory back: it looks every minute.
 const BACK_TIME: Duration = Duration::from_secs(75);
 /// How long others are watched after the filters that match nothing.
@@ -78,84 +71,6 @@ impl Options {
     }
 }
 
-/// A client that waits for each answer.
-struct Client {
-    stream: TcpStream,
-    input: BytesMut,
-}
-
-impl Client {
-    fn connect(address: SocketAddr, id: &str) -> anyhow::Result<Self> {
-        let stream = TcpStream::connect(address).context("connecting")?;
-        stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(ANSWER_TIME_MAX))?;
-        let mut client = Self { stream, input: BytesMut::new() };
-        client.send(&Packet::Connect(Box::new(Connect::new(Version::V311, id, 0))))?;
-        match client.next()? {
-            Packet::ConnAck(ack) if !ack.reason.is_error() => Ok(client),
-            other => bail!("{id}: {other:?} where CONNACK was expected"),
-        }
-    }
-
-    fn send(&mut self, packet: &Packet) -> anyhow::Result<()> {
-        let mut output = BytesMut::new();
-        mqtt::encode(packet, Version::V311, &mut output)?;
-        Ok(self.stream.write_all(&output)?)
-    }
-
-    fn next(&mut self) -> anyhow::Result<Packet> {
-        let mut buffer = [0; 64 << 10];
-        loop {
-            if let Some(packet) = mqtt::decode(&mut self.input, Some(Version::V311), PACKET_BYTES_MAX)? {
-                return Ok(packet);
-            }
-            let count = self.stream.read(&mut buffer).context("waiting for a packet")?;
-            ensure!(count > 0, "the broker closed the connection");
-            self.input.extend_from_slice(&buffer[..count]);
-        }
-    }
-
-    /// Subscribes and takes so many messages.
-    fn subscribe(&mut self, filters: &[String], messages: usize) -> anyhow::Result<()> {
-        let one = |filter: &String| Subscription {
-            filter: Text::from(filter.as_str()),
-            qos: QoS::AtMostOnce,
-            no_local: false,
-            retain_as_published: false,
-            retain_handling: RetainHandling::Send,
-        };
-        let filters = filters.iter().map(one).collect();
-        self.send(&Packet::Subscribe(Subscribe { packet_id: 1, filters, properties: Properties::new() }))?;
-        let (mut acknowledged, mut found) = (false, 0);
-        while !acknowledged || found < messages {
-            match self.next()? {
-                Packet::SubAck(_) => acknowledged = true,
-                Packet::Publish(publish) if publish.retain => found += 1,
-                other => bail!("{other:?} where a retained message was expected"),
-            }
-        }
-        Ok(())
-    }
-
-    /// One acknowledged message.
-    fn publish(&mut self, topic: &str) -> anyhow::Result<()> {
-        let mut output = BytesMut::new();
-        put(&mut output, topic, &Bytes::from_static(b"x"), Some(1), false)?;
-        self.stream.write_all(&output)?;
-        match self.next()? {
-            Packet::PubAck(_) => Ok(()),
-            other => bail!("{other:?} where PUBACK was expected"),
-        }
-    }
-}
-
-fn put(out: &mut BytesMut, topic: &str, payload: &Bytes, packet_id: Option<u16>, retain: bool) -> anyhow::Result<()> {
-    let qos = if packet_id.is_some() { QoS::AtLeastOnce } else { QoS::AtMostOnce };
-    let properties = &Properties::new();
-    let parts = PublishParts { dup: false, qos, retain, topic, packet_id, payload, properties };
-    Ok(mqtt::encode_publish(&parts, Version::V311, out)?)
-}
-
 /// What one broker took, s.
 struct Measured {
     retain_s: f64,
@@ -170,12 +85,12 @@ struct Measured {
 fn retain(options: &Options, address: SocketAddr, payload: &[u8]) -> anyhow::Result<()> {
     let payload = Bytes::copy_from_slice(payload);
     for publisher in 0..PUBLISHERS {
-        let mut client = Client::connect(address, &format!("publisher{publisher}"))?;
+        let mut client = Client::connect(address, &format!("publisher{publisher}"), None)?;
         let mut output = BytesMut::new();
         for number in (publisher..options.retained).step_by(PUBLISHERS) {
             put(&mut output, &options.topic(number), &payload, None, true)?;
         }
-        client.stream.write_all(&output)?;
+        client.write(&output)?;
         // Acknowledged after everything before it was taken.
         client.publish("mark")?;
     }
@@ -189,7 +104,7 @@ fn subscribe(options: &Options, addresses: &[SocketAddr]) -> anyhow::Result<(Vec
         let mut took = Vec::new();
         for session in (thread..options.sessions).step_by(THREADS) {
             let begin = Instant::now();
-            let mut client = Client::connect(addresses[session % addresses.len()], &format!("session{session}"))?;
+            let mut client = Client::connect(addresses[session % addresses.len()], &format!("session{session}"), None)?;
             client.subscribe(&[options.filter(session)], BELOW)?;
             took.push(begin.elapsed());
             clients.push(client);
@@ -211,8 +126,8 @@ fn subscribe(options: &Options, addresses: &[SocketAddr]) -> anyhow::Result<(Vec
 
 /// The slowest CONNACK and the slowest PUBACK of others after filters that match nothing, s.
 fn disturb(address: SocketAddr) -> anyhow::Result<(f64, f64)> {
-    let mut attacker = Client::connect(address, "attacker")?;
-    let mut other = Client::connect(address, "other")?;
+    let mut attacker = Client::connect(address, "attacker", None)?;
+    let mut other = Client::connect(address, "other", None)?;
     for packet in 0..20 {
         let filters: Vec<String> = (0..60).map(|i| format!("+/+/+/none{}", packet * 60 + i)).collect();
         attacker.subscribe(&filters, 0)?;
@@ -220,7 +135,7 @@ fn disturb(address: SocketAddr) -> anyhow::Result<(f64, f64)> {
     let (begin, mut connect_s, mut publish_s) = (Instant::now(), 0f64, 0f64);
     while begin.elapsed() < WATCH_TIME {
         let start = Instant::now();
-        Client::connect(address, "new")?;
+        Client::connect(address, "new", None)?;
         connect_s = connect_s.max(start.elapsed().as_secs_f64());
         let start = Instant::now();
         other.publish("nobody")?;
@@ -237,7 +152,7 @@ fn measure(options: &Options, addresses: &[SocketAddr]) -> anyhow::Result<Measur
     let (clients, sessions) = subscribe(options, addresses)?;
     let sessions_s = start.elapsed().as_secs_f64();
     let start = Instant::now();
-    Client::connect(addresses[0], "everything")?.subscribe(&["site/#".to_owned()], options.retained)?;
+    Client::connect(addresses[0], "everything", None)?.subscribe(&["site/#".to_owned()], options.retained)?;
     let everything_s = start.elapsed().as_secs_f64();
     let (connect_s, publish_s) = disturb(addresses[0])?;
     drop(clients);

@@ -157,6 +157,8 @@ metrics! {
         messages_redelivered: "Messages sent again on a new connection because the old one did not acknowledge them.",
         wills: "Wills published for MQTT clients that vanished.",
         throttles: "Times that an MQTT client was not read for a while because it published over its rate.",
+        control_delays: "Times that an MQTT client was not read for a while because its identity sent control packets over their rate.",
+        turns: "Times that an MQTT connection had done as much as it may at once and waited for the others.",
         sessions_expired: "MQTT sessions that ended because their client stayed away.",
         sessions_dropped: "MQTT sessions that ended early because too many were kept.",
         retained_dropped: "Retained messages not kept because there was no room, the refused ones not among them.",

@@ -7,6 +7,7 @@
 //!   the measurement with an error.
 
 pub mod agent;
+pub mod client;
 pub mod fleet;
 pub mod latencies;
 pub mod link;

@@ -63,6 +63,8 @@ pub struct Limits {
     pub publishes_per_s_max: Option<u64>,
     /// The same in bytes of topics and payloads.
     pub publish_bytes_per_s_max: Option<u64>,
+    /// The most control packets of one identity in a second, beyond the few that each of its connections has; over it they are read more slowly.
+    pub control_packets_per_s_max: u64,
 }
 
 impl Limits {
@@ -105,6 +107,7 @@ pub(crate) struct RawLimits {
     topic_aliases_max: u16,
     publishes_per_s_max: Option<u64>,
     publish_bytes_per_s_max: Option<ByteSize>,
+    control_packets_per_s_max: u64,
 }
 
 impl Default for RawLimits {
@@ -135,6 +138,7 @@ impl Default for RawLimits {
             topic_aliases_max: 32,
             publishes_per_s_max: None,
             publish_bytes_per_s_max: None,
+            control_packets_per_s_max: 1000,
         }
     }
 }
@@ -168,6 +172,7 @@ impl RawLimits {
         within("schema_bytes_per_hour_max", self.schema_bytes_per_hour_max.0, SCHEMA_BYTES_MIN, 1 << 40)?;
         within("sessions_kept_max", self.sessions_kept_max as u64, 1, 1_000_000)?;
         within("publishes_per_s_max", self.publishes_per_s_max.unwrap_or(1), 1, 1_000_000_000)?;
+        within("control_packets_per_s_max", self.control_packets_per_s_max, 1, 1_000_000_000)?;
         let bytes_per_s = self.publish_bytes_per_s_max.map(|bytes| bytes.0);
         within("publish_bytes_per_s_max", bytes_per_s.unwrap_or(1024), 1024, 1 << 40)?;
         for (key, value, (least, most)) in [
@@ -209,6 +214,7 @@ impl RawLimits {
             topic_aliases_max: self.topic_aliases_max,
             publishes_per_s_max: self.publishes_per_s_max,
             publish_bytes_per_s_max: bytes_per_s,
+            control_packets_per_s_max: self.control_packets_per_s_max,
         })
     }
 }

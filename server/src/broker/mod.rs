@@ -19,6 +19,7 @@ pub mod allowance;
 pub mod auth;
 mod connect;
 mod connection;
+mod fairness;
 mod keeper;
 pub mod limits;
 pub mod link;
@@ -59,6 +60,7 @@ use crate::interop::Interop;
 use crate::metrics::Metrics;
 use crate::pki;
 use allowance::{Allowances, SCHEMA_BYTES_MIN};
+use fairness::Fairness;
 use link::Link;
 use log_limit::LogLimit;
 use message::Publication;
@@ -84,6 +86,8 @@ pub struct Broker {
     pub(crate) interop: Arc<Interop>,
     /// Looks for retained messages that find hardly any.
     looking: AllLooking,
+    /// What each identity may take of the broker's time.
+    fairness: Fairness,
     /// Bytes of new schemas.
     new_schemas: Allowances,
     /// Orders to agents.
@@ -149,6 +153,7 @@ impl Broker {
             security,
             interop,
             looking: AllLooking::new(available_parallelism().unwrap_or(NonZeroUsize::MIN), Instant::now()),
+            fairness: Fairness::default(),
             new_schemas: Allowances::new(config.limits.schema_bytes_per_hour_max),
             schemas: watch::Sender::new(0),
             next_id: AtomicU64::new(1),
@@ -297,21 +302,22 @@ impl Broker {
     }
 
     /// Passes a message of session `from` on to subscribers, and keeps it for those to come if it is retained: as `schema`, if it is one that the
-    /// store has. `owner` is the client that it counts for, `None` for the server itself.
+    /// store has. `owner` is the client that it counts for, `None` for the server itself. How many subscriptions it matched.
     pub(crate) fn forward(
         &self,
         from: u64,
         owner: Option<&str>,
         publication: &Publication<'_>,
         schema: Option<SchemaHash>,
-    ) {
+    ) -> usize {
         if !publication.retain {
             return self.subscriptions.publish_message(from, publication);
         }
         // Before it is passed on: a subscription with a greater number gets it there, and no second time as a retained one.
         let number = self.subscriptions.next_number();
-        self.subscriptions.publish_message(from, publication);
+        let matched = self.subscriptions.publish_message(from, publication);
         self.subscriptions.retain(owner, publication, schema, number);
+        matched
     }
 
     /// Subscribes for the session of a connection; false when it has as many as it may.

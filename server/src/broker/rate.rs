@@ -14,25 +14,68 @@ const LOOKED_AT_PER_S_AND_PROCESSOR: u64 = 1_000_000;
 /// A look that finds less than one in so many topics counts.
 const FRUITLESS: usize = 8;
 
-/// A bucket that holds one second's worth and may be overdrawn by one packet.
+/// A bucket that may be overdrawn by one packet.
 #[derive(Debug, Clone, Copy)]
-struct Bucket {
+pub(super) struct Bucket {
     per_s: f64,
+    most: f64,
     left: f64,
     at: Instant,
 }
 
 impl Bucket {
+    /// Holds one second's worth.
     fn new(per_s: u64, now: Instant) -> Self {
-        Self { per_s: per_s as f64, left: per_s as f64, at: now }
+        Self::with(per_s as f64, per_s as f64, now)
+    }
+
+    /// Holds `most`, and is full.
+    pub fn with(per_s: f64, most: f64, now: Instant) -> Self {
+        Self { per_s, most, left: most, at: now }
+    }
+
+    /// Another rate and size; what was taken stays taken.
+    pub fn set(&mut self, per_s: f64, most: f64, now: Instant) {
+        if (per_s, most) != (self.per_s, self.most) {
+            self.fill(now);
+            (self.left, self.per_s, self.most) = (self.left + most - self.most, per_s, most);
+        }
+    }
+
+    fn fill(&mut self, now: Instant) {
+        let passed = now.saturating_duration_since(self.at).as_secs_f64();
+        self.left = (self.left + passed * self.per_s).min(self.most);
+        self.at = now;
     }
 
     /// Takes so much; when there is something again.
     fn take(&mut self, amount: f64, now: Instant) -> Option<Instant> {
-        let passed = now.saturating_duration_since(self.at).as_secs_f64();
-        self.left = (self.left + passed * self.per_s).min(self.per_s) - amount;
-        self.at = now;
+        self.fill(now);
+        self.left -= amount;
         (self.left < 0.0).then(|| now + Duration::from_secs_f64(-self.left / self.per_s))
+    }
+
+    /// The same; what is owed never takes longer than so many seconds to come back.
+    pub fn take_bounded(&mut self, amount: f64, debt_s_max: f64, now: Instant) -> Option<Instant> {
+        self.fill(now);
+        self.left = (self.left - amount).max(-debt_s_max * self.per_s);
+        self.take(0.0, now)
+    }
+
+    /// Takes so much if it is there, and else nothing.
+    pub fn take_whole(&mut self, amount: f64, now: Instant) -> bool {
+        self.fill(now);
+        let fits = amount <= self.left;
+        if fits {
+            self.left -= amount;
+        }
+        fits
+    }
+
+    /// Whether nothing is missing.
+    pub fn is_full(&mut self, now: Instant) -> bool {
+        self.fill(now);
+        self.left >= self.most
     }
 }
 

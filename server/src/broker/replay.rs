@@ -90,7 +90,7 @@ impl Replays {
         self.is_at_end = false;
     }
 
-    /// What is next for a client with this session.
+    /// What is next for the client that has the session.
     pub fn turn(&self, session: &Session) -> Turn {
         let Some(first) = self.waiting.front().filter(|_| !session.sends_again()) else { return Turn::Queue };
         let Some(kept) = self.found.front() else { return Turn::LookUp(first.filter.clone(), first.after.clone()) };

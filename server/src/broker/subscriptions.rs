@@ -272,12 +272,12 @@ impl Subscriptions {
     }
 
     /// Sends a message to each client that wants it, once, and to one of each shared subscription.
-    pub fn publish_message(&self, from: u64, publication: &Publication<'_>) {
+    pub fn publish_message(&self, from: u64, publication: &Publication<'_>) -> usize {
         let filters = self.filters();
         let mut found: Vec<&Here> = Vec::new();
         filters.matches(publication.topic, &mut |here| found.push(here));
         if found.is_empty() {
-            return;
+            return 0;
         }
         let message = Arc::new(publication.to_message());
         let retain = |options: &Options| publication.retain && options.retain_as_published;
@@ -307,6 +307,7 @@ impl Subscriptions {
         for group in found.iter().flat_map(|here| &here.groups) {
             self.deliver_shared(group, &message, publication.retain, None);
         }
+        found.iter().map(|here| here.direct.len() + here.groups.len()).sum()
     }
 
     /// To one member, `except` not among them, in turn: one that is here and has room, else one that is kept.

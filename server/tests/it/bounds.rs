@@ -21,13 +21,13 @@ fn raw(server: &Server, keep_alive_s: u8) -> TcpStream {
     stream
 }
 
-fn read<const N: usize>(stream: &mut TcpStream) -> [u8; N] {
+pub fn read<const N: usize>(stream: &mut TcpStream) -> [u8; N] {
     let mut bytes = [0; N];
     stream.read_exact(&mut bytes).unwrap();
     bytes
 }
 
-fn subscribe(stream: &mut TcpStream, filters: &[&str]) {
+pub fn subscribe(stream: &mut TcpStream, filters: &[&str]) {
     let filters: Vec<u8> = filters.iter().flat_map(|filter| [text(filter), vec![0]].concat()).collect();
     stream.write_all(&packet(0x82, &[vec![0, 1], filters].concat())).unwrap();
 }

@@ -4,6 +4,7 @@ mod admission;
 mod agents;
 mod bounds;
 mod control;
+mod fairness;
 mod harness;
 mod http;
 mod interop;

@@ -23,7 +23,11 @@ fn connect(user: &str, password: &str) -> Vec<u8> {
 }
 
 pub fn connect_keeping(user: &str, password: &str, keep_alive_s: u8) -> Vec<u8> {
-    packet(0x10, &[text("MQTT"), vec![4, 0xc2, 0, keep_alive_s], text("raw"), text(user), text(password)].concat())
+    connect_as("raw", user, password, keep_alive_s)
+}
+
+pub fn connect_as(client: &str, user: &str, password: &str, keep_alive_s: u8) -> Vec<u8> {
+    packet(0x10, &[text("MQTT"), vec![4, 0xc2, 0, keep_alive_s], text(client), text(user), text(password)].concat())
 }
 
 pub fn connect_with_will(user: &str, password: &str, keep_alive_s: u8, topic: &str, will: &str) -> Vec<u8> {

@@ -27,6 +27,7 @@ use crate::interop::intake::Intake;
 
 use super::aliases;
 use super::connect::Admitted;
+use super::fairness::Turn;
 use super::link::Link;
 use super::pipeline::{Close, Effect, Pipeline, Terms};
 use super::rate::{Looking, Rate};
@@ -39,6 +40,11 @@ pub(super) use greet::run;
 const OUT_BYTES_MAX: usize = 1 << 20;
 /// How long a server that goes down waits for the store's answers to one client's batches.
 const DRAIN_TIME_MAX: Duration = Duration::from_secs(3);
+
+/// The largest packet other than PUBLISH, in bytes.
+const CONTROL_BYTES_MAX: usize = 1 << 20;
+/// The packet type of PUBLISH, in the upper half of a packet's first byte.
+const PUBLISH: u8 = 3;
 
 /// How many times the tasks that are ready have their turn before an ordinary message is taken: what came with the same wake-up, and what
 /// another thread has just begun with.
@@ -92,6 +98,8 @@ struct Connection<S> {
     /// Its bound on publishing, if it has one, and until when nothing is read because it was exceeded.
     rate: Option<Box<Rate>>,
     throttled: Option<Instant>,
+    /// How much it may do before others have their turn, and its part of its identity's control packets.
+    turn: Turn,
     /// Its looks for retained messages, and until when none is made because they found hardly any.
     looking: Looking,
     resting: Option<Instant>,
@@ -125,6 +133,9 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
         let key = (admitted.identity.clone(), admitted.client_id);
         let (handle, present, leftovers) = broker.sessions.enter(key, &link, entering);
         leftovers.into_iter().for_each(|leftovers| broker.settle(leftovers));
+        let anonymous = admitted.anonymous.then(|| peer.ip());
+        let per_s_max = limits.control_packets_per_s_max;
+        let turn = broker.fairness.enter(&admitted.identity, anonymous, per_s_max, now);
         let terms = Terms {
             identity: admitted.identity,
             reasons: admitted.version == Version::V5,
@@ -157,6 +168,7 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
             arriving: None,
             rate: Rate::new(limits.publishes_per_s_max, limits.publish_bytes_per_s_max, now).map(Box::new),
             throttled: None,
+            turn,
             looking: Looking::new(now),
             resting: None,
             held_back: None,
@@ -205,6 +217,10 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
         schemas: &mut watch::Receiver<u64>,
         mut timer: Pin<&mut tokio::time::Sleep>,
     ) -> ControlFlow<End> {
+        if self.turn.is_over() {
+            self.broker.metrics.turns.inc();
+            self.turn.next().await;
+        }
         self.take_packets()?;
         if self.held_back.is_some() {
             for _ in 0..GIVE_WAY_TURNS {
@@ -213,7 +229,8 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
             self.take_held_back()?;
             self.take_packets()?;
         }
-        let has_more = self.send_messages();
+        // Whose turn is over goes on with its next one, and reads nothing before that.
+        let has_more = self.send_messages() || self.turn.is_over();
         // Sockets nearly always have room: only who finds none waits for it, among other things.
         if self.wire.wants_write() {
             let Wire { write, output, unflushed, .. } = &mut self.wire;
@@ -221,7 +238,7 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
                 self.wrote(result)?;
             }
         }
-        let may_read = self.may_read();
+        let may_read = self.may_read() && !self.turn.is_over();
         if may_read && !self.reading {
             // The client's silence counts from when we listen again.
             self.heard = Instant::now();
@@ -285,6 +302,17 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
         self.throttled.is_none() && self.pipeline.can_read() && self.wire.output.len() < OUT_BYTES_MAX
     }
 
+    /// Whether the next packet of what was read may be taken. Readings that are gathered go to the store together, at most what one read gives.
+    fn takes_packets(&self) -> bool {
+        self.may_read() && (!self.turn.is_over() || self.pipeline.is_gathering())
+    }
+
+    /// The largest that the next packet may be: a small one of many filters takes much memory once it is decoded.
+    fn next_bytes_max(&self) -> usize {
+        let is_publish = self.wire.input.first().is_some_and(|first| first >> 4 == PUBLISH);
+        if is_publish { self.limits.packet_bytes_max } else { self.limits.packet_bytes_max.min(CONTROL_BYTES_MAX) }
+    }
+
     fn deadline(&mut self, may_read: bool) -> Instant {
         let now = Instant::now();
         if self.wire.wants_write() {
@@ -326,8 +354,9 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
     /// Decodes what was read, as far as may be read now.
     fn take_packets(&mut self) -> ControlFlow<End> {
         self.refresh_intake();
-        while self.may_read() && self.held_back.is_none() {
-            match mqtt::decode(&mut self.wire.input, Some(self.version), self.limits.packet_bytes_max) {
+        while self.takes_packets() && self.held_back.is_none() {
+            let bytes_max = self.next_bytes_max();
+            match mqtt::decode(&mut self.wire.input, Some(self.version), bytes_max) {
                 Ok(Some(packet)) => {
                     self.arriving = None;
                     self.take_packet(packet)?
@@ -339,7 +368,7 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
         self.close_run()?;
         self.wire.tidy();
         // Bytes that trickle in are no silence; without this they would hold a connection and its buffer for ever.
-        if self.wire.input.is_empty() || !self.may_read() {
+        if self.wire.input.is_empty() || !self.takes_packets() {
             self.arriving = None;
         } else {
             self.arriving.get_or_insert_with(Instant::now);

@@ -15,6 +15,7 @@ use wholegrain_transport::topics::{self, Topic};
 
 use crate::access::audit::Event as Audited;
 
+use super::super::fairness::UNIT_BYTES;
 use super::super::link::Event;
 use super::super::log_limit::quoted;
 use super::super::message::Publication;
@@ -41,6 +42,7 @@ fn is_ordinary(publish: &Publish) -> bool {
 
 impl<S: AsyncRead + AsyncWrite> Connection<S> {
     pub(super) fn take_packet(&mut self, packet: Packet) -> ControlFlow<End> {
+        self.turn.spend(1);
         match packet {
             Packet::Publish(publish) if !self.gave_way && is_ordinary(&publish) => {
                 self.held_back = Some(Box::new(publish));
@@ -59,7 +61,10 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
             }
             Packet::Subscribe(subscribe) => self.subscribe(subscribe),
             Packet::Unsubscribe(unsubscribe) => self.unsubscribe(unsubscribe),
-            Packet::PingReq => self.send(&Packet::PingResp),
+            Packet::PingReq => {
+                self.send(&Packet::PingResp);
+                self.count_control(1);
+            }
             Packet::Disconnect(disconnect) => return self.take_disconnect(&disconnect),
             other => {
                 let why = format!("sent {}, which a client may not send here", other.packet_type().name());
@@ -67,6 +72,15 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
             }
         }
         self.apply()
+    }
+
+    /// Counts control packets; over their rate nothing is read for a while.
+    fn count_control(&mut self, packets: usize) {
+        let until = self.turn.control(packets, Instant::now());
+        if until.is_some() {
+            self.throttled = self.throttled.max(until);
+            self.broker.metrics.control_delays.inc();
+        }
     }
 
     /// Takes the message for which others had their turn.
@@ -88,10 +102,13 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
     }
 
     /// An acknowledgement of something that we know nothing of is let pass: the client may have it from a session that a
-    /// restart of the server ended.
-    fn check_answer(&self, answer: Option<Answer>, packet: &str, packet_id: u16) -> ControlFlow<End> {
+    /// restart of the server ended. It counts as a control packet.
+    fn check_answer(&mut self, answer: Option<Answer>, packet: &str, packet_id: u16) -> ControlFlow<End> {
         if answer == Some(Answer::Wrong) {
             return closed(ReasonCode::PROTOCOL_ERROR, format!("sent {packet} for {packet_id}, which is not its turn"));
+        }
+        if answer == Some(Answer::Unknown) {
+            self.count_control(1);
         }
         ControlFlow::Continue(())
     }
@@ -121,6 +138,7 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
     fn take_publish(&mut self, publish: Publish) -> ControlFlow<End> {
         let now = Instant::now();
         let Publish { topic, mut payload, qos, packet_id, retain, properties, .. } = publish;
+        self.turn.spend(payload.len() / UNIT_BYTES);
         let until = self.rate.as_mut().and_then(|rate| rate.publish(topic.len() + payload.len(), now));
         if until.is_some() {
             self.throttled = until;
@@ -254,7 +272,8 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
                     }
                     let (payload, properties, at) = (&payload, &properties, Instant::now());
                     let publication = Publication { topic: &topic, payload, qos, retain, properties, at };
-                    self.broker.forward(self.handle.number, Some(self.identity()), &publication, schema);
+                    let matched = self.broker.forward(self.handle.number, Some(self.identity()), &publication, schema);
+                    self.turn.spend(matched);
                 }
                 Effect::Answered { agent, payload } => self.broker.control.answered(&agent, &payload),
                 Effect::PutJob { ticket, record } => self.put_job(ticket, *record),
@@ -342,6 +361,8 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
     }
 
     fn subscribe(&mut self, subscribe: Subscribe) {
+        self.turn.spend(subscribe.filters.len());
+        self.count_control(subscribe.filters.len());
         let needs = Topic::Need { agent: self.identity() }.to_string();
         let id = subscribe.properties.subscription_identifier().copied().unwrap_or(0);
         let (mut reasons, mut hears_needs) = (Vec::with_capacity(subscribe.filters.len()), false);
@@ -382,6 +403,8 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
     }
 
     fn unsubscribe(&mut self, unsubscribe: Unsubscribe) {
+        self.turn.spend(unsubscribe.filters.len());
+        self.count_control(unsubscribe.filters.len());
         let mut reasons = Vec::new();
         for filter in &unsubscribe.filters {
             let was = self.broker.unsubscribe(&self.handle, &self.link, filter);

@@ -8,6 +8,7 @@ use wholegrain_transport::mqtt::{
 };
 
 use super::super::aliases::Naming;
+use super::super::fairness::UNIT_BYTES;
 use super::super::message::Delivery;
 use super::super::replay::Turn;
 use super::super::retained::Kept;
@@ -26,6 +27,9 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
     pub(super) fn send_messages(&mut self) -> bool {
         let mut has_looked = false;
         while self.wire.output.len() < OUT_BYTES_MAX {
+            if self.turn.is_over() {
+                return true;
+            }
             let now = Instant::now();
             let Some(mut held) = self.handle.lock_for(&self.link) else { return false };
             let (mut turn, mut next) = (held.turn(), None);
@@ -86,6 +90,7 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
 
     fn send_message(&mut self, delivery: &Delivery, packet_id: Option<u16>, dup: bool, now: Instant) {
         let message = &delivery.message;
+        self.turn.spend(1 + message.payload.len() / UNIT_BYTES);
         let naming = self.aliases_out.name(&message.topic);
         let mut own = None;
         if self.version == Version::V5
