@@ -65,7 +65,7 @@ pub struct QueryArgs {
     /// About so many windows, in place of --every: their width is one that suits the range
     #[arg(long, value_name = "N", conflicts_with = "every", value_parser = clap::value_parser!(u64).range(1..=POINTS_MAX))]
     points: Option<u64>,
-    /// How the readings of a window become one value; without --every, of the whole range [default: mean for gauges and rates, last for counters, sum for deltas]
+    /// How the readings of a window become one value; without --every, of the whole range. A mean is weighted by time, sample_mean is not [default: mean for gauges and rates, last for counters, sum for deltas]
     #[arg(long, value_parser = names(Agg::ALL.map(|(name, _)| name)))]
     agg: Option<String>,
     /// What to compute from successive values, before --every: rate and delta of counters, derivative and integral of gauges

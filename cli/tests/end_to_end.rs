@@ -288,7 +288,7 @@ fn aggregates(server: &Server) {
         let lines = server.lines(&with(arguments));
         lines[1..].iter().map(|line| line.split(',').nth(2).unwrap().parse().unwrap()).collect()
     };
-    assert_eq!(values(&["query", "load", "--every", "20s", "--format", "csv"]), [2.375, 7.375, 12.375]);
+    assert_eq!(values(&["query", "load", "--every", "20s", "--format", "csv"]), [2.5, 7.5, 12.375]);
     assert_eq!(values(&["query", "mem/free", "--every", "30s", "--agg", "count", "--format", "csv"]), [29.0, 30.0]);
     // 29 differences of 10, then the counter begins anew with 0, then 29 more.
     assert_eq!(values(&["query", "net/rx", "--op", "delta", "--every", "1min", "--format", "csv"]), [580.0]);

@@ -103,8 +103,8 @@ class Client:
 
         :param every: one value for each window so long, such as ``10s``.
         :param points: in place of ``every``: about so many windows.
-        :param agg: how a window, or without windows the range, becomes one value: mean, min, max, sum, count, last, first,
-            time_mean (weighted by time), sample_mean (each value alike).
+        :param agg: how a window, or without windows the range, becomes one value: mean (weighted by time), min, max, sum, count,
+            last, first, sample_mean (each value alike).
         :param op: what is computed from successive values before: rate, delta, derivative, integral.
         :param unit: the unit of the answer, such as ``kW``.
         :param across: one series over several sensors in place of one a sensor: mean, min, max, sum, count.

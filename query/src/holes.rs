@@ -93,6 +93,20 @@ impl Holes {
         found
     }
 
+    /// Takes the times of samples that are known to follow each other without a hole.
+    pub(crate) fn pass(&mut self, times: &[i64]) {
+        let many = self.times.len();
+        if times.len() < many {
+            for time in times {
+                self.take(*time);
+            }
+            return;
+        }
+        let (last, known) = (times.iter().rev(), many);
+        self.times.iter_mut().zip(last).for_each(|(to, time)| *to = *time);
+        self.known = known;
+    }
+
     /// The times of up to three samples before the one that was taken last, the nearest first.
     pub(crate) fn before(&self) -> &[i64] {
         &self.times[1..self.known.max(1)]

@@ -13,9 +13,9 @@ const NS_PER_S: f64 = 1e9;
 
 /// The straight line between two neighbouring samples.
 #[derive(Debug, Clone, Copy)]
-struct Segment {
-    start: (i64, f64),
-    end: (i64, f64),
+pub(crate) struct Segment {
+    pub start: (i64, f64),
+    pub end: (i64, f64),
 }
 
 impl Segment {
@@ -31,7 +31,7 @@ impl Segment {
     }
 
     /// The area from `from` to `to`, both within the segment.
-    fn area(&self, from: i64, to: i64) -> f64 {
+    pub fn area(&self, from: i64, to: i64) -> f64 {
         (self.at(from) / 2.0 + self.at(to) / 2.0) * seconds(from, to)
     }
 }
@@ -106,15 +106,13 @@ pub(crate) struct PerWindow<I> {
     range: (i64, i64),
     /// What is left of the segment being divided: it begins here.
     dividing: Option<(i64, Segment)>,
-    /// The window's start, the area so far and the time that it covers, ns.
-    open: Option<(i64, FloatSum, i128)>,
-    /// Whether the area over its time is wanted.
-    mean: bool,
+    /// The window's start and the area so far.
+    open: Option<(i64, FloatSum)>,
 }
 
 impl<I> PerWindow<I> {
-    pub(crate) fn new(samples: I, segments: Segments, windows: Windows, range: (i64, i64), mean: bool) -> Self {
-        Self { samples, segments, windows, range, dividing: None, open: None, mean }
+    pub(crate) fn new(samples: I, segments: Segments, windows: Windows, range: (i64, i64)) -> Self {
+        Self { samples, segments, windows, range, dividing: None, open: None }
     }
 
     /// Takes the next part of the segment being divided; a row when it begins a new window and so closes the one before.
@@ -124,20 +122,18 @@ impl<I> PerWindow<I> {
         let end = self.windows.end(begin).min(segment_end);
         let mut closed = None;
         if self.open.as_ref().is_none_or(|open| open.0 != start) {
-            closed = self.open.replace((start, FloatSum::default(), 0));
+            closed = self.open.replace((start, FloatSum::default()));
         }
-        if let Some((_, area, covered)) = &mut self.open {
+        if let Some((_, area)) = &mut self.open {
             area.add(segment.area(begin, end));
-            *covered += i128::from(end) - i128::from(begin);
         }
         self.dividing = (end < segment_end).then_some((end, segment));
-        closed.map(|closed| self.row(closed))
+        closed.map(row)
     }
+}
 
-    fn row(&self, (time, area, covered): (i64, FloatSum, i128)) -> Row {
-        let over = if self.mean { covered as f64 / NS_PER_S } else { 1.0 };
-        Row { time, value: Some(area.total() / over).filter(|value| !value.is_nan()).map(Value::Float) }
-    }
+fn row((time, area): (i64, FloatSum)) -> Row {
+    Row { time, value: Some(area.total()).filter(|value| !value.is_nan()).map(Value::Float) }
 }
 
 impl<I: Iterator<Item = Result<Sample, QueryError>>> Iterator for PerWindow<I> {
@@ -154,7 +150,7 @@ impl<I: Iterator<Item = Result<Sample, QueryError>>> Iterator for PerWindow<I> {
             let sample = match self.samples.next() {
                 Some(Ok(sample)) => sample,
                 Some(Err(error)) => return Some(Err(error)),
-                None => return self.open.take().map(|open| Ok(self.row(open))),
+                None => return self.open.take().map(|open| Ok(row(open))),
             };
             if let Some(segment) = self.segments.step(&sample) {
                 let begin = segment.start.0.max(self.range.0);
@@ -196,7 +192,7 @@ mod tests {
 
     fn windows(points: &[(i64, Option<f64>)], every: i64, from: i64, to: i64) -> Points {
         let windows = Windows::Every(every * S);
-        shown(PerWindow::new(samples(points).into_iter(), segments(), windows, (from * S, to * S), false))
+        shown(PerWindow::new(samples(points).into_iter(), segments(), windows, (from * S, to * S)))
     }
 
     #[test]

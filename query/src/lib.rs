@@ -18,7 +18,8 @@
 //!   after `delta` [`Agg::Sum`], after `rate` and `derivative` [`Agg::Mean`].
 //! - `op` and `every`: the operation first, then the aggregate of its values. A NaN is no value to either. The mean of a rate is how much over how
 //!   long; `sample_mean` is the arithmetic mean of the rates.
-//! - `time_mean` of gauges gives a row for each window of which some time is covered, also where no sample lies in it.
+//! - The `mean` of a gauge is over time: the area below the lines between samples over the time that they cover (`docs/sums.md`). A window with one
+//!   sample has its value; `sample_mean` is the arithmetic mean.
 //!
 //! # Several sensors as one series
 //! With `across` the rows are of groups of sensors ([`Across`]). Each sensor's value of a window (or its reading at an exact time) is made
@@ -87,13 +88,9 @@ pub const SENSORS_MAX: usize = 250_000;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Agg {
-    /// The mean. After `rate` and `derivative` the change over its time, so that each value weighs as much as it lasts; else the arithmetic mean of the
-    /// values.
+    /// The mean, in which each value weighs as much as it lasts: after `rate` and `derivative` the change over its time; of gauges the area below the
+    /// lines between samples, cut at the window's edges, over the time that they cover. Of counters, and after `delta`, as [`Agg::SampleMean`].
     Mean,
-    /// Of gauges and after `rate` and `derivative`: the mean over time. Of a gauge the area below the lines between samples, cut at the window's edges, over
-    /// the time that they cover.
-    #[serde(rename = "time_mean")]
-    TimeMean,
     /// The arithmetic mean of the values, each weighing the same however long it holds.
     #[serde(rename = "sample_mean")]
     SampleMean,
@@ -113,7 +110,7 @@ pub enum Agg {
 
 impl Agg {
     /// All of them with their names.
-    pub const ALL: [(&'static str, Agg); 9] = [
+    pub const ALL: [(&'static str, Agg); 8] = [
         ("mean", Agg::Mean),
         ("min", Agg::Min),
         ("max", Agg::Max),
@@ -121,7 +118,6 @@ impl Agg {
         ("count", Agg::Count),
         ("last", Agg::Last),
         ("first", Agg::First),
-        ("time_mean", Agg::TimeMean),
         ("sample_mean", Agg::SampleMean),
     ];
 }

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use wholegrain_model::{Kind, Unit, Value, ValueType};
-use wholegrain_store::{Chunk, Chunks, Part, SensorInfo};
+use wholegrain_store::{Chunk, Chunks, Part, PartIter, SensorInfo};
 
 use crate::batches::Row;
 use crate::columns::aggregate::{Aggregated, How};
+use crate::columns::mean::{Means, Unweighted};
 use crate::columns::weighted::{Change, Weighted};
 use crate::columns::{Gathered, Rows, Stop, Watched};
 use crate::integral::{Cumulative, PerWindow, Segments};
@@ -47,9 +48,6 @@ impl Query {
         if self.op == Some(Op::Integral) && self.agg.is_some_and(|agg| agg != Agg::Sum) {
             return invalid("the integral of a window is a sum; leave agg away or write sum".into());
         }
-        if self.op == Some(Op::Delta) && self.agg == Some(Agg::TimeMean) {
-            return invalid("the mean of a delta over time is a rate; write op=rate, or derivative for gauges".into());
-        }
         if let Some(Err(error)) = self.unit.as_deref().map(Unit::parse) {
             return invalid(error.to_string());
         }
@@ -58,8 +56,8 @@ impl Query {
 
     fn validate_across(&self, across: Across) -> Result<(), QueryError> {
         let invalid = |text: &str| Err(QueryError::Invalid(text.into()));
-        if matches!(across.agg, Agg::TimeMean | Agg::SampleMean) {
-            return invalid("across: what values of one time come to has no time; write mean");
+        if across.agg == Agg::SampleMean {
+            return invalid("across: what values of one time come to is their mean; write mean");
         }
         if matches!(across.agg, Agg::First | Agg::Last) {
             return invalid("across: sensors have no first and no last; write mean, min, max, sum or count");
@@ -94,6 +92,8 @@ pub(crate) struct Plan {
     pub(crate) left_out: Arc<LeftOut>,
     /// Values that it could not show as they are.
     pub(crate) unshown: Arc<Unshown>,
+    /// Windows whose means are not over time.
+    pub(crate) unweighted: Arc<Unweighted>,
 }
 
 /// The part of a query's range that is read.
@@ -106,7 +106,6 @@ pub(crate) struct Range {
 impl Plan {
     pub(crate) fn new(query: &Query, sensors: &[SensorInfo]) -> Result<Self, QueryError> {
         check_kinds(query.op, sensors)?;
-        check_time_mean(query, sensors)?;
         let windows = match (query.every, query.agg) {
             (Some(every), _) => Some(Windows::Every(i64::try_from(every.ns()).unwrap_or(i64::MAX))),
             (None, Some(_)) => Some(Windows::Whole(query.from.0)),
@@ -115,8 +114,10 @@ impl Plan {
         let (from, to) = (query.from.0, query.to.0);
         let limit = query.limit.unwrap_or(u64::MAX);
         let (agg, op, across) = (query.agg, query.op, query.across);
-        let (conversions, left_out, unshown) = (None, Arc::default(), Arc::default());
-        let mut plan = Self { from, to, windows, agg, op, across, limit, exact: false, conversions, left_out, unshown };
+        let (exact, conversions) = (false, None);
+        let (left_out, unshown, unweighted) = Default::default();
+        let mut plan =
+            Self { from, to, windows, agg, op, across, limit, exact, conversions, left_out, unshown, unweighted };
         if let Some(wanted) = &query.unit {
             plan.conversions = Some(Conversions::new(wanted, sensors, query.op, |sensor| plan.agg_of(sensor))?);
         }
@@ -150,7 +151,7 @@ impl Plan {
 
     /// The resolution in ns of the tier that answers wherever it can.
     pub(crate) fn tier(&self, chunks: &dyn Chunks) -> Option<i64> {
-        let windows = self.windows.filter(|_| self.op.is_none() && self.agg != Some(Agg::TimeMean))?;
+        let windows = self.windows.filter(|_| self.op.is_none())?;
         chunks.tier(self.from, self.to, windows.every())
     }
 
@@ -161,7 +162,7 @@ impl Plan {
         }
         match self.agg_of(sensor) {
             Some(Agg::Count) => true,
-            Some(Agg::Mean | Agg::TimeMean | Agg::SampleMean | Agg::Sum) => false,
+            Some(Agg::Mean | Agg::SampleMean | Agg::Sum) => false,
             None | Some(Agg::Min | Agg::Max | Agg::First | Agg::Last) => {
                 self.op.is_none() && sensor.value_type == ValueType::Int && Scale::new(sensor.scale).is_integral()
             }
@@ -210,17 +211,18 @@ impl Plan {
         }
         let exact = self.exact;
         let how = self.windows.zip(self.agg_of(sensor)).map(|(windows, agg)| How { windows, agg, scale, exact });
-        let is_mean = self.op.is_none() && self.agg == Some(Agg::TimeMean);
-        // The mean over time is the area over its time.
-        let Some(op) = self.op.or(is_mean.then_some(Op::Integral)) else {
+        let Some(op) = self.op else {
+            if let Some(how) = how.filter(|how| how.agg == Agg::Mean && sensor.kind == Kind::Gauge) {
+                return self.means(chunks, sensor, how, (from, to), stop);
+            }
             if let Some(how) = how
                 && let Some(parts) = chunks.scan_windows(sensor, from, to, how.windows.every())?
             {
-                return Ok(self.told(sensor, Aggregated::new(Watched::new(parts, stop), how)));
+                return Ok(self.told(sensor, Aggregated::of(Watched::new(parts, stop), how)));
             }
             let scan = Watched::new(chunks.scan(sensor, from, to)?, stop);
             return Ok(match how {
-                Some(how) => self.told(sensor, Aggregated::new(scan.map(|chunk| chunk.map(Part::Readings)), how)),
+                Some(how) => self.told(sensor, Aggregated::of(scan.map(|chunk| chunk.map(Part::Readings)), how)),
                 None => {
                     let (unshown, path) = (self.unshown.clone(), sensor.path.clone());
                     Box::new(scan.map(move |chunk| chunk.map(|chunk| unshown.readings(&path, chunk, scale, exact))))
@@ -235,23 +237,39 @@ impl Plan {
         if op == Op::Integral {
             let segments = Segments::new(scale);
             return Ok(match self.windows {
-                Some(windows) => {
-                    Box::new(Gathered::new(PerWindow::new(samples, segments, windows, (from, to), is_mean)))
-                }
+                Some(windows) => Box::new(Gathered::new(PerWindow::new(samples, segments, windows, (from, to)))),
                 None => Box::new(Gathered::new(Cumulative::new(samples, segments, from))),
             });
         }
-        if let Some(How { windows, agg: Agg::Mean | Agg::TimeMean, .. }) = how.filter(|_| op != Op::Delta) {
+        if let Some(How { windows, agg: Agg::Mean, .. }) = how.filter(|_| op != Op::Delta) {
             let op = Difference::new(op, sensor.kind, sensor.wraps_at, Scale::ONE);
-            return Ok(Box::new(Weighted::new(changes(samples, op, from), windows, scale)));
+            return Ok(Box::new(Weighted::of(changes(samples, op, from), windows, scale)));
         }
         // What windows come to is scaled at their end: so it is rounded once.
         let each = if how.is_some() { Scale::ONE } else { scale };
         let rows = Gathered::new(differences(samples, Difference::new(op, sensor.kind, sensor.wraps_at, each), from));
         Ok(match how {
-            Some(how) => Box::new(Aggregated::new(rows.map(|chunk| chunk.map(Part::Readings)), how)),
+            Some(how) => Box::new(Aggregated::of(rows.map(|chunk| chunk.map(Part::Readings)), how)),
             None => Box::new(rows),
         })
+    }
+
+    /// The means over time of a gauge's windows.
+    fn means(
+        &self,
+        chunks: &Arc<dyn Chunks>,
+        sensor: &SensorInfo,
+        how: How,
+        (from, to): (i64, i64),
+        stop: &Stop,
+    ) -> Result<Rows, QueryError> {
+        let beside = Beside::new(chunks.clone(), sensor);
+        let parts: PartIter = match chunks.scan_lines(sensor, from, to, how.windows.every(), beside.bound_ns())? {
+            Some(parts) => parts,
+            None => Box::new(chunks.scan(sensor, from, to)?.map(|chunk| chunk.map(Part::Readings))),
+        };
+        let parts = Watched::new(parts, stop);
+        Ok(Box::new(Means::of(parts, beside, how.windows, (from, to), how.scale, self.unweighted.clone())))
     }
 
     /// The rows of windows; those whose integers could not be shown are told.
@@ -294,20 +312,6 @@ fn changes(
         Ok(sample) => op.change(&sample).filter(|change| change.time >= from).map(Ok),
         Err(error) => Some(Err(error)),
     })
-}
-
-/// Refuses the mean over time of running totals.
-fn check_time_mean(query: &Query, sensors: &[SensorInfo]) -> Result<(), QueryError> {
-    if query.op.is_some() || query.agg != Some(Agg::TimeMean) {
-        return Ok(());
-    }
-    match sensors.iter().find(|sensor| sensor.kind == Kind::Counter) {
-        None => Ok(()),
-        Some(counter) => Err(QueryError::Invalid(format!(
-            "the mean over time of a running total says nothing, and {} is a counter; add op=rate, or choose gauges only",
-            counter.path
-        ))),
-    }
 }
 
 /// Refuses an operation on sensors for which it has no meaning, and names one of them.

@@ -120,7 +120,10 @@ fn rows_of(batch: &RecordBatch) -> Vec<(String, i64, Option<f64>)> {
 pub(crate) fn naive(sensor: &SensorInfo, samples: &Samples, query: &Query) -> Rows {
     let (from, to) = (query.from.0, query.to.0);
     let seen = samples;
-    let raw = query.op.is_none() && query.agg != Some(Agg::TimeMean);
+    let over_time = query.op.is_none()
+        && sensor.kind == Kind::Gauge
+        && (query.agg == Some(Agg::Mean) || (query.every.is_some() && query.agg.is_none()));
+    let raw = query.op.is_none() && !over_time;
     let value = |i: usize| seen[i].1.map(|v| v.as_f64() * sensor.scale).filter(|v| !v.is_nan() || raw);
     let joined = |i: usize| naive_joined(sensor, seen, i);
     let pairs: Vec<Option<(f64, f64)>> =
@@ -138,11 +141,11 @@ pub(crate) fn naive(sensor: &SensorInfo, samples: &Samples, query: &Query) -> Ro
         };
         Some(if query.op == Some(Op::Delta) { delta } else { delta / per })
     };
-    if query.op == Some(Op::Integral) || (query.op.is_none() && query.agg == Some(Agg::TimeMean)) {
-        let mean = query.op.is_none();
-        // The area between two instants, of every line there is.
+    if query.op == Some(Op::Integral) || over_time {
+        // The area between two instants, of every line there is; the mean is that over its time, for two readings or more.
         let area = |a: i64, b: i64| {
             let (mut parts, mut covered) = (Vec::new(), 0.0);
+            let own: Vec<f64> = (0..seen.len()).filter(|&i| (a..b).contains(&seen[i].0)).filter_map(value).collect();
             for i in 1..seen.len() {
                 let (t0, t1) = (seen[i - 1].0, seen[i].0);
                 let (lo, hi) = (t0.max(a), t1.min(b));
@@ -152,7 +155,13 @@ pub(crate) fn naive(sensor: &SensorInfo, samples: &Samples, query: &Query) -> Ro
                     covered += seconds(lo, hi);
                 }
             }
-            (!parts.is_empty()).then(|| parts.iter().sum::<f64>() / if mean { covered } else { 1.0 })
+            let sum: f64 = parts.iter().sum();
+            match own.len() {
+                _ if !over_time => (!parts.is_empty()).then_some(sum),
+                0 => None,
+                many if many == 1 || parts.is_empty() => Some(own.iter().sum::<f64>() / many as f64),
+                _ => Some(sum / covered),
+            }
         };
         return match (query.every, query.agg) {
             (None, None) => {
@@ -174,7 +183,7 @@ pub(crate) fn naive(sensor: &SensorInfo, samples: &Samples, query: &Query) -> Ro
     if query.every.is_none() && query.agg.is_none() {
         return points;
     }
-    let weighted = matches!(query.agg, None | Some(Agg::Mean | Agg::TimeMean));
+    let weighted = matches!(query.agg, None | Some(Agg::Mean));
     if weighted && matches!(query.op, Some(Op::Rate | Op::Derivative)) {
         // Each rate times the time that it holds for, over all of that time.
         let mut windows: BTreeMap<i64, (f64, f64)> = BTreeMap::new();
@@ -223,7 +232,7 @@ pub(crate) fn naive_joined(sensor: &SensorInfo, samples: &Samples, i: usize) -> 
 pub(crate) fn naive_agg(agg: Agg, values: &[f64]) -> Option<f64> {
     let sum: f64 = values.iter().sum();
     Some(match agg {
-        Agg::Mean | Agg::TimeMean | Agg::SampleMean => sum / values.len() as f64,
+        Agg::Mean | Agg::SampleMean => sum / values.len() as f64,
         Agg::Sum => sum,
         Agg::Count => values.len() as f64,
         Agg::Min => values.iter().copied().fold(f64::INFINITY, f64::min),
@@ -306,8 +315,6 @@ pub(crate) fn random_query(op: Option<Op>, random: &mut Random) -> Query {
     let agg = random.one_of(&[None, Some(some_agg)]);
     let agg = match (op, agg) {
         (Some(Op::Integral), agg) => agg.map(|_| Agg::Sum),
-        // Of a delta, and of counters, there is no mean over time.
-        (Some(Op::Delta), Some(Agg::TimeMean)) => Some(Agg::SampleMean),
         (_, agg) => agg,
     };
     Query { every, agg, op, ..query(from, from + random.below(4_000) as i64 * MS) }
@@ -358,10 +365,7 @@ fn random_queries_agree_with_the_naive_rules() {
         };
         let sensors: Vec<_> = (0..1 + random.below(3) as u32).map(|id| random_sensor(id, kind, &mut random)).collect();
         let samples: Vec<_> = sensors.iter().map(|sensor| random_samples(sensor, &mut random)).collect();
-        let mut query = random_query(op, &mut random);
-        if op.is_none() && kind == Kind::Counter && query.agg == Some(Agg::TimeMean) {
-            query.agg = Some(Agg::SampleMean);
-        }
+        let query = random_query(op, &mut random);
         let mut found = collect(answer(sensors.clone(), samples.clone(), &query).unwrap());
         for (sensor, samples) in sensors.iter().zip(&samples) {
             let expected = naive(sensor, samples, &query);

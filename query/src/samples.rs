@@ -13,6 +13,9 @@ use crate::holes::{self, Holes, Spacing};
 /// The most sensors whose holes are told by name.
 const TOLD_MAX: usize = 8;
 
+/// So many times on either side of a spacing tell whether it is one of three alike.
+const TIMES: usize = 3;
+
 /// How many times further is looked for a neighbour each time.
 const GROWTH: i64 = 8;
 
@@ -50,6 +53,85 @@ where
     pub fn ahead(&self, time: i64) -> Result<i64, QueryError> {
         let (bound, reach) = (holes::bound_ns(&self.sensor), holes::reach_ns(&self.sensor));
         Ok(self.earliest(time, 1, bound, reach)?.first().map_or(time, |next| next.saturating_add(1)))
+    }
+
+    /// Two samples so far apart or closer have no hole between them.
+    pub fn bound_ns(&self) -> i64 {
+        holes::bound_ns(&self.sensor)
+    }
+
+    /// Two that are further apart always have.
+    pub fn reach_ns(&self) -> i64 {
+        holes::reach_ns(&self.sensor)
+    }
+
+    pub fn sensor(&self) -> &SensorInfo {
+        &self.sensor
+    }
+
+    pub fn path(&self) -> &Arc<str> {
+        &self.sensor.path
+    }
+
+    /// The last sample before `time`, within reach.
+    pub fn sample_before(&self, time: i64) -> Result<Option<(i64, Option<Value>)>, QueryError> {
+        let (mut back, reach) = (self.bound_ns(), self.reach_ns());
+        loop {
+            let mut last = None;
+            for chunk in self.chunks.scan(&self.sensor, time.saturating_sub(back), time)? {
+                let chunk = chunk?;
+                last = chunk.times.last().map(|time| (*time, chunk.column.get(chunk.times.len() - 1))).or(last);
+            }
+            if last.is_some() || back >= reach {
+                return Ok(last);
+            }
+            back = back.saturating_mul(GROWTH).min(reach);
+        }
+    }
+
+    /// The first sample at `time` or after it, within reach.
+    pub fn sample_from(&self, time: i64) -> Result<Option<(i64, Option<Value>)>, QueryError> {
+        let (mut ahead, reach) = (self.bound_ns(), self.reach_ns());
+        loop {
+            if let Some(chunk) = self.chunks.scan(&self.sensor, time, time.saturating_add(ahead))?.next() {
+                let chunk = chunk?;
+                return Ok(chunk.times.first().map(|time| (*time, chunk.column.get(0))));
+            }
+            if ahead >= reach {
+                return Ok(None);
+            }
+            ahead = ahead.saturating_mul(GROWTH).min(reach);
+        }
+    }
+
+    /// Whether a spacing over the bound is one of three alike: `before` are the times of some samples before it, the nearest first, `after` of some from
+    /// its end on; those that are missing are looked for.
+    pub fn is_rate(&self, spacing: i64, mut before: Vec<i64>, mut after: Vec<i64>) -> Result<bool, QueryError> {
+        let (least, within) = (self.bound_ns(), spacing.saturating_mul(4));
+        if let Some(first) = before.last().copied().filter(|_| before.len() < TIMES) {
+            before.extend(self.latest(first, TIMES - before.len(), least, within)?);
+        }
+        if let Some(last) = after.last().copied().filter(|_| after.len() < TIMES) {
+            after.extend(self.earliest(last.saturating_add(1), TIMES - after.len(), least, within)?);
+        }
+        Ok(holes::is_rate(spacing, &before, &after))
+    }
+
+    /// Whether two values at these times are joined, as the samples themselves tell; `None` where they are not there any more.
+    pub fn are_joined(&self, first: i64, second: i64) -> Result<Option<bool>, QueryError> {
+        let spacing = second.saturating_sub(first);
+        if spacing > self.reach_ns() {
+            return Ok(Some(false));
+        }
+        let before = self.latest(second, TIMES, spacing, spacing.saturating_mul(4))?;
+        if before.first().is_some_and(|last| *last > first) {
+            return Ok(Some(false));
+        }
+        let next = self.earliest(second, 1, 1, 1)?;
+        if before.first() != Some(&first) || next.first() != Some(&second) {
+            return Ok(None);
+        }
+        Ok(Some(spacing <= self.bound_ns() || self.is_rate(spacing, before, next)?))
     }
 
     /// The times of the latest samples before `time`, the nearest first: at least `enough` if there are so many within `most` ns. First `least` ns
@@ -122,20 +204,9 @@ where
     /// Whether the sample at `time`, taken last, is joined to the one before though it is so far from it.
     #[cold]
     fn is_joined(&mut self, time: i64, spacing: i64) -> Result<bool, QueryError> {
-        /// So many times on either side, for the two spacings there.
-        const TIMES: usize = 3;
-        let (least, within) = (holes::bound_ns(&self.beside.sensor), spacing.saturating_mul(4));
-        let mut before = self.holes.before().to_vec();
-        if let Some(first) = before.last().copied().filter(|_| before.len() < TIMES) {
-            before.extend(self.beside.latest(first, TIMES - before.len(), least, within)?);
-        }
         let mut after = vec![time];
         self.read_ahead(TIMES, &mut after)?;
-        let last = after[after.len() - 1];
-        if after.len() < TIMES {
-            after.extend(self.beside.earliest(last.saturating_add(1), TIMES - after.len(), least, within)?);
-        }
-        Ok(holes::is_rate(spacing, &before, &after))
+        self.beside.is_rate(spacing, self.holes.before().to_vec(), after)
     }
 
     /// Adds the times of the next samples, until there are so many, as far as there are any among the chunks.

@@ -174,7 +174,7 @@ fn the_mean_of_a_rate_is_how_much_over_how_long() {
         })
         .collect();
     let every = Some(wholegrain_model::Interval::from_s(60));
-    for agg in [None, Some(Agg::Mean), Some(Agg::TimeMean)] {
+    for agg in [None, Some(Agg::Mean)] {
         let query = Query { op: Some(Op::Rate), every, agg, ..query(0, time) };
         let found = rows(&info, &samples, &query);
         assert!(found.len() > 50 && found.iter().all(|row| (row.1.unwrap() - 100.0).abs() < 1e-9), "{seed} {found:?}");
@@ -206,13 +206,36 @@ fn the_mean_over_time_is_the_area_over_its_time() {
         let query = Query { agg: Some(agg), ..query(0, 590 * s) };
         rows(&info, &samples, &query)[0].1.unwrap()
     };
-    assert!((of(Agg::TimeMean) - (590.0 + 10.0 * 1.001) / 590.0).abs() < 1e-9, "{}", of(Agg::TimeMean));
+    assert!((of(Agg::Mean) - (590.0 + 10.0 * 1.001) / 590.0).abs() < 1e-9, "{}", of(Agg::Mean));
     assert_eq!(of(Agg::SampleMean), (61.0 + 11.0 * 11.0) / 72.0);
+    // Of a counter the mean is that of its values.
     let counter = SensorInfo { kind: Kind::Counter, ..info.clone() };
-    let refused = |sensor: &SensorInfo, op| {
-        let query = Query { agg: Some(Agg::TimeMean), op, ..query(0, s) };
-        answer(vec![sensor.clone()], vec![vec![]], &query).err().unwrap().to_string()
+    let query = Query { agg: Some(Agg::Mean), ..query(0, 590 * s) };
+    assert_eq!(rows(&counter, &samples, &query)[0].1, Some(of(Agg::SampleMean)));
+}
+
+#[test]
+fn a_mean_is_of_the_readings_of_its_window_and_of_the_lines_beside_them() {
+    let s = 1000 * MS;
+    let info = SensorInfo { interval_ns: 10 * s as u64, ..sensor(0, "/p", Kind::Gauge, ValueType::Float) };
+    let means = |samples: &[(i64, f64)], every: i64, (from, to): (i64, i64)| {
+        let samples = samples.iter().map(|&(at, value)| (at * s, (!value.is_nan()).then_some(Value::Float(value))));
+        let every = Some(wholegrain_model::Interval::from_s(every as u64));
+        let query = Query { every, ..query(from * s, to * s) };
+        rows(&info, &samples.collect(), &query).iter().map(|row| (row.0 / s, row.1.unwrap())).collect::<Vec<_>>()
     };
-    assert!(refused(&counter, None).contains("add op=rate"));
-    assert!(refused(&info, Some(Op::Delta)).contains("op=rate"));
+    let steps: Vec<(i64, f64)> = (0..12).map(|at| (at * 10, at as f64)).collect();
+    // One reading in a window is its mean; of none there is no row.
+    assert_eq!(means(&steps, 10, (0, 40)), [(0, 0.0), (10, 1.0), (20, 2.0), (30, 3.0)]);
+    assert_eq!(means(&steps, 4, (0, 22)), [(0, 0.0), (8, 1.0), (20, 2.0)]);
+    // Of more, the lines up to the window's edges: from 15 to 45 and on.
+    assert_eq!(means(&steps, 30, (0, 90)), [(0, 1.5), (30, 4.5), (60, 7.5)]);
+    assert_eq!(means(&steps, 30, (15, 60)), [(0, 2.0), (30, 4.5)]);
+    // The range's end cuts the line too, and so it does where no reading follows.
+    assert_eq!(means(&steps, 60, (60, 115)), [(60, 8.5)]);
+    // Two readings that no line joins weigh the same, and one alone weighs nothing beside others.
+    assert_eq!(means(&[(0, 1.0), (100, 4.0)], 1000, (0, 1000)), [(0, 2.5)]);
+    assert_eq!(means(&[(0, 1.0), (100, 4.0), (110, 6.0)], 1000, (0, 1000)), [(0, 5.0)]);
+    assert_eq!(means(&[(0, 1.0), (10, f64::NAN), (20, 4.0), (30, 6.0)], 1000, (0, 1000)), [(0, 5.0)]);
+    assert_eq!(means(&[(0, f64::NAN), (10, f64::NAN)], 1000, (0, 1000)), []);
 }

@@ -41,6 +41,19 @@ pub trait Chunks: Send + Sync {
         Ok(None)
     }
 
+    /// The same for means over time: windows that know the lines between their values ([`crate::Lines`]) as readings up to `bound_ns` apart give
+    /// them, readings where there are no such windows, and windows that do not know them where there is nothing else.
+    fn scan_lines(
+        &self,
+        _sensor: &SensorInfo,
+        _from: i64,
+        _to: i64,
+        _every: Option<i64>,
+        _bound_ns: i64,
+    ) -> Result<Option<PartIter>, StoreError> {
+        Ok(None)
+    }
+
     /// The resolution in ns of the tier that [`Chunks::scan_windows`] would use.
     fn tier(&self, _from: i64, _to: i64, _every: Option<i64>) -> Option<i64> {
         None
@@ -179,6 +192,17 @@ impl Chunks for Snapshot {
         every: Option<i64>,
     ) -> Result<Option<PartIter>, StoreError> {
         Snapshot::scan_windows(self, sensor.id, from, to, every)
+    }
+
+    fn scan_lines(
+        &self,
+        sensor: &SensorInfo,
+        from: i64,
+        to: i64,
+        every: Option<i64>,
+        bound_ns: i64,
+    ) -> Result<Option<PartIter>, StoreError> {
+        Snapshot::scan_lines(self, sensor.id, from, to, every, bound_ns)
     }
 
     fn tier(&self, from: i64, to: i64, every: Option<i64>) -> Option<i64> {

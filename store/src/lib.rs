@@ -79,4 +79,4 @@ pub use snapshot::{Chunk, Snapshot};
 pub use stats::{OpenReport, StoreStats};
 pub use store::{Appended, Done, Store};
 pub use tiers::scan::PartIter;
-pub use tiers::{Part, Rows, TIERS_MAX, Window, Windows, check_tiers};
+pub use tiers::{Before, Edges, Lines, Part, Rows, TIERS_MAX, Window, Windows, check_tiers};

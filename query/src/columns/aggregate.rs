@@ -1,10 +1,10 @@
 //! Readings and tiers' windows into one value for each window that has one.
 
 use wholegrain_model::Column;
-use wholegrain_store::{Chunk, Part, Windows as TierWindows};
+use wholegrain_store::{Part, Windows as TierWindows};
 
 use super::fold::Fold;
-use super::{Builder, ROWS};
+use super::{Builder, Folded, Folding};
 use crate::scale::Scale;
 use crate::windows::Windows;
 use crate::{Agg, QueryError};
@@ -19,12 +19,10 @@ pub(crate) struct How {
 }
 
 /// Aggregates parts of one sensor as they come.
-pub(crate) struct Aggregated<I> {
-    parts: I,
+pub(crate) struct Aggregated {
     how: How,
     open: Option<Open>,
     out: Builder,
-    done: bool,
 }
 
 struct Open {
@@ -39,12 +37,13 @@ enum From<'a> {
     Windows(&'a TierWindows),
 }
 
-impl<I> Aggregated<I> {
-    pub fn new(parts: I, how: How) -> Self {
-        Self { parts, how, open: None, out: Builder::new(how.exact), done: false }
+impl Aggregated {
+    /// The windows of these parts.
+    pub fn of<I>(parts: I, how: How) -> Folded<I, Self> {
+        Folded::new(parts, Self { how, open: None, out: Builder::new(how.exact) })
     }
 
-    fn take(&mut self, times: &[i64], from: &From) {
+    fn rows(&mut self, times: &[i64], from: &From) {
         let mut at = 0;
         while let Some(time) = times.get(at) {
             let open = self.window_of(*time);
@@ -82,7 +81,7 @@ impl<I> Aggregated<I> {
 }
 
 /// How many of the first of `times`, at least one, lie before `end`.
-fn run(times: &[i64], end: i64) -> usize {
+pub(super) fn run(times: &[i64], end: i64) -> usize {
     let (Some(first), Some(second)) = (times.first(), times.get(1)) else { return times.len() };
     if *second >= end {
         return 1;
@@ -100,31 +99,29 @@ fn run(times: &[i64], end: i64) -> usize {
     times[..guess].partition_point(|time| *time < end).max(1)
 }
 
-impl<I: Iterator<Item = Result<Part, QueryError>>> Iterator for Aggregated<I> {
-    type Item = Result<Chunk, QueryError>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        while !self.done && self.out.len() < ROWS {
-            match self.parts.next() {
-                Some(Ok(Part::Readings(chunk))) => self.take(&chunk.times, &From::Readings(&chunk.column)),
-                Some(Ok(Part::Windows(windows))) => self.take(windows.times(), &From::Windows(&windows)),
-                Some(Err(error)) => {
-                    self.done = true;
-                    return Some(Err(error));
-                }
-                None => {
-                    self.done = true;
-                    self.close();
-                }
-            }
+impl Folding<Part> for Aggregated {
+    fn take(&mut self, part: Part) -> Result<(), QueryError> {
+        match part {
+            Part::Readings(chunk) => self.rows(&chunk.times, &From::Readings(&chunk.column)),
+            Part::Windows(windows) => self.rows(windows.times(), &From::Windows(&windows)),
         }
-        self.out.take().map(Ok)
+        Ok(())
+    }
+
+    fn end(&mut self) -> Result<(), QueryError> {
+        self.close();
+        Ok(())
+    }
+
+    fn out(&mut self) -> &mut Builder {
+        &mut self.out
     }
 }
 
 #[cfg(test)]
 mod tests {
     use wholegrain_model::Value;
+    use wholegrain_store::Chunk;
 
     use super::*;
 
@@ -146,7 +143,7 @@ mod tests {
     fn check(windows: Windows, agg: Agg, scale: f64, exact: bool, input: &Rows, expected: &Rows) {
         for pieces in [1, 2, 100] {
             let how = How { windows, agg, scale: Scale::new(scale), exact };
-            let found = Aggregated::new(parts(input, pieces).into_iter(), how).map(Result::unwrap);
+            let found = Aggregated::of(parts(input, pieces).into_iter(), how).map(Result::unwrap);
             let rows = |chunk: Chunk| -> Rows {
                 (0..chunk.times.len()).map(|row| (chunk.times[row], chunk.column.get(row))).collect()
             };

@@ -68,7 +68,7 @@ impl Fold {
         self.count += rows.counts[from..to].iter().map(|count| count.cast_unsigned()).sum::<u64>();
         match self.agg {
             Agg::Count => {}
-            Agg::Mean | Agg::TimeMean | Agg::SampleMean | Agg::Sum => add(self, &rows.sums[from..to]),
+            Agg::Mean | Agg::SampleMean | Agg::Sum => add(self, &rows.sums[from..to]),
             Agg::Last => self.chosen = Some(value(rows.lasts[to - 1])),
             Agg::First => self.choose(value(rows.firsts[from])),
             Agg::Min | Agg::Max => {
@@ -83,7 +83,7 @@ impl Fold {
         self.count += values.len() as u64;
         match self.agg {
             Agg::Count => {}
-            Agg::Mean | Agg::TimeMean | Agg::SampleMean | Agg::Sum => self.ints += sum(values),
+            Agg::Mean | Agg::SampleMean | Agg::Sum => self.ints += sum(values),
             Agg::Last => self.chosen = Some(Value::Int(*last)),
             Agg::First => self.choose(Value::Int(*first)),
             Agg::Min | Agg::Max => {
@@ -96,7 +96,7 @@ impl Fold {
     fn floats(&mut self, values: &[f64]) {
         let there = |value: &&f64| !value.is_nan();
         match self.agg {
-            Agg::Mean | Agg::TimeMean | Agg::SampleMean | Agg::Sum => {
+            Agg::Mean | Agg::SampleMean | Agg::Sum => {
                 for value in values.iter().filter(there) {
                     self.count += 1;
                     self.floats.add(*value);
@@ -139,7 +139,7 @@ impl Fold {
             Agg::Count if exact => Some(Value::Int(i64::try_from(self.count).unwrap_or(i64::MAX))),
             Agg::Count => float(self.count as f64),
             Agg::Sum => float(scale.apply(self.ints as f64 + self.floats.total())),
-            Agg::Mean | Agg::TimeMean | Agg::SampleMean => {
+            Agg::Mean | Agg::SampleMean => {
                 float(scale.apply((self.ints as f64 + self.floats.total()) / self.count as f64))
             }
             _ => super::raw::scaled(self.chosen?, scale, exact),

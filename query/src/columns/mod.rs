@@ -6,6 +6,7 @@
 
 pub(crate) mod aggregate;
 pub(crate) mod fold;
+pub(crate) mod mean;
 pub(crate) mod raw;
 pub(crate) mod sums;
 pub(crate) mod weighted;
@@ -99,6 +100,50 @@ pub(crate) fn set_gap(gaps: &mut Gaps, row: usize) {
         gaps.0.resize(row / 64 + 1, 0);
     }
     gaps.0[row / 64] |= 1 << (row % 64);
+}
+
+/// What items are folded into: a row for each window.
+pub(crate) trait Folding<T> {
+    /// The next item, in time order.
+    fn take(&mut self, item: T) -> Result<(), QueryError>;
+    /// There are no more.
+    fn end(&mut self) -> Result<(), QueryError>;
+    /// The rows so far.
+    fn out(&mut self) -> &mut Builder;
+}
+
+/// Items folded into chunks of rows as these are asked for.
+pub(crate) struct Folded<I, F> {
+    items: I,
+    fold: F,
+    done: bool,
+}
+
+impl<I, F> Folded<I, F> {
+    pub fn new(items: I, fold: F) -> Self {
+        Self { items, fold, done: false }
+    }
+}
+
+impl<T, I: Iterator<Item = Result<T, QueryError>>, F: Folding<T>> Iterator for Folded<I, F> {
+    type Item = Result<Chunk, QueryError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        while !self.done && self.fold.out().len() < ROWS {
+            let taken = match self.items.next() {
+                Some(item) => item.and_then(|item| self.fold.take(item)),
+                None => {
+                    self.done = true;
+                    self.fold.end()
+                }
+            };
+            if let Err(error) = taken {
+                self.done = true;
+                return Some(Err(error));
+            }
+        }
+        self.fold.out().take().map(Ok)
+    }
 }
 
 /// Rows that come one by one, as chunks of floats.

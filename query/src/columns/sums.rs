@@ -31,7 +31,7 @@ impl Sums {
     /// Of integers when `exact`, else of floats. First and last have no meaning here and are taken for a count.
     pub fn new(agg: Agg, exact: bool) -> Self {
         let totals = match (agg, exact) {
-            (Agg::Count | Agg::First | Agg::Last | Agg::TimeMean | Agg::SampleMean, _) => Totals::None,
+            (Agg::Count | Agg::First | Agg::Last | Agg::SampleMean, _) => Totals::None,
             (Agg::Mean | Agg::Sum, true) => Totals::Ints(Vec::new()),
             (Agg::Mean | Agg::Sum, false) => Totals::Floats(Vec::new()),
             (Agg::Min | Agg::Max, true) => Totals::BestInts(Vec::new()),

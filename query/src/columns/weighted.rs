@@ -1,10 +1,9 @@
 //! Rates of windows: how much over how long, so that each part weighs as much as it lasts.
 
 use wholegrain_model::Value;
-use wholegrain_store::Chunk;
 
 use super::fold::FloatSum;
-use super::{Builder, ROWS};
+use super::{Builder, Folded, Folding};
 use crate::QueryError;
 use crate::scale::Scale;
 use crate::windows::Windows;
@@ -23,13 +22,11 @@ pub(crate) struct Change {
 }
 
 /// The changes of each window over their time, in unit/s.
-pub(crate) struct Weighted<I> {
-    changes: I,
+pub(crate) struct Weighted {
     windows: Windows,
     scale: Scale,
     open: Option<Open>,
     out: Builder,
-    done: bool,
 }
 
 struct Open {
@@ -39,12 +36,22 @@ struct Open {
     ns: i128,
 }
 
-impl<I> Weighted<I> {
-    pub fn new(changes: I, windows: Windows, scale: Scale) -> Self {
-        Self { changes, windows, scale, open: None, out: Builder::new(false), done: false }
+impl Weighted {
+    /// The rates of the windows of these changes.
+    pub fn of<I>(changes: I, windows: Windows, scale: Scale) -> Folded<I, Self> {
+        Folded::new(changes, Self { windows, scale, open: None, out: Builder::new(false) })
     }
 
-    fn take(&mut self, change: Change) {
+    fn close(&mut self) {
+        if let Some(Open { start, by, ns, .. }) = self.open.take() {
+            let rate = self.scale.apply(by.total()) / (ns as f64 / NS_PER_S);
+            self.out.push(start, (!rate.is_nan()).then_some(Value::Float(rate)));
+        }
+    }
+}
+
+impl Folding<Change> for Weighted {
+    fn take(&mut self, change: Change) -> Result<(), QueryError> {
         let Change { time, by, ns } = change;
         let is_other = |open: &Open| time >= open.end && open.start != self.windows.start(time);
         if self.open.as_ref().is_some_and(is_other) {
@@ -57,33 +64,15 @@ impl<I> Weighted<I> {
         let open = self.open.get_or_insert_with(fresh);
         open.by.add(by);
         open.ns += i128::from(ns);
+        Ok(())
     }
 
-    fn close(&mut self) {
-        if let Some(Open { start, by, ns, .. }) = self.open.take() {
-            let rate = self.scale.apply(by.total()) / (ns as f64 / NS_PER_S);
-            self.out.push(start, (!rate.is_nan()).then_some(Value::Float(rate)));
-        }
+    fn end(&mut self) -> Result<(), QueryError> {
+        self.close();
+        Ok(())
     }
-}
 
-impl<I: Iterator<Item = Result<Change, QueryError>>> Iterator for Weighted<I> {
-    type Item = Result<Chunk, QueryError>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        while !self.done && self.out.len() < ROWS {
-            match self.changes.next() {
-                Some(Ok(change)) => self.take(change),
-                Some(Err(error)) => {
-                    self.done = true;
-                    return Some(Err(error));
-                }
-                None => {
-                    self.done = true;
-                    self.close();
-                }
-            }
-        }
-        self.out.take().map(Ok)
+    fn out(&mut self) -> &mut Builder {
+        &mut self.out
     }
 }

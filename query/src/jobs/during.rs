@@ -49,6 +49,19 @@ impl Chunks for During {
         if from < to { self.chunks.scan_windows(sensor, from, to, every) } else { Ok(None) }
     }
 
+    /// Readings next to the range may lie outside the job's time, as those of [`Chunks::scan`] do.
+    fn scan_lines(
+        &self,
+        sensor: &SensorInfo,
+        from: i64,
+        to: i64,
+        every: Option<i64>,
+        bound_ns: i64,
+    ) -> Result<Option<PartIter>, StoreError> {
+        let (from, to) = self.cut(sensor, from, to, holes::reach_ns(sensor));
+        if from < to { self.chunks.scan_lines(sensor, from, to, every, bound_ns) } else { Ok(None) }
+    }
+
     fn tier(&self, from: i64, to: i64, every: Option<i64>) -> Option<i64> {
         let (begin, end) = self.job.range(i64::MAX);
         let (from, to) = (from.max(begin), to.min(end));

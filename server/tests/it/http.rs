@@ -131,7 +131,7 @@ fn queries_in_all_formats() {
     assert_eq!(csv.content_type, "text/csv; charset=utf-8");
     assert_eq!(
         csv.text(),
-        "sensor,time,value\n/site/n1/MemFree,2026-01-31T12:00:00Z,2048.0\n/site/n1/MemFree,2026-01-31T12:00:05Z,7168.0\n"
+        "sensor,time,value\n/site/n1/MemFree,2026-01-31T12:00:00Z,2560.0\n/site/n1/MemFree,2026-01-31T12:00:05Z,7168.0\n"
     );
     let arrow = server.get(&format!("/api/v1/query?pattern=MemFree&{DAY}&format=arrow"));
     assert_eq!(arrow.content_type, "application/vnd.apache.arrow.stream");

@@ -48,6 +48,7 @@ impl RowReader {
                 sums: self.ints(3, start, rows)?,
                 firsts: self.ints(5, start, rows)?,
                 lasts: self.ints(6, start, rows)?,
+                lines: None,
             }),
             ValueType::Float => Windows::Float(Rows {
                 times,
@@ -57,6 +58,7 @@ impl RowReader {
                 sums: self.floats(3, start, rows)?,
                 firsts: self.floats(5, start, rows)?,
                 lasts: self.floats(6, start, rows)?,
+                lines: None,
             }),
         })
     }

@@ -77,14 +77,59 @@ pub struct Rows<T> {
     pub firsts: Vec<T>,
     /// Latest values.
     pub lasts: Vec<T>,
+    /// How the values lie in time; `None` where the file does not say.
+    pub lines: Option<Lines>,
+}
+
+/// The straight lines between neighbouring values of windows, as `docs/sums.md` draws them: columns of the length of [`Rows`].
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Lines {
+    /// From the window's start to its first value, ns.
+    pub first_after: Vec<i64>,
+    /// From the window's start to its last value, ns.
+    pub last_after: Vec<i64>,
+    /// The time that the lines between the window's own values cover, ns.
+    pub covered: Vec<i64>,
+    /// The area below them, in raw value times seconds.
+    pub area: Vec<f64>,
+    /// What is before the first value and after the last: [`Edges`].
+    pub edges: Vec<Edges>,
+}
+
+/// What lies next to the values of a window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Edges {
+    /// Before the first value.
+    pub before: Before,
+    /// Whether the reading after the last value is a gap.
+    pub gap_after: bool,
+}
+
+/// What lies between the value before a window and its first one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Before {
+    /// The file does not say: it begins here, or what was there has been deleted.
+    #[default]
+    Unknown,
+    /// A line, from the last value of the row before it.
+    Line,
+    /// A gap.
+    Gap,
+    /// A hole.
+    Hole,
 }
 
 impl<T: Copy> Rows<T> {
     /// Takes everything out and keeps the memory.
     pub(crate) fn clear(&mut self) {
-        let Self { times, counts, mins, maxs, sums, firsts, lasts } = self;
+        let Self { times, counts, mins, maxs, sums, firsts, lasts, lines } = self;
         [times, counts].into_iter().for_each(Vec::clear);
         [mins, maxs, sums, firsts, lasts].into_iter().for_each(Vec::clear);
+        if let Some(Lines { first_after, last_after, covered, area, edges }) = lines {
+            [first_after, last_after, covered].into_iter().for_each(Vec::clear);
+            area.clear();
+            edges.clear();
+        }
     }
 
     fn window(&self, at: usize, value: impl Fn(T) -> Value) -> Window {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use wholegrain_model::Timestamp;
 
 use super::plan::{Span, Step, plan};
-use super::{Part, Rows, Windows, floor};
+use super::{Lines, Part, Rows, Windows, floor};
 use crate::block::find::Found;
 use crate::block::read::Block;
 use crate::block::rows::RowReader;
@@ -89,9 +89,35 @@ impl Snapshot {
         to: i64,
         every: Option<i64>,
     ) -> Result<Option<PartIter>, StoreError> {
+        self.scan_parts(id, (from, to), every, None)
+    }
+
+    /// The same for means over time of readings up to `bound_ns` apart: windows that know their lines, readings where there are no such windows, and other
+    /// windows where there is nothing else.
+    pub fn scan_lines(
+        &self,
+        id: SensorId,
+        from: i64,
+        to: i64,
+        every: Option<i64>,
+        bound_ns: i64,
+    ) -> Result<Option<PartIter>, StoreError> {
+        self.scan_parts(id, (from, to), every, Some(bound_ns))
+    }
+
+    fn scan_parts(
+        &self,
+        id: SensorId,
+        (from, to): (i64, i64),
+        every: Option<i64>,
+        lines: Option<i64>,
+    ) -> Result<Option<PartIter>, StoreError> {
         let Some(path) = self.shared.sensors().path(id) else { return Ok(None) };
         let Some(resolution) = self.tier_for(from, to, every).filter(|_| from < to) else { return Ok(None) };
         let mut sources = self.sources(&path, from, to, resolution)?;
+        if lines.is_some() {
+            sources = sources.into_iter().flat_map(without_lines).collect();
+        }
         if sources.iter().all(|source| source.tier.is_none()) {
             return Ok(None);
         }
@@ -207,6 +233,21 @@ impl Snapshot {
     }
 }
 
+/// A source whose windows do not know their lines: its readings as far as they are there, and its windows before them.
+fn without_lines(source: Source) -> impl Iterator<Item = Source> {
+    let Source { raw, rows, tier, span } = source;
+    let Some(tier) = tier else {
+        return [Some(Source { raw, rows, tier: None, span }), None].into_iter().flatten();
+    };
+    let Span { first, last, raw_from, .. } = span;
+    let before = (first < raw_from).then(|| {
+        let span = Span { first, last: last.min(raw_from.saturating_sub(1)), tiered: true, raw_from: i64::MAX };
+        Source { raw: Raw::Gone, rows: OnceCell::new(), tier: Some(tier), span }
+    });
+    let readings = (raw_from <= last).then(|| Source { rows, ..Source::of_readings(raw, first.max(raw_from), last) });
+    [before, readings].into_iter().flatten()
+}
+
 /// One sensor's answer on its way.
 struct Scan<S> {
     snapshot: S,
@@ -264,6 +305,7 @@ impl<S: Deref<Target = Snapshot>> Scan<S> {
         let Some((tier, entry)) = &source.tier else { return Ok(None) };
         let Some(opened) = self.snapshot.open(tier)? else { return Ok(None) };
         let shared = &self.snapshot.shared;
+        let hi = hi.min(source.span.last.saturating_add(1));
         // A source that is shown from the middle on begins with a whole window.
         let hidden = if entry.first_time < source.span.first { source.span.first } else { lo };
         let read = || -> Result<Windows, StoreError> {
@@ -375,5 +417,27 @@ impl<T: Copy> Rows<T> {
         self.sums.extend_from_slice(&from.sums[start..end]);
         self.firsts.extend_from_slice(&from.firsts[start..end]);
         self.lasts.extend_from_slice(&from.lasts[start..end]);
+        match (&mut self.lines, &from.lines) {
+            (Some(lines), Some(from)) => lines.extend(from, start, end),
+            (lines, from) => {
+                *lines = from.as_ref().filter(|_| self.times.len() == end - start).map(|from| from.part(start, end))
+            }
+        }
+    }
+}
+
+impl Lines {
+    fn extend(&mut self, from: &Lines, start: usize, end: usize) {
+        self.first_after.extend_from_slice(&from.first_after[start..end]);
+        self.last_after.extend_from_slice(&from.last_after[start..end]);
+        self.covered.extend_from_slice(&from.covered[start..end]);
+        self.area.extend_from_slice(&from.area[start..end]);
+        self.edges.extend_from_slice(&from.edges[start..end]);
+    }
+
+    fn part(&self, start: usize, end: usize) -> Self {
+        let mut part = Self::default();
+        part.extend(self, start, end);
+        part
     }
 }

@@ -143,7 +143,7 @@ impl Window {
             return if left.count == 0 { right } else { left };
         }
         let value = match self.agg {
-            Agg::Sum | Agg::Mean | Agg::TimeMean | Agg::SampleMean | Agg::Count => left.value + right.value,
+            Agg::Sum | Agg::Mean | Agg::SampleMean | Agg::Count => left.value + right.value,
             Agg::Min => left.value.min(right.value),
             Agg::Max => left.value.max(right.value),
             Agg::First => left.value,
@@ -183,7 +183,7 @@ impl Window {
         let end = self.ends.get(place + 1).copied().unwrap_or(NOTHING);
         let whole = self.join(end, self.begun);
         match self.agg {
-            Agg::Mean | Agg::TimeMean | Agg::SampleMean => whole.value / f64::from(whole.count),
+            Agg::Mean | Agg::SampleMean => whole.value / f64::from(whole.count),
             Agg::Count => f64::from(whole.count),
             _ => whole.value,
         }

@@ -72,7 +72,7 @@ impl Sums {
             let mine = &mut self.values[at];
             let none = self.counts[at] == 0;
             match self.agg {
-                Agg::Sum | Agg::Mean | Agg::TimeMean | Agg::SampleMean | Agg::Count => *mine += new,
+                Agg::Sum | Agg::Mean | Agg::SampleMean | Agg::Count => *mine += new,
                 Agg::Min => *mine = mine.min(new),
                 Agg::Max => *mine = mine.max(new),
                 Agg::First | Agg::Last => {
@@ -95,7 +95,7 @@ impl Sums {
                 Agg::Count if self.sampled[at] => f64::from(count),
                 Agg::Count => f64::NAN,
                 _ if count == 0 || (missing == Missing::Gap && (count as usize) < members) => f64::NAN,
-                Agg::Mean | Agg::TimeMean | Agg::SampleMean => self.values[at] / f64::from(count),
+                Agg::Mean | Agg::SampleMean => self.values[at] / f64::from(count),
                 _ => self.values[at],
             }
         };
@@ -108,7 +108,7 @@ impl Sums {
         let range = at..at + values.len();
         let (mine, counts) = (&mut self.values[range.clone()], &mut self.counts[range.clone()]);
         match self.agg {
-            Agg::Sum | Agg::Mean | Agg::TimeMean | Agg::SampleMean => {
+            Agg::Sum | Agg::Mean | Agg::SampleMean => {
                 for ((mine, count), new) in mine.iter_mut().zip(counts).zip(values) {
                     let there = !new.is_nan();
                     *mine += if there { *new } else { 0.0 };

@@ -83,6 +83,20 @@ impl Chunks for Computed {
         self.inner.scan_windows(sensor, from, to, every)
     }
 
+    fn scan_lines(
+        &self,
+        sensor: &SensorInfo,
+        from: i64,
+        to: i64,
+        every: Option<i64>,
+        bound_ns: i64,
+    ) -> Result<Option<PartIter>, StoreError> {
+        if sensor.id.is_computed() {
+            return Ok(None);
+        }
+        self.inner.scan_lines(sensor, from, to, every, bound_ns)
+    }
+
     fn tier(&self, from: i64, to: i64, every: Option<i64>) -> Option<i64> {
         self.inner.tier(from, to, every)
     }

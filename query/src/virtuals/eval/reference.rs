@@ -182,7 +182,7 @@ fn aggregate(agg: Agg, values: &[f64]) -> Option<f64> {
     }
     let (first, last) = (*values.first()?, *values.last()?);
     fine(match agg {
-        Agg::Mean | Agg::TimeMean | Agg::SampleMean => values.iter().sum::<f64>() / values.len() as f64,
+        Agg::Mean | Agg::SampleMean => values.iter().sum::<f64>() / values.len() as f64,
         Agg::Sum => values.iter().sum(),
         Agg::Min => values.iter().copied().fold(f64::INFINITY, f64::min),
         Agg::Max => values.iter().copied().fold(f64::NEG_INFINITY, f64::max),
