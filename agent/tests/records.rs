@@ -51,6 +51,8 @@ impl Records for Book {
     }
 
     fn complete(&self, _: &JobRecord, _: &std::collections::BTreeMap<String, f64>, _: i64) {}
+
+    fn finish(&self, _: &JobRecord, _: &std::collections::BTreeMap<String, f64>, _: Option<&str>) {}
 }
 
 fn record(job: &str, revision: u64) -> JobRecord {

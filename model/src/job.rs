@@ -57,8 +57,11 @@ pub struct JobRecord {
     pub steps: Vec<StepRecord>,
     /// Steps beyond [`STEPS_MAX`].
     pub steps_dropped: u64,
-    /// Last known totals by metric, in the metrics' units (`cpu/usage` in s, `memory/peak` in By, …).
+    /// Last known totals by metric, in the metrics' units (`cpu/usage` in s, `memory/peak` in By, …). Of a job that has ended the counters
+    /// `tasks/*` too, where they are known up to the end of its last process.
     pub totals: BTreeMap<String, f64>,
+    /// Why a job that has ended has no `tasks/*` among its totals, though its processes were looked at while it ran.
+    pub tasks_missing: Option<String>,
     /// When the latest of `totals` was read, ns since the Unix epoch.
     pub totals_at: Option<i64>,
     /// Rises with every change.

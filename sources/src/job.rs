@@ -42,8 +42,23 @@ pub trait JobSource: Send {
     /// each; the caller logs each text once, whichever job it came from).
     fn parts(&mut self, place: &JobPlace, report: &mut dyn FnMut(String)) -> Vec<JobPart>;
 
+    /// What the job's counters came to, its processes being gone; called before [`JobSource::forget`]. `None` where the source has
+    /// nothing that is read at intervals only, or never read it.
+    fn last(&mut self, _place: &JobPlace) -> Option<Last> {
+        None
+    }
+
     /// The job is over: what was kept for it is given back.
     fn forget(&mut self, place: &JobPlace);
+}
+
+/// The last of a job's counters.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Last {
+    /// Each with its value as read.
+    Counters(Vec<(SensorDef, i64)>),
+    /// They are not whole, for this reason: a clause for people.
+    Unknown(&'static str),
 }
 
 /// What is read of a job with one system call, or as few as can be: one file, or one set of counters.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use tree::{RealJob, job_source, open, parts, read_part};
 use wholegrain_model::Kind;
-use wholegrain_sources::job::{JobPart, JobPlace, JobSource};
+use wholegrain_sources::job::{JobPart, JobPlace, JobSource, Last};
 use wholegrain_sources::{Reader, Roots};
 
 const BY_PROC: &str = "[sources.tasks]\ntaskstats = false\n";
@@ -261,6 +261,40 @@ fn sums_go_on_when_readers_change_and_end_when_the_job_is_forgotten() {
         assert_eq!(read(reader.as_mut()), (true, None));
     }
     job.source.forget(&place);
+}
+
+#[test]
+fn what_was_used_up_to_the_end_is_known_when_the_directory_is_gone() {
+    let Some(mut job) = Job::new("") else { return };
+    let has_taskstats = job.has_taskstats();
+    let place = job.place.place.clone();
+    assert_eq!(job.source.last(&place), None, "nobody has looked");
+    // A child that no look sees, and what it writes between the last look and the end.
+    let mut child = job.spawn("os.system('head -c 50000000 /dev/zero > /dev/null')");
+    let before = job.read_until("one process", |values| values["tasks/processes"] == 1);
+    go_on(&mut child);
+    go_on(&mut child);
+    child.wait().unwrap();
+    job.place.remove();
+    let last = job.source.last(&place).expect("it was looked at");
+    match last {
+        Last::Counters(counters) => {
+            let value = |name: &str| counters.iter().find(|(sensor, _)| sensor.name == name).expect(name).1;
+            let written = value("tasks/io/write_chars") - before["tasks/io/write_chars"];
+            assert!((49_990_000..51_000_000).contains(&written), "{written}");
+            // The child, its shell and its own child; what ran before is not known to the shell's number.
+            assert!(value("tasks/ended") >= 2 && value("tasks/cpu/run") > before["tasks/cpu/run"]);
+            assert!(counters.iter().all(|(sensor, _)| sensor.kind == Kind::Counter));
+            assert!(has_taskstats);
+        }
+        Last::Unknown(why) => assert!(!has_taskstats && why.contains("taskstats"), "{why}"),
+    }
+    // Without taskstats what was used last is not known, and the reason is.
+    let Some(mut job) = Job::new(BY_PROC) else { return };
+    job.read();
+    let place = job.place.place.clone();
+    job.place.remove();
+    assert!(matches!(job.source.last(&place), Some(Last::Unknown(why)) if why.contains("taskstats")));
 }
 
 #[test]

@@ -182,7 +182,11 @@ fn a_job_shorter_than_the_interval_leaves_start_end_and_totals() {
     cluster.site.configure("[[jobs.rule]]\nmetrics = [\"**\"]\nevery = \"1h\"\n", SOURCES);
     let mut server = cluster.site.site.start_server();
     let mut agent = cluster.site.start();
-    let job = cluster.slurm.submit(NOBODY, &["--job-name=short"], "for i in {1..100000}; do :; done");
+    let job = cluster.slurm.submit(
+        NOBODY,
+        &["--job-name=short"],
+        "for i in {1..100000}; do :; done; head -c 157000000 /dev/zero >/dev/null",
+    );
     let watch = cluster.watch(NOBODY, &job);
     let record = cluster.ended(&job);
     let kernel = watch.last().expect("the kernel's count") / 1e9;
@@ -193,5 +197,13 @@ fn a_job_shorter_than_the_interval_leaves_start_end_and_totals() {
     let (from, to) = (instant(&record["from"]), instant(&record["to"]));
     assert!(from.is_some() && from < to, "{record}");
     assert_eq!((&record["name"], &record["end_unseen"]), (&cluster.told_name(&job), &Value::from(false)));
+    // Read when the job was found, and then not before its end.
+    let written = || cluster.site.record(&job)?["totals"]["tasks/io/write_chars"].as_f64();
+    let why = || cluster.site.record(&job)?["tasks_missing"].as_str().map(str::to_owned);
+    wait_until("what its processes wrote, or why that is not known", || written().is_some() || why().is_some());
+    match written() {
+        Some(written) => assert!((156e6..200e6).contains(&written), "{written}"),
+        None => println!("NOT TESTED: what was written up to the end: {:?}", why()),
+    }
     assert!(agent.stop().success() && server.stop().success());
 }

@@ -30,6 +30,8 @@ pub trait Records: Send + Sync {
     fn on_change(&self, ring: Ring);
     /// What was sampled last of a job that has ended, and when: where that is later than the record's totals, it completes them.
     fn complete(&self, ended: &JobRecord, sampled: &BTreeMap<String, f64>, at: i64);
+    /// What the counters of a job that has ended came to which are read at intervals only, or why that is not known.
+    fn finish(&self, ended: &JobRecord, totals: &BTreeMap<String, f64>, missing: Option<&str>);
 }
 
 impl Records for Book {
@@ -47,6 +49,10 @@ impl Records for Book {
 
     fn on_change(&self, ring: Ring) {
         Book::on_change(self, ring);
+    }
+
+    fn finish(&self, ended: &JobRecord, totals: &BTreeMap<String, f64>, missing: Option<&str>) {
+        Book::finish(self, ended, totals, missing);
     }
 
     fn complete(&self, ended: &JobRecord, sampled: &BTreeMap<String, f64>, at: i64) {

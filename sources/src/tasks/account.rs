@@ -188,9 +188,16 @@ pub struct Exits {
     /// In the order in which they came; may name one that was taken.
     order: VecDeque<u32>,
     sequence: u64,
+    /// The number of the latest one that went because others came.
+    pushed_out: u64,
 }
 
 impl Exits {
+    /// Whether one that was told after this number went before any job had asked for it.
+    pub fn lacks_some_after(&self, mark: u64) -> bool {
+        self.pushed_out > mark
+    }
+
     /// The number of the last one.
     pub fn sequence(&self) -> u64 {
         self.sequence
@@ -211,7 +218,8 @@ impl Exits {
         if self.order.len() > EXITS_MAX
             && let Some(oldest) = self.order.pop_front()
         {
-            self.by_process.remove(&oldest);
+            let exit = self.by_process.remove(&oldest);
+            self.pushed_out = self.pushed_out.max(exit.map_or(0, |exit| exit.sequence));
         }
     }
 

@@ -27,7 +27,7 @@ use self::kernel::Kernel;
 use self::members::{Members, Trouble};
 use self::proc::Proc;
 use self::usage::{COUNTERS, DELAY_BLKIO, DELAY_CPU, ENDED, GAUGES, IO, RUN, SWITCHES, Usage};
-use crate::job::{JobPart, JobPlace, JobSource, JobsOnly};
+use crate::job::{JobPart, JobPlace, JobSource, JobsOnly, Last};
 use crate::plan::Slot;
 use crate::{ReadProblem, Reader, Reading, Roots, Row, Source, SourceType};
 
@@ -86,6 +86,8 @@ struct Tasks {
 struct Hub {
     kernel: Option<Kernel>,
     exits: Exits,
+    /// How often the kernel had more to tell of ended processes than it kept.
+    losses: u64,
 }
 
 /// One job.
@@ -95,6 +97,10 @@ struct Job {
     account: Account,
     pids: Vec<u32>,
     missing: Vec<(u32, u64)>,
+    /// The hub's losses when the job began.
+    losses: u64,
+    /// What had been told of ended processes at the last look; `None` before the first.
+    looked: Option<u64>,
 }
 
 impl JobSource for Tasks {
@@ -108,7 +114,8 @@ impl JobSource for Tasks {
             }
             None => match self.proc() {
                 Ok(proc) => {
-                    let job = Arc::new(Mutex::new(Job::new(members, proc)));
+                    let losses = lock(&hub).losses;
+                    let job = Arc::new(Mutex::new(Job::new(members, proc, losses)));
                     self.jobs.insert(place.level.clone(), Arc::clone(&job));
                     job
                 }
@@ -133,6 +140,18 @@ impl JobSource for Tasks {
         };
         let interval_min = Interval::from_ms(INTERVAL_MIN_MS);
         vec![JobPart { name: "tasks".to_owned(), sensors, interval_min, blocking: true, open: Box::new(open) }]
+    }
+
+    fn last(&mut self, place: &JobPlace) -> Option<Last> {
+        let hub = self.hub.clone()?;
+        let usage = lock(self.jobs.get(&place.level)?).last(&mut lock(&hub))?;
+        let is_told = self.told(&hub, &mut |_| {});
+        let all = usage::sensors().into_iter().enumerate().skip(ENDED);
+        let chosen = all.filter(|(n, sensor)| is_told[*n] && self.config.metrics.keeps(&sensor.name));
+        Some(match usage {
+            Ok(sums) => Last::Counters(chosen.map(|(n, sensor)| (sensor, value(&sums, n) as i64)).collect()),
+            Err(why) => Last::Unknown(why),
+        })
     }
 
     fn forget(&mut self, place: &JobPlace) {
@@ -171,7 +190,7 @@ impl Tasks {
                 })
                 .ok()
         });
-        let hub = Arc::new(Mutex::new(Hub { kernel, exits: Exits::default() }));
+        let hub = Arc::new(Mutex::new(Hub { kernel, exits: Exits::default(), losses: 0 }));
         self.hub = Some(Arc::clone(&hub));
         hub
     }
@@ -220,20 +239,41 @@ impl Tasks {
 const FAULTS_AND_IO: usize = usage::FAULTS;
 
 impl Job {
-    fn new(members: Members, proc: Proc) -> Self {
-        Self { members, proc, account: Account::default(), pids: Vec::new(), missing: Vec::new() }
+    fn new(members: Members, proc: Proc, losses: u64) -> Self {
+        let (account, pids, missing) = (Account::default(), Vec::new(), Vec::new());
+        Self { members, proc, account, pids, missing, losses, looked: None }
     }
 
-    /// One look at every process.
-    fn look(&mut self, hub: &mut Hub) -> Result<(Sums, Option<ReadProblem>), Trouble> {
-        let Hub { kernel, exits } = hub;
+    /// The sums when all processes have ended; what is in the way of knowing them. `None` where it was never looked at.
+    fn last(&mut self, hub: &mut Hub) -> Option<Result<Sums, &'static str>> {
+        let before = self.looked?;
+        if !hub.kernel.as_ref().is_some_and(Kernel::is_listening) {
+            return Some(Err("the agent is not told of processes that end (taskstats, which needs CAP_NET_ADMIN)"));
+        }
+        let result = self.look(hub, true);
+        if hub.losses > self.losses || hub.exits.lacks_some_after(before) {
+            return Some(Err("more processes ended on the node at once than the kernel or the agent keeps"));
+        }
+        Some(match result {
+            Ok((sums, None)) => Ok(sums),
+            _ => Err("its processes could not be read"),
+        })
+    }
+
+    /// One look at every process. At the last one of a job that has ended its directories may be gone.
+    fn look(&mut self, hub: &mut Hub, is_last: bool) -> Result<(Sums, Option<ReadProblem>), Trouble> {
+        let Hub { kernel, exits, losses } = hub;
         let mut is_whole = true;
         let mut take = |kernel: &mut Option<Kernel>, exits: &mut Exits| {
             is_whole &= kernel.as_mut().is_none_or(|kernel| kernel.take_exits(exits));
         };
         take(kernel, exits);
         let mark = exits.sequence();
-        self.members.list(&mut self.pids)?;
+        match self.members.list(&mut self.pids) {
+            Err(Trouble::Gone) if is_last => {}
+            listed => listed?,
+        }
+        self.looked = Some(mark);
         // Whoever is not in the list has told its end by now.
         take(kernel, exits);
         let mut problem = None;
@@ -250,6 +290,7 @@ impl Job {
         }
         self.wait_for_parents();
         if !is_whole {
+            *losses += 1;
             problem.get_or_insert(ReadProblem::Os { what: "ended tasks over netlink", errno: libc::ENOBUFS });
         }
         Ok((self.account.finish(exits, mark), problem))
@@ -292,6 +333,18 @@ impl Job {
     }
 }
 
+/// The value of one of [`usage::sensors`].
+fn value(sums: &Sums, sensor: usize) -> u64 {
+    match sensor {
+        0 => sums.processes,
+        1 => sums.now.threads,
+        2 => sums.now.rss_bytes,
+        3 => sums.now.peak_rss_bytes,
+        ENDED => sums.ended,
+        _ => sums.usage.0[sensor - GAUGES - 1],
+    }
+}
+
 /// What people are told that a process's I/O is in.
 const IO_FILE: &str = "proc/PID/io";
 
@@ -322,7 +375,7 @@ impl Reader for TasksReader {
         if self.is_gone {
             return gone;
         }
-        let result = lock(&self.job).look(&mut lock(&self.hub));
+        let result = lock(&self.job).look(&mut lock(&self.hub), false);
         let (sums, problem) = match result {
             Ok(read) => read,
             Err(Trouble::Gone) => {
@@ -336,17 +389,10 @@ impl Reader for TasksReader {
         };
         // A sum without some of its parts is none.
         let is_without_io = matches!(problem, Some(ReadProblem::Os { what: IO_FILE, .. }));
-        for &(value, slot) in &self.wanted {
-            let number = match value {
-                0 => sums.processes,
-                1 => sums.now.threads,
-                2 => sums.now.rss_bytes,
-                3 => sums.now.peak_rss_bytes,
-                ENDED => sums.ended,
-                _ if value > GAUGES + IO && is_without_io => continue,
-                _ => sums.usage.0[value - GAUGES - 1],
-            };
-            row.set_int(slot, number as i64);
+        for &(sensor, slot) in &self.wanted {
+            if sensor <= GAUGES + IO || !is_without_io {
+                row.set_int(slot, value(&sums, sensor) as i64);
+            }
         }
         Reading { problem, ..Reading::default() }
     }

@@ -25,8 +25,8 @@ use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use wholegrain_model::config::ConfigError;
-use wholegrain_model::{Interval, JobRecord};
-use wholegrain_sources::job::JobSource;
+use wholegrain_model::{Interval, JobRecord, Value};
+use wholegrain_sources::job::{JobSource, Last};
 use wholegrain_sources::{Roots, descriptors};
 
 use self::hands::{Hands, Shapes};
@@ -291,6 +291,8 @@ impl Jobs {
         let Some(mut running) = self.jobs.remove(level) else { return };
         tracing::debug!("job {} ended", job.record.job);
         complete(&job.record, context.state);
+        let last = self.supplies.iter_mut().filter_map(|supply| supply.last(&running.job.place));
+        finish(&job.record, last.collect(), context.state);
         self.with_hands(context, |hands| running.stop(hands));
         self.supplies.iter_mut().for_each(|supply| supply.forget(&running.job.place));
         self.waiting.retain(|waiting| waiting != level);
@@ -501,5 +503,22 @@ fn complete(record: &JobRecord, state: &State) {
     }
     if !sampled.is_empty() {
         book.complete(record, &sampled, at);
+    }
+}
+
+/// Tells the book what the counters of a job that has ended came to which are read at intervals only.
+fn finish(record: &JobRecord, all: Vec<Last>, state: &State) {
+    let (mut totals, mut missing) = (BTreeMap::new(), None);
+    for last in all {
+        match last {
+            Last::Counters(counters) => totals.extend(counters.into_iter().map(|(sensor, value)| {
+                let value = scaled(Value::Int(value), &sensor).as_f64();
+                (sensor.name, value)
+            })),
+            Last::Unknown(why) => missing = Some(why),
+        }
+    }
+    if let Some(book) = state.book().filter(|_| !totals.is_empty() || missing.is_some()) {
+        book.finish(record, &totals, missing);
     }
 }

@@ -2,7 +2,7 @@
 
 use wholegrain_model::config::ConfigError;
 use wholegrain_sources::Roots;
-use wholegrain_sources::job::{JobPart, JobPlace, JobSource};
+use wholegrain_sources::job::{JobPart, JobPlace, JobSource, Last};
 
 use crate::config::SourceConfig;
 
@@ -55,6 +55,11 @@ impl Supply {
         let parts = self.source.as_mut().map(|source| source.parts(place, &mut |text| notes.push(text)));
         notes.into_iter().for_each(|text| self.note(text));
         parts.unwrap_or_default()
+    }
+
+    /// The last of a job's counters that are read at intervals only.
+    pub fn last(&mut self, place: &JobPlace) -> Option<Last> {
+        self.source.as_mut()?.last(place)
     }
 
     /// A job is over.

@@ -149,18 +149,37 @@ impl Book {
     /// What was sampled last of a job that has ended, and when. All totals only ever rise, so of two the greater is the later. The
     /// server may have had the record already: then it gets it once more.
     pub fn complete(&self, ended: &JobRecord, sampled: &BTreeMap<String, f64>, at: i64) {
+        self.amend(ended, |record| {
+            if record.totals_at.is_some_and(|read| read >= at) {
+                return false;
+            }
+            for (name, value) in sampled {
+                let total = record.totals.entry(name.clone()).or_insert(*value);
+                *total = total.max(*value);
+            }
+            record.totals_at = Some(at);
+            true
+        });
+    }
+
+    /// What the counters of a job that has ended came to which are read at intervals only, or why that is not known.
+    pub fn finish(&self, ended: &JobRecord, totals: &BTreeMap<String, f64>, missing: Option<&str>) {
+        self.amend(ended, |record| {
+            record.totals.extend(totals.iter().map(|(name, value)| (name.clone(), *value)));
+            record.tasks_missing = missing.map(str::to_owned);
+            true
+        });
+    }
+
+    /// Changes the record of a job that has ended; `change` says whether it did.
+    fn amend(&self, ended: &JobRecord, change: impl FnOnce(&mut JobRecord) -> bool) {
         let mut inner = self.lock();
         let there = inner.by_job.get(&identity(ended)).and_then(|order| inner.entries.get(order));
         let (mut record, dirs) =
             there.map_or_else(|| (ended.clone(), Vec::new()), |entry| (entry.record.clone(), entry.dirs.clone()));
-        if record.to.is_none() || record.totals_at.is_some_and(|read| read >= at) {
+        if record.to.is_none() || !change(&mut record) {
             return;
         }
-        for (name, value) in sampled {
-            let total = record.totals.entry(name.clone()).or_insert(*value);
-            *total = total.max(*value);
-        }
-        record.totals_at = Some(at);
         record.revision += 1;
         inner.put(record, dirs, None);
         let ring = inner.ring.clone();
@@ -185,6 +204,10 @@ impl Book {
                 if entry.record.totals_at > record.totals_at {
                     (record.totals, record.totals_at) = (entry.record.totals.clone(), entry.record.totals_at);
                 }
+                for (name, total) in entry.record.totals.iter().filter(|_| record.to.is_some()) {
+                    record.totals.entry(name.clone()).or_insert(*total);
+                }
+                record.tasks_missing = record.tasks_missing.or_else(|| entry.record.tasks_missing.clone());
             }
             inner.put(record, dirs, None);
         }
@@ -364,6 +387,22 @@ mod tests {
             (6, Some(160), Some("late")),
             "nothing is lost"
         );
+    }
+
+    #[test]
+    fn what_is_known_at_the_end_outlives_what_the_epilog_tells_and_is_no_newer_reading_of_the_rest() {
+        let book = Book::default();
+        let totals = |name: &str, value: f64| BTreeMap::from([(name.to_owned(), value)]);
+        let ended = JobRecord { totals: totals("cpu/usage", 1.0), totals_at: Some(100), ..record(1, Some(200), 3) };
+        put(&book, ended.clone());
+        book.finish(&ended, &totals("tasks/io/write_bytes", 7.0), Some("it is so"));
+        put(&book, JobRecord { name: Some("late".into()), revision: 4, ..ended });
+        let last = book.pending(9).pop().unwrap();
+        assert_eq!((last.revision, last.totals_at, last.tasks_missing.as_deref()), (5, Some(100), Some("it is so")));
+        assert_eq!((last.totals["cpu/usage"], last.totals["tasks/io/write_bytes"]), (1.0, 7.0));
+        // One that runs takes nothing over.
+        book.finish(&record(2, None, 1), &totals("tasks/io/write_bytes", 7.0), None);
+        assert_eq!(book.len(), 1);
     }
 
     fn put(book: &Book, record: JobRecord) {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use wholegrain_model::Timestamp;
+use wholegrain_model::text::escaped;
 
 use super::super::list::duration;
 use super::{Allocation, Known, place};
@@ -44,13 +45,29 @@ fn lines(allocations: &[Allocation], last: &BTreeMap<usize, i64>) -> Vec<String>
             named(&bare)
         ));
     }
-    if let Some((unread, node)) = ended().filter_map(|(index, one)| unread(one, *last.get(&index)?)).max() {
-        lines.push(format!(
-            "tasks/* were last read up to {} before the end (on {node}): they lack what was used after that",
-            duration(unread)
-        ));
+    let mut late: BTreeMap<String, (i64, &str)> = BTreeMap::new();
+    for (index, one) in ended().filter(|(_, one)| !one.totals.keys().any(|name| name.starts_with(TASKS))) {
+        if let Some(unread) = last.get(&index).and_then(|last| unread(one, *last)) {
+            let longest = late.entry(reason(one)).or_insert(unread);
+            *longest = unread.max(*longest);
+        }
     }
+    lines.extend(late.into_iter().map(|(reason, (unread, node))| {
+        format!(
+            "tasks/* were last read up to {} before the end (on {node}), and what was used after that is not known: {reason}",
+            duration(unread)
+        )
+    }));
     lines
+}
+
+/// Why what a job's processes used at last is not known.
+fn reason(one: &Allocation) -> String {
+    match &one.tasks_missing {
+        Some(reason) => escaped(reason).into_owned(),
+        None if one.end_unseen => "the agent was away at the end".to_owned(),
+        None => "the agent does not say why; agents before this version read them at intervals only".to_owned(),
+    }
 }
 
 /// How long before its end an allocation's tasks were last read, and its node.
@@ -91,7 +108,20 @@ mod tests {
         let found = lines(&[whole.clone(), allocation("n2", end, &[])], &[(0, at(20)), (1, at(29))].into());
         assert_eq!(found.len(), 2);
         assert!(found[0].starts_with("no totals from n2: "), "{found:?}");
-        assert!(found[1].contains("up to 10s before the end (on n1)"), "{found:?}");
+        assert!(
+            found[1].contains("up to 10s before the end (on n1)") && found[1].contains("at intervals only"),
+            "{found:?}"
+        );
+        // Each true reason once; what is known up to the end is worth no word.
+        let mut away = whole.clone();
+        away.end_unseen = true;
+        let mut untold = whole.clone();
+        untold.tasks_missing = Some("it is so".to_owned());
+        let known = allocation("n3", end, &["cpu/usage", "tasks/ended"]);
+        let late = (0..4).map(|index| (index, at(20))).collect();
+        let found = lines(&[away, untold.clone(), untold, known], &late);
+        assert_eq!(found.len(), 2, "{found:?}");
+        assert!(found[0].ends_with(": it is so") && found[1].ends_with(": the agent was away at the end"), "{found:?}");
         let many: Vec<Allocation> = (1..=6).map(|n| allocation(&format!("n{n}"), end, &[])).collect();
         assert!(lines(&many, &BTreeMap::new())[0].starts_with("no totals from n1 n2 n3 n4 and 2 more: "));
     }

@@ -90,6 +90,8 @@ pub struct Allocation {
     pub end_unseen: bool,
     #[serde(default)]
     pub totals: BTreeMap<String, f64>,
+    #[serde(default)]
+    pub tasks_missing: Option<String>,
     #[serde(flatten)]
     pub more: serde_json::Map<String, serde_json::Value>,
 }

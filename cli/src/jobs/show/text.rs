@@ -1,12 +1,13 @@
 //! A job as people read it.
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use wholegrain_model::Timestamp;
 use wholegrain_model::text::escaped;
 
 use super::super::list::{duration, size};
-use super::{Shown, Spread};
+use super::{Allocation, Shown, Spread};
 use crate::shown;
 use crate::style::Style;
 use crate::table::{Table, width};
@@ -25,6 +26,7 @@ pub fn write(shown: &Shown, now: i64, style: Style, out: &mut impl Write) -> io:
     properties(shown, now, style, out)?;
     steps(shown, now, style, out)?;
     nodes(shown, style, out)?;
+    tasks(shown, style, out)?;
     groups(shown, style, out)?;
     if !shown.regions.is_empty() {
         heading("Regions", style, out)?;
@@ -153,6 +155,40 @@ fn nodes(shown: &Shown, style: Style, out: &mut impl Write) -> io::Result<()> {
             bytes(node.written_bytes),
             if node.end_unseen { "away at the end".to_owned() } else { String::new() },
         ]);
+    }
+    table.write(style, out)
+}
+
+/// What the processes of a job that has ended have used, as far as agents know it up to the end.
+fn tasks(shown: &Shown, style: Style, out: &mut impl Write) -> io::Result<()> {
+    let ended = || shown.known.allocations.iter().filter(|one| one.to.is_some());
+    let of_tasks = |one: &&Allocation| one.totals.keys().any(|name| name.starts_with("tasks/"));
+    let mut sums: BTreeMap<&str, f64> = BTreeMap::new();
+    for (name, total) in ended().flat_map(|one| &one.totals).filter(|(name, _)| name.starts_with("tasks/")) {
+        *sums.entry(name).or_default() += total;
+    }
+    sums.retain(|_, sum| *sum != 0.0);
+    if sums.is_empty() {
+        return Ok(());
+    }
+    let (count, nodes) = (ended().filter(of_tasks).count(), shown.known.allocations.len());
+    heading(
+        &format!("Processes, up to their end (sums over {count} of {nodes} nodes; what is 0 is left out)"),
+        style,
+        out,
+    )?;
+    let mut table = Table::new(&["METRIC", ">TOTAL"]);
+    for (name, sum) in sums {
+        let is_bytes = name.ends_with("_bytes") || name.ends_with("_chars");
+        let is_time = name.ends_with("/total") || name.ends_with("/run");
+        let shown = if is_bytes {
+            size(sum)
+        } else if is_time {
+            format!("{sum:.3} s")
+        } else {
+            format!("{sum}")
+        };
+        table.row(vec![name.to_owned(), shown]);
     }
     table.write(style, out)
 }
