@@ -3,7 +3,8 @@
 //!
 //! A window lies on the wall clock's multiples of its length and carries its start. Of a counter the rates between successive values
 //! are folded, each in the window of its later value; a counter that begins anew counts from 0. Gaps are not counted, and no rate looks across
-//! one: what came before may have been counted by another file. A window in
+//! one: what came before may have been counted by another file. So that nobody else looks across it from window to window either, a window in
+//! which a counter goes on after a gap has no last value, if the one before it has. A window in
 //! which nothing was sampled is not made up; one that was cut short is told by its count.
 
 use std::collections::HashMap;
@@ -85,6 +86,10 @@ struct Series {
     last: u64,
     /// A counter's value before, and when; kept from window to window.
     before: Option<(i64, u64)>,
+    /// A counter that had a value has had a gap since; kept from window to window.
+    interrupted: bool,
+    /// It went on after a gap in this window.
+    resumed: bool,
     /// Folded so far, of which some are kept for the quantiles.
     folded: u32,
     kept: Vec<f64>,
@@ -98,14 +103,24 @@ impl Series {
             Vec::with_capacity(QUANTILE_VALUES_MAX.min(plan.values()))
         };
         let (min, max) = (f64::INFINITY, f64::NEG_INFINITY);
-        Self { min, max, sum: 0.0, weight: 0.0, count: 0, last: 0, before: None, folded: 0, kept }
+        let (before, interrupted, resumed) = (None, false, false);
+        Self { min, max, sum: 0.0, weight: 0.0, count: 0, last: 0, before, interrupted, resumed, folded: 0, kept }
     }
 
     fn begin(&mut self) {
         self.kept.clear();
+        // A window without a value has no last one already.
+        let interrupted = self.interrupted && self.count > 0;
         let (kept, before) = (std::mem::take(&mut self.kept), self.before);
         let (min, max) = (f64::INFINITY, f64::NEG_INFINITY);
-        *self = Self { min, max, sum: 0.0, weight: 0.0, count: 0, last: 0, before, folded: 0, kept };
+        let resumed = false;
+        *self =
+            Self { min, max, sum: 0.0, weight: 0.0, count: 0, last: 0, before, interrupted, resumed, folded: 0, kept };
+    }
+
+    #[inline]
+    fn gap(&mut self) {
+        self.interrupted |= self.before.take().is_some();
     }
 
     #[inline]
@@ -122,6 +137,7 @@ impl Series {
             self.weight += 1.0;
             return self.fold(value, plan);
         }
+        self.resumed |= std::mem::take(&mut self.interrupted);
         let Some((at, before)) = self.before.replace((time, bits)) else { return };
         let seconds = time.saturating_sub(at) as f64 / NS_PER_S;
         // The clock was stepped back: how long it took is not known.
@@ -152,7 +168,7 @@ impl Series {
     /// Writes what it came to at `at` and the places after.
     fn put(&mut self, at: usize, quantiles: &[f64], row: &mut Row<'_>) {
         row.set(at + 4, self.count);
-        if self.count > 0 {
+        if self.count > 0 && !self.resumed {
             row.set(at + 3, self.last);
         }
         if self.folded == 0 {
@@ -249,7 +265,7 @@ impl Fold {
             if row.gaps[index / 64] >> (index % 64) & 1 == 0 {
                 series.take(row.time, row.values[index], sensor, plan);
             } else {
-                series.before = None;
+                series.gap();
             }
         }
     }

@@ -93,6 +93,38 @@ fn counters_are_rates_between_values() {
     assert_eq!(advance(Value::Float(9.0), Value::Float(1.0), Some(10)), Some(2.0));
 }
 
+/// In version 1 a controller's directory goes before the others at a job's end, and the unified hierarchy's file, which has counted less, takes
+/// its place after a gap: a rate between the last values of the two windows would take the fall for a counter that began anew.
+#[test]
+fn last_values_of_a_counter_tell_of_no_step_across_a_gap() {
+    let counter = || SensorDef::counter("c", "s", "");
+    let rows = [
+        (0, Some(100)),
+        (S / 2, Some(110)),
+        (S, None),
+        (S + S / 2, Some(50)),
+        (2 * S, Some(60)),
+        (2 * S + S / 2, Some(70)),
+        (3 * S, Some(80)),
+        (3 * S + S / 2, None),
+        (5 * S, Some(5)),
+        (6 * S, Some(6)),
+    ];
+    expect(
+        folded(counter(), &[], &rows),
+        &[
+            (0, "20 20 20 110 2"),
+            (S, "- - - - 1"),
+            (2 * S, "20 20 20 70 2"),
+            (3 * S, "20 20 20 80 1"),
+            (5 * S, "- - - - 1"),
+            (6 * S, "1 1 1 6 1"),
+        ],
+    );
+    // Before its first value there is nothing to look back to.
+    expect(folded(counter(), &[], &[(0, None), (1, Some(7))]), &[(0, "- - - 7 1")]);
+}
+
 #[test]
 fn quantiles_are_those_of_all_values_and_the_values_kept_are_bounded() {
     let mut values: Vec<f64> = (0..=100).map(f64::from).rev().collect();

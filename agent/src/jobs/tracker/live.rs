@@ -365,12 +365,12 @@ impl Live {
     }
 }
 
-/// Takes new totals over old ones: the greatest for those that are peaks, else the new.
+/// Takes new totals to old ones. They only ever rise: one that is less than before comes of another file, which has counted from a later
+/// moment, as when a controller's directory is gone and the unified hierarchy still tells the same.
 pub fn add_totals(totals: &mut BTreeMap<String, f64>, new: &Totals) {
     for (name, value) in new {
         match totals.get_mut(*name) {
-            Some(old) if name.ends_with("/peak") => *old = old.max(*value),
-            Some(old) => *old = *value,
+            Some(old) => *old = old.max(*value),
             None => _ = totals.insert((*name).to_owned(), *value),
         }
     }
@@ -420,10 +420,11 @@ mod tests {
     }
 
     #[test]
-    fn peaks_never_fall() {
+    fn totals_never_fall() {
         let mut totals = BTreeMap::new();
         add_totals(&mut totals, &Totals::from([("memory/peak", 5.0), ("cpu/usage", 1.0)]));
         add_totals(&mut totals, &Totals::from([("memory/peak", 3.0), ("cpu/usage", 2.0)]));
+        add_totals(&mut totals, &Totals::from([("cpu/usage", 1.5)]));
         assert_eq!((totals["memory/peak"], totals["cpu/usage"]), (5.0, 2.0));
     }
 }

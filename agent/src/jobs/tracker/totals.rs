@@ -125,7 +125,6 @@ fn same_directories(a: &JobPlace, b: &JobPlace) -> bool {
 }
 
 fn open(place: &JobPlace) -> (Vec<(File, Parse)>, Option<io::Error>) {
-    // Version 1 first: where a job is in both, what the unified hierarchy says takes its place.
     let v1 = V1.iter().filter_map(|(controller, name, parse)| Some((place.v1(controller)?.join(name), *parse)));
     let v2 = V2.iter().filter_map(|(name, parse)| Some((place.v2.as_ref()?.join(name), *parse)));
     let all: Vec<(PathBuf, Parse)> = v1.chain(v2).collect();
@@ -158,13 +157,8 @@ fn number(text: &str) -> Option<f64> {
     text.trim().parse::<u64>().ok().map(|value| value as f64)
 }
 
+/// Of what two files tell the greater: neither counts what was not there.
 fn put(totals: &mut Totals, name: &'static str, value: Option<f64>) {
-    if let Some(value) = value {
-        totals.insert(name, value);
-    }
-}
-
-fn put_max(totals: &mut Totals, name: &'static str, value: Option<f64>) {
     if let Some(value) = value {
         let old = totals.entry(name).or_insert(value);
         *old = old.max(value);
@@ -201,11 +195,11 @@ fn cpuacct_stat(text: &str, totals: &mut Totals) {
 }
 
 fn memory_peak(text: &str, totals: &mut Totals) {
-    put_max(totals, "memory/peak", number(text));
+    put(totals, "memory/peak", number(text));
 }
 
 fn pids_peak(text: &str, totals: &mut Totals) {
-    put_max(totals, "pids/peak", number(text));
+    put(totals, "pids/peak", number(text));
 }
 
 fn memory_events(text: &str, totals: &mut Totals) {
@@ -216,7 +210,7 @@ fn memory_events(text: &str, totals: &mut Totals) {
 fn io_stat(text: &str, totals: &mut Totals) {
     let sum = |key: &str| {
         let fields = text.split_whitespace().filter_map(|field| field.strip_prefix(key)?.strip_prefix('='));
-        fields.filter_map(number).sum()
+        fields.filter_map(number).fold(0.0, |sum, value| sum + value)
     };
     put(totals, "io/read_bytes", Some(sum("rbytes")));
     put(totals, "io/write_bytes", Some(sum("wbytes")));
@@ -226,7 +220,7 @@ fn io_stat(text: &str, totals: &mut Totals) {
 fn blkio_bytes(text: &str, totals: &mut Totals) {
     let sum = |kind: &str| {
         let lines = text.lines().filter_map(|line| line.split_once(' ')?.1.strip_prefix(kind)?.strip_prefix(' '));
-        lines.filter_map(number).sum()
+        lines.filter_map(number).fold(0.0, |sum, value| sum + value)
     };
     put(totals, "io/read_bytes", Some(sum("Read")));
     put(totals, "io/write_bytes", Some(sum("Write")));
@@ -271,6 +265,9 @@ mod tests {
             &[("io/read_bytes", 15.0), ("io/write_bytes", 20.0)],
         );
         check(cpu_stat, "", &[]);
+        let mut totals = Totals::new();
+        io_stat("", &mut totals);
+        assert!(totals.values().all(|total| total.is_sign_positive()), "no -0: {totals:?}");
     }
 
     #[test]
