@@ -9,8 +9,10 @@ use wholegrain_model::JobRecord;
 
 use super::core::{Kept, Written};
 use super::records::{self, OnDisk, Shelf};
+use super::shares::Shares;
 
-/// The most records, and the most bytes of them as JSON. Of too many the oldest that have ended go first.
+/// The most records, and the most bytes of them as JSON. Of too many those of the user go who has the most, the oldest that have ended first:
+/// a flood of short jobs takes nobody else's records away.
 pub const RECORDS_MAX: usize = 16_384;
 /// See [`RECORDS_MAX`].
 pub const BYTES_MAX: usize = 16 << 20;
@@ -34,6 +36,7 @@ struct Inner {
     /// By the order of their changes.
     entries: BTreeMap<u64, Arc<Entry>>,
     by_job: HashMap<Identity, u64>,
+    shares: Shares,
     next: u64,
     bytes: usize,
     dropped: u64,
@@ -315,6 +318,7 @@ impl Inner {
         self.next += 1;
         self.bytes += bytes;
         self.by_job.insert(id, order);
+        self.shares.add(record.uid, order, bytes);
         self.entries.insert(order, Arc::new(Entry { record, dirs, acknowledged, bytes }));
         self.dirty = true;
         while self.entries.len() > RECORDS_MAX || (self.bytes > BYTES_MAX && self.entries.len() > 1) {
@@ -323,11 +327,17 @@ impl Inner {
     }
 
     fn drop_one(&mut self) {
-        let ended = self.entries.iter().find(|(_, entry)| entry.record.to.is_some());
-        let had = || self.entries.iter().find(|(_, entry)| !entry.is_pending());
-        let Some(order) = ended.or_else(had).or(self.entries.first_key_value()).map(|(order, _)| *order) else {
-            return;
+        let orders = || -> Box<dyn Iterator<Item = u64>> {
+            if self.entries.len() > RECORDS_MAX {
+                Box::new(self.shares.of_most())
+            } else {
+                Box::new(self.shares.of_most_bytes())
+            }
         };
+        let is = |order: &u64, what: fn(&Entry) -> bool| self.entries.get(order).is_some_and(|entry| what(entry));
+        let ended = orders().find(|order| is(order, |entry| entry.record.to.is_some()));
+        let had = || orders().find(|order| is(order, |entry| !entry.is_pending()));
+        let Some(order) = ended.or_else(had).or_else(|| orders().next()) else { return };
         if self.remove(order).is_some_and(|entry| entry.is_pending()) {
             self.dropped += 1;
         }
@@ -339,6 +349,7 @@ impl Inner {
         if self.by_job.len() * 8 < self.by_job.capacity() {
             self.by_job.shrink_to(self.by_job.len() * 2);
         }
+        self.shares.remove(entry.record.uid, order, entry.bytes);
         self.bytes -= entry.bytes;
         Some(entry)
     }
@@ -448,5 +459,33 @@ mod tests {
         put(&book, long);
         assert_eq!(book.len(), 1, "the newest is always kept");
         assert_eq!(book.lock().by_job.len(), 1);
+    }
+
+    #[test]
+    fn who_has_too_many_records_loses_their_own() {
+        let of = |uid: u32, record: JobRecord| JobRecord { uid: Some(uid), ..record };
+        let book = Book::default();
+        (0..9).for_each(|job| put(&book, of(1, record(job, Some(9), 1))));
+        (100..100 + 2 * RECORDS_MAX).for_each(|job| put(&book, of(2, record(job, Some(9), 1))));
+        let count = |uid: u32| book.pending(usize::MAX).iter().filter(|record| record.uid == Some(uid)).count();
+        assert_eq!((count(1), count(2)), (9, RECORDS_MAX - 9));
+        assert_eq!(book.dropped(), RECORDS_MAX as u64 + 9);
+        // As to bytes, running jobs count too: a few long records of one user's take none of another's away.
+        let book = Book::default();
+        (0..9).for_each(|job| put(&book, of(1, record(job, Some(9), 1))));
+        let name = Some("x".repeat(BYTES_MAX / 8));
+        for job in 100..120 {
+            put(&book, JobRecord { name: name.clone(), ..of(2, record(job, (job > 103).then_some(9), 1)) });
+        }
+        let all: Vec<(u32, bool)> =
+            book.pending(usize::MAX).iter().filter_map(|record| Some((record.uid?, record.to.is_none()))).collect();
+        assert_eq!(all.iter().filter(|(uid, _)| *uid == 1).count(), 9);
+        assert_eq!(all.iter().filter(|(_, runs)| *runs).count(), 4, "of the other those that run stay");
+        // Who is acknowledged has no share any more.
+        book.pending(usize::MAX)
+            .iter()
+            .filter(|record| record.to.is_some())
+            .for_each(|record| book.acknowledged(record));
+        assert_eq!(book.lock().shares.of_most().count(), 4);
     }
 }

@@ -1,21 +1,22 @@
 //! The tracker's state: directories that come and go in, changes of jobs out. No I/O and no clock.
 
+mod ended;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use wholegrain_model::JobRecord;
 
+use self::ended::Ended;
 use super::hooks::Hook;
 use super::layout::{Found, Layouts, Owner, Spot, Version};
 use super::live::{DirId, Facts, Key, Live, Stamp, Totals, UidFrom, add_totals};
 use super::{Job, JobEvent, NodeFacts};
 use crate::jobs::Bounds;
 
-/// The most hooks that wait for their job's directory, and the most jobs that have ended and still wait for an epilog's hook.
+/// The most hooks that wait for their job's directory, and the most jobs that have ended and still wait for an epilog's hook ([`Ended`]).
 pub const HOOKS_MAX: usize = 4096;
-/// How long a job that has ended waits for it.
-const EPILOG_NS: u64 = 60_000_000_000;
 /// How long a change waits for others, so that a job whose directories come one after another is told as one: 20 ms.
 const SETTLE_NS: u64 = 20_000_000;
 /// The same for steps, of which there can be a thousand a minute: 1 s.
@@ -95,7 +96,7 @@ pub struct Core {
     /// Records from before, until the first whole scan has shown which of them still run.
     kept: Vec<Kept>,
     hooks: VecDeque<Hook>,
-    ended: VecDeque<(u64, JobRecord)>,
+    ended: Ended,
     begun: Vec<Key>,
     changed: BTreeMap<Key, u64>,
     looks: BTreeMap<Key, u64>,
@@ -123,7 +124,7 @@ impl Core {
             leftovers: BTreeMap::new(),
             kept,
             hooks: VecDeque::new(),
-            ended: VecDeque::new(),
+            ended: Ended::default(),
             begun: Vec::new(),
             changed: BTreeMap::new(),
             looks: BTreeMap::new(),
@@ -487,10 +488,7 @@ impl Core {
         }
         live.record.revision += 1;
         if self.has_epilogs {
-            self.ended.push_back((now.mono, live.record.clone()));
-        }
-        if self.ended.len() > HOOKS_MAX {
-            self.ended.pop_front();
+            self.ended.push(now.mono, live.record.clone());
         }
         self.written.push(Written { record: live.record.clone(), dirs: Vec::new() });
         let Live { record, place, has_processes, .. } = live;
@@ -532,7 +530,7 @@ impl Core {
             return;
         }
         if hook.ended {
-            if let Some((_, record)) = self.ended.iter_mut().rev().find(|(_, record)| hook.is_of(record))
+            if let Some(record) = self.ended.find(|record| hook.is_of(record))
                 && hook.merge_into(record)
             {
                 record.revision += 1;
@@ -653,9 +651,7 @@ impl Core {
             self.changed.remove(&key);
             self.tell(&key, JobEvent::Changed);
         }
-        while self.ended.front().is_some_and(|(at, _)| at + EPILOG_NS < now.mono) {
-            self.ended.pop_front();
-        }
+        self.ended.expire(now.mono);
         (std::mem::take(&mut self.events), std::mem::take(&mut self.written))
     }
 

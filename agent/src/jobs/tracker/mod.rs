@@ -15,6 +15,7 @@ mod names;
 mod outlet;
 mod records;
 mod run;
+mod shares;
 mod told;
 mod totals;
 mod tree;

@@ -388,7 +388,7 @@ fn hooks_before_while_and_after() {
     assert_eq!((last.account.as_deref(), last.partition.as_deref()), (Some("lab"), Some("debug")));
     assert!(last.to.is_some() && last.revision == revision + 1);
     let written = sim.written.len();
-    sim.wait(EPILOG_NS + S);
+    sim.wait(ended::EPILOG_NS + S);
     sim.core.hook(hook("account=late\nended=1\n"), sim.now());
     sim.flush();
     assert_eq!(sim.written.len(), written, "by then it is told for good");
