@@ -83,6 +83,11 @@ impl Counters {
         *lock(&self.passes)
     }
 
+    /// Until when nothing is to be stored, because there are readings of this time already: see [`Passes::held_until`].
+    pub fn held_until(&self, time: i64) -> Option<i64> {
+        self.passes()?.held_until(time)
+    }
+
     /// Takes note of them.
     pub fn set_passes(&self, passes: Passes) {
         *lock(&self.passes) = Some(passes);

@@ -36,7 +36,7 @@ impl ToldSteps {
         let direction = if by < 0 { "back" } else { "forward" };
         let mut said =
             format!("the clock was stepped {direction} by {length}: there is a gap, and no rate goes over it");
-        if let Some(until) = counters.passes().and_then(|passes| passes.held_until(now)) {
+        if let Some(until) = counters.held_until(now) {
             said.push_str(&format!(
                 "; nothing is sampled until it has passed {}, for there are readings of these times already",
                 Timestamp(until)

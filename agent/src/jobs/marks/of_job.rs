@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use wholegrain_model::schema::UNIT_BYTES_MAX;
-use wholegrain_model::{JobRecord, Schema, SensorDef, name};
+use wholegrain_model::{JobRecord, Schema, SensorDef, Timestamp, name};
 
 use super::bucket::Bucket;
 use super::{MarkError, NAME_BYTES_MAX, TIME_APART_NS_MAX};
@@ -17,8 +17,6 @@ use crate::state::{State, lock};
 const ENCODE_EVERY: u64 = 32;
 /// How deep a region may be nested in itself, over all processes of a job.
 const DEPTH_MAX: i64 = 1 << 20;
-/// How far the last time of a group may be ahead before the wall clock must have been set back: 5 s.
-const AHEAD_NS_MAX: i64 = 5_000_000_000;
 
 /// What happened.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -103,8 +101,10 @@ impl Name {
         if waiting >= self.group.batch_samples as u64 && waiting.is_multiple_of(ENCODE_EVERY) {
             state.encode_soon();
         }
-        let is_set_back = self.last.saturating_sub(time) > AHEAD_NS_MAX;
-        let time = if is_set_back { time } else { time.max(self.last.saturating_add(1)) };
+        // Back only from an earlier pass of the clock to times that it has not gone over yet.
+        let is_held = |time| state.counters.held_until(time).is_some();
+        let may_go_back = time <= self.last && is_held(self.last) && !is_held(time);
+        let time = if may_go_back { time } else { time.max(self.last.saturating_add(1)) };
         (self.last, self.pending) = (time, None);
         state.push_event(&self.group, time, &[bits.unwrap_or(0)], &[u64::from(bits.is_none())]);
         if bits.is_none() {
@@ -190,6 +190,11 @@ impl JobMarks {
             state.marks.is_pending.store(true, Ordering::Release);
             Err(MarkError::Dropped(why))
         };
+        if let Some(until) = state.counters.held_until(row.0) {
+            name.pending = Some(row);
+            let until = Timestamp(until);
+            return dropped(format!("the clock was stepped back; nothing is stored until it has passed {until}"));
+        }
         if !bucket.take(rate, burst, now.mono) {
             name.pending = Some(row);
             return dropped(format!("over {rate} marks a second of job {}; send fewer", self.job));
@@ -254,7 +259,13 @@ impl JobMarks {
         let mut inner = lock(&self.inner);
         let Inner { bucket, names, over } = &mut *inner;
         for name in names.values_mut().filter(|_| !*over) {
-            let Some(row) = name.pending else { continue };
+            let Some((time, bits)) = name.pending else { continue };
+            if state.counters.held_until(now.real).is_some() {
+                state.marks.is_pending.store(true, Ordering::Release);
+                continue;
+            }
+            // One of a time that was gone over before is of the first moment after it.
+            let row = (state.counters.held_until(time).map_or(time, |_| now.real), bits);
             let is_room = bucket.as_mut().is_none_or(|bucket| bucket.take(rate, burst, now.mono));
             if is_room && name.write(row, state).is_ok() {
                 self.count(&self.taken, &state.counters.marks);
@@ -326,4 +337,71 @@ fn check_unit(unit: &str) -> Result<(), MarkError> {
     let why =
         format!("unit {unit:?}: 1 to {UNIT_BYTES_MAX} visible ASCII characters are wanted, such as s, By, J or 1");
     Err(MarkError::Refused(why))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::engine::passes::Passes;
+    use crate::engine::ring::RowCopy;
+
+    const S: i64 = 1_000_000_000;
+
+    struct Bench {
+        state: State,
+        marks: JobMarks,
+        mono: i64,
+    }
+
+    impl Bench {
+        /// A value at a time of the wall clock: whether it was stored.
+        fn mark(&mut self, real: i64, value: f64) -> bool {
+            self.mono += S;
+            let event = Event { name: "x", what: What::Value(Some(value), None), time: None };
+            self.marks.take(event, &self.state, Now { real, mono: self.mono }).is_ok()
+        }
+
+        fn rows(&self) -> Vec<(i64, f64)> {
+            let inner = lock(&self.marks.inner);
+            let ring = &inner.names["app/x"].group.ring;
+            let mut row = RowCopy::default();
+            let mut rows = Vec::new();
+            for at in 0..ring.head() {
+                assert!(ring.copy(at, &mut row));
+                rows.push((row.time, f64::from_bits(row.values[0])));
+            }
+            rows
+        }
+    }
+
+    #[test]
+    fn marks_do_not_go_over_a_time_twice() {
+        let config = crate::Config::parse(Path::new("agent.toml"), "name = \"n1\"\n", Path::new(".")).unwrap();
+        let state = State::new(&config).unwrap();
+        let record = JobRecord { job: "1".into(), level: "1".into(), ..JobRecord::default() };
+        let mut bench = Bench { state, marks: JobMarks::new(&record), mono: 0 };
+        assert!(bench.mark(100 * S, 1.0) && bench.mark(107 * S, 2.0));
+        // Stepped back, and the sampler has not noticed yet.
+        assert!(bench.mark(98 * S, 3.0));
+        let mut passes = Passes::new(90 * S);
+        passes.stepped(108 * S, 98 * S);
+        bench.state.counters.note_step(-10 * S, passes);
+        assert!(!bench.mark(101 * S, 4.0) && !bench.mark(102 * S, 5.0));
+        bench.marks.settle(&bench.state, Now { real: 103 * S, mono: bench.mono });
+        assert!(bench.state.marks.is_pending());
+        // The last of those is stored when the clock has passed them.
+        bench.marks.settle(&bench.state, Now { real: 109 * S, mono: bench.mono });
+        assert!(bench.mark(110 * S, 6.0));
+        let mut expected = vec![(100 * S, 1.0), (107 * S, 2.0), (107 * S + 1, 3.0), (109 * S, 5.0), (110 * S, 6.0)];
+        assert_eq!(bench.rows(), expected);
+        // Further back than the process has ever sampled: these times are free.
+        passes.stepped(111 * S, 20 * S);
+        bench.state.counters.note_step(-91 * S, passes);
+        assert!(bench.mark(21 * S, 7.0) && bench.mark(22 * S, 8.0));
+        expected.extend([(21 * S, 7.0), (22 * S, 8.0)]);
+        assert_eq!(bench.rows(), expected);
+        assert_eq!(bench.marks.counts().dropped, 2);
+    }
 }
