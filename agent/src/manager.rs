@@ -269,8 +269,10 @@ impl Manager {
     /// What the samplers have to say, and what has come and gone on the machine.
     fn look(&mut self) {
         self.fast.collect();
-        if let Some(said) = self.told_steps.look(&self.state.counters, crate::engine::clock::real()) {
+        if let Some((said, notice)) = self.told_steps.look(&self.state.counters, crate::engine::clock::real()) {
             tracing::warn!("{said}");
+            self.state.control.tell(&notice);
+            self.state.outbox.bell().ring();
         }
         self.placing.look(Instant::now(), self.interval_min());
         self.state.set_log(|log| log.look(Instant::now()));

@@ -7,7 +7,7 @@
 //! | `wholegrain/v1/need/<agent>` | schema hashes that the server lacks, 16 bytes each | 1 | no |
 //! | `wholegrain/v1/job/<agent>` | a job record, JSON | 1 | no |
 //! | `wholegrain/v1/control/<agent>` | what the server asks of an agent, JSON | 1 | no |
-//! | `wholegrain/v1/answer/<agent>` | what the agent answers to that, JSON | 1 | no |
+//! | `wholegrain/v1/answer/<agent>` | what the agent answers to that, or tells of itself, JSON | 1 | no |
 
 /// What every native topic begins with.
 pub const ROOT: &str = "wholegrain/v1/";

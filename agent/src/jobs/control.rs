@@ -112,7 +112,12 @@ impl Control {
         lock(&self.inner).refused = !orders;
     }
 
-    /// The next answer to be sent.
+    /// Tells the server something of this agent that nobody asked for, for its log.
+    pub fn tell(&self, notice: &Value) {
+        lock(&self.inner).push(serde_json::json!({ "notice": notice }).to_string().into_bytes());
+    }
+
+    /// The next answer or notice to be sent.
     pub fn next_answer(&self) -> Option<Vec<u8>> {
         lock(&self.inner).answers.pop_front()
     }
@@ -139,11 +144,15 @@ impl Control {
 
 impl Inner {
     fn answer(&mut self, id: u64, outcome: Outcome) {
+        // A structure of plain fields: writing it cannot fail.
+        self.push(serde_json::to_vec(&Answer { id, outcome }).unwrap_or_default());
+    }
+
+    fn push(&mut self, message: Vec<u8>) {
         if self.answers.len() >= ANSWERS_MAX {
             self.answers.pop_front();
         }
-        // A structure of plain fields: writing it cannot fail.
-        self.answers.push_back(serde_json::to_vec(&Answer { id, outcome }).unwrap_or_default());
+        self.answers.push_back(message);
     }
 }
 
@@ -251,5 +260,7 @@ mod tests {
         let answer = control.next_answer().unwrap();
         assert!(String::from_utf8_lossy(&answer).contains(r#"{"id":5,"error":"this agent takes no orders"#));
         assert!(lock(&control.inner).orders.is_empty());
+        control.tell(&serde_json::json!({ "clock_step": 1 }));
+        assert_eq!(control.next_answer().unwrap(), br#"{"notice":{"clock_step":1}}"#);
     }
 }

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
+use serde_json::{Value, json};
 use wholegrain_model::{Interval, Timestamp};
 
 use crate::counters::Counters;
@@ -24,8 +25,8 @@ impl Default for ToldSteps {
 }
 
 impl ToldSteps {
-    /// What is to be said now, if the clock was stepped since it was last asked.
-    pub fn look(&mut self, counters: &Counters, now: i64) -> Option<String> {
+    /// What is to be said now, if the clock was stepped since it was last asked: for the agent's log, and as a notice for the server's.
+    pub fn look(&mut self, counters: &Counters, now: i64) -> Option<(String, Value)> {
         let steps = counters.clock_steps.load(Ordering::Acquire);
         if steps == self.told || !self.lines.take("", now) {
             return None;
@@ -36,7 +37,8 @@ impl ToldSteps {
         let direction = if by < 0 { "back" } else { "forward" };
         let mut said =
             format!("the clock was stepped {direction} by {length}: there is a gap, and no rate goes over it");
-        if let Some(until) = counters.held_until(now) {
+        let held_until = counters.held_until(now);
+        if let Some(until) = held_until {
             said.push_str(&format!(
                 "; nothing is sampled until it has passed {}, for there are readings of these times already",
                 Timestamp(until)
@@ -45,7 +47,7 @@ impl ToldSteps {
         if more > 0 {
             said.push_str(&format!(" ({more} steps before this one were not told)"));
         }
-        Some(said)
+        Some((said, json!({ "clock_step": { "by_ns": by, "held_until": held_until, "untold": more } })))
     }
 }
 
@@ -62,10 +64,15 @@ mod tests {
         let mut passes = Passes::new(0);
         passes.stepped(100 * S, 95 * S);
         counters.note_step(-5 * S, passes);
+        let (said, notice) = told.look(&counters, 95 * S).unwrap();
         assert_eq!(
-            told.look(&counters, 95 * S).unwrap(),
+            said,
             "the clock was stepped back by 5s: there is a gap, and no rate goes over it; nothing is sampled until it has passed \
              1970-01-01T00:01:40Z, for there are readings of these times already"
+        );
+        assert_eq!(
+            notice,
+            json!({ "clock_step": { "by_ns": -5_000_000_000_i64, "held_until": 100_000_000_000_i64, "untold": 0 } })
         );
         assert_eq!(told.look(&counters, 96 * S), None);
         let lines = (0..20).filter(|_| {
@@ -73,7 +80,8 @@ mod tests {
             told.look(&counters, 110 * S).is_some()
         });
         assert_eq!(lines.count(), 5);
-        let said = told.look(&counters, 180 * S).unwrap();
+        let (said, notice) = told.look(&counters, 180 * S).unwrap();
+        assert_eq!(notice["clock_step"]["untold"], 14);
         assert!(
             said.starts_with("the clock was stepped forward by 1s")
                 && said.ends_with("(14 steps before this one were not told)"),

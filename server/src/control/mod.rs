@@ -7,6 +7,8 @@
 //! Who may order what is decided twice: here, where tokens and jobs of all nodes are known, and by each agent, which has its
 //! own limits and writes its own audit log.
 
+mod notices;
+
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -20,6 +22,7 @@ use tokio::sync::oneshot;
 use wholegrain_transport::topics::Topic;
 
 use crate::access::tokens::Bearer;
+use crate::broker::log_limit::{LogLimit, quoted};
 use crate::broker::subscriptions::Subscriptions;
 
 /// How long an agent may take to answer: 3 s. It obeys within milliseconds, but may have other orders before it.
@@ -56,6 +59,8 @@ impl NodeAnswer {
 pub struct Control {
     last: AtomicU64,
     waiting: Mutex<HashMap<u64, Waiting>>,
+    /// Lines of the log about what agents tell.
+    notices: LogLimit,
 }
 
 #[derive(Debug)]
@@ -118,12 +123,18 @@ impl Control {
         }
     }
 
-    /// An agent has answered. What nobody waits for, or another agent was asked, is dropped.
+    /// An agent has answered, or tells something of itself, which is logged. What nobody waits for, or another agent was asked, is dropped.
     pub(crate) fn answered(&self, agent: &str, payload: &[u8]) {
         if payload.len() > ANSWER_BYTES_MAX {
             return;
         }
-        let Ok(answer) = serde_json::from_slice::<Value>(payload) else { return };
+        let Ok(mut answer) = serde_json::from_slice::<Value>(payload) else { return };
+        if let Some(notice) = answer.get_mut("notice") {
+            if let Some(said) = notices::text(&quoted(agent), notice.take()) {
+                self.notices.warn(format_args!("{said}"));
+            }
+            return;
+        }
         let Some(id) = answer["id"].as_u64() else { return };
         let mut waiting = self.lock();
         if waiting.get(&id).is_some_and(|waiting| waiting.agent == agent)

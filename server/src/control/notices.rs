@@ -1,0 +1,65 @@
+//! What agents tell of themselves, nobody having asked, for the server's log.
+
+use serde::Deserialize;
+use wholegrain_model::{Interval, Timestamp};
+
+/// A notice: what a later version tells besides is passed over.
+#[derive(Debug, Deserialize)]
+struct Notice {
+    clock_step: Option<ClockStep>,
+}
+
+/// The wall clock of the agent's node was stepped.
+#[derive(Debug, Deserialize)]
+struct ClockStep {
+    /// By so much, ns; back where it is negative.
+    by_ns: i64,
+    /// Until when by that clock nothing is sampled, ns since the Unix epoch.
+    held_until: Option<i64>,
+    /// Steps before it that were not told.
+    #[serde(default)]
+    untold: u64,
+}
+
+/// A notice in words; `None` for one that says nothing that is known here.
+pub(super) fn text(agent: &str, notice: serde_json::Value) -> Option<String> {
+    let ClockStep { by_ns, held_until, untold } = serde_json::from_value::<Notice>(notice).ok()?.clock_step?;
+    let direction = if by_ns < 0 { "back" } else { "forward" };
+    let length = Interval::from_ns(by_ns.unsigned_abs() / 1_000_000 * 1_000_000);
+    let mut said = format!("agent {agent}: its node's clock was stepped {direction} by {length}");
+    if let Some(until) = held_until {
+        let until = Timestamp(until);
+        said.push_str(&format!("; it samples nothing until that clock has passed {until}"));
+    }
+    if untold > 0 {
+        said.push_str(&format!(" ({untold} steps before this one were not told)"));
+    }
+    Some(said)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_known_is_told_and_what_is_not_passed_over() {
+        for (notice, expected) in [
+            (
+                r#"{"clock_step":{"by_ns":-5000000000,"held_until":100000000000,"untold":3}}"#,
+                Some(
+                    "agent n1: its node's clock was stepped back by 5s; it samples nothing until that clock has passed \
+                     1970-01-01T00:01:40Z (3 steps before this one were not told)",
+                ),
+            ),
+            (
+                r#"{"clock_step":{"by_ns":20000000,"later":1}}"#,
+                Some("agent n1: its node's clock was stepped forward by 20ms"),
+            ),
+            (r#"{"clock_step":{"by_ns":"x"}}"#, None),
+            (r#"{"later":{}}"#, None),
+            ("7", None),
+        ] {
+            assert_eq!(text("n1", serde_json::from_str(notice).unwrap()).as_deref(), expected, "{notice}");
+        }
+    }
+}
