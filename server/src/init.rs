@@ -11,6 +11,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use wholegrain_model::batch::AGENT_BYTES_MAX;
 use wholegrain_model::name::{self, sanitize_level};
 use wholegrain_model::{SensorPath, Timestamp};
+use wholegrain_store::disk::check_directory_owner;
 
 use crate::ServerConfig;
 use crate::access::Role;
@@ -126,6 +127,7 @@ pub fn init(dir: &Path, options: &InitOptions) -> Result<InitReport, InitError> 
     let mut files = Files { dir, report: InitReport { agent: agent.clone(), ..InitReport::default() } };
     for sub in ["", "server", "server/store", "agent", "agent/spool"] {
         let path = dir.join(sub);
+        check_directory_owner(&path).map_err(InitError::Refused)?;
         // What is stored, and waits to be, is nobody else's; the certificates and the command's configuration are for all users here.
         let mode = if sub.is_empty() || sub == "agent" { 0o755 } else { 0o750 };
         let made = fs::DirBuilder::new().recursive(true).mode(mode).create(&path);
@@ -316,7 +318,7 @@ impl Files<'_> {
         let path = self.dir.join(name);
         let temporary = self.dir.join(format!("{name}.new"));
         let mut options = fs::OpenOptions::new();
-        // Made anew: root follows no link that somebody else has put there.
+        // A new file: root follows no link that somebody else has put there.
         match fs::remove_file(&temporary) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 return Err(io_error("remove", &temporary)(error));
@@ -373,6 +375,7 @@ impl Files<'_> {
         check_agent_name(name)?;
         let authority = authority(self.dir)?;
         let agents = self.dir.join("agents");
+        check_directory_owner(self.dir).and_then(|()| check_directory_owner(&agents)).map_err(InitError::Refused)?;
         fs::create_dir_all(&agents).map_err(io_error("create the directory", &agents))?;
         let (cert, key) = (format!("agents/{name}.pem"), format!("agents/{name}.key"));
         self.pair(&cert, &key, || pki::new_agent(&authority, name)).map(drop)
@@ -504,6 +507,25 @@ mod tests {
 
     fn mode(path: &Path) -> u32 {
         fs::metadata(path).unwrap().permissions().mode() & 0o777
+    }
+
+    #[test]
+    fn nothing_is_made_in_a_directory_of_another_user() {
+        // SAFETY: the call has no arguments and cannot fail.
+        if unsafe { libc::geteuid() } != 0 {
+            println!("NOT TESTED: only root can give a directory to another user");
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        init(dir.path(), &options()).unwrap();
+        for sub in ["", "server", "agent/spool"] {
+            let path = dir.path().join(sub);
+            std::os::unix::fs::chown(&path, Some(65_534), None).unwrap();
+            let error = init(dir.path(), &options()).unwrap_err().to_string();
+            assert!(error.contains("belongs to another user (uid 65534)"), "{sub}: {error}");
+            std::os::unix::fs::chown(&path, Some(0), None).unwrap();
+        }
+        init(dir.path(), &options()).unwrap();
     }
 
     #[test]

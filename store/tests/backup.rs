@@ -3,6 +3,7 @@
 mod support;
 
 use std::collections::BTreeMap;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -242,4 +243,51 @@ fn what_a_store_writes_is_not_for_everybody() {
     let restored = dir.path().join("restored");
     restore(&kept, &restored, &mut |_, _| {}).unwrap();
     assert_eq!(open_files(&restored), Vec::new());
+}
+
+/// Whoever runs a backup, often root, writes nothing where another user's links lead.
+#[test]
+fn a_backup_follows_no_link_of_another_user() {
+    // SAFETY: the call has no arguments and cannot fail.
+    if unsafe { libc::geteuid() } != 0 {
+        println!("NOT TESTED: only root can give a directory to another user");
+        return;
+    }
+    const NOBODY: u32 = 65_534;
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    let store = filled(&at("store"));
+    let whole = stream(&store.backup(1).unwrap(), &|_| false);
+    let take = |name: &str| take_into(&whole[..], &at(name), &[], &mut |_, _| {});
+    let victim = at("victim");
+    std::fs::create_dir(&victim).unwrap();
+    std::fs::write(victim.join("file"), "theirs").unwrap();
+
+    std::fs::create_dir(at("others")).unwrap();
+    std::os::unix::fs::chown(at("others"), Some(NOBODY), None).unwrap();
+    let error = take("others").unwrap_err();
+    assert!(error.contains("belongs to another user (uid 65534)"), "{error}");
+    assert_eq!(std::fs::read_dir(at("others")).unwrap().count(), 0);
+
+    std::os::unix::fs::symlink(&victim, at("link")).unwrap();
+    std::os::unix::fs::lchown(at("link"), Some(NOBODY), None).unwrap();
+    assert!(take("link/").unwrap_err().contains("belongs to another user"));
+
+    std::fs::create_dir(at("open")).unwrap();
+    std::fs::set_permissions(at("open"), std::fs::Permissions::from_mode(0o777)).unwrap();
+    let error = take("open").unwrap_err();
+    assert!(error.contains("written by every user (mode 0777)"), "{error}");
+
+    // Links that were put there before the directory became root's.
+    std::fs::create_dir(at("kept")).unwrap();
+    std::os::unix::fs::symlink(&victim, at("kept/blocks")).unwrap();
+    std::os::unix::fs::lchown(at("kept/blocks"), Some(NOBODY), None).unwrap();
+    assert!(take("kept").unwrap_err().contains("belongs to another user"));
+    std::fs::remove_file(at("kept/blocks")).unwrap();
+    take("kept").unwrap();
+    std::os::unix::fs::symlink(&victim, at("kept/blocks/deep")).unwrap();
+    std::os::unix::fs::symlink(victim.join("file"), at("kept/backup.json.new")).unwrap();
+    take("kept").unwrap();
+    assert_eq!(std::fs::read_to_string(victim.join("file")).unwrap(), "theirs");
+    assert_eq!(std::fs::read_dir(&victim).unwrap().count(), 1);
 }

@@ -6,7 +6,7 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 use super::{BackupError, BackupFile, MANIFEST, MANIFEST_BYTES_MAX, Manifest, copy, tar};
-use crate::disk::{make_dirs, private};
+use crate::disk::{check_directory_owner, make_dirs, private};
 
 /// What was received.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,6 +30,7 @@ fn say<E: std::fmt::Display>(doing: &str, path: &Path) -> impl Fn(E) -> BackupEr
 
 /// The files of the backup that is in a directory, as far as they are whole.
 pub fn held_in(dir: &Path) -> Result<Vec<BackupFile>, BackupError> {
+    check_directory_owner(dir)?;
     let path = dir.join(MANIFEST);
     if !path.exists() {
         // One that broke off has left whole files too, but nothing says what they should be.
@@ -47,6 +48,21 @@ pub fn held_in(dir: &Path) -> Result<Vec<BackupFile>, BackupError> {
     Ok(manifest.files.into_iter().filter(whole).collect())
 }
 
+/// A new file, whatever had its name: nothing is written through a link.
+fn fresh(path: &Path) -> io::Result<File> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    private().create_new(true).open(path)
+}
+
+/// Makes a directory of the backup, or takes one that nobody else can put links in.
+fn own_dir(dir: &Path) -> Result<(), BackupError> {
+    check_directory_owner(dir)?;
+    make_dirs(dir).map_err(say("creating", dir))
+}
+
 /// The manifest at the beginning of a stream.
 pub(super) fn manifest_of<R: Read>(reader: &mut tar::Reader<R>) -> Result<Manifest, BackupError> {
     let broken = |error: io::Error| format!("the backup cannot be read: {error}");
@@ -62,7 +78,7 @@ pub(super) fn manifest_of<R: Read>(reader: &mut tar::Reader<R>) -> Result<Manife
 
 /// Receives a stream into a directory. The backup that was there before is whole until this one is; then what only the former needs goes.
 pub fn take_into(stream: impl Read, dir: &Path, held: &[BackupFile], progress: Progress) -> Result<Taken, BackupError> {
-    make_dirs(dir).map_err(say("creating", dir))?;
+    own_dir(dir)?;
     let mut reader = tar::Reader::new(stream);
     let manifest = manifest_of(&mut reader)?;
     let known = manifest.by_name();
@@ -83,8 +99,12 @@ pub fn take_into(stream: impl Read, dir: &Path, held: &[BackupFile], progress: P
         let path = dir.join(&name);
         let partial = PathBuf::from(format!("{}.part", path.display()));
         let parent = path.parent().unwrap_or(dir);
-        make_dirs(parent).map_err(say("creating", parent))?;
-        let mut file = private().truncate(true).open(&partial).map_err(say("creating", &partial))?;
+        let mut below = dir.to_owned();
+        for level in parent.strip_prefix(dir).unwrap_or(Path::new("")) {
+            below.push(level);
+            own_dir(&below)?;
+        }
+        let mut file = fresh(&partial).map_err(say("creating", &partial))?;
         let mut done = taken.bytes;
         let sum = copy(&mut reader, |piece| {
             done += piece.len() as u64;
@@ -122,7 +142,7 @@ fn finish(dir: &Path, manifest: &Manifest) -> Result<(), BackupError> {
     let (path, new) = (dir.join(MANIFEST), dir.join(format!("{MANIFEST}.new")));
     let json = serde_json::to_vec(manifest).map_err(|error| error.to_string())?;
     let write = || -> io::Result<()> {
-        let mut file = private().truncate(true).open(&new)?;
+        let mut file = fresh(&new)?;
         file.write_all(&json)?;
         file.sync_all()?;
         fs::rename(&new, &path)
@@ -140,7 +160,8 @@ fn finish(dir: &Path, manifest: &Manifest) -> Result<(), BackupError> {
     let mut emptied = dirs.clone();
     while let Some(dir) = dirs.pop() {
         for entry in fs::read_dir(&dir).into_iter().flatten().flatten().map(|entry| entry.path()) {
-            if entry.is_dir() {
+            // What a link leads to is not part of the backup.
+            if entry.is_dir() && !entry.is_symlink() {
                 emptied.push(entry.clone());
                 dirs.push(entry);
             } else if !known.contains(&entry) {
@@ -160,7 +181,7 @@ fn sync_dir(dir: &Path) -> Result<(), BackupError> {
 /// Receives a stream into one tar file, which appears when it is whole.
 pub fn take_tar(stream: impl Read, path: &Path, progress: Progress) -> Result<Taken, BackupError> {
     let partial = PathBuf::from(format!("{}.part", path.display()));
-    let file = private().truncate(true).open(&partial).map_err(say("creating", &partial))?;
+    let file = fresh(&partial).map_err(say("creating", &partial))?;
     let taken = checked(Tee { stream, file: &file }, progress);
     let taken = taken.inspect_err(|_| drop(fs::remove_file(&partial)))?;
     file.sync_all().map_err(say("syncing", &partial))?;
