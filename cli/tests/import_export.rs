@@ -187,6 +187,19 @@ fn wide_tables_are_shown_asked_for_and_imported_once() {
     let options = ["csv", "halle.csv", "--time-zone", "Europe/Berlin", "--prefix", "/none", "--empty", "none"];
     server.import(&options, 0);
     assert_eq!(server.query("/none/*").len(), 5);
+    // What was deleted stays away until the file is imported once more, under a label.
+    let readings = server.query("/none/*");
+    server.says(&["config", "delete", "/none/T_in", "--from", RANGE[1], "--to", RANGE[3], "--yes"], 0);
+    let kept = server.query("/none/*");
+    assert!(kept.len() < readings.len(), "{kept:?}");
+    let arguments: Vec<&str> = ["import"].iter().chain(&options).chain(&["--yes"]).copied().collect();
+    let (_, said) = server.says(&arguments, 0);
+    assert!(said.contains("stay deleted; --again LABEL"), "{said}");
+    assert_eq!(server.query("/none/*"), kept);
+    let again = [&options[..], &["--again", "2"]].concat();
+    assert_eq!(server.import(&again, 0)["readings_there_before"], 0);
+    assert_eq!(server.query("/none/*"), readings);
+    assert_eq!(server.import(&again, 0)["readings_there_before"], readings.len());
 }
 
 #[test]

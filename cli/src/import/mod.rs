@@ -48,7 +48,8 @@ Examples:
   wholegrain import ldms meminfo.csv --prefix /lrz/ldms
   wholegrain import parquet export/*.parquet --yes
 
-Started again with the same file and options, an import goes on where it was cut off, and says so when everything is there.
+Started again with the same file and options, an import goes on where it was cut off, and says so when it was finished before.
+What was deleted since then stays deleted: --again 2 imports the file once more.
 Lines that cannot be read are listed in FILE.bad, with their number and why; the exit code is then 4.";
 
 /// The version of everything that decides which readings are in which part: it is in an import's id.
@@ -141,6 +142,10 @@ struct Common {
     /// Do not ask before it starts
     #[arg(long, short)]
     yes: bool,
+    /// Import the file once more, under a label of yours such as 2: what was deleted of it comes back. The same label again goes on
+    /// where that import was cut off
+    #[arg(long, value_name = "LABEL")]
+    again: Option<String>,
     /// Import nothing of a file that has a wrong line
     #[arg(long)]
     strict: bool,
@@ -281,6 +286,9 @@ impl Job<'_> {
         hash.update(ID_VERSION);
         shape.names.hash(&mut hash);
         hash.update(format!(" {} {} ", shape.zone.name(), shape.keep_empty));
+        if let Some(label) = &self.common.again {
+            hash.update(format!("again {} {label} ", label.len()));
+        }
         match format {
             Format::Csv(options, header) => self.csv(options, *header, &shape, hash),
             Format::Parquet => self.table(TablePlan::parquet(&shape)?, &shape, hash),

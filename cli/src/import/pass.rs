@@ -185,10 +185,10 @@ impl Summary {
             0 => String::new(),
             parts if parts == self.parts => {
                 return format!(
-                    "was imported before: all {readings} readings of {sensors} sensors{span} are there{bad}"
+                    "was imported before: all {readings} readings of {sensors} sensors{span}. Those that were deleted since stay deleted; --again LABEL imports them once more{bad}"
                 );
             }
-            _ => format!("; {} readings were there from before", grouped(self.there)),
+            _ => format!("; {} readings were imported before", grouped(self.there)),
         };
         let retention = match self.past_retention {
             0 => String::new(),
