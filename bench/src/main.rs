@@ -61,7 +61,7 @@ enum Benchmark {
     Connections(connections::Options),
     /// 100,000 retained messages and 30,000 sessions that subscribe to a part of them, beside Mosquitto.
     MqttTopics(mqtt_topics::Options),
-    /// What others wait while one identity's connections send as fast as they can: PINGREQ, SUBSCRIBE, PUBLISH.
+    /// What others wait while one identity's connections send as fast as they can, or bare TCP connections come.
     MqttFlood(mqtt_flood::Options),
     /// How soon the answer to a query of one sensor over a day begins, while readings are taken in.
     RangeQuery(range_query::Options),

@@ -1,14 +1,16 @@
 //! One identity with many connections that send as fast as they can, and what others wait meanwhile: an answer of HTTPS, and CONNECT with one
-//! acknowledged PUBLISH of another identity.
+//! acknowledged PUBLISH of another identity. At last TCP connections to the HTTPS port that say nothing, opened one after the other as fast as they are
+//! accepted, from the address of the others.
 //!
 //! The flood has the lowest priority for processor time, so that what is measured is the server's order and not the machine's: an attacker has processors of
 //! its own.
 
+use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::Stdio;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
@@ -32,8 +34,12 @@ const RETAINED: usize = 8000;
 const PACKETS: usize = 200;
 /// Between two measurements.
 const PAUSE: Duration = Duration::from_millis(20);
-/// A measurement that has no answer after so long counts with it.
+/// A measurement that has no answer after so long has failed.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(60);
+/// How long one of the bare connections may take.
+const CONNECT_TIME_MAX: Duration = Duration::from_secs(1);
+/// How many bare connections are open at once.
+const BARE: usize = 4096;
 
 #[derive(clap::Args, Clone)]
 pub struct Options {
@@ -67,7 +73,7 @@ fn be_nice() {
 }
 
 /// Writes `bytes` again and again on each of the connections and takes what comes, until told to stop; how many bytes came.
-fn flood(streams: &mut [TcpStream], bytes: &[u8], stop: &AtomicBool) -> anyhow::Result<u64> {
+fn send(streams: &mut [TcpStream], bytes: &[u8], stop: &AtomicBool) -> anyhow::Result<u64> {
     be_nice();
     let mut written = vec![0; streams.len()];
     let (mut buffer, mut came) = (vec![0; 256 << 10], 0);
@@ -93,67 +99,100 @@ fn flood(streams: &mut [TcpStream], bytes: &[u8], stop: &AtomicBool) -> anyhow::
     Ok(came)
 }
 
+/// Opens connections to the HTTPS port until told to stop, and keeps the newest of them; how many there were.
+fn churn(address: SocketAddr, keep: usize, stop: &AtomicBool) -> u64 {
+    be_nice();
+    let (mut kept, mut count) = (VecDeque::new(), 0);
+    while !stop.load(Relaxed) {
+        if let Ok(stream) = TcpStream::connect_timeout(&address, CONNECT_TIME_MAX) {
+            kept.push_back(stream);
+            count += 1;
+        }
+        if kept.len() > keep {
+            kept.pop_front();
+        }
+    }
+    count
+}
+
+/// What one of those measured who are not of the flood.
+#[derive(Default)]
+struct Probed {
+    latencies: Latencies,
+    failed: u64,
+}
+
 /// Measures until `end`, at least once.
-fn probe(end: Instant, mut once: impl FnMut() -> anyhow::Result<()>) -> Latencies {
-    let mut latencies = Latencies::default();
+fn probe(end: Instant, mut once: impl FnMut() -> anyhow::Result<()>) -> Probed {
+    let mut probed = Probed::default();
     loop {
         let begin = Instant::now();
-        latencies.record(if once().is_ok() { begin.elapsed() } else { begin.elapsed().max(ANSWER_TIME_MAX) });
+        match once() {
+            Ok(()) => probed.latencies.record(begin.elapsed()),
+            Err(_) => probed.failed += 1,
+        }
         if Instant::now() >= end {
-            return latencies;
+            return probed;
         }
         std::thread::sleep(PAUSE);
     }
 }
 
-/// The probes of HTTPS and of MQTT while a flood of these bytes runs (or none), and how many bytes it was answered with.
-fn measure(site: &Site, address: SocketAddr, options: &Options, bytes: &[u8]) -> anyhow::Result<([Latencies; 2], u64)> {
+/// What is done as fast as it goes.
+enum Flood {
+    Nothing,
+    /// Each connection writes these bytes again and again.
+    Packets(Vec<u8>),
+    /// TCP connections to HTTPS.
+    Bare,
+}
+
+/// The probes of HTTPS and of MQTT while a flood runs, and how many bytes it was answered with or connections it made.
+fn measure(site: &Site, mqtt: SocketAddr, options: &Options, flood: &Flood) -> anyhow::Result<([Probed; 2], u64)> {
     let authority = Certificate::from_pem(&std::fs::read(site.path("ca.pem"))?)?;
     let roots = RootCerts::Specific(Arc::new(vec![authority]));
     let tls = TlsConfig::builder().root_certs(roots).unversioned_rustls_crypto_provider(tls::provider()).build();
     let timeout = Some(ANSWER_TIME_MAX);
     let http = ureq::Agent::config_builder().tls_config(tls).proxy(None).timeout_global(timeout).build().new_agent();
     let url = format!("https://localhost:{}/healthz", site.http_port);
-    let count = if bytes.is_empty() { 0 } else { options.connections };
     let mut streams = Vec::new();
-    for number in 0..count {
-        let stream = Client::connect(address, &format!("flood{number}"), Some(("flood", PASSWORD)))?.into_stream();
+    for number in 0..if let Flood::Packets(_) = flood { options.connections } else { 0 } {
+        let stream = Client::connect(mqtt, &format!("flood{number}"), Some(("flood", PASSWORD)))?.into_stream();
         stream.set_nonblocking(true)?;
         streams.push(stream);
     }
-    let (stop, came) = (AtomicBool::new(false), AtomicU64::new(0));
-    let probes = std::thread::scope(|scope| {
-        let flooding = (!streams.is_empty()).then(|| scope.spawn(|| flood(&mut streams, bytes, &stop)));
-        let end = Instant::now() + Duration::from_secs(options.seconds);
-        let https = scope.spawn(move || probe(end, || Ok(http.get(&url).call().map(drop)?)));
-        let mqtt = scope.spawn(move || {
-            probe(end, || Client::connect(address, "other", Some(("other", PASSWORD)))?.publish("other/x"))
+    let stop = AtomicBool::new(false);
+    let https = SocketAddr::new(mqtt.ip(), site.http_port);
+    std::thread::scope(|scope| {
+        let flooding = scope.spawn(|| match flood {
+            Flood::Nothing => Ok(0),
+            Flood::Packets(bytes) => send(&mut streams, bytes, &stop),
+            Flood::Bare => Ok(churn(https, BARE, &stop)),
         });
-        let probes = [https, mqtt].map(|thread| thread.join().expect("a probe"));
+        let end = Instant::now() + Duration::from_secs(options.seconds);
+        let asks = scope.spawn(move || probe(end, || Ok(http.get(&url).call().map(drop)?)));
+        let publishes = scope.spawn(move || {
+            probe(end, || Client::connect(mqtt, "other", Some(("other", PASSWORD)))?.publish("other/x"))
+        });
+        let probed = [asks, publishes].map(|thread| thread.join().expect("a probe"));
         stop.store(true, Relaxed);
-        if let Some(flooding) = flooding {
-            came.store(flooding.join().expect("the flood")?, Relaxed);
-        }
-        anyhow::Ok(probes)
-    })?;
-    Ok((probes, came.into_inner()))
+        Ok((probed, flooding.join().expect("the flood")?))
+    })
 }
 
-/// The floods: what each connection writes again and again.
-fn floods() -> anyhow::Result<[(&'static str, Vec<u8>); 4]> {
+fn floods() -> anyhow::Result<[(&'static str, Flood); 5]> {
     let (mut pings, mut subscribes, mut publishes) = (BytesMut::new(), BytesMut::new(), BytesMut::new());
-    for number in 0..PACKETS {
+    for _ in 0..PACKETS {
         mqtt::encode(&mqtt::Packet::PingReq, Version::V311, &mut pings)?;
-        if number == 0 {
-            mqtt::encode(&subscribing(&["flood/#".to_owned()]), Version::V311, &mut subscribes)?;
-        }
         put(&mut publishes, "flood/live", &Bytes::from_static(&[b'x'; 16]), None, false)?;
     }
+    mqtt::encode(&subscribing(&["flood/#".to_owned()]), Version::V311, &mut subscribes)?;
     Ok([
-        ("nothing", Vec::new()),
-        ("PINGREQ", pings.into()),
-        ("SUBSCRIBE", subscribes.into()),
-        ("PUBLISH", publishes.into()),
+        ("nothing", Flood::Nothing),
+        ("PINGREQ", Flood::Packets(pings.into())),
+        ("SUBSCRIBE", Flood::Packets(subscribes.into())),
+        ("PUBLISH", Flood::Packets(publishes.into())),
+        ("bare TCP to HTTPS", Flood::Bare),
     ])
 }
 
@@ -177,17 +216,28 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     publisher.write(&output)?;
     publisher.publish("flood/mark")?;
     let mut figures = json!({ "connections": connections, "seconds": seconds });
-    for (what, bytes) in floods()? {
+    for (what, flood) in floods()? {
         let received = metric(&site, "received_bytes_total")?;
-        let ([https, mqtt], came) = measure(&site, address, options, &bytes)?;
+        let ([https, mqtt], done) = measure(&site, address, options, &flood)?;
         let received = metric(&site, "received_bytes_total")? - received;
-        line(&format!("{what}: MB taken, MB answered"), format!("{:.1} {:.1}", received / 1e6, came as f64 / 1e6), "");
-        for (name, latencies) in [("/healthz", &https), ("CONNECT and PUBLISH", &mqtt)] {
+        let (of, text) = match flood {
+            Flood::Bare => ("connections", done.to_string()),
+            _ => ("MB taken, MB answered", format!("{:.1} {:.1}", received / 1e6, done as f64 / 1e6)),
+        };
+        line(&format!("{what}: {of}"), text, "");
+        for (name, Probed { latencies, failed }) in [("/healthz", &https), ("CONNECT and PUBLISH", &mqtt)] {
             let [p50, p99] = [0.5, 0.99].map(|q| latencies.quantile_ms(q));
+            let count = latencies.count();
             let text = format!("{p50:.1} {p99:.1} {:.1}", latencies.max_ms());
-            line(&format!("  {name}: median, 99th percentile, longest, ms"), text, "");
+            line(
+                &format!("  {name}: median, 99th percentile, longest, ms"),
+                text,
+                &format!("{count}, {failed} failed"),
+            );
         }
-        figures[what] = json!({ "received_bytes": received, "answered_bytes": came, "healthz_ms": https.json(), "mqtt_ms": mqtt.json() });
+        figures[what] = json!({ "received_bytes": received, "done": done,
+            "healthz_ms": https.latencies.json(), "healthz_failed": https.failed,
+            "mqtt_ms": mqtt.latencies.json(), "mqtt_failed": mqtt.failed });
     }
     ensure!(server.stop().success(), "the server did not stop cleanly: {}", server.log());
     keep("mqtt-flood", figures)

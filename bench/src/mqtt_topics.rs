@@ -159,6 +159,14 @@ fn measure(options: &Options, addresses: &[SocketAddr]) -> anyhow::Result<Measur
     Ok(Measured { retain_s, sessions_s, sessions, everything_s, connect_s, publish_s })
 }
 
+/// Resident, anonymous and proportional memory, kB.
+fn memory_kb(server: &Process) -> [u64; 3] {
+    let rollup = std::fs::read_to_string(format!("/proc/{}/smaps_rollup", server.id())).unwrap_or_default();
+    let proportional =
+        rollup.lines().find_map(|line| line.strip_prefix("Pss:")?.split_whitespace().next()?.parse().ok());
+    [server.status_kb("VmRSS"), server.status_kb("RssAnon"), proportional.unwrap_or(0)]
+}
+
 fn mosquitto(folder: &Path, port: u16) -> Process {
     let file = folder.join("mosquitto.conf");
     let text = format!(
@@ -183,19 +191,21 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     other.stop();
     let (site, plain) = installation(&[("mqtt.limits", "connections_max", &(sessions + 100).to_string())]);
     let mut server = site.start_server();
-    let before_kb = server.status_kb("RssAnon");
+    let before = memory_kb(&server);
     let ours = measure(options, &plain.addresses).context("ours")?;
+    let full = memory_kb(&server);
     let peak_kb = server.status_kb("VmHWM");
     retain(options, plain.addresses[0], b"")?;
     let begin = Instant::now();
-    let mut after_kb = server.status_kb("RssAnon");
+    let mut after = memory_kb(&server);
     while begin.elapsed() < BACK_TIME {
         std::thread::sleep(Duration::from_secs(1));
-        after_kb = after_kb.min(server.status_kb("RssAnon"));
+        let now = memory_kb(&server);
+        after = std::array::from_fn(|kind| after[kind].min(now[kind]));
     }
     ensure!(server.stop().success(), "the server did not stop cleanly: {}", server.log());
     let mut figures = json!({ "retained": retained, "sessions": sessions, "middle": options.middle, "peak_kb": peak_kb,
-            "before_kb": before_kb, "after_kb": after_kb });
+            "before_kb": before, "full_kb": full, "after_kb": after });
     for (what, key, own, beside) in [
         ("retaining all, s", "retain_s", ours.retain_s, theirs.retain_s),
         ("all sessions, s", "sessions_s", ours.sessions_s, theirs.sessions_s),
@@ -217,7 +227,13 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         figures[name] =
             json!({ "sessions_ms": measured.sessions.json(), "connect_s": connect_s, "publish_s": publish_s });
     }
-    let memory = format!("{:.0} {:.0} {:.0}", before_kb as f64 / 1e3, peak_kb as f64 / 1e3, after_kb as f64 / 1e3);
-    line("our memory before, at its peak, and after all has gone, MB", memory, "");
+    for (when, [resident, anonymous, proportional]) in
+        [("before", before), ("when the sessions have just gone", full), ("after all has gone", after)]
+    {
+        let [resident, anonymous, proportional] = [resident, anonymous, proportional].map(|kb| kb as f64 / 1e3);
+        let text = format!("{resident:.0} {anonymous:.0} {proportional:.0}");
+        line(&format!("our memory {when}: resident, anonymous, proportional, MB"), text, "");
+    }
+    line("resident at its peak, MB", format!("{:.0}", peak_kb as f64 / 1e3), "");
     keep("mqtt-topics", figures)
 }

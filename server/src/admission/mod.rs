@@ -5,8 +5,9 @@
 //!
 //! A fixed bound for each address would lock out a login node or a proxy, behind which all users have one address. So an address
 //! may take all places there are while nobody else wants one. When they are full, a connection of the address that has the most
-//! of them is closed, chosen by chance: an honest client proves who it is within milliseconds, so that an attacker at its own
-//! address would have to open all places anew within that time, and one at another address only closes his own.
+//! of them is closed: of its connections that have come equally far ([`Progress`]), the most numerous, one chosen by chance. So who opens bare connections
+//! closes bare ones, and an honest client that shares the address needs its luck only until its first bytes are here; who fills the places with
+//! connections that stop half-way closes those, and not the ones that have just come.
 
 mod shares;
 
@@ -90,13 +91,27 @@ pub(crate) struct Gate {
 struct State {
     bounds: Bounds,
     next_id: u64,
-    /// Of each address the connections that have proved nothing.
-    unproven: HashMap<IpAddr, Vec<Waiting>>,
+    /// Of each address the connections that have proved nothing, by their progress.
+    unproven: HashMap<IpAddr, [Vec<Waiting>; STAGES]>,
     unproven_count: usize,
     proven: HashMap<Arc<str>, usize>,
     proven_count: usize,
     privileged_count: usize,
 }
+
+/// How far a connection has come that has proved nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Progress {
+    /// Nothing of it has come.
+    Silent,
+    /// Some bytes have come.
+    Heard,
+    /// Its TLS handshake is over.
+    Encrypted,
+}
+
+/// How many of [`Progress`] there are.
+const STAGES: usize = Progress::Encrypted as usize + 1;
 
 #[derive(Debug)]
 struct Waiting {
@@ -107,7 +122,7 @@ struct Waiting {
 /// What a connection has proved.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Standing {
-    Unproven,
+    Unproven(Progress),
     Proven(Arc<str>),
     Privileged,
 }
@@ -158,7 +173,8 @@ impl Gate {
         let id = state.next_id;
         state.next_id += 1;
         let displaced = Arc::new(Notify::new());
-        state.unproven.entry(source).or_default().push(Waiting { id, displaced: displaced.clone() });
+        let waiting = Waiting { id, displaced: displaced.clone() };
+        state.unproven.entry(source).or_default()[Progress::Silent as usize].push(waiting);
         state.unproven_count += 1;
         let mut victim = None;
         if state.unproven_count > state.bounds.unproven_max {
@@ -177,7 +193,8 @@ impl Gate {
             }
             loser.displaced.notify_one();
         }
-        Some(Place { gate: self.clone(), id, source, displaced, standing: Mutex::new(Standing::Unproven) })
+        let standing = Mutex::new(Standing::Unproven(Progress::Silent));
+        Some(Place { gate: self.clone(), id, source, displaced, standing })
     }
 
     /// How many connections there are: those that proved nothing, and all.
@@ -191,33 +208,42 @@ impl Gate {
     }
 }
 
+/// The connections of one address.
+fn count(all: &[Vec<Waiting>; STAGES]) -> usize {
+    all.iter().map(Vec::len).sum()
+}
+
 impl State {
-    /// Takes a connection of the address that has the most out; `choose` gives a number below the one it is given. Also where it
-    /// came from, and how many from there there were.
+    /// Takes a connection of the address that has the most out, of those of its connections that have come equally far and are the most; `choose`
+    /// gives a number below the one it is given. Also where it came from, and how many from there there were.
     fn displace(&mut self, choose: impl Fn(usize) -> usize) -> Option<(Waiting, IpAddr, usize)> {
-        let most = self.unproven.values().map(Vec::len).max()?;
+        let most = self.unproven.values().map(count).max()?;
         let heaviest: Vec<IpAddr> =
-            self.unproven.iter().filter(|(_, all)| all.len() == most).map(|(source, _)| *source).collect();
+            self.unproven.iter().filter(|(_, all)| count(all) == most).map(|(source, _)| *source).collect();
         let source = *heaviest.get(choose(heaviest.len()))?;
         let all = self.unproven.get_mut(&source)?;
-        let loser = all.swap_remove(choose(all.len()));
-        if all.is_empty() {
-            self.unproven.remove(&source);
-        }
-        self.unproven_count -= 1;
+        // Of equals the one that has come least far.
+        let stage = all.iter_mut().rev().max_by_key(|stage| stage.len())?;
+        let loser = stage.swap_remove(choose(stage.len()));
+        self.gone(source);
         Some((loser, source, most))
     }
 
-    /// Takes a connection out that has proved nothing; false when it is not there any more.
-    fn leave_unproven(&mut self, source: IpAddr, id: u64) -> bool {
-        let Some(all) = self.unproven.get_mut(&source) else { return false };
-        let Some(at) = all.iter().position(|waiting| waiting.id == id) else { return false };
-        all.swap_remove(at);
-        if all.is_empty() {
+    /// Takes a connection out that has proved nothing; `None` when it is not there any more.
+    fn leave_unproven(&mut self, source: IpAddr, id: u64, progress: Progress) -> Option<Waiting> {
+        let stage = &mut self.unproven.get_mut(&source)?[progress as usize];
+        let at = stage.iter().position(|waiting| waiting.id == id)?;
+        let waiting = stage.swap_remove(at);
+        self.gone(source);
+        Some(waiting)
+    }
+
+    /// One of an address was taken out.
+    fn gone(&mut self, source: IpAddr) {
+        self.unproven_count -= 1;
+        if self.unproven.get(&source).is_some_and(|all| count(all) == 0) {
             self.unproven.remove(&source);
         }
-        self.unproven_count -= 1;
-        true
     }
 
     fn leave_proven(&mut self, identity: &Arc<str>) {
@@ -232,7 +258,7 @@ impl State {
 
     fn free(&mut self, standing: &Standing, source: IpAddr, id: u64) {
         match standing {
-            Standing::Unproven => drop(self.leave_unproven(source, id)),
+            Standing::Unproven(progress) => drop(self.leave_unproven(source, id, *progress)),
             Standing::Proven(identity) => self.leave_proven(identity),
             Standing::Privileged => self.privileged_count -= 1,
         }
@@ -277,10 +303,11 @@ impl Place {
             ));
             return Err(full);
         }
-        if *standing == Standing::Unproven && !state.leave_unproven(self.source, self.id) {
-            return Err(Full::Displaced);
-        } else if *standing != Standing::Unproven {
-            state.free(&standing, self.source, self.id);
+        match &*standing {
+            Standing::Unproven(progress) => {
+                state.leave_unproven(self.source, self.id, *progress).ok_or(Full::Displaced)?;
+            }
+            proven => state.free(proven, self.source, self.id),
         }
         *standing = if privileged {
             state.privileged_count += 1;
@@ -296,7 +323,22 @@ impl Place {
 
     /// Whether it has been shown whose the connection is.
     pub fn is_proven(&self) -> bool {
-        *self.standing.lock().unwrap_or_else(PoisonError::into_inner) != Standing::Unproven
+        !matches!(*self.standing.lock().unwrap_or_else(PoisonError::into_inner), Standing::Unproven(_))
+    }
+
+    /// The connection has come so far. Nothing changes for one that has proved whose it is, or was displaced.
+    pub fn advance(&self, to: Progress) {
+        let mut standing = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
+        let Standing::Unproven(progress) = &mut *standing else { return };
+        let mut state = self.gate.state();
+        if to <= *progress {
+            return;
+        }
+        if let Some(waiting) = state.leave_unproven(self.source, self.id, *progress) {
+            state.unproven.entry(self.source).or_default()[to as usize].push(waiting);
+            state.unproven_count += 1;
+            *progress = to;
+        }
     }
 
     /// Is ready when the connection should close for another one, or because it has proved nothing at `until`.

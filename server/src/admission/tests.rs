@@ -9,7 +9,7 @@ fn address(text: &str) -> IpAddr {
 }
 
 fn unproven_of(gate: &Gate, text: &str) -> usize {
-    gate.state().unproven.get(&source(address(text))).map_or(0, Vec::len)
+    gate.state().unproven.get(&source(address(text))).map_or(0, count)
 }
 
 #[test]
@@ -25,6 +25,51 @@ fn a_crowd_of_one_address_gives_way_to_others() {
     drop((crowd, others));
     assert_eq!(gate.counts(), (0, 0));
     assert!(gate.state().unproven.is_empty() && gate.state().proven.is_empty());
+}
+
+/// Bare connections of the same address do not close those that have said something, and connections that stop half-way do not close new ones.
+#[test]
+fn a_crowd_closes_its_own_kind() {
+    let gate = Gate::new("test", BOUNDS);
+    let enter = || gate.enter(address("10.0.0.1"));
+    for progress in [Progress::Heard, Progress::Encrypted] {
+        let honest = enter().unwrap();
+        honest.advance(progress);
+        let crowd: Vec<Option<Place>> = (0..1000).map(|_| enter()).collect();
+        assert_eq!((gate.counts().0, honest.prove("a", false)), (8, Ok(())), "{progress:?}");
+        drop(crowd);
+    }
+    for round in 0..100 {
+        let crowd: Vec<Place> = (0..8).map(|_| enter().unwrap()).collect();
+        crowd.iter().for_each(|place| place.advance(Progress::Encrypted));
+        let honest = enter().expect("it is not closed");
+        honest.advance(Progress::Heard);
+        assert_eq!((gate.counts().0, honest.prove("a", false)), (8, Ok(())), "round {round}");
+    }
+    // Two kinds of crowd at once: who comes now loses nothing to either while it is not of the larger.
+    let halfway: Vec<Place> = (0..4).map(|_| enter().unwrap()).collect();
+    halfway.iter().for_each(|place| place.advance(Progress::Heard));
+    let honest = enter().unwrap();
+    honest.advance(Progress::Encrypted);
+    let silent: Vec<Option<Place>> = (0..1000).map(|_| enter()).collect();
+    assert_eq!(honest.prove("a", false), Ok(()));
+    drop((halfway, silent, honest));
+    assert_eq!(gate.counts(), (0, 0));
+    assert!(gate.state().unproven.is_empty());
+}
+
+/// Who was displaced stays out, however far it comes.
+#[test]
+fn who_was_displaced_does_not_come_back_by_advancing() {
+    let gate = Gate::new("test", Bounds { unproven_max: 1, ..BOUNDS });
+    let first = gate.enter(address("10.0.0.1"));
+    let second = gate.enter(address("10.0.0.1"));
+    for place in [&first, &second].into_iter().flatten() {
+        place.advance(Progress::Encrypted);
+    }
+    assert_eq!(gate.counts(), (1, 1));
+    drop((first, second));
+    assert_eq!(gate.counts(), (0, 0));
 }
 
 #[test]

@@ -52,7 +52,7 @@ use wholegrain_transport::mqtt::{ReasonCode, RetainHandling};
 
 use crate::access::{LOOK_EVERY, Security, Who};
 use crate::adjust::Adjustable;
-use crate::admission::{Gate, Place};
+use crate::admission::{Gate, Place, Progress};
 use crate::certificates::Tls;
 use crate::config::{Limits, MqttConfig};
 use crate::control::Control;
@@ -237,8 +237,15 @@ impl Broker {
         acceptor: Tls,
         (place, deadline): (&Place, Instant),
     ) -> Option<(Wire<TlsStream<TcpStream>>, Option<String>)> {
+        let handshake = async {
+            stream.readable().await?;
+            place.advance(Progress::Heard);
+            let stream = acceptor.accept(stream).await?;
+            place.advance(Progress::Encrypted);
+            Ok::<_, std::io::Error>(stream)
+        };
         let accepted = tokio::select! {
-            accepted = acceptor.accept(stream) => accepted,
+            accepted = handshake => accepted,
             () = place.over(deadline) => {
                 self.refused(peer, format_args!("no TLS handshake in time, or others wanted its place"));
                 return None;

@@ -11,7 +11,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::admission::{Gate, Place};
+use crate::admission::{Gate, Place, Progress};
 use crate::broker::{Lifetime, went_down};
 use crate::certificates::Tls;
 use crate::metrics::Metrics;
@@ -68,8 +68,15 @@ async fn connection(front: Front, stream: TcpStream, (peer, place): (SocketAddr,
     let (place, until) = (Arc::new(place), Instant::now() + front.time_max);
     let over = place.over(until);
     tokio::pin!(over);
+    let handshake = async {
+        stream.readable().await?;
+        place.advance(Progress::Heard);
+        let stream = front.tls.accept(stream).await?;
+        place.advance(Progress::Encrypted);
+        Ok::<_, std::io::Error>(stream)
+    };
     let accepted = tokio::select! {
-        accepted = front.tls.accept(stream) => Some(accepted),
+        accepted = handshake => Some(accepted),
         () = &mut over => None,
     };
     match accepted {
