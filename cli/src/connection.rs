@@ -264,13 +264,7 @@ impl Connection {
 
     /// GET of one thing: that it is not there is no mistake of the request.
     pub fn find(&self, path: &str, parameters: &[(&str, String)]) -> Result<Answer, Failure> {
-        self.get(path, parameters, false).map_err(|failure| match failure {
-            Failure::Usage(text) => match text.split_once(NOT_FOUND) {
-                Some((_, said)) => Failure::NothingMatched(said.to_owned()),
-                None => Failure::Usage(text),
-            },
-            other => other,
-        })
+        self.get(path, parameters, false).map_err(not_there)
     }
 
     /// POST without a body.
@@ -360,13 +354,7 @@ impl Connection {
             request = request.header("authorization", format!("Bearer {token}"));
         }
         let answer = self.check(request.call().map_err(|error| self.unreachable(&error))?);
-        answer.map_err(|failure| match failure {
-            Failure::Usage(text) => match text.split_once(NOT_FOUND) {
-                Some((_, said)) => Failure::NothingMatched(said.to_owned()),
-                None => Failure::Usage(text),
-            },
-            other => other,
-        })
+        answer.map_err(not_there)
     }
 
     /// DELETE.
@@ -459,6 +447,17 @@ fn reason(error: &ureq::Error) -> String {
         ureq::Error::HostNotFound => "no such host".to_owned(),
         ureq::Error::Timeout(_) => "no answer in time".to_owned(),
         other => other.to_string(),
+    }
+}
+
+/// What a request for one thing fails with: that the thing is not there is no mistake of the request.
+pub fn not_there(failure: Failure) -> Failure {
+    match failure {
+        Failure::Usage(text) => match text.split_once(NOT_FOUND) {
+            Some((_, said)) => Failure::NothingMatched(said.to_owned()),
+            None => Failure::Usage(text),
+        },
+        other => other,
     }
 }
 

@@ -598,6 +598,8 @@ fn jobs_are_listed_and_shown() {
     server.fails(&["jobs"], 1, "the server knows no job yet");
     server.fails(&["jobs", "--user", "anna"], 1, "no job matches");
     server.fails(&["jobs", "show", "4711"], 1, "there is no job 4711");
+    server.fails(&["jobs", "boost", "4711", "--metrics", "cpu/**", "--every", "10ms"], 1, "there is no job 4711");
+    server.fails(&["jobs", "unboost", "4711"], 1, "there is no job 4711");
     let mut publisher = server.publisher();
     publish_job(&mut publisher);
 

@@ -128,6 +128,15 @@ fn oar_from_prologue_to_epilogue() {
     run(&hooks().join("oar-prologue"), &dir, &args, &env);
     let text = fs::read_to_string(dir.join("oar-42")).unwrap();
     assert_eq!(text, "manager=oar\njob=42\nuser=alice\nname=run 1\naccount=lab\nnodes=n1,n2\n");
+    // A link, and a file of the job's user, could be anything that root may read.
+    std::os::unix::fs::symlink(&nodes, tree.path("link")).unwrap();
+    run(&hooks().join("oar-prologue"), &dir, &["43", "alice", tree.path("link").to_str().unwrap()], &env);
+    run(&hooks().join("oar-prologue"), &dir, &["44", "root", "/etc/passwd"], &env);
+    for job in [43, 44] {
+        let text = fs::read_to_string(dir.join(format!("oar-{job}"))).unwrap();
+        assert!(!text.contains("nodes="), "{text}");
+        fs::remove_file(dir.join(format!("oar-{job}"))).unwrap();
+    }
     run(&hooks().join("oar-epilogue"), &dir, &args, &env);
     let again = fs::read_to_string(dir.join("oar-42")).unwrap();
     assert_eq!(again, format!("{text}{text}ended=1\n"));

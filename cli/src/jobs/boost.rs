@@ -8,7 +8,7 @@ use serde_json::Value;
 use wholegrain_model::Interval;
 
 use super::JobsFormat;
-use crate::connection::{ClientOption, Connection};
+use crate::connection::{ClientOption, Connection, not_there};
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::rule::RuleArgs;
@@ -77,7 +77,7 @@ fn path(job: &str) -> String {
 pub fn boost(args: &BoostArgs, client: Option<&Path>) -> Result<(), Failure> {
     let server = Connection::open(args.shown.client.or(client))?;
     let path = if args.rule.dry { format!("{}?try=1", path(&args.job)) } else { path(&args.job) };
-    let answer = server.post_json(&path, &args.rule.to_json())?.read(ANSWER_BYTES_MAX)?;
+    let answer = server.post_json(&path, &args.rule.to_json()).map_err(not_there)?.read(ANSWER_BYTES_MAX)?;
     tell(&answer, &args.shown, |ok| {
         let jobs = ok["metrics"].as_u64().unwrap_or(0);
         let until = ok["until"].as_str().map_or(String::new(), |until| format!(" until {until}"));
@@ -89,7 +89,7 @@ pub fn boost(args: &BoostArgs, client: Option<&Path>) -> Result<(), Failure> {
 /// Runs `unboost`.
 pub fn unboost(args: &UnboostArgs, client: Option<&Path>) -> Result<(), Failure> {
     let server = Connection::open(args.shown.client.or(client))?;
-    let answer = server.delete(&path(&args.job))?.read(ANSWER_BYTES_MAX)?;
+    let answer = server.delete(&path(&args.job)).map_err(not_there)?.read(ANSWER_BYTES_MAX)?;
     tell(&answer, &args.shown, |ok| ok["done"].as_str().unwrap_or("done").to_owned())
 }
 
