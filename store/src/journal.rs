@@ -17,6 +17,7 @@ use crate::StoreError;
 use crate::aside::{Aside, Bounds, Outside};
 use crate::disk::DiskFile;
 use crate::live::{LiveBatch, Segment};
+use crate::overlap::Overlaps;
 use crate::ranges::{BatchKey, Held};
 use crate::readings::{LiveItem, LiveReadings, READING_BYTES_MAX, Reading, encode};
 use crate::segment::{HEADER_BYTES, Proof, RECORD_BYTES, header, put_record, put_record_with, segment_path};
@@ -200,6 +201,7 @@ pub(crate) struct Journal {
     /// The segment before the open one, as far as it is on stable storage.
     previous: Proof,
     aside: Aside,
+    overlaps: Overlaps,
     /// When a failed write was last told of, and how many have failed since.
     told: Option<(Instant, u64)>,
     pace: Pace,
@@ -249,7 +251,18 @@ struct OpenFile {
 impl Journal {
     pub fn new(shared: Arc<Shared>, held: Held, arrivals: u64, previous: Proof, aside: Aside) -> Self {
         let pace = Pace::new(Instant::now());
-        Self { shared, held, file: None, since: None, arrivals, previous, aside, told: None, pace }
+        Self {
+            shared,
+            held,
+            file: None,
+            since: None,
+            arrivals,
+            previous,
+            aside,
+            told: None,
+            pace,
+            overlaps: Overlaps::default(),
+        }
     }
 
     /// Runs until the queue is closed and empty.
@@ -431,6 +444,7 @@ impl Journal {
         add(&counters.loose_readings, group.records.iter().map(|(_, record)| record.readings.len() as u64).sum());
         add(&counters.payload_bytes, batches.iter().map(|batch| batch.payload.len() as u64).sum());
         add(&counters.live_bytes, after.payload_bytes - before.payload_bytes);
+        batches.iter().for_each(|batch| self.overlaps.note(batch, now));
         let items = batches.into_iter().map(LiveItem::Batch);
         let items = items.chain(group.records.into_iter().map(|(_, record)| LiveItem::Readings(record)));
         add(&counters.subscriber_lost, self.shared.subscribers.publish(items));

@@ -36,6 +36,7 @@ mod loose;
 mod lost;
 mod merge;
 mod open;
+mod overlap;
 mod progress;
 mod properties;
 mod publish;
