@@ -1,7 +1,7 @@
 //! Errors as clients see them.
 
 use axum::Json;
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use wholegrain_query::QueryError;
 
@@ -49,4 +49,25 @@ impl IntoResponse for ApiError {
         response.headers_mut().insert(name, HeaderValue::from_static(value));
         response
     }
+}
+
+/// The most that is read of an error in plain words, in bytes.
+const WORDS_BYTES_MAX: usize = 4 << 10;
+
+/// What the framework refuses in plain words (a body that is too large, a path that is not UTF-8) as every other error is told.
+pub(super) async fn in_json(response: Response) -> Response {
+    let is_plain = |headers: &HeaderMap| {
+        headers.get(header::CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"text/plain"))
+    };
+    let status = response.status();
+    if !status.is_client_error() || !is_plain(response.headers()) {
+        return response;
+    }
+    let words = axum::body::to_bytes(response.into_body(), WORDS_BYTES_MAX).await.unwrap_or_default();
+    let words = String::from_utf8_lossy(&words);
+    let message = match status {
+        StatusCode::PAYLOAD_TOO_LARGE => "the body is larger than this path takes".to_owned(),
+        _ => words.into_owned(),
+    };
+    ApiError::new(status, message).into_response()
 }

@@ -257,6 +257,7 @@ pub(crate) fn router(api: Arc<Api>) -> Router {
                 "this path does not take that method; /openapi.json lists what it takes",
             )
         })
+        .layer(axum::middleware::map_response(error::in_json))
         .layer(axum::middleware::from_fn_with_state(api.clone(), guard::guard))
         .layer(axum::middleware::from_fn_with_state(api.cors_origins.clone(), cors::cors))
         .layer(compression::layer())

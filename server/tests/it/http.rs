@@ -451,6 +451,26 @@ fn a_loss_of_the_journal_is_on_record_until_it_is_acknowledged() {
     assert_eq!((warned(), server.metric("wholegrain_server_store_lost")), (0, 0.0));
 }
 
+/// What the framework refuses by itself is told like every other error.
+#[test]
+fn a_body_that_is_too_large_is_refused_in_json() {
+    let server = Server::start();
+    // One byte more than is taken, so that all of it is sent before the server closes.
+    for (method, path, bytes) in [
+        ("PUT", "/api/v1/properties", (2 << 20) + 1),
+        ("POST", "/api/v1/jobs/1/rules", (64 << 10) + 1),
+        ("PUT", "/api/v1/data/retention", (2 << 20) + 1),
+        ("POST", "/api/v1/data/delete", (2 << 20) + 1),
+    ] {
+        let answer = server.send_body(method, path, &"x".repeat(bytes), &server.token);
+        assert_eq!((answer.status, answer.content_type.as_str()), (413, "application/json"), "{path}");
+        assert_eq!(answer.json()["error"], "the body is larger than this path takes", "{path}");
+    }
+    let answer = server.get("/api/v1/jobs/%ff");
+    assert_eq!((answer.status, answer.content_type.as_str()), (400, "application/json"));
+    assert!(answer.json()["error"].is_string());
+}
+
 /// Parquet files in `dir` and below.
 fn parquet_files(dir: &std::path::Path) -> Vec<std::path::PathBuf> {
     let paths: Vec<_> = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect();
