@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 
 from ._errors import StoreError
 
-#: The version of files that this reader knows.
-_VERSION = b"1"
+#: The versions of files that this reader knows. Those of tiers that know the lines between their values are of version 2, with more columns.
+_VERSIONS = (b"1", b"2")
 #: The most bytes that an index may have unpacked.
 _INDEX_BYTES_MAX = 1 << 30
 #: How often a listing is made anew because files came or went meanwhile.
@@ -79,11 +79,11 @@ class File:
         self._groups = self._file.metadata
         self._told: dict[bytes, bytes] = self._groups.metadata or {}
         version = self._told.get(b"wholegrain.version")
-        if version != _VERSION:
+        if version not in _VERSIONS:
             self.close()
             shown = "none" if version is None else version.decode("utf-8", "replace")
             raise StoreError(
-                f"{path} is of version {shown}, this package reads version {_VERSION.decode()}; take the wholegrain package of the server's release"
+                f"{path} is of version {shown}, this package reads versions 1 and 2; take the wholegrain package of the server's release"
             )
 
     def footer(self) -> Footer:

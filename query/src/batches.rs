@@ -135,7 +135,7 @@ impl Batches {
         let mut notes = self.chunks.notes();
         notes.extend(self.plan.left_out.notes());
         notes.extend(self.plan.unshown.notes());
-        notes.extend(self.plan.unweighted.note());
+        notes.extend(self.plan.untold.notes());
         notes.extend(self.coverage.iter().take(COVERAGE_NOTES_MAX).cloned());
         if let Some(more) = self.coverage.len().checked_sub(COVERAGE_NOTES_MAX).filter(|more| *more > 0) {
             notes.push(format!("{more} more series do not hold a value of each of their sensors everywhere"));

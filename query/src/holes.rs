@@ -2,15 +2,9 @@
 
 use wholegrain_store::SensorInfo;
 
-/// Two samples further apart than so many intervals of their sensor have a hole between them. One or two missed ticks are
-/// bridged; an outage is not.
-pub const HOLE_INTERVALS: i64 = 3;
-/// How far apart samples may be without a hole when nothing else is known of a sensor without an interval: 5 minutes.
-pub const LOOK_BACK_NS_UNKNOWN: i64 = 300_000_000_000;
-/// Samples further apart than this have a hole between them even where others beside them are as far apart: 1 day …
-const REACH_NS: i64 = 86_400_000_000_000;
-/// … and for a sensor without an interval 100 days, so that readings once a month or once a quarter have sums.
-const REACH_NS_UNKNOWN: i64 = 100 * REACH_NS;
+pub(crate) use wholegrain_store::holes::is_rate;
+pub use wholegrain_store::holes::{HOLE_INTERVALS, LOOK_BACK_NS_UNKNOWN};
+use wholegrain_store::holes::{REACH_NS, bound_of, reach_of};
 
 /// Decides about holes along one sensor's samples.
 ///
@@ -41,29 +35,12 @@ pub(crate) enum Spacing {
 
 /// The longest spacing of two samples without a hole between them, whatever the spacings beside it.
 pub fn bound_ns(sensor: &SensorInfo) -> i64 {
-    match i64::try_from(sensor.interval_ns).unwrap_or(i64::MAX) {
-        0 => LOOK_BACK_NS_UNKNOWN,
-        interval => interval.saturating_mul(HOLE_INTERVALS),
-    }
+    bound_of(sensor.interval_ns)
 }
 
 /// The longest spacing that others beside it can make no hole: how far beside a range its neighbours are sought.
 pub(crate) fn reach_ns(sensor: &SensorInfo) -> i64 {
-    bound_ns(sensor).max(if sensor.interval_ns == 0 { REACH_NS_UNKNOWN } else { REACH_NS })
-}
-
-/// Whether two spacings are of one interval: neither is longer than one and a half times the other.
-fn alike(a: i64, b: i64) -> bool {
-    a.saturating_mul(2) <= b.saturating_mul(3) && b.saturating_mul(2) <= a.saturating_mul(3)
-}
-
-/// Whether a spacing is one of three alike in a row: `before` are the times of the samples before it, the nearest first, `after` those from its end on.
-pub(crate) fn is_rate(spacing: i64, before: &[i64], after: &[i64]) -> bool {
-    let run = |times: &[i64]| {
-        let alike = |pair: &&[i64]| alike(spacing, i64::try_from(pair[0].abs_diff(pair[1])).unwrap_or(i64::MAX));
-        times.windows(2).take(2).take_while(alike).count()
-    };
-    run(before) + run(after) >= 2
+    reach_of(sensor.interval_ns)
 }
 
 impl Holes {

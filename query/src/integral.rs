@@ -37,7 +37,8 @@ impl Segment {
 }
 
 fn seconds(from: i64, to: i64) -> f64 {
-    (i128::from(to) - i128::from(from)) as f64 / NS_PER_S
+    let ns = to.checked_sub(from).map_or_else(|| (i128::from(to) - i128::from(from)) as f64, |ns| ns as f64);
+    ns / NS_PER_S
 }
 
 /// Makes segments out of samples; none over a hole.

@@ -38,7 +38,8 @@
 //! far as there are tiers: where blocks overlap, where the range cuts a window and where nothing has been merged yet, readings are read. The answer
 //! is the same: least, greatest, first, last, count and sums of integers to the last bit; a sum or mean of floats to within
 //! 2^-52 times the number of tier windows in it times the sum of the magnitudes, because each tier window has its sum rounded once.
-//! Operations ([`Op`]) need neighbouring readings and always read them. Where retention has dropped the readings, windows are all there is.
+//! Means over time are the same to within 1e-12 of the largest values, from tiers that know the lines between their values; others are passed over, and where
+//! nothing else is left a note says so. Operations ([`Op`]) need neighbouring readings and always read them. Where retention has dropped the readings, windows are all there is.
 
 mod across;
 mod batches;

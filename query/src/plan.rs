@@ -7,7 +7,7 @@ use wholegrain_store::{Chunk, Chunks, Part, PartIter, SensorInfo};
 
 use crate::batches::Row;
 use crate::columns::aggregate::{Aggregated, How};
-use crate::columns::mean::{Means, Unweighted};
+use crate::columns::mean::{Means, Untold};
 use crate::columns::weighted::{Change, Weighted};
 use crate::columns::{Gathered, Rows, Stop, Watched};
 use crate::integral::{Cumulative, PerWindow, Segments};
@@ -92,8 +92,8 @@ pub(crate) struct Plan {
     pub(crate) left_out: Arc<LeftOut>,
     /// Values that it could not show as they are.
     pub(crate) unshown: Arc<Unshown>,
-    /// Windows whose means are not over time.
-    pub(crate) unweighted: Arc<Unweighted>,
+    /// Means that are not those of the readings.
+    pub(crate) untold: Arc<Untold>,
 }
 
 /// The part of a query's range that is read.
@@ -115,9 +115,9 @@ impl Plan {
         let limit = query.limit.unwrap_or(u64::MAX);
         let (agg, op, across) = (query.agg, query.op, query.across);
         let (exact, conversions) = (false, None);
-        let (left_out, unshown, unweighted) = Default::default();
+        let (left_out, unshown, untold) = Default::default();
         let mut plan =
-            Self { from, to, windows, agg, op, across, limit, exact, conversions, left_out, unshown, unweighted };
+            Self { from, to, windows, agg, op, across, limit, exact, conversions, left_out, unshown, untold };
         if let Some(wanted) = &query.unit {
             plan.conversions = Some(Conversions::new(wanted, sensors, query.op, |sensor| plan.agg_of(sensor))?);
         }
@@ -232,7 +232,8 @@ impl Plan {
         let beside = Beside::new(chunks.clone(), sensor);
         let first = beside.back(from)?;
         let last = if op == Op::Integral && self.windows.is_some() { beside.ahead(to)? } else { to };
-        let scan = Watched::new(chunks.scan(sensor, first, last)?, stop);
+        // What is gone of the range itself has been foreseen.
+        let scan = Watched::new(chunks.scan_beside(sensor, first, last)?, stop);
         let samples = Samples::new(scan, beside).telling(Some(&self.left_out), (from, to));
         if op == Op::Integral {
             let segments = Segments::new(scale);
@@ -268,8 +269,9 @@ impl Plan {
             Some(parts) => parts,
             None => Box::new(chunks.scan(sensor, from, to)?.map(|chunk| chunk.map(Part::Readings))),
         };
-        let parts = Watched::new(parts, stop);
-        Ok(Box::new(Means::of(parts, beside, how.windows, (from, to), how.scale, self.unweighted.clone())))
+        let (parts, resolution) = (Watched::new(parts, stop), self.tier(chunks.as_ref()));
+        let how = (how.windows, how.scale);
+        Ok(Box::new(Means::of(parts, beside, how, (from, to), resolution, self.untold.clone())))
     }
 
     /// The rows of windows; those whose integers could not be shown are told.

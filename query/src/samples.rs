@@ -5,7 +5,7 @@ use std::ops::Deref;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use wholegrain_model::{Interval, Timestamp, Value};
-use wholegrain_store::{Chunk, Chunks, SensorInfo};
+use wholegrain_store::{Chunk, Chunks, Part, SensorInfo};
 
 use crate::QueryError;
 use crate::holes::{self, Holes, Spacing};
@@ -78,7 +78,7 @@ where
         let (mut back, reach) = (self.bound_ns(), self.reach_ns());
         loop {
             let mut last = None;
-            for chunk in self.chunks.scan(&self.sensor, time.saturating_sub(back), time)? {
+            for chunk in self.chunks.scan_beside(&self.sensor, time.saturating_sub(back), time)? {
                 let chunk = chunk?;
                 last = chunk.times.last().map(|time| (*time, chunk.column.get(chunk.times.len() - 1))).or(last);
             }
@@ -89,11 +89,40 @@ where
         }
     }
 
+    /// The last that the store has before `time`, windows of `resolution` where there are any; `time` is a multiple of it. Within the bound, or with
+    /// `far` within reach.
+    pub fn part_before(&self, time: i64, resolution: i64, far: bool) -> Result<Option<Part>, QueryError> {
+        let mut back = self.bound_ns();
+        loop {
+            let from = time.saturating_sub(whole(back, resolution));
+            let parts = self.chunks.scan_lines(&self.sensor, from, time, Some(resolution), self.bound_ns())?;
+            let last = parts.and_then(Iterator::last).transpose()?;
+            if last.is_some() || !far || back >= self.reach_ns() {
+                return Ok(last);
+            }
+            back = back.saturating_mul(GROWTH).min(self.reach_ns());
+        }
+    }
+
+    /// The first at `time` or after it.
+    pub fn part_from(&self, time: i64, resolution: i64, far: bool) -> Result<Option<Part>, QueryError> {
+        let mut ahead = self.bound_ns();
+        loop {
+            let to = time.saturating_add(whole(ahead, resolution));
+            let parts = self.chunks.scan_lines(&self.sensor, time, to, Some(resolution), self.bound_ns())?;
+            let first = parts.and_then(|mut parts| parts.next()).transpose()?;
+            if first.is_some() || !far || ahead >= self.reach_ns() {
+                return Ok(first);
+            }
+            ahead = ahead.saturating_mul(GROWTH).min(self.reach_ns());
+        }
+    }
+
     /// The first sample at `time` or after it, within reach.
     pub fn sample_from(&self, time: i64) -> Result<Option<(i64, Option<Value>)>, QueryError> {
         let (mut ahead, reach) = (self.bound_ns(), self.reach_ns());
         loop {
-            if let Some(chunk) = self.chunks.scan(&self.sensor, time, time.saturating_add(ahead))?.next() {
+            if let Some(chunk) = self.chunks.scan_beside(&self.sensor, time, time.saturating_add(ahead))?.next() {
                 let chunk = chunk?;
                 return Ok(chunk.times.first().map(|time| (*time, chunk.column.get(0))));
             }
@@ -140,7 +169,7 @@ where
         let mut back = least.min(most).max(1);
         loop {
             let mut times: VecDeque<i64> = VecDeque::with_capacity(2 * enough);
-            for chunk in self.chunks.scan(&self.sensor, time.saturating_sub(back), time)? {
+            for chunk in self.chunks.scan_beside(&self.sensor, time.saturating_sub(back), time)? {
                 let chunk = chunk?;
                 times.extend(&chunk.times[chunk.times.len().saturating_sub(enough)..]);
                 times.drain(..times.len().saturating_sub(enough));
@@ -157,7 +186,7 @@ where
         let mut ahead = least.min(most).max(1);
         loop {
             let mut times = Vec::with_capacity(enough);
-            for chunk in self.chunks.scan(&self.sensor, time, time.saturating_add(ahead).saturating_add(1))? {
+            for chunk in self.chunks.scan_beside(&self.sensor, time, time.saturating_add(ahead).saturating_add(1))? {
                 times.extend(chunk?.times.into_iter().take(enough - times.len()));
                 if times.len() >= enough {
                     break;
@@ -169,6 +198,11 @@ where
             ahead = ahead.saturating_mul(GROWTH).min(most);
         }
     }
+}
+
+/// As many whole windows as so many ns need.
+fn whole(ns: i64, resolution: i64) -> i64 {
+    ((ns - 1) / resolution + 1).saturating_mul(resolution)
 }
 
 /// One sensor's samples from those of its chunks.

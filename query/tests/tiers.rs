@@ -214,6 +214,83 @@ fn a_tier_answers_as_its_readings_would() {
     assert!(used > 50, "a tier was used {used} times");
 }
 
+/// A batch's times from `from` on, of one of the ways in which readings come.
+fn irregular(from: i64, random: &mut Random) -> Vec<i64> {
+    let (way, mut time) = (random.below(5), from);
+    let step = |at: u64, random: &mut Random| match way {
+        0 => SECOND,
+        // Further apart than three intervals, evenly or about so.
+        1 => 10 * SECOND,
+        2 => 8 * SECOND + random.below(3_000_000_000) as i64,
+        // At any time within them.
+        3 => 1 + random.below(3_000_000_000) as i64,
+        // With a hole now and then.
+        _ if at % 50 == 17 => random.below(100 * SECOND as u64) as i64 + 1,
+        _ => SECOND,
+    };
+    let mut times = Vec::new();
+    for at in 0..150 + random.below(400) {
+        times.push(time);
+        time += step(at, random);
+    }
+    times
+}
+
+#[test]
+fn a_mean_of_windows_is_that_of_readings_that_are_gone() {
+    let seed = std::env::var("WHOLEGRAIN_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(4711);
+    println!("WHOLEGRAIN_SEED={seed}");
+    let mut random = Random(seed);
+    let (mut compared, mut told) = (0, 0);
+    for _ in 0..2 {
+        let (with, without) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let keep = |seconds: i64| Some(Interval::from_s(seconds.unsigned_abs()));
+        let tiers = vec![(Interval::from_s(10), None), (Interval::from_s(300), None), (Interval::from_s(3_600), None)];
+        let rule = RetentionRule { pattern: Pattern::new("/n/**").unwrap(), raw: keep(86_400), tiers };
+        let config = StoreConfig { background: false, retention: vec![rule], ..StoreConfig::new(with.path()) };
+        let (tiered, raw) = (Store::open(config).unwrap().0, open(without.path(), false));
+        let schema = schema();
+        for store in [&tiered, &raw] {
+            store.register_schema(&schema).unwrap();
+        }
+        let mut from = START + random.below(7_200) as i64 * SECOND;
+        for seq in 0..30 {
+            let times = irregular(from, &mut random);
+            from = times[times.len() - 1] + 1 + random.below(15_000) as i64 * SECOND * random.below(2) as i64;
+            let payload = batch(&schema, seq, &times, &mut random);
+            for store in [&tiered, &raw] {
+                store.append_blocking(payload.clone().into()).unwrap();
+            }
+        }
+        for store in [&tiered, &raw] {
+            store.seal().unwrap();
+            store.maintain(START + 12 * DAY).unwrap();
+            store.maintain(START + 12 * DAY).unwrap();
+        }
+        let all = answer(&tiered, &query(START, START + 12 * DAY, None, None)).0;
+        assert_eq!(all, [], "the readings are gone");
+        for _ in 0..40 {
+            let every = [None, Some(10), Some(60), Some(3_600), Some(86_400)][random.below(5) as usize];
+            let hour = |random: &mut Random| START + random.below(3 * 24) as i64 * 3_600 * SECOND;
+            let (a, b) = (hour(&mut random), hour(&mut random));
+            let one = ["/n/int", "/n/float", "/n/large"][random.below(3) as usize];
+            let patterns = vec![Pattern::new(one).unwrap()];
+            let every = every.map(|every| every * SECOND);
+            let query = Query { patterns, ..query(a.min(b), a.max(b), every, Some(Agg::Mean)) };
+            let (found, tier, notes) = answer(&tiered, &query);
+            let (expected, _, _) = answer(&raw, &query);
+            if notes.is_empty() {
+                compared += expected.len();
+                same(&found, &expected, true, &format!("{query:?}, tier {tier:?}"));
+            } else {
+                assert!(notes.iter().all(|note| note.contains("retention")), "{notes:?}");
+                told += 1;
+            }
+        }
+    }
+    assert!(compared > 2_000 && told < 60, "{compared} rows compared, {told} answers with a note");
+}
+
 /// One sensor, one reading a second, for so many days, each day sealed and merged.
 fn days(store: &Store, days: i64) {
     let schema = Schema::new(SensorPath::new("/n").unwrap(), "g", vec![SensorDef::gauge("x", "1", "")]).unwrap();

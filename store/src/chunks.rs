@@ -24,6 +24,11 @@ pub trait Chunks: Send + Sync {
     /// [`CHUNK_ROWS_MAX`].
     fn scan(&self, sensor: &SensorInfo, from: i64, to: i64) -> Result<ChunkIter, StoreError>;
 
+    /// The same of samples that are looked at beside a range, or whose loss [`Chunks::foresee`] has been told: what retention has dropped is not noted.
+    fn scan_beside(&self, sensor: &SensorInfo, from: i64, to: i64) -> Result<ChunkIter, StoreError> {
+        self.scan(sensor, from, to)
+    }
+
     /// The part of a range in which there can be readings of `sensor` for this query: all of it, unless its time is restricted. Who answers a
     /// range takes this one in its place; operations still look at the samples next to it.
     fn range(&self, _sensor: &SensorInfo, from: i64, to: i64) -> (i64, i64) {
@@ -182,6 +187,10 @@ fn loose(info: SensorInfo) -> Result<LooseSensor, StoreError> {
 impl Chunks for Snapshot {
     fn scan(&self, sensor: &SensorInfo, from: i64, to: i64) -> Result<ChunkIter, StoreError> {
         Snapshot::scan(self, sensor.id, from, to)
+    }
+
+    fn scan_beside(&self, sensor: &SensorInfo, from: i64, to: i64) -> Result<ChunkIter, StoreError> {
+        self.scan_shown(sensor.id, from, to)
     }
 
     fn scan_windows(

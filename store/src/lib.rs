@@ -27,6 +27,7 @@ mod derived;
 pub mod disk;
 mod error;
 mod forget;
+pub mod holes;
 pub mod import;
 mod jobs;
 mod journal;

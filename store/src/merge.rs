@@ -341,7 +341,7 @@ impl Output<'_> {
             let pushed = draft.writer.push(path, &chunk.times, &chunk.column);
             pushed.map_err(|error| Fault { block: None, error })?;
         }
-        self.tiers.push(&chunk.times, &chunk.column);
+        self.tiers.push(path, &chunk.times, &chunk.column);
         Ok(())
     }
 }

@@ -59,7 +59,7 @@ pub struct Snapshot {
     /// What the scans met that their answers do not show.
     notes: Arc<Mutex<BTreeSet<String>>>,
     /// Of tiers whose readings retention has dropped: the times they span, and the finest resolution.
-    gone: Arc<OnceLock<Option<(i64, i64, i64)>>>,
+    gone: Arc<OnceLock<Vec<(i64, i64, i64)>>>,
 }
 
 /// The most different notes of one snapshot.
@@ -98,30 +98,33 @@ impl Snapshot {
 
     /// Notes what is known to be gone of a sensor's readings in the range.
     pub fn foresee(&self, path: &str, from: i64, to: i64) {
-        self.note_gone(from, to, from.max(self.policy.hidden_before(path, self.retained_at)));
+        self.note_gone(path, (from, to), from.max(self.policy.hidden_before(path, self.retained_at)));
     }
 
     /// Says that windows are there where readings are not any more.
-    fn note_gone(&self, from: i64, to: i64, shown_from: i64) {
-        let resolution = |tier: &Arc<Block>| tier.record.tier.map_or(0, |tier| tier.resolution_ns);
-        let overlaps = |tier: &&Arc<Block>, to: i64| tier.record.first_time < to && tier.record.last_time >= from;
-        let gone = *self.gone.get_or_init(|| {
+    fn note_gone(&self, path: &str, (from, to): (i64, i64), shown_from: i64) {
+        let span = |tier: &Arc<Block>| {
+            let resolution_ns = tier.record.tier.map_or(0, |tier| tier.resolution_ns);
+            (tier.record.first_time, tier.record.last_time, resolution_ns)
+        };
+        let gone = self.gone.get_or_init(|| {
             let has_raw = |tier: &Arc<Block>| {
                 let of = tier.record.tier.map_or(0, |tier| tier.block);
                 self.view.blocks.iter().any(|block| block.record.id == of)
             };
-            let spans = self.view.tiers.iter().filter(|tier| !has_raw(tier));
-            let spans = spans.map(|tier| (tier.record.first_time, tier.record.last_time, resolution(tier)));
-            spans.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1), a.2.min(b.2)))
+            self.view.tiers.iter().filter(|tier| !has_raw(tier)).map(span).collect()
         });
-        let mut found = gone.filter(|(first, last, _)| *first < to && *last >= from).map(|gone| (gone.1, gone.2));
-        if shown_from > from {
-            let tiers = self.view.tiers.iter().filter(|tier| overlaps(tier, to.min(shown_from)));
-            found = found
-                .into_iter()
-                .chain(tiers.map(|tier| (shown_from, resolution(tier))))
-                .reduce(|a, b| (a.0.max(b.0), a.1.min(b.1)));
-        }
+        let is_shown = |(_, last, resolution_ns): &(i64, i64, i64), to: i64| {
+            self.policy.tier_hidden_before(path, self.retained_at, *resolution_ns) <= (*last).min(to)
+        };
+        let in_range = |(first, last, _): &(i64, i64, i64), to: i64| *first < to && *last >= from;
+        let spans = gone.iter().filter(|span| in_range(span, to) && is_shown(span, to));
+        let spans = spans.map(|(_, last, resolution_ns)| (*last, *resolution_ns));
+        let hidden_to = to.min(shown_from);
+        let hidden = self.view.tiers.iter().map(span).filter(|span| shown_from > from && in_range(span, hidden_to));
+        let hidden =
+            hidden.filter(|span| is_shown(span, hidden_to)).map(|(.., resolution_ns)| (shown_from, resolution_ns));
+        let found = spans.chain(hidden).reduce(|a, b| (a.0.max(b.0), a.1.min(b.1)));
         if let Some((until, resolution)) = found {
             let (until, every) = (Timestamp(until.min(to)), Interval::from_ns(resolution.cast_unsigned()));
             self.note(format!(
@@ -188,10 +191,21 @@ impl Snapshot {
         from: i64,
         to: i64,
     ) -> Result<Box<dyn Iterator<Item = Result<Chunk, StoreError>> + Send>, StoreError> {
+        if let Some(path) = self.shared.sensors().path(id) {
+            self.foresee(&path, from, to);
+        }
+        self.scan_shown(id, from, to)
+    }
+
+    /// The same without a note of what retention has dropped.
+    pub(crate) fn scan_shown(
+        &self,
+        id: SensorId,
+        from: i64,
+        to: i64,
+    ) -> Result<Box<dyn Iterator<Item = Result<Chunk, StoreError>> + Send>, StoreError> {
         let Some(path) = self.shared.sensors().path(id) else { return Ok(Box::new(std::iter::empty())) };
-        let asked = from;
         let from = from.max(self.policy.hidden_before(&path, self.retained_at));
-        self.note_gone(asked, to, from);
         if from >= to {
             return Ok(Box::new(std::iter::empty()));
         }

@@ -401,7 +401,7 @@ fn check_windows(opened: &Arc<OpenBlock>, resolution_ns: i64) -> Result<Result<(
     for entry in opened.entries() {
         let (end, mut before) = (row + entry.rows, floor(entry.first_time, resolution_ns));
         while row < end {
-            let windows = reader.read_windows(row, end - row)?;
+            let windows = reader.read_lines(row, end - row)?;
             row += windows.len() as u64;
             for at in 0..windows.len() {
                 let time = windows.get(at).time;

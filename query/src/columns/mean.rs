@@ -25,6 +25,8 @@ pub(crate) struct Means<C> {
     holes: Holes,
     windows: Windows,
     range: (i64, i64),
+    /// The resolution of the tier that may answer, ns.
+    resolution: Option<i64>,
     scale: Scale,
     /// Where the next line can begin.
     previous: Option<End>,
@@ -32,7 +34,7 @@ pub(crate) struct Means<C> {
     begun: bool,
     open: Option<Open>,
     out: Builder,
-    unweighted: Arc<Unweighted>,
+    untold: Arc<Untold>,
 }
 
 /// A value that a line can begin at.
@@ -54,7 +56,7 @@ struct Open {
     single: FloatSum,
     area: FloatSum,
     /// ns.
-    covered: i128,
+    covered: u64,
     /// What tiers' windows come to that do not know their lines: the sum and the number of their values.
     other: (FloatSum, u64),
 }
@@ -81,18 +83,16 @@ where
     pub fn of<I>(
         parts: I,
         beside: Beside<C>,
-        windows: Windows,
+        (windows, scale): (Windows, Scale),
         range: (i64, i64),
-        scale: Scale,
-        unweighted: Arc<Unweighted>,
+        resolution: Option<i64>,
+        untold: Arc<Untold>,
     ) -> Folded<I, Self> {
         let (bound_ns, holes) = (beside.bound_ns(), Holes::of(beside.sensor()));
-        let (previous, open, out) = (None, None, Builder::new(false));
-        let begun = false;
-        Folded::new(
-            parts,
-            Self { beside, bound_ns, holes, windows, range, scale, previous, begun, open, out, unweighted },
-        )
+        let (previous, begun, open, out) = (None, false, None, Builder::new(false));
+        let means =
+            Self { beside, bound_ns, holes, windows, range, resolution, scale, previous, begun, open, out, untold };
+        Folded::new(parts, means)
     }
 
     /// Before the first value: the reading before the range.
@@ -102,11 +102,77 @@ where
             return Ok(());
         }
         self.begun = true;
-        if let Some((time, value)) = self.beside.sample_before(self.range.0)? {
+        self.look_back()
+    }
+
+    fn look_back(&mut self) -> Result<(), QueryError> {
+        let from = self.range.0;
+        let is_edge = self.resolution.is_some_and(|resolution| from % resolution == 0);
+        let mut found = if is_edge { self.window_before(from, false)? } else { None };
+        if found.is_none() {
+            found = self.beside.sample_before(from)?.map(|(time, value)| (time, end(time, value)));
+        }
+        if found.is_none() {
+            // Nothing is left of the readings, or nothing was there: then a window that the range cuts is empty.
+            found = self.window_before(from, true)?;
+        }
+        if let Some((time, previous)) = found {
             self.holes.take(time);
-            self.previous = end(time, value);
+            self.previous = previous;
         }
         Ok(())
+    }
+
+    /// The last reading before the tier's window that `time` falls into, and its value if a line can begin there.
+    fn window_before(&self, time: i64, far: bool) -> Result<Option<(i64, Option<End>)>, QueryError> {
+        let Some(resolution) = self.resolution else { return Ok(None) };
+        let part = self.beside.part_before(time.saturating_sub(time.rem_euclid(resolution)), resolution, far)?;
+        Ok(part.map(|part| match &part {
+            Part::Readings(chunk) => {
+                let at = chunk.times.len() - 1;
+                (chunk.times[at], end(chunk.times[at], chunk.column.get(at)))
+            }
+            Part::Windows(TierWindows::Int(rows)) => last_of(rows, |value| value as f64),
+            Part::Windows(TierWindows::Float(rows)) => last_of(rows, |value| value),
+        }))
+    }
+
+    /// The value right after the range, if a line leads to it.
+    fn look_ahead(&mut self) -> Result<Option<(i64, f64)>, QueryError> {
+        let to = self.range.1;
+        let is_edge = self.resolution.is_some_and(|resolution| to % resolution == 0);
+        let mut found = if is_edge { self.window_from(to, false)? } else { None };
+        if found.is_none() {
+            let sample = self.beside.sample_from(to)?;
+            let value =
+                |(time, value): (i64, Option<Value>)| end(time, value).map(|end| ((time, end.value), Before::Unknown));
+            found = sample.map(value);
+        }
+        if found.is_none() {
+            found = self.window_from(to, true)?;
+        }
+        match found.flatten() {
+            Some((next, before)) => Ok(self.is_joined(next.0, before)?.then_some(next)),
+            None => Ok(None),
+        }
+    }
+
+    /// The first value from the first tier's window on that does not begin before `time`, and what is before it; none where a gap comes first.
+    #[expect(clippy::type_complexity, reason = "it is looked at where it is asked for")]
+    fn window_from(&self, time: i64, far: bool) -> Result<Option<Option<((i64, f64), Before)>>, QueryError> {
+        let Some(resolution) = self.resolution else { return Ok(None) };
+        let from = match time.rem_euclid(resolution) {
+            0 => time,
+            rest => time.saturating_add(resolution - rest),
+        };
+        Ok(self.beside.part_from(from, resolution, far)?.map(|part| match &part {
+            Part::Readings(chunk) => {
+                let time = chunk.times[0];
+                end(time, chunk.column.get(0)).map(|end| ((time, end.value), Before::Unknown))
+            }
+            Part::Windows(TierWindows::Int(rows)) => first_of(rows, |value| value as f64),
+            Part::Windows(TierWindows::Float(rows)) => first_of(rows, |value| value),
+        }))
     }
 
     fn readings(&mut self, chunk: &Chunk) -> Result<(), QueryError> {
@@ -201,7 +267,9 @@ where
                 let values = &values[from..to];
                 let last = values[values.len() - 1] as f64;
                 let area = if is_even {
-                    even(sum(values) as f64, previous.value, last, spacing)
+                    let sum = sum(values);
+                    let sum = i64::try_from(sum).map_or_else(|_| sum as f64, |sum| sum as f64);
+                    even(sum, previous.value, last, spacing)
                 } else {
                     uneven(times, values, |value| *value as f64)
                 };
@@ -227,7 +295,7 @@ where
         open.area.add(area);
         open.count += times.len() as u64 - 1;
         let time = times[times.len() - 1];
-        open.covered += i128::from(time) - i128::from(*first);
+        open.covered += time.abs_diff(*first);
         *previous = End { time, value: last, gap_after: false };
         self.holes.pass(&times[1..]);
         true
@@ -260,13 +328,13 @@ where
         let joined = match (row.before, row.follows) {
             (Before::Line, true) => true,
             (Before::Gap | Before::Hole, true) => false,
-            (before, _) => self.is_joined(row, before == Before::Gap)?,
+            (before, _) => self.is_joined(row.first.0, before)?,
         };
         let open = self.line(row.first, joined);
         open.count += row.count;
         if row.covered > 0 {
             open.area.add(row.area);
-            open.covered += i128::from(row.covered);
+            open.covered += row.covered.unsigned_abs();
         } else {
             open.single.add(row.sum);
         }
@@ -281,16 +349,22 @@ where
         Ok(())
     }
 
-    /// Whether a line leads to a tier's window from what was taken before it, which is not of the same file.
-    fn is_joined(&mut self, row: &TierRow, gap_before: bool) -> Result<bool, QueryError> {
+    /// Whether a line leads to a value from the one that was taken before it; what a file says to be before the value is not that one.
+    fn is_joined(&self, time: i64, before: Before) -> Result<bool, QueryError> {
         let Some(previous) = self.previous else { return Ok(false) };
-        let spacing = row.first.0.saturating_sub(previous.time);
-        let gap = previous.gap_after || gap_before;
+        let spacing = time.saturating_sub(previous.time);
+        let gap = previous.gap_after || before == Before::Gap;
         if !gap && spacing <= self.bound_ns {
             return Ok(true);
         }
-        let told = self.beside.are_joined(previous.time, row.first.0)?;
-        Ok(told.unwrap_or(!gap && row.before == Before::Line))
+        if let Some(joined) = self.beside.are_joined(previous.time, time)? {
+            return Ok(joined);
+        }
+        // The readings are gone.
+        if !gap && before == Before::Unknown {
+            self.untold.unknown(self.beside.path(), (previous.time, time));
+        }
+        Ok(!gap && before == Before::Line)
     }
 
     /// A window that does not know its lines: its values weigh the same, and it as much as it is long.
@@ -298,7 +372,7 @@ where
         (self.previous, self.begun) = (None, true);
         self.holes = Holes::of(self.beside.sensor());
         let time = time.max(self.range.0);
-        self.unweighted.add(self.beside.path(), time);
+        self.untold.unweighted(self.beside.path(), time);
         let open = self.line((time, 0.0), false);
         open.count += count;
         open.other.0.add(sum);
@@ -324,7 +398,7 @@ impl Open {
     fn add(&mut self, segment: &Segment, from: i64, to: i64) {
         if from < to {
             self.area.add(segment.area(from, to));
-            self.covered += i128::from(to) - i128::from(from);
+            self.covered += to.abs_diff(from);
         }
     }
 
@@ -350,6 +424,20 @@ impl Open {
 fn end(time: i64, value: Option<Value>) -> Option<End> {
     let value = value.map(Value::as_f64).filter(|value| !value.is_nan())?;
     Some(End { time, value, gap_after: false })
+}
+
+/// The last value of some windows, and its time.
+fn last_of<T: Copy>(rows: &TierRows<T>, value: impl Fn(T) -> f64) -> (i64, Option<End>) {
+    let at = rows.times.len() - 1;
+    let Some(lines) = &rows.lines else { return (rows.times[at], None) };
+    let time = rows.times[at].saturating_add(lines.last_after[at]);
+    (time, Some(End { time, value: value(rows.lasts[at]), gap_after: lines.edges[at].gap_after }))
+}
+
+/// The first value of some windows, and what is before it, where that is known.
+fn first_of<T: Copy>(rows: &TierRows<T>, value: impl Fn(T) -> f64) -> Option<((i64, f64), Before)> {
+    let lines = rows.lines.as_ref()?;
+    Some(((rows.times[0].saturating_add(lines.first_after[0]), value(rows.firsts[0])), lines.edges[0].before))
 }
 
 /// The area below values that are evenly spaced.
@@ -386,19 +474,11 @@ where
         let is_many = self.open.as_ref().is_some_and(|open| open.count > 1);
         if let Some(previous) = self.previous.filter(|_| is_many)
             && self.range.1.saturating_sub(previous.time) <= self.beside.reach_ns()
-            && let Some((time, Some(value))) = self.beside.sample_from(self.range.1)?
-            && let Some(next) = end(time, Some(value))
+            && let Some(next) = self.look_ahead()?
+            && let Some(open) = &mut self.open
         {
-            let joined = match self.holes.take(time) {
-                _ if previous.gap_after => self.beside.are_joined(previous.time, time)?.unwrap_or(false),
-                Spacing::Short => true,
-                Spacing::First | Spacing::Hole => false,
-                Spacing::Long(spacing) => self.is_rate(time, spacing, &[])?,
-            };
-            if let Some(open) = self.open.as_mut().filter(|_| joined) {
-                let segment = Segment { start: (previous.time, previous.value), end: (next.time, next.value) };
-                open.add(&segment, previous.time, time.min(open.end).min(self.range.1));
-            }
+            let segment = Segment { start: (previous.time, previous.value), end: next };
+            open.add(&segment, previous.time, next.0.min(open.end).min(self.range.1));
         }
         self.close();
         Ok(())
@@ -409,10 +489,13 @@ where
     }
 }
 
-/// Windows whose means weigh all values the same, because nothing else is kept of them.
+/// Where means are not those that readings would have, because the readings are gone.
 #[derive(Debug, Default)]
-pub(crate) struct Unweighted {
-    found: Mutex<Option<Found>>,
+pub(crate) struct Untold {
+    /// Windows whose values weigh the same.
+    unweighted: Mutex<Option<Found>>,
+    /// Times between two values of which it is not known whether there is a hole.
+    unknown: Mutex<Option<Found>>,
 }
 
 #[derive(Debug)]
@@ -420,30 +503,55 @@ struct Found {
     path: Arc<str>,
     from: i64,
     to: i64,
+    count: u64,
     others: bool,
 }
 
-impl Unweighted {
-    fn add(&self, path: &Arc<str>, time: i64) {
-        let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
-        match &mut *found {
-            None => *found = Some(Found { path: path.clone(), from: time, to: time, others: false }),
-            Some(found) => {
-                found.others |= found.path != *path;
-                (found.from, found.to) = (found.from.min(time), found.to.max(time));
-            }
-        }
+impl Untold {
+    fn unweighted(&self, path: &Arc<str>, time: i64) {
+        add(&self.unweighted, path, (time, time));
     }
 
-    /// A sentence about all of them.
-    pub fn note(&self) -> Option<String> {
-        let found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
-        let Found { path, from, to, others } = found.as_ref()?;
-        let whose = if *others { format!("{path} and others") } else { path.to_string() };
-        Some(format!(
-            "{whose}: between {} and {} only windows are kept (retention) that do not say how long their values held; the mean there is that of the values, each weighing the same",
-            Timestamp(*from),
-            Timestamp(*to)
-        ))
+    fn unknown(&self, path: &Arc<str>, times: (i64, i64)) {
+        add(&self.unknown, path, times);
+    }
+
+    /// A sentence about each kind.
+    pub fn notes(&self) -> Vec<String> {
+        let told = |found: &Mutex<Option<Found>>, what: &dyn Fn(&Found, &str) -> String| {
+            let found = found.lock().unwrap_or_else(PoisonError::into_inner);
+            found.as_ref().map(|found| {
+                let others = if found.others { " and other sensors" } else { "" };
+                what(
+                    found,
+                    &format!("{}{others}: between {} and {}", found.path, Timestamp(found.from), Timestamp(found.to)),
+                )
+            })
+        };
+        let unweighted = told(&self.unweighted, &|_, whose| {
+            format!(
+                "{whose} only windows are kept (retention) that do not say how long their values held, or say it for another interval of the sensor; the mean there is that of the values, each weighing the same"
+            )
+        });
+        let unknown = told(&self.unknown, &|found, whose| {
+            let times = if found.count == 1 { "time" } else { "times" };
+            format!(
+                "{whose} two values are {} {times} further apart than the sensor's readings are as a rule, and the readings beside them are gone (retention); the mean leaves the time between them out",
+                found.count
+            )
+        });
+        unweighted.into_iter().chain(unknown).collect()
+    }
+}
+
+fn add(found: &Mutex<Option<Found>>, path: &Arc<str>, (from, to): (i64, i64)) {
+    let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
+    match &mut *found {
+        None => *found = Some(Found { path: path.clone(), from, to, count: 1, others: false }),
+        Some(found) => {
+            found.others |= found.path != *path;
+            found.count += 1;
+            (found.from, found.to) = (found.from.min(from), found.to.max(to));
+        }
     }
 }

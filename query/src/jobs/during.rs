@@ -38,6 +38,11 @@ impl Chunks for During {
         if from < to { self.chunks.scan(sensor, from, to) } else { Ok(Box::new(std::iter::empty())) }
     }
 
+    fn scan_beside(&self, sensor: &SensorInfo, from: i64, to: i64) -> Result<ChunkIter, StoreError> {
+        let (from, to) = self.cut(sensor, from, to, holes::reach_ns(sensor));
+        if from < to { self.chunks.scan_beside(sensor, from, to) } else { Ok(Box::new(std::iter::empty())) }
+    }
+
     fn scan_windows(
         &self,
         sensor: &SensorInfo,

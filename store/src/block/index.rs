@@ -114,7 +114,7 @@ impl IndexWriter {
 }
 
 /// What a footer can hold of such bytes: with their checksum, compressed, as text.
-pub(super) fn to_text(mut out: Vec<u8>) -> std::io::Result<String> {
+pub(crate) fn to_text(mut out: Vec<u8>) -> std::io::Result<String> {
     let crc = crc32c::crc32c(&out);
     out.extend_from_slice(&crc.to_le_bytes());
     let mut text = format!("{}:", out.len());
@@ -134,7 +134,7 @@ pub(crate) fn decode(text: &str) -> Result<Vec<IndexEntry>, &'static str> {
 }
 
 /// The bytes that [`to_text`] was given.
-pub(super) fn from_text(text: &str) -> Result<Vec<u8>, &'static str> {
+pub(crate) fn from_text(text: &str) -> Result<Vec<u8>, &'static str> {
     let (length, base64) = text.split_once(':').ok_or("a list in its footer has no length")?;
     let length: usize = length.parse().map_err(|_| "a list in its footer has no length")?;
     if length > INDEX_BYTES_MAX {

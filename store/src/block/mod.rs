@@ -16,8 +16,10 @@ use std::path::{Path, PathBuf};
 
 use parquet::errors::ParquetError;
 
-/// Version of what a block's and a tier's footer says of itself; a newer one is refused.
+/// Version of what a block's footer says of itself; a newer one is refused.
 pub(crate) const BLOCK_VERSION: u64 = 1;
+/// The same of a tier. Those of version 1 know no lines.
+pub(crate) const TIER_VERSION: u64 = 2;
 
 /// Rows of a data page of `value`, about: a page ends at the first sensor's end at or after so many, and is never longer than
 /// twice that. A scan of one sensor decodes whole pages.

@@ -24,11 +24,13 @@ use super::index::{self, INDEX_KEY, IndexEntry, VERSION_KEY};
 use super::page::read_header;
 use super::same_times::{self, TIMES_KEY};
 use super::write::Sums;
-use super::{BLOCK_VERSION, fault, locate};
+use super::{BLOCK_VERSION, TIER_VERSION, fault, locate};
 use crate::StoreError;
 use crate::catalogue::BlockRecord;
 use crate::disk::Disk;
 use crate::retention::policy::Share;
+use crate::tiers::build::Drawn;
+use crate::tiers::lines::{self, LINES_KEY};
 
 /// The most rows of one chunk.
 pub(crate) const CHUNK_ROWS: usize = 65_536;
@@ -126,11 +128,15 @@ pub(super) struct Decoded {
 /// The columns that are read: all but `sensor`, as its rows are known from the index.
 pub(super) const TIME: usize = 0;
 pub(super) const VALUE: usize = 1;
-/// Columns that are read of a block, and of a tier: there `time`, `min`, `max`, `sum`, `count`, `first`, `last`.
+/// Columns that are read of a block, and of a tier: there `time`, `min`, `max`, `sum`, `count`, `first`, `last`, and with lines `first_after`,
+/// `last_after`, `covered`, `uneven`, `edges`.
 const BLOCK_COLUMNS: usize = 2;
 const TIER_COLUMNS: usize = 7;
+const LINED_COLUMNS: usize = 12;
 /// Which of a tier's is the number of values.
 pub(super) const COUNT: usize = 4;
+/// Which is of floats, whatever the values are; those beside it are integers.
+pub(super) const UNEVEN: usize = 10;
 
 /// A block with its footer read.
 #[derive(Debug)]
@@ -143,6 +149,8 @@ pub(crate) struct OpenBlock {
     starts: Vec<u64>,
     /// For each sensor the first one of those before it that have the same times; empty where each has its own.
     same_times: Vec<u32>,
+    /// Of a tier with lines: what those of each sensor depend on.
+    drawn: Vec<Drawn>,
     pub(super) pages: Vec<Vec<PageRef>>,
     groups: Vec<Vec<ColumnChunkMetaData>>,
     last_found: Last,
@@ -182,7 +190,7 @@ impl OpenBlock {
             .with_offset_index_policy(PageIndexPolicy::Required)
             .parse_and_finish(reader.as_ref())
             .map_err(|error| fault("reading", path, error))?;
-        check_version(path, &metadata)?;
+        let lined = check_version(path, &metadata, block.record.tier.is_some())?;
         let entries = read_index(&metadata).map_err(|reason| StoreError::damaged(path, reason))?;
         let mut starts = Vec::with_capacity(entries.len());
         let mut rows = 0u64;
@@ -194,6 +202,17 @@ impl OpenBlock {
             Some(text) => same_times::decode(text, &entries).map_err(|reason| StoreError::damaged(path, reason))?,
             None => Vec::new(),
         };
+        let drawn = match (lined, pair(&metadata, LINES_KEY)) {
+            (false, _) => Ok(Vec::new()),
+            (true, Some(text)) => lines::decode(text, entries.len()),
+            (true, None) => Err("its footer does not say what its lines depend on"),
+        };
+        let drawn = drawn.map_err(|reason| StoreError::damaged(path, reason))?;
+        let columns = match (block.record.tier.is_some(), lined) {
+            (false, _) => BLOCK_COLUMNS,
+            (true, false) => TIER_COLUMNS,
+            (true, true) => LINED_COLUMNS,
+        };
         let mut opened = Self {
             id: block.record.id,
             path: path.clone(),
@@ -202,7 +221,8 @@ impl OpenBlock {
             entries,
             starts,
             same_times,
-            pages: vec![Vec::new(); if block.record.tier.is_some() { TIER_COLUMNS } else { BLOCK_COLUMNS }],
+            drawn,
+            pages: vec![Vec::new(); columns],
             groups: Vec::new(),
             last_found: Last::default(),
         };
@@ -246,11 +266,9 @@ impl OpenBlock {
 
     /// A page's header has no checksum: what it says must be what was written.
     fn checked(&self, page: Option<Page>, column: usize, rows: usize) -> ParquetResult<Page> {
-        let integer = self.value_type == ValueType::Int;
         let expected = match column {
             TIME => Encoding::PLAIN,
-            COUNT if self.pages.len() == TIER_COLUMNS => Encoding::DELTA_BINARY_PACKED,
-            _ if integer => Encoding::DELTA_BINARY_PACKED,
+            _ if self.is_integer(column) => Encoding::DELTA_BINARY_PACKED,
             _ => Encoding::BYTE_STREAM_SPLIT,
         };
         match page {
@@ -264,16 +282,39 @@ impl OpenBlock {
         }
     }
 
+    /// Whether a column is of integers.
+    fn is_integer(&self, column: usize) -> bool {
+        match column {
+            TIME => true,
+            COUNT => self.pages.len() > BLOCK_COLUMNS || self.value_type == ValueType::Int,
+            TIER_COLUMNS.. => column != UNEVEN,
+            _ => self.value_type == ValueType::Int,
+        }
+    }
+
     fn check_types(&self, columns: &[ColumnChunkMetaData]) -> Result<(), &'static str> {
         for (at, column) in columns.iter().enumerate() {
-            let integer =
-                at == TIME || (columns.len() == TIER_COLUMNS && at == COUNT) || self.value_type == ValueType::Int;
-            let expected = if integer { PhysicalType::INT64 } else { PhysicalType::DOUBLE };
+            let expected = if self.is_integer(at) { PhysicalType::INT64 } else { PhysicalType::DOUBLE };
             if column.column_type() != expected {
                 return Err("a column has another type than was written");
             }
         }
         Ok(())
+    }
+
+    /// Whether a tier's windows know the lines between their values.
+    pub fn has_lines(&self) -> bool {
+        self.pages.len() == LINED_COLUMNS
+    }
+
+    /// What the lines of a sensor's windows depend on; `None` where the file has none.
+    pub fn drawn(&self, path: &str) -> Option<Drawn> {
+        self.last_found.find(&self.entries, path).and_then(|at| self.drawn.get(at)).copied()
+    }
+
+    /// The same of one of [`OpenBlock::entries`].
+    pub fn drawn_at(&self, at: usize) -> Option<Drawn> {
+        self.drawn.get(at).copied()
     }
 
     /// Every sensor's rows, in row order.
@@ -332,6 +373,7 @@ impl OpenBlock {
         let entries: usize = self.entries.iter().map(|entry| entry.path.len() + size_of::<IndexEntry>() + 8).sum();
         let pages: usize = self.pages.iter().map(Vec::len).sum();
         let same_times = self.same_times.len() * size_of::<u32>();
+        let same_times = same_times + self.drawn.len() * size_of::<Drawn>();
         entries + same_times + pages * size_of::<PageRef>() + self.groups.len() * self.pages.len() * 1024
     }
 
@@ -469,14 +511,14 @@ fn pair<'a>(metadata: &'a ParquetMetaData, key: &str) -> Option<&'a str> {
     pairs.iter().find(|pair| pair.key == key).and_then(|pair| pair.value.as_deref())
 }
 
-/// Refuses a file that a newer release wrote: it may mean something else by the same columns.
-fn check_version(path: &Path, metadata: &ParquetMetaData) -> Result<(), StoreError> {
+/// Refuses a file that a newer release wrote: it may mean something else by the same columns. Whether it is a tier with lines.
+fn check_version(path: &Path, metadata: &ParquetMetaData, is_tier: bool) -> Result<bool, StoreError> {
+    let known = if is_tier { TIER_VERSION } else { BLOCK_VERSION };
     let text = pair(metadata, VERSION_KEY).unwrap_or_default();
     match text.parse() {
-        Ok(found) if found > BLOCK_VERSION => {
-            Err(StoreError::NewerVersion { path: path.to_owned(), found, known: BLOCK_VERSION })
-        }
-        Ok(BLOCK_VERSION) => Ok(()),
+        Ok(found) if found > known => Err(StoreError::NewerVersion { path: path.to_owned(), found, known }),
+        Ok(BLOCK_VERSION) => Ok(false),
+        Ok(TIER_VERSION) => Ok(true),
         _ => Err(StoreError::damaged(path, format!("its footer has no version of the format ({text:?})"))),
     }
 }

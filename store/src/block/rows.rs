@@ -6,8 +6,9 @@ use wholegrain_model::{ColumnValues, ValueType};
 
 use super::cache::BlockCache;
 use super::find::Found;
-use super::read::{CHUNK_ROWS, COUNT, Decoded, OpenBlock, PageRef, TIME, VALUE, append, empty};
-use crate::tiers::{Rows, Windows};
+use super::read::{CHUNK_ROWS, COUNT, Decoded, OpenBlock, PageRef, TIME, UNEVEN, VALUE, append, empty};
+use crate::tiers::build::even_area;
+use crate::tiers::{Edges, Lines, Rows, Windows};
 use crate::{Chunk, StoreError};
 
 /// Reads rows of one block; remembers the pages it used last, so that going through a block decodes each page once.
@@ -28,6 +29,37 @@ impl RowReader {
     /// Of one sensor's rows alone: their times are those of the first sensor that has the same, so that these are decoded once for all.
     pub fn of(block: Arc<OpenBlock>, cache: Option<Arc<BlockCache>>, found: Found) -> Self {
         Self { times_before: found.start - found.times, ..Self::new(block, cache) }
+    }
+
+    /// The same with the lines between their values, where the file has them.
+    pub fn read_lines(&mut self, start: u64, count: u64) -> Result<Windows, StoreError> {
+        let mut windows = self.read_windows(start, count)?;
+        if self.block.has_lines() {
+            match &mut windows {
+                Windows::Int(rows) => rows.lines = Some(self.lines_of(rows, start, |value| value as f64)?),
+                Windows::Float(rows) => rows.lines = Some(self.lines_of(rows, start, |value| value)?),
+            }
+        }
+        Ok(windows)
+    }
+
+    fn lines_of<T: Copy>(&mut self, rows: &Rows<T>, start: u64, float: impl Fn(T) -> f64) -> Result<Lines, StoreError> {
+        let count = rows.times.len() as u64;
+        let first_after = self.ints(7, start, count)?;
+        let last_after = self.ints(8, start, count)?;
+        let covered = self.ints(9, start, count)?;
+        let mut area = self.floats(UNEVEN, start, count)?;
+        for (at, area) in area.iter_mut().enumerate() {
+            let ends = (float(rows.firsts[at]), float(rows.lasts[at]));
+            let even = even_area(rows.counts[at], float(rows.sums[at]), ends, covered[at]);
+            if even.is_finite() {
+                *area += even;
+            }
+        }
+        let codes = self.ints(11, start, count)?;
+        let edges: Option<Vec<Edges>> = codes.into_iter().map(Edges::of).collect();
+        let edges = edges.ok_or_else(|| StoreError::damaged(&self.block.path, "what is beside a window is unknown"))?;
+        Ok(Lines { first_after, last_after, covered, area, edges })
     }
 
     /// Up to `count` windows of a tier from row `start` on, as [`RowReader::read`] does with readings.

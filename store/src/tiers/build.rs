@@ -2,7 +2,30 @@
 
 use wholegrain_model::{Column, ColumnValues, Gaps, ValueType};
 
-use super::{Rows, Windows, floor};
+use super::{Before, Edges, Rows, Windows, floor};
+use crate::holes;
+
+const NS_PER_S: f64 = 1e9;
+
+/// What the lines of one sensor's windows depend on, in one file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Drawn {
+    /// The longest spacing that was bridged only because it is within the bound, ns; 0 when there is none.
+    pub longest: i64,
+    /// The shortest that was not bridged, ns; 0 when there is none.
+    pub hole: i64,
+    /// Whether there are spacings over the bound: their neighbours decided about them.
+    pub beyond: bool,
+    /// Whether readings that are not in the file decide about one of them.
+    pub undecided: bool,
+}
+
+impl Drawn {
+    /// Whether the lines are the same where readings up to `bound_ns` apart are bridged.
+    pub fn fits(&self, bound_ns: i64) -> bool {
+        !self.undecided && self.longest <= bound_ns && (self.hole == 0 || self.hole > bound_ns)
+    }
+}
 
 /// What integers and floats do differently.
 pub(crate) trait Number: Copy + Default {
@@ -14,6 +37,8 @@ pub(crate) trait Number: Copy + Default {
     fn add(sum: &mut Self, lost: &mut Self, value: Self) -> bool;
     /// The sum as it is stored.
     fn total(sum: Self, lost: Self) -> Self;
+    /// As a float.
+    fn float(self) -> f64;
     /// The sum of values without gaps, when it is exact and fits all the way.
     fn sum_of(values: &[Self]) -> Option<Self>;
 }
@@ -30,6 +55,9 @@ impl Number for i64 {
     }
     fn total(sum: Self, _lost: Self) -> Self {
         sum
+    }
+    fn float(self) -> f64 {
+        self as f64
     }
     fn sum_of(values: &[Self]) -> Option<Self> {
         values.iter().try_fold(0i64, |sum, value| sum.checked_add(*value))
@@ -55,6 +83,9 @@ impl Number for f64 {
     fn total(sum: Self, lost: Self) -> Self {
         if sum.is_finite() { sum + lost } else { sum }
     }
+    fn float(self) -> f64 {
+        self
+    }
     fn sum_of(_values: &[Self]) -> Option<Self> {
         None
     }
@@ -71,6 +102,11 @@ struct Open<T> {
     lost: T,
     first: T,
     last: T,
+    first_time: i64,
+    last_time: i64,
+    covered: i64,
+    area: f64,
+    edges: Edges,
 }
 
 #[derive(Debug)]
@@ -84,10 +120,18 @@ struct Level<T> {
 #[derive(Debug)]
 pub(crate) struct Builder<T> {
     levels: Vec<Level<T>>,
+    bound_ns: i64,
+    reach_ns: i64,
+    /// The times of the latest readings, the latest first, and how many of them are known.
+    times: [i64; 3],
+    known: usize,
+    /// Whether the latest is a gap.
+    after_gap: bool,
+    drawn: Drawn,
 }
 
 impl<T: Number> Open<T> {
-    fn of(start: i64, value: T) -> Self {
+    fn of(start: i64, time: i64, value: T, before: Before) -> Self {
         let mut open = Self {
             start,
             count: 1,
@@ -97,9 +141,44 @@ impl<T: Number> Open<T> {
             lost: T::default(),
             first: value,
             last: value,
+            first_time: time,
+            last_time: time,
+            covered: 0,
+            area: 0.0,
+            edges: Edges { before, gap_after: false },
         };
         T::add(&mut open.sum, &mut open.lost, value);
         open
+    }
+
+    /// Of several readings without gaps, none of them after a hole; `None` where one is no value, or the sum does not fit.
+    fn of_all(start: i64, times: &[i64], values: &[T], before: Before, even: bool) -> Option<Self> {
+        let (first, last) = (*values.first()?, *values.last()?);
+        let (first_time, last_time) = (*times.first()?, *times.last()?);
+        let (mut sum, mut lost) = (T::default(), T::default());
+        match T::sum_of(values) {
+            Some(total) => sum = total,
+            None if !values.iter().all(|value| value.counts() && T::add(&mut sum, &mut lost, *value)) => return None,
+            None => {}
+        }
+        let (mut min, mut max) = (first, first);
+        for &value in values {
+            if value.less(min) {
+                min = value;
+            }
+            if max.less(value) {
+                max = value;
+            }
+        }
+        let count = i64::try_from(values.len()).ok()?;
+        let covered = last_time - first_time;
+        let mut area = even_area(count, T::total(sum, lost).float(), (first.float(), last.float()), covered);
+        if !even || !area.is_finite() {
+            let sides = values.windows(2).map(|pair| pair[0].float() / 2.0 + pair[1].float() / 2.0);
+            area = sides.zip(times.windows(2)).map(|(mean, pair)| mean * seconds(pair[1] - pair[0])).sum();
+        }
+        let edges = Edges { before, gap_after: false };
+        Some(Self { start, count, min, max, sum, lost, first, last, first_time, last_time, covered, area, edges })
     }
 
     /// Takes a later part of the same window; `false`, and nothing changed, when the sum would not fit.
@@ -116,15 +195,46 @@ impl<T: Number> Open<T> {
         if self.max.less(part.max) {
             self.max = part.max;
         }
-        self.last = part.last;
+        if part.edges.before == Before::Line {
+            let between = part.first_time - self.last_time;
+            self.covered += between;
+            self.area += (self.last.float() / 2.0 + part.first.float() / 2.0) * seconds(between);
+        }
+        self.covered += part.covered;
+        self.area += part.area;
+        (self.last, self.last_time) = (part.last, part.last_time);
+        self.edges.gap_after = part.edges.gap_after;
         true
     }
+}
+
+/// Whether times are as far apart as each other.
+fn is_even(times: &[i64]) -> bool {
+    let [first, second, ..] = times else { return true };
+    times.windows(2).fold(0, |odd, pair| odd | ((pair[1] - pair[0]) ^ (second - first))) == 0
+}
+
+/// The area below values that are evenly spaced over so many ns, in raw value times seconds.
+pub(crate) fn even_area(count: i64, sum: f64, (first, last): (f64, f64), covered: i64) -> f64 {
+    if count < 2 { 0.0 } else { (sum - (first / 2.0 + last / 2.0)) * (seconds(covered) / (count - 1) as f64) }
+}
+
+fn seconds(ns: i64) -> f64 {
+    ns as f64 / NS_PER_S
 }
 
 impl<T: Number> Builder<T> {
     pub fn new(resolutions: &[i64]) -> Self {
         let level = |resolution: &i64| Level { resolution: *resolution, open: None, rows: Rows::default() };
-        Self { levels: resolutions.iter().map(level).collect() }
+        let levels = resolutions.iter().map(level).collect();
+        let (times, drawn) = ([0; 3], Drawn::default());
+        Self { levels, bound_ns: 0, reach_ns: 0, times, known: 0, after_gap: false, drawn }
+    }
+
+    /// A sensor with this interval begins.
+    fn begin(&mut self, interval_ns: u64) {
+        (self.bound_ns, self.reach_ns) = (holes::bound_of(interval_ns), holes::reach_of(interval_ns));
+        (self.known, self.after_gap, self.drawn) = (0, false, Drawn::default());
     }
 
     /// The next readings of the sensor.
@@ -138,14 +248,125 @@ impl<T: Number> Builder<T> {
             while next < times.len() && times[next] < end {
                 next += 1;
             }
-            let whole = if gaps.0.is_empty() { summary(start, &values[at..next]) } else { None };
+            let even = is_even(&times[at..next]);
+            let whole = if gaps.0.is_empty() && self.is_bridged(times, (at, next), even) {
+                let before = if self.is_first(at) { Before::Unknown } else { self.before(true) };
+                Open::of_all(start, &times[at..next], &values[at..next], before, even)
+            } else {
+                None
+            };
             match whole {
-                Some(part) => self.take(0, part),
-                None => (at..next)
-                    .filter(|&row| !gaps.is_gap(row) && values[row].counts())
-                    .for_each(|row| self.take(0, Open::of(start, values[row]))),
+                Some(part) => {
+                    self.after_gap = false;
+                    self.take(0, part);
+                }
+                None => (at..next).for_each(|row| {
+                    let value = Some(values[row]).filter(|value| !gaps.is_gap(row) && value.counts());
+                    self.reading(start, times, row, value);
+                }),
             }
             at = next;
+        }
+        let latest = times.iter().rev().chain(&self.times[..self.known]).copied();
+        let mut newest = [0; 3];
+        let known = newest.iter_mut().zip(latest).map(|(to, time)| *to = time).count();
+        (self.times, self.known) = (newest, known);
+    }
+
+    /// Whether no reading is before one of these, which is row `at` of the readings that are being pushed.
+    fn is_first(&self, at: usize) -> bool {
+        at == 0 && self.known == 0
+    }
+
+    /// What lies before a value that has a reading before it.
+    fn before(&self, joined: bool) -> Before {
+        match (self.after_gap, joined) {
+            (true, _) => Before::Gap,
+            (false, true) => Before::Line,
+            (false, false) => Before::Hole,
+        }
+    }
+
+    /// Whether none of the rows `from..to` is further than the bound from the one before it.
+    fn is_bridged(&mut self, times: &[i64], (from, to): (usize, usize), even: bool) -> bool {
+        let before =
+            if from > 0 { Some(times[from - 1]) } else { self.times.first().copied().filter(|_| self.known > 0) };
+        let (mut least, mut most) = before.map_or((i64::MAX, 0), |before| {
+            let spacing = times[from].saturating_sub(before);
+            (spacing, spacing)
+        });
+        let pairs = if even { (from + 2).min(to) } else { to };
+        for pair in times[from..pairs].windows(2) {
+            let spacing = pair[1] - pair[0];
+            (least, most) = (least.min(spacing), most.max(spacing));
+        }
+        if most > self.bound_ns {
+            return false;
+        }
+        // Three alike in a row are bridged whatever the bound is.
+        if most > self.drawn.longest && !(to - from > 3 && holes::alike(least, most)) {
+            (from..to).for_each(|row| self.note_short(times, row));
+        }
+        true
+    }
+
+    /// Keeps in mind a spacing within the bound that its neighbours would not bridge.
+    fn note_short(&mut self, times: &[i64], row: usize) {
+        if self.is_first(row) {
+            return;
+        }
+        let spacing = self.spacing(times, row);
+        if spacing > self.drawn.longest && self.is_rate(times, row, spacing) != Some(true) {
+            self.drawn.longest = spacing;
+        }
+    }
+
+    /// From the reading before to that of the row.
+    fn spacing(&self, times: &[i64], row: usize) -> i64 {
+        times[row].saturating_sub(if row > 0 { times[row - 1] } else { self.times[0] })
+    }
+
+    /// Whether that is one of three alike, as far as it is known.
+    fn is_rate(&self, times: &[i64], row: usize, spacing: i64) -> Option<bool> {
+        let earlier = times[..row].iter().rev().chain(&self.times[..self.known]).copied();
+        let mut before = [0; 3];
+        let known = before.iter_mut().zip(earlier).map(|(to, time)| *to = time).count();
+        holes::is_rate_as_known(spacing, &before[..known], &times[row..times.len().min(row + 3)])
+    }
+
+    /// Whether a reading is joined to the one before it, if both are values.
+    fn is_joined(&mut self, times: &[i64], row: usize) -> bool {
+        let spacing = self.spacing(times, row);
+        if spacing <= self.bound_ns {
+            self.note_short(times, row);
+            return true;
+        }
+        self.drawn.beyond = true;
+        let rate = self.is_rate(times, row, spacing);
+        // What is longer than a sensor with an interval bridges depends on whether it has one.
+        self.drawn.undecided |= rate.is_none() || (rate == Some(true) && spacing > holes::REACH_NS);
+        let joined = rate == Some(true) && spacing <= self.reach_ns;
+        if !joined && (self.drawn.hole == 0 || spacing < self.drawn.hole) {
+            self.drawn.hole = spacing;
+        }
+        joined
+    }
+
+    /// One reading; `None` is a gap.
+    fn reading(&mut self, start: i64, times: &[i64], row: usize, value: Option<T>) {
+        let joined = (!self.is_first(row)).then(|| self.is_joined(times, row));
+        match value {
+            Some(value) => {
+                let before = joined.map_or(Before::Unknown, |joined| self.before(joined));
+                self.after_gap = false;
+                self.take(0, Open::of(start, times[row], value, before));
+            }
+            None => {
+                if let Some(open) = self.levels.first_mut().and_then(|level| level.open.as_mut()) {
+                    open.edges.gap_after = true;
+                }
+                self.after_gap = true;
+            }
         }
     }
 
@@ -171,6 +392,12 @@ impl<T: Number> Builder<T> {
         rows.sums.push(T::total(open.sum, open.lost));
         rows.firsts.push(open.first);
         rows.lasts.push(open.last);
+        let lines = rows.lines.get_or_insert_default();
+        lines.first_after.push(open.first_time - open.start);
+        lines.last_after.push(open.last_time - open.start);
+        lines.covered.push(open.covered);
+        lines.area.push(open.area);
+        lines.edges.push(open.edges);
         if let Some(coarser) = self.levels.get(level + 1) {
             let start = floor(open.start, coarser.resolution);
             self.take(level + 1, Open { start, ..open });
@@ -189,23 +416,6 @@ impl<T: Number> Builder<T> {
     }
 }
 
-/// Of integers without gaps, at once.
-fn summary<T: Number>(start: i64, values: &[T]) -> Option<Open<T>> {
-    let (first, last) = (*values.first()?, *values.last()?);
-    let sum = T::sum_of(values)?;
-    let (mut min, mut max) = (first, first);
-    for &value in values {
-        if value.less(min) {
-            min = value;
-        }
-        if max.less(value) {
-            max = value;
-        }
-    }
-    let count = i64::try_from(values.len()).ok()?;
-    Some(Open { start, count, min, max, sum, lost: T::default(), first, last })
-}
-
 /// Either.
 #[derive(Debug)]
 pub(crate) enum AnyBuilder {
@@ -218,6 +428,22 @@ impl AnyBuilder {
         match value_type {
             ValueType::Int => AnyBuilder::Int(Builder::new(resolutions)),
             ValueType::Float => AnyBuilder::Float(Builder::new(resolutions)),
+        }
+    }
+
+    /// A sensor with this interval begins.
+    pub fn begin(&mut self, interval_ns: u64) {
+        match self {
+            AnyBuilder::Int(builder) => builder.begin(interval_ns),
+            AnyBuilder::Float(builder) => builder.begin(interval_ns),
+        }
+    }
+
+    /// What the lines of its windows depend on.
+    pub fn drawn(&self) -> Drawn {
+        match self {
+            AnyBuilder::Int(builder) => builder.drawn,
+            AnyBuilder::Float(builder) => builder.drawn,
         }
     }
 
@@ -257,6 +483,7 @@ mod tests {
 
     fn ints(times: &[i64], values: &[i64], gaps: &[usize]) -> Vec<Windows> {
         let mut builder = AnyBuilder::new(ValueType::Int, &[10, 100]);
+        builder.begin(0);
         let mut column = Column { values: ColumnValues::Int(values.to_vec()), gaps: Gaps::default() };
         gaps.iter().for_each(|gap| column.gaps.set(*gap, times.len()));
         builder.push(times, &column);
@@ -292,6 +519,7 @@ mod tests {
     #[test]
     fn nan_is_no_value_and_infinities_stay() {
         let mut builder = AnyBuilder::new(ValueType::Float, &[10]);
+        builder.begin(0);
         let values = vec![f64::NAN, 1e100, 1.0, -1e100, f64::INFINITY];
         let column = Column { values: ColumnValues::Float(values), gaps: Gaps::default() };
         builder.push(&[0, 1, 2, 3, 11], &column);
@@ -299,5 +527,55 @@ mod tests {
         assert_eq!((rows.counts[0], rows.sums[0], rows.firsts[0]), (3, 1.0, 1e100));
         assert_eq!(rows.sums[1], f64::INFINITY);
         assert!(builder.finish()[0].is_empty(), "the next sensor begins with nothing");
+    }
+
+    /// Pairs of numbers are (time, value); without a value a gap. Resolutions 10 and 100, an interval of 1: readings up to 3 apart are joined.
+    fn lines(readings: &[(i64, Option<i64>)]) -> (Vec<Windows>, Drawn) {
+        let mut builder = AnyBuilder::new(ValueType::Int, &[10, 100]);
+        builder.begin(1);
+        let values = readings.iter().map(|reading| reading.1.unwrap_or(0)).collect();
+        let mut column = Column { values: ColumnValues::Int(values), gaps: Gaps::default() };
+        let gaps = readings.iter().enumerate().filter(|(_, reading)| reading.1.is_none());
+        gaps.for_each(|(at, _)| column.gaps.set(at, readings.len()));
+        let times: Vec<i64> = readings.iter().map(|reading| reading.0).collect();
+        builder.push(&times, &column);
+        let drawn = builder.drawn();
+        (builder.finish(), drawn)
+    }
+
+    #[track_caller]
+    fn check_lines(windows: &Windows, expected: &[(i64, i64, i64, f64, Before, bool)]) {
+        let Windows::Int(Rows { lines: Some(lines), .. }) = windows else { panic!("no lines") };
+        let row = |at: usize| {
+            let Edges { before, gap_after } = lines.edges[at];
+            let area = (lines.area[at] * 2e9).round() / 2.0;
+            (lines.first_after[at], lines.last_after[at], lines.covered[at], area, before, gap_after)
+        };
+        assert_eq!((0..windows.len()).map(row).collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn lines_within_windows_and_between_them() {
+        use Before::{Gap, Hole, Line, Unknown};
+        let values = |times: &[i64]| times.iter().map(|time| (*time, Some(*time))).collect::<Vec<_>>();
+        // Evenly, then not, then over a hole.
+        let (tiers, drawn) = lines(&values(&[1, 3, 5, 7, 9, 11, 12, 13, 15, 30, 31, 32]));
+        check_lines(
+            &tiers[0],
+            &[(1, 9, 8, 40.0, Unknown, false), (1, 5, 4, 52.0, Line, false), (0, 2, 2, 62.0, Hole, false)],
+        );
+        check_lines(&tiers[1], &[(1, 32, 16, 40.0 + 20.0 + 52.0 + 62.0, Unknown, false)]);
+        assert_eq!(drawn, Drawn { longest: 2, hole: 15, beyond: true, undecided: false });
+        assert!(drawn.fits(3) && drawn.fits(14) && !drawn.fits(15) && !drawn.fits(1));
+        // Three alike in a row are no holes, whatever the bound is.
+        let (tiers, drawn) = lines(&values(&[0, 8, 16, 24, 32]));
+        check_lines(&tiers[1], &[(0, 32, 32, 512.0, Unknown, false)]);
+        assert_eq!((drawn.longest, drawn.hole, drawn.undecided), (0, 0, false));
+        // Whether there would be a third is not known; a gap at the end, and one before the first value.
+        let gap = |time: i64| (time, None);
+        let (tiers, drawn) =
+            lines(&[gap(0), (1, Some(4)), (2, Some(6)), gap(3), (4, Some(8)), (5, Some(8)), gap(6), (14, Some(1))]);
+        check_lines(&tiers[0], &[(1, 5, 2, 13.0, Gap, true), (4, 4, 0, 0.0, Gap, false)]);
+        assert!(drawn.undecided && !drawn.fits(3));
     }
 }

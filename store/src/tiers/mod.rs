@@ -7,6 +7,7 @@
 //! - Never: a window that counts a reading twice, or one that a reader takes for whole while half of it is gone.
 
 pub(crate) mod build;
+pub(crate) mod lines;
 pub(crate) mod plan;
 pub(crate) mod scan;
 pub(crate) mod settle;
@@ -96,6 +97,46 @@ pub struct Lines {
     pub edges: Vec<Edges>,
 }
 
+impl Lines {
+    fn extend(&mut self, from: &Lines, start: usize, end: usize) {
+        self.first_after.extend_from_slice(&from.first_after[start..end]);
+        self.last_after.extend_from_slice(&from.last_after[start..end]);
+        self.covered.extend_from_slice(&from.covered[start..end]);
+        self.area.extend_from_slice(&from.area[start..end]);
+        self.edges.extend_from_slice(&from.edges[start..end]);
+    }
+
+    fn part(&self, start: usize, end: usize) -> Self {
+        let mut part = Self::default();
+        part.extend(self, start, end);
+        part
+    }
+}
+
+impl Edges {
+    /// As a file has it: what is before the first value, and 4 for a gap after the last.
+    pub(crate) fn code(self) -> i64 {
+        let before = match self.before {
+            Before::Unknown => 0,
+            Before::Line => 1,
+            Before::Gap => 2,
+            Before::Hole => 3,
+        };
+        before + if self.gap_after { 4 } else { 0 }
+    }
+
+    /// The same back; `None` where a file holds something else.
+    pub(crate) fn of(code: i64) -> Option<Self> {
+        let before = match code & 3 {
+            0 => Before::Unknown,
+            1 => Before::Line,
+            2 => Before::Gap,
+            _ => Before::Hole,
+        };
+        (0..8).contains(&code).then_some(Self { before, gap_after: code >= 4 })
+    }
+}
+
 /// What lies next to the values of a window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Edges {
@@ -165,6 +206,17 @@ impl Windows {
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// What lay before the first of them has been left out.
+    pub(crate) fn cut_before(&mut self) {
+        let lines = match self {
+            Windows::Int(rows) => &mut rows.lines,
+            Windows::Float(rows) => &mut rows.lines,
+        };
+        if let Some(first) = lines.as_mut().and_then(|lines| lines.edges.first_mut()) {
+            first.before = Before::Unknown;
+        }
     }
 
     /// Row `at`.

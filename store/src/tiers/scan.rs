@@ -7,7 +7,7 @@ use std::sync::Arc;
 use wholegrain_model::Timestamp;
 
 use super::plan::{Span, Step, plan};
-use super::{Lines, Part, Rows, Windows, floor};
+use super::{Part, Rows, Windows, floor};
 use crate::block::find::Found;
 use crate::block::read::Block;
 use crate::block::rows::RowReader;
@@ -34,13 +34,15 @@ struct Source {
     rows: OnceCell<Option<Found>>,
     /// The tier, and where its windows are in it.
     tier: Option<(Arc<Block>, Found)>,
+    /// Whether the windows are wanted with the lines between their values.
+    lined: bool,
     span: Span,
 }
 
 impl Source {
     fn of_readings(raw: Raw, first: i64, last: i64) -> Self {
         let span = Span { first, last, tiered: false, raw_from: i64::MIN };
-        Self { raw, rows: OnceCell::new(), tier: None, span }
+        Self { raw, rows: OnceCell::new(), tier: None, lined: false, span }
     }
 }
 
@@ -115,9 +117,6 @@ impl Snapshot {
         let Some(path) = self.shared.sensors().path(id) else { return Ok(None) };
         let Some(resolution) = self.tier_for(from, to, every).filter(|_| from < to) else { return Ok(None) };
         let mut sources = self.sources(&path, from, to, resolution)?;
-        if lines.is_some() {
-            sources = sources.into_iter().flat_map(without_lines).collect();
-        }
         if sources.iter().all(|source| source.tier.is_none()) {
             return Ok(None);
         }
@@ -125,6 +124,12 @@ impl Snapshot {
         for (rank, chunk) in self.live_chunks(id, from.max(raw_cut), to) {
             let (first, last) = (chunk.times[0], chunk.times[chunk.times.len() - 1]);
             sources.push(Source::of_readings(Raw::Live(rank, chunk), first, last));
+        }
+        if let Some(bound_ns) = lines {
+            sources = self.with_lines(sources, &path, bound_ns)?;
+            if sources.iter().all(|source| source.tier.is_none()) {
+                return Ok(None);
+            }
         }
         let spans: Vec<Span> = sources.iter().map(|source| source.span).collect();
         let steps = plan(&spans, from, to, resolution);
@@ -139,6 +144,28 @@ impl Snapshot {
             Err(error) => Box::new(std::iter::once(Err(error))),
         });
         Ok(Some(Box::new(parts)))
+    }
+
+    /// The sources with the lines of their windows; readings in place of windows whose lines are not those that readings up to `bound_ns` apart have.
+    fn with_lines(&self, sources: Vec<Source>, path: &str, bound_ns: i64) -> Result<Vec<Source>, StoreError> {
+        let spans: Vec<Span> = sources.iter().map(|source| source.span).collect();
+        let stands_alone = |at: usize| {
+            let touches = |other: &Span| other.first <= spans[at].last && other.last >= spans[at].first;
+            spans.iter().filter(|span| touches(span)).count() == 1
+        };
+        let mut all = Vec::with_capacity(sources.len());
+        for (at, source) in sources.into_iter().enumerate() {
+            let drawn = match &source.tier {
+                Some((tier, _)) => self.open(tier)?.and_then(|opened| opened.drawn(path)),
+                None => None,
+            };
+            // Where a neighbour decides whether there is a hole, another block's reading could be that neighbour.
+            match drawn.filter(|drawn| drawn.fits(bound_ns) && (!drawn.beyond || stands_alone(at))) {
+                Some(_) => all.push(Source { lined: true, ..source }),
+                None => all.extend(without_lines(source)),
+            }
+        }
+        Ok(all)
     }
 
     /// The blocks that have readings or windows of the sensor.
@@ -229,20 +256,21 @@ impl Snapshot {
             raw_from = i64::MAX;
         }
         let span = Span { first, last, tiered: true, raw_from };
-        Ok(Some(Source { raw, rows: OnceCell::new(), tier: Some((tier.clone(), entry)), span }))
+        let tier = Some((tier.clone(), entry));
+        Ok(Some(Source { raw, rows: OnceCell::new(), tier, lined: false, span }))
     }
 }
 
 /// A source whose windows do not know their lines: its readings as far as they are there, and its windows before them.
 fn without_lines(source: Source) -> impl Iterator<Item = Source> {
-    let Source { raw, rows, tier, span } = source;
+    let Source { raw, rows, tier, lined, span } = source;
     let Some(tier) = tier else {
-        return [Some(Source { raw, rows, tier: None, span }), None].into_iter().flatten();
+        return [Some(Source { raw, rows, tier: None, lined, span }), None].into_iter().flatten();
     };
     let Span { first, last, raw_from, .. } = span;
     let before = (first < raw_from).then(|| {
         let span = Span { first, last: last.min(raw_from.saturating_sub(1)), tiered: true, raw_from: i64::MAX };
-        Source { raw: Raw::Gone, rows: OnceCell::new(), tier: Some(tier), span }
+        Source { raw: Raw::Gone, rows: OnceCell::new(), tier: Some(tier), lined: false, span }
     });
     let readings = (raw_from <= last).then(|| Source { rows, ..Source::of_readings(raw, first.max(raw_from), last) });
     [before, readings].into_iter().flatten()
@@ -302,6 +330,7 @@ impl<S: Deref<Target = Snapshot>> Scan<S> {
     /// The windows of one source that begin in the range; `None` when the tier is damaged.
     fn windows(&self, source: usize, lo: i64, hi: i64) -> Result<Option<Windows>, StoreError> {
         let source = &self.sources[source];
+        let lined = source.lined;
         let Some((tier, entry)) = &source.tier else { return Ok(None) };
         let Some(opened) = self.snapshot.open(tier)? else { return Ok(None) };
         let shared = &self.snapshot.shared;
@@ -318,8 +347,14 @@ impl<S: Deref<Target = Snapshot>> Scan<S> {
             for (from, to) in kept_windows(&tier.record.cuts, &self.path, i64::MIN, i64::MAX, resolution) {
                 let until = if to < hi { reader.seek(row, until, to)? } else { until };
                 row = if from > lo { reader.seek(row, until, from)? } else { row };
+                let mut is_cut = from > lo;
                 while row < until {
-                    let more = reader.read_windows(row, until - row)?;
+                    let more =
+                        if lined { reader.read_lines(row, until - row) } else { reader.read_windows(row, until - row) };
+                    let mut more = more?;
+                    if std::mem::take(&mut is_cut) {
+                        more.cut_before();
+                    }
                     row += more.len() as u64;
                     match &mut all {
                         None => all = Some(more),
@@ -423,21 +458,5 @@ impl<T: Copy> Rows<T> {
                 *lines = from.as_ref().filter(|_| self.times.len() == end - start).map(|from| from.part(start, end))
             }
         }
-    }
-}
-
-impl Lines {
-    fn extend(&mut self, from: &Lines, start: usize, end: usize) {
-        self.first_after.extend_from_slice(&from.first_after[start..end]);
-        self.last_after.extend_from_slice(&from.last_after[start..end]);
-        self.covered.extend_from_slice(&from.covered[start..end]);
-        self.area.extend_from_slice(&from.area[start..end]);
-        self.edges.extend_from_slice(&from.edges[start..end]);
-    }
-
-    fn part(&self, start: usize, end: usize) -> Self {
-        let mut part = Self::default();
-        part.extend(self, start, end);
-        part
     }
 }

@@ -16,7 +16,8 @@ use parquet::schema::parser::parse_message_type;
 use parquet::schema::types::{ColumnDescPtr, ColumnPath, SchemaDescriptor};
 use wholegrain_model::{Column, Interval, ValueType};
 
-use super::build::AnyBuilder;
+use super::build::{AnyBuilder, Drawn, even_area};
+use super::lines::{LINES_KEY, LinesWriter};
 use super::{Rows, TIERS_DIR, TierOf, Windows, floor};
 use crate::StoreError;
 use crate::block::index::{IndexWriter, VERSION_KEY};
@@ -25,7 +26,7 @@ use crate::block::read::OpenBlock;
 use crate::block::rows::RowReader;
 use crate::block::sensor_column::SensorColumn;
 use crate::block::write::{FileSink, TIME_ZSTD_LEVEL, Written, finish_file};
-use crate::block::{BLOCK_VERSION, GROUP_ROWS, PAGE_ROWS, TIME_PAGE_ROWS, fault};
+use crate::block::{BLOCK_VERSION, GROUP_ROWS, PAGE_ROWS, TIER_VERSION, TIME_PAGE_ROWS, fault};
 use crate::catalogue::BlockRecord;
 use crate::delete::cuts::kept_windows;
 use crate::delete::rewrite::kind_of;
@@ -34,7 +35,15 @@ use crate::publish::{Finished, Kind, block_path};
 use crate::store::Shared;
 
 /// The columns after `sensor`.
-const COLUMNS: [&str; 7] = ["time", "min", "max", "sum", "count", "first", "last"];
+const COLUMNS: [&str; 12] =
+    ["time", "min", "max", "sum", "count", "first", "last", "first_after", "last_after", "covered", "uneven", "edges"];
+/// So many of them are those of a file without lines.
+const COLUMNS_WITHOUT_LINES: usize = 7;
+/// What is less of an area, as a part of it, is what adding it up has rounded.
+const ROUNDED: f64 = 1e-14;
+
+/// The same in Parquet's words.
+const LINES: &str = "REQUIRED INT64 first_after; REQUIRED INT64 last_after; REQUIRED INT64 covered; REQUIRED DOUBLE uneven; REQUIRED INT64 edges;";
 
 /// The tiers of one block on their way.
 pub(crate) struct TierDrafts<'a> {
@@ -67,7 +76,7 @@ impl<'a> TierDrafts<'a> {
             let id = shared.next_block.fetch_add(1, Relaxed);
             let temporary = shared.paths.temporary.join(format!("{id}.parquet"));
             let level = shared.config.seal_zstd_level;
-            match TierWriter::create(shared.disk.as_ref(), &temporary, kind.value_type, level) {
+            match TierWriter::create(shared.disk.as_ref(), &temporary, kind.value_type, level, true) {
                 Ok(writer) => drafts.files.push(TierFile { id, resolution_ns, temporary, writer }),
                 Err(error) => {
                     let _ = shared.disk.remove(&temporary);
@@ -79,9 +88,17 @@ impl<'a> TierDrafts<'a> {
         Ok(drafts)
     }
 
-    /// The next readings of the sensor at hand.
-    pub fn push(&mut self, times: &[i64], column: &Column) {
+    /// The next readings of the sensor at hand, which is `path`.
+    pub fn push(&mut self, path: &str, times: &[i64], column: &Column) {
         let (Some(first), Some(last)) = (times.first(), times.last()) else { return };
+        if self.files.is_empty() {
+            return;
+        }
+        if self.range.is_none() {
+            let sensors = self.shared.sensors();
+            let info = sensors.id(path).and_then(|id| sensors.info(id));
+            self.builder.begin(info.map_or(0, |info| info.interval_ns));
+        }
         self.range = Some((self.range.map_or(*first, |range| range.0), *last));
         self.builder.push(times, column);
     }
@@ -90,8 +107,9 @@ impl<'a> TierDrafts<'a> {
     pub fn end_sensor(&mut self, path: &str) -> std::result::Result<(), StoreError> {
         let Some(range) = self.range.take() else { return Ok(()) };
         let windows = self.builder.finish();
+        let drawn = self.builder.drawn();
         for (file, windows) in self.files.iter_mut().zip(&windows) {
-            file.writer.push(path, windows, range)?;
+            file.writer.push(path, windows, range, drawn)?;
         }
         self.builder.give_back(windows);
         Ok(())
@@ -172,7 +190,8 @@ fn written_again(
     let temporary = shared.paths.temporary.join(format!("{id}.parquet"));
     let level = shared.config.seal_zstd_level;
     let write = || -> std::result::Result<Written, StoreError> {
-        let mut writer = TierWriter::create(shared.disk.as_ref(), &temporary, old.value_type, level)?;
+        let lined = opened.has_lines();
+        let mut writer = TierWriter::create(shared.disk.as_ref(), &temporary, old.value_type, level, lined)?;
         let mut reader = RowReader::new(opened.clone(), None);
         let mut start = 0;
         for (at, entry) in opened.entries().iter().enumerate() {
@@ -187,7 +206,7 @@ fn written_again(
                 let row = if lo > from { reader.seek(row, end, lo)? } else { row };
                 let end = if hi <= last { reader.seek(row, end, hi)? } else { end };
                 let range = (first.max(lo), last.min(hi.saturating_sub(1)));
-                writer.copy(&mut reader, &entry.path, row..end, range)?;
+                writer.copy(&mut reader, (&entry.path, opened.drawn_at(at)), row..end, range, lo > from)?;
             }
         }
         writer.finish()
@@ -218,7 +237,7 @@ pub(crate) fn salvaged(
     let mut readable = |start: u64, end: u64| {
         let mut row = start;
         while row < end {
-            match reader.read_windows(row, end - row) {
+            match reader.read_lines(row, end - row) {
                 Ok(windows) => row += windows.len() as u64,
                 Err(StoreError::Damaged { .. }) => return Ok(false),
                 Err(error) => return Err(error),
@@ -244,6 +263,7 @@ struct TierWriter {
     level: i32,
     group: Option<Group>,
     index: IndexWriter,
+    lines: Option<LinesWriter>,
 }
 
 /// The row group being filled.
@@ -261,6 +281,7 @@ impl TierWriter {
         path: &Path,
         value_type: ValueType,
         level: i32,
+        lined: bool,
     ) -> std::result::Result<Self, StoreError> {
         let file = disk.create(path).map_err(|error| StoreError::io("creating", path, error))?;
         let new = || -> Result<Self> {
@@ -275,29 +296,47 @@ impl TierWriter {
                     REQUIRED {value} min; REQUIRED {value} max; REQUIRED {value} sum;
                     REQUIRED INT64 count;
                     REQUIRED {value} first; REQUIRED {value} last;
-                }}"
+                    {}
+                }}",
+                if lined { LINES } else { "" }
             );
             let schema = Arc::new(parse_message_type(&text)?);
             let descr = SchemaDescriptor::new(schema.clone());
-            let props = Arc::new(properties(value_type, level, PAGE_ROWS)?);
+            let names = &COLUMNS[..if lined { COLUMNS.len() } else { COLUMNS_WITHOUT_LINES }];
+            let props = Arc::new(properties(value_type, level, PAGE_ROWS, names)?);
             Ok(Self {
                 path: path.to_owned(),
                 file: SerializedFileWriter::new(FileSink::new(file), schema, props.clone())?,
-                columns: (0..=COLUMNS.len()).map(|at| descr.column(at)).collect(),
+                columns: (0..=names.len()).map(|at| descr.column(at)).collect(),
                 props,
-                time_props: Arc::new(properties(value_type, TIME_ZSTD_LEVEL, TIME_PAGE_ROWS)?),
+                time_props: Arc::new(properties(value_type, TIME_ZSTD_LEVEL, TIME_PAGE_ROWS, names)?),
                 level,
                 group: None,
                 index: IndexWriter::default(),
+                lines: lined.then(LinesWriter::default),
             })
         };
         new().map_err(|error| fault("creating", path, error))
     }
 
     /// All windows of one sensor, whose readings in the block are from `range.0` to `range.1`.
-    fn push(&mut self, sensor: &str, windows: &Windows, range: (i64, i64)) -> std::result::Result<(), StoreError> {
-        self.index.push(sensor, windows.len() as u64, range);
+    fn push(
+        &mut self,
+        sensor: &str,
+        windows: &Windows,
+        range: (i64, i64),
+        drawn: Drawn,
+    ) -> std::result::Result<(), StoreError> {
+        self.begin(sensor, windows.len() as u64, range, Some(drawn));
         self.push_rows(sensor, windows).map_err(|error| fault("writing", &self.path, error))
+    }
+
+    /// Notes so many rows of a sensor.
+    fn begin(&mut self, sensor: &str, rows: u64, range: (i64, i64), drawn: Option<Drawn>) {
+        let is_new = self.index.push(sensor, rows, range);
+        if let (Some(lines), true) = (&mut self.lines, is_new) {
+            lines.push(drawn.unwrap_or_default());
+        }
     }
 
     fn push_rows(&mut self, sensor: &str, windows: &Windows) -> Result<()> {
@@ -312,18 +351,22 @@ impl TierWriter {
         Ok(())
     }
 
-    /// Windows of another file; further calls with the same path go on with it.
+    /// Windows of another file; further calls with the same path go on with it. `cut` says whether some before them are left out.
     fn copy(
         &mut self,
         reader: &mut RowReader,
-        sensor: &str,
+        (sensor, drawn): (&str, Option<Drawn>),
         rows: std::ops::Range<u64>,
         range: (i64, i64),
+        cut: bool,
     ) -> std::result::Result<(), StoreError> {
-        self.index.push(sensor, rows.end - rows.start, range);
+        self.begin(sensor, rows.end - rows.start, range, drawn);
         let mut row = rows.start;
         while row < rows.end {
-            let windows = reader.read_windows(row, (rows.end - row).min(PAGE_ROWS as u64))?;
+            let mut windows = reader.read_lines(row, (rows.end - row).min(PAGE_ROWS as u64))?;
+            if cut && row == rows.start {
+                windows.cut_before();
+            }
             row += windows.len() as u64;
             self.push_rows(sensor, &windows).map_err(|error| fault("writing", &self.path, error))?;
         }
@@ -333,7 +376,13 @@ impl TierWriter {
     fn finish(mut self) -> std::result::Result<Written, StoreError> {
         let path = self.path.clone();
         let finished = finish_group(&mut self.group, &mut self.file, &self.columns, self.level);
-        let written = finished.and_then(|()| finish_file(self.file, self.index));
+        let written = finished.and_then(|()| {
+            if let Some(lines) = self.lines {
+                let text = lines.text().map_err(|error| ParquetError::External(Box::new(error)))?;
+                self.file.append_key_value_metadata(KeyValue::new(LINES_KEY.to_owned(), text));
+            }
+            finish_file(self.file, self.index)
+        });
         written.map_err(|error| fault("writing", &path, error))
     }
 }
@@ -392,11 +441,13 @@ impl Group {
         let Some(mut waiting) = self.waiting.take() else { return Ok(()) };
         match &mut waiting {
             Windows::Int(rows) => {
+                self.lines(rows, |value| value as f64)?;
                 let all = [&rows.times, &rows.mins, &rows.maxs, &rows.sums, &rows.counts, &rows.firsts, &rows.lasts];
                 all.iter().enumerate().try_for_each(|(at, values)| self.ints(at, values))?;
                 rows.clear();
             }
             Windows::Float(rows) => {
+                self.lines(rows, |value| value)?;
                 self.ints(0, &rows.times)?;
                 self.ints(4, &rows.counts)?;
                 let floats = [(1, &rows.mins), (2, &rows.maxs), (3, &rows.sums), (5, &rows.firsts), (6, &rows.lasts)];
@@ -406,6 +457,29 @@ impl Group {
         }
         self.waiting = Some(waiting);
         Ok(())
+    }
+
+    /// The columns of the lines, where the file has them.
+    fn lines<T: Copy>(&mut self, rows: &Rows<T>, float: impl Fn(T) -> f64) -> Result<()> {
+        if self.columns.len() == COLUMNS_WITHOUT_LINES {
+            return Ok(());
+        }
+        let Some(lines) = &rows.lines else { return Err(other_type()) };
+        let uneven = |at: usize| {
+            let ends = (float(rows.firsts[at]), float(rows.lasts[at]));
+            let even = even_area(rows.counts[at], float(rows.sums[at]), ends, lines.covered[at]);
+            let area = lines.area[at];
+            match area - even {
+                _ if !even.is_finite() => area,
+                rounded if rounded.abs() <= area.abs() * ROUNDED => 0.0,
+                uneven => uneven,
+            }
+        };
+        self.ints(7, &lines.first_after)?;
+        self.ints(8, &lines.last_after)?;
+        self.ints(9, &lines.covered)?;
+        self.floats(10, &(0..rows.times.len()).map(uneven).collect::<Vec<_>>())?;
+        self.ints(11, &lines.edges.iter().map(|edges| edges.code()).collect::<Vec<_>>())
     }
 
     fn ints(&mut self, column: usize, values: &[i64]) -> Result<()> {
@@ -423,22 +497,26 @@ fn other_type() -> ParquetError {
     ParquetError::General("values of the other type than the tier's".to_owned())
 }
 
-fn properties(value_type: ValueType, level: i32, page_rows: usize) -> Result<WriterProperties> {
-    let (data_type, encoding) = match value_type {
-        ValueType::Int => (DataType::Int64, Encoding::DELTA_BINARY_PACKED),
-        ValueType::Float => (DataType::Float64, Encoding::BYTE_STREAM_SPLIT),
+fn properties(value_type: ValueType, level: i32, page_rows: usize, names: &[&str]) -> Result<WriterProperties> {
+    let data_type = match value_type {
+        ValueType::Int => DataType::Int64,
+        ValueType::Float => DataType::Float64,
     };
     let text = DataType::Dictionary(Box::new(DataType::Int32), Box::new(DataType::Utf8));
     let mut fields = vec![
         Field::new("sensor", text, false),
         Field::new("time", DataType::Timestamp(TimeUnit::Nanosecond, Some("UTC".into())), false),
     ];
-    for name in &COLUMNS[1..] {
-        fields.push(Field::new(*name, if *name == "count" { DataType::Int64 } else { data_type.clone() }, false));
-    }
+    let type_of = |name: &str| match name {
+        "count" | "first_after" | "last_after" | "covered" | "edges" => DataType::Int64,
+        "uneven" => DataType::Float64,
+        _ => data_type.clone(),
+    };
+    names[1..].iter().for_each(|name| fields.push(Field::new(*name, type_of(name), false)));
+    let version = if names.len() == COLUMNS_WITHOUT_LINES { BLOCK_VERSION } else { TIER_VERSION };
     let metadata = vec![
         KeyValue::new(parquet::arrow::ARROW_SCHEMA_META_KEY.to_owned(), encode_arrow_schema(&ArrowSchema::new(fields))),
-        KeyValue::new(VERSION_KEY.to_owned(), BLOCK_VERSION.to_string()),
+        KeyValue::new(VERSION_KEY.to_owned(), version.to_string()),
     ];
     let mut builder = WriterProperties::builder()
         .set_writer_version(WriterVersion::PARQUET_1_0)
@@ -450,11 +528,11 @@ fn properties(value_type: ValueType, level: i32, page_rows: usize) -> Result<Wri
         .set_data_page_size_limit(TIME_PAGE_ROWS * 16)
         .set_write_batch_size(2 * PAGE_ROWS)
         .set_key_value_metadata(Some(metadata));
-    for name in COLUMNS {
+    for &name in names {
         let encoding = match name {
             "time" => Encoding::PLAIN,
-            "count" => Encoding::DELTA_BINARY_PACKED,
-            _ => encoding,
+            _ if type_of(name) == DataType::Int64 => Encoding::DELTA_BINARY_PACKED,
+            _ => Encoding::BYTE_STREAM_SPLIT,
         };
         builder = builder.set_column_encoding(ColumnPath::from(name), encoding);
         if name != "time" {
@@ -462,4 +540,51 @@ fn properties(value_type: ValueType, level: i32, page_rows: usize) -> Result<Wri
         }
     }
     Ok(builder.build())
+}
+
+#[cfg(test)]
+mod tests {
+    use wholegrain_model::{ColumnValues, Gaps};
+
+    use super::*;
+    use crate::block::read::Block;
+    use crate::disk::RealDisk;
+
+    /// Three windows of 10 ns in a file with and without lines, as they are read.
+    #[test]
+    fn files_of_both_versions_are_read() {
+        for (value_type, lined) in
+            [(ValueType::Int, true), (ValueType::Int, false), (ValueType::Float, true), (ValueType::Float, false)]
+        {
+            let dir = tempfile::tempdir().unwrap();
+            let path = dir.path().join("a.parquet");
+            let mut builder = AnyBuilder::new(value_type, &[10]);
+            builder.begin(0);
+            let values = match value_type {
+                ValueType::Int => ColumnValues::Int(vec![5, 7, 11, -3, 2]),
+                ValueType::Float => ColumnValues::Float(vec![0.5, 7.25, 11.0, -3.0, 2.0]),
+            };
+            builder.push(&[1, 2, 8, 15, 29], &Column { values, gaps: Gaps::default() });
+            let windows = builder.finish().remove(0);
+            let mut writer = TierWriter::create(&RealDisk, &path, value_type, 1, lined).unwrap();
+            let drawn = Drawn { longest: 7, hole: 14, beyond: true, undecided: false };
+            writer.push("/a", &windows, (1, 29), drawn).unwrap();
+            let written = writer.finish().unwrap();
+            let tier = TierOf { resolution_ns: 10, block: 1 };
+            let kind = Kind { value_type, day: Some(0), level: 0, first_segment: 1, last_segment: 1, import: 0 };
+            let record = BlockRecord { path: "a.parquet".to_owned(), ..record(kind, 2, tier, &written) };
+            let block = Block::new(record, dir.path(), Arc::new(RealDisk), Arc::default());
+            let opened = Arc::new(OpenBlock::open(&block).unwrap());
+            assert_eq!((opened.has_lines(), opened.drawn("/a")), (lined, lined.then_some(drawn)));
+            let read = RowReader::new(opened, None).read_lines(0, 3).unwrap();
+            if lined {
+                assert_eq!(read, windows);
+            } else {
+                assert_eq!(
+                    (0..3).map(|at| read.get(at)).collect::<Vec<_>>(),
+                    (0..3).map(|at| windows.get(at)).collect::<Vec<_>>()
+                );
+            }
+        }
+    }
 }

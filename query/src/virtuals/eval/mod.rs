@@ -70,6 +70,10 @@ impl Chunks for Computed {
         Ok(Box::new(series::Series::new(self.inner.clone(), Arc::new(plan), kept, from, to)))
     }
 
+    fn scan_beside(&self, sensor: &SensorInfo, from: i64, to: i64) -> Result<ChunkIter, StoreError> {
+        if sensor.id.is_computed() { self.scan(sensor, from, to) } else { self.inner.scan_beside(sensor, from, to) }
+    }
+
     fn scan_windows(
         &self,
         sensor: &SensorInfo,

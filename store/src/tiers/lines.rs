@@ -1,0 +1,70 @@
+//! What the lines of each sensor's windows depend on, in the footer of a tier: only where that agrees with what is known of the sensor when somebody
+//! asks are the lines those that its readings have.
+
+use wholegrain_model::schema::put_varint;
+
+use super::build::Drawn;
+use crate::block::index::{from_text, to_text};
+use crate::ranges::get_varint;
+
+/// The metadata key.
+pub(crate) const LINES_KEY: &str = "wholegrain.lines";
+
+const BEYOND: u64 = 1;
+const UNDECIDED: u64 = 2;
+
+/// Writes it, sensor by sensor in the order of the index.
+#[derive(Debug, Default)]
+pub(crate) struct LinesWriter {
+    body: Vec<u8>,
+}
+
+impl LinesWriter {
+    pub fn push(&mut self, drawn: Drawn) {
+        let Drawn { longest, hole, beyond, undecided } = drawn;
+        let flags = if beyond { BEYOND } else { 0 } | if undecided { UNDECIDED } else { 0 };
+        [longest.unsigned_abs(), hole.unsigned_abs(), flags]
+            .iter()
+            .for_each(|value| put_varint(*value, &mut self.body));
+    }
+
+    pub fn text(self) -> std::io::Result<String> {
+        to_text(self.body)
+    }
+}
+
+/// Reads what [`LinesWriter::text`] gave, of so many sensors.
+pub(crate) fn decode(text: &str, sensors: usize) -> Result<Vec<Drawn>, &'static str> {
+    let body = from_text(text)?;
+    let (mut all, mut at) = (Vec::with_capacity(sensors), 0);
+    while at < body.len() && all.len() < sensors {
+        let mut next = || get_varint(&body, &mut at);
+        let (Some(longest), Some(hole), Some(flags)) = (next(), next(), next()) else { break };
+        let (Ok(longest), Ok(hole)) = (i64::try_from(longest), i64::try_from(hole)) else { break };
+        all.push(Drawn { longest, hole, beyond: flags & BEYOND != 0, undecided: flags & UNDECIDED != 0 });
+    }
+    if all.len() == sensors && at == body.len() {
+        Ok(all)
+    } else {
+        Err("what its lines depend on is not of its sensors")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_footer_says_is_taken_back_or_refused() {
+        let all = [
+            Drawn::default(),
+            Drawn { longest: 10_000_000_000, hole: 1, beyond: true, undecided: false },
+            Drawn { longest: 0, hole: i64::MAX, beyond: true, undecided: true },
+        ];
+        let mut writer = LinesWriter::default();
+        all.iter().for_each(|drawn| writer.push(*drawn));
+        let text = writer.text().unwrap();
+        assert_eq!(decode(&text, 3).unwrap(), all);
+        assert!(decode(&text, 2).is_err() && decode(&text, 4).is_err() && decode("x", 3).is_err());
+    }
+}
