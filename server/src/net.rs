@@ -2,9 +2,10 @@
 
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::os::fd::AsRawFd;
 
 use anyhow::Context;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 
 /// Connections that wait to be accepted: many agents come back at once after a restart.
 const BACKLOG: u32 = 4096;
@@ -41,6 +42,14 @@ pub(crate) async fn listen(text: &str, setting: &str) -> anyhow::Result<(Vec<Tcp
         (Some(first), _) => Ok((listeners, first)),
         (None, error) => Err(error.unwrap_or_else(|| ErrorKind::AddrNotAvailable.into())).with_context(failed),
     }
+}
+
+/// Whether bytes of a connection are here. Does not wait, and takes none.
+pub(crate) fn has_bytes(stream: &TcpStream) -> bool {
+    let mut byte = 0u8;
+    let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
+    // SAFETY: the descriptor is open while `stream` lives; at most one byte is written, into `byte`.
+    unsafe { libc::recv(stream.as_raw_fd(), (&raw mut byte).cast(), 1, flags) > 0 }
 }
 
 fn bind(address: SocketAddr) -> io::Result<TcpListener> {
@@ -97,5 +106,22 @@ mod tests {
         if listeners.iter().any(|l| l.local_addr().unwrap().is_ipv4()) {
             assert!(format!("{:#}", error.unwrap_err()).starts_with("cannot listen on \"127.0.0.1:"));
         }
+    }
+
+    #[tokio::test]
+    async fn bytes_that_are_here_are_seen_and_not_taken() {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (mut stream, _) = listener.accept().await.unwrap();
+        assert!(!has_bytes(&stream));
+        client.write_all(b"x").await.unwrap();
+        stream.readable().await.unwrap();
+        assert!(has_bytes(&stream));
+        assert_eq!(stream.read_u8().await.unwrap(), b'x');
+        assert!(!has_bytes(&stream));
+        drop(client);
+        stream.readable().await.unwrap();
+        assert!(!has_bytes(&stream), "its end");
     }
 }

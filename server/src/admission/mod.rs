@@ -19,10 +19,12 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use tokio::net::TcpStream;
 use tokio::sync::Notify;
 
 use crate::broker::log_limit::LogLimit;
 use crate::metrics::Text;
+use crate::net::has_bytes;
 pub(crate) use shares::{Share, Shares};
 
 /// Lines about connections turned away in one window of the log's limit.
@@ -110,6 +112,13 @@ pub(crate) enum Progress {
     Encrypted,
 }
 
+impl Progress {
+    /// Of a connection that was just accepted: its first bytes are often here before its task runs.
+    pub fn of(stream: &TcpStream) -> Self {
+        if has_bytes(stream) { Self::Heard } else { Self::Silent }
+    }
+}
+
 /// How many of [`Progress`] there are.
 const STAGES: usize = Progress::Encrypted as usize + 1;
 
@@ -165,16 +174,16 @@ impl Gate {
         self.state().bounds = bounds;
     }
 
-    /// A place for a connection that has proved nothing; `None` when there is none for it. It may cost another connection its
+    /// A place for a connection that has proved nothing and has come so far; `None` when there is none for it. It may cost another connection its
     /// place: one of the address that has the most of them.
-    pub fn enter(self: &Arc<Self>, address: IpAddr) -> Option<Place> {
+    pub fn enter(self: &Arc<Self>, address: IpAddr, progress: Progress) -> Option<Place> {
         let source = source(address);
         let mut state = self.state();
         let id = state.next_id;
         state.next_id += 1;
         let displaced = Arc::new(Notify::new());
         let waiting = Waiting { id, displaced: displaced.clone() };
-        state.unproven.entry(source).or_default()[Progress::Silent as usize].push(waiting);
+        state.unproven.entry(source).or_default()[progress as usize].push(waiting);
         state.unproven_count += 1;
         let mut victim = None;
         if state.unproven_count > state.bounds.unproven_max {
@@ -193,7 +202,7 @@ impl Gate {
             }
             loser.displaced.notify_one();
         }
-        let standing = Mutex::new(Standing::Unproven(Progress::Silent));
+        let standing = Mutex::new(Standing::Unproven(progress));
         Some(Place { gate: self.clone(), id, source, displaced, standing })
     }
 

@@ -8,6 +8,10 @@ fn address(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
+fn enter(gate: &Arc<Gate>, from: &str) -> Option<Place> {
+    gate.enter(address(from), Progress::Silent)
+}
+
 fn unproven_of(gate: &Gate, text: &str) -> usize {
     gate.state().unproven.get(&source(address(text))).map_or(0, count)
 }
@@ -15,9 +19,9 @@ fn unproven_of(gate: &Gate, text: &str) -> usize {
 #[test]
 fn a_crowd_of_one_address_gives_way_to_others() {
     let gate = Gate::new("test", BOUNDS);
-    let crowd: Vec<Option<Place>> = (0..1000).map(|_| gate.enter(address("10.0.0.1"))).collect();
+    let crowd: Vec<Option<Place>> = (0..1000).map(|_| enter(&gate, "10.0.0.1")).collect();
     assert_eq!((gate.counts().0, unproven_of(&gate, "10.0.0.1")), (8, 8));
-    let others: Vec<Place> = (2..6).map(|n| gate.enter(address(&format!("10.0.0.{n}"))).unwrap()).collect();
+    let others: Vec<Place> = (2..6).map(|n| enter(&gate, &format!("10.0.0.{n}")).unwrap()).collect();
     assert_eq!((gate.counts().0, unproven_of(&gate, "10.0.0.1")), (8, 4));
     for place in &others {
         assert!(place.prove("somebody", true).is_ok() || gate.counts().1 >= BOUNDS.proven_max);
@@ -31,7 +35,7 @@ fn a_crowd_of_one_address_gives_way_to_others() {
 #[test]
 fn a_crowd_closes_its_own_kind() {
     let gate = Gate::new("test", BOUNDS);
-    let enter = || gate.enter(address("10.0.0.1"));
+    let enter = || enter(&gate, "10.0.0.1");
     for progress in [Progress::Heard, Progress::Encrypted] {
         let honest = enter().unwrap();
         honest.advance(progress);
@@ -39,6 +43,15 @@ fn a_crowd_closes_its_own_kind() {
         assert_eq!((gate.counts().0, honest.prove("a", false)), (8, Ok(())), "{progress:?}");
         drop(crowd);
     }
+    // Who has said something when it is accepted is none of them from the beginning.
+    let mut crowd: Vec<Option<Place>> = (0..1000).map(|_| enter()).collect();
+    for round in 0..100 {
+        let honest = gate.enter(address("10.0.0.1"), Progress::Heard).expect("a place");
+        assert_eq!(honest.prove("a", false), Ok(()), "round {round}");
+        drop(honest);
+        crowd.push(enter());
+    }
+    drop(crowd);
     for round in 0..100 {
         let crowd: Vec<Place> = (0..8).map(|_| enter().unwrap()).collect();
         crowd.iter().for_each(|place| place.advance(Progress::Encrypted));
@@ -62,8 +75,8 @@ fn a_crowd_closes_its_own_kind() {
 #[test]
 fn who_was_displaced_does_not_come_back_by_advancing() {
     let gate = Gate::new("test", Bounds { unproven_max: 1, ..BOUNDS });
-    let first = gate.enter(address("10.0.0.1"));
-    let second = gate.enter(address("10.0.0.1"));
+    let first = enter(&gate, "10.0.0.1");
+    let second = enter(&gate, "10.0.0.1");
     for place in [&first, &second].into_iter().flatten() {
         place.advance(Progress::Encrypted);
     }
@@ -75,11 +88,11 @@ fn who_was_displaced_does_not_come_back_by_advancing() {
 #[test]
 fn a_host_with_many_addresses_of_ipv6_is_one_and_mapped_addresses_are_ipv4() {
     let gate = Gate::new("test", BOUNDS);
-    let _crowd: Vec<Option<Place>> = (0..100).map(|n| gate.enter(address(&format!("2001:db8::{n}")))).collect();
+    let _crowd: Vec<Option<Place>> = (0..100).map(|n| enter(&gate, &format!("2001:db8::{n}"))).collect();
     assert_eq!(unproven_of(&gate, "2001:db8::ffff"), 8);
-    let _other = gate.enter(address("2001:db8:0:1::1")).unwrap();
+    let _other = enter(&gate, "2001:db8:0:1::1").unwrap();
     assert_eq!((unproven_of(&gate, "2001:db8::"), unproven_of(&gate, "2001:db8:0:1::")), (7, 1));
-    let _mapped = gate.enter(address("::ffff:10.0.0.1")).unwrap();
+    let _mapped = enter(&gate, "::ffff:10.0.0.1").unwrap();
     assert_eq!(unproven_of(&gate, "10.0.0.1"), 1);
 }
 
@@ -88,10 +101,10 @@ async fn who_is_displaced_or_late_is_told_and_who_has_proved_it_is_not() {
     let gate = Gate::new("test", Bounds { unproven_max: 1, ..BOUNDS });
     let later = Instant::now() + Duration::from_secs(3600);
     // The two addresses have one each, so chance decides which of them goes.
-    let (mut first, mut second) = (gate.enter(address("10.0.0.1")), None);
+    let (mut first, mut second) = (enter(&gate, "10.0.0.1"), None);
     while second.is_none() {
-        first = first.or_else(|| gate.enter(address("10.0.0.1")));
-        second = gate.enter(address("10.0.0.2"));
+        first = first.or_else(|| enter(&gate, "10.0.0.1"));
+        second = enter(&gate, "10.0.0.2");
     }
     let (first, second) = (first.unwrap(), second.unwrap());
     first.over(later).await;
@@ -105,7 +118,7 @@ async fn who_is_displaced_or_late_is_told_and_who_has_proved_it_is_not() {
 #[test]
 fn identities_have_bounds_and_administrators_room() {
     let gate = Gate::new("test", BOUNDS);
-    let enter = || gate.enter(address("10.0.0.1")).unwrap();
+    let enter = || enter(&gate, "10.0.0.1").unwrap();
     let (a, b, c, d, e, admin, another) = (enter(), enter(), enter(), enter(), enter(), enter(), enter());
     assert_eq!([&a, &b].map(|place| place.prove("alice", false)), [Ok(()); 2]);
     assert_eq!(c.prove("alice", false), Err(Full::Identity(2)));

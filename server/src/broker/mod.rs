@@ -183,7 +183,7 @@ impl Broker {
                 () = went_down(&mut lifetime.shutdown) => return,
             };
             match accepted {
-                Ok((stream, peer)) => match self.gate.enter(peer.ip()) {
+                Ok((stream, peer)) => match self.gate.enter(peer.ip(), Progress::of(&stream)) {
                     // Counted here and not in the task, so that the bound holds when many come at once.
                     Some(place) => {
                         self.metrics.connections.add(1);

@@ -48,7 +48,7 @@ pub(crate) async fn accept(front: Front, listener: TcpListener, mut lifetime: Li
             () = went_down(&mut lifetime.shutdown) => return,
         };
         match accepted {
-            Ok((stream, peer)) => match front.gate.enter(peer.ip()) {
+            Ok((stream, peer)) => match front.gate.enter(peer.ip(), Progress::of(&stream)) {
                 Some(place) => {
                     front.metrics.http_connections.add(1);
                     tokio::spawn(connection(front.clone(), stream, (peer, place), lifetime.clone()));
