@@ -14,7 +14,7 @@ use crate::integral::{Cumulative, PerWindow, Segments};
 use crate::ops::Difference;
 use crate::samples::{Beside, LeftOut, Sample, Samples};
 use crate::scale::Scale;
-use crate::units::{self, Conversions};
+use crate::units::Conversions;
 use crate::unshown::Unshown;
 use crate::windows::Windows;
 use crate::{Across, Agg, Op, PATTERNS_MAX, POINTS_MAX, Query, QueryError};
@@ -192,8 +192,8 @@ impl Plan {
             return self.rows_scaled(chunks, sensor, both, range, stop);
         }
         let rows = self.rows_scaled(chunks, sensor, own, range, stop)?;
-        let exact = self.exact;
-        Ok(Box::new(rows.map(move |chunk| chunk.map(|chunk| units::converted_chunk(chunk, to, exact)))))
+        let (exact, unshown, path) = (self.exact, self.unshown.clone(), sensor.path.clone());
+        Ok(Box::new(rows.map(move |chunk| chunk.map(|chunk| unshown.converted(&path, chunk, to, exact)))))
     }
 
     /// The rows of one sensor, scaled.

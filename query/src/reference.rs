@@ -561,4 +561,7 @@ fn what_an_answer_cannot_show_is_told() {
     check(&[&int], &Query { agg: Some(Agg::Mean), ..query(0, 10) }, 1, &[]);
     let doubled = SensorInfo { scale: 2.0, ..int.clone() };
     check(&[&doubled], &query(0, 10), 6, &["/int: 1 values are no integers"]);
+    // Also what only the unit of the answer makes too large.
+    let kilo = SensorInfo { unit: "kBy".into(), ..int.clone() };
+    check(&[&kilo], &Query { unit: Some("By".into()), ..query(0, 10) }, 6, &["/int: 2 values are no integers"]);
 }

@@ -305,6 +305,12 @@ where
     }
 }
 
+/// A length to be read: as many digits as people look at.
+fn rounded(ns: i64) -> i64 {
+    let unit = [1_000_000_000, 1_000_000, 1_000].into_iter().find(|unit| ns / unit >= 100).unwrap_or(1);
+    ns.saturating_add(unit / 2) / unit * unit
+}
+
 /// What holes sums have left out, for the notes of an answer.
 #[derive(Debug, Default)]
 pub(crate) struct LeftOut {
@@ -356,7 +362,7 @@ impl LeftOut {
         let one = |told: &Told| {
             let Told { path, bound_ns, count, total_ns, first: (from, to), .. } = told;
             let (from, to) = (Timestamp(*from), Timestamp(*to));
-            let (bound, total) = (length(*bound_ns), length(*total_ns));
+            let (bound, total) = (length(*bound_ns), length(rounded(*total_ns)));
             let time = if *count == 1 { "time" } else { "times" };
             format!(
                 "{path}: {count} {time} two readings are more than {bound} apart, and nothing is counted between them ({total} in all, the first from {from} to {to}); `wholegrain config sensor set --interval` says how far apart its readings are"

@@ -133,6 +133,10 @@ fn what_a_sum_leaves_out_is_told() {
     let told = "/meter: 2 times two readings are more than 3min apart, and nothing is counted between them (42min in all, \
                 the first from 1970-01-01T01:39:00Z to 1970-01-01T02:10:00Z)";
     assert!(notes[0].starts_with(told), "{notes:?}");
+    // A length is told as one reads it.
+    let mut odd = samples.clone();
+    odd.iter_mut().filter(|sample| sample.0 >= 130 * MIN).for_each(|sample| sample.0 += 658_516_736);
+    assert!(sum(&info, &odd, Op::Delta, (0, 300 * MIN)).1[0].contains("(1861s in all"));
     // An interval that people set bridges them.
     let set = SensorInfo { interval_ns: 15 * MIN as u64, ..info.clone() };
     assert_eq!(sum(&set, &samples, Op::Delta, (0, 600 * MIN)), (599.0, vec![]));

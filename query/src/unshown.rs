@@ -2,11 +2,12 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use wholegrain_model::ColumnValues;
+use wholegrain_model::{ColumnValues, Conversion};
 use wholegrain_store::Chunk;
 
 use crate::columns::raw::rescale;
 use crate::scale::Scale;
+use crate::units::converted_chunk;
 
 /// The most sensors that are told of by name, of each kind.
 const TOLD_MAX: usize = 8;
@@ -68,6 +69,14 @@ impl Unshown {
         rescale(chunk, scale, exact)
     }
 
+    /// A chunk of the answer in another unit.
+    pub fn converted(&self, path: &Arc<str>, chunk: Chunk, to: Conversion, exact: bool) -> Chunk {
+        let before = gaps(&chunk);
+        let chunk = converted_chunk(chunk, to, exact);
+        self.gaps_of(path, gaps(&chunk) - before);
+        chunk
+    }
+
     fn told(&self, path: &Arc<str>, chunk: Chunk, scale: Scale, exact: bool) -> Chunk {
         let before = gaps(&chunk);
         let chunk = rescale(chunk, scale, exact);
@@ -91,7 +100,7 @@ impl Unshown {
     pub fn notes(&self) -> Vec<String> {
         let gaps = self.gaps.lock().unwrap_or_else(PoisonError::into_inner);
         let mut notes = gaps.notes(
-            "values are no integers of 64 bits, as the sensor's values should be, and are gaps here; the mean, or an answer with a sensor of floats, has them",
+            "values are no integers of 64 bits in the answer's unit, and are gaps here; the mean, or an answer with a sensor of floats, has them",
         );
         let rounded = self.rounded.lock().unwrap_or_else(PoisonError::into_inner);
         notes.extend(rounded.notes(

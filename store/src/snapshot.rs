@@ -101,19 +101,25 @@ impl Snapshot {
         self.note_gone(path, (from, to), from.max(self.policy.hidden_before(path, self.retained_at)));
     }
 
-    /// Says that windows are there where readings are not any more.
-    fn note_gone(&self, path: &str, (from, to): (i64, i64), shown_from: i64) {
-        let span = |tier: &Arc<Block>| {
-            let resolution_ns = tier.record.tier.map_or(0, |tier| tier.resolution_ns);
-            (tier.record.first_time, tier.record.last_time, resolution_ns)
-        };
-        let gone = self.gone.get_or_init(|| {
+    /// First and last time, and resolution, of the tiers whose blocks are gone.
+    fn gone(&self) -> &[(i64, i64, i64)] {
+        self.gone.get_or_init(|| {
             let has_raw = |tier: &Arc<Block>| {
                 let of = tier.record.tier.map_or(0, |tier| tier.block);
                 self.view.blocks.iter().any(|block| block.record.id == of)
             };
-            self.view.tiers.iter().filter(|tier| !has_raw(tier)).map(span).collect()
-        });
+            self.view.tiers.iter().filter(|tier| !has_raw(tier)).map(span_of).collect()
+        })
+    }
+
+    /// Whether retention has dropped blocks of the range.
+    pub(crate) fn is_gone(&self, from: i64, to: i64) -> bool {
+        self.gone().iter().any(|(first, last, _)| *first < to && *last >= from)
+    }
+
+    /// Says that windows are there where readings are not any more.
+    fn note_gone(&self, path: &str, (from, to): (i64, i64), shown_from: i64) {
+        let gone = self.gone();
         let is_shown = |(_, last, resolution_ns): &(i64, i64, i64), to: i64| {
             self.policy.tier_hidden_before(path, self.retained_at, *resolution_ns) <= (*last).min(to)
         };
@@ -121,7 +127,7 @@ impl Snapshot {
         let spans = gone.iter().filter(|span| in_range(span, to) && is_shown(span, to));
         let spans = spans.map(|(_, last, resolution_ns)| (*last, *resolution_ns));
         let hidden_to = to.min(shown_from);
-        let hidden = self.view.tiers.iter().map(span).filter(|span| shown_from > from && in_range(span, hidden_to));
+        let hidden = self.view.tiers.iter().map(span_of).filter(|span| shown_from > from && in_range(span, hidden_to));
         let hidden =
             hidden.filter(|span| is_shown(span, hidden_to)).map(|(.., resolution_ns)| (shown_from, resolution_ns));
         let found = spans.chain(hidden).reduce(|a, b| (a.0.max(b.0), a.1.min(b.1)));
@@ -491,6 +497,12 @@ impl Iterator for BlockRows {
             }
         }
     }
+}
+
+/// First and last time of a tier, and its resolution.
+fn span_of(tier: &Arc<Block>) -> (i64, i64, i64) {
+    let resolution_ns = tier.record.tier.map_or(0, |tier| tier.resolution_ns);
+    (tier.record.first_time, tier.record.last_time, resolution_ns)
 }
 
 /// The rows of `from <= time < to`.

@@ -7,6 +7,7 @@
 //! - Never: a window that counts a reading twice, or one that a reader takes for whole while half of it is gone.
 
 pub(crate) mod build;
+mod choose;
 pub(crate) mod lines;
 pub(crate) mod plan;
 pub(crate) mod scan;

@@ -28,7 +28,7 @@ enum Raw {
 }
 
 /// One block, or what is not sealed.
-struct Source {
+pub(super) struct Source {
     raw: Raw,
     /// Where its readings are in its block, once that was asked.
     rows: OnceCell<Option<Found>>,
@@ -36,10 +36,19 @@ struct Source {
     tier: Option<(Arc<Block>, Found)>,
     /// Whether the windows are wanted with the lines between their values.
     lined: bool,
-    span: Span,
+    pub span: Span,
 }
 
 impl Source {
+    /// The number of the block that it is of.
+    pub fn block(&self) -> Option<u64> {
+        match (&self.tier, &self.raw) {
+            (Some((tier, _)), _) => tier.record.tier.map(|of| of.block),
+            (None, Raw::Block(block)) => Some(block.record.id),
+            (None, _) => None,
+        }
+    }
+
     fn of_readings(raw: Raw, first: i64, last: i64) -> Self {
         let span = Span { first, last, tiered: false, raw_from: i64::MIN };
         Self { raw, rows: OnceCell::new(), tier: None, lined: false, span }
@@ -49,34 +58,7 @@ impl Source {
 /// Steps that are carried out before the first part is asked for, because what they need is small beside what is needed to do it later.
 const STEPS_AT_ONCE: usize = 3;
 
-/// The coarsest resolution (at most the last of `resolutions`, finest first) that fits windows of `every`, or a whole range.
-fn fitting(resolutions: &[i64], every: Option<i64>, range: i64) -> Option<i64> {
-    /// A whole range is cut at both ends: readings are read there, and they should be few beside it.
-    const WINDOWS_MIN: i64 = 8;
-    let fits = |resolution: &i64| match every {
-        Some(every) => every % resolution == 0,
-        None => resolution.saturating_mul(WINDOWS_MIN) <= range,
-    };
-    resolutions.iter().copied().rev().find(fits)
-}
-
 impl Snapshot {
-    /// The resolution, in ns, of the coarsest tier that can answer windows of `every` (`None`: one over the whole range) for some of `from <= time < to`.
-    pub fn tier_for(&self, from: i64, to: i64, every: Option<i64>) -> Option<i64> {
-        let overlaps =
-            |tier: &Arc<Block>| tier.record.first_time < to && tier.record.last_time >= from && !tier.is_damaged();
-        let mut there: Vec<i64> = self
-            .view
-            .tiers
-            .iter()
-            .filter(|tier| overlaps(tier))
-            .filter_map(|tier| Some(tier.record.tier?.resolution_ns))
-            .collect();
-        there.sort_unstable();
-        there.dedup();
-        fitting(&there, every, to.saturating_sub(from))
-    }
-
     /// The resolutions that the store keeps, in ns, finest first.
     pub fn resolutions(&self) -> Vec<i64> {
         super::resolutions(&self.shared.config.tiers)
@@ -115,8 +97,10 @@ impl Snapshot {
         lines: Option<i64>,
     ) -> Result<Option<PartIter>, StoreError> {
         let Some(path) = self.shared.sensors().path(id) else { return Ok(None) };
-        let Some(resolution) = self.tier_for(from, to, every).filter(|_| from < to) else { return Ok(None) };
-        let mut sources = self.sources(&path, from, to, resolution)?;
+        if from >= to {
+            return Ok(None);
+        }
+        let Some((resolution, mut sources)) = self.chosen(&path, (from, to), every)? else { return Ok(None) };
         if sources.iter().all(|source| source.tier.is_none()) {
             return Ok(None);
         }
@@ -169,7 +153,7 @@ impl Snapshot {
     }
 
     /// The blocks that have readings or windows of the sensor.
-    fn sources(&self, path: &str, from: i64, to: i64, resolution: i64) -> Result<Vec<Source>, StoreError> {
+    pub(super) fn sources(&self, path: &str, from: i64, to: i64, resolution: i64) -> Result<Vec<Source>, StoreError> {
         let raw_cut = self.policy.hidden_before(path, self.retained_at);
         let touches =
             |block: &Arc<Block>| block.record.first_time < to && block.record.last_time >= from && !block.is_damaged();
