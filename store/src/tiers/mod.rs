@@ -231,6 +231,10 @@ impl Windows {
 
 /// A piece of what [`crate::Snapshot::scan_windows`] gives, in time order.
 #[derive(Debug, Clone, PartialEq)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "each is looked at as it comes, and both hold thousands of rows elsewhere"
+)]
 pub enum Part {
     /// Readings.
     Readings(Chunk),
