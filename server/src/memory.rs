@@ -1,7 +1,8 @@
 //! The process's memory: what queries take of it together, and giving back what was freed.
 //!
-//! The C library's allocator keeps freed memory for later, in an arena for each of many threads: after a burst of queries or of
-//! connections a process stays as large as it ever was. [`keep_small`] has it return the pages nobody uses.
+//! The C library's allocator keeps freed memory for later, in arenas, of which it makes up to eight for each processor: after a burst of
+//! queries or of connections a process stays as large as it ever was. [`bound_arenas`] has it make one for each processor, and
+//! [`keep_small`] has it return the pages nobody uses.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -30,6 +31,20 @@ fn give_back() {
     // SAFETY: malloc_trim may be called by any thread at any time.
     unsafe {
         libc::malloc_trim(0);
+    }
+}
+
+/// Bounds the allocator's arenas, each of which holds pages for its own threads: one for each processor, and at least two. To be called
+/// before other threads begin. `MALLOC_ARENA_MAX` in the environment comes first.
+pub(crate) fn bound_arenas() {
+    #[cfg(target_env = "gnu")]
+    if std::env::var_os("MALLOC_ARENA_MAX").is_none() {
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let arenas = libc::c_int::try_from(processors.max(2)).unwrap_or(libc::c_int::MAX);
+        // SAFETY: mallopt takes two numbers, and may be called at any time.
+        unsafe {
+            libc::mallopt(libc::M_ARENA_MAX, arenas);
+        }
     }
 }
 

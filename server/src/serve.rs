@@ -77,6 +77,7 @@ fn run_with(
     hangups: bool,
     shutdown: impl Future<Output = ()>,
 ) -> anyhow::Result<()> {
+    memory::bound_arenas();
     match net::raise_open_files() {
         Ok(limit) if limit < config.mqtt.limits.connections_max as u64 => {
             tracing::warn!(
