@@ -220,15 +220,15 @@ mod tests {
         );
     }
 
-    /// Readings without end of each sensor, made up as they are read.
+    /// Readings of each nanosecond of each sensor, without end where the range has none, made up as they are read.
     struct Endless(Arc<AtomicUsize>);
 
     impl Chunks for Endless {
-        fn scan(&self, _: &SensorInfo, from: i64, _: i64) -> Result<ChunkIter, StoreError> {
+        fn scan(&self, _: &SensorInfo, from: i64, to: i64) -> Result<ChunkIter, StoreError> {
             let read = self.0.clone();
-            Ok(Box::new((0..).map(move |second: i64| {
+            Ok(Box::new((from..to).map(move |time| {
                 read.fetch_add(1, Relaxed);
-                let times = vec![from + second];
+                let times = vec![time];
                 Ok(Chunk { times, column: Column { values: ColumnValues::Int(vec![1]), gaps: Gaps::default() } })
             })))
         }
