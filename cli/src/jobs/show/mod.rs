@@ -377,3 +377,33 @@ fn patterns(known: &Known, below: &str) -> Result<Vec<Pattern>, Failure> {
         })
         .collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_no_sensor_more_is_covered_than_was_to_come() {
+        let mut known: Known = serde_json::from_value(serde_json::json!({
+            "job": { "job": "1", "from": "2026-01-31T10:00:00Z" },
+            "allocations": [{ "node": "n1", "prefix": "/lab/n1", "level": "1", "from": "2026-01-31T10:00:00Z", "to": "2026-01-31T10:00:10Z" }],
+            "summary": {},
+        }))
+        .unwrap();
+        known.places.insert("/lab/n1/job/1".to_owned(), 0);
+        let sensor = |name: &str, interval_ns: u64| -> Sensor {
+            serde_json::from_value(
+                serde_json::json!({ "path": format!("/lab/n1/job/1/{name}"), "interval_ns": interval_ns }),
+            )
+            .unwrap()
+        };
+        let second = 1_000_000_000;
+        // One was boosted for a while, one has half of its values, and of one a single value came though its interval is longer than the job.
+        let sensors = [sensor("cpu/usage", second), sensor("cpu/user", second), sensor("tasks/ended", 30 * second)];
+        let counts: BTreeMap<String, f64> =
+            sensors.iter().map(|sensor| sensor.path.clone()).zip([3_000.0, 5.0, 1.0]).collect();
+        let of: Vec<&Sensor> = sensors.iter().collect();
+        let found: Vec<_> = groups(&known, &of, &counts, 0).into_iter().map(|one| (one.group, one.covered)).collect();
+        assert_eq!(found, [("cpu".to_owned(), Some(0.75)), ("tasks".to_owned(), Some(1.0))]);
+    }
+}

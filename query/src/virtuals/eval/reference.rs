@@ -626,6 +626,17 @@ fn every_value_is_what_the_definition_says() {
 }
 
 #[test]
+fn a_gap_to_the_power_of_zero_is_a_gap() {
+    let mut world = World { chunk: 4, ..World::default() };
+    let rows = (0..10).map(|at| ((1_000 + at) * S, (at != 4).then_some(Value::Float(at as f64)))).collect();
+    world.measured.push((gauge(0, "/m/a", "1", S), rows));
+    world.define(definition("/v/p", "</m/a>^0", "1"));
+    let found = scan(&Arc::new(world), "/v/p", 1_000 * S, 1_010 * S).unwrap();
+    let expected: Vec<_> = (0..10).map(|at| ((1_000 + at) * S, (at != 4).then_some(1.0))).collect();
+    assert_alike(&found, &expected, "/v/p");
+}
+
+#[test]
 fn every_aggregate_over_sensors_and_time_is_right() {
     let first = seed();
     for seed in first..first + 20 {
