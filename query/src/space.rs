@@ -44,9 +44,10 @@ impl Space {
 
     /// The first `most` of them whose paths come after `after`: a part of a list that may be of any length.
     pub fn sensors_after(&self, patterns: &[Pattern], after: Option<&str>, most: usize) -> Vec<SensorInfo> {
-        let mut computed = self.virtuals.sensors(patterns);
-        computed.retain(|sensor| after.is_none_or(|after| &*sensor.path > after));
-        let mut sensors = merged(self.store.sensors_after(patterns, after, most), computed);
+        let measured = self.store.sensors_after(patterns, after, most);
+        let last = measured.last().filter(|_| measured.len() == most).map(|sensor| sensor.path.clone());
+        let computed = self.virtuals.sensors_between(patterns, after, last.as_deref(), most);
+        let mut sensors = merged(measured, computed);
         sensors.truncate(most);
         sensors
     }
@@ -112,5 +113,57 @@ impl ReadStore for Space {
 
     fn snapshot(&self) -> Box<dyn Chunks> {
         Box::new(Computed::new(Box::new(self.store.snapshot()), self.virtuals.clone(), self.store.derived()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use wholegrain_model::{Kind, SensorPath, ValueType};
+    use wholegrain_store::{LooseSensor, StoreConfig};
+
+    use super::*;
+    use crate::virtuals::{Change, Definition, Missing};
+
+    #[test]
+    fn pages_of_measured_and_virtual_sensors_are_the_list() {
+        let dir = tempfile::tempdir().unwrap();
+        let (store, _) = Store::open(StoreConfig { background: false, ..StoreConfig::new(dir.path()) }).unwrap();
+        let sensor = |path: String| LooseSensor {
+            path: SensorPath::new(path).unwrap(),
+            unit: "W".into(),
+            kind: Kind::Gauge,
+            value_type: ValueType::Int,
+            scale: 1.0,
+            description: String::new(),
+        };
+        let measured: Vec<LooseSensor> = (0..20).map(|at| sensor(format!("/m/n{at:02}/power"))).collect();
+        store.register_sensors("test", &measured).unwrap();
+        let space = Space::new(store);
+        // Before, between and after the measured ones, and several at the end.
+        let paths = ["/a/x", "/m/n03/double", "/m/n19/zero", "/z/1", "/z/2", "/z/3"];
+        let define = paths.map(|path| Definition {
+            path: path.to_owned(),
+            expression: "sum(</**/power>)".to_owned(),
+            unit: "W".to_owned(),
+            description: String::new(),
+            interval: None,
+            bridge: None,
+            missing: Missing::Gap,
+        });
+        space.virtuals().change(Change { define: define.to_vec(), ..Change::default() }, "test", 1).unwrap();
+        let patterns = [Pattern::new("/m/**").unwrap(), Pattern::new("/**").unwrap()];
+        let all: Vec<Arc<str>> = space.sensors(&patterns).into_iter().map(|sensor| sensor.path).collect();
+        assert_eq!(all.len(), 26);
+        for most in 1..=30 {
+            let mut paged: Vec<Arc<str>> = Vec::new();
+            loop {
+                let page = space.sensors_after(&patterns, paged.last().map(|path| &**path), most);
+                paged.extend(page.iter().map(|sensor| sensor.path.clone()));
+                if page.len() < most {
+                    break;
+                }
+            }
+            assert_eq!(paged, all, "pages of {most}");
+        }
     }
 }

@@ -156,11 +156,24 @@ impl Virtuals {
 
     /// Those that one of the patterns chooses and that are not measured, sorted by path.
     pub fn sensors(&self, patterns: &[Pattern]) -> Vec<SensorInfo> {
+        self.sensors_between(patterns, None, None, usize::MAX)
+    }
+
+    /// The first `most` of them for each pattern whose paths come after `after` and not after `to`. What is known of the others is not looked for: the
+    /// operands of each may be anywhere among millions of sensors.
+    pub fn sensors_between(
+        &self,
+        patterns: &[Pattern],
+        after: Option<&str>,
+        to: Option<&str>,
+        most: usize,
+    ) -> Vec<SensorInfo> {
         let state = self.fresh();
         let mut memo = HashMap::new();
         let mut found: Vec<SensorInfo> = Vec::new();
+        let is_between = |path: &str| after.is_none_or(|after| path > after) && to.is_none_or(|to| path <= to);
         for pattern in patterns {
-            let chosen = state.index.select(pattern);
+            let chosen = state.index.select(pattern).filter(|(path, _)| is_between(path)).take(most);
             found.extend(chosen.map(|(path, made)| self.info(&state, path, made, &mut memo)));
         }
         if patterns.len() > 1 {
