@@ -32,6 +32,8 @@ const DEBT_S_MAX: f64 = 60.0;
 pub const TURN_UNITS: usize = 256;
 /// Bytes of a payload that count as one unit.
 pub const UNIT_BYTES: usize = 4 << 10;
+/// Bytes of a topic that do: each of its levels, which may be two bytes, is looked for among all filters.
+pub const TOPIC_UNIT_BYTES: usize = 256;
 /// How many connections of one identity get a new turn at a time.
 const TURNS_AT_ONCE: usize = 4;
 /// The most identities without a connection that are remembered, because they sent more control packets than have come back.

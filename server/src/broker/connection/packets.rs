@@ -15,7 +15,7 @@ use wholegrain_transport::topics::{self, Topic};
 
 use crate::access::audit::Event as Audited;
 
-use super::super::fairness::UNIT_BYTES;
+use super::super::fairness::{TOPIC_UNIT_BYTES, UNIT_BYTES};
 use super::super::link::Event;
 use super::super::log_limit::quoted;
 use super::super::message::Publication;
@@ -151,6 +151,7 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
             Ok(topic) => topic,
             Err(close) => return ControlFlow::Break(close.into()),
         };
+        self.turn.spend(topic.len() / TOPIC_UNIT_BYTES);
         let is_path = topic.starts_with('/');
         if payload.len() < COPY_BYTES_MAX && !is_path {
             // The store keeps payloads in memory for a while; each would keep alive the receive buffer that it points into.
