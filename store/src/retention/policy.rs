@@ -5,6 +5,7 @@ use std::sync::{Arc, PoisonError};
 use wholegrain_model::{Interval, Pattern};
 
 use crate::block::read::Block;
+use crate::publish::DAY_NS;
 use crate::store::Shared;
 use crate::tiers::{floor, resolutions};
 use crate::{StoreConfig, StoreError};
@@ -38,6 +39,8 @@ pub(crate) struct Policy {
     rules: Vec<RetentionRule>,
     default_age: Option<Interval>,
     resolutions: Vec<i64>,
+    /// After the end of a day its blocks are merged, and tiers are made of them, ns.
+    settle_ns: i64,
     /// Differs from one set of rules to the next.
     generation: u64,
 }
@@ -48,7 +51,8 @@ fn ns(age: Interval) -> i64 {
 
 impl Policy {
     pub fn new(config: &StoreConfig, rules: Vec<RetentionRule>, generation: u64) -> Self {
-        Self { rules, default_age: config.retention_age, resolutions: resolutions(&config.tiers), generation }
+        let (default_age, resolutions) = (config.retention_age, resolutions(&config.tiers));
+        Self { rules, default_age, resolutions, settle_ns: ns(config.merge_settle), generation }
     }
 
     /// Readings of a sensor before this are not shown: a rule says that they are out of their retention, as of the pass at `now`. What only
@@ -97,9 +101,24 @@ impl Policy {
         named.map_or_else(|| self.raw_age(rule), |(_, age)| *age)
     }
 
-    /// Readings before this are out. Where a rule says so, on an edge of the coarsest windows, so that no window is half in.
+    /// Readings before this are out. Where a rule says so, on an edge of the coarsest windows, so that no window is half in. Readings whose windows
+    /// are kept longer stay until these are made: until their day is over and settled.
     pub fn raw_cut(&self, rule: usize, now: i64) -> i64 {
-        self.cut(rule, self.raw_age(rule), now)
+        let cut = self.cut(rule, self.raw_age(rule), now);
+        if self.resolutions.iter().any(|resolution| self.outlives(rule, *resolution)) {
+            cut.min(floor(now.saturating_sub(self.settle_ns), DAY_NS))
+        } else {
+            cut
+        }
+    }
+
+    /// Whether windows are kept longer than the readings they are made from.
+    fn outlives(&self, rule: usize, resolution: i64) -> bool {
+        match (self.raw_age(rule), self.tier_age(rule, resolution)) {
+            (None, _) => false,
+            (Some(_), None) => true,
+            (Some(raw), Some(tier)) => tier > raw,
+        }
     }
 
     /// Windows of a tier before this are out.
@@ -120,12 +139,7 @@ impl Policy {
 
     /// Tiers that outlive the readings they are made from.
     pub fn outliving(&self, shares: &[Share]) -> Vec<i64> {
-        let longer = |rule: usize, resolution: i64| match (self.raw_age(rule), self.tier_age(rule, resolution)) {
-            (None, _) => false,
-            (Some(_), None) => true,
-            (Some(raw), Some(tier)) => tier > raw,
-        };
-        let any = |resolution: &i64| shares.iter().any(|share| longer(share.rule, *resolution));
+        let any = |resolution: &i64| shares.iter().any(|share| self.outlives(share.rule, *resolution));
         self.resolutions.iter().copied().filter(any).collect()
     }
 
@@ -170,5 +184,37 @@ impl Policy {
         let shares: Arc<[Share]> = shares.into();
         *block.shares.lock().unwrap_or_else(PoisonError::into_inner) = Some((self.generation, shares.clone()));
         Ok(Some(shares))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn readings_stay_until_the_windows_that_outlive_them_are_made() {
+        let hour = 3_600_000_000_000;
+        let rule = |tiers: &[(u64, Option<u64>)]| RetentionRule {
+            pattern: Pattern::new("/**").unwrap(),
+            raw: Some(Interval::from_s(3600)),
+            tiers: tiers
+                .iter()
+                .map(|(of, age)| (Interval::from_s(*of), age.map(|hours| Interval::from_s(3600 * hours))))
+                .collect(),
+        };
+        let policy = |rule: RetentionRule| {
+            let config = StoreConfig { merge_settle: Interval::from_s(2 * 3600), ..StoreConfig::new("/nowhere") };
+            Policy::new(&config, vec![rule], 1)
+        };
+        let day = |days: i64| days * DAY_NS;
+        let outlived = policy(rule(&[(3600, None)]));
+        // Of today, and of yesterday until it is settled, no window is there yet.
+        assert_eq!(outlived.hidden_before("/a", day(10) + 23 * hour), day(10));
+        assert_eq!(outlived.hidden_before("/a", day(10) + 2 * hour - 1), day(9));
+        assert_eq!(outlived.hidden_before("/a", day(10) + 2 * hour), day(10));
+        // Nothing waits for windows that go with the readings.
+        for tiers in [&[][..], &[(3600, Some(1))]] {
+            assert_eq!(policy(rule(tiers)).hidden_before("/a", day(10) + 23 * hour), day(10) + 22 * hour);
+        }
     }
 }
