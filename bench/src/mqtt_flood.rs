@@ -1,6 +1,6 @@
 //! One identity with many connections that send as fast as they can, and what others wait meanwhile: an answer of HTTPS, and CONNECT with one
-//! acknowledged PUBLISH of another identity. At last TCP connections to the HTTPS port that say nothing, opened one after the other as fast as they are
-//! accepted, from the address of the others.
+//! acknowledged PUBLISH of another identity. The last flood opens TCP connections to the HTTPS port as fast as they are accepted, and sends nothing on
+//! them; it comes from the address of the others.
 //!
 //! The flood has the lowest priority for processor time, so that what is measured is the server's order and not the machine's: an attacker has processors of
 //! its own.

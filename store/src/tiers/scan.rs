@@ -34,7 +34,7 @@ pub(super) struct Source {
     rows: OnceCell<Option<Found>>,
     /// The tier, and where its windows are in it.
     tier: Option<(Arc<Block>, Found)>,
-    /// Whether the windows are wanted with the lines between their values.
+    /// Whether the caller asked for windows with the lines between their values (`scan_lines`).
     lined: bool,
     pub span: Span,
 }

@@ -94,7 +94,7 @@ fn counters_are_rates_between_values() {
 }
 
 /// In version 1 a controller's directory goes before the others at a job's end, and the unified hierarchy's file, which has counted less, takes
-/// its place after a gap: a rate between the last values of the two windows would take the fall for a counter that began anew.
+/// its place after a gap: a rate between the last values of the two windows would take the fall for a counter reset.
 #[test]
 fn last_values_of_a_counter_tell_of_no_step_across_a_gap() {
     let counter = || SensorDef::counter("c", "s", "");

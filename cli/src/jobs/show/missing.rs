@@ -61,7 +61,7 @@ fn lines(allocations: &[Allocation], last: &BTreeMap<usize, i64>) -> Vec<String>
     lines
 }
 
-/// Why what a job's processes used at last is not known.
+/// Why the record lacks what a job's processes used between the last sample and their end.
 fn reason(one: &Allocation) -> String {
     match &one.tasks_missing {
         Some(reason) => escaped(reason).into_owned(),
