@@ -178,6 +178,15 @@ impl Process {
         let line = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
         line.and_then(|rest| rest.split_whitespace().next()?.parse().ok()).unwrap_or(0)
     }
+
+    /// The names of its threads, sorted.
+    pub fn threads(&self) -> Vec<String> {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).into_iter().flatten().flatten();
+        let name = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("comm")).ok();
+        let mut names: Vec<String> = tasks.filter_map(name).map(|name| name.trim_end().to_owned()).collect();
+        names.sort();
+        names
+    }
 }
 
 impl Drop for Process {
