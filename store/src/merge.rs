@@ -202,10 +202,10 @@ struct Fault {
 
 /// The rows of one sensor in one input.
 #[derive(Debug, Clone, Copy)]
-struct Run {
+pub(crate) struct Run {
     input: usize,
-    row: u64,
-    end: u64,
+    pub row: u64,
+    pub end: u64,
     first_time: i64,
     last_time: i64,
 }
@@ -242,7 +242,7 @@ fn write(open: &[Arc<OpenBlock>], inputs: &[Arc<Block>], output: &mut Output) ->
 }
 
 /// A sensor's rows in one input from a time on, without what is cut out.
-fn runs_of(
+pub(crate) fn runs_of(
     reader: &mut RowReader,
     entry: &IndexEntry,
     (row, end): (u64, u64),

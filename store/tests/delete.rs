@@ -2,10 +2,10 @@
 
 mod support;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use support::{ENOSPC, Fault, FaultyDisk};
+use support::{ENOSPC, Fault, FaultyDisk, Random, seed};
 use wholegrain_model::{
     Batch, BatchHeader, Column, ColumnValues, Gaps, Interval, Pattern, Schema, SensorDef, SensorPath, Value,
 };
@@ -76,11 +76,14 @@ fn rows(store: &Store) -> Rows {
     rows
 }
 
-/// Sums of windows by way of the tiers, as a query makes them.
+/// Sums of windows of the day by way of the tiers, as a query makes them.
 fn sums(store: &Store, every: i64) -> Rows {
+    sums_of(store, every, (START, START + DAY))
+}
+
+fn sums_of(store: &Store, every: i64, (from, to): (i64, i64)) -> Rows {
     let snapshot = store.snapshot();
     let mut sums = Rows::new();
-    let (from, to) = (START, START + DAY);
     for sensor in store.sensors(&[Pattern::new("/**").unwrap()]) {
         let parts = snapshot.scan_windows(sensor.id, from, to, Some(every)).unwrap();
         let parts = parts.unwrap_or_else(|| {
@@ -229,6 +232,255 @@ fn of_windows_that_outlived_their_readings_whole_ones_go() {
         store.maintain(START + 5 * DAY).unwrap();
         assert_eq!(store.stats().deletion_files, 0);
     }
+}
+
+/// Rules that keep windows for ever and readings for an hour, of what a pattern chooses.
+fn windows_only(pattern: &str) -> RetentionRule {
+    let tiers = [3600, 300, 10].map(|seconds| (Interval::from_s(seconds), None)).to_vec();
+    RetentionRule { pattern: Pattern::new(pattern).unwrap(), raw: Some(Interval::from_s(3600)), tiers }
+}
+
+#[test]
+fn a_sensor_whose_readings_are_all_there_keeps_its_windows_where_others_have_lost_theirs() {
+    let disk = FaultyDisk::default();
+    let store = filled(&disk);
+    store.seal().unwrap();
+    store.maintain(START + 2 * DAY).unwrap();
+    let before = rows(&store);
+    store.close().unwrap();
+    drop(store);
+    let config = StoreConfig { retention: vec![windows_only("/n/b")], ..config() };
+    let (store, _) = Store::open_on(config, Arc::new(disk.clone())).unwrap();
+    store.maintain(START + 3 * DAY).unwrap();
+    assert!(rows(&store).keys().all(|(path, _)| path == "/n/a"), "the readings of b are gone");
+    assert_eq!(store.stats().block_rows, 14 * 600, "and not only hidden");
+    sums_agree(&store, &before);
+    let range = (625 * SECOND, 645 * SECOND);
+    let taken = |pattern: &str| {
+        let deletion = deletion(pattern, range.0, range.1);
+        assert_eq!(store.would_delete(&deletion).unwrap(), store.delete(&deletion).unwrap());
+        store.would_delete(&deletion).unwrap()
+    };
+    let chosen = deletion("/n/a", range.0, range.1);
+    let would = store.would_delete(&chosen).unwrap();
+    assert_eq!((would.readings, would.windows, would.sensors), (20, 0, 1), "no window is lost");
+    assert_eq!(taken("/n/a").readings, 0);
+    let mut expected = before.clone();
+    expected.retain(|(path, time), _| path != "/n/a" || !(range.0..range.1).contains(time));
+    sums_agree(&store, &expected);
+    store.maintain(START + 3 * DAY).unwrap();
+    assert_eq!(store.stats().deletion_files, 0);
+    sums_agree(&store, &expected);
+    // Of the other one only windows are left, and what is touched of them goes as a whole.
+    assert_eq!(taken("/n/b").windows, 0);
+    for _ in 0..2 {
+        for (every, lo, hi) in [(10 * SECOND, 620, 650), (300 * SECOND, 600, 900), (HOUR, 0, 3600)] {
+            let mut sums_left = Rows::new();
+            let known = |path: &str, time: i64| path == "/n/a" || !(lo * SECOND..hi * SECOND).contains(&time);
+            for ((path, time), value) in expected.iter().filter(|((path, time), _)| known(path, *time)) {
+                *sums_left.entry((path.clone(), time / every)).or_default() += value;
+            }
+            same(&sums(&store, every), &sums_left, &format!("windows of {every}"));
+        }
+        store.maintain(START + 3 * DAY).unwrap();
+        assert_eq!(store.stats().deletion_files, 0);
+    }
+}
+
+#[test]
+fn a_tier_shows_what_it_may_where_only_other_sensors_have_readings() {
+    let disk = FaultyDisk::default();
+    let store = filled(&disk);
+    store.seal().unwrap();
+    store.maintain(START + 2 * DAY).unwrap();
+    let before = rows(&store);
+    store.close().unwrap();
+    drop(store);
+    let hours = |hours: u64| Some(Interval::from_s(hours * 3600));
+    let tiers = [(3600, None), (300, hours(70)), (10, hours(1))];
+    let tiers = tiers.map(|(seconds, age)| (Interval::from_s(seconds), age)).to_vec();
+    let config = StoreConfig { retention: vec![RetentionRule { tiers, ..windows_only("/n/b") }], ..config() };
+    let (store, _) = Store::open_on(config, Arc::new(disk.clone())).unwrap();
+    store.maintain(START + 3 * DAY).unwrap();
+    for (every, from) in [(300 * SECOND, 2 * HOUR), (HOUR, 0)] {
+        let mut expected = Rows::new();
+        for ((path, time), value) in before.iter().filter(|((path, time), _)| path == "/n/a" || *time >= from) {
+            *expected.entry((path.clone(), time / every)).or_default() += value;
+        }
+        same(&sums(&store, every), &expected, &format!("windows of {every}"));
+    }
+}
+
+const SENSORS: usize = 4;
+const RESOLUTIONS: [i64; 3] = [10 * SECOND, 300 * SECOND, HOUR];
+
+/// A store with sensors whose readings retention takes at different times, and what its answers must be.
+struct World {
+    random: Random,
+    disk: FaultyDisk,
+    store: Store,
+    config: StoreConfig,
+    now: i64,
+    ages: [i64; SENSORS],
+    /// Readings of sensors before these may be gone.
+    gone_before: [i64; SENSORS],
+    /// Without those that were deleted, and with those that retention took; times since the start.
+    readings: Rows,
+    /// Windows of which something was deleted that may have been gone: sensor, resolution, start.
+    touched: BTreeSet<(usize, i64, i64)>,
+    /// Whether something was deleted after retention had taken some readings and left others.
+    trimmed: bool,
+}
+
+impl World {
+    fn new(seed: u64) -> Self {
+        let mut random = Random::new(seed);
+        let ages = [0; SENSORS].map(|_| (2 + random.below(40)) as i64 * HOUR);
+        let rule = |(at, age): (usize, &i64)| RetentionRule {
+            raw: Some(Interval::from_ns(age.unsigned_abs())),
+            ..windows_only(&format!("/n/s{at}"))
+        };
+        let retention = ages.iter().enumerate().map(rule).collect();
+        let config = StoreConfig { retention, ..config() };
+        let disk = FaultyDisk::default();
+        let (store, _) = Store::open_on(config.clone(), Arc::new(disk.clone())).unwrap();
+        let (now, gone_before) = (START + 27 * HOUR, [i64::MIN; SENSORS]);
+        let (readings, touched) = (Rows::new(), BTreeSet::new());
+        let mut world = Self { random, disk, store, config, now, ages, gone_before, readings, touched, trimmed: false };
+        (0..SENSORS).for_each(|at| world.fill(at));
+        world.maintain();
+        world
+    }
+
+    /// A day of a sensor in a few batches, with holes.
+    fn fill(&mut self, at: usize) {
+        let sensor = SensorDef::gauge(format!("s{at}"), "1", "");
+        let schema = Schema::new(SensorPath::new("/n").unwrap(), format!("g{at}"), vec![sensor]).unwrap();
+        self.store.register_schema(&schema).unwrap();
+        let mut second = self.random.below(7200) as i64;
+        for seq in 0.. {
+            let mut times = Vec::new();
+            while times.len() < 700 && second < 86_400 {
+                times.push(START + second * SECOND);
+                second += 20 + if self.random.below(200) == 0 { self.random.below(6000) as i64 } else { 0 };
+            }
+            if times.is_empty() {
+                return;
+            }
+            let values: Vec<i64> = times.iter().map(|_| self.random.below(1000) as i64 + 1).collect();
+            let key = |time: &i64| (format!("/n/s{at}"), time - START);
+            self.readings.extend(times.iter().map(key).zip(values.iter().copied()));
+            let header = BatchHeader {
+                agent: "n".into(),
+                boot: 1 + at as u64,
+                seq,
+                schema: schema.hash(),
+                interval_ns: 20 * SECOND as u64,
+            };
+            let columns = vec![Column { values: ColumnValues::Int(values), gaps: Gaps::default() }];
+            self.store.append_blocking(encode_batch(&Batch { header, times, columns }).into()).unwrap();
+            if self.random.below(3) == 0 {
+                self.store.seal().unwrap();
+            }
+        }
+    }
+
+    fn maintain(&mut self) {
+        self.store.seal().unwrap();
+        self.store.maintain(self.now).unwrap();
+        for (gone_before, age) in self.gone_before.iter_mut().zip(self.ages) {
+            // As `Policy::raw_cut` says.
+            let cut = (self.now - age).div_euclid(HOUR) * HOUR;
+            *gone_before = (*gone_before).max(cut.min((self.now - 2 * HOUR).div_euclid(DAY) * DAY));
+        }
+    }
+
+    fn reopen(&mut self) {
+        self.store.close().unwrap();
+        self.disk = self.disk.after_kill();
+        let (store, _) = Store::open_on(self.config.clone(), Arc::new(self.disk.clone())).unwrap();
+        self.store = store;
+    }
+
+    fn delete(&mut self) {
+        let rows = self.store.stats().block_rows;
+        self.trimmed |= 0 < rows && rows < self.readings.len() as u64;
+        let from = self.random.below(86_400) as i64 * SECOND;
+        let to = from + [20 * SECOND, 400 * SECOND, 3 * HOUR][self.random.below(3) as usize];
+        let at = self.random.below(SENSORS as u64 + 1) as usize;
+        let pattern = if at < SENSORS { format!("/n/s{at}") } else { "/n/*".to_owned() };
+        let deletion = deletion(&pattern, from, to);
+        self.store.delete(&deletion).unwrap();
+        self.readings.retain(|(path, time), _| !deletion.patterns[0].matches(path) || !(from..to).contains(time));
+        for sensor in (0..SENSORS).filter(|sensor| at == SENSORS || *sensor == at) {
+            for resolution in RESOLUTIONS {
+                let starts = (from.div_euclid(resolution)..=(to - 1).div_euclid(resolution)).map(|at| at * resolution);
+                let gone = starts.filter(|start| START + start < self.gone_before[sensor]);
+                self.touched.extend(gone.map(|start| (sensor, resolution, start)));
+            }
+        }
+    }
+
+    fn step(&mut self) {
+        match self.random.below(6) {
+            0..=2 => self.delete(),
+            3 => self.maintain(),
+            4 => {
+                self.now += self.random.below(12) as i64 * HOUR;
+                self.maintain();
+            }
+            _ => self.reopen(),
+        }
+    }
+
+    /// Windows of the day, or of a part of it, are those of the readings; those whose readings are gone are what they were, unless a deletion touched them.
+    fn check(&mut self, what: &str) {
+        for every in RESOLUTIONS {
+            let (from, to) = match self.random.below(2) {
+                0 => (0, DAY),
+                _ => {
+                    let from = self.random.below(86_000) as i64 * SECOND;
+                    (from, from + 1 + self.random.below(DAY.unsigned_abs()) as i64)
+                }
+            };
+            let found = sums_of(&self.store, every, (START + from, START + to));
+            let mut exact = Rows::new();
+            for ((path, time), value) in self.readings.iter().filter(|((_, time), _)| (from..to).contains(time)) {
+                *exact.entry((path.clone(), time.div_euclid(every))).or_default() += value;
+            }
+            for key in found.keys().chain(exact.keys()) {
+                let sensor = (0..SENSORS).find(|at| key.0 == format!("/n/s{at}")).unwrap();
+                let start = key.1 * every;
+                let gone = START + start < self.gone_before[sensor];
+                let cut = start < from || start + every > to;
+                let may_be_absent = gone && (cut || self.touched.contains(&(sensor, every, start)));
+                let is_right = found.get(key) == exact.get(key) || (may_be_absent && !found.contains_key(key));
+                let found = found.get(key);
+                assert!(is_right, "{what}, {key:?} of {every} in {from}..{to}: {found:?}, not {:?}", exact.get(key));
+            }
+        }
+        for (key, value) in rows(&self.store) {
+            assert_eq!(self.readings.get(&key), Some(&value), "{what}, {key:?}");
+        }
+    }
+}
+
+#[test]
+fn windows_are_those_of_the_readings_whatever_retention_took_of_other_sensors() {
+    let seed = seed();
+    let mut trimmed = 0;
+    for round in 0..6 {
+        let mut world = World::new(seed.wrapping_add(round));
+        world.check("at first");
+        for step in 0..12 {
+            world.step();
+            world.check(&format!("round {round}, step {step}"));
+        }
+        world.maintain();
+        world.check(&format!("round {round}, at last"));
+        trimmed += usize::from(world.trimmed);
+    }
+    assert!(trimmed > 1, "in {trimmed} rounds retention left a part of a block");
 }
 
 #[test]

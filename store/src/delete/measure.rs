@@ -7,12 +7,13 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::cuts::{kept, touches};
+use super::cuts::{kept, kept_windows, touches};
 use crate::block::index::IndexEntry;
 use crate::block::read::Block;
 use crate::block::rows::RowReader;
 use crate::snapshot::{Snapshot, tolerate};
 use crate::store::Shared;
+use crate::tiers::{coarsest, readings_from};
 use crate::{SensorId, StoreError};
 
 /// The most unreadable files that are named.
@@ -120,15 +121,21 @@ impl<'a> Measure<'a> {
         Ok(())
     }
 
-    /// One tier's windows; they count where `alone` says that their readings are gone.
-    pub fn tier(&mut self, tier: &Arc<Block>, alone: bool) -> Result<(), StoreError> {
+    /// One tier's windows; they count where their readings are not in the block that they were made from.
+    pub fn tier(&mut self, tier: &Arc<Block>, block: Option<&Arc<Block>>) -> Result<(), StoreError> {
         let resolution = tier.record.tier.map_or(1, |of| of.resolution_ns);
         let opened = if tier.is_damaged() { None } else { tolerate(tier, self.shared.cache.open_once(tier))? };
         let Some(opened) = opened else {
             self.unreadable(tier);
             return Ok(());
         };
-        let mut found = 0;
+        let whole = block.is_some_and(|block| !block.record.trimmed);
+        let left = match block.filter(|_| !whole) {
+            Some(block) => tolerate(block, self.shared.cache.open_once(block))?,
+            None => None,
+        };
+        let coarsest = coarsest(&self.shared.config.tiers, resolution);
+        let (mut found, mut alone) = (0, false);
         for entry in opened.entries() {
             let Some((from, to)) = (self.takes)(&entry.path) else { continue };
             let cut = super::cuts::Cut { patterns: Vec::new(), from, to };
@@ -137,15 +144,19 @@ impl<'a> Measure<'a> {
                 continue;
             }
             if touches(&tier.record.cuts, &entry.path, entry.first_time, entry.last_time, 1)
-                && kept(&tier.record.cuts, &entry.path, from, to).is_empty()
+                && kept_windows(&tier.record.cuts, &entry.path, from, to, resolution).is_empty()
             {
                 continue;
             }
             found += entry.rows.max(1);
-            if alone {
-                self.note(&entry.path, (entry.first_time.max(from), entry.last_time.min(to.saturating_sub(1))));
+            let in_block = left.as_ref().and_then(|left| left.find(&entry.path)).map(|found| found.first_time);
+            let there_from = readings_from(!whole, in_block, entry.first_time, coarsest);
+            let (from, last) = (from.max(entry.first_time), to.min(there_from).saturating_sub(1).min(entry.last_time));
+            if from <= last {
+                alone = true;
+                self.note(&entry.path, (from, last));
                 let span = entry.last_time.saturating_sub(entry.first_time).max(1);
-                let part = to.min(entry.last_time).saturating_sub(from.max(entry.first_time)).max(1);
+                let part = last.saturating_sub(from).saturating_add(1);
                 let rows = u128::from(entry.rows) * part.unsigned_abs() as u128 / span.unsigned_abs() as u128;
                 self.affected.windows += u64::try_from(rows).unwrap_or(u64::MAX).min(entry.rows);
             }

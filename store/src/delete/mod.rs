@@ -168,8 +168,7 @@ fn measure_files(
     }
     for tier in tiers.iter().filter(|tier| overlaps(tier, from, to)) {
         let of = tier.record.tier.map_or(0, |of| of.block);
-        let alone = !blocks.iter().any(|block| block.record.id == of && !block.record.trimmed);
-        measure.tier(tier, alone)?;
+        measure.tier(tier, blocks.iter().find(|block| block.record.id == of && !block.is_damaged()))?;
     }
     Ok(())
 }

@@ -10,7 +10,8 @@ use crate::publish::{Draft, Kind, publish};
 use crate::stats::add;
 use crate::store::Shared;
 use crate::tiers::TierOf;
-use crate::tiers::write::{TierDrafts, without_cuts};
+use crate::tiers::rewrite::without_cuts;
+use crate::tiers::write::TierDrafts;
 
 /// Writes one file again; `false` when none is left to do.
 pub(crate) fn rewrite_once(shared: &Shared) -> Result<bool, StoreError> {
@@ -20,6 +21,22 @@ pub(crate) fn rewrite_once(shared: &Shared) -> Result<bool, StoreError> {
         return rewrite_block(shared, block).map(|()| true);
     }
     match view.tiers.iter().find(due) {
+        Some(tier) => rewrite_tier(shared, tier).map(|()| true),
+        None => Ok(false),
+    }
+}
+
+/// The next of a block and its tiers that has something deleted in it is written again; `false` when none has.
+pub(crate) fn rewrite_of(shared: &Shared, block: &Arc<Block>) -> Result<bool, StoreError> {
+    if !block.record.cuts.is_empty() {
+        return rewrite_block(shared, block).map(|()| true);
+    }
+    let due = |tier: &&Arc<Block>| {
+        tier.record.tier.is_some_and(|of| of.block == block.record.id)
+            && !tier.record.cuts.is_empty()
+            && !tier.is_damaged()
+    };
+    match shared.view().tiers.iter().find(due) {
         Some(tier) => rewrite_tier(shared, tier).map(|()| true),
         None => Ok(false),
     }
@@ -87,10 +104,22 @@ fn rewrite_block(shared: &Shared, block: &Arc<Block>) -> Result<(), StoreError> 
 /// A tier whose block is gone, or does not hold all that it was made from any more.
 fn rewrite_tier(shared: &Shared, tier: &Arc<Block>) -> Result<(), StoreError> {
     let Some(opened) = open_all(shared, std::slice::from_ref(tier))? else { return Ok(()) };
-    let finished = match without_cuts(shared, &tier.record, &opened[0]) {
+    let view = shared.view();
+    let of = |block: &&Arc<Block>| tier.record.tier.is_some_and(|of| of.block == block.record.id);
+    let block = view.blocks.iter().find(of).filter(|block| !block.is_damaged());
+    let readings = match block {
+        Some(block) => match open_all(shared, std::slice::from_ref(block))? {
+            Some(mut open) => open.pop().map(|opened| (block, opened)),
+            // Known as damaged now: the next try is without it.
+            None => return Ok(()),
+        },
+        None => None,
+    };
+    let finished = match without_cuts(shared, &tier.record, &opened[0], readings) {
         Ok(finished) => finished,
         Err(error @ StoreError::Damaged { .. }) => {
-            tier.mark_damaged(&error);
+            let is_of = |block: &&Arc<Block>| matches!(&error, StoreError::Damaged { path, .. } if *path == block.path);
+            block.filter(is_of).unwrap_or(tier).mark_damaged(&error);
             return Ok(());
         }
         Err(error) => return Err(error),

@@ -10,7 +10,7 @@ use crate::delete::rewrite::kind_of;
 use crate::publish::{Draft, Finished};
 use crate::snapshot::cut;
 use crate::store::Shared;
-use crate::tiers::write::salvaged;
+use crate::tiers::rewrite::salvaged;
 
 /// A new file with the rows whose pages are whole, without what has been deleted; `None` when there are none.
 pub(super) fn salvage(shared: &Shared, file: &Arc<Block>) -> Result<Option<Finished>, StoreError> {

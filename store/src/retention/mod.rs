@@ -14,6 +14,7 @@ use std::sync::{Arc, PoisonError};
 use crate::StoreError;
 use crate::block::read::Block;
 use crate::catalogue::{BlockRecord, Change};
+use crate::delete::rewrite::rewrite_of;
 use crate::merge::{Output, is_over, merge, open_all, run, stands_between};
 use crate::publish::{Draft, Kind, publish, reconcile};
 use crate::stats::add;
@@ -139,6 +140,13 @@ fn settle_due(
             continue;
         }
         for (block, whole) in entries {
+            // Windows that a deletion touches are made again while their readings are there.
+            match rewrite_of(shared, block) {
+                Ok(true) => continue,
+                Ok(false) => {}
+                Err(StoreError::DiskFull { .. }) if *whole => {}
+                Err(error) => return Err(error),
+            }
             if *whole {
                 dropped.push(block.clone());
             } else {

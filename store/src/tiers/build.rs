@@ -25,6 +25,16 @@ impl Drawn {
     pub fn fits(&self, bound_ns: i64) -> bool {
         !self.undecided && self.longest <= bound_ns && (self.hole == 0 || self.hole > bound_ns)
     }
+
+    /// Of both of two parts of a sensor's readings.
+    pub fn with(&self, other: Drawn) -> Drawn {
+        Drawn {
+            longest: self.longest.max(other.longest),
+            hole: if self.hole == 0 || other.hole == 0 { self.hole.max(other.hole) } else { self.hole.min(other.hole) },
+            beyond: self.beyond || other.beyond,
+            undecided: self.undecided || other.undecided,
+        }
+    }
 }
 
 /// What integers and floats do differently.
@@ -237,6 +247,11 @@ impl<T: Number> Builder<T> {
         (self.known, self.after_gap, self.drawn) = (0, false, Drawn::default());
     }
 
+    /// After [`Builder::begin`]: the last value before the first reading is at `time`, and a gap follows it or not.
+    fn follow(&mut self, time: i64, gap: bool) {
+        (self.times, self.known, self.after_gap) = ([time, 0, 0], 1, gap);
+    }
+
     /// The next readings of the sensor.
     fn push(&mut self, times: &[i64], values: &[T], gaps: &Gaps) {
         let Some(resolution) = self.levels.first().map(|level| level.resolution) else { return };
@@ -436,6 +451,14 @@ impl AnyBuilder {
         match self {
             AnyBuilder::Int(builder) => builder.begin(interval_ns),
             AnyBuilder::Float(builder) => builder.begin(interval_ns),
+        }
+    }
+
+    /// After that: the last value before its first reading is at `time`, and a gap follows it or not.
+    pub fn follow(&mut self, time: i64, gap: bool) {
+        match self {
+            AnyBuilder::Int(builder) => builder.follow(time, gap),
+            AnyBuilder::Float(builder) => builder.follow(time, gap),
         }
     }
 

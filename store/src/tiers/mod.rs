@@ -10,6 +10,7 @@ pub(crate) mod build;
 mod choose;
 pub(crate) mod lines;
 pub(crate) mod plan;
+pub(crate) mod rewrite;
 pub(crate) mod scan;
 pub(crate) mod settle;
 pub(crate) mod write;
@@ -247,6 +248,11 @@ pub(crate) fn resolutions(tiers: &[Interval]) -> Vec<i64> {
     tiers.iter().map(|tier| i64::try_from(tier.ns()).unwrap_or(i64::MAX)).collect()
 }
 
+/// The coarsest of them, or `resolution` where that is coarser: on edges of its windows retention cuts.
+pub(crate) fn coarsest(tiers: &[Interval], resolution: i64) -> i64 {
+    resolutions(tiers).last().copied().unwrap_or(resolution).max(resolution)
+}
+
 /// Checks that tiers nest: each a multiple of the one before. The text says what is wrong.
 pub fn check_tiers(tiers: &[Interval]) -> Result<(), String> {
     if tiers.len() > TIERS_MAX {
@@ -264,6 +270,18 @@ pub fn check_tiers(tiers: &[Interval]) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// From which time on all readings of a sensor that its windows were made from are in their block, except deleted ones. `trimmed`: retention took
+/// readings out of the block; `in_block` and `in_tier`: the times of the sensor's first reading in each. Retention takes a sensor's readings up to an edge
+/// of the `coarsest` windows, of each sensor another one.
+pub(crate) fn readings_from(trimmed: bool, in_block: Option<i64>, in_tier: i64, coarsest: i64) -> i64 {
+    match in_block {
+        _ if !trimmed => i64::MIN,
+        None => i64::MAX,
+        Some(first) if first > in_tier => floor(first, coarsest),
+        Some(_) => i64::MIN,
+    }
 }
 
 /// The start of the window of `resolution` that `time` falls into.

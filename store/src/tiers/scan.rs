@@ -7,7 +7,7 @@ use std::sync::Arc;
 use wholegrain_model::Timestamp;
 
 use super::plan::{Span, Step, plan};
-use super::{Part, Rows, Windows, floor};
+use super::{Part, Rows, Windows, coarsest, readings_from};
 use crate::block::find::Found;
 use crate::block::read::Block;
 use crate::block::rows::RowReader;
@@ -47,6 +47,14 @@ impl Source {
             (None, Raw::Block(block)) => Some(block.record.id),
             (None, _) => None,
         }
+    }
+
+    /// Whether something is deleted of the time whose readings are there.
+    fn is_cut_from_readings_on(&self, path: &str) -> bool {
+        let Some((tier, _)) = self.tier.as_ref().filter(|(tier, _)| !tier.record.cuts.is_empty()) else { return false };
+        let resolution = tier.record.tier.map_or(1, |of| of.resolution_ns);
+        let Span { first, last, raw_from, .. } = self.span;
+        raw_from <= last && cuts::touches(&tier.record.cuts, path, first.max(raw_from), last, resolution)
     }
 
     fn of_readings(raw: Raw, first: i64, last: i64) -> Self {
@@ -146,7 +154,7 @@ impl Snapshot {
             // Where a neighbour decides whether there is a hole, another block's reading could be that neighbour.
             match drawn.filter(|drawn| drawn.fits(bound_ns) && (!drawn.beyond || stands_alone(at))) {
                 Some(_) => all.push(Source { lined: true, ..source }),
-                None => all.extend(without_lines(source)),
+                None => all.extend(readings_and_windows(source)),
             }
         }
         Ok(all)
@@ -158,37 +166,39 @@ impl Snapshot {
         let touches =
             |block: &Arc<Block>| block.record.first_time < to && block.record.last_time >= from && !block.is_damaged();
         let mut sources: Vec<Source> = Vec::new();
-        // The coarsest tier of each block that fits; all of them divide the resolution.
-        let mut best: Vec<(u64, i64, &Arc<Block>)> = Vec::new();
+        // The tier of each block that hides least, of several the coarsest; all of them divide the resolution.
+        let mut best: Vec<(u64, i64, i64, &Arc<Block>)> = Vec::new();
         for tier in self.view.tiers.iter().filter(|tier| touches(tier)) {
             let Some(of) = tier.record.tier.filter(|of| resolution % of.resolution_ns == 0) else { continue };
-            let (first, last) = (tier.record.first_time, tier.record.last_time);
-            if cuts::touches(&tier.record.cuts, path, first, last, of.resolution_ns) {
-                // Something of its windows has been deleted: the readings are exact, where they are all there.
-                let whole = |raw: &Arc<Block>| raw.record.id == of.block && !raw.record.trimmed && !raw.is_damaged();
-                if self.view.blocks.iter().any(whole) {
-                    continue;
-                }
-            }
-            if self.policy.tier_hidden_before(path, self.retained_at, of.resolution_ns)
-                <= from.max(tier.record.first_time)
-            {
-                best.push((of.block, of.resolution_ns, tier));
-            } else if !self.view.blocks.iter().any(|block| block.record.id == of.block) {
-                // Nothing else has these windows: as far as they are shown.
-                best.push((of.block, of.resolution_ns, tier));
-            }
+            let first = tier.record.first_time;
+            let hidden = self.policy.tier_hidden_before(path, self.retained_at, of.resolution_ns);
+            let hidden = if hidden <= from.max(first) { i64::MIN } else { hidden };
+            best.push((of.block, hidden, of.resolution_ns, tier));
         }
-        best.sort_by_key(|(block, resolution_ns, _)| (*block, std::cmp::Reverse(*resolution_ns)));
+        best.sort_by_key(|(block, hidden, resolution_ns, _)| (*block, *hidden, std::cmp::Reverse(*resolution_ns)));
         best.dedup_by_key(|(block, ..)| *block);
-        for (block, resolution_ns, tier) in &best {
-            let raw = self.view.blocks.iter().find(|raw| raw.record.id == *block && !raw.is_damaged());
-            if let Some(source) = self.tiered(path, tier, *resolution_ns, raw, (from, to, raw_cut))? {
-                sources.push(source);
+        // Blocks whose tier says all that is known of the sensor in them.
+        let mut by_tier: Vec<u64> = Vec::with_capacity(best.len());
+        for (block, hidden, resolution_ns, tier) in best {
+            let raw = self.view.blocks.iter().find(|raw| raw.record.id == block && !raw.is_damaged());
+            if hidden > i64::MIN && self.shows_more(raw, path, hidden.min(to), raw_cut)? {
+                continue;
+            }
+            let source = self.tiered(path, tier, resolution_ns, raw, (from, to, raw_cut))?;
+            let is_there = source.is_some();
+            match source {
+                // Something of its windows has been deleted: the readings are exact, as far as they are there.
+                Some(source) if source.is_cut_from_readings_on(path) => {
+                    sources.extend(readings_and_windows(source));
+                }
+                source => sources.extend(source),
+            }
+            if !tier.is_damaged() && (is_there || raw.is_none_or(|raw| !raw.record.trimmed)) {
+                by_tier.push(block);
             }
         }
         for block in self.view.blocks.iter().filter(|block| touches(block)) {
-            if best.iter().any(|(of, _, tier)| *of == block.record.id && !tier.is_damaged()) {
+            if by_tier.contains(&block.record.id) {
                 continue;
             }
             let Some(entry) = self.found_in(block, path)? else { continue };
@@ -199,6 +209,12 @@ impl Snapshot {
             }
         }
         Ok(sources)
+    }
+
+    /// Whether a block's readings of a sensor that are shown begin at or before `time`.
+    fn shows_more(&self, raw: Option<&Arc<Block>>, path: &str, time: i64, raw_cut: i64) -> Result<bool, StoreError> {
+        let Some(block) = raw else { return Ok(false) };
+        Ok(self.found_in(block, path)?.is_some_and(|found| found.first_time.max(raw_cut) <= time))
     }
 
     /// A block with a tier.
@@ -216,37 +232,22 @@ impl Snapshot {
         if first >= to || last < from || first > last {
             return Ok(None);
         }
-        let mut raw_from = i64::MIN;
-        if raw_cut > first {
-            raw_from = raw_cut;
-        }
-        let raw = match raw {
-            None => Raw::Gone,
-            Some(block) if !block.record.trimmed => Raw::Block(block.clone()),
-            Some(block) => {
-                match self.found_in(block, path)? {
-                    // Retention cuts on edges of the coarsest windows.
-                    Some(left) if left.first_time > entry.first_time => {
-                        let coarsest = self.resolutions().last().copied().unwrap_or(resolution_ns).max(resolution_ns);
-                        raw_from = raw_from.max(floor(left.first_time, coarsest));
-                        Raw::Block(block.clone())
-                    }
-                    Some(_) => Raw::Block(block.clone()),
-                    None => Raw::Gone,
-                }
-            }
+        let left = match raw.filter(|block| block.record.trimmed) {
+            Some(block) => self.found_in(block, path)?.map(|found| found.first_time),
+            None => None,
         };
-        if matches!(raw, Raw::Gone) {
-            raw_from = i64::MAX;
-        }
+        let coarsest = coarsest(&self.shared.config.tiers, resolution_ns);
+        let there_from = readings_from(raw.is_none_or(|block| block.record.trimmed), left, entry.first_time, coarsest);
+        let raw_from = there_from.max(if raw_cut > first { raw_cut } else { i64::MIN });
+        let raw = raw.filter(|_| there_from < i64::MAX).map_or(Raw::Gone, |block| Raw::Block(block.clone()));
         let span = Span { first, last, tiered: true, raw_from };
         let tier = Some((tier.clone(), entry));
         Ok(Some(Source { raw, rows: OnceCell::new(), tier, lined: false, span }))
     }
 }
 
-/// A source whose windows do not know their lines: its readings as far as they are there, and its windows before them.
-fn without_lines(source: Source) -> impl Iterator<Item = Source> {
+/// A source whose windows are not those of its readings: its readings as far as they are there, and its windows before them.
+fn readings_and_windows(source: Source) -> impl Iterator<Item = Source> {
     let Source { raw, rows, tier, lined, span } = source;
     let Some(tier) = tier else {
         return [Some(Source { raw, rows, tier: None, lined, span }), None].into_iter().flatten();

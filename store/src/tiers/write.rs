@@ -18,18 +18,15 @@ use wholegrain_model::{Column, Interval, ValueType};
 
 use super::build::{AnyBuilder, Drawn, even_area};
 use super::lines::{LINES_KEY, LinesWriter};
-use super::{Rows, TIERS_DIR, TierOf, Windows, floor};
+use super::{Rows, TIERS_DIR, TierOf, Windows};
 use crate::StoreError;
 use crate::block::index::{IndexWriter, VERSION_KEY};
 use crate::block::page::ChunkBytes;
-use crate::block::read::OpenBlock;
 use crate::block::rows::RowReader;
 use crate::block::sensor_column::SensorColumn;
 use crate::block::write::{FileSink, TIME_ZSTD_LEVEL, Written, finish_file};
 use crate::block::{BLOCK_VERSION, GROUP_ROWS, PAGE_ROWS, TIER_VERSION, TIME_PAGE_ROWS, fault};
 use crate::catalogue::BlockRecord;
-use crate::delete::cuts::kept_windows;
-use crate::delete::rewrite::kind_of;
 use crate::disk::Disk;
 use crate::publish::{Finished, Kind, block_path};
 use crate::store::Shared;
@@ -147,7 +144,7 @@ impl<'a> TierDrafts<'a> {
     }
 }
 
-fn record(kind: Kind, id: u64, tier: TierOf, written: &Written) -> BlockRecord {
+pub(super) fn record(kind: Kind, id: u64, tier: TierOf, written: &Written) -> BlockRecord {
     let Kind { value_type, day, level, first_segment, last_segment, import } = kind;
     let name = Interval::from_ns(tier.resolution_ns.cast_unsigned());
     BlockRecord {
@@ -170,91 +167,8 @@ fn record(kind: Kind, id: u64, tier: TierOf, written: &Written) -> BlockRecord {
     }
 }
 
-/// A tier's file once more without the windows that its cuts touch; `None` when there are none left.
-pub(crate) fn without_cuts(
-    shared: &Shared,
-    old: &BlockRecord,
-    opened: &Arc<OpenBlock>,
-) -> std::result::Result<Option<Finished>, StoreError> {
-    written_again(shared, old, opened, &|_| true)
-}
-
-fn written_again(
-    shared: &Shared,
-    old: &BlockRecord,
-    opened: &Arc<OpenBlock>,
-    wanted: &dyn Fn(usize) -> bool,
-) -> std::result::Result<Option<Finished>, StoreError> {
-    let Some(tier) = old.tier else { return Ok(None) };
-    let id = shared.next_block.fetch_add(1, Relaxed);
-    let temporary = shared.paths.temporary.join(format!("{id}.parquet"));
-    let level = shared.config.seal_zstd_level;
-    let write = || -> std::result::Result<Written, StoreError> {
-        let lined = opened.has_lines();
-        let mut writer = TierWriter::create(shared.disk.as_ref(), &temporary, old.value_type, level, lined)?;
-        let mut reader = RowReader::new(opened.clone(), None);
-        let mut start = 0;
-        for (at, entry) in opened.entries().iter().enumerate() {
-            let (row, end) = (start, start + entry.rows);
-            start = end;
-            if !wanted(at) {
-                continue;
-            }
-            let (first, last) = (entry.first_time, entry.last_time);
-            let from = floor(first, tier.resolution_ns);
-            for (lo, hi) in kept_windows(&old.cuts, &entry.path, from, last.saturating_add(1), tier.resolution_ns) {
-                let row = if lo > from { reader.seek(row, end, lo)? } else { row };
-                let end = if hi <= last { reader.seek(row, end, hi)? } else { end };
-                let range = (first.max(lo), last.min(hi.saturating_sub(1)));
-                writer.copy(&mut reader, (&entry.path, opened.drawn_at(at)), row..end, range, lo > from)?;
-            }
-        }
-        writer.finish()
-    };
-    match write() {
-        Ok(written) if written.entries == 0 => {
-            let _ = shared.disk.remove(&temporary);
-            Ok(None)
-        }
-        Ok(written) => {
-            let record = record(kind_of(old), id, tier, &written);
-            Ok(Some(Finished { temporary, record }))
-        }
-        Err(error) => {
-            let _ = shared.disk.remove(&temporary);
-            Err(error)
-        }
-    }
-}
-
-/// A damaged tier's file once more with the sensors whose windows can all be read; `None` when there are none.
-pub(crate) fn salvaged(
-    shared: &Shared,
-    old: &BlockRecord,
-    opened: &Arc<OpenBlock>,
-) -> std::result::Result<Option<Finished>, StoreError> {
-    let mut reader = RowReader::new(opened.clone(), None);
-    let mut readable = |start: u64, end: u64| {
-        let mut row = start;
-        while row < end {
-            match reader.read_lines(row, end - row) {
-                Ok(windows) => row += windows.len() as u64,
-                Err(StoreError::Damaged { .. }) => return Ok(false),
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(true)
-    };
-    let (mut start, mut whole) = (0, Vec::new());
-    for entry in opened.entries() {
-        whole.push(readable(start, start + entry.rows)?);
-        start += entry.rows;
-    }
-    written_again(shared, old, opened, &|at| whole[at])
-}
-
 /// One tier file being written.
-struct TierWriter {
+pub(super) struct TierWriter {
     path: PathBuf,
     file: SerializedFileWriter<FileSink>,
     columns: Vec<ColumnDescPtr>,
@@ -276,7 +190,7 @@ struct Group {
 }
 
 impl TierWriter {
-    fn create(
+    pub(super) fn create(
         disk: &dyn Disk,
         path: &Path,
         value_type: ValueType,
@@ -320,7 +234,7 @@ impl TierWriter {
     }
 
     /// All windows of one sensor, whose readings in the block are from `range.0` to `range.1`.
-    fn push(
+    pub(super) fn push(
         &mut self,
         sensor: &str,
         windows: &Windows,
@@ -352,7 +266,7 @@ impl TierWriter {
     }
 
     /// Windows of another file; further calls with the same path go on with it. `cut` says whether some before them are left out.
-    fn copy(
+    pub(super) fn copy(
         &mut self,
         reader: &mut RowReader,
         (sensor, drawn): (&str, Option<Drawn>),
@@ -373,7 +287,7 @@ impl TierWriter {
         Ok(())
     }
 
-    fn finish(mut self) -> std::result::Result<Written, StoreError> {
+    pub(super) fn finish(mut self) -> std::result::Result<Written, StoreError> {
         let path = self.path.clone();
         let finished = finish_group(&mut self.group, &mut self.file, &self.columns, self.level);
         let written = finished.and_then(|()| {
@@ -547,7 +461,7 @@ mod tests {
     use wholegrain_model::{ColumnValues, Gaps};
 
     use super::*;
-    use crate::block::read::Block;
+    use crate::block::read::{Block, OpenBlock};
     use crate::disk::RealDisk;
 
     /// Three windows of 10 ns in a file with and without lines, as they are read.

@@ -1,0 +1,214 @@
+//! A tier's file once more: without what has been deleted, or with what can be read of a damaged one.
+//!
+//! Retention takes readings out of a block sensor by sensor. So it is decided sensor by sensor which windows are made of the block's readings, and which
+//! are taken over because nothing else has what they say.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::build::{AnyBuilder, Drawn};
+use super::write::{TierWriter, record};
+use super::{TierOf, Windows, coarsest, floor, readings_from};
+use crate::StoreError;
+use crate::block::index::IndexEntry;
+use crate::block::read::{Block, OpenBlock};
+use crate::block::rows::RowReader;
+use crate::block::write::Written;
+use crate::catalogue::BlockRecord;
+use crate::delete::cuts::{kept_windows, touches};
+use crate::delete::rewrite::kind_of;
+use crate::merge::runs_of;
+use crate::publish::Finished;
+use crate::store::Shared;
+
+/// A block and its open file.
+pub(crate) type Readings<'a> = (&'a Arc<Block>, Arc<OpenBlock>);
+
+/// A tier's file without what its cuts take; `None` when no window is left. Windows that a cut touches are made again of the readings that `block` has, and left
+/// out where the readings are gone.
+pub(crate) fn without_cuts(
+    shared: &Shared,
+    old: &BlockRecord,
+    opened: &Arc<OpenBlock>,
+    block: Option<Readings>,
+) -> Result<Option<Finished>, StoreError> {
+    written_again(shared, old, opened, block, &|_| true)
+}
+
+/// A damaged tier's file with the sensors whose windows can all be read; `None` when there are none.
+pub(crate) fn salvaged(
+    shared: &Shared,
+    old: &BlockRecord,
+    opened: &Arc<OpenBlock>,
+) -> Result<Option<Finished>, StoreError> {
+    let mut reader = RowReader::new(opened.clone(), None);
+    let mut readable = |start: u64, end: u64| {
+        let mut row = start;
+        while row < end {
+            match reader.read_lines(row, end - row) {
+                Ok(windows) => row += windows.len() as u64,
+                Err(StoreError::Damaged { .. }) => return Ok(false),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(true)
+    };
+    let (mut start, mut whole) = (0, Vec::new());
+    for entry in opened.entries() {
+        whole.push(readable(start, start + entry.rows)?);
+        start += entry.rows;
+    }
+    written_again(shared, old, opened, None, &|at| whole[at])
+}
+
+fn written_again(
+    shared: &Shared,
+    old: &BlockRecord,
+    opened: &Arc<OpenBlock>,
+    block: Option<Readings>,
+    wanted: &dyn Fn(usize) -> bool,
+) -> Result<Option<Finished>, StoreError> {
+    let Some(tier) = old.tier else { return Ok(None) };
+    let id = shared.next_block.fetch_add(1, Relaxed);
+    let temporary = shared.paths.temporary.join(format!("{id}.parquet"));
+    let level = shared.config.seal_zstd_level;
+    let write = || -> Result<Written, StoreError> {
+        let lined = opened.has_lines();
+        let writer = TierWriter::create(shared.disk.as_ref(), &temporary, old.value_type, level, lined)?;
+        let reader = RowReader::new(opened.clone(), None);
+        let readings = block.map(|(block, opened)| (block, RowReader::new(opened.clone(), None), opened));
+        let mut rewrite = Rewrite { shared, old, tier, reader, readings, writer };
+        let mut start = 0;
+        for (at, entry) in opened.entries().iter().enumerate() {
+            let rows = (start, start + entry.rows);
+            start = rows.1;
+            if wanted(at) {
+                rewrite.sensor(entry, rows, opened.drawn_at(at))?;
+            }
+        }
+        rewrite.writer.finish()
+    };
+    match write() {
+        Ok(written) if written.entries == 0 => {
+            let _ = shared.disk.remove(&temporary);
+            Ok(None)
+        }
+        Ok(written) => {
+            let record = record(kind_of(old), id, tier, &written);
+            Ok(Some(Finished { temporary, record }))
+        }
+        Err(error) => {
+            let _ = shared.disk.remove(&temporary);
+            Err(error)
+        }
+    }
+}
+
+struct Rewrite<'a> {
+    shared: &'a Shared,
+    old: &'a BlockRecord,
+    tier: TierOf,
+    reader: RowReader,
+    readings: Option<(&'a Arc<Block>, RowReader, Arc<OpenBlock>)>,
+    writer: TierWriter,
+}
+
+/// Windows made of readings: with the times of the first and the last reading.
+struct Made {
+    windows: Windows,
+    range: (i64, i64),
+    drawn: Drawn,
+}
+
+impl Rewrite<'_> {
+    /// One sensor, whose windows are these rows of the old file.
+    fn sensor(
+        &mut self,
+        entry: &IndexEntry,
+        (row, end): (u64, u64),
+        mut drawn: Option<Drawn>,
+    ) -> Result<(), StoreError> {
+        let (path, resolution) = (&entry.path, self.tier.resolution_ns);
+        let (first, last) = (entry.first_time, entry.last_time);
+        let made_from = Some(self.there_from(entry))
+            .filter(|from| *from <= last && touches(&self.old.cuts, path, first.max(*from), last, resolution));
+        let (from, to) = (floor(first, resolution), last.saturating_add(1).min(made_from.unwrap_or(i64::MAX)));
+        let mut kept = Vec::new();
+        for (lo, hi) in kept_windows(&self.old.cuts, path, from, to, resolution) {
+            if lo < hi {
+                let row = if lo > from { self.reader.seek(row, end, lo)? } else { row };
+                let end = if hi <= last { self.reader.seek(row, end, hi)? } else { end };
+                kept.push((lo, hi, row..end));
+            }
+        }
+        let made = match made_from {
+            Some(from) => {
+                let joined = kept.last().filter(|(_, hi, rows)| *hi == from && !rows.is_empty());
+                let before = joined.map(|(.., rows)| self.last_value(rows.end - 1)).transpose()?.flatten();
+                self.made(path, from, before)?
+            }
+            None => None,
+        };
+        if let (Some(drawn), Some(made)) = (&mut drawn, &made) {
+            *drawn = drawn.with(made.drawn);
+        }
+        for (lo, hi, rows) in kept {
+            let range = (first.max(lo), last.min(hi.saturating_sub(1)));
+            self.writer.copy(&mut self.reader, (path, drawn), rows, range, lo > from)?;
+        }
+        match made {
+            Some(made) => self.writer.push(path, &made.windows, made.range, drawn.unwrap_or_default()),
+            None => Ok(()),
+        }
+    }
+
+    /// From when on all readings of a sensor are in the block.
+    fn there_from(&self, entry: &IndexEntry) -> i64 {
+        let Some((block, _, opened)) = &self.readings else { return i64::MAX };
+        let coarsest = coarsest(&self.shared.config.tiers, self.tier.resolution_ns);
+        let in_block = opened.find(&entry.path).map(|found| found.first_time);
+        readings_from(block.record.trimmed, in_block, entry.first_time, coarsest)
+    }
+
+    /// The time of a window's last value, and whether the reading after it is a gap; `None` where the file does not say.
+    fn last_value(&mut self, row: u64) -> Result<Option<(i64, bool)>, StoreError> {
+        let windows = self.reader.read_lines(row, 1)?;
+        let lines = match &windows {
+            Windows::Int(rows) => &rows.lines,
+            Windows::Float(rows) => &rows.lines,
+        };
+        let of = |time: i64| lines.as_ref().map(|lines| (time + lines.last_after[0], lines.edges[0].gap_after));
+        Ok(windows.times().first().and_then(|time| of(*time)))
+    }
+
+    /// The windows of what the block has of a sensor from a time on; `before` is what [`Rewrite::last_value`] says of the window before.
+    fn made(&mut self, path: &str, from: i64, before: Option<(i64, bool)>) -> Result<Option<Made>, StoreError> {
+        let Some((block, reader, opened)) = &mut self.readings else { return Ok(None) };
+        let Some(found) = opened.find(path) else { return Ok(None) };
+        let (rows, first_time, last_time) = (found.rows, found.first_time, found.last_time);
+        let entry = IndexEntry { path: path.to_owned(), rows, first_time, last_time };
+        let rows = (found.start, found.start + found.rows);
+        let mut builder = AnyBuilder::new(self.old.value_type, &[self.tier.resolution_ns]);
+        let interval_ns = {
+            let sensors = self.shared.sensors();
+            sensors.id(path).and_then(|id| sensors.info(id)).map_or(0, |info| info.interval_ns)
+        };
+        builder.begin(interval_ns);
+        before.into_iter().for_each(|(time, gap)| builder.follow(time, gap));
+        let mut range: Option<(i64, i64)> = None;
+        for run in runs_of(reader, &entry, rows, from, &block.record.cuts)? {
+            let mut row = run.row;
+            while row < run.end {
+                let chunk = reader.read(row, run.end - row)?;
+                row += chunk.times.len() as u64;
+                if let (Some(first), Some(last)) = (chunk.times.first(), chunk.times.last()) {
+                    range = Some((range.map_or(*first, |range| range.0), *last));
+                }
+                builder.push(&chunk.times, &chunk.column);
+            }
+        }
+        let drawn = builder.drawn();
+        let windows = builder.finish().pop();
+        Ok(windows.zip(range).map(|(windows, range)| Made { windows, range, drawn }))
+    }
+}
