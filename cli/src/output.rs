@@ -1,10 +1,16 @@
 //! Where an answer goes: standard output, or a file that appears whole or not at all.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, IsTerminal, Stdout, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use wholegrain_server::path_owners::check_above_as_root;
+
 use crate::failure::Failure;
+
+/// Files with readings are their owner's and readable for the group, or less where the umask says so.
+const FILE_MODE: u32 = 0o640;
 
 /// A destination.
 pub enum Output {
@@ -29,12 +35,15 @@ impl Output {
         if name.is_empty() || path.is_dir() {
             return Err(Failure::Usage(format!("--output {} is a directory; name a file", path.display())));
         }
+        check_above_as_root(path).map_err(Failure::Failed)?;
         name.push(format!(".{}.part", std::process::id()));
         let partial = path.with_file_name(name);
         // What another process left under this name, or a link that somebody planted there, goes; the file is always a new one.
         let _ = std::fs::remove_file(&partial);
-        let file = File::create_new(&partial)
-            .map_err(|error| Failure::Failed(format!("cannot create {} for --output: {error}", partial.display())))?;
+        let file =
+            OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(&partial).map_err(|error| {
+                Failure::Failed(format!("cannot create {} for --output: {error}", partial.display()))
+            })?;
         Ok(Output::File(BufWriter::new(file), Partial { partial, path: path.to_owned(), finished: false }))
     }
 
@@ -91,6 +100,28 @@ impl Write for Output {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn files_are_not_for_everybody_and_root_writes_none_where_others_lead() {
+        use std::os::unix::fs::{MetadataExt, chown, symlink};
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.csv");
+        Output::open(Some(&path)).unwrap().finish().unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777 & !0o640, 0);
+        // SAFETY: the call has no arguments and cannot fail.
+        if unsafe { libc::geteuid() } != 0 {
+            println!("NOT TESTED: only root can give a directory to another user");
+            return;
+        }
+        let (theirs, victim) = (dir.path().join("theirs"), dir.path().join("victim"));
+        std::fs::create_dir(&theirs).unwrap();
+        std::fs::create_dir(&victim).unwrap();
+        symlink(&victim, theirs.join("link")).unwrap();
+        chown(&theirs, Some(54_321), None).unwrap();
+        let Err(Failure::Failed(why)) = Output::open(Some(&theirs.join("link/a.csv"))) else { panic!("not refused") };
+        assert!(why.contains("theirs, in which ") && why.contains("uid 54321"), "{why}");
+        assert_eq!(std::fs::read_dir(victim).unwrap().count(), 0);
+    }
 
     #[test]
     fn a_file_appears_when_finished_and_not_before() {

@@ -9,6 +9,7 @@ use clap::Args;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use wholegrain_model::{Interval, Pattern};
+use wholegrain_server::path_owners::check_directory;
 use wholegrain_server::{InitOptions, ServerConfig};
 
 use crate::connection::Connection;
@@ -82,6 +83,7 @@ pub fn run(args: &UpArgs) -> Result<(), Failure> {
         ..defaults
     };
     let dir = args.dir.clone().unwrap_or_else(|| demo::directory(&args.demo));
+    check_directory(&dir).map_err(Failure::Failed)?;
     demo::check(&dir, &args.demo)?;
     let centre = if args.demo.demo { Some(demo::options(&dir, &args.demo)?) } else { None };
     let report = init::make(&dir, &options)?;

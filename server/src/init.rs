@@ -11,7 +11,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use wholegrain_model::batch::AGENT_BYTES_MAX;
 use wholegrain_model::name::{self, sanitize_level};
 use wholegrain_model::{SensorPath, Timestamp};
-use wholegrain_store::disk::check_directory_owner;
+use wholegrain_store::path_owners::{check_above, check_directory, check_directory_owner};
 
 use crate::ServerConfig;
 use crate::access::Role;
@@ -125,6 +125,7 @@ pub fn init(dir: &Path, options: &InitOptions) -> Result<InitReport, InitError> 
     let agent = options.agent.clone().unwrap_or_else(|| host.clone());
     check_agent_name(&agent)?;
     let mut files = Files { dir, report: InitReport { agent: agent.clone(), ..InitReport::default() } };
+    check_above(dir).map_err(InitError::Refused)?;
     for sub in ["", "server", "server/store", "agent", "agent/spool"] {
         let path = dir.join(sub);
         check_directory_owner(&path).map_err(InitError::Refused)?;
@@ -375,7 +376,7 @@ impl Files<'_> {
         check_agent_name(name)?;
         let authority = authority(self.dir)?;
         let agents = self.dir.join("agents");
-        check_directory_owner(self.dir).and_then(|()| check_directory_owner(&agents)).map_err(InitError::Refused)?;
+        check_directory(self.dir).and_then(|()| check_directory_owner(&agents)).map_err(InitError::Refused)?;
         fs::create_dir_all(&agents).map_err(io_error("create the directory", &agents))?;
         let (cert, key) = (format!("agents/{name}.pem"), format!("agents/{name}.key"));
         self.pair(&cert, &key, || pki::new_agent(&authority, name)).map(drop)
@@ -526,6 +527,14 @@ mod tests {
             std::os::unix::fs::chown(&path, Some(0), None).unwrap();
         }
         init(dir.path(), &options()).unwrap();
+        let above = dir.path().join("above");
+        fs::create_dir(&above).unwrap();
+        std::os::unix::fs::chown(&above, Some(65_534), None).unwrap();
+        let made = [init(&above.join("var"), &options()), init_system(&above.join("etc"), &options())];
+        for error in made.map(|made| made.unwrap_err().to_string()) {
+            assert!(error.contains("above, in which ") && error.contains("(uid 65534)"), "{error}");
+        }
+        assert_eq!(fs::read_dir(&above).unwrap().count(), 0);
     }
 
     #[test]

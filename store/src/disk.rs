@@ -94,30 +94,6 @@ pub(crate) fn close_to_others(dir: &Path) {
     }
 }
 
-/// Refuses a directory in which another user can put links or files: one that is neither this process' user's nor root's, or that everybody
-/// may write. One that is not there is accepted. A link is followed if it is this user's or root's.
-pub fn check_directory_owner(dir: &Path) -> Result<(), String> {
-    // SAFETY: the call has no arguments and cannot fail.
-    let own = unsafe { libc::geteuid() };
-    // Without a slash at its end: that would be what a link leads to.
-    let dir = &dir.components().collect::<PathBuf>();
-    let Ok(link) = std::fs::symlink_metadata(dir) else { return Ok(()) };
-    let meta = std::fs::metadata(dir).map_err(|error| format!("{}: {error}", dir.display()))?;
-    let shown = dir.display();
-    if let Some(uid) = [link.uid(), meta.uid()].into_iter().find(|uid| *uid != own && *uid != 0) {
-        return Err(format!(
-            "{shown} belongs to another user (uid {uid}), who could lead what is written there elsewhere; name a directory of your own, or run the command as that user"
-        ));
-    }
-    let mode = meta.mode() & 0o7777;
-    if meta.is_dir() && mode & 0o002 != 0 {
-        return Err(format!(
-            "{shown} can be written by every user (mode {mode:04o}), who could lead what is written there elsewhere; name a directory in it, or take the right away (chmod o-w)"
-        ));
-    }
-    Ok(())
-}
-
 /// The real file system.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RealDisk;

@@ -38,6 +38,7 @@ mod lost;
 mod merge;
 mod open;
 mod overlap;
+pub mod path_owners;
 mod progress;
 mod properties;
 mod publish;

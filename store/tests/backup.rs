@@ -278,6 +278,23 @@ fn a_backup_follows_no_link_of_another_user() {
     let error = take("open").unwrap_err();
     assert!(error.contains("written by every user (mode 0777)"), "{error}");
 
+    // Nor below a directory of theirs, which they could exchange meanwhile.
+    let tar = at("others/kept.tar");
+    let refused = [
+        take("others/new").map(drop),
+        take_tar(&whole[..], &tar, &mut |_, _| {}).map(drop),
+        held_in(&at("others/new")).map(drop),
+    ];
+    for error in refused.map(Result::unwrap_err) {
+        assert!(error.contains("others, in which ") && error.contains("(uid 65534)"), "{error}");
+    }
+    take("whole").unwrap();
+    for name in ["others", "others/new", "link", "link/new", "open"] {
+        let error = restore(&at("whole"), &at(name), &mut |_, _| {}).unwrap_err();
+        assert!(error.contains("who could lead what is written there elsewhere"), "{name}: {error}");
+    }
+    assert_eq!(std::fs::read_dir(at("others")).unwrap().count(), 0);
+
     // Links that were put there before the directory became root's.
     std::fs::create_dir(at("kept")).unwrap();
     std::os::unix::fs::symlink(&victim, at("kept/blocks")).unwrap();

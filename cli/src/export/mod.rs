@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, ValueEnum};
 use wholegrain_model::size::ByteSize;
 use wholegrain_model::{Pattern, Timestamp};
+use wholegrain_server::path_owners::check_above_as_root;
 
 use crate::connection::{ClientOption, Connection};
 use crate::failure::{EXIT_CODES, Failure};
@@ -137,6 +138,7 @@ pub fn run(args: &ExportArgs, client: Option<&Path>) -> Result<(), Failure> {
     }
     let files = files(args, is_dir, (from, to))?;
     if is_dir {
+        check_above_as_root(&args.output).map_err(Failure::Failed)?;
         std::fs::create_dir_all(&args.output)
             .map_err(|error| Failure::Failed(format!("cannot make {}: {error}", args.output.display())))?;
     }

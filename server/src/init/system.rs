@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use wholegrain_store::disk::check_directory_owner;
+use wholegrain_store::path_owners::check_directory;
 
 use super::{Files, InitError, InitOptions, InitReport, PASSWORDS, host_name, io_error, new_token};
 use crate::access::tokens;
@@ -14,7 +14,7 @@ use crate::pki;
 /// readable by their owner only; who runs the server as another user gives it `server.key`, `tokens` and `passwords`.
 pub fn init_system(dir: &Path, options: &InitOptions) -> Result<InitReport, InitError> {
     let host = host_name();
-    check_directory_owner(dir).map_err(InitError::Refused)?;
+    check_directory(dir).map_err(InitError::Refused)?;
     fs::create_dir_all(dir).map_err(io_error("create the directory", dir))?;
     let mut files = Files { dir, report: InitReport { agent: host.clone(), ..InitReport::default() } };
     let authority = files.pair("ca.pem", "ca.key", || pki::new_authority(&host))?;

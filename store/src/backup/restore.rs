@@ -7,6 +7,7 @@ use std::path::Path;
 use super::take::{Progress, manifest_of};
 use super::{BackupError, BackupFile, MANIFEST, Manifest, copy, place, tar};
 use crate::disk::{make_dirs, private};
+use crate::path_owners::check_directory;
 
 /// What was brought back.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,6 +21,7 @@ pub struct Restored {
 /// Writes the store of a backup, a directory or a tar file, into `dir`, which must be empty or not there. The catalogue comes last: what broke off
 /// is not opened.
 pub fn restore(backup: &Path, dir: &Path, progress: Progress) -> Result<Restored, BackupError> {
+    check_directory(dir)?;
     let taken = fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_some());
     if taken {
         return Err(format!("{} is not empty; nothing is overwritten: name another directory", dir.display()));

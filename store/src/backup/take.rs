@@ -6,7 +6,8 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 use super::{BackupError, BackupFile, MANIFEST, MANIFEST_BYTES_MAX, Manifest, copy, tar};
-use crate::disk::{check_directory_owner, make_dirs, private};
+use crate::disk::{make_dirs, private};
+use crate::path_owners::{check_above, check_directory, check_directory_owner};
 
 /// What was received.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,7 +31,7 @@ fn say<E: std::fmt::Display>(doing: &str, path: &Path) -> impl Fn(E) -> BackupEr
 
 /// The files of the backup that is in a directory, as far as they are whole.
 pub fn held_in(dir: &Path) -> Result<Vec<BackupFile>, BackupError> {
-    check_directory_owner(dir)?;
+    check_directory(dir)?;
     let path = dir.join(MANIFEST);
     if !path.exists() {
         // One that broke off has left whole files too, but nothing says what they should be.
@@ -78,6 +79,7 @@ pub(super) fn manifest_of<R: Read>(reader: &mut tar::Reader<R>) -> Result<Manife
 
 /// Receives a stream into a directory. The backup that was there before is whole until this one is; then what only the former needs goes.
 pub fn take_into(stream: impl Read, dir: &Path, held: &[BackupFile], progress: Progress) -> Result<Taken, BackupError> {
+    check_directory(dir)?;
     own_dir(dir)?;
     let mut reader = tar::Reader::new(stream);
     let manifest = manifest_of(&mut reader)?;
@@ -180,6 +182,7 @@ fn sync_dir(dir: &Path) -> Result<(), BackupError> {
 
 /// Receives a stream into one tar file, which appears when it is whole.
 pub fn take_tar(stream: impl Read, path: &Path, progress: Progress) -> Result<Taken, BackupError> {
+    check_above(path)?;
     let partial = PathBuf::from(format!("{}.part", path.display()));
     let file = fresh(&partial).map_err(say("creating", &partial))?;
     let taken = checked(Tee { stream, file: &file }, progress);
