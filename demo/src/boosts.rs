@@ -1,5 +1,5 @@
 //! What people order of running jobs: metrics that are sampled more often for a while. The model's nodes obey as agents do, without
-//! their limits: there is nobody whom a demonstration could disturb.
+//! most of their limits: there is nobody whom a demonstration could disturb. As there, users have nothing sampled less often than without them.
 //!
 //! - In: the server's messages on `wholegrain/v1/control/<agent>`, the time as an argument.
 //! - Out: the answer to each; which metrics of which job are sampled how often.
@@ -49,8 +49,15 @@ pub struct Boosts {
 #[derive(Deserialize)]
 struct Message {
     id: u64,
+    who: Who,
     order: Option<Order>,
     show: Option<String>,
+}
+
+/// Who orders; the server knows them.
+#[derive(Deserialize)]
+struct Who {
+    role: String,
 }
 
 #[derive(Deserialize)]
@@ -69,6 +76,15 @@ struct Rule {
     every: String,
     #[serde(rename = "for")]
     within: Option<String>,
+}
+
+/// A rule that somebody asks for.
+struct Asked {
+    rule: Rule,
+    /// How often metrics are sampled at least, where the one who asks may not have less.
+    slowest: Option<Interval>,
+    /// Or tried only.
+    really: bool,
 }
 
 impl Boosts {
@@ -94,9 +110,10 @@ impl Boosts {
         otherwise: Interval,
     ) -> Option<Value> {
         let message: Message = serde_json::from_slice(message).ok()?;
+        let slowest = (message.who.role == "user").then_some(otherwise);
         let result = match (message.order, message.show) {
-            (Some(Order::Add(rule)), _) => self.add(plan, node, &rule, now_ns, metrics, true),
-            (Some(Order::Try(rule)), _) => self.add(plan, node, &rule, now_ns, metrics, false),
+            (Some(Order::Add(rule)), _) => self.add(plan, node, Asked { rule, slowest, really: true }, now_ns, metrics),
+            (Some(Order::Try(rule)), _) => self.add(plan, node, Asked { rule, slowest, really: false }, now_ns, metrics),
             (Some(Order::Remove(number)), _) => self.remove(|boost| boost.number == number),
             (Some(Order::End(job)), _) => {
                 plan.job(&job).ok_or_else(|| unknown(&job)).and_then(|job| self.remove(|boost| boost.job == job))
@@ -123,10 +140,9 @@ impl Boosts {
         &mut self,
         plan: &Plan,
         node: usize,
-        rule: &Rule,
+        Asked { rule, slowest, really }: Asked,
         now_ns: i64,
         metrics: &[(&str, &str)],
-        really: bool,
     ) -> Result<Value, String> {
         let id = rule.jobs.as_deref().ok_or("which job? the rule names none")?;
         let job = plan.job(id).ok_or_else(|| unknown(id))?;
@@ -140,9 +156,15 @@ impl Boosts {
         let patterns = patterns.map_err(|error| error.to_string())?;
         let until_ns = now_ns.saturating_add(i64::try_from(within.ns()).unwrap_or(i64::MAX));
         let boost = Boost { node, job, metrics: patterns, every, until_ns, number: self.last + 1 };
-        let covered = metrics.iter().filter(|(name, _)| boost.covers(name)).count();
-        if covered == 0 {
+        let mut names = metrics.iter().map(|(name, _)| *name).filter(|name| boost.covers(name));
+        let Some(first) = names.next() else {
             return Err(format!("job {id} has no metric {}", rule.metrics.join(", ")));
+        };
+        let covered = 1 + names.count();
+        if let Some(slowest) = slowest.filter(|slowest| every > *slowest) {
+            return Err(format!(
+                "every {every} is less than the administrators' rules ask for: {first} every {slowest} (rule 0); the limit users_may_lower is false"
+            ));
         }
         let until = wholegrain_model::Timestamp(until_ns).to_string();
         let answer = json!({
@@ -187,14 +209,25 @@ mod tests {
         let ask = |boosts: &mut Boosts, what: Value| {
             boosts.obey(&plan, 0, what.to_string().as_bytes(), now, &METRICS, Interval::from_s(5)).unwrap()
         };
-        let add = |kind: &str, metrics: &str, every: &str| json!({"id": 3, "who": {}, "order": {kind: {"metrics": [metrics], "jobs": "4712", "every": every, "for": "10m"}}});
+        let add = |kind: &str, metrics: &str, every: &str| json!({"id": 3, "who": {"name": "u", "role": "user"}, "order": {kind: {"metrics": [metrics], "jobs": "4712", "every": every, "for": "10m"}}});
         let tried = ask(&mut boosts, add("try", "perf/*", "1ms"));
         assert_eq!((tried["id"].as_u64(), tried["ok"]["metrics"].as_u64()), (Some(3), Some(1)), "{tried}");
         assert_eq!(boosts.of(0, job).count(), 0, "a trial changes nothing");
         assert!(ask(&mut boosts, add("add", "perf/*", "1us"))["error"].is_string());
         assert!(ask(&mut boosts, add("add", "nothing", "1ms"))["error"].is_string());
+        let lowered = ask(&mut boosts, add("add", "cpu/*", "6s"));
+        assert!(
+            lowered["error"]
+                .as_str()
+                .is_some_and(|why| why.contains("cpu/usage every 5s") && why.contains("users_may_lower")),
+            "{lowered}"
+        );
+        let mut admins = add("try", "cpu/*", "6s");
+        admins["who"]["role"] = json!("admin");
+        assert!(ask(&mut boosts, admins)["ok"].is_object());
+        assert!(ask(&mut boosts, add("try", "cpu/*", "5s"))["ok"].is_object());
         ask(&mut boosts, add("add", "perf/*", "1ms"));
-        let shown = ask(&mut boosts, json!({"id": 4, "who": {}, "show": "4712"}));
+        let shown = ask(&mut boosts, json!({"id": 4, "who": {"role": "user"}, "show": "4712"}));
         assert_eq!(shown["ok"]["metrics"][0]["interval_ns"], 1_000_000, "{shown}");
         assert_eq!(shown["ok"]["metrics"][1]["interval_ns"], 5_000_000_000u64, "{shown}");
         boosts.expire(now + 599_000_000_000);
@@ -203,7 +236,7 @@ mod tests {
         assert_eq!(boosts.of(0, job).count(), 0);
         ask(&mut boosts, add("add", "**", "10ms"));
         assert_eq!(
-            ask(&mut boosts, json!({"id": 5, "who": {}, "order": {"end": "4712"}}))["ok"]["done"],
+            ask(&mut boosts, json!({"id": 5, "who": {"role": "user"}, "order": {"end": "4712"}}))["ok"]["done"],
             "1 rules ended"
         );
     }
