@@ -10,7 +10,7 @@ use wholegrain_model::{
     Batch, BatchHeader, Column, ColumnValues, Gaps, Interval, Pattern, Schema, SensorDef, SensorPath, Timestamp,
     ValueType,
 };
-use wholegrain_query::{Agg, Query, run};
+use wholegrain_query::{Agg, Op, Query, run};
 use wholegrain_store::{RetentionRule, Store, StoreConfig};
 use wholegrain_transport::payload::encode_batch;
 
@@ -334,6 +334,14 @@ fn windows_outlive_their_readings_and_a_raw_query_says_so() {
         let (rows, tier, warnings) = answer(store, &hours);
         assert_eq!((rows.len(), tier, warnings), (8 * 24, Some(Interval::from_s(3_600)), vec![]));
         assert!(rows.iter().all(|row| row.2 == Some(360.0)));
+        // Operations need the readings, whatever windows are kept (docs/sums.md).
+        for op in [Op::Delta, Op::Derivative, Op::Integral] {
+            let (rows, tier, notes) =
+                answer(store, &Query { op: Some(op), ..query(START, START + 8 * DAY, Some(3_600 * SECOND), None) });
+            assert!(tier.is_none() && !rows.is_empty(), "{op:?}");
+            assert!(rows.iter().all(|row| row.1 >= now - 2 * DAY - 2 * 3_600 * SECOND), "{op:?} {:?}", rows[0]);
+            assert!(notes.len() == 1 && notes[0].contains("out of their retention"), "{op:?} {notes:?}");
+        }
         // Windows of five minutes are kept for four days only.
         let (rows, tier, _) = answer(store, &query(START, START + 8 * DAY, Some(300 * SECOND), Some(Agg::Sum)));
         assert_eq!(tier, Some(Interval::from_s(300)));
