@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from typing import overload
+from collections.abc import Callable, Iterator
+from typing import Any, overload
 from urllib.parse import quote
 
 from . import _config
@@ -65,22 +65,24 @@ class Client:
         params = [("pattern", pattern) for pattern in several(patterns)]
         params += [("job", str(job))] if job is not None else []
         params += [("at", time_text(at))] if at is not None else []
-        params += [("limit", str(_SENSORS_PAGE))]
-        found: list[Sensor] = []
-        after: list[tuple[str, str]] = []
-        while True:
-            with self._connection.ask("GET", "/api/v1/sensors", params + after) as answer:
-                found += [Sensor.of(row) for row in answer.items("sensors")]
-                further = answer.headers("x-wholegrain-next")
-            if not further:
-                return found
-            after = [("after", further[0])]
+        return [Sensor.of(row) for row in self._paged("/api/v1/sensors", params, "sensors")]
 
     def newest(self, patterns: Patterns) -> list[Reading]:
         """The newest reading of each sensor that has one."""
         params = [("pattern", pattern) for pattern in several(patterns)]
-        with self._connection.ask("GET", "/api/v1/newest", params) as answer:
-            return [Reading.of(row) for row in answer.items("readings")]
+        return [Reading.of(row) for row in self._paged("/api/v1/newest", params, "readings")]
+
+    def _paged(self, path: str, params: list[tuple[str, str]], name: str) -> Iterator[Any]:
+        """The rows of a list that comes in pages of sensors."""
+        params = [*params, ("limit", str(_SENSORS_PAGE))]
+        after: list[tuple[str, str]] = []
+        while True:
+            with self._connection.ask("GET", path, params + after) as answer:
+                yield from answer.items(name)
+                further = answer.headers("x-wholegrain-next")
+            if not further:
+                return
+            after = [("after", further[0])]
 
     def query(
         self,

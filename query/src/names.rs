@@ -28,6 +28,7 @@ pub struct Names<'a> {
     /// The user whose jobs alone are seen; `None` sees everything.
     only_user: Option<&'a str>,
     pages_left: usize,
+    is_abandoned: Box<dyn Fn() -> bool + 'a>,
 }
 
 /// What there is of a level below a place in the hierarchy.
@@ -40,7 +41,12 @@ struct Level {
 impl<'a> Names<'a> {
     /// For one search.
     pub fn new(space: &'a Space, only_user: Option<&'a str>) -> Self {
-        Self { space, only_user, pages_left: PAGES_MAX }
+        Self { space, only_user, pages_left: PAGES_MAX, is_abandoned: Box::new(|| false) }
+    }
+
+    /// The same, which finds no more once nobody waits: that is asked before each page.
+    pub fn stop_when(self, is_abandoned: impl Fn() -> bool + 'a) -> Self {
+        Self { is_abandoned: Box::new(is_abandoned), ..self }
     }
 
     /// What a beginning can be completed to, at most [`NAMES_MAX`], sorted. A beginning with `/` is completed by one level: sensors, and
@@ -95,6 +101,9 @@ impl<'a> Names<'a> {
     /// The next sensors that may be seen, and the path that the next page begins behind; `None` at the end.
     fn page(&mut self, pattern: &Pattern, after: Option<&str>) -> Option<(Vec<SensorInfo>, String)> {
         self.pages_left = self.pages_left.checked_sub(1)?;
+        if (self.is_abandoned)() {
+            return None;
+        }
         let mut page = self.space.sensors_after(std::slice::from_ref(pattern), after, PAGE_SENSORS);
         let last = page.last()?.path.to_string();
         if let Some(user) = self.only_user {
@@ -157,21 +166,10 @@ impl<'a> Names<'a> {
 #[cfg(test)]
 mod tests {
     use wholegrain_model::job::JobRecord;
-    use wholegrain_model::{Kind, ValueType};
-    use wholegrain_store::{LooseSensor, Store, StoreConfig};
+    use wholegrain_store::{Store, StoreConfig};
 
     use super::*;
-
-    fn sensor(path: &str) -> LooseSensor {
-        LooseSensor {
-            path: SensorPath::new(path).unwrap(),
-            unit: "W".into(),
-            kind: Kind::Gauge,
-            value_type: ValueType::Int,
-            scale: 1.0,
-            description: String::new(),
-        }
-    }
+    use crate::space::tests::sensor;
 
     fn space(paths: &[&str]) -> (tempfile::TempDir, Space) {
         let dir = tempfile::tempdir().unwrap();
@@ -237,6 +235,28 @@ mod tests {
         assert!(names.pages_left < PAGES_MAX);
         assert_eq!(Names::new(&space, None).completions("/a/b").len(), NAMES_MAX);
         assert_eq!(Names::new(&space, None).nearest("powr").as_deref(), Some("power"));
+    }
+
+    #[test]
+    fn a_search_ends_when_nobody_waits() {
+        let paths: Vec<String> = (0..20_000).map(|at| format!("/a/b{at:05}/c/power")).collect();
+        let (_dir, space) = space(&paths.iter().map(String::as_str).collect::<Vec<_>>());
+        let asked = std::cell::Cell::new(0);
+        let gone_at = |most: usize| {
+            let asked = &asked;
+            asked.set(0);
+            Names::new(&space, None).stop_when(move || {
+                asked.set(asked.get() + 1);
+                asked.get() > most
+            })
+        };
+        gone_at(usize::MAX).nearest("powr");
+        assert_eq!(asked.get(), PAGES_MAX, "the bound");
+        for (pattern, most) in [("powr", 3), ("/a/b*/c/powr", 0), ("/a/b*/x/powr", 5)] {
+            gone_at(most).nearest(pattern);
+            // Each level that is looked for asks once more.
+            assert!(asked.get() > most && asked.get() <= most + 1 + PLACES_MAX, "{pattern}: {}", asked.get());
+        }
     }
 
     #[test]

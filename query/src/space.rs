@@ -117,26 +117,30 @@ impl ReadStore for Space {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use wholegrain_model::{Kind, SensorPath, ValueType};
     use wholegrain_store::{LooseSensor, StoreConfig};
 
     use super::*;
     use crate::virtuals::{Change, Definition, Missing};
 
-    #[test]
-    fn pages_of_measured_and_virtual_sensors_are_the_list() {
-        let dir = tempfile::tempdir().unwrap();
-        let (store, _) = Store::open(StoreConfig { background: false, ..StoreConfig::new(dir.path()) }).unwrap();
-        let sensor = |path: String| LooseSensor {
+    /// A sensor without a schema.
+    pub(crate) fn sensor(path: &str) -> LooseSensor {
+        LooseSensor {
             path: SensorPath::new(path).unwrap(),
             unit: "W".into(),
             kind: Kind::Gauge,
             value_type: ValueType::Int,
             scale: 1.0,
             description: String::new(),
-        };
-        let measured: Vec<LooseSensor> = (0..20).map(|at| sensor(format!("/m/n{at:02}/power"))).collect();
+        }
+    }
+
+    #[test]
+    fn pages_of_measured_and_virtual_sensors_are_the_list() {
+        let dir = tempfile::tempdir().unwrap();
+        let (store, _) = Store::open(StoreConfig { background: false, ..StoreConfig::new(dir.path()) }).unwrap();
+        let measured: Vec<LooseSensor> = (0..20).map(|at| sensor(&format!("/m/n{at:02}/power"))).collect();
         store.register_sensors("test", &measured).unwrap();
         let space = Space::new(store);
         // Before, between and after the measured ones, and several at the end.

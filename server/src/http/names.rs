@@ -25,17 +25,15 @@ pub(super) async fn names(
     let (begin, near) = (text("begin")?, text("near")?);
     let user = only_user(&bearer).map(str::to_owned);
     let place = read::place(&api, &bearer).await?;
-    let search = move || {
+    let search = move |is_gone: &dyn Fn() -> bool| {
         let _place = place;
-        let names = Names::new(&api.space, user.as_deref());
+        let names = Names::new(&api.space, user.as_deref()).stop_when(is_gone);
         match (begin, near) {
             (Some(begin), None) => Ok(names.completions(&begin)),
             (None, Some(near)) => Ok(names.nearest(&near).into_iter().collect()),
             _ => Err(ApiError::bad_request("write either begin=TEXT or near=PATTERN")),
         }
     };
-    let found: Result<Vec<String>, ApiError> = tokio::task::spawn_blocking(search)
-        .await
-        .map_err(|error| ApiError::internal(format!("the search for names failed: {error}")))?;
+    let found: Result<Vec<String>, ApiError> = read::while_waited_for(search).await?;
     Ok(Json(json!({ "names": found? })).into_response())
 }

@@ -13,7 +13,7 @@ pub(super) const SENSORS: &[&str] = &["pattern", "job", "at", "limit", "after"];
 /// Parameters of `/api/v1/names`.
 pub(super) const NAMES: &[&str] = &["begin", "near"];
 /// Parameters of `/api/v1/newest`.
-pub(super) const NEWEST: &[&str] = &["pattern"];
+pub(super) const NEWEST: &[&str] = &["pattern", "limit", "after"];
 /// Parameters of `/api/v1/query`.
 pub(super) const QUERY: &[&str] = &[
     "pattern", "from", "to", "every", "points", "agg", "op", "across", "levels", "job", "at", "unit", "limit", "format",

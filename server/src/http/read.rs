@@ -1,7 +1,8 @@
-//! `/api/v1/sensors`, a page at a time, and `/api/v1/newest`: long lists, streamed. Only so many are made at once.
+//! `/api/v1/sensors` and `/api/v1/newest`, a page at a time: long lists, streamed. Only so many are made at once, and none on when its client has gone.
 
 use std::io::{self, Write};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use axum::extract::{Extension, State};
@@ -45,23 +46,65 @@ pub(super) async fn sensors(
     if patterns.is_empty() {
         patterns.push(Pattern::new("/**").map_err(|error| ApiError::internal(error.to_string()))?);
     }
-    let limit = params.read("limit", |text| match text.parse() {
-        Ok(limit) if (1..=LIMIT.1).contains(&limit) => Ok(limit),
-        _ => Err(format!("1 to {} is wanted", LIMIT.1)),
-    })?;
-    let (limit, after) = (limit.unwrap_or(LIMIT.0), params.read("after", |text| Ok::<_, &str>(text.to_owned()))?);
+    let (limit, after) = limits(&params)?;
     let place = place(&api, &bearer).await?;
     let pages = Pages::new(&api, only_user(&bearer), job.as_ref(), &patterns);
-    let chosen = tokio::task::spawn_blocking(move || pages.some(after.as_deref(), limit));
-    let (chosen, next) =
-        chosen.await.map_err(|error| ApiError::internal(format!("choosing the sensors failed: {error}")))?;
-    let (count, tail) = (chosen.len(), next.clone());
-    let mut response = list("sensors", count, move |sink| {
+    let (chosen, next) = while_waited_for(move |is_gone| pages.some(after.as_deref(), limit, is_gone)).await?;
+    Ok(page("sensors", chosen.len(), next, move |sink| {
         let _place = place;
         let mut begins = true;
         for info in &chosen {
             begins = sensor(info, begins, sink)?;
         }
+        Ok(())
+    }))
+}
+
+/// Gives the newest reading of each sensor that has one, of a page of the sensors.
+pub(super) async fn newest(
+    State(api): State<Arc<Api>>,
+    Extension(bearer): Extension<Bearer>,
+    uri: Uri,
+) -> Result<Response, ApiError> {
+    let params = Params::of(&uri, params::NEWEST)?;
+    let (patterns, (limit, after)) = (params.some_patterns()?, limits(&params)?);
+    let place = place(&api, &bearer).await?;
+    let pages = Pages::new(&api, only_user(&bearer), None, &patterns);
+    let (chosen, next) = while_waited_for(move |is_gone| pages.some(after.as_deref(), limit, is_gone)).await?;
+    Ok(page("readings", chosen.len(), next, move |sink| {
+        let _place = place;
+        let mut begins = true;
+        for some in chosen.chunks(PAGE_SENSORS) {
+            for (info, newest) in some.iter().zip(api.space.newest(some)) {
+                if let Some((time, value)) = newest {
+                    reading(info, time, value, begins, sink)?;
+                    begins = false;
+                }
+            }
+        }
+        Ok(())
+    }))
+}
+
+/// How many sensors a page has, and behind which path it begins.
+fn limits(params: &Params) -> Result<(usize, Option<String>), ApiError> {
+    let limit = params.read("limit", |text| match text.parse() {
+        Ok(limit) if (1..=LIMIT.1).contains(&limit) => Ok(limit),
+        _ => Err(format!("1 to {} is wanted", LIMIT.1)),
+    })?;
+    Ok((limit.unwrap_or(LIMIT.0), params.read("after", |text| Ok::<_, &str>(text.to_owned()))?))
+}
+
+/// A page of a list, which `write` gives from behind the first bracket to before the last; then where the next page begins.
+fn page(
+    name: &'static str,
+    count: usize,
+    next: Option<Arc<str>>,
+    write: impl FnOnce(&mut Sink) -> io::Result<()> + Send + 'static,
+) -> Response {
+    let tail = next.clone();
+    let mut response = list(name, count, move |sink| {
+        write(sink)?;
         match tail {
             Some(next) => writeln!(sink, "],\"next\":{}}}", json_text(&next)),
             None => sink.write_all(b"]}\n"),
@@ -70,33 +113,27 @@ pub(super) async fn sensors(
     if let Some(next) = next.and_then(|next| HeaderValue::from_bytes(next.as_bytes()).ok()) {
         response.headers_mut().insert(NEXT_HEADER, next);
     }
-    Ok(response)
+    response
 }
 
-/// Gives the newest reading of each sensor that has one.
-pub(super) async fn newest(
-    State(api): State<Arc<Api>>,
-    Extension(bearer): Extension<Bearer>,
-    uri: Uri,
-) -> Result<Response, ApiError> {
-    let patterns = Params::of(&uri, params::NEWEST)?.some_patterns()?;
-    let place = place(&api, &bearer).await?;
-    let (pages, first) = pages(&api, &bearer, None, patterns).await?;
-    Ok(list("readings", first.count, move |sink| {
-        let _place = place;
-        let mut begins = true;
-        let api = pages.api.clone();
-        pages.each(first, |page| {
-            for (info, newest) in page.iter().zip(api.space.newest(&page)) {
-                if let Some((time, value)) = newest {
-                    reading(info, time, value, begins, sink)?;
-                    begins = false;
-                }
-            }
-            Ok(())
-        })?;
-        sink.write_all(b"]}\n")
-    }))
+/// Whether the request is over. What answers a request is dropped when its client goes.
+#[derive(Default)]
+struct Over(Arc<AtomicBool>);
+
+impl Drop for Over {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
+/// Does the work on a blocking thread. The work is given a question, whether nobody waits for it any more, which it should ask now and then.
+pub(super) async fn while_waited_for<T: Send + 'static>(
+    work: impl FnOnce(&dyn Fn() -> bool) -> T + Send + 'static,
+) -> Result<T, ApiError> {
+    let over = Over::default();
+    let is_over = over.0.clone();
+    let done = tokio::task::spawn_blocking(move || work(&|| is_over.load(Relaxed))).await;
+    done.map_err(|error| ApiError::internal(format!("choosing the sensors failed: {error}")))
 }
 
 /// Sensors that are in memory at a time while a list of them is written.
@@ -108,13 +145,6 @@ pub(super) struct Pages {
     patterns: Vec<Pattern>,
     only_user: Option<String>,
     job: Option<Arc<JobScope>>,
-}
-
-/// The first page, and how many sensors all pages have.
-struct First {
-    page: Vec<SensorInfo>,
-    next: Option<Arc<str>>,
-    count: usize,
 }
 
 impl Pages {
@@ -150,10 +180,15 @@ impl Pages {
         }
     }
 
-    /// So many of those after a path, at most, and the last of them where there are more.
-    pub fn some(&self, after: Option<&str>, limit: usize) -> (Vec<SensorInfo>, Option<Arc<str>>) {
+    /// So many of those after a path, at most, and the last of them where there are more; fewer when nobody waits for them.
+    pub fn some(
+        &self,
+        after: Option<&str>,
+        limit: usize,
+        is_gone: &dyn Fn() -> bool,
+    ) -> (Vec<SensorInfo>, Option<Arc<str>>) {
         let (mut sensors, mut next) = self.page(after);
-        while let Some(after) = next.filter(|_| sensors.len() <= limit) {
+        while let Some(after) = next.filter(|_| sensors.len() <= limit && !is_gone()) {
             let (page, after) = self.page(Some(&after));
             sensors.extend(page);
             next = after;
@@ -174,37 +209,6 @@ impl Pages {
         }
         sensors
     }
-
-    fn first(&self) -> First {
-        let (page, next) = self.page(None);
-        let count = if next.is_some() { self.count() } else { page.len() };
-        First { page, next, count }
-    }
-
-    fn each(&self, first: First, mut write: impl FnMut(Vec<SensorInfo>) -> io::Result<()>) -> io::Result<()> {
-        let First { page, mut next, .. } = first;
-        write(page)?;
-        while let Some(after) = next {
-            let (page, after) = self.page(Some(&after));
-            write(page)?;
-            next = after;
-        }
-        Ok(())
-    }
-}
-
-async fn pages(
-    api: &Arc<Api>,
-    bearer: &Bearer,
-    job: Option<Arc<JobScope>>,
-    patterns: Vec<Pattern>,
-) -> Result<(Pages, First), ApiError> {
-    let pages = Pages::new(api, only_user(bearer), job.as_ref(), &patterns);
-    let chosen = tokio::task::spawn_blocking(move || {
-        let first = pages.first();
-        (pages, first)
-    });
-    chosen.await.map_err(|error| ApiError::internal(format!("choosing the sensors failed: {error}")))
 }
 
 /// The sensors that the patterns choose and the bearer may see: users see none of other people's jobs, nor what is computed from those.
@@ -276,4 +280,27 @@ fn reading(info: &SensorInfo, time: i64, value: Option<Value>, first: bool, sink
     json_value(value.map(|value| scaled(value, Scale::new(info.scale))), sink)?;
     write!(sink, ",\"unit\":{}}}", json_text(&info.unit))?;
     sink.relay()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn work_ends_when_nobody_waits_for_it() {
+        let (began, begun) = tokio::sync::oneshot::channel();
+        let (ended, end) = tokio::sync::oneshot::channel();
+        let waiting = tokio::spawn(while_waited_for(move |is_gone| {
+            assert!(!is_gone());
+            began.send(()).unwrap();
+            while !is_gone() {
+                std::thread::yield_now();
+            }
+            ended.send(()).unwrap();
+        }));
+        begun.await.unwrap();
+        waiting.abort();
+        tokio::time::timeout(Duration::from_secs(60), end).await.expect("it goes on").unwrap();
+        assert_eq!(while_waited_for(|is_gone| is_gone()).await.ok(), Some(false));
+    }
 }

@@ -82,18 +82,20 @@ fn a_long_list_comes_whole_and_in_order() {
         let paths: Vec<&str> = json[list].as_array().unwrap().iter().map(|one| one["path"].as_str().unwrap()).collect();
         assert_eq!(paths, expected, "{route}");
     }
-    let (mut paged, mut next) = (Vec::new(), String::new());
-    loop {
-        let page = server.get(&format!("/api/v1/sensors?pattern=/n1/*&limit=3000{next}")).json();
-        let sensors = page["sensors"].as_array().unwrap();
-        assert!(sensors.len() <= 3000);
-        paged.extend(sensors.iter().map(|one| one["path"].as_str().unwrap().to_owned()));
-        match page["next"].as_str() {
-            Some(after) => next = format!("&after={after}"),
-            None => break,
+    for (route, list) in [("sensors", "sensors"), ("newest", "readings")] {
+        let (mut paged, mut next) = (Vec::new(), String::new());
+        loop {
+            let page = server.get(&format!("/api/v1/{route}?pattern=/n1/*&limit=3000{next}")).json();
+            let sensors = page[list].as_array().unwrap();
+            assert!(sensors.len() <= 3000);
+            paged.extend(sensors.iter().map(|one| one["path"].as_str().unwrap().to_owned()));
+            match page["next"].as_str() {
+                Some(after) => next = format!("&after={after}"),
+                None => break,
+            }
         }
+        assert_eq!(paged, expected, "{route} page by page");
     }
-    assert_eq!(paged, expected, "page by page");
     let sums = server.get(&format!("/api/v1/query?pattern=/n1/*&{DAY}&across=sum"));
     assert_eq!((sums.status, sums.sensors.as_deref()), (200, Some("10000")));
     let rows: Vec<serde_json::Value> = sums.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
