@@ -44,12 +44,28 @@ pub(crate) async fn listen(text: &str, setting: &str) -> anyhow::Result<(Vec<Tcp
     }
 }
 
-/// Whether bytes of a connection are here. Does not wait, and takes none.
-pub(crate) fn has_bytes(stream: &TcpStream) -> bool {
+/// What has come of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Arrived {
+    Nothing,
+    Bytes,
+    /// The other side has closed it, and no bytes are left.
+    End,
+}
+
+/// What has come of a connection and was not read. Does not wait, and takes nothing.
+pub(crate) fn arrived(stream: &TcpStream) -> Arrived {
     let mut byte = 0u8;
     let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
     // SAFETY: the descriptor is open while `stream` lives; at most one byte is written, into `byte`.
-    unsafe { libc::recv(stream.as_raw_fd(), (&raw mut byte).cast(), 1, flags) > 0 }
+    match unsafe { libc::recv(stream.as_raw_fd(), (&raw mut byte).cast(), 1, flags) } {
+        0 => Arrived::End,
+        1.. => Arrived::Bytes,
+        _ => match io::Error::last_os_error().kind() {
+            ErrorKind::WouldBlock | ErrorKind::Interrupted => Arrived::Nothing,
+            _ => Arrived::End,
+        },
+    }
 }
 
 fn bind(address: SocketAddr) -> io::Result<TcpListener> {
@@ -114,14 +130,14 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let (mut stream, _) = listener.accept().await.unwrap();
-        assert!(!has_bytes(&stream));
+        assert_eq!(arrived(&stream), Arrived::Nothing);
         client.write_all(b"x").await.unwrap();
         stream.readable().await.unwrap();
-        assert!(has_bytes(&stream));
+        assert_eq!(arrived(&stream), Arrived::Bytes);
         assert_eq!(stream.read_u8().await.unwrap(), b'x');
-        assert!(!has_bytes(&stream));
+        assert_eq!(arrived(&stream), Arrived::Nothing);
         drop(client);
         stream.readable().await.unwrap();
-        assert!(!has_bytes(&stream), "its end");
+        assert_eq!(arrived(&stream), Arrived::End);
     }
 }

@@ -5,7 +5,7 @@
 //!
 //! A fixed bound for each address would lock out a login node or a proxy, behind which all users have one address. So an address
 //! may take all places there are while nobody else wants one. When they are full, a connection of the address that has the most
-//! of them is closed: of its connections that have come equally far ([`Progress`]), the most numerous, one chosen by chance. So who opens bare connections
+//! of them is closed: of its connections that have come equally far ([`Progress`]), the most numerous, one chosen by chance, but of the silent ones the oldest. So who opens bare connections
 //! closes bare ones, and an honest client that shares the address needs its luck only until its first bytes are here; who fills the places with
 //! connections that stop half-way closes those, and not the ones that have just come.
 
@@ -24,7 +24,7 @@ use tokio::sync::Notify;
 
 use crate::broker::log_limit::LogLimit;
 use crate::metrics::Text;
-use crate::net::has_bytes;
+use crate::net::{Arrived, arrived};
 pub(crate) use shares::{Share, Shares};
 
 /// Lines about connections turned away in one window of the log's limit.
@@ -93,7 +93,7 @@ pub(crate) struct Gate {
 struct State {
     bounds: Bounds,
     next_id: u64,
-    /// Of each address the connections that have proved nothing, by their progress.
+    /// Of each address the connections that have proved nothing, by their progress, in the order in which they came so far.
     unproven: HashMap<IpAddr, [Vec<Waiting>; STAGES]>,
     unproven_count: usize,
     proven: HashMap<Arc<str>, usize>,
@@ -113,16 +113,21 @@ pub(crate) enum Progress {
 }
 
 impl Progress {
-    /// Of a connection that was just accepted: its first bytes are often here before its task runs.
-    pub fn of(stream: &TcpStream) -> Self {
-        if has_bytes(stream) { Self::Heard } else { Self::Silent }
+    /// Of a connection that was just accepted: its first bytes are often here before its task runs. `None` when the client has closed it already,
+    /// which it may have done while it waited to be accepted: it costs nobody a place.
+    pub fn of(stream: &TcpStream) -> Option<Self> {
+        match arrived(stream) {
+            Arrived::Nothing => Some(Self::Silent),
+            Arrived::Bytes => Some(Self::Heard),
+            Arrived::End => None,
+        }
     }
 }
 
 /// How many of [`Progress`] there are.
 const STAGES: usize = Progress::Encrypted as usize + 1;
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Waiting {
     id: u64,
     displaced: Arc<Notify>,
@@ -140,10 +145,15 @@ enum Standing {
 #[derive(Debug)]
 pub(crate) struct Place {
     gate: Arc<Gate>,
-    id: u64,
     source: IpAddr,
-    displaced: Arc<Notify>,
-    standing: Mutex<Standing>,
+    own: Mutex<Own>,
+}
+
+/// What is a place's own; locked before the gate's state.
+#[derive(Debug)]
+struct Own {
+    waiting: Waiting,
+    standing: Standing,
 }
 
 impl Gate {
@@ -178,23 +188,28 @@ impl Gate {
     /// place: one of the address that has the most of them.
     pub fn enter(self: &Arc<Self>, address: IpAddr, progress: Progress) -> Option<Place> {
         let source = source(address);
+        let own = Own { waiting: self.wait(source, progress)?, standing: Standing::Unproven(progress) };
+        Some(Place { gate: self.clone(), source, own: Mutex::new(own) })
+    }
+
+    /// One more that has proved nothing, unless it is the one that closes for the others.
+    fn wait(&self, source: IpAddr, progress: Progress) -> Option<Waiting> {
         let mut state = self.state();
         let id = state.next_id;
         state.next_id += 1;
-        let displaced = Arc::new(Notify::new());
-        let waiting = Waiting { id, displaced: displaced.clone() };
-        state.unproven.entry(source).or_default()[progress as usize].push(waiting);
+        let waiting = Waiting { id, displaced: Arc::default() };
+        state.unproven.entry(source).or_default()[progress as usize].push(waiting.clone());
         state.unproven_count += 1;
         let mut victim = None;
         if state.unproven_count > state.bounds.unproven_max {
             victim = state.displace(|of| (self.chance.hash_one((id, of)) % of.max(1) as u64) as usize);
         }
-        let (waiting, most) = (state.unproven_count, state.bounds.unproven_max);
+        let (count, most) = (state.unproven_count, state.bounds.unproven_max);
         drop(state);
-        if let Some((loser, from, count)) = victim {
+        if let Some((loser, from, of)) = victim {
             self.displaced.fetch_add(1, Relaxed);
             self.log.warn(format_args!(
-                "{}: {waiting} connections that have not shown who they are, which is the most ({most}); one of {count} from {from} was closed",
+                "{}: {count} connections that have not shown who they are, which is the most ({most}); one of {of} from {from} was closed",
                 self.protocol
             ));
             if loser.id == id {
@@ -202,8 +217,7 @@ impl Gate {
             }
             loser.displaced.notify_one();
         }
-        let standing = Mutex::new(Standing::Unproven(progress));
-        Some(Place { gate: self.clone(), id, source, displaced, standing })
+        Some(waiting)
     }
 
     /// How many connections there are: those that proved nothing, and all.
@@ -223,8 +237,8 @@ fn count(all: &[Vec<Waiting>; STAGES]) -> usize {
 }
 
 impl State {
-    /// Takes a connection of the address that has the most out, of those of its connections that have come equally far and are the most; `choose`
-    /// gives a number below the one it is given. Also where it came from, and how many from there there were.
+    /// Takes a connection of the address that has the most out, of those of its connections that have come equally far and are the most: of the silent
+    /// ones the oldest. `choose` gives a number below the one it is given. Also where it came from, and how many from there there were.
     fn displace(&mut self, choose: impl Fn(usize) -> usize) -> Option<(Waiting, IpAddr, usize)> {
         let most = self.unproven.values().map(count).max()?;
         let heaviest: Vec<IpAddr> =
@@ -232,8 +246,10 @@ impl State {
         let source = *heaviest.get(choose(heaviest.len()))?;
         let all = self.unproven.get_mut(&source)?;
         // Of equals the one that has come least far.
-        let stage = all.iter_mut().rev().max_by_key(|stage| stage.len())?;
-        let loser = stage.swap_remove(choose(stage.len()));
+        let (progress, stage) = all.iter_mut().enumerate().rev().max_by_key(|(_, stage)| stage.len())?;
+        // Who has said nothing for the longest is the least likely to; who has just come has its bytes on the way.
+        let at = if progress == Progress::Silent as usize { 0 } else { choose(stage.len()) };
+        let loser = stage.remove(at);
         self.gone(source);
         Some((loser, source, most))
     }
@@ -242,7 +258,7 @@ impl State {
     fn leave_unproven(&mut self, source: IpAddr, id: u64, progress: Progress) -> Option<Waiting> {
         let stage = &mut self.unproven.get_mut(&source)?[progress as usize];
         let at = stage.iter().position(|waiting| waiting.id == id)?;
-        let waiting = stage.swap_remove(at);
+        let waiting = stage.remove(at);
         self.gone(source);
         Some(waiting)
     }
@@ -294,8 +310,8 @@ impl State {
 impl Place {
     /// The connection has shown whose it is. It may be said again, also of another identity; then the place is that one's.
     pub fn prove(&self, identity: &str, privileged: bool) -> Result<(), Full> {
-        let mut standing = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
-        match &*standing {
+        let mut own = self.own();
+        match &own.standing {
             Standing::Proven(known) if !privileged && **known == *identity => return Ok(()),
             Standing::Privileged if privileged => return Ok(()),
             _ => {}
@@ -312,13 +328,13 @@ impl Place {
             ));
             return Err(full);
         }
-        match &*standing {
+        match &own.standing {
             Standing::Unproven(progress) => {
-                state.leave_unproven(self.source, self.id, *progress).ok_or(Full::Displaced)?;
+                state.leave_unproven(self.source, own.waiting.id, *progress).ok_or(Full::Displaced)?;
             }
-            proven => state.free(proven, self.source, self.id),
+            proven => state.free(proven, self.source, own.waiting.id),
         }
-        *standing = if privileged {
+        own.standing = if privileged {
             state.privileged_count += 1;
             Standing::Privileged
         } else {
@@ -332,28 +348,49 @@ impl Place {
 
     /// Whether it has been shown whose the connection is.
     pub fn is_proven(&self) -> bool {
-        !matches!(*self.standing.lock().unwrap_or_else(PoisonError::into_inner), Standing::Unproven(_))
+        !matches!(self.own().standing, Standing::Unproven(_))
+    }
+
+    /// Waits until the first bytes of the connection are here; false when it should close: the client has, or others wanted its place, or nothing has
+    /// come until then.
+    ///
+    /// A connection that lost its place before anybody had looked at the bytes that it has sent gets another one, for which one that has said nothing goes.
+    pub async fn heard(&self, stream: &TcpStream, until: Instant) -> bool {
+        let mut byte = [0];
+        tokio::select! {
+            biased;
+            bytes = stream.peek(&mut byte) => bytes.is_ok_and(|bytes| bytes > 0) && self.hear(),
+            () = self.over(until) => Instant::now() < until && arrived(stream) == Arrived::Bytes && self.hear(),
+        }
+    }
+
+    /// The connection was heard from; false when it has no place.
+    fn hear(&self) -> bool {
+        let mut own = self.own();
+        if own.advance(&mut self.gate.state(), self.source, Progress::Heard) {
+            return true;
+        }
+        // Who has lost its place to others that had said something too stays out.
+        if own.standing != Standing::Unproven(Progress::Silent) {
+            return false;
+        }
+        let Some(waiting) = self.gate.wait(self.source, Progress::Heard) else { return false };
+        // It has not been closed.
+        self.gate.displaced.fetch_sub(1, Relaxed);
+        *own = Own { waiting, standing: Standing::Unproven(Progress::Heard) };
+        true
     }
 
     /// The connection has come so far. Nothing changes for one that has proved whose it is, or was displaced.
     pub fn advance(&self, to: Progress) {
-        let mut standing = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
-        let Standing::Unproven(progress) = &mut *standing else { return };
-        let mut state = self.gate.state();
-        if to <= *progress {
-            return;
-        }
-        if let Some(waiting) = state.leave_unproven(self.source, self.id, *progress) {
-            state.unproven.entry(self.source).or_default()[to as usize].push(waiting);
-            state.unproven_count += 1;
-            *progress = to;
-        }
+        self.own().advance(&mut self.gate.state(), self.source, to);
     }
 
     /// Is ready when the connection should close for another one, or because it has proved nothing at `until`.
     pub async fn over(&self, until: Instant) {
+        let displaced = self.own().waiting.displaced.clone();
         tokio::select! {
-            () = self.displaced.notified() => return,
+            () = displaced.notified() => return,
             () = tokio::time::sleep_until(until.into()) => {}
         }
         if self.is_proven() {
@@ -361,12 +398,32 @@ impl Place {
         }
         self.gate.late.fetch_add(1, Relaxed);
     }
+
+    fn own(&self) -> MutexGuard<'_, Own> {
+        self.own.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Own {
+    /// Counts with those that have come so far; whether it has a place.
+    fn advance(&mut self, state: &mut State, source: IpAddr, to: Progress) -> bool {
+        let Standing::Unproven(progress) = &mut self.standing else { return true };
+        if to <= *progress {
+            let all = state.unproven.get(&source);
+            return all.is_some_and(|all| all[*progress as usize].iter().any(|waiting| waiting.id == self.waiting.id));
+        }
+        let Some(waiting) = state.leave_unproven(source, self.waiting.id, *progress) else { return false };
+        state.unproven.entry(source).or_default()[to as usize].push(waiting);
+        state.unproven_count += 1;
+        *progress = to;
+        true
+    }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let standing = self.standing.get_mut().unwrap_or_else(PoisonError::into_inner);
-        self.gate.state.lock().unwrap_or_else(PoisonError::into_inner).free(standing, self.source, self.id);
+        let Own { waiting, standing } = self.own.get_mut().unwrap_or_else(PoisonError::into_inner);
+        self.gate.state.lock().unwrap_or_else(PoisonError::into_inner).free(standing, self.source, waiting.id);
     }
 }
 

@@ -71,6 +71,15 @@ fn a_crowd_closes_its_own_kind() {
     assert!(gate.state().unproven.is_empty());
 }
 
+/// A connection that has just come has its bytes on the way: so many others must come after it until it is closed.
+#[test]
+fn of_silent_connections_the_oldest_goes() {
+    let gate = Gate::new("test", BOUNDS);
+    let crowd: Vec<Place> = (0..100).map(|_| enter(&gate, "10.0.0.1").expect("a place")).collect();
+    let stay = |place: &Place| place.own().advance(&mut gate.state(), address("10.0.0.1"), Progress::Silent);
+    assert!(crowd[..92].iter().all(|place| !stay(place)) && crowd[92..].iter().all(stay));
+}
+
 /// Who was displaced stays out, however far it comes.
 #[test]
 fn who_was_displaced_does_not_come_back_by_advancing() {
@@ -83,6 +92,59 @@ fn who_was_displaced_does_not_come_back_by_advancing() {
     assert_eq!(gate.counts(), (1, 1));
     drop((first, second));
     assert_eq!(gate.counts(), (0, 0));
+}
+
+/// A connection whose bytes are here when it loses its place has just not been looked at in time.
+#[tokio::test]
+async fn who_was_displaced_before_its_bytes_were_looked_at_comes_back() {
+    use tokio::io::AsyncWriteExt;
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let later = Instant::now() + Duration::from_secs(3600);
+    for (says_something, is_heard) in [(true, true), (false, false)] {
+        let gate = Gate::new("test", BOUNDS);
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (stream, _) = listener.accept().await.unwrap();
+        let place = loop {
+            if let Some(place) = enter(&gate, "10.0.0.1") {
+                break place;
+            }
+        };
+        if says_something {
+            client.write_all(b"x").await.unwrap();
+            while arrived(&stream) != Arrived::Bytes {
+                tokio::task::yield_now().await;
+            }
+        }
+        // Until it has been displaced.
+        let mut crowd = Vec::new();
+        while gate.state().unproven[&address("10.0.0.1")].iter().flatten().any(|one| one.id == place.own().waiting.id) {
+            crowd.extend(enter(&gate, "10.0.0.1"));
+        }
+        let before = gate.displaced.load(Relaxed);
+        assert_eq!((place.heard(&stream, later).await, gate.counts().0), (is_heard, 8));
+        assert_eq!(gate.displaced.load(Relaxed), before, "one more was closed, and one was not");
+        if is_heard {
+            let over = tokio::time::timeout(Duration::from_millis(1), place.over(later)).await;
+            assert!(over.is_err(), "it has a place");
+        }
+        assert_eq!(place.prove("a", false).is_ok(), is_heard);
+        drop((place, crowd));
+        assert_eq!(gate.counts(), (0, 0));
+    }
+}
+
+/// Clients that went before they were accepted, or before they said anything, are none that said something.
+#[tokio::test]
+async fn who_has_gone_has_no_place_and_is_not_heard() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (gate, later) = (Gate::new("test", BOUNDS), Instant::now() + Duration::from_secs(3600));
+    let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+    let (stream, _) = listener.accept().await.unwrap();
+    let place = gate.enter(address("10.0.0.1"), Progress::of(&stream).expect("it is there")).unwrap();
+    drop(client);
+    assert!(!place.heard(&stream, later).await);
+    assert_eq!(gate.state().unproven[&address("10.0.0.1")][Progress::Silent as usize].len(), 1);
+    assert_eq!(Progress::of(&stream), None);
 }
 
 #[test]

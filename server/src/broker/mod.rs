@@ -183,16 +183,18 @@ impl Broker {
                 () = went_down(&mut lifetime.shutdown) => return,
             };
             match accepted {
-                Ok((stream, peer)) => match self.gate.enter(peer.ip(), Progress::of(&stream)) {
-                    // Counted here and not in the task, so that the bound holds when many come at once.
-                    Some(place) => {
-                        self.metrics.connections.add(1);
-                        let task = self.clone().connection(stream, (peer, place), tls.clone(), lifetime.clone());
-                        tokio::spawn(task);
+                Ok((stream, peer)) => {
+                    match Progress::of(&stream).and_then(|progress| self.gate.enter(peer.ip(), progress)) {
+                        // Counted here and not in the task, so that the bound holds when many come at once.
+                        Some(place) => {
+                            self.metrics.connections.add(1);
+                            let task = self.clone().connection(stream, (peer, place), tls.clone(), lifetime.clone());
+                            tokio::spawn(task);
+                        }
+                        // The gate says so in the log.
+                        None => self.metrics.connections_refused.inc(),
                     }
-                    // The gate says so in the log.
-                    None => self.metrics.connections_refused.inc(),
-                },
+                }
                 Err(error) => {
                     self.log.warn(format_args!("mqtt: cannot accept a connection: {error}"));
                     tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -216,7 +218,11 @@ impl Broker {
         let (deadline, place) = (Instant::now() + self.limits.connect_time_max, Box::new(place));
         // Acknowledgements are small and wanted at once.
         let _ = stream.set_nodelay(true);
+        let is_heard = Box::pin(place.heard(&stream, deadline)).await;
         match tls {
+            _ if !is_heard => {
+                self.refused(peer, format_args!("nothing came of it in time, or others wanted its place"))
+            }
             None => connection::run(self.clone(), Wire::new(stream), (peer, place), None, deadline, lifetime).await,
             Some(acceptor) => {
                 // On the heap, and gone when it is done: what it needs is not kept by ten thousand connections.
@@ -238,8 +244,6 @@ impl Broker {
         (place, deadline): (&Place, Instant),
     ) -> Option<(Wire<TlsStream<TcpStream>>, Option<String>)> {
         let handshake = async {
-            stream.readable().await?;
-            place.advance(Progress::Heard);
             let stream = acceptor.accept(stream).await?;
             place.advance(Progress::Encrypted);
             Ok::<_, std::io::Error>(stream)

@@ -48,13 +48,15 @@ pub(crate) async fn accept(front: Front, listener: TcpListener, mut lifetime: Li
             () = went_down(&mut lifetime.shutdown) => return,
         };
         match accepted {
-            Ok((stream, peer)) => match front.gate.enter(peer.ip(), Progress::of(&stream)) {
-                Some(place) => {
-                    front.metrics.http_connections.add(1);
-                    tokio::spawn(connection(front.clone(), stream, (peer, place), lifetime.clone()));
+            Ok((stream, peer)) => {
+                match Progress::of(&stream).and_then(|progress| front.gate.enter(peer.ip(), progress)) {
+                    Some(place) => {
+                        front.metrics.http_connections.add(1);
+                        tokio::spawn(connection(front.clone(), stream, (peer, place), lifetime.clone()));
+                    }
+                    None => front.metrics.http_rejected.inc(),
                 }
-                None => front.metrics.http_rejected.inc(),
-            },
+            }
             Err(error) => {
                 tracing::warn!("https: cannot accept a connection: {error}");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -66,11 +68,14 @@ pub(crate) async fn accept(front: Front, listener: TcpListener, mut lifetime: Li
 async fn connection(front: Front, stream: TcpStream, (peer, place): (SocketAddr, Place), mut lifetime: Lifetime) {
     let _ = stream.set_nodelay(true);
     let (place, until) = (Arc::new(place), Instant::now() + front.time_max);
+    if !place.heard(&stream, until).await {
+        front.metrics.http_rejected.inc();
+        front.metrics.http_connections.add(-1);
+        return;
+    }
     let over = place.over(until);
     tokio::pin!(over);
     let handshake = async {
-        stream.readable().await?;
-        place.advance(Progress::Heard);
         let stream = front.tls.accept(stream).await?;
         place.advance(Progress::Encrypted);
         Ok::<_, std::io::Error>(stream)

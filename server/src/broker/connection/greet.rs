@@ -7,7 +7,7 @@ use std::time::Instant;
 use tokio::io::{AsyncRead, AsyncWrite};
 use wholegrain_transport::mqtt::{self, ConnAck, Connect, Packet, Properties, Property, ReasonCode, Text, Version};
 
-use crate::admission::{Place, Progress};
+use crate::admission::Place;
 
 use super::super::connect::{Admitted, CONNECT_BYTES_MAX};
 use super::super::log_limit::quoted;
@@ -82,10 +82,7 @@ where
         }
         match read_some(&mut wire.read, &mut wire.input).await {
             Ok(0) => return Err(Close::new(ReasonCode::UNSPECIFIED_ERROR, "went away before CONNECT")),
-            Ok(count) => {
-                place.advance(Progress::Heard);
-                broker.metrics.received_bytes.add(count as u64)
-            }
+            Ok(count) => broker.metrics.received_bytes.add(count as u64),
             Err(error) => return Err(Close::new(ReasonCode::UNSPECIFIED_ERROR, format!("before CONNECT: {error}"))),
         }
     };
