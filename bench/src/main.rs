@@ -14,6 +14,7 @@ mod import_speed;
 mod installation;
 mod jobs;
 mod latency;
+mod lists;
 mod load;
 mod monitor_cost;
 mod monitors;
@@ -63,6 +64,8 @@ enum Benchmark {
     MqttTopics(mqtt_topics::Options),
     /// What others wait while one identity's connections send as fast as they can, or bare TCP connections come.
     MqttFlood(mqtt_flood::Options),
+    /// Lists of sensors, newest readings and searches for names over a million sensors (not in `all`).
+    Lists(lists::Options),
     /// How soon the answer to a query of one sensor over a day begins, while readings are taken in.
     RangeQuery(range_query::Options),
     /// Import of CSV, from the file to durable blocks: readings a second, beside DuckDB making Parquet of the same file.
@@ -121,6 +124,7 @@ fn main() -> anyhow::Result<()> {
         Benchmark::Connections(options) => connections::run(&options),
         Benchmark::MqttTopics(options) => mqtt_topics::run(&options),
         Benchmark::MqttFlood(options) => mqtt_flood::run(&options),
+        Benchmark::Lists(options) => lists::run(&options),
         Benchmark::RangeQuery(options) => range_query::run(&options),
         Benchmark::Import(options) => import_speed::run(&options),
         Benchmark::QuerySpeed(options) => query_speed::run(&options),

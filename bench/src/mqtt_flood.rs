@@ -32,6 +32,8 @@ const PASSWORD: &str = "bench";
 const RETAINED: usize = 8000;
 /// Packets in one write.
 const PACKETS: usize = 200;
+/// The same of packets with topics of 64 kB.
+const LONG_PACKETS: usize = 16;
 /// Between two measurements.
 const PAUSE: Duration = Duration::from_millis(20);
 /// A measurement that has no answer after so long has failed.
@@ -180,8 +182,13 @@ fn measure(site: &Site, mqtt: SocketAddr, options: &Options, flood: &Flood) -> a
     })
 }
 
-fn floods() -> anyhow::Result<[(&'static str, Flood); 5]> {
-    let (mut pings, mut subscribes, mut publishes) = (BytesMut::new(), BytesMut::new(), BytesMut::new());
+fn floods() -> anyhow::Result<[(&'static str, Flood); 6]> {
+    let [mut pings, mut subscribes, mut publishes, mut topics] = [(); 4].map(|()| BytesMut::new());
+    // The longest topic that a packet can have, of as many levels as there can be.
+    let topic = "flood/".to_owned() + &"x/".repeat((usize::from(u16::MAX) - "flood/".len()) / 2);
+    for _ in 0..LONG_PACKETS {
+        put(&mut topics, &topic, &Bytes::from_static(b"x"), None, false)?;
+    }
     for _ in 0..PACKETS {
         mqtt::encode(&mqtt::Packet::PingReq, Version::V311, &mut pings)?;
         put(&mut publishes, "flood/live", &Bytes::from_static(&[b'x'; 16]), None, false)?;
@@ -192,6 +199,7 @@ fn floods() -> anyhow::Result<[(&'static str, Flood); 5]> {
         ("PINGREQ", Flood::Packets(pings.into())),
         ("SUBSCRIBE", Flood::Packets(subscribes.into())),
         ("PUBLISH", Flood::Packets(publishes.into())),
+        ("PUBLISH to topics of 64 kB", Flood::Packets(topics.into())),
         ("bare TCP to HTTPS", Flood::Bare),
     ])
 }
