@@ -2,9 +2,9 @@
 
 use wholegrain_store::SensorInfo;
 
-pub(crate) use wholegrain_store::holes::is_rate;
 pub use wholegrain_store::holes::{HOLE_INTERVALS, LOOK_BACK_NS_UNKNOWN};
 use wholegrain_store::holes::{REACH_NS, bound_of, reach_of};
+pub(crate) use wholegrain_store::holes::{is_rate, is_rate_as_known};
 
 /// Decides about holes along one sensor's samples.
 ///

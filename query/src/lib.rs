@@ -43,6 +43,7 @@
 
 mod across;
 mod batches;
+mod beside;
 mod columns;
 mod holes;
 mod integral;

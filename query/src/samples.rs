@@ -8,6 +8,7 @@ use wholegrain_model::{Interval, Timestamp, Value};
 use wholegrain_store::{Chunk, Chunks, Part, SensorInfo};
 
 use crate::QueryError;
+use crate::beside;
 use crate::holes::{self, Holes, Spacing};
 
 /// The most sensors whose holes are told by name.
@@ -18,6 +19,9 @@ const TIMES: usize = 3;
 
 /// How many times further is looked for a neighbour each time.
 const GROWTH: i64 = 8;
+
+/// The most windows on either side of two values that are looked at.
+const WINDOWS_MAX: i64 = 20_000;
 
 /// A sample.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -67,6 +71,11 @@ where
 
     pub fn sensor(&self) -> &SensorInfo {
         &self.sensor
+    }
+
+    /// Of all tiers, finest first.
+    pub fn resolutions(&self) -> Vec<i64> {
+        self.chunks.resolutions()
     }
 
     pub fn path(&self) -> &Arc<str> {
@@ -161,6 +170,33 @@ where
             return Ok(None);
         }
         Ok(Some(spacing <= self.bound_ns() || self.is_rate(spacing, before, next)?))
+    }
+
+    /// The same as the finest windows tell that there are; `None` where they do not.
+    pub fn are_joined_by_windows(&self, first: i64, second: i64) -> Result<Option<bool>, QueryError> {
+        let spacing = second.saturating_sub(first);
+        if spacing > self.reach_ns() {
+            return Ok(Some(false));
+        }
+        let around = spacing.saturating_mul(4);
+        for resolution in self.chunks.resolutions() {
+            if around / resolution > WINDOWS_MAX {
+                continue;
+            }
+            let from = first.saturating_sub(whole(around, resolution));
+            let to = second.saturating_add(whole(around, resolution));
+            let (from, to) =
+                (from.saturating_sub(from.rem_euclid(resolution)), to.saturating_sub(to.rem_euclid(resolution)));
+            let parts = self.chunks.scan_lines(&self.sensor, from, to, Some(resolution), self.bound_ns())?;
+            let mut spans = Vec::new();
+            for part in parts.into_iter().flatten() {
+                spans.extend(beside::spans(&part?));
+            }
+            if let Some(joined) = beside::are_joined(&spans, first, second) {
+                return Ok(Some(joined));
+            }
+        }
+        Ok(None)
     }
 
     /// The times of the latest samples before `time`, the nearest first: at least `enough` if there are so many within `most` ns. First `least` ns

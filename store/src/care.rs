@@ -9,6 +9,7 @@ use crate::block::read::OpenBlock;
 use crate::catalogue::BlockRecord;
 use crate::merge::{compact_once, compactable_bytes};
 use crate::snapshot::tolerate;
+use crate::tiers::settle::drop_outdated;
 use crate::{Store, StoreError};
 
 /// The most rows of [`Store::holdings_by`]; the rest is in one.
@@ -53,8 +54,8 @@ const SILENT_INTERVALS: u64 = 10;
 const SILENT_NS: u64 = 600_000_000_000;
 
 impl Store {
-    /// Merges every day's blocks into as few as [`crate::StoreConfig::merge_bytes_max`] allows, now, and makes missing tiers; also writes files anew
-    /// that hold something deleted.
+    /// Merges every day's blocks into as few as [`crate::StoreConfig::merge_bytes_max`] allows, now, and makes missing tiers; also writes files again
+    /// that hold something deleted, and tiers whose sensors have another interval now.
     pub fn compact(&self, now: i64, watch: Watch) -> Result<Compacted, StoreError> {
         self.seal()?;
         let shared = self.shared();
@@ -63,6 +64,7 @@ impl Store {
             (stats.blocks, stats.block_bytes + stats.tier_bytes)
         };
         let before = size();
+        drop_outdated(shared, now)?;
         let total = compactable_bytes(&shared.view().blocks, shared.config.merge_bytes_max.0);
         let (mut done, mut cut_short) = (0u64, false);
         while let Some(bytes) = compact_once(shared, now)? {

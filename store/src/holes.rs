@@ -34,7 +34,7 @@ pub fn is_rate(spacing: i64, before: &[i64], after: &[i64]) -> bool {
 }
 
 /// The same where not all samples beside it are known; `None` where they would decide.
-pub(crate) fn is_rate_as_known(spacing: i64, before: &[i64], after: &[i64]) -> Option<bool> {
+pub fn is_rate_as_known(spacing: i64, before: &[i64], after: &[i64]) -> Option<bool> {
     let (back, ahead) = (alike_beside(spacing, before), alike_beside(spacing, after));
     let open = |times: &[i64], alike: usize| alike < SPACINGS && alike + 1 >= times.len();
     match back + ahead >= SPACINGS {

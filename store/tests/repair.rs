@@ -6,10 +6,12 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use support::{Random, seed};
-use wholegrain_model::{Batch, BatchHeader, Column, ColumnValues, Gaps, Pattern, Schema, SensorDef, SensorPath, Value};
+use wholegrain_model::{
+    Batch, BatchHeader, Column, ColumnValues, Gaps, Interval, Pattern, Schema, SensorDef, SensorPath, Value,
+};
 use wholegrain_store::repair::repair;
 use wholegrain_store::verify::{FileKind, verify};
-use wholegrain_store::{Store, StoreConfig};
+use wholegrain_store::{Deletion, Part, RetentionRule, Store, StoreConfig};
 use wholegrain_transport::payload::encode_batch;
 
 const SECOND: i64 = 1_000_000_000;
@@ -233,4 +235,60 @@ fn a_catalogue_is_made_from_the_blocks_where_there_is_none_that_can_be_read() {
             store.close().unwrap();
         }
     }
+}
+
+/// The sums of hours by way of the tiers.
+fn hours(store: &Store) -> BTreeMap<(String, i64), i64> {
+    let mut sums = BTreeMap::new();
+    let snapshot = store.snapshot();
+    let hour = 3_600 * SECOND;
+    for sensor in store.sensors(&[Pattern::new("/**").unwrap()]) {
+        let parts = snapshot.scan_windows(sensor.id, START, START + DAY, Some(hour)).unwrap();
+        for part in parts.into_iter().flatten() {
+            let mut add = |time: i64, value: Option<Value>| {
+                let Some(Value::Int(value)) = value else { panic!() };
+                *sums.entry((sensor.path.to_string(), time / hour)).or_default() += value;
+            };
+            match part.unwrap() {
+                Part::Windows(rows) => (0..rows.len()).for_each(|at| add(rows.get(at).time, Some(rows.get(at).sum))),
+                Part::Readings(chunk) => {
+                    (0..chunk.times.len()).for_each(|at| add(chunk.times[at], chunk.column.get(at)));
+                }
+            }
+        }
+    }
+    sums
+}
+
+#[test]
+fn a_catalogue_that_is_made_again_knows_tiers_of_readings_that_retention_took() {
+    let dir = tempfile::tempdir().unwrap();
+    drop(fill(dir.path(), 3));
+    let rule = RetentionRule {
+        pattern: Pattern::new("cpu/1*").unwrap(),
+        raw: Some(Interval::from_s(3_600)),
+        tiers: [10, 300, 3_600].map(|seconds| (Interval::from_s(seconds), None)).to_vec(),
+    };
+    let open = || Store::open(StoreConfig { retention: vec![rule.clone()], ..config(dir.path()) }).unwrap().0;
+    let store = open();
+    store.seal().unwrap();
+    store.maintain(START + 3 * DAY).unwrap();
+    store.maintain(START + 3 * DAY).unwrap();
+    let (expected, readings) = (hours(&store), rows(&store).len());
+    assert_eq!((expected.len(), readings), (SENSORS, (SENSORS - 11) * 3 * SAMPLES as usize));
+    store.close().unwrap();
+    drop(store);
+    std::fs::remove_file(dir.path().join("catalogue.redb")).unwrap();
+    let report = repair(dir.path(), false, &mut |_, _| true).unwrap();
+    assert_eq!(report.catalogue.unwrap().blocks, 4);
+    let store = open();
+    assert_eq!(hours(&store), expected);
+    // A deletion does not take them for windows of readings.
+    let deletion = Deletion { patterns: vec![Pattern::new("cpu/2").unwrap()], from: START, to: START + 10 * SECOND };
+    assert_eq!(store.delete(&deletion).unwrap().readings, 10);
+    store.maintain(START + 3 * DAY).unwrap();
+    let found = hours(&store);
+    let differs: Vec<_> = expected.keys().filter(|key| found.get(key) != expected.get(key)).collect();
+    assert_eq!(differs.len(), 1, "{differs:?}");
+    assert!(differs[0].0.ends_with("cpu/2") && found.contains_key(differs[0]));
 }

@@ -7,8 +7,13 @@ use std::sync::Arc;
 
 use serde_json::json;
 use support::{Fault, FaultyDisk};
-use wholegrain_model::{Interval, Kind, Pattern, Schema, SensorDef, SensorPath, ValueType};
-use wholegrain_store::{LooseSensor, Property, SensorInfo, SensorSetting, SetReport, Store, StoreConfig, StoreError};
+use wholegrain_model::{
+    Batch, BatchHeader, Column, ColumnValues, Gaps, Interval, Kind, Pattern, Schema, SensorDef, SensorPath, ValueType,
+};
+use wholegrain_store::{
+    LooseSensor, Part, Property, SensorInfo, SensorSetting, SetReport, Store, StoreConfig, StoreError,
+};
+use wholegrain_transport::payload::encode_batch;
 
 fn open(dir: &Path) -> Store {
     Store::open(StoreConfig { background: false, ..StoreConfig::new(dir) }).unwrap().0
@@ -185,4 +190,38 @@ fn a_catalogue_read_anew_keeps_what_is_set() {
     for node in ["n1", "n2"] {
         assert_eq!(info(&store, &format!("/lrz/{node}/power")).unit, "W", "{node}");
     }
+}
+
+#[test]
+fn compacting_writes_tiers_again_whose_sensors_have_another_interval() {
+    const SECOND: i64 = 1_000_000_000;
+    const DAY: i64 = 86_400 * SECOND;
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    let schema = schema("n1");
+    store.register_schema(&schema).unwrap();
+    // 25 s and 45 s apart: no three alike in a row.
+    let times: Vec<i64> = (0..1_000).map(|at| (at / 2 * 70 + at % 2 * 25) * SECOND).collect();
+    let column = || Column { values: ColumnValues::Int((0..1_000).collect()), gaps: Gaps::default() };
+    let interval_ns = 20 * SECOND.unsigned_abs();
+    let header = BatchHeader { agent: "n1".into(), boot: 1, seq: 1, schema: schema.hash(), interval_ns };
+    store.append_blocking(encode_batch(&Batch { header, times, columns: vec![column(), column()] }).into()).unwrap();
+    store.seal().unwrap();
+    let now = 2 * DAY;
+    store.maintain(now).unwrap();
+    let power = info(&store, "/lrz/n1/power");
+    // Whether windows with lines answer where readings up to three intervals apart are joined.
+    let has_lines = |seconds: i64| {
+        let bound_ns = 3 * seconds * SECOND;
+        let parts = store.snapshot().scan_lines(power.id, 0, DAY, Some(300 * SECOND), bound_ns).unwrap();
+        parts.is_some_and(|mut parts| parts.any(|part| matches!(part.unwrap(), Part::Windows(_))))
+    };
+    assert_eq!((has_lines(20), has_lines(10)), (true, false));
+    store.compact(now, &mut |_, _| true).unwrap();
+    assert_eq!((has_lines(20), has_lines(10)), (true, false), "nothing has changed");
+    let tiers = store.stats().tiers;
+    set(&store, &[SensorSetting { interval: Some(Interval::from_s(10)), ..setting("/lrz/**") }]);
+    store.compact(now, &mut |_, _| true).unwrap();
+    assert_eq!((has_lines(20), has_lines(10)), (false, true));
+    assert_eq!(store.stats().tiers, tiers);
 }

@@ -116,6 +116,9 @@ where
             // Nothing is left of the readings, or nothing was there: then a window that the range cuts is empty.
             found = self.window_before(from, true)?;
         }
+        if found.is_none() {
+            found = self.coarser(from, |resolution| self.last_before(from, resolution, true))?;
+        }
         if let Some((time, previous)) = found {
             self.holes.take(time);
             self.previous = previous;
@@ -126,8 +129,12 @@ where
     /// The last reading before the tier's window that `time` falls into, and its value if a line can begin there.
     fn window_before(&self, time: i64, far: bool) -> Result<Option<(i64, Option<End>)>, QueryError> {
         let Some(resolution) = self.resolution else { return Ok(None) };
-        let part = self.beside.part_before(time.saturating_sub(time.rem_euclid(resolution)), resolution, far)?;
-        Ok(part.map(|part| match &part {
+        self.last_before(time.saturating_sub(time.rem_euclid(resolution)), resolution, far)
+    }
+
+    /// The same before a time that is a multiple of the resolution.
+    fn last_before(&self, time: i64, resolution: i64, far: bool) -> Result<Option<(i64, Option<End>)>, QueryError> {
+        Ok(self.beside.part_before(time, resolution, far)?.map(|part| match &part {
             Part::Readings(chunk) => {
                 let at = chunk.times.len() - 1;
                 (chunk.times[at], end(chunk.times[at], chunk.column.get(at)))
@@ -135,6 +142,19 @@ where
             Part::Windows(TierWindows::Int(rows)) => last_of(rows, |value| value as f64),
             Part::Windows(TierWindows::Float(rows)) => last_of(rows, |value| value),
         }))
+    }
+
+    /// What is found with a coarser tier than the one that answers as a rule, of which a window begins at `time`: of a sensor there can be nothing else.
+    #[cold]
+    fn coarser<T>(
+        &self,
+        time: i64,
+        find: impl Fn(i64) -> Result<Option<T>, QueryError>,
+    ) -> Result<Option<T>, QueryError> {
+        let Some(than) = self.resolution else { return Ok(None) };
+        let is_edge = |resolution: &i64| *resolution > than && time % *resolution == 0;
+        let found = self.beside.resolutions().into_iter().filter(is_edge).map(find);
+        found.filter_map(Result::transpose).next().transpose()
     }
 
     /// The value right after the range, if a line leads to it.
@@ -151,6 +171,9 @@ where
         if found.is_none() {
             found = self.window_from(to, true)?;
         }
+        if found.is_none() {
+            found = self.coarser(to, |resolution| self.first_from(to, resolution, true))?;
+        }
         match found.flatten() {
             Some((next, before)) => Ok(self.is_joined(next.0, before)?.then_some(next)),
             None => Ok(None),
@@ -165,6 +188,17 @@ where
             0 => time,
             rest => time.saturating_add(resolution - rest),
         };
+        self.first_from(from, resolution, far)
+    }
+
+    /// The same from a time on that is a multiple of the resolution.
+    #[expect(clippy::type_complexity, reason = "it is looked at where it is asked for")]
+    fn first_from(
+        &self,
+        from: i64,
+        resolution: i64,
+        far: bool,
+    ) -> Result<Option<Option<((i64, f64), Before)>>, QueryError> {
         Ok(self.beside.part_from(from, resolution, far)?.map(|part| match &part {
             Part::Readings(chunk) => {
                 let time = chunk.times[0];
@@ -362,6 +396,9 @@ where
         }
         // The readings are gone.
         if !gap && before == Before::Unknown {
+            if let Some(joined) = self.beside.are_joined_by_windows(previous.time, time)? {
+                return Ok(joined);
+            }
             self.untold.unknown(self.beside.path(), (previous.time, time));
         }
         Ok(!gap && before == Before::Line)

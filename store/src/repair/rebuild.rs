@@ -13,6 +13,7 @@ use serde::Serialize;
 use wholegrain_model::{Interval, Kind, ValueType};
 
 use crate::StoreError;
+use crate::block::index::IndexEntry;
 use crate::block::read::{Block, OpenBlock};
 use crate::catalogue::{BlockRecord, Catalogue, Change};
 use crate::disk::{Disk, read_all};
@@ -70,8 +71,23 @@ pub(super) fn if_damaged(disk: &Arc<dyn Disk>, dir: &Path, dry_run: bool) -> Res
     Ok(Some(rebuild.rebuilt))
 }
 
-/// A file's record, and its sensors.
-type Found = (BlockRecord, Vec<String>);
+/// A file's record, and its index.
+type Found = (BlockRecord, Vec<IndexEntry>);
+
+/// Whether a tier can have been made from a block, by the indexes of both: `Some(true)` from all readings in it and others that retention took since, from the
+/// beginning of a sensor's on.
+fn is_trimmed(block: &[IndexEntry], tier: &[IndexEntry]) -> Option<bool> {
+    let mut of_tier = tier.iter();
+    let mut trimmed = block.len() != tier.len();
+    for entry in block {
+        let made = of_tier.find(|made| made.path == entry.path)?;
+        if made.first_time > entry.first_time || made.last_time != entry.last_time {
+            return None;
+        }
+        trimmed |= made.first_time < entry.first_time;
+    }
+    Some(trimmed)
+}
 
 struct Rebuild<'a> {
     disk: &'a Arc<dyn Disk>,
@@ -108,32 +124,31 @@ impl Rebuild<'_> {
                 continue;
             };
             let found = self.describe(&path, Some(TierOf { resolution_ns, block: 0 }))?;
-            let Some((mut tier, sensors)) = found else {
+            let Some((mut tier, entries)) = found else {
                 self.put_aside(&path)?;
                 continue;
             };
-            let over = |block: &&Found| {
-                let (block, _) = block;
+            let over = |found: &&mut Found| {
+                let block = &found.0;
                 block.value_type == tier.value_type
                     && block.first_time <= tier.last_time
                     && block.last_time >= tier.first_time
             };
-            let of: Vec<&Found> = blocks.iter().filter(over).collect();
-            match of[..] {
+            let mut of: Vec<&mut Found> = blocks.iter_mut().filter(over).collect();
+            let trimmed = of.first().filter(|_| of.len() == 1).and_then(|found| is_trimmed(&found.1, &entries));
+            match (of.first_mut(), trimmed) {
                 // Its readings are gone: nothing else has what it says.
-                [] => {}
-                [(block, names)]
-                    if (block.first_time, block.last_time) == (tier.first_time, tier.last_time)
-                        && *names == sensors =>
-                {
-                    tier.tier = Some(TierOf { resolution_ns, block: block.id });
+                (None, _) => {}
+                (Some(found), Some(trimmed)) => {
+                    found.0.trimmed |= trimmed;
+                    tier.tier = Some(TierOf { resolution_ns, block: found.0.id });
                 }
-                _ => {
+                (Some(_), None) => {
                     self.put_aside(&path)?;
                     continue;
                 }
             }
-            tiers.push((tier, sensors));
+            tiers.push((tier, entries));
         }
         blocks.extend(tiers);
         Ok(blocks)
@@ -185,7 +200,7 @@ impl Rebuild<'_> {
         record.day = (day(record.first_time) == day(record.last_time)).then(|| day(record.first_time));
         record.sums = Some(opened.sums_of(&content));
         debug_assert!(tier.is_none() || record.path.starts_with(TIERS_DIR));
-        Ok(Some((record, entries.iter().map(|entry| entry.path.clone()).collect())))
+        Ok(Some((record, entries.to_vec())))
     }
 
     /// The sensors of all files with what `sensors.csv` says of them.
@@ -199,8 +214,8 @@ impl Rebuild<'_> {
         let text = String::from_utf8_lossy(&text).into_owned();
         let said: HashMap<&str, Properties> = text.lines().skip(1).filter_map(line).collect();
         let mut sensors = BTreeMap::new();
-        for (record, names) in records {
-            for name in names {
+        for (record, entries) in records {
+            for IndexEntry { path: name, .. } in entries {
                 let plain = || Properties {
                     unit: String::new(),
                     description: String::new(),

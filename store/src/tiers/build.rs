@@ -16,7 +16,8 @@ pub(crate) struct Drawn {
     pub hole: i64,
     /// Whether there are spacings over the bound: their neighbours decided about them.
     pub beyond: bool,
-    /// Whether readings that are not in the file decide about one of them.
+    /// Whether readings that are not in the file decide about one of them, and it is taken for a hole: in files of earlier releases. Others have a row
+    /// that begins behind it, with [`Before::Unknown`].
     pub undecided: bool,
 }
 
@@ -265,7 +266,7 @@ impl<T: Number> Builder<T> {
             }
             let even = is_even(&times[at..next]);
             let whole = if gaps.0.is_empty() && self.is_bridged(times, (at, next), even) {
-                let before = if self.is_first(at) { Before::Unknown } else { self.before(true) };
+                let before = if self.is_first(at) { Before::Unknown } else { self.before(Some(true)) };
                 Open::of_all(start, &times[at..next], &values[at..next], before, even)
             } else {
                 None
@@ -293,12 +294,13 @@ impl<T: Number> Builder<T> {
         at == 0 && self.known == 0
     }
 
-    /// What lies before a value that has a reading before it.
-    fn before(&self, joined: bool) -> Before {
+    /// What lies before a value that has a reading before it; `joined` is `None` where readings that are not known decide.
+    fn before(&self, joined: Option<bool>) -> Before {
         match (self.after_gap, joined) {
             (true, _) => Before::Gap,
-            (false, true) => Before::Line,
-            (false, false) => Before::Hole,
+            (false, Some(true)) => Before::Line,
+            (false, Some(false)) => Before::Hole,
+            (false, None) => Before::Unknown,
         }
     }
 
@@ -349,30 +351,33 @@ impl<T: Number> Builder<T> {
         holes::is_rate_as_known(spacing, &before[..known], &times[row..times.len().min(row + 3)])
     }
 
-    /// Whether a reading is joined to the one before it, if both are values.
-    fn is_joined(&mut self, times: &[i64], row: usize) -> bool {
+    /// Whether a reading is joined to the one before it, if both are values; `None` where readings that are not known decide, or whether the sensor has an
+    /// interval.
+    fn is_joined(&mut self, times: &[i64], row: usize) -> Option<bool> {
         let spacing = self.spacing(times, row);
         if spacing <= self.bound_ns {
             self.note_short(times, row);
-            return true;
+            return Some(true);
         }
         self.drawn.beyond = true;
-        let rate = self.is_rate(times, row, spacing);
+        let rate = self.is_rate(times, row, spacing)?;
         // What is longer than a sensor with an interval bridges depends on whether it has one.
-        self.drawn.undecided |= rate.is_none() || (rate == Some(true) && spacing > holes::REACH_NS);
-        let joined = rate == Some(true) && spacing <= self.reach_ns;
+        if rate && spacing > holes::REACH_NS {
+            return None;
+        }
+        let joined = rate && spacing <= self.reach_ns;
         if !joined && (self.drawn.hole == 0 || spacing < self.drawn.hole) {
             self.drawn.hole = spacing;
         }
-        joined
+        Some(joined)
     }
 
     /// One reading; `None` is a gap.
     fn reading(&mut self, start: i64, times: &[i64], row: usize, value: Option<T>) {
-        let joined = (!self.is_first(row)).then(|| self.is_joined(times, row));
+        let joined = if self.is_first(row) { None } else { self.is_joined(times, row) };
         match value {
             Some(value) => {
-                let before = joined.map_or(Before::Unknown, |joined| self.before(joined));
+                let before = if self.is_first(row) { Before::Unknown } else { self.before(joined) };
                 self.after_gap = false;
                 self.take(0, Open::of(start, times[row], value, before));
             }
@@ -385,10 +390,10 @@ impl<T: Number> Builder<T> {
         }
     }
 
-    /// Adds a part of a window to a level.
+    /// Adds a part of a window to a level. Where it is not known whether a line leads to it, it has a row of its own.
     fn take(&mut self, level: usize, part: Open<T>) {
         if let Some(open) = &mut self.levels[level].open {
-            if open.start == part.start && open.absorb(&part) {
+            if open.start == part.start && part.edges.before != Before::Unknown && open.absorb(&part) {
                 return;
             }
             self.close(level);
@@ -594,11 +599,17 @@ mod tests {
         let (tiers, drawn) = lines(&values(&[0, 8, 16, 24, 32]));
         check_lines(&tiers[1], &[(0, 32, 32, 512.0, Unknown, false)]);
         assert_eq!((drawn.longest, drawn.hole, drawn.undecided), (0, 0, false));
-        // Whether there would be a third is not known; a gap at the end, and one before the first value.
+        // A gap at the end, and one before the first value.
         let gap = |time: i64| (time, None);
         let (tiers, drawn) =
             lines(&[gap(0), (1, Some(4)), (2, Some(6)), gap(3), (4, Some(8)), (5, Some(8)), gap(6), (14, Some(1))]);
         check_lines(&tiers[0], &[(1, 5, 2, 13.0, Gap, true), (4, 4, 0, 0.0, Gap, false)]);
-        assert!(drawn.undecided && !drawn.fits(3));
+        assert!(drawn.fits(3));
+        // Whether there would be a third is not known at the ends: rows of their own there.
+        let (tiers, drawn) = lines(&values(&[0, 7, 8, 9, 16]));
+        let ends = [(0, 0, 0, 0.0, Unknown, false), (7, 9, 2, 16.0, Unknown, false), (6, 6, 0, 0.0, Unknown, false)];
+        check_lines(&tiers[0], &ends);
+        check_lines(&tiers[1], &[ends[0], ends[1], (16, 16, 0, 0.0, Unknown, false)]);
+        assert!(drawn == Drawn { longest: 1, beyond: true, ..Drawn::default() } && drawn.fits(3));
     }
 }

@@ -1,13 +1,14 @@
 //! Carries out a plan over a snapshot.
 
 use std::cell::OnceCell;
+use std::cmp::Reverse;
 use std::ops::Deref;
 use std::sync::Arc;
 
 use wholegrain_model::Timestamp;
 
 use super::plan::{Span, Step, plan};
-use super::{Part, Rows, Windows, coarsest, readings_from};
+use super::{Part, Rows, TierOf, Windows, coarsest, readings_from};
 use crate::block::find::Found;
 use crate::block::read::Block;
 use crate::block::rows::RowReader;
@@ -61,6 +62,17 @@ impl Source {
         let span = Span { first, last, tiered: false, raw_from: i64::MIN };
         Self { raw, rows: OnceCell::new(), tier: None, lined: false, span }
     }
+}
+
+/// A tier that can answer for a block.
+struct Candidate<'a> {
+    block: u64,
+    /// Windows before this are not shown; the least where that is none of those that are asked for.
+    hidden: i64,
+    resolution_ns: i64,
+    tier: &'a Arc<Block>,
+    /// Whether it says all that is known of the sensor in the block.
+    answers: bool,
 }
 
 /// Steps that are carried out before the first part is asked for, because what they need is small beside what is needed to do it later.
@@ -167,19 +179,20 @@ impl Snapshot {
             |block: &Arc<Block>| block.record.first_time < to && block.record.last_time >= from && !block.is_damaged();
         let mut sources: Vec<Source> = Vec::new();
         // The tier of each block that hides least, of several the coarsest; all of them divide the resolution.
-        let mut best: Vec<(u64, i64, i64, &Arc<Block>)> = Vec::new();
+        let mut best: Vec<Candidate> = Vec::new();
         for tier in self.view.tiers.iter().filter(|tier| touches(tier)) {
-            let Some(of) = tier.record.tier.filter(|of| resolution % of.resolution_ns == 0) else { continue };
-            let first = tier.record.first_time;
-            let hidden = self.policy.tier_hidden_before(path, self.retained_at, of.resolution_ns);
-            let hidden = if hidden <= from.max(first) { i64::MIN } else { hidden };
-            best.push((of.block, hidden, of.resolution_ns, tier));
+            let Some(TierOf { block, resolution_ns }) = tier.record.tier else { continue };
+            if resolution % resolution_ns != 0 {
+                continue;
+            }
+            let hidden = self.policy.tier_hidden_before(path, self.retained_at, resolution_ns);
+            let hidden = if hidden <= from.max(tier.record.first_time) { i64::MIN } else { hidden };
+            best.push(Candidate { block, hidden, resolution_ns, tier, answers: false });
         }
-        best.sort_by_key(|(block, hidden, resolution_ns, _)| (*block, *hidden, std::cmp::Reverse(*resolution_ns)));
-        best.dedup_by_key(|(block, ..)| *block);
-        // Blocks whose tier says all that is known of the sensor in them.
-        let mut by_tier: Vec<u64> = Vec::with_capacity(best.len());
-        for (block, hidden, resolution_ns, tier) in best {
+        best.sort_by_key(|tier| (tier.block, tier.hidden, Reverse(tier.resolution_ns)));
+        best.dedup_by_key(|tier| tier.block);
+        for candidate in &mut best {
+            let Candidate { block, hidden, resolution_ns, tier, .. } = *candidate;
             let raw = self.view.blocks.iter().find(|raw| raw.record.id == block && !raw.is_damaged());
             if hidden > i64::MIN && self.shows_more(raw, path, hidden.min(to), raw_cut)? {
                 continue;
@@ -193,12 +206,10 @@ impl Snapshot {
                 }
                 source => sources.extend(source),
             }
-            if !tier.is_damaged() && (is_there || raw.is_none_or(|raw| !raw.record.trimmed)) {
-                by_tier.push(block);
-            }
+            candidate.answers = !tier.is_damaged() && (is_there || raw.is_none_or(|raw| !raw.record.trimmed));
         }
         for block in self.view.blocks.iter().filter(|block| touches(block)) {
-            if by_tier.contains(&block.record.id) {
+            if best.iter().any(|tier| tier.answers && tier.block == block.record.id) {
                 continue;
             }
             let Some(entry) = self.found_in(block, path)? else { continue };

@@ -1,12 +1,14 @@
 //! Tiers of blocks that were never merged, and of those that an earlier configuration or release wrote without.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use crate::StoreError;
+use crate::block::index::IndexEntry;
 use crate::block::read::Block;
 use crate::catalogue::Change;
+use crate::holes::bound_of;
 use crate::merge::{Output, is_over, open_all, run};
-use crate::publish::{Kind, publish};
+use crate::publish::{Kind, publish, reconcile};
 use crate::stats::add;
 use crate::store::Shared;
 use crate::tiers::resolutions;
@@ -46,6 +48,39 @@ pub(crate) fn tier_once(shared: &Shared, now: i64) -> Result<bool, StoreError> {
         return Ok(true);
     }
     Ok(false)
+}
+
+/// Drops tiers whose lines are not those of the intervals that their sensors have now, where [`tier_once`] makes them again of readings; returns how many.
+pub(crate) fn drop_outdated(shared: &Shared, now: i64) -> Result<usize, StoreError> {
+    let _no_merge_beside = shared.merging.lock().unwrap_or_else(PoisonError::into_inner);
+    drop(reconcile(shared)?);
+    let settle_ns = i64::try_from(shared.config.merge_settle.ns()).unwrap_or(i64::MAX);
+    let wanted = resolutions(&shared.config.tiers);
+    let view = shared.view();
+    let mut outdated = Vec::new();
+    for tier in view.tiers.iter().filter(|tier| !tier.is_damaged()) {
+        let Some(of) = tier.record.tier.filter(|of| wanted.contains(&of.resolution_ns)) else { continue };
+        let is_whole =
+            |block: &&Arc<Block>| block.record.id == of.block && !block.record.trimmed && !block.is_damaged();
+        let block = view.blocks.iter().find(is_whole);
+        if block.is_none_or(|block| !is_over(&block.record, settle_ns, now)) {
+            continue;
+        }
+        let Some(open) = open_all(shared, std::slice::from_ref(tier))? else { continue };
+        let sensors = shared.sensors();
+        let fits = |(at, entry): (usize, &IndexEntry)| {
+            let interval_ns =
+                sensors.id(&entry.path).and_then(|id| sensors.info(id)).map_or(0, |info| info.interval_ns);
+            open[0].drawn_at(at).is_some_and(|drawn| drawn.fits(bound_of(interval_ns)))
+        };
+        if !open[0].entries().iter().enumerate().all(fits) {
+            outdated.push(tier.clone());
+        }
+    }
+    if outdated.is_empty() || !publish(shared, &[], &outdated, Change::default())? {
+        return Ok(0);
+    }
+    Ok(outdated.len())
 }
 
 fn make(shared: &Shared, block: &Arc<Block>, missing: &[i64], damaged: &[Arc<Block>]) -> Result<(), StoreError> {
