@@ -4,7 +4,7 @@
 //! - Out: yes, or no with the reason.
 //! - Never: who somebody is taken on trust where it can be proved; a secret in a log line, an answer or a file.
 //!
-//! The defaults: an agent publishes at and below paths whose last level is its own name, unless another agent was there
+//! The defaults: an agent publishes at and below paths of which a level is its own name, unless another agent was there
 //! first; it subscribes to its own subtree and its own native topics. Everything else is granted by the configuration.
 
 pub mod audit;
@@ -23,7 +23,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
-use wholegrain_model::SensorPath;
+use wholegrain_model::{Schema, SensorPath};
 use wholegrain_transport::mqtt;
 use wholegrain_transport::topics::{self, Topic};
 
@@ -343,8 +343,24 @@ impl Access {
                  server's [mqtt.prefixes]"
             ));
         }
-        match owners.around(name, prefix.as_str()).or_else(|| owners.below(name, prefix.as_str())) {
+        match owners.around(name, prefix.as_str()).or_else(|| owners.obstacle(name, prefix.as_str())) {
             Some(other) => Err(format!("agent {name:?} may not publish below {prefix}: {}", taken(&other))),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether all sensors of a schema are `who`'s to write, who may publish below its prefix: what another agent had below it before is still that agent's.
+    pub fn may_write<'a>(&self, who: impl Into<Who<'a>>, schema: &Schema) -> Result<(), String> {
+        let (who, prefix) = (who.into(), schema.prefix());
+        let owners = self.owners();
+        if owners.below(who.name, prefix.as_str()).is_none()
+            || self.rules().grants(who, Doing::Publish, &format!("{prefix}/#"))
+        {
+            return Ok(());
+        }
+        let other = (0..schema.len()).find_map(|at| owners.around(who.name, &schema.path(at)));
+        match other {
+            Some(other) => Err(format!("agent {:?} may not write all sensors of this schema: {}", who.name, taken(&other))),
             None => Ok(()),
         }
     }

@@ -404,7 +404,9 @@ impl Broker {
             .map_or_else(|| Schema::decode(payload), Ok)
             .map_err(|error| RegisterError::Refused(ReasonCode::PAYLOAD_FORMAT_INVALID, error.to_string()))?;
         let denied = |why| RegisterError::Refused(ReasonCode::NOT_AUTHORIZED, why);
-        self.security.access.may_publish_below(identity, schema.prefix()).map_err(denied)?;
+        let access = &self.security.access;
+        access.may_publish_below(identity, schema.prefix()).map_err(denied)?;
+        access.may_write(identity, &schema).map_err(denied)?;
         let amount = SCHEMA_BYTES_MIN.max(payload.len() as u64);
         if new && !self.new_schemas.take(identity, amount, Instant::now()) {
             self.metrics.schemas_over_allowance.inc();
@@ -416,7 +418,7 @@ impl Broker {
             return Err(RegisterError::Refused(ReasonCode::QUOTA_EXCEEDED, why));
         }
         // Again, and now it is this agent's prefix: between the two questions somebody else may have come.
-        self.security.access.claim(identity, schema.prefix()).map_err(denied)?;
+        access.claim(identity, schema.prefix()).map_err(denied)?;
         self.store.register_schema(&schema).map_err(|error| {
             if new {
                 self.new_schemas.give_back(identity, amount);
@@ -439,6 +441,7 @@ impl Broker {
     /// header of a batch says who sent it, but its schema says whose sensors it writes.
     fn check_batch_schema(&self, identity: &str, hash: &SchemaHash) -> Result<bool, String> {
         let Some(schema) = self.store.schema(hash) else { return Ok(false) };
-        self.security.access.claim(identity, schema.prefix()).map(|()| true)
+        self.security.access.claim(identity, schema.prefix())?;
+        self.security.access.may_write(identity, &schema).map(|()| true)
     }
 }

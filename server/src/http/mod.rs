@@ -130,7 +130,7 @@ pub(crate) fn routes() -> Vec<Route> {
             Wants::new(Read, Steer),
             get(rules::show).post(rules::add).delete(rules::end).layer(DefaultBodyLimit::max(rules::BODY_BYTES_MAX)),
         ),
-        (import::PATH, Wants::all(Manage), get(import::show).post(import::import)),
+        (import::PATH, Wants::new(Status, Manage), get(import::show).post(import::import)),
         (
             "/api/v1/virtual",
             Wants::new(Read, Manage),
@@ -152,17 +152,17 @@ pub(crate) fn routes() -> Vec<Route> {
             get(data::retention).put(data::set_retention).delete(data::unset_retention),
         ),
         ("/api/v1/data/delete", Wants::all(Manage), post(data::delete)),
-        ("/api/v1/data/stats", Wants::all(Manage), get(data::stats)),
+        ("/api/v1/data/stats", Wants::all(Status), get(data::stats)),
         ("/api/v1/data/lost", Wants::new(Status, Manage), get(lost::list).post(lost::acknowledge)),
-        ("/api/v1/data/compact", Wants::all(Manage), get(upkeep::show).post(upkeep::begin).delete(upkeep::end)),
-        ("/api/v1/data/verify", Wants::all(Manage), get(upkeep::show).post(upkeep::begin).delete(upkeep::end)),
-        ("/api/v1/data/repair", Wants::all(Manage), get(upkeep::show).post(upkeep::begin).delete(upkeep::end)),
+        ("/api/v1/data/compact", Wants::new(Status, Manage), get(upkeep::show).post(upkeep::begin).delete(upkeep::end)),
+        ("/api/v1/data/verify", Wants::new(Status, Manage), get(upkeep::show).post(upkeep::begin).delete(upkeep::end)),
+        ("/api/v1/data/repair", Wants::new(Status, Manage), get(upkeep::show).post(upkeep::begin).delete(upkeep::end)),
         (
             "/api/v1/data/backup",
             Wants::all(Manage),
             post(data::backup).layer(DefaultBodyLimit::max(data::HAVE_BYTES_MAX)),
         ),
-        ("/api/v1/server/log", Wants::all(Manage), get(admin::log).put(admin::set_log)),
+        ("/api/v1/server/log", Wants::new(Status, Manage), get(admin::log).put(admin::set_log)),
         ("/api/v1/server/reload", Wants::all(Manage), post(admin::reload)),
         ("/healthz", Wants::all(Open), get(status::healthz)),
         // Where InfluxDB's clients ask whether it is there.
@@ -287,6 +287,7 @@ fn is_of(path: &str, route: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::access::Role;
 
     #[test]
     fn a_level_in_braces_stands_for_any() {
@@ -321,6 +322,22 @@ mod tests {
                 for status in ["401", "403"] {
                     assert_eq!(responses.contains_key(status), permission != Permission::Open, "{path}: {status}");
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn support_reads_every_route_and_changes_nothing() {
+        let document: serde_json::Value = serde_json::from_str(status::OPENAPI).unwrap();
+        for (path, wants, _) in routes() {
+            let methods = document["paths"][path].as_object().unwrap();
+            if methods.contains_key("get") {
+                assert!(Role::Support.may(wants.read), "GET {path}");
+            }
+            // A question that comes with POST.
+            let changes = ["put", "post", "delete"].iter().any(|method| methods.contains_key(*method));
+            if changes && path != "/api/v1/prometheus/read" && wants.change != Permission::Open {
+                assert!(!Role::Support.may(wants.change), "change {path}");
             }
         }
     }

@@ -113,6 +113,11 @@ fn of_two_agents_that_claim_one_prefix_the_second_is_refused_also_after_a_restar
     let server = Server::start_strict("[[mqtt.acl]]\nidentity = \"heir\"\npublish = [\"/site/n1/#\"]");
     ["cpu", "heir", "site"].iter().for_each(|name| drop(issue_agent_certificate(server.dir.path(), name).unwrap()));
     let own = schema("n1", "g", "s");
+    // /site is a place of many.
+    let mut neighbour = server.agent(&server.mutual(Version::V5, "n2"));
+    let theirs = schema("n2", "g", "s");
+    let ids = [neighbour.schema(&theirs), neighbour.batch(&theirs, &[(NOON, 1)])];
+    neighbour.acked(&ids);
     let mut agent = server.agent(&server.mutual(Version::V5, "n1"));
     let ids = [agent.schema(&own), agent.batch(&own, &[(NOON, 1)])];
     agent.acked(&ids);
@@ -140,6 +145,44 @@ fn of_two_agents_that_claim_one_prefix_the_second_is_refused_also_after_a_restar
     let mut agent = server.agent(&server.mutual(Version::V5, "n1"));
     let ids = [agent.schema(&own), agent.batch(&own, &[(NOON + 1, 1)])];
     agent.acked(&ids);
+}
+
+/// Announces a schema and, if it is taken, sends a batch of it; the reason of the last answer.
+fn send(server: &Server, name: &str, schema: &Schema) -> ReasonCode {
+    let mut agent = server.agent(&server.mutual(Version::V5, name));
+    let id = agent.schema(schema);
+    match agent.event() {
+        Event::Acked { packet_id, reason } if packet_id == id && reason.is_error() => return reason,
+        Event::Acked { packet_id, .. } if packet_id == id => {}
+        other => panic!("{other:?}"),
+    }
+    let id = agent.batch(schema, &[(NOON, 1)]);
+    agent.acked(&[id]);
+    ReasonCode::SUCCESS
+}
+
+/// In both orders: who squats below another agent's prefix by a level of its own name neither keeps that agent out nor gets more than what it
+/// had first; also when readings came, and after restarts.
+#[test]
+fn no_agent_keeps_another_out_of_its_prefix() {
+    let (yes, no) = (ReasonCode::SUCCESS, ReasonCode::NOT_AUTHORIZED);
+    let mut server = Server::start_strict("");
+    ["itself", "newnode"].iter().for_each(|name| drop(issue_agent_certificate(server.dir.path(), name).unwrap()));
+    // With readings, so that the server knows of it after a restart.
+    assert_eq!(send(&server, "itself", &below("/rack1/newnode/itself")), yes);
+    for round in ["at first", "after a restart"] {
+        assert_eq!(send(&server, "newnode", &below("/rack1/newnode")), yes, "{round}");
+        assert_eq!(send(&server, "newnode", &below("/rack1/newnode/cpu")), yes, "{round}");
+        for prefix in ["/rack1/newnode", "/rack1/newnode/cpu/itself", "/rack1/newnode/x/itself/y"] {
+            assert_eq!(send(&server, "itself", &below(prefix)), no, "{prefix} {round}");
+        }
+        assert_eq!(send(&server, "itself", &below("/rack1/newnode/itself")), yes, "what it had first stays its own");
+        // Neither does the second one write the first one's sensors by a schema above them.
+        let sensors = vec![SensorDef::gauge("itself/s", "1", "")];
+        let above = Schema::new(SensorPath::new("/rack1/newnode").unwrap(), "g", sensors).unwrap();
+        assert_eq!(send(&server, "newnode", &above), no, "{round}");
+        server = server.restart();
+    }
 }
 
 /// What becomes of a client with this user and password.
