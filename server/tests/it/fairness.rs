@@ -154,6 +154,28 @@ fn who_does_much_takes_turns() {
     assert!(turns() > before);
 }
 
+/// 100 packets are less than a turn, and their topics of 16 KiB are 25.
+#[test]
+fn a_topics_bytes_count_in_a_turn() {
+    let server = Server::start();
+    let mut busy = one_of_many(&server, 0);
+    let before = server.metric("wholegrain_server_turns_total");
+    let topic = format!("s/{}", "x".repeat((16 << 10) - 2));
+    let publish = control(0x30, &[text(&topic), vec![1]].concat());
+    busy.write_all(&[publish.repeat(100), PINGREQ.to_vec()].concat()).unwrap();
+    assert_eq!(read(&mut busy), PINGRESP);
+    let turns = server.metric("wholegrain_server_turns_total") - before;
+    assert!(turns >= 20.0, "{turns} turns");
+}
+
+/// A packet with a length of three bytes.
+fn control(first: u8, body: &[u8]) -> Vec<u8> {
+    let length = body.len();
+    assert!((1 << 14..1 << 21).contains(&length));
+    let digits = [length & 0x7f | 0x80, length >> 7 & 0x7f | 0x80, length >> 14].map(|digit| digit as u8);
+    [&[first], &digits[..], body].concat()
+}
+
 #[test]
 fn no_packet_but_publish_is_large() {
     let server = Server::start();
@@ -163,4 +185,21 @@ fn no_packet_but_publish_is_large() {
     let mut rest = Vec::new();
     assert!(stream.read_to_end(&mut rest).is_ok_and(|_| rest.is_empty()) || rest.is_empty());
     assert_eq!(server.metric("wholegrain_server_protocol_errors_total"), 1.0);
+    // 1 MiB is taken, and one byte more is not: its length is enough to say so.
+    let filters = |last: usize| {
+        let lengths = [vec![52_000; 19], vec![last]].concat();
+        let filters = lengths.iter().flat_map(|length| [text(&"f".repeat(*length)), vec![0]].concat());
+        control(0x82, &[vec![0, 1], filters.collect()].concat())
+    };
+    let (largest, over) = (filters(60_510), filters(60_511));
+    assert_eq!((largest.len(), over.len()), (1 << 20, (1 << 20) + 1));
+    let mut stream = one_of_many(&server, 1);
+    stream.write_all(&largest).unwrap();
+    let answer: [u8; 24] = read(&mut stream);
+    assert_eq!(answer[..4], [0x90, 22, 0, 1]);
+    let mut stream = one_of_many(&server, 2);
+    stream.write_all(&over[..100]).unwrap();
+    let mut rest = Vec::new();
+    assert!(stream.read_to_end(&mut rest).is_ok_and(|_| rest.is_empty()) || rest.is_empty());
+    assert_eq!(server.metric("wholegrain_server_protocol_errors_total"), 2.0);
 }
