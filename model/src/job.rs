@@ -8,6 +8,14 @@ use serde::{Deserialize, Serialize};
 pub const JOB_ID_BYTES_MAX: usize = 128;
 /// The most steps of one job that a record tells of; further ones are counted only.
 pub const STEPS_MAX: usize = 1024;
+/// The longest text in a record that is not checked otherwise, in bytes; as the hooks of resource managers cut them.
+pub const JOB_TEXT_BYTES_MAX: usize = 1024;
+/// The longest list of CPUs, in bytes.
+pub const JOB_CPUS_BYTES_MAX: usize = 4096;
+/// The most devices of a record.
+pub const JOB_DEVICES_MAX: usize = 1024;
+/// The most totals of a record.
+pub const JOB_TOTALS_MAX: usize = 1024;
 /// The largest record, in bytes of JSON.
 pub const JOB_RECORD_BYTES_MAX: usize = 1 << 20;
 
@@ -80,10 +88,114 @@ pub struct StepRecord {
     pub to: Option<i64>,
 }
 
+/// CPUs that a node has at most, as far as its agent is believed: the kernel's own bound (`NR_CPUS` of x86-64).
+pub const JOB_NODE_CPUS_MAX: u32 = 8192;
+/// Memory that a node has at most, as far as its agent is believed, in bytes: 1 PiB.
+pub const JOB_NODE_MEMORY_BYTES_MAX: u64 = 1 << 50;
+/// Clocks may have been stepped by so much while a job ran, in s.
+const CLOCK_S_MAX: f64 = 3600.0;
+/// Totals that are CPU seconds.
+const CPU_SECONDS: [&str; 3] = ["cpu/usage", "cpu/user", "cpu/system"];
+
+/// Cuts a text to [`JOB_TEXT_BYTES_MAX`], between two characters.
+fn cut(text: &mut String) {
+    text.truncate(text.floor_char_boundary(JOB_TEXT_BYTES_MAX));
+}
+
 impl JobRecord {
+    /// Cuts texts that only tell something to [`JOB_TEXT_BYTES_MAX`]; or says what else is too long or too much.
+    pub fn bound(&mut self) -> Result<(), String> {
+        let texts = [&mut self.user, &mut self.name, &mut self.account, &mut self.partition, &mut self.nodes];
+        let more = [&mut self.also, &mut self.tasks_missing];
+        texts.into_iter().chain(more).flatten().for_each(cut);
+        if self.steps.len() > STEPS_MAX {
+            return Err(format!("it has {} steps, at most {STEPS_MAX} are allowed", self.steps.len()));
+        }
+        if self.devices.len() > JOB_DEVICES_MAX || self.totals.len() > JOB_TOTALS_MAX {
+            let (devices, totals) = (self.devices.len(), self.totals.len());
+            return Err(format!(
+                "it has {devices} devices and {totals} totals, at most {JOB_DEVICES_MAX} and {JOB_TOTALS_MAX} are allowed"
+            ));
+        }
+        let names = self.steps.iter().map(|step| &step.name).chain(&self.devices).chain(self.totals.keys());
+        if names.into_iter().any(|name| name.len() > JOB_TEXT_BYTES_MAX) {
+            return Err(format!("the name of a step, device or total has over {JOB_TEXT_BYTES_MAX} bytes"));
+        }
+        if self.cpus.as_ref().is_some_and(|cpus| cpus.len() > JOB_CPUS_BYTES_MAX) {
+            return Err(format!("its list of CPUs has over {JOB_CPUS_BYTES_MAX} bytes"));
+        }
+        Ok(())
+    }
+
+    /// Takes out totals that no node can have come to in the job's time, which ends at `now` where it has not ended: negative ones, more CPU seconds
+    /// than [`JOB_NODE_CPUS_MAX`] CPUs have, more memory than [`JOB_NODE_MEMORY_BYTES_MAX`]. The names of those that were taken out.
+    pub fn take_impossible_totals(&mut self, now: i64) -> Vec<String> {
+        let elapsed_s = self.to.unwrap_or(now).saturating_sub(self.from).max(0) as f64 / 1e9;
+        let cpu_s_max = (elapsed_s + CLOCK_S_MAX) * f64::from(JOB_NODE_CPUS_MAX);
+        let is_possible = |name: &str, value: f64| {
+            let most = match name {
+                _ if CPU_SECONDS.contains(&name) => cpu_s_max,
+                "memory/peak" => JOB_NODE_MEMORY_BYTES_MAX as f64,
+                _ => f64::MAX,
+            };
+            (0.0..=most).contains(&value)
+        };
+        let mut taken = Vec::new();
+        self.totals.retain(|name, value| {
+            let stays = is_possible(name, *value);
+            if !stays {
+                taken.push(name.clone());
+            }
+            stays
+        });
+        taken
+    }
+
     /// Whether it is the same job on the same node.
     pub fn is_same(&self, other: &JobRecord) -> bool {
         (&self.node, &self.manager, &self.job, &self.owner, self.from)
             == (&other.node, &other.manager, &other.job, &other.owner, other.from)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn totals_that_no_node_can_come_to_are_taken_out() {
+        let hour = 3_600_000_000_000;
+        let record = |to| JobRecord {
+            from: hour,
+            to,
+            totals: [("cpu/usage", 1e8), ("cpu/user", -1.0), ("memory/peak", 1e18), ("io/read_bytes", 1e15)]
+                .map(|(name, value)| (name.to_owned(), value))
+                .into(),
+            ..JobRecord::default()
+        };
+        let mut short = record(Some(2 * hour));
+        assert_eq!(short.take_impossible_totals(100 * hour), ["cpu/usage", "cpu/user", "memory/peak"]);
+        assert_eq!(short.totals.keys().collect::<Vec<_>>(), ["io/read_bytes"]);
+        assert_eq!(record(None).take_impossible_totals(100 * hour), ["cpu/user", "memory/peak"]);
+    }
+
+    #[test]
+    fn texts_are_cut_between_characters_and_names_that_are_too_long_are_said() {
+        let mut record = JobRecord { name: Some("a".to_owned() + &"ä".repeat(600)), ..JobRecord::default() };
+        record.bound().unwrap();
+        assert_eq!(record.name.as_ref().unwrap().len(), 1023);
+        let long = "x".repeat(JOB_TEXT_BYTES_MAX + 1);
+        let step = StepRecord { name: long.clone(), ..StepRecord::default() };
+        for (wrong, said) in [
+            (JobRecord { devices: vec![long.clone()], ..JobRecord::default() }, "1024 bytes"),
+            (JobRecord { devices: vec![String::new(); 1025], ..JobRecord::default() }, "1025 devices"),
+            (JobRecord { totals: [(long.clone(), 1.0)].into(), ..JobRecord::default() }, "1024 bytes"),
+            (JobRecord { steps: vec![step], ..JobRecord::default() }, "1024 bytes"),
+            (JobRecord { steps: vec![StepRecord::default(); STEPS_MAX + 1], ..JobRecord::default() }, "1025 steps"),
+            (JobRecord { cpus: Some("1,".repeat(4096)), ..JobRecord::default() }, "4096 bytes"),
+        ] {
+            let error = wrong.clone().bound().unwrap_err();
+            assert!(error.contains(said), "{error}");
+        }
     }
 }

@@ -249,6 +249,12 @@ impl Store {
         self.0.shared.sensors().schema(hash).cloned()
     }
 
+    /// How many of a schema's sensors are not known, by this schema or another one.
+    pub fn unknown_sensors(&self, schema: &Schema) -> usize {
+        let sensors = self.0.shared.sensors();
+        (0..schema.len()).filter(|&at| sensors.id(&schema.path(at)).is_none()).count()
+    }
+
     /// Each schema's prefix with the agent of its newest batch, in the order of registration: who was where first. Schemas of which
     /// no batch came are left out.
     pub fn schema_agents(&self) -> Vec<(SensorPath, Arc<str>)> {

@@ -360,7 +360,9 @@ impl Access {
         }
         let other = (0..schema.len()).find_map(|at| owners.around(who.name, &schema.path(at)));
         match other {
-            Some(other) => Err(format!("agent {:?} may not write all sensors of this schema: {}", who.name, taken(&other))),
+            Some(other) => {
+                Err(format!("agent {:?} may not write all sensors of this schema: {}", who.name, taken(&other)))
+            }
             None => Ok(()),
         }
     }

@@ -50,9 +50,8 @@ impl Owners {
     /// prefix below it that ends in its own name. Where two or more have something below, it is a place of many, which is no one's.
     pub fn obstacle(&self, identity: &str, prefix: &str) -> Option<Taken> {
         let first = self.below(identity, prefix)?;
-        let own_name_first = home(prefix, identity).is_some_and(|own| {
-            home(&first.prefix, &first.owner).is_some_and(|other| own.len() < other.len())
-        });
+        let own_name_first = home(prefix, identity)
+            .is_some_and(|own| home(&first.prefix, &first.owner).is_some_and(|other| own.len() < other.len()));
         let is_alone = self.others_below(identity, prefix).all(|(_, owner)| *owner == first.owner);
         (!own_name_first || !is_alone).then_some(first)
     }

@@ -43,6 +43,10 @@ pub struct Limits {
     pub queue_total_bytes_max: usize,
     /// Bytes of new schemas that one agent may announce in an hour.
     pub schema_bytes_per_hour_max: u64,
+    /// New sensors that one agent may bring by schemas in an hour.
+    pub schema_sensors_per_hour_max: u64,
+    /// Bytes of records of jobs that one agent may send in an hour.
+    pub job_bytes_per_hour_max: u64,
     /// What is kept of retained messages.
     pub retained: Room,
     /// How long a batch waits for its schema before its connection is closed.
@@ -98,6 +102,8 @@ pub(crate) struct RawLimits {
     retained_client_messages_max: usize,
     retained_client_bytes_max: ByteSize,
     schema_bytes_per_hour_max: ByteSize,
+    schema_sensors_per_hour_max: u64,
+    job_bytes_per_hour_max: ByteSize,
     schema_wait_max: Interval,
     connect_time_max: Interval,
     packet_time_max: Interval,
@@ -129,6 +135,8 @@ impl Default for RawLimits {
             retained_client_messages_max: 8192,
             retained_client_bytes_max: ByteSize::mib(16),
             schema_bytes_per_hour_max: ByteSize::mib(64),
+            schema_sensors_per_hour_max: 250_000,
+            job_bytes_per_hour_max: ByteSize::mib(256),
             schema_wait_max: Interval::from_ms(60_000),
             connect_time_max: Interval::from_ms(10_000),
             packet_time_max: Interval::from_ms(120_000),
@@ -170,6 +178,8 @@ impl RawLimits {
         within("retained_client_messages_max", self.retained_client_messages_max as u64, 1, of_all)?;
         within("retained_client_bytes_max", self.retained_client_bytes_max.0, 1024, self.retained_bytes_max.0)?;
         within("schema_bytes_per_hour_max", self.schema_bytes_per_hour_max.0, SCHEMA_BYTES_MIN, 1 << 40)?;
+        within("schema_sensors_per_hour_max", self.schema_sensors_per_hour_max, 1, 1_000_000_000)?;
+        within("job_bytes_per_hour_max", self.job_bytes_per_hour_max.0, 1024, 1 << 40)?;
         within("sessions_kept_max", self.sessions_kept_max as u64, 1, 1_000_000)?;
         within("publishes_per_s_max", self.publishes_per_s_max.unwrap_or(1), 1, 1_000_000_000)?;
         within("control_packets_per_s_max", self.control_packets_per_s_max, 1, 1_000_000_000)?;
@@ -205,6 +215,8 @@ impl RawLimits {
                 client_bytes_max: self.retained_client_bytes_max.0 as usize,
             },
             schema_bytes_per_hour_max: self.schema_bytes_per_hour_max.0,
+            schema_sensors_per_hour_max: self.schema_sensors_per_hour_max,
+            job_bytes_per_hour_max: self.job_bytes_per_hour_max.0,
             schema_wait_max: self.schema_wait_max.duration(),
             connect_time_max: self.connect_time_max.duration(),
             packet_time_max: self.packet_time_max.duration(),

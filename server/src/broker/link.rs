@@ -8,6 +8,7 @@ use std::task::{Context, Poll};
 use futures_util::task::AtomicWaker;
 use wholegrain_model::Schema;
 use wholegrain_store::{Appended, StoreError};
+use wholegrain_transport::mqtt::ReasonCode;
 
 use super::pipeline::RegisterError;
 use crate::interop::run::{Named, Names};
@@ -16,8 +17,8 @@ use crate::interop::run::{Named, Names};
 #[derive(Debug)]
 pub(super) enum Event {
     Appended(u64, Result<Appended, StoreError>),
-    /// A batch of a schema that is not this client's, and why.
-    Denied(u64, String),
+    /// A batch of a schema that is not this client's, or a job's record that it may not send, and why.
+    Denied(u64, ReasonCode, String),
     Registered(u64, Result<Schema, RegisterError>),
     Named(u64, Names, Result<Vec<Named>, StoreError>),
 }

@@ -56,7 +56,7 @@ use crate::admission::{Gate, Place, Progress};
 use crate::certificates::Tls;
 use crate::config::{Limits, MqttConfig};
 use crate::control::Control;
-use crate::interop::Interop;
+use crate::interop::{self, Interop};
 use crate::metrics::Metrics;
 use crate::pki;
 use allowance::{Allowances, SCHEMA_BYTES_MIN};
@@ -90,6 +90,10 @@ pub struct Broker {
     fairness: Fairness,
     /// Bytes of new schemas.
     new_schemas: Allowances,
+    /// New sensors in schemas.
+    new_sensors: Allowances,
+    /// Bytes of records of jobs.
+    job_bytes: Allowances,
     /// Orders to agents.
     pub(crate) control: Control,
     sessions: Sessions,
@@ -155,6 +159,8 @@ impl Broker {
             looking: AllLooking::new(available_parallelism().unwrap_or(NonZeroUsize::MIN), Instant::now()),
             fairness: Fairness::default(),
             new_schemas: Allowances::new(config.limits.schema_bytes_per_hour_max),
+            new_sensors: Allowances::new(config.limits.schema_sensors_per_hour_max),
+            job_bytes: Allowances::new(config.limits.job_bytes_per_hour_max),
             schemas: watch::Sender::new(0),
             next_id: AtomicU64::new(1),
             started_ms: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis()),
@@ -173,6 +179,8 @@ impl Broker {
         self.gate.set_bounds(config.limits.connections());
         self.anonymous.replace(config.anonymous);
         self.new_schemas.set_per_hour(config.limits.schema_bytes_per_hour_max);
+        self.new_sensors.set_per_hour(config.limits.schema_sensors_per_hour_max);
+        self.job_bytes.set_per_hour(config.limits.job_bytes_per_hour_max);
     }
 
     /// Takes connections until the server goes down.
@@ -407,22 +415,12 @@ impl Broker {
         let access = &self.security.access;
         access.may_publish_below(identity, schema.prefix()).map_err(denied)?;
         access.may_write(identity, &schema).map_err(denied)?;
-        let amount = SCHEMA_BYTES_MIN.max(payload.len() as u64);
-        if new && !self.new_schemas.take(identity, amount, Instant::now()) {
-            self.metrics.schemas_over_allowance.inc();
-            let why = format!(
-                "agent {identity:?} announced over {} bytes of new schemas within an hour; does one of its groups change \
-                 all the time? mqtt.limits.schema_bytes_per_hour_max is the bound",
-                self.limits.schema_bytes_per_hour_max
-            );
-            return Err(RegisterError::Refused(ReasonCode::QUOTA_EXCEEDED, why));
-        }
+        let taken = if new { self.take_allowance(identity, &schema, payload.len())? } else { (0, 0) };
         // Again, and now it is this agent's prefix: between the two questions somebody else may have come.
         access.claim(identity, schema.prefix()).map_err(denied)?;
         self.store.register_schema(&schema).map_err(|error| {
-            if new {
-                self.new_schemas.give_back(identity, amount);
-            }
+            self.new_schemas.give_back(identity, taken.0);
+            self.new_sensors.give_back(identity, taken.1);
             self.log.warn(format_args!("schema {} of {identity}: {error}; trying again", schema.hash()));
             RegisterError::Store(error)
         })?;
@@ -430,11 +428,63 @@ impl Broker {
         Ok(schema)
     }
 
-    /// Whether this client may publish a job's record; or why not.
-    fn check_job(&self, identity: &str, record: &JobRecord) -> Result<(), String> {
+    /// Takes a new schema's bytes and new sensors out of what its agent may announce in an hour; what was taken, or why it is too much.
+    fn take_allowance(&self, identity: &str, schema: &Schema, bytes: usize) -> Result<(u64, u64), RegisterError> {
+        let (now, limits) = (Instant::now(), &self.limits);
+        let (bytes, sensors) = (SCHEMA_BYTES_MIN.max(bytes as u64), self.store.unknown_sensors(schema) as u64);
+        let why = if !self.new_schemas.take(identity, bytes, now) {
+            format!(
+                "over {} bytes of new schemas within an hour; does one of its groups change all the time? \
+                 mqtt.limits.schema_bytes_per_hour_max is the bound",
+                limits.schema_bytes_per_hour_max
+            )
+        } else if !self.new_sensors.take(identity, sensors, now) {
+            self.new_schemas.give_back(identity, bytes);
+            self.metrics.schema_sensors_over_allowance.add(sensors);
+            format!(
+                "over {} new sensors within an hour, the last {sensors} of them below {}; \
+                 mqtt.limits.schema_sensors_per_hour_max is the bound",
+                limits.schema_sensors_per_hour_max,
+                schema.prefix()
+            )
+        } else {
+            return Ok((bytes, sensors));
+        };
+        self.metrics.schemas_over_allowance.inc();
+        Err(RegisterError::Refused(ReasonCode::QUOTA_EXCEEDED, format!("agent {identity:?} announced {why}")))
+    }
+
+    /// Takes totals that cannot be out of a job's record; counted, and said in the log.
+    pub(crate) fn check_totals(&self, identity: &str, record: &mut JobRecord) {
+        let taken = record.take_impossible_totals(interop::now_ns());
+        if let Some(first) = taken.first() {
+            self.metrics.job_totals_impossible.add(taken.len() as u64);
+            let first = log_limit::quoted(first);
+            self.log.warn(format_args!(
+                "mqtt {identity}: {} totals of job {:?} are left out, {first} among them: no node can come to so much in the job's time",
+                taken.len(),
+                log_limit::quoted(&record.job)
+            ));
+        }
+    }
+
+    /// Whether this client may publish a job's record of so many bytes; or why not. Totals that cannot be are taken out of it.
+    fn check_job(&self, identity: &str, record: &mut JobRecord, bytes: usize) -> Result<(), (ReasonCode, String)> {
         // What is no path is refused by the store, which says so.
-        let Ok(prefix) = SensorPath::new(record.prefix.as_str()) else { return Ok(()) };
-        self.security.access.may_publish_below(identity, &prefix)
+        if let Ok(prefix) = SensorPath::new(record.prefix.as_str()) {
+            let denied = |why| (ReasonCode::NOT_AUTHORIZED, why);
+            self.security.access.may_publish_below(identity, &prefix).map_err(denied)?;
+        }
+        if self.job_bytes.take(identity, bytes as u64, Instant::now()) {
+            self.check_totals(identity, record);
+            return Ok(());
+        }
+        self.metrics.job_records_over_allowance.inc();
+        let why = format!(
+            "agent {identity:?} sent over {} bytes of records of jobs within an hour; mqtt.limits.job_bytes_per_hour_max is the bound",
+            self.limits.job_bytes_per_hour_max
+        );
+        Err((ReasonCode::QUOTA_EXCEEDED, why))
     }
 
     /// Whether this client may publish batches of a schema: true, false when the schema is not known, or why not. The

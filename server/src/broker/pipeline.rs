@@ -389,13 +389,13 @@ impl Pipeline {
         self.acknowledge(now, effects);
     }
 
-    /// The batch of [`Effect::Append`], or the record of [`Effect::PutJob`], is not for this client to publish: it is of sensors elsewhere.
-    pub fn denied(&mut self, ticket: u64, why: String, now: Instant, effects: &mut Vec<Effect>) {
+    /// The batch of [`Effect::Append`], or the record of [`Effect::PutJob`], is not for this client to publish: it is of sensors elsewhere, or too much.
+    pub fn denied(&mut self, ticket: u64, code: ReasonCode, why: String, now: Instant, effects: &mut Vec<Effect>) {
         if ticket >= self.first && ticket - self.first < self.entries.len() as u64 {
             if let Kind::Job(_) = self.entries[(ticket - self.first) as usize].kind {
                 self.metrics.job_records_refused.inc();
             }
-            self.refuse(ticket, ReasonCode::NOT_AUTHORIZED, why, now, effects);
+            self.refuse(ticket, code, why, now, effects);
         }
     }
 
@@ -566,7 +566,10 @@ impl Pipeline {
                     behind_announcement |= run.is_announcement();
                     continue;
                 }
-                (Kind::Job(record), State::Waiting) => effects.push(Effect::PutJob { ticket, record: record.clone() }),
+                (Kind::Job(record), State::Waiting) => {
+                    let (record, bytes) = (record.clone(), entry.incoming.payload.len());
+                    effects.push(Effect::PutJob { ticket, record, bytes });
+                }
                 (Kind::Batch { hash, .. }, State::Waiting) if !behind_schema => {
                     effects.push(Effect::Append { ticket, schema: *hash, payload: payload() })
                 }

@@ -226,10 +226,10 @@ fn the_audit_log_says_what_came_of_a_request() {
     assert_eq!(server.json("PATCH", "/api/v1/data/delete", "", token).status, 405);
     assert_eq!(server.json("PUT", "/api/v1/properties", "{", token).status, 400);
     assert_eq!(server.json("POST", "/api/v1/virtual", "{", token).status, 400);
-    assert_eq!(server.get("/api/v1/server/log").status, 200);
+    assert_eq!(server.json("PUT", "/api/v1/server/log?level=info", "", token).status, 200);
     let lines = eventually("the lines", || {
         let text = std::fs::read_to_string(server.path("server/audit.jsonl")).unwrap_or_default();
-        text.contains("GET /api/v1/server/log").then_some(text)
+        text.contains("PUT /api/v1/server/log").then_some(text)
     });
     let outcome = |what: &str| {
         let line = lines.lines().find(|line| line.contains(what)).unwrap_or_else(|| panic!("no {what} in {lines}"));
@@ -240,7 +240,7 @@ fn the_audit_log_says_what_came_of_a_request() {
         ("PATCH /api/v1/data/delete: 405", "refused"),
         ("PUT /api/v1/properties: 400", "refused"),
         ("POST /api/v1/virtual: 400", "refused"),
-        ("GET /api/v1/server/log", "ok"),
+        ("PUT /api/v1/server/log", "ok"),
     ] {
         assert_eq!(outcome(what), expected, "{what}");
     }

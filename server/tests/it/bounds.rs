@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
+use wholegrain_model::{Schema, SensorDef, SensorPath};
 use wholegrain_transport::client::{ClientError, Event};
 use wholegrain_transport::mqtt::{ReasonCode, Version};
 
@@ -42,7 +43,7 @@ fn is_closed(stream: &mut TcpStream) {
 }
 
 /// An agent whose schema is known.
-fn announced(server: &Server, version: Version, name: &str) -> (Agent, wholegrain_model::Schema) {
+fn announced(server: &Server, version: Version, name: &str) -> (Agent, Schema) {
     let schema = schema(name, "g", "s");
     let mut agent = server.agent(&server.mutual(version, name));
     let id = agent.schema(&schema);
@@ -230,6 +231,31 @@ fn new_schemas_without_end_are_refused_and_known_ones_stay_welcome() {
     let mut old = server.agent(&server.mutual(Version::V311, "n1"));
     old.schema(&flood[5]);
     assert!(matches!(old.client.poll(DEADLINE), Err(ClientError::Closed { .. })), "3.1.1 can only be disconnected");
+}
+
+#[test]
+fn new_sensors_of_schemas_without_end_are_refused_and_known_ones_cost_nothing() {
+    let server = Server::start_with("limits = { schema_sensors_per_hour_max = 10 }");
+    let group = |group: &str, sensors: std::ops::Range<usize>| {
+        let sensors = sensors.map(|i| SensorDef::gauge(format!("s{i}"), "1", "")).collect();
+        Schema::new(SensorPath::new("/site/n1").unwrap(), group, sensors).unwrap()
+    };
+    let mut agent = server.agent(&server.mutual(Version::V5, "n1"));
+    // The second has six of the first one's, and the third all of both.
+    for (name, sensors) in [("a", 0..6), ("b", 0..8), ("c", 0..8)] {
+        let id = agent.schema(&group(name, sensors));
+        agent.acked(&[id]);
+    }
+    for count in [11, 12] {
+        let packet_id = agent.schema(&group("d", 0..count));
+        assert_eq!(agent.event(), Event::Acked { packet_id, reason: ReasonCode::QUOTA_EXCEEDED });
+    }
+    let ids = [agent.schema(&group("d", 0..10)), agent.schema(&group("a", 0..6))];
+    agent.acked(&ids);
+    assert_eq!(server.metric("wholegrain_server_schemas_over_allowance_total"), 2.0);
+    assert_eq!(server.metric("wholegrain_server_schema_sensors_over_allowance_total"), 3.0 + 4.0);
+    assert_eq!(server.get("/api/v1/sensors").sensors.as_deref(), Some("10"));
+    announced(&server, Version::V5, "n2");
 }
 
 #[test]

@@ -107,6 +107,47 @@ fn records_of_others_and_what_is_no_record_are_refused_and_harm_nothing() {
 }
 
 #[test]
+fn records_of_one_agent_are_bounded_by_the_hour_and_their_texts_are_cut() {
+    let text = "ä".repeat(20_000);
+    let long = JobRecord { name: Some(text.clone()), account: Some(text), ..record("1", "n1", "anna", NOON, 1) };
+    for version in VERSIONS {
+        // Two of them fit, not three.
+        let server = Server::start_with("limits = { job_bytes_per_hour_max = \"200KiB\" }");
+        let mut agent = server.agent(&server.mutual(version, "n1"));
+        assert_eq!(send(&mut agent, &long), ReasonCode::SUCCESS);
+        assert_eq!(send(&mut agent, &JobRecord { revision: 2, ..long.clone() }), ReasonCode::SUCCESS);
+        let refused = if version == Version::V5 { ReasonCode::QUOTA_EXCEEDED } else { ReasonCode::SUCCESS };
+        assert_eq!(send(&mut agent, &JobRecord { job: "2".to_owned(), ..long.clone() }), refused);
+        assert_eq!(server.metric("wholegrain_server_job_records_over_allowance_total"), 1.0);
+        assert_eq!(server.metric("wholegrain_server_job_records_refused_total"), 1.0);
+        let answer = server.get("/api/v1/jobs").json();
+        assert_eq!(answer["jobs"].as_array().unwrap().len(), 1);
+        assert_eq!(answer["jobs"][0]["name"], "ä".repeat(512));
+        // Others have an allowance of their own.
+        let mut other = server.agent(&server.mutual(version, "n2"));
+        assert_eq!(send(&mut other, &record("3", "n2", "anna", NOON, 1)), ReasonCode::SUCCESS);
+        assert_eq!(jobs(&server, "", &server.token).len(), 2);
+    }
+}
+
+#[test]
+fn totals_that_no_node_can_come_to_are_left_out_of_the_sums() {
+    let server = Server::start();
+    let node = |name: &str, cpu_s: f64, memory: f64| JobRecord {
+        to: Some(NOON + 3600 * SECOND),
+        totals: [("cpu/usage".to_owned(), cpu_s), ("memory/peak".to_owned(), memory)].into(),
+        ..record("7", name, "anna", NOON, 1)
+    };
+    let mut agents = ["n1", "n2"].map(|name| server.agent(&server.mutual(Version::V5, name)));
+    assert_eq!(send(&mut agents[0], &node("n1", 12.5, 1e9)), ReasonCode::SUCCESS);
+    assert_eq!(send(&mut agents[1], &node("n2", 1e18, 1e18)), ReasonCode::SUCCESS);
+    assert_eq!(server.metric("wholegrain_server_job_totals_impossible_total"), 2.0);
+    let job = server.get("/api/v1/jobs").json()["jobs"][0].clone();
+    assert_eq!((&job["nodes"], &job["cpu_s"], &job["memory_peak"]), (&json!(2), &json!(12.5), &json!(1e9)));
+    assert_eq!(server.get("/api/v1/jobs/7").json()["summary"]["totals"]["cpu/usage"]["nodes"], 1);
+}
+
+#[test]
 fn a_record_can_come_with_qos_2_and_subscribers_hear_of_it_once() {
     let server = Server::start_with("anonymous = true");
     let mut ear = server.agent(&server.mutual(Version::V5, "n2"));

@@ -11,6 +11,9 @@ use super::index::{Entry, Index, Key, NONE, RUNNING};
 /// The most names of nodes in a row.
 const NODES_SHOWN_MAX: usize = 8;
 
+/// A page ends when its rows have so many bytes of text, however many rows are asked for: 4 MiB.
+const PAGE_BYTES_MAX: usize = 4 << 20;
+
 /// Whether a job runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -44,7 +47,7 @@ pub struct JobFilter {
     pub from: Option<i64>,
     /// It was there before this time.
     pub to: Option<i64>,
-    /// The most rows.
+    /// The most rows; there are fewer when their texts are long.
     pub limit: usize,
     /// [`JobList::next`] of the page before.
     pub after: Option<(i64, usize)>,
@@ -92,6 +95,14 @@ pub struct JobRow {
     pub cpu_s: Option<f64>,
     /// The highest peak of memory of any node, in bytes.
     pub memory_peak: Option<f64>,
+}
+
+impl JobRow {
+    /// Of all its texts together.
+    fn bytes(&self) -> usize {
+        let known = [&self.also, &self.user, &self.name, &self.account, &self.partition].into_iter().flatten();
+        known.chain([&self.job, &self.manager]).chain(&self.node_names).map(String::len).sum()
+    }
 }
 
 /// A filter with numbers in place of texts; `None` when nothing can match.
@@ -184,7 +195,7 @@ pub(super) fn list(index: &Index, filter: &JobFilter) -> JobList {
     let newest = newest.min(chosen.to);
     let mut seen: HashSet<u32> = HashSet::new();
     let mut firsts: HashMap<Key, Vec<Key>> = HashMap::new();
-    let (mut at, mut count) = (newest, 0);
+    let (mut at, mut count, mut bytes) = (newest, 0, 0);
     let all = Key::first(i64::MIN)..=Key::last(newest);
     for (key, entry) in index.order.range(all).rev() {
         if !chosen.has(key, entry, index) {
@@ -202,11 +213,13 @@ pub(super) fn list(index: &Index, filter: &JobFilter) -> JobList {
         if key.from == newest && count <= skip && filter.after.is_some() {
             continue;
         }
-        if list.rows.len() == filter.limit {
+        if list.rows.len() == filter.limit || bytes >= PAGE_BYTES_MAX {
             list.next = Some((at, count - 1));
             break;
         }
-        list.rows.push(row(index, &run));
+        let row = row(index, &run);
+        bytes += row.bytes();
+        list.rows.push(row);
     }
     list
 }

@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use wholegrain_model::job::JOB_ID_BYTES_MAX;
-use wholegrain_model::{JobRecord, SensorPath};
+use wholegrain_model::{JobRecord, SensorPath, Timestamp};
 
 use self::index::{Index, Key, RUNNING};
 use self::list::{JobFilter, JobList, JobRow};
@@ -34,6 +34,8 @@ use crate::{Store, StoreConfig, StoreError};
 
 /// Allocations that one transaction of the retention removes.
 const EXPIRE_MAX: usize = 10_000;
+/// How long ago a job that is not old may have begun, in ns: 400 days.
+const BEGIN_NS_MAX: i64 = 400 * 86_400 * 1_000_000_000;
 /// Damaged records that are named in the log; further ones are counted.
 const NAMED_MAX: usize = 16;
 
@@ -175,6 +177,25 @@ fn names(index: &Index, key: &Key) -> SharedName {
     (text(key.job), text(key.manager), node, key.from)
 }
 
+/// Checks that a job's times can be right: as [`StoreConfig::past_max`] and [`StoreConfig::future_max`] say of readings, but that a job, such as a
+/// service, may have begun [`BEGIN_NS_MAX`] ago. One node whose clock is wrong, or whose agent lies, would else change when the whole job began.
+fn check_times(record: &JobRecord, config: &StoreConfig) -> Result<(), StoreError> {
+    let ns = |interval: wholegrain_model::Interval| i64::try_from(interval.ns()).unwrap_or(i64::MAX);
+    let now = config.clock.now();
+    let first = config.past_max.map_or(i64::MIN, |past| now.saturating_sub(ns(past).max(BEGIN_NS_MAX)));
+    let last = config.future_max.map_or(i64::MAX, |future| now.saturating_add(ns(future)));
+    for (what, time) in [("from", Some(record.from)), ("to", record.to), ("totals_at", record.totals_at)] {
+        if let Some(time) = time.filter(|time| !(first..=last).contains(time)) {
+            let (time, first, last) = (Timestamp(time), Timestamp(first), Timestamp(last));
+            let reason = format!(
+                "`{what}` is {time}, and {first} to {last} is taken; check the clock of the node, or see store.past_max and store.future_max"
+            );
+            return Err(StoreError::Payload(reason));
+        }
+    }
+    Ok(())
+}
+
 /// Checks what must hold of a record.
 fn check(record: &JobRecord) -> Result<(), StoreError> {
     let refuse = |reason: String| Err(StoreError::Payload(reason));
@@ -205,7 +226,8 @@ impl Store {
         let shared = self.shared();
         let mut encoded = Vec::with_capacity(records.len());
         for record in records {
-            let bytes = check(&record).and_then(|()| table::encode(&record));
+            let checked = check(&record).and_then(|()| check_times(&record, &shared.config));
+            let bytes = checked.and_then(|()| table::encode(&record));
             match bytes {
                 Ok(bytes) => encoded.push((record, bytes)),
                 Err(error) => return done(Err(error)),

@@ -14,7 +14,7 @@ use super::live::Stamp;
 const DIRS_MAX: usize = 32;
 const PIDS_MAX: usize = 16;
 /// The longest `cpuset.cpus` that is kept, in bytes.
-const CPUS_BYTES_MAX: usize = 4096;
+const CPUS_BYTES_MAX: usize = wholegrain_model::job::JOB_CPUS_BYTES_MAX;
 /// Major numbers of the devices that are told (Linux: `Documentation/admin-guide/devices.txt`): NVIDIA's, and the kernel's own
 /// for GPUs, of which those from 128 on are for computing.
 const NVIDIA_MAJOR: u32 = 195;

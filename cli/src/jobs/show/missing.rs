@@ -1,4 +1,4 @@
-//! What is not known of a job that has ended, for people.
+//! What is not known of a job, or not sure, for people.
 
 use std::collections::BTreeMap;
 
@@ -15,6 +15,8 @@ const NODES_NAMED_MAX: usize = 4;
 const TOTAL: &str = "cpu/usage";
 /// A difference that is worth a word: 1 ms.
 const UNREAD_NS_MIN: i64 = 1_000_000;
+/// One node that begins a job this much before all others is worth a word: 10 min.
+const ALONE_NS_MIN: i64 = 600_000_000_000;
 /// Sensors of processes, which agents read at an interval only.
 const TASKS: &str = "tasks/";
 
@@ -29,7 +31,26 @@ pub fn of(known: &Known, sensors: &[&Sensor]) -> Vec<String> {
             last.entry(index).and_modify(|last| *last = time.max(*last)).or_insert(time);
         }
     }
-    lines(&known.allocations, &last)
+    let mut lines = lines(&known.allocations, &last);
+    lines.extend(began_alone(&known.allocations));
+    lines
+}
+
+/// A node that says that the job began there long before it did on any other: the job's begin and length are by this node's word alone.
+fn began_alone(allocations: &[Allocation]) -> Option<String> {
+    let begin = |one: &Allocation| Timestamp::parse(&one.from, Timestamp(0)).ok().map(|time| time.0);
+    let mut begins: Vec<(i64, &str)> =
+        allocations.iter().filter_map(|one| Some((begin(one)?, one.node.as_str()))).collect();
+    begins.sort_unstable();
+    let [(first, node), (second, _), ..] = begins[..] else { return None };
+    let alone = second.saturating_sub(first);
+    (alone >= ALONE_NS_MIN).then(|| {
+        format!(
+            "the job began on {node} {} before it did on any other node: begin and length are by that node's agent alone, and so is what it adds \
+             to the sums",
+            duration(alone)
+        )
+    })
 }
 
 /// `last` is when the tasks of an allocation were last read.
@@ -95,6 +116,17 @@ mod tests {
             "node": node, "prefix": "/lab", "level": "1", "from": "2026-01-31T10:00:00Z", "to": to, "totals": totals,
         });
         serde_json::from_value(value).unwrap()
+    }
+
+    #[test]
+    fn a_node_that_begins_long_before_the_others_is_named() {
+        let at = |node: &str, from: &str| Allocation { from: from.to_owned(), ..allocation(node, None, &[]) };
+        let (noon, later) = (at("n1", "2026-01-31T12:00:00Z"), at("n2", "2026-01-31T12:09:59Z"));
+        assert_eq!(began_alone(std::slice::from_ref(&noon)), None);
+        assert_eq!(began_alone(&[noon.clone(), later.clone()]), None);
+        let liar = at("n3", "1970-01-01T00:00:00Z");
+        let said = began_alone(&[noon, liar, later]).unwrap();
+        assert!(said.starts_with("the job began on n3 ") && said.contains("that node's agent alone"), "{said}");
     }
 
     #[test]

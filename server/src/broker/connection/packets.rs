@@ -249,7 +249,7 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
                 }
                 self.pipeline.appended(ticket, result, now, &mut self.effects);
             }
-            Event::Denied(ticket, why) => self.pipeline.denied(ticket, why, now, &mut self.effects),
+            Event::Denied(ticket, code, why) => self.pipeline.denied(ticket, code, why, now, &mut self.effects),
             Event::Registered(ticket, result) => self.pipeline.registered(ticket, result, now, &mut self.effects),
             Event::Named(ticket, names, result) => {
                 self.intake.answered(&names, result.is_ok());
@@ -277,7 +277,7 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
                     self.turn.spend(matched);
                 }
                 Effect::Answered { agent, payload } => self.broker.control.answered(&agent, &payload),
-                Effect::PutJob { ticket, record } => self.put_job(ticket, *record),
+                Effect::PutJob { ticket, record, bytes } => self.put_job(ticket, *record, bytes),
                 Effect::Need(hashes) => self.need(&hashes),
                 Effect::AppendReadings { ticket, readings } => self.append_readings(ticket, readings),
                 Effect::Name { ticket, names } => self.name(ticket, names),
@@ -321,7 +321,7 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
                 }
                 // Not asked of the store: by then somebody else might have announced it.
                 Ok(false) => return link.send(Event::Appended(ticket, Err(StoreError::UnknownSchema(schema)))),
-                Err(why) => return link.send(Event::Denied(ticket, why)),
+                Err(why) => return link.send(Event::Denied(ticket, ReasonCode::NOT_AUTHORIZED, why)),
             }
         }
         // The connection may be gone when the answer comes.
@@ -331,14 +331,14 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
 
     /// Hands a job's record to the store if its prefix is one that this client may publish below: the sensors of the job are below it, and the record
     /// says whose they are.
-    fn put_job(&mut self, ticket: u64, record: JobRecord) {
+    fn put_job(&mut self, ticket: u64, mut record: JobRecord, bytes: usize) {
         let link = self.link.clone();
-        match self.broker.check_job(self.identity(), &record) {
+        match self.broker.check_job(self.identity(), &mut record, bytes) {
             Ok(()) => {
                 let done = Box::new(move |result| link.send(Event::Appended(ticket, result)));
                 self.broker.store.put_jobs(vec![record], done);
             }
-            Err(why) => link.send(Event::Denied(ticket, why)),
+            Err((code, why)) => link.send(Event::Denied(ticket, code, why)),
         }
     }
 

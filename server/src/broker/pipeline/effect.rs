@@ -76,6 +76,8 @@ pub enum Effect {
         ticket: u64,
         /// The record.
         record: Box<JobRecord>,
+        /// How large it came, in bytes.
+        bytes: usize,
     },
     /// Pass a message on to subscribers.
     Forward {

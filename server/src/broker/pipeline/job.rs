@@ -26,7 +26,8 @@ pub(super) fn read(agent: &str, payload: &[u8]) -> Result<JobRecord, (ReasonCode
     if payload.trim_ascii_start().first() != Some(&b'{') {
         return Err(malformed("an object in JSON is wanted".to_owned()));
     }
-    let record: JobRecord = serde_json::from_slice(payload).map_err(|error| malformed(error.to_string()))?;
+    let mut record: JobRecord = serde_json::from_slice(payload).map_err(|error| malformed(error.to_string()))?;
+    record.bound().map_err(malformed)?;
     if record.node != agent {
         let why = format!("the job is on node {:?}, its topic is of {agent:?}", record.node);
         return Err((ReasonCode::NOT_AUTHORIZED, why));

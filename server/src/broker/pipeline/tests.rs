@@ -88,7 +88,7 @@ fn show(effects: &[Effect]) -> Vec<String> {
         Effect::Ack { packet_id, reason, .. } => format!("ack {packet_id} 0x{:02x}", reason.0),
         Effect::Register { ticket, .. } => format!("register {ticket}"),
         Effect::Append { ticket, .. } => format!("append {ticket}"),
-        Effect::PutJob { ticket, record } => format!("job {} {ticket}", record.job),
+        Effect::PutJob { ticket, record, .. } => format!("job {} {ticket}", record.job),
         Effect::Forward { topic, retain, .. } => format!("forward {topic}{}", if *retain { " retained" } else { "" }),
         Effect::Answered { agent, .. } => format!("answer of {agent}"),
         Effect::Need(hashes) => format!("need {}", hashes.len()),
@@ -229,11 +229,11 @@ fn a_batch_of_anothers_schema_is_refused_in_its_turn() {
     bench.batch(&a);
     bench.batch(&a);
     let mut effects = Vec::new();
-    bench.pipeline.denied(1, "not yours".to_owned(), bench.now, &mut effects);
+    bench.pipeline.denied(1, ReasonCode::NOT_AUTHORIZED, "not yours".to_owned(), bench.now, &mut effects);
     assert_eq!(show(&effects), ["refused"]);
     assert_eq!(bench.stored(0), [FORWARD, "ack 1 0x00", "ack 2 0x87"]);
     effects.clear();
-    bench.pipeline.denied(1, "not yours".to_owned(), bench.now, &mut effects);
+    bench.pipeline.denied(1, ReasonCode::NOT_AUTHORIZED, "not yours".to_owned(), bench.now, &mut effects);
     assert_eq!(show(&effects), [""; 0], "an answer that comes twice changes nothing");
 }
 

@@ -359,7 +359,7 @@ impl Session {
                 self.broker.forward(0, None, &publication, None);
             }
             Effect::Answered { agent, payload } => self.broker.control.answered(&agent, &payload),
-            Effect::PutJob { ticket, record } => self.put_job(ticket, *record),
+            Effect::PutJob { ticket, record, .. } => self.put_job(ticket, *record),
             Effect::Need(hashes) => self.need(&hashes)?,
             Effect::Refused(why) => {
                 self.broker.metrics.remote_refused.inc();
@@ -383,20 +383,21 @@ impl Session {
             return self.take_event(unknown);
         };
         if let Err(why) = trusted(&self.config, schema.prefix()) {
-            return self.pipeline.denied(ticket, why, Instant::now(), &mut self.effects);
+            return self.pipeline.denied(ticket, ReasonCode::NOT_AUTHORIZED, why, Instant::now(), &mut self.effects);
         }
         let events = self.events.0.clone();
         store.append(payload, Box::new(move |result| drop(events.send(Event::Appended(ticket, result)))));
     }
 
-    fn put_job(&mut self, ticket: u64, record: JobRecord) {
+    fn put_job(&mut self, ticket: u64, mut record: JobRecord) {
         if let Ok(prefix) = SensorPath::new(record.prefix.as_str())
             && let Err(why) = trusted(&self.config, &prefix)
         {
-            return self.pipeline.denied(ticket, why, Instant::now(), &mut self.effects);
+            return self.pipeline.denied(ticket, ReasonCode::NOT_AUTHORIZED, why, Instant::now(), &mut self.effects);
         }
         let events = self.events.0.clone();
         let done = Box::new(move |result| drop(events.send(Event::Appended(ticket, result))));
+        self.broker.check_totals(&record.node.clone(), &mut record);
         self.broker.store.put_jobs(vec![record], done);
     }
 
