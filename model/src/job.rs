@@ -99,7 +99,8 @@ const CPU_SECONDS: [&str; 3] = ["cpu/usage", "cpu/user", "cpu/system"];
 
 /// Cuts a text to [`JOB_TEXT_BYTES_MAX`], between two characters.
 fn cut(text: &mut String) {
-    text.truncate(text.floor_char_boundary(JOB_TEXT_BYTES_MAX));
+    let end = (0..=JOB_TEXT_BYTES_MAX.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
+    text.truncate(end.unwrap_or(0));
 }
 
 impl JobRecord {
