@@ -104,7 +104,8 @@ impl<'a> Names<'a> {
         if (self.is_abandoned)() {
             return None;
         }
-        let mut page = self.space.sensors_after(std::slice::from_ref(pattern), after, PAGE_SENSORS);
+        let mut page =
+            self.space.sensors_after_until(std::slice::from_ref(pattern), after, PAGE_SENSORS, &self.is_abandoned);
         let last = page.last()?.path.to_string();
         if let Some(user) = self.only_user {
             self.space.retain_seen(user, &mut page);

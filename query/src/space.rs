@@ -44,7 +44,18 @@ impl Space {
 
     /// The first `most` of them whose paths come after `after`: a part of a list that may be of any length.
     pub fn sensors_after(&self, patterns: &[Pattern], after: Option<&str>, most: usize) -> Vec<SensorInfo> {
-        let measured = self.store.sensors_after(patterns, after, most);
+        self.sensors_after_until(patterns, after, most, &|| false)
+    }
+
+    /// The same, or others when nobody waits for them any more, which is asked now and then.
+    pub fn sensors_after_until(
+        &self,
+        patterns: &[Pattern],
+        after: Option<&str>,
+        most: usize,
+        is_over: &dyn Fn() -> bool,
+    ) -> Vec<SensorInfo> {
+        let measured = self.store.sensors_after_until(patterns, after, most, is_over);
         let last = measured.last().filter(|_| measured.len() == most).map(|sensor| sensor.path.clone());
         let computed = self.virtuals.sensors_between(patterns, after, last.as_deref(), most);
         let mut sensors = merged(measured, computed);
@@ -134,6 +145,32 @@ pub(crate) mod tests {
             scale: 1.0,
             description: String::new(),
         }
+    }
+
+    /// Patterns that choose nothing look at every sensor: between parts of that others may add sensors, and whoever asks may have gone.
+    #[test]
+    fn a_long_look_for_sensors_comes_in_parts_and_ends_when_nobody_waits() {
+        let dir = tempfile::tempdir().unwrap();
+        let (store, _) = Store::open(StoreConfig { background: false, ..StoreConfig::new(dir.path()) }).unwrap();
+        let measured: Vec<LooseSensor> = (0..3_000).map(|at| sensor(&format!("/m/n{at:04}"))).collect();
+        store.register_sensors("test", &measured).unwrap();
+        let space = Space::new(store);
+        let pattern = |at: usize| Pattern::new(format!("/**/none{at}")).unwrap();
+        let mut patterns: Vec<Pattern> = (0..255).map(pattern).collect();
+        patterns.push(Pattern::new("/m/n2999").unwrap());
+        let asked = std::cell::Cell::new(0);
+        let look = |most: usize| {
+            asked.set(0);
+            let is_over = || {
+                asked.set(asked.get() + 1);
+                asked.get() > most
+            };
+            space.sensors_after_until(&patterns, None, 10, &is_over).len()
+        };
+        assert_eq!(look(usize::MAX), 1);
+        let parts = asked.get();
+        assert!(parts > 5, "{parts} parts");
+        assert_eq!((look(2), asked.get()), (0, 3));
     }
 
     #[test]

@@ -326,12 +326,29 @@ impl Store {
 
     /// Every sensor that one of the patterns chooses, sorted by path, each once.
     pub fn sensors(&self, patterns: &[Pattern]) -> Vec<SensorInfo> {
-        self.0.shared.sensors().select(patterns)
+        self.sensors_after(patterns, None, usize::MAX)
     }
 
     /// The first `most` of them whose paths come after `after`: a part of a list that may be of any length.
     pub fn sensors_after(&self, patterns: &[Pattern], after: Option<&str>, most: usize) -> Vec<SensorInfo> {
-        self.0.shared.sensors().select_after(patterns, after, most)
+        self.sensors_after_until(patterns, after, most, &|| false)
+    }
+
+    /// The same, or fewer when nobody waits for them any more, which is asked now and then. Who has new sensors to add comes in between.
+    pub fn sensors_after_until(
+        &self,
+        patterns: &[Pattern],
+        after: Option<&str>,
+        most: usize,
+        is_over: &dyn Fn() -> bool,
+    ) -> Vec<SensorInfo> {
+        let (mut found, mut next) = self.0.shared.sensors().select_part(patterns, after, most);
+        while let Some(after) = next.filter(|_| !is_over()) {
+            let (part, further) = self.0.shared.sensors().select_part(patterns, Some(&after), most - found.len());
+            found.extend(part);
+            next = further;
+        }
+        found
     }
 
     /// The newest reading of each sensor: its time, and its value or `None` for a gap.

@@ -56,7 +56,9 @@ pub(super) async fn query(
     let (head, head_receiver) = oneshot::channel();
     tokio::task::spawn_blocking(move || {
         api.metrics.queries_running.add(1);
-        let choose = || Pages::new(&api, user.as_deref(), job.as_ref(), &query.patterns).at_most(SENSORS_MAX).into();
+        let client = sink.breaker();
+        let pages = Pages::new(&api, user.as_deref(), job.as_ref(), &query.patterns);
+        let choose = || pages.at_most(SENSORS_MAX, &|| client.is_abandoned()).into();
         work(&api, job.as_ref(), &query, || sensors.unwrap_or_else(choose), format, sink, head);
         api.metrics.queries_running.add(-1);
         drop(permit);

@@ -154,9 +154,9 @@ impl Pages {
     }
 
     /// A page of those after a path, and where the next one begins; no next one after the last.
-    fn page(&self, after: Option<&str>) -> (Vec<SensorInfo>, Option<Arc<str>>) {
+    fn page(&self, after: Option<&str>, is_over: &dyn Fn() -> bool) -> (Vec<SensorInfo>, Option<Arc<str>>) {
         let space = &self.api.space;
-        let mut page = space.sensors_after(&self.patterns, after, PAGE_SENSORS);
+        let mut page = space.sensors_after_until(&self.patterns, after, PAGE_SENSORS, is_over);
         let next = (page.len() == PAGE_SENSORS).then(|| page.last().map(|last| last.path.clone())).flatten();
         if let Some(user) = &self.only_user {
             space.retain_seen(user, &mut page);
@@ -171,7 +171,7 @@ impl Pages {
     pub fn count(&self) -> usize {
         let (mut count, mut next) = (0, None);
         loop {
-            let (page, after) = self.page(next.as_deref());
+            let (page, after) = self.page(next.as_deref(), &|| false);
             count += page.len();
             next = after;
             if next.is_none() {
@@ -187,9 +187,9 @@ impl Pages {
         limit: usize,
         is_gone: &dyn Fn() -> bool,
     ) -> (Vec<SensorInfo>, Option<Arc<str>>) {
-        let (mut sensors, mut next) = self.page(after);
+        let (mut sensors, mut next) = self.page(after, is_gone);
         while let Some(after) = next.filter(|_| sensors.len() <= limit && !is_gone()) {
-            let (page, after) = self.page(Some(&after));
+            let (page, after) = self.page(Some(&after), is_gone);
             sensors.extend(page);
             next = after;
         }
@@ -199,11 +199,11 @@ impl Pages {
         (sensors, last)
     }
 
-    /// All of them when they are not more than `most`, else a few more than that.
-    pub fn at_most(&self, most: usize) -> Vec<SensorInfo> {
-        let (mut sensors, mut next) = self.page(None);
-        while let Some(after) = next.filter(|_| sensors.len() <= most) {
-            let (page, after) = self.page(Some(&after));
+    /// All of them when they are not more than `most`, else a few more than that; any when `is_over`.
+    pub fn at_most(&self, most: usize, is_over: &dyn Fn() -> bool) -> Vec<SensorInfo> {
+        let (mut sensors, mut next) = self.page(None, is_over);
+        while let Some(after) = next.filter(|_| sensors.len() <= most && !is_over()) {
+            let (page, after) = self.page(Some(&after), is_over);
             sensors.extend(page);
             next = after;
         }

@@ -14,6 +14,14 @@ use crate::SensorId;
 /// Paths that are stepped over one by one before the place that a pattern leaps to is looked for.
 const STEPS_MAX: usize = 4;
 
+/// What a pattern has come to.
+enum Looked {
+    Found(SensorId),
+    /// It has looked at as many paths as it may; the walk's last path is the last of them.
+    Stopped,
+    End,
+}
+
 /// What one pattern chooses.
 pub(super) struct Near<'a> {
     pattern: &'a Pattern,
@@ -21,46 +29,51 @@ pub(super) struct Near<'a> {
     walk: Walk<'a>,
     /// Nothing before it is chosen.
     to: String,
+    /// How many paths may be looked at.
+    left: usize,
 }
 
 impl<'a> Near<'a> {
-    /// Those whose paths come after `after`.
-    pub fn new(paths: &'a Paths, pattern: &'a Pattern, after: Option<&str>) -> Self {
+    /// Those whose paths come after `after`. No more than `left` paths are looked at.
+    pub fn new(paths: &'a Paths, pattern: &'a Pattern, after: Option<&str>, left: usize) -> Self {
         let prefix = pattern.literal_prefix();
         let walk = paths.walk(match after.filter(|after| *after >= prefix.as_str()) {
             Some(after) => Bound::Excluded(after),
             None => Bound::Included(prefix.as_str()),
         });
-        Self { pattern, prefix, walk, to: String::new() }
+        Self { pattern, prefix, walk, to: String::new(), left }
     }
 
-    fn next(&mut self) -> Option<(&str, SensorId)> {
+    fn next(&mut self) -> Looked {
         let mut steps = 0;
-        let id = loop {
+        loop {
+            if self.left == 0 {
+                return Looked::Stopped;
+            }
+            self.left -= 1;
             if steps > STEPS_MAX {
                 self.walk.leap(&self.to);
                 steps = 0;
             }
-            let (path, id) = self.walk.step()?;
+            let Some((path, id)) = self.walk.step() else { return Looked::End };
             if path < self.to.as_str() {
                 steps += 1;
             } else if !path.starts_with(&self.prefix) {
-                return None;
+                return Looked::End;
             } else if self.pattern.matches(path) {
-                break id;
+                return Looked::Found(id);
             } else if self.pattern.skip(path, &mut self.to) {
                 steps = 0;
             } else {
-                return None;
+                return Looked::End;
             }
-        };
-        Some((self.walk.last(), id))
+        }
     }
 
     /// How many there are.
     pub fn count(mut self) -> u64 {
         let mut count = 0;
-        while self.next().is_some() {
+        while let Looked::Found(_) = self.next() {
             count += 1;
         }
         count
@@ -72,15 +85,41 @@ pub(super) struct Chosen<'a> {
     near: Vec<Near<'a>>,
     /// The next of each pattern, the first on top.
     heads: BinaryHeap<Reverse<(Arc<str>, usize, SensorId)>>,
+    /// Up to which path everything was looked at, where that is not the end.
+    limit: Option<Arc<str>>,
 }
 
 impl<'a> Chosen<'a> {
-    /// Those whose paths come after `after`.
-    pub fn new(paths: &'a Paths, patterns: &'a [Pattern], after: Option<&str>) -> Self {
-        let mut near: Vec<Near> = patterns.iter().map(|pattern| Near::new(paths, pattern, after)).collect();
-        let head = |(at, near): (usize, &mut Near<'a>)| near.next().map(|(path, id)| Reverse((path.into(), at, id)));
-        let heads = near.iter_mut().enumerate().filter_map(head).collect();
-        Self { near, heads }
+    /// Those whose paths come after `after`. No more than `each` paths, one at least, are looked at for each pattern.
+    pub fn new(paths: &'a Paths, patterns: &'a [Pattern], after: Option<&str>, each: usize) -> Self {
+        let near = patterns.iter().map(|pattern| Near::new(paths, pattern, after, each.max(1))).collect();
+        let mut chosen = Self { near, heads: BinaryHeap::with_capacity(patterns.len()), limit: None };
+        for at in 0..patterns.len() {
+            let head = chosen.look(at);
+            chosen.heads.extend(head.map(Reverse));
+        }
+        chosen
+    }
+
+    /// The next that a pattern chooses.
+    fn look(&mut self, at: usize) -> Option<(Arc<str>, usize, SensorId)> {
+        let near = &mut self.near[at];
+        match near.next() {
+            Looked::Found(id) => Some((near.walk.last().into(), at, id)),
+            Looked::Stopped => {
+                let last = near.walk.last();
+                if self.limit.as_deref().is_none_or(|limit| last < limit) {
+                    self.limit = Some(last.into());
+                }
+                None
+            }
+            Looked::End => None,
+        }
+    }
+
+    /// Behind which path more may be chosen, after the last one was given: everything up to there has been looked at.
+    pub fn limit(self) -> Option<Arc<str>> {
+        self.limit
     }
 }
 
@@ -89,15 +128,18 @@ impl Iterator for Chosen<'_> {
 
     fn next(&mut self) -> Option<Self::Item> {
         let mut found: Option<Self::Item> = None;
-        while let Some(mut head) = self.heads.peek_mut() {
-            let Reverse((path, at, id)) = &*head;
-            if found.as_ref().is_some_and(|(found, _)| found != path) {
+        while let Some(Reverse((path, at, id))) = self.heads.peek() {
+            if found.as_ref().is_some_and(|(found, _)| found != path)
+                || self.limit.as_ref().is_some_and(|limit| path > limit)
+            {
                 break;
             }
             let at = *at;
             found = Some((path.clone(), *id));
-            match self.near[at].next() {
-                Some((path, id)) => *head = Reverse((path.into(), at, id)),
+            let next = self.look(at);
+            let Some(mut head) = self.heads.peek_mut() else { break };
+            match next {
+                Some(next) => *head = Reverse(next),
                 None => _ = PeekMut::pop(head),
             }
         }
@@ -157,14 +199,26 @@ mod tests {
             let patterns: Vec<Pattern> = set.iter().map(|text| Pattern::new(*text).unwrap()).collect();
             let afters = plain.iter().map(|(path, _)| Some(path.as_str()));
             for after in afters.chain([None, Some("/"), Some("/lab/n1"), Some("/z")]) {
-                let chosen = Chosen::new(&paths, &patterns, after).map(|(path, id)| (path.to_string(), id));
-                let chosen: Vec<(String, SensorId)> = chosen.collect();
+                let text = |(path, id): (Arc<str>, SensorId)| (path.to_string(), id);
+                let chosen: Vec<(String, SensorId)> =
+                    Chosen::new(&paths, &patterns, after, usize::MAX).map(text).collect();
                 let all = plain.iter().filter(|(path, _)| after.is_none_or(|after| path.as_str() > after));
                 let expected = all.filter(|(path, _)| patterns.iter().any(|pattern| pattern.matches(path)));
                 let expected: Vec<(String, SensorId)> = expected.cloned().collect();
                 assert_eq!(chosen, expected, "{set:?} after {after:?}");
+                for each in [1, 2, 7, 50] {
+                    let (mut parts, mut next) = (Vec::new(), after.map(Arc::<str>::from));
+                    loop {
+                        let mut part = Chosen::new(&paths, &patterns, next.as_deref(), each);
+                        parts.extend(part.by_ref().map(text));
+                        let Some(limit) = part.limit() else { break };
+                        assert!(next.is_none_or(|next| limit > next), "{set:?}: it does not go on");
+                        next = Some(limit);
+                    }
+                    assert_eq!(parts, expected, "{set:?} after {after:?} in parts of {each}");
+                }
                 if after.is_none() && set.len() == 1 {
-                    assert_eq!(Near::new(&paths, &patterns[0], None).count(), chosen.len() as u64);
+                    assert_eq!(Near::new(&paths, &patterns[0], None, usize::MAX).count(), chosen.len() as u64);
                 }
             }
         }

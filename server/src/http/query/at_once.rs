@@ -39,8 +39,9 @@ pub(super) fn answer(
     // Reading may wait for the disk: others of this thread's tasks go on elsewhere meanwhile.
     tokio::task::block_in_place(|| {
         let until = Instant::now() + TIME_MAX;
-        let sensors = Pages::new(api, only_user, None, &query.patterns).at_most(SENSORS_MAX);
-        if sensors.len() > SENSORS_MAX {
+        let is_late = || Instant::now() > until;
+        let sensors = Pages::new(api, only_user, None, &query.patterns).at_most(SENSORS_MAX, &is_late);
+        if sensors.len() > SENSORS_MAX || is_late() {
             return Err(None);
         }
         let sensors: Arc<[SensorInfo]> = sensors.into();
