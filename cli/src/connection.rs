@@ -88,7 +88,9 @@ impl ClientConfig {
             return Self::read(path).map(Some);
         }
         match places().into_iter().find(|path| path.exists()) {
-            Some(path) if path.is_relative() => check_owner(&path).and_then(|()| Self::read(&path)).map(Some),
+            Some(path) if path.is_relative() => {
+                check_owner(&path, "--client").and_then(|()| Self::read(&path)).map(Some)
+            }
             Some(path) => Self::read(&path).map(Some),
             None => Ok(None),
         }
@@ -116,8 +118,9 @@ impl ClientConfig {
     }
 }
 
-/// Refuses a file in the current directory that another user could have written: it says where the token is sent to.
-fn check_owner(path: &Path) -> Result<(), Failure> {
+/// Refuses a file that was found and not named with `option`, and that another user could have written: it says where the token is sent
+/// to, or which files are written.
+pub fn check_owner(path: &Path, option: &str) -> Result<(), Failure> {
     let shown = path.display();
     let metadata = fs::metadata(path).map_err(|error| Failure::Failed(format!("cannot read {shown}: {error}")))?;
     // SAFETY: it takes nothing and cannot fail.
@@ -126,8 +129,7 @@ fn check_owner(path: &Path) -> Result<(), Failure> {
         return Ok(());
     }
     Err(Failure::Usage(format!(
-        "{shown} in this directory belongs to another user, or others can write it, so it is not used; name it with --client {shown} if \
-         you trust it"
+        "{shown} belongs to another user, or others can write it, so it is not used; name it with {option} {shown} if you trust it"
     )))
 }
 

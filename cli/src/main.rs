@@ -7,6 +7,21 @@
 //! One file for each subcommand. `connection.rs` finds and asks the server, `socket.rs` an agent on this machine, `rows/`
 //! formats readings, `table.rs` everything else that is a table, `failure.rs` has the exit codes.
 
+/// As the standard library's, but for a standard error that is closed: there is nobody to tell then, and what is being done goes on.
+macro_rules! eprintln {
+    ($($text:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stderr(), $($text)*);
+    }};
+}
+/// As [`eprintln`], without an end of line.
+macro_rules! eprint {
+    ($($text:tt)*) => {{
+        use std::io::Write as _;
+        let _ = write!(std::io::stderr(), $($text)*);
+    }};
+}
+
 mod auth;
 mod ca;
 mod completions;

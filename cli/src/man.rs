@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use clap_mangen::Man;
+use wholegrain_server::path_owners::check_directory_as_root;
 
 use crate::failure::{EXIT_CODES, Failure};
 
@@ -31,7 +32,7 @@ pub fn run(args: &ManArgs) -> Result<(), Failure> {
         return std::io::stdout().write_all(&page).map_err(Failure::writing("standard output"));
     };
     let failed = |error| Failure::writing(&dir.display().to_string())(error);
-    wholegrain_server::path_owners::check_above_as_root(dir).map_err(Failure::Failed)?;
+    check_directory_as_root(dir).map_err(Failure::Failed)?;
     fs::create_dir_all(dir).map_err(failed)?;
     clap_mangen::generate_to(crate::command_line(), dir).map_err(failed)
 }

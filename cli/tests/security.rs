@@ -60,6 +60,45 @@ fn installation() -> tempfile::TempDir {
     dir
 }
 
+#[test]
+fn root_writes_nothing_that_another_users_directory_leads_to() {
+    use std::os::unix::fs::{chown, symlink};
+    let dir = tempfile::tempdir().unwrap();
+    // SAFETY: the call has no arguments and cannot fail.
+    if unsafe { libc::geteuid() } != 0 {
+        println!("NOT TESTED: only root can give a directory to another user");
+        return;
+    }
+    let (theirs, victim) = (dir.path().join("theirs"), dir.path().join("victim"));
+    fs::create_dir(&theirs).unwrap();
+    fs::write(&victim, "whole").unwrap();
+    good(&run(&theirs, &["init", "var", "--agent", "n1"]));
+    let audit = theirs.join("var/server/audit.jsonl");
+    let _ = fs::remove_file(&audit);
+    symlink(&victim, &audit).unwrap();
+    symlink(&victim, theirs.join("wholegrain.1")).unwrap();
+    let give = |to| {
+        for path in ["", "var", "var/server", "var/server/server.toml"] {
+            chown(theirs.join(path), Some(to), None).unwrap();
+        }
+    };
+    give(54_321);
+    refused(&run(&theirs, &["man", "--dir", "."]), 4, &["uid 54321"]);
+    for arguments in [
+        &["auth", "token", "create", "x", "--role", "admin"][..],
+        &["auth", "user", "add", "bob"],
+        &["ca", "server"],
+        &["ca", "revoke", "n1", "--all"],
+        &["ca", "list"],
+    ] {
+        refused(&run(&theirs, arguments), 2, &["var"]);
+    }
+    assert_eq!(fs::read_to_string(&victim).unwrap(), "whole");
+    give(0);
+    fs::remove_file(&audit).unwrap();
+    good(&run(&theirs, &["auth", "token", "create", "x", "--role", "admin"]));
+}
+
 fn mode(path: &Path) -> u32 {
     fs::metadata(path).unwrap().permissions().mode() & 0o777
 }

@@ -4,6 +4,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use wholegrain_store::path_owners::check_directory;
+
 use crate::access::files;
 use crate::access::revoked::{self, Revocation};
 use crate::init::{InitError, authority, check_agent_name, host_name, io_error};
@@ -69,6 +71,9 @@ pub fn renew_server(dir: &Path, others: &[String], only: bool) -> Result<PathBuf
     if let Some(wrong) = others.iter().find(|name| !is_host(name)) {
         return Err(InitError::Refused(format!("{wrong:?} is neither a host's name nor an address")));
     }
+    for written in [dir.to_owned(), dir.join("server")] {
+        check_directory(&written).map_err(InitError::Refused)?;
+    }
     let authority = authority(dir)?;
     let (cert, key) = (dir.join("server/server.pem"), dir.join("server/server.key"));
     let secret = fs::read_to_string(&key).map_err(io_error("read", &key))?;
@@ -103,6 +108,7 @@ pub struct RevokeReport {
 /// whose `revoked_file` this is refuses them within seconds.
 pub fn revoke(dir: &Path, revoked_file: &Path, name: &str, all: bool) -> Result<RevokeReport, InitError> {
     check_agent_name(name)?;
+    check_directory(dir).map_err(InitError::Refused)?;
     let mut report = RevokeReport { all, ..RevokeReport::default() };
     let mine = |certificate: &Certificate| certificate.info.name == name && !certificate.info.is_authority;
     let found: Vec<Certificate> = match list(dir, None) {

@@ -60,6 +60,11 @@ pub fn check_above_as_root(path: &Path) -> Result<(), String> {
     if caller.is_root { caller.check_above(path) } else { Ok(()) }
 }
 
+/// [`check_directory`] for root; other users write where they like.
+pub fn check_directory_as_root(dir: &Path) -> Result<(), String> {
+    if Caller::of_this_process().is_root { check_directory(dir) } else { Ok(()) }
+}
+
 fn belongs_to(what: &str, uid: u32) -> String {
     format!(
         "{what} belongs to another user (uid {uid}), who could lead what is written there elsewhere; name a directory of your own, or run \

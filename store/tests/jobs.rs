@@ -374,7 +374,7 @@ fn random_records(random: &mut Random) -> Vec<JobRecord> {
         one.name = Some(format!("run-{}", job % 5));
         one.partition = Some(["short", "long"][job as usize % 2].to_owned());
         one.to = Some(from + 1000 * S).filter(|_| run < 2 || !job.is_multiple_of(4));
-        one.totals.insert("cpu/usage".to_owned(), random.below(1000) as f64);
+        one.totals.insert("cpu/usage".to_owned(), random.below(1 << 40) as f64 / 1024.0);
         one.totals.insert("memory/peak".to_owned(), random.below(1000) as f64);
         // A node has a job once in a run.
         all.retain(|(other_job, other_node, other), _| {

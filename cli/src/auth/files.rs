@@ -1,6 +1,6 @@
 //! Where the server's files are, and the audit log's lines for what is done to them here.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::Args;
@@ -8,7 +8,9 @@ use wholegrain_model::Timestamp;
 use wholegrain_server::SecurityFiles;
 use wholegrain_server::access::audit::{self, Event, Line, Outcome};
 use wholegrain_server::access::files::FileError;
+use wholegrain_server::path_owners::check_above_as_root;
 
+use crate::connection::check_owner;
 use crate::failure::Failure;
 
 /// The option of those subcommands that change the server's files.
@@ -41,6 +43,9 @@ impl ServerOption {
     /// Reads the server.toml named, or else this one.
     pub fn find_or(&self, other: Option<PathBuf>) -> Result<Option<ServerFiles>, Failure> {
         let Some(config) = self.server_config.clone().or(other) else { return Ok(None) };
+        if self.server_config.is_none() {
+            check_trusted(&config)?;
+        }
         let files = SecurityFiles::load(&config).map_err(|error| Failure::Usage(error.to_string()))?;
         Ok(Some(ServerFiles { config, files }))
     }
@@ -55,6 +60,15 @@ impl ServerOption {
             ))
         })
     }
+}
+
+/// Refuses a server.toml that was found and not named, and that another user could have written or exchanged: it says which files are written.
+fn check_trusted(config: &Path) -> Result<(), Failure> {
+    check_owner(config, "--server-config")?;
+    check_above_as_root(config).map_err(|why| {
+        let shown = config.display();
+        Failure::Usage(format!("{shown} is not used: {why}; or name it with --server-config {shown} if you trust it"))
+    })
 }
 
 impl ServerFiles {

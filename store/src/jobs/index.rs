@@ -57,9 +57,9 @@ pub(super) struct Entry {
     pub partition: u32,
     pub name: u32,
     /// CPU seconds; NaN when not known.
-    pub cpu_s: f32,
+    pub cpu_s: f64,
     /// The memory's peak, in bytes; NaN when not known.
-    pub memory: f32,
+    pub memory: f64,
 }
 
 /// Texts by number, each once.
@@ -174,7 +174,7 @@ impl Index {
     /// Takes a record in place of any earlier one of its allocation. Whether who may see what can be another now.
     pub fn put(&mut self, record: &JobRecord) -> bool {
         let texts = &mut self.texts;
-        let total = |name: &str| record.totals.get(name).map_or(f32::NAN, |value| *value as f32);
+        let total = |name: &str| record.totals.get(name).copied().unwrap_or(f64::NAN);
         let key = Key {
             from: record.from,
             job: texts.number(&record.job),

@@ -244,9 +244,7 @@ pub(super) fn row(index: &Index, run: &[Key]) -> JobRow {
     let entries: Vec<(&Key, &Entry)> = run.iter().filter_map(|key| Some((key, index.order.get(key)?))).collect();
     let text = |number: u32| index.texts.get(number).map(|text| text.to_string());
     let first = |of: fn(&Entry) -> u32| entries.iter().map(|(_, entry)| of(entry)).find(|number| *number != NONE);
-    let known = |of: fn(&Entry) -> f32| {
-        entries.iter().map(move |(_, entry)| f64::from(of(entry))).filter(|value| !value.is_nan())
-    };
+    let known = |of: fn(&Entry) -> f64| entries.iter().map(move |(_, entry)| of(entry)).filter(|value| !value.is_nan());
     let to = entries.iter().map(|(_, entry)| entry.to).max().unwrap_or(RUNNING);
     let mut nodes: Vec<&str> = run.iter().map(|key| index.texts.text(key.node)).collect();
     let shown = nodes.len().min(NODES_SHOWN_MAX);
