@@ -62,7 +62,7 @@ pub struct QueryArgs {
     /// One value for each window of this length, which begin at whole multiples of it since 1970-01-01 UTC
     #[arg(long, value_name = "LENGTH")]
     every: Option<Interval>,
-    /// About so many windows, in place of --every: their width is one that suits the range
+    /// About so many windows, in place of --every: their width is one that suits the range, which is widened to whole windows
     #[arg(long, value_name = "N", conflicts_with = "every", value_parser = clap::value_parser!(u64).range(1..=POINTS_MAX))]
     points: Option<u64>,
     /// How the readings of a window become one value; without --every, of the whole range. A mean is weighted by time, sample_mean is not [default: mean for gauges and rates, last for counters, sum for deltas]

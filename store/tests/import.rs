@@ -8,7 +8,7 @@ use std::sync::Arc;
 use support::{EIO, Fault, FaultyDisk};
 use wholegrain_model::{Column, ColumnValues, Gaps, Interval, Kind, Pattern, SensorPath, Value, ValueType};
 use wholegrain_store::{
-    IMPORT_ROWS_MAX, ImportState, Imported, LooseSensor, Reading, RetentionRule, SensorId, SensorSetting, Series,
+    IMPORT_ROWS_MAX, ImportState, Imported, LooseSensor, Part, Reading, RetentionRule, SensorId, SensorSetting, Series,
     Store, StoreConfig, StoreError,
 };
 
@@ -283,6 +283,52 @@ fn an_import_learns_how_far_apart_readings_are() {
     assert_eq!(store.sensor(store.sensor_id("/i/quarter").unwrap()).unwrap().unit, "W");
     store.unset_properties(&Pattern::new("/i/two").unwrap(), &[], "anna", START).unwrap();
     assert_eq!(interval(&store, "/i/two"), 0);
+}
+
+#[test]
+fn readings_imported_again_after_retention_took_them_count_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let hours = |hours: u64| Some(Interval::from_s(hours * 3600));
+    let tiers = [10, 300, 3600].map(|seconds| (Interval::from_s(seconds), None)).to_vec();
+    let rule = RetentionRule { pattern: Pattern::new("/i/**").unwrap(), raw: hours(1), tiers };
+    let config = StoreConfig { retention: vec![rule], ..manual(dir.path()) };
+    let store = Store::open(config).unwrap().0;
+    let rows: Vec<(i64, Option<f64>)> = (0..720).map(|at| (at * 10 + 3, Some((at % 7) as f64))).collect();
+    let sensor = || store.sensor_id("/i/a").unwrap();
+    let counts = || -> Vec<u64> {
+        let snapshot = store.snapshot();
+        let parts =
+            snapshot.scan_windows(sensor(), START, START + 7200 * SECOND, Some(3600 * SECOND)).unwrap().unwrap();
+        let mut counts = vec![0; 2];
+        for part in parts {
+            let Part::Windows(windows) = part.unwrap() else { panic!("readings") };
+            (0..windows.len()).map(|at| windows.get(at)).for_each(|window| {
+                counts[((window.time - START) / (3600 * SECOND)) as usize] += window.count;
+            });
+        }
+        counts
+    };
+    let now = START + 12 * 86_400 * SECOND;
+    let settle = || (0..3).for_each(|_| store.maintain(now).unwrap());
+    store.import("x", 0, "me", vec![series("/i/a", &rows)]).unwrap();
+    settle();
+    assert_eq!(counts(), [360, 360]);
+    // All of them, and the second half of each hour.
+    store.import("y", 0, "me", vec![series("/i/a", &rows)]).unwrap();
+    settle();
+    assert_eq!(counts(), [360, 360]);
+    let half: Vec<_> = rows.iter().copied().filter(|(second, _)| second % 3600 >= 1800).collect();
+    store.import("z", 0, "me", vec![series("/i/a", &half)]).unwrap();
+    settle();
+    assert_eq!(counts(), [360, 360]);
+    let notes = {
+        let snapshot = store.snapshot();
+        let parts =
+            snapshot.scan_windows(sensor(), START, START + 7200 * SECOND, Some(3600 * SECOND)).unwrap().unwrap();
+        parts.for_each(|part| drop(part.unwrap()));
+        snapshot.notes()
+    };
+    assert!(notes.iter().any(|note| note.contains("came at several times")), "{notes:?}");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use wholegrain_model::Timestamp;
 
 use super::plan::{Span, Step, plan};
-use super::{Part, Rows, TierOf, Windows, coarsest, readings_from};
+use super::{Lines, Part, Rows, TierOf, Windows, coarsest, readings_from};
 use crate::block::find::Found;
 use crate::block::read::Block;
 use crate::block::rows::RowReader;
@@ -285,7 +285,7 @@ impl<S: Deref<Target = Snapshot>> Scan<S> {
         match step {
             Step::Readings { source, lo, hi } => self.readings(&[source], lo, hi),
             Step::Merged { lo, hi } => self.all_readings(lo, hi),
-            Step::Windows { source, lo, hi } => match self.windows(source, lo, hi)? {
+            Step::Windows { source, lo, hi } => match self.windows(source, lo, hi, self.sources[source].lined)? {
                 Some(windows) => Ok(one(windows)),
                 // The tier is damaged: its readings, where they are there.
                 None if self.sources[source].span.raw_from <= lo => self.readings(&[source], lo, hi),
@@ -295,18 +295,24 @@ impl<S: Deref<Target = Snapshot>> Scan<S> {
                 }
             },
             Step::Gone { sources, alone, lo, hi } => {
-                if !alone || sources.len() > 1 {
+                let (from, to) = (Timestamp(lo), Timestamp(hi));
+                if !alone {
                     self.snapshot.note(format!(
-                        "readings of {} to {} came late to windows whose readings are gone (retention); those of them that the windows do not hold are left out",
-                        Timestamp(lo),
-                        Timestamp(hi)
+                        "readings of {from} to {to} came late to windows whose readings are gone (retention); those of them that the windows do not hold are left out"
+                    ));
+                }
+                if sources.len() > 1 {
+                    self.snapshot.note(format!(
+                        "windows of {from} to {to} are those of readings that came at several times and are gone (retention); of windows that begin or end with the same reading the one with more \
+                         readings counts, and another reading that came twice counts twice"
                     ));
                 }
                 let mut parts = Vec::new();
                 for source in sources {
-                    parts.extend(self.windows(source, lo, hi)?);
+                    let lined = self.sources[source].lined;
+                    parts.extend(self.windows(source, lo, hi, true)?.map(|windows| (lined, windows)));
                 }
-                Ok(Box::new(in_order(parts).into_iter().map(|windows| Ok(Part::Windows(windows)))))
+                Ok(Box::new(each_once(parts).into_iter().map(|windows| Ok(Part::Windows(windows)))))
             }
             Step::Missing { lo, hi } => {
                 self.missing(lo, hi);
@@ -324,9 +330,8 @@ impl<S: Deref<Target = Snapshot>> Scan<S> {
     }
 
     /// The windows of one source that begin in the range; `None` when the tier is damaged.
-    fn windows(&self, source: usize, lo: i64, hi: i64) -> Result<Option<Windows>, StoreError> {
+    fn windows(&self, source: usize, lo: i64, hi: i64, lined: bool) -> Result<Option<Windows>, StoreError> {
         let source = &self.sources[source];
-        let lined = source.lined;
         let Some((tier, entry)) = &source.tier else { return Ok(None) };
         let Some(opened) = self.snapshot.open(tier)? else { return Ok(None) };
         let shared = &self.snapshot.shared;
@@ -407,11 +412,32 @@ fn one(windows: Windows) -> PartIter {
     Box::new((!windows.is_empty()).then_some(Ok(Part::Windows(windows))).into_iter())
 }
 
-/// Windows of several sources in the order of their times, each row alone.
-fn in_order(parts: Vec<Windows>) -> Vec<Windows> {
-    let mut rows: Vec<Windows> = parts.iter().flat_map(|part| (0..part.len()).map(|at| part.row(at))).collect();
-    rows.sort_by_key(|row| row.get(0).time);
-    rows
+/// Windows of several sources in the order of their times, each row alone. Of rows of one window that begin or end with the same reading, as those of readings that were imported twice
+/// do, the one with most readings. Each source says whether its lines count.
+fn each_once(parts: Vec<(bool, Windows)>) -> Vec<Windows> {
+    let mut rows = Vec::new();
+    for (source, (lined, part)) in parts.iter().enumerate() {
+        rows.extend((0..part.len()).map(|at| ((source, at), *lined, part.row(at))));
+    }
+    rows.sort_by_key(|(place, _, row)| (row.get(0).time, Reverse(row.get(0).count), *place));
+    let mut kept: Vec<((usize, usize), bool, Windows)> = Vec::with_capacity(rows.len());
+    for (place, lined, row) in rows {
+        let mut same_window = kept.iter().rev().take_while(|(.., other)| other.get(0).time == row.get(0).time);
+        if same_window.all(|(other, _, kept)| other.0 == place.0 || !shares_an_end(kept, &row)) {
+            kept.push((place, lined, row));
+        }
+    }
+    kept.sort_by_key(|(place, _, row)| (row.get(0).time, *place));
+    kept.into_iter().map(|(_, lined, row)| if lined { row } else { row.without_lines() }).collect()
+}
+
+/// Whether two rows of one window begin or end with readings of the same time.
+fn shares_an_end(one: &Windows, other: &Windows) -> bool {
+    let ends = |lines: &Lines| (lines.first_after[0], lines.last_after[0]);
+    match (one.lines().map(ends), other.lines().map(ends)) {
+        (Some(one), Some(other)) => one.0 == other.0 || one.1 == other.1,
+        _ => false,
+    }
 }
 
 impl Windows {
@@ -421,6 +447,21 @@ impl Windows {
             (Windows::Float(rows), Windows::Float(more)) => rows.extend(more, 0, more.times.len()),
             _ => {}
         }
+    }
+
+    fn lines(&self) -> Option<&Lines> {
+        match self {
+            Windows::Int(rows) => rows.lines.as_ref(),
+            Windows::Float(rows) => rows.lines.as_ref(),
+        }
+    }
+
+    fn without_lines(mut self) -> Windows {
+        match &mut self {
+            Windows::Int(rows) => rows.lines = None,
+            Windows::Float(rows) => rows.lines = None,
+        }
+        self
     }
 
     fn row(&self, at: usize) -> Windows {
