@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use wholegrain_model::{Kind, Unit, Value, ValueType};
-use wholegrain_store::{Chunk, Chunks, Part, PartIter, SensorInfo};
+use wholegrain_store::{Chunk, Chunks, LineScan, Part, PartIter, SensorInfo};
 
 use crate::batches::Row;
 use crate::columns::aggregate::{Aggregated, How};
@@ -265,13 +265,16 @@ impl Plan {
         stop: &Stop,
     ) -> Result<Rows, QueryError> {
         let beside = Beside::new(chunks.clone(), sensor);
-        let parts: PartIter = match chunks.scan_lines(sensor, from, to, how.windows.every(), beside.bound_ns())? {
-            Some(parts) => parts,
-            None => Box::new(chunks.scan(sensor, from, to)?.map(|chunk| chunk.map(Part::Readings))),
-        };
-        let (parts, resolution) = (Watched::new(parts, stop), self.tier(chunks.as_ref()));
+        let (parts, range, resolution): (PartIter, _, _) =
+            match chunks.scan_lines(sensor, from, to, how.windows.every(), beside.bound_ns())? {
+                Some(LineScan { parts, range, resolution }) => (parts, range, Some(resolution)),
+                None => {
+                    let readings = chunks.scan(sensor, from, to)?.map(|chunk| chunk.map(Part::Readings));
+                    (Box::new(readings), (from, to), self.tier(chunks.as_ref()))
+                }
+            };
         let how = (how.windows, how.scale);
-        Ok(Box::new(Means::of(parts, beside, how, (from, to), resolution, self.untold.clone())))
+        Ok(Box::new(Means::of(Watched::new(parts, stop), beside, how, range, resolution, self.untold.clone())))
     }
 
     /// The rows of windows; those whose integers could not be shown are told.

@@ -104,8 +104,8 @@ where
         let mut back = self.bound_ns();
         loop {
             let from = time.saturating_sub(whole(back, resolution));
-            let parts = self.chunks.scan_lines(&self.sensor, from, time, Some(resolution), self.bound_ns())?;
-            let last = parts.and_then(Iterator::last).transpose()?;
+            let scan = self.chunks.scan_lines(&self.sensor, from, time, Some(resolution), self.bound_ns())?;
+            let last = scan.and_then(|scan| scan.parts.last()).transpose()?;
             if last.is_some() || !far || back >= self.reach_ns() {
                 return Ok(last);
             }
@@ -118,8 +118,8 @@ where
         let mut ahead = self.bound_ns();
         loop {
             let to = time.saturating_add(whole(ahead, resolution));
-            let parts = self.chunks.scan_lines(&self.sensor, time, to, Some(resolution), self.bound_ns())?;
-            let first = parts.and_then(|mut parts| parts.next()).transpose()?;
+            let scan = self.chunks.scan_lines(&self.sensor, time, to, Some(resolution), self.bound_ns())?;
+            let first = scan.and_then(|mut scan| scan.parts.next()).transpose()?;
             if first.is_some() || !far || ahead >= self.reach_ns() {
                 return Ok(first);
             }
@@ -187,9 +187,9 @@ where
             let to = second.saturating_add(whole(around, resolution));
             let (from, to) =
                 (from.saturating_sub(from.rem_euclid(resolution)), to.saturating_sub(to.rem_euclid(resolution)));
-            let parts = self.chunks.scan_lines(&self.sensor, from, to, Some(resolution), self.bound_ns())?;
+            let scan = self.chunks.scan_lines(&self.sensor, from, to, Some(resolution), self.bound_ns())?;
             let mut spans = Vec::new();
-            for part in parts.into_iter().flatten() {
+            for part in scan.into_iter().flat_map(|scan| scan.parts) {
                 spans.extend(beside::spans(&part?));
             }
             if let Some(joined) = beside::are_joined(&spans, first, second) {

@@ -377,6 +377,81 @@ fn a_mean_of_a_sensor_that_has_coarser_windows_only_knows_the_lines_at_both_ends
     }
 }
 
+/// A reading each 10 s for two days, each day in its block, but for an hour and some single ones.
+fn two_days(store: &Store, random: &mut Random) {
+    let schema =
+        Schema::new(SensorPath::new("/n").unwrap(), "g", vec![SensorDef::gauge("x", "1", "").float()]).unwrap();
+    store.register_schema(&schema).unwrap();
+    for day in 0..2 {
+        let there = |second: &i64| (second + 3) % 1_700 != 0 && !(50_000..53_600).contains(second);
+        let seconds = (0..86_400).step_by(10).filter(there);
+        let times: Vec<i64> = seconds.map(|second| START + day * DAY + second * SECOND + 3_515_000_000).collect();
+        let values = times.iter().map(|_| if random.below(9) == 0 { 1000.0 } else { random.below(100) as f64 });
+        let column = Column { values: ColumnValues::Float(values.collect()), gaps: Gaps::default() };
+        let interval_ns = 10 * SECOND as u64;
+        let header = BatchHeader { agent: "n".into(), boot: 1, seq: day as u64, schema: schema.hash(), interval_ns };
+        store.append_blocking(encode_batch(&Batch { header, times, columns: vec![column] }).into()).unwrap();
+        store.seal().unwrap();
+    }
+}
+
+#[test]
+fn a_range_that_cuts_a_window_does_not_change_the_mean_of_the_whole_window_next_to_it() {
+    let seed = std::env::var("WHOLEGRAIN_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(4711);
+    println!("WHOLEGRAIN_SEED={seed}");
+    let mut random = Random(seed);
+    let (with, without) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let tiers = [10, 300, 3_600].map(|seconds| (Interval::from_s(seconds), None)).to_vec();
+    let rule = RetentionRule { pattern: Pattern::new("/n/**").unwrap(), raw: Some(Interval::from_s(86_400)), tiers };
+    let config = StoreConfig { background: false, retention: vec![rule], ..StoreConfig::new(with.path()) };
+    let (tiered, raw) = (Store::open(config).unwrap().0, open(without.path(), false));
+    for store in [&tiered, &raw] {
+        two_days(store, &mut Random(seed));
+        store.maintain(START + 12 * DAY).unwrap();
+        store.maintain(START + 12 * DAY).unwrap();
+    }
+    assert_eq!(answer(&tiered, &query(START, START + 2 * DAY, None, None)).0, [], "the readings are gone");
+    let minute = 60 * SECOND;
+    let hour = 60 * minute;
+    let mut ranges = vec![
+        (10 * hour, 11 * hour + 4 * minute + 12 * SECOND),
+        (10 * hour + 57 * minute, 12 * hour),
+        (10 * hour, 11 * hour + 1),
+        (10 * hour - 1, 11 * hour),
+        (20 * hour, DAY + 1),
+        (DAY - 1, DAY + 4 * hour),
+        (20 * hour, DAY + 5 * minute + 1),
+    ];
+    for _ in 0..60 {
+        let (from, long) = (random.below(40 * hour as u64) as i64, 2 * hour + random.below(6 * hour as u64) as i64);
+        ranges.push(match random.below(3) {
+            0 => (from - from % hour, from + long),
+            1 => (from, (from + long) / hour * hour),
+            _ => (from, from + long),
+        });
+    }
+    let mut compared = 0;
+    for (from, to) in ranges {
+        for every in [300, 900, 3_600].map(|every| every * SECOND) {
+            let cut = query(START + from, START + to, Some(every), Some(Agg::Mean));
+            let whole = |rows: Rows| -> Rows {
+                rows.into_iter().filter(|row| row.1 >= START + from && row.1 + every <= START + to).collect()
+            };
+            let found = whole(answer(&tiered, &cut).0);
+            compared += found.len();
+            same(&found, &whole(answer(&raw, &cut).0), true, &format!("{cut:?}"));
+        }
+        let aligned = ((from + 10 * SECOND - 1) / (10 * SECOND) * (10 * SECOND), to / (10 * SECOND) * (10 * SECOND));
+        let one = |(from, to): (i64, i64)| query(START + from, START + to, None, Some(Agg::Mean));
+        let mut found = answer(&tiered, &one((from, to))).0;
+        let expected = answer(&raw, &one(aligned)).0;
+        assert!(found.len() == 1 && found[0].1 == START + from, "{found:?}");
+        found[0].1 = expected[0].1;
+        same(&found, &expected, true, &format!("{from} to {to}"));
+    }
+    assert!(compared > 1_000, "{compared} rows compared");
+}
+
 /// One sensor, one reading a second, for so many days, each day sealed and merged.
 fn days(store: &Store, days: i64) {
     let schema = Schema::new(SensorPath::new("/n").unwrap(), "g", vec![SensorDef::gauge("x", "1", "")]).unwrap();

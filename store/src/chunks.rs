@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use wholegrain_model::{Pattern, SensorPath, Value};
 
 use crate::{
-    Chunk, Deletion, LooseSensor, Moment, PartIter, SensorId, SensorInfo, Series, Snapshot, Store, StoreError,
+    Chunk, Deletion, LineScan, LooseSensor, Moment, PartIter, SensorId, SensorInfo, Series, Snapshot, Store, StoreError,
 };
 
 /// The most readings of a chunk that a scan gives.
@@ -55,7 +55,7 @@ pub trait Chunks: Send + Sync {
         _to: i64,
         _every: Option<i64>,
         _bound_ns: i64,
-    ) -> Result<Option<PartIter>, StoreError> {
+    ) -> Result<Option<LineScan>, StoreError> {
         Ok(None)
     }
 
@@ -210,7 +210,7 @@ impl Chunks for Snapshot {
         to: i64,
         every: Option<i64>,
         bound_ns: i64,
-    ) -> Result<Option<PartIter>, StoreError> {
+    ) -> Result<Option<LineScan>, StoreError> {
         Snapshot::scan_lines(self, sensor.id, from, to, every, bound_ns)
     }
 

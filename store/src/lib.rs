@@ -81,5 +81,5 @@ pub use settings::{Explained, Property, PropertySetting, SETTINGS_MAX, SensorSet
 pub use snapshot::{Chunk, Snapshot};
 pub use stats::{OpenReport, StoreStats};
 pub use store::{Appended, Done, Store};
-pub use tiers::scan::PartIter;
+pub use tiers::scan::{LineScan, PartIter};
 pub use tiers::{Before, Edges, Lines, Part, Rows, TIERS_MAX, Window, Windows, check_tiers};

@@ -213,8 +213,8 @@ fn compacting_writes_tiers_again_whose_sensors_have_another_interval() {
     // Whether windows with lines answer where readings up to three intervals apart are joined.
     let has_lines = |seconds: i64| {
         let bound_ns = 3 * seconds * SECOND;
-        let parts = store.snapshot().scan_lines(power.id, 0, DAY, Some(300 * SECOND), bound_ns).unwrap();
-        parts.is_some_and(|mut parts| parts.any(|part| matches!(part.unwrap(), Part::Windows(_))))
+        let scan = store.snapshot().scan_lines(power.id, 0, DAY, Some(300 * SECOND), bound_ns).unwrap();
+        scan.is_some_and(|mut scan| scan.parts.any(|part| matches!(part.unwrap(), Part::Windows(_))))
     };
     assert_eq!((has_lines(20), has_lines(10)), (true, false));
     store.compact(now, &mut |_, _| true).unwrap();

@@ -126,10 +126,17 @@ where
         Ok(())
     }
 
-    /// The last reading before the tier's window that `time` falls into, and its value if a line can begin there.
+    /// The last reading before `time`, and its value if a line can begin there; before the tier's window that `time` falls into, where that one goes on
+    /// after `time`.
     fn window_before(&self, time: i64, far: bool) -> Result<Option<(i64, Option<End>)>, QueryError> {
         let Some(resolution) = self.resolution else { return Ok(None) };
-        self.last_before(time.saturating_sub(time.rem_euclid(resolution)), resolution, far)
+        let (start, end) = whole_window(time, resolution);
+        if start < end
+            && let Some(found) = self.last_before(end, resolution, far)?.filter(|(last, _)| *last < time)
+        {
+            return Ok(Some(found));
+        }
+        self.last_before(start, resolution, far)
     }
 
     /// The same before a time that is a multiple of the resolution.
@@ -180,15 +187,19 @@ where
         }
     }
 
-    /// The first value from the first tier's window on that does not begin before `time`, and what is before it; none where a gap comes first.
+    /// The first value from `time` on, and what is before it; from the first tier's window on that does not begin before `time`, where the one that `time`
+    /// falls into has values before it. None where a gap comes first.
     #[expect(clippy::type_complexity, reason = "it is looked at where it is asked for")]
     fn window_from(&self, time: i64, far: bool) -> Result<Option<Option<((i64, f64), Before)>>, QueryError> {
         let Some(resolution) = self.resolution else { return Ok(None) };
-        let from = match time.rem_euclid(resolution) {
-            0 => time,
-            rest => time.saturating_add(resolution - rest),
-        };
-        self.first_from(from, resolution, far)
+        let (start, end) = whole_window(time, resolution);
+        let is_after = |found: &Option<((i64, f64), Before)>| found.is_some_and(|((first, _), _)| first >= time);
+        if start < end
+            && let Some(found) = self.first_from(start, resolution, far)?.filter(is_after)
+        {
+            return Ok(Some(found));
+        }
+        self.first_from(end, resolution, far)
     }
 
     /// The same from a time on that is a multiple of the resolution.
@@ -461,6 +472,14 @@ impl Open {
 fn end(time: i64, value: Option<Value>) -> Option<End> {
     let value = value.map(Value::as_f64).filter(|value| !value.is_nan())?;
     Some(End { time, value, gap_after: false })
+}
+
+/// Start and end of the window that `time` falls into; both are `time` on an edge of windows.
+fn whole_window(time: i64, resolution: i64) -> (i64, i64) {
+    match time.rem_euclid(resolution) {
+        0 => (time, time),
+        rest => (time.saturating_sub(rest), time.saturating_add(resolution - rest)),
+    }
 }
 
 /// The last value of some windows, and its time.

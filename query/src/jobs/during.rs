@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use wholegrain_store::{ChunkIter, Chunks, PartIter, SensorInfo, StoreError};
+use wholegrain_store::{ChunkIter, Chunks, LineScan, PartIter, SensorInfo, StoreError};
 
 use super::JobScope;
 use crate::holes;
@@ -62,7 +62,7 @@ impl Chunks for During {
         to: i64,
         every: Option<i64>,
         bound_ns: i64,
-    ) -> Result<Option<PartIter>, StoreError> {
+    ) -> Result<Option<LineScan>, StoreError> {
         let (from, to) = self.cut(sensor, from, to, holes::reach_ns(sensor));
         if from < to { self.chunks.scan_lines(sensor, from, to, every, bound_ns) } else { Ok(None) }
     }

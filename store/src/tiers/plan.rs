@@ -48,6 +48,19 @@ pub(crate) fn plan(spans: &[Span], from: i64, to: i64, resolution: i64) -> Vec<S
     steps
 }
 
+/// The range of these steps without what is missing at its ends.
+pub(crate) fn without_missing(steps: &[Step], from: i64, to: i64) -> (i64, i64) {
+    let first = match steps.first() {
+        Some(Step::Missing { lo, hi }) if *lo <= from => *hi,
+        _ => from,
+    };
+    let last = match steps.last() {
+        Some(Step::Missing { lo, hi }) if *hi >= to => *lo,
+        _ => to,
+    };
+    (first, last.max(first))
+}
+
 /// The range with the whole of its first and its last window, where nothing is in the part that the range leaves out: such a window is not cut.
 fn uncut(spans: &[Span], from: i64, to: i64, resolution: i64) -> (i64, i64) {
     let (before, after) = (floor(from, resolution), ceil(to, resolution));
@@ -214,6 +227,12 @@ mod tests {
         let gone = Span { raw_from: i64::MAX, ..span(0, 99, true) };
         check(&[gone], 0, 100, &[Step::Windows { source: 0, lo: 0, hi: 100 }]);
         check(&[gone], 5, 20, &[Step::Missing { lo: 5, hi: 10 }, Step::Windows { source: 0, lo: 10, hi: 20 }]);
+        let range = |from, to| without_missing(&plan(&[gone], from, to, 10), from, to);
+        assert_eq!(
+            [range(5, 20), range(10, 25), range(5, 25), range(10, 20)],
+            [(10, 20), (10, 20), (10, 20), (10, 20)]
+        );
+        assert_eq!(range(12, 18), (18, 18));
         let late = span(30, 39, false);
         check(
             &[gone, late],

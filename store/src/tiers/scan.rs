@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use wholegrain_model::Timestamp;
 
-use super::plan::{Span, Step, plan};
+use super::plan::{Span, Step, plan, without_missing};
 use super::{Lines, Part, Rows, TierOf, Windows, coarsest, readings_from};
 use crate::block::find::Found;
 use crate::block::read::Block;
@@ -19,6 +19,16 @@ use crate::{Chunk, SensorId, StoreError};
 
 /// The parts of one sensor's answer, in time order.
 pub type PartIter = Box<dyn Iterator<Item = Result<Part, StoreError>> + Send>;
+
+/// One sensor's parts for means over time.
+pub struct LineScan {
+    /// In time order.
+    pub parts: PartIter,
+    /// The range that was asked for, without the windows at its ends that it cuts and whose readings are gone. The parts have nothing of those.
+    pub range: (i64, i64),
+    /// The resolution of the windows, ns.
+    pub resolution: i64,
+}
 
 /// Where a source's readings are.
 enum Raw {
@@ -93,7 +103,7 @@ impl Snapshot {
         to: i64,
         every: Option<i64>,
     ) -> Result<Option<PartIter>, StoreError> {
-        self.scan_parts(id, (from, to), every, None)
+        Ok(self.scan_parts(id, (from, to), every, None)?.map(|scan| scan.parts))
     }
 
     /// The same for means over time of readings up to `bound_ns` apart: windows that know their lines, readings where there are no such windows, and other
@@ -105,7 +115,7 @@ impl Snapshot {
         to: i64,
         every: Option<i64>,
         bound_ns: i64,
-    ) -> Result<Option<PartIter>, StoreError> {
+    ) -> Result<Option<LineScan>, StoreError> {
         self.scan_parts(id, (from, to), every, Some(bound_ns))
     }
 
@@ -115,7 +125,7 @@ impl Snapshot {
         (from, to): (i64, i64),
         every: Option<i64>,
         lines: Option<i64>,
-    ) -> Result<Option<PartIter>, StoreError> {
+    ) -> Result<Option<LineScan>, StoreError> {
         let Some(path) = self.shared.sensors().path(id) else { return Ok(None) };
         if from >= to {
             return Ok(None);
@@ -137,17 +147,18 @@ impl Snapshot {
         }
         let spans: Vec<Span> = sources.iter().map(|source| source.span).collect();
         let steps = plan(&spans, from, to, resolution);
+        let range = without_missing(&steps, from, to);
         if steps.len() <= STEPS_AT_ONCE {
             let scan = Scan { snapshot: self, path, raw_cut, sources };
             let parts = steps.into_iter().map(|step| scan.step(step)).collect::<Result<Vec<_>, StoreError>>()?;
-            return Ok(Some(Box::new(parts.into_iter().flatten())));
+            return Ok(Some(LineScan { parts: Box::new(parts.into_iter().flatten()), range, resolution }));
         }
         let scan = Scan { snapshot: Box::new(self.clone()), path, raw_cut, sources };
         let parts = steps.into_iter().flat_map(move |step| match scan.step(step) {
             Ok(parts) => parts,
             Err(error) => Box::new(std::iter::once(Err(error))),
         });
-        Ok(Some(Box::new(parts)))
+        Ok(Some(LineScan { parts: Box::new(parts), range, resolution }))
     }
 
     /// The sources with the lines of their windows; readings in place of windows whose lines are not those that readings up to `bound_ns` apart have.

@@ -38,7 +38,7 @@ mod reference;
 
 use std::sync::Arc;
 
-use wholegrain_store::{ChunkIter, Chunks, Derived, Moment, PartIter, SensorInfo, StoreError};
+use wholegrain_store::{ChunkIter, Chunks, Derived, LineScan, Moment, PartIter, SensorInfo, StoreError};
 
 use super::Resolve;
 use plan::Plan;
@@ -94,7 +94,7 @@ impl Chunks for Computed {
         to: i64,
         every: Option<i64>,
         bound_ns: i64,
-    ) -> Result<Option<PartIter>, StoreError> {
+    ) -> Result<Option<LineScan>, StoreError> {
         if sensor.id.is_computed() {
             return Ok(None);
         }
