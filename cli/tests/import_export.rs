@@ -534,3 +534,27 @@ fn an_import_that_was_killed_goes_on_and_one_whose_server_was_killed_too() {
     assert_eq!(rows.len(), 60_000 - 60);
     assert!(rows[3].ends_with(",307"), "{}", rows[3]);
 }
+
+/// Units and scales that are set for a pattern hold for what an import makes new.
+#[test]
+fn values_of_new_sensors_are_in_the_unit_and_scale_that_are_set() {
+    let server = Server::start();
+    server.says(&["config", "sensor", "set", "/demo/**/power", "--unit", "W"], 0);
+    server.says(&["config", "sensor", "set", "/demo/**", "--scale", "0.1"], 0);
+    for unit in ["kW", "J"] {
+        server.write("other.csv", format!("time,power [{unit}]\n{BEGIN},5.4321\n"));
+        let arguments = ["import", "csv", "other.csv", "--prefix", "/demo/other", "--yes"];
+        let output = server.run(&arguments);
+        let said = String::from_utf8(output.stderr).unwrap();
+        let is_named = ["/demo/other/power", "W", unit].iter().all(|part| said.contains(part));
+        assert!(!output.status.success() && is_named, "{said}");
+    }
+    for (at, unit) in [" [W]", "", " [W]"].iter().enumerate() {
+        let name = format!("{at}.csv");
+        server.write(&name, format!("time,power{unit}\n{},1\n", BEGIN + at as i64));
+        server.import(&["csv", &name, "--prefix", "/demo/hall"], 0);
+    }
+    let lines = (0..3).map(|at| format!("/demo/hall/power,2026-01-31T12:00:0{at}Z,1"));
+    assert_eq!(server.query("/demo/**"), lines.collect::<Vec<_>>());
+    assert_eq!(server.units(), [("/demo/hall/power".to_owned(), "W".to_owned(), "gauge".to_owned())]);
+}

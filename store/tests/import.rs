@@ -346,3 +346,92 @@ fn a_float_makes_a_sensor_of_integers_one_of_floats() {
     assert_eq!(value_type(&store), ValueType::Float);
     assert_eq!(store.sensor(store.sensor_id("/i/a").unwrap()).unwrap().description, "of old");
 }
+
+fn set(store: &Store, pattern: &str, unit: Option<&str>, scale: Option<f64>) {
+    let pattern = Pattern::new(pattern).unwrap();
+    let unit = unit.map(str::to_owned);
+    let setting = SensorSetting { pattern, unit, scale, kind: None, description: None, interval: None };
+    store.set_properties(&[setting], false, "anna", START).unwrap();
+}
+
+fn integers(path: &str, unit: &str, rows: &[(i64, i64)]) -> Series {
+    let values = ColumnValues::Int(rows.iter().map(|row| row.1).collect());
+    let times = rows.iter().map(|row| START + row.0 * SECOND).collect();
+    let sensor = LooseSensor { value_type: ValueType::Int, ..loose(path, unit) };
+    Series { sensor, times, column: Column { values, gaps: Gaps::default() } }
+}
+
+/// The values with the scale in force, and the unit.
+#[track_caller]
+fn check_values(store: &Store, path: &str, unit: &str, expected: &[f64]) {
+    let info = store.sensor(store.sensor_id(path).unwrap()).unwrap();
+    assert_eq!(info.unit, unit);
+    let found: Vec<f64> = rows(store, path).iter().map(|row| row.1.unwrap() * info.scale).collect();
+    let near = |(a, b): (&f64, &f64)| (a - b).abs() <= 1e-12 * b.abs();
+    assert!(found.len() == expected.len() && found.iter().zip(expected).all(near), "{found:?}, not {expected:?}");
+}
+
+#[test]
+fn another_unit_than_the_set_one_is_refused_of_a_new_sensor_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    set(&store, "/i/**/power", Some("W"), None);
+    for unit in ["kW", "J"] {
+        let mut other = series("/i/hall/power", &[(0, Some(5.4321))]);
+        other.sensor.unit = unit.to_owned();
+        match store.import("x", 0, "me", vec![series("/i/hall/a", &[(0, Some(1.0))]), other]).unwrap_err() {
+            StoreError::Sensor(text) => {
+                let named = ["/i/hall/power", "\"W\"", &format!("{unit:?}")].iter().all(|part| text.contains(part));
+                assert!(named, "{text}");
+            }
+            other => panic!("{other}"),
+        }
+    }
+    assert_eq!((store.sensor_id("/i/hall/power"), store.sensor_id("/i/hall/a")), (None, None), "nothing of it stays");
+    // The set unit, and none.
+    let plain = Series { sensor: loose("/i/lab/power", ""), ..series("/i/lab/power", &[(0, Some(7.5))]) };
+    store.import("x", 0, "me", vec![series("/i/hall/power", &[(0, Some(5.5))]), plain]).unwrap();
+    check_values(&store, "/i/hall/power", "W", &[5.5]);
+    check_values(&store, "/i/lab/power", "W", &[7.5]);
+}
+
+#[test]
+fn values_of_a_new_sensor_fit_the_scale_that_is_set() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    set(&store, "/i/**", None, Some(0.1));
+    set(&store, "/i/third", None, Some(3.0));
+    set(&store, "/i/tiny", None, Some(1e-300));
+    let import = |part: u64, series: Vec<Series>| store.import("x", part, "me", series);
+    let first = vec![
+        series("/i/float", &[(0, Some(1.0)), (1, Some(5.4321))]),
+        integers("/i/int", "W", &[(0, 1), (1, -20)]),
+        integers("/i/third", "W", &[(0, 1), (1, 6)]),
+    ];
+    import(0, first).unwrap();
+    let second = vec![series("/i/float", &[(2, Some(1.0))]), integers("/i/int", "W", &[(2, 1)])];
+    import(1, second).unwrap();
+    let check = |store: &Store| {
+        check_values(store, "/i/float", "W", &[1.0, 5.4321, 1.0]);
+        check_values(store, "/i/int", "W", &[1.0, -20.0, 1.0]);
+        check_values(store, "/i/third", "W", &[1.0, 6.0]);
+        let value_type = |path: &str| store.sensor(store.sensor_id(path).unwrap()).unwrap().value_type;
+        assert_eq!((value_type("/i/int"), value_type("/i/third")), (ValueType::Int, ValueType::Float));
+    };
+    check(&store);
+    // No raw value gives that.
+    match import(2, vec![series("/i/tiny", &[(0, Some(1e20))])]).unwrap_err() {
+        StoreError::Sensor(text) => assert!(text.contains("/i/tiny") && text.contains("1e-300"), "{text}"),
+        other => panic!("{other}"),
+    }
+    assert_eq!(store.sensor_id("/i/tiny"), None);
+    import(2, vec![series("/i/tiny", &[(0, Some(1.0)), (1, Some(0.0)), (2, None)])]).unwrap();
+    drop(store);
+    let store = open(dir.path());
+    check(&store);
+    // What was imported stays what it is without the setting.
+    for pattern in ["/i/**", "/i/third", "/i/tiny"] {
+        store.unset_properties(&Pattern::new(pattern).unwrap(), &[], "anna", START).unwrap();
+    }
+    check(&store);
+}

@@ -3,14 +3,37 @@
 use wholegrain_model::{Column, ColumnValues, ValueType};
 
 use super::Series;
-use crate::{LooseSensor, SensorInfo, StoreError};
+use crate::settings::Settings;
+use crate::{LooseSensor, SensorId, SensorInfo, StoreError};
 
 /// The largest integer up to which a double has every integer.
 const EXACT_MAX: u64 = 1 << 53;
 /// A raw value that is no further than this from an integer, relative to its size, came from that integer: decimal fractions are not exact.
 const NEAR: f64 = 1e-9;
 
-/// Makes the values those of the known sensor; another unit is refused.
+/// A new sensor as it will be with the settings in force; `None` where none of them chooses it.
+pub(super) fn as_set(sensor: &LooseSensor, settings: &Settings) -> Option<SensorInfo> {
+    let held = settings.held(sensor.path.as_str())?;
+    let LooseSensor { path, unit, kind, value_type, scale, description } = sensor.clone();
+    let mut info = SensorInfo {
+        // Not registered yet: no other has it, and nothing looks it up.
+        id: SensorId(u32::MAX),
+        path: path.as_str().into(),
+        unit,
+        kind,
+        value_type,
+        scale,
+        wraps_at: None,
+        description,
+        interval_ns: 0,
+        last_time: None,
+        agent: "".into(),
+    };
+    settings.apply(&held, &mut info);
+    Some(info)
+}
+
+/// Makes the values those of the sensor as it is known, or will be; another unit is refused, and a scale that leaves no number.
 pub(super) fn fit(series: &mut Series, known: &SensorInfo) -> Result<(), StoreError> {
     let LooseSensor { unit, scale, .. } = &series.sensor;
     if !known.unit.is_empty() && !unit.is_empty() && known.unit != *unit {
@@ -21,7 +44,14 @@ pub(super) fn fit(series: &mut Series, known: &SensorInfo) -> Result<(), StoreEr
     }
     let factor = scale / known.scale;
     if factor != 1.0 {
-        series.column.values = scaled(&series.column, factor, known.value_type);
+        let values = scaled(&series.column, factor, known.value_type);
+        if let Some(value) = lost(&series.column, &values) {
+            return Err(StoreError::Sensor(format!(
+                "{} has the scale {:?} here, and no raw value gives {value:?} with it; set another scale",
+                known.path, known.scale
+            )));
+        }
+        series.column.values = values;
         series.sensor.scale = known.scale;
     }
     if known.value_type == ValueType::Float
@@ -30,7 +60,25 @@ pub(super) fn fit(series: &mut Series, known: &SensorInfo) -> Result<(), StoreEr
     {
         series.column.values = ColumnValues::Float(values.iter().map(|value| *value as f64).collect());
     }
+    if matches!(series.column.values, ColumnValues::Float(_)) {
+        series.sensor.value_type = ValueType::Float;
+    }
     Ok(())
+}
+
+/// The first finite value that is none any more, or became 0.
+fn lost(before: &Column, after: &ColumnValues) -> Option<f64> {
+    let ColumnValues::Float(after) = after else { return None };
+    let value = |at: usize| match &before.values {
+        ColumnValues::Int(values) => values[at] as f64,
+        ColumnValues::Float(values) => values[at],
+    };
+    let is_lost = |at: usize, after: f64| {
+        let value = value(at);
+        let is_same = after.is_finite() && (after == 0.0) == (value == 0.0);
+        value.is_finite() && !is_same && !before.gaps.is_gap(at)
+    };
+    after.iter().enumerate().find(|(at, after)| is_lost(*at, **after)).map(|(at, _)| value(at))
 }
 
 /// The values times `factor`; integers where they are near enough and the sensor has integers.
@@ -43,7 +91,7 @@ fn scaled(column: &Column, factor: f64, wanted: ValueType) -> ColumnValues {
     };
     let near = |(at, value): (usize, &f64)| {
         column.gaps.is_gap(at)
-            || (value.abs() < EXACT_MAX as f64 && (value - value.round()).abs() <= NEAR * value.abs().max(1.0))
+            || (value.abs() < EXACT_MAX as f64 && (value - value.round()).abs() <= NEAR * value.abs())
     };
     if wanted == ValueType::Int && floats.iter().enumerate().all(near) {
         return ColumnValues::Int(floats.iter().map(|value| value.round() as i64).collect());
@@ -54,7 +102,6 @@ fn scaled(column: &Column, factor: f64, wanted: ValueType) -> ColumnValues {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::SensorId;
     use wholegrain_model::{Gaps, Kind, SensorPath};
 
     fn series(values: ColumnValues, unit: &str) -> Series {
@@ -106,6 +153,7 @@ mod tests {
         check(int(vec![3]), &known(ValueType::Float, 1.0), &float(vec![3.0]));
         check(int(vec![i64::MAX]), &known(ValueType::Float, 1.0), &int(vec![i64::MAX]));
         check(int(vec![4096]), &known(ValueType::Int, 1024.0), &int(vec![4]));
+        check(int(vec![1, 0]), &known(ValueType::Int, 1e10), &float(vec![1e-10, 0.0]));
         check(float(vec![f64::INFINITY]), &known(ValueType::Int, 0.5), &float(vec![f64::INFINITY]));
     }
 

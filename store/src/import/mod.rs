@@ -48,8 +48,8 @@ const DAYS_MAX: usize = 64;
 /// Readings of one sensor.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Series {
-    /// The sensor, and what its raw values mean. Where the sensor is known, its own scale counts and the values are converted; another
-    /// unit is refused.
+    /// The sensor, and what its raw values mean. Where the sensor is known, or a setting chooses it, the scale in force counts and the values are
+    /// converted; another unit is refused.
     pub sensor: LooseSensor,
     /// Times in ns since the Unix epoch, each larger than the one before.
     pub times: Vec<i64>,
@@ -112,8 +112,9 @@ impl Store {
         Ok(reconcile(self.shared())?.imports.state(id))
     }
 
-    /// Registers those that are not known, and makes the values of the others what their sensors' values are.
+    /// Registers those that are not known, and makes the values of all what their sensors' values are with the settings in force.
     fn register(&self, source: &str, series: &mut [Series]) -> Result<Vec<SensorId>, StoreError> {
+        let settings = self.shared().sensors().settings();
         let (mut fresh, mut intervals) = (Vec::new(), Vec::new());
         for one in series.iter_mut() {
             let path = one.sensor.path.as_str();
@@ -129,7 +130,12 @@ impl Store {
                         fresh.extend(self.changed(&known, interval_ns, one));
                     }
                 }
-                None => fresh.push(one.sensor.clone()),
+                None => {
+                    if let Some(set) = fit::as_set(&one.sensor, &settings) {
+                        fit::fit(one, &set)?;
+                    }
+                    fresh.push(one.sensor.clone());
+                }
             }
             intervals.extend((before..fresh.len()).map(|_| interval_ns));
         }
