@@ -1,6 +1,5 @@
 //! `wholegrain up`: a whole installation on this machine: makes its files, starts server and agent, watches over both.
 
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
@@ -18,6 +17,7 @@ use crate::{init, sensors, socket};
 
 mod child;
 mod demo;
+mod free;
 mod next;
 mod ports;
 
@@ -85,12 +85,13 @@ pub fn run(args: &UpArgs) -> Result<(), Failure> {
     let dir = args.dir.clone().unwrap_or_else(|| demo::directory(&args.demo));
     check_directory(&dir).map_err(Failure::Failed)?;
     demo::check(&dir, &args.demo)?;
+    let server_toml = dir.join("server/server.toml");
+    // Nothing is written before it is known that no server runs here and that the ports are free.
+    let held = free::check(&server_toml, &options, args.mqtt_port, args.http_port)?;
     let centre = if args.demo.demo { Some(demo::options(&dir, &args.demo)?) } else { None };
     let report = init::make(&dir, &options)?;
-    let server_toml = dir.join("server/server.toml");
     ports::change(&dir, &server_toml, args.mqtt_port, args.http_port)?;
     let config = ServerConfig::load(&server_toml).map_err(|error| Failure::Usage(error.to_string()))?;
-    check_free(&config)?;
     if report.created.is_empty() {
         println!("Going on with the data in {}.", dir.display());
     } else {
@@ -98,6 +99,8 @@ pub fn run(args: &UpArgs) -> Result<(), Failure> {
     }
     let signals = signals()?;
     let server_log = dir.join("server/server.log");
+    // The server takes the lock itself.
+    drop(held);
     let mut server =
         Child::start("server", &this, &["server".into(), "--config".into(), server_toml.into()], &server_log)?;
     let client_toml = dir.join("client.toml");
@@ -281,32 +284,6 @@ fn programs(args: &UpArgs) -> Result<(PathBuf, PathBuf), Failure> {
         )));
     }
     Ok((this, agent))
-}
-
-/// Says so when a port is taken, before a program fails over it.
-fn check_free(config: &ServerConfig) -> Result<(), Failure> {
-    let listens = [
-        (&config.mqtt.tls_listen, "MQTT over TLS", " --mqtt-port N"),
-        (&config.mqtt.listen, "MQTT", ""),
-        (&config.http.listen, "HTTPS", " --http-port N"),
-    ];
-    for (address, what, option) in listens {
-        let Some(address) = address else { continue };
-        if let Err(error) = TcpListener::bind(address.as_str()) {
-            let advice = if option.is_empty() {
-                "choose another in server.toml".to_owned()
-            } else {
-                format!("choose another with `wholegrain up{option}`")
-            };
-            return Err(Failure::Failed(match error.kind() {
-                std::io::ErrorKind::AddrInUse => format!(
-                    "{address}, for {what}, is taken by another program (another `wholegrain up`?); stop that one, or {advice}"
-                ),
-                _ => format!("cannot listen on {address} for {what}: {error}; {advice}"),
-            }));
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]

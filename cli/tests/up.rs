@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -158,4 +158,49 @@ fn a_port_that_is_taken_is_named_with_the_option_to_change_it() {
     for part in [&format!("localhost:{port}"), "is taken", "--http-port"] {
         assert!(said.contains(part), "no {part:?}: {said}");
     }
+    assert_eq!(files(dir.path()), [], "nothing was made");
+}
+
+/// The configurations and secrets below `dir/var`, with their bytes.
+fn files(dir: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let folders = ["var", "var/server", "var/agent"].map(|folder| dir.join(folder));
+    let entries = folders.iter().filter_map(|folder| fs::read_dir(folder).ok()).flatten();
+    let is_kept = |path: &PathBuf| {
+        let extension = path.extension().unwrap_or_default().to_string_lossy();
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        ["toml", "new", "pem", "key"].contains(&&*extension) || ["token", "tokens", "passwords"].contains(&&*name)
+    };
+    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).filter(is_kept).collect();
+    paths.sort();
+    paths.into_iter().map(|path| (path.clone(), fs::read(path).unwrap())).collect()
+}
+
+#[test]
+fn a_start_that_is_refused_changes_no_file() {
+    let dir = tempfile::tempdir().unwrap();
+    answer_as_agent(dir.path());
+    let script = "trap 'exit 0' TERM; while :; do sleep 0.05; done";
+    let ports = free_ports();
+    let mut process = up(dir.path(), script, ports).spawn().unwrap();
+    until(&mut process, "Ctrl-C stops");
+    let before = files(dir.path());
+    assert!(before.len() >= 9, "{:?}", before.iter().map(|(path, _)| path).collect::<Vec<_>>());
+    let refused = |ports: [u16; 2], why: &str| {
+        let output = up(dir.path(), script, ports).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        for ((path, old), (now, new)) in before.iter().zip(files(dir.path())) {
+            assert!(*path == now && *old == new, "{} changed with the ports {ports:?}", path.display());
+        }
+        assert_eq!(before.len(), files(dir.path()).len());
+        assert_eq!(output.status.code(), Some(4), "{said}");
+        assert!(said.contains(why), "no {why:?}: {said}");
+    };
+    let [mqtt, http] = free_ports();
+    for other in [[ports[0], http], [mqtt, ports[1]], [mqtt, http], ports] {
+        refused(other, "a server runs here already: process ");
+    }
+    interrupt(&process);
+    assert!(process.wait().unwrap().success());
+    let taken = TcpListener::bind("localhost:0").unwrap();
+    refused([mqtt, taken.local_addr().unwrap().port()], "is taken");
 }

@@ -68,9 +68,7 @@ pub fn list(dir: &Path, revoked_file: Option<&Path>) -> Result<Vec<Certificate>,
 /// Makes a new certificate for the server's key: good for this host, localhost, what the old one was good for unless `only`, and
 /// `others`. Gives back its path.
 pub fn renew_server(dir: &Path, others: &[String], only: bool) -> Result<PathBuf, InitError> {
-    if let Some(wrong) = others.iter().find(|name| !is_host(name)) {
-        return Err(InitError::Refused(format!("{wrong:?} is neither a host's name nor an address")));
-    }
+    check_hosts(others)?;
     for written in [dir.to_owned(), dir.join("server")] {
         check_directory(&written).map_err(InitError::Refused)?;
     }
@@ -86,6 +84,16 @@ pub fn renew_server(dir: &Path, others: &[String], only: bool) -> Result<PathBuf
         .map_err(|error| InitError::Certificate { path: cert.clone(), error })?;
     files::replace_public(&cert, &pair.cert)?;
     Ok(cert)
+}
+
+/// Refuses what can be no name or address in a server's certificate.
+pub(crate) fn check_hosts(names: &[String]) -> Result<(), InitError> {
+    match names.iter().find(|name| !is_host(name)) {
+        Some(wrong) => Err(InitError::Refused(format!(
+            "{wrong:?} is neither a host's name nor an address; a name has letters, digits, `-`, `.` and no blanks"
+        ))),
+        None => Ok(()),
+    }
 }
 
 fn is_host(text: &str) -> bool {
@@ -181,6 +189,13 @@ mod tests {
         assert_eq!(names(true), ["n2", "n2"]);
         revoke(dir, &revoked_file, "n1", false).unwrap();
         assert_eq!(names(true), ["n1", "n2", "n2"]);
+        let path = dir.join("server/server.pem");
+        let old = show(&path, None).unwrap().remove(0).info;
+        revoke(dir, &revoked_file, &old.name, false).unwrap();
+        assert!(show(&path, Some(&revoked_file)).unwrap()[0].revoked);
+        renew_server(dir, &[], false).unwrap();
+        let new = show(&path, Some(&revoked_file)).unwrap().remove(0);
+        assert!(!new.revoked && new.info.serial != old.serial, "the new certificate has the revoked number: {new:?}");
         let error = revoke(dir, &revoked_file, "n9", false).unwrap_err().to_string();
         assert!(error.contains("\"n9\"") && error.contains("--all"), "{error}");
         assert!(revoke(dir, &revoked_file, "n9", true).unwrap().all);

@@ -17,6 +17,7 @@ use crate::ServerConfig;
 use crate::access::Role;
 use crate::access::files::FileError;
 use crate::access::tokens::{self, NewToken};
+use crate::authority::check_hosts;
 use crate::pki::{self, Pair};
 
 /// How server.toml of earlier versions names the token in the clear, and what takes its place.
@@ -124,6 +125,7 @@ pub fn init(dir: &Path, options: &InitOptions) -> Result<InitReport, InitError> 
     let host = host_name();
     let agent = options.agent.clone().unwrap_or_else(|| host.clone());
     check_agent_name(&agent)?;
+    check_hosts(&options.reached_as)?;
     let mut files = Files { dir, report: InitReport { agent: agent.clone(), ..InitReport::default() } };
     check_above(dir).map_err(InitError::Refused)?;
     for sub in ["", "server", "server/store", "agent", "agent/spool"] {
@@ -673,6 +675,11 @@ mod tests {
         fs::remove_file(&key).unwrap();
         let error = issue_agent_certificate(dir.path(), "node-2").unwrap_err().to_string();
         assert!(error.contains("node-2.key is not; put it back"), "{error}");
+        let hosts = InitOptions { reached_as: vec!["good.example".to_owned(), "a b".to_owned()], ..options() };
+        let fresh = dir.path().join("fresh");
+        for error in [init(&fresh, &hosts).unwrap_err(), init_system(&fresh, &hosts).unwrap_err()] {
+            assert!(error.to_string().contains("\"a b\"") && !fresh.exists(), "{error}");
+        }
         for name in ["", "a/b", "..", "a b", "a#", &"x".repeat(65)] {
             assert!(matches!(issue_agent_certificate(dir.path(), name), Err(InitError::Name(..))), "{name}");
         }

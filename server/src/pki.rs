@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
-    PKCS_ECDSA_P256_SHA256, SanType,
+    PKCS_ECDSA_P256_SHA256, SanType, SerialNumber,
 };
 
 use wholegrain_model::Timestamp;
@@ -13,11 +13,15 @@ use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::GeneralName;
 use x509_parser::x509::X509Name;
 
+use crate::access::tokens;
+
 const DAY: Duration = Duration::from_secs(86_400);
 /// How long the authority is valid.
 const CA_VALID: Duration = Duration::from_secs(86_400 * 3650);
 /// How long a certificate signed by it is valid.
 const CERTIFICATE_VALID: Duration = Duration::from_secs(86_400 * 1825);
+/// How long a serial number is: long enough that no two random ones are the same.
+const SERIAL_BYTES: usize = 16;
 
 /// A certificate and its private key, both PEM.
 pub(crate) struct Pair {
@@ -90,6 +94,12 @@ fn params(common_name: &str, valid: Duration) -> Result<CertificateParams, rcgen
 fn sign(authority: &Pair, mut params: CertificateParams, key: &KeyPair) -> Result<Pair, rcgen::Error> {
     params.use_authority_key_identifier_extension = true;
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    // rcgen's own number follows from the key: a new certificate for the same key would have that of the old one, which may be
+    // revoked.
+    let mut serial = tokens::random::<SERIAL_BYTES>().map_err(|_| rcgen::Error::RingUnspecified)?;
+    // Positive, and without a leading zero (RFC 5280, 4.1.2.2).
+    serial[0] = serial[0] & 0x7f | 0x40;
+    params.serial_number = Some(SerialNumber::from_slice(&serial));
     let issuer = Issuer::from_ca_cert_pem(&authority.cert, KeyPair::from_pem(&authority.key)?)?;
     Ok(Pair { cert: params.signed_by(key, &issuer)?.pem(), key: key.serialize_pem() })
 }

@@ -121,8 +121,10 @@ pub fn show(args: &ShowArgs) -> Result<(), Failure> {
 /// Runs `server`.
 pub fn server(args: &ServerArgs) -> Result<(), Failure> {
     let path = authority::renew_server(&args.dir, &args.host, args.only).map_err(failed)?;
-    let shown = authority::show(&path, None).map_err(failed)?;
-    if let (Some(server), Some(made)) = (files(&args.server, &args.dir)?, shown.first()) {
+    let server = files(&args.server, &args.dir)?;
+    let revoked = server.as_ref().map(|server| server.files.revoked.as_path());
+    let shown = authority::show(&path, revoked).map_err(failed)?;
+    if let (Some(server), Some(made)) = (&server, shown.first()) {
         server.audit(Event::CertificateIssue, &format!("server, good for {}", made.info.names.join(", ")));
     }
     print(&shown, false, true)?;

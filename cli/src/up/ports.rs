@@ -10,33 +10,48 @@ use crate::failure::Failure;
 /// The files that name a port.
 const FILES: [&str; 3] = ["server/server.toml", "agent/agent.toml", "client.toml"];
 
+/// What server.toml says once its ports are those asked for. Changes no file.
+pub fn planned(server_toml: &Path, mqtt: Option<u16>, http: Option<u16>) -> Result<ServerConfig, Failure> {
+    let failed = |error: &dyn std::fmt::Display| Failure::Usage(error.to_string());
+    let config = ServerConfig::load(server_toml).map_err(|error| failed(&error))?;
+    let changes = changes(&config, mqtt, http);
+    let Some((_, text)) = &config.source else { return Ok(config) };
+    let base = server_toml.parent().unwrap_or(Path::new("."));
+    ServerConfig::from_text(&server_toml.display().to_string(), &replaced(text, &changes), base)
+        .map_err(|error| failed(&error))
+}
+
 /// Puts the ports asked for in the place of those in server.toml, wherever the installation's files name them.
 pub fn change(dir: &Path, server_toml: &Path, mqtt: Option<u16>, http: Option<u16>) -> Result<(), Failure> {
     let config = ServerConfig::load(server_toml).map_err(|error| Failure::Usage(error.to_string()))?;
-    let mut changes = Vec::new();
-    for (listen, wanted) in [(&config.mqtt.tls_listen, mqtt), (&config.http.listen, http)] {
-        if let (Some(old), Some(new)) = (listen.as_deref().and_then(port_of), wanted)
-            && old != new
-        {
-            changes.push((old, new));
-        }
-    }
+    let changes = changes(&config, mqtt, http);
     if changes.is_empty() {
         return Ok(());
     }
+    let mut changed = Vec::new();
+    // All are read before one is written: a file that cannot be read leaves the others as they were.
     for name in FILES {
         let path = dir.join(name);
-        let shown = path.display().to_string();
-        let text =
-            fs::read_to_string(&path).map_err(|error| Failure::Failed(format!("cannot read {shown}: {error}")))?;
-        let changed = replaced(&text, &changes);
-        if changed != text {
-            let temporary = path.with_extension("toml.new");
-            let write = || fs::write(&temporary, changed).and_then(|()| fs::rename(&temporary, &path));
-            write().map_err(Failure::writing(&shown))?;
+        let text = fs::read_to_string(&path)
+            .map_err(|error| Failure::Failed(format!("cannot read {}: {error}", path.display())))?;
+        let new = replaced(&text, &changes);
+        if new != text {
+            changed.push((path, new));
         }
     }
+    for (path, text) in changed {
+        let temporary = path.with_extension("toml.new");
+        let write = || fs::write(&temporary, text).and_then(|()| fs::rename(&temporary, &path));
+        write().map_err(Failure::writing(&path.display().to_string()))?;
+    }
     Ok(())
+}
+
+/// The ports in server.toml that others were asked for, each with the new one.
+fn changes(config: &ServerConfig, mqtt: Option<u16>, http: Option<u16>) -> Vec<(u16, u16)> {
+    let pairs = [(&config.mqtt.tls_listen, mqtt), (&config.http.listen, http)];
+    let pair = |(listen, wanted): (&Option<String>, Option<u16>)| Some((port_of(listen.as_deref()?)?, wanted?));
+    pairs.into_iter().filter_map(pair).filter(|(old, new)| old != new).collect()
 }
 
 /// The port of `host:port`.

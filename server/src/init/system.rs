@@ -7,6 +7,7 @@ use wholegrain_store::path_owners::check_directory;
 
 use super::{Files, InitError, InitOptions, InitReport, PASSWORDS, host_name, io_error, new_token};
 use crate::access::tokens;
+use crate::authority::check_hosts;
 use crate::pki;
 
 /// Makes in `dir`, such as `/etc/wholegrain`, the files that `packaging/server.toml` names: an authority, the server's
@@ -14,6 +15,7 @@ use crate::pki;
 /// readable by their owner only; who runs the server as another user gives it `server.key`, `tokens` and `passwords`.
 pub fn init_system(dir: &Path, options: &InitOptions) -> Result<InitReport, InitError> {
     let host = host_name();
+    check_hosts(&options.reached_as)?;
     check_directory(dir).map_err(InitError::Refused)?;
     fs::create_dir_all(dir).map_err(io_error("create the directory", dir))?;
     let mut files = Files { dir, report: InitReport { agent: host.clone(), ..InitReport::default() } };
