@@ -57,7 +57,7 @@ impl Space {
     ) -> Vec<SensorInfo> {
         let measured = self.store.sensors_after_until(patterns, after, most, is_over);
         let last = measured.last().filter(|_| measured.len() == most).map(|sensor| sensor.path.clone());
-        let computed = self.virtuals.sensors_between(patterns, after, last.as_deref(), most);
+        let computed = self.virtuals.sensors_between(patterns, after, last.as_deref(), most, is_over);
         let mut sensors = merged(measured, computed);
         sensors.truncate(most);
         sensors
@@ -206,5 +206,7 @@ pub(crate) mod tests {
             }
             assert_eq!(paged, all, "pages of {most}");
         }
+        assert_eq!(space.virtuals().sensors_until(&patterns, &|| false).len(), 6);
+        assert!(space.virtuals().sensors_until(&patterns, &|| true).is_empty());
     }
 }

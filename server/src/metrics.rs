@@ -172,6 +172,7 @@ metrics! {
         query_rows: "Rows sent in answers to queries.",
         query_bytes: "Bytes sent in answers to queries.",
         queries_abandoned: "Queries stopped because their client went away or did not read.",
+        requests_abandoned: "Requests whose work was ended before their answer began because their client had gone.",
         watch_readings: "Readings sent to watchers.",
         watch_lost_batches: "Batches that watchers lost because they did not keep up.",
     }

@@ -1,6 +1,7 @@
 //! The care of what is stored, asked for by people: merging at once, and what there is of whom.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde::Serialize;
 use wholegrain_model::Pattern;
@@ -12,6 +13,8 @@ use crate::snapshot::tolerate;
 use crate::tiers::settle::drop_outdated;
 use crate::{Store, StoreError};
 
+/// Sensors that are in memory at a time in [`Store::holdings_by`].
+const PART_SENSORS: usize = 4096;
 /// The most rows of [`Store::holdings_by`]; the rest is in one.
 pub const SUBTREES_MAX: usize = 10_000;
 
@@ -79,32 +82,39 @@ impl Store {
     }
 
     /// What is stored of each sub-tree of so many levels (0: everything together) that holds a sensor that one of the patterns chooses. Reads the indexes
-    /// of all files, one after the other.
+    /// of all files, one after the other. Less is counted when nobody waits for it any more, which is asked now and then.
     pub fn holdings_by(
         &self,
         levels: usize,
         patterns: &[Pattern],
         now: i64,
-        watch: Watch,
+        is_over: &dyn Fn() -> bool,
     ) -> Result<Vec<Share>, StoreError> {
         let mut shares: BTreeMap<String, Share> = BTreeMap::new();
-        for sensor in self.sensors(patterns) {
-            let share = share_of(&mut shares, &sensor.path, levels);
-            share.sensors += 1;
-            let silent = SILENT_NS.max(sensor.interval_ns.saturating_mul(SILENT_INTERVALS));
-            if sensor.last_time.is_some_and(|last| now.saturating_sub(last).cast_unsigned() <= silent) {
-                share.live += 1;
-                share.per_s += if sensor.interval_ns > 0 { 1e9 / sensor.interval_ns as f64 } else { 0.0 };
+        let mut after: Option<Arc<str>> = None;
+        loop {
+            let part = self.sensors_after_until(patterns, after.as_deref(), PART_SENSORS, is_over);
+            for sensor in &part {
+                let share = share_of(&mut shares, &sensor.path, levels);
+                share.sensors += 1;
+                let silent = SILENT_NS.max(sensor.interval_ns.saturating_mul(SILENT_INTERVALS));
+                if sensor.last_time.is_some_and(|last| now.saturating_sub(last).cast_unsigned() <= silent) {
+                    share.live += 1;
+                    share.per_s += if sensor.interval_ns > 0 { 1e9 / sensor.interval_ns as f64 } else { 0.0 };
+                }
+            }
+            after = part.last().filter(|_| part.len() == PART_SENSORS).map(|last| last.path.clone());
+            if after.is_none() || is_over() {
+                break;
             }
         }
         let view = self.shared().view();
-        let files: Vec<_> = view.blocks.iter().chain(&view.tiers).filter(|file| !file.is_damaged()).collect();
-        for (done, file) in files.iter().enumerate() {
-            if !watch(done as u64, files.len() as u64) {
+        for file in view.blocks.iter().chain(&view.tiers).filter(|file| !file.is_damaged()) {
+            if is_over() {
                 break;
             }
             if let Some(opened) = tolerate(file, self.shared().cache.open_once(file))? {
-                take(&mut shares, &file.record, &opened, levels, patterns);
+                take(&mut shares, (&file.record, &opened), levels, patterns, is_over);
             }
         }
         Ok(shares.into_values().collect())
@@ -113,12 +123,12 @@ impl Store {
 
 fn take(
     shares: &mut BTreeMap<String, Share>,
-    record: &BlockRecord,
-    opened: &OpenBlock,
+    (record, opened): (&BlockRecord, &OpenBlock),
     levels: usize,
     patterns: &[Pattern],
+    is_over: &dyn Fn() -> bool,
 ) {
-    for entry in opened.entries() {
+    for entry in opened.entries().iter().take_while(|_| !is_over()) {
         if !patterns.iter().any(|pattern| pattern.matches(&entry.path)) {
             continue;
         }

@@ -19,6 +19,9 @@ use crate::{Op, jobs::JobScope};
 /// J of a kWh.
 pub const J_PER_KWH: f64 = 3_600_000.0;
 
+/// What joins the patterns of a meter.
+const PLUS: &str = " + ";
+
 /// What is a job's of the energy of a node that other jobs were on too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -75,7 +78,12 @@ impl Meter {
             let part = part.strip_prefix('/').unwrap_or(part);
             Pattern::new(format!("/{part}")).map_err(|error| error.to_string())
         };
-        Ok(Self { text: text.to_owned(), parts: text.split(" + ").map(part).collect::<Result<_, _>>()? })
+        Ok(Self { text: text.to_owned(), parts: text.split(PLUS).map(part).collect::<Result<_, _>>()? })
+    }
+
+    /// How many patterns a text has, before they are read.
+    pub fn count_parts(text: &str) -> usize {
+        text.split(PLUS).count()
     }
 
     /// As it was written.

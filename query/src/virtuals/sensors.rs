@@ -156,24 +156,37 @@ impl Virtuals {
 
     /// Those that one of the patterns chooses and that are not measured, sorted by path.
     pub fn sensors(&self, patterns: &[Pattern]) -> Vec<SensorInfo> {
-        self.sensors_between(patterns, None, None, usize::MAX)
+        self.sensors_until(patterns, &|| false)
     }
 
-    /// The first `most` of them for each pattern whose paths come after `after` and not after `to`. What is known of the others is not looked for: the
-    /// operands of each may be anywhere among millions of sensors.
+    /// The same, or others when nobody waits for them any more, which is asked now and then.
+    pub fn sensors_until(&self, patterns: &[Pattern], is_over: &dyn Fn() -> bool) -> Vec<SensorInfo> {
+        self.sensors_between(patterns, None, None, usize::MAX, is_over)
+    }
+
+    /// The first `most` of them for each pattern whose paths come after `after` and not after `to`; others when `is_over`, which is asked now and then.
+    /// What is known of the others is not looked for: the operands of each may be anywhere among millions of sensors.
     pub fn sensors_between(
         &self,
         patterns: &[Pattern],
         after: Option<&str>,
         to: Option<&str>,
         most: usize,
+        is_over: &dyn Fn() -> bool,
     ) -> Vec<SensorInfo> {
         let state = self.fresh();
         let mut memo = HashMap::new();
         let mut found: Vec<SensorInfo> = Vec::new();
+        if state.index.len() == 0 {
+            return found;
+        }
         let is_between = |path: &str| after.is_none_or(|after| path > after) && to.is_none_or(|to| path <= to);
         for pattern in patterns {
+            if is_over() {
+                break;
+            }
             let chosen = state.index.select(pattern).filter(|(path, _)| is_between(path)).take(most);
+            let chosen = chosen.take_while(|_| !is_over());
             found.extend(chosen.map(|(path, made)| self.info(&state, path, made, &mut memo)));
         }
         if patterns.len() > 1 {

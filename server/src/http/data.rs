@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::collections::HashSet;
 use std::io::Write;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Json;
 use axum::body::Bytes;
@@ -17,6 +18,7 @@ use wholegrain_store::{Affected, Deletion, RetentionRule, Share, Store, StoreErr
 
 use super::params::Params;
 use super::query::now;
+use super::read::while_waited_for;
 use super::serve::Peer;
 use super::sink::sink;
 use super::{Api, ApiError};
@@ -32,6 +34,8 @@ pub(super) const UNSET_RETENTION: &[&str] = &["pattern"];
 pub(super) const DELETE: &[&str] = &["try"];
 /// Parameters of `GET /api/v1/data/stats`.
 pub(super) const STATS: &[&str] = &["pattern", "level"];
+/// How long statistics wait for others'.
+const STATS_TIME_MAX: Duration = Duration::from_secs(30);
 /// The deepest sub-trees of statistics, in levels.
 const LEVEL_MAX: usize = 32;
 /// What is never dropped.
@@ -246,7 +250,11 @@ fn times(times: Option<(i64, i64)>) -> Value {
 }
 
 /// What is stored, by sub-tree.
-pub(super) async fn stats(State(api): State<Arc<Api>>, uri: Uri) -> Result<Response, ApiError> {
+pub(super) async fn stats(
+    State(api): State<Arc<Api>>,
+    Extension(bearer): Extension<Bearer>,
+    uri: Uri,
+) -> Result<Response, ApiError> {
     let params = Params::of(&uri, STATS)?;
     let mut patterns = params.patterns()?;
     if patterns.is_empty() {
@@ -256,16 +264,16 @@ pub(super) async fn stats(State(api): State<Arc<Api>>, uri: Uri) -> Result<Respo
         Ok(level) if level <= LEVEL_MAX => Ok(level),
         _ => Err(format!("{text:?}; a number of levels from 0 to {LEVEL_MAX} is wanted")),
     })?;
-    // One at a time: it reads the index of every file.
-    let place = api.stats.clone().acquire_owned().await.map_err(|error| ApiError::internal(error.to_string()))?;
+    // One at a time, beside those of administrators: it reads the index of every file.
+    let place = api.stats.take(&bearer, STATS_TIME_MAX).await?;
     let (store, shutdown) = (api.store.clone(), api.shutdown.clone());
-    let (shares, numbers) = on_disk(move || {
+    let count = move |is_gone: &dyn Fn() -> bool| -> Result<_, StoreError> {
         let _place = place;
-        let mut watch = |_, _| !*shutdown.borrow();
-        let shares = store.holdings_by(level.unwrap_or(1), &patterns, now().0, &mut watch)?;
+        let is_over = || is_gone() || *shutdown.borrow();
+        let shares = store.holdings_by(level.unwrap_or(1), &patterns, now().0, &is_over)?;
         Ok((shares, numbers(&store)))
-    })
-    .await?;
+    };
+    let (shares, numbers) = while_waited_for(&api.metrics, count).await?.map_err(refused)?;
     let rows: Vec<Value> = shares.iter().map(row).collect();
     Ok(Json(json!({ "subtrees": rows, "store": numbers })).into_response())
 }

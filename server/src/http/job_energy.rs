@@ -12,13 +12,13 @@ use serde_json::json;
 use wholegrain_model::{Pattern, Timestamp};
 use wholegrain_query::jobs::energy::{J_PER_KWH, Measured, Meter, Share, Source, Weights, measure, rise, sources};
 use wholegrain_query::jobs::{Cpus, JobScope, Place};
-use wholegrain_query::{Chunks, QueryError};
-use wholegrain_store::ReadStore;
+use wholegrain_query::{Chunks, PATTERNS_MAX, SENSORS_MAX};
+use wholegrain_store::{ReadStore, SensorInfo};
 
 use super::jobs::{only_user, row};
 use super::params::{OfJob, Params};
 use super::query::now;
-use super::read::seen_sensors;
+use super::read::{Pages, while_waited_for};
 use super::sink::{Sink, sink};
 use super::{Api, ApiError, job_scope};
 use crate::access::tokens::Bearer;
@@ -64,10 +64,8 @@ pub(super) async fn energy(
         "facility" => Ok(true),
         _ => Err("node or facility is wanted"),
     })?;
-    let given = params.texts("pattern");
-    let meters: Result<Vec<Meter>, String> = given.iter().map(|text| Meter::new(text)).collect();
-    let meters = meters.map_err(|why| ApiError::bad_request(format!("parameter `pattern`: {why}")))?;
-    let meters = if meters.is_empty() { api.jobs.power.clone() } else { meters };
+    let given = meters(&params)?;
+    let meters = if given.is_empty() { api.jobs.power.clone() } else { given };
     let of_job = OfJob { id, at, range_given: (true, true) };
     let Some(job) = job_scope::find(&api, &bearer, Some(&of_job)).await? else {
         return Err(job_scope::missing(&of_job.id, at));
@@ -75,8 +73,10 @@ pub(super) async fn energy(
     let permit = api.queries.try_take(&bearer)?;
     let user = only_user(&bearer).map(str::to_owned);
     let question = Question { job, meters, share, facility, user, now: now.0 };
-    let answer = tokio::task::spawn_blocking(move || Answer::new(api, question)).await;
-    let answer = answer.map_err(|error| ApiError::internal(format!("reading the jobs failed: {error}")))??;
+    let metrics = api.metrics.clone();
+    let choose = move |is_gone: &dyn Fn() -> bool| (Answer::new(api, question, is_gone), permit);
+    let (answer, permit) = while_waited_for(&metrics, choose).await?;
+    let answer = answer?;
     let (mut sink, body) = sink();
     tokio::task::spawn_blocking(move || {
         let (api, job) = (answer.api.clone(), answer.question.job.row().job.clone());
@@ -94,6 +94,18 @@ pub(super) async fn energy(
         drop(permit);
     });
     Ok(([(header::CONTENT_TYPE, "application/json")], body).into_response())
+}
+
+/// Those that the request names.
+fn meters(params: &Params) -> Result<Vec<Meter>, ApiError> {
+    let given = params.texts("pattern");
+    let patterns: usize = given.iter().map(|text| Meter::count_parts(text)).sum();
+    if patterns > PATTERNS_MAX {
+        let message = format!("parameter `pattern` has {patterns} patterns, at most {PATTERNS_MAX} are taken");
+        return Err(ApiError::bad_request(message));
+    }
+    let meters: Result<Vec<Meter>, String> = given.iter().map(|text| Meter::new(text)).collect();
+    meters.map_err(|why| ApiError::bad_request(format!("parameter `pattern`: {why}")))
 }
 
 /// Another job on a node.
@@ -145,14 +157,38 @@ struct Answer {
     chunks: Box<dyn Chunks>,
     beside: Vec<Vec<Beside>>,
     problems: Vec<String>,
+    /// Of each node: which meter it has, and its sensors.
+    found: Vec<(Option<usize>, Vec<Source>)>,
+    /// The facility's, if they are what is measured.
+    facility: Option<Vec<SensorInfo>>,
 }
 
 impl Answer {
-    fn new(api: Arc<Api>, question: Question) -> Result<Self, ApiError> {
+    /// With the sensors chosen; others when nobody waits for them.
+    fn new(api: Arc<Api>, question: Question, is_gone: &dyn Fn() -> bool) -> Result<Self, ApiError> {
         let chunks: Box<dyn Chunks> = api.space.snapshot();
-        let mut answer = Self { api, question, chunks, beside: Vec::new(), problems: Vec::new() };
+        let (beside, problems) = (Vec::new(), Vec::new());
+        let mut answer = Self { api, question, chunks, beside, problems, found: Vec::new(), facility: None };
         answer.beside = answer.look_beside()?;
         answer.problems.extend(answer.question.job.warnings());
+        let (api, question) = (&answer.api, &answer.question);
+        let mut most = 0;
+        let mut seen = |patterns: &[Pattern], job: Option<&Arc<JobScope>>| {
+            let sensors = Pages::new(api, question.user.as_deref(), job, patterns).at_most(SENSORS_MAX, is_gone);
+            most = most.max(sensors.len());
+            sensors
+        };
+        let of_job = |patterns: &[Pattern]| seen(patterns, Some(&question.job));
+        answer.found = sources(&question.job, &question.meters, of_job, &mut answer.problems, PROBLEMS_MAX);
+        let is_facility = question.facility.unwrap_or_else(|| {
+            !api.jobs.facility_power.is_empty() && answer.found.iter().all(|(meter, _)| meter.is_none())
+        });
+        answer.facility = is_facility.then(|| seen(&api.jobs.facility_power, None));
+        if most > SENSORS_MAX {
+            let message =
+                format!("a meter's patterns choose over {SENSORS_MAX} sensors, which is the most; choose fewer");
+            return Err(ApiError::bad_request(message));
+        }
         Ok(answer)
     }
 
@@ -194,15 +230,15 @@ impl Answer {
         }
     }
 
-    /// The job's part of a node, or why it is not known.
-    fn weights(&self, number: usize) -> Result<Result<Weights, String>, QueryError> {
+    /// The job's part of a node, or why it is not known; an error when the client has gone.
+    fn weights(&self, number: usize, sink: &Sink) -> io::Result<Result<Weights, String>> {
         let (place, beside) = (&self.question.job.places()[number], &self.beside[number]);
         let (from, to) = self.span(place);
         if beside.is_empty() || self.question.share == Share::All {
             return Ok(Ok(Weights::constant(from, to, 1.0)));
         }
         if self.question.share == Share::CpuTime {
-            let part = self.part_of_cpu_time(place, beside, (from, to))?;
+            let part = self.part_of_cpu_time(place, beside, (from, to), sink)?;
             return Ok(part.map(|part| Weights::constant(from, to, part)));
         }
         let own = place.cpus.as_ref().map(Cpus::count);
@@ -222,13 +258,17 @@ impl Answer {
         place: &Place,
         beside: &[Beside],
         (from, to): (i64, i64),
-    ) -> Result<Result<f64, String>, QueryError> {
-        let used = |level: &str, from: i64, to: i64| -> Result<Option<f64>, QueryError> {
+        sink: &Sink,
+    ) -> io::Result<Result<f64, String>> {
+        let used = |level: &str, from: i64, to: i64| -> io::Result<Option<f64>> {
+            if sink.is_abandoned() {
+                return Err(io::ErrorKind::BrokenPipe.into());
+            }
             let path = format!("{}/job/{level}/{CPU_TIME}", place.prefix);
             let Ok(pattern) = Pattern::new(path) else { return Ok(None) };
             // Of other users' jobs too: only what they come to together is told.
             match self.api.space.sensors(&[pattern]).first() {
-                Some(sensor) => rise(self.chunks.as_ref(), sensor, from, to),
+                Some(sensor) => rise(self.chunks.as_ref(), sensor, from, to).map_err(io::Error::other),
                 None => Ok(None),
             }
         };
@@ -258,20 +298,15 @@ impl Answer {
     fn write(mut self, sink: &mut Sink) -> io::Result<()> {
         let job = &self.question.job.clone();
         let mut problems = std::mem::take(&mut self.problems);
-        let found = sources(
-            job,
-            &self.question.meters,
-            |patterns| seen_sensors(&self.api.space, patterns, self.question.user.as_deref()),
-            &mut problems,
-            PROBLEMS_MAX,
-        );
-        let is_facility = self.question.facility.unwrap_or_else(|| {
-            !self.api.jobs.facility_power.is_empty() && found.iter().all(|(meter, _)| meter.is_none())
-        });
+        let facility = self.facility.take();
+        let is_facility = facility.is_some();
         let (from, to) = job.range(self.question.now);
         let (from, to) = (Timestamp(from).to_string(), Timestamp(to).to_string());
         write!(sink, "{{\"job\":{},\"from\":\"{from}\",\"to\":\"{to}\",\n\"nodes\":[", row(job.row()))?;
-        let total = if is_facility { self.facility(&mut problems, sink)? } else { self.nodes(&found, sink)? };
+        let total = match facility {
+            Some(sensors) => self.facility(sensors, &mut problems, sink)?,
+            None => self.nodes(sink)?,
+        };
         let range = job.range(self.question.now);
         let mut warnings = self.chunks.warnings(range.0, range.1);
         warnings.extend(self.chunks.notes());
@@ -310,16 +345,19 @@ impl Answer {
     }
 
     /// Each node by its own sensors.
-    fn nodes(&self, found: &[(Option<usize>, Vec<Source>)], sink: &mut Sink) -> io::Result<Total> {
+    fn nodes(&self, sink: &mut Sink) -> io::Result<Total> {
         let mut total = Total::default();
         for (number, place) in self.question.job.places().iter().enumerate() {
-            let sources = &found[number].1;
-            let weights = self.weights(number).map_err(io::Error::other)?;
+            let sources = &self.found[number].1;
+            let weights = self.weights(number, sink)?;
             let mut measured: Option<Measured> = None;
             let mut problem = sources.is_empty().then(|| "no sensor measures this node".to_owned());
             match &weights {
                 Ok(weights) => {
                     for source in sources {
+                        if sink.is_abandoned() {
+                            return Err(io::ErrorKind::BrokenPipe.into());
+                        }
                         let one = measure(self.chunks.as_ref(), source, weights).map_err(io::Error::other)?;
                         // The node is as well covered as its worst sensor.
                         measured = Some(measured.map_or(one, |all| Measured {
@@ -346,27 +384,23 @@ impl Answer {
             }
             serde_json::to_writer(&mut *sink, &node)?;
             sink.relay()?;
-            if sink.is_abandoned() {
-                return Err(io::ErrorKind::BrokenPipe.into());
-            }
         }
         Ok(total)
     }
 
     /// All nodes by what measures them together.
-    fn facility(&self, problems: &mut Vec<String>, sink: &mut Sink) -> io::Result<Total> {
+    fn facility(&self, sensors: Vec<SensorInfo>, problems: &mut Vec<String>, sink: &mut Sink) -> io::Result<Total> {
         let (mut all, mut total) = (Vec::new(), Total::default());
         for (number, place) in self.question.job.places().iter().enumerate() {
-            match self.weights(number).map_err(io::Error::other)? {
+            match self.weights(number, sink)? {
                 Ok(weights) => all.push(weights.scaled(1.0 / self.api.jobs.facility_nodes as f64)),
                 Err(why) if problems.len() < PROBLEMS_MAX => problems.push(format!("{}: {why}", place.node)),
                 Err(_) => {}
             }
         }
         let weights = Weights::sum(&all);
-        let patterns = &self.api.jobs.facility_power;
         let mut measured: Option<Measured> = None;
-        for sensor in seen_sensors(&self.api.space, patterns, self.question.user.as_deref()) {
+        for sensor in sensors {
             match Source::new(sensor) {
                 Ok(source) => {
                     let one = measure(self.chunks.as_ref(), &source, &weights).map_err(io::Error::other)?;

@@ -16,7 +16,7 @@ use wholegrain_store::{ReadStore, SensorInfo};
 use super::jobs::{only_user, row};
 use super::params::{OfJob, Params, check_range};
 use super::query::now;
-use super::read::seen_sensors;
+use super::read::{Pages, while_waited_for};
 use super::sink::{Sink, sink};
 use super::{Api, ApiError, SENSORS_HEADER, job_scope};
 use crate::access::tokens::Bearer;
@@ -65,18 +65,11 @@ pub(super) async fn statistics(
     check_range(Timestamp(range.0), Timestamp(range.1))?;
     let permit = api.queries.try_take(&bearer)?;
     let user = only_user(&bearer).map(str::to_owned);
-    let chosen = tokio::task::spawn_blocking({
-        let (api, job) = (api.clone(), job.clone());
-        move || {
-            let mut sensors = seen_sensors(&api.space, &patterns, user.as_deref());
-            job.retain(&mut sensors);
-            sensors
-        }
-    });
-    let sensors = chosen.await.map_err(|error| ApiError::internal(format!("choosing the sensors failed: {error}")))?;
+    let pages = Pages::new(&api, user.as_deref(), Some(&job), &patterns);
+    let choose = move |is_gone: &dyn Fn() -> bool| (pages.at_most(SENSORS_MAX, is_gone), permit);
+    let (sensors, permit) = while_waited_for(&api.metrics, choose).await?;
     if sensors.len() > SENSORS_MAX {
-        let message =
-            format!("the patterns choose {} sensors, at most {SENSORS_MAX} are taken; choose fewer", sensors.len());
+        let message = format!("the patterns choose over {SENSORS_MAX} sensors, which is the most; choose fewer");
         return Err(ApiError::bad_request(message));
     }
     let count = sensors.len();

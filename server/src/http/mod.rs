@@ -190,8 +190,8 @@ pub(crate) struct Api {
     pub bodies: Arc<Shares>,
     /// Places for parts of imports.
     pub imports: Arc<Semaphore>,
-    /// A place for statistics, and one for a backup.
-    pub stats: Arc<Semaphore>,
+    /// A place for statistics of what is stored, and one for a backup.
+    pub stats: TokenPlaces,
     pub backups: Arc<Semaphore>,
     pub upkeep: upkeep::Upkeep,
     pub queries: Arc<TokenPlaces>,
@@ -228,7 +228,7 @@ impl Api {
             writes: TokenPlaces::new("writes", write::WRITES_MAX, write::WRITES_PER_TOKEN_MAX),
             bodies: Shares::new(config.interop.body_bytes_max.saturating_mul(write::BODIES_PER_TOKEN_MAX)),
             imports: Arc::new(Semaphore::new(import::IMPORTS_MAX)),
-            stats: Arc::new(Semaphore::new(1)),
+            stats: TokenPlaces::new("statistics of what is stored", 1, 1),
             backups: Arc::new(Semaphore::new(1)),
             upkeep: upkeep::Upkeep::default(),
             queries: reloader.queries(),

@@ -25,6 +25,7 @@ pub(super) async fn names(
     let (begin, near) = (text("begin")?, text("near")?);
     let user = only_user(&bearer).map(str::to_owned);
     let place = read::place(&api, &bearer).await?;
+    let metrics = api.metrics.clone();
     let search = move |is_gone: &dyn Fn() -> bool| {
         let _place = place;
         let names = Names::new(&api.space, user.as_deref()).stop_when(is_gone);
@@ -34,6 +35,6 @@ pub(super) async fn names(
             _ => Err(ApiError::bad_request("write either begin=TEXT or near=PATTERN")),
         }
     };
-    let found: Result<Vec<String>, ApiError> = read::while_waited_for(search).await?;
+    let found: Result<Vec<String>, ApiError> = read::while_waited_for(&metrics, search).await?;
     Ok(Json(json!({ "names": found? })).into_response())
 }

@@ -14,7 +14,7 @@ use wholegrain_store::{ReadStore, SensorInfo, StoreError};
 
 use super::jobs::only_user;
 use super::query::now;
-use super::read::seen_sensors;
+use super::read::{Pages, while_waited_for};
 use super::sink::{Sink, sink};
 use super::{Api, ApiError};
 use crate::access::tokens::Bearer;
@@ -49,11 +49,10 @@ pub(super) async fn read(
     let permit = api.queries.try_take(&bearer)?;
     if request.accepted.first() == Some(&Encoding::XorChunks) {
         let (sink, body) = sink();
-        let chosen = tokio::task::spawn_blocking({
-            let (request, reading) = (request.clone(), reading.clone());
-            move || reading.choose_all(&request).map(|chosen| (chosen, reading))
-        });
-        let (chosen, reading) = chosen.await.map_err(|error| failed(&error))??;
+        let asked = request.clone();
+        let choose = move |is_gone: &dyn Fn() -> bool| (reading.choose_all(&asked, is_gone), reading, permit);
+        let (chosen, reading, permit) = while_waited_for(&api.metrics, choose).await?;
+        let chosen = chosen?;
         tokio::task::spawn_blocking(move || {
             reading.api.metrics.queries_running.add(1);
             reading.stream(&request, &chosen, sink);
@@ -135,25 +134,20 @@ struct Reading {
 }
 
 impl Reading {
-    /// The sensors that patterns choose and the bearer may see.
-    fn sensors(&self, patterns: &[wholegrain_model::Pattern]) -> Vec<SensorInfo> {
-        seen_sensors(&self.api.space, patterns, self.user.as_deref())
-    }
-
     /// The readings of one moment.
     fn chunks(&self) -> Box<dyn Chunks> {
         self.api.space.snapshot()
     }
 
-    /// The series of one query, sorted by their labels.
-    fn choose(&self, query: &Query) -> Result<Vec<Chosen>, ApiError> {
+    /// The series of one query, sorted by their labels; others when nobody waits for them.
+    fn choose(&self, query: &Query, is_gone: &dyn Fn() -> bool) -> Result<Vec<Chosen>, ApiError> {
         let config = &self.api.prometheus;
         let matchers = Matchers::new(&query.matchers).map_err(ApiError::bad_request)?;
         let trailing = config.mappings.iter().map(|mapping| mapping.trailing()).max().unwrap_or(0);
         let patterns = patterns(&query.matchers, trailing, !config.mappings.is_empty());
         let mut chosen = Vec::new();
         let mut count = 0;
-        for sensor in if patterns.is_empty() { Vec::new() } else { self.sensors(&patterns) } {
+        Pages::new(&self.api, self.user.as_deref(), None, &patterns).each(is_gone, |sensor| {
             let labels = labels(&config.mappings, &sensor);
             if matchers.match_labels(&labels) {
                 count += 1;
@@ -161,7 +155,7 @@ impl Reading {
                     chosen.push((labels, sensor));
                 }
             }
-        }
+        });
         if count > config.series_max {
             return Err(ApiError::bad_request(format!(
                 "the matchers choose {count} series, at most {} are taken (prometheus.series_max); narrow them by the metric's name, node=\"…\" or sensor=~\"/site/rack/.*\"",
@@ -172,8 +166,8 @@ impl Reading {
         Ok(chosen)
     }
 
-    fn choose_all(&self, request: &ReadRequest) -> Result<Vec<Vec<Chosen>>, ApiError> {
-        request.queries.iter().map(|query| self.choose(query)).collect()
+    fn choose_all(&self, request: &ReadRequest, is_gone: &dyn Fn() -> bool) -> Result<Vec<Vec<Chosen>>, ApiError> {
+        request.queries.iter().map(|query| self.choose(query, is_gone)).collect()
     }
 
     /// Gives the samples of one series to `take`, which says whether more are wanted.
@@ -210,7 +204,7 @@ impl Reading {
         let (chunks, mut count) = (self.chunks(), 0);
         let mut response = Vec::new();
         for query in &request.queries {
-            let chosen = self.choose(query)?;
+            let chosen = self.choose(query, &|| self.gone.load(Relaxed))?;
             expect(chunks.as_ref(), &chosen);
             let at = begin(&mut response);
             let mut series = Vec::new();

@@ -19,7 +19,7 @@ use super::guard::{audit_change, require};
 use super::jobs::only_user;
 use super::params::Params;
 use super::query::now;
-use super::read::list;
+use super::read::{list, while_waited_for};
 use super::seen::View;
 use super::serve::Peer;
 use super::sink::Sink;
@@ -58,16 +58,22 @@ pub(super) async fn show(
     let (patterns, limit) = (params.some_patterns()?, limit(&params)?);
     let (store, user) = (api.store.clone(), only_user(&bearer).map(str::to_owned));
     let place = super::read::place(&api, &bearer).await?;
-    let chosen = tokio::task::spawn_blocking(move || {
+    let choose = move |is_gone: &dyn Fn() -> bool| {
         // Those of virtual sensors are what their definitions say.
-        let mut sensors = store.sensors(&patterns);
-        user.iter().for_each(|user| store.retain_seen(user, &mut sensors));
-        sensors
-    })
-    .await;
-    let mut sensors = chosen.map_err(|error| ApiError::internal(format!("choosing the sensors failed: {error}")))?;
-    let count = sensors.len();
-    sensors.truncate(limit);
+        let (mut sensors, mut count, mut after) = (Vec::new(), 0, None::<Arc<str>>);
+        loop {
+            let mut part = store.sensors_after_until(&patterns, after.as_deref(), AT_ONCE, is_gone);
+            after = part.last().filter(|_| part.len() == AT_ONCE).map(|last| last.path.clone());
+            user.iter().for_each(|user| store.retain_seen(user, &mut part));
+            count += part.len();
+            part.truncate(limit - sensors.len());
+            sensors.extend(part);
+            if after.is_none() || is_gone() {
+                return (sensors, count, place);
+            }
+        }
+    };
+    let (sensors, count, place) = while_waited_for(&api.metrics, choose).await?;
     Ok(list("sensors", count, move |sink| {
         let _place = place;
         let rules = api.store.retention_rules();
@@ -117,19 +123,20 @@ pub(super) async fn settings(
     uri: Uri,
 ) -> Result<Response, ApiError> {
     Params::of(&uri, &[])?;
-    let _place = super::read::place(&api, &bearer).await?;
-    let told = tokio::task::spawn_blocking(move || {
+    let (place, metrics) = (super::read::place(&api, &bearer).await?, api.metrics.clone());
+    while_waited_for(&metrics, move |is_gone| {
+        let _place = place;
         let mut rows = settings_of(&api);
-        retain_seen(&api, &bearer, &mut rows);
+        retain_seen(&api, &bearer, &mut rows, is_gone);
         Json(json!({ "settings": rows })).into_response()
-    });
-    told.await.map_err(|error| ApiError::internal(format!("reading the settings failed: {error}")))
+    })
+    .await
 }
 
 /// Takes out of rows with a `pattern` those that a user may not know of.
-fn retain_seen(api: &Api, bearer: &Bearer, rows: &mut Vec<Value>) {
+fn retain_seen(api: &Api, bearer: &Bearer, rows: &mut Vec<Value>, is_gone: &dyn Fn() -> bool) {
     if let Some(user) = only_user(bearer) {
-        let mut view = View::new(api, user);
+        let mut view = View::new(api, user, is_gone);
         rows.retain(|row| row["pattern"].as_str().is_some_and(|pattern| view.sees_pattern(pattern)));
     }
 }
@@ -160,8 +167,9 @@ pub(super) async fn history(
         return Err(ApiError::bad_request("the history is of one pattern, or of all; give `pattern` once"));
     }
     let pattern = patterns.pop();
-    let _place = super::read::place(&api, &bearer).await?;
-    let read = tokio::task::spawn_blocking(move || -> Result<Vec<Value>, StoreError> {
+    let (place, metrics) = (super::read::place(&api, &bearer).await?, api.metrics.clone());
+    let read = move |is_gone: &dyn Fn() -> bool| -> Result<Vec<Value>, StoreError> {
+        let _place = place;
         let set = api.store.property_history(pattern.as_ref(), limit)?;
         let mut rows: Vec<(u64, Value)> = set.iter().map(|setting| (setting.number, told(setting))).collect();
         let key = pattern.as_ref().map(Pattern::as_str);
@@ -173,10 +181,10 @@ pub(super) async fn history(
         }
         rows.sort_by_key(|(number, _)| *number);
         let mut rows = rows.drain(rows.len().saturating_sub(limit)..).map(|(_, row)| row).collect();
-        retain_seen(&api, &bearer, &mut rows);
+        retain_seen(&api, &bearer, &mut rows, is_gone);
         Ok(rows)
-    });
-    let rows = read.await.map_err(|error| ApiError::internal(format!("reading the history failed: {error}")))?;
+    };
+    let rows = while_waited_for(&metrics, read).await?;
     Ok(Json(json!({ "history": rows.map_err(refused)? })).into_response())
 }
 

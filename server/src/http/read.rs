@@ -1,5 +1,6 @@
 //! `/api/v1/sensors` and `/api/v1/newest`, a page at a time: long lists, streamed. Only so many are made at once, and none on when its client has gone.
 
+use std::cell::Cell;
 use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -9,8 +10,8 @@ use axum::extract::{Extension, State};
 use axum::http::{HeaderName, HeaderValue, Uri, header};
 use axum::response::{IntoResponse, Response};
 use wholegrain_model::{Kind, Pattern, Timestamp, Value, ValueType};
+use wholegrain_query::Scale;
 use wholegrain_query::jobs::JobScope;
-use wholegrain_query::{Scale, Space};
 use wholegrain_store::SensorInfo;
 
 use super::format::{json_text, json_value, scaled};
@@ -20,6 +21,7 @@ use super::places::TokenPlace;
 use super::sink::{Sink, sink};
 use super::{Api, ApiError, NEXT_HEADER, SENSORS_HEADER};
 use crate::access::tokens::Bearer;
+use crate::metrics::Metrics;
 
 /// Sensors of one page unless the request says so, and the most.
 const LIMIT: (usize, usize) = (10_000, 100_000);
@@ -49,7 +51,8 @@ pub(super) async fn sensors(
     let (limit, after) = limits(&params)?;
     let place = place(&api, &bearer).await?;
     let pages = Pages::new(&api, only_user(&bearer), job.as_ref(), &patterns);
-    let (chosen, next) = while_waited_for(move |is_gone| pages.some(after.as_deref(), limit, is_gone)).await?;
+    let choose = move |is_gone: &dyn Fn() -> bool| (pages.some(after.as_deref(), limit, is_gone), place);
+    let ((chosen, next), place) = while_waited_for(&api.metrics, choose).await?;
     Ok(page("sensors", chosen.len(), next, move |sink| {
         let _place = place;
         let mut begins = true;
@@ -70,7 +73,8 @@ pub(super) async fn newest(
     let (patterns, (limit, after)) = (params.some_patterns()?, limits(&params)?);
     let place = place(&api, &bearer).await?;
     let pages = Pages::new(&api, only_user(&bearer), None, &patterns);
-    let (chosen, next) = while_waited_for(move |is_gone| pages.some(after.as_deref(), limit, is_gone)).await?;
+    let choose = move |is_gone: &dyn Fn() -> bool| (pages.some(after.as_deref(), limit, is_gone), place);
+    let ((chosen, next), place) = while_waited_for(&api.metrics, choose).await?;
     Ok(page("readings", chosen.len(), next, move |sink| {
         let _place = place;
         let mut begins = true;
@@ -118,7 +122,14 @@ fn page(
 
 /// Whether the request is over. What answers a request is dropped when its client goes.
 #[derive(Default)]
-struct Over(Arc<AtomicBool>);
+pub(super) struct Over(Arc<AtomicBool>);
+
+impl Over {
+    /// What says it once this one is dropped.
+    pub fn flag(&self) -> Arc<AtomicBool> {
+        self.0.clone()
+    }
+}
 
 impl Drop for Over {
     fn drop(&mut self) {
@@ -126,13 +137,27 @@ impl Drop for Over {
     }
 }
 
-/// Does the work on a blocking thread. The work is given a question, whether nobody waits for it any more, which it should ask now and then.
+/// Does the work on a blocking thread. The work is given a question, whether nobody waits for it any more, which it should ask now and then. It must
+/// own the place that was taken for it, and may return it with what it has found: work that nobody waits for goes on until it asks.
 pub(super) async fn while_waited_for<T: Send + 'static>(
+    metrics: &Arc<Metrics>,
     work: impl FnOnce(&dyn Fn() -> bool) -> T + Send + 'static,
 ) -> Result<T, ApiError> {
     let over = Over::default();
-    let is_over = over.0.clone();
-    let done = tokio::task::spawn_blocking(move || work(&|| is_over.load(Relaxed))).await;
+    let (is_over, metrics) = (over.flag(), metrics.clone());
+    let done = tokio::task::spawn_blocking(move || {
+        let was_told = Cell::new(false);
+        let done = work(&|| {
+            let is_over = is_over.load(Relaxed);
+            was_told.set(was_told.get() || is_over);
+            is_over
+        });
+        if was_told.get() {
+            metrics.requests_abandoned.inc();
+        }
+        done
+    })
+    .await;
     done.map_err(|error| ApiError::internal(format!("choosing the sensors failed: {error}")))
 }
 
@@ -167,17 +192,24 @@ impl Pages {
         (page, next)
     }
 
-    /// How many there are.
-    pub fn count(&self) -> usize {
-        let (mut count, mut next) = (0, None);
-        loop {
-            let (page, after) = self.page(next.as_deref(), &|| false);
-            count += page.len();
+    /// Gives each of them to `take`, a page in memory at a time; fewer when nobody waits for them.
+    pub fn each(&self, is_gone: &dyn Fn() -> bool, mut take: impl FnMut(SensorInfo)) {
+        let mut next: Option<Arc<str>> = None;
+        while !is_gone() {
+            let (page, after) = self.page(next.as_deref(), is_gone);
+            page.into_iter().for_each(&mut take);
             next = after;
             if next.is_none() {
-                return count;
+                return;
             }
         }
+    }
+
+    /// How many there are; fewer when nobody waits for the number.
+    pub fn count(&self, is_gone: &dyn Fn() -> bool) -> usize {
+        let mut count = 0;
+        self.each(is_gone, |_| count += 1);
+        count
     }
 
     /// So many of those after a path, at most, and the last of them where there are more; fewer when nobody waits for them.
@@ -201,7 +233,7 @@ impl Pages {
 
     /// All of them when they are not more than `most`, else a few more than that; any when `is_over`.
     pub fn at_most(&self, most: usize, is_over: &dyn Fn() -> bool) -> Vec<SensorInfo> {
-        let (mut sensors, mut next) = self.page(None, is_over);
+        let (mut sensors, mut next) = if is_over() { (Vec::new(), None) } else { self.page(None, is_over) };
         while let Some(after) = next.filter(|_| sensors.len() <= most && !is_over()) {
             let (page, after) = self.page(Some(&after), is_over);
             sensors.extend(page);
@@ -209,15 +241,6 @@ impl Pages {
         }
         sensors
     }
-}
-
-/// The sensors that the patterns choose and the bearer may see: users see none of other people's jobs, nor what is computed from those.
-pub(super) fn seen_sensors(space: &Space, patterns: &[Pattern], only_user: Option<&str>) -> Vec<SensorInfo> {
-    let mut sensors = space.sensors(patterns);
-    if let Some(user) = only_user {
-        space.retain_seen(user, &mut sensors);
-    }
-    sensors
 }
 
 /// `{"<name>":[…]}`, which `write` gives from behind the first bracket to the end, on a blocking thread.
@@ -290,17 +313,33 @@ mod tests {
     async fn work_ends_when_nobody_waits_for_it() {
         let (began, begun) = tokio::sync::oneshot::channel();
         let (ended, end) = tokio::sync::oneshot::channel();
-        let waiting = tokio::spawn(while_waited_for(move |is_gone| {
-            assert!(!is_gone());
-            began.send(()).unwrap();
-            while !is_gone() {
-                std::thread::yield_now();
-            }
-            ended.send(()).unwrap();
-        }));
+        let (metrics, place) = (Arc::new(Metrics::default()), Arc::new(()));
+        let (all, held) = (metrics.clone(), place.clone());
+        let waiting = tokio::spawn(async move {
+            while_waited_for(&all, move |is_gone| {
+                assert!(!is_gone());
+                began.send(()).unwrap();
+                while !is_gone() {
+                    std::thread::yield_now();
+                }
+                ended.send(Arc::strong_count(&held)).unwrap();
+                held
+            })
+            .await
+        });
         begun.await.unwrap();
         waiting.abort();
-        tokio::time::timeout(Duration::from_secs(60), end).await.expect("it goes on").unwrap();
-        assert_eq!(while_waited_for(|is_gone| is_gone()).await.ok(), Some(false));
+        let holders = tokio::time::timeout(Duration::from_secs(60), end).await.expect("it goes on").unwrap();
+        assert_eq!(holders, 2, "the work has its place until it ends");
+        let given_back = async {
+            while Arc::strong_count(&place) > 1 || metrics.requests_abandoned.get() != 1 {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), given_back)
+            .await
+            .expect("the place is given back, and it is counted");
+        assert_eq!(while_waited_for(&metrics, |is_gone| is_gone()).await.ok(), Some(false));
+        assert_eq!(metrics.requests_abandoned.get(), 1);
     }
 }

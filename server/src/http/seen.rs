@@ -19,6 +19,7 @@ pub(super) struct View<'a> {
     api: &'a Api,
     user: &'a str,
     patterns: HashMap<String, bool>,
+    is_gone: &'a dyn Fn() -> bool,
 }
 
 /// Whether a level of a pattern stands for any.
@@ -59,9 +60,9 @@ fn may_name_job(pattern: &str) -> bool {
 }
 
 impl<'a> View<'a> {
-    /// Of one user.
-    pub fn new(api: &'a Api, user: &'a str) -> Self {
-        Self { api, user, patterns: HashMap::new() }
+    /// Of one user. Once nobody waits for what is found, nothing is seen.
+    pub fn new(api: &'a Api, user: &'a str, is_gone: &'a dyn Fn() -> bool) -> Self {
+        Self { api, user, patterns: HashMap::new(), is_gone }
     }
 
     /// Whether all jobs that a text names are the user's.
@@ -87,7 +88,10 @@ impl<'a> View<'a> {
         let patterns = std::slice::from_ref(pattern);
         let (mut after, mut sees) = (None, false);
         loop {
-            let mut page = self.api.space.sensors_after(patterns, after.as_deref(), AT_ONCE);
+            if (self.is_gone)() {
+                return false;
+            }
+            let mut page = self.api.space.sensors_after_until(patterns, after.as_deref(), AT_ONCE, self.is_gone);
             let (count, last) = (page.len(), page.last().map(|last| last.path.clone()));
             self.api.space.retain_seen(self.user, &mut page);
             sees |= !page.is_empty();

@@ -16,6 +16,7 @@ use super::guard::require;
 use super::jobs::only_user;
 use super::params::Params;
 use super::query::now;
+use super::read::while_waited_for;
 use super::seen::View;
 use super::serve::Peer;
 use super::{Api, ApiError};
@@ -50,39 +51,42 @@ pub(super) async fn list(
     let patterns = Params::of(&uri, LIST)?.patterns()?;
     let user = only_user(&bearer).map(str::to_owned);
     let place = super::read::place(&api, &bearer).await?;
-    blocking(move || {
+    let metrics = api.metrics.clone();
+    let listed = while_waited_for(&metrics, move |is_gone| {
         let _place = place;
-        let chosen = |one: &Listed| patterns.is_empty() || patterns.iter().any(|pattern| chooses(&api, pattern, one));
+        let chosen = |one: &Listed| {
+            patterns.is_empty() || patterns.iter().any(|pattern| !is_gone() && chooses(&api, pattern, one, is_gone))
+        };
         let seen = |one: Listed| match &user {
             None => Some(one),
-            Some(user) => seen_by(&api, user, one),
+            Some(user) => seen_by(&api, user, one, is_gone),
         };
         let all = api.space.virtuals().list();
         let all: Vec<Value> = all.into_iter().filter(|one| chosen(one)).filter_map(seen).map(told).collect();
-        Ok(Json(json!({ "virtual": all })).into_response())
-    })
-    .await
+        Json(json!({ "virtual": all })).into_response()
+    });
+    listed.await
 }
 
-fn chooses(api: &Api, pattern: &Pattern, one: &Listed) -> bool {
+fn chooses(api: &Api, pattern: &Pattern, one: &Listed, is_gone: &dyn Fn() -> bool) -> bool {
     let path = one.definition.path.as_str();
     if !path.contains('*') {
         return pattern.matches(path);
     }
-    let made = api.space.virtuals().sensors(std::slice::from_ref(pattern));
+    let made = api.space.virtuals().sensors_until(std::slice::from_ref(pattern), is_gone);
     let Ok(of) = Pattern::new(path) else { return false };
     pattern.as_str() == path || made.iter().any(|info| of.matches(&info.path))
 }
 
 /// A definition as a user may know it: with the number of those sensors that the user sees. None that names other people's jobs in its
 /// path or its expression, and none of whose sensors the user sees nothing.
-fn seen_by(api: &Api, user: &str, mut one: Listed) -> Option<Listed> {
+fn seen_by(api: &Api, user: &str, mut one: Listed, is_gone: &dyn Fn() -> bool) -> Option<Listed> {
     let path = one.definition.path.as_str();
-    let view = View::new(api, user);
-    if !view.sees_jobs_of(path) || !view.sees_jobs_of(&one.definition.expression) {
+    let view = View::new(api, user, is_gone);
+    if is_gone() || !view.sees_jobs_of(path) || !view.sees_jobs_of(&one.definition.expression) {
         return None;
     }
-    let mut made = api.space.virtuals().sensors(&[Pattern::new(path).ok()?]);
+    let mut made = api.space.virtuals().sensors_until(&[Pattern::new(path).ok()?], is_gone);
     let all = made.len();
     api.space.retain_seen(user, &mut made);
     if made.is_empty() && (all > 0 || one.may_be_of_jobs) {

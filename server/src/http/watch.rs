@@ -51,14 +51,13 @@ pub(super) async fn watch(
     let user = only_user(&bearer).map(str::to_owned);
     let (pages, space) = (Pages::new(&api, user.as_deref(), None, &patterns), api.space.clone());
     let (chosen, only_user) = (patterns.clone(), user.clone());
-    let found = tokio::task::spawn_blocking(move || {
-        let mut computed = space.virtuals().sensors(&chosen);
+    let find = move |is_gone: &dyn Fn() -> bool| {
+        let mut computed = space.virtuals().sensors_until(&chosen, is_gone);
         only_user.iter().for_each(|user| space.retain_seen(user, &mut computed));
         let _place = place;
-        (pages.count(), computed)
-    });
-    let (count, computed) =
-        found.await.map_err(|error| ApiError::internal(format!("choosing the sensors failed: {error}")))?;
+        (pages.count(is_gone), computed, share)
+    };
+    let (count, computed, share) = super::read::while_waited_for(&api.metrics, find).await?;
     let computing = Computing::new(api.space.clone(), patterns.clone(), user.clone(), computed);
     let watcher = Watcher::new(patterns, user, batches, computing, api.store.clone(), api.metrics.clone());
     let shutdown = api.shutdown.clone();

@@ -3,6 +3,8 @@
 //! Each is computed at most once in its interval and at most once in [`TICK`], on a blocking thread, from the time that was last sent on. A time
 //! without a value waits a while for the operands that are late and is then sent as a gap.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -14,6 +16,7 @@ use wholegrain_store::{Chunks, SensorInfo};
 
 use super::format::{json_text, reading};
 use super::query::now;
+use super::read::Over;
 
 /// How often is looked for something to compute.
 const TICK: Duration = Duration::from_secs(1);
@@ -34,6 +37,8 @@ pub(super) struct Computing {
     work: Option<Work>,
     running: Option<JoinHandle<(Work, Bytes, u64)>>,
     ticks: tokio::time::Interval,
+    /// Ends the work when the watcher goes.
+    _over: Over,
 }
 
 struct Work {
@@ -42,6 +47,7 @@ struct Work {
     only_user: Option<String>,
     sensors: Vec<Watched>,
     looked: Instant,
+    is_over: Arc<AtomicBool>,
 }
 
 struct Watched {
@@ -55,11 +61,13 @@ struct Watched {
 impl Computing {
     /// Of those virtual sensors among `sensors`, and those that come later.
     pub fn new(space: Space, patterns: Vec<Pattern>, only_user: Option<String>, sensors: Vec<SensorInfo>) -> Self {
-        let mut work = Work { space, patterns, only_user, sensors: Vec::new(), looked: Instant::now() };
+        let over = Over::default();
+        let is_over = over.flag();
+        let mut work = Work { space, patterns, only_user, sensors: Vec::new(), looked: Instant::now(), is_over };
         work.take(sensors);
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        Self { work: Some(work), running: None, ticks }
+        Self { work: Some(work), running: None, ticks, _over: over }
     }
 
     /// The next lines, and how many. Nothing is lost when it is dropped before it is done.
@@ -106,7 +114,7 @@ impl Work {
 
     fn step(mut self) -> (Self, Bytes, u64) {
         if self.looked.elapsed() >= LOOK {
-            let mut sensors = self.space.virtuals().sensors(&self.patterns);
+            let mut sensors = self.space.virtuals().sensors_until(&self.patterns, &|| self.is_over.load(Relaxed));
             if let Some(user) = &self.only_user {
                 self.space.retain_seen(user, &mut sensors);
             }
@@ -115,6 +123,9 @@ impl Work {
         let (mut out, mut count, mut chunks) = (Vec::new(), 0, None);
         let started = Instant::now();
         for watched in self.sensors.iter_mut().filter(|watched| watched.due <= started) {
+            if self.is_over.load(Relaxed) {
+                break;
+            }
             let chunks = chunks.get_or_insert_with(|| self.space.chunks(std::slice::from_ref(&watched.info)));
             count += watched.compute(chunks.as_ref(), &mut out);
         }

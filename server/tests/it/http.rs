@@ -238,6 +238,8 @@ fn wrong_parameters_are_named() {
     }
     let many = format!("/api/v1/sensors?{}", "pattern=a&".repeat(257));
     assert!(server.get(&many).text().contains("is given 257 times, at most 256"));
+    let many = format!("/api/v1/jobs/1/energy?pattern=b&pattern={}a", "a+%2B+".repeat(255));
+    assert!(server.get(&many).text().contains("`pattern` has 257 patterns, at most 256"));
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! The whole server in this process, spoken to over loopback as agents and clients do.
 
+mod abandoned;
 mod admission;
 mod agents;
 mod bounds;
