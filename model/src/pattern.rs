@@ -78,12 +78,28 @@ impl Pattern {
 
     /// Whether `path` (absolute, `/a/b`) is chosen by this pattern. A pattern for a name below some prefix can be matched
     /// against a relative name too.
+    ///
+    /// However many `**` the pattern has, no more levels are compared than the path has levels times the most levels between two `**` that follow each
+    /// other, and those before the first and after the last once: a path has at most [`crate::name::LEVELS_MAX`].
     pub fn matches(&self, path: &str) -> bool {
-        let path = path.strip_prefix('/').unwrap_or(path);
-        // The classic two-pointer wildcard match, over levels: on a mismatch go back to the last `**` and let it eat one more.
-        let (mut p, mut rest) = (0, Some(path));
+        let mut rest = Some(path.strip_prefix('/').unwrap_or(path));
+        // What follows the last `**` can only be the path's end.
+        let last = self.levels.iter().rposition(|level| matches!(level, Level::Any));
+        for level in last.into_iter().flat_map(|last| self.levels[last + 1..].iter().rev()) {
+            let Some(text) = rest else { return false };
+            let (before, end) = split_last_level(text);
+            if !level.matches(end) {
+                return false;
+            }
+            rest = before;
+        }
+        // The classic two-pointer wildcard match, over levels: on a mismatch go back to the `**` before and let it eat one more.
+        let mut p = 0;
         let mut back: Option<(usize, Option<&str>)> = None;
         loop {
+            if last == Some(p) {
+                return true;
+            }
             match (self.levels.get(p), rest) {
                 (None, None) => return true,
                 (Some(Level::Any), _) => {
@@ -168,7 +184,7 @@ impl Pattern {
                 }
                 Level::Glob(pieces) => {
                     let start = pieces.first().map_or("", String::as_str);
-                    if !rest.starts_with(start) {
+                    if !begins(rest, start) {
                         if rest > start {
                             return beyond(star, to);
                         }
@@ -205,11 +221,24 @@ fn split_level(text: &str) -> (&str, Option<&str>) {
     }
 }
 
+/// The levels before the last one, if there are any, and the last one.
+fn split_last_level(text: &str) -> (Option<&str>, &str) {
+    match text.bytes().rposition(|byte| byte == b'/') {
+        Some(at) => (Some(&text[..at]), &text[at + 1..]),
+        None => (None, text),
+    }
+}
+
 impl Level {
     fn matches(&self, text: &str) -> bool {
+        #[cfg(test)]
+        tests::COMPARED.set(tests::COMPARED.get() + 1);
         match self {
             Level::Any => true,
             Level::Exact(exact) => exact == text,
+            Level::Glob(pieces) if let [first, last] = pieces.as_slice() => {
+                text.len() >= first.len() + last.len() && begins(text, first) && ends(text, last)
+            }
             Level::Glob(pieces) => pieces_fit(pieces.iter().map(String::as_str), text),
         }
     }
@@ -224,7 +253,11 @@ pub fn glob(pattern: &str, text: &str) -> bool {
 /// Matches the pieces around the stars: the first at the start, the last at the end, the others at their first place. So the time is at most
 /// the product of the two lengths.
 fn pieces_fit<'a>(mut pieces: impl DoubleEndedIterator<Item = &'a str>, text: &str) -> bool {
-    let Some(mut rest) = text.strip_prefix(pieces.next().unwrap_or_default()) else { return false };
+    let first = pieces.next().unwrap_or_default();
+    if !begins(text, first) {
+        return false;
+    }
+    let mut rest = &text[first.len()..];
     let Some(last) = pieces.next_back() else { return rest.is_empty() };
     for piece in pieces {
         match rest.find(piece) {
@@ -232,7 +265,16 @@ fn pieces_fit<'a>(mut pieces: impl DoubleEndedIterator<Item = &'a str>, text: &s
             None => return false,
         }
     }
-    rest.ends_with(last)
+    ends(rest, last)
+}
+
+/// Like `starts_with`. An empty `String` points nowhere, and C libraries that load by AVX-512 with a mask take some 100 ns to compare no bytes there.
+fn begins(text: &str, piece: &str) -> bool {
+    piece.is_empty() || text.starts_with(piece)
+}
+
+fn ends(text: &str, piece: &str) -> bool {
+    piece.is_empty() || text.ends_with(piece)
 }
 
 impl fmt::Display for Pattern {
@@ -282,7 +324,24 @@ impl Filter {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
+    use crate::name::LEVELS_MAX;
+
+    thread_local! {
+        /// How many levels were compared on this thread.
+        pub(super) static COMPARED: Cell<usize> = const { Cell::new(0) };
+    }
+
+    /// What the matcher should say, level by level from the beginning.
+    fn is_chosen(levels: &[Level], path: &[&str]) -> bool {
+        match levels {
+            [] => path.is_empty(),
+            [Level::Any, rest @ ..] => (0..=path.len()).any(|at| is_chosen(rest, &path[at..])),
+            [level, rest @ ..] => path.first().is_some_and(|first| level.matches(first)) && is_chosen(rest, &path[1..]),
+        }
+    }
 
     #[track_caller]
     fn check(pattern: &str, yes: &[&str], no: &[&str]) {
@@ -310,22 +369,21 @@ mod tests {
         check("meminfo/Mem*", &["/n/meminfo/MemFree"], &["/n/meminfo/SwapFree"]);
     }
 
-    /// Every path of up to three levels of these names, in order.
-    fn all_paths() -> Vec<String> {
-        let names = ["a", "a-", "a0", "ab", "b", "b.c", "z"];
+    /// Every path of up to so many levels of these names.
+    fn all_of(names: &[&str], most: usize) -> Vec<String> {
         let mut paths: Vec<String> = Vec::new();
         let mut last = vec![String::new()];
-        for _ in 0..3 {
-            last = last.iter().flat_map(|path| names.map(|name| format!("{path}/{name}"))).collect();
+        for _ in 0..most {
+            last = last.iter().flat_map(|path| names.iter().map(move |name| format!("{path}/{name}"))).collect();
             paths.extend(last.iter().cloned());
         }
-        paths.sort();
         paths
     }
 
     #[test]
     fn what_is_skipped_is_not_chosen() {
-        let paths = all_paths();
+        let mut paths = all_of(&["a", "a-", "a0", "ab", "b", "b.c", "z"], 3);
+        paths.sort();
         let mut skipped = 0;
         for pattern in [
             "/a/b",
@@ -373,7 +431,41 @@ mod tests {
     }
 
     #[test]
-    fn hostile_pattern_is_not_exponential() {
+    fn it_finds_what_a_search_of_all_ways_finds() {
+        let levels = ["a", "b", "a*", "*", "**", "**", "*b*"];
+        let names = ["a", "b", "ab"];
+        let paths = all_of(&names, 4);
+        let split: Vec<Vec<&str>> = paths.iter().map(|path| path.split('/').skip(1).collect()).collect();
+        let mut chosen = 0;
+        for text in all_of(&levels, 4) {
+            let pattern = Pattern::new(text).unwrap();
+            for (path, split) in paths.iter().zip(&split) {
+                let expected = is_chosen(&pattern.levels, split);
+                assert_eq!(pattern.matches(path), expected, "{pattern} {path}");
+                chosen += usize::from(expected);
+            }
+        }
+        assert!(chosen > 10_000, "{chosen}");
+    }
+
+    #[test]
+    fn a_hostile_pattern_costs_no_more_than_the_levels_of_both() {
+        let path = "/a".repeat(LEVELS_MAX);
+        let run = LEVELS_MAX / 2;
+        for (text, most) in [
+            ("/**/none".to_owned(), 1),
+            ("/**/*".repeat(200) + "/none", 1),
+            (format!("/**{}/none", "/*".repeat(run)), 1),
+            ("/**/a".repeat(200), LEVELS_MAX),
+            ("/**/*".repeat(200) + "/**", LEVELS_MAX),
+            (format!("/**{}/none/**", "/*".repeat(run)), LEVELS_MAX * (run + 1)),
+            (format!("{}/none/**", format!("/**{}", "/a".repeat(run)).repeat(20)), LEVELS_MAX * (run + 1)),
+            ("/**/a".repeat(30) + "/none/**", 2 * LEVELS_MAX),
+        ] {
+            COMPARED.set(0);
+            assert!(!Pattern::new(text.as_str()).unwrap().matches(&path), "{text}");
+            assert!(COMPARED.get() <= most, "{text}: {} compared", COMPARED.get());
+        }
         let p = Pattern::new("/**/a".repeat(100)).unwrap();
         assert!(!p.matches(&"/a".repeat(99)));
         let g = Pattern::new(format!("/{}b", "*a".repeat(200))).unwrap();
