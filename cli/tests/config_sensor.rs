@@ -182,3 +182,25 @@ fn imports(server: &Server, power: &str, inlet: &str) {
     let rows = server.says(&["config", "sensor", "show", power], 0).0;
     assert_eq!((cells(&rows)[0][2], cells(&rows)[1][2]), ("kW", "0.001"), "{rows}");
 }
+
+/// More sensors than the server gives at a time.
+#[test]
+fn a_long_list_comes_page_by_page_and_a_short_one_says_that_there_is_more() {
+    const SENSORS: usize = 10_003;
+    let server = Server::start();
+    let fields: Vec<String> = (0..SENSORS).map(|at| format!("f{at}=1")).collect();
+    fields.chunks(1_000).for_each(|some| server.write(&format!("wide,host=a {}", some.join(","))));
+    let show = ["config", "sensor", "show", "/a/wide/**", "--json", "--limit"];
+    let shown = |limit: &str| {
+        let (out, err) = server.says(&[&show[..], &[limit]].concat(), 0);
+        let mut lines: Vec<&str> = out.lines().collect();
+        let count = lines.len();
+        lines.dedup();
+        assert_eq!(lines.len(), count);
+        (count, err)
+    };
+    let more = |count: usize| (count, format!("note: more than {count} sensors match; --limit shows more\n"));
+    assert_eq!(shown("20000"), (SENSORS, String::new()));
+    assert_eq!(shown(&SENSORS.to_string()), (SENSORS, String::new()));
+    assert_eq!((shown("10001"), shown("3")), (more(10_001), more(3)));
+}

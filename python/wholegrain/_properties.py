@@ -20,8 +20,15 @@ class Properties:
     def show(self, patterns: Patterns) -> list[dict[str, Any]]:
         """Sensors with the properties that hold and where each comes from."""
         params = [("pattern", pattern) for pattern in several(patterns)]
-        with self._connection.ask("GET", _PATH, params) as answer:
-            return list(answer.items("sensors"))
+        found: list[dict[str, Any]] = []
+        after: list[tuple[str, str]] = []
+        while True:
+            with self._connection.ask("GET", _PATH, params + after) as answer:
+                found.extend(answer.items("sensors"))
+                further = answer.headers("x-wholegrain-next")
+            if not further:
+                return found
+            after = [("after", further[0])]
 
     def set(
         self,

@@ -19,7 +19,7 @@ use super::guard::{audit_change, require};
 use super::jobs::only_user;
 use super::params::Params;
 use super::query::now;
-use super::read::{list, while_waited_for};
+use super::read::{limits, page, while_waited_for};
 use super::seen::View;
 use super::serve::Peer;
 use super::sink::Sink;
@@ -28,14 +28,16 @@ use crate::access::Permission;
 use crate::access::tokens::Bearer;
 
 /// Parameters of `GET /api/v1/properties`.
-pub(super) const PROPERTIES: &[&str] = &["pattern", "limit"];
+pub(super) const PROPERTIES: &[&str] = &["pattern", "limit", "after"];
 /// Parameters of `PUT /api/v1/properties`.
 pub(super) const SET: &[&str] = &["try", "only_new"];
 /// Parameters of `DELETE /api/v1/properties`.
 pub(super) const UNSET: &[&str] = &["pattern", "property"];
 /// Parameters of `GET /api/v1/properties/history`.
 pub(super) const HISTORY: &[&str] = &["pattern", "limit"];
-/// Rows of a list unless it says so, and the most.
+/// Sensors of a page unless the request says so, and the most: each is some 400 bytes.
+const PAGE: (usize, usize) = (10_000, 10_000);
+/// Changes of a history unless the request says so, and the most.
 const LIMIT: (usize, usize) = (10_000, 1_000_000);
 /// Sensors that are looked up at a time.
 const AT_ONCE: usize = 1024;
@@ -48,33 +50,35 @@ const FOREVER: &str = "forever";
 /// The registry's kind of rules of retention.
 const RETENTION: &str = "retention";
 
-/// Sensors with the properties that hold and where each comes from.
+/// Sensors with the properties that hold and where each comes from, a page at a time.
 pub(super) async fn show(
     State(api): State<Arc<Api>>,
     Extension(bearer): Extension<Bearer>,
     uri: Uri,
 ) -> Result<Response, ApiError> {
     let params = Params::of(&uri, PROPERTIES)?;
-    let (patterns, limit) = (params.some_patterns()?, limit(&params)?);
+    let (patterns, (limit, mut after)) = (params.some_patterns()?, limits(&params, PAGE)?);
     let (store, user) = (api.store.clone(), only_user(&bearer).map(str::to_owned));
     let place = super::read::place(&api, &bearer).await?;
     let choose = move |is_gone: &dyn Fn() -> bool| {
         // Those of virtual sensors are what their definitions say.
-        let (mut sensors, mut count, mut after) = (Vec::new(), 0, None::<Arc<str>>);
+        let mut sensors = Vec::new();
         loop {
             let mut part = store.sensors_after_until(&patterns, after.as_deref(), AT_ONCE, is_gone);
-            after = part.last().filter(|_| part.len() == AT_ONCE).map(|last| last.path.clone());
+            after = part.last().filter(|_| part.len() == AT_ONCE).map(|last| last.path.to_string());
             user.iter().for_each(|user| store.retain_seen(user, &mut part));
-            count += part.len();
-            part.truncate(limit - sensors.len());
             sensors.extend(part);
-            if after.is_none() || is_gone() {
-                return (sensors, count, place);
+            if sensors.len() > limit || after.is_none() || is_gone() {
+                break;
             }
         }
+        let more = sensors.len() > limit;
+        sensors.truncate(limit);
+        let next = sensors.last().filter(|_| more).map(|last| last.path.clone());
+        (sensors, next, place)
     };
-    let (sensors, count, place) = while_waited_for(&api.metrics, choose).await?;
-    Ok(list("sensors", count, move |sink| {
+    let (sensors, next, place) = while_waited_for(&api.metrics, choose).await?;
+    Ok(page("sensors", sensors.len(), next, move |sink| {
         let _place = place;
         let rules = api.store.retention_rules();
         let mut first = true;
@@ -84,7 +88,7 @@ pub(super) async fn show(
                 first = false;
             }
         }
-        sink.write_all(b"]}\n")
+        Ok(())
     }))
 }
 

@@ -48,7 +48,7 @@ pub(super) async fn sensors(
     if patterns.is_empty() {
         patterns.push(Pattern::new("/**").map_err(|error| ApiError::internal(error.to_string()))?);
     }
-    let (limit, after) = limits(&params)?;
+    let (limit, after) = limits(&params, LIMIT)?;
     let place = place(&api, &bearer).await?;
     let pages = Pages::new(&api, only_user(&bearer), job.as_ref(), &patterns);
     let choose = move |is_gone: &dyn Fn() -> bool| (pages.some(after.as_deref(), limit, is_gone), place);
@@ -70,7 +70,7 @@ pub(super) async fn newest(
     uri: Uri,
 ) -> Result<Response, ApiError> {
     let params = Params::of(&uri, params::NEWEST)?;
-    let (patterns, (limit, after)) = (params.some_patterns()?, limits(&params)?);
+    let (patterns, (limit, after)) = (params.some_patterns()?, limits(&params, LIMIT)?);
     let place = place(&api, &bearer).await?;
     let pages = Pages::new(&api, only_user(&bearer), None, &patterns);
     let choose = move |is_gone: &dyn Fn() -> bool| (pages.some(after.as_deref(), limit, is_gone), place);
@@ -90,17 +90,17 @@ pub(super) async fn newest(
     }))
 }
 
-/// How many sensors a page has, and behind which path it begins.
-fn limits(params: &Params) -> Result<(usize, Option<String>), ApiError> {
+/// How many sensors a page has, unless the request says so and at most, and behind which path it begins.
+pub(super) fn limits(params: &Params, (usual, most): (usize, usize)) -> Result<(usize, Option<String>), ApiError> {
     let limit = params.read("limit", |text| match text.parse() {
-        Ok(limit) if (1..=LIMIT.1).contains(&limit) => Ok(limit),
-        _ => Err(format!("1 to {} is wanted", LIMIT.1)),
+        Ok(limit) if (1..=most).contains(&limit) => Ok(limit),
+        _ => Err(format!("1 to {most} is wanted")),
     })?;
-    Ok((limit.unwrap_or(LIMIT.0), params.read("after", |text| Ok::<_, &str>(text.to_owned()))?))
+    Ok((limit.unwrap_or(usual), params.read("after", |text| Ok::<_, &str>(text.to_owned()))?))
 }
 
 /// A page of a list, which `write` gives from behind the first bracket to before the last; then where the next page begins.
-fn page(
+pub(super) fn page(
     name: &'static str,
     count: usize,
     next: Option<Arc<str>>,
@@ -244,7 +244,7 @@ impl Pages {
 }
 
 /// `{"<name>":[…]}`, which `write` gives from behind the first bracket to the end, on a blocking thread.
-pub(super) fn list(
+fn list(
     name: &'static str,
     count: usize,
     write: impl FnOnce(&mut Sink) -> io::Result<()> + Send + 'static,

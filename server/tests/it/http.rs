@@ -82,7 +82,7 @@ fn a_long_list_comes_whole_and_in_order() {
         let paths: Vec<&str> = json[list].as_array().unwrap().iter().map(|one| one["path"].as_str().unwrap()).collect();
         assert_eq!(paths, expected, "{route}");
     }
-    for (route, list) in [("sensors", "sensors"), ("newest", "readings")] {
+    for (route, list) in [("sensors", "sensors"), ("newest", "readings"), ("properties", "sensors")] {
         let (mut paged, mut next) = (Vec::new(), String::new());
         loop {
             let page = server.get(&format!("/api/v1/{route}?pattern=/n1/*&limit=3000{next}")).json();
@@ -96,6 +96,7 @@ fn a_long_list_comes_whole_and_in_order() {
         }
         assert_eq!(paged, expected, "{route} page by page");
     }
+    assert!(server.get("/api/v1/properties?pattern=/**&limit=10001").text().contains("`limit`: 1 to 10000 is wanted"));
     let sums = server.get(&format!("/api/v1/query?pattern=/n1/*&{DAY}&across=sum"));
     assert_eq!((sums.status, sums.sensors.as_deref()), (200, Some("10000")));
     let rows: Vec<serde_json::Value> = sums.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect();

@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use clap::Args;
+use serde::Deserialize;
 use serde_json::Value;
 use wholegrain_model::Pattern;
 use wholegrain_model::text::escaped;
@@ -22,6 +23,8 @@ use crate::table::Table;
 /// The properties in the order in which they are shown.
 const PROPERTIES: [&str; 6] = ["unit", "scale", "kind", "description", "interval", "ttl"];
 
+/// Sensors that are asked for at a time, which is the most that the server gives.
+const PAGE_SENSORS: u64 = 10_000;
 /// The most changes that are looked through for those of one pattern, the latest.
 const CHANGES_MAX: u64 = 1_000_000;
 
@@ -61,14 +64,31 @@ pub struct HistoryArgs {
     json: bool,
 }
 
+/// A page of sensors.
+#[derive(Deserialize)]
+struct Page {
+    sensors: Vec<Value>,
+    /// Where the next page begins.
+    #[serde(default)]
+    next: Option<String>,
+}
+
 /// Runs `show`.
 pub fn show(args: &ShowArgs, client: Option<&Path>) -> Result<(), Failure> {
     let connection = Connection::open(client)?;
-    let mut parameters: Vec<_> = args.patterns.iter().map(|pattern| ("pattern", pattern.to_string())).collect();
-    parameters.push(("limit", args.limit.to_string()));
-    let answer = connection.get(PATH, &parameters, false)?;
-    let count = answer.sensors.unwrap_or(0);
-    let sensors = rows(&connection, &answer.read(ANSWER_BYTES_MAX)?, "sensors")?;
+    let (mut sensors, mut next) = (Vec::new(), None);
+    loop {
+        let mut parameters: Vec<_> = args.patterns.iter().map(|pattern| ("pattern", pattern.to_string())).collect();
+        parameters.push(("limit", PAGE_SENSORS.min(args.limit - sensors.len() as u64).to_string()));
+        parameters.extend(next.take().map(|after| ("after", after)));
+        let answer = connection.get(PATH, &parameters, false)?.read(ANSWER_BYTES_MAX)?;
+        let page: Page = serde_json::from_slice(&answer).map_err(|error| strange(&connection, &error))?;
+        sensors.extend(page.sensors);
+        next = page.next;
+        if next.is_none() || sensors.len() as u64 >= args.limit {
+            break;
+        }
+    }
     if sensors.is_empty() {
         return Err(no_sensor(&connection, &args.patterns));
     }
@@ -82,8 +102,8 @@ pub fn show(args: &ShowArgs, client: Option<&Path>) -> Result<(), Failure> {
             }
         }
     })?;
-    if count > sensors.len() as u64 {
-        eprintln!("note: {count} sensors match; --limit shows more");
+    if next.is_some() {
+        eprintln!("note: more than {} sensors match; --limit shows more", sensors.len());
     }
     Ok(())
 }
