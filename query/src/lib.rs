@@ -57,6 +57,7 @@ mod scale;
 mod space;
 mod units;
 mod unshown;
+mod until;
 pub mod virtuals;
 mod windows;
 
@@ -79,6 +80,7 @@ pub use plan::unit_of;
 pub use points::POINTS_MAX;
 pub use scale::Scale;
 pub use space::Space;
+pub use until::Until;
 pub use wholegrain_store::{ChunkIter, Chunks};
 
 /// The most patterns of one query.

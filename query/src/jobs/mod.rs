@@ -15,7 +15,7 @@ pub mod statistics;
 pub use scope::{Cpus, JobScope, Place};
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::sync::Arc;
 
     use wholegrain_model::{Column, ColumnValues, Gaps, Kind, ValueType};

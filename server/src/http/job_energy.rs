@@ -12,7 +12,7 @@ use serde_json::json;
 use wholegrain_model::{Pattern, Timestamp};
 use wholegrain_query::jobs::energy::{J_PER_KWH, Measured, Meter, Share, Source, Weights, measure, rise, sources};
 use wholegrain_query::jobs::{Cpus, JobScope, Place};
-use wholegrain_query::{Chunks, PATTERNS_MAX, SENSORS_MAX};
+use wholegrain_query::{Chunks, PATTERNS_MAX, SENSORS_MAX, Until};
 use wholegrain_store::{ReadStore, SensorInfo};
 
 use super::jobs::{only_user, row};
@@ -81,6 +81,8 @@ pub(super) async fn energy(
     tokio::task::spawn_blocking(move || {
         let (api, job) = (answer.api.clone(), answer.question.job.row().job.clone());
         api.metrics.queries_running.add(1);
+        let client = sink.breaker();
+        let answer = answer.until(move || client.is_abandoned());
         if let Err(error) = answer.write(&mut sink).and_then(|()| sink.flush()) {
             let breaker = sink.breaker();
             if breaker.is_abandoned() {
@@ -190,6 +192,11 @@ impl Answer {
             return Err(ApiError::bad_request(message));
         }
         Ok(answer)
+    }
+
+    /// The same, which reads no more once nobody waits for it.
+    fn until(self, is_over: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+        Self { chunks: Box::new(Until::new(self.chunks, is_over)), ..self }
     }
 
     fn span(&self, place: &Place) -> (i64, i64) {

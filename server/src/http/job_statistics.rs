@@ -10,7 +10,7 @@ use wholegrain_model::Timestamp;
 use wholegrain_model::text::csv_field;
 use wholegrain_query::jobs::JobScope;
 use wholegrain_query::jobs::statistics::{OnNode, OverNodes, Spread, statistics as measure};
-use wholegrain_query::{Chunks, SENSORS_MAX};
+use wholegrain_query::{Chunks, SENSORS_MAX, Until};
 use wholegrain_store::{ReadStore, SensorInfo};
 
 use super::jobs::{only_user, row};
@@ -76,8 +76,9 @@ pub(super) async fn statistics(
     let (mut sink, body) = sink();
     tokio::task::spawn_blocking(move || {
         api.metrics.queries_running.add(1);
-        let chunks: Box<dyn Chunks> = api.space.snapshot();
-        let written = write(&job, chunks.as_ref(), &sensors, (range, now.0), form, &mut sink);
+        let client = sink.breaker();
+        let chunks = Until::new(api.space.snapshot(), move || client.is_abandoned());
+        let written = write(&job, &chunks, &sensors, (range, now.0), form, &mut sink);
         if let Err(error) = written.and_then(|()| sink.flush()) {
             let breaker = sink.breaker();
             if breaker.is_abandoned() {
