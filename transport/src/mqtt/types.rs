@@ -104,7 +104,6 @@ impl QoS {
 
 /// Any control packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[allow(missing_docs, reason = "each variant is documented by the type that it holds")]
 pub enum Packet {
     Connect(Box<Connect>),
     ConnAck(ConnAck),
@@ -128,7 +127,6 @@ pub enum Packet {
 /// A packet's type: its number in the fixed header (2.1.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
-#[allow(missing_docs, reason = "the names of the specification")]
 pub enum PacketType {
     Connect = 1,
     ConnAck = 2,

@@ -1,0 +1,274 @@
+//! The words of `docs/glossary.md` hold in names and in prose; types have names of their own; docs say something.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// What is not checked yet, by the beginnings of paths. An entry is removed when its files pass. `VOCABULARY=store/ cargo test … --test vocabulary` checks
+/// the files below `store/` alone, whatever is here.
+const NOT_YET: &[&str] = &[
+    "ARCHITECTURE.md",
+    "README.md",
+    "agent/",
+    "bench/",
+    "cli/",
+    "demo/",
+    "docs/",
+    "model/",
+    "packaging/",
+    "python/",
+    "query/",
+    "runtime/",
+    "server/",
+    "sources/",
+    "store/",
+    "testing/",
+    "transport/",
+];
+
+/// The glossary has the refused words in a table; this file has some for its own tests.
+const EXEMPT: &[&str] = &["docs/glossary.md", "testing/tests/vocabulary.rs"];
+
+/// How many types may have the same name.
+const SAME_NAME_MAX: usize = 2;
+/// Fewer words repeat the name of what they document.
+const DOC_WORDS_MIN: usize = 4;
+/// Crates whose public items need docs. Fields and variants speak by their names.
+const LIBRARIES: &[&str] = &["model/src/", "query/src/", "sources/src/", "store/src/", "transport/src/"];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace's root").to_owned()
+}
+
+/// The text files under git that are checked, with their paths from the root.
+fn checked() -> Vec<(String, String)> {
+    let output = Command::new("git")
+        .args(["ls-files", "--cached", "--others", "--exclude-standard"])
+        .current_dir(root())
+        .output()
+        .expect("git ls-files");
+    assert!(output.status.success(), "git ls-files failed: this test needs a git checkout");
+    let paths = String::from_utf8(output.stdout).expect("file names in UTF-8");
+    let only = std::env::var("VOCABULARY").ok();
+    let is_chosen = |path: &str| match &only {
+        Some(only) => path.starts_with(only.as_str()),
+        None => !NOT_YET.iter().any(|beginning| path.starts_with(beginning)),
+    };
+    let ends = [".rs", ".md", ".toml", ".py", ".ts", ".svelte", ".sh"];
+    paths
+        .lines()
+        .filter(|path| ends.iter().any(|end| path.ends_with(end)))
+        .filter(|path| !EXEMPT.contains(path) && is_chosen(path))
+        .filter_map(|path| Some((path.to_owned(), std::fs::read_to_string(root().join(path)).ok()?)))
+        .collect()
+}
+
+#[track_caller]
+fn report(findings: Vec<String>) {
+    assert!(findings.is_empty(), "{} findings:\n{}", findings.len(), findings.join("\n"));
+}
+
+/// A word or phrase that is refused, and its replacement.
+#[derive(Debug, PartialEq)]
+struct Refused {
+    words: Vec<String>,
+    /// Refused as a part of a type's name only: the plain word is good English.
+    in_types_only: bool,
+    replacement: String,
+}
+
+/// The last table of the glossary. An entry with a capital is refused in the names of types, other entries everywhere.
+fn refused(glossary: &str) -> Vec<Refused> {
+    let (_, table) = glossary.split_once("\n## Words that are not used\n").expect("the table of refused words");
+    let rows = table.lines().filter_map(|line| line.strip_prefix("| ")?.strip_suffix(" |")?.split_once(" | "));
+    rows.skip(1)
+        .flat_map(|(left, right)| left.split(", ").map(move |phrase| (phrase.trim_matches('`'), right)))
+        .map(|(phrase, right)| Refused {
+            words: words(phrase).map(|(word, _)| word).collect(),
+            in_types_only: phrase.starts_with(char::is_uppercase),
+            replacement: right.to_owned(),
+        })
+        .collect()
+}
+
+/// The words of a line in lower case, names taken apart (`take_over`, `KeptOf`), each with whether it is part of a name in camel case.
+fn words(line: &str) -> impl Iterator<Item = (String, bool)> {
+    line.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').filter(|name| !name.is_empty()).flat_map(|name| {
+        let is_type = is_type_name(name);
+        let mut parts: Vec<String> = Vec::new();
+        let mut was_lower = false;
+        for c in name.chars() {
+            if c == '_' || (c.is_uppercase() && was_lower) || parts.is_empty() {
+                parts.push(String::new());
+            }
+            was_lower = c.is_lowercase() || c.is_ascii_digit();
+            if let Some(part) = parts.last_mut().filter(|_| c != '_') {
+                part.extend(c.to_lowercase());
+            }
+        }
+        parts.into_iter().filter(|part| !part.is_empty()).map(move |part| (part, is_type))
+    })
+}
+
+/// Whether a word is written as types are: `Kept`, `KeptOf`, not `kept` or `KEPT`.
+fn is_type_name(word: &str) -> bool {
+    word.starts_with(|c: char| c.is_ascii_uppercase()) && word.contains(|c: char| c.is_ascii_lowercase())
+}
+
+/// The refused words of a line; `is_code` says whether words with a capital are types there and not the beginnings of sentences.
+fn found<'a>(line: &str, is_code: bool, refused: &'a [Refused]) -> Vec<&'a Refused> {
+    let all: Vec<(String, bool)> = words(line).collect();
+    let is_here = |refused: &Refused| {
+        let mut places = all.windows(refused.words.len());
+        places.any(|place| {
+            let is_same = place.iter().zip(&refused.words).all(|((word, _), expected)| word == expected);
+            is_same && (!refused.in_types_only || (is_code && place[0].1))
+        })
+    };
+    refused.iter().filter(|refused| is_here(refused)).collect()
+}
+
+#[test]
+fn no_word_is_used_that_the_glossary_refuses() {
+    let glossary = std::fs::read_to_string(root().join("docs/glossary.md")).expect("docs/glossary.md");
+    let refused = refused(&glossary);
+    assert!(refused.len() > 40, "the table has {} words: is this test blind?", refused.len());
+    let mut findings = Vec::new();
+    for (path, text) in checked() {
+        for (number, line) in text.lines().enumerate() {
+            let is_code = path.ends_with(".rs") && !line.trim_start().starts_with("//");
+            let code = if is_code { without_strings(line) } else { line.to_owned() };
+            let mut all = found(&code, is_code, &refused);
+            if is_code && code != line {
+                all.extend(found(line, false, &refused));
+            }
+            all.dedup();
+            for one in all {
+                findings.push(format!("{path}:{}: `{}`; write {}", number + 1, one.words.join(" "), one.replacement));
+            }
+        }
+    }
+    report(findings);
+}
+
+/// The line without the texts between quotes, and without its comment.
+fn without_strings(line: &str) -> String {
+    let mut code = String::new();
+    let (mut in_string, mut before) = (false, ' ');
+    for c in line.chars() {
+        match c {
+            '"' if before != '\\' && before != '\'' => in_string = !in_string,
+            _ if in_string => {}
+            '/' if before == '/' => {
+                code.pop();
+                break;
+            }
+            _ => code.push(c),
+        }
+        before = c;
+    }
+    code
+}
+
+#[test]
+fn refused_words_are_found_in_names_and_in_prose() {
+    let table = "x\n## Words that are not used\n\n| not | but |\n|---|---|\n| anew | again |\n| is wanted | is expected |\n| Kept, `Desk` | IncrementalParser |\n";
+    let refused = refused(table);
+    assert_eq!(refused.len(), 4, "{refused:?}");
+    for (line, is_code, expected) in [
+        ("/// Reads it anew.", false, 1),
+        ("fn read_anew() {}", true, 1),
+        ("what is wanted", false, 1),
+        ("what is\twanted by it is wanted", false, 1),
+        ("wanted is", false, 0),
+        ("let kept = 1;", true, 0),
+        ("struct KeptOf(Desk);", true, 2),
+        ("// Kept for later.", false, 0),
+        ("renewed", true, 0),
+    ] {
+        assert_eq!(found(line, is_code, &refused).len(), expected, "{line}");
+    }
+    assert_eq!(without_strings("a(\"Kept \\\" x\", b) // Kept"), "a(, b) ");
+}
+
+/// The name of a type that the line defines at the top level of a file or in a function; not of associated types.
+fn defined(line: &str) -> Option<&str> {
+    let text = line.trim_start();
+    let is_nested = text.len() != line.len();
+    let text = match text.strip_prefix("pub") {
+        Some(rest) => rest.strip_prefix('(').map_or(rest, |rest| rest.split_once(')').map_or(rest, |(_, rest)| rest)),
+        None => text,
+    };
+    let (keyword, rest) = text.trim_start().split_once(' ')?;
+    let is_type = ["struct", "enum", "trait", "union"].contains(&keyword) || (keyword == "type" && !is_nested);
+    let end = rest.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(rest.len());
+    (is_type && rest.starts_with(char::is_uppercase)).then_some(&rest[..end])
+}
+
+#[test]
+fn types_have_names_of_their_own() {
+    let mut places: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for (path, text) in checked().into_iter().filter(|(path, _)| path.ends_with(".rs")) {
+        for (number, line) in text.lines().enumerate().take_while(|(_, line)| *line != "#[cfg(test)]") {
+            if let Some(name) = defined(line) {
+                places.entry(name.to_owned()).or_default().push(format!("{path}:{}", number + 1));
+            }
+        }
+    }
+    let often = places.into_iter().filter(|(_, places)| places.len() > SAME_NAME_MAX);
+    report(
+        often
+            .map(|(name, places)| format!("{name} is defined {} times: {}", places.len(), places.join(", ")))
+            .collect(),
+    );
+}
+
+#[test]
+fn definitions_of_types_are_found() {
+    for (line, name) in [
+        ("pub struct Schema {", Some("Schema")),
+        ("pub(crate) enum Level<'a> {", Some("Level")),
+        ("type Rows = Vec<u8>;", Some("Rows")),
+        ("    type Item = u8;", None),
+        ("    struct Inner;", Some("Inner")),
+        ("/// struct Schema", None),
+    ] {
+        assert_eq!(defined(line), name, "{line}");
+    }
+}
+
+#[test]
+fn docs_say_something() {
+    let mut findings = Vec::new();
+    for (path, text) in checked().into_iter().filter(|(path, _)| path.ends_with(".rs")) {
+        let lines: Vec<&str> = text.lines().map(str::trim).take_while(|line| *line != "#[cfg(test)]").collect();
+        let is_library = LIBRARIES.iter().any(|folder| path.starts_with(folder));
+        let mut doc: Vec<&str> = Vec::new();
+        for (number, line) in lines.iter().enumerate() {
+            if let Some(text) = line.strip_prefix("///") {
+                doc.push(text);
+                continue;
+            }
+            // What comes between an item and its doc: attributes, on one line or several.
+            if line.starts_with("#[") || line.starts_with(")]") {
+                continue;
+            }
+            let words = doc.iter().flat_map(|text| text.split_whitespace()).count();
+            if !doc.is_empty() && words < DOC_WORDS_MIN {
+                findings.push(format!("{path}:{number}: a doc of {words} words; say more, or let the name say it"));
+            }
+            if is_library && doc.is_empty() && is_public_item(line) {
+                findings.push(format!("{path}:{}: a public item without a doc: {line}", number + 1));
+            }
+            doc.clear();
+        }
+    }
+    report(findings);
+}
+
+/// Whether the line begins an item that other crates may see: no field, no variant, no re-export.
+fn is_public_item(line: &str) -> bool {
+    let Some(rest) = line.strip_prefix("pub ") else { return false };
+    let words = ["struct ", "enum ", "trait ", "fn ", "async fn ", "unsafe fn ", "const ", "static ", "type "];
+    words.iter().any(|word| rest.starts_with(word))
+}
