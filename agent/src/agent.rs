@@ -12,9 +12,9 @@ use crate::bell::Bell;
 use crate::config::Config;
 use crate::encoder::EncoderThread;
 use crate::engine::Sampler;
+use crate::heap;
 use crate::jobs;
 use crate::manager::{Desk, Manager, Threads};
-use crate::memory;
 use crate::sender::{SenderThread, segment_bytes};
 use crate::service::Service;
 use crate::state::State;
@@ -81,7 +81,7 @@ pub fn run(config: Config, shutdown: &Shutdown, ready: impl FnOnce(&Arc<State>, 
             return Err(error);
         }
     };
-    memory::give_back();
+    heap::trim();
     ready(&state, &desk);
     let mut service = Service::new();
     service.ready();
@@ -127,17 +127,6 @@ fn start_sender(config: &Config, state: &Arc<State>) -> anyhow::Result<Option<Se
         None => None,
     };
     Ok(Some(SenderThread::start(state.clone(), mqtt.clone(), spool).context("cannot start the sender thread")?))
-}
-
-/// Keeps the process small: one heap for all threads, large blocks given back when they are free.
-pub fn keep_memory_small() {
-    #[cfg(target_env = "gnu")]
-    // SAFETY: sets parameters of the allocator, before other threads are started.
-    unsafe {
-        libc::mallopt(libc::M_ARENA_MAX, 1);
-        libc::mallopt(libc::M_TRIM_THRESHOLD, 128 << 10);
-        libc::mallopt(libc::M_MMAP_THRESHOLD, 128 << 10);
-    }
 }
 
 /// Raises the number of files that may be open from the soft to the hard limit: every sensor's file stays open, and a machine

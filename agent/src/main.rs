@@ -9,7 +9,7 @@ use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use wholegrain_agent::config::LogLevel;
-use wholegrain_agent::{Config, Shutdown, agent, check, once};
+use wholegrain_agent::{Config, Shutdown, agent, check, heap, once};
 
 /// Usage or configuration is wrong.
 const EXIT_USAGE: u8 = 2;
@@ -53,7 +53,7 @@ enum Format {
 }
 
 fn main() -> ExitCode {
-    agent::keep_memory_small();
+    heap::limit();
     let arguments = Arguments::parse();
     let mut config = match Config::load(&arguments.config) {
         Ok(config) => config,

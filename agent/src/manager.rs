@@ -21,10 +21,10 @@ use crate::config::{Config, LogLevel};
 use crate::encoder::EncoderThread;
 use crate::engine::place::Placing;
 use crate::engine::{Sampler, clock};
+use crate::heap;
 use crate::jobs::rules::JobsRefusal;
 use crate::jobs::{JobsAsk, JobsDone};
 use crate::log::FOR;
-use crate::memory;
 use crate::selfstat::{self, SelfSource};
 use crate::sender::SenderThread;
 use crate::state::State;
@@ -294,7 +294,7 @@ impl Manager {
         if Instant::now() >= self.next_trim {
             let again = self.trim_again.take();
             self.next_trim = again.unwrap_or_else(|| Instant::now() + TRIM_EVERY);
-            memory::give_back();
+            heap::trim();
         }
     }
 
