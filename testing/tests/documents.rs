@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 
 use wholegrain_testing::{DEADLINE, Process, checkout, free_port, program, wait_until};
 
+/// The document whose table has the commands by task.
+const COMMANDS: &str = "docs/commands.md";
 /// How long one command may take.
 const COMMAND_TIME_MAX: Duration = Duration::from_secs(120);
 
@@ -21,12 +23,12 @@ const COMMAND_TIME_MAX: Duration = Duration::from_secs(120);
 const NOT_RUN: &[(&str, &str, &str)] = &[
     ("README.md", "make ", "builds the programs or runs this very test"),
     (
-        "README.md",
+        "docs/import-export.md",
         "python3 -c",
         "blocks of this machine's readings come after a minute; python_package.rs reads such files with DuckDB",
     ),
     (
-        "README.md",
+        "docs/commands.md",
         "wholegrain auth user add node0042",
         "asks for a password on a terminal; cli/tests/security.rs has it",
     ),
@@ -188,13 +190,8 @@ fn commands(document: &str) -> Vec<Shown> {
             }
         } else {
             let code = line.split('`').skip(1).step_by(2).map(str::trim);
-            // A table of README.md leaves out the program's name where it has just stood.
-            let whole = |code: &str| match code.split(' ').next() {
-                Some("wholegrain") if code.contains(' ') => Some(code.to_owned()),
-                Some("ctl" | "config") if document == "README.md" => Some(format!("wholegrain {code}")),
-                _ => None,
-            };
-            found.extend(code.filter_map(whole).map(|code| shown(&code, true)));
+            let code = code.filter(|code| code.starts_with("wholegrain "));
+            found.extend(code.map(|code| shown(code, true)));
         }
     }
     found
@@ -345,10 +342,10 @@ fn every_command_of_the_documents_does_what_they_say() {
     });
     let (mut places, mut wrong, mut done) = (BTreeSet::new(), Vec::new(), BTreeSet::new());
     let run = all.iter().filter(|shown| not_run(shown).is_none());
-    // What is looked at before what is changed, each command once; README.md, which changes most, last.
-    let (readme, documents): (Vec<&Shown>, Vec<&Shown>) = run.partition(|shown| shown.document == "README.md");
+    // Each command once; the document that changes most is last.
+    let (changing, others): (Vec<&Shown>, Vec<&Shown>) = run.partition(|shown| shown.document == COMMANDS);
     let mut again = Vec::new();
-    for shown in documents.into_iter().chain(readme) {
+    for shown in others.into_iter().chain(changing) {
         if done.insert((shown.command.clone(), shown.output.clone())) && demo.check(shown, &mut places).is_err() {
             again.push(shown);
         }
@@ -374,8 +371,10 @@ fn commands_are_found_in_blocks_and_in_lines() {
     let readme = of("README.md");
     let find = |begin: &str| readme.iter().find(|shown| shown.command.starts_with(begin));
     assert_eq!(find("wholegrain query MemAvailable --from -1m").map(|shown| shown.output.len()), Some(4));
-    assert!(find("python3 -c").is_some_and(|shown| shown.command.ends_with(".show()\"") && shown.output.len() > 3));
-    assert!(find("wholegrain ca list").is_some_and(|shown| shown.inline));
+    let import_export = of("docs/import-export.md");
+    let python = import_export.iter().find(|shown| shown.command.starts_with("python3 -c"));
+    assert!(python.is_some_and(|shown| shown.command.ends_with(".show()\"") && shown.output.len() > 3));
+    assert!(of(COMMANDS).iter().any(|shown| shown.inline && shown.command == "wholegrain ca list"));
     assert!(of("docs/units.md").iter().any(|shown| !shown.inline && shown.command.contains("sensor history")));
     assert_eq!(form("/a/b  2026-11-21T11:01:13Z  306.4 1/s"), ["PATH TIME NUMBER 1/s"]);
 }
