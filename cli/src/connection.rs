@@ -517,7 +517,7 @@ fn read_token(path: &Path) -> Result<String, Failure> {
     let token = text.lines().map(str::trim).find(|line| !line.is_empty() && !line.starts_with('#'));
     match token {
         Some(token) if token.bytes().all(|b| b.is_ascii_graphic()) => Ok(token.to_owned()),
-        _ => Err(Failure::Usage(format!("{} holds no token: one line of printable ASCII is wanted", path.display()))),
+        _ => Err(Failure::Usage(format!("{} holds no token: expected one line of printable ASCII", path.display()))),
     }
 }
 

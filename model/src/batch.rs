@@ -7,7 +7,7 @@ pub const SAMPLES_MAX: usize = 65_536;
 /// The longest name of an agent, in bytes.
 pub const AGENT_BYTES_MAX: usize = 128;
 
-/// One reading's value.
+/// The value of one reading.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
 #[serde(untagged)]
 pub enum Value {
@@ -77,16 +77,13 @@ impl Gaps {
 /// The values of one sensor, one for each time of the batch; 0 stands at gaps.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ColumnValues {
-    /// Integers.
     Int(Vec<i64>),
-    /// Floats.
     Float(Vec<f64>),
 }
 
 /// One sensor's part of a batch.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Column {
-    /// The values.
     pub values: ColumnValues,
     /// Which of them are gaps.
     pub gaps: Gaps,
@@ -121,7 +118,6 @@ impl Column {
 /// A decoded batch: times in ns since the Unix epoch, in the order sampled, and a column for each sensor of the schema.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Batch {
-    /// What it is.
     pub header: BatchHeader,
     /// Time of each sample.
     pub times: Vec<i64>,

@@ -14,7 +14,6 @@ use crate::suggest;
 pub struct ConfigError {
     /// The file as it was named.
     pub file: String,
-    /// Line from 1.
     pub line: usize,
     /// Column from 1, in characters.
     pub column: usize,
@@ -153,15 +152,15 @@ impl Section {
     }
 }
 
-/// An error for a name that is none of `known`, such as a source's, with the nearest one.
+/// The message for a name that is none of `known`, with the nearest known name.
 pub fn unknown(what: &str, wrong: &str, known: &[&str]) -> String {
     match suggest::nearest(wrong, known.iter().copied()) {
         Some(near) => format!("unknown {what} `{wrong}`; did you mean `{near}`?"),
-        None => format!("unknown {what} `{wrong}`; one of {} is wanted", List(known)),
+        None => format!("unknown {what} `{wrong}`; expected one of {}", List(known)),
     }
 }
 
-/// Serde says "unknown field `x`, expected one of `a`, `b`"; people want the one they meant.
+/// Serde says "unknown field `x`, expected one of `a`, `b`"; a message here suggests the name that was probably meant.
 fn with_suggestion(message: &str) -> String {
     for (serde_word, word) in [("unknown field `", "key"), ("unknown variant `", "value")] {
         let Some((wrong, expected)) = message.strip_prefix(serde_word).and_then(|rest| rest.split_once('`')) else {
@@ -169,7 +168,7 @@ fn with_suggestion(message: &str) -> String {
         };
         let known: Vec<&str> = expected.split('`').skip(1).step_by(2).collect();
         return if known.is_empty() {
-            format!("unknown {word} `{wrong}`; none is wanted here")
+            format!("unknown {word} `{wrong}`; none is allowed here")
         } else {
             unknown(word, wrong, &known)
         };
@@ -228,7 +227,7 @@ mod tests {
         check("\nintervall = \"1s\"", "agent.toml:2:1: unknown key `intervall`; did you mean `interval`?");
         check("interval = \"1y\"", "agent.toml:1:12: \"1y\" is not a length of time (unknown unit)");
         check("interval = 10", "agent.toml:1:12: invalid type: integer `10`, expected a length of time in quotes");
-        check("zzz = 1", "agent.toml:1:1: unknown key `zzz`; one of `interval`, `sources` is wanted");
+        check("zzz = 1", "agent.toml:1:1: unknown key `zzz`; expected one of `interval`, `sources`");
         check("interval = \"1s\"\ninterval = \"1s\"", "agent.toml:2:1: duplicate key");
         check("interval = ", "agent.toml:1:12: ");
         check("[sources", "agent.toml:1:9: ");

@@ -10,11 +10,11 @@ pub const SAMPLING_INTERVAL_NS_MIN: u64 = 1_000_000;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Interval(u64);
 
-/// Why a length of time was refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{text:?} is not a length of time ({reason}); write a number with ns, us, ms, s, min (or m), h, d or w, such as 100ms, 10s or 1h30m"
 )]
+/// Why a text is not a length of time.
 pub struct IntervalError {
     text: String,
     reason: &'static str,
@@ -35,27 +35,27 @@ const UNITS: &[(&str, u64)] = &[
 ];
 
 impl Interval {
-    /// Of so many nanoseconds.
+    /// A length of `ns` nanoseconds.
     pub const fn from_ns(ns: u64) -> Self {
         Self(ns)
     }
 
-    /// Of so many milliseconds.
+    /// A length of `ms` milliseconds.
     pub const fn from_ms(ms: u64) -> Self {
         Self(ms * 1_000_000)
     }
 
-    /// Of so many seconds.
+    /// A length of `s` seconds.
     pub const fn from_s(s: u64) -> Self {
         Self(s * 1_000_000_000)
     }
 
-    /// In nanoseconds.
+    /// The length in nanoseconds.
     pub const fn ns(self) -> u64 {
         self.0
     }
 
-    /// In seconds.
+    /// The length in seconds.
     pub fn seconds(self) -> f64 {
         self.0 as f64 / 1e9
     }

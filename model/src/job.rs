@@ -30,9 +30,7 @@ pub struct JobRecord {
     pub level: String,
     /// `slurm`, `oar`, `pbs`, `flux`, `systemd`, or the name of a configured pattern.
     pub manager: String,
-    /// The agent's name.
     pub node: String,
-    /// The agent's prefix.
     pub prefix: String,
     /// Who the path of its cgroup says that it is of: `uid:<uid>` or `user:<name>` that the manager wrote there; `own:<uid>` where
     /// it lies below that user's own systemd manager, so that the user chose the id; empty where the path does not say.
@@ -63,7 +61,6 @@ pub struct JobRecord {
     pub also: Option<String>,
     /// Steps and tasks below it, in the order in which they began.
     pub steps: Vec<StepRecord>,
-    /// Steps beyond [`STEPS_MAX`].
     pub steps_dropped: u64,
     /// Last known totals by metric, in the metrics' units (`cpu/usage` in s, `memory/peak` in By, …). Of a job that has ended the counters
     /// `tasks/*` too, where they are known up to the end of its last process.

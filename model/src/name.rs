@@ -30,7 +30,6 @@ pub enum NameError {
     Character {
         /// The whole name, cut to 64 characters.
         name: String,
-        /// The character refused.
         character: char,
         /// Its place in the name.
         position: usize,
@@ -42,9 +41,7 @@ pub enum NameError {
         name: String,
         /// Which measure is exceeded.
         what: &'static str,
-        /// The measure.
         is: usize,
-        /// Its bound.
         max: usize,
     },
 }

@@ -416,8 +416,9 @@ mod tests {
                 let ends = !pattern.skip(path, &mut to);
                 assert!(to.is_empty() || to > *path, "{pattern} goes from {path} back to {to}");
                 let between = paths[number + 1..].iter().take_while(|next| ends || **next < to);
-                skipped +=
-                    between.inspect(|next| assert!(!pattern.matches(next), "{pattern} leaps {path} {next}")).count();
+                skipped += between
+                    .inspect(|next| assert!(!pattern.matches(next), "{pattern} skips from {path} past {next}"))
+                    .count();
             }
         }
         assert!(skipped > 450_000, "only {skipped} are leapt over");

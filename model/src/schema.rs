@@ -27,7 +27,7 @@ pub const SCHEMA_VERSION: u8 = 1;
 pub enum Kind {
     /// The value is the quantity now: it may rise and fall.
     Gauge,
-    /// The value only rises, except when it starts anew or wraps: its differences are the quantity.
+    /// The value only rises, except when it restarts or wraps; its differences are the quantity.
     Counter,
 }
 
@@ -35,9 +35,7 @@ pub enum Kind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ValueType {
-    /// Signed 64-bit integer.
     Int,
-    /// IEEE 754 double.
     Float,
 }
 
@@ -48,7 +46,6 @@ pub struct SensorDef {
     pub name: String,
     /// Unit of the scaled value in UCUM code (`By`, `s`, `Cel`, `W`, `Hz`, `1`).
     pub unit: String,
-    /// Gauge or counter.
     pub kind: Kind,
     /// Type of the raw value.
     pub value_type: ValueType,
@@ -134,27 +131,16 @@ pub enum SchemaError {
     /// The group's name or a sensor's is not allowed.
     #[error("schema of group {group:?}: {error}")]
     Name {
-        /// The group.
         group: String,
         /// What is wrong with the name.
         error: NameError,
     },
     /// A bound is exceeded or a property makes no sense.
     #[error("schema of group {group:?}: {reason}")]
-    Invalid {
-        /// The group.
-        group: String,
-        /// What is wrong.
-        reason: String,
-    },
+    Invalid { group: String, reason: String },
     /// The bytes are not a schema.
     #[error("not a schema: {reason} at byte {offset}")]
-    Malformed {
-        /// What is wrong.
-        reason: &'static str,
-        /// Where.
-        offset: usize,
-    },
+    Malformed { reason: &'static str, offset: usize },
 }
 
 /// The ordered sensors of one group with their properties. Checked when made; does not change; cheap to clone.

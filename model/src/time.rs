@@ -31,7 +31,6 @@ pub enum TimeError {
         "{text:?}: no time zone {zone:?} is known on this machine; write a name such as Europe/Berlin, UTC, or the distance from UTC (2026-01-31T13:00:00+01:00). The package tzdata has the names"
     )]
     Zone {
-        /// What was written.
         text: String,
         /// The zone in it.
         zone: String,
@@ -41,7 +40,6 @@ pub enum TimeError {
         "{text:?}: that time does not exist in {zone}, where clocks are put forward over it; write {earlier} or {later}"
     )]
     Skipped {
-        /// What was written.
         text: String,
         /// The zone in it.
         zone: String,
@@ -53,19 +51,16 @@ pub enum TimeError {
     /// The clocks of that zone were put back over it.
     #[error("{text:?}: that time comes twice in {zone}, where clocks are put back; write {earlier} or {later}")]
     Twice {
-        /// What was written.
         text: String,
         /// The zone in it.
         zone: String,
         /// The first of the two.
         earlier: String,
-        /// The second.
         later: String,
     },
     /// The distance from UTC that is written is not that of the zone that is written.
     #[error("{text:?}: in {zone} that instant is {right}; leave one of the two away")]
     Contradiction {
-        /// What was written.
         text: String,
         /// The zone in it.
         zone: String,
@@ -236,7 +231,6 @@ fn in_zone(text: &str, written: &str, name: &str) -> Result<jiff::Timestamp, Tim
     }
 }
 
-/// `2026-03-29T02:30:00+01:00`.
 fn rfc3339(civil: DateTime, offset: Offset) -> String {
     let seconds = offset.seconds();
     let (sign, minutes) = (if seconds < 0 { '-' } else { '+' }, seconds.abs() / 60);

@@ -33,7 +33,7 @@ def compress() -> Iterator[None]:
 def allocate() -> Iterator[None]:
     """Takes memory, writes a byte into each page, gives it back: page faults."""
     while True:
-        # A quiet phase follows a busy one, as in a code that sets up anew now and then.
+        # Quiet phases follow busy ones, as in a code that initializes again now and then.
         for _ in range(random.randrange(2, 12)):
             with mmap.mmap(-1, 16 << 20) as memory:
                 for page in range(0, len(memory), mmap.PAGESIZE):

@@ -30,7 +30,7 @@ def stream() -> bytes:
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[dict[str, object], wholegrain.Client]]:
+def scripted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[dict[str, object], wholegrain.Client]]:
     folder: Path = tmp_path_factory.mktemp("tls")
     certificate = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "1"]
     names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
@@ -68,11 +68,11 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[dict[str, o
     server.server_close()
 
 
-Told = tuple[dict[str, object], wholegrain.Client]
+ScriptedServer = tuple[dict[str, object], wholegrain.Client]
 
 
-def test_what_stands_after_the_rows_becomes_a_warning(told: Told) -> None:
-    says, client = told
+def test_what_stands_after_the_rows_becomes_a_warning(scripted: ScriptedServer) -> None:
+    says, client = scripted
     after = '{"note":"readings before May are gone"}\n{"warning":"block é is damaged"}\n'
     says.clear()
     says |= {"body": stream() + after.encode(), "warnings": ["block 7 is damaged"]}
@@ -85,8 +85,8 @@ def test_what_stands_after_the_rows_becomes_a_warning(told: Told) -> None:
     assert result.unit == "W" and result.units == {"/a": "W"}
 
 
-def test_an_answer_that_breaks_off_is_an_error(told: Told) -> None:
-    says, client = told
+def test_an_answer_that_breaks_off_is_an_error(scripted: ScriptedServer) -> None:
+    says, client = scripted
     whole = stream()
     for cut in (len(whole), len(whole) - 8, len(whole) - 100):
         says.clear()
@@ -115,8 +115,8 @@ def test_an_answer_that_breaks_off_is_an_error(told: Told) -> None:
         (418, wholegrain.Refused),
     ],
 )
-def test_statuses(told: Told, status: int, kind: type[wholegrain.Refused]) -> None:
-    says, client = told
+def test_statuses(scripted: ScriptedServer, status: int, kind: type[wholegrain.Refused]) -> None:
+    says, client = scripted
     says.clear()
     says |= {"status": status, "body": b'{"error":"because"}'}
     with pytest.raises(kind, match="because") as raised:

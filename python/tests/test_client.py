@@ -112,9 +112,9 @@ def test_frames(client: Client, series: Series) -> None:
 
 
 def test_refusals_are_typed_and_say_what_the_server_says(client: Client, tmp_path: Path) -> None:
-    with pytest.raises(wholegrain.BadRequest, match="every") as told:
+    with pytest.raises(wholegrain.BadRequest, match="every") as raised:
         client.query("/py/**", "-1h", every="soon")
-    assert told.value.status == 400
+    assert raised.value.status == 400
     with pytest.raises(wholegrain.BadRequest, match="median"):
         client.query("/py/**", agg="median")
     with pytest.raises(wholegrain.BadRequest, match="`to`"):
@@ -181,7 +181,7 @@ def test_watch(client: Client, write: Write) -> None:
         client.watch("/a//b")
 
 
-def test_what_a_callback_raises_is_told(client: Client, write: Write) -> None:
+def test_an_error_in_a_callback_is_reported(client: Client, write: Write) -> None:
     def fail(_: object) -> None:
         raise KeyError("mine")
 
@@ -204,7 +204,7 @@ def test_a_watch_can_be_closed_from_another_thread(client: Client) -> None:
 
 def test_a_watch_comes_back(client: Client, write: Write) -> None:
     write(f"live,cluster=py,hostname=n4,type=node value=0.0 {time.time_ns()}\n")
-    with client.watch("/py/n4/*") as watch, warnings.catch_warnings(record=True) as told:
+    with client.watch("/py/n4/*") as watch, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         watch._answer.abort()  # as a network that goes away
         found: list[float | int | None] = []
@@ -215,7 +215,7 @@ def test_a_watch_comes_back(client: Client, write: Write) -> None:
         wait_until("the reading", lambda: found == [5.0])
         watch.close()
         thread.join(30)
-    assert any("interrupted" in str(one.message) for one in told)
+    assert any("interrupted" in str(one.message) for one in caught)
 
 
 def test_jobs_of_nobody(client: Client) -> None:

@@ -90,7 +90,7 @@ def test_several_sensors_as_one_series(client: Client, series: Series) -> None:
 
 
 def _quiet(result: wholegrain.Result) -> object:
-    """Rows that hold fewer sensors than others are told as a note, which is the point here."""
+    """A note says that some rows hold fewer sensors than others; this test is about the rows."""
     import warnings
 
     with warnings.catch_warnings():

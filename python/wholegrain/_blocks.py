@@ -19,7 +19,7 @@ from ._errors import StoreError
 _VERSIONS = (b"1", b"2")
 #: The most bytes that an index may have unpacked.
 _INDEX_BYTES_MAX = 1 << 30
-#: How often a listing is made anew because files came or went meanwhile.
+#: How often a directory is listed again because files were added or removed meanwhile.
 _LISTINGS_MAX = 1_000
 
 _NAME = re.compile(r"(-?\d+)-(\d+)-(int|float)\.parquet")
@@ -77,8 +77,8 @@ class File:
             self.close()
             raise Damaged(f"{path}: {_line(error)}") from error
         self._groups = self._file.metadata
-        self._told: dict[bytes, bytes] = self._groups.metadata or {}
-        version = self._told.get(b"wholegrain.version")
+        self._metadata: dict[bytes, bytes] = self._groups.metadata or {}
+        version = self._metadata.get(b"wholegrain.version")
         if version not in _VERSIONS:
             self.close()
             shown = "none" if version is None else version.decode("utf-8", "replace")
@@ -91,7 +91,7 @@ class File:
         entries = self.entries()
         first = min((entry.first_time for entry in entries), default=0)
         last = max((entry.last_time for entry in entries), default=-1)
-        segments = self._told.get(b"wholegrain.segments", b"0-0").decode("ascii", "replace")
+        segments = self._metadata.get(b"wholegrain.segments", b"0-0").decode("ascii", "replace")
         try:
             segment = int(segments.rpartition("-")[2])
         except ValueError as error:
@@ -101,7 +101,7 @@ class File:
     def entries(self) -> list[Entry]:
         """Which rows are which sensor's, sorted by path."""
         try:
-            entries = _index(self._told.get(b"wholegrain.index", b""))
+            entries = _index(self._metadata.get(b"wholegrain.index", b""))
         except (ValueError, IndexError, OSError, pa.ArrowException) as error:
             raise Damaged(f"{self.path}: its index cannot be read: {_line(error)}") from error
         rows = entries[-1].row + entries[-1].rows if entries else 0

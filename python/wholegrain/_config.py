@@ -19,7 +19,7 @@ class Target:
     url: str
     ca: Path
     token: str | None
-    #: What told us, for messages.
+    #: Where the settings come from, for messages.
     origin: str
 
 
@@ -64,7 +64,7 @@ def read_token(path: Path) -> str:
     lines = (line.strip() for line in text.splitlines())
     token = next((line for line in lines if line and not line.startswith("#")), "")
     if not token or not all("!" <= c <= "~" for c in token):
-        raise ConfigError(f"{path} holds no token: one line of printable ASCII is wanted")
+        raise ConfigError(f"{path} holds no token: expected one line of printable ASCII")
     return token
 
 

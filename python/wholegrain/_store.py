@@ -22,7 +22,7 @@ from ._times import Interval, Time, interval_ns, interval_text, text_of, time_ns
 _DAY_NS = 86_400_000_000_000
 #: Rows that are read together, unless one sensor has more in a day.
 _ROWS = 1 << 20
-#: How often a day is read anew because a merge took its files away meanwhile.
+#: How often a day is read again because a merge removed its files meanwhile.
 _TRIES_MAX = 50
 #: The largest scale for which integers stay integers.
 _INTEGRAL_MAX = float(1 << 53)
@@ -74,7 +74,7 @@ class Store:
                 for row in rows
             ]
         except (OSError, ValueError, KeyError, TypeError, csv.Error) as error:
-            raise StoreError(f"{file} is not a list of sensors: {error}; the server writes it anew after its next seal") from error
+            raise StoreError(f"{file} is not a list of sensors: {error}; the server writes it again after its next seal") from error
         return sorted(sensors, key=lambda sensor: sensor.path)
 
     def resolutions(self) -> list[str]:

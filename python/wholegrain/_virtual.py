@@ -64,7 +64,7 @@ class Virtual:
         units that do not fit. Gives back what the server says of it.
         """
         body = _body(path, expression, unit, description, interval, bridge, missing)
-        return _told(self._connection.json("PUT", _PATH, body=body))
+        return _with_warnings(self._connection.json("PUT", _PATH, body=body))
 
     def check(
         self,
@@ -79,7 +79,7 @@ class Virtual:
     ) -> dict[str, Any]:
         """The same without changing anything: what the server would say, or the same exception."""
         body = _body(path, expression, unit, description, interval, bridge, missing)
-        return _told(self._connection.json("POST", _PATH, body=body))
+        return _with_warnings(self._connection.json("POST", _PATH, body=body))
 
     def list(self, patterns: Patterns = ()) -> list[Definition]:
         """Definitions, sorted by path: all of them, or those of which the patterns choose a sensor."""
@@ -89,10 +89,10 @@ class Virtual:
 
     def remove(self, path: str, *, force: bool = False) -> dict[str, Any]:
         """Removes one; :class:`BadRequest` when there is none of this path, or when others refer to it, unless ``force``."""
-        return _told(self._connection.json("DELETE", _PATH, [("path", path), ("force", "1" if force else "0")]))
+        return _with_warnings(self._connection.json("DELETE", _PATH, [("path", path), ("force", "1" if force else "0")]))
 
 
-def _told(answer: dict[str, Any]) -> dict[str, Any]:
+def _with_warnings(answer: dict[str, Any]) -> dict[str, Any]:
     for text in answer.get("warnings", ()):
         warnings.warn(text, WholegrainWarning, stacklevel=3)
     return answer

@@ -25,7 +25,6 @@ pub struct Holes {
 pub(crate) enum Spacing {
     /// There is no sample before.
     First,
-    /// Within the bound.
     Short,
     /// Over the bound, ns: the spacings beside it decide.
     Long(i64),

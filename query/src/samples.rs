@@ -23,7 +23,6 @@ const GROWTH: i64 = 8;
 /// The most windows on either side of two values that are looked at.
 const WINDOWS_MAX: i64 = 20_000;
 
-/// A sample.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Sample {
     pub time: i64,

@@ -14,20 +14,19 @@ const NOT_YET: &[&str] = &[
     "cli/",
     "demo/",
     "docs/",
-    "model/",
     "packaging/",
-    "python/",
     "query/",
-    "runtime/",
     "server/",
     "sources/",
     "store/",
     "testing/",
-    "transport/",
 ];
 
 /// The glossary has the refused words in a table; this file has some for its own tests.
 const EXEMPT: &[&str] = &["docs/glossary.md", "testing/tests/vocabulary.rs"];
+
+/// Names from elsewhere that contain a refused word.
+const FOREIGN: &[&str] = &["NotFound", "NoItemsFound", "SESSION_TAKEN_OVER", "SessionTakenOver", "session taken over"];
 
 /// How many types may have the same name.
 const SAME_NAME_MAX: usize = 2;
@@ -136,10 +135,11 @@ fn no_word_is_used_that_the_glossary_refuses() {
     let mut findings = Vec::new();
     for (path, text) in checked() {
         for (number, line) in text.lines().enumerate() {
+            let line = &FOREIGN.iter().fold(line.to_owned(), |line, name| line.replace(name, ""));
             let is_code = path.ends_with(".rs") && !line.trim_start().starts_with("//");
             let code = if is_code { without_strings(line) } else { line.to_owned() };
             let mut all = found(&code, is_code, &refused);
-            if is_code && code != line {
+            if is_code && code != *line {
                 all.extend(found(line, false, &refused));
             }
             all.dedup();

@@ -1,10 +1,10 @@
-//! What agent and server say to each other, and how it survives when one of them is away.
+//! The wire formats between agent and server, the agent's MQTT client, and its spool for the time without a connection.
 //!
 //! - In: batches and schemas of [`wholegrain_model`]; bytes from sockets, files and PEM files.
 //! - Out: the native [`payload`], MQTT packets ([`mqtt`]), the agent's connection ([`client`]), its queue on disk
 //!   ([`spool`]), [`tls`] configurations and [`topics`]. `FORMAT.md` beside this crate gives every byte.
-//! - Never: an async runtime, a thread of its own, a decision about what is sampled or stored. What arrives from a
-//!   network or a disk is never trusted: no panic and no large allocation from a length that lies.
+//! - Never: an async runtime, a thread of its own, a decision about what is sampled or stored. Input from a network or a
+//!   disk is not trusted: it causes no panic, and a false length causes no large allocation.
 
 pub mod client;
 pub mod mqtt;

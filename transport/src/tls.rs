@@ -26,7 +26,6 @@ pub enum TlsError {
     Read {
         /// What the file is for.
         what: &'static str,
-        /// The file.
         path: PathBuf,
         /// What the system said.
         error: std::io::Error,
@@ -36,7 +35,6 @@ pub enum TlsError {
     Content {
         /// What the file is for.
         what: &'static str,
-        /// The file.
         path: PathBuf,
         /// What is wrong and what to do.
         problem: String,
@@ -49,7 +47,6 @@ pub enum TlsError {
 /// A certificate (followed by those of its issuers up to the authority) and its private key, as PEM files.
 #[derive(Debug, Clone, Copy)]
 pub struct Identity<'a> {
-    /// The certificate chain.
     pub cert: &'a Path,
     /// The private key: PKCS #8, PKCS #1 or SEC 1.
     pub key: &'a Path,
@@ -75,9 +72,9 @@ pub fn read_certs(what: &'static str, path: &Path) -> Result<Vec<CertificateDer<
     let pem = read(what, path)?;
     let certs = CertificateDer::pem_slice_iter(&pem)
         .collect::<Result<Vec<_>, _>>()
-        .map_err(|error| content(format!("is not PEM: {error}; write it anew")))?;
+        .map_err(|error| content(format!("is not PEM: {error}; write the file again")))?;
     if certs.is_empty() {
-        return Err(content("holds no certificate; one that begins with -----BEGIN CERTIFICATE----- is wanted".into()));
+        return Err(content("holds no certificate; expected one that begins with -----BEGIN CERTIFICATE-----".into()));
     }
     Ok(certs)
 }
@@ -89,9 +86,9 @@ pub fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
     PrivateKeyDer::from_pem_slice(&pem).map_err(|error| {
         let problem = match error {
             rustls::pki_types::pem::Error::NoItemsFound => {
-                "holds no private key; an unencrypted one that begins with -----BEGIN PRIVATE KEY----- is wanted".into()
+                "holds no private key; expected an unencrypted one that begins with -----BEGIN PRIVATE KEY-----".into()
             }
-            other => format!("is not PEM: {other}; write it anew"),
+            other => format!("is not PEM: {other}; write the file again"),
         };
         TlsError::Content { what, path: path.to_owned(), problem }
     })

@@ -15,38 +15,28 @@ pub const ROOT: &str = "wholegrain/v1/";
 /// A native topic, taken apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Topic<'a> {
-    /// A group's batches.
     Batch {
-        /// The agent's name.
         agent: &'a str,
-        /// The group's name.
         group: &'a str,
     },
-    /// A group's schema.
     Schema {
-        /// The agent's name.
         agent: &'a str,
-        /// The group's name.
         group: &'a str,
     },
     /// Schemas that the server asks an agent for.
     Need {
-        /// The agent's name.
         agent: &'a str,
     },
     /// Records of an agent's jobs.
     Job {
-        /// The agent's name.
         agent: &'a str,
     },
     /// What the server asks of an agent.
     Control {
-        /// The agent's name.
         agent: &'a str,
     },
     /// What an agent answers to that.
     Answer {
-        /// The agent's name.
         agent: &'a str,
     },
 }

@@ -1,4 +1,4 @@
-//! The client against the real Mosquitto, and against a server of a few lines that misbehaves as told.
+//! The client against the real Mosquitto, and against a scripted server that misbehaves.
 
 mod mosquitto;
 
@@ -245,7 +245,7 @@ fn what_the_server_takes_is_respected() {
 }
 
 #[test]
-fn what_the_server_says_last_is_told() {
+fn the_last_reason_of_the_server_is_reported() {
     let (mut client, mut peer) = played(|_| {}, Properties::new());
     let id = client.publish("a", b"1", true, false).unwrap();
     client.flush().unwrap();

@@ -227,9 +227,9 @@ fn random_batches_come_back() {
         let (schema, batch) = random_batch(&mut random);
         let bytes = check(&schema, &batch);
         let types: Vec<ValueType> = schema.sensors().iter().map(|sensor| sensor.value_type).collect();
-        let mut told = Vec::new();
-        encoder.encode(&batch.header, &types, &batch.times, &Knowing(&batch), &mut told);
-        assert!(told == bytes, "what is known to be constant is written in another way");
+        let mut constant = Vec::new();
+        encoder.encode(&batch.header, &types, &batch.times, &Knowing(&batch), &mut constant);
+        assert!(constant == bytes, "what is known to be constant is written in another way");
     }
 }
 

@@ -1,4 +1,4 @@
-//! The spool on a real directory, and on a disk that fills up, fails and loses power as told.
+//! The spool on a real directory, and on a disk that fills up, fails and loses power when the test says so.
 
 mod page;
 #[allow(dead_code)]
@@ -177,10 +177,10 @@ fn cut_at_every_byte() {
     }
 }
 
-/// A bad byte anywhere: what is before it arrives, what is behind it in its segment is set aside and said, the other
+/// A bad byte anywhere: what is before it arrives, the rest of its segment is dropped and reported, the other
 /// segments arrive.
 #[test]
-fn damage_in_the_middle_is_set_aside() {
+fn damage_in_the_middle_drops_the_rest_of_the_segment() {
     let dir = tempfile::tempdir().unwrap();
     let segments = SpoolConfig { segment_bytes: 400, ..config(dir.path()) };
     let (mut spool, _) = Spool::open(segments.clone()).unwrap();
@@ -205,7 +205,7 @@ fn damage_in_the_middle_is_set_aside() {
             let newest_length = segment + 1 == names.len() && report.torn_bytes > 0;
             if !newest_length {
                 assert_eq!(report.problems.len(), 1, "segment {segment} at {at}: {report:?}");
-                assert!(report.damaged_bytes > 0 && report.problems[0].contains("set aside"), "{report:?}");
+                assert!(report.damaged_bytes > 0 && report.problems[0].contains("are dropped"), "{report:?}");
             }
             let records = read_all(&mut spool);
             assert_eq!(records.len() as u64, report.records);
@@ -248,7 +248,6 @@ struct State {
     capacity: Option<usize>,
     /// Writes take at most so many bytes at once, if any.
     short_writes: Option<usize>,
-    /// `set_len` fails.
     no_cut: bool,
     /// Reads behind this offset fail.
     unreadable_from: Option<u64>,
@@ -500,11 +499,9 @@ fn random_days_on_a_bad_disk() {
 #[derive(Default)]
 struct Day {
     next: u32,
-    /// Ever pushed.
     ever: BTreeSet<u32>,
     /// Pushed since the last flush.
     pushed: BTreeSet<u32>,
-    /// Pushed and flushed.
     flushed: BTreeSet<u32>,
     confirmed: BTreeSet<u32>,
     handed: Vec<(u32, RecordId)>,
@@ -558,7 +555,6 @@ impl Day {
         assert_eq!(spool.dropped().records, 0, "the bound is not reached in this test");
     }
 
-    /// After a restart.
     fn check(&mut self, spool: &mut Spool, report: &SpoolReport) {
         assert_eq!(report.damaged_bytes, 0, "{report:?}");
         let records = read_all(spool);

@@ -101,12 +101,12 @@ fn everything_at_once() {
 fn slips_of_the_finger() {
     refused(
         "intervall = \"1s\"",
-        "agent.toml:1:1: unknown key `intervall`; one of `name`, `prefix`, `rescan`, `log_level`, `roots`, `defaults`, `sampler`, `cache`, `mqtt`, `spool`, `api`, `jobs`, `sources` is wanted",
+        "agent.toml:1:1: unknown key `intervall`; expected one of `name`, `prefix`, `rescan`, `log_level`, `roots`, `defaults`, `sampler`, `cache`, `mqtt`, `spool`, `api`, `jobs`, `sources`",
     );
     refused(
         "\n[defaults]\nintervall = \"1s\"",
-        "agent.toml:3:1: unknown key `intervall`; one of `interval` is wanted"
-            .replace("one of `interval` is wanted", "did you mean `interval`?")
+        "agent.toml:3:1: unknown key `intervall`; expected one of `interval`"
+            .replace("expected one of `interval`", "did you mean `interval`?")
             .as_str(),
     );
     refused("[mqqt]\nurl = \"mqtt://h\"", "agent.toml:1:2: unknown key `mqqt`; did you mean `mqtt`?");
@@ -116,12 +116,12 @@ fn slips_of_the_finger() {
     );
     refused(
         "[mqtt]\nurl = \"mqtt://h\"\nversion = \"4\"",
-        "agent.toml:3:11: unknown value `4`; one of `3.1.1`, `5` is wanted",
+        "agent.toml:3:11: unknown value `4`; expected one of `3.1.1`, `5`",
     );
     refused("[sources.procsf]", "agent.toml:1:10: unknown source `procsf`; did you mean `procfs`?");
     refused(
         "[sources.zzz]",
-        "agent.toml:1:10: unknown source `zzz`; one of `procfs`, `sysfs`, `cgroup`, `tasks`, `perf`, `tester`, `agent` is wanted",
+        "agent.toml:1:10: unknown source `zzz`; expected one of `procfs`, `sysfs`, `cgroup`, `tasks`, `perf`, `tester`, `agent`",
     );
     refused("[sources]\nprocfs = true", "agent.toml:2:1: a source is a table; write [sources.procfs]");
     refused_with(
@@ -131,7 +131,7 @@ fn slips_of_the_finger() {
     refused("[sources.agent]\nintervall = \"1s\"", "agent.toml:2:1: unknown key `intervall`; did you mean `interval`?");
     refused(
         "log_level = \"loud\"",
-        "agent.toml:1:13: unknown value `loud`; one of `error`, `warn`, `info`, `debug`, `trace` is wanted",
+        "agent.toml:1:13: unknown value `loud`; expected one of `error`, `warn`, `info`, `debug`, `trace`",
     );
 }
 

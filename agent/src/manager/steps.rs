@@ -47,7 +47,7 @@ impl ToldSteps {
         if more > 0 {
             said.push_str(&format!(" ({more} steps before this one were not told)"));
         }
-        Some((said, json!({ "clock_step": { "by_ns": by, "held_until": held_until, "untold": more } })))
+        Some((said, json!({ "clock_step": { "by_ns": by, "held_until": held_until, "unreported": more } })))
     }
 }
 
@@ -72,7 +72,7 @@ mod tests {
         );
         assert_eq!(
             notice,
-            json!({ "clock_step": { "by_ns": -5_000_000_000_i64, "held_until": 100_000_000_000_i64, "untold": 0 } })
+            json!({ "clock_step": { "by_ns": -5_000_000_000_i64, "held_until": 100_000_000_000_i64, "unreported": 0 } })
         );
         assert_eq!(told.look(&counters, 96 * S), None);
         let lines = (0..20).filter(|_| {
@@ -81,7 +81,7 @@ mod tests {
         });
         assert_eq!(lines.count(), 5);
         let (said, notice) = told.look(&counters, 180 * S).unwrap();
-        assert_eq!(notice["clock_step"]["untold"], 14);
+        assert_eq!(notice["clock_step"]["unreported"], 14);
         assert!(
             said.starts_with("the clock was stepped forward by 1s")
                 && said.ends_with("(14 steps before this one were not told)"),

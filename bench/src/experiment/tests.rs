@@ -94,7 +94,7 @@ fn mistakes_are_named_with_line_and_the_nearest_word() {
     check(&monitor(wrong), "e.toml:8:27: unknown configuration of wholegrain `defualt`; did you mean `default`?");
     check(&monitor("name = \"bare\"\nintervals = [\"1\"]"), "e.toml:8:14: \"1\" is not a length of time");
     let elsewhere = "name = \"bare\"\nintervals = [\"1s\"]\nworkloads = [\"eq\"]";
-    check(&monitor(elsewhere), "e.toml:9:14: unknown workload of this file `eq`; one of `ep` is wanted");
+    check(&monitor(elsewhere), "e.toml:9:14: unknown workload of this file `eq`; expected one of `ep`");
     let twice = "name = \"bare\"\nintervals = [\"1s\"]\n[[monitor]]\nname = \"bare\"\nintervals = [\"1s\"]\nworkloads = [\"ep\"]";
     check(&monitor(twice), "e.toml:6:3: bare tick at 1s is named twice");
     let twice = "name = \"bare\"\nintervals = [\"1s\"]\nworkloads = [\"ep\"]\n[[monitor]]\nname = \"bare\"\nintervals = [\"1s\"]";

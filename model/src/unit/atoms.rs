@@ -1,5 +1,5 @@
-//! The units that a code can be made of, each by those before it, and the prefixes. Names and values are those of the UCUM; what differs is told in
-//! `docs/units.md`.
+//! The units and prefixes that a code can consist of. Each unit is defined by units before it. Names and values are those of the UCUM;
+//! `docs/units.md` lists the differences.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;

@@ -92,7 +92,6 @@ fn conversions_are_those_of_the_specification() {
     }
 }
 
-/// What `docs/units.md` says.
 #[test]
 fn the_document_tells_the_truth() {
     let text = include_str!("../../../docs/units.md");
@@ -106,8 +105,8 @@ fn the_document_tells_the_truth() {
         let (got, expected) = (convert(value.parse().unwrap(), from, to), expected.parse::<f64>().unwrap());
         assert!((got - expected).abs() <= 1e-15 * expected.abs(), "{fact}: {got}");
     }
-    let told = text.split("what may").nth(1).unwrap().split("\n\n").next().unwrap();
-    let words: Vec<&str> = told.split('`').skip(1).step_by(2).collect();
+    let suggestions = text.split("what may").nth(1).unwrap().split("\n\n").next().unwrap();
+    let words: Vec<&str> = suggestions.split('`').skip(1).step_by(2).collect();
     assert!(words.len() >= 12);
     for pair in words.chunks(2) {
         let error = Unit::parse(pair[0]).unwrap_err();

@@ -53,25 +53,25 @@ const NAMED: &[(&str, [i8; BASES])] = &[
 pub struct Dimension([i8; BASES]);
 
 impl Dimension {
-    /// Of numbers, ratios and counts.
+    /// The dimension of numbers, ratios and counts.
     pub const NUMBER: Dimension = Dimension([0; BASES]);
-    /// Of `m`.
+    /// The dimension of `m`.
     pub const LENGTH: Dimension = Self::base(0);
-    /// Of `g`.
+    /// The dimension of `g`.
     pub const MASS: Dimension = Self::base(1);
-    /// Of `s`.
+    /// The dimension of `s`.
     pub const TIME: Dimension = Self::base(2);
-    /// Of `A`.
+    /// The dimension of `A`.
     pub const CURRENT: Dimension = Self::base(3);
-    /// Of `K`.
+    /// The dimension of `K`.
     pub const TEMPERATURE: Dimension = Self::base(4);
-    /// Of `mol`.
+    /// The dimension of `mol`.
     pub const AMOUNT: Dimension = Self::base(5);
-    /// Of `cd`.
+    /// The dimension of `cd`.
     pub const LUMINOUS_INTENSITY: Dimension = Self::base(6);
-    /// Of `rad`.
+    /// The dimension of `rad`.
     pub const ANGLE: Dimension = Self::base(7);
-    /// Of `bit` and `By`.
+    /// The dimension of `bit` and `By`.
     pub const INFORMATION: Dimension = Self::base(8);
 
     const fn base(at: usize) -> Self {

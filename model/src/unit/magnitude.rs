@@ -19,7 +19,6 @@ struct Exact {
     pi: i32,
 }
 
-/// A positive factor.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Magnitude {
     /// `None` when the fraction needs more than 128 bits.
@@ -81,7 +80,9 @@ fn part(of: u128, two: i32, five: i32) -> (f64, bool) {
 }
 
 impl Magnitude {
+    /// The factor 1, exact.
     pub const ONE: Magnitude = Magnitude { exact: Some(Exact::ONE), approx: 1.0 };
+    /// The factor pi, kept as a symbol.
     pub const PI: Magnitude = Magnitude { exact: Some(Exact { pi: 1, ..Exact::ONE }), approx: PI };
 
     /// `digits * 10^ten`; `None` for 0 and beyond the bounds.
@@ -92,7 +93,7 @@ impl Magnitude {
         Self::of(Exact::new(digits, 1, ten, ten, 0))
     }
 
-    /// `2^two`.
+    /// The factor `2^two`, exact.
     pub fn binary(two: i32) -> Self {
         Self { exact: Some(Exact { two, ..Exact::ONE }), approx: 2f64.powi(two) }
     }
@@ -130,6 +131,7 @@ impl Magnitude {
         }
     }
 
+    /// The factor `1 / self`, exact if `self` is.
     pub fn inverse(self) -> Self {
         Self { exact: self.exact.map(Exact::inverse), approx: 1.0 / self.approx }
     }
@@ -140,11 +142,12 @@ impl Magnitude {
         (0..exponent.unsigned_abs()).try_fold(Self::ONE, |product, _| product.times(base))
     }
 
-    /// As a float.
+    /// The magnitude as the nearest `f64`.
     pub fn value(self) -> f64 {
         self.approx
     }
 
+    /// How to convert by this magnitude with the fewest roundings.
     pub fn factor(self) -> Factor {
         self.exact.map_or(Factor { mul: self.approx, div: 1.0, exact: false }, Exact::factor)
     }

@@ -18,6 +18,7 @@ pub(super) struct Measure {
 }
 
 impl Measure {
+    /// The unit `1` of plain numbers.
     pub const ONE: Measure = Measure { magnitude: Magnitude::ONE, dimension: Dimension::NUMBER, offset: None };
 
     /// `None` beyond the bounds.
@@ -60,7 +61,7 @@ pub(super) fn parse<'a>(code: &'a str, atoms: &Atoms) -> Result<(Measure, Vec<Fa
     read(code, atoms, true)
 }
 
-/// The same; what may have been meant is only looked for when that is wanted.
+/// Reads a unit. `suggest` makes errors name the unit that may have been meant.
 fn read<'a>(code: &'a str, atoms: &Atoms, suggest: bool) -> Result<(Measure, Vec<Factor<'a>>), UnitError> {
     let mut parser = Parser { code, at: 0, depth: 0, atoms, suggest, factors: Vec::new() };
     if code.len() > CODE_BYTES_MAX {
@@ -109,7 +110,7 @@ impl<'a> Parser<'a, '_> {
                 None => return Err(self.refuse(start, "a `)` is missing".to_owned())),
                 Some(')') => return Err(self.refuse(start, "there is no `(` for this `)`".to_owned())),
                 Some(other) => {
-                    let text = format!("`{other}` cannot stand here; between units a `.` or `/` is wanted");
+                    let text = format!("`{other}` cannot stand here; write a `.` or `/` between units");
                     return Err(self.refuse(start, text));
                 }
             };
@@ -168,7 +169,7 @@ impl<'a> Parser<'a, '_> {
             return refuse("in a unit `.` multiplies, so 2.5 would be 10; factors are integers, `25.10*-1` is 2.5");
         }
         if !matches!(after.first(), None | Some(b'.' | b'/' | b')')) {
-            return refuse("behind a factor a `.` or `/` is wanted, as in `10.m`");
+            return refuse("write a `.` or `/` behind a factor, as in `10.m`");
         }
         let Some(magnitude) = digits.parse().ok().and_then(|digits| Magnitude::decimal(digits, 0)) else {
             return refuse("a factor of 0 makes no unit");

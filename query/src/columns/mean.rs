@@ -50,18 +50,15 @@ struct End {
 struct Open {
     start: i64,
     end: i64,
-    /// How many values.
     count: u64,
     /// Of those that no line begins or ends at within a slice or a tier's window: all of them where nothing is covered.
     single: FloatSum,
     area: FloatSum,
-    /// ns.
     covered: u64,
     /// What tiers' windows come to that do not know their lines: the sum and the number of their values.
     other: (FloatSum, u64),
 }
 
-/// A tier's window.
 struct TierRow {
     count: u64,
     sum: f64,
@@ -238,7 +235,6 @@ where
         Ok(())
     }
 
-    /// One reading.
     fn reading(&mut self, chunk: &Chunk, row: usize) -> Result<(), QueryError> {
         let (time, value) =
             (chunk.times[row], chunk.column.get(row).map(Value::as_f64).filter(|value| !value.is_nan()));

@@ -15,7 +15,6 @@ const NS_PER_S: f64 = 1e9;
 pub(crate) struct Change {
     /// Of the later sample.
     pub time: i64,
-    /// The raw difference.
     pub by: f64,
     /// Since the sample before.
     pub ns: i64,

@@ -31,7 +31,6 @@ pub enum Share {
     Cores,
     /// Its part of the CPU time that jobs used on the node in the job's time.
     CpuTime,
-    /// All of it.
     All,
 }
 
@@ -221,7 +220,6 @@ impl Weights {
 /// What one sensor says.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Measured {
-    /// Weighted energy, J.
     pub joules: f64,
     /// The time for which there are readings, ns.
     pub covered_ns: i64,

@@ -43,7 +43,6 @@ impl Cpus {
 /// A job on one node.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Place {
-    /// The agent.
     pub node: Box<str>,
     /// What the node's sensors are below.
     pub prefix: Box<str>,

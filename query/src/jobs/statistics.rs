@@ -74,13 +74,9 @@ impl Tally {
 /// What values come to; nothing where there is none.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
 pub struct Spread {
-    /// How many.
     pub count: u64,
-    /// The least.
     pub min: Option<f64>,
-    /// Their arithmetic mean.
     pub mean: Option<f64>,
-    /// The greatest.
     pub max: Option<f64>,
     /// Their standard deviation: the root of the mean square of their distances from the mean (of all values there are, not an estimate from a part).
     pub deviation: Option<f64>,
@@ -89,11 +85,9 @@ pub struct Spread {
 /// One metric on one node.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct OnNode<'a> {
-    /// The node.
     pub node: &'a str,
     /// The path below the node's prefix.
     pub metric: &'a str,
-    /// The values' unit.
     pub unit: &'a str,
     /// What the values come to.
     #[serde(flatten)]
@@ -107,7 +101,6 @@ pub struct OnNode<'a> {
 pub struct OverNodes {
     /// The path below the nodes' prefixes.
     pub metric: String,
-    /// The values' unit.
     pub unit: String,
     /// How many nodes have the sensor.
     pub nodes: u64,

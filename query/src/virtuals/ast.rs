@@ -7,7 +7,6 @@ use crate::Agg;
 /// A place in the text: bytes from `start` (within) to `end` (not within).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span {
-    /// First byte.
     pub start: usize,
     /// Byte after the last.
     pub end: usize,
@@ -23,9 +22,7 @@ impl Span {
 /// A node.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Expr {
-    /// What it is.
     pub node: Node,
-    /// Where it stands.
     pub span: Span,
 }
 
@@ -48,10 +45,8 @@ pub enum Node {
         agg: Agg,
         /// What is done along time with each sensor before.
         along: Option<Along>,
-        /// The sensors.
         reference: Reference,
     },
-    /// `-a`, `not a`.
     Unary(Unary, Box<Expr>),
     /// `a + b`, `a < b`, `a and b`.
     Binary(Binary, Box<Expr>, Box<Expr>),
@@ -75,55 +70,39 @@ pub struct Reference {
 /// With one operand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unary {
-    /// `-a`
     Minus,
-    /// `not a`
     Not,
 }
 
 /// With two operands. Comparisons and `and`, `or` give 1 or 0 of no unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Binary {
-    /// `a + b`
     Add,
-    /// `a - b`
     Subtract,
-    /// `a * b`
     Multiply,
     /// `a / b`; nothing when `b` is 0.
     Divide,
     /// `a ^ 2`: the exponent is a whole number written out.
     Power,
-    /// `a < b`
     Less,
-    /// `a <= b`
     LessOrEqual,
-    /// `a > b`
     Greater,
-    /// `a >= b`
     GreaterOrEqual,
-    /// `a == b`
     Equal,
-    /// `a != b`
     NotEqual,
-    /// `a and b`
     And,
-    /// `a or b`
     Or,
 }
 
 /// At one time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Function {
-    /// Magnitude.
     Abs,
     /// The least of the operands.
     Min,
-    /// The greatest.
     Max,
     /// The first operand, not below the second and not above the third.
     Clamp,
-    /// Square root.
     Sqrt,
     /// e to the power of a number without unit.
     Exp,

@@ -40,10 +40,8 @@ impl Written {
     }
 }
 
-/// All definitions.
 #[derive(Default)]
 pub(super) struct Book {
-    /// By path.
     pub all: BTreeMap<String, Written>,
     /// Paths of the definitions, by the last level of theirs.
     by_name: HashMap<String, Vec<String>>,

@@ -31,7 +31,6 @@ pub(super) trait Known {
 /// How a temperature's zero stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Zero {
-    /// Nothing is special.
     Own,
     /// `Cel`, `[degF]`: a place on a scale.
     Scale,
@@ -59,7 +58,6 @@ impl Quantity {
         Self { dimension, unit: dimension.base_code(), ..Self::number() }
     }
 
-    /// `W (power)`.
     fn named(&self) -> String {
         let unit = word(&self.unit);
         if self.dimension.is_number() { format!("{unit} (a number)") } else { format!("{unit} ({})", self.dimension) }

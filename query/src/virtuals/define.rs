@@ -21,7 +21,6 @@ pub struct Checked {
     pub definition: Definition,
     /// Its expression. References are as written: [`Instance::expr`] has those of one sensor.
     pub expr: Expr,
-    /// Its unit.
     pub unit: Unit,
     /// Number of the change in the registry that set it: another one means that results of before are worth nothing.
     pub number: u64,

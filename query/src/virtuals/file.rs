@@ -30,7 +30,6 @@ pub struct DefinitionFile {
     /// What stands in braces in the definitions, `{power}`, unless something else is given for it.
     #[serde(default)]
     pub parameters: BTreeMap<String, String>,
-    /// The definitions.
     #[serde(default, rename = "virtual")]
     pub definitions: Vec<Written>,
 }
@@ -39,16 +38,12 @@ pub struct DefinitionFile {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Written {
-    /// Its path.
     pub path: String,
     /// What it is computed by.
     pub expression: String,
-    /// Its unit.
     pub unit: String,
-    /// What it is.
     #[serde(default)]
     pub description: String,
-    /// Its interval.
     #[serde(default)]
     pub interval: Option<Interval>,
     /// What is interpolated over.

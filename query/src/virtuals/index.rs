@@ -58,7 +58,6 @@ impl Names {
     }
 }
 
-/// A virtual sensor.
 #[derive(Clone)]
 pub(super) struct Made {
     pub definition: Arc<Checked>,
@@ -69,7 +68,6 @@ pub(super) struct Made {
 /// A reference of a template whose sensors can be new places for it.
 struct Trigger {
     pattern: Pattern,
-    /// Index into [`Index::templates`].
     template: usize,
     /// The levels of the place, when they are always as many; else how many the reference has.
     levels: Levels,
@@ -89,7 +87,6 @@ struct Template {
     wanted: Vec<String>,
 }
 
-/// The virtual sensors.
 #[derive(Default)]
 pub(super) struct Index {
     by_path: BTreeMap<Arc<str>, Made>,

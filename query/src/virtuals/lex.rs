@@ -14,9 +14,7 @@ pub(super) struct Lexer<'a> {
 
 /// A number, as it begins.
 pub(super) enum Numeral {
-    /// `3.6`, `3.6[MJ]`
     Number(f64, Option<String>),
-    /// `5min`
     Length(Interval),
 }
 

@@ -59,7 +59,6 @@ pub struct Definition {
     pub expression: String,
     /// Its unit, a UCUM code.
     pub unit: String,
-    /// What it is.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub description: String,
     /// Its times: whole multiples of this since the Unix epoch. Without it, of the shortest interval of its operands.

@@ -375,7 +375,6 @@ impl Parser<'_> {
         }
     }
 
-    /// `sum(<…>)`, `sum(rate(<…>))`.
     fn over(&mut self, name: &str, agg: Agg) -> Result<(Node, usize), Refused> {
         self.lexer.skip_blank();
         let start = self.lexer.at;

@@ -12,7 +12,6 @@ const WORD_MAX: usize = 60;
 /// A refusal. Its display is the message, the line of the text with the place marked below it, and what helps.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refused {
-    /// What is wrong.
     pub message: String,
     /// The text and the place in it; none when it is about the whole.
     pub at: Option<(String, Span)>,

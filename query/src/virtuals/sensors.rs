@@ -31,7 +31,6 @@ pub enum VirtualError {
 /// A definition with what is known of it.
 #[derive(Debug, Clone, Serialize)]
 pub struct Listed {
-    /// What was defined.
     #[serde(flatten)]
     pub definition: Definition,
     /// How many sensors it makes.
@@ -40,7 +39,6 @@ pub struct Listed {
     pub number: u64,
     /// When that was, ns since the Unix epoch.
     pub at: i64,
-    /// Who did it.
     pub who: String,
     /// Whether sensors of jobs may be among its operands.
     #[serde(skip)]

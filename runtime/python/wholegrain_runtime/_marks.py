@@ -1,7 +1,7 @@
 """Marks: one connection for the process, a small buffer, and what is open.
 
-What a region's depth is and what the agent was told are kept apart: each call sends what is between them. So a call without an
-agent costs a look at the clock, and a new connection begins with what is open.
+The depth of a region and the depth that the agent knows are separate: each call sends the difference. So a call without an
+agent costs a reading of the clock, and a new connection begins with the open regions.
 """
 
 import os
@@ -30,7 +30,7 @@ def socket_path() -> str:
 
 
 class Counts(NamedTuple):
-    """What has become of the marks of this process."""
+    """How many marks of this process were sent and dropped."""
 
     #: Handed to the agent, which may still refuse or drop them.
     sent: int
@@ -52,15 +52,15 @@ def _is_word(text: str, bytes_max: int) -> bool:
 class _Marks:
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.forget()
+        self.reset()
 
-    def forget(self) -> None:
-        """As at first; also in a child, to which the connection and what is open do not belong."""
+    def reset(self) -> None:
+        """Resets to the initial state. A forked child does so too: connection and open regions belong to its parent."""
         self.connection: Optional[socket.socket] = None
         self.retry_at = 0.0
         self.buffer = b""
         self.lines = 0
-        # Depth, and what the agent was told of it.
+        # The depth of each region, and the depth that was sent.
         self.open: Dict[str, List[int]] = {}
         self.sent = 0
         self.dropped = 0
@@ -112,8 +112,8 @@ class _Marks:
         self.sent += 1
         return True
 
-    def tell(self) -> None:
-        """Tells the agent of every region what it was not told yet, as far as there is room."""
+    def send_changes(self) -> None:
+        """Sends the unsent changes of every region, as far as there is room."""
         now = time.time_ns()
         for name in list(self.open):
             state = self.open[name]
@@ -136,7 +136,7 @@ class _Marks:
             state[0] += by
             if self.is_connected():
                 before = self.sent
-                self.tell()
+                self.send_changes()
                 self.dropped += self.sent == before
                 self.flush()
             else:
@@ -150,7 +150,7 @@ class _Marks:
             if not is_good or not self.is_connected():
                 self.dropped += 1
                 return
-            self.tell()
+            self.send_changes()
             if not self.put(f"value {name} {float(number)!r} {unit or '-'} {time.time_ns()}\n"):
                 self.dropped += 1
             self.flush()
@@ -160,7 +160,7 @@ class _Marks:
             for state in self.open.values():
                 state[0] = 0
             if self.connection is not None:
-                self.tell()
+                self.send_changes()
                 self.flush()
                 self.disconnect()
             self.open.clear()
@@ -197,13 +197,13 @@ def value(name: str, number: float, unit: Optional[str] = None) -> None:
 
 
 def counts() -> Counts:
-    """What has become of the marks of this process."""
+    """How many marks of this process were sent and dropped."""
     with _marks.lock:
         return Counts(_marks.sent, _marks.dropped, _marks.connection is not None)
 
 
 def close() -> None:
-    """Ends the regions that this process has open and the connection. Not needed; the next mark begins anew."""
+    """Ends the regions that this process has open and the connection. Not needed; the next mark connects again."""
     _marks.close()
 
 

@@ -108,7 +108,7 @@ def newest(*patterns: str, path: Optional[str] = None, timeout_s: float = TIMEOU
 
 
 class Watch:
-    """Sensors chosen once, read often. Survives the agent: connects and chooses anew when it has to.
+    """Sensors selected once and read often. After a restart of the agent it connects and selects again.
 
     Each sensor keeps its place in `paths` and in what `get` gives; sensors that come later are added at the end.
     """

@@ -18,12 +18,12 @@ struct ClockStep {
     held_until: Option<i64>,
     /// Steps before it that were not told.
     #[serde(default)]
-    untold: u64,
+    unreported: u64,
 }
 
 /// A notice in words; `None` for one that says nothing that is known here.
 pub(super) fn text(agent: &str, notice: serde_json::Value) -> Option<String> {
-    let ClockStep { by_ns, held_until, untold } = serde_json::from_value::<Notice>(notice).ok()?.clock_step?;
+    let ClockStep { by_ns, held_until, unreported } = serde_json::from_value::<Notice>(notice).ok()?.clock_step?;
     let direction = if by_ns < 0 { "back" } else { "forward" };
     let length = Interval::from_ns(by_ns.unsigned_abs() / 1_000_000 * 1_000_000);
     let mut said = format!("agent {agent}: its node's clock was stepped {direction} by {length}");
@@ -31,8 +31,8 @@ pub(super) fn text(agent: &str, notice: serde_json::Value) -> Option<String> {
         let until = Timestamp(until);
         said.push_str(&format!("; it samples nothing until that clock has passed {until}"));
     }
-    if untold > 0 {
-        said.push_str(&format!(" ({untold} steps before this one were not told)"));
+    if unreported > 0 {
+        said.push_str(&format!(" ({unreported} steps before this one were not reported)"));
     }
     Some(said)
 }
@@ -45,10 +45,10 @@ mod tests {
     fn what_is_known_is_told_and_what_is_not_passed_over() {
         for (notice, expected) in [
             (
-                r#"{"clock_step":{"by_ns":-5000000000,"held_until":100000000000,"untold":3}}"#,
+                r#"{"clock_step":{"by_ns":-5000000000,"held_until":100000000000,"unreported":3}}"#,
                 Some(
                     "agent n1: its node's clock was stepped back by 5s; it samples nothing until that clock has passed \
-                     1970-01-01T00:01:40Z (3 steps before this one were not told)",
+                     1970-01-01T00:01:40Z (3 steps before this one were not reported)",
                 ),
             ),
             (

@@ -1,4 +1,4 @@
-//! Bytes over TCP or TLS without blocking, and waiting for them.
+//! A TCP or TLS connection that sends and receives without blocking, and can be waited for.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
@@ -15,7 +15,7 @@ use super::{ADDRESSES_MAX, ClientConfig, ClientError};
 /// How much is read at once, in bytes.
 const READ_BYTES: usize = 16 << 10;
 
-/// A connection; every call returns at once.
+/// A connection whose calls never block.
 pub(super) struct Link {
     tcp: TcpStream,
     tls: Option<Box<ClientConnection>>,
@@ -23,11 +23,11 @@ pub(super) struct Link {
     pub peer: SocketAddr,
 }
 
-/// What a look for bytes found.
+/// How a transfer without blocking ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Found {
+pub(super) enum Transfer {
     Bytes,
-    Nothing,
+    WouldBlock,
     End,
 }
 
@@ -60,35 +60,36 @@ impl Link {
         Err(failed(if problems.is_empty() { "the name has no address".into() } else { problems.join("; ") }))
     }
 
+    /// The socket's file descriptor, to wait for with poll.
     pub fn fd(&self) -> RawFd {
         self.tcp.as_raw_fd()
     }
 
-    /// Appends what has arrived, at most [`READ_BYTES`], to `inbox`.
-    pub fn fill(&mut self, inbox: &mut BytesMut) -> io::Result<Found> {
+    /// Appends the bytes that have arrived to `inbox`, at most [`READ_BYTES`].
+    pub fn fill(&mut self, inbox: &mut BytesMut) -> io::Result<Transfer> {
         let Some(tls) = &mut self.tls else {
-            let (found, count) = sort_out(retry(|| self.tcp.read(&mut self.scratch)))?;
+            let (transfer, count) = classify(retry(|| self.tcp.read(&mut self.scratch)))?;
             inbox.extend_from_slice(&self.scratch[..count]);
-            return Ok(found);
+            return Ok(transfer);
         };
         loop {
-            let (found, count) = sort_out(tls.reader().read(&mut self.scratch))?;
-            if found != Found::Nothing {
+            let (transfer, count) = classify(tls.reader().read(&mut self.scratch))?;
+            if transfer != Transfer::WouldBlock {
                 inbox.extend_from_slice(&self.scratch[..count]);
-                return Ok(found);
+                return Ok(transfer);
             }
-            let (found, _) = sort_out(retry(|| tls.read_tls(&mut self.tcp)))?;
-            if found == Found::Nothing {
-                return Ok(found);
+            let (transfer, _) = classify(retry(|| tls.read_tls(&mut self.tcp)))?;
+            if transfer == Transfer::WouldBlock {
+                return Ok(transfer);
             }
             // At the end of the stream the reader says whether it was a clean one.
             if let Err(error) = tls.process_new_packets() {
-                // The alert that tells the server why; the error itself matters more than whether this arrives.
+                // Send the alert that tells the server why. If it does not arrive, the error still stands.
                 let _ = tls.write_tls(&mut self.tcp);
                 return Err(io::Error::new(ErrorKind::InvalidData, error));
             }
-            if found == Found::End && !tls.wants_read() {
-                return Ok(Found::End);
+            if transfer == Transfer::End && !tls.wants_read() {
+                return Ok(Transfer::End);
             }
         }
     }
@@ -97,11 +98,11 @@ impl Link {
     pub fn drain(&mut self, outbox: &mut BytesMut) -> io::Result<bool> {
         let mut progress = false;
         while !outbox.is_empty() || self.tls.as_ref().is_some_and(|tls| tls.wants_write()) {
-            let (found, count) = match &mut self.tls {
+            let (transfer, count) = match &mut self.tls {
                 None => {
-                    let (found, count) = sort_out(retry(|| self.tcp.write(outbox)))?;
+                    let (transfer, count) = classify(retry(|| self.tcp.write(outbox)))?;
                     outbox.advance(count);
-                    (found, count)
+                    (transfer, count)
                 }
                 Some(tls) => {
                     // Before the handshake is over this only buffers, up to the connection's own bound.
@@ -110,10 +111,10 @@ impl Link {
                     if !tls.wants_write() {
                         return Ok(progress);
                     }
-                    sort_out(retry(|| tls.write_tls(&mut self.tcp)))?
+                    classify(retry(|| tls.write_tls(&mut self.tcp)))?
                 }
             };
-            if found != Found::Bytes || count == 0 {
+            if transfer != Transfer::Bytes || count == 0 {
                 return Ok(progress);
             }
             progress = true;
@@ -179,13 +180,13 @@ fn retry(mut call: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
     }
 }
 
-fn sort_out(result: io::Result<usize>) -> io::Result<(Found, usize)> {
+fn classify(result: io::Result<usize>) -> io::Result<(Transfer, usize)> {
     match result {
-        Ok(0) => Ok((Found::End, 0)),
-        Ok(count) => Ok((Found::Bytes, count)),
-        Err(error) if error.kind() == ErrorKind::WouldBlock => Ok((Found::Nothing, 0)),
-        // A server that closes TCP without closing TLS first: an end, and no message can be cut short unseen in MQTT.
-        Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok((Found::End, 0)),
+        Ok(0) => Ok((Transfer::End, 0)),
+        Ok(count) => Ok((Transfer::Bytes, count)),
+        Err(error) if error.kind() == ErrorKind::WouldBlock => Ok((Transfer::WouldBlock, 0)),
+        // The server closed TCP without closing TLS. MQTT packets have lengths, so a truncation is noticed.
+        Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok((Transfer::End, 0)),
         Err(error) => Err(error),
     }
 }

@@ -34,15 +34,12 @@ pub const ADDRESSES_MAX: usize = 8;
 pub struct ClientConfig {
     /// `mqtt://host:port` or `mqtts://host:port`; without a port 1883 and 8883.
     pub url: String,
-    /// Protocol.
     pub version: Version,
     /// The client's name at the server.
     pub client_id: String,
-    /// User name.
     pub user: Option<String>,
     /// Password; only beside a user name.
     pub password: Option<String>,
-    /// For `mqtts`.
     pub tls: Option<Arc<rustls::ClientConfig>>,
     /// The longest silence; 0 for no bound.
     pub keep_alive: Duration,
@@ -91,15 +88,12 @@ pub enum ClientError {
     /// The configuration cannot be used.
     #[error("MQTT server {url:?}: {problem}")]
     Config {
-        /// As configured.
         url: String,
         /// What is wrong and what to do.
         problem: String,
     },
-    /// No address answered.
     #[error("cannot connect to MQTT server {url}: {problem}")]
     Connect {
-        /// As configured.
         url: String,
         /// What each address said.
         problem: String,
@@ -107,9 +101,7 @@ pub enum ClientError {
     /// The server said no.
     #[error("MQTT server {url} refused the connection: {reason}{}{}", if text.is_empty() { "" } else { ": " }, text)]
     Refused {
-        /// As configured.
         url: String,
-        /// Why.
         reason: ReasonCode,
         /// In the server's words.
         text: String,
@@ -117,15 +109,12 @@ pub enum ClientError {
     /// The server ended the connection.
     #[error("MQTT server {peer} ended the connection: {problem}")]
     Closed {
-        /// The server's address.
         peer: SocketAddr,
         /// What it said, if anything.
         problem: String,
     },
-    /// The network failed.
     #[error("connection to MQTT server {peer}: {error}")]
     Io {
-        /// The server's address.
         peer: SocketAddr,
         /// What the system said.
         error: std::io::Error,
@@ -133,7 +122,6 @@ pub enum ClientError {
     /// The server did not answer in time.
     #[error("MQTT server {peer} did not {what} within {after:?}")]
     Timeout {
-        /// The server's address.
         peer: SocketAddr,
         /// What it did not do.
         what: &'static str,
@@ -142,23 +130,13 @@ pub enum ClientError {
     },
     /// The server's bytes or the caller's packet break the protocol.
     #[error("MQTT server {peer}: {error}")]
-    Codec {
-        /// The server's address.
-        peer: SocketAddr,
-        /// What is wrong.
-        error: CodecError,
-    },
+    Codec { peer: SocketAddr, error: CodecError },
     /// As many messages are in flight as the server takes: wait for an acknowledgement. The connection is sound.
     #[error("{0} messages are in flight already, as many as the server takes")]
     WindowFull(u16),
     /// The message is larger than the server takes. The connection is sound.
     #[error("message of {bytes} bytes, the server takes {max}; raise its packet limit or send smaller batches")]
-    TooLarge {
-        /// The packet's length.
-        bytes: usize,
-        /// The server's bound.
-        max: usize,
-    },
+    TooLarge { bytes: usize, max: usize },
 }
 
 /// What the server said.
@@ -166,23 +144,19 @@ pub enum ClientError {
 pub enum Event {
     /// A message published with QoS 1 is the server's now, unless `reason` is an error.
     Acked {
-        /// What [`Client::publish`] returned.
         packet_id: u16,
         /// Success, or why it was refused.
         reason: ReasonCode,
     },
     /// A subscription was answered.
     Subscribed {
-        /// What [`Client::subscribe`] returned.
         packet_id: u16,
         /// The granted quality of service, or why it was refused.
         reason: ReasonCode,
     },
     /// A message of a subscription; already acknowledged.
     Message {
-        /// Its topic.
         topic: Text,
-        /// Its payload.
         payload: Bytes,
         /// Whether it was retained at the server.
         retain: bool,

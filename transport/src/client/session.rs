@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 
-use super::link::{Found, Link};
+use super::link::{Link, Transfer};
 use super::url::Url;
 use super::{ClientConfig, ClientError, Event, RECEIVE_MAX_V311, SEND_BUFFER_BYTES_MAX};
 use crate::mqtt::{
@@ -91,15 +91,15 @@ impl Client {
         let failed = |problem: String| ClientError::Connect { url: config.url.clone(), problem };
         loop {
             // First what the server has said: it may have refused and closed before it took all bytes.
-            let found = self.link.fill(&mut self.inbox).map_err(|error| failed(explain(&error)))?;
+            let transfer = self.link.fill(&mut self.inbox).map_err(|error| failed(explain(&error)))?;
             let packet = mqtt::decode(&mut self.inbox, Some(self.version), self.packet_bytes_max);
             match packet.map_err(|error| failed(format!("{error}; is it an MQTT server?")))? {
                 Some(Packet::ConnAck(connack)) => return Ok(connack),
                 Some(other) => {
                     return Err(failed(format!("it answered {} instead of CONNACK", other.packet_type().name())));
                 }
-                None if found == Found::Bytes => continue,
-                None if found == Found::End => {
+                None if transfer == Transfer::Bytes => continue,
+                None if transfer == Transfer::End => {
                     return Err(failed(format!("it closed the connection without an answer{CLOSED_HINT}")));
                 }
                 None => {}
@@ -279,11 +279,11 @@ impl Client {
 
     fn receive(&mut self) -> Result<(), ClientError> {
         while self.events.len() < EVENTS_MAX {
-            let found = match self.link.fill(&mut self.inbox) {
-                Ok(found) => found,
+            let transfer = match self.link.fill(&mut self.inbox) {
+                Ok(transfer) => transfer,
                 Err(error) => return Err(self.io(error)),
             };
-            if found == Found::Bytes {
+            if transfer == Transfer::Bytes {
                 self.last_received = Instant::now();
             }
             loop {
@@ -293,10 +293,10 @@ impl Client {
                     Err(error) => return Err(self.codec(error)),
                 }
             }
-            match found {
-                Found::Bytes => {}
-                Found::Nothing => return Ok(()),
-                Found::End => {
+            match transfer {
+                Transfer::Bytes => {}
+                Transfer::WouldBlock => return Ok(()),
+                Transfer::End => {
                     let problem = "without saying why".to_owned();
                     return Err(ClientError::Closed { peer: self.link.peer, problem });
                 }
@@ -395,12 +395,12 @@ impl Client {
         self.outbox.len()
     }
 
-    /// The socket.
+    /// The socket's file descriptor, to wait for with poll.
     pub fn fd(&self) -> RawFd {
         self.link.fd()
     }
 
-    /// The server's address.
+    /// The address of the server.
     pub fn peer(&self) -> SocketAddr {
         self.link.peer
     }

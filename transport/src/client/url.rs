@@ -7,7 +7,6 @@ pub struct Url {
     pub tls: bool,
     /// Name or address, without the brackets of IPv6.
     pub host: String,
-    /// TCP port.
     pub port: u16,
 }
 

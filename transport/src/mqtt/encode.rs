@@ -8,7 +8,7 @@ use super::{
     REMAINING_LENGTH_MAX, ReasonCode, SubAck, Subscribe, UnsubAck, Unsubscribe, Version, valid_filter, valid_topic,
 };
 
-type Result<T> = std::result::Result<T, &'static str>;
+type EncodeResult<T> = std::result::Result<T, &'static str>;
 
 /// Appends one packet to `out`; on an error `out` is as before.
 pub fn encode(packet: &Packet, version: Version, out: &mut BytesMut) -> std::result::Result<(), CodecError> {
@@ -46,17 +46,13 @@ pub fn encode(packet: &Packet, version: Version, out: &mut BytesMut) -> std::res
 /// A PUBLISH whose topic and payload are borrowed: what a sender with batches of its own encodes without copying twice.
 #[derive(Debug, Clone, Copy)]
 pub struct PublishParts<'a> {
-    /// Sent before.
     pub dup: bool,
-    /// How surely.
     pub qos: QoS,
     /// To be kept for later subscribers.
     pub retain: bool,
-    /// Where.
     pub topic: &'a str,
     /// Present exactly when `qos` is above 0; never 0.
     pub packet_id: Option<u16>,
-    /// What.
     pub payload: &'a [u8],
     /// Left out in 3.1.1.
     pub properties: &'a Properties,
@@ -75,7 +71,7 @@ pub fn encode_publish(
     })
 }
 
-fn put_publish(publish: &PublishParts<'_>, v5: bool, out: &mut BytesMut) -> Result<()> {
+fn put_publish(publish: &PublishParts<'_>, v5: bool, out: &mut BytesMut) -> EncodeResult<()> {
     let aliased = v5 && publish.properties.topic_alias().is_some() && publish.topic.is_empty();
     if !aliased && !valid_topic(publish.topic) {
         return Err("topic is empty, too long or has a wildcard");
@@ -108,7 +104,7 @@ fn put_publish(publish: &PublishParts<'_>, v5: bool, out: &mut BytesMut) -> Resu
 }
 
 /// Replaces the byte at `at` by a variable byte integer.
-fn insert_length(length: usize, at: usize, out: &mut BytesMut) -> Result<()> {
+fn insert_length(length: usize, at: usize, out: &mut BytesMut) -> EncodeResult<()> {
     if length > REMAINING_LENGTH_MAX {
         return Err("longer than MQTT can say");
     }
@@ -140,7 +136,7 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    fn body(mut self, packet: &Packet) -> Result<()> {
+    fn body(mut self, packet: &Packet) -> EncodeResult<()> {
         match packet {
             Packet::Connect(connect) => self.connect(connect),
             Packet::ConnAck(connack) => self.connack(connack),
@@ -161,7 +157,7 @@ impl Writer<'_> {
         }
     }
 
-    fn connect(&mut self, connect: &Connect) -> Result<()> {
+    fn connect(&mut self, connect: &Connect) -> EncodeResult<()> {
         if (connect.version == Version::V5) != self.v5 {
             return Err("version differs from the connection's");
         }
@@ -196,7 +192,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    fn connack(&mut self, connack: &ConnAck) -> Result<()> {
+    fn connack(&mut self, connack: &ConnAck) -> EncodeResult<()> {
         if connack.session_present && connack.reason != ReasonCode::SUCCESS {
             return Err("a session present in a refusal");
         }
@@ -209,12 +205,12 @@ impl Writer<'_> {
         self.properties(&connack.properties, place::CONNACK)
     }
 
-    fn ack(&mut self, ack: &Ack, packet_type: PacketType) -> Result<()> {
+    fn ack(&mut self, ack: &Ack, packet_type: PacketType) -> EncodeResult<()> {
         self.packet_id(ack.packet_id)?;
         self.reason_and_properties(ack.reason, &ack.properties, packet_type)
     }
 
-    fn subscribe(&mut self, subscribe: &Subscribe) -> Result<()> {
+    fn subscribe(&mut self, subscribe: &Subscribe) -> EncodeResult<()> {
         self.packet_id(subscribe.packet_id)?;
         self.properties(&subscribe.properties, place::SUBSCRIBE)?;
         if subscribe.filters.is_empty() {
@@ -233,7 +229,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    fn suback(&mut self, suback: &SubAck) -> Result<()> {
+    fn suback(&mut self, suback: &SubAck) -> EncodeResult<()> {
         self.packet_id(suback.packet_id)?;
         self.properties(&suback.properties, place::ACK)?;
         if suback.reasons.is_empty() {
@@ -246,7 +242,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    fn unsubscribe(&mut self, unsubscribe: &Unsubscribe) -> Result<()> {
+    fn unsubscribe(&mut self, unsubscribe: &Unsubscribe) -> EncodeResult<()> {
         self.packet_id(unsubscribe.packet_id)?;
         self.properties(&unsubscribe.properties, place::UNSUBSCRIBE)?;
         if unsubscribe.filters.is_empty() {
@@ -255,7 +251,7 @@ impl Writer<'_> {
         unsubscribe.filters.iter().try_for_each(|filter| self.filter(filter))
     }
 
-    fn unsuback(&mut self, unsuback: &UnsubAck) -> Result<()> {
+    fn unsuback(&mut self, unsuback: &UnsubAck) -> EncodeResult<()> {
         self.packet_id(unsuback.packet_id)?;
         self.properties(&unsuback.properties, place::ACK)?;
         if !self.v5 {
@@ -268,7 +264,12 @@ impl Writer<'_> {
     }
 
     /// Leaves out what says success and nothing.
-    fn reason_and_properties(&mut self, reason: ReasonCode, list: &Properties, packet_type: PacketType) -> Result<()> {
+    fn reason_and_properties(
+        &mut self,
+        reason: ReasonCode,
+        list: &Properties,
+        packet_type: PacketType,
+    ) -> EncodeResult<()> {
         if !self.v5 || reason == ReasonCode::SUCCESS && list.is_empty() {
             return Ok(());
         }
@@ -284,7 +285,7 @@ impl Writer<'_> {
         self.properties(list, at)
     }
 
-    fn reason(&mut self, reason: ReasonCode, packet_type: PacketType) -> Result<()> {
+    fn reason(&mut self, reason: ReasonCode, packet_type: PacketType) -> EncodeResult<()> {
         if !reason.allowed_in(packet_type) {
             return Err("reason code of another packet");
         }
@@ -292,7 +293,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    fn properties(&mut self, list: &Properties, at: u16) -> Result<()> {
+    fn properties(&mut self, list: &Properties, at: u16) -> EncodeResult<()> {
         if !self.v5 {
             return Ok(());
         }
@@ -308,7 +309,7 @@ impl Writer<'_> {
         insert_length(length, start, self.out)
     }
 
-    fn property(&mut self, property: &Property) -> Result<()> {
+    fn property(&mut self, property: &Property) -> EncodeResult<()> {
         self.out.put_u8(property.id());
         match properties::value(property) {
             Value::Flag(flag) => self.out.put_u8(u8::from(flag)),
@@ -329,7 +330,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    fn packet_id(&mut self, id: u16) -> Result<()> {
+    fn packet_id(&mut self, id: u16) -> EncodeResult<()> {
         if id == 0 {
             return Err("packet identifier 0");
         }
@@ -337,7 +338,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    fn binary(&mut self, bytes: &[u8]) -> Result<()> {
+    fn binary(&mut self, bytes: &[u8]) -> EncodeResult<()> {
         if bytes.len() > FIELD_BYTES_MAX {
             return Err("field over 65,535 bytes");
         }
@@ -346,14 +347,14 @@ impl Writer<'_> {
         Ok(())
     }
 
-    fn text(&mut self, text: &str) -> Result<()> {
+    fn text(&mut self, text: &str) -> EncodeResult<()> {
         if text.contains('\0') {
             return Err("U+0000 in a text");
         }
         self.binary(text.as_bytes())
     }
 
-    fn filter(&mut self, filter: &str) -> Result<()> {
+    fn filter(&mut self, filter: &str) -> EncodeResult<()> {
         if !valid_filter(filter) {
             return Err("topic filter is not valid");
         }

@@ -28,7 +28,7 @@ pub use types::{
 pub const REMAINING_LENGTH_MAX: usize = 268_435_455;
 /// The longest text or binary field, in bytes.
 pub const FIELD_BYTES_MAX: usize = 65_535;
-/// The most properties of one packet, or of its will. Two bytes can say one, which takes over thirty times as much memory.
+/// The most properties of one packet, or of its will. Two bytes can say one, which occupies more than thirty times as much memory.
 pub const PROPERTIES_MAX: usize = 1024;
 /// The most topic filters of one SUBSCRIBE or UNSUBSCRIBE, for the same reason.
 pub const FILTERS_MAX: usize = 16_384;
@@ -44,35 +44,21 @@ pub enum CodecError {
     Malformed {
         /// The packet's type, or `fixed header`.
         packet: &'static str,
-        /// What is wrong.
         reason: &'static str,
     },
     /// The packet can be read, but the specification forbids it.
     #[error("MQTT protocol error in {packet} packet: {reason}")]
-    Protocol {
-        /// The packet's type.
-        packet: &'static str,
-        /// What is wrong.
-        reason: &'static str,
-    },
+    Protocol { packet: &'static str, reason: &'static str },
     /// Larger than the receiver takes.
     #[error("MQTT packet of {bytes} bytes, at most {max} taken; raise the limit or send smaller batches")]
     TooLarge {
         /// The whole packet's length.
         bytes: usize,
-        /// The bound.
         max: usize,
     },
     /// More of something than is taken in one packet.
     #[error("MQTT {packet} packet with over {max} {what}; send them in several packets")]
-    TooMany {
-        /// The packet's type.
-        packet: &'static str,
-        /// Of what.
-        what: &'static str,
-        /// The bound.
-        max: usize,
-    },
+    TooMany { packet: &'static str, what: &'static str, max: usize },
     /// CONNECT asks for a protocol that is neither MQTT 3.1.1 nor 5.0.
     #[error("MQTT protocol level {level} is not known; use 3.1.1 (level 4) or 5.0 (level 5)")]
     UnsupportedVersion {
@@ -84,12 +70,7 @@ pub enum CodecError {
     ExpectedConnect(&'static str),
     /// A packet to be written breaks the specification.
     #[error("cannot write MQTT {packet} packet: {reason}")]
-    Unencodable {
-        /// The packet's type.
-        packet: &'static str,
-        /// What is wrong.
-        reason: &'static str,
-    },
+    Unencodable { packet: &'static str, reason: &'static str },
 }
 
 impl CodecError {

@@ -7,7 +7,6 @@ use super::Text;
 /// How a property's value is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Form {
-    /// 0 or 1.
     Flag,
     U16,
     U32,
@@ -17,19 +16,19 @@ pub(super) enum Form {
     Pair,
 }
 
-/// Where a property may stand.
+/// The packets in which a property may stand, as bits.
 pub(super) mod place {
-    pub const CONNECT: u16 = 1;
-    pub const WILL: u16 = 1 << 1;
-    pub const CONNACK: u16 = 1 << 2;
-    pub const PUBLISH: u16 = 1 << 3;
+    pub(in crate::mqtt) const CONNECT: u16 = 1;
+    pub(in crate::mqtt) const WILL: u16 = 1 << 1;
+    pub(in crate::mqtt) const CONNACK: u16 = 1 << 2;
+    pub(in crate::mqtt) const PUBLISH: u16 = 1 << 3;
     /// PUBACK, PUBREC, PUBREL, PUBCOMP, SUBACK and UNSUBACK take the same.
-    pub const ACK: u16 = 1 << 4;
-    pub const SUBSCRIBE: u16 = 1 << 5;
-    pub const UNSUBSCRIBE: u16 = 1 << 6;
-    pub const DISCONNECT: u16 = 1 << 7;
-    pub const AUTH: u16 = 1 << 8;
-    pub const ANY: u16 = u16::MAX;
+    pub(in crate::mqtt) const ACK: u16 = 1 << 4;
+    pub(in crate::mqtt) const SUBSCRIBE: u16 = 1 << 5;
+    pub(in crate::mqtt) const UNSUBSCRIBE: u16 = 1 << 6;
+    pub(in crate::mqtt) const DISCONNECT: u16 = 1 << 7;
+    pub(in crate::mqtt) const AUTH: u16 = 1 << 8;
+    pub(in crate::mqtt) const ANY: u16 = u16::MAX;
 }
 
 macro_rules! value_type {
@@ -55,7 +54,7 @@ macro_rules! value_type {
 
 macro_rules! properties {
     ($($id:literal $name:ident $get:ident: $form:ident in $($place:ident)|+, $doc:literal;)*) => {
-        /// One property.
+        /// A property of a packet, with its value.
         #[derive(Debug, Clone, PartialEq, Eq)]
         pub enum Property {
             $(#[doc = $doc] $name(value_type!($form)),)*
@@ -64,7 +63,7 @@ macro_rules! properties {
         }
 
         impl Property {
-            /// The identifier.
+            /// The identifier on the wire.
             pub fn id(&self) -> u8 {
                 match self {
                     $(Property::$name(_) => $id,)*
@@ -84,6 +83,7 @@ macro_rules! properties {
 
         impl Properties {
             $(#[doc = $doc]
+            /// `None` if the packet does not have the property.
             pub fn $get(&self) -> Option<&value_type!($form)> {
                 self.0.iter().find_map(|property| match property {
                     Property::$name(value) => Some(value),
@@ -137,7 +137,7 @@ properties! {
     0x16 AuthenticationData authentication_data: Binary in CONNECT | CONNACK | AUTH, "Its data; only beside a method.";
     0x17 RequestProblemInformation request_problem_information: Flag in CONNECT, "Whether reasons in words are welcome.";
     0x18 WillDelayInterval will_delay_interval: U32 in WILL, "How long the will waits, s.";
-    0x19 RequestResponseInformation request_response_information: Flag in CONNECT, "Whether response information is wanted.";
+    0x19 RequestResponseInformation request_response_information: Flag in CONNECT, "Whether response information is requested.";
     0x1a ResponseInformation response_information: Text in CONNACK, "What to build response topics from.";
     0x1c ServerReference server_reference: Text in CONNACK | DISCONNECT, "Another server to use.";
     0x1f ReasonString reason_string: Text in CONNACK | ACK | DISCONNECT | AUTH, "The reason in words.";
@@ -157,7 +157,7 @@ properties! {
 pub struct Properties(pub Vec<Property>);
 
 impl Properties {
-    /// None.
+    /// A list without properties.
     pub const fn new() -> Self {
         Self(Vec::new())
     }

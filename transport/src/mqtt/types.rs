@@ -27,12 +27,12 @@ impl Text {
         Ok(Self(bytes))
     }
 
-    /// Text of the program itself, without a copy.
+    /// A text with static lifetime, without a copy.
     pub const fn from_static(text: &'static str) -> Self {
         Self(Bytes::from_static(text.as_bytes()))
     }
 
-    /// The text.
+    /// The text, borrowed from the shared bytes.
     pub fn as_str(&self) -> &str {
         // SAFETY: every constructor takes or checks UTF-8, and shared bytes do not change.
         unsafe { std::str::from_utf8_unchecked(&self.0) }
@@ -47,7 +47,7 @@ impl Deref for Text {
     }
 }
 
-/// By bytes and not as `str`, which hashes differently.
+/// Hashes the bytes. Not equal to the hash of the `str`.
 impl std::borrow::Borrow<[u8]> for Text {
     fn borrow(&self) -> &[u8] {
         &self.0
@@ -78,7 +78,7 @@ impl fmt::Display for Text {
     }
 }
 
-/// How surely a message arrives.
+/// The quality of service of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum QoS {
@@ -86,7 +86,6 @@ pub enum QoS {
     AtMostOnce = 0,
     /// 1: at least once.
     AtLeastOnce = 1,
-    /// 2: exactly once.
     ExactlyOnce = 2,
 }
 
@@ -102,7 +101,7 @@ impl QoS {
     }
 }
 
-/// Any control packet.
+/// A control packet of any type.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Packet {
     Connect(Box<Connect>),
@@ -116,9 +115,9 @@ pub enum Packet {
     SubAck(SubAck),
     Unsubscribe(Unsubscribe),
     UnsubAck(UnsubAck),
-    /// Asks whether the server is there.
+    /// Asks the server for a PINGRESP.
     PingReq,
-    /// The server is there.
+    /// The server answers a PINGREQ.
     PingResp,
     Disconnect(Disconnect),
     Auth(Auth),
@@ -193,7 +192,7 @@ impl PacketType {
 }
 
 impl Packet {
-    /// Its type.
+    /// The type in the packet's fixed header.
     pub fn packet_type(&self) -> PacketType {
         match self {
             Packet::Connect(_) => PacketType::Connect,
@@ -215,7 +214,7 @@ impl Packet {
     }
 }
 
-/// CONNECT: a client introduces itself (3.1).
+/// CONNECT: a client opens a session (3.1).
 #[derive(Clone, PartialEq, Eq)]
 pub struct Connect {
     /// The version that the whole connection speaks.
@@ -224,15 +223,12 @@ pub struct Connect {
     pub clean_start: bool,
     /// The longest silence of the client, s; 0 for no bound.
     pub keep_alive_s: u16,
-    /// The client's name; empty asks the server for one.
+    /// The client's name; if empty, the server assigns one.
     pub client_id: Text,
-    /// Published by the server when the client vanishes.
+    /// Published by the server when the connection ends without DISCONNECT.
     pub will: Option<Will>,
-    /// User name.
     pub user: Option<Text>,
-    /// Password.
     pub password: Option<Bytes>,
-    /// Empty in 3.1.1.
     pub properties: Properties,
 }
 
@@ -253,7 +249,7 @@ impl Connect {
 }
 
 impl fmt::Debug for Connect {
-    /// Without the password and the properties, which may hold secrets too: they must not get into a log.
+    /// Omits the password and the properties: secrets must not get into a log.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Connect")
             .field("version", &self.version)
@@ -267,18 +263,14 @@ impl fmt::Debug for Connect {
     }
 }
 
-/// What the server publishes for a client that vanished (3.1.2.5).
+/// The message that the server publishes when a client's connection ends without DISCONNECT (3.1.2.5).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Will {
-    /// Where.
     pub topic: Text,
-    /// What.
     pub payload: Bytes,
-    /// How surely.
     pub qos: QoS,
-    /// Whether it is kept for later subscribers.
+    /// Whether the server retains the message for later subscribers.
     pub retain: bool,
-    /// Empty in 3.1.1.
     pub properties: Properties,
 }
 
@@ -287,57 +279,49 @@ pub struct Will {
 pub struct ConnAck {
     /// Whether the server has kept a session.
     pub session_present: bool,
-    /// Success or why not.
+    /// Success, or the reason of the refusal.
     pub reason: ReasonCode,
-    /// Empty in 3.1.1.
     pub properties: Properties,
 }
 
 /// PUBLISH: a message (3.3).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Publish {
-    /// Sent before.
     pub dup: bool,
-    /// How surely.
     pub qos: QoS,
-    /// To be kept, or was kept, for later subscribers.
+    /// To the server: retain this message. From the server: this message was retained.
     pub retain: bool,
-    /// Where; empty only beside a topic alias (5.0).
+    /// Empty only with a topic alias (5.0).
     pub topic: Text,
     /// Present exactly when `qos` is above 0; never 0.
     pub packet_id: Option<u16>,
-    /// What: points into the received bytes.
+    /// Shares the received bytes.
     pub payload: Bytes,
-    /// Empty in 3.1.1.
     pub properties: Properties,
 }
 
-/// PUBACK, PUBREC, PUBREL or PUBCOMP (3.4 to 3.7).
+/// PUBACK, PUBREC, PUBREL or PUBCOMP: a step in the delivery of a message (3.4 to 3.7).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ack {
     /// Of the PUBLISH; never 0.
     pub packet_id: u16,
     /// Always success in 3.1.1.
     pub reason: ReasonCode,
-    /// Empty in 3.1.1.
     pub properties: Properties,
 }
 
 impl Ack {
-    /// Success.
+    /// An acknowledgement that reports success.
     pub fn success(packet_id: u16) -> Self {
         Self { packet_id, reason: ReasonCode::SUCCESS, properties: Properties::default() }
     }
 }
 
-/// SUBSCRIBE (3.8).
+/// SUBSCRIBE (3.8): a client requests messages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Subscribe {
-    /// Never 0.
     pub packet_id: u16,
-    /// At least one.
     pub filters: Vec<Subscription>,
-    /// Empty in 3.1.1.
     pub properties: Properties,
 }
 
@@ -346,11 +330,11 @@ pub struct Subscribe {
 pub struct Subscription {
     /// A valid topic filter.
     pub filter: Text,
-    /// The highest quality of service wanted.
+    /// The highest quality of service requested.
     pub qos: QoS,
-    /// Not what this client publishes itself (5.0).
+    /// Do not send messages that this client published (5.0).
     pub no_local: bool,
-    /// Retain flags as they were published (5.0).
+    /// Send retain flags as they were published (5.0).
     pub retain_as_published: bool,
     /// When retained messages are sent (5.0).
     pub retain_handling: RetainHandling,
@@ -368,7 +352,6 @@ impl Subscription {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum RetainHandling {
-    /// 0: when subscribing.
     Send = 0,
     /// 1: when subscribing, if the subscription is new.
     SendIfNew = 1,
@@ -381,40 +364,34 @@ pub enum RetainHandling {
 pub struct SubAck {
     /// Of the SUBSCRIBE; never 0.
     pub packet_id: u16,
-    /// At least one.
     pub reasons: Vec<ReasonCode>,
-    /// Empty in 3.1.1.
     pub properties: Properties,
 }
 
-/// UNSUBSCRIBE (3.10).
+/// UNSUBSCRIBE (3.10): a client ends subscriptions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unsubscribe {
-    /// Never 0.
     pub packet_id: u16,
     /// At least one valid topic filter.
     pub filters: Vec<Text>,
-    /// Empty in 3.1.1.
     pub properties: Properties,
 }
 
-/// UNSUBACK (3.11).
+/// UNSUBACK (3.11): the server has ended the subscriptions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnsubAck {
     /// Of the UNSUBSCRIBE; never 0.
     pub packet_id: u16,
     /// One for each filter; none in 3.1.1.
     pub reasons: Vec<ReasonCode>,
-    /// Empty in 3.1.1.
     pub properties: Properties,
 }
 
-/// DISCONNECT (3.14).
+/// DISCONNECT (3.14): either side ends the connection.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Disconnect {
     /// Always success (normal disconnection) in 3.1.1.
     pub reason: ReasonCode,
-    /// Empty in 3.1.1.
     pub properties: Properties,
 }
 
@@ -423,6 +400,6 @@ pub struct Disconnect {
 pub struct Auth {
     /// Success, continue or re-authenticate.
     pub reason: ReasonCode,
-    /// Carries the method and its data.
+    /// Hold the authentication method and its data.
     pub properties: Properties,
 }

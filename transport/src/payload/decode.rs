@@ -12,28 +12,28 @@ use super::{FLAG_STEADY, MAGIC, PAYLOAD_BYTES_MAX, PayloadError, Span, VALUES_MA
 pub use check::{Checked, check_batch};
 use cursor::Cursor;
 
-type Result<T> = std::result::Result<T, PayloadError>;
+pub(super) type DecodeResult<T> = std::result::Result<T, PayloadError>;
 
-/// Reads only the header: who, which, when and how much. The columns are not looked at.
-pub fn read_header(payload: &[u8]) -> Result<(BatchHeader, Span)> {
+/// Reads the header and not the columns.
+pub fn read_header(payload: &[u8]) -> DecodeResult<(BatchHeader, Span)> {
     let head = Head::read(payload)?;
     Ok((head.to_header(), head.span))
 }
 
-/// Who sent a payload, of which schema it is, and what it covers; nothing is copied.
-pub fn read_origin(payload: &[u8]) -> Result<(&str, SchemaHash, Span)> {
+/// The agent, the schema and the span of a payload, without a copy.
+pub fn read_origin(payload: &[u8]) -> DecodeResult<(&str, SchemaHash, Span)> {
     let head = Head::read(payload)?;
     Ok((head.agent, head.schema, head.span))
 }
 
-/// The header, what it covers, and the smallest and the largest time, without a look at the columns. Checks that it is of `schema`.
-pub fn read_times(payload: &[u8], schema: &Schema) -> Result<(BatchHeader, Span, (i64, i64))> {
+/// The header, what it covers, and the smallest and the largest time, without reading the columns. Checks that the payload is of `schema`.
+pub fn read_times(payload: &[u8], schema: &Schema) -> DecodeResult<(BatchHeader, Span, (i64, i64))> {
     let head = Head::read_for(payload, schema)?;
     Ok((head.to_header(), head.span, head.range(payload)?))
 }
 
 /// Decodes everything and checks that nothing is left over.
-pub fn decode_batch(payload: &[u8], schema: &Schema) -> Result<Batch> {
+pub fn decode_batch(payload: &[u8], schema: &Schema) -> DecodeResult<Batch> {
     let head = Head::read_for(payload, schema)?;
     let mut walk = Walk::new(payload, &head)?;
     let mut columns = Vec::with_capacity(schema.len());
@@ -53,7 +53,7 @@ pub fn decode_batch(payload: &[u8], schema: &Schema) -> Result<Batch> {
 }
 
 /// Decodes the times and the column of one sensor (its index in the schema); steps over the columns before it.
-pub fn decode_column(payload: &[u8], schema: &Schema, sensor: usize) -> Result<(Vec<i64>, Column)> {
+pub fn decode_column(payload: &[u8], schema: &Schema, sensor: usize) -> DecodeResult<(Vec<i64>, Column)> {
     let Some(definition) = schema.sensors().get(sensor) else {
         return Err(PayloadError::NoSuchSensor { sensor, sensors: schema.len() });
     };
@@ -69,7 +69,11 @@ pub fn decode_column(payload: &[u8], schema: &Schema, sensor: usize) -> Result<(
 
 /// Decodes column after column into the same two buffers: what a reader of whole batches uses instead of
 /// [`decode_batch`] when it does not keep the columns. Returns the times.
-pub fn for_each_column(payload: &[u8], schema: &Schema, mut each: impl FnMut(usize, &Column)) -> Result<Vec<i64>> {
+pub fn for_each_column(
+    payload: &[u8],
+    schema: &Schema,
+    mut each: impl FnMut(usize, &Column),
+) -> DecodeResult<Vec<i64>> {
     let head = Head::read_for(payload, schema)?;
     let mut walk = Walk::new(payload, &head)?;
     let mut ints = empty_column(ValueType::Int);
@@ -91,7 +95,7 @@ pub fn append_columns(
     times: &mut Vec<i64>,
     columns: &mut [Column],
     rows_max: usize,
-) -> Result<()> {
+) -> DecodeResult<()> {
     let head = Head::read_for(payload, schema)?;
     if columns.len() != schema.len() {
         return Err(PayloadError::NoSuchSensor { sensor: columns.len(), sensors: schema.len() });
@@ -126,7 +130,7 @@ fn cut(column: &mut Column, rows: usize) {
 }
 
 /// The last sample: its time and each sensor's value; `None` for a gap.
-pub fn last_row(payload: &[u8], schema: &Schema) -> Result<(i64, Vec<Option<Value>>)> {
+pub fn last_row(payload: &[u8], schema: &Schema) -> DecodeResult<(i64, Vec<Option<Value>>)> {
     let head = Head::read_for(payload, schema)?;
     let mut row = Vec::with_capacity(schema.len());
     for_each_column(payload, schema, |_, column| row.push(column.get(head.span.samples - 1)))?;
@@ -166,7 +170,7 @@ struct Head<'a> {
 }
 
 impl<'a> Head<'a> {
-    fn read(payload: &'a [u8]) -> Result<Self> {
+    fn read(payload: &'a [u8]) -> DecodeResult<Self> {
         let mut cursor = Cursor { bytes: payload, at: 0 };
         if payload.len() > PAYLOAD_BYTES_MAX {
             return cursor.fail("longer than a payload may be");
@@ -215,7 +219,7 @@ impl<'a> Head<'a> {
     }
 
     /// Reads the header and checks that it is of `schema`.
-    fn read_for(payload: &'a [u8], schema: &Schema) -> Result<Self> {
+    fn read_for(payload: &'a [u8], schema: &Schema) -> DecodeResult<Self> {
         let head = Self::read(payload)?;
         if head.schema != schema.hash() {
             return Err(PayloadError::OtherSchema { payload: head.schema, schema: schema.hash() });
@@ -238,7 +242,7 @@ impl<'a> Head<'a> {
     }
 
     /// The smallest and the largest time.
-    fn range(&self, payload: &[u8]) -> Result<(i64, i64)> {
+    fn range(&self, payload: &[u8]) -> DecodeResult<(i64, i64)> {
         let mut time = self.span.first_time;
         let (mut smallest, mut largest) = (time, time);
         let mut cursor = Cursor { bytes: payload, at: self.times_at };
@@ -254,7 +258,7 @@ impl<'a> Head<'a> {
         Ok((smallest, largest))
     }
 
-    fn times(&self, payload: &[u8]) -> Result<Vec<i64>> {
+    fn times(&self, payload: &[u8]) -> DecodeResult<Vec<i64>> {
         let Span { samples, mut first_time, .. } = self.span;
         let mut times = Vec::with_capacity(samples);
         times.push(first_time);
@@ -283,7 +287,7 @@ struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    fn new(payload: &'a [u8], head: &Head<'_>) -> Result<Self> {
+    fn new(payload: &'a [u8], head: &Head<'_>) -> DecodeResult<Self> {
         let runs = Cursor { bytes: payload, at: head.modes_at };
         let mut walk = Self {
             runs,
@@ -304,7 +308,7 @@ impl<'a> Walk<'a> {
         Ok(walk)
     }
 
-    fn next_run(&mut self) -> Result<()> {
+    fn next_run(&mut self) -> DecodeResult<()> {
         let byte = self.runs.byte()?;
         let mut less_one = usize::from(byte >> mode::RUN_SHIFT);
         if less_one == usize::from(mode::RUN_MORE) {
@@ -319,7 +323,7 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    fn next_mode(&mut self) -> Result<(u8, bool)> {
+    fn next_mode(&mut self) -> DecodeResult<(u8, bool)> {
         if self.run_left == 0 {
             self.next_run()?;
         }
@@ -328,7 +332,7 @@ impl<'a> Walk<'a> {
     }
 
     /// The number of values present in the next body, its gap bitmap taken.
-    fn present(&mut self, gaps: bool) -> Result<(usize, &'a [u8])> {
+    fn present(&mut self, gaps: bool) -> DecodeResult<(usize, &'a [u8])> {
         if !gaps {
             return Ok((self.samples, &[]));
         }
@@ -339,12 +343,12 @@ impl<'a> Walk<'a> {
             return self.bodies.fail("gaps after the last sample");
         }
         if missing == 0 || missing >= self.samples {
-            return self.bodies.fail("a gap bitmap where none is wanted");
+            return self.bodies.fail("a gap bitmap where none is allowed");
         }
         Ok((self.samples - missing, bitmap))
     }
 
-    fn skip_column(&mut self) -> Result<()> {
+    fn skip_column(&mut self) -> DecodeResult<()> {
         let (column_mode, gaps) = self.next_mode()?;
         if column_mode == mode::ABSENT {
             return Ok(());
@@ -377,7 +381,7 @@ impl<'a> Walk<'a> {
     }
 
     /// Decodes the next column into `column`, whose type says what the schema has there.
-    fn next_column(&mut self, schema: &Schema, column: &mut Column) -> Result<()> {
+    fn next_column(&mut self, schema: &Schema, column: &mut Column) -> DecodeResult<()> {
         column.gaps.0.clear();
         match &mut column.values {
             ColumnValues::Int(values) => values.clear(),
@@ -387,7 +391,7 @@ impl<'a> Walk<'a> {
     }
 
     /// Decodes every column behind what is in it.
-    fn append_all(&mut self, schema: &Schema, columns: &mut [Column], rows_max: usize) -> Result<()> {
+    fn append_all(&mut self, schema: &Schema, columns: &mut [Column], rows_max: usize) -> DecodeResult<()> {
         let mut at = 0;
         while at < columns.len() {
             let taken = self.append_single_run(&mut columns[at..])?;
@@ -401,12 +405,12 @@ impl<'a> Walk<'a> {
     }
 
     /// The same behind what is in `column`, which will have at most `rows_max` rows.
-    fn append_column(&mut self, schema: &Schema, column: &mut Column, rows_max: usize) -> Result<()> {
+    fn append_column(&mut self, schema: &Schema, column: &mut Column, rows_max: usize) -> DecodeResult<()> {
         let (column_mode, gaps) = self.next_mode()?;
         let start = column.len();
         let (present, bitmap) = if column_mode == mode::ABSENT {
             if gaps {
-                return self.bodies.fail("a gap bitmap where none is wanted");
+                return self.bodies.fail("a gap bitmap where none is allowed");
             }
             (start..start + self.samples).for_each(|row| set_gap(&mut column.gaps, row, rows_max));
             (0, &[][..])
@@ -450,7 +454,7 @@ impl<'a> Walk<'a> {
 
     /// Of a batch of one sample, behind what is in them: the columns of the run of integers or floats at hand. How many; 0 where it is
     /// something else.
-    fn append_single_run(&mut self, columns: &mut [Column]) -> Result<usize> {
+    fn append_single_run(&mut self, columns: &mut [Column]) -> DecodeResult<usize> {
         if self.samples != 1 {
             return Ok(0);
         }
@@ -480,7 +484,7 @@ impl<'a> Walk<'a> {
         Ok(taken)
     }
 
-    fn wrong_type(&self, schema: &Schema, column_mode: u8, wanted: &str) -> Result<()> {
+    fn wrong_type(&self, schema: &Schema, column_mode: u8, wanted: &str) -> DecodeResult<()> {
         if column_mode > mode::FLOAT_RAW {
             return self.bodies.fail("unknown column mode");
         }
@@ -488,7 +492,7 @@ impl<'a> Walk<'a> {
         Err(PayloadError::Unfit { schema: schema.hash(), reason })
     }
 
-    fn finish(&self) -> Result<()> {
+    fn finish(&self) -> DecodeResult<()> {
         if self.bodies.at == self.bodies.bytes.len() { Ok(()) } else { self.bodies.fail("bytes after the end") }
     }
 }
@@ -519,7 +523,7 @@ fn spread<T: Copy + Default>(values: &mut Vec<T>, start: usize, samples: usize, 
     }
 }
 
-fn take_ints(bodies: &mut Cursor<'_>, column_mode: u8, count: usize, out: &mut Vec<i64>) -> Result<()> {
+fn take_ints(bodies: &mut Cursor<'_>, column_mode: u8, count: usize, out: &mut Vec<i64>) -> DecodeResult<()> {
     let mut value = unzigzag(bodies.varint()?);
     if column_mode == mode::INT_CONSTANT {
         out.resize(out.len() + count, value);
@@ -574,7 +578,7 @@ fn unpack(
     count: usize,
     mut value: impl FnMut(u64) -> i64,
     out: &mut Vec<i64>,
-) -> Result<()> {
+) -> DecodeResult<()> {
     let packed = bodies.take((count * width).div_ceil(8))?;
     let mask = u64::MAX >> (64 - width);
     // Eight bytes at once hold any value of up to 57 bits, wherever it begins; the last values have fewer bytes behind
@@ -596,7 +600,7 @@ fn unpack(
     Ok(())
 }
 
-fn take_floats(bodies: &mut Cursor<'_>, column_mode: u8, count: usize, out: &mut Vec<f64>) -> Result<()> {
+fn take_floats(bodies: &mut Cursor<'_>, column_mode: u8, count: usize, out: &mut Vec<f64>) -> DecodeResult<()> {
     let mut bits = bodies.xor()?;
     out.push(f64::from_bits(bits));
     match column_mode {

@@ -79,31 +79,16 @@ pub struct Span {
 pub enum PayloadError {
     /// The bytes are not a payload of this version, are cut short, or contradict themselves.
     #[error("not a batch payload: {reason} at byte {offset}")]
-    Malformed {
-        /// What is wrong.
-        reason: &'static str,
-        /// Where.
-        offset: usize,
-    },
+    Malformed { reason: &'static str, offset: usize },
     /// A version that this program does not know.
     #[error("batch payload of version {0}, this program reads version {VERSION}; update the older side")]
     Version(u8),
     /// The payload names another schema than the one given.
     #[error("batch payload is of schema {payload}, asked to decode it with schema {schema}")]
-    OtherSchema {
-        /// The payload's.
-        payload: SchemaHash,
-        /// The caller's.
-        schema: SchemaHash,
-    },
+    OtherSchema { payload: SchemaHash, schema: SchemaHash },
     /// The payload has another number of sensors than its schema, or a column of another type.
     #[error("batch payload does not fit its schema {schema}: {reason}")]
-    Unfit {
-        /// The schema.
-        schema: SchemaHash,
-        /// What differs.
-        reason: String,
-    },
+    Unfit { schema: SchemaHash, reason: String },
     /// The caller asked for a sensor that the schema does not have.
     #[error("no sensor {sensor} in a schema of {sensors}")]
     NoSuchSensor {

@@ -6,25 +6,24 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// A file system.
+/// The file operations that the spool needs; tests replace it by a disk that fails.
 pub trait Disk: Send {
-    /// Makes a directory and those above it; it may be there.
+    /// Creates a directory and its parents; succeeds if it exists.
     fn create_dir(&self, dir: &Path) -> io::Result<()>;
-    /// Keeps other processes out for as long as the guard lives; `None` when another has it.
+    /// Locks a file until the guard is dropped; `None` if another process has the lock.
     fn lock(&self, file: &Path) -> io::Result<Option<Box<dyn Send>>>;
     /// Names of the directory's files.
     fn list(&self, dir: &Path) -> io::Result<Vec<String>>;
-    /// Opens a file to be read and written; makes it when `create`.
+    /// Opens a file for reading and writing; creates it if `create`.
     fn open(&self, file: &Path, create: bool) -> io::Result<Box<dyn DiskFile>>;
-    /// Renames a file, replacing one of that name.
+    /// Renames a file; replaces an existing one.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
-    /// Removes a file.
     fn remove(&self, file: &Path) -> io::Result<()>;
-    /// Makes the names in a directory durable.
+    /// Syncs the names in a directory to stable storage.
     fn sync_dir(&self, dir: &Path) -> io::Result<()>;
 }
 
-/// An open file.
+/// An open file of a [`Disk`].
 pub trait DiskFile: Send {
     /// Its length in bytes.
     fn len(&self) -> io::Result<u64>;
@@ -32,9 +31,9 @@ pub trait DiskFile: Send {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
     /// Writes some of the bytes.
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize>;
-    /// Cuts or extends it.
+    /// Truncates or extends the file.
     fn set_len(&self, len: u64) -> io::Result<()>;
-    /// Makes its content durable.
+    /// Syncs the content to stable storage.
     fn sync(&self) -> io::Result<()>;
 
     /// Whether it has no bytes.
@@ -43,7 +42,7 @@ pub trait DiskFile: Send {
     }
 }
 
-/// The system's own.
+/// The operating system's file system.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SystemDisk;
 

@@ -1,9 +1,9 @@
 //! A bounded queue of (topic, payload) records on disk, oldest first, that survives crashes and a full disk.
 //!
-//! - In: records pushed while nobody listens; confirmations, in any order.
-//! - Out: the records again, oldest first, after a restart too. What was confirmed shortly before a crash may come twice,
-//!   which the receiver recognises; what was flushed is never lost, except to the bound, to damage, and counted.
-//! - Never: more bytes than configured (and a few damaged segments set aside), a thread, a panic over a file's content.
+//! - In: records, and confirmations in any order.
+//! - Out: the records, oldest first, also after a restart. A record confirmed shortly before a crash may come twice; the receiver recognises it.
+//!   A flushed record is lost only to the bound or to damage, and is then counted.
+//! - Never: more bytes than configured (and a few damaged segments), a thread, a panic over a file's content.
 //!
 //! The directory holds segments, which are appended to, read and then removed as a whole; `FORMAT.md` gives every byte.
 
@@ -20,15 +20,15 @@ use segment::{At, HEADER, Segment};
 
 /// The largest record on disk, in bytes: a payload of 16 MiB with the longest topic.
 pub const RECORD_BYTES_MAX: usize = (16 << 20) + 65_535 + 10;
-/// How many damaged segments are kept aside; beyond it the oldest is removed.
+/// How many damaged segments are kept; then the oldest is removed.
 pub const DAMAGED_FILES_MAX: usize = 4;
 /// The fewest segments that the bound is divided into, so that dropping the oldest does not drop nearly everything.
 pub const SEGMENTS_MIN: u64 = 4;
 
-/// Where and how much.
+/// Directory and bounds of a spool.
 #[derive(Debug, Clone)]
 pub struct SpoolConfig {
-    /// The directory; made when absent.
+    /// Created if absent.
     pub dir: PathBuf,
     /// The most bytes of all segments; beyond it the oldest segment is dropped and counted.
     pub bytes_max: u64,
@@ -38,18 +38,17 @@ pub struct SpoolConfig {
     pub sync: bool,
 }
 
-/// What was found when opening.
+/// What opening the spool found.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SpoolReport {
-    /// Records waiting.
     pub records: u64,
     /// Their bytes on disk.
     pub bytes: u64,
     /// Bytes cut off the end of the newest segment: a record that a crash left unfinished.
     pub torn_bytes: u64,
-    /// Bytes that cannot be read and are set aside.
+    /// Bytes that cannot be read; their segments are kept as `.damaged`.
     pub damaged_bytes: u64,
-    /// One line for people for each thing that was not as it should be.
+    /// One line for each problem, for the log.
     pub problems: Vec<String>,
 }
 
@@ -60,14 +59,12 @@ pub struct RecordId {
     offset: u64,
 }
 
-/// A record read.
+/// A record that was read from the spool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
-    /// To confirm it with.
+    /// Confirms the record in [`Spool::confirm`].
     pub id: RecordId,
-    /// As pushed.
     pub topic: String,
-    /// As pushed.
     pub payload: Vec<u8>,
 }
 
@@ -76,43 +73,33 @@ pub struct Record {
 pub struct Dropped {
     /// Records; those behind damage that was found when opening cannot be counted.
     pub records: u64,
-    /// Bytes on disk.
     pub bytes: u64,
 }
 
-/// Why the spool could not do it.
+/// Why an operation of the spool failed.
 #[derive(Debug, thiserror::Error)]
 pub enum SpoolError {
-    /// The system refused.
     #[error("cannot {what} {}: {error}", path.display())]
     Io {
         /// What was being done.
         what: &'static str,
-        /// To which file.
         path: PathBuf,
         /// What the system said.
         error: io::Error,
     },
     /// The disk or the quota is full; the record is not stored, the spool is sound.
     #[error("no space left to spool to {}: make room on that file system, or lower the spool's bound", path.display())]
-    DiskFull {
-        /// The segment.
-        path: PathBuf,
-    },
+    DiskFull { path: PathBuf },
     /// The record can never fit.
     #[error("record of {bytes} bytes, the spool takes at most {max}; send smaller batches or raise the bound")]
     TooLarge {
         /// The record's bytes on disk.
         bytes: u64,
-        /// The bound.
         max: u64,
     },
-    /// Another process has it.
+    /// Another process has the spool open.
     #[error("spool {} is in use by another process; stop it, or configure another directory", dir.display())]
-    InUse {
-        /// The directory.
-        dir: PathBuf,
-    },
+    InUse { dir: PathBuf },
 }
 
 /// A record handed out.
@@ -263,7 +250,7 @@ impl Spool {
     }
 
     /// The oldest record not handed out yet; `None` when there is none. A record that cannot be read ends its segment: the
-    /// rest is counted as dropped and set aside.
+    /// rest is counted as dropped and the segment is kept as `.damaged`.
     #[allow(clippy::should_implement_trait, reason = "an iterator cannot be confirmed while it is borrowed")]
     pub fn next(&mut self) -> Result<Option<Record>, SpoolError> {
         loop {
@@ -327,11 +314,11 @@ impl Spool {
         self.dropped.records += lost.records;
         self.dropped.bytes += lost.bytes;
         let path = segment::path(&self.config.dir, number);
-        tracing::warn!(path = %path.display(), offset, records = lost.records, "spool segment is damaged ({what}); its rest is set aside");
+        tracing::warn!(path = %path.display(), offset, records = lost.records, "spool segment is damaged ({what}); its rest is dropped and the file kept with the suffix .damaged");
         if handed == 0 { self.finish(number) } else { Ok(()) }
     }
 
-    /// Hands out again what was handed out and not confirmed: after a lost connection.
+    /// After a lost connection: hands out unconfirmed records again.
     pub fn rewind(&mut self) {
         if let Some(first) = self.window.front() {
             self.read = first.id;
@@ -378,14 +365,15 @@ impl Spool {
             self.reading = None;
         }
         match self.segments.remove(index) {
-            Some(segment) if segment.damaged => self.set_aside(number),
+            Some(segment) if segment.damaged => self.keep_damaged(number),
             _ => self.disk.remove(&path).map_err(|error| failed("remove", path, error)),
         }
     }
 
-    fn set_aside(&mut self, number: u64) -> Result<(), SpoolError> {
-        let (path, aside) = (segment::path(&self.config.dir, number), segment::damaged_path(&self.config.dir, number));
-        self.disk.rename(&path, &aside).map_err(|error| failed("set aside", path, error))?;
+    fn keep_damaged(&mut self, number: u64) -> Result<(), SpoolError> {
+        let (path, damaged) =
+            (segment::path(&self.config.dir, number), segment::damaged_path(&self.config.dir, number));
+        self.disk.rename(&path, &damaged).map_err(|error| failed("rename to .damaged", path, error))?;
         self.damaged_files.push_back(number);
         while self.damaged_files.len() > DAMAGED_FILES_MAX {
             if let Some(oldest) = self.damaged_files.pop_front() {
@@ -415,7 +403,7 @@ impl Spool {
         self.segments.iter().map(|segment| segment.waiting).sum()
     }
 
-    /// Whether none waits.
+    /// Whether no record is waiting.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -430,7 +418,7 @@ impl Spool {
         self.dropped
     }
 
-    /// The directory.
+    /// The directory of the spool.
     pub fn dir(&self) -> &Path {
         &self.config.dir
     }

@@ -1,4 +1,4 @@
-//! Opening: looks through all segments, cuts off what a crash tore, sets aside what is damaged.
+//! Opening: checks all segments, cuts off a torn end, reports damage.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
@@ -14,7 +14,7 @@ const LOCK_FILE: &str = "lock";
 const START: RecordId = RecordId { segment: 0, offset: 0 };
 
 impl Spool {
-    /// Opens or makes the spool, checks every record.
+    /// Opens or creates the spool and checks every record.
     pub fn open(config: SpoolConfig) -> Result<(Spool, SpoolReport), SpoolError> {
         Self::open_on(config, Box::new(SystemDisk))
     }
@@ -92,12 +92,12 @@ impl Spool {
                         .problems
                         .push(format!("{}: cut off an unfinished record of {rest} bytes at {end}", path.display()));
                 }
-                // When it cannot be cut it is not read either, and nothing is written behind it.
+                // A segment that cannot be truncated is not read, and nothing is appended to it.
                 if waiting > 0 && file.set_len(end).is_ok() {
                     segment.bytes = end;
                 }
             }
-            // An empty file is what a disk too full for the header leaves.
+            // A disk too full for the header leaves an empty file.
             Tail::Torn if len <= HEADER.len() as u64 => {}
             tail => {
                 let what = if let Tail::Bad(what) = tail { what } else { "a record that goes beyond the end".into() };
@@ -105,7 +105,7 @@ impl Spool {
                 report.damaged_bytes += rest;
                 self.dropped.bytes += rest;
                 report.problems.push(format!(
-                    "{}: {what} at {end}; the {rest} bytes from there are set aside in a file that ends in .damaged",
+                    "{}: {what} at {end}; the {rest} bytes from there are dropped and kept in a file that ends in .damaged",
                     path.display()
                 ));
             }

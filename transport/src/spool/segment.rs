@@ -23,7 +23,7 @@ pub(super) struct Segment {
     pub bytes: u64,
     /// Good records without confirmation.
     pub waiting: u64,
-    /// Whether something bad follows the good records: then it is set aside in the end, not removed.
+    /// Whether damage follows the good records: then the file is kept as `.damaged`, not removed.
     pub damaged: bool,
 }
 
@@ -35,7 +35,7 @@ pub(super) fn damaged_path(dir: &Path, number: u64) -> PathBuf {
     dir.join(format!("{number:020}{DAMAGED_SUFFIX}"))
 }
 
-/// The number of a segment's file name, and whether it was set aside; `None` for another file.
+/// The number of a segment's file name, and whether it is a damaged one; `None` for another file.
 pub(super) fn parse_name(name: &str) -> Option<(u64, bool)> {
     let (digits, damaged) = match name.strip_suffix(DAMAGED_SUFFIX) {
         Some(digits) => (digits, true),
@@ -75,7 +75,6 @@ pub(super) enum At {
     /// A record that goes beyond the end of the file, or a wrong checksum and behind it nothing or only zeros: what a
     /// crash leaves.
     Torn,
-    /// Anything else.
     Bad(String),
 }
 
@@ -136,13 +135,11 @@ fn only_zeros(file: &dyn DiskFile, mut offset: u64, len: u64) -> io::Result<bool
 pub(super) struct Scan {
     /// Where the good records end.
     pub end: u64,
-    /// The file's length.
     pub len: u64,
     /// Good records from the confirmed position on.
     pub waiting: u64,
     /// Bytes of these records.
     pub waiting_bytes: u64,
-    /// What follows them.
     pub tail: Tail,
 }
 

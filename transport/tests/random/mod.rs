@@ -1,6 +1,6 @@
 //! Random numbers for tests: from `WHOLEGRAIN_SEED`, or from the clock; a failing test prints the seed.
 
-/// SplitMix64.
+/// The generator SplitMix64, seeded.
 pub struct Random(u64);
 
 impl Random {

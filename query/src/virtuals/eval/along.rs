@@ -38,7 +38,6 @@ pub(super) fn ns(interval: wholegrain_model::Interval) -> i64 {
     i64::try_from(interval.ns()).unwrap_or(i64::MAX / 4)
 }
 
-/// One operand's state.
 #[derive(Debug, Clone)]
 pub(super) struct State {
     grid: i64,

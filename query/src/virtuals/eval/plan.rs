@@ -30,7 +30,6 @@ pub(super) const PIECE_POINTS_MAX: i64 = 4096;
 /// Where an operand's values come from.
 #[derive(Debug, Clone)]
 pub(super) enum Source {
-    /// Readings.
     Measured(Box<Measured>),
     /// The stage of this number.
     Stage(usize),
@@ -119,7 +118,6 @@ impl Code {
     }
 }
 
-/// One computed sensor.
 #[derive(Debug, Clone)]
 pub(super) struct Stage {
     pub path: Arc<str>,
@@ -168,7 +166,6 @@ impl Stage {
     }
 }
 
-/// The whole.
 #[derive(Debug)]
 pub(super) struct Plan {
     /// Operands first; the last is the one asked for.
@@ -303,7 +300,6 @@ fn discover(resolve: &dyn Resolve, sensor: &SensorInfo) -> Result<(Vec<Found>, V
     Ok((found, order))
 }
 
-/// Makes one stage.
 struct Builder<'a> {
     found: &'a Found,
     number: &'a HashMap<Arc<str>, usize>,

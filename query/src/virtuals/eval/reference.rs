@@ -155,7 +155,6 @@ type Sample = Option<Option<f64>>;
 /// By sensor or expression, and time.
 type Memo<T> = RefCell<HashMap<(usize, i64), T>>;
 
-/// The obvious evaluator.
 pub(super) struct Reference<'a> {
     world: &'a World,
     exprs: RefCell<HashMap<String, Arc<Expr>>>,

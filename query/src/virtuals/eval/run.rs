@@ -38,7 +38,6 @@ struct Edge {
 
 /// How far a stage is.
 struct Progress {
-    /// The next point.
     next: i64,
     states: Vec<State>,
     /// For each operand that is a stage.

@@ -20,7 +20,6 @@ const GROWTH: i64 = 4;
 /// A piece of which less than this part is asked for is not computed as a whole only to be kept.
 const ASKED_PART: i64 = 4;
 
-/// One sensor's chunks.
 pub(super) struct Series {
     inner: Arc<dyn Chunks>,
     plan: Arc<Plan>,

@@ -134,7 +134,7 @@ fn fields_go_to_their_bits() {
     refused("cpu/any/", "it needs a value");
     refused("cpu/wide=1/", "`config3:0-7` is not understood");
     refused("cpus/event=1/", "this machine has no such PMU: unknown PMU `cpus`; did you mean `cpu`?");
-    refused("gpu_busy/event=1/", "this machine has no such PMU: unknown PMU `gpu_busy`; one of `cpu` is wanted");
+    refused("gpu_busy/event=1/", "this machine has no such PMU: unknown PMU `gpu_busy`; expected one of `cpu`");
 }
 
 #[test]

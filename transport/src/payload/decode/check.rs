@@ -2,13 +2,12 @@
 
 use wholegrain_model::{Schema, ValueType};
 
-use super::{Head, Result, Walk};
+use super::{DecodeResult, Head, Walk};
 use crate::payload::mode;
 
 /// A batch that can be decoded, and what is known of it without its columns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Checked<'a> {
-    /// Who sent it.
     pub agent: &'a str,
     /// Start of the agent's process, ns since the Unix epoch.
     pub boot: u64,
@@ -23,7 +22,7 @@ pub struct Checked<'a> {
 }
 
 /// Finds everything that [`decode_batch`] would refuse, without making values.
-pub fn check_batch<'a>(payload: &'a [u8], schema: &Schema) -> Result<Checked<'a>> {
+pub fn check_batch<'a>(payload: &'a [u8], schema: &Schema) -> DecodeResult<Checked<'a>> {
     let head = Head::read_for(payload, schema)?;
     let mut walk = Walk::new(payload, &head)?;
     let mut types = schema.types();
@@ -44,7 +43,7 @@ pub fn check_batch<'a>(payload: &'a [u8], schema: &Schema) -> Result<Checked<'a>
 
 impl Walk<'_> {
     /// Of a batch of one sample: steps over as many columns of the run at hand as are of its type. How many; 0 where it is something else.
-    fn check_single_run(&mut self, types: &[ValueType]) -> Result<usize> {
+    fn check_single_run(&mut self, types: &[ValueType]) -> DecodeResult<usize> {
         if self.samples != 1 {
             return Ok(0);
         }
@@ -71,10 +70,10 @@ impl Walk<'_> {
     }
 
     /// Steps over a column and refuses what decoding it would refuse.
-    fn check_column(&mut self, schema: &Schema, value_type: ValueType) -> Result<()> {
+    fn check_column(&mut self, schema: &Schema, value_type: ValueType) -> DecodeResult<()> {
         let (column_mode, gaps) = self.next_mode()?;
         if column_mode == mode::ABSENT {
-            return if gaps { self.bodies.fail("a gap bitmap where none is wanted") } else { Ok(()) };
+            return if gaps { self.bodies.fail("a gap bitmap where none is allowed") } else { Ok(()) };
         }
         let (present, _) = self.present(gaps)?;
         let (bodies, steps) = (&mut self.bodies, present - 1);

@@ -1,6 +1,6 @@
-//! Bytes, and where one is in them. Every step is checked.
+//! A position in a payload's bytes. Every step checks the bounds.
 
-use super::Result;
+use super::DecodeResult;
 use crate::payload::PayloadError;
 
 #[derive(Clone, Copy)]
@@ -10,13 +10,15 @@ pub(super) struct Cursor<'a> {
 }
 
 impl<'a> Cursor<'a> {
+    /// The error `reason` at this place.
     #[cold]
-    pub fn fail<T>(&self, reason: &'static str) -> Result<T> {
+    pub fn fail<T>(&self, reason: &'static str) -> DecodeResult<T> {
         Err(PayloadError::Malformed { reason, offset: self.at })
     }
 
+    /// The next `count` bytes.
     #[inline]
-    pub fn take(&mut self, count: usize) -> Result<&'a [u8]> {
+    pub fn take(&mut self, count: usize) -> DecodeResult<&'a [u8]> {
         let Some(slice) = self.bytes.get(self.at..).and_then(|rest| rest.get(..count)) else {
             return self.fail("cut short");
         };
@@ -24,8 +26,8 @@ impl<'a> Cursor<'a> {
         Ok(slice)
     }
 
-    /// A bit for each of so many differences. One more than there are would be counted by who steps over the column.
-    pub fn changes(&mut self, steps: usize) -> Result<&'a [u8]> {
+    /// A bit for each of so many differences. Bits after the last difference are refused: skipping the column would count them.
+    pub fn changes(&mut self, steps: usize) -> DecodeResult<&'a [u8]> {
         let bitmap = self.take(steps.div_ceil(8))?;
         match (steps % 8, bitmap.last()) {
             (used @ 1.., Some(last)) if last >> used != 0 => self.fail("changes after the last sample"),
@@ -33,15 +35,17 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    pub fn array<const N: usize>(&mut self) -> Result<[u8; N]> {
+    /// The next `N` bytes as an array.
+    pub fn array<const N: usize>(&mut self) -> DecodeResult<[u8; N]> {
         match self.take(N)?.first_chunk() {
             Some(array) => Ok(*array),
             None => self.fail("cut short"),
         }
     }
 
+    /// The next byte as it is.
     #[inline]
-    pub fn byte(&mut self) -> Result<u8> {
+    pub fn byte(&mut self) -> DecodeResult<u8> {
         let Some(&byte) = self.bytes.get(self.at) else {
             return self.fail("cut short");
         };
@@ -49,15 +53,16 @@ impl<'a> Cursor<'a> {
         Ok(byte)
     }
 
+    /// The next LEB128 number of at most 64 bits.
     #[inline]
-    pub fn varint(&mut self) -> Result<u64> {
+    pub fn varint(&mut self) -> DecodeResult<u64> {
         let byte = self.byte()?;
         if byte < 0x80 { Ok(u64::from(byte)) } else { self.long_varint(u64::from(byte & 0x7f)) }
     }
 
-    /// The same without a branch for each byte: where numbers of several bytes are the rule.
+    /// As `varint`, without a branch for each byte; faster where most numbers have several bytes.
     #[inline]
-    pub fn wide_varint(&mut self) -> Result<u64> {
+    pub fn wide_varint(&mut self) -> DecodeResult<u64> {
         let Some(bytes) = self.bytes.get(self.at..).and_then(|rest| rest.first_chunk::<8>()) else {
             return self.varint();
         };
@@ -76,7 +81,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// Steps over varints and checks that each is of 64 bits.
-    pub fn check_varints(&mut self, mut count: usize) -> Result<()> {
+    pub fn check_varints(&mut self, mut count: usize) -> DecodeResult<()> {
         while count > 0 {
             let chunk = self.bytes.get(self.at..).and_then(|rest| rest.first_chunk::<8>());
             let ends = chunk.map_or(0, |bytes| !u64::from_le_bytes(*bytes) & 0x8080_8080_8080_8080);
@@ -94,7 +99,7 @@ impl<'a> Cursor<'a> {
         Ok(())
     }
 
-    fn long_varint(&mut self, mut number: u64) -> Result<u64> {
+    fn long_varint(&mut self, mut number: u64) -> DecodeResult<u64> {
         for shift in (7..64).step_by(7) {
             let byte = self.byte()?;
             if shift == 63 && byte > 1 {
@@ -109,7 +114,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// A number that may be at most `max`.
-    pub fn count(&mut self, max: usize, reason: &'static str) -> Result<usize> {
+    pub fn count(&mut self, max: usize, reason: &'static str) -> DecodeResult<usize> {
         match self.varint()? {
             number if number <= max as u64 => Ok(number as usize),
             _ => self.fail(reason),
@@ -118,7 +123,7 @@ impl<'a> Cursor<'a> {
 
     /// A float's bits without the zero bytes at both ends; see `put_xor`.
     #[inline]
-    pub fn xor(&mut self) -> Result<u64> {
+    pub fn xor(&mut self) -> DecodeResult<u64> {
         let (low, count) = self.xor_lengths()?;
         let Some(chunk) = self.bytes.get(self.at..).and_then(|rest| rest.first_chunk::<8>()) else {
             // The last few bytes of a payload.
@@ -131,8 +136,9 @@ impl<'a> Cursor<'a> {
         Ok((u64::from_le_bytes(*chunk) & mask).checked_shl(8 * low as u32).unwrap_or(0))
     }
 
+    /// Steps over one XOR-coded float.
     #[inline]
-    pub fn skip_xor(&mut self) -> Result<()> {
+    pub fn skip_xor(&mut self) -> DecodeResult<()> {
         let (_, count) = self.xor_lengths()?;
         if count > self.bytes.len() - self.at {
             return self.fail("cut short");
@@ -142,7 +148,7 @@ impl<'a> Cursor<'a> {
     }
 
     #[inline]
-    fn xor_lengths(&mut self) -> Result<(usize, usize)> {
+    fn xor_lengths(&mut self) -> DecodeResult<(usize, usize)> {
         let byte = self.byte()?;
         let (low, count) = (usize::from(byte >> 4), usize::from(byte & 0xf));
         if low + count > 8 {
@@ -152,7 +158,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// Steps over varints by counting the bytes that end one.
-    pub fn skip_varints(&mut self, mut count: usize) -> Result<()> {
+    pub fn skip_varints(&mut self, mut count: usize) -> DecodeResult<()> {
         while count >= 8 {
             let Some(bytes) = self.bytes.get(self.at..).and_then(|rest| rest.first_chunk::<8>()) else { break };
             count -= (!u64::from_le_bytes(*bytes) & 0x8080_8080_8080_8080).count_ones() as usize;
