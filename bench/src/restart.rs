@@ -10,7 +10,7 @@ use anyhow::{Context, ensure};
 use bytes::Bytes;
 use serde_json::json;
 use wholegrain_model::size::ByteSize;
-use wholegrain_store::{Appended, Store, StoreConfig, StoreError};
+use wholegrain_store::{AppendOutcome, Store, StoreConfig, StoreError};
 use wholegrain_testing::{Process, Site};
 use wholegrain_transport::mqtt::Version;
 
@@ -61,8 +61,8 @@ pub struct FillOptions {
 }
 
 /// Takes one answer of the store off the queue.
-fn take(answers: &Receiver<Result<Appended, StoreError>>) -> anyhow::Result<()> {
-    ensure!(answers.recv()?? == Appended::Stored, "a batch was not stored");
+fn take(answers: &Receiver<Result<AppendOutcome, StoreError>>) -> anyhow::Result<()> {
+    ensure!(answers.recv()?? == AppendOutcome::Stored, "a batch was not stored");
     Ok(())
 }
 

@@ -9,7 +9,7 @@ use wholegrain_model::Timestamp;
 use wholegrain_server::ServerConfig;
 use wholegrain_server::backup::restore;
 use wholegrain_server::repair::{RepairReport, repair};
-use wholegrain_server::verify::{FileKind, FileReport, Holdings, VerifyReport, holdings, verify};
+use wholegrain_server::verify::{FileKind, FileReport, StoredFiles, VerifyReport, holdings, verify};
 
 use crate::failure::{EXIT_CODES, Failure};
 use crate::output::Output;
@@ -301,7 +301,7 @@ fn stats(place: &WhereArgs) -> Result<(), Failure> {
     output.finish()
 }
 
-fn show_holdings(holdings: &Holdings, style: Style, out: &mut impl Write) -> std::io::Result<()> {
+fn show_holdings(holdings: &StoredFiles, style: Style, out: &mut impl Write) -> std::io::Result<()> {
     let mut table = Table::new(&["what", ">files", ">bytes", ">rows", ">bytes/row", "from", "to"]);
     for (name, holding) in &holdings.groups {
         let (first, last) = holding.times.unwrap_or_default();

@@ -7,7 +7,7 @@ use std::time::Instant;
 use wholegrain_model::{Kind, Pattern, SensorPath, ValueType};
 use wholegrain_query::Space;
 use wholegrain_query::virtuals::{Change, Definition, Missing};
-use wholegrain_store::{LooseSensor, Store, StoreConfig};
+use wholegrain_store::{SchemalessSensor, Store, StoreConfig};
 
 type Error = Box<dyn std::error::Error>;
 
@@ -74,7 +74,7 @@ fn resident_mib() -> i64 {
 
 fn register(store: &Store, place: &str, count: usize) -> Result<(), Error> {
     let sensor = |at: usize| {
-        Ok(LooseSensor {
+        Ok(SchemalessSensor {
             path: SensorPath::new(format!("{place}/s{at}"))?,
             unit: "1".to_owned(),
             kind: if at < 2 { Kind::Counter } else { Kind::Gauge },

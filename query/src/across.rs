@@ -215,10 +215,10 @@ impl GroupRows {
         let (Some(first), Some(last)) = (self.members.first(), self.members.last()) else { return };
         let span = &sensors[*first as usize..=*last as usize];
         if span.len() == self.members.len() {
-            chunks.expect(span);
+            chunks.prefetch(span);
         } else {
             let members: Vec<SensorInfo> = self.members.iter().map(|at| sensors[*at as usize].clone()).collect();
-            chunks.expect(&members);
+            chunks.prefetch(&members);
         }
     }
 

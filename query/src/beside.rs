@@ -1,7 +1,7 @@
 //! Whether there is a hole between two values whose readings are gone, as the windows around them tell: of a window with one value, or with few close together,
 //! it is known how far apart the readings at its edges are.
 
-use wholegrain_store::{Before, Lines, Part, Windows};
+use wholegrain_store::{ScanPart, TierWindows, WindowEdge, WindowLines};
 
 use crate::holes::{is_rate, is_rate_as_known};
 
@@ -22,23 +22,23 @@ pub(crate) struct Span {
 }
 
 /// The times of a part; none of windows that do not know them.
-pub(crate) fn spans(part: &Part) -> Vec<Span> {
-    let of_windows = |times: &[i64], counts: &[i64], lines: &Option<Lines>| {
+pub(crate) fn spans(part: &ScanPart) -> Vec<Span> {
+    let of_windows = |times: &[i64], counts: &[i64], lines: &Option<WindowLines>| {
         let Some(lines) = lines else { return Vec::new() };
         let span = |at: usize| Span {
             first: times[at].saturating_add(lines.first_after[at]),
             last: times[at].saturating_add(lines.last_after[at]),
             count: counts[at],
             covered: lines.covered[at],
-            gap_before: lines.edges[at].before == Before::Gap,
+            gap_before: lines.edges[at].before == WindowEdge::Gap,
             gap_after: lines.edges[at].gap_after,
         };
         (0..times.len()).map(span).collect()
     };
     match part {
-        Part::Windows(Windows::Int(rows)) => of_windows(&rows.times, &rows.counts, &rows.lines),
-        Part::Windows(Windows::Float(rows)) => of_windows(&rows.times, &rows.counts, &rows.lines),
-        Part::Readings(chunk) => {
+        ScanPart::Windows(TierWindows::Int(rows)) => of_windows(&rows.times, &rows.counts, &rows.lines),
+        ScanPart::Windows(TierWindows::Float(rows)) => of_windows(&rows.times, &rows.counts, &rows.lines),
+        ScanPart::Readings(chunk) => {
             let span = |time: &i64| Span {
                 first: *time,
                 last: *time,

@@ -277,11 +277,11 @@ pub fn run_on(
         sorted.sort_by(|a, b| a.path.cmp(&b.path));
         sensors = sorted.into();
     }
-    chunks.expect(&sensors);
+    chunks.prefetch(&sensors);
     let plan = plan::Plan::new(query, &sensors)?;
     let tier = plan.tier(chunks.as_ref()).map(|tier| Interval::from_ns(tier.cast_unsigned()));
     if tier.is_none() {
-        chunks.foresee(&sensors, query.from.0, query.to.0);
+        chunks.prepare_notes(&sensors, query.from.0, query.to.0);
     }
     let (warnings, notes) = (chunks.warnings(query.from.0, query.to.0), chunks.notes());
     let groups = query.across.map(|across| across::groups(&sensors, across));

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use wholegrain_model::{Kind, Unit, Value, ValueType};
-use wholegrain_store::{Chunk, Chunks, LineScan, Part, PartIter, SensorInfo};
+use wholegrain_store::{Chunk, Chunks, LineScan, ScanPart, ScanPartIter, SensorInfo};
 
 use crate::batches::Row;
 use crate::columns::aggregate::{Aggregated, How};
@@ -222,7 +222,7 @@ impl Plan {
             }
             let scan = Watched::new(chunks.scan(sensor, from, to)?, stop);
             return Ok(match how {
-                Some(how) => self.told(sensor, Aggregated::of(scan.map(|chunk| chunk.map(Part::Readings)), how)),
+                Some(how) => self.told(sensor, Aggregated::of(scan.map(|chunk| chunk.map(ScanPart::Readings)), how)),
                 None => {
                     let (unshown, path) = (self.unshown.clone(), sensor.path.clone());
                     Box::new(scan.map(move |chunk| chunk.map(|chunk| unshown.readings(&path, chunk, scale, exact))))
@@ -250,7 +250,7 @@ impl Plan {
         let each = if how.is_some() { Scale::ONE } else { scale };
         let rows = Gathered::new(differences(samples, Difference::new(op, sensor.kind, sensor.wraps_at, each), from));
         Ok(match how {
-            Some(how) => Box::new(Aggregated::of(rows.map(|chunk| chunk.map(Part::Readings)), how)),
+            Some(how) => Box::new(Aggregated::of(rows.map(|chunk| chunk.map(ScanPart::Readings)), how)),
             None => Box::new(rows),
         })
     }
@@ -265,11 +265,11 @@ impl Plan {
         stop: &Stop,
     ) -> Result<Rows, QueryError> {
         let beside = Beside::new(chunks.clone(), sensor);
-        let (parts, range, resolution): (PartIter, _, _) =
+        let (parts, range, resolution): (ScanPartIter, _, _) =
             match chunks.scan_lines(sensor, from, to, how.windows.every(), beside.bound_ns())? {
                 Some(LineScan { parts, range, resolution }) => (parts, range, Some(resolution)),
                 None => {
-                    let readings = chunks.scan(sensor, from, to)?.map(|chunk| chunk.map(Part::Readings));
+                    let readings = chunks.scan(sensor, from, to)?.map(|chunk| chunk.map(ScanPart::Readings));
                     (Box::new(readings), (from, to), self.tier(chunks.as_ref()))
                 }
             };

@@ -5,7 +5,7 @@ use std::ops::Deref;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use wholegrain_model::{Interval, Timestamp, Value};
-use wholegrain_store::{Chunk, Chunks, Part, SensorInfo};
+use wholegrain_store::{Chunk, Chunks, ScanPart, SensorInfo};
 
 use crate::QueryError;
 use crate::beside;
@@ -99,7 +99,7 @@ where
 
     /// The last that the store has before `time`, windows of `resolution` where there are any; `time` is a multiple of it. Within the bound, or with
     /// `far` within reach.
-    pub fn part_before(&self, time: i64, resolution: i64, far: bool) -> Result<Option<Part>, QueryError> {
+    pub fn part_before(&self, time: i64, resolution: i64, far: bool) -> Result<Option<ScanPart>, QueryError> {
         let mut back = self.bound_ns();
         loop {
             let from = time.saturating_sub(whole(back, resolution));
@@ -113,7 +113,7 @@ where
     }
 
     /// The first at `time` or after it.
-    pub fn part_from(&self, time: i64, resolution: i64, far: bool) -> Result<Option<Part>, QueryError> {
+    pub fn part_from(&self, time: i64, resolution: i64, far: bool) -> Result<Option<ScanPart>, QueryError> {
         let mut ahead = self.bound_ns();
         loop {
             let to = time.saturating_add(whole(ahead, resolution));

@@ -130,14 +130,14 @@ impl ReadStore for Space {
 #[cfg(test)]
 pub(crate) mod tests {
     use wholegrain_model::{Kind, SensorPath, ValueType};
-    use wholegrain_store::{LooseSensor, StoreConfig};
+    use wholegrain_store::{SchemalessSensor, StoreConfig};
 
     use super::*;
     use crate::virtuals::{Change, Definition, Missing};
 
     /// A sensor without a schema.
-    pub(crate) fn sensor(path: &str) -> LooseSensor {
-        LooseSensor {
+    pub(crate) fn sensor(path: &str) -> SchemalessSensor {
+        SchemalessSensor {
             path: SensorPath::new(path).unwrap(),
             unit: "W".into(),
             kind: Kind::Gauge,
@@ -152,7 +152,7 @@ pub(crate) mod tests {
     fn a_long_look_for_sensors_comes_in_parts_and_ends_when_nobody_waits() {
         let dir = tempfile::tempdir().unwrap();
         let (store, _) = Store::open(StoreConfig { background: false, ..StoreConfig::new(dir.path()) }).unwrap();
-        let measured: Vec<LooseSensor> = (0..3_000).map(|at| sensor(&format!("/m/n{at:04}"))).collect();
+        let measured: Vec<SchemalessSensor> = (0..3_000).map(|at| sensor(&format!("/m/n{at:04}"))).collect();
         store.register_sensors("test", &measured).unwrap();
         let space = Space::new(store);
         let pattern = |at: usize| Pattern::new(format!("/**/none{at}")).unwrap();
@@ -177,7 +177,7 @@ pub(crate) mod tests {
     fn pages_of_measured_and_virtual_sensors_are_the_list() {
         let dir = tempfile::tempdir().unwrap();
         let (store, _) = Store::open(StoreConfig { background: false, ..StoreConfig::new(dir.path()) }).unwrap();
-        let measured: Vec<LooseSensor> = (0..20).map(|at| sensor(&format!("/m/n{at:02}/power"))).collect();
+        let measured: Vec<SchemalessSensor> = (0..20).map(|at| sensor(&format!("/m/n{at:02}/power"))).collect();
         store.register_sensors("test", &measured).unwrap();
         let space = Space::new(store);
         // Before, between and after the measured ones, and several at the end.

@@ -38,12 +38,12 @@ impl Chunks for Until {
         self.chunks.range(sensor, from, to)
     }
 
-    fn expect(&self, sensors: &[SensorInfo]) {
-        self.chunks.expect(sensors);
+    fn prefetch(&self, sensors: &[SensorInfo]) {
+        self.chunks.prefetch(sensors);
     }
 
-    fn foresee(&self, sensors: &[SensorInfo], from: i64, to: i64) {
-        self.chunks.foresee(sensors, from, to);
+    fn prepare_notes(&self, sensors: &[SensorInfo], from: i64, to: i64) {
+        self.chunks.prepare_notes(sensors, from, to);
     }
 
     fn spans(&self, from: i64, to: i64) -> Vec<(i64, i64)> {

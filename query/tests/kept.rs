@@ -18,7 +18,8 @@ use wholegrain_query::virtuals::eval::Computed;
 use wholegrain_query::virtuals::{Change, Definition, Missing, Virtuals};
 use wholegrain_query::{Agg, Query, Space, run};
 use wholegrain_store::{
-    Chunks, Deletion, LooseSensor, ReadStore, Reading, SensorId, SensorInfo, SensorSetting, Series, Store, StoreConfig,
+    Chunks, Deletion, ImportSeries, ReadStore, Reading, SchemalessSensor, SensorId, SensorInfo, SensorSetting, Store,
+    StoreConfig,
 };
 use wholegrain_transport::payload::encode_batch;
 
@@ -135,8 +136,8 @@ fn schema(agent: &str) -> Schema {
     Schema::new(SensorPath::new(format!("/lab/{agent}")).unwrap(), "g", sensors).unwrap()
 }
 
-fn loose(path: &str) -> LooseSensor {
-    LooseSensor {
+fn loose(path: &str) -> SchemalessSensor {
+    SchemalessSensor {
         path: SensorPath::new(path).unwrap(),
         unit: "kW".to_owned(),
         kind: Kind::Gauge,
@@ -253,7 +254,7 @@ impl World {
         let mut sensor = loose(path);
         if let Some(known) = known {
             let (unit, kind) = (known.unit.to_string(), known.kind);
-            sensor = LooseSensor { unit, kind, value_type: known.value_type, scale: known.scale, ..sensor };
+            sensor = SchemalessSensor { unit, kind, value_type: known.value_type, scale: known.scale, ..sensor };
         }
         let from = self.before(60) / MINUTE * MINUTE;
         let times: Vec<i64> = (0..1 + self.random.below(120) as i64).map(|at| from + at * MINUTE).collect();
@@ -263,7 +264,7 @@ impl World {
             ValueType::Float => ColumnValues::Float(times.iter().map(|_| random.below(90) as f64 / 9.0).collect()),
         };
         self.seq += 1;
-        let series = Series { sensor, times, column: Column { values, gaps: Gaps::default() } };
+        let series = ImportSeries { sensor, times, column: Column { values, gaps: Gaps::default() } };
         let imported = self.store().import(&format!("old{}", self.seq), 0, "archive", vec![series]).unwrap();
         assert!(!imported.duplicate);
     }
@@ -641,7 +642,7 @@ fn years_without_readings_cost_neither_time_nor_files() {
     let mut sorted = times;
     sorted.sort_unstable();
     let column = Column { values: ColumnValues::Float(vec![1.0; times.len()]), gaps: Gaps::default() };
-    let series = Series { sensor: loose("/lab/y/power"), times: sorted.to_vec(), column };
+    let series = ImportSeries { sensor: loose("/lab/y/power"), times: sorted.to_vec(), column };
     world.store().import("archive", 0, "ada", vec![series]).unwrap();
     world.store().seal().unwrap();
     world.time = START + 20 * HOUR;

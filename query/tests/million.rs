@@ -2,7 +2,7 @@
 
 use wholegrain_model::{Interval, Kind, Pattern, SensorPath, Timestamp, ValueType};
 use wholegrain_query::{Across, Agg, Query, SENSORS_MAX, run};
-use wholegrain_store::{LooseSensor, Store, StoreConfig};
+use wholegrain_store::{SchemalessSensor, Store, StoreConfig};
 
 const SENSORS: usize = 1_000_000;
 /// Sensors of a node.
@@ -27,8 +27,8 @@ fn peak(work: impl FnOnce()) -> u64 {
     memory("VmHWM:").saturating_sub(before)
 }
 
-fn sensor(at: usize) -> LooseSensor {
-    LooseSensor {
+fn sensor(at: usize) -> SchemalessSensor {
+    SchemalessSensor {
         path: SensorPath::new(format!("/lab/n{:03}/s{:03}/power", at / NODE_SENSORS, at % NODE_SENSORS)).unwrap(),
         unit: "W".into(),
         kind: Kind::Gauge,
@@ -58,7 +58,7 @@ fn a_million_sensors_are_listed_and_asked_within_bounds() {
     let dir = tempfile::tempdir().unwrap();
     let (store, _) = Store::open(StoreConfig { background: false, ..StoreConfig::new(dir.path()) }).unwrap();
     for start in (0..SENSORS).step_by(50_000) {
-        let sensors: Vec<LooseSensor> = (start..start + 50_000).map(sensor).collect();
+        let sensors: Vec<SchemalessSensor> = (start..start + 50_000).map(sensor).collect();
         store.register_sensors("test", &sensors).unwrap();
     }
     let all = [Pattern::new("/**").unwrap()];

@@ -6,7 +6,7 @@ use expect_test::{ExpectFile, expect, expect_file};
 use wholegrain_model::{Kind, Pattern, SensorPath, ValueType};
 use wholegrain_query::Space;
 use wholegrain_query::virtuals::{Change, Changed, Definition, Missing, parse};
-use wholegrain_store::{LooseSensor, Store, StoreConfig};
+use wholegrain_store::{SchemalessSensor, Store, StoreConfig};
 
 /// A laboratory: path, unit, whether it is a counter.
 const SENSORS: &[(&str, &str, bool)] = &[
@@ -44,7 +44,7 @@ impl Lab {
     }
 
     fn add(&self, sensors: &[(&str, &str, bool)]) {
-        let sensor = |(path, unit, counter): &(&str, &str, bool)| LooseSensor {
+        let sensor = |(path, unit, counter): &(&str, &str, bool)| SchemalessSensor {
             path: SensorPath::new(*path).unwrap(),
             unit: (*unit).to_owned(),
             kind: if *counter { Kind::Counter } else { Kind::Gauge },
@@ -52,7 +52,7 @@ impl Lab {
             scale: 1.0,
             description: String::new(),
         };
-        let sensors: Vec<LooseSensor> = sensors.iter().map(sensor).collect();
+        let sensors: Vec<SchemalessSensor> = sensors.iter().map(sensor).collect();
         self.space.store().register_sensors("test", &sensors).unwrap();
     }
 

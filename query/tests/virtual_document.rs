@@ -8,7 +8,7 @@ use wholegrain_query::virtuals::{
     CHAIN_MAX, Change, DEFINITIONS_MAX, DEPTH_MAX, Definition, DefinitionFile, EXPRESSION_BYTES_MAX, INSTANCES_MAX,
     Missing, NESTED_MAX, NODES_MAX, OPERANDS_MAX, function_names,
 };
-use wholegrain_store::{LooseSensor, Store, StoreConfig};
+use wholegrain_store::{SchemalessSensor, Store, StoreConfig};
 
 /// What the examples take for granted: path, unit, whether it is a counter.
 const SENSORS: &[(&str, &str, bool)] = &[
@@ -36,7 +36,7 @@ fn document() -> String {
 fn lab() -> (Space, tempfile::TempDir) {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(StoreConfig::new(dir.path().to_owned())).unwrap().0;
-    let sensor = |(path, unit, counter): &(&str, &str, bool)| LooseSensor {
+    let sensor = |(path, unit, counter): &(&str, &str, bool)| SchemalessSensor {
         path: SensorPath::new(*path).unwrap(),
         unit: (*unit).to_owned(),
         kind: if *counter { Kind::Counter } else { Kind::Gauge },

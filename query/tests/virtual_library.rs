@@ -7,7 +7,7 @@ use std::path::Path;
 use wholegrain_model::{Kind, Pattern, SensorPath, ValueType};
 use wholegrain_query::Space;
 use wholegrain_query::virtuals::{Change, DefinitionFile, LIBRARY, each_reference, parse};
-use wholegrain_store::{LooseSensor, Store, StoreConfig};
+use wholegrain_store::{SchemalessSensor, Store, StoreConfig};
 
 /// Sensors that the golden file does not have: path, unit, whether it is a counter.
 const MORE: &[(&str, &str, bool)] = &[
@@ -18,8 +18,8 @@ const MORE: &[(&str, &str, bool)] = &[
     ("/lab/facility/outlet", "Cel", false),
 ];
 
-fn loose(path: &str, unit: &str, counter: bool) -> LooseSensor {
-    LooseSensor {
+fn loose(path: &str, unit: &str, counter: bool) -> SchemalessSensor {
+    SchemalessSensor {
         path: SensorPath::new(path).unwrap(),
         unit: unit.to_owned(),
         kind: if counter { Kind::Counter } else { Kind::Gauge },
@@ -30,7 +30,7 @@ fn loose(path: &str, unit: &str, counter: bool) -> LooseSensor {
 }
 
 /// The sensors of the golden file: of the node, and from the cgroup's part on of a job.
-fn golden() -> Vec<LooseSensor> {
+fn golden() -> Vec<SchemalessSensor> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../sources/fixtures/golden.txt");
     let text = std::fs::read_to_string(path).unwrap();
     let (mut place, mut seen, mut sensors) = ("/lab/n1", BTreeSet::new(), Vec::new());
@@ -50,7 +50,7 @@ fn golden() -> Vec<LooseSensor> {
 }
 
 /// The events of the library perf, in the units that the source perf gives them.
-fn perf() -> Vec<LooseSensor> {
+fn perf() -> Vec<SchemalessSensor> {
     let file = DefinitionFile::of_library("perf").unwrap();
     let mut names = BTreeSet::new();
     for written in &file.definitions {

@@ -38,4 +38,4 @@ pub use init::{
 };
 pub use serve::{Addresses, run, run_until_signal};
 /// Checking a store's files, for the command line.
-pub use wholegrain_store::{backup, lost_on_record, path_owners, repair, verify};
+pub use wholegrain_store::{backup, loss_records, path_owners, repair, verify};

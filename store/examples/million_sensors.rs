@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Instant;
 
 use wholegrain_model::{Kind, Schema, SensorDef, SensorPath, ValueType};
-use wholegrain_store::{LooseSensor, Store, StoreConfig};
+use wholegrain_store::{SchemalessSensor, Store, StoreConfig};
 
 const AGENTS: usize = 1_000;
 const SENSORS: usize = 1_000;
@@ -69,7 +69,7 @@ fn fill(what: &str, dir: &Path) -> Result<(), Failure> {
             let sensor = |i| {
                 let path = SensorPath::new(format!("{prefix}/cpu/{}/metric{i}", i % 64))?;
                 let description = "Time spent in user mode.".to_owned();
-                Ok(LooseSensor {
+                Ok(SchemalessSensor {
                     path,
                     unit: "s".to_owned(),
                     description,
@@ -78,7 +78,7 @@ fn fill(what: &str, dir: &Path) -> Result<(), Failure> {
                     scale: 0.01,
                 })
             };
-            let sensors = (0..SENSORS).map(sensor).collect::<Result<Vec<LooseSensor>, Failure>>()?;
+            let sensors = (0..SENSORS).map(sensor).collect::<Result<Vec<SchemalessSensor>, Failure>>()?;
             store.register_sensors(&format!("node{agent:04}"), &sensors)?;
         } else {
             let sensor = |i| {

@@ -13,7 +13,7 @@ use wholegrain_model::size::ByteSize;
 use wholegrain_model::{
     Batch, BatchHeader, Column, ColumnValues, Gaps, Interval, Kind, Schema, SensorDef, SensorPath, Value, ValueType,
 };
-use wholegrain_store::{LooseSensor, Reading, Store, StoreConfig};
+use wholegrain_store::{Reading, SchemalessSensor, Store, StoreConfig};
 use wholegrain_transport::payload::encode_batch;
 
 const AGENTS: usize = 16;
@@ -57,9 +57,9 @@ fn fill(dir: &Path, bytes: u64) -> Result<(), Failure> {
     let loose = |i| {
         let (unit, description) = ("Cel".to_owned(), String::new());
         let path = SensorPath::new(format!("/hall/rack{}/t{i}", i % 40))?;
-        Ok(LooseSensor { path, unit, description, kind: Kind::Gauge, value_type: ValueType::Float, scale: 1.0 })
+        Ok(SchemalessSensor { path, unit, description, kind: Kind::Gauge, value_type: ValueType::Float, scale: 1.0 })
     };
-    let loose = (0..LOOSE).map(loose).collect::<Result<Vec<LooseSensor>, Failure>>()?;
+    let loose = (0..LOOSE).map(loose).collect::<Result<Vec<SchemalessSensor>, Failure>>()?;
     let ids = store.register_sensors("gateway", &loose)?;
     let mut noise = 0x9e37_79b9u64;
     let mut random = move || {

@@ -10,7 +10,7 @@ use wholegrain_transport::payload::{PayloadError, decode_column, for_each_column
 use crate::Chunk;
 use crate::block::read::{append, empty};
 use crate::live::LiveBatch;
-use crate::scan::Order;
+use crate::scan::TimeOrder;
 
 /// The most bytes of values decoded ahead for one group.
 const GROUP_BYTES_MAX: usize = 8 << 20;
@@ -21,34 +21,34 @@ const WHOLE_BATCH_COLUMNS: usize = 8;
 
 /// What one snapshot has decoded ahead.
 #[derive(Default)]
-pub(crate) struct Ahead(Mutex<State>);
+pub(crate) struct DecodedColumns(Mutex<DecodedColumnsContent>);
 
 #[derive(Default)]
-struct State {
+struct DecodedColumnsContent {
     /// Columns that will be asked for, in that order, by schema.
     expected: HashMap<SchemaHash, VecDeque<u32>>,
     /// The least recently used first.
-    groups: Vec<Group>,
+    groups: Vec<DecodedGroupColumns>,
 }
 
-struct Group {
+struct DecodedGroupColumns {
     schema: SchemaHash,
     range: (i64, i64),
     times: Vec<i64>,
     columns: HashMap<u32, Column>,
 }
 
-impl Group {
+impl DecodedGroupColumns {
     fn bytes(&self) -> usize {
         (self.columns.len() + 1) * self.times.len() * size_of::<i64>()
     }
 }
 
-impl Ahead {
+impl DecodedColumns {
     /// These columns will be asked for next, in this order.
     pub fn expect(&self, places: impl Iterator<Item = (SchemaHash, u32)>) {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        *state = State::default();
+        *state = DecodedColumnsContent::default();
         for (schema, column) in places {
             state.expected.entry(schema).or_default().push_back(column);
         }
@@ -69,7 +69,9 @@ impl Ahead {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let hash = schema.hash();
         // Several threads may be in different groups of one schema.
-        let holds = |group: &Group| group.schema == hash && group.range == range && group.columns.contains_key(&column);
+        let holds = |group: &DecodedGroupColumns| {
+            group.schema == hash && group.range == range && group.columns.contains_key(&column)
+        };
         let at = state.groups.iter().position(holds);
         let known = at.map(|at| state.groups.remove(at));
         if let Some(mut group) = known {
@@ -95,7 +97,9 @@ impl Ahead {
         let chunk = found.map(|column| Chunk { times: group.times.clone(), column });
         state.groups.retain(|group| group.schema != hash || group.range == range);
         state.groups.push(group);
-        while state.groups.len() > 1 && state.groups.iter().map(Group::bytes).sum::<usize>() > AHEAD_BYTES_MAX {
+        while state.groups.len() > 1
+            && state.groups.iter().map(DecodedGroupColumns::bytes).sum::<usize>() > AHEAD_BYTES_MAX
+        {
             state.groups.remove(0);
         }
         chunk
@@ -109,7 +113,7 @@ fn decode(
     batches: &[Arc<LiveBatch>],
     wanted: &[u32],
     mut fault: impl FnMut(&LiveBatch, &PayloadError),
-) -> Group {
+) -> DecodedGroupColumns {
     let rows = batches.iter().map(|batch| batch.samples).sum();
     let mut slots = vec![usize::MAX; schema.len()];
     wanted.iter().enumerate().for_each(|(slot, column)| slots[*column as usize] = slot);
@@ -141,10 +145,10 @@ fn decode(
             }
         }
     }
-    let order = Order::of(&times);
+    let order = TimeOrder::of(&times);
     let times = order.times(times);
     let columns = wanted.iter().zip(columns).map(|(at, column)| (*at, order.column(column))).collect();
-    Group { schema: schema.hash(), range, times, columns }
+    DecodedGroupColumns { schema: schema.hash(), range, times, columns }
 }
 
 fn truncate(column: &mut Column, rows: usize) {

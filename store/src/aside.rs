@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 
 use crate::disk::{Disk, DiskFile};
-use crate::segment::{HEADER_BYTES, Proof, header, put_record, segment_number, segment_path};
+use crate::segment::{HEADER_BYTES, SyncedLength, header, put_record, segment_number, segment_path};
 use crate::stats::{Counters, add, sub};
 use crate::{StoreConfig, StoreError};
 
@@ -21,7 +21,7 @@ pub const ASIDE_BYTES_MAX: u64 = 256 << 20;
 const SAY_EVERY: Duration = Duration::from_secs(10);
 
 /// A batch, or readings of one call, whose times are out of bounds.
-pub(crate) struct Outside {
+pub(crate) struct ImplausibleBatch {
     pub source: Arc<str>,
     /// A journal record's.
     pub payload: Bytes,
@@ -34,13 +34,13 @@ pub(crate) struct Outside {
 
 /// The times that are taken, both ends within.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Bounds {
+pub(crate) struct PlausibleTimes {
     pub now: i64,
     first: i64,
     last: i64,
 }
 
-impl Bounds {
+impl PlausibleTimes {
     /// As of now; with neither bound set, everything is taken and the clock is not asked.
     pub fn of(config: &StoreConfig) -> Self {
         if config.past_max.is_none() && config.future_max.is_none() {
@@ -61,7 +61,7 @@ impl Bounds {
 }
 
 /// The files, written by the journal thread alone.
-pub(crate) struct Aside {
+pub(crate) struct Quarantine {
     disk: Arc<dyn Disk>,
     dir: PathBuf,
     /// The oldest first, with their bytes; the last may be open.
@@ -73,7 +73,7 @@ pub(crate) struct Aside {
     unsaid: u64,
 }
 
-impl Aside {
+impl Quarantine {
     /// Finds what is there.
     pub fn open(disk: &Arc<dyn Disk>, dir: PathBuf, counters: &Counters) -> Result<Self, StoreError> {
         let listed = disk.list(&dir).map_err(|error| StoreError::io("listing", &dir, error))?;
@@ -90,7 +90,7 @@ impl Aside {
     }
 
     /// Makes these durable.
-    pub fn write(&mut self, outside: &[&Outside], counters: &Counters) -> Result<(), StoreError> {
+    pub fn write(&mut self, outside: &[&ImplausibleBatch], counters: &Counters) -> Result<(), StoreError> {
         let mut buffer = Vec::new();
         for one in outside {
             put_record(&one.payload, &mut buffer);
@@ -119,7 +119,7 @@ impl Aside {
             (Some(file), Some((_, bytes))) => (file.clone(), *bytes),
             _ => {
                 let file = self.disk.create(&path).map_err(io("creating"))?;
-                file.write_at(0, &header(number, Proof::default())).map_err(io("writing"))?;
+                file.write_at(0, &header(number, SyncedLength::default())).map_err(io("writing"))?;
                 (file, HEADER_BYTES as u64)
             }
         };
@@ -157,7 +157,7 @@ impl Aside {
     }
 
     /// Says it, with an example, at a bounded rate.
-    fn say(&mut self, outside: &[&Outside], readings: u64) {
+    fn say(&mut self, outside: &[&ImplausibleBatch], readings: u64) {
         self.unsaid += readings;
         let (Some(first), true) = (outside.first(), self.said.is_none_or(|at| at.elapsed() >= SAY_EVERY)) else {
             return;

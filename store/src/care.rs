@@ -19,11 +19,11 @@ const PART_SENSORS: usize = 4096;
 pub const SUBTREES_MAX: usize = 10_000;
 
 /// Told how far something has come: bytes done, bytes in all. `false` ends it where it is.
-pub type Watch<'a> = &'a mut dyn FnMut(u64, u64) -> bool;
+pub type CancellableProgress<'a> = &'a mut dyn FnMut(u64, u64) -> bool;
 
 /// What merging everything at once did.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub struct Compacted {
+pub struct CompactionReport {
     /// Blocks before and after.
     pub blocks: (u64, u64),
     /// Bytes of blocks and tiers before and after.
@@ -34,7 +34,7 @@ pub struct Compacted {
 
 /// What is stored of a sub-tree.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub struct Share {
+pub struct SubtreeUsage {
     /// The sub-tree.
     pub path: String,
     /// Sensors known.
@@ -59,7 +59,7 @@ const SILENT_NS: u64 = 600_000_000_000;
 impl Store {
     /// Merges every day's blocks into as few as [`crate::StoreConfig::merge_bytes_max`] allows, now, and makes missing tiers; also writes files again
     /// that hold something deleted, and tiers whose sensors have another interval now.
-    pub fn compact(&self, now: i64, watch: Watch) -> Result<Compacted, StoreError> {
+    pub fn compact(&self, now: i64, watch: CancellableProgress) -> Result<CompactionReport, StoreError> {
         self.seal()?;
         let shared = self.shared();
         let size = || {
@@ -78,7 +78,7 @@ impl Store {
             }
         }
         let after = size();
-        Ok(Compacted { blocks: (before.0, after.0), bytes: (before.1, after.1), cut_short })
+        Ok(CompactionReport { blocks: (before.0, after.0), bytes: (before.1, after.1), cut_short })
     }
 
     /// What is stored of each sub-tree of so many levels (0: everything together) that holds a sensor that one of the patterns chooses. Reads the indexes
@@ -89,8 +89,8 @@ impl Store {
         patterns: &[Pattern],
         now: i64,
         is_over: &dyn Fn() -> bool,
-    ) -> Result<Vec<Share>, StoreError> {
-        let mut shares: BTreeMap<String, Share> = BTreeMap::new();
+    ) -> Result<Vec<SubtreeUsage>, StoreError> {
+        let mut shares: BTreeMap<String, SubtreeUsage> = BTreeMap::new();
         let mut after: Option<Arc<str>> = None;
         loop {
             let part = self.sensors_after_until(patterns, after.as_deref(), PART_SENSORS, is_over);
@@ -122,7 +122,7 @@ impl Store {
 }
 
 fn take(
-    shares: &mut BTreeMap<String, Share>,
+    shares: &mut BTreeMap<String, SubtreeUsage>,
     (record, opened): (&BlockRecord, &OpenBlock),
     levels: usize,
     patterns: &[Pattern],
@@ -144,7 +144,7 @@ fn take(
 }
 
 /// The sub-tree that a sensor is in.
-fn share_of<'a>(shares: &'a mut BTreeMap<String, Share>, path: &str, levels: usize) -> &'a mut Share {
+fn share_of<'a>(shares: &'a mut BTreeMap<String, SubtreeUsage>, path: &str, levels: usize) -> &'a mut SubtreeUsage {
     let mut key = match path.match_indices('/').nth(levels) {
         Some((end, _)) => &path[..end],
         None => path,
@@ -155,7 +155,7 @@ fn share_of<'a>(shares: &'a mut BTreeMap<String, Share>, path: &str, levels: usi
     if !shares.contains_key(key) && shares.len() >= SUBTREES_MAX {
         key = "(more)";
     }
-    shares.entry(key.to_owned()).or_insert_with(|| Share { path: key.to_owned(), ..Share::default() })
+    shares.entry(key.to_owned()).or_insert_with(|| SubtreeUsage { path: key.to_owned(), ..SubtreeUsage::default() })
 }
 
 #[cfg(test)]

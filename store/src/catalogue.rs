@@ -13,15 +13,15 @@ use redb::{Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, Sto
 use serde::{Deserialize, Serialize};
 use wholegrain_model::{Schema, SchemaHash, SensorPath, ValueType};
 
-use crate::block::write::Sums;
-use crate::database::{Backend, copy_file, fail};
-use crate::delete::cuts::Cut;
+use crate::block::write::FileChecksums;
+use crate::database::{DatabaseFile, copy_file, fail};
+use crate::delete::cuts::Tombstone;
 use crate::disk::{Disk, read_all};
-use crate::import::{Imports, Known};
-use crate::progress::Progress;
-use crate::ranges::{Held, RangeSet};
-use crate::sensors::{GroupState, Properties, Registration, Sensors};
-use crate::tiers::TierOf;
+use crate::import::{ImportRecord, Imports};
+use crate::progress::ProgressLog;
+use crate::ranges::{RangeSet, StoredBatches};
+use crate::sensors::{GroupState, SchemaRegistration, SchemalessProperties, Sensors};
+use crate::tiers::TierSource;
 use crate::{SensorId, StoreError};
 
 /// Version of the catalogue's tables. Version 1 had no sensors without a schema and no tiers, which its readers would take for readings; readers of
@@ -47,8 +47,8 @@ const META: TableDefinition<&str, u64> = TableDefinition::new("meta");
 const SCHEMAS: TableDefinition<[u8; 16], (u64, &[u8])> = TableDefinition::new("schemas");
 /// Hash -> (number of its latest registration, number of its first sensor, name of its list of sensors, prefix, group). Where the number is not
 /// [`SINGLY`], the sensors have that one and those after it, in their order, and are not in [`SENSORS`].
-const ANNOUNCED: TableDefinition<[u8; 16], Announced> = TableDefinition::new("announced");
-type Announced = (u64, u32, [u8; 16], &'static str, &'static str);
+const ANNOUNCED: TableDefinition<[u8; 16], SchemaRegistrationRow> = TableDefinition::new("announced");
+type SchemaRegistrationRow = (u64, u32, [u8; 16], &'static str, &'static str);
 /// No first number: the sensors are numbered one by one.
 const SINGLY: u32 = u32::MAX;
 /// Name of a list of sensors -> the sensors, as a schema's bytes end with them.
@@ -94,16 +94,16 @@ pub(crate) struct BlockRecord {
     pub bytes: u64,
     /// What it is a tier of; `None` for readings. The times are those of the readings that it was made from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub tier: Option<TierOf>,
+    pub tier: Option<TierSource>,
     /// Whether retention took some sensors' rows out: it is not merged any more, so that its tiers keep what it lost.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub trimmed: bool,
     /// Checksums; files of version 1 of the catalogue have none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub sums: Option<Sums>,
+    pub sums: Option<FileChecksums>,
     /// What has been deleted and is in the file still.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub cuts: Vec<Cut>,
+    pub cuts: Vec<Tombstone>,
 }
 
 fn is_zero(number: &u32) -> bool {
@@ -124,7 +124,7 @@ impl BlockRecord {
 
 /// What one seal, merge or retention changes, all or nothing.
 #[derive(Debug, Default)]
-pub(crate) struct Change<'a> {
+pub(crate) struct CatalogueChange<'a> {
     pub add: &'a [BlockRecord],
     pub remove: &'a [BlockRecord],
     pub sealed_through: Option<u64>,
@@ -141,17 +141,17 @@ pub(crate) struct Change<'a> {
     /// Blocks that must still be there: what is added was made from them.
     pub requires: Vec<u64>,
     /// An import with its parts as they are afterwards, and imports that are forgotten.
-    pub import: Option<(String, Known)>,
+    pub import: Option<(String, ImportRecord)>,
     pub forgotten_imports: Vec<String>,
 }
 
 /// Everything that is read when a store is opened.
 #[derive(Default)]
-pub(crate) struct Contents {
+pub(crate) struct CatalogueContents {
     pub sensors: Sensors,
     pub blocks: Vec<BlockRecord>,
     pub doomed: Vec<(u64, String)>,
-    pub held: Held,
+    pub held: StoredBatches,
     pub imports: Imports,
     pub sealed_through: u64,
     pub next_block: u64,
@@ -171,7 +171,7 @@ pub(crate) struct Catalogue {
 
 impl Catalogue {
     /// Opens or makes the database and reads it.
-    pub fn open(disk: &Arc<dyn Disk>, path: &Path) -> Result<(Self, Contents), StoreError> {
+    pub fn open(disk: &Arc<dyn Disk>, path: &Path) -> Result<(Self, CatalogueContents), StoreError> {
         if disk.exists(path) {
             let size = disk.open(path, false).and_then(|file| file.size()).unwrap_or(0);
             if size > LARGE_BYTES {
@@ -205,7 +205,7 @@ impl Catalogue {
     }
 
     /// Opens the database anew and reads what it says.
-    pub fn reopen(&self) -> Result<Contents, StoreError> {
+    pub fn reopen(&self) -> Result<CatalogueContents, StoreError> {
         let mut db = self.db.write().unwrap_or_else(PoisonError::into_inner);
         *db = None;
         if self.unsynced.load(Relaxed) {
@@ -214,7 +214,7 @@ impl Catalogue {
         let file = self.disk.open(&self.path, true).map_err(|error| StoreError::io("opening", &self.path, error))?;
         let opened = Database::builder()
             .set_cache_size(CACHE_BYTES)
-            .create_with_backend(Backend { file, unsynced: self.unsynced.clone() });
+            .create_with_backend(DatabaseFile { file, unsynced: self.unsynced.clone() });
         let opened = opened.map_err(|error| fail("opening", &self.path, error.into()))?;
         let contents = match read_tables(&opened).map_err(|error| fail("reading", &self.path, error))? {
             Ok(contents) => contents,
@@ -265,13 +265,13 @@ impl Catalogue {
     }
 
     /// Makes schemas and the numbers of their new sensors durable, all or none.
-    pub fn add_schemas(&self, registrations: &[Registration]) -> Result<(), StoreError> {
+    pub fn add_schemas(&self, registrations: &[SchemaRegistration]) -> Result<(), StoreError> {
         self.write("registering schemas", |txn| {
             let mut meta = txn.open_table(META)?;
             let mut order = meta.get("registrations")?.map_or(0, |value| value.value());
             let (mut old, mut announced) = (txn.open_table(SCHEMAS)?, txn.open_table(ANNOUNCED)?);
             let (mut lists, mut sensors) = (txn.open_table(LISTS)?, txn.open_table(SENSORS)?);
-            for Registration { schema, list, first, single, .. } in registrations {
+            for SchemaRegistration { schema, list, first, single, .. } in registrations {
                 order += 1;
                 let (hash, prefix) = (schema.hash().0, schema.prefix().as_str());
                 old.remove(hash)?;
@@ -319,7 +319,7 @@ impl Catalogue {
     }
 
     /// Makes a change true.
-    pub fn commit(&self, change: &Change) -> Result<(), StoreError> {
+    pub fn commit(&self, change: &CatalogueChange) -> Result<(), StoreError> {
         self.write("committing blocks", |txn| {
             let mut blocks = txn.open_table(BLOCKS)?;
             let mut doomed = txn.open_table(DOOMED)?;
@@ -402,7 +402,7 @@ impl Catalogue {
 
     /// Forgets doomed files that are gone.
     pub fn forget_doomed(&self, ids: Vec<u64>) -> Result<(), StoreError> {
-        if ids.is_empty() { Ok(()) } else { self.commit(&Change { gone: ids, ..Change::default() }) }
+        if ids.is_empty() { Ok(()) } else { self.commit(&CatalogueChange { gone: ids, ..CatalogueChange::default() }) }
     }
 }
 
@@ -431,7 +431,7 @@ pub(crate) fn refuse_damage(disk: &dyn Disk, path: &Path) -> Result<(), StoreErr
 }
 
 /// Reads a catalogue that another process may be writing, and changes nothing: from a copy in memory, taken twice until both are the same.
-pub(crate) fn read_copy(disk: &dyn Disk, path: &Path) -> Result<Contents, StoreError> {
+pub(crate) fn read_copy(disk: &dyn Disk, path: &Path) -> Result<CatalogueContents, StoreError> {
     let take = || disk.open(path, false).and_then(|file| read_all(file.as_ref()));
     let take = || take().map_err(|error| StoreError::io("reading", path, error));
     let mut copy = take()?;
@@ -479,7 +479,7 @@ fn settle(db: &Database) -> Result<(), redb::Error> {
 }
 
 /// Reads every table.
-fn read_tables(db: &Database) -> Result<Result<Contents, ReadFault>, redb::Error> {
+fn read_tables(db: &Database) -> Result<Result<CatalogueContents, ReadFault>, redb::Error> {
     let read = db.begin_read()?;
     let meta = read.open_table(META)?;
     let number = |name: &str| -> Result<u64, redb::Error> { Ok(meta.get(name)?.map_or(0, |value| value.value())) };
@@ -489,14 +489,14 @@ fn read_tables(db: &Database) -> Result<Result<Contents, ReadFault>, redb::Error
         0 => return Ok(Err(ReadFault::Damaged("it has no version".to_owned()))),
         newer => return Ok(Err(ReadFault::Newer(newer))),
     }
-    let mut contents = Contents {
+    let mut contents = CatalogueContents {
         sealed_through: number("sealed_through")?,
         next_block: number("next_block")?,
-        ..Contents::default()
+        ..CatalogueContents::default()
     };
     let mut paths: Vec<(u32, Arc<str>)> = Vec::new();
     let table = read.open_table(SENSORS)?;
-    let progress = Progress::new("sensors of the catalogue read", table.len()?);
+    let progress = ProgressLog::new("sensors of the catalogue read", table.len()?);
     for entry in table.iter()? {
         let (id, path) = entry?;
         if version < VERSION_WITH_HOLES && paths.len() != id.value() as usize {
@@ -563,7 +563,7 @@ fn read_tables(db: &Database) -> Result<Result<Contents, ReadFault>, redb::Error
                 let (id, value) = entry?;
                 let (order, readings, parts) = value.value();
                 match RangeSet::decode(parts) {
-                    Some(parts) => contents.imports.set(id.value(), Known { order, readings, parts }),
+                    Some(parts) => contents.imports.set(id.value(), ImportRecord { order, readings, parts }),
                     None => return Ok(Err(ReadFault::Damaged(format!("parts of the import {}", id.value())))),
                 }
             }
@@ -581,7 +581,7 @@ fn read_announced(
     let lists = read.open_table(LISTS)?;
     let mut known: HashMap<[u8; 16], Schema> = HashMap::new();
     let announced = read.open_table(ANNOUNCED)?;
-    let (progress, mut done) = (Progress::new("schemas of the catalogue read", announced.len()?), 0);
+    let (progress, mut done) = (ProgressLog::new("schemas of the catalogue read", announced.len()?), 0);
     for entry in announced.iter()? {
         done += 1;
         progress.at(done);
@@ -624,7 +624,7 @@ fn read_loose(read: &redb::ReadTransaction, sensors: &mut Sensors) -> Result<Res
     for entry in read.open_table(LOOSE)?.iter()? {
         let (id, value) = entry?;
         let (source, properties) = value.value();
-        match Properties::decode(properties) {
+        match SchemalessProperties::decode(properties) {
             Some(properties) if sensors.has(SensorId(id.value())) => {
                 sensors.add_loose(SensorId(id.value()), source, properties);
             }
@@ -661,7 +661,7 @@ enum ReadFault {
 fn create(disk: &dyn Disk, path: &Path) -> Result<(), StoreError> {
     let new = path.with_extension("new");
     let file = disk.create(&new).map_err(|error| StoreError::io("creating", &new, error))?;
-    let backend = Backend { file: file.clone(), unsynced: Arc::default() };
+    let backend = DatabaseFile { file: file.clone(), unsynced: Arc::default() };
     let make = || -> Result<(), redb::Error> {
         let db = Database::builder().set_cache_size(CACHE_BYTES).create_with_backend(backend)?;
         let txn = db.begin_write()?;

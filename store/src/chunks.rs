@@ -9,7 +9,8 @@ use std::path::PathBuf;
 use wholegrain_model::{Pattern, SensorPath, Value};
 
 use crate::{
-    Chunk, Deletion, LineScan, LooseSensor, Moment, PartIter, SensorId, SensorInfo, Series, Snapshot, Store, StoreError,
+    Chunk, Deletion, ImportSeries, LineScan, ScanPartIter, SchemalessSensor, SensorId, SensorInfo, Snapshot,
+    SnapshotVersion, Store, StoreError,
 };
 
 /// The most readings of a chunk that a scan gives.
@@ -42,7 +43,7 @@ pub trait Chunks: Send + Sync {
         _from: i64,
         _to: i64,
         _every: Option<i64>,
-    ) -> Result<Option<PartIter>, StoreError> {
+    ) -> Result<Option<ScanPartIter>, StoreError> {
         Ok(None)
     }
 
@@ -70,13 +71,13 @@ pub trait Chunks: Send + Sync {
     }
 
     /// Told before the scans: these will be scanned next, in this order, each once.
-    fn expect(&self, _sensors: &[SensorInfo]) {}
+    fn prefetch(&self, _sensors: &[SensorInfo]) {}
 
     /// Told before samples of these are scanned for their own sake: what of them is known to be gone is to be in the notes then.
-    fn foresee(&self, _sensors: &[SensorInfo], _from: i64, _to: i64) {}
+    fn prepare_notes(&self, _sensors: &[SensorInfo], _from: i64, _to: i64) {}
 
     /// What a store's snapshot has seen, for those who keep what they make from it. A wrapper that changes or leaves out anything answers `None`.
-    fn moment(&self) -> Option<Moment> {
+    fn snapshot_version(&self) -> Option<SnapshotVersion> {
         None
     }
 
@@ -97,7 +98,7 @@ pub trait Chunks: Send + Sync {
 }
 
 /// What became of a put, with all of its chunks.
-pub use crate::store::Appended as Put;
+pub use crate::store::AppendOutcome as Put;
 
 /// What can be asked of readings, wherever they come from.
 pub trait ReadStore: Send + Sync {
@@ -124,7 +125,7 @@ pub trait ReadStore: Send + Sync {
 /// All calls may come from any thread, at the same time. Sensors are numbered by the store: a number means the same sensor as long as the store has it.
 pub trait ChunkStore: ReadStore {
     /// Makes sensors known, or gives them other properties; durable when it returns. `source` says who sends them. Their numbers, in their order.
-    fn define(&self, source: &str, sensors: &[LooseSensor]) -> Result<Vec<SensorId>, StoreError>;
+    fn define(&self, source: &str, sensors: &[SchemalessSensor]) -> Result<Vec<SensorId>, StoreError>;
 
     /// Takes chunks of readings, one for each sensor, all or nothing; durable when it returns, and in every snapshot taken later. Times rise strictly
     /// within a chunk. Where there is a reading of the same sensor and time already, the new one takes its place.
@@ -157,7 +158,7 @@ impl ReadStore for Store {
 }
 
 impl ChunkStore for Store {
-    fn define(&self, source: &str, sensors: &[LooseSensor]) -> Result<Vec<SensorId>, StoreError> {
+    fn define(&self, source: &str, sensors: &[SchemalessSensor]) -> Result<Vec<SensorId>, StoreError> {
         self.register_sensors(source, sensors)
     }
 
@@ -165,7 +166,7 @@ impl ChunkStore for Store {
         let series = chunks.iter().map(|(id, chunk)| {
             let unknown = || StoreError::Sensor(format!("there is no sensor of the number {}", id.0));
             let info = self.sensor(*id).ok_or_else(unknown)?;
-            Ok(Series { sensor: loose(info)?, times: chunk.times.clone(), column: chunk.column.clone() })
+            Ok(ImportSeries { sensor: loose(info)?, times: chunk.times.clone(), column: chunk.column.clone() })
         });
         let series = series.collect::<Result<Vec<_>, StoreError>>()?;
         let done = self.import(source, number, source, series)?;
@@ -178,10 +179,10 @@ impl ChunkStore for Store {
 }
 
 /// A sensor as it would be registered anew: its values stay what they are.
-fn loose(info: SensorInfo) -> Result<LooseSensor, StoreError> {
+fn loose(info: SensorInfo) -> Result<SchemalessSensor, StoreError> {
     let path = SensorPath::new(&*info.path).map_err(|error| StoreError::Sensor(error.to_string()))?;
     let SensorInfo { unit, kind, value_type, scale, description, .. } = info;
-    Ok(LooseSensor { path, unit, kind, value_type, scale, description })
+    Ok(SchemalessSensor { path, unit, kind, value_type, scale, description })
 }
 
 impl Chunks for Snapshot {
@@ -199,7 +200,7 @@ impl Chunks for Snapshot {
         from: i64,
         to: i64,
         every: Option<i64>,
-    ) -> Result<Option<PartIter>, StoreError> {
+    ) -> Result<Option<ScanPartIter>, StoreError> {
         Snapshot::scan_windows(self, sensor.id, from, to, every)
     }
 
@@ -222,16 +223,16 @@ impl Chunks for Snapshot {
         Snapshot::resolutions(self)
     }
 
-    fn expect(&self, sensors: &[SensorInfo]) {
+    fn prefetch(&self, sensors: &[SensorInfo]) {
         let ids: Vec<SensorId> = sensors.iter().map(|sensor| sensor.id).collect();
         Snapshot::expect(self, &ids);
     }
 
-    fn foresee(&self, sensors: &[SensorInfo], from: i64, to: i64) {
+    fn prepare_notes(&self, sensors: &[SensorInfo], from: i64, to: i64) {
         sensors.iter().for_each(|sensor| Snapshot::foresee(self, &sensor.path, from, to));
     }
 
-    fn moment(&self) -> Option<Moment> {
+    fn snapshot_version(&self) -> Option<SnapshotVersion> {
         Some(Snapshot::moment(self))
     }
 

@@ -15,12 +15,12 @@ const PIECE_BYTES: usize = 1 << 20;
 
 /// A database's file. Notes an fsync that failed: from then on nobody knows what of the file is on stable storage.
 #[derive(Debug)]
-pub(crate) struct Backend {
+pub(crate) struct DatabaseFile {
     pub file: Arc<dyn DiskFile>,
     pub unsynced: Arc<AtomicBool>,
 }
 
-impl StorageBackend for Backend {
+impl StorageBackend for DatabaseFile {
     fn len(&self) -> io::Result<u64> {
         self.file.size()
     }

@@ -14,16 +14,16 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 
 use crate::StoreError;
-use crate::aside::{Aside, Bounds, Outside};
+use crate::aside::{ImplausibleBatch, PlausibleTimes, Quarantine};
 use crate::disk::DiskFile;
-use crate::live::{LiveBatch, Segment};
+use crate::live::{LiveBatch, LiveSegment};
 use crate::overlap::Overlaps;
-use crate::ranges::{BatchKey, Held};
+use crate::ranges::{BatchKey, StoredBatches};
 use crate::readings::{LiveItem, LiveReadings, READING_BYTES_MAX, Reading, encode};
-use crate::segment::{HEADER_BYTES, Proof, RECORD_BYTES, header, put_record, put_record_with, segment_path};
+use crate::segment::{HEADER_BYTES, RECORD_BYTES, SyncedLength, header, put_record, put_record_with, segment_path};
 use crate::sensors::GroupState;
 use crate::stats::{add, sub};
-use crate::store::{Appended, Done, Shared};
+use crate::store::{AppendCallback, AppendOutcome, Shared};
 
 /// The most payload bytes of one group commit: more would only make the first of them wait.
 const COMMIT_BYTES_MAX: usize = 8 << 20;
@@ -34,7 +34,7 @@ const SEGMENT_READINGS_MAX: u64 = 64 << 20;
 const RECORD_READINGS: usize = 16_384;
 
 /// What can be appended, checked.
-pub(crate) enum Item {
+pub(crate) enum AppendItem {
     Batch(LiveBatch),
     Readings(LiveReadings),
     /// All of it is out of bounds.
@@ -42,44 +42,44 @@ pub(crate) enum Item {
 }
 
 /// Something checked that waits.
-pub(crate) struct Pending {
-    pub item: Item,
+pub(crate) struct PendingAppend {
+    pub item: AppendItem,
     /// What of it is to be set aside.
-    pub outside: Option<Outside>,
-    pub done: Done,
+    pub outside: Option<ImplausibleBatch>,
+    pub done: AppendCallback,
 }
 
-impl Pending {
+impl PendingAppend {
     /// Who sent it; of what is set aside whole nobody in particular.
     fn sender(&self) -> &str {
         match &self.item {
-            Item::Batch(batch) => &batch.agent,
-            Item::Readings(readings) => &readings.source,
-            Item::Nothing => "",
+            AppendItem::Batch(batch) => &batch.agent,
+            AppendItem::Readings(readings) => &readings.source,
+            AppendItem::Nothing => "",
         }
     }
 
     /// A batch; with a time out of bounds all of it is set aside.
-    pub fn batch(batch: LiveBatch, bounds: Bounds, done: Done) -> Self {
+    pub fn batch(batch: LiveBatch, bounds: PlausibleTimes, done: AppendCallback) -> Self {
         let Some(time) = [batch.first_time, batch.last_time].into_iter().find(|time| !bounds.hold(*time)) else {
-            return Self { item: Item::Batch(batch), outside: None, done };
+            return Self { item: AppendItem::Batch(batch), outside: None, done };
         };
         let readings = batch.readings();
-        let outside = Outside { source: batch.agent, payload: batch.payload, readings, time, now: bounds.now };
-        Self { item: Item::Nothing, outside: Some(outside), done }
+        let outside = ImplausibleBatch { source: batch.agent, payload: batch.payload, readings, time, now: bounds.now };
+        Self { item: AppendItem::Nothing, outside: Some(outside), done }
     }
 
     /// Readings; those with times out of bounds are set aside.
-    pub fn readings(mut readings: LiveReadings, bounds: Bounds, done: Done) -> Self {
+    pub fn readings(mut readings: LiveReadings, bounds: PlausibleTimes, done: AppendCallback) -> Self {
         let Some(first) = readings.readings.iter().find(|reading| !bounds.hold(reading.time)) else {
-            return Self { item: Item::Readings(readings), outside: None, done };
+            return Self { item: AppendItem::Readings(readings), outside: None, done };
         };
         let time = first.time;
         let (inside, outside) = readings.readings.into_iter().partition(|reading| bounds.hold(reading.time));
         readings.readings = outside;
         let mut payload = Vec::new();
         encode(&readings, &mut payload);
-        let outside = Outside {
+        let outside = ImplausibleBatch {
             source: readings.source.clone(),
             payload: payload.into(),
             readings: readings.readings.len() as u64,
@@ -87,16 +87,16 @@ impl Pending {
             now: bounds.now,
         };
         readings.readings = inside;
-        let item = if readings.readings.is_empty() { Item::Nothing } else { Item::Readings(readings) };
+        let item = if readings.readings.is_empty() { AppendItem::Nothing } else { AppendItem::Readings(readings) };
         Self { item, outside: Some(outside), done }
     }
 
     /// What it counts for while it waits.
     pub fn bytes(&self) -> u64 {
         let inside = match &self.item {
-            Item::Batch(batch) => batch.payload.len(),
-            Item::Readings(readings) => readings.readings.len() * size_of::<Reading>(),
-            Item::Nothing => 0,
+            AppendItem::Batch(batch) => batch.payload.len(),
+            AppendItem::Readings(readings) => readings.readings.len() * size_of::<Reading>(),
+            AppendItem::Nothing => 0,
         };
         (inside + self.outside.as_ref().map_or(0, |outside| outside.payload.len())) as u64
     }
@@ -104,23 +104,23 @@ impl Pending {
 
 /// What waits for the journal thread.
 #[derive(Default)]
-pub(crate) struct Queue {
-    state: Mutex<QueueState>,
+pub(crate) struct AppendQueue {
+    state: Mutex<AppendQueueContent>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct QueueState {
-    pending: VecDeque<Pending>,
+struct AppendQueueContent {
+    pending: VecDeque<PendingAppend>,
     rotations: Vec<SyncSender<()>>,
     closed: bool,
     /// Whether the journal thread sleeps: waking it is a system call.
     asleep: bool,
 }
 
-impl Queue {
+impl AppendQueue {
     /// Puts a batch in line; when the queue is closed, gives back whom to tell.
-    pub fn push(&self, pending: Pending) -> Result<(), Done> {
+    pub fn push(&self, pending: PendingAppend) -> Result<(), AppendCallback> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if state.closed {
             return Err(pending.done);
@@ -153,7 +153,7 @@ impl Queue {
     }
 
     /// Waits for work: batches, rotations wanted (only when no batch is left in line), and whether it is over.
-    fn take(&self, until: Option<Instant>) -> (Vec<Pending>, Vec<SyncSender<()>>, bool) {
+    fn take(&self, until: Option<Instant>) -> (Vec<PendingAppend>, Vec<SyncSender<()>>, bool) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         while state.pending.is_empty() && state.rotations.is_empty() && !state.closed {
             let wait = until.map(|until| until.saturating_duration_since(Instant::now()));
@@ -193,22 +193,22 @@ const TELL_EVERY: Duration = Duration::from_secs(10);
 pub(crate) struct Journal {
     shared: Arc<Shared>,
     /// Everything durable, in blocks and in the journal.
-    held: Held,
-    file: Option<OpenFile>,
+    held: StoredBatches,
+    file: Option<OpenSegment>,
     /// When the open segment got its first batch.
     since: Option<Instant>,
     arrivals: u64,
     /// The segment before the open one, as far as it is on stable storage.
-    previous: Proof,
-    aside: Aside,
+    previous: SyncedLength,
+    aside: Quarantine,
     overlaps: Overlaps,
     /// When a failed write was last told of, and how many have failed since.
     told: Option<(Instant, u64)>,
-    pace: Pace,
+    pace: ArrivalRate,
 }
 
 /// How many batches come: only where they are many does it pay to let them wait for each other.
-struct Pace {
+struct ArrivalRate {
     since: Instant,
     count: u32,
     /// A bit for each sender, or for several that share one: 64 are enough to tell few from many.
@@ -216,7 +216,7 @@ struct Pace {
     busy: bool,
 }
 
-impl Pace {
+impl ArrivalRate {
     fn new(since: Instant) -> Self {
         Self { since, count: 0, senders: 0, busy: false }
     }
@@ -242,15 +242,21 @@ impl Pace {
     }
 }
 
-struct OpenFile {
+struct OpenSegment {
     file: Arc<dyn DiskFile>,
     /// Bytes known to be durable.
     good: u64,
 }
 
 impl Journal {
-    pub fn new(shared: Arc<Shared>, held: Held, arrivals: u64, previous: Proof, aside: Aside) -> Self {
-        let pace = Pace::new(Instant::now());
+    pub fn new(
+        shared: Arc<Shared>,
+        held: StoredBatches,
+        arrivals: u64,
+        previous: SyncedLength,
+        aside: Quarantine,
+    ) -> Self {
+        let pace = ArrivalRate::new(Instant::now());
         Self {
             shared,
             held,
@@ -310,15 +316,15 @@ impl Journal {
         self.file = None;
         self.since = None;
         self.shared.change_view(|view| {
-            let next = Arc::new(Segment::new(view.open.number + 1));
+            let next = Arc::new(LiveSegment::new(view.open.number + 1));
             view.closed.push(std::mem::replace(&mut view.open, next));
         });
         self.shared.wake_sealer();
     }
 
     /// Writes one group and answers it.
-    fn commit(&mut self, group: Vec<Pending>) {
-        let bytes: u64 = group.iter().map(Pending::bytes).sum();
+    fn commit(&mut self, group: Vec<PendingAppend>) {
+        let bytes: u64 = group.iter().map(PendingAppend::bytes).sum();
         let group = self.set_aside(group);
         let shared = self.shared.clone();
         // What is taken in here is known, and is not forgotten before it can be seen in the segment.
@@ -327,13 +333,13 @@ impl Journal {
         let mut keys = HashSet::new();
         let (mut new, mut old) = (Vec::new(), Vec::new());
         for pending in group {
-            let Item::Batch(batch) = &pending.item else {
+            let AppendItem::Batch(batch) = &pending.item else {
                 new.push(pending);
                 continue;
             };
             let key = batch.key();
             if self.held.contains(&key) || keys.contains(&key) {
-                old.push((pending, key, Ok(Appended::Duplicate)));
+                old.push((pending, key, Ok(AppendOutcome::Duplicate)));
             } else if self.held.is_full_for(&key) {
                 let reason = format!("agent {} leaves too many holes in its numbers", key.agent);
                 old.push((pending, key, Err(StoreError::Payload(reason))));
@@ -342,7 +348,7 @@ impl Journal {
                 new.push(pending);
             }
         }
-        let something = |pending: &Pending| !matches!(pending.item, Item::Nothing);
+        let something = |pending: &PendingAppend| !matches!(pending.item, AppendItem::Nothing);
         let result = if !new.iter().any(something) { Ok(()) } else { self.write(&mut new, keys) };
         drop(not_forgotten);
         sub(&self.shared.counters.queue_bytes, bytes);
@@ -354,7 +360,7 @@ impl Journal {
             add(&self.shared.counters.write_errors, new.len() as u64);
         }
         for pending in new {
-            let what = if pending.outside.is_some() { Appended::SetAside } else { Appended::Stored };
+            let what = if pending.outside.is_some() { AppendOutcome::SetAside } else { AppendOutcome::Stored };
             answer(pending.done, result.clone().map(|()| what));
         }
         for (pending, key, what) in old {
@@ -371,7 +377,7 @@ impl Journal {
 
     /// Parts off what became unknown while it waited in the queue: a batch's sender is to be asked for its schema, as for one that was never
     /// announced.
-    fn part_forgotten(&self, group: Vec<Pending>) -> (Vec<Pending>, Vec<(Pending, StoreError)>) {
+    fn part_forgotten(&self, group: Vec<PendingAppend>) -> (Vec<PendingAppend>, Vec<(PendingAppend, StoreError)>) {
         let counters = &self.shared.counters;
         let failed = self.shared.forget_failed.load(Relaxed);
         if !failed && counters.sensors_forgotten.load(Relaxed) + counters.schemas_forgotten.load(Relaxed) == 0 {
@@ -379,16 +385,16 @@ impl Journal {
         }
         let half_forgotten = self.shared.half_forgotten.load(Relaxed);
         let sensors = self.shared.sensors();
-        let fate = |pending: &Pending| match &pending.item {
-            Item::Batch(_) | Item::Readings(_) if half_forgotten => {
+        let fate = |pending: &PendingAppend| match &pending.item {
+            AppendItem::Batch(_) | AppendItem::Readings(_) if half_forgotten => {
                 let path = self.shared.paths.catalogue.clone();
                 let reason = "forgetting sensors failed, and whether it came true is not known yet".to_owned();
                 Some(StoreError::Catalogue { doing: "taking readings in", path, reason })
             }
-            Item::Batch(batch) if sensors.schema(&batch.schema.hash()).is_none() => {
+            AppendItem::Batch(batch) if sensors.schema(&batch.schema.hash()).is_none() => {
                 Some(StoreError::UnknownSchema(batch.schema.hash()))
             }
-            Item::Readings(readings) if readings.readings.iter().any(|reading| !sensors.has(reading.sensor)) => {
+            AppendItem::Readings(readings) if readings.readings.iter().any(|reading| !sensors.has(reading.sensor)) => {
                 Some(StoreError::Sensor("a sensor has been forgotten meanwhile; register its path again".to_owned()))
             }
             _ => None,
@@ -404,8 +410,8 @@ impl Journal {
     }
 
     /// Makes what is out of bounds durable where it belongs. Whom that fails for is told, and nothing of theirs is stored: they send it again.
-    fn set_aside(&mut self, group: Vec<Pending>) -> Vec<Pending> {
-        let outside: Vec<&Outside> = group.iter().filter_map(|pending| pending.outside.as_ref()).collect();
+    fn set_aside(&mut self, group: Vec<PendingAppend>) -> Vec<PendingAppend> {
+        let outside: Vec<&ImplausibleBatch> = group.iter().filter_map(|pending| pending.outside.as_ref()).collect();
         if outside.is_empty() {
             return group;
         }
@@ -417,8 +423,8 @@ impl Journal {
         rest
     }
 
-    fn write(&mut self, new: &mut [Pending], keys: HashSet<BatchKey>) -> Result<(), StoreError> {
-        let mut group = Group::of(new, &mut self.arrivals);
+    fn write(&mut self, new: &mut [PendingAppend], keys: HashSet<BatchKey>) -> Result<(), StoreError> {
+        let mut group = GroupCommit::of(new, &mut self.arrivals);
         let end = self.write_durably(&group.buffer)?;
         // From here on the batches lie in this buffer, not in whatever network buffer they came in.
         let buffer = Bytes::from(std::mem::take(&mut group.buffer));
@@ -502,7 +508,7 @@ impl Journal {
         self.told = Some((Instant::now(), 0));
     }
 
-    fn create(&self, number: u64) -> Result<OpenFile, StoreError> {
+    fn create(&self, number: u64) -> Result<OpenSegment, StoreError> {
         let journal = &self.shared.paths.journal;
         let path = segment_path(journal, number);
         let io = |doing, path| move |error| StoreError::io(doing, path, error);
@@ -511,25 +517,25 @@ impl Journal {
         file.sync().map_err(io("syncing", &path))?;
         self.shared.disk.sync_dir(journal).map_err(io("syncing", journal))?;
         add(&self.shared.counters.journal_bytes, HEADER_BYTES as u64);
-        Ok(OpenFile { file, good: HEADER_BYTES as u64 })
+        Ok(OpenSegment { file, good: HEADER_BYTES as u64 })
     }
 }
 
 /// One group commit: its bytes, and what is in them.
-struct Group {
+struct GroupCommit {
     buffer: Vec<u8>,
     batches: Vec<(LiveBatch, Range<usize>)>,
     /// With their numbers in the order of arrival.
     records: Vec<(u64, Arc<LiveReadings>)>,
 }
 
-impl Group {
+impl GroupCommit {
     /// Takes what waits, in its order; readings of one sender that follow each other become one record.
-    fn of(new: &mut [Pending], arrivals: &mut u64) -> Self {
-        let size = |pending: &Pending| match &pending.item {
-            Item::Batch(batch) => batch.payload.len() + RECORD_BYTES,
-            Item::Readings(readings) => readings.readings.len() * READING_BYTES_MAX,
-            Item::Nothing => 0,
+    fn of(new: &mut [PendingAppend], arrivals: &mut u64) -> Self {
+        let size = |pending: &PendingAppend| match &pending.item {
+            AppendItem::Batch(batch) => batch.payload.len() + RECORD_BYTES,
+            AppendItem::Readings(readings) => readings.readings.len() * READING_BYTES_MAX,
+            AppendItem::Nothing => 0,
         };
         let mut group = Self {
             buffer: Vec::with_capacity(new.iter().map(size).sum::<usize>()),
@@ -539,14 +545,14 @@ impl Group {
         let mut gathered: Option<LiveReadings> = None;
         for pending in new {
             match &mut pending.item {
-                Item::Batch(batch) => {
+                AppendItem::Batch(batch) => {
                     group.close_record(gathered.take(), arrivals);
                     *arrivals += 1;
                     let place = put_record(&batch.payload, &mut group.buffer);
                     group.batches.push((LiveBatch { arrival: *arrivals, ..batch.clone() }, place));
                 }
-                Item::Nothing => {}
-                Item::Readings(more) => match &mut gathered {
+                AppendItem::Nothing => {}
+                AppendItem::Readings(more) => match &mut gathered {
                     Some(record) if record.source == more.source && record.readings.len() < RECORD_READINGS => {
                         record.readings.append(&mut more.readings);
                     }
@@ -576,7 +582,7 @@ pub(crate) fn group_state(batch: &LiveBatch) -> GroupState {
 }
 
 /// Calls back; a panic there must not end the journal.
-fn answer(done: Done, result: Result<Appended, StoreError>) {
+fn answer(done: AppendCallback, result: Result<AppendOutcome, StoreError>) {
     if catch_unwind(AssertUnwindSafe(|| done(result))).is_err() {
         tracing::error!("a batch's sender panicked when it was answered");
     }
@@ -589,7 +595,7 @@ mod tests {
     #[test]
     fn only_where_batches_are_many_do_they_wait_for_each_other() {
         let start = Instant::now();
-        let mut pace = Pace::new(start);
+        let mut pace = ArrivalRate::new(start);
         let at = |ms: u64| start + Duration::from_millis(ms);
         let mut come = |count: usize, of: usize, ms: u64| {
             (0..count).for_each(|i| pace.note(&format!("n{}", i % of)));

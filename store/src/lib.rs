@@ -61,25 +61,27 @@ mod synced;
 mod tiers;
 pub mod verify;
 
-pub use care::{Compacted, SUBTREES_MAX, Share, Watch};
+pub use care::{CancellableProgress, CompactionReport, SUBTREES_MAX, SubtreeUsage};
 pub use chunks::{CHUNK_ROWS_MAX, ChunkIter, ChunkStore, Chunks, Put, ReadStore};
 pub use clock::Clock;
 pub use config::StoreConfig;
-pub use delete::{Affected, DELETE_PATTERNS_MAX, Deletion};
-pub use derived::{Derived, KeptOf, Moment, PIECE_BYTES_MAX, Recipe};
+pub use delete::{DELETE_PATTERNS_MAX, Deletion, DeletionReport};
+pub use derived::{CacheKey, CachedResults, PIECE_BYTES_MAX, ResultCache, SnapshotVersion};
 pub use error::StoreError;
-pub use import::{IMPORT_ROWS_MAX, ImportState, Imported, Series};
+pub use import::{IMPORT_ROWS_MAX, ImportReport, ImportSeries, ImportState};
 pub use jobs::list::{JobFilter, JobList, JobRow, JobState};
-pub use jobs::{JobAllocation, JobFound, JobRun};
+pub use jobs::{JobAllocation, JobRun, JobSearchResult};
 pub use live::LiveBatch;
-pub use lost::{Lost, lost_on_record};
-pub use readings::{LiveItem, LiveReadings, LooseSensor, READINGS_MAX, Reading};
+pub use lost::{LossRecord, loss_records};
+pub use readings::{LiveItem, LiveReadings, READINGS_MAX, Reading, SchemalessSensor};
 pub use retention::policy::{RETENTION_RULES_MAX, RetentionRule};
 pub use retention::rules::RuleInForce;
 pub use sensors::{SensorId, SensorInfo};
-pub use settings::{Explained, Property, PropertySetting, SETTINGS_MAX, SensorSetting, SetReport};
+pub use settings::{Property, PropertyOrigins, PropertySetting, SETTINGS_MAX, SensorSetting, SetReport};
 pub use snapshot::{Chunk, Snapshot};
 pub use stats::{OpenReport, StoreStats};
-pub use store::{Appended, Done, Store};
-pub use tiers::scan::{LineScan, PartIter};
-pub use tiers::{Before, Edges, Lines, Part, Rows, TIERS_MAX, Window, Windows, check_tiers};
+pub use store::{AppendCallback, AppendOutcome, Store};
+pub use tiers::scan::{LineScan, ScanPartIter};
+pub use tiers::{
+    ScanPart, TIERS_MAX, TierWindow, TierWindows, WindowColumns, WindowEdge, WindowEdges, WindowLines, check_tiers,
+};

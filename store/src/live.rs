@@ -9,10 +9,10 @@ use bytes::Bytes;
 use wholegrain_model::{Schema, SchemaHash};
 
 use crate::SensorId;
-use crate::log::{Chain, Everything, Log, ROW_BYTES};
+use crate::log::{ClosedLog, ROW_BYTES, ReadingLog, SensorReadings};
 use crate::ranges::BatchKey;
 use crate::readings::{LiveItem, LiveReadings};
-use crate::segment::{Holds, Proof};
+use crate::segment::{SegmentSummary, SyncedLength};
 
 /// A durable batch, as it came.
 #[derive(Debug, Clone)]
@@ -52,16 +52,16 @@ impl LiveBatch {
 
 /// One journal segment's batches. Grows while it is the open one, then stays as it is until it is sealed.
 #[derive(Debug)]
-pub(crate) struct Segment {
+pub(crate) struct LiveSegment {
     pub number: u64,
-    content: RwLock<Content>,
+    content: RwLock<LiveSegmentContent>,
 }
 
 #[derive(Debug, Default)]
-struct Content {
+struct LiveSegmentContent {
     groups: HashMap<SchemaHash, Vec<Arc<LiveBatch>>>,
     /// Readings without a schema.
-    log: Log,
+    log: ReadingLog,
     last_arrival: u64,
     payload_bytes: u64,
     file_bytes: u64,
@@ -78,22 +78,23 @@ pub(crate) struct SegmentSize {
     pub readings: u64,
 }
 
-impl Content {
+impl LiveSegmentContent {
     fn widen(&mut self, first: i64, last: i64) {
         let span = self.span.get_or_insert((first, last));
         *span = (span.0.min(first), span.1.max(last));
     }
 }
 
-impl Segment {
+impl LiveSegment {
     pub fn new(number: u64) -> Self {
         Self { number, content: RwLock::default() }
     }
 
     /// One whose readings without a schema were in the journal.
-    pub fn replayed(number: u64, log: Log) -> Self {
+    pub fn replayed(number: u64, log: ReadingLog) -> Self {
         let rows = log.rows() as u64;
-        let mut content = Content { payload_bytes: rows * ROW_BYTES, readings: rows, ..Content::default() };
+        let mut content =
+            LiveSegmentContent { payload_bytes: rows * ROW_BYTES, readings: rows, ..LiveSegmentContent::default() };
         log.all().times().for_each(|(_, time)| content.widen(time, time));
         content.log = log;
         Self { number, content: RwLock::new(content) }
@@ -126,12 +127,12 @@ impl Segment {
     }
 
     /// A sensor's readings without a schema that arrived up to `watermark`.
-    pub fn readings(&self, id: SensorId, watermark: u64) -> Option<Chain> {
+    pub fn readings(&self, id: SensorId, watermark: u64) -> Option<SensorReadings> {
         self.content.read().unwrap_or_else(PoisonError::into_inner).log.chain(id, watermark)
     }
 
     /// All readings without a schema.
-    pub fn all_readings(&self) -> Everything {
+    pub fn all_readings(&self) -> ClosedLog {
         self.content.read().unwrap_or_else(PoisonError::into_inner).log.all()
     }
 
@@ -151,10 +152,10 @@ impl Segment {
     }
 
     /// What can be said of it: how long its file is on stable storage, and what is in it.
-    pub fn proof(&self) -> Proof {
+    pub fn proof(&self) -> SyncedLength {
         let content = self.content.read().unwrap_or_else(PoisonError::into_inner);
-        let holds = content.span.map(|(first, last)| Holds { readings: content.readings, first, last });
-        Proof { number: self.number, bytes: content.file_bytes, holds }
+        let holds = content.span.map(|(first, last)| SegmentSummary { readings: content.readings, first, last });
+        SyncedLength { number: self.number, bytes: content.file_bytes, holds }
     }
 
     pub fn is_empty(&self) -> bool {
@@ -184,9 +185,9 @@ impl Segment {
 
 /// The batch with the newest sample of each group, for as long as the group is not silent for too long.
 #[derive(Debug, Default)]
-pub(crate) struct Newest(RwLock<HashMap<SchemaHash, (Arc<LiveBatch>, Instant)>>);
+pub(crate) struct NewestBatches(RwLock<HashMap<SchemaHash, (Arc<LiveBatch>, Instant)>>);
 
-impl Newest {
+impl NewestBatches {
     pub fn note(&self, batches: &[Arc<LiveBatch>], now: Instant) {
         let mut newest = self.0.write().unwrap_or_else(PoisonError::into_inner);
         for batch in batches {
@@ -221,9 +222,9 @@ impl Newest {
 
 /// Who wants everything as it becomes durable.
 #[derive(Debug, Default)]
-pub(crate) struct Subscribers(Mutex<Vec<SyncSender<Arc<[LiveItem]>>>>);
+pub(crate) struct LiveSubscribers(Mutex<Vec<SyncSender<Arc<[LiveItem]>>>>);
 
-impl Subscribers {
+impl LiveSubscribers {
     pub fn subscribe(&self, bound: usize) -> Receiver<Arc<[LiveItem]>> {
         let (sender, receiver) = sync_channel(bound.max(1));
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(sender);

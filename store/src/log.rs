@@ -13,14 +13,14 @@ use crate::{Chunk, SensorId};
 /// Rows of one piece. Whole pieces never change, so that a reader goes through them without holding up the journal.
 const PIECE_ROWS: usize = 65_536;
 /// Bytes of memory for each row, its part of the table not counted.
-pub(crate) const ROW_BYTES: u64 = size_of::<Row>() as u64;
+pub(crate) const ROW_BYTES: u64 = size_of::<LogRow>() as u64;
 /// Set in [`Row::before`] when the value is a float.
 const FLOAT: u32 = 1 << 31;
 /// The most rows of one log: their numbers and [`FLOAT`] share 32 bits. A segment is closed long before.
 const ROWS_MAX: usize = FLOAT as usize - 1;
 
 #[derive(Debug, Clone, Copy)]
-struct Row {
+struct LogRow {
     time: i64,
     bits: u64,
     sensor: u32,
@@ -52,16 +52,16 @@ pub(crate) type IdMap<T> = HashMap<u32, T, BuildHasherDefault<IdHasher>>;
 
 /// One segment's readings.
 #[derive(Debug, Default)]
-pub(crate) struct Log {
-    whole: Vec<Arc<[Row]>>,
-    open: Vec<Row>,
+pub(crate) struct ReadingLog {
+    whole: Vec<Arc<[LogRow]>>,
+    open: Vec<LogRow>,
     /// Each sensor's last row, plus 1.
     last: IdMap<u32>,
     /// For each record: its number in the order of arrival, and how many rows there were after it.
     arrivals: Vec<(u64, u32)>,
 }
 
-impl Log {
+impl ReadingLog {
     pub fn is_empty(&self) -> bool {
         self.last.is_empty()
     }
@@ -83,7 +83,7 @@ impl Log {
                 Value::Float(value) => (value.to_bits(), FLOAT),
             };
             let last = self.last.entry(reading.sensor.0).or_insert(0);
-            self.open.push(Row { time: reading.time, bits, sensor: reading.sensor.0, before: *last | float });
+            self.open.push(LogRow { time: reading.time, bits, sensor: reading.sensor.0, before: *last | float });
             *last = number as u32 + 1;
             if self.open.len() == PIECE_ROWS {
                 self.whole.push(std::mem::take(&mut self.open).into());
@@ -97,7 +97,7 @@ impl Log {
     }
 
     /// What is needed to go through one sensor's rows that arrived up to `watermark`, outside of any lock.
-    pub fn chain(&self, id: SensorId, watermark: u64) -> Option<Chain> {
+    pub fn chain(&self, id: SensorId, watermark: u64) -> Option<SensorReadings> {
         let mut next = *self.last.get(&id.0)?;
         let seen = self.arrivals.partition_point(|(arrival, _)| *arrival <= watermark);
         let end = seen.checked_sub(1).map_or(0, |at| self.arrivals[at].1);
@@ -110,32 +110,32 @@ impl Log {
             }
             next = row.before & !FLOAT;
         }
-        Some(Chain { newest, whole: self.whole.clone(), next, end })
+        Some(SensorReadings { newest, whole: self.whole.clone(), next, end })
     }
 
     /// Everything, outside of any lock.
-    pub fn all(&self) -> Everything {
+    pub fn all(&self) -> ClosedLog {
         let mut pieces = self.whole.clone();
         if !self.open.is_empty() {
             pieces.push(self.open.as_slice().into());
         }
-        Everything { pieces, sensors: self.last.keys().copied().collect() }
+        ClosedLog { pieces, sensors: self.last.keys().copied().collect() }
     }
 }
 
 /// One sensor's rows.
-pub(crate) struct Chain {
+pub(crate) struct SensorReadings {
     /// Those of the piece that grows, the newest first.
-    newest: Vec<Row>,
-    whole: Vec<Arc<[Row]>>,
+    newest: Vec<LogRow>,
+    whole: Vec<Arc<[LogRow]>>,
     next: u32,
     end: u32,
 }
 
-impl Chain {
+impl SensorReadings {
     /// The readings of `from <= time < to`, in the order of arrival.
     pub fn readings(self, from: i64, to: i64) -> Vec<(i64, Value)> {
-        let mut found: Vec<Row> = self.newest;
+        let mut found: Vec<LogRow> = self.newest;
         let mut next = self.next;
         while let Some(number) = next.checked_sub(1) {
             let row = self.whole[number as usize / PIECE_ROWS][number as usize % PIECE_ROWS];
@@ -148,26 +148,26 @@ impl Chain {
     }
 }
 
-fn reading(row: &Row) -> (i64, Value) {
+fn reading(row: &LogRow) -> (i64, Value) {
     let value_type = if row.before & FLOAT != 0 { ValueType::Float } else { ValueType::Int };
     (row.time, Value::from_bits(row.bits, value_type))
 }
 
 /// All rows of a closed segment.
-pub(crate) struct Everything {
-    pieces: Vec<Arc<[Row]>>,
+pub(crate) struct ClosedLog {
+    pieces: Vec<Arc<[LogRow]>>,
     /// Its sensors, in no order.
     pub sensors: Vec<u32>,
 }
 
-impl Everything {
+impl ClosedLog {
     /// Each row's sensor and time.
     pub fn times(&self) -> impl Iterator<Item = (u32, i64)> {
         self.pieces.iter().flat_map(|piece| piece.iter().map(|row| (row.sensor, row.time)))
     }
 
     /// Brings the rows into the order of `sensors`, those of one sensor in the order of arrival.
-    pub fn sorted(&self) -> Sorted<'_> {
+    pub fn sorted(&self) -> SortedLog<'_> {
         let slots: IdMap<u32> = self.sensors.iter().zip(0u32..).map(|(id, slot)| (*id, slot)).collect();
         let mut starts = vec![0u32; self.sensors.len() + 1];
         let rows = || self.pieces.iter().flat_map(|piece| piece.iter());
@@ -182,18 +182,18 @@ impl Everything {
             order[next[*slot as usize] as usize] = number;
             next[*slot as usize] += 1;
         }
-        Sorted { pieces: &self.pieces, starts, order }
+        SortedLog { pieces: &self.pieces, starts, order }
     }
 }
 
 /// The rows of a segment sensor by sensor.
-pub(crate) struct Sorted<'a> {
-    pieces: &'a [Arc<[Row]>],
+pub(crate) struct SortedLog<'a> {
+    pieces: &'a [Arc<[LogRow]>],
     starts: Vec<u32>,
     order: Vec<u32>,
 }
 
-impl Sorted<'_> {
+impl SortedLog<'_> {
     /// The readings of the sensor at `slot`, in the order of arrival.
     pub fn readings(&self, slot: usize) -> impl Iterator<Item = (i64, Value)> {
         let numbers = &self.order[self.starts[slot] as usize..self.starts[slot + 1] as usize];
@@ -259,7 +259,7 @@ mod tests {
 
     #[test]
     fn each_sensor_gives_its_rows_up_to_the_watermark() {
-        let mut log = Log::default();
+        let mut log = ReadingLog::default();
         let sensors = 7;
         let mut all = Vec::new();
         for arrival in 1..=60i64 {

@@ -6,19 +6,19 @@ use std::sync::{Arc, PoisonError};
 
 use wholegrain_model::Pattern;
 
-use crate::aside::Bounds;
-use crate::journal::Pending;
+use crate::aside::PlausibleTimes;
+use crate::journal::PendingAppend;
 use crate::publish::reconcile;
-use crate::readings::{LiveReadings, LooseSensor, READINGS_MAX, Reading, check_source};
-use crate::sensors::Properties;
+use crate::readings::{LiveReadings, READINGS_MAX, Reading, SchemalessSensor, check_source};
+use crate::sensors::SchemalessProperties;
 use crate::stats::{add, sub};
-use crate::store::{Appended, Done};
+use crate::store::{AppendCallback, AppendOutcome};
 use crate::{SensorId, SensorInfo, Store, StoreError};
 
 impl Store {
     /// Numbers for sensors without a schema, in their order; durable when it returns. A known path keeps its number. Where a schema has the path,
     /// the schema defines the sensor; else the latest registration does. Blocks on the disk when something is new. `source` is who sends them.
-    pub fn register_sensors(&self, source: &str, sensors: &[LooseSensor]) -> Result<Vec<SensorId>, StoreError> {
+    pub fn register_sensors(&self, source: &str, sensors: &[SchemalessSensor]) -> Result<Vec<SensorId>, StoreError> {
         self.register_with(source, sensors, |_| 0)
     }
 
@@ -27,11 +27,11 @@ impl Store {
     pub(crate) fn register_with(
         &self,
         source: &str,
-        sensors: &[LooseSensor],
+        sensors: &[SchemalessSensor],
         learned: impl Fn(usize) -> u64,
     ) -> Result<Vec<SensorId>, StoreError> {
         check_source(source)?;
-        sensors.iter().try_for_each(LooseSensor::check)?;
+        sensors.iter().try_for_each(SchemalessSensor::check)?;
         let shared = self.shared();
         if shared.closing.load(Relaxed) {
             return Err(StoreError::Closed);
@@ -39,18 +39,18 @@ impl Store {
         let encoded: Vec<Vec<u8>> = {
             let known = shared.sensors();
             let learned_before =
-                |sensor: &LooseSensor| known.id(sensor.path.as_str()).map(|id| known.learned_interval(id));
+                |sensor: &SchemalessSensor| known.id(sensor.path.as_str()).map(|id| known.learned_interval(id));
             let interval = |at: usize, sensor| match (learned(at), learned_before(sensor).unwrap_or(0)) {
                 (0, one) | (one, 0) => one,
                 (new, before) => new.min(before),
             };
-            let one = |(at, sensor)| Properties::of(sensor, interval(at, sensor)).encode();
+            let one = |(at, sensor)| SchemalessProperties::of(sensor, interval(at, sensor)).encode();
             sensors.iter().enumerate().map(one).collect()
         };
         let numbers = || {
             let known = shared.sensors();
-            let id = |sensor: &LooseSensor| known.id(sensor.path.as_str());
-            let registered = |(sensor, encoded): (&LooseSensor, &Vec<u8>)| known.is_registered(sensor, encoded);
+            let id = |sensor: &SchemalessSensor| known.id(sensor.path.as_str());
+            let registered = |(sensor, encoded): (&SchemalessSensor, &Vec<u8>)| known.is_registered(sensor, encoded);
             let all = sensors.iter().zip(&encoded).all(registered);
             all.then(|| sensors.iter().filter_map(id).collect::<Vec<_>>())
         };
@@ -87,7 +87,7 @@ impl Store {
             if let Some(path) = path {
                 known.add_path(path);
             }
-            if let Some(properties) = Properties::decode(encoded) {
+            if let Some(properties) = SchemalessProperties::decode(encoded) {
                 known.add_loose(SensorId(*id), source, properties);
             }
         }
@@ -126,7 +126,7 @@ impl Store {
 
     /// Queues readings. `done` is called once: at once when they are refused or there is no room, else from the journal thread when they are
     /// durable or could not be made so. A reading is known by its sensor and time: sent again it is there once, and the later value counts.
-    pub fn append_readings(&self, source: &str, readings: Vec<Reading>, done: Done) {
+    pub fn append_readings(&self, source: &str, readings: Vec<Reading>, done: AppendCallback) {
         let shared = self.shared();
         let counters = &shared.counters;
         if let Err(error) = self.check_readings(source, &readings) {
@@ -137,14 +137,17 @@ impl Store {
             return done(Err(StoreError::Closed));
         }
         if readings.is_empty() {
-            return done(Ok(Appended::Stored));
+            return done(Ok(AppendOutcome::Stored));
         }
         if !self.append_room() {
             add(&counters.busy, 1);
             return done(Err(StoreError::Busy));
         }
-        let pending =
-            Pending::readings(LiveReadings { source: source.into(), readings }, Bounds::of(&shared.config), done);
+        let pending = PendingAppend::readings(
+            LiveReadings { source: source.into(), readings },
+            PlausibleTimes::of(&shared.config),
+            done,
+        );
         let bytes = pending.bytes();
         add(&counters.queue_bytes, bytes);
         if let Err(done) = shared.queue.push(pending) {

@@ -24,7 +24,7 @@ pub(crate) const AGENTS_MAX: usize = 16;
 
 /// What one segment of the journal has lost.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Lost {
+pub struct LossRecord {
     /// Its name: the segment's number and where in it the first lost byte is.
     pub id: String,
     /// The segment.
@@ -48,7 +48,7 @@ pub struct Lost {
     pub acknowledged: bool,
 }
 
-impl Lost {
+impl LossRecord {
     /// How many and of which times, for people.
     pub fn sentence(&self) -> String {
         let count = self.readings.map_or("an unknown number of".to_owned(), |count| count.to_string());
@@ -56,7 +56,7 @@ impl Lost {
         format!("{count} acknowledged readings of the time from {from} to {to} are lost: the journal was damaged")
     }
 
-    fn widen(&mut self, other: &Lost) {
+    fn widen(&mut self, other: &LossRecord) {
         self.bytes += other.bytes;
         self.readings = self.readings.zip(other.readings).map(|(a, b)| a + b);
         (self.from, self.to) = (self.from.min(other.from), self.to.max(other.to));
@@ -72,30 +72,35 @@ impl Lost {
 }
 
 /// What is on record of a registry, in the order in which it was found, what is acknowledged too.
-fn all(registry: &Registry) -> Vec<Lost> {
+fn all(registry: &Registry) -> Vec<LossRecord> {
     let entries = registry.all(KIND).into_iter();
     entries.filter_map(|entry| serde_json::from_value(entry.value?).ok()).collect()
 }
 
 /// What is on record and nobody has acknowledged.
-pub(crate) fn open(registry: &Registry) -> Vec<Lost> {
+pub(crate) fn open(registry: &Registry) -> Vec<LossRecord> {
     all(registry).into_iter().filter(|lost| !lost.acknowledged).collect()
 }
 
 /// The same of the store in `dir`. Needs no lock; a server may be running.
-pub fn lost_on_record(dir: &Path) -> Result<Vec<Lost>, StoreError> {
+pub fn loss_records(dir: &Path) -> Result<Vec<LossRecord>, StoreError> {
     on_record(&(Arc::new(RealDisk) as Arc<dyn Disk>), dir)
 }
 
-pub(crate) fn on_record(disk: &Arc<dyn Disk>, dir: &Path) -> Result<Vec<Lost>, StoreError> {
+pub(crate) fn on_record(disk: &Arc<dyn Disk>, dir: &Path) -> Result<Vec<LossRecord>, StoreError> {
     Ok(open(&Registry::open(disk, dir)?.0))
 }
 
 /// Puts on record what an opening found, durably. What is there already, as long as its segment is, is not put there again; what was acknowledged and
 /// cannot be found again goes.
-pub(crate) fn record(registry: &Registry, found: Vec<Lost>, sealed_through: u64, now: i64) -> Result<(), StoreError> {
+pub(crate) fn record(
+    registry: &Registry,
+    found: Vec<LossRecord>,
+    sealed_through: u64,
+    now: i64,
+) -> Result<(), StoreError> {
     let mut known = all(registry);
-    let value = |lost: &Lost| serde_json::to_value(lost).map_err(|error| StoreError::Sensor(error.to_string()));
+    let value = |lost: &LossRecord| serde_json::to_value(lost).map_err(|error| StoreError::Sensor(error.to_string()));
     let mut changes = Vec::new();
     for lost in known.iter().filter(|lost| lost.acknowledged && lost.segment <= sealed_through) {
         changes.push((lost.id.clone(), None));
@@ -129,7 +134,7 @@ pub(crate) fn record(registry: &Registry, found: Vec<Lost>, sealed_through: u64,
 
 impl Store {
     /// Acknowledged readings that the journal has lost and nobody has acknowledged, in the order in which that was found.
-    pub fn lost(&self) -> Vec<Lost> {
+    pub fn lost(&self) -> Vec<LossRecord> {
         self.shared().lost().to_vec()
     }
 

@@ -11,11 +11,11 @@ use wholegrain_model::{ColumnValues, ValueType};
 use crate::block::index::IndexEntry;
 use crate::block::read::{Block, CHUNK_ROWS, OpenBlock, empty};
 use crate::block::rows::RowReader;
-use crate::catalogue::{BlockRecord, Change};
-use crate::delete::cuts::{Cut, kept};
+use crate::catalogue::{BlockRecord, CatalogueChange};
+use crate::delete::cuts::{Tombstone, kept};
 use crate::delete::rewrite::rewrite_once;
-use crate::publish::{DAY_NS, Draft, Finished, Kind, publish, reconcile};
-use crate::scan::{Input, Merged};
+use crate::publish::{BlockDraft, BlockKind, DAY_NS, FinishedBlock, publish, reconcile};
+use crate::scan::{MergeInput, MergedChunks};
 use crate::stats::add;
 use crate::store::Shared;
 use crate::tiers::write::TierDrafts;
@@ -29,7 +29,7 @@ const TIER_LEVEL_MIN: u32 = 2;
 
 /// When blocks are merged.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Policy {
+pub(crate) struct MergePolicy {
     pub fan_in: usize,
     pub settle_ns: i64,
     pub bytes_max: u64,
@@ -37,7 +37,7 @@ pub(crate) struct Policy {
     pub all: bool,
 }
 
-impl Policy {
+impl MergePolicy {
     fn of(shared: &Shared) -> Self {
         Self {
             fan_in: shared.config.merge_fan_in.max(2),
@@ -52,7 +52,7 @@ impl Policy {
 pub(crate) fn compact_once(shared: &Shared, now: i64) -> Result<Option<u64>, StoreError> {
     let _one_at_a_time = shared.merging.lock().unwrap_or_else(PoisonError::into_inner);
     drop(reconcile(shared)?);
-    let policy = Policy { all: true, ..Policy::of(shared) };
+    let policy = MergePolicy { all: true, ..MergePolicy::of(shared) };
     if let Some(inputs) = pick(&shared.view().blocks, policy, now) {
         merge(shared, &inputs, now)?;
         return Ok(Some(inputs.iter().map(|block| block.record.bytes).sum()));
@@ -77,7 +77,7 @@ pub(crate) fn compactable_bytes(blocks: &[Arc<Block>], bytes_max: u64) -> u64 {
 pub(crate) fn merge_once(shared: &Shared, now: i64) -> Result<bool, StoreError> {
     let _one_at_a_time = shared.merging.lock().unwrap_or_else(PoisonError::into_inner);
     drop(reconcile(shared)?);
-    match pick(&shared.view().blocks, Policy::of(shared), now) {
+    match pick(&shared.view().blocks, MergePolicy::of(shared), now) {
         Some(inputs) => merge(shared, &inputs, now).map(|()| true),
         None if rewrite_once(shared)? => Ok(true),
         None => settle::tier_once(shared, now),
@@ -87,7 +87,7 @@ pub(crate) fn merge_once(shared: &Shared, now: i64) -> Result<bool, StoreError> 
 /// Makes one block of several, and tiers of it when it is large. An input that turns out damaged is marked so, and nothing else done.
 pub(crate) fn merge(shared: &Shared, inputs: &[Arc<Block>], now: i64) -> Result<(), StoreError> {
     let latest = inputs.iter().map(|block| (block.record.last_segment, block.record.import)).max().unwrap_or((0, 0));
-    let kind = Kind {
+    let kind = BlockKind {
         value_type: inputs[0].record.value_type,
         day: inputs[0].record.day,
         level: inputs.iter().map(|block| block.record.level).max().unwrap_or(0) + 1,
@@ -96,10 +96,10 @@ pub(crate) fn merge(shared: &Shared, inputs: &[Arc<Block>], now: i64) -> Result<
         import: latest.1,
     };
     let Some(open) = open_all(shared, inputs)? else { return Ok(()) };
-    let over = is_over(&inputs[0].record, Policy::of(shared).settle_ns, now);
+    let over = is_over(&inputs[0].record, MergePolicy::of(shared).settle_ns, now);
     // What is merged again before long is compressed as quickly as what was sealed.
     let level = if over { shared.config.merge_zstd_level } else { shared.config.seal_zstd_level };
-    let draft = Draft::create(shared, kind, level)?;
+    let draft = BlockDraft::create(shared, kind, level)?;
     let wanted = kind.level >= TIER_LEVEL_MIN || over;
     let tiers = if wanted { resolutions(&shared.config.tiers) } else { Vec::new() };
     let tiers = match TierDrafts::create(shared, kind, draft.id(), &tiers) {
@@ -109,7 +109,7 @@ pub(crate) fn merge(shared: &Shared, inputs: &[Arc<Block>], now: i64) -> Result<
             return Err(error);
         }
     };
-    let output = Output { draft: Some(draft), tiers, keep_from: None };
+    let output = MergeOutput { draft: Some(draft), tiers, keep_from: None };
     let Some(mut finished) = run(shared, &open, inputs, output)? else { return Ok(()) };
     let bytes = finished[0].record.bytes;
     let tier_bytes: u64 = finished[1..].iter().map(|tier| tier.record.bytes).sum();
@@ -122,7 +122,7 @@ pub(crate) fn merge(shared: &Shared, inputs: &[Arc<Block>], now: i64) -> Result<
         tier.record.tier.is_some_and(|tier| inputs.iter().any(|block| block.record.id == tier.block))
     };
     replaced.extend(shared.view().tiers.iter().filter(of_inputs).cloned());
-    if publish(shared, &finished, &replaced, Change::default())? {
+    if publish(shared, &finished, &replaced, CatalogueChange::default())? {
         add(&shared.counters.merges, 1);
         add(&shared.counters.merge_bytes, bytes);
         add(&shared.counters.tier_bytes_written, tier_bytes);
@@ -147,9 +147,9 @@ pub(crate) fn open_all(shared: &Shared, blocks: &[Arc<Block>]) -> Result<Option<
 }
 
 /// What is made of the rows of blocks.
-pub(crate) struct Output<'a> {
+pub(crate) struct MergeOutput<'a> {
     /// A block.
-    pub draft: Option<Draft>,
+    pub draft: Option<BlockDraft>,
     /// Tiers.
     pub tiers: TierDrafts<'a>,
     /// From which time on a sensor's rows are kept; everything where there is no such rule.
@@ -161,9 +161,9 @@ pub(crate) fn run(
     shared: &Shared,
     open: &[Arc<OpenBlock>],
     inputs: &[Arc<Block>],
-    mut output: Output,
-) -> Result<Option<Vec<Finished>>, StoreError> {
-    if let Err(Fault { block, error }) = write(open, inputs, &mut output) {
+    mut output: MergeOutput,
+) -> Result<Option<Vec<FinishedBlock>>, StoreError> {
+    if let Err(MergeFault { block, error }) = write(open, inputs, &mut output) {
         output.tiers.discard();
         output.draft.into_iter().for_each(|draft| draft.discard(shared));
         return match (block, error) {
@@ -195,14 +195,14 @@ pub(crate) fn run(
 }
 
 /// What went wrong, and reading which input.
-struct Fault {
+struct MergeFault {
     block: Option<usize>,
     error: StoreError,
 }
 
 /// The rows of one sensor in one input.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Run {
+pub(crate) struct MergeRun {
     input: usize,
     pub row: u64,
     pub end: u64,
@@ -211,11 +211,11 @@ pub(crate) struct Run {
 }
 
 /// Goes through the sensors of all inputs in the order of their paths.
-fn write(open: &[Arc<OpenBlock>], inputs: &[Arc<Block>], output: &mut Output) -> Result<(), Fault> {
+fn write(open: &[Arc<OpenBlock>], inputs: &[Arc<Block>], output: &mut MergeOutput) -> Result<(), MergeFault> {
     let mut readers: Vec<RowReader> = open.iter().map(|block| RowReader::new(block.clone(), None)).collect();
     let mut next = vec![(0usize, 0u64); open.len()];
     let mut scratch = Chunk { times: Vec::new(), column: empty(inputs[0].record.value_type) };
-    let mut runs: Vec<Run> = Vec::new();
+    let mut runs: Vec<MergeRun> = Vec::new();
     loop {
         let path =
             (0..open.len()).filter_map(|i| open[i].entries().get(next[i].0)).map(|entry| entry.path.as_str()).min();
@@ -228,8 +228,8 @@ fn write(open: &[Arc<OpenBlock>], inputs: &[Arc<Block>], output: &mut Output) ->
             let (row, end) = (next[input].1, next[input].1 + entry.rows);
             next[input] = (next[input].0 + 1, end);
             let found = runs_of(reader, entry, (row, end), keep_from, &inputs[input].record.cuts);
-            let found = found.map_err(|error| Fault { block: Some(input), error })?;
-            runs.extend(found.into_iter().map(|run| Run { input, ..run }));
+            let found = found.map_err(|error| MergeFault { block: Some(input), error })?;
+            runs.extend(found.into_iter().map(|run| MergeRun { input, ..run }));
         }
         runs.sort_unstable_by_key(|run| run.first_time);
         if runs.is_sorted_by(|a, b| a.last_time < b.first_time) {
@@ -237,7 +237,7 @@ fn write(open: &[Arc<OpenBlock>], inputs: &[Arc<Block>], output: &mut Output) ->
         } else {
             interleave(path, &runs, &mut readers, inputs, output)?;
         }
-        output.tiers.end_sensor(path).map_err(|error| Fault { block: None, error })?;
+        output.tiers.end_sensor(path).map_err(|error| MergeFault { block: None, error })?;
     }
 }
 
@@ -247,8 +247,8 @@ pub(crate) fn runs_of(
     entry: &IndexEntry,
     (row, end): (u64, u64),
     keep_from: i64,
-    cuts: &[Cut],
-) -> Result<Vec<Run>, StoreError> {
+    cuts: &[Tombstone],
+) -> Result<Vec<MergeRun>, StoreError> {
     if entry.last_time < keep_from {
         return Ok(Vec::new());
     }
@@ -261,7 +261,7 @@ pub(crate) fn runs_of(
         if start < end {
             let last_time = last.min(to.saturating_sub(1));
             let last_time = if to == all.1 { last } else { last_time };
-            runs.push(Run { input: 0, row: start, end, first_time: from, last_time });
+            runs.push(MergeRun { input: 0, row: start, end, first_time: from, last_time });
         }
     }
     Ok(runs)
@@ -270,11 +270,11 @@ pub(crate) fn runs_of(
 /// Runs that follow each other in time: one after the other, through one buffer.
 fn copy(
     path: &str,
-    runs: &[Run],
+    runs: &[MergeRun],
     readers: &mut [RowReader],
     scratch: &mut Chunk,
-    output: &mut Output,
-) -> Result<(), Fault> {
+    output: &mut MergeOutput,
+) -> Result<(), MergeFault> {
     for run in runs {
         let mut row = run.row;
         while row < run.end {
@@ -285,7 +285,7 @@ fn copy(
             let room = CHUNK_ROWS - scratch.times.len();
             let count = usize::try_from(run.end - row).unwrap_or(room).min(room);
             let read = readers[run.input].append_to(scratch, row, count);
-            row += read.map_err(|error| Fault { block: Some(run.input), error })? as u64;
+            row += read.map_err(|error| MergeFault { block: Some(run.input), error })? as u64;
         }
     }
     output.take(path, scratch)?;
@@ -296,11 +296,11 @@ fn copy(
 /// Runs that overlap in time: row by row where they do.
 fn interleave(
     path: &str,
-    runs: &[Run],
+    runs: &[MergeRun],
     readers: &mut [RowReader],
     inputs: &[Arc<Block>],
-    output: &mut Output,
-) -> Result<(), Fault> {
+    output: &mut MergeOutput,
+) -> Result<(), MergeFault> {
     let culprit = Mutex::new(None);
     let mut sources = Vec::new();
     for (input, reader) in readers.iter_mut().enumerate() {
@@ -308,7 +308,7 @@ fn interleave(
         let mut own = runs.iter().filter(|run| run.input == input).copied();
         let Some(mut run) = own.next() else { continue };
         let (first_time, culprit) = (run.first_time, &culprit);
-        let mut own: VecDeque<Run> = own.collect();
+        let mut own: VecDeque<MergeRun> = own.collect();
         let chunks = std::iter::from_fn(move || {
             while run.row >= run.end {
                 run = own.pop_front()?;
@@ -325,21 +325,21 @@ fn interleave(
             Some(chunk)
         });
         let rank = inputs[input].record.rank();
-        sources.push(Input { rank, first_time, source: Box::new(chunks) });
+        sources.push(MergeInput { rank, first_time, source: Box::new(chunks) });
     }
-    for chunk in Merged::new(sources) {
+    for chunk in MergedChunks::new(sources) {
         let block = || *culprit.lock().unwrap_or_else(PoisonError::into_inner);
-        output.take(path, &chunk.map_err(|error| Fault { block: block(), error })?)?;
+        output.take(path, &chunk.map_err(|error| MergeFault { block: block(), error })?)?;
     }
     Ok(())
 }
 
-impl Output<'_> {
+impl MergeOutput<'_> {
     /// The next readings of a sensor.
-    fn take(&mut self, path: &str, chunk: &Chunk) -> Result<(), Fault> {
+    fn take(&mut self, path: &str, chunk: &Chunk) -> Result<(), MergeFault> {
         if let Some(draft) = &mut self.draft {
             let pushed = draft.writer.push(path, &chunk.times, &chunk.column);
-            pushed.map_err(|error| Fault { block: None, error })?;
+            pushed.map_err(|error| MergeFault { block: None, error })?;
         }
         self.tiers.push(path, &chunk.times, &chunk.column);
         Ok(())
@@ -366,7 +366,7 @@ pub(crate) fn is_over(record: &BlockRecord, settle_ns: i64, now: i64) -> bool {
 }
 
 /// The blocks to merge next, all of one day and type.
-fn pick(blocks: &[Arc<Block>], policy: Policy, now: i64) -> Option<Vec<Arc<Block>>> {
+fn pick(blocks: &[Arc<Block>], policy: MergePolicy, now: i64) -> Option<Vec<Arc<Block>>> {
     let mergeable = |block: &&Arc<Block>| block.record.day.is_some() && !block.record.trimmed && !block.is_damaged();
     let mut sorted: Vec<&Arc<Block>> = blocks.iter().filter(mergeable).collect();
     let type_of = |block: &Block| block.record.value_type == ValueType::Float;
@@ -406,7 +406,7 @@ pub(crate) fn stands_between(blocks: &[Arc<Block>], a: &BlockRecord, b: &BlockRe
 }
 
 /// The first neighbours that may become one block, as many as there are.
-fn pick_all(day: &[&Arc<Block>], policy: Policy) -> Option<Vec<Arc<Block>>> {
+fn pick_all(day: &[&Arc<Block>], policy: MergePolicy) -> Option<Vec<Arc<Block>>> {
     for start in 0..day.len() {
         let mut end = start;
         let mut sum = 0;
@@ -422,14 +422,14 @@ fn pick_all(day: &[&Arc<Block>], policy: Policy) -> Option<Vec<Arc<Block>>> {
 }
 
 /// Of a day under way: the first `fan_in` neighbours of one level.
-fn pick_level(day: &[&Arc<Block>], policy: Policy) -> Option<Vec<Arc<Block>>> {
+fn pick_level(day: &[&Arc<Block>], policy: MergePolicy) -> Option<Vec<Arc<Block>>> {
     let mut runs = day.chunk_by(|a, b| a.record.level == b.record.level);
     let run = runs.find(|run| run.len() >= policy.fan_in && bytes(&run[..policy.fan_in]) <= policy.bytes_max)?;
     Some(run[..policy.fan_in].iter().map(|block| (*block).clone()).collect())
 }
 
 /// Of a day that is over: everything, unless that would write a large block again for little.
-fn pick_finished_day(day: &[&Arc<Block>], policy: Policy) -> Option<Vec<Arc<Block>>> {
+fn pick_finished_day(day: &[&Arc<Block>], policy: MergePolicy) -> Option<Vec<Arc<Block>>> {
     let largest = day.iter().map(|block| block.record.bytes).max()?;
     let rest = bytes(day) - largest;
     if day.len() >= 2 && bytes(day) <= policy.bytes_max && rest.saturating_mul(LATE_PART) >= largest {

@@ -6,22 +6,22 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, RwLock};
 
-use crate::aside::Aside;
+use crate::aside::Quarantine;
 use crate::block::cache::BlockCache;
-use crate::block::read::{Block, Removed};
-use crate::catalogue::{BlockRecord, Catalogue, Contents};
-use crate::derived::Kept;
+use crate::block::read::{Block, RemovedBlocks};
+use crate::catalogue::{BlockRecord, Catalogue, CatalogueContents};
+use crate::derived::ResultFiles;
 use crate::disk::{Disk, read_all};
 use crate::jobs::Jobs;
-use crate::journal::{Journal, Queue};
-use crate::live::{LiveBatch, Newest, Segment, Subscribers};
+use crate::journal::{AppendQueue, Journal};
+use crate::live::{LiveBatch, LiveSegment, LiveSubscribers, NewestBatches};
 use crate::registry::Registry;
-use crate::replay::{Replay, Replayed};
+use crate::replay::{Replay, ReplayReport};
 use crate::segment::segment_number;
-use crate::snapshot::View;
+use crate::snapshot::StoreView;
 use crate::stats::{Counters, add};
-use crate::store::{Ledger, Paths, Shared};
-use crate::synced::Synced;
+use crate::store::{CommitState, Shared, StorePaths};
+use crate::synced::SyncedLengthFile;
 use crate::{OpenReport, StoreConfig, StoreError};
 
 /// Opens the directory; the journal is to be run by the caller.
@@ -36,7 +36,7 @@ pub(crate) fn open(config: StoreConfig, disk: Arc<dyn Disk>) -> Result<(Arc<Shar
     let mut report = OpenReport::default();
     let (catalogue, contents) = Catalogue::open(&disk, &paths.catalogue)?;
     clear_leftovers(disk.as_ref(), &paths, &catalogue, &contents, &mut report)?;
-    let removed: Arc<Removed> = Arc::default();
+    let removed: Arc<RemovedBlocks> = Arc::default();
     let (blocks, absent) = check_blocks(&disk, &paths, &contents, &removed, &mut report);
     let counters = Counters::default();
     let (jobs, damaged_jobs) = Jobs::open(&disk, &paths.dir, &paths.damaged)?;
@@ -44,7 +44,7 @@ pub(crate) fn open(config: StoreConfig, disk: Arc<dyn Disk>) -> Result<(Arc<Shar
     report.damaged_jobs = damaged_jobs;
     let (registry, damaged_lines) = Registry::open(&disk, &paths.dir)?;
     report.damaged_registry = damaged_lines;
-    let kept = Kept::new(&disk, &config);
+    let kept = ResultFiles::new(&disk, &config);
     if !config.background {
         kept.scan()?;
     }
@@ -63,25 +63,25 @@ pub(crate) fn open(config: StoreConfig, disk: Arc<dyn Disk>) -> Result<(Arc<Shar
         registry: &registry,
         now: config.clock.now(),
     };
-    let Replayed { closed, next, last } = replay.journal(contents.sealed_through, &mut sensors)?;
+    let ReplayReport { closed, next, last } = replay.journal(contents.sealed_through, &mut sensors)?;
     let (held, arrivals) = (replay.held, replay.arrivals);
-    let synced = Synced::open(disk.as_ref(), &paths.journal, &last)?;
+    let synced = SyncedLengthFile::open(disk.as_ref(), &paths.journal, &last)?;
     let lost = crate::lost::open(&registry);
     report.lost.clone_from(&lost);
-    let aside = Aside::open(&disk, paths.aside.clone(), &counters)?;
+    let aside = Quarantine::open(&disk, paths.aside.clone(), &counters)?;
     add(&counters.damaged_at_open, report.damaged_blocks.len() as u64);
     add(&counters.damaged_bytes, report.damaged_bytes + report.torn_bytes);
     let live: Vec<Arc<LiveBatch>> = closed.iter().flat_map(|segment| segment.groups()).flatten().collect();
     let (tiers, blocks): (Vec<_>, Vec<_>) = blocks.into_iter().partition(|block| block.record.tier.is_some());
-    let view = View { blocks, tiers, closed, open: Arc::new(Segment::new(next)), absent };
+    let view = StoreView { blocks, tiers, closed, open: Arc::new(LiveSegment::new(next)), absent };
     let backlog_bytes = AtomicU64::new(counters.live_bytes.load(Relaxed));
     let shared = Arc::new(Shared {
         disk,
         catalogue,
-        queue: Queue::default(),
+        queue: AppendQueue::default(),
         counters,
-        newest: Newest::default(),
-        subscribers: Subscribers::default(),
+        newest: NewestBatches::default(),
+        subscribers: LiveSubscribers::default(),
         cache: Arc::new(BlockCache::default()),
         sensors: RwLock::new(sensors),
         jobs,
@@ -94,7 +94,7 @@ pub(crate) fn open(config: StoreConfig, disk: Arc<dyn Disk>) -> Result<(Arc<Shar
         config,
         kept,
         view: RwLock::new(Arc::new(view)),
-        ledger: Mutex::new(Ledger { sealed: contents.held, imports: contents.imports, attempted: Vec::new() }),
+        ledger: Mutex::new(CommitState { sealed: contents.held, imports: contents.imports, attempted: Vec::new() }),
         removed,
         next_block: AtomicU64::new(contents.next_block.max(1)),
         first_segment: next,
@@ -124,8 +124,8 @@ pub(crate) fn open(config: StoreConfig, disk: Arc<dyn Disk>) -> Result<(Arc<Shar
     Ok((shared, journal, report))
 }
 
-fn paths_in(dir: &Path) -> Paths {
-    Paths {
+fn paths_in(dir: &Path) -> StorePaths {
+    StorePaths {
         journal: dir.join("journal"),
         blocks: dir.join("blocks"),
         temporary: dir.join("tmp"),
@@ -157,7 +157,7 @@ pub(crate) fn take_lock(disk: &dyn Disk, dir: &Path) -> Result<Box<dyn std::any:
 }
 
 /// Brings the names to stable storage that a process made that was killed before it synced them: from here on they count.
-fn sync_names(disk: &dyn Disk, paths: &Paths) -> Result<(), StoreError> {
+fn sync_names(disk: &dyn Disk, paths: &StorePaths) -> Result<(), StoreError> {
     for dir in [&paths.dir, &paths.journal, &paths.blocks] {
         disk.sync_dir(dir).map_err(|error| StoreError::io("syncing", dir, error))?;
     }
@@ -172,7 +172,7 @@ fn sync_names(disk: &dyn Disk, paths: &Paths) -> Result<(), StoreError> {
 
 /// A store without its catalogue would begin anew beside readings that it no longer knows. The catalogue is made before the
 /// first of them, so that no crash leaves this.
-fn refuse_lost_catalogue(disk: &dyn Disk, paths: &Paths) -> Result<(), StoreError> {
+fn refuse_lost_catalogue(disk: &dyn Disk, paths: &StorePaths) -> Result<(), StoreError> {
     if disk.exists(&paths.catalogue) {
         return Ok(());
     }
@@ -201,9 +201,9 @@ fn refuse_lost_catalogue(disk: &dyn Disk, paths: &Paths) -> Result<(), StoreErro
 /// Removes files of seals, merges and drops that did not come to their end.
 fn clear_leftovers(
     disk: &dyn Disk,
-    paths: &Paths,
+    paths: &StorePaths,
     catalogue: &Catalogue,
-    contents: &Contents,
+    contents: &CatalogueContents,
     report: &mut OpenReport,
 ) -> Result<(), StoreError> {
     for entry in disk.list(&paths.temporary).map_err(|error| StoreError::io("listing", &paths.temporary, error))? {
@@ -237,9 +237,9 @@ fn clear_leftovers(
 /// Blocks whose file has the size that was written, and the others; and what else lies there.
 fn check_blocks(
     disk: &Arc<dyn Disk>,
-    paths: &Paths,
-    contents: &Contents,
-    removed: &Arc<Removed>,
+    paths: &StorePaths,
+    contents: &CatalogueContents,
+    removed: &Arc<RemovedBlocks>,
     report: &mut OpenReport,
 ) -> (Vec<Arc<Block>>, Vec<Arc<Block>>) {
     let (mut blocks, mut absent) = (Vec::new(), Vec::new());

@@ -20,7 +20,7 @@ const TELL_EVERY: Duration = Duration::from_secs(1);
 
 /// One process of an agent, and the times of its readings.
 #[derive(Debug, Clone, Copy)]
-struct Process {
+struct AgentProcess {
     boot: u64,
     from: i64,
     to: i64,
@@ -30,7 +30,7 @@ struct Process {
 /// The processes that were heard of since the store was opened.
 #[derive(Debug, Default)]
 pub(crate) struct Overlaps {
-    agents: HashMap<Arc<str>, Vec<Process>>,
+    agents: HashMap<Arc<str>, Vec<AgentProcess>>,
     /// When something was last told, and how much was found since.
     told: Option<(Instant, u64)>,
 }
@@ -78,7 +78,7 @@ impl Overlaps {
             {
                 processes.swap_remove(oldest);
             }
-            processes.push(Process { boot: batch.boot, from: i64::MAX, to: i64::MIN, told: false });
+            processes.push(AgentProcess { boot: batch.boot, from: i64::MAX, to: i64::MIN, told: false });
             processes.len() - 1
         });
         // A window carries its start, which can be before the process's.
@@ -86,8 +86,8 @@ impl Overlaps {
         let own = &mut processes[at];
         (own.from, own.to) = (own.from.min(from), own.to.max(batch.last_time));
         let own = *own;
-        let common = |other: &Process| own.to.min(other.to).saturating_sub(own.from.max(other.from));
-        let is_over = |other: &&Process| other.boot != own.boot && common(other) > COMMON_NS_MAX;
+        let common = |other: &AgentProcess| own.to.min(other.to).saturating_sub(own.from.max(other.from));
+        let is_over = |other: &&AgentProcess| other.boot != own.boot && common(other) > COMMON_NS_MAX;
         let other = processes.iter().filter(is_over).max_by_key(|other| common(other)).copied()?;
         if std::mem::replace(&mut processes[at].told, true) || other.told {
             return None;

@@ -27,7 +27,7 @@ pub fn check_directory(dir: &Path) -> Result<(), String> {
 /// may write. One that is not there is accepted. A link is followed if it is this user's or root's. The directories above are not looked
 /// at: see [`check_directory`].
 pub fn check_directory_owner(dir: &Path) -> Result<(), String> {
-    let caller = Caller::of_this_process();
+    let caller = ProcessUser::of_this_process();
     // Without a slash at its end: that would be what a link leads to.
     let dir = &dir.components().collect::<PathBuf>();
     let Ok(link) = symlink_metadata(dir) else { return Ok(()) };
@@ -51,18 +51,18 @@ pub fn check_directory_owner(dir: &Path) -> Result<(), String> {
 
 /// Refuses a path when another user could exchange a directory above its last part, or made a link there.
 pub fn check_above(path: &Path) -> Result<(), String> {
-    Caller::of_this_process().check_above(path)
+    ProcessUser::of_this_process().check_above(path)
 }
 
 /// [`check_above`] for root; other users write where they like.
 pub fn check_above_as_root(path: &Path) -> Result<(), String> {
-    let caller = Caller::of_this_process();
+    let caller = ProcessUser::of_this_process();
     if caller.is_root { caller.check_above(path) } else { Ok(()) }
 }
 
 /// [`check_directory`] for root; other users write where they like.
 pub fn check_directory_as_root(dir: &Path) -> Result<(), String> {
-    if Caller::of_this_process().is_root { check_directory(dir) } else { Ok(()) }
+    if ProcessUser::of_this_process().is_root { check_directory(dir) } else { Ok(()) }
 }
 
 fn belongs_to(what: &str, uid: u32) -> String {
@@ -73,7 +73,7 @@ fn belongs_to(what: &str, uid: u32) -> String {
 }
 
 /// Who runs this process.
-struct Caller {
+struct ProcessUser {
     uid: u32,
     /// Whether it is root beside other users. Where only root has a number, as below `unshare -r`, it has an ordinary user's rights.
     is_root: bool,
@@ -81,7 +81,7 @@ struct Caller {
     mapped: Vec<(u32, u32)>,
 }
 
-impl Caller {
+impl ProcessUser {
     fn of_this_process() -> Self {
         // SAFETY: the call has no arguments and cannot fail.
         let uid = unsafe { libc::geteuid() };
@@ -232,7 +232,7 @@ mod tests {
             chown(&above, Some(uid), Some(gid)).unwrap();
             mode(&above, bits);
             for (caller, expected) in [(0, root), (ALICE, alice)] {
-                let found = Caller::new(caller, EVERYBODY).check_above(&path);
+                let found = ProcessUser::new(caller, EVERYBODY).check_above(&path);
                 assert_eq!(found.is_ok(), expected, "{caller} below {uid}:{gid} {bits:o}: {found:?}");
                 if let Err(why) = found {
                     assert!(why.starts_with(&format!("{}, in which ", above.display())), "{why}");
@@ -262,7 +262,7 @@ mod tests {
         symlink("theirs/inner", at("in")).unwrap();
         symlink("../real/../real", at("real/around")).unwrap();
         symlink("loop", at("loop")).unwrap();
-        let root = |name: &str| Caller::new(0, EVERYBODY).check_above(&at(name));
+        let root = |name: &str| ProcessUser::new(0, EVERYBODY).check_above(&at(name));
         root("in/file").unwrap();
         root("real/around/file").unwrap();
         root("theirs/out/file").unwrap();
@@ -275,18 +275,18 @@ mod tests {
         chown(at("theirs"), Some(0), None).unwrap();
         lchown(at("real/around"), Some(ALICE), None).unwrap();
         assert!(root("real/around/file").unwrap_err().contains("the link "));
-        Caller::new(BOB, EVERYBODY).check_above(&at("real/around/file")).unwrap();
+        ProcessUser::new(BOB, EVERYBODY).check_above(&at("real/around/file")).unwrap();
     }
 
     /// In a container without other users the machine's root and all others are nobody (65534).
     #[test]
     fn users_without_a_number_here_are_accepted() {
-        let alone = Caller::new(0, "0 1000 1\n");
+        let alone = ProcessUser::new(0, "0 1000 1\n");
         assert!(!alone.is_root && alone.trusts(65_534));
-        let container = Caller::new(0, "0 1000 1\n1 100000 65536\n");
+        let container = ProcessUser::new(0, "0 1000 1\n1 100000 65536\n");
         assert!(container.is_root && !container.trusts(65_534) && !container.trusts(1) && container.trusts(70_000));
-        let machine = Caller::new(0, EVERYBODY);
+        let machine = ProcessUser::new(0, EVERYBODY);
         assert!(machine.is_root && !machine.trusts(65_534));
-        assert!(Caller::new(0, "").is_root);
+        assert!(ProcessUser::new(0, "").is_root);
     }
 }

@@ -9,13 +9,13 @@ const EVERY: Duration = Duration::from_secs(3);
 const STEP: u64 = 4096;
 
 /// How far it is with one kind of things.
-pub(crate) struct Progress {
+pub(crate) struct ProgressLog {
     what: &'static str,
     total: u64,
     next: Mutex<Instant>,
 }
 
-impl Progress {
+impl ProgressLog {
     /// Nothing of `total` is done.
     pub fn new(what: &'static str, total: u64) -> Self {
         Self { what, total, next: Mutex::new(Instant::now() + EVERY) }

@@ -10,18 +10,18 @@ use wholegrain_model::ValueType;
 use crate::StoreError;
 use crate::block::locate;
 use crate::block::read::Block;
-use crate::block::write::{BlockWriter, Written};
-use crate::catalogue::{BlockRecord, Change};
+use crate::block::write::{BlockSummary, BlockWriter};
+use crate::catalogue::{BlockRecord, CatalogueChange};
 use crate::segment::segment_path;
 use crate::stats::sub;
-use crate::store::{Ledger, Shared};
+use crate::store::{CommitState, Shared};
 
 /// Nanoseconds of a day.
 pub(crate) const DAY_NS: i64 = 86_400_000_000_000;
 
 /// What blocks on their way have in common.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Kind {
+pub(crate) struct BlockKind {
     pub value_type: ValueType,
     /// Days since the epoch; `None` for several.
     pub day: Option<i64>,
@@ -33,23 +33,23 @@ pub(crate) struct Kind {
 }
 
 /// A block being written under a temporary name.
-pub(crate) struct Draft {
+pub(crate) struct BlockDraft {
     id: u64,
     temporary: PathBuf,
-    kind: Kind,
+    kind: BlockKind,
     pub writer: BlockWriter,
     /// Whether rows of some sensors are left out of it.
     pub trimmed: bool,
 }
 
 /// A block that is on stable storage under its temporary name.
-pub(crate) struct Finished {
+pub(crate) struct FinishedBlock {
     pub temporary: PathBuf,
     pub record: BlockRecord,
 }
 
-impl Draft {
-    pub fn create(shared: &Shared, kind: Kind, zstd_level: i32) -> Result<Self, StoreError> {
+impl BlockDraft {
+    pub fn create(shared: &Shared, kind: BlockKind, zstd_level: i32) -> Result<Self, StoreError> {
         let id = shared.next_block.fetch_add(1, Relaxed);
         let temporary = shared.paths.temporary.join(format!("{id}.parquet"));
         let writer = BlockWriter::create(shared.disk.as_ref(), &temporary, kind.value_type, zstd_level);
@@ -63,16 +63,16 @@ impl Draft {
     }
 
     /// Writes what is left. After an error nothing of it stays.
-    pub fn finish(mut self, shared: &Shared) -> Result<Finished, StoreError> {
+    pub fn finish(mut self, shared: &Shared) -> Result<FinishedBlock, StoreError> {
         self.writer.say_segments(self.kind.first_segment, self.kind.last_segment);
-        let Written { rows, bytes, first_time, last_time, sums, .. } = match self.writer.finish() {
+        let BlockSummary { rows, bytes, first_time, last_time, sums, .. } = match self.writer.finish() {
             Ok(written) => written,
             Err(error) => {
                 let _ = shared.disk.remove(&self.temporary);
                 return Err(error);
             }
         };
-        let Kind { value_type, day, level, first_segment, last_segment, import } = self.kind;
+        let BlockKind { value_type, day, level, first_segment, last_segment, import } = self.kind;
         let path = block_path(self.id, value_type, first_time);
         let id = self.id;
         let record = BlockRecord {
@@ -93,7 +93,7 @@ impl Draft {
             sums: Some(sums),
             cuts: Vec::new(),
         };
-        Ok(Finished { temporary: self.temporary, record })
+        Ok(FinishedBlock { temporary: self.temporary, record })
     }
 
     /// Gives it up.
@@ -102,7 +102,7 @@ impl Draft {
     }
 }
 
-impl Finished {
+impl FinishedBlock {
     /// Gives it up.
     pub fn discard(&self, shared: &Shared) {
         let _ = shared.disk.remove(&self.temporary);
@@ -137,9 +137,9 @@ fn civil(day: i64) -> (i64, i64, i64) {
 /// nothing was changed.
 pub(crate) fn publish(
     shared: &Shared,
-    finished: &[Finished],
+    finished: &[FinishedBlock],
     replaced: &[Arc<Block>],
-    change: Change,
+    change: CatalogueChange,
 ) -> Result<bool, StoreError> {
     let mut ledger = shared.ledger.lock().unwrap_or_else(PoisonError::into_inner);
     let view = shared.view();
@@ -166,7 +166,7 @@ pub(crate) fn publish(
     shared.removed.lock().unwrap_or_else(PoisonError::into_inner).extend(kept);
     let ids = gone.iter().map(|(id, _)| *id).collect();
     let relink = change.relink.clone();
-    let result = shared.catalogue.commit(&Change { add: &add, remove: &remove, gone: ids, ..change });
+    let result = shared.catalogue.commit(&CatalogueChange { add: &add, remove: &remove, gone: ids, ..change });
     if let Err(error) = result {
         // Whether it took effect only the database can tell, when it can be read again: see `reconcile`.
         ledger.attempted.extend(add);
@@ -198,17 +198,17 @@ pub(crate) fn publish(
     Ok(true)
 }
 
-type Gone = Vec<(u64, PathBuf)>;
+type RemovedFiles = Vec<(u64, PathBuf)>;
 
 /// The removed blocks whose removal is on stable storage now, and the others.
-fn settle_removed(shared: &Shared) -> (Gone, Gone) {
+fn settle_removed(shared: &Shared) -> (RemovedFiles, RemovedFiles) {
     let removed = std::mem::take(&mut *shared.removed.lock().unwrap_or_else(PoisonError::into_inner));
     let dirs: BTreeSet<PathBuf> = removed.iter().map(|(_, dir)| dir.clone()).collect();
     let synced: BTreeSet<PathBuf> = dirs.into_iter().filter(|dir| shared.disk.sync_dir(dir).is_ok()).collect();
     removed.into_iter().partition(|(_, dir)| synced.contains(dir))
 }
 
-fn name_files(shared: &Shared, finished: &[Finished]) -> Result<(), StoreError> {
+fn name_files(shared: &Shared, finished: &[FinishedBlock]) -> Result<(), StoreError> {
     if finished.is_empty() {
         return Ok(());
     }
@@ -233,7 +233,7 @@ fn name_files(shared: &Shared, finished: &[Finished]) -> Result<(), StoreError> 
 /// After a failed transaction: opens the catalogue anew and makes the view what it says. Everything that changes the catalogue holds
 /// the ledger from here to the change of what is in memory: else one thread would read the catalogue anew in the middle of
 /// another's change, and put in place what it read before.
-pub(crate) fn reconcile(shared: &Shared) -> Result<MutexGuard<'_, Ledger>, StoreError> {
+pub(crate) fn reconcile(shared: &Shared) -> Result<MutexGuard<'_, CommitState>, StoreError> {
     let mut ledger = shared.ledger.lock().unwrap_or_else(PoisonError::into_inner);
     if shared.catalogue.is_suspect() {
         settle(shared, &mut ledger)?;
@@ -242,7 +242,7 @@ pub(crate) fn reconcile(shared: &Shared) -> Result<MutexGuard<'_, Ledger>, Store
 }
 
 /// What [`reconcile`] does after a failed transaction, for who has the ledger already.
-pub(crate) fn settle(shared: &Shared, ledger: &mut Ledger) -> Result<(), StoreError> {
+pub(crate) fn settle(shared: &Shared, ledger: &mut CommitState) -> Result<(), StoreError> {
     let mut contents = shared.catalogue.reopen()?;
     {
         let mut sensors = shared.sensors.write().unwrap_or_else(PoisonError::into_inner);

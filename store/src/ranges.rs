@@ -143,9 +143,9 @@ pub(crate) struct BatchKey {
 
 /// The ranges of all agents.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Held(HashMap<Arc<str>, BTreeMap<u64, RangeSet>>);
+pub(crate) struct StoredBatches(HashMap<Arc<str>, BTreeMap<u64, RangeSet>>);
 
-impl Held {
+impl StoredBatches {
     pub fn contains(&self, key: &BatchKey) -> bool {
         self.ranges(&key.agent, key.boot).is_some_and(|ranges| ranges.contains(key.seq))
     }
@@ -208,7 +208,7 @@ mod tests {
 
     #[test]
     fn boots_and_holes_are_bounded() {
-        let mut held = Held::default();
+        let mut held = StoredBatches::default();
         let key = |boot, seq| BatchKey { agent: "n1".into(), boot, seq };
         for boot in 0..BOOTS_MAX as u64 + 10 {
             assert!(held.insert(&key(boot, 1)));

@@ -23,7 +23,7 @@ const READING_BYTES_MIN: usize = 3;
 
 /// A sensor that comes without a schema, one reading at a time.
 #[derive(Debug, Clone, PartialEq)]
-pub struct LooseSensor {
+pub struct SchemalessSensor {
     /// Its whole path.
     pub path: SensorPath,
     /// Unit of the scaled value, UCUM code; may be empty.
@@ -38,7 +38,7 @@ pub struct LooseSensor {
     pub description: String,
 }
 
-impl LooseSensor {
+impl SchemalessSensor {
     /// The bounds that a schema has for its sensors.
     pub(crate) fn check(&self) -> Result<(), StoreError> {
         let refuse = |what: String| Err(StoreError::Sensor(format!("sensor {}: {what}", self.path)));

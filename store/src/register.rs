@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use wholegrain_model::Schema;
 
 use crate::publish::settle;
-use crate::store::{Ledger, Shared};
+use crate::store::{CommitState, Shared};
 use crate::{Store, StoreError};
 
 /// The most schemas of one transaction.
@@ -15,36 +15,36 @@ const GROUP_SCHEMAS_MAX: usize = 1024;
 /// The most sensors of one transaction, but for those of its first schema.
 const GROUP_SENSORS_MAX: usize = 1 << 19;
 
-type Answer = Result<(), StoreError>;
+type RegistrationResult = Result<(), StoreError>;
 
 /// A schema that waits, and what became of it.
-struct Waiting {
+struct PendingRegistration {
     schema: Schema,
-    answer: Mutex<Option<Answer>>,
+    answer: Mutex<Option<RegistrationResult>>,
 }
 
-impl Waiting {
-    fn answer(&self) -> MutexGuard<'_, Option<Answer>> {
+impl PendingRegistration {
+    fn answer(&self) -> MutexGuard<'_, Option<RegistrationResult>> {
         self.answer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Where schemas wait, in the order in which they came. Bounded by its callers: each waits for what it brought.
 #[derive(Default)]
-pub(crate) struct Desk {
-    waiting: Mutex<Vec<Arc<Waiting>>>,
+pub(crate) struct RegistrationQueue {
+    waiting: Mutex<Vec<Arc<PendingRegistration>>>,
 }
 
-impl Desk {
-    fn waiting(&self) -> MutexGuard<'_, Vec<Arc<Waiting>>> {
+impl RegistrationQueue {
+    fn waiting(&self) -> MutexGuard<'_, Vec<Arc<PendingRegistration>>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Those that go into the next transaction.
-    fn take(&self) -> Vec<Arc<Waiting>> {
+    fn take(&self) -> Vec<Arc<PendingRegistration>> {
         let mut waiting = self.waiting();
         let mut sensors = 0;
-        let fits = |one: &&Arc<Waiting>| {
+        let fits = |one: &&Arc<PendingRegistration>| {
             sensors += one.schema.len();
             sensors <= GROUP_SENSORS_MAX
         };
@@ -75,7 +75,7 @@ impl Store {
                 // What an earlier one of these defines is defined anew by a later one.
                 let known = fresh.is_empty() && sensors.is_current(schema);
                 let answer = Mutex::new(known.then_some(Ok(())));
-                let one = Arc::new(Waiting { schema: schema.clone(), answer });
+                let one = Arc::new(PendingRegistration { schema: schema.clone(), answer });
                 if !known {
                     fresh.push(one.clone());
                 }
@@ -91,7 +91,7 @@ impl Store {
 }
 
 /// Waits for the transaction under way, and makes the next ones until these are answered, unless somebody else did meanwhile.
-fn see_to(shared: &Shared, ours: &[Arc<Waiting>]) {
+fn see_to(shared: &Shared, ours: &[Arc<PendingRegistration>]) {
     let mut ledger = shared.ledger.lock().unwrap_or_else(PoisonError::into_inner);
     // With the ledger in hand nobody else makes one: what of ours has no answer is at the desk.
     while ours.iter().any(|one| one.answer().is_none()) {
@@ -107,14 +107,14 @@ fn see_to(shared: &Shared, ours: &[Arc<Waiting>]) {
 }
 
 /// Makes one transaction of all that can be registered.
-fn register(shared: &Shared, ledger: &mut Ledger, group: &[Arc<Waiting>]) -> Vec<Answer> {
+fn register(shared: &Shared, ledger: &mut CommitState, group: &[Arc<PendingRegistration>]) -> Vec<RegistrationResult> {
     if shared.catalogue.is_suspect()
         && let Err(error) = settle(shared, ledger)
     {
         return group.iter().map(|_| Err(error.clone())).collect();
     }
     let mut registrations = Vec::new();
-    let mut answers: Vec<Option<Answer>> = Vec::with_capacity(group.len());
+    let mut answers: Vec<Option<RegistrationResult>> = Vec::with_capacity(group.len());
     {
         let sensors = shared.sensors();
         let mut plan = sensors.plan();

@@ -26,7 +26,7 @@ pub const ENTRIES_MAX: usize = 200_000;
 
 /// One thing that is set: of a kind (`property`, `virtual`, `retention`) and under a key within it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Entry {
+pub struct RegistryEntry {
     /// Number of the change that set it; rises with every change of any kind.
     pub number: u64,
     /// When it was set, ns since the Unix epoch.
@@ -41,7 +41,7 @@ pub struct Entry {
 
 /// A line of the file after its checksum.
 #[derive(Serialize, Deserialize)]
-struct Line {
+struct RegistryLine {
     number: u64,
     at: i64,
     who: String,
@@ -50,9 +50,9 @@ struct Line {
 }
 
 #[derive(Default)]
-struct Content {
+struct RegistryContent {
     /// By kind and key.
-    set: BTreeMap<String, BTreeMap<String, Entry>>,
+    set: BTreeMap<String, BTreeMap<String, RegistryEntry>>,
     next: u64,
     /// Where the next line goes.
     end: u64,
@@ -62,7 +62,7 @@ struct Content {
 pub struct Registry {
     disk: Arc<dyn Disk>,
     path: PathBuf,
-    content: RwLock<Content>,
+    content: RwLock<RegistryContent>,
     /// The file once it is there; held while it is written.
     file: Mutex<Option<Arc<dyn DiskFile>>>,
     generation: AtomicU64,
@@ -72,7 +72,7 @@ impl Registry {
     /// Reads the file if there is one; a text for people about each line that is damaged and left out.
     pub(crate) fn open(disk: &Arc<dyn Disk>, dir: &Path) -> Result<(Self, Vec<String>), StoreError> {
         let path = dir.join(FILE);
-        let mut content = Content { next: 1, ..Content::default() };
+        let mut content = RegistryContent { next: 1, ..RegistryContent::default() };
         let mut damaged = Vec::new();
         if disk.exists(&path) {
             let bytes = disk.open(&path, false).and_then(|file| read_all(file.as_ref()));
@@ -133,15 +133,16 @@ impl Registry {
     }
 
     /// All that is set of a kind, in the order in which it was set.
-    pub fn all(&self, kind: &str) -> Vec<Entry> {
+    pub fn all(&self, kind: &str) -> Vec<RegistryEntry> {
         let content = self.content.read().unwrap_or_else(PoisonError::into_inner);
-        let mut entries: Vec<Entry> = content.set.get(kind).into_iter().flat_map(|of| of.values().cloned()).collect();
+        let mut entries: Vec<RegistryEntry> =
+            content.set.get(kind).into_iter().flat_map(|of| of.values().cloned()).collect();
         entries.sort_by_key(|entry| entry.number);
         entries
     }
 
     /// What is set under one key.
-    pub fn get(&self, kind: &str, key: &str) -> Option<Entry> {
+    pub fn get(&self, kind: &str, key: &str) -> Option<RegistryEntry> {
         let content = self.content.read().unwrap_or_else(PoisonError::into_inner);
         content.set.get(kind)?.get(key).cloned()
     }
@@ -164,7 +165,7 @@ impl Registry {
                 "there would be more than {ENTRIES_MAX} entries of the kind {kind}"
             )));
         }
-        let line = Line { number, at, who: who.to_owned(), kind: kind.to_owned(), changes };
+        let line = RegistryLine { number, at, who: who.to_owned(), kind: kind.to_owned(), changes };
         let json = serde_json::to_string(&line).map_err(|error| StoreError::Sensor(error.to_string()))?;
         if json.len() > CHANGE_BYTES_MAX {
             return Err(StoreError::Sensor(format!(
@@ -204,7 +205,7 @@ impl Registry {
     }
 
     /// What was ever set and taken away of a kind, under one key if one is given, the latest last, at most the latest `most`.
-    pub fn history(&self, kind: &str, key: Option<&str>, most: usize) -> Result<Vec<Entry>, StoreError> {
+    pub fn history(&self, kind: &str, key: Option<&str>, most: usize) -> Result<Vec<RegistryEntry>, StoreError> {
         let end = self.content.read().unwrap_or_else(PoisonError::into_inner).end;
         if end == 0 {
             return Ok(Vec::new());
@@ -214,22 +215,22 @@ impl Registry {
         bytes.truncate(usize::try_from(end).unwrap_or(usize::MAX));
         let mut found = Vec::new();
         for line in bytes.split(|byte| *byte == b'\n').skip(1).filter_map(decode).filter(|line| line.kind == kind) {
-            let Line { number, at, who, changes, .. } = line;
+            let RegistryLine { number, at, who, changes, .. } = line;
             let wanted = changes.into_iter().filter(|(of, _)| key.is_none_or(|key| key == of));
-            found.extend(wanted.map(|(key, value)| Entry { number, at, who: who.clone(), key, value }));
+            found.extend(wanted.map(|(key, value)| RegistryEntry { number, at, who: who.clone(), key, value }));
         }
         found.drain(..found.len().saturating_sub(most));
         Ok(found)
     }
 }
 
-impl Content {
-    fn take(&mut self, line: Line) {
-        let Line { number, at, who, kind, changes } = line;
+impl RegistryContent {
+    fn take(&mut self, line: RegistryLine) {
+        let RegistryLine { number, at, who, kind, changes } = line;
         let of = self.set.entry(kind).or_default();
         for (key, value) in changes {
             if value.is_some() {
-                of.insert(key.clone(), Entry { number, at, who: who.clone(), key, value });
+                of.insert(key.clone(), RegistryEntry { number, at, who: who.clone(), key, value });
             } else {
                 of.remove(&key);
             }
@@ -239,7 +240,7 @@ impl Content {
 }
 
 /// A line whose checksum fits.
-fn decode(line: &[u8]) -> Option<Line> {
+fn decode(line: &[u8]) -> Option<RegistryLine> {
     let (sum, json) = line.split_at_checked(9)?;
     let sum = u32::from_str_radix(std::str::from_utf8(&sum[..8]).ok()?, 16).ok()?;
     if crc32c::crc32c(json) != sum {

@@ -11,19 +11,20 @@ use bytes::Bytes;
 use wholegrain_transport::payload::{read_header, read_times};
 
 use crate::disk::{Disk, DiskFile, read_all};
-use crate::live::{LiveBatch, Segment};
-use crate::log::{IdMap, Log};
-use crate::lost::{AGENTS_MAX, Lost};
-use crate::progress::Progress;
-use crate::ranges::Held;
+use crate::live::{LiveBatch, LiveSegment};
+use crate::log::{IdMap, ReadingLog};
+use crate::lost::{AGENTS_MAX, LossRecord};
+use crate::progress::ProgressLog;
+use crate::ranges::StoredBatches;
 use crate::readings::{READINGS_MAGIC, Reading, decode};
 use crate::registry::Registry;
 use crate::segment::{
-    HEADER_BYTES, Holds, Proof, SEGMENT_VERSION, is_header, proof_in, recover, remains, segment_number, segment_path,
+    HEADER_BYTES, SEGMENT_VERSION, SegmentSummary, SyncedLength, is_header, proof_in, recover, remains, segment_number,
+    segment_path,
 };
 use crate::sensors::Sensors;
 use crate::stats::{Counters, add};
-use crate::store::Paths;
+use crate::store::StorePaths;
 use crate::{OpenReport, StoreError};
 
 /// Segments that are read at the same time. Reading is memory's speed; more threads would only take more of it at once.
@@ -34,8 +35,8 @@ const READMIT: &str = "readmit";
 /// Going through the journal.
 pub(crate) struct Replay<'a> {
     pub disk: &'a dyn Disk,
-    pub paths: &'a Paths,
-    pub held: Held,
+    pub paths: &'a StorePaths,
+    pub held: StoredBatches,
     pub arrivals: u64,
     pub counters: &'a Counters,
     pub report: &'a mut OpenReport,
@@ -46,17 +47,17 @@ pub(crate) struct Replay<'a> {
 }
 
 /// What the journal held.
-pub(crate) struct Replayed {
+pub(crate) struct ReplayReport {
     /// Segments that are not sealed, the oldest first.
-    pub closed: Vec<Arc<Segment>>,
+    pub closed: Vec<Arc<LiveSegment>>,
     /// The number of the next.
     pub next: u64,
     /// What the next one's header may say of the last of these.
-    pub last: Proof,
+    pub last: SyncedLength,
 }
 
 /// One segment as it was read, nothing decided yet.
-struct Found {
+struct ReplayedSegment {
     path: PathBuf,
     file: Arc<dyn DiskFile>,
     bytes: Bytes,
@@ -68,27 +69,27 @@ struct Found {
     /// How many readings without a schema there are, and of each sensor the newest with who sent it.
     readings: u64,
     newest: IdMap<(Reading, Arc<str>)>,
-    log: Log,
+    log: ReadingLog,
     /// What was on stable storage, as far as is known.
-    must: Proof,
+    must: SyncedLength,
     /// Whether a later segment says so, and that this was all that counts.
     proven: bool,
     /// How many readings there are, how many of them in what must be there, and their times.
-    total: Holds,
+    total: SegmentSummary,
     within: u64,
 }
 
 /// What is known of a segment's content before it is read.
 #[derive(Clone, Copy)]
-struct Vouched {
-    proof: Proof,
+struct ExpectedSegment {
+    proof: SyncedLength,
     /// Whether a later segment's header says so.
     later: bool,
 }
 
 impl Replay<'_> {
     /// Takes everything in that is not in blocks yet.
-    pub fn journal(&mut self, sealed_through: u64, sensors: &mut Sensors) -> Result<Replayed, StoreError> {
+    pub fn journal(&mut self, sealed_through: u64, sensors: &mut Sensors) -> Result<ReplayReport, StoreError> {
         let numbers = self.numbers(sealed_through)?;
         let last = numbers.last().copied().unwrap_or(0);
         let (sealed, numbers): (Vec<u64>, Vec<u64>) = numbers.into_iter().partition(|number| *number <= sealed_through);
@@ -100,7 +101,8 @@ impl Replay<'_> {
         let found = found.into_iter().collect::<Result<Vec<_>, _>>()?;
         // Before anything is cut off or removed: it could not be found again.
         self.put_on_record(&numbers, &found, &vouched, sealed_through, sensors)?;
-        let mut replayed = Replayed { closed: Vec::new(), next: last.max(sealed_through) + 1, last: Proof::default() };
+        let mut replayed =
+            ReplayReport { closed: Vec::new(), next: last.max(sealed_through) + 1, last: SyncedLength::default() };
         for (number, found) in numbers.into_iter().zip(found) {
             let mut found = found;
             if let Some(version) = found.newer {
@@ -114,7 +116,7 @@ impl Replay<'_> {
                 sensors.heard_readings(&source, &[reading]);
             }
             let (path, later) = (found.path.clone(), found.proven);
-            let proof = Proof { number, bytes: found.end as u64, holds: Some(found.total) };
+            let proof = SyncedLength { number, bytes: found.end as u64, holds: Some(found.total) };
             let segment = self.take_in(number, found);
             if segment.is_empty() && !later {
                 self.remove(&path)?;
@@ -123,7 +125,7 @@ impl Replay<'_> {
             let size = segment.size();
             add(&self.counters.live_bytes, size.payload_bytes);
             add(&self.counters.journal_bytes, size.file_bytes);
-            replayed.last = if proven { proof } else { Proof::default() };
+            replayed.last = if proven { proof } else { SyncedLength::default() };
             replayed.closed.push(Arc::new(segment));
         }
         Ok(replayed)
@@ -147,15 +149,16 @@ impl Replay<'_> {
     }
 
     /// What is known of the segments: what their headers say of those before them, and of the last one what the file beside them does.
-    fn vouched(&self, numbers: &[u64]) -> HashMap<u64, Vouched> {
+    fn vouched(&self, numbers: &[u64]) -> HashMap<u64, ExpectedSegment> {
         let head = |number: &u64| {
             let file = self.disk.open(&segment_path(&self.paths.journal, *number), false).ok()?;
             let mut head = vec![0; HEADER_BYTES.min(usize::try_from(file.size().ok()?).ok()?)];
             file.read_at(0, &mut head).ok()?;
             proof_in(&head, *number).filter(|proof| proof.number < *number)
         };
-        let synced = crate::synced::read(self.disk, &self.paths.journal).map(|proof| Vouched { proof, later: false });
-        let later = numbers.iter().filter_map(head).map(|proof| Vouched { proof, later: true });
+        let synced =
+            crate::synced::read(self.disk, &self.paths.journal).map(|proof| ExpectedSegment { proof, later: false });
+        let later = numbers.iter().filter_map(head).map(|proof| ExpectedSegment { proof, later: true });
         synced.into_iter().chain(later).map(|vouched| (vouched.proof.number, vouched)).collect()
     }
 
@@ -163,19 +166,19 @@ impl Replay<'_> {
     fn put_on_record(
         &mut self,
         numbers: &[u64],
-        found: &[Found],
-        vouched: &HashMap<u64, Vouched>,
+        found: &[ReplayedSegment],
+        vouched: &HashMap<u64, ExpectedSegment>,
         sealed_through: u64,
         sensors: &Sensors,
     ) -> Result<(), StoreError> {
-        let mut lost: Vec<Lost> =
+        let mut lost: Vec<LossRecord> =
             (numbers.iter().zip(found)).filter_map(|(number, found)| found.lost(*number, sensors, self.now)).collect();
-        for Vouched { proof, .. } in vouched.values() {
+        for ExpectedSegment { proof, .. } in vouched.values() {
             let gone = proof.number > sealed_through && !numbers.contains(&proof.number);
             if let Some(holds) = proof.holds.filter(|holds| gone && holds.readings > 0) {
                 tracing::error!(segment = proof.number, bytes = proof.bytes, "a journal segment is gone");
                 self.report.damaged_bytes += proof.bytes;
-                lost.push(Lost {
+                lost.push(LossRecord {
                     id: format!("{:010}-0", proof.number),
                     segment: proof.number,
                     bytes: proof.bytes,
@@ -203,7 +206,7 @@ impl Replay<'_> {
         self.disk.remove(path).map_err(|error| StoreError::io("removing", path, error))
     }
 
-    fn tell_damage(&mut self, found: &Found) {
+    fn tell_damage(&mut self, found: &ReplayedSegment) {
         let must = usize::try_from(found.must.bytes).unwrap_or(usize::MAX);
         let missing = must.saturating_sub(found.bytes.len());
         if missing > 0 {
@@ -230,7 +233,7 @@ impl Replay<'_> {
     /// A process that was killed between write and fsync, or after an fsync that failed, leaves records that only the page cache has; after a
     /// failure the system takes them for written. A sender that repeats one is told that it is stored, so that it has to be: written again as
     /// they are, and synced. Only the last segment can hold such: the next one is not made before. `false` when there was no room for it.
-    fn write_again(&self, found: &Found) -> Result<bool, StoreError> {
+    fn write_again(&self, found: &ReplayedSegment) -> Result<bool, StoreError> {
         let io = |doing| move |error| StoreError::io(doing, &found.path, error);
         let written = match found.file.write_at(0, &found.bytes[..found.end]).map_err(io("writing")) {
             Err(error @ StoreError::DiskFull { .. }) => {
@@ -244,7 +247,7 @@ impl Replay<'_> {
     }
 
     /// Batches that are there twice count once.
-    fn take_in(&mut self, number: u64, found: Found) -> Segment {
+    fn take_in(&mut self, number: u64, found: ReplayedSegment) -> LiveSegment {
         let mut batches = Vec::with_capacity(found.batches.len());
         for mut batch in found.batches {
             self.arrivals += 1;
@@ -257,7 +260,7 @@ impl Replay<'_> {
         }
         self.report.batches += batches.len() as u64;
         self.report.readings += found.readings;
-        let segment = Segment::replayed(number, found.log);
+        let segment = LiveSegment::replayed(number, found.log);
         segment.add(&batches, &[], found.end.max(HEADER_BYTES) as u64);
         segment
     }
@@ -282,14 +285,15 @@ impl Replay<'_> {
 /// Reads all segments, some at the same time, each in its place of the answer.
 fn read_segments(
     disk: &dyn Disk,
-    paths: &Paths,
+    paths: &StorePaths,
     numbers: &[u64],
-    vouched: &HashMap<u64, Vouched>,
+    vouched: &HashMap<u64, ExpectedSegment>,
     sensors: &Sensors,
-) -> Vec<Result<Found, StoreError>> {
+) -> Vec<Result<ReplayedSegment, StoreError>> {
     let next = AtomicUsize::new(0);
-    let found: Vec<Mutex<Option<Result<Found, StoreError>>>> = numbers.iter().map(|_| Mutex::new(None)).collect();
-    let progress = Progress::new("segments of the journal read", numbers.len() as u64);
+    let found: Vec<Mutex<Option<Result<ReplayedSegment, StoreError>>>> =
+        numbers.iter().map(|_| Mutex::new(None)).collect();
+    let progress = ProgressLog::new("segments of the journal read", numbers.len() as u64);
     let read = || {
         while let Some(number) = numbers.get(next.fetch_add(1, Relaxed)) {
             progress.at(next.load(Relaxed) as u64 - 1);
@@ -314,9 +318,9 @@ fn read_segments(
 fn read_segment(
     disk: &dyn Disk,
     path: PathBuf,
-    vouched: Option<Vouched>,
+    vouched: Option<ExpectedSegment>,
     sensors: &Sensors,
-) -> Result<Found, StoreError> {
+) -> Result<ReplayedSegment, StoreError> {
     let io = |doing| {
         let path = &path;
         move |error| StoreError::io(doing, path, error)
@@ -324,11 +328,11 @@ fn read_segment(
     let file = disk.open(&path, true).map_err(io("opening"))?;
     let bytes = Bytes::from(read_all(file.as_ref()).map_err(io("reading"))?);
     // What comes after the bytes that a later segment vouches for is of an append that failed: nobody was told that it is stored.
-    let must = vouched.map_or(Proof::default(), |vouched| vouched.proof);
+    let must = vouched.map_or(SyncedLength::default(), |vouched| vouched.proof);
     let proven = vouched.is_some_and(|vouched| vouched.later);
     let length = usize::try_from(must.bytes).ok().filter(|_| proven).unwrap_or(bytes.len());
     let recovered = recover(&bytes[..length.min(bytes.len())]);
-    let mut found = Found {
+    let mut found = ReplayedSegment {
         path,
         file,
         end: recovered.end,
@@ -337,10 +341,10 @@ fn read_segment(
         batches: Vec::new(),
         readings: 0,
         newest: IdMap::default(),
-        log: Log::default(),
+        log: ReadingLog::default(),
         must,
         proven,
-        total: Holds { readings: 0, first: i64::MAX, last: i64::MIN },
+        total: SegmentSummary { readings: 0, first: i64::MAX, last: i64::MIN },
         within: 0,
         bytes,
     };
@@ -366,20 +370,20 @@ fn read_segment(
     Ok(found)
 }
 
-impl Found {
+impl ReplayedSegment {
     /// Takes one whole record: what is in it, `None` when it is of no known sensor or schema.
-    fn take(&mut self, place: Range<usize>, sensors: &Sensors) -> Option<Holds> {
+    fn take(&mut self, place: Range<usize>, sensors: &Sensors) -> Option<SegmentSummary> {
         let payload = self.bytes.slice(place);
         if !payload.starts_with(&READINGS_MAGIC) {
             let batch = live_batch(payload, sensors)?;
-            let holds = Holds { readings: batch.readings(), first: batch.first_time, last: batch.last_time };
+            let holds = SegmentSummary { readings: batch.readings(), first: batch.first_time, last: batch.last_time };
             self.batches.push(batch);
             return Some(holds);
         }
         let known = |reading: &Reading| sensors.has(reading.sensor);
         let record = decode(&payload).filter(|record| record.readings.iter().all(known))?;
         let times = || record.readings.iter().map(|reading| reading.time);
-        let holds = Holds {
+        let holds = SegmentSummary {
             readings: record.readings.len() as u64,
             first: times().min().unwrap_or(i64::MAX),
             last: times().max().unwrap_or(i64::MIN),
@@ -399,7 +403,7 @@ impl Found {
     }
 
     /// What the segment has lost of what was on stable storage, or of what has whole records behind it.
-    fn lost(&self, number: u64, sensors: &Sensors, now: i64) -> Option<Lost> {
+    fn lost(&self, number: u64, sensors: &Sensors, now: i64) -> Option<LossRecord> {
         let must = usize::try_from(self.must.bytes).unwrap_or(usize::MAX);
         let mut damaged: Vec<Range<usize>> = self.damaged.clone();
         let known = damaged.last().map_or(self.end, |last| self.end.max(last.end));
@@ -430,7 +434,7 @@ impl Found {
         // Where nobody has noted the times, it came before now.
         let to = spans().map(|span| span.last).max().unwrap_or(now);
         let to = if of_all { to.max(now) } else { to };
-        Some(Lost {
+        Some(LossRecord {
             id: format!("{number:010}-{first}"),
             segment: number,
             bytes: damaged.iter().map(|damaged| damaged.len() as u64).sum(),
@@ -445,9 +449,9 @@ impl Found {
     }
 
     /// What can still be read in damaged bytes.
-    fn remains(&self, damaged: &[Range<usize>], sensors: &Sensors) -> Remains {
-        let holds = Holds { readings: 0, first: i64::MAX, last: i64::MIN };
-        let mut found = Remains { agents: BTreeSet::new(), holds, whole: true };
+    fn remains(&self, damaged: &[Range<usize>], sensors: &Sensors) -> DamagedRemains {
+        let holds = SegmentSummary { readings: 0, first: i64::MAX, last: i64::MIN };
+        let mut found = DamagedRemains { agents: BTreeSet::new(), holds, whole: true };
         for damaged in damaged {
             let (payloads, whole) = remains(&self.bytes, damaged);
             found.whole &= whole;
@@ -474,9 +478,9 @@ impl Found {
 }
 
 /// What damaged bytes still say.
-struct Remains {
+struct DamagedRemains {
     agents: BTreeSet<String>,
-    holds: Holds,
+    holds: SegmentSummary,
     /// Whether all of them could be understood.
     whole: bool,
 }

@@ -9,38 +9,38 @@ use crate::{Chunk, StoreError};
 const GATHER_ROWS: usize = 4_096;
 
 /// Chunks of one sensor whose times rise strictly, within and from one to the next.
-pub(crate) type Source<'a> = Box<dyn Iterator<Item = Result<Chunk, StoreError>> + Send + 'a>;
+pub(crate) type ChunkSource<'a> = Box<dyn Iterator<Item = Result<Chunk, StoreError>> + Send + 'a>;
 
 /// One of several sources.
-pub(crate) struct Input<'a> {
+pub(crate) struct MergeInput<'a> {
     /// Where two sources have the same time, the one of higher rank counts.
     pub rank: u64,
     /// No time of the source is before this.
     pub first_time: i64,
     /// The chunks.
-    pub source: Source<'a>,
+    pub source: ChunkSource<'a>,
 }
 
 /// An input with the chunk that is being taken from.
-struct Head<'a> {
+struct MergeHead<'a> {
     rank: u64,
     /// Time of the next row; before the first chunk a lower bound of it.
     next_time: i64,
-    source: Source<'a>,
+    source: ChunkSource<'a>,
     chunk: Option<Chunk>,
     at: usize,
 }
 
 /// All inputs merged. Opens a source only when its time has come.
-pub(crate) struct Merged<'a> {
-    heads: Vec<Head<'a>>,
+pub(crate) struct MergedChunks<'a> {
+    heads: Vec<MergeHead<'a>>,
     out: Option<Chunk>,
     failed: bool,
 }
 
-impl<'a> Merged<'a> {
-    pub fn new(inputs: Vec<Input<'a>>) -> Self {
-        let head = |input: Input<'a>| Head {
+impl<'a> MergedChunks<'a> {
+    pub fn new(inputs: Vec<MergeInput<'a>>) -> Self {
+        let head = |input: MergeInput<'a>| MergeHead {
             rank: input.rank,
             next_time: input.first_time,
             source: input.source,
@@ -129,7 +129,7 @@ impl<'a> Merged<'a> {
 
     /// Several sources stand at the same time: all are loaded by now, and the one of the highest rank gives the row.
     fn step_tie(&mut self, time: i64) -> Result<Option<Chunk>, StoreError> {
-        let tied = |head: &Head| head.next_time == time;
+        let tied = |head: &MergeHead| head.next_time == time;
         let best = (0..self.heads.len()).filter(|&i| tied(&self.heads[i])).max_by_key(|&i| self.heads[i].rank);
         let Some(best) = best else { return Ok(None) };
         let head = &self.heads[best];
@@ -165,7 +165,7 @@ fn value_type(column: &Column) -> wholegrain_model::ValueType {
     }
 }
 
-impl Iterator for Merged<'_> {
+impl Iterator for MergedChunks<'_> {
     type Item = Result<Chunk, StoreError>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -186,9 +186,9 @@ impl Iterator for Merged<'_> {
 
 /// How to bring rows into time order, each time once: `None` when they are.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Order(Option<Vec<u32>>);
+pub(crate) struct TimeOrder(Option<Vec<u32>>);
 
-impl Order {
+impl TimeOrder {
     /// Of rows in the order of arrival: where a time comes twice, the later row counts.
     pub fn of(times: &[i64]) -> Self {
         if times.is_sorted_by(|a, b| a < b) {
@@ -242,15 +242,15 @@ mod tests {
         Chunk { times: rows.iter().map(|row| row.0).collect(), column: Column { values, gaps: Gaps::default() } }
     }
 
-    fn source<'a>(rank: u64, chunks: Vec<Chunk>) -> Input<'a> {
+    fn source<'a>(rank: u64, chunks: Vec<Chunk>) -> MergeInput<'a> {
         let first_time = chunks.iter().find_map(|chunk| chunk.times.first()).copied().unwrap_or(0) - 1;
-        Input { rank, first_time, source: Box::new(chunks.into_iter().map(Ok)) }
+        MergeInput { rank, first_time, source: Box::new(chunks.into_iter().map(Ok)) }
     }
 
     #[track_caller]
-    fn check(inputs: Vec<Input>, expected: &[(i64, i64)]) {
+    fn check(inputs: Vec<MergeInput>, expected: &[(i64, i64)]) {
         let mut rows = Vec::new();
-        for chunk in Merged::new(inputs) {
+        for chunk in MergedChunks::new(inputs) {
             let chunk = chunk.unwrap();
             assert!(!chunk.times.is_empty() && chunk.times.len() <= CHUNK_ROWS);
             let ColumnValues::Int(values) = &chunk.column.values else { panic!("type") };
@@ -287,13 +287,13 @@ mod tests {
     #[test]
     fn order_sorts_and_the_later_of_equal_times_counts() {
         let times = vec![3, 1, 3, 2, 1];
-        let order = Order::of(&times);
+        let order = TimeOrder::of(&times);
         let mut column = chunk(&[(0, 30), (0, 10), (0, 31), (0, 20), (0, 11)]).column;
         column.gaps.set(3, 5);
         let column = order.column(column);
         assert_eq!(order.times(times), [1, 2, 3]);
         assert_eq!(column.values, ColumnValues::Int(vec![11, 20, 31]));
         assert_eq!((0..3).map(|i| column.gaps.is_gap(i)).collect::<Vec<_>>(), [false, true, false]);
-        assert_eq!(Order::of(&[1, 2, 3]), Order(None));
+        assert_eq!(TimeOrder::of(&[1, 2, 3]), TimeOrder(None));
     }
 }

@@ -8,12 +8,12 @@ use wholegrain_model::{Column, ColumnValues, Schema, Value, ValueType};
 use wholegrain_transport::payload::{append_columns, decode_column};
 
 use crate::block::read::{append, empty};
-use crate::catalogue::Change;
-use crate::live::{LiveBatch, Segment};
-use crate::log::{Everything, chunks, present};
-use crate::publish::{DAY_NS, Draft, Finished, Kind, publish, reconcile, remove_segment};
+use crate::catalogue::CatalogueChange;
+use crate::live::{LiveBatch, LiveSegment};
+use crate::log::{ClosedLog, chunks, present};
+use crate::publish::{BlockDraft, BlockKind, DAY_NS, FinishedBlock, publish, reconcile, remove_segment};
 use crate::ranges::RangeSet;
-use crate::scan::Order;
+use crate::scan::TimeOrder;
 use crate::sensors::HEARD_SENSORS;
 use crate::stats::add;
 use crate::store::Shared;
@@ -30,7 +30,7 @@ pub(crate) fn seal_oldest(shared: &Shared) -> Result<bool, StoreError> {
     let _one_at_a_time = shared.sealing.lock().unwrap_or_else(PoisonError::into_inner);
     drop(reconcile(shared)?);
     let Some(segment) = shared.view().closed.first().cloned() else { return Ok(false) };
-    let mut drafts = Drafts::new(shared, segment.number, DAYS_MAX);
+    let mut drafts = BlockDrafts::new(shared, segment.number, DAYS_MAX);
     let result = write_segment(shared, &segment, &mut drafts);
     let finished = match result {
         Ok(()) => drafts.finish()?,
@@ -44,7 +44,13 @@ pub(crate) fn seal_oldest(shared: &Shared) -> Result<bool, StoreError> {
     let (ranges, groups) = what_is_held(shared, &segment);
     let encoded = ranges.iter().map(|((agent, boot), set)| (agent.clone(), *boot, set.encode())).collect();
     let heard = heard_times(shared, &segment);
-    let change = Change { sealed_through: Some(segment.number), ranges: encoded, groups, heard, ..Change::default() };
+    let change = CatalogueChange {
+        sealed_through: Some(segment.number),
+        ranges: encoded,
+        groups,
+        heard,
+        ..CatalogueChange::default()
+    };
     publish(shared, &finished, &[], change)?;
     {
         let mut ledger = shared.ledger.lock().unwrap_or_else(PoisonError::into_inner);
@@ -56,14 +62,14 @@ pub(crate) fn seal_oldest(shared: &Shared) -> Result<bool, StoreError> {
     Ok(true)
 }
 
-type Ranges = HashMap<(Arc<str>, u64), RangeSet>;
-type Groups = Vec<(wholegrain_model::SchemaHash, crate::sensors::GroupState)>;
+type SequenceRanges = HashMap<(Arc<str>, u64), RangeSet>;
+type GroupStates = Vec<(wholegrain_model::SchemaHash, crate::sensors::GroupState)>;
 
 /// The ranges and groups as they are when this segment is in blocks.
-fn what_is_held(shared: &Shared, segment: &Segment) -> (Ranges, Groups) {
+fn what_is_held(shared: &Shared, segment: &LiveSegment) -> (SequenceRanges, GroupStates) {
     let ledger = shared.ledger.lock().unwrap_or_else(PoisonError::into_inner);
     let sensors = shared.sensors.read().unwrap_or_else(PoisonError::into_inner);
-    let mut ranges: Ranges = HashMap::new();
+    let mut ranges: SequenceRanges = HashMap::new();
     let mut groups = Vec::new();
     for batches in segment.groups() {
         for batch in &batches {
@@ -80,38 +86,38 @@ fn what_is_held(shared: &Shared, segment: &Segment) -> (Ranges, Groups) {
 }
 
 /// The newest times of the sensors without a schema that are in this segment, and of those that share an entry of the catalogue with them.
-fn heard_times(shared: &Shared, segment: &Segment) -> Vec<(u32, Vec<u8>)> {
+fn heard_times(shared: &Shared, segment: &LiveSegment) -> Vec<(u32, Vec<u8>)> {
     let chunks: BTreeSet<u32> = segment.all_readings().sensors.iter().map(|id| id / HEARD_SENSORS).collect();
     let sensors = shared.sensors();
     chunks.into_iter().map(|chunk| (chunk, sensors.heard_times(chunk))).collect()
 }
 
 /// One schema's batches, decoded when its first sensor is due.
-struct Group {
+struct SealGroup {
     schema: Schema,
     batches: Vec<Arc<LiveBatch>>,
-    decoded: Option<Decoded>,
+    decoded: Option<DecodedGroup>,
     /// Its columns in the order of their names; schemas with the same sensors have it in common.
     by_name: Arc<[u32]>,
 }
 
 #[derive(Default)]
-struct Decoded {
+struct DecodedGroup {
     times: Vec<i64>,
-    order: Order,
+    order: TimeOrder,
     columns: Vec<Column>,
     left: usize,
 }
 
 /// Goes through the sensors of the segment in the order of their paths. A group's columns are in memory from its first sensor to its last.
-fn write_segment(shared: &Shared, segment: &Segment, drafts: &mut Drafts) -> Result<(), StoreError> {
+fn write_segment(shared: &Shared, segment: &LiveSegment, drafts: &mut BlockDrafts) -> Result<(), StoreError> {
     let mut groups = groups_of(segment);
     let loose = segment.all_readings();
     if !loose.sensors.is_empty() {
         let all: Vec<usize> = (0..groups.len()).collect();
         return write_together(shared, &mut groups, &all, &loose, drafts);
     }
-    let mut scratch = Decoded::default();
+    let mut scratch = DecodedGroup::default();
     for together in apart(&groups) {
         match together[..] {
             [alone] => write_alone(shared, &groups[alone], &mut scratch, drafts)?,
@@ -121,9 +127,9 @@ fn write_segment(shared: &Shared, segment: &Segment, drafts: &mut Drafts) -> Res
     Ok(())
 }
 
-fn groups_of(segment: &Segment) -> Vec<Group> {
+fn groups_of(segment: &LiveSegment) -> Vec<SealGroup> {
     let mut known: HashMap<*const SensorDef, Arc<[u32]>> = HashMap::new();
-    let mut groups: Vec<Group> = Vec::new();
+    let mut groups: Vec<SealGroup> = Vec::new();
     for batches in segment.groups() {
         let Some(first) = batches.first() else { continue };
         let schema = first.schema.clone();
@@ -134,15 +140,15 @@ fn groups_of(segment: &Segment) -> Vec<Group> {
             order.into()
         });
         let by_name = by_name.clone();
-        groups.push(Group { schema, batches, decoded: None, by_name });
+        groups.push(SealGroup { schema, batches, decoded: None, by_name });
     }
     groups
 }
 
 /// The groups in the order of their paths. Those among whose paths another one's lie are together: their sensors have to be sorted.
-fn apart(groups: &[Group]) -> Vec<Vec<usize>> {
-    let edge = |group: &Group, column: Option<&u32>| group.schema.path(column.map_or(0, |column| *column as usize));
-    let span = |group: &Group| (edge(group, group.by_name.first()), edge(group, group.by_name.last()));
+fn apart(groups: &[SealGroup]) -> Vec<Vec<usize>> {
+    let edge = |group: &SealGroup, column: Option<&u32>| group.schema.path(column.map_or(0, |column| *column as usize));
+    let span = |group: &SealGroup| (edge(group, group.by_name.first()), edge(group, group.by_name.last()));
     let mut spans: Vec<(String, String, usize)> = (groups.iter().enumerate())
         .map(|(at, group)| (span(group), at))
         .map(|((first, last), at)| (first, last, at))
@@ -164,7 +170,12 @@ fn apart(groups: &[Group]) -> Vec<Vec<usize>> {
 }
 
 /// A group whose sensors stand together. `scratch` keeps its memory from one group to the next.
-fn write_alone(shared: &Shared, group: &Group, scratch: &mut Decoded, drafts: &mut Drafts) -> Result<(), StoreError> {
+fn write_alone(
+    shared: &Shared,
+    group: &SealGroup,
+    scratch: &mut DecodedGroup,
+    drafts: &mut BlockDrafts,
+) -> Result<(), StoreError> {
     scratch.fill(shared, &group.schema, &group.batches);
     let mut path = format!("{}/", group.schema.prefix());
     let prefix = path.len();
@@ -183,10 +194,10 @@ fn write_alone(shared: &Shared, group: &Group, scratch: &mut Decoded, drafts: &m
 /// Groups whose sensors stand between each other's, and the sensors without a schema.
 fn write_together(
     shared: &Shared,
-    groups: &mut [Group],
+    groups: &mut [SealGroup],
     together: &[usize],
-    loose: &Everything,
-    drafts: &mut Drafts,
+    loose: &ClosedLog,
+    drafts: &mut BlockDrafts,
 ) -> Result<(), StoreError> {
     let mut sensors: Vec<(Arc<str>, usize, usize)> = Vec::new();
     for &at in together {
@@ -230,11 +241,11 @@ fn write_together(
     Ok(())
 }
 
-impl Group {
+impl SealGroup {
     /// One sensor's readings, in time order. Each column is taken once.
     fn take(&mut self, shared: &Shared, column: usize) -> Chunk {
         let decoded = self.decoded.get_or_insert_with(|| {
-            let mut decoded = Decoded::default();
+            let mut decoded = DecodedGroup::default();
             decoded.fill(shared, &self.schema, &self.batches);
             decoded
         });
@@ -249,7 +260,7 @@ impl Group {
     }
 }
 
-impl Decoded {
+impl DecodedGroup {
     /// All columns of a group's batches, one after the other, in place of what was there.
     fn fill(&mut self, shared: &Shared, schema: &Schema, batches: &[Arc<LiveBatch>]) {
         let rows = batches.iter().map(|batch| batch.samples).sum();
@@ -276,7 +287,7 @@ impl Decoded {
                 undecodable(shared, batch, &error);
             }
         }
-        self.order = Order::of(&times);
+        self.order = TimeOrder::of(&times);
         self.times = self.order.times(times);
         self.left = self.columns.len();
     }
@@ -289,7 +300,7 @@ fn undecodable(shared: &Shared, batch: &LiveBatch, error: &wholegrain_transport:
 }
 
 /// A sensor that several schemas of the segment have: its readings in the order of arrival, then sorted, integers and floats apart.
-fn combine(shared: &Shared, groups: &[Group], places: &[(Arc<str>, usize, usize)]) -> Vec<Chunk> {
+fn combine(shared: &Shared, groups: &[SealGroup], places: &[(Arc<str>, usize, usize)]) -> Vec<Chunk> {
     let mut found = join(in_order(groups, places), |batch, error| undecodable(shared, batch, error));
     found.retain(|chunk| !chunk.times.is_empty());
     found
@@ -297,7 +308,7 @@ fn combine(shared: &Shared, groups: &[Group], places: &[(Arc<str>, usize, usize)
 
 /// The batches of several groups with the column of one sensor in each, in the order of arrival.
 fn in_order<'a>(
-    groups: &'a [Group],
+    groups: &'a [SealGroup],
     places: &[(Arc<str>, usize, usize)],
 ) -> impl Iterator<Item = (&'a Arc<LiveBatch>, usize)> {
     let mut batches: Vec<(&Arc<LiveBatch>, usize)> = Vec::new();
@@ -348,23 +359,23 @@ pub(crate) fn join<'a>(
         run.times.extend(times);
     }
     let sorted = |run: Chunk| {
-        let order = Order::of(&run.times);
+        let order = TimeOrder::of(&run.times);
         Chunk { times: order.times(run.times), column: order.column(run.column) }
     };
     runs.into_iter().flatten().map(sorted).collect()
 }
 
 /// The blocks that a seal or an import writes.
-pub(crate) struct Drafts<'a> {
+pub(crate) struct BlockDrafts<'a> {
     shared: &'a Shared,
     segment: u64,
     /// How many blocks of a day of their own there may be.
     days_max: usize,
     /// By type (integers first) and day.
-    open: BTreeMap<(bool, Option<i64>), Draft>,
+    open: BTreeMap<(bool, Option<i64>), BlockDraft>,
 }
 
-impl<'a> Drafts<'a> {
+impl<'a> BlockDrafts<'a> {
     pub fn new(shared: &'a Shared, segment: u64, days_max: usize) -> Self {
         Self { shared, segment, days_max, open: BTreeMap::new() }
     }
@@ -391,14 +402,14 @@ impl<'a> Drafts<'a> {
         Ok(())
     }
 
-    fn draft(&mut self, day: i64, column: &Column) -> Result<&mut Draft, StoreError> {
+    fn draft(&mut self, day: i64, column: &Column) -> Result<&mut BlockDraft, StoreError> {
         let is_float = matches!(column.values, ColumnValues::Float(_));
         let key = (is_float, Some(day));
         let key = if self.open.len() < self.days_max || self.open.contains_key(&key) { key } else { (is_float, None) };
         match self.open.entry(key) {
             std::collections::btree_map::Entry::Occupied(entry) => Ok(entry.into_mut()),
             std::collections::btree_map::Entry::Vacant(entry) => {
-                let kind = Kind {
+                let kind = BlockKind {
                     value_type: if is_float { ValueType::Float } else { ValueType::Int },
                     day: key.1,
                     level: 0,
@@ -406,12 +417,12 @@ impl<'a> Drafts<'a> {
                     last_segment: self.segment,
                     import: 0,
                 };
-                Ok(entry.insert(Draft::create(self.shared, kind, self.shared.config.seal_zstd_level)?))
+                Ok(entry.insert(BlockDraft::create(self.shared, kind, self.shared.config.seal_zstd_level)?))
             }
         }
     }
 
-    pub fn finish(self) -> Result<Vec<Finished>, StoreError> {
+    pub fn finish(self) -> Result<Vec<FinishedBlock>, StoreError> {
         let (mut finished, mut failed) = (Vec::new(), None);
         for draft in self.open.into_values() {
             match failed {
@@ -442,12 +453,12 @@ mod tests {
 
     use super::*;
 
-    fn group(prefix: &str, names: &[&str]) -> Group {
+    fn group(prefix: &str, names: &[&str]) -> SealGroup {
         let sensors = names.iter().map(|name| SensorDef::gauge(*name, "1", "")).collect();
         let schema = Schema::new(SensorPath::new(prefix).unwrap(), "g", sensors).unwrap();
         let mut by_name: Vec<u32> = (0..names.len() as u32).collect();
         by_name.sort_by_key(|at| names[*at as usize]);
-        Group { schema, batches: Vec::new(), decoded: None, by_name: by_name.into() }
+        SealGroup { schema, batches: Vec::new(), decoded: None, by_name: by_name.into() }
     }
 
     #[test]

@@ -34,17 +34,17 @@ pub(crate) fn segment_number(path: &Path) -> Option<u64> {
 /// What is said of a segment: everything up to `bytes` was on stable storage. In the header of the next one also that nothing of it was acknowledged
 /// that may lie after it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Proof {
+pub(crate) struct SyncedLength {
     /// The segment's number; 0 when nothing is known of any.
     pub number: u64,
     pub bytes: u64,
     /// What is in it; not known of a segment whose header is of version 2.
-    pub holds: Option<Holds>,
+    pub holds: Option<SegmentSummary>,
 }
 
 /// What a segment holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Holds {
+pub(crate) struct SegmentSummary {
     /// Readings, gaps counted too.
     pub readings: u64,
     /// Their first and last time.
@@ -52,10 +52,10 @@ pub(crate) struct Holds {
     pub last: i64,
 }
 
-impl Proof {
+impl SyncedLength {
     pub fn encode(&self) -> [u8; PROOF_BYTES] {
         // Where that is not known there are no readings, and the first time is after the last.
-        let holds = self.holds.unwrap_or(Holds { readings: 0, first: i64::MAX, last: i64::MIN });
+        let holds = self.holds.unwrap_or(SegmentSummary { readings: 0, first: i64::MAX, last: i64::MIN });
         let numbers =
             [self.number, self.bytes, holds.readings, holds.first.cast_unsigned(), holds.last.cast_unsigned()];
         let mut bytes = [0; PROOF_BYTES];
@@ -65,13 +65,13 @@ impl Proof {
 
     pub fn decode(bytes: &[u8; PROOF_BYTES]) -> Option<Self> {
         let (first, last) = (long(bytes, 24).cast_signed(), long(bytes, 32).cast_signed());
-        let holds = (first <= last).then(|| Holds { readings: long(bytes, 16), first, last });
+        let holds = (first <= last).then(|| SegmentSummary { readings: long(bytes, 16), first, last });
         Some(Self { number: long(bytes, 0), bytes: long(bytes, 8), holds })
     }
 }
 
 /// The header of segment `number`.
-pub(crate) fn header(number: u64, proof: Proof) -> [u8; HEADER_BYTES] {
+pub(crate) fn header(number: u64, proof: SyncedLength) -> [u8; HEADER_BYTES] {
     let mut bytes = [0; HEADER_BYTES];
     bytes[..8].copy_from_slice(&SEGMENT_MAGIC);
     bytes[8..12].copy_from_slice(&SEGMENT_VERSION.to_le_bytes());
@@ -109,7 +109,7 @@ fn record_crc(length: [u8; 4], payload: &[u8]) -> u32 {
 
 /// What a segment's file holds.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Recovered {
+pub(crate) struct RecoveredSegment {
     /// The payloads of the whole records.
     pub payloads: Vec<Range<usize>>,
     /// What is no record and has records after it.
@@ -121,7 +121,7 @@ pub(crate) struct Recovered {
 }
 
 /// What the header of segment `number` says of the one before, if it says so. That of another segment, which somebody put in its place, says nothing.
-pub(crate) fn proof_in(head: &[u8], number: u64) -> Option<Proof> {
+pub(crate) fn proof_in(head: &[u8], number: u64) -> Option<SyncedLength> {
     match check_header(head) {
         Ok((_, proof)) if proof.number > 0 && long(head, 12) == number => Some(proof),
         _ => None,
@@ -150,8 +150,8 @@ pub(crate) fn remains(bytes: &[u8], damaged: &Range<usize>) -> (Vec<Range<usize>
 }
 
 /// Finds the whole records. After bytes that are none it looks for the next byte where one begins.
-pub(crate) fn recover(bytes: &[u8]) -> Recovered {
-    let mut found = Recovered::default();
+pub(crate) fn recover(bytes: &[u8]) -> RecoveredSegment {
+    let mut found = RecoveredSegment::default();
     let mut at = match check_header(bytes) {
         Ok((length, _)) => length,
         Err(newer) => {
@@ -176,19 +176,19 @@ pub(crate) fn recover(bytes: &[u8]) -> Recovered {
 }
 
 /// The header's length and what it proves. `Err` with the version when it is newer than this program.
-fn check_header(bytes: &[u8]) -> Result<(usize, Proof), Option<u32>> {
+fn check_header(bytes: &[u8]) -> Result<(usize, SyncedLength), Option<u32>> {
     let Some(head) = bytes.first_chunk::<HEADER_BYTES_1>() else { return Err(None) };
     if head[..8] != SEGMENT_MAGIC || word(head, 20) != crc32c::crc32c(&head[..20]) {
         return Err(None);
     }
     match word(head, 8) {
-        1 => Ok((HEADER_BYTES_1, Proof::default())),
+        1 => Ok((HEADER_BYTES_1, SyncedLength::default())),
         2 => {
             let Some(head) = bytes.first_chunk::<HEADER_BYTES_2>() else { return Err(None) };
             if word(head, 40) != crc32c::crc32c(&head[24..40]) {
                 return Err(None);
             }
-            Ok((HEADER_BYTES_2, Proof { number: long(head, 24), bytes: long(head, 32), holds: None }))
+            Ok((HEADER_BYTES_2, SyncedLength { number: long(head, 24), bytes: long(head, 32), holds: None }))
         }
         SEGMENT_VERSION => {
             let Some(head) = bytes.first_chunk::<HEADER_BYTES>() else { return Err(None) };
@@ -196,7 +196,7 @@ fn check_header(bytes: &[u8]) -> Result<(usize, Proof), Option<u32>> {
             if word(head, 24 + PROOF_BYTES) != crc32c::crc32c(proof) {
                 return Err(None);
             }
-            let proof = proof.first_chunk().and_then(Proof::decode).ok_or(None)?;
+            let proof = proof.first_chunk().and_then(SyncedLength::decode).ok_or(None)?;
             Ok((HEADER_BYTES, proof))
         }
         version => Err(Some(version)),
@@ -242,7 +242,7 @@ mod tests {
     }
 
     fn example(records: u8) -> (Vec<u8>, Vec<Range<usize>>) {
-        let mut bytes = header(7, Proof { number: 6, bytes: 99, holds: None }).to_vec();
+        let mut bytes = header(7, SyncedLength { number: 6, bytes: 99, holds: None }).to_vec();
         let payloads = (0..records).map(|i| put_record(&payload(i), &mut bytes)).collect();
         (bytes, payloads)
     }
@@ -279,12 +279,12 @@ mod tests {
         let (mut bytes, payloads) = example(3);
         let end = bytes.len();
         bytes.resize(end + 4096, 0);
-        assert_eq!(recover(&bytes), Recovered { payloads, end, ..Recovered::default() });
+        assert_eq!(recover(&bytes), RecoveredSegment { payloads, end, ..RecoveredSegment::default() });
     }
 
     #[test]
     fn a_newer_version_is_told() {
-        let mut bytes = header(1, Proof::default());
+        let mut bytes = header(1, SyncedLength::default());
         bytes[8] = 9;
         let crc = crc32c::crc32c(&bytes[..20]);
         bytes[20..24].copy_from_slice(&crc.to_le_bytes());

@@ -18,12 +18,12 @@ use wholegrain_model::schema::put_varint;
 use wholegrain_model::{Kind, Schema, SchemaHash, SensorPath, Value, ValueType};
 
 use crate::ranges::get_varint;
-use crate::readings::{LooseSensor, Reading};
-use crate::settings::{Held, Settings};
+use crate::readings::{Reading, SchemalessSensor};
+use crate::settings::{AppliedSettings, Settings};
 
-use paths::{Paths, order_of};
-pub(crate) use plan::Registration;
-pub(crate) use quiet::Unheard;
+use paths::{PathIndex, order_of};
+pub(crate) use plan::SchemaRegistration;
+pub(crate) use quiet::LastSeen;
 use slots::Slots;
 
 /// Sensors whose newest times the catalogue keeps in one entry.
@@ -85,7 +85,7 @@ pub(crate) struct GroupState {
 
 /// One column of one schema that a sensor was or is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct SchemaColumn {
     /// Index into [`Sensors::schema_at`].
     pub schema: u32,
     pub column: u32,
@@ -93,7 +93,7 @@ pub(crate) struct Place {
 
 /// What defines a sensor without a schema. Most have the same as others, so that one is kept for all of them.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Properties {
+pub(crate) struct SchemalessProperties {
     pub unit: String,
     pub description: String,
     pub kind: Kind,
@@ -103,9 +103,9 @@ pub(crate) struct Properties {
     pub interval_ns: u64,
 }
 
-impl Properties {
-    pub fn of(sensor: &LooseSensor, interval_ns: u64) -> Self {
-        let LooseSensor { unit, kind, value_type, scale, description, .. } = sensor.clone();
+impl SchemalessProperties {
+    pub fn of(sensor: &SchemalessSensor, interval_ns: u64) -> Self {
+        let SchemalessSensor { unit, kind, value_type, scale, description, .. } = sensor.clone();
         Self { unit, description, kind, value_type, scale, interval_ns }
     }
 
@@ -147,7 +147,7 @@ impl Properties {
 
 /// The newest reading of a sensor that came without a schema, as far as it is known.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Last {
+enum NewestReading {
     Never,
     /// Its value is on disk only.
     At(i64),
@@ -156,82 +156,82 @@ enum Last {
 
 /// A sensor that readings came of, or may come, without a schema.
 #[derive(Debug, Clone, Copy)]
-struct Loose {
+struct SchemalessEntry {
     /// Index into [`Sensors::properties`]; [`NONE`] when a schema's sensor was sent to without being registered.
     properties: u32,
     /// Index into [`Sensors::sources`].
     source: u32,
-    last: Last,
+    last: NewestReading,
 }
 
-impl Loose {
+impl SchemalessEntry {
     fn time(&self) -> Option<i64> {
         match self.last {
-            Last::Never => None,
-            Last::At(time) | Last::Reading(time, _) => Some(time),
+            NewestReading::Never => None,
+            NewestReading::At(time) | NewestReading::Reading(time, _) => Some(time),
         }
     }
 }
 
 /// A sensor that is of no family, or of which there is more to say than that it is of one.
-struct Entry {
+struct SensorEntry {
     path: Arc<str>,
     /// Index into [`Sensors::loose`], or [`NONE`].
     loose: u32,
-    places: Places,
+    places: SchemaColumns,
     /// Index into [`Sensors::held`], [`NONE`] when nothing is set, [`UNKNOWN`] when nobody has looked yet.
     held: AtomicU32,
 }
 
-impl Entry {
+impl SensorEntry {
     fn new(path: Arc<str>) -> Self {
-        Self { path, loose: NONE, places: Places::None, held: AtomicU32::new(UNKNOWN) }
+        Self { path, loose: NONE, places: SchemaColumns::None, held: AtomicU32::new(UNKNOWN) }
     }
 }
 
 /// Every schema's column that is a sensor; the one that defines its properties is last. Nearly always there is one.
 #[derive(Default)]
-enum Places {
+enum SchemaColumns {
     #[default]
     None,
-    One(Place),
-    Many(Vec<Place>),
+    One(SchemaColumn),
+    Many(Vec<SchemaColumn>),
 }
 
-impl Places {
-    fn as_slice(&self) -> &[Place] {
+impl SchemaColumns {
+    fn as_slice(&self) -> &[SchemaColumn] {
         match self {
-            Places::None => &[],
-            Places::One(place) => std::slice::from_ref(place),
-            Places::Many(places) => places,
+            SchemaColumns::None => &[],
+            SchemaColumns::One(place) => std::slice::from_ref(place),
+            SchemaColumns::Many(places) => places,
         }
     }
 
     /// Makes `place` the last; a schema has a sensor once.
-    fn define(&mut self, place: Place) {
+    fn define(&mut self, place: SchemaColumn) {
         *self = match std::mem::take(self) {
-            Places::None => Places::One(place),
-            Places::One(other) if other.schema == place.schema => Places::One(place),
-            Places::One(other) => Places::Many(vec![other, place]),
-            Places::Many(mut places) => {
+            SchemaColumns::None => SchemaColumns::One(place),
+            SchemaColumns::One(other) if other.schema == place.schema => SchemaColumns::One(place),
+            SchemaColumns::One(other) => SchemaColumns::Many(vec![other, place]),
+            SchemaColumns::Many(mut places) => {
                 places.retain(|other| other.schema != place.schema);
                 places.push(place);
-                Places::Many(places)
+                SchemaColumns::Many(places)
             }
         };
     }
 }
 
 /// The places of a sensor: those noted, or that in its family.
-pub(crate) enum PlacesOf<'a> {
-    Noted(&'a [Place]),
-    Family([Place; 1]),
+pub(crate) enum ColumnsOfSensor<'a> {
+    Noted(&'a [SchemaColumn]),
+    Family([SchemaColumn; 1]),
 }
 
-impl Deref for PlacesOf<'_> {
-    type Target = [Place];
+impl Deref for ColumnsOfSensor<'_> {
+    type Target = [SchemaColumn];
 
-    fn deref(&self) -> &[Place] {
+    fn deref(&self) -> &[SchemaColumn] {
         match self {
             Self::Noted(places) => places,
             Self::Family(place) => place,
@@ -240,7 +240,7 @@ impl Deref for PlacesOf<'_> {
 }
 
 /// Sensors that agents share in memory, as the first of them has them.
-struct List {
+struct SensorList {
     schema: Schema,
     /// The columns in the order of their names.
     order: Arc<[u32]>,
@@ -248,7 +248,7 @@ struct List {
     name: SchemaHash,
 }
 
-impl List {
+impl SensorList {
     fn of(schema: &Schema) -> Self {
         Self { schema: schema.clone(), order: order_of(schema), name: schema.encode_sensors().0 }
     }
@@ -257,9 +257,9 @@ impl List {
 /// The index.
 #[derive(Default)]
 pub(crate) struct Sensors {
-    paths: Paths,
+    paths: PathIndex,
     /// Of sensors in families only those of which something is noted.
-    entries: Slots<Entry>,
+    entries: Slots<SensorEntry>,
     /// The number of the next sensor, and how many there are.
     next: u32,
     count: usize,
@@ -268,14 +268,14 @@ pub(crate) struct Sensors {
     firsts: HashMap<u32, u32>,
     by_hash: HashMap<SchemaHash, u32>,
     /// Each list of sensors below a prefix, by a hash of their names: agents that have the same ones share them in memory.
-    by_names: HashMap<u64, List>,
+    by_names: HashMap<u64, SensorList>,
     /// That hash by where a shared list is in memory, so that it is computed once for each list.
     by_address: HashMap<usize, u64>,
     groups: HashMap<SchemaHash, GroupState>,
-    loose: Vec<Loose>,
+    loose: Vec<SchemalessEntry>,
     /// Places in it that are free again.
     free_loose: Vec<u32>,
-    properties: Vec<Properties>,
+    properties: Vec<SchemalessProperties>,
     by_properties: HashMap<Box<[u8]>, u32>,
     sources: Vec<Arc<str>>,
     by_source: HashMap<Arc<str>, u32>,
@@ -290,8 +290,8 @@ pub(crate) struct Sensors {
 
 #[derive(Default)]
 struct Combinations {
-    all: Vec<Held>,
-    by_held: HashMap<Held, u32>,
+    all: Vec<AppliedSettings>,
+    by_held: HashMap<AppliedSettings, u32>,
 }
 
 impl Sensors {
@@ -335,7 +335,7 @@ impl Sensors {
     }
 
     fn take_path(&mut self, path: Arc<str>, id: SensorId) {
-        self.entries.insert(id.0 as usize, Entry::new(path.clone()));
+        self.entries.insert(id.0 as usize, SensorEntry::new(path.clone()));
         self.paths.insert(path, id);
         self.next = self.next.max(id.0.saturating_add(1));
         self.count += 1;
@@ -345,11 +345,11 @@ impl Sensors {
     pub fn of_paths(paths: Vec<(u32, Arc<str>)>, next: u32) -> Self {
         let mut entries = Slots::default();
         for (id, path) in &paths {
-            entries.insert(*id as usize, Entry::new(path.clone()));
+            entries.insert(*id as usize, SensorEntry::new(path.clone()));
         }
         let next = next.max(paths.last().map_or(0, |(id, _)| id.saturating_add(1)));
         let count = paths.len();
-        let paths = Paths::of(paths.into_iter().map(|(id, path)| (path, id)));
+        let paths = PathIndex::of(paths.into_iter().map(|(id, path)| (path, id)));
         Self { paths, entries, next, count, ..Self::default() }
     }
 
@@ -399,17 +399,17 @@ impl Sensors {
                 },
             };
             if let Some(entry) = self.entry(id) {
-                entry.places.define(Place { schema: at, column });
+                entry.places.define(SchemaColumn { schema: at, column });
             }
         }
     }
 
     /// What is noted of a sensor, to be added to.
-    fn entry(&mut self, id: SensorId) -> Option<&mut Entry> {
+    fn entry(&mut self, id: SensorId) -> Option<&mut SensorEntry> {
         if self.entries.get(id.0 as usize).is_none() {
             let (family, column) = self.paths.family(id)?;
-            let mut entry = Entry::new(family.schema.path(column as usize).into());
-            entry.places = Places::One(Place { schema: family.at, column });
+            let mut entry = SensorEntry::new(family.schema.path(column as usize).into());
+            entry.places = SchemaColumns::One(SchemaColumn { schema: family.at, column });
             self.entries.insert(id.0 as usize, entry);
         }
         self.entries.get_mut(id.0 as usize)
@@ -418,7 +418,7 @@ impl Sensors {
     /// The same schema, sharing its sensors with one that has the same.
     pub fn share(&mut self, schema: &Schema) -> Schema {
         let key = self.names_key(schema);
-        let list = self.by_names.entry(key).or_insert_with(|| List::of(schema));
+        let list = self.by_names.entry(key).or_insert_with(|| SensorList::of(schema));
         self.by_address.insert(list.schema.sensors().as_ptr() as usize, key);
         schema.sharing(&list.schema)
     }
@@ -429,7 +429,7 @@ impl Sensors {
     }
 
     /// The list that a schema shares its sensors with, or has the same as.
-    fn list(&self, schema: &Schema) -> Option<&List> {
+    fn list(&self, schema: &Schema) -> Option<&SensorList> {
         let list = self.by_names.get(&self.names_key(schema))?;
         let (ours, theirs) = (schema.sensors(), list.schema.sensors());
         (std::ptr::eq(ours, theirs) || ours == theirs).then_some(list)
@@ -454,11 +454,11 @@ impl Sensors {
         }
     }
 
-    pub fn places(&self, id: SensorId) -> PlacesOf<'_> {
+    pub fn places(&self, id: SensorId) -> ColumnsOfSensor<'_> {
         match (self.entries.get(id.0 as usize), self.paths.family(id)) {
-            (Some(entry), _) => PlacesOf::Noted(entry.places.as_slice()),
-            (None, Some((family, column))) => PlacesOf::Family([Place { schema: family.at, column }]),
-            (None, None) => PlacesOf::Noted(&[]),
+            (Some(entry), _) => ColumnsOfSensor::Noted(entry.places.as_slice()),
+            (None, Some((family, column))) => ColumnsOfSensor::Family([SchemaColumn { schema: family.at, column }]),
+            (None, None) => ColumnsOfSensor::Noted(&[]),
         }
     }
 
@@ -486,7 +486,7 @@ impl Sensors {
         for (id, entry) in other.entries.iter() {
             let id = SensorId(id as u32);
             if let Some(known) = other.loose.get(entry.loose as usize)
-                && known.last != Last::Never
+                && known.last != NewestReading::Never
                 && self.has(id)
             {
                 let source = self.source(&other.sources[known.source as usize]);
@@ -498,7 +498,7 @@ impl Sensors {
     }
 
     /// Whether registering these would change nothing.
-    pub fn is_registered(&self, sensor: &LooseSensor, properties: &[u8]) -> bool {
+    pub fn is_registered(&self, sensor: &SchemalessSensor, properties: &[u8]) -> bool {
         let entry = self.id(sensor.path.as_str()).and_then(|id| self.entries.get(id.0 as usize));
         let loose = entry.and_then(|entry| Some((entry, self.loose.get(entry.loose as usize)?)));
         let known = self.by_properties.get(properties).copied().unwrap_or(NONE);
@@ -515,7 +515,7 @@ impl Sensors {
     }
 
     /// Takes a registration without a schema of a numbered sensor; where a schema has the sensor, that defines it.
-    pub fn add_loose(&mut self, id: SensorId, source: &str, properties: Properties) {
+    pub fn add_loose(&mut self, id: SensorId, source: &str, properties: SchemalessProperties) {
         let encoded = properties.encode().into_boxed_slice();
         let index = *self.by_properties.entry(encoded).or_insert_with(|| {
             self.properties.push(properties);
@@ -540,12 +540,12 @@ impl Sensors {
     }
 
     /// The state of a sensor without a schema, made when there is none yet; `None` when nothing has the number.
-    fn loose_mut(&mut self, id: SensorId, source: u32) -> Option<&mut Loose> {
+    fn loose_mut(&mut self, id: SensorId, source: u32) -> Option<&mut SchemalessEntry> {
         let at = self.entry(id)?.loose;
         if at != NONE {
             return self.loose.get_mut(at as usize);
         }
-        let fresh = Loose { properties: NONE, source, last: Last::Never };
+        let fresh = SchemalessEntry { properties: NONE, source, last: NewestReading::Never };
         let at = match self.free_loose.pop() {
             Some(at) => {
                 self.loose[at as usize] = fresh;
@@ -566,7 +566,7 @@ impl Sensors {
         for reading in readings {
             let loose = self.loose_mut(reading.sensor, source);
             if let Some(loose) = loose.filter(|loose| loose.time() <= Some(reading.time)) {
-                (loose.last, loose.source) = (Last::Reading(reading.time, reading.value), source);
+                (loose.last, loose.source) = (NewestReading::Reading(reading.time, reading.value), source);
             }
         }
     }
@@ -579,7 +579,7 @@ impl Sensors {
         let source = self.source(source);
         // Also at the same time: what is in memory may be the value that the import replaces.
         if let Some(loose) = self.loose_mut(id, source).filter(|loose| loose.time() <= Some(time)) {
-            (loose.last, loose.source) = (Last::At(time), source);
+            (loose.last, loose.source) = (NewestReading::At(time), source);
         }
     }
 
@@ -587,18 +587,18 @@ impl Sensors {
     pub fn forget_last(&mut self, id: SensorId) {
         let at = self.entries.get(id.0 as usize).map(|entry| entry.loose as usize);
         if let Some(loose) = at.and_then(|at| self.loose.get_mut(at))
-            && let Last::Reading(time, _) = loose.last
+            && let NewestReading::Reading(time, _) = loose.last
         {
-            loose.last = Last::At(time);
+            loose.last = NewestReading::At(time);
         }
     }
 
     /// The newest reading without a schema: its time, and its value when it is in memory.
     pub fn last_loose(&self, id: SensorId) -> Option<(i64, Option<Value>)> {
         match self.loose.get(self.entries.get(id.0 as usize)?.loose as usize)?.last {
-            Last::Never => None,
-            Last::At(time) => Some((time, None)),
-            Last::Reading(time, value) => Some((time, Some(value))),
+            NewestReading::Never => None,
+            NewestReading::At(time) => Some((time, None)),
+            NewestReading::Reading(time, value) => Some((time, Some(value))),
         }
     }
 
@@ -613,7 +613,7 @@ impl Sensors {
         let entries = (start..start + HEARD_SENSORS as usize).map(|at| self.entries.get(at));
         let (mut out, mut next, mut before) = (Vec::new(), 0, 0i64);
         for (offset, entry) in (0u64..).zip(entries) {
-            let known = entry.and_then(|entry| self.loose.get(entry.loose as usize)).and_then(Loose::time);
+            let known = entry.and_then(|entry| self.loose.get(entry.loose as usize)).and_then(SchemalessEntry::time);
             let told = u32::try_from(start as u64 + offset).ok().and_then(|id| more.get(&id).copied());
             let Some(time) = known.max(told) else { continue };
             let difference = time.wrapping_sub(before);
@@ -637,7 +637,7 @@ impl Sensors {
             if self.has(id) {
                 let source = self.source("");
                 if let Some(loose) = self.loose_mut(id, source) {
-                    loose.last = Last::At(time);
+                    loose.last = NewestReading::At(time);
                 }
             }
             next += 1;

@@ -7,16 +7,16 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use wholegrain_model::{Column, Interval, Schema, SchemaHash, Timestamp, Value};
 use wholegrain_transport::payload::PayloadError;
 
-use crate::ahead::Ahead;
-use crate::block::find::Found;
+use crate::ahead::DecodedColumns;
+use crate::block::find::SensorRows;
 use crate::block::read::{Block, OpenBlock};
 use crate::block::rows::RowReader;
 use crate::delete::cuts::kept;
-use crate::derived::Moment;
-use crate::live::{LiveBatch, Segment};
+use crate::derived::SnapshotVersion;
+use crate::live::{LiveBatch, LiveSegment};
 use crate::log::{chunks, present};
-use crate::retention::policy::Policy;
-use crate::scan::{Input, Merged, Source};
+use crate::retention::policy::RetentionPolicy;
+use crate::scan::{ChunkSource, MergeInput, MergedChunks};
 use crate::seal::{join, rows_of};
 use crate::store::Shared;
 use crate::{SensorId, StoreError};
@@ -32,13 +32,13 @@ pub struct Chunk {
 
 /// The blocks and segments that count at one moment.
 #[derive(Debug, Clone)]
-pub(crate) struct View {
+pub(crate) struct StoreView {
     pub blocks: Vec<Arc<Block>>,
     /// Tiers of blocks, also of some that retention has dropped.
     pub tiers: Vec<Arc<Block>>,
     /// Closed segments that are not sealed, oldest first.
-    pub closed: Vec<Arc<Segment>>,
-    pub open: Arc<Segment>,
+    pub closed: Vec<Arc<LiveSegment>>,
+    pub open: Arc<LiveSegment>,
     /// Blocks that were missing or cut short when the store was opened.
     pub absent: Vec<Arc<Block>>,
 }
@@ -48,14 +48,14 @@ pub(crate) struct View {
 #[derive(Clone)]
 pub struct Snapshot {
     pub(crate) shared: Arc<Shared>,
-    pub(crate) view: Arc<View>,
+    pub(crate) view: Arc<StoreView>,
     /// The pass of retention that decides what is shown.
     pub(crate) retained_at: i64,
-    pub(crate) policy: Arc<Policy>,
-    pub(crate) moment: Moment,
+    pub(crate) policy: Arc<RetentionPolicy>,
+    pub(crate) moment: SnapshotVersion,
     /// Batches that came into the open segment later are not in it.
     watermark: u64,
-    ahead: Arc<Ahead>,
+    ahead: Arc<DecodedColumns>,
     /// What the scans met that their answers do not show.
     notes: Arc<Mutex<BTreeSet<String>>>,
     /// Of tiers whose readings retention has dropped: the times they span, and the finest resolution.
@@ -68,7 +68,7 @@ const NOTES_MAX: usize = 64;
 impl Snapshot {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
         let policy = shared.policy();
-        let moment = Moment::now(&shared);
+        let moment = SnapshotVersion::now(&shared);
         let view = shared.view();
         let watermark = view.open.last_arrival();
         Self {
@@ -222,7 +222,7 @@ impl Snapshot {
             }
         }
         inputs.extend(self.live_inputs(id, from, to));
-        Ok(Box::new(Merged::new(inputs)))
+        Ok(Box::new(MergedChunks::new(inputs)))
     }
 
     /// The sensor's rows of a block, if it has any in the range.
@@ -232,7 +232,7 @@ impl Snapshot {
         path: &str,
         from: i64,
         to: i64,
-    ) -> Result<Option<Input<'static>>, StoreError> {
+    ) -> Result<Option<MergeInput<'static>>, StoreError> {
         if block.record.last_time < from || block.record.first_time >= to || block.is_damaged() {
             return Ok(None);
         }
@@ -246,7 +246,7 @@ impl Snapshot {
     }
 
     /// Where a sensor's rows are in a block, if it has any.
-    pub(crate) fn found_in(&self, block: &Block, path: &str) -> Result<Option<Found>, StoreError> {
+    pub(crate) fn found_in(&self, block: &Block, path: &str) -> Result<Option<SensorRows>, StoreError> {
         Ok(self.open(block)?.and_then(|opened| opened.find(path)))
     }
 
@@ -254,16 +254,16 @@ impl Snapshot {
     pub(crate) fn input_of(
         &self,
         (block, opened): (&Arc<Block>, &Arc<OpenBlock>),
-        entry: Found,
+        entry: SensorRows,
         path: &str,
         (from, to): (i64, i64),
-    ) -> Option<Input<'static>> {
+    ) -> Option<MergeInput<'static>> {
         // What retention hides may begin behind the range's end.
         if from >= to || entry.last_time < from || entry.first_time >= to || block.is_damaged() {
             return None;
         }
         let rank = block.record.rank();
-        let rows = |from: i64, to: i64| BlockRows {
+        let rows = |from: i64, to: i64| BlockRowIter {
             block: block.clone(),
             row: entry.start,
             end: entry.start + entry.rows,
@@ -276,19 +276,19 @@ impl Snapshot {
         };
         if block.record.cuts.is_empty() {
             let first_time = entry.first_time.max(from);
-            return Some(Input { rank, first_time, source: Box::new(rows(from, to)) });
+            return Some(MergeInput { rank, first_time, source: Box::new(rows(from, to)) });
         }
         let mut left = kept(&block.record.cuts, path, from, to);
         left.retain(|(from, to)| entry.first_time < *to && entry.last_time >= *from);
         let first_time = left.first().map(|(from, _)| entry.first_time.max(*from))?;
-        let pieces: Vec<BlockRows> = left.into_iter().map(|(from, to)| rows(from, to)).collect();
-        Some(Input { rank, first_time, source: Box::new(pieces.into_iter().flatten()) })
+        let pieces: Vec<BlockRowIter> = left.into_iter().map(|(from, to)| rows(from, to)).collect();
+        Some(MergeInput { rank, first_time, source: Box::new(pieces.into_iter().flatten()) })
     }
 
     /// The sensor's rows that are not sealed: of batches at most one input a type; where there are readings without a schema, the
     /// same for each segment.
-    fn live_inputs(&self, id: SensorId, from: i64, to: i64) -> Vec<Input<'static>> {
-        let input = |(rank, chunk): (u64, Chunk)| Input { rank, first_time: chunk.times[0], source: split(chunk) };
+    fn live_inputs(&self, id: SensorId, from: i64, to: i64) -> Vec<MergeInput<'static>> {
+        let input = |(rank, chunk): (u64, Chunk)| MergeInput { rank, first_time: chunk.times[0], source: split(chunk) };
         self.live_chunks(id, from, to).into_iter().map(input).collect()
     }
 
@@ -359,7 +359,7 @@ impl Snapshot {
         ranked
     }
 
-    fn live_segments(&self) -> impl Iterator<Item = (&Arc<Segment>, u64)> {
+    fn live_segments(&self) -> impl Iterator<Item = (&Arc<LiveSegment>, u64)> {
         let closed = self.view.closed.iter().map(|segment| (segment, u64::MAX));
         closed.chain([(&self.view.open, self.watermark)])
     }
@@ -439,7 +439,7 @@ pub(crate) fn tolerate<T>(block: &Block, result: Result<T, StoreError>) -> Resul
 }
 
 /// The rows of one sensor in one block, from and to a time.
-struct BlockRows {
+struct BlockRowIter {
     /// Keeps the file while it is read.
     block: Arc<Block>,
     row: u64,
@@ -455,7 +455,7 @@ struct BlockRows {
     reader: RowReader,
 }
 
-impl BlockRows {
+impl BlockRowIter {
     fn next_chunk(&mut self) -> Result<Option<Chunk>, StoreError> {
         if self.is_last && self.row < self.end {
             self.row = self.end;
@@ -479,7 +479,7 @@ impl BlockRows {
     }
 }
 
-impl Iterator for BlockRows {
+impl Iterator for BlockRowIter {
     type Item = Result<Chunk, StoreError>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -525,7 +525,7 @@ fn part(chunk: &Chunk, start: usize, end: usize) -> Chunk {
 }
 
 /// In pieces that are no larger than a chunk may be.
-pub(crate) fn split(chunk: Chunk) -> Source<'static> {
+pub(crate) fn split(chunk: Chunk) -> ChunkSource<'static> {
     use crate::block::read::CHUNK_ROWS;
     if chunk.times.len() <= CHUNK_ROWS {
         return Box::new(std::iter::once(Ok(chunk)));
@@ -539,14 +539,14 @@ mod tests {
     use wholegrain_model::{ColumnValues, Gaps, Kind, SensorPath, ValueType};
 
     use super::*;
-    use crate::{LooseSensor, Series, Store, StoreConfig};
+    use crate::{ImportSeries, SchemalessSensor, Store, StoreConfig};
 
     #[test]
     fn the_last_reading_is_found_and_an_empty_range_has_none() {
         const DAY: i64 = 86_400_000_000_000;
         let dir = tempfile::tempdir().unwrap();
         let (store, _) = Store::open(StoreConfig { background: false, ..StoreConfig::new(dir.path()) }).unwrap();
-        let sensor = LooseSensor {
+        let sensor = SchemalessSensor {
             path: SensorPath::new("/n/x").unwrap(),
             unit: "W".into(),
             kind: Kind::Gauge,
@@ -556,7 +556,7 @@ mod tests {
         };
         let column = Column { values: ColumnValues::Int(vec![7, 8, 9]), gaps: Gaps::default() };
         let times = vec![20_000 * DAY, 20_000 * DAY + 5, 20_000 * DAY + 9];
-        store.import("i", 0, "i", vec![Series { sensor, times: times.clone(), column }]).unwrap();
+        store.import("i", 0, "i", vec![ImportSeries { sensor, times: times.clone(), column }]).unwrap();
         let snapshot = store.snapshot();
         let block = snapshot.view.blocks[0].clone();
         let opened = snapshot.open(&block).unwrap().unwrap();

@@ -154,7 +154,7 @@ pub struct OpenReport {
     /// Files under `blocks/` that this store did not write, left alone.
     pub foreign_files: Vec<PathBuf>,
     /// What the journal has lost, now or at an earlier opening, and nobody has acknowledged.
-    pub lost: Vec<crate::Lost>,
+    pub lost: Vec<crate::LossRecord>,
 }
 
 impl OpenReport {

@@ -13,26 +13,26 @@ use bytes::Bytes;
 use wholegrain_model::{Pattern, Schema, SchemaHash, SensorPath, Value};
 use wholegrain_transport::payload::{Checked, check_batch, for_each_column, last_row, read_origin};
 
-use crate::aside::Bounds;
+use crate::aside::PlausibleTimes;
 use crate::block::cache::BlockCache;
-use crate::block::read::{Block, Removed};
+use crate::block::read::{Block, RemovedBlocks};
 use crate::catalogue::{BlockRecord, Catalogue};
-use crate::derived::Kept;
+use crate::derived::ResultFiles;
 use crate::disk::{Disk, RealDisk};
 use crate::import::Imports;
 use crate::jobs::Jobs;
-use crate::journal::{Pending, Queue, group_state};
-use crate::live::{LiveBatch, Newest, Subscribers};
-use crate::lost::Lost;
-use crate::ranges::Held;
+use crate::journal::{AppendQueue, PendingAppend, group_state};
+use crate::live::{LiveBatch, LiveSubscribers, NewestBatches};
+use crate::lost::LossRecord;
+use crate::ranges::StoredBatches;
 use crate::readings::{LiveItem, LiveReadings};
-use crate::register::Desk;
+use crate::register::RegistrationQueue;
 use crate::registry::Registry;
-use crate::retention::policy::Policy;
+use crate::retention::policy::RetentionPolicy;
 use crate::sensors::Sensors;
-use crate::snapshot::View;
+use crate::snapshot::StoreView;
 use crate::stats::{Counters, add};
-use crate::synced::Synced;
+use crate::synced::SyncedLengthFile;
 use crate::{OpenReport, SensorId, SensorInfo, Snapshot, StoreConfig, StoreError, StoreStats};
 
 /// How long a failed seal or merge waits before it is tried again.
@@ -44,7 +44,7 @@ const UPKEEP: Duration = Duration::from_secs(10);
 
 /// What became of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Appended {
+pub enum AppendOutcome {
     /// It is on disk now.
     Stored,
     /// It was on disk already, and was not stored again.
@@ -55,11 +55,11 @@ pub enum Appended {
 }
 
 /// Called once with a batch's fate, from the journal thread: it must be quick.
-pub type Done = Box<dyn FnOnce(Result<Appended, StoreError>) + Send>;
+pub type AppendCallback = Box<dyn FnOnce(Result<AppendOutcome, StoreError>) + Send>;
 
 /// The store's directories.
 #[derive(Debug)]
-pub(crate) struct Paths {
+pub(crate) struct StorePaths {
     pub dir: PathBuf,
     pub journal: PathBuf,
     pub blocks: PathBuf,
@@ -71,9 +71,9 @@ pub(crate) struct Paths {
 
 /// What the catalogue's transactions change together.
 #[derive(Default)]
-pub(crate) struct Ledger {
+pub(crate) struct CommitState {
     /// The batches in blocks.
-    pub sealed: Held,
+    pub sealed: StoredBatches,
     /// The imports and their parts.
     pub imports: Imports,
     /// Blocks of transactions that failed, so that only the catalogue can tell whether they count.
@@ -83,31 +83,31 @@ pub(crate) struct Ledger {
 /// What the store's threads share.
 pub(crate) struct Shared {
     pub config: StoreConfig,
-    pub paths: Paths,
+    pub paths: StorePaths,
     pub disk: Arc<dyn Disk>,
     pub catalogue: Catalogue,
-    pub queue: Queue,
+    pub queue: AppendQueue,
     pub counters: Counters,
-    pub newest: Newest,
-    pub subscribers: Subscribers,
+    pub newest: NewestBatches,
+    pub subscribers: LiveSubscribers,
     pub cache: Arc<BlockCache>,
     pub sensors: RwLock<Sensors>,
     pub jobs: Jobs,
     pub registry: Registry,
     /// How far the journal is on stable storage.
-    pub synced: Synced,
+    pub synced: SyncedLengthFile,
     /// What the journal has lost and nobody has acknowledged.
-    pub lost: RwLock<Arc<[Lost]>>,
+    pub lost: RwLock<Arc<[LossRecord]>>,
     /// Held while properties are set.
     pub setting: Mutex<()>,
     /// How often properties have been set since the opening.
     pub settings_changes: AtomicU64,
     /// The rules of retention in force.
-    pub policy: RwLock<Arc<Policy>>,
-    pub kept: Kept,
-    pub view: RwLock<Arc<View>>,
-    pub ledger: Mutex<Ledger>,
-    pub removed: Arc<Removed>,
+    pub policy: RwLock<Arc<RetentionPolicy>>,
+    pub kept: ResultFiles,
+    pub view: RwLock<Arc<StoreView>>,
+    pub ledger: Mutex<CommitState>,
+    pub removed: Arc<RemovedBlocks>,
     pub next_block: AtomicU64,
     /// Segments before this one were there when the store was opened.
     pub first_segment: u64,
@@ -125,9 +125,9 @@ pub(crate) struct Shared {
     pub forget_failed: AtomicBool,
     /// Forgetting failed, and whether it came true is not known yet: nothing is taken in that might be of what is forgotten.
     pub half_forgotten: AtomicBool,
-    pub forget_memory: Mutex<crate::forget::Memory>,
+    pub forget_memory: Mutex<crate::forget::ExpiryState>,
     /// Schemas that are to be registered.
-    pub desk: Desk,
+    pub desk: RegistrationQueue,
     pub sealing: Mutex<()>,
     /// Held while the blocks of an import's part are written.
     pub importing: Mutex<()>,
@@ -140,18 +140,18 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub fn view(&self) -> Arc<View> {
+    pub fn view(&self) -> Arc<StoreView> {
         self.view.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    pub fn change_view(&self, change: impl FnOnce(&mut View)) {
+    pub fn change_view(&self, change: impl FnOnce(&mut StoreView)) {
         let mut view = self.view.write().unwrap_or_else(PoisonError::into_inner);
-        let mut next = View::clone(&view);
+        let mut next = StoreView::clone(&view);
         change(&mut next);
         *view = Arc::new(next);
     }
 
-    pub fn lost(&self) -> Arc<[Lost]> {
+    pub fn lost(&self) -> Arc<[LossRecord]> {
         self.lost.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -160,7 +160,7 @@ impl Shared {
         *self.lost.write().unwrap_or_else(PoisonError::into_inner) = crate::lost::open(&self.registry).into();
     }
 
-    pub fn policy(&self) -> Arc<Policy> {
+    pub fn policy(&self) -> Arc<RetentionPolicy> {
         self.policy.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -207,9 +207,9 @@ impl Shared {
 
 /// The store. A clone is another handle to the same one; it closes when the last is dropped.
 #[derive(Clone)]
-pub struct Store(Arc<Inner>);
+pub struct Store(Arc<StoreHandle>);
 
-struct Inner {
+struct StoreHandle {
     shared: Arc<Shared>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -241,7 +241,7 @@ impl Store {
             let for_merger = shared.clone();
             threads.push(spawn("store-merger", Box::new(move || merge_loop(&for_merger)))?);
         }
-        Ok((Store(Arc::new(Inner { shared, threads: Mutex::new(threads) })), report))
+        Ok((Store(Arc::new(StoreHandle { shared, threads: Mutex::new(threads) })), report))
     }
 
     /// The schema of this hash, if it is known.
@@ -263,7 +263,7 @@ impl Store {
 
     /// Checks a batch and queues it. `done` is called once: at once when the batch is refused or there is no room, else from the
     /// journal thread when it is durable or could not be made so.
-    pub fn append(&self, payload: Bytes, done: Done) {
+    pub fn append(&self, payload: Bytes, done: AppendCallback) {
         let counters = &self.0.shared.counters;
         let batch = match self.check(payload) {
             Ok(batch) => batch,
@@ -279,7 +279,7 @@ impl Store {
             add(&counters.busy, 1);
             return done(Err(StoreError::Busy));
         }
-        let pending = Pending::batch(batch, Bounds::of(&self.0.shared.config), done);
+        let pending = PendingAppend::batch(batch, PlausibleTimes::of(&self.0.shared.config), done);
         let bytes = pending.bytes();
         add(&counters.queue_bytes, bytes);
         if let Err(done) = self.0.shared.queue.push(pending) {
@@ -313,7 +313,7 @@ impl Store {
     }
 
     /// Appends a batch and waits for its fate.
-    pub fn append_blocking(&self, payload: Bytes) -> Result<Appended, StoreError> {
+    pub fn append_blocking(&self, payload: Bytes) -> Result<AppendOutcome, StoreError> {
         let (sender, receiver) = sync_channel(1);
         self.append(payload, Box::new(move |result| drop(sender.send(result))));
         receiver.recv().unwrap_or(Err(StoreError::Closed))
@@ -354,7 +354,7 @@ impl Store {
     /// The newest reading of each sensor: its time, and its value or `None` for a gap.
     pub fn newest(&self, ids: &[SensorId]) -> Vec<Option<(i64, Option<Value>)>> {
         let shared = &self.0.shared;
-        let mut rows: HashMap<u32, Option<Row>> = HashMap::new();
+        let mut rows: HashMap<u32, Option<SampleRow>> = HashMap::new();
         let mut snapshot = None;
         let mut one = |id: SensorId| {
             let mut best: Option<(i64, Option<Value>)> = None;
@@ -486,10 +486,10 @@ fn live_batch(payload: Bytes, schema: Schema, agent: Arc<str>) -> Result<LiveBat
 }
 
 /// One sample: its time, and a value or gap for each sensor of its schema.
-type Row = (i64, Vec<Option<Value>>);
+type SampleRow = (i64, Vec<Option<Value>>);
 
 /// The sample with the largest time.
-fn newest_row(batch: &LiveBatch) -> Option<Row> {
+fn newest_row(batch: &LiveBatch) -> Option<SampleRow> {
     let (time, values) = last_row(&batch.payload, &batch.schema).ok()?;
     if time == batch.last_time {
         return Some((time, values));
@@ -580,7 +580,7 @@ fn expire_jobs(shared: &Shared, now: i64) -> Result<(), StoreError> {
     Ok(())
 }
 
-impl Inner {
+impl StoreHandle {
     fn close(&self) {
         self.shared.closing.store(true, Relaxed);
         self.shared.kept.stop();
@@ -599,7 +599,7 @@ impl Inner {
     }
 }
 
-impl Drop for Inner {
+impl Drop for StoreHandle {
     fn drop(&mut self) {
         self.close();
     }

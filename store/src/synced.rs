@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 use crate::StoreError;
 use crate::disk::{Disk, DiskFile, read_all};
-use crate::segment::{PROOF_BYTES, Proof};
+use crate::segment::{PROOF_BYTES, SyncedLength};
 
 const MAGIC: [u8; 8] = *b"WGSYNCD1";
 const SLOT_BYTES: usize = 8 + PROOF_BYTES + 4;
@@ -20,7 +20,7 @@ const SLOT_BYTES: usize = 8 + PROOF_BYTES + 4;
 const SLOTS: [u64; 2] = [0, 512];
 
 /// The file, while the store is open.
-pub(crate) struct Synced {
+pub(crate) struct SyncedLengthFile {
     file: Option<Arc<dyn DiskFile>>,
     next: AtomicUsize,
     dirty: AtomicBool,
@@ -32,19 +32,19 @@ pub(crate) fn path(journal: &Path) -> PathBuf {
 }
 
 /// What the file says of the segment that was written last, if it says something.
-pub(crate) fn read(disk: &dyn Disk, journal: &Path) -> Option<Proof> {
+pub(crate) fn read(disk: &dyn Disk, journal: &Path) -> Option<SyncedLength> {
     let bytes = disk.open(&path(journal), false).and_then(|file| read_all(file.as_ref())).ok()?;
     let slot = |at: &u64| slot(bytes.get(*at as usize..)?.first_chunk()?);
     SLOTS.iter().filter_map(slot).max_by_key(|proof| (proof.number, proof.bytes)).filter(|proof| proof.number > 0)
 }
 
-fn slot(bytes: &[u8; SLOT_BYTES]) -> Option<Proof> {
+fn slot(bytes: &[u8; SLOT_BYTES]) -> Option<SyncedLength> {
     let (content, sum) = bytes.split_at(SLOT_BYTES - 4);
     let whole = content[..8] == MAGIC && crc32c::crc32c(content).to_le_bytes() == sum;
-    whole.then(|| Proof::decode(content[8..].first_chunk()?)).flatten()
+    whole.then(|| SyncedLength::decode(content[8..].first_chunk()?)).flatten()
 }
 
-fn encode(proof: &Proof) -> [u8; SLOT_BYTES] {
+fn encode(proof: &SyncedLength) -> [u8; SLOT_BYTES] {
     let mut bytes = [0; SLOT_BYTES];
     bytes[..8].copy_from_slice(&MAGIC);
     bytes[8..8 + PROOF_BYTES].copy_from_slice(&proof.encode());
@@ -53,10 +53,10 @@ fn encode(proof: &Proof) -> [u8; SLOT_BYTES] {
     bytes
 }
 
-impl Synced {
+impl SyncedLengthFile {
     /// Takes the place of what the file said before: of a segment that is settled now. Durable when it returns. Where there is no room for the
     /// file there is none: then nothing tells a lost end from a torn one.
-    pub fn open(disk: &dyn Disk, journal: &Path, last: &Proof) -> Result<Self, StoreError> {
+    pub fn open(disk: &dyn Disk, journal: &Path, last: &SyncedLength) -> Result<Self, StoreError> {
         let path = path(journal);
         let make = || {
             let file = if disk.exists(&path) { disk.open(&path, true)? } else { disk.create(&path)? };
@@ -83,7 +83,7 @@ impl Synced {
     }
 
     /// Notes what the open segment holds, all of it on stable storage; from the journal thread only.
-    pub fn note(&self, proof: &Proof) {
+    pub fn note(&self, proof: &SyncedLength) {
         let Some(file) = &self.file else { return };
         let at = self.next.load(Relaxed);
         // A state that cannot be written leaves an earlier one, which is true as well.
@@ -108,13 +108,17 @@ impl Synced {
 mod tests {
     use super::*;
     use crate::disk::RealDisk;
-    use crate::segment::Holds;
+    use crate::segment::SegmentSummary;
 
     #[test]
     fn whatever_is_damaged_in_it_says_nothing_or_something_earlier() {
         let dir = tempfile::tempdir().unwrap();
-        let proof = |bytes| Proof { number: 7, bytes, holds: Some(Holds { readings: bytes / 2, first: -5, last: 9 }) };
-        let synced = Synced::open(&RealDisk, dir.path(), &Proof::default()).unwrap();
+        let proof = |bytes| SyncedLength {
+            number: 7,
+            bytes,
+            holds: Some(SegmentSummary { readings: bytes / 2, first: -5, last: 9 }),
+        };
+        let synced = SyncedLengthFile::open(&RealDisk, dir.path(), &SyncedLength::default()).unwrap();
         assert_eq!(read(&RealDisk, dir.path()), None);
         for bytes in [100, 200, 300] {
             synced.note(&proof(bytes));

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use crate::StoreError;
-use crate::block::find::Found;
+use crate::block::find::SensorRows;
 use crate::block::locate;
 use crate::block::read::{Block, OpenBlock};
 use crate::block::rows::RowReader;
-use crate::catalogue::{BlockRecord, Contents, read_copy};
+use crate::catalogue::{BlockRecord, CatalogueContents, read_copy};
 use crate::disk::{Disk, RealDisk, read_all};
 use crate::segment::{SEGMENT_VERSION, proof_in, recover, segment_number};
 use crate::tiers::floor;
@@ -60,7 +60,7 @@ pub struct VerifyReport {
     pub files: Vec<FileReport>,
     /// What the journal has lost and nobody has acknowledged.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub lost: Vec<crate::Lost>,
+    pub lost: Vec<crate::LossRecord>,
 }
 
 impl VerifyReport {
@@ -77,18 +77,18 @@ impl VerifyReport {
 
 /// What a store holds, as its catalogue says.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct Holdings {
+pub struct StoredFiles {
     /// Sensors.
     pub sensors: u64,
     /// Blocks: integers, floats, and tiers by the length of their windows.
-    pub groups: BTreeMap<String, Holding>,
+    pub groups: BTreeMap<String, StoredFileGroup>,
     /// Bytes of journal segments.
     pub journal_bytes: u64,
 }
 
 /// One kind of files.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct Holding {
+pub struct StoredFileGroup {
     /// Files.
     pub files: u64,
     /// Their bytes.
@@ -100,15 +100,15 @@ pub struct Holding {
 }
 
 /// How far verifying has come: bytes done, bytes in all.
-pub type Progress<'a> = &'a mut dyn FnMut(u64, u64);
+pub type ProgressCallback<'a> = &'a mut dyn FnMut(u64, u64);
 
 /// Verifies the store in `dir`. An error means that it could not be begun; what is damaged is in the report.
-pub fn verify(dir: &Path, progress: Progress) -> Result<VerifyReport, StoreError> {
+pub fn verify(dir: &Path, progress: ProgressCallback) -> Result<VerifyReport, StoreError> {
     verify_on(&(Arc::new(RealDisk) as Arc<dyn Disk>), dir, progress)
 }
 
 /// The same on another file system than the real one.
-pub fn verify_on(disk: &Arc<dyn Disk>, dir: &Path, progress: Progress) -> Result<VerifyReport, StoreError> {
+pub fn verify_on(disk: &Arc<dyn Disk>, dir: &Path, progress: ProgressCallback) -> Result<VerifyReport, StoreError> {
     run(disk, dir, &mut |done, total| {
         progress(done, total);
         true
@@ -116,11 +116,11 @@ pub fn verify_on(disk: &Arc<dyn Disk>, dir: &Path, progress: Progress) -> Result
 }
 
 /// The same, which ends where it is when `watch` says so.
-pub fn verify_watched(dir: &Path, watch: crate::Watch) -> Result<VerifyReport, StoreError> {
+pub fn verify_watched(dir: &Path, watch: crate::CancellableProgress) -> Result<VerifyReport, StoreError> {
     run(&(Arc::new(RealDisk) as Arc<dyn Disk>), dir, watch)
 }
 
-fn run(disk: &Arc<dyn Disk>, dir: &Path, watch: crate::Watch) -> Result<VerifyReport, StoreError> {
+fn run(disk: &Arc<dyn Disk>, dir: &Path, watch: crate::CancellableProgress) -> Result<VerifyReport, StoreError> {
     let catalogue = dir.join("catalogue.redb");
     let mut report = VerifyReport { lost: crate::lost::on_record(disk, dir)?, ..VerifyReport::default() };
     let size = |path: &Path| disk.open(path, false).and_then(|file| file.size());
@@ -159,9 +159,9 @@ fn run(disk: &Arc<dyn Disk>, dir: &Path, watch: crate::Watch) -> Result<VerifyRe
 }
 
 /// What the store in `dir` holds. Needs no lock.
-pub fn holdings(dir: &Path) -> Result<Holdings, StoreError> {
+pub fn holdings(dir: &Path) -> Result<StoredFiles, StoreError> {
     let contents = read_copy(&RealDisk, &dir.join("catalogue.redb"))?;
-    let mut holdings = Holdings { sensors: contents.sensors.len() as u64, ..Holdings::default() };
+    let mut holdings = StoredFiles { sensors: contents.sensors.len() as u64, ..StoredFiles::default() };
     for record in &contents.blocks {
         let name = match (record.tier, record.value_type) {
             (Some(tier), _) => {
@@ -259,7 +259,7 @@ fn checksum(disk: &Arc<dyn Disk>, path: &Path) -> std::io::Result<u32> {
 }
 
 impl Verifier<'_> {
-    fn journal(&mut self, contents: &Contents) {
+    fn journal(&mut self, contents: &CatalogueContents) {
         let listed = self.disk.list(&self.dir.join("journal")).unwrap_or_default();
         let mut segments: Vec<(u64, PathBuf)> =
             listed.into_iter().filter_map(|entry| Some((segment_number(&entry.path)?, entry.path))).collect();
@@ -294,7 +294,7 @@ impl Verifier<'_> {
     }
 
     /// Files that neither the catalogue nor an interrupted change knows.
-    fn unknown(&mut self, contents: &Contents) {
+    fn unknown(&mut self, contents: &CatalogueContents) {
         let mut found = Vec::new();
         let mut dirs = vec![self.dir.join("blocks"), self.dir.join("tiers")];
         while let Some(dir) = dirs.pop() {
@@ -310,7 +310,7 @@ impl Verifier<'_> {
         let now = read_copy(self.disk.as_ref(), self.catalogue).ok();
         let blocks = self.dir.join("blocks");
         for path in found {
-            let knows = |contents: &Contents| {
+            let knows = |contents: &CatalogueContents| {
                 let doomed = contents.doomed.iter().map(|(_, path)| path);
                 contents
                     .blocks
@@ -371,7 +371,7 @@ fn check_rows(opened: &Arc<OpenBlock>) -> Result<Result<(), String>, StoreError>
     let mut reader = RowReader::new(opened.clone(), None);
     let mut of_first = RowReader::new(opened.clone(), None);
     for (at, entry) in opened.entries().iter().enumerate() {
-        let Found { start, times, rows, .. } = opened.found(at);
+        let SensorRows { start, times, rows, .. } = opened.found(at);
         let (mut row, end, mut before, mut first) = (start, start + rows, None, None);
         while row < end {
             let chunk = reader.read(row, end - row)?;

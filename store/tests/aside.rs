@@ -11,7 +11,7 @@ use wholegrain_model::{
     Batch, BatchHeader, Column, ColumnValues, Gaps, Interval, Kind, Pattern, Schema, SensorDef, SensorPath, Value,
     ValueType,
 };
-use wholegrain_store::{Appended, Clock, LooseSensor, Reading, SensorId, Store, StoreConfig, StoreError};
+use wholegrain_store::{AppendOutcome, Clock, Reading, SchemalessSensor, SensorId, Store, StoreConfig, StoreError};
 use wholegrain_transport::payload::encode_batch;
 
 const SECOND: i64 = 1_000_000_000;
@@ -45,8 +45,8 @@ fn batch(seq: u64, times: &[i64]) -> bytes::Bytes {
     encode_batch(&Batch { header, times: times.to_vec(), columns }).into()
 }
 
-fn loose(path: &str) -> LooseSensor {
-    LooseSensor {
+fn loose(path: &str) -> SchemalessSensor {
+    SchemalessSensor {
         path: SensorPath::new(path).unwrap(),
         unit: String::new(),
         kind: Kind::Gauge,
@@ -56,7 +56,7 @@ fn loose(path: &str) -> LooseSensor {
     }
 }
 
-fn append(store: &Store, readings: Vec<Reading>) -> Result<Appended, StoreError> {
+fn append(store: &Store, readings: Vec<Reading>) -> Result<AppendOutcome, StoreError> {
     let (sender, receiver) = std::sync::mpsc::sync_channel(1);
     store.append_readings("gateway", readings, Box::new(move |result| drop(sender.send(result))));
     receiver.recv().unwrap()
@@ -79,11 +79,11 @@ fn what_is_out_of_bounds_is_acknowledged_and_not_among_the_readings() {
     store.register_schema(&schema()).unwrap();
     let id = store.register_sensors("gateway", &[loose("/l")]).unwrap()[0];
     for (seq, (time, expected)) in [
-        (-30 * DAY, Appended::Stored),
-        (-30 * DAY - 1, Appended::SetAside),
-        (DAY, Appended::Stored),
-        (DAY + 1, Appended::SetAside),
-        (i64::MIN - NOW.wrapping_neg(), Appended::SetAside),
+        (-30 * DAY, AppendOutcome::Stored),
+        (-30 * DAY - 1, AppendOutcome::SetAside),
+        (DAY, AppendOutcome::Stored),
+        (DAY + 1, AppendOutcome::SetAside),
+        (i64::MIN - NOW.wrapping_neg(), AppendOutcome::SetAside),
     ]
     .into_iter()
     .enumerate()
@@ -92,8 +92,8 @@ fn what_is_out_of_bounds_is_acknowledged_and_not_among_the_readings() {
         assert_eq!(store.append_blocking(batch(seq as u64 + 1, &[time])).unwrap(), expected, "{time}");
     }
     let several = vec![reading(id, 0), reading(id, 2 * DAY), reading(id, 1), reading(id, -31 * DAY)];
-    assert_eq!(append(&store, several).unwrap(), Appended::SetAside, "some of it");
-    assert_eq!(append(&store, vec![reading(id, 5)]).unwrap(), Appended::Stored);
+    assert_eq!(append(&store, several).unwrap(), AppendOutcome::SetAside, "some of it");
+    assert_eq!(append(&store, vec![reading(id, 5)]).unwrap(), AppendOutcome::Stored);
     assert_eq!((times(&store, "/n/x"), times(&store, "/l")), (vec![-30 * DAY, DAY], vec![0, 1, 5]));
     let stats = store.stats();
     assert_eq!((stats.aside_readings, stats.readings, stats.queue_bytes), (5, 5, 0));
@@ -112,7 +112,7 @@ fn what_is_out_of_bounds_is_acknowledged_and_not_among_the_readings() {
     assert_eq!(times(&store, "/n/x").len(), 5);
     store.seal().unwrap();
     assert_eq!(store.stats().block_rows, 10);
-    assert_eq!(store.append_blocking(batch(2, &[NOW - 30 * DAY - 1])).unwrap(), Appended::SetAside);
+    assert_eq!(store.append_blocking(batch(2, &[NOW - 30 * DAY - 1])).unwrap(), AppendOutcome::SetAside);
 }
 
 #[test]
@@ -123,8 +123,12 @@ fn a_clock_set_back_an_hour_sets_nothing_aside_and_loses_nothing() {
     let id = store.register_sensors("gateway", &[loose("/l")]).unwrap()[0];
     let send = |seq: i64| {
         let time = seq * 60 * SECOND;
-        assert_eq!(store.append_blocking(batch(seq as u64 + 1, &[NOW + time])).unwrap(), Appended::Stored, "{seq}");
-        assert_eq!(append(&store, vec![reading(id, time)]).unwrap(), Appended::Stored, "{seq}");
+        assert_eq!(
+            store.append_blocking(batch(seq as u64 + 1, &[NOW + time])).unwrap(),
+            AppendOutcome::Stored,
+            "{seq}"
+        );
+        assert_eq!(append(&store, vec![reading(id, time)]).unwrap(), AppendOutcome::Stored, "{seq}");
     };
     for seq in 0..180 {
         // The agents' clocks are right; the server's is an hour back from the 60th minute on, and right again from the 120th.
@@ -181,7 +185,7 @@ fn what_is_set_aside_is_bounded_and_the_oldest_goes_first() {
     let many: Vec<Reading> = (0..262_144).map(far).collect();
     let mut sent = 0;
     while store.stats().aside_dropped_bytes == 0 {
-        assert_eq!(append(&store, many.clone()).unwrap(), Appended::SetAside);
+        assert_eq!(append(&store, many.clone()).unwrap(), AppendOutcome::SetAside);
         sent += 1;
         assert!(sent < 200, "{:?}", store.stats());
     }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use support::{ENOSPC, Fault, FaultyDisk};
 use wholegrain_model::{Batch, BatchHeader, Column, ColumnValues, Gaps, Pattern, Schema, SensorDef, SensorPath, Value};
-use wholegrain_store::backup::{Backup, Manifest, held_in, restore, take_into, take_tar};
+use wholegrain_store::backup::{Backup, BackupManifest, held_in, restore, take_into, take_tar};
 use wholegrain_store::verify::verify;
 use wholegrain_store::{Deletion, Store, StoreConfig, StoreError};
 use wholegrain_transport::payload::encode_batch;
@@ -171,7 +171,7 @@ fn what_breaks_off_or_is_damaged_harms_neither_the_backup_before_nor_the_target(
     // Refused: a directory that holds something, a manifest of a newer release, damaged state; told: a damaged block.
     let text = restore(&file, dir.path(), &mut |_, _| {}).unwrap_err();
     assert!(text.contains("is not empty"), "{text}");
-    let manifest: Manifest =
+    let manifest: BackupManifest =
         serde_json::from_slice(&std::fs::read(target.path().join("backup.json")).unwrap()).unwrap();
     let flip = |name: &str| {
         let path = target.path().join(name);

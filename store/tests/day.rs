@@ -9,7 +9,7 @@ use support::FaultyDisk;
 use wholegrain_model::{
     Batch, BatchHeader, Column, ColumnValues, Gaps, Interval, Kind, Schema, SensorDef, SensorPath, Value, ValueType,
 };
-use wholegrain_store::{Clock, LooseSensor, Reading, Store, StoreConfig};
+use wholegrain_store::{Clock, Reading, SchemalessSensor, Store, StoreConfig};
 use wholegrain_transport::payload::encode_batch;
 
 const SECOND: i64 = 1_000_000_000;
@@ -46,7 +46,7 @@ fn a_day_of_operation_grows_nothing() {
     let sensors = || (0..20).map(|i| SensorDef::gauge(format!("s{i}"), "1", "")).collect();
     let schema = Schema::new(SensorPath::new("/n").unwrap(), "g", sensors()).unwrap();
     store.register_schema(&schema).unwrap();
-    let loose = LooseSensor {
+    let loose = SchemalessSensor {
         path: SensorPath::new("/l").unwrap(),
         unit: String::new(),
         kind: Kind::Gauge,

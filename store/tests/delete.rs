@@ -9,7 +9,7 @@ use support::{ENOSPC, Fault, FaultyDisk, Random, seed};
 use wholegrain_model::{
     Batch, BatchHeader, Column, ColumnValues, Gaps, Interval, Pattern, Schema, SensorDef, SensorPath, Value,
 };
-use wholegrain_store::{Appended, Deletion, Part, RetentionRule, Store, StoreConfig, StoreError};
+use wholegrain_store::{AppendOutcome, Deletion, RetentionRule, ScanPart, Store, StoreConfig, StoreError};
 use wholegrain_transport::payload::encode_batch;
 
 const SECOND: i64 = 1_000_000_000;
@@ -87,7 +87,7 @@ fn sums_of(store: &Store, every: i64, (from, to): (i64, i64)) -> Rows {
     for sensor in store.sensors(&[Pattern::new("/**").unwrap()]) {
         let parts = snapshot.scan_windows(sensor.id, from, to, Some(every)).unwrap();
         let parts = parts.unwrap_or_else(|| {
-            Box::new(snapshot.scan(sensor.id, from, to).unwrap().map(|chunk| chunk.map(Part::Readings)))
+            Box::new(snapshot.scan(sensor.id, from, to).unwrap().map(|chunk| chunk.map(ScanPart::Readings)))
         });
         let mut add = |time: i64, value: Option<Value>| {
             let Some(Value::Int(value)) = value else { panic!() };
@@ -95,10 +95,10 @@ fn sums_of(store: &Store, every: i64, (from, to): (i64, i64)) -> Rows {
         };
         for part in parts {
             match part.unwrap() {
-                Part::Readings(chunk) => {
+                ScanPart::Readings(chunk) => {
                     (0..chunk.times.len()).for_each(|at| add(chunk.times[at], chunk.column.get(at)))
                 }
-                Part::Windows(windows) => {
+                ScanPart::Windows(windows) => {
                     (0..windows.len()).for_each(|at| add(windows.get(at).time, Some(windows.get(at).sum)))
                 }
             }
@@ -181,7 +181,7 @@ fn what_is_sent_again_stays_gone_and_what_is_new_is_kept() {
     store.delete(&all).unwrap();
     for seq in 0..14 {
         let again = store.append_blocking(payload(seq, seq as i64 * 600).into()).unwrap();
-        assert_eq!(again, Appended::Duplicate);
+        assert_eq!(again, AppendOutcome::Duplicate);
     }
     assert!(rows(&store).keys().all(|(path, _)| path == "/n/b"));
     let ids: Vec<_> = store.sensors(&[Pattern::new("/n/*").unwrap()]).iter().map(|sensor| sensor.id).collect();

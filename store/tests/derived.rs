@@ -13,7 +13,8 @@ use wholegrain_model::{
     ValueType,
 };
 use wholegrain_store::{
-    Derived, KeptOf, LooseSensor, Reading, Recipe, RetentionRule, SensorId, Snapshot, Store, StoreConfig,
+    CacheKey, CachedResults, Reading, ResultCache, RetentionRule, SchemalessSensor, SensorId, Snapshot, Store,
+    StoreConfig,
 };
 use wholegrain_transport::payload::encode_batch;
 
@@ -56,7 +57,7 @@ fn payload(agent: &str, seq: u64, times: &[i64], value: i64) -> Vec<u8> {
 }
 
 /// What a piece of a recipe holds in these tests: the readings that it is made from, as text.
-fn computed(snapshot: &Snapshot, recipe: &Recipe, number: i64) -> Option<Vec<u8>> {
+fn computed(snapshot: &Snapshot, recipe: &CacheKey, number: i64) -> Option<Vec<u8>> {
     let (from, to) = (number * PIECE - recipe.back_ns, (number + 1) * PIECE + recipe.ahead_ns);
     let mut text = String::new();
     for id in &recipe.operands {
@@ -70,9 +71,9 @@ fn computed(snapshot: &Snapshot, recipe: &Recipe, number: i64) -> Option<Vec<u8>
     Some(text.into_bytes())
 }
 
-fn recipe(key: u8, mut operands: Vec<SensorId>) -> Recipe {
+fn recipe(key: u8, mut operands: Vec<SensorId>) -> CacheKey {
     operands.sort_unstable();
-    Recipe { key: [key; 16], operands, piece_ns: PIECE, back_ns: 3 * SECOND, ahead_ns: 2 * SECOND }
+    CacheKey { key: [key; 16], operands, piece_ns: PIECE, back_ns: 3 * SECOND, ahead_ns: 2 * SECOND }
 }
 
 struct World {
@@ -96,7 +97,7 @@ impl World {
         for agent in ["a", "b"] {
             world.store().register_schema(&schema(agent)).unwrap();
         }
-        let sensor = LooseSensor {
+        let sensor = SchemalessSensor {
             path: SensorPath::new("/l/p").unwrap(),
             unit: "1".to_owned(),
             kind: Kind::Gauge,
@@ -143,7 +144,7 @@ impl World {
         self.store().sensor_id(path).unwrap()
     }
 
-    fn recipes(&self) -> Vec<Recipe> {
+    fn recipes(&self) -> Vec<CacheKey> {
         let (ax, ay, by, p) = (self.id("/a/g/x"), self.id("/a/g/y"), self.id("/b/g/y"), self.id("/l/p"));
         vec![recipe(1, vec![ax]), recipe(2, vec![ay, by]), recipe(3, vec![p]), recipe(4, vec![ax, ay, by, p])]
     }
@@ -174,7 +175,7 @@ impl World {
         let _ = self.store().append_blocking(payload(agent, self.seq, &times, self.seq as i64).into());
     }
 
-    fn piece(&mut self) -> (Recipe, i64) {
+    fn piece(&mut self) -> (CacheKey, i64) {
         let recipes = self.recipes();
         let recipe = recipes[self.random.below(recipes.len() as u64) as usize].clone();
         let last = (self.time - START) / PIECE;
@@ -292,9 +293,9 @@ fn append(store: &Store, seq: u64, second: i64) {
     store.append_blocking(payload("a", seq, &[START + second * SECOND], seq as i64).into()).unwrap();
 }
 
-fn kept(store: &Store) -> (KeptOf, Recipe) {
+fn kept(store: &Store) -> (CachedResults, CacheKey) {
     let recipe = recipe(1, vec![store.sensor_id("/a/g/x").unwrap()]);
-    let derived: Derived = store.derived().unwrap();
+    let derived: ResultCache = store.derived().unwrap();
     (derived.of(recipe.clone(), store.snapshot().moment()), recipe)
 }
 

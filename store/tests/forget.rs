@@ -10,7 +10,7 @@ use wholegrain_model::{
     Batch, BatchHeader, Column, ColumnValues, Gaps, Interval, Kind, Pattern, Schema, SensorDef, SensorPath, Value,
     ValueType,
 };
-use wholegrain_store::{Appended, Deletion, LooseSensor, Reading, SensorId, Store, StoreConfig, StoreError};
+use wholegrain_store::{AppendOutcome, Deletion, Reading, SchemalessSensor, SensorId, Store, StoreConfig, StoreError};
 use wholegrain_transport::payload::encode_batch;
 
 const SECOND: i64 = 1_000_000_000;
@@ -92,7 +92,7 @@ fn sensors_of_many_ended_jobs_go_when_their_readings_have_and_come_anew_when_ask
     let store = open(&disk);
     assert_eq!((store.stats().sensors, store.stats().schemas), (0, 0));
     store.register_schema(&job(0)).unwrap();
-    assert_eq!(store.append_blocking(payload(&job(0), 0, START).into()).unwrap(), Appended::Duplicate);
+    assert_eq!(store.append_blocking(payload(&job(0), 0, START).into()).unwrap(), AppendOutcome::Duplicate);
     let fresh = numbers(&store);
     assert!(fresh.len() == SENSORS && fresh.iter().all(|id| *id as usize >= JOBS * SENSORS), "never given again");
     store.append_blocking(payload(&job(0), 999, START + 30 * DAY).into()).unwrap();
@@ -139,7 +139,7 @@ fn what_has_a_reading_anywhere_stays() {
 fn sensors_without_a_schema_go_too_and_register_anew() {
     let disk = FaultyDisk::default();
     let store = open(&disk);
-    let sensor = |name: &str| LooseSensor {
+    let sensor = |name: &str| SchemalessSensor {
         path: SensorPath::new(format!("/l/{name}")).unwrap(),
         unit: "1".to_owned(),
         kind: Kind::Gauge,

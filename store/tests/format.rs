@@ -6,7 +6,7 @@ use parquet::file::reader::{FileReader, SerializedFileReader};
 use wholegrain_model::{
     Batch, BatchHeader, Column, ColumnValues, Gaps, Kind, Pattern, Schema, SensorDef, SensorPath, Value, ValueType,
 };
-use wholegrain_store::{LooseSensor, Reading, Store, StoreConfig};
+use wholegrain_store::{Reading, SchemalessSensor, Store, StoreConfig};
 use wholegrain_transport::payload::encode_batch;
 
 const PAGE: &str = include_str!("../FORMAT.md");
@@ -63,7 +63,7 @@ fn the_readings_on_the_page_are_what_the_journal_writes_and_reads() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("journal/0000000001.wal");
     let store = open(dir.path());
-    let sensor = |path: &str| LooseSensor {
+    let sensor = |path: &str| SchemalessSensor {
         path: SensorPath::new(path).unwrap(),
         unit: String::new(),
         kind: Kind::Gauge,

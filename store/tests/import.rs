@@ -8,16 +8,16 @@ use std::sync::Arc;
 use support::{EIO, Fault, FaultyDisk};
 use wholegrain_model::{Column, ColumnValues, Gaps, Interval, Kind, Pattern, SensorPath, Value, ValueType};
 use wholegrain_store::{
-    IMPORT_ROWS_MAX, ImportState, Imported, LooseSensor, Part, Reading, RetentionRule, SensorId, SensorSetting, Series,
-    Store, StoreConfig, StoreError,
+    IMPORT_ROWS_MAX, ImportReport, ImportSeries, ImportState, Reading, RetentionRule, ScanPart, SchemalessSensor,
+    SensorId, SensorSetting, Store, StoreConfig, StoreError,
 };
 
 const SECOND: i64 = 1_000_000_000;
 const DAY: i64 = 86_400 * SECOND;
 const START: i64 = 20_000 * DAY;
 
-fn loose(path: &str, unit: &str) -> LooseSensor {
-    LooseSensor {
+fn loose(path: &str, unit: &str) -> SchemalessSensor {
+    SchemalessSensor {
         path: SensorPath::new(path).unwrap(),
         unit: unit.to_owned(),
         kind: Kind::Gauge,
@@ -28,13 +28,13 @@ fn loose(path: &str, unit: &str) -> LooseSensor {
 }
 
 /// Readings at seconds after the start; `None` is a gap.
-fn series(path: &str, rows: &[(i64, Option<f64>)]) -> Series {
+fn series(path: &str, rows: &[(i64, Option<f64>)]) -> ImportSeries {
     let mut gaps = Gaps::default();
     let gap = |(at, row): (usize, &(i64, Option<f64>))| row.1.is_none().then_some(at);
     rows.iter().enumerate().filter_map(gap).for_each(|at| gaps.set(at, rows.len()));
     let values = ColumnValues::Float(rows.iter().map(|row| row.1.unwrap_or(0.0)).collect());
     let times = rows.iter().map(|row| START + row.0 * SECOND).collect();
-    Series { sensor: loose(path, "W"), times, column: Column { values, gaps } }
+    ImportSeries { sensor: loose(path, "W"), times, column: Column { values, gaps } }
 }
 
 fn manual(dir: impl AsRef<Path>) -> StoreConfig {
@@ -68,8 +68,8 @@ fn rows(store: &Store, path: &str) -> Vec<(i64, Option<f64>)> {
     rows
 }
 
-fn stored(readings: u64) -> Imported {
-    Imported { readings, ..Imported::default() }
+fn stored(readings: u64) -> ImportReport {
+    ImportReport { readings, ..ImportReport::default() }
 }
 
 #[test]
@@ -155,7 +155,7 @@ fn of_one_time_the_later_arrival_counts_live_sealed_and_merged() {
 fn values_fit_the_sensor_that_is_known_and_another_unit_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path());
-    let known = LooseSensor { scale: 0.001, value_type: ValueType::Int, ..loose("/i/a", "W") };
+    let known = SchemalessSensor { scale: 0.001, value_type: ValueType::Int, ..loose("/i/a", "W") };
     let id = store.register_sensors("gateway", &[known]).unwrap()[0];
     store.import("x", 0, "me", vec![series("/i/a", &[(0, Some(1.5)), (1, None)])]).unwrap();
     let chunk = store.snapshot().scan(id, i64::MIN, i64::MAX).unwrap().next().unwrap().unwrap();
@@ -175,7 +175,7 @@ fn values_fit_the_sensor_that_is_known_and_another_unit_is_refused() {
 fn what_is_no_part_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path());
-    let refused = |id: &str, part: Vec<Series>, text: &str| match store.import(id, 0, "me", part).unwrap_err() {
+    let refused = |id: &str, part: Vec<ImportSeries>, text: &str| match store.import(id, 0, "me", part).unwrap_err() {
         StoreError::Payload(reason) => assert!(reason.contains(text), "{reason}"),
         other => panic!("{other}"),
     };
@@ -190,7 +190,8 @@ fn what_is_no_part_is_refused() {
     refused("x", vec![short], "as many values");
     let many: Vec<i64> = (0..=IMPORT_ROWS_MAX as i64).collect();
     let values = ColumnValues::Int(vec![0; many.len()]);
-    let many = Series { sensor: loose("/i/a", ""), times: many, column: Column { values, gaps: Gaps::default() } };
+    let many =
+        ImportSeries { sensor: loose("/i/a", ""), times: many, column: Column { values, gaps: Gaps::default() } };
     refused("x", vec![many], "at most");
     assert_eq!(store.stats().blocks, 0);
     assert_eq!(store.import("x", 0, "me", Vec::new()).unwrap(), stored(0), "a part may be empty");
@@ -264,7 +265,7 @@ fn an_import_learns_how_far_apart_readings_are() {
     let found = ["/i/hourly", "/i/quarter", "/i/two"].map(|path| interval(&store, path));
     assert_eq!(found, [seconds(3600), seconds(900), 0]);
     // Nearer readings of a later part count, those that are further apart do not; what else is known stays.
-    let plain = Series { sensor: loose("/i/quarter", ""), ..every("/i/quarter", 100_000, 86_400) };
+    let plain = ImportSeries { sensor: loose("/i/quarter", ""), ..every("/i/quarter", 100_000, 86_400) };
     store.import("x", 1, "me", vec![every("/i/hourly", 100_000, 10), plain]).unwrap();
     store.register_sensors("gateway", &[loose("/i/hourly", "W")]).unwrap();
     let set = SensorSetting {
@@ -301,7 +302,7 @@ fn readings_imported_again_after_retention_took_them_count_once() {
             snapshot.scan_windows(sensor(), START, START + 7200 * SECOND, Some(3600 * SECOND)).unwrap().unwrap();
         let mut counts = vec![0; 2];
         for part in parts {
-            let Part::Windows(windows) = part.unwrap() else { panic!("readings") };
+            let ScanPart::Windows(windows) = part.unwrap() else { panic!("readings") };
             (0..windows.len()).map(|at| windows.get(at)).for_each(|window| {
                 counts[((window.time - START) / (3600 * SECOND)) as usize] += window.count;
             });
@@ -336,7 +337,7 @@ fn a_float_makes_a_sensor_of_integers_one_of_floats() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path());
     let value_type = |store: &Store| store.sensor(store.sensor_id("/i/a").unwrap()).unwrap().value_type;
-    let known = LooseSensor { value_type: ValueType::Int, description: "of old".into(), ..loose("/i/a", "W") };
+    let known = SchemalessSensor { value_type: ValueType::Int, description: "of old".into(), ..loose("/i/a", "W") };
     store.register_sensors("gateway", &[known]).unwrap();
     store.import("x", 0, "me", vec![series("/i/a", &[(0, Some(2.0)), (1, None)])]).unwrap();
     assert_eq!(value_type(&store), ValueType::Int);
@@ -354,11 +355,11 @@ fn set(store: &Store, pattern: &str, unit: Option<&str>, scale: Option<f64>) {
     store.set_properties(&[setting], false, "anna", START).unwrap();
 }
 
-fn integers(path: &str, unit: &str, rows: &[(i64, i64)]) -> Series {
+fn integers(path: &str, unit: &str, rows: &[(i64, i64)]) -> ImportSeries {
     let values = ColumnValues::Int(rows.iter().map(|row| row.1).collect());
     let times = rows.iter().map(|row| START + row.0 * SECOND).collect();
-    let sensor = LooseSensor { value_type: ValueType::Int, ..loose(path, unit) };
-    Series { sensor, times, column: Column { values, gaps: Gaps::default() } }
+    let sensor = SchemalessSensor { value_type: ValueType::Int, ..loose(path, unit) };
+    ImportSeries { sensor, times, column: Column { values, gaps: Gaps::default() } }
 }
 
 /// The values with the scale in force, and the unit.
@@ -389,7 +390,7 @@ fn another_unit_than_the_set_one_is_refused_of_a_new_sensor_too() {
     }
     assert_eq!((store.sensor_id("/i/hall/power"), store.sensor_id("/i/hall/a")), (None, None), "nothing of it stays");
     // The set unit, and none.
-    let plain = Series { sensor: loose("/i/lab/power", ""), ..series("/i/lab/power", &[(0, Some(7.5))]) };
+    let plain = ImportSeries { sensor: loose("/i/lab/power", ""), ..series("/i/lab/power", &[(0, Some(7.5))]) };
     store.import("x", 0, "me", vec![series("/i/hall/power", &[(0, Some(5.5))]), plain]).unwrap();
     check_values(&store, "/i/hall/power", "W", &[5.5]);
     check_values(&store, "/i/lab/power", "W", &[7.5]);
@@ -402,7 +403,7 @@ fn values_of_a_new_sensor_fit_the_scale_that_is_set() {
     set(&store, "/i/**", None, Some(0.1));
     set(&store, "/i/third", None, Some(3.0));
     set(&store, "/i/tiny", None, Some(1e-300));
-    let import = |part: u64, series: Vec<Series>| store.import("x", part, "me", series);
+    let import = |part: u64, series: Vec<ImportSeries>| store.import("x", part, "me", series);
     let first = vec![
         series("/i/float", &[(0, Some(1.0)), (1, Some(5.4321))]),
         integers("/i/int", "W", &[(0, 1), (1, -20)]),

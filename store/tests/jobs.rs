@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use support::{EIO, Fault, FaultyDisk, Random, seed};
 use wholegrain_model::pattern::glob;
 use wholegrain_model::{Interval, JobRecord};
-use wholegrain_store::{Appended, JobFilter, JobList, JobRow, JobState, Store, StoreConfig, StoreError};
+use wholegrain_store::{AppendOutcome, JobFilter, JobList, JobRow, JobState, Store, StoreConfig, StoreError};
 
 const S: i64 = 1_000_000_000;
 
@@ -37,7 +37,7 @@ fn open(disk: &FaultyDisk) -> Store {
     Store::open_on(config(), Arc::new(disk.clone())).unwrap().0
 }
 
-fn put(store: &Store, records: Vec<JobRecord>) -> Result<Appended, StoreError> {
+fn put(store: &Store, records: Vec<JobRecord>) -> Result<AppendOutcome, StoreError> {
     let (sender, receiver) = sync_channel(1);
     store.put_jobs(records, Box::new(move |result| sender.send(result).unwrap()));
     receiver.recv().unwrap()
@@ -65,15 +65,15 @@ fn the_highest_revision_counts_in_whatever_order_they_come() {
     let store = open(&disk);
     assert!(disk.files("jobs.redb").is_empty(), "no file before the first record");
     let named = |revision, name: &str| JobRecord { name: Some(name.to_owned()), ..record("7", "n1", S, revision) };
-    assert_eq!(put(&store, vec![named(3, "three")]).unwrap(), Appended::Stored);
-    assert_eq!(put(&store, vec![named(2, "two")]).unwrap(), Appended::Duplicate);
-    assert_eq!(put(&store, vec![named(3, "three")]).unwrap(), Appended::Duplicate, "sent again");
-    assert_eq!(put(&store, vec![named(9, "nine"), named(8, "eight")]).unwrap(), Appended::Stored, "in one call");
+    assert_eq!(put(&store, vec![named(3, "three")]).unwrap(), AppendOutcome::Stored);
+    assert_eq!(put(&store, vec![named(2, "two")]).unwrap(), AppendOutcome::Duplicate);
+    assert_eq!(put(&store, vec![named(3, "three")]).unwrap(), AppendOutcome::Duplicate, "sent again");
+    assert_eq!(put(&store, vec![named(9, "nine"), named(8, "eight")]).unwrap(), AppendOutcome::Stored, "in one call");
     assert_eq!(records(&store, "7"), [named(9, "nine")]);
     // An agent that lost count can still end it, and what it forgot does not make it run again.
     let ended = JobRecord { to: Some(9 * S), ..named(1, "one") };
-    assert_eq!(put(&store, vec![ended.clone()]).unwrap(), Appended::Stored);
-    assert_eq!(put(&store, vec![named(1, "one")]).unwrap(), Appended::Duplicate);
+    assert_eq!(put(&store, vec![ended.clone()]).unwrap(), AppendOutcome::Stored);
+    assert_eq!(put(&store, vec![named(1, "one")]).unwrap(), AppendOutcome::Duplicate);
     assert_eq!(records(&store, "7"), std::slice::from_ref(&ended));
     // Another start is another allocation, and another run.
     put(&store, vec![record("7", "n1", 100 * S, 1)]).unwrap();
@@ -84,7 +84,7 @@ fn the_highest_revision_counts_in_whatever_order_they_come() {
     drop(store);
     let store = open(&disk);
     assert_eq!(list(&store).len(), 2);
-    assert_eq!(put(&store, vec![ended.clone()]).unwrap(), Appended::Duplicate, "known after a restart");
+    assert_eq!(put(&store, vec![ended.clone()]).unwrap(), AppendOutcome::Duplicate, "known after a restart");
     assert_eq!(store.find_job("7", None, Some(50 * S)).unwrap().row.to, Some(9 * S), "the run of that time");
 }
 
@@ -330,7 +330,7 @@ fn records_that_wait_together_share_a_transaction_and_no_more_wait_than_fit() {
     assert!((10..60).contains(&busy), "{busy} of 120 were turned away");
     drop(go);
     for _ in 0..2000 {
-        assert_eq!(receiver.recv().unwrap().unwrap(), Appended::Stored);
+        assert_eq!(receiver.recv().unwrap().unwrap(), AppendOutcome::Stored);
     }
     let commits = store.stats().job_commits;
     assert!(commits <= 3, "{commits} transactions for 2001 calls");

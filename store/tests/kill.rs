@@ -9,7 +9,7 @@ use std::sync::Arc;
 use support::{EIO, Fault, FaultyDisk, Random};
 use wholegrain_model::{Batch, BatchHeader, Column, ColumnValues, Gaps, Pattern, Schema, SensorDef, SensorPath};
 use wholegrain_store::disk::Disk;
-use wholegrain_store::{Appended, Store, StoreConfig, StoreError};
+use wholegrain_store::{AppendOutcome, Store, StoreConfig, StoreError};
 use wholegrain_transport::payload::encode_batch;
 
 /// Crashes after which anything from nothing to all of what was not synced is there.
@@ -151,7 +151,7 @@ fn records_that_no_fsync_vouches_for_do_not_come_back_when_the_next_segment_was_
         let killed = disk.after_kill();
         let store = open(&killed).unwrap();
         assert_eq!(readings(&store), 2);
-        assert_eq!(store.append_blocking(payload(2)).unwrap(), Appended::Stored, "it was not there");
+        assert_eq!(store.append_blocking(payload(2)).unwrap(), AppendOutcome::Stored, "it was not there");
         check_after_crash(&killed, 3, &format!("odd {odd}"));
     }
 }

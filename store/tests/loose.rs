@@ -9,15 +9,15 @@ use support::FaultyDisk;
 use wholegrain_model::{
     Batch, BatchHeader, Column, ColumnValues, Gaps, Kind, Pattern, Schema, SensorDef, SensorPath, Value, ValueType,
 };
-use wholegrain_store::{Appended, LiveItem, LooseSensor, Reading, SensorId, Store, StoreConfig, StoreError};
+use wholegrain_store::{AppendOutcome, LiveItem, Reading, SchemalessSensor, SensorId, Store, StoreConfig, StoreError};
 use wholegrain_transport::payload::encode_batch;
 
 const SECOND: i64 = 1_000_000_000;
 const DAY: i64 = 86_400 * SECOND;
 const START: i64 = 20_000 * DAY;
 
-fn loose(path: &str) -> LooseSensor {
-    LooseSensor {
+fn loose(path: &str) -> SchemalessSensor {
+    SchemalessSensor {
         path: SensorPath::new(path).unwrap(),
         unit: "Cel".to_owned(),
         kind: Kind::Gauge,
@@ -35,7 +35,7 @@ fn open(dir: impl AsRef<Path>) -> Store {
     Store::open(manual(dir)).unwrap().0
 }
 
-fn append(store: &Store, source: &str, readings: &[Reading]) -> Result<Appended, StoreError> {
+fn append(store: &Store, source: &str, readings: &[Reading]) -> Result<AppendOutcome, StoreError> {
     let (sender, receiver) = std::sync::mpsc::sync_channel(1);
     store.append_readings(source, readings.to_vec(), Box::new(move |result| drop(sender.send(result))));
     receiver.recv().unwrap()
@@ -69,7 +69,7 @@ fn the_whole_life_of_a_single_reading() {
     assert_eq!((store.sensor_id("/hall/b"), store.sensor_id("/hall/c")), (Some(SensorId(1)), None));
     let live = store.subscribe(4);
     let sent = [float(ids[0], 3, 1.5), float(ids[1], 1, 2.5), int(ids[0], 1, -7), float(ids[0], 2, 9.0)];
-    assert_eq!(append(&store, "gateway", &sent).unwrap(), Appended::Stored);
+    assert_eq!(append(&store, "gateway", &sent).unwrap(), AppendOutcome::Stored);
     match &live.recv().unwrap()[0] {
         LiveItem::Readings(readings) => assert_eq!((&*readings.source, &readings.readings[..]), ("gateway", &sent[..])),
         LiveItem::Batch(batch) => panic!("{batch:?}"),
@@ -154,18 +154,18 @@ fn a_sensor_of_a_schema_takes_single_readings_too_and_the_later_counts() {
 fn what_is_not_allowed_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path());
-    let refused = |sensor: LooseSensor, part: &str| {
+    let refused = |sensor: SchemalessSensor, part: &str| {
         let error = store.register_sensors("g", &[sensor]).unwrap_err().to_string();
         assert!(error.contains("/a") && error.contains(part), "{error}");
     };
-    refused(LooseSensor { scale: 0.0, ..loose("/a") }, "scale");
-    refused(LooseSensor { unit: "\n".into(), ..loose("/a") }, "unit");
-    refused(LooseSensor { description: "x".repeat(513), ..loose("/a") }, "description");
+    refused(SchemalessSensor { scale: 0.0, ..loose("/a") }, "scale");
+    refused(SchemalessSensor { unit: "\n".into(), ..loose("/a") }, "unit");
+    refused(SchemalessSensor { description: "x".repeat(513), ..loose("/a") }, "description");
     assert_eq!(store.stats().sensors, 0);
     let error = append(&store, "g", &[float(SensorId(0), 1, 1.0)]).unwrap_err();
     assert!(matches!(error, StoreError::Sensor(_)), "{error}");
     assert!(store.register_sensors(&"x".repeat(200), &[loose("/a")]).is_err());
-    assert_eq!(append(&store, "g", &[]).unwrap(), Appended::Stored);
+    assert_eq!(append(&store, "g", &[]).unwrap(), AppendOutcome::Stored);
     assert_eq!(store.stats().rejected, 1);
     store.close().unwrap();
     assert!(matches!(store.register_sensors("g", &[loose("/a")]), Err(StoreError::Closed)));
@@ -196,9 +196,9 @@ fn a_full_disk_registers_and_acknowledges_nothing_and_recovers_by_itself() {
     let several: Vec<Reading> = (2..12).map(|second| float(id, second, 1.0)).collect();
     assert!(matches!(append(&store, "g", &several), Err(StoreError::DiskFull { .. })));
     // More than the catalogue's file has room for.
-    let long = LooseSensor { description: "d".repeat(500), ..loose("/x") };
+    let long = SchemalessSensor { description: "d".repeat(500), ..loose("/x") };
     let path = |i| SensorPath::new(format!("/many/s{i}")).unwrap();
-    let many: Vec<LooseSensor> = (0..20_000).map(|i| LooseSensor { path: path(i), ..long.clone() }).collect();
+    let many: Vec<SchemalessSensor> = (0..20_000).map(|i| SchemalessSensor { path: path(i), ..long.clone() }).collect();
     let result = store.register_sensors("g", &many).map(|ids| ids.len());
     assert!(matches!(result, Err(StoreError::DiskFull { .. })), "{result:?}");
     assert_eq!(rows(&store, id).len(), 1);

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use wholegrain_model::{Batch, BatchHeader, Column, ColumnValues, Gaps, Schema, SensorDef, SensorPath, Timestamp};
 use wholegrain_store::verify::{VerifyReport, verify};
-use wholegrain_store::{Chunks, Lost, OpenReport, Store, StoreConfig, StoreError, lost_on_record};
+use wholegrain_store::{Chunks, LossRecord, OpenReport, Store, StoreConfig, StoreError, loss_records};
 use wholegrain_transport::payload::encode_batch;
 
 const SECOND: i64 = 1_000_000_000;
@@ -80,7 +80,7 @@ fn warnings(store: &Store, from: i64, to: i64) -> Vec<String> {
 }
 
 /// The loss is found by verifying before a start, on record after it, after another and after a seal, and until it is acknowledged.
-fn stays_until_acknowledged(dir: &Path, expected: impl Fn(&Lost)) {
+fn stays_until_acknowledged(dir: &Path, expected: impl Fn(&LossRecord)) {
     assert!(!verified(dir).is_whole(), "before a start");
     for start in 0..3 {
         let (store, report) = open(dir);
@@ -95,7 +95,7 @@ fn stays_until_acknowledged(dir: &Path, expected: impl Fn(&Lost)) {
             store.seal().unwrap();
         }
         drop(store);
-        assert!(!verified(dir).is_whole() && lost_on_record(dir).unwrap() == report.lost, "after start {start}");
+        assert!(!verified(dir).is_whole() && loss_records(dir).unwrap() == report.lost, "after start {start}");
     }
     let (store, report) = open(dir);
     let id = report.lost[0].id.clone();

@@ -11,7 +11,7 @@ use wholegrain_model::{
 };
 use wholegrain_store::repair::repair;
 use wholegrain_store::verify::{FileKind, verify};
-use wholegrain_store::{Deletion, Part, RetentionRule, Store, StoreConfig};
+use wholegrain_store::{Deletion, RetentionRule, ScanPart, Store, StoreConfig};
 use wholegrain_transport::payload::encode_batch;
 
 const SECOND: i64 = 1_000_000_000;
@@ -251,8 +251,10 @@ fn hours(store: &Store) -> BTreeMap<(String, i64), i64> {
                 *sums.entry((sensor.path.to_string(), time / hour)).or_default() += value;
             };
             match part.unwrap() {
-                Part::Windows(rows) => (0..rows.len()).for_each(|at| add(rows.get(at).time, Some(rows.get(at).sum))),
-                Part::Readings(chunk) => {
+                ScanPart::Windows(rows) => {
+                    (0..rows.len()).for_each(|at| add(rows.get(at).time, Some(rows.get(at).sum)))
+                }
+                ScanPart::Readings(chunk) => {
                     (0..chunk.times.len()).for_each(|at| add(chunk.times[at], chunk.column.get(at)));
                 }
             }

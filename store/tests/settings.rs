@@ -11,7 +11,7 @@ use wholegrain_model::{
     Batch, BatchHeader, Column, ColumnValues, Gaps, Interval, Kind, Pattern, Schema, SensorDef, SensorPath, ValueType,
 };
 use wholegrain_store::{
-    LooseSensor, Part, Property, SensorInfo, SensorSetting, SetReport, Store, StoreConfig, StoreError,
+    Property, ScanPart, SchemalessSensor, SensorInfo, SensorSetting, SetReport, Store, StoreConfig, StoreError,
 };
 use wholegrain_transport::payload::encode_batch;
 
@@ -61,7 +61,7 @@ fn what_is_set_holds_for_what_is_there_and_what_comes_and_after_a_restart() {
     assert_eq!(set(&store, &[scaled]), SetReport { set: 3, same: 0 });
     assert!(store.properties_generation() > generation);
     store.register_schema(&schema("n2")).unwrap();
-    let late = LooseSensor {
+    let late = SchemalessSensor {
         path: SensorPath::new("/lrz/n3/power").unwrap(),
         unit: "kW".to_owned(),
         kind: Kind::Gauge,
@@ -214,7 +214,7 @@ fn compacting_writes_tiers_again_whose_sensors_have_another_interval() {
     let has_lines = |seconds: i64| {
         let bound_ns = 3 * seconds * SECOND;
         let scan = store.snapshot().scan_lines(power.id, 0, DAY, Some(300 * SECOND), bound_ns).unwrap();
-        scan.is_some_and(|mut scan| scan.parts.any(|part| matches!(part.unwrap(), Part::Windows(_))))
+        scan.is_some_and(|mut scan| scan.parts.any(|part| matches!(part.unwrap(), ScanPart::Windows(_))))
     };
     assert_eq!((has_lines(20), has_lines(10)), (true, false));
     store.compact(now, &mut |_, _| true).unwrap();

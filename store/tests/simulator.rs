@@ -14,7 +14,8 @@ use wholegrain_model::{
     ValueType,
 };
 use wholegrain_store::{
-    Appended, Deletion, LooseSensor, Lost, Reading, Series, Snapshot, Store, StoreConfig, StoreError,
+    AppendOutcome, Deletion, ImportSeries, LossRecord, Reading, SchemalessSensor, Snapshot, Store, StoreConfig,
+    StoreError,
 };
 use wholegrain_transport::payload::encode_batch;
 
@@ -51,7 +52,7 @@ enum What {
     /// Readings without a schema: each of the sensor of this index, at a time.
     Readings(Vec<(usize, i64, Value)>),
     /// A part of an import.
-    Import(u64, Vec<Series>),
+    Import(u64, Vec<ImportSeries>),
 }
 
 /// Sensors without a schema. The last one is also in a schema.
@@ -81,7 +82,7 @@ struct World {
     tampered: bool,
     may_tamper: bool,
     /// What was ever on record as lost.
-    lost: Vec<Lost>,
+    lost: Vec<LossRecord>,
     /// Acknowledged readings that were lost.
     lost_readings: u64,
 }
@@ -100,8 +101,8 @@ fn schemas() -> Vec<Schema> {
     ]
 }
 
-fn loose(path: &str) -> LooseSensor {
-    LooseSensor {
+fn loose(path: &str) -> SchemalessSensor {
+    SchemalessSensor {
         path: SensorPath::new(path).unwrap(),
         unit: "1".to_owned(),
         kind: Kind::Gauge,
@@ -319,15 +320,15 @@ impl World {
                 let value = (!gaps.is_gap(at)).then_some(Value::Float(raw[at] as f64));
                 rows.insert((path.to_owned(), *time), value);
             }
-            series.push(Series { sensor: loose(path), times, column: Column { values, gaps } });
+            series.push(ImportSeries { sensor: loose(path), times, column: Column { values, gaps } });
         }
         self.next_seq += 1;
         Sent { what: What::Import(self.next_seq, series), rows, tried: false, acknowledged: false }
     }
 
-    fn import_again(&mut self, at: usize, part: u64, series: Vec<Series>) {
+    fn import_again(&mut self, at: usize, part: u64, series: Vec<ImportSeries>) {
         // Registered first, so that it is known what their values become.
-        let sensors: Vec<LooseSensor> = series.iter().map(|series| series.sensor.clone()).collect();
+        let sensors: Vec<SchemalessSensor> = series.iter().map(|series| series.sensor.clone()).collect();
         if self.store().register_sensors("importer", &sensors).is_err() {
             return;
         }
@@ -343,7 +344,7 @@ impl World {
 
     /// As a gateway does: registers what it sends, then sends it.
     fn append_readings(&mut self, at: usize, readings: &[(usize, i64, Value)]) {
-        let sensors: Vec<LooseSensor> = LOOSE.iter().map(|path| loose(path)).collect();
+        let sensors: Vec<SchemalessSensor> = LOOSE.iter().map(|path| loose(path)).collect();
         let Ok(ids) = self.store().register_sensors("gateway", &sensors) else { return };
         let number = |path: &&str| self.store().sensor_id(path);
         assert!(LOOSE.iter().map(number).eq(ids.iter().copied().map(Some)), "numbers and paths agree");
@@ -357,7 +358,7 @@ impl World {
         self.store().append_readings("gateway", readings.collect(), done);
         match receiver.recv().unwrap() {
             Ok(appended) => {
-                assert_eq!(appended, Appended::Stored);
+                assert_eq!(appended, AppendOutcome::Stored);
                 self.sent[at].acknowledged = true;
                 // A single reading that is sent again is new.
                 self.sent[at].rows.keys().for_each(|key| {
@@ -417,7 +418,7 @@ impl World {
         match result {
             Ok(appended) => {
                 let again = std::mem::replace(&mut self.sent[at].acknowledged, true);
-                if again && appended == Appended::Stored {
+                if again && appended == AppendOutcome::Stored {
                     // The journal lost it together with its number: it is new, whatever was deleted since.
                     for key in self.sent[at].rows.keys() {
                         assert!(self.is_lost(key.1), "stored twice: {key:?}");

@@ -11,7 +11,7 @@ use support::{ENOSPC, Fault, FaultyDisk};
 use wholegrain_model::{
     Batch, BatchHeader, Column, ColumnValues, Gaps, Interval, Pattern, Schema, SensorDef, SensorPath, Value,
 };
-use wholegrain_store::{Appended, LiveItem, SensorId, Snapshot, Store, StoreConfig, StoreError};
+use wholegrain_store::{AppendOutcome, LiveItem, SensorId, Snapshot, Store, StoreConfig, StoreError};
 use wholegrain_transport::payload::encode_batch;
 
 /// Bytes before a segment's first record.
@@ -105,8 +105,8 @@ fn the_whole_life_of_a_reading() {
     store.register_schema(&schema).unwrap();
     store.register_schema(&schema).unwrap();
     let live = store.subscribe(4);
-    assert_eq!(store.append_blocking(first.clone().into()).unwrap(), Appended::Stored);
-    assert_eq!(store.append_blocking(first.into()).unwrap(), Appended::Duplicate);
+    assert_eq!(store.append_blocking(first.clone().into()).unwrap(), AppendOutcome::Stored);
+    assert_eq!(store.append_blocking(first.into()).unwrap(), AppendOutcome::Duplicate);
     assert_eq!(live.recv().unwrap().iter().map(seq_of).collect::<Vec<_>>(), [1]);
     assert!(live.try_recv().is_err(), "a duplicate is not news");
     let info = &store.sensors(&[Pattern::new("/n1/x").unwrap()])[0];
@@ -134,7 +134,7 @@ fn the_whole_life_of_a_reading() {
     store.append_blocking(ten(&schema, 9, -100).into()).unwrap();
     assert_eq!(store.newest(&ids), newest, "an old batch that comes late is not the newest");
     assert_eq!(store.sensors(&[Pattern::new("/n1/x").unwrap()])[0].last_time, Some(START + 9 * SECOND));
-    assert_eq!(store.append_blocking(ten(&schema, 1, 0).into()).unwrap(), Appended::Duplicate);
+    assert_eq!(store.append_blocking(ten(&schema, 1, 0).into()).unwrap(), AppendOutcome::Duplicate);
 }
 
 #[test]
@@ -314,7 +314,7 @@ fn retention_drops_whole_old_blocks() {
     assert_eq!(walk(&dir.path().join("blocks")).len(), 2);
     assert_eq!(
         store.append_blocking(ten(&schema, 1, 0).into()).unwrap(),
-        Appended::Duplicate,
+        AppendOutcome::Duplicate,
         "dropped is not forgotten"
     );
 }
@@ -381,7 +381,7 @@ fn a_journal_cut_at_any_byte_opens_and_goes_on() {
         assert_eq!(lost, if knows { vec![Some(30 - whole as u64 * 10)] } else { Vec::new() }, "cut at {cut}");
         assert_eq!(all(&store, "/n1/x").len(), whole * 10, "cut at {cut}");
         if cut % 16 == 0 {
-            let expected = if whole == 3 { Appended::Duplicate } else { Appended::Stored };
+            let expected = if whole == 3 { AppendOutcome::Duplicate } else { AppendOutcome::Stored };
             assert_eq!(store.append_blocking(ten(&schema, 3, 30).into()).unwrap(), expected, "cut at {cut}");
         }
     }
@@ -487,7 +487,7 @@ fn a_full_disk_acknowledges_nothing_and_recovers_by_itself() {
     }
     assert_eq!(all(&store, "/n1/x").len(), 10, "what was acknowledged is there, what was not is not");
     disk.limit(None);
-    assert_eq!(store.append_blocking(ten(&schema, 2, 10).into()).unwrap(), Appended::Stored);
+    assert_eq!(store.append_blocking(ten(&schema, 2, 10).into()).unwrap(), AppendOutcome::Stored);
     store.seal().unwrap();
     assert_eq!(all(&store, "/n1/x").len(), 20);
     assert!(disk.files("/tmp/").is_empty(), "failed seals leave nothing behind");
@@ -506,7 +506,7 @@ fn a_failed_fsync_acknowledges_nothing_and_its_batch_is_not_doubled() {
         let mut stored = 0;
         for attempt in 0..6 {
             match store.append_blocking(ten(&schema, 2 + attempt / 3, 10 + (attempt / 3) as i64 * 10).into()) {
-                Ok(Appended::Stored) => stored += 1,
+                Ok(AppendOutcome::Stored) => stored += 1,
                 Ok(_) => {}
                 Err(error) => {
                     failed += 1;
@@ -552,7 +552,7 @@ fn too_much_waiting_is_turned_away_and_taken_later() {
     assert!(second > first + 1, "{first} {second}");
     store.seal().unwrap();
     assert!(store.append_room());
-    assert_eq!(store.append_blocking(ten(&schema, second, second as i64 * 10).into()).unwrap(), Appended::Stored);
+    assert_eq!(store.append_blocking(ten(&schema, second, second as i64 * 10).into()).unwrap(), AppendOutcome::Stored);
 }
 
 #[test]

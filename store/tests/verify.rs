@@ -10,7 +10,7 @@ use wholegrain_model::{
     Batch, BatchHeader, Column, ColumnValues, Gaps, Pattern, Schema, SensorDef, SensorPath, Value, ValueType,
 };
 use wholegrain_store::verify::{FileKind, VerifyReport, holdings, verify};
-use wholegrain_store::{Part, Store, StoreConfig, StoreError};
+use wholegrain_store::{ScanPart, Store, StoreConfig, StoreError};
 use wholegrain_transport::payload::encode_batch;
 
 const SECOND: i64 = 1_000_000_000;
@@ -70,19 +70,19 @@ fn ask(store: &Store) -> Result<(Answer, Sums, bool), StoreError> {
         }
         let parts = match snapshot.scan_windows(sensor.id, from, to, Some(3_600 * SECOND))? {
             Some(parts) => parts,
-            None => Box::new(snapshot.scan(sensor.id, from, to)?.map(|chunk| chunk.map(Part::Readings))),
+            None => Box::new(snapshot.scan(sensor.id, from, to)?.map(|chunk| chunk.map(ScanPart::Readings))),
         };
         let mut add = |time: i64, value: Value| {
             *sums.entry((sensor.path.to_string(), time / (3_600 * SECOND))).or_insert(0.0) += value.as_f64();
         };
         for part in parts {
             match part? {
-                Part::Readings(chunk) => {
+                ScanPart::Readings(chunk) => {
                     for (at, time) in chunk.times.iter().enumerate() {
                         chunk.column.get(at).into_iter().for_each(|value| add(*time, value));
                     }
                 }
-                Part::Windows(windows) => {
+                ScanPart::Windows(windows) => {
                     (0..windows.len()).for_each(|at| add(windows.get(at).time, windows.get(at).sum));
                 }
             }

@@ -39,10 +39,10 @@ fn what_other_programs_write_by_default_is_imported() {
 #[test]
 fn the_page_says_how_duckdb_reads_each_reading_once() {
     use wholegrain_model::{Kind, SensorPath, Value, ValueType};
-    use wholegrain_store::{LooseSensor, Reading, Store, StoreConfig};
+    use wholegrain_store::{Reading, SchemalessSensor, Store, StoreConfig};
     let dir = tempfile::tempdir().expect("a directory");
     let (store, _) = Store::open(StoreConfig { background: false, ..StoreConfig::new(dir.path()) }).expect("a store");
-    let sensor = LooseSensor {
+    let sensor = SchemalessSensor {
         path: SensorPath::new("/gw/p").expect("a path"),
         unit: "W".to_owned(),
         kind: Kind::Gauge,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
-use wholegrain_server::backup::{Taken, held_in, take_into, take_tar};
+use wholegrain_server::backup::{BackupReport, held_in, take_into, take_tar};
 
 use super::lost;
 use crate::connection::Connection;
@@ -506,7 +506,7 @@ fn backup(args: &BackupArgs, server: &Connection) -> Result<(), Failure> {
     };
     bar.iter().for_each(ProgressBar::finish_and_clear);
     let taken = taken.map_err(Failure::Failed)?;
-    let Taken { manifest, files, bytes, damaged } = &taken;
+    let BackupReport { manifest, files, bytes, damaged } = &taken;
     let told = json!({
         "to": args.to, "made_at": wholegrain_model::Timestamp(manifest.made_at).to_string(), "files": manifest.files.len(),
         "bytes": manifest.bytes(), "received_files": files, "received_bytes": bytes, "damaged": manifest.damaged,

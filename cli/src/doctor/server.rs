@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use wholegrain_server::ServerConfig;
-use wholegrain_server::lost_on_record;
+use wholegrain_server::loss_records;
 
 use super::certificates::{self, Use};
 use super::{Findings, files, machine};
@@ -100,7 +100,7 @@ fn data(findings: &mut Findings, config: &ServerConfig) -> Option<u32> {
 
 /// What the journal has lost and nobody has acknowledged.
 fn lost(findings: &mut Findings, config: &ServerConfig) {
-    match lost_on_record(&config.store.dir) {
+    match loss_records(&config.store.dir) {
         Ok(lost) => {
             for lost in lost.iter().take(LOST_SHOWN_MAX) {
                 let advice = "find out what damages the disk, then `wholegrain config lost --acknowledge ID`";

@@ -1,7 +1,7 @@
 //! Readings and tiers' windows into one value for each window that has one.
 
 use wholegrain_model::Column;
-use wholegrain_store::{Part, Windows as TierWindows};
+use wholegrain_store::{ScanPart, TierWindows};
 
 use super::fold::Fold;
 use super::{Builder, Folded, Folding};
@@ -99,11 +99,11 @@ pub(super) fn run(times: &[i64], end: i64) -> usize {
     times[..guess].partition_point(|time| *time < end).max(1)
 }
 
-impl Folding<Part> for Aggregated {
-    fn take(&mut self, part: Part) -> Result<(), QueryError> {
+impl Folding<ScanPart> for Aggregated {
+    fn take(&mut self, part: ScanPart) -> Result<(), QueryError> {
         match part {
-            Part::Readings(chunk) => self.rows(&chunk.times, &From::Readings(&chunk.column)),
-            Part::Windows(windows) => self.rows(windows.times(), &From::Windows(&windows)),
+            ScanPart::Readings(chunk) => self.rows(&chunk.times, &From::Readings(&chunk.column)),
+            ScanPart::Windows(windows) => self.rows(windows.times(), &From::Windows(&windows)),
         }
         Ok(())
     }
@@ -128,13 +128,13 @@ mod tests {
     type Rows = Vec<(i64, Option<Value>)>;
 
     /// Rows in chunks of `pieces` rows; integers and floats apart.
-    fn parts(rows: &[(i64, Option<Value>)], pieces: usize) -> Vec<Result<Part, QueryError>> {
+    fn parts(rows: &[(i64, Option<Value>)], pieces: usize) -> Vec<Result<ScanPart, QueryError>> {
         let is_float = |row: &(i64, Option<Value>)| matches!(row.1, Some(Value::Float(_)));
         let runs = rows.chunk_by(|a, b| is_float(a) == is_float(b));
         let chunk = |rows: &[(i64, Option<Value>)]| {
             let mut chunk = Builder::new(!is_float(&rows[0]));
             rows.iter().for_each(|(time, value)| chunk.push(*time, *value));
-            Ok(Part::Readings(chunk.take().unwrap()))
+            Ok(ScanPart::Readings(chunk.take().unwrap()))
         };
         runs.flat_map(|run| run.chunks(pieces)).map(chunk).collect()
     }

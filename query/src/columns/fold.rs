@@ -1,7 +1,7 @@
 //! From many values to one, a slice at a time.
 
 use wholegrain_model::{Column, ColumnValues, Value};
-use wholegrain_store::{Rows as TierRows, Windows};
+use wholegrain_store::{TierWindows, WindowColumns as TierRows};
 
 use super::without_gaps;
 use crate::Agg;
@@ -42,12 +42,12 @@ impl Fold {
     }
 
     /// Takes the rows `from..to` of windows that lie within this one.
-    pub fn windows(&mut self, windows: &Windows, from: usize, to: usize) {
+    pub fn windows(&mut self, windows: &TierWindows, from: usize, to: usize) {
         match windows {
-            Windows::Int(rows) => {
+            TierWindows::Int(rows) => {
                 self.window_rows(rows, from, to, Value::Int, |fold, sums| fold.ints += sum(sums));
             }
-            Windows::Float(rows) => {
+            TierWindows::Float(rows) => {
                 let add = |fold: &mut Self, sums: &[f64]| sums.iter().for_each(|sum| fold.floats.add(*sum));
                 self.window_rows(rows, from, to, Value::Float, add);
             }

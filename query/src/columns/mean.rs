@@ -4,7 +4,7 @@ use std::ops::Deref;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use wholegrain_model::{ColumnValues, Timestamp, Value};
-use wholegrain_store::{Before, Chunk, Chunks, Part, Rows as TierRows, Windows as TierWindows};
+use wholegrain_store::{Chunk, Chunks, ScanPart, TierWindows, WindowColumns as TierRows, WindowEdge};
 
 use super::aggregate::run;
 use super::fold::{FloatSum, sum};
@@ -66,7 +66,7 @@ struct TierRow {
     last: (i64, f64),
     covered: i64,
     area: f64,
-    before: Before,
+    before: WindowEdge,
     gap_after: bool,
     /// Whether the row before it in its file was taken before it.
     follows: bool,
@@ -139,12 +139,12 @@ where
     /// The same before a time that is a multiple of the resolution.
     fn last_before(&self, time: i64, resolution: i64, far: bool) -> Result<Option<(i64, Option<End>)>, QueryError> {
         Ok(self.beside.part_before(time, resolution, far)?.map(|part| match &part {
-            Part::Readings(chunk) => {
+            ScanPart::Readings(chunk) => {
                 let at = chunk.times.len() - 1;
                 (chunk.times[at], end(chunk.times[at], chunk.column.get(at)))
             }
-            Part::Windows(TierWindows::Int(rows)) => last_of(rows, |value| value as f64),
-            Part::Windows(TierWindows::Float(rows)) => last_of(rows, |value| value),
+            ScanPart::Windows(TierWindows::Int(rows)) => last_of(rows, |value| value as f64),
+            ScanPart::Windows(TierWindows::Float(rows)) => last_of(rows, |value| value),
         }))
     }
 
@@ -168,8 +168,9 @@ where
         let mut found = if is_edge { self.window_from(to, false)? } else { None };
         if found.is_none() {
             let sample = self.beside.sample_from(to)?;
-            let value =
-                |(time, value): (i64, Option<Value>)| end(time, value).map(|end| ((time, end.value), Before::Unknown));
+            let value = |(time, value): (i64, Option<Value>)| {
+                end(time, value).map(|end| ((time, end.value), WindowEdge::Unknown))
+            };
             found = sample.map(value);
         }
         if found.is_none() {
@@ -187,10 +188,10 @@ where
     /// The first value from `time` on, and what is before it; from the first tier's window on that does not begin before `time`, where the one that `time`
     /// falls into has values before it. None where a gap comes first.
     #[expect(clippy::type_complexity, reason = "it is looked at where it is asked for")]
-    fn window_from(&self, time: i64, far: bool) -> Result<Option<Option<((i64, f64), Before)>>, QueryError> {
+    fn window_from(&self, time: i64, far: bool) -> Result<Option<Option<((i64, f64), WindowEdge)>>, QueryError> {
         let Some(resolution) = self.resolution else { return Ok(None) };
         let (start, end) = whole_window(time, resolution);
-        let is_after = |found: &Option<((i64, f64), Before)>| found.is_some_and(|((first, _), _)| first >= time);
+        let is_after = |found: &Option<((i64, f64), WindowEdge)>| found.is_some_and(|((first, _), _)| first >= time);
         if start < end
             && let Some(found) = self.first_from(start, resolution, far)?.filter(is_after)
         {
@@ -206,14 +207,14 @@ where
         from: i64,
         resolution: i64,
         far: bool,
-    ) -> Result<Option<Option<((i64, f64), Before)>>, QueryError> {
+    ) -> Result<Option<Option<((i64, f64), WindowEdge)>>, QueryError> {
         Ok(self.beside.part_from(from, resolution, far)?.map(|part| match &part {
-            Part::Readings(chunk) => {
+            ScanPart::Readings(chunk) => {
                 let time = chunk.times[0];
-                end(time, chunk.column.get(0)).map(|end| ((time, end.value), Before::Unknown))
+                end(time, chunk.column.get(0)).map(|end| ((time, end.value), WindowEdge::Unknown))
             }
-            Part::Windows(TierWindows::Int(rows)) => first_of(rows, |value| value as f64),
-            Part::Windows(TierWindows::Float(rows)) => first_of(rows, |value| value),
+            ScanPart::Windows(TierWindows::Int(rows)) => first_of(rows, |value| value as f64),
+            ScanPart::Windows(TierWindows::Float(rows)) => first_of(rows, |value| value),
         }))
     }
 
@@ -367,8 +368,8 @@ where
 
     fn tier_row(&mut self, row: &TierRow) -> Result<(), QueryError> {
         let joined = match (row.before, row.follows) {
-            (Before::Line, true) => true,
-            (Before::Gap | Before::Hole, true) => false,
+            (WindowEdge::Line, true) => true,
+            (WindowEdge::Gap | WindowEdge::Hole, true) => false,
             (before, _) => self.is_joined(row.first.0, before)?,
         };
         let open = self.line(row.first, joined);
@@ -391,10 +392,10 @@ where
     }
 
     /// Whether a line leads to a value from the one that was taken before it; what a file says to be before the value is not that one.
-    fn is_joined(&self, time: i64, before: Before) -> Result<bool, QueryError> {
+    fn is_joined(&self, time: i64, before: WindowEdge) -> Result<bool, QueryError> {
         let Some(previous) = self.previous else { return Ok(false) };
         let spacing = time.saturating_sub(previous.time);
-        let gap = previous.gap_after || before == Before::Gap;
+        let gap = previous.gap_after || before == WindowEdge::Gap;
         if !gap && spacing <= self.bound_ns {
             return Ok(true);
         }
@@ -402,13 +403,13 @@ where
             return Ok(joined);
         }
         // The readings are gone.
-        if !gap && before == Before::Unknown {
+        if !gap && before == WindowEdge::Unknown {
             if let Some(joined) = self.beside.are_joined_by_windows(previous.time, time)? {
                 return Ok(joined);
             }
             self.untold.unknown(self.beside.path(), (previous.time, time));
         }
-        Ok(!gap && before == Before::Line)
+        Ok(!gap && before == WindowEdge::Line)
     }
 
     /// A window that does not know its lines: its values weigh the same, and it as much as it is long.
@@ -487,7 +488,7 @@ fn last_of<T: Copy>(rows: &TierRows<T>, value: impl Fn(T) -> f64) -> (i64, Optio
 }
 
 /// The first value of some windows, and what is before it, where that is known.
-fn first_of<T: Copy>(rows: &TierRows<T>, value: impl Fn(T) -> f64) -> Option<((i64, f64), Before)> {
+fn first_of<T: Copy>(rows: &TierRows<T>, value: impl Fn(T) -> f64) -> Option<((i64, f64), WindowEdge)> {
     let lines = rows.lines.as_ref()?;
     Some(((rows.times[0].saturating_add(lines.first_after[0]), value(rows.firsts[0])), lines.edges[0].before))
 }
@@ -509,15 +510,15 @@ fn uneven<T>(times: &[i64], values: &[T], float: impl Fn(&T) -> f64) -> f64 {
     area.total() / NS_PER_S
 }
 
-impl<C: Deref> Folding<Part> for Means<C>
+impl<C: Deref> Folding<ScanPart> for Means<C>
 where
     C::Target: Chunks,
 {
-    fn take(&mut self, part: Part) -> Result<(), QueryError> {
+    fn take(&mut self, part: ScanPart) -> Result<(), QueryError> {
         match part {
-            Part::Readings(chunk) => self.readings(&chunk),
-            Part::Windows(TierWindows::Int(rows)) => self.tier_rows(&rows, |value| value as f64),
-            Part::Windows(TierWindows::Float(rows)) => self.tier_rows(&rows, |value| value),
+            ScanPart::Readings(chunk) => self.readings(&chunk),
+            ScanPart::Windows(TierWindows::Int(rows)) => self.tier_rows(&rows, |value| value as f64),
+            ScanPart::Windows(TierWindows::Float(rows)) => self.tier_rows(&rows, |value| value),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use wholegrain_store::{ChunkIter, Chunks, LineScan, PartIter, SensorInfo, StoreError};
+use wholegrain_store::{ChunkIter, Chunks, LineScan, ScanPartIter, SensorInfo, StoreError};
 
 use super::JobScope;
 use crate::holes;
@@ -49,7 +49,7 @@ impl Chunks for During {
         from: i64,
         to: i64,
         every: Option<i64>,
-    ) -> Result<Option<PartIter>, StoreError> {
+    ) -> Result<Option<ScanPartIter>, StoreError> {
         let (from, to) = self.cut(sensor, from, to, 0);
         if from < to { self.chunks.scan_windows(sensor, from, to, every) } else { Ok(None) }
     }
@@ -77,15 +77,15 @@ impl Chunks for During {
         self.chunks.resolutions()
     }
 
-    fn expect(&self, sensors: &[SensorInfo]) {
-        self.chunks.expect(sensors);
+    fn prefetch(&self, sensors: &[SensorInfo]) {
+        self.chunks.prefetch(sensors);
     }
 
-    fn foresee(&self, sensors: &[SensorInfo], from: i64, to: i64) {
+    fn prepare_notes(&self, sensors: &[SensorInfo], from: i64, to: i64) {
         for sensor in sensors {
             let (from, to) = self.cut(sensor, from, to, 0);
             if from < to {
-                self.chunks.foresee(std::slice::from_ref(sensor), from, to);
+                self.chunks.prepare_notes(std::slice::from_ref(sensor), from, to);
             }
         }
     }

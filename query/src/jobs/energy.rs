@@ -232,7 +232,7 @@ pub fn measure(chunks: &dyn Chunks, source: &Source, weights: &Weights) -> Resul
     if from >= to {
         return Ok(Measured::default());
     }
-    chunks.foresee(std::slice::from_ref(sensor), from, to);
+    chunks.prepare_notes(std::slice::from_ref(sensor), from, to);
     // Raw values are added up: what they come to is scaled and converted at once.
     let mut deltas = Difference::new(Op::Delta, sensor.kind, sensor.wraps_at, Scale::ONE);
     let (mut previous, mut step) = (None::<(i64, f64)>, 0);

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 
 use wholegrain_model::JobRecord;
-use wholegrain_store::{Chunks, JobFound, JobRow, SensorInfo, Store, StoreError};
+use wholegrain_store::{Chunks, JobRow, JobSearchResult, SensorInfo, Store, StoreError};
 
 use super::during::During;
 
@@ -117,7 +117,7 @@ impl JobScope {
     }
 
     /// A job that was found.
-    pub fn of(store: &Store, found: &JobFound) -> Result<Self, StoreError> {
+    pub fn of(store: &Store, found: &JobSearchResult) -> Result<Self, StoreError> {
         let mut places = Vec::with_capacity(found.row.nodes);
         let damaged = store.job_records(found, |record| {
             places.push(Place::of(&record));

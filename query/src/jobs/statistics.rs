@@ -150,7 +150,7 @@ pub fn statistics(
         )));
     }
     let mut over: BTreeMap<(String, String), Over> = BTreeMap::new();
-    chunks.expect(sensors);
+    chunks.prefetch(sensors);
     for sensor in sensors {
         let Some((place, below)) = job.place(&sensor.path) else { continue };
         let (from, to) = (from.max(place.from), to.min(if place.to == i64::MAX { now } else { place.to }));
@@ -204,7 +204,7 @@ impl Over {
 
 /// The values of one sensor in a range, and how much of it is covered, in ns.
 fn tally(chunks: &dyn Chunks, sensor: &SensorInfo, from: i64, to: i64) -> Result<(Tally, i64), QueryError> {
-    chunks.foresee(std::slice::from_ref(sensor), from, to);
+    chunks.prepare_notes(std::slice::from_ref(sensor), from, to);
     let beside = Beside::new(chunks, sensor);
     let scan = chunks.scan(sensor, beside.back(from)?, beside.ahead(to)?)?;
     let scale = Scale::new(sensor.scale);

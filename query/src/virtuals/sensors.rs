@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 
 use serde::Serialize;
 use wholegrain_model::{Interval, Kind, Pattern, ValueType};
-use wholegrain_store::registry::Entry;
+use wholegrain_store::registry::RegistryEntry;
 use wholegrain_store::{SensorId, SensorInfo, Store, StoreError};
 
 use super::book::{Book, read};
@@ -132,7 +132,7 @@ impl Virtuals {
     }
 
     /// The registry's entries as definitions; what `before` has already is taken from there.
-    fn checked(&self, entries: Vec<Entry>, before: &Book) -> Vec<Arc<Checked>> {
+    fn checked(&self, entries: Vec<RegistryEntry>, before: &Book) -> Vec<Arc<Checked>> {
         let mut all = Vec::with_capacity(entries.len());
         for entry in entries {
             let known = before.all.get(&entry.key).map(|written| &written.checked);
@@ -347,7 +347,7 @@ impl Virtuals {
         let entries = self.store.registry().all(KIND);
         let state = self.fresh();
         let counts = state.index.counts();
-        let listed = |entry: Entry| {
+        let listed = |entry: RegistryEntry| {
             let written = state.book.all.get(&entry.key)?;
             Some(Listed {
                 definition: written.checked.definition.clone(),
@@ -364,7 +364,7 @@ impl Virtuals {
     }
 
     /// What was ever defined and removed, the latest last.
-    pub fn history(&self, path: Option<&str>, most: usize) -> Result<Vec<Entry>, StoreError> {
+    pub fn history(&self, path: Option<&str>, most: usize) -> Result<Vec<RegistryEntry>, StoreError> {
         self.store.registry().history(KIND, path, most)
     }
 

@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 
 use futures_util::task::AtomicWaker;
 use wholegrain_model::Schema;
-use wholegrain_store::{Appended, StoreError};
+use wholegrain_store::{AppendOutcome, StoreError};
 use wholegrain_transport::mqtt::ReasonCode;
 
 use super::pipeline::RegisterError;
@@ -16,7 +16,7 @@ use crate::interop::run::{Named, Names};
 /// What comes back from the store's threads.
 #[derive(Debug)]
 pub(super) enum Event {
-    Appended(u64, Result<Appended, StoreError>),
+    Appended(u64, Result<AppendOutcome, StoreError>),
     /// A batch of a schema that is not this client's, or a job's record that it may not send, and why.
     Denied(u64, ReasonCode, String),
     Registered(u64, Result<Schema, RegisterError>),
@@ -107,7 +107,7 @@ mod tests {
         let sender = link.clone();
         let sending = std::thread::spawn(move || {
             for ticket in 0..count {
-                sender.send(Event::Appended(ticket, Ok(Appended::Stored)));
+                sender.send(Event::Appended(ticket, Ok(AppendOutcome::Stored)));
                 // So that the other side often goes to sleep just then.
                 std::thread::yield_now();
             }

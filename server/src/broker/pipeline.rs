@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use wholegrain_model::{JobRecord, Schema, SchemaHash};
-use wholegrain_store::{Appended, StoreError};
+use wholegrain_store::{AppendOutcome, StoreError};
 use wholegrain_transport::mqtt::{Properties, QoS, ReasonCode, Text};
 use wholegrain_transport::payload;
 use wholegrain_transport::topics::{self, Topic};
@@ -334,7 +334,7 @@ impl Pipeline {
     pub fn appended(
         &mut self,
         ticket: u64,
-        result: Result<Appended, StoreError>,
+        result: Result<AppendOutcome, StoreError>,
         now: Instant,
         effects: &mut Vec<Effect>,
     ) {
@@ -351,7 +351,7 @@ impl Pipeline {
             Ok(appended) => {
                 entry.state = State::Done(ReasonCode::SUCCESS);
                 self.retry_after = BUSY_RETRY;
-                if appended == Appended::Stored {
+                if appended == AppendOutcome::Stored {
                     effects.push(entry.incoming.forward(false));
                 }
                 let bytes = entry.incoming.payload.len();
@@ -484,12 +484,12 @@ impl Pipeline {
         }
     }
 
-    fn count(&self, appended: Appended, readings: u64, bytes: usize) {
+    fn count(&self, appended: AppendOutcome, readings: u64, bytes: usize) {
         match appended {
-            Appended::Duplicate => return self.metrics.duplicates.inc(),
+            AppendOutcome::Duplicate => return self.metrics.duplicates.inc(),
             // The store counts it.
-            Appended::SetAside => return,
-            Appended::Stored => {}
+            AppendOutcome::SetAside => return,
+            AppendOutcome::Stored => {}
         }
         self.metrics.batches.inc();
         self.metrics.readings.add(readings);

@@ -14,7 +14,7 @@ use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use wholegrain_model::{Interval, Pattern, Timestamp};
-use wholegrain_store::{Affected, Deletion, RetentionRule, Share, Store, StoreError};
+use wholegrain_store::{Deletion, DeletionReport, RetentionRule, Store, StoreError, SubtreeUsage};
 
 use super::params::Params;
 use super::query::now;
@@ -239,7 +239,7 @@ pub(super) async fn delete(
 }
 
 /// Counts with times in words.
-fn told(affected: &Affected) -> Value {
+fn told(affected: &DeletionReport) -> Value {
     let mut told = json!(affected);
     told["times"] = times(affected.times);
     told
@@ -278,7 +278,7 @@ pub(super) async fn stats(
     Ok(Json(json!({ "subtrees": rows, "store": numbers })).into_response())
 }
 
-fn row(share: &Share) -> Value {
+fn row(share: &SubtreeUsage) -> Value {
     let mut row = json!(share);
     row["times"] = times(share.times);
     row

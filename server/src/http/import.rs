@@ -20,7 +20,7 @@ use axum::http::{StatusCode, Uri};
 use serde_json::json;
 use wholegrain_model::{Column, ColumnValues, Gaps, Kind, SensorPath, ValueType};
 use wholegrain_query::{KINDS_KEY, UNIT_KEY, UNITS_KEY};
-use wholegrain_store::{IMPORT_ROWS_MAX, LooseSensor, Series, StoreError};
+use wholegrain_store::{IMPORT_ROWS_MAX, ImportSeries, SchemalessSensor, StoreError};
 
 use super::params::Params;
 use super::serve::Peer;
@@ -139,7 +139,7 @@ async fn body(request: Request) -> Result<Bytes, ApiError> {
 }
 
 /// Every reading of the body, by sensor.
-fn read(body: Bytes) -> Result<Vec<Series>, String> {
+fn read(body: Bytes) -> Result<Vec<ImportSeries>, String> {
     let broken = |error: ArrowError| format!("the body is no Arrow IPC stream: {error}");
     let (mut all, mut rows) = (Vec::new(), 0);
     let mut cursor = Cursor::new(body);
@@ -280,7 +280,7 @@ impl Parts {
         Ok(rows)
     }
 
-    fn finish(self) -> Result<Vec<Series>, String> {
+    fn finish(self) -> Result<Vec<ImportSeries>, String> {
         let Self { unit, units, kinds, value_type, sensors, .. } = self;
         let series = |one: One| {
             let path = SensorPath::new(&one.path).map_err(|error| format!("{:?} is no sensor: {error}", one.path))?;
@@ -292,8 +292,8 @@ impl Parts {
             let unit = if unit.is_empty() { units.get(one.line).cloned().unwrap_or_default() } else { unit.clone() };
             let mut gaps = Gaps::default();
             one.gaps.iter().for_each(|at| gaps.set(*at, one.times.len()));
-            let sensor = LooseSensor { path, unit, kind, value_type, scale: 1.0, description: String::new() };
-            Ok(Series::in_order(sensor, one.times, Column { values: one.values, gaps }))
+            let sensor = SchemalessSensor { path, unit, kind, value_type, scale: 1.0, description: String::new() };
+            Ok(ImportSeries::in_order(sensor, one.times, Column { values: one.values, gaps }))
         };
         sensors.into_iter().map(series).collect()
     }
@@ -362,7 +362,7 @@ mod tests {
         body.extend(stream(&["/c"], &[(UNIT_KEY, "By")], &[(0, 1)], Arc::new(Int64Array::from(vec![i64::MAX]))));
         let series = read(body.into()).unwrap();
         let told = |at: usize| {
-            let LooseSensor { path, unit, kind, .. } = &series[at].sensor;
+            let SchemalessSensor { path, unit, kind, .. } = &series[at].sensor;
             (path.as_str(), unit.as_str(), *kind, series[at].times.clone())
         };
         assert_eq!(told(0), ("/a", "Cel", Kind::Gauge, vec![5, 6]));

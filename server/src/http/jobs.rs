@@ -10,7 +10,7 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 use wholegrain_model::Timestamp;
 use wholegrain_model::text::csv_field;
-use wholegrain_store::{JobFilter, JobFound, JobRow, JobState};
+use wholegrain_store::{JobFilter, JobRow, JobSearchResult, JobState};
 
 use super::params::Params;
 use super::query::now;
@@ -170,7 +170,7 @@ pub(super) async fn job(
 }
 
 /// Writes the job, an allocation after the other; what they come to together stands at the end.
-fn tell(api: &Api, found: &JobFound, sink: &mut Sink) -> io::Result<()> {
+fn tell(api: &Api, found: &JobSearchResult, sink: &mut Sink) -> io::Result<()> {
     let runs: Vec<Value> = found
         .runs
         .iter()

@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use wholegrain_model::Timestamp;
-use wholegrain_store::Lost;
+use wholegrain_store::LossRecord;
 
 use super::data::{audit, body, on_disk, outcome};
 use super::query::now;
@@ -28,7 +28,7 @@ struct Chosen {
     all: bool,
 }
 
-fn row(lost: &Lost) -> Value {
+fn row(lost: &LossRecord) -> Value {
     let time = |time: i64| Timestamp(time).to_string();
     json!({
         "id": lost.id, "readings": lost.readings, "from": time(lost.from), "to": time(lost.to), "agents": lost.agents,

@@ -300,7 +300,7 @@ fn relay(series: &mut xor::Series, sink: &mut Sink) -> io::Result<()> {
 
 fn expect(chunks: &dyn Chunks, chosen: &[Chosen]) {
     let sensors: Vec<SensorInfo> = chosen.iter().map(|(_, sensor)| sensor.clone()).collect();
-    chunks.expect(&sensors);
+    chunks.prefetch(&sensors);
 }
 
 fn unreadable(error: &StoreError) -> ApiError {

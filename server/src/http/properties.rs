@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use wholegrain_model::{Interval, Pattern, Timestamp};
 use wholegrain_store::{
-    Explained, Property, PropertySetting, RetentionRule, RuleInForce, SensorSetting, Store, StoreError,
+    Property, PropertyOrigins, PropertySetting, RetentionRule, RuleInForce, SensorSetting, Store, StoreError,
 };
 
 use super::guard::{audit_change, require};
@@ -92,7 +92,7 @@ pub(super) async fn show(
     }))
 }
 
-fn row(explained: &Explained, rules: &[RuleInForce], first: bool, sink: &mut Sink) -> io::Result<()> {
+fn row(explained: &PropertyOrigins, rules: &[RuleInForce], first: bool, sink: &mut Sink) -> io::Result<()> {
     let mut row = json!({ "path": *explained.info.path, "agent": *explained.info.agent });
     for (name, property) in Property::ALL {
         let set = explained.set[property as usize].as_ref();

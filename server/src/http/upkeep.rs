@@ -178,7 +178,12 @@ pub(super) async fn end(
     Ok(Json(task.state()).into_response())
 }
 
-fn run(store: &Store, kind: Kind, dry_run: bool, watch: wholegrain_store::Watch) -> Result<Value, StoreError> {
+fn run(
+    store: &Store,
+    kind: Kind,
+    dry_run: bool,
+    watch: wholegrain_store::CancellableProgress,
+) -> Result<Value, StoreError> {
     match kind {
         Kind::Compact => store.compact(now().0, watch).map(|done| json!(done)),
         Kind::Verify => {

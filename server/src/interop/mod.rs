@@ -28,7 +28,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
 use wholegrain_model::{Kind, SensorPath, ValueType};
-use wholegrain_store::{LooseSensor, Store, StoreError};
+use wholegrain_store::{SchemalessSensor, Store, StoreError};
 use wholegrain_transport::mqtt::{self, ReasonCode};
 
 use crate::broker::allowance::Allowances;
@@ -111,7 +111,7 @@ impl Interop {
         may: impl Fn(&str) -> Result<(), String>,
     ) -> Result<Vec<Named>, StoreError> {
         let mut named: Vec<Named> = Vec::with_capacity(wanted.len());
-        let mut new: Vec<(usize, LooseSensor)> = Vec::new();
+        let mut new: Vec<(usize, SchemalessSensor)> = Vec::new();
         // Those that are wanted again are answered as the first one is.
         let (mut first, mut repeated) = (HashMap::new(), Vec::new());
         for (at, one) in wanted.iter().enumerate() {
@@ -144,7 +144,7 @@ impl Interop {
             }
             fits
         });
-        let sensors: Vec<LooseSensor> = new.iter().map(|(_, sensor)| sensor.clone()).collect();
+        let sensors: Vec<SchemalessSensor> = new.iter().map(|(_, sensor)| sensor.clone()).collect();
         let ids =
             self.store.register_sensors(source, &sensors).inspect_err(|_| self.new_sensors.give_back(source, taken))?;
         for ((at, sensor), id) in new.iter().zip(ids) {
@@ -161,7 +161,7 @@ impl Interop {
         &self,
         wanted: &Wanted,
         may: &impl Fn(&str) -> Result<(), String>,
-    ) -> Result<Result<Known, LooseSensor>, Refusal> {
+    ) -> Result<Result<Known, SchemalessSensor>, Refusal> {
         let denied = |why| (ReasonCode::NOT_AUTHORIZED, why);
         may(&wanted.topic).map_err(denied)?;
         let announced = self.names.get(&wanted.topic);
@@ -181,7 +181,7 @@ impl Interop {
             Some(announced) => (announced.unit, announced.scale, announced.kind),
             None => (wanted.unit.clone(), 1.0, Kind::Gauge),
         };
-        Ok(Err(LooseSensor { path, unit, kind, value_type, scale, description: String::new() }))
+        Ok(Err(SchemalessSensor { path, unit, kind, value_type, scale, description: String::new() }))
     }
 
     fn over_allowance(&self, source: &str, path: &SensorPath) -> Refusal {
@@ -211,7 +211,7 @@ impl Interop {
             return Ok(Err(self.over_allowance(source, &announced.name)));
         }
         let value_type = if known.is_some_and(|known| known.float) { ValueType::Float } else { ValueType::Int };
-        let sensor = LooseSensor {
+        let sensor = SchemalessSensor {
             path: announced.name.clone(),
             unit: announced.unit.clone(),
             kind: announced.kind,

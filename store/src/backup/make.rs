@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::{BackupFile, FORMAT, MANIFEST, Manifest, PIECE_BYTES, STATE_DIR, tar};
+use super::{BackupFile, BackupManifest, FORMAT, MANIFEST, PIECE_BYTES, STATE_DIR, tar};
 use crate::block::read::Block;
 use crate::disk::{Disk, DiskFile};
 use crate::publish::reconcile;
@@ -13,27 +13,27 @@ use crate::{Store, StoreError};
 
 /// A backup that has begun: everything in it is pinned, and does not change any more. Cheap but for a copy of the catalogue and the jobs.
 pub struct Backup {
-    manifest: Manifest,
-    sources: Vec<Source>,
+    manifest: BackupManifest,
+    sources: Vec<BackupSource>,
     /// Their files stay while they are read.
     blocks: Vec<Arc<Block>>,
-    copies: Copies,
+    copies: TemporaryCopies,
 }
 
 /// Where a file's content comes from.
-enum Source {
+enum BackupSource {
     /// A block: opened when its turn comes, for there are many.
     Path(PathBuf),
     File(Arc<dyn DiskFile>),
 }
 
 /// Copies under `tmp/`, removed afterwards.
-struct Copies {
+struct TemporaryCopies {
     disk: Arc<dyn Disk>,
     paths: Vec<PathBuf>,
 }
 
-impl Drop for Copies {
+impl Drop for TemporaryCopies {
     fn drop(&mut self) {
         for path in &self.paths {
             if let Err(error) = self.disk.remove(path) {
@@ -52,7 +52,7 @@ impl Store {
         let disk = &shared.disk;
         let number = shared.next_block.fetch_add(1, Relaxed);
         let copy_path = |name: &str| shared.paths.temporary.join(format!("backup-{number}-{name}"));
-        let mut copies = Copies { disk: disk.clone(), paths: Vec::new() };
+        let mut copies = TemporaryCopies { disk: disk.clone(), paths: Vec::new() };
         let mut state: Vec<(String, Arc<dyn DiskFile>)> = Vec::new();
         // The catalogue and the view are of one moment.
         let view = {
@@ -81,7 +81,7 @@ impl Store {
             }
         }
         let mut backup = Backup {
-            manifest: Manifest {
+            manifest: BackupManifest {
                 format: FORMAT,
                 made_at: now,
                 release: env!("CARGO_PKG_VERSION").to_owned(),
@@ -101,7 +101,7 @@ impl Store {
         state.sort_by_key(|(name, _)| name == "catalogue.redb");
         for (name, file) in state {
             let sum = sum_of(file.as_ref()).map_err(|error| StoreError::io("reading", Path::new(&name), error))?;
-            backup.add(format!("{STATE_DIR}{now}/{name}"), sum, Source::File(file));
+            backup.add(format!("{STATE_DIR}{now}/{name}"), sum, BackupSource::File(file));
         }
         Ok(backup)
     }
@@ -125,11 +125,11 @@ fn sum_of(file: &dyn DiskFile) -> io::Result<(u64, u32)> {
 
 impl Backup {
     /// What it consists of.
-    pub fn manifest(&self) -> &Manifest {
+    pub fn manifest(&self) -> &BackupManifest {
         &self.manifest
     }
 
-    fn add(&mut self, name: String, (bytes, sum): (u64, u32), source: Source) {
+    fn add(&mut self, name: String, (bytes, sum): (u64, u32), source: BackupSource) {
         self.manifest.files.push(BackupFile { name, bytes, sum });
         self.sources.push(source);
     }
@@ -148,7 +148,7 @@ impl Backup {
             Some(sums) => (block.record.bytes, sums.file),
             None => sum_of(source.as_ref()).map_err(|error| StoreError::io("reading", &block.path, error))?,
         };
-        self.add(name, sum, Source::Path(block.path.clone()));
+        self.add(name, sum, BackupSource::Path(block.path.clone()));
         Ok(())
     }
 
@@ -161,8 +161,8 @@ impl Backup {
         let mut piece = vec![0; PIECE_BYTES];
         for (file, source) in self.manifest.files.iter().zip(&self.sources).filter(|(file, _)| !has(file)) {
             let source = match source {
-                Source::Path(path) => self.copies.disk.open(path, false)?,
-                Source::File(file) => file.clone(),
+                BackupSource::Path(path) => self.copies.disk.open(path, false)?,
+                BackupSource::File(file) => file.clone(),
             };
             out.write_all(&tar::header(&file.name, file.bytes)?)?;
             let mut at = 0;

@@ -17,8 +17,8 @@ use std::path::{Component, Path};
 use serde::{Deserialize, Serialize};
 
 pub use make::Backup;
-pub use restore::{Restored, restore};
-pub use take::{Taken, held_in, take_into, take_tar};
+pub use restore::{RestoreReport, restore};
+pub use take::{BackupReport, held_in, take_into, take_tar};
 
 /// The manifest's name.
 pub const MANIFEST: &str = "backup.json";
@@ -33,7 +33,7 @@ const STATE_DIR: &str = "state-";
 
 /// What a backup consists of.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Manifest {
+pub struct BackupManifest {
     /// The format's version.
     pub format: u64,
     /// When it was begun, ns since the Unix epoch: everything acknowledged before is in it.
@@ -61,7 +61,7 @@ pub struct BackupFile {
 /// What can go wrong, in words.
 pub type BackupError = String;
 
-impl Manifest {
+impl BackupManifest {
     fn read(json: &[u8]) -> Result<Self, BackupError> {
         let found = serde_json::from_slice::<serde_json::Value>(json).ok();
         match found.and_then(|value| value["format"].as_u64()) {

@@ -4,23 +4,23 @@ use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::Path;
 
-use super::take::{Progress, manifest_of};
-use super::{BackupError, BackupFile, MANIFEST, Manifest, copy, place, tar};
+use super::take::{BackupProgress, manifest_of};
+use super::{BackupError, BackupFile, BackupManifest, MANIFEST, copy, place, tar};
 use crate::disk::{make_dirs, private};
 use crate::path_owners::check_directory;
 
 /// What was brought back.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Restored {
+pub struct RestoreReport {
     /// The backup.
-    pub manifest: Manifest,
+    pub manifest: BackupManifest,
     /// Files that are missing or damaged in the backup; what they held is missing in the store.
     pub damaged: Vec<String>,
 }
 
 /// Writes the store of a backup, a directory or a tar file, into `dir`, which must be empty or not there. The catalogue comes last: what broke off
 /// is not opened.
-pub fn restore(backup: &Path, dir: &Path, progress: Progress) -> Result<Restored, BackupError> {
+pub fn restore(backup: &Path, dir: &Path, progress: BackupProgress) -> Result<RestoreReport, BackupError> {
     check_directory(dir)?;
     let taken = fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_some());
     if taken {
@@ -28,14 +28,14 @@ pub fn restore(backup: &Path, dir: &Path, progress: Progress) -> Result<Restored
     }
     let open = || File::open(backup).map_err(|error| format!("opening {}: {error}", backup.display()));
     if !backup.is_dir() {
-        let mut reader = tar::Reader::new(open()?);
+        let mut reader = tar::TarReader::new(open()?);
         let manifest = manifest_of(&mut reader)?;
         return from_tar(reader, manifest, dir, progress);
     }
     let path = backup.join(MANIFEST);
     let json = fs::read(&path).map_err(|error| format!("{} holds no backup: {error}", backup.display()))?;
-    let manifest = Manifest::read(&json)?;
-    let mut target = Target::new(&manifest, dir, progress)?;
+    let manifest = BackupManifest::read(&json)?;
+    let mut target = RestoreTarget::new(&manifest, dir, progress)?;
     for file in &manifest.files {
         match File::open(backup.join(&file.name)) {
             Ok(mut source) => target.put(file, &mut source)?,
@@ -47,13 +47,13 @@ pub fn restore(backup: &Path, dir: &Path, progress: Progress) -> Result<Restored
 }
 
 fn from_tar(
-    mut reader: tar::Reader<File>,
-    manifest: Manifest,
+    mut reader: tar::TarReader<File>,
+    manifest: BackupManifest,
     dir: &Path,
-    progress: Progress,
-) -> Result<Restored, BackupError> {
+    progress: BackupProgress,
+) -> Result<RestoreReport, BackupError> {
     let known = manifest.by_name();
-    let mut target = Target::new(&manifest, dir, progress)?;
+    let mut target = RestoreTarget::new(&manifest, dir, progress)?;
     let broken = |error: io::Error| format!("the backup cannot be read: {error}");
     let mut found = std::collections::HashSet::new();
     while let Some((name, _)) = reader.next().map_err(broken)? {
@@ -66,16 +66,16 @@ fn from_tar(
     target.finish()
 }
 
-struct Target<'a> {
-    manifest: &'a Manifest,
+struct RestoreTarget<'a> {
+    manifest: &'a BackupManifest,
     dir: &'a Path,
-    progress: Progress<'a>,
+    progress: BackupProgress<'a>,
     done: u64,
     damaged: Vec<String>,
 }
 
-impl<'a> Target<'a> {
-    fn new(manifest: &'a Manifest, dir: &'a Path, progress: Progress<'a>) -> Result<Self, BackupError> {
+impl<'a> RestoreTarget<'a> {
+    fn new(manifest: &'a BackupManifest, dir: &'a Path, progress: BackupProgress<'a>) -> Result<Self, BackupError> {
         make_dirs(dir).map_err(|error| format!("creating {}: {error}", dir.display()))?;
         Ok(Self { manifest, dir, progress, done: 0, damaged: Vec::new() })
     }
@@ -100,7 +100,7 @@ impl<'a> Target<'a> {
         Ok(())
     }
 
-    fn finish(self) -> Result<Restored, BackupError> {
+    fn finish(self) -> Result<RestoreReport, BackupError> {
         let state = |name: &&String| name.starts_with(super::STATE_DIR);
         if let Some(name) = self.damaged.iter().find(state) {
             return Err(format!(
@@ -117,6 +117,6 @@ impl<'a> Target<'a> {
         }
         let manifest = self.manifest.clone();
         let damaged = manifest.damaged.iter().cloned().chain(self.damaged).collect();
-        Ok(Restored { manifest, damaged })
+        Ok(RestoreReport { manifest, damaged })
     }
 }

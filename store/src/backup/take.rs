@@ -5,15 +5,15 @@ use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
-use super::{BackupError, BackupFile, MANIFEST, MANIFEST_BYTES_MAX, Manifest, copy, tar};
+use super::{BackupError, BackupFile, BackupManifest, MANIFEST, MANIFEST_BYTES_MAX, copy, tar};
 use crate::disk::{make_dirs, private};
 use crate::path_owners::{check_above, check_directory, check_directory_owner};
 
 /// What was received.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Taken {
+pub struct BackupReport {
     /// The backup.
-    pub manifest: Manifest,
+    pub manifest: BackupManifest,
     /// Files that came; the others were there.
     pub files: u64,
     /// Their bytes.
@@ -23,7 +23,7 @@ pub struct Taken {
 }
 
 /// How far receiving has come: bytes of the files received and those of all files that are not there yet.
-pub type Progress<'a> = &'a mut dyn FnMut(u64, u64);
+pub type BackupProgress<'a> = &'a mut dyn FnMut(u64, u64);
 
 fn say<E: std::fmt::Display>(doing: &str, path: &Path) -> impl Fn(E) -> BackupError {
     move |error| format!("{doing} {}: {error}", path.display())
@@ -41,7 +41,7 @@ pub fn held_in(dir: &Path) -> Result<Vec<BackupFile>, BackupError> {
         }
         return Ok(Vec::new());
     }
-    let manifest = Manifest::read(&fs::read(&path).map_err(say("reading", &path))?)?;
+    let manifest = BackupManifest::read(&fs::read(&path).map_err(say("reading", &path))?)?;
     let whole = |file: &BackupFile| {
         let sum = File::open(dir.join(&file.name)).and_then(|mut file| copy(&mut file, |_| Ok(())));
         sum.is_ok_and(|sum| sum == (file.bytes, file.sum))
@@ -65,23 +65,28 @@ fn own_dir(dir: &Path) -> Result<(), BackupError> {
 }
 
 /// The manifest at the beginning of a stream.
-pub(super) fn manifest_of<R: Read>(reader: &mut tar::Reader<R>) -> Result<Manifest, BackupError> {
+pub(super) fn manifest_of<R: Read>(reader: &mut tar::TarReader<R>) -> Result<BackupManifest, BackupError> {
     let broken = |error: io::Error| format!("the backup cannot be read: {error}");
     match reader.next().map_err(broken)? {
         Some((name, bytes)) if name == MANIFEST && bytes <= MANIFEST_BYTES_MAX => {
             let mut json = Vec::new();
             reader.read_to_end(&mut json).map_err(broken)?;
-            Manifest::read(&json)
+            BackupManifest::read(&json)
         }
         _ => Err(format!("it is no backup: it does not begin with {MANIFEST}")),
     }
 }
 
 /// Receives a stream into a directory. The backup that was there before is whole until this one is; then what only the former needs goes.
-pub fn take_into(stream: impl Read, dir: &Path, held: &[BackupFile], progress: Progress) -> Result<Taken, BackupError> {
+pub fn take_into(
+    stream: impl Read,
+    dir: &Path,
+    held: &[BackupFile],
+    progress: BackupProgress,
+) -> Result<BackupReport, BackupError> {
     check_directory(dir)?;
     own_dir(dir)?;
-    let mut reader = tar::Reader::new(stream);
+    let mut reader = tar::TarReader::new(stream);
     let manifest = manifest_of(&mut reader)?;
     let known = manifest.by_name();
     let mut there: HashSet<&str> = HashSet::new();
@@ -94,7 +99,7 @@ pub fn take_into(stream: impl Read, dir: &Path, held: &[BackupFile], progress: P
         }
     }
     let total = manifest.files.iter().filter(|file| !there.contains(file.name.as_str())).map(|file| file.bytes).sum();
-    let mut taken = Taken { manifest: manifest.clone(), files: 0, bytes: 0, damaged: Vec::new() };
+    let mut taken = BackupReport { manifest: manifest.clone(), files: 0, bytes: 0, damaged: Vec::new() };
     let broken = |error: io::Error| format!("the backup broke off: {error}; what was there before is still there");
     while let Some((name, _)) = reader.next().map_err(broken)? {
         let Some(wanted) = known.get(name.as_str()) else { return Err(format!("the backup brings {name:?} unasked")) };
@@ -136,11 +141,11 @@ pub fn take_into(stream: impl Read, dir: &Path, held: &[BackupFile], progress: P
     manifest.files.retain(|file| there.contains(file.name.as_str()));
     manifest.damaged.extend(taken.damaged.iter().cloned());
     finish(dir, &manifest)?;
-    Ok(Taken { manifest, ..taken })
+    Ok(BackupReport { manifest, ..taken })
 }
 
 /// Makes a backup the one that is in the directory, and removes what it does not need.
-fn finish(dir: &Path, manifest: &Manifest) -> Result<(), BackupError> {
+fn finish(dir: &Path, manifest: &BackupManifest) -> Result<(), BackupError> {
     let (path, new) = (dir.join(MANIFEST), dir.join(format!("{MANIFEST}.new")));
     let json = serde_json::to_vec(manifest).map_err(|error| error.to_string())?;
     let write = || -> io::Result<()> {
@@ -181,7 +186,7 @@ fn sync_dir(dir: &Path) -> Result<(), BackupError> {
 }
 
 /// Receives a stream into one tar file, which appears when it is whole.
-pub fn take_tar(stream: impl Read, path: &Path, progress: Progress) -> Result<Taken, BackupError> {
+pub fn take_tar(stream: impl Read, path: &Path, progress: BackupProgress) -> Result<BackupReport, BackupError> {
     check_above(path)?;
     let partial = PathBuf::from(format!("{}.part", path.display()));
     let file = fresh(&partial).map_err(say("creating", &partial))?;
@@ -194,11 +199,11 @@ pub fn take_tar(stream: impl Read, path: &Path, progress: Progress) -> Result<Ta
 }
 
 /// Goes through a whole stream and checks it.
-fn checked(stream: impl Read, progress: Progress) -> Result<Taken, BackupError> {
-    let mut reader = tar::Reader::new(stream);
+fn checked(stream: impl Read, progress: BackupProgress) -> Result<BackupReport, BackupError> {
+    let mut reader = tar::TarReader::new(stream);
     let manifest = manifest_of(&mut reader)?;
     let (known, total) = (manifest.by_name(), manifest.bytes());
-    let mut taken = Taken { manifest: manifest.clone(), files: 0, bytes: 0, damaged: Vec::new() };
+    let mut taken = BackupReport { manifest: manifest.clone(), files: 0, bytes: 0, damaged: Vec::new() };
     let broken = |error: io::Error| format!("the backup broke off: {error}");
     let mut missing: HashSet<&str> = known.keys().copied().collect();
     while let Some((name, _)) = reader.next().map_err(broken)? {

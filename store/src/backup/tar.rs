@@ -46,14 +46,14 @@ pub(super) fn finish(out: &mut dyn Write) -> io::Result<()> {
 }
 
 /// Reads an archive file by file.
-pub(super) struct Reader<R> {
+pub(super) struct TarReader<R> {
     stream: R,
     /// Bytes of the file at hand that are not read yet, and of what follows it.
     left: u64,
     padding: u64,
 }
 
-impl<R: Read> Reader<R> {
+impl<R: Read> TarReader<R> {
     pub fn new(stream: R) -> Self {
         Self { stream, left: 0, padding: 0 }
     }
@@ -98,7 +98,7 @@ impl<R: Read> Reader<R> {
     }
 }
 
-impl<R: Read> Read for Reader<R> {
+impl<R: Read> Read for TarReader<R> {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         let most = usize::try_from(self.left).unwrap_or(usize::MAX).min(out.len());
         if most == 0 {
@@ -131,7 +131,7 @@ mod tests {
             archive.extend_from_slice(padding(content.len() as u64));
         }
         finish(&mut archive).unwrap();
-        let mut reader = Reader::new(&archive[..]);
+        let mut reader = TarReader::new(&archive[..]);
         let mut found = Vec::new();
         while let Some((name, bytes)) = reader.next().unwrap() {
             let mut content = Vec::new();
@@ -148,12 +148,12 @@ mod tests {
         std::fs::write(dir.path().join("x.tar"), &archive).unwrap();
         let tar = std::process::Command::new("tar").args(["tf", "x.tar"]).current_dir(dir.path()).output().unwrap();
         assert_eq!(String::from_utf8(tar.stdout).unwrap(), "a/b\nempty\nc\n");
-        let mut cut = Reader::new(&archive[..600]);
+        let mut cut = TarReader::new(&archive[..600]);
         cut.next().unwrap();
         assert_eq!(cut.next().unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
         let big = header("big", u64::from(u32::MAX) * 8).unwrap();
-        assert_eq!(Reader::new(&big[..]).next().unwrap().unwrap().1, u64::from(u32::MAX) * 8);
+        assert_eq!(TarReader::new(&big[..]).next().unwrap().unwrap().1, u64::from(u32::MAX) * 8);
         archive[0] ^= 1;
-        assert!(Reader::new(&archive[..]).next().is_err());
+        assert!(TarReader::new(&archive[..]).next().is_err());
     }
 }

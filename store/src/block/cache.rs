@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::read::{Block, Decoded, OpenBlock};
+use super::read::{Block, DecodedPage, OpenBlock};
 use crate::StoreError;
 
 /// The most blocks whose file and footer are kept open.
@@ -17,12 +17,12 @@ const PAGE_CACHE_BYTES_MAX: usize = 32 << 20;
 #[derive(Debug, Default)]
 pub(crate) struct BlockCache {
     open: Mutex<VecDeque<Arc<OpenBlock>>>,
-    pages: Mutex<Pages>,
+    pages: Mutex<PageCache>,
 }
 
 #[derive(Debug, Default)]
-struct Pages {
-    held: HashMap<(u64, usize, usize), (Arc<Decoded>, u64)>,
+struct PageCache {
+    held: HashMap<(u64, usize, usize), (Arc<DecodedPage>, u64)>,
     bytes: usize,
     tick: u64,
 }
@@ -66,7 +66,7 @@ impl BlockCache {
     }
 
     /// A decoded page of a column.
-    pub(super) fn page(&self, block: &OpenBlock, column: usize, at: usize) -> Result<Arc<Decoded>, StoreError> {
+    pub(super) fn page(&self, block: &OpenBlock, column: usize, at: usize) -> Result<Arc<DecodedPage>, StoreError> {
         let key = (block.id, column, at);
         {
             let mut pages = self.pages.lock().unwrap_or_else(PoisonError::into_inner);

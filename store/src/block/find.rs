@@ -16,9 +16,9 @@ fn thread() -> usize {
 
 /// Where each of a few threads found its last sensor: what a query asks for next is as a rule the next one.
 #[derive(Debug, Default)]
-pub(super) struct Last([AtomicUsize; THREADS]);
+pub(super) struct RecentPlaces([AtomicUsize; THREADS]);
 
-impl Last {
+impl RecentPlaces {
     /// The place of a sensor among entries, which are sorted by path.
     pub fn find(&self, entries: &[IndexEntry], path: &str) -> Option<usize> {
         let last = &self.0[thread()];
@@ -35,7 +35,7 @@ impl Last {
 
 /// A sensor's rows in an open block.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Found {
+pub(crate) struct SensorRows {
     /// The first row.
     pub start: u64,
     /// The first row of the first sensor that has the same times.

@@ -50,7 +50,7 @@ pub(crate) struct IndexWriter {
 }
 
 /// An index that has all entries.
-pub(crate) struct Index {
+pub(crate) struct BlockIndex {
     /// What the footer holds.
     pub text: String,
     /// How many entries.
@@ -103,13 +103,13 @@ impl IndexWriter {
     }
 
     /// No more come.
-    pub fn finish(mut self) -> std::io::Result<Index> {
+    pub fn finish(mut self) -> std::io::Result<BlockIndex> {
         drop(self.end_entry());
         let mut count = Vec::new();
         put_varint(self.before.0, &mut count);
         self.body.splice(..VARINT_BYTES_MAX, count);
         let (entries, times) = (self.before.0 as usize, self.times.unwrap_or_default());
-        Ok(Index { text: to_text(self.body)?, entries, rows: self.rows, times })
+        Ok(BlockIndex { text: to_text(self.body)?, entries, rows: self.rows, times })
     }
 }
 
@@ -184,7 +184,7 @@ mod tests {
         ]
     }
 
-    fn written(entries: &[IndexEntry]) -> Index {
+    fn written(entries: &[IndexEntry]) -> BlockIndex {
         let mut writer = IndexWriter::default();
         for IndexEntry { path, rows, first_time, last_time } in entries {
             // In two pieces where there are two rows.

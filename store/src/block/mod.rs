@@ -60,7 +60,7 @@ mod tests {
     use super::read::{Block, OpenBlock};
     use super::rows::RowReader;
     use super::same_times::SameTimes;
-    use super::write::{BlockWriter, Written};
+    use super::write::{BlockSummary, BlockWriter};
     use crate::catalogue::BlockRecord;
     use crate::disk::{Disk, RealDisk};
     use crate::verify::check_file;
@@ -70,7 +70,7 @@ mod tests {
         Column { values: ColumnValues::Int(values.to_vec()), gaps: Gaps::default() }
     }
 
-    fn record(written: &Written) -> BlockRecord {
+    fn record(written: &BlockSummary) -> BlockRecord {
         BlockRecord {
             id: 1,
             path: "a.parquet".into(),

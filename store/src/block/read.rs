@@ -19,17 +19,17 @@ use parquet::file::serialized_reader::{SerializedFileReader, SerializedPageReade
 use wholegrain_model::{Column, ColumnValues, Gaps, ValueType};
 
 use super::file::{BlockFile, OnePage};
-use super::find::{Found, Last};
+use super::find::{RecentPlaces, SensorRows};
 use super::index::{self, INDEX_KEY, IndexEntry, VERSION_KEY};
 use super::page::read_header;
 use super::same_times::{self, TIMES_KEY};
-use super::write::Sums;
+use super::write::FileChecksums;
 use super::{BLOCK_VERSION, TIER_VERSION, fault, locate};
 use crate::StoreError;
 use crate::catalogue::BlockRecord;
 use crate::disk::Disk;
-use crate::retention::policy::Share;
-use crate::tiers::build::Drawn;
+use crate::retention::policy::RuleShare;
+use crate::tiers::build::LineSpacings;
 use crate::tiers::lines::{self, LINES_KEY};
 
 /// The most rows of one chunk.
@@ -43,31 +43,31 @@ const PAGE_BYTES_MORE: usize = 1024;
 pub(crate) struct Block {
     pub record: BlockRecord,
     pub path: PathBuf,
-    file: Arc<File>,
+    file: Arc<SharedBlockFile>,
     /// Which retention rules decide about its rows, once that was asked, and of which generation of the rules that is.
-    pub shares: Mutex<Option<(u64, Arc<[Share]>)>>,
+    pub shares: Mutex<Option<(u64, Arc<[RuleShare]>)>>,
 }
 
 /// What all say of one file who know it, also where the catalogue's record of it has changed since.
 #[derive(Debug)]
-struct File {
+struct SharedBlockFile {
     id: u64,
     path: PathBuf,
     disk: Arc<dyn Disk>,
     doomed: AtomicBool,
     damaged: AtomicBool,
-    removed: Arc<Removed>,
+    removed: Arc<RemovedBlocks>,
 }
 
 /// Blocks whose files are removed, with the directory each lay in. The catalogue may forget one when that directory is synced: otherwise
 /// a crash could bring the file back, and nobody would know whose it is.
-pub(crate) type Removed = Mutex<Vec<(u64, PathBuf)>>;
+pub(crate) type RemovedBlocks = Mutex<Vec<(u64, PathBuf)>>;
 
 impl Block {
-    pub fn new(record: BlockRecord, blocks: &Path, disk: Arc<dyn Disk>, removed: Arc<Removed>) -> Self {
+    pub fn new(record: BlockRecord, blocks: &Path, disk: Arc<dyn Disk>, removed: Arc<RemovedBlocks>) -> Self {
         let path = locate(blocks, &record.path);
         let (doomed, damaged) = (AtomicBool::new(false), AtomicBool::new(false));
-        let file = Arc::new(File { id: record.id, path: path.clone(), disk, doomed, damaged, removed });
+        let file = Arc::new(SharedBlockFile { id: record.id, path: path.clone(), disk, doomed, damaged, removed });
         Self { record, path, file, shares: Mutex::default() }
     }
 
@@ -93,7 +93,7 @@ impl Block {
     }
 }
 
-impl Drop for File {
+impl Drop for SharedBlockFile {
     fn drop(&mut self) {
         if self.doomed.load(Relaxed) {
             match self.disk.remove(&self.path) {
@@ -120,7 +120,7 @@ pub(super) struct PageRef {
 
 /// The decoded content of a page; only `value` has gaps.
 #[derive(Debug)]
-pub(super) struct Decoded {
+pub(super) struct DecodedPage {
     pub(super) values: ColumnValues,
     pub(super) gaps: Gaps,
 }
@@ -150,10 +150,10 @@ pub(crate) struct OpenBlock {
     /// For each sensor the first one of those before it that have the same times; empty where each has its own.
     same_times: Vec<u32>,
     /// Of a tier with lines: what those of each sensor depend on.
-    drawn: Vec<Drawn>,
+    drawn: Vec<LineSpacings>,
     pub(super) pages: Vec<Vec<PageRef>>,
     groups: Vec<Vec<ColumnChunkMetaData>>,
-    last_found: Last,
+    last_found: RecentPlaces,
 }
 
 impl OpenBlock {
@@ -170,11 +170,11 @@ impl OpenBlock {
     }
 
     /// The checksums of this file's content.
-    pub fn sums_of(&self, content: &[u8]) -> Sums {
+    pub fn sums_of(&self, content: &[u8]) -> FileChecksums {
         let ends = self.pages.iter().flatten();
         let ends = ends.map(|page| page.location.offset + i64::from(page.location.compressed_page_size));
         let tail_at = ends.max().unwrap_or(4).cast_unsigned().min(content.len() as u64);
-        Sums { file: crc32c::crc32c(content), tail_at, tail: crc32c::crc32c(&content[tail_at as usize..]) }
+        FileChecksums { file: crc32c::crc32c(content), tail_at, tail: crc32c::crc32c(&content[tail_at as usize..]) }
     }
 
     /// The same of a file of which it is not known how many rows it has.
@@ -224,7 +224,7 @@ impl OpenBlock {
             drawn,
             pages: vec![Vec::new(); columns],
             groups: Vec::new(),
-            last_found: Last::default(),
+            last_found: RecentPlaces::default(),
         };
         opened.read_pages(&metadata).map_err(|reason| StoreError::damaged(path, reason))?;
         let covered = |pages: &[PageRef]| pages.last().map_or(0, |page| page.first_row + page.rows as u64);
@@ -308,12 +308,12 @@ impl OpenBlock {
     }
 
     /// What the lines of a sensor's windows depend on; `None` where the file has none.
-    pub fn drawn(&self, path: &str) -> Option<Drawn> {
+    pub fn drawn(&self, path: &str) -> Option<LineSpacings> {
         self.last_found.find(&self.entries, path).and_then(|at| self.drawn.get(at)).copied()
     }
 
     /// The same of one of [`OpenBlock::entries`].
-    pub fn drawn_at(&self, at: usize) -> Option<Drawn> {
+    pub fn drawn_at(&self, at: usize) -> Option<LineSpacings> {
         self.drawn.get(at).copied()
     }
 
@@ -323,15 +323,15 @@ impl OpenBlock {
     }
 
     /// Where a sensor's rows are.
-    pub fn find(&self, path: &str) -> Option<Found> {
+    pub fn find(&self, path: &str) -> Option<SensorRows> {
         self.last_found.find(&self.entries, path).map(|at| self.found(at))
     }
 
     /// Where the rows of one of [`OpenBlock::entries`] are.
-    pub fn found(&self, at: usize) -> Found {
+    pub fn found(&self, at: usize) -> SensorRows {
         let &IndexEntry { rows, first_time, last_time, .. } = &self.entries[at];
         let times = self.same_times.get(at).map_or(at, |first| *first as usize);
-        Found { start: self.starts[at], times: self.starts[times], rows, first_time, last_time }
+        SensorRows { start: self.starts[at], times: self.starts[times], rows, first_time, last_time }
     }
 
     /// Reads the column of names, which answers do not need, and compares it with the index.
@@ -373,15 +373,15 @@ impl OpenBlock {
         let entries: usize = self.entries.iter().map(|entry| entry.path.len() + size_of::<IndexEntry>() + 8).sum();
         let pages: usize = self.pages.iter().map(Vec::len).sum();
         let same_times = self.same_times.len() * size_of::<u32>();
-        let same_times = same_times + self.drawn.len() * size_of::<Drawn>();
+        let same_times = same_times + self.drawn.len() * size_of::<LineSpacings>();
         entries + same_times + pages * size_of::<PageRef>() + self.groups.len() * self.pages.len() * 1024
     }
 
-    pub(super) fn decode(&self, column: usize, at: usize) -> Result<Decoded, StoreError> {
+    pub(super) fn decode(&self, column: usize, at: usize) -> Result<DecodedPage, StoreError> {
         self.decode_page(column, at).map_err(|error| fault("reading", &self.path, error))
     }
 
-    fn decode_page(&self, column: usize, at: usize) -> ParquetResult<Decoded> {
+    fn decode_page(&self, column: usize, at: usize) -> ParquetResult<DecodedPage> {
         let page = &self.pages[column][at];
         let whole = &self.groups[page.group][column];
         if let Some(content) = self.page_as_written(page, whole)? {
@@ -452,7 +452,7 @@ impl OpenBlock {
         column: usize,
         page_rows: usize,
         whole: &ColumnChunkMetaData,
-    ) -> ParquetResult<Decoded> {
+    ) -> ParquetResult<DecodedPage> {
         let content = self.checked(content, column, page_rows)?;
         let descr = whole.column_descr_ptr();
         let mut levels: Vec<i16> = Vec::new();
@@ -463,7 +463,7 @@ impl OpenBlock {
             let (times, rest) = content.buffer().as_chunks();
             (times.len() == page_rows && rest.is_empty()).then_some(()).ok_or_else(short)?;
             let times = times.iter().map(|time| i64::from_le_bytes(*time)).collect();
-            return Ok(Decoded { values: ColumnValues::Int(times), gaps: Gaps::default() });
+            return Ok(DecodedPage { values: ColumnValues::Int(times), gaps: Gaps::default() });
         }
         let pages: Box<dyn PageReader> = Box::new(OnePage(Some(content)));
         let (values, gaps) = if whole.column_type() == PhysicalType::INT64 {
@@ -481,7 +481,7 @@ impl OpenBlock {
             let gaps = spread(&mut values, &levels);
             (ColumnValues::Float(values), gaps)
         };
-        Ok(Decoded { values, gaps })
+        Ok(DecodedPage { values, gaps })
     }
 }
 
@@ -527,7 +527,7 @@ fn read_index(metadata: &ParquetMetaData) -> Result<Vec<IndexEntry>, &'static st
     index::decode(pair(metadata, INDEX_KEY).ok_or("its footer has no index")?)
 }
 
-impl Decoded {
+impl DecodedPage {
     pub(super) fn gaps_len(&self) -> usize {
         match &self.values {
             ColumnValues::Int(values) => values.len(),

@@ -5,17 +5,17 @@ use std::sync::Arc;
 use wholegrain_model::{ColumnValues, ValueType};
 
 use super::cache::BlockCache;
-use super::find::Found;
-use super::read::{CHUNK_ROWS, COUNT, Decoded, OpenBlock, PageRef, TIME, UNEVEN, VALUE, append, empty};
+use super::find::SensorRows;
+use super::read::{CHUNK_ROWS, COUNT, DecodedPage, OpenBlock, PageRef, TIME, UNEVEN, VALUE, append, empty};
 use crate::tiers::build::even_area;
-use crate::tiers::{Edges, Lines, Rows, Windows};
+use crate::tiers::{TierWindows, WindowColumns, WindowEdges, WindowLines};
 use crate::{Chunk, StoreError};
 
 /// Reads rows of one block; remembers the pages it used last, so that going through a block decodes each page once.
 pub(crate) struct RowReader {
     block: Arc<OpenBlock>,
     cache: Option<Arc<BlockCache>>,
-    last: Vec<Option<(usize, Arc<Decoded>)>>,
+    last: Vec<Option<(usize, Arc<DecodedPage>)>>,
     /// So many rows before a row is one that has its time, too.
     times_before: u64,
 }
@@ -27,23 +27,28 @@ impl RowReader {
     }
 
     /// Of one sensor's rows alone: their times are those of the first sensor that has the same, so that these are decoded once for all.
-    pub fn of(block: Arc<OpenBlock>, cache: Option<Arc<BlockCache>>, found: Found) -> Self {
+    pub fn of(block: Arc<OpenBlock>, cache: Option<Arc<BlockCache>>, found: SensorRows) -> Self {
         Self { times_before: found.start - found.times, ..Self::new(block, cache) }
     }
 
     /// The same with the lines between their values, where the file has them.
-    pub fn read_lines(&mut self, start: u64, count: u64) -> Result<Windows, StoreError> {
+    pub fn read_lines(&mut self, start: u64, count: u64) -> Result<TierWindows, StoreError> {
         let mut windows = self.read_windows(start, count)?;
         if self.block.has_lines() {
             match &mut windows {
-                Windows::Int(rows) => rows.lines = Some(self.lines_of(rows, start, |value| value as f64)?),
-                Windows::Float(rows) => rows.lines = Some(self.lines_of(rows, start, |value| value)?),
+                TierWindows::Int(rows) => rows.lines = Some(self.lines_of(rows, start, |value| value as f64)?),
+                TierWindows::Float(rows) => rows.lines = Some(self.lines_of(rows, start, |value| value)?),
             }
         }
         Ok(windows)
     }
 
-    fn lines_of<T: Copy>(&mut self, rows: &Rows<T>, start: u64, float: impl Fn(T) -> f64) -> Result<Lines, StoreError> {
+    fn lines_of<T: Copy>(
+        &mut self,
+        rows: &WindowColumns<T>,
+        start: u64,
+        float: impl Fn(T) -> f64,
+    ) -> Result<WindowLines, StoreError> {
         let count = rows.times.len() as u64;
         let first_after = self.ints(7, start, count)?;
         let last_after = self.ints(8, start, count)?;
@@ -57,13 +62,13 @@ impl RowReader {
             }
         }
         let codes = self.ints(11, start, count)?;
-        let edges: Option<Vec<Edges>> = codes.into_iter().map(Edges::of).collect();
+        let edges: Option<Vec<WindowEdges>> = codes.into_iter().map(WindowEdges::of).collect();
         let edges = edges.ok_or_else(|| StoreError::damaged(&self.block.path, "what is beside a window is unknown"))?;
-        Ok(Lines { first_after, last_after, covered, area, edges })
+        Ok(WindowLines { first_after, last_after, covered, area, edges })
     }
 
     /// Up to `count` windows of a tier from row `start` on, as [`RowReader::read`] does with readings.
-    pub fn read_windows(&mut self, start: u64, count: u64) -> Result<Windows, StoreError> {
+    pub fn read_windows(&mut self, start: u64, count: u64) -> Result<TierWindows, StoreError> {
         let count = count.min(CHUNK_ROWS as u64);
         let times = self.ints(TIME, start, count)?;
         let rows = times.len() as u64;
@@ -72,7 +77,7 @@ impl RowReader {
             return Err(StoreError::damaged(&self.block.path, "a window without a value"));
         }
         Ok(match self.block.value_type {
-            ValueType::Int => Windows::Int(Rows {
+            ValueType::Int => TierWindows::Int(WindowColumns {
                 times,
                 counts,
                 mins: self.ints(1, start, rows)?,
@@ -82,7 +87,7 @@ impl RowReader {
                 lasts: self.ints(6, start, rows)?,
                 lines: None,
             }),
-            ValueType::Float => Windows::Float(Rows {
+            ValueType::Float => TierWindows::Float(WindowColumns {
                 times,
                 counts,
                 mins: self.floats(1, start, rows)?,
@@ -208,7 +213,7 @@ impl RowReader {
     }
 
     /// The page of `column` that holds `row`, and where in it.
-    fn page(&mut self, column: usize, row: u64) -> Result<(Arc<Decoded>, usize), StoreError> {
+    fn page(&mut self, column: usize, row: u64) -> Result<(Arc<DecodedPage>, usize), StoreError> {
         let pages = &self.block.pages[column];
         if let Some((last, decoded)) = &self.last[column]
             && let Some(page) = pages.get(*last)

@@ -17,7 +17,7 @@ use parquet::schema::types::{ColumnDescPtr, ColumnPath, SchemaDescriptor, TypePt
 use serde::{Deserialize, Serialize};
 use wholegrain_model::{Column, ColumnValues, Gaps, ValueType};
 
-use super::index::{INDEX_KEY, Index, IndexWriter, SEGMENTS_KEY, VERSION_KEY};
+use super::index::{BlockIndex, INDEX_KEY, IndexWriter, SEGMENTS_KEY, VERSION_KEY};
 use super::page::ChunkBytes;
 use super::same_times::{SameTimes, TIMES_KEY};
 use super::sensor_column::SensorColumn;
@@ -32,19 +32,19 @@ pub(crate) const TIME_ZSTD_LEVEL: i32 = 1;
 const WRITE_BYTES: usize = 256 << 10;
 /// What a finished block holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Written {
+pub(crate) struct BlockSummary {
     /// Sensors.
     pub entries: usize,
     pub rows: u64,
     pub bytes: u64,
     pub first_time: i64,
     pub last_time: i64,
-    pub sums: Sums,
+    pub sums: FileChecksums,
 }
 
 /// Checksums of a finished file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Sums {
+pub(crate) struct FileChecksums {
     /// CRC-32C of the whole file.
     pub file: u32,
     /// Where the last page ends: page indexes and the footer, which have no checksums of their own, follow.
@@ -61,24 +61,24 @@ pub(crate) struct BlockWriter {
     props: WriterPropertiesPtr,
     value_type: ValueType,
     level: i32,
-    group: Option<Group>,
+    group: Option<RowGroup>,
     index: IndexWriter,
     pub(super) times: SameTimes,
 }
 
 /// The row group being filled: column chunks in memory, compressed, until it is whole.
-struct Group {
+struct RowGroup {
     sensor: SensorColumn,
     time: TimeColumn,
     value: (ColumnWriter<'static>, ChunkBytes),
     rows: u64,
-    waiting: Waiting,
+    waiting: PendingRows,
 }
 
 /// Rows that wait until they are a page: handing them to the library sensor by sensor would cost more than the rows themselves where a
 /// sensor has few.
 #[derive(Default)]
-struct Waiting {
+struct PendingRows {
     times: Vec<i64>,
     /// 1 for a value, 0 for a gap.
     levels: Vec<i16>,
@@ -125,7 +125,7 @@ impl BlockWriter {
         let mut at = 0;
         while at < times.len() {
             let end = times.len().min(at + PAGE_ROWS);
-            let group = self.group.get_or_insert_with(|| Group::new(&self.columns, self.value_type, &self.props));
+            let group = self.group.get_or_insert_with(|| RowGroup::new(&self.columns, self.value_type, &self.props));
             group.push(sensor, &times[at..end], column, at)?;
             if group.rows >= GROUP_ROWS {
                 self.finish_group()?;
@@ -160,7 +160,7 @@ impl BlockWriter {
     }
 
     /// Writes the footer and waits until everything is on stable storage. The file still has the name it was made under.
-    pub fn finish(mut self) -> std::result::Result<Written, StoreError> {
+    pub fn finish(mut self) -> std::result::Result<BlockSummary, StoreError> {
         let path = self.path.clone();
         let written = self.finish_group().and_then(|()| {
             if let Some(text) = self.times.text().map_err(external)? {
@@ -177,17 +177,17 @@ fn external(error: io::Error) -> ParquetError {
 }
 
 /// Writes the index and the footer, and syncs the file.
-pub(crate) fn finish_file(mut file: SerializedFileWriter<FileSink>, index: IndexWriter) -> Result<Written> {
-    let Index { text, entries, rows, times: (first_time, last_time) } = index.finish().map_err(external)?;
+pub(crate) fn finish_file(mut file: SerializedFileWriter<FileSink>, index: IndexWriter) -> Result<BlockSummary> {
+    let BlockIndex { text, entries, rows, times: (first_time, last_time) } = index.finish().map_err(external)?;
     file.append_key_value_metadata(KeyValue::new(INDEX_KEY.to_owned(), text));
     file.inner_mut().begin_tail();
     let mut sink = file.into_inner()?;
     sink.flush().map_err(external)?;
     sink.file.sync().map_err(external)?;
-    Ok(Written { entries, rows, bytes: sink.offset, first_time, last_time, sums: sink.sums })
+    Ok(BlockSummary { entries, rows, bytes: sink.offset, first_time, last_time, sums: sink.sums })
 }
 
-impl Group {
+impl RowGroup {
     fn new(columns: &[ColumnDescPtr; 3], value_type: ValueType, props: &WriterPropertiesPtr) -> Self {
         let bytes = ChunkBytes::default();
         let value = get_column_writer(columns[2].clone(), props.clone(), Box::new(bytes.clone()));
@@ -196,7 +196,7 @@ impl Group {
             time: TimeColumn::new(columns[1].clone(), value_type),
             value: (value, bytes),
             rows: 0,
-            waiting: Waiting::default(),
+            waiting: PendingRows::default(),
         }
     }
 
@@ -221,7 +221,7 @@ impl Group {
 
     /// Gives to the library what waits.
     fn flush(&mut self) -> Result<()> {
-        let Waiting { times, levels, ints, floats } = &mut self.waiting;
+        let PendingRows { times, levels, ints, floats } = &mut self.waiting;
         self.time.push(times)?;
         match &mut self.value.0 {
             ColumnWriter::Int64ColumnWriter(writer) if floats.is_empty() => {
@@ -303,12 +303,12 @@ pub(crate) struct FileSink {
     file: Arc<dyn DiskFile>,
     offset: u64,
     buffer: Vec<u8>,
-    sums: Sums,
+    sums: FileChecksums,
 }
 
 impl FileSink {
     pub fn new(file: Arc<dyn DiskFile>) -> Self {
-        let sums = Sums { file: 0, tail_at: 0, tail: 0 };
+        let sums = FileChecksums { file: 0, tail_at: 0, tail: 0 };
         Self { file, offset: 0, buffer: Vec::with_capacity(WRITE_BYTES), sums }
     }
 

@@ -8,7 +8,7 @@ use crate::tiers::{ceil, floor};
 
 /// One deletion, of the sensors that one of the patterns chooses, `from <= time < to`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Cut {
+pub(crate) struct Tombstone {
     #[serde(serialize_with = "write_patterns", deserialize_with = "read_patterns")]
     pub patterns: Vec<Pattern>,
     pub from: i64,
@@ -24,7 +24,7 @@ fn read_patterns<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Patte
     texts.into_iter().map(|text| Pattern::new(text).map_err(serde::de::Error::custom)).collect()
 }
 
-impl Cut {
+impl Tombstone {
     /// Whether a sensor is chosen.
     pub fn chooses(&self, path: &str) -> bool {
         self.patterns.iter().any(|pattern| pattern.matches(path))
@@ -37,7 +37,7 @@ impl Cut {
 }
 
 /// What is left of a sensor's `from <= time < to` in a file with these cuts: ranges in order that do not touch.
-pub(crate) fn kept(cuts: &[Cut], path: &str, from: i64, to: i64) -> Vec<(i64, i64)> {
+pub(crate) fn kept(cuts: &[Tombstone], path: &str, from: i64, to: i64) -> Vec<(i64, i64)> {
     let mut left = vec![(from, to)];
     for cut in cuts.iter().filter(|cut| cut.from < to && cut.to > from && cut.chooses(path)) {
         left = left.into_iter().flat_map(|(lo, hi)| [(lo, hi.min(cut.from)), (lo.max(cut.to), hi)]).collect();
@@ -47,23 +47,23 @@ pub(crate) fn kept(cuts: &[Cut], path: &str, from: i64, to: i64) -> Vec<(i64, i6
 }
 
 /// The same of windows of `resolution` that begin in the range.
-pub(crate) fn kept_windows(cuts: &[Cut], path: &str, from: i64, to: i64, resolution: i64) -> Vec<(i64, i64)> {
+pub(crate) fn kept_windows(cuts: &[Tombstone], path: &str, from: i64, to: i64, resolution: i64) -> Vec<(i64, i64)> {
     if cuts.is_empty() {
         return vec![(from, to)];
     }
-    let widened: Vec<Cut> = cuts
+    let widened: Vec<Tombstone> = cuts
         .iter()
         .filter(|cut| cut.chooses(path))
         .map(|cut| {
             let (from, to) = cut.windows(resolution);
-            Cut { from, to, patterns: cut.patterns.clone() }
+            Tombstone { from, to, patterns: cut.patterns.clone() }
         })
         .collect();
     kept(&widened, path, from, to)
 }
 
 /// Whether a cut takes something of a sensor's `first <= time <= last`, as whole windows of `resolution`.
-pub(crate) fn touches(cuts: &[Cut], path: &str, first: i64, last: i64, resolution: i64) -> bool {
+pub(crate) fn touches(cuts: &[Tombstone], path: &str, first: i64, last: i64, resolution: i64) -> bool {
     cuts.iter().any(|cut| {
         let (from, to) = cut.windows(resolution);
         from <= last && to > first && cut.chooses(path)
@@ -74,8 +74,8 @@ pub(crate) fn touches(cuts: &[Cut], path: &str, first: i64, last: i64, resolutio
 mod tests {
     use super::*;
 
-    fn cut(pattern: &str, from: i64, to: i64) -> Cut {
-        Cut { patterns: vec![Pattern::new(pattern).unwrap()], from, to }
+    fn cut(pattern: &str, from: i64, to: i64) -> Tombstone {
+        Tombstone { patterns: vec![Pattern::new(pattern).unwrap()], from, to }
     }
 
     #[test]
@@ -102,6 +102,6 @@ mod tests {
         let cuts = vec![cut("/a/**/power", -5, i64::MAX)];
         let json = serde_json::to_string(&cuts).unwrap();
         assert_eq!(json, format!("[{{\"patterns\":[\"/a/**/power\"],\"from\":-5,\"to\":{}}}]", i64::MAX));
-        assert_eq!(serde_json::from_str::<Vec<Cut>>(&json).unwrap(), cuts);
+        assert_eq!(serde_json::from_str::<Vec<Tombstone>>(&json).unwrap(), cuts);
     }
 }

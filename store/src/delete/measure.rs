@@ -23,7 +23,7 @@ const SENSORS_MAX: usize = 100_000;
 
 /// What would go, or went.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct Affected {
+pub struct DeletionReport {
     /// Sensors that have something of it.
     pub sensors: u64,
     /// Readings, as they are stored: one that was sent twice and is in two files still counts twice.
@@ -41,7 +41,7 @@ pub struct Affected {
 }
 
 /// Counting on its way.
-pub(crate) struct Measure<'a> {
+pub(crate) struct DeletionMeasurement<'a> {
     shared: &'a Shared,
     /// The range that is taken of a sensor, if it is.
     takes: &'a dyn Fn(&str) -> Option<(i64, i64)>,
@@ -50,13 +50,13 @@ pub(crate) struct Measure<'a> {
     pub files: HashSet<u64>,
     /// The sensors; `None` when they are too many.
     pub sensors: Option<Vec<SensorId>>,
-    pub affected: Affected,
+    pub affected: DeletionReport,
 }
 
-impl<'a> Measure<'a> {
+impl<'a> DeletionMeasurement<'a> {
     pub fn new(shared: &'a Shared, takes: &'a dyn Fn(&str) -> Option<(i64, i64)>) -> Self {
         let (seen, files) = (HashSet::new(), HashSet::new());
-        Self { shared, takes, seen, files, sensors: Some(Vec::new()), affected: Affected::default() }
+        Self { shared, takes, seen, files, sensors: Some(Vec::new()), affected: DeletionReport::default() }
     }
 
     fn note(&mut self, path: &str, times: (i64, i64)) {
@@ -138,7 +138,7 @@ impl<'a> Measure<'a> {
         let (mut found, mut alone) = (0, false);
         for entry in opened.entries() {
             let Some((from, to)) = (self.takes)(&entry.path) else { continue };
-            let cut = super::cuts::Cut { patterns: Vec::new(), from, to };
+            let cut = super::cuts::Tombstone { patterns: Vec::new(), from, to };
             let (from, to) = cut.windows(resolution);
             if from > entry.last_time || to <= entry.first_time {
                 continue;

@@ -16,15 +16,15 @@ use std::sync::{Arc, PoisonError};
 use wholegrain_model::Pattern;
 
 use crate::block::read::Block;
-use crate::catalogue::{BlockRecord, Change};
+use crate::catalogue::{BlockRecord, CatalogueChange};
 use crate::publish::reconcile;
-use crate::retention::policy::Policy;
+use crate::retention::policy::RetentionPolicy;
 use crate::stats::add;
 use crate::store::Shared;
 use crate::{RetentionRule, SensorId, Snapshot, Store, StoreError};
-use cuts::Cut;
-pub use measure::Affected;
-use measure::Measure;
+use cuts::Tombstone;
+use measure::DeletionMeasurement;
+pub use measure::DeletionReport;
 
 /// The most patterns of one deletion.
 pub const DELETE_PATTERNS_MAX: usize = 64;
@@ -65,16 +65,16 @@ impl Deletion {
 
 impl Store {
     /// What [`Store::delete`] would take now; changes nothing.
-    pub fn would_delete(&self, deletion: &Deletion) -> Result<Affected, StoreError> {
+    pub fn would_delete(&self, deletion: &Deletion) -> Result<DeletionReport, StoreError> {
         deletion.check()?;
         would_go(&self.snapshot(), &deletion.patterns, &|path| deletion.takes(path))
     }
 
     /// What would be out of its retention at the time `now` and is not yet, were this rule set before all others; changes nothing.
-    pub fn would_expire(&self, rule: &RetentionRule, now: i64) -> Result<Affected, StoreError> {
+    pub fn would_expire(&self, rule: &RetentionRule, now: i64) -> Result<DeletionReport, StoreError> {
         self.check_rule(rule)?;
         let snapshot = self.snapshot();
-        let policy = Policy::new(&self.shared().config, vec![rule.clone()], 0);
+        let policy = RetentionPolicy::new(&self.shared().config, vec![rule.clone()], 0);
         let cut = policy.raw_cut(0, now);
         let takes = |path: &str| {
             let from = snapshot.policy.hidden_before(path, snapshot.retained_at);
@@ -85,7 +85,7 @@ impl Store {
 
     /// Deletes what is stored of the range; durable and in force when it returns. Readings that arrive afterwards are new. Batches that are
     /// delivered again do not come back; single readings without a batch, sent again, are new.
-    pub fn delete(&self, deletion: &Deletion) -> Result<Affected, StoreError> {
+    pub fn delete(&self, deletion: &Deletion) -> Result<DeletionReport, StoreError> {
         deletion.check()?;
         // What is in blocks is known by its numbers for ever, and of files it can be said what they hold.
         self.seal()?;
@@ -95,7 +95,7 @@ impl Store {
         let ledger = reconcile(shared)?;
         let view = shared.view();
         let takes = |path: &str| deletion.takes(path);
-        let mut measure = Measure::new(shared, &takes);
+        let mut measure = DeletionMeasurement::new(shared, &takes);
         measure_files(&mut measure, &view.blocks, &view.tiers, deletion.from, deletion.to)?;
         for absent in view.absent.iter().filter(|block| overlaps(block, deletion.from, deletion.to)) {
             measure.unreadable(absent);
@@ -104,7 +104,7 @@ impl Store {
         if files.is_empty() {
             return Ok(affected);
         }
-        let cut = Cut { patterns: deletion.patterns.clone(), from: deletion.from, to: deletion.to };
+        let cut = Tombstone { patterns: deletion.patterns.clone(), from: deletion.from, to: deletion.to };
         let mut relink = Vec::new();
         for block in view.blocks.iter().chain(&view.tiers).chain(&view.absent) {
             if !files.contains(&block.record.id) {
@@ -122,7 +122,7 @@ impl Store {
         }
         // Before, so that no crash leaves a result that was made of what is gone; and after, for what was made meanwhile.
         shared.changed(deletion.from, deletion.to, sensors.as_deref())?;
-        shared.catalogue.commit(&Change { relink: relink.clone(), ..Change::default() })?;
+        shared.catalogue.commit(&CatalogueChange { relink: relink.clone(), ..CatalogueChange::default() })?;
         relink_in_view(shared, &relink);
         drop(ledger);
         if let Err(error) = shared.changed(deletion.from, deletion.to, sensors.as_deref()) {
@@ -151,13 +151,13 @@ pub(crate) fn relink_in_view(shared: &Shared, records: &[BlockRecord]) {
 
 fn overlaps(block: &Block, from: i64, to: i64) -> bool {
     let resolution = block.record.tier.map_or(1, |of| of.resolution_ns);
-    let (from, to) = Cut { patterns: Vec::new(), from, to }.windows(resolution);
+    let (from, to) = Tombstone { patterns: Vec::new(), from, to }.windows(resolution);
     block.record.first_time < to && block.record.last_time >= from
 }
 
 /// Everything of the range that is in files.
 fn measure_files(
-    measure: &mut Measure,
+    measure: &mut DeletionMeasurement,
     blocks: &[Arc<Block>],
     tiers: &[Arc<Block>],
     from: i64,
@@ -177,9 +177,9 @@ fn would_go(
     snapshot: &Snapshot,
     patterns: &[Pattern],
     takes: &dyn Fn(&str) -> Option<(i64, i64)>,
-) -> Result<Affected, StoreError> {
+) -> Result<DeletionReport, StoreError> {
     let shared = &snapshot.shared;
-    let mut measure = Measure::new(shared, takes);
+    let mut measure = DeletionMeasurement::new(shared, takes);
     let view = &snapshot.view;
     measure_files(&mut measure, &view.blocks, &view.tiers, i64::MIN, i64::MAX)?;
     let chosen: Vec<(SensorId, Arc<str>)> =

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use crate::StoreError;
 use crate::block::read::Block;
-use crate::catalogue::{BlockRecord, Change};
-use crate::merge::{Output, open_all, run};
-use crate::publish::{Draft, Kind, publish};
+use crate::catalogue::{BlockRecord, CatalogueChange};
+use crate::merge::{MergeOutput, open_all, run};
+use crate::publish::{BlockDraft, BlockKind, publish};
 use crate::stats::add;
 use crate::store::Shared;
-use crate::tiers::TierOf;
+use crate::tiers::TierSource;
 use crate::tiers::rewrite::without_cuts;
 use crate::tiers::write::TierDrafts;
 
@@ -42,8 +42,8 @@ pub(crate) fn rewrite_of(shared: &Shared, block: &Arc<Block>) -> Result<bool, St
     }
 }
 
-pub(crate) fn kind_of(record: &BlockRecord) -> Kind {
-    Kind {
+pub(crate) fn kind_of(record: &BlockRecord) -> BlockKind {
+    BlockKind {
         value_type: record.value_type,
         day: record.day,
         level: record.level,
@@ -68,7 +68,7 @@ fn rewrite_block(shared: &Shared, block: &Arc<Block>) -> Result<(), StoreError> 
     if record.trimmed || resolutions.windows(2).any(|pair| pair[1] % pair[0] != 0) {
         resolutions.clear();
     }
-    let mut draft = Draft::create(shared, kind, shared.config.seal_zstd_level)?;
+    let mut draft = BlockDraft::create(shared, kind, shared.config.seal_zstd_level)?;
     draft.trimmed = record.trimmed;
     let id = draft.id();
     let drafts = match TierDrafts::create(shared, kind, id, &resolutions) {
@@ -78,7 +78,7 @@ fn rewrite_block(shared: &Shared, block: &Arc<Block>) -> Result<(), StoreError> 
             return Err(error);
         }
     };
-    let output = Output { draft: Some(draft), tiers: drafts, keep_from: None };
+    let output = MergeOutput { draft: Some(draft), tiers: drafts, keep_from: None };
     let Some(mut finished) = run(shared, &open, &inputs, output)? else { return Ok(()) };
     let (rows, bytes) = (finished[0].record.rows, finished.iter().map(|file| file.record.bytes).sum());
     if rows == 0 {
@@ -87,14 +87,14 @@ fn rewrite_block(shared: &Shared, block: &Arc<Block>) -> Result<(), StoreError> 
     let (mut replaced, mut relink) = (vec![block.clone()], Vec::new());
     if record.trimmed {
         let relinked = |tier: &Arc<Block>| {
-            let of = TierOf { block: id, ..tier.record.tier? };
+            let of = TierSource { block: id, ..tier.record.tier? };
             Some(BlockRecord { tier: Some(of), ..tier.record.clone() })
         };
         relink = if rows == 0 { Vec::new() } else { tiers.iter().filter_map(relinked).collect() };
     } else {
         replaced.extend(tiers);
     }
-    if publish(shared, &finished, &replaced, Change { relink, ..Change::default() })? {
+    if publish(shared, &finished, &replaced, CatalogueChange { relink, ..CatalogueChange::default() })? {
         add(&shared.counters.deletion_rewritten_bytes, bytes);
         tracing::info!(block = %block.path.display(), rows = record.rows - rows.min(record.rows), "deleted readings taken out of a block");
     }
@@ -126,7 +126,7 @@ fn rewrite_tier(shared: &Shared, tier: &Arc<Block>) -> Result<(), StoreError> {
     };
     let finished: Vec<_> = finished.into_iter().collect();
     let bytes = finished.iter().map(|file| file.record.bytes).sum();
-    if publish(shared, &finished, std::slice::from_ref(tier), Change::default())? {
+    if publish(shared, &finished, std::slice::from_ref(tier), CatalogueChange::default())? {
         add(&shared.counters.deletion_rewritten_bytes, bytes);
     }
     Ok(())

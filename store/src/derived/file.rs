@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use wholegrain_model::schema::put_varint;
 
-use super::{PIECE_BYTES_MAX, Recipe};
+use super::{CacheKey, PIECE_BYTES_MAX};
 use crate::disk::{Disk, read_all};
 use crate::ranges::get_varint;
 use crate::{SensorId, StoreError};
@@ -18,14 +18,14 @@ const PIECE_HEADER: usize = 8 + 16 + 8 + 8;
 
 /// What a file's name says that it is.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Name {
+pub(super) enum ResultFileName {
     /// What is kept under this key.
     About([u8; 16]),
     /// The piece of a key and a number, and its stamp.
     Piece([u8; 16], i64, u64),
 }
 
-impl Name {
+impl ResultFileName {
     pub fn of(path: &Path) -> Option<Self> {
         let (stem, extension) = (path.file_stem()?.to_str()?, path.extension()?.to_str()?);
         if extension == "about" {
@@ -75,7 +75,7 @@ fn read(disk: &dyn Disk, path: &Path) -> Option<Vec<u8>> {
 pub(super) fn write_piece(
     disk: &dyn Disk,
     dir: &Path,
-    recipe: &Recipe,
+    recipe: &CacheKey,
     number: i64,
     stamp: u64,
     content: &[u8],
@@ -101,7 +101,7 @@ pub(super) fn read_piece(disk: &dyn Disk, dir: &Path, key: &[u8; 16], number: i6
     (own && size <= PIECE_BYTES_MAX).then(|| bytes.split_off(PIECE_HEADER))
 }
 
-pub(super) fn write_about(disk: &dyn Disk, dir: &Path, recipe: &Recipe) -> Result<u64, StoreError> {
+pub(super) fn write_about(disk: &dyn Disk, dir: &Path, recipe: &CacheKey) -> Result<u64, StoreError> {
     let mut bytes = Vec::with_capacity(64 + recipe.operands.len() * 2);
     bytes.extend_from_slice(&ABOUT_MAGIC);
     bytes.extend_from_slice(&recipe.key);
@@ -118,7 +118,7 @@ pub(super) fn write_about(disk: &dyn Disk, dir: &Path, recipe: &Recipe) -> Resul
 }
 
 /// A recipe and how many bytes its file has.
-pub(super) fn read_about(disk: &dyn Disk, path: &Path, key: &[u8; 16]) -> Option<(Recipe, u64)> {
+pub(super) fn read_about(disk: &dyn Disk, path: &Path, key: &[u8; 16]) -> Option<(CacheKey, u64)> {
     let bytes = read(disk, path)?;
     (bytes.get(..8)? == ABOUT_MAGIC && bytes.get(8..24)? == key).then_some(())?;
     let number = |at: usize| Some(i64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
@@ -131,5 +131,5 @@ pub(super) fn read_about(disk: &dyn Disk, path: &Path, key: &[u8; 16]) -> Option
         operands.push(SensorId(before));
     }
     (at == bytes.len() && piece_ns > 0).then_some(())?;
-    Some((Recipe { key: *key, operands, piece_ns, back_ns, ahead_ns }, bytes.len() as u64 + 4))
+    Some((CacheKey { key: *key, operands, piece_ns, back_ns, ahead_ns }, bytes.len() as u64 + 4))
 }

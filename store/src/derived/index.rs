@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use super::file::{self, Name};
-use super::noted::Range;
-use super::{Recipe, StoreError};
+use super::file::{self, ResultFileName};
+use super::noted::TimeRange;
+use super::{CacheKey, StoreError};
 use crate::disk::Disk;
 
 /// The most pieces, whatever their size: the next opening lists and opens all of them.
@@ -23,14 +23,14 @@ fn on_disk(bytes: u64) -> u64 {
 }
 
 /// One recipe's pieces.
-struct Entry {
-    recipe: Recipe,
+struct CachedPieces {
+    recipe: CacheKey,
     /// What the file takes that says what it is.
     bytes: u64,
-    pieces: BTreeMap<i64, Piece>,
+    pieces: BTreeMap<i64, CachedPiece>,
 }
 
-struct Piece {
+struct CachedPiece {
     stamp: u64,
     /// What its file takes.
     bytes: u64,
@@ -40,8 +40,8 @@ struct Piece {
 
 /// Everything that is kept.
 #[derive(Default)]
-pub(super) struct Index {
-    entries: HashMap<[u8; 16], Entry>,
+pub(super) struct ResultIndex {
+    entries: HashMap<[u8; 16], CachedPieces>,
     /// By when it was used last.
     order: BTreeMap<u64, ([u8; 16], i64)>,
     tick: u64,
@@ -53,7 +53,7 @@ pub(super) struct Index {
     left: BTreeSet<PathBuf>,
 }
 
-impl Index {
+impl ResultIndex {
     /// Reads the directory. What is damaged, or of no use by itself, goes; with `bytes_max` 0 everything does. Ends with
     /// [`StoreError::Closed`] when it is to stop.
     pub fn open(disk: &dyn Disk, dir: &Path, bytes_max: u64, now: i64, stop: &AtomicBool) -> Result<Self, StoreError> {
@@ -69,9 +69,11 @@ impl Index {
         let mut index = Self { stamp: now.max(1).cast_unsigned(), ..Self::default() };
         let (mut pieces, mut abouts, mut useless) = (Vec::new(), Vec::new(), Vec::new());
         for entry in listed.into_iter().filter(|entry| !entry.is_dir) {
-            match Name::of(&entry.path) {
-                Some(Name::About(key)) if bytes_max > 0 => abouts.push((key, entry.path)),
-                Some(Name::Piece(key, number, stamp)) if bytes_max > 0 => pieces.push((stamp, key, number, entry.path)),
+            match ResultFileName::of(&entry.path) {
+                Some(ResultFileName::About(key)) if bytes_max > 0 => abouts.push((key, entry.path)),
+                Some(ResultFileName::Piece(key, number, stamp)) if bytes_max > 0 => {
+                    pieces.push((stamp, key, number, entry.path))
+                }
                 Some(_) => useless.push(entry.path),
                 // Not ours: left alone.
                 None => {}
@@ -81,7 +83,7 @@ impl Index {
             go_on()?;
             match file::read_about(disk, &path, &key) {
                 Some((recipe, bytes)) => {
-                    let entry = Entry { recipe, bytes: on_disk(bytes), pieces: BTreeMap::new() };
+                    let entry = CachedPieces { recipe, bytes: on_disk(bytes), pieces: BTreeMap::new() };
                     index.entries.insert(key, entry);
                 }
                 None => useless.push(path),
@@ -96,7 +98,7 @@ impl Index {
             match (index.entries.get_mut(&key), size) {
                 (Some(entry), Ok(bytes)) => {
                     index.tick += 1;
-                    let piece = Piece { stamp, bytes: on_disk(bytes), used: index.tick };
+                    let piece = CachedPiece { stamp, bytes: on_disk(bytes), used: index.tick };
                     if let Some(before) = entry.pieces.insert(number, piece) {
                         index.order.remove(&before.used);
                         useless.push(file::piece_path(dir, &key, number, before.stamp));
@@ -116,7 +118,7 @@ impl Index {
             go_on()?;
             index.remove_file(disk, &path)?;
         }
-        let of = |entry: &Entry| entry.bytes + entry.pieces.values().map(|piece| piece.bytes).sum::<u64>();
+        let of = |entry: &CachedPieces| entry.bytes + entry.pieces.values().map(|piece| piece.bytes).sum::<u64>();
         index.bytes = index.entries.values().map(of).sum();
         index.make_room(disk, dir, bytes_max);
         // Also what a process removed that was killed before it synced: such a file must not come back behind a seal of this one.
@@ -155,12 +157,12 @@ impl Index {
 
     /// Nothing kept is made from readings behind this.
     pub fn until(&self) -> i64 {
-        let last = |entry: &Entry| entry.pieces.last_key_value().map(|(number, _)| entry.recipe.span(*number).1);
+        let last = |entry: &CachedPieces| entry.pieces.last_key_value().map(|(number, _)| entry.recipe.span(*number).1);
         self.entries.values().filter_map(last).max().unwrap_or(i64::MIN)
     }
 
     /// The stamp of a piece; it counts as used.
-    pub fn find(&mut self, recipe: &Recipe, number: i64) -> Option<u64> {
+    pub fn find(&mut self, recipe: &CacheKey, number: i64) -> Option<u64> {
         let entry = self.entries.get_mut(&recipe.key).filter(|entry| entry.recipe == *recipe)?;
         let piece = entry.pieces.get_mut(&number)?;
         self.order.remove(&piece.used);
@@ -175,7 +177,7 @@ impl Index {
         &mut self,
         disk: &dyn Disk,
         dir: &Path,
-        recipe: &Recipe,
+        recipe: &CacheKey,
         number: i64,
         stamp: u64,
         bytes: u64,
@@ -186,7 +188,7 @@ impl Index {
             // It is one that is wanted again.
             self.left.remove(&file::about_path(dir, &recipe.key));
             self.bytes += bytes;
-            self.entries.insert(recipe.key, Entry { recipe: recipe.clone(), bytes, pieces: BTreeMap::new() });
+            self.entries.insert(recipe.key, CachedPieces { recipe: recipe.clone(), bytes, pieces: BTreeMap::new() });
         }
         if let Some(before) = self.stamp_of(&recipe.key, number) {
             self.take_out(&recipe.key, number);
@@ -195,7 +197,7 @@ impl Index {
         self.tick += 1;
         let Some(entry) = self.entries.get_mut(&recipe.key) else { return Ok(()) };
         let bytes = on_disk(bytes);
-        entry.pieces.insert(number, Piece { stamp, bytes, used: self.tick });
+        entry.pieces.insert(number, CachedPiece { stamp, bytes, used: self.tick });
         self.order.insert(self.tick, (recipe.key, number));
         self.bytes += bytes;
         Ok(())
@@ -262,13 +264,13 @@ impl Index {
         &mut self,
         disk: &dyn Disk,
         dir: &Path,
-        by_sensor: &HashMap<u32, Range>,
-        all: Option<Range>,
+        by_sensor: &HashMap<u32, TimeRange>,
+        all: Option<TimeRange>,
     ) -> Result<u64, StoreError> {
         let mut outdated: Vec<([u8; 16], i64, u64)> = Vec::new();
         for (key, entry) in &self.entries {
             let of_operands = entry.recipe.operands.iter().filter_map(|id| by_sensor.get(&id.0)).copied();
-            let ranges: Vec<Range> = all.into_iter().chain(of_operands).collect();
+            let ranges: Vec<TimeRange> = all.into_iter().chain(of_operands).collect();
             if ranges.is_empty() {
                 continue;
             }

@@ -50,8 +50,8 @@ use crate::retention::hidden_before;
 use crate::stats::add;
 use crate::store::Shared;
 use crate::{SensorId, Snapshot, Store, StoreConfig, StoreError};
-use index::Index;
-use noted::Noted;
+use index::ResultIndex;
+use noted::Invalidations;
 
 /// The most bytes of one piece.
 pub const PIECE_BYTES_MAX: usize = 1 << 20;
@@ -60,7 +60,7 @@ const FREE_BYTES_MIN: u64 = 256 << 20;
 
 /// What a snapshot has seen, so that what is made from it can be kept as long as nothing came in between.
 #[derive(Debug, Clone, Copy)]
-pub struct Moment {
+pub struct SnapshotVersion {
     commits: u64,
     changes: u64,
     pub(crate) retained_at: i64,
@@ -68,7 +68,7 @@ pub struct Moment {
 
 /// What a kept result is made by and from.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Recipe {
+pub struct CacheKey {
     /// A hash of everything that decides about the values beside the readings.
     pub key: [u8; 16],
     /// The sensors whose readings it is made from, sorted.
@@ -81,7 +81,7 @@ pub struct Recipe {
     pub ahead_ns: i64,
 }
 
-impl Recipe {
+impl CacheKey {
     /// First and last time of the readings that a piece is made from.
     fn span(&self, number: i64) -> (i64, i64) {
         let start = number.saturating_mul(self.piece_ns);
@@ -91,25 +91,25 @@ impl Recipe {
 }
 
 /// What is kept, and what arrived that may concern it.
-pub(crate) struct Kept {
+pub(crate) struct ResultFiles {
     disk: Arc<dyn Disk>,
     dir: PathBuf,
     bytes_max: u64,
     clock: crate::clock::Clock,
-    index: Mutex<Index>,
+    index: Mutex<ResultIndex>,
     /// Whether the directory has been read. Only changed with the index in hand.
     ready: AtomicBool,
     /// Whether reading it is to end.
     stop: AtomicBool,
-    noted: Noted,
+    noted: Invalidations,
     /// Deletions and imports so far.
     changes: AtomicU64,
 }
 
-impl Kept {
+impl ResultFiles {
     /// Nothing has been looked for yet.
     pub fn new(disk: &Arc<dyn Disk>, config: &StoreConfig) -> Self {
-        let noted = Noted::default();
+        let noted = Invalidations::default();
         noted.raise(i64::MAX);
         Self {
             disk: disk.clone(),
@@ -131,10 +131,10 @@ impl Kept {
     }
 
     /// The index, after everything that is there has been found.
-    fn scanned(&self) -> Result<MutexGuard<'_, Index>, StoreError> {
+    fn scanned(&self) -> Result<MutexGuard<'_, ResultIndex>, StoreError> {
         let mut index = self.index();
         if !self.is_ready() {
-            *index = Index::open(self.disk.as_ref(), &self.dir, self.bytes_max, self.clock.now(), &self.stop)?;
+            *index = ResultIndex::open(self.disk.as_ref(), &self.dir, self.bytes_max, self.clock.now(), &self.stop)?;
             self.noted.lower(index.until());
             self.ready.store(true, std::sync::atomic::Ordering::SeqCst);
         }
@@ -150,7 +150,7 @@ impl Kept {
         self.stop.store(true, Relaxed);
     }
 
-    fn index(&self) -> MutexGuard<'_, Index> {
+    fn index(&self) -> MutexGuard<'_, ResultIndex> {
         self.index.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -202,7 +202,7 @@ impl Shared {
     }
 
     /// The same, not yet on stable storage.
-    fn settle(&self, index: &mut Index) -> Result<(), StoreError> {
+    fn settle(&self, index: &mut ResultIndex) -> Result<(), StoreError> {
         let Some(noted) = self.kept.noted.take() else { return Ok(()) };
         let by_sensor = noted.by_sensor(|hash| {
             let sensors = self.sensors();
@@ -227,11 +227,11 @@ impl Shared {
 
 /// The kept results of a store.
 #[derive(Clone)]
-pub struct Derived(Arc<Shared>);
+pub struct ResultCache(Arc<Shared>);
 
-impl Derived {
+impl ResultCache {
     /// Those by one recipe, as a snapshot of this moment may use and make them.
-    pub fn of(&self, recipe: Recipe, moment: Moment) -> KeptOf {
+    pub fn of(&self, recipe: CacheKey, moment: SnapshotVersion) -> CachedResults {
         let shared = self.0.clone();
         let hidden = if !shared.policy().has_rules() {
             i64::MIN
@@ -240,23 +240,23 @@ impl Derived {
             let paths = recipe.operands.iter().filter_map(|id| sensors.path(*id));
             paths.map(|path| hidden_before(&shared, &path, moment.retained_at)).max().unwrap_or(i64::MIN)
         };
-        KeptOf { shared, recipe, moment, hidden }
+        CachedResults { shared, recipe, moment, hidden }
     }
 }
 
 /// The kept results by one recipe.
 #[derive(Clone)]
-pub struct KeptOf {
+pub struct CachedResults {
     shared: Arc<Shared>,
-    recipe: Recipe,
-    moment: Moment,
+    recipe: CacheKey,
+    moment: SnapshotVersion,
     /// Readings of one of the operands before this are not shown any more.
     hidden: i64,
 }
 
-impl KeptOf {
+impl CachedResults {
     /// What they are made by and from.
-    pub fn recipe(&self) -> &Recipe {
+    pub fn recipe(&self) -> &CacheKey {
         &self.recipe
     }
 
@@ -343,12 +343,12 @@ impl KeptOf {
 
 impl Store {
     /// The kept results; `None` when none are to be kept.
-    pub fn derived(&self) -> Option<Derived> {
-        (self.shared().config.derived_bytes.0 > 0).then(|| Derived(self.shared().clone()))
+    pub fn derived(&self) -> Option<ResultCache> {
+        (self.shared().config.derived_bytes.0 > 0).then(|| ResultCache(self.shared().clone()))
     }
 }
 
-impl Moment {
+impl SnapshotVersion {
     /// What can be seen now at least. To be taken before the view that it is to stand for.
     pub(crate) fn now(shared: &Shared) -> Self {
         let changes = shared.kept.changes.load(std::sync::atomic::Ordering::SeqCst);
@@ -358,7 +358,7 @@ impl Moment {
 
 impl Snapshot {
     /// What this snapshot has seen.
-    pub fn moment(&self) -> Moment {
+    pub fn moment(&self) -> SnapshotVersion {
         self.moment
     }
 }

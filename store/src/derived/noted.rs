@@ -15,44 +15,44 @@ pub(crate) const RECENT: u64 = 4096;
 const NOTED_MAX: usize = 100_000;
 
 /// Times, first and last.
-pub(crate) type Range = (i64, i64);
+pub(crate) type TimeRange = (i64, i64);
 
 /// What is noted until it is settled.
 #[derive(Debug, Default)]
-pub(crate) struct Notes {
-    groups: HashMap<SchemaHash, Range>,
-    sensors: HashMap<u32, Range>,
+pub(crate) struct PendingInvalidations {
+    groups: HashMap<SchemaHash, TimeRange>,
+    sensors: HashMap<u32, TimeRange>,
     /// Of any sensor.
-    pub all: Option<Range>,
+    pub all: Option<TimeRange>,
 }
 
 /// What arrives, and how far what is kept reaches.
-pub(crate) struct Noted {
+pub(crate) struct Invalidations {
     /// Nothing kept is made from readings behind this.
     until: AtomicI64,
     commits: AtomicU64,
     /// The first time of the commit `n` at `n % RECENT`.
     recent: Box<[AtomicI64]>,
-    notes: Mutex<Notes>,
+    notes: Mutex<PendingInvalidations>,
 }
 
-impl Default for Noted {
+impl Default for Invalidations {
     fn default() -> Self {
         let recent = (0..RECENT).map(|_| AtomicI64::new(i64::MIN)).collect();
         Self { until: AtomicI64::new(i64::MIN), commits: AtomicU64::new(0), recent, notes: Mutex::default() }
     }
 }
 
-fn widen(range: &mut Range, (first, last): Range) {
+fn widen(range: &mut TimeRange, (first, last): TimeRange) {
     *range = (range.0.min(first), range.1.max(last));
 }
 
-impl Notes {
+impl PendingInvalidations {
     fn is_empty(&self) -> bool {
         self.groups.is_empty() && self.sensors.is_empty() && self.all.is_none()
     }
 
-    fn widen_all(&mut self, range: Range) {
+    fn widen_all(&mut self, range: TimeRange) {
         match &mut self.all {
             Some(all) => widen(all, range),
             None => self.all = Some(range),
@@ -62,7 +62,7 @@ impl Notes {
     /// Keeps the notes within their bound.
     fn gather(&mut self) {
         if self.groups.len() + self.sensors.len() > NOTED_MAX {
-            let ranges: Vec<Range> = self.groups.values().chain(self.sensors.values()).copied().collect();
+            let ranges: Vec<TimeRange> = self.groups.values().chain(self.sensors.values()).copied().collect();
             ranges.into_iter().for_each(|range| self.widen_all(range));
             self.groups.clear();
             self.sensors.clear();
@@ -70,7 +70,7 @@ impl Notes {
     }
 
     /// The times of each sensor, those of the groups too.
-    pub fn by_sensor(&self, ids: impl Fn(&SchemaHash) -> Vec<u32>) -> HashMap<u32, Range> {
+    pub fn by_sensor(&self, ids: impl Fn(&SchemaHash) -> Vec<u32>) -> HashMap<u32, TimeRange> {
         let mut found = self.sensors.clone();
         for (hash, range) in &self.groups {
             for id in ids(hash) {
@@ -81,8 +81,8 @@ impl Notes {
     }
 }
 
-impl Noted {
-    fn notes(&self) -> std::sync::MutexGuard<'_, Notes> {
+impl Invalidations {
+    fn notes(&self) -> std::sync::MutexGuard<'_, PendingInvalidations> {
         self.notes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -162,13 +162,13 @@ impl Noted {
     }
 
     /// What is noted, if anything is; it is not afterwards.
-    pub fn take(&self) -> Option<Notes> {
+    pub fn take(&self) -> Option<PendingInvalidations> {
         let mut notes = self.notes();
         (!notes.is_empty()).then(|| std::mem::take(&mut *notes))
     }
 
     /// Notes again what could not be settled.
-    pub fn put_back(&self, taken: Notes) {
+    pub fn put_back(&self, taken: PendingInvalidations) {
         let mut notes = self.notes();
         for (hash, range) in taken.groups {
             widen(notes.groups.entry(hash).or_insert(range), range);

@@ -13,18 +13,18 @@ use std::sync::{Arc, PoisonError};
 use wholegrain_model::SchemaHash;
 
 use crate::block::read::Block;
-use crate::live::Segment;
+use crate::live::LiveSegment;
 use crate::publish::{reconcile, settle};
-use crate::sensors::Unheard;
-use crate::snapshot::{View, tolerate};
+use crate::sensors::LastSeen;
+use crate::snapshot::{StoreView, tolerate};
 use crate::stats::add;
 use crate::store::Shared;
 use crate::{SensorId, StoreError};
 
 /// What is remembered from one pass to the next.
 #[derive(Debug, Default)]
-pub(crate) struct Memory {
-    unheard: Unheard,
+pub(crate) struct ExpiryState {
+    unheard: LastSeen,
     /// A file that has something of a sensor, as it was found: while it is there, no other is looked into.
     witnesses: HashMap<SensorId, u64>,
     /// The time of the last pass.
@@ -60,7 +60,7 @@ pub(crate) fn pass(shared: &Shared, now: i64) -> Result<u64, StoreError> {
     let (sensors, schemas) = {
         let known = shared.sensors();
         // What has been heard of meanwhile stays.
-        let live = Live(&view);
+        let live = UnsealedData(&view);
         let again = known.quiet((cutoff, now), &live, &mut memory.unheard);
         let quiet: HashSet<SensorId> = again.sensors.iter().map(|(id, ..)| *id).collect();
         let empty: HashSet<SensorId> = empty.intersection(&quiet).copied().collect();
@@ -94,12 +94,12 @@ pub(crate) fn pass(shared: &Shared, now: i64) -> Result<u64, StoreError> {
 /// The sensors that are quiet and of which no file has anything.
 fn look(
     shared: &Shared,
-    view: &View,
-    memory: &mut Memory,
+    view: &StoreView,
+    memory: &mut ExpiryState,
     cutoff: i64,
     now: i64,
 ) -> Result<HashSet<SensorId>, StoreError> {
-    let quiet = shared.sensors().quiet((cutoff, now), &Live(view), &mut memory.unheard);
+    let quiet = shared.sensors().quiet((cutoff, now), &UnsealedData(view), &mut memory.unheard);
     let files = || view.blocks.iter().chain(&view.tiers).chain(&view.absent);
     let there: HashSet<u64> = files().map(|file| file.record.id).collect();
     memory.witnesses.retain(|_, file| there.contains(file));
@@ -139,10 +139,10 @@ fn look(
 }
 
 /// What waits to be sealed.
-pub(crate) struct Live<'a>(&'a View);
+pub(crate) struct UnsealedData<'a>(&'a StoreView);
 
-impl Live<'_> {
-    fn segments(&self) -> impl Iterator<Item = &Arc<Segment>> {
+impl UnsealedData<'_> {
+    fn segments(&self) -> impl Iterator<Item = &Arc<LiveSegment>> {
         self.0.closed.iter().chain([&self.0.open])
     }
 

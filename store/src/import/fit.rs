@@ -2,9 +2,9 @@
 
 use wholegrain_model::{Column, ColumnValues, ValueType};
 
-use super::Series;
+use super::ImportSeries;
 use crate::settings::Settings;
-use crate::{LooseSensor, SensorId, SensorInfo, StoreError};
+use crate::{SchemalessSensor, SensorId, SensorInfo, StoreError};
 
 /// The largest integer up to which a double has every integer.
 const EXACT_MAX: u64 = 1 << 53;
@@ -12,9 +12,9 @@ const EXACT_MAX: u64 = 1 << 53;
 const NEAR: f64 = 1e-9;
 
 /// A new sensor as it will be with the settings in force; `None` where none of them chooses it.
-pub(super) fn as_set(sensor: &LooseSensor, settings: &Settings) -> Option<SensorInfo> {
+pub(super) fn as_set(sensor: &SchemalessSensor, settings: &Settings) -> Option<SensorInfo> {
     let held = settings.held(sensor.path.as_str())?;
-    let LooseSensor { path, unit, kind, value_type, scale, description } = sensor.clone();
+    let SchemalessSensor { path, unit, kind, value_type, scale, description } = sensor.clone();
     let mut info = SensorInfo {
         // Not registered yet: no other has it, and nothing looks it up.
         id: SensorId(u32::MAX),
@@ -34,8 +34,8 @@ pub(super) fn as_set(sensor: &LooseSensor, settings: &Settings) -> Option<Sensor
 }
 
 /// Makes the values those of the sensor as it is known, or will be; another unit is refused, and a scale that leaves no number.
-pub(super) fn fit(series: &mut Series, known: &SensorInfo) -> Result<(), StoreError> {
-    let LooseSensor { unit, scale, .. } = &series.sensor;
+pub(super) fn fit(series: &mut ImportSeries, known: &SensorInfo) -> Result<(), StoreError> {
+    let SchemalessSensor { unit, scale, .. } = &series.sensor;
     if !known.unit.is_empty() && !unit.is_empty() && known.unit != *unit {
         return Err(StoreError::Sensor(format!(
             "{} has the unit {:?} here and {unit:?} in the import; convert the values, or name the unit that they really have",
@@ -104,8 +104,8 @@ mod tests {
     use super::*;
     use wholegrain_model::{Gaps, Kind, SensorPath};
 
-    fn series(values: ColumnValues, unit: &str) -> Series {
-        let sensor = LooseSensor {
+    fn series(values: ColumnValues, unit: &str) -> ImportSeries {
+        let sensor = SchemalessSensor {
             path: SensorPath::new("/a/b").unwrap(),
             unit: unit.to_owned(),
             kind: Kind::Gauge,
@@ -118,7 +118,7 @@ mod tests {
             ColumnValues::Float(values) => values.len(),
         } as i64)
             .collect();
-        Series { sensor, times, column: Column { values, gaps: Gaps::default() } }
+        ImportSeries { sensor, times, column: Column { values, gaps: Gaps::default() } }
     }
 
     fn known(value_type: ValueType, scale: f64) -> SensorInfo {

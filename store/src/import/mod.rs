@@ -18,18 +18,18 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use wholegrain_model::{Column, ColumnValues, ValueType};
 
-use crate::catalogue::{BlockRecord, Change, IMPORT_NUMBER_MAX};
-use crate::publish::{DAY_NS, Finished, publish, reconcile};
-use crate::readings::{LooseSensor, check_source};
-use crate::scan::Order;
-use crate::seal::Drafts;
+use crate::catalogue::{BlockRecord, CatalogueChange, IMPORT_NUMBER_MAX};
+use crate::publish::{DAY_NS, FinishedBlock, publish, reconcile};
+use crate::readings::{SchemalessSensor, check_source};
+use crate::scan::TimeOrder;
+use crate::seal::BlockDrafts;
 use crate::sensors::HEARD_SENSORS;
 use crate::stats::add;
 use crate::store::Shared;
 use crate::{SensorId, SensorInfo, Store, StoreError};
 
 pub use parts::ImportState;
-pub(crate) use parts::{Imports, Known};
+pub(crate) use parts::{ImportRecord, Imports};
 
 /// The most readings of one part. They are in memory while it is written.
 pub const IMPORT_ROWS_MAX: usize = 4 << 20;
@@ -47,27 +47,27 @@ const DAYS_MAX: usize = 64;
 
 /// Readings of one sensor.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Series {
+pub struct ImportSeries {
     /// The sensor, and what its raw values mean. Where the sensor is known, or a setting chooses it, the scale in force counts and the values are
     /// converted; another unit is refused.
-    pub sensor: LooseSensor,
+    pub sensor: SchemalessSensor,
     /// Times in ns since the Unix epoch, each larger than the one before.
     pub times: Vec<i64>,
     /// A value or gap for each time.
     pub column: Column,
 }
 
-impl Series {
+impl ImportSeries {
     /// Of readings in the order of their arrival: they are brought into time order, and where a time comes twice, the later one counts.
-    pub fn in_order(sensor: LooseSensor, times: Vec<i64>, column: Column) -> Self {
-        let order = Order::of(&times);
+    pub fn in_order(sensor: SchemalessSensor, times: Vec<i64>, column: Column) -> Self {
+        let order = TimeOrder::of(&times);
         Self { sensor, times: order.times(times), column: order.column(column) }
     }
 }
 
 /// What became of a part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Imported {
+pub struct ImportReport {
     /// Whether it was there already; nothing was stored again.
     pub duplicate: bool,
     /// Readings stored, gaps counted too.
@@ -79,7 +79,13 @@ pub struct Imported {
 impl Store {
     /// Stores a part of an import as blocks; durable and visible when it returns. The same part of the same import again is a duplicate, whatever is
     /// in it. `source` is who sends it. Blocks on the disk.
-    pub fn import(&self, id: &str, part: u64, source: &str, mut series: Vec<Series>) -> Result<Imported, StoreError> {
+    pub fn import(
+        &self,
+        id: &str,
+        part: u64,
+        source: &str,
+        mut series: Vec<ImportSeries>,
+    ) -> Result<ImportReport, StoreError> {
         check_source(source)?;
         let rows = check(id, &mut series)?;
         let shared = self.shared();
@@ -88,7 +94,7 @@ impl Store {
             return Err(StoreError::Closed);
         }
         if reconcile(shared)?.imports.refuse_or_has(id, part)? {
-            return Ok(Imported { duplicate: true, ..Imported::default() });
+            return Ok(ImportReport { duplicate: true, ..ImportReport::default() });
         }
         let ids = self.register(source, &mut series)?;
         if series.iter().zip(&ids).any(|(series, id)| waits(shared, *id, series)) {
@@ -104,7 +110,7 @@ impl Store {
         drop(heard);
         crate::properties::keep_up(shared);
         let past_retention = past_retention(shared, &series);
-        Ok(Imported { duplicate: false, readings: rows as u64, past_retention })
+        Ok(ImportReport { duplicate: false, readings: rows as u64, past_retention })
     }
 
     /// What is there of an import.
@@ -113,7 +119,7 @@ impl Store {
     }
 
     /// Registers those that are not known, and makes the values of all what their sensors' values are with the settings in force.
-    fn register(&self, source: &str, series: &mut [Series]) -> Result<Vec<SensorId>, StoreError> {
+    fn register(&self, source: &str, series: &mut [ImportSeries]) -> Result<Vec<SensorId>, StoreError> {
         let settings = self.shared().sensors().settings();
         let (mut fresh, mut intervals) = (Vec::new(), Vec::new());
         for one in series.iter_mut() {
@@ -142,7 +148,7 @@ impl Store {
         if !fresh.is_empty() {
             self.register_with(source, &fresh, |at| intervals[at])?;
         }
-        let number = |one: &Series| {
+        let number = |one: &ImportSeries| {
             let path = one.sensor.path.as_str();
             self.sensor_id(path).ok_or_else(|| StoreError::Sensor(format!("{path} could not be registered")))
         };
@@ -151,7 +157,7 @@ impl Store {
 
     /// A sensor without a schema as it is to be known, when the readings of an import are further apart than those before, or floats where they
     /// were integers: as such all would be shown.
-    fn changed(&self, known: &SensorInfo, interval_ns: u64, imported: &Series) -> Option<LooseSensor> {
+    fn changed(&self, known: &SensorInfo, interval_ns: u64, imported: &ImportSeries) -> Option<SchemalessSensor> {
         let sensors = self.shared().sensors();
         if !sensors.places(known.id).is_empty() {
             return None;
@@ -166,7 +172,7 @@ impl Store {
         if widens {
             value_type = ValueType::Float;
         }
-        Some(LooseSensor { path: imported.sensor.path.clone(), unit, kind, value_type, scale, description })
+        Some(SchemalessSensor { path: imported.sensor.path.clone(), unit, kind, value_type, scale, description })
     }
 
     fn commit(
@@ -174,8 +180,8 @@ impl Store {
         id: &str,
         part: u64,
         rows: u64,
-        mut finished: Vec<Finished>,
-        series: &[Series],
+        mut finished: Vec<FinishedBlock>,
+        series: &[ImportSeries],
         ids: &[SensorId],
     ) -> Result<(), StoreError> {
         let shared = self.shared();
@@ -200,11 +206,11 @@ impl Store {
             let chunks: BTreeSet<u32> = last.keys().map(|id| id / HEARD_SENSORS).collect();
             chunks.into_iter().map(|chunk| (chunk, sensors.heard_times_with(chunk, &last))).collect()
         };
-        let change = Change {
+        let change = CatalogueChange {
             heard,
             import: Some((id.to_owned(), known.clone())),
             forgotten_imports: forgotten.clone(),
-            ..Change::default()
+            ..CatalogueChange::default()
         };
         let span = span(&finished);
         let named = Some(ids).filter(|ids| ids.len() <= CHANGED_SENSORS_MAX);
@@ -237,7 +243,7 @@ fn has_fractions(column: &Column) -> bool {
 }
 
 /// Sorts by path and refuses what is no part; returns the number of readings.
-fn check(id: &str, series: &mut Vec<Series>) -> Result<usize, StoreError> {
+fn check(id: &str, series: &mut Vec<ImportSeries>) -> Result<usize, StoreError> {
     if id.is_empty() || id.len() > ID_BYTES_MAX || !id.bytes().all(|byte| byte.is_ascii_graphic()) {
         let reason = format!("an import's id has 1 to {ID_BYTES_MAX} printable characters of ASCII without spaces");
         return Err(StoreError::Payload(reason));
@@ -266,13 +272,13 @@ fn check(id: &str, series: &mut Vec<Series>) -> Result<usize, StoreError> {
 }
 
 /// The first and the last time of the blocks.
-fn span(finished: &[Finished]) -> Option<(i64, i64)> {
+fn span(finished: &[FinishedBlock]) -> Option<(i64, i64)> {
     let spans = finished.iter().map(|block| (block.record.first_time, block.record.last_time));
     spans.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)))
 }
 
 /// Whether readings of these times are in the journal and in no block yet.
-fn waits(shared: &Shared, id: SensorId, series: &Series) -> bool {
+fn waits(shared: &Shared, id: SensorId, series: &ImportSeries) -> bool {
     let (Some(first), Some(last)) = (series.times.first(), series.times.last()) else { return false };
     let to = last.saturating_add(1);
     let view = shared.view();
@@ -287,13 +293,13 @@ fn waits(shared: &Shared, id: SensorId, series: &Series) -> bool {
 }
 
 /// Writes the blocks under temporary names.
-fn write(shared: &Shared, series: &[Series], rows: usize) -> Result<Vec<Finished>, StoreError> {
+fn write(shared: &Shared, series: &[ImportSeries], rows: usize) -> Result<Vec<FinishedBlock>, StoreError> {
     let first = series.iter().filter_map(|one| one.times.first()).min();
     let last = series.iter().filter_map(|one| one.times.last()).max();
     let (Some(first), Some(last)) = (first, last) else { return Ok(Vec::new()) };
     let days = usize::try_from(last.div_euclid(DAY_NS) - first.div_euclid(DAY_NS)).unwrap_or(usize::MAX - 1) + 1;
     let alone = days <= DAYS_FEW || rows / days >= DAY_ROWS_MIN;
-    let mut drafts = Drafts::new(shared, 0, if alone { DAYS_MAX } else { 0 });
+    let mut drafts = BlockDrafts::new(shared, 0, if alone { DAYS_MAX } else { 0 });
     for one in series {
         if let Err(error) = drafts.push(one.sensor.path.as_str(), &one.times, &one.column) {
             drafts.discard();
@@ -304,7 +310,7 @@ fn write(shared: &Shared, series: &[Series], rows: usize) -> Result<Vec<Finished
 }
 
 /// Gives the blocks their place: after all blocks that there are, before what is not sealed.
-fn rank(shared: &Shared, finished: &mut [Finished]) {
+fn rank(shared: &Shared, finished: &mut [FinishedBlock]) {
     let view = shared.view();
     let next = view.closed.first().unwrap_or(&view.open).number;
     let through = next.saturating_sub(1);
@@ -317,13 +323,13 @@ fn rank(shared: &Shared, finished: &mut [Finished]) {
 }
 
 /// How many of the readings are out of their retention now.
-fn past_retention(shared: &Shared, series: &[Series]) -> u64 {
+fn past_retention(shared: &Shared, series: &[ImportSeries]) -> u64 {
     let policy = shared.policy();
     if policy.is_empty() {
         return 0;
     }
     let now = shared.config.clock.now();
-    let out = |one: &Series| {
+    let out = |one: &ImportSeries| {
         let cut = policy.raw_cut(policy.rule_of(one.sensor.path.as_str()), now);
         one.times.partition_point(|time| *time < cut) as u64
     };

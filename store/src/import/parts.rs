@@ -20,7 +20,7 @@ pub struct ImportState {
 
 /// An import as the catalogue keeps it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Known {
+pub(crate) struct ImportRecord {
     /// The larger, the later its last part came.
     pub order: u64,
     pub readings: u64,
@@ -29,10 +29,10 @@ pub(crate) struct Known {
 
 /// All imports.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Imports(HashMap<String, Known>);
+pub(crate) struct Imports(HashMap<String, ImportRecord>);
 
 impl Imports {
-    pub fn set(&mut self, id: &str, known: Known) {
+    pub fn set(&mut self, id: &str, known: ImportRecord) {
         self.0.insert(id.to_owned(), known);
     }
 
@@ -59,7 +59,7 @@ impl Imports {
     }
 
     /// The import with one more part, and those that are forgotten for it.
-    pub fn with(&self, id: &str, part: u64, readings: u64) -> (Known, Vec<String>) {
+    pub fn with(&self, id: &str, part: u64, readings: u64) -> (ImportRecord, Vec<String>) {
         let mut known = self.0.get(id).cloned().unwrap_or_default();
         known.order = self.0.values().map(|known| known.order).max().unwrap_or(0) + 1;
         known.readings += readings;

@@ -21,7 +21,7 @@ const MEMORY: &str = "memory/peak";
 
 /// Which allocation; in the order of time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct Key {
+pub(super) struct AllocationKey {
     pub from: i64,
     pub job: u32,
     pub node: u32,
@@ -30,7 +30,7 @@ pub(super) struct Key {
     pub owner: u32,
 }
 
-impl Key {
+impl AllocationKey {
     /// What is before all allocations that begin then.
     pub fn first(from: i64) -> Self {
         Self { from, job: 0, node: 0, manager: 0, owner: 0 }
@@ -44,7 +44,7 @@ impl Key {
 
 /// What is known of it here. Numbers are of texts.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Entry {
+pub(super) struct AllocationEntry {
     pub to: i64,
     pub revision: u64,
     pub level: u32,
@@ -64,12 +64,12 @@ pub(super) struct Entry {
 
 /// Texts by number, each once.
 #[derive(Debug, Default)]
-pub(super) struct Texts {
+pub(super) struct TextInterner {
     numbers: HashMap<Arc<str>, u32>,
     texts: Vec<Arc<str>>,
 }
 
-impl Texts {
+impl TextInterner {
     /// Its number, if it is known.
     pub fn find(&self, text: &str) -> Option<u32> {
         self.numbers.get(text).copied()
@@ -102,21 +102,21 @@ impl Texts {
 }
 
 /// Allocations of one job that run together.
-struct Run {
-    keys: Vec<Key>,
+struct AllocationRun {
+    keys: Vec<AllocationKey>,
     nodes: HashSet<u32>,
     end: i64,
     user: u32,
     uid: u32,
 }
 
-impl Run {
-    fn new(key: &Key) -> Self {
+impl AllocationRun {
+    fn new(key: &AllocationKey) -> Self {
         Self { keys: vec![*key], nodes: HashSet::from([key.node]), end: i64::MIN, user: NONE, uid: NONE }
     }
 
     /// Whether an allocation can be of the same user: by name, else by uid, where both are known.
-    fn may_be_of(&self, entry: &Entry) -> bool {
+    fn may_be_of(&self, entry: &AllocationEntry) -> bool {
         match (self.user, entry.user, self.uid, entry.uid) {
             (NONE, _, NONE, _) | (_, NONE, _, NONE) => true,
             (a, b, ..) if a != NONE && b != NONE => a == b,
@@ -125,7 +125,7 @@ impl Run {
     }
 
     /// Takes an allocation that begins soon enough and on another node.
-    fn takes(&mut self, key: &Key) -> bool {
+    fn takes(&mut self, key: &AllocationKey) -> bool {
         let fits = key.from <= self.end.saturating_add(RUN_GAP_NS) && self.nodes.insert(key.node);
         if fits {
             self.keys.push(*key);
@@ -136,9 +136,9 @@ impl Run {
 
 /// All allocations.
 #[derive(Debug, Default)]
-pub(super) struct Index {
-    pub texts: Texts,
-    pub order: BTreeMap<Key, Entry>,
+pub(super) struct AllocationIndex {
+    pub texts: TextInterner,
+    pub order: BTreeMap<AllocationKey, AllocationEntry>,
     /// (job, manager, from, node, owner) of each.
     by_job: BTreeSet<(u32, u32, i64, u32, u32)>,
     /// (level or other id, job), where that is not the job's id.
@@ -148,15 +148,15 @@ pub(super) struct Index {
     removed: usize,
 }
 
-impl Index {
+impl AllocationIndex {
     /// How many allocations there are.
     pub fn len(&self) -> usize {
         self.order.len()
     }
 
     /// The allocation of a record, if it is known.
-    pub fn key(&self, record: &JobRecord) -> Option<Key> {
-        Some(Key {
+    pub fn key(&self, record: &JobRecord) -> Option<AllocationKey> {
+        Some(AllocationKey {
             from: record.from,
             job: self.texts.find(&record.job)?,
             node: self.texts.find(&record.node)?,
@@ -175,14 +175,14 @@ impl Index {
     pub fn put(&mut self, record: &JobRecord) -> bool {
         let texts = &mut self.texts;
         let total = |name: &str| record.totals.get(name).copied().unwrap_or(f64::NAN);
-        let key = Key {
+        let key = AllocationKey {
             from: record.from,
             job: texts.number(&record.job),
             node: texts.number(&record.node),
             manager: texts.number(&record.manager),
             owner: texts.number(&record.owner),
         };
-        let entry = Entry {
+        let entry = AllocationEntry {
             to: record.to.unwrap_or(RUNNING),
             revision: record.revision,
             level: texts.number(&record.level),
@@ -199,7 +199,7 @@ impl Index {
         self.insert(key, entry)
     }
 
-    fn insert(&mut self, key: Key, entry: Entry) -> bool {
+    fn insert(&mut self, key: AllocationKey, entry: AllocationEntry) -> bool {
         let before = self.order.insert(key, entry);
         if let Some(before) = &before {
             self.disown(before);
@@ -216,7 +216,7 @@ impl Index {
     }
 
     /// Forgets an allocation.
-    pub fn remove(&mut self, key: &Key) {
+    pub fn remove(&mut self, key: &AllocationKey) {
         if let Some(entry) = self.order.remove(key) {
             self.disown(&entry);
             self.by_job.remove(&(key.job, key.manager, key.from, key.node, key.owner));
@@ -231,7 +231,7 @@ impl Index {
         }
     }
 
-    fn disown(&mut self, entry: &Entry) {
+    fn disown(&mut self, entry: &AllocationEntry) {
         let owner = (entry.level, entry.prefix, entry.user);
         if let Some(count) = self.owners.get_mut(&owner) {
             *count -= 1;
@@ -248,14 +248,14 @@ impl Index {
                 Some(text) => self.texts.number(text),
                 None => NONE,
             };
-            let key = Key {
+            let key = AllocationKey {
                 from: key.from,
                 job: moved(key.job),
                 node: moved(key.node),
                 manager: moved(key.manager),
                 owner: moved(key.owner),
             };
-            let entry = Entry {
+            let entry = AllocationEntry {
                 level: moved(entry.level),
                 prefix: moved(entry.prefix),
                 also: moved(entry.also),
@@ -278,10 +278,10 @@ impl Index {
     }
 
     /// The allocations of a job, by manager and then time.
-    pub fn of_job(&self, job: u32) -> impl Iterator<Item = (Key, &Entry)> {
+    pub fn of_job(&self, job: u32) -> impl Iterator<Item = (AllocationKey, &AllocationEntry)> {
         self.by_job.range((job, 0, i64::MIN, 0, 0)..=(job, NONE, i64::MAX, NONE, NONE)).filter_map(
             move |&(job, manager, from, node, owner)| {
-                let key = Key { from, job, node, manager, owner };
+                let key = AllocationKey { from, job, node, manager, owner };
                 Some((key, self.order.get(&key)?))
             },
         )
@@ -289,8 +289,8 @@ impl Index {
 
     /// The runs of a job: an id may be used again, and a job may be begun again. Each run is of one manager and one user and has a node once;
     /// the allocations that `count` are looked at alone. What is of nobody known is of the run before it.
-    pub fn runs(&self, job: u32, count: impl Fn(&Entry) -> bool) -> Vec<Vec<Key>> {
-        let mut runs: Vec<Run> = Vec::new();
+    pub fn runs(&self, job: u32, count: impl Fn(&AllocationEntry) -> bool) -> Vec<Vec<AllocationKey>> {
+        let mut runs: Vec<AllocationRun> = Vec::new();
         // The last run of a manager, and of each user of it by name and by uid.
         let (mut manager, mut last, mut last_of) = (NONE, None, HashMap::new());
         for (key, entry) in self.of_job(job).filter(|(_, entry)| count(entry)) {
@@ -301,12 +301,12 @@ impl Index {
             let whose = [(false, entry.user), (true, entry.uid)];
             let known =
                 whose.iter().filter(|(_, number)| *number != NONE).find_map(|whose| last_of.get(whose).copied());
-            let at = known.or(last).filter(|at| runs.get(*at).is_some_and(|run: &Run| run.may_be_of(entry)));
-            let taken = at.filter(|at| runs.get_mut(*at).is_some_and(|run: &mut Run| run.takes(&key)));
+            let at = known.or(last).filter(|at| runs.get(*at).is_some_and(|run: &AllocationRun| run.may_be_of(entry)));
+            let taken = at.filter(|at| runs.get_mut(*at).is_some_and(|run: &mut AllocationRun| run.takes(&key)));
             let at = match taken {
                 Some(at) => at,
                 None => {
-                    runs.push(Run::new(&key));
+                    runs.push(AllocationRun::new(&key));
                     runs.len() - 1
                 }
             };
@@ -366,7 +366,7 @@ mod tests {
 
     #[test]
     fn runs_are_told_apart_by_time_and_by_a_node_that_comes_again() {
-        let mut index = Index::default();
+        let mut index = AllocationIndex::default();
         for (node, from, to) in [
             ("a", 0, Some(50 * S)),
             ("b", S, Some(51 * S)),
@@ -384,7 +384,7 @@ mod tests {
 
     #[test]
     fn one_id_of_two_users_is_two_jobs() {
-        let mut index = Index::default();
+        let mut index = AllocationIndex::default();
         let owned = |node: &str, user: &str, uid: u32, from: i64, to: Option<i64>| JobRecord {
             owner: format!("own:{uid}"),
             level: format!("7-u{uid}"),
@@ -419,7 +419,7 @@ mod tests {
 
     #[test]
     fn a_user_sees_their_own_jobs_and_what_is_of_no_job() {
-        let mut index = Index::default();
+        let mut index = AllocationIndex::default();
         index.put(&record("1", "a", "anna", 0, None));
         index.put(&record("2", "a", "bert", 0, None));
         index.put(&JobRecord { level: "x_3".to_owned(), ..record("x:3", "a", "anna", 0, None) });
@@ -445,7 +445,7 @@ mod tests {
 
     #[test]
     fn what_is_forgotten_gives_its_texts_back() {
-        let mut index = Index::default();
+        let mut index = AllocationIndex::default();
         for job in 0..1000 {
             index.put(&JobRecord {
                 also: Some(format!("s{job}")),
@@ -453,7 +453,7 @@ mod tests {
             });
         }
         let texts = index.texts.texts.len();
-        let keys: Vec<Key> = index.order.keys().copied().take(900).collect();
+        let keys: Vec<AllocationKey> = index.order.keys().copied().take(900).collect();
         keys.iter().for_each(|key| index.remove(key));
         index.tidy();
         assert_eq!(index.len(), 100);

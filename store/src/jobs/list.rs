@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet};
 use serde::Serialize;
 use wholegrain_model::pattern::glob;
 
-use super::index::{Entry, Index, Key, NONE, RUNNING};
+use super::index::{AllocationEntry, AllocationIndex, AllocationKey, NONE, RUNNING};
 
 /// The most names of nodes in a row.
 const NODES_SHOWN_MAX: usize = 8;
@@ -106,31 +106,31 @@ impl JobRow {
 }
 
 /// A filter with numbers in place of texts; `None` when nothing can match.
-struct Chosen {
+struct ResolvedJobFilter {
     only_user: Option<u32>,
     user: Option<(u32, u32)>,
     account: Option<u32>,
     partition: Option<u32>,
     manager: Option<u32>,
-    node: Option<Numbers>,
-    name: Option<Numbers>,
+    node: Option<MatchingTexts>,
+    name: Option<MatchingTexts>,
     state: Option<JobState>,
     from: i64,
     to: i64,
 }
 
 /// Texts that a pattern chooses, found out one by one and remembered.
-struct Numbers {
+struct MatchingTexts {
     pattern: String,
     known: HashMap<u32, bool>,
 }
 
-impl Numbers {
+impl MatchingTexts {
     fn new(pattern: &Option<String>) -> Option<Self> {
         pattern.clone().map(|pattern| Self { pattern, known: HashMap::new() })
     }
 
-    fn has(&mut self, number: u32, index: &Index) -> bool {
+    fn has(&mut self, number: u32, index: &AllocationIndex) -> bool {
         *self
             .known
             .entry(number)
@@ -138,8 +138,8 @@ impl Numbers {
     }
 }
 
-impl Chosen {
-    fn new(filter: &JobFilter, index: &Index) -> Option<Self> {
+impl ResolvedJobFilter {
+    fn new(filter: &JobFilter, index: &AllocationIndex) -> Option<Self> {
         let find = |text: &Option<String>| match text {
             Some(text) => index.texts.find(text).map(Some),
             None => Some(None),
@@ -161,15 +161,15 @@ impl Chosen {
             account: find(&filter.account)?,
             partition: find(&filter.partition)?,
             manager: find(&filter.manager)?,
-            node: Numbers::new(&filter.node),
-            name: Numbers::new(&filter.name),
+            node: MatchingTexts::new(&filter.node),
+            name: MatchingTexts::new(&filter.name),
             state: filter.state,
             from: filter.from.unwrap_or(i64::MIN),
             to: filter.to.unwrap_or(i64::MAX),
         })
     }
 
-    fn has(&mut self, key: &Key, entry: &Entry, index: &Index) -> bool {
+    fn has(&mut self, key: &AllocationKey, entry: &AllocationEntry, index: &AllocationIndex) -> bool {
         let is = |wanted: Option<u32>, number: u32| wanted.is_none_or(|wanted| wanted == number);
         entry.to >= self.from
             && key.from < self.to
@@ -188,15 +188,15 @@ impl Chosen {
 }
 
 /// The page that a filter asks for.
-pub(super) fn list(index: &Index, filter: &JobFilter) -> JobList {
+pub(super) fn list(index: &AllocationIndex, filter: &JobFilter) -> JobList {
     let mut list = JobList::default();
-    let Some(mut chosen) = Chosen::new(filter, index) else { return list };
+    let Some(mut chosen) = ResolvedJobFilter::new(filter, index) else { return list };
     let (newest, skip) = filter.after.unwrap_or((i64::MAX, 0));
     let newest = newest.min(chosen.to);
     let mut seen: HashSet<u32> = HashSet::new();
-    let mut firsts: HashMap<Key, Vec<Key>> = HashMap::new();
+    let mut firsts: HashMap<AllocationKey, Vec<AllocationKey>> = HashMap::new();
     let (mut at, mut count, mut bytes) = (newest, 0, 0);
-    let all = Key::first(i64::MIN)..=Key::last(newest);
+    let all = AllocationKey::first(i64::MIN)..=AllocationKey::last(newest);
     for (key, entry) in index.order.range(all).rev() {
         if !chosen.has(key, entry, index) {
             continue;
@@ -225,7 +225,12 @@ pub(super) fn list(index: &Index, filter: &JobFilter) -> JobList {
 }
 
 /// Finds the runs of a job that are wanted, by the newest allocation of each that was asked for.
-fn place_runs(index: &Index, job: u32, chosen: &mut Chosen, firsts: &mut HashMap<Key, Vec<Key>>) {
+fn place_runs(
+    index: &AllocationIndex,
+    job: u32,
+    chosen: &mut ResolvedJobFilter,
+    firsts: &mut HashMap<AllocationKey, Vec<AllocationKey>>,
+) {
     let only_user = chosen.only_user;
     for run in index.runs(job, |entry| only_user.is_none_or(|user| user == entry.user)) {
         let running = run.iter().any(|key| index.order.get(key).is_some_and(|entry| entry.to == RUNNING));
@@ -240,11 +245,15 @@ fn place_runs(index: &Index, job: u32, chosen: &mut Chosen, firsts: &mut HashMap
 }
 
 /// A run in words and numbers.
-pub(super) fn row(index: &Index, run: &[Key]) -> JobRow {
-    let entries: Vec<(&Key, &Entry)> = run.iter().filter_map(|key| Some((key, index.order.get(key)?))).collect();
+pub(super) fn row(index: &AllocationIndex, run: &[AllocationKey]) -> JobRow {
+    let entries: Vec<(&AllocationKey, &AllocationEntry)> =
+        run.iter().filter_map(|key| Some((key, index.order.get(key)?))).collect();
     let text = |number: u32| index.texts.get(number).map(|text| text.to_string());
-    let first = |of: fn(&Entry) -> u32| entries.iter().map(|(_, entry)| of(entry)).find(|number| *number != NONE);
-    let known = |of: fn(&Entry) -> f64| entries.iter().map(move |(_, entry)| of(entry)).filter(|value| !value.is_nan());
+    let first =
+        |of: fn(&AllocationEntry) -> u32| entries.iter().map(|(_, entry)| of(entry)).find(|number| *number != NONE);
+    let known = |of: fn(&AllocationEntry) -> f64| {
+        entries.iter().map(move |(_, entry)| of(entry)).filter(|value| !value.is_nan())
+    };
     let to = entries.iter().map(|(_, entry)| entry.to).max().unwrap_or(RUNNING);
     let mut nodes: Vec<&str> = run.iter().map(|key| index.texts.text(key.node)).collect();
     let shown = nodes.len().min(NODES_SHOWN_MAX);
@@ -272,10 +281,10 @@ pub(super) fn row(index: &Index, run: &[Key]) -> JobRow {
 }
 
 /// Runs of all jobs that an id is of, the newest first.
-pub(super) fn runs_of(index: &Index, id: &str, only_user: Option<&str>) -> Vec<Vec<Key>> {
-    let mut runs: Vec<Vec<Key>> = Vec::new();
+pub(super) fn runs_of(index: &AllocationIndex, id: &str, only_user: Option<&str>) -> Vec<Vec<AllocationKey>> {
+    let mut runs: Vec<Vec<AllocationKey>> = Vec::new();
     for job in index.find(id) {
-        let may = |entry: &Entry| {
+        let may = |entry: &AllocationEntry| {
             only_user.is_none_or(|user| index.texts.get(entry.user).is_some_and(|name| **name == *user))
         };
         runs.extend(index.runs(job, may));

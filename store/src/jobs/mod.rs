@@ -23,13 +23,13 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGua
 use wholegrain_model::job::JOB_ID_BYTES_MAX;
 use wholegrain_model::{JobRecord, SensorPath, Timestamp};
 
-use self::index::{Index, Key, RUNNING};
+use self::index::{AllocationIndex, AllocationKey, RUNNING};
 use self::list::{JobFilter, JobList, JobRow};
-use self::table::{SharedName, Table};
-use self::writer::Queue;
+use self::table::{JobDatabase, SharedAllocationName};
+use self::writer::JobQueue;
 use crate::disk::Disk;
 use crate::stats::add;
-use crate::store::Done;
+use crate::store::AppendCallback;
 use crate::{Store, StoreConfig, StoreError};
 
 /// Allocations that one transaction of the retention removes.
@@ -41,9 +41,9 @@ const NAMED_MAX: usize = 16;
 
 /// What the store's threads share of jobs.
 pub(crate) struct Jobs {
-    index: RwLock<Index>,
-    table: Table,
-    pub(crate) queue: Queue,
+    index: RwLock<AllocationIndex>,
+    table: JobDatabase,
+    pub(crate) queue: JobQueue,
     /// Held by whoever changes table and index.
     writing: Mutex<()>,
     /// Rises when who may see what can be another.
@@ -52,12 +52,12 @@ pub(crate) struct Jobs {
 
 /// A job that an id is of.
 #[derive(Debug, Clone)]
-pub struct JobFound {
+pub struct JobSearchResult {
     /// The run that was asked for, over all its nodes.
     pub row: JobRow,
     /// All runs that the id is of, the newest first.
     pub runs: Vec<JobRun>,
-    names: Vec<SharedName>,
+    names: Vec<SharedAllocationName>,
 }
 
 /// A job on one node.
@@ -95,12 +95,12 @@ pub struct JobRun {
 impl Jobs {
     /// Reads what is on disk; texts for people about what is damaged.
     pub(crate) fn open(disk: &Arc<dyn Disk>, dir: &Path, damaged: &Path) -> Result<(Self, Vec<String>), StoreError> {
-        let mut index = Index::default();
-        let (table, mut found) = Table::open(disk, dir.join("jobs.redb"), damaged, |record| {
+        let mut index = AllocationIndex::default();
+        let (table, mut found) = JobDatabase::open(disk, dir.join("jobs.redb"), damaged, |record| {
             index.put(&record);
         })?;
         if let Some(path) = found.put_aside {
-            index = Index::default();
+            index = AllocationIndex::default();
             found.damaged = vec![format!(
                 "all jobs: jobs.redb is no database any more; it is kept as {}, and a new one begins",
                 path.display()
@@ -115,7 +115,7 @@ impl Jobs {
         let jobs = Self {
             index: RwLock::new(index),
             table,
-            queue: Queue::default(),
+            queue: JobQueue::default(),
             writing: Mutex::default(),
             generation: AtomicU64::new(0),
         };
@@ -127,11 +127,11 @@ impl Jobs {
         self.table.copy_to(to)
     }
 
-    fn index(&self) -> RwLockReadGuard<'_, Index> {
+    fn index(&self) -> RwLockReadGuard<'_, AllocationIndex> {
         self.index.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn index_mut(&self) -> RwLockWriteGuard<'_, Index> {
+    fn index_mut(&self) -> RwLockWriteGuard<'_, AllocationIndex> {
         self.index.write().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -147,9 +147,9 @@ impl Jobs {
         let mut removed = 0;
         loop {
             let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
-            let old: Vec<(Key, _)> = {
+            let old: Vec<(AllocationKey, _)> = {
                 let index = self.index();
-                let begun = index.order.range(..Key::first(limit));
+                let begun = index.order.range(..AllocationKey::first(limit));
                 let over = begun.filter(|(_, entry)| entry.to != RUNNING && entry.to < limit);
                 over.take(EXPIRE_MAX).map(|(key, _)| (*key, names(&index, key))).collect()
             };
@@ -168,7 +168,7 @@ impl Jobs {
     }
 }
 
-fn names(index: &Index, key: &Key) -> SharedName {
+fn names(index: &AllocationIndex, key: &AllocationKey) -> SharedAllocationName {
     let text = |number| index.texts.get(number).cloned().unwrap_or_else(|| "".into());
     let node = match index.texts.text(key.owner) {
         "" => text(key.node),
@@ -222,7 +222,7 @@ impl Store {
     /// from the jobs' thread when all are durable ([`crate::Appended::Duplicate`]: all were before) or could not be made so. Records of an allocation
     /// that come in any order leave the one with the highest revision; one that has ended takes the place of one that runs whatever its revision, so
     /// that an agent that forgot how far it had counted can still end a job.
-    pub fn put_jobs(&self, records: Vec<JobRecord>, done: Done) {
+    pub fn put_jobs(&self, records: Vec<JobRecord>, done: AppendCallback) {
         let shared = self.shared();
         let mut encoded = Vec::with_capacity(records.len());
         for record in records {
@@ -262,10 +262,10 @@ impl Store {
 
     /// The job that an id, a level or another id is of; of several runs the newest that had begun at the time `at`. With `only_user` as if there were
     /// no other user's.
-    pub fn find_job(&self, id: &str, only_user: Option<&str>, at: Option<i64>) -> Option<JobFound> {
+    pub fn find_job(&self, id: &str, only_user: Option<&str>, at: Option<i64>) -> Option<JobSearchResult> {
         let index = self.shared().jobs.index();
         let all = list::runs_of(&index, id, only_user);
-        let begun = |run: &&Vec<Key>| run.iter().any(|key| at.is_none_or(|at| key.from <= at));
+        let begun = |run: &&Vec<AllocationKey>| run.iter().any(|key| at.is_none_or(|at| key.from <= at));
         let chosen = all.iter().find(begun)?;
         let runs = all.iter().map(|run| {
             let JobRow { job, manager, from, to, nodes, .. } = list::row(&index, run);
@@ -273,13 +273,13 @@ impl Store {
         });
         let mut names: Vec<_> = chosen.iter().map(|key| names(&index, key)).collect();
         names.sort_by(|a, b| a.2.cmp(&b.2));
-        Some(JobFound { row: list::row(&index, chosen), runs: runs.collect(), names })
+        Some(JobSearchResult { row: list::row(&index, chosen), runs: runs.collect(), names })
     }
 
     /// Gives the records of a job to `take` as long as it wants them, by node; how many are damaged and left out.
     pub fn job_records(
         &self,
-        job: &JobFound,
+        job: &JobSearchResult,
         mut take: impl FnMut(JobRecord) -> io::Result<()>,
     ) -> Result<io::Result<u64>, StoreError> {
         let mut damaged = 0;
@@ -306,10 +306,10 @@ impl Store {
         most: usize,
         mut take: impl FnMut(JobRecord),
     ) -> Result<Option<u64>, StoreError> {
-        let names: Vec<SharedName> = {
+        let names: Vec<SharedAllocationName> = {
             let index = self.shared().jobs.index();
             let nodes: HashSet<u32> = nodes.iter().filter_map(|node| index.texts.find(node)).collect();
-            let begun = index.order.range(..Key::first(to));
+            let begun = index.order.range(..AllocationKey::first(to));
             let there = begun.filter(|(key, entry)| entry.to >= from && nodes.contains(&key.node));
             there.take(most + 1).map(|(key, _)| names(&index, key)).collect()
         };

@@ -13,7 +13,7 @@ use wholegrain_model::JobRecord;
 use wholegrain_model::job::JOB_RECORD_BYTES_MAX;
 
 use crate::StoreError;
-use crate::database::{Backend, copy_file, fail};
+use crate::database::{DatabaseFile, copy_file, fail};
 use crate::disk::Disk;
 
 /// Version of the tables.
@@ -31,13 +31,13 @@ const META: TableDefinition<&str, u64> = TableDefinition::new("meta");
 const JOBS: TableDefinition<(&str, &str, &str, i64), &[u8]> = TableDefinition::new("jobs");
 
 /// The name of an allocation on disk.
-pub(super) type Name<'a> = (&'a str, &'a str, Cow<'a, str>, i64);
+pub(super) type AllocationName<'a> = (&'a str, &'a str, Cow<'a, str>, i64);
 
 /// The same, kept.
-pub(super) type SharedName = (Arc<str>, Arc<str>, Arc<str>, i64);
+pub(super) type SharedAllocationName = (Arc<str>, Arc<str>, Arc<str>, i64);
 
 /// An allocation's name.
-pub(super) fn name(record: &JobRecord) -> Name<'_> {
+pub(super) fn name(record: &JobRecord) -> AllocationName<'_> {
     let node = match record.owner.as_str() {
         "" => Cow::Borrowed(record.node.as_str()),
         owner => Cow::Owned(node_of_owner(&record.node, owner)),
@@ -79,7 +79,7 @@ pub(super) fn encode(record: &JobRecord) -> Result<Vec<u8>, StoreError> {
 }
 
 /// The record of a value, if that is what was written under this name.
-fn decode(wanted: &Name<'_>, bytes: &[u8]) -> Option<JobRecord> {
+fn decode(wanted: &AllocationName<'_>, bytes: &[u8]) -> Option<JobRecord> {
     let (sum, rest) = bytes.split_first_chunk::<4>()?;
     if u32::from_le_bytes(*sum) != crc32c::crc32c(rest) {
         return None;
@@ -91,7 +91,7 @@ fn decode(wanted: &Name<'_>, bytes: &[u8]) -> Option<JobRecord> {
 }
 
 /// The database, once there is one.
-pub(super) struct Table {
+pub(super) struct JobDatabase {
     disk: Arc<dyn Disk>,
     path: PathBuf,
     /// `None` before the first record and after a failure.
@@ -103,21 +103,21 @@ pub(super) struct Table {
 
 /// What an opening found.
 #[derive(Debug, Default)]
-pub(super) struct Found {
+pub(super) struct JobDatabaseDamage {
     /// Names of entries that are no records any more.
     pub damaged: Vec<String>,
     /// Where the whole file was put because it is no database any more.
     pub put_aside: Option<PathBuf>,
 }
 
-impl Table {
+impl JobDatabase {
     /// Opens the file if it is there, and gives every record to `take`.
     pub fn open(
         disk: &Arc<dyn Disk>,
         path: PathBuf,
         damaged_dir: &Path,
         mut take: impl FnMut(JobRecord),
-    ) -> Result<(Self, Found), StoreError> {
+    ) -> Result<(Self, JobDatabaseDamage), StoreError> {
         let table = Self {
             disk: disk.clone(),
             path,
@@ -125,7 +125,7 @@ impl Table {
             suspect: AtomicBool::new(false),
             unsynced: Arc::default(),
         };
-        let mut found = Found::default();
+        let mut found = JobDatabaseDamage::default();
         if !disk.exists(&table.path) {
             return Ok((table, found));
         }
@@ -140,22 +140,22 @@ impl Table {
         let read = catch_unwind(AssertUnwindSafe(|| {
             let db = table.open_database()?;
             read_all(&db, &mut found.damaged, &mut take)?.map_err(|found| found_newer(&table.path, found))?;
-            Ok::<Database, ReadFault>(db)
+            Ok::<Database, JobReadFault>(db)
         }));
         match read {
             Ok(Ok(db)) => *table.db.write().unwrap_or_else(PoisonError::into_inner) = Some(db),
-            Ok(Err(ReadFault::Store(error))) => return Err(error),
-            Ok(Err(ReadFault::Library(error))) if is_of_the_disk(&error) => {
+            Ok(Err(JobReadFault::Store(error))) => return Err(error),
+            Ok(Err(JobReadFault::Library(error))) if is_of_the_disk(&error) => {
                 return Err(fail("reading", &table.path, error));
             }
-            Ok(Err(ReadFault::Library(_))) | Err(_) => found.put_aside = Some(table.put_aside(damaged_dir)?),
+            Ok(Err(JobReadFault::Library(_))) | Err(_) => found.put_aside = Some(table.put_aside(damaged_dir)?),
         }
         Ok((table, found))
     }
 
     fn open_database(&self) -> Result<Database, redb::Error> {
         let file = self.disk.open(&self.path, true).map_err(redb::Error::Io)?;
-        let backend = Backend { file, unsynced: self.unsynced.clone() };
+        let backend = DatabaseFile { file, unsynced: self.unsynced.clone() };
         Ok(Database::builder().set_cache_size(CACHE_BYTES).create_with_backend(backend)?)
     }
 
@@ -174,8 +174,8 @@ impl Table {
     /// what was written is a record, and comes again.
     pub fn write<'a>(
         &self,
-        put: impl Iterator<Item = (Name<'a>, &'a [u8])>,
-        remove: impl Iterator<Item = Name<'a>>,
+        put: impl Iterator<Item = (AllocationName<'a>, &'a [u8])>,
+        remove: impl Iterator<Item = AllocationName<'a>>,
     ) -> Result<(), StoreError> {
         self.be_ready()?;
         let db = self.db.read().unwrap_or_else(PoisonError::into_inner);
@@ -229,7 +229,7 @@ impl Table {
     /// Gives the records of these names to `take`, as long as it wants them, `None` for one that is damaged or not there.
     pub fn read(
         &self,
-        names: impl Iterator<Item = SharedName>,
+        names: impl Iterator<Item = SharedAllocationName>,
         mut take: impl FnMut(Option<JobRecord>) -> io::Result<()>,
     ) -> Result<io::Result<()>, StoreError> {
         let db = self.db.read().unwrap_or_else(PoisonError::into_inner);
@@ -239,7 +239,7 @@ impl Table {
         for (job, manager, node, from) in names {
             let value = jobs.get((&*job, &*manager, &*node, from));
             let value = value.map_err(|error| fail("reading jobs", &self.path, error.into()))?;
-            let name: Name<'_> = (&job, &manager, Cow::Borrowed(&node), from);
+            let name: AllocationName<'_> = (&job, &manager, Cow::Borrowed(&node), from);
             if let Err(error) = take(value.and_then(|value| decode(&name, value.value()))) {
                 return Ok(Err(error));
             }
@@ -256,19 +256,19 @@ fn is_of_the_disk(error: &redb::Error) -> bool {
     }
 }
 
-enum ReadFault {
+enum JobReadFault {
     Library(redb::Error),
     Store(StoreError),
 }
 
-impl From<redb::Error> for ReadFault {
+impl From<redb::Error> for JobReadFault {
     fn from(error: redb::Error) -> Self {
         Self::Library(error)
     }
 }
 
-fn found_newer(path: &Path, found: u64) -> ReadFault {
-    ReadFault::Store(StoreError::NewerVersion { path: path.to_owned(), found, known: FORMAT_VERSION })
+fn found_newer(path: &Path, found: u64) -> JobReadFault {
+    JobReadFault::Store(StoreError::NewerVersion { path: path.to_owned(), found, known: FORMAT_VERSION })
 }
 
 /// Reads every record; the version if it is a newer one.
@@ -300,7 +300,7 @@ fn read_all(
 fn create(disk: &dyn Disk, path: &Path) -> Result<(), StoreError> {
     let new = path.with_extension("new");
     let file = disk.create(&new).map_err(|error| StoreError::io("creating", &new, error))?;
-    let backend = Backend { file: file.clone(), unsynced: Arc::default() };
+    let backend = DatabaseFile { file: file.clone(), unsynced: Arc::default() };
     let make = || -> Result<(), redb::Error> {
         let db = Database::builder().set_cache_size(CACHE_BYTES).create_with_backend(backend)?;
         let txn = db.begin_write()?;

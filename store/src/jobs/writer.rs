@@ -10,40 +10,40 @@ use super::Jobs;
 use super::table::name;
 use crate::StoreError;
 use crate::stats::{Counters, add};
-use crate::store::{Appended, Done};
+use crate::store::{AppendCallback, AppendOutcome};
 
 /// Bytes of records that may wait: 64 MiB; over it [`StoreError::Busy`].
 const QUEUE_BYTES_MAX: usize = 64 << 20;
 /// Bytes of one transaction: 8 MiB, or one call's.
 const COMMIT_BYTES_MAX: usize = 8 << 20;
 
-struct Waiting {
+struct QueuedJobRecords {
     records: Vec<(JobRecord, Vec<u8>)>,
     bytes: usize,
-    done: Done,
+    done: AppendCallback,
 }
 
 #[derive(Default)]
-struct Inner {
-    waiting: std::collections::VecDeque<Waiting>,
+struct JobQueueContent {
+    waiting: std::collections::VecDeque<QueuedJobRecords>,
     bytes: usize,
     closed: bool,
 }
 
 /// What waits for the thread.
 #[derive(Default)]
-pub(crate) struct Queue {
-    inner: Mutex<Inner>,
+pub(crate) struct JobQueue {
+    inner: Mutex<JobQueueContent>,
     bell: Condvar,
 }
 
-impl Queue {
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+impl JobQueue {
+    fn lock(&self) -> MutexGuard<'_, JobQueueContent> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Queues one call's records, or answers it at once.
-    pub(super) fn push(&self, records: Vec<(JobRecord, Vec<u8>)>, done: Done) {
+    pub(super) fn push(&self, records: Vec<(JobRecord, Vec<u8>)>, done: AppendCallback) {
         let bytes = records.iter().map(|(_, bytes)| bytes.len()).sum::<usize>();
         let mut inner = self.lock();
         let refusal = match () {
@@ -51,7 +51,7 @@ impl Queue {
             () if inner.bytes + bytes > QUEUE_BYTES_MAX && !inner.waiting.is_empty() => StoreError::Busy,
             () => {
                 inner.bytes += bytes;
-                inner.waiting.push_back(Waiting { records, bytes, done });
+                inner.waiting.push_back(QueuedJobRecords { records, bytes, done });
                 drop(inner);
                 return self.bell.notify_one();
             }
@@ -67,8 +67,8 @@ impl Queue {
     }
 
     /// The calls of the next transaction; none when the queue is closed and empty.
-    fn take(&self) -> Vec<Waiting> {
-        let waits = |inner: &mut Inner| inner.waiting.is_empty() && !inner.closed;
+    fn take(&self) -> Vec<QueuedJobRecords> {
+        let waits = |inner: &mut JobQueueContent| inner.waiting.is_empty() && !inner.closed;
         let mut inner = self.bell.wait_while(self.lock(), waits).unwrap_or_else(PoisonError::into_inner);
         let (mut taken, mut bytes) = (Vec::new(), 0);
         while let Some(next) = inner.waiting.front()
@@ -94,7 +94,7 @@ impl Jobs {
         }
     }
 
-    fn commit(&self, calls: Vec<Waiting>, counters: &Counters) {
+    fn commit(&self, calls: Vec<QueuedJobRecords>, counters: &Counters) {
         let writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         let (mut fresh, mut news) = (HashMap::new(), Vec::with_capacity(calls.len()));
         {
@@ -133,8 +133,8 @@ impl Jobs {
         for (call, any) in calls.into_iter().zip(news) {
             // What was a repeat of something in this very transaction fails with it.
             (call.done)(match &written {
-                Ok(()) if any => Ok(Appended::Stored),
-                Ok(()) => Ok(Appended::Duplicate),
+                Ok(()) if any => Ok(AppendOutcome::Stored),
+                Ok(()) => Ok(AppendOutcome::Duplicate),
                 Err(error) => Err(error.clone()),
             });
         }

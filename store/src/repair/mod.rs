@@ -12,14 +12,14 @@ use std::sync::{Arc, PoisonError};
 use serde::Serialize;
 
 use crate::block::read::Block;
-use crate::care::Watch;
-use crate::catalogue::Change;
+use crate::care::CancellableProgress;
+use crate::catalogue::CatalogueChange;
 use crate::disk::{Disk, RealDisk};
 use crate::publish::{publish, reconcile};
 use crate::store::Shared;
 use crate::verify::{FileKind, check_file};
 use crate::{Store, StoreConfig, StoreError};
-pub use rebuild::Rebuilt;
+pub use rebuild::RebuildReport;
 
 /// What became of one damaged file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -46,7 +46,7 @@ pub struct RepairedFile {
 pub struct RepairReport {
     /// How the catalogue was made anew, where it had to be.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub catalogue: Option<Rebuilt>,
+    pub catalogue: Option<RebuildReport>,
     /// Damaged files.
     pub files: Vec<RepairedFile>,
 }
@@ -59,7 +59,7 @@ impl RepairReport {
 }
 
 /// Repairs the store in `dir`, whose server must not run; with `dry_run` only says what would be done.
-pub fn repair(dir: &Path, dry_run: bool, watch: Watch) -> Result<RepairReport, StoreError> {
+pub fn repair(dir: &Path, dry_run: bool, watch: CancellableProgress) -> Result<RepairReport, StoreError> {
     let disk: Arc<dyn Disk> = Arc::new(RealDisk);
     let config = StoreConfig { background: false, ..StoreConfig::new(dir) };
     let catalogue = rebuild::if_damaged(&disk, dir, dry_run)?;
@@ -74,7 +74,7 @@ pub fn repair(dir: &Path, dry_run: bool, watch: Watch) -> Result<RepairReport, S
 
 impl Store {
     /// Reads every file and repairs those that are damaged; with `dry_run` only says what would be done.
-    pub fn repair(&self, dry_run: bool, watch: Watch) -> Result<RepairReport, StoreError> {
+    pub fn repair(&self, dry_run: bool, watch: CancellableProgress) -> Result<RepairReport, StoreError> {
         let shared = self.shared();
         let view = shared.view();
         let files: Vec<Arc<Block>> = view.blocks.iter().chain(&view.tiers).chain(&view.absent).cloned().collect();
@@ -118,7 +118,7 @@ fn repair_file(
         repaired.note = Some("made anew from its readings".to_owned());
         if !dry_run {
             repaired.aside = set_aside(shared, &file)?;
-            publish(shared, &[], &[file], Change::default())?;
+            publish(shared, &[], &[file], CatalogueChange::default())?;
         }
         return Ok(Some(repaired));
     }
@@ -146,7 +146,7 @@ fn repair_file(
             }
         }
     }
-    publish(shared, &finished, &replaced, Change { relink, ..Change::default() })?;
+    publish(shared, &finished, &replaced, CatalogueChange { relink, ..CatalogueChange::default() })?;
     let (kept, rows) = (repaired.kept, repaired.rows);
     tracing::warn!(file = %repaired.path.display(), kept, rows, "a damaged file was repaired");
     Ok(Some(repaired))

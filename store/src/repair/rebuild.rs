@@ -15,19 +15,19 @@ use wholegrain_model::{Interval, Kind, ValueType};
 use crate::StoreError;
 use crate::block::index::IndexEntry;
 use crate::block::read::{Block, OpenBlock};
-use crate::catalogue::{BlockRecord, Catalogue, Change};
+use crate::catalogue::{BlockRecord, Catalogue, CatalogueChange};
 use crate::disk::{Disk, read_all};
 use crate::publish::DAY_NS;
-use crate::segment::{Proof, header, put_record, recover, segment_number};
-use crate::sensors::Properties;
-use crate::tiers::{TIERS_DIR, TierOf};
+use crate::segment::{SyncedLength, header, put_record, recover, segment_number};
+use crate::sensors::SchemalessProperties;
+use crate::tiers::{TIERS_DIR, TierSource};
 
 /// Who registered the sensors of a rebuilt catalogue.
 const SOURCE: &str = "repair";
 
 /// What was made of the files.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct Rebuilt {
+pub struct RebuildReport {
     /// What was wrong with the catalogue.
     pub problem: String,
     /// Blocks and tiers that are in the new one.
@@ -45,7 +45,7 @@ pub struct Rebuilt {
 }
 
 /// Rebuilds the catalogue of `dir` if it is damaged or missing beside blocks; with `dry_run` only says that it would.
-pub(super) fn if_damaged(disk: &Arc<dyn Disk>, dir: &Path, dry_run: bool) -> Result<Option<Rebuilt>, StoreError> {
+pub(super) fn if_damaged(disk: &Arc<dyn Disk>, dir: &Path, dry_run: bool) -> Result<Option<RebuildReport>, StoreError> {
     let path = dir.join("catalogue.redb");
     let problem = if disk.exists(&path) {
         match crate::catalogue::refuse_damage(disk.as_ref(), &path) {
@@ -56,7 +56,8 @@ pub(super) fn if_damaged(disk: &Arc<dyn Disk>, dir: &Path, dry_run: bool) -> Res
         "it is missing".to_owned()
     };
     let lock = crate::open::take_lock(disk.as_ref(), dir)?;
-    let mut rebuild = Rebuild { disk, dir, dry_run, rebuilt: Rebuilt { problem, ..Rebuilt::default() } };
+    let mut rebuild =
+        CatalogueRebuild { disk, dir, dry_run, rebuilt: RebuildReport { problem, ..RebuildReport::default() } };
     let records = rebuild.records()?;
     let sensors = rebuild.sensors(&records)?;
     rebuild.rebuilt.blocks = records.len() as u64;
@@ -72,7 +73,7 @@ pub(super) fn if_damaged(disk: &Arc<dyn Disk>, dir: &Path, dry_run: bool) -> Res
 }
 
 /// A file's record, and its index.
-type Found = (BlockRecord, Vec<IndexEntry>);
+type IndexedFile = (BlockRecord, Vec<IndexEntry>);
 
 /// Whether a tier can have been made from a block, by the indexes of both: `Some(true)` from all readings in it and others that retention took since, from the
 /// beginning of a sensor's on.
@@ -89,14 +90,14 @@ fn is_trimmed(block: &[IndexEntry], tier: &[IndexEntry]) -> Option<bool> {
     Some(trimmed)
 }
 
-struct Rebuild<'a> {
+struct CatalogueRebuild<'a> {
     disk: &'a Arc<dyn Disk>,
     dir: &'a Path,
     dry_run: bool,
-    rebuilt: Rebuilt,
+    rebuilt: RebuildReport,
 }
 
-impl Rebuild<'_> {
+impl CatalogueRebuild<'_> {
     fn files(&self, below: &str) -> Vec<PathBuf> {
         let (mut found, mut dirs) = (Vec::new(), vec![self.dir.join(below)]);
         while let Some(dir) = dirs.pop() {
@@ -108,7 +109,7 @@ impl Rebuild<'_> {
         found
     }
 
-    fn records(&mut self) -> Result<Vec<Found>, StoreError> {
+    fn records(&mut self) -> Result<Vec<IndexedFile>, StoreError> {
         let mut blocks = Vec::new();
         for path in self.files("blocks") {
             match self.describe(&path, None)? {
@@ -123,25 +124,25 @@ impl Rebuild<'_> {
             let Some(resolution_ns) = resolution.and_then(|resolution| i64::try_from(resolution.ns()).ok()) else {
                 continue;
             };
-            let found = self.describe(&path, Some(TierOf { resolution_ns, block: 0 }))?;
+            let found = self.describe(&path, Some(TierSource { resolution_ns, block: 0 }))?;
             let Some((mut tier, entries)) = found else {
                 self.put_aside(&path)?;
                 continue;
             };
-            let over = |found: &&mut Found| {
+            let over = |found: &&mut IndexedFile| {
                 let block = &found.0;
                 block.value_type == tier.value_type
                     && block.first_time <= tier.last_time
                     && block.last_time >= tier.first_time
             };
-            let mut of: Vec<&mut Found> = blocks.iter_mut().filter(over).collect();
+            let mut of: Vec<&mut IndexedFile> = blocks.iter_mut().filter(over).collect();
             let trimmed = of.first().filter(|_| of.len() == 1).and_then(|found| is_trimmed(&found.1, &entries));
             match (of.first_mut(), trimmed) {
                 // Its readings are gone: nothing else has what it says.
                 (None, _) => {}
                 (Some(found), Some(trimmed)) => {
                     found.0.trimmed |= trimmed;
-                    tier.tier = Some(TierOf { resolution_ns, block: found.0.id });
+                    tier.tier = Some(TierSource { resolution_ns, block: found.0.id });
                 }
                 (Some(_), None) => {
                     self.put_aside(&path)?;
@@ -155,7 +156,7 @@ impl Rebuild<'_> {
     }
 
     /// What the catalogue would say of a file; `None` when it is no whole block.
-    fn describe(&self, path: &Path, tier: Option<TierOf>) -> Result<Option<Found>, StoreError> {
+    fn describe(&self, path: &Path, tier: Option<TierSource>) -> Result<Option<IndexedFile>, StoreError> {
         let stem = path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
         let mut parts = stem.rsplitn(3, '-');
         let value_type = match parts.next() {
@@ -204,7 +205,7 @@ impl Rebuild<'_> {
     }
 
     /// The sensors of all files with what `sensors.csv` says of them.
-    fn sensors(&self, records: &[Found]) -> Result<BTreeMap<String, Properties>, StoreError> {
+    fn sensors(&self, records: &[IndexedFile]) -> Result<BTreeMap<String, SchemalessProperties>, StoreError> {
         let path = self.dir.join(crate::properties::FILE);
         let text = match self.disk.exists(&path) {
             true => self.disk.open(&path, false).and_then(|file| read_all(file.as_ref())),
@@ -212,11 +213,11 @@ impl Rebuild<'_> {
         };
         let text = text.map_err(|error| StoreError::io("reading", &path, error))?;
         let text = String::from_utf8_lossy(&text).into_owned();
-        let said: HashMap<&str, Properties> = text.lines().skip(1).filter_map(line).collect();
+        let said: HashMap<&str, SchemalessProperties> = text.lines().skip(1).filter_map(line).collect();
         let mut sensors = BTreeMap::new();
         for (record, entries) in records {
             for IndexEntry { path: name, .. } in entries {
-                let plain = || Properties {
+                let plain = || SchemalessProperties {
                     unit: String::new(),
                     description: String::new(),
                     kind: Kind::Gauge,
@@ -237,7 +238,7 @@ impl Rebuild<'_> {
             let Some(number) = segment_number(&path) else { continue };
             let bytes = self.disk.open(&path, false).and_then(|file| read_all(file.as_ref()));
             let bytes = bytes.map_err(|error| StoreError::io("reading", &path, error))?;
-            let mut batches = header(number, Proof::default()).to_vec();
+            let mut batches = header(number, SyncedLength::default()).to_vec();
             let mut count = 0;
             for place in recover(&bytes).payloads {
                 match crate::readings::decode(&bytes[place.clone()]) {
@@ -286,8 +287,8 @@ impl Rebuild<'_> {
     fn write(
         &mut self,
         path: &Path,
-        records: &[Found],
-        sensors: &BTreeMap<String, Properties>,
+        records: &[IndexedFile],
+        sensors: &BTreeMap<String, SchemalessProperties>,
     ) -> Result<(), StoreError> {
         let new = self.dir.join("rebuilt.redb");
         if self.disk.exists(&new) {
@@ -302,7 +303,8 @@ impl Rebuild<'_> {
         let add: Vec<BlockRecord> = records.iter().map(|(record, _)| record.clone()).collect();
         let last = add.iter().map(|record| record.id).max().unwrap_or(0);
         catalogue.intend(&[(last, "blocks".to_owned())])?;
-        let change = Change { add: &add, gone: vec![last], sealed_through: Some(last), ..Change::default() };
+        let change =
+            CatalogueChange { add: &add, gone: vec![last], sealed_through: Some(last), ..CatalogueChange::default() };
         catalogue.commit(&change)?;
         drop(catalogue);
         if self.disk.exists(path) {
@@ -314,7 +316,7 @@ impl Rebuild<'_> {
 }
 
 /// A line of `sensors.csv`: sensor, unit, kind, type, scale, wraps_at, interval_ns, description; unit and description in quotes.
-fn line(line: &str) -> Option<(&str, Properties)> {
+fn line(line: &str) -> Option<(&str, SchemalessProperties)> {
     let (path, rest) = line.split_once(',')?;
     let (unit, rest) = quoted(rest)?;
     let mut fields = rest.strip_prefix(',')?.splitn(6, ',');
@@ -323,7 +325,7 @@ fn line(line: &str) -> Option<(&str, Properties)> {
     let scale = fields.next()?.parse().ok()?;
     let interval_ns = fields.nth(1).and_then(|text| text.parse().ok()).unwrap_or(0);
     let description = fields.next().and_then(quoted).map(|(text, _)| text).unwrap_or_default();
-    Some((path, Properties { unit, description, kind, value_type, scale, interval_ns }))
+    Some((path, SchemalessProperties { unit, description, kind, value_type, scale, interval_ns }))
 }
 
 /// A field in quotes, in which two quotes are one, and what follows.

@@ -7,13 +7,13 @@ use crate::block::read::{Block, OpenBlock};
 use crate::block::rows::RowReader;
 use crate::delete::cuts::kept;
 use crate::delete::rewrite::kind_of;
-use crate::publish::{Draft, Finished};
+use crate::publish::{BlockDraft, FinishedBlock};
 use crate::snapshot::cut;
 use crate::store::Shared;
 use crate::tiers::rewrite::salvaged;
 
 /// A new file with the rows whose pages are whole, without what has been deleted; `None` when there are none.
-pub(super) fn salvage(shared: &Shared, file: &Arc<Block>) -> Result<Option<Finished>, StoreError> {
+pub(super) fn salvage(shared: &Shared, file: &Arc<Block>) -> Result<Option<FinishedBlock>, StoreError> {
     let opened = match OpenBlock::open(file) {
         Ok(opened) => Arc::new(opened),
         Err(StoreError::Damaged { .. }) => return Ok(None),
@@ -23,7 +23,7 @@ pub(super) fn salvage(shared: &Shared, file: &Arc<Block>) -> Result<Option<Finis
     if file.record.tier.is_some() {
         return salvaged(shared, &file.record, &opened);
     }
-    let mut draft = Draft::create(shared, kind_of(&file.record), shared.config.seal_zstd_level)?;
+    let mut draft = BlockDraft::create(shared, kind_of(&file.record), shared.config.seal_zstd_level)?;
     draft.trimmed = file.record.trimmed;
     let result = copy(&opened, file, &mut draft);
     if let Err(error) = result {
@@ -38,7 +38,7 @@ pub(super) fn salvage(shared: &Shared, file: &Arc<Block>) -> Result<Option<Finis
     Ok(Some(finished))
 }
 
-fn copy(opened: &Arc<OpenBlock>, file: &Block, draft: &mut Draft) -> Result<(), StoreError> {
+fn copy(opened: &Arc<OpenBlock>, file: &Block, draft: &mut BlockDraft) -> Result<(), StoreError> {
     let mut reader = RowReader::new(opened.clone(), None);
     let mut start = 0;
     for entry in opened.entries() {

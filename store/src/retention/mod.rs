@@ -13,15 +13,15 @@ use std::sync::{Arc, PoisonError};
 
 use crate::StoreError;
 use crate::block::read::Block;
-use crate::catalogue::{BlockRecord, Change};
+use crate::catalogue::{BlockRecord, CatalogueChange};
 use crate::delete::rewrite::rewrite_of;
-use crate::merge::{Output, is_over, merge, open_all, run, stands_between};
-use crate::publish::{Draft, Kind, publish, reconcile};
+use crate::merge::{MergeOutput, is_over, merge, open_all, run, stands_between};
+use crate::publish::{BlockDraft, BlockKind, publish, reconcile};
 use crate::stats::add;
 use crate::store::Shared;
-use crate::tiers::TierOf;
+use crate::tiers::TierSource;
 use crate::tiers::write::TierDrafts;
-use policy::Policy;
+use policy::RetentionPolicy;
 
 /// A block is written again when at least this part of its rows is out.
 const EXPIRED_PART: u64 = 4;
@@ -48,7 +48,7 @@ pub(crate) fn retain(shared: &Shared, now: i64) -> Result<u64, StoreError> {
     let span = raw().map(|block| block.first_time).min().zip(raw().map(|block| block.last_time).max());
     // What was computed from readings that go must go too, also when a crash comes in between.
     span.map_or(Ok(()), |(first, last)| shared.changed(first, last, None))?;
-    if !publish(shared, &[], &dropped, Change::default())? {
+    if !publish(shared, &[], &dropped, CatalogueChange::default())? {
         return Ok(0);
     }
     span.map_or(Ok(()), |(first, last)| shared.changed(first, last, None))?;
@@ -60,7 +60,7 @@ pub(crate) fn retain(shared: &Shared, now: i64) -> Result<u64, StoreError> {
 }
 
 /// The tiers made from a block.
-fn tiers_of(tiers: &[Arc<Block>], block: u64) -> impl Iterator<Item = (&Arc<Block>, TierOf)> {
+fn tiers_of(tiers: &[Arc<Block>], block: u64) -> impl Iterator<Item = (&Arc<Block>, TierSource)> {
     tiers.iter().filter_map(move |tier| {
         let of = tier.record.tier?;
         (of.block == block).then_some((tier, of))
@@ -68,7 +68,7 @@ fn tiers_of(tiers: &[Arc<Block>], block: u64) -> impl Iterator<Item = (&Arc<Bloc
 }
 
 /// What is wholly out; blocks that are out in part are written again here.
-fn by_age(shared: &Shared, policy: &Policy, now: i64) -> Result<Vec<Arc<Block>>, StoreError> {
+fn by_age(shared: &Shared, policy: &RetentionPolicy, now: i64) -> Result<Vec<Arc<Block>>, StoreError> {
     let (mut dropped, mut due) = (Vec::new(), Vec::new());
     let view = shared.view();
     for block in &view.blocks {
@@ -114,7 +114,7 @@ type DayAndType = (Option<i64>, bool);
 /// Blocks that are out, or a good part of which is: the last merge of their day first, if it has not been.
 fn settle_due(
     shared: &Shared,
-    policy: &Policy,
+    policy: &RetentionPolicy,
     due: &[(Arc<Block>, bool)],
     now: i64,
 ) -> Result<Vec<Arc<Block>>, StoreError> {
@@ -158,9 +158,9 @@ fn settle_due(
 }
 
 /// Writes a block again without what is out. Its tiers stay and belong to the new block.
-fn trim(shared: &Shared, policy: &Policy, block: &Arc<Block>, now: i64) -> Result<(), StoreError> {
+fn trim(shared: &Shared, policy: &RetentionPolicy, block: &Arc<Block>, now: i64) -> Result<(), StoreError> {
     let record = &block.record;
-    let kind = Kind {
+    let kind = BlockKind {
         value_type: record.value_type,
         day: record.day,
         level: record.level,
@@ -170,15 +170,15 @@ fn trim(shared: &Shared, policy: &Policy, block: &Arc<Block>, now: i64) -> Resul
     };
     let inputs = [block.clone()];
     let Some(open) = open_all(shared, &inputs)? else { return Ok(()) };
-    let mut draft = Draft::create(shared, kind, shared.config.merge_zstd_level)?;
+    let mut draft = BlockDraft::create(shared, kind, shared.config.merge_zstd_level)?;
     draft.trimmed = true;
     let id = draft.id();
     let tiers = TierDrafts::create(shared, kind, id, &[])?;
     let keep_from = |path: &str| policy.on_edge(policy.raw_cut(policy.rule_of(path), now));
-    let output = Output { draft: Some(draft), tiers, keep_from: Some(&keep_from) };
+    let output = MergeOutput { draft: Some(draft), tiers, keep_from: Some(&keep_from) };
     let Some(finished) = run(shared, &open, &inputs, output)? else { return Ok(()) };
     let relink = tiers_of(&shared.view().tiers, record.id)
-        .map(|(tier, of)| BlockRecord { tier: Some(TierOf { block: id, ..of }), ..tier.record.clone() })
+        .map(|(tier, of)| BlockRecord { tier: Some(TierSource { block: id, ..of }), ..tier.record.clone() })
         .collect();
     let (rows, bytes) = (record.rows.saturating_sub(finished[0].record.rows), finished[0].record.bytes);
     // What was computed from them is hidden only as long as this pass is remembered: an opening knows of none, and gives out what is kept.
@@ -186,7 +186,7 @@ fn trim(shared: &Shared, policy: &Policy, block: &Arc<Block>, now: i64) -> Resul
         finished.iter().for_each(|block| block.discard(shared));
         return Err(error);
     }
-    if publish(shared, &finished, &inputs, Change { relink, ..Change::default() })? {
+    if publish(shared, &finished, &inputs, CatalogueChange { relink, ..CatalogueChange::default() })? {
         if let Err(error) = shared.changed(record.first_time, record.last_time, None) {
             // Noted, and settled before anything kept is given out.
             tracing::warn!(%error, "kept results cannot be removed; tried again");

@@ -26,7 +26,7 @@ pub struct RetentionRule {
 
 /// What part of a file one rule decides about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Share {
+pub(crate) struct RuleShare {
     /// Number of the rule; the number of rules for what no rule chooses.
     pub rule: usize,
     pub rows: u64,
@@ -35,7 +35,7 @@ pub(crate) struct Share {
 
 /// The rules made ready.
 #[derive(Debug, Clone)]
-pub(crate) struct Policy {
+pub(crate) struct RetentionPolicy {
     rules: Vec<RetentionRule>,
     default_age: Option<Interval>,
     resolutions: Vec<i64>,
@@ -49,7 +49,7 @@ fn ns(age: Interval) -> i64 {
     i64::try_from(age.ns()).unwrap_or(i64::MAX)
 }
 
-impl Policy {
+impl RetentionPolicy {
     pub fn new(config: &StoreConfig, rules: Vec<RetentionRule>, generation: u64) -> Self {
         let (default_age, resolutions) = (config.retention_age, resolutions(&config.tiers));
         Self { rules, default_age, resolutions, settle_ns: ns(config.merge_settle), generation }
@@ -138,31 +138,31 @@ impl Policy {
     }
 
     /// Tiers that outlive the readings they are made from.
-    pub fn outliving(&self, shares: &[Share]) -> Vec<i64> {
+    pub fn outliving(&self, shares: &[RuleShare]) -> Vec<i64> {
         let any = |resolution: &i64| shares.iter().any(|share| self.outlives(share.rule, *resolution));
         self.resolutions.iter().copied().filter(any).collect()
     }
 
     /// Rows whose readings are out.
-    pub fn expired_rows(&self, shares: &[Share], now: i64) -> u64 {
+    pub fn expired_rows(&self, shares: &[RuleShare], now: i64) -> u64 {
         shares.iter().filter(|share| share.last_time < self.raw_cut(share.rule, now)).map(|share| share.rows).sum()
     }
 
     /// Whether everything in a tier is out.
-    pub fn is_tier_expired(&self, shares: &[Share], resolution_ns: i64, now: i64) -> bool {
+    pub fn is_tier_expired(&self, shares: &[RuleShare], resolution_ns: i64, now: i64) -> bool {
         shares.iter().all(|share| share.last_time < self.tier_cut(share.rule, resolution_ns, now))
     }
 
     /// Which rules decide about a file's rows; `None` when it cannot be read. Opened once for it, if there are rules at all.
-    pub fn shares(&self, shared: &Shared, block: &Arc<Block>) -> Result<Option<Arc<[Share]>>, StoreError> {
+    pub fn shares(&self, shared: &Shared, block: &Arc<Block>) -> Result<Option<Arc<[RuleShare]>>, StoreError> {
         let known = block.shares.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some((_, shares)) = known.filter(|(generation, _)| *generation == self.generation) {
             return Ok(Some(shares));
         }
         let record = &block.record;
-        let mut shares = vec![Share { rule: self.rules.len(), rows: 0, last_time: i64::MIN }; self.rules.len() + 1];
+        let mut shares = vec![RuleShare { rule: self.rules.len(), rows: 0, last_time: i64::MIN }; self.rules.len() + 1];
         if self.rules.is_empty() {
-            shares[0] = Share { rule: 0, rows: record.rows, last_time: record.last_time };
+            shares[0] = RuleShare { rule: 0, rows: record.rows, last_time: record.last_time };
         } else {
             let opened = match shared.cache.open_once(block) {
                 Ok(opened) => opened,
@@ -181,7 +181,7 @@ impl Policy {
             }
         }
         shares.retain(|share| share.last_time > i64::MIN);
-        let shares: Arc<[Share]> = shares.into();
+        let shares: Arc<[RuleShare]> = shares.into();
         *block.shares.lock().unwrap_or_else(PoisonError::into_inner) = Some((self.generation, shares.clone()));
         Ok(Some(shares))
     }
@@ -204,7 +204,7 @@ mod tests {
         };
         let policy = |rule: RetentionRule| {
             let config = StoreConfig { merge_settle: Interval::from_s(2 * 3600), ..StoreConfig::new("/nowhere") };
-            Policy::new(&config, vec![rule], 1)
+            RetentionPolicy::new(&config, vec![rule], 1)
         };
         let day = |days: i64| days * DAY_NS;
         let outlived = policy(rule(&[(3600, None)]));

@@ -8,8 +8,8 @@ use std::sync::{Arc, PoisonError};
 use serde_json::{Value, json};
 use wholegrain_model::{Interval, Pattern};
 
-use super::policy::{Policy, RETENTION_RULES_MAX, RetentionRule};
-use crate::registry::{Entry, Registry};
+use super::policy::{RETENTION_RULES_MAX, RetentionPolicy, RetentionRule};
+use crate::registry::{Registry, RegistryEntry};
 use crate::store::Shared;
 use crate::{Store, StoreConfig, StoreError};
 
@@ -28,9 +28,9 @@ pub struct RuleInForce {
 }
 
 /// The policy of a configuration and what is set.
-pub(crate) fn policy(config: &StoreConfig, registry: &Registry) -> Arc<Policy> {
+pub(crate) fn policy(config: &StoreConfig, registry: &Registry) -> Arc<RetentionPolicy> {
     let rules = in_force(config, registry).into_iter().map(|rule| rule.rule).collect();
-    Arc::new(Policy::new(config, rules, registry.generation()))
+    Arc::new(RetentionPolicy::new(config, rules, registry.generation()))
 }
 
 /// All rules, the first that matches a sensor counts.
@@ -51,7 +51,7 @@ fn encode(rule: &RetentionRule) -> Value {
 }
 
 /// The rule of an entry. One that cannot be understood keeps everything that it chooses: nothing is lost by it.
-fn decode(entry: &Entry, config: &StoreConfig) -> Option<RetentionRule> {
+fn decode(entry: &RegistryEntry, config: &StoreConfig) -> Option<RetentionRule> {
     let pattern = Pattern::new(entry.key.as_str())
         .inspect_err(|error| tracing::error!(%error, "a rule of retention that is set has no pattern; left out"))
         .ok()?;

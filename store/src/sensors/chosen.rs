@@ -8,14 +8,14 @@ use std::sync::Arc;
 
 use wholegrain_model::Pattern;
 
-use super::paths::{Paths, Walk};
+use super::paths::{PathIndex, PathWalk};
 use crate::SensorId;
 
 /// Paths that are stepped over one by one before the place that a pattern leaps to is looked for.
 const STEPS_MAX: usize = 4;
 
 /// What a pattern has come to.
-enum Looked {
+enum PatternStep {
     Found(SensorId),
     /// It has looked at as many paths as it may; the walk's last path is the last of them.
     Stopped,
@@ -23,19 +23,19 @@ enum Looked {
 }
 
 /// What one pattern chooses.
-pub(super) struct Near<'a> {
+pub(super) struct PatternMatches<'a> {
     pattern: &'a Pattern,
     prefix: String,
-    walk: Walk<'a>,
+    walk: PathWalk<'a>,
     /// Nothing before it is chosen.
     to: String,
     /// How many paths may be looked at.
     left: usize,
 }
 
-impl<'a> Near<'a> {
+impl<'a> PatternMatches<'a> {
     /// Those whose paths come after `after`. No more than `left` paths are looked at.
-    pub fn new(paths: &'a Paths, pattern: &'a Pattern, after: Option<&str>, left: usize) -> Self {
+    pub fn new(paths: &'a PathIndex, pattern: &'a Pattern, after: Option<&str>, left: usize) -> Self {
         let prefix = pattern.literal_prefix();
         let walk = paths.walk(match after.filter(|after| *after >= prefix.as_str()) {
             Some(after) => Bound::Excluded(after),
@@ -44,28 +44,28 @@ impl<'a> Near<'a> {
         Self { pattern, prefix, walk, to: String::new(), left }
     }
 
-    fn next(&mut self) -> Looked {
+    fn next(&mut self) -> PatternStep {
         let mut steps = 0;
         loop {
             if self.left == 0 {
-                return Looked::Stopped;
+                return PatternStep::Stopped;
             }
             self.left -= 1;
             if steps > STEPS_MAX {
                 self.walk.leap(&self.to);
                 steps = 0;
             }
-            let Some((path, id)) = self.walk.step() else { return Looked::End };
+            let Some((path, id)) = self.walk.step() else { return PatternStep::End };
             if path < self.to.as_str() {
                 steps += 1;
             } else if !path.starts_with(&self.prefix) {
-                return Looked::End;
+                return PatternStep::End;
             } else if self.pattern.matches(path) {
-                return Looked::Found(id);
+                return PatternStep::Found(id);
             } else if self.pattern.skip(path, &mut self.to) {
                 steps = 0;
             } else {
-                return Looked::End;
+                return PatternStep::End;
             }
         }
     }
@@ -73,7 +73,7 @@ impl<'a> Near<'a> {
     /// How many there are.
     pub fn count(mut self) -> u64 {
         let mut count = 0;
-        while let Looked::Found(_) = self.next() {
+        while let PatternStep::Found(_) = self.next() {
             count += 1;
         }
         count
@@ -81,18 +81,18 @@ impl<'a> Near<'a> {
 }
 
 /// What any of some patterns choose, each once.
-pub(super) struct Chosen<'a> {
-    near: Vec<Near<'a>>,
+pub(super) struct MatchingSensors<'a> {
+    near: Vec<PatternMatches<'a>>,
     /// The next of each pattern, the first on top.
     heads: BinaryHeap<Reverse<(Arc<str>, usize, SensorId)>>,
     /// Up to which path everything was looked at, where that is not the end.
     limit: Option<Arc<str>>,
 }
 
-impl<'a> Chosen<'a> {
+impl<'a> MatchingSensors<'a> {
     /// Those whose paths come after `after`. No more than `each` paths, one at least, are looked at for each pattern.
-    pub fn new(paths: &'a Paths, patterns: &'a [Pattern], after: Option<&str>, each: usize) -> Self {
-        let near = patterns.iter().map(|pattern| Near::new(paths, pattern, after, each.max(1))).collect();
+    pub fn new(paths: &'a PathIndex, patterns: &'a [Pattern], after: Option<&str>, each: usize) -> Self {
+        let near = patterns.iter().map(|pattern| PatternMatches::new(paths, pattern, after, each.max(1))).collect();
         let mut chosen = Self { near, heads: BinaryHeap::with_capacity(patterns.len()), limit: None };
         for at in 0..patterns.len() {
             let head = chosen.look(at);
@@ -105,15 +105,15 @@ impl<'a> Chosen<'a> {
     fn look(&mut self, at: usize) -> Option<(Arc<str>, usize, SensorId)> {
         let near = &mut self.near[at];
         match near.next() {
-            Looked::Found(id) => Some((near.walk.last().into(), at, id)),
-            Looked::Stopped => {
+            PatternStep::Found(id) => Some((near.walk.last().into(), at, id)),
+            PatternStep::Stopped => {
                 let last = near.walk.last();
                 if self.limit.as_deref().is_none_or(|limit| last < limit) {
                     self.limit = Some(last.into());
                 }
                 None
             }
-            Looked::End => None,
+            PatternStep::End => None,
         }
     }
 
@@ -123,7 +123,7 @@ impl<'a> Chosen<'a> {
     }
 }
 
-impl Iterator for Chosen<'_> {
+impl Iterator for MatchingSensors<'_> {
     type Item = (Arc<str>, SensorId);
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -160,8 +160,8 @@ mod tests {
     const NAMES: [&str; 9] = ["Free", "Used", "Total", "a", "b", "c", "d", "e", "z"];
 
     /// All sensors, those of one node of each two together, and their paths in order.
-    fn sensors() -> (Paths, Vec<(String, SensorId)>) {
-        let (mut paths, mut plain) = (Paths::default(), Vec::new());
+    fn sensors() -> (PathIndex, Vec<(String, SensorId)>) {
+        let (mut paths, mut plain) = (PathIndex::default(), Vec::new());
         for (number, node) in NODES.into_iter().enumerate() {
             let names: Vec<String> =
                 GROUPS.iter().flat_map(|group| NAMES.map(|name| format!("{group}/{name}"))).collect();
@@ -201,7 +201,7 @@ mod tests {
             for after in afters.chain([None, Some("/"), Some("/lab/n1"), Some("/z")]) {
                 let text = |(path, id): (Arc<str>, SensorId)| (path.to_string(), id);
                 let chosen: Vec<(String, SensorId)> =
-                    Chosen::new(&paths, &patterns, after, usize::MAX).map(text).collect();
+                    MatchingSensors::new(&paths, &patterns, after, usize::MAX).map(text).collect();
                 let all = plain.iter().filter(|(path, _)| after.is_none_or(|after| path.as_str() > after));
                 let expected = all.filter(|(path, _)| patterns.iter().any(|pattern| pattern.matches(path)));
                 let expected: Vec<(String, SensorId)> = expected.cloned().collect();
@@ -209,7 +209,7 @@ mod tests {
                 for each in [1, 2, 7, 50] {
                     let (mut parts, mut next) = (Vec::new(), after.map(Arc::<str>::from));
                     loop {
-                        let mut part = Chosen::new(&paths, &patterns, next.as_deref(), each);
+                        let mut part = MatchingSensors::new(&paths, &patterns, next.as_deref(), each);
                         parts.extend(part.by_ref().map(text));
                         let Some(limit) = part.limit() else { break };
                         assert!(next.is_none_or(|next| limit > next), "{set:?}: it does not go on");
@@ -218,7 +218,10 @@ mod tests {
                     assert_eq!(parts, expected, "{set:?} after {after:?} in parts of {each}");
                 }
                 if after.is_none() && set.len() == 1 {
-                    assert_eq!(Near::new(&paths, &patterns[0], None, usize::MAX).count(), chosen.len() as u64);
+                    assert_eq!(
+                        PatternMatches::new(&paths, &patterns[0], None, usize::MAX).count(),
+                        chosen.len() as u64
+                    );
                 }
             }
         }

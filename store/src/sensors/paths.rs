@@ -15,7 +15,7 @@ use wholegrain_model::Schema;
 use super::SensorId;
 
 /// Sensors of one schema, numbered together.
-pub(super) struct Family {
+pub(super) struct SensorFamily {
     /// The number of the first column.
     pub first: u32,
     /// The schema, and its index into [`super::Sensors::schema_at`].
@@ -27,7 +27,7 @@ pub(super) struct Family {
     pub held: OnceLock<Box<[AtomicU32]>>,
 }
 
-impl Family {
+impl SensorFamily {
     pub fn len(&self) -> u32 {
         self.schema.len() as u32
     }
@@ -75,7 +75,7 @@ pub(super) fn order_of(schema: &Schema) -> Arc<[u32]> {
 
 /// Consecutive paths of one family, or one sensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Run {
+struct PathRun {
     /// The family, or the sensor's number.
     first: u32,
     /// Places in the family's order; `0..0` of one sensor.
@@ -83,7 +83,7 @@ struct Run {
     to: u32,
 }
 
-impl Run {
+impl PathRun {
     fn is_one(self) -> bool {
         self.to == 0
     }
@@ -91,33 +91,33 @@ impl Run {
 
 /// The index.
 #[derive(Default)]
-pub(super) struct Paths {
+pub(super) struct PathIndex {
     /// By the first path of each.
-    runs: BTreeMap<Arc<str>, Run>,
+    runs: BTreeMap<Arc<str>, PathRun>,
     /// By their first numbers.
-    families: BTreeMap<u32, Family>,
+    families: BTreeMap<u32, SensorFamily>,
 }
 
-impl Paths {
+impl PathIndex {
     /// Sensors one by one, in any order.
     pub fn of(paths: impl Iterator<Item = (Arc<str>, u32)>) -> Self {
-        let runs = paths.map(|(path, first)| (path, Run { first, from: 0, to: 0 })).collect();
+        let runs = paths.map(|(path, first)| (path, PathRun { first, from: 0, to: 0 })).collect();
         Self { runs, families: BTreeMap::new() }
     }
 
     /// The family that has this number, and which of its columns.
-    pub fn family(&self, id: SensorId) -> Option<(&Family, u32)> {
+    pub fn family(&self, id: SensorId) -> Option<(&SensorFamily, u32)> {
         let (first, family) = self.families.range(..=id.0).next_back()?;
         Some((family, id.0 - first)).filter(|(family, column)| *column < family.len())
     }
 
     /// The families from the one on that has this number, or the next.
-    pub fn families_from(&self, number: u32) -> impl Iterator<Item = &Family> {
+    pub fn families_from(&self, number: u32) -> impl Iterator<Item = &SensorFamily> {
         let from = self.family(SensorId(number)).map_or(number, |(family, _)| family.first);
         self.families.range(from..).map(|(_, family)| family)
     }
 
-    pub fn families_mut(&mut self) -> impl Iterator<Item = &mut Family> {
+    pub fn families_mut(&mut self) -> impl Iterator<Item = &mut SensorFamily> {
         self.families.values_mut()
     }
 
@@ -143,19 +143,19 @@ impl Paths {
     /// Takes one sensor in that is not there.
     pub fn insert(&mut self, path: Arc<str>, id: SensorId) {
         self.split(&path);
-        self.runs.insert(path, Run { first: id.0, from: 0, to: 0 });
+        self.runs.insert(path, PathRun { first: id.0, from: 0, to: 0 });
     }
 
     /// Takes a schema's sensors in, none of which is there.
     pub fn insert_family(&mut self, first: u32, schema: Schema, at: u32, order: Arc<[u32]>) {
-        let family = Family { first, schema, at, order, held: OnceLock::new() };
+        let family = SensorFamily { first, schema, at, order, held: OnceLock::new() };
         let mut from = 0;
         while from < family.len() {
             let path = family.path(from);
             self.split(&path);
             let next = self.runs.range::<str, _>((Bound::Excluded(&*path), Bound::Unbounded)).next();
             let to = next.map_or(family.len(), |(next, _)| family.position((from, family.len()), next, false));
-            self.runs.insert(path, Run { first, from, to });
+            self.runs.insert(path, PathRun { first, from, to });
             from = to;
         }
         self.families.insert(first, family);
@@ -168,7 +168,7 @@ impl Paths {
         let Some(family) = self.families.get(&run.first).filter(|_| !run.is_one()) else { return };
         let place = family.position((run.from, run.to), path, false);
         if place < run.to {
-            let rest = Run { from: place, ..*run };
+            let rest = PathRun { from: place, ..*run };
             run.to = place;
             self.runs.insert(family.path(place), rest);
         }
@@ -176,14 +176,14 @@ impl Paths {
 
     /// Takes one sensor out that is of no family.
     pub fn remove(&mut self, path: &str, id: SensorId) {
-        if self.runs.get(path) == Some(&Run { first: id.0, from: 0, to: 0 }) {
+        if self.runs.get(path) == Some(&PathRun { first: id.0, from: 0, to: 0 }) {
             self.runs.remove(path);
             self.join(path);
         }
     }
 
     /// Takes a family out with all its sensors.
-    pub fn remove_family(&mut self, first: u32) -> Option<Family> {
+    pub fn remove_family(&mut self, first: u32) -> Option<SensorFamily> {
         let family = self.families.remove(&first)?;
         let mut from = 0;
         while from < family.len() {
@@ -208,8 +208,8 @@ impl Paths {
     }
 
     /// All from a path on, in the order of paths.
-    pub fn walk(&self, from: Bound<&str>) -> Walk<'_> {
-        let mut walk = Walk {
+    pub fn walk(&self, from: Bound<&str>) -> PathWalk<'_> {
+        let mut walk = PathWalk {
             paths: self,
             runs: self.runs.range::<str, _>((from, Bound::Unbounded)),
             run: None,
@@ -233,18 +233,18 @@ impl Paths {
 }
 
 /// Going through the paths. No path is made in memory of its own.
-pub(super) struct Walk<'a> {
-    paths: &'a Paths,
-    runs: btree_map::Range<'a, Arc<str>, Run>,
+pub(super) struct PathWalk<'a> {
+    paths: &'a PathIndex,
+    runs: btree_map::Range<'a, Arc<str>, PathRun>,
     /// The family that it is in, the next place and the end.
-    run: Option<(&'a Family, u32, u32)>,
+    run: Option<(&'a SensorFamily, u32, u32)>,
     /// The last path; in a family how much of it is the family's prefix.
     text: String,
     stem: usize,
 }
 
-impl<'a> Walk<'a> {
-    fn enter(&mut self, family: &'a Family, from: u32, to: u32) {
+impl<'a> PathWalk<'a> {
+    fn enter(&mut self, family: &'a SensorFamily, from: u32, to: u32) {
         self.text.clear();
         self.text.push_str(family.schema.prefix().as_str());
         self.text.push('/');
@@ -304,7 +304,7 @@ mod tests {
         Schema::new(SensorPath::new(prefix).unwrap(), "g", sensors).unwrap()
     }
 
-    fn walked(paths: &Paths, from: Bound<&str>) -> Vec<(String, u32)> {
+    fn walked(paths: &PathIndex, from: Bound<&str>) -> Vec<(String, u32)> {
         let mut walk = paths.walk(from);
         let mut all = Vec::new();
         while let Some((path, id)) = walk.step() {
@@ -314,7 +314,7 @@ mod tests {
     }
 
     /// The same as the plain table that it stands for.
-    fn check(paths: &Paths, plain: &BTreeMap<String, u32>) {
+    fn check(paths: &PathIndex, plain: &BTreeMap<String, u32>) {
         let all = |from: Bound<&str>| -> Vec<(String, u32)> {
             plain.range::<str, _>((from, Bound::Unbounded)).map(|(path, id)| (path.clone(), *id)).collect()
         };
@@ -331,7 +331,7 @@ mod tests {
 
     #[test]
     fn families_and_single_sensors_that_lie_among_each_other_are_in_order() {
-        let (mut paths, mut plain) = (Paths::default(), BTreeMap::new());
+        let (mut paths, mut plain) = (PathIndex::default(), BTreeMap::new());
         let mut next = 0;
         let families = [
             schema("/a", &["g/z", "g/b", "g/b/c", "a", "x"]),
@@ -370,7 +370,7 @@ mod tests {
 
     #[test]
     fn what_lay_between_leaves_no_trace() {
-        let mut paths = Paths::default();
+        let mut paths = PathIndex::default();
         let whole = schema("/a", &["a", "b", "c", "d"]);
         paths.insert_family(0, whole.clone(), 0, order_of(&whole));
         let between = schema("/a/b", &["x", "y"]);
@@ -381,6 +381,6 @@ mod tests {
         assert!(paths.family(SensorId(12)).is_none() && paths.family(SensorId(4)).is_none());
         paths.remove_family(10);
         paths.remove("/a/cc", SensorId(20));
-        assert_eq!(paths.runs.values().collect::<Vec<_>>(), [&Run { first: 0, from: 0, to: 4 }]);
+        assert_eq!(paths.runs.values().collect::<Vec<_>>(), [&PathRun { first: 0, from: 0, to: 4 }]);
     }
 }

@@ -6,20 +6,20 @@ use std::sync::Arc;
 
 use wholegrain_model::{Schema, SchemaHash};
 
-use super::paths::Paths;
-use super::{List, Sensors};
+use super::paths::PathIndex;
+use super::{SensorList, Sensors};
 use crate::{SensorId, StoreError};
 
 /// Numbers given in a transaction that has not been made yet.
-pub(crate) struct Plan {
-    staged: Paths,
+pub(crate) struct RegistrationPlan {
+    staged: PathIndex,
     next: u32,
     /// The schemas in it, and the first number of those that are numbered together.
     firsts: HashMap<SchemaHash, Option<u32>>,
 }
 
 /// One schema of it.
-pub(crate) struct Registration {
+pub(crate) struct SchemaRegistration {
     pub schema: Schema,
     /// What names its sensors, as [`Schema::encode_sensors`] does.
     pub list: SchemaHash,
@@ -33,18 +33,18 @@ pub(crate) struct Registration {
 
 impl Sensors {
     /// A transaction of nothing yet.
-    pub fn plan(&self) -> Plan {
-        Plan { staged: Paths::default(), next: self.next, firsts: HashMap::new() }
+    pub fn plan(&self) -> RegistrationPlan {
+        RegistrationPlan { staged: PathIndex::default(), next: self.next, firsts: HashMap::new() }
     }
 
     /// Takes a schema into the plan, after those that are in it. An error leaves the plan as it was.
-    pub fn plan_schema(&self, plan: &mut Plan, schema: &Schema) -> Result<Registration, StoreError> {
+    pub fn plan_schema(&self, plan: &mut RegistrationPlan, schema: &Schema) -> Result<SchemaRegistration, StoreError> {
         let known = self.list(schema);
         let made;
-        let List { order, name, .. } = match known {
+        let SensorList { order, name, .. } = match known {
             Some(list) => list,
             None => {
-                made = List::of(schema);
+                made = SensorList::of(schema);
                 &made
             }
         };
@@ -52,7 +52,7 @@ impl Sensors {
         let known = at.and_then(|at| self.firsts.get(at)).copied();
         let first = plan.firsts.get(&schema.hash()).copied().flatten().or(known);
         let registration =
-            |first, is_new, single| Registration { schema: schema.clone(), list: *name, first, is_new, single };
+            |first, is_new, single| SchemaRegistration { schema: schema.clone(), list: *name, first, is_new, single };
         if first.is_some() {
             return Ok(registration(first, false, Vec::new()));
         }
@@ -83,8 +83,8 @@ impl Sensors {
     }
 
     /// Takes in what is durable now.
-    pub fn register(&mut self, registration: Registration) {
-        let Registration { schema, first, is_new, single, .. } = registration;
+    pub fn register(&mut self, registration: SchemaRegistration) {
+        let SchemaRegistration { schema, first, is_new, single, .. } = registration;
         for (id, path) in single {
             self.take_path(path, SensorId(id));
         }

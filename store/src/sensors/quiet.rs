@@ -5,30 +5,30 @@ use std::sync::Arc;
 
 use wholegrain_model::SchemaHash;
 
-use super::{Last, NONE, Place, Places, Sensors};
+use super::{NONE, NewestReading, SchemaColumn, SchemaColumns, Sensors};
 use crate::SensorId;
-use crate::forget::Live;
+use crate::forget::UnsealedData;
 
 /// Sensors that may be forgotten when nothing of them is stored, and the schemas that go with them.
 #[derive(Debug, Default)]
-pub(crate) struct Quiet {
+pub(crate) struct ExpiryCandidates {
     /// Sensors with their paths and the newest time that was heard of them.
     pub sensors: Vec<(SensorId, Arc<str>, i64)>,
     /// Schemas none of whose batches is live.
     schemas: HashSet<u32>,
 }
 
-impl Places {
+impl SchemaColumns {
     /// Takes a schema's place out.
     fn remove(&mut self, schema: u32) {
         *self = match std::mem::take(self) {
-            Places::One(place) if place.schema == schema => Places::None,
-            Places::Many(mut places) => {
+            SchemaColumns::One(place) if place.schema == schema => SchemaColumns::None,
+            SchemaColumns::Many(mut places) => {
                 places.retain(|place| place.schema != schema);
                 match places[..] {
-                    [] => Places::None,
-                    [place] => Places::One(place),
-                    _ => Places::Many(places),
+                    [] => SchemaColumns::None,
+                    [place] => SchemaColumns::One(place),
+                    _ => SchemaColumns::Many(places),
                 }
             }
             other => other,
@@ -39,8 +39,8 @@ impl Places {
 impl Sensors {
     /// What was last heard of before `cutoff` and is not live. `unheard` remembers since when schemas and sensors have been found here of which
     /// nothing ever came.
-    pub fn quiet(&self, (cutoff, now): (i64, i64), live: &Live, unheard: &mut Unheard) -> Quiet {
-        let mut quiet = Quiet::default();
+    pub fn quiet(&self, (cutoff, now): (i64, i64), live: &UnsealedData, unheard: &mut LastSeen) -> ExpiryCandidates {
+        let mut quiet = ExpiryCandidates::default();
         let before = std::mem::take(unheard);
         for (at, schema) in self.schemas.iter() {
             let hash = schema.hash();
@@ -74,8 +74,9 @@ impl Sensors {
                     None => last,
                 };
             }
-            let heard =
-                |place: &Place| self.groups.get(&self.schema_at(place.schema).hash()).map(|state| state.last_time);
+            let heard = |place: &SchemaColumn| {
+                self.groups.get(&self.schema_at(place.schema).hash()).map(|state| state.last_time)
+            };
             last = places.iter().filter_map(heard).max().unwrap_or(i64::MIN).max(last);
             if last < cutoff && !live.has(id) {
                 quiet.sensors.push((id, entry.path.clone(), last));
@@ -96,7 +97,7 @@ impl Sensors {
 
     /// Of what is quiet, what can go when of these sensors nothing is stored: a schema goes when each sensor that it defines goes, and a sensor
     /// when all its schemas do.
-    pub fn forgettable(&self, quiet: &Quiet, empty: &HashSet<SensorId>) -> (Vec<SensorId>, Vec<SchemaHash>) {
+    pub fn forgettable(&self, quiet: &ExpiryCandidates, empty: &HashSet<SensorId>) -> (Vec<SensorId>, Vec<SchemaHash>) {
         let mut going = quiet.schemas.clone();
         let goes = |going: &HashSet<u32>, id: SensorId| {
             empty.contains(&id) && self.places(id).iter().all(|place| going.contains(&place.schema))
@@ -163,7 +164,7 @@ impl Sensors {
             let Some(entry) = self.entries.remove(id.0 as usize) else { continue };
             self.paths.remove(&entry.path, *id);
             if entry.loose != NONE {
-                self.loose[entry.loose as usize].last = Last::Never;
+                self.loose[entry.loose as usize].last = NewestReading::Never;
                 self.free_loose.push(entry.loose);
             }
         }
@@ -181,7 +182,7 @@ impl Sensors {
 
 /// Since when (ns since the Unix epoch) schemas and sensors without a schema are known to have sent nothing at all.
 #[derive(Debug, Default)]
-pub(crate) struct Unheard {
+pub(crate) struct LastSeen {
     schemas: HashMap<SchemaHash, i64>,
     sensors: HashMap<u32, i64>,
 }

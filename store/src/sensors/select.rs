@@ -7,9 +7,9 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use wholegrain_model::Pattern;
 
-use super::chosen::{Chosen, Near};
-use super::{Combinations, Loose, NONE, Sensors, UNKNOWN};
-use crate::settings::{Held, Settings};
+use super::chosen::{MatchingSensors, PatternMatches};
+use super::{Combinations, NONE, SchemalessEntry, Sensors, UNKNOWN};
+use crate::settings::{AppliedSettings, Settings};
 use crate::{SensorId, SensorInfo};
 
 /// How many paths [`Sensors::select_part`] looks at, for all patterns together: some 10 ms of work in a release build.
@@ -34,7 +34,7 @@ impl Sensors {
         after: Option<&str>,
         most: usize,
     ) -> (Vec<SensorInfo>, Option<Arc<str>>) {
-        let mut chosen = Chosen::new(&self.paths, patterns, after, LOOKED_MAX / patterns.len().max(1));
+        let mut chosen = MatchingSensors::new(&self.paths, patterns, after, LOOKED_MAX / patterns.len().max(1));
         let part: Vec<SensorInfo> =
             chosen.by_ref().filter_map(|(path, id)| self.info_of(id, path)).take(most).collect();
         let next = chosen.limit().filter(|_| part.len() < most);
@@ -42,13 +42,13 @@ impl Sensors {
     }
 
     /// The sensors that one of the patterns chooses, sorted by path, each once.
-    fn chosen<'a>(&'a self, patterns: &'a [Pattern], after: Option<&str>) -> Chosen<'a> {
-        Chosen::new(&self.paths, patterns, after, usize::MAX)
+    fn chosen<'a>(&'a self, patterns: &'a [Pattern], after: Option<&str>) -> MatchingSensors<'a> {
+        MatchingSensors::new(&self.paths, patterns, after, usize::MAX)
     }
 
     /// How many sensors the pattern chooses.
     pub fn count(&self, pattern: &Pattern) -> u64 {
-        Near::new(&self.paths, pattern, None, usize::MAX).count()
+        PatternMatches::new(&self.paths, pattern, None, usize::MAX).count()
     }
 
     /// The first sensors, in the order of paths, that a pattern chooses.
@@ -125,7 +125,7 @@ impl Sensors {
     }
 
     /// Which settings hold for a sensor. It is looked for once.
-    pub fn held(&self, id: SensorId) -> Option<Held> {
+    pub fn held(&self, id: SensorId) -> Option<AppliedSettings> {
         if self.settings.is_empty() {
             return None;
         }
@@ -140,7 +140,7 @@ impl Sensors {
         }
     }
 
-    fn held_at(&self, held: &AtomicU32, path: impl FnOnce() -> Arc<str>) -> Option<Held> {
+    fn held_at(&self, held: &AtomicU32, path: impl FnOnce() -> Arc<str>) -> Option<AppliedSettings> {
         match held.load(Relaxed) {
             NONE => None,
             UNKNOWN => {
@@ -152,7 +152,7 @@ impl Sensors {
         }
     }
 
-    fn combination(&self, held: Held) -> u32 {
+    fn combination(&self, held: AppliedSettings) -> u32 {
         let mut known = self.held.write().unwrap_or_else(PoisonError::into_inner);
         let Combinations { all, by_held } = &mut *known;
         *by_held.entry(held).or_insert_with(|| {
@@ -183,12 +183,12 @@ impl Sensors {
             wraps_at: def.wraps_at,
             description: def.description.clone(),
             interval_ns: newest.map_or(0, |state| state.interval_ns),
-            last_time: newest.map(|state| state.last_time).max(loose.and_then(Loose::time)),
+            last_time: newest.map(|state| state.last_time).max(loose.and_then(SchemalessEntry::time)),
             agent: newest.map_or_else(|| "".into(), |state| state.agent.clone()),
         })
     }
 
-    fn loose_info(&self, id: SensorId, path: Arc<str>, loose: &Loose) -> Option<SensorInfo> {
+    fn loose_info(&self, id: SensorId, path: Arc<str>, loose: &SchemalessEntry) -> Option<SensorInfo> {
         let properties = self.properties.get(loose.properties as usize)?;
         Some(SensorInfo {
             id,

@@ -5,14 +5,14 @@ use std::ops::{Index, IndexMut};
 /// Numbers of one page: all its memory returns when the last of them is gone.
 const PAGE: usize = 256;
 
-struct Page<T> {
+struct SlotPage<T> {
     slots: Vec<Option<T>>,
     held: usize,
 }
 
 /// The numbered things.
 pub(crate) struct Slots<T> {
-    pages: Vec<Option<Box<Page<T>>>>,
+    pages: Vec<Option<Box<SlotPage<T>>>>,
     next: usize,
     held: usize,
 }
@@ -48,7 +48,7 @@ impl<T> Slots<T> {
         if self.pages.len() <= page {
             self.pages.resize_with(page + 1, || None);
         }
-        let page = self.pages[page].get_or_insert_with(|| Box::new(Page { slots: Vec::new(), held: 0 }));
+        let page = self.pages[page].get_or_insert_with(|| Box::new(SlotPage { slots: Vec::new(), held: 0 }));
         if page.slots.len() <= at % PAGE {
             page.slots.resize_with(at % PAGE + 1, || None);
         }

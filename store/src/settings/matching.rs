@@ -6,12 +6,12 @@ use wholegrain_model::pattern::glob;
 
 /// A tree of patterns. Each pattern has a number; a path gives the numbers of those that choose it.
 #[derive(Debug)]
-pub(super) struct Tree {
-    nodes: Vec<Node>,
+pub(super) struct PatternTree {
+    nodes: Vec<PatternNode>,
 }
 
 #[derive(Debug, Default)]
-struct Node {
+struct PatternNode {
     exact: HashMap<Box<str>, usize>,
     globs: Vec<(Box<str>, usize)>,
     /// The node behind a `**`; it stays where it is whatever level comes.
@@ -21,13 +21,13 @@ struct Node {
     ends: Vec<u32>,
 }
 
-impl Default for Tree {
+impl Default for PatternTree {
     fn default() -> Self {
-        Self { nodes: vec![Node::default()] }
+        Self { nodes: vec![PatternNode::default()] }
     }
 }
 
-impl Tree {
+impl PatternTree {
     /// Takes a checked pattern, relative ones at any depth.
     pub fn insert(&mut self, pattern: &str, number: u32) {
         let (relative, body) = pattern.strip_prefix('/').map_or((true, pattern), |body| (false, body));
@@ -43,7 +43,7 @@ impl Tree {
         self.nodes[at].ends.push(number);
     }
 
-    fn add(&mut self, node: Node) -> usize {
+    fn add(&mut self, node: PatternNode) -> usize {
         self.nodes.push(node);
         self.nodes.len() - 1
     }
@@ -52,7 +52,7 @@ impl Tree {
         if let Some(known) = self.nodes[at].any {
             return known;
         }
-        let node = self.add(Node { is_any: true, ..Node::default() });
+        let node = self.add(PatternNode { is_any: true, ..PatternNode::default() });
         self.nodes[at].any = Some(node);
         node
     }
@@ -61,7 +61,7 @@ impl Tree {
         if let Some(known) = self.nodes[at].exact.get(level) {
             return *known;
         }
-        let node = self.add(Node::default());
+        let node = self.add(PatternNode::default());
         self.nodes[at].exact.insert(level.into(), node);
         node
     }
@@ -70,7 +70,7 @@ impl Tree {
         if let Some((_, known)) = self.nodes[at].globs.iter().find(|(text, _)| **text == *level) {
             return *known;
         }
-        let node = self.add(Node::default());
+        let node = self.add(PatternNode::default());
         self.nodes[at].globs.push((level.into(), node));
         node
     }
@@ -140,7 +140,7 @@ mod tests {
                 })
                 .collect();
             let patterns: Vec<Pattern> = texts.iter().map(|text| Pattern::new(text.as_str()).unwrap()).collect();
-            let mut tree = Tree::default();
+            let mut tree = PatternTree::default();
             (0..).zip(&texts).for_each(|(number, text)| tree.insert(text, number));
             for _ in 0..20 {
                 let path: String = (0..1 + random(&mut state) % 5)

@@ -11,11 +11,11 @@ use serde_json::{Value, json};
 use wholegrain_model::schema::{DESCRIPTION_BYTES_MAX, UNIT_BYTES_MAX};
 use wholegrain_model::{Interval, Kind, Pattern, Unit};
 
-use crate::registry::{Entry, Registry};
+use crate::registry::{Registry, RegistryEntry};
 use crate::sensors::SensorInfo;
 use crate::store::Shared;
 use crate::{Store, StoreError};
-use matching::Tree;
+use matching::PatternTree;
 
 /// The kind of the registry's entries.
 const KIND: &str = "property";
@@ -140,14 +140,14 @@ pub struct PropertySetting {
 }
 
 impl PropertySetting {
-    fn of(entry: Entry) -> Option<Self> {
+    fn of(entry: RegistryEntry) -> Option<Self> {
         let (pattern, name) = entry.key.split_once(' ')?;
         let (_, property) = Property::ALL.into_iter().find(|(known, _)| *known == name)?;
         let value = match entry.value {
             None => None,
             Some(mut value) => Some(value.get_mut("is")?.take()),
         };
-        let Entry { number, at, who, .. } = entry;
+        let RegistryEntry { number, at, who, .. } = entry;
         Some(Self { pattern: pattern.to_owned(), property, value, who, at, number })
     }
 }
@@ -163,7 +163,7 @@ pub struct SetReport {
 
 /// A sensor with where its properties come from.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Explained {
+pub struct PropertyOrigins {
     /// What holds.
     pub info: SensorInfo,
     /// What whoever sends the sensor says of it.
@@ -176,14 +176,14 @@ pub struct Explained {
 #[derive(Debug, Default)]
 pub(crate) struct Settings {
     /// The later ones win.
-    all: Vec<(Arc<PropertySetting>, Set)>,
+    all: Vec<(Arc<PropertySetting>, SettingValue)>,
     /// Those whose pattern is a path.
     paths: HashMap<String, Vec<u32>>,
-    tree: Tree,
+    tree: PatternTree,
 }
 
 #[derive(Debug)]
-enum Set {
+enum SettingValue {
     Unit(String),
     Scale(f64),
     Kind(Kind),
@@ -192,7 +192,7 @@ enum Set {
 }
 
 /// For each property the setting that holds, by its number in [`Settings::all`].
-pub(crate) type Held = [u32; PROPERTIES];
+pub(crate) type AppliedSettings = [u32; PROPERTIES];
 
 impl Settings {
     /// What stands in the registry. What cannot be understood is left out and told.
@@ -216,11 +216,11 @@ impl Settings {
     fn add(&mut self, setting: PropertySetting) -> Option<()> {
         let value = setting.value.as_ref()?;
         let set = match setting.property {
-            Property::Unit => Set::Unit(value.as_str()?.to_owned()),
-            Property::Scale => Set::Scale(value.as_f64().filter(|scale| scale.is_finite() && *scale != 0.0)?),
-            Property::Kind => Set::Kind(serde_json::from_value(value.clone()).ok()?),
-            Property::Description => Set::Description(value.as_str()?.to_owned()),
-            Property::Interval => Set::Interval(serde_json::from_value(value.clone()).ok()?),
+            Property::Unit => SettingValue::Unit(value.as_str()?.to_owned()),
+            Property::Scale => SettingValue::Scale(value.as_f64().filter(|scale| scale.is_finite() && *scale != 0.0)?),
+            Property::Kind => SettingValue::Kind(serde_json::from_value(value.clone()).ok()?),
+            Property::Description => SettingValue::Description(value.as_str()?.to_owned()),
+            Property::Interval => SettingValue::Interval(serde_json::from_value(value.clone()).ok()?),
         };
         let pattern = Pattern::new(setting.pattern.as_str()).ok()?;
         let number = u32::try_from(self.all.len()).ok()?;
@@ -238,7 +238,7 @@ impl Settings {
     }
 
     /// Which settings hold for a path; `None` when none does.
-    pub fn held(&self, path: &str) -> Option<Held> {
+    pub fn held(&self, path: &str) -> Option<AppliedSettings> {
         let mut held: [Option<u32>; PROPERTIES] = [None; PROPERTIES];
         let mut take = |number: u32| {
             let place = &mut held[self.all[number as usize].0.property as usize];
@@ -250,23 +250,23 @@ impl Settings {
     }
 
     /// Puts what is set in the place of what was sent.
-    pub fn apply(&self, held: &Held, info: &mut SensorInfo) {
+    pub fn apply(&self, held: &AppliedSettings, info: &mut SensorInfo) {
         for (_, set) in held.iter().filter_map(|number| self.all.get(*number as usize)) {
             match set {
-                Set::Unit(unit) => info.unit.clone_from(unit),
-                Set::Scale(scale) => info.scale = *scale,
-                Set::Kind(kind) => {
+                SettingValue::Unit(unit) => info.unit.clone_from(unit),
+                SettingValue::Scale(scale) => info.scale = *scale,
+                SettingValue::Kind(kind) => {
                     info.kind = *kind;
                     // Only a counter wraps.
                     info.wraps_at = info.wraps_at.filter(|_| *kind == Kind::Counter);
                 }
-                Set::Description(text) => info.description.clone_from(text),
-                Set::Interval(interval) => info.interval_ns = interval.ns(),
+                SettingValue::Description(text) => info.description.clone_from(text),
+                SettingValue::Interval(interval) => info.interval_ns = interval.ns(),
             }
         }
     }
 
-    fn settings(&self, held: &Held) -> [Option<Arc<PropertySetting>>; PROPERTIES] {
+    fn settings(&self, held: &AppliedSettings) -> [Option<Arc<PropertySetting>>; PROPERTIES] {
         held.map(|number| self.all.get(number as usize).map(|(setting, _)| setting.clone()))
     }
 }
@@ -292,7 +292,7 @@ fn value_of(info: &SensorInfo, property: Property) -> Value {
     }
 }
 
-impl Explained {
+impl PropertyOrigins {
     /// What holds of a property.
     pub fn value(&self, property: Property) -> Value {
         value_of(&self.info, property)
@@ -332,7 +332,7 @@ impl Store {
         self.changes(settings, only_new).map(|(_, report)| report)
     }
 
-    fn changes(&self, settings: &[SensorSetting], only_new: bool) -> Result<(Changes, SetReport), StoreError> {
+    fn changes(&self, settings: &[SensorSetting], only_new: bool) -> Result<(SettingChanges, SetReport), StoreError> {
         let shared = self.shared();
         let mut changes: HashMap<String, Value> = HashMap::new();
         let mut same = 0;
@@ -375,7 +375,7 @@ impl Store {
         let wanted = Property::ALL.into_iter().map(|(_, property)| property);
         let wanted = wanted.filter(|property| properties.is_empty() || properties.contains(property));
         let there = wanted.map(|property| key(pattern, property));
-        let changes: Changes =
+        let changes: SettingChanges =
             there.filter(|key| shared.registry.get(KIND, key).is_some()).map(|key| (key, None)).collect();
         let count = changes.len() as u64;
         if count > 0 {
@@ -407,13 +407,13 @@ impl Store {
     }
 
     /// Sensors with where their properties come from. Those that are not the store's are left out.
-    pub fn explain(&self, sensors: &[SensorInfo]) -> Vec<Explained> {
+    pub fn explain(&self, sensors: &[SensorInfo]) -> Vec<PropertyOrigins> {
         let known = self.shared().sensors();
         let settings = known.settings();
         let one = |info: &SensorInfo| {
             let sent = known.sent(info.id)?;
             let set = known.held(info.id).map(|held| settings.settings(&held)).unwrap_or_default();
-            Some(Explained { info: known.info(info.id)?, sent, set })
+            Some(PropertyOrigins { info: known.info(info.id)?, sent, set })
         };
         sensors.iter().filter_map(one).collect()
     }
@@ -434,7 +434,7 @@ impl Store {
     }
 }
 
-type Changes = Vec<(String, Option<Value>)>;
+type SettingChanges = Vec<(String, Option<Value>)>;
 
 /// Makes what stands in the registry hold for every sensor.
 fn in_force(shared: &Shared) {

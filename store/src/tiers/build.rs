@@ -2,14 +2,14 @@
 
 use wholegrain_model::{Column, ColumnValues, Gaps, ValueType};
 
-use super::{Before, Edges, Rows, Windows, floor};
+use super::{TierWindows, WindowColumns, WindowEdge, WindowEdges, floor};
 use crate::holes;
 
 const NS_PER_S: f64 = 1e9;
 
 /// What the lines of one sensor's windows depend on, in one file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Drawn {
+pub(crate) struct LineSpacings {
     /// The longest spacing that was bridged only because it is within the bound, ns; 0 when there is none.
     pub longest: i64,
     /// The shortest that was not bridged, ns; 0 when there is none.
@@ -21,15 +21,15 @@ pub(crate) struct Drawn {
     pub undecided: bool,
 }
 
-impl Drawn {
+impl LineSpacings {
     /// Whether the lines are the same where readings up to `bound_ns` apart are bridged.
     pub fn fits(&self, bound_ns: i64) -> bool {
         !self.undecided && self.longest <= bound_ns && (self.hole == 0 || self.hole > bound_ns)
     }
 
     /// Of both of two parts of a sensor's readings.
-    pub fn with(&self, other: Drawn) -> Drawn {
-        Drawn {
+    pub fn with(&self, other: LineSpacings) -> LineSpacings {
+        LineSpacings {
             longest: self.longest.max(other.longest),
             hole: if self.hole == 0 || other.hole == 0 { self.hole.max(other.hole) } else { self.hole.min(other.hole) },
             beyond: self.beyond || other.beyond,
@@ -39,7 +39,7 @@ impl Drawn {
 }
 
 /// What integers and floats do differently.
-pub(crate) trait Number: Copy + Default {
+pub(crate) trait WindowNumber: Copy + Default {
     /// Whether it is a value at all.
     fn counts(self) -> bool;
     /// Whether `self` is less.
@@ -54,7 +54,7 @@ pub(crate) trait Number: Copy + Default {
     fn sum_of(values: &[Self]) -> Option<Self>;
 }
 
-impl Number for i64 {
+impl WindowNumber for i64 {
     fn counts(self) -> bool {
         true
     }
@@ -75,7 +75,7 @@ impl Number for i64 {
     }
 }
 
-impl Number for f64 {
+impl WindowNumber for f64 {
     fn counts(self) -> bool {
         !self.is_nan()
     }
@@ -104,7 +104,7 @@ impl Number for f64 {
 
 /// A window being filled.
 #[derive(Debug, Clone, Copy)]
-struct Open<T> {
+struct OpenWindow<T> {
     start: i64,
     count: i64,
     min: T,
@@ -117,20 +117,20 @@ struct Open<T> {
     last_time: i64,
     covered: i64,
     area: f64,
-    edges: Edges,
+    edges: WindowEdges,
 }
 
 #[derive(Debug)]
-struct Level<T> {
+struct TierLevel<T> {
     resolution: i64,
-    open: Option<Open<T>>,
-    rows: Rows<T>,
+    open: Option<OpenWindow<T>>,
+    rows: WindowColumns<T>,
 }
 
 /// The tiers of one sensor.
 #[derive(Debug)]
-pub(crate) struct Builder<T> {
-    levels: Vec<Level<T>>,
+pub(crate) struct WindowBuilder<T> {
+    levels: Vec<TierLevel<T>>,
     bound_ns: i64,
     reach_ns: i64,
     /// The times of the latest readings, the latest first, and how many of them are known.
@@ -138,11 +138,11 @@ pub(crate) struct Builder<T> {
     known: usize,
     /// Whether the latest is a gap.
     after_gap: bool,
-    drawn: Drawn,
+    drawn: LineSpacings,
 }
 
-impl<T: Number> Open<T> {
-    fn of(start: i64, time: i64, value: T, before: Before) -> Self {
+impl<T: WindowNumber> OpenWindow<T> {
+    fn of(start: i64, time: i64, value: T, before: WindowEdge) -> Self {
         let mut open = Self {
             start,
             count: 1,
@@ -156,14 +156,14 @@ impl<T: Number> Open<T> {
             last_time: time,
             covered: 0,
             area: 0.0,
-            edges: Edges { before, gap_after: false },
+            edges: WindowEdges { before, gap_after: false },
         };
         T::add(&mut open.sum, &mut open.lost, value);
         open
     }
 
     /// Of several readings without gaps, none of them after a hole; `None` where one is no value, or the sum does not fit.
-    fn of_all(start: i64, times: &[i64], values: &[T], before: Before, even: bool) -> Option<Self> {
+    fn of_all(start: i64, times: &[i64], values: &[T], before: WindowEdge, even: bool) -> Option<Self> {
         let (first, last) = (*values.first()?, *values.last()?);
         let (first_time, last_time) = (*times.first()?, *times.last()?);
         let (mut sum, mut lost) = (T::default(), T::default());
@@ -188,7 +188,7 @@ impl<T: Number> Open<T> {
             let sides = values.windows(2).map(|pair| pair[0].float() / 2.0 + pair[1].float() / 2.0);
             area = sides.zip(times.windows(2)).map(|(mean, pair)| mean * seconds(pair[1] - pair[0])).sum();
         }
-        let edges = Edges { before, gap_after: false };
+        let edges = WindowEdges { before, gap_after: false };
         Some(Self { start, count, min, max, sum, lost, first, last, first_time, last_time, covered, area, edges })
     }
 
@@ -206,7 +206,7 @@ impl<T: Number> Open<T> {
         if self.max.less(part.max) {
             self.max = part.max;
         }
-        if part.edges.before == Before::Line {
+        if part.edges.before == WindowEdge::Line {
             let between = part.first_time - self.last_time;
             self.covered += between;
             self.area += (self.last.float() / 2.0 + part.first.float() / 2.0) * seconds(between);
@@ -234,18 +234,19 @@ fn seconds(ns: i64) -> f64 {
     ns as f64 / NS_PER_S
 }
 
-impl<T: Number> Builder<T> {
+impl<T: WindowNumber> WindowBuilder<T> {
     pub fn new(resolutions: &[i64]) -> Self {
-        let level = |resolution: &i64| Level { resolution: *resolution, open: None, rows: Rows::default() };
+        let level =
+            |resolution: &i64| TierLevel { resolution: *resolution, open: None, rows: WindowColumns::default() };
         let levels = resolutions.iter().map(level).collect();
-        let (times, drawn) = ([0; 3], Drawn::default());
+        let (times, drawn) = ([0; 3], LineSpacings::default());
         Self { levels, bound_ns: 0, reach_ns: 0, times, known: 0, after_gap: false, drawn }
     }
 
     /// A sensor with this interval begins.
     fn begin(&mut self, interval_ns: u64) {
         (self.bound_ns, self.reach_ns) = (holes::bound_of(interval_ns), holes::reach_of(interval_ns));
-        (self.known, self.after_gap, self.drawn) = (0, false, Drawn::default());
+        (self.known, self.after_gap, self.drawn) = (0, false, LineSpacings::default());
     }
 
     /// After [`Builder::begin`]: the last value before the first reading is at `time`, and a gap follows it or not.
@@ -266,8 +267,8 @@ impl<T: Number> Builder<T> {
             }
             let even = is_even(&times[at..next]);
             let whole = if gaps.0.is_empty() && self.is_bridged(times, (at, next), even) {
-                let before = if self.is_first(at) { Before::Unknown } else { self.before(Some(true)) };
-                Open::of_all(start, &times[at..next], &values[at..next], before, even)
+                let before = if self.is_first(at) { WindowEdge::Unknown } else { self.before(Some(true)) };
+                OpenWindow::of_all(start, &times[at..next], &values[at..next], before, even)
             } else {
                 None
             };
@@ -295,12 +296,12 @@ impl<T: Number> Builder<T> {
     }
 
     /// What lies before a value that has a reading before it; `joined` is `None` where readings that are not known decide.
-    fn before(&self, joined: Option<bool>) -> Before {
+    fn before(&self, joined: Option<bool>) -> WindowEdge {
         match (self.after_gap, joined) {
-            (true, _) => Before::Gap,
-            (false, Some(true)) => Before::Line,
-            (false, Some(false)) => Before::Hole,
-            (false, None) => Before::Unknown,
+            (true, _) => WindowEdge::Gap,
+            (false, Some(true)) => WindowEdge::Line,
+            (false, Some(false)) => WindowEdge::Hole,
+            (false, None) => WindowEdge::Unknown,
         }
     }
 
@@ -377,9 +378,9 @@ impl<T: Number> Builder<T> {
         let joined = if self.is_first(row) { None } else { self.is_joined(times, row) };
         match value {
             Some(value) => {
-                let before = if self.is_first(row) { Before::Unknown } else { self.before(joined) };
+                let before = if self.is_first(row) { WindowEdge::Unknown } else { self.before(joined) };
                 self.after_gap = false;
-                self.take(0, Open::of(start, times[row], value, before));
+                self.take(0, OpenWindow::of(start, times[row], value, before));
             }
             None => {
                 if let Some(open) = self.levels.first_mut().and_then(|level| level.open.as_mut()) {
@@ -391,9 +392,9 @@ impl<T: Number> Builder<T> {
     }
 
     /// Adds a part of a window to a level. Where it is not known whether a line leads to it, it has a row of its own.
-    fn take(&mut self, level: usize, part: Open<T>) {
+    fn take(&mut self, level: usize, part: OpenWindow<T>) {
         if let Some(open) = &mut self.levels[level].open {
-            if open.start == part.start && part.edges.before != Before::Unknown && open.absorb(&part) {
+            if open.start == part.start && part.edges.before != WindowEdge::Unknown && open.absorb(&part) {
                 return;
             }
             self.close(level);
@@ -420,17 +421,17 @@ impl<T: Number> Builder<T> {
         lines.edges.push(open.edges);
         if let Some(coarser) = self.levels.get(level + 1) {
             let start = floor(open.start, coarser.resolution);
-            self.take(level + 1, Open { start, ..open });
+            self.take(level + 1, OpenWindow { start, ..open });
         }
     }
 
-    fn give_back(&mut self, level: usize, mut rows: Rows<T>) {
+    fn give_back(&mut self, level: usize, mut rows: WindowColumns<T>) {
         rows.clear();
         self.levels[level].rows = rows;
     }
 
     /// Ends the sensor: the rows of each level.
-    fn finish(&mut self) -> Vec<Rows<T>> {
+    fn finish(&mut self) -> Vec<WindowColumns<T>> {
         (0..self.levels.len()).for_each(|level| self.close(level));
         self.levels.iter_mut().map(|level| std::mem::take(&mut level.rows)).collect()
     }
@@ -438,68 +439,74 @@ impl<T: Number> Builder<T> {
 
 /// Either.
 #[derive(Debug)]
-pub(crate) enum AnyBuilder {
-    Int(Builder<i64>),
-    Float(Builder<f64>),
+pub(crate) enum AnyWindowBuilder {
+    Int(WindowBuilder<i64>),
+    Float(WindowBuilder<f64>),
 }
 
-impl AnyBuilder {
+impl AnyWindowBuilder {
     pub fn new(value_type: ValueType, resolutions: &[i64]) -> Self {
         match value_type {
-            ValueType::Int => AnyBuilder::Int(Builder::new(resolutions)),
-            ValueType::Float => AnyBuilder::Float(Builder::new(resolutions)),
+            ValueType::Int => AnyWindowBuilder::Int(WindowBuilder::new(resolutions)),
+            ValueType::Float => AnyWindowBuilder::Float(WindowBuilder::new(resolutions)),
         }
     }
 
     /// A sensor with this interval begins.
     pub fn begin(&mut self, interval_ns: u64) {
         match self {
-            AnyBuilder::Int(builder) => builder.begin(interval_ns),
-            AnyBuilder::Float(builder) => builder.begin(interval_ns),
+            AnyWindowBuilder::Int(builder) => builder.begin(interval_ns),
+            AnyWindowBuilder::Float(builder) => builder.begin(interval_ns),
         }
     }
 
     /// After that: the last value before its first reading is at `time`, and a gap follows it or not.
     pub fn follow(&mut self, time: i64, gap: bool) {
         match self {
-            AnyBuilder::Int(builder) => builder.follow(time, gap),
-            AnyBuilder::Float(builder) => builder.follow(time, gap),
+            AnyWindowBuilder::Int(builder) => builder.follow(time, gap),
+            AnyWindowBuilder::Float(builder) => builder.follow(time, gap),
         }
     }
 
     /// What the lines of its windows depend on.
-    pub fn drawn(&self) -> Drawn {
+    pub fn drawn(&self) -> LineSpacings {
         match self {
-            AnyBuilder::Int(builder) => builder.drawn,
-            AnyBuilder::Float(builder) => builder.drawn,
+            AnyWindowBuilder::Int(builder) => builder.drawn,
+            AnyWindowBuilder::Float(builder) => builder.drawn,
         }
     }
 
     /// The next readings of the sensor; those of another type than the builder's are not taken.
     pub fn push(&mut self, times: &[i64], column: &Column) {
         match (self, &column.values) {
-            (AnyBuilder::Int(builder), ColumnValues::Int(values)) => builder.push(times, values, &column.gaps),
-            (AnyBuilder::Float(builder), ColumnValues::Float(values)) => builder.push(times, values, &column.gaps),
+            (AnyWindowBuilder::Int(builder), ColumnValues::Int(values)) => builder.push(times, values, &column.gaps),
+            (AnyWindowBuilder::Float(builder), ColumnValues::Float(values)) => {
+                builder.push(times, values, &column.gaps)
+            }
             _ => {}
         }
     }
 
     /// Gives back what [`AnyBuilder::finish`] gave, for the memory.
-    pub fn give_back(&mut self, windows: Vec<Windows>) {
+    pub fn give_back(&mut self, windows: Vec<TierWindows>) {
         for (level, mut windows) in windows.into_iter().enumerate() {
             match (&mut *self, &mut windows) {
-                (AnyBuilder::Int(builder), Windows::Int(rows)) => builder.give_back(level, std::mem::take(rows)),
-                (AnyBuilder::Float(builder), Windows::Float(rows)) => builder.give_back(level, std::mem::take(rows)),
+                (AnyWindowBuilder::Int(builder), TierWindows::Int(rows)) => {
+                    builder.give_back(level, std::mem::take(rows))
+                }
+                (AnyWindowBuilder::Float(builder), TierWindows::Float(rows)) => {
+                    builder.give_back(level, std::mem::take(rows))
+                }
                 _ => {}
             }
         }
     }
 
     /// The rows of each tier, finest first; the next sensor may begin.
-    pub fn finish(&mut self) -> Vec<Windows> {
+    pub fn finish(&mut self) -> Vec<TierWindows> {
         match self {
-            AnyBuilder::Int(builder) => builder.finish().into_iter().map(Windows::Int).collect(),
-            AnyBuilder::Float(builder) => builder.finish().into_iter().map(Windows::Float).collect(),
+            AnyWindowBuilder::Int(builder) => builder.finish().into_iter().map(TierWindows::Int).collect(),
+            AnyWindowBuilder::Float(builder) => builder.finish().into_iter().map(TierWindows::Float).collect(),
         }
     }
 }
@@ -509,8 +516,8 @@ mod tests {
     use super::*;
     use wholegrain_model::Value;
 
-    fn ints(times: &[i64], values: &[i64], gaps: &[usize]) -> Vec<Windows> {
-        let mut builder = AnyBuilder::new(ValueType::Int, &[10, 100]);
+    fn ints(times: &[i64], values: &[i64], gaps: &[usize]) -> Vec<TierWindows> {
+        let mut builder = AnyWindowBuilder::new(ValueType::Int, &[10, 100]);
         builder.begin(0);
         let mut column = Column { values: ColumnValues::Int(values.to_vec()), gaps: Gaps::default() };
         gaps.iter().for_each(|gap| column.gaps.set(*gap, times.len()));
@@ -521,12 +528,12 @@ mod tests {
     #[test]
     fn windows_of_every_tier() {
         let tiers = ints(&[-1, 0, 3, 9, 10, 95, 100], &[7, 5, 1, 3, 9, -4, 2], &[3]);
-        let Windows::Int(fine) = &tiers[0] else { panic!("type") };
+        let TierWindows::Int(fine) = &tiers[0] else { panic!("type") };
         assert_eq!(fine.times, [-10, 0, 10, 90, 100]);
         assert_eq!(fine.counts, [1, 2, 1, 1, 1]);
         assert_eq!((&fine.mins[1], &fine.maxs[1], &fine.sums[1]), (&1, &5, &6));
         assert_eq!((&fine.firsts[1], &fine.lasts[1]), (&5, &1), "the gap is no last value");
-        let Windows::Int(coarse) = &tiers[1] else { panic!("type") };
+        let TierWindows::Int(coarse) = &tiers[1] else { panic!("type") };
         assert_eq!((&coarse.times[..], &coarse.counts[..]), (&[-100, 0, 100][..], &[1, 4, 1][..]));
         assert_eq!((coarse.mins[1], coarse.maxs[1], coarse.sums[1], coarse.lasts[1]), (-4, 9, 11, -4));
     }
@@ -546,20 +553,20 @@ mod tests {
 
     #[test]
     fn nan_is_no_value_and_infinities_stay() {
-        let mut builder = AnyBuilder::new(ValueType::Float, &[10]);
+        let mut builder = AnyWindowBuilder::new(ValueType::Float, &[10]);
         builder.begin(0);
         let values = vec![f64::NAN, 1e100, 1.0, -1e100, f64::INFINITY];
         let column = Column { values: ColumnValues::Float(values), gaps: Gaps::default() };
         builder.push(&[0, 1, 2, 3, 11], &column);
-        let Windows::Float(rows) = &builder.finish()[0] else { panic!("type") };
+        let TierWindows::Float(rows) = &builder.finish()[0] else { panic!("type") };
         assert_eq!((rows.counts[0], rows.sums[0], rows.firsts[0]), (3, 1.0, 1e100));
         assert_eq!(rows.sums[1], f64::INFINITY);
         assert!(builder.finish()[0].is_empty(), "the next sensor begins with nothing");
     }
 
     /// Pairs of numbers are (time, value); without a value a gap. Resolutions 10 and 100, an interval of 1: readings up to 3 apart are joined.
-    fn lines(readings: &[(i64, Option<i64>)]) -> (Vec<Windows>, Drawn) {
-        let mut builder = AnyBuilder::new(ValueType::Int, &[10, 100]);
+    fn lines(readings: &[(i64, Option<i64>)]) -> (Vec<TierWindows>, LineSpacings) {
+        let mut builder = AnyWindowBuilder::new(ValueType::Int, &[10, 100]);
         builder.begin(1);
         let values = readings.iter().map(|reading| reading.1.unwrap_or(0)).collect();
         let mut column = Column { values: ColumnValues::Int(values), gaps: Gaps::default() };
@@ -572,10 +579,10 @@ mod tests {
     }
 
     #[track_caller]
-    fn check_lines(windows: &Windows, expected: &[(i64, i64, i64, f64, Before, bool)]) {
-        let Windows::Int(Rows { lines: Some(lines), .. }) = windows else { panic!("no lines") };
+    fn check_lines(windows: &TierWindows, expected: &[(i64, i64, i64, f64, WindowEdge, bool)]) {
+        let TierWindows::Int(WindowColumns { lines: Some(lines), .. }) = windows else { panic!("no lines") };
         let row = |at: usize| {
-            let Edges { before, gap_after } = lines.edges[at];
+            let WindowEdges { before, gap_after } = lines.edges[at];
             let area = (lines.area[at] * 2e9).round() / 2.0;
             (lines.first_after[at], lines.last_after[at], lines.covered[at], area, before, gap_after)
         };
@@ -584,7 +591,7 @@ mod tests {
 
     #[test]
     fn lines_within_windows_and_between_them() {
-        use Before::{Gap, Hole, Line, Unknown};
+        use WindowEdge::{Gap, Hole, Line, Unknown};
         let values = |times: &[i64]| times.iter().map(|time| (*time, Some(*time))).collect::<Vec<_>>();
         // Evenly, then not, then over a hole.
         let (tiers, drawn) = lines(&values(&[1, 3, 5, 7, 9, 11, 12, 13, 15, 30, 31, 32]));
@@ -593,7 +600,7 @@ mod tests {
             &[(1, 9, 8, 40.0, Unknown, false), (1, 5, 4, 52.0, Line, false), (0, 2, 2, 62.0, Hole, false)],
         );
         check_lines(&tiers[1], &[(1, 32, 16, 40.0 + 20.0 + 52.0 + 62.0, Unknown, false)]);
-        assert_eq!(drawn, Drawn { longest: 2, hole: 15, beyond: true, undecided: false });
+        assert_eq!(drawn, LineSpacings { longest: 2, hole: 15, beyond: true, undecided: false });
         assert!(drawn.fits(3) && drawn.fits(14) && !drawn.fits(15) && !drawn.fits(1));
         // Three alike in a row are no holes, whatever the bound is.
         let (tiers, drawn) = lines(&values(&[0, 8, 16, 24, 32]));
@@ -610,6 +617,6 @@ mod tests {
         let ends = [(0, 0, 0, 0.0, Unknown, false), (7, 9, 2, 16.0, Unknown, false), (6, 6, 0, 0.0, Unknown, false)];
         check_lines(&tiers[0], &ends);
         check_lines(&tiers[1], &[ends[0], ends[1], (16, 16, 0, 0.0, Unknown, false)]);
-        assert!(drawn == Drawn { longest: 1, beyond: true, ..Drawn::default() } && drawn.fits(3));
+        assert!(drawn == LineSpacings { longest: 1, beyond: true, ..LineSpacings::default() } && drawn.fits(3));
     }
 }

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use super::plan::{Span, Step, plan};
-use super::scan::Source;
+use super::plan::{PlanStep, SourceSpan, plan};
+use super::scan::TierScanSource;
 use crate::StoreError;
 use crate::block::read::Block;
 use crate::snapshot::Snapshot;
@@ -44,7 +44,7 @@ impl Snapshot {
         path: &str,
         (from, to): (i64, i64),
         every: Option<i64>,
-    ) -> Result<Option<(i64, Vec<Source>)>, StoreError> {
+    ) -> Result<Option<(i64, Vec<TierScanSource>)>, StoreError> {
         if every.is_some() {
             let Some(resolution) = self.tier_for(from, to, every) else { return Ok(None) };
             return Ok(Some((resolution, self.sources(path, from, to, resolution)?)));
@@ -52,7 +52,7 @@ impl Snapshot {
         let there = self.tiers_there(from, to);
         let (short, long): (Vec<i64>, Vec<i64>) =
             there.into_iter().partition(|resolution| is_short(*resolution, to.saturating_sub(from)));
-        let mut best: Option<(i64, i64, Vec<Source>)> = None;
+        let mut best: Option<(i64, i64, Vec<TierScanSource>)> = None;
         for resolution in short.into_iter().rev().chain([READINGS]).chain(long) {
             let sources = self.sources(path, from, to, resolution)?;
             let lost = self.not_shown(&sources, path, (from, to), resolution)?;
@@ -69,14 +69,14 @@ impl Snapshot {
     /// How much of what is kept of the sensor, in ns, these sources do not show.
     fn not_shown(
         &self,
-        sources: &[Source],
+        sources: &[TierScanSource],
         path: &str,
         (from, to): (i64, i64),
         resolution: i64,
     ) -> Result<i64, StoreError> {
-        let spans: Vec<Span> = sources.iter().map(|source| source.span).collect();
+        let spans: Vec<SourceSpan> = sources.iter().map(|source| source.span).collect();
         let missing = plan(&spans, from, to, resolution).into_iter().map(|step| match step {
-            Step::Missing { lo, hi } => hi.saturating_sub(lo),
+            PlanStep::Missing { lo, hi } => hi.saturating_sub(lo),
             _ => 0,
         });
         let mut lost = missing.fold(0, i64::saturating_add);

@@ -3,7 +3,7 @@
 
 use wholegrain_model::schema::put_varint;
 
-use super::build::Drawn;
+use super::build::LineSpacings;
 use crate::block::index::{from_text, to_text};
 use crate::ranges::get_varint;
 
@@ -15,13 +15,13 @@ const UNDECIDED: u64 = 2;
 
 /// Writes it, sensor by sensor in the order of the index.
 #[derive(Debug, Default)]
-pub(crate) struct LinesWriter {
+pub(crate) struct WindowLinesWriter {
     body: Vec<u8>,
 }
 
-impl LinesWriter {
-    pub fn push(&mut self, drawn: Drawn) {
-        let Drawn { longest, hole, beyond, undecided } = drawn;
+impl WindowLinesWriter {
+    pub fn push(&mut self, drawn: LineSpacings) {
+        let LineSpacings { longest, hole, beyond, undecided } = drawn;
         let flags = if beyond { BEYOND } else { 0 } | if undecided { UNDECIDED } else { 0 };
         [longest.unsigned_abs(), hole.unsigned_abs(), flags]
             .iter()
@@ -34,14 +34,14 @@ impl LinesWriter {
 }
 
 /// Reads what [`LinesWriter::text`] gave, of so many sensors.
-pub(crate) fn decode(text: &str, sensors: usize) -> Result<Vec<Drawn>, &'static str> {
+pub(crate) fn decode(text: &str, sensors: usize) -> Result<Vec<LineSpacings>, &'static str> {
     let body = from_text(text)?;
     let (mut all, mut at) = (Vec::with_capacity(sensors), 0);
     while at < body.len() && all.len() < sensors {
         let mut next = || get_varint(&body, &mut at);
         let (Some(longest), Some(hole), Some(flags)) = (next(), next(), next()) else { break };
         let (Ok(longest), Ok(hole)) = (i64::try_from(longest), i64::try_from(hole)) else { break };
-        all.push(Drawn { longest, hole, beyond: flags & BEYOND != 0, undecided: flags & UNDECIDED != 0 });
+        all.push(LineSpacings { longest, hole, beyond: flags & BEYOND != 0, undecided: flags & UNDECIDED != 0 });
     }
     if all.len() == sensors && at == body.len() {
         Ok(all)
@@ -57,11 +57,11 @@ mod tests {
     #[test]
     fn what_the_footer_says_is_taken_back_or_refused() {
         let all = [
-            Drawn::default(),
-            Drawn { longest: 10_000_000_000, hole: 1, beyond: true, undecided: false },
-            Drawn { longest: 0, hole: i64::MAX, beyond: true, undecided: true },
+            LineSpacings::default(),
+            LineSpacings { longest: 10_000_000_000, hole: 1, beyond: true, undecided: false },
+            LineSpacings { longest: 0, hole: i64::MAX, beyond: true, undecided: true },
         ];
-        let mut writer = LinesWriter::default();
+        let mut writer = WindowLinesWriter::default();
         all.iter().for_each(|drawn| writer.push(*drawn));
         let text = writer.text().unwrap();
         assert_eq!(decode(&text, 3).unwrap(), all);

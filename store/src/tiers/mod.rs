@@ -27,7 +27,7 @@ pub(crate) const TIERS_DIR: &str = "tiers/";
 
 /// What makes a file a tier, in its catalogue record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct TierOf {
+pub(crate) struct TierSource {
     /// Length of its windows.
     pub resolution_ns: i64,
     /// The block that it was made from; that one may be gone since.
@@ -36,7 +36,7 @@ pub(crate) struct TierOf {
 
 /// One window of one sensor. Raw values, not scaled; gaps and NaN are not in it.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Window {
+pub struct TierWindow {
     /// Start of the window, ns since the Unix epoch: a multiple of the tier's resolution.
     pub time: i64,
     /// How many values, at least one.
@@ -56,16 +56,16 @@ pub struct Window {
 /// Consecutive windows of one sensor. One window may come in several rows (of two blocks, or where a sum would not have fitted); together
 /// they are the window.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Windows {
+pub enum TierWindows {
     /// Of integers.
-    Int(Rows<i64>),
+    Int(WindowColumns<i64>),
     /// Of floats.
-    Float(Rows<f64>),
+    Float(WindowColumns<f64>),
 }
 
 /// Columns of windows, of equal length.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Rows<T> {
+pub struct WindowColumns<T> {
     /// Starts of the windows.
     pub times: Vec<i64>,
     /// Numbers of values.
@@ -81,12 +81,12 @@ pub struct Rows<T> {
     /// Latest values.
     pub lasts: Vec<T>,
     /// How the values lie in time; `None` where the file does not say.
-    pub lines: Option<Lines>,
+    pub lines: Option<WindowLines>,
 }
 
 /// The straight lines between neighbouring values of windows, as `docs/sums.md` draws them: columns of the length of [`Rows`].
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Lines {
+pub struct WindowLines {
     /// From the window's start to its first value, ns.
     pub first_after: Vec<i64>,
     /// From the window's start to its last value, ns.
@@ -96,11 +96,11 @@ pub struct Lines {
     /// The area below them, in raw value times seconds.
     pub area: Vec<f64>,
     /// What is before the first value and after the last: [`Edges`].
-    pub edges: Vec<Edges>,
+    pub edges: Vec<WindowEdges>,
 }
 
-impl Lines {
-    fn extend(&mut self, from: &Lines, start: usize, end: usize) {
+impl WindowLines {
+    fn extend(&mut self, from: &WindowLines, start: usize, end: usize) {
         self.first_after.extend_from_slice(&from.first_after[start..end]);
         self.last_after.extend_from_slice(&from.last_after[start..end]);
         self.covered.extend_from_slice(&from.covered[start..end]);
@@ -115,14 +115,14 @@ impl Lines {
     }
 }
 
-impl Edges {
+impl WindowEdges {
     /// As a file has it: what is before the first value, and 4 for a gap after the last.
     pub(crate) fn code(self) -> i64 {
         let before = match self.before {
-            Before::Unknown => 0,
-            Before::Line => 1,
-            Before::Gap => 2,
-            Before::Hole => 3,
+            WindowEdge::Unknown => 0,
+            WindowEdge::Line => 1,
+            WindowEdge::Gap => 2,
+            WindowEdge::Hole => 3,
         };
         before + if self.gap_after { 4 } else { 0 }
     }
@@ -130,10 +130,10 @@ impl Edges {
     /// The same back; `None` where a file holds something else.
     pub(crate) fn of(code: i64) -> Option<Self> {
         let before = match code & 3 {
-            0 => Before::Unknown,
-            1 => Before::Line,
-            2 => Before::Gap,
-            _ => Before::Hole,
+            0 => WindowEdge::Unknown,
+            1 => WindowEdge::Line,
+            2 => WindowEdge::Gap,
+            _ => WindowEdge::Hole,
         };
         (0..8).contains(&code).then_some(Self { before, gap_after: code >= 4 })
     }
@@ -141,16 +141,16 @@ impl Edges {
 
 /// What lies next to the values of a window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Edges {
+pub struct WindowEdges {
     /// Before the first value.
-    pub before: Before,
+    pub before: WindowEdge,
     /// Whether the reading after the last value is a gap.
     pub gap_after: bool,
 }
 
 /// What lies between the value before a window and its first one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Before {
+pub enum WindowEdge {
     /// The file does not say: it begins here, or what was there has been deleted.
     #[default]
     Unknown,
@@ -162,21 +162,21 @@ pub enum Before {
     Hole,
 }
 
-impl<T: Copy> Rows<T> {
+impl<T: Copy> WindowColumns<T> {
     /// Takes everything out and keeps the memory.
     pub(crate) fn clear(&mut self) {
         let Self { times, counts, mins, maxs, sums, firsts, lasts, lines } = self;
         [times, counts].into_iter().for_each(Vec::clear);
         [mins, maxs, sums, firsts, lasts].into_iter().for_each(Vec::clear);
-        if let Some(Lines { first_after, last_after, covered, area, edges }) = lines {
+        if let Some(WindowLines { first_after, last_after, covered, area, edges }) = lines {
             [first_after, last_after, covered].into_iter().for_each(Vec::clear);
             area.clear();
             edges.clear();
         }
     }
 
-    fn window(&self, at: usize, value: impl Fn(T) -> Value) -> Window {
-        Window {
+    fn window(&self, at: usize, value: impl Fn(T) -> Value) -> TierWindow {
+        TierWindow {
             time: self.times[at],
             count: self.counts[at].cast_unsigned(),
             min: value(self.mins[at]),
@@ -188,20 +188,20 @@ impl<T: Copy> Rows<T> {
     }
 }
 
-impl Windows {
+impl TierWindows {
     /// How many rows.
     pub fn len(&self) -> usize {
         match self {
-            Windows::Int(rows) => rows.times.len(),
-            Windows::Float(rows) => rows.times.len(),
+            TierWindows::Int(rows) => rows.times.len(),
+            TierWindows::Float(rows) => rows.times.len(),
         }
     }
 
     /// Starts of the windows.
     pub fn times(&self) -> &[i64] {
         match self {
-            Windows::Int(rows) => &rows.times,
-            Windows::Float(rows) => &rows.times,
+            TierWindows::Int(rows) => &rows.times,
+            TierWindows::Float(rows) => &rows.times,
         }
     }
 
@@ -213,19 +213,19 @@ impl Windows {
     /// What lay before the first of them has been left out.
     pub(crate) fn cut_before(&mut self) {
         let lines = match self {
-            Windows::Int(rows) => &mut rows.lines,
-            Windows::Float(rows) => &mut rows.lines,
+            TierWindows::Int(rows) => &mut rows.lines,
+            TierWindows::Float(rows) => &mut rows.lines,
         };
         if let Some(first) = lines.as_mut().and_then(|lines| lines.edges.first_mut()) {
-            first.before = Before::Unknown;
+            first.before = WindowEdge::Unknown;
         }
     }
 
     /// Row `at`.
-    pub fn get(&self, at: usize) -> Window {
+    pub fn get(&self, at: usize) -> TierWindow {
         match self {
-            Windows::Int(rows) => rows.window(at, Value::Int),
-            Windows::Float(rows) => rows.window(at, Value::Float),
+            TierWindows::Int(rows) => rows.window(at, Value::Int),
+            TierWindows::Float(rows) => rows.window(at, Value::Float),
         }
     }
 }
@@ -236,11 +236,11 @@ impl Windows {
     clippy::large_enum_variant,
     reason = "each is looked at as it comes, and both hold thousands of rows elsewhere"
 )]
-pub enum Part {
+pub enum ScanPart {
     /// Readings.
     Readings(Chunk),
     /// Windows of which all readings are within the range, though the first may begin before it.
-    Windows(Windows),
+    Windows(TierWindows),
 }
 
 /// The resolutions of a configuration in ns, finest first.

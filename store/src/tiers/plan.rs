@@ -7,7 +7,7 @@ use super::{ceil, floor};
 
 /// What one source has of the sensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Span {
+pub(crate) struct SourceSpan {
     /// Times of its first and its last reading.
     pub first: i64,
     pub last: i64,
@@ -19,7 +19,7 @@ pub(crate) struct Span {
 
 /// One piece of the answer, `lo <= time < hi`; pieces follow each other in time.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum PlanStep {
     /// The windows of one source.
     Windows { source: usize, lo: i64, hi: i64 },
     /// The readings of one source.
@@ -33,7 +33,7 @@ pub(crate) enum Step {
 }
 
 /// The steps for `from <= time < to` with windows of at most `resolution`.
-pub(crate) fn plan(spans: &[Span], from: i64, to: i64, resolution: i64) -> Vec<Step> {
+pub(crate) fn plan(spans: &[SourceSpan], from: i64, to: i64, resolution: i64) -> Vec<PlanStep> {
     let mut order: Vec<usize> = (0..spans.len()).filter(|&at| spans[at].first < to && spans[at].last >= from).collect();
     order.sort_by_key(|&at| (spans[at].first, spans[at].last));
     let (from, to) = uncut(spans, from, to, resolution);
@@ -49,32 +49,32 @@ pub(crate) fn plan(spans: &[Span], from: i64, to: i64, resolution: i64) -> Vec<S
 }
 
 /// The range of these steps without what is missing at its ends.
-pub(crate) fn without_missing(steps: &[Step], from: i64, to: i64) -> (i64, i64) {
+pub(crate) fn without_missing(steps: &[PlanStep], from: i64, to: i64) -> (i64, i64) {
     let first = match steps.first() {
-        Some(Step::Missing { lo, hi }) if *lo <= from => *hi,
+        Some(PlanStep::Missing { lo, hi }) if *lo <= from => *hi,
         _ => from,
     };
     let last = match steps.last() {
-        Some(Step::Missing { lo, hi }) if *hi >= to => *lo,
+        Some(PlanStep::Missing { lo, hi }) if *hi >= to => *lo,
         _ => to,
     };
     (first, last.max(first))
 }
 
 /// The range with the whole of its first and its last window, where nothing is in the part that the range leaves out: such a window is not cut.
-fn uncut(spans: &[Span], from: i64, to: i64, resolution: i64) -> (i64, i64) {
+fn uncut(spans: &[SourceSpan], from: i64, to: i64, resolution: i64) -> (i64, i64) {
     let (before, after) = (floor(from, resolution), ceil(to, resolution));
     let left_out = |lo: i64, hi: i64| spans.iter().any(|span| span.first < hi && span.last >= lo);
     (if left_out(before, from) { from } else { before }, if left_out(to, after) { to } else { after })
 }
 
 /// Where sources overlap, in whole windows, and the windows that the range cuts; disjoint and in order.
-fn contested(spans: &[Span], order: &[usize], range: (i64, i64), resolution: i64) -> Vec<(i64, i64)> {
+fn contested(spans: &[SourceSpan], order: &[usize], range: (i64, i64), resolution: i64) -> Vec<(i64, i64)> {
     let (from, to) = range;
     let mut found = Vec::new();
     let mut reached: Option<i64> = None;
     for &at in order {
-        let Span { first, last, .. } = spans[at];
+        let SourceSpan { first, last, .. } = spans[at];
         if let Some(reached) = reached.filter(|reached| *reached >= first) {
             let end = floor(reached.min(last), resolution).saturating_add(resolution);
             found.push((floor(first, resolution).max(from), end.min(to)));
@@ -96,21 +96,21 @@ fn contested(spans: &[Span], order: &[usize], range: (i64, i64), resolution: i64
 }
 
 /// Where no two sources overlap.
-fn clean(spans: &[Span], order: &[usize], (lo, hi): (i64, i64), steps: &mut Vec<Step>) {
+fn clean(spans: &[SourceSpan], order: &[usize], (lo, hi): (i64, i64), steps: &mut Vec<PlanStep>) {
     for &source in order {
         let span = &spans[source];
         if lo < hi && span.first < hi && span.last >= lo {
             steps.push(if span.tiered {
-                Step::Windows { source, lo, hi }
+                PlanStep::Windows { source, lo, hi }
             } else {
-                Step::Readings { source, lo: lo.max(span.first), hi: hi.min(span.last.saturating_add(1)) }
+                PlanStep::Readings { source, lo: lo.max(span.first), hi: hi.min(span.last.saturating_add(1)) }
             });
         }
     }
 }
 
 /// Where sources overlap or the range cuts a window: readings, as far as they are there.
-fn contest(spans: &[Span], order: &[usize], (lo, hi): (i64, i64), resolution: i64, steps: &mut Vec<Step>) {
+fn contest(spans: &[SourceSpan], order: &[usize], (lo, hi): (i64, i64), resolution: i64, steps: &mut Vec<PlanStep>) {
     let involved: Vec<usize> =
         order.iter().copied().filter(|&at| spans[at].first < hi && spans[at].last >= lo).collect();
     let mut cuts: Vec<i64> = involved.iter().map(|&at| spans[at].raw_from).collect();
@@ -128,26 +128,26 @@ fn contest(spans: &[Span], order: &[usize], (lo, hi): (i64, i64), resolution: i6
             merged = Some((merged.map_or(lo, |merged| merged.0), hi));
             continue;
         }
-        steps.extend(merged.take().map(|(lo, hi)| Step::Merged { lo, hi }));
+        steps.extend(merged.take().map(|(lo, hi)| PlanStep::Merged { lo, hi }));
         if lo == floor(lo, resolution) && hi == floor(hi, resolution) {
-            steps.push(Step::Gone { alone: here.len() == 1, sources: gone, lo, hi });
+            steps.push(PlanStep::Gone { alone: here.len() == 1, sources: gone, lo, hi });
         } else {
-            steps.push(Step::Missing { lo, hi });
+            steps.push(PlanStep::Missing { lo, hi });
         }
     }
-    steps.extend(merged.map(|(lo, hi)| Step::Merged { lo, hi }));
+    steps.extend(merged.map(|(lo, hi)| PlanStep::Merged { lo, hi }));
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn span(first: i64, last: i64, tiered: bool) -> Span {
-        Span { first, last, tiered, raw_from: i64::MIN }
+    fn span(first: i64, last: i64, tiered: bool) -> SourceSpan {
+        SourceSpan { first, last, tiered, raw_from: i64::MIN }
     }
 
     #[track_caller]
-    fn check(spans: &[Span], from: i64, to: i64, expected: &[Step]) {
+    fn check(spans: &[SourceSpan], from: i64, to: i64, expected: &[PlanStep]) {
         assert_eq!(plan(spans, from, to, 10), expected);
     }
 
@@ -159,9 +159,9 @@ mod tests {
             0,
             200,
             &[
-                Step::Windows { source: 0, lo: 0, hi: 200 },
-                Step::Windows { source: 1, lo: 0, hi: 200 },
-                Step::Readings { source: 2, lo: 100, hi: 106 },
+                PlanStep::Windows { source: 0, lo: 0, hi: 200 },
+                PlanStep::Windows { source: 1, lo: 0, hi: 200 },
+                PlanStep::Readings { source: 2, lo: 100, hi: 106 },
             ],
         );
         check(&spans, 300, 400, &[]);
@@ -175,30 +175,30 @@ mod tests {
             5,
             58,
             &[
-                Step::Merged { lo: 5, hi: 10 },
-                Step::Windows { source: 0, lo: 10, hi: 50 },
-                Step::Merged { lo: 50, hi: 58 },
+                PlanStep::Merged { lo: 5, hi: 10 },
+                PlanStep::Windows { source: 0, lo: 10, hi: 50 },
+                PlanStep::Merged { lo: 50, hi: 58 },
             ],
         );
-        check(&spans, 12, 18, &[Step::Merged { lo: 12, hi: 18 }]);
+        check(&spans, 12, 18, &[PlanStep::Merged { lo: 12, hi: 18 }]);
     }
 
     #[test]
     fn a_window_is_not_cut_where_nothing_is_left_out() {
-        let windows = |lo, hi| Step::Windows { source: 0, lo, hi };
+        let windows = |lo, hi| PlanStep::Windows { source: 0, lo, hi };
         check(&[span(5, 57, true)], 5, 58, &[windows(0, 60)]);
-        check(&[span(5, 58, true)], 5, 58, &[windows(0, 50), Step::Merged { lo: 50, hi: 58 }]);
-        check(&[span(4, 57, true)], 5, 58, &[Step::Merged { lo: 5, hi: 10 }, windows(10, 60)]);
+        check(&[span(5, 58, true)], 5, 58, &[windows(0, 50), PlanStep::Merged { lo: 50, hi: 58 }]);
+        check(&[span(4, 57, true)], 5, 58, &[PlanStep::Merged { lo: 5, hi: 10 }, windows(10, 60)]);
         // What another source has there is left out too, whichever it is.
         let late = span(58, 58, false);
-        check(&[span(5, 57, true), late], 5, 58, &[windows(0, 50), Step::Merged { lo: 50, hi: 58 }]);
+        check(&[span(5, 57, true), late], 5, 58, &[windows(0, 50), PlanStep::Merged { lo: 50, hi: 58 }]);
         // Windows whose readings are gone are whole, too.
-        check(&[Span { raw_from: i64::MAX, ..span(5, 57, true) }], 5, 58, &[windows(0, 60)]);
+        check(&[SourceSpan { raw_from: i64::MAX, ..span(5, 57, true) }], 5, 58, &[windows(0, 60)]);
         check(
             &[span(i64::MIN, i64::MAX, true)],
             i64::MIN,
             i64::MAX,
-            &[windows(i64::MIN, i64::MAX - 7), Step::Merged { lo: i64::MAX - 7, hi: i64::MAX }],
+            &[windows(i64::MIN, i64::MAX - 7), PlanStep::Merged { lo: i64::MAX - 7, hi: i64::MAX }],
         );
     }
 
@@ -210,23 +210,23 @@ mod tests {
             0,
             100,
             &[
-                Step::Windows { source: 0, lo: 0, hi: 30 },
-                Step::Merged { lo: 30, hi: 50 },
-                Step::Windows { source: 0, lo: 50, hi: 100 },
+                PlanStep::Windows { source: 0, lo: 0, hi: 30 },
+                PlanStep::Merged { lo: 30, hi: 50 },
+                PlanStep::Windows { source: 0, lo: 50, hi: 100 },
             ],
         );
         // Three, one of which reaches over both others.
         let spans = [span(0, 99, true), span(10, 19, true), span(50, 59, true)];
-        let merged = |lo, hi| Step::Merged { lo, hi };
-        let windows = |lo, hi| Step::Windows { source: 0, lo, hi };
+        let merged = |lo, hi| PlanStep::Merged { lo, hi };
+        let windows = |lo, hi| PlanStep::Windows { source: 0, lo, hi };
         check(&spans, 0, 100, &[windows(0, 10), merged(10, 20), windows(20, 50), merged(50, 60), windows(60, 100)]);
     }
 
     #[test]
     fn what_has_no_readings_any_more_gives_its_windows_or_nothing() {
-        let gone = Span { raw_from: i64::MAX, ..span(0, 99, true) };
-        check(&[gone], 0, 100, &[Step::Windows { source: 0, lo: 0, hi: 100 }]);
-        check(&[gone], 5, 20, &[Step::Missing { lo: 5, hi: 10 }, Step::Windows { source: 0, lo: 10, hi: 20 }]);
+        let gone = SourceSpan { raw_from: i64::MAX, ..span(0, 99, true) };
+        check(&[gone], 0, 100, &[PlanStep::Windows { source: 0, lo: 0, hi: 100 }]);
+        check(&[gone], 5, 20, &[PlanStep::Missing { lo: 5, hi: 10 }, PlanStep::Windows { source: 0, lo: 10, hi: 20 }]);
         let range = |from, to| without_missing(&plan(&[gone], from, to, 10), from, to);
         assert_eq!(
             [range(5, 20), range(10, 25), range(5, 25), range(10, 20)],
@@ -239,17 +239,17 @@ mod tests {
             0,
             100,
             &[
-                Step::Windows { source: 0, lo: 0, hi: 30 },
-                Step::Gone { sources: vec![0], alone: false, lo: 30, hi: 40 },
-                Step::Windows { source: 0, lo: 40, hi: 100 },
+                PlanStep::Windows { source: 0, lo: 0, hi: 30 },
+                PlanStep::Gone { sources: vec![0], alone: false, lo: 30, hi: 40 },
+                PlanStep::Windows { source: 0, lo: 40, hi: 100 },
             ],
         );
-        let half = Span { raw_from: 40, ..span(0, 99, true) };
+        let half = SourceSpan { raw_from: 40, ..span(0, 99, true) };
         check(
             &[half, span(20, 59, false)],
             20,
             60,
-            &[Step::Gone { sources: vec![0], alone: false, lo: 20, hi: 40 }, Step::Merged { lo: 40, hi: 60 }],
+            &[PlanStep::Gone { sources: vec![0], alone: false, lo: 20, hi: 40 }, PlanStep::Merged { lo: 40, hi: 60 }],
         );
     }
 }

@@ -6,23 +6,23 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::build::{AnyBuilder, Drawn};
+use super::build::{AnyWindowBuilder, LineSpacings};
 use super::write::{TierWriter, record};
-use super::{TierOf, Windows, coarsest, floor, readings_from};
+use super::{TierSource, TierWindows, coarsest, floor, readings_from};
 use crate::StoreError;
 use crate::block::index::IndexEntry;
 use crate::block::read::{Block, OpenBlock};
 use crate::block::rows::RowReader;
-use crate::block::write::Written;
+use crate::block::write::BlockSummary;
 use crate::catalogue::BlockRecord;
 use crate::delete::cuts::{kept_windows, touches};
 use crate::delete::rewrite::kind_of;
 use crate::merge::runs_of;
-use crate::publish::Finished;
+use crate::publish::FinishedBlock;
 use crate::store::Shared;
 
 /// A block and its open file.
-pub(crate) type Readings<'a> = (&'a Arc<Block>, Arc<OpenBlock>);
+pub(crate) type BlockReadings<'a> = (&'a Arc<Block>, Arc<OpenBlock>);
 
 /// A tier's file without what its cuts take; `None` when no window is left. Windows that a cut touches are made again of the readings that `block` has, and left
 /// out where the readings are gone.
@@ -30,8 +30,8 @@ pub(crate) fn without_cuts(
     shared: &Shared,
     old: &BlockRecord,
     opened: &Arc<OpenBlock>,
-    block: Option<Readings>,
-) -> Result<Option<Finished>, StoreError> {
+    block: Option<BlockReadings>,
+) -> Result<Option<FinishedBlock>, StoreError> {
     written_again(shared, old, opened, block, &|_| true)
 }
 
@@ -40,7 +40,7 @@ pub(crate) fn salvaged(
     shared: &Shared,
     old: &BlockRecord,
     opened: &Arc<OpenBlock>,
-) -> Result<Option<Finished>, StoreError> {
+) -> Result<Option<FinishedBlock>, StoreError> {
     let mut reader = RowReader::new(opened.clone(), None);
     let mut readable = |start: u64, end: u64| {
         let mut row = start;
@@ -65,19 +65,19 @@ fn written_again(
     shared: &Shared,
     old: &BlockRecord,
     opened: &Arc<OpenBlock>,
-    block: Option<Readings>,
+    block: Option<BlockReadings>,
     wanted: &dyn Fn(usize) -> bool,
-) -> Result<Option<Finished>, StoreError> {
+) -> Result<Option<FinishedBlock>, StoreError> {
     let Some(tier) = old.tier else { return Ok(None) };
     let id = shared.next_block.fetch_add(1, Relaxed);
     let temporary = shared.paths.temporary.join(format!("{id}.parquet"));
     let level = shared.config.seal_zstd_level;
-    let write = || -> Result<Written, StoreError> {
+    let write = || -> Result<BlockSummary, StoreError> {
         let lined = opened.has_lines();
         let writer = TierWriter::create(shared.disk.as_ref(), &temporary, old.value_type, level, lined)?;
         let reader = RowReader::new(opened.clone(), None);
         let readings = block.map(|(block, opened)| (block, RowReader::new(opened.clone(), None), opened));
-        let mut rewrite = Rewrite { shared, old, tier, reader, readings, writer };
+        let mut rewrite = TierRewrite { shared, old, tier, reader, readings, writer };
         let mut start = 0;
         for (at, entry) in opened.entries().iter().enumerate() {
             let rows = (start, start + entry.rows);
@@ -95,7 +95,7 @@ fn written_again(
         }
         Ok(written) => {
             let record = record(kind_of(old), id, tier, &written);
-            Ok(Some(Finished { temporary, record }))
+            Ok(Some(FinishedBlock { temporary, record }))
         }
         Err(error) => {
             let _ = shared.disk.remove(&temporary);
@@ -104,29 +104,29 @@ fn written_again(
     }
 }
 
-struct Rewrite<'a> {
+struct TierRewrite<'a> {
     shared: &'a Shared,
     old: &'a BlockRecord,
-    tier: TierOf,
+    tier: TierSource,
     reader: RowReader,
     readings: Option<(&'a Arc<Block>, RowReader, Arc<OpenBlock>)>,
     writer: TierWriter,
 }
 
 /// Windows made of readings: with the times of the first and the last reading.
-struct Made {
-    windows: Windows,
+struct RewrittenWindows {
+    windows: TierWindows,
     range: (i64, i64),
-    drawn: Drawn,
+    drawn: LineSpacings,
 }
 
-impl Rewrite<'_> {
+impl TierRewrite<'_> {
     /// One sensor, whose windows are these rows of the old file.
     fn sensor(
         &mut self,
         entry: &IndexEntry,
         (row, end): (u64, u64),
-        mut drawn: Option<Drawn>,
+        mut drawn: Option<LineSpacings>,
     ) -> Result<(), StoreError> {
         let (path, resolution) = (&entry.path, self.tier.resolution_ns);
         let (first, last) = (entry.first_time, entry.last_time);
@@ -174,21 +174,26 @@ impl Rewrite<'_> {
     fn last_value(&mut self, row: u64) -> Result<Option<(i64, bool)>, StoreError> {
         let windows = self.reader.read_lines(row, 1)?;
         let lines = match &windows {
-            Windows::Int(rows) => &rows.lines,
-            Windows::Float(rows) => &rows.lines,
+            TierWindows::Int(rows) => &rows.lines,
+            TierWindows::Float(rows) => &rows.lines,
         };
         let of = |time: i64| lines.as_ref().map(|lines| (time + lines.last_after[0], lines.edges[0].gap_after));
         Ok(windows.times().first().and_then(|time| of(*time)))
     }
 
     /// The windows of what the block has of a sensor from a time on; `before` is what [`Rewrite::last_value`] says of the window before.
-    fn made(&mut self, path: &str, from: i64, before: Option<(i64, bool)>) -> Result<Option<Made>, StoreError> {
+    fn made(
+        &mut self,
+        path: &str,
+        from: i64,
+        before: Option<(i64, bool)>,
+    ) -> Result<Option<RewrittenWindows>, StoreError> {
         let Some((block, reader, opened)) = &mut self.readings else { return Ok(None) };
         let Some(found) = opened.find(path) else { return Ok(None) };
         let (rows, first_time, last_time) = (found.rows, found.first_time, found.last_time);
         let entry = IndexEntry { path: path.to_owned(), rows, first_time, last_time };
         let rows = (found.start, found.start + found.rows);
-        let mut builder = AnyBuilder::new(self.old.value_type, &[self.tier.resolution_ns]);
+        let mut builder = AnyWindowBuilder::new(self.old.value_type, &[self.tier.resolution_ns]);
         let interval_ns = {
             let sensors = self.shared.sensors();
             sensors.id(path).and_then(|id| sensors.info(id)).map_or(0, |info| info.interval_ns)
@@ -209,6 +214,6 @@ impl Rewrite<'_> {
         }
         let drawn = builder.drawn();
         let windows = builder.finish().pop();
-        Ok(windows.zip(range).map(|(windows, range)| Made { windows, range, drawn }))
+        Ok(windows.zip(range).map(|(windows, range)| RewrittenWindows { windows, range, drawn }))
     }
 }

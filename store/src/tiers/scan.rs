@@ -7,23 +7,23 @@ use std::sync::Arc;
 
 use wholegrain_model::Timestamp;
 
-use super::plan::{Span, Step, plan, without_missing};
-use super::{Lines, Part, Rows, TierOf, Windows, coarsest, readings_from};
-use crate::block::find::Found;
+use super::plan::{PlanStep, SourceSpan, plan, without_missing};
+use super::{ScanPart, TierSource, TierWindows, WindowColumns, WindowLines, coarsest, readings_from};
+use crate::block::find::SensorRows;
 use crate::block::read::Block;
 use crate::block::rows::RowReader;
 use crate::delete::cuts::{self, kept_windows};
-use crate::scan::{Input, Merged};
+use crate::scan::{MergeInput, MergedChunks};
 use crate::snapshot::{Snapshot, cut, split, tolerate};
 use crate::{Chunk, SensorId, StoreError};
 
 /// The parts of one sensor's answer, in time order.
-pub type PartIter = Box<dyn Iterator<Item = Result<Part, StoreError>> + Send>;
+pub type ScanPartIter = Box<dyn Iterator<Item = Result<ScanPart, StoreError>> + Send>;
 
 /// One sensor's parts for means over time.
 pub struct LineScan {
     /// In time order.
-    pub parts: PartIter,
+    pub parts: ScanPartIter,
     /// The range that was asked for, without the windows at its ends that it cuts and whose readings are gone. The parts have nothing of those.
     pub range: (i64, i64),
     /// The resolution of the windows, ns.
@@ -31,7 +31,7 @@ pub struct LineScan {
 }
 
 /// Where a source's readings are.
-enum Raw {
+enum RawReadings {
     Block(Arc<Block>),
     /// Not sealed, with the rank of its input.
     Live(u64, Chunk),
@@ -39,23 +39,23 @@ enum Raw {
 }
 
 /// One block, or what is not sealed.
-pub(super) struct Source {
-    raw: Raw,
+pub(super) struct TierScanSource {
+    raw: RawReadings,
     /// Where its readings are in its block, once that was asked.
-    rows: OnceCell<Option<Found>>,
+    rows: OnceCell<Option<SensorRows>>,
     /// The tier, and where its windows are in it.
-    tier: Option<(Arc<Block>, Found)>,
+    tier: Option<(Arc<Block>, SensorRows)>,
     /// Whether the caller asked for windows with the lines between their values (`scan_lines`).
     lined: bool,
-    pub span: Span,
+    pub span: SourceSpan,
 }
 
-impl Source {
+impl TierScanSource {
     /// The number of the block that it is of.
     pub fn block(&self) -> Option<u64> {
         match (&self.tier, &self.raw) {
             (Some((tier, _)), _) => tier.record.tier.map(|of| of.block),
-            (None, Raw::Block(block)) => Some(block.record.id),
+            (None, RawReadings::Block(block)) => Some(block.record.id),
             (None, _) => None,
         }
     }
@@ -64,18 +64,18 @@ impl Source {
     fn is_cut_from_readings_on(&self, path: &str) -> bool {
         let Some((tier, _)) = self.tier.as_ref().filter(|(tier, _)| !tier.record.cuts.is_empty()) else { return false };
         let resolution = tier.record.tier.map_or(1, |of| of.resolution_ns);
-        let Span { first, last, raw_from, .. } = self.span;
+        let SourceSpan { first, last, raw_from, .. } = self.span;
         raw_from <= last && cuts::touches(&tier.record.cuts, path, first.max(raw_from), last, resolution)
     }
 
-    fn of_readings(raw: Raw, first: i64, last: i64) -> Self {
-        let span = Span { first, last, tiered: false, raw_from: i64::MIN };
+    fn of_readings(raw: RawReadings, first: i64, last: i64) -> Self {
+        let span = SourceSpan { first, last, tiered: false, raw_from: i64::MIN };
         Self { raw, rows: OnceCell::new(), tier: None, lined: false, span }
     }
 }
 
 /// A tier that can answer for a block.
-struct Candidate<'a> {
+struct TierCandidate<'a> {
     block: u64,
     /// Windows before this are not shown; the least where that is none of those that are asked for.
     hidden: i64,
@@ -102,7 +102,7 @@ impl Snapshot {
         from: i64,
         to: i64,
         every: Option<i64>,
-    ) -> Result<Option<PartIter>, StoreError> {
+    ) -> Result<Option<ScanPartIter>, StoreError> {
         Ok(self.scan_parts(id, (from, to), every, None)?.map(|scan| scan.parts))
     }
 
@@ -137,7 +137,7 @@ impl Snapshot {
         let raw_cut = self.policy.hidden_before(&path, self.retained_at);
         for (rank, chunk) in self.live_chunks(id, from.max(raw_cut), to) {
             let (first, last) = (chunk.times[0], chunk.times[chunk.times.len() - 1]);
-            sources.push(Source::of_readings(Raw::Live(rank, chunk), first, last));
+            sources.push(TierScanSource::of_readings(RawReadings::Live(rank, chunk), first, last));
         }
         if let Some(bound_ns) = lines {
             sources = self.with_lines(sources, &path, bound_ns)?;
@@ -145,15 +145,15 @@ impl Snapshot {
                 return Ok(None);
             }
         }
-        let spans: Vec<Span> = sources.iter().map(|source| source.span).collect();
+        let spans: Vec<SourceSpan> = sources.iter().map(|source| source.span).collect();
         let steps = plan(&spans, from, to, resolution);
         let range = without_missing(&steps, from, to);
         if steps.len() <= STEPS_AT_ONCE {
-            let scan = Scan { snapshot: self, path, raw_cut, sources };
+            let scan = TierScan { snapshot: self, path, raw_cut, sources };
             let parts = steps.into_iter().map(|step| scan.step(step)).collect::<Result<Vec<_>, StoreError>>()?;
             return Ok(Some(LineScan { parts: Box::new(parts.into_iter().flatten()), range, resolution }));
         }
-        let scan = Scan { snapshot: Box::new(self.clone()), path, raw_cut, sources };
+        let scan = TierScan { snapshot: Box::new(self.clone()), path, raw_cut, sources };
         let parts = steps.into_iter().flat_map(move |step| match scan.step(step) {
             Ok(parts) => parts,
             Err(error) => Box::new(std::iter::once(Err(error))),
@@ -162,10 +162,15 @@ impl Snapshot {
     }
 
     /// The sources with the lines of their windows; readings in place of windows whose lines are not those that readings up to `bound_ns` apart have.
-    fn with_lines(&self, sources: Vec<Source>, path: &str, bound_ns: i64) -> Result<Vec<Source>, StoreError> {
-        let spans: Vec<Span> = sources.iter().map(|source| source.span).collect();
+    fn with_lines(
+        &self,
+        sources: Vec<TierScanSource>,
+        path: &str,
+        bound_ns: i64,
+    ) -> Result<Vec<TierScanSource>, StoreError> {
+        let spans: Vec<SourceSpan> = sources.iter().map(|source| source.span).collect();
         let stands_alone = |at: usize| {
-            let touches = |other: &Span| other.first <= spans[at].last && other.last >= spans[at].first;
+            let touches = |other: &SourceSpan| other.first <= spans[at].last && other.last >= spans[at].first;
             spans.iter().filter(|span| touches(span)).count() == 1
         };
         let mut all = Vec::with_capacity(sources.len());
@@ -176,7 +181,7 @@ impl Snapshot {
             };
             // Where a neighbour decides whether there is a hole, another block's reading could be that neighbour.
             match drawn.filter(|drawn| drawn.fits(bound_ns) && (!drawn.beyond || stands_alone(at))) {
-                Some(_) => all.push(Source { lined: true, ..source }),
+                Some(_) => all.push(TierScanSource { lined: true, ..source }),
                 None => all.extend(readings_and_windows(source)),
             }
         }
@@ -184,26 +189,32 @@ impl Snapshot {
     }
 
     /// The blocks that have readings or windows of the sensor.
-    pub(super) fn sources(&self, path: &str, from: i64, to: i64, resolution: i64) -> Result<Vec<Source>, StoreError> {
+    pub(super) fn sources(
+        &self,
+        path: &str,
+        from: i64,
+        to: i64,
+        resolution: i64,
+    ) -> Result<Vec<TierScanSource>, StoreError> {
         let raw_cut = self.policy.hidden_before(path, self.retained_at);
         let touches =
             |block: &Arc<Block>| block.record.first_time < to && block.record.last_time >= from && !block.is_damaged();
-        let mut sources: Vec<Source> = Vec::new();
+        let mut sources: Vec<TierScanSource> = Vec::new();
         // The tier of each block that hides least, of several the coarsest; all of them divide the resolution.
-        let mut best: Vec<Candidate> = Vec::new();
+        let mut best: Vec<TierCandidate> = Vec::new();
         for tier in self.view.tiers.iter().filter(|tier| touches(tier)) {
-            let Some(TierOf { block, resolution_ns }) = tier.record.tier else { continue };
+            let Some(TierSource { block, resolution_ns }) = tier.record.tier else { continue };
             if resolution % resolution_ns != 0 {
                 continue;
             }
             let hidden = self.policy.tier_hidden_before(path, self.retained_at, resolution_ns);
             let hidden = if hidden <= from.max(tier.record.first_time) { i64::MIN } else { hidden };
-            best.push(Candidate { block, hidden, resolution_ns, tier, answers: false });
+            best.push(TierCandidate { block, hidden, resolution_ns, tier, answers: false });
         }
         best.sort_by_key(|tier| (tier.block, tier.hidden, Reverse(tier.resolution_ns)));
         best.dedup_by_key(|tier| tier.block);
         for candidate in &mut best {
-            let Candidate { block, hidden, resolution_ns, tier, .. } = *candidate;
+            let TierCandidate { block, hidden, resolution_ns, tier, .. } = *candidate;
             let raw = self.view.blocks.iter().find(|raw| raw.record.id == block && !raw.is_damaged());
             if hidden > i64::MIN && self.shows_more(raw, path, hidden.min(to), raw_cut)? {
                 continue;
@@ -227,7 +238,10 @@ impl Snapshot {
             let (first, last) = (entry.first_time.max(raw_cut), entry.last_time);
             if first < to && last >= from && first <= last {
                 let rows = OnceCell::from(Some(entry));
-                sources.push(Source { rows, ..Source::of_readings(Raw::Block(block.clone()), first, last) });
+                sources.push(TierScanSource {
+                    rows,
+                    ..TierScanSource::of_readings(RawReadings::Block(block.clone()), first, last)
+                });
             }
         }
         Ok(sources)
@@ -247,7 +261,7 @@ impl Snapshot {
         resolution_ns: i64,
         raw: Option<&Arc<Block>>,
         (from, to, raw_cut): (i64, i64, i64),
-    ) -> Result<Option<Source>, StoreError> {
+    ) -> Result<Option<TierScanSource>, StoreError> {
         let Some(entry) = self.found_in(tier, path)? else { return Ok(None) };
         let first = entry.first_time.max(self.policy.tier_hidden_before(path, self.retained_at, resolution_ns));
         let last = entry.last_time;
@@ -261,42 +275,44 @@ impl Snapshot {
         let coarsest = coarsest(&self.shared.config.tiers, resolution_ns);
         let there_from = readings_from(raw.is_none_or(|block| block.record.trimmed), left, entry.first_time, coarsest);
         let raw_from = there_from.max(if raw_cut > first { raw_cut } else { i64::MIN });
-        let raw = raw.filter(|_| there_from < i64::MAX).map_or(Raw::Gone, |block| Raw::Block(block.clone()));
-        let span = Span { first, last, tiered: true, raw_from };
+        let raw =
+            raw.filter(|_| there_from < i64::MAX).map_or(RawReadings::Gone, |block| RawReadings::Block(block.clone()));
+        let span = SourceSpan { first, last, tiered: true, raw_from };
         let tier = Some((tier.clone(), entry));
-        Ok(Some(Source { raw, rows: OnceCell::new(), tier, lined: false, span }))
+        Ok(Some(TierScanSource { raw, rows: OnceCell::new(), tier, lined: false, span }))
     }
 }
 
 /// A source whose windows are not those of its readings: its readings as far as they are there, and its windows before them.
-fn readings_and_windows(source: Source) -> impl Iterator<Item = Source> {
-    let Source { raw, rows, tier, lined, span } = source;
+fn readings_and_windows(source: TierScanSource) -> impl Iterator<Item = TierScanSource> {
+    let TierScanSource { raw, rows, tier, lined, span } = source;
     let Some(tier) = tier else {
-        return [Some(Source { raw, rows, tier: None, lined, span }), None].into_iter().flatten();
+        return [Some(TierScanSource { raw, rows, tier: None, lined, span }), None].into_iter().flatten();
     };
-    let Span { first, last, raw_from, .. } = span;
+    let SourceSpan { first, last, raw_from, .. } = span;
     let before = (first < raw_from).then(|| {
-        let span = Span { first, last: last.min(raw_from.saturating_sub(1)), tiered: true, raw_from: i64::MAX };
-        Source { raw: Raw::Gone, rows: OnceCell::new(), tier: Some(tier), lined: false, span }
+        let span = SourceSpan { first, last: last.min(raw_from.saturating_sub(1)), tiered: true, raw_from: i64::MAX };
+        TierScanSource { raw: RawReadings::Gone, rows: OnceCell::new(), tier: Some(tier), lined: false, span }
     });
-    let readings = (raw_from <= last).then(|| Source { rows, ..Source::of_readings(raw, first.max(raw_from), last) });
+    let readings = (raw_from <= last)
+        .then(|| TierScanSource { rows, ..TierScanSource::of_readings(raw, first.max(raw_from), last) });
     [before, readings].into_iter().flatten()
 }
 
 /// One sensor's answer on its way.
-struct Scan<S> {
+struct TierScan<S> {
     snapshot: S,
     path: Arc<str>,
     raw_cut: i64,
-    sources: Vec<Source>,
+    sources: Vec<TierScanSource>,
 }
 
-impl<S: Deref<Target = Snapshot>> Scan<S> {
-    fn step(&self, step: Step) -> Result<PartIter, StoreError> {
+impl<S: Deref<Target = Snapshot>> TierScan<S> {
+    fn step(&self, step: PlanStep) -> Result<ScanPartIter, StoreError> {
         match step {
-            Step::Readings { source, lo, hi } => self.readings(&[source], lo, hi),
-            Step::Merged { lo, hi } => self.all_readings(lo, hi),
-            Step::Windows { source, lo, hi } => match self.windows(source, lo, hi, self.sources[source].lined)? {
+            PlanStep::Readings { source, lo, hi } => self.readings(&[source], lo, hi),
+            PlanStep::Merged { lo, hi } => self.all_readings(lo, hi),
+            PlanStep::Windows { source, lo, hi } => match self.windows(source, lo, hi, self.sources[source].lined)? {
                 Some(windows) => Ok(one(windows)),
                 // The tier is damaged: its readings, where they are there.
                 None if self.sources[source].span.raw_from <= lo => self.readings(&[source], lo, hi),
@@ -305,7 +321,7 @@ impl<S: Deref<Target = Snapshot>> Scan<S> {
                     Ok(Box::new(std::iter::empty()))
                 }
             },
-            Step::Gone { sources, alone, lo, hi } => {
+            PlanStep::Gone { sources, alone, lo, hi } => {
                 let (from, to) = (Timestamp(lo), Timestamp(hi));
                 if !alone {
                     self.snapshot.note(format!(
@@ -323,9 +339,9 @@ impl<S: Deref<Target = Snapshot>> Scan<S> {
                     let lined = self.sources[source].lined;
                     parts.extend(self.windows(source, lo, hi, true)?.map(|windows| (lined, windows)));
                 }
-                Ok(Box::new(each_once(parts).into_iter().map(|windows| Ok(Part::Windows(windows)))))
+                Ok(Box::new(each_once(parts).into_iter().map(|windows| Ok(ScanPart::Windows(windows)))))
             }
-            Step::Missing { lo, hi } => {
+            PlanStep::Missing { lo, hi } => {
                 self.missing(lo, hi);
                 Ok(Box::new(std::iter::empty()))
             }
@@ -341,7 +357,7 @@ impl<S: Deref<Target = Snapshot>> Scan<S> {
     }
 
     /// The windows of one source that begin in the range; `None` when the tier is damaged.
-    fn windows(&self, source: usize, lo: i64, hi: i64, lined: bool) -> Result<Option<Windows>, StoreError> {
+    fn windows(&self, source: usize, lo: i64, hi: i64, lined: bool) -> Result<Option<TierWindows>, StoreError> {
         let source = &self.sources[source];
         let Some((tier, entry)) = &source.tier else { return Ok(None) };
         let Some(opened) = self.snapshot.open(tier)? else { return Ok(None) };
@@ -349,12 +365,12 @@ impl<S: Deref<Target = Snapshot>> Scan<S> {
         let hi = hi.min(source.span.last.saturating_add(1));
         // A source that is shown from the middle on begins with a whole window.
         let hidden = if entry.first_time < source.span.first { source.span.first } else { lo };
-        let read = || -> Result<Windows, StoreError> {
+        let read = || -> Result<TierWindows, StoreError> {
             let mut reader = RowReader::new(opened.clone(), Some(shared.cache.clone()));
             let end = entry.start + entry.rows;
             let mut row = reader.seek(entry.start, end, lo.max(hidden))?;
             let until = reader.seek(row, end, hi)?;
-            let mut all: Option<Windows> = None;
+            let mut all: Option<TierWindows> = None;
             let resolution = tier.record.tier.map_or(1, |of| of.resolution_ns);
             for (from, to) in kept_windows(&tier.record.cuts, &self.path, i64::MIN, i64::MAX, resolution) {
                 let until = if to < hi { reader.seek(row, until, to)? } else { until };
@@ -374,37 +390,37 @@ impl<S: Deref<Target = Snapshot>> Scan<S> {
                     }
                 }
             }
-            Ok(all.unwrap_or(Windows::Int(Rows::default())))
+            Ok(all.unwrap_or(TierWindows::Int(WindowColumns::default())))
         };
         tolerate(tier, read())
     }
 
     /// The readings of some sources, merged.
-    fn readings(&self, sources: &[usize], lo: i64, hi: i64) -> Result<PartIter, StoreError> {
+    fn readings(&self, sources: &[usize], lo: i64, hi: i64) -> Result<ScanPartIter, StoreError> {
         let lo = lo.max(self.raw_cut);
         let mut inputs = Vec::new();
         for source in sources.iter().map(|source| &self.sources[*source]) {
             match &source.raw {
-                Raw::Block(block) => inputs.extend(self.block_input(source, block, lo, hi)?),
-                Raw::Live(rank, chunk) => {
+                RawReadings::Block(block) => inputs.extend(self.block_input(source, block, lo, hi)?),
+                RawReadings::Live(rank, chunk) => {
                     let chunk = cut(chunk.clone(), lo, hi);
                     if let Some(first_time) = chunk.times.first().copied() {
-                        inputs.push(Input { rank: *rank, first_time, source: split(chunk) });
+                        inputs.push(MergeInput { rank: *rank, first_time, source: split(chunk) });
                     }
                 }
-                Raw::Gone => {}
+                RawReadings::Gone => {}
             }
         }
-        Ok(Box::new(Merged::new(inputs).map(|chunk| chunk.map(Part::Readings))))
+        Ok(Box::new(MergedChunks::new(inputs).map(|chunk| chunk.map(ScanPart::Readings))))
     }
 
     fn block_input(
         &self,
-        source: &Source,
+        source: &TierScanSource,
         block: &Arc<Block>,
         lo: i64,
         hi: i64,
-    ) -> Result<Option<Input<'static>>, StoreError> {
+    ) -> Result<Option<MergeInput<'static>>, StoreError> {
         if block.record.last_time < lo || block.record.first_time >= hi || block.is_damaged() {
             return Ok(None);
         }
@@ -413,25 +429,25 @@ impl<S: Deref<Target = Snapshot>> Scan<S> {
         Ok(found.and_then(|found| self.snapshot.input_of((block, &opened), found, &self.path, (lo, hi))))
     }
 
-    fn all_readings(&self, lo: i64, hi: i64) -> Result<PartIter, StoreError> {
+    fn all_readings(&self, lo: i64, hi: i64) -> Result<ScanPartIter, StoreError> {
         let all: Vec<usize> = (0..self.sources.len()).collect();
         self.readings(&all, lo, hi)
     }
 }
 
-fn one(windows: Windows) -> PartIter {
-    Box::new((!windows.is_empty()).then_some(Ok(Part::Windows(windows))).into_iter())
+fn one(windows: TierWindows) -> ScanPartIter {
+    Box::new((!windows.is_empty()).then_some(Ok(ScanPart::Windows(windows))).into_iter())
 }
 
 /// Windows of several sources in the order of their times, each row alone. Of rows of one window that begin or end with the same reading, as those of readings that were imported twice
 /// do, the one with most readings. Each source says whether its lines count.
-fn each_once(parts: Vec<(bool, Windows)>) -> Vec<Windows> {
+fn each_once(parts: Vec<(bool, TierWindows)>) -> Vec<TierWindows> {
     let mut rows = Vec::new();
     for (source, (lined, part)) in parts.iter().enumerate() {
         rows.extend((0..part.len()).map(|at| ((source, at), *lined, part.row(at))));
     }
     rows.sort_by_key(|(place, _, row)| (row.get(0).time, Reverse(row.get(0).count), *place));
-    let mut kept: Vec<((usize, usize), bool, Windows)> = Vec::with_capacity(rows.len());
+    let mut kept: Vec<((usize, usize), bool, TierWindows)> = Vec::with_capacity(rows.len());
     for (place, lined, row) in rows {
         let mut same_window = kept.iter().rev().take_while(|(.., other)| other.get(0).time == row.get(0).time);
         if same_window.all(|(other, _, kept)| other.0 == place.0 || !shares_an_end(kept, &row)) {
@@ -443,56 +459,56 @@ fn each_once(parts: Vec<(bool, Windows)>) -> Vec<Windows> {
 }
 
 /// Whether two rows of one window begin or end with readings of the same time.
-fn shares_an_end(one: &Windows, other: &Windows) -> bool {
-    let ends = |lines: &Lines| (lines.first_after[0], lines.last_after[0]);
+fn shares_an_end(one: &TierWindows, other: &TierWindows) -> bool {
+    let ends = |lines: &WindowLines| (lines.first_after[0], lines.last_after[0]);
     match (one.lines().map(ends), other.lines().map(ends)) {
         (Some(one), Some(other)) => one.0 == other.0 || one.1 == other.1,
         _ => false,
     }
 }
 
-impl Windows {
-    fn extend(&mut self, more: &Windows) {
+impl TierWindows {
+    fn extend(&mut self, more: &TierWindows) {
         match (self, more) {
-            (Windows::Int(rows), Windows::Int(more)) => rows.extend(more, 0, more.times.len()),
-            (Windows::Float(rows), Windows::Float(more)) => rows.extend(more, 0, more.times.len()),
+            (TierWindows::Int(rows), TierWindows::Int(more)) => rows.extend(more, 0, more.times.len()),
+            (TierWindows::Float(rows), TierWindows::Float(more)) => rows.extend(more, 0, more.times.len()),
             _ => {}
         }
     }
 
-    fn lines(&self) -> Option<&Lines> {
+    fn lines(&self) -> Option<&WindowLines> {
         match self {
-            Windows::Int(rows) => rows.lines.as_ref(),
-            Windows::Float(rows) => rows.lines.as_ref(),
+            TierWindows::Int(rows) => rows.lines.as_ref(),
+            TierWindows::Float(rows) => rows.lines.as_ref(),
         }
     }
 
-    fn without_lines(mut self) -> Windows {
+    fn without_lines(mut self) -> TierWindows {
         match &mut self {
-            Windows::Int(rows) => rows.lines = None,
-            Windows::Float(rows) => rows.lines = None,
+            TierWindows::Int(rows) => rows.lines = None,
+            TierWindows::Float(rows) => rows.lines = None,
         }
         self
     }
 
-    fn row(&self, at: usize) -> Windows {
+    fn row(&self, at: usize) -> TierWindows {
         match self {
-            Windows::Int(from) => {
-                let mut rows = Rows::default();
+            TierWindows::Int(from) => {
+                let mut rows = WindowColumns::default();
                 rows.extend(from, at, at + 1);
-                Windows::Int(rows)
+                TierWindows::Int(rows)
             }
-            Windows::Float(from) => {
-                let mut rows = Rows::default();
+            TierWindows::Float(from) => {
+                let mut rows = WindowColumns::default();
                 rows.extend(from, at, at + 1);
-                Windows::Float(rows)
+                TierWindows::Float(rows)
             }
         }
     }
 }
 
-impl<T: Copy> Rows<T> {
-    pub(super) fn extend(&mut self, from: &Rows<T>, start: usize, end: usize) {
+impl<T: Copy> WindowColumns<T> {
+    pub(super) fn extend(&mut self, from: &WindowColumns<T>, start: usize, end: usize) {
         self.times.extend_from_slice(&from.times[start..end]);
         self.counts.extend_from_slice(&from.counts[start..end]);
         self.mins.extend_from_slice(&from.mins[start..end]);

@@ -5,10 +5,10 @@ use std::sync::{Arc, PoisonError};
 use crate::StoreError;
 use crate::block::index::IndexEntry;
 use crate::block::read::Block;
-use crate::catalogue::Change;
+use crate::catalogue::CatalogueChange;
 use crate::holes::bound_of;
-use crate::merge::{Output, is_over, open_all, run};
-use crate::publish::{Kind, publish, reconcile};
+use crate::merge::{MergeOutput, is_over, open_all, run};
+use crate::publish::{BlockKind, publish, reconcile};
 use crate::stats::add;
 use crate::store::Shared;
 use crate::tiers::resolutions;
@@ -77,7 +77,7 @@ pub(crate) fn drop_outdated(shared: &Shared, now: i64) -> Result<usize, StoreErr
             outdated.push(tier.clone());
         }
     }
-    if outdated.is_empty() || !publish(shared, &[], &outdated, Change::default())? {
+    if outdated.is_empty() || !publish(shared, &[], &outdated, CatalogueChange::default())? {
         return Ok(0);
     }
     Ok(outdated.len())
@@ -87,7 +87,7 @@ fn make(shared: &Shared, block: &Arc<Block>, missing: &[i64], damaged: &[Arc<Blo
     let inputs = [block.clone()];
     let Some(open) = open_all(shared, &inputs)? else { return Ok(()) };
     let record = &block.record;
-    let kind = Kind {
+    let kind = BlockKind {
         value_type: record.value_type,
         day: record.day,
         level: record.level,
@@ -96,11 +96,11 @@ fn make(shared: &Shared, block: &Arc<Block>, missing: &[i64], damaged: &[Arc<Blo
         import: record.import,
     };
     let tiers = TierDrafts::create(shared, kind, record.id, missing)?;
-    let Some(finished) = run(shared, &open, &inputs, Output { draft: None, tiers, keep_from: None })? else {
+    let Some(finished) = run(shared, &open, &inputs, MergeOutput { draft: None, tiers, keep_from: None })? else {
         return Ok(());
     };
     let bytes: u64 = finished.iter().map(|tier| tier.record.bytes).sum();
-    let change = Change { requires: vec![record.id], ..Change::default() };
+    let change = CatalogueChange { requires: vec![record.id], ..CatalogueChange::default() };
     if publish(shared, &finished, damaged, change)? {
         add(&shared.counters.tier_bytes_written, bytes);
     }

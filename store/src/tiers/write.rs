@@ -16,19 +16,19 @@ use parquet::schema::parser::parse_message_type;
 use parquet::schema::types::{ColumnDescPtr, ColumnPath, SchemaDescriptor};
 use wholegrain_model::{Column, Interval, ValueType};
 
-use super::build::{AnyBuilder, Drawn, even_area};
-use super::lines::{LINES_KEY, LinesWriter};
-use super::{Rows, TIERS_DIR, TierOf, Windows};
+use super::build::{AnyWindowBuilder, LineSpacings, even_area};
+use super::lines::{LINES_KEY, WindowLinesWriter};
+use super::{TIERS_DIR, TierSource, TierWindows, WindowColumns};
 use crate::StoreError;
 use crate::block::index::{IndexWriter, VERSION_KEY};
 use crate::block::page::ChunkBytes;
 use crate::block::rows::RowReader;
 use crate::block::sensor_column::SensorColumn;
-use crate::block::write::{FileSink, TIME_ZSTD_LEVEL, Written, finish_file};
+use crate::block::write::{BlockSummary, FileSink, TIME_ZSTD_LEVEL, finish_file};
 use crate::block::{BLOCK_VERSION, GROUP_ROWS, PAGE_ROWS, TIER_VERSION, TIME_PAGE_ROWS, fault};
 use crate::catalogue::BlockRecord;
 use crate::disk::Disk;
-use crate::publish::{Finished, Kind, block_path};
+use crate::publish::{BlockKind, FinishedBlock, block_path};
 use crate::store::Shared;
 
 /// The columns after `sensor`.
@@ -45,9 +45,9 @@ const LINES: &str = "REQUIRED INT64 first_after; REQUIRED INT64 last_after; REQU
 /// The tiers of one block on their way.
 pub(crate) struct TierDrafts<'a> {
     shared: &'a Shared,
-    kind: Kind,
+    kind: BlockKind,
     block: u64,
-    builder: AnyBuilder,
+    builder: AnyWindowBuilder,
     files: Vec<TierFile>,
     range: Option<(i64, i64)>,
 }
@@ -63,11 +63,11 @@ impl<'a> TierDrafts<'a> {
     /// Begins a file for each resolution (finest first), of the block with number `block`.
     pub fn create(
         shared: &'a Shared,
-        kind: Kind,
+        kind: BlockKind,
         block: u64,
         resolutions: &[i64],
     ) -> std::result::Result<Self, StoreError> {
-        let builder = AnyBuilder::new(kind.value_type, resolutions);
+        let builder = AnyWindowBuilder::new(kind.value_type, resolutions);
         let mut drafts = Self { shared, kind, block, builder, files: Vec::new(), range: None };
         for &resolution_ns in resolutions {
             let id = shared.next_block.fetch_add(1, Relaxed);
@@ -113,14 +113,14 @@ impl<'a> TierDrafts<'a> {
     }
 
     /// Writes what is left. After an error nothing of it stays.
-    pub fn finish(mut self) -> std::result::Result<Vec<Finished>, StoreError> {
-        let mut finished: Vec<Finished> = Vec::new();
+    pub fn finish(mut self) -> std::result::Result<Vec<FinishedBlock>, StoreError> {
+        let mut finished: Vec<FinishedBlock> = Vec::new();
         while !self.files.is_empty() {
             let file = self.files.remove(0);
             match file.writer.finish() {
                 Ok(written) => {
-                    let tier = TierOf { resolution_ns: file.resolution_ns, block: self.block };
-                    finished.push(Finished {
+                    let tier = TierSource { resolution_ns: file.resolution_ns, block: self.block };
+                    finished.push(FinishedBlock {
                         temporary: file.temporary,
                         record: record(self.kind, file.id, tier, &written),
                     });
@@ -144,8 +144,8 @@ impl<'a> TierDrafts<'a> {
     }
 }
 
-pub(super) fn record(kind: Kind, id: u64, tier: TierOf, written: &Written) -> BlockRecord {
-    let Kind { value_type, day, level, first_segment, last_segment, import } = kind;
+pub(super) fn record(kind: BlockKind, id: u64, tier: TierSource, written: &BlockSummary) -> BlockRecord {
+    let BlockKind { value_type, day, level, first_segment, last_segment, import } = kind;
     let name = Interval::from_ns(tier.resolution_ns.cast_unsigned());
     BlockRecord {
         id,
@@ -175,18 +175,18 @@ pub(super) struct TierWriter {
     props: WriterPropertiesPtr,
     time_props: WriterPropertiesPtr,
     level: i32,
-    group: Option<Group>,
+    group: Option<TierRowGroup>,
     index: IndexWriter,
-    lines: Option<LinesWriter>,
+    lines: Option<WindowLinesWriter>,
 }
 
 /// The row group being filled.
-struct Group {
+struct TierRowGroup {
     sensor: SensorColumn,
     columns: Vec<(ColumnWriter<'static>, ChunkBytes)>,
     rows: u64,
     /// Windows that wait until they are a page: most sensors have few.
-    waiting: Option<Windows>,
+    waiting: Option<TierWindows>,
 }
 
 impl TierWriter {
@@ -227,7 +227,7 @@ impl TierWriter {
                 level,
                 group: None,
                 index: IndexWriter::default(),
-                lines: lined.then(LinesWriter::default),
+                lines: lined.then(WindowLinesWriter::default),
             })
         };
         new().map_err(|error| fault("creating", path, error))
@@ -237,26 +237,27 @@ impl TierWriter {
     pub(super) fn push(
         &mut self,
         sensor: &str,
-        windows: &Windows,
+        windows: &TierWindows,
         range: (i64, i64),
-        drawn: Drawn,
+        drawn: LineSpacings,
     ) -> std::result::Result<(), StoreError> {
         self.begin(sensor, windows.len() as u64, range, Some(drawn));
         self.push_rows(sensor, windows).map_err(|error| fault("writing", &self.path, error))
     }
 
     /// Notes so many rows of a sensor.
-    fn begin(&mut self, sensor: &str, rows: u64, range: (i64, i64), drawn: Option<Drawn>) {
+    fn begin(&mut self, sensor: &str, rows: u64, range: (i64, i64), drawn: Option<LineSpacings>) {
         let is_new = self.index.push(sensor, rows, range);
         if let (Some(lines), true) = (&mut self.lines, is_new) {
             lines.push(drawn.unwrap_or_default());
         }
     }
 
-    fn push_rows(&mut self, sensor: &str, windows: &Windows) -> Result<()> {
+    fn push_rows(&mut self, sensor: &str, windows: &TierWindows) -> Result<()> {
         for start in (0..windows.len()).step_by(PAGE_ROWS) {
             let end = windows.len().min(start + PAGE_ROWS);
-            let group = self.group.get_or_insert_with(|| Group::new(&self.columns, &self.time_props, &self.props));
+            let group =
+                self.group.get_or_insert_with(|| TierRowGroup::new(&self.columns, &self.time_props, &self.props));
             group.push(sensor, windows, start, end)?;
             if group.rows >= GROUP_ROWS {
                 finish_group(&mut self.group, &mut self.file, &self.columns, self.level)?;
@@ -269,7 +270,7 @@ impl TierWriter {
     pub(super) fn copy(
         &mut self,
         reader: &mut RowReader,
-        (sensor, drawn): (&str, Option<Drawn>),
+        (sensor, drawn): (&str, Option<LineSpacings>),
         rows: std::ops::Range<u64>,
         range: (i64, i64),
         cut: bool,
@@ -287,7 +288,7 @@ impl TierWriter {
         Ok(())
     }
 
-    pub(super) fn finish(mut self) -> std::result::Result<Written, StoreError> {
+    pub(super) fn finish(mut self) -> std::result::Result<BlockSummary, StoreError> {
         let path = self.path.clone();
         let finished = finish_group(&mut self.group, &mut self.file, &self.columns, self.level);
         let written = finished.and_then(|()| {
@@ -302,7 +303,7 @@ impl TierWriter {
 }
 
 fn finish_group(
-    group: &mut Option<Group>,
+    group: &mut Option<TierRowGroup>,
     file: &mut SerializedFileWriter<FileSink>,
     columns: &[ColumnDescPtr],
     level: i32,
@@ -320,7 +321,7 @@ fn finish_group(
     Ok(())
 }
 
-impl Group {
+impl TierRowGroup {
     fn new(columns: &[ColumnDescPtr], time_props: &WriterPropertiesPtr, props: &WriterPropertiesPtr) -> Self {
         let column = |(at, descr): (usize, &ColumnDescPtr)| {
             let bytes = ChunkBytes::default();
@@ -335,16 +336,16 @@ impl Group {
         }
     }
 
-    fn push(&mut self, sensor: &str, windows: &Windows, start: usize, end: usize) -> Result<()> {
+    fn push(&mut self, sensor: &str, windows: &TierWindows, start: usize, end: usize) -> Result<()> {
         self.sensor.push(sensor, (end - start) as u64);
         self.rows += (end - start) as u64;
         let waiting = self.waiting.get_or_insert_with(|| match windows {
-            Windows::Int(_) => Windows::Int(Rows::default()),
-            Windows::Float(_) => Windows::Float(Rows::default()),
+            TierWindows::Int(_) => TierWindows::Int(WindowColumns::default()),
+            TierWindows::Float(_) => TierWindows::Float(WindowColumns::default()),
         });
         match (&mut *waiting, windows) {
-            (Windows::Int(waiting), Windows::Int(rows)) => waiting.extend(rows, start, end),
-            (Windows::Float(waiting), Windows::Float(rows)) => waiting.extend(rows, start, end),
+            (TierWindows::Int(waiting), TierWindows::Int(rows)) => waiting.extend(rows, start, end),
+            (TierWindows::Float(waiting), TierWindows::Float(rows)) => waiting.extend(rows, start, end),
             _ => return Err(other_type()),
         }
         if waiting.len() >= PAGE_ROWS { self.flush() } else { Ok(()) }
@@ -354,13 +355,13 @@ impl Group {
     fn flush(&mut self) -> Result<()> {
         let Some(mut waiting) = self.waiting.take() else { return Ok(()) };
         match &mut waiting {
-            Windows::Int(rows) => {
+            TierWindows::Int(rows) => {
                 self.lines(rows, |value| value as f64)?;
                 let all = [&rows.times, &rows.mins, &rows.maxs, &rows.sums, &rows.counts, &rows.firsts, &rows.lasts];
                 all.iter().enumerate().try_for_each(|(at, values)| self.ints(at, values))?;
                 rows.clear();
             }
-            Windows::Float(rows) => {
+            TierWindows::Float(rows) => {
                 self.lines(rows, |value| value)?;
                 self.ints(0, &rows.times)?;
                 self.ints(4, &rows.counts)?;
@@ -374,7 +375,7 @@ impl Group {
     }
 
     /// The columns of the lines, where the file has them.
-    fn lines<T: Copy>(&mut self, rows: &Rows<T>, float: impl Fn(T) -> f64) -> Result<()> {
+    fn lines<T: Copy>(&mut self, rows: &WindowColumns<T>, float: impl Fn(T) -> f64) -> Result<()> {
         if self.columns.len() == COLUMNS_WITHOUT_LINES {
             return Ok(());
         }
@@ -472,7 +473,7 @@ mod tests {
         {
             let dir = tempfile::tempdir().unwrap();
             let path = dir.path().join("a.parquet");
-            let mut builder = AnyBuilder::new(value_type, &[10]);
+            let mut builder = AnyWindowBuilder::new(value_type, &[10]);
             builder.begin(0);
             let values = match value_type {
                 ValueType::Int => ColumnValues::Int(vec![5, 7, 11, -3, 2]),
@@ -481,11 +482,11 @@ mod tests {
             builder.push(&[1, 2, 8, 15, 29], &Column { values, gaps: Gaps::default() });
             let windows = builder.finish().remove(0);
             let mut writer = TierWriter::create(&RealDisk, &path, value_type, 1, lined).unwrap();
-            let drawn = Drawn { longest: 7, hole: 14, beyond: true, undecided: false };
+            let drawn = LineSpacings { longest: 7, hole: 14, beyond: true, undecided: false };
             writer.push("/a", &windows, (1, 29), drawn).unwrap();
             let written = writer.finish().unwrap();
-            let tier = TierOf { resolution_ns: 10, block: 1 };
-            let kind = Kind { value_type, day: Some(0), level: 0, first_segment: 1, last_segment: 1, import: 0 };
+            let tier = TierSource { resolution_ns: 10, block: 1 };
+            let kind = BlockKind { value_type, day: Some(0), level: 0, first_segment: 1, last_segment: 1, import: 0 };
             let record = BlockRecord { path: "a.parquet".to_owned(), ..record(kind, 2, tier, &written) };
             let block = Block::new(record, dir.path(), Arc::new(RealDisk), Arc::default());
             let opened = Arc::new(OpenBlock::open(&block).unwrap());

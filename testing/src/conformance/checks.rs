@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use wholegrain_model::{Kind, ValueType};
-use wholegrain_store::{Chunk, ChunkStore, Part, Put, SensorId};
+use wholegrain_store::{Chunk, ChunkStore, Put, ScanPart, SensorId};
 
 use super::{Check, Finding, Place, Row, all, define, floats, info, ints, pattern, row, rows_of, same, scan, sensor};
 use crate::Random;
@@ -318,10 +318,10 @@ fn windows(place: &dyn Place) -> Finding {
     };
     for part in parts {
         match part.map_err(|error| error.to_string())? {
-            Part::Readings(chunk) => (0..chunk.times.len())
+            ScanPart::Readings(chunk) => (0..chunk.times.len())
                 .filter_map(|at| Some((chunk.times[at], chunk.column.get(at)?)))
                 .for_each(|(time, value)| add(time, 1, value.as_f64())),
-            Part::Windows(windows) => (0..windows.len())
+            ScanPart::Windows(windows) => (0..windows.len())
                 .map(|at| windows.get(at))
                 .for_each(|window| add(window.time, window.count, window.sum.as_f64())),
         }

@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use wholegrain_model::{Column, ColumnValues, Gaps, Pattern, Value};
 use wholegrain_store::{
-    CHUNK_ROWS_MAX, Chunk, ChunkIter, ChunkStore, Chunks, LooseSensor, Put, ReadStore, SensorId, SensorInfo, StoreError,
+    CHUNK_ROWS_MAX, Chunk, ChunkIter, ChunkStore, Chunks, Put, ReadStore, SchemalessSensor, SensorId, SensorInfo,
+    StoreError,
 };
 
 use super::Place;
@@ -77,7 +78,7 @@ type Readings = BTreeMap<i64, Option<Value>>;
 
 #[derive(Debug, Clone, Default)]
 struct Content {
-    sensors: Vec<LooseSensor>,
+    sensors: Vec<SchemalessSensor>,
     readings: BTreeMap<u32, Readings>,
     last_put: BTreeMap<u32, (i64, Option<Value>)>,
     names: BTreeSet<(String, u64)>,
@@ -133,7 +134,7 @@ impl ReadStore for MemoryStore {
         let content = lock(&self.content);
         let chosen = (0..).zip(&content.sensors);
         let chosen = chosen.filter(|(_, sensor)| patterns.iter().any(|pattern| pattern.matches(sensor.path.as_str())));
-        let info = |(id, sensor): (u32, &LooseSensor)| SensorInfo {
+        let info = |(id, sensor): (u32, &SchemalessSensor)| SensorInfo {
             id: SensorId(id),
             path: sensor.path.as_str().into(),
             unit: sensor.unit.clone(),
@@ -168,7 +169,7 @@ impl ReadStore for MemoryStore {
 }
 
 impl ChunkStore for MemoryStore {
-    fn define(&self, _source: &str, sensors: &[LooseSensor]) -> Result<Vec<SensorId>, StoreError> {
+    fn define(&self, _source: &str, sensors: &[SchemalessSensor]) -> Result<Vec<SensorId>, StoreError> {
         let content = &mut *lock(&self.content);
         let mut ids = Vec::new();
         for sensor in sensors {

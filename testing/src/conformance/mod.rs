@@ -10,7 +10,7 @@ mod checks;
 pub mod memory;
 
 use wholegrain_model::{Column, ColumnValues, Gaps, Kind, Pattern, SensorPath, Value, ValueType};
-use wholegrain_store::{CHUNK_ROWS_MAX, Chunk, ChunkStore, Chunks, LooseSensor, SensorId, SensorInfo};
+use wholegrain_store::{CHUNK_ROWS_MAX, Chunk, ChunkStore, Chunks, SchemalessSensor, SensorId, SensorInfo};
 
 /// Where a store lives; gone with its content when dropped.
 pub trait Place {
@@ -49,8 +49,8 @@ fn pattern(text: &str) -> Result<Pattern, String> {
 }
 
 /// A sensor of whole numbers, or of floats.
-fn sensor(path: &str, value_type: ValueType) -> Result<LooseSensor, String> {
-    Ok(LooseSensor {
+fn sensor(path: &str, value_type: ValueType) -> Result<SchemalessSensor, String> {
+    Ok(SchemalessSensor {
         path: SensorPath::new(path).map_err(|error| format!("{path}: {error}"))?,
         unit: "W".to_owned(),
         kind: Kind::Gauge,

@@ -38,7 +38,9 @@ mod reference;
 
 use std::sync::Arc;
 
-use wholegrain_store::{ChunkIter, Chunks, Derived, LineScan, Moment, PartIter, SensorInfo, StoreError};
+use wholegrain_store::{
+    ChunkIter, Chunks, LineScan, ResultCache, ScanPartIter, SensorInfo, SnapshotVersion, StoreError,
+};
 
 use super::Resolve;
 use plan::Plan;
@@ -49,12 +51,12 @@ pub use plan::{EDGES_MAX, INTERVAL_NS_UNKNOWN, STAGES_MAX, interval_ns};
 pub struct Computed {
     inner: Arc<dyn Chunks>,
     resolve: Arc<dyn Resolve>,
-    kept: Option<Derived>,
+    kept: Option<ResultCache>,
 }
 
 impl Computed {
     /// Over `inner`. Results are kept and reused where `kept` is given and `inner` knows its moment ([`Chunks::moment`]).
-    pub fn new(inner: Box<dyn Chunks>, resolve: Arc<dyn Resolve>, kept: Option<Derived>) -> Self {
+    pub fn new(inner: Box<dyn Chunks>, resolve: Arc<dyn Resolve>, kept: Option<ResultCache>) -> Self {
         Self { inner: inner.into(), resolve, kept }
     }
 }
@@ -65,7 +67,7 @@ impl Chunks for Computed {
             return self.inner.scan(sensor, from, to);
         }
         let plan = Plan::new(self.resolve.as_ref(), sensor)?;
-        let kept = self.kept.as_ref().zip(self.inner.moment());
+        let kept = self.kept.as_ref().zip(self.inner.snapshot_version());
         let kept = kept.map(|(kept, moment)| kept.of(plan.recipe.clone(), moment));
         Ok(Box::new(series::Series::new(self.inner.clone(), Arc::new(plan), kept, from, to)))
     }
@@ -80,7 +82,7 @@ impl Chunks for Computed {
         from: i64,
         to: i64,
         every: Option<i64>,
-    ) -> Result<Option<PartIter>, StoreError> {
+    ) -> Result<Option<ScanPartIter>, StoreError> {
         if sensor.id.is_computed() {
             return Ok(None);
         }
@@ -109,18 +111,18 @@ impl Chunks for Computed {
         self.inner.resolutions()
     }
 
-    fn expect(&self, sensors: &[SensorInfo]) {
+    fn prefetch(&self, sensors: &[SensorInfo]) {
         let measured: Vec<SensorInfo> = sensors.iter().filter(|sensor| !sensor.id.is_computed()).cloned().collect();
-        self.inner.expect(&measured);
+        self.inner.prefetch(&measured);
     }
 
-    fn foresee(&self, sensors: &[SensorInfo], from: i64, to: i64) {
+    fn prepare_notes(&self, sensors: &[SensorInfo], from: i64, to: i64) {
         let measured: Vec<SensorInfo> = sensors.iter().filter(|sensor| !sensor.id.is_computed()).cloned().collect();
-        self.inner.foresee(&measured, from, to);
+        self.inner.prepare_notes(&measured, from, to);
     }
 
-    fn moment(&self) -> Option<Moment> {
-        self.inner.moment()
+    fn snapshot_version(&self) -> Option<SnapshotVersion> {
+        self.inner.snapshot_version()
     }
 
     fn spans(&self, from: i64, to: i64) -> Vec<(i64, i64)> {

@@ -5,7 +5,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use wholegrain_model::{Conversion, Kind, Unit};
-use wholegrain_store::{Recipe, SensorId, SensorInfo, StoreError};
+use wholegrain_store::{CacheKey, SensorId, SensorInfo, StoreError};
 
 use super::super::ast::{Along, Binary, Expr, Function, Node, Reference, Unary};
 use super::super::{Instance, Missing, OPERANDS_MAX, Resolve};
@@ -171,7 +171,7 @@ pub(super) struct Plan {
     /// Operands first; the last is the one asked for.
     pub stages: Vec<Stage>,
     /// How it may be kept.
-    pub recipe: Recipe,
+    pub recipe: CacheKey,
     /// Time of the newest reading of the operands, as far as is known.
     pub newest: i64,
     /// How many columns are in memory at once.
@@ -421,7 +421,7 @@ impl<'a> Builder<'a> {
 }
 
 /// How a stage is kept: what decides about its values, and from which readings they are made.
-fn recipe(stages: &[Stage]) -> Recipe {
+fn recipe(stages: &[Stage]) -> CacheKey {
     let mut operands: Vec<SensorId> =
         stages.iter().flat_map(Stage::measured).map(|measured| measured.info.id).collect();
     operands.sort_unstable();
@@ -454,7 +454,7 @@ fn recipe(stages: &[Stage]) -> Recipe {
     let (back_ns, ahead_ns) = reach.last().copied().unwrap_or_default();
     let grid = stages.last().map_or(1, |stage| stage.grid);
     let piece_ns = grid * (PIECE_NS / grid).clamp(1, PIECE_POINTS_MAX);
-    Recipe { key, operands, piece_ns, back_ns, ahead_ns }
+    CacheKey { key, operands, piece_ns, back_ns, ahead_ns }
 }
 
 fn hash_stage(stage: &Stage, hasher: &mut DefaultHasher) {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use wholegrain_model::{Column, ColumnValues, Gaps};
-use wholegrain_store::{Chunk, Chunks, KeptOf, StoreError};
+use wholegrain_store::{CachedResults, Chunk, Chunks, StoreError};
 
 use super::grid::Track;
 use super::piece::{Assembly, decode, encode};
@@ -23,7 +23,7 @@ const ASKED_PART: i64 = 4;
 pub(super) struct Series {
     inner: Arc<dyn Chunks>,
     plan: Arc<Plan>,
-    kept: Option<KeptOf>,
+    kept: Option<CachedResults>,
     /// Where there may be readings.
     spans: Vec<(i64, i64)>,
     from: i64,
@@ -44,7 +44,7 @@ pub(super) struct Series {
 }
 
 impl Series {
-    pub fn new(inner: Arc<dyn Chunks>, plan: Arc<Plan>, kept: Option<KeptOf>, from: i64, to: i64) -> Self {
+    pub fn new(inner: Arc<dyn Chunks>, plan: Arc<Plan>, kept: Option<CachedResults>, from: i64, to: i64) -> Self {
         // So that no time overflows that is a little before or after.
         let (least, most) = (-(1i64 << 62), 1i64 << 62);
         let (from, to) = (from.clamp(least, most), to.clamp(least, most));
@@ -248,7 +248,7 @@ impl Series {
         }
     }
 
-    fn keep(&self, kept: &KeptOf, piece: &Assembly) {
+    fn keep(&self, kept: &CachedResults, piece: &Assembly) {
         let recipe = kept.recipe();
         let (start, end) = self.times_of(piece.number);
         let settled = end.saturating_add(recipe.ahead_ns).saturating_add(SETTLE_NS) <= self.plan.newest;

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use wholegrain_model::JobRecord;
 use wholegrain_model::job::JOB_RECORD_BYTES_MAX;
-use wholegrain_store::{Appended, StoreError};
+use wholegrain_store::{AppendOutcome, StoreError};
 use wholegrain_transport::mqtt::ReasonCode;
 use wholegrain_transport::topics::Topic;
 
@@ -40,7 +40,7 @@ impl Pipeline {
     pub(super) fn job_put(
         &mut self,
         ticket: u64,
-        result: Result<Appended, StoreError>,
+        result: Result<AppendOutcome, StoreError>,
         now: Instant,
         effects: &mut Vec<Effect>,
     ) {
@@ -49,7 +49,7 @@ impl Pipeline {
             Ok(appended) => {
                 entry.state = State::Done(ReasonCode::SUCCESS);
                 self.retry_after = BUSY_RETRY;
-                if appended == Appended::Stored {
+                if appended == AppendOutcome::Stored {
                     effects.push(entry.incoming.forward(false));
                     self.metrics.job_records.inc();
                 } else {

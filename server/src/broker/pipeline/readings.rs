@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use wholegrain_store::{Appended, StoreError};
+use wholegrain_store::{AppendOutcome, StoreError};
 use wholegrain_transport::mqtt::ReasonCode;
 
 use super::{BUSY_RETRY, BUSY_RETRY_MAX, Close, Effect, Entry, FAILED_RETRY, Incoming, Kind, Pipeline, State};
@@ -118,7 +118,7 @@ impl Pipeline {
     pub(super) fn readings_appended(
         &mut self,
         ticket: u64,
-        result: Result<Appended, StoreError>,
+        result: Result<AppendOutcome, StoreError>,
         now: Instant,
         effects: &mut Vec<Effect>,
     ) {

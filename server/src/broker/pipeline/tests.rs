@@ -57,14 +57,14 @@ impl Bench {
         self.publish("wholegrain/v1/batch/n1/g", payload)
     }
 
-    fn appended(&mut self, ticket: u64, result: Result<Appended, StoreError>) -> Vec<String> {
+    fn appended(&mut self, ticket: u64, result: Result<AppendOutcome, StoreError>) -> Vec<String> {
         let mut effects = Vec::new();
         self.pipeline.appended(ticket, result, self.now, &mut effects);
         show(&effects)
     }
 
     fn stored(&mut self, ticket: u64) -> Vec<String> {
-        self.appended(ticket, Ok(Appended::Stored))
+        self.appended(ticket, Ok(AppendOutcome::Stored))
     }
 
     fn registered(&mut self, ticket: u64, result: Result<Schema, RegisterError>) -> Vec<String> {
@@ -110,7 +110,7 @@ fn acknowledgements_come_after_the_store_and_in_order() {
     assert_eq!(bench.batch(&schema), ["append 2"]);
     assert_eq!(bench.stored(1), [FORWARD], "the first is not durable yet");
     assert_eq!(
-        bench.appended(0, Ok(Appended::Duplicate)),
+        bench.appended(0, Ok(AppendOutcome::Duplicate)),
         ["ack 1 0x00", "ack 2 0x00"],
         "duplicates are not forwarded"
     );
@@ -371,7 +371,7 @@ fn readings_are_one_entry_and_many_acknowledgements() {
     bench.pipeline.tick(bench.now + BUSY_RETRY, &mut effects);
     assert_eq!(show(&effects), ["append 2 readings as 0"], "tried again");
     effects.clear();
-    bench.pipeline.appended(0, Ok(Appended::Stored), bench.now, &mut effects);
+    bench.pipeline.appended(0, Ok(AppendOutcome::Stored), bench.now, &mut effects);
     assert_eq!(show(&effects), ["ack 11 0x00", "ack 12 0x00", "ack 13 0x97", "ack 1 0x00"]);
     assert!(bench.pipeline.is_empty());
     assert_eq!((bench.metrics.in_flight.get(), bench.metrics.in_flight_bytes.get()), (0, 0));

@@ -8,7 +8,7 @@ use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::sync::{mpsc, watch};
 use wholegrain_model::{JobRecord, Schema, SchemaHash, SensorPath};
-use wholegrain_store::{Appended, StoreError};
+use wholegrain_store::{AppendOutcome, StoreError};
 use wholegrain_transport::mqtt::{
     self, Ack, Connect, Packet, Properties, Property, Publish, QoS, ReasonCode, Subscribe, Subscription, Text, Version,
 };
@@ -35,7 +35,7 @@ const DRAIN_TIME_MAX: Duration = Duration::from_secs(2);
 
 /// What comes back from the store's threads.
 enum Event {
-    Appended(u64, Result<Appended, StoreError>),
+    Appended(u64, Result<AppendOutcome, StoreError>),
     Registered(u64, Result<Schema, RegisterError>),
     Named(u64, Names, Result<Vec<Named>, StoreError>),
 }
