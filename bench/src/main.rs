@@ -97,7 +97,7 @@ enum Benchmark {
     MonitorCost(monitor_cost::Options),
     /// CPU and memory of the agent against its sensor rate, with a linear fit.
     SensorRate(sensor_rate::Options),
-    /// The server beside VictoriaMetrics, Prometheus and Cassandra on the same recorded readings.
+    /// The server beside VictoriaMetrics and Prometheus on the same recorded readings.
     Beside(beside::Options),
     /// 15,000 connections from one load generator: CPU, memory an agent, each reading there once.
     FanIn(fan_in::Options),

@@ -1,4 +1,4 @@
-//! The server beside other stores on the same recorded readings: VictoriaMetrics, Prometheus, Cassandra with DCDB's rows.
+//! The server beside other stores on the same recorded readings: VictoriaMetrics and Prometheus.
 //!
 //! - In: readings recorded from this machine's /proc, or a folder of such.
 //! - Out: `target/bench/beside.json`.
@@ -6,7 +6,6 @@
 //!
 //! `recording.rs` is the data, `system.rs` what each system must do, a file each for the systems. README.md says what is compared how.
 
-mod cassandra;
 mod http;
 mod own;
 mod prometheus;
@@ -25,7 +24,7 @@ use anyhow::{Context, ensure};
 use serde_json::{Value, json};
 
 use self::recording::{Recording, Sums};
-use self::system::{Chosen, How, Span, System};
+use self::system::{Chosen, Span, System};
 use crate::load::wall_ns;
 use crate::report::{keep, line, median};
 
@@ -68,7 +67,7 @@ pub struct Options {
     #[arg(long, default_value_t = 10)]
     window_s: u64,
     /// Which systems.
-    #[arg(long, value_delimiter = ',', default_values_t = ["wholegrain".to_owned(), "wholegrain-singles".into(), "victoriametrics".into(), "prometheus".into(), "cassandra".into()])]
+    #[arg(long, value_delimiter = ',', default_values_t = ["wholegrain".to_owned(), "wholegrain-singles".into(), "victoriametrics".into(), "prometheus".into()])]
     systems: Vec<String>,
 }
 
@@ -78,9 +77,8 @@ fn find(name: &str) -> anyhow::Result<Box<dyn System>> {
         "wholegrain-singles" => Box::new(own::Own::new(true)),
         "victoriametrics" => Box::new(victoria::Victoria::find()?),
         "prometheus" => Box::new(prometheus::Prometheus::find()?),
-        "cassandra" => Box::new(cassandra::Cassandra::find()?),
         other => anyhow::bail!(
-            "{other:?} is no system; known are wholegrain, wholegrain-singles, victoriametrics, prometheus, cassandra"
+            "unknown system {other:?}; known are wholegrain, wholegrain-singles, victoriametrics, prometheus"
         ),
     })
 }
@@ -155,7 +153,7 @@ fn bytes(system: &mut dyn System, recording: &Recording, dir: &Path, rows: &mut 
     let one = as_nodes(recording, std::iter::once("n0".to_owned()))?;
     std::fs::create_dir_all(dir)?;
     system.fresh(dir)?;
-    let lanes = [system.prepare(&one[0], How::Filling)?];
+    let lanes = [system.prepare(&one[0])?];
     system.ingest(&lanes)?;
     system.settle()?;
     check(system, &one[0])?;
@@ -176,21 +174,16 @@ fn load(
     std::fs::create_dir_all(dir)?;
     system.fresh(dir)?;
     let nodes = as_nodes(recording, (1..=options.nodes).map(|number| format!("n{number}")))?;
-    let all = nodes.iter().map(Recording::readings).sum::<u64>() as f64;
-    let each = system.measured_max().map_or(u64::MAX, |most| most / nodes.len().max(1) as u64);
-    let measured = nodes.iter().map(|node| system.prepare(&node.first(each), How::Measured));
-    let lanes = measured.collect::<anyhow::Result<Vec<_>>>()?;
+    let lanes = nodes.iter().map(|node| system.prepare(node)).collect::<anyhow::Result<Vec<_>>>()?;
     let readings = lanes.iter().map(|lane| lane.readings).sum::<u64>() as f64;
     let (before, start) = (system.cpu_ns(), Instant::now());
     system.ingest(&lanes)?;
     let (acknowledged_ns, wall_s) = (system.cpu_ns() - before, start.elapsed().as_secs_f64());
-    let others =
-        nodes.iter().filter(|_| readings < all).map(|node| system.prepare(&node.after_first(each), How::Filling));
-    system.ingest(&others.collect::<anyhow::Result<Vec<_>>>()?)?;
     rows.add("rss_mb", system.rss_kb() as f64 / 1e3, "MB");
     let before = system.cpu_ns();
     system.settle()?;
-    let (acknowledged_ns, settled_ns) = (acknowledged_ns as f64 / readings, (system.cpu_ns() - before) as f64 / all);
+    let (acknowledged_ns, settled_ns) =
+        (acknowledged_ns as f64 / readings, (system.cpu_ns() - before) as f64 / readings);
     rows.add("ingest_cpu_ns_per_reading", acknowledged_ns + settled_ns, "ns");
     rows.add("ingest_cpu_ns_per_reading_acknowledged", acknowledged_ns, "ns");
     rows.add("ingest_wall_readings_per_s", readings / wall_s, "1/s");
@@ -201,7 +194,7 @@ fn load(
     let sums = last.sums();
     let sensor =
         sums.keys().find(|name| name.as_str() == "meminfo/MemFree").or(sums.keys().next()).context("no sensor")?;
-    let chosen = Chosen::new(nodes.iter().map(|node| node.node.clone()).collect(), sums.keys().cloned().collect());
+    let chosen = Chosen::new(nodes.iter().map(|node| node.node.clone()).collect(), sums.keys());
     let (ms, came) = timed(options.questions, || system.one_sensor(&last.node, sensor, span))?;
     ensure!(came as u64 == sums[sensor].count, "{came} readings of {sensor} came, {} are there", sums[sensor].count);
     rows.add("query_one_sensor_ms", ms, "ms");
@@ -304,7 +297,7 @@ mod tests {
         let store = dir.path().join("store");
         std::fs::create_dir_all(&store).unwrap();
         system.fresh(&store).unwrap();
-        let mut lanes: Vec<_> = nodes.iter().map(|node| system.prepare(node, How::Measured).unwrap()).collect();
+        let mut lanes: Vec<_> = nodes.iter().map(|node| system.prepare(node).unwrap()).collect();
         let last = lanes[1].requests.len() - 1;
         lanes[1].requests.remove(last);
         system.ingest(&lanes).unwrap();
@@ -316,7 +309,7 @@ mod tests {
         let (span, sums) = (whole(&nodes), nodes[0].sums());
         let count = system.one_sensor("whole", "meminfo/MemFree", span).unwrap();
         assert_eq!(count as u64, sums["meminfo/MemFree"].count);
-        let chosen = Chosen::new(vec!["whole".into()], sums.keys().cloned().collect());
+        let chosen = Chosen::new(vec!["whole".into()], sums.keys());
         assert!(chosen.summed.len() > 20, "{} counters are added up", chosen.summed.len());
         assert!((3..=5).contains(&system.windows(&chosen, span, 1).unwrap()));
     }
@@ -335,11 +328,6 @@ mod tests {
     #[test]
     fn prometheus_takes_in() {
         takes_in("prometheus");
-    }
-
-    #[test]
-    fn cassandra_takes_in() {
-        takes_in("cassandra");
     }
 
     #[test]

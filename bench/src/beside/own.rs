@@ -21,7 +21,7 @@ use wholegrain_transport::client::{Client, ClientConfig, Event};
 use wholegrain_transport::tls;
 
 use super::recording::{Recording, Sums};
-use super::system::{About, Chosen, How, Lane, Request, Span, Stored, System, span};
+use super::system::{About, Chosen, Lane, Request, Span, Stored, System, span};
 use super::victoria::until;
 use crate::installation::{bytes_below, installation, metric};
 use crate::load::{own_cpu_ns, wall_ns};
@@ -109,7 +109,7 @@ impl System for Own {
         Ok(())
     }
 
-    fn prepare(&self, recording: &Recording, _how: How) -> anyhow::Result<Lane> {
+    fn prepare(&self, recording: &Recording) -> anyhow::Result<Lane> {
         let messages = if self.singles { recording.singles().messages() } else { recording.messages() };
         let requests = messages.into_iter().map(|(to, body)| Request { to, body }).collect();
         Ok(Lane { node: recording.node.clone(), requests, readings: recording.readings() })

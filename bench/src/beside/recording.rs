@@ -194,34 +194,9 @@ impl Recording {
                 parts.push(Part { group: *group, batch: samples_of(batch, &first) });
             }
         }
-        let kept = Self { parts, ..self.some(&[]) };
+        let kept = Self { node: self.node.clone(), schemas: self.schemas.clone(), parts };
         let left_out = self.readings() - kept.readings();
         (kept, left_out)
-    }
-
-    /// How many messages the first so many readings are, to the end of the one that has the last of them.
-    fn place(&self, readings: u64) -> usize {
-        let mut count = 0;
-        let before = |part: &&Part| {
-            let wanted = count < readings;
-            count += part.batch.readings() as u64;
-            wanted
-        };
-        self.parts.iter().take_while(before).count()
-    }
-
-    fn some(&self, parts: &[Part]) -> Self {
-        Self { node: self.node.clone(), schemas: self.schemas.clone(), parts: parts.to_vec() }
-    }
-
-    /// The first so many readings.
-    pub fn first(&self, readings: u64) -> Self {
-        self.some(&self.parts[..self.place(readings)])
-    }
-
-    /// What follows them.
-    pub fn after_first(&self, readings: u64) -> Self {
-        self.some(&self.parts[self.place(readings)..])
     }
 
     /// What each sensor's readings come to.
@@ -351,11 +326,10 @@ mod tests {
         let singles = recording.singles();
         assert_eq!((singles.sums(), singles.parts.len(), singles.readings()), (sums, 6, 9));
         assert!(singles.parts.is_sorted_by_key(|part| part.batch.header.seq));
-        let (first, rest) = (recording.first(5), recording.after_first(5));
-        assert_eq!((first.readings(), rest.readings()), (6, 3));
         assert_eq!(recording.sends().iter().map(|send| send.len()).collect::<Vec<_>>(), [2, 1]);
-        assert!(recording.after_first(100).sends().is_empty());
+        assert!(Recording::default().sends().is_empty());
     }
+
     #[test]
     fn of_samples_in_one_millisecond_the_first_is_kept_as_it_was_taken() {
         let mut recording = recording();

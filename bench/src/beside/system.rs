@@ -43,15 +43,6 @@ pub struct Lane {
     pub readings: u64,
 }
 
-/// What readings are sent for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum How {
-    /// To be measured: as they would come in service.
-    Measured,
-    /// To be there, by whatever way is fast.
-    Filling,
-}
-
 /// Files and their bytes.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Stored {
@@ -91,17 +82,15 @@ pub struct Chosen {
     pub nodes: Vec<String>,
     /// Names below the node of those that are added up.
     pub summed: Vec<String>,
-    /// The names of all sensors below a node.
-    pub all: Vec<String>,
 }
 
 impl Chosen {
     /// Of nodes that have these sensors.
-    pub fn new(nodes: Vec<String>, all: Vec<String>) -> Self {
-        let is_summed = |name: &&String| {
+    pub fn new<'a>(nodes: Vec<String>, all: impl Iterator<Item = &'a String>) -> Self {
+        let is_summed = |name: &&'a String| {
             name.strip_prefix(BELOW).is_some_and(|rest| STARTS.iter().any(|start| rest.starts_with(start)))
         };
-        Self { nodes, summed: all.iter().filter(is_summed).cloned().collect(), all }
+        Self { nodes, summed: all.filter(is_summed).cloned().collect() }
     }
 
     /// What chooses those that are added up here.
@@ -121,12 +110,8 @@ pub trait System {
     fn about(&self) -> About;
     /// Begins with an empty store, below a folder that is empty; what ran before ends.
     fn fresh(&mut self, dir: &Path) -> anyhow::Result<()>;
-    /// How many readings ingest is measured with at most, because it would take too long with all; the others fill.
-    fn measured_max(&self) -> Option<u64> {
-        None
-    }
     /// Encodes what is to be sent.
-    fn prepare(&self, recording: &Recording, how: How) -> anyhow::Result<Lane>;
+    fn prepare(&self, recording: &Recording) -> anyhow::Result<Lane>;
     /// Sends everything and returns when all of it is acknowledged.
     fn ingest(&mut self, lanes: &[Lane]) -> anyhow::Result<()>;
     /// Returns when all is in files and these are merged, as the system would do by itself in time.

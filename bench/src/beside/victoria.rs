@@ -11,7 +11,7 @@ use super::http::Http;
 use super::promql;
 use super::recording::{Recording, Sums};
 use super::remote_write;
-use super::system::{About, Chosen, How, Lane, Span, Stored, System, span};
+use super::system::{About, Chosen, Lane, Span, Stored, System, span};
 use crate::installation::bytes_below;
 
 /// The program.
@@ -102,7 +102,7 @@ impl System for Victoria {
         Ok(())
     }
 
-    fn prepare(&self, recording: &Recording, _how: How) -> anyhow::Result<Lane> {
+    fn prepare(&self, recording: &Recording) -> anyhow::Result<Lane> {
         remote_write::lane(recording, "/api/v1/write")
     }
 
