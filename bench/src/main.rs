@@ -26,7 +26,6 @@ mod report;
 mod restart;
 mod sensor_rate;
 mod server_ingest;
-mod statistics;
 mod throughput;
 mod usage;
 mod virtual_sensors;
@@ -85,8 +84,6 @@ enum Benchmark {
     JobMany(jobs::many::Options),
     /// From the request for another interval to the first sample at it, over the agent's socket and through the server.
     JobReconfigure(jobs::reconfigure::Options),
-    /// Run time of programs of two processes with and without the agent, in random order (an hour and a half; not in `all`).
-    JobOverhead(jobs::overhead::Options),
     /// The overhead experiment: workloads x monitors x periods x repetitions, in random order, resumable; on one machine or a cluster.
     Experiment(experiment::Options),
     /// One workload of the experiment by itself.
@@ -134,7 +131,6 @@ fn main() -> anyhow::Result<()> {
         Benchmark::JobCost(options) => jobs::cost::run(&options),
         Benchmark::JobMany(options) => jobs::many::run(&options),
         Benchmark::JobReconfigure(options) => jobs::reconfigure::run(&options),
-        Benchmark::JobOverhead(options) => jobs::overhead::run(&options),
         Benchmark::Experiment(options) => experiment::run(&options),
         Benchmark::Workload(options) => workloads::run(&options),
         Benchmark::Monitor(options) => monitors::run(&options),

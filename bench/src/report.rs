@@ -2,9 +2,12 @@
 
 use std::path::Path;
 
-/// The median, of an even number of values the mean of the two in the middle; 0 of nothing.
+/// The median, of an even number of values the mean of the middle two; 0 if there are none.
 pub fn median(values: &[f64]) -> f64 {
-    crate::statistics::median(values).unwrap_or(0.0)
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let Some(last) = sorted.len().checked_sub(1) else { return 0.0 };
+    f64::midpoint(sorted[last / 2], sorted[sorted.len() / 2])
 }
 
 /// The value below which the share `q` of the values lies; 0 of nothing.

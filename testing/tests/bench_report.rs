@@ -1,24 +1,34 @@
-//! The report of the benchmarks (bench/report): its types, and its own tests.
+//! The Python of the benchmarks: types and tests of the experiment's statistics (`bench/experiment`) and of the report (`bench/report`).
 
 use std::process::Command;
 
 use wholegrain_testing::checkout;
 
-fn run(arguments: &[&str]) {
-    let folder = checkout().join("bench/report");
+fn run(folder: &str, arguments: &[&str]) {
     let mut command = Command::new(checkout().join(".venv/bin/python"));
-    let output = command.args(arguments).current_dir(folder).output().expect("make prepare makes .venv");
+    let output =
+        command.args(arguments).current_dir(checkout().join(folder)).output().expect("make prepare makes .venv");
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{out}\n{err}");
-    println!("{out}");
+    println!("{out}{err}");
 }
 
 #[test]
-fn its_types_are_checked() {
-    run(&["-m", "mypy", "--config-file", "mypy.ini", "--no-incremental", "."]);
+fn the_types_of_the_report_are_checked() {
+    run("bench/report", &["-m", "mypy", "--config-file", "mypy.ini", "--no-incremental", "."]);
 }
 
 #[test]
-fn its_tests_pass() {
-    run(&["-m", "pytest", "-q", "-p", "no:cacheprovider", "--durations=3", "."]);
+fn the_tests_of_the_report_pass() {
+    run("bench/report", &["-m", "pytest", "-q", "-p", "no:cacheprovider", "--durations=3", "."]);
+}
+
+#[test]
+fn the_types_of_the_experiment_are_checked() {
+    run("bench", &["-m", "mypy", "--config-file", "report/mypy.ini", "--no-incremental", "-p", "experiment"]);
+}
+
+#[test]
+fn the_tests_of_the_experiment_pass() {
+    run("bench", &["-m", "unittest", "experiment.test_experiment"]);
 }

@@ -2,7 +2,8 @@
 //! cluster, resumable, with the statistics and the files that a report is made from.
 //!
 //! - In: an experiment's TOML file (`bench/experiments/`).
-//! - Out: a folder with `experiment.toml`, `machine.json`, `monitors.json`, `results.parquet`, `histogram.parquet`, `summary.parquet`.
+//! - Out: a folder with `experiment.toml`, `machine.json` and `runs.jsonl`. The Python package `bench/experiment` makes `monitors.json`,
+//!   `results.parquet`, `histogram.parquet` and `summary.parquet` of it.
 //! - Never: a run thrown away or made twice unsaid; a mean over runs of which some failed, unsaid.
 
 mod children;
@@ -10,7 +11,6 @@ mod file;
 mod launcher;
 mod machine;
 mod one_run;
-mod output;
 mod plan;
 mod records;
 mod session;
@@ -24,8 +24,8 @@ use serde_json::json;
 use wholegrain_model::Interval;
 
 use plan::Plan;
-use records::Folder;
 use session::{End, Fresh, Wish, estimate, minutes};
+use summary::{SummaryOutput, summarize};
 
 /// Exit codes of programs that a signal ended are its number above this.
 const SIGNALLED: i32 = 128;
@@ -75,7 +75,7 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Print what the finished runs say, setting by setting, and write the Parquet files anew.
+    /// Print what the finished runs say, setting by setting, and write the Parquet files again.
     #[command(
         after_help = "Example:\n  wholegrain-bench experiment summary target/bench/quick --json | jq '.rows[] | select(.significant)'"
     )]
@@ -101,37 +101,13 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
                 eprintln!("stopped; the same command goes on where this one was");
                 std::process::exit(SIGNALLED + signal);
             }
-            print(dir, false)
+            Ok(())
         }
         Command::Plan { file, seed, json } => show_plan(file, *seed, *json),
-        Command::Summary { dir, json } => print(dir, *json),
+        Command::Summary { dir, json } => {
+            summarize(dir, if *json { SummaryOutput::Json } else { SummaryOutput::Table })
+        }
     }
-}
-
-fn print(dir: &std::path::Path, as_json: bool) -> anyhow::Result<()> {
-    let found = output::write(&Folder::new(&std::path::absolute(dir)?))?;
-    if as_json {
-        println!("{}", json!({ "experiment": found.about, "rows": found.rows, "left_out": found.left_out }));
-        return Ok(());
-    }
-    let about = &found.about;
-    println!(
-        "{}: {} of {} runs made, {} of them failed, seed {}",
-        about["name"].as_str().unwrap_or_default(),
-        about["runs_made"],
-        about["runs_planned"],
-        about["runs_failed"],
-        about["seed"]
-    );
-    if let Some(count) = about["runs_not_quiet"].as_u64().filter(|count| *count > 0) {
-        println!("before {count} of them other processes used more than {} % of a core", about["not_quiet_percent"]);
-    }
-    print!("{}", summary::table(&found.rows));
-    println!(
-        "  *: differs from no monitor (Holm over all settings, 5 %); intervals of ratios by Fieller, paired by round"
-    );
-    print_left_out(&found.left_out);
-    Ok(())
 }
 
 fn print_left_out(left_out: &[plan::LeftOut]) {

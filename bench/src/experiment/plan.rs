@@ -36,11 +36,6 @@ pub struct Condition {
 }
 
 impl Condition {
-    /// The same workload without a monitor.
-    pub fn without(&self) -> Self {
-        Self { monitor: NONE.to_owned(), configuration: String::new(), interval_ns: None, ..self.clone() }
-    }
-
     /// Whether no monitor runs.
     pub fn is_without(&self) -> bool {
         self.interval_ns.is_none()

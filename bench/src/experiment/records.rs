@@ -224,13 +224,8 @@ impl Folder {
         self.write("state.json", &serde_json::to_vec_pretty(identity)?)
     }
 
-    /// The finished runs, without a torn last line.
-    pub fn records(&self) -> anyhow::Result<Vec<Record>> {
-        Ok(self.read()?.0)
-    }
-
-    /// The finished runs, and how many bytes of the file they are.
-    fn read(&self) -> anyhow::Result<(Vec<Record>, usize)> {
+    /// The finished runs without a torn last line, and how many bytes of the file they are.
+    pub fn read(&self) -> anyhow::Result<(Vec<Record>, usize)> {
         let path = self.path("runs.jsonl");
         let bytes = match fs::read(&path) {
             Ok(bytes) => bytes,

@@ -16,9 +16,9 @@ use super::file::{Experiment, Known};
 use super::launcher::Site;
 use super::machine::{self, Load};
 use super::one_run::{Run, Stopped};
-use super::output;
 use super::plan::{MONITOR_S, Plan, Planned, offers};
 use super::records::{Folder, Identity, Journal, Part, Record, now_ns};
+use super::summary::{SummaryOutput, summarize};
 
 /// This project's programs that an experiment may start.
 const PROGRAMS: [&str; 3] = ["wholegrain-bench", "wholegrain", "wholegrain-agent"];
@@ -91,10 +91,11 @@ pub fn run(wish: &Wish) -> anyhow::Result<End> {
     session.build_workloads()?;
     let end = session.all(&mut children, wish.retry_failed);
     drop(children);
-    // Of the runs that were made there are figures, whatever ended the others.
-    let written = output::write(&session.folder);
+    // The runs that were made are summarised, whatever ended the others.
+    let output = if matches!(end, Ok(End::Complete)) { SummaryOutput::Table } else { SummaryOutput::Nothing };
+    let summarized = summarize(&session.folder.path(""), output);
     let end = end?;
-    written.map(|_| end)
+    summarized.map(|()| end)
 }
 
 impl Session {

@@ -8,8 +8,7 @@ use wholegrain_model::Interval;
 
 use super::file::{Experiment, Kind, Known, TimedBy};
 use super::plan::{Condition, Offer, Plan};
-use super::records::{Failure, Folder, Identity, Journal, Part, Record, Seen, Usage};
-use super::summary::{divide, rows};
+use super::records::{Folder, Identity, Journal, Record};
 use crate::workloads::Outcome;
 
 fn known() -> Known {
@@ -237,15 +236,15 @@ fn a_torn_last_line_is_cut_off_and_the_rest_kept() {
     // A crash at any byte of the last line loses that line and no other.
     for end in last..whole.len() {
         std::fs::write(&path, &whole[..end]).unwrap();
-        assert_eq!(folder.records().unwrap().len(), 2, "{end}");
+        assert_eq!(folder.read().unwrap().0.len(), 2, "{end}");
         let mut journal = Journal::open(&folder).unwrap();
         assert_eq!(journal.records.len(), 2, "{end}");
         journal.append(record(9, 0, "none", 1.0)).unwrap();
         drop(journal);
-        assert_eq!(folder.records().unwrap().iter().map(|r| r.run).collect::<Vec<_>>(), [0, 1, 9], "{end}");
+        assert_eq!(folder.read().unwrap().0.iter().map(|r| r.run).collect::<Vec<_>>(), [0, 1, 9], "{end}");
     }
     std::fs::write(&path, [b"{}\n", whole.as_slice()].concat()).unwrap();
-    let error = format!("{:#}", folder.records().unwrap_err());
+    let error = format!("{:#}", folder.read().unwrap_err());
     assert!(error.contains("runs.jsonl:1: not a run"), "{error}");
 }
 
@@ -263,70 +262,6 @@ fn what_differs_between_two_starts_is_named() {
     assert_eq!(said(of(7, "ab", &[("collectd", "5")], 1)).unwrap(), "its program wholegrain was aa, and is now ab");
     assert_eq!(said(of(7, "aa", &[], 1)).unwrap(), "its monitor collectd was 5, and is now none");
     assert_eq!(said(of(7, "aa", &[("collectd", "5")], 2)).unwrap(), "it was made on 1 hosts, and there are 2 now");
-}
-
-#[test]
-fn only_good_runs_count_and_rounds_are_compared_with_themselves() {
-    // Drift of 10 % a round, and 2 % for the monitor: only in pairs is it plain.
-    let drift = [9.0, 1.0, 1.1, 1.2, 1.3, 1.4];
-    let jitter = [0.0, 0.001, -0.001, 0.0005, -0.0005, 0.0];
-    let mut records = Vec::new();
-    for round in 0..drift.len() {
-        records.push(record(2 * round, round, "none", drift[round]));
-        records.push(record(2 * round + 1, round, "ours", drift[round] * (1.02 + jitter[round])));
-    }
-    let mut failed = record(12, 5, "ours", 50.0);
-    failed.failure = Some(Failure { part: Part::Monitor, reason: "it ended".to_owned() });
-    let mut wrong = record(13, 5, "ours", 50.0);
-    wrong.outcome.as_mut().unwrap().verified = false;
-    records.extend([failed, wrong]);
-    let rows = rows(&[condition("none"), condition("ours")], &records);
-    let (none, ours) = (&rows[0], &rows[1]);
-    assert_eq!((none.runs, none.failed, none.ratio, none.significant), (5, 0, Some(1.0), None));
-    assert_eq!((ours.runs, ours.failed), (5, 2));
-    assert!((none.mean_s.unwrap() - 1.2).abs() < 1e-9 && none.median_s == Some(1.2));
-    assert!((ours.ratio.unwrap() - 1.02).abs() < 1e-3 && (ours.median_ratio.unwrap() - 1.0205).abs() < 1e-9);
-    assert!(ours.ratio_low.unwrap() > 1.01 && ours.ratio_high.unwrap() < 1.03, "{ours:?}");
-    assert_eq!(ours.significant, Some(true));
-}
-
-#[test]
-fn the_cost_of_a_monitor_is_per_core_and_per_metric() {
-    let mut one = record(1, 1, "ours", 1.0);
-    one.seen = Some(Seen { version: "1".to_owned(), metrics: 200, configured: None });
-    // 2 % of a core over 2 s at 1 ms: 40 ms for 2,000 times 200 values.
-    one.usage = Some(Usage {
-        node_cpu_ns: 40_000_000,
-        server_cpu_ns: 1,
-        window_ns: 2_000_000_000,
-        rss_kb: 4096,
-        pss_kb: 4000,
-        samples: None,
-        missed: None,
-    });
-    let rows = rows(&[condition("ours")], &[one]);
-    assert!((rows[0].node_cpu_share.unwrap() - 0.02).abs() < 1e-12, "{rows:?}");
-    assert!((rows[0].us_per_metric.unwrap() - 0.1).abs() < 1e-12 && rows[0].rss_kb == Some(4096.0), "{rows:?}");
-    assert_eq!((rows[0].ratio, rows[0].significant), (None, None));
-}
-
-#[test]
-fn parts_that_a_program_times_are_workloads_of_their_own() {
-    let mut one = record(1, 1, "none", 3.0);
-    let outcome = one.outcome.as_mut().unwrap();
-    outcome.figures = BTreeMap::from([("first_s".to_owned(), 1.0), ("second_s".to_owned(), 2.0)]);
-    let lacking = record(2, 2, "none", 3.0);
-    let parts = [("ep".to_owned(), vec!["first".to_owned(), "second".to_owned()])];
-    let (conditions, records) = divide(&[condition("none"), condition("ours")], &[one, lacking], &parts);
-    let names: Vec<&str> = conditions.iter().map(|c| c.workload.as_str()).collect();
-    assert_eq!(names, ["ep", "ep", "first", "first", "second", "second"]);
-    let rows = rows(&conditions, &records);
-    let of = |name: &str| {
-        rows.iter().find(|row| row.condition.workload == name).map(|row| (row.runs, row.failed, row.mean_s))
-    };
-    assert_eq!(of("ep"), Some((2, 0, Some(3.0))));
-    assert_eq!(of("first"), Some((1, 1, Some(1.0))));
-    assert_eq!(of("second"), Some((1, 1, Some(2.0))));
 }
 
 #[test]

@@ -7,7 +7,6 @@
 pub mod bare;
 pub mod cost;
 pub mod many;
-pub mod overhead;
 pub mod reconfigure;
 
 use anyhow::{Context, ensure};
@@ -63,11 +62,6 @@ impl Jobs {
         });
         wait_until("the server knows every job", || self.site.records().len() >= count);
         agent
-    }
-
-    /// The first job.
-    pub fn first(&self) -> &JobGroup {
-        &self.jobs[0].0
     }
 
     /// Metrics of the first job that are read.

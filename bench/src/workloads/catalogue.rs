@@ -188,29 +188,6 @@ fn nanoseconds(text: &str) -> anyhow::Result<u64> {
         .with_context(|| format!("the quantum {text}: say 100us or 1ms"))
 }
 
-/// What one block of `compute` and one pass of `memory` take on an ordinary core, s; only the length of a run follows from it.
-const COMPUTE_BLOCK_S: f64 = 3.1e-3;
-/// See [`COMPUTE_BLOCK_S`].
-const MEMORY_PASS_S: f64 = 12e-3;
-/// Operations a second of HPL with Debian's reference BLAS, two ranks; only the length of a run follows from it.
-const HPL_FLOPS: f64 = 3.5e9;
-
-/// A size with which the workload runs for about so many seconds, of those whose size is a number of equal parts; the long one of others.
-pub fn size_of_length(name: &str, seconds: f64) -> anyhow::Result<String> {
-    let units = |each: f64| ((seconds / each).round().max(1.0)).to_string();
-    Ok(match name {
-        "compute" => units(COMPUTE_BLOCK_S),
-        "memory" => units(MEMORY_PASS_S),
-        // 2/3 n^3 operations.
-        "hpl" => (seconds * HPL_FLOPS * 1.5).cbrt().round().max(200.0).to_string(),
-        "noise" => units(100e-6),
-        _ => {
-            find(name)?;
-            "long".to_owned()
-        }
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -246,7 +223,6 @@ mod tests {
                     Kind::Hpcc(_) => assert!(size.parse::<u32>().is_ok(), "{name} {size}"),
                 }
             }
-            assert!(size_of_length(name, 8.0).is_ok());
         }
     }
 }

@@ -22,7 +22,7 @@ use std::time::Duration;
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
 
-pub use catalogue::{NAMES, size_of_length};
+pub use catalogue::NAMES;
 pub use launch::{Binding, Launch};
 pub use program::{Prepared, Request};
 
@@ -121,13 +121,6 @@ pub struct Built {
     /// Further flags of the compiler, after `-O2`; `-ffp-contract=off` follows, without which the known results are not met.
     #[arg(long, default_value = "", allow_hyphen_values = true)]
     pub cflags: String,
-}
-
-impl Built {
-    /// In this folder, with the compiler's own settings.
-    pub fn within(dir: PathBuf, include: Option<PathBuf>) -> Self {
-        Self { dir, include, cflags: String::new() }
-    }
 }
 
 pub fn run(options: &Options) -> anyhow::Result<()> {

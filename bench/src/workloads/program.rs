@@ -77,20 +77,14 @@ impl Prepared {
         Ok(Self { name, size, ranks: request.ranks, launch, words, part, folder })
     }
 
-    /// Its name.
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// What starts it, for those who start it themselves; its standard output is for [`Prepared::outcome`].
-    pub fn command(&self) -> Command {
+    fn command(&self) -> Command {
         let mut command = self.launch.command(self.ranks);
         command.args(&self.words).current_dir(self.folder.path());
         command
     }
 
     /// To be made before the program is started.
-    pub fn watch(&self) -> anyhow::Result<Watch> {
+    fn watch(&self) -> anyhow::Result<Watch> {
         let file = self.folder.path().join("hpccoutf.txt");
         let _ = std::fs::remove_file(&file);
         let marks = if self.part.is_some() { Some(Marks::of(&file)?) } else { None };
@@ -98,7 +92,7 @@ impl Prepared {
     }
 
     /// What the program gave, from what it printed and what was seen of it.
-    pub fn outcome(&self, output: &str, mut watch: Watch) -> anyhow::Result<Outcome> {
+    fn outcome(&self, output: &str, mut watch: Watch) -> anyhow::Result<Outcome> {
         watch.look();
         let (workload, size, ranks) = (self.name.clone(), self.size.clone(), self.ranks);
         if let (Some(part), Some(marks)) = (self.part, &watch.marks) {
@@ -137,7 +131,7 @@ impl Prepared {
 }
 
 /// What is seen of a program from outside while it runs.
-pub struct Watch {
+struct Watch {
     marks: Option<Marks>,
     file: PathBuf,
     remote: bool,
@@ -145,19 +139,10 @@ pub struct Watch {
 
 impl Watch {
     /// Takes in what there is to see; to be called when [`Watch::descriptor`] is readable, and at the end.
-    pub fn look(&mut self) {
+    fn look(&mut self) {
         if let Some(marks) = &mut self.marks {
             marks.look();
         }
-    }
-
-    /// Waits for at most so long until there is something to see, and takes it in.
-    pub fn wait(&mut self, at_most: Duration) {
-        let millis = at_most.as_millis().min(1_000_000) as i32;
-        let mut poll = libc::pollfd { fd: self.descriptor(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: one descriptor, as said; a negative one is passed over.
-        unsafe { libc::poll(&mut poll, 1, millis) };
-        self.look();
     }
 
     fn descriptor(&self) -> i32 {
