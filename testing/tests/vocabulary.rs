@@ -71,12 +71,12 @@ fn report(findings: Vec<String>) {
 #[derive(Debug, PartialEq)]
 struct Refused {
     words: Vec<String>,
-    /// Refused as a part of a type's name only: the plain word is good English.
+    /// Refused at the beginning of a type's name only: the plain word is good English, and so is `NotFound`.
     in_types_only: bool,
     replacement: String,
 }
 
-/// The last table of the glossary. An entry with a capital is refused in the names of types, other entries everywhere.
+/// The last table of the glossary. An entry with a capital is refused at the beginning of types' names, other entries everywhere.
 fn refused(glossary: &str) -> Vec<Refused> {
     let (_, table) = glossary.split_once("\n## Words that are not used\n").expect("the table of refused words");
     let rows = table.lines().filter_map(|line| line.strip_prefix("| ")?.strip_suffix(" |")?.split_once(" | "));
@@ -90,7 +90,7 @@ fn refused(glossary: &str) -> Vec<Refused> {
         .collect()
 }
 
-/// The words of a line in lower case, names taken apart (`take_over`, `KeptOf`), each with whether it is part of a name in camel case.
+/// The words of a line in lower case, names taken apart (`take_over`, `KeptOf`), each with whether a type's name begins with it.
 fn words(line: &str) -> impl Iterator<Item = (String, bool)> {
     line.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').filter(|name| !name.is_empty()).flat_map(|name| {
         let is_type = is_type_name(name);
@@ -105,7 +105,7 @@ fn words(line: &str) -> impl Iterator<Item = (String, bool)> {
                 part.extend(c.to_lowercase());
             }
         }
-        parts.into_iter().filter(|part| !part.is_empty()).map(move |part| (part, is_type))
+        parts.into_iter().filter(|part| !part.is_empty()).enumerate().map(move |(at, part)| (part, is_type && at == 0))
     })
 }
 
@@ -183,6 +183,7 @@ fn refused_words_are_found_in_names_and_in_prose() {
         ("wanted is", false, 0),
         ("let kept = 1;", true, 0),
         ("struct KeptOf(Desk);", true, 2),
+        ("struct NotKept;", true, 0),
         ("// Kept for later.", false, 0),
         ("renewed", true, 0),
     ] {
