@@ -1,45 +1,44 @@
-//! What people order of running jobs: metrics that are sampled more often for a while. The model's nodes obey as agents do, without
-//! most of their limits: there is nobody whom a demonstration could disturb. As there, users have nothing sampled less often than without them.
+//! Boosts: metrics of a running job that are sampled more often for a limited time. The nodes of the model handle commands as agents do, without
+//! most of the limits, because a demonstration disturbs no job. As on real nodes, users cannot lower the rate that administrators set.
 //!
-//! - In: the server's messages on `wholegrain/v1/control/<agent>`, the time as an argument.
-//! - Out: the answer to each; which metrics of which job are sampled how often.
+//! - In: messages of the server on `wholegrain/v1/control/<agent>`, the time as an argument.
+//! - Out: an answer to each message; the sampling intervals of the metrics of each job.
 
 use serde::Deserialize;
 use serde_json::{Value, json};
 use wholegrain_model::{Interval, Pattern};
 
-use crate::plan::Plan;
+use crate::plan::CentrePlan;
 
-/// The most boosts at a time; each is of one job on one node.
+/// The most boosts at a time. A boost is for one job on one node.
 const BOOSTS_MAX: usize = 256;
-/// The shortest interval that the model computes.
+/// The shortest sampling interval of the model.
 const EVERY_MIN: Interval = Interval::from_ms(1);
-/// How long a boost holds at most, and unless it says how long.
+/// The longest duration of a boost, and the default.
 const WITHIN_MAX: Interval = Interval::from_s(3600);
 
-/// Metrics of one job on one node that are sampled more often.
+/// Metrics of one job on one node that are sampled more often for a limited time.
 #[derive(Debug, Clone)]
 pub struct Boost {
-    /// The node's index.
+    /// The index in [`CentrePlan::nodes`].
     pub node: usize,
-    /// The job's index.
+    /// The index in [`CentrePlan::jobs`].
     pub job: usize,
     metrics: Vec<Pattern>,
-    /// How often.
     pub every: Interval,
-    /// When it ends, ns since the Unix epoch.
+    /// The end, ns since the Unix epoch.
     pub until_ns: i64,
     number: u64,
 }
 
 impl Boost {
-    /// Whether it is of this metric.
+    /// Whether one of the patterns matches the metric.
     pub fn covers(&self, metric: &str) -> bool {
         self.metrics.iter().any(|pattern| pattern.matches(metric))
     }
 }
 
-/// All boosts.
+/// The boosts in force on all nodes.
 #[derive(Debug, Default)]
 pub struct Boosts {
     all: Vec<Boost>,
@@ -47,30 +46,30 @@ pub struct Boosts {
 }
 
 #[derive(Deserialize)]
-struct Message {
+struct ControlMessage {
     id: u64,
-    who: Who,
-    order: Option<Order>,
+    who: Requester,
+    order: Option<BoostCommand>,
     show: Option<String>,
 }
 
-/// Who orders; the server knows them.
+/// The person who sent the command, as authenticated by the server.
 #[derive(Deserialize)]
-struct Who {
+struct Requester {
     role: String,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum Order {
-    Add(Rule),
-    Try(Rule),
+enum BoostCommand {
+    Add(BoostRule),
+    Try(BoostRule),
     Remove(u64),
     End(String),
 }
 
 #[derive(Deserialize)]
-struct Rule {
+struct BoostRule {
     metrics: Vec<String>,
     jobs: Option<String>,
     every: String,
@@ -78,44 +77,44 @@ struct Rule {
     within: Option<String>,
 }
 
-/// A rule that somebody asks for.
-struct Asked {
-    rule: Rule,
-    /// How often metrics are sampled at least, where the one who asks may not have less.
+/// A rule with what limits it.
+struct RuleRequest {
+    rule: BoostRule,
+    /// The longest interval that the requester may set; `None` for administrators.
     slowest: Option<Interval>,
-    /// Or tried only.
-    really: bool,
+    /// `false` for a dry run.
+    is_applied: bool,
 }
 
 impl Boosts {
-    /// Those in force of a job on a node.
+    /// The boosts in force for a job on a node.
     pub fn of(&self, node: usize, job: usize) -> impl Iterator<Item = &Boost> {
         self.all.iter().filter(move |boost| (boost.node, boost.job) == (node, job))
     }
 
-    /// Forgets those that have ended.
+    /// Removes the boosts that have ended.
     pub fn expire(&mut self, now_ns: i64) {
         self.all.retain(|boost| boost.until_ns > now_ns);
     }
 
-    /// Obeys what the server sent to a node; the answer, if the message can be read. `metrics` are names and units of a job's metrics
-    /// and how often they are sampled otherwise.
-    pub fn obey(
+    /// Handles a message of the server to a node. Returns the answer, or `None` for a message that cannot be parsed. `metrics` are the names and
+    /// units of a job's metrics, `otherwise` is their interval without a boost.
+    pub fn handle(
         &mut self,
-        plan: &Plan,
+        plan: &CentrePlan,
         node: usize,
         message: &[u8],
         now_ns: i64,
         metrics: &[(&str, &str)],
         otherwise: Interval,
     ) -> Option<Value> {
-        let message: Message = serde_json::from_slice(message).ok()?;
+        let message: ControlMessage = serde_json::from_slice(message).ok()?;
         let slowest = (message.who.role == "user").then_some(otherwise);
         let result = match (message.order, message.show) {
-            (Some(Order::Add(rule)), _) => self.add(plan, node, Asked { rule, slowest, really: true }, now_ns, metrics),
-            (Some(Order::Try(rule)), _) => self.add(plan, node, Asked { rule, slowest, really: false }, now_ns, metrics),
-            (Some(Order::Remove(number)), _) => self.remove(|boost| boost.number == number),
-            (Some(Order::End(job)), _) => {
+            (Some(BoostCommand::Add(rule)), _) => self.add(plan, node, RuleRequest { rule, slowest, is_applied: true }, now_ns, metrics),
+            (Some(BoostCommand::Try(rule)), _) => self.add(plan, node, RuleRequest { rule, slowest, is_applied: false }, now_ns, metrics),
+            (Some(BoostCommand::Remove(number)), _) => self.remove(|boost| boost.number == number),
+            (Some(BoostCommand::End(job)), _) => {
                 plan.job(&job).ok_or_else(|| unknown(&job)).and_then(|job| self.remove(|boost| boost.job == job))
             }
             (None, Some(job)) => plan.job(&job).ok_or_else(|| unknown(&job)).map(|job| {
@@ -128,7 +127,7 @@ impl Boosts {
                 });
                 json!({ "metrics": views.collect::<Vec<_>>() })
             }),
-            (None, None) => Err("nothing is ordered".to_owned()),
+            (None, None) => Err("the message has no command".to_owned()),
         };
         Some(match result {
             Ok(ok) => json!({ "id": message.id, "ok": ok }),
@@ -138,13 +137,13 @@ impl Boosts {
 
     fn add(
         &mut self,
-        plan: &Plan,
+        plan: &CentrePlan,
         node: usize,
-        Asked { rule, slowest, really }: Asked,
+        RuleRequest { rule, slowest, is_applied }: RuleRequest,
         now_ns: i64,
         metrics: &[(&str, &str)],
     ) -> Result<Value, String> {
-        let id = rule.jobs.as_deref().ok_or("which job? the rule names none")?;
+        let id = rule.jobs.as_deref().ok_or("the rule names no job")?;
         let job = plan.job(id).ok_or_else(|| unknown(id))?;
         let every = Interval::parse(&rule.every).map_err(|error| format!("every {:?}: {error}", rule.every))?;
         if every < EVERY_MIN {
@@ -171,8 +170,8 @@ impl Boosts {
             "done": format!("{covered} metrics each {every}"), "rule": boost.number, "jobs": [id], "metrics": covered, "until": until,
             "readings_per_second": covered as f64 / every.seconds(),
         });
-        if really {
-            // The newest counts; a job's boosts before it are over.
+        if is_applied {
+            // A new boost replaces the earlier one of the job on this node.
             self.all.retain(|other| (other.node, other.job) != (node, job));
             if self.all.len() >= BOOSTS_MAX {
                 return Err(format!("the demonstration has {BOOSTS_MAX} boosts at a time at most"));
@@ -197,22 +196,22 @@ fn unknown(job: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{Options, Plan};
+    use crate::plan::{CentreOptions, CentrePlan};
 
     const METRICS: [(&str, &str); 2] = [("perf/cycles", "1"), ("cpu/usage", "s")];
 
     #[test]
     fn a_boost_holds_until_it_ends() {
-        let plan = Plan::new(Options { seed: 1, nodes: 16, days: 1, began_s: 1_780_000_000 });
+        let plan = CentrePlan::new(CentreOptions { seed: 1, nodes: 16, days: 1, began_s: 1_780_000_000 });
         let (job, now) = (plan.job("4712").unwrap(), plan.options.began_s * 1_000_000_000);
         let mut boosts = Boosts::default();
         let ask = |boosts: &mut Boosts, what: Value| {
-            boosts.obey(&plan, 0, what.to_string().as_bytes(), now, &METRICS, Interval::from_s(5)).unwrap()
+            boosts.handle(&plan, 0, what.to_string().as_bytes(), now, &METRICS, Interval::from_s(5)).unwrap()
         };
         let add = |kind: &str, metrics: &str, every: &str| json!({"id": 3, "who": {"name": "u", "role": "user"}, "order": {kind: {"metrics": [metrics], "jobs": "4712", "every": every, "for": "10m"}}});
         let tried = ask(&mut boosts, add("try", "perf/*", "1ms"));
         assert_eq!((tried["id"].as_u64(), tried["ok"]["metrics"].as_u64()), (Some(3), Some(1)), "{tried}");
-        assert_eq!(boosts.of(0, job).count(), 0, "a trial changes nothing");
+        assert_eq!(boosts.of(0, job).count(), 0, "a dry run changes nothing");
         assert!(ask(&mut boosts, add("add", "perf/*", "1us"))["error"].is_string());
         assert!(ask(&mut boosts, add("add", "nothing", "1ms"))["error"].is_string());
         let lowered = ask(&mut boosts, add("add", "cpu/*", "6s"));

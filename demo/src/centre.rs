@@ -1,40 +1,41 @@
-//! What the sensors of the centre show at each time.
+//! The model: the readings of all sensors of the centre at a time.
 //!
-//! - In: a [`Plan`], times that go forward.
-//! - Out: [`Series`], the readings of one group of one agent; job records.
-//! - Never: more readings at a time than the caller takes: it takes them after every few hundred steps.
+//! - In: a [`CentrePlan`], times that go forward.
+//! - Out: [`GroupReadings`], the readings of one group of one agent; job records.
+//! - Never: unbounded memory, as long as the caller takes the readings every few hundred steps.
 
 use std::collections::{BTreeMap, HashMap};
 
 use wholegrain_model::{Interval, JobRecord, Schema, SensorDef, SensorPath, StepRecord};
 
 use crate::boosts::Boosts;
-use crate::plan::{CPUS, Job, Node, Plan, Story};
+use crate::plan::{CPUS, CentrePlan, PlannedJob, PlannedNode, Story};
 use crate::water::{Circuit, SET_POINTS};
 use crate::{ROOT, hash, noise};
 
-/// How often there are readings once the history is over.
+/// The interval of the readings after the history.
 pub const LIVE: Interval = Interval::from_s(5);
-/// A running job's record is told again each so often, with new totals.
+/// How often the record of a running job is sent again with new totals.
 const RECORD_EVERY_S: i64 = 60;
-/// A node idle and what its CPUs add under full load, and a GPU idle and under full load, W.
+/// Power of an idle node, and what full load of its CPUs adds, W.
 const NODE_W: (f64, f64) = (110.0, 290.0);
+/// Power of an idle GPU, and what full load adds, W.
 const GPU_W: (f64, f64) = (55.0, 395.0);
-/// What else is in the racks: switches, W, and the losses of power supplies as a share.
+/// Power of the switches, W, and the losses of the power supplies as a fraction.
 const RACK_W: (f64, f64) = (150.0, 0.05);
-/// A node's memory, By.
+/// Memory of a node, bytes.
 const MEMORY: f64 = 256e9;
-/// The clock frequency of nodes and that of the slow one, Hz.
+/// Clock frequency of the nodes, and of the slow node, Hz.
 const FREQUENCY: (f64, f64) = (2.9e9, 2.1e9);
-/// For how long 4711 was sampled each millisecond, and when after its beginning, s.
+/// How long job 4711 was sampled at 1 ms, and when after its start, s.
 const BOOSTED_S: (i64, i64) = (10, 3600);
-/// What the names of a job's metrics that the hardware counts begin with.
+/// Prefix of the metrics from hardware counters.
 const PERF: &str = "perf/";
-/// What computes does so in bursts of this length, ns.
+/// Length of the bursts in which jobs compute, ns.
 const BURST_NS: i64 = 40_000_000;
 const NS: i64 = 1_000_000_000;
 
-/// Metrics of a job: name, unit, whether it counts, scale, what it is.
+/// Metrics of a job: name, unit, whether it is a counter, scale, description.
 const JOB_METRICS: [(&str, &str, bool, f64, &str); 7] = [
     ("cpu/usage", "s", true, 1e-6, "CPU time."),
     ("cpu/throttled_time", "s", true, 1e-6, "Time that the job was stopped for its CPU bandwidth, summed over CPUs."),
@@ -45,108 +46,104 @@ const JOB_METRICS: [(&str, &str, bool, f64, &str); 7] = [
     ("perf/cycles", "1", true, 1.0, "Cycles of the cores."),
 ];
 
-/// Names and units of a job's metrics, for those who ask what is sampled.
+/// Names and units of a job's metrics.
 pub fn job_metrics() -> Vec<(&'static str, &'static str)> {
     JOB_METRICS.iter().map(|metric| (metric.0, metric.1)).collect()
 }
 
-/// Readings of one group.
+/// The readings of one group of one agent.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Series {
-    /// Whose: the node's index, or the number of nodes for the facility.
+pub struct GroupReadings {
+    /// The index of the node; for the facility the number of nodes.
     pub agent: usize,
-    /// The group's name.
     pub group: String,
-    /// What the sensors are below.
+    /// The prefix of the sensors' paths.
     pub prefix: String,
-    /// The sensors.
     pub sensors: Vec<SensorDef>,
-    /// How often.
     pub interval: Interval,
-    /// When, ns since the Unix epoch.
+    /// ns since the Unix epoch.
     pub times: Vec<i64>,
-    /// The raw values of each sensor, one a time.
+    /// The raw values of each sensor, one for each time.
     pub columns: Vec<Vec<i64>>,
 }
 
-impl Series {
-    /// The schema.
+impl GroupReadings {
+    /// The schema of these sensors.
     pub fn schema(&self) -> Result<Schema, String> {
         let prefix = SensorPath::new(self.prefix.as_str()).map_err(|error| error.to_string())?;
         Schema::new(prefix, self.group.as_str(), self.sensors.clone()).map_err(|error| error.to_string())
     }
 }
 
-/// What is known of a job on one of its nodes, to be published by that node's agent.
-pub type Record = (usize, JobRecord);
+/// The index of a node, and the record of a job on that node.
+pub type NodeRecord = (usize, JobRecord);
 
-/// What a node has counted.
+/// The counters of a node.
 #[derive(Debug, Clone, Default)]
-struct Counters {
+struct NodeCounters {
     cpu_s: [f64; CPUS],
     received: f64,
     heat: f64,
 }
 
-/// What a job has counted on one node: the values of [`JOB_METRICS`] without their scale.
+/// The counters of a job on one node: the values of [`JOB_METRICS`] without their scale.
 #[derive(Debug, Clone, Default)]
-struct Used {
+struct JobCounters {
     values: [f64; JOB_METRICS.len()],
     memory_peak: f64,
 }
 
-/// What a node does at a time.
+/// The load of a node at a time.
 #[derive(Debug, Clone, Copy, Default)]
-struct Doing {
-    /// The part of the CPUs that works, 0 to 1.
+struct NodeLoad {
+    /// Fraction of the CPUs in use.
     cpu: f64,
-    /// By.
+    /// Memory in use, bytes.
     memory: f64,
-    /// The part of the GPUs that works.
+    /// Fraction of the GPUs in use.
     gpu: f64,
-    /// The part of the time for which the limit of CPU time stops it.
+    /// Fraction of the time in which the limit of CPU time stops the job.
     throttled: f64,
-    /// Instructions a cycle.
     ipc: f64,
-    /// By/s.
+    /// Traffic received, bytes per second.
     network: f64,
-    /// By/s.
+    /// Data written to disk, bytes per second.
     written: f64,
 }
 
-/// Metrics of a job that were sampled more often for a while.
-struct Fine {
+/// A time in which metrics of a job were sampled at a shorter interval.
+struct FineSampling {
     from_s: i64,
     until_s: i64,
     every: Interval,
-    chosen: Vec<usize>,
+    metrics: Vec<usize>,
 }
 
-/// The centre at one time.
+/// The state of the centre at one time.
 #[derive(Debug)]
 pub struct Centre {
-    plan: Plan,
+    plan: CentrePlan,
     time_s: i64,
-    nodes: Vec<Counters>,
+    nodes: Vec<NodeCounters>,
     water: Circuit,
     /// The first job that has not begun.
     next: usize,
-    /// What running jobs have used, by job and node.
-    running: BTreeMap<(usize, usize), Used>,
-    /// Of the running jobs on which node; each node has one at most.
-    on: Vec<Option<usize>>,
-    open: HashMap<(usize, String), Series>,
-    done: Vec<Series>,
-    records: Vec<Record>,
-    said_s: i64,
-    /// Before which nothing is kept: it has been published before.
+    /// The counters of running jobs, by job and node.
+    running: BTreeMap<(usize, usize), JobCounters>,
+    /// The running job of each node.
+    job_of_node: Vec<Option<usize>>,
+    open: HashMap<(usize, String), GroupReadings>,
+    done: Vec<GroupReadings>,
+    records: Vec<NodeRecord>,
+    recorded_s: i64,
+    /// Earlier readings have been published by a previous run.
     from_s: i64,
 }
 
 impl Centre {
-    /// As it is shortly before `from_s`, from which on its readings count: at the beginning of the history, or where an earlier run stopped.
-    pub fn new(plan: Plan, from_s: i64) -> Self {
-        // What runs then has counted since its beginning, and the water needs an hour.
+    /// The state shortly before `from_s`: the beginning of the history, or the end of the previous run. Readings are made from `from_s` on.
+    pub fn new(plan: CentrePlan, from_s: i64) -> Self {
+        // Counters of running jobs begin at the job's start, and the water circuit needs an hour to reach a steady state.
         let runs = plan.jobs.iter().filter(|job| job.from_s < from_s && job.to_s > from_s).map(|job| job.from_s).min();
         let time_s = runs.unwrap_or(from_s).min(from_s - 3600);
         let next = plan.jobs.partition_point(|job| job.from_s < time_s);
@@ -154,22 +151,22 @@ impl Centre {
         let water = Circuit::new(count * (NODE_W.0 + 0.5 * NODE_W.1), count * (NODE_W.0 + NODE_W.1));
         Self {
             time_s,
-            nodes: vec![Counters::default(); plan.nodes.len()],
+            nodes: vec![NodeCounters::default(); plan.nodes.len()],
             water,
             next,
             running: BTreeMap::new(),
-            on: vec![None; plan.nodes.len()],
+            job_of_node: vec![None; plan.nodes.len()],
             open: HashMap::new(),
             done: Vec::new(),
             records: Vec::new(),
-            said_s: from_s,
+            recorded_s: from_s,
             from_s,
             plan,
         }
     }
 
-    /// What was decided beforehand.
-    pub fn plan(&self) -> &Plan {
+    /// The plan that the model follows.
+    pub fn plan(&self) -> &CentrePlan {
         &self.plan
     }
 
@@ -178,7 +175,7 @@ impl Centre {
         self.time_s
     }
 
-    /// Goes on to `time_s`, `interval` after the readings before.
+    /// Advances to `time_s`. `interval` is the interval of the readings that the step makes.
     pub fn step(&mut self, time_s: i64, interval: Interval, boosts: &Boosts) {
         let before = std::mem::replace(&mut self.time_s, time_s);
         self.begin_jobs(time_s);
@@ -189,34 +186,34 @@ impl Centre {
         }
         self.end_jobs(time_s);
         self.step_facility(time_s, dt, power * (1.0 + RACK_W.1), interval);
-        if time_s - self.said_s >= RECORD_EVERY_S && interval == LIVE {
-            self.said_s = time_s;
-            self.tell_running();
+        if time_s - self.recorded_s >= RECORD_EVERY_S && interval == LIVE {
+            self.recorded_s = time_s;
+            self.report_running();
         }
     }
 
-    /// Readings and records since the last call.
-    pub fn take(&mut self) -> (Vec<Series>, Vec<Record>) {
+    /// Takes the readings and the records since the last call.
+    pub fn take(&mut self) -> (Vec<GroupReadings>, Vec<NodeRecord>) {
         let mut series = std::mem::take(&mut self.done);
         series.extend(self.open.drain().map(|(_, series)| series));
-        // The same order in every run.
+        // The order does not depend on the hash map.
         series
             .sort_by(|one, other| (one.agent, &one.group, &one.times).cmp(&(other.agent, &other.group, &other.times)));
         (series, std::mem::take(&mut self.records))
     }
 
-    /// Tells what is known of all running jobs.
-    pub fn tell_running(&mut self) {
-        for (&(job, node), used) in &self.running {
-            self.records.push((node, record(&self.plan, job, node, used, self.time_s, None)));
+    /// Makes records of all running jobs.
+    pub fn report_running(&mut self) {
+        for (&(job, node), counters) in &self.running {
+            self.records.push((node, record(&self.plan, job, node, counters, self.time_s, None)));
         }
     }
 
     fn begin_jobs(&mut self, time_s: i64) {
         while let Some(job) = self.plan.jobs.get(self.next).filter(|job| job.from_s <= time_s) {
             for node in &job.nodes {
-                self.on[*node] = Some(self.next);
-                self.running.insert((self.next, *node), Used::default());
+                self.job_of_node[*node] = Some(self.next);
+                self.running.insert((self.next, *node), JobCounters::default());
             }
             self.next += 1;
         }
@@ -226,54 +223,54 @@ impl Centre {
         let ended = |key: &(usize, usize)| self.plan.jobs[key.0].to_s <= time_s;
         let keys: Vec<(usize, usize)> = self.running.keys().copied().filter(ended).collect();
         for key in keys {
-            let Some(used) = self.running.remove(&key) else { continue };
+            let Some(counters) = self.running.remove(&key) else { continue };
             let (job, node) = key;
-            if self.on[node] == Some(job) {
-                self.on[node] = None;
+            if self.job_of_node[node] == Some(job) {
+                self.job_of_node[node] = None;
             }
             if time_s > self.from_s {
                 let to = self.plan.jobs[job].to_s;
-                self.records.push((node, record(&self.plan, job, node, &used, time_s, Some(to))));
+                self.records.push((node, record(&self.plan, job, node, &counters, time_s, Some(to))));
             }
         }
     }
 
-    /// Goes on with one node; gives back its power, W.
+    /// Advances one node. Returns its power, W.
     fn step_node(&mut self, node: usize, time_s: i64, dt: f64, interval: Interval, boosts: &Boosts) -> f64 {
         let seed = self.plan.options.seed;
         let key = node as u64 * 64;
-        let job = self.on[node];
-        let doing = job.map_or(Doing::default(), |job| doing(&self.plan, job, node, time_s));
+        let job = self.job_of_node[node];
+        let load = job.map_or(NodeLoad::default(), |job| load_of(&self.plan, job, node, time_s));
         let frequency = if node == self.plan.slow.0 && time_s >= self.plan.slow.1 { FREQUENCY.1 } else { FREQUENCY.0 };
         let frequency = frequency * (1.0 + 0.01 * noise(seed, key, time_s));
         let counters = &mut self.nodes[node];
         for (cpu, counted) in counters.cpu_s.iter_mut().enumerate() {
-            let own = 0.002 + doing.cpu * (1.0 + 0.05 * noise(seed, key + 1 + cpu as u64, time_s));
+            let own = 0.002 + load.cpu * (1.0 + 0.05 * noise(seed, key + 1 + cpu as u64, time_s));
             *counted += own.clamp(0.0, 1.0) * dt;
         }
-        counters.received += (2e3 + doing.network * (1.0 + 0.1 * noise(seed, key + 8, time_s))) * dt;
+        counters.received += (2e3 + load.network * (1.0 + 0.1 * noise(seed, key + 8, time_s))) * dt;
         let clock = frequency / FREQUENCY.0;
         let gpus = self.plan.nodes[node].gpus;
-        let gpu_power = GPU_W.0 + (GPU_W.1 - GPU_W.0) * doing.gpu;
-        let power = (NODE_W.0 + NODE_W.1 * doing.cpu * clock + gpus as f64 * gpu_power)
+        let gpu_power = GPU_W.0 + (GPU_W.1 - GPU_W.0) * load.gpu;
+        let power = (NODE_W.0 + NODE_W.1 * load.cpu * clock + gpus as f64 * gpu_power)
             * (1.0 + 0.01 * noise(seed, key + 9, time_s));
-        // The metal follows the power within minutes.
+        // The temperature of the board follows the power within minutes.
         let goal = self.water.inlet() + 0.07 * power;
         counters.heat = if counters.heat == 0.0 { goal } else { goal + (counters.heat - goal) * (-dt / 120.0).exp() };
         let mut values = vec![
             (power * 10.0) as i64,
             ((counters.heat + 0.2 * noise(seed, key + 10, time_s)) * 10.0) as i64,
             (frequency / 1e6) as i64,
-            (6e9 + doing.memory + 1e8 * noise(seed, key + 11, time_s)) as i64,
+            (6e9 + load.memory + 1e8 * noise(seed, key + 11, time_s)) as i64,
             counters.received as i64,
         ];
         values.extend(counters.cpu_s.iter().map(|seconds| (seconds * 100.0) as i64));
         for gpu in 0..gpus {
             values.push((gpu_power * (1.0 + 0.02 * noise(seed, key + 12 + gpu as u64, time_s)) * 10.0) as i64);
-            values.push((doing.gpu * 100.0) as i64);
+            values.push((load.gpu * 100.0) as i64);
         }
         if let Some(job) = job {
-            self.step_job(job, node, time_s, dt, (doing, frequency), interval, boosts);
+            self.step_job(job, node, time_s, dt, (load, frequency), interval, boosts);
         }
         let plan = &self.plan;
         if time_s >= self.from_s {
@@ -283,67 +280,67 @@ impl Centre {
         power
     }
 
-    #[expect(clippy::too_many_arguments, reason = "what a step knows of the node already")]
+    #[expect(clippy::too_many_arguments, reason = "values that the step has computed for the node")]
     fn step_job(
         &mut self,
         index: usize,
         node: usize,
         time_s: i64,
         dt: f64,
-        (doing, frequency): (Doing, f64),
+        (load, frequency): (NodeLoad, f64),
         interval: Interval,
         boosts: &Boosts,
     ) {
         let job = &self.plan.jobs[index];
-        let Some(used) = self.running.get_mut(&(index, node)) else { return };
+        let Some(counters) = self.running.get_mut(&(index, node)) else { return };
         let (from_s, until_s) = ((time_s - dt as i64).max(job.from_s), time_s.min(job.to_s));
         let dt = (until_s - from_s).max(0) as f64;
-        let busy = doing.cpu * CPUS as f64 * dt;
-        let before = used.values;
+        let busy = load.cpu * CPUS as f64 * dt;
+        let before = counters.values;
         let killed = job.story == Story::OutOfMemory && time_s >= job.to_s - 60;
-        used.values[0] += busy;
-        used.values[1] += doing.throttled * CPUS as f64 * dt;
-        used.values[2] = doing.memory;
-        used.values[3] = f64::from(u8::from(killed));
-        used.values[4] += doing.written * dt;
-        used.values[5] += busy * frequency * doing.ipc;
-        used.values[6] += busy * frequency;
-        used.memory_peak = used.memory_peak.max(doing.memory);
+        counters.values[0] += busy;
+        counters.values[1] += load.throttled * CPUS as f64 * dt;
+        counters.values[2] = load.memory;
+        counters.values[3] = f64::from(u8::from(killed));
+        counters.values[4] += load.written * dt;
+        counters.values[5] += busy * frequency * load.ipc;
+        counters.values[6] += busy * frequency;
+        counters.memory_peak = counters.memory_peak.max(load.memory);
         if until_s < self.from_s {
             return;
         }
-        let after = used.values;
+        let after = counters.values;
         let below = format!("{}/job/{}", self.plan.nodes[node].prefix, job.id);
         let all: Vec<i64> = JOB_METRICS.iter().zip(after).map(|(metric, value)| (value / metric.3) as i64).collect();
         let group = format!("job/{}", job.id);
         let make = || (below.clone(), JOB_METRICS.iter().map(job_sensor).collect());
         put(&mut self.open, &mut self.done, (node, &group), interval, until_s * NS, &all, make);
-        // Of boosted metrics also what was in between: of those that people boost now, and of the ten seconds of 4711.
-        let told = (job.from_s + BOOSTED_S.1, job.from_s + BOOSTED_S.1 + BOOSTED_S.0);
-        let mut fine: Vec<Fine> = Vec::new();
-        if job.story == Story::Unbalanced && job.nodes[0] == node && from_s < told.1 && until_s > told.0 {
-            let chosen = (0..JOB_METRICS.len()).filter(|metric| JOB_METRICS[*metric].0.starts_with(PERF)).collect();
-            fine.push(Fine {
-                from_s: told.0.max(from_s),
-                until_s: told.1.min(until_s),
+        // Boosted metrics have samples in between: those boosted now, and ten seconds of job 4711.
+        let boosted = (job.from_s + BOOSTED_S.1, job.from_s + BOOSTED_S.1 + BOOSTED_S.0);
+        let mut fine: Vec<FineSampling> = Vec::new();
+        if job.story == Story::Unbalanced && job.nodes[0] == node && from_s < boosted.1 && until_s > boosted.0 {
+            let metrics = (0..JOB_METRICS.len()).filter(|metric| JOB_METRICS[*metric].0.starts_with(PERF)).collect();
+            fine.push(FineSampling {
+                from_s: boosted.0.max(from_s),
+                until_s: boosted.1.min(until_s),
                 every: Interval::from_ms(1),
-                chosen,
+                metrics,
             });
         }
         fine.extend(boosts.of(node, index).map(|boost| {
-            let chosen = (0..JOB_METRICS.len()).filter(|metric| boost.covers(JOB_METRICS[*metric].0)).collect();
-            Fine { from_s, until_s, every: boost.every, chosen }
+            let metrics = (0..JOB_METRICS.len()).filter(|metric| boost.covers(JOB_METRICS[*metric].0)).collect();
+            FineSampling { from_s, until_s, every: boost.every, metrics }
         }));
         let group = format!("boost/{}", job.id);
-        for Fine { from_s: first_s, until_s: last_s, every, chosen } in fine {
+        for FineSampling { from_s: first_s, until_s: last_s, every, metrics } in fine {
             let every_ns = i64::try_from(every.ns()).unwrap_or(i64::MAX);
-            let make = || (below.clone(), chosen.iter().map(|metric| job_sensor(&JOB_METRICS[*metric])).collect());
+            let make = || (below.clone(), metrics.iter().map(|metric| job_sensor(&JOB_METRICS[*metric])).collect());
             let mut time = (first_s * NS / every_ns + 1).saturating_mul(every_ns);
             while time < last_s * NS {
                 let part = between(time - from_s * NS, dt);
                 let value = |metric: usize| before[metric] + (after[metric] - before[metric]) * part;
                 let values: Vec<i64> =
-                    chosen.iter().map(|&metric| (value(metric) / JOB_METRICS[metric].3) as i64).collect();
+                    metrics.iter().map(|&metric| (value(metric) / JOB_METRICS[metric].3) as i64).collect();
                 put(&mut self.open, &mut self.done, (node, &group), every, time, &values, make);
                 time = time.saturating_add(every_ns);
             }
@@ -373,10 +370,10 @@ impl Centre {
     }
 }
 
-/// Adds one sample to a group; readings at another interval begin another series.
+/// Adds one sample to a group. Readings at another interval begin another series.
 fn put(
-    open: &mut HashMap<(usize, String), Series>,
-    done: &mut Vec<Series>,
+    open: &mut HashMap<(usize, String), GroupReadings>,
+    done: &mut Vec<GroupReadings>,
     (agent, group): (usize, &str),
     interval: Interval,
     time: i64,
@@ -384,16 +381,16 @@ fn put(
     make: impl Fn() -> (String, Vec<SensorDef>),
 ) {
     let key = (agent, group.to_owned());
-    let other = |series: &Series| series.interval != interval || series.columns.len() != values.len();
+    let other = |series: &GroupReadings| series.interval != interval || series.columns.len() != values.len();
     if open.get(&key).is_some_and(other) {
         done.extend(open.remove(&key));
     }
     let series = open.entry(key).or_insert_with(|| {
         let (prefix, sensors) = make();
         let columns = vec![Vec::new(); sensors.len()];
-        Series { agent, group: group.to_owned(), prefix, sensors, interval, times: Vec::new(), columns }
+        GroupReadings { agent, group: group.to_owned(), prefix, sensors, interval, times: Vec::new(), columns }
     });
-    // A job that ends between two steps has its last reading at its end, which may be that of the step before.
+    // The last reading of a job is at its end, which can be the time of the previous step.
     if series.times.last().is_some_and(|last| *last >= time) {
         return;
     }
@@ -401,63 +398,66 @@ fn put(
     series.columns.iter_mut().zip(values).for_each(|(column, value)| column.push(*value));
 }
 
-/// How much of a step of `dt_s` has happened `after_ns` after its beginning: evenly but for bursts of [`BURST_NS`], between which it goes on at half
-/// the speed.
+/// The completed fraction of a step of `dt_s`, `after_ns` after its start. The rate varies in waves of [`BURST_NS`].
 fn between(after_ns: i64, dt_s: f64) -> f64 {
     let wave = (after_ns.rem_euclid(BURST_NS) as f64 / BURST_NS as f64 * std::f64::consts::TAU).sin();
     let burst_ns = 0.5 * BURST_NS as f64 / std::f64::consts::TAU;
     ((after_ns as f64 + burst_ns * wave) / (dt_s * 1e9)).clamp(0.0, 1.0)
 }
 
-/// What a job has a node do.
-fn doing(plan: &Plan, index: usize, node: usize, time_s: i64) -> Doing {
+/// The load that a job puts on a node.
+fn load_of(plan: &CentrePlan, index: usize, node: usize, time_s: i64) -> NodeLoad {
     let job = &plan.jobs[index];
     let seed = plan.options.seed;
     let age = time_s - job.from_s;
     let part = age as f64 / (job.to_s - job.from_s) as f64;
-    // Computing for most of a period, then writing the results.
+    // A job computes for most of a period, then it writes results.
     let computes = age % job.period_s < job.period_s * 85 / 100;
     let rank = job.nodes.iter().position(|one| *one == node).unwrap_or(0);
     let ramp = (age as f64 / 120.0).min(1.0);
-    let mut doing = Doing {
+    let mut load = NodeLoad {
         cpu: if computes { job.load } else { 0.15 },
         memory: MEMORY * job.memory * ramp,
         ipc: if computes { 1.8 } else { 0.6 } + 0.1 * noise(seed, u64::from(job.id), time_s),
         network: if job.nodes.len() > 1 && computes { 2e8 } else { 1e4 },
         written: if computes { 1e5 } else { 3e8 },
-        ..Doing::default()
+        ..NodeLoad::default()
     };
-    let waits = |doing: &mut Doing, part: f64| (doing.cpu, doing.ipc) = (doing.cpu * part, doing.ipc * part);
+    let waits = |load: &mut NodeLoad, part: f64| (load.cpu, load.ipc) = (load.cpu * part, load.ipc * part);
     match job.story {
-        Story::Unbalanced if computes && rank != 1 => waits(&mut doing, 0.78),
-        // The others wait for the slow one in all that they do.
-        Story::SlowNode if computes && node != plan.slow.0 => waits(&mut doing, FREQUENCY.1 / FREQUENCY.0),
-        Story::IdleGpus => doing.cpu = 0.6,
-        Story::Leak => doing.memory = MEMORY * (0.05 + 0.85 * part.clamp(0.0, 1.0)),
-        Story::OutOfMemory => doing.memory = MEMORY * (0.1 + 0.9 * part.clamp(0.0, 1.0)),
-        Story::Throttled => (doing.cpu, doing.throttled) = (0.5, 0.35),
-        Story::Peak => (doing.cpu, doing.memory, doing.ipc) = (1.0, MEMORY * 0.9 * ramp, 3.1),
+        Story::Unbalanced if computes && rank != 1 => waits(&mut load, 0.78),
+        // The other nodes wait for the slow one.
+        Story::SlowNode if computes && node != plan.slow.0 => waits(&mut load, FREQUENCY.1 / FREQUENCY.0),
+        Story::IdleGpus => load.cpu = 0.6,
+        Story::Leak => load.memory = MEMORY * (0.05 + 0.85 * part.clamp(0.0, 1.0)),
+        Story::OutOfMemory => load.memory = MEMORY * (0.1 + 0.9 * part.clamp(0.0, 1.0)),
+        Story::Throttled => (load.cpu, load.throttled) = (0.5, 0.35),
+        Story::Peak => (load.cpu, load.memory, load.ipc) = (1.0, MEMORY * 0.9 * ramp, 3.1),
         _ => {}
     }
     if plan.nodes[node].gpus > 0 && job.story != Story::IdleGpus {
-        doing.gpu = if computes { 0.9 } else { 0.1 };
+        load.gpu = if computes { 0.9 } else { 0.1 };
     }
-    doing
+    load
 }
 
-fn node_sensors(node: &Node) -> Vec<SensorDef> {
+fn node_sensors(node: &PlannedNode) -> Vec<SensorDef> {
     let mut all = vec![
         SensorDef::gauge("power", "W", "Power of the node.").scaled(0.1),
         SensorDef::gauge("temperature", "Cel", "Temperature of the board.").scaled(0.1),
         SensorDef::gauge("cpu/frequency", "Hz", "Clock frequency, mean of all CPUs.").scaled(1e6),
-        SensorDef::gauge("memory/used", "By", "Memory in use."),
-        SensorDef::counter("net/dev/ib0/rx_bytes", "By", "Received."),
+        SensorDef::gauge("memory/counters", "By", "Memory in use."),
+        SensorDef::counter("net/dev/ib0/rx_bytes", "By", "Bytes received."),
     ];
     let cpu = |cpu| SensorDef::counter(format!("cpu/{cpu}/user"), "s", "Time in user mode.").scaled(0.01);
     all.extend((0..CPUS).map(cpu));
     for gpu in 0..node.gpus {
         all.push(SensorDef::gauge(format!("gpu/{gpu}/power"), "W", "Power of the GPU.").scaled(0.1));
-        all.push(SensorDef::gauge(format!("gpu/{gpu}/utilisation"), "%", "The part of the time in which it computes."));
+        all.push(SensorDef::gauge(
+            format!("gpu/{gpu}/utilisation"),
+            "%",
+            "Fraction of the time in which the GPU computes.",
+        ));
     }
     all
 }
@@ -465,11 +465,11 @@ fn node_sensors(node: &Node) -> Vec<SensorDef> {
 fn facility_sensors() -> Vec<SensorDef> {
     let of = |name: &str, unit: &str, what: &str| SensorDef::gauge(name, unit, what).scaled(0.01);
     vec![
-        of("power", "W", "Power of everything: nodes, switches, losses, pump."),
+        of("power", "W", "Total power: nodes, switches, losses, pump."),
         of("cooling/pump", "W", "Power of the pump."),
-        of("cooling/flow", "L/min", "Water through the racks."),
-        of("cooling/inlet", "Cel", "Water that comes in."),
-        of("cooling/outlet", "Cel", "Water that goes out."),
+        of("cooling/flow", "L/min", "Flow of the water through the racks."),
+        of("cooling/inlet", "Cel", "Temperature of the water at the inlet."),
+        of("cooling/outlet", "Cel", "Temperature of the water at the outlet."),
     ]
 }
 
@@ -478,17 +478,24 @@ fn job_sensor((name, unit, counts, scale, what): &(&str, &str, bool, f64, &str))
     made.scaled(*scale)
 }
 
-/// What is known of a job on one of its nodes at `time_s`.
-fn record(plan: &Plan, index: usize, node: usize, used: &Used, time_s: i64, to_s: Option<i64>) -> JobRecord {
-    let job: &Job = &plan.jobs[index];
+/// The record of a job on one of its nodes at `time_s`.
+fn record(
+    plan: &CentrePlan,
+    index: usize,
+    node: usize,
+    counters: &JobCounters,
+    time_s: i64,
+    to_s: Option<i64>,
+) -> JobRecord {
+    let job: &PlannedJob = &plan.jobs[index];
     let at = &plan.nodes[node];
     let mut totals: BTreeMap<String, f64> = JOB_METRICS
         .iter()
-        .zip(used.values)
+        .zip(counters.values)
         .filter(|(metric, _)| metric.2)
         .map(|(metric, value)| (metric.0.to_owned(), value))
         .collect();
-    totals.insert("memory/peak".to_owned(), used.memory_peak);
+    totals.insert("memory/peak".to_owned(), counters.memory_peak);
     let names: Vec<&str> = job.nodes.iter().map(|node| plan.nodes[*node].name.as_str()).collect();
     let from = job.from_s * NS;
     let setup = (from + 60 * NS).min(to_s.map_or(i64::MAX, |to| to * NS));
@@ -521,13 +528,13 @@ fn record(plan: &Plan, index: usize, node: usize, used: &Used, time_s: i64, to_s
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::Options;
+    use crate::plan::CentreOptions;
 
     const BEGAN: i64 = 1_780_000_000;
 
     /// A day in steps of a minute.
-    fn day(seed: u64) -> (Vec<Series>, Vec<Record>) {
-        let plan = Plan::new(Options { seed, nodes: 16, days: 1, began_s: BEGAN });
+    fn day(seed: u64) -> (Vec<GroupReadings>, Vec<NodeRecord>) {
+        let plan = CentrePlan::new(CentreOptions { seed, nodes: 16, days: 1, began_s: BEGAN });
         let first = plan.options.first_s();
         let (mut centre, boosts) = (Centre::new(plan, first), Boosts::default());
         let (start, minute) = (centre.time_s(), Interval::from_s(60));
@@ -537,12 +544,12 @@ mod tests {
         centre.take()
     }
 
-    fn values<'a>(series: &'a [Series], prefix: &str, sensor: &str) -> impl Iterator<Item = (i64, f64)> + 'a {
-        let found: Vec<&Series> =
+    fn values<'a>(series: &'a [GroupReadings], prefix: &str, sensor: &str) -> impl Iterator<Item = (i64, f64)> + 'a {
+        let found: Vec<&GroupReadings> =
             series.iter().filter(|one| one.prefix == prefix && one.interval == Interval::from_s(60)).collect();
         let at = found[0].sensors.iter().position(|def| def.name == sensor).unwrap_or_else(|| panic!("no {sensor}"));
         let scale = found[0].sensors[at].scale;
-        let of = move |one: &'a Series| {
+        let of = move |one: &'a GroupReadings| {
             one.times.iter().copied().zip(one.columns[at].iter().map(move |raw| *raw as f64 * scale))
         };
         found.into_iter().flat_map(of)
@@ -580,7 +587,7 @@ mod tests {
     }
 
     #[test]
-    fn stories_are_to_be_seen() {
+    fn stories_are_visible_in_the_readings() {
         let (series, _) = day(7);
         let prefix = |node: usize, job: &str| format!("{ROOT}/rack01/n{:03}/job/{job}", node + 1);
         let last = |node, job, metric| values(&series, &prefix(node, job), metric).last().unwrap().1;
@@ -595,8 +602,8 @@ mod tests {
     }
 
     #[test]
-    fn a_later_run_goes_on_where_the_earlier_one_stopped() {
-        let plan = Plan::new(Options { seed: 3, nodes: 16, days: 1, began_s: BEGAN });
+    fn a_later_run_continues_where_the_earlier_one_stopped() {
+        let plan = CentrePlan::new(CentreOptions { seed: 3, nodes: 16, days: 1, began_s: BEGAN });
         let (whole, _) = day(3);
         let from = BEGAN / 60 * 60 - 600;
         let (mut centre, boosts) = (Centre::new(plan, from), Boosts::default());
@@ -605,7 +612,7 @@ mod tests {
             centre.step(time, Interval::from_s(60), &boosts);
         }
         let (series, _) = centre.take();
-        let usage = |series: &[Series]| {
+        let usage = |series: &[GroupReadings]| {
             let running = format!("{ROOT}/rack01/n001/job/4712");
             values(series, &running, "cpu/usage").filter(|(time, _)| *time >= from * NS).collect::<Vec<_>>()
         };

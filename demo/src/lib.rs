@@ -1,11 +1,11 @@
-//! A small computing centre in a model: racks of nodes, their jobs, their power, the water that cools them.
+//! A model of a small computing centre: racks of nodes, jobs, power, and water cooling.
 //!
-//! - In: a seed, the number of nodes, when the centre began, the current time as an argument.
-//! - Out: schemas, batches and job records, which [`send::Agents`] publishes as one agent for each node would.
+//! - In: a seed, the number of nodes, the start time, the current time as an argument.
+//! - Out: schemas, batches and job records, which [`send`] publishes with one connection for each node.
 //! - Never: a reading that depends on anything but the seed and the times; a clock of its own; readings outside of [`ROOT`].
 //!
-//! [`plan`] decides which jobs run where and when, [`centre`] computes what the sensors show, [`water`] is the cooling circuit (tests replay
-//! it too), [`send`] publishes, and [`boosts`] answers the server's orders.
+//! [`plan`] decides which jobs run where and when. [`centre`] computes the readings. [`water`] is the cooling circuit, which tests use too.
+//! [`send`] publishes the readings. [`boosts`] handles commands of the server.
 
 pub mod boosts;
 pub mod centre;
@@ -13,7 +13,7 @@ pub mod plan;
 pub mod send;
 pub mod water;
 
-/// What all sensors of the centre are below, so that nobody takes them for real ones.
+/// The prefix of all sensors of the centre. It marks them as made up.
 pub const ROOT: &str = "/demo";
 
 /// A pseudo-random number that depends on its arguments alone (the finaliser of SplitMix64).
@@ -30,12 +30,12 @@ fn hash(seed: u64, key: u64, time: i64) -> u64 {
     z
 }
 
-/// The same, evenly distributed in 0..1.
+/// A pseudo-random number, uniform in 0..1.
 fn uniform(seed: u64, key: u64, time: i64) -> f64 {
     (hash(seed, key, time) >> 11) as f64 / (1u64 << 53) as f64
 }
 
-/// The same, between -1 and 1, values near 0 more often.
+/// A pseudo-random number between -1 and 1 with a triangular distribution.
 fn noise(seed: u64, key: u64, time: i64) -> f64 {
     uniform(seed, key, time) - uniform(seed, !key, time)
 }

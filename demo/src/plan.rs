@@ -1,129 +1,120 @@
 //! Which jobs run on which nodes, and when.
 //!
-//! - In: [`Options`].
-//! - Out: [`Plan`]: the racks, the nodes, every job from the first day of the history to [`AHEAD_DAYS`] after the beginning.
-//! - Never: two jobs on a node at a time.
+//! - In: [`CentreOptions`].
+//! - Out: [`CentrePlan`]: racks, nodes, and all jobs from the first day of the history to [`AHEAD_DAYS`] after its end.
+//! - Never: two jobs on one node at the same time.
 //!
-//! The first rack has the jobs that show something ([`Story`]); ordinary jobs keep the others busy.
+//! The first rack has staged jobs ([`Story`]). Ordinary jobs run on the other racks.
 
 use crate::{ROOT, hash, uniform};
 
-/// The seed unless another is asked for.
+/// The seed of `wholegrain up --demo` by default.
 pub const SEED: u64 = 4711;
-/// How many nodes unless another number is asked for.
+/// The default number of nodes.
 pub const NODES: usize = 256;
-/// The fewest and the most nodes.
+/// The smallest and the largest number of nodes.
 pub const NODES_MIN_MAX: (usize, usize) = (16, 4096);
-/// How many days of history unless another number is asked for. The server sets aside what is older than 30 days.
+/// The default number of days of history. The server quarantines readings that are older than 30 days.
 pub const DAYS: u32 = 7;
-/// The most days of history.
+/// The largest number of days of history.
 pub const DAYS_MAX: u32 = 28;
-/// For so many days after the beginning there are jobs; then only the running one goes on.
+/// Days after the history for which jobs are planned. After them only the running job continues.
 pub const AHEAD_DAYS: i64 = 60;
-/// CPUs of a node.
+/// Number of CPUs of a node.
 pub const CPUS: usize = 4;
-/// The most nodes of a rack.
+/// The largest number of nodes of a rack.
 const RACK_NODES_MAX: usize = 32;
 
 const MINUTE: i64 = 60;
 const HOUR: i64 = 3600;
 const DAY: i64 = 86_400;
 
-/// What the centre is made of.
+/// The parameters of the centre.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Options {
-    /// Of everything that is random.
+pub struct CentreOptions {
     pub seed: u64,
-    /// How many nodes.
     pub nodes: usize,
-    /// How many days of history there are before the beginning.
+    /// Days of history before `began_s`.
     pub days: u32,
-    /// The beginning, s since the Unix epoch: the history ends there.
+    /// The end of the history and the beginning of live readings, s since the Unix epoch.
     pub began_s: i64,
 }
 
-impl Options {
-    /// When the history begins, s since the Unix epoch.
+impl CentreOptions {
+    /// The beginning of the history, s since the Unix epoch.
     pub fn first_s(&self) -> i64 {
         self.began_s - i64::from(self.days) * DAY
     }
 }
 
-/// What a job shows.
+/// The behaviour that a job demonstrates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Story {
-    /// Nothing out of the ordinary.
     Ordinary,
-    /// GPUs were allocated and not used.
+    /// The job does not use its GPUs.
     IdleGpus,
-    /// One node has more to do than the others, which wait for it; for ten seconds it was sampled each millisecond.
+    /// One node has more work, and the others wait for it. Ten seconds of it were sampled at 1 ms.
     Unbalanced,
-    /// Memory grows as long as it runs.
+    /// Memory use grows while the job runs.
     Leak,
-    /// Its cgroup has a limit of CPU time, which stops it.
+    /// A limit of CPU time throttles the job.
     Throttled,
-    /// One of its nodes has a low clock frequency.
+    /// One node has a low clock frequency.
     SlowNode,
-    /// Memory grows to the limit, a process is killed and the job ends.
+    /// Memory use reaches the limit, the kernel kills a process, and the job ends.
     OutOfMemory,
     /// Full load on many nodes at once.
     Peak,
-    /// It is running, so that its metrics can be boosted.
+    /// The job is running; its metrics can be boosted.
     Running,
 }
 
-/// One job.
+/// A job with its nodes and times.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Job {
-    /// Its id.
+pub struct PlannedJob {
     pub id: u32,
-    /// What it shows.
     pub story: Story,
-    /// Its name.
     pub name: &'static str,
-    /// Its user and that one's uid.
+    /// The user's name and uid.
     pub user: (&'static str, u32),
-    /// Its account.
     pub account: &'static str,
-    /// Its nodes, by their index.
+    /// Indexes of the nodes.
     pub nodes: Vec<usize>,
-    /// When it began, s since the Unix epoch.
+    /// Start, s since the Unix epoch.
     pub from_s: i64,
-    /// When it ends.
+    /// End, s since the Unix epoch.
     pub to_s: i64,
-    /// The part of the CPUs that it uses while it computes, 0 to 1.
+    /// Fraction of the CPUs in use while the job computes.
     pub load: f64,
-    /// The part of a node's memory that it uses, 0 to 1.
+    /// Fraction of a node's memory in use.
     pub memory: f64,
-    /// How long computing and writing results take together, s.
+    /// Length of a cycle of computing and writing results, s.
     pub period_s: i64,
 }
 
-/// A node.
+/// A node of the centre.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Node {
-    /// The agent's name.
+pub struct PlannedNode {
+    /// The name of the node and of its agent.
     pub name: String,
-    /// What its sensors are below.
+    /// The prefix of its sensors.
     pub prefix: String,
-    /// How many GPUs it has.
     pub gpus: usize,
 }
 
-/// Everything that is decided beforehand.
+/// All that is decided before the run.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Plan {
-    /// What it was made of.
-    pub options: Options,
-    /// The nodes, rack after rack.
-    pub nodes: Vec<Node>,
-    /// The jobs, in the order in which they begin.
-    pub jobs: Vec<Job>,
-    /// The node whose clock frequency is low, and from when, s since the Unix epoch.
+pub struct CentrePlan {
+    pub options: CentreOptions,
+    /// In the order of the racks.
+    pub nodes: Vec<PlannedNode>,
+    /// In the order of their start.
+    pub jobs: Vec<PlannedJob>,
+    /// The index of the slow node, and the time from which it is slow, s since the Unix epoch.
     pub slow: (usize, i64),
 }
 
-/// What ordinary jobs are called, and whose they are.
+/// Name, user and account of ordinary jobs.
 const ORDINARY: [(&str, (&str, u32), &str); 8] = [
     ("cfd-wing", ("lena", 2004), "aero"),
     ("md-water", ("tarek", 2005), "chem"),
@@ -134,21 +125,21 @@ const ORDINARY: [(&str, (&str, u32), &str); 8] = [
     ("blast", ("mei", 2008), "bio"),
     ("test", ("mira", 2001), "p12"),
 ];
-/// Nodes of ordinary jobs; each is as frequent as the others.
+/// Numbers of nodes of ordinary jobs, each with the same probability.
 const SIZES: [usize; 16] = [1, 1, 1, 1, 1, 2, 2, 4, 4, 4, 8, 8, 16, 16, 32, 64];
 
-impl Plan {
-    /// Decides.
-    pub fn new(options: Options) -> Self {
+impl CentrePlan {
+    /// Makes the plan of these parameters.
+    pub fn new(options: CentreOptions) -> Self {
         let rack_nodes = (options.nodes / 2).clamp(1, RACK_NODES_MAX);
         let staged = rack_nodes;
-        let nodes = (0..options.nodes).map(|index| Node {
+        let nodes = (0..options.nodes).map(|index| PlannedNode {
             name: format!("n{:03}", index + 1),
             prefix: format!("{ROOT}/rack{:02}/n{:03}", index / rack_nodes + 1, index + 1),
             // The last two of the first rack.
             gpus: if (staged.saturating_sub(2)..staged).contains(&index) { 2 } else { 0 },
         });
-        let nodes: Vec<Node> = nodes.collect();
+        let nodes: Vec<PlannedNode> = nodes.collect();
         let mut jobs = ordinary(&options, staged..options.nodes);
         let staged_jobs = stories(options.began_s, staged);
         let taken: Vec<u32> = staged_jobs.iter().map(|job| job.id).collect();
@@ -166,14 +157,14 @@ impl Plan {
     }
 }
 
-/// The jobs that show something, on nodes below `staged`; the first is 4711.
-fn stories(began_s: i64, staged: usize) -> Vec<Job> {
+/// The staged jobs, on nodes below `staged`. The first one is job 4711.
+fn stories(began_s: i64, staged: usize) -> Vec<PlannedJob> {
     let (half, quarter) = ((staged / 2).max(1), (staged / 4).max(1));
     let node = |index: usize| vec![index.min(staged - 1)];
     let mira = ("wave512", ("mira", 2001), "p12");
     let train = ("train-b", ("jo", 2002), "ml");
-    let job =
-        |id, story, what: (&'static str, (&'static str, u32), &'static str), nodes, from: i64, minutes: i64| Job {
+    let job = |id, story, what: (&'static str, (&'static str, u32), &'static str), nodes, from: i64, minutes: i64| {
+        PlannedJob {
             id,
             story,
             name: what.0,
@@ -185,7 +176,8 @@ fn stories(began_s: i64, staged: usize) -> Vec<Job> {
             load: 0.92,
             memory: 0.41,
             period_s: 10 * MINUTE,
-        };
+        }
+    };
     let all = (0..half).collect::<Vec<_>>();
     let gpus = (staged.saturating_sub(2)..staged).filter(|node| *node >= half).collect::<Vec<_>>();
     vec![
@@ -201,8 +193,8 @@ fn stories(began_s: i64, staged: usize) -> Vec<Job> {
     ]
 }
 
-/// Jobs that keep `nodes` busy, without ids.
-fn ordinary(options: &Options, nodes: std::ops::Range<usize>) -> Vec<Job> {
+/// Ordinary jobs on `nodes`, without ids.
+fn ordinary(options: &CentreOptions, nodes: std::ops::Range<usize>) -> Vec<PlannedJob> {
     let mut jobs = Vec::new();
     if nodes.is_empty() {
         return jobs;
@@ -217,13 +209,13 @@ fn ordinary(options: &Options, nodes: std::ops::Range<usize>) -> Vec<Job> {
         if from_s >= last {
             break;
         }
-        // 20 minutes to 24 hours, as often within each factor of two.
+        // 20 minutes to 24 hours, uniform on a logarithmic scale.
         let to_s = from_s + (20.0 * 60.0 * 72f64.powf(draw(2))) as i64;
         let mut chosen: Vec<usize> = free[..size].iter().map(|(_, node)| *node).collect();
         chosen.sort_unstable();
         free[..size].iter_mut().for_each(|(until, _)| *until = to_s);
         let (name, user, account) = ORDINARY[hash(options.seed, key * 16, 3) as usize % ORDINARY.len()];
-        jobs.push(Job {
+        jobs.push(PlannedJob {
             id: 0,
             story: Story::Ordinary,
             name,
@@ -232,7 +224,7 @@ fn ordinary(options: &Options, nodes: std::ops::Range<usize>) -> Vec<Job> {
             nodes: chosen,
             from_s,
             to_s,
-            // One in eight uses few of its CPUs.
+            // One job in eight uses few of its CPUs.
             load: if draw(4) < 0.125 { 0.2 } else { 0.6 + 0.4 * draw(5) },
             memory: 0.05 + 0.85 * draw(6) * draw(7),
             period_s: 300 + (draw(8) * 1500.0) as i64,
@@ -242,15 +234,15 @@ fn ordinary(options: &Options, nodes: std::ops::Range<usize>) -> Vec<Job> {
     jobs
 }
 
-/// Gives ids in the order in which jobs begin: those before `at_s` get ids below 4711, the others above, without those that are `taken`.
-fn number(jobs: &mut [Job], at_s: i64, taken: &[u32]) {
+/// Gives ids in the order of the start times. Jobs before `at_s` get ids below 4711, later jobs ids above. Ids in `taken` are not given.
+fn number(jobs: &mut [PlannedJob], at_s: i64, taken: &[u32]) {
     let before = jobs.partition_point(|job| job.from_s < at_s);
     let mut below = (1..4711u32).rev().filter(|id| !taken.contains(id));
     let mut above = (4712u32..).filter(|id| !taken.contains(id));
     for job in jobs[..before].iter_mut().rev() {
         job.id = below.next().unwrap_or(0);
     }
-    // A centre with more jobs before 4711 than there are ids has no room for the oldest.
+    // If there are more jobs before 4711 than ids, the oldest jobs get the id 0.
     for job in &mut jobs[before..] {
         job.id = above.next().unwrap_or(u32::MAX);
     }
@@ -262,8 +254,8 @@ mod tests {
 
     use super::*;
 
-    fn plan(seed: u64, nodes: usize) -> Plan {
-        Plan::new(Options { seed, nodes, days: 7, began_s: 1_780_000_000 })
+    fn plan(seed: u64, nodes: usize) -> CentrePlan {
+        CentrePlan::new(CentreOptions { seed, nodes, days: 7, began_s: 1_780_000_000 })
     }
 
     #[test]
@@ -304,8 +296,8 @@ mod tests {
             Story::OutOfMemory,
             Story::Peak,
         ] {
-            let told = history.clone().find(|job| job.story == story).unwrap_or_else(|| panic!("no {story:?}"));
-            assert!(told.to_s < plan.options.began_s, "{told:?}");
+            let job = history.clone().find(|job| job.story == story).unwrap_or_else(|| panic!("no {story:?}"));
+            assert!(job.to_s < plan.options.began_s, "{job:?}");
         }
         assert_eq!(plan.jobs[plan.job("4711").unwrap()].story, Story::Unbalanced);
         let running = &plan.jobs[plan.job("4712").unwrap()];

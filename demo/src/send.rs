@@ -1,8 +1,8 @@
-//! The agents of the centre: one connection for each node and one for the facility, as real ones have, and what goes over them.
+//! The agents of the centre: one MQTT connection for each node and one for the facility.
 //!
-//! - In: what [`Centre`] computes, the clock as a function, whether to stop.
-//! - Out: schemas, batches and records over MQTT, first those of the past, then those of each few seconds.
-//! - Never: a batch of the next few hundred steps before the server has acknowledged the one before.
+//! - In: the readings of [`Centre`], a clock and a stop flag ([`RunControl`]).
+//! - Out: schemas, batches and job records over MQTT, first those of the past, then new ones every few seconds.
+//! - Never: more than [`STEPS_MAX`] steps that the server has not acknowledged.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -14,80 +14,65 @@ use wholegrain_transport::topics::Topic;
 use wholegrain_transport::{payload, tls};
 
 use crate::boosts::Boosts;
-use crate::centre::{Centre, LIVE, Record, Series, job_metrics};
-use crate::plan::{Options, Plan};
+use crate::centre::{Centre, GroupReadings, LIVE, NodeRecord, job_metrics};
+use crate::plan::{CentreOptions, CentrePlan};
 
-/// Steps of the past that are computed before they are sent: it bounds the memory.
+/// Steps of the past that are computed before they are sent. Bounds the memory.
 const STEPS_MAX: usize = 256;
-/// How long the server may take to acknowledge.
+/// Timeout for acknowledgements of the server.
 const ACKNOWLEDGED_WITHIN: Duration = Duration::from_secs(120);
-/// How often connections are looked at.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// How often connections are polled.
+const POLL_EVERY: Duration = Duration::from_millis(100);
 const HOUR: i64 = 3600;
 const NS: i64 = 1_000_000_000;
-/// The facility's agent.
 const FACILITY: &str = "facility";
 
-/// Why the centre stopped.
+/// An error that stopped the centre.
 #[derive(Debug, thiserror::Error)]
 pub enum SendError {
-    /// The connection of an agent.
     #[error("agent {agent} of the demonstration: {error}")]
-    Client {
-        /// Whose.
-        agent: String,
-        /// What happened.
-        error: ClientError,
-    },
-    /// Certificate or key of an agent.
+    Client { agent: String, error: ClientError },
     #[error("agent {agent} of the demonstration: {error}")]
-    Tls {
-        /// Whose.
-        agent: String,
-        /// What is wrong.
-        error: tls::TlsError,
-    },
-    /// The server did not take it.
+    Tls { agent: String, error: tls::TlsError },
     #[error("the server refuses what agent {agent} of the demonstration sent: {why}")]
-    Refused {
-        /// Whose.
-        agent: String,
-        /// Why.
-        why: String,
-    },
+    Refused { agent: String, why: String },
 }
 
-/// Where the agents send to, and what lets them in.
+/// The address of the server, and the credentials of the agents.
 #[derive(Debug, Clone, Copy)]
-pub struct Server<'a> {
-    /// `mqtts://host:port`.
+pub struct ServerAddress<'a> {
+    /// The broker's address, such as `mqtts://host:8883`.
     pub url: &'a str,
-    /// The authority's certificate.
+    /// The certificate of the authority.
     pub ca: &'a Path,
-    /// Where `<agent>.pem` and `<agent>.key` are.
+    /// The directory of `<agent>.pem` and `<agent>.key`.
     pub certificates: &'a Path,
 }
 
-/// The names of all agents of a plan, the facility's last.
-pub fn agents(plan: &Plan) -> Vec<String> {
+/// The names of all agents of a plan. The last one is the facility.
+pub fn agents(plan: &CentrePlan) -> Vec<String> {
     plan.nodes.iter().map(|node| node.name.clone()).chain([FACILITY.to_owned()]).collect()
 }
 
-/// What whoever started the centre decides while it runs.
-pub trait Control {
+/// Clock, stop flag and progress report of a run.
+pub trait RunControl {
     /// The clock, ns since the Unix epoch.
     fn now_ns(&self) -> i64;
-    /// Whether to stop.
     fn stops(&self) -> bool;
-    /// So many readings have been acknowledged; `ready` once those of the past all are.
+    /// Called with the number of acknowledged readings. `ready` is set once the past is complete.
     fn sent(&self, readings: u64, ready: bool);
 }
 
-/// Replays the past from `from_s` on, then goes on live until it is told to stop.
-pub fn run(options: &Options, server: &Server<'_>, from_s: i64, control: &dyn Control) -> Result<(), SendError> {
-    let plan = Plan::new(options.clone());
+/// Replays the past from `from_s` on, then sends live readings until [`RunControl::stops`].
+pub fn run(
+    options: &CentreOptions,
+    server: &ServerAddress<'_>,
+    from_s: i64,
+    control: &dyn RunControl,
+) -> Result<(), SendError> {
+    let plan = CentrePlan::new(options.clone());
     let start_s = control.now_ns() / NS;
-    let mut agents = Agents::connect(server, &agents(&plan), start_s.cast_unsigned())?;
+    let mut agents = DemoAgents::connect(server, &agents(&plan), start_s.cast_unsigned())?;
     let (mut centre, mut boosts) = (Centre::new(plan, from_s), Boosts::default());
     let mut steps = 0;
     while !control.stops() {
@@ -102,11 +87,11 @@ pub fn run(options: &Options, server: &Server<'_>, from_s: i64, control: &dyn Co
             control.sent(agents.readings, false);
         }
     }
-    centre.tell_running();
+    centre.report_running();
     agents.send(centre.take())?;
     control.sent(agents.readings, true);
     while !control.stops() {
-        agents.listen(&centre, &mut boosts, control.now_ns())?;
+        agents.handle_commands(&centre, &mut boosts, control.now_ns())?;
         boosts.expire(control.now_ns());
         let (time_s, _) = next(centre.time_s(), start_s);
         if time_s * NS <= control.now_ns() {
@@ -114,12 +99,12 @@ pub fn run(options: &Options, server: &Server<'_>, from_s: i64, control: &dyn Co
             agents.send(centre.take())?;
             control.sent(agents.readings, true);
         }
-        std::thread::sleep(LOOK_EVERY);
+        std::thread::sleep(POLL_EVERY);
     }
     Ok(())
 }
 
-/// The step after `time_s` and its length: the older, the coarser.
+/// The step after `time_s` and its length. Older steps are longer.
 fn next(time_s: i64, start_s: i64) -> (i64, Interval) {
     let live = LIVE.ns().cast_signed() / NS;
     let every = match start_s - time_s {
@@ -130,24 +115,24 @@ fn next(time_s: i64, start_s: i64) -> (i64, Interval) {
     (time_s.div_euclid(every) * every + every, Interval::from_s(every.cast_unsigned()))
 }
 
-struct Agent {
+struct DemoAgent {
     name: String,
     client: Client,
     seq: u64,
     known: HashSet<SchemaHash>,
     unacknowledged: usize,
-    orders: Vec<Vec<u8>>,
+    commands: Vec<Vec<u8>>,
 }
 
-/// All connections.
-struct Agents {
-    all: Vec<Agent>,
+/// The connections of all agents.
+struct DemoAgents {
+    all: Vec<DemoAgent>,
     boot: u64,
     readings: u64,
 }
 
-impl Agents {
-    fn connect(server: &Server<'_>, names: &[String], boot: u64) -> Result<Self, SendError> {
+impl DemoAgents {
+    fn connect(server: &ServerAddress<'_>, names: &[String], boot: u64) -> Result<Self, SendError> {
         let connect = |name: &String| {
             let file = |ending: &str| server.certificates.join(format!("{name}.{ending}"));
             let (cert, key) = (file("pem"), file("key"));
@@ -163,14 +148,14 @@ impl Agents {
             let failed = |error| SendError::Client { agent: name.clone(), error };
             let mut client = Client::connect(&config).map_err(failed)?;
             client.subscribe(&Topic::Control { agent: name }.to_string()).map_err(failed)?;
-            let (known, orders) = (HashSet::new(), Vec::new());
-            Ok(Agent { name: name.clone(), client, seq: 0, known, unacknowledged: 0, orders })
+            let (known, commands) = (HashSet::new(), Vec::new());
+            Ok(DemoAgent { name: name.clone(), client, seq: 0, known, unacknowledged: 0, commands })
         };
         Ok(Self { all: names.iter().map(connect).collect::<Result<_, _>>()?, boot, readings: 0 })
     }
 
-    /// Sends, and waits until everything is acknowledged.
-    fn send(&mut self, (series, records): (Vec<Series>, Vec<Record>)) -> Result<(), SendError> {
+    /// Sends readings and records, and waits until all are acknowledged.
+    fn send(&mut self, (series, records): (Vec<GroupReadings>, Vec<NodeRecord>)) -> Result<(), SendError> {
         let mut readings = 0;
         for series in series {
             readings += (series.times.len() * series.columns.len()) as u64;
@@ -188,19 +173,21 @@ impl Agents {
             agent.client.flush().map_err(|error| agent.failed(error))?;
         }
         for agent in &mut self.all {
-            agent.settle(0)?;
+            agent.wait_until_acknowledged(0)?;
         }
         self.readings += readings;
         Ok(())
     }
 
-    /// Hears what the server has ordered, obeys and answers; also keeps the connections alive.
-    fn listen(&mut self, centre: &Centre, boosts: &mut Boosts, now_ns: i64) -> Result<(), SendError> {
+    /// Handles the commands of the server, and keeps the connections alive.
+    fn handle_commands(&mut self, centre: &Centre, boosts: &mut Boosts, now_ns: i64) -> Result<(), SendError> {
         let metrics = job_metrics();
         for (index, agent) in self.all.iter_mut().enumerate() {
-            while agent.hear(Duration::ZERO)? {}
-            for order in std::mem::take(&mut agent.orders) {
-                let Some(answer) = boosts.obey(centre.plan(), index, &order, now_ns, &metrics, LIVE) else { continue };
+            while agent.poll(Duration::ZERO)? {}
+            for command in std::mem::take(&mut agent.commands) {
+                let Some(answer) = boosts.handle(centre.plan(), index, &command, now_ns, &metrics, LIVE) else {
+                    continue;
+                };
                 let topic = Topic::Answer { agent: &agent.name }.to_string();
                 agent.publish(&topic, answer.to_string().as_bytes(), false)?;
                 agent.client.flush().map_err(|error| agent.failed(error))?;
@@ -210,7 +197,7 @@ impl Agents {
     }
 }
 
-impl Agent {
+impl DemoAgent {
     fn failed(&self, error: ClientError) -> SendError {
         SendError::Client { agent: self.name.clone(), error }
     }
@@ -219,7 +206,7 @@ impl Agent {
         SendError::Refused { agent: self.name.clone(), why }
     }
 
-    fn send(&mut self, series: Series, boot: u64) -> Result<(), SendError> {
+    fn send(&mut self, series: GroupReadings, boot: u64) -> Result<(), SendError> {
         let schema = series.schema().map_err(|why| self.refused(why))?;
         let hash = schema.hash();
         if self.known.insert(hash) {
@@ -242,17 +229,19 @@ impl Agent {
                     self.unacknowledged += 1;
                     return Ok(());
                 }
-                Err(ClientError::WindowFull(_)) => self.settle(self.unacknowledged.saturating_sub(1))?,
+                Err(ClientError::WindowFull(_)) => {
+                    self.wait_until_acknowledged(self.unacknowledged.saturating_sub(1))?
+                }
                 Err(error) => return Err(self.failed(error)),
             }
         }
     }
 
-    /// Waits until no more than so many messages are unacknowledged.
-    fn settle(&mut self, most: usize) -> Result<(), SendError> {
+    /// Waits until at most `most` messages are unacknowledged.
+    fn wait_until_acknowledged(&mut self, most: usize) -> Result<(), SendError> {
         let deadline = Instant::now() + ACKNOWLEDGED_WITHIN;
         while self.unacknowledged > most {
-            self.hear(Duration::from_secs(1))?;
+            self.poll(Duration::from_secs(1))?;
             if Instant::now() > deadline {
                 return Err(self.refused(format!("nothing is acknowledged within {ACKNOWLEDGED_WITHIN:?}")));
             }
@@ -260,8 +249,8 @@ impl Agent {
         Ok(())
     }
 
-    /// Takes one thing that the server said; false when there was none.
-    fn hear(&mut self, wait: Duration) -> Result<bool, SendError> {
+    /// Handles one event of the connection. Returns `false` when there was none within `wait`.
+    fn poll(&mut self, wait: Duration) -> Result<bool, SendError> {
         match self.client.poll(wait).map_err(|error| self.failed(error))? {
             Some(Event::Acked { reason, .. }) => {
                 self.unacknowledged = self.unacknowledged.saturating_sub(1);
@@ -270,7 +259,7 @@ impl Agent {
                 }
             }
             Some(Event::Subscribed { reason, .. }) if reason.is_error() => return Err(self.refused(reason.to_string())),
-            Some(Event::Message { payload, .. }) => self.orders.push(payload.to_vec()),
+            Some(Event::Message { payload, .. }) => self.commands.push(payload.to_vec()),
             Some(_) => {}
             None => return Ok(false),
         }

@@ -11,8 +11,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use wholegrain_demo::ROOT;
-use wholegrain_demo::plan::{DAYS, DAYS_MAX, NODES, NODES_MIN_MAX, Options, Plan, SEED};
-use wholegrain_demo::send::{self, Control, Server};
+use wholegrain_demo::plan::{CentreOptions, CentrePlan, DAYS, DAYS_MAX, NODES, NODES_MIN_MAX, SEED};
+use wholegrain_demo::send::{self, RunControl, ServerAddress};
 use wholegrain_model::{Pattern, Timestamp};
 
 use crate::connection::Connection;
@@ -75,7 +75,7 @@ struct Shared {
     failure: Mutex<Option<String>>,
 }
 
-impl Control for Shared {
+impl RunControl for Shared {
     fn now_ns(&self) -> i64 {
         SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as i64)
     }
@@ -112,7 +112,7 @@ pub fn check(dir: &Path, args: &DemoArgs) -> Result<(), Failure> {
 }
 
 /// What the demonstration in `dir` was made of; what is asked for when it is new.
-pub fn options(dir: &Path, args: &DemoArgs) -> Result<Options, Failure> {
+pub fn options(dir: &Path, args: &DemoArgs) -> Result<CentreOptions, Failure> {
     let path = dir.join(FILE);
     let shown = path.display().to_string();
     let file = match fs::read_to_string(&path) {
@@ -127,19 +127,19 @@ pub fn options(dir: &Path, args: &DemoArgs) -> Result<Options, Failure> {
         }
         Err(error) => return Err(Failure::Failed(format!("cannot read {shown}: {error}"))),
     };
-    Ok(Options { seed: file.seed, nodes: file.nodes, days: file.days, began_s: file.began })
+    Ok(CentreOptions { seed: file.seed, nodes: file.nodes, days: file.days, began_s: file.began })
 }
 
 impl Demo {
     /// Makes certificates for its agents and starts the thread. `agent` is the name of this machine's own agent.
     pub fn start(
         dir: &Path,
-        options: Options,
+        options: CentreOptions,
         mqtt_port: u16,
         agent: &str,
         connection: &Connection,
     ) -> Result<Self, Failure> {
-        let names = send::agents(&Plan::new(options.clone()));
+        let names = send::agents(&CentrePlan::new(options.clone()));
         if names.iter().any(|name| name == agent) {
             return Err(Failure::Usage(format!(
                 "this machine's agent is called {agent}, as one of the demonstration's; remove {} and call it otherwise by \
@@ -156,7 +156,7 @@ impl Demo {
         let thread = std::thread::Builder::new().name("demo".to_owned()).spawn(move || {
             let url = format!("mqtts://localhost:{mqtt_port}");
             let (ca, certificates): (PathBuf, PathBuf) = (dir.join("ca.pem"), dir.join("agents"));
-            let server = Server { url: &url, ca: &ca, certificates: &certificates };
+            let server = ServerAddress { url: &url, ca: &ca, certificates: &certificates };
             if let Err(error) = send::run(&options, &server, from_s, &*thread) {
                 *thread.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.to_string());
             }
