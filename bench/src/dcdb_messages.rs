@@ -11,7 +11,7 @@ use wholegrain_transport::mqtt::Version;
 use crate::installation::{installation, metric, settle};
 use crate::load::fleet::Target;
 use crate::load::latencies::Latencies;
-use crate::load::link::{Heard, Link};
+use crate::load::link::{Link, ServerPacket};
 use crate::load::poll::Poller;
 use crate::load::{own_cpu_ns, wall_ns};
 use crate::report::{Aim, aim, keep, line, measure_for};
@@ -170,12 +170,12 @@ impl Pushers {
             let Pusher { link, connected, sent, .. } = &mut self.all[index];
             link.receive(|heard| {
                 match heard {
-                    Heard::Connected(_) => *connected = true,
-                    Heard::Acked(id) => match sent.pop_front() {
+                    ServerPacket::Connected(_) => *connected = true,
+                    ServerPacket::Acked(id) => match sent.pop_front() {
                         Some((expected, since)) if expected == id => self.acks.record(now - since),
                         other => bail!("acknowledgement of {id} where {other:?} was next"),
                     },
-                    Heard::Other => {}
+                    ServerPacket::Other => {}
                 }
                 Ok(())
             })?;

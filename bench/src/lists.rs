@@ -37,9 +37,9 @@ pub struct Options {
 }
 
 /// What is asked: its name, the path, the parameters.
-type Ask = (&'static str, &'static str, &'static [(&'static str, &'static str)]);
+type ListRequest = (&'static str, &'static str, &'static [(&'static str, &'static str)]);
 
-const ASKS: [Ask; 12] = [
+const ASKS: [ListRequest; 12] = [
     ("names: the levels below a place", "names", &[("begin", "/bench/")]),
     ("names: a beginning without /", "names", &[("begin", "m1")]),
     ("names: nearest, the last level of a path", "names", &[("near", "/bench/n00042/m01x")]),
@@ -62,7 +62,7 @@ struct Server {
 
 impl Server {
     /// The bytes of the answer.
-    fn ask(&self, token: &str, (_, path, params): &Ask, patience: Duration) -> anyhow::Result<usize> {
+    fn ask(&self, token: &str, (_, path, params): &ListRequest, patience: Duration) -> anyhow::Result<usize> {
         let url = format!("{}/api/v1/{path}", self.url);
         let request = self.agent.get(url).query_pairs(params.iter().copied());
         let request = request.header("Authorization", format!("Bearer {token}"));

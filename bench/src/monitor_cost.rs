@@ -147,9 +147,9 @@ fn left(case: &Case, reason: String) -> Value {
 }
 
 /// Ends a monitor when it goes out of scope: its standard input ends with it.
-struct Held(Child);
+struct MonitorGuard(Child);
 
-impl Drop for Held {
+impl Drop for MonitorGuard {
     fn drop(&mut self) {
         drop(self.0.stdin.take());
         let _ = self.0.wait();
@@ -164,7 +164,7 @@ fn turn(case: &Case, seconds: f64) -> anyhow::Result<Turn> {
     // Of an error the text is wanted, not where in this program it was made.
     command.env("RUST_BACKTRACE", "0");
     command.arg("--dir").arg(folder.path()).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut held = Held(command.spawn().context("starting the monitor")?);
+    let mut held = MonitorGuard(command.spawn().context("starting the monitor")?);
     let output = held.0.stdout.take().context("the monitor's output")?;
     let mut lines = BufReader::new(output).lines();
     let mut errors = held.0.stderr.take().context("the monitor's errors")?;

@@ -87,7 +87,7 @@ struct Timing {
     whole: f64,
 }
 
-struct Asker {
+struct QueryClient {
     http: ureq::Agent,
     base: String,
     token: String,
@@ -96,7 +96,7 @@ struct Asker {
     rows: u64,
 }
 
-impl Asker {
+impl QueryClient {
     fn new(site: &Site, from: i64, options: &Options) -> anyhow::Result<Self> {
         let pem = std::fs::read(site.path("ca.pem"))?;
         let authority = CertificateDer::from_pem_slice(&pem).context("ca.pem")?;
@@ -169,7 +169,7 @@ fn path(random: &mut Random, options: &Options) -> String {
 }
 
 /// Asks all questions while the agents publish; gives the timings of each format.
-fn ask_all(asker: &Asker, options: &Options) -> anyhow::Result<[Vec<Timing>; 2]> {
+fn ask_all(asker: &QueryClient, options: &Options) -> anyhow::Result<[Vec<Timing>; 2]> {
     let mut random = Random::announced();
     let mut timings = [Vec::new(), Vec::new()];
     for round in 0..WARM_UP + options.queries {
@@ -204,7 +204,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     let from = preload(&site, options)?;
     line("preloading, s", format!("{:.0}", start.elapsed().as_secs_f64()), "");
     let mut server = site.start_server();
-    let asker = Asker::new(&site, from, options)?;
+    let asker = QueryClient::new(&site, from, options)?;
     let stop = AtomicBool::new(options.rate <= 0.0);
     let (timings, published) = std::thread::scope(|scope| {
         let publisher = scope.spawn(|| publish(&target, options.rate.max(1000.0), &stop));

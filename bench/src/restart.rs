@@ -17,7 +17,7 @@ use wholegrain_transport::mqtt::Version;
 use crate::installation::{bytes_below, installation, metric};
 use crate::load::agent::Agent;
 use crate::load::fleet::{Fleet, Pace};
-use crate::load::link::{Heard, Link};
+use crate::load::link::{Link, ServerPacket};
 use crate::load::wall_ns;
 use crate::report::{Aim, aim, keep, line, measure_for};
 use crate::server_ingest::{SENSORS, agents};
@@ -113,7 +113,7 @@ fn connected(address: SocketAddr) -> Option<()> {
     while !is_in && Instant::now() < deadline {
         link.flush().ok()?;
         link.receive(|heard| {
-            is_in |= matches!(heard, Heard::Connected(_));
+            is_in |= matches!(heard, ServerPacket::Connected(_));
             Ok(())
         })
         .ok()?;

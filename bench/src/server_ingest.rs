@@ -11,7 +11,7 @@ use wholegrain_store::{Store, StoreConfig};
 use wholegrain_testing::{Process, Site, free_port, python, wait_until};
 
 use crate::installation::{bytes_below, installation, metric, settle, target};
-use crate::load::agent::{Agent, Made};
+use crate::load::agent::{Agent, ExpectedSums};
 use crate::load::fleet::{Fleet, Pace, Totals};
 use crate::load::{own_cpu_ns, wall_ns};
 use crate::report::{aim, keep, line};
@@ -88,16 +88,16 @@ pub fn agents(count: usize, sizes: &[usize], samples: usize, rate: f64) -> anyho
 /// Whether the blocks hold exactly what the agents made, by DuckDB's sums; prints it.
 pub fn check(site: &Site, agents: &[Agent]) -> anyhow::Result<serde_json::Value> {
     let text = python("sum_rows.py", &[&site.path("server/store")]);
-    let mut found: BTreeMap<&str, Made> = BTreeMap::new();
+    let mut found: BTreeMap<&str, ExpectedSums> = BTreeMap::new();
     for words in text.lines().map(|line| line.split(' ').collect::<Vec<_>>()) {
         let [name, numbers @ ..] = &words[..] else { continue };
         let numbers: Vec<i128> = numbers.iter().map(|word| word.parse()).collect::<Result<_, _>>()?;
         let [rows, time_sum, int_sum, float_steps] = numbers[..] else { anyhow::bail!("sum_rows.py printed {text}") };
-        found.insert(name, Made { batches: 0, readings: rows as u64, time_sum, int_sum, float_steps });
+        found.insert(name, ExpectedSums { batches: 0, readings: rows as u64, time_sum, int_sum, float_steps });
     }
     let rows: u64 = found.values().map(|made| made.readings).sum();
     let made: u64 = agents.iter().map(|agent| agent.made.readings).sum();
-    let differ = |agent: &&Agent| Some(&Made { batches: 0, ..agent.made }) != found.get(agent.name.as_str());
+    let differ = |agent: &&Agent| Some(&ExpectedSums { batches: 0, ..agent.made }) != found.get(agent.name.as_str());
     let differing = agents.iter().filter(differ).count();
     let verdict = if differing == 0 && rows == made { "each once: reached" } else { "each once: MISSED" };
     line(

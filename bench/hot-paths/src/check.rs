@@ -122,7 +122,7 @@ fn update(options: &Options, known: Option<Budgets>, tools: Tools, counts: &[(&H
     if let Some(known) = known {
         if !options.only.is_empty() {
             let differ = tools.differences(&known.taken_with);
-            ensure!(differ.is_empty(), "all budgets have to be taken anew, as there is {}", differ.join(", "));
+            ensure!(differ.is_empty(), "all budgets must be taken again, as there is {}", differ.join(", "));
             instructions = known.instructions;
             instructions.retain(|name, _| ALL.iter().any(|path| path.name == name));
         }

@@ -24,7 +24,7 @@ use anyhow::{Context, ensure};
 use serde_json::{Value, json};
 
 use self::recording::{Recording, Sums};
-use self::system::{Chosen, Span, System};
+use self::system::{SensorSelection, Span, System};
 use crate::load::wall_ns;
 use crate::report::{keep, line, median};
 
@@ -194,7 +194,7 @@ fn load(
     let sums = last.sums();
     let sensor =
         sums.keys().find(|name| name.as_str() == "meminfo/MemFree").or(sums.keys().next()).context("no sensor")?;
-    let chosen = Chosen::new(nodes.iter().map(|node| node.node.clone()).collect(), sums.keys());
+    let chosen = SensorSelection::new(nodes.iter().map(|node| node.node.clone()).collect(), sums.keys());
     let (ms, came) = timed(options.questions, || system.one_sensor(&last.node, sensor, span))?;
     ensure!(came as u64 == sums[sensor].count, "{came} readings of {sensor} came, {} are there", sums[sensor].count);
     rows.add("query_one_sensor_ms", ms, "ms");
@@ -235,7 +235,7 @@ fn data(options: &Options) -> anyhow::Result<Recording> {
         };
         println!("recording this machine at {interval_ms} ms for {seconds:.0} s");
         std::fs::create_dir_all(dir).with_context(|| format!("making {}", dir.display()))?;
-        record::record(&file, &record::Wanted { seconds, interval_ms, busy: !options.quiet })?;
+        record::record(&file, &record::RecordingOptions { seconds, interval_ms, busy: !options.quiet })?;
     }
     Recording::load(&file)
 }
@@ -283,7 +283,7 @@ mod tests {
         };
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join(FILE);
-        record::record(&file, &record::Wanted { seconds: 3.0, interval_ms: 100, busy: true }).unwrap();
+        record::record(&file, &record::RecordingOptions { seconds: 3.0, interval_ms: 100, busy: true }).unwrap();
         let mut recording = Recording::load(&file).unwrap();
         let mut pairs = 0;
         for times in recording.parts.iter_mut().map(|part| &mut part.batch.times).filter(|times| times.len() > 1) {
@@ -309,7 +309,7 @@ mod tests {
         let (span, sums) = (whole(&nodes), nodes[0].sums());
         let count = system.one_sensor("whole", "meminfo/MemFree", span).unwrap();
         assert_eq!(count as u64, sums["meminfo/MemFree"].count);
-        let chosen = Chosen::new(vec!["whole".into()], sums.keys());
+        let chosen = SensorSelection::new(vec!["whole".into()], sums.keys());
         assert!(chosen.summed.len() > 20, "{} counters are added up", chosen.summed.len());
         assert!((3..=5).contains(&system.windows(&chosen, span, 1).unwrap()));
     }

@@ -21,7 +21,7 @@ use wholegrain_transport::client::{Client, ClientConfig, Event};
 use wholegrain_transport::tls;
 
 use super::recording::{Recording, Sums};
-use super::system::{About, Chosen, Lane, Request, Span, Stored, System, span};
+use super::system::{About, Lane, Request, SensorSelection, Span, Stored, System, span};
 use super::victoria::until;
 use crate::installation::{bytes_below, installation, metric};
 use crate::load::{own_cpu_ns, wall_ns};
@@ -46,7 +46,7 @@ pub struct Own {
 
 struct Running {
     process: Process,
-    asker: Asker,
+    asker: QueryClient,
     plain: String,
     site: Site,
 }
@@ -105,7 +105,7 @@ impl System for Own {
         let (site, target) = installation(&[("store", "seal_after", SEAL_AFTER)]);
         let process = site.start_server();
         let plain = format!("mqtt://{}", target.addresses[0]);
-        self.running = Some(Running { process, asker: Asker::new(&site)?, plain, site });
+        self.running = Some(Running { process, asker: QueryClient::new(&site)?, plain, site });
         Ok(())
     }
 
@@ -174,25 +174,25 @@ impl System for Own {
         self.running()?.asker.rows(&format!("/bench/{node}/{sensor}"), &[], span, |_, _| {})
     }
 
-    fn windows(&mut self, _chosen: &Chosen, span: Span, window_s: u64) -> anyhow::Result<usize> {
+    fn windows(&mut self, _chosen: &SensorSelection, span: Span, window_s: u64) -> anyhow::Result<usize> {
         let every = format!("{window_s}s");
         let more = [("every", every.as_str()), ("agg", "last"), ("across", "sum")];
-        self.running()?.asker.query(&Chosen::patterns(), &more, span, |_, _| {})
+        self.running()?.asker.query(&SensorSelection::patterns(), &more, span, |_, _| {})
     }
 
-    fn newest(&mut self, chosen: &Chosen, _span: Span) -> anyhow::Result<usize> {
+    fn newest(&mut self, chosen: &SensorSelection, _span: Span) -> anyhow::Result<usize> {
         self.running()?.asker.newest(&chosen.nodes)
     }
 }
 
 /// Asks the server.
-struct Asker {
+struct QueryClient {
     http: ureq::Agent,
     base: String,
     token: String,
 }
 
-impl Asker {
+impl QueryClient {
     fn new(site: &Site) -> anyhow::Result<Self> {
         let pem = std::fs::read(site.path("ca.pem"))?;
         let authority = CertificateDer::from_pem_slice(&pem).context("ca.pem")?;

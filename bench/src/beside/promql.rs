@@ -5,7 +5,7 @@ use anyhow::{Context, ensure};
 use super::http::Http;
 use super::recording::{Sum, Sums};
 use super::remote_write::metric;
-use super::system::{Chosen, Span};
+use super::system::{SensorSelection, Span};
 
 const MS: i64 = 1_000_000;
 
@@ -53,8 +53,8 @@ pub fn one_sensor(http: &Http, node: &str, sensor: &str, span: Span) -> anyhow::
 }
 
 /// The sum of the last values in each window.
-pub fn windows(http: &Http, chosen: &Chosen, span: Span, window_s: u64) -> anyhow::Result<usize> {
-    let (names, nodes) = (Chosen::expression(), any_of(&chosen.nodes));
+pub fn windows(http: &Http, chosen: &SensorSelection, span: Span, window_s: u64) -> anyhow::Result<usize> {
+    let (names, nodes) = (SensorSelection::expression(), any_of(&chosen.nodes));
     let query = format!("sum(last_over_time({{__name__=~\"{names}\",node=~\"{nodes}\"}}[{window_s}s]))");
     let window = window_s as i64 * 1_000_000_000;
     let first = span.from - span.from.rem_euclid(window) + window;

@@ -22,7 +22,7 @@ const PACKET_BYTES_MAX: usize = 32 << 20;
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 
 /// What is recorded.
-pub struct Wanted {
+pub struct RecordingOptions {
     /// Seconds.
     pub seconds: f64,
     /// From sample to sample, ms.
@@ -32,24 +32,24 @@ pub struct Wanted {
 }
 
 /// Records into a file.
-pub fn record(file: &Path, wanted: &Wanted) -> anyhow::Result<()> {
+pub fn record(file: &Path, options: &RecordingOptions) -> anyhow::Result<()> {
     let dir = tempfile::tempdir()?;
     let listener = TcpListener::bind("127.0.0.1:0").context("listening for the agent")?;
     let config = dir.path().join("agent.toml");
     let text = format!(
         "name = \"node\"\n[defaults]\ninterval = \"{}ms\"\n[mqtt]\nurl = \"mqtt://{}\"\n[api]\nsocket = \"{}\"\n[sources.procfs]\n[sources.sysfs]\n",
-        wanted.interval_ms,
+        options.interval_ms,
         listener.local_addr()?,
         dir.path().join("agent.sock").display()
     );
     std::fs::write(&config, text)?;
     let mut command = Command::new(program("wholegrain-agent"));
     let mut agent = Process::start(command.arg("--config").arg(&config), &dir.path().join("agent.log"));
-    let _work = wanted.busy.then(|| Work::start(dir.path())).transpose()?;
+    let _work = options.busy.then(|| Work::start(dir.path())).transpose()?;
     let mut standin = Standin { stream: accept(&listener, &mut agent)?, input: BytesMut::new(), version: None };
     let part = file.with_extension("part");
     let mut out = create(&part)?;
-    standin.capture(Instant::now() + Duration::from_secs_f64(wanted.seconds), &mut out)?;
+    standin.capture(Instant::now() + Duration::from_secs_f64(options.seconds), &mut out)?;
     ensure!(agent.runs(), "the agent ended: {}", agent.log());
     agent.signal(libc::SIGTERM);
     // What it sends while it stops.

@@ -77,14 +77,14 @@ const STARTS: [&str; 19] = [
 
 /// Which sensors a question is about: some of each node, and all.
 #[derive(Debug, Clone)]
-pub struct Chosen {
+pub struct SensorSelection {
     /// The nodes; the store has no others.
     pub nodes: Vec<String>,
     /// Names below the node of those that are added up.
     pub summed: Vec<String>,
 }
 
-impl Chosen {
+impl SensorSelection {
     /// Of nodes that have these sensors.
     pub fn new<'a>(nodes: Vec<String>, all: impl Iterator<Item = &'a String>) -> Self {
         let is_summed = |name: &&'a String| {
@@ -127,7 +127,7 @@ pub trait System {
     /// Reads all readings of one sensor; how many came.
     fn one_sensor(&mut self, node: &str, sensor: &str, span: Span) -> anyhow::Result<usize>;
     /// Adds up the last values of the chosen sensors in each window; how many windows came.
-    fn windows(&mut self, chosen: &Chosen, span: Span, window_s: u64) -> anyhow::Result<usize>;
+    fn windows(&mut self, chosen: &SensorSelection, span: Span, window_s: u64) -> anyhow::Result<usize>;
     /// The newest value of each of the nodes' sensors, the chosen ones and all others; how many came.
-    fn newest(&mut self, chosen: &Chosen, span: Span) -> anyhow::Result<usize>;
+    fn newest(&mut self, chosen: &SensorSelection, span: Span) -> anyhow::Result<usize>;
 }

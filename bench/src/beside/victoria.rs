@@ -11,7 +11,7 @@ use super::http::Http;
 use super::promql;
 use super::recording::{Recording, Sums};
 use super::remote_write;
-use super::system::{About, Chosen, Lane, Span, Stored, System, span};
+use super::system::{About, Lane, SensorSelection, Span, Stored, System, span};
 use crate::installation::bytes_below;
 
 /// The program.
@@ -143,11 +143,11 @@ impl System for Victoria {
         promql::one_sensor(&self.running()?.http, node, sensor, span)
     }
 
-    fn windows(&mut self, chosen: &Chosen, span: Span, window_s: u64) -> anyhow::Result<usize> {
+    fn windows(&mut self, chosen: &SensorSelection, span: Span, window_s: u64) -> anyhow::Result<usize> {
         promql::windows(&self.running()?.http, chosen, span, window_s)
     }
 
-    fn newest(&mut self, chosen: &Chosen, span: Span) -> anyhow::Result<usize> {
+    fn newest(&mut self, chosen: &SensorSelection, span: Span) -> anyhow::Result<usize> {
         promql::newest(&self.running()?.http, &chosen.nodes, span)
     }
 }

@@ -24,7 +24,7 @@ use serde_json::json;
 use wholegrain_model::Interval;
 
 use plan::Plan;
-use session::{End, Fresh, Wish, estimate, minutes};
+use session::{End, Fresh, SessionOptions, estimate, minutes};
 use summary::{SummaryOutput, summarize};
 
 /// Exit codes of programs that a signal ended are its number above this.
@@ -51,7 +51,7 @@ enum Command {
         /// The folder of its results, made where it is not there; on a cluster one that all nodes see.
         #[arg(long)]
         dir: PathBuf,
-        /// Move what is in the folder aside and begin anew.
+        /// Move the old results aside and start again.
         #[arg(long)]
         fresh: bool,
         /// The same, but only when what is in the folder is another experiment's or another build's.
@@ -96,7 +96,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
                 (_, true) => Fresh::WhenChanged,
                 _ => Fresh::Never,
             };
-            let end = session::run(&Wish { file, dir, fresh, retry_failed: *retry_failed })?;
+            let end = session::run(&SessionOptions { file, dir, fresh, retry_failed: *retry_failed })?;
             if let End::Stopped(signal) = end {
                 eprintln!("stopped; the same command goes on where this one was");
                 std::process::exit(SIGNALLED + signal);

@@ -10,7 +10,7 @@ use super::children::{Children, Event};
 use super::file::{Experiment, TimedBy, Workload};
 use super::launcher::{Site, Start};
 use super::plan::Condition;
-use super::records::{Failure, Part, Seen, Usage};
+use super::records::{Failure, MonitorReport, Part, Usage};
 use crate::monitors::{ProcessUsed, Ready, Used};
 use crate::workloads::Outcome;
 
@@ -40,7 +40,7 @@ pub struct Result {
     /// Why it does not count.
     pub failure: Option<Failure>,
     /// What the monitor said.
-    pub seen: Option<Seen>,
+    pub seen: Option<MonitorReport>,
     /// What it used.
     pub usage: Option<Usage>,
 }
@@ -322,7 +322,7 @@ fn last_words(text: &str) -> String {
 }
 
 /// What the parts of a monitor said, together.
-fn seen(parts: &[PartOf], dir: &Path) -> Option<Seen> {
+fn seen(parts: &[PartOf], dir: &Path) -> Option<MonitorReport> {
     let nodes: Vec<&Ready> = parts.iter().filter(|part| part.node).filter_map(|part| part.ready.as_ref()).collect();
     let first = nodes.first()?;
     let metrics = nodes.iter().map(|ready| ready.metrics).sum::<u64>() / nodes.len() as u64;
@@ -330,7 +330,7 @@ fn seen(parts: &[PartOf], dir: &Path) -> Option<Seen> {
     let texts = server.into_iter().chain([*first]).map(|ready| ready.configured.as_str());
     // Where a run's files lay tells nothing and differs from run to run.
     let configured = texts.collect::<Vec<_>>().join("\n").replace(&dir.display().to_string(), "{dir}");
-    Some(Seen { version: first.version.clone(), metrics, configured: Some(configured) })
+    Some(MonitorReport { version: first.version.clone(), metrics, configured: Some(configured) })
 }
 
 /// What the parts of a monitor used, together: the mean over the nodes, and the server's part.

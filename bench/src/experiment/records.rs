@@ -38,7 +38,7 @@ pub struct Failure {
 
 /// What a monitor said when it sampled.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Seen {
+pub struct MonitorReport {
     /// Its version.
     pub version: String,
     /// Values at each period on a node; the mean over the nodes.
@@ -91,7 +91,7 @@ pub struct Record {
     /// Why it does not count.
     pub failure: Option<Failure>,
     /// What the monitor said.
-    pub seen: Option<Seen>,
+    pub seen: Option<MonitorReport>,
     /// What the monitor used.
     pub usage: Option<Usage>,
 }
@@ -237,7 +237,7 @@ impl Folder {
         for (number, line) in bytes[..whole].split_inclusive(|byte| *byte == b'\n').enumerate() {
             let record = serde_json::from_slice(line).with_context(|| {
                 format!(
-                    "{}:{}: not a run: the file was changed by another hand; `--fresh` begins anew",
+                    "{}:{}: not a run: another program changed the file; `--fresh` starts again",
                     path.display(),
                     number + 1
                 )

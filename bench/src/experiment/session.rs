@@ -49,12 +49,12 @@ pub enum Fresh {
 }
 
 /// What was asked for.
-pub struct Wish<'a> {
+pub struct SessionOptions<'a> {
     /// The experiment's file.
     pub file: &'a Path,
     /// The folder of its results.
     pub dir: &'a Path,
-    /// Whether to begin anew.
+    /// Whether to start again.
     pub fresh: Fresh,
     /// Make those again that failed.
     pub retry_failed: bool,
@@ -81,15 +81,15 @@ pub fn read(file: &Path) -> anyhow::Result<(Experiment, String)> {
 }
 
 /// Makes all runs that are not made yet.
-pub fn run(wish: &Wish) -> anyhow::Result<End> {
-    let mut session = Session::open(wish)?;
+pub fn run(options: &SessionOptions) -> anyhow::Result<End> {
+    let mut session = Session::open(options)?;
     let mut children = Children::new(&session.identity.mark)?;
     let left = sweep(&session.identity.mark);
     if !left.is_empty() {
         eprintln!("ended what an earlier start had left running: {}", left.join(", "));
     }
     session.build_workloads()?;
-    let end = session.all(&mut children, wish.retry_failed);
+    let end = session.all(&mut children, options.retry_failed);
     drop(children);
     // The runs that were made are summarised, whatever ended the others.
     let output = if matches!(end, Ok(End::Complete)) { SummaryOutput::Table } else { SummaryOutput::Nothing };
@@ -99,15 +99,15 @@ pub fn run(wish: &Wish) -> anyhow::Result<End> {
 }
 
 impl Session {
-    fn open(wish: &Wish) -> anyhow::Result<Self> {
-        let (experiment, text) = read(wish.file)?;
+    fn open(options: &SessionOptions) -> anyhow::Result<Self> {
+        let (experiment, text) = read(options.file)?;
         let site = Site::new(&experiment.launcher)?;
-        let dir = std::path::absolute(wish.dir)?;
+        let dir = std::path::absolute(options.dir)?;
         let folder = Folder::new(&dir);
         fs::create_dir_all(&dir).with_context(|| format!("making {}", dir.display()))?;
         let mut held = lock(&folder)?;
-        if wish.fresh == Fresh::Always && folder.begun()?.is_some() {
-            held = anew(&folder, held)?;
+        if options.fresh == Fresh::Always && folder.begun()?.is_some() {
+            held = start_again(&folder, held)?;
         }
         let begun = folder.begun()?;
         let seed = match (experiment.seed, &begun) {
@@ -135,15 +135,15 @@ impl Session {
                 } else {
                     Some(format!(
                         "{} is not the file it was begun with, {}",
-                        wish.file.display(),
+                        options.file.display(),
                         folder.path("experiment.toml").display()
                     ))
                 };
                 if let Some(what) = differs {
-                    if wish.fresh == Fresh::WhenChanged {
+                    if options.fresh == Fresh::WhenChanged {
                         eprintln!("{} holds runs of another experiment: {what}", dir.display());
-                        drop(anew(&folder, held)?);
-                        return Self::open(&Wish { fresh: Fresh::Never, ..*wish });
+                        drop(start_again(&folder, held)?);
+                        return Self::open(&SessionOptions { fresh: Fresh::Never, ..*options });
                     }
                     bail!(
                         "{} holds runs of another experiment: {what}. Runs of both in one table would be compared as if they \
@@ -159,12 +159,12 @@ impl Session {
             let planned = plan.runs.get(record.run).filter(|p| plan.conditions[p.condition] == record.condition);
             ensure!(
                 planned.is_some(),
-                "run {} of {} is not in the plan of its seed: --fresh begins anew",
+                "run {} of {} is not in the plan of its seed: --fresh starts again",
                 record.run,
                 dir.display()
             );
         }
-        let failures_from = if wish.retry_failed { journal.records.len() } else { 0 };
+        let failures_from = if options.retry_failed { journal.records.len() } else { 0 };
         Ok(Self { experiment, site, plan, folder, identity, journal, failures_from, _lock: held })
     }
 
@@ -197,7 +197,7 @@ impl Session {
         }
         let total = self.plan.runs.len();
         if todo.is_empty() {
-            eprintln!("{}: all of its {total} runs are made; --fresh makes them anew", self.experiment.name);
+            eprintln!("{}: all of its {total} runs are made; --fresh repeats them", self.experiment.name);
             return Ok(End::Complete);
         }
         eprintln!(
@@ -400,7 +400,7 @@ fn lock(folder: &Folder) -> anyhow::Result<File> {
 }
 
 /// Moves what is in a held folder aside and holds a new one.
-fn anew(folder: &Folder, held: File) -> anyhow::Result<File> {
+fn start_again(folder: &Folder, held: File) -> anyhow::Result<File> {
     let aside = folder.move_aside()?;
     drop(held);
     let dir = folder.path("");

@@ -58,7 +58,9 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     let all: Vec<&JobSite> = std::iter::once(&jobs.site).chain(others.iter().map(|(_, site)| site)).collect();
     wait_until("the server knows the job on every node", || all.iter().all(|site| site.record("1").is_some()));
     let mut figures = json!({ "changes": changes, "jobs": count, "nodes": nodes });
-    for (way, ask, sites) in [("socket", by_socket as Ask, &all[..1]), ("server", by_server as Ask, &all[..])] {
+    for (way, ask, sites) in
+        [("socket", by_socket as IntervalRequest, &all[..1]), ("server", by_server as IntervalRequest, &all[..])]
+    {
         let mut first_ms = Vec::new();
         let mut answer_ms = Vec::new();
         for change in 0..changes {
@@ -85,7 +87,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
 }
 
 /// Asks for an interval.
-type Ask = fn(&JobSite, i64) -> anyhow::Result<()>;
+type IntervalRequest = fn(&JobSite, i64) -> anyhow::Result<()>;
 
 fn by_socket(site: &JobSite, interval_ms: i64) -> anyhow::Result<()> {
     let rule = json!({ "metrics": [METRIC], "jobs": "1", "every": format!("{interval_ms}ms"), "for": "10m" });
@@ -103,7 +105,7 @@ fn by_server(site: &JobSite, interval_ms: i64) -> anyhow::Result<()> {
 }
 
 /// Makes one change; ms from before the request to the first sample at the new rate of the agent that is last, and to the answer.
-fn ask_and_see(sites: &[&JobSite], interval_ms: i64, ask: Ask) -> anyhow::Result<(f64, f64)> {
+fn ask_and_see(sites: &[&JobSite], interval_ms: i64, ask: IntervalRequest) -> anyhow::Result<(f64, f64)> {
     let asked = now_ns();
     ask(sites[0], interval_ms)?;
     let answered = now_ns();

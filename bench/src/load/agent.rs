@@ -26,7 +26,7 @@ pub struct Agent {
     /// From sample to sample, ns.
     pub interval_ns: i64,
     /// What it has made so far.
-    pub made: Made,
+    pub made: ExpectedSums,
     /// Batches that are sent again and again instead of new ones; none unless [`Agent::prebuild`] was called.
     pub(super) templates: Vec<Template>,
     /// The one sent last.
@@ -43,7 +43,7 @@ pub struct Agent {
 
 /// What the store must hold of an agent.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Made {
+pub struct ExpectedSums {
     /// Batches.
     pub batches: u64,
     /// Readings in them.
@@ -68,7 +68,7 @@ impl Agent {
             sensors,
             samples,
             interval_ns,
-            made: Made::default(),
+            made: ExpectedSums::default(),
             templates: Vec::new(),
             template: 0,
             types: values::types(sensors),
@@ -187,7 +187,7 @@ mod tests {
     /// Decodes what an agent sends and adds it up as the store would.
     fn check(mut agent: Agent) {
         let schema = agent.schema().clone();
-        let mut found = Made::default();
+        let mut found = ExpectedSums::default();
         let mut last = i64::MIN;
         for seq in 0..30 {
             agent.go_to(1_000_000_000_000 + seq * 5_000_000_000);

@@ -11,7 +11,7 @@ use wholegrain_transport::mqtt::Version;
 
 use super::agent::Agent;
 use super::latencies::Latencies;
-use super::link::{Heard, Link};
+use super::link::{Link, ServerPacket};
 use super::poll::Poller;
 use super::wall_ns;
 
@@ -157,16 +157,16 @@ impl Fleet {
         let mut announce = false;
         link.receive(|heard| {
             match (heard, *state) {
-                (Heard::Connected(receive_max), State::Greeting(since)) => {
+                (ServerPacket::Connected(receive_max), State::Greeting(since)) => {
                     *window = window_max.min(receive_max.into());
                     totals.connects.record(now - since);
                     announce = true;
                 }
-                (Heard::Acked(id), State::Announcing(expected, since)) if id == expected => {
+                (ServerPacket::Acked(id), State::Announcing(expected, since)) if id == expected => {
                     totals.schemas.record(now - since);
                     *state = State::Ready;
                 }
-                (Heard::Acked(id), State::Ready) => match sent.pop_front() {
+                (ServerPacket::Acked(id), State::Ready) => match sent.pop_front() {
                     Some((expected, since)) if expected == id => {
                         totals.batches += 1;
                         totals.readings += agent.batch_readings();
@@ -174,7 +174,7 @@ impl Fleet {
                     }
                     other => bail!("acknowledgement of {id} where {other:?} was next"),
                 },
-                (Heard::Other, _) => {}
+                (ServerPacket::Other, _) => {}
                 (heard, state) => bail!("{heard:?} while {state:?}"),
             }
             Ok(())

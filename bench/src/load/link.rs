@@ -21,7 +21,7 @@ const KEEP_ALIVE_S: u16 = 600;
 
 /// What the server said.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Heard {
+pub enum ServerPacket {
     /// It takes the client; so many publishes may wait for their acknowledgement.
     Connected(u16),
     /// A publish is durable.
@@ -138,7 +138,7 @@ impl Link {
     }
 
     /// Takes what has come and tells `each` of it, in its order.
-    pub fn receive(&mut self, mut each: impl FnMut(Heard) -> anyhow::Result<()>) -> anyhow::Result<()> {
+    pub fn receive(&mut self, mut each: impl FnMut(ServerPacket) -> anyhow::Result<()>) -> anyhow::Result<()> {
         let mut buffer = [0; READ_BYTES];
         loop {
             let count = match &mut self.tls {
@@ -161,24 +161,24 @@ impl Link {
         Ok(())
     }
 
-    fn next(&mut self) -> anyhow::Result<Option<Heard>> {
+    fn next(&mut self) -> anyhow::Result<Option<ServerPacket>> {
         // PUBACK with success, by the million: not worth a packet of its own.
         if let [0x40, 2, high, low, ..] = self.input[..] {
             self.input.advance(4);
-            return Ok(Some(Heard::Acked(u16::from_be_bytes([high, low]))));
+            return Ok(Some(ServerPacket::Acked(u16::from_be_bytes([high, low]))));
         }
         let Some(packet) = mqtt::decode(&mut self.input, Some(self.version), PACKET_BYTES_MAX)? else {
             return Ok(None);
         };
         Ok(Some(match packet {
             Packet::ConnAck(answer) if answer.reason == ReasonCode::SUCCESS => {
-                Heard::Connected(answer.properties.receive_maximum().copied().unwrap_or(u16::MAX))
+                ServerPacket::Connected(answer.properties.receive_maximum().copied().unwrap_or(u16::MAX))
             }
-            Packet::PubAck(ack) if !ack.reason.is_error() => Heard::Acked(ack.packet_id),
+            Packet::PubAck(ack) if !ack.reason.is_error() => ServerPacket::Acked(ack.packet_id),
             refused @ (Packet::ConnAck(_) | Packet::PubAck(_) | Packet::Disconnect(_)) => {
                 bail!("the server refuses: {refused:?}")
             }
-            _ => Heard::Other,
+            _ => ServerPacket::Other,
         }))
     }
 }

@@ -59,11 +59,11 @@ const TIMEOUT_S: u64 = 3600;
   wholegrain-bench workload run hpl --size 6000 --ranks 16 --launcher 'srun --mpi=pmix -n {ranks}' --dir /shared/workloads")]
 pub struct Options {
     #[command(subcommand)]
-    what: What,
+    what: WorkloadCommand,
 }
 
 #[derive(clap::Subcommand)]
-enum What {
+enum WorkloadCommand {
     /// Runs one and prints its outcome as one line of JSON. Compiles it first if that was not done.
     Run(RunOptions),
     /// Compiles all, and finds the work of the noise loop's quantum on this machine unless that is known; run it before anything is measured.
@@ -102,7 +102,7 @@ struct RunOptions {
 
 #[derive(clap::Args)]
 struct BuildOptions {
-    /// Finds the noise loop's work anew. What was measured before is not comparable with what is measured after.
+    /// Calibrates the noise loop again. Earlier measurements are not comparable with later ones.
     #[arg(long)]
     recalibrate: bool,
     #[command(flatten)]
@@ -125,7 +125,7 @@ pub struct Built {
 
 pub fn run(options: &Options) -> anyhow::Result<()> {
     match &options.what {
-        What::Run(options) => {
+        WorkloadCommand::Run(options) => {
             let request = Request {
                 name: options.name.clone(),
                 size: options.size.clone(),
@@ -137,8 +137,8 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
             println!("{}", serde_json::to_string(&outcome)?);
             Ok(())
         }
-        What::Build(options) => build(options),
-        What::List { json } => list(*json),
+        WorkloadCommand::Build(options) => build(options),
+        WorkloadCommand::List { json } => list(*json),
     }
 }
 

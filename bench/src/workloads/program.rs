@@ -211,9 +211,9 @@ fn own(source: &'static Source, size: &str, built: &Built) -> anyhow::Result<Vec
 
 /// Units of the noise loop's work that take a millisecond on this machine when it does nothing else: kept in a file, so that every
 /// run does the same work, on every node.
-pub fn noise_units(built: &Built, anew: bool) -> anyhow::Result<f64> {
+pub fn noise_units(built: &Built, recalibrate: bool) -> anyhow::Result<f64> {
     let file = made(&built.dir)?.join("noise.units");
-    if !anew && file.is_file() {
+    if !recalibrate && file.is_file() {
         return kept(&file);
     }
     let program = compile::compile(catalogue::noise(), built)?;

@@ -63,13 +63,13 @@ impl Work for Scan {
 }
 
 /// A query, to its last batch.
-struct Ask {
+struct QueryRequest {
     stored: Stored,
     query: Query,
     rows: u64,
 }
 
-impl Work for Ask {
+impl Work for QueryRequest {
     fn work(&mut self) -> anyhow::Result<u64> {
         let space = &self.stored.space;
         let sensors = space.sensors(&self.query.patterns);
@@ -100,7 +100,7 @@ fn query(pattern: &str, every: Option<u64>) -> anyhow::Result<Query> {
 pub fn windows() -> anyhow::Result<Box<dyn Work>> {
     let window = |time: i64| time.div_euclid(WINDOW_S as i64 * SECOND);
     let rows = SENSORS as u64 * (window(TO - 1) - window(FROM) + 1).cast_unsigned();
-    Ok(Box::new(Ask { stored: stored()?, query: query("/lab/n0/proc/*", Some(WINDOW_S))?, rows }))
+    Ok(Box::new(QueryRequest { stored: stored()?, query: query("/lab/n0/proc/*", Some(WINDOW_S))?, rows }))
 }
 
 pub fn virtual_sum() -> anyhow::Result<Box<dyn Work>> {
@@ -115,5 +115,5 @@ pub fn virtual_sum() -> anyhow::Result<Box<dyn Work>> {
         missing: Missing::Gap,
     };
     stored.space.virtuals().change(Change { define: vec![definition], ..Change::default() }, "hot-paths", 1)?;
-    Ok(Box::new(Ask { stored, query: query("/lab/sum", None)?, rows: SECONDS as u64 }))
+    Ok(Box::new(QueryRequest { stored, query: query("/lab/sum", None)?, rows: SECONDS as u64 }))
 }
