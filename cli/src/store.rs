@@ -188,7 +188,7 @@ fn show_repair(
             "a new one {verb} from {} files with {} readings of {} sensors; {} batches and {} single readings were in the journal",
             made.blocks, made.readings, made.sensors, made.batches, made.unnamed
         )?;
-        for path in &made.aside {
+        for path in &made.damaged_copies {
             writeln!(out, "set aside: {}", below(path))?;
         }
     }
@@ -196,7 +196,7 @@ fn show_repair(
         write!(out, "{} {}: {}; ", style.error("damaged"), below(&file.path), file.problem)?;
         let keeps = if dry_run { "rows can be kept" } else { "rows kept" };
         write!(out, "{} of {} {keeps}", file.kept, file.rows)?;
-        match (&file.aside, &file.note) {
+        match (&file.damaged_copy, &file.note) {
             (Some(aside), _) => writeln!(out, ", set aside as {}", below(aside))?,
             (None, Some(note)) => writeln!(out, ", {note}")?,
             (None, None) => writeln!(out)?,

@@ -65,7 +65,7 @@ fn fill(what: &str, dir: &Path) -> Result<(), Failure> {
     for agent in 0..AGENTS {
         let prefix = format!("/lrz/sng/rack{:02}/node{agent:04}", agent / 40);
         let own = if what == "own" { format!("-{agent}") } else { String::new() };
-        if what == "loose" {
+        if what == "schemaless" {
             let sensor = |i| {
                 let path = SensorPath::new(format!("{prefix}/cpu/{}/metric{i}", i % 64))?;
                 let description = "Time spent in user mode.".to_owned();
@@ -123,7 +123,7 @@ fn main() -> Result<(), Failure> {
         return open(what, Path::new(dir));
     }
     let base = arguments.first().map_or_else(|| std::env::temp_dir().join("wholegrain-million-sensors"), Into::into);
-    for what in ["same", "own", "loose", "fleet"] {
+    for what in ["same", "own", "schemaless", "fleet"] {
         if arguments.len() > 1 && !arguments[1..].iter().any(|wanted| wanted == what) {
             continue;
         }

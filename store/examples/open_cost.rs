@@ -19,7 +19,7 @@ use wholegrain_transport::payload::encode_batch;
 const AGENTS: usize = 16;
 const SENSORS: usize = 250;
 const SAMPLES: i64 = 10;
-const LOOSE: usize = 1_000;
+const SCHEMALESS: usize = 1_000;
 const SECOND: i64 = 1_000_000_000;
 const START: i64 = 20_000 * 86_400 * SECOND;
 
@@ -54,13 +54,13 @@ fn fill(dir: &Path, bytes: u64) -> Result<(), Failure> {
     let schema = |agent| Schema::new(SensorPath::new(format!("/lab/n{agent}"))?, "proc", sensors()).map_err(Into::into);
     let schemas = (0..AGENTS).map(schema).collect::<Result<Vec<Schema>, Failure>>()?;
     schemas.iter().try_for_each(|schema| store.register_schema(schema))?;
-    let loose = |i| {
+    let schemaless = |i| {
         let (unit, description) = ("Cel".to_owned(), String::new());
         let path = SensorPath::new(format!("/hall/rack{}/t{i}", i % 40))?;
         Ok(SchemalessSensor { path, unit, description, kind: Kind::Gauge, value_type: ValueType::Float, scale: 1.0 })
     };
-    let loose = (0..LOOSE).map(loose).collect::<Result<Vec<SchemalessSensor>, Failure>>()?;
-    let ids = store.register_sensors("gateway", &loose)?;
+    let schemaless = (0..SCHEMALESS).map(schemaless).collect::<Result<Vec<SchemalessSensor>, Failure>>()?;
+    let ids = store.register_sensors("gateway", &schemaless)?;
     let mut noise = 0x9e37_79b9u64;
     let mut random = move || {
         noise ^= noise << 13;
@@ -96,7 +96,7 @@ fn fill(dir: &Path, bytes: u64) -> Result<(), Failure> {
                 );
             }
             let reading = |i: usize| Reading {
-                sensor: ids[i % LOOSE],
+                sensor: ids[i % SCHEMALESS],
                 time: from + i as i64,
                 value: Value::Float(i as f64 / 8.0),
             };

@@ -15,7 +15,7 @@ use wholegrain_model::{Schema, SchemaHash, SensorPath, ValueType};
 
 use crate::block::write::FileChecksums;
 use crate::database::{DatabaseFile, copy_file, fail};
-use crate::delete::cuts::Tombstone;
+use crate::delete::tombstones::Tombstone;
 use crate::disk::{Disk, read_all};
 use crate::import::{ImportRecord, Imports};
 use crate::progress::ProgressLog;
@@ -58,16 +58,16 @@ const SENSORS: TableDefinition<u32, &str> = TableDefinition::new("sensors");
 /// Block's number -> [`BlockRecord`] as JSON.
 const BLOCKS: TableDefinition<u64, &[u8]> = TableDefinition::new("blocks");
 /// Block's number -> path of a file that must not be there after the next opening.
-const DOOMED: TableDefinition<u64, &str> = TableDefinition::new("doomed");
+const PENDING_FILES: TableDefinition<u64, &str> = TableDefinition::new("pending_files");
 /// (agent, boot) -> sequence numbers in blocks.
 const RANGES: TableDefinition<(&str, u64), &[u8]> = TableDefinition::new("ranges");
 /// Schema's hash -> (agent, interval in ns, time of the newest sample) of its sealed batches.
 const GROUPS: TableDefinition<[u8; 16], (&str, u64, i64)> = TableDefinition::new("groups");
 
 /// Sensor's number -> (who registered it, properties) of sensors without a schema.
-const LOOSE: TableDefinition<u32, (&str, &[u8])> = TableDefinition::new("loose");
+const SCHEMALESS: TableDefinition<u32, (&str, &[u8])> = TableDefinition::new("schemaless");
 /// Sensor's number / [`HEARD_SENSORS`] -> newest times of readings without a schema that are in blocks.
-const HEARD: TableDefinition<u32, &[u8]> = TableDefinition::new("heard");
+const NEWEST_TIMES: TableDefinition<u32, &[u8]> = TableDefinition::new("newest_times");
 /// Import's id -> (order of its latest part among imports, readings, ranges of its parts).
 const IMPORTS: TableDefinition<&str, (u64, u64, &[u8])> = TableDefinition::new("imports");
 
@@ -103,7 +103,7 @@ pub(crate) struct BlockRecord {
     pub sums: Option<FileChecksums>,
     /// What has been deleted and is in the file still.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub cuts: Vec<Tombstone>,
+    pub tombstones: Vec<Tombstone>,
 }
 
 fn is_zero(number: &u32) -> bool {
@@ -150,7 +150,7 @@ pub(crate) struct CatalogueChange<'a> {
 pub(crate) struct CatalogueContents {
     pub sensors: Sensors,
     pub blocks: Vec<BlockRecord>,
-    pub doomed: Vec<(u64, String)>,
+    pub pending_files: Vec<(u64, String)>,
     pub held: StoredBatches,
     pub imports: Imports,
     pub sealed_through: u64,
@@ -224,7 +224,7 @@ impl Catalogue {
             }
         };
         // What was read may be what a failed transaction left in memory: a durable one on top makes it true.
-        settle(&opened).map_err(|error| fail("writing", &self.path, error))?;
+        count_opening(&opened).map_err(|error| fail("writing", &self.path, error))?;
         *db = Some(opened);
         self.suspect.store(false, Relaxed);
         Ok(contents)
@@ -289,15 +289,15 @@ impl Catalogue {
     }
 
     /// Makes registrations without a schema durable: of each sensor its number, its path when the number is new, and its properties.
-    pub fn add_loose(&self, source: &str, sensors: &[(u32, Option<&str>, Vec<u8>)]) -> Result<(), StoreError> {
+    pub fn add_schemaless(&self, source: &str, sensors: &[(u32, Option<&str>, Vec<u8>)]) -> Result<(), StoreError> {
         self.write("registering sensors", |txn| {
             let mut paths = txn.open_table(SENSORS)?;
-            let mut loose = txn.open_table(LOOSE)?;
+            let mut schemaless = txn.open_table(SCHEMALESS)?;
             for (id, path, properties) in sensors {
                 if let Some(path) = path {
                     paths.insert(id, *path)?;
                 }
-                loose.insert(id, (source, properties.as_slice()))?;
+                schemaless.insert(id, (source, properties.as_slice()))?;
             }
             Ok(())
         })
@@ -307,10 +307,10 @@ impl Catalogue {
     /// opening removes them.
     pub fn intend(&self, files: &[(u64, String)]) -> Result<(), StoreError> {
         self.write("preparing a block", |txn| {
-            let mut doomed = txn.open_table(DOOMED)?;
+            let mut pending_files = txn.open_table(PENDING_FILES)?;
             let mut meta = txn.open_table(META)?;
             for (id, path) in files {
-                doomed.insert(id, path.as_str())?;
+                pending_files.insert(id, path.as_str())?;
                 let next = meta.get("next_block")?.map_or(0, |value| value.value());
                 meta.insert("next_block", next.max(id + 1))?;
             }
@@ -322,18 +322,18 @@ impl Catalogue {
     pub fn commit(&self, change: &CatalogueChange) -> Result<(), StoreError> {
         self.write("committing blocks", |txn| {
             let mut blocks = txn.open_table(BLOCKS)?;
-            let mut doomed = txn.open_table(DOOMED)?;
+            let mut pending_files = txn.open_table(PENDING_FILES)?;
             for id in &change.gone {
-                doomed.remove(id)?;
+                pending_files.remove(id)?;
             }
             for record in change.remove {
                 blocks.remove(record.id)?;
-                doomed.insert(record.id, record.path.as_str())?;
+                pending_files.insert(record.id, record.path.as_str())?;
             }
             for record in change.add.iter().chain(&change.relink) {
                 let json = serde_json::to_vec(record).map_err(|error| redb::Error::Io(io::Error::other(error)))?;
                 blocks.insert(record.id, json.as_slice())?;
-                doomed.remove(record.id)?;
+                pending_files.remove(record.id)?;
             }
             if let Some(segment) = change.sealed_through {
                 txn.open_table(META)?.insert("sealed_through", segment)?;
@@ -348,7 +348,7 @@ impl Catalogue {
                 groups.insert(hash.0, (&*state.agent, state.interval_ns, state.last_time))?;
             }
             if !change.heard.is_empty() {
-                let mut heard = txn.open_table(HEARD)?;
+                let mut heard = txn.open_table(NEWEST_TIMES)?;
                 for (chunk, times) in &change.heard {
                     heard.insert(chunk, times.as_slice())?;
                 }
@@ -373,10 +373,10 @@ impl Catalogue {
         next: u32,
     ) -> Result<(), StoreError> {
         self.write("forgetting sensors", |txn| {
-            let (mut paths, mut loose) = (txn.open_table(SENSORS)?, txn.open_table(LOOSE)?);
+            let (mut paths, mut schemaless) = (txn.open_table(SENSORS)?, txn.open_table(SCHEMALESS)?);
             for id in sensors {
                 paths.remove(id.0)?;
-                loose.remove(id.0)?;
+                schemaless.remove(id.0)?;
             }
             for (id, path) in left {
                 paths.insert(id, &**path)?;
@@ -401,7 +401,7 @@ impl Catalogue {
     }
 
     /// Forgets doomed files that are gone.
-    pub fn forget_doomed(&self, ids: Vec<u64>) -> Result<(), StoreError> {
+    pub fn remove_pending_files(&self, ids: Vec<u64>) -> Result<(), StoreError> {
         if ids.is_empty() { Ok(()) } else { self.commit(&CatalogueChange { gone: ids, ..CatalogueChange::default() }) }
     }
 }
@@ -461,7 +461,7 @@ pub(crate) fn read_copy(disk: &dyn Disk, path: &Path) -> Result<CatalogueContent
 }
 
 /// Counts the openings: a transaction that brings everything before it to stable storage.
-fn settle(db: &Database) -> Result<(), redb::Error> {
+fn count_opening(db: &Database) -> Result<(), redb::Error> {
     let txn = db.begin_write()?;
     {
         let mut meta = txn.open_table(META)?;
@@ -469,8 +469,8 @@ fn settle(db: &Database) -> Result<(), redb::Error> {
         meta.insert("openings", openings + 1)?;
         // What an earlier version did not have.
         meta.insert("version", FORMAT_VERSION)?;
-        txn.open_table(LOOSE)?;
-        txn.open_table(HEARD)?;
+        txn.open_table(SCHEMALESS)?;
+        txn.open_table(NEWEST_TIMES)?;
         txn.open_table(IMPORTS)?;
         txn.open_table(ANNOUNCED)?;
         txn.open_table(LISTS)?;
@@ -532,9 +532,9 @@ fn read_tables(db: &Database) -> Result<Result<CatalogueContents, ReadFault>, re
             Err(error) => return Ok(Err(ReadFault::Damaged(format!("block {}: {error}", id.value())))),
         }
     }
-    for entry in read.open_table(DOOMED)?.iter()? {
+    for entry in read.open_table(PENDING_FILES)?.iter()? {
         let (id, path) = entry?;
-        contents.doomed.push((id.value(), path.value().to_owned()));
+        contents.pending_files.push((id.value(), path.value().to_owned()));
     }
     for entry in read.open_table(RANGES)?.iter()? {
         let (key, value) = entry?;
@@ -550,7 +550,7 @@ fn read_tables(db: &Database) -> Result<Result<CatalogueContents, ReadFault>, re
         contents.sensors.heard(SchemaHash(hash.value()), GroupState { agent: agent.into(), interval_ns, last_time });
     }
     if version > 1
-        && let Err(fault) = read_loose(&read, &mut contents.sensors)?
+        && let Err(fault) = read_schemaless(&read, &mut contents.sensors)?
     {
         return Ok(Err(fault));
     }
@@ -620,20 +620,20 @@ fn read_announced(
 }
 
 /// Reads what is known of sensors without a schema.
-fn read_loose(read: &redb::ReadTransaction, sensors: &mut Sensors) -> Result<Result<(), ReadFault>, redb::Error> {
-    for entry in read.open_table(LOOSE)?.iter()? {
+fn read_schemaless(read: &redb::ReadTransaction, sensors: &mut Sensors) -> Result<Result<(), ReadFault>, redb::Error> {
+    for entry in read.open_table(SCHEMALESS)?.iter()? {
         let (id, value) = entry?;
         let (source, properties) = value.value();
         match SchemalessProperties::decode(properties) {
             Some(properties) if sensors.has(SensorId(id.value())) => {
-                sensors.add_loose(SensorId(id.value()), source, properties);
+                sensors.add_schemaless(SensorId(id.value()), source, properties);
             }
             _ => return Ok(Err(ReadFault::Damaged(format!("properties of sensor {}", id.value())))),
         }
     }
-    for entry in read.open_table(HEARD)?.iter()? {
+    for entry in read.open_table(NEWEST_TIMES)?.iter()? {
         let (chunk, times) = entry?;
-        if sensors.set_heard_times(chunk.value(), times.value()).is_none() {
+        if sensors.set_newest_times(chunk.value(), times.value()).is_none() {
             return Ok(Err(ReadFault::Damaged(format!("newest times of sensors, part {}", chunk.value()))));
         }
     }
@@ -669,11 +669,11 @@ fn create(disk: &dyn Disk, path: &Path) -> Result<(), StoreError> {
         txn.open_table(SCHEMAS)?;
         txn.open_table(SENSORS)?;
         txn.open_table(BLOCKS)?;
-        txn.open_table(DOOMED)?;
+        txn.open_table(PENDING_FILES)?;
         txn.open_table(RANGES)?;
         txn.open_table(GROUPS)?;
-        txn.open_table(LOOSE)?;
-        txn.open_table(HEARD)?;
+        txn.open_table(SCHEMALESS)?;
+        txn.open_table(NEWEST_TIMES)?;
         txn.open_table(ANNOUNCED)?;
         txn.open_table(LISTS)?;
         Ok(txn.commit()?)

@@ -25,7 +25,7 @@ pub trait Chunks: Send + Sync {
     /// [`CHUNK_ROWS_MAX`].
     fn scan(&self, sensor: &SensorInfo, from: i64, to: i64) -> Result<ChunkIter, StoreError>;
 
-    /// The same of samples that are looked at beside a range, or whose loss [`Chunks::foresee`] has been told: what retention has dropped is not noted.
+    /// The same of samples that are looked at beside a range, or whose loss [`Chunks::prepare_notes`] has been told: what retention has dropped is not noted.
     fn scan_beside(&self, sensor: &SensorInfo, from: i64, to: i64) -> Result<ChunkIter, StoreError> {
         self.scan(sensor, from, to)
     }
@@ -47,7 +47,7 @@ pub trait Chunks: Send + Sync {
         Ok(None)
     }
 
-    /// The same for means over time: windows that know the lines between their values ([`crate::Lines`]) as readings up to `bound_ns` apart give
+    /// The same for means over time: windows that know the lines between their values ([`crate::WindowLines`]) as readings up to `bound_ns` apart give
     /// them, readings where there are no such windows, and windows that do not know them where there is nothing else.
     fn scan_lines(
         &self,
@@ -166,7 +166,7 @@ impl ChunkStore for Store {
         let series = chunks.iter().map(|(id, chunk)| {
             let unknown = || StoreError::Sensor(format!("there is no sensor of the number {}", id.0));
             let info = self.sensor(*id).ok_or_else(unknown)?;
-            Ok(ImportSeries { sensor: loose(info)?, times: chunk.times.clone(), column: chunk.column.clone() })
+            Ok(ImportSeries { sensor: schemaless(info)?, times: chunk.times.clone(), column: chunk.column.clone() })
         });
         let series = series.collect::<Result<Vec<_>, StoreError>>()?;
         let done = self.import(source, number, source, series)?;
@@ -179,7 +179,7 @@ impl ChunkStore for Store {
 }
 
 /// A sensor as it would be registered anew: its values stay what they are.
-fn loose(info: SensorInfo) -> Result<SchemalessSensor, StoreError> {
+fn schemaless(info: SensorInfo) -> Result<SchemalessSensor, StoreError> {
     let path = SensorPath::new(&*info.path).map_err(|error| StoreError::Sensor(error.to_string()))?;
     let SensorInfo { unit, kind, value_type, scale, description, .. } = info;
     Ok(SchemalessSensor { path, unit, kind, value_type, scale, description })
@@ -229,11 +229,11 @@ impl Chunks for Snapshot {
     }
 
     fn prepare_notes(&self, sensors: &[SensorInfo], from: i64, to: i64) {
-        sensors.iter().for_each(|sensor| Snapshot::foresee(self, &sensor.path, from, to));
+        sensors.iter().for_each(|sensor| Snapshot::prepare_notes(self, &sensor.path, from, to));
     }
 
     fn snapshot_version(&self) -> Option<SnapshotVersion> {
-        Some(Snapshot::moment(self))
+        Some(Snapshot::version(self))
     }
 
     fn spans(&self, from: i64, to: i64) -> Vec<(i64, i64)> {

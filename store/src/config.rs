@@ -48,7 +48,7 @@ pub struct StoreConfig {
     /// So many small blocks of one day become one larger block.
     pub merge_fan_in: usize,
     /// A day is merged into one block when it has been over for so long.
-    pub merge_settle: Interval,
+    pub merge_delay: Interval,
     /// Inputs larger than this together are not merged.
     pub merge_bytes_max: ByteSize,
     /// Level of zstd in the blocks of days that are over, 1 to 22.
@@ -88,7 +88,7 @@ impl Default for StoreConfig {
             retention_bytes: None,
             derived_bytes: ByteSize::mib(1024),
             merge_fan_in: 30,
-            merge_settle: Interval::from_s(2 * 3600),
+            merge_delay: Interval::from_s(2 * 3600),
             merge_bytes_max: ByteSize::mib(1024),
             merge_zstd_level: 3,
             seal_zstd_level: 1,

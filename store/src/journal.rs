@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 
 use crate::StoreError;
-use crate::aside::{ImplausibleBatch, PlausibleTimes, Quarantine};
 use crate::disk::DiskFile;
 use crate::live::{LiveBatch, LiveSegment};
 use crate::overlap::Overlaps;
+use crate::quarantine::{ImplausibleBatch, PlausibleTimes, Quarantine};
 use crate::ranges::{BatchKey, StoredBatches};
 use crate::readings::{LiveItem, LiveReadings, READING_BYTES_MAX, Reading, encode};
 use crate::segment::{HEADER_BYTES, RECORD_BYTES, SyncedLength, header, put_record, put_record_with, segment_path};
@@ -200,10 +200,10 @@ pub(crate) struct Journal {
     arrivals: u64,
     /// The segment before the open one, as far as it is on stable storage.
     previous: SyncedLength,
-    aside: Quarantine,
+    quarantine: Quarantine,
     overlaps: Overlaps,
     /// When a failed write was last told of, and how many have failed since.
-    told: Option<(Instant, u64)>,
+    reported: Option<(Instant, u64)>,
     pace: ArrivalRate,
 }
 
@@ -254,7 +254,7 @@ impl Journal {
         held: StoredBatches,
         arrivals: u64,
         previous: SyncedLength,
-        aside: Quarantine,
+        quarantine: Quarantine,
     ) -> Self {
         let pace = ArrivalRate::new(Instant::now());
         Self {
@@ -264,8 +264,8 @@ impl Journal {
             since: None,
             arrivals,
             previous,
-            aside,
-            told: None,
+            quarantine,
+            reported: None,
             pace,
             overlaps: Overlaps::default(),
         }
@@ -325,10 +325,10 @@ impl Journal {
     /// Writes one group and answers it.
     fn commit(&mut self, group: Vec<PendingAppend>) {
         let bytes: u64 = group.iter().map(PendingAppend::bytes).sum();
-        let group = self.set_aside(group);
+        let group = self.quarantine(group);
         let shared = self.shared.clone();
         // What is taken in here is known, and is not forgotten before it can be seen in the segment.
-        let not_forgotten = shared.forgetting.read().unwrap_or_else(PoisonError::into_inner);
+        let not_forgotten = shared.expiring.read().unwrap_or_else(PoisonError::into_inner);
         let (group, refused) = self.part_forgotten(group);
         let mut keys = HashSet::new();
         let (mut new, mut old) = (Vec::new(), Vec::new());
@@ -379,14 +379,14 @@ impl Journal {
     /// announced.
     fn part_forgotten(&self, group: Vec<PendingAppend>) -> (Vec<PendingAppend>, Vec<(PendingAppend, StoreError)>) {
         let counters = &self.shared.counters;
-        let failed = self.shared.forget_failed.load(Relaxed);
+        let failed = self.shared.expiry_failed.load(Relaxed);
         if !failed && counters.sensors_forgotten.load(Relaxed) + counters.schemas_forgotten.load(Relaxed) == 0 {
             return (group, Vec::new());
         }
-        let half_forgotten = self.shared.half_forgotten.load(Relaxed);
+        let expiry_unresolved = self.shared.expiry_unresolved.load(Relaxed);
         let sensors = self.shared.sensors();
         let fate = |pending: &PendingAppend| match &pending.item {
-            AppendItem::Batch(_) | AppendItem::Readings(_) if half_forgotten => {
+            AppendItem::Batch(_) | AppendItem::Readings(_) if expiry_unresolved => {
                 let path = self.shared.paths.catalogue.clone();
                 let reason = "forgetting sensors failed, and whether it came true is not known yet".to_owned();
                 Some(StoreError::Catalogue { doing: "taking readings in", path, reason })
@@ -410,13 +410,13 @@ impl Journal {
     }
 
     /// Makes what is out of bounds durable where it belongs. Whom that fails for is told, and nothing of theirs is stored: they send it again.
-    fn set_aside(&mut self, group: Vec<PendingAppend>) -> Vec<PendingAppend> {
+    fn quarantine(&mut self, group: Vec<PendingAppend>) -> Vec<PendingAppend> {
         let outside: Vec<&ImplausibleBatch> = group.iter().filter_map(|pending| pending.outside.as_ref()).collect();
         if outside.is_empty() {
             return group;
         }
-        let Err(error) = self.aside.write(&outside, &self.shared.counters) else { return group };
-        tracing::error!(%error, "cannot set aside what came with times out of bounds; nothing of it was acknowledged");
+        let Err(error) = self.quarantine.write(&outside, &self.shared.counters) else { return group };
+        tracing::error!(%error, "cannot quarantine data with implausible times; it was not acknowledged");
         let (failed, rest): (Vec<_>, Vec<_>) = group.into_iter().partition(|pending| pending.outside.is_some());
         add(&self.shared.counters.write_errors, failed.len() as u64);
         failed.into_iter().for_each(|pending| answer(pending.done, Err(error.clone())));
@@ -447,7 +447,7 @@ impl Journal {
         let counters = &self.shared.counters;
         add(&counters.batches, batches.len() as u64);
         add(&counters.readings, after.readings - before.readings);
-        add(&counters.loose_readings, group.records.iter().map(|(_, record)| record.readings.len() as u64).sum());
+        add(&counters.schemaless_readings, group.records.iter().map(|(_, record)| record.readings.len() as u64).sum());
         add(&counters.payload_bytes, batches.iter().map(|batch| batch.payload.len() as u64).sum());
         add(&counters.live_bytes, after.payload_bytes - before.payload_bytes);
         batches.iter().for_each(|batch| self.overlaps.note(batch, now));
@@ -497,15 +497,15 @@ impl Journal {
 
     /// Logs a failed write, at most one in [`TELL_EVERY`]: while a disk is full there are several a second.
     fn tell(&mut self, path: &Path, error: &io::Error, cut: bool) {
-        if let Some((since, more)) = &mut self.told
+        if let Some((since, more)) = &mut self.reported
             && since.elapsed() < TELL_EVERY
         {
             *more += 1;
             return;
         }
-        let before = self.told.map_or(0, |(_, more)| more);
+        let before = self.reported.map_or(0, |(_, more)| more);
         tracing::error!(segment = %path.display(), %error, cut, before, "journal write failed; nothing of it was acknowledged");
-        self.told = Some((Instant::now(), 0));
+        self.reported = Some((Instant::now(), 0));
     }
 
     fn create(&self, number: u64) -> Result<OpenSegment, StoreError> {

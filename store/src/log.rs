@@ -14,7 +14,7 @@ use crate::{Chunk, SensorId};
 const PIECE_ROWS: usize = 65_536;
 /// Bytes of memory for each row, its part of the table not counted.
 pub(crate) const ROW_BYTES: u64 = size_of::<LogRow>() as u64;
-/// Set in [`Row::before`] when the value is a float.
+/// Set in [`LogRow::before`] when the value is a float.
 const FLOAT: u32 = 1 << 31;
 /// The most rows of one log: their numbers and [`FLOAT`] share 32 bits. A segment is closed long before.
 const ROWS_MAX: usize = FLOAT as usize - 1;

@@ -12,14 +12,14 @@ use crate::block::index::IndexEntry;
 use crate::block::read::{Block, CHUNK_ROWS, OpenBlock, empty};
 use crate::block::rows::RowReader;
 use crate::catalogue::{BlockRecord, CatalogueChange};
-use crate::delete::cuts::{Tombstone, kept};
 use crate::delete::rewrite::rewrite_once;
+use crate::delete::tombstones::{Tombstone, kept};
 use crate::publish::{BlockDraft, BlockKind, DAY_NS, FinishedBlock, publish, reconcile};
 use crate::scan::{MergeInput, MergedChunks};
 use crate::stats::add;
 use crate::store::Shared;
 use crate::tiers::write::TierDrafts;
-use crate::tiers::{resolutions, settle};
+use crate::tiers::{missing, resolutions};
 use crate::{Chunk, StoreError};
 
 /// A day's large block is written again only when what came late for the day is at least this part of it.
@@ -31,7 +31,7 @@ const TIER_LEVEL_MIN: u32 = 2;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct MergePolicy {
     pub fan_in: usize,
-    pub settle_ns: i64,
+    pub merge_delay_ns: i64,
     pub bytes_max: u64,
     /// Whether every day is made as few blocks as it can be, at once.
     pub all: bool,
@@ -41,7 +41,7 @@ impl MergePolicy {
     fn of(shared: &Shared) -> Self {
         Self {
             fan_in: shared.config.merge_fan_in.max(2),
-            settle_ns: i64::try_from(shared.config.merge_settle.ns()).unwrap_or(i64::MAX),
+            merge_delay_ns: i64::try_from(shared.config.merge_delay.ns()).unwrap_or(i64::MAX),
             bytes_max: shared.config.merge_bytes_max.0,
             all: false,
         }
@@ -57,7 +57,7 @@ pub(crate) fn compact_once(shared: &Shared, now: i64) -> Result<Option<u64>, Sto
         merge(shared, &inputs, now)?;
         return Ok(Some(inputs.iter().map(|block| block.record.bytes).sum()));
     }
-    let done = rewrite_once(shared)? || settle::tier_once(shared, now)?;
+    let done = rewrite_once(shared)? || missing::tier_once(shared, now)?;
     Ok(done.then_some(0))
 }
 
@@ -80,7 +80,7 @@ pub(crate) fn merge_once(shared: &Shared, now: i64) -> Result<bool, StoreError> 
     match pick(&shared.view().blocks, MergePolicy::of(shared), now) {
         Some(inputs) => merge(shared, &inputs, now).map(|()| true),
         None if rewrite_once(shared)? => Ok(true),
-        None => settle::tier_once(shared, now),
+        None => missing::tier_once(shared, now),
     }
 }
 
@@ -96,7 +96,7 @@ pub(crate) fn merge(shared: &Shared, inputs: &[Arc<Block>], now: i64) -> Result<
         import: latest.1,
     };
     let Some(open) = open_all(shared, inputs)? else { return Ok(()) };
-    let over = is_over(&inputs[0].record, MergePolicy::of(shared).settle_ns, now);
+    let over = is_over(&inputs[0].record, MergePolicy::of(shared).merge_delay_ns, now);
     // What is merged again before long is compressed as quickly as what was sealed.
     let level = if over { shared.config.merge_zstd_level } else { shared.config.seal_zstd_level };
     let draft = BlockDraft::create(shared, kind, level)?;
@@ -227,7 +227,7 @@ fn write(open: &[Arc<OpenBlock>], inputs: &[Arc<Block>], output: &mut MergeOutpu
             let Some(entry) = entry else { continue };
             let (row, end) = (next[input].1, next[input].1 + entry.rows);
             next[input] = (next[input].0 + 1, end);
-            let found = runs_of(reader, entry, (row, end), keep_from, &inputs[input].record.cuts);
+            let found = runs_of(reader, entry, (row, end), keep_from, &inputs[input].record.tombstones);
             let found = found.map_err(|error| MergeFault { block: Some(input), error })?;
             runs.extend(found.into_iter().map(|run| MergeRun { input, ..run }));
         }
@@ -247,7 +247,7 @@ pub(crate) fn runs_of(
     entry: &IndexEntry,
     (row, end): (u64, u64),
     keep_from: i64,
-    cuts: &[Tombstone],
+    tombstones: &[Tombstone],
 ) -> Result<Vec<MergeRun>, StoreError> {
     if entry.last_time < keep_from {
         return Ok(Vec::new());
@@ -255,7 +255,7 @@ pub(crate) fn runs_of(
     let (first, last) = (entry.first_time, entry.last_time);
     let all = (first.max(keep_from), last.saturating_add(1));
     let mut runs = Vec::new();
-    for (from, to) in kept(cuts, &entry.path, all.0, all.1) {
+    for (from, to) in kept(tombstones, &entry.path, all.0, all.1) {
         let start = if from > first { reader.seek(row, end, from)? } else { row };
         let end = if to < all.1 { reader.seek(start, end, to)? } else { end };
         if start < end {
@@ -359,9 +359,9 @@ impl Chunk {
 }
 
 /// Whether the day of a block has been over for so long at the time `now`; of several days, the last of them.
-pub(crate) fn is_over(record: &BlockRecord, settle_ns: i64, now: i64) -> bool {
+pub(crate) fn is_over(record: &BlockRecord, merge_delay_ns: i64, now: i64) -> bool {
     let day = record.day.unwrap_or(record.last_time.div_euclid(DAY_NS));
-    let end = (day + 1).checked_mul(DAY_NS).and_then(|end| end.checked_add(settle_ns));
+    let end = (day + 1).checked_mul(DAY_NS).and_then(|end| end.checked_add(merge_delay_ns));
     end.is_some_and(|at| at <= now)
 }
 
@@ -377,7 +377,7 @@ fn pick(blocks: &[Arc<Block>], policy: MergePolicy, now: i64) -> Option<Vec<Arc<
             && !stands_between(blocks, &a.record, &b.record)
     });
     for day in of_a_day {
-        let over = is_over(&day[0].record, policy.settle_ns, now);
+        let over = is_over(&day[0].record, policy.merge_delay_ns, now);
         let chosen = if policy.all {
             pick_all(day, policy)
         } else if over {

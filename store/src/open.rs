@@ -6,15 +6,15 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, RwLock};
 
-use crate::aside::Quarantine;
 use crate::block::cache::BlockCache;
 use crate::block::read::{Block, RemovedBlocks};
 use crate::catalogue::{BlockRecord, Catalogue, CatalogueContents};
-use crate::derived::ResultFiles;
+use crate::computed::ResultFiles;
 use crate::disk::{Disk, read_all};
 use crate::jobs::Jobs;
 use crate::journal::{AppendQueue, Journal};
 use crate::live::{LiveBatch, LiveSegment, LiveSubscribers, NewestBatches};
+use crate::quarantine::Quarantine;
 use crate::registry::Registry;
 use crate::replay::{Replay, ReplayReport};
 use crate::segment::segment_number;
@@ -27,7 +27,7 @@ use crate::{OpenReport, StoreConfig, StoreError};
 /// Opens the directory; the journal is to be run by the caller.
 pub(crate) fn open(config: StoreConfig, disk: Arc<dyn Disk>) -> Result<(Arc<Shared>, Journal, OpenReport), StoreError> {
     let paths = paths_in(&config.dir);
-    for dir in [&paths.dir, &paths.journal, &paths.blocks, &paths.temporary, &paths.damaged, &paths.aside] {
+    for dir in [&paths.dir, &paths.journal, &paths.blocks, &paths.temporary, &paths.damaged, &paths.quarantine] {
         disk.create_dirs(dir).map_err(|error| StoreError::io("creating", dir, error))?;
     }
     let lock = take_lock(disk.as_ref(), &paths.dir)?;
@@ -66,9 +66,9 @@ pub(crate) fn open(config: StoreConfig, disk: Arc<dyn Disk>) -> Result<(Arc<Shar
     let ReplayReport { closed, next, last } = replay.journal(contents.sealed_through, &mut sensors)?;
     let (held, arrivals) = (replay.held, replay.arrivals);
     let synced = SyncedLengthFile::open(disk.as_ref(), &paths.journal, &last)?;
-    let lost = crate::lost::open(&registry);
+    let lost = crate::losses::open(&registry);
     report.lost.clone_from(&lost);
-    let aside = Quarantine::open(&disk, paths.aside.clone(), &counters)?;
+    let quarantine = Quarantine::open(&disk, paths.quarantine.clone(), &counters)?;
     add(&counters.damaged_at_open, report.damaged_blocks.len() as u64);
     add(&counters.damaged_bytes, report.damaged_bytes + report.torn_bytes);
     let live: Vec<Arc<LiveBatch>> = closed.iter().flat_map(|segment| segment.groups()).flatten().collect();
@@ -94,7 +94,11 @@ pub(crate) fn open(config: StoreConfig, disk: Arc<dyn Disk>) -> Result<(Arc<Shar
         config,
         kept,
         view: RwLock::new(Arc::new(view)),
-        ledger: Mutex::new(CommitState { sealed: contents.held, imports: contents.imports, attempted: Vec::new() }),
+        commit_state: Mutex::new(CommitState {
+            sealed: contents.held,
+            imports: contents.imports,
+            attempted: Vec::new(),
+        }),
         removed,
         next_block: AtomicU64::new(contents.next_block.max(1)),
         first_segment: next,
@@ -102,11 +106,11 @@ pub(crate) fn open(config: StoreConfig, disk: Arc<dyn Disk>) -> Result<(Arc<Shar
         retained_at: AtomicI64::new(i64::MIN),
         properties_written: AtomicU64::new(0),
         properties_rest: Mutex::new(None),
-        forgetting: RwLock::new(()),
-        forget_failed: AtomicBool::new(false),
-        half_forgotten: AtomicBool::new(false),
-        forget_memory: Mutex::default(),
-        desk: Default::default(),
+        expiring: RwLock::new(()),
+        expiry_failed: AtomicBool::new(false),
+        expiry_unresolved: AtomicBool::new(false),
+        expiry_state: Mutex::default(),
+        registrations: Default::default(),
         sealing: Mutex::new(()),
         importing: Mutex::new(()),
         merging: Mutex::new(()),
@@ -120,7 +124,7 @@ pub(crate) fn open(config: StoreConfig, disk: Arc<dyn Disk>) -> Result<(Arc<Shar
     shared.heard(&live, &[]);
     note_for_kept(&shared);
     shared.newest.note(&live, std::time::Instant::now());
-    let journal = Journal::new(shared.clone(), held, arrivals, last, aside);
+    let journal = Journal::new(shared.clone(), held, arrivals, last, quarantine);
     Ok((shared, journal, report))
 }
 
@@ -130,7 +134,7 @@ fn paths_in(dir: &Path) -> StorePaths {
         blocks: dir.join("blocks"),
         temporary: dir.join("tmp"),
         damaged: dir.join("damaged"),
-        aside: dir.join("aside"),
+        quarantine: dir.join("quarantine"),
         catalogue: dir.join("catalogue.redb"),
         dir: dir.to_owned(),
     }
@@ -213,7 +217,7 @@ fn clear_leftovers(
         }
     }
     let mut gone = Vec::new();
-    for (id, path) in &contents.doomed {
+    for (id, path) in &contents.pending_files {
         let path = crate::block::locate(&paths.blocks, path);
         match disk.remove(&path) {
             Ok(()) => report.leftovers += 1,
@@ -231,7 +235,7 @@ fn clear_leftovers(
         }
         gone.push(*id);
     }
-    catalogue.forget_doomed(gone)
+    catalogue.remove_pending_files(gone)
 }
 
 /// Blocks whose file has the size that was written, and the others; and what else lies there.

@@ -24,7 +24,7 @@ struct AgentProcess {
     boot: u64,
     from: i64,
     to: i64,
-    told: bool,
+    reported: bool,
 }
 
 /// The processes that were heard of since the store was opened.
@@ -32,17 +32,17 @@ struct AgentProcess {
 pub(crate) struct Overlaps {
     agents: HashMap<Arc<str>, Vec<AgentProcess>>,
     /// When something was last told, and how much was found since.
-    told: Option<(Instant, u64)>,
+    reported: Option<(Instant, u64)>,
 }
 
 impl Overlaps {
     /// Takes what a batch covers; what is found is logged, at most once in [`TELL_EVERY`].
     pub fn note(&mut self, batch: &LiveBatch, now: Instant) {
         let Some(found) = self.find(batch) else { return };
-        match &mut self.told {
+        match &mut self.reported {
             Some((at, more)) if now.saturating_duration_since(*at) < TELL_EVERY => *more += 1,
-            told => {
-                let more = told.replace((now, 0)).map_or(0, |(_, more)| more);
+            reported => {
+                let more = reported.replace((now, 0)).map_or(0, |(_, more)| more);
                 tracing::warn!(before = more, "{found}");
             }
         }
@@ -78,7 +78,7 @@ impl Overlaps {
             {
                 processes.swap_remove(oldest);
             }
-            processes.push(AgentProcess { boot: batch.boot, from: i64::MAX, to: i64::MIN, told: false });
+            processes.push(AgentProcess { boot: batch.boot, from: i64::MAX, to: i64::MIN, reported: false });
             processes.len() - 1
         });
         // A window carries its start, which can be before the process's.
@@ -89,7 +89,7 @@ impl Overlaps {
         let common = |other: &AgentProcess| own.to.min(other.to).saturating_sub(own.from.max(other.from));
         let is_over = |other: &&AgentProcess| other.boot != own.boot && common(other) > COMMON_NS_MAX;
         let other = processes.iter().filter(is_over).max_by_key(|other| common(other)).copied()?;
-        if std::mem::replace(&mut processes[at].told, true) || other.told {
+        if std::mem::replace(&mut processes[at].reported, true) || other.reported {
             return None;
         }
         let (from, to) = (own.from.max(other.from), own.to.min(other.to));
@@ -128,13 +128,13 @@ mod tests {
     }
 
     /// Batches of one agent, each with its boot, times and interval, s; which of them something is told of.
-    fn told(batches: &[(i64, (i64, i64), i64)]) -> Vec<usize> {
+    fn reported(batches: &[(i64, (i64, i64), i64)]) -> Vec<usize> {
         let mut overlaps = Overlaps::default();
-        let is_told = |(boot, times, interval): &(i64, (i64, i64), i64)| {
+        let is_reported = |(boot, times, interval): &(i64, (i64, i64), i64)| {
             overlaps.find(&batch("other", 5, (0, 1_000_000), 1));
             overlaps.find(&batch("n1", *boot, *times, *interval)).is_some()
         };
-        let all: Vec<bool> = batches.iter().map(is_told).collect();
+        let all: Vec<bool> = batches.iter().map(is_reported).collect();
         (0..all.len()).filter(|at| all[*at]).collect()
     }
 
@@ -142,21 +142,21 @@ mod tests {
     fn what_an_agent_samples_again_after_a_restart_is_told_once() {
         // Restarts as they should be, with windows of a minute and the backlog of the process before.
         assert_eq!(
-            told(&[(100, (100, 200), 1), (201, (202, 210), 1), (201, (180, 180), 60), (100, (120, 190), 1)]),
+            reported(&[(100, (100, 200), 1), (201, (202, 210), 1), (201, (180, 180), 60), (100, (120, 190), 1)]),
             [0; 0]
         );
         // The clock was set back by 50 s between the two.
         let back = [(100, (100, 200), 1), (151, (152, 153), 1), (151, (153, 160), 1), (151, (160, 180), 1)];
-        assert_eq!(told(&back), [2], "as soon as it is sure, and once");
+        assert_eq!(reported(&back), [2], "as soon as it is sure, and once");
         // By so much that its number is less than that of the first: sure when it comes to the first one's times.
-        assert_eq!(told(&[(100, (100, 200), 1), (20, (21, 90), 1), (20, (91, 110), 1), (100, (200, 205), 1)]), [2]);
+        assert_eq!(reported(&[(100, (100, 200), 1), (20, (21, 90), 1), (20, (91, 110), 1), (100, (200, 205), 1)]), [2]);
         // Two agents of one name.
         assert_eq!(
-            told(&[(100, (100, 110), 1), (105, (106, 107), 1), (100, (110, 120), 1), (105, (107, 115), 1)]),
+            reported(&[(100, (100, 110), 1), (105, (106, 107), 1), (100, (110, 120), 1), (105, (107, 115), 1)]),
             [3]
         );
         // Events can be of any time.
-        assert_eq!(told(&[(100, (100, 200), 1), (201, (120, 150), 0)]), [0; 0]);
+        assert_eq!(reported(&[(100, (100, 200), 1), (201, (120, 150), 0)]), [0; 0]);
     }
 
     #[test]

@@ -91,7 +91,7 @@ impl BlockDraft {
             tier: None,
             trimmed: self.trimmed,
             sums: Some(sums),
-            cuts: Vec::new(),
+            tombstones: Vec::new(),
         };
         Ok(FinishedBlock { temporary: self.temporary, record })
     }
@@ -141,7 +141,7 @@ pub(crate) fn publish(
     replaced: &[Arc<Block>],
     change: CatalogueChange,
 ) -> Result<bool, StoreError> {
-    let mut ledger = shared.ledger.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut commit_state = shared.commit_state.lock().unwrap_or_else(PoisonError::into_inner);
     let view = shared.view();
     let all = view.blocks.iter().chain(&view.tiers).chain(&view.absent);
     let present = |block: &Arc<Block>| all.clone().any(|other| Arc::ptr_eq(block, other));
@@ -156,20 +156,20 @@ pub(crate) fn publish(
         discard();
         for block in finished {
             // Dropping a doomed block removes its file and lets the catalogue forget it.
-            shared.block(block.record.clone()).doom();
+            shared.block(block.record.clone()).remove_when_unused();
         }
         return Err(error);
     }
     let add: Vec<BlockRecord> = finished.iter().map(|block| block.record.clone()).collect();
     let remove: Vec<BlockRecord> = replaced.iter().map(|block| block.record.clone()).collect();
-    let (gone, kept) = settle_removed(shared);
+    let (gone, kept) = sync_removed(shared);
     shared.removed.lock().unwrap_or_else(PoisonError::into_inner).extend(kept);
     let ids = gone.iter().map(|(id, _)| *id).collect();
     let relink = change.relink.clone();
     let result = shared.catalogue.commit(&CatalogueChange { add: &add, remove: &remove, gone: ids, ..change });
     if let Err(error) = result {
         // Whether it took effect only the database can tell, when it can be read again: see `reconcile`.
-        ledger.attempted.extend(add);
+        commit_state.attempted.extend(add);
         shared.removed.lock().unwrap_or_else(PoisonError::into_inner).extend(gone);
         return Err(error);
     }
@@ -193,7 +193,7 @@ pub(crate) fn publish(
     });
     for block in replaced {
         shared.cache.forget(block.record.id);
-        block.doom();
+        block.remove_when_unused();
     }
     Ok(true)
 }
@@ -201,7 +201,7 @@ pub(crate) fn publish(
 type RemovedFiles = Vec<(u64, PathBuf)>;
 
 /// The removed blocks whose removal is on stable storage now, and the others.
-fn settle_removed(shared: &Shared) -> (RemovedFiles, RemovedFiles) {
+fn sync_removed(shared: &Shared) -> (RemovedFiles, RemovedFiles) {
     let removed = std::mem::take(&mut *shared.removed.lock().unwrap_or_else(PoisonError::into_inner));
     let dirs: BTreeSet<PathBuf> = removed.iter().map(|(_, dir)| dir.clone()).collect();
     let synced: BTreeSet<PathBuf> = dirs.into_iter().filter(|dir| shared.disk.sync_dir(dir).is_ok()).collect();
@@ -234,22 +234,22 @@ fn name_files(shared: &Shared, finished: &[FinishedBlock]) -> Result<(), StoreEr
 /// the ledger from here to the change of what is in memory: else one thread would read the catalogue anew in the middle of
 /// another's change, and put in place what it read before.
 pub(crate) fn reconcile(shared: &Shared) -> Result<MutexGuard<'_, CommitState>, StoreError> {
-    let mut ledger = shared.ledger.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut commit_state = shared.commit_state.lock().unwrap_or_else(PoisonError::into_inner);
     if shared.catalogue.is_suspect() {
-        settle(shared, &mut ledger)?;
+        reload_catalogue(shared, &mut commit_state)?;
     }
-    Ok(ledger)
+    Ok(commit_state)
 }
 
 /// What [`reconcile`] does after a failed transaction, for who has the ledger already.
-pub(crate) fn settle(shared: &Shared, ledger: &mut CommitState) -> Result<(), StoreError> {
+pub(crate) fn reload_catalogue(shared: &Shared, commit_state: &mut CommitState) -> Result<(), StoreError> {
     let mut contents = shared.catalogue.reopen()?;
     {
         let mut sensors = shared.sensors.write().unwrap_or_else(PoisonError::into_inner);
         contents.sensors.keep_groups(&sensors);
         *sensors = contents.sensors;
         // Known again for certain, before anybody else can look.
-        shared.half_forgotten.store(false, Relaxed);
+        shared.expiry_unresolved.store(false, Relaxed);
     }
     let mut dropped = Vec::new();
     let mut sealed = Vec::new();
@@ -273,7 +273,7 @@ pub(crate) fn settle(shared: &Shared, ledger: &mut CommitState) -> Result<(), St
         }
         for record in &contents.blocks {
             // Blocks that were damaged when the store was opened are in the catalogue and not in the view.
-            let ours = ledger.attempted.iter().any(|other| other.id == record.id);
+            let ours = commit_state.attempted.iter().any(|other| other.id == record.id);
             let list = if record.tier.is_some() { &mut view.tiers } else { &mut view.blocks };
             if ours && !list.iter().any(|block| block.record.id == record.id) {
                 list.push(Arc::new(shared.block(record.clone())));
@@ -289,15 +289,15 @@ pub(crate) fn settle(shared: &Shared, ledger: &mut CommitState) -> Result<(), St
     });
     for block in dropped {
         shared.cache.forget(block.record.id);
-        block.doom();
+        block.remove_when_unused();
     }
-    for record in std::mem::take(&mut ledger.attempted) {
+    for record in std::mem::take(&mut commit_state.attempted) {
         if !contents.blocks.iter().any(|known| known.id == record.id) {
-            shared.block(record).doom();
+            shared.block(record).remove_when_unused();
         }
     }
-    ledger.sealed = contents.held;
-    ledger.imports = contents.imports;
+    commit_state.sealed = contents.held;
+    commit_state.imports = contents.imports;
     for segment in sealed {
         remove_segment(shared, segment.number, &segment.size());
     }

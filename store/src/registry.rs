@@ -282,9 +282,9 @@ mod tests {
         assert_eq!(registry.get("property", "/x").unwrap().value, Some(json!({"unit": "W"})));
         assert_eq!(registry.get("virtual", "/b"), None);
         let history = registry.history("virtual", Some("/b"), 10).unwrap();
-        let told: Vec<_> =
+        let reported: Vec<_> =
             history.iter().map(|entry| (entry.number, entry.at, entry.who.as_str(), entry.value.clone())).collect();
-        assert_eq!(told, [(1, 5, "ada", Some(json!(1))), (3, 7, "eve", None)]);
+        assert_eq!(reported, [(1, 5, "ada", Some(json!(1))), (3, 7, "eve", None)]);
         assert_eq!(registry.history("virtual", None, 1).unwrap().len(), 1);
     }
 

@@ -13,7 +13,7 @@ use wholegrain_transport::payload::{read_header, read_times};
 use crate::disk::{Disk, DiskFile, read_all};
 use crate::live::{LiveBatch, LiveSegment};
 use crate::log::{IdMap, ReadingLog};
-use crate::lost::{AGENTS_MAX, LossRecord};
+use crate::losses::{AGENTS_MAX, LossRecord};
 use crate::progress::ProgressLog;
 use crate::ranges::StoredBatches;
 use crate::readings::{READINGS_MAGIC, Reading, decode};
@@ -113,7 +113,7 @@ impl Replay<'_> {
             self.tell_damage(&found);
             let proven = found.proven || self.write_again(&found)?;
             for (reading, source) in std::mem::take(&mut found.newest).into_values() {
-                sensors.heard_readings(&source, &[reading]);
+                sensors.note_newest_times(&source, &[reading]);
             }
             let (path, later) = (found.path.clone(), found.proven);
             let proof = SyncedLength { number, bytes: found.end as u64, holds: Some(found.total) };
@@ -193,7 +193,7 @@ impl Replay<'_> {
             }
         }
         lost.sort_by_key(|lost| lost.segment);
-        match crate::lost::record(self.registry, lost, sealed_through, self.now) {
+        match crate::losses::record(self.registry, lost, sealed_through, self.now) {
             Err(error @ StoreError::DiskFull { .. }) => {
                 tracing::error!(%error, "what the journal has lost cannot be put on record");
                 Ok(())
@@ -215,14 +215,14 @@ impl Replay<'_> {
         }
         for damaged in &found.damaged {
             self.report.damaged_bytes += damaged.len() as u64;
-            self.set_aside(&found.path, damaged.start, &found.bytes[damaged.clone()]);
+            self.quarantine(&found.path, damaged.start, &found.bytes[damaged.clone()]);
         }
         if found.end < found.bytes.len() {
             // What was on stable storage is damaged, what comes after it torn.
             let damaged = must.clamp(found.end, found.bytes.len()) - found.end;
             self.report.damaged_bytes += damaged as u64;
             self.report.torn_bytes += (found.bytes.len() - found.end - damaged) as u64;
-            self.set_aside(&found.path, found.end, &found.bytes[found.end..]);
+            self.quarantine(&found.path, found.end, &found.bytes[found.end..]);
             // So that it is told once. Should it fail, it is told again.
             if let Err(error) = found.file.set_len(found.end as u64) {
                 tracing::warn!(segment = %found.path.display(), %error, "cannot cut the torn end off");
@@ -266,7 +266,7 @@ impl Replay<'_> {
     }
 
     /// Keeps bytes that could not be read where a person can look at them.
-    fn set_aside(&self, segment: &Path, offset: usize, bytes: &[u8]) {
+    fn quarantine(&self, segment: &Path, offset: usize, bytes: &[u8]) {
         let stem = segment.file_stem().unwrap_or_default().to_string_lossy();
         let path = self.paths.damaged.join(format!("{stem}-{offset}.bin"));
         tracing::error!(segment = %segment.display(), offset, bytes = bytes.len(), kept = %path.display(), "journal bytes that are no record");
@@ -277,7 +277,7 @@ impl Replay<'_> {
             self.disk.sync_dir(&self.paths.damaged)
         };
         if let Err(error) = write() {
-            tracing::error!(kept = %path.display(), %error, "cannot set damaged bytes aside");
+            tracing::error!(kept = %path.display(), %error, "cannot copy damaged bytes to damaged/");
         }
     }
 }

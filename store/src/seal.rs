@@ -23,7 +23,7 @@ use crate::{Chunk, SensorId, StoreError};
 /// Only a broken clock or a drained spool of two months gets there.
 const DAYS_MAX: usize = 64;
 /// Stands for a group where a sensor's readings came without a schema. After all groups, so that a reading counts before a batch's of its time.
-const LOOSE: usize = usize::MAX;
+const SCHEMALESS: usize = usize::MAX;
 
 /// Seals the oldest closed segment; `false` when there is none.
 pub(crate) fn seal_oldest(shared: &Shared) -> Result<bool, StoreError> {
@@ -40,10 +40,10 @@ pub(crate) fn seal_oldest(shared: &Shared) -> Result<bool, StoreError> {
         }
     };
     // The journal is what an opening learns from what came late: before it goes, no result may be kept that does not have it.
-    shared.settle_derived().inspect_err(|_| finished.iter().for_each(|block| block.discard(shared)))?;
-    let (ranges, groups) = what_is_held(shared, &segment);
+    shared.sync_invalidations().inspect_err(|_| finished.iter().for_each(|block| block.discard(shared)))?;
+    let (ranges, groups) = commit_state_after(shared, &segment);
     let encoded = ranges.iter().map(|((agent, boot), set)| (agent.clone(), *boot, set.encode())).collect();
-    let heard = heard_times(shared, &segment);
+    let heard = newest_times(shared, &segment);
     let change = CatalogueChange {
         sealed_through: Some(segment.number),
         ranges: encoded,
@@ -53,8 +53,8 @@ pub(crate) fn seal_oldest(shared: &Shared) -> Result<bool, StoreError> {
     };
     publish(shared, &finished, &[], change)?;
     {
-        let mut ledger = shared.ledger.lock().unwrap_or_else(PoisonError::into_inner);
-        ranges.into_iter().for_each(|((agent, boot), set)| ledger.sealed.set(&agent, boot, set));
+        let mut commit_state = shared.commit_state.lock().unwrap_or_else(PoisonError::into_inner);
+        ranges.into_iter().for_each(|((agent, boot), set)| commit_state.sealed.set(&agent, boot, set));
     }
     remove_segment(shared, segment.number, &segment.size());
     add(&shared.counters.seals, 1);
@@ -66,14 +66,14 @@ type SequenceRanges = HashMap<(Arc<str>, u64), RangeSet>;
 type GroupStates = Vec<(wholegrain_model::SchemaHash, crate::sensors::GroupState)>;
 
 /// The ranges and groups as they are when this segment is in blocks.
-fn what_is_held(shared: &Shared, segment: &LiveSegment) -> (SequenceRanges, GroupStates) {
-    let ledger = shared.ledger.lock().unwrap_or_else(PoisonError::into_inner);
+fn commit_state_after(shared: &Shared, segment: &LiveSegment) -> (SequenceRanges, GroupStates) {
+    let commit_state = shared.commit_state.lock().unwrap_or_else(PoisonError::into_inner);
     let sensors = shared.sensors.read().unwrap_or_else(PoisonError::into_inner);
     let mut ranges: SequenceRanges = HashMap::new();
     let mut groups = Vec::new();
     for batches in segment.groups() {
         for batch in &batches {
-            let known = || ledger.sealed.ranges(&batch.agent, batch.boot).cloned().unwrap_or_default();
+            let known = || commit_state.sealed.ranges(&batch.agent, batch.boot).cloned().unwrap_or_default();
             ranges.entry((batch.agent.clone(), batch.boot)).or_insert_with(known).insert(batch.seq);
         }
         if let Some(hash) = batches.first().map(|batch| batch.schema.hash())
@@ -86,10 +86,10 @@ fn what_is_held(shared: &Shared, segment: &LiveSegment) -> (SequenceRanges, Grou
 }
 
 /// The newest times of the sensors without a schema that are in this segment, and of those that share an entry of the catalogue with them.
-fn heard_times(shared: &Shared, segment: &LiveSegment) -> Vec<(u32, Vec<u8>)> {
+fn newest_times(shared: &Shared, segment: &LiveSegment) -> Vec<(u32, Vec<u8>)> {
     let chunks: BTreeSet<u32> = segment.all_readings().sensors.iter().map(|id| id / HEARD_SENSORS).collect();
     let sensors = shared.sensors();
-    chunks.into_iter().map(|chunk| (chunk, sensors.heard_times(chunk))).collect()
+    chunks.into_iter().map(|chunk| (chunk, sensors.newest_times(chunk))).collect()
 }
 
 /// One schema's batches, decoded when its first sensor is due.
@@ -112,16 +112,16 @@ struct DecodedGroup {
 /// Goes through the sensors of the segment in the order of their paths. A group's columns are in memory from its first sensor to its last.
 fn write_segment(shared: &Shared, segment: &LiveSegment, drafts: &mut BlockDrafts) -> Result<(), StoreError> {
     let mut groups = groups_of(segment);
-    let loose = segment.all_readings();
-    if !loose.sensors.is_empty() {
+    let schemaless = segment.all_readings();
+    if !schemaless.sensors.is_empty() {
         let all: Vec<usize> = (0..groups.len()).collect();
-        return write_together(shared, &mut groups, &all, &loose, drafts);
+        return write_together(shared, &mut groups, &all, &schemaless, drafts);
     }
     let mut scratch = DecodedGroup::default();
     for together in apart(&groups) {
         match together[..] {
             [alone] => write_alone(shared, &groups[alone], &mut scratch, drafts)?,
-            _ => write_together(shared, &mut groups, &together, &loose, drafts)?,
+            _ => write_together(shared, &mut groups, &together, &schemaless, drafts)?,
         }
     }
     Ok(())
@@ -196,7 +196,7 @@ fn write_together(
     shared: &Shared,
     groups: &mut [SealGroup],
     together: &[usize],
-    loose: &ClosedLog,
+    schemaless: &ClosedLog,
     drafts: &mut BlockDrafts,
 ) -> Result<(), StoreError> {
     let mut sensors: Vec<(Arc<str>, usize, usize)> = Vec::new();
@@ -206,19 +206,19 @@ fn write_together(
     }
     {
         let known = shared.sensors();
-        let path = |(slot, id): (usize, &u32)| Some((known.path(SensorId(*id))?, LOOSE, slot));
-        sensors.extend(loose.sensors.iter().enumerate().filter_map(path));
+        let path = |(slot, id): (usize, &u32)| Some((known.path(SensorId(*id))?, SCHEMALESS, slot));
+        sensors.extend(schemaless.sensors.iter().enumerate().filter_map(path));
     }
-    let readings = loose.sorted();
+    let readings = schemaless.sorted();
     sensors.sort_unstable();
     for same in sensors.chunk_by(|a, b| a.0 == b.0) {
         match same {
-            [(path, LOOSE, slot)] => {
+            [(path, SCHEMALESS, slot)] => {
                 for chunk in chunks(readings.readings(*slot).map(present).collect()) {
                     drafts.push(path, &chunk.times, &chunk.column)?;
                 }
             }
-            [.., (path, LOOSE, slot)] => {
+            [.., (path, SCHEMALESS, slot)] => {
                 let mut rows = rows_of(in_order(groups, &same[..same.len() - 1]), |batch, error| {
                     undecodable(shared, batch, error);
                 });

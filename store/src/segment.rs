@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_version_is_told() {
+    fn a_newer_version_is_reported() {
         let mut bytes = header(1, SyncedLength::default());
         bytes[8] = 9;
         let crc = crc32c::crc32c(&bytes[..20]);

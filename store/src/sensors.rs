@@ -1,10 +1,10 @@
 //! The sensors known, sorted by path, the schemas that define them, and the properties of those without a schema. In memory; the catalogue keeps
 //! it across restarts.
 
-mod chosen;
+mod expirable;
+mod matching;
 mod paths;
 mod plan;
-mod quiet;
 mod select;
 mod slots;
 
@@ -21,9 +21,9 @@ use crate::ranges::get_varint;
 use crate::readings::{Reading, SchemalessSensor};
 use crate::settings::{AppliedSettings, Settings};
 
+pub(crate) use expirable::LastSeen;
 use paths::{PathIndex, order_of};
 pub(crate) use plan::SchemaRegistration;
-pub(crate) use quiet::LastSeen;
 use slots::Slots;
 
 /// Sensors whose newest times the catalogue keeps in one entry.
@@ -125,7 +125,7 @@ impl SchemalessProperties {
         out
     }
 
-    /// Reads what [`Properties::encode`] wrote.
+    /// Reads what [`SchemalessProperties::encode`] wrote.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let flags = *bytes.first()?;
         let scale = f64::from_le_bytes(bytes.get(1..9)?.try_into().ok()?);
@@ -176,8 +176,8 @@ impl SchemalessEntry {
 /// A sensor that is of no family, or of which there is more to say than that it is of one.
 struct SensorEntry {
     path: Arc<str>,
-    /// Index into [`Sensors::loose`], or [`NONE`].
-    loose: u32,
+    /// Index into [`Sensors::schemaless`], or [`NONE`].
+    schemaless: u32,
     places: SchemaColumns,
     /// Index into [`Sensors::held`], [`NONE`] when nothing is set, [`UNKNOWN`] when nobody has looked yet.
     held: AtomicU32,
@@ -185,7 +185,7 @@ struct SensorEntry {
 
 impl SensorEntry {
     fn new(path: Arc<str>) -> Self {
-        Self { path, loose: NONE, places: SchemaColumns::None, held: AtomicU32::new(UNKNOWN) }
+        Self { path, schemaless: NONE, places: SchemaColumns::None, held: AtomicU32::new(UNKNOWN) }
     }
 }
 
@@ -272,7 +272,7 @@ pub(crate) struct Sensors {
     /// That hash by where a shared list is in memory, so that it is computed once for each list.
     by_address: HashMap<usize, u64>,
     groups: HashMap<SchemaHash, GroupState>,
-    loose: Vec<SchemalessEntry>,
+    schemaless: Vec<SchemalessEntry>,
     /// Places in it that are free again.
     free_loose: Vec<u32>,
     properties: Vec<SchemalessProperties>,
@@ -485,13 +485,15 @@ impl Sensors {
         other.groups.iter().for_each(|(hash, state)| self.heard(*hash, state.clone()));
         for (id, entry) in other.entries.iter() {
             let id = SensorId(id as u32);
-            if let Some(known) = other.loose.get(entry.loose as usize)
+            if let Some(known) = other.schemaless.get(entry.schemaless as usize)
                 && known.last != NewestReading::Never
                 && self.has(id)
             {
                 let source = self.source(&other.sources[known.source as usize]);
-                if let Some(loose) = self.loose_mut(id, source).filter(|loose| loose.time() <= known.time()) {
-                    (loose.last, loose.source) = (known.last, source);
+                if let Some(schemaless) =
+                    self.schemaless_mut(id, source).filter(|schemaless| schemaless.time() <= known.time())
+                {
+                    (schemaless.last, schemaless.source) = (known.last, source);
                 }
             }
         }
@@ -500,30 +502,31 @@ impl Sensors {
     /// Whether registering these would change nothing.
     pub fn is_registered(&self, sensor: &SchemalessSensor, properties: &[u8]) -> bool {
         let entry = self.id(sensor.path.as_str()).and_then(|id| self.entries.get(id.0 as usize));
-        let loose = entry.and_then(|entry| Some((entry, self.loose.get(entry.loose as usize)?)));
+        let schemaless = entry.and_then(|entry| Some((entry, self.schemaless.get(entry.schemaless as usize)?)));
         let known = self.by_properties.get(properties).copied().unwrap_or(NONE);
-        loose.is_some_and(|(entry, loose)| {
-            loose.properties != NONE && (loose.properties == known || !entry.places.as_slice().is_empty())
+        schemaless.is_some_and(|(entry, schemaless)| {
+            schemaless.properties != NONE && (schemaless.properties == known || !entry.places.as_slice().is_empty())
         })
     }
 
     /// What was learned of the interval of a sensor without a schema, ns; 0 when nothing is known.
     pub fn learned_interval(&self, id: SensorId) -> u64 {
-        let loose = self.entries.get(id.0 as usize).and_then(|entry| self.loose.get(entry.loose as usize));
-        let properties = loose.and_then(|loose| self.properties.get(loose.properties as usize));
+        let schemaless =
+            self.entries.get(id.0 as usize).and_then(|entry| self.schemaless.get(entry.schemaless as usize));
+        let properties = schemaless.and_then(|schemaless| self.properties.get(schemaless.properties as usize));
         properties.map_or(0, |properties| properties.interval_ns)
     }
 
     /// Takes a registration without a schema of a numbered sensor; where a schema has the sensor, that defines it.
-    pub fn add_loose(&mut self, id: SensorId, source: &str, properties: SchemalessProperties) {
+    pub fn add_schemaless(&mut self, id: SensorId, source: &str, properties: SchemalessProperties) {
         let encoded = properties.encode().into_boxed_slice();
         let index = *self.by_properties.entry(encoded).or_insert_with(|| {
             self.properties.push(properties);
             self.properties.len() as u32 - 1
         });
         let source = self.source(source);
-        if let Some(loose) = self.loose_mut(id, source) {
-            loose.properties = index;
+        if let Some(schemaless) = self.schemaless_mut(id, source) {
+            schemaless.properties = index;
         }
         self.loose_changes += 1;
     }
@@ -540,62 +543,62 @@ impl Sensors {
     }
 
     /// The state of a sensor without a schema, made when there is none yet; `None` when nothing has the number.
-    fn loose_mut(&mut self, id: SensorId, source: u32) -> Option<&mut SchemalessEntry> {
-        let at = self.entry(id)?.loose;
+    fn schemaless_mut(&mut self, id: SensorId, source: u32) -> Option<&mut SchemalessEntry> {
+        let at = self.entry(id)?.schemaless;
         if at != NONE {
-            return self.loose.get_mut(at as usize);
+            return self.schemaless.get_mut(at as usize);
         }
         let fresh = SchemalessEntry { properties: NONE, source, last: NewestReading::Never };
         let at = match self.free_loose.pop() {
             Some(at) => {
-                self.loose[at as usize] = fresh;
+                self.schemaless[at as usize] = fresh;
                 at
             }
             None => {
-                self.loose.push(fresh);
-                self.loose.len() as u32 - 1
+                self.schemaless.push(fresh);
+                self.schemaless.len() as u32 - 1
             }
         };
-        self.entry(id)?.loose = at;
-        self.loose.get_mut(at as usize)
+        self.entry(id)?.schemaless = at;
+        self.schemaless.get_mut(at as usize)
     }
 
     /// Notes readings that are durable.
-    pub fn heard_readings(&mut self, source: &str, readings: &[Reading]) {
+    pub fn note_newest_times(&mut self, source: &str, readings: &[Reading]) {
         let source = self.source(source);
         for reading in readings {
-            let loose = self.loose_mut(reading.sensor, source);
-            if let Some(loose) = loose.filter(|loose| loose.time() <= Some(reading.time)) {
-                (loose.last, loose.source) = (NewestReading::Reading(reading.time, reading.value), source);
+            let schemaless = self.schemaless_mut(reading.sensor, source);
+            if let Some(schemaless) = schemaless.filter(|schemaless| schemaless.time() <= Some(reading.time)) {
+                (schemaless.last, schemaless.source) = (NewestReading::Reading(reading.time, reading.value), source);
             }
         }
     }
 
     /// Notes that readings up to a time are in blocks; their values are there.
-    pub fn heard_until(&mut self, source: &str, id: SensorId, time: i64) {
+    pub fn newest_until(&mut self, source: &str, id: SensorId, time: i64) {
         if !self.has(id) {
             return;
         }
         let source = self.source(source);
         // Also at the same time: what is in memory may be the value that the import replaces.
-        if let Some(loose) = self.loose_mut(id, source).filter(|loose| loose.time() <= Some(time)) {
-            (loose.last, loose.source) = (NewestReading::At(time), source);
+        if let Some(schemaless) = self.schemaless_mut(id, source).filter(|schemaless| schemaless.time() <= Some(time)) {
+            (schemaless.last, schemaless.source) = (NewestReading::At(time), source);
         }
     }
 
     /// Lets go of the newest value without a schema: it is looked for in the files.
     pub fn forget_last(&mut self, id: SensorId) {
-        let at = self.entries.get(id.0 as usize).map(|entry| entry.loose as usize);
-        if let Some(loose) = at.and_then(|at| self.loose.get_mut(at))
-            && let NewestReading::Reading(time, _) = loose.last
+        let at = self.entries.get(id.0 as usize).map(|entry| entry.schemaless as usize);
+        if let Some(schemaless) = at.and_then(|at| self.schemaless.get_mut(at))
+            && let NewestReading::Reading(time, _) = schemaless.last
         {
-            loose.last = NewestReading::At(time);
+            schemaless.last = NewestReading::At(time);
         }
     }
 
     /// The newest reading without a schema: its time, and its value when it is in memory.
-    pub fn last_loose(&self, id: SensorId) -> Option<(i64, Option<Value>)> {
-        match self.loose.get(self.entries.get(id.0 as usize)?.loose as usize)?.last {
+    pub fn last_schemaless(&self, id: SensorId) -> Option<(i64, Option<Value>)> {
+        match self.schemaless.get(self.entries.get(id.0 as usize)?.schemaless as usize)?.last {
             NewestReading::Never => None,
             NewestReading::At(time) => Some((time, None)),
             NewestReading::Reading(time, value) => Some((time, Some(value))),
@@ -603,19 +606,20 @@ impl Sensors {
     }
 
     /// The newest times of the sensors `chunk * HEARD_SENSORS` and so on, as the catalogue keeps them.
-    pub fn heard_times(&self, chunk: u32) -> Vec<u8> {
-        self.heard_times_with(chunk, &HashMap::new())
+    pub fn newest_times(&self, chunk: u32) -> Vec<u8> {
+        self.newest_times_with(chunk, &HashMap::new())
     }
 
     /// The same as they will be when sensors have been heard of at these times too.
-    pub fn heard_times_with(&self, chunk: u32, more: &HashMap<u32, i64>) -> Vec<u8> {
+    pub fn newest_times_with(&self, chunk: u32, more: &HashMap<u32, i64>) -> Vec<u8> {
         let start = chunk as usize * HEARD_SENSORS as usize;
         let entries = (start..start + HEARD_SENSORS as usize).map(|at| self.entries.get(at));
         let (mut out, mut next, mut before) = (Vec::new(), 0, 0i64);
         for (offset, entry) in (0u64..).zip(entries) {
-            let known = entry.and_then(|entry| self.loose.get(entry.loose as usize)).and_then(SchemalessEntry::time);
-            let told = u32::try_from(start as u64 + offset).ok().and_then(|id| more.get(&id).copied());
-            let Some(time) = known.max(told) else { continue };
+            let known =
+                entry.and_then(|entry| self.schemaless.get(entry.schemaless as usize)).and_then(SchemalessEntry::time);
+            let reported = u32::try_from(start as u64 + offset).ok().and_then(|id| more.get(&id).copied());
+            let Some(time) = known.max(reported) else { continue };
             let difference = time.wrapping_sub(before);
             put_varint(offset - next, &mut out);
             put_varint(((difference << 1) ^ (difference >> 63)) as u64, &mut out);
@@ -624,8 +628,8 @@ impl Sensors {
         out
     }
 
-    /// Takes what [`Sensors::heard_times`] wrote; `None` when it is something else.
-    pub fn set_heard_times(&mut self, chunk: u32, bytes: &[u8]) -> Option<()> {
+    /// Takes what [`Sensors::newest_times`] wrote; `None` when it is something else.
+    pub fn set_newest_times(&mut self, chunk: u32, bytes: &[u8]) -> Option<()> {
         let (mut at, mut time) = (0, 0i64);
         let mut next = u64::from(chunk) * u64::from(HEARD_SENSORS);
         while at < bytes.len() {
@@ -636,8 +640,8 @@ impl Sensors {
             // One that is not there has been forgotten since.
             if self.has(id) {
                 let source = self.source("");
-                if let Some(loose) = self.loose_mut(id, source) {
-                    loose.last = NewestReading::At(time);
+                if let Some(schemaless) = self.schemaless_mut(id, source) {
+                    schemaless.last = NewestReading::At(time);
                 }
             }
             next += 1;

@@ -7,14 +7,14 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use wholegrain_model::{Column, Interval, Schema, SchemaHash, Timestamp, Value};
 use wholegrain_transport::payload::PayloadError;
 
-use crate::ahead::DecodedColumns;
 use crate::block::find::SensorRows;
 use crate::block::read::{Block, OpenBlock};
 use crate::block::rows::RowReader;
-use crate::delete::cuts::kept;
-use crate::derived::SnapshotVersion;
+use crate::computed::SnapshotVersion;
+use crate::delete::tombstones::kept;
 use crate::live::{LiveBatch, LiveSegment};
 use crate::log::{chunks, present};
+use crate::prefetch::DecodedColumns;
 use crate::retention::policy::RetentionPolicy;
 use crate::scan::{ChunkSource, MergeInput, MergedChunks};
 use crate::seal::{join, rows_of};
@@ -52,7 +52,7 @@ pub struct Snapshot {
     /// The pass of retention that decides what is shown.
     pub(crate) retained_at: i64,
     pub(crate) policy: Arc<RetentionPolicy>,
-    pub(crate) moment: SnapshotVersion,
+    pub(crate) version: SnapshotVersion,
     /// Batches that came into the open segment later are not in it.
     watermark: u64,
     ahead: Arc<DecodedColumns>,
@@ -68,15 +68,15 @@ const NOTES_MAX: usize = 64;
 impl Snapshot {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
         let policy = shared.policy();
-        let moment = SnapshotVersion::now(&shared);
+        let version = SnapshotVersion::now(&shared);
         let view = shared.view();
         let watermark = view.open.last_arrival();
         Self {
             shared,
             view,
             policy,
-            retained_at: moment.retained_at,
-            moment,
+            retained_at: version.retained_at,
+            version,
             watermark,
             ahead: Arc::default(),
             notes: Arc::default(),
@@ -97,7 +97,7 @@ impl Snapshot {
     }
 
     /// Notes what is known to be gone of a sensor's readings in the range.
-    pub fn foresee(&self, path: &str, from: i64, to: i64) {
+    pub fn prepare_notes(&self, path: &str, from: i64, to: i64) {
         self.note_gone(path, (from, to), from.max(self.policy.hidden_before(path, self.retained_at)));
     }
 
@@ -198,7 +198,7 @@ impl Snapshot {
         to: i64,
     ) -> Result<Box<dyn Iterator<Item = Result<Chunk, StoreError>> + Send>, StoreError> {
         if let Some(path) = self.shared.sensors().path(id) {
-            self.foresee(&path, from, to);
+            self.prepare_notes(&path, from, to);
         }
         self.scan_shown(id, from, to)
     }
@@ -274,11 +274,11 @@ impl Snapshot {
             until: (entry.last_time >= to).then_some(to),
             reader: RowReader::of(opened.clone(), Some(self.shared.cache.clone()), entry),
         };
-        if block.record.cuts.is_empty() {
+        if block.record.tombstones.is_empty() {
             let first_time = entry.first_time.max(from);
             return Some(MergeInput { rank, first_time, source: Box::new(rows(from, to)) });
         }
-        let mut left = kept(&block.record.cuts, path, from, to);
+        let mut left = kept(&block.record.tombstones, path, from, to);
         left.retain(|(from, to)| entry.first_time < *to && entry.last_time >= *from);
         let first_time = left.first().map(|(from, _)| entry.first_time.max(*from))?;
         let pieces: Vec<BlockRowIter> = left.into_iter().map(|(from, to)| rows(from, to)).collect();
@@ -294,7 +294,7 @@ impl Snapshot {
 
     /// The same as chunks of any length, none of them empty, each with the rank of its input.
     pub(crate) fn live_chunks(&self, id: SensorId, from: i64, to: i64) -> Vec<(u64, Chunk)> {
-        let loose = self.live_segments().any(|(segment, _)| segment.has_readings(id));
+        let schemaless = self.live_segments().any(|(segment, _)| segment.has_readings(id));
         let places: Vec<(Schema, u32)> = {
             let sensors = self.shared.sensors();
             let places = sensors.places(id);
@@ -304,7 +304,7 @@ impl Snapshot {
         let fault = |batch: &LiveBatch, error: &PayloadError| {
             tracing::error!(agent = %batch.agent, seq = batch.seq, %error, "a batch in memory cannot be decoded");
         };
-        if loose {
+        if schemaless {
             return self.mixed_chunks(id, &places, (from, to), fault);
         }
         let ahead = match &places[..] {
@@ -401,7 +401,7 @@ impl Snapshot {
             let mut reader = RowReader::of(opened.clone(), Some(self.shared.cache.clone()), entry);
             let (row, end) = (entry.start, entry.start + entry.rows);
             let mut last = || -> Result<Option<(i64, Option<Value>)>, StoreError> {
-                for (from, to) in kept(&block.record.cuts, &path, i64::MIN, i64::MAX).into_iter().rev() {
+                for (from, to) in kept(&block.record.tombstones, &path, i64::MIN, i64::MAX).into_iter().rev() {
                     let end = if to <= entry.last_time { reader.seek(row, end, to)? } else { end };
                     if end > row {
                         let chunk = reader.read(end - 1, 1)?;

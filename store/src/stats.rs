@@ -11,7 +11,7 @@ pub struct StoreStats {
     /// Readings in them, gaps counted too, and readings without a schema.
     pub readings: u64,
     /// Readings without a schema stored, those sent twice counted twice.
-    pub loose_readings: u64,
+    pub schemaless_readings: u64,
     /// Payload bytes in them.
     pub payload_bytes: u64,
     /// Batches that were there already.
@@ -35,11 +35,11 @@ pub struct StoreStats {
     /// Batches that subscribers were too slow for.
     pub subscriber_lost: u64,
     /// Readings set aside because of their times, gaps counted too.
-    pub aside_readings: u64,
+    pub quarantined_readings: u64,
     /// Bytes of files that hold what was set aside now.
-    pub aside_bytes: u64,
+    pub quarantine_bytes: u64,
     /// Bytes of such files dropped because there were too many.
-    pub aside_dropped_bytes: u64,
+    pub quarantine_dropped_bytes: u64,
     /// Blocks now.
     pub blocks: u64,
     /// Their bytes.
@@ -175,7 +175,7 @@ impl OpenReport {
 pub(crate) struct Counters {
     pub batches: AtomicU64,
     pub readings: AtomicU64,
-    pub loose_readings: AtomicU64,
+    pub schemaless_readings: AtomicU64,
     pub payload_bytes: AtomicU64,
     pub duplicates: AtomicU64,
     pub rejected: AtomicU64,
@@ -187,9 +187,9 @@ pub(crate) struct Counters {
     pub journal_bytes: AtomicU64,
     pub live_bytes: AtomicU64,
     pub subscriber_lost: AtomicU64,
-    pub aside_readings: AtomicU64,
-    pub aside_bytes: AtomicU64,
-    pub aside_dropped_bytes: AtomicU64,
+    pub quarantined_readings: AtomicU64,
+    pub quarantine_bytes: AtomicU64,
+    pub quarantine_dropped_bytes: AtomicU64,
     pub seals: AtomicU64,
     pub seal_errors: AtomicU64,
     pub imported_parts: AtomicU64,
@@ -236,7 +236,7 @@ impl Counters {
         StoreStats {
             batches: get(&self.batches),
             readings: get(&self.readings),
-            loose_readings: get(&self.loose_readings),
+            schemaless_readings: get(&self.schemaless_readings),
             payload_bytes: get(&self.payload_bytes),
             duplicates: get(&self.duplicates),
             rejected: get(&self.rejected),
@@ -248,9 +248,9 @@ impl Counters {
             journal_bytes: get(&self.journal_bytes),
             live_bytes: get(&self.live_bytes),
             subscriber_lost: get(&self.subscriber_lost),
-            aside_readings: get(&self.aside_readings),
-            aside_bytes: get(&self.aside_bytes),
-            aside_dropped_bytes: get(&self.aside_dropped_bytes),
+            quarantined_readings: get(&self.quarantined_readings),
+            quarantine_bytes: get(&self.quarantine_bytes),
+            quarantine_dropped_bytes: get(&self.quarantine_dropped_bytes),
             seals: get(&self.seals),
             seal_errors: get(&self.seal_errors),
             imported_parts: get(&self.imported_parts),

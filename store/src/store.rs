@@ -13,20 +13,20 @@ use bytes::Bytes;
 use wholegrain_model::{Pattern, Schema, SchemaHash, SensorPath, Value};
 use wholegrain_transport::payload::{Checked, check_batch, for_each_column, last_row, read_origin};
 
-use crate::aside::PlausibleTimes;
 use crate::block::cache::BlockCache;
 use crate::block::read::{Block, RemovedBlocks};
 use crate::catalogue::{BlockRecord, Catalogue};
-use crate::derived::ResultFiles;
+use crate::computed::ResultFiles;
 use crate::disk::{Disk, RealDisk};
 use crate::import::Imports;
 use crate::jobs::Jobs;
 use crate::journal::{AppendQueue, PendingAppend, group_state};
 use crate::live::{LiveBatch, LiveSubscribers, NewestBatches};
-use crate::lost::LossRecord;
+use crate::losses::LossRecord;
+use crate::quarantine::PlausibleTimes;
 use crate::ranges::StoredBatches;
 use crate::readings::{LiveItem, LiveReadings};
-use crate::register::RegistrationQueue;
+use crate::registration::RegistrationQueue;
 use crate::registry::Registry;
 use crate::retention::policy::RetentionPolicy;
 use crate::sensors::Sensors;
@@ -65,7 +65,7 @@ pub(crate) struct StorePaths {
     pub blocks: PathBuf,
     pub temporary: PathBuf,
     pub damaged: PathBuf,
-    pub aside: PathBuf,
+    pub quarantine: PathBuf,
     pub catalogue: PathBuf,
 }
 
@@ -106,7 +106,7 @@ pub(crate) struct Shared {
     pub policy: RwLock<Arc<RetentionPolicy>>,
     pub kept: ResultFiles,
     pub view: RwLock<Arc<StoreView>>,
-    pub ledger: Mutex<CommitState>,
+    pub commit_state: Mutex<CommitState>,
     pub removed: Arc<RemovedBlocks>,
     pub next_block: AtomicU64,
     /// Segments before this one were there when the store was opened.
@@ -120,14 +120,14 @@ pub(crate) struct Shared {
     /// Until when it is not written again.
     pub properties_rest: Mutex<Option<std::time::Instant>>,
     /// Held for reading while the journal takes a group in, for writing while sensors are forgotten.
-    pub forgetting: RwLock<()>,
+    pub expiring: RwLock<()>,
     /// Whether forgetting ever failed: what is known in memory may then be unknown after the catalogue was opened anew.
-    pub forget_failed: AtomicBool,
+    pub expiry_failed: AtomicBool,
     /// Forgetting failed, and whether it came true is not known yet: nothing is taken in that might be of what is forgotten.
-    pub half_forgotten: AtomicBool,
-    pub forget_memory: Mutex<crate::forget::ExpiryState>,
+    pub expiry_unresolved: AtomicBool,
+    pub expiry_state: Mutex<crate::expiry::ExpiryState>,
     /// Schemas that are to be registered.
-    pub desk: RegistrationQueue,
+    pub registrations: RegistrationQueue,
     pub sealing: Mutex<()>,
     /// Held while the blocks of an import's part are written.
     pub importing: Mutex<()>,
@@ -157,7 +157,7 @@ impl Shared {
 
     /// Takes what is on record anew.
     pub fn read_lost(&self) {
-        *self.lost.write().unwrap_or_else(PoisonError::into_inner) = crate::lost::open(&self.registry).into();
+        *self.lost.write().unwrap_or_else(PoisonError::into_inner) = crate::losses::open(&self.registry).into();
     }
 
     pub fn policy(&self) -> Arc<RetentionPolicy> {
@@ -176,7 +176,7 @@ impl Shared {
     pub fn heard(&self, batches: &[Arc<LiveBatch>], records: &[(u64, Arc<LiveReadings>)]) {
         let mut sensors = self.sensors.write().unwrap_or_else(PoisonError::into_inner);
         batches.iter().for_each(|batch| sensors.heard(batch.schema.hash(), group_state(batch)));
-        records.iter().for_each(|(_, record)| sensors.heard_readings(&record.source, &record.readings));
+        records.iter().for_each(|(_, record)| sensors.note_newest_times(&record.source, &record.readings));
         drop(sensors);
         self.kept.heard(batches, records);
     }
@@ -361,7 +361,7 @@ impl Store {
             let mut heard = None;
             {
                 let sensors = shared.sensors();
-                if let Some((time, value)) = sensors.last_loose(id) {
+                if let Some((time, value)) = sensors.last_schemaless(id) {
                     heard = Some(time);
                     best = value.map(|value| (time, Some(value)));
                 }
@@ -415,8 +415,12 @@ impl Store {
                 + view.blocks.iter().filter(|block| block.is_damaged()).count() as u64,
             sensors,
             schemas,
-            deletion_files: view.blocks.iter().chain(&view.tiers).filter(|block| !block.record.cuts.is_empty()).count()
-                as u64,
+            deletion_files: view
+                .blocks
+                .iter()
+                .chain(&view.tiers)
+                .filter(|block| !block.record.tombstones.is_empty())
+                .count() as u64,
             derived_bytes: shared.kept.size().0,
             derived_pieces: shared.kept.size().1,
             lost: shared.lost().len() as u64,
@@ -448,7 +452,7 @@ impl Store {
         crate::retention::retain(&self.0.shared, now)?;
         while crate::merge::merge_once(&self.0.shared, now)? {}
         crate::retention::retain(&self.0.shared, now)?;
-        crate::forget::pass(&self.0.shared, now)?;
+        crate::expiry::pass(&self.0.shared, now)?;
         expire_jobs(&self.0.shared, now)
     }
 
@@ -569,7 +573,7 @@ fn forget(shared: &Shared, next: &mut Instant) {
         return;
     }
     *next = Instant::now() + FORGET_EVERY;
-    if let Err(error) = crate::forget::pass(shared, shared.config.clock.now()) {
+    if let Err(error) = crate::expiry::pass(shared, shared.config.clock.now()) {
         tracing::error!(%error, "forgetting sensors failed; tried again later");
     }
 }

@@ -122,7 +122,7 @@ pub fn verify_watched(dir: &Path, watch: crate::CancellableProgress) -> Result<V
 
 fn run(disk: &Arc<dyn Disk>, dir: &Path, watch: crate::CancellableProgress) -> Result<VerifyReport, StoreError> {
     let catalogue = dir.join("catalogue.redb");
-    let mut report = VerifyReport { lost: crate::lost::on_record(disk, dir)?, ..VerifyReport::default() };
+    let mut report = VerifyReport { lost: crate::losses::on_record(disk, dir)?, ..VerifyReport::default() };
     let size = |path: &Path| disk.open(path, false).and_then(|file| file.size());
     let mut entry = FileReport {
         bytes: size(&catalogue).map_err(|error| StoreError::io("opening", &catalogue, error))?,
@@ -311,12 +311,12 @@ impl Verifier<'_> {
         let blocks = self.dir.join("blocks");
         for path in found {
             let knows = |contents: &CatalogueContents| {
-                let doomed = contents.doomed.iter().map(|(_, path)| path);
+                let pending_files = contents.pending_files.iter().map(|(_, path)| path);
                 contents
                     .blocks
                     .iter()
                     .map(|record| &record.path)
-                    .chain(doomed)
+                    .chain(pending_files)
                     .any(|known| locate(&blocks, known) == path)
             };
             if !knows(contents) && !now.as_ref().is_some_and(knows) {

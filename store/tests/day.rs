@@ -46,7 +46,7 @@ fn a_day_of_operation_grows_nothing() {
     let sensors = || (0..20).map(|i| SensorDef::gauge(format!("s{i}"), "1", "")).collect();
     let schema = Schema::new(SensorPath::new("/n").unwrap(), "g", sensors()).unwrap();
     store.register_schema(&schema).unwrap();
-    let loose = SchemalessSensor {
+    let schemaless = SchemalessSensor {
         path: SensorPath::new("/l").unwrap(),
         unit: String::new(),
         kind: Kind::Gauge,
@@ -59,7 +59,7 @@ fn a_day_of_operation_grows_nothing() {
     for step in 0..24 * HOUR / STEP {
         let time = START + step * STEP;
         now.store(time, Ordering::Relaxed);
-        registered = store.register_sensors("gateway", std::slice::from_ref(&loose)).unwrap();
+        registered = store.register_sensors("gateway", std::slice::from_ref(&schemaless)).unwrap();
         // The agent starts anew now and then.
         let boot = (step / 40) as u64;
         let header =

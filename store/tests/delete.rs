@@ -521,8 +521,9 @@ fn rules_set_at_run_time_come_first_and_last() {
     drop(store);
     let (store, _) = Store::open_on(config(), Arc::new(disk.clone())).unwrap();
     let rules = store.retention_rules();
-    let told: Vec<_> = rules.iter().map(|rule| (rule.rule.pattern.as_str(), rule.rule.raw, rule.set.clone())).collect();
-    assert_eq!(told, [("/n/a", None, Some(("eve".into(), 6))), ("/n/*", day(1), Some(("ada".into(), 5)))]);
+    let reported: Vec<_> =
+        rules.iter().map(|rule| (rule.rule.pattern.as_str(), rule.rule.raw, rule.set.clone())).collect();
+    assert_eq!(reported, [("/n/a", None, Some(("eve".into(), 6))), ("/n/*", day(1), Some(("ada".into(), 5)))]);
     assert!(store.unset_retention("/n/a", "eve", 7).unwrap() && !store.unset_retention("/n/a", "eve", 7).unwrap());
     store.maintain(START + 3 * DAY).unwrap();
     assert!(rows(&store).is_empty());

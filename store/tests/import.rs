@@ -16,7 +16,7 @@ const SECOND: i64 = 1_000_000_000;
 const DAY: i64 = 86_400 * SECOND;
 const START: i64 = 20_000 * DAY;
 
-fn loose(path: &str, unit: &str) -> SchemalessSensor {
+fn schemaless(path: &str, unit: &str) -> SchemalessSensor {
     SchemalessSensor {
         path: SensorPath::new(path).unwrap(),
         unit: unit.to_owned(),
@@ -34,7 +34,7 @@ fn series(path: &str, rows: &[(i64, Option<f64>)]) -> ImportSeries {
     rows.iter().enumerate().filter_map(gap).for_each(|at| gaps.set(at, rows.len()));
     let values = ColumnValues::Float(rows.iter().map(|row| row.1.unwrap_or(0.0)).collect());
     let times = rows.iter().map(|row| START + row.0 * SECOND).collect();
-    ImportSeries { sensor: loose(path, "W"), times, column: Column { values, gaps } }
+    ImportSeries { sensor: schemaless(path, "W"), times, column: Column { values, gaps } }
 }
 
 fn manual(dir: impl AsRef<Path>) -> StoreConfig {
@@ -91,7 +91,7 @@ fn a_part_is_visible_at_once_stays_over_a_restart_and_is_there_once() {
     let info = store.sensor(ids[1]).unwrap();
     assert_eq!((info.unit.as_str(), info.last_time, &*info.agent), ("W", Some(START + 9 * SECOND), "me"));
     let stats = store.stats();
-    assert_eq!((stats.batches, stats.loose_readings, stats.fsyncs), (0, 0, 0), "nothing went through the journal");
+    assert_eq!((stats.batches, stats.schemaless_readings, stats.fsyncs), (0, 0, 0), "nothing went through the journal");
     store.close().unwrap();
     drop((store, held));
     let store = open(dir.path());
@@ -107,9 +107,9 @@ fn a_part_is_visible_at_once_stays_over_a_restart_and_is_there_once() {
 #[test]
 fn of_one_time_the_later_arrival_counts_live_sealed_and_merged() {
     let dir = tempfile::tempdir().unwrap();
-    let config = StoreConfig { merge_fan_in: 2, merge_settle: Interval::from_s(1), ..manual(dir.path()) };
+    let config = StoreConfig { merge_fan_in: 2, merge_delay: Interval::from_s(1), ..manual(dir.path()) };
     let store = Store::open(config).unwrap().0;
-    let id = store.register_sensors("gateway", &[loose("/i/a", "W")]).unwrap()[0];
+    let id = store.register_sensors("gateway", &[schemaless("/i/a", "W")]).unwrap()[0];
     let import = |part: u64, rows: &[(i64, Option<f64>)]| {
         store.import("x", part, "me", vec![series("/i/a", rows)]).unwrap();
     };
@@ -155,7 +155,7 @@ fn of_one_time_the_later_arrival_counts_live_sealed_and_merged() {
 fn values_fit_the_sensor_that_is_known_and_another_unit_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path());
-    let known = SchemalessSensor { scale: 0.001, value_type: ValueType::Int, ..loose("/i/a", "W") };
+    let known = SchemalessSensor { scale: 0.001, value_type: ValueType::Int, ..schemaless("/i/a", "W") };
     let id = store.register_sensors("gateway", &[known]).unwrap()[0];
     store.import("x", 0, "me", vec![series("/i/a", &[(0, Some(1.5)), (1, None)])]).unwrap();
     let chunk = store.snapshot().scan(id, i64::MIN, i64::MAX).unwrap().next().unwrap().unwrap();
@@ -191,7 +191,7 @@ fn what_is_no_part_is_refused() {
     let many: Vec<i64> = (0..=IMPORT_ROWS_MAX as i64).collect();
     let values = ColumnValues::Int(vec![0; many.len()]);
     let many =
-        ImportSeries { sensor: loose("/i/a", ""), times: many, column: Column { values, gaps: Gaps::default() } };
+        ImportSeries { sensor: schemaless("/i/a", ""), times: many, column: Column { values, gaps: Gaps::default() } };
     refused("x", vec![many], "at most");
     assert_eq!(store.stats().blocks, 0);
     assert_eq!(store.import("x", 0, "me", Vec::new()).unwrap(), stored(0), "a part may be empty");
@@ -265,9 +265,9 @@ fn an_import_learns_how_far_apart_readings_are() {
     let found = ["/i/hourly", "/i/quarter", "/i/two"].map(|path| interval(&store, path));
     assert_eq!(found, [seconds(3600), seconds(900), 0]);
     // Nearer readings of a later part count, those that are further apart do not; what else is known stays.
-    let plain = ImportSeries { sensor: loose("/i/quarter", ""), ..every("/i/quarter", 100_000, 86_400) };
+    let plain = ImportSeries { sensor: schemaless("/i/quarter", ""), ..every("/i/quarter", 100_000, 86_400) };
     store.import("x", 1, "me", vec![every("/i/hourly", 100_000, 10), plain]).unwrap();
-    store.register_sensors("gateway", &[loose("/i/hourly", "W")]).unwrap();
+    store.register_sensors("gateway", &[schemaless("/i/hourly", "W")]).unwrap();
     let set = SensorSetting {
         pattern: Pattern::new("/i/two").unwrap(),
         unit: None,
@@ -310,17 +310,17 @@ fn readings_imported_again_after_retention_took_them_count_once() {
         counts
     };
     let now = START + 12 * 86_400 * SECOND;
-    let settle = || (0..3).for_each(|_| store.maintain(now).unwrap());
+    let merge_all = || (0..3).for_each(|_| store.maintain(now).unwrap());
     store.import("x", 0, "me", vec![series("/i/a", &rows)]).unwrap();
-    settle();
+    merge_all();
     assert_eq!(counts(), [360, 360]);
     // All of them, and the second half of each hour.
     store.import("y", 0, "me", vec![series("/i/a", &rows)]).unwrap();
-    settle();
+    merge_all();
     assert_eq!(counts(), [360, 360]);
     let half: Vec<_> = rows.iter().copied().filter(|(second, _)| second % 3600 >= 1800).collect();
     store.import("z", 0, "me", vec![series("/i/a", &half)]).unwrap();
-    settle();
+    merge_all();
     assert_eq!(counts(), [360, 360]);
     let notes = {
         let snapshot = store.snapshot();
@@ -337,7 +337,8 @@ fn a_float_makes_a_sensor_of_integers_one_of_floats() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path());
     let value_type = |store: &Store| store.sensor(store.sensor_id("/i/a").unwrap()).unwrap().value_type;
-    let known = SchemalessSensor { value_type: ValueType::Int, description: "of old".into(), ..loose("/i/a", "W") };
+    let known =
+        SchemalessSensor { value_type: ValueType::Int, description: "of old".into(), ..schemaless("/i/a", "W") };
     store.register_sensors("gateway", &[known]).unwrap();
     store.import("x", 0, "me", vec![series("/i/a", &[(0, Some(2.0)), (1, None)])]).unwrap();
     assert_eq!(value_type(&store), ValueType::Int);
@@ -358,7 +359,7 @@ fn set(store: &Store, pattern: &str, unit: Option<&str>, scale: Option<f64>) {
 fn integers(path: &str, unit: &str, rows: &[(i64, i64)]) -> ImportSeries {
     let values = ColumnValues::Int(rows.iter().map(|row| row.1).collect());
     let times = rows.iter().map(|row| START + row.0 * SECOND).collect();
-    let sensor = SchemalessSensor { value_type: ValueType::Int, ..loose(path, unit) };
+    let sensor = SchemalessSensor { value_type: ValueType::Int, ..schemaless(path, unit) };
     ImportSeries { sensor, times, column: Column { values, gaps: Gaps::default() } }
 }
 
@@ -390,7 +391,7 @@ fn another_unit_than_the_set_one_is_refused_of_a_new_sensor_too() {
     }
     assert_eq!((store.sensor_id("/i/hall/power"), store.sensor_id("/i/hall/a")), (None, None), "nothing of it stays");
     // The set unit, and none.
-    let plain = ImportSeries { sensor: loose("/i/lab/power", ""), ..series("/i/lab/power", &[(0, Some(7.5))]) };
+    let plain = ImportSeries { sensor: schemaless("/i/lab/power", ""), ..series("/i/lab/power", &[(0, Some(7.5))]) };
     store.import("x", 0, "me", vec![series("/i/hall/power", &[(0, Some(5.5))]), plain]).unwrap();
     check_values(&store, "/i/hall/power", "W", &[5.5]);
     check_values(&store, "/i/lab/power", "W", &[7.5]);

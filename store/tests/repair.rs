@@ -87,8 +87,8 @@ fn of_a_damaged_block_what_can_be_read_is_kept() {
         let what = format!("round {round}, byte {at}: {report:?}");
         assert_eq!((report.files.len(), report.files[0].path.clone()), (1, path.clone()), "{what}");
         assert_eq!(would.files[0].kept, report.files[0].kept, "{what}");
-        let aside = report.files[0].aside.clone().unwrap();
-        assert_eq!(std::fs::read(&aside).unwrap(), content, "{what}");
+        let damaged_copies = report.files[0].damaged_copy.clone().unwrap();
+        assert_eq!(std::fs::read(&damaged_copies).unwrap(), content, "{what}");
         assert!(!path.exists());
         let (store, opened) = Store::open(config(dir.path())).unwrap();
         assert!(opened.is_clean(), "{opened:?}");
@@ -128,7 +128,7 @@ fn a_tier_is_made_anew_and_a_missing_block_is_named_and_gone() {
     let (store, opened) = Store::open(config(dir.path())).unwrap();
     assert_eq!(opened.damaged_blocks, std::slice::from_ref(&block));
     let report = store.repair(false, &mut |_, _| true).unwrap();
-    assert_eq!((report.files[0].kept, report.files[0].aside.clone()), (0, None));
+    assert_eq!((report.files[0].kept, report.files[0].damaged_copy.clone()), (0, None));
     assert_eq!(report.lost(), SENSORS as u64 * 3 * SAMPLES as u64);
     store.close().unwrap();
     drop(store);
@@ -140,15 +140,15 @@ fn compacting_makes_one_block_of_a_day_now_and_says_how_far_it_is() {
     let dir = tempfile::tempdir().unwrap();
     let store = fill(dir.path(), 5);
     let expected = rows(&store);
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     let done = store
         .compact(START + 1, &mut |done, total| {
-            told.push((done, total));
+            reported.push((done, total));
             true
         })
         .unwrap();
     assert_eq!((done.blocks, done.cut_short), ((5, 1), false));
-    assert!(done.bytes.1 > 0 && told.iter().all(|(done, total)| done <= total) && !told.is_empty());
+    assert!(done.bytes.1 > 0 && reported.iter().all(|(done, total)| done <= total) && !reported.is_empty());
     assert_eq!(rows(&store), expected);
     assert_eq!(store.compact(START + 1, &mut |_, _| true).unwrap().blocks, (1, 1), "once is enough");
 }
@@ -217,7 +217,8 @@ fn a_catalogue_is_made_from_the_blocks_where_there_is_none_that_can_be_read() {
         if damaged.is_some() {
             // What was in the journal comes back once its schema is known.
             assert_eq!(made.batches, 1);
-            let readmit = made.aside.iter().find(|path| path.extension().is_some_and(|end| end == "readmit")).unwrap();
+            let readmit =
+                made.damaged_copies.iter().find(|path| path.extension().is_some_and(|end| end == "readmit")).unwrap();
             let (store, _) = Store::open(config(dir.path())).unwrap();
             store.register_schema(&schema).unwrap();
             store.close().unwrap();

@@ -98,11 +98,11 @@ fn the_later_setting_wins_property_by_property() {
     // Only counters wrap.
     let energy = info(&store, "/lrz/n1/energy");
     assert_eq!((energy.unit.as_str(), energy.kind, energy.wraps_at), ("V", Kind::Gauge, None));
-    let told = store.explain(&[power]);
+    let reported = store.explain(&[power]);
     let from: Vec<Option<&str>> =
-        told[0].set.iter().map(|setting| setting.as_ref().map(|setting| setting.pattern.as_str())).collect();
+        reported[0].set.iter().map(|setting| setting.as_ref().map(|setting| setting.pattern.as_str())).collect();
     assert_eq!(from, [Some("power"), Some("/lrz/n1/power"), None, None, None]);
-    assert_eq!((told[0].value(Property::Unit), told[0].sent(Property::Unit)), (json!("MW"), json!("1")));
+    assert_eq!((reported[0].value(Property::Unit), reported[0].sent(Property::Unit)), (json!("MW"), json!("1")));
     // An earlier one set again is the latest.
     set(&store, &[unit("/lrz/n1/power", "kW")]);
     assert_eq!(info(&store, "/lrz/n1/power").unit, "kW");
@@ -116,10 +116,10 @@ fn the_later_setting_wins_property_by_property() {
     assert_eq!((power.unit.as_str(), power.scale), ("1", 1.0));
     assert_eq!(info(&store, "/lrz/n1/energy").wraps_at, Some(1 << 32));
     let history = store.property_history(Some(&pattern("/lrz/n1/power")), 100).unwrap();
-    let told: Vec<_> =
+    let reported: Vec<_> =
         history.iter().map(|one| (one.property.name(), one.value.clone(), one.who.as_str(), one.at)).collect();
     assert_eq!(
-        told,
+        reported,
         [
             ("unit", Some(json!("kW")), "ada", 5),
             ("scale", Some(json!(2.0)), "ada", 5),

@@ -56,7 +56,7 @@ enum What {
 }
 
 /// Sensors without a schema. The last one is also in a schema.
-const LOOSE: [&str; 4] = ["/l/p", "/l/q", "/a/g/xx", "/a/g/w"];
+const SCHEMALESS: [&str; 4] = ["/l/p", "/l/q", "/a/g/xx", "/a/g/w"];
 
 struct World {
     random: Random,
@@ -101,7 +101,7 @@ fn schemas() -> Vec<Schema> {
     ]
 }
 
-fn loose(path: &str) -> SchemalessSensor {
+fn schemaless(path: &str) -> SchemalessSensor {
     SchemalessSensor {
         path: SensorPath::new(path).unwrap(),
         unit: "1".to_owned(),
@@ -116,7 +116,7 @@ fn config() -> StoreConfig {
     StoreConfig {
         background: false,
         merge_fan_in: 3,
-        merge_settle: Interval::from_s(10),
+        merge_delay: Interval::from_s(10),
         retention_age: Some(Interval::from_s(2 * 86_400)),
         forget_after: Some(Interval::from_s(600)),
         queue_bytes_max: ByteSize::mib(4),
@@ -283,10 +283,10 @@ impl World {
         for _ in 0..1 + self.random.below(6) {
             // A time of its own, as with batches; the sensors in no order, and the times neither.
             self.time += 1 + self.random.below(SECOND as u64) as i64;
-            let sensor = self.random.below(LOOSE.len() as u64) as usize;
+            let sensor = self.random.below(SCHEMALESS.len() as u64) as usize;
             let value = self.random.below(1000) as i64 - 500;
             let value = if self.random.chance(50) { Value::Int(value) } else { Value::Float(value as f64 / 8.0) };
-            rows.insert((LOOSE[sensor].to_owned(), self.time), Some(value));
+            rows.insert((SCHEMALESS[sensor].to_owned(), self.time), Some(value));
             readings.push((sensor, self.time, value));
         }
         if self.random.chance(30) {
@@ -320,7 +320,7 @@ impl World {
                 let value = (!gaps.is_gap(at)).then_some(Value::Float(raw[at] as f64));
                 rows.insert((path.to_owned(), *time), value);
             }
-            series.push(ImportSeries { sensor: loose(path), times, column: Column { values, gaps } });
+            series.push(ImportSeries { sensor: schemaless(path), times, column: Column { values, gaps } });
         }
         self.next_seq += 1;
         Sent { what: What::Import(self.next_seq, series), rows, tried: false, acknowledged: false }
@@ -344,10 +344,10 @@ impl World {
 
     /// As a gateway does: registers what it sends, then sends it.
     fn append_readings(&mut self, at: usize, readings: &[(usize, i64, Value)]) {
-        let sensors: Vec<SchemalessSensor> = LOOSE.iter().map(|path| loose(path)).collect();
+        let sensors: Vec<SchemalessSensor> = SCHEMALESS.iter().map(|path| schemaless(path)).collect();
         let Ok(ids) = self.store().register_sensors("gateway", &sensors) else { return };
         let number = |path: &&str| self.store().sensor_id(path);
-        assert!(LOOSE.iter().map(number).eq(ids.iter().copied().map(Some)), "numbers and paths agree");
+        assert!(SCHEMALESS.iter().map(number).eq(ids.iter().copied().map(Some)), "numbers and paths agree");
         let readings =
             readings.iter().map(|(sensor, time, value)| Reading { sensor: ids[*sensor], time: *time, value: *value });
         let (sender, receiver) = std::sync::mpsc::sync_channel(1);

@@ -404,10 +404,10 @@ fn a_bit_flipped_anywhere_in_the_journal_loses_one_batch_and_says_so() {
         assert_eq!(report.batches, 3 - lost, "byte {byte}");
         assert!(report.torn_bytes + report.damaged_bytes > 0, "byte {byte}: {report:?}");
         assert_eq!(all(&store, "/n1/x").len() as u64, (3 - lost) * 10, "byte {byte}");
-        let told: u64 = report.lost.iter().filter_map(|lost| lost.readings).sum();
-        assert_eq!((told, report.lost.len() as u64), (lost * 10, lost), "byte {byte}: {:?}", report.lost);
+        let reported: u64 = report.lost.iter().filter_map(|lost| lost.readings).sum();
+        assert_eq!((reported, report.lost.len() as u64), (lost * 10, lost), "byte {byte}: {:?}", report.lost);
     }
-    assert!(!walk(&dir.path().join("damaged")).is_empty(), "the bytes are set aside");
+    assert!(!walk(&dir.path().join("damaged")).is_empty(), "the bytes are in damaged/");
 }
 
 #[test]

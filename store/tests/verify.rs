@@ -122,7 +122,7 @@ fn a_flipped_bit_is_found_and_never_a_wrong_answer() {
     assert!(files(&report, &[FileKind::Tier]).len() >= 6 && files(&report, &[FileKind::Journal]).len() == 1);
     let (expected, sums, missing) = ask(&Store::open(config(dir.path())).unwrap().0).unwrap();
     assert!(!missing && expected.len() == 3 * 3_600 && sums.len() >= 3 * 2);
-    let (mut silent, mut told) = (0, 0);
+    let (mut silent, mut reported) = (0, 0);
     for round in 0..ROUNDS {
         let path = &blocks[random.below(blocks.len() as u64) as usize];
         let mut content = std::fs::read(path).unwrap();
@@ -144,13 +144,13 @@ fn a_flipped_bit_is_found_and_never_a_wrong_answer() {
         let close = |key, value: &f64| sums.get(key).is_some_and(|sum: &f64| (sum - value).abs() < 1e-3);
         assert!(missing || windows.iter().all(|(key, value)| close(key, value)), "{what}: a wrong sum");
         assert!(missing || windows.len() == sums.len(), "{what}: windows are missing without a word");
-        told += usize::from(missing);
+        reported += usize::from(missing);
         silent += usize::from(!missing);
         drop(store);
         content[at] ^= bit;
         std::fs::write(path, &content).unwrap();
     }
-    assert!(told > 0 && silent > 0, "{told} told, {silent} without effect");
+    assert!(reported > 0 && silent > 0, "{reported} reported, {silent} without effect");
     assert!(check(dir.path()).is_whole());
 }
 

@@ -411,7 +411,7 @@ fn show_work(what: &str, state: &Value, style: Style, out: &mut Output) -> std::
             writeln!(
                 out,
                 "{}",
-                file["aside"].as_str().map(|aside| format!(", set aside as {aside}")).unwrap_or_default()
+                file["damaged_copy"].as_str().map(|aside| format!(", set aside as {aside}")).unwrap_or_default()
             )?;
         }
         if let Some(note) = file["note"].as_str() {

@@ -95,7 +95,7 @@ fn store_counters(text: &mut Text, stats: &StoreStats) {
         (
             "store_loose_readings_total",
             "Readings of sensors without a schema, those sent twice counted twice.",
-            stats.loose_readings,
+            stats.schemaless_readings,
         ),
         ("store_duplicates_total", "Batches that were there already.", stats.duplicates),
         ("store_rejected_total", "Batches refused: malformed or of an unknown schema.", stats.rejected),
@@ -125,12 +125,12 @@ fn store_counters(text: &mut Text, stats: &StoreStats) {
         (
             "store_aside_readings_total",
             "Readings set aside because their times are too far from the clock.",
-            stats.aside_readings,
+            stats.quarantined_readings,
         ),
         (
             "store_aside_dropped_bytes_total",
             "Bytes of what was set aside that were dropped because there was too much.",
-            stats.aside_dropped_bytes,
+            stats.quarantine_dropped_bytes,
         ),
         ("store_seals_total", "Journal segments sealed into blocks.", stats.seals),
         ("store_seal_errors_total", "Seals that failed and were tried again.", stats.seal_errors),
@@ -161,7 +161,7 @@ fn store_gauges(text: &mut Text, stats: &StoreStats) {
         ("journal_bytes", "Bytes of journal segments on disk.", stats.journal_bytes),
         ("journal_queue_bytes", "Bytes of payload that wait for the journal.", stats.queue_bytes),
         ("store_live_bytes", "Bytes of payload in memory that are not in blocks yet.", stats.live_bytes),
-        ("store_aside_bytes", "Bytes of files that hold what was set aside.", stats.aside_bytes),
+        ("store_aside_bytes", "Bytes of files that hold what was set aside.", stats.quarantine_bytes),
         ("store_derived_bytes", "Bytes of kept results of virtual sensors.", stats.derived_bytes),
         ("store_blocks", "Blocks.", stats.blocks),
         ("store_block_bytes", "Their bytes.", stats.block_bytes),

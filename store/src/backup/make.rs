@@ -73,11 +73,11 @@ impl Store {
             copies.paths.push(path.clone());
             state.push((crate::registry::FILE.to_owned(), open(disk.as_ref(), &path)?));
         }
-        let listed = disk.list(&shared.paths.aside);
-        for entry in listed.map_err(|error| StoreError::io("listing", &shared.paths.aside, error))? {
+        let listed = disk.list(&shared.paths.quarantine);
+        for entry in listed.map_err(|error| StoreError::io("listing", &shared.paths.quarantine, error))? {
             let name = entry.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
             if !entry.is_dir {
-                state.push((format!("aside/{name}"), open(disk.as_ref(), &entry.path)?));
+                state.push((format!("quarantine/{name}"), open(disk.as_ref(), &entry.path)?));
             }
         }
         let mut backup = Backup {

@@ -87,7 +87,7 @@ mod tests {
             tier: None,
             trimmed: false,
             sums: None,
-            cuts: Vec::new(),
+            tombstones: Vec::new(),
         }
     }
 

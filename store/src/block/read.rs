@@ -54,7 +54,7 @@ struct SharedBlockFile {
     id: u64,
     path: PathBuf,
     disk: Arc<dyn Disk>,
-    doomed: AtomicBool,
+    is_unused: AtomicBool,
     damaged: AtomicBool,
     removed: Arc<RemovedBlocks>,
 }
@@ -66,8 +66,8 @@ pub(crate) type RemovedBlocks = Mutex<Vec<(u64, PathBuf)>>;
 impl Block {
     pub fn new(record: BlockRecord, blocks: &Path, disk: Arc<dyn Disk>, removed: Arc<RemovedBlocks>) -> Self {
         let path = locate(blocks, &record.path);
-        let (doomed, damaged) = (AtomicBool::new(false), AtomicBool::new(false));
-        let file = Arc::new(SharedBlockFile { id: record.id, path: path.clone(), disk, doomed, damaged, removed });
+        let (is_unused, damaged) = (AtomicBool::new(false), AtomicBool::new(false));
+        let file = Arc::new(SharedBlockFile { id: record.id, path: path.clone(), disk, is_unused, damaged, removed });
         Self { record, path, file, shares: Mutex::default() }
     }
 
@@ -77,8 +77,8 @@ impl Block {
     }
 
     /// Has the file removed when the last reader is done.
-    pub fn doom(&self) {
-        self.file.doomed.store(true, Relaxed);
+    pub fn remove_when_unused(&self) {
+        self.file.is_unused.store(true, Relaxed);
     }
 
     pub fn is_damaged(&self) -> bool {
@@ -95,7 +95,7 @@ impl Block {
 
 impl Drop for SharedBlockFile {
     fn drop(&mut self) {
-        if self.doomed.load(Relaxed) {
+        if self.is_unused.load(Relaxed) {
             match self.disk.remove(&self.path) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
                     tracing::warn!(block = %self.path.display(), %error, "cannot remove; tried again at the next start");

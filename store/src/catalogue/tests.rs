@@ -43,11 +43,11 @@ fn a_catalogue_without_lists_is_read_and_goes_on_with_them() {
         sensors.insert(0, "/a/x").unwrap();
         sensors.insert(3, "/a/y").unwrap();
         txn.open_table(BLOCKS).unwrap();
-        txn.open_table(DOOMED).unwrap();
+        txn.open_table(PENDING_FILES).unwrap();
         txn.open_table(RANGES).unwrap();
         txn.open_table(GROUPS).unwrap();
-        txn.open_table(LOOSE).unwrap();
-        txn.open_table(HEARD).unwrap();
+        txn.open_table(SCHEMALESS).unwrap();
+        txn.open_table(NEWEST_TIMES).unwrap();
     }
     txn.commit().unwrap();
     drop(db);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::cuts::{kept, kept_windows, touches};
+use super::tombstones::{kept, remaining_windows, touches};
 use crate::block::index::IndexEntry;
 use crate::block::read::Block;
 use crate::block::rows::RowReader;
@@ -97,7 +97,7 @@ impl<'a> DeletionMeasurement<'a> {
             start = end_row;
             let Some((from, to)) = (self.takes)(&entry.path) else { continue };
             let mut rows = 0;
-            for (from, to) in kept(&block.record.cuts, &entry.path, from, to) {
+            for (from, to) in kept(&block.record.tombstones, &entry.path, from, to) {
                 rows += match tolerate(block, rows_in(&mut reader, entry, (first_row, end_row), (from, to)))? {
                     Some(rows) => rows,
                     None => {
@@ -138,13 +138,13 @@ impl<'a> DeletionMeasurement<'a> {
         let (mut found, mut alone) = (0, false);
         for entry in opened.entries() {
             let Some((from, to)) = (self.takes)(&entry.path) else { continue };
-            let cut = super::cuts::Tombstone { patterns: Vec::new(), from, to };
+            let cut = super::tombstones::Tombstone { patterns: Vec::new(), from, to };
             let (from, to) = cut.windows(resolution);
             if from > entry.last_time || to <= entry.first_time {
                 continue;
             }
-            if touches(&tier.record.cuts, &entry.path, entry.first_time, entry.last_time, 1)
-                && kept_windows(&tier.record.cuts, &entry.path, from, to, resolution).is_empty()
+            if touches(&tier.record.tombstones, &entry.path, entry.first_time, entry.last_time, 1)
+                && remaining_windows(&tier.record.tombstones, &entry.path, from, to, resolution).is_empty()
             {
                 continue;
             }

@@ -4,12 +4,12 @@
 //! - Never: a reading outside the range or of another sensor; a deleted one shown again, whatever crashes in between or is sent again by an agent.
 //!
 //! In two steps. First everything acknowledged is sealed, so that its batches are known for ever by their numbers, and one transaction of the
-//! catalogue notes a [`cuts::Cut`] in the record of every file that holds some of it: from then on no reader sees it. Then each such file is written again
+//! catalogue notes a [`tombstones::Tombstone`] in the record of every file that holds some of it: from then on no reader sees it. Then each such file is written again
 //! without it (`rewrite.rs`), where it is not merged anyhow. Readings that arrive later are new, also in the range.
 
-pub(crate) mod cuts;
 mod measure;
 pub(crate) mod rewrite;
+pub(crate) mod tombstones;
 
 use std::sync::{Arc, PoisonError};
 
@@ -22,9 +22,9 @@ use crate::retention::policy::RetentionPolicy;
 use crate::stats::add;
 use crate::store::Shared;
 use crate::{RetentionRule, SensorId, Snapshot, Store, StoreError};
-use cuts::Tombstone;
 use measure::DeletionMeasurement;
 pub use measure::DeletionReport;
+use tombstones::Tombstone;
 
 /// The most patterns of one deletion.
 pub const DELETE_PATTERNS_MAX: usize = 64;
@@ -92,7 +92,7 @@ impl Store {
         let shared = self.shared();
         let _no_seal = shared.sealing.lock().unwrap_or_else(PoisonError::into_inner);
         let _no_merge = shared.merging.lock().unwrap_or_else(PoisonError::into_inner);
-        let ledger = reconcile(shared)?;
+        let commit_state = reconcile(shared)?;
         let view = shared.view();
         let takes = |path: &str| deletion.takes(path);
         let mut measure = DeletionMeasurement::new(shared, &takes);
@@ -110,26 +110,26 @@ impl Store {
             if !files.contains(&block.record.id) {
                 continue;
             }
-            if block.record.cuts.len() >= CUTS_MAX {
+            if block.record.tombstones.len() >= CUTS_MAX {
                 return Err(StoreError::Sensor(format!(
                     "{CUTS_MAX} deletions wait to be taken out of {}; try again when some are done",
                     block.path.display()
                 )));
             }
             let mut record = block.record.clone();
-            record.cuts.push(cut.clone());
+            record.tombstones.push(cut.clone());
             relink.push(record);
         }
         // Before, so that no crash leaves a result that was made of what is gone; and after, for what was made meanwhile.
         shared.changed(deletion.from, deletion.to, sensors.as_deref())?;
         shared.catalogue.commit(&CatalogueChange { relink: relink.clone(), ..CatalogueChange::default() })?;
         relink_in_view(shared, &relink);
-        drop(ledger);
+        drop(commit_state);
         if let Err(error) = shared.changed(deletion.from, deletion.to, sensors.as_deref()) {
             // Noted, and settled before anything kept is given out.
             tracing::warn!(%error, "kept results cannot be removed; tried again");
         }
-        forget_newest(shared, sensors.as_deref(), deletion);
+        remove_newest(shared, sensors.as_deref(), deletion);
         add(&shared.counters.deletions, 1);
         add(&shared.counters.deleted_readings, affected.readings);
         tracing::info!(sensors = affected.sensors, readings = affected.readings, "readings deleted");
@@ -189,7 +189,7 @@ fn would_go(
 }
 
 /// The newest readings that are kept in memory are taken from the files again where they may be among the deleted.
-fn forget_newest(shared: &Shared, sensors: Option<&[SensorId]>, deletion: &Deletion) {
+fn remove_newest(shared: &Shared, sensors: Option<&[SensorId]>, deletion: &Deletion) {
     let mut known = shared.sensors.write().unwrap_or_else(PoisonError::into_inner);
     let all: Vec<SensorId>;
     let chosen = match sensors {

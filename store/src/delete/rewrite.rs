@@ -10,13 +10,13 @@ use crate::publish::{BlockDraft, BlockKind, publish};
 use crate::stats::add;
 use crate::store::Shared;
 use crate::tiers::TierSource;
-use crate::tiers::rewrite::without_cuts;
+use crate::tiers::rewrite::without_tombstones;
 use crate::tiers::write::TierDrafts;
 
 /// Writes one file again; `false` when none is left to do.
 pub(crate) fn rewrite_once(shared: &Shared) -> Result<bool, StoreError> {
     let view = shared.view();
-    let due = |block: &&Arc<Block>| !block.record.cuts.is_empty() && !block.is_damaged();
+    let due = |block: &&Arc<Block>| !block.record.tombstones.is_empty() && !block.is_damaged();
     if let Some(block) = view.blocks.iter().find(due) {
         return rewrite_block(shared, block).map(|()| true);
     }
@@ -28,12 +28,12 @@ pub(crate) fn rewrite_once(shared: &Shared) -> Result<bool, StoreError> {
 
 /// The next of a block and its tiers that has something deleted in it is written again; `false` when none has.
 pub(crate) fn rewrite_of(shared: &Shared, block: &Arc<Block>) -> Result<bool, StoreError> {
-    if !block.record.cuts.is_empty() {
+    if !block.record.tombstones.is_empty() {
         return rewrite_block(shared, block).map(|()| true);
     }
     let due = |tier: &&Arc<Block>| {
         tier.record.tier.is_some_and(|of| of.block == block.record.id)
-            && !tier.record.cuts.is_empty()
+            && !tier.record.tombstones.is_empty()
             && !tier.is_damaged()
     };
     match shared.view().tiers.iter().find(due) {
@@ -115,7 +115,7 @@ fn rewrite_tier(shared: &Shared, tier: &Arc<Block>) -> Result<(), StoreError> {
         },
         None => None,
     };
-    let finished = match without_cuts(shared, &tier.record, &opened[0], readings) {
+    let finished = match without_tombstones(shared, &tier.record, &opened[0], readings) {
         Ok(finished) => finished,
         Err(error @ StoreError::Damaged { .. }) => {
             let is_of = |block: &&Arc<Block>| matches!(&error, StoreError::Damaged { path, .. } if *path == block.path);

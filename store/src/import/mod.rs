@@ -105,7 +105,7 @@ impl Store {
         self.commit(id, part, rows as u64, finished, &series, &ids)?;
         let mut heard = shared.sensors.write().unwrap_or_else(PoisonError::into_inner);
         for (series, id) in series.iter().zip(&ids) {
-            series.times.last().into_iter().for_each(|time| heard.heard_until(source, *id, *time));
+            series.times.last().into_iter().for_each(|time| heard.newest_until(source, *id, *time));
         }
         drop(heard);
         crate::properties::keep_up(shared);
@@ -187,15 +187,15 @@ impl Store {
         let shared = self.shared();
         // No seal may end meanwhile: its blocks would count less than this, though they came later.
         let _no_seal = shared.sealing.lock().unwrap_or_else(PoisonError::into_inner);
-        let ledger = match reconcile(shared) {
-            Ok(ledger) => ledger,
+        let commit_state = match reconcile(shared) {
+            Ok(commit_state) => commit_state,
             Err(error) => {
                 finished.iter().for_each(|block| block.discard(shared));
                 return Err(error);
             }
         };
-        let (known, forgotten) = ledger.imports.with(id, part, rows);
-        drop(ledger);
+        let (known, forgotten) = commit_state.imports.with(id, part, rows);
+        drop(commit_state);
         rank(shared, &mut finished);
         let mut last: HashMap<u32, i64> = HashMap::new();
         for (series, id) in series.iter().zip(ids) {
@@ -204,7 +204,7 @@ impl Store {
         let heard = {
             let sensors = shared.sensors();
             let chunks: BTreeSet<u32> = last.keys().map(|id| id / HEARD_SENSORS).collect();
-            chunks.into_iter().map(|chunk| (chunk, sensors.heard_times_with(chunk, &last))).collect()
+            chunks.into_iter().map(|chunk| (chunk, sensors.newest_times_with(chunk, &last))).collect()
         };
         let change = CatalogueChange {
             heard,
@@ -226,9 +226,9 @@ impl Store {
             tracing::warn!(%error, "kept results cannot be removed; tried again");
         }
         {
-            let mut ledger = shared.ledger.lock().unwrap_or_else(PoisonError::into_inner);
-            forgotten.iter().for_each(|id| ledger.imports.forget(id));
-            ledger.imports.set(id, known);
+            let mut commit_state = shared.commit_state.lock().unwrap_or_else(PoisonError::into_inner);
+            forgotten.iter().for_each(|id| commit_state.imports.forget(id));
+            commit_state.imports.set(id, known);
         }
         add(&shared.counters.imported_parts, 1);
         add(&shared.counters.imported_readings, rows);

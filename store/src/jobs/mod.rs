@@ -99,7 +99,7 @@ impl Jobs {
         let (table, mut found) = JobDatabase::open(disk, dir.join("jobs.redb"), damaged, |record| {
             index.put(&record);
         })?;
-        if let Some(path) = found.put_aside {
+        if let Some(path) = found.moved_to {
             index = AllocationIndex::default();
             found.damaged = vec![format!(
                 "all jobs: jobs.redb is no database any more; it is kept as {}, and a new one begins",
@@ -219,7 +219,7 @@ fn check(record: &JobRecord) -> Result<(), StoreError> {
 
 impl Store {
     /// Checks records and queues them. `done` is called once: at once when one of them is refused (then none is taken) or there is no room, else
-    /// from the jobs' thread when all are durable ([`crate::Appended::Duplicate`]: all were before) or could not be made so. Records of an allocation
+    /// from the jobs' thread when all are durable ([`crate::AppendOutcome::Duplicate`]: all were before) or could not be made so. Records of an allocation
     /// that come in any order leave the one with the highest revision; one that has ended takes the place of one that runs whatever its revision, so
     /// that an agent that forgot how far it had counted can still end a job.
     pub fn put_jobs(&self, records: Vec<JobRecord>, done: AppendCallback) {

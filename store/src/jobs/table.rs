@@ -107,7 +107,7 @@ pub(super) struct JobDatabaseDamage {
     /// Names of entries that are no records any more.
     pub damaged: Vec<String>,
     /// Where the whole file was put because it is no database any more.
-    pub put_aside: Option<PathBuf>,
+    pub moved_to: Option<PathBuf>,
 }
 
 impl JobDatabase {
@@ -148,7 +148,7 @@ impl JobDatabase {
             Ok(Err(JobReadFault::Library(error))) if is_of_the_disk(&error) => {
                 return Err(fail("reading", &table.path, error));
             }
-            Ok(Err(JobReadFault::Library(_))) | Err(_) => found.put_aside = Some(table.put_aside(damaged_dir)?),
+            Ok(Err(JobReadFault::Library(_))) | Err(_) => found.moved_to = Some(table.moved_to(damaged_dir)?),
         }
         Ok((table, found))
     }
@@ -160,7 +160,7 @@ impl JobDatabase {
     }
 
     /// What is no database any more is kept for a person to look at; a new one begins with the next record.
-    fn put_aside(&self, dir: &Path) -> Result<PathBuf, StoreError> {
+    fn moved_to(&self, dir: &Path) -> Result<PathBuf, StoreError> {
         let free = (1u32..).map(|n| dir.join(format!("jobs-{n}.redb"))).find(|path| !self.disk.exists(path));
         let path = free.unwrap_or_else(|| dir.join("jobs.redb"));
         self.disk.rename(&self.path, &path).map_err(|error| StoreError::io("renaming", &self.path, error))?;

@@ -12,9 +12,9 @@ use std::sync::{Arc, PoisonError};
 use serde::Serialize;
 
 use crate::block::read::Block;
-use crate::care::CancellableProgress;
 use crate::catalogue::CatalogueChange;
 use crate::disk::{Disk, RealDisk};
+use crate::maintenance::CancellableProgress;
 use crate::publish::{publish, reconcile};
 use crate::store::Shared;
 use crate::verify::{FileKind, check_file};
@@ -35,7 +35,7 @@ pub struct RepairedFile {
     /// How many of them are kept.
     pub kept: u64,
     /// Where the file was put; `None` where it is missing, or nothing was changed.
-    pub aside: Option<PathBuf>,
+    pub damaged_copy: Option<PathBuf>,
     /// Why nothing of it is lost though it is not kept, or what is to be done.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
@@ -109,15 +109,22 @@ fn repair_file(
     let Some(file) = known.find(|other| other.record.id == file.record.id).cloned() else { return Ok(None) };
     let record = &file.record;
     let kind = if record.tier.is_some() { FileKind::Tier } else { FileKind::Block };
-    let mut repaired =
-        RepairedFile { path: file.path.clone(), kind, problem, rows: record.rows, kept: 0, aside: None, note: None };
+    let mut repaired = RepairedFile {
+        path: file.path.clone(),
+        kind,
+        problem,
+        rows: record.rows,
+        kept: 0,
+        damaged_copy: None,
+        note: None,
+    };
     if let Some(of) = record.tier
         && view.blocks.iter().any(|block| block.record.id == of.block && !block.record.trimmed && !block.is_damaged())
     {
         repaired.kept = record.rows;
         repaired.note = Some("made anew from its readings".to_owned());
         if !dry_run {
-            repaired.aside = set_aside(shared, &file)?;
+            repaired.damaged_copy = move_to_damaged(shared, &file)?;
             publish(shared, &[], &[file], CatalogueChange::default())?;
         }
         return Ok(Some(repaired));
@@ -128,7 +135,7 @@ fn repair_file(
         finished.iter().for_each(|finished| finished.discard(shared));
         return Ok(Some(repaired));
     }
-    repaired.aside = set_aside(shared, &file)?;
+    repaired.damaged_copy = move_to_damaged(shared, &file)?;
     let finished: Vec<_> = finished.into_iter().collect();
     let mut relink = Vec::new();
     let mut replaced = vec![file.clone()];
@@ -153,7 +160,7 @@ fn repair_file(
 }
 
 /// Copies a damaged file to where a person can look at it; the original goes with the transaction that replaces it.
-fn set_aside(shared: &Shared, file: &Block) -> Result<Option<PathBuf>, StoreError> {
+fn move_to_damaged(shared: &Shared, file: &Block) -> Result<Option<PathBuf>, StoreError> {
     if !shared.disk.exists(&file.path) {
         return Ok(None);
     }

@@ -37,7 +37,7 @@ pub struct RebuildReport {
     /// Sensors in them.
     pub sensors: u64,
     /// Files put under `damaged/`: what is no whole block, tiers that are made anew, journal segments.
-    pub aside: Vec<PathBuf>,
+    pub damaged_copies: Vec<PathBuf>,
     /// Batches in those segments. Ending with `.readmit`, such a file is taken in when it is moved to `journal/` after agents have announced their schemas.
     pub batches: u64,
     /// Readings without a schema in them, which nobody can name any more.
@@ -114,7 +114,7 @@ impl CatalogueRebuild<'_> {
         for path in self.files("blocks") {
             match self.describe(&path, None)? {
                 Some(found) => blocks.push(found),
-                None => self.put_aside(&path)?,
+                None => self.move_to_damaged(&path)?,
             }
         }
         let mut tiers = Vec::new();
@@ -126,7 +126,7 @@ impl CatalogueRebuild<'_> {
             };
             let found = self.describe(&path, Some(TierSource { resolution_ns, block: 0 }))?;
             let Some((mut tier, entries)) = found else {
-                self.put_aside(&path)?;
+                self.move_to_damaged(&path)?;
                 continue;
             };
             let over = |found: &&mut IndexedFile| {
@@ -145,7 +145,7 @@ impl CatalogueRebuild<'_> {
                     tier.tier = Some(TierSource { resolution_ns, block: found.0.id });
                 }
                 (Some(_), None) => {
-                    self.put_aside(&path)?;
+                    self.move_to_damaged(&path)?;
                     continue;
                 }
             }
@@ -185,7 +185,7 @@ impl CatalogueRebuild<'_> {
             tier,
             trimmed: false,
             sums: None,
-            cuts: Vec::new(),
+            tombstones: Vec::new(),
         };
         let block = Block::new(record.clone(), &blocks, self.disk.clone(), Arc::default());
         let opened = match OpenBlock::open_unknown(&block) {
@@ -254,9 +254,9 @@ impl CatalogueRebuild<'_> {
                 let to = self.dir.join("damaged").join(format!("{number:010}.readmit"));
                 let file = self.disk.create(&to).and_then(|file| file.write_at(0, &batches).and_then(|()| file.sync()));
                 file.map_err(|error| StoreError::io("writing", &to, error))?;
-                self.rebuilt.aside.push(to);
+                self.rebuilt.damaged_copies.push(to);
             }
-            self.put_aside(&path)?;
+            self.move_to_damaged(&path)?;
         }
         let synced = crate::synced::path(&self.dir.join("journal"));
         if self.dry_run {
@@ -271,15 +271,15 @@ impl CatalogueRebuild<'_> {
         }
     }
 
-    fn put_aside(&mut self, path: &Path) -> Result<(), StoreError> {
+    fn move_to_damaged(&mut self, path: &Path) -> Result<(), StoreError> {
         let (dir, name) = (self.dir.join("damaged"), path.file_name().unwrap_or_default());
         let to = dir.join(name);
         if !self.dry_run {
             let moved = self.disk.create_dirs(&dir).and_then(|()| self.disk.rename(path, &to));
             let moved = moved.and_then(|()| self.disk.sync_dir(&dir));
-            moved.map_err(|error| StoreError::io("setting aside", path, error))?;
+            moved.map_err(|error| StoreError::io("moving to damaged/", path, error))?;
         }
-        self.rebuilt.aside.push(to);
+        self.rebuilt.damaged_copies.push(to);
         Ok(())
     }
 
@@ -299,7 +299,7 @@ impl CatalogueRebuild<'_> {
             .zip(sensors)
             .map(|(id, (path, properties))| (id, Some(path.as_str()), properties.encode()))
             .collect();
-        catalogue.add_loose(SOURCE, &rows)?;
+        catalogue.add_schemaless(SOURCE, &rows)?;
         let add: Vec<BlockRecord> = records.iter().map(|(record, _)| record.clone()).collect();
         let last = add.iter().map(|record| record.id).max().unwrap_or(0);
         catalogue.intend(&[(last, "blocks".to_owned())])?;
@@ -308,7 +308,7 @@ impl CatalogueRebuild<'_> {
         catalogue.commit(&change)?;
         drop(catalogue);
         if self.disk.exists(path) {
-            self.put_aside(path)?;
+            self.move_to_damaged(path)?;
         }
         let named = self.disk.rename(&new, path).and_then(|()| self.disk.sync_dir(self.dir));
         named.map_err(|error| StoreError::io("naming", path, error))

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use crate::StoreError;
 use crate::block::read::{Block, OpenBlock};
 use crate::block::rows::RowReader;
-use crate::delete::cuts::kept;
 use crate::delete::rewrite::kind_of;
+use crate::delete::tombstones::kept;
 use crate::publish::{BlockDraft, FinishedBlock};
 use crate::snapshot::cut;
 use crate::store::Shared;
@@ -57,7 +57,7 @@ fn copy(opened: &Arc<OpenBlock>, file: &Block, draft: &mut BlockDraft) -> Result
                         continue;
                     }
                     before = chunk.times.last().copied();
-                    for (from, to) in kept(&file.record.cuts, &entry.path, i64::MIN, i64::MAX) {
+                    for (from, to) in kept(&file.record.tombstones, &entry.path, i64::MIN, i64::MAX) {
                         let left = cut(chunk.clone(), from, to);
                         draft.writer.push(&entry.path, &left.times, &left.column)?;
                     }

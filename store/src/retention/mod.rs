@@ -90,10 +90,10 @@ fn by_age(shared: &Shared, policy: &RetentionPolicy, now: i64) -> Result<Vec<Arc
             continue;
         }
         outliving.retain(|resolution| !policy.is_tier_expired(&shares, *resolution, now));
-        let settle_ns = i64::try_from(shared.config.merge_settle.ns()).unwrap_or(i64::MAX);
+        let merge_delay_ns = i64::try_from(shared.config.merge_delay.ns()).unwrap_or(i64::MAX);
         let has =
             |resolution: &i64| tiers_of(&view.tiers, block.record.id).any(|(_, of)| of.resolution_ns == *resolution);
-        if block.record.trimmed || (outliving.iter().all(has) && is_over(&block.record, settle_ns, now)) {
+        if block.record.trimmed || (outliving.iter().all(has) && is_over(&block.record, merge_delay_ns, now)) {
             due.push((block.clone(), whole));
         }
     }
@@ -104,7 +104,7 @@ fn by_age(shared: &Shared, policy: &RetentionPolicy, now: i64) -> Result<Vec<Arc
             dropped.push(tier.clone());
         }
     }
-    dropped.extend(settle_due(shared, policy, &due, now)?);
+    dropped.extend(merge_before_drop(shared, policy, &due, now)?);
     Ok(dropped)
 }
 
@@ -112,7 +112,7 @@ fn by_age(shared: &Shared, policy: &RetentionPolicy, now: i64) -> Result<Vec<Arc
 type DayAndType = (Option<i64>, bool);
 
 /// Blocks that are out, or a good part of which is: the last merge of their day first, if it has not been.
-fn settle_due(
+fn merge_before_drop(
     shared: &Shared,
     policy: &RetentionPolicy,
     due: &[(Arc<Block>, bool)],

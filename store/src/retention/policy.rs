@@ -40,7 +40,7 @@ pub(crate) struct RetentionPolicy {
     default_age: Option<Interval>,
     resolutions: Vec<i64>,
     /// After the end of a day its blocks are merged, and tiers are made of them, ns.
-    settle_ns: i64,
+    merge_delay_ns: i64,
     /// Differs from one set of rules to the next.
     generation: u64,
 }
@@ -52,7 +52,7 @@ fn ns(age: Interval) -> i64 {
 impl RetentionPolicy {
     pub fn new(config: &StoreConfig, rules: Vec<RetentionRule>, generation: u64) -> Self {
         let (default_age, resolutions) = (config.retention_age, resolutions(&config.tiers));
-        Self { rules, default_age, resolutions, settle_ns: ns(config.merge_settle), generation }
+        Self { rules, default_age, resolutions, merge_delay_ns: ns(config.merge_delay), generation }
     }
 
     /// Readings of a sensor before this are not shown: a rule says that they are out of their retention, as of the pass at `now`. What only
@@ -106,7 +106,7 @@ impl RetentionPolicy {
     pub fn raw_cut(&self, rule: usize, now: i64) -> i64 {
         let cut = self.cut(rule, self.raw_age(rule), now);
         if self.resolutions.iter().any(|resolution| self.outlives(rule, *resolution)) {
-            cut.min(floor(now.saturating_sub(self.settle_ns), DAY_NS))
+            cut.min(floor(now.saturating_sub(self.merge_delay_ns), DAY_NS))
         } else {
             cut
         }
@@ -203,7 +203,7 @@ mod tests {
                 .collect(),
         };
         let policy = |rule: RetentionRule| {
-            let config = StoreConfig { merge_settle: Interval::from_s(2 * 3600), ..StoreConfig::new("/nowhere") };
+            let config = StoreConfig { merge_delay: Interval::from_s(2 * 3600), ..StoreConfig::new("/nowhere") };
             RetentionPolicy::new(&config, vec![rule], 1)
         };
         let day = |days: i64| days * DAY_NS;

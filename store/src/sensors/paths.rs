@@ -258,7 +258,7 @@ impl<'a> PathWalk<'a> {
     }
 
     /// Goes on at the first path that is not before `to`, which is behind the last one.
-    pub fn leap(&mut self, to: &str) {
+    pub fn skip_to(&mut self, to: &str) {
         if let Some((family, at, end)) = &mut self.run {
             let place = family.position((*at, *end), to, false);
             if place < *end {

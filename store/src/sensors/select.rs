@@ -7,7 +7,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use wholegrain_model::Pattern;
 
-use super::chosen::{MatchingSensors, PatternMatches};
+use super::matching::{MatchingSensors, PatternMatches};
 use super::{Combinations, NONE, SchemalessEntry, Sensors, UNKNOWN};
 use crate::settings::{AppliedSettings, Settings};
 use crate::{SensorId, SensorInfo};
@@ -167,9 +167,10 @@ impl Sensors {
     }
 
     fn sent_of(&self, id: SensorId, path: Arc<str>) -> Option<SensorInfo> {
-        let loose = self.entries.get(id.0 as usize).and_then(|entry| self.loose.get(entry.loose as usize));
+        let schemaless =
+            self.entries.get(id.0 as usize).and_then(|entry| self.schemaless.get(entry.schemaless as usize));
         let places = self.places(id);
-        let Some(place) = places.last() else { return self.loose_info(id, path, loose?) };
+        let Some(place) = places.last() else { return self.schemaless_info(id, path, schemaless?) };
         let def = &self.schemas[place.schema as usize].sensors()[place.column as usize];
         let states = places.iter().filter_map(|place| self.groups.get(&self.schemas[place.schema as usize].hash()));
         let newest = states.max_by_key(|state| state.last_time);
@@ -183,13 +184,13 @@ impl Sensors {
             wraps_at: def.wraps_at,
             description: def.description.clone(),
             interval_ns: newest.map_or(0, |state| state.interval_ns),
-            last_time: newest.map(|state| state.last_time).max(loose.and_then(SchemalessEntry::time)),
+            last_time: newest.map(|state| state.last_time).max(schemaless.and_then(SchemalessEntry::time)),
             agent: newest.map_or_else(|| "".into(), |state| state.agent.clone()),
         })
     }
 
-    fn loose_info(&self, id: SensorId, path: Arc<str>, loose: &SchemalessEntry) -> Option<SensorInfo> {
-        let properties = self.properties.get(loose.properties as usize)?;
+    fn schemaless_info(&self, id: SensorId, path: Arc<str>, schemaless: &SchemalessEntry) -> Option<SensorInfo> {
+        let properties = self.properties.get(schemaless.properties as usize)?;
         Some(SensorInfo {
             id,
             path,
@@ -200,8 +201,8 @@ impl Sensors {
             wraps_at: None,
             description: properties.description.clone(),
             interval_ns: properties.interval_ns,
-            last_time: loose.time(),
-            agent: self.sources[loose.source as usize].clone(),
+            last_time: schemaless.time(),
+            agent: self.sources[schemaless.source as usize].clone(),
         })
     }
 }

@@ -17,7 +17,7 @@ pub(crate) struct LineSpacings {
     /// Whether there are spacings over the bound: their neighbours decided about them.
     pub beyond: bool,
     /// Whether readings that are not in the file decide about one of them, and it is taken for a hole: in files of earlier releases. Others have a row
-    /// that begins behind it, with [`Before::Unknown`].
+    /// that begins behind it, with [`WindowEdge::Unknown`].
     pub undecided: bool,
 }
 
@@ -249,7 +249,7 @@ impl<T: WindowNumber> WindowBuilder<T> {
         (self.known, self.after_gap, self.drawn) = (0, false, LineSpacings::default());
     }
 
-    /// After [`Builder::begin`]: the last value before the first reading is at `time`, and a gap follows it or not.
+    /// After [`WindowBuilder::begin`]: the last value before the first reading is at `time`, and a gap follows it or not.
     fn follow(&mut self, time: i64, gap: bool) {
         (self.times, self.known, self.after_gap) = ([time, 0, 0], 1, gap);
     }
@@ -487,7 +487,7 @@ impl AnyWindowBuilder {
         }
     }
 
-    /// Gives back what [`AnyBuilder::finish`] gave, for the memory.
+    /// Gives back what [`AnyWindowBuilder::finish`] gave, for the memory.
     pub fn give_back(&mut self, windows: Vec<TierWindows>) {
         for (level, mut windows) in windows.into_iter().enumerate() {
             match (&mut *self, &mut windows) {

@@ -33,7 +33,7 @@ impl WindowLinesWriter {
     }
 }
 
-/// Reads what [`LinesWriter::text`] gave, of so many sensors.
+/// Reads what [`WindowLinesWriter::text`] gave, of so many sensors.
 pub(crate) fn decode(text: &str, sensors: usize) -> Result<Vec<LineSpacings>, &'static str> {
     let body = from_text(text)?;
     let (mut all, mut at) = (Vec::with_capacity(sensors), 0);

@@ -2,17 +2,17 @@
 //! sensor's values, so that an answer over a year need not read every second.
 //!
 //! - In: the readings of a block as it is merged, or of one that has settled.
-//! - Out: Parquet files under `tiers/`, each the companion of one block; at query time [`Part`]s: windows where a block is alone
+//! - Out: Parquet files under `tiers/`, each the companion of one block; at query time [`ScanPart`]s: windows where a block is alone
 //!   with its time, and readings where blocks overlap.
 //! - Never: a window that counts a reading twice, or one that a reader takes for whole while half of it is gone.
 
 pub(crate) mod build;
 mod choose;
 pub(crate) mod lines;
+pub(crate) mod missing;
 pub(crate) mod plan;
 pub(crate) mod rewrite;
 pub(crate) mod scan;
-pub(crate) mod settle;
 pub(crate) mod write;
 
 use serde::{Deserialize, Serialize};
@@ -84,7 +84,7 @@ pub struct WindowColumns<T> {
     pub lines: Option<WindowLines>,
 }
 
-/// The straight lines between neighbouring values of windows, as `docs/sums.md` draws them: columns of the length of [`Rows`].
+/// The straight lines between neighbouring values of windows, as `docs/sums.md` draws them: columns of the length of [`WindowColumns`].
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct WindowLines {
     /// From the window's start to its first value, ns.
@@ -95,7 +95,7 @@ pub struct WindowLines {
     pub covered: Vec<i64>,
     /// The area below them, in raw value times seconds.
     pub area: Vec<f64>,
-    /// What is before the first value and after the last: [`Edges`].
+    /// What is before the first value and after the last: [`WindowEdges`].
     pub edges: Vec<WindowEdges>,
 }
 

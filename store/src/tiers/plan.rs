@@ -113,13 +113,13 @@ fn clean(spans: &[SourceSpan], order: &[usize], (lo, hi): (i64, i64), steps: &mu
 fn contest(spans: &[SourceSpan], order: &[usize], (lo, hi): (i64, i64), resolution: i64, steps: &mut Vec<PlanStep>) {
     let involved: Vec<usize> =
         order.iter().copied().filter(|&at| spans[at].first < hi && spans[at].last >= lo).collect();
-    let mut cuts: Vec<i64> = involved.iter().map(|&at| spans[at].raw_from).collect();
-    cuts.extend([ceil(lo, resolution), floor(hi, resolution), lo, hi]);
-    cuts.retain(|cut| (lo..=hi).contains(cut));
-    cuts.sort_unstable();
-    cuts.dedup();
+    let mut tombstones: Vec<i64> = involved.iter().map(|&at| spans[at].raw_from).collect();
+    tombstones.extend([ceil(lo, resolution), floor(hi, resolution), lo, hi]);
+    tombstones.retain(|cut| (lo..=hi).contains(cut));
+    tombstones.sort_unstable();
+    tombstones.dedup();
     let mut merged: Option<(i64, i64)> = None;
-    for piece in cuts.windows(2) {
+    for piece in tombstones.windows(2) {
         let (lo, hi) = (piece[0], piece[1]);
         let here = involved.iter().copied().filter(|&at| spans[at].first < hi && spans[at].last >= lo);
         let here: Vec<usize> = here.collect();

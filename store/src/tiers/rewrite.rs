@@ -15,8 +15,8 @@ use crate::block::read::{Block, OpenBlock};
 use crate::block::rows::RowReader;
 use crate::block::write::BlockSummary;
 use crate::catalogue::BlockRecord;
-use crate::delete::cuts::{kept_windows, touches};
 use crate::delete::rewrite::kind_of;
+use crate::delete::tombstones::{remaining_windows, touches};
 use crate::merge::runs_of;
 use crate::publish::FinishedBlock;
 use crate::store::Shared;
@@ -26,7 +26,7 @@ pub(crate) type BlockReadings<'a> = (&'a Arc<Block>, Arc<OpenBlock>);
 
 /// A tier's file without what its cuts take; `None` when no window is left. Windows that a cut touches are made again of the readings that `block` has, and left
 /// out where the readings are gone.
-pub(crate) fn without_cuts(
+pub(crate) fn without_tombstones(
     shared: &Shared,
     old: &BlockRecord,
     opened: &Arc<OpenBlock>,
@@ -131,10 +131,10 @@ impl TierRewrite<'_> {
         let (path, resolution) = (&entry.path, self.tier.resolution_ns);
         let (first, last) = (entry.first_time, entry.last_time);
         let made_from = Some(self.there_from(entry))
-            .filter(|from| *from <= last && touches(&self.old.cuts, path, first.max(*from), last, resolution));
+            .filter(|from| *from <= last && touches(&self.old.tombstones, path, first.max(*from), last, resolution));
         let (from, to) = (floor(first, resolution), last.saturating_add(1).min(made_from.unwrap_or(i64::MAX)));
         let mut kept = Vec::new();
-        for (lo, hi) in kept_windows(&self.old.cuts, path, from, to, resolution) {
+        for (lo, hi) in remaining_windows(&self.old.tombstones, path, from, to, resolution) {
             if lo < hi {
                 let row = if lo > from { self.reader.seek(row, end, lo)? } else { row };
                 let end = if hi <= last { self.reader.seek(row, end, hi)? } else { end };
@@ -181,7 +181,7 @@ impl TierRewrite<'_> {
         Ok(windows.times().first().and_then(|time| of(*time)))
     }
 
-    /// The windows of what the block has of a sensor from a time on; `before` is what [`Rewrite::last_value`] says of the window before.
+    /// The windows of what the block has of a sensor from a time on; `before` is what [`TierRewrite::last_value`] says of the window before.
     fn made(
         &mut self,
         path: &str,
@@ -201,7 +201,7 @@ impl TierRewrite<'_> {
         builder.begin(interval_ns);
         before.into_iter().for_each(|(time, gap)| builder.follow(time, gap));
         let mut range: Option<(i64, i64)> = None;
-        for run in runs_of(reader, &entry, rows, from, &block.record.cuts)? {
+        for run in runs_of(reader, &entry, rows, from, &block.record.tombstones)? {
             let mut row = run.row;
             while row < run.end {
                 let chunk = reader.read(row, run.end - row)?;

@@ -12,7 +12,7 @@ use super::{ScanPart, TierSource, TierWindows, WindowColumns, WindowLines, coars
 use crate::block::find::SensorRows;
 use crate::block::read::Block;
 use crate::block::rows::RowReader;
-use crate::delete::cuts::{self, kept_windows};
+use crate::delete::tombstones::{self, remaining_windows};
 use crate::scan::{MergeInput, MergedChunks};
 use crate::snapshot::{Snapshot, cut, split, tolerate};
 use crate::{Chunk, SensorId, StoreError};
@@ -62,10 +62,12 @@ impl TierScanSource {
 
     /// Whether something is deleted of the time whose readings are there.
     fn is_cut_from_readings_on(&self, path: &str) -> bool {
-        let Some((tier, _)) = self.tier.as_ref().filter(|(tier, _)| !tier.record.cuts.is_empty()) else { return false };
+        let Some((tier, _)) = self.tier.as_ref().filter(|(tier, _)| !tier.record.tombstones.is_empty()) else {
+            return false;
+        };
         let resolution = tier.record.tier.map_or(1, |of| of.resolution_ns);
         let SourceSpan { first, last, raw_from, .. } = self.span;
-        raw_from <= last && cuts::touches(&tier.record.cuts, path, first.max(raw_from), last, resolution)
+        raw_from <= last && tombstones::touches(&tier.record.tombstones, path, first.max(raw_from), last, resolution)
     }
 
     fn of_readings(raw: RawReadings, first: i64, last: i64) -> Self {
@@ -372,7 +374,7 @@ impl<S: Deref<Target = Snapshot>> TierScan<S> {
             let until = reader.seek(row, end, hi)?;
             let mut all: Option<TierWindows> = None;
             let resolution = tier.record.tier.map_or(1, |of| of.resolution_ns);
-            for (from, to) in kept_windows(&tier.record.cuts, &self.path, i64::MIN, i64::MAX, resolution) {
+            for (from, to) in remaining_windows(&tier.record.tombstones, &self.path, i64::MIN, i64::MAX, resolution) {
                 let until = if to < hi { reader.seek(row, until, to)? } else { until };
                 row = if from > lo { reader.seek(row, until, from)? } else { row };
                 let mut is_cut = from > lo;

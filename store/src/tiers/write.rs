@@ -163,7 +163,7 @@ pub(super) fn record(kind: BlockKind, id: u64, tier: TierSource, written: &Block
         tier: Some(tier),
         trimmed: false,
         sums: Some(written.sums),
-        cuts: Vec::new(),
+        tombstones: Vec::new(),
     }
 }
 

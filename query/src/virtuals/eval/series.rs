@@ -249,7 +249,7 @@ impl Series {
     }
 
     fn keep(&self, kept: &CachedResults, piece: &Assembly) {
-        let recipe = kept.recipe();
+        let recipe = kept.cache_key();
         let (start, end) = self.times_of(piece.number);
         let settled = end.saturating_add(recipe.ahead_ns).saturating_add(SETTLE_NS) <= self.plan.newest;
         let (first, last) = (start.saturating_sub(recipe.back_ns), end.saturating_add(recipe.ahead_ns));

@@ -16,7 +16,7 @@ const SECOND: i64 = 1_000_000_000;
 const DAY: i64 = 86_400 * SECOND;
 const START: i64 = 20_000 * DAY;
 
-fn loose(path: &str) -> SchemalessSensor {
+fn schemaless(path: &str) -> SchemalessSensor {
     SchemalessSensor {
         path: SensorPath::new(path).unwrap(),
         unit: "Cel".to_owned(),
@@ -62,7 +62,7 @@ fn rows(store: &Store, id: SensorId) -> Vec<(i64, Option<Value>)> {
 fn the_whole_life_of_a_single_reading() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path());
-    let sensors = [loose("/hall/a"), loose("/hall/b"), loose("/hall/a")];
+    let sensors = [schemaless("/hall/a"), schemaless("/hall/b"), schemaless("/hall/a")];
     let ids = store.register_sensors("gateway", &sensors).unwrap();
     assert_eq!(ids, [SensorId(0), SensorId(1), SensorId(0)]);
     assert_eq!(store.register_sensors("gateway", &sensors).unwrap(), ids, "known paths keep their number");
@@ -118,7 +118,7 @@ fn a_sensor_of_a_schema_takes_single_readings_too_and_the_later_counts() {
         vec![SensorDef::gauge("x", "By", "Of the schema."), SensorDef::gauge("y", "1", "")],
     )
     .unwrap();
-    let id = store.register_sensors("gateway", &[loose("/n1/x")]).unwrap()[0];
+    let id = store.register_sensors("gateway", &[schemaless("/n1/x")]).unwrap()[0];
     assert_eq!(store.sensor(id).unwrap().unit, "Cel");
     store.register_schema(&schema).unwrap();
     let batch = |seq: u64, seconds: &[i64]| {
@@ -145,7 +145,7 @@ fn a_sensor_of_a_schema_takes_single_readings_too_and_the_later_counts() {
     store.seal().unwrap();
     assert_eq!(rows(&store, id), later);
     assert_eq!(store.sensor(id).unwrap().unit, "By", "a schema defines its sensors");
-    store.register_sensors("gateway", &[loose("/n1/x")]).unwrap();
+    store.register_sensors("gateway", &[schemaless("/n1/x")]).unwrap();
     assert_eq!(store.sensor(id).unwrap().unit, "By");
     assert_eq!(store.newest(&[id]), [Some((START + 4 * SECOND, Some(Value::Int(40))))]);
 }
@@ -158,24 +158,24 @@ fn what_is_not_allowed_is_refused() {
         let error = store.register_sensors("g", &[sensor]).unwrap_err().to_string();
         assert!(error.contains("/a") && error.contains(part), "{error}");
     };
-    refused(SchemalessSensor { scale: 0.0, ..loose("/a") }, "scale");
-    refused(SchemalessSensor { unit: "\n".into(), ..loose("/a") }, "unit");
-    refused(SchemalessSensor { description: "x".repeat(513), ..loose("/a") }, "description");
+    refused(SchemalessSensor { scale: 0.0, ..schemaless("/a") }, "scale");
+    refused(SchemalessSensor { unit: "\n".into(), ..schemaless("/a") }, "unit");
+    refused(SchemalessSensor { description: "x".repeat(513), ..schemaless("/a") }, "description");
     assert_eq!(store.stats().sensors, 0);
     let error = append(&store, "g", &[float(SensorId(0), 1, 1.0)]).unwrap_err();
     assert!(matches!(error, StoreError::Sensor(_)), "{error}");
-    assert!(store.register_sensors(&"x".repeat(200), &[loose("/a")]).is_err());
+    assert!(store.register_sensors(&"x".repeat(200), &[schemaless("/a")]).is_err());
     assert_eq!(append(&store, "g", &[]).unwrap(), AppendOutcome::Stored);
     assert_eq!(store.stats().rejected, 1);
     store.close().unwrap();
-    assert!(matches!(store.register_sensors("g", &[loose("/a")]), Err(StoreError::Closed)));
+    assert!(matches!(store.register_sensors("g", &[schemaless("/a")]), Err(StoreError::Closed)));
 }
 
 #[test]
 fn a_snapshot_does_not_see_later_readings() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path());
-    let id = store.register_sensors("g", &[loose("/a")]).unwrap()[0];
+    let id = store.register_sensors("g", &[schemaless("/a")]).unwrap()[0];
     append(&store, "g", &[float(id, 1, 1.0)]).unwrap();
     let snapshot = store.snapshot();
     append(&store, "g", &[float(id, 2, 1.0)]).unwrap();
@@ -190,13 +190,13 @@ fn a_snapshot_does_not_see_later_readings() {
 fn a_full_disk_registers_and_acknowledges_nothing_and_recovers_by_itself() {
     let disk = FaultyDisk::default();
     let (store, _) = Store::open_on(manual("/store"), Arc::new(disk.clone())).unwrap();
-    let id = store.register_sensors("g", &[loose("/a")]).unwrap()[0];
+    let id = store.register_sensors("g", &[schemaless("/a")]).unwrap()[0];
     append(&store, "g", &[float(id, 1, 1.0)]).unwrap();
     disk.limit(Some(disk.used()));
     let several: Vec<Reading> = (2..12).map(|second| float(id, second, 1.0)).collect();
     assert!(matches!(append(&store, "g", &several), Err(StoreError::DiskFull { .. })));
     // More than the catalogue's file has room for.
-    let long = SchemalessSensor { description: "d".repeat(500), ..loose("/x") };
+    let long = SchemalessSensor { description: "d".repeat(500), ..schemaless("/x") };
     let path = |i| SensorPath::new(format!("/many/s{i}")).unwrap();
     let many: Vec<SchemalessSensor> = (0..20_000).map(|i| SchemalessSensor { path: path(i), ..long.clone() }).collect();
     let result = store.register_sensors("g", &many).map(|ids| ids.len());

@@ -10,7 +10,7 @@ use crate::block::read::OpenBlock;
 use crate::catalogue::BlockRecord;
 use crate::merge::{compact_once, compactable_bytes};
 use crate::snapshot::tolerate;
-use crate::tiers::settle::drop_outdated;
+use crate::tiers::missing::drop_outdated;
 use crate::{Store, StoreError};
 
 /// Sensors that are in memory at a time in [`Store::holdings_by`].

@@ -164,12 +164,12 @@ fn sensors_without_a_schema_go_too_and_register_anew() {
     store.maintain(START + 21 * DAY + SECOND).unwrap();
     assert_eq!(count(&store, "/l/*"), 1);
     assert!(matches!(send(ids[0], START + 20 * DAY), Err(StoreError::Sensor(_))));
-    let anew = store.register_sensors("gw", &[sensor("a")]).unwrap();
-    assert!(anew[0].0 > ids[2].0);
-    send(anew[0], START + 20 * DAY).unwrap();
+    let again = store.register_sensors("gw", &[sensor("a")]).unwrap();
+    assert!(again[0].0 > ids[2].0);
+    send(again[0], START + 20 * DAY).unwrap();
     store.close().unwrap();
     drop(store);
     let (store, report) = Store::open_on(config(), Arc::new(disk.after_kill())).unwrap();
     assert!(report.is_clean(), "{report:?}");
-    assert_eq!(store.newest(&[anew[0], ids[1]]).iter().flatten().count(), 2);
+    assert_eq!(store.newest(&[again[0], ids[1]]).iter().flatten().count(), 2);
 }

@@ -7,7 +7,7 @@ use wholegrain_model::SchemaHash;
 
 use super::{NONE, NewestReading, SchemaColumn, SchemaColumns, Sensors};
 use crate::SensorId;
-use crate::forget::UnsealedData;
+use crate::expiry::UnsealedData;
 
 /// Sensors that may be forgotten when nothing of them is stored, and the schemas that go with them.
 #[derive(Debug, Default)]
@@ -39,16 +39,16 @@ impl SchemaColumns {
 impl Sensors {
     /// What was last heard of before `cutoff` and is not live. `unheard` remembers since when schemas and sensors have been found here of which
     /// nothing ever came.
-    pub fn quiet(&self, (cutoff, now): (i64, i64), live: &UnsealedData, unheard: &mut LastSeen) -> ExpiryCandidates {
+    pub fn quiet(&self, (cutoff, now): (i64, i64), live: &UnsealedData, last_seen: &mut LastSeen) -> ExpiryCandidates {
         let mut quiet = ExpiryCandidates::default();
-        let before = std::mem::take(unheard);
+        let before = std::mem::take(last_seen);
         for (at, schema) in self.schemas.iter() {
             let hash = schema.hash();
             let is_quiet = match self.groups.get(&hash) {
                 Some(state) => state.last_time < cutoff,
                 None => {
                     let since = before.schemas.get(&hash).copied().unwrap_or(now);
-                    unheard.schemas.insert(hash, since);
+                    last_seen.schemas.insert(hash, since);
                     since < cutoff
                 }
             };
@@ -63,12 +63,12 @@ impl Sensors {
                 continue;
             }
             let mut last = i64::MIN;
-            if let Some(loose) = self.loose.get(entry.loose as usize) {
-                last = match loose.time() {
+            if let Some(schemaless) = self.schemaless.get(entry.schemaless as usize) {
+                last = match schemaless.time() {
                     Some(time) => time,
                     None if places.is_empty() => {
                         let since = before.sensors.get(&id.0).copied().unwrap_or(now);
-                        unheard.sensors.insert(id.0, since);
+                        last_seen.sensors.insert(id.0, since);
                         since
                     }
                     None => last,
@@ -97,7 +97,7 @@ impl Sensors {
 
     /// Of what is quiet, what can go when of these sensors nothing is stored: a schema goes when each sensor that it defines goes, and a sensor
     /// when all its schemas do.
-    pub fn forgettable(&self, quiet: &ExpiryCandidates, empty: &HashSet<SensorId>) -> (Vec<SensorId>, Vec<SchemaHash>) {
+    pub fn expirable(&self, quiet: &ExpiryCandidates, empty: &HashSet<SensorId>) -> (Vec<SensorId>, Vec<SchemaHash>) {
         let mut going = quiet.schemas.clone();
         let goes = |going: &HashSet<u32>, id: SensorId| {
             empty.contains(&id) && self.places(id).iter().all(|place| going.contains(&place.schema))
@@ -163,9 +163,9 @@ impl Sensors {
         for id in sensors {
             let Some(entry) = self.entries.remove(id.0 as usize) else { continue };
             self.paths.remove(&entry.path, *id);
-            if entry.loose != NONE {
-                self.loose[entry.loose as usize].last = NewestReading::Never;
-                self.free_loose.push(entry.loose);
+            if entry.schemaless != NONE {
+                self.schemaless[entry.schemaless as usize].last = NewestReading::Never;
+                self.free_loose.push(entry.schemaless);
             }
         }
         if !schemas.is_empty() {

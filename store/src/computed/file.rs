@@ -75,18 +75,18 @@ fn read(disk: &dyn Disk, path: &Path) -> Option<Vec<u8>> {
 pub(super) fn write_piece(
     disk: &dyn Disk,
     dir: &Path,
-    recipe: &CacheKey,
+    cache_key: &CacheKey,
     number: i64,
     stamp: u64,
     content: &[u8],
 ) -> Result<u64, StoreError> {
     let mut bytes = Vec::with_capacity(PIECE_HEADER + content.len() + 4);
     bytes.extend_from_slice(&PIECE_MAGIC);
-    bytes.extend_from_slice(&recipe.key);
+    bytes.extend_from_slice(&cache_key.key);
     bytes.extend_from_slice(&number.to_le_bytes());
     bytes.extend_from_slice(&stamp.to_le_bytes());
     bytes.extend_from_slice(content);
-    write(disk, &piece_path(dir, &recipe.key, number, stamp), bytes)
+    write(disk, &piece_path(dir, &cache_key.key, number, stamp), bytes)
 }
 
 /// A piece's content; `None` when it is not the one that was written.
@@ -101,20 +101,20 @@ pub(super) fn read_piece(disk: &dyn Disk, dir: &Path, key: &[u8; 16], number: i6
     (own && size <= PIECE_BYTES_MAX).then(|| bytes.split_off(PIECE_HEADER))
 }
 
-pub(super) fn write_about(disk: &dyn Disk, dir: &Path, recipe: &CacheKey) -> Result<u64, StoreError> {
-    let mut bytes = Vec::with_capacity(64 + recipe.operands.len() * 2);
+pub(super) fn write_about(disk: &dyn Disk, dir: &Path, cache_key: &CacheKey) -> Result<u64, StoreError> {
+    let mut bytes = Vec::with_capacity(64 + cache_key.operands.len() * 2);
     bytes.extend_from_slice(&ABOUT_MAGIC);
-    bytes.extend_from_slice(&recipe.key);
-    for ns in [recipe.piece_ns, recipe.back_ns, recipe.ahead_ns] {
+    bytes.extend_from_slice(&cache_key.key);
+    for ns in [cache_key.piece_ns, cache_key.back_ns, cache_key.ahead_ns] {
         bytes.extend_from_slice(&ns.to_le_bytes());
     }
-    put_varint(recipe.operands.len() as u64, &mut bytes);
+    put_varint(cache_key.operands.len() as u64, &mut bytes);
     let mut before = 0;
-    for id in &recipe.operands {
+    for id in &cache_key.operands {
         put_varint(u64::from(id.0 - before), &mut bytes);
         before = id.0;
     }
-    write(disk, &about_path(dir, &recipe.key), bytes)
+    write(disk, &about_path(dir, &cache_key.key), bytes)
 }
 
 /// A recipe and how many bytes its file has.

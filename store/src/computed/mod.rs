@@ -1,7 +1,7 @@
 //! Results of computed sensors that are kept: whole pieces of time of one sensor, under `derived/` in the store's directory.
 //!
-//! - In: a [`Recipe`] (a hash of everything that decides beside the readings, and the sensors whose readings are used), a piece's number and
-//!   its bytes, made from a [`Snapshot`]'s [`Moment`].
+//! - In: a [`CacheKey`] (a hash of everything that decides beside the readings, and the sensors whose readings are used), a piece's number and
+//!   its bytes, made from a [`Snapshot`]'s [`SnapshotVersion`].
 //! - Out: the same bytes, over restarts too, as long as nothing that they were made from has changed.
 //! - Never: a result that is out of date, whatever came late, was deleted, imported or lost in a crash; more bytes than
 //!   [`crate::StoreConfig::derived_bytes`] on disk; a file for a piece without rows; an opening that waits until the directory is read; a lock or an allocation for a batch whose times are behind everything that is kept.
@@ -9,24 +9,24 @@
 //! `index.rs` is what is kept, and which of it goes first; `file.rs` the files ([`../FORMAT.md`](../../FORMAT.md)); `noted.rs` what arrived that may concern it.
 //!
 //! # At an opening
-//! The directory is read by a thread of its own while the store works already ([`Kept::scan`]). Until that is done nothing is given out or kept,
+//! The directory is read by a thread of its own while the store works already ([`ResultFiles::scan`]). Until that is done nothing is given out or kept,
 //! everything that arrives is noted, and who has to settle what is noted (a seal, a deletion, an import) waits for it.
 //!
 //! # Why nothing kept is out of date
 //! A piece is made from readings between two times, those of its grid widened by how far the computation looks back and ahead. The
-//! store knows the last such time of everything it keeps ([`Kept::until`]). Whatever arrives behind it concerns nothing that is kept: that
+//! store knows the last such time of everything it keeps ([`ResultFiles::until`]). Whatever arrives behind it concerns nothing that is kept: that
 //! is one comparison for each commit of the journal, and the normal case. Anything else, be it late, sent again after an outage, or of
 //! a sensor that was silent while the others went on, is noted with its sensors and times. Before anything is given out or kept, what is noted
 //! is settled: each piece made from one of the sensors at one of the times is forgotten.
 //!
 //! *While a result is made* something may arrive that its snapshot does not have. A snapshot knows how many commits it has seen, and the
-//! store the first time of each of the latest [`noted::RECENT`] commits. A piece is put into the index first, then every commit since its
+//! store the first time of each of the latest [`invalidation::RECENT`] commits. A piece is put into the index first, then every commit since its
 //! snapshot is looked at; the journal numbers a commit first, then compares it with `until`. So one of the two sees the other.
 //!
 //! *In a crash.* A batch is acknowledged when the journal is on disk; that a piece is forgotten need not be then. When the store is opened,
 //! everything in the journal is noted as if it arrived: what was forgotten is forgotten again. A journal segment goes only when a seal has put
 //! it into blocks, and before that seal's commit what is noted is settled and the removal of the files brought to stable storage
-//! ([`Shared::settle_derived`]). Deletions and imports have no journal: [`Shared::changed`] is durable before their commit. The files
+//! ([`Shared::sync_invalidations`]). Deletions and imports have no journal: [`Shared::changed`] is durable before their commit. The files
 //! of pieces are not synced. One that a crash cut or left empty does not have its checksum, and one that got another's bytes not its own number.
 //!
 //! *Retention.* What is computed from readings that are not shown any more is not given out either: an answer must not depend on whether
@@ -35,7 +35,7 @@
 
 mod file;
 mod index;
-mod noted;
+mod invalidation;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -51,7 +51,7 @@ use crate::stats::add;
 use crate::store::Shared;
 use crate::{SensorId, Snapshot, Store, StoreConfig, StoreError};
 use index::ResultIndex;
-use noted::Invalidations;
+use invalidation::Invalidations;
 
 /// The most bytes of one piece.
 pub const PIECE_BYTES_MAX: usize = 1 << 20;
@@ -191,18 +191,18 @@ impl Shared {
             None => self.kept.noted.note_all(from, to),
             Some(ids) => ids.iter().for_each(|id| self.kept.noted.note(id.0, from, to)),
         }
-        self.settle_derived()
+        self.sync_invalidations()
     }
 
     /// Forgets what is out of date for what arrived, durably. Called before journal segments go.
-    pub(crate) fn settle_derived(&self) -> Result<(), StoreError> {
+    pub(crate) fn sync_invalidations(&self) -> Result<(), StoreError> {
         let mut index = self.kept.scanned()?;
-        self.settle(&mut index)?;
+        self.apply_invalidations(&mut index)?;
         index.sync(self.kept.disk.as_ref(), &self.kept.dir)
     }
 
     /// The same, not yet on stable storage.
-    fn settle(&self, index: &mut ResultIndex) -> Result<(), StoreError> {
+    fn apply_invalidations(&self, index: &mut ResultIndex) -> Result<(), StoreError> {
         let Some(noted) = self.kept.noted.take() else { return Ok(()) };
         let by_sensor = noted.by_sensor(|hash| {
             let sensors = self.sensors();
@@ -231,16 +231,16 @@ pub struct ResultCache(Arc<Shared>);
 
 impl ResultCache {
     /// Those by one recipe, as a snapshot of this moment may use and make them.
-    pub fn of(&self, recipe: CacheKey, moment: SnapshotVersion) -> CachedResults {
+    pub fn of(&self, cache_key: CacheKey, version: SnapshotVersion) -> CachedResults {
         let shared = self.0.clone();
         let hidden = if !shared.policy().has_rules() {
             i64::MIN
         } else {
             let sensors = shared.sensors();
-            let paths = recipe.operands.iter().filter_map(|id| sensors.path(*id));
-            paths.map(|path| hidden_before(&shared, &path, moment.retained_at)).max().unwrap_or(i64::MIN)
+            let paths = cache_key.operands.iter().filter_map(|id| sensors.path(*id));
+            paths.map(|path| hidden_before(&shared, &path, version.retained_at)).max().unwrap_or(i64::MIN)
         };
-        CachedResults { shared, recipe, moment, hidden }
+        CachedResults { shared, cache_key, version, hidden }
     }
 }
 
@@ -248,49 +248,49 @@ impl ResultCache {
 #[derive(Clone)]
 pub struct CachedResults {
     shared: Arc<Shared>,
-    recipe: CacheKey,
-    moment: SnapshotVersion,
+    cache_key: CacheKey,
+    version: SnapshotVersion,
     /// Readings of one of the operands before this are not shown any more.
     hidden: i64,
 }
 
 impl CachedResults {
     /// What they are made by and from.
-    pub fn recipe(&self) -> &CacheKey {
-        &self.recipe
+    pub fn cache_key(&self) -> &CacheKey {
+        &self.cache_key
     }
 
     /// Whether the piece `number` is kept, as far as is known without reading it.
     pub fn has(&self, number: i64) -> bool {
-        if !self.shared.kept.is_ready() || self.recipe.span(number).0 < self.hidden {
+        if !self.shared.kept.is_ready() || self.cache_key.span(number).0 < self.hidden {
             return false;
         }
         let mut index = self.shared.kept.index();
-        self.shared.settle(&mut index).is_ok() && index.find(&self.recipe, number).is_some()
+        self.shared.apply_invalidations(&mut index).is_ok() && index.find(&self.cache_key, number).is_some()
     }
 
     /// The piece `number`, if it is kept and nothing that it was made from has changed since.
     pub fn get(&self, number: i64) -> Option<Vec<u8>> {
-        if !self.shared.kept.is_ready() || self.recipe.span(number).0 < self.hidden {
+        if !self.shared.kept.is_ready() || self.cache_key.span(number).0 < self.hidden {
             return None;
         }
         let kept = &self.shared.kept;
         let found = {
             let mut index = kept.index();
-            if let Err(error) = self.shared.settle(&mut index) {
+            if let Err(error) = self.shared.apply_invalidations(&mut index) {
                 tracing::warn!(%error, "kept results that may be out of date cannot be removed; computed anew");
                 return None;
             }
-            index.find(&self.recipe, number)
+            index.find(&self.cache_key, number)
         };
         let Some(stamp) = found else {
             add(&self.shared.counters.derived_misses, 1);
             return None;
         };
-        let content = file::read_piece(kept.disk.as_ref(), &kept.dir, &self.recipe.key, number, stamp);
+        let content = file::read_piece(kept.disk.as_ref(), &kept.dir, &self.cache_key.key, number, stamp);
         if content.is_none() {
             tracing::warn!(dir = %kept.dir.display(), number, "a kept result is damaged; computed anew");
-            kept.index().drop_piece(kept.disk.as_ref(), &kept.dir, &self.recipe.key, number, stamp);
+            kept.index().drop_piece(kept.disk.as_ref(), &kept.dir, &self.cache_key.key, number, stamp);
             add(&self.shared.counters.derived_misses, 1);
             return None;
         }
@@ -301,8 +301,8 @@ impl CachedResults {
     /// Keeps the piece `number`, made from a snapshot of this moment, unless something it was made from has changed since. What cannot be
     /// written is not kept.
     pub fn put(&self, number: i64, content: &[u8]) {
-        let (kept, recipe) = (&self.shared.kept, &self.recipe);
-        let (first, last) = recipe.span(number);
+        let (kept, cache_key) = (&self.shared.kept, &self.cache_key);
+        let (first, last) = cache_key.span(number);
         let room = kept.disk.free_bytes(&kept.dir).is_none_or(|free| free >= FREE_BYTES_MIN);
         let fits = kept.is_ready() && content.len() <= PIECE_BYTES_MAX;
         if !fits || first < self.hidden || !room || !self.is_current(last) {
@@ -312,20 +312,20 @@ impl CachedResults {
         // nobody has looked at.
         let mut index = kept.index();
         let stamp = index.next_stamp();
-        let written = file::write_piece(kept.disk.as_ref(), &kept.dir, recipe, number, stamp, content);
+        let written = file::write_piece(kept.disk.as_ref(), &kept.dir, cache_key, number, stamp, content);
         let bytes = match written {
             Ok(bytes) => bytes,
             Err(error) => {
                 tracing::debug!(%error, "a result cannot be kept");
-                index.drop_piece(kept.disk.as_ref(), &kept.dir, &recipe.key, number, stamp);
+                index.drop_piece(kept.disk.as_ref(), &kept.dir, &cache_key.key, number, stamp);
                 return;
             }
         };
         // First this, then the look at what arrived: the journal does it the other way round.
         kept.noted.raise(last);
-        let added = index.add(kept.disk.as_ref(), &kept.dir, recipe, number, stamp, bytes);
+        let added = index.add(kept.disk.as_ref(), &kept.dir, cache_key, number, stamp, bytes);
         if added.is_err() || !self.is_current(last) {
-            index.drop_piece(kept.disk.as_ref(), &kept.dir, &recipe.key, number, stamp);
+            index.drop_piece(kept.disk.as_ref(), &kept.dir, &cache_key.key, number, stamp);
             return;
         }
         index.make_room(kept.disk.as_ref(), &kept.dir, kept.bytes_max);
@@ -335,9 +335,9 @@ impl CachedResults {
     /// Whether nothing up to this time has arrived or changed that the snapshot does not have.
     fn is_current(&self, last: i64) -> bool {
         let kept = &self.shared.kept;
-        kept.changes.load(std::sync::atomic::Ordering::SeqCst) == self.moment.changes
+        kept.changes.load(std::sync::atomic::Ordering::SeqCst) == self.version.changes
             && !self.shared.catalogue.is_suspect()
-            && kept.noted.first_since(self.moment.commits).is_some_and(|first| first > last)
+            && kept.noted.first_since(self.version.commits).is_some_and(|first| first > last)
     }
 }
 
@@ -358,7 +358,7 @@ impl SnapshotVersion {
 
 impl Snapshot {
     /// What this snapshot has seen.
-    pub fn moment(&self) -> SnapshotVersion {
-        self.moment
+    pub fn version(&self) -> SnapshotVersion {
+        self.version
     }
 }

@@ -52,7 +52,7 @@ impl<'a> PatternMatches<'a> {
             }
             self.left -= 1;
             if steps > STEPS_MAX {
-                self.walk.leap(&self.to);
+                self.walk.skip_to(&self.to);
                 steps = 0;
             }
             let Some((path, id)) = self.walk.step() else { return PatternStep::End };

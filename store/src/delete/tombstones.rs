@@ -37,9 +37,9 @@ impl Tombstone {
 }
 
 /// What is left of a sensor's `from <= time < to` in a file with these cuts: ranges in order that do not touch.
-pub(crate) fn kept(cuts: &[Tombstone], path: &str, from: i64, to: i64) -> Vec<(i64, i64)> {
+pub(crate) fn kept(tombstones: &[Tombstone], path: &str, from: i64, to: i64) -> Vec<(i64, i64)> {
     let mut left = vec![(from, to)];
-    for cut in cuts.iter().filter(|cut| cut.from < to && cut.to > from && cut.chooses(path)) {
+    for cut in tombstones.iter().filter(|cut| cut.from < to && cut.to > from && cut.chooses(path)) {
         left = left.into_iter().flat_map(|(lo, hi)| [(lo, hi.min(cut.from)), (lo.max(cut.to), hi)]).collect();
         left.retain(|(lo, hi)| lo < hi);
     }
@@ -47,11 +47,17 @@ pub(crate) fn kept(cuts: &[Tombstone], path: &str, from: i64, to: i64) -> Vec<(i
 }
 
 /// The same of windows of `resolution` that begin in the range.
-pub(crate) fn kept_windows(cuts: &[Tombstone], path: &str, from: i64, to: i64, resolution: i64) -> Vec<(i64, i64)> {
-    if cuts.is_empty() {
+pub(crate) fn remaining_windows(
+    tombstones: &[Tombstone],
+    path: &str,
+    from: i64,
+    to: i64,
+    resolution: i64,
+) -> Vec<(i64, i64)> {
+    if tombstones.is_empty() {
         return vec![(from, to)];
     }
-    let widened: Vec<Tombstone> = cuts
+    let widened: Vec<Tombstone> = tombstones
         .iter()
         .filter(|cut| cut.chooses(path))
         .map(|cut| {
@@ -63,8 +69,8 @@ pub(crate) fn kept_windows(cuts: &[Tombstone], path: &str, from: i64, to: i64, r
 }
 
 /// Whether a cut takes something of a sensor's `first <= time <= last`, as whole windows of `resolution`.
-pub(crate) fn touches(cuts: &[Tombstone], path: &str, first: i64, last: i64, resolution: i64) -> bool {
-    cuts.iter().any(|cut| {
+pub(crate) fn touches(tombstones: &[Tombstone], path: &str, first: i64, last: i64, resolution: i64) -> bool {
+    tombstones.iter().any(|cut| {
         let (from, to) = cut.windows(resolution);
         from <= last && to > first && cut.chooses(path)
     })
@@ -81,27 +87,27 @@ mod tests {
     #[test]
     fn what_is_left_is_what_no_cut_takes() {
         assert_eq!(kept(&[], "/a", 3, 9), [(3, 9)]);
-        let cuts = [cut("/a", 5, 7), cut("/b", 0, 100), cut("/*", 20, 30), cut("/a", 6, 8)];
-        assert_eq!(kept(&cuts, "/a", 0, 40), [(0, 5), (8, 20), (30, 40)]);
-        assert_eq!(kept(&cuts, "/a", 5, 8), []);
-        assert_eq!(kept(&cuts, "/b", 0, 100), []);
-        assert_eq!(kept(&cuts, "/x/b", 0, 100), [(0, 100)]);
+        let tombstones = [cut("/a", 5, 7), cut("/b", 0, 100), cut("/*", 20, 30), cut("/a", 6, 8)];
+        assert_eq!(kept(&tombstones, "/a", 0, 40), [(0, 5), (8, 20), (30, 40)]);
+        assert_eq!(kept(&tombstones, "/a", 5, 8), []);
+        assert_eq!(kept(&tombstones, "/b", 0, 100), []);
+        assert_eq!(kept(&tombstones, "/x/b", 0, 100), [(0, 100)]);
     }
 
     #[test]
     fn windows_go_as_wholes() {
-        let cuts = [cut("/a", 15, 31)];
-        assert_eq!(kept_windows(&cuts, "/a", 0, 100, 10), [(0, 10), (40, 100)]);
-        assert!(touches(&cuts, "/a", 0, 10, 10) && !touches(&cuts, "/a", 0, 9, 10));
-        assert!(touches(&cuts, "/a", 39, 50, 10) && !touches(&cuts, "/a", 40, 50, 10));
-        assert!(!touches(&cuts, "/b", 0, 100, 10));
+        let tombstones = [cut("/a", 15, 31)];
+        assert_eq!(remaining_windows(&tombstones, "/a", 0, 100, 10), [(0, 10), (40, 100)]);
+        assert!(touches(&tombstones, "/a", 0, 10, 10) && !touches(&tombstones, "/a", 0, 9, 10));
+        assert!(touches(&tombstones, "/a", 39, 50, 10) && !touches(&tombstones, "/a", 40, 50, 10));
+        assert!(!touches(&tombstones, "/b", 0, 100, 10));
     }
 
     #[test]
     fn a_cut_is_read_as_it_was_written() {
-        let cuts = vec![cut("/a/**/power", -5, i64::MAX)];
-        let json = serde_json::to_string(&cuts).unwrap();
+        let tombstones = vec![cut("/a/**/power", -5, i64::MAX)];
+        let json = serde_json::to_string(&tombstones).unwrap();
         assert_eq!(json, format!("[{{\"patterns\":[\"/a/**/power\"],\"from\":-5,\"to\":{}}}]", i64::MAX));
-        assert_eq!(serde_json::from_str::<Vec<Tombstone>>(&json).unwrap(), cuts);
+        assert_eq!(serde_json::from_str::<Vec<Tombstone>>(&json).unwrap(), tombstones);
     }
 }

@@ -17,13 +17,13 @@ use crate::tiers::write::TierDrafts;
 /// Makes the missing tiers of one block that nothing more is merged into; `false` when there is none.
 pub(crate) fn tier_once(shared: &Shared, now: i64) -> Result<bool, StoreError> {
     let wanted = resolutions(&shared.config.tiers);
-    let settle_ns = i64::try_from(shared.config.merge_settle.ns()).unwrap_or(i64::MAX);
+    let merge_delay_ns = i64::try_from(shared.config.merge_delay.ns()).unwrap_or(i64::MAX);
     if wanted.is_empty() {
         return Ok(false);
     }
     let (view, policy) = (shared.view(), shared.policy());
     for block in &view.blocks {
-        if block.is_damaged() || block.record.trimmed || !is_over(&block.record, settle_ns, now) {
+        if block.is_damaged() || block.record.trimmed || !is_over(&block.record, merge_delay_ns, now) {
             continue;
         }
         let of_block = |tier: &&Arc<Block>| tier.record.tier.is_some_and(|tier| tier.block == block.record.id);
@@ -54,7 +54,7 @@ pub(crate) fn tier_once(shared: &Shared, now: i64) -> Result<bool, StoreError> {
 pub(crate) fn drop_outdated(shared: &Shared, now: i64) -> Result<usize, StoreError> {
     let _no_merge_beside = shared.merging.lock().unwrap_or_else(PoisonError::into_inner);
     drop(reconcile(shared)?);
-    let settle_ns = i64::try_from(shared.config.merge_settle.ns()).unwrap_or(i64::MAX);
+    let merge_delay_ns = i64::try_from(shared.config.merge_delay.ns()).unwrap_or(i64::MAX);
     let wanted = resolutions(&shared.config.tiers);
     let view = shared.view();
     let mut outdated = Vec::new();
@@ -63,7 +63,7 @@ pub(crate) fn drop_outdated(shared: &Shared, now: i64) -> Result<usize, StoreErr
         let is_whole =
             |block: &&Arc<Block>| block.record.id == of.block && !block.record.trimmed && !block.is_damaged();
         let block = view.blocks.iter().find(is_whole);
-        if block.is_none_or(|block| !is_over(&block.record, settle_ns, now)) {
+        if block.is_none_or(|block| !is_over(&block.record, merge_delay_ns, now)) {
             continue;
         }
         let Some(open) = open_all(shared, std::slice::from_ref(tier))? else { continue };

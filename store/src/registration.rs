@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use wholegrain_model::Schema;
 
-use crate::publish::settle;
+use crate::publish::reload_catalogue;
 use crate::store::{CommitState, Shared};
 use crate::{Store, StoreError};
 
@@ -83,7 +83,7 @@ impl Store {
             }
         }
         if !fresh.is_empty() {
-            shared.desk.waiting().extend(fresh.iter().cloned());
+            shared.registrations.waiting().extend(fresh.iter().cloned());
             see_to(shared, &fresh);
         }
         ours.iter().map(|one| one.answer().take().unwrap_or(Err(StoreError::Closed))).collect()
@@ -92,14 +92,14 @@ impl Store {
 
 /// Waits for the transaction under way, and makes the next ones until these are answered, unless somebody else did meanwhile.
 fn see_to(shared: &Shared, ours: &[Arc<PendingRegistration>]) {
-    let mut ledger = shared.ledger.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut commit_state = shared.commit_state.lock().unwrap_or_else(PoisonError::into_inner);
     // With the ledger in hand nobody else makes one: what of ours has no answer is at the desk.
     while ours.iter().any(|one| one.answer().is_none()) {
-        let group = shared.desk.take();
+        let group = shared.registrations.take();
         if group.is_empty() {
             return;
         }
-        let answers = register(shared, &mut ledger, &group);
+        let answers = register(shared, &mut commit_state, &group);
         for (one, answer) in group.iter().zip(answers) {
             *one.answer() = Some(answer);
         }
@@ -107,9 +107,13 @@ fn see_to(shared: &Shared, ours: &[Arc<PendingRegistration>]) {
 }
 
 /// Makes one transaction of all that can be registered.
-fn register(shared: &Shared, ledger: &mut CommitState, group: &[Arc<PendingRegistration>]) -> Vec<RegistrationResult> {
+fn register(
+    shared: &Shared,
+    commit_state: &mut CommitState,
+    group: &[Arc<PendingRegistration>],
+) -> Vec<RegistrationResult> {
     if shared.catalogue.is_suspect()
-        && let Err(error) = settle(shared, ledger)
+        && let Err(error) = reload_catalogue(shared, commit_state)
     {
         return group.iter().map(|_| Err(error.clone())).collect();
     }

@@ -14,7 +14,7 @@ use wholegrain_model::SchemaHash;
 
 use crate::block::read::Block;
 use crate::live::LiveSegment;
-use crate::publish::{reconcile, settle};
+use crate::publish::{reconcile, reload_catalogue};
 use crate::sensors::LastSeen;
 use crate::snapshot::{StoreView, tolerate};
 use crate::stats::add;
@@ -24,7 +24,7 @@ use crate::{SensorId, StoreError};
 /// What is remembered from one pass to the next.
 #[derive(Debug, Default)]
 pub(crate) struct ExpiryState {
-    unheard: LastSeen,
+    last_seen: LastSeen,
     /// A file that has something of a sensor, as it was found: while it is there, no other is looked into.
     witnesses: HashMap<SensorId, u64>,
     /// The time of the last pass.
@@ -34,7 +34,7 @@ pub(crate) struct ExpiryState {
 /// One pass; how many sensors it forgot.
 pub(crate) fn pass(shared: &Shared, now: i64) -> Result<u64, StoreError> {
     let Some(after) = shared.config.forget_after else { return Ok(0) };
-    let mut memory = shared.forget_memory.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut memory = shared.expiry_state.lock().unwrap_or_else(PoisonError::into_inner);
     memory.passed_at = Some(now);
     let cutoff = now.saturating_sub(i64::try_from(after.ns()).unwrap_or(i64::MAX));
     // Files do not change hands while they are looked into.
@@ -44,9 +44,9 @@ pub(crate) fn pass(shared: &Shared, now: i64) -> Result<u64, StoreError> {
     if empty.is_empty() {
         return Ok(0);
     }
-    let mut ledger = reconcile(shared)?;
+    let mut commit_state = reconcile(shared)?;
     // From here on the journal takes nothing: what it has taken is in the segments.
-    let _no_append = shared.forgetting.write().unwrap_or_else(PoisonError::into_inner);
+    let _no_append = shared.expiring.write().unwrap_or_else(PoisonError::into_inner);
     let view = shared.view();
     // What came meanwhile and is sealed already, or was imported.
     let before: HashSet<u64> = looked.blocks.iter().map(|block| block.record.id).collect();
@@ -61,10 +61,10 @@ pub(crate) fn pass(shared: &Shared, now: i64) -> Result<u64, StoreError> {
         let known = shared.sensors();
         // What has been heard of meanwhile stays.
         let live = UnsealedData(&view);
-        let again = known.quiet((cutoff, now), &live, &mut memory.unheard);
+        let again = known.quiet((cutoff, now), &live, &mut memory.last_seen);
         let quiet: HashSet<SensorId> = again.sensors.iter().map(|(id, ..)| *id).collect();
         let empty: HashSet<SensorId> = empty.intersection(&quiet).copied().collect();
-        known.forgettable(&again, &empty)
+        known.expirable(&again, &empty)
     };
     if sensors.is_empty() && schemas.is_empty() {
         return Ok(0);
@@ -75,9 +75,9 @@ pub(crate) fn pass(shared: &Shared, now: i64) -> Result<u64, StoreError> {
     };
     if let Err(error) = shared.catalogue.forget(&sensors, &schemas, &left, next) {
         // It may come true all the same. What is taken in of these sensors before that is known would be of nobody then.
-        shared.forget_failed.store(true, Relaxed);
-        shared.half_forgotten.store(true, Relaxed);
-        if let Err(again) = settle(shared, &mut ledger) {
+        shared.expiry_failed.store(true, Relaxed);
+        shared.expiry_unresolved.store(true, Relaxed);
+        if let Err(again) = reload_catalogue(shared, &mut commit_state) {
             tracing::warn!(%again, "whether sensors are forgotten is not known; readings are refused until it is");
         }
         return Err(error);
@@ -99,7 +99,7 @@ fn look(
     cutoff: i64,
     now: i64,
 ) -> Result<HashSet<SensorId>, StoreError> {
-    let quiet = shared.sensors().quiet((cutoff, now), &UnsealedData(view), &mut memory.unheard);
+    let quiet = shared.sensors().quiet((cutoff, now), &UnsealedData(view), &mut memory.last_seen);
     let files = || view.blocks.iter().chain(&view.tiers).chain(&view.absent);
     let there: HashSet<u64> = files().map(|file| file.record.id).collect();
     memory.witnesses.retain(|_, file| there.contains(file));

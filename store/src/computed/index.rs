@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use super::file::{self, ResultFileName};
-use super::noted::TimeRange;
+use super::invalidation::TimeRange;
 use super::{CacheKey, StoreError};
 use crate::disk::Disk;
 
@@ -24,7 +24,7 @@ fn on_disk(bytes: u64) -> u64 {
 
 /// One recipe's pieces.
 struct CachedPieces {
-    recipe: CacheKey,
+    cache_key: CacheKey,
     /// What the file takes that says what it is.
     bytes: u64,
     pieces: BTreeMap<i64, CachedPiece>,
@@ -82,8 +82,8 @@ impl ResultIndex {
         for (key, path) in abouts {
             go_on()?;
             match file::read_about(disk, &path, &key) {
-                Some((recipe, bytes)) => {
-                    let entry = CachedPieces { recipe, bytes: on_disk(bytes), pieces: BTreeMap::new() };
+                Some((cache_key, bytes)) => {
+                    let entry = CachedPieces { cache_key, bytes: on_disk(bytes), pieces: BTreeMap::new() };
                     index.entries.insert(key, entry);
                 }
                 None => useless.push(path),
@@ -157,18 +157,19 @@ impl ResultIndex {
 
     /// Nothing kept is made from readings behind this.
     pub fn until(&self) -> i64 {
-        let last = |entry: &CachedPieces| entry.pieces.last_key_value().map(|(number, _)| entry.recipe.span(*number).1);
+        let last =
+            |entry: &CachedPieces| entry.pieces.last_key_value().map(|(number, _)| entry.cache_key.span(*number).1);
         self.entries.values().filter_map(last).max().unwrap_or(i64::MIN)
     }
 
     /// The stamp of a piece; it counts as used.
-    pub fn find(&mut self, recipe: &CacheKey, number: i64) -> Option<u64> {
-        let entry = self.entries.get_mut(&recipe.key).filter(|entry| entry.recipe == *recipe)?;
+    pub fn find(&mut self, cache_key: &CacheKey, number: i64) -> Option<u64> {
+        let entry = self.entries.get_mut(&cache_key.key).filter(|entry| entry.cache_key == *cache_key)?;
         let piece = entry.pieces.get_mut(&number)?;
         self.order.remove(&piece.used);
         self.tick += 1;
         piece.used = self.tick;
-        self.order.insert(self.tick, (recipe.key, number));
+        self.order.insert(self.tick, (cache_key.key, number));
         Some(piece.stamp)
     }
 
@@ -177,28 +178,29 @@ impl ResultIndex {
         &mut self,
         disk: &dyn Disk,
         dir: &Path,
-        recipe: &CacheKey,
+        cache_key: &CacheKey,
         number: i64,
         stamp: u64,
         bytes: u64,
     ) -> Result<(), StoreError> {
-        if self.entries.get(&recipe.key).is_none_or(|entry| entry.recipe != *recipe) {
-            self.drop_entry(disk, dir, &recipe.key);
-            let bytes = on_disk(file::write_about(disk, dir, recipe)?);
+        if self.entries.get(&cache_key.key).is_none_or(|entry| entry.cache_key != *cache_key) {
+            self.drop_entry(disk, dir, &cache_key.key);
+            let bytes = on_disk(file::write_about(disk, dir, cache_key)?);
             // It is one that is wanted again.
-            self.left.remove(&file::about_path(dir, &recipe.key));
+            self.left.remove(&file::about_path(dir, &cache_key.key));
             self.bytes += bytes;
-            self.entries.insert(recipe.key, CachedPieces { recipe: recipe.clone(), bytes, pieces: BTreeMap::new() });
+            self.entries
+                .insert(cache_key.key, CachedPieces { cache_key: cache_key.clone(), bytes, pieces: BTreeMap::new() });
         }
-        if let Some(before) = self.stamp_of(&recipe.key, number) {
-            self.take_out(&recipe.key, number);
-            self.remove_file(disk, &file::piece_path(dir, &recipe.key, number, before))?;
+        if let Some(before) = self.stamp_of(&cache_key.key, number) {
+            self.take_out(&cache_key.key, number);
+            self.remove_file(disk, &file::piece_path(dir, &cache_key.key, number, before))?;
         }
         self.tick += 1;
-        let Some(entry) = self.entries.get_mut(&recipe.key) else { return Ok(()) };
+        let Some(entry) = self.entries.get_mut(&cache_key.key) else { return Ok(()) };
         let bytes = on_disk(bytes);
         entry.pieces.insert(number, CachedPiece { stamp, bytes, used: self.tick });
-        self.order.insert(self.tick, (recipe.key, number));
+        self.order.insert(self.tick, (cache_key.key, number));
         self.bytes += bytes;
         Ok(())
     }
@@ -269,13 +271,13 @@ impl ResultIndex {
     ) -> Result<u64, StoreError> {
         let mut outdated: Vec<([u8; 16], i64, u64)> = Vec::new();
         for (key, entry) in &self.entries {
-            let of_operands = entry.recipe.operands.iter().filter_map(|id| by_sensor.get(&id.0)).copied();
+            let of_operands = entry.cache_key.operands.iter().filter_map(|id| by_sensor.get(&id.0)).copied();
             let ranges: Vec<TimeRange> = all.into_iter().chain(of_operands).collect();
             if ranges.is_empty() {
                 continue;
             }
             for (number, piece) in &entry.pieces {
-                let (first, last) = entry.recipe.span(*number);
+                let (first, last) = entry.cache_key.span(*number);
                 if ranges.iter().any(|range| range.0 <= last && range.1 >= first) {
                     outdated.push((*key, *number, piece.stamp));
                 }

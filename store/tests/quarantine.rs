@@ -45,7 +45,7 @@ fn batch(seq: u64, times: &[i64]) -> bytes::Bytes {
     encode_batch(&Batch { header, times: times.to_vec(), columns }).into()
 }
 
-fn loose(path: &str) -> SchemalessSensor {
+fn schemaless(path: &str) -> SchemalessSensor {
     SchemalessSensor {
         path: SensorPath::new(path).unwrap(),
         unit: String::new(),
@@ -77,7 +77,7 @@ fn what_is_out_of_bounds_is_acknowledged_and_not_among_the_readings() {
     let (dir, clock) = (tempfile::tempdir().unwrap(), clock());
     let (store, _) = Store::open(config(dir.path(), &clock)).unwrap();
     store.register_schema(&schema()).unwrap();
-    let id = store.register_sensors("gateway", &[loose("/l")]).unwrap()[0];
+    let id = store.register_sensors("gateway", &[schemaless("/l")]).unwrap()[0];
     for (seq, (time, expected)) in [
         (-30 * DAY, AppendOutcome::Stored),
         (-30 * DAY - 1, AppendOutcome::SetAside),
@@ -96,16 +96,16 @@ fn what_is_out_of_bounds_is_acknowledged_and_not_among_the_readings() {
     assert_eq!(append(&store, vec![reading(id, 5)]).unwrap(), AppendOutcome::Stored);
     assert_eq!((times(&store, "/n/x"), times(&store, "/l")), (vec![-30 * DAY, DAY], vec![0, 1, 5]));
     let stats = store.stats();
-    assert_eq!((stats.aside_readings, stats.readings, stats.queue_bytes), (5, 5, 0));
-    let file = dir.path().join("aside/0000000001.wal");
-    assert_eq!(stats.aside_bytes, std::fs::metadata(&file).unwrap().len());
+    assert_eq!((stats.quarantined_readings, stats.readings, stats.queue_bytes), (5, 5, 0));
+    let file = dir.path().join("quarantine/0000000001.wal");
+    assert_eq!(stats.quarantine_bytes, std::fs::metadata(&file).unwrap().len());
     drop(store);
     // With the clock put right it is taken in, by hand.
     let (store, _) = Store::open(config(dir.path(), &clock)).unwrap();
-    assert_eq!(store.stats().aside_bytes, std::fs::metadata(&file).unwrap().len());
+    assert_eq!(store.stats().quarantine_bytes, std::fs::metadata(&file).unwrap().len());
     store.seal().unwrap();
     drop(store);
-    std::fs::rename(&file, dir.path().join("journal/aside-1.readmit")).unwrap();
+    std::fs::rename(&file, dir.path().join("journal/quarantine-1.readmit")).unwrap();
     let (store, report) = Store::open(config(dir.path(), &clock)).unwrap();
     assert_eq!((report.batches, report.readings, report.is_clean()), (3, 2, true));
     assert_eq!(times(&store, "/l"), [-31 * DAY, 0, 1, 5, 2 * DAY]);
@@ -120,7 +120,7 @@ fn a_clock_set_back_an_hour_sets_nothing_aside_and_loses_nothing() {
     let (dir, clock) = (tempfile::tempdir().unwrap(), clock());
     let (store, _) = Store::open(config(dir.path(), &clock)).unwrap();
     store.register_schema(&schema()).unwrap();
-    let id = store.register_sensors("gateway", &[loose("/l")]).unwrap()[0];
+    let id = store.register_sensors("gateway", &[schemaless("/l")]).unwrap()[0];
     let send = |seq: i64| {
         let time = seq * 60 * SECOND;
         assert_eq!(
@@ -142,7 +142,7 @@ fn a_clock_set_back_an_hour_sets_nothing_aside_and_loses_nothing() {
     }
     let expected: Vec<i64> = (0..180).map(|seq| seq * 60 * SECOND).collect();
     assert_eq!((times(&store, "/n/x"), times(&store, "/l")), (expected.clone(), expected));
-    assert_eq!((store.stats().aside_readings, store.stats().aside_bytes), (0, 0));
+    assert_eq!((store.stats().quarantined_readings, store.stats().quarantine_bytes), (0, 0));
 }
 
 #[test]
@@ -152,19 +152,19 @@ fn what_is_set_aside_is_durable_when_it_is_acknowledged_and_an_error_otherwise()
         let disk = FaultyDisk::default();
         let (store, _) = Store::open_on(config("/store", &clock), Arc::new(disk.clone())).unwrap();
         store.register_schema(&schema()).unwrap();
-        let aside = |seq| store.append_blocking(batch(seq, &[NOW + 9 * DAY + seq as i64]));
+        let quarantine = |seq| store.append_blocking(batch(seq, &[NOW + 9 * DAY + seq as i64]));
         disk.plan(after, Fault::Errors(EIO, 1));
         let mut failed = 0;
         for seq in 1..=4 {
-            while let Err(error) = aside(seq) {
+            while let Err(error) = quarantine(seq) {
                 assert!(matches!(error, StoreError::Io { .. }), "{error}");
                 failed += 1;
                 assert!(failed < 3, "after {after}");
             }
         }
-        assert_eq!(store.stats().aside_readings, 4, "after {after}");
+        assert_eq!(store.stats().quarantined_readings, 4, "after {after}");
         let crashed = disk.after_crash(&mut support::Random::new(after));
-        for file in crashed.files("/aside/") {
+        for file in crashed.files("/quarantine/") {
             crashed.rename_for_test(
                 &file,
                 Path::new(&format!("/store/journal/{}.readmit", file.file_stem().unwrap().to_string_lossy())),
@@ -180,18 +180,18 @@ fn what_is_set_aside_is_bounded_and_the_oldest_goes_first() {
     let clock = clock();
     let disk = FaultyDisk::default();
     let (store, _) = Store::open_on(config("/store", &clock), Arc::new(disk.clone())).unwrap();
-    let id = store.register_sensors("gateway", &[loose("/l")]).unwrap()[0];
+    let id = store.register_sensors("gateway", &[schemaless("/l")]).unwrap()[0];
     let far = |i: i64| Reading { sensor: id, time: NOW + 400 * DAY + i * 7919, value: Value::Int(i64::MAX - i * 31) };
     let many: Vec<Reading> = (0..262_144).map(far).collect();
     let mut sent = 0;
-    while store.stats().aside_dropped_bytes == 0 {
+    while store.stats().quarantine_dropped_bytes == 0 {
         assert_eq!(append(&store, many.clone()).unwrap(), AppendOutcome::SetAside);
         sent += 1;
         assert!(sent < 200, "{:?}", store.stats());
     }
-    let files = disk.files("/aside/");
+    let files = disk.files("/quarantine/");
     let bytes: usize = files.iter().map(|file| disk.content(file).len()).sum();
-    assert_eq!(store.stats().aside_bytes as usize, bytes);
+    assert_eq!(store.stats().quarantine_bytes as usize, bytes);
     assert!(bytes <= 256 << 20 && bytes > 200 << 20, "{bytes}");
     assert!(!files.iter().any(|file| file.ends_with("0000000001.wal")), "{files:?}");
 }

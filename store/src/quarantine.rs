@@ -84,7 +84,7 @@ impl Quarantine {
             files.push((number, size.map_err(|error| StoreError::io("opening", &entry.path, error))?));
         }
         files.sort_unstable();
-        add(&counters.aside_bytes, files.iter().map(|file| file.1).sum());
+        add(&counters.quarantine_bytes, files.iter().map(|file| file.1).sum());
         let next = files.last().map_or(1, |file| file.0 + 1);
         Ok(Self { disk: disk.clone(), dir, files: files.into(), next, open: None, said: None, unsaid: 0 })
     }
@@ -102,7 +102,7 @@ impl Quarantine {
         }
         result?;
         let readings = outside.iter().map(|one| one.readings).sum();
-        add(&counters.aside_readings, readings);
+        add(&counters.quarantined_readings, readings);
         self.say(outside, readings);
         self.drop_oldest(counters);
         Ok(())
@@ -129,9 +129,9 @@ impl Quarantine {
             self.files.push_back((number, before));
             self.next = number + 1;
             self.open = Some(file);
-            add(&counters.aside_bytes, before);
+            add(&counters.quarantine_bytes, before);
         }
-        add(&counters.aside_bytes, buffer.len() as u64);
+        add(&counters.quarantine_bytes, buffer.len() as u64);
         if let Some((_, bytes)) = self.files.back_mut() {
             *bytes += buffer.len() as u64;
             if *bytes >= FILE_BYTES {
@@ -147,12 +147,14 @@ impl Quarantine {
             let path = segment_path(&self.dir, number);
             match self.disk.remove(&path) {
                 Ok(()) => {
-                    tracing::warn!(file = %path.display(), bytes, "too much is set aside; the oldest was dropped")
+                    tracing::warn!(file = %path.display(), bytes, "the quarantine is full; its oldest file was dropped")
                 }
-                Err(error) => tracing::warn!(file = %path.display(), %error, "cannot drop what was set aside first"),
+                Err(error) => {
+                    tracing::warn!(file = %path.display(), %error, "cannot drop the oldest file of the quarantine")
+                }
             }
-            sub(&counters.aside_bytes, bytes);
-            add(&counters.aside_dropped_bytes, bytes);
+            sub(&counters.quarantine_bytes, bytes);
+            add(&counters.quarantine_dropped_bytes, bytes);
         }
     }
 
@@ -166,7 +168,7 @@ impl Quarantine {
         let side = if first.time > first.now { "ahead of" } else { "behind" };
         tracing::warn!(
             source = %first.source, time_ns = first.time, readings = self.unsaid, dir = %self.dir.display(),
-            "times are {} s {side} this machine's clock: set aside, not stored; check the clocks of both, or raise store.past_max or store.future_max",
+            "times are {} s {side} this machine's clock: quarantined, not stored; check the clocks of both, or raise store.past_max or store.future_max",
             off.as_secs()
         );
         (self.said, self.unsaid) = (Some(Instant::now()), 0);

@@ -57,10 +57,10 @@ fn payload(agent: &str, seq: u64, times: &[i64], value: i64) -> Vec<u8> {
 }
 
 /// What a piece of a recipe holds in these tests: the readings that it is made from, as text.
-fn computed(snapshot: &Snapshot, recipe: &CacheKey, number: i64) -> Option<Vec<u8>> {
-    let (from, to) = (number * PIECE - recipe.back_ns, (number + 1) * PIECE + recipe.ahead_ns);
+fn computed(snapshot: &Snapshot, cache_key: &CacheKey, number: i64) -> Option<Vec<u8>> {
+    let (from, to) = (number * PIECE - cache_key.back_ns, (number + 1) * PIECE + cache_key.ahead_ns);
     let mut text = String::new();
-    for id in &recipe.operands {
+    for id in &cache_key.operands {
         for chunk in snapshot.scan(*id, from, to).ok()? {
             let chunk = chunk.ok()?;
             for (at, time) in chunk.times.iter().enumerate() {
@@ -71,7 +71,7 @@ fn computed(snapshot: &Snapshot, recipe: &CacheKey, number: i64) -> Option<Vec<u
     Some(text.into_bytes())
 }
 
-fn recipe(key: u8, mut operands: Vec<SensorId>) -> CacheKey {
+fn cache_key(key: u8, mut operands: Vec<SensorId>) -> CacheKey {
     operands.sort_unstable();
     CacheKey { key: [key; 16], operands, piece_ns: PIECE, back_ns: 3 * SECOND, ahead_ns: 2 * SECOND }
 }
@@ -144,9 +144,14 @@ impl World {
         self.store().sensor_id(path).unwrap()
     }
 
-    fn recipes(&self) -> Vec<CacheKey> {
+    fn cache_keys(&self) -> Vec<CacheKey> {
         let (ax, ay, by, p) = (self.id("/a/g/x"), self.id("/a/g/y"), self.id("/b/g/y"), self.id("/l/p"));
-        vec![recipe(1, vec![ax]), recipe(2, vec![ay, by]), recipe(3, vec![p]), recipe(4, vec![ax, ay, by, p])]
+        vec![
+            cache_key(1, vec![ax]),
+            cache_key(2, vec![ay, by]),
+            cache_key(3, vec![p]),
+            cache_key(4, vec![ax, ay, by, p]),
+        ]
     }
 
     /// A time to append at: after everything, or some while before.
@@ -176,19 +181,19 @@ impl World {
     }
 
     fn piece(&mut self) -> (CacheKey, i64) {
-        let recipes = self.recipes();
-        let recipe = recipes[self.random.below(recipes.len() as u64) as usize].clone();
+        let cache_keys = self.cache_keys();
+        let cache_key = cache_keys[self.random.below(cache_keys.len() as u64) as usize].clone();
         let last = (self.time - START) / PIECE;
-        (recipe, START / PIECE + last - self.random.below(last.min(30) as u64 + 1) as i64)
+        (cache_key, START / PIECE + last - self.random.below(last.min(30) as u64 + 1) as i64)
     }
 
     fn keep(&mut self) {
-        let (recipe, number) = self.piece();
+        let (cache_key, number) = self.piece();
         let fresh = self.store().snapshot();
         let old = self.random.chance(30) && !self.held.is_empty();
         let snapshot = if old { &self.held[self.random.below(self.held.len() as u64) as usize] } else { &fresh };
-        let Some(content) = computed(snapshot, &recipe, number) else { return };
-        let kept = self.store().derived().unwrap().of(recipe, snapshot.moment());
+        let Some(content) = computed(snapshot, &cache_key, number) else { return };
+        let kept = self.store().derived().unwrap().of(cache_key, snapshot.version());
         if self.random.chance(30) {
             // Something comes between the computation and the keeping.
             self.append();
@@ -197,12 +202,12 @@ impl World {
     }
 
     fn ask(&mut self) {
-        let (recipe, number) = self.piece();
+        let (cache_key, number) = self.piece();
         let snapshot = self.store().snapshot();
-        let found = self.store().derived().unwrap().of(recipe.clone(), snapshot.moment()).get(number);
-        let (Some(found), Some(expected)) = (found, computed(&snapshot, &recipe, number)) else { return };
+        let found = self.store().derived().unwrap().of(cache_key.clone(), snapshot.version()).get(number);
+        let (Some(found), Some(expected)) = (found, computed(&snapshot, &cache_key, number)) else { return };
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        assert_eq!(text(&found), text(&expected), "kept piece {number} of {:?} is out of date", recipe.operands);
+        assert_eq!(text(&found), text(&expected), "kept piece {number} of {:?} is out of date", cache_key.operands);
         self.hits += 1;
     }
 
@@ -228,11 +233,11 @@ impl World {
     /// Every piece that is kept.
     fn verify(&mut self) {
         let snapshot = self.store().snapshot();
-        for recipe in self.recipes() {
-            let kept = self.store().derived().unwrap().of(recipe.clone(), snapshot.moment());
+        for cache_key in self.cache_keys() {
+            let kept = self.store().derived().unwrap().of(cache_key.clone(), snapshot.version());
             for number in START / PIECE..=self.time / PIECE {
-                if let (Some(found), Some(expected)) = (kept.get(number), computed(&snapshot, &recipe, number)) {
-                    assert!(found == expected, "piece {number} of {:?} is out of date", recipe.operands);
+                if let (Some(found), Some(expected)) = (kept.get(number), computed(&snapshot, &cache_key, number)) {
+                    assert!(found == expected, "piece {number} of {:?} is out of date", cache_key.operands);
                     self.hits += 1;
                 }
             }
@@ -294,9 +299,9 @@ fn append(store: &Store, seq: u64, second: i64) {
 }
 
 fn kept(store: &Store) -> (CachedResults, CacheKey) {
-    let recipe = recipe(1, vec![store.sensor_id("/a/g/x").unwrap()]);
+    let cache_key = cache_key(1, vec![store.sensor_id("/a/g/x").unwrap()]);
     let derived: ResultCache = store.derived().unwrap();
-    (derived.of(recipe.clone(), store.snapshot().moment()), recipe)
+    (derived.of(cache_key.clone(), store.snapshot().version()), cache_key)
 }
 
 #[test]
@@ -431,9 +436,9 @@ fn while_readings_come_late_nobody_is_given_what_lacks_one_that_was_acknowledged
         });
         while !over.load(SeqCst) {
             let snapshot = store.snapshot();
-            let (_, recipe) = kept(&store);
-            let of = store.derived().unwrap().of(recipe.clone(), snapshot.moment());
-            of.put(number, &computed(&snapshot, &recipe, number).unwrap());
+            let (_, cache_key) = kept(&store);
+            let of = store.derived().unwrap().of(cache_key.clone(), snapshot.version());
+            of.put(number, &computed(&snapshot, &cache_key, number).unwrap());
             for _ in 0..3 {
                 let before = acknowledged.load(SeqCst);
                 let Some(found) = kept(&store).0.get(number) else { continue };

@@ -6,9 +6,9 @@ use std::sync::{Arc, PoisonError};
 
 use wholegrain_model::Pattern;
 
-use crate::aside::PlausibleTimes;
 use crate::journal::PendingAppend;
 use crate::publish::reconcile;
+use crate::quarantine::PlausibleTimes;
 use crate::readings::{LiveReadings, READINGS_MAX, Reading, SchemalessSensor, check_source};
 use crate::sensors::SchemalessProperties;
 use crate::stats::{add, sub};
@@ -81,14 +81,14 @@ impl Store {
                 ids.push(SensorId(id));
             }
         }
-        shared.catalogue.add_loose(source, &rows)?;
+        shared.catalogue.add_schemaless(source, &rows)?;
         let mut known = shared.sensors.write().unwrap_or_else(PoisonError::into_inner);
         for (id, path, encoded) in &rows {
             if let Some(path) = path {
                 known.add_path(path);
             }
             if let Some(properties) = SchemalessProperties::decode(encoded) {
-                known.add_loose(SensorId(*id), source, properties);
+                known.add_schemaless(SensorId(*id), source, properties);
             }
         }
         Ok(ids)
