@@ -3,7 +3,7 @@
 //! `cargo run --release -p wholegrain-store --example million_sensors [DIRECTORY] [WHICH]...`
 //!
 //! Four stores: 1,000 agents with 1,000 sensors each that are the same but for the agent (`same`); the same with sensors of their own (`own`);
-//! 1,000,000 sensors without a schema (`loose`); and 15,000 agents with the same 467 sensors that come together, 64 at a time (`fleet`).
+//! 1,000,000 sensors without a schema (`schemaless`); and 15,000 agents with the same 467 sensors that come together, 64 at a time (`fleet`).
 
 use std::path::Path;
 use std::process::Command;

@@ -34,7 +34,7 @@ const VERSION_WITH_HOLES: u64 = 3;
 const VERSION_WITH_LISTS: u64 = 4;
 /// The oldest version that is read.
 const FORMAT_VERSION_MIN: u64 = 1;
-/// How often a catalogue that is being written is copied anew before it is called damaged, and the time between.
+/// How often a catalogue that is being written is copied again before it is reported as damaged, and the time between.
 const COPIES_MAX: usize = 20;
 const COPY_WAIT: std::time::Duration = std::time::Duration::from_millis(50);
 /// Looking through a larger catalogue takes so long that the log says it, in bytes.
@@ -134,9 +134,9 @@ pub(crate) struct CatalogueChange<'a> {
     pub groups: Vec<(SchemaHash, GroupState)>,
     /// The newest times of readings without a schema, by chunk of sensors.
     pub heard: Vec<(u32, Vec<u8>)>,
-    /// Doomed files that are gone.
+    /// Pending files that no longer exist.
     pub gone: Vec<u64>,
-    /// What is said of files anew that stay as they are.
+    /// New records of files whose content does not change.
     pub relink: Vec<BlockRecord>,
     /// Blocks that must still be there: what is added was made from them.
     pub requires: Vec<u64>,
@@ -157,7 +157,7 @@ pub(crate) struct CatalogueContents {
     pub next_block: u64,
 }
 
-/// The open database.
+/// The open database of the catalogue.
 pub(crate) struct Catalogue {
     disk: Arc<dyn Disk>,
     path: PathBuf,
@@ -204,7 +204,7 @@ impl Catalogue {
         self.suspect.load(Relaxed)
     }
 
-    /// Opens the database anew and reads what it says.
+    /// Opens the database again and reads its content.
     pub fn reopen(&self) -> Result<CatalogueContents, StoreError> {
         let mut db = self.db.write().unwrap_or_else(PoisonError::into_inner);
         *db = None;
@@ -250,7 +250,7 @@ impl Catalogue {
     ) -> Result<(), StoreError> {
         let db = self.db.read().unwrap_or_else(PoisonError::into_inner);
         let (Some(db), false) = (db.as_ref(), self.is_suspect()) else {
-            let reason = "an earlier operation failed; it is opened anew at the next attempt".to_owned();
+            let reason = "an earlier operation failed; the next attempt opens the file again".to_owned();
             return Err(StoreError::Catalogue { doing, path: self.path.clone(), reason });
         };
         let run = || -> Result<(), redb::Error> {
@@ -400,7 +400,7 @@ impl Catalogue {
         })
     }
 
-    /// Forgets doomed files that are gone.
+    /// Removes the entries of pending files that no longer exist.
     pub fn remove_pending_files(&self, ids: Vec<u64>) -> Result<(), StoreError> {
         if ids.is_empty() { Ok(()) } else { self.commit(&CatalogueChange { gone: ids, ..CatalogueChange::default() }) }
     }
@@ -478,7 +478,7 @@ fn count_opening(db: &Database) -> Result<(), redb::Error> {
     Ok(txn.commit()?)
 }
 
-/// Reads every table.
+/// Reads all tables of the catalogue.
 fn read_tables(db: &Database) -> Result<Result<CatalogueContents, ReadFault>, redb::Error> {
     let read = db.begin_read()?;
     let meta = read.open_table(META)?;

@@ -25,7 +25,8 @@ pub trait Chunks: Send + Sync {
     /// [`CHUNK_ROWS_MAX`].
     fn scan(&self, sensor: &SensorInfo, from: i64, to: i64) -> Result<ChunkIter, StoreError>;
 
-    /// The same of samples that are looked at beside a range, or whose loss [`Chunks::prepare_notes`] has been told: what retention has dropped is not noted.
+    /// Like [`Chunks::scan`], but adds no note about readings that retention dropped: for samples next to a range, and for sensors that
+    /// [`Chunks::prepare_notes`] was called for.
     fn scan_beside(&self, sensor: &SensorInfo, from: i64, to: i64) -> Result<ChunkIter, StoreError> {
         self.scan(sensor, from, to)
     }
@@ -70,10 +71,10 @@ pub trait Chunks: Send + Sync {
         Vec::new()
     }
 
-    /// Told before the scans: these will be scanned next, in this order, each once.
+    /// Called before the scans: the caller will scan these sensors next, in this order, each once.
     fn prefetch(&self, _sensors: &[SensorInfo]) {}
 
-    /// Told before samples of these are scanned for their own sake: what of them is known to be gone is to be in the notes then.
+    /// Called before the samples of these sensors are scanned. Afterwards [`Chunks::notes`] contains what is known to be missing of them.
     fn prepare_notes(&self, _sensors: &[SensorInfo], _from: i64, _to: i64) {}
 
     /// What a store's snapshot has seen, for those who keep what they make from it. A wrapper that changes or leaves out anything answers `None`.
@@ -131,7 +132,7 @@ pub trait ChunkStore: ReadStore {
     /// within a chunk. Where there is a reading of the same sensor and time already, the new one takes its place.
     ///
     /// `source` and `number` name the put: the same name again is [`Put::Duplicate`] and changes nothing, whatever comes with it, also after readings
-    /// of it were deleted and after the store was opened anew. So whoever had no answer puts again.
+    /// of it were deleted and after the store was opened again. A caller that got no answer can therefore repeat the call.
     fn put(&self, source: &str, number: u64, chunks: &[(SensorId, Chunk)]) -> Result<Put, StoreError>;
 
     /// Deletes the readings of the sensors that one of the patterns chooses with `from <= time < to`; durable when it returns, and in no snapshot taken
@@ -178,7 +179,7 @@ impl ChunkStore for Store {
     }
 }
 
-/// A sensor as it would be registered anew: its values stay what they are.
+/// The definition that registers the same sensor again without changing its values.
 fn schemaless(info: SensorInfo) -> Result<SchemalessSensor, StoreError> {
     let path = SensorPath::new(&*info.path).map_err(|error| StoreError::Sensor(error.to_string()))?;
     let SensorInfo { unit, kind, value_type, scale, description, .. } = info;

@@ -20,7 +20,7 @@ impl Clock {
 }
 
 impl Default for Clock {
-    /// The system's.
+    /// The clock of the system.
     fn default() -> Self {
         Self::new(|| {
             let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What a store can be told.
+//! The configuration of a store.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -27,9 +27,9 @@ pub struct StoreConfig {
     pub live_bytes_max: ByteSize,
     /// Payload bytes that may wait for the journal; over it [`crate::StoreError::Busy`].
     pub queue_bytes_max: ByteSize,
-    /// Batches and readings further than this behind the clock are set aside; `None` for no bound.
+    /// Batches and readings further than this behind the clock are quarantined; `None`: no bound.
     pub past_max: Option<Interval>,
-    /// Batches and readings further than this ahead of the clock are set aside; `None` for no bound.
+    /// Batches and readings further than this ahead of the clock are quarantined; `None`: no bound.
     pub future_max: Option<Interval>,
     /// Lengths of the windows of the tiers, finest first, each a multiple of the one before; none for no tiers.
     pub tiers: Vec<Interval>,

@@ -20,20 +20,19 @@ pub trait DiskFile: Send + Sync + Debug {
     fn sync(&self) -> io::Result<()>;
     /// Cuts the file, or fills it up with zeros.
     fn set_len(&self, len: u64) -> io::Result<()>;
-    /// The file's length.
+    /// Length of the file in bytes.
     fn size(&self) -> io::Result<u64>;
 }
 
 /// One entry of a directory.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DiskEntry {
-    /// The whole path.
     pub path: PathBuf,
     /// Whether it is a directory.
     pub is_dir: bool,
 }
 
-/// A file system.
+/// The operations of a file system that the store uses.
 pub trait Disk: Send + Sync + Debug {
     /// Makes an empty file in place of any that is there.
     fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>>;
@@ -41,7 +40,7 @@ pub trait Disk: Send + Sync + Debug {
     fn open(&self, path: &Path, write: bool) -> io::Result<Arc<dyn DiskFile>>;
     /// Gives a file another name, in one step; what had that name is gone.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
-    /// Removes a file.
+    /// Removes the file at `path`.
     fn remove(&self, path: &Path) -> io::Result<()>;
     /// Makes a directory and those above it. They are on stable storage when it returns.
     fn create_dirs(&self, path: &Path) -> io::Result<()>;

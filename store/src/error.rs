@@ -28,7 +28,6 @@ pub enum StoreError {
     DiskFull {
         /// What was being done.
         doing: &'static str,
-        /// To what.
         path: PathBuf,
     },
     /// The system refused a file operation.
@@ -36,7 +35,6 @@ pub enum StoreError {
     Io {
         /// What was being done.
         doing: &'static str,
-        /// To what.
         path: PathBuf,
         /// What the system said.
         error: Arc<io::Error>,
@@ -46,7 +44,6 @@ pub enum StoreError {
     Catalogue {
         /// What was being done.
         doing: &'static str,
-        /// The database's file.
         path: PathBuf,
         /// What the database said.
         reason: String,
@@ -54,7 +51,6 @@ pub enum StoreError {
     /// Another process has the directory open.
     #[error("the store {path} is in use by the process {pid}; stop that server first, or choose another directory")]
     Locked {
-        /// The store's directory.
         path: PathBuf,
         /// The process that holds it, as its lock file says.
         pid: String,
@@ -64,9 +60,7 @@ pub enum StoreError {
         "{path} has format version {found}, this release reads up to {known}; use the release that wrote it or a later one"
     )]
     NewerVersion {
-        /// The file.
         path: PathBuf,
-        /// Its version.
         found: u64,
         /// The newest version known.
         known: u64,
@@ -74,7 +68,6 @@ pub enum StoreError {
     /// A file's content is not what was written.
     #[error("{path} is damaged: {reason}")]
     Damaged {
-        /// The file.
         path: PathBuf,
         /// What does not fit.
         reason: String,

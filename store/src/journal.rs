@@ -44,13 +44,13 @@ pub(crate) enum AppendItem {
 /// Something checked that waits.
 pub(crate) struct PendingAppend {
     pub item: AppendItem,
-    /// What of it is to be set aside.
+    /// The part of it that goes to the quarantine.
     pub outside: Option<ImplausibleBatch>,
     pub done: AppendCallback,
 }
 
 impl PendingAppend {
-    /// Who sent it; of what is set aside whole nobody in particular.
+    /// The sender; empty for data that is quarantined as a whole.
     fn sender(&self) -> &str {
         match &self.item {
             AppendItem::Batch(batch) => &batch.agent,
@@ -59,7 +59,7 @@ impl PendingAppend {
         }
     }
 
-    /// A batch; with a time out of bounds all of it is set aside.
+    /// Appends a batch. If one of its times is implausible, the whole batch is quarantined.
     pub fn batch(batch: LiveBatch, bounds: PlausibleTimes, done: AppendCallback) -> Self {
         let Some(time) = [batch.first_time, batch.last_time].into_iter().find(|time| !bounds.hold(*time)) else {
             return Self { item: AppendItem::Batch(batch), outside: None, done };
@@ -69,7 +69,7 @@ impl PendingAppend {
         Self { item: AppendItem::Nothing, outside: Some(outside), done }
     }
 
-    /// Readings; those with times out of bounds are set aside.
+    /// Appends readings; those with implausible times are quarantined.
     pub fn readings(mut readings: LiveReadings, bounds: PlausibleTimes, done: AppendCallback) -> Self {
         let Some(first) = readings.readings.iter().find(|reading| !bounds.hold(reading.time)) else {
             return Self { item: AppendItem::Readings(readings), outside: None, done };
@@ -202,7 +202,7 @@ pub(crate) struct Journal {
     previous: SyncedLength,
     quarantine: Quarantine,
     overlaps: Overlaps,
-    /// When a failed write was last told of, and how many have failed since.
+    /// When a failed write was last logged, and how many have failed since.
     reported: Option<(Instant, u64)>,
     pace: ArrivalRate,
 }
@@ -249,7 +249,7 @@ struct OpenSegment {
 }
 
 impl Journal {
-    pub fn new(
+    pub(crate) fn new(
         shared: Arc<Shared>,
         held: StoredBatches,
         arrivals: u64,
@@ -360,7 +360,7 @@ impl Journal {
             add(&self.shared.counters.write_errors, new.len() as u64);
         }
         for pending in new {
-            let what = if pending.outside.is_some() { AppendOutcome::SetAside } else { AppendOutcome::Stored };
+            let what = if pending.outside.is_some() { AppendOutcome::Quarantined } else { AppendOutcome::Stored };
             answer(pending.done, result.clone().map(|()| what));
         }
         for (pending, key, what) in old {
@@ -409,7 +409,7 @@ impl Journal {
         (known, refused)
     }
 
-    /// Makes what is out of bounds durable where it belongs. Whom that fails for is told, and nothing of theirs is stored: they send it again.
+    /// Writes implausible data to the quarantine. If that fails, the senders get an error and nothing of their data is stored: they send it again.
     fn quarantine(&mut self, group: Vec<PendingAppend>) -> Vec<PendingAppend> {
         let outside: Vec<&ImplausibleBatch> = group.iter().filter_map(|pending| pending.outside.as_ref()).collect();
         if outside.is_empty() {
@@ -438,7 +438,7 @@ impl Journal {
         let before = open.size();
         open.add(&batches, &group.records, end);
         let after = open.size();
-        // Before anybody is told: what is cut off later was then on stable storage for certain.
+        // Before any acknowledgement: bytes within this length were certainly on stable storage if they are missing later.
         self.shared.synced.note(&open.proof());
         let now = Instant::now();
         self.since.get_or_insert(now);
@@ -486,7 +486,7 @@ impl Journal {
                 self.tell(&path, &error, cut.is_ok());
                 self.file = None;
                 if self.shared.view().open.is_empty() {
-                    // Nothing in it is worth keeping: the next attempt makes the same file anew.
+                    // Nothing in it is worth keeping: the next attempt creates the same file again.
                     sub(&self.shared.counters.journal_bytes, HEADER_BYTES as u64);
                 }
                 self.rotate();

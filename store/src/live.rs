@@ -17,7 +17,6 @@ use crate::segment::{SegmentSummary, SyncedLength};
 /// A durable batch, as it came.
 #[derive(Debug, Clone)]
 pub struct LiveBatch {
-    /// Its schema.
     pub schema: Schema,
     /// The native payload; `wholegrain_transport::payload` decodes it.
     pub payload: Bytes,
@@ -86,7 +85,7 @@ impl LiveSegmentContent {
 }
 
 impl LiveSegment {
-    pub fn new(number: u64) -> Self {
+    pub(crate) fn new(number: u64) -> Self {
         Self { number, content: RwLock::default() }
     }
 
@@ -146,7 +145,7 @@ impl LiveSegment {
         self.content.read().unwrap_or_else(PoisonError::into_inner).span
     }
 
-    pub fn size(&self) -> SegmentSize {
+    pub(crate) fn size(&self) -> SegmentSize {
         let content = self.content.read().unwrap_or_else(PoisonError::into_inner);
         SegmentSize { payload_bytes: content.payload_bytes, file_bytes: content.file_bytes, readings: content.readings }
     }
@@ -158,7 +157,7 @@ impl LiveSegment {
         SyncedLength { number: self.number, bytes: content.file_bytes, holds }
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         let content = self.content.read().unwrap_or_else(PoisonError::into_inner);
         content.groups.is_empty() && content.log.is_empty()
     }
@@ -188,7 +187,7 @@ impl LiveSegment {
 pub(crate) struct NewestBatches(RwLock<HashMap<SchemaHash, (Arc<LiveBatch>, Instant)>>);
 
 impl NewestBatches {
-    pub fn note(&self, batches: &[Arc<LiveBatch>], now: Instant) {
+    pub(crate) fn note(&self, batches: &[Arc<LiveBatch>], now: Instant) {
         let mut newest = self.0.write().unwrap_or_else(PoisonError::into_inner);
         for batch in batches {
             match newest.get_mut(&batch.schema.hash()) {
@@ -199,7 +198,7 @@ impl NewestBatches {
         }
     }
 
-    pub fn get(&self, schema: &SchemaHash) -> Option<Arc<LiveBatch>> {
+    pub(crate) fn get(&self, schema: &SchemaHash) -> Option<Arc<LiveBatch>> {
         self.0.read().unwrap_or_else(PoisonError::into_inner).get(schema).map(|(batch, _)| batch.clone())
     }
 
@@ -225,7 +224,7 @@ impl NewestBatches {
 pub(crate) struct LiveSubscribers(Mutex<Vec<SyncSender<Arc<[LiveItem]>>>>);
 
 impl LiveSubscribers {
-    pub fn subscribe(&self, bound: usize) -> Receiver<Arc<[LiveItem]>> {
+    pub(crate) fn subscribe(&self, bound: usize) -> Receiver<Arc<[LiveItem]>> {
         let (sender, receiver) = sync_channel(bound.max(1));
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(sender);
         receiver
@@ -251,7 +250,7 @@ impl LiveSubscribers {
         lost
     }
 
-    /// Ends every subscription.
+    /// Ends the streams of all subscribers.
     pub fn close(&self) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }

@@ -50,7 +50,7 @@ impl Hasher for IdHasher {
 /// Sensor's number -> something.
 pub(crate) type IdMap<T> = HashMap<u32, T, BuildHasherDefault<IdHasher>>;
 
-/// One segment's readings.
+/// The readings of schemaless sensors in one segment.
 #[derive(Debug, Default)]
 pub(crate) struct ReadingLog {
     whole: Vec<Arc<[LogRow]>>,
@@ -62,11 +62,11 @@ pub(crate) struct ReadingLog {
 }
 
 impl ReadingLog {
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.last.is_empty()
     }
 
-    pub fn rows(&self) -> usize {
+    pub(crate) fn rows(&self) -> usize {
         self.whole.len() * PIECE_ROWS + self.open.len()
     }
 
@@ -92,7 +92,7 @@ impl ReadingLog {
         self.arrivals.push((arrival, self.rows() as u32));
     }
 
-    pub fn has(&self, id: SensorId) -> bool {
+    pub(crate) fn has(&self, id: SensorId) -> bool {
         self.last.contains_key(&id.0)
     }
 
@@ -123,7 +123,7 @@ impl ReadingLog {
     }
 }
 
-/// One sensor's rows.
+/// The readings of one sensor in a log.
 pub(crate) struct SensorReadings {
     /// Those of the piece that grows, the newest first.
     newest: Vec<LogRow>,

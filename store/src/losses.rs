@@ -3,7 +3,7 @@
 //! - In: what an opening finds missing of what was on stable storage.
 //! - Out: entries of the registry (kind [`KIND`]), each with how many readings are lost, of which times and whose, as exactly as can be known; warnings in
 //!   answers over those times.
-//! - Never: an end that was torn before anybody was told that it is stored; the same loss twice.
+//! - Never: a torn end that was never acknowledged; the same loss twice.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,8 +16,8 @@ use crate::registry::Registry;
 use crate::{Store, StoreError};
 
 /// The kind of the registry's entries.
-pub(crate) const KIND: &str = "lost";
-/// The most losses that are told apart: what comes after widens the latest.
+pub(crate) const KIND: &str = "loss";
+/// The maximum number of loss records: further losses extend the latest one.
 const ENTRIES_MAX: usize = 1_000;
 /// The most agents that one names.
 pub(crate) const AGENTS_MAX: usize = 16;
@@ -27,7 +27,6 @@ pub(crate) const AGENTS_MAX: usize = 16;
 pub struct LossRecord {
     /// Its name: the segment's number and where in it the first lost byte is.
     pub id: String,
-    /// The segment.
     pub segment: u64,
     /// Bytes of it that are lost.
     pub bytes: u64,

@@ -18,7 +18,7 @@ const PART_SENSORS: usize = 4096;
 /// The most rows of [`Store::holdings_by`]; the rest is in one.
 pub const SUBTREES_MAX: usize = 10_000;
 
-/// Told how far something has come: bytes done, bytes in all. `false` ends it where it is.
+/// Gets the progress: bytes done, bytes in total. Returns `false` to stop the operation.
 pub type CancellableProgress<'a> = &'a mut dyn FnMut(u64, u64) -> bool;
 
 /// What merging everything at once did.
@@ -35,15 +35,12 @@ pub struct CompactionReport {
 /// What is stored of a sub-tree.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct SubtreeUsage {
-    /// The sub-tree.
     pub path: String,
-    /// Sensors known.
     pub sensors: u64,
     /// Sensors that are sent now: their newest reading is at most ten of their intervals, or ten minutes, old.
     pub live: u64,
     /// Readings a second that the live ones bring, by their intervals.
     pub per_s: f64,
-    /// Readings in blocks.
     pub readings: u64,
     /// Bytes of blocks and tiers that they take, about.
     pub bytes: u64,

@@ -148,9 +148,7 @@ pub(crate) fn open_all(shared: &Shared, blocks: &[Arc<Block>]) -> Result<Option<
 
 /// What is made of the rows of blocks.
 pub(crate) struct MergeOutput<'a> {
-    /// A block.
     pub draft: Option<BlockDraft>,
-    /// Tiers.
     pub tiers: TierDrafts<'a>,
     /// From which time on a sensor's rows are kept; everything where there is no such rule.
     pub keep_from: Option<&'a dyn Fn(&str) -> i64>,

@@ -174,7 +174,7 @@ fn sync_names(disk: &dyn Disk, paths: &StorePaths) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// A store without its catalogue would begin anew beside readings that it no longer knows. The catalogue is made before the
+/// A store without its catalogue would start empty next to readings that it does not know. The catalogue is made before the
 /// first of them, so that no crash leaves this.
 fn refuse_lost_catalogue(disk: &dyn Disk, paths: &StorePaths) -> Result<(), StoreError> {
     if disk.exists(&paths.catalogue) {
@@ -195,7 +195,7 @@ fn refuse_lost_catalogue(disk: &dyn Disk, paths: &StorePaths) -> Result<(), Stor
     }
     found.map_or(Ok(()), |file| {
         let reason = format!(
-            "it is missing, yet there are readings such as {}; bring it back, or move journal/ and blocks/ elsewhere to begin anew",
+            "it is missing, yet there are readings such as {}; bring it back, or move journal/ and blocks/ elsewhere to start with an empty store",
             file.display()
         );
         Err(StoreError::damaged(&paths.catalogue, reason))

@@ -15,7 +15,7 @@ const AGENTS_MAX: usize = 65_536;
 const PROCESSES_MAX: usize = 8;
 /// What two processes may have in common: 1 s. A process can end with what it has read ahead of the other's first look at the clock.
 const COMMON_NS_MAX: i64 = 1_000_000_000;
-/// How often something is told at most.
+/// The shortest time between two log messages.
 const TELL_EVERY: Duration = Duration::from_secs(1);
 
 /// One process of an agent, and the times of its readings.
@@ -31,7 +31,7 @@ struct AgentProcess {
 #[derive(Debug, Default)]
 pub(crate) struct Overlaps {
     agents: HashMap<Arc<str>, Vec<AgentProcess>>,
-    /// When something was last told, and how much was found since.
+    /// When an overlap was last logged, and how many were found since.
     reported: Option<(Instant, u64)>,
 }
 
@@ -127,7 +127,7 @@ mod tests {
         }
     }
 
-    /// Batches of one agent, each with its boot, times and interval, s; which of them something is told of.
+    /// Batches of one agent, each with its boot, times and interval in s; returns the batches that cause a report.
     fn reported(batches: &[(i64, (i64, i64), i64)]) -> Vec<usize> {
         let mut overlaps = Overlaps::default();
         let is_reported = |(boot, times, interval): &(i64, (i64, i64), i64)| {
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_agent_samples_again_after_a_restart_is_told_once() {
+    fn what_an_agent_samples_again_after_a_restart_is_reported_once() {
         // Restarts as they should be, with windows of a minute and the backlog of the process before.
         assert_eq!(
             reported(&[(100, (100, 200), 1), (201, (202, 210), 1), (201, (180, 180), 60), (100, (120, 190), 1)]),

@@ -1,5 +1,5 @@
 //! `sensors.csv` beside the blocks: unit, kind and scale of every sensor, for those who read the blocks without the server. The
-//! catalogue is what counts; this is a copy of it, made anew when a seal finds that there are new definitions: all of it, so of millions of
+//! catalogue is what counts; this is a copy of it, written again when a seal finds that there are new definitions: all of it, so of millions of
 //! sensors not at each seal.
 
 use std::fmt::Write as _;
@@ -17,7 +17,7 @@ use crate::store::Shared;
 pub(crate) const FILE: &str = "sensors.csv";
 /// Its name while it is being written.
 const TEMPORARY: &str = "sensors.csv.new";
-/// Its first line.
+/// The first line of `sensors.csv`.
 const HEAD: &str = "sensor,unit,kind,type,scale,wraps_at,interval_ns,description\n";
 /// Sensors that are looked up at a time, and bytes that are written at a time.
 const PART_SENSORS: usize = 4096;
@@ -27,7 +27,7 @@ const WRITE_BYTES: usize = 1 << 20;
 const SHORT: Duration = Duration::from_millis(100);
 const RESTS: u32 = 99;
 
-/// Writes the file if definitions have come since it was last written, and that was long enough ago. That it cannot be written is told and
+/// Writes the file if definitions have come since it was last written, and that was long enough ago. A failed write is logged and
 /// harms nothing else.
 pub(crate) fn keep_up(shared: &Shared) {
     let rest = *shared.properties_rest.lock().unwrap_or_else(PoisonError::into_inner);
@@ -36,7 +36,7 @@ pub(crate) fn keep_up(shared: &Shared) {
     }
 }
 
-/// The same now.
+/// Writes the file now if definitions changed.
 pub(crate) fn bring_up(shared: &Shared) {
     let definitions = shared.sensors().definitions();
     if shared.properties_written.swap(definitions, Relaxed) == definitions {

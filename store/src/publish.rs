@@ -28,7 +28,6 @@ pub(crate) struct BlockKind {
     pub level: u32,
     pub first_segment: u64,
     pub last_segment: u64,
-    /// As [`BlockRecord::import`].
     pub import: u32,
 }
 
@@ -49,7 +48,7 @@ pub(crate) struct FinishedBlock {
 }
 
 impl BlockDraft {
-    pub fn create(shared: &Shared, kind: BlockKind, zstd_level: i32) -> Result<Self, StoreError> {
+    pub(crate) fn create(shared: &Shared, kind: BlockKind, zstd_level: i32) -> Result<Self, StoreError> {
         let id = shared.next_block.fetch_add(1, Relaxed);
         let temporary = shared.paths.temporary.join(format!("{id}.parquet"));
         let writer = BlockWriter::create(shared.disk.as_ref(), &temporary, kind.value_type, zstd_level);
@@ -96,14 +95,14 @@ impl BlockDraft {
         Ok(FinishedBlock { temporary: self.temporary, record })
     }
 
-    /// Gives it up.
+    /// Removes the temporary file.
     pub fn discard(self, shared: &Shared) {
         let _ = shared.disk.remove(&self.temporary);
     }
 }
 
 impl FinishedBlock {
-    /// Gives it up.
+    /// Removes the temporary file.
     pub fn discard(&self, shared: &Shared) {
         let _ = shared.disk.remove(&self.temporary);
     }
@@ -155,7 +154,7 @@ pub(crate) fn publish(
     if let Err(error) = name_files(shared, finished) {
         discard();
         for block in finished {
-            // Dropping a doomed block removes its file and lets the catalogue forget it.
+            // Dropping a block marked for removal removes its file; then its catalogue entry can go.
             shared.block(block.record.clone()).remove_when_unused();
         }
         return Err(error);
@@ -230,8 +229,8 @@ fn name_files(shared: &Shared, finished: &[FinishedBlock]) -> Result<(), StoreEr
     Ok(())
 }
 
-/// After a failed transaction: opens the catalogue anew and makes the view what it says. Everything that changes the catalogue holds
-/// the ledger from here to the change of what is in memory: else one thread would read the catalogue anew in the middle of
+/// After a failed transaction: opens the catalogue again and updates the view from it. Every operation that changes the catalogue holds
+/// the lock on the commit state until memory is updated: otherwise one thread could read the catalogue in the middle of
 /// another's change, and put in place what it read before.
 pub(crate) fn reconcile(shared: &Shared) -> Result<MutexGuard<'_, CommitState>, StoreError> {
     let mut commit_state = shared.commit_state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -265,7 +264,7 @@ pub(crate) fn reload_catalogue(shared: &Shared, commit_state: &mut CommitState) 
         view.blocks.retain(&mut keep);
         view.tiers.retain(&mut keep);
         for block in view.blocks.iter_mut().chain(&mut view.tiers).chain(&mut view.absent) {
-            // A tier whose block was written anew has another one's number; of any file something may have been deleted.
+            // A tier whose block was rewritten has another one's number; of any file something may have been deleted.
             let record = contents.blocks.iter().find(|record| record.id == block.record.id);
             if let Some(record) = record.filter(|record| **record != block.record) {
                 *block = Arc::new(block.with_record(record.clone()));
@@ -302,7 +301,7 @@ pub(crate) fn reload_catalogue(shared: &Shared, commit_state: &mut CommitState) 
         remove_segment(shared, segment.number, &segment.size());
     }
     if let Err(error) = shared.changed(i64::MIN, i64::MAX, None) {
-        // Noted, and settled before anything kept is given out.
+        // On failure the invalidation stays pending and is applied before a cached result is used.
         tracing::warn!(%error, "kept results cannot be removed; tried again");
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! What came with times that cannot be right is set aside: durable, acknowledged, counted, and not among the readings. A wrong clock somewhere
+//! The quarantine: batches and readings with implausible times are stored durably, acknowledged and counted, but are not part of the readings. A wrong clock somewhere
 //! must neither put readings where nobody looks for them nor have an agent send them for ever.
 
 use std::collections::VecDeque;
@@ -23,7 +23,6 @@ const SAY_EVERY: Duration = Duration::from_secs(10);
 /// A batch, or readings of one call, whose times are out of bounds.
 pub(crate) struct ImplausibleBatch {
     pub source: Arc<str>,
-    /// A journal record's.
     pub payload: Bytes,
     pub readings: u64,
     /// The time that is out of bounds, or the first of them.
@@ -55,7 +54,7 @@ impl PlausibleTimes {
         }
     }
 
-    pub fn hold(&self, time: i64) -> bool {
+    pub(crate) fn hold(&self, time: i64) -> bool {
         (self.first..=self.last).contains(&time)
     }
 }
@@ -69,7 +68,7 @@ pub(crate) struct Quarantine {
     next: u64,
     open: Option<Arc<dyn DiskFile>>,
     said: Option<Instant>,
-    /// Readings set aside since it was said.
+    /// Readings quarantined since the last log message.
     unsaid: u64,
 }
 
@@ -89,7 +88,7 @@ impl Quarantine {
         Ok(Self { disk: disk.clone(), dir, files: files.into(), next, open: None, said: None, unsaid: 0 })
     }
 
-    /// Makes these durable.
+    /// Writes these records and syncs the file.
     pub fn write(&mut self, outside: &[&ImplausibleBatch], counters: &Counters) -> Result<(), StoreError> {
         let mut buffer = Vec::new();
         for one in outside {

@@ -16,7 +16,6 @@ pub const BOOTS_MAX: usize = 256;
 pub(crate) enum RangeSet {
     /// None, or one, its start not behind its end: what nearly every agent has, at a tenth of a tree's memory.
     Few(Option<(u64, u64)>),
-    /// Two or more.
     Many(BTreeMap<u64, u64>),
 }
 
@@ -27,7 +26,7 @@ impl Default for RangeSet {
 }
 
 impl RangeSet {
-    pub fn contains(&self, number: u64) -> bool {
+    pub(crate) fn contains(&self, number: u64) -> bool {
         match self {
             RangeSet::Few(range) => range.is_some_and(|(start, end)| (start..=end).contains(&number)),
             RangeSet::Many(ranges) => ranges.range(..=number).next_back().is_some_and(|(_, &end)| number <= end),
@@ -146,15 +145,15 @@ pub(crate) struct BatchKey {
 pub(crate) struct StoredBatches(HashMap<Arc<str>, BTreeMap<u64, RangeSet>>);
 
 impl StoredBatches {
-    pub fn contains(&self, key: &BatchKey) -> bool {
+    pub(crate) fn contains(&self, key: &BatchKey) -> bool {
         self.ranges(&key.agent, key.boot).is_some_and(|ranges| ranges.contains(key.seq))
     }
 
-    pub fn is_full_for(&self, key: &BatchKey) -> bool {
+    pub(crate) fn is_full_for(&self, key: &BatchKey) -> bool {
         self.ranges(&key.agent, key.boot).is_some_and(|ranges| ranges.is_full_for(key.seq))
     }
 
-    pub fn ranges(&self, agent: &str, boot: u64) -> Option<&RangeSet> {
+    pub(crate) fn ranges(&self, agent: &str, boot: u64) -> Option<&RangeSet> {
         self.0.get(agent)?.get(&boot)
     }
 

@@ -24,11 +24,9 @@ const READING_BYTES_MIN: usize = 3;
 /// A sensor that comes without a schema, one reading at a time.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SchemalessSensor {
-    /// Its whole path.
     pub path: SensorPath,
     /// Unit of the scaled value, UCUM code; may be empty.
     pub unit: String,
-    /// Gauge or counter.
     pub kind: Kind,
     /// The type that its readings usually have. A reading of the other type is stored as it is.
     pub value_type: ValueType,
@@ -69,9 +67,7 @@ pub struct Reading {
 /// Durable readings of sensors without a schema, in the order of arrival.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LiveReadings {
-    /// Who sent them.
     pub source: Arc<str>,
-    /// The readings.
     pub readings: Vec<Reading>,
 }
 

@@ -72,7 +72,7 @@ impl Store {
         {
             let sensors = shared.sensors();
             for schema in schemas {
-                // What an earlier one of these defines is defined anew by a later one.
+                // A later registration replaces what an earlier one defines.
                 let known = fresh.is_empty() && sensors.is_current(schema);
                 let answer = Mutex::new(known.then_some(Ok(())));
                 let one = Arc::new(PendingRegistration { schema: schema.clone(), answer });

@@ -31,7 +31,6 @@ pub struct RegistryEntry {
     pub number: u64,
     /// When it was set, ns since the Unix epoch.
     pub at: i64,
-    /// Who set it.
     pub who: String,
     /// What it is, of the kind under which it was set.
     pub key: String,

@@ -29,7 +29,7 @@ use crate::{OpenReport, StoreError};
 
 /// Segments that are read at the same time. Reading is memory's speed; more threads would only take more of it at once.
 const READERS: usize = 2;
-/// The ending of a segment that a person put into the journal to be taken in: what was set aside, or a copy of what was damaged.
+/// The ending of a segment that an administrator put into the journal: quarantined data, or a copy of damaged data.
 const READMIT: &str = "readmit";
 
 /// Going through the journal.
@@ -223,7 +223,7 @@ impl Replay<'_> {
             self.report.damaged_bytes += damaged as u64;
             self.report.torn_bytes += (found.bytes.len() - found.end - damaged) as u64;
             self.quarantine(&found.path, found.end, &found.bytes[found.end..]);
-            // So that it is told once. Should it fail, it is told again.
+            // So that it is reported once; if this fails, it is reported again.
             if let Err(error) = found.file.set_len(found.end as u64) {
                 tracing::warn!(segment = %found.path.display(), %error, "cannot cut the torn end off");
             }
@@ -231,7 +231,7 @@ impl Replay<'_> {
     }
 
     /// A process that was killed between write and fsync, or after an fsync that failed, leaves records that only the page cache has; after a
-    /// failure the system takes them for written. A sender that repeats one is told that it is stored, so that it has to be: written again as
+    /// failure the system takes them for written. A sender that repeats one gets the answer that it is stored. Therefore it must be stored: it is written again as
     /// they are, and synced. Only the last segment can hold such: the next one is not made before. `false` when there was no room for it.
     fn write_again(&self, found: &ReplayedSegment) -> Result<bool, StoreError> {
         let io = |doing| move |error| StoreError::io(doing, &found.path, error);
@@ -327,7 +327,7 @@ fn read_segment(
     };
     let file = disk.open(&path, true).map_err(io("opening"))?;
     let bytes = Bytes::from(read_all(file.as_ref()).map_err(io("reading"))?);
-    // What comes after the bytes that a later segment vouches for is of an append that failed: nobody was told that it is stored.
+    // Bytes after the synced length in a later segment's header are of a failed append and were never acknowledged.
     let must = vouched.map_or(SyncedLength::default(), |vouched| vouched.proof);
     let proven = vouched.is_some_and(|vouched| vouched.later);
     let length = usize::try_from(must.bytes).ok().filter(|_| proven).unwrap_or(bytes.len());

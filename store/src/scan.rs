@@ -17,7 +17,6 @@ pub(crate) struct MergeInput<'a> {
     pub rank: u64,
     /// No time of the source is before this.
     pub first_time: i64,
-    /// The chunks.
     pub source: ChunkSource<'a>,
 }
 
@@ -39,7 +38,7 @@ pub(crate) struct MergedChunks<'a> {
 }
 
 impl<'a> MergedChunks<'a> {
-    pub fn new(inputs: Vec<MergeInput<'a>>) -> Self {
+    pub(crate) fn new(inputs: Vec<MergeInput<'a>>) -> Self {
         let head = |input: MergeInput<'a>| MergeHead {
             rank: input.rank,
             next_time: input.first_time,
@@ -206,14 +205,14 @@ impl TimeOrder {
         Self(Some(kept))
     }
 
-    pub fn times(&self, times: Vec<i64>) -> Vec<i64> {
+    pub(crate) fn times(&self, times: Vec<i64>) -> Vec<i64> {
         match &self.0 {
             None => times,
             Some(rows) => rows.iter().map(|&row| times[row as usize]).collect(),
         }
     }
 
-    pub fn column(&self, column: Column) -> Column {
+    pub(crate) fn column(&self, column: Column) -> Column {
         self.reordered(&column).unwrap_or(column)
     }
 

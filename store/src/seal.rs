@@ -376,7 +376,7 @@ pub(crate) struct BlockDrafts<'a> {
 }
 
 impl<'a> BlockDrafts<'a> {
-    pub fn new(shared: &'a Shared, segment: u64, days_max: usize) -> Self {
+    pub(crate) fn new(shared: &'a Shared, segment: u64, days_max: usize) -> Self {
         Self { shared, segment, days_max, open: BTreeMap::new() }
     }
 
@@ -422,7 +422,7 @@ impl<'a> BlockDrafts<'a> {
         }
     }
 
-    pub fn finish(self) -> Result<Vec<FinishedBlock>, StoreError> {
+    pub(crate) fn finish(self) -> Result<Vec<FinishedBlock>, StoreError> {
         let (mut finished, mut failed) = (Vec::new(), None);
         for draft in self.open.into_values() {
             match failed {
@@ -442,7 +442,7 @@ impl<'a> BlockDrafts<'a> {
         }
     }
 
-    pub fn discard(self) {
+    pub(crate) fn discard(self) {
         self.open.into_values().for_each(|draft| draft.discard(self.shared));
     }
 }

@@ -53,7 +53,7 @@ pub(crate) struct SegmentSummary {
 }
 
 impl SyncedLength {
-    pub fn encode(&self) -> [u8; PROOF_BYTES] {
+    pub(crate) fn encode(&self) -> [u8; PROOF_BYTES] {
         // Where that is not known there are no readings, and the first time is after the last.
         let holds = self.holds.unwrap_or(SegmentSummary { readings: 0, first: i64::MAX, last: i64::MIN });
         let numbers =
@@ -63,7 +63,7 @@ impl SyncedLength {
         bytes
     }
 
-    pub fn decode(bytes: &[u8; PROOF_BYTES]) -> Option<Self> {
+    pub(crate) fn decode(bytes: &[u8; PROOF_BYTES]) -> Option<Self> {
         let (first, last) = (long(bytes, 24).cast_signed(), long(bytes, 32).cast_signed());
         let holds = (first <= last).then(|| SegmentSummary { readings: long(bytes, 16), first, last });
         Some(Self { number: long(bytes, 0), bytes: long(bytes, 8), holds })

@@ -28,9 +28,9 @@ use slots::Slots;
 
 /// Sensors whose newest times the catalogue keeps in one entry.
 pub(crate) const HEARD_SENSORS: u32 = 1024;
-/// No index.
+/// Stands for a missing index.
 const NONE: u32 = u32::MAX;
-/// No index yet.
+/// Stands for an index that was not looked up yet.
 const UNKNOWN: u32 = u32::MAX - 1;
 
 /// A sensor's number within one store: counted from 0, never given to another path, nor to the same one after it was forgotten.
@@ -52,11 +52,9 @@ impl SensorId {
 pub struct SensorInfo {
     /// Its number in this store.
     pub id: SensorId,
-    /// Its whole path.
     pub path: Arc<str>,
     /// Unit of the scaled value, UCUM code.
     pub unit: String,
-    /// Gauge or counter.
     pub kind: Kind,
     /// Type of the raw values.
     pub value_type: ValueType,
@@ -64,7 +62,6 @@ pub struct SensorInfo {
     pub scale: f64,
     /// For a counter that wraps: its modulus in raw values.
     pub wraps_at: Option<u64>,
-    /// What it is.
     pub description: String,
     /// The interval that people set; else that of its latest batch, or the one learned when it was imported; ns. 0 when none of these is known, as for
     /// events without a rate.
@@ -86,7 +83,6 @@ pub(crate) struct GroupState {
 /// One column of one schema that a sensor was or is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SchemaColumn {
-    /// Index into [`Sensors::schema_at`].
     pub schema: u32,
     pub column: u32,
 }
@@ -104,7 +100,7 @@ pub(crate) struct SchemalessProperties {
 }
 
 impl SchemalessProperties {
-    pub fn of(sensor: &SchemalessSensor, interval_ns: u64) -> Self {
+    pub(crate) fn of(sensor: &SchemalessSensor, interval_ns: u64) -> Self {
         let SchemalessSensor { unit, kind, value_type, scale, description, .. } = sensor.clone();
         Self { unit, description, kind, value_type, scale, interval_ns }
     }
@@ -159,7 +155,6 @@ enum NewestReading {
 struct SchemalessEntry {
     /// Index into [`Sensors::properties`]; [`NONE`] when a schema's sensor was sent to without being registered.
     properties: u32,
-    /// Index into [`Sensors::sources`].
     source: u32,
     last: NewestReading,
 }
@@ -224,7 +219,7 @@ impl SchemaColumns {
 
 /// The places of a sensor: those noted, or that in its family.
 pub(crate) enum ColumnsOfSensor<'a> {
-    Noted(&'a [SchemaColumn]),
+    Listed(&'a [SchemaColumn]),
     Family([SchemaColumn; 1]),
 }
 
@@ -233,7 +228,7 @@ impl Deref for ColumnsOfSensor<'_> {
 
     fn deref(&self) -> &[SchemaColumn] {
         match self {
-            Self::Noted(places) => places,
+            Self::Listed(places) => places,
             Self::Family(place) => place,
         }
     }
@@ -254,7 +249,7 @@ impl SensorList {
     }
 }
 
-/// The index.
+/// The index of all sensors and schemas.
 #[derive(Default)]
 pub(crate) struct Sensors {
     paths: PathIndex,
@@ -274,13 +269,13 @@ pub(crate) struct Sensors {
     groups: HashMap<SchemaHash, GroupState>,
     schemaless: Vec<SchemalessEntry>,
     /// Places in it that are free again.
-    free_loose: Vec<u32>,
+    free_schemaless: Vec<u32>,
     properties: Vec<SchemalessProperties>,
     by_properties: HashMap<Box<[u8]>, u32>,
     sources: Vec<Arc<str>>,
     by_source: HashMap<Arc<str>, u32>,
     /// Registrations without a schema taken in.
-    loose_changes: u64,
+    schemaless_changes: u64,
     /// What people have set.
     settings: Arc<Settings>,
     /// Which settings hold together, each combination once: few, however many sensors there are.
@@ -308,10 +303,10 @@ impl Sensors {
 
     /// How many definitions of sensors there have been: when it rises, `sensors.csv` is out of date.
     pub fn definitions(&self) -> u64 {
-        self.schemas.next() as u64 + self.loose_changes + self.settings_changes
+        self.schemas.next() as u64 + self.schemaless_changes + self.settings_changes
     }
 
-    pub fn schema_at(&self, at: u32) -> &Schema {
+    pub(crate) fn schema_at(&self, at: u32) -> &Schema {
         &self.schemas[at as usize]
     }
 
@@ -443,30 +438,30 @@ impl Sensors {
         at
     }
 
-    pub fn id(&self, path: &str) -> Option<SensorId> {
+    pub(crate) fn id(&self, path: &str) -> Option<SensorId> {
         self.paths.id(path)
     }
 
-    pub fn path(&self, id: SensorId) -> Option<Arc<str>> {
+    pub(crate) fn path(&self, id: SensorId) -> Option<Arc<str>> {
         match self.entries.get(id.0 as usize) {
             Some(entry) => Some(entry.path.clone()),
             None => self.paths.family(id).map(|(family, column)| family.schema.path(column as usize).into()),
         }
     }
 
-    pub fn places(&self, id: SensorId) -> ColumnsOfSensor<'_> {
+    pub(crate) fn places(&self, id: SensorId) -> ColumnsOfSensor<'_> {
         match (self.entries.get(id.0 as usize), self.paths.family(id)) {
-            (Some(entry), _) => ColumnsOfSensor::Noted(entry.places.as_slice()),
+            (Some(entry), _) => ColumnsOfSensor::Listed(entry.places.as_slice()),
             (None, Some((family, column))) => ColumnsOfSensor::Family([SchemaColumn { schema: family.at, column }]),
-            (None, None) => ColumnsOfSensor::Noted(&[]),
+            (None, None) => ColumnsOfSensor::Listed(&[]),
         }
     }
 
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.count
     }
 
-    pub fn schemas_len(&self) -> usize {
+    pub(crate) fn schemas_len(&self) -> usize {
         self.schemas.held()
     }
 
@@ -479,7 +474,7 @@ impl Sensors {
         }
     }
 
-    /// Takes over what another index heard last, and what people set.
+    /// Adopts the newest times and the settings of another index.
     pub fn keep_groups(&mut self, other: &Sensors) {
         (self.settings, self.settings_changes) = (other.settings.clone(), other.settings_changes);
         other.groups.iter().for_each(|(hash, state)| self.heard(*hash, state.clone()));
@@ -528,7 +523,7 @@ impl Sensors {
         if let Some(schemaless) = self.schemaless_mut(id, source) {
             schemaless.properties = index;
         }
-        self.loose_changes += 1;
+        self.schemaless_changes += 1;
     }
 
     fn source(&mut self, source: &str) -> u32 {
@@ -549,7 +544,7 @@ impl Sensors {
             return self.schemaless.get_mut(at as usize);
         }
         let fresh = SchemalessEntry { properties: NONE, source, last: NewestReading::Never };
-        let at = match self.free_loose.pop() {
+        let at = match self.free_schemaless.pop() {
             Some(at) => {
                 self.schemaless[at as usize] = fresh;
                 at
@@ -649,7 +644,7 @@ impl Sensors {
         Some(())
     }
 
-    pub fn group(&self, hash: &SchemaHash) -> Option<&GroupState> {
+    pub(crate) fn group(&self, hash: &SchemaHash) -> Option<&GroupState> {
         self.groups.get(hash)
     }
 }

@@ -34,17 +34,14 @@ pub struct StoreStats {
     pub live_bytes: u64,
     /// Batches that subscribers were too slow for.
     pub subscriber_lost: u64,
-    /// Readings set aside because of their times, gaps counted too.
+    /// Readings quarantined because of their times, including gaps.
     pub quarantined_readings: u64,
-    /// Bytes of files that hold what was set aside now.
+    /// Bytes of the files in the quarantine.
     pub quarantine_bytes: u64,
     /// Bytes of such files dropped because there were too many.
     pub quarantine_dropped_bytes: u64,
-    /// Blocks now.
     pub blocks: u64,
-    /// Their bytes.
     pub block_bytes: u64,
-    /// Their rows.
     pub block_rows: u64,
     /// Journal segments sealed into blocks.
     pub seals: u64,
@@ -54,23 +51,17 @@ pub struct StoreStats {
     pub imported_parts: u64,
     /// Readings in them, gaps counted too.
     pub imported_readings: u64,
-    /// Merges done.
     pub merges: u64,
-    /// Merges that failed.
     pub merge_errors: u64,
     /// Bytes that merges wrote.
     pub merge_bytes: u64,
-    /// Tier files now.
     pub tiers: u64,
-    /// Their bytes.
     pub tier_bytes: u64,
-    /// Their rows.
     pub tier_rows: u64,
     /// Bytes of tiers written.
     pub tier_bytes_written: u64,
     /// Bytes of blocks that retention wrote again without what was out.
     pub retention_rewritten_bytes: u64,
-    /// Deletions carried out.
     pub deletions: u64,
     /// Readings deleted by them.
     pub deleted_readings: u64,
@@ -80,7 +71,6 @@ pub struct StoreStats {
     pub deletion_files: u64,
     /// Blocks and tiers dropped by retention.
     pub retention_blocks: u64,
-    /// Rows in them.
     pub retention_rows: u64,
     /// Bytes of kept results of computed sensors now.
     pub derived_bytes: u64,
@@ -88,7 +78,6 @@ pub struct StoreStats {
     pub derived_pieces: u64,
     /// Pieces kept since the store was opened.
     pub derived_kept: u64,
-    /// Pieces that answered.
     pub derived_hits: u64,
     /// Pieces asked for that were not there.
     pub derived_misses: u64,
@@ -102,13 +91,9 @@ pub struct StoreStats {
     pub lost: u64,
     /// Readings in them, as far as their number is known.
     pub lost_readings: u64,
-    /// Sensors forgotten.
     pub sensors_forgotten: u64,
-    /// Schemas forgotten.
     pub schemas_forgotten: u64,
-    /// Sensors known.
     pub sensors: u64,
-    /// Schemas known.
     pub schemas: u64,
     /// Allocations of jobs known.
     pub allocations: u64,
@@ -131,9 +116,7 @@ pub struct StoreStats {
 /// What opening a store found and did.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct OpenReport {
-    /// Journal segments replayed.
     pub segments: u64,
-    /// Batches in them.
     pub batches: u64,
     /// Readings without a schema in them.
     pub readings: u64,

@@ -51,13 +51,13 @@ pub enum AppendOutcome {
     Duplicate,
     /// Its times are further from the clock than [`StoreConfig::past_max`] and [`StoreConfig::future_max`] allow: it is on disk under `aside/`,
     /// counted, and not among the readings. Of several readings at least one was.
-    SetAside,
+    Quarantined,
 }
 
 /// Called once with a batch's fate, from the journal thread: it must be quick.
 pub type AppendCallback = Box<dyn FnOnce(Result<AppendOutcome, StoreError>) + Send>;
 
-/// The store's directories.
+/// The paths below the directory of the store.
 #[derive(Debug)]
 pub(crate) struct StorePaths {
     pub dir: PathBuf,
@@ -121,7 +121,7 @@ pub(crate) struct Shared {
     pub properties_rest: Mutex<Option<std::time::Instant>>,
     /// Held for reading while the journal takes a group in, for writing while sensors are forgotten.
     pub expiring: RwLock<()>,
-    /// Whether forgetting ever failed: what is known in memory may then be unknown after the catalogue was opened anew.
+    /// Whether an expiry ever failed: sensors known in memory may then be unknown after the catalogue was opened again.
     pub expiry_failed: AtomicBool,
     /// Forgetting failed, and whether it came true is not known yet: nothing is taken in that might be of what is forgotten.
     pub expiry_unresolved: AtomicBool,
@@ -140,35 +140,35 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub fn view(&self) -> Arc<StoreView> {
+    pub(crate) fn view(&self) -> Arc<StoreView> {
         self.view.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    pub fn change_view(&self, change: impl FnOnce(&mut StoreView)) {
+    pub(crate) fn change_view(&self, change: impl FnOnce(&mut StoreView)) {
         let mut view = self.view.write().unwrap_or_else(PoisonError::into_inner);
         let mut next = StoreView::clone(&view);
         change(&mut next);
         *view = Arc::new(next);
     }
 
-    pub fn lost(&self) -> Arc<[LossRecord]> {
+    pub(crate) fn lost(&self) -> Arc<[LossRecord]> {
         self.lost.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Takes what is on record anew.
+    /// Reads the loss records from the registry again.
     pub fn read_lost(&self) {
         *self.lost.write().unwrap_or_else(PoisonError::into_inner) = crate::losses::open(&self.registry).into();
     }
 
-    pub fn policy(&self) -> Arc<RetentionPolicy> {
+    pub(crate) fn policy(&self) -> Arc<RetentionPolicy> {
         self.policy.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    pub fn sensors(&self) -> RwLockReadGuard<'_, Sensors> {
+    pub(crate) fn sensors(&self) -> RwLockReadGuard<'_, Sensors> {
         self.sensors.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn block(&self, record: BlockRecord) -> Block {
+    pub(crate) fn block(&self, record: BlockRecord) -> Block {
         Block::new(record, &self.paths.blocks, self.disk.clone(), self.removed.clone())
     }
 
@@ -185,7 +185,7 @@ impl Shared {
         self.work.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn wake_sealer(&self) {
+    pub(crate) fn wake_sealer(&self) {
         *self.work() += 1;
         self.worked.notify_all();
     }
@@ -288,7 +288,7 @@ impl Store {
         }
     }
 
-    /// Everything that could make the batch useless later is found now, before anybody is told that it is stored.
+    /// Finds everything that could make the batch unusable later, before it is acknowledged.
     fn check(&self, payload: Bytes) -> Result<LiveBatch, StoreError> {
         let refuse = |error: wholegrain_transport::payload::PayloadError| StoreError::Payload(error.to_string());
         let (agent, hash, _) = read_origin(&payload).map_err(refuse)?;
@@ -398,7 +398,7 @@ impl Store {
         self.0.shared.subscribers.subscribe(bound)
     }
 
-    /// The store's numbers.
+    /// Counters and sizes of the store.
     pub fn stats(&self) -> StoreStats {
         let shared = &self.0.shared;
         let view = shared.view();
@@ -460,7 +460,7 @@ impl Store {
         &self.0.shared
     }
 
-    /// Where it lies.
+    /// The directory of the store.
     pub fn dir(&self) -> PathBuf {
         self.0.shared.paths.dir.clone()
     }
@@ -533,7 +533,7 @@ fn seal_loop(shared: &Shared) {
             }
         }
         shared.synced.sync();
-        // What people set is wanted in sensors.csv soon, also while nothing is sealed.
+        // Settings go to sensors.csv soon, also while nothing is sealed.
         let set = shared.sensors().settings_changes();
         if std::mem::replace(&mut settings, set) != set {
             crate::properties::keep_up(shared);

@@ -1,4 +1,4 @@
-//! How far the journal is on stable storage, in a file beside its segments: so that an end that was cut off is told from one that was never written.
+//! How far the journal is on stable storage, in a file beside its segments: so that a lost end is distinguished from one that was never written.
 //! `FORMAT.md` gives every byte.
 //!
 //! - In: after each group commit, what the open segment holds.
@@ -26,7 +26,7 @@ pub(crate) struct SyncedLengthFile {
     dirty: AtomicBool,
 }
 
-/// Where it lies.
+/// The path of the file.
 pub(crate) fn path(journal: &Path) -> PathBuf {
     journal.join("synced")
 }
@@ -54,7 +54,7 @@ fn encode(proof: &SyncedLength) -> [u8; SLOT_BYTES] {
 }
 
 impl SyncedLengthFile {
-    /// Takes the place of what the file said before: of a segment that is settled now. Durable when it returns. Where there is no room for the
+    /// Takes the place of what the file said before: of a segment that recovery has finished. Durable when it returns. Where there is no room for the
     /// file there is none: then nothing tells a lost end from a torn one.
     pub fn open(disk: &dyn Disk, journal: &Path, last: &SyncedLength) -> Result<Self, StoreError> {
         let path = path(journal);

@@ -23,13 +23,10 @@ const READ_BYTES: usize = 1 << 20;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FileKind {
-    /// The catalogue.
     Catalogue,
-    /// A journal segment.
     Journal,
     /// A block of readings.
     Block,
-    /// A downsampled tier.
     Tier,
     /// A file that the catalogue does not know.
     Unknown,
@@ -38,9 +35,7 @@ pub enum FileKind {
 /// What was found of one file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct FileReport {
-    /// Its path.
     pub path: PathBuf,
-    /// What it is.
     pub kind: FileKind,
     /// Its size as the catalogue or the file system says.
     pub bytes: u64,
@@ -53,7 +48,7 @@ pub struct FileReport {
     pub note: Option<String>,
 }
 
-/// What was found.
+/// The result of a verification.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct VerifyReport {
     /// Every file, in the order in which they were read.
@@ -64,7 +59,7 @@ pub struct VerifyReport {
 }
 
 impl VerifyReport {
-    /// Files with damage.
+    /// The files that are damaged.
     pub fn damaged(&self) -> impl Iterator<Item = &FileReport> {
         self.files.iter().filter(|file| !file.problems.is_empty())
     }
@@ -78,7 +73,6 @@ impl VerifyReport {
 /// What a store holds, as its catalogue says.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct StoredFiles {
-    /// Sensors.
     pub sensors: u64,
     /// Blocks: integers, floats, and tiers by the length of their windows.
     pub groups: BTreeMap<String, StoredFileGroup>,
@@ -89,9 +83,7 @@ pub struct StoredFiles {
 /// One kind of files.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct StoredFileGroup {
-    /// Files.
     pub files: u64,
-    /// Their bytes.
     pub bytes: u64,
     /// Readings or windows in them.
     pub rows: u64,

@@ -168,7 +168,7 @@ fn what_breaks_off_or_is_damaged_harms_neither_the_backup_before_nor_the_target(
     assert_eq!(std::fs::read(&file).unwrap(), full);
     let (_dir, copy) = restored(&file);
     assert_eq!(rows(&copy), rows(&store));
-    // Refused: a directory that holds something, a manifest of a newer release, damaged state; told: a damaged block.
+    // Refused: a directory that holds something, a manifest of a newer release, damaged state. Reported: a damaged block.
     let text = restore(&file, dir.path(), &mut |_, _| {}).unwrap_err();
     assert!(text.contains("is not empty"), "{text}");
     let manifest: BackupManifest =

@@ -60,7 +60,7 @@ fn a_day_of_operation_grows_nothing() {
         let time = START + step * STEP;
         now.store(time, Ordering::Relaxed);
         registered = store.register_sensors("gateway", std::slice::from_ref(&schemaless)).unwrap();
-        // The agent starts anew now and then.
+        // The agent restarts now and then.
         let boot = (step / 40) as u64;
         let header =
             BatchHeader { agent: "n".into(), boot, seq: step as u64 + 1, schema: schema.hash(), interval_ns: 1 };

@@ -56,7 +56,7 @@ fn numbers(store: &Store) -> Vec<u32> {
 }
 
 #[test]
-fn sensors_of_many_ended_jobs_go_when_their_readings_have_and_come_anew_when_asked_for() {
+fn sensors_of_many_ended_jobs_expire_after_their_readings_and_can_be_registered_again() {
     let disk = FaultyDisk::default();
     let store = open(&disk);
     for number in 0..JOBS {
@@ -136,7 +136,7 @@ fn what_has_a_reading_anywhere_stays() {
 }
 
 #[test]
-fn sensors_without_a_schema_go_too_and_register_anew() {
+fn schemaless_sensors_expire_too_and_register_again() {
     let disk = FaultyDisk::default();
     let store = open(&disk);
     let sensor = |name: &str| SchemalessSensor {

@@ -393,7 +393,7 @@ fn slowly(records: &[JobRecord], filter: &JobFilter) -> Vec<(i64, String, i64, u
             runs.entry((record.job.clone(), record.from / (100_000 * S))).or_default().push(record);
         }
     }
-    let is = |wanted: &Option<String>, value: &Option<String>| wanted.is_none() || wanted == value;
+    let is = |expected: &Option<String>, value: &Option<String>| expected.is_none() || expected == value;
     let mut rows = Vec::new();
     for ((job, _), run) in runs {
         let running = run.iter().any(|record| record.to.is_none());

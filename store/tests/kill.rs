@@ -112,7 +112,7 @@ fn a_store_whose_making_was_killed_anywhere_keeps_what_it_acknowledges_afterward
 }
 
 #[test]
-fn a_store_that_lost_its_catalogue_does_not_begin_anew() {
+fn a_store_that_lost_its_catalogue_does_not_start_empty() {
     let disk = FaultyDisk::default();
     let store = open(&disk).unwrap();
     store.register_schema(&schema()).unwrap();
@@ -143,7 +143,7 @@ fn records_that_no_fsync_vouches_for_do_not_come_back_when_the_next_segment_was_
         let store = open(&disk).unwrap();
         store.register_schema(&schema()).unwrap();
         store.append_blocking(payload(1)).unwrap();
-        // Neither the fsync succeeds nor the cut: the record stays in the file, and nobody was told that it is stored.
+        // Neither the fsync succeeds nor the cut: the record stays in the file and was never acknowledged.
         disk.plan(1, Fault::Errors(EIO, 2));
         store.append_blocking(payload(2)).unwrap_err();
         store.append_blocking(payload(3)).unwrap();

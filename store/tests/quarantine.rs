@@ -1,4 +1,4 @@
-//! Times that cannot be right: set aside, durable, counted and acknowledged; and a clock that is set back loses nothing.
+//! Data with implausible times is quarantined: durable, counted and acknowledged; a clock that is set back loses nothing.
 
 mod support;
 
@@ -80,10 +80,10 @@ fn what_is_out_of_bounds_is_acknowledged_and_not_among_the_readings() {
     let id = store.register_sensors("gateway", &[schemaless("/l")]).unwrap()[0];
     for (seq, (time, expected)) in [
         (-30 * DAY, AppendOutcome::Stored),
-        (-30 * DAY - 1, AppendOutcome::SetAside),
+        (-30 * DAY - 1, AppendOutcome::Quarantined),
         (DAY, AppendOutcome::Stored),
-        (DAY + 1, AppendOutcome::SetAside),
-        (i64::MIN - NOW.wrapping_neg(), AppendOutcome::SetAside),
+        (DAY + 1, AppendOutcome::Quarantined),
+        (i64::MIN - NOW.wrapping_neg(), AppendOutcome::Quarantined),
     ]
     .into_iter()
     .enumerate()
@@ -92,7 +92,7 @@ fn what_is_out_of_bounds_is_acknowledged_and_not_among_the_readings() {
         assert_eq!(store.append_blocking(batch(seq as u64 + 1, &[time])).unwrap(), expected, "{time}");
     }
     let several = vec![reading(id, 0), reading(id, 2 * DAY), reading(id, 1), reading(id, -31 * DAY)];
-    assert_eq!(append(&store, several).unwrap(), AppendOutcome::SetAside, "some of it");
+    assert_eq!(append(&store, several).unwrap(), AppendOutcome::Quarantined, "some of it");
     assert_eq!(append(&store, vec![reading(id, 5)]).unwrap(), AppendOutcome::Stored);
     assert_eq!((times(&store, "/n/x"), times(&store, "/l")), (vec![-30 * DAY, DAY], vec![0, 1, 5]));
     let stats = store.stats();
@@ -112,7 +112,7 @@ fn what_is_out_of_bounds_is_acknowledged_and_not_among_the_readings() {
     assert_eq!(times(&store, "/n/x").len(), 5);
     store.seal().unwrap();
     assert_eq!(store.stats().block_rows, 10);
-    assert_eq!(store.append_blocking(batch(2, &[NOW - 30 * DAY - 1])).unwrap(), AppendOutcome::SetAside);
+    assert_eq!(store.append_blocking(batch(2, &[NOW - 30 * DAY - 1])).unwrap(), AppendOutcome::Quarantined);
 }
 
 #[test]
@@ -146,7 +146,7 @@ fn a_clock_set_back_an_hour_sets_nothing_aside_and_loses_nothing() {
 }
 
 #[test]
-fn what_is_set_aside_is_durable_when_it_is_acknowledged_and_an_error_otherwise() {
+fn quarantined_data_is_durable_when_it_is_acknowledged_and_an_error_otherwise() {
     for after in 0..8 {
         let clock = clock();
         let disk = FaultyDisk::default();
@@ -176,7 +176,7 @@ fn what_is_set_aside_is_durable_when_it_is_acknowledged_and_an_error_otherwise()
 }
 
 #[test]
-fn what_is_set_aside_is_bounded_and_the_oldest_goes_first() {
+fn the_quarantine_is_bounded_and_the_oldest_goes_first() {
     let clock = clock();
     let disk = FaultyDisk::default();
     let (store, _) = Store::open_on(config("/store", &clock), Arc::new(disk.clone())).unwrap();
@@ -185,7 +185,7 @@ fn what_is_set_aside_is_bounded_and_the_oldest_goes_first() {
     let many: Vec<Reading> = (0..262_144).map(far).collect();
     let mut sent = 0;
     while store.stats().quarantine_dropped_bytes == 0 {
-        assert_eq!(append(&store, many.clone()).unwrap(), AppendOutcome::SetAside);
+        assert_eq!(append(&store, many.clone()).unwrap(), AppendOutcome::Quarantined);
         sent += 1;
         assert!(sent < 200, "{:?}", store.stats());
     }

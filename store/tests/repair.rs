@@ -1,4 +1,4 @@
-//! Repair: of a damaged file what can be read is kept, the file is set aside, and the store is whole again; compacting and what is held by sub-tree.
+//! Repair keeps the readable part of a damaged file and moves the file to `damaged/`; compaction on request; statistics by sub-tree.
 
 mod support;
 
@@ -106,7 +106,7 @@ fn of_a_damaged_block_what_can_be_read_is_kept() {
 }
 
 #[test]
-fn a_tier_is_made_anew_and_a_missing_block_is_named_and_gone() {
+fn a_tier_is_made_again_and_a_missing_block_is_named_and_gone() {
     let dir = tempfile::tempdir().unwrap();
     let store = fill(dir.path(), 3);
     store.maintain(START + 3 * DAY).unwrap();

@@ -161,7 +161,7 @@ fn what_is_wrong_is_refused_and_changes_nothing() {
 }
 
 #[test]
-fn what_a_sensor_has_already_is_left_alone_when_that_is_wanted() {
+fn properties_that_a_sensor_has_already_are_not_set_if_that_is_requested() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path());
     store.register_schema(&schema("n1")).unwrap();
@@ -177,7 +177,7 @@ fn what_a_sensor_has_already_is_left_alone_when_that_is_wanted() {
 }
 
 #[test]
-fn a_catalogue_read_anew_keeps_what_is_set() {
+fn a_catalogue_read_again_keeps_the_settings() {
     let disk = FaultyDisk::default();
     let config = StoreConfig { background: false, ..StoreConfig::new("/store") };
     let store = Store::open_on(config, Arc::new(disk.clone())).unwrap().0;

@@ -28,26 +28,25 @@ const START: i64 = 20_000 * DAY;
 
 type Rows = BTreeMap<(String, i64), Option<Value>>;
 
-/// What was sent, and what is known of it.
+/// SentData was sent, and what is known of it.
 struct Sent {
-    what: What,
+    what: SentData,
     rows: Rows,
     tried: bool,
     acknowledged: bool,
 }
 
-/// What a deletion made of a reading.
+/// SentData a deletion made of a reading.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Fate {
     /// It is gone and stays gone.
-    Gone,
+    Deleted,
     /// The deletion failed, or it was not acknowledged then: it may be there.
     Open,
 }
 
 #[derive(Clone)]
-enum What {
-    /// A batch's payload.
+enum SentData {
     Batch(Vec<u8>),
     /// Readings without a schema: each of the sensor of this index, at a time.
     Readings(Vec<(usize, i64, Value)>),
@@ -74,14 +73,13 @@ struct World {
     dropped: BTreeSet<(String, i64)>,
     /// Snapshots with what was in them, and how much had been forgotten.
     held: Vec<(Snapshot, Rows, (u64, u64))>,
-    /// What was deleted.
     deleted: BTreeMap<(String, i64), Fate>,
     /// Single readings sent more than once: those may lie in two blocks until these are merged, and count once in answers.
     sent_again: u64,
     /// Whether the disk has changed the journal behind the store's back.
     tampered: bool,
     may_tamper: bool,
-    /// What was ever on record as lost.
+    /// SentData was ever on record as lost.
     lost: Vec<LossRecord>,
     /// Acknowledged readings that were lost.
     lost_readings: u64,
@@ -153,7 +151,7 @@ impl World {
     fn reopen(&mut self) {
         self.held.clear();
         self.store = None;
-        // Opening settles what a failed drop left open.
+        // Opening finishes a drop that failed.
         self.in_doubt = false;
         for attempt in 0.. {
             if attempt < 3 && self.random.chance(30) {
@@ -182,8 +180,8 @@ impl World {
         }
     }
 
-    /// The disk after the machine stopped, or only the process; then it may be tampered with. What a power failure leaves of the length that is noted of the journal may be of an earlier
-    /// time, so that not every end that goes then is told from one that was torn.
+    /// The disk after the machine stopped, or only the process; then it may be tampered with. SentData a power failure leaves of the length that is noted of the journal may be of an earlier
+    /// time, so that not every lost end is distinguished from a torn one.
     fn stopped(&mut self, killed: bool) -> FaultyDisk {
         if self.random.chance(30) {
             let disk = self.disk.after_kill();
@@ -270,7 +268,7 @@ impl World {
         };
         self.next_seq += 1;
         Sent {
-            what: What::Batch(encode_batch(&Batch { header, times, columns })),
+            what: SentData::Batch(encode_batch(&Batch { header, times, columns })),
             rows,
             tried: false,
             acknowledged: false,
@@ -292,7 +290,7 @@ impl World {
         if self.random.chance(30) {
             readings.reverse();
         }
-        Sent { what: What::Readings(readings), rows, tried: false, acknowledged: false }
+        Sent { what: SentData::Readings(readings), rows, tried: false, acknowledged: false }
     }
 
     /// Some of the sensors, one that nobody else sends, and now and then a range of days.
@@ -323,7 +321,7 @@ impl World {
             series.push(ImportSeries { sensor: schemaless(path), times, column: Column { values, gaps } });
         }
         self.next_seq += 1;
-        Sent { what: What::Import(self.next_seq, series), rows, tried: false, acknowledged: false }
+        Sent { what: SentData::Import(self.next_seq, series), rows, tried: false, acknowledged: false }
     }
 
     fn import_again(&mut self, at: usize, part: u64, series: Vec<ImportSeries>) {
@@ -377,9 +375,9 @@ impl World {
             at
         } else if !self.sent.is_empty() && self.random.chance(20) {
             let at = self.random.below(self.sent.len() as u64) as usize;
-            // What retention dropped would be stored anew: only batches are remembered for ever.
+            // SentData retention dropped would be stored again: only batches are remembered for ever.
             let gone = self.sent[at].rows.keys().any(|key| key.1 < self.dropped_before);
-            if gone && matches!(self.sent[at].what, What::Readings(_)) {
+            if gone && matches!(self.sent[at].what, SentData::Readings(_)) {
                 return;
             }
             at
@@ -393,14 +391,14 @@ impl World {
             self.sent.len() - 1
         };
         let payload = match self.sent[at].what.clone() {
-            What::Batch(payload) => payload,
-            What::Readings(readings) => {
+            SentData::Batch(payload) => payload,
+            SentData::Readings(readings) => {
                 if std::mem::replace(&mut self.sent[at].tried, true) {
                     self.sent_again += readings.len() as u64;
                 }
                 return self.append_readings(at, &readings);
             }
-            What::Import(part, series) => return self.import_again(at, part, series),
+            SentData::Import(part, series) => return self.import_again(at, part, series),
         };
         let mut result = self.store().append_blocking(payload.clone().into());
         if let Err(StoreError::UnknownSchema(hash)) = result {
@@ -449,7 +447,7 @@ impl World {
                 let certain = result.is_ok() && batch.acknowledged;
                 let fate = self.deleted.entry(key.clone()).or_insert(Fate::Open);
                 if certain {
-                    *fate = Fate::Gone;
+                    *fate = Fate::Deleted;
                 }
             }
         }
@@ -534,7 +532,7 @@ impl World {
             for (key, value) in batch.rows.iter().filter(|_| batch.acknowledged) {
                 let fate = self.deleted.get(key);
                 match rows.get(key) {
-                    Some(_) if fate == Some(&Fate::Gone) => panic!("deleted and here again: {key:?}"),
+                    Some(_) if fate == Some(&Fate::Deleted) => panic!("deleted and here again: {key:?}"),
                     None if fate.is_some() => {}
                     Some(found) => {
                         assert_eq!(found, value, "acknowledged {key:?}");
@@ -604,7 +602,7 @@ fn round(seed: u64) -> u64 {
             let held = std::mem::take(&mut world.held);
             for (snapshot, before, forgotten) in held {
                 let found = world.scan(&snapshot);
-                // What is forgotten was deleted or dropped before, and is found by nobody any more.
+                // SentData is forgotten was deleted or dropped before, and is found by nobody any more.
                 if forgotten == world.forgotten() {
                     assert_eq!(found, Some(before), "a snapshot changed");
                 }

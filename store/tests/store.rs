@@ -369,7 +369,7 @@ fn a_journal_cut_at_any_byte_opens_and_goes_on() {
         let _ = std::fs::remove_file(dir.path().join("journal/0000000002.wal"));
         let _ = std::fs::remove_file(dir.path().join("registry.log"));
         std::fs::write(&path, &content[..cut]).unwrap();
-        // Where nobody has noted how long it was, an end that is gone cannot be told from one that was never written.
+        // Where nobody has noted how long it was, a lost end cannot be distinguished from one that was never written.
         std::fs::write(&synced, if knows { &noted[..] } else { &[] }).unwrap();
         let (store, report) = Store::open(manual(dir.path())).unwrap();
         let whole = cut.saturating_sub(HEADER_BYTES) / record;
@@ -626,7 +626,7 @@ fn a_slow_subscriber_loses_batches_and_nobody_waits() {
 }
 
 #[test]
-fn a_catalogue_that_fails_in_the_middle_of_a_seal_is_read_anew() {
+fn a_catalogue_that_fails_in_the_middle_of_a_seal_is_read_again() {
     let mut failed = 0;
     for after in 0..80 {
         let disk = FaultyDisk::default();

@@ -488,7 +488,7 @@ impl Pipeline {
         match appended {
             AppendOutcome::Duplicate => return self.metrics.duplicates.inc(),
             // The store counts it.
-            AppendOutcome::SetAside => return,
+            AppendOutcome::Quarantined => return,
             AppendOutcome::Stored => {}
         }
         self.metrics.batches.inc();

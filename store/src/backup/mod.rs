@@ -20,9 +20,9 @@ pub use make::Backup;
 pub use restore::{RestoreReport, restore};
 pub use take::{BackupReport, held_in, take_into, take_tar};
 
-/// The manifest's name.
+/// The name of the manifest in a backup.
 pub const MANIFEST: &str = "backup.json";
-/// The format's version.
+/// The version of the backup format.
 const FORMAT: u64 = 1;
 /// The largest manifest, in bytes.
 const MANIFEST_BYTES_MAX: u64 = 256 << 20;
@@ -34,13 +34,11 @@ const STATE_DIR: &str = "state-";
 /// What a backup consists of.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BackupManifest {
-    /// The format's version.
     pub format: u64,
     /// When it was begun, ns since the Unix epoch: everything acknowledged before is in it.
     pub made_at: i64,
     /// The release that made it.
     pub release: String,
-    /// The files.
     pub files: Vec<BackupFile>,
     /// Files that were missing or damaged in the store already.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -52,7 +50,6 @@ pub struct BackupManifest {
 pub struct BackupFile {
     /// Its path within the backup.
     pub name: String,
-    /// Its length.
     pub bytes: u64,
     /// CRC-32C of its content.
     pub sum: u32,

@@ -12,7 +12,6 @@ use crate::path_owners::check_directory;
 /// What was brought back.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RestoreReport {
-    /// The backup.
     pub manifest: BackupManifest,
     /// Files that are missing or damaged in the backup; what they held is missing in the store.
     pub damaged: Vec<String>,

@@ -9,14 +9,12 @@ use super::{BackupError, BackupFile, BackupManifest, MANIFEST, MANIFEST_BYTES_MA
 use crate::disk::{make_dirs, private};
 use crate::path_owners::{check_above, check_directory, check_directory_owner};
 
-/// What was received.
+/// Content and damage of a received backup.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BackupReport {
-    /// The backup.
     pub manifest: BackupManifest,
     /// Files that came; the others were there.
     pub files: u64,
-    /// Their bytes.
     pub bytes: u64,
     /// Files that came with another content than their checksum says: damaged at the server. They are left out.
     pub damaged: Vec<String>,

@@ -40,7 +40,7 @@ pub(super) fn padding(bytes: u64) -> &'static [u8] {
     &ZEROS[..((BLOCK as u64 - bytes % BLOCK as u64) % BLOCK as u64) as usize]
 }
 
-/// Ends the archive.
+/// Writes the end of the archive.
 pub(super) fn finish(out: &mut dyn Write) -> io::Result<()> {
     out.write_all(&[0; 2 * BLOCK])
 }
@@ -54,7 +54,7 @@ pub(super) struct TarReader<R> {
 }
 
 impl<R: Read> TarReader<R> {
-    pub fn new(stream: R) -> Self {
+    pub(crate) fn new(stream: R) -> Self {
         Self { stream, left: 0, padding: 0 }
     }
 

@@ -36,7 +36,6 @@ impl RecentPlaces {
 /// A sensor's rows in an open block.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SensorRows {
-    /// The first row.
     pub start: u64,
     /// The first row of the first sensor that has the same times.
     pub times: u64,

@@ -53,9 +53,7 @@ pub(crate) struct IndexWriter {
 pub(crate) struct BlockIndex {
     /// What the footer holds.
     pub text: String,
-    /// How many entries.
     pub entries: usize,
-    /// Their rows.
     pub rows: u64,
     /// The first time and the last of any; zeros when there is none.
     pub times: (i64, i64),
@@ -102,7 +100,7 @@ impl IndexWriter {
         std::mem::replace(path, entry.path)
     }
 
-    /// No more come.
+    /// Completes the index after its last entry.
     pub fn finish(mut self) -> std::io::Result<BlockIndex> {
         drop(self.end_entry());
         let mut count = Vec::new();

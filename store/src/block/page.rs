@@ -85,7 +85,6 @@ fn write_header(page: &CompressedPage, out: &mut Vec<u8>) -> Result<()> {
 
 /// What the header of a data page says.
 pub(crate) struct PageHead {
-    /// Its own length.
     pub length: usize,
     pub uncompressed: usize,
     pub compressed: usize,
@@ -128,7 +127,7 @@ fn field(delta: u8, kind: u8, out: &mut Vec<u8>) {
     out.push(delta << 4 | kind);
 }
 
-/// A zigzag varint.
+/// Appends a zigzag varint to `out`.
 fn number(value: i32, out: &mut Vec<u8>) {
     let zigzag = ((value << 1) ^ (value >> 31)).cast_unsigned();
     wholegrain_model::schema::put_varint(u64::from(zigzag), out);

@@ -38,7 +38,7 @@ pub(crate) const CHUNK_ROWS: usize = 65_536;
 const ROW_BYTES_MAX: usize = 16;
 const PAGE_BYTES_MORE: usize = 1024;
 
-/// One block of the store. Its file is removed when nobody reads it any more and it has been doomed.
+/// One block of the store. Its file is removed when the last reader is done, if it was marked by [`Block::remove_when_unused`].
 #[derive(Debug)]
 pub(crate) struct Block {
     pub record: BlockRecord,
@@ -64,7 +64,7 @@ struct SharedBlockFile {
 pub(crate) type RemovedBlocks = Mutex<Vec<(u64, PathBuf)>>;
 
 impl Block {
-    pub fn new(record: BlockRecord, blocks: &Path, disk: Arc<dyn Disk>, removed: Arc<RemovedBlocks>) -> Self {
+    pub(crate) fn new(record: BlockRecord, blocks: &Path, disk: Arc<dyn Disk>, removed: Arc<RemovedBlocks>) -> Self {
         let path = locate(blocks, &record.path);
         let (is_unused, damaged) = (AtomicBool::new(false), AtomicBool::new(false));
         let file = Arc::new(SharedBlockFile { id: record.id, path: path.clone(), disk, is_unused, damaged, removed });
@@ -81,7 +81,7 @@ impl Block {
         self.file.is_unused.store(true, Relaxed);
     }
 
-    pub fn is_damaged(&self) -> bool {
+    pub(crate) fn is_damaged(&self) -> bool {
         self.file.damaged.load(Relaxed)
     }
 
@@ -157,7 +157,7 @@ pub(crate) struct OpenBlock {
 }
 
 impl OpenBlock {
-    pub fn open(block: &Block) -> Result<Self, StoreError> {
+    pub(crate) fn open(block: &Block) -> Result<Self, StoreError> {
         let opened = Self::open_unknown(block)?;
         if opened.rows() != block.record.rows {
             return Err(StoreError::damaged(&block.path, "its index and its pages have different numbers of rows"));
@@ -445,7 +445,7 @@ impl OpenBlock {
         })))
     }
 
-    /// Decodes a page.
+    /// Decodes the values of a page.
     fn values_of(
         &self,
         content: Option<Page>,

@@ -21,7 +21,7 @@ pub(crate) struct RowReader {
 }
 
 impl RowReader {
-    pub fn new(block: Arc<OpenBlock>, cache: Option<Arc<BlockCache>>) -> Self {
+    pub(crate) fn new(block: Arc<OpenBlock>, cache: Option<Arc<BlockCache>>) -> Self {
         let last = vec![None; block.pages.len()];
         Self { block, cache, last, times_before: 0 }
     }

@@ -33,11 +33,11 @@ pub(super) struct TimeColumn {
 }
 
 impl TimeColumn {
-    pub fn new(descr: ColumnDescPtr, value_type: ValueType) -> Self {
+    pub(crate) fn new(descr: ColumnDescPtr, value_type: ValueType) -> Self {
         Self { descr, value_type, early: Vec::new(), writer: None }
     }
 
-    pub fn push(&mut self, times: &[i64]) -> Result<()> {
+    pub(crate) fn push(&mut self, times: &[i64]) -> Result<()> {
         if let Some((writer, _)) = &mut self.writer {
             return write(writer, times);
         }

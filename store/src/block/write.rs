@@ -33,7 +33,6 @@ const WRITE_BYTES: usize = 256 << 10;
 /// What a finished block holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct BlockSummary {
-    /// Sensors.
     pub entries: usize,
     pub rows: u64,
     pub bytes: u64,
@@ -87,7 +86,7 @@ struct PendingRows {
 }
 
 impl BlockWriter {
-    /// Makes the file.
+    /// Creates the block's file, which must not exist.
     pub fn create(
         disk: &dyn Disk,
         path: &Path,
@@ -307,7 +306,7 @@ pub(crate) struct FileSink {
 }
 
 impl FileSink {
-    pub fn new(file: Arc<dyn DiskFile>) -> Self {
+    pub(crate) fn new(file: Arc<dyn DiskFile>) -> Self {
         let sums = FileChecksums { file: 0, tail_at: 0, tail: 0 };
         Self { file, offset: 0, buffer: Vec::with_capacity(WRITE_BYTES), sums }
     }

@@ -26,7 +26,7 @@ pub(super) enum ResultFileName {
 }
 
 impl ResultFileName {
-    pub fn of(path: &Path) -> Option<Self> {
+    pub(crate) fn of(path: &Path) -> Option<Self> {
         let (stem, extension) = (path.file_stem()?.to_str()?, path.extension()?.to_str()?);
         if extension == "about" {
             return Some(Self::About(key_of(stem)?));

@@ -22,7 +22,7 @@ fn on_disk(bytes: u64) -> u64 {
     bytes.next_multiple_of(BLOCK_BYTES) + FILE_BYTES
 }
 
-/// One recipe's pieces.
+/// The cached pieces of one cache key.
 struct CachedPieces {
     cache_key: CacheKey,
     /// What the file takes that says what it is.
@@ -121,7 +121,7 @@ impl ResultIndex {
         let of = |entry: &CachedPieces| entry.bytes + entry.pieces.values().map(|piece| piece.bytes).sum::<u64>();
         index.bytes = index.entries.values().map(of).sum();
         index.make_room(disk, dir, bytes_max);
-        // Also what a process removed that was killed before it synced: such a file must not come back behind a seal of this one.
+        // Also what a process removed that was killed before it synced: these files must not come back after a seal by this process.
         index.unsynced |= bytes_max > 0;
         index.sync(disk, dir)?;
         Ok(index)
@@ -146,11 +146,11 @@ impl ResultIndex {
         self.bytes
     }
 
-    pub fn pieces(&self) -> u64 {
+    pub(crate) fn pieces(&self) -> u64 {
         self.order.len() as u64
     }
 
-    pub fn next_stamp(&mut self) -> u64 {
+    pub(crate) fn next_stamp(&mut self) -> u64 {
         self.stamp += 1;
         self.stamp
     }
@@ -186,7 +186,7 @@ impl ResultIndex {
         if self.entries.get(&cache_key.key).is_none_or(|entry| entry.cache_key != *cache_key) {
             self.drop_entry(disk, dir, &cache_key.key);
             let bytes = on_disk(file::write_about(disk, dir, cache_key)?);
-            // It is one that is wanted again.
+            // The piece is still in use.
             self.left.remove(&file::about_path(dir, &cache_key.key));
             self.bytes += bytes;
             self.entries

@@ -17,12 +17,11 @@ const NOTED_MAX: usize = 100_000;
 /// Times, first and last.
 pub(crate) type TimeRange = (i64, i64);
 
-/// What is noted until it is settled.
+/// Ranges of new or changed readings whose cached results are not removed yet.
 #[derive(Debug, Default)]
 pub(crate) struct PendingInvalidations {
     groups: HashMap<SchemaHash, TimeRange>,
     sensors: HashMap<u32, TimeRange>,
-    /// Of any sensor.
     pub all: Option<TimeRange>,
 }
 
@@ -167,7 +166,7 @@ impl Invalidations {
         (!notes.is_empty()).then(|| std::mem::take(&mut *notes))
     }
 
-    /// Notes again what could not be settled.
+    /// Puts back invalidations that could not be applied.
     pub fn put_back(&self, taken: PendingInvalidations) {
         let mut notes = self.notes();
         for (hash, range) in taken.groups {

@@ -10,14 +10,14 @@
 //!
 //! # At an opening
 //! The directory is read by a thread of its own while the store works already ([`ResultFiles::scan`]). Until that is done nothing is given out or kept,
-//! everything that arrives is noted, and who has to settle what is noted (a seal, a deletion, an import) waits for it.
+//! everything that arrives is recorded as an invalidation, and an operation that must apply them (a seal, a deletion, an import) waits for the directory.
 //!
 //! # Why nothing kept is out of date
 //! A piece is made from readings between two times, those of its grid widened by how far the computation looks back and ahead. The
 //! store knows the last such time of everything it keeps ([`ResultFiles::until`]). Whatever arrives behind it concerns nothing that is kept: that
 //! is one comparison for each commit of the journal, and the normal case. Anything else, be it late, sent again after an outage, or of
 //! a sensor that was silent while the others went on, is noted with its sensors and times. Before anything is given out or kept, what is noted
-//! is settled: each piece made from one of the sensors at one of the times is forgotten.
+//! is applied: each piece made from one of the sensors at one of the times is removed.
 //!
 //! *While a result is made* something may arrive that its snapshot does not have. A snapshot knows how many commits it has seen, and the
 //! store the first time of each of the latest [`invalidation::RECENT`] commits. A piece is put into the index first, then every commit since its
@@ -25,7 +25,7 @@
 //!
 //! *In a crash.* A batch is acknowledged when the journal is on disk; that a piece is forgotten need not be then. When the store is opened,
 //! everything in the journal is noted as if it arrived: what was forgotten is forgotten again. A journal segment goes only when a seal has put
-//! it into blocks, and before that seal's commit what is noted is settled and the removal of the files brought to stable storage
+//! it into blocks, and before that seal's commit the invalidations are applied and the removal of the files is synced
 //! ([`Shared::sync_invalidations`]). Deletions and imports have no journal: [`Shared::changed`] is durable before their commit. The files
 //! of pieces are not synced. One that a crash cut or left empty does not have its checksum, and one that got another's bytes not its own number.
 //!
@@ -217,7 +217,7 @@ impl Shared {
                 Ok(())
             }
             Err(error) => {
-                // Nothing is given out before it is settled: noted again for the next attempt.
+                // No cached result is used before the invalidations are applied: the next attempt tries again.
                 self.kept.noted.put_back(noted);
                 Err(error)
             }
@@ -278,7 +278,7 @@ impl CachedResults {
         let found = {
             let mut index = kept.index();
             if let Err(error) = self.shared.apply_invalidations(&mut index) {
-                tracing::warn!(%error, "kept results that may be out of date cannot be removed; computed anew");
+                tracing::warn!(%error, "cannot remove outdated results from the cache; they are computed again");
                 return None;
             }
             index.find(&self.cache_key, number)
@@ -289,7 +289,7 @@ impl CachedResults {
         };
         let content = file::read_piece(kept.disk.as_ref(), &kept.dir, &self.cache_key.key, number, stamp);
         if content.is_none() {
-            tracing::warn!(dir = %kept.dir.display(), number, "a kept result is damaged; computed anew");
+            tracing::warn!(dir = %kept.dir.display(), number, "a cached result is damaged; it is computed again");
             kept.index().drop_piece(kept.disk.as_ref(), &kept.dir, &self.cache_key.key, number, stamp);
             add(&self.shared.counters.derived_misses, 1);
             return None;

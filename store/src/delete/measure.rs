@@ -54,7 +54,7 @@ pub(crate) struct DeletionMeasurement<'a> {
 }
 
 impl<'a> DeletionMeasurement<'a> {
-    pub fn new(shared: &'a Shared, takes: &'a dyn Fn(&str) -> Option<(i64, i64)>) -> Self {
+    pub(crate) fn new(shared: &'a Shared, takes: &'a dyn Fn(&str) -> Option<(i64, i64)>) -> Self {
         let (seen, files) = (HashSet::new(), HashSet::new());
         Self { shared, takes, seen, files, sensors: Some(Vec::new()), affected: DeletionReport::default() }
     }
@@ -83,7 +83,7 @@ impl<'a> DeletionMeasurement<'a> {
         }
     }
 
-    /// One block's readings.
+    /// Counts the affected readings of one block.
     pub fn block(&mut self, block: &Arc<Block>) -> Result<(), StoreError> {
         let opened = if block.is_damaged() { None } else { tolerate(block, self.shared.cache.open_once(block))? };
         let Some(opened) = opened else {

@@ -34,11 +34,8 @@ const CUTS_MAX: usize = 1024;
 /// What is to be deleted: of the sensors that one of the patterns chooses, `from <= time < to` in ns since the Unix epoch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Deletion {
-    /// Which sensors.
     pub patterns: Vec<Pattern>,
-    /// From when on.
     pub from: i64,
-    /// Until before when.
     pub to: i64,
 }
 
@@ -126,7 +123,7 @@ impl Store {
         relink_in_view(shared, &relink);
         drop(commit_state);
         if let Err(error) = shared.changed(deletion.from, deletion.to, sensors.as_deref()) {
-            // Noted, and settled before anything kept is given out.
+            // On failure the invalidation stays pending and is applied before a cached result is used.
             tracing::warn!(%error, "kept results cannot be removed; tried again");
         }
         remove_newest(shared, sensors.as_deref(), deletion);

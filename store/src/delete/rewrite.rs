@@ -53,7 +53,7 @@ pub(crate) fn kind_of(record: &BlockRecord) -> BlockKind {
     }
 }
 
-/// A block, and its tiers anew; those of a block that retention took rows out of hold what it has not any more, and are for [`rewrite_tier`].
+/// Rewrites a block and its tiers. If retention removed rows from the block, its tiers contain more than the block: [`rewrite_tier`] rewrites those.
 fn rewrite_block(shared: &Shared, block: &Arc<Block>) -> Result<(), StoreError> {
     let record = &block.record;
     let kind = kind_of(record);

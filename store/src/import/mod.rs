@@ -38,7 +38,7 @@ const ID_BYTES_MAX: usize = 64;
 /// A part of more days than this has blocks of single days only where each has [`DAY_ROWS_MIN`] readings on average: a few large files of
 /// several days are better than very many small ones.
 const DAYS_FEW: usize = 8;
-/// See [`DAYS_FEW`].
+/// Fewer readings a day are few: see [`DAYS_FEW`].
 const DAY_ROWS_MIN: usize = 16_384;
 /// Of an import of more sensors than this, results that are kept are forgotten by its times alone.
 const CHANGED_SENSORS_MAX: usize = 4_096;
@@ -222,7 +222,7 @@ impl Store {
         }
         publish(shared, &finished, &[], change)?;
         if let Err(error) = changed() {
-            // Noted, and settled before anything kept is given out.
+            // On failure the invalidation stays pending and is applied before a cached result is used.
             tracing::warn!(%error, "kept results cannot be removed; tried again");
         }
         {

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use crate::StoreError;
 use crate::ranges::{RANGES_MAX, RangeSet};
 
-/// The most imports whose parts are kept: of those without a new part for longest they are forgotten. Sent again, such a part would be stored again, and
+/// The most imports whose parts are kept: of those without a new part for longest they are forgotten. If it is sent again, a part of those would be stored again, and
 /// count once in every answer.
 pub const IMPORTS_MAX: usize = 4_096;
 
@@ -27,20 +27,20 @@ pub(crate) struct ImportRecord {
     pub parts: RangeSet,
 }
 
-/// All imports.
+/// The remembered imports by their ids.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Imports(HashMap<String, ImportRecord>);
 
 impl Imports {
-    pub fn set(&mut self, id: &str, known: ImportRecord) {
+    pub(crate) fn set(&mut self, id: &str, known: ImportRecord) {
         self.0.insert(id.to_owned(), known);
     }
 
-    pub fn forget(&mut self, id: &str) {
+    pub(crate) fn forget(&mut self, id: &str) {
         self.0.remove(id);
     }
 
-    pub fn state(&self, id: &str) -> ImportState {
+    pub(crate) fn state(&self, id: &str) -> ImportState {
         self.0.get(id).map_or_else(ImportState::default, |known| ImportState {
             readings: known.readings,
             parts: known.parts.iter().collect(),

@@ -51,7 +51,6 @@ pub(super) struct AllocationEntry {
     pub prefix: u32,
     pub also: u32,
     pub user: u32,
-    /// The uid itself.
     pub uid: u32,
     pub account: u32,
     pub partition: u32,
@@ -75,7 +74,7 @@ impl TextInterner {
         self.numbers.get(text).copied()
     }
 
-    /// Its number.
+    /// The number of a text, assigned at its first use.
     pub fn number(&mut self, text: &str) -> u32 {
         if let Some(number) = self.find(text) {
             return number;
@@ -134,7 +133,7 @@ impl AllocationRun {
     }
 }
 
-/// All allocations.
+/// The allocations of all jobs in memory.
 #[derive(Debug, Default)]
 pub(super) struct AllocationIndex {
     pub texts: TextInterner,
@@ -215,7 +214,7 @@ impl AllocationIndex {
             .is_none_or(|before| (before.user, before.level, before.prefix) != (entry.user, entry.level, entry.prefix))
     }
 
-    /// Forgets an allocation.
+    /// Removes an allocation and texts without further use.
     pub fn remove(&mut self, key: &AllocationKey) {
         if let Some(entry) = self.order.remove(key) {
             self.disown(&entry);
@@ -365,7 +364,7 @@ mod tests {
     const S: i64 = 1_000_000_000;
 
     #[test]
-    fn runs_are_told_apart_by_time_and_by_a_node_that_comes_again() {
+    fn runs_are_distinguished_by_time_and_by_a_node_that_comes_again() {
         let mut index = AllocationIndex::default();
         for (node, from, to) in [
             ("a", 0, Some(50 * S)),

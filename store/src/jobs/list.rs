@@ -24,7 +24,7 @@ pub enum JobState {
     Ended,
 }
 
-/// Which jobs are wanted: those of which an allocation has all of this. Patterns have `*` for any text.
+/// Selects jobs with an allocation that meets all conditions. In patterns, `*` matches any text.
 #[derive(Debug, Clone, Default)]
 pub struct JobFilter {
     /// Only allocations whose user has this name are looked at, as if there were no others.
@@ -33,11 +33,8 @@ pub struct JobFilter {
     pub user: Option<String>,
     /// Pattern of nodes' names.
     pub node: Option<String>,
-    /// An account.
     pub account: Option<String>,
-    /// A partition.
     pub partition: Option<String>,
-    /// A resource manager.
     pub manager: Option<String>,
     /// Pattern of jobs' names.
     pub name: Option<String>,
@@ -56,7 +53,6 @@ pub struct JobFilter {
 /// A page of jobs, the newest first.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct JobList {
-    /// A job each.
     pub rows: Vec<JobRow>,
     /// Where the next page begins, when there is one: a time, and how many jobs of that very time are on this page and those before.
     pub next: Option<(i64, usize)>,
@@ -65,15 +61,11 @@ pub struct JobList {
 /// One run of a job, over all its nodes.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct JobRow {
-    /// Its id.
     pub job: String,
     /// The id of a manager that knows it by two.
     pub also: Option<String>,
-    /// The resource manager.
     pub manager: String,
-    /// Whose it is.
     pub user: Option<String>,
-    /// The user's number.
     pub uid: Option<u32>,
     /// From a prolog hook.
     pub name: Option<String>,
@@ -170,7 +162,7 @@ impl ResolvedJobFilter {
     }
 
     fn has(&mut self, key: &AllocationKey, entry: &AllocationEntry, index: &AllocationIndex) -> bool {
-        let is = |wanted: Option<u32>, number: u32| wanted.is_none_or(|wanted| wanted == number);
+        let is = |expected: Option<u32>, number: u32| expected.is_none_or(|expected| expected == number);
         entry.to >= self.from
             && key.from < self.to
             && (self.state != Some(JobState::Running) || entry.to == RUNNING)
@@ -224,7 +216,7 @@ pub(super) fn list(index: &AllocationIndex, filter: &JobFilter) -> JobList {
     list
 }
 
-/// Finds the runs of a job that are wanted, by the newest allocation of each that was asked for.
+/// The selected runs of a job, each by its newest allocation that matches the filter.
 fn place_runs(
     index: &AllocationIndex,
     job: u32,

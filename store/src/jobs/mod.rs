@@ -65,9 +65,7 @@ pub struct JobSearchResult {
 pub struct JobAllocation {
     /// The job's id as its manager writes it.
     pub job: String,
-    /// The manager.
     pub manager: String,
-    /// The agent.
     pub node: String,
     /// Whose it is, if that is known.
     pub user: Option<String>,
@@ -82,7 +80,6 @@ pub struct JobAllocation {
 pub struct JobRun {
     /// The job's id as its manager writes it.
     pub job: String,
-    /// The manager.
     pub manager: String,
     /// When it began, ns since the Unix epoch.
     pub from: i64,

@@ -33,10 +33,10 @@ const JOBS: TableDefinition<(&str, &str, &str, i64), &[u8]> = TableDefinition::n
 /// The name of an allocation on disk.
 pub(super) type AllocationName<'a> = (&'a str, &'a str, Cow<'a, str>, i64);
 
-/// The same, kept.
+/// An [`AllocationName`] that owns its texts.
 pub(super) type SharedAllocationName = (Arc<str>, Arc<str>, Arc<str>, i64);
 
-/// An allocation's name.
+/// The allocation name of a record.
 pub(super) fn name(record: &JobRecord) -> AllocationName<'_> {
     let node = match record.owner.as_str() {
         "" => Cow::Borrowed(record.node.as_str()),
@@ -96,7 +96,7 @@ pub(super) struct JobDatabase {
     path: PathBuf,
     /// `None` before the first record and after a failure.
     db: RwLock<Option<Database>>,
-    /// Whether an operation failed, so that the file is opened anew before the next one.
+    /// Whether an operation failed: the next one opens the file again.
     suspect: AtomicBool,
     unsynced: Arc<AtomicBool>,
 }
@@ -208,7 +208,7 @@ impl JobDatabase {
         crate::database::copy_to(self.disk.as_ref(), &self.path, to).map(|()| true)
     }
 
-    /// Makes the database with the first record, and opens it anew after a failure.
+    /// Creates the database with the first record, and opens it again after a failure.
     fn be_ready(&self) -> Result<(), StoreError> {
         let mut db = self.db.write().unwrap_or_else(PoisonError::into_inner);
         if db.is_some() && !self.suspect.load(Relaxed) {

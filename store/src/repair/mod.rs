@@ -1,6 +1,6 @@
-//! Repair: of a damaged file what can be read is kept, page by page as far as checksums fit; the file itself is set aside under `damaged/` and named.
+//! Repair: the readable pages of a damaged file (those with a correct checksum) become a new file; the damaged file is moved to `damaged/` and reported.
 //!
-//! - In: an open store, or a directory. Out: blocks without damage; tiers made anew; a catalogue made from the blocks where there is none that can be read.
+//! - In: an open store, or a directory. Out: blocks without damage; tiers made again; a catalogue built from the blocks if there is no readable one.
 //! - Never: a reading that has not its checksum; a damaged file that is gone before what could be read of it is stored.
 
 mod rebuild;
@@ -24,9 +24,7 @@ pub use rebuild::RebuildReport;
 /// What became of one damaged file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct RepairedFile {
-    /// The file.
     pub path: PathBuf,
-    /// What it was.
     pub kind: FileKind,
     /// What was wrong with it.
     pub problem: String,
@@ -44,10 +42,9 @@ pub struct RepairedFile {
 /// What a repair did, or would do.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct RepairReport {
-    /// How the catalogue was made anew, where it had to be.
+    /// How the catalogue was rebuilt, if it was.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub catalogue: Option<RebuildReport>,
-    /// Damaged files.
     pub files: Vec<RepairedFile>,
 }
 
@@ -122,7 +119,7 @@ fn repair_file(
         && view.blocks.iter().any(|block| block.record.id == of.block && !block.record.trimmed && !block.is_damaged())
     {
         repaired.kept = record.rows;
-        repaired.note = Some("made anew from its readings".to_owned());
+        repaired.note = Some("made again from its readings".to_owned());
         if !dry_run {
             repaired.damaged_copy = move_to_damaged(shared, &file)?;
             publish(shared, &[], &[file], CatalogueChange::default())?;
@@ -140,7 +137,7 @@ fn repair_file(
     let mut relink = Vec::new();
     let mut replaced = vec![file.clone()];
     if let (None, Some(new)) = (record.tier, finished.first()) {
-        // Tiers that hold what the block has not any more are kept; others are made anew.
+        // Tiers with windows of readings that the block no longer has are kept; others are made again.
         for tier in view.tiers.iter().filter(|tier| tier.record.tier.is_some_and(|of| of.block == record.id)) {
             let mut tier_record = tier.record.clone();
             if let Some(of) = &mut tier_record.tier {

@@ -32,13 +32,11 @@ pub struct RebuildReport {
     pub problem: String,
     /// Blocks and tiers that are in the new one.
     pub blocks: u64,
-    /// Readings in them.
     pub readings: u64,
-    /// Sensors in them.
     pub sensors: u64,
-    /// Files put under `damaged/`: what is no whole block, tiers that are made anew, journal segments.
+    /// Files moved to `damaged/`: incomplete blocks, tiers that are made again, journal segments.
     pub damaged_copies: Vec<PathBuf>,
-    /// Batches in those segments. Ending with `.readmit`, such a file is taken in when it is moved to `journal/` after agents have announced their schemas.
+    /// Batches in those segments. A file that ends with `.readmit` is admitted when it is moved to `journal/` after agents have announced their schemas.
     pub batches: u64,
     /// Readings without a schema in them, which nobody can name any more.
     pub unnamed: u64,

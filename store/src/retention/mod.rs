@@ -188,7 +188,7 @@ fn trim(shared: &Shared, policy: &RetentionPolicy, block: &Arc<Block>, now: i64)
     }
     if publish(shared, &finished, &inputs, CatalogueChange { relink, ..CatalogueChange::default() })? {
         if let Err(error) = shared.changed(record.first_time, record.last_time, None) {
-            // Noted, and settled before anything kept is given out.
+            // On failure the invalidation stays pending and is applied before a cached result is used.
             tracing::warn!(%error, "kept results cannot be removed; tried again");
         }
         add(&shared.counters.retention_rows, rows);

@@ -10,13 +10,12 @@ use crate::store::Shared;
 use crate::tiers::{floor, resolutions};
 use crate::{StoreConfig, StoreError};
 
-/// Bound of [`StoreConfig::retention`].
+/// The maximum number of rules in [`StoreConfig::retention`].
 pub const RETENTION_RULES_MAX: usize = 256;
 
 /// How long the readings of the sensors that a pattern chooses are kept. The first rule whose pattern matches counts.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RetentionRule {
-    /// Which sensors.
     pub pattern: Pattern,
     /// How long readings are kept; `None` is forever.
     pub raw: Option<Interval>,
@@ -50,7 +49,7 @@ fn ns(age: Interval) -> i64 {
 }
 
 impl RetentionPolicy {
-    pub fn new(config: &StoreConfig, rules: Vec<RetentionRule>, generation: u64) -> Self {
+    pub(crate) fn new(config: &StoreConfig, rules: Vec<RetentionRule>, generation: u64) -> Self {
         let (default_age, resolutions) = (config.retention_age, resolutions(&config.tiers));
         Self { rules, default_age, resolutions, merge_delay_ns: ns(config.merge_delay), generation }
     }
@@ -102,7 +101,7 @@ impl RetentionPolicy {
     }
 
     /// Readings before this are out. Where a rule says so, on an edge of the coarsest windows, so that no window is half in. Readings whose windows
-    /// are kept longer stay until these are made: until their day is over and settled.
+    /// are kept longer stay until these are made: until their day has been over for `merge_delay`.
     pub fn raw_cut(&self, rule: usize, now: i64) -> i64 {
         let cut = self.cut(rule, self.raw_age(rule), now);
         if self.resolutions.iter().any(|resolution| self.outlives(rule, *resolution)) {
@@ -208,7 +207,7 @@ mod tests {
         };
         let day = |days: i64| days * DAY_NS;
         let outlived = policy(rule(&[(3600, None)]));
-        // Of today, and of yesterday until it is settled, no window is there yet.
+        // Today, and yesterday until `merge_delay` is over, have no windows yet.
         assert_eq!(outlived.hidden_before("/a", day(10) + 23 * hour), day(10));
         assert_eq!(outlived.hidden_before("/a", day(10) + 2 * hour - 1), day(9));
         assert_eq!(outlived.hidden_before("/a", day(10) + 2 * hour), day(10));

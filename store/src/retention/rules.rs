@@ -21,7 +21,6 @@ const FOREVER: &str = "forever";
 /// A rule and where it comes from.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RuleInForce {
-    /// The rule.
     pub rule: RetentionRule,
     /// Who set it while the store was open and when (ns since the Unix epoch); `None` for one of the configuration.
     pub set: Option<(String, i64)>,
@@ -137,7 +136,7 @@ impl Store {
 fn renew(shared: &Shared) {
     *shared.policy.write().unwrap_or_else(PoisonError::into_inner) = policy(&shared.config, &shared.registry);
     if let Err(error) = shared.changed(i64::MIN, i64::MAX, None) {
-        // Noted, and settled before anything kept is given out.
+        // On failure the invalidation stays pending and is applied before a cached result is used.
         tracing::warn!(%error, "kept results cannot be removed; tried again");
     }
     shared.wake_sealer();

@@ -37,7 +37,7 @@ impl SchemaColumns {
 }
 
 impl Sensors {
-    /// What was last heard of before `cutoff` and is not live. `unheard` remembers since when schemas and sensors have been found here of which
+    /// Sensors and schemas not seen since `cutoff` and without unsealed data. `last_seen` remembers since when schemas and sensors have been found here of which
     /// nothing ever came.
     pub fn quiet(&self, (cutoff, now): (i64, i64), live: &UnsealedData, last_seen: &mut LastSeen) -> ExpiryCandidates {
         let mut quiet = ExpiryCandidates::default();
@@ -165,7 +165,7 @@ impl Sensors {
             self.paths.remove(&entry.path, *id);
             if entry.schemaless != NONE {
                 self.schemaless[entry.schemaless as usize].last = NewestReading::Never;
-                self.free_loose.push(entry.schemaless);
+                self.free_schemaless.push(entry.schemaless);
             }
         }
         if !schemas.is_empty() {

@@ -1,4 +1,4 @@
-//! The sensors that patterns choose, in the order of their paths, without looking at those that a pattern leaps over.
+//! The sensors that patterns choose, in the order of their paths, by a skip scan: paths that cannot match are not visited.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -11,12 +11,12 @@ use wholegrain_model::Pattern;
 use super::paths::{PathIndex, PathWalk};
 use crate::SensorId;
 
-/// Paths that are stepped over one by one before the place that a pattern leaps to is looked for.
+/// Paths that are visited one by one before the scan seeks the next path that can match.
 const STEPS_MAX: usize = 4;
 
 /// What a pattern has come to.
 enum PatternStep {
-    Found(SensorId),
+    Match(SensorId),
     /// It has looked at as many paths as it may; the walk's last path is the last of them.
     Stopped,
     End,
@@ -61,7 +61,7 @@ impl<'a> PatternMatches<'a> {
             } else if !path.starts_with(&self.prefix) {
                 return PatternStep::End;
             } else if self.pattern.matches(path) {
-                return PatternStep::Found(id);
+                return PatternStep::Match(id);
             } else if self.pattern.skip(path, &mut self.to) {
                 steps = 0;
             } else {
@@ -73,7 +73,7 @@ impl<'a> PatternMatches<'a> {
     /// How many there are.
     pub fn count(mut self) -> u64 {
         let mut count = 0;
-        while let PatternStep::Found(_) = self.next() {
+        while let PatternStep::Match(_) = self.next() {
             count += 1;
         }
         count
@@ -105,7 +105,7 @@ impl<'a> MatchingSensors<'a> {
     fn look(&mut self, at: usize) -> Option<(Arc<str>, usize, SensorId)> {
         let near = &mut self.near[at];
         match near.next() {
-            PatternStep::Found(id) => Some((near.walk.last().into(), at, id)),
+            PatternStep::Match(id) => Some((near.walk.last().into(), at, id)),
             PatternStep::Stopped => {
                 let last = near.walk.last();
                 if self.limit.as_deref().is_none_or(|limit| last < limit) {

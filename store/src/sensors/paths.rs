@@ -28,7 +28,7 @@ pub(super) struct SensorFamily {
 }
 
 impl SensorFamily {
-    pub fn len(&self) -> u32 {
+    pub(crate) fn len(&self) -> u32 {
         self.schema.len() as u32
     }
 
@@ -89,7 +89,7 @@ impl PathRun {
     }
 }
 
-/// The index.
+/// Sensors by path, with families of sensors stored once.
 #[derive(Default)]
 pub(super) struct PathIndex {
     /// By the first path of each.
@@ -117,11 +117,11 @@ impl PathIndex {
         self.families.range(from..).map(|(_, family)| family)
     }
 
-    pub fn families_mut(&mut self) -> impl Iterator<Item = &mut SensorFamily> {
+    pub(crate) fn families_mut(&mut self) -> impl Iterator<Item = &mut SensorFamily> {
         self.families.values_mut()
     }
 
-    pub fn id(&self, path: &str) -> Option<SensorId> {
+    pub(crate) fn id(&self, path: &str) -> Option<SensorId> {
         let (key, run) = self.runs.range::<str, _>((Bound::Unbounded, Bound::Included(path))).next_back()?;
         if run.is_one() {
             return (&**key == path).then_some(SensorId(run.first));

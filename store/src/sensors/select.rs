@@ -116,11 +116,11 @@ impl Sensors {
         self.settings_changes += 1;
     }
 
-    pub fn settings(&self) -> Arc<Settings> {
+    pub(crate) fn settings(&self) -> Arc<Settings> {
         self.settings.clone()
     }
 
-    pub fn settings_changes(&self) -> u64 {
+    pub(crate) fn settings_changes(&self) -> u64 {
         self.settings_changes
     }
 

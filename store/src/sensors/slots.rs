@@ -10,7 +10,7 @@ struct SlotPage<T> {
     held: usize,
 }
 
-/// The numbered things.
+/// Values by their numbers, in pages.
 pub(crate) struct Slots<T> {
     pages: Vec<Option<Box<SlotPage<T>>>>,
     next: usize,
@@ -58,11 +58,11 @@ impl<T> Slots<T> {
         self.held += 1;
     }
 
-    pub fn get(&self, at: usize) -> Option<&T> {
+    pub(crate) fn get(&self, at: usize) -> Option<&T> {
         self.pages.get(at / PAGE)?.as_ref()?.slots.get(at % PAGE)?.as_ref()
     }
 
-    pub fn get_mut(&mut self, at: usize) -> Option<&mut T> {
+    pub(crate) fn get_mut(&mut self, at: usize) -> Option<&mut T> {
         self.pages.get_mut(at / PAGE)?.as_mut()?.slots.get_mut(at % PAGE)?.as_mut()
     }
 
@@ -93,7 +93,7 @@ impl<T> Slots<T> {
         })
     }
 
-    pub fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
+    pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
         self.pages.iter_mut().flatten().flat_map(|page| page.slots.iter_mut()).flatten()
     }
 }

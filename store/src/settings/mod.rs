@@ -25,7 +25,7 @@ pub const SETTINGS_MAX: usize = 100_000;
 const PROPERTIES: usize = 5;
 /// The longest interval that can be set: a year.
 const INTERVAL_MAX: Interval = Interval::from_s(366 * 86_400);
-/// No setting.
+/// Stands for a property without a setting.
 const NONE: u32 = u32::MAX;
 
 /// What can be set of a sensor.
@@ -36,7 +36,6 @@ pub enum Property {
     Unit,
     /// What raw values are multiplied with.
     Scale,
-    /// Gauge or counter.
     Kind,
     /// What the sensor is.
     Description,
@@ -54,7 +53,7 @@ impl Property {
         ("interval", Property::Interval),
     ];
 
-    /// Its name.
+    /// The name of the property in requests and files.
     pub fn name(self) -> &'static str {
         Self::ALL.iter().find(|(_, property)| *property == self).map_or("", |(name, _)| name)
     }
@@ -72,10 +71,8 @@ pub struct SensorSetting {
     /// What their raw values are multiplied with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scale: Option<f64>,
-    /// Gauge or counter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<Kind>,
-    /// What they are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
     /// How far apart their readings are.
@@ -93,7 +90,7 @@ impl SensorSetting {
             Unit::parse(unit).map_err(|error| error.to_string())?;
         }
         if let Some(scale) = self.scale.filter(|scale| !scale.is_finite() || *scale == 0.0) {
-            return Err(format!("the scale is {scale}; a number that is finite and not 0 is wanted"));
+            return Err(format!("the scale is {scale}; it must be finite and not 0"));
         }
         if self.description.as_ref().is_some_and(|text| text.len() > DESCRIPTION_BYTES_MAX) {
             return Err(format!("the description is longer than {DESCRIPTION_BYTES_MAX} bytes"));
@@ -103,7 +100,7 @@ impl SensorSetting {
         }
         if let Some(interval) = self.interval.filter(|interval| interval.ns() == 0 || *interval > INTERVAL_MAX) {
             return Err(format!(
-                "the interval is {interval}; one over 0 and up to {INTERVAL_MAX} is wanted, such as 1h"
+                "the interval is {interval}; it must be over 0 and at most {INTERVAL_MAX}, such as 1h"
             ));
         }
         Ok(())
@@ -125,13 +122,10 @@ impl SensorSetting {
 /// A property that is or was set.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PropertySetting {
-    /// Of which sensors.
     pub pattern: String,
-    /// Which.
     pub property: Property,
     /// To what; `None` in a history where it was taken away.
     pub value: Option<Value>,
-    /// Who did it.
     pub who: String,
     /// When, ns since the Unix epoch.
     pub at: i64,
@@ -164,7 +158,6 @@ pub struct SetReport {
 /// A sensor with where its properties come from.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PropertyOrigins {
-    /// What holds.
     pub info: SensorInfo,
     /// What whoever sends the sensor says of it.
     pub sent: SensorInfo,
@@ -195,7 +188,7 @@ enum SettingValue {
 pub(crate) type AppliedSettings = [u32; PROPERTIES];
 
 impl Settings {
-    /// What stands in the registry. What cannot be understood is left out and told.
+    /// Reads the settings in the registry. Invalid entries are ignored and logged.
     pub fn load(registry: &Registry) -> Self {
         let mut entries = registry.all(KIND);
         // One change may have several: they count in the order in which they were given.
@@ -233,7 +226,7 @@ impl Settings {
         Some(())
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.all.is_empty()
     }
 
@@ -441,6 +434,6 @@ fn in_force(shared: &Shared) {
     let settings = Settings::load(&shared.registry);
     shared.sensors.write().unwrap_or_else(PoisonError::into_inner).set_settings(settings);
     shared.settings_changes.fetch_add(1, Relaxed);
-    // It writes sensors.csv anew.
+    // This writes sensors.csv again.
     shared.wake_sealer();
 }

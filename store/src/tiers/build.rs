@@ -48,7 +48,7 @@ pub(crate) trait WindowNumber: Copy + Default {
     fn add(sum: &mut Self, lost: &mut Self, value: Self) -> bool;
     /// The sum as it is stored.
     fn total(sum: Self, lost: Self) -> Self;
-    /// As a float.
+    /// The number converted to a float.
     fn float(self) -> f64;
     /// The sum of values without gaps, when it is exact and fits all the way.
     fn sum_of(values: &[Self]) -> Option<Self>;
@@ -235,7 +235,7 @@ fn seconds(ns: i64) -> f64 {
 }
 
 impl<T: WindowNumber> WindowBuilder<T> {
-    pub fn new(resolutions: &[i64]) -> Self {
+    pub(crate) fn new(resolutions: &[i64]) -> Self {
         let level =
             |resolution: &i64| TierLevel { resolution: *resolution, open: None, rows: WindowColumns::default() };
         let levels = resolutions.iter().map(level).collect();
@@ -437,7 +437,7 @@ impl<T: WindowNumber> WindowBuilder<T> {
     }
 }
 
-/// Either.
+/// A builder for integers or for floats.
 #[derive(Debug)]
 pub(crate) enum AnyWindowBuilder {
     Int(WindowBuilder<i64>),
@@ -445,7 +445,7 @@ pub(crate) enum AnyWindowBuilder {
 }
 
 impl AnyWindowBuilder {
-    pub fn new(value_type: ValueType, resolutions: &[i64]) -> Self {
+    pub(crate) fn new(value_type: ValueType, resolutions: &[i64]) -> Self {
         match value_type {
             ValueType::Int => AnyWindowBuilder::Int(WindowBuilder::new(resolutions)),
             ValueType::Float => AnyWindowBuilder::Float(WindowBuilder::new(resolutions)),

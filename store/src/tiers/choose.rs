@@ -8,7 +8,7 @@ use crate::StoreError;
 use crate::block::read::Block;
 use crate::snapshot::Snapshot;
 
-/// Of readings alone.
+/// The resolution that stands for readings without windows.
 const READINGS: i64 = 1;
 /// A whole range is cut at both ends: readings are read there, and they should be few beside it.
 const WINDOWS_MIN: i64 = 8;

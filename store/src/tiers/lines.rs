@@ -7,7 +7,7 @@ use super::build::LineSpacings;
 use crate::block::index::{from_text, to_text};
 use crate::ranges::get_varint;
 
-/// The metadata key.
+/// Key of the footer's metadata.
 pub(crate) const LINES_KEY: &str = "wholegrain.lines";
 
 const BEYOND: u64 = 1;
@@ -20,7 +20,7 @@ pub(crate) struct WindowLinesWriter {
 }
 
 impl WindowLinesWriter {
-    pub fn push(&mut self, drawn: LineSpacings) {
+    pub(crate) fn push(&mut self, drawn: LineSpacings) {
         let LineSpacings { longest, hole, beyond, undecided } = drawn;
         let flags = if beyond { BEYOND } else { 0 } | if undecided { UNDECIDED } else { 0 };
         [longest.unsigned_abs(), hole.unsigned_abs(), flags]
@@ -28,7 +28,7 @@ impl WindowLinesWriter {
             .for_each(|value| put_varint(*value, &mut self.body));
     }
 
-    pub fn text(self) -> std::io::Result<String> {
+    pub(crate) fn text(self) -> std::io::Result<String> {
         to_text(self.body)
     }
 }

@@ -1,7 +1,7 @@
 //! Downsampled tiers: for each window of 10 s, 5 min and 1 h the least, the greatest, the sum, the number, the first and the last of a
 //! sensor's values, so that an answer over a year need not read every second.
 //!
-//! - In: the readings of a block as it is merged, or of one that has settled.
+//! - In: the readings of a block as it is merged, or of a block that no merge changes any more.
 //! - Out: Parquet files under `tiers/`, each the companion of one block; at query time [`ScanPart`]s: windows where a block is alone
 //!   with its time, and readings where blocks overlap.
 //! - Never: a window that counts a reading twice, or one that a reader takes for whole while half of it is gone.
@@ -41,15 +41,11 @@ pub struct TierWindow {
     pub time: i64,
     /// How many values, at least one.
     pub count: u64,
-    /// The least.
     pub min: Value,
-    /// The greatest.
     pub max: Value,
     /// Their sum: exact for integers, rounded once for floats.
     pub sum: Value,
-    /// The earliest.
     pub first: Value,
-    /// The latest.
     pub last: Value,
 }
 
@@ -57,9 +53,7 @@ pub struct TierWindow {
 /// they are the window.
 #[derive(Debug, Clone, PartialEq)]
 pub enum TierWindows {
-    /// Of integers.
     Int(WindowColumns<i64>),
-    /// Of floats.
     Float(WindowColumns<f64>),
 }
 
@@ -68,17 +62,11 @@ pub enum TierWindows {
 pub struct WindowColumns<T> {
     /// Starts of the windows.
     pub times: Vec<i64>,
-    /// Numbers of values.
     pub counts: Vec<i64>,
-    /// Least values.
     pub mins: Vec<T>,
-    /// Greatest values.
     pub maxs: Vec<T>,
-    /// Sums.
     pub sums: Vec<T>,
-    /// Earliest values.
     pub firsts: Vec<T>,
-    /// Latest values.
     pub lasts: Vec<T>,
     /// How the values lie in time; `None` where the file does not say.
     pub lines: Option<WindowLines>,
@@ -156,9 +144,7 @@ pub enum WindowEdge {
     Unknown,
     /// A line, from the last value of the row before it.
     Line,
-    /// A gap.
     Gap,
-    /// A hole.
     Hole,
 }
 
@@ -189,7 +175,7 @@ impl<T: Copy> WindowColumns<T> {
 }
 
 impl TierWindows {
-    /// How many rows.
+    /// The number of rows.
     pub fn len(&self) -> usize {
         match self {
             TierWindows::Int(rows) => rows.times.len(),
@@ -221,7 +207,7 @@ impl TierWindows {
         }
     }
 
-    /// Row `at`.
+    /// The window in row `at`.
     pub fn get(&self, at: usize) -> TierWindow {
         match self {
             TierWindows::Int(rows) => rows.window(at, Value::Int),
@@ -236,8 +222,7 @@ impl TierWindows {
     clippy::large_enum_variant,
     reason = "each is looked at as it comes, and both hold thousands of rows elsewhere"
 )]
-pub enum ScanPart {
-    /// Readings.
+pub(crate) enum ScanPart {
     Readings(Chunk),
     /// Windows of which all readings are within the range, though the first may begin before it.
     Windows(TierWindows),

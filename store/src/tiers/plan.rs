@@ -27,7 +27,7 @@ pub(crate) enum PlanStep {
     /// The readings of all sources, each time once.
     Merged { lo: i64, hi: i64 },
     /// The windows of sources whose readings are gone, where others overlap.
-    Gone { sources: Vec<usize>, alone: bool, lo: i64, hi: i64 },
+    OnlyWindows { sources: Vec<usize>, alone: bool, lo: i64, hi: i64 },
     /// Part of a window whose readings are gone.
     Missing { lo: i64, hi: i64 },
 }
@@ -61,7 +61,7 @@ pub(crate) fn without_missing(steps: &[PlanStep], from: i64, to: i64) -> (i64, i
     (first, last.max(first))
 }
 
-/// The range with the whole of its first and its last window, where nothing is in the part that the range leaves out: such a window is not cut.
+/// The range with the whole of its first and its last window, where nothing is in the part that the range leaves out: these windows are whole.
 fn uncut(spans: &[SourceSpan], from: i64, to: i64, resolution: i64) -> (i64, i64) {
     let (before, after) = (floor(from, resolution), ceil(to, resolution));
     let left_out = |lo: i64, hi: i64| spans.iter().any(|span| span.first < hi && span.last >= lo);
@@ -130,7 +130,7 @@ fn contest(spans: &[SourceSpan], order: &[usize], (lo, hi): (i64, i64), resoluti
         }
         steps.extend(merged.take().map(|(lo, hi)| PlanStep::Merged { lo, hi }));
         if lo == floor(lo, resolution) && hi == floor(hi, resolution) {
-            steps.push(PlanStep::Gone { alone: here.len() == 1, sources: gone, lo, hi });
+            steps.push(PlanStep::OnlyWindows { alone: here.len() == 1, sources: gone, lo, hi });
         } else {
             steps.push(PlanStep::Missing { lo, hi });
         }
@@ -240,7 +240,7 @@ mod tests {
             100,
             &[
                 PlanStep::Windows { source: 0, lo: 0, hi: 30 },
-                PlanStep::Gone { sources: vec![0], alone: false, lo: 30, hi: 40 },
+                PlanStep::OnlyWindows { sources: vec![0], alone: false, lo: 30, hi: 40 },
                 PlanStep::Windows { source: 0, lo: 40, hi: 100 },
             ],
         );
@@ -249,7 +249,10 @@ mod tests {
             &[half, span(20, 59, false)],
             20,
             60,
-            &[PlanStep::Gone { sources: vec![0], alone: false, lo: 20, hi: 40 }, PlanStep::Merged { lo: 40, hi: 60 }],
+            &[
+                PlanStep::OnlyWindows { sources: vec![0], alone: false, lo: 20, hi: 40 },
+                PlanStep::Merged { lo: 40, hi: 60 },
+            ],
         );
     }
 }

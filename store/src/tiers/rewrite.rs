@@ -1,7 +1,7 @@
 //! A tier's file once more: without what has been deleted, or with what can be read of a damaged one.
 //!
 //! Retention takes readings out of a block sensor by sensor. So it is decided sensor by sensor which windows are made of the block's readings, and which
-//! are taken over because nothing else has what they say.
+//! are copied because their readings are gone.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;

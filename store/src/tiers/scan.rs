@@ -22,7 +22,6 @@ pub type ScanPartIter = Box<dyn Iterator<Item = Result<ScanPart, StoreError>> + 
 
 /// One sensor's parts for means over time.
 pub struct LineScan {
-    /// In time order.
     pub parts: ScanPartIter,
     /// The range that was asked for, without the windows at its ends that it cuts and whose readings are gone. The parts have nothing of those.
     pub range: (i64, i64),
@@ -35,7 +34,7 @@ enum RawReadings {
     Block(Arc<Block>),
     /// Not sealed, with the rank of its input.
     Live(u64, Chunk),
-    Gone,
+    Dropped,
 }
 
 /// One block, or what is not sealed.
@@ -277,8 +276,9 @@ impl Snapshot {
         let coarsest = coarsest(&self.shared.config.tiers, resolution_ns);
         let there_from = readings_from(raw.is_none_or(|block| block.record.trimmed), left, entry.first_time, coarsest);
         let raw_from = there_from.max(if raw_cut > first { raw_cut } else { i64::MIN });
-        let raw =
-            raw.filter(|_| there_from < i64::MAX).map_or(RawReadings::Gone, |block| RawReadings::Block(block.clone()));
+        let raw = raw
+            .filter(|_| there_from < i64::MAX)
+            .map_or(RawReadings::Dropped, |block| RawReadings::Block(block.clone()));
         let span = SourceSpan { first, last, tiered: true, raw_from };
         let tier = Some((tier.clone(), entry));
         Ok(Some(TierScanSource { raw, rows: OnceCell::new(), tier, lined: false, span }))
@@ -294,7 +294,7 @@ fn readings_and_windows(source: TierScanSource) -> impl Iterator<Item = TierScan
     let SourceSpan { first, last, raw_from, .. } = span;
     let before = (first < raw_from).then(|| {
         let span = SourceSpan { first, last: last.min(raw_from.saturating_sub(1)), tiered: true, raw_from: i64::MAX };
-        TierScanSource { raw: RawReadings::Gone, rows: OnceCell::new(), tier: Some(tier), lined: false, span }
+        TierScanSource { raw: RawReadings::Dropped, rows: OnceCell::new(), tier: Some(tier), lined: false, span }
     });
     let readings = (raw_from <= last)
         .then(|| TierScanSource { rows, ..TierScanSource::of_readings(raw, first.max(raw_from), last) });
@@ -323,7 +323,7 @@ impl<S: Deref<Target = Snapshot>> TierScan<S> {
                     Ok(Box::new(std::iter::empty()))
                 }
             },
-            PlanStep::Gone { sources, alone, lo, hi } => {
+            PlanStep::OnlyWindows { sources, alone, lo, hi } => {
                 let (from, to) = (Timestamp(lo), Timestamp(hi));
                 if !alone {
                     self.snapshot.note(format!(
@@ -410,7 +410,7 @@ impl<S: Deref<Target = Snapshot>> TierScan<S> {
                         inputs.push(MergeInput { rank: *rank, first_time, source: split(chunk) });
                     }
                 }
-                RawReadings::Gone => {}
+                RawReadings::Dropped => {}
             }
         }
         Ok(Box::new(MergedChunks::new(inputs).map(|chunk| chunk.map(ScanPart::Readings))))

@@ -136,7 +136,7 @@ impl<'a> TierDrafts<'a> {
         Ok(finished)
     }
 
-    /// Gives them up.
+    /// Removes the temporary files.
     pub fn discard(self) {
         for file in &self.files {
             let _ = self.shared.disk.remove(&file.temporary);

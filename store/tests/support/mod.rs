@@ -122,7 +122,6 @@ struct State {
     errors_left: u32,
     error: i32,
     operations: u64,
-    /// Open files now.
     open_files: u64,
     /// Inodes written to since [`FaultyDisk::watch_writes`].
     written: BTreeSet<usize>,
@@ -193,7 +192,7 @@ impl FaultyDisk {
         self.state().operations
     }
 
-    /// Files open now.
+    /// The number of open files.
     pub fn open_files(&self) -> u64 {
         self.state().open_files
     }
@@ -336,14 +335,14 @@ impl FaultyDisk {
     }
 }
 
-/// EIO on Linux.
+/// The number of EIO on Linux.
 fn libc_eio() -> i32 {
     5
 }
 
-/// ENOSPC on Linux.
+/// The number of ENOSPC on Linux.
 pub const ENOSPC: i32 = 28;
-/// EIO on Linux.
+/// The number of EIO on Linux.
 pub const EIO: i32 = 5;
 
 impl DiskFile for FaultyFile {
