@@ -21,7 +21,7 @@ use crate::ranges::get_varint;
 use crate::readings::{Reading, SchemalessSensor};
 use crate::settings::{AppliedSettings, Settings};
 
-pub(crate) use expirable::LastSeen;
+pub(crate) use expirable::SilentSince;
 use paths::{PathIndex, order_of};
 pub(crate) use plan::SchemaRegistration;
 use slots::Slots;

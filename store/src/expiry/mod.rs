@@ -15,7 +15,7 @@ use wholegrain_model::SchemaHash;
 use crate::block::read::Block;
 use crate::live::LiveSegment;
 use crate::publish::{reconcile, reload_catalogue};
-use crate::sensors::LastSeen;
+use crate::sensors::SilentSince;
 use crate::snapshot::{StoreView, tolerate};
 use crate::stats::add;
 use crate::store::Shared;
@@ -24,7 +24,7 @@ use crate::{SensorId, StoreError};
 /// What is remembered from one pass to the next.
 #[derive(Debug, Default)]
 pub(crate) struct ExpiryState {
-    last_seen: LastSeen,
+    last_seen: SilentSince,
     /// A file that has something of a sensor, as it was found: while it is there, no other is looked into.
     witnesses: HashMap<SensorId, u64>,
     /// The time of the last pass.

@@ -39,7 +39,12 @@ impl SchemaColumns {
 impl Sensors {
     /// Sensors and schemas not seen since `cutoff` and without unsealed data. `last_seen` remembers since when schemas and sensors have been found here of which
     /// nothing ever came.
-    pub fn quiet(&self, (cutoff, now): (i64, i64), live: &UnsealedData, last_seen: &mut LastSeen) -> ExpiryCandidates {
+    pub fn quiet(
+        &self,
+        (cutoff, now): (i64, i64),
+        live: &UnsealedData,
+        last_seen: &mut SilentSince,
+    ) -> ExpiryCandidates {
         let mut quiet = ExpiryCandidates::default();
         let before = std::mem::take(last_seen);
         for (at, schema) in self.schemas.iter() {
@@ -182,7 +187,7 @@ impl Sensors {
 
 /// Since when (ns since the Unix epoch) schemas and sensors without a schema are known to have sent nothing at all.
 #[derive(Debug, Default)]
-pub(crate) struct LastSeen {
+pub(crate) struct SilentSince {
     schemas: HashMap<SchemaHash, i64>,
     sensors: HashMap<u32, i64>,
 }

@@ -216,13 +216,10 @@ impl TierWindows {
     }
 }
 
-/// A piece of what [`crate::Snapshot::scan_windows`] gives, in time order.
+/// A part of the answer to [`crate::Snapshot::scan_windows`]; parts come in time order.
 #[derive(Debug, Clone, PartialEq)]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "each is looked at as it comes, and both hold thousands of rows elsewhere"
-)]
-pub(crate) enum ScanPart {
+#[expect(clippy::large_enum_variant, reason = "few exist at a time, and both hold thousands of rows elsewhere")]
+pub enum ScanPart {
     Readings(Chunk),
     /// Windows of which all readings are within the range, though the first may begin before it.
     Windows(TierWindows),
