@@ -1,5 +1,4 @@
-//! The installation's certificates after its first day: which there are, how long they count, new ones for the server, and
-//! those that count no longer.
+//! Certificates of an installation after `init`: lists and renews them, and revokes those of agents.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,9 +11,8 @@ use crate::init::{InitError, authority, check_agent_name, host_name, io_error};
 use crate::pki;
 pub use crate::pki::CertificateInfo;
 
-/// A certificate of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Certificate {
+pub struct IssuedCertificate {
     /// The file.
     pub path: PathBuf,
     /// What it says.
@@ -23,11 +21,11 @@ pub struct Certificate {
     pub revoked: bool,
 }
 
-/// Where certificates and keys of agents are that were revoked, in an installation's directory.
-const SET_ASIDE: &str = "agents/revoked";
+/// Where revoked certificates and keys of agents are moved, relative to the installation's directory.
+const REVOKED_DIR: &str = "agents/revoked";
 
-/// The certificates of a PEM file; `revoked_file` says which count no longer.
-pub fn show(path: &Path, revoked_file: Option<&Path>) -> Result<Vec<Certificate>, InitError> {
+/// The certificates of a PEM file; `revoked_file` says which are revoked.
+pub fn show(path: &Path, revoked_file: Option<&Path>) -> Result<Vec<IssuedCertificate>, InitError> {
     let text = fs::read_to_string(path).map_err(io_error("read", path))?;
     let refuse = |reason| InitError::Refused(format!("{} {reason}; name a PEM file with one", path.display()));
     let infos = pki::certificates(&text).map_err(refuse)?;
@@ -37,19 +35,19 @@ pub fn show(path: &Path, revoked_file: Option<&Path>) -> Result<Vec<Certificate>
             Some(file) => revoked::has(file, &info.name, &info.serial)?,
             None => false,
         };
-        shown.push(Certificate { path: path.to_owned(), info, revoked });
+        shown.push(IssuedCertificate { path: path.to_owned(), info, revoked });
     }
     Ok(shown)
 }
 
-/// The certificates of the installation in `dir`: the authority's, the server's, the agents', and those of agents that were revoked and set aside.
-pub fn list(dir: &Path, revoked_file: Option<&Path>) -> Result<Vec<Certificate>, InitError> {
+/// The certificates of the installation in `dir`: those of the authority, the server and the agents, and the revoked ones of agents.
+pub fn list(dir: &Path, revoked_file: Option<&Path>) -> Result<Vec<IssuedCertificate>, InitError> {
     let ca = dir.join("ca.pem");
     if !ca.exists() {
         return Err(InitError::NoAuthority { path: ca });
     }
     let mut paths = vec![ca, dir.join("server/server.pem"), dir.join("agent/agent.pem")];
-    for folder in ["agents", SET_ASIDE] {
+    for folder in ["agents", REVOKED_DIR] {
         let mut agents: Vec<PathBuf> = match fs::read_dir(dir.join(folder)) {
             Ok(entries) => entries.filter_map(Result::ok).map(|entry| entry.path()).collect(),
             Err(_) => Vec::new(),
@@ -65,8 +63,8 @@ pub fn list(dir: &Path, revoked_file: Option<&Path>) -> Result<Vec<Certificate>,
     Ok(all)
 }
 
-/// Makes a new certificate for the server's key: good for this host, localhost, what the old one was good for unless `only`, and
-/// `others`. Gives back its path.
+/// Makes a new certificate for the server's key and returns its path. It is valid for this host, localhost, `others` and, unless `only` is set, the
+/// names of the old one.
 pub fn renew_server(dir: &Path, others: &[String], only: bool) -> Result<PathBuf, InitError> {
     check_hosts(others)?;
     for written in [dir.to_owned(), dir.join("server")] {
@@ -86,7 +84,7 @@ pub fn renew_server(dir: &Path, others: &[String], only: bool) -> Result<PathBuf
     Ok(cert)
 }
 
-/// Refuses what can be no name or address in a server's certificate.
+/// Refuses what cannot be a host name or address in a server's certificate.
 pub(crate) fn check_hosts(names: &[String]) -> Result<(), InitError> {
     match names.iter().find(|name| !is_host(name)) {
         Some(wrong) => Err(InitError::Refused(format!(
@@ -106,22 +104,24 @@ fn is_host(text: &str) -> bool {
 pub struct RevokeReport {
     /// Serial numbers that count no longer.
     pub serials: Vec<String>,
-    /// Whether every certificate of the name is refused, also those that are made later.
+    /// Whether every certificate of the name is refused, later ones included.
     pub all: bool,
-    /// Files that were set aside, so that the agent can get a new certificate.
-    pub set_aside: Vec<PathBuf>,
+    /// Files that were moved away, so that the agent can get a new certificate.
+    pub moved: Vec<PathBuf>,
 }
 
-/// Revokes the certificates of agent `name` that are in `dir`; with `all` every one of that name, wherever it is. The server
-/// whose `revoked_file` this is refuses them within seconds.
+/// Revokes the certificates of agent `name` in `dir`; with `all` every certificate of that name, wherever it is. The server that reads
+/// `revoked_file` refuses them within seconds.
 pub fn revoke(dir: &Path, revoked_file: &Path, name: &str, all: bool) -> Result<RevokeReport, InitError> {
     check_agent_name(name)?;
     check_directory(dir).map_err(InitError::Refused)?;
     let mut report = RevokeReport { all, ..RevokeReport::default() };
-    let mine = |certificate: &Certificate| certificate.info.name == name && !certificate.info.is_authority;
-    let found: Vec<Certificate> = match list(dir, None) {
-        // Those that were set aside are revoked already.
-        Ok(found) => found.into_iter().filter(mine).filter(|one| !one.path.starts_with(dir.join(SET_ASIDE))).collect(),
+    let mine = |certificate: &IssuedCertificate| certificate.info.name == name && !certificate.info.is_authority;
+    let found: Vec<IssuedCertificate> = match list(dir, None) {
+        // Those in this directory are revoked already.
+        Ok(found) => {
+            found.into_iter().filter(mine).filter(|one| !one.path.starts_with(dir.join(REVOKED_DIR))).collect()
+        }
         Err(InitError::NoAuthority { .. }) if all => Vec::new(),
         Err(error) => return Err(error),
     };
@@ -131,21 +131,22 @@ pub fn revoke(dir: &Path, revoked_file: &Path, name: &str, all: bool) -> Result<
             dir.display()
         )));
     }
-    for Certificate { info, .. } in &found {
+    for IssuedCertificate { info, .. } in &found {
         revoked::revoke(revoked_file, &Revocation::Serial(info.serial.clone(), name.to_owned()))?;
         report.serials.push(info.serial.clone());
     }
     if all {
         revoked::revoke(revoked_file, &Revocation::Name(name.to_owned()))?;
     }
-    for Certificate { path, info, .. } in found.iter().filter(|found| found.path.starts_with(dir.join("agents"))) {
-        let old = dir.join(SET_ASIDE);
+    for IssuedCertificate { path, info, .. } in found.iter().filter(|found| found.path.starts_with(dir.join("agents")))
+    {
+        let old = dir.join(REVOKED_DIR);
         fs::create_dir_all(&old).map_err(io_error("create the directory", &old))?;
         for path in [path.clone(), path.with_extension("key")].into_iter().filter(|path| path.exists()) {
             let extension = path.extension().unwrap_or_default().to_string_lossy().into_owned();
             let to = old.join(format!("{name}-{}.{extension}", info.serial));
-            fs::rename(&path, &to).map_err(io_error("set aside", &path))?;
-            report.set_aside.push(to);
+            fs::rename(&path, &to).map_err(io_error("move away", &path))?;
+            report.moved.push(to);
         }
     }
     Ok(report)
@@ -180,8 +181,8 @@ mod tests {
         assert!(!show(&dir.join("server/server.pem"), None).unwrap()[0].info.names.contains(&"10.1.2.3".to_owned()));
 
         let report = revoke(dir, &revoked_file, "n2", false).unwrap();
-        assert_eq!((report.serials.len(), report.set_aside.len(), report.all), (1, 2, false));
-        assert!(show(&report.set_aside[0], Some(&revoked_file)).unwrap()[0].revoked);
+        assert_eq!((report.serials.len(), report.moved.len(), report.all), (1, 2, false));
+        assert!(show(&report.moved[0], Some(&revoked_file)).unwrap()[0].revoked);
         assert!(issue_agent_certificate(dir, "n2").unwrap().0.exists(), "a new one can be made");
         assert_eq!(names(true), ["n2"], "it is listed as revoked beside the new one");
         let again = revoke(dir, &revoked_file, "n2", false).unwrap();

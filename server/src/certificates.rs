@@ -1,4 +1,4 @@
-//! Certificates as files: what one says about itself, and the TLS of a listener that changes when its files do.
+//! Certificate files: what a certificate says, and TLS of a listener that reloads when its files change.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -11,33 +11,33 @@ use wholegrain_transport::tls::{self, ClientCerts, Identity, TlsError};
 use crate::config::{HttpConfig, MqttConfig};
 use crate::pki;
 
-/// How long before its end a certificate is warned of, in seconds: 30 days.
+/// The server warns of certificates that end within this time, in seconds: 30 days.
 pub const EXPIRY_WARNING_S: i64 = 30 * 86_400;
 
-/// What a certificate says about itself.
+/// What a certificate file says.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Certificate {
+pub struct CertificateFile {
     /// The file it was read from.
     pub file: PathBuf,
-    /// Its number, in hexadecimal, as `openssl x509 -serial` has it.
+    /// The serial number in hexadecimal, as `openssl x509 -serial` prints it.
     pub serial: String,
-    /// Valid from, in seconds since the Unix epoch.
+    /// Start of validity, seconds since the Unix epoch.
     pub not_before: i64,
-    /// Valid until, in seconds since the Unix epoch.
+    /// End of validity, seconds since the Unix epoch.
     pub not_after: i64,
-    /// The name of its owner: an agent's name, a server's host.
+    /// The subject's common name: an agent's name or a server's host.
     pub common_name: Option<String>,
-    /// The names and addresses that it is good for.
+    /// Subject alternative names: host names and addresses.
     pub names: Vec<String>,
 }
 
-impl Certificate {
+impl CertificateFile {
     /// Reads the first certificate of a PEM file.
     pub fn read(file: &Path) -> Result<Self, String> {
         let certs = tls::read_certs("certificate", file).map_err(|error| error.to_string())?;
         let der = certs.first().map(|cert| cert.as_ref()).unwrap_or_default();
         let (_, x509) = x509_parser::parse_x509_certificate(der)
-            .map_err(|error| format!("{}: not an X.509 certificate: {error}; write it anew", file.display()))?;
+            .map_err(|error| format!("{}: not an X.509 certificate: {error}; write a new one", file.display()))?;
         Ok(Self {
             file: file.to_owned(),
             serial: serial(x509.raw_serial()),
@@ -53,14 +53,14 @@ impl Certificate {
         })
     }
 
-    /// Whole days until its end; negative when that has passed.
+    /// Whole days until the end of validity; negative after it.
     pub fn days_left(&self, now_s: i64) -> i64 {
         (self.not_after - now_s).div_euclid(86_400)
     }
 }
 
 fn serial(bytes: &[u8]) -> String {
-    // A leading zero only says that the number is not negative (X.690, 8.3).
+    // A leading zero only marks the number as positive (X.690, 8.3).
     let bytes = bytes.strip_prefix(&[0]).filter(|rest| !rest.is_empty()).unwrap_or(bytes);
     bytes.iter().map(|byte| format!("{byte:02X}")).collect()
 }
@@ -90,13 +90,12 @@ impl TlsFiles {
         Self { section: "http", cert: config.cert.clone(), key: config.key.clone(), client_ca: None }
     }
 
-    /// Reads and checks them all.
     pub fn load(&self) -> Result<Arc<rustls::ServerConfig>, TlsError> {
         let client_ca = self.client_ca.as_ref().map(|(ca, certs)| (ca.as_path(), *certs));
         tls::server_config(Identity { cert: &self.cert, key: &self.key }, client_ca)
     }
 
-    /// What changes when one of the files does, whatever its time stamps say.
+    /// A hash of all files' contents; timestamps do not count.
     pub fn fingerprint(&self) -> [u8; 32] {
         let mut hasher = Sha256::new();
         for file in [Some(&self.cert), Some(&self.key), self.client_ca.as_ref().map(|(ca, _)| ca)].into_iter().flatten()
@@ -106,7 +105,7 @@ impl TlsFiles {
                     hasher.update((bytes.len() as u64).to_le_bytes());
                     hasher.update(bytes);
                 }
-                // Not a length: a file that is gone differs from one that is empty.
+                // No file can have this length, so a missing file differs from an empty one.
                 Err(_) => hasher.update(u64::MAX.to_le_bytes()),
             }
         }
@@ -114,85 +113,85 @@ impl TlsFiles {
     }
 }
 
-/// The TLS of a listener. Connections keep what they were made with; the next one gets what is in force then.
+/// The TLS configuration of a listener. Existing connections keep theirs; new ones get the current one.
 #[derive(Clone)]
-pub(crate) struct Tls(Arc<Shared>);
+pub(crate) struct ReloadableTls(Arc<TlsShared>);
 
-struct Shared {
+struct TlsShared {
     acceptor: RwLock<TlsAcceptor>,
-    loaded: Mutex<Loaded>,
+    loaded: Mutex<LoadedTls>,
 }
 
-struct Loaded {
+struct LoadedTls {
     files: TlsFiles,
     fingerprint: [u8; 32],
-    /// Files that were found changed and wrong, so that this is said once.
+    /// The fingerprint of changed files that cannot be used; each such change is reported once.
     wrong: Option<[u8; 32]>,
 }
 
-/// What a look at the files found.
+/// What a check of the files found.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Look {
+pub(crate) enum TlsCheck {
     Same,
-    /// Other files, in force now.
+    /// The files changed and are in use now.
     Changed,
-    /// Other files that cannot be used; those before stay in force. Said once for the same content.
+    /// The files changed but cannot be used; the previous ones stay in use. Reported once for the same content.
     Wrong(String),
 }
 
-impl Tls {
+impl ReloadableTls {
     /// Reads the files.
     pub fn load(files: TlsFiles) -> Result<Self, TlsError> {
         let fingerprint = files.fingerprint();
         let acceptor = RwLock::new(TlsAcceptor::from(files.load()?));
-        Ok(Self(Arc::new(Shared { acceptor, loaded: Mutex::new(Loaded { files, fingerprint, wrong: None }) })))
+        Ok(Self(Arc::new(TlsShared { acceptor, loaded: Mutex::new(LoadedTls { files, fingerprint, wrong: None }) })))
     }
 
-    /// Begins the handshake of a new connection.
+    /// Starts the handshake of a new connection.
     pub fn accept(&self, stream: TcpStream) -> tokio_rustls::Accept<TcpStream> {
         self.0.acceptor.read().unwrap_or_else(PoisonError::into_inner).accept(stream)
     }
 
-    /// Puts in force what `files` were found to be; true when that is something else than before.
+    /// Uses `files` from now on; returns whether they differ from the previous ones.
     pub fn replace(&self, files: TlsFiles, fingerprint: [u8; 32], config: Arc<rustls::ServerConfig>) -> bool {
         let mut loaded = self.loaded();
         let changed = loaded.files != files || loaded.fingerprint != fingerprint;
         if changed {
-            // Whole, with its session cache: nobody resumes a session that an authority taken out had let in.
+            // Replaces the session cache too: no client resumes a session that a removed authority had admitted.
             *self.0.acceptor.write().unwrap_or_else(PoisonError::into_inner) = TlsAcceptor::from(config);
         }
-        *loaded = Loaded { files, fingerprint, wrong: None };
+        *loaded = LoadedTls { files, fingerprint, wrong: None };
         changed
     }
 
-    /// Looks whether the files have changed.
-    pub fn look(&self) -> Look {
+    /// Reloads the files if they have changed.
+    pub fn look(&self) -> TlsCheck {
         let (files, known, wrong) = {
             let loaded = self.loaded();
             (loaded.files.clone(), loaded.fingerprint, loaded.wrong)
         };
         let fingerprint = files.fingerprint();
         if fingerprint == known || Some(fingerprint) == wrong {
-            return Look::Same;
+            return TlsCheck::Same;
         }
         match files.load() {
             Ok(config) => {
                 self.replace(files, fingerprint, config);
-                Look::Changed
+                TlsCheck::Changed
             }
             Err(error) => {
                 self.loaded().wrong = Some(fingerprint);
-                Look::Wrong(error.to_string())
+                TlsCheck::Wrong(error.to_string())
             }
         }
     }
 
-    /// The files in force.
+    /// The files in use.
     pub fn files(&self) -> TlsFiles {
         self.loaded().files.clone()
     }
 
-    fn loaded(&self) -> std::sync::MutexGuard<'_, Loaded> {
+    fn loaded(&self) -> std::sync::MutexGuard<'_, LoadedTls> {
         self.0.loaded.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -217,18 +216,18 @@ mod tests {
         };
         write(true, true);
         let files = TlsFiles { section: "mqtt", cert: path("c"), key: path("k"), client_ca: None };
-        let tls = Tls::load(files).unwrap();
-        assert_eq!(tls.look(), Look::Same);
-        let serial = Certificate::read(&path("c")).unwrap().serial;
+        let tls = ReloadableTls::load(files).unwrap();
+        assert_eq!(tls.look(), TlsCheck::Same);
+        let serial = CertificateFile::read(&path("c")).unwrap().serial;
         write(true, false);
-        assert_ne!(Certificate::read(&path("c")).unwrap().serial, serial);
-        let Look::Wrong(error) = tls.look() else { panic!("half a pair was taken") };
+        assert_ne!(CertificateFile::read(&path("c")).unwrap().serial, serial);
+        let TlsCheck::Wrong(error) = tls.look() else { panic!("half a pair was taken") };
         assert!(error.contains("cannot be used together"), "{error}");
-        assert_eq!(tls.look(), Look::Same, "said once");
+        assert_eq!(tls.look(), TlsCheck::Same, "said once");
         write(true, true);
-        assert_eq!((tls.look(), tls.look()), (Look::Changed, Look::Same));
+        assert_eq!((tls.look(), tls.look()), (TlsCheck::Changed, TlsCheck::Same));
         std::fs::remove_file(path("k")).unwrap();
-        assert!(matches!(tls.look(), Look::Wrong(error) if error.contains("No such file")));
+        assert!(matches!(tls.look(), TlsCheck::Wrong(error) if error.contains("No such file")));
     }
 
     #[test]
@@ -237,11 +236,11 @@ mod tests {
         let file = dir.path().join("c");
         let authority = pki::new_authority("h").unwrap();
         std::fs::write(&file, pki::new_server(&authority, "h", &[]).unwrap().cert).unwrap();
-        let certificate = Certificate::read(&file).unwrap();
+        let certificate = CertificateFile::read(&file).unwrap();
         assert_eq!(certificate.names, ["localhost", "h", "127.0.0.1", "::1"]);
         assert_eq!(certificate.days_left(certificate.not_after - 86_400), 1);
         assert_eq!(certificate.days_left(certificate.not_after + 1), -1);
         std::fs::write(&file, "x").unwrap();
-        assert!(Certificate::read(&file).unwrap_err().contains("holds no certificate"));
+        assert!(CertificateFile::read(&file).unwrap_err().contains("holds no certificate"));
     }
 }

@@ -1,4 +1,4 @@
-//! `server.toml`: reading it, its defaults, and messages that name file, line and the nearest key.
+//! Reads `server.toml`, applies defaults, and reports errors with file, line and the nearest key.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,44 +14,43 @@ use crate::access::audit::AuditConfig;
 use crate::access::{self, AclLine, RawSecurity, SecurityConfig};
 use crate::broker::auth;
 use crate::broker::limits::LIMIT_TIME;
-pub use crate::broker::limits::Limits;
-use crate::broker::limits::RawLimits;
+pub use crate::broker::limits::MqttLimits;
+use crate::broker::limits::RawMqttLimits;
 use crate::http::wrong_origin;
 use crate::interop::InteropConfig;
 use crate::interop::config::{RawInterop, RawReadings, RawRemote};
 use crate::jobs::config::{JobsConfig, RawJobs};
 use crate::prometheus::{PrometheusConfig, RawPrometheus};
 
-/// How far behind the server's clock readings may be before they are set aside, unless told otherwise.
+/// Default of the oldest time, relative to the server's clock, that a reading may have before it is quarantined.
 const PAST_MAX: Interval = Interval::from_s(30 * 86_400);
-/// The same ahead of it.
+/// The same for times ahead of the clock.
 const FUTURE_MAX: Interval = Interval::from_s(86_400);
-/// The shortest and the longest time from one group commit to the next, and what it is unless told otherwise.
+/// Minimum, maximum and default of the time between group commits.
 const COMMIT_EVERY: (Interval, Interval, Interval) =
     (Interval::from_ns(10_000), Interval::from_ms(100), Interval::from_ms(5));
-/// Sensors of which nothing is stored are forgotten when they have been silent for so long, unless the configuration says otherwise.
+/// Default of the time after which a sensor without stored readings and without new ones is removed.
 const FORGET_AFTER: Interval = Interval::from_s(86_400);
-/// The shortest time setting of the store.
 pub const STORE_TIME_MIN: Interval = Interval::from_ms(100);
-/// How often certificates are looked at unless said otherwise: 2 min.
+/// Default interval of the certificate check: 2 min.
 pub const CERTIFICATES_EVERY: Interval = Interval::from_s(120);
-/// Where MQTT over TLS is listened for unless said otherwise: every address, IPv6 and IPv4.
+/// Default address of MQTT over TLS: every address, IPv6 and IPv4.
 pub const MQTT_TLS_LISTEN: &str = "[::]:8883";
-/// Where HTTPS is listened for unless said otherwise.
+/// Default address of HTTPS.
 pub const HTTP_LISTEN: &str = "[::]:8443";
 
-/// Connections of administrators for which there is room beyond `http.connections_max`.
+/// Connections reserved for administrators beyond `http.connections_max`.
 pub const ADMIN_CONNECTIONS_MAX: usize = 64;
 
-/// The least that queries may be given together, in bytes.
+/// The smallest `queries_memory_max`, in bytes.
 const QUERIES_MEMORY_MIN: u64 = 16 << 20;
 
 /// A checked configuration; every path is absolute or relative to the working directory.
 #[derive(Debug, Clone)]
 pub struct ServerConfig {
-    /// The file it was read from, which a reload reads again, and its text.
+    /// The configuration file and its text; a reload reads the file again.
     pub source: Option<(PathBuf, String)>,
-    /// Where the server keeps what it must not lose.
+    /// The data directory.
     pub data: PathBuf,
     /// The broker.
     pub mqtt: MqttConfig,
@@ -59,24 +58,21 @@ pub struct ServerConfig {
     pub http: HttpConfig,
     /// The embedded store, below `data`.
     pub store: StoreConfig,
-    /// What comes in otherwise than natively.
+    /// Other protocols and formats.
     pub interop: InteropConfig,
     /// Answers to Prometheus.
     pub prometheus: PrometheusConfig,
-    /// What is said of jobs.
     pub jobs: JobsConfig,
-    /// Files and bounds of what guards them.
+    /// Security files and limits.
     pub security: SecurityConfig,
-    /// The lowest level that is logged.
     pub log: LogLevel,
-    /// How often is looked whether certificates changed or are about to expire.
+    /// How often certificate files are checked for changes and expiry.
     pub certificates_every: Duration,
 }
 
-/// The broker's part of the configuration.
 #[derive(Debug, Clone)]
 pub struct MqttConfig {
-    /// `host:port` for MQTT without TLS; passwords and readings cross the network in the clear.
+    /// `host:port` for MQTT without TLS; passwords and readings are sent in clear text.
     pub listen: Option<String>,
     /// `host:port` for MQTT over TLS.
     pub tls_listen: Option<String>,
@@ -86,23 +82,22 @@ pub struct MqttConfig {
     pub key: PathBuf,
     /// The authority whose client certificates are trusted, PEM.
     pub client_ca: Option<PathBuf>,
-    /// Refuse TLS clients without a certificate, even with a password.
+    /// Refuse TLS clients without a certificate, even if they have a password.
     pub require_client_cert: bool,
-    /// Take clients with neither certificate nor password; their identity is then their client identifier.
+    /// Accept clients with neither certificate nor password; the client identifier is then their identity.
     pub anonymous: bool,
-    /// Users and the hashes of their passwords.
+    /// Users and their password hashes.
     pub users: BTreeMap<String, String>,
-    /// More of them in a file, which is read when the server starts and whenever it changes.
+    /// A file of more users; it is read at the start and when it changes.
     pub password_file: Option<PathBuf>,
-    /// For agents that may publish sensors outside their own subtree: the subtrees.
+    /// For agents that may publish outside their own subtree: the subtrees.
     pub prefixes: BTreeMap<String, Vec<SensorPath>>,
-    /// What is granted beyond the defaults.
+    /// Grants beyond the defaults.
     pub acl: Vec<AclLine>,
     /// Bounds.
-    pub limits: Limits,
+    pub limits: MqttLimits,
 }
 
-/// The API's part of the configuration.
 #[derive(Debug, Clone)]
 pub struct HttpConfig {
     /// `host:port` for HTTPS; `None` when off.
@@ -111,32 +106,32 @@ pub struct HttpConfig {
     pub cert: PathBuf,
     /// Its private key, PEM.
     pub key: PathBuf,
-    /// Hashes of the bearer tokens.
+    /// Hashes of bearer tokens.
     pub tokens_file: PathBuf,
-    /// The most queries that run at once; others are answered 503.
+    /// Maximum number of queries at a time; more are answered with 503.
     pub queries_max: usize,
-    /// The most connections at once that have shown a token.
+    /// Maximum number of authenticated connections.
     pub connections_max: usize,
-    /// The most of them of one token that is not an administrator's.
+    /// Maximum number of connections for each token; administrators are exempt.
     pub connections_per_token_max: usize,
-    /// The most connections at once that have shown no token.
+    /// Maximum number of unauthenticated connections.
     pub unauthenticated_max: usize,
-    /// How long a connection may take to show one.
+    /// How long a connection may remain unauthenticated.
     pub unauthenticated_time_max: Duration,
-    /// The most live streams at once of one token that is not an administrator's.
+    /// Maximum number of live streams for each token; administrators are exempt.
     pub watches_per_token_max: usize,
-    /// The same for queries.
+    /// Maximum number of queries for each token; administrators are exempt.
     pub queries_per_token_max: usize,
-    /// What all queries may take of memory together, in bytes; others are answered 503.
+    /// Maximum memory of all queries together, in bytes; above it queries are answered with 503.
     pub queries_memory_max: u64,
-    /// Origins whose pages may ask from a browser.
+    /// Origins allowed by CORS.
     pub cors_origins: Vec<String>,
 }
 
 impl HttpConfig {
-    /// The bounds on connections.
-    pub(crate) fn bounds(&self) -> crate::admission::Bounds {
-        crate::admission::Bounds {
+    /// The limits on connections.
+    pub(crate) fn bounds(&self) -> crate::admission::ConnectionBounds {
+        crate::admission::ConnectionBounds {
             unproven_max: self.unauthenticated_max,
             proven_max: self.connections_max,
             identity_max: self.connections_per_token_max,
@@ -145,15 +140,14 @@ impl HttpConfig {
     }
 }
 
-/// How much is logged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogLevel {
-    /// Only what needs a person.
+    /// Only what needs an administrator.
     Error,
-    /// And what is odd.
+    /// Also what is unusual.
     Warn,
-    /// And starts, stops and connections.
+    /// Also starts, stops and connections.
     #[default]
     Info,
     /// And every step.
@@ -177,12 +171,12 @@ impl std::str::FromStr for LogLevel {
     fn from_str(text: &str) -> Result<Self, String> {
         let all = [LogLevel::Error, LogLevel::Warn, LogLevel::Info, LogLevel::Debug];
         let known = all.iter().find(|level| level.to_string() == text);
-        known.copied().ok_or_else(|| format!("{text:?} is no level; write error, warn, info or debug"))
+        known.copied().ok_or_else(|| format!("{text:?} is not a log level; write error, warn, info or debug"))
     }
 }
 
 impl LogLevel {
-    /// The same level in the words of `tracing`.
+    /// The level as `tracing` names it.
     pub fn filter(self) -> tracing::level_filters::LevelFilter {
         match self {
             LogLevel::Error => tracing::level_filters::LevelFilter::ERROR,
@@ -193,22 +187,19 @@ impl LogLevel {
     }
 }
 
-/// Why a configuration could not be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigFileError {
-    /// A file could not be read.
     #[error("cannot read {what} {path}: {error}; {hint}", path = path.display())]
     Read {
-        /// What the file is.
         what: &'static str,
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The operating system's error.
         error: std::io::Error,
         /// What to do.
         hint: &'static str,
     },
-    /// The text is wrong.
+    /// The file's content is wrong.
     #[error(transparent)]
     Config(#[from] ConfigError),
 }
@@ -244,7 +235,7 @@ struct RawMqtt {
     prefixes: BTreeMap<String, Vec<SensorPath>>,
     acl: Vec<AclLine>,
     readings: RawReadings,
-    limits: RawLimits,
+    limits: RawMqttLimits,
 }
 
 #[derive(Deserialize)]
@@ -312,16 +303,16 @@ struct RawStore {
 }
 
 impl ServerConfig {
-    /// Reads and checks a file. Relative paths in it count from the file's own directory.
+    /// Reads and checks a file. Relative paths are relative to the file's directory.
     pub fn load(path: &Path) -> Result<Self, ConfigFileError> {
         let text =
-            read(path, "the server's configuration", "write one, or make a fresh installation with `wholegrain init`")?;
+            read(path, "the server's configuration", "write one, or create an installation with `wholegrain init`")?;
         let base = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let config = Self::from_text(&path.display().to_string(), &text, base)?;
         Ok(Self { source: Some((path.to_owned(), text)), ..config })
     }
 
-    /// Checks `text`; `file` is its name in messages and `base` where its relative paths count from.
+    /// Checks `text`; `file` is its name in messages, `base` the directory for relative paths.
     pub fn from_text(file: &str, text: &str, base: &Path) -> Result<Self, ConfigFileError> {
         let document = Document::new(file, text);
         let mut raw: RawRoot = document.parse()?;
@@ -342,7 +333,7 @@ impl ServerConfig {
         }
         let every = raw.certificates_every.unwrap_or(CERTIFICATES_EVERY);
         if !(LIMIT_TIME.0..=LIMIT_TIME.1).contains(&every) {
-            let message = format!("is {every}; {} to {} is wanted", LIMIT_TIME.0, LIMIT_TIME.1);
+            let message = format!("is {every}; write {} to {}", LIMIT_TIME.0, LIMIT_TIME.1);
             return Err(root.error("certificates_every", message).into());
         }
         let certificates_every = every.duration();
@@ -362,8 +353,8 @@ impl ServerConfig {
     }
 }
 
-/// Where the files of users, tokens and revoked certificates are, and the audit log: for commands that change them, also while
-/// the rest of the configuration, or one of the files, is wrong.
+/// Paths of the files of users, tokens and revoked certificates and of the audit log. Commands that change these files use it: it loads even if the
+/// rest of the configuration, or one of the files, is wrong.
 #[derive(Debug, Clone)]
 pub struct SecurityFiles {
     /// `mqtt.password_file`.
@@ -377,7 +368,7 @@ pub struct SecurityFiles {
 }
 
 impl SecurityFiles {
-    /// As a server.toml says.
+    /// Reads the paths from a server.toml.
     pub fn load(path: &Path) -> Result<Self, ConfigFileError> {
         let text = read(path, "the server's configuration", "name it with --server-config FILE")?;
         let base = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -431,12 +422,12 @@ fn mqtt_config(raw: RawMqtt, section: &Section, base: &Path) -> Result<MqttConfi
         auth::check_hash(&user.password_hash)
             .map_err(|e| section.error("users", format!("user {:?}: {e}", user.name)))?;
         if users.insert(user.name.clone(), user.password_hash).is_some() {
-            return Err(section.error("users", format!("user {:?} is there twice; keep one", user.name)).into());
+            return Err(section.error("users", format!("user {:?} is listed twice; keep one", user.name)).into());
         }
     }
     let password_file = raw.password_file.map(|file| base.join(file));
     if let Some(path) = &password_file {
-        let text = read(path, "mqtt.password_file", "create it with `wholegrain auth user add`, or take the key out")?;
+        let text = read(path, "mqtt.password_file", "create it with `wholegrain auth user add`, or remove the key")?;
         auth::parse_password_file(&text)
             .map_err(|e| section.error("password_file", format!("{}: {e}", path.display())))?;
     }
@@ -449,12 +440,12 @@ fn mqtt_config(raw: RawMqtt, section: &Section, base: &Path) -> Result<MqttConfi
             .into());
     }
     if tls_listen.is_some() && client_ca.is_none() && !has_users && !raw.anonymous {
-        let message = "nobody could connect; give client_ca (certificates), users or password_file (passwords), or anonymous = true";
+        let message = "no client could connect; set client_ca (certificates), users or password_file (passwords), or anonymous = true";
         return Err(section.error("tls_listen", message).into());
     }
     if listen_plain.is_some() && !has_users && !raw.anonymous {
         return Err(section
-            .error("listen", "nobody could connect without TLS; give users or password_file, or anonymous = true")
+            .error("listen", "no client could connect without TLS; set users or password_file, or anonymous = true")
             .into());
     }
     access::check(&raw.acl, raw.anonymous, section)?;
@@ -484,17 +475,17 @@ fn http_config(raw: RawHttp, section: &Section, base: &Path) -> Result<HttpConfi
         ("queries_per_token_max", raw.queries_per_token_max),
     ] {
         if value == 0 {
-            return Err(section.error(key, "is 0; at least 1 is wanted"));
+            return Err(section.error(key, "is 0; write at least 1"));
         }
     }
     if raw.queries_memory_max.0 < QUERIES_MEMORY_MIN {
-        return Err(section.error("queries_memory_max", "is below 16MiB, which the smallest queries may take"));
+        return Err(section.error("queries_memory_max", "is below 16MiB, which small queries need"));
     }
     if let Some(wrong) = raw.cors_origins.iter().find_map(|origin| wrong_origin(origin)) {
         return Err(section.error("cors_origins", wrong));
     }
     if !(LIMIT_TIME.0..=LIMIT_TIME.1).contains(&raw.unauthenticated_time) {
-        let message = format!("is {}; {} to {} is wanted", raw.unauthenticated_time, LIMIT_TIME.0, LIMIT_TIME.1);
+        let message = format!("is {}; write {} to {}", raw.unauthenticated_time, LIMIT_TIME.0, LIMIT_TIME.1);
         return Err(section.error("unauthenticated_time", message));
     }
     Ok(HttpConfig {
@@ -540,7 +531,7 @@ fn store_config(raw: RawStore, section: &Section, dir: PathBuf) -> Result<StoreC
     }
     let commit_every = raw.commit_every.unwrap_or(COMMIT_EVERY.2);
     if !(COMMIT_EVERY.0..=COMMIT_EVERY.1).contains(&commit_every) {
-        let message = format!("is {commit_every}; {} to {} is wanted", COMMIT_EVERY.0, COMMIT_EVERY.1);
+        let message = format!("is {commit_every}; write {} to {}", COMMIT_EVERY.0, COMMIT_EVERY.1);
         return Err(section.error("commit_every", message));
     }
     config.commit_every = commit_every.duration();
@@ -646,7 +637,7 @@ mod tests {
         );
         refused("log = \"inof\"", "server.toml:1:7: unknown value `inof`; did you mean `info`?");
         refused(&format!("[mqtt]\n{CA}[store]\nlive = \"5ms\""), "server.toml:4:1: is shorter than 100ms");
-        refused(&format!("[mqtt]\n{CA}[http]\nqueries_max = 0"), "server.toml:4:1: is 0; at least 1 is wanted");
+        refused(&format!("[mqtt]\n{CA}[http]\nqueries_max = 0"), "server.toml:4:1: is 0; write at least 1");
         refused(
             &format!("[mqtt]\n{CA}tls_listen=\"off\"\n[http]\nlisten=\"off\""),
             "server.toml:1:2: everything is \"off\"",

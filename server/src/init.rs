@@ -1,4 +1,4 @@
-//! The files of a fresh installation: a local authority, certificates, a token and its hash, and the three configurations.
+//! Creates the files of an installation: a local authority, certificates, a token and its hash, and three configurations.
 
 mod system;
 
@@ -18,23 +18,23 @@ use crate::access::Role;
 use crate::access::files::FileError;
 use crate::access::tokens::{self, NewToken};
 use crate::authority::check_hosts;
-use crate::pki::{self, Pair};
+use crate::pki::{self, KeyPairFiles};
 
-/// How server.toml of earlier versions names the token in the clear, and what takes its place.
+/// The line of server.toml in which earlier versions name the file of clear-text tokens, and its replacement.
 const TOKENS_LINE: (&str, &str) = ("tokens_file = \"../token\"", "tokens_file = \"tokens\"");
 /// The longest common name that X.509 allows (RFC 5280, ub-common-name), in characters.
 const COMMON_NAME_MAX: usize = 64;
 
 pub use system::init_system;
 
-/// What may be chosen for a fresh installation.
+/// Options of a new installation.
 #[derive(Debug, Clone)]
 pub struct InitOptions {
-    /// The agent's name; the host's when `None`.
+    /// The agent's name; `None` for the host's name.
     pub agent: Option<String>,
     /// Host or address that server.toml listens on.
     pub listen_host: String,
-    /// Names and addresses, beside this host's name and localhost, under which agents and clients reach the server.
+    /// Names and addresses under which agents and clients reach the server, besides this host's name and localhost.
     pub reached_as: Vec<String>,
     /// Port for MQTT over TLS.
     pub mqtt_port: u16,
@@ -54,33 +54,30 @@ impl Default for InitOptions {
     }
 }
 
-/// What [`init`] found and made.
+/// Files that [`init`] found and wrote.
 #[derive(Debug, Clone, Default)]
 pub struct InitReport {
-    /// Files that were written.
+    /// New files.
     pub created: Vec<PathBuf>,
-    /// Files that were there and were left alone.
+    /// Existing files, left unchanged.
     pub kept: Vec<PathBuf>,
-    /// Files of an earlier version that were brought up to date.
+    /// Files of an earlier version that were updated.
     pub changed: Vec<PathBuf>,
     /// The agent's name.
     pub agent: String,
 }
 
-/// Why a file of the installation could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum InitError {
-    /// A file could not be read or written.
     #[error("cannot {doing} {path}: {error}", path = path.display())]
     Io {
-        /// What was being done.
+        /// The operation that failed.
         doing: &'static str,
         /// To what.
         path: PathBuf,
-        /// What the system said.
+        /// The operating system's error.
         error: io::Error,
     },
-    /// A certificate could not be made.
     #[error("cannot make the certificate {path}: {error}", path = path.display())]
     Certificate {
         /// The certificate's file.
@@ -88,50 +85,41 @@ pub enum InitError {
         /// Why.
         error: rcgen::Error,
     },
-    /// The agent's name cannot be one.
+    /// An invalid agent name.
     #[error("{0:?} cannot be an agent's name: {1}")]
     Name(String, String),
-    /// A certificate without its key, or a key without its certificate.
-    #[error("{present} is there but {missing} is not; put it back, or remove {present} to have both made anew", present = present.display(), missing = missing.display())]
-    Half {
-        /// The file that is there.
-        present: PathBuf,
-        /// The file that is not.
-        missing: PathBuf,
-    },
-    /// No authority to sign with.
+    /// A certificate without its key, or the reverse.
+    #[error("{present} exists but {missing} does not; restore it, or remove {present} to have both created", present = present.display(), missing = missing.display())]
+    Half { present: PathBuf, missing: PathBuf },
+    /// There is no authority to sign with.
     #[error("there is no authority at {path}; name the directory of the installation with --dir, on the machine where `wholegrain init` or `wholegrain up` made it", path = path.display())]
-    NoAuthority {
-        /// The file that is not there.
-        path: PathBuf,
-    },
-    /// An address of the server that is none.
+    NoAuthority { path: PathBuf },
+    /// An invalid server address.
     #[error("{0:?} is not an address; write host:port, such as monitor.example:8883 or [2001:db8::1]:8883")]
     Address(String),
-    /// The file of tokens, or of revoked certificates, could not be changed.
+    /// The file of tokens or of revoked certificates could not be changed.
     #[error(transparent)]
     File(#[from] FileError),
-    /// A token could not be made.
     #[error("cannot make a token: {0}")]
     Token(String),
-    /// That cannot be done, and why.
+    /// The request is refused; the text says why.
     #[error("{0}")]
     Refused(String),
 }
 
-/// Makes what is missing of an installation in `dir` and leaves alone what is there. Private keys and the token are
-/// readable by their owner only.
+/// Creates the missing files of an installation in `dir` and leaves existing ones unchanged. Private keys and the token are readable by their owner
+/// only.
 pub fn init(dir: &Path, options: &InitOptions) -> Result<InitReport, InitError> {
     let host = host_name();
     let agent = options.agent.clone().unwrap_or_else(|| host.clone());
     check_agent_name(&agent)?;
     check_hosts(&options.reached_as)?;
-    let mut files = Files { dir, report: InitReport { agent: agent.clone(), ..InitReport::default() } };
+    let mut files = InstallationFiles { dir, report: InitReport { agent: agent.clone(), ..InitReport::default() } };
     check_above(dir).map_err(InitError::Refused)?;
     for sub in ["", "server", "server/store", "agent", "agent/spool"] {
         let path = dir.join(sub);
         check_directory_owner(&path).map_err(InitError::Refused)?;
-        // What is stored, and waits to be, is nobody else's; the certificates and the command's configuration are for all users here.
+        // Stored and spooled readings are private; certificates and the client configuration are readable by all users.
         let mode = if sub.is_empty() || sub == "agent" { 0o755 } else { 0o750 };
         let made = fs::DirBuilder::new().recursive(true).mode(mode).create(&path);
         made.map_err(io_error("create the directory", &path))?;
@@ -152,48 +140,48 @@ pub fn init(dir: &Path, options: &InitOptions) -> Result<InitReport, InitError> 
     Ok(files.report)
 }
 
-/// Signs a certificate for one more agent with the authority in `dir`: `agents/<name>.pem` and `.key` below it. Gives back
-/// the two paths. What is there already is left alone.
+/// Signs a certificate for another agent with the authority in `dir` and returns the paths of `agents/<name>.pem` and `.key`. Existing files stay
+/// unchanged.
 pub fn issue_agent_certificate(dir: &Path, name: &str) -> Result<(PathBuf, PathBuf), InitError> {
-    let mut files = Files { dir, report: InitReport::default() };
+    let mut files = InstallationFiles { dir, report: InitReport::default() };
     files.agent_pair(name)?;
     Ok((dir.join(format!("agents/{name}.pem")), dir.join(format!("agents/{name}.key"))))
 }
 
-/// What may be chosen for one more agent.
+/// Options of another agent.
 #[derive(Debug, Clone, Default)]
 pub struct AgentOptions {
-    /// Its name: one level, the certificate's common name.
+    /// One level of a sensor path; the certificate's common name.
     pub name: String,
-    /// What its sensors are below; `/<name>` when `None`.
+    /// The prefix of its sensors; `None` for `/<name>`.
     pub prefix: Option<SensorPath>,
-    /// `host:port` where it reaches the server; this host and the port of server.toml when `None`.
+    /// `host:port` of the server as the agent sees it; `None` for this host and the port of server.toml.
     pub server: Option<String>,
 }
 
-/// What [`add_agent`] made, and what a person has to know about it.
+/// What [`add_agent`] created, and what an administrator has to know.
 #[derive(Debug, Clone, Default)]
 pub struct AgentReport {
-    /// Files that were written, and those that were there and left alone.
+    /// New files, and existing ones that stay unchanged.
     pub files: InitReport,
-    /// What has to be on the node, all in one directory: authority, certificate, key, configuration.
+    /// The files to copy into one directory of the node: authority, certificate, key, configuration.
     pub to_copy: [PathBuf; 4],
-    /// Where the agent looks for the server.
+    /// The server's address in the agent's configuration.
     pub server: String,
-    /// The names that the server's certificate is good for, when that address is not among them.
+    /// The names in the server's certificate, if the server's address is not one of them.
     pub certificate_names: Option<Vec<String>>,
-    /// Where the server listens, when other machines do not reach it there.
+    /// The server's listening address, if other machines cannot reach it.
     pub listens_only_here: Option<String>,
-    /// Whether the server takes sensors below the prefix from this agent only if its `[mqtt.prefixes]` lists it.
+    /// Whether the server accepts the prefix from this agent only if `[mqtt.prefixes]` lists it.
     pub prefix_must_be_listed: bool,
 }
 
-/// Makes `agents/<name>.{pem,key,toml}` below `dir`: a certificate for one more agent and a configuration that is ready to
-/// be copied to its node. What is there already is left alone.
+/// Creates `agents/<name>.{pem,key,toml}` below `dir`: a certificate for another agent and a configuration to copy to its node. Existing files stay
+/// unchanged.
 pub fn add_agent(dir: &Path, options: &AgentOptions) -> Result<AgentReport, InitError> {
     let name = options.name.as_str();
-    let mut files = Files { dir, report: InitReport { agent: name.to_owned(), ..InitReport::default() } };
-    // Only in an installation whose server is on this machine; elsewhere the authority alone is enough.
+    let mut files = InstallationFiles { dir, report: InitReport { agent: name.to_owned(), ..InitReport::default() } };
+    // Only if the server is on this machine; elsewhere the authority is enough.
     let config = ["server/server.toml", "server.toml"].iter().find_map(|file| ServerConfig::load(&dir.join(file)).ok());
     let listens = config.as_ref().and_then(|config| config.mqtt.tls_listen.clone());
     let port = listens.as_deref().and_then(port_of).unwrap_or(InitOptions::default().mqtt_port);
@@ -226,8 +214,8 @@ pub fn add_agent(dir: &Path, options: &AgentOptions) -> Result<AgentReport, Init
     })
 }
 
-/// The installation's authority with its key.
-pub(crate) fn authority(dir: &Path) -> Result<Pair, InitError> {
+/// The authority's certificate and key.
+pub(crate) fn authority(dir: &Path) -> Result<KeyPairFiles, InitError> {
     let read = |file: &str| {
         let path = dir.join(file);
         match fs::read_to_string(&path) {
@@ -235,7 +223,7 @@ pub(crate) fn authority(dir: &Path) -> Result<Pair, InitError> {
             result => result.map_err(io_error("read the authority's", &path)),
         }
     };
-    Ok(Pair { cert: read("ca.pem")?, key: read("ca.key")? })
+    Ok(KeyPairFiles { cert: read("ca.pem")?, key: read("ca.key")? })
 }
 
 fn port_of(address: &str) -> Option<u16> {
@@ -252,7 +240,7 @@ fn is_loopback(host: &str) -> bool {
     host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
-/// `given` with a port.
+/// Checks an address and adds the port if it has none.
 fn checked_address(given: &str, port: u16) -> Result<String, InitError> {
     let refuse = || Err(InitError::Address(given.to_owned()));
     let bracketed = given.starts_with('[');
@@ -284,7 +272,7 @@ pub(crate) fn check_agent_name(name: &str) -> Result<(), InitError> {
         return refuse(error.to_string());
     }
     if name.contains('/') || name.len() > AGENT_BYTES_MAX {
-        return refuse(format!("one level of at most {AGENT_BYTES_MAX} bytes without `/` is wanted"));
+        return refuse(format!("write one level of at most {AGENT_BYTES_MAX} bytes without `/`"));
     }
     if name.chars().count() > COMMON_NAME_MAX {
         return refuse(format!(
@@ -298,13 +286,13 @@ pub(crate) fn io_error<'a>(doing: &'static str, path: &'a Path) -> impl FnOnce(i
     move |error| InitError::Io { doing, path: path.to_owned(), error }
 }
 
-struct Files<'a> {
+struct InstallationFiles<'a> {
     dir: &'a Path,
     report: InitReport,
 }
 
-impl Files<'_> {
-    /// Writes a file that is not there. A crash leaves either no file or the whole file.
+impl InstallationFiles<'_> {
+    /// Writes a file unless it exists. A crash leaves no file or the whole file.
     fn text(&mut self, name: &str, mode: u32, text: &str) -> Result<(), InitError> {
         let path = self.dir.join(name);
         if path.exists() {
@@ -316,12 +304,12 @@ impl Files<'_> {
         Ok(())
     }
 
-    /// Writes a file, whatever is there.
+    /// Writes a file; replaces an existing one.
     fn write(&mut self, name: &str, mode: u32, text: &str) -> Result<(), InitError> {
         let path = self.dir.join(name);
         let temporary = self.dir.join(format!("{name}.new"));
         let mut options = fs::OpenOptions::new();
-        // A new file: root follows no link that somebody else has put there.
+        // Always a new file, so that root follows no symbolic link of another user.
         match fs::remove_file(&temporary) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 return Err(io_error("remove", &temporary)(error));
@@ -334,8 +322,7 @@ impl Files<'_> {
         fs::rename(&temporary, &path).map_err(io_error("write", &path))
     }
 
-    /// The command's token, an admin's, and beside the server its hash. Where the token is new, or there is no file of hashes yet,
-    /// its hash is added.
+    /// The client's admin token, and its hash for the server. Adds the hash if the token is new or the file of hashes does not exist.
     fn token(&mut self) -> Result<(), InitError> {
         let hashes = self.dir.join("server/tokens");
         let (new, now) = new_token();
@@ -348,7 +335,7 @@ impl Files<'_> {
         }
         if !hashes.exists() {
             let text = fs::read_to_string(&path).map_err(io_error("read", &path))?;
-            // As the server of an earlier version read it: every line one token.
+            // Earlier versions: each line is a token.
             let old = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
             let tokens = old.filter_map(|line| line.split_whitespace().next());
             let lines: Result<String, String> =
@@ -361,7 +348,7 @@ impl Files<'_> {
         Ok(())
     }
 
-    /// Lets a server.toml of an earlier version read the hashes in place of the token.
+    /// Changes a server.toml of an earlier version so that it names the file of hashes.
     fn hashed_tokens(&mut self) -> Result<(), InitError> {
         let path = self.dir.join("server/server.toml");
         let text = fs::read_to_string(&path).map_err(io_error("read", &path))?;
@@ -373,7 +360,7 @@ impl Files<'_> {
         Ok(())
     }
 
-    /// `agents/<name>.pem` and `.key`, signed by the authority of the installation.
+    /// `agents/<name>.pem` and `.key`, signed by the installation's authority.
     fn agent_pair(&mut self, name: &str) -> Result<(), InitError> {
         check_agent_name(name)?;
         let authority = authority(self.dir)?;
@@ -384,13 +371,13 @@ impl Files<'_> {
         self.pair(&cert, &key, || pki::new_agent(&authority, name)).map(drop)
     }
 
-    /// A certificate and its key, made when neither is there.
+    /// A certificate and its key, created if neither exists.
     fn pair(
         &mut self,
         cert: &str,
         key: &str,
-        make: impl FnOnce() -> Result<Pair, rcgen::Error>,
-    ) -> Result<Pair, InitError> {
+        make: impl FnOnce() -> Result<KeyPairFiles, rcgen::Error>,
+    ) -> Result<KeyPairFiles, InitError> {
         let (cert_path, key_path) = (self.dir.join(cert), self.dir.join(key));
         match (cert_path.exists(), key_path.exists()) {
             (false, false) => {
@@ -400,7 +387,7 @@ impl Files<'_> {
                 Ok(pair)
             }
             (true, true) => {
-                let pair = Pair {
+                let pair = KeyPairFiles {
                     cert: fs::read_to_string(&cert_path).map_err(io_error("read", &cert_path))?,
                     key: fs::read_to_string(&key_path).map_err(io_error("read", &key_path))?,
                 };
@@ -413,19 +400,19 @@ impl Files<'_> {
     }
 }
 
-/// The token of the command on this machine, made now.
+/// A new token for the command on this machine.
 fn new_token() -> (NewToken, Timestamp) {
     let now = Timestamp(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as i64));
     (NewToken { name: "wholegrain command".to_owned(), role: Role::Admin, expires: None }, now)
 }
 
-/// A file of users without any.
+/// A password file without users.
 const PASSWORDS: &str = "# Users with passwords, one name:hash a line; `wholegrain auth user add NAME` adds one.\n";
 
 fn server_toml(options: &InitOptions) -> String {
     let InitOptions { listen_host, mqtt_port, http_port, .. } = options;
     format!(
-        r#"# Written by `wholegrain init`; yours to change. packaging/server.toml shows every setting.
+        r#"# Written by `wholegrain init`; change it as you like. packaging/server.toml shows every setting.
 # Only this machine is listened to. For agents on others: tls_listen = "[::]:{mqtt_port}".
 data = "."
 
@@ -447,10 +434,10 @@ tokens_file = "tokens"
     )
 }
 
-/// An agent's configuration: `cert` is its certificate's and its key's file name without ending.
+/// An agent's configuration; `cert` is the file name of certificate and key without extension.
 fn agent_toml(agent: &str, prefix: &str, server: &str, ca: &str, cert: &str) -> String {
     format!(
-        r#"# Written by `wholegrain`; yours to change. Relative paths count from this file; packaging/agent.toml shows every setting.
+        r#"# Written by `wholegrain`; change it as you like. Relative paths are relative to this file; packaging/agent.toml shows every setting.
 # wholegrain-agent --config FILE --check says what it means.
 name = "{agent}"
 prefix = "{prefix}"
@@ -490,7 +477,7 @@ socket = "jobs.sock"
 fn client_toml(options: &InitOptions) -> String {
     let port = options.http_port;
     format!(
-        r#"# Where the `wholegrain` command finds the server and the agent. Relative paths count from this file.
+        r#"# Where the `wholegrain` command finds the server and the agent. Relative paths are relative to this file.
 url = "https://localhost:{port}"
 token_file = "token"
 ca = "ca.pem"

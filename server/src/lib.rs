@@ -1,15 +1,14 @@
-//! The server: takes what agents publish, keeps it, and answers for it.
+//! The server: receives what agents publish, stores it, and answers queries.
 //!
-//! - In: MQTT connections (TCP and TLS) from agents, HTTPS requests from clients, a configuration file.
-//! - Out: acknowledgements of what is durable, live messages to subscribers, answers as JSON, CSV and Arrow, own metrics.
-//! - Never: an acknowledgement of what is not yet durable; a reading dropped to keep up; a bad client that disturbs a good one.
+//! - Input: MQTT connections (TCP and TLS) from agents, HTTPS requests from clients, a configuration file.
+//! - Output: acknowledgements, messages to subscribers, responses in JSON, CSV and Arrow, metrics.
+//! - Never: an acknowledgement before the data is on stable storage; a dropped reading under load; a bad client that affects others.
 //!
-//! `broker/` speaks MQTT (its [`broker::pipeline`] does no I/O), `http/` speaks HTTP, `access/` says who may do what, `admission/`
-//! how many connections there may be, [`init`]
-//! makes the files of a fresh installation, [`config`] reads `server.toml`, `reload` reads it again. Storing and querying are the crates `store` and `query`.
+//! `broker/` implements MQTT (its [`broker::pipeline`] does no I/O), `http/` the HTTP API, `access/` authorization, `admission/` limits on
+//! connections, `control/` commands to agents, `interop/` other protocols. [`init`] creates the files of an installation, [`config`] reads
+//! `server.toml`, `reload` reads it again. The crates `store` and `query` store and query.
 
 pub mod access;
-mod adjust;
 mod admission;
 pub mod authority;
 pub mod broker;
@@ -20,7 +19,8 @@ pub mod http;
 pub mod init;
 pub mod interop;
 pub mod jobs;
-mod live;
+mod live_feed;
+mod live_setting;
 pub mod log;
 mod memory;
 pub mod metrics;
@@ -30,12 +30,12 @@ pub mod prometheus;
 mod reload;
 mod retention;
 mod serve;
-mod service;
+mod service_manager;
 
 pub use config::{SecurityFiles, ServerConfig};
 pub use init::{
     AgentOptions, AgentReport, InitOptions, InitReport, add_agent, init, init_system, issue_agent_certificate,
 };
-pub use serve::{Addresses, run, run_until_signal};
-/// Checking a store's files, for the command line.
+pub use serve::{BoundAddresses, run, run_until_signal};
+/// The command line checks a store's files with these.
 pub use wholegrain_store::{backup, loss_records, path_owners, repair, verify};

@@ -1,6 +1,6 @@
-//! How much is logged, changed while the server runs: by a reload, or by somebody for a while.
+//! The log level, changed at run time by a reload or by an administrator for a bounded time.
 //!
-//! A process has one log, so the switch of the program that writes it is one for the process too ([`on_change`]).
+//! A process has one log, so [`on_change`] sets one function for the process.
 
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -10,53 +10,53 @@ use wholegrain_model::{Interval, Timestamp};
 
 use crate::config::LogLevel;
 
-/// The shortest and the longest time that a level may be asked for.
+/// The shortest and the longest time for which a level can be requested.
 pub const FOR: (Interval, Interval) = (Interval::from_ms(100), Interval::from_s(7 * 86_400));
 
-type Switch = Box<dyn Fn(LogLevel) + Send + Sync>;
-static SWITCH: OnceLock<Switch> = OnceLock::new();
+type LevelSwitch = Box<dyn Fn(LogLevel) + Send + Sync>;
+static SWITCH: OnceLock<LevelSwitch> = OnceLock::new();
 
-/// Tells what changes the level of the log that this process writes. The first one counts.
+/// Sets the function that changes the log level of this process. Later calls have no effect.
 pub fn on_change(switch: impl Fn(LogLevel) + Send + Sync + 'static) {
     let _ = SWITCH.set(Box::new(switch));
 }
 
-/// The level in force, and when and to what it falls back.
+/// The level in force, when it ends, and the level after it.
 #[derive(Debug)]
-pub(crate) struct LogControl(Mutex<State>);
+pub(crate) struct LogControl(Mutex<LogControlState>);
 
 #[derive(Debug)]
-struct State {
+struct LogControlState {
     configured: LogLevel,
     now: LogLevel,
     until: Option<(Instant, Timestamp)>,
 }
 
-/// What is asked and answered about the log.
+/// The log level in requests and responses.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(crate) struct LogState {
+pub(crate) struct LogStatus {
     /// In force.
     pub level: LogLevel,
-    /// What the configuration says.
+    /// The level in the configuration.
     pub configured: LogLevel,
-    /// When the configured level holds again by itself.
+    /// When the configured level applies again.
     pub until: Option<String>,
 }
 
 impl LogControl {
-    /// With the configured level, which the program has set already.
+    /// Starts with the configured level, which the program has set already.
     pub fn new(configured: LogLevel) -> Self {
-        Self(Mutex::new(State { configured, now: configured, until: None }))
+        Self(Mutex::new(LogControlState { configured, now: configured, until: None }))
     }
 
-    /// What the file says holds from now on, whatever was asked for before.
+    /// Applies the level of the configuration file; ends a requested level.
     pub fn configure(&self, level: LogLevel) {
         let mut state = self.lock();
         (state.configured, state.until) = (level, None);
         state.put(level);
     }
 
-    /// Another level: until a reload or, with a length of time, for so long.
+    /// Applies another level: until a reload or, if given, for a length of time.
     pub fn set(&self, level: LogLevel, within: Option<Duration>, now: (Instant, Timestamp)) {
         let mut state = self.lock();
         state.until = within.map(|within| {
@@ -66,7 +66,7 @@ impl LogControl {
         state.put(level);
     }
 
-    /// Falls back when it is time.
+    /// Ends a requested level when its time is over.
     pub fn look(&self, now: Instant) {
         let mut state = self.lock();
         if state.until.is_some_and(|(until, _)| now >= until) {
@@ -76,28 +76,27 @@ impl LogControl {
         }
     }
 
-    /// What is in force.
-    pub fn state(&self) -> LogState {
+    pub fn state(&self) -> LogStatus {
         let state = self.lock();
-        LogState {
+        LogStatus {
             level: state.now,
             configured: state.configured,
             until: state.until.map(|(_, time)| time.to_string()),
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, LogControlState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl LogControlState {
     fn put(&mut self, level: LogLevel) {
         if self.now == level {
             return;
         }
-        // Said at the more talkative of the two, so that one of them at least can be seen under both.
-        let said = |level: LogLevel| tracing::warn!("the log's level is {level} now");
+        // Logged at the lower of the two levels, so that at least one of the lines passes.
+        let said = |level: LogLevel| tracing::warn!("the log level is now {level}");
         if level < self.now {
             said(level);
         }

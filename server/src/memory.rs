@@ -1,31 +1,30 @@
-//! The process's memory: what queries take of it together, and giving back what was freed.
+//! The process's memory: a limit for queries, and the return of freed memory to the system.
 //!
-//! The C library's allocator keeps freed memory for later, in arenas, of which it makes up to eight for each processor: after a burst of
-//! queries or of connections a process stays as large as it ever was. [`bound_arenas`] has it make one for each processor, and
-//! [`keep_small`] has it return the pages nobody uses.
+//! The C library's allocator keeps freed memory in arenas, by default up to eight for each processor: after a burst of queries or connections the
+//! process would never shrink. [`bound_arenas`] limits it to one for each processor, [`keep_small`] returns unused pages.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
-/// How often is looked whether the process has grown.
+/// How often the size of the process is checked.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
-/// After growing by so much, in bytes, freed memory is given back at once; else after so many looks.
+/// Freed memory is returned at once after this growth in bytes, otherwise after this number of checks.
 const GROWN_BYTES: u64 = 16 << 20;
 const LOOKS_MAX: u32 = 6;
 
-/// Resident memory that is no file's, in bytes; 0 where the system does not say.
+/// Resident anonymous memory in bytes; 0 if the system does not report it.
 pub(crate) fn resident() -> u64 {
     let Ok(statm) = std::fs::read_to_string("/proc/self/statm") else { return 0 };
-    // proc(5): size, resident and shared in pages.
+    // proc(5): total, resident and shared size in pages.
     let mut fields = statm.split_whitespace().skip(1).map_while(|field| field.parse::<u64>().ok());
     let (Some(resident), Some(shared)) = (fields.next(), fields.next()) else { return 0 };
-    // SAFETY: sysconf takes a number and gives a number back.
+    // SAFETY: sysconf takes and returns a number.
     let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
     resident.saturating_sub(shared) * u64::try_from(page).unwrap_or(4096)
 }
 
-/// Returns the pages that were freed to the system.
+/// Returns freed pages to the system.
 fn give_back() {
     #[cfg(target_env = "gnu")]
     // SAFETY: malloc_trim may be called by any thread at any time.
@@ -34,21 +33,21 @@ fn give_back() {
     }
 }
 
-/// Bounds the allocator's arenas, each of which holds pages for its own threads: one for each processor, and at least two. To be called
-/// before other threads begin. `MALLOC_ARENA_MAX` in the environment comes first.
+/// Limits the allocator to one arena for each processor, at least two. Call it before other threads start. `MALLOC_ARENA_MAX` in the environment has
+/// precedence.
 pub(crate) fn bound_arenas() {
     #[cfg(target_env = "gnu")]
     if std::env::var_os("MALLOC_ARENA_MAX").is_none() {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let arenas = libc::c_int::try_from(processors.max(2)).unwrap_or(libc::c_int::MAX);
-        // SAFETY: mallopt takes two numbers, and may be called at any time.
+        // SAFETY: mallopt takes two numbers and may be called at any time.
         unsafe {
             libc::mallopt(libc::M_ARENA_MAX, arenas);
         }
     }
 }
 
-/// Gives freed memory back as long as the process lives.
+/// Starts the thread that returns freed memory.
 pub(crate) fn keep_small() -> std::io::Result<()> {
     let work = || {
         let (mut after, mut looks) = (resident(), 0);
@@ -64,40 +63,40 @@ pub(crate) fn keep_small() -> std::io::Result<()> {
     std::thread::Builder::new().name("memory".into()).spawn(work).map(drop)
 }
 
-/// What queries may take together.
+/// The memory limit of all queries together.
 #[derive(Debug)]
 pub(crate) struct QueryMemory {
     bytes_max: AtomicU64,
-    /// What the process had when no query ran.
+    /// Resident memory when no query ran.
     before: AtomicU64,
     running: AtomicUsize,
 }
 
-/// A query that runs, until it is dropped.
+/// A running query, until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Running(Arc<QueryMemory>);
+pub(crate) struct RunningQuery(Arc<QueryMemory>);
 
 impl QueryMemory {
-    /// With a bound in bytes.
+    /// `bytes_max` is in bytes.
     pub fn new(bytes_max: u64) -> Arc<Self> {
         Arc::new(Self { bytes_max: bytes_max.into(), before: AtomicU64::new(0), running: AtomicUsize::new(0) })
     }
 
-    /// Another bound from now on.
+    /// Changes the limit.
     pub fn set(&self, bytes_max: u64) {
         self.bytes_max.store(bytes_max, Relaxed);
     }
 
-    /// Lets another query run, or says how many bytes those that run have taken, which is too much. What else grew meanwhile counts
-    /// as theirs until none runs.
-    pub fn admit(self: &Arc<Self>) -> Result<Running, u64> {
+    /// Admits another query, or returns the memory that running queries have taken if it exceeds the limit. Other growth counts as theirs until no
+    /// query runs.
+    pub fn admit(self: &Arc<Self>) -> Result<RunningQuery, u64> {
         self.admit_with(resident).or_else(|_| {
             give_back();
             self.admit_with(resident)
         })
     }
 
-    fn admit_with(self: &Arc<Self>, resident: impl Fn() -> u64) -> Result<Running, u64> {
+    fn admit_with(self: &Arc<Self>, resident: impl Fn() -> u64) -> Result<RunningQuery, u64> {
         let now = resident();
         if self.running.load(Relaxed) == 0 {
             self.before.store(now, Relaxed);
@@ -107,11 +106,11 @@ impl QueryMemory {
             return Err(taken);
         }
         self.running.fetch_add(1, Relaxed);
-        Ok(Running(self.clone()))
+        Ok(RunningQuery(self.clone()))
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningQuery {
     fn drop(&mut self) {
         self.0.running.fetch_sub(1, Relaxed);
     }

@@ -7,13 +7,15 @@ use std::os::fd::AsRawFd;
 use anyhow::Context;
 use tokio::net::{TcpListener, TcpStream};
 
-/// Connections that wait to be accepted: many agents come back at once after a restart.
+/// Connections that wait to be accepted: many agents reconnect at once after a restart.
 const BACKLOG: u32 = 4096;
 
-/// Listens on each address that `text` (`host:port`) stands for, all on one port: with port 0 the system chooses it.
+/// Listens on each address that `text` (`host:port`) resolves to, all on one port; port 0 lets the system choose it.
 pub(crate) async fn listen(text: &str, setting: &str) -> anyhow::Result<(Vec<TcpListener>, SocketAddr)> {
     let failed = || {
-        format!("cannot listen on {text:?} ({setting}); is another server running, or the address not of this host?")
+        format!(
+            "cannot listen on {text:?} ({setting}); is another server running, or does this host not have the address?"
+        )
     };
     let owned = text.to_owned();
     let mut addresses: Vec<SocketAddr> =
@@ -33,7 +35,7 @@ pub(crate) async fn listen(text: &str, setting: &str) -> anyhow::Result<(Vec<Tcp
                 first = first.or(listener.local_addr().ok());
                 listeners.push(listener);
             }
-            // A host without IPv6, or [::] that covers IPv4 too: the other address is enough.
+            // A host without IPv6, or [::] that includes IPv4: the other address is enough.
             Err(e) => error = Some(e),
         }
     }
@@ -44,33 +46,33 @@ pub(crate) async fn listen(text: &str, setting: &str) -> anyhow::Result<(Vec<Tcp
     }
 }
 
-/// What has come of a connection.
+/// What a connection has received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Arrived {
+pub(crate) enum ReceivedInput {
     Nothing,
     Bytes,
-    /// The other side has closed it, and no bytes are left.
+    /// The peer has closed the connection, and no bytes are left.
     End,
 }
 
-/// What has come of a connection and was not read. Does not wait, and takes nothing.
-pub(crate) fn arrived(stream: &TcpStream) -> Arrived {
+/// Looks at received bytes that have not been read. Neither waits nor consumes them.
+pub(crate) fn received_input(stream: &TcpStream) -> ReceivedInput {
     let mut byte = 0u8;
     let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
     // SAFETY: the descriptor is open while `stream` lives; at most one byte is written, into `byte`.
     match unsafe { libc::recv(stream.as_raw_fd(), (&raw mut byte).cast(), 1, flags) } {
-        0 => Arrived::End,
-        1.. => Arrived::Bytes,
+        0 => ReceivedInput::End,
+        1.. => ReceivedInput::Bytes,
         _ => match io::Error::last_os_error().kind() {
-            ErrorKind::WouldBlock | ErrorKind::Interrupted => Arrived::Nothing,
-            _ => Arrived::End,
+            ErrorKind::WouldBlock | ErrorKind::Interrupted => ReceivedInput::Nothing,
+            _ => ReceivedInput::End,
         },
     }
 }
 
 fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     match bind_one(address) {
-        // "[::]" on a host without IPv6 means every address all the same.
+        // "[::]" on a host without IPv6 means every address too.
         Err(_) if address.is_ipv6() && address.ip().is_unspecified() && !has_ipv6() => {
             bind_one(SocketAddr::from(([0, 0, 0, 0], address.port())))
         }
@@ -89,7 +91,7 @@ fn has_ipv6() -> bool {
     std::net::UdpSocket::bind("[::1]:0").is_ok()
 }
 
-/// Raises the soft limit on open files to the hard one; gives back what holds then.
+/// Raises the soft limit on open files to the hard limit; returns the limit in force.
 pub(crate) fn raise_open_files() -> io::Result<u64> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `limit` outlives both calls, which only read and write it.
@@ -130,14 +132,14 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let (mut stream, _) = listener.accept().await.unwrap();
-        assert_eq!(arrived(&stream), Arrived::Nothing);
+        assert_eq!(received_input(&stream), ReceivedInput::Nothing);
         client.write_all(b"x").await.unwrap();
         stream.readable().await.unwrap();
-        assert_eq!(arrived(&stream), Arrived::Bytes);
+        assert_eq!(received_input(&stream), ReceivedInput::Bytes);
         assert_eq!(stream.read_u8().await.unwrap(), b'x');
-        assert_eq!(arrived(&stream), Arrived::Nothing);
+        assert_eq!(received_input(&stream), ReceivedInput::Nothing);
         drop(client);
         stream.readable().await.unwrap();
-        assert_eq!(arrived(&stream), Arrived::End);
+        assert_eq!(received_input(&stream), ReceivedInput::End);
     }
 }

@@ -1,4 +1,4 @@
-//! The local certificate authority of a fresh installation, and reading names out of certificates.
+//! The local certificate authority of an installation, and names in certificates.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, SystemTime};
@@ -16,39 +16,53 @@ use x509_parser::x509::X509Name;
 use crate::access::tokens;
 
 const DAY: Duration = Duration::from_secs(86_400);
-/// How long the authority is valid.
+/// Validity of the authority.
 const CA_VALID: Duration = Duration::from_secs(86_400 * 3650);
-/// How long a certificate signed by it is valid.
+/// Validity of certificates that it signs.
 const CERTIFICATE_VALID: Duration = Duration::from_secs(86_400 * 1825);
-/// How long a serial number is: long enough that no two random ones are the same.
+/// Length of a random serial number: enough to avoid duplicates.
 const SERIAL_BYTES: usize = 16;
 
 /// A certificate and its private key, both PEM.
-pub(crate) struct Pair {
+pub(crate) struct KeyPairFiles {
     pub cert: String,
     pub key: String,
 }
 
-/// A new authority: ECDSA P-256, self-signed, may sign certificates of servers and clients but no further authorities.
-pub(crate) fn new_authority(host: &str) -> Result<Pair, rcgen::Error> {
+/// A new authority: ECDSA P-256, self-signed; it may sign certificates of servers and clients but no other authorities.
+pub(crate) fn new_authority(host: &str) -> Result<KeyPairFiles, rcgen::Error> {
     let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
     let mut params = params(&format!("Wholegrain local authority of {host}"), CA_VALID)?;
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-    Ok(Pair { cert: params.self_signed(&key)?.pem(), key: key.serialize_pem() })
+    Ok(KeyPairFiles { cert: params.self_signed(&key)?.pem(), key: key.serialize_pem() })
 }
 
-/// A certificate for the server under `host`, `others` (names or addresses), `localhost` and the loopback addresses.
-pub(crate) fn new_server(authority: &Pair, host: &str, others: &[String]) -> Result<Pair, rcgen::Error> {
+/// A server certificate for `host`, `others` (names or addresses), `localhost` and the loopback addresses.
+pub(crate) fn new_server(
+    authority: &KeyPairFiles,
+    host: &str,
+    others: &[String],
+) -> Result<KeyPairFiles, rcgen::Error> {
     server_of(authority, host, others, KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?)
 }
 
-/// The same for a key that is there already.
-pub(crate) fn renewed_server(authority: &Pair, host: &str, others: &[String], key: &str) -> Result<Pair, rcgen::Error> {
+/// A server certificate for an existing key.
+pub(crate) fn renewed_server(
+    authority: &KeyPairFiles,
+    host: &str,
+    others: &[String],
+    key: &str,
+) -> Result<KeyPairFiles, rcgen::Error> {
     server_of(authority, host, others, KeyPair::from_pem(key)?)
 }
 
-fn server_of(authority: &Pair, host: &str, others: &[String], key: KeyPair) -> Result<Pair, rcgen::Error> {
+fn server_of(
+    authority: &KeyPairFiles,
+    host: &str,
+    others: &[String],
+    key: KeyPair,
+) -> Result<KeyPairFiles, rcgen::Error> {
     let mut params = params(host, CERTIFICATE_VALID)?;
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
     for name in ["localhost", host].into_iter().chain(others.iter().map(String::as_str)) {
@@ -69,10 +83,10 @@ fn server_of(authority: &Pair, host: &str, others: &[String], key: KeyPair) -> R
 }
 
 /// A client certificate whose common name is the agent's name.
-pub(crate) fn new_agent(authority: &Pair, name: &str) -> Result<Pair, rcgen::Error> {
+pub(crate) fn new_agent(authority: &KeyPairFiles, name: &str) -> Result<KeyPairFiles, rcgen::Error> {
     let mut params = params(name, CERTIFICATE_VALID)?;
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
-    // Also a server's: the agent answers its own API over HTTPS with it.
+    // Also for servers: the agent serves its own HTTPS API with it.
     params.extended_key_usages.push(ExtendedKeyUsagePurpose::ServerAuth);
     if let Ok(dns) = name.try_into() {
         params.subject_alt_names.push(SanType::DnsName(dns));
@@ -85,33 +99,32 @@ fn params(common_name: &str, valid: Duration) -> Result<CertificateParams, rcgen
     params.distinguished_name = rcgen::DistinguishedName::new();
     params.distinguished_name.push(DnType::CommonName, common_name);
     let now = SystemTime::now();
-    // A day back, for clocks that are behind ours.
+    // One day in the past, for clocks that are behind.
     params.not_before = (now - DAY).into();
     params.not_after = (now + valid).into();
     Ok(params)
 }
 
-fn sign(authority: &Pair, mut params: CertificateParams, key: &KeyPair) -> Result<Pair, rcgen::Error> {
+fn sign(authority: &KeyPairFiles, mut params: CertificateParams, key: &KeyPair) -> Result<KeyPairFiles, rcgen::Error> {
     params.use_authority_key_identifier_extension = true;
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-    // rcgen's own number follows from the key: a new certificate for the same key would have that of the old one, which may be
-    // revoked.
+    // rcgen derives the serial number from the key: a new certificate for the same key would have that of the old one, which may be revoked.
     let mut serial = tokens::random::<SERIAL_BYTES>().map_err(|_| rcgen::Error::RingUnspecified)?;
     // Positive, and without a leading zero (RFC 5280, 4.1.2.2).
     serial[0] = serial[0] & 0x7f | 0x40;
     params.serial_number = Some(SerialNumber::from_slice(&serial));
     let issuer = Issuer::from_ca_cert_pem(&authority.cert, KeyPair::from_pem(&authority.key)?)?;
-    Ok(Pair { cert: params.signed_by(key, &issuer)?.pem(), key: key.serialize_pem() })
+    Ok(KeyPairFiles { cert: params.signed_by(key, &issuer)?.pem(), key: key.serialize_pem() })
 }
 
-/// The names and addresses that a PEM certificate is good for; none when it cannot be read.
+/// The subject alternative names of a PEM certificate; empty if it cannot be read.
 pub(crate) fn alternative_names(pem: &str) -> Vec<String> {
     let Ok((_, pem)) = x509_parser::pem::parse_x509_pem(pem.as_bytes()) else { return Vec::new() };
     let Ok(certificate) = pem.parse_x509() else { return Vec::new() };
     names_of(&certificate)
 }
 
-/// The names and addresses that a certificate is good for.
+/// The subject alternative names of a certificate.
 pub(crate) fn names_of(certificate: &X509Certificate<'_>) -> Vec<String> {
     let Ok(Some(names)) = certificate.subject_alternative_name() else { return Vec::new() };
     let name = |name: &GeneralName<'_>| match name {
@@ -125,42 +138,39 @@ pub(crate) fn names_of(certificate: &X509Certificate<'_>) -> Vec<String> {
     names.value.general_names.iter().filter_map(name).collect()
 }
 
-/// What a certificate says about who shows it.
+/// What a peer's certificate says.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Shown {
-    /// The common name of its subject.
+pub(crate) struct PeerCertificate {
+    /// The subject's common name.
     pub name: String,
-    /// Its serial number in hexadecimal.
+    /// The serial number in hexadecimal.
     pub serial: String,
 }
 
-/// Reads a DER certificate; `None` when it has no common name.
-pub(crate) fn shown(der: &[u8]) -> Option<Shown> {
+/// Reads a DER certificate; `None` if it has no common name.
+pub(crate) fn peer_certificate(der: &[u8]) -> Option<PeerCertificate> {
     let (_, certificate) = x509_parser::parse_x509_certificate(der).ok()?;
     let name = certificate.subject().iter_common_name().next()?.as_str().ok()?.to_owned();
-    Some(Shown { name, serial: serial(&certificate) })
+    Some(PeerCertificate { name, serial: serial(&certificate) })
 }
 
 fn serial(certificate: &X509Certificate<'_>) -> String {
     certificate.raw_serial().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// A certificate as people want to know it.
+/// Details of a certificate for people.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CertificateInfo {
-    /// The common name of its subject.
     pub name: String,
-    /// The common name of its issuer.
     pub issuer: String,
-    /// Its serial number in hexadecimal.
+    /// In hexadecimal.
     pub serial: String,
-    /// From when it is valid.
     pub from: Timestamp,
     /// Until when.
     pub until: Timestamp,
-    /// Names and addresses that it is good for.
+    /// Subject alternative names.
     pub names: Vec<String>,
-    /// Whether it may sign others.
+    /// Whether it may sign other certificates.
     pub is_authority: bool,
 }
 
@@ -213,9 +223,9 @@ mod tests {
         let authority = new_authority("h").unwrap();
         let pair = new_agent(&authority, "node_42").unwrap();
         let (_, pem) = x509_parser::pem::parse_x509_pem(pair.cert.as_bytes()).unwrap();
-        let shown = shown(&pem.contents).unwrap();
+        let shown = peer_certificate(&pem.contents).unwrap();
         assert_eq!(shown.name, "node_42");
-        assert_eq!(super::shown(b"not a certificate"), None);
+        assert_eq!(super::peer_certificate(b"not a certificate"), None);
         let read = certificates(&pair.cert).unwrap().remove(0);
         assert_eq!((&read.name, &read.serial), (&shown.name, &shown.serial));
         assert_eq!((read.issuer.as_str(), read.is_authority), ("Wholegrain local authority of h", false));

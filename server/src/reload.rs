@@ -1,7 +1,7 @@
-//! Reading the configuration and the certificates again while the server runs.
+//! Reloads the configuration and certificates while the server runs.
 //!
-//! - In: SIGHUP, a request of the API, the clock. Out: settings in force, a log line that says which, metrics of certificates.
-//! - Never: a connection that ends of it; half a configuration: a file with an error changes nothing.
+//! - Input: SIGHUP, a request of the API, the clock. Output: settings in force, a log line that lists them, metrics of certificates.
+//! - Never: a connection closed by a reload; a part of a configuration: a file with an error changes nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -13,16 +13,16 @@ use serde_json::Value;
 use wholegrain_model::config::Document;
 
 use crate::access::Security;
-use crate::admission::{Gate, Shares};
+use crate::admission::{ConnectionAdmission, IdentityQuotas};
 use crate::broker::Broker;
-use crate::certificates::{Certificate, EXPIRY_WARNING_S, Look, Tls, TlsFiles};
+use crate::certificates::{CertificateFile, EXPIRY_WARNING_S, ReloadableTls, TlsCheck, TlsFiles};
 use crate::config::ServerConfig;
-use crate::http::TokenPlaces;
+use crate::http::TokenPermits;
 use crate::log::LogControl;
 use crate::memory::QueryMemory;
-use crate::metrics::Text;
+use crate::metrics::MetricsText;
 
-/// Settings that come into force at a reload: these keys and all below them. Every other one needs a restart.
+/// Settings that a reload applies: these keys and all below them. Others need a restart.
 const RELOADED: &[&str] = &[
     "log",
     "certificates_every",
@@ -53,7 +53,7 @@ const RELOADED: &[&str] = &[
     "security.revoked_file",
 ];
 
-/// But for these of them, whose bounds were given away at the start.
+/// Exceptions among them: limits that are distributed at the start.
 const RESTARTED: &[&str] = &[
     "mqtt.limits.queue_messages_max",
     "mqtt.limits.queue_bytes_max",
@@ -61,111 +61,108 @@ const RESTARTED: &[&str] = &[
     "mqtt.limits.sessions_kept_max",
 ];
 
-/// How often a certificate that ends soon is warned of: once a day.
+/// How often the server warns of a certificate that expires soon, in seconds.
 const WARN_EVERY_S: i64 = 86_400;
 
-/// What a reload did.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub(crate) struct Reloaded {
-    /// Settings that were changed, and files of certificates that were.
+pub(crate) struct ReloadReport {
+    /// Changed settings and certificate files.
     pub changed: Vec<String>,
-    /// Settings of the file that differ from those in force until the server is started anew.
+    /// Settings of the file that differ from those in force until a restart.
     pub needs_restart: Vec<String>,
 }
 
 /// The parts of the server that a reload changes.
-pub(crate) struct Parts {
+pub(crate) struct ReloadTargets {
     pub broker: Arc<Broker>,
-    pub mqtt_tls: Option<Tls>,
-    pub http_tls: Option<Tls>,
-    pub http_gate: Arc<Gate>,
+    pub mqtt_tls: Option<ReloadableTls>,
+    pub http_tls: Option<ReloadableTls>,
+    pub http_admission: Arc<ConnectionAdmission>,
 }
 
-/// Reads again, checks, and puts in force.
+/// Reads, checks and applies the configuration.
 pub(crate) struct Reloader {
-    parts: Parts,
-    queries: Arc<TokenPlaces>,
-    watches: Arc<Shares>,
+    parts: ReloadTargets,
+    queries: Arc<TokenPermits>,
+    watches: Arc<IdentityQuotas>,
     memory: Arc<QueryMemory>,
     log: LogControl,
     file: Option<PathBuf>,
-    /// What the file said when the server started: what needs a restart is compared with it.
+    /// The file's settings when the server started; those that need a restart are compared with them.
     started: BTreeMap<String, Value>,
-    state: Mutex<State>,
+    state: Mutex<ReloadState>,
 }
 
-struct State {
+struct ReloadState {
     config: ServerConfig,
     said: BTreeMap<String, Value>,
-    /// When each certificate was last warned of, seconds since the Unix epoch.
+    /// When the server last warned of each certificate, seconds since the Unix epoch.
     warned: BTreeMap<PathBuf, i64>,
 }
 
 impl Reloader {
-    /// For a server that runs with `config`.
-    pub fn new(config: &ServerConfig, parts: Parts) -> Self {
+    pub fn new(config: &ServerConfig, parts: ReloadTargets) -> Self {
         let said = config.source.as_ref().map(|(_, text)| leaves(text)).unwrap_or_default();
         let memory = QueryMemory::new(config.http.queries_memory_max);
         Self {
             parts,
             queries: Arc::new(
-                TokenPlaces::new("queries", config.http.queries_max, config.http.queries_per_token_max)
+                TokenPermits::new("queries", config.http.queries_max, config.http.queries_per_token_max)
                     .within(memory.clone()),
             ),
             memory,
-            watches: Shares::new(config.http.watches_per_token_max),
+            watches: IdentityQuotas::new(config.http.watches_per_token_max),
             log: LogControl::new(config.log),
             file: config.source.as_ref().map(|(file, _)| file.clone()),
             started: said.clone(),
-            state: Mutex::new(State { config: config.clone(), said, warned: BTreeMap::new() }),
+            state: Mutex::new(ReloadState { config: config.clone(), said, warned: BTreeMap::new() }),
         }
     }
 
-    /// The places for queries, whose number is a setting.
-    pub fn queries(&self) -> Arc<TokenPlaces> {
+    /// Permits for queries; their number is a setting.
+    pub fn queries(&self) -> Arc<TokenPermits> {
         self.queries.clone()
     }
 
-    /// How many live streams each token may have, which is a setting too.
-    pub fn watches(&self) -> Arc<Shares> {
+    /// Quotas of live streams for each token; the quota is a setting.
+    pub fn watches(&self) -> Arc<IdentityQuotas> {
         self.watches.clone()
     }
 
-    /// Who may connect over HTTPS.
-    pub fn http_gate(&self) -> &Gate {
-        &self.parts.http_gate
+    /// Admission of HTTPS connections.
+    pub fn http_admission(&self) -> &ConnectionAdmission {
+        &self.parts.http_admission
     }
 
-    /// The level of the log.
     pub fn log(&self) -> &LogControl {
         &self.log
     }
 
-    /// Reads everything again. Blocks on the disk; called on a thread of the runtime. An error names the file, and the line
-    /// where there is one; then nothing has changed.
-    pub fn reload(&self) -> Result<Reloaded, String> {
+    /// Reads everything again. Blocks on the disk; call it on a thread of the runtime. An error names the file and, if known, the line; nothing has
+    /// changed then.
+    pub fn reload(&self) -> Result<ReloadReport, String> {
         let result = self.try_reload();
         match &result {
-            Ok(Reloaded { changed, needs_restart }) => {
+            Ok(ReloadReport { changed, needs_restart }) => {
                 match changed.as_slice() {
-                    [] => tracing::info!("reloaded: nothing has changed"),
+                    [] => tracing::info!("reloaded the configuration: nothing has changed"),
                     _ => tracing::info!("reloaded: {}", changed.join(", ")),
                 }
                 if !needs_restart.is_empty() {
-                    tracing::warn!("not in force until the server is started anew: {}", needs_restart.join(", "));
+                    tracing::warn!("restart the server to apply these settings: {}", needs_restart.join(", "));
                 }
             }
-            Err(error) => tracing::error!("not reloaded, everything stays as it is: {error}"),
+            Err(error) => tracing::error!("cannot reload the configuration, nothing has changed: {error}"),
         }
         result
     }
 
-    fn try_reload(&self) -> Result<Reloaded, String> {
+    fn try_reload(&self) -> Result<ReloadReport, String> {
         let Some(file) = &self.file else {
-            return Err("this server was started without a configuration file; there is nothing to read again".into());
+            return Err("this server was started without a configuration file; there is nothing to reload".into());
         };
         let mut state = self.state();
-        // First everything is read and checked …
+        // First read and check everything …
         let config = ServerConfig::load(file).map_err(|error| error.to_string())?;
         Security::check(&config).map_err(|error| error.to_string())?;
         let mut tls = Vec::new();
@@ -180,7 +177,7 @@ impl Reloader {
         }
         // … then nothing below can fail.
         let said = config.source.as_ref().map(|(_, text)| leaves(text)).unwrap_or_default();
-        let mut done = Reloaded {
+        let mut done = ReloadReport {
             changed: differences(&state.said, &said).filter(|key| is_reloaded(key)).collect(),
             needs_restart: differences(&self.started, &said).filter(|key| !is_reloaded(key)).collect(),
         };
@@ -192,37 +189,37 @@ impl Reloader {
         }
         self.log.configure(config.log);
         self.parts.broker.reload(&config.mqtt);
-        // A file that went wrong since it was checked: what was read before counts, and it is looked at again in a second.
+        // A file became invalid after the check: its previous content stays in force, and it is read again within a second.
         match self.parts.broker.security.reload(&config) {
             Ok(gone) => self.parts.broker.end_connections(&gone),
-            Err(error) => tracing::error!("{error}; those read before still count"),
+            Err(error) => tracing::error!("{error}; the previous content stays in force"),
         }
         self.queries.set(config.http.queries_max, config.http.queries_per_token_max);
         self.memory.set(config.http.queries_memory_max);
         self.watches.set(config.http.watches_per_token_max);
-        self.parts.http_gate.set_bounds(config.http.bounds());
+        self.parts.http_admission.set_bounds(config.http.bounds());
         (state.config, state.said) = (config, said);
         drop(state);
         self.warn_of_expiry();
         Ok(done)
     }
 
-    /// How long to wait between two looks at the certificates.
+    /// The interval of certificate checks.
     pub fn certificates_every(&self) -> Duration {
         self.state().config.certificates_every
     }
 
-    /// Takes up certificates that changed, and warns of those that end soon. Blocks on the disk.
+    /// Reloads changed certificates and warns of those that expire soon. Blocks on the disk.
     pub fn look_at_certificates(&self) {
         for tls in [&self.parts.mqtt_tls, &self.parts.http_tls].into_iter().flatten() {
             let files = tls.files();
             match tls.look() {
-                Look::Same => {}
-                Look::Changed => {
+                TlsCheck::Same => {}
+                TlsCheck::Changed => {
                     tracing::info!("TLS of [{}] changed: {}", files.section, described(&files.cert));
                 }
-                Look::Wrong(error) => tracing::error!(
-                    "the files of the TLS of [{}] have changed, but cannot be used; those before stay in force: {error}",
+                TlsCheck::Wrong(error) => tracing::error!(
+                    "cannot use the changed TLS files of [{}]; the previous ones stay in force: {error}",
                     files.section
                 ),
             }
@@ -245,43 +242,43 @@ impl Reloader {
                 state.warned.insert(certificate.file.clone(), now);
                 if now > certificate.not_after {
                     tracing::error!(
-                        "certificate {shown} has expired {} days ago; clients refuse it: make a new one",
+                        "certificate {shown} has expired {} days ago; clients refuse it; renew it with `wholegrain ca renew`",
                         -days
                     );
                 } else {
                     tracing::warn!(
-                        "certificate {shown} expires in {days} days; make a new one, it comes into force by itself"
+                        "certificate {shown} expires in {days} days; renew it with `wholegrain ca renew`; the server reloads it by itself"
                     );
                 }
             }
         }
     }
 
-    /// The certificates in use: what for, and what they say. One file that is used twice is there twice.
-    fn certificates(&self) -> Vec<(&'static str, Certificate)> {
+    /// The certificates in use and their purposes. A file that is used twice is listed twice.
+    fn certificates(&self) -> Vec<(&'static str, CertificateFile)> {
         let mut found = Vec::new();
         for (tls, purpose) in [(&self.parts.mqtt_tls, "mqtt"), (&self.parts.http_tls, "http")] {
             let Some(tls) = tls else { continue };
             let files = tls.files();
-            found.extend(Certificate::read(&files.cert).ok().map(|certificate| (purpose, certificate)));
+            found.extend(CertificateFile::read(&files.cert).ok().map(|certificate| (purpose, certificate)));
             if let Some((ca, _)) = &files.client_ca {
-                found.extend(Certificate::read(ca).ok().map(|certificate| ("client_ca", certificate)));
+                found.extend(CertificateFile::read(ca).ok().map(|certificate| ("client_ca", certificate)));
             }
         }
         found
     }
 
-    /// When the certificates end.
-    pub fn render(&self, text: &mut Text) {
+    /// Writes the metrics of certificate expiry.
+    pub fn render(&self, text: &mut MetricsText) {
         const NAME: &str = "certificate_expiry_timestamp_seconds";
-        text.head(NAME, "When the certificate in a file ends, in seconds since the Unix epoch.", "gauge");
+        text.head(NAME, "End of the certificate's validity, in seconds since the Unix epoch.", "gauge");
         for (purpose, certificate) in self.certificates() {
             let file = certificate.file.display().to_string().replace('\\', "\\\\").replace('"', "\\\"");
             text.line(NAME, &format!("{{use=\"{purpose}\",file=\"{file}\"}}"), certificate.not_after);
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, ReloadState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -292,7 +289,7 @@ fn now_s() -> i64 {
 }
 
 fn described(cert: &std::path::Path) -> String {
-    match Certificate::read(cert) {
+    match CertificateFile::read(cert) {
         Ok(certificate) => format!(
             "certificate {} number {}, valid for another {} days",
             cert.display(),
@@ -303,7 +300,7 @@ fn described(cert: &std::path::Path) -> String {
     }
 }
 
-/// Every setting of a file that was read before, by its dotted name; lists are one value.
+/// Every setting of a valid file by its dotted name; a list is one value.
 fn leaves(text: &str) -> BTreeMap<String, Value> {
     let mut leaves = BTreeMap::new();
     if let Ok(value) = Document::new("", text).parse::<Value>() {
@@ -321,7 +318,7 @@ fn collect(name: &str, value: Value, leaves: &mut BTreeMap<String, Value>) {
     }
 }
 
-/// The names of what is in one only, or differs.
+/// The names of settings that differ or are in one map only.
 fn differences(a: &BTreeMap<String, Value>, b: &BTreeMap<String, Value>) -> impl Iterator<Item = String> {
     let names: BTreeSet<String> = a.keys().chain(b.keys()).filter(|key| a.get(*key) != b.get(*key)).cloned().collect();
     names.into_iter()

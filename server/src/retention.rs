@@ -1,4 +1,4 @@
-//! `[store] tiers` and `[[store.retention]]`: what is kept, at which resolution, for how long.
+//! `[store] tiers` and `[[store.retention]]`: which readings and tiers are kept, and for how long.
 
 use std::collections::BTreeMap;
 
@@ -7,10 +7,10 @@ use wholegrain_model::config::{ConfigError, Section};
 use wholegrain_model::{Interval, Pattern};
 use wholegrain_store::{RETENTION_RULES_MAX, RetentionRule, StoreConfig, check_tiers};
 
-/// The word for what is never dropped.
+/// The value for data that is never dropped.
 const FOREVER: &str = "forever";
 
-/// One `[[store.retention]]` as written.
+/// One `[[store.retention]]` table.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RawRetention {
@@ -20,7 +20,7 @@ pub(crate) struct RawRetention {
     tiers: BTreeMap<String, String>,
 }
 
-/// Reads the rules; a length of time in their place is an error that names the right key.
+/// Reads the rules. A length of time in their place is an error that names the right key.
 pub(crate) fn rules<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Vec<RawRetention>, D::Error> {
     struct Rules;
     impl<'de> serde::de::Visitor<'de> for Rules {
@@ -41,7 +41,7 @@ pub(crate) fn rules<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result
     deserializer.deserialize_seq(Rules)
 }
 
-/// Checks and takes over what is written.
+/// Checks the settings and applies them to the store's configuration.
 pub(crate) fn apply(
     config: &mut StoreConfig,
     tiers: Option<Vec<Interval>>,
@@ -53,7 +53,7 @@ pub(crate) fn apply(
         config.tiers = tiers;
     }
     if retention.len() > RETENTION_RULES_MAX {
-        let message = format!("has {} rules, at most {RETENTION_RULES_MAX} are taken", retention.len());
+        let message = format!("has {} rules, at most {RETENTION_RULES_MAX} are allowed", retention.len());
         return Err(section.error("retention", &message));
     }
     for rule in retention {
@@ -69,7 +69,7 @@ fn read(raw: RawRetention, tiers: &[Interval]) -> Result<RetentionRule, String> 
         FOREVER => Ok(None),
         text => match Interval::parse(text) {
             Ok(age) if age.ns() == 0 => {
-                Err(format!("{text:?} keeps nothing; write a length of time, or \"{FOREVER}\""))
+                Err(format!("{text:?} is not a retention; write a length of time, or \"{FOREVER}\""))
             }
             Ok(age) => Ok(Some(age)),
             Err(error) => Err(format!("{error}, or \"{FOREVER}\"")),
@@ -80,7 +80,7 @@ fn read(raw: RawRetention, tiers: &[Interval]) -> Result<RetentionRule, String> 
         let tier = Interval::parse(tier).map_err(|error| format!("tiers: {error}"))?;
         if !tiers.contains(&tier) {
             let known: Vec<String> = tiers.iter().map(Interval::to_string).collect();
-            return Err(format!("for {}: there is no tier of {tier}; there are [{}]", raw.pattern, known.join(", ")));
+            return Err(format!("for {}: there is no tier {tier}; the tiers are [{}]", raw.pattern, known.join(", ")));
         }
         kept.push((tier, age(text)?));
     }

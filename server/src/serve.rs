@@ -1,4 +1,4 @@
-//! The server's life: open, listen, serve, go down in order.
+//! Starts the server, listens, and shuts down in order.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -11,35 +11,35 @@ use tokio::sync::{mpsc, watch};
 use wholegrain_store::{OpenReport, Store};
 
 use crate::access::Security;
-use crate::admission::Gate;
-use crate::broker::{Broker, Lifetime};
-use crate::certificates::{Tls, TlsFiles};
+use crate::admission::ConnectionAdmission;
+use crate::broker::{Broker, ServerLifetime};
+use crate::certificates::{ReloadableTls, TlsFiles};
 use crate::config::ServerConfig;
 use crate::http::{self, Api};
 use crate::interop::{self, Interop};
-use crate::live::Live;
+use crate::live_feed::LiveFeed;
 use crate::memory;
 use crate::metrics::Metrics;
 use crate::net;
-use crate::reload::{Parts, Reloader};
-use crate::service;
+use crate::reload::{ReloadTargets, Reloader};
+use crate::service_manager;
 
-/// One thread serves connections for each so many processors. The others are for the journal, for sealing and for queries; and threads that
-/// share little work only wake each other.
+/// Processors for each thread that serves connections. The others are left for the journal, sealing and queries; more threads with little work would
+/// only wake each other.
 const PROCESSORS_A_WORKER: usize = 2;
 
-/// How long going down may take, from the signal to the end of the process.
+/// The longest time from the signal to the end of the process.
 pub const SHUTDOWN_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// How long connections may take to end once the server goes down; the store is closed after it in any case.
+/// How long connections may take to close at shutdown; the store is closed after it in any case.
 const CONNECTIONS_TIME_MAX: Duration = Duration::from_millis(3500);
 
-/// How long work on blocking threads, such as queries, is waited for before the store is closed under it.
+/// How long blocking work, such as queries, is awaited before the store is closed.
 const BLOCKING_TIME_MAX: Duration = Duration::from_millis(500);
 
-/// Where the server listens, with the ports that the system chose where 0 was asked for.
+/// Listening addresses; port 0 is replaced by the port that the system chose.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Addresses {
+pub struct BoundAddresses {
     /// MQTT without TLS.
     pub mqtt: Option<SocketAddr>,
     /// MQTT over TLS.
@@ -48,24 +48,24 @@ pub struct Addresses {
     pub http: Option<SocketAddr>,
 }
 
-/// Runs until SIGTERM or SIGINT; SIGHUP reads the configuration again. `ready` is called once it listens.
-pub fn run_until_signal(config: ServerConfig, ready: impl FnOnce(&Addresses)) -> anyhow::Result<()> {
+/// Runs until SIGTERM or SIGINT; SIGHUP reloads the configuration. Calls `ready` once it listens.
+pub fn run_until_signal(config: ServerConfig, ready: impl FnOnce(&BoundAddresses)) -> anyhow::Result<()> {
     run_with(config, ready, true, async {
         use tokio::signal::unix::{SignalKind, signal};
         match (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) {
             (Ok(mut terminate), Ok(mut interrupt)) => {
                 tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
             }
-            // Without handlers a signal ends the process by itself.
+            // Without handlers a signal ends the process.
             _ => std::future::pending().await,
         }
     })
 }
 
-/// Runs until `shutdown` is ready. `ready` is called once it listens. Blocks the calling thread.
+/// Runs until `shutdown` is ready. Calls `ready` once it listens. Blocks the calling thread.
 pub fn run(
     config: ServerConfig,
-    ready: impl FnOnce(&Addresses),
+    ready: impl FnOnce(&BoundAddresses),
     shutdown: impl Future<Output = ()>,
 ) -> anyhow::Result<()> {
     run_with(config, ready, false, shutdown)
@@ -73,7 +73,7 @@ pub fn run(
 
 fn run_with(
     config: ServerConfig,
-    ready: impl FnOnce(&Addresses),
+    ready: impl FnOnce(&BoundAddresses),
     hangups: bool,
     shutdown: impl Future<Output = ()>,
 ) -> anyhow::Result<()> {
@@ -81,7 +81,7 @@ fn run_with(
     match net::raise_open_files() {
         Ok(limit) if limit < config.mqtt.limits.connections_max as u64 => {
             tracing::warn!(
-                "only {limit} files may be open, so not all {} connections; raise the limit (ulimit -n)",
+                "only {limit} files may be open, which is not enough for {} connections; raise the limit (ulimit -n)",
                 config.mqtt.limits.connections_max
             );
         }
@@ -104,7 +104,7 @@ fn run_with(
     };
     let served = runtime.block_on(serve(&config, &store, ready, hangups, shutdown));
     let end = asked.get().copied().unwrap_or_else(Instant::now) + SHUTDOWN_TIME_MAX;
-    // Queries that run on blocking threads notice that their clients are gone; longer than this they are not waited for.
+    // Queries on blocking threads notice that their clients have disconnected; the runtime waits this long for them.
     runtime.shutdown_timeout(BLOCKING_TIME_MAX);
     let closed = close(store, end);
     served?;
@@ -112,20 +112,20 @@ fn run_with(
         tracing::info!("stopped; everything acknowledged is on disk");
     } else {
         tracing::warn!(
-            "stopped without waiting longer for the disk; everything acknowledged is on it, what waited for it was not acknowledged"
+            "stopped without waiting for the disk any longer; everything acknowledged is on disk, what waited was not acknowledged"
         );
     }
     Ok(())
 }
 
-/// Closes the store; false when the disk has not answered at `end`.
+/// Closes the store; false if the disk has not answered at `end`.
 fn close(store: Store, end: Instant) -> anyhow::Result<bool> {
     let (done, is_done) = std::sync::mpsc::channel();
     let closing = std::thread::Builder::new().name("close".into()).spawn(move || {
         let closed = store.close();
-        // The last handle: its lock on the directory is gone when we say so.
+        // The last handle: the lock on the directory is released before the result is sent.
         drop(store);
-        // Of no interest to anybody once it is too late.
+        // The receiver may have given up.
         let _ = done.send(closed);
     });
     closing.context("cannot start the thread that closes the store")?;
@@ -140,7 +140,7 @@ fn tell(report: &OpenReport) {
     if report.torn_bytes > 0 || report.damaged_bytes > 0 {
         let (torn, damaged) = (report.torn_bytes, report.damaged_bytes);
         tracing::warn!(
-            "store: {torn} bytes of a torn end and {damaged} damaged bytes were set aside under damaged/; nothing acknowledged was in the torn end"
+            "store: moved {torn} bytes of a torn end and {damaged} damaged bytes to damaged/; the torn end held nothing acknowledged"
         );
     }
     for lost in &report.lost {
@@ -152,79 +152,83 @@ fn tell(report: &OpenReport) {
         );
     }
     for path in &report.damaged_blocks {
-        tracing::error!("store: block {} is damaged or missing and left out of answers", path.display());
+        tracing::error!("store: block {} is damaged or missing; queries leave it out", path.display());
     }
     for path in &report.foreign_files {
-        tracing::warn!("store: {} was not written by this store and is left alone", path.display());
+        tracing::warn!("store: {} was not written by this store and is ignored", path.display());
     }
 }
 
-/// The listeners of one address, where it is, and the TLS to speak.
-struct Bound {
+/// The listeners of one address, with TLS if configured.
+struct BoundListeners {
     listeners: Vec<TcpListener>,
     address: SocketAddr,
-    tls: Option<Tls>,
+    tls: Option<ReloadableTls>,
 }
 
-async fn bind(listen: &Option<String>, setting: &str, tls: Option<Tls>) -> anyhow::Result<Option<Bound>> {
+async fn bind(
+    listen: &Option<String>,
+    setting: &str,
+    tls: Option<ReloadableTls>,
+) -> anyhow::Result<Option<BoundListeners>> {
     let Some(listen) = listen else { return Ok(None) };
     let (listeners, address) = net::listen(listen, setting).await?;
-    Ok(Some(Bound { listeners, address, tls }))
+    Ok(Some(BoundListeners { listeners, address, tls }))
 }
 
 async fn serve(
     config: &ServerConfig,
     store: &Store,
-    ready: impl FnOnce(&Addresses),
+    ready: impl FnOnce(&BoundAddresses),
     hangups: bool,
     shutdown: impl Future<Output = ()>,
 ) -> anyhow::Result<()> {
     let (mqtt, http) = (&config.mqtt, &config.http);
-    let mqtt_tls = mqtt.tls_listen.as_ref().map(|_| Tls::load(TlsFiles::of_mqtt(mqtt))).transpose()?;
-    let http_tls = http.listen.as_ref().map(|_| Tls::load(TlsFiles::of_http(http))).transpose()?;
+    let mqtt_tls = mqtt.tls_listen.as_ref().map(|_| ReloadableTls::load(TlsFiles::of_mqtt(mqtt))).transpose()?;
+    let http_tls = http.listen.as_ref().map(|_| ReloadableTls::load(TlsFiles::of_http(http))).transpose()?;
     let plain = bind(&mqtt.listen, "mqtt.listen", None).await?;
     let secure = bind(&mqtt.tls_listen, "mqtt.tls_listen", mqtt_tls.clone()).await?;
     let web = bind(&http.listen, "http.listen", http_tls.clone()).await?;
-    let address = |bound: &Option<Bound>| bound.as_ref().map(|bound| bound.address);
-    let addresses = Addresses { mqtt: address(&plain), mqtt_tls: address(&secure), http: address(&web) };
+    let address = |bound: &Option<BoundListeners>| bound.as_ref().map(|bound| bound.address);
+    let addresses = BoundAddresses { mqtt: address(&plain), mqtt_tls: address(&secure), http: address(&web) };
 
-    // Polled once before anybody can see that the server runs: from here on a signal is an orderly end, not a death.
+    // Polled once before the server is ready: from here on a signal causes an orderly shutdown.
     tokio::pin!(shutdown);
     tokio::select! {
         biased;
         () = &mut shutdown => return Ok(()),
         () = std::future::ready(()) => {}
     }
-    memory::keep_small().context("cannot start the thread that gives memory back")?;
+    memory::keep_small().context("cannot start the thread that returns memory")?;
     let metrics = Arc::new(Metrics::default());
     let (down, down_receiver) = watch::channel(false);
     let (alive, mut all_gone) = mpsc::channel(1);
-    let lifetime = Lifetime { shutdown: down_receiver.clone(), _alive: alive };
+    let lifetime = ServerLifetime { shutdown: down_receiver.clone(), _alive: alive };
     let security = Security::open(config, store, metrics.clone())?;
     let interop = Arc::new(Interop::open(&config.interop, store.clone(), metrics.clone())?);
     let broker = Arc::new(Broker::new(mqtt, security.clone(), interop.clone(), store.clone(), metrics.clone()));
     interop::start(&broker, &lifetime)?;
     tokio::spawn(broker.clone().watch_security(lifetime.clone()));
-    let http_gate = Gate::new("https", http.bounds());
-    let parts = Parts { broker: broker.clone(), mqtt_tls, http_tls, http_gate: http_gate.clone() };
+    let http_admission = ConnectionAdmission::new("https", http.bounds());
+    let parts = ReloadTargets { broker: broker.clone(), mqtt_tls, http_tls, http_admission: http_admission.clone() };
     let reloader = Arc::new(Reloader::new(config, parts));
     if hangups {
         tokio::spawn(reload_on_hangup(reloader.clone()).context("cannot listen for SIGHUP")?);
     }
     tokio::spawn(watch_certificates(reloader.clone()));
-    tokio::spawn(service::watchdog());
-    tokio::spawn(broker.clone().keep(lifetime.clone()));
+    tokio::spawn(service_manager::watchdog());
+    tokio::spawn(broker.clone().run_housekeeping(lifetime.clone()));
     for bound in [plain, secure].into_iter().flatten() {
         for listener in bound.listeners {
             tokio::spawn(broker.clone().accept(listener, bound.tls.clone(), lifetime.clone()));
         }
     }
-    if let Some(Bound { listeners, tls: Some(tls), .. }) = web {
-        let live = Live::start(store).context("cannot start the thread for live batches")?;
+    if let Some(BoundListeners { listeners, tls: Some(tls), .. }) = web {
+        let live = LiveFeed::start(store).context("cannot start the thread for live batches")?;
         let api = Api::new(broker.clone(), live, reloader, config, down_receiver);
         let router = http::router(Arc::new(api));
         let time_max = http.unauthenticated_time_max;
-        let front = http::Front { router, tls, metrics: metrics.clone(), gate: http_gate, time_max };
+        let front = http::HttpFrontend { router, tls, metrics: metrics.clone(), admission: http_admission, time_max };
         for listener in listeners {
             tokio::spawn(http::accept(front.clone(), listener, lifetime.clone()));
         }
@@ -232,28 +236,28 @@ async fn serve(
     drop(lifetime);
     tell_addresses(&addresses);
     ready(&addresses);
-    service::ready();
+    service_manager::ready();
     shutdown.await;
 
-    service::stopping();
-    tracing::info!("going down: {} agents connected", metrics.connections.get());
+    service_manager::stopping();
+    tracing::info!("shutting down: {} connections", metrics.connections.get());
     down.send_replace(true);
     if tokio::time::timeout(CONNECTIONS_TIME_MAX, all_gone.recv()).await.is_err() {
-        tracing::warn!("some connections did not end in {} s and are cut off", CONNECTIONS_TIME_MAX.as_secs_f32());
+        tracing::warn!("closing connections that did not end within {} s", CONNECTIONS_TIME_MAX.as_secs_f32());
     }
     Ok(())
 }
 
-/// Reads the configuration again whenever SIGHUP comes. The handler is in place when this has returned.
+/// Reloads the configuration at each SIGHUP. The handler is installed when this returns.
 fn reload_on_hangup(reloader: Arc<Reloader>) -> std::io::Result<impl Future<Output = ()>> {
     let mut hangups = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::hangup())?;
     Ok(async move {
         while hangups.recv().await.is_some() {
-            service::reloading();
+            service_manager::reloading();
             let reloader = reloader.clone();
-            // It says itself in the log how it went.
+            // `reload` logs its result.
             let _ = tokio::task::spawn_blocking(move || reloader.reload()).await;
-            service::ready();
+            service_manager::ready();
         }
     })
 }
@@ -267,7 +271,7 @@ async fn watch_certificates(reloader: Arc<Reloader>) {
     }
 }
 
-fn tell_addresses(addresses: &Addresses) {
+fn tell_addresses(addresses: &BoundAddresses) {
     for (what, address) in
         [("MQTT over TLS", addresses.mqtt_tls), ("MQTT without TLS", addresses.mqtt), ("HTTPS", addresses.http)]
     {

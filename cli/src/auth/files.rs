@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use clap::Args;
 use wholegrain_model::Timestamp;
 use wholegrain_server::SecurityFiles;
-use wholegrain_server::access::audit::{self, Event, Line, Outcome};
+use wholegrain_server::access::audit::{self, AuditEntry, AuditEvent, AuditOutcome};
 use wholegrain_server::access::files::FileError;
 use wholegrain_server::path_owners::check_above_as_root;
 
@@ -73,11 +73,12 @@ fn check_trusted(config: &Path) -> Result<(), Failure> {
 
 impl ServerFiles {
     /// Writes into the audit log what was done. That it could not is said, and no error: it is done.
-    pub fn audit(&self, event: Event, what: &str) {
+    pub fn audit(&self, event: AuditEvent, what: &str) {
         let Some(path) = &self.files.audit.path else { return };
         // SAFETY: getuid takes nothing and cannot fail.
         let who = format!("uid {}", unsafe { libc::getuid() });
-        if let Err(error) = audit::append(path, &self.files.audit, &Line::new(event, Outcome::Ok, &who, "local", what))
+        if let Err(error) =
+            audit::append(path, &self.files.audit, &AuditEntry::new(event, AuditOutcome::Ok, &who, "local", what))
         {
             eprintln!("wholegrain: done, but cannot write the audit log {}: {error}", path.display());
         }

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use clap::{Args, Subcommand, ValueEnum};
 use wholegrain_model::{Interval, Timestamp};
 use wholegrain_server::access::Role;
-use wholegrain_server::access::audit::Event;
+use wholegrain_server::access::audit::AuditEvent;
 use wholegrain_server::access::tokens::{self, NewToken, TokenEntry};
 
 use super::files::{ServerOption, failed, now};
@@ -114,7 +114,7 @@ pub fn run(args: &TokenArgs) -> Result<(), Failure> {
         TokenCommand::List(list) => show(&tokens::list(path).map_err(failed)?, list.json),
         TokenCommand::Revoke(RevokeArgs { token }) => {
             for entry in tokens::revoke(path, token, now()).map_err(failed)? {
-                server.audit(Event::TokenRevoke, &described(&entry));
+                server.audit(AuditEvent::TokenRevoke, &described(&entry));
                 eprintln!("Revoked {}; the server refuses it within seconds.", described(&entry));
             }
             Ok(())
@@ -123,7 +123,7 @@ pub fn run(args: &TokenArgs) -> Result<(), Failure> {
             let Some((create, expires)) = create else { return Ok(()) };
             let new = NewToken { name: create.name.clone(), role: create.role.into(), expires };
             let (token, entry) = tokens::create(path, &new, now()).map_err(failed)?;
-            server.audit(Event::TokenCreate, &described(&entry));
+            server.audit(AuditEvent::TokenCreate, &described(&entry));
             let until = entry.expires.as_deref().map_or("never ends".to_owned(), |when| format!("ends {when}"));
             eprintln!("Made {}; it {until}. This is the only time that it is shown:", described(&entry));
             let text = if create.json { with_token(&entry, &token) } else { token };

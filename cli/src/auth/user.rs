@@ -4,8 +4,8 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use clap::{Args, Subcommand};
-use wholegrain_server::access::audit::Event;
-use wholegrain_server::access::users::{self, Change};
+use wholegrain_server::access::audit::AuditEvent;
+use wholegrain_server::access::users::{self, UserChange};
 use wholegrain_server::broker::auth::hash_password;
 
 use super::files::{ServerFiles, ServerOption, failed};
@@ -72,11 +72,11 @@ pub fn run(args: &UserArgs) -> Result<(), Failure> {
         )));
     };
     match &args.command {
-        UserCommand::Add(Name { name }) => set(&server, path, name, Change::Added),
-        UserCommand::Passwd(Name { name }) => set(&server, path, name, Change::Changed),
+        UserCommand::Add(Name { name }) => set(&server, path, name, UserChange::Added),
+        UserCommand::Passwd(Name { name }) => set(&server, path, name, UserChange::Changed),
         UserCommand::Remove(Name { name }) => {
             users::remove(path, name).map_err(failed)?;
-            server.audit(Event::UserRemove, name);
+            server.audit(AuditEvent::UserRemove, name);
             eprintln!("User {name} is gone from {}; the server ends its connections within seconds.", path.display());
             Ok(())
         }
@@ -84,16 +84,16 @@ pub fn run(args: &UserArgs) -> Result<(), Failure> {
     }
 }
 
-fn set(server: &ServerFiles, path: &Path, name: &str, expected: Change) -> Result<(), Failure> {
+fn set(server: &ServerFiles, path: &Path, name: &str, expected: UserChange) -> Result<(), Failure> {
     // Before anybody types a password for nothing.
     let there = users::list(path).map_err(failed)?.iter().any(|user| user == name);
-    if there == (expected == Change::Added) {
+    if there == (expected == UserChange::Added) {
         return Err(match expected {
-            Change::Added => Failure::Usage(format!(
+            UserChange::Added => Failure::Usage(format!(
                 "user {name:?} is in {} already; `wholegrain auth user passwd {name}` changes the password",
                 path.display()
             )),
-            Change::Changed => Failure::Usage(format!(
+            UserChange::Changed => Failure::Usage(format!(
                 "no user {name:?} in {}; `wholegrain auth user add {name}` adds it",
                 path.display()
             )),
@@ -102,8 +102,8 @@ fn set(server: &ServerFiles, path: &Path, name: &str, expected: Change) -> Resul
     let hash = hash_password(&password::read(Some(name))?).map_err(Failure::Failed)?;
     users::set(path, name, &hash, expected).map_err(failed)?;
     let (event, did) = match expected {
-        Change::Added => (Event::UserAdd, "is in"),
-        Change::Changed => (Event::UserPassword, "has another password in"),
+        UserChange::Added => (AuditEvent::UserAdd, "is in"),
+        UserChange::Changed => (AuditEvent::UserPassword, "has another password in"),
     };
     server.audit(event, name);
     eprintln!("User {name} {did} {}; a running server knows it within seconds.", path.display());

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 use wholegrain_model::Timestamp;
-use wholegrain_server::access::audit::Event;
-use wholegrain_server::authority::{self, Certificate};
+use wholegrain_server::access::audit::AuditEvent;
+use wholegrain_server::authority::{self, IssuedCertificate};
 
 use crate::auth::files::{ServerFiles, ServerOption, now};
 use crate::failure::{EXIT_CODES, Failure};
@@ -125,7 +125,7 @@ pub fn server(args: &ServerArgs) -> Result<(), Failure> {
     let revoked = server.as_ref().map(|server| server.files.revoked.as_path());
     let shown = authority::show(&path, revoked).map_err(failed)?;
     if let (Some(server), Some(made)) = (&server, shown.first()) {
-        server.audit(Event::CertificateIssue, &format!("server, good for {}", made.info.names.join(", ")));
+        server.audit(AuditEvent::CertificateIssue, &format!("server, good for {}", made.info.names.join(", ")));
     }
     print(&shown, false, true)?;
     eprintln!("Made {}. The server shows it after a reload or a restart.", path.display());
@@ -144,16 +144,16 @@ pub fn revoke(args: &RevokeArgs) -> Result<(), Failure> {
     let report = authority::revoke(&args.dir, file, name, args.all).map_err(failed)?;
     let what = report.serials.iter().map(|serial| format!("serial {serial}"));
     let what: Vec<String> = what.chain(report.all.then(|| "every certificate of that name".to_owned())).collect();
-    server.audit(Event::CertificateRevoke, &format!("{name}: {}", what.join(", ")));
+    server.audit(AuditEvent::CertificateRevoke, &format!("{name}: {}", what.join(", ")));
     eprintln!("Revoked {name} in {}: {}. The server refuses it within seconds.", file.display(), what.join(", "));
-    report.set_aside.iter().for_each(|path| eprintln!("set aside {}", path.display()));
+    report.moved.iter().for_each(|path| eprintln!("moved {}", path.display()));
     if !args.all {
         eprintln!("A new one: wholegrain ca agent {name} --dir {}", args.dir.display());
     }
     Ok(())
 }
 
-fn state(certificate: &Certificate, now: Timestamp) -> &'static str {
+fn state(certificate: &IssuedCertificate, now: Timestamp) -> &'static str {
     match certificate.info.until.0 - now.0 {
         _ if certificate.revoked => "revoked",
         left if left <= 0 => "expired",
@@ -163,11 +163,11 @@ fn state(certificate: &Certificate, now: Timestamp) -> &'static str {
     }
 }
 
-fn print(all: &[Certificate], json: bool, long: bool) -> Result<(), Failure> {
+fn print(all: &[IssuedCertificate], json: bool, long: bool) -> Result<(), Failure> {
     let (now, mut out) = (now(), Vec::new());
     let written = if json {
         all.iter().try_for_each(|certificate| {
-            let Certificate { path, info, .. } = certificate;
+            let IssuedCertificate { path, info, .. } = certificate;
             let line = serde_json::json!({
                 "file": path, "name": info.name, "state": state(certificate, now), "from": info.from.to_string(),
                 "until": info.until.to_string(), "days_left": (info.until.0 - now.0).div_euclid(DAY_NS),
@@ -177,7 +177,7 @@ fn print(all: &[Certificate], json: bool, long: bool) -> Result<(), Failure> {
         })
     } else if long {
         all.iter().try_for_each(|certificate| {
-            let Certificate { path, info, .. } = certificate;
+            let IssuedCertificate { path, info, .. } = certificate;
             let days = (info.until.0 - now.0).div_euclid(DAY_NS);
             writeln!(
                 out,
@@ -192,7 +192,7 @@ fn print(all: &[Certificate], json: bool, long: bool) -> Result<(), Failure> {
     } else {
         let mut table = Table::new(&["NAME", "STATE", "UNTIL", ">DAYS", "FILE"]);
         for certificate in all {
-            let Certificate { path, info, .. } = certificate;
+            let IssuedCertificate { path, info, .. } = certificate;
             let days = (info.until.0 - now.0).div_euclid(DAY_NS).to_string();
             let state = state(certificate, now).to_owned();
             table.row(vec![info.name.clone(), state, info.until.to_string(), days, path.display().to_string()]);

@@ -10,7 +10,7 @@ use rustls::client::danger::ServerCertVerifier;
 use rustls::pki_types::{ServerName, UnixTime};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{CertificateError, Error};
-use wholegrain_server::certificates::{Certificate, EXPIRY_WARNING_S};
+use wholegrain_server::certificates::{CertificateFile, EXPIRY_WARNING_S};
 use wholegrain_transport::tls::{self, Identity};
 
 use super::Findings;
@@ -27,7 +27,7 @@ pub enum Use<'a> {
 
 /// Looks at a certificate with its key and, if it is known, the authority that others know it by.
 pub fn check(findings: &mut Findings, cert: &Path, key: &Path, authority: Option<&Path>, purpose: &Use) {
-    let certificate = match Certificate::read(cert) {
+    let certificate = match CertificateFile::read(cert) {
         Ok(certificate) => certificate,
         Err(error) => return findings.fail(CHECK, error, "make one with `wholegrain ca`, or name another file"),
     };
@@ -62,13 +62,13 @@ pub fn check(findings: &mut Findings, cert: &Path, key: &Path, authority: Option
 
 /// Looks at an authority's certificate.
 pub fn check_authority(findings: &mut Findings, file: &Path) {
-    match Certificate::read(file) {
+    match CertificateFile::read(file) {
         Ok(certificate) => expiry(findings, &certificate),
         Err(error) => findings.fail(CHECK, error, "copy ca.pem from where `wholegrain init` made it"),
     }
 }
 
-fn expiry(findings: &mut Findings, certificate: &Certificate) {
+fn expiry(findings: &mut Findings, certificate: &CertificateFile) {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64);
     let (shown, days) = (certificate.file.display(), certificate.days_left(now));
     if now < certificate.not_before {
@@ -85,7 +85,7 @@ fn expiry(findings: &mut Findings, certificate: &Certificate) {
     }
 }
 
-fn chain(findings: &mut Findings, certificate: &Certificate, authority: &Path, result: Result<(), Error>) {
+fn chain(findings: &mut Findings, certificate: &CertificateFile, authority: &Path, result: Result<(), Error>) {
     let (shown, authority) = (certificate.file.display(), authority.display());
     match result {
         Ok(()) => findings.ok(CHECK, format!("{shown} is signed by {authority}")),

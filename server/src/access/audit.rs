@@ -1,8 +1,7 @@
-//! The audit log: who did what, when, from where and with what outcome, one JSON object a line; never a secret.
+//! The audit log: who did what, when, from where and with which outcome, one JSON object a line; never a secret.
 //!
-//! Lines are written by a thread of their own: nobody waits for the disk. A file that has grown to its bound is set aside as
-//! `.1`, `.2` and so on, and the oldest is dropped. What clients can cause is bounded; what is left out is counted, in the
-//! next line of its kind and in the metrics.
+//! A thread of its own writes the lines: nobody waits for the disk. A file that reaches its maximum size is rotated to `.1`, `.2` and so on, and the
+//! oldest is dropped. Lines that clients can cause are rate-limited; the next line of the same kind and the metrics count those left out.
 
 use std::collections::HashMap;
 use std::fs;
@@ -22,35 +21,35 @@ use crate::metrics::Metrics;
 
 /// Lines that wait to be written.
 const QUEUE_LINES_MAX: usize = 1024;
-/// Within this time one identity's successes of one kind make one line.
+/// Successes of one kind by one identity within this time make one line.
 pub const SUCCESS_EVERY: Duration = Duration::from_secs(3600);
-/// The most identities of which that is remembered.
+/// The most identities whose last success is remembered.
 const REMEMBERED_MAX: usize = 65_536;
 /// Lines of refusals, and of failed logins, in each window of [`LogLimit`].
 const LINES_MAX: u32 = 20;
 
-/// Where the audit log is and how large it may be.
+/// File and limits of the audit log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuditConfig {
-    /// The file; `None` when there shall be none.
+    /// `None` for no audit log.
     pub path: Option<PathBuf>,
-    /// A file that is so large is set aside.
+    /// The size at which a file is rotated.
     pub bytes_max: u64,
-    /// How many are kept, the newest included.
+    /// The number of files, the current one included.
     pub files_max: usize,
 }
 
 /// What happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Event {
-    /// An MQTT client showed who it is.
+pub enum AuditEvent {
+    /// An MQTT client authenticated.
     MqttLogin,
     /// An HTTP client showed a token.
     HttpLogin,
-    /// A publish to where the client may not.
+    /// A publish to a topic that is not allowed.
     Publish,
-    /// A subscription to what the client may not hear.
+    /// A subscription that is not allowed.
     Subscribe,
     /// A request that the token's role does not allow.
     HttpRequest,
@@ -58,52 +57,44 @@ pub enum Event {
     Manage,
     /// A change of what is sampled of a job.
     JobRule,
-    /// A user was added.
     UserAdd,
-    /// A user was removed.
     UserRemove,
-    /// A user got another password.
     UserPassword,
-    /// A token was made.
     TokenCreate,
-    /// A token was revoked.
     TokenRevoke,
-    /// A certificate was made.
     CertificateIssue,
-    /// A certificate was revoked.
     CertificateRevoke,
-    /// The server took over changed files or a changed configuration.
+    /// The server reloaded files or the configuration.
     Reload,
-    /// The server began to serve.
     Start,
 }
 
 /// How it ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Outcome {
+pub enum AuditOutcome {
     /// As wanted.
     Ok,
-    /// What was shown is wrong.
+    /// Wrong credentials.
     Failed,
-    /// It is not allowed.
+    /// Not allowed.
     Refused,
 }
 
 /// One line.
 #[derive(Debug, Clone, Serialize)]
-pub struct Line {
+pub struct AuditEntry {
     /// When, RFC 3339.
     pub time: String,
     /// What happened.
-    pub event: Event,
+    pub event: AuditEvent,
     /// How it ended.
-    pub outcome: Outcome,
-    /// Who: an identity, a token's name and id, a user of this machine.
+    pub outcome: AuditOutcome,
+    /// An identity, a token's name and id, or a user of this machine.
     pub who: String,
-    /// From where: an address, or `local`.
+    /// An address, or `local`.
     pub from: String,
-    /// To what, and why.
+    /// The object, and the reason.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub what: String,
     /// Lines of this kind that were left out before this one.
@@ -115,23 +106,23 @@ fn is_zero(count: &u64) -> bool {
     *count == 0
 }
 
-impl Line {
-    /// Now. What a client sent is cut and escaped.
-    pub fn new(event: Event, outcome: Outcome, who: &str, from: impl ToString, what: &str) -> Self {
+impl AuditEntry {
+    /// An entry of now. Text from clients is truncated and escaped.
+    pub fn new(event: AuditEvent, outcome: AuditOutcome, who: &str, from: impl ToString, what: &str) -> Self {
         let ns = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos());
         let time = Timestamp(i64::try_from(ns).unwrap_or(i64::MAX)).to_string();
         Self { time, event, outcome, who: quoted(who), from: from.to_string(), what: what.to_owned(), left_out: 0 }
     }
 }
 
-/// The log of a server. Without a file it does nothing.
+/// The server's audit log. Without a file it does nothing.
 #[derive(Debug)]
 pub struct Audit {
-    queue: Option<SyncSender<Line>>,
+    queue: Option<SyncSender<AuditEntry>>,
     metrics: Arc<Metrics>,
     limits: [LogLimit; 3],
-    /// When each identity's last success of a kind was written.
-    successes: Mutex<HashMap<(Event, String), Instant>>,
+    /// When the last success of each identity and kind was written.
+    successes: Mutex<HashMap<(AuditEvent, String), Instant>>,
 }
 
 impl Audit {
@@ -140,7 +131,7 @@ impl Audit {
         let queue = match &config.path {
             None => None,
             Some(path) => {
-                // Now, so that a file that cannot be written is noticed at the start.
+                // Opened here so that an unwritable file is an error at the start.
                 drop(files::open_to_append(path)?);
                 let (sender, lines) = sync_channel(QUEUE_LINES_MAX);
                 let (config, counted) = (config.clone(), metrics.clone());
@@ -154,8 +145,8 @@ impl Audit {
         Ok(Self { queue, metrics, limits, successes: Mutex::default() })
     }
 
-    /// Writes a line whatever happens: for what only administrators cause.
-    pub fn always(&self, line: Line) {
+    /// Writes an entry in any case: for what only administrators cause.
+    pub fn always(&self, line: AuditEntry) {
         let Some(queue) = &self.queue else { return };
         match queue.try_send(line) {
             Ok(()) => self.metrics.audit_lines.inc(),
@@ -163,24 +154,24 @@ impl Audit {
         }
     }
 
-    /// Writes a line of what any client can cause, unless there were too many of them just now.
-    pub fn bounded(&self, event: Event, outcome: Outcome, who: &str, from: impl ToString, what: &str) {
+    /// Writes an entry that any client can cause, within the rate limit.
+    pub fn bounded(&self, event: AuditEvent, outcome: AuditOutcome, who: &str, from: impl ToString, what: &str) {
         if self.queue.is_none() {
             return;
         }
         let limit = match (event, outcome) {
-            (Event::MqttLogin, _) => 0,
-            (Event::HttpLogin | Event::HttpRequest, _) => 1,
+            (AuditEvent::MqttLogin, _) => 0,
+            (AuditEvent::HttpLogin | AuditEvent::HttpRequest, _) => 1,
             _ => 2,
         };
         match self.limits[limit].admit(Instant::now()) {
-            Some(left_out) => self.always(Line { left_out, ..Line::new(event, outcome, who, from, what) }),
+            Some(left_out) => self.always(AuditEntry { left_out, ..AuditEntry::new(event, outcome, who, from, what) }),
             None => self.metrics.audit_dropped.inc(),
         }
     }
 
     /// Writes a success, once within [`SUCCESS_EVERY`] for each identity.
-    pub fn success(&self, event: Event, who: &str, from: impl ToString, what: &str) {
+    pub fn success(&self, event: AuditEvent, who: &str, from: impl ToString, what: &str) {
         if self.queue.is_none() {
             return;
         }
@@ -198,34 +189,33 @@ impl Audit {
         }
         successes.insert(key, now);
         drop(successes);
-        self.always(Line::new(event, Outcome::Ok, who, from, what));
+        self.always(AuditEntry::new(event, AuditOutcome::Ok, who, from, what));
     }
 }
 
-fn write_all(config: &AuditConfig, lines: &Receiver<Line>, metrics: &Metrics) {
+fn write_all(config: &AuditConfig, lines: &Receiver<AuditEntry>, metrics: &Metrics) {
     let Some(path) = &config.path else { return };
     let log = LogLimit::default();
     while let Ok(line) = lines.recv() {
         if let Err(error) = append(path, config, &line) {
             metrics.audit_dropped.inc();
-            log.warn(format_args!("cannot write the audit log {}: {error}; lines are lost", path.display()));
+            log.warn(format_args!("cannot write the audit log {}: {error}; entries are lost", path.display()));
         }
     }
 }
 
-/// Adds one line to the log at `path`, setting files aside before as `config` says. Also for commands beside the server: a
-/// line is one write.
-pub fn append(path: &Path, config: &AuditConfig, line: &Line) -> std::io::Result<()> {
+/// Appends one line to the log at `path` and rotates it first if `config` requires it. Commands beside the server use it too: a line is one write.
+pub fn append(path: &Path, config: &AuditConfig, line: &AuditEntry) -> std::io::Result<()> {
     let mut text = serde_json::to_string(line).map_err(std::io::Error::other)?;
     text.push('\n');
     if fs::metadata(path).is_ok_and(|meta| meta.size() > 0 && meta.size() + text.len() as u64 > config.bytes_max) {
-        set_aside(path, config.files_max)?;
+        rotate(path, config.files_max)?;
     }
     files::open_to_append(path)?.write_all(text.as_bytes())
 }
 
-/// `path` becomes `path.1`, and so on; of `files_max` files the oldest goes.
-fn set_aside(path: &Path, files_max: usize) -> std::io::Result<()> {
+/// Renames `path` to `path.1` and so on; the oldest of `files_max` files is removed.
+fn rotate(path: &Path, files_max: usize) -> std::io::Result<()> {
     let numbered = |number: usize| {
         let mut name = path.as_os_str().to_owned();
         name.push(format!(".{number}"));
@@ -258,7 +248,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("audit.jsonl");
         for i in 0..100 {
-            let line = Line::new(Event::TokenCreate, Outcome::Ok, "uid 0", "local", &format!("token {i}"));
+            let line =
+                AuditEntry::new(AuditEvent::TokenCreate, AuditOutcome::Ok, "uid 0", "local", &format!("token {i}"));
             append(&path, &config(&path, 1000), &line).unwrap();
         }
         let mut names: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
@@ -283,10 +274,10 @@ mod tests {
         let metrics = Arc::new(Metrics::default());
         let audit = Audit::start(&config(&path, 1 << 20), metrics.clone()).unwrap();
         for i in 0..1000 {
-            audit.bounded(Event::Publish, Outcome::Refused, "n1\n{", "10.0.0.1:5", &format!("topic {i}"));
-            audit.success(Event::MqttLogin, "n1", "10.0.0.1:5", "certificate");
+            audit.bounded(AuditEvent::Publish, AuditOutcome::Refused, "n1\n{", "10.0.0.1:5", &format!("topic {i}"));
+            audit.success(AuditEvent::MqttLogin, "n1", "10.0.0.1:5", "certificate");
         }
-        audit.success(Event::MqttLogin, "n2", "10.0.0.1:5", "certificate");
+        audit.success(AuditEvent::MqttLogin, "n2", "10.0.0.1:5", "certificate");
         let expected = u64::from(LINES_MAX) + 2;
         assert_eq!((metrics.audit_lines.get(), metrics.audit_dropped.get()), (expected, 1000 - u64::from(LINES_MAX)));
         let deadline = Instant::now() + Duration::from_secs(30);

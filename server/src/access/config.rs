@@ -1,4 +1,4 @@
-//! `[[mqtt.acl]]`, who may publish and subscribe what beyond the defaults; and `[security]`, the bounds and files of the rest.
+//! `[[mqtt.acl]]`: topics granted beyond the defaults; `[security]`: limits and files of authentication and audit.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -16,42 +16,41 @@ use crate::config::MqttConfig;
 
 /// The most lines of `[[mqtt.acl]]`.
 pub const ACL_LINES_MAX: usize = 100_000;
-/// The most filters of one line, for each of publish and subscribe.
+/// The most filters of one line, separately for publish and subscribe.
 pub const ACL_FILTERS_MAX: usize = 1024;
 
-/// The audit log's name in the data directory unless said otherwise.
+/// Default name of the audit log in the data directory.
 pub const AUDIT_FILE: &str = "audit.jsonl";
-/// The name of the file of revoked certificates beside server.toml unless said otherwise.
+/// Default name of the file of revoked certificates, beside server.toml.
 pub const REVOKED_FILE: &str = "revoked";
-/// The smallest and the largest bound on one file of the audit log, in bytes.
+/// Minimum and maximum size of one file of the audit log, in bytes.
 pub const AUDIT_BYTES: (u64, u64) = (64 << 10, 4 << 30);
-/// The most files of the audit log.
 pub const AUDIT_FILES_MAX: usize = 1000;
-/// The shortest and the longest wait after failed logins.
+/// Minimum and maximum wait after failed logins.
 pub const LOGIN_TIME: (Interval, Interval) = (Interval::from_ms(100), Interval::from_s(86_400));
-/// The most failed logins that may be free.
+/// The most failed logins without a wait.
 pub const LOGIN_FAILURES_MAX: u32 = 1_000_000;
 
 /// One `[[mqtt.acl]]`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AclLine {
-    /// Whom it is for: an identity, `*` for everybody who proved one, or `anonymous` for clients that did not.
+    /// An identity, `*` for every authenticated one, or `anonymous` for clients without authentication.
     pub identity: String,
-    /// Filters of what they may publish; `%i` in one stands for the identity.
+    /// Topic filters for publishing; `%i` stands for the identity.
     #[serde(default)]
     pub publish: Vec<String>,
-    /// The same for what they may subscribe to.
+    /// Topic filters for subscribing.
     #[serde(default)]
     pub subscribe: Vec<String>,
 }
 
-/// All that [`super::Access`] goes by.
+/// The configuration of [`super::Access`].
 #[derive(Debug, Clone, Default)]
 pub struct AccessConfig {
-    /// Whether clients are taken that prove no identity.
+    /// Whether unauthenticated clients are accepted.
     pub anonymous: bool,
-    /// `[mqtt.prefixes]`: for these agents the subtrees that they publish below in place of their own.
+    /// `[mqtt.prefixes]`: subtrees in which these agents publish instead of their own.
     pub prefixes: BTreeMap<String, Vec<SensorPath>>,
     /// `[[mqtt.acl]]`.
     pub acl: Vec<AclLine>,
@@ -68,7 +67,7 @@ impl AccessConfig {
 pub(crate) fn check(lines: &[AclLine], anonymous: bool, section: &Section) -> Result<(), ConfigError> {
     let refuse = |message: String| Err(section.error("acl", message));
     if lines.len() > ACL_LINES_MAX {
-        return refuse(format!("has {} lines; at most {ACL_LINES_MAX} are taken", lines.len()));
+        return refuse(format!("has {} lines; at most {ACL_LINES_MAX} are allowed", lines.len()));
     }
     for line in lines {
         let whose = format!("the line for {:?}", line.identity);
@@ -77,7 +76,7 @@ pub(crate) fn check(lines: &[AclLine], anonymous: bool, section: &Section) -> Re
         }
         if line.identity == super::ANONYMOUS && !anonymous {
             return refuse(format!(
-                "{whose} has no effect: mqtt.anonymous is false; set it to true or take the line out"
+                "{whose} has no effect: mqtt.anonymous is false; set it to true or remove the line"
             ));
         }
         if line.publish.is_empty() && line.subscribe.is_empty() && line.identity != super::ANONYMOUS {
@@ -90,9 +89,7 @@ pub(crate) fn check(lines: &[AclLine], anonymous: bool, section: &Section) -> Re
         }
         for filter in line.publish.iter().chain(&line.subscribe) {
             if filter.starts_with("$share/") {
-                return refuse(format!(
-                    "{whose}: {filter:?}: a shared subscription is judged by its filter; write that"
-                ));
+                return refuse(format!("{whose}: {filter:?}: for a shared subscription write its filter alone"));
             }
             if !mqtt::valid_filter(&filter.replace(IDENTITY, "i")) {
                 return refuse(format!(
@@ -107,11 +104,10 @@ pub(crate) fn check(lines: &[AclLine], anonymous: bool, section: &Section) -> Re
 /// `[security]`.
 #[derive(Debug, Clone)]
 pub struct SecurityConfig {
-    /// Where what happened is written down.
     pub audit: AuditConfig,
-    /// What failed logins cost.
+    /// Waits after failed logins.
     pub logins: LoginLimits,
-    /// Certificates that count no longer; a file that need not be there.
+    /// Revoked certificates; the file may be missing.
     pub revoked_file: PathBuf,
 }
 
@@ -142,18 +138,18 @@ impl RawSecurity {
         }
     }
 
-    /// Checks it; `base` is where relative paths count from, `data` the server's data directory.
+    /// Checks the section; relative paths are relative to `base`; `data` is the server's data directory.
     pub(crate) fn check(self, section: &Section, base: &Path, data: &Path) -> Result<SecurityConfig, ConfigError> {
         let defaults = LoginLimits::default();
         let time = |key: &str, given: Option<Interval>, default| match given {
             Some(value) if !(LOGIN_TIME.0..=LOGIN_TIME.1).contains(&value) => {
-                Err(section.error(key, format!("is {value}; {} to {} is wanted", LOGIN_TIME.0, LOGIN_TIME.1)))
+                Err(section.error(key, format!("is {value}; write {} to {}", LOGIN_TIME.0, LOGIN_TIME.1)))
             }
             given => Ok(given.map_or(default, Interval::duration)),
         };
         let number = |key: &str, value: u64, (least, most): (u64, u64)| match value {
             value if (least..=most).contains(&value) => Ok(value),
-            value => Err(section.error(key, format!("is {value}; {least} to {most} is wanted"))),
+            value => Err(section.error(key, format!("is {value}; write {least} to {most}"))),
         };
         let failures = (0, u64::from(LOGIN_FAILURES_MAX));
         let user_free = self.login_failures_free.unwrap_or(defaults.user_failures_free);

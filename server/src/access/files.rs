@@ -1,4 +1,4 @@
-//! The files of users, tokens and revoked certificates: changed as a whole, noticed when they change.
+//! The files of users, tokens and revoked certificates: replaced as a whole, reloaded when they change.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -6,25 +6,24 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 
-/// The largest such file that is read, in bytes.
+/// The largest file that is read, in bytes.
 pub const FILE_BYTES_MAX: u64 = 64 << 20;
-/// The mode of a file that is made: its owner's alone.
+/// The mode of new files: only the owner may read and write.
 pub const PRIVATE: u32 = 0o600;
 
-/// Why a file could not be read or changed.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
-    /// The system said no.
+    /// The operating system reported an error.
     #[error("cannot {doing} {path}: {error}", path = path.display())]
     Io {
-        /// What was being done.
+        /// The operation that failed.
         doing: &'static str,
         /// To what.
         path: PathBuf,
-        /// What the system said.
+        /// The operating system's error.
         error: io::Error,
     },
-    /// The content is wrong, or the change makes no sense.
+    /// The content is wrong, or the change is not possible.
     #[error("{path}: {reason}", path = path.display())]
     Content {
         /// Of which file.
@@ -44,17 +43,17 @@ fn io_error<'a>(doing: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -
     move |error| FileError::Io { doing, path: path.to_owned(), error }
 }
 
-/// By what a file's change is noticed, whoever made it and however: contents written over, or another file in its place.
+/// Identifies a version of a file: it changes when the content is overwritten and when another file takes its place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Stamp {
+pub(super) struct FileStamp {
     inode: u64,
     bytes: u64,
     modified: (i64, i64),
     changed: (i64, i64),
 }
 
-impl Stamp {
-    /// Of the file now; `None` when it is not there or cannot be looked at.
+impl FileStamp {
+    /// The stamp of the file now; `None` if it cannot be examined.
     pub fn of(path: &Path) -> Option<Self> {
         let meta = fs::metadata(path).ok()?;
         Some(Self {
@@ -66,7 +65,7 @@ impl Stamp {
     }
 }
 
-/// The whole file as text.
+/// Reads the whole file as text.
 pub(super) fn read(path: &Path) -> Result<String, FileError> {
     let bytes = fs::metadata(path).map_err(io_error("read", path))?.len();
     if bytes > FILE_BYTES_MAX {
@@ -75,7 +74,7 @@ pub(super) fn read(path: &Path) -> Result<String, FileError> {
     fs::read_to_string(path).map_err(io_error("read", path))
 }
 
-/// The whole file as text; empty when there is none.
+/// Reads the whole file as text; a missing file is empty.
 pub(super) fn read_or_empty(path: &Path) -> Result<String, FileError> {
     match read(path) {
         Err(FileError::Io { error, .. }) if error.kind() == io::ErrorKind::NotFound => Ok(String::new()),
@@ -83,16 +82,15 @@ pub(super) fn read_or_empty(path: &Path) -> Result<String, FileError> {
     }
 }
 
-/// Changes a file as a whole: `change` makes the new text of the old one. Whoever reads it meanwhile, or after a crash, finds
-/// the one or the other. Owner and mode stay; a new file is its owner's alone, and the owner is the directory's when root
-/// makes it, so that the server can read it. One change at a time.
+/// Replaces a file as a whole: `change` makes the new text from the old one. Readers, also after a crash, see one or the other. Owner and mode stay.
+/// Only its owner may read a new file; if root makes it, the directory's owner owns it, so that the server can read it. One change at a time.
 pub(super) fn edit<T>(
     path: &Path,
     change: impl FnOnce(&str) -> Result<(String, T), FileError>,
 ) -> Result<T, FileError> {
     let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let lock = File::open(dir).map_err(io_error("open the directory", dir))?;
-    // SAFETY: flock takes a descriptor that `lock` keeps open and changes nothing in memory; closing it ends the lock.
+    // SAFETY: flock takes a descriptor that `lock` keeps open and changes nothing in memory; closing it releases the lock.
     if unsafe { libc::flock(lock.as_raw_fd(), libc::LOCK_EX) } != 0 {
         return Err(io_error("lock the directory", dir)(io::Error::last_os_error()));
     }
@@ -102,7 +100,7 @@ pub(super) fn edit<T>(
     Ok(result)
 }
 
-/// Writes a file that anybody may read, as a whole.
+/// Replaces a file that everybody may read.
 pub(crate) fn replace_public(path: &Path, text: &str) -> Result<(), FileError> {
     edit(path, |_| Ok((text.to_owned(), ())))
 }
@@ -136,13 +134,13 @@ fn give(path: &Path, like: &fs::Metadata) -> io::Result<()> {
     Ok(())
 }
 
-/// What root makes in a directory of the server's is the server's.
+/// Gives a file that root creates in a directory of the server to the directory's owner.
 fn give_to_owner_of(dir: &Path, path: &Path) -> io::Result<()> {
     // SAFETY: geteuid takes nothing and cannot fail.
     if unsafe { libc::geteuid() } == 0 { give(path, &fs::metadata(dir)?) } else { Ok(()) }
 }
 
-/// Opens a file to add lines to it; a new one is its owner's alone.
+/// Opens a file to append lines; a new one is private to its owner.
 pub(super) fn open_to_append(path: &Path) -> io::Result<File> {
     let new = !path.exists();
     let file = OpenOptions::new().append(true).create(true).mode(PRIVATE).open(path)?;
@@ -161,16 +159,16 @@ mod tests {
     fn a_change_is_whole_private_and_noticed() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("users");
-        assert_eq!(Stamp::of(&path), None);
+        assert_eq!(FileStamp::of(&path), None);
         edit(&path, |old| Ok((format!("{old}a\n"), ()))).unwrap();
         let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o777;
         assert_eq!(mode(&path), PRIVATE);
-        let first = Stamp::of(&path);
+        let first = FileStamp::of(&path);
         assert!(first.is_some());
         fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
         edit(&path, |old| Ok((format!("{old}b\n"), ()))).unwrap();
         assert_eq!((read(&path).unwrap().as_str(), mode(&path)), ("a\nb\n", 0o640));
-        assert_ne!(Stamp::of(&path), first);
+        assert_ne!(FileStamp::of(&path), first);
         let refused = edit(&path, |_| Err::<(String, ()), _>(FileError::content(&path, "no")));
         assert!(refused.unwrap_err().to_string().ends_with("users: no"));
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "nothing is left beside it");

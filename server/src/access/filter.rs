@@ -1,25 +1,25 @@
-//! Filters that cover filters: whether everything that one topic filter chooses is chosen by another.
+//! Whether one topic filter covers another: it matches every topic that the other matches.
 
-/// What stands for the client's identity in a filter of the configuration.
+/// Stands for the client's identity in a filter of the configuration.
 pub(super) const IDENTITY: &str = "%i";
 
-/// Whether `grant` covers `wanted`: every topic that `wanted` chooses is chosen by `grant`. `wanted` may be a topic's name.
-/// [`IDENTITY`] in `grant` stands for `identity`. Both are valid filters without `$share/name/`.
+/// Whether `grant` matches every topic that `wanted` matches. `wanted` may be a topic name. [`IDENTITY`] in `grant` stands for `identity`. Both are
+/// valid filters without `$share/name/`.
 ///
-/// A wildcard in the first level chooses no topic that begins with `$` (MQTT 5, section 4.7.2), so it grants none either.
-/// Allocates nothing: it is asked for publishes.
+/// A wildcard in the first level matches no topic that begins with `$` (MQTT 5, section 4.7.2), so it grants none. Does not allocate: it is called
+/// for publishes.
 pub(crate) fn covers(grant: &str, identity: &str, wanted: &str) -> bool {
     if wanted.starts_with('$') && !grant.starts_with('$') {
         return false;
     }
-    // A topic has at least one level, so `#` alone chooses what `+/#` does.
+    // A topic has at least one level, so a bare `#` equals `+/#`.
     let mut levels = (wanted == "#").then_some("+").into_iter().chain(wanted.split('/'));
     for level in grant.split('/') {
         if level == "#" {
             return true;
         }
         let fits = match levels.next() {
-            // Any number of levels is more than one.
+            // Any number of levels exceeds one.
             None | Some("#") => false,
             Some(next) => level == "+" || (next != "+" && same_level(level, identity, next)),
         };

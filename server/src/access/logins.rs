@@ -1,7 +1,7 @@
-//! Failed logins: who fails too often has to wait, longer each time.
+//! Delays logins after too many failures, longer each time.
 //!
-//! Counted for each address, for each user, and for each user at an address. A password that was right before is recognised
-//! before anybody asks here, and certificates never are: whoever is in order is not kept out by somebody who guesses.
+//! Failures are counted for each address, each user, and each user at an address. Passwords that were right before, and certificates, are accepted
+//! without a look here: attempts to guess do not keep out legitimate clients.
 
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use crate::admission::source;
 
-/// The most addresses, users and pairs that are remembered; beyond it those that failed longest ago are forgotten.
+/// The most addresses, users and pairs that are remembered; beyond it those that failed longest ago are dropped.
 pub const REMEMBERED_MAX: usize = 16_384;
 
 /// When failures begin to cost time, and how much.
@@ -26,7 +26,7 @@ pub struct LoginLimits {
     pub delay: Duration,
     /// The longest wait.
     pub delay_max: Duration,
-    /// After so long without a failure they are forgotten.
+    /// Failures are dropped after this time without another one.
     pub forget_after: Duration,
 }
 
@@ -42,9 +42,9 @@ impl Default for LoginLimits {
     }
 }
 
-/// What is counted. Users by a hash: their names may be long and are nobody's business.
+/// What failures are counted for. Users are hashed, because their names may be long and are private.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Key {
+enum LoginKey {
     Source(IpAddr),
     User(u64),
     Pair(IpAddr, u64),
@@ -60,28 +60,26 @@ struct Failures {
 /// The failures remembered.
 #[derive(Debug)]
 pub struct Logins {
-    state: Mutex<State>,
+    state: Mutex<LoginFailures>,
     hasher: RandomState,
 }
 
 #[derive(Debug)]
-struct State {
+struct LoginFailures {
     limits: LoginLimits,
-    failures: HashMap<Key, Failures>,
+    failures: HashMap<LoginKey, Failures>,
 }
 
 impl Logins {
-    /// Nothing has failed yet.
     pub fn new(limits: LoginLimits) -> Self {
-        Self { state: Mutex::new(State { limits, failures: HashMap::new() }), hasher: RandomState::new() }
+        Self { state: Mutex::new(LoginFailures { limits, failures: HashMap::new() }), hasher: RandomState::new() }
     }
 
-    /// Other limits from now on.
     pub fn set_limits(&self, limits: LoginLimits) {
         self.lock().limits = limits;
     }
 
-    /// How long who asks must still wait; `None` when a try is free. Without `user` only the address counts.
+    /// The time until the next attempt is allowed; `None` if it is allowed now. Without `user` only the address counts.
     pub fn wait(&self, address: IpAddr, user: Option<&str>, now: Instant) -> Option<Duration> {
         let state = self.lock();
         let waits = self.keys(address, user).into_iter().flatten().filter_map(|key| {
@@ -91,14 +89,14 @@ impl Logins {
         waits.max()
     }
 
-    /// A try failed. Gives back how long the next one must wait, if it must.
+    /// Records a failed attempt. Returns the wait before the next one, if any.
     pub fn failed(&self, address: IpAddr, user: Option<&str>, now: Instant) -> Option<Duration> {
         let mut state = self.lock();
         let limits = state.limits;
         let mut longest = None;
         for key in self.keys(address, user).into_iter().flatten() {
             let free =
-                if matches!(key, Key::Pair(..)) { limits.user_failures_free } else { limits.source_failures_free };
+                if matches!(key, LoginKey::Pair(..)) { limits.user_failures_free } else { limits.source_failures_free };
             state.make_room(&key, now);
             let failures = state.failures.entry(key).or_insert(Failures { count: 0, last: now, wait_until: now });
             if now.saturating_duration_since(failures.last) >= limits.forget_after {
@@ -116,33 +114,33 @@ impl Logins {
         longest
     }
 
-    /// A try was right: the user's failures at this address are forgotten. Those of the address are not: it may be that of
-    /// somebody who has one password and tries for another.
+    /// Records a success: drops the user's failures at this address. Those of the address stay, because it may belong to somebody who has one
+    /// password and guesses another.
     pub fn succeeded(&self, address: IpAddr, user: &str) {
-        let key = Key::Pair(source(address), self.hasher.hash_one(user));
+        let key = LoginKey::Pair(source(address), self.hasher.hash_one(user));
         self.lock().failures.remove(&key);
     }
 
-    /// A user has another password, or is new: its failures are forgotten everywhere.
+    /// A user is new or has another password: drops all failures of the user.
     pub fn forgive(&self, user: &str) {
         let user = self.hasher.hash_one(user);
-        self.lock().failures.retain(|key, _| !matches!(key, Key::User(of) | Key::Pair(_, of) if *of == user));
+        self.lock().failures.retain(|key, _| !matches!(key, LoginKey::User(of) | LoginKey::Pair(_, of) if *of == user));
     }
 
-    fn keys(&self, address: IpAddr, user: Option<&str>) -> [Option<Key>; 3] {
+    fn keys(&self, address: IpAddr, user: Option<&str>) -> [Option<LoginKey>; 3] {
         let address = source(address);
         let user = user.map(|user| self.hasher.hash_one(user));
-        [Some(Key::Source(address)), user.map(Key::User), user.map(|user| Key::Pair(address, user))]
+        [Some(LoginKey::Source(address)), user.map(LoginKey::User), user.map(|user| LoginKey::Pair(address, user))]
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, LoginFailures> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
-    /// Forgets what is long ago, or the oldest, when there is no room for one more.
-    fn make_room(&mut self, key: &Key, now: Instant) {
+impl LoginFailures {
+    /// Makes room for one more entry: drops expired ones, then the oldest.
+    fn make_room(&mut self, key: &LoginKey, now: Instant) {
         if self.failures.len() < REMEMBERED_MAX || self.failures.contains_key(key) {
             return;
         }

@@ -1,11 +1,11 @@
-//! Who may do what: topics and prefixes over MQTT, roles over HTTP.
+//! Authorization: topics and prefixes over MQTT, roles over HTTP.
 //!
-//! - In: the configuration, the files of users and tokens, the store's schemas; an identity and what it wants.
-//! - Out: yes, or no with the reason.
-//! - Never: who somebody is taken on trust where it can be proved; a secret in a log line, an answer or a file.
+//! - Input: the configuration, the files of users and tokens, the store's schemas; an identity and its request.
+//! - Output: allowed, or refused with the reason.
+//! - Never: an unverified identity where verification is possible; a secret in a log line, response or file.
 //!
-//! The defaults: an agent publishes at and below paths of which a level is its own name, unless another agent was there
-//! first; it subscribes to its own subtree and its own native topics. Everything else is granted by the configuration.
+//! Defaults: an agent publishes at and below paths that have its name as a level, unless another agent was first; it subscribes to its own subtree
+//! and its own native topics. The configuration grants everything else.
 
 pub mod audit;
 mod config;
@@ -34,36 +34,36 @@ pub use config::{
 };
 pub(crate) use config::{RawSecurity, check};
 use filter::covers;
-use owners::{Owners, Taken};
+use owners::{OwnedPrefix, PrefixOwners};
 pub use role::{Permission, Role};
 pub use security::{BadBearer, BadLogin, LOOK_EVERY, Security};
 pub(crate) use security::{bearer_name, seconds};
 
-/// In `[[mqtt.acl]]`: clients that proved no identity.
+/// In `[[mqtt.acl]]`: unauthenticated clients.
 pub const ANONYMOUS: &str = "anonymous";
-/// In `[[mqtt.acl]]`: everybody who proved one.
+/// In `[[mqtt.acl]]`: every authenticated identity.
 pub const EVERYBODY: &str = "*";
-/// What topics of readings as text begin with; the rest is the sensor's path without its first `/`.
+/// The first level of topics with readings as text; the rest is the sensor path without its leading `/`.
 pub const TEXT_ROOT: &str = "text/";
 /// The first level of native topics.
 const NATIVE: &str = "wholegrain";
 
-/// Who asks: a proved identity, or the name that an anonymous client gave itself.
+/// A client's identity: authenticated, or the name that an anonymous client claims.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Who<'a> {
+pub struct Identity<'a> {
     /// The agent's or the user's name.
     pub name: &'a str,
-    /// Whether it was only claimed.
+    /// Whether the name is only claimed.
     pub anonymous: bool,
 }
 
-impl<'a> From<&'a str> for Who<'a> {
+impl<'a> From<&'a str> for Identity<'a> {
     fn from(name: &'a str) -> Self {
         Self { name, anonymous: false }
     }
 }
 
-impl<'a> From<&'a String> for Who<'a> {
+impl<'a> From<&'a String> for Identity<'a> {
     fn from(name: &'a String) -> Self {
         Self::from(name.as_str())
     }
@@ -72,13 +72,13 @@ impl<'a> From<&'a String> for Who<'a> {
 /// Decides what an identity may publish and subscribe to. Shared by all connections; [`Access::replace`] changes its rules.
 #[derive(Debug)]
 pub struct Access {
-    rules: RwLock<Arc<Rules>>,
-    owners: RwLock<Owners>,
+    rules: RwLock<Arc<AccessRules>>,
+    owners: RwLock<PrefixOwners>,
     generation: AtomicU64,
 }
 
 #[derive(Debug, Default)]
-struct Rules {
+struct AccessRules {
     config: AccessConfig,
     /// Indices into `config.acl`.
     by_identity: HashMap<String, Vec<usize>>,
@@ -86,12 +86,12 @@ struct Rules {
 
 /// Publishing or subscribing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Doing {
+enum TopicAction {
     Publish,
     Subscribe,
 }
 
-impl Rules {
+impl AccessRules {
     fn new(config: &AccessConfig) -> Self {
         let mut by_identity: HashMap<String, Vec<usize>> = HashMap::new();
         for (index, line) in config.acl.iter().enumerate() {
@@ -104,45 +104,44 @@ impl Rules {
         self.by_identity.get(key).into_iter().flatten().map(|&index| &self.config.acl[index])
     }
 
-    /// Whether the configuration grants `wanted`, a topic or a filter, to `who` in so many words.
-    fn grants(&self, who: Who, doing: Doing, wanted: &str) -> bool {
+    /// Whether the configuration explicitly grants `wanted`, a topic or a filter, to `who`.
+    fn grants(&self, who: Identity, doing: TopicAction, wanted: &str) -> bool {
         let keys = match who {
-            Who { anonymous: true, .. } => [ANONYMOUS, ""],
-            // Nobody gets what is meant for anonymous clients by being called so.
-            Who { name: ANONYMOUS, .. } => [EVERYBODY, ""],
-            Who { name, .. } => [name, EVERYBODY],
+            Identity { anonymous: true, .. } => [ANONYMOUS, ""],
+            // An authenticated identity named "anonymous" does not get the grants of anonymous clients.
+            Identity { name: ANONYMOUS, .. } => [EVERYBODY, ""],
+            Identity { name, .. } => [name, EVERYBODY],
         };
         let filters = |line: &AclLine| match doing {
-            Doing::Publish => line.publish.iter().any(|filter| covers(filter, who.name, wanted)),
-            Doing::Subscribe => line.subscribe.iter().any(|filter| covers(filter, who.name, wanted)),
+            TopicAction::Publish => line.publish.iter().any(|filter| covers(filter, who.name, wanted)),
+            TopicAction::Subscribe => line.subscribe.iter().any(|filter| covers(filter, who.name, wanted)),
         };
         if keys.iter().any(|key| self.lines(key).any(filters)) {
             return true;
         }
         let subtrees = self.config.prefixes.get(who.name).filter(|_| !who.anonymous);
-        doing == Doing::Publish
+        doing == TopicAction::Publish
             && subtrees.is_some_and(|subtrees| subtrees.iter().any(|subtree| within(wanted, subtree)))
     }
 
-    /// Whether `who` may do everything that is nobody else's. Where anonymous clients may, everybody may: leaving the
-    /// certificate at home would be all it takes.
+    /// Whether ordinary topics are open to `who`. If anonymous clients may use them, everybody may: a client could simply omit its certificate.
     fn is_open(&self) -> bool {
         self.config.anonymous && !self.by_identity.contains_key(ANONYMOUS)
     }
 
-    /// Whether `who` publishes below its own name; agents in `[mqtt.prefixes]` and anonymous clients with a line of their own
-    /// publish only where that says.
-    fn has_home(&self, who: Who) -> bool {
+    /// Whether `who` publishes below its own name. Agents in `[mqtt.prefixes]`, and anonymous clients with an ACL line, publish only where that
+    /// says.
+    fn has_home(&self, who: Identity) -> bool {
         !self.config.prefixes.contains_key(who.name) && (!who.anonymous || !self.by_identity.contains_key(ANONYMOUS))
     }
 }
 
-/// Whether a topic or filter lies at or below a sensor path, wherever it goes from there.
+/// Whether a topic or filter lies at or below a sensor path.
 fn within(wanted: &str, subtree: &SensorPath) -> bool {
     wanted.strip_prefix(subtree.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// The end of the path down to the level `name`, if it is there before any wildcard: what a client of this name calls its own.
+/// The end of the path down to the level `name` if it precedes any wildcard: the subtree that belongs to a client of this name.
 fn home<'a>(path: &'a str, name: &str) -> Option<&'a str> {
     let mut end = 0;
     for level in path.split('/') {
@@ -158,12 +157,12 @@ fn home<'a>(path: &'a str, name: &str) -> Option<&'a str> {
     None
 }
 
-/// The sensor path, or filter of paths, that a topic under `text/` stands for.
+/// The sensor path, or filter of paths, of a topic under `text/`.
 fn text_path(topic: &str) -> Option<String> {
     topic.strip_prefix(TEXT_ROOT).map(|rest| format!("/{rest}"))
 }
 
-fn taken(taken: &Taken) -> String {
+fn taken(taken: &OwnedPrefix) -> String {
     format!(
         "{} belongs to {:?}, which announced it first; give each agent a prefix of its own, or grant it explicitly in \
          [[mqtt.acl]] or [mqtt.prefixes] of server.toml",
@@ -172,16 +171,16 @@ fn taken(taken: &Taken) -> String {
 }
 
 impl Access {
-    /// With these rules, and with the owners of prefixes that the store knows, first come first.
+    /// Creates the rules, and the owners of the prefixes that the store knows; the first owner wins.
     pub fn new<'a>(config: &AccessConfig, known: impl IntoIterator<Item = (&'a SensorPath, &'a str)>) -> Self {
         let access = Self {
-            rules: RwLock::new(Arc::new(Rules::new(config))),
+            rules: RwLock::new(Arc::new(AccessRules::new(config))),
             owners: RwLock::default(),
             generation: AtomicU64::new(0),
         };
         let known: Vec<(&SensorPath, &str)> = known.into_iter().collect();
         let mut owners = access.owners.write().unwrap_or_else(PoisonError::into_inner);
-        // Those below their own name first: somebody who was granted another's subtree does not take it away for good.
+        // Prefixes below the owner's name first: a granted subtree does not become the grantee's forever.
         for at_home in [true, false] {
             let chosen = known.iter().filter(|(prefix, name)| home(prefix.as_str(), name).is_some() == at_home);
             chosen.for_each(|(prefix, name)| owners.claim(name, prefix));
@@ -190,37 +189,37 @@ impl Access {
         access
     }
 
-    /// New rules, as after a reload. What is already subscribed to is judged anew by whoever watches [`Access::generation`].
+    /// Replaces the rules, as at a reload. Watchers of [`Access::generation`] check existing subscriptions again.
     pub fn replace(&self, config: &AccessConfig) {
-        *self.rules.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(Rules::new(config));
+        *self.rules.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(AccessRules::new(config));
         self.generation.fetch_add(1, Ordering::Release);
     }
 
-    /// Changes whenever an earlier yes may have become a no: answers may be kept as long as it stays the same.
+    /// Changes whenever an allowed request may now be refused: results may be cached while it stays the same.
     pub fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// The number of prefixes that belong to somebody.
+    /// The number of owned prefixes.
     pub fn prefixes_owned(&self) -> usize {
         self.owners().len()
     }
 
-    fn rules(&self) -> RwLockReadGuard<'_, Arc<Rules>> {
+    fn rules(&self) -> RwLockReadGuard<'_, Arc<AccessRules>> {
         self.rules.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn owners(&self) -> RwLockReadGuard<'_, Owners> {
+    fn owners(&self) -> RwLockReadGuard<'_, PrefixOwners> {
         self.owners.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether `who` may publish on `topic`: an ordinary topic, a sensor's path, or a native topic of its own. The error says
-    /// why not, for the log and the reason string. Allocates nothing for a yes, but under `text/`.
-    pub fn may_publish<'a>(&self, who: impl Into<Who<'a>>, topic: &str) -> Result<(), String> {
+    /// Whether `who` may publish on `topic`: an ordinary topic, a sensor path, or a native topic of its own. The error is the reason for the log and
+    /// the reason string. A permitted publish does not allocate, except under `text/`.
+    pub fn may_publish<'a>(&self, who: impl Into<Identity<'a>>, topic: &str) -> Result<(), String> {
         let who = who.into();
         let refuse = |why: &str| Err(format!("{:?} may not publish on {:?}: {why}", who.name, quoted(topic)));
         if topic.starts_with('$') {
-            return refuse("topics that begin with $ are the server's");
+            return refuse("topics that begin with $ are reserved for the server");
         }
         if topic.starts_with(topics::ROOT) {
             return match Topic::parse(topic) {
@@ -231,8 +230,8 @@ impl Access {
                     | Topic::Answer { agent },
                 ) if agent == who.name => Ok(()),
                 Some(Topic::Need { .. } | Topic::Control { .. }) => refuse("only the server publishes there"),
-                Some(_) => refuse("a client publishes as itself only"),
-                None => refuse("not a topic that means anything here"),
+                Some(_) => refuse("a client may publish under its own name only"),
+                None => refuse("the server has no such native topic"),
             };
         }
         if let Some(path) = text_path(topic) {
@@ -241,9 +240,9 @@ impl Access {
         self.publish_at(who, topic, topic).or_else(|why| refuse(&why))
     }
 
-    fn publish_at(&self, who: Who, path: &str, topic: &str) -> Result<(), String> {
+    fn publish_at(&self, who: Identity, path: &str, topic: &str) -> Result<(), String> {
         let rules = self.rules();
-        if rules.grants(who, Doing::Publish, path) || rules.grants(who, Doing::Publish, topic) {
+        if rules.grants(who, TopicAction::Publish, path) || rules.grants(who, TopicAction::Publish, topic) {
             return Ok(());
         }
         let at_home = rules.has_home(who) && home(path, who.name).is_some();
@@ -258,14 +257,14 @@ impl Access {
         }
     }
 
-    /// Whether `who` may subscribe to `filter`, which may be a shared one: only if all that it chooses is allowed.
-    pub fn may_subscribe<'a>(&self, who: impl Into<Who<'a>>, filter: &str) -> Result<(), String> {
+    /// Whether `who` may subscribe to `filter`, which may be shared: only if everything it matches is allowed.
+    pub fn may_subscribe<'a>(&self, who: impl Into<Identity<'a>>, filter: &str) -> Result<(), String> {
         let who = who.into();
         let plain = mqtt::shared(filter).map_or(filter, |shared| shared.filter);
         let path = text_path(plain);
         let path = path.as_deref().unwrap_or(plain);
         let rules = self.rules();
-        if rules.grants(who, Doing::Subscribe, plain) || rules.grants(who, Doing::Subscribe, path) {
+        if rules.grants(who, TopicAction::Subscribe, plain) || rules.grants(who, TopicAction::Subscribe, path) {
             return Ok(());
         }
         if plain.starts_with('$') {
@@ -279,15 +278,15 @@ impl Access {
             return Ok(());
         }
         Err(format!(
-            "{:?} may not subscribe to {:?}: all of it would have to be below its own name or granted in [[mqtt.acl]] of \
+            "{:?} may not subscribe to {:?}: all matching topics must be below its own name or granted in [[mqtt.acl]] of \
              server.toml",
             who.name,
             quoted(filter)
         ))
     }
 
-    /// `wholegrain/v1/{need,control,batch,schema}/<name>` and below the latter two.
-    fn own_native(&self, who: Who, filter: &str) -> bool {
+    /// The client's own `wholegrain/v1/{need,control,batch,schema}/<name>` topics, and those below the latter two.
+    fn own_native(&self, who: Identity, filter: &str) -> bool {
         let Some((kind, rest)) = filter.strip_prefix(topics::ROOT).and_then(|rest| rest.split_once('/')) else {
             return false;
         };
@@ -298,7 +297,7 @@ impl Access {
         }
     }
 
-    fn own_subtree(&self, rules: &Rules, who: Who, path: &str) -> bool {
+    fn own_subtree(&self, rules: &AccessRules, who: Identity, path: &str) -> bool {
         if path.split('/').next() == Some(NATIVE) || (who.anonymous && !rules.has_home(who)) {
             return false;
         }
@@ -312,14 +311,14 @@ impl Access {
         }
     }
 
-    /// Whether `who` may announce schemas, and publish their batches, whose sensors lie below `prefix`.
-    pub fn may_publish_below<'a>(&self, who: impl Into<Who<'a>>, prefix: &SensorPath) -> Result<(), String> {
+    /// Whether `who` may announce schemas with sensors below `prefix`, and publish their batches.
+    pub fn may_publish_below<'a>(&self, who: impl Into<Identity<'a>>, prefix: &SensorPath) -> Result<(), String> {
         let owners = self.owners();
         self.check_below(&owners, who.into(), prefix)
     }
 
-    /// The same, and from now on the prefix belongs to `who` if it was nobody's.
-    pub fn claim<'a>(&self, who: impl Into<Who<'a>>, prefix: &SensorPath) -> Result<(), String> {
+    /// The same; the prefix also becomes `who`'s if nobody owned it.
+    pub fn claim<'a>(&self, who: impl Into<Identity<'a>>, prefix: &SensorPath) -> Result<(), String> {
         let who = who.into();
         let mut owners = self.owners.write().unwrap_or_else(PoisonError::into_inner);
         self.check_below(&owners, who, prefix)?;
@@ -331,9 +330,9 @@ impl Access {
         Ok(())
     }
 
-    fn check_below(&self, owners: &Owners, who: Who, prefix: &SensorPath) -> Result<(), String> {
+    fn check_below(&self, owners: &PrefixOwners, who: Identity, prefix: &SensorPath) -> Result<(), String> {
         let rules = self.rules();
-        if rules.grants(who, Doing::Publish, &format!("{prefix}/#")) {
+        if rules.grants(who, TopicAction::Publish, &format!("{prefix}/#")) {
             return Ok(());
         }
         let name = who.name;
@@ -349,12 +348,13 @@ impl Access {
         }
     }
 
-    /// Whether all sensors of a schema are `who`'s to write, who may publish below its prefix: what another agent had below it before is still that agent's.
-    pub fn may_write<'a>(&self, who: impl Into<Who<'a>>, schema: &Schema) -> Result<(), String> {
+    /// Whether `who`, who may publish below the schema's prefix, may write all of its sensors: sensors that another agent had there before stay that
+    /// agent's.
+    pub fn may_write<'a>(&self, who: impl Into<Identity<'a>>, schema: &Schema) -> Result<(), String> {
         let (who, prefix) = (who.into(), schema.prefix());
         let owners = self.owners();
         if owners.below(who.name, prefix.as_str()).is_none()
-            || self.rules().grants(who, Doing::Publish, &format!("{prefix}/#"))
+            || self.rules().grants(who, TopicAction::Publish, &format!("{prefix}/#"))
         {
             return Ok(());
         }

@@ -1,5 +1,4 @@
-//! Whose sensors are whose: a prefix belongs to the agent whose schema was there first, with everything below it but what
-//! belonged to one other agent before.
+//! Ownership of sensors: a prefix belongs to the agent whose schema came first, with everything below it except what another agent owned before.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -9,32 +8,32 @@ use wholegrain_model::SensorPath;
 
 use super::home;
 
-/// Prefixes and their owners. A path belongs to the owner of the closest prefix around it.
+/// Prefixes and their owners. A path belongs to the owner of the longest prefix of it.
 #[derive(Debug, Default)]
-pub(super) struct Owners {
+pub(super) struct PrefixOwners {
     /// At most one for each schema of the store.
     by_prefix: BTreeMap<String, Arc<str>>,
 }
 
-/// A prefix that somebody else has.
+/// A prefix that another agent owns.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Taken {
+pub(super) struct OwnedPrefix {
     pub prefix: String,
     pub owner: Arc<str>,
 }
 
-impl Owners {
-    /// The owner of what lies at `path` or closest around it, if it is not `identity`. Allocates only for the answer.
-    pub fn around(&self, identity: &str, path: &str) -> Option<Taken> {
+impl PrefixOwners {
+    /// The owner of the longest prefix of `path`, if it is not `identity`. Allocates only for a result.
+    pub fn around(&self, identity: &str, path: &str) -> Option<OwnedPrefix> {
         let ends = [path.len()].into_iter().chain(path.rmatch_indices('/').map(|(at, _)| at));
         let (end, owner) = ends.filter_map(|end| Some((end, self.by_prefix.get(&path[..end])?))).next()?;
-        (**owner != *identity).then(|| Taken { prefix: path[..end].to_owned(), owner: owner.clone() })
+        (**owner != *identity).then(|| OwnedPrefix { prefix: path[..end].to_owned(), owner: owner.clone() })
     }
 
-    /// Somebody other than `identity` who owns something below `path`.
-    pub fn below(&self, identity: &str, path: &str) -> Option<Taken> {
+    /// Another owner of a prefix below `path`, if there is one.
+    pub fn below(&self, identity: &str, path: &str) -> Option<OwnedPrefix> {
         let (prefix, owner) = self.others_below(identity, path).next()?;
-        Some(Taken { prefix: prefix.clone(), owner: owner.clone() })
+        Some(OwnedPrefix { prefix: prefix.clone(), owner: owner.clone() })
     }
 
     fn others_below<'a>(&'a self, identity: &'a str, path: &str) -> impl Iterator<Item = (&'a String, &'a Arc<str>)> {
@@ -45,10 +44,10 @@ impl Owners {
             .filter(move |(_, owner)| ***owner != *identity)
     }
 
-    /// The agent that keeps `identity` from owning `prefix` because of what it has below: none where `identity` is a level of `prefix` and all that others
-    /// have below is of one agent, whose name stands below that level. Otherwise an agent could keep another one out of its own prefix, by a
-    /// prefix below it that ends in its own name. Where two or more have something below, it is a place of many, which is no one's.
-    pub fn obstacle(&self, identity: &str, prefix: &str) -> Option<Taken> {
+    /// The agent whose prefixes below `prefix` keep `identity` from owning it. There is none if `identity` is a level of `prefix` and one agent
+    /// alone owns prefixes below, with its name below that level: otherwise an agent could block another one's own prefix by a prefix below it that
+    /// ends in its own name. A prefix with several owners below it is shared and cannot be owned.
+    pub fn obstacle(&self, identity: &str, prefix: &str) -> Option<OwnedPrefix> {
         let first = self.below(identity, prefix)?;
         let own_name_first = home(prefix, identity)
             .is_some_and(|own| home(&first.prefix, &first.owner).is_some_and(|other| own.len() < other.len()));
@@ -56,7 +55,8 @@ impl Owners {
         (!own_name_first || !is_alone).then_some(first)
     }
 
-    /// Notes that `prefix` is `identity`'s unless it or something around it is somebody's already, or there is an [obstacle](Self::obstacle) below it.
+    /// Makes `identity` the owner of `prefix`, unless it or a longer path around it has an owner, or there is an [obstacle](Self::obstacle) below
+    /// it.
     pub fn claim(&mut self, identity: &str, prefix: &SensorPath) {
         let path = prefix.as_str();
         let mut ends = path.match_indices('/').map(|(at, _)| at).chain([path.len()]);
@@ -65,7 +65,6 @@ impl Owners {
         }
     }
 
-    /// The number of prefixes.
     pub fn len(&self) -> usize {
         self.by_prefix.len()
     }
@@ -78,12 +77,12 @@ mod tests {
     #[test]
     fn who_comes_first_has_it() {
         let path = |text: &str| SensorPath::new(text).unwrap();
-        let mut owners = Owners::default();
+        let mut owners = PrefixOwners::default();
         owners.claim("n1", &path("/site/n1"));
         owners.claim("n2", &path("/site/n1"));
         owners.claim("n1", &path("/site/n1/gpu"));
         assert_eq!(owners.len(), 1, "one's own subtree needs no further entry");
-        let n1 = |prefix: &str| Some(Taken { prefix: prefix.to_owned(), owner: "n1".into() });
+        let n1 = |prefix: &str| Some(OwnedPrefix { prefix: prefix.to_owned(), owner: "n1".into() });
         assert_eq!(owners.around("n2", "/site/n1"), n1("/site/n1"));
         assert_eq!(owners.around("n2", "/site/n1/cpu/0"), n1("/site/n1"));
         assert_eq!(owners.around("n2", "/site/n11"), None);
@@ -101,11 +100,11 @@ mod tests {
     #[test]
     fn one_agent_below_keeps_nobody_out_whose_name_comes_first() {
         let path = |text: &str| SensorPath::new(text).unwrap();
-        let mut owners = Owners::default();
+        let mut owners = PrefixOwners::default();
         owners.claim("itself", &path("/new/itself"));
         owners.claim("itself", &path("/new/x/itself"));
         assert_eq!(owners.obstacle("new", "/new"), None);
-        let itself = Some(Taken { prefix: "/new/itself".to_owned(), owner: "itself".into() });
+        let itself = Some(OwnedPrefix { prefix: "/new/itself".to_owned(), owner: "itself".into() });
         assert_eq!(owners.obstacle("granted", "/new"), itself, "its name is no level of the prefix");
         owners.claim("new", &path("/new"));
         assert_eq!(owners.around("new", "/new/cpu/0"), None);

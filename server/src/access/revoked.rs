@@ -1,25 +1,23 @@
-//! Certificates that count no longer though their authority signed them: a file of serial numbers and names.
+//! Revoked certificates: a file of serial numbers and names.
 //!
-//! One a line: `serial HEX NAME` for one certificate (the name is a remark for people), or `name NAME` for all certificates
-//! with this common name. Empty lines and those that begin with `#` are skipped. A file that is not there revokes nothing.
+//! One a line: `serial HEX NAME` for one certificate (the name is a comment), or `name NAME` for all certificates with this common name. Empty lines
+//! and those that begin with `#` are skipped. A missing file revokes nothing.
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
 use super::files::{self, FileError};
 
-/// The certificates of one file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Revoked {
-    /// Serial numbers, and the common name that each certificate had.
+    /// Serial numbers, and the common name of each certificate.
     serials: HashMap<String, String>,
     names: HashSet<String>,
 }
 
-/// What one line revokes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Revocation {
-    /// The certificate of this serial number, in hexadecimal, which had this common name.
+    /// One certificate: its serial number in hexadecimal and its common name.
     Serial(String, String),
     /// All certificates of this common name.
     Name(String),
@@ -34,7 +32,7 @@ impl std::fmt::Display for Revocation {
     }
 }
 
-/// Serial numbers in one form: lower-case hexadecimal without colons and leading zeros.
+/// Normalizes a serial number: lower-case hexadecimal without colons and leading zeros.
 pub fn normal_serial(text: &str) -> Option<String> {
     let digits: String = text.chars().filter(|c| *c != ':').collect::<String>().to_ascii_lowercase();
     let well_formed = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -73,7 +71,7 @@ impl Revoked {
         self.names.contains(name) || normal_serial(serial).is_some_and(|serial| self.serials.contains_key(&serial))
     }
 
-    /// Whom this revokes a certificate of that `before` did not.
+    /// Names that have a revoked certificate here and had none in `before`.
     pub fn newly_named(&self, before: &Self) -> Vec<String> {
         let serials =
             self.serials.iter().filter(|(serial, name)| !before.serials.contains_key(*serial) && !name.is_empty());
@@ -81,12 +79,12 @@ impl Revoked {
     }
 }
 
-/// Whether the certificate of this name and serial number is revoked by a file; by none, if there is none.
+/// Whether the file revokes the certificate of this name and serial number; false without a file.
 pub fn has(path: &Path, name: &str, serial: &str) -> Result<bool, FileError> {
     Ok(Revoked::parse(path, &files::read_or_empty(path)?)?.has(name, serial))
 }
 
-/// Adds a line to the file; whether it was not there before.
+/// Adds a line to the file; returns whether it was new.
 pub fn revoke(path: &Path, revocation: &Revocation) -> Result<bool, FileError> {
     files::edit(path, |text| {
         let known = Revoked::parse(path, text)?;

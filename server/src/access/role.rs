@@ -1,4 +1,4 @@
-//! What the bearer of a token may do over HTTP.
+//! Roles of tokens over HTTP, and their permissions.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 pub enum Role {
     /// Everything.
     Admin,
-    /// Reads readings and how the server is: metrics and status. Changes nothing.
+    /// Reads readings, metrics and status. Changes nothing.
     Support,
     /// Reads readings.
     User,
@@ -16,28 +16,28 @@ pub enum Role {
     Agent,
 }
 
-/// What a route asks of a token.
+/// What a route requires of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Permission {
-    /// Nothing: not even a token.
+    /// No token required.
     Open,
-    /// To read readings and what there is.
+    /// Read readings, sensors and jobs.
     Read,
-    /// To see how the server is.
+    /// Read the server's status.
     Status,
     /// To write readings.
     Write,
-    /// To see and change what is sampled of one's own jobs; for administrators, of all.
+    /// See and change what is sampled of one's own jobs; for administrators, of all jobs.
     Steer,
-    /// To change the server.
+    /// Change the server.
     Manage,
 }
 
 impl Role {
-    /// All of them, the mightiest first.
+    /// All roles, the most powerful first.
     pub const ALL: [Role; 4] = [Role::Admin, Role::Support, Role::User, Role::Agent];
 
-    /// As it is written in files and commands.
+    /// The name in files and commands.
     pub fn name(self) -> &'static str {
         match self {
             Role::Admin => "admin",
@@ -47,12 +47,10 @@ impl Role {
         }
     }
 
-    /// The role of this name.
     pub fn parse(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|role| role.name() == name)
     }
 
-    /// Whether this role has `permission`.
     pub fn may(self, permission: Permission) -> bool {
         let roles: &[Role] = match permission {
             Permission::Open => &Role::ALL,
@@ -73,7 +71,7 @@ impl std::fmt::Display for Role {
 }
 
 impl Permission {
-    /// What it lets do, after "may not".
+    /// What the permission allows, as a phrase after "may not".
     pub fn doing(self) -> &'static str {
         match self {
             Permission::Open => "call this",

@@ -1,5 +1,5 @@
-//! All that guards a running server, in one place: rules, users, tokens, revoked certificates, failed logins, the audit log.
-//! It takes over changed files by itself, and a changed configuration when told.
+//! Authentication and authorization of a running server: rules, users, tokens, revoked certificates, failed logins, the audit log. Changed files are
+//! reloaded automatically, a changed configuration on request.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -11,8 +11,8 @@ use anyhow::Context;
 use wholegrain_model::Timestamp;
 use wholegrain_store::Store;
 
-use super::audit::{Audit, Event, Line, Outcome};
-use super::files::{self, FileError, Stamp};
+use super::audit::{Audit, AuditEntry, AuditEvent, AuditOutcome};
+use super::files::{self, FileError, FileStamp};
 use super::logins::Logins;
 use super::revoked::Revoked;
 use super::tokens::{BadToken, Bearer, SHOWN_BYTES_MAX, TokenTable};
@@ -22,31 +22,31 @@ use crate::broker::log_limit::{LogLimit, quoted};
 use crate::config::ServerConfig;
 use crate::metrics::Metrics;
 
-/// How often the files of users, tokens and revoked certificates are looked at: a change counts after this at the latest.
+/// How often the files of users, tokens and revoked certificates are checked: the longest delay until a change counts.
 pub const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Why an MQTT client with user and password may not come in.
+/// Why an MQTT login is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BadLogin {
-    /// The password is wrong, or there is no such user.
+    /// The password is wrong, or the user does not exist.
     Wrong,
-    /// Too many failed before; the next try is free after this.
+    /// Too many failures; the next attempt is allowed after this time.
     Wait(Duration),
 }
 
-/// Why an HTTP client's token does not count.
+/// Why an HTTP client's token is refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BadBearer {
     /// The token itself.
     Token(BadToken),
-    /// The same, and too many from this address failed before.
+    /// The token is unknown, and too many attempts from this address have failed.
     Wait(Duration),
 }
 
-/// What guards the server.
+/// The credentials and rules of the server.
 #[derive(Debug)]
 pub struct Security {
-    /// Who may publish and subscribe what.
+    /// Topic permissions of identities.
     pub access: Access,
     /// What happened.
     pub audit: Audit,
@@ -54,27 +54,27 @@ pub struct Security {
     logins: Logins,
     tokens: RwLock<Arc<TokenTable>>,
     revoked: RwLock<Arc<Revoked>>,
-    watched: Mutex<Watched>,
+    watched: Mutex<CredentialFiles>,
     metrics: Arc<Metrics>,
     log: LogLimit,
 }
 
-/// The files, and how they were when they were read last.
+/// The credential files, with their stamps at the last read.
 #[derive(Debug)]
-struct Watched {
-    /// Users of server.toml itself.
+struct CredentialFiles {
+    /// Users in server.toml itself.
     own_users: BTreeMap<String, String>,
-    passwords: Option<(PathBuf, Option<Stamp>)>,
-    tokens: (PathBuf, Option<Stamp>),
-    revoked: (PathBuf, Option<Stamp>),
+    passwords: Option<(PathBuf, Option<FileStamp>)>,
+    tokens: (PathBuf, Option<FileStamp>),
+    revoked: (PathBuf, Option<FileStamp>),
 }
 
-/// A file's content and how the file was just before: a change in between is noticed at the next look.
+/// A file's content, and its stamp just before: a change in between is noticed at the next check.
 fn load<T>(
     path: &Path,
     parse: impl FnOnce(&Path, &str) -> Result<T, FileError>,
-) -> (Option<Stamp>, Result<T, FileError>) {
-    let stamp = Stamp::of(path);
+) -> (Option<FileStamp>, Result<T, FileError>) {
+    let stamp = FileStamp::of(path);
     (stamp, files::read_or_empty(path).and_then(|text| parse(path, &text)))
 }
 
@@ -83,7 +83,7 @@ fn now() -> Timestamp {
     Timestamp(i64::try_from(ns).unwrap_or(i64::MAX))
 }
 
-impl Watched {
+impl CredentialFiles {
     /// Nothing read yet.
     fn of(config: &ServerConfig) -> Self {
         Self {
@@ -96,7 +96,7 @@ impl Watched {
 }
 
 impl Security {
-    /// Reads the files that `config` names and learns from the store whose prefixes are whose.
+    /// Reads the files that `config` names, and learns the owners of prefixes from the store.
     pub fn open(config: &ServerConfig, store: &Store, metrics: Arc<Metrics>) -> anyhow::Result<Arc<Self>> {
         let known = store.schema_agents();
         let audit = Audit::start(&config.security.audit, metrics.clone()).with_context(|| {
@@ -113,12 +113,12 @@ impl Security {
             logins: Logins::new(config.security.logins),
             tokens: RwLock::default(),
             revoked: RwLock::default(),
-            watched: Mutex::new(Watched::of(config)),
+            watched: Mutex::new(CredentialFiles::of(config)),
             metrics,
             log: LogLimit::default(),
         });
         security.read_all(config.http.listen.is_some())?;
-        security.audit.always(Line::new(Event::Start, Outcome::Ok, "server", "local", ""));
+        security.audit.always(AuditEntry::new(AuditEvent::Start, AuditOutcome::Ok, "server", "local", ""));
         Ok(security)
     }
 
@@ -132,7 +132,7 @@ impl Security {
         Ok(())
     }
 
-    /// Whether [`Self::reload`] would find every file good.
+    /// Whether [`Self::reload`] would accept every file.
     pub fn check(config: &ServerConfig) -> Result<(), FileError> {
         if let Some(passwords) = &config.mqtt.password_file {
             load(passwords, users::parse).1?;
@@ -144,63 +144,61 @@ impl Security {
         Ok(())
     }
 
-    /// Takes over a changed configuration: rules, users, tokens, revoked certificates and the bounds on failed logins. The audit
-    /// log stays where it is until the next start. When a file is wrong nothing but the rules and bounds changes. Gives back whose
-    /// connections should end.
+    /// Applies a changed configuration: rules, users, tokens, revoked certificates and limits of failed logins. The audit log stays in place until a
+    /// restart. If a file is wrong, only rules and limits change. Returns the identities whose connections must end.
     pub fn reload(&self, config: &ServerConfig) -> Result<Vec<String>, FileError> {
         self.access.replace(&AccessConfig::of(&config.mqtt));
         self.logins.set_limits(config.security.logins);
         let mut watched = self.watched();
-        *watched = Watched::of(config);
+        *watched = CredentialFiles::of(config);
         let mut gone = self.read_passwords(&mut watched)?;
         gone.extend(self.read_revoked(&mut watched)?);
         if config.http.listen.is_some() {
             self.read_tokens(&mut watched)?;
         }
         self.metrics.security_reloads.inc();
-        self.audit.always(Line::new(Event::Reload, Outcome::Ok, "server", "local", "configuration"));
+        self.audit.always(AuditEntry::new(AuditEvent::Reload, AuditOutcome::Ok, "server", "local", "configuration"));
         Ok(gone)
     }
 
-    /// Looks whether a file has changed and takes it over; one that is wrong is reported and what was read before still counts.
-    /// Gives back whose connections should end: users that are gone or have another password, and revoked agents. Blocks on the
-    /// disk.
+    /// Reloads files that have changed; a wrong one is reported, and its previous content stays in force. Returns the identities whose connections
+    /// must end: removed users, users with a new password, revoked agents. Blocks on the disk.
     pub fn look(&self) -> Vec<String> {
         let mut watched = self.watched();
         let mut gone = Vec::new();
-        let changed = |(path, stamp): &(PathBuf, Option<Stamp>)| Stamp::of(path) != *stamp;
+        let changed = |(path, stamp): &(PathBuf, Option<FileStamp>)| FileStamp::of(path) != *stamp;
         if watched.passwords.as_ref().is_some_and(changed) {
             let result = self.read_passwords(&mut watched);
-            gone.extend(self.taken_over(result, "users"));
+            gone.extend(self.record_reload(result, "users"));
         }
         if changed(&watched.revoked) {
             let result = self.read_revoked(&mut watched);
-            gone.extend(self.taken_over(result, "revoked certificates"));
+            gone.extend(self.record_reload(result, "revoked certificates"));
         }
         if changed(&watched.tokens) {
             let result = self.read_tokens(&mut watched).map(|()| Vec::new());
-            self.taken_over(result, "tokens");
+            self.record_reload(result, "tokens");
         }
         gone
     }
 
-    fn taken_over(&self, result: Result<Vec<String>, FileError>, what: &str) -> Vec<String> {
+    fn record_reload(&self, result: Result<Vec<String>, FileError>, what: &str) -> Vec<String> {
         let (outcome, said) = match &result {
             Ok(_) => {
                 self.metrics.security_reloads.inc();
-                tracing::info!("{what}: the changed file counts from now on");
-                (Outcome::Ok, what.to_owned())
+                tracing::info!("{what}: loaded the changed file");
+                (AuditOutcome::Ok, what.to_owned())
             }
             Err(error) => {
-                tracing::error!("{what}: {error}; those read before still count");
-                (Outcome::Failed, format!("{what}: {error}"))
+                tracing::error!("{what}: {error}; the previous content stays in force");
+                (AuditOutcome::Failed, format!("{what}: {error}"))
             }
         };
-        self.audit.always(Line::new(Event::Reload, outcome, "server", "local", &said));
+        self.audit.always(AuditEntry::new(AuditEvent::Reload, outcome, "server", "local", &said));
         result.unwrap_or_default()
     }
 
-    fn read_passwords(&self, watched: &mut Watched) -> Result<Vec<String>, FileError> {
+    fn read_passwords(&self, watched: &mut CredentialFiles) -> Result<Vec<String>, FileError> {
         let mut all = watched.own_users.clone();
         if let Some((path, stamp)) = &mut watched.passwords {
             let (read, users) = load(path, users::parse);
@@ -212,20 +210,20 @@ impl Security {
         Ok([changed.changed, changed.removed].concat())
     }
 
-    fn read_tokens(&self, watched: &mut Watched) -> Result<(), FileError> {
+    fn read_tokens(&self, watched: &mut CredentialFiles) -> Result<(), FileError> {
         let (path, stamp) = &mut watched.tokens;
         let (read, table) = load(path, TokenTable::parse);
         *stamp = read;
         let table = table?;
         if table.len() == 0 {
             tracing::warn!(
-                "{} holds no token: nobody can read; `wholegrain auth token create` makes one",
+                "{} holds no token, so no client can read; create one with `wholegrain auth token create`",
                 path.display()
             );
         }
         if table.plain > 0 {
             tracing::warn!(
-                "{} holds {} tokens in the clear, which count as admins'; make others with `wholegrain auth token create`, \
+                "{} holds {} tokens in clear text, which have role admin; create new ones with `wholegrain auth token create`, \
                  and take these out with `wholegrain auth token revoke`",
                 path.display(),
                 table.plain
@@ -235,7 +233,7 @@ impl Security {
         Ok(())
     }
 
-    fn read_revoked(&self, watched: &mut Watched) -> Result<Vec<String>, FileError> {
+    fn read_revoked(&self, watched: &mut CredentialFiles) -> Result<Vec<String>, FileError> {
         let (path, stamp) = &mut watched.revoked;
         let (read, new) = load(path, Revoked::parse);
         *stamp = read;
@@ -246,28 +244,28 @@ impl Security {
         Ok(gone)
     }
 
-    fn watched(&self) -> std::sync::MutexGuard<'_, Watched> {
+    fn watched(&self) -> std::sync::MutexGuard<'_, CredentialFiles> {
         self.watched.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the certificate of this name and serial number (hexadecimal) counts no longer.
+    /// Whether the certificate of this name and serial number (hexadecimal) is revoked.
     pub fn is_revoked(&self, peer: SocketAddr, name: &str, serial: &str) -> bool {
         let revoked = self.revoked.read().unwrap_or_else(PoisonError::into_inner).has(name, serial);
         if revoked {
             self.metrics.certificates_refused.inc();
             let what = format!("certificate {serial} is revoked");
-            self.audit.bounded(Event::MqttLogin, Outcome::Refused, name, peer, &what);
+            self.audit.bounded(AuditEvent::MqttLogin, AuditOutcome::Refused, name, peer, &what);
         }
         revoked
     }
 
-    /// Notes that a client showed a certificate that counts.
+    /// Records that a client authenticated with a valid certificate.
     pub fn certificate_shown(&self, peer: SocketAddr, name: &str) {
-        self.audit.success(Event::MqttLogin, name, peer, "certificate");
+        self.audit.success(AuditEvent::MqttLogin, name, peer, "certificate");
     }
 
-    /// Whether `password` is `user`'s. One that was right before passes whatever others did; else whoever failed too often waits,
-    /// and nothing is looked at meanwhile.
+    /// Checks a password. One that was right before is accepted whatever others did. Otherwise a client that failed too often waits, and its
+    /// attempts are not checked meanwhile.
     pub async fn check_password(&self, peer: SocketAddr, user: &str, password: &[u8]) -> Result<(), BadLogin> {
         let address = peer.ip();
         let waits = || self.logins.wait(address, Some(user), Instant::now());
@@ -276,7 +274,7 @@ impl Security {
         } else if let Some(wait) = waits() {
             Some(BadLogin::Wait(wait))
         } else {
-            // Many may have come at once: when its turn comes, others may have failed.
+            // Many attempts may arrive at once: others may have failed while this one queued.
             match self.passwords.check(user, password, || waits().is_none()).await {
                 Some(true) => None,
                 Some(false) => Some(BadLogin::Wrong),
@@ -286,7 +284,7 @@ impl Security {
         match bad {
             None => {
                 self.logins.succeeded(address, user);
-                self.audit.success(Event::MqttLogin, user, peer, "password");
+                self.audit.success(AuditEvent::MqttLogin, user, peer, "password");
                 Ok(())
             }
             Some(BadLogin::Wrong) => {
@@ -294,28 +292,34 @@ impl Security {
                 let wait = self.logins.failed(address, Some(user), Instant::now());
                 let next = wait.map_or(String::new(), |wait| format!("; the next try counts in {} s", seconds(wait)));
                 let what = format!("wrong password, or no such user{next}");
-                self.audit.bounded(Event::MqttLogin, Outcome::Failed, user, peer, &what);
+                self.audit.bounded(AuditEvent::MqttLogin, AuditOutcome::Failed, user, peer, &what);
                 Err(BadLogin::Wrong)
             }
             Some(wait) => {
                 self.metrics.logins_delayed.inc();
-                self.audit.bounded(Event::MqttLogin, Outcome::Refused, user, peer, "too many failed logins before");
+                self.audit.bounded(
+                    AuditEvent::MqttLogin,
+                    AuditOutcome::Refused,
+                    user,
+                    peer,
+                    "too many failed logins before",
+                );
                 Err(wait)
             }
         }
     }
 
-    /// Whose token this is. One that counts always passes: it cannot be guessed, so there is nobody to keep out with it.
+    /// Checks a token. A valid one is always accepted: tokens cannot be guessed, so delaying them protects nothing.
     pub fn check_token(&self, peer: SocketAddr, token: &str) -> Result<Bearer, BadBearer> {
         let token = if token.len() > SHOWN_BYTES_MAX { "" } else { token };
         let known = match self.tokens().check(token, now()) {
-            // Perhaps it was made a moment ago.
+            // The token may have been created a moment ago.
             Err(BadToken::Unknown) if self.new_tokens() => self.tokens().check(token, now()),
             known => known,
         };
         let bad = match known {
             Ok(bearer) => {
-                self.audit.success(Event::HttpLogin, &bearer_name(&bearer), peer, bearer.role.name());
+                self.audit.success(AuditEvent::HttpLogin, &bearer_name(&bearer), peer, bearer.role.name());
                 return Ok(bearer);
             }
             Err(bad) => bad,
@@ -324,12 +328,12 @@ impl Security {
         self.metrics.http_logins_failed.inc();
         if let Some(wait) = wait {
             self.metrics.http_logins_delayed.inc();
-            self.audit.bounded(Event::HttpLogin, Outcome::Refused, "", peer, "too many failed logins before");
+            self.audit.bounded(AuditEvent::HttpLogin, AuditOutcome::Refused, "", peer, "too many failed logins before");
             return Err(BadBearer::Wait(wait));
         }
         let (who, what) = match &bad {
             BadToken::Unknown => {
-                // Only guesses cost time: whoever shows a token that was right once is only late.
+                // Only guesses are delayed; an expired or revoked token is not one.
                 self.logins.failed(peer.ip(), None, Instant::now());
                 (String::new(), "unknown token")
             }
@@ -337,22 +341,22 @@ impl Security {
             BadToken::Revoked(bearer, _) => (bearer_name(bearer), "revoked token"),
         };
         self.log.warn(format_args!("https {peer}: {what} {}", quoted(&who)));
-        self.audit.bounded(Event::HttpLogin, Outcome::Failed, &who, peer, what);
+        self.audit.bounded(AuditEvent::HttpLogin, AuditOutcome::Failed, &who, peer, what);
         Err(BadBearer::Token(bad))
     }
 
-    /// Looks whether the file of tokens has changed, and takes it over. A file's status is asked for, and no more, at each guess.
+    /// Reloads the token file if it has changed. Each guess costs one stat of the file.
     fn new_tokens(&self) -> bool {
         let mut watched = self.watched();
-        let changed = Stamp::of(&watched.tokens.0) != watched.tokens.1;
+        let changed = FileStamp::of(&watched.tokens.0) != watched.tokens.1;
         if changed {
             let result = self.read_tokens(&mut watched).map(|()| Vec::new());
-            self.taken_over(result, "tokens");
+            self.record_reload(result, "tokens");
         }
         changed
     }
 
-    /// Is ready once the token counts no longer: it was revoked, has expired, or has another role.
+    /// Completes when the token is no longer valid: revoked, expired, or with another role.
     pub async fn until_over(&self, bearer: &Bearer) {
         while self.tokens().still_counts(bearer, now()) {
             tokio::time::sleep(LOOK_EVERY).await;
@@ -364,7 +368,7 @@ impl Security {
     }
 }
 
-/// A token's name and id, as the audit log has it.
+/// A token's name and id, as written to the audit log.
 pub(crate) fn bearer_name(bearer: &Bearer) -> String {
     format!("token {} ({})", bearer.name, bearer.id)
 }

@@ -118,7 +118,7 @@ fn lines_grant_more() {
 fn anonymous_clients_may_what_is_nobodys_until_a_line_says_otherwise() {
     let config = AccessConfig { anonymous: true, ..AccessConfig::default() };
     let open = Access::new(&config, []);
-    let who = Who { name: "c1", anonymous: true };
+    let who = Identity { name: "c1", anonymous: true };
     for topic in ["a/b", "/site/x", "wholegrain/v1/batch/c1/g"] {
         assert!(open.may_publish(who, topic).is_ok(), "{topic}");
     }

@@ -1,8 +1,8 @@
-//! Bearer tokens: a file that holds their hashes, and who shows which.
+//! Bearer tokens: a file of their hashes, and the check of a token.
 //!
-//! One JSON object a line, as [`TokenEntry`] says; empty lines and those that begin with `#` are skipped. A line that begins
-//! otherwise is a token in the clear, as earlier versions had them: it counts as an admin's. SHA-256 without salt or work
-//! factor is enough for the hash: a token is 256 bits of chance, so there is nothing to guess and no table to look it up in.
+//! One JSON object a line, see [`TokenEntry`]; empty lines and those that begin with `#` are skipped. Any other line is a token in clear text, as in
+//! earlier versions: it has role admin. SHA-256 without salt or work factor is enough: a token is 256 random bits, which can be neither guessed nor
+//! listed in a table.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -16,47 +16,46 @@ use wholegrain_model::Timestamp;
 use super::Role;
 use super::files::{self, FileError};
 
-/// Bytes of chance in a token.
+/// Random bytes in a token.
 pub const TOKEN_BYTES: usize = 32;
-/// The shortest token that is taken from a line in the clear, in bytes.
+/// The shortest token that is accepted in clear text, in bytes.
 pub const PLAIN_BYTES_MIN: usize = 16;
-/// The longest token that is looked at.
+/// The longest token that is checked, in bytes.
 pub const SHOWN_BYTES_MAX: usize = 4096;
 /// The most tokens of one file.
 pub const TOKENS_MAX: usize = 10_000;
 /// The longest name, in bytes.
 pub const NAME_BYTES_MAX: usize = 128;
-/// Bytes of chance in a token's id.
+/// Random bytes in a token's id.
 const ID_BYTES: usize = 4;
 
-type Hash = [u8; 32];
+type TokenHash = [u8; 32];
 
-/// One token, without the token.
+/// One token's entry; it does not contain the token.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TokenEntry {
-    /// By which it is listed and revoked.
+    /// The id by which it is listed and revoked.
     pub id: String,
-    /// Whose or what for.
+    /// The owner or the purpose.
     pub name: String,
-    /// What its bearer may do.
     pub role: Role,
     /// SHA-256 of the token, in hexadecimal.
     pub sha256: String,
-    /// Since when it is, RFC 3339.
+    /// RFC 3339.
     pub created: String,
-    /// When it ends; `None` is never.
+    /// RFC 3339; `None` for never.
     #[serde(default)]
     pub expires: Option<String>,
-    /// When it was revoked.
+    /// RFC 3339, if it was revoked.
     #[serde(default)]
     pub revoked: Option<String>,
 }
 
-/// What a new token shall be.
+/// The properties of a new token.
 #[derive(Debug, Clone)]
 pub struct NewToken {
-    /// Whose or what for.
+    /// The owner or the purpose.
     pub name: String,
     /// What its bearer may do.
     pub role: Role,
@@ -64,7 +63,7 @@ pub struct NewToken {
     pub expires: Option<Timestamp>,
 }
 
-/// Who shows a token that counts.
+/// The identity of a valid token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Bearer {
     /// The token's id.
@@ -75,26 +74,26 @@ pub struct Bearer {
     pub role: Role,
 }
 
-/// Why a token does not count.
+/// Why a token is refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BadToken {
     /// It never did.
     Unknown,
-    /// It is over since then.
+    /// Expired at this time.
     Expired(Bearer, String),
-    /// It was revoked then.
+    /// Revoked at this time.
     Revoked(Bearer, String),
 }
 
 #[derive(Debug)]
-struct Known {
-    hash: Hash,
+struct StoredToken {
+    hash: TokenHash,
     bearer: Bearer,
     expires: Option<(Timestamp, String)>,
     revoked: Option<String>,
 }
 
-impl Known {
+impl StoredToken {
     fn check(&self, now: Timestamp) -> Result<&Bearer, BadToken> {
         match (&self.revoked, &self.expires) {
             (Some(when), _) => Err(BadToken::Revoked(self.bearer.clone(), when.clone())),
@@ -104,11 +103,10 @@ impl Known {
     }
 }
 
-/// The tokens of a file.
 #[derive(Debug, Default)]
 pub(super) struct TokenTable {
-    known: Vec<Known>,
-    /// How many stand in the file in the clear.
+    known: Vec<StoredToken>,
+    /// The number of tokens in clear text.
     pub plain: usize,
 }
 
@@ -124,13 +122,13 @@ impl TokenTable {
                 None => None,
             };
             if !ids.insert(entry.id.clone()) {
-                return Err(wrong(format!("token {} is there twice; keep one", entry.id)));
+                return Err(wrong(format!("token {} is listed twice; keep one", entry.id)));
             }
             if table.known.len() >= TOKENS_MAX {
                 return Err(wrong(format!("over {TOKENS_MAX} tokens; remove lines of revoked ones")));
             }
             table.plain += usize::from(is_plain(line));
-            table.known.push(Known {
+            table.known.push(StoredToken {
                 hash: from_hex(&entry.sha256).ok_or_else(|| wrong("sha256 is not 64 hexadecimal digits".to_owned()))?,
                 bearer: Bearer { id: entry.id, name: entry.name, role: entry.role },
                 expires,
@@ -144,7 +142,7 @@ impl TokenTable {
         self.known.len()
     }
 
-    /// Whose token it is. All hashes are compared, each as a whole: how long that takes says nothing about any of them.
+    /// Finds a token. Compares all hashes completely, so that the time does not depend on their values.
     pub fn check(&self, token: &str, now: Timestamp) -> Result<Bearer, BadToken> {
         let hash = hash(token);
         let mut found = None;
@@ -156,19 +154,19 @@ impl TokenTable {
         found.ok_or(BadToken::Unknown)?.check(now).cloned()
     }
 
-    /// Whether the token of this id still counts with the role that it had.
+    /// Whether the token of this id is still valid with its previous role.
     pub fn still_counts(&self, bearer: &Bearer, now: Timestamp) -> bool {
         let known = self.known.iter().find(|known| known.bearer == *bearer);
         known.is_some_and(|known| known.check(now).is_ok())
     }
 }
 
-/// Compares all bytes whatever the first ones say.
-fn same(a: &Hash, b: &Hash) -> bool {
+/// Compares all bytes regardless of differences.
+fn same(a: &TokenHash, b: &TokenHash) -> bool {
     std::hint::black_box(a.iter().zip(b).fold(0, |difference, (a, b)| difference | (a ^ b))) == 0
 }
 
-fn hash(token: &str) -> Hash {
+fn hash(token: &str) -> TokenHash {
     Sha256::digest(token).into()
 }
 
@@ -176,8 +174,8 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn from_hex(text: &str) -> Option<Hash> {
-    let mut hash = Hash::default();
+fn from_hex(text: &str) -> Option<TokenHash> {
+    let mut hash = TokenHash::default();
     if text.len() != 2 * hash.len() || !text.is_ascii() {
         return None;
     }
@@ -187,7 +185,7 @@ fn from_hex(text: &str) -> Option<Hash> {
     Some(hash)
 }
 
-/// Whether a line that is no remark is a token in the clear.
+/// Whether a line that is not a comment is a token in clear text.
 fn is_plain(line: &str) -> bool {
     !line.starts_with('{')
 }
@@ -198,7 +196,7 @@ fn parse_line(line: &str) -> Result<Option<TokenEntry>, String> {
     }
     if !is_plain(line) {
         let entry = serde_json::from_str(line);
-        // Positions within the line help nobody, and its text does not belong into a message.
+        // The message leaves out positions within the line and its text, which may be secret.
         return entry.map(Some).map_err(|error| format!("not a token's entry: {}", error_words(&error)));
     }
     let (token, name) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
@@ -210,7 +208,7 @@ fn parse_line(line: &str) -> Result<Option<TokenEntry>, String> {
     let sha256 = hex(&hash(token));
     Ok(Some(TokenEntry {
         id: format!("plain-{}", &sha256[..2 * ID_BYTES]),
-        name: if name.trim().is_empty() { "in the clear".to_owned() } else { name.trim().to_owned() },
+        name: if name.trim().is_empty() { "clear text".to_owned() } else { name.trim().to_owned() },
         role: Role::Admin,
         sha256,
         created: String::new(),
@@ -224,11 +222,11 @@ fn error_words(error: &serde_json::Error) -> String {
     text.split(" at line ").next().unwrap_or_default().to_owned()
 }
 
-/// So many bytes of chance.
+/// `N` random bytes.
 pub fn random<const N: usize>() -> Result<[u8; N], String> {
     let mut bytes = [0; N];
     let filled = rustls::crypto::ring::default_provider().secure_random.fill(&mut bytes);
-    filled.map(|()| bytes).map_err(|_| "the system gave no random numbers".to_owned())
+    filled.map(|()| bytes).map_err(|_| "the system returned no random numbers".to_owned())
 }
 
 /// A new token, and its entry for the file.
@@ -238,7 +236,7 @@ pub fn make(new: &NewToken, now: Timestamp) -> Result<(String, TokenEntry), Stri
     Ok((token, entry))
 }
 
-/// The entry of a token that is there already.
+/// An entry for an existing token.
 pub fn entry_of(token: &str, new: &NewToken, now: Timestamp) -> Result<TokenEntry, String> {
     let id = hex(&random::<ID_BYTES>()?);
     let second = |time: Timestamp| Timestamp(time.0 - time.0.rem_euclid(1_000_000_000)).to_string();
@@ -255,21 +253,20 @@ pub fn entry_of(token: &str, new: &NewToken, now: Timestamp) -> Result<TokenEntr
 
 /// The line of an entry in the file.
 pub fn line(entry: &TokenEntry) -> String {
-    // An entry is text and nothing else: it always has a form as JSON.
+    // An entry always has a JSON form.
     serde_json::to_string(entry).unwrap_or_default() + "\n"
 }
 
-/// Checks a name for a token.
 pub fn check_name(name: &str) -> Result<(), String> {
     match name {
-        "" => Err("is empty; say whose it is or what for".to_owned()),
+        "" => Err("is empty; write the owner or the purpose".to_owned()),
         name if name.len() > NAME_BYTES_MAX => Err(format!("is longer than {NAME_BYTES_MAX} bytes")),
         name if name.chars().any(char::is_control) => Err("has control characters".to_owned()),
         _ => Ok(()),
     }
 }
 
-/// All entries of a file; none when there is no file.
+/// All entries of a file; none if it is missing.
 pub fn list(path: &Path) -> Result<Vec<TokenEntry>, FileError> {
     entries(path, &files::read_or_empty(path)?)
 }
@@ -279,7 +276,7 @@ fn entries(path: &Path, text: &str) -> Result<Vec<TokenEntry>, FileError> {
     Ok(text.lines().filter_map(|line| parse_line(line.trim()).ok().flatten()).collect())
 }
 
-/// Makes a token and adds its entry to the file. What is given back first is the token itself, which is nowhere else.
+/// Creates a token and adds its entry to the file. The first result is the token, which is stored nowhere else.
 pub fn create(path: &Path, new: &NewToken, now: Timestamp) -> Result<(String, TokenEntry), FileError> {
     check_name(&new.name).map_err(|reason| FileError::content(path, format!("the token's name {reason}")))?;
     files::edit(path, |text| {
@@ -293,8 +290,7 @@ pub fn create(path: &Path, new: &NewToken, now: Timestamp) -> Result<(String, To
     })
 }
 
-/// Marks tokens as revoked: that of this id, or all of this name that count. Gives back those that it marked. A line in the
-/// clear becomes one with its hash.
+/// Revokes the token of this id, or all valid ones of this name, and returns them. A line in clear text becomes an entry with its hash.
 pub fn revoke(path: &Path, id_or_name: &str, now: Timestamp) -> Result<Vec<TokenEntry>, FileError> {
     files::edit(path, |text| {
         let all = entries(path, text)?;
@@ -319,7 +315,8 @@ pub fn revoke(path: &Path, id_or_name: &str, now: Timestamp) -> Result<Vec<Token
         }
         if revoked.is_empty() {
             let known = all.iter().any(|entry| entry.id == id_or_name || entry.name == id_or_name);
-            let why = if known { "is revoked already" } else { "is not there; `wholegrain auth token list` shows all" };
+            let why =
+                if known { "is revoked already" } else { "does not exist; `wholegrain auth token list` shows all" };
             return Err(FileError::content(path, format!("token {id_or_name:?} {why}")));
         }
         Ok((out, revoked))
@@ -376,7 +373,7 @@ mod tests {
         let all = list(&path).unwrap();
         assert_eq!(
             all.iter().map(|entry| entry.name.as_str()).collect::<Vec<_>>(),
-            ["for grafana", "in the clear", "new"]
+            ["for grafana", "clear text", "new"]
         );
         let text = files::read(&path).unwrap();
         let table = TokenTable::parse(&path, &text).unwrap();

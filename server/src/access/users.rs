@@ -5,16 +5,14 @@ use std::path::Path;
 use super::files::{self, FileError};
 use crate::broker::auth;
 
-/// What became of a user.
+/// A change of a user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Change {
-    /// It was not there and is.
+pub enum UserChange {
     Added,
-    /// It has another password.
     Changed,
 }
 
-/// The names in a file, sorted; none when there is no file.
+/// The names in a file, sorted; none if it is missing.
 pub fn list(path: &Path) -> Result<Vec<String>, FileError> {
     Ok(parse(path, &files::read_or_empty(path)?)?.into_keys().collect())
 }
@@ -23,24 +21,24 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<std::collections::BTreeMa
     auth::parse_password_file(text).map_err(|reason| FileError::content(path, reason))
 }
 
-/// The name of a line that is no remark.
+/// The name of a line that is not a comment.
 fn name_of(line: &str) -> Option<&str> {
     let line = line.trim();
     if line.starts_with('#') { None } else { line.split_once(':').map(|(name, _)| name) }
 }
 
-/// Gives a user this password's hash. `expected` says whether the user is to be new or to be there.
-pub fn set(path: &Path, name: &str, hash: &str, expected: Change) -> Result<(), FileError> {
+/// Sets a user's password hash. `expected` says whether the user must be new or exist.
+pub fn set(path: &Path, name: &str, hash: &str, expected: UserChange) -> Result<(), FileError> {
     files::edit(path, |text| {
         let there = parse(path, text)?.contains_key(name);
         let refuse = |reason: String| Err(FileError::content(path, reason));
         match (there, expected) {
-            (true, Change::Added) => {
+            (true, UserChange::Added) => {
                 return refuse(format!(
-                    "user {name:?} is there already; `wholegrain auth user passwd {name}` changes the password"
+                    "user {name:?} exists already; `wholegrain auth user passwd {name}` changes the password"
                 ));
             }
-            (false, Change::Changed) => {
+            (false, UserChange::Changed) => {
                 return refuse(format!("no user {name:?}; `wholegrain auth user add {name}` adds it"));
             }
             _ => {}
@@ -59,7 +57,6 @@ pub fn set(path: &Path, name: &str, hash: &str, expected: Change) -> Result<(), 
     })
 }
 
-/// Takes a user out.
 pub fn remove(path: &Path, name: &str) -> Result<(), FileError> {
     files::edit(path, |text| {
         if !parse(path, text)?.contains_key(name) {
@@ -82,17 +79,17 @@ mod tests {
         let hash = "$argon2id$v=19$m=19456,t=2,p=1$c2FsdHNhbHRzYWx0c2FsdA$1bPzWVP1SbzNFyPHzjX4N4tBJWJ1cMw4PQXXqXmTCFc";
         let other = hash.replace("$1bPz", "$2bPz");
         assert_eq!(list(&path).unwrap(), Vec::<String>::new());
-        set(&path, "n1", hash, Change::Added).unwrap();
+        set(&path, "n1", hash, UserChange::Added).unwrap();
         std::fs::write(&path, format!("# ours\n{}", files::read(&path).unwrap())).unwrap();
-        set(&path, "n2", hash, Change::Added).unwrap();
-        assert!(set(&path, "n1", hash, Change::Added).unwrap_err().to_string().contains("there already"));
-        assert!(set(&path, "n3", hash, Change::Changed).unwrap_err().to_string().contains("no user \"n3\""));
-        set(&path, "n1", &other, Change::Changed).unwrap();
+        set(&path, "n2", hash, UserChange::Added).unwrap();
+        assert!(set(&path, "n1", hash, UserChange::Added).unwrap_err().to_string().contains("there already"));
+        assert!(set(&path, "n3", hash, UserChange::Changed).unwrap_err().to_string().contains("no user \"n3\""));
+        set(&path, "n1", &other, UserChange::Changed).unwrap();
         assert_eq!(files::read(&path).unwrap(), format!("# ours\nn1:{other}\nn2:{hash}\n"));
         remove(&path, "n1").unwrap();
         assert_eq!(list(&path).unwrap(), ["n2"]);
         assert!(remove(&path, "n1").is_err());
         std::fs::write(&path, "broken\n").unwrap();
-        assert!(set(&path, "n1", hash, Change::Added).is_err(), "a file that is wrong is left as it is");
+        assert!(set(&path, "n1", hash, UserChange::Added).is_err(), "a file that is wrong is left as it is");
     }
 }

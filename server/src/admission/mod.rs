@@ -1,13 +1,13 @@
-//! How many connections there may be, and whose: those that have proved nothing yet, and those that have.
+//! Admission of connections: limits on those that are not yet authenticated and on those that are.
 //!
-//! - In: a connection's address when it is accepted, its identity once that is proved. Out: a [`Place`], or none.
-//! - Never: a connection that proved nothing in the way of one that will. It has little time and gives way to others.
+//! - Input: a connection's address when it is accepted, its identity once it is proved. Output: a [`ConnectionPermit`], or a refusal.
+//! - Never: an unauthenticated connection that blocks one that will authenticate. It has little time and gives way to others.
 //!
-//! A fixed bound for each address would lock out a login node or a proxy, behind which all users have one address. So an address
-//! may take all places there are while nobody else wants one. When they are full, a connection of the address that has the most
-//! of them is closed: of its connections that have come equally far ([`Progress`]), the most numerous, one chosen by chance, but of the silent ones the oldest. So who opens bare connections
-//! closes bare ones, and an honest client that shares the address needs its luck only until its first bytes are here; who fills the places with
-//! connections that stop half-way closes those, and not the ones that have just come.
+//! A fixed limit for each address would lock out a login node or a proxy, whose users all share one address. So an address may use all permits while
+//! no other needs one. If none is left, a connection of the address with the most connections is closed: from the most numerous stage of
+//! [`HandshakeProgress`] among its connections one at random, or the oldest if that stage is the silent one. So a flood of silent connections
+//! displaces silent ones, and an honest client at the same address is at risk only until its first bytes arrive; a flood of half-open handshakes
+//! displaces those and not new connections.
 
 mod shares;
 
@@ -23,50 +23,50 @@ use tokio::net::TcpStream;
 use tokio::sync::Notify;
 
 use crate::broker::log_limit::LogLimit;
-use crate::metrics::Text;
-use crate::net::{Arrived, arrived};
-pub(crate) use shares::{Share, Shares};
+use crate::metrics::MetricsText;
+use crate::net::{ReceivedInput, received_input};
+pub(crate) use shares::{IdentityQuotas, QuotaPermit};
 
-/// Lines about connections turned away in one window of the log's limit.
+/// Log lines about refused connections in one window of the rate limit.
 const LINES_MAX: u32 = 2;
 
-/// How many connections may be open.
+/// Limits on open connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Bounds {
-    /// Those that have proved nothing.
+pub(crate) struct ConnectionBounds {
+    /// Unauthenticated connections.
     pub unproven_max: usize,
-    /// Those that have proved who they are, without the privileged ones.
+    /// Authenticated ones, except privileged ones.
     pub proven_max: usize,
-    /// The same of one identity.
+    /// Authenticated connections of one identity.
     pub identity_max: usize,
-    /// Those of administrators, for whom there is room beyond the others.
+    /// Connections of administrators, in addition to the others.
     pub privileged_max: usize,
 }
 
-/// Why there is no place for somebody who proved who it is.
+/// Why an authenticated connection gets no permit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Full {
-    /// As many connections as may be are open.
+pub(crate) enum AdmissionError {
+    /// The maximum number of connections is open.
     All(usize),
-    /// This identity has as many as it may.
+    /// The identity has its maximum number of connections.
     Identity(usize),
-    /// The connection has been closed already to make room.
+    /// The connection was closed already to make room.
     Displaced,
 }
 
-impl std::fmt::Display for Full {
+impl std::fmt::Display for AdmissionError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Full::All(most) => write!(f, "{most} connections are open, which is the most"),
-            Full::Identity(most) => {
-                write!(f, "{most} connections of this identity are open, which is the most it may have")
+            AdmissionError::All(most) => write!(f, "{most} connections are open, which is the maximum"),
+            AdmissionError::Identity(most) => {
+                write!(f, "{most} connections of this identity are open, which is the maximum")
             }
-            Full::Displaced => f.write_str("the connection took too long to prove whose it is"),
+            AdmissionError::Displaced => f.write_str("the connection took too long to authenticate"),
         }
     }
 }
 
-/// One network's address: of IPv6 the first 64 bits, which is what one host or site has to choose from.
+/// The network of an address: of IPv6 the first 64 bits, which one host or site controls.
 pub(crate) fn source(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(v6) => IpAddr::V6(Ipv6Addr::from_bits(v6.to_bits() & !u128::from(u64::MAX))),
@@ -74,92 +74,92 @@ pub(crate) fn source(address: IpAddr) -> IpAddr {
     }
 }
 
-/// Counts the connections of one kind of listener.
+/// Counts the connections of one kind of listener and decides whether more may start.
 #[derive(Debug)]
-pub(crate) struct Gate {
+pub(crate) struct ConnectionAdmission {
     protocol: &'static str,
-    state: Mutex<State>,
+    state: Mutex<AdmissionState>,
     chance: RandomState,
-    /// Connections closed because others wanted the place of one that had proved nothing.
+    /// Connections closed to make room for others before they were authenticated.
     displaced: AtomicU64,
-    /// Connections closed because they proved nothing in time.
+    /// Connections that did not authenticate in time.
     late: AtomicU64,
-    /// Connections refused after they proved who they are.
+    /// Connections refused after authentication.
     full: AtomicU64,
     log: LogLimit,
 }
 
 #[derive(Debug)]
-struct State {
-    bounds: Bounds,
+struct AdmissionState {
+    bounds: ConnectionBounds,
     next_id: u64,
-    /// Of each address the connections that have proved nothing, by their progress, in the order in which they came so far.
-    unproven: HashMap<IpAddr, [Vec<Waiting>; STAGES]>,
+    /// Unauthenticated connections by address and progress, in the order in which they reached that stage.
+    unproven: HashMap<IpAddr, [Vec<UnprovenConnection>; STAGES]>,
     unproven_count: usize,
     proven: HashMap<Arc<str>, usize>,
     proven_count: usize,
     privileged_count: usize,
 }
 
-/// How far a connection has come that has proved nothing.
+/// The progress of an unauthenticated connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Progress {
-    /// Nothing of it has come.
+pub(crate) enum HandshakeProgress {
+    /// No bytes have arrived.
     Silent,
-    /// Some bytes have come.
+    /// Some bytes have arrived.
     Heard,
-    /// Its TLS handshake is over.
+    /// The TLS handshake is complete.
     Encrypted,
 }
 
-impl Progress {
-    /// Of a connection that was just accepted: its first bytes are often here before its task runs. `None` when the client has closed it already,
-    /// which it may have done while it waited to be accepted: it costs nobody a place.
+impl HandshakeProgress {
+    /// The progress of a connection that was just accepted: its first bytes often arrive before its task runs. `None` if the client has closed it
+    /// already, possibly before it was accepted: it displaces no other.
     pub fn of(stream: &TcpStream) -> Option<Self> {
-        match arrived(stream) {
-            Arrived::Nothing => Some(Self::Silent),
-            Arrived::Bytes => Some(Self::Heard),
-            Arrived::End => None,
+        match received_input(stream) {
+            ReceivedInput::Nothing => Some(Self::Silent),
+            ReceivedInput::Bytes => Some(Self::Heard),
+            ReceivedInput::End => None,
         }
     }
 }
 
-/// How many of [`Progress`] there are.
-const STAGES: usize = Progress::Encrypted as usize + 1;
+/// The number of stages of [`HandshakeProgress`].
+const STAGES: usize = HandshakeProgress::Encrypted as usize + 1;
 
 #[derive(Debug, Clone)]
-struct Waiting {
+struct UnprovenConnection {
     id: u64,
     displaced: Arc<Notify>,
 }
 
-/// What a connection has proved.
+/// Whether a connection is authenticated, and how.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Standing {
-    Unproven(Progress),
+enum ConnectionStanding {
+    Unproven(HandshakeProgress),
     Proven(Arc<str>),
     Privileged,
 }
 
-/// A connection's place. Dropping it frees the place.
+/// A connection's permit, returned when dropped.
 #[derive(Debug)]
-pub(crate) struct Place {
-    gate: Arc<Gate>,
+pub(crate) struct ConnectionPermit {
+    admission: Arc<ConnectionAdmission>,
     source: IpAddr,
-    own: Mutex<Own>,
+    own: Mutex<PermitState>,
 }
 
-/// What is a place's own; locked before the gate's state.
+/// The permit's own state; locked before the state of [`ConnectionAdmission`].
 #[derive(Debug)]
-struct Own {
-    waiting: Waiting,
-    standing: Standing,
+struct PermitState {
+    waiting: UnprovenConnection,
+    standing: ConnectionStanding,
 }
 
-impl Gate {
-    /// Nobody is there yet. `protocol` is what log and metrics call it, such as `https`.
-    pub fn new(protocol: &'static str, bounds: Bounds) -> Arc<Self> {
-        let state = State {
+impl ConnectionAdmission {
+    /// No connections yet. `protocol` is the name in log lines and metrics, such as `https`.
+    pub fn new(protocol: &'static str, bounds: ConnectionBounds) -> Arc<Self> {
+        let state = AdmissionState {
             bounds,
             next_id: 0,
             unproven: HashMap::new(),
@@ -179,25 +179,26 @@ impl Gate {
         })
     }
 
-    /// Other bounds from now on. Connections that are open stay.
-    pub fn set_bounds(&self, bounds: Bounds) {
+    /// Changes the limits. Open connections stay.
+    pub fn set_bounds(&self, bounds: ConnectionBounds) {
         self.state().bounds = bounds;
     }
 
-    /// A place for a connection that has proved nothing and has come so far; `None` when there is none for it. It may cost another connection its
-    /// place: one of the address that has the most of them.
-    pub fn enter(self: &Arc<Self>, address: IpAddr, progress: Progress) -> Option<Place> {
+    /// A permit for an unauthenticated connection with this progress, or `None`. Another connection may lose its permit: one of the address with the
+    /// most.
+    pub fn enter(self: &Arc<Self>, address: IpAddr, progress: HandshakeProgress) -> Option<ConnectionPermit> {
         let source = source(address);
-        let own = Own { waiting: self.wait(source, progress)?, standing: Standing::Unproven(progress) };
-        Some(Place { gate: self.clone(), source, own: Mutex::new(own) })
+        let own =
+            PermitState { waiting: self.wait(source, progress)?, standing: ConnectionStanding::Unproven(progress) };
+        Some(ConnectionPermit { admission: self.clone(), source, own: Mutex::new(own) })
     }
 
-    /// One more that has proved nothing, unless it is the one that closes for the others.
-    fn wait(&self, source: IpAddr, progress: Progress) -> Option<Waiting> {
+    /// Registers an unauthenticated connection, unless it is the one to be closed.
+    fn wait(&self, source: IpAddr, progress: HandshakeProgress) -> Option<UnprovenConnection> {
         let mut state = self.state();
         let id = state.next_id;
         state.next_id += 1;
-        let waiting = Waiting { id, displaced: Arc::default() };
+        let waiting = UnprovenConnection { id, displaced: Arc::default() };
         state.unproven.entry(source).or_default()[progress as usize].push(waiting.clone());
         state.unproven_count += 1;
         let mut victim = None;
@@ -209,7 +210,7 @@ impl Gate {
         if let Some((loser, from, of)) = victim {
             self.displaced.fetch_add(1, Relaxed);
             self.log.warn(format_args!(
-                "{}: {count} connections that have not shown who they are, which is the most ({most}); one of {of} from {from} was closed",
+                "{}: {count} unauthenticated connections, which is the maximum ({most}); closed one of {of} from {from}",
                 self.protocol
             ));
             if loser.id == id {
@@ -220,42 +221,41 @@ impl Gate {
         Some(waiting)
     }
 
-    /// How many connections there are: those that proved nothing, and all.
+    /// The number of unauthenticated connections, and of all.
     pub fn counts(&self) -> (usize, usize) {
         let state = self.state();
         (state.unproven_count, state.unproven_count + state.proven_count + state.privileged_count)
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, AdmissionState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The connections of one address.
-fn count(all: &[Vec<Waiting>; STAGES]) -> usize {
+fn count(all: &[Vec<UnprovenConnection>; STAGES]) -> usize {
     all.iter().map(Vec::len).sum()
 }
 
-impl State {
-    /// Takes a connection of the address that has the most out, of those of its connections that have come equally far and are the most: of the silent
-    /// ones the oldest. `choose` gives a number below the one it is given. Also where it came from, and how many from there there were.
-    fn displace(&mut self, choose: impl Fn(usize) -> usize) -> Option<(Waiting, IpAddr, usize)> {
+impl AdmissionState {
+    /// Removes a connection of the address with the most, from the most numerous of its stages; of silent ones the oldest. `choose` returns an index
+    /// below its argument. Also returns the address, and the number of its connections.
+    fn displace(&mut self, choose: impl Fn(usize) -> usize) -> Option<(UnprovenConnection, IpAddr, usize)> {
         let most = self.unproven.values().map(count).max()?;
         let heaviest: Vec<IpAddr> =
             self.unproven.iter().filter(|(_, all)| count(all) == most).map(|(source, _)| *source).collect();
         let source = *heaviest.get(choose(heaviest.len()))?;
         let all = self.unproven.get_mut(&source)?;
-        // Of equals the one that has come least far.
+        // Among equally numerous stages the earliest.
         let (progress, stage) = all.iter_mut().enumerate().rev().max_by_key(|(_, stage)| stage.len())?;
-        // Who has said nothing for the longest is the least likely to; who has just come has its bytes on the way.
-        let at = if progress == Progress::Silent as usize { 0 } else { choose(stage.len()) };
+        // The connection that has been silent for the longest is the least likely to send; the newest has its bytes on the way.
+        let at = if progress == HandshakeProgress::Silent as usize { 0 } else { choose(stage.len()) };
         let loser = stage.remove(at);
         self.gone(source);
         Some((loser, source, most))
     }
 
-    /// Takes a connection out that has proved nothing; `None` when it is not there any more.
-    fn leave_unproven(&mut self, source: IpAddr, id: u64, progress: Progress) -> Option<Waiting> {
+    /// Removes an unauthenticated connection; `None` if it is not registered any more.
+    fn leave_unproven(&mut self, source: IpAddr, id: u64, progress: HandshakeProgress) -> Option<UnprovenConnection> {
         let stage = &mut self.unproven.get_mut(&source)?[progress as usize];
         let at = stage.iter().position(|waiting| waiting.id == id)?;
         let waiting = stage.remove(at);
@@ -263,7 +263,7 @@ impl State {
         Some(waiting)
     }
 
-    /// One of an address was taken out.
+    /// A connection of an address was removed.
     fn gone(&mut self, source: IpAddr) {
         self.unproven_count -= 1;
         if self.unproven.get(&source).is_some_and(|all| count(all) == 0) {
@@ -281,112 +281,110 @@ impl State {
         }
     }
 
-    fn free(&mut self, standing: &Standing, source: IpAddr, id: u64) {
+    fn free(&mut self, standing: &ConnectionStanding, source: IpAddr, id: u64) {
         match standing {
-            Standing::Unproven(progress) => drop(self.leave_unproven(source, id, *progress)),
-            Standing::Proven(identity) => self.leave_proven(identity),
-            Standing::Privileged => self.privileged_count -= 1,
+            ConnectionStanding::Unproven(progress) => drop(self.leave_unproven(source, id, *progress)),
+            ConnectionStanding::Proven(identity) => self.leave_proven(identity),
+            ConnectionStanding::Privileged => self.privileged_count -= 1,
         }
     }
 
-    /// Whether one more of this identity may be there.
-    fn room(&self, identity: &str, privileged: bool) -> Result<(), Full> {
-        let Bounds { proven_max, identity_max, privileged_max, .. } = self.bounds;
+    /// Whether another connection of this identity is allowed.
+    fn room(&self, identity: &str, privileged: bool) -> Result<(), AdmissionError> {
+        let ConnectionBounds { proven_max, identity_max, privileged_max, .. } = self.bounds;
         if privileged {
-            // Administrators have the others' room too.
+            // Administrators may also use the others' permits.
             let free = self.privileged_count < privileged_max || self.proven_count + self.privileged_count < proven_max;
-            return if free { Ok(()) } else { Err(Full::All(proven_max)) };
+            return if free { Ok(()) } else { Err(AdmissionError::All(proven_max)) };
         }
         if self.proven_count >= proven_max {
-            return Err(Full::All(proven_max));
+            return Err(AdmissionError::All(proven_max));
         }
         if self.proven.get(identity).is_some_and(|count| *count >= identity_max) {
-            return Err(Full::Identity(identity_max));
+            return Err(AdmissionError::Identity(identity_max));
         }
         Ok(())
     }
 }
 
-impl Place {
-    /// The connection has shown whose it is. It may be said again, also of another identity; then the place is that one's.
-    pub fn prove(&self, identity: &str, privileged: bool) -> Result<(), Full> {
+impl ConnectionPermit {
+    /// The connection is authenticated. A later call may name another identity; the permit then counts for that one.
+    pub fn prove(&self, identity: &str, privileged: bool) -> Result<(), AdmissionError> {
         let mut own = self.own();
         match &own.standing {
-            Standing::Proven(known) if !privileged && **known == *identity => return Ok(()),
-            Standing::Privileged if privileged => return Ok(()),
+            ConnectionStanding::Proven(known) if !privileged && **known == *identity => return Ok(()),
+            ConnectionStanding::Privileged if privileged => return Ok(()),
             _ => {}
         }
-        let mut state = self.gate.state();
+        let mut state = self.admission.state();
         if let Err(full) = state.room(identity, privileged) {
             drop(state);
-            self.gate.full.fetch_add(1, Relaxed);
-            self.gate.log.warn(format_args!(
+            self.admission.full.fetch_add(1, Relaxed);
+            self.admission.log.warn(format_args!(
                 "{}: a connection of {} from {} was refused: {full}",
-                self.gate.protocol,
+                self.admission.protocol,
                 crate::broker::log_limit::quoted(identity),
                 self.source
             ));
             return Err(full);
         }
         match &own.standing {
-            Standing::Unproven(progress) => {
-                state.leave_unproven(self.source, own.waiting.id, *progress).ok_or(Full::Displaced)?;
+            ConnectionStanding::Unproven(progress) => {
+                state.leave_unproven(self.source, own.waiting.id, *progress).ok_or(AdmissionError::Displaced)?;
             }
             proven => state.free(proven, self.source, own.waiting.id),
         }
         own.standing = if privileged {
             state.privileged_count += 1;
-            Standing::Privileged
+            ConnectionStanding::Privileged
         } else {
             let identity: Arc<str> = identity.into();
             *state.proven.entry(identity.clone()).or_default() += 1;
             state.proven_count += 1;
-            Standing::Proven(identity)
+            ConnectionStanding::Proven(identity)
         };
         Ok(())
     }
 
-    /// Whether it has been shown whose the connection is.
     pub fn is_proven(&self) -> bool {
-        !matches!(self.own().standing, Standing::Unproven(_))
+        !matches!(self.own().standing, ConnectionStanding::Unproven(_))
     }
 
-    /// Waits until the first bytes of the connection are here; false when it should close: the client has, or others wanted its place, or nothing has
-    /// come until then.
+    /// Waits for the first bytes of the connection; false if it should close: the client closed it, another one displaced it, or `until` has passed.
     ///
-    /// A connection that lost its place before anybody had looked at the bytes that it has sent gets another one, for which one that has said nothing goes.
+    /// A connection that was displaced although its first bytes had arrived gets a new permit, and a silent connection loses its one.
     pub async fn heard(&self, stream: &TcpStream, until: Instant) -> bool {
         let mut byte = [0];
         tokio::select! {
             biased;
             bytes = stream.peek(&mut byte) => bytes.is_ok_and(|bytes| bytes > 0) && self.hear(),
-            () = self.over(until) => Instant::now() < until && arrived(stream) == Arrived::Bytes && self.hear(),
+            () = self.over(until) => Instant::now() < until && received_input(stream) == ReceivedInput::Bytes && self.hear(),
         }
     }
 
-    /// The connection was heard from; false when it has no place.
+    /// Records that bytes have arrived; false if the connection has no permit.
     fn hear(&self) -> bool {
         let mut own = self.own();
-        if own.advance(&mut self.gate.state(), self.source, Progress::Heard) {
+        if own.advance(&mut self.admission.state(), self.source, HandshakeProgress::Heard) {
             return true;
         }
-        // Who has lost its place to others that had said something too stays out.
-        if own.standing != Standing::Unproven(Progress::Silent) {
+        // A connection that was displaced after its bytes were seen stays out.
+        if own.standing != ConnectionStanding::Unproven(HandshakeProgress::Silent) {
             return false;
         }
-        let Some(waiting) = self.gate.wait(self.source, Progress::Heard) else { return false };
+        let Some(waiting) = self.admission.wait(self.source, HandshakeProgress::Heard) else { return false };
         // It has not been closed.
-        self.gate.displaced.fetch_sub(1, Relaxed);
-        *own = Own { waiting, standing: Standing::Unproven(Progress::Heard) };
+        self.admission.displaced.fetch_sub(1, Relaxed);
+        *own = PermitState { waiting, standing: ConnectionStanding::Unproven(HandshakeProgress::Heard) };
         true
     }
 
-    /// The connection has come so far. Nothing changes for one that has proved whose it is, or was displaced.
-    pub fn advance(&self, to: Progress) {
-        self.own().advance(&mut self.gate.state(), self.source, to);
+    /// Advances the progress. Nothing changes for an authenticated or displaced connection.
+    pub fn advance(&self, to: HandshakeProgress) {
+        self.own().advance(&mut self.admission.state(), self.source, to);
     }
 
-    /// Is ready when the connection should close for another one, or because it has proved nothing at `until`.
+    /// Completes when the connection should close: it was displaced, or is not authenticated at `until`.
     pub async fn over(&self, until: Instant) {
         let displaced = self.own().waiting.displaced.clone();
         tokio::select! {
@@ -396,18 +394,18 @@ impl Place {
         if self.is_proven() {
             std::future::pending().await
         }
-        self.gate.late.fetch_add(1, Relaxed);
+        self.admission.late.fetch_add(1, Relaxed);
     }
 
-    fn own(&self) -> MutexGuard<'_, Own> {
+    fn own(&self) -> MutexGuard<'_, PermitState> {
         self.own.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Own {
-    /// Counts with those that have come so far; whether it has a place.
-    fn advance(&mut self, state: &mut State, source: IpAddr, to: Progress) -> bool {
-        let Standing::Unproven(progress) = &mut self.standing else { return true };
+impl PermitState {
+    /// Moves the connection to a later stage; returns whether it has a permit.
+    fn advance(&mut self, state: &mut AdmissionState, source: IpAddr, to: HandshakeProgress) -> bool {
+        let ConnectionStanding::Unproven(progress) = &mut self.standing else { return true };
         if to <= *progress {
             let all = state.unproven.get(&source);
             return all.is_some_and(|all| all[*progress as usize].iter().any(|waiting| waiting.id == self.waiting.id));
@@ -420,43 +418,43 @@ impl Own {
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
-        let Own { waiting, standing } = self.own.get_mut().unwrap_or_else(PoisonError::into_inner);
-        self.gate.state.lock().unwrap_or_else(PoisonError::into_inner).free(standing, self.source, waiting.id);
+        let PermitState { waiting, standing } = self.own.get_mut().unwrap_or_else(PoisonError::into_inner);
+        self.admission.state.lock().unwrap_or_else(PoisonError::into_inner).free(standing, self.source, waiting.id);
     }
 }
 
-/// Writes the metrics of all gates.
-pub(crate) fn render(gates: &[&Gate], text: &mut Text) {
-    type Of = fn(&Gate) -> u64;
+/// Writes the metrics of all listeners.
+pub(crate) fn render(listeners: &[&ConnectionAdmission], text: &mut MetricsText) {
+    type Of = fn(&ConnectionAdmission) -> u64;
     let metrics: [(&str, &str, &str, Of); 4] = [
-        ("connections_unproven", "Connections now that have not shown who they are.", "gauge", |gate| {
-            gate.counts().0 as u64
+        ("connections_unproven", "Current unauthenticated connections.", "gauge", |admission| {
+            admission.counts().0 as u64
         }),
         (
             "connections_displaced_total",
-            "Connections closed, before they had shown who they are, because others came.",
+            "Connections closed before authentication to make room for others.",
             "counter",
-            |gate| gate.displaced.load(Relaxed),
+            |admission| admission.displaced.load(Relaxed),
         ),
         (
             "connections_late_total",
-            "Connections closed because they did not show in time who they are.",
+            "Connections closed because they did not authenticate in time.",
             "counter",
-            |gate| gate.late.load(Relaxed),
+            |admission| admission.late.load(Relaxed),
         ),
         (
             "connections_full_total",
-            "Connections refused because all places, or all of their identity, were taken.",
+            "Authenticated connections refused because a limit was reached.",
             "counter",
-            |gate| gate.full.load(Relaxed),
+            |admission| admission.full.load(Relaxed),
         ),
     ];
     for (name, help, kind, value) in metrics {
         text.head(name, help, kind);
-        for gate in gates {
-            text.line(name, &format!("{{protocol=\"{}\"}}", gate.protocol), value(gate));
+        for admission in listeners {
+            text.line(name, &format!("{{protocol=\"{}\"}}", admission.protocol), value(admission));
         }
     }
 }

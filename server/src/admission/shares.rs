@@ -1,49 +1,47 @@
-//! How much of something one identity may have at once.
+//! Quotas: how much of something one identity may use at a time.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Counts what each identity has. Those that have nothing take no memory.
+/// Counts the use of each identity. Identities without use take no memory.
 #[derive(Debug)]
-pub(crate) struct Shares {
+pub(crate) struct IdentityQuotas {
     most: AtomicUsize,
     counts: Mutex<HashMap<String, usize>>,
 }
 
-/// A part of what an identity may have. Dropping it gives it back.
+/// A part of an identity's quota, returned when dropped.
 #[derive(Debug)]
-pub(crate) struct Share {
-    of: Arc<Shares>,
+pub(crate) struct QuotaPermit {
+    of: Arc<IdentityQuotas>,
     identity: String,
     count: usize,
 }
 
-impl Shares {
-    /// Each identity may have so much.
+impl IdentityQuotas {
     pub fn new(most: usize) -> Arc<Self> {
         Arc::new(Self { most: AtomicUsize::new(most), counts: Mutex::default() })
     }
 
-    /// How much each may have.
     pub fn most(&self) -> usize {
         self.most.load(Relaxed)
     }
 
-    /// Another bound; who has more keeps it.
+    /// Changes the quota; identities above it keep what they have.
     pub fn set(&self, most: usize) {
         self.most.store(most, Relaxed);
     }
 
-    /// One more for an identity, if it may.
-    pub fn take(self: &Arc<Self>, identity: &str) -> Option<Share> {
-        let mut share = Share { of: self.clone(), identity: identity.to_owned(), count: 0 };
+    /// Takes one unit of an identity's quota, if one is left.
+    pub fn take(self: &Arc<Self>, identity: &str) -> Option<QuotaPermit> {
+        let mut share = QuotaPermit { of: self.clone(), identity: identity.to_owned(), count: 0 };
         share.grow(1).then_some(share)
     }
 }
 
-impl Share {
-    /// So much more; false when the identity may not have it.
+impl QuotaPermit {
+    /// Takes `more` units; false if the quota does not allow it.
     pub fn grow(&mut self, more: usize) -> bool {
         let mut counts = self.of.counts.lock().unwrap_or_else(PoisonError::into_inner);
         let now = counts.get(&self.identity).copied().unwrap_or(0);
@@ -56,7 +54,7 @@ impl Share {
     }
 }
 
-impl Drop for Share {
+impl Drop for QuotaPermit {
     fn drop(&mut self) {
         let mut counts = self.of.counts.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(count) = counts.get_mut(&self.identity) {
@@ -74,7 +72,7 @@ mod tests {
 
     #[test]
     fn one_identity_has_so_much_and_others_theirs() {
-        let shares = Shares::new(2);
+        let shares = IdentityQuotas::new(2);
         let held = [shares.take("a"), shares.take("a")];
         assert!(held.iter().all(Option::is_some) && shares.take("a").is_none());
         let mut other = shares.take("b").unwrap();

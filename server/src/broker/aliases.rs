@@ -1,42 +1,41 @@
-//! Topic aliases of one connection (3.3.2.3.4): numbers that the client gave topics, and those that we give.
+//! Topic aliases of one connection (MQTT 5, 3.3.2.3.4), in both directions.
 
 use std::collections::HashMap;
 
 use wholegrain_transport::mqtt::{ReasonCode, Text};
 
-use super::pipeline::Close;
+use super::pipeline::CloseReason;
 
-/// The most bytes of topics that one client may have given numbers.
+/// The most bytes of topics for which one client may define aliases.
 const BYTES_MAX: usize = 256 << 10;
 
-/// What the client calls its topics. Nothing is allocated before the first alias.
+/// The aliases that the client defined. Allocates nothing before the first one.
 #[derive(Debug, Default)]
-pub struct Inbound {
+pub struct InboundAliases {
     topics: Vec<Option<Text>>,
     bytes: usize,
     max: u16,
 }
 
-impl Inbound {
-    /// Up to so many.
+impl InboundAliases {
     pub fn new(max: u16) -> Self {
         Self { max, ..Self::default() }
     }
 
-    /// The topic of a PUBLISH with this topic, maybe empty, and this alias.
-    pub fn resolve(&mut self, topic: Text, alias: Option<u16>) -> Result<Text, Close> {
+    /// The topic of a PUBLISH with this topic, which may be empty, and alias.
+    pub fn resolve(&mut self, topic: Text, alias: Option<u16>) -> Result<Text, CloseReason> {
         let Some(alias) = alias else { return Ok(topic) };
         if alias == 0 || alias > self.max {
-            let why = format!("used topic alias {alias}; 1 to {} are taken", self.max);
-            return Err(Close::new(ReasonCode::TOPIC_ALIAS_INVALID, why));
+            let why = format!("used topic alias {alias}; 1 to {} are allowed", self.max);
+            return Err(CloseReason::new(ReasonCode::TOPIC_ALIAS_INVALID, why));
         }
         let at = usize::from(alias) - 1;
         if topic.is_empty() {
             let known = self.topics.get(at).cloned().flatten();
             return known.ok_or_else(|| {
-                let why = format!("used topic alias {alias}, which it has given no topic");
-                // The packet has neither a topic nor what could stand for one.
-                Close::new(ReasonCode::TOPIC_ALIAS_INVALID, why)
+                let why = format!("used topic alias {alias}, which it has not defined");
+                // The packet has neither a topic nor a known alias.
+                CloseReason::new(ReasonCode::TOPIC_ALIAS_INVALID, why)
             });
         }
         if self.topics.len() <= at {
@@ -45,52 +44,51 @@ impl Inbound {
         self.bytes += topic.len();
         self.bytes -= self.topics[at].as_ref().map_or(0, |old| old.len());
         if self.bytes > BYTES_MAX {
-            let why = format!("has given numbers to over {BYTES_MAX} bytes of topics");
-            return Err(Close::new(ReasonCode::QUOTA_EXCEEDED, why));
+            let why = format!("defined aliases for over {BYTES_MAX} bytes of topics");
+            return Err(CloseReason::new(ReasonCode::QUOTA_EXCEEDED, why));
         }
-        // A copy: the received one keeps its whole buffer alive.
+        // Copied, because the received text keeps its whole buffer alive.
         self.topics[at] = Some(Text::from(topic.as_str()));
         Ok(topic)
     }
 }
 
-/// What we call topics for a client that takes aliases: the first topics get numbers, as many as it takes.
+/// The aliases that the server defined: the first topics get them, as many as the client accepts.
 #[derive(Debug, Default)]
-pub struct Outbound {
+pub struct OutboundAliases {
     numbers: HashMap<Text, u16>,
     max: u16,
 }
 
 /// How a PUBLISH names its topic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Naming {
+pub enum TopicNaming {
     /// By the topic alone.
     Plain,
-    /// By the topic, which gets this number.
+    /// By the topic, which gets this alias.
     Given(u16),
-    /// By this number alone.
+    /// By this alias alone.
     Known(u16),
 }
 
-impl Outbound {
-    /// Up to so many.
+impl OutboundAliases {
     pub fn new(max: u16) -> Self {
         Self { max, ..Self::default() }
     }
 
     /// How to name a topic.
-    pub fn name(&self, topic: &Text) -> Naming {
+    pub fn name(&self, topic: &Text) -> TopicNaming {
         if self.max == 0 {
-            return Naming::Plain;
+            return TopicNaming::Plain;
         }
         match self.numbers.get(topic) {
-            Some(&number) => Naming::Known(number),
-            None if self.numbers.len() < usize::from(self.max) => Naming::Given(self.numbers.len() as u16 + 1),
-            None => Naming::Plain,
+            Some(&number) => TopicNaming::Known(number),
+            None if self.numbers.len() < usize::from(self.max) => TopicNaming::Given(self.numbers.len() as u16 + 1),
+            None => TopicNaming::Plain,
         }
     }
 
-    /// A PUBLISH that gives a topic this number was sent.
+    /// Records that a PUBLISH defined an alias.
     pub fn given(&mut self, topic: &Text, number: u16) {
         self.numbers.insert(topic.clone(), number);
     }
@@ -101,8 +99,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_clients_aliases_are_bounded_and_can_be_given_anew() {
-        let mut aliases = Inbound::new(2);
+    fn the_clients_aliases_are_bounded_and_can_be_redefined() {
+        let mut aliases = InboundAliases::new(2);
         let mut resolve = |topic: &str, alias| {
             aliases.resolve(Text::from(topic), alias).map(|t| t.to_string()).map_err(|close| close.reason)
         };
@@ -116,7 +114,7 @@ mod tests {
             assert_eq!(resolve("a", Some(alias)), Err(ReasonCode::TOPIC_ALIAS_INVALID));
         }
         let large = "x".repeat(60_000);
-        let mut aliases = Inbound::new(10);
+        let mut aliases = InboundAliases::new(10);
         let mut last = Ok(Text::default());
         for alias in 1..=5 {
             last = aliases.resolve(Text::from(&*large), Some(alias));
@@ -127,12 +125,12 @@ mod tests {
     #[test]
     fn as_many_topics_get_numbers_as_the_client_takes() {
         let [a, b] = ["a", "b"].map(Text::from);
-        let mut aliases = Outbound::new(1);
-        assert_eq!(aliases.name(&a), Naming::Given(1));
+        let mut aliases = OutboundAliases::new(1);
+        assert_eq!(aliases.name(&a), TopicNaming::Given(1));
         // Not sent, for it was too large: the number is still free.
-        assert_eq!(aliases.name(&b), Naming::Given(1));
+        assert_eq!(aliases.name(&b), TopicNaming::Given(1));
         aliases.given(&b, 1);
-        assert_eq!((aliases.name(&b), aliases.name(&a)), (Naming::Known(1), Naming::Plain));
-        assert_eq!(Outbound::new(0).name(&a), Naming::Plain);
+        assert_eq!((aliases.name(&b), aliases.name(&a)), (TopicNaming::Known(1), TopicNaming::Plain));
+        assert_eq!(OutboundAliases::new(0).name(&a), TopicNaming::Plain);
     }
 }

@@ -1,4 +1,4 @@
-//! Who a client is: the common name of its certificate, or a user with a password.
+//! Authenticates clients: by the common name of a certificate, or by user and password.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -9,13 +9,13 @@ use argon2::{Argon2, Params};
 use sha2::{Digest, Sha256};
 use tokio::sync::Semaphore;
 
-/// The most memory that checking one password may take, in KiB.
+/// The most memory for checking one password, in KiB.
 const HASH_MEMORY_KIB_MAX: u32 = 256 << 10;
-/// The most passes that checking one password may take.
+/// The most passes for checking one password.
 const HASH_PASSES_MAX: u32 = 16;
-/// How many passwords are checked at once: each costs tens of milliseconds and megabytes, by design.
+/// How many passwords are checked at a time: each check costs tens of milliseconds and megabytes, by design.
 const CHECKS_AT_ONCE: usize = 2;
-/// What a wrong user's password is checked against, so that the time does not tell whether the user exists. Of no password.
+/// The hash that is checked for unknown users, so that the time does not reveal whether a user exists. No password matches it.
 const NOBODY: &str =
     "$argon2id$v=19$m=19456,t=2,p=1$c2FsdHNhbHRzYWx0c2FsdA$1bPzWVP1SbzNFyPHzjX4N4tBJWJ1cMw4PQXXqXmTCFc";
 
@@ -41,7 +41,7 @@ pub fn check_hash(hash: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Reads `name:hash` lines; empty lines and those that begin with `#` are skipped.
+/// Reads `name:hash` lines; skips empty lines and those that begin with `#`.
 pub fn parse_password_file(text: &str) -> Result<BTreeMap<String, String>, String> {
     let mut users = BTreeMap::new();
     for (number, line) in text.lines().enumerate().map(|(i, line)| (i + 1, line.trim())) {
@@ -53,48 +53,46 @@ pub fn parse_password_file(text: &str) -> Result<BTreeMap<String, String>, Strin
         })?;
         check_hash(hash).map_err(|error| format!("line {number}: {error}"))?;
         if users.insert(name.to_owned(), hash.to_owned()).is_some() {
-            return Err(format!("line {number}: user {name:?} is there twice; keep one"));
+            return Err(format!("line {number}: user {name:?} is listed twice; keep one"));
         }
     }
     Ok(users)
 }
 
-/// Checks passwords. One that was right before is recognised without the cost of hashing it again: ten thousand agents
-/// that come back after a restart must not take minutes.
+/// Checks passwords. A password that was right before is recognised without hashing it again: ten thousand agents that reconnect after a restart
+/// must not take minutes.
 #[derive(Debug)]
 pub struct Passwords {
     users: RwLock<Arc<BTreeMap<String, String>>>,
-    /// SHA-256 of (a key of this process, user, the hash it was checked by, password) of the last right password of each user.
-    /// At most one a user; one that was changed is not recognised.
+    /// SHA-256 of (a key of this process, user, stored hash, password) of each user's last right password. One entry for each user; a changed
+    /// password is not recognised.
     right: Mutex<HashMap<String, [u8; 32]>>,
     key: [u8; 32],
     checks: Arc<Semaphore>,
 }
 
-/// Who has no longer the password of before.
+/// The users that a new password file changes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Changed {
-    /// Users that are new.
+pub struct ChangedPasswords {
     pub added: Vec<String>,
-    /// Users that have another password.
+    /// Users with another password.
     pub changed: Vec<String>,
-    /// Users that are gone.
     pub removed: Vec<String>,
 }
 
 impl Passwords {
-    /// Over users and the hashes of their passwords, checked by [`check_hash`].
+    /// Takes users and their password hashes, checked by [`check_hash`].
     pub fn new(users: BTreeMap<String, String>) -> Arc<Self> {
         let mut key = [0; 32];
-        // Without chance the cache would only be easier to attack by somebody who reads this process's memory already.
+        // Without a random key an attacker who can read this process's memory would have less work; there is no other risk.
         let _ = rustls::crypto::ring::default_provider().secure_random.fill(&mut key);
         let users = RwLock::new(Arc::new(users));
         Arc::new(Self { users, right: Mutex::default(), key, checks: Arc::new(Semaphore::new(CHECKS_AT_ONCE)) })
     }
 
-    /// Other users from now on.
-    pub fn replace(&self, users: BTreeMap<String, String>) -> Changed {
-        let mut changed = Changed::default();
+    /// Replaces the users.
+    pub fn replace(&self, users: BTreeMap<String, String>) -> ChangedPasswords {
+        let mut changed = ChangedPasswords::default();
         let mut known = self.users.write().unwrap_or_else(PoisonError::into_inner);
         for (name, hash) in &users {
             match known.get(name) {
@@ -110,12 +108,10 @@ impl Passwords {
         changed
     }
 
-    /// The number of users.
     pub fn len(&self) -> usize {
         self.users().len()
     }
 
-    /// Whether there are any users.
     pub fn is_empty(&self) -> bool {
         self.users().is_empty()
     }
@@ -124,15 +120,14 @@ impl Passwords {
         self.users.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Whether `password` was `user`'s the last time that it was checked, and still is.
+    /// Whether `password` was right for `user` when it was last checked, and neither has changed.
     pub fn was_right(&self, user: &str, password: &[u8]) -> bool {
         let users = self.users();
         let digest = users.get(user).map(|hash| self.digest(user, hash, password));
         digest.is_some() && self.lock().get(user) == digest.as_ref()
     }
 
-    /// Whether `password` is `user`'s. It may have to queue; when its turn comes `wanted` is asked once more, and `None` is
-    /// given back if that says no.
+    /// Checks a password. The check may queue; `wanted` is called again before it starts, and the result is `None` if it returns false.
     pub async fn check(self: &Arc<Self>, user: &str, password: &[u8], wanted: impl FnOnce() -> bool) -> Option<bool> {
         if self.was_right(user, password) {
             return Some(true);
@@ -147,8 +142,8 @@ impl Passwords {
         };
         let digest = self.digest(user, &hash, password);
         let (passwords, user, password) = (self.clone(), user.to_owned(), password.to_vec());
-        // Nothing of this ends with a client that waits no longer: the check runs on, counts as one until it is over, and
-        // what it found makes the client's next try short.
+        // A client that disconnects does not cancel the check: it runs on, counts until it is over, and its result makes the client's next login
+        // fast.
         let check = tokio::task::spawn_blocking(move || {
             let right = verify(&hash, &password) && known;
             if right {
@@ -235,7 +230,7 @@ mod tests {
         let passwords = Passwords::new(users("old"));
         assert_eq!(passwords.check("n1", b"old", || true).await, Some(true));
         let changed = passwords.replace(users("new"));
-        assert_eq!(changed, Changed { changed: vec!["n1".to_owned()], ..Changed::default() });
+        assert_eq!(changed, ChangedPasswords { changed: vec!["n1".to_owned()], ..ChangedPasswords::default() });
         assert!(!passwords.was_right("n1", b"old"));
         assert_eq!(passwords.check("n1", b"old", || true).await, Some(false));
         assert_eq!(passwords.check("n1", b"new", || true).await, Some(true));

@@ -1,4 +1,4 @@
-//! The first exchange: CONNECT, who it is, CONNACK.
+//! CONNECT: authentication of the client, and the content of CONNACK.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -8,74 +8,73 @@ use wholegrain_transport::mqtt::{ConnAck, Connect, Properties, Property, ReasonC
 
 use super::Broker;
 use super::log_limit::quoted;
-use super::pipeline::Close;
+use super::pipeline::CloseReason;
 use crate::access::{ANONYMOUS, BadLogin, seconds};
 
-/// The largest CONNECT, in bytes. Whoever reaches the port may send one, so this and the bound on connections say how much
-/// memory strangers can take: 512 MiB with 8192 connections that have proved nothing. An agent's CONNECT has under a kilobyte.
+/// The largest CONNECT, in bytes. Every client that reaches the port may send one, so this and the limit on connections bound the memory of
+/// unauthenticated clients: 512 MiB with 8192 connections. An agent's CONNECT has less than a kilobyte.
 pub const CONNECT_BYTES_MAX: usize = 64 << 10;
-/// The keep-alive that MQTT 5 clients are told to use when they ask for none or a longer one, in seconds.
+/// The keep-alive, in seconds, that the server sets for MQTT 5 clients that ask for none or a longer one.
 pub const KEEP_ALIVE_MAX_S: u16 = 60;
-/// The keep-alive that is borne of an MQTT 5 client that does not do as it is told, in seconds: there are such clients, and
-/// what they asked for, up to this, is not dangerous.
+/// The longest keep-alive, in seconds, that the server accepts from MQTT 5 clients that ignore the server's value. Such clients exist.
 pub const KEEP_ALIVE_BORNE_S: u16 = 300;
-/// How long an MQTT 3.1.1 client that asked for no keep-alive may be silent.
+/// How long an MQTT 3.1.1 client without keep-alive may be silent.
 pub const SILENCE_MAX: Duration = Duration::from_secs(3600);
-/// How a client proves its identity that need not.
+/// The kind of proof of an anonymous client, for the log.
 const BY_NOTHING: &str = "nothing";
 
-/// A client that may come in.
+/// A client that may connect.
 #[derive(Debug, Clone)]
-pub(super) struct Admitted {
+pub(super) struct AdmittedClient {
     pub version: Version,
     pub identity: String,
     pub client_id: String,
-    /// How it proved its identity, for the log.
+    /// How it was authenticated, for the log.
     pub by: &'static str,
-    /// Whether it proved none.
+    /// Whether it is unauthenticated.
     pub anonymous: bool,
     /// How long it may be silent.
     pub silence_max: Duration,
-    /// The largest packet that it takes.
+    /// The client's maximum packet size.
     pub packet_bytes_max: usize,
-    /// Whether it wants reasons in words.
+    /// Whether it accepts reason strings.
     pub wants_words: bool,
-    /// Whether it wants nothing of an old session.
+    /// Whether it discards an old session.
     pub clean_start: bool,
     /// How long its session is kept after the connection.
     pub session_expiry: Duration,
-    /// How many messages it takes unacknowledged.
+    /// The client's receive maximum.
     pub window: u16,
-    /// The highest topic alias that it takes, and the highest that we use.
+    /// The highest topic alias that the client accepts, and that the server uses.
     pub topic_alias_max: u16,
     pub answer: ConnAck,
 }
 
 impl Broker {
-    /// Decides on a CONNECT. `certificate` is the common name of a certificate that TLS has verified; `number` makes a
-    /// client identifier for a client that has none.
+    /// Decides on a CONNECT. `certificate` is the common name of a certificate that TLS has verified; `number` becomes part of the client identifier
+    /// of a client without one.
     pub(super) async fn admit(
         &self,
         connect: &Connect,
         peer: SocketAddr,
         certificate: Option<&str>,
         number: u64,
-    ) -> Result<Admitted, Close> {
+    ) -> Result<AdmittedClient, CloseReason> {
         if connect.properties.authentication_method().is_some() {
-            return Err(Close::new(
+            return Err(CloseReason::new(
                 ReasonCode::BAD_AUTHENTICATION_METHOD,
-                "asks for extended authentication, of which none is offered",
+                "asks for extended authentication, which this server does not support",
             ));
         }
         let v5 = connect.version == Version::V5;
         if connect.client_id.is_empty() && !v5 && !connect.clean_start {
-            return Err(Close::new(
+            return Err(CloseReason::new(
                 ReasonCode::CLIENT_ID_NOT_VALID,
-                "has no client identifier and wants its session kept",
+                "has no client identifier but asks to keep its session",
             ));
         }
         let client_id = if connect.client_id.is_empty() {
-            // With the start of the process, for a client may come back with it after a restart.
+            // Includes the start time of the process: a client may reconnect with the identifier after a restart.
             format!("auto-{:x}-{number}", self.started_ms)
         } else {
             connect.client_id.to_string()
@@ -83,8 +82,8 @@ impl Broker {
         let (identity, by) = self.identify(connect, peer, certificate, &client_id).await?;
         if identity.contains('/') || name::check_relative(&identity).is_err() {
             let why =
-                format!("\"{}\" cannot be an agent's name: one level of a sensor path is wanted", quoted(&identity));
-            return Err(Close::new(ReasonCode::NOT_AUTHORIZED, why));
+                format!("\"{}\" cannot be an agent's name: it must be one level of a sensor path", quoted(&identity));
+            return Err(CloseReason::new(ReasonCode::NOT_AUTHORIZED, why));
         }
         let mut properties = Properties::new();
         if v5 {
@@ -100,13 +99,13 @@ impl Broker {
         let packet_bytes_max = connect.properties.maximum_packet_size().map_or(usize::MAX, |&bytes| bytes as usize);
         let receive_max = connect.properties.receive_maximum().copied().unwrap_or(u16::MAX);
         let topic_alias_max = connect.properties.topic_alias_maximum().copied().unwrap_or(0);
-        Ok(Admitted {
+        Ok(AdmittedClient {
             version: connect.version,
             identity,
             client_id,
             by,
             anonymous: by == BY_NOTHING,
-            // One and a half times the keep-alive (MQTT 3.1.1, section 3.1.2.10).
+            // One and a half times the keep-alive (MQTT 3.1.1, 3.1.2.10).
             silence_max: if keep_alive_s == 0 {
                 SILENCE_MAX
             } else {
@@ -122,7 +121,7 @@ impl Broker {
         })
     }
 
-    /// How long a session is kept: as long as is asked for, up to a bound. 3.1.1 knows only for ever and not at all.
+    /// How long the session is kept: as requested, up to a limit. MQTT 3.1.1 knows only forever and not at all.
     fn session_expiry(&self, connect: &Connect) -> Duration {
         let max = self.limits.session_expiry_max;
         match connect.version {
@@ -135,14 +134,14 @@ impl Broker {
         }
     }
 
-    /// Who it is: the certificate's name if there is one, else the user whose password it knows.
+    /// The identity: the certificate's name if there is one, else the user whose password is right.
     async fn identify(
         &self,
         connect: &Connect,
         peer: SocketAddr,
         certificate: Option<&str>,
         client_id: &str,
-    ) -> Result<(String, &'static str), Close> {
+    ) -> Result<(String, &'static str), CloseReason> {
         if let Some(name) = certificate {
             self.security.certificate_shown(peer, name);
             return Ok((name.to_owned(), "certificate"));
@@ -150,11 +149,11 @@ impl Broker {
         match (&connect.user, &connect.password) {
             (Some(user), Some(password)) => match self.security.check_password(peer, user, password).await {
                 Ok(()) => Ok((user.to_string(), "password")),
-                Err(BadLogin::Wrong) => Err(Close::new(
+                Err(BadLogin::Wrong) => Err(CloseReason::new(
                     ReasonCode::BAD_USER_OR_PASSWORD,
                     format!("wrong password, or no user \"{}\"", quoted(user)),
                 )),
-                Err(BadLogin::Wait(wait)) => Err(Close::new(
+                Err(BadLogin::Wait(wait)) => Err(CloseReason::new(
                     ReasonCode::CONNECTION_RATE_EXCEEDED,
                     format!("too many failed logins; the next try counts in {} s", seconds(wait)),
                 )),
@@ -163,11 +162,11 @@ impl Broker {
                 let is_name = !client_id.contains('/') && name::check_relative(client_id).is_ok();
                 Ok((if is_name { client_id } else { ANONYMOUS }.to_owned(), BY_NOTHING))
             }
-            _ => Err(Close::new(ReasonCode::NOT_AUTHORIZED, "has neither certificate nor user and password")),
+            _ => Err(CloseReason::new(ReasonCode::NOT_AUTHORIZED, "has neither certificate nor user and password")),
         }
     }
 
-    /// What an MQTT 5 client has to know.
+    /// The properties of CONNACK for an MQTT 5 client.
     fn announcements(&self, connect: &Connect) -> Properties {
         let mut properties = Properties::new()
             .with(Property::ReceiveMaximum(self.limits.inflight_max))

@@ -1,15 +1,15 @@
-//! What one identity may take of the broker's time: how many control packets a second, and how much before others have their turn.
+//! Fair use of the broker's time between identities: a rate limit on control packets, and turns.
 //!
-//! - In: whose a connection is, and what it has done. Out: until when it is not read, and when its next turn is.
-//! - Never: a packet that is dropped or a connection that is closed. Who does too much waits.
+//! - Input: a connection's identity and its work. Output: until when it is not read, and when its next turn starts.
+//! - Never: a dropped packet or a closed connection. A client that does too much waits.
 //!
-//! **Control packets** are those that carry no data and cost the client nothing: PINGREQ, SUBSCRIBE and UNSUBSCRIBE (one for each filter), and
-//! acknowledgements of what was never sent. A connection has a few of its own, so that ten thousand agents that share one password do not wait for each
-//! other; what is beyond those is taken from what its identity has.
+//! **Control packets** carry no data and cost the client nothing: PINGREQ, SUBSCRIBE and UNSUBSCRIBE (one for each filter), and acknowledgements of
+//! unknown packets. Each connection has a small budget of its own, so that ten thousand agents that share a password do not wait for each other;
+//! more is taken from the budget of the identity.
 //!
-//! **Turns.** After [`TURN_UNITS`] of work a connection waits until all tasks that are ready have run, and no more than [`TURNS_AT_ONCE`] connections of one
-//! identity wait for that at a time: the others queue behind them. So one identity's connections do a bounded amount of work between two steps of
-//! anybody else, however many they are.
+//! **Turns.** After [`TURN_UNITS`] of work a connection waits until all ready tasks have run, and at most [`TURNS_AT_ONCE`] connections of one
+//! identity wait for that at a time: the others queue. So the connections of one identity do a bounded amount of work between two steps of any other
+//! client, however many they are.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -18,59 +18,60 @@ use std::time::Instant;
 
 use tokio::sync::Semaphore;
 
-use super::rate::Bucket;
+use super::rate::TokenBucket;
 use crate::admission::source;
 
-/// Control packets that a connection may send at once without a look at its identity's, and how many of them come back in a second.
+/// Control packets in a connection's own budget, and how many of them return in a second.
 const OWN_PACKETS: f64 = 16.0;
 const OWN_PACKETS_PER_S: f64 = 1.0;
-/// How many seconds' worth of control packets an identity may send at once.
+/// The size of an identity's budget, in seconds of its rate.
 const BURST_S: f64 = 5.0;
-/// How many seconds' worth an identity may be over it: nobody waits longer for its next packet.
+/// The most debt of an identity, in seconds of its rate: the longest wait for the next packet.
 const DEBT_S_MAX: f64 = 60.0;
-/// How much a connection does in one turn: one for a packet in or a message out, and one for each [`UNIT_BYTES`] of its payload.
+/// Units of work in one turn: one for a packet or message, and one for each [`UNIT_BYTES`] of its payload.
 pub const TURN_UNITS: usize = 256;
 /// Bytes of a payload that count as one unit.
 pub const UNIT_BYTES: usize = 4 << 10;
-/// Bytes of a topic that do: each of its levels, which may be two bytes, is looked for among all filters.
+/// Bytes of a topic that count as one unit: each level, which may be two bytes long, is searched for among all filters.
 pub const TOPIC_UNIT_BYTES: usize = 256;
 /// How many connections of one identity get a new turn at a time.
 const TURNS_AT_ONCE: usize = 4;
-/// The most identities without a connection that are remembered, because they sent more control packets than have come back.
+/// The most identities without a connection that are remembered because of their debt.
 const IDLE_MAX: usize = 16_384;
 
-/// Who shares a budget.
+/// The owner of a budget.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-enum Key {
-    /// An identity that was proved.
+enum BudgetKey {
+    /// An authenticated identity.
     Identity(Box<str>),
-    /// Clients that proved none, of one address: they may call themselves what they like.
+    /// Unauthenticated clients of one address, whatever names they claim.
     Anonymous(IpAddr),
 }
 
-/// What the connections of one identity share.
+/// The budget that the connections of one identity share.
 #[derive(Debug)]
-struct Budget {
-    packets: Mutex<Bucket>,
+struct IdentityBudget {
+    packets: Mutex<TokenBucket>,
     turns: Semaphore,
 }
 
-/// The budgets of all identities that have connections, or had some a short time ago.
+/// The budgets of all identities with connections, and of some without.
 #[derive(Debug, Default)]
-pub struct Fairness(Mutex<Table>);
+pub struct Fairness(Mutex<BudgetTable>);
 
 #[derive(Debug, Default)]
-struct Table {
-    budgets: HashMap<Key, Arc<Budget>>,
-    /// Idle ones are looked for when there are so many.
+struct BudgetTable {
+    budgets: HashMap<BudgetKey, Arc<IdentityBudget>>,
+    /// Idle budgets are removed at this size.
     tidy_at: usize,
 }
 
-impl Table {
-    /// Forgets identities that have no connection and owe nothing.
+impl BudgetTable {
+    /// Removes identities without connection and without debt.
     fn tidy(&mut self, now: Instant) {
-        let lives = |budget: &Arc<Budget>| Arc::strong_count(budget) > 1;
-        let owes = |budget: &Budget| !budget.packets.lock().unwrap_or_else(PoisonError::into_inner).is_full(now);
+        let lives = |budget: &Arc<IdentityBudget>| Arc::strong_count(budget) > 1;
+        let owes =
+            |budget: &IdentityBudget| !budget.packets.lock().unwrap_or_else(PoisonError::into_inner).is_full(now);
         self.budgets.retain(|_, budget| lives(budget) || owes(budget));
         if self.budgets.values().filter(|budget| !lives(budget)).count() > IDLE_MAX {
             self.budgets.retain(|_, budget| lives(budget));
@@ -81,37 +82,44 @@ impl Table {
 }
 
 impl Fairness {
-    /// A connection has come in. `anonymous` is its address if it proved no identity; `per_s_max` how many control packets its identity may send.
-    pub(super) fn enter(&self, identity: &str, anonymous: Option<IpAddr>, per_s_max: u64, now: Instant) -> Turn {
-        let key = anonymous.map_or_else(|| Key::Identity(identity.into()), |address| Key::Anonymous(source(address)));
+    /// Registers a connection. `anonymous` is its address if it is unauthenticated; `per_s_max` is the identity's rate of control packets.
+    pub(super) fn enter(
+        &self,
+        identity: &str,
+        anonymous: Option<IpAddr>,
+        per_s_max: u64,
+        now: Instant,
+    ) -> ConnectionTurn {
+        let key = anonymous
+            .map_or_else(|| BudgetKey::Identity(identity.into()), |address| BudgetKey::Anonymous(source(address)));
         let per_s = per_s_max as f64;
         let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if table.budgets.len() >= table.tidy_at {
             table.tidy(now);
         }
         let new = || {
-            let packets = Mutex::new(Bucket::with(per_s, BURST_S * per_s, now));
-            Arc::new(Budget { packets, turns: Semaphore::new(TURNS_AT_ONCE) })
+            let packets = Mutex::new(TokenBucket::with(per_s, BURST_S * per_s, now));
+            Arc::new(IdentityBudget { packets, turns: Semaphore::new(TURNS_AT_ONCE) })
         };
         let budget = table.budgets.entry(key).or_insert_with(new).clone();
         drop(table);
-        // A reload may have changed it.
+        // A reload may have changed the rate.
         budget.packets.lock().unwrap_or_else(PoisonError::into_inner).set(per_s, BURST_S * per_s, now);
-        Turn { budget, own: Bucket::with(OWN_PACKETS_PER_S, OWN_PACKETS, now), left: TURN_UNITS }
+        ConnectionTurn { budget, own: TokenBucket::with(OWN_PACKETS_PER_S, OWN_PACKETS, now), left: TURN_UNITS }
     }
 }
 
 /// One connection's part.
 #[derive(Debug)]
-pub(super) struct Turn {
-    budget: Arc<Budget>,
-    own: Bucket,
-    /// Units that are left of the turn.
+pub(super) struct ConnectionTurn {
+    budget: Arc<IdentityBudget>,
+    own: TokenBucket,
+    /// Units left in this turn.
     left: usize,
 }
 
-impl Turn {
-    /// The client sent so many control packets; until when it is not read, if that was too fast.
+impl ConnectionTurn {
+    /// Takes control packets from the budgets; returns until when the client is not read if it was too fast.
     pub fn control(&mut self, packets: usize, now: Instant) -> Option<Instant> {
         let packets = packets as f64;
         if self.own.take_whole(packets, now) {
@@ -121,20 +129,20 @@ impl Turn {
         shared.take_bounded(packets, DEBT_S_MAX, now)
     }
 
-    /// So much was done.
+    /// Takes units from the turn.
     pub fn spend(&mut self, units: usize) {
         self.left = self.left.saturating_sub(units);
     }
 
-    /// Whether others are next.
+    /// Whether other connections are next.
     pub fn is_over(&self) -> bool {
         self.left == 0
     }
 
     /// Waits for the next turn.
     pub async fn next(&mut self) {
-        // Given back before the turn is used: who holds one does nothing but wait for the others, so that nobody keeps it.
-        // It is never closed, which would be the only error.
+        // The permit is returned before the turn is used: its holder only waits for others, so no connection can keep it. The only error would be a
+        // closed semaphore, which never happens.
         let _waits = self.budget.turns.acquire().await;
         tokio::task::yield_now().await;
         self.left = TURN_UNITS;
@@ -159,7 +167,7 @@ mod tests {
     #[test]
     fn a_fleet_of_one_identity_does_not_wait_for_each_other() {
         let (fairness, start) = (Fairness::default(), Instant::now());
-        let mut fleet: Vec<Turn> = (0..10_000).map(|_| fairness.enter("agents", None, 1, start)).collect();
+        let mut fleet: Vec<ConnectionTurn> = (0..10_000).map(|_| fairness.enter("agents", None, 1, start)).collect();
         for turn in &mut fleet {
             assert_eq!(turn.control(12, start), None);
         }

@@ -1,4 +1,4 @@
-//! The broker's bounds: `[mqtt.limits]`.
+//! The broker's limits: `[mqtt.limits]`.
 
 use std::time::Duration;
 
@@ -7,74 +7,72 @@ use wholegrain_model::Interval;
 use wholegrain_model::config::{ConfigError, Section};
 use wholegrain_model::size::ByteSize;
 
-use super::allowance::SCHEMA_BYTES_MIN;
-use super::retained::Room;
-use crate::admission::Bounds;
+use super::hourly_quotas::SCHEMA_BYTES_MIN;
+use super::retained::RetainedBounds;
+use crate::admission::ConnectionBounds;
 
-/// The shortest and the longest time that may be a limit.
+/// Minimum and maximum of time limits.
 pub const LIMIT_TIME: (Interval, Interval) = (Interval::from_ms(100), Interval::from_ms(3_600_000));
-/// The longest time for which sessions may be kept.
+/// The longest session expiry.
 pub const SESSION_EXPIRY_MAX: Interval = Interval::from_s(365 * 86_400);
 
 /// The broker's bounds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
-    /// The largest MQTT packet, in bytes.
+pub struct MqttLimits {
+    /// The maximum packet size, in bytes.
     pub packet_bytes_max: usize,
-    /// The most connections at once of clients that proved who they are.
+    /// Authenticated connections.
     pub connections_max: usize,
-    /// The same of one identity.
+    /// Connections of one identity.
     pub client_connections_max: usize,
-    /// The most connections that have proved nothing yet.
+    /// Unauthenticated connections.
     pub unauthenticated_max: usize,
-    /// The most publishes of one client, and messages to it, that are not yet acknowledged.
+    /// Unacknowledged publishes of one client, and unacknowledged messages to it.
     pub inflight_max: u16,
-    /// The most bytes of one client that are not yet acknowledged.
+    /// Bytes of one client's unacknowledged publishes.
     pub inflight_bytes_max: usize,
-    /// The bytes of all clients together that are not yet acknowledged, beyond which only clients that have none are read.
+    /// Bytes of unacknowledged publishes of all clients; above it only clients without any are read.
     pub inflight_total_bytes_max: usize,
-    /// The most subscriptions of one client.
+    /// Subscriptions of one client.
     pub subscriptions_max: usize,
-    /// The most messages that wait for one subscriber; beyond it they are dropped and counted.
+    /// Messages queued for one subscriber; more are dropped and counted.
     pub queue_messages_max: usize,
-    /// The same in bytes.
     pub queue_bytes_max: usize,
-    /// The bytes that wait for all subscribers together, those that are away included; beyond it messages are dropped.
+    /// Bytes queued for all subscribers, disconnected ones included; more are dropped.
     pub queue_total_bytes_max: usize,
     /// Bytes of new schemas that one agent may announce in an hour.
     pub schema_bytes_per_hour_max: u64,
-    /// New sensors that one agent may bring by schemas in an hour.
+    /// New sensors that one agent may add by schemas in an hour.
     pub schema_sensors_per_hour_max: u64,
-    /// Bytes of records of jobs that one agent may send in an hour.
+    /// Bytes of job records that one agent may send in an hour.
     pub job_bytes_per_hour_max: u64,
-    /// What is kept of retained messages.
-    pub retained: Room,
-    /// How long a batch waits for its schema before its connection is closed.
+    pub retained: RetainedBounds,
+    /// How long a batch waits for its schema before the connection is closed.
     pub schema_wait_max: Duration,
-    /// How long a client may take for the TLS handshake and CONNECT together.
+    /// The time for the TLS handshake and CONNECT together.
     pub connect_time_max: Duration,
-    /// How long one packet may take from its first byte to its last.
+    /// The time from the first to the last byte of a packet.
     pub packet_time_max: Duration,
-    /// How long a client may take nothing of what is written to it.
+    /// How long a client may read nothing of what is written to it.
     pub write_time_max: Duration,
-    /// How long a session is kept at most after its connection.
+    /// The longest time that a session is kept after its connection.
     pub session_expiry_max: Duration,
-    /// The most sessions of clients that are away.
+    /// Sessions of disconnected clients.
     pub sessions_kept_max: usize,
-    /// The most topic aliases of one client, each way.
+    /// Topic aliases of one client in each direction.
     pub topic_aliases_max: u16,
-    /// The most publishes of one client in a second; over it the client is read more slowly. `None` for no bound.
+    /// Publishes of one client in a second; above it the client is read more slowly. `None` for no limit.
     pub publishes_per_s_max: Option<u64>,
     /// The same in bytes of topics and payloads.
     pub publish_bytes_per_s_max: Option<u64>,
-    /// The most control packets of one identity in a second, beyond the few that each of its connections has; over it they are read more slowly.
+    /// Control packets of one identity in a second, beyond the few of each connection; above it the connections are read more slowly.
     pub control_packets_per_s_max: u64,
 }
 
-impl Limits {
-    /// How many connections there may be, and whose.
-    pub(crate) fn connections(&self) -> Bounds {
-        Bounds {
+impl MqttLimits {
+    /// The limits on connections.
+    pub(crate) fn connections(&self) -> ConnectionBounds {
+        ConnectionBounds {
             unproven_max: self.unauthenticated_max,
             proven_max: self.connections_max,
             identity_max: self.client_connections_max,
@@ -85,7 +83,7 @@ impl Limits {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub(crate) struct RawLimits {
+pub(crate) struct RawMqttLimits {
     packet_bytes_max: ByteSize,
     connections_max: usize,
     client_connections_max: usize,
@@ -116,7 +114,7 @@ pub(crate) struct RawLimits {
     control_packets_per_s_max: u64,
 }
 
-impl Default for RawLimits {
+impl Default for RawMqttLimits {
     fn default() -> Self {
         Self {
             packet_bytes_max: ByteSize::mib(32),
@@ -151,14 +149,14 @@ impl Default for RawLimits {
     }
 }
 
-impl RawLimits {
+impl RawMqttLimits {
     /// Checks them.
-    pub(crate) fn check(self, section: &Section) -> Result<Limits, ConfigError> {
+    pub(crate) fn check(self, section: &Section) -> Result<MqttLimits, ConfigError> {
         let within = |key: &str, value: u64, least: u64, most: u64| {
             if (least..=most).contains(&value) {
                 Ok(())
             } else {
-                Err(section.error(key, format!("is {value}; {least} to {most} is wanted")))
+                Err(section.error(key, format!("is {value}; write {least} to {most}")))
             }
         };
         within("packet_bytes_max", self.packet_bytes_max.0, 4096, 256 << 20)?;
@@ -193,10 +191,10 @@ impl RawLimits {
             ("session_expiry_max", self.session_expiry_max, (Interval::from_s(1), SESSION_EXPIRY_MAX)),
         ] {
             if !(least..=most).contains(&value) {
-                return Err(section.error(key, format!("is {value}; {least} to {most} is wanted")));
+                return Err(section.error(key, format!("is {value}; write {least} to {most}")));
             }
         }
-        Ok(Limits {
+        Ok(MqttLimits {
             packet_bytes_max: self.packet_bytes_max.0 as usize,
             connections_max: self.connections_max,
             client_connections_max: self.client_connections_max,
@@ -208,7 +206,7 @@ impl RawLimits {
             queue_messages_max: self.queue_messages_max,
             queue_bytes_max: self.queue_bytes_max.0 as usize,
             queue_total_bytes_max: self.queue_total_bytes_max.0 as usize,
-            retained: Room {
+            retained: RetainedBounds {
                 messages_max: self.retained_messages_max,
                 bytes_max: self.retained_bytes_max.0 as usize,
                 client_messages_max: self.retained_client_messages_max,

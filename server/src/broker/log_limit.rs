@@ -1,25 +1,24 @@
-//! Log lines that a client can cause: so many in a while, the rest counted.
+//! Rate limit of log lines that a client can cause; the rest is counted.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Warnings let through in one [`WINDOW`].
+/// Warnings in one [`WINDOW`].
 pub const LINES_MAX: u32 = 20;
-/// Lines about a store that cannot write: all clients have the same trouble.
+/// Lines about a store that cannot write: all clients have the same problem.
 pub const TROUBLE_MAX: u32 = 2;
-/// Lines about who comes and goes let through in one [`WINDOW`].
+/// Lines about clients that connect and disconnect in one [`WINDOW`].
 pub const VISITS_MAX: u32 = 200;
-/// How long a window is.
 pub const WINDOW: Duration = Duration::from_secs(10);
 
-/// The most characters of what a client sent, such as a topic or an identifier, in one line.
+/// The most characters of a client's text, such as a topic or an identifier, in one line.
 pub const QUOTED_CHARS_MAX: usize = 100;
 
-/// Lets so many lines through in each [`WINDOW`].
+/// Admits a number of lines in each [`WINDOW`].
 #[derive(Debug)]
 pub struct LogLimit {
     lines_max: u32,
-    state: Mutex<State>,
+    state: Mutex<LogLimitState>,
 }
 
 impl Default for LogLimit {
@@ -29,14 +28,13 @@ impl Default for LogLimit {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct LogLimitState {
     since: Option<Instant>,
     lines: u32,
     left_out: u64,
 }
 
 impl LogLimit {
-    /// With this many lines in each [`WINDOW`].
     pub fn new(lines_max: u32) -> Self {
         Self { lines_max, state: Mutex::default() }
     }
@@ -45,7 +43,7 @@ impl LogLimit {
     pub fn admit(&self, now: Instant) -> Option<u64> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if state.since.is_none_or(|since| now >= since + WINDOW) {
-            *state = State { since: Some(now), lines: 0, left_out: state.left_out };
+            *state = LogLimitState { since: Some(now), lines: 0, left_out: state.left_out };
         }
         if state.lines >= self.lines_max {
             state.left_out += 1;
@@ -55,7 +53,7 @@ impl LogLimit {
         Some(std::mem::take(&mut state.left_out))
     }
 
-    /// Writes a warning unless there were too many.
+    /// Writes a warning within the limit.
     pub fn warn(&self, text: std::fmt::Arguments<'_>) {
         match self.admit(Instant::now()) {
             Some(0) => tracing::warn!("{text}"),
@@ -64,7 +62,7 @@ impl LogLimit {
         }
     }
 
-    /// The same for what is no trouble.
+    /// Writes an information within the limit.
     pub fn info(&self, text: std::fmt::Arguments<'_>) {
         match self.admit(Instant::now()) {
             Some(0) => tracing::info!("{text}"),
@@ -74,7 +72,7 @@ impl LogLimit {
     }
 }
 
-/// What a client sent, fit for a log line: one line, without control characters, at most [`QUOTED_CHARS_MAX`] long.
+/// A client's text, safe for a log line: one line, no control characters, at most [`QUOTED_CHARS_MAX`] long.
 pub fn quoted(text: &str) -> String {
     let mut shown: String = text.chars().take(QUOTED_CHARS_MAX).flat_map(char::escape_debug).collect();
     if text.chars().nth(QUOTED_CHARS_MAX).is_some() {

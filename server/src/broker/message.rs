@@ -1,4 +1,4 @@
-//! What is published, and what of it goes to one subscriber.
+//! Published messages, and their deliveries to subscribers.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -6,36 +6,34 @@ use std::time::Instant;
 use bytes::Bytes;
 use wholegrain_transport::mqtt::{Properties, Property, QoS, Text};
 
-/// What one property counts beside its texts, in bytes.
+/// The fixed size that one property counts, in bytes.
 const PROPERTY_BYTES: usize = 64;
-/// What a message counts beside its texts and its payload, in bytes.
+/// The fixed size that one message counts, in bytes.
 const MESSAGE_BYTES: usize = 128;
 
-/// A publish on its way to subscribers, everything borrowed: nothing is copied before somebody wants it.
+/// A publish on its way to subscribers. It borrows everything: nothing is copied unless a subscriber needs it.
 #[derive(Debug, Clone, Copy)]
 pub struct Publication<'a> {
     /// Where.
     pub topic: &'a str,
     /// What.
     pub payload: &'a Bytes,
-    /// How surely it was published.
     pub qos: QoS,
-    /// Whether it is for later subscribers too.
+    /// Whether it is retained for later subscribers.
     pub retain: bool,
-    /// As they were published.
     pub properties: &'a Properties,
     /// When it came.
     pub at: Instant,
 }
 
 impl Publication<'_> {
-    /// What it counts as a message, in bytes.
+    /// Its size as a message, in bytes.
     pub fn size(&self) -> usize {
         let extra: usize = self.properties.0.iter().filter(|property| is_forwarded(property)).map(property_bytes).sum();
         MESSAGE_BYTES + self.topic.len() + self.payload.len() + extra
     }
 
-    /// A message of its own, which points into no receive buffer except with its payload.
+    /// An owned message; only its payload may point into a receive buffer.
     pub fn to_message(&self) -> Message {
         let properties = forwarded(self.properties);
         Message {
@@ -51,20 +49,16 @@ impl Publication<'_> {
     }
 }
 
-/// A message that waits for subscribers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message {
-    /// Where it was published.
     pub topic: Text,
     /// What.
     pub payload: Bytes,
-    /// How surely it was published.
     pub qos: QoS,
-    /// Whether it was published as a retained one.
     pub retain: bool,
-    /// What the publisher says about it and subscribers hear, the expiry not among them.
+    /// The properties that subscribers receive, without the expiry.
     pub properties: Properties,
-    /// How long it is worth something, in seconds from `at`.
+    /// Expiry interval, in seconds from `at`.
     pub expiry_s: Option<u32>,
     /// When it came.
     pub at: Instant,
@@ -72,23 +66,23 @@ pub struct Message {
 }
 
 impl Message {
-    /// What it counts in a queue, in bytes. Shared between subscribers; each counts it whole.
+    /// Its size in a queue, in bytes. Subscribers share a message, but each counts the whole size.
     pub fn size(&self) -> usize {
         self.size
     }
 
-    /// The same with another payload.
+    /// The same message with another payload.
     pub fn with_payload(&self, payload: Bytes) -> Self {
         Self { size: self.size - self.payload.len() + payload.len(), payload, ..self.clone() }
     }
 
-    /// Seconds that are left of its expiry, 0 when it is over; `None` when it does not expire.
+    /// Seconds until expiry, 0 if expired; `None` if it does not expire.
     pub fn left_s(&self, now: Instant) -> Option<u32> {
         let waited_s = now.saturating_duration_since(self.at).as_secs();
         self.expiry_s.map(|expiry_s| u64::from(expiry_s).saturating_sub(waited_s) as u32)
     }
 
-    /// Whether nobody shall get it any more.
+    /// Whether its expiry interval is over.
     pub fn is_expired(&self, now: Instant) -> bool {
         self.left_s(now) == Some(0)
     }
@@ -99,17 +93,17 @@ impl Message {
 pub struct Delivery {
     /// What.
     pub message: Arc<Message>,
-    /// How surely, at most.
+    /// The maximum QoS of the delivery.
     pub qos: QoS,
     /// The retain flag that the subscriber sees.
     pub retain: bool,
-    /// Identifiers of the subscriptions that it is delivered for.
+    /// Identifiers of the matching subscriptions.
     pub ids: Box<[u32]>,
-    /// The shared subscription that it came by, as `$share/group/filter`.
+    /// The shared subscription that matched, as `$share/group/filter`.
     pub group: Option<Arc<str>>,
 }
 
-/// The properties that subscribers hear, copied.
+/// A copy of the properties that subscribers receive.
 pub fn forwarded(properties: &Properties) -> Properties {
     let copy = |text: &Text| Text::from(text.as_str());
     let kept = properties.0.iter().filter_map(|property| match property {

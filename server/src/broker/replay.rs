@@ -1,63 +1,63 @@
-//! Retained messages on their way to one client: which subscriptions still have some to send, and how far each is.
+//! Retained messages on their way to one client: the subscriptions with messages left to send, and their progress.
 //!
-//! They do not wait in the client's queue, where there would not be room for them: its task looks up the next few when it can write, so a client
-//! gets all of them as fast as it reads, and one that does not read costs nothing. They go before the messages that came after the
-//! subscription, so that each topic's come in their order.
+//! They do not wait in the client's queue, which has no room for all of them: the client's task looks up the next few when it can write. So a client
+//! gets them as fast as it reads, and one that does not read costs nothing. They precede the messages published after the subscription, so that the
+//! order within each topic is right.
 //!
-//! What is published after the subscription reaches it as any message does and is left out here. A subscription that is renewed begins anew.
+//! Messages published after the subscription are delivered normally and left out here. A renewed subscription starts again.
 
 use std::collections::VecDeque;
 use std::time::Instant;
 
 use wholegrain_transport::mqtt::{QoS, Text};
 
-use super::retained::{Kept, Scanned};
+use super::retained::{RetainedMessage, ScanResult};
 use super::session::Session;
-use super::subscriptions::Options;
+use super::subscriptions::SubscriptionOptions;
 
-/// What a client's task does next.
+/// The next step of a client's task.
 #[derive(Debug)]
-pub enum Turn {
-    /// Look for more that this filter matches, behind this topic.
+pub enum SendStep {
+    /// Look up more matches of this filter, after this topic.
     LookUp(Box<str>, Option<Text>),
-    /// Send this one, and then say so.
-    Send(Kept, Options, QoS),
-    /// Wait until the client has acknowledged something: what it has in the queue came later.
+    /// Send this message, then call `sent`.
+    Send(RetainedMessage, SubscriptionOptions, QoS),
+    /// Wait until the client acknowledges something: the messages in the queue are newer.
     Wait,
-    /// Send what is in the queue.
+    /// Send from the queue.
     Queue,
 }
 
 /// One subscription's part.
 #[derive(Debug)]
-pub struct Replay {
+pub struct RetainedReplay {
     filter: Box<str>,
-    options: Options,
+    options: SubscriptionOptions,
     /// Messages with this number and later ones came after the subscription.
     until: u64,
     after: Option<Text>,
 }
 
-impl Replay {
+impl RetainedReplay {
     /// From the beginning.
-    pub fn new(filter: &str, options: Options, until: u64) -> Self {
+    pub fn new(filter: &str, options: SubscriptionOptions, until: u64) -> Self {
         Self { filter: filter.into(), options, until, after: None }
     }
 }
 
-/// Those of one client, one after the other. At most one for each of its subscriptions.
+/// The replays of one client, one after the other; at most one for each subscription.
 #[derive(Debug, Default)]
-pub struct Replays {
-    waiting: VecDeque<Replay>,
-    /// What was looked up for the first one.
-    found: VecDeque<Kept>,
-    /// Whether the first one has nothing more to look up.
+pub struct RetainedReplays {
+    waiting: VecDeque<RetainedReplay>,
+    /// Messages found for the first replay.
+    found: VecDeque<RetainedMessage>,
+    /// Whether the first replay has nothing more to look up.
     is_at_end: bool,
 }
 
-impl Replays {
-    /// Adds one; one of the same filter is begun anew.
-    pub fn start(&mut self, replay: Replay) {
+impl RetainedReplays {
+    /// Adds a replay; one of the same filter starts again.
+    pub fn start(&mut self, replay: RetainedReplay) {
         self.stop(&replay.filter);
         self.waiting.push_back(replay);
     }
@@ -71,7 +71,7 @@ impl Replays {
         }
     }
 
-    /// The client is gone: what is of QoS 0 does not wait for it.
+    /// The client disconnected: QoS 0 messages do not wait for it.
     pub fn detach(&mut self) {
         if self.waiting.front().is_some_and(|first| first.options.qos == QoS::AtMostOnce) {
             self.end_first();
@@ -79,7 +79,6 @@ impl Replays {
         self.waiting.retain(|replay| replay.options.qos != QoS::AtMostOnce);
     }
 
-    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
@@ -90,15 +89,15 @@ impl Replays {
         self.is_at_end = false;
     }
 
-    /// What is next for the client that has the session.
-    pub fn turn(&self, session: &Session) -> Turn {
-        let Some(first) = self.waiting.front().filter(|_| !session.sends_again()) else { return Turn::Queue };
-        let Some(kept) = self.found.front() else { return Turn::LookUp(first.filter.clone(), first.after.clone()) };
+    /// The next step for the connected client.
+    pub fn turn(&self, session: &Session) -> SendStep {
+        let Some(first) = self.waiting.front().filter(|_| !session.sends_again()) else { return SendStep::Queue };
+        let Some(kept) = self.found.front() else { return SendStep::LookUp(first.filter.clone(), first.after.clone()) };
         let qos = kept.qos().min(first.options.qos);
-        if session.takes_retained(qos) { Turn::Send(kept.clone(), first.options, qos) } else { Turn::Wait }
+        if session.takes_retained(qos) { SendStep::Send(kept.clone(), first.options, qos) } else { SendStep::Wait }
     }
 
-    /// That was sent, or need not be.
+    /// The message was sent or is not needed.
     pub fn sent(&mut self) {
         self.found.pop_front();
         if self.found.is_empty() && self.is_at_end {
@@ -106,8 +105,8 @@ impl Replays {
         }
     }
 
-    /// What was found of what was looked up.
-    pub fn found(&mut self, scanned: Scanned, now: Instant) {
+    /// Adds the results of a lookup.
+    pub fn found(&mut self, scanned: ScanResult, now: Instant) {
         let Some(first) = self.waiting.front_mut() else { return };
         let until = first.until;
         self.found.extend(scanned.found.into_iter().filter(|kept| kept.number() < until && !kept.is_expired(now)));

@@ -1,12 +1,12 @@
-//! Retained messages: the newest of each topic, for subscribers to come.
+//! Retained messages: the newest of each topic, for later subscribers.
 //!
-//! They are sorted by topic, and a filter is answered by jumps in that order (`scan.rs`): what it does not match is passed over
-//! subtree by subtree. The work of one answer is a number that the caller bounds; it goes on later behind the topic where it stopped.
+//! They are sorted by topic. A filter is answered by a skip scan (`scan.rs`), which jumps over subtrees that cannot match. The caller limits the
+//! work of one call; the next call continues after the topic where it stopped.
 //!
-//! Each client has a part of the room ([`Room`]), so that none can fill it for the others. The schemas of agents are outside of it:
-//! they have a bound of their own ([`SCHEMAS_PER_CLIENT_MAX`]), beyond which an agent's oldest announcement is forgotten. Only the
-//! hash of a schema is kept: the store has it, its sensors shared by all agents that have the same, and the bytes are made anew
-//! for who asks. As messages the schemas of ten thousand agents took more memory than all the rest of their connections.
+//! Each client has a quota ([`RetainedBounds`]), so that none can use all the room. Schemas of agents have a separate limit
+//! ([`SCHEMAS_PER_CLIENT_MAX`]), above which an agent's oldest announcement is removed. Only the hash of a schema is retained: the store has the
+//! schema, shared by all agents with the same sensors, and encodes it again on request. As messages, the schemas of ten thousand agents took more
+//! memory than the rest of their connections.
 
 mod scan;
 
@@ -20,104 +20,98 @@ use wholegrain_model::SchemaHash;
 use wholegrain_transport::mqtt::{QoS, Text};
 
 use super::message::{Message, Publication};
-pub use scan::Scanned;
+pub use scan::ScanResult;
 
-/// The most announcements of schemas that are kept of one client. Agents announce one a group, and each job brings groups of its own.
+/// The most schema announcements of one client. Agents announce one for each group, and each job adds groups.
 pub const SCHEMAS_PER_CLIENT_MAX: usize = 1024;
-/// The most that are kept of all clients together.
+/// The most schema announcements of all clients.
 pub const SCHEMAS_MAX: usize = 1 << 20;
-/// The most expired messages that are forgotten in one go.
+/// The most expired messages that are removed at a time.
 const PURGED_AT_ONCE_MAX: usize = 1024;
 
-/// A table with so many times the room that it needs gives it back.
+/// A table with this many times the capacity that it needs shrinks.
 const ROOMY: usize = 8;
 
-/// Gives the bytes of a schema as its agent sent them; `None` when it is known no longer.
-type Encoded = dyn Fn(&SchemaHash) -> Option<Bytes> + Send + Sync;
+/// Returns the bytes of a schema as its agent sent them; `None` if it is unknown.
+type SchemaLookup = dyn Fn(&SchemaHash) -> Option<Bytes> + Send + Sync;
 
-/// Who has the schemas.
-pub struct Schemas(pub Box<Encoded>);
+/// The provider of schema payloads.
+pub struct SchemaPayloads(pub Box<SchemaLookup>);
 
-impl fmt::Debug for Schemas {
+impl fmt::Debug for SchemaPayloads {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Schemas")
     }
 }
 
-/// Bounds of what is kept, schemas not counted. Bytes are those of topics, payloads and properties.
+/// Limits of retained messages, schemas not counted. Bytes are those of topics, payloads and properties.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Room {
-    /// The most messages of all clients.
+pub struct RetainedBounds {
     pub messages_max: usize,
-    /// The most bytes of all clients.
     pub bytes_max: usize,
-    /// The most messages of one client.
     pub client_messages_max: usize,
-    /// The most bytes of one client.
     pub client_bytes_max: usize,
 }
 
-/// Why a message is not kept.
+/// Why a message is not retained.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NoRoom {
-    /// Its client has as much as one may have.
+pub enum RetainError {
+    /// The client's quota is used up.
     Client,
-    /// All clients together have as much as they may have.
+    /// The limit of all clients is reached.
     All,
-    /// All announcements of schemas together are as many as may be.
+    /// The limit of schema announcements is reached.
     Schemas,
 }
 
-impl fmt::Display for NoRoom {
+impl fmt::Display for RetainError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Client => {
-                "this client has as many retained messages, or bytes of them, as one may have \
+                "this client has reached its limit of retained messages or bytes \
                  (mqtt.limits.retained_client_messages_max, retained_client_bytes_max)"
             }
             Self::All => {
-                "all clients together have as many retained messages, or bytes of them, as are kept \
+                "all clients together have reached the limit of retained messages or bytes \
                  (mqtt.limits.retained_messages_max, retained_bytes_max)"
             }
-            Self::Schemas => "as many announcements of schemas are kept as may be",
+            Self::Schemas => "the limit of schema announcements is reached",
         })
     }
 }
 
 /// One retained message.
 #[derive(Debug, Clone)]
-pub struct Kept {
+pub struct RetainedMessage {
     message: Arc<Message>,
-    /// Its payload is this schema's, and empty here.
+    /// The hash of the schema that is its payload, which is empty here.
     schema: Option<SchemaHash>,
-    /// Whose it is; `None` for the server's own, which count nowhere.
+    /// The client whose quota it counts for; `None` for the server, which has none.
     owner: Option<Arc<str>>,
     number: u64,
 }
 
-impl Kept {
-    /// The whole message; `None` when its schema is known no longer.
-    pub fn whole(self, schemas: &Schemas) -> Option<Arc<Message>> {
+impl RetainedMessage {
+    /// The message with its payload; `None` if its schema is unknown.
+    pub fn whole(self, schemas: &SchemaPayloads) -> Option<Arc<Message>> {
         let Some(hash) = self.schema else { return Some(self.message) };
         Some(Arc::new(self.message.with_payload(schemas.0(&hash)?)))
     }
 
-    /// Whether nobody shall get it any more.
+    /// Whether its expiry interval is over.
     pub fn is_expired(&self, now: Instant) -> bool {
         self.message.is_expired(now)
     }
 
-    /// Where it was published.
     pub fn topic(&self) -> &Text {
         &self.message.topic
     }
 
-    /// How surely it was published.
     pub fn qos(&self) -> QoS {
         self.message.qos
     }
 
-    /// Its place among all publishes.
+    /// Its sequence number among all publishes.
     pub fn number(&self) -> u64 {
         self.number
     }
@@ -128,16 +122,16 @@ impl Kept {
     }
 }
 
-/// What one client has.
+/// One client's use of its quota.
 #[derive(Debug, Default)]
-struct Usage {
+struct RetainedUsage {
     messages: usize,
     bytes: usize,
-    /// Topics of its schemas by their place among all publishes.
+    /// Topics of its schemas by sequence number of the publish.
     schemas: BTreeMap<u64, Text>,
 }
 
-impl Usage {
+impl RetainedUsage {
     fn is_empty(&self) -> bool {
         self.messages == 0 && self.schemas.is_empty()
     }
@@ -145,19 +139,19 @@ impl Usage {
 
 /// All of them.
 #[derive(Debug)]
-pub struct Retained {
-    room: Room,
-    by_topic: BTreeMap<Text, Kept>,
-    owners: HashMap<Arc<str>, Usage>,
+pub struct RetainedMessages {
+    room: RetainedBounds,
+    by_topic: BTreeMap<Text, RetainedMessage>,
+    owners: HashMap<Arc<str>, RetainedUsage>,
     messages: usize,
     bytes: usize,
     schemas: usize,
     expiring: BTreeSet<(Instant, Text)>,
 }
 
-impl Retained {
+impl RetainedMessages {
     /// None yet.
-    pub fn new(room: Room) -> Self {
+    pub fn new(room: RetainedBounds) -> Self {
         Self {
             room,
             by_topic: BTreeMap::new(),
@@ -169,55 +163,55 @@ impl Retained {
         }
     }
 
-    /// Other bounds. What is kept stays.
-    pub fn set_room(&mut self, room: Room) {
+    /// Changes the limits. Retained messages stay.
+    pub fn set_room(&mut self, room: RetainedBounds) {
         self.room = room;
     }
 
-    /// Whether a message of `owner` that counts `size` bytes would be kept on `topic`.
-    pub fn check(&self, owner: &str, topic: &str, size: usize) -> Result<(), NoRoom> {
+    /// Whether a message of `owner` with `size` bytes would be retained on `topic`.
+    pub fn check(&self, owner: &str, topic: &str, size: usize) -> Result<(), RetainError> {
         let old = self.by_topic.get(topic.as_bytes()).filter(|kept| kept.schema.is_none());
-        let count = |is_counted: bool, old: &Kept| if is_counted { (1, old.message.size()) } else { (0, 0) };
+        let count = |is_counted: bool, old: &RetainedMessage| if is_counted { (1, old.message.size()) } else { (0, 0) };
         let usage = self.owners.get(owner);
         let has = usage.map_or((0, 0), |usage| (usage.messages, usage.bytes));
         let own = old.map_or((0, 0), |old| count(old.owner.as_deref() == Some(owner), old));
         if has.0 - own.0 >= self.room.client_messages_max || has.1 - own.1 + size > self.room.client_bytes_max {
-            return Err(NoRoom::Client);
+            return Err(RetainError::Client);
         }
         let own = old.map_or((0, 0), |old| count(old.owner.is_some(), old));
         if self.messages - own.0 >= self.room.messages_max || self.bytes - own.1 + size > self.room.bytes_max {
-            return Err(NoRoom::All);
+            return Err(RetainError::All);
         }
         Ok(())
     }
 
-    /// Keeps a topic's newest message, which is this schema's if there is one; an empty one takes it away. `number` is its place among
-    /// all publishes. The old one stays where there is no room for the new one.
+    /// Retains a topic's newest message, by reference to `schema` if given; an empty one removes it. `number` is its sequence number among all
+    /// publishes. Without room the old message stays.
     pub fn put(
         &mut self,
         owner: Option<&str>,
         publication: &Publication<'_>,
         schema: Option<SchemaHash>,
         number: u64,
-    ) -> Result<Put, NoRoom> {
+    ) -> Result<RetainOutcome, RetainError> {
         if publication.payload.is_empty() {
             self.remove(publication.topic);
-            return Ok(Put::default());
+            return Ok(RetainOutcome::default());
         }
-        // A copy: the payload may be a slice of a receive buffer, which it would keep alive.
+        // Copied: the payload may be a slice of a receive buffer, which it would keep alive.
         let payload = if schema.is_some() { Bytes::new() } else { Bytes::copy_from_slice(publication.payload) };
         let message = Publication { payload: &payload, ..*publication }.to_message();
-        let mut put = Put::default();
+        let mut put = RetainOutcome::default();
         match (owner, schema) {
             (Some(owner), None) => self.check(owner, publication.topic, message.size())?,
-            (Some(owner), Some(_)) => put.forgotten = self.make_room_for_schema(owner, publication.topic)?,
+            (Some(owner), Some(_)) => put.removed = self.make_room_for_schema(owner, publication.topic)?,
             (None, _) => {}
         }
         self.remove(publication.topic);
         let owner =
             owner.map(|owner| self.owners.get_key_value(owner).map_or_else(|| owner.into(), |(key, _)| key.clone()));
         let topic = message.topic.clone();
-        let kept = Kept { message: Arc::new(message), schema, owner, number };
+        let kept = RetainedMessage { message: Arc::new(message), schema, owner, number };
         if let Some(owner) = &kept.owner {
             let usage = self.owners.entry(owner.clone()).or_default();
             if schema.is_some() {
@@ -233,8 +227,8 @@ impl Retained {
         Ok(put)
     }
 
-    /// Forgets the client's oldest announcement when it has as many as one may have, or all have.
-    fn make_room_for_schema(&mut self, owner: &str, topic: &str) -> Result<bool, NoRoom> {
+    /// Removes the client's oldest announcement if the client has the maximum number.
+    fn make_room_for_schema(&mut self, owner: &str, topic: &str) -> Result<bool, RetainError> {
         let usage = self.owners.get(owner);
         let replaces = self.by_topic.get(topic.as_bytes()).is_some_and(|kept| kept.schema.is_some());
         let has = usage.map_or(0, |usage| usage.schemas.len());
@@ -242,7 +236,7 @@ impl Retained {
             return Ok(false);
         }
         let oldest = usage.and_then(|usage| usage.schemas.first_key_value()).map(|(_, topic)| topic.clone());
-        self.remove(&oldest.ok_or(NoRoom::Schemas)?);
+        self.remove(&oldest.ok_or(RetainError::Schemas)?);
         Ok(true)
     }
 
@@ -262,7 +256,7 @@ impl Retained {
         }
         if usage.is_empty() {
             self.owners.remove(owner);
-            // What a burst of clients took is given back.
+            // Returns the memory of a burst of clients.
             if self.owners.capacity() > ROOMY * self.owners.len() + ROOMY {
                 self.owners.shrink_to_fit();
             }
@@ -270,17 +264,16 @@ impl Retained {
         true
     }
 
-    /// Those whose topics `filter` matches, in their order and behind `after`, with at most so much work.
-    pub fn matching(&self, filter: &str, after: Option<&Text>, work_max: usize) -> Scanned {
+    /// Messages whose topics match `filter`, in order and after `after`, with at most `work_max` work.
+    pub fn matching(&self, filter: &str, after: Option<&Text>, work_max: usize) -> ScanResult {
         scan::scan(&self.by_topic, filter, after, work_max)
     }
 
-    /// Whether any has expired.
     pub fn has_expired(&self, now: Instant) -> bool {
         self.expiring.first().is_some_and(|(at, _)| *at <= now)
     }
 
-    /// Forgets some of those that have expired; how many.
+    /// Removes some expired messages; returns how many.
     pub fn purge(&mut self, now: Instant) -> usize {
         let mut gone = 0;
         while gone < PURGED_AT_ONCE_MAX
@@ -292,17 +285,17 @@ impl Retained {
         gone
     }
 
-    /// How many there are, schemas and the server's own among them.
+    /// The number of retained messages, including schemas and the server's own.
     pub fn count(&self) -> usize {
         self.by_topic.len()
     }
 }
 
-/// What else became of a message that is kept.
+/// What happened when a message was retained.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub struct Put {
-    /// The client's oldest announcement of a schema was forgotten for it.
-    pub forgotten: bool,
+pub struct RetainOutcome {
+    /// The client's oldest schema announcement was removed.
+    pub removed: bool,
 }
 
 #[cfg(test)]

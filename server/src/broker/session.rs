@@ -1,13 +1,12 @@
-//! One client's session: what waits for it, what it has not acknowledged, and which of its own QoS 2 messages are under
-//! way. Events in, packets out; no I/O and no clock.
+//! One client's session: queued and unacknowledged messages, and the client's own QoS 2 messages in progress. Events in, packets out; no I/O and no
+//! clock.
 //!
-//! A session outlives its connection when the client wants that. It lives in memory: it does not survive a restart of the
-//! server, which then says in CONNACK that it has none.
+//! A session outlives its connection if the client asks for that. It is in memory only: after a restart CONNACK says that there is no session.
 //!
-//! - Out: messages of QoS 1 and 2 in their order, at most a window of them unacknowledged; those of QoS 0 beside them. On
-//!   a new connection what was unacknowledged is sent again first, marked as duplicate; never on a timer (4.4).
-//! - In: the packet identifiers of QoS 2 messages that were taken and not yet released, so that none is taken twice.
-//! - QoS 0 messages do not wait for a client that is away.
+//! - Out: messages of QoS 1 and 2 in order, at most a window of them unacknowledged; QoS 0 beside them. On a new connection unacknowledged messages
+//!   are sent again first, marked as duplicates; never on a timer (4.4).
+//! - In: packet identifiers of accepted QoS 2 messages that are not yet released, so that none is accepted twice.
+//! - QoS 0 messages are not queued for a disconnected client.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -17,74 +16,71 @@ use wholegrain_transport::mqtt::{QoS, ReasonCode};
 
 use super::message::Delivery;
 
-/// The most QoS 2 messages of one client that it has not released. Bounds what 3.1.1 clients, which know no receive
-/// maximum, may leave behind.
+/// The most unreleased QoS 2 messages of one client. Limits MQTT 3.1.1 clients, which have no receive maximum.
 pub const UNRELEASED_MAX: usize = 16_384;
 
-/// Bounds of what waits for one client.
+/// Limits of one client's queue.
 #[derive(Debug, Clone, Copy)]
 pub struct QueueBounds {
-    /// The most messages that wait to be sent.
     pub messages_max: usize,
-    /// The most bytes of these and of those not yet acknowledged.
+    /// Bytes of queued and unacknowledged messages.
     pub bytes_max: usize,
 }
 
-/// What became of a message for this client.
+/// The result of queueing a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Put {
+pub enum QueueOutcome {
     /// It waits.
     Queued,
-    /// The client is away and it is not one to be kept.
+    /// The client is disconnected and the message has QoS 0.
     Away,
-    /// There is no room.
+    /// The queue is full.
     Full,
 }
 
-/// A packet to be sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Out {
+pub enum OutgoingPacket {
     /// PUBLISH.
     Publish {
         /// What.
         delivery: Delivery,
-        /// Its packet identifier; `None` for QoS 0.
+        /// `None` for QoS 0.
         packet_id: Option<u16>,
-        /// Whether it may have been sent before.
+        /// The DUP flag: it may have been sent before.
         dup: bool,
     },
     /// PUBREL.
     PubRel(u16),
 }
 
-/// How an acknowledgement fits what was sent.
+/// How an acknowledgement matches the messages sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Answer {
-    /// It ends, or carries on, an exchange.
+pub enum AckMatch {
+    /// It ends or continues an exchange.
     Fits,
-    /// Nothing is under way with this packet identifier.
+    /// No exchange has this packet identifier.
     Unknown,
-    /// It is not what may come at this point of the exchange.
+    /// It is not allowed at this point of the exchange.
     Wrong,
 }
 
-/// What a QoS 2 PUBLISH of the client is.
+/// The state of a QoS 2 PUBLISH of the client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Arrival {
-    /// New: to be taken.
+pub enum Qos2Arrival {
+    /// New: to be processed.
     New,
-    /// Here before, and still on its way to the store: to be ignored.
+    /// Received before and not yet stored: to be ignored.
     UnderWay,
-    /// Here before and taken: to be acknowledged again.
-    Taken,
+    /// Received and accepted before: to be acknowledged again.
+    Accepted,
     /// More than [`UNRELEASED_MAX`] are not released.
     TooMany,
 }
 
 #[derive(Debug)]
-struct Flight {
+struct InFlightMessage {
     packet_id: u16,
-    /// `None` once PUBREC came and only PUBREL, PUBCOMP are left.
+    /// `None` after PUBREC: only PUBREL and PUBCOMP are left.
     delivery: Option<Delivery>,
 }
 
@@ -93,34 +89,34 @@ struct Flight {
 pub struct Session {
     bounds: QueueBounds,
     connected: bool,
-    /// What waits with QoS 0, and what waits with 1 or 2; each with its place in the common order.
-    unsure: VecDeque<(u64, Delivery)>,
-    sure: VecDeque<(u64, Delivery)>,
+    /// Queued messages of QoS 0, and of QoS 1 and 2; each with its position in the common order.
+    qos0: VecDeque<(u64, Delivery)>,
+    queued: VecDeque<(u64, Delivery)>,
     place: u64,
     bytes: usize,
-    flights: VecDeque<Flight>,
-    /// How many of the flights, from the front, were sent on this connection.
+    in_flight: VecDeque<InFlightMessage>,
+    /// How many of the in-flight messages, from the front, were sent on this connection.
     sent: usize,
     /// How many more may be unacknowledged.
     quota: u16,
     window: u16,
     last_id: u16,
-    /// The client's own QoS 2 messages that are not released, and whether each was taken.
+    /// The client's unreleased QoS 2 messages, and whether each was accepted.
     received: BTreeMap<u16, bool>,
     expired: u64,
 }
 
 impl Session {
-    /// Of a client that was not here before.
+    /// A session of a new client.
     pub fn new(bounds: QueueBounds) -> Self {
         Self {
             bounds,
             connected: false,
-            unsure: VecDeque::new(),
-            sure: VecDeque::new(),
+            qos0: VecDeque::new(),
+            queued: VecDeque::new(),
             place: 0,
             bytes: 0,
-            flights: VecDeque::new(),
+            in_flight: VecDeque::new(),
             sent: 0,
             quota: 0,
             window: 0,
@@ -130,7 +126,7 @@ impl Session {
         }
     }
 
-    /// The client is here; at most `window` messages may be unacknowledged. What was sent before is sent again.
+    /// The client connected; at most `window` messages may be unacknowledged. Unacknowledged messages are sent again.
     pub fn attach(&mut self, window: u16) {
         self.connected = true;
         self.window = window;
@@ -138,172 +134,168 @@ impl Session {
         self.sent = 0;
     }
 
-    /// The client is gone.
     pub fn detach(&mut self) {
         self.connected = false;
-        let gone: usize = self.unsure.drain(..).map(|(_, delivery)| delivery.message.size()).sum();
+        let gone: usize = self.qos0.drain(..).map(|(_, delivery)| delivery.message.size()).sum();
         self.bytes -= gone;
-        self.unsure = VecDeque::new();
-        // What was not yet taken is not known to be stored; when the client sends it again it is new.
-        self.received.retain(|_, taken| *taken);
+        self.qos0 = VecDeque::new();
+        // Messages not yet accepted may not be stored; if the client sends them again, they are new.
+        self.received.retain(|_, accepted| *accepted);
     }
 
-    /// Whether the client is here.
     pub fn is_connected(&self) -> bool {
         self.connected
     }
 
-    /// The most bytes that may.
+    /// The limit of queued and unacknowledged bytes.
     pub fn bytes_max(&self) -> usize {
         self.bounds.bytes_max
     }
 
-    /// Bytes that wait or are unacknowledged.
+    /// Bytes queued or unacknowledged.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// How many messages wait or are unacknowledged.
+    /// The number of queued and unacknowledged messages.
     pub fn len(&self) -> usize {
-        self.unsure.len() + self.sure.len() + self.flights.len()
+        self.qos0.len() + self.queued.len() + self.in_flight.len()
     }
 
-    /// Whether nothing waits and nothing is unacknowledged.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// How many messages expired before they could be sent, since this was asked last.
+    /// The number of messages that expired before they could be sent, since the last call.
     pub fn take_expired(&mut self) -> u64 {
         std::mem::take(&mut self.expired)
     }
 
-    /// A message for the client.
-    pub fn deliver(&mut self, delivery: Delivery) -> Put {
+    pub fn deliver(&mut self, delivery: Delivery) -> QueueOutcome {
         if !self.connected && delivery.qos == QoS::AtMostOnce {
-            return Put::Away;
+            return QueueOutcome::Away;
         }
         let size = delivery.message.size();
-        let waiting = self.unsure.len() + self.sure.len();
+        let waiting = self.qos0.len() + self.queued.len();
         if waiting >= self.bounds.messages_max || self.bytes + size > self.bounds.bytes_max {
-            return Put::Full;
+            return QueueOutcome::Full;
         }
         self.bytes += size;
         self.place += 1;
-        let queue = if delivery.qos == QoS::AtMostOnce { &mut self.unsure } else { &mut self.sure };
+        let queue = if delivery.qos == QoS::AtMostOnce { &mut self.qos0 } else { &mut self.queued };
         queue.push_back((self.place, delivery));
-        Put::Queued
+        QueueOutcome::Queued
     }
 
-    /// Whether so much waits that there will soon be no room: then it goes before retained messages.
+    /// Whether the queue is at least half full: then it precedes retained messages.
     pub fn is_crowded(&self) -> bool {
-        let waiting = self.unsure.len() + self.sure.len();
+        let waiting = self.qos0.len() + self.queued.len();
         waiting > self.bounds.messages_max / 2 || self.bytes > self.bounds.bytes_max / 2
     }
 
-    /// Whether something is still to be sent again that an earlier connection left unacknowledged.
+    /// Whether messages that an earlier connection left unacknowledged must still be sent again.
     pub fn sends_again(&self) -> bool {
-        self.sent < self.flights.len()
+        self.sent < self.in_flight.len()
     }
 
-    /// Whether a retained message may be sent now, which waits nowhere: not before what is sent again.
+    /// Whether a retained message, which is not queued, may be sent now: not before messages that are sent again.
     pub fn takes_retained(&self, qos: QoS) -> bool {
         self.connected && !self.sends_again() && (qos == QoS::AtMostOnce || self.quota > 0)
     }
 
-    /// Sends a retained message; `None` when [`Session::takes_retained`] says no.
-    pub fn send_retained(&mut self, delivery: Delivery) -> Option<Out> {
+    /// Sends a retained message; `None` unless [`Session::takes_retained`].
+    pub fn send_retained(&mut self, delivery: Delivery) -> Option<OutgoingPacket> {
         if !self.takes_retained(delivery.qos) {
             return None;
         }
         if delivery.qos == QoS::AtMostOnce {
-            return Some(Out::Publish { delivery, packet_id: None, dup: false });
+            return Some(OutgoingPacket::Publish { delivery, packet_id: None, dup: false });
         }
         self.bytes += delivery.message.size();
-        Some(self.take_off(delivery))
+        Some(self.send_first(delivery))
     }
 
     /// Sends a message of QoS 1 or 2 for the first time.
-    fn take_off(&mut self, delivery: Delivery) -> Out {
+    fn send_first(&mut self, delivery: Delivery) -> OutgoingPacket {
         let packet_id = self.free_id();
         self.quota -= 1;
         self.sent += 1;
-        self.flights.push_back(Flight { packet_id, delivery: Some(delivery.clone()) });
-        Out::Publish { delivery, packet_id: Some(packet_id), dup: false }
+        self.in_flight.push_back(InFlightMessage { packet_id, delivery: Some(delivery.clone()) });
+        OutgoingPacket::Publish { delivery, packet_id: Some(packet_id), dup: false }
     }
 
     /// The next packet that may be sent now.
-    pub fn next(&mut self, now: Instant) -> Option<Out> {
+    pub fn next(&mut self, now: Instant) -> Option<OutgoingPacket> {
         if !self.connected {
             return None;
         }
-        if let Some(flight) = self.flights.get(self.sent) {
+        if let Some(flight) = self.in_flight.get(self.sent) {
             match &flight.delivery {
                 None => {
                     self.sent += 1;
-                    // Never held back, but its PUBCOMP will give room, which it must have taken.
+                    // PUBREL is never delayed, but its PUBCOMP returns quota, so it must take some.
                     self.quota = self.quota.saturating_sub(1);
-                    return Some(Out::PubRel(flight.packet_id));
+                    return Some(OutgoingPacket::PubRel(flight.packet_id));
                 }
                 Some(delivery) if self.quota > 0 => {
                     self.sent += 1;
                     self.quota -= 1;
                     let (delivery, packet_id) = (delivery.clone(), Some(flight.packet_id));
-                    return Some(Out::Publish { delivery, packet_id, dup: true });
+                    return Some(OutgoingPacket::Publish { delivery, packet_id, dup: true });
                 }
-                Some(_) => return self.next_unsure(now),
+                Some(_) => return self.next_qos0(now),
             }
         }
         loop {
-            let sure = self.sure.front().filter(|_| self.quota > 0).map(|(place, _)| *place);
-            let unsure = self.unsure.front().map(|(place, _)| *place);
-            match (sure, unsure) {
-                (None, _) => return self.next_unsure(now),
-                // All of it may have expired.
-                (Some(sure), Some(unsure)) if unsure < sure => match self.next_unsure(now) {
+            let sure = self.queued.front().filter(|_| self.quota > 0).map(|(place, _)| *place);
+            let qos0 = self.qos0.front().map(|(place, _)| *place);
+            match (sure, qos0) {
+                (None, _) => return self.next_qos0(now),
+                // All of them may have expired.
+                (Some(sure), Some(qos0)) if qos0 < sure => match self.next_qos0(now) {
                     None => {}
                     out => return out,
                 },
                 _ => {}
             }
-            let (_, delivery) = self.sure.pop_front()?;
+            let (_, delivery) = self.queued.pop_front()?;
             if delivery.message.is_expired(now) {
                 self.bytes -= delivery.message.size();
                 self.expired += 1;
                 continue;
             }
-            return Some(self.take_off(delivery));
+            return Some(self.send_first(delivery));
         }
     }
 
-    fn next_unsure(&mut self, now: Instant) -> Option<Out> {
-        while let Some((_, delivery)) = self.unsure.pop_front() {
+    fn next_qos0(&mut self, now: Instant) -> Option<OutgoingPacket> {
+        while let Some((_, delivery)) = self.qos0.pop_front() {
             self.bytes -= delivery.message.size();
             if !delivery.message.is_expired(now) {
-                return Some(Out::Publish { delivery, packet_id: None, dup: false });
+                return Some(OutgoingPacket::Publish { delivery, packet_id: None, dup: false });
             }
             self.expired += 1;
         }
         None
     }
 
-    /// A packet identifier that is not under way. There is one, for the window is smaller than their number.
+    /// An unused packet identifier. There is one, because the window is smaller than their number.
     fn free_id(&mut self) -> u16 {
         loop {
             self.last_id = self.last_id.checked_add(1).unwrap_or(1);
-            if !self.flights.iter().any(|flight| flight.packet_id == self.last_id) {
+            if !self.in_flight.iter().any(|flight| flight.packet_id == self.last_id) {
                 return self.last_id;
             }
         }
     }
 
     fn position(&self, packet_id: u16) -> Option<usize> {
-        self.flights.iter().position(|flight| flight.packet_id == packet_id)
+        self.in_flight.iter().position(|flight| flight.packet_id == packet_id)
     }
 
-    /// Ends the exchange at this place.
+    /// Ends the exchange at this index.
     fn end(&mut self, at: usize) {
-        if let Some(delivery) = self.flights.remove(at).and_then(|flight| flight.delivery) {
+        if let Some(delivery) = self.in_flight.remove(at).and_then(|flight| flight.delivery) {
             self.bytes -= delivery.message.size();
         }
         if at < self.sent {
@@ -313,83 +305,86 @@ impl Session {
         self.tidy();
     }
 
-    /// Gives room back that a burst took.
+    /// Returns the memory of a burst.
     fn tidy(&mut self) {
-        if self.flights.is_empty() && self.sure.is_empty() && self.flights.capacity() + self.sure.capacity() > 16 {
-            self.flights = VecDeque::new();
-            self.sure = VecDeque::new();
+        if self.in_flight.is_empty()
+            && self.queued.is_empty()
+            && self.in_flight.capacity() + self.queued.capacity() > 16
+        {
+            self.in_flight = VecDeque::new();
+            self.queued = VecDeque::new();
         }
-        if self.unsure.is_empty() && self.unsure.capacity() > 16 {
-            self.unsure = VecDeque::new();
+        if self.qos0.is_empty() && self.qos0.capacity() > 16 {
+            self.qos0 = VecDeque::new();
         }
     }
 
     fn qos_at(&self, at: usize) -> Option<QoS> {
-        self.flights[at].delivery.as_ref().map(|delivery| delivery.qos)
+        self.in_flight[at].delivery.as_ref().map(|delivery| delivery.qos)
     }
 
     /// PUBACK came.
-    pub fn puback(&mut self, packet_id: u16) -> Answer {
+    pub fn puback(&mut self, packet_id: u16) -> AckMatch {
         match self.position(packet_id) {
-            None => Answer::Unknown,
+            None => AckMatch::Unknown,
             Some(at) if self.qos_at(at) == Some(QoS::AtLeastOnce) => {
                 self.end(at);
-                Answer::Fits
+                AckMatch::Fits
             }
-            Some(_) => Answer::Wrong,
+            Some(_) => AckMatch::Wrong,
         }
     }
 
-    /// PUBREC came. PUBREL is to be sent unless the client refused the message with it.
-    pub fn pubrec(&mut self, packet_id: u16, reason: ReasonCode) -> Answer {
-        let Some(at) = self.position(packet_id) else { return Answer::Unknown };
+    /// PUBREC arrived. PUBREL follows unless the client refused the message.
+    pub fn pubrec(&mut self, packet_id: u16, reason: ReasonCode) -> AckMatch {
+        let Some(at) = self.position(packet_id) else { return AckMatch::Unknown };
         if self.qos_at(at) == Some(QoS::AtLeastOnce) {
-            return Answer::Wrong;
+            return AckMatch::Wrong;
         }
         if reason.is_error() {
             self.end(at);
-        } else if let Some(delivery) = self.flights[at].delivery.take() {
+        } else if let Some(delivery) = self.in_flight[at].delivery.take() {
             self.bytes -= delivery.message.size();
         }
-        Answer::Fits
+        AckMatch::Fits
     }
 
     /// PUBCOMP came.
-    pub fn pubcomp(&mut self, packet_id: u16) -> Answer {
+    pub fn pubcomp(&mut self, packet_id: u16) -> AckMatch {
         match self.position(packet_id) {
-            None => Answer::Unknown,
-            Some(at) if self.flights[at].delivery.is_none() => {
+            None => AckMatch::Unknown,
+            Some(at) if self.in_flight[at].delivery.is_none() => {
                 self.end(at);
-                Answer::Fits
+                AckMatch::Fits
             }
-            Some(_) => Answer::Wrong,
+            Some(_) => AckMatch::Wrong,
         }
     }
 
-    /// A message given out by [`Session::next`] is larger than the client takes: as if it had acknowledged it (3.1.2.11.4).
+    /// A packet from [`Session::next`] exceeds the client's maximum packet size: it counts as acknowledged (3.1.2.11.4).
     pub fn too_large(&mut self, packet_id: u16) {
         if let Some(at) = self.position(packet_id) {
             self.end(at);
         }
     }
 
-    /// A QoS 2 PUBLISH of the client came.
-    pub fn arrived(&mut self, packet_id: u16) -> Arrival {
+    /// A QoS 2 PUBLISH of the client arrived.
+    pub fn arrived(&mut self, packet_id: u16) -> Qos2Arrival {
         match self.received.get(&packet_id) {
-            Some(true) => Arrival::Taken,
-            Some(false) => Arrival::UnderWay,
-            None if self.received.len() >= UNRELEASED_MAX => Arrival::TooMany,
+            Some(true) => Qos2Arrival::Accepted,
+            Some(false) => Qos2Arrival::UnderWay,
+            None if self.received.len() >= UNRELEASED_MAX => Qos2Arrival::TooMany,
             None => {
                 self.received.insert(packet_id, false);
-                Arrival::New
+                Qos2Arrival::New
             }
         }
     }
 
-    /// A QoS 2 message of the client is stored or passed on: from now on it must not be taken again.
-    pub fn taken(&mut self, packet_id: u16) {
-        if let Some(taken) = self.received.get_mut(&packet_id) {
-            *taken = true;
+    /// A QoS 2 message of the client is stored or forwarded: it must not be accepted again.
+    pub fn accepted(&mut self, packet_id: u16) {
+        if let Some(accepted) = self.received.get_mut(&packet_id) {
+            *accepted = true;
         }
     }
 
@@ -399,27 +394,26 @@ impl Session {
     }
 
     /// PUBREL came.
-    pub fn released(&mut self, packet_id: u16) -> Answer {
+    pub fn released(&mut self, packet_id: u16) -> AckMatch {
         match self.received.get(&packet_id) {
-            None => Answer::Unknown,
-            Some(false) => Answer::Wrong,
+            None => AckMatch::Unknown,
+            Some(false) => AckMatch::Wrong,
             Some(true) => {
                 self.received.remove(&packet_id);
-                Answer::Fits
+                AckMatch::Fits
             }
         }
     }
 
-    /// How many QoS 2 messages of the client are not released.
     pub fn unreleased(&self) -> usize {
         self.received.len()
     }
 
-    /// The shared subscriptions that something came by which another member could get.
+    /// The shared subscriptions with messages that another member could get.
     pub fn groups(&self) -> Vec<Arc<str>> {
         let mut groups: Vec<Arc<str>> = Vec::new();
-        let waiting = self.sure.iter().map(|(_, delivery)| delivery);
-        let flying = self.flights.iter().filter_map(|flight| flight.delivery.as_ref()).filter(|d| movable(d));
+        let waiting = self.queued.iter().map(|(_, delivery)| delivery);
+        let flying = self.in_flight.iter().filter_map(|flight| flight.delivery.as_ref()).filter(|d| movable(d));
         for group in waiting.chain(flying).filter_map(|delivery| delivery.group.as_ref()) {
             if !groups.contains(group) {
                 groups.push(group.clone());
@@ -428,15 +422,15 @@ impl Session {
         groups
     }
 
-    /// Takes out what came by shared subscriptions, by this one or by any, and another member may get: what waits, and
-    /// what is unacknowledged with QoS 1. A QoS 2 message that was sent is this client's for good (4.8.2).
+    /// Removes messages of one or all shared subscriptions that another member may get: queued ones, and unacknowledged ones of QoS 1. A QoS 2
+    /// message that was sent stays with this client (4.8.2).
     pub fn take_shared(&mut self, group: Option<&str>) -> Vec<Delivery> {
         let is_one =
             |delivery: &Delivery| delivery.group.as_deref().is_some_and(|own| group.is_none_or(|group| own == group));
         let mut out = Vec::new();
         let mut at = 0;
-        while at < self.flights.len() {
-            match &self.flights[at].delivery {
+        while at < self.in_flight.len() {
+            match &self.in_flight[at].delivery {
                 Some(delivery) if movable(delivery) && is_one(delivery) => {
                     out.push(delivery.clone());
                     self.end(at);
@@ -444,13 +438,13 @@ impl Session {
                 _ => at += 1,
             }
         }
-        let waiting = std::mem::take(&mut self.sure);
+        let waiting = std::mem::take(&mut self.queued);
         for (place, delivery) in waiting {
             if is_one(&delivery) {
                 self.bytes -= delivery.message.size();
                 out.push(delivery);
             } else {
-                self.sure.push_back((place, delivery));
+                self.queued.push_back((place, delivery));
             }
         }
         out

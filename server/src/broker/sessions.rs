@@ -1,7 +1,7 @@
-//! All sessions: who is here, who is away and kept, and when a will or an end is due. Time is an argument.
+//! The registry of sessions: connected and disconnected clients, and when a will or the end of a session is due. Time is an argument.
 //!
-//! Locks are taken in this order: the table of subscriptions, then this registry, then one session. Nothing is called
-//! back with a lock held; what has to happen outside is handed out as [`Leftovers`].
+//! Lock order: subscriptions, then this registry, then one session. Nothing is called with a lock held; work that must happen outside is returned as
+//! [`SessionCleanup`].
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
@@ -11,36 +11,35 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use wholegrain_transport::mqtt::{self, Properties, QoS};
 
-use super::link::Link;
 use super::message::{Delivery, forwarded};
-use super::replay::{Replay, Replays, Turn};
-use super::session::{Put, QueueBounds, Session};
+use super::replay::{RetainedReplay, RetainedReplays, SendStep};
+use super::session::{QueueBounds, QueueOutcome, Session};
+use super::signals::ConnectionSignals;
 use super::trie::LEVELS_MAX;
 use crate::metrics::Metrics;
 
-/// The most bytes of one session's filters: with the bound on sessions it says how much memory they can take. The longest
-/// filter that MQTT can say still fits.
+/// The most bytes of one session's filters: with the limit on sessions it bounds their memory. The longest filter that MQTT allows fits.
 pub const FILTERS_BYTES_MAX: usize = 96 << 10;
-/// The most levels that one session's filters may have on average when it has as many filters as it may. Each level takes memory, some 300
-/// bytes, however short it is.
+/// The most levels that one session's filters may have on average when it has the maximum number of filters. Each level takes some 300 bytes,
+/// however short it is.
 pub const FILTER_LEVELS_MEAN_MAX: usize = 16;
 
-/// One identity may have one in so many of the sessions that are kept of clients that are away; at least [`KEPT_PER_CLIENT_MIN`].
+/// One identity may have this fraction (1/n) of the kept sessions of disconnected clients; at least [`KEPT_PER_CLIENT_MIN`].
 pub const KEPT_PART: usize = 64;
 /// See [`KEPT_PART`].
 pub const KEPT_PER_CLIENT_MIN: usize = 16;
-/// For one identity's sessions one in so many of the bytes may wait that may wait for all; at least what may wait for one session.
+/// The sessions of one identity may queue this fraction (1/n) of the bytes of all; at least the limit of one session.
 pub const QUEUED_PART: usize = 8;
-/// A registry with so many times the room that it needs, and [`ROOM_MIN`] more, gives it back.
+/// A registry with this many times the capacity that it needs, plus [`ROOM_MIN`], shrinks.
 const ROOMY: usize = 8;
 const ROOM_MIN: usize = 1024;
-/// A message of at most so many bytes is taken for a session that has none, whatever waits for others: orders of the server are so small.
+/// A message up to this size is queued for a session with an empty queue, whatever other sessions hold: commands of the server are this small.
 pub const SPARE_BYTES: usize = 16 << 10;
 
-/// Identity and client identifier: nobody takes over the session of another identity.
+/// Identity and client identifier: no client can resume the session of another identity.
 pub type SessionKey = (String, String);
 
-/// What is published for a client that vanished.
+/// The will of a client (MQTT: last will).
 #[derive(Debug, Clone)]
 pub struct Will {
     /// Where.
@@ -49,20 +48,20 @@ pub struct Will {
     pub payload: Bytes,
     /// How surely.
     pub qos: QoS,
-    /// Whether it is for later subscribers too.
+    /// Whether it is retained for later subscribers.
     pub retain: bool,
-    /// What subscribers hear of it, and its expiry.
+    /// The properties that subscribers receive, and its expiry.
     pub properties: Properties,
-    /// How long the client may be gone before.
+    /// How long the client may be disconnected before the will is published.
     pub delay: Duration,
     /// Whose it is.
     pub identity: String,
-    /// Whether the client proved none.
+    /// Whether the client is unauthenticated.
     pub anonymous: bool,
 }
 
 impl Will {
-    /// Of a CONNECT; copied, for the received one keeps its buffer alive.
+    /// The will of a CONNECT; copied, because the received one keeps its buffer alive.
     pub fn new(will: &mqtt::Will, identity: &str, anonymous: bool) -> Self {
         let mut properties = forwarded(&will.properties);
         if let Some(&seconds) = will.properties.message_expiry_interval() {
@@ -83,61 +82,60 @@ impl Will {
 
 /// One client's session, shared by its connection, the subscriptions and the registry.
 #[derive(Debug)]
-pub struct Handle {
-    /// Never used again in this process; 0 is nobody's.
+pub struct SessionHandle {
+    /// Unique in this process; 0 is no session.
     pub number: u64,
     /// Whose it is.
     pub key: SessionKey,
-    held: Mutex<Held>,
+    held: Mutex<SessionState>,
 }
 
-/// What the sessions of one identity share.
+/// Counters that the sessions of one identity share.
 #[derive(Debug, Default)]
-struct Owner {
-    /// Bytes that wait for them or are not acknowledged.
+struct SessionOwner {
+    /// Bytes queued or unacknowledged.
     queued_bytes: AtomicI64,
 }
 
-/// What a session is made of.
+/// The state of a session, behind the lock of its handle.
 #[derive(Debug)]
-pub struct Held {
-    owner: Arc<Owner>,
+pub struct SessionState {
+    owner: Arc<SessionOwner>,
     /// Its messages.
     pub session: Session,
-    /// Retained messages that are still to be sent to it, if there are.
-    replays: Option<Box<Replays>>,
+    /// Retained messages that are still to be sent to it.
+    replays: Option<Box<RetainedReplays>>,
     /// Its subscriptions' filters.
     filters: HashSet<Box<str>>,
     filter_bytes: usize,
     filter_levels: usize,
-    /// Whether it is over: nothing may be subscribed for it any more.
+    /// Whether it is over: no subscription may be added.
     pub ended: bool,
-    link: Option<Arc<Link>>,
+    link: Option<Arc<ConnectionSignals>>,
     will: Option<Will>,
     /// How long it is kept after the connection.
     expiry: Duration,
-    /// While the client is away: when its end is due, and under which time, the will's or the end's, it stands in the
-    /// registry.
-    away: Option<Away>,
+    /// While the client is disconnected: when the session ends, and its key in the registry's order of deadlines.
+    away: Option<Disconnected>,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Away {
+struct Disconnected {
     ends_at: Instant,
     due: Instant,
 }
 
-impl Handle {
-    /// A session that nobody had before, of an identity that has no other.
+impl SessionHandle {
+    /// A new session of an identity without others.
     #[cfg(test)]
     pub fn new(number: u64, key: SessionKey, bounds: QueueBounds) -> Self {
         Self::of(Arc::default(), number, key, bounds)
     }
 
-    fn of(owner: Arc<Owner>, number: u64, key: SessionKey, bounds: QueueBounds) -> Self {
+    fn of(owner: Arc<SessionOwner>, number: u64, key: SessionKey, bounds: QueueBounds) -> Self {
         let session = Session::new(bounds);
         let (link, will, away) = (None, None, None);
-        let held = Held {
+        let held = SessionState {
             owner,
             session,
             replays: None,
@@ -154,7 +152,7 @@ impl Handle {
     }
 
     /// Its parts.
-    pub fn lock(&self) -> MutexGuard<'_, Held> {
+    pub fn lock(&self) -> MutexGuard<'_, SessionState> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -163,36 +161,36 @@ impl Handle {
         self.lock().link.is_some()
     }
 
-    /// Its parts if `link` is still its connection's.
-    pub fn lock_for(&self, link: &Arc<Link>) -> Option<MutexGuard<'_, Held>> {
+    /// The locked state, if `link` is still the session's connection.
+    pub fn lock_for(&self, link: &Arc<ConnectionSignals>) -> Option<MutexGuard<'_, SessionState>> {
         let held = self.lock();
         held.link.as_ref().is_some_and(|own| Arc::ptr_eq(own, link)).then_some(held)
     }
 
-    /// A message for it: never waits. `total_bytes_max` bounds what waits in all sessions together.
-    pub fn deliver(&self, delivery: Delivery, total_bytes_max: usize, metrics: &Metrics) -> Put {
+    /// Queues a message without waiting. `total_bytes_max` limits the bytes queued in all sessions.
+    pub fn deliver(&self, delivery: Delivery, total_bytes_max: usize, metrics: &Metrics) -> QueueOutcome {
         let mut held = self.lock();
         if held.ended {
-            return Put::Away;
+            return QueueOutcome::Away;
         }
         let is_full = metrics.queued_bytes.get() >= total_bytes_max as i64
             || held.owner.queued_bytes.load(Relaxed) >= held.client_bytes_max(total_bytes_max);
         if is_full && (held.session.bytes() > 0 || delivery.message.size() > SPARE_BYTES) {
-            return Put::Full;
+            return QueueOutcome::Full;
         }
         let before = held.session.bytes();
         let put = held.session.deliver(delivery);
         held.count_bytes(before, metrics);
-        if put == Put::Queued
+        if put == QueueOutcome::Queued
             && let Some(link) = &held.link
         {
-            link.ring();
+            link.wake();
         }
         put
     }
 
-    /// Does something with the session and counts the bytes that it freed.
-    pub fn with<T>(held: &mut Held, metrics: &Metrics, act: impl FnOnce(&mut Session) -> T) -> T {
+    /// Runs `act` on the session and counts the bytes that it freed.
+    pub fn with<T>(held: &mut SessionState, metrics: &Metrics, act: impl FnOnce(&mut Session) -> T) -> T {
         let before = held.session.bytes();
         let result = act(&mut held.session);
         held.count_bytes(before, metrics);
@@ -204,13 +202,13 @@ fn levels(filter: &str) -> usize {
     filter.split('/').count()
 }
 
-impl Held {
-    /// What may wait for all sessions of its identity.
+impl SessionState {
+    /// The bytes that the sessions of its identity may queue.
     fn client_bytes_max(&self, total_bytes_max: usize) -> i64 {
         (total_bytes_max / QUEUED_PART).max(self.session.bytes_max()) as i64
     }
 
-    /// Counts what the session's bytes have changed by.
+    /// Counts the change of the session's bytes.
     fn count_bytes(&self, before: usize, metrics: &Metrics) {
         let change = self.session.bytes() as i64 - before as i64;
         if change != 0 {
@@ -219,7 +217,7 @@ impl Held {
         }
     }
 
-    /// Notes a subscription; false when there is no room for one more.
+    /// Records a subscription; false if there is no room.
     pub fn add_filter(&mut self, filter: &str, filters_max: usize) -> bool {
         if self.filters.contains(filter) {
             return true;
@@ -236,7 +234,7 @@ impl Held {
         fits
     }
 
-    /// Forgets a subscription; whether there was one.
+    /// Removes a subscription; returns whether there was one.
     pub fn remove_filter(&mut self, filter: &str) -> bool {
         let was = self.filters.remove(filter);
         if was {
@@ -249,29 +247,28 @@ impl Held {
         was
     }
 
-    /// Retained messages are to be sent.
-    pub fn start_replay(&mut self, replay: Replay) {
+    /// Starts a replay of retained messages.
+    pub fn start_replay(&mut self, replay: RetainedReplay) {
         self.replays.get_or_insert_default().start(replay);
     }
 
-    /// What is to be done next: retained messages first, unless so much waits that there will soon be no room.
-    pub fn turn(&self) -> Turn {
+    /// The next step: retained messages first, unless the queue is crowded.
+    pub fn turn(&self) -> SendStep {
         match &self.replays {
             Some(replays) if !self.session.is_crowded() => replays.turn(&self.session),
-            _ => Turn::Queue,
+            _ => SendStep::Queue,
         }
     }
 
-    /// The same when nothing of what waits in the queue may be sent.
-    pub fn turn_when_stuck(&self) -> Turn {
+    /// The next step if nothing in the queue may be sent.
+    pub fn turn_when_stuck(&self) -> SendStep {
         match &self.replays {
             Some(replays) if self.session.is_crowded() => replays.turn(&self.session),
-            _ => Turn::Queue,
+            _ => SendStep::Queue,
         }
     }
 
-    /// Those that are still to be sent, if there are any.
-    pub fn replays(&mut self) -> Option<&mut Replays> {
+    pub fn replays(&mut self) -> Option<&mut RetainedReplays> {
         if self.replays.as_ref().is_some_and(|replays| replays.is_empty()) {
             self.replays = None;
         }
@@ -279,47 +276,47 @@ impl Held {
     }
 }
 
-/// What is left to be done for a session, with no lock held.
+/// Work that is left for a session, to be done without locks.
 #[derive(Debug)]
-pub struct Leftovers {
+pub struct SessionCleanup {
     /// Whose.
-    pub handle: Arc<Handle>,
-    /// Subscriptions to be taken away.
+    pub handle: Arc<SessionHandle>,
+    /// Subscriptions to be removed.
     pub filters: Vec<Box<str>>,
     /// Messages for other members of shared subscriptions.
     pub shared: Vec<Delivery>,
-    /// Shared subscriptions of which messages may be taken to other members, if there are.
+    /// Shared subscriptions whose messages may go to other members.
     pub groups: Vec<Arc<str>>,
     /// To be published.
     pub will: Option<Will>,
 }
 
-/// A client that comes in.
+/// The session options of a connecting client.
 #[derive(Debug)]
-pub struct Entering {
-    /// Whether it wants nothing of an old session.
+pub struct ConnectOptions {
+    /// Whether an old session is discarded.
     pub clean: bool,
-    /// How long its session is to be kept after the connection.
+    /// How long the session is kept after the connection.
     pub expiry: Duration,
-    /// How many messages it takes unacknowledged.
+    /// The client's receive maximum.
     pub window: u16,
-    /// What to publish when it vanishes.
+    /// Published if the client disconnects abnormally.
     pub will: Option<Will>,
 }
 
 /// How a connection ended.
 #[derive(Debug, Clone, Copy)]
-pub struct Leaving {
-    /// Whether the will is to be published.
+pub struct DisconnectOptions {
+    /// Whether the will is published.
     pub with_will: bool,
-    /// How long the session is to be kept, if DISCONNECT said something new.
+    /// The session expiry from DISCONNECT, if given.
     pub expiry: Option<Duration>,
 }
 
-/// Bounds of the registry.
+/// Limits of the registry.
 #[derive(Debug, Clone, Copy)]
 pub struct SessionBounds {
-    /// The most sessions that are kept of clients that are away.
+    /// Sessions of disconnected clients.
     pub kept_max: usize,
     /// Of each session.
     pub queue: QueueBounds,
@@ -328,39 +325,39 @@ pub struct SessionBounds {
 /// All sessions.
 #[derive(Debug)]
 pub struct Sessions {
-    inner: Mutex<Inner>,
+    inner: Mutex<SessionRegistry>,
     bounds: SessionBounds,
     metrics: Arc<Metrics>,
 }
 
 #[derive(Debug, Default)]
-struct Inner {
-    by_key: HashMap<SessionKey, Arc<Handle>>,
-    /// Those that are away, by the time at which something is due.
-    due: BTreeMap<(Instant, u64), Arc<Handle>>,
+struct SessionRegistry {
+    by_key: HashMap<SessionKey, Arc<SessionHandle>>,
+    /// Disconnected sessions by their next deadline.
+    due: BTreeMap<(Instant, u64), Arc<SessionHandle>>,
     /// Identities that have sessions.
-    clients: HashMap<String, Client>,
+    clients: HashMap<String, OwnerSessions>,
     last_number: u64,
 }
 
 /// One identity's sessions.
 #[derive(Debug, Default)]
-struct Client {
-    owner: Arc<Owner>,
+struct OwnerSessions {
+    owner: Arc<SessionOwner>,
     sessions: usize,
-    /// Where those that are away stand in `due`.
+    /// Keys in `due` of the disconnected sessions.
     due: BTreeSet<(Instant, u64)>,
 }
 
-impl Inner {
-    fn add(&mut self, handle: &Arc<Handle>) {
+impl SessionRegistry {
+    fn add(&mut self, handle: &Arc<SessionHandle>) {
         self.by_key.insert(handle.key.clone(), handle.clone());
         self.clients.entry(handle.key.0.clone()).or_default().sessions += 1;
     }
 
-    fn remove(&mut self, key: &SessionKey) -> Option<Arc<Handle>> {
+    fn remove(&mut self, key: &SessionKey) -> Option<Arc<SessionHandle>> {
         let handle = self.by_key.remove(key)?;
-        // What a burst of sessions took is given back.
+        // Returns the memory of a burst of sessions.
         if self.by_key.capacity() > ROOMY * self.by_key.len() + ROOM_MIN {
             self.by_key.shrink_to_fit();
             self.clients.shrink_to_fit();
@@ -374,7 +371,7 @@ impl Inner {
         Some(handle)
     }
 
-    fn put_due(&mut self, due: Instant, handle: Arc<Handle>) {
+    fn put_due(&mut self, due: Instant, handle: Arc<SessionHandle>) {
         let place = (due, handle.number);
         if let Some(client) = self.clients.get_mut(&handle.key.0) {
             client.due.insert(place);
@@ -382,7 +379,7 @@ impl Inner {
         self.due.insert(place, handle);
     }
 
-    fn take_due(&mut self, place: (Instant, u64)) -> Option<Arc<Handle>> {
+    fn take_due(&mut self, place: (Instant, u64)) -> Option<Arc<SessionHandle>> {
         let handle = self.due.remove(&place)?;
         if let Some(client) = self.clients.get_mut(&handle.key.0) {
             client.due.remove(&place);
@@ -390,7 +387,7 @@ impl Inner {
         Some(handle)
     }
 
-    /// The session that ends first where there are more than may be kept: of this identity, else of all.
+    /// The session to end if there are more than allowed: the one that ends first, of this identity or of all.
     fn beyond(&self, identity: &str, kept_max: usize) -> Option<(Instant, u64)> {
         let own = self.clients.get(identity).filter(|client| client.due.len() > kept_per_client(kept_max));
         if let Some(client) = own {
@@ -410,13 +407,18 @@ impl Sessions {
         Self { inner: Mutex::default(), bounds, metrics }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, SessionRegistry> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A client connects: its session, whether it is an old one, and what is left of what it replaces. An older connection
-    /// of the same key is told to go.
-    pub fn enter(&self, key: SessionKey, link: &Arc<Link>, entering: Entering) -> (Arc<Handle>, bool, Vec<Leftovers>) {
+    /// A client connects: returns its session, whether it was resumed, and the cleanup of what it replaces. Closes an older connection of the same
+    /// key.
+    pub fn enter(
+        &self,
+        key: SessionKey,
+        link: &Arc<ConnectionSignals>,
+        entering: ConnectOptions,
+    ) -> (Arc<SessionHandle>, bool, Vec<SessionCleanup>) {
         let mut inner = self.lock();
         let mut leftovers = Vec::new();
         let mut resumed = None;
@@ -428,15 +430,15 @@ impl Sessions {
             let was_here = held.link.take();
             if let Some(link) = &was_here {
                 self.metrics.takeovers.inc();
-                link.take_over();
+                link.mark_replaced();
                 self.detach(&mut held);
             }
             let resumes = !entering.clean && !held.expiry.is_zero();
-            // A will without a delay is due when its connection is closed; a delayed one when the session ends.
+            // A will without delay is due when its connection closes; a delayed one when the session ends.
             let will = held.will.take().filter(|will| !resumes || (was_here.is_some() && will.delay.is_zero()));
             if resumes {
                 if will.is_some() {
-                    leftovers.push(Leftovers::of(&old, will));
+                    leftovers.push(SessionCleanup::of(&old, will));
                 }
                 drop(held);
                 resumed = Some(old);
@@ -452,7 +454,7 @@ impl Sessions {
             let owner = inner.clients.get(&key.0).map(|client| client.owner.clone());
             let known = owner.is_some();
             let owner = owner.unwrap_or_default();
-            let handle = Arc::new(Handle::of(owner.clone(), inner.last_number, key, self.bounds.queue));
+            let handle = Arc::new(SessionHandle::of(owner.clone(), inner.last_number, key, self.bounds.queue));
             inner.add(&handle);
             if !known && let Some(client) = inner.clients.get_mut(&handle.key.0) {
                 client.owner = owner;
@@ -469,8 +471,8 @@ impl Sessions {
         (handle, present, leftovers)
     }
 
-    /// Ends the sessions of identities, of clients that are here and of those that are away; wills are not published.
-    pub fn end_of(&self, identities: &[String]) -> Vec<Leftovers> {
+    /// Ends the sessions of identities, connected or not; wills are not published.
+    pub fn end_of(&self, identities: &[String]) -> Vec<SessionCleanup> {
         let mut inner = self.lock();
         let concerned = inner.by_key.keys().filter(|(identity, _)| identities.contains(identity));
         let keys: Vec<SessionKey> = concerned.cloned().collect();
@@ -493,8 +495,14 @@ impl Sessions {
         leftovers
     }
 
-    /// A connection is over; `None` when a newer one has the session.
-    pub fn leave(&self, handle: &Arc<Handle>, link: &Arc<Link>, leaving: Leaving, now: Instant) -> Vec<Leftovers> {
+    /// A connection is over; `None` if a newer one has the session.
+    pub fn leave(
+        &self,
+        handle: &Arc<SessionHandle>,
+        link: &Arc<ConnectionSignals>,
+        leaving: DisconnectOptions,
+        now: Instant,
+    ) -> Vec<SessionCleanup> {
         let mut inner = self.lock();
         let Some(mut held) = handle.lock_for(link) else { return Vec::new() };
         held.link = None;
@@ -517,10 +525,10 @@ impl Sessions {
             let will = if delay == Some(Duration::ZERO) { held.will.take() } else { None };
             let will_at = delay.filter(|delay| !delay.is_zero()).map(|delay| now + delay);
             let due = will_at.unwrap_or(ends_at);
-            held.away = Some(Away { ends_at, due });
+            held.away = Some(Disconnected { ends_at, due });
             let groups = held.session.groups();
             drop(held);
-            leftovers.push(Leftovers { groups, ..Leftovers::of(handle, will) });
+            leftovers.push(SessionCleanup { groups, ..SessionCleanup::of(handle, will) });
             inner.put_due(due, handle.clone());
             let beyond = inner.beyond(&handle.key.0, self.bounds.kept_max);
             if let Some(first) = beyond.and_then(|place| inner.take_due(place)) {
@@ -533,7 +541,7 @@ impl Sessions {
     }
 
     /// Wills and ends that are due.
-    pub fn due(&self, now: Instant) -> Vec<Leftovers> {
+    pub fn due(&self, now: Instant) -> Vec<SessionCleanup> {
         let mut inner = self.lock();
         let mut leftovers = Vec::new();
         while let Some(place) = inner.due.first_key_value().map(|(place, _)| *place).filter(|place| place.0 <= now) {
@@ -542,9 +550,9 @@ impl Sessions {
             let Some(away) = held.away else { continue };
             if away.ends_at > now {
                 let will = held.will.take();
-                held.away = Some(Away { due: away.ends_at, ..away });
+                held.away = Some(Disconnected { due: away.ends_at, ..away });
                 drop(held);
-                leftovers.push(Leftovers::of(&handle, will));
+                leftovers.push(SessionCleanup::of(&handle, will));
                 inner.put_due(away.ends_at, handle);
             } else {
                 drop(held);
@@ -556,18 +564,18 @@ impl Sessions {
         leftovers
     }
 
-    /// When [`Sessions::due`] is wanted.
+    /// When [`Sessions::due`] must be called.
     pub fn deadline(&self) -> Option<Instant> {
         self.lock().due.first_key_value().map(|((due, _), _)| *due)
     }
 
-    /// How many clients are here, and how many are away and kept.
+    /// The number of connected clients, and of kept sessions of disconnected ones.
     pub fn counts(&self) -> (usize, usize) {
         let inner = self.lock();
         (inner.by_key.len() - inner.due.len(), inner.due.len())
     }
 
-    fn end_away(&self, inner: &mut Inner, handle: &Arc<Handle>) -> Leftovers {
+    fn end_away(&self, inner: &mut SessionRegistry, handle: &Arc<SessionHandle>) -> SessionCleanup {
         let mut held = handle.lock();
         held.away = None;
         let will = held.will.take();
@@ -577,34 +585,34 @@ impl Sessions {
         leftovers
     }
 
-    fn detach(&self, held: &mut Held) {
+    fn detach(&self, held: &mut SessionState) {
         if let Some(replays) = held.replays() {
             replays.detach();
         }
-        Handle::with(held, &self.metrics, Session::detach);
+        SessionHandle::with(held, &self.metrics, Session::detach);
     }
 
     /// Ends a session.
-    fn end(&self, handle: &Arc<Handle>, held: &mut Held, will: Option<Will>) -> Leftovers {
+    fn end(&self, handle: &Arc<SessionHandle>, held: &mut SessionState, will: Option<Will>) -> SessionCleanup {
         held.ended = true;
         held.link = None;
         let filters = std::mem::take(&mut held.filters).into_iter().collect();
         (held.filter_bytes, held.filter_levels, held.replays) = (0, 0, None);
-        let shared = Handle::with(held, &self.metrics, |session| session.take_shared(None));
+        let shared = SessionHandle::with(held, &self.metrics, |session| session.take_shared(None));
         let before = held.session.bytes();
         held.session = Session::new(self.bounds.queue);
         held.count_bytes(before, &self.metrics);
-        Leftovers { filters, shared, ..Leftovers::of(handle, will) }
+        SessionCleanup { filters, shared, ..SessionCleanup::of(handle, will) }
     }
 
-    fn gauges(&self, inner: &Inner) {
+    fn gauges(&self, inner: &SessionRegistry) {
         self.metrics.sessions.set(inner.by_key.len() as i64);
         self.metrics.sessions_kept.set(inner.due.len() as i64);
     }
 }
 
-impl Leftovers {
-    fn of(handle: &Arc<Handle>, will: Option<Will>) -> Self {
+impl SessionCleanup {
+    fn of(handle: &Arc<SessionHandle>, will: Option<Will>) -> Self {
         Self { handle: handle.clone(), filters: Vec::new(), shared: Vec::new(), groups: Vec::new(), will }
     }
 }

@@ -1,11 +1,10 @@
-//! Who gets which message: subscriptions by filter, shared ones among them, and retained messages.
+//! Distributes messages: subscriptions by filter, shared subscriptions, and retained messages.
 //!
-//! A client gets a message once, however many of its filters match, with the highest of their QoS and all of their
-//! identifiers (3.3.4); a shared subscription's message goes to one member of the group, in turn, those that are here and
-//! have room before those that are away. Nothing here waits: for a client that does not keep up a message is dropped and
-//! counted.
+//! A client gets a message once, however many of its filters match, with the highest of their QoS and all of their identifiers (3.3.4). A message of
+//! a shared subscription goes to one member in turn, first to connected members with room. Nothing here waits: if a client does not keep up, the
+//! message is dropped and counted.
 //!
-//! Retained messages are not delivered here: a client's task takes them, as fast as it can write ([`super::replay`]).
+//! Retained messages are not delivered here: a client's task takes them as fast as it can write ([`super::replay`]).
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -17,38 +16,38 @@ use wholegrain_transport::mqtt::{self, Properties, QoS, RetainHandling, Text};
 
 use super::log_limit::{LogLimit, quoted};
 use super::message::{Delivery, Message, Publication};
-use super::replay::Replay;
-use super::retained::{NoRoom, Retained, Room, Scanned, Schemas};
-use super::session::Put;
-use super::sessions::Handle;
-use super::trie::{Slot, Trie};
+use super::replay::RetainedReplay;
+use super::retained::{RetainError, RetainedBounds, RetainedMessages, ScanResult, SchemaPayloads};
+use super::session::QueueOutcome;
+use super::sessions::SessionHandle;
+use super::trie::{FilterTrie, TrieSlot};
 use crate::access::TEXT_ROOT;
 use crate::metrics::Metrics;
 
-/// How many members of a shared subscription are tried for one message. With more of them that are away or full it is dropped though
-/// another might take it: a message must not cost a look at thousands of sessions.
+/// How many members of a shared subscription are tried for one message. With more members that are disconnected or full, it is dropped although
+/// another might accept it: a message must not cost a look at thousands of sessions.
 const SHARED_TRIES_MAX: usize = 256;
 
-/// What a client wants of the messages that a filter matches.
+/// The options of a subscription.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Options {
+pub struct SubscriptionOptions {
     /// The highest QoS.
     pub qos: QoS,
-    /// Not what the client itself publishes (MQTT 5).
+    /// Excludes the client's own publishes (MQTT 5).
     pub no_local: bool,
-    /// Retain flags as they were published (MQTT 5).
+    /// Keeps retain flags as published (MQTT 5).
     pub retain_as_published: bool,
-    /// Identifier, 0 for none (MQTT 5).
+    /// 0 for none (MQTT 5).
     pub id: u32,
 }
 
 #[derive(Debug)]
 struct Subscription {
-    handle: Arc<Handle>,
-    options: Options,
+    handle: Arc<SessionHandle>,
+    options: SubscriptionOptions,
 }
 
-impl Options {
+impl SubscriptionOptions {
     /// The identifier, if there is one.
     pub fn ids(&self) -> Box<[u32]> {
         if self.id == 0 { Box::default() } else { Box::new([self.id]) }
@@ -57,30 +56,30 @@ impl Options {
 
 /// The subscriptions of one filter.
 #[derive(Debug, Default)]
-struct Here {
-    /// By the session's number, which is greater in a newer session: one that comes is nearly always put at the end.
+struct FilterSubscriptions {
+    /// By session number. Newer sessions have greater numbers, so that additions are nearly always at the end.
     direct: Vec<Subscription>,
     /// By name.
-    groups: Vec<Group>,
+    groups: Vec<SharedSubscription>,
 }
 
-impl Here {
+impl FilterSubscriptions {
     fn group(&self, name: &str) -> Result<usize, usize> {
         self.groups.binary_search_by(|group| (*group.name).cmp(name))
     }
 }
 
-/// Those of one shared subscription.
+/// One shared subscription.
 #[derive(Debug)]
-struct Group {
-    /// As it was subscribed to, `$share/name/filter`.
+struct SharedSubscription {
+    /// As subscribed, `$share/name/filter`.
     name: Arc<str>,
-    /// By the session's number.
+    /// By session number.
     members: Vec<Subscription>,
     turn: AtomicUsize,
 }
 
-impl Slot for Here {
+impl TrieSlot for FilterSubscriptions {
     fn is_empty(&self) -> bool {
         self.direct.is_empty() && self.groups.is_empty()
     }
@@ -89,21 +88,21 @@ impl Slot for Here {
 /// All subscriptions of all sessions.
 #[derive(Debug)]
 pub struct Subscriptions {
-    filters: RwLock<Trie<Here>>,
-    retained: RwLock<Retained>,
-    /// Counts publishes and subscriptions, so that what came before and what after is known.
+    filters: RwLock<FilterTrie<FilterSubscriptions>>,
+    retained: RwLock<RetainedMessages>,
+    /// Numbers publishes and subscriptions, so that their order is known.
     number: AtomicU64,
-    /// Rises when a filter comes or goes that can match readings as text.
+    /// Incremented when a filter that can match readings as text is added or removed.
     text_generation: AtomicU64,
-    /// How many subscriptions can match topics that begin with `/`.
+    /// The number of subscriptions that can match topics with a leading `/`.
     path_filters: AtomicUsize,
-    schemas: Schemas,
+    schemas: SchemaPayloads,
     queue_total_bytes_max: usize,
     metrics: Arc<Metrics>,
     log: LogLimit,
 }
 
-/// Puts a subscription among others; whether its session had none there.
+/// Adds a subscription to a list; returns whether its session had none there.
 fn put(list: &mut Vec<Subscription>, subscription: Subscription) -> bool {
     match place(list, subscription.handle.number) {
         Ok(at) => {
@@ -129,19 +128,24 @@ fn place(list: &[Subscription], number: u64) -> Result<usize, usize> {
     list.binary_search_by_key(&number, |own| own.handle.number)
 }
 
-/// Whether a filter can match topics of which the first level is `level`, which does not begin with `$`.
+/// Whether a filter can match topics whose first level is `level`, which does not begin with `$`.
 fn begins_with(filter: &str, level: &str) -> bool {
     let first = filter.split('/').next();
     first == Some("+") || first == Some("#") || first == Some(level)
 }
 
 impl Subscriptions {
-    /// None yet. `queue_total_bytes_max` bounds what waits for all clients together, `room` what is retained; of a retained schema `schemas` gives
-    /// the bytes.
-    pub fn new(queue_total_bytes_max: usize, room: Room, schemas: Schemas, metrics: Arc<Metrics>) -> Self {
+    /// `queue_total_bytes_max` limits the queued bytes of all clients, `room` the retained messages; `schemas` provides the payloads of retained
+    /// schemas.
+    pub fn new(
+        queue_total_bytes_max: usize,
+        room: RetainedBounds,
+        schemas: SchemaPayloads,
+        metrics: Arc<Metrics>,
+    ) -> Self {
         Self {
             filters: RwLock::default(),
-            retained: RwLock::new(Retained::new(room)),
+            retained: RwLock::new(RetainedMessages::new(room)),
             number: AtomicU64::new(0),
             text_generation: AtomicU64::new(0),
             path_filters: AtomicUsize::new(0),
@@ -152,48 +156,48 @@ impl Subscriptions {
         }
     }
 
-    /// Other bounds of what is retained; what is kept stays.
-    pub fn set_room(&self, room: Room) {
+    /// Changes the limits of retained messages; existing ones stay.
+    pub fn set_room(&self, room: RetainedBounds) {
         self.retained_mut().set_room(room);
     }
 
-    /// Changes with every subscription to readings as text that comes, changes or goes.
+    /// Changes with every subscription to readings as text that is added, changed or removed.
     pub fn text_generation(&self) -> u64 {
         self.text_generation.load(Ordering::Acquire)
     }
 
-    /// Whether anybody may hear topics that begin with `/`.
+    /// Whether any subscription can match topics with a leading `/`.
     pub fn wants_paths(&self) -> bool {
         self.path_filters.load(Ordering::Acquire) > 0
     }
 
-    /// Filters that can match topics of which the first level is `first_level`, each once, without `$share/name/`.
+    /// Filters that can match topics whose first level is `first_level`, each once, without `$share/name/`.
     pub fn filters_below(&self, first_level: &str) -> Vec<String> {
         let mut filters = Vec::new();
         self.filters().filters_below(first_level, &mut |filter, _| filters.push(filter.to_owned()));
         filters
     }
 
-    /// Notes that a subscription came, changed or went.
+    /// Records that a subscription was added, changed or removed.
     fn changed(&self, plain: &str, count: i64) {
         if begins_with(plain, TEXT_ROOT.trim_end_matches('/')) {
             self.text_generation.fetch_add(1, Ordering::AcqRel);
         }
         if begins_with(plain, "") {
-            // Wraps around for -1, as it shall.
+            // Wraps around for -1, as intended.
             self.path_filters.fetch_add(count as usize, Ordering::AcqRel);
         }
         self.metrics.subscriptions.add(count);
     }
 
-    /// Adds or renews one. What is to be sent of the retained messages that it chooses, as `retained` says.
+    /// Adds or renews a subscription. Returns the replay of retained messages that `retained` asks for.
     pub fn subscribe(
         &self,
         filter: &str,
-        handle: &Arc<Handle>,
-        options: Options,
+        handle: &Arc<SessionHandle>,
+        options: SubscriptionOptions,
         retained: RetainHandling,
-    ) -> Option<Replay> {
+    ) -> Option<RetainedReplay> {
         let subscription = Subscription { handle: handle.clone(), options };
         let shared = mqtt::shared(filter);
         let plain = shared.map_or(filter, |shared| shared.filter);
@@ -201,7 +205,7 @@ impl Subscriptions {
         let here = filters.place(plain);
         let new = if shared.is_some() {
             let at = here.group(filter).unwrap_or_else(|at| {
-                let group = Group { name: filter.into(), members: Vec::new(), turn: AtomicUsize::new(0) };
+                let group = SharedSubscription { name: filter.into(), members: Vec::new(), turn: AtomicUsize::new(0) };
                 here.groups.insert(at, group);
                 at
             });
@@ -212,28 +216,28 @@ impl Subscriptions {
         drop(filters);
         self.changed(plain, i64::from(new));
         let wanted = retained == RetainHandling::Send || (new && retained == RetainHandling::SendIfNew);
-        // What is published from now on reaches the subscription itself.
-        (wanted && shared.is_none()).then(|| Replay::new(filter, options, self.next_number()))
+        // Later publishes reach the subscription itself.
+        (wanted && shared.is_none()).then(|| RetainedReplay::new(filter, options, self.next_number()))
     }
 
-    /// The place of a publish among all publishes and subscriptions.
+    /// The next sequence number of publishes and subscriptions.
     pub fn next_number(&self) -> u64 {
         self.number.fetch_add(1, Ordering::AcqRel)
     }
 
-    /// Retained messages that a replay still has to send, with at most so much work.
-    pub fn retained_for(&self, filter: &str, after: Option<&Text>, work_max: usize) -> Scanned {
+    /// Retained messages that a replay still has to send, with at most `work` work.
+    pub fn retained_for(&self, filter: &str, after: Option<&Text>, work_max: usize) -> ScanResult {
         let scanned = self.retained().matching(filter, after, work_max);
         self.metrics.retained_work.add(scanned.work as u64);
         scanned
     }
 
-    /// Who has the schemas.
-    pub fn schemas(&self) -> &Schemas {
+    /// The provider of schema payloads.
+    pub fn schemas(&self) -> &SchemaPayloads {
         &self.schemas
     }
 
-    /// Takes one away; whether it was there.
+    /// Removes a subscription; returns whether there was one.
     pub fn unsubscribe(&self, number: u64, filter: &str) -> bool {
         let shared = mqtt::shared(filter);
         let plain = shared.map_or(filter, |shared| shared.filter);
@@ -255,32 +259,31 @@ impl Subscriptions {
         was
     }
 
-    /// Whether `identity` is connected and subscribed to what matches `topic`.
+    /// Whether `identity` is connected and has a subscription that matches `topic`.
     pub fn is_heard(&self, topic: &str, identity: &str) -> bool {
         let mut heard = false;
-        self.filters().matches(topic, &mut |here: &Here| {
+        self.filters().matches(topic, &mut |here: &FilterSubscriptions| {
             heard |= here.direct.iter().any(|own| &*own.handle.key.0 == identity && own.handle.is_here());
         });
         heard
     }
 
-    /// Sends a message of the server's own, QoS 0, to each client that wants it. `from` is the session that it is of, 0 for
-    /// nobody's.
+    /// Sends a message of the server with QoS 0 to each matching client. `from` is the session it belongs to, 0 for none.
     pub fn publish(&self, from: u64, topic: &str, payload: &Bytes, retain: bool) {
         let (qos, properties, at) = (QoS::AtMostOnce, &Properties::new(), Instant::now());
         self.publish_message(from, &Publication { topic, payload, qos, retain, properties, at });
     }
 
-    /// Sends a message to each client that wants it, once, and to one of each shared subscription.
+    /// Sends a message once to each matching client, and to one member of each shared subscription.
     pub fn publish_message(&self, from: u64, publication: &Publication<'_>) -> usize {
         let filters = self.filters();
-        let mut found: Vec<&Here> = Vec::new();
+        let mut found: Vec<&FilterSubscriptions> = Vec::new();
         filters.matches(publication.topic, &mut |here| found.push(here));
         if found.is_empty() {
             return 0;
         }
         let message = Arc::new(publication.to_message());
-        let retain = |options: &Options| publication.retain && options.retain_as_published;
+        let retain = |options: &SubscriptionOptions| publication.retain && options.retain_as_published;
         if let [here] = found[..] {
             // The usual case: no session twice.
             for subscription in &here.direct {
@@ -310,8 +313,14 @@ impl Subscriptions {
         found.iter().map(|here| here.direct.len() + here.groups.len()).sum()
     }
 
-    /// To one member, `except` not among them, in turn: one that is here and has room, else one that is kept.
-    fn deliver_shared(&self, group: &Group, message: &Arc<Message>, retain: bool, except: Option<u64>) -> bool {
+    /// Sends to one member in turn, except `except`: a connected one with room, else a disconnected one.
+    fn deliver_shared(
+        &self,
+        group: &SharedSubscription,
+        message: &Arc<Message>,
+        retain: bool,
+        except: Option<u64>,
+    ) -> bool {
         let (count, start) = (group.members.len(), group.turn.fetch_add(1, Ordering::Relaxed));
         let mut full = false;
         for here in [true, false] {
@@ -328,9 +337,9 @@ impl Subscriptions {
                     group: Some(group.name.clone()),
                 };
                 match member.handle.deliver(delivery, self.queue_total_bytes_max, &self.metrics) {
-                    Put::Queued => return true,
-                    Put::Full => full = true,
-                    Put::Away => {}
+                    QueueOutcome::Queued => return true,
+                    QueueOutcome::Full => full = true,
+                    QueueOutcome::Away => {}
                 }
             }
         }
@@ -340,8 +349,7 @@ impl Subscriptions {
         false
     }
 
-    /// Gives a message that came to a member of a shared subscription to another member. Dropped and counted when there is
-    /// none that takes it.
+    /// Sends a message of a shared subscription to another member. Dropped and counted if none accepts it.
     pub fn pass_on(&self, delivery: Delivery, except: u64) {
         let Some((name, shared)) = delivery.group.as_deref().and_then(|name| Some((name, mqtt::shared(name)?))) else {
             return;
@@ -356,7 +364,7 @@ impl Subscriptions {
         }
     }
 
-    /// Whether a shared subscription has a member here beside `except`.
+    /// Whether a shared subscription has a connected member other than `except`.
     pub fn has_other_member(&self, name: &str, except: u64) -> bool {
         let Some(shared) = mqtt::shared(name) else { return false };
         let filters = self.filters();
@@ -368,7 +376,7 @@ impl Subscriptions {
         })
     }
 
-    /// Whether a retained message of this client would be kept; else why not, in words.
+    /// Whether a retained message of this client would be stored; if not, why.
     pub fn check_retained(&self, owner: &str, publication: &Publication<'_>) -> Result<(), String> {
         if publication.payload.is_empty() {
             return Ok(());
@@ -379,23 +387,23 @@ impl Subscriptions {
         })
     }
 
-    /// Keeps a topic's newest message, which is this schema's if there is one, for subscribers to come; an empty one takes it away. `owner` is the
-    /// client, `None` for the server itself; `number` its place among all publishes.
+    /// Retains a topic's newest message for later subscribers, by reference to `schema` if given; an empty one removes it. `owner` is the client,
+    /// `None` for the server; `number` its sequence number.
     pub fn retain(&self, owner: Option<&str>, publication: &Publication<'_>, schema: Option<SchemaHash>, number: u64) {
         let put = self.retained_mut().put(owner, publication, schema, number);
         match put {
-            Ok(put) => self.metrics.retained_schemas_forgotten.add(put.forgotten.into()),
+            Ok(put) => self.metrics.retained_schemas_dropped.add(put.removed.into()),
             Err(why) => self.not_retained(publication.topic, owner.unwrap_or_default(), why),
         }
     }
 
-    fn not_retained(&self, topic: &str, owner: &str, why: NoRoom) {
+    fn not_retained(&self, topic: &str, owner: &str, why: RetainError) {
         self.metrics.retained_dropped.inc();
         let (topic, owner) = (quoted(topic), quoted(owner));
-        self.log.warn(format_args!("mqtt: retained message of {owner} on \"{topic}\" not kept: {why}"));
+        self.log.warn(format_args!("mqtt: cannot retain the message of {owner} on \"{topic}\": {why}"));
     }
 
-    /// Forgets retained messages that have expired.
+    /// Removes expired retained messages.
     pub fn purge(&self, now: Instant) {
         while self.retained().has_expired(now) {
             let gone = self.retained_mut().purge(now);
@@ -403,15 +411,14 @@ impl Subscriptions {
         }
     }
 
-    /// How many retained messages are kept.
     pub fn retained_count(&self) -> usize {
         self.retained().count()
     }
 
-    fn deliver(&self, handle: &Handle, delivery: Delivery) {
-        // Cheap, and only looked at when there was no room.
+    fn deliver(&self, handle: &SessionHandle, delivery: Delivery) {
+        // Cheap, and needed only if there was no room.
         let message = delivery.message.clone();
-        if handle.deliver(delivery, self.queue_total_bytes_max, &self.metrics) == Put::Full {
+        if handle.deliver(delivery, self.queue_total_bytes_max, &self.metrics) == QueueOutcome::Full {
             self.dropped(&message.topic, &handle.key.1);
         }
     }
@@ -425,19 +432,19 @@ impl Subscriptions {
         ));
     }
 
-    fn filters(&self) -> RwLockReadGuard<'_, Trie<Here>> {
+    fn filters(&self) -> RwLockReadGuard<'_, FilterTrie<FilterSubscriptions>> {
         self.filters.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn filters_mut(&self) -> RwLockWriteGuard<'_, Trie<Here>> {
+    fn filters_mut(&self) -> RwLockWriteGuard<'_, FilterTrie<FilterSubscriptions>> {
         self.filters.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn retained(&self) -> RwLockReadGuard<'_, Retained> {
+    fn retained(&self) -> RwLockReadGuard<'_, RetainedMessages> {
         self.retained.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn retained_mut(&self) -> RwLockWriteGuard<'_, Retained> {
+    fn retained_mut(&self) -> RwLockWriteGuard<'_, RetainedMessages> {
         self.retained.write().unwrap_or_else(PoisonError::into_inner)
     }
 }

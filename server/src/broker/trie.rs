@@ -1,40 +1,40 @@
-//! Subscriptions by the levels of their filters, so that a publish meets those that match and no others.
+//! A trie of subscriptions by the levels of their filters: a publish visits only matching ones.
 
 use std::collections::HashMap;
 
-/// The most levels of a filter: it is walked by recursion.
+/// The most levels of a filter; the trie is walked recursively.
 pub const LEVELS_MAX: usize = 128;
 
-/// A table with so many times the room that it needs gives it back.
+/// A table with this many times the capacity that it needs shrinks.
 const ROOMY: usize = 8;
 
-/// A level of filters. `T` is what stands at the end of a filter.
+/// A level of filters. `T` is stored at the end of a filter.
 #[derive(Debug)]
-pub struct Trie<T> {
-    /// Boxed: a table has room for more entries than it has.
-    children: HashMap<Box<str>, Box<Trie<T>>>,
+pub struct FilterTrie<T> {
+    /// Boxed, because a table has more capacity than entries.
+    children: HashMap<Box<str>, Box<FilterTrie<T>>>,
     /// `+` at the next level.
-    plus: Option<Box<Trie<T>>>,
-    /// At a filter that ends here.
+    plus: Option<Box<FilterTrie<T>>>,
+    /// Filters that end here.
     here: T,
-    /// At a filter that ends with `#` at the next level.
+    /// Filters that end with `#` at the next level.
     rest: T,
 }
 
-impl<T: Default> Default for Trie<T> {
+impl<T: Default> Default for FilterTrie<T> {
     fn default() -> Self {
         Self { children: HashMap::new(), plus: None, here: T::default(), rest: T::default() }
     }
 }
 
-/// What stands in a [`Trie`].
-pub trait Slot: Default {
+/// A value stored in a [`FilterTrie`].
+pub trait TrieSlot: Default {
     /// Whether nothing does.
     fn is_empty(&self) -> bool;
 }
 
-impl<T: Slot> Trie<T> {
-    /// The place of a filter, made if it was not there.
+impl<T: TrieSlot> FilterTrie<T> {
+    /// The value of a filter, created if missing.
     pub fn place(&mut self, filter: &str) -> &mut T {
         let mut node = self;
         for level in filter.split('/') {
@@ -49,7 +49,7 @@ impl<T: Slot> Trie<T> {
         &mut node.here
     }
 
-    /// The place of a filter if it is there.
+    /// The value of a filter, if any.
     pub fn get(&self, filter: &str) -> Option<&T> {
         let mut node = self;
         for level in filter.split('/') {
@@ -62,7 +62,7 @@ impl<T: Slot> Trie<T> {
         Some(&node.here)
     }
 
-    /// Changes the place of a filter, if it is there, and takes away what is empty then.
+    /// Changes the value of a filter, if any, and removes empty nodes.
     pub fn change<R>(&mut self, filter: &str, act: impl FnOnce(&mut T) -> R) -> Option<R> {
         let (level, rest) = match filter.split_once('/') {
             Some((level, rest)) => (level, Some(rest)),
@@ -83,7 +83,7 @@ impl<T: Slot> Trie<T> {
                 let result = node.change_rest(rest, act);
                 if node.is_empty() {
                     self.children.remove(level);
-                    // What a burst of filters took is given back.
+                    // Returns the memory of a burst of filters.
                     if self.children.is_empty() {
                         self.children = HashMap::new();
                     } else if self.children.capacity() > ROOMY * self.children.len() + ROOMY {
@@ -102,7 +102,6 @@ impl<T: Slot> Trie<T> {
         }
     }
 
-    /// Whether there is no filter in it.
     pub fn is_empty(&self) -> bool {
         self.children.is_empty() && self.plus.is_none() && self.here.is_empty() && self.rest.is_empty()
     }
@@ -138,7 +137,7 @@ impl<T: Slot> Trie<T> {
         }
     }
 
-    /// Calls `found` with each filter that can match topics of which the first level is `first`.
+    /// Calls `found` with each filter that can match topics whose first level is `first`.
     pub fn filters_below(&self, first: &str, found: &mut impl FnMut(&str, &T)) {
         let wild = !first.starts_with('$');
         if wild && !self.rest.is_empty() {
@@ -177,7 +176,7 @@ mod tests {
     use super::*;
     use wholegrain_transport::mqtt::topic_matches;
 
-    impl Slot for Vec<usize> {
+    impl TrieSlot for Vec<usize> {
         fn is_empty(&self) -> bool {
             self.is_empty()
         }
@@ -192,7 +191,7 @@ mod tests {
 
     #[test]
     fn it_finds_what_the_definition_of_matching_finds() {
-        let mut trie: Trie<Vec<usize>> = Trie::default();
+        let mut trie: FilterTrie<Vec<usize>> = FilterTrie::default();
         for (number, filter) in FILTERS.iter().enumerate() {
             trie.place(filter).push(number);
         }

@@ -1,5 +1,5 @@
-//! Bytes of one connection in and out, over TCP or TLS. An idle connection has no buffers: bytes are read into one buffer
-//! a thread and copied to the connection's own, which is there only while a packet is not whole.
+//! Input and output bytes of one connection, over TCP or TLS. An idle connection has no buffers: bytes are read into one buffer per thread and
+//! copied into the connection's own only while a packet is incomplete.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -10,19 +10,18 @@ use std::time::Duration;
 use bytes::{Buf, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf, ReadHalf, WriteHalf};
 
-/// The most that is read at once, in bytes.
+/// The size of one read, in bytes.
 const READ_BYTES: usize = 64 << 10;
-/// Room for so many bytes is kept by a connection that has nothing to write.
+/// The output capacity that an idle connection keeps.
 const OUTPUT_KEPT_BYTES: usize = 256;
-/// How long the last words to a client may take.
+/// The time for the last packet to a client.
 const FAREWELL_TIME_MAX: Duration = Duration::from_secs(1);
 
 thread_local! {
     static SCRATCH: RefCell<Box<[u8]>> = RefCell::new(vec![0; READ_BYTES].into());
 }
 
-/// Bytes of one connection.
-pub(super) struct Wire<S> {
+pub(super) struct PacketStream<S> {
     pub read: ReadHalf<S>,
     pub write: WriteHalf<S>,
     pub input: BytesMut,
@@ -31,7 +30,7 @@ pub(super) struct Wire<S> {
     pub unflushed: bool,
 }
 
-impl<S: AsyncRead + AsyncWrite> Wire<S> {
+impl<S: AsyncRead + AsyncWrite> PacketStream<S> {
     pub fn new(stream: S) -> Self {
         let (read, write) = tokio::io::split(stream);
         Self { read, write, input: BytesMut::new(), output: BytesMut::new(), unflushed: false }
@@ -41,7 +40,7 @@ impl<S: AsyncRead + AsyncWrite> Wire<S> {
         !self.output.is_empty() || self.unflushed
     }
 
-    /// Gives back the input buffer when everything in it was taken.
+    /// Releases the input buffer when it is empty.
     pub fn tidy(&mut self) {
         if self.input.is_empty() {
             self.input = BytesMut::new();
@@ -49,7 +48,7 @@ impl<S: AsyncRead + AsyncWrite> Wire<S> {
     }
 }
 
-/// Reads some; how many bytes, 0 at the end. Loses nothing when cancelled.
+/// Reads some bytes; returns how many, 0 at the end. Safe to cancel.
 pub(super) async fn read_some<S: AsyncRead>(read: &mut ReadHalf<S>, input: &mut BytesMut) -> std::io::Result<usize> {
     poll_fn(|context| {
         SCRATCH.with_borrow_mut(|scratch| {
@@ -62,7 +61,7 @@ pub(super) async fn read_some<S: AsyncRead>(read: &mut ReadHalf<S>, input: &mut 
     .await
 }
 
-/// Writes some of what waits, then flushes; how many bytes. Loses nothing when cancelled.
+/// Writes some waiting bytes, then flushes; returns how many. Safe to cancel.
 pub(super) async fn write_some<S: AsyncWrite>(
     write: &mut WriteHalf<S>,
     output: &mut BytesMut,
@@ -71,7 +70,7 @@ pub(super) async fn write_some<S: AsyncWrite>(
     poll_fn(|context| poll_write_some(context, write, output, unflushed)).await
 }
 
-/// The same at once, or not at all: `None` when nothing can be taken now.
+/// The same without waiting: `None` if nothing can be written now.
 pub(super) async fn write_now<S: AsyncWrite>(
     write: &mut WriteHalf<S>,
     output: &mut BytesMut,
@@ -93,7 +92,7 @@ fn poll_write_some<S: AsyncWrite>(
     let mut count = 0;
     if !output.is_empty() {
         *unflushed = true;
-        // Not `write_buf`, which takes the longer way through writev.
+        // Not `write_buf`, which takes the slower path through writev.
         count = ready!(Pin::new(&mut *write).poll_write(context, output))?;
         if count == 0 {
             return Poll::Ready(Err(std::io::ErrorKind::WriteZero.into()));
@@ -103,7 +102,7 @@ fn poll_write_some<S: AsyncWrite>(
     if output.is_empty() {
         match Pin::new(write).poll_flush(context) {
             Poll::Ready(result) => result?,
-            // It is flushed by the next call; what was written counts now.
+            // The next call flushes; the written bytes count now.
             Poll::Pending if count > 0 => return Poll::Ready(Ok(count)),
             Poll::Pending => return Poll::Pending,
         }
@@ -115,9 +114,9 @@ fn poll_write_some<S: AsyncWrite>(
     Poll::Ready(Ok(count))
 }
 
-/// Writes what waits and closes, within [`FAREWELL_TIME_MAX`]. What the client still sends is read until it closes too: a
-/// socket closed over unread bytes is reset, and a reset takes the last words from a client that has not read them yet.
-pub(super) async fn farewell<S: AsyncRead + AsyncWrite>(wire: &mut Wire<S>) {
+/// Writes the waiting bytes and closes, within [`FAREWELL_TIME_MAX`]. Reads until the client closes too: closing a socket with unread bytes resets
+/// it, and a reset discards the last packet if the client has not read it.
+pub(super) async fn farewell<S: AsyncRead + AsyncWrite>(wire: &mut PacketStream<S>) {
     let last = async {
         while wire.wants_write() {
             write_some(&mut wire.write, &mut wire.output, &mut wire.unflushed).await?;
@@ -130,7 +129,7 @@ pub(super) async fn farewell<S: AsyncRead + AsyncWrite>(wire: &mut Wire<S>) {
             }
         }
     };
-    // It is over either way.
+    // The connection is over either way.
     let _ = tokio::time::timeout(FAREWELL_TIME_MAX, last).await;
 }
 
@@ -145,7 +144,7 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(async {
             let (mut client, server) = tokio::io::duplex(16);
-            let mut wire = Wire::new(server);
+            let mut wire = PacketStream::new(server);
             let sent: Vec<u8> = (0..40).collect();
             wire.output.extend_from_slice(&sent);
             let mut now = async |expected: Option<usize>| {

@@ -56,33 +56,33 @@ impl NodeAnswer {
 
 /// Orders that wait for their answers.
 #[derive(Debug, Default)]
-pub struct Control {
+pub struct AgentControl {
     last: AtomicU64,
-    waiting: Mutex<HashMap<u64, Waiting>>,
+    waiting: Mutex<HashMap<u64, PendingCommand>>,
     /// Lines of the log about what agents tell.
     notices: LogLimit,
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct PendingCommand {
     agent: String,
     answer: oneshot::Sender<Value>,
 }
 
 /// What is forgotten when whoever asked goes before the answer comes.
-struct Place<'a> {
-    control: &'a Control,
+struct PendingCommandGuard<'a> {
+    control: &'a AgentControl,
     id: u64,
 }
 
-impl Drop for Place<'_> {
+impl Drop for PendingCommandGuard<'_> {
     fn drop(&mut self) {
         self.control.lock().remove(&self.id);
     }
 }
 
-impl Control {
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<u64, Waiting>> {
+impl AgentControl {
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<u64, PendingCommand>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -107,8 +107,8 @@ impl Control {
         message["id"] = json!(id);
         message["who"] = json!({ "name": bearer.name, "role": bearer.role });
         let (answer, answered) = oneshot::channel();
-        self.lock().insert(id, Waiting { agent: node.to_owned(), answer });
-        let _place = Place { control: self, id };
+        self.lock().insert(id, PendingCommand { agent: node.to_owned(), answer });
+        let _place = PendingCommandGuard { control: self, id };
         // QoS 0: an agent that is away at this moment is not to find the order later.
         subscriptions.publish(0, &topic, &Bytes::from(message.to_string()), false);
         match tokio::time::timeout(ANSWER_TIME_MAX, answered).await {
@@ -138,7 +138,7 @@ impl Control {
         let Some(id) = answer["id"].as_u64() else { return };
         let mut waiting = self.lock();
         if waiting.get(&id).is_some_and(|waiting| waiting.agent == agent)
-            && let Some(Waiting { answer: sender, .. }) = waiting.remove(&id)
+            && let Some(PendingCommand { answer: sender, .. }) = waiting.remove(&id)
         {
             // An error says that nobody waits any more.
             let _ = sender.send(answer);

@@ -5,7 +5,7 @@ use wholegrain_model::{Interval, Timestamp};
 
 /// A notice: what a later version tells besides is passed over.
 #[derive(Debug, Deserialize)]
-struct Notice {
+struct AgentNotice {
     clock_step: Option<ClockStep>,
 }
 
@@ -23,7 +23,7 @@ struct ClockStep {
 
 /// A notice in words; `None` for one that says nothing that is known here.
 pub(super) fn text(agent: &str, notice: serde_json::Value) -> Option<String> {
-    let ClockStep { by_ns, held_until, unreported } = serde_json::from_value::<Notice>(notice).ok()?.clock_step?;
+    let ClockStep { by_ns, held_until, unreported } = serde_json::from_value::<AgentNotice>(notice).ok()?.clock_step?;
     let direction = if by_ns < 0 { "back" } else { "forward" };
     let length = Interval::from_ns(by_ns.unsigned_abs() / 1_000_000 * 1_000_000);
     let mut said = format!("agent {agent}: its node's clock was stepped {direction} by {length}");

@@ -9,7 +9,7 @@ use axum::http::Uri;
 use axum::response::{IntoResponse, Response};
 use wholegrain_model::Interval;
 
-use super::params::Params;
+use super::params::QueryParams;
 use super::query::now;
 use super::{Api, ApiError};
 use crate::config::LogLevel;
@@ -25,7 +25,7 @@ pub(super) async fn log(State(api): State<Arc<Api>>) -> Response {
 
 /// Changes it.
 pub(super) async fn set_log(State(api): State<Arc<Api>>, uri: Uri) -> Result<Response, ApiError> {
-    let params = Params::of(&uri, LOG)?;
+    let params = QueryParams::of(&uri, LOG)?;
     let level = params
         .read("level", |text| text.parse::<LogLevel>())?
         .ok_or_else(|| ApiError::bad_request("which level? add ?level= and error, warn, info or debug"))?;

@@ -16,13 +16,13 @@ use serde_json::{Value, json};
 use wholegrain_model::{Interval, Pattern, Timestamp};
 use wholegrain_store::{Deletion, DeletionReport, RetentionRule, Store, StoreError, SubtreeUsage};
 
-use super::params::Params;
+use super::params::QueryParams;
 use super::query::now;
-use super::read::while_waited_for;
-use super::serve::Peer;
+use super::read::run_until_abandoned;
+use super::serve::PeerAddress;
 use super::sink::sink;
 use super::{Api, ApiError};
-use crate::access::audit::{Event, Line, Outcome};
+use crate::access::audit::{AuditEntry, AuditEvent, AuditOutcome};
 use crate::access::bearer_name;
 use crate::access::tokens::Bearer;
 
@@ -46,7 +46,7 @@ pub(super) const HAVE_BYTES_MAX: usize = 256 << 20;
 /// A rule as it is asked for.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Rule {
+struct RetentionRequest {
     pattern: String,
     keep: String,
     #[serde(default)]
@@ -56,14 +56,14 @@ struct Rule {
 /// A deletion as it is asked for.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Range {
+struct DeletionRequest {
     patterns: Vec<String>,
     from: String,
     to: String,
 }
 
 /// Whether a request only asks what it would do.
-pub(super) fn is_try(params: &Params) -> Result<bool, ApiError> {
+pub(super) fn is_try(params: &QueryParams) -> Result<bool, ApiError> {
     let read = params.read("try", |text| match text {
         "1" => Ok(true),
         "0" => Ok(false),
@@ -98,13 +98,19 @@ pub(super) fn refused(error: StoreError) -> ApiError {
 }
 
 /// Notes in the audit log what somebody did.
-pub(super) fn audit(api: &Api, bearer: &Bearer, peer: Option<Extension<Peer>>, outcome: Outcome, what: &str) {
-    let from = peer.map_or_else(|| "unknown".to_owned(), |Extension(Peer(address))| address.to_string());
-    api.security.audit.always(Line::new(Event::Manage, outcome, &bearer_name(bearer), from, what));
+pub(super) fn audit(
+    api: &Api,
+    bearer: &Bearer,
+    peer: Option<Extension<PeerAddress>>,
+    outcome: AuditOutcome,
+    what: &str,
+) {
+    let from = peer.map_or_else(|| "unknown".to_owned(), |Extension(PeerAddress(address))| address.to_string());
+    api.security.audit.always(AuditEntry::new(AuditEvent::Manage, outcome, &bearer_name(bearer), from, what));
 }
 
-pub(super) fn outcome<T, E>(result: &Result<T, E>) -> Outcome {
-    if result.is_ok() { Outcome::Ok } else { Outcome::Refused }
+pub(super) fn outcome<T, E>(result: &Result<T, E>) -> AuditOutcome {
+    if result.is_ok() { AuditOutcome::Ok } else { AuditOutcome::Refused }
 }
 
 /// The rules in the order in which they count.
@@ -136,11 +142,11 @@ pub(super) async fn retention(State(api): State<Arc<Api>>) -> Response {
 pub(super) async fn set_retention(
     State(api): State<Arc<Api>>,
     Extension(bearer): Extension<Bearer>,
-    peer: Option<Extension<Peer>>,
+    peer: Option<Extension<PeerAddress>>,
     uri: Uri,
     bytes: Bytes,
 ) -> Result<Response, ApiError> {
-    let dry = is_try(&Params::of(&uri, SET_RETENTION)?)?;
+    let dry = is_try(&QueryParams::of(&uri, SET_RETENTION)?)?;
     let rule = rule(body(&bytes, r#"{"pattern": "/lrz/**", "keep": "30d"}"#)?)?;
     let (store, at) = (api.store.clone(), now().0);
     if dry {
@@ -159,7 +165,7 @@ pub(super) async fn set_retention(
     Ok(retention(State(api)).await)
 }
 
-fn rule(raw: Rule) -> Result<RetentionRule, ApiError> {
+fn rule(raw: RetentionRequest) -> Result<RetentionRule, ApiError> {
     let wrong = |what: &str, error: String| ApiError::bad_request(format!("{what}: {error}"));
     let age = |what: &str, text: &str| match text {
         FOREVER => Ok(None),
@@ -183,17 +189,23 @@ fn pattern(text: &str) -> Result<Pattern, ApiError> {
 pub(super) async fn unset_retention(
     State(api): State<Arc<Api>>,
     Extension(bearer): Extension<Bearer>,
-    peer: Option<Extension<Peer>>,
+    peer: Option<Extension<PeerAddress>>,
     uri: Uri,
 ) -> Result<Response, ApiError> {
-    let params = Params::of(&uri, UNSET_RETENTION)?;
+    let params = QueryParams::of(&uri, UNSET_RETENTION)?;
     let Some(pattern) = params.read("pattern", |text| Ok::<_, String>(text.to_owned()))? else {
         return Err(ApiError::bad_request("which rule? add ?pattern= and its pattern"));
     };
     let (store, who, at, wanted) = (api.store.clone(), bearer_name(&bearer), now().0, pattern.clone());
     let result = on_disk(move || store.unset_retention(&wanted, &who, at)).await;
     let what = format!("retention of {pattern} unset");
-    audit(&api, &bearer, peer, if matches!(result, Ok(true)) { Outcome::Ok } else { Outcome::Refused }, &what);
+    audit(
+        &api,
+        &bearer,
+        peer,
+        if matches!(result, Ok(true)) { AuditOutcome::Ok } else { AuditOutcome::Refused },
+        &what,
+    );
     if result? {
         return Ok(retention(State(api)).await);
     }
@@ -205,13 +217,13 @@ pub(super) async fn unset_retention(
 pub(super) async fn delete(
     State(api): State<Arc<Api>>,
     Extension(bearer): Extension<Bearer>,
-    peer: Option<Extension<Peer>>,
+    peer: Option<Extension<PeerAddress>>,
     uri: Uri,
     bytes: Bytes,
 ) -> Result<Response, ApiError> {
-    let dry = is_try(&Params::of(&uri, DELETE)?)?;
+    let dry = is_try(&QueryParams::of(&uri, DELETE)?)?;
     let example = r#"{"patterns": ["/lrz/**/power"], "from": "2026-01-01", "to": "2026-01-02"}"#;
-    let raw: Range = body(&bytes, example)?;
+    let raw: DeletionRequest = body(&bytes, example)?;
     let time = |name: &str, text: &str| {
         Timestamp::parse(text, now())
             .map(|time| time.0)
@@ -255,7 +267,7 @@ pub(super) async fn stats(
     Extension(bearer): Extension<Bearer>,
     uri: Uri,
 ) -> Result<Response, ApiError> {
-    let params = Params::of(&uri, STATS)?;
+    let params = QueryParams::of(&uri, STATS)?;
     let mut patterns = params.patterns()?;
     if patterns.is_empty() {
         patterns.push(pattern("/**")?);
@@ -273,7 +285,7 @@ pub(super) async fn stats(
         let shares = store.holdings_by(level.unwrap_or(1), &patterns, now().0, &is_over)?;
         Ok((shares, numbers(&store)))
     };
-    let (shares, numbers) = while_waited_for(&api.metrics, count).await?.map_err(refused)?;
+    let (shares, numbers) = run_until_abandoned(&api.metrics, count).await?.map_err(refused)?;
     let rows: Vec<Value> = shares.iter().map(row).collect();
     Ok(Json(json!({ "subtrees": rows, "store": numbers })).into_response())
 }
@@ -298,7 +310,7 @@ fn numbers(store: &Store) -> Value {
 pub(super) async fn backup(
     State(api): State<Arc<Api>>,
     Extension(bearer): Extension<Bearer>,
-    peer: Option<Extension<Peer>>,
+    peer: Option<Extension<PeerAddress>>,
     bytes: Bytes,
 ) -> Result<Response, ApiError> {
     let have = have(&bytes)?;

@@ -12,11 +12,11 @@ use wholegrain_model::text::csv_field;
 use wholegrain_model::{Timestamp, Value, config};
 use wholegrain_query::Scale;
 
-use super::sink::{Out, Sink};
+use super::sink::{BodySink, ResponseWriter};
 
 /// How a query's rows are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) enum Format {
+pub(super) enum ResponseFormat {
     /// One JSON object a line.
     #[default]
     Json,
@@ -32,13 +32,13 @@ pub(super) fn accepted(headers: &HeaderMap) -> impl Iterator<Item = &str> {
     lines.flat_map(|line| line.split(',')).map(|one| one.split(';').next().unwrap_or_default().trim())
 }
 
-impl Format {
+impl ResponseFormat {
     /// The first that a request accepts; the default where it names none.
     pub fn accepted(headers: &HeaderMap) -> Self {
         let known = accepted(headers).find_map(|kind| match kind {
-            "text/csv" => Some(Format::Csv),
-            "application/vnd.apache.arrow.stream" => Some(Format::Arrow),
-            "application/x-ndjson" | "application/json" | "*/*" => Some(Format::Json),
+            "text/csv" => Some(ResponseFormat::Csv),
+            "application/vnd.apache.arrow.stream" => Some(ResponseFormat::Arrow),
+            "application/x-ndjson" | "application/json" | "*/*" => Some(ResponseFormat::Json),
             _ => None,
         });
         known.unwrap_or_default()
@@ -46,45 +46,45 @@ impl Format {
 
     pub const fn content_type(self) -> &'static str {
         match self {
-            Format::Json => "application/x-ndjson",
-            Format::Csv => "text/csv; charset=utf-8",
-            Format::Arrow => "application/vnd.apache.arrow.stream",
+            ResponseFormat::Json => "application/x-ndjson",
+            ResponseFormat::Csv => "text/csv; charset=utf-8",
+            ResponseFormat::Arrow => "application/vnd.apache.arrow.stream",
         }
     }
 }
 
-impl std::str::FromStr for Format {
+impl std::str::FromStr for ResponseFormat {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         match text {
-            "json" => Ok(Format::Json),
-            "csv" => Ok(Format::Csv),
-            "arrow" => Ok(Format::Arrow),
+            "json" => Ok(ResponseFormat::Json),
+            "csv" => Ok(ResponseFormat::Csv),
+            "arrow" => Ok(ResponseFormat::Arrow),
             other => Err(config::unknown("format", other, &["json", "csv", "arrow"])),
         }
     }
 }
 
 /// Writes batches in one format.
-pub(super) enum Writer<W: Out = Sink> {
+pub(super) enum RowWriter<W: ResponseWriter = BodySink> {
     /// Text, one line a row.
     Lines { sink: W, csv: bool },
     /// Arrow IPC.
     Arrow(Box<StreamWriter<W>>),
 }
 
-impl<W: Out> Writer<W> {
+impl<W: ResponseWriter> RowWriter<W> {
     /// Begins an answer whose batches have this schema.
-    pub fn new(format: Format, schema: &SchemaRef, mut sink: W) -> io::Result<Self> {
+    pub fn new(format: ResponseFormat, schema: &SchemaRef, mut sink: W) -> io::Result<Self> {
         match format {
-            Format::Json => Ok(Writer::Lines { sink, csv: false }),
-            Format::Csv => {
+            ResponseFormat::Json => Ok(RowWriter::Lines { sink, csv: false }),
+            ResponseFormat::Csv => {
                 sink.write_all(b"sensor,time,value\n")?;
-                Ok(Writer::Lines { sink, csv: true })
+                Ok(RowWriter::Lines { sink, csv: true })
             }
-            Format::Arrow => {
-                Ok(Writer::Arrow(Box::new(StreamWriter::try_new(sink, schema).map_err(io::Error::other)?)))
+            ResponseFormat::Arrow => {
+                Ok(RowWriter::Arrow(Box::new(StreamWriter::try_new(sink, schema).map_err(io::Error::other)?)))
             }
         }
     }
@@ -92,8 +92,8 @@ impl<W: Out> Writer<W> {
     /// Writes one batch of (`sensor`, `time`, `value`).
     pub fn batch(&mut self, batch: &RecordBatch) -> io::Result<()> {
         match self {
-            Writer::Lines { sink, csv } => lines(batch, *csv, sink),
-            Writer::Arrow(writer) => {
+            RowWriter::Lines { sink, csv } => lines(batch, *csv, sink),
+            RowWriter::Arrow(writer) => {
                 writer.write(batch).map_err(io::Error::other)?;
                 writer.get_mut().relay()
             }
@@ -105,15 +105,15 @@ impl<W: Out> Writer<W> {
     /// no place for them: there an answer that lacks something through damage breaks off, so that nobody takes it for whole.
     pub fn finish(self, warnings: &[String], notes: &[String]) -> io::Result<W> {
         let mut sink = match self {
-            Writer::Lines { csv: true, .. } if !warnings.is_empty() => {
+            RowWriter::Lines { csv: true, .. } if !warnings.is_empty() => {
                 return Err(io::Error::other(format!("readings are missing: {}", warnings.join("; "))));
             }
-            Writer::Lines { mut sink, csv: true } => {
+            RowWriter::Lines { mut sink, csv: true } => {
                 sink.flush()?;
                 return Ok(sink);
             }
-            Writer::Lines { sink, .. } => sink,
-            Writer::Arrow(writer) => writer.into_inner().map_err(io::Error::other)?,
+            RowWriter::Lines { sink, .. } => sink,
+            RowWriter::Arrow(writer) => writer.into_inner().map_err(io::Error::other)?,
         };
         for note in notes {
             writeln!(sink, "{{\"note\":{}}}", json_text(note))?;
@@ -128,18 +128,18 @@ impl<W: Out> Writer<W> {
     /// Where it is written to.
     pub fn sink(&self) -> &W {
         match self {
-            Writer::Lines { sink, .. } => sink,
-            Writer::Arrow(writer) => writer.get_ref(),
+            RowWriter::Lines { sink, .. } => sink,
+            RowWriter::Arrow(writer) => writer.get_ref(),
         }
     }
 }
 
-fn lines(batch: &RecordBatch, csv: bool, sink: &mut impl Out) -> io::Result<()> {
+fn lines(batch: &RecordBatch, csv: bool, sink: &mut impl ResponseWriter) -> io::Result<()> {
     let unexpected = || io::Error::other("the query gave other columns than sensor, time, value");
     let [sensor, time, value] = batch.columns() else { return Err(unexpected()) };
     let sensor = sensor.as_dictionary_opt::<Int32Type>().ok_or_else(unexpected)?;
     let names = sensor.values().as_string_opt::<i32>().ok_or_else(unexpected)?;
-    let names: Names = Names { names, csv, shown: (usize::MAX, String::new()) };
+    let names: SensorNameColumn = SensorNameColumn { names, csv, shown: (usize::MAX, String::new()) };
     let times = time.as_primitive_opt::<TimestampNanosecondType>().ok_or_else(unexpected)?.values();
     let keys = sensor.keys().values();
     match value.data_type() {
@@ -156,13 +156,13 @@ fn lines(batch: &RecordBatch, csv: bool, sink: &mut impl Out) -> io::Result<()> 
 }
 
 /// The sensor's name as it is written; rows of one sensor follow each other.
-struct Names<'a> {
+struct SensorNameColumn<'a> {
     names: &'a arrow_array::StringArray,
     csv: bool,
     shown: (usize, String),
 }
 
-impl Names<'_> {
+impl SensorNameColumn<'_> {
     fn get(&mut self, key: usize) -> &str {
         if self.shown.0 != key {
             let name = self.names.value(key);
@@ -175,9 +175,9 @@ impl Names<'_> {
 fn rows(
     keys: &[i32],
     times: &[i64],
-    mut names: Names<'_>,
+    mut names: SensorNameColumn<'_>,
     csv: bool,
-    sink: &mut impl Out,
+    sink: &mut impl ResponseWriter,
     value: impl Fn(usize) -> Option<Value>,
 ) -> io::Result<()> {
     for (row, (&key, &time)) in keys.iter().zip(times).enumerate() {

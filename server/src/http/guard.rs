@@ -12,12 +12,12 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt;
 
-use super::serve::Peer;
+use super::serve::PeerAddress;
 use super::{Api, ApiError, route};
-use crate::access::audit::{Event, Line, Outcome};
+use crate::access::audit::{AuditEntry, AuditEvent, AuditOutcome};
 use crate::access::tokens::{BadToken, Bearer};
 use crate::access::{BadBearer, Permission, Role, bearer_name, seconds};
-use crate::admission::{Full, Place};
+use crate::admission::{AdmissionError, ConnectionPermit};
 
 /// Ways to write `Authorization`: the standard's, and that of InfluxDB's clients.
 const SCHEMES: [&str; 2] = ["bearer", "token"];
@@ -68,15 +68,15 @@ fn noted(request: &Request, wanted: Option<Permission>) -> Option<(String, Socke
 /// Tells the audit log what came of it.
 fn audit_answer(api: &Api, bearer: &Bearer, peer: SocketAddr, what: &str, status: StatusCode) {
     let (outcome, what) = match status {
-        status if status.is_server_error() => (Outcome::Failed, format!("{what}: {}", status.as_u16())),
-        status if status.is_client_error() => (Outcome::Refused, format!("{what}: {}", status.as_u16())),
-        _ => (Outcome::Ok, what.to_owned()),
+        status if status.is_server_error() => (AuditOutcome::Failed, format!("{what}: {}", status.as_u16())),
+        status if status.is_client_error() => (AuditOutcome::Refused, format!("{what}: {}", status.as_u16())),
+        _ => (AuditOutcome::Ok, what.to_owned()),
     };
-    api.security.audit.always(Line::new(Event::Manage, outcome, &bearer_name(bearer), peer, &what));
+    api.security.audit.always(AuditEntry::new(AuditEvent::Manage, outcome, &bearer_name(bearer), peer, &what));
 }
 
 fn peer(request: &Request) -> SocketAddr {
-    request.extensions().get::<Peer>().map_or(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)), |peer| peer.0)
+    request.extensions().get::<PeerAddress>().map_or(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)), |peer| peer.0)
 }
 
 /// The same body, which breaks off when it takes too long, and says when it has been read to its end.
@@ -99,10 +99,10 @@ fn in_time(body: Body, is_read: Arc<AtomicBool>) -> Body {
 }
 
 /// Tells the audit log of a change that a manager wanted.
-pub(super) fn audit_change(api: &Api, bearer: &Bearer, peer: Option<&Extension<Peer>>, what: &str, done: bool) {
-    let outcome = if done { Outcome::Ok } else { Outcome::Refused };
-    let from = peer.map_or_else(|| "unknown".to_owned(), |Extension(Peer(address))| address.to_string());
-    api.security.audit.always(Line::new(Event::Manage, outcome, &bearer_name(bearer), from, what));
+pub(super) fn audit_change(api: &Api, bearer: &Bearer, peer: Option<&Extension<PeerAddress>>, what: &str, done: bool) {
+    let outcome = if done { AuditOutcome::Ok } else { AuditOutcome::Refused };
+    let from = peer.map_or_else(|| "unknown".to_owned(), |Extension(PeerAddress(address))| address.to_string());
+    api.security.audit.always(AuditEntry::new(AuditEvent::Manage, outcome, &bearer_name(bearer), from, what));
 }
 
 /// Who may call what; `None` for a route that is open to all.
@@ -120,7 +120,7 @@ fn admit(api: &Api, request: &Request, permission: Option<Permission>) -> Result
         Err(_) if is_open => return Ok(None),
         bearer => bearer.map_err(unknown)?,
     };
-    if let Some(place) = request.extensions().get::<Arc<Place>>() {
+    if let Some(place) = request.extensions().get::<Arc<ConnectionPermit>>() {
         place.prove(&bearer.id, bearer.role == Role::Admin).map_err(full)?;
     }
     // What is not there is told to everybody with a token.
@@ -134,7 +134,7 @@ fn admit(api: &Api, request: &Request, permission: Option<Permission>) -> Result
 fn forbidden(api: &Api, bearer: &Bearer, peer: SocketAddr, permission: Permission) -> ApiError {
     api.metrics.http_forbidden.inc();
     let what = format!("{} may not {}", bearer.role, permission.doing());
-    api.security.audit.bounded(Event::HttpRequest, Outcome::Refused, &bearer_name(bearer), peer, &what);
+    api.security.audit.bounded(AuditEvent::HttpRequest, AuditOutcome::Refused, &bearer_name(bearer), peer, &what);
     let Bearer { name, role, .. } = bearer;
     let message = format!(
         "token {name:?} has role {role}, which may not {}; a token of role {} may",
@@ -156,7 +156,7 @@ pub(super) fn require(
 }
 
 /// No place for a connection: it is told so, and closed.
-fn full(full: Full) -> Box<Response> {
+fn full(full: AdmissionError) -> Box<Response> {
     Box::new(last(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, format!("{full}; try again shortly")).into_response()))
 }
 

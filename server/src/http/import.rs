@@ -22,10 +22,10 @@ use wholegrain_model::{Column, ColumnValues, Gaps, Kind, SensorPath, ValueType};
 use wholegrain_query::{KINDS_KEY, UNIT_KEY, UNITS_KEY};
 use wholegrain_store::{IMPORT_ROWS_MAX, ImportSeries, SchemalessSensor, StoreError};
 
-use super::params::Params;
-use super::serve::Peer;
+use super::params::QueryParams;
+use super::serve::PeerAddress;
 use super::{Api, ApiError};
-use crate::access::audit::{Event, Line, Outcome};
+use crate::access::audit::{AuditEntry, AuditEvent, AuditOutcome};
 use crate::access::bearer_name;
 use crate::access::tokens::Bearer;
 
@@ -46,7 +46,7 @@ const SENSORS_MAX: usize = 1 << 20;
 
 /// Which parts of an import there are.
 pub(super) async fn show(State(api): State<Arc<Api>>, uri: Uri) -> Result<Json<serde_json::Value>, ApiError> {
-    let id = id(&Params::of(&uri, SHOW)?)?;
+    let id = id(&QueryParams::of(&uri, SHOW)?)?;
     let (store, asked) = (api.store.clone(), id.clone());
     let state = blocking(move || store.import_state(&asked)).await?.map_err(refusal)?;
     Ok(Json(json!({ "id": id, "readings": state.readings, "parts": state.parts })))
@@ -56,10 +56,10 @@ pub(super) async fn show(State(api): State<Arc<Api>>, uri: Uri) -> Result<Json<s
 pub(super) async fn import(
     State(api): State<Arc<Api>>,
     Extension(bearer): Extension<Bearer>,
-    peer: Option<Extension<Peer>>,
+    peer: Option<Extension<PeerAddress>>,
     request: Request,
 ) -> Result<Json<serde_json::Value>, ApiError> {
-    let params = Params::of(request.uri(), IMPORT)?;
+    let params = QueryParams::of(request.uri(), IMPORT)?;
     let id = id(&params)?;
     let part = params.read("part", str::parse::<u64>)?;
     let part = part.ok_or_else(|| ApiError::bad_request("which part? add ?part= and its number"))?;
@@ -86,7 +86,13 @@ pub(super) async fn import(
             imported.readings
         );
         let from = peer.map_or_else(String::new, |Extension(peer)| peer.0.to_string());
-        api.security.audit.always(Line::new(Event::Manage, Outcome::Ok, &bearer_name(&bearer), from, &what));
+        api.security.audit.always(AuditEntry::new(
+            AuditEvent::Manage,
+            AuditOutcome::Ok,
+            &bearer_name(&bearer),
+            from,
+            &what,
+        ));
     }
     Ok(Json(json!({
         "duplicate": imported.duplicate,
@@ -96,7 +102,7 @@ pub(super) async fn import(
     })))
 }
 
-fn id(params: &Params) -> Result<String, ApiError> {
+fn id(params: &QueryParams) -> Result<String, ApiError> {
     let id = params.read("id", |text| Ok::<_, &str>(text.to_owned()))?;
     id.ok_or_else(|| ApiError::bad_request("which import? add ?id= and its id"))
 }
@@ -145,7 +151,7 @@ fn read(body: Bytes) -> Result<Vec<ImportSeries>, String> {
     let mut cursor = Cursor::new(body);
     while (cursor.position() as usize) < cursor.get_ref().len() {
         let stream = StreamReader::try_new(&mut cursor, None).map_err(broken)?;
-        let mut parts = Parts::new(&stream.schema())?;
+        let mut parts = ImportedSensors::new(&stream.schema())?;
         for batch in stream {
             let batch = batch.map_err(broken)?;
             rows += batch.num_rows();
@@ -160,19 +166,19 @@ fn read(body: Bytes) -> Result<Vec<ImportSeries>, String> {
 }
 
 /// The readings of one stream.
-struct Parts {
+struct ImportedSensors {
     unit: String,
     units: Vec<String>,
     kinds: Vec<String>,
     value_type: ValueType,
     slots: HashMap<String, usize>,
-    sensors: Vec<One>,
+    sensors: Vec<ImportedSensor>,
     /// The slots of the dictionary of the batch before, which most batches share.
     dictionary: Option<(ArrayRef, Vec<usize>)>,
 }
 
 /// The readings of one sensor.
-struct One {
+struct ImportedSensor {
     path: String,
     /// Its line in the metadata.
     line: usize,
@@ -186,7 +192,7 @@ const NONE: usize = usize::MAX;
 /// What a stream must have.
 const COLUMNS: &str = "the columns sensor (text or a dictionary of it), time (timestamp in ns) and value (Int64 or Float64) are wanted, in this order";
 
-impl Parts {
+impl ImportedSensors {
     fn new(schema: &SchemaRef) -> Result<Self, String> {
         let fields = schema.fields().iter();
         let columns: Vec<(&str, &DataType)> = fields.map(|field| (field.name().as_str(), field.data_type())).collect();
@@ -233,7 +239,7 @@ impl Parts {
             ValueType::Int => ColumnValues::Int(Vec::new()),
             ValueType::Float => ColumnValues::Float(Vec::new()),
         };
-        self.sensors.push(One { path: path.to_owned(), line, times: Vec::new(), values, gaps: Vec::new() });
+        self.sensors.push(ImportedSensor { path: path.to_owned(), line, times: Vec::new(), values, gaps: Vec::new() });
         Ok(slot)
     }
 
@@ -282,7 +288,7 @@ impl Parts {
 
     fn finish(self) -> Result<Vec<ImportSeries>, String> {
         let Self { unit, units, kinds, value_type, sensors, .. } = self;
-        let series = |one: One| {
+        let series = |one: ImportedSensor| {
             let path = SensorPath::new(&one.path).map_err(|error| format!("{:?} is no sensor: {error}", one.path))?;
             let kind = match kinds.get(one.line).map_or("", String::as_str) {
                 "" | "gauge" => Kind::Gauge,
@@ -299,7 +305,7 @@ impl Parts {
     }
 }
 
-impl One {
+impl ImportedSensor {
     /// Appends the values of some rows.
     fn append(&mut self, values: &ArrayRef, start: usize, end: usize) {
         let before = self.times.len() - (end - start);

@@ -16,10 +16,10 @@ use wholegrain_query::{Chunks, PATTERNS_MAX, SENSORS_MAX, Until};
 use wholegrain_store::{ReadStore, SensorInfo};
 
 use super::jobs::{only_user, row};
-use super::params::{OfJob, Params};
+use super::params::{JobFilter, QueryParams};
 use super::query::now;
-use super::read::{Pages, while_waited_for};
-use super::sink::{Sink, sink};
+use super::read::{SensorPages, run_until_abandoned};
+use super::sink::{BodySink, sink};
 use super::{Api, ApiError, job_scope};
 use crate::access::tokens::Bearer;
 
@@ -35,7 +35,7 @@ const NAMED_MAX: usize = 16;
 const CPU_TIME: &str = "cpu/usage";
 
 /// What is asked.
-struct Question {
+struct EnergyRequest {
     job: Arc<JobScope>,
     meters: Vec<Meter>,
     share: Share,
@@ -52,7 +52,7 @@ pub(super) async fn energy(
     Path(id): Path<String>,
     uri: Uri,
 ) -> Result<Response, ApiError> {
-    let params = Params::of(&uri, ENERGY)?;
+    let params = QueryParams::of(&uri, ENERGY)?;
     let now = now();
     let at = params.read("at", |text| Timestamp::parse(text, now))?.map(|at| at.0);
     let share = params.read("share", str::parse::<Share>)?.unwrap_or(api.jobs.share);
@@ -66,16 +66,16 @@ pub(super) async fn energy(
     })?;
     let given = meters(&params)?;
     let meters = if given.is_empty() { api.jobs.power.clone() } else { given };
-    let of_job = OfJob { id, at, range_given: (true, true) };
+    let of_job = JobFilter { id, at, range_given: (true, true) };
     let Some(job) = job_scope::find(&api, &bearer, Some(&of_job)).await? else {
         return Err(job_scope::missing(&of_job.id, at));
     };
     let permit = api.queries.try_take(&bearer)?;
     let user = only_user(&bearer).map(str::to_owned);
-    let question = Question { job, meters, share, facility, user, now: now.0 };
+    let question = EnergyRequest { job, meters, share, facility, user, now: now.0 };
     let metrics = api.metrics.clone();
-    let choose = move |is_gone: &dyn Fn() -> bool| (Answer::new(api, question, is_gone), permit);
-    let (answer, permit) = while_waited_for(&metrics, choose).await?;
+    let choose = move |is_gone: &dyn Fn() -> bool| (EnergyResponse::new(api, question, is_gone), permit);
+    let (answer, permit) = run_until_abandoned(&metrics, choose).await?;
     let answer = answer?;
     let (mut sink, body) = sink();
     tokio::task::spawn_blocking(move || {
@@ -99,7 +99,7 @@ pub(super) async fn energy(
 }
 
 /// Those that the request names.
-fn meters(params: &Params) -> Result<Vec<Meter>, ApiError> {
+fn meters(params: &QueryParams) -> Result<Vec<Meter>, ApiError> {
     let given = params.texts("pattern");
     let patterns: usize = given.iter().map(|text| Meter::count_parts(text)).sum();
     if patterns > PATTERNS_MAX {
@@ -111,7 +111,7 @@ fn meters(params: &Params) -> Result<Vec<Meter>, ApiError> {
 }
 
 /// Another job on a node.
-struct Beside {
+struct ConcurrentJob {
     from: i64,
     to: i64,
     cores: Option<u64>,
@@ -120,7 +120,7 @@ struct Beside {
 
 /// A node of the answer.
 #[derive(Serialize)]
-struct Node<'a> {
+struct NodeEnergy<'a> {
     node: &'a str,
     joules: Option<f64>,
     coverage: f64,
@@ -134,14 +134,14 @@ struct Node<'a> {
 
 /// What the nodes come to.
 #[derive(Default)]
-struct Total {
+struct EnergyTotal {
     joules: Option<f64>,
     covered_s: f64,
     time_s: f64,
     measured: usize,
 }
 
-impl Total {
+impl EnergyTotal {
     fn add(&mut self, measured: Option<Measured>, time_ns: i64) {
         self.time_s += time_ns as f64 / 1e9;
         if let Some(measured) = measured.filter(|measured| measured.covered_ns > 0) {
@@ -153,11 +153,11 @@ impl Total {
 }
 
 /// An answer being made.
-struct Answer {
+struct EnergyResponse {
     api: Arc<Api>,
-    question: Question,
+    question: EnergyRequest,
     chunks: Box<dyn Chunks>,
-    beside: Vec<Vec<Beside>>,
+    beside: Vec<Vec<ConcurrentJob>>,
     problems: Vec<String>,
     /// Of each node: which meter it has, and its sensors.
     found: Vec<(Option<usize>, Vec<Source>)>,
@@ -165,9 +165,9 @@ struct Answer {
     facility: Option<Vec<SensorInfo>>,
 }
 
-impl Answer {
+impl EnergyResponse {
     /// With the sensors chosen; others when nobody waits for them.
-    fn new(api: Arc<Api>, question: Question, is_gone: &dyn Fn() -> bool) -> Result<Self, ApiError> {
+    fn new(api: Arc<Api>, question: EnergyRequest, is_gone: &dyn Fn() -> bool) -> Result<Self, ApiError> {
         let chunks: Box<dyn Chunks> = api.space.snapshot();
         let (beside, problems) = (Vec::new(), Vec::new());
         let mut answer = Self { api, question, chunks, beside, problems, found: Vec::new(), facility: None };
@@ -176,7 +176,7 @@ impl Answer {
         let (api, question) = (&answer.api, &answer.question);
         let mut most = 0;
         let mut seen = |patterns: &[Pattern], job: Option<&Arc<JobScope>>| {
-            let sensors = Pages::new(api, question.user.as_deref(), job, patterns).at_most(SENSORS_MAX, is_gone);
+            let sensors = SensorPages::new(api, question.user.as_deref(), job, patterns).at_most(SENSORS_MAX, is_gone);
             most = most.max(sensors.len());
             sensors
         };
@@ -204,9 +204,9 @@ impl Answer {
     }
 
     /// The other jobs of the same manager on each node in the job's time there. Those of another manager are within this job, or around it.
-    fn look_beside(&mut self) -> Result<Vec<Vec<Beside>>, ApiError> {
+    fn look_beside(&mut self) -> Result<Vec<Vec<ConcurrentJob>>, ApiError> {
         let (job, share) = (self.question.job.clone(), self.question.share);
-        let mut beside: Vec<Vec<Beside>> = job.places().iter().map(|_| Vec::new()).collect();
+        let mut beside: Vec<Vec<ConcurrentJob>> = job.places().iter().map(|_| Vec::new()).collect();
         if share == Share::All {
             return Ok(beside);
         }
@@ -221,7 +221,12 @@ impl Answer {
             let to = record.to.unwrap_or(i64::MAX);
             if record.from < end && to > begin {
                 let cores = record.cpus.as_deref().and_then(Cpus::parse).map(|cpus| cpus.count());
-                beside[*number].push(Beside { from: record.from, to, cores, level: record.level.as_str().into() });
+                beside[*number].push(ConcurrentJob {
+                    from: record.from,
+                    to,
+                    cores,
+                    level: record.level.as_str().into(),
+                });
             }
         });
         match read.map_err(|error| ApiError::internal(format!("reading the jobs failed: {error}")))? {
@@ -238,7 +243,7 @@ impl Answer {
     }
 
     /// The job's part of a node, or why it is not known; an error when the client has gone.
-    fn weights(&self, number: usize, sink: &Sink) -> io::Result<Result<Weights, String>> {
+    fn weights(&self, number: usize, sink: &BodySink) -> io::Result<Result<Weights, String>> {
         let (place, beside) = (&self.question.job.places()[number], &self.beside[number]);
         let (from, to) = self.span(place);
         if beside.is_empty() || self.question.share == Share::All {
@@ -263,9 +268,9 @@ impl Answer {
     fn part_of_cpu_time(
         &self,
         place: &Place,
-        beside: &[Beside],
+        beside: &[ConcurrentJob],
         (from, to): (i64, i64),
-        sink: &Sink,
+        sink: &BodySink,
     ) -> io::Result<Result<f64, String>> {
         let used = |level: &str, from: i64, to: i64| -> io::Result<Option<f64>> {
             if sink.is_abandoned() {
@@ -302,7 +307,7 @@ impl Answer {
         })
     }
 
-    fn write(mut self, sink: &mut Sink) -> io::Result<()> {
+    fn write(mut self, sink: &mut BodySink) -> io::Result<()> {
         let job = &self.question.job.clone();
         let mut problems = std::mem::take(&mut self.problems);
         let facility = self.facility.take();
@@ -352,8 +357,8 @@ impl Answer {
     }
 
     /// Each node by its own sensors.
-    fn nodes(&self, sink: &mut Sink) -> io::Result<Total> {
-        let mut total = Total::default();
+    fn nodes(&self, sink: &mut BodySink) -> io::Result<EnergyTotal> {
+        let mut total = EnergyTotal::default();
         for (number, place) in self.question.job.places().iter().enumerate() {
             let sources = &self.found[number].1;
             let weights = self.weights(number, sink)?;
@@ -377,7 +382,7 @@ impl Answer {
             }
             let (from, to) = self.span(place);
             total.add(measured, to - from);
-            let node = Node {
+            let node = NodeEnergy {
                 node: &place.node,
                 joules: measured.filter(|measured| measured.covered_ns > 0).map(|measured| measured.joules),
                 coverage: measured.map_or(0.0, |measured| measured.covered_ns as f64 / (to - from).max(1) as f64),
@@ -396,8 +401,13 @@ impl Answer {
     }
 
     /// All nodes by what measures them together.
-    fn facility(&self, sensors: Vec<SensorInfo>, problems: &mut Vec<String>, sink: &mut Sink) -> io::Result<Total> {
-        let (mut all, mut total) = (Vec::new(), Total::default());
+    fn facility(
+        &self,
+        sensors: Vec<SensorInfo>,
+        problems: &mut Vec<String>,
+        sink: &mut BodySink,
+    ) -> io::Result<EnergyTotal> {
+        let (mut all, mut total) = (Vec::new(), EnergyTotal::default());
         for (number, place) in self.question.job.places().iter().enumerate() {
             match self.weights(number, sink)? {
                 Ok(weights) => all.push(weights.scaled(1.0 / self.api.jobs.facility_nodes as f64)),

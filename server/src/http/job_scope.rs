@@ -8,7 +8,7 @@ use wholegrain_query::Query;
 use wholegrain_query::jobs::JobScope;
 
 use super::jobs::only_user;
-use super::params::{self, OfJob};
+use super::params::{self, JobFilter};
 use super::query::now;
 use super::{Api, ApiError};
 use crate::access::tokens::Bearer;
@@ -17,9 +17,9 @@ use crate::access::tokens::Bearer;
 pub(super) async fn find(
     api: &Arc<Api>,
     bearer: &Bearer,
-    of_job: Option<&OfJob>,
+    of_job: Option<&JobFilter>,
 ) -> Result<Option<Arc<JobScope>>, ApiError> {
-    let Some(OfJob { id, at, .. }) = of_job.cloned() else { return Ok(None) };
+    let Some(JobFilter { id, at, .. }) = of_job.cloned() else { return Ok(None) };
     let (api, user) = (api.clone(), only_user(bearer).map(str::to_owned));
     let missing = missing(&id, at);
     let found = tokio::task::spawn_blocking(move || JobScope::find(&api.store, &id, user.as_deref(), at)).await;
@@ -41,7 +41,7 @@ pub(super) fn missing(id: &str, at: Option<i64>) -> ApiError {
 }
 
 /// Gives a query the job's range where the request says none.
-pub(super) fn fit(of_job: &OfJob, job: &JobScope, query: &mut Query) -> Result<(), ApiError> {
+pub(super) fn fit(of_job: &JobFilter, job: &JobScope, query: &mut Query) -> Result<(), ApiError> {
     let (from, to) = job.range(now().0);
     if !of_job.range_given.0 {
         query.from = Timestamp(from);

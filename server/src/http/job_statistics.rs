@@ -14,10 +14,10 @@ use wholegrain_query::{Chunks, SENSORS_MAX, Until};
 use wholegrain_store::{ReadStore, SensorInfo};
 
 use super::jobs::{only_user, row};
-use super::params::{OfJob, Params, check_range};
+use super::params::{JobFilter, QueryParams, check_range};
 use super::query::now;
-use super::read::{Pages, while_waited_for};
-use super::sink::{Sink, sink};
+use super::read::{SensorPages, run_until_abandoned};
+use super::sink::{BodySink, sink};
 use super::{Api, ApiError, SENSORS_HEADER, job_scope};
 use crate::access::tokens::Bearer;
 
@@ -28,7 +28,7 @@ const CSV: &str = "metric,unit,node,count,min,mean,max,deviation,coverage,nodes,
 
 /// How it is written.
 #[derive(Clone, Copy)]
-struct Form {
+struct StatisticsFormat {
     csv: bool,
     /// Whether each node is told.
     nodes: bool,
@@ -41,7 +41,7 @@ pub(super) async fn statistics(
     Path(id): Path<String>,
     uri: Uri,
 ) -> Result<Response, ApiError> {
-    let params = Params::of(&uri, STATISTICS)?;
+    let params = QueryParams::of(&uri, STATISTICS)?;
     let (patterns, now) = (params.some_patterns()?, now());
     let time = |name: &str| params.read(name, |text| Timestamp::parse(text, now));
     let at = time("at")?.map(|at| at.0);
@@ -55,8 +55,8 @@ pub(super) async fn statistics(
         "csv" => Ok(true),
         _ => Err("json or csv is wanted"),
     })?;
-    let form = Form { csv: csv == Some(true), nodes: nodes != Some(false) };
-    let of_job = OfJob { id, at, range_given: (true, true) };
+    let form = StatisticsFormat { csv: csv == Some(true), nodes: nodes != Some(false) };
+    let of_job = JobFilter { id, at, range_given: (true, true) };
     let Some(job) = job_scope::find(&api, &bearer, Some(&of_job)).await? else {
         return Err(job_scope::missing(&of_job.id, at));
     };
@@ -65,9 +65,9 @@ pub(super) async fn statistics(
     check_range(Timestamp(range.0), Timestamp(range.1))?;
     let permit = api.queries.try_take(&bearer)?;
     let user = only_user(&bearer).map(str::to_owned);
-    let pages = Pages::new(&api, user.as_deref(), Some(&job), &patterns);
+    let pages = SensorPages::new(&api, user.as_deref(), Some(&job), &patterns);
     let choose = move |is_gone: &dyn Fn() -> bool| (pages.at_most(SENSORS_MAX, is_gone), permit);
-    let (sensors, permit) = while_waited_for(&api.metrics, choose).await?;
+    let (sensors, permit) = run_until_abandoned(&api.metrics, choose).await?;
     if sensors.len() > SENSORS_MAX {
         let message = format!("the patterns choose over {SENSORS_MAX} sensors, which is the most; choose fewer");
         return Err(ApiError::bad_request(message));
@@ -104,8 +104,8 @@ fn write(
     chunks: &dyn Chunks,
     sensors: &[SensorInfo],
     (range, now): ((i64, i64), i64),
-    form: Form,
-    sink: &mut Sink,
+    form: StatisticsFormat,
+    sink: &mut BodySink,
 ) -> io::Result<()> {
     let (from, to) = (Timestamp(range.0).to_string(), Timestamp(range.1).to_string());
     match form.csv {
@@ -132,7 +132,7 @@ fn write(
     sink.write_all(b"}\n")
 }
 
-fn on_node(row: &OnNode<'_>, form: Form, first: &mut bool, sink: &mut Sink) -> io::Result<()> {
+fn on_node(row: &OnNode<'_>, form: StatisticsFormat, first: &mut bool, sink: &mut BodySink) -> io::Result<()> {
     if sink.is_abandoned() {
         return Err(io::ErrorKind::BrokenPipe.into());
     }
@@ -149,7 +149,7 @@ fn on_node(row: &OnNode<'_>, form: Form, first: &mut bool, sink: &mut Sink) -> i
     sink.relay()
 }
 
-fn over_nodes_csv(row: &OverNodes, sink: &mut Sink) -> io::Result<()> {
+fn over_nodes_csv(row: &OverNodes, sink: &mut BodySink) -> io::Result<()> {
     let node = |name: &Option<String>| csv_field(name.as_deref().unwrap_or_default());
     writeln!(
         sink,

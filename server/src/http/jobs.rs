@@ -12,13 +12,13 @@ use wholegrain_model::Timestamp;
 use wholegrain_model::text::csv_field;
 use wholegrain_store::{JobFilter, JobRow, JobSearchResult, JobState};
 
-use super::params::Params;
+use super::params::QueryParams;
 use super::query::now;
-use super::sink::{Sink, sink};
+use super::sink::{BodySink, sink};
 use super::{Api, ApiError};
 use crate::access::Role;
 use crate::access::tokens::Bearer;
-use crate::jobs::Summary;
+use crate::jobs::JobSummary;
 
 /// Parameters of `/api/v1/jobs`.
 pub(super) const JOBS: &[&str] =
@@ -39,7 +39,7 @@ pub(super) async fn jobs(
     Extension(bearer): Extension<Bearer>,
     uri: Uri,
 ) -> Result<Response, ApiError> {
-    let params = Params::of(&uri, JOBS)?;
+    let params = QueryParams::of(&uri, JOBS)?;
     let filter = filter(&params, only_user(&bearer))?;
     let csv = params.read("format", |text| match text {
         "json" => Ok(false),
@@ -87,7 +87,7 @@ pub(super) async fn jobs(
     Ok(response)
 }
 
-fn filter(params: &Params, only_user: Option<&str>) -> Result<JobFilter, ApiError> {
+fn filter(params: &QueryParams, only_user: Option<&str>) -> Result<JobFilter, ApiError> {
     let text = |name: &str| params.read(name, |text| Ok::<_, &str>(text.to_owned()));
     let now = now();
     let time =
@@ -153,7 +153,7 @@ pub(super) async fn job(
     uri: Uri,
 ) -> Result<Response, ApiError> {
     let now = now();
-    let at = Params::of(&uri, JOB)?.read("at", |text| Timestamp::parse(text, now))?.map(|time| time.0);
+    let at = QueryParams::of(&uri, JOB)?.read("at", |text| Timestamp::parse(text, now))?.map(|time| time.0);
     let Some(found) = api.store.find_job(&id, only_user(&bearer), at) else {
         return Err(super::job_scope::missing(&id, at));
     };
@@ -170,7 +170,7 @@ pub(super) async fn job(
 }
 
 /// Writes the job, an allocation after the other; what they come to together stands at the end.
-fn tell(api: &Api, found: &JobSearchResult, sink: &mut Sink) -> io::Result<()> {
+fn tell(api: &Api, found: &JobSearchResult, sink: &mut BodySink) -> io::Result<()> {
     let runs: Vec<Value> = found
         .runs
         .iter()
@@ -181,7 +181,7 @@ fn tell(api: &Api, found: &JobSearchResult, sink: &mut Sink) -> io::Result<()> {
         })
         .collect();
     write!(sink, "{{\"job\":{},\"runs\":{},\n\"allocations\":[", row(&found.row), Value::from(runs))?;
-    let (mut summary, mut first) = (Summary::default(), true);
+    let (mut summary, mut first) = (JobSummary::default(), true);
     let damaged = api.store.job_records(found, |record| {
         summary.add(&record);
         let mut json = serde_json::to_value(&record)?;

@@ -15,21 +15,21 @@ mod job_energy;
 mod job_scope;
 mod job_statistics;
 mod jobs;
-mod lost;
+mod losses;
+mod maintenance;
 mod names;
 mod params;
-mod places;
 mod prometheus;
 mod properties;
 mod query;
 mod read;
 mod rules;
-mod seen;
 mod serve;
 mod sink;
 mod status;
-mod upkeep;
+mod token_permits;
 mod virtuals;
+mod visibility;
 mod watch;
 mod watch_computed;
 
@@ -45,19 +45,19 @@ use wholegrain_store::Store;
 
 use crate::ServerConfig;
 use crate::access::{Permission, Security};
-use crate::admission::Shares;
+use crate::admission::IdentityQuotas;
 use crate::broker::Broker;
 use crate::interop::{Interop, write};
 use crate::jobs::config::JobsConfig;
-use crate::live::Live;
+use crate::live_feed::LiveFeed;
 use crate::metrics::Metrics;
 use crate::prometheus::PrometheusConfig;
 use crate::reload::Reloader;
 
 pub(crate) use cors::wrong_origin;
 pub(crate) use error::ApiError;
-pub(crate) use places::TokenPlaces;
-pub(crate) use serve::{Front, accept};
+pub(crate) use serve::{HttpFrontend, accept};
+pub(crate) use token_permits::TokenPermits;
 
 /// How many sensors the patterns chose, so that a client knows when nothing matched.
 pub const SENSORS_HEADER: &str = "x-wholegrain-sensors";
@@ -77,18 +77,18 @@ pub const NOTE_HEADER: &str = "x-wholegrain-note";
 pub const WARNINGS_MAX: usize = 8;
 
 /// A route: its path, what its caller must be allowed, what answers.
-pub(crate) type Route = (&'static str, Wants, MethodRouter<Arc<Api>>);
+pub(crate) type Route = (&'static str, RoutePermissions, MethodRouter<Arc<Api>>);
 
 /// What a route asks of its callers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Wants {
+pub(crate) struct RoutePermissions {
     /// For GET and HEAD.
     pub read: Permission,
     /// For all other methods.
     pub change: Permission,
 }
 
-impl Wants {
+impl RoutePermissions {
     const fn new(read: Permission, change: Permission) -> Self {
         Self { read, change }
     }
@@ -108,68 +108,80 @@ impl Wants {
 pub(crate) fn routes() -> Vec<Route> {
     use Permission::{Manage, Open, Read, Status, Steer, Write};
     vec![
-        ("/api/v1/sensors", Wants::all(Read), get(read::sensors)),
-        ("/api/v1/names", Wants::all(Read), get(names::names)),
-        ("/api/v1/newest", Wants::all(Read), get(read::newest)),
-        ("/api/v1/query", Wants::all(Read), get(query::query)),
-        ("/api/v1/watch", Wants::all(Read), get(watch::watch)),
-        ("/api/v1/prometheus/read", Wants::all(Read), post(prometheus::read)),
+        ("/api/v1/sensors", RoutePermissions::all(Read), get(read::sensors)),
+        ("/api/v1/names", RoutePermissions::all(Read), get(names::names)),
+        ("/api/v1/newest", RoutePermissions::all(Read), get(read::newest)),
+        ("/api/v1/query", RoutePermissions::all(Read), get(query::query)),
+        ("/api/v1/watch", RoutePermissions::all(Read), get(watch::watch)),
+        ("/api/v1/prometheus/read", RoutePermissions::all(Read), post(prometheus::read)),
         (
             "/api/v1/properties",
-            Wants::new(Read, Manage),
+            RoutePermissions::new(Read, Manage),
             get(properties::show).put(properties::set).delete(properties::unset),
         ),
-        ("/api/v1/properties/settings", Wants::all(Read), get(properties::settings)),
-        ("/api/v1/properties/history", Wants::all(Read), get(properties::history)),
-        ("/api/v1/jobs", Wants::all(Read), get(jobs::jobs)),
-        ("/api/v1/jobs/{id}", Wants::all(Read), get(jobs::job)),
-        ("/api/v1/jobs/{id}/statistics", Wants::all(Read), get(job_statistics::statistics)),
-        ("/api/v1/jobs/{id}/energy", Wants::all(Read), get(job_energy::energy)),
+        ("/api/v1/properties/settings", RoutePermissions::all(Read), get(properties::settings)),
+        ("/api/v1/properties/history", RoutePermissions::all(Read), get(properties::history)),
+        ("/api/v1/jobs", RoutePermissions::all(Read), get(jobs::jobs)),
+        ("/api/v1/jobs/{id}", RoutePermissions::all(Read), get(jobs::job)),
+        ("/api/v1/jobs/{id}/statistics", RoutePermissions::all(Read), get(job_statistics::statistics)),
+        ("/api/v1/jobs/{id}/energy", RoutePermissions::all(Read), get(job_energy::energy)),
         (
             "/api/v1/jobs/{id}/rules",
-            Wants::new(Read, Steer),
+            RoutePermissions::new(Read, Steer),
             get(rules::show).post(rules::add).delete(rules::end).layer(DefaultBodyLimit::max(rules::BODY_BYTES_MAX)),
         ),
-        (import::PATH, Wants::new(Status, Manage), get(import::show).post(import::import)),
+        (import::PATH, RoutePermissions::new(Status, Manage), get(import::show).post(import::import)),
         (
             "/api/v1/virtual",
-            Wants::new(Read, Manage),
+            RoutePermissions::new(Read, Manage),
             get(virtuals::list)
                 .put(virtuals::define)
                 .post(virtuals::check)
                 .delete(virtuals::remove)
                 .layer(DefaultBodyLimit::max(virtuals::BODY_BYTES_MAX)),
         ),
-        ("/api/v1/virtual/history", Wants::all(Status), get(virtuals::history)),
-        ("/api/v1/write/influx", Wants::all(Write), post(write::influx)),
-        ("/api/v2/write", Wants::all(Write), post(write::influx)),
-        ("/write", Wants::all(Write), post(write::influx)),
-        ("/api/v1/write/clustercockpit", Wants::all(Write), post(write::clustercockpit)),
-        ("/api/write/", Wants::all(Write), post(write::clustercockpit)),
+        ("/api/v1/virtual/history", RoutePermissions::all(Status), get(virtuals::history)),
+        ("/api/v1/write/influx", RoutePermissions::all(Write), post(write::influx)),
+        ("/api/v2/write", RoutePermissions::all(Write), post(write::influx)),
+        ("/write", RoutePermissions::all(Write), post(write::influx)),
+        ("/api/v1/write/clustercockpit", RoutePermissions::all(Write), post(write::clustercockpit)),
+        ("/api/write/", RoutePermissions::all(Write), post(write::clustercockpit)),
         (
             "/api/v1/data/retention",
-            Wants::new(Status, Manage),
+            RoutePermissions::new(Status, Manage),
             get(data::retention).put(data::set_retention).delete(data::unset_retention),
         ),
-        ("/api/v1/data/delete", Wants::all(Manage), post(data::delete)),
-        ("/api/v1/data/stats", Wants::all(Status), get(data::stats)),
-        ("/api/v1/data/lost", Wants::new(Status, Manage), get(lost::list).post(lost::acknowledge)),
-        ("/api/v1/data/compact", Wants::new(Status, Manage), get(upkeep::show).post(upkeep::begin).delete(upkeep::end)),
-        ("/api/v1/data/verify", Wants::new(Status, Manage), get(upkeep::show).post(upkeep::begin).delete(upkeep::end)),
-        ("/api/v1/data/repair", Wants::new(Status, Manage), get(upkeep::show).post(upkeep::begin).delete(upkeep::end)),
+        ("/api/v1/data/delete", RoutePermissions::all(Manage), post(data::delete)),
+        ("/api/v1/data/stats", RoutePermissions::all(Status), get(data::stats)),
+        ("/api/v1/data/lost", RoutePermissions::new(Status, Manage), get(losses::list).post(losses::acknowledge)),
+        (
+            "/api/v1/data/compact",
+            RoutePermissions::new(Status, Manage),
+            get(maintenance::show).post(maintenance::begin).delete(maintenance::end),
+        ),
+        (
+            "/api/v1/data/verify",
+            RoutePermissions::new(Status, Manage),
+            get(maintenance::show).post(maintenance::begin).delete(maintenance::end),
+        ),
+        (
+            "/api/v1/data/repair",
+            RoutePermissions::new(Status, Manage),
+            get(maintenance::show).post(maintenance::begin).delete(maintenance::end),
+        ),
         (
             "/api/v1/data/backup",
-            Wants::all(Manage),
+            RoutePermissions::all(Manage),
             post(data::backup).layer(DefaultBodyLimit::max(data::HAVE_BYTES_MAX)),
         ),
-        ("/api/v1/server/log", Wants::new(Status, Manage), get(admin::log).put(admin::set_log)),
-        ("/api/v1/server/reload", Wants::all(Manage), post(admin::reload)),
-        ("/healthz", Wants::all(Open), get(status::healthz)),
+        ("/api/v1/server/log", RoutePermissions::new(Status, Manage), get(admin::log).put(admin::set_log)),
+        ("/api/v1/server/reload", RoutePermissions::all(Manage), post(admin::reload)),
+        ("/healthz", RoutePermissions::all(Open), get(status::healthz)),
         // Where InfluxDB's clients ask whether it is there.
-        ("/ping", Wants::all(Open), get(status::ping)),
-        ("/health", Wants::all(Open), get(status::health)),
-        ("/metrics", Wants::all(Status), get(status::metrics)),
-        ("/openapi.json", Wants::all(Open), get(status::openapi)),
+        ("/ping", RoutePermissions::all(Open), get(status::ping)),
+        ("/health", RoutePermissions::all(Open), get(status::health)),
+        ("/metrics", RoutePermissions::all(Status), get(status::metrics)),
+        ("/openapi.json", RoutePermissions::all(Open), get(status::openapi)),
     ]
 }
 
@@ -180,25 +192,25 @@ pub(crate) struct Api {
     pub space: Space,
     pub broker: Arc<Broker>,
     pub metrics: Arc<Metrics>,
-    pub live: Live,
+    pub live: LiveFeed,
     pub security: Arc<Security>,
     pub interop: Arc<Interop>,
     /// Origins whose pages may ask from a browser.
     pub cors_origins: Arc<[String]>,
     /// Places for writes, and bytes of bodies of each token that are being received.
-    pub writes: TokenPlaces,
-    pub bodies: Arc<Shares>,
+    pub writes: TokenPermits,
+    pub bodies: Arc<IdentityQuotas>,
     /// Places for parts of imports.
     pub imports: Arc<Semaphore>,
     /// A place for statistics of what is stored, and one for a backup.
-    pub stats: TokenPlaces,
+    pub stats: TokenPermits,
     pub backups: Arc<Semaphore>,
-    pub upkeep: upkeep::Upkeep,
-    pub queries: Arc<TokenPlaces>,
+    pub upkeep: maintenance::MaintenanceTasks,
+    pub queries: Arc<TokenPermits>,
     /// Places for long lists of sensors.
-    pub lists: TokenPlaces,
+    pub lists: TokenPermits,
     /// How many live streams each token may have.
-    pub watches: Arc<Shares>,
+    pub watches: Arc<IdentityQuotas>,
     pub prometheus: PrometheusConfig,
     pub jobs: JobsConfig,
     /// Places for answers to Prometheus that are put together in memory.
@@ -211,7 +223,7 @@ impl Api {
     /// Of what the broker works with too.
     pub fn new(
         broker: Arc<Broker>,
-        live: Live,
+        live: LiveFeed,
         reloader: Arc<Reloader>,
         config: &ServerConfig,
         shutdown: signal::Receiver<bool>,
@@ -225,14 +237,14 @@ impl Api {
             interop: broker.interop.clone(),
             broker,
             cors_origins: config.http.cors_origins.clone().into(),
-            writes: TokenPlaces::new("writes", write::WRITES_MAX, write::WRITES_PER_TOKEN_MAX),
-            bodies: Shares::new(config.interop.body_bytes_max.saturating_mul(write::BODIES_PER_TOKEN_MAX)),
+            writes: TokenPermits::new("writes", write::WRITES_MAX, write::WRITES_PER_TOKEN_MAX),
+            bodies: IdentityQuotas::new(config.interop.body_bytes_max.saturating_mul(write::BODIES_PER_TOKEN_MAX)),
             imports: Arc::new(Semaphore::new(import::IMPORTS_MAX)),
-            stats: TokenPlaces::new("statistics of what is stored", 1, 1),
+            stats: TokenPermits::new("statistics of what is stored", 1, 1),
             backups: Arc::new(Semaphore::new(1)),
-            upkeep: upkeep::Upkeep::default(),
+            upkeep: maintenance::MaintenanceTasks::default(),
             queries: reloader.queries(),
-            lists: TokenPlaces::new("lists", read::LISTS_MAX, read::LISTS_PER_TOKEN_MAX),
+            lists: TokenPermits::new("lists", read::LISTS_MAX, read::LISTS_PER_TOKEN_MAX),
             watches: reloader.watches(),
             prometheus: config.prometheus.clone(),
             jobs: config.jobs.clone(),
@@ -265,8 +277,8 @@ pub(crate) fn router(api: Arc<Api>) -> Router {
 }
 
 /// A route's path and what its caller must be allowed.
-fn route(path: &str) -> Option<(&'static str, Wants)> {
-    static TABLE: std::sync::LazyLock<Vec<(&'static str, Wants)>> =
+fn route(path: &str) -> Option<(&'static str, RoutePermissions)> {
+    static TABLE: std::sync::LazyLock<Vec<(&'static str, RoutePermissions)>> =
         std::sync::LazyLock::new(|| routes().iter().map(|(path, wants, _)| (*path, *wants)).collect());
     TABLE.iter().find(|(known, _)| is_of(path, known)).copied()
 }
@@ -311,7 +323,7 @@ mod tests {
             document["paths"].as_object().unwrap().keys().map(String::as_str).collect();
         let routed = routes().iter().map(|(path, ..)| *path).collect();
         assert_eq!(listed, routed);
-        for (path, Wants { read: permission, .. }, _) in routes() {
+        for (path, RoutePermissions { read: permission, .. }, _) in routes() {
             let operations = document["paths"][path].as_object().unwrap();
             for operation in ["get", "post", "put"].into_iter().filter_map(|method| operations.get(method)) {
                 let responses = operation["responses"].as_object().unwrap();
@@ -364,7 +376,7 @@ mod tests {
             ("/api/v1/data/retention", "delete", data::UNSET_RETENTION),
             ("/api/v1/data/delete", "post", data::DELETE),
             ("/api/v1/data/stats", "get", data::STATS),
-            ("/api/v1/data/repair", "post", upkeep::REPAIR),
+            ("/api/v1/data/repair", "post", maintenance::REPAIR),
             ("/api/v1/server/log", "put", admin::LOG),
             ("/api/v1/properties", "get", properties::PROPERTIES),
             ("/api/v1/properties", "put", properties::SET),

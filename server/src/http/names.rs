@@ -10,7 +10,7 @@ use serde_json::json;
 use wholegrain_query::names::Names;
 
 use super::jobs::only_user;
-use super::params::{NAMES, Params};
+use super::params::{NAMES, QueryParams};
 use super::{Api, ApiError, read};
 use crate::access::tokens::Bearer;
 
@@ -20,7 +20,7 @@ pub(super) async fn names(
     Extension(bearer): Extension<Bearer>,
     uri: Uri,
 ) -> Result<Response, ApiError> {
-    let params = Params::of(&uri, NAMES)?;
+    let params = QueryParams::of(&uri, NAMES)?;
     let text = |name: &str| params.read(name, |text| Ok::<_, String>(text.to_owned()));
     let (begin, near) = (text("begin")?, text("near")?);
     let user = only_user(&bearer).map(str::to_owned);
@@ -35,6 +35,6 @@ pub(super) async fn names(
             _ => Err(ApiError::bad_request("write either begin=TEXT or near=PATTERN")),
         }
     };
-    let found: Result<Vec<String>, ApiError> = read::while_waited_for(&metrics, search).await?;
+    let found: Result<Vec<String>, ApiError> = read::run_until_abandoned(&metrics, search).await?;
     Ok(Json(json!({ "names": found? })).into_response())
 }

@@ -6,7 +6,7 @@ use wholegrain_model::{Interval, Pattern, Timestamp, Unit, config};
 use wholegrain_query::{Across, Agg, Op, PATTERNS_MAX, Query};
 
 use super::ApiError;
-use super::format::Format;
+use super::format::ResponseFormat;
 
 /// Parameters of `/api/v1/sensors`.
 pub(super) const SENSORS: &[&str] = &["pattern", "job", "at", "limit", "after"];
@@ -24,9 +24,9 @@ pub(super) const WATCH: &[&str] = &["pattern"];
 pub(super) const FROM_DEFAULT_NS: i64 = 3_600_000_000_000;
 
 /// The names and values of a request.
-pub(super) struct Params(Vec<(String, String)>);
+pub(super) struct QueryParams(Vec<(String, String)>);
 
-impl Params {
+impl QueryParams {
     /// Takes a request's query, whose names must be among `known`.
     pub fn of(uri: &Uri, known: &[&str]) -> Result<Self, ApiError> {
         let pairs: Pairs<Vec<(String, String)>> = Pairs::try_from_uri(uri).map_err(|error| {
@@ -97,7 +97,7 @@ impl Params {
 
 /// The job that a request is restricted to.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct OfJob {
+pub(super) struct JobFilter {
     /// Its id.
     pub id: String,
     /// Of several jobs of this id the newest that had begun by then.
@@ -107,7 +107,7 @@ pub(super) struct OfJob {
 }
 
 /// Reads `job` and `at`.
-pub(super) fn of_job(params: &Params, now: Timestamp) -> Result<Option<OfJob>, ApiError> {
+pub(super) fn of_job(params: &QueryParams, now: Timestamp) -> Result<Option<JobFilter>, ApiError> {
     let at = params.read("at", |text| Timestamp::parse(text, now))?.map(|time| time.0);
     let id = params
         .read("job", |text| if text.is_empty() { Err("is empty; write a job's id") } else { Ok(text.to_owned()) })?;
@@ -115,7 +115,7 @@ pub(super) fn of_job(params: &Params, now: Timestamp) -> Result<Option<OfJob>, A
         return Err(ApiError::bad_request("parameter `at` says which job of an id is wanted; write job=ID with it"));
     }
     let range_given = (params.get("from").is_some(), params.get("to").is_some());
-    Ok(id.map(|id| OfJob { id, at, range_given }))
+    Ok(id.map(|id| JobFilter { id, at, range_given }))
 }
 
 /// Checks a range.
@@ -127,8 +127,8 @@ pub(super) fn check_range(from: Timestamp, to: Timestamp) -> Result<(), ApiError
 }
 
 /// Reads the parameters of `/api/v1/query`.
-pub(super) fn query(uri: &Uri, now: Timestamp) -> Result<(Query, Option<Format>, Option<OfJob>), ApiError> {
-    let params = Params::of(uri, QUERY)?;
+pub(super) fn query(uri: &Uri, now: Timestamp) -> Result<(Query, Option<ResponseFormat>, Option<JobFilter>), ApiError> {
+    let params = QueryParams::of(uri, QUERY)?;
     let from = params.read("from", |text| Timestamp::parse(text, now))?.unwrap_or(now.saturating_add(-FROM_DEFAULT_NS));
     let query = Query {
         patterns: params.some_patterns()?,
@@ -154,11 +154,11 @@ pub(super) fn query(uri: &Uri, now: Timestamp) -> Result<(Query, Option<Format>,
         }
         check_range(query.from, query.to)?;
     }
-    Ok((query, params.read("format", str::parse::<Format>)?, job))
+    Ok((query, params.read("format", str::parse::<ResponseFormat>)?, job))
 }
 
 /// Of `across` and `levels`.
-fn across(params: &Params) -> Result<Option<Across>, ApiError> {
+fn across(params: &QueryParams) -> Result<Option<Across>, ApiError> {
     let levels = params.read("levels", |text| {
         text.parse().map_err(|_| format!("{text:?} is not a number of levels; write one such as 2"))
     })?;

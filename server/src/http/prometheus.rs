@@ -14,15 +14,15 @@ use wholegrain_store::{ReadStore, SensorInfo, StoreError};
 
 use super::jobs::only_user;
 use super::query::now;
-use super::read::{Pages, while_waited_for};
-use super::sink::{Sink, sink};
+use super::read::{SensorPages, run_until_abandoned};
+use super::sink::{BodySink, sink};
 use super::{Api, ApiError};
 use crate::access::tokens::Bearer;
-use crate::prometheus::hints::Needed;
+use crate::prometheus::hints::NeededTimes;
 use crate::prometheus::labels::{Labels, labels};
-use crate::prometheus::matchers::{Matchers, patterns};
-use crate::prometheus::samples::Samples;
-use crate::prometheus::wire::{self, Encoding, Query, ReadRequest};
+use crate::prometheus::matchers::{LabelMatchers, patterns};
+use crate::prometheus::samples::SeriesSamples;
+use crate::prometheus::wire::{self, ReadEncoding, ReadQuery, ReadRequest};
 use crate::prometheus::xor;
 
 /// The most bytes of a request, packed and unpacked.
@@ -45,13 +45,13 @@ pub(super) async fn read(
     request: Request,
 ) -> Result<Response, ApiError> {
     let request = parse(body(request).await?)?;
-    let reading = Reading { api: api.clone(), user: only_user(&bearer).map(str::to_owned), gone: Arc::default() };
+    let reading = RemoteRead { api: api.clone(), user: only_user(&bearer).map(str::to_owned), gone: Arc::default() };
     let permit = api.queries.try_take(&bearer)?;
-    if request.accepted.first() == Some(&Encoding::XorChunks) {
+    if request.accepted.first() == Some(&ReadEncoding::XorChunks) {
         let (sink, body) = sink();
         let asked = request.clone();
         let choose = move |is_gone: &dyn Fn() -> bool| (reading.choose_all(&asked, is_gone), reading, permit);
-        let (chosen, reading, permit) = while_waited_for(&api.metrics, choose).await?;
+        let (chosen, reading, permit) = run_until_abandoned(&api.metrics, choose).await?;
         let chosen = chosen?;
         tokio::task::spawn_blocking(move || {
             reading.api.metrics.queries_running.add(1);
@@ -63,7 +63,7 @@ pub(super) async fn read(
         return Ok(([(header::CONTENT_TYPE, kind)], body).into_response());
     }
     // Dropped with this future when the client goes.
-    let leaving = Leaving(reading.gone.clone());
+    let leaving = ClientDropGuard(reading.gone.clone());
     let place = api.prometheus_places.clone().acquire_owned().await.map_err(|error| failed(&error))?;
     let answer = tokio::task::spawn_blocking(move || {
         reading.api.metrics.queries_running.add(1);
@@ -114,40 +114,40 @@ fn parse(body: Bytes) -> Result<ReadRequest, ApiError> {
 }
 
 /// Says that the client has gone when it is dropped.
-struct Leaving(Arc<AtomicBool>);
+struct ClientDropGuard(Arc<AtomicBool>);
 
-impl Drop for Leaving {
+impl Drop for ClientDropGuard {
     fn drop(&mut self) {
         self.0.store(true, Relaxed);
     }
 }
 
 /// One series to be read.
-type Chosen = (Labels, SensorInfo);
+type LabelledSensor = (Labels, SensorInfo);
 
 /// A request being answered.
 #[derive(Clone)]
-struct Reading {
+struct RemoteRead {
     api: Arc<Api>,
     user: Option<String>,
     gone: Arc<AtomicBool>,
 }
 
-impl Reading {
+impl RemoteRead {
     /// The readings of one moment.
     fn chunks(&self) -> Box<dyn Chunks> {
         self.api.space.snapshot()
     }
 
     /// The series of one query, sorted by their labels; others when nobody waits for them.
-    fn choose(&self, query: &Query, is_gone: &dyn Fn() -> bool) -> Result<Vec<Chosen>, ApiError> {
+    fn choose(&self, query: &ReadQuery, is_gone: &dyn Fn() -> bool) -> Result<Vec<LabelledSensor>, ApiError> {
         let config = &self.api.prometheus;
-        let matchers = Matchers::new(&query.matchers).map_err(ApiError::bad_request)?;
+        let matchers = LabelMatchers::new(&query.matchers).map_err(ApiError::bad_request)?;
         let trailing = config.mappings.iter().map(|mapping| mapping.trailing()).max().unwrap_or(0);
         let patterns = patterns(&query.matchers, trailing, !config.mappings.is_empty());
         let mut chosen = Vec::new();
         let mut count = 0;
-        Pages::new(&self.api, self.user.as_deref(), None, &patterns).each(is_gone, |sensor| {
+        SensorPages::new(&self.api, self.user.as_deref(), None, &patterns).each(is_gone, |sensor| {
             let labels = labels(&config.mappings, &sensor);
             if matchers.match_labels(&labels) {
                 count += 1;
@@ -166,7 +166,11 @@ impl Reading {
         Ok(chosen)
     }
 
-    fn choose_all(&self, request: &ReadRequest, is_gone: &dyn Fn() -> bool) -> Result<Vec<Vec<Chosen>>, ApiError> {
+    fn choose_all(
+        &self,
+        request: &ReadRequest,
+        is_gone: &dyn Fn() -> bool,
+    ) -> Result<Vec<Vec<LabelledSensor>>, ApiError> {
         request.queries.iter().map(|query| self.choose(query, is_gone)).collect()
     }
 
@@ -174,7 +178,7 @@ impl Reading {
     fn series(
         &self,
         chunks: &dyn Chunks,
-        query: &Query,
+        query: &ReadQuery,
         sensor: &SensorInfo,
         mut take: impl FnMut(i64, f64),
         mut more: impl FnMut() -> bool,
@@ -183,7 +187,7 @@ impl Reading {
             return Ok(());
         }
         let lookback_ms = (self.api.prometheus.lookback.ns() / MS.cast_unsigned()).cast_signed();
-        let mut samples = Samples::new(sensor, Needed::of(query, lookback_ms));
+        let mut samples = SeriesSamples::new(sensor, NeededTimes::of(query, lookback_ms));
         let (from, to) = (query.start_ms.saturating_mul(MS), query.end_ms.saturating_add(1).saturating_mul(MS));
         if from >= to {
             return Ok(());
@@ -240,7 +244,7 @@ impl Reading {
     }
 
     /// The answer frame by frame.
-    fn stream(&self, request: &ReadRequest, chosen: &[Vec<Chosen>], mut sink: Sink) {
+    fn stream(&self, request: &ReadRequest, chosen: &[Vec<LabelledSensor>], mut sink: BodySink) {
         let breaker = sink.breaker();
         let chunks = self.chunks();
         let mut write = || -> io::Result<()> {
@@ -265,11 +269,11 @@ impl Reading {
     fn stream_series(
         &self,
         chunks: &dyn Chunks,
-        (number, query): (usize, &Query),
+        (number, query): (usize, &ReadQuery),
         (labels, sensor): (&Labels, &SensorInfo),
-        sink: &mut Sink,
+        sink: &mut BodySink,
     ) -> io::Result<()> {
-        let series = std::cell::RefCell::new(xor::Series::new(number, labels));
+        let series = std::cell::RefCell::new(xor::XorSeries::new(number, labels));
         let mut rows = 0;
         let mut written = Ok(());
         let take = |ms, value| {
@@ -292,13 +296,13 @@ impl Reading {
     }
 }
 
-fn relay(series: &mut xor::Series, sink: &mut Sink) -> io::Result<()> {
+fn relay(series: &mut xor::XorSeries, sink: &mut BodySink) -> io::Result<()> {
     sink.write_all(&series.frames)?;
     series.frames.clear();
     sink.relay()
 }
 
-fn expect(chunks: &dyn Chunks, chosen: &[Chosen]) {
+fn expect(chunks: &dyn Chunks, chosen: &[LabelledSensor]) {
     let sensors: Vec<SensorInfo> = chosen.iter().map(|(_, sensor)| sensor.clone()).collect();
     chunks.prefetch(&sensors);
 }

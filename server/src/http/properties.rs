@@ -17,12 +17,12 @@ use wholegrain_store::{
 
 use super::guard::{audit_change, require};
 use super::jobs::only_user;
-use super::params::Params;
+use super::params::QueryParams;
 use super::query::now;
-use super::read::{limits, page, while_waited_for};
-use super::seen::View;
-use super::serve::Peer;
-use super::sink::Sink;
+use super::read::{limits, page, run_until_abandoned};
+use super::serve::PeerAddress;
+use super::sink::BodySink;
+use super::visibility::UserVisibility;
 use super::{Api, ApiError};
 use crate::access::Permission;
 use crate::access::tokens::Bearer;
@@ -56,7 +56,7 @@ pub(super) async fn show(
     Extension(bearer): Extension<Bearer>,
     uri: Uri,
 ) -> Result<Response, ApiError> {
-    let params = Params::of(&uri, PROPERTIES)?;
+    let params = QueryParams::of(&uri, PROPERTIES)?;
     let (patterns, (limit, mut after)) = (params.some_patterns()?, limits(&params, PAGE)?);
     let (store, user) = (api.store.clone(), only_user(&bearer).map(str::to_owned));
     let place = super::read::place(&api, &bearer).await?;
@@ -77,7 +77,7 @@ pub(super) async fn show(
         let next = sensors.last().filter(|_| more).map(|last| last.path.clone());
         (sensors, next, place)
     };
-    let (sensors, next, place) = while_waited_for(&api.metrics, choose).await?;
+    let (sensors, next, place) = run_until_abandoned(&api.metrics, choose).await?;
     Ok(page("sensors", sensors.len(), next, move |sink| {
         let _place = place;
         let rules = api.store.retention_rules();
@@ -92,7 +92,7 @@ pub(super) async fn show(
     }))
 }
 
-fn row(explained: &PropertyOrigins, rules: &[RuleInForce], first: bool, sink: &mut Sink) -> io::Result<()> {
+fn row(explained: &PropertyOrigins, rules: &[RuleInForce], first: bool, sink: &mut BodySink) -> io::Result<()> {
     let mut row = json!({ "path": *explained.info.path, "agent": *explained.info.agent });
     for (name, property) in Property::ALL {
         let set = explained.set[property as usize].as_ref();
@@ -126,9 +126,9 @@ pub(super) async fn settings(
     Extension(bearer): Extension<Bearer>,
     uri: Uri,
 ) -> Result<Response, ApiError> {
-    Params::of(&uri, &[])?;
+    QueryParams::of(&uri, &[])?;
     let (place, metrics) = (super::read::place(&api, &bearer).await?, api.metrics.clone());
-    while_waited_for(&metrics, move |is_gone| {
+    run_until_abandoned(&metrics, move |is_gone| {
         let _place = place;
         let mut rows = settings_of(&api);
         retain_seen(&api, &bearer, &mut rows, is_gone);
@@ -140,7 +140,7 @@ pub(super) async fn settings(
 /// Takes out of rows with a `pattern` those that a user may not know of.
 fn retain_seen(api: &Api, bearer: &Bearer, rows: &mut Vec<Value>, is_gone: &dyn Fn() -> bool) {
     if let Some(user) = only_user(bearer) {
-        let mut view = View::new(api, user, is_gone);
+        let mut view = UserVisibility::new(api, user, is_gone);
         rows.retain(|row| row["pattern"].as_str().is_some_and(|pattern| view.sees_pattern(pattern)));
     }
 }
@@ -165,7 +165,7 @@ pub(super) async fn history(
     Extension(bearer): Extension<Bearer>,
     uri: Uri,
 ) -> Result<Response, ApiError> {
-    let params = Params::of(&uri, HISTORY)?;
+    let params = QueryParams::of(&uri, HISTORY)?;
     let (mut patterns, limit) = (params.patterns()?, limit(&params)?);
     if patterns.len() > 1 {
         return Err(ApiError::bad_request("the history is of one pattern, or of all; give `pattern` once"));
@@ -188,7 +188,7 @@ pub(super) async fn history(
         retain_seen(&api, &bearer, &mut rows, is_gone);
         Ok(rows)
     };
-    let rows = while_waited_for(&metrics, read).await?;
+    let rows = run_until_abandoned(&metrics, read).await?;
     Ok(Json(json!({ "history": rows.map_err(refused)? })).into_response())
 }
 
@@ -199,7 +199,7 @@ fn told(setting: &PropertySetting) -> Value {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Body {
+struct PropertiesRequest {
     settings: Vec<Value>,
 }
 
@@ -207,12 +207,12 @@ struct Body {
 pub(super) async fn set(
     State(api): State<Arc<Api>>,
     Extension(bearer): Extension<Bearer>,
-    peer: Option<Extension<Peer>>,
+    peer: Option<Extension<PeerAddress>>,
     uri: Uri,
     body: Bytes,
 ) -> Result<Response, ApiError> {
-    require(&api, &bearer, peer.as_ref().map(|Extension(Peer(address))| *address), Permission::Manage)?;
-    let params = Params::of(&uri, SET)?;
+    require(&api, &bearer, peer.as_ref().map(|Extension(PeerAddress(address))| *address), Permission::Manage)?;
+    let params = QueryParams::of(&uri, SET)?;
     let (dry, only_new) = (yes(&params, "try")?, yes(&params, "only_new")?);
     let (settings, ages) = wanted(&api.store, &body)?;
     let (store, who) = (api.store.clone(), bearer.name.clone());
@@ -237,14 +237,14 @@ pub(super) async fn set(
     Ok(Json(done.map_err(refused)?).into_response())
 }
 
-type Ages = Vec<(Pattern, Option<Interval>)>;
+type StalenessRules = Vec<(Pattern, Option<Interval>)>;
 
 /// The settings of a request's body, checked, and the ages among them.
-fn wanted(store: &Store, body: &[u8]) -> Result<(Vec<SensorSetting>, Ages), ApiError> {
+fn wanted(store: &Store, body: &[u8]) -> Result<(Vec<SensorSetting>, StalenessRules), ApiError> {
     const WANTED: &str = r#"settings are wanted, such as {"settings": [{"pattern": "/lrz/**/power", "unit": "W"}]}"#;
-    let body: Body =
+    let body: PropertiesRequest =
         serde_json::from_slice(body).map_err(|error| ApiError::bad_request(format!("{error}; {WANTED}")))?;
-    let (mut settings, mut ages) = (Vec::with_capacity(body.settings.len()), Ages::new());
+    let (mut settings, mut ages) = (Vec::with_capacity(body.settings.len()), StalenessRules::new());
     for (number, mut value) in (1..).zip(body.settings) {
         let wrong = |reason: String| ApiError::bad_request(format!("setting {number}: {reason}"));
         let known = ["pattern", "unit", "scale", "kind", "description", "interval", "ttl"];
@@ -269,7 +269,7 @@ fn wanted(store: &Store, body: &[u8]) -> Result<(Vec<SensorSetting>, Ages), ApiE
 }
 
 /// For the audit log.
-fn summary(settings: &[SensorSetting], ages: &Ages) -> String {
+fn summary(settings: &[SensorSetting], ages: &StalenessRules) -> String {
     let one = |setting: &SensorSetting| serde_json::to_string(setting).unwrap_or_default();
     let mut parts: Vec<String> = settings.iter().take(NAMED_MAX).map(one).collect();
     let ttl = |(pattern, age): &(Pattern, Option<Interval>)| {
@@ -288,11 +288,11 @@ fn summary(settings: &[SensorSetting], ages: &Ages) -> String {
 pub(super) async fn unset(
     State(api): State<Arc<Api>>,
     Extension(bearer): Extension<Bearer>,
-    peer: Option<Extension<Peer>>,
+    peer: Option<Extension<PeerAddress>>,
     uri: Uri,
 ) -> Result<Response, ApiError> {
-    require(&api, &bearer, peer.as_ref().map(|Extension(Peer(address))| *address), Permission::Manage)?;
-    let params = Params::of(&uri, UNSET)?;
+    require(&api, &bearer, peer.as_ref().map(|Extension(PeerAddress(address))| *address), Permission::Manage)?;
+    let params = QueryParams::of(&uri, UNSET)?;
     let mut patterns = params.some_patterns()?;
     let (Some(pattern), true) = (patterns.pop(), patterns.is_empty()) else {
         return Err(ApiError::bad_request("one pattern at a time is unset; give `pattern` once"));
@@ -335,7 +335,7 @@ fn refused(error: StoreError) -> ApiError {
     }
 }
 
-fn yes(params: &Params, name: &str) -> Result<bool, ApiError> {
+fn yes(params: &QueryParams, name: &str) -> Result<bool, ApiError> {
     let given = params.read(name, |text| match text {
         "1" => Ok(true),
         "0" => Ok(false),
@@ -344,7 +344,7 @@ fn yes(params: &Params, name: &str) -> Result<bool, ApiError> {
     Ok(given == Some(true))
 }
 
-fn limit(params: &Params) -> Result<usize, ApiError> {
+fn limit(params: &QueryParams) -> Result<usize, ApiError> {
     let given = params.read("limit", |text| match text.parse() {
         Ok(limit) if (1..=LIMIT.1).contains(&limit) => Ok(limit),
         _ => Err(format!("1 to {} is wanted", LIMIT.1)),

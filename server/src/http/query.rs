@@ -15,11 +15,11 @@ use wholegrain_query::jobs::JobScope;
 use wholegrain_query::{Query, QueryError, QueryResult, SENSORS_MAX};
 use wholegrain_store::SensorInfo;
 
-use super::format::{Format, Writer};
+use super::format::{ResponseFormat, RowWriter};
 use super::jobs::only_user;
 use super::params;
-use super::read::Pages;
-use super::sink::{Out, Sink, sink};
+use super::read::SensorPages;
+use super::sink::{BodySink, ResponseWriter, sink};
 use super::{Api, ApiError, EVERY_HEADER, NOTE_HEADER, SENSORS_HEADER, TIER_HEADER, WARNING_HEADER, WARNINGS_MAX};
 use crate::access::tokens::Bearer;
 
@@ -37,7 +37,7 @@ pub(super) async fn query(
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     let (mut query, format, of_job) = params::query(&uri, now())?;
-    let format = format.unwrap_or_else(|| Format::accepted(&headers));
+    let format = format.unwrap_or_else(|| ResponseFormat::accepted(&headers));
     let job = super::job_scope::find(&api, &bearer, of_job.as_ref()).await?;
     if let (Some(of_job), Some(job)) = (&of_job, &job) {
         super::job_scope::fit(of_job, job, &mut query)?;
@@ -57,7 +57,7 @@ pub(super) async fn query(
     tokio::task::spawn_blocking(move || {
         api.metrics.queries_running.add(1);
         let client = sink.breaker();
-        let pages = Pages::new(&api, user.as_deref(), job.as_ref(), &query.patterns);
+        let pages = SensorPages::new(&api, user.as_deref(), job.as_ref(), &query.patterns);
         let choose = || pages.at_most(SENSORS_MAX, &|| client.is_abandoned()).into();
         work(&api, job.as_ref(), &query, || sensors.unwrap_or_else(choose), format, sink, head);
         api.metrics.queries_running.add(-1);
@@ -67,7 +67,7 @@ pub(super) async fn query(
     Ok(respond(&head, format, body))
 }
 
-fn respond(head: &Head, format: Format, body: Body) -> Response {
+fn respond(head: &QueryHead, format: ResponseFormat, body: Body) -> Response {
     let headers = [
         (header::CONTENT_TYPE, HeaderValue::from_static(format.content_type())),
         (HeaderName::from_static(SENSORS_HEADER), HeaderValue::from(head.sensors)),
@@ -78,7 +78,7 @@ fn respond(head: &Head, format: Format, body: Body) -> Response {
 }
 
 /// What is known of an answer before its first row.
-struct Head {
+struct QueryHead {
     sensors: usize,
     tier: Option<Interval>,
     every: Option<Interval>,
@@ -88,7 +88,7 @@ struct Head {
     notes: Vec<String>,
 }
 
-impl Head {
+impl QueryHead {
     fn of(result: &QueryResult) -> Self {
         let (warnings, notes) = (result.warnings.clone(), result.notes.clone());
         Self { sensors: result.sensors.len(), tier: result.tier, every: result.every, warnings, notes }
@@ -126,9 +126,9 @@ fn work(
     job: Option<&Arc<JobScope>>,
     query: &Query,
     sensors: impl FnOnce() -> Arc<[SensorInfo]>,
-    format: Format,
-    sink: Sink,
-    head: oneshot::Sender<Result<Head, QueryError>>,
+    format: ResponseFormat,
+    sink: BodySink,
+    head: oneshot::Sender<Result<QueryHead, QueryError>>,
 ) {
     let breaker = sink.breaker();
     let run = || {
@@ -144,7 +144,7 @@ fn work(
         Ok(result) => result,
         Err(error) => return drop(head.send(Err(error))),
     };
-    let known = Head::of(&result);
+    let known = QueryHead::of(&result);
     let mut told = std::mem::take(&mut result.warnings);
     told.append(&mut result.notes);
     stop_without_client(&mut result, &sink);
@@ -166,20 +166,20 @@ fn work(
 }
 
 /// Has the computation end when nobody waits for its rows, also while there are none to write.
-fn stop_without_client(result: &mut QueryResult, sink: &Sink) {
+fn stop_without_client(result: &mut QueryResult, sink: &BodySink) {
     let client = sink.breaker();
     result.batches.stop_when(move || client.is_abandoned());
 }
 
 /// Writes the rows, and after them the warnings that the head could not tell because the reading met what they are about.
-fn answer<W: Out>(
+fn answer<W: ResponseWriter>(
     mut result: QueryResult,
     told: &[String],
-    format: Format,
+    format: ResponseFormat,
     sink: W,
     mut count: impl FnMut(u64),
 ) -> io::Result<W> {
-    let mut writer = Writer::new(format, &result.batches.schema(), sink)?;
+    let mut writer = RowWriter::new(format, &result.batches.schema(), sink)?;
     for batch in result.batches.by_ref() {
         if writer.sink().is_abandoned() {
             return Err(io::ErrorKind::BrokenPipe.into());
@@ -273,7 +273,7 @@ mod tests {
             let (sink, body) = sink();
             stop_without_client(&mut result, &sink);
             let worker = tokio::task::spawn_blocking(move || {
-                answer(result, &[], Format::Json, sink, drop).err().unwrap().to_string()
+                answer(result, &[], ResponseFormat::Json, sink, drop).err().unwrap().to_string()
             });
             while read.load(Relaxed) < 1000 {
                 tokio::task::yield_now().await;

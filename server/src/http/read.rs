@@ -16,9 +16,9 @@ use wholegrain_store::SensorInfo;
 
 use super::format::{json_text, json_value, scaled};
 use super::jobs::only_user;
-use super::params::{self, Params};
-use super::places::TokenPlace;
-use super::sink::{Sink, sink};
+use super::params::{self, QueryParams};
+use super::sink::{BodySink, sink};
+use super::token_permits::TokenPermit;
 use super::{Api, ApiError, NEXT_HEADER, SENSORS_HEADER};
 use crate::access::tokens::Bearer;
 use crate::metrics::Metrics;
@@ -32,7 +32,7 @@ pub(super) const LISTS_PER_TOKEN_MAX: usize = 6;
 const PLACE_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// A place among the long lists, soon.
-pub(super) async fn place(api: &Api, bearer: &Bearer) -> Result<TokenPlace, ApiError> {
+pub(super) async fn place(api: &Api, bearer: &Bearer) -> Result<TokenPermit, ApiError> {
     api.lists.take(bearer, PLACE_TIME_MAX).await
 }
 
@@ -42,7 +42,7 @@ pub(super) async fn sensors(
     Extension(bearer): Extension<Bearer>,
     uri: Uri,
 ) -> Result<Response, ApiError> {
-    let params = Params::of(&uri, params::SENSORS)?;
+    let params = QueryParams::of(&uri, params::SENSORS)?;
     let mut patterns = params.patterns()?;
     let job = super::job_scope::find(&api, &bearer, params::of_job(&params, super::query::now())?.as_ref()).await?;
     if patterns.is_empty() {
@@ -50,9 +50,9 @@ pub(super) async fn sensors(
     }
     let (limit, after) = limits(&params, LIMIT)?;
     let place = place(&api, &bearer).await?;
-    let pages = Pages::new(&api, only_user(&bearer), job.as_ref(), &patterns);
+    let pages = SensorPages::new(&api, only_user(&bearer), job.as_ref(), &patterns);
     let choose = move |is_gone: &dyn Fn() -> bool| (pages.some(after.as_deref(), limit, is_gone), place);
-    let ((chosen, next), place) = while_waited_for(&api.metrics, choose).await?;
+    let ((chosen, next), place) = run_until_abandoned(&api.metrics, choose).await?;
     Ok(page("sensors", chosen.len(), next, move |sink| {
         let _place = place;
         let mut begins = true;
@@ -69,12 +69,12 @@ pub(super) async fn newest(
     Extension(bearer): Extension<Bearer>,
     uri: Uri,
 ) -> Result<Response, ApiError> {
-    let params = Params::of(&uri, params::NEWEST)?;
+    let params = QueryParams::of(&uri, params::NEWEST)?;
     let (patterns, (limit, after)) = (params.some_patterns()?, limits(&params, LIMIT)?);
     let place = place(&api, &bearer).await?;
-    let pages = Pages::new(&api, only_user(&bearer), None, &patterns);
+    let pages = SensorPages::new(&api, only_user(&bearer), None, &patterns);
     let choose = move |is_gone: &dyn Fn() -> bool| (pages.some(after.as_deref(), limit, is_gone), place);
-    let ((chosen, next), place) = while_waited_for(&api.metrics, choose).await?;
+    let ((chosen, next), place) = run_until_abandoned(&api.metrics, choose).await?;
     Ok(page("readings", chosen.len(), next, move |sink| {
         let _place = place;
         let mut begins = true;
@@ -91,7 +91,7 @@ pub(super) async fn newest(
 }
 
 /// How many sensors a page has, unless the request says so and at most, and behind which path it begins.
-pub(super) fn limits(params: &Params, (usual, most): (usize, usize)) -> Result<(usize, Option<String>), ApiError> {
+pub(super) fn limits(params: &QueryParams, (usual, most): (usize, usize)) -> Result<(usize, Option<String>), ApiError> {
     let limit = params.read("limit", |text| match text.parse() {
         Ok(limit) if (1..=most).contains(&limit) => Ok(limit),
         _ => Err(format!("1 to {most} is wanted")),
@@ -104,7 +104,7 @@ pub(super) fn page(
     name: &'static str,
     count: usize,
     next: Option<Arc<str>>,
-    write: impl FnOnce(&mut Sink) -> io::Result<()> + Send + 'static,
+    write: impl FnOnce(&mut BodySink) -> io::Result<()> + Send + 'static,
 ) -> Response {
     let tail = next.clone();
     let mut response = list(name, count, move |sink| {
@@ -122,16 +122,16 @@ pub(super) fn page(
 
 /// Whether the request is over. What answers a request is dropped when its client goes.
 #[derive(Default)]
-pub(super) struct Over(Arc<AtomicBool>);
+pub(super) struct RequestGuard(Arc<AtomicBool>);
 
-impl Over {
+impl RequestGuard {
     /// What says it once this one is dropped.
     pub fn flag(&self) -> Arc<AtomicBool> {
         self.0.clone()
     }
 }
 
-impl Drop for Over {
+impl Drop for RequestGuard {
     fn drop(&mut self) {
         self.0.store(true, Relaxed);
     }
@@ -139,11 +139,11 @@ impl Drop for Over {
 
 /// Does the work on a blocking thread. The work is given a question, whether nobody waits for it any more, which it should ask now and then. It must
 /// own the place that was taken for it, and may return it with what it has found: work that nobody waits for goes on until it asks.
-pub(super) async fn while_waited_for<T: Send + 'static>(
+pub(super) async fn run_until_abandoned<T: Send + 'static>(
     metrics: &Arc<Metrics>,
     work: impl FnOnce(&dyn Fn() -> bool) -> T + Send + 'static,
 ) -> Result<T, ApiError> {
-    let over = Over::default();
+    let over = RequestGuard::default();
     let (is_over, metrics) = (over.flag(), metrics.clone());
     let done = tokio::task::spawn_blocking(move || {
         let was_told = Cell::new(false);
@@ -165,14 +165,14 @@ pub(super) async fn while_waited_for<T: Send + 'static>(
 const PAGE_SENSORS: usize = 4096;
 
 /// The sensors that patterns choose and a bearer may see (users see none of other people's jobs), those of one job alone when one is named, a page at a time: there may be millions.
-pub(super) struct Pages {
+pub(super) struct SensorPages {
     api: Arc<Api>,
     patterns: Vec<Pattern>,
     only_user: Option<String>,
     job: Option<Arc<JobScope>>,
 }
 
-impl Pages {
+impl SensorPages {
     pub fn new(api: &Arc<Api>, only_user: Option<&str>, job: Option<&Arc<JobScope>>, patterns: &[Pattern]) -> Self {
         let (api, patterns) = (api.clone(), patterns.to_vec());
         Self { api, patterns, only_user: only_user.map(str::to_owned), job: job.cloned() }
@@ -247,7 +247,7 @@ impl Pages {
 fn list(
     name: &'static str,
     count: usize,
-    write: impl FnOnce(&mut Sink) -> io::Result<()> + Send + 'static,
+    write: impl FnOnce(&mut BodySink) -> io::Result<()> + Send + 'static,
 ) -> Response {
     let (mut sink, body) = sink();
     tokio::task::spawn_blocking(move || {
@@ -265,7 +265,7 @@ fn list(
 }
 
 #[derive(serde::Serialize)]
-struct Sensor<'a> {
+struct SensorDocument<'a> {
     path: &'a str,
     unit: &'a str,
     kind: Kind,
@@ -279,9 +279,9 @@ struct Sensor<'a> {
 }
 
 /// Writes one; gives back false for the next one's `first`.
-fn sensor(info: &SensorInfo, first: bool, sink: &mut Sink) -> io::Result<bool> {
+fn sensor(info: &SensorInfo, first: bool, sink: &mut BodySink) -> io::Result<bool> {
     sink.write_all(if first { b"" } else { b",\n" })?;
-    let sensor = Sensor {
+    let sensor = SensorDocument {
         path: &info.path,
         unit: &info.unit,
         kind: info.kind,
@@ -297,7 +297,7 @@ fn sensor(info: &SensorInfo, first: bool, sink: &mut Sink) -> io::Result<bool> {
     Ok(false)
 }
 
-fn reading(info: &SensorInfo, time: i64, value: Option<Value>, first: bool, sink: &mut Sink) -> io::Result<()> {
+fn reading(info: &SensorInfo, time: i64, value: Option<Value>, first: bool, sink: &mut BodySink) -> io::Result<()> {
     sink.write_all(if first { b"" } else { b",\n" })?;
     write!(sink, "{{\"path\":{},\"time\":\"{}\",\"value\":", json_text(&info.path), Timestamp(time))?;
     json_value(value.map(|value| scaled(value, Scale::new(info.scale))), sink)?;
@@ -316,7 +316,7 @@ mod tests {
         let (metrics, place) = (Arc::new(Metrics::default()), Arc::new(()));
         let (all, held) = (metrics.clone(), place.clone());
         let waiting = tokio::spawn(async move {
-            while_waited_for(&all, move |is_gone| {
+            run_until_abandoned(&all, move |is_gone| {
                 assert!(!is_gone());
                 began.send(()).unwrap();
                 while !is_gone() {
@@ -339,7 +339,7 @@ mod tests {
         tokio::time::timeout(Duration::from_secs(60), given_back)
             .await
             .expect("the place is given back, and it is counted");
-        assert_eq!(while_waited_for(&metrics, |is_gone| is_gone()).await.ok(), Some(false));
+        assert_eq!(run_until_abandoned(&metrics, |is_gone| is_gone()).await.ok(), Some(false));
         assert_eq!(metrics.requests_abandoned.get(), 1);
     }
 }

@@ -10,10 +10,10 @@ use axum::http::{StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
-use super::params::Params;
-use super::serve::Peer;
+use super::params::QueryParams;
+use super::serve::PeerAddress;
 use super::{Api, ApiError};
-use crate::access::audit::{Event, Line, Outcome};
+use crate::access::audit::{AuditEntry, AuditEvent, AuditOutcome};
 use crate::access::tokens::Bearer;
 use crate::access::{Role, bearer_name};
 use crate::control::{NODES_MAX, NodeAnswer};
@@ -40,12 +40,12 @@ pub(super) async fn show(
 pub(super) async fn add(
     State(api): State<Arc<Api>>,
     Extension(bearer): Extension<Bearer>,
-    peer: Option<Extension<Peer>>,
+    peer: Option<Extension<PeerAddress>>,
     Path(job): Path<String>,
     uri: Uri,
     body: Bytes,
 ) -> Result<Response, ApiError> {
-    let params = Params::of(&uri, RULES)?;
+    let params = QueryParams::of(&uri, RULES)?;
     let dry = params.read("try", |text| match text {
         "1" => Ok(true),
         "0" => Ok(false),
@@ -66,7 +66,7 @@ pub(super) async fn add(
 pub(super) async fn end(
     State(api): State<Arc<Api>>,
     Extension(bearer): Extension<Bearer>,
-    peer: Option<Extension<Peer>>,
+    peer: Option<Extension<PeerAddress>>,
     Path(job): Path<String>,
 ) -> Result<Response, ApiError> {
     let (job, nodes) = nodes(&api, &bearer, &job)?;
@@ -116,12 +116,12 @@ async fn ask(api: &Api, bearer: &Bearer, nodes: &[String], what: &Value) -> Vec<
     api.broker.control.ask(&api.broker.subscriptions, bearer, nodes, what).await
 }
 
-fn audit(api: &Api, bearer: &Bearer, peer: Option<Extension<Peer>>, what: &str, answers: &[NodeAnswer]) {
+fn audit(api: &Api, bearer: &Bearer, peer: Option<Extension<PeerAddress>>, what: &str, answers: &[NodeAnswer]) {
     let failed = answers.iter().filter(|answer| answer.error.is_some()).count();
-    let outcome = if failed == 0 { Outcome::Ok } else { Outcome::Refused };
+    let outcome = if failed == 0 { AuditOutcome::Ok } else { AuditOutcome::Refused };
     let what = format!("{what}; {} of {} nodes did it", answers.len() - failed, answers.len());
-    let from = peer.map_or_else(|| "unknown".to_owned(), |Extension(Peer(address))| address.to_string());
-    api.security.audit.always(Line::new(Event::JobRule, outcome, &bearer_name(bearer), from, &what));
+    let from = peer.map_or_else(|| "unknown".to_owned(), |Extension(PeerAddress(address))| address.to_string());
+    api.security.audit.always(AuditEntry::new(AuditEvent::JobRule, outcome, &bearer_name(bearer), from, &what));
 }
 
 /// 200 when every node did it, else 207 (RFC 4918, section 11.1).

@@ -11,9 +11,9 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::admission::{Gate, Place, Progress};
-use crate::broker::{Lifetime, went_down};
-use crate::certificates::Tls;
+use crate::admission::{ConnectionAdmission, ConnectionPermit, HandshakeProgress};
+use crate::broker::{ServerLifetime, went_down};
+use crate::certificates::ReloadableTls;
 use crate::metrics::Metrics;
 
 /// How long a client may take for a request's head, and how long a connection may wait for its next request.
@@ -27,21 +27,21 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Where a request comes from, among its extensions.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Peer(pub SocketAddr);
+pub(crate) struct PeerAddress(pub SocketAddr);
 
 /// What the API's connections share.
 #[derive(Clone)]
-pub(crate) struct Front {
+pub(crate) struct HttpFrontend {
     pub router: Router,
-    pub tls: Tls,
+    pub tls: ReloadableTls,
     pub metrics: Arc<Metrics>,
-    pub gate: Arc<Gate>,
+    pub admission: Arc<ConnectionAdmission>,
     /// How long a connection may take to show a token.
     pub time_max: Duration,
 }
 
 /// Takes connections until the server goes down.
-pub(crate) async fn accept(front: Front, listener: TcpListener, mut lifetime: Lifetime) {
+pub(crate) async fn accept(front: HttpFrontend, listener: TcpListener, mut lifetime: ServerLifetime) {
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -49,7 +49,7 @@ pub(crate) async fn accept(front: Front, listener: TcpListener, mut lifetime: Li
         };
         match accepted {
             Ok((stream, peer)) => {
-                match Progress::of(&stream).and_then(|progress| front.gate.enter(peer.ip(), progress)) {
+                match HandshakeProgress::of(&stream).and_then(|progress| front.admission.enter(peer.ip(), progress)) {
                     Some(place) => {
                         front.metrics.http_connections.add(1);
                         tokio::spawn(connection(front.clone(), stream, (peer, place), lifetime.clone()));
@@ -65,7 +65,12 @@ pub(crate) async fn accept(front: Front, listener: TcpListener, mut lifetime: Li
     }
 }
 
-async fn connection(front: Front, stream: TcpStream, (peer, place): (SocketAddr, Place), mut lifetime: Lifetime) {
+async fn connection(
+    front: HttpFrontend,
+    stream: TcpStream,
+    (peer, place): (SocketAddr, ConnectionPermit),
+    mut lifetime: ServerLifetime,
+) {
     let _ = stream.set_nodelay(true);
     let (place, until) = (Arc::new(place), Instant::now() + front.time_max);
     if !place.heard(&stream, until).await {
@@ -77,7 +82,7 @@ async fn connection(front: Front, stream: TcpStream, (peer, place): (SocketAddr,
     tokio::pin!(over);
     let handshake = async {
         let stream = front.tls.accept(stream).await?;
-        place.advance(Progress::Encrypted);
+        place.advance(HandshakeProgress::Encrypted);
         Ok::<_, std::io::Error>(stream)
     };
     let accepted = tokio::select! {
@@ -89,7 +94,7 @@ async fn connection(front: Front, stream: TcpStream, (peer, place): (SocketAddr,
             let shown = place.clone();
             let router = TowerToHyperService::new(front.router.clone());
             let service = service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
-                request.extensions_mut().insert(Peer(peer));
+                request.extensions_mut().insert(PeerAddress(peer));
                 request.extensions_mut().insert(shown.clone());
                 router.call(request)
             });

@@ -16,7 +16,7 @@ const PIECES_MAX: usize = 4;
 const STALL_MAX: Duration = Duration::from_secs(60);
 
 /// Where a producer writes. Flushed pieces wait for the client; what is written after the client has gone is an error.
-pub(super) struct Sink {
+pub(super) struct BodySink {
     pieces: mpsc::Sender<io::Result<Bytes>>,
     piece: BytesMut,
     runtime: Handle,
@@ -24,9 +24,10 @@ pub(super) struct Sink {
 }
 
 /// A sink and the body that it fills. To be called in the runtime, to be filled on a blocking thread.
-pub(super) fn sink() -> (Sink, Body) {
+pub(super) fn sink() -> (BodySink, Body) {
     let (pieces, receiver) = mpsc::channel(PIECES_MAX);
-    let sink = Sink { pieces, piece: BytesMut::with_capacity(PIECE_BYTES * 2), runtime: Handle::current(), bytes: 0 };
+    let sink =
+        BodySink { pieces, piece: BytesMut::with_capacity(PIECE_BYTES * 2), runtime: Handle::current(), bytes: 0 };
     let stream = futures_util::stream::unfold(receiver, |mut receiver| async {
         receiver.recv().await.map(|piece| (piece, receiver))
     });
@@ -34,7 +35,7 @@ pub(super) fn sink() -> (Sink, Body) {
 }
 
 /// Where an answer is written to.
-pub(super) trait Out: Write {
+pub(super) trait ResponseWriter: Write {
     /// Sends what has been written if it is enough for a piece.
     fn relay(&mut self) -> io::Result<()>;
     /// Whether the client has gone.
@@ -43,21 +44,21 @@ pub(super) trait Out: Write {
 
 /// A small answer, held as a whole. Writing more than it may have is an error.
 #[derive(Default)]
-pub(super) struct Whole {
+pub(super) struct BufferedBody {
     bytes: Vec<u8>,
 }
 
 /// The most bytes of an answer that is held as a whole.
 const WHOLE_BYTES_MAX: usize = 512 << 10;
 
-impl Whole {
+impl BufferedBody {
     /// What has been written.
     pub fn into_bytes(self) -> Bytes {
         self.bytes.into()
     }
 }
 
-impl Out for Whole {
+impl ResponseWriter for BufferedBody {
     fn relay(&mut self) -> io::Result<()> {
         Ok(())
     }
@@ -67,7 +68,7 @@ impl Out for Whole {
     }
 }
 
-impl Write for Whole {
+impl Write for BufferedBody {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.bytes.len() + bytes.len() > WHOLE_BYTES_MAX {
             return Err(io::ErrorKind::FileTooLarge.into());
@@ -81,17 +82,17 @@ impl Write for Whole {
     }
 }
 
-impl Out for Sink {
+impl ResponseWriter for BodySink {
     fn relay(&mut self) -> io::Result<()> {
-        Sink::relay(self)
+        BodySink::relay(self)
     }
 
     fn is_abandoned(&self) -> bool {
-        Sink::is_abandoned(self)
+        BodySink::is_abandoned(self)
     }
 }
 
-impl Sink {
+impl BodySink {
     /// Bytes sent to the client so far.
     pub fn bytes(&self) -> u64 {
         self.bytes
@@ -108,8 +109,8 @@ impl Sink {
     }
 
     /// What cuts the answer off.
-    pub fn breaker(&self) -> Breaker {
-        Breaker { pieces: self.pieces.clone(), runtime: self.runtime.clone() }
+    pub fn breaker(&self) -> StallBreaker {
+        StallBreaker { pieces: self.pieces.clone(), runtime: self.runtime.clone() }
     }
 
     fn send(&self, piece: io::Result<Bytes>) -> io::Result<()> {
@@ -119,12 +120,12 @@ impl Sink {
 }
 
 /// Cuts an answer off so that its client sees that it is not whole.
-pub(super) struct Breaker {
+pub(super) struct StallBreaker {
     pieces: mpsc::Sender<io::Result<Bytes>>,
     runtime: Handle,
 }
 
-impl Breaker {
+impl StallBreaker {
     /// Whether the client has gone.
     pub fn is_abandoned(&self) -> bool {
         self.pieces.is_closed()
@@ -136,7 +137,7 @@ impl Breaker {
     }
 }
 
-impl Write for Sink {
+impl Write for BodySink {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.piece.put_slice(bytes);
         Ok(bytes.len())

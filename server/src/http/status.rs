@@ -11,7 +11,7 @@ use wholegrain_store::StoreStats;
 use super::{Api, ApiError};
 use crate::access::Permission;
 use crate::access::tokens::Bearer;
-use crate::metrics::Text;
+use crate::metrics::MetricsText;
 
 /// The API's description, kept by hand; a test compares it with the routes.
 pub(super) const OPENAPI: &str = include_str!("openapi.json");
@@ -70,7 +70,7 @@ pub(super) async fn metrics(State(api): State<Arc<Api>>) -> Result<Response, Api
         api.metrics.render(|text| {
             store(text, &stats);
             api.reloader.render(text);
-            crate::admission::render(&[api.reloader.http_gate(), api.broker.gate()], text);
+            crate::admission::render(&[api.reloader.http_admission(), api.broker.admission()], text);
         })
     });
     let text = text.await.map_err(|error| ApiError::internal(format!("counting failed: {error}")))?;
@@ -82,18 +82,18 @@ pub(super) async fn openapi() -> Response {
     ([(header::CONTENT_TYPE, "application/json")], OPENAPI).into_response()
 }
 
-fn store(text: &mut Text, stats: &StoreStats) {
+fn store(text: &mut MetricsText, stats: &StoreStats) {
     store_counters(text, stats);
     store_gauges(text, stats);
 }
 
-fn store_counters(text: &mut Text, stats: &StoreStats) {
+fn store_counters(text: &mut MetricsText, stats: &StoreStats) {
     for (name, help, value) in [
         ("store_batches_total", "Batches stored since the start.", stats.batches),
         ("store_readings_total", "Readings in them, gaps included.", stats.readings),
         ("store_payload_bytes_total", "Bytes of payload in them.", stats.payload_bytes),
         (
-            "store_loose_readings_total",
+            "store_schemaless_readings_total",
             "Readings of sensors without a schema, those sent twice counted twice.",
             stats.schemaless_readings,
         ),
@@ -156,7 +156,7 @@ fn store_counters(text: &mut Text, stats: &StoreStats) {
     text.counter("journal_fsync_seconds_total", "Time spent in the journal's fsync.", stats.fsync_ns as f64 / 1e9);
 }
 
-fn store_gauges(text: &mut Text, stats: &StoreStats) {
+fn store_gauges(text: &mut MetricsText, stats: &StoreStats) {
     for (name, help, value) in [
         ("journal_bytes", "Bytes of journal segments on disk.", stats.journal_bytes),
         ("journal_queue_bytes", "Bytes of payload that wait for the journal.", stats.queue_bytes),

@@ -14,13 +14,13 @@ use wholegrain_query::virtuals::{Change, Changed, Definition, Listed, VirtualErr
 
 use super::guard::require;
 use super::jobs::only_user;
-use super::params::Params;
+use super::params::QueryParams;
 use super::query::now;
-use super::read::while_waited_for;
-use super::seen::View;
-use super::serve::Peer;
+use super::read::run_until_abandoned;
+use super::serve::PeerAddress;
+use super::visibility::UserVisibility;
 use super::{Api, ApiError};
-use crate::access::audit::{Event, Line, Outcome};
+use crate::access::audit::{AuditEntry, AuditEvent, AuditOutcome};
 use crate::access::tokens::Bearer;
 use crate::access::{Permission, bearer_name};
 
@@ -40,7 +40,7 @@ const REFUSALS_MAX: usize = 50;
 const PATHS_NOTED: usize = 20;
 
 /// Who asks, and from where.
-type Who<'a> = (&'a Bearer, Option<SocketAddr>);
+type Requester<'a> = (&'a Bearer, Option<SocketAddr>);
 
 /// The definitions whose path, or a sensor of which, one of the patterns chooses.
 pub(super) async fn list(
@@ -48,11 +48,11 @@ pub(super) async fn list(
     Extension(bearer): Extension<Bearer>,
     uri: Uri,
 ) -> Result<Response, ApiError> {
-    let patterns = Params::of(&uri, LIST)?.patterns()?;
+    let patterns = QueryParams::of(&uri, LIST)?.patterns()?;
     let user = only_user(&bearer).map(str::to_owned);
     let place = super::read::place(&api, &bearer).await?;
     let metrics = api.metrics.clone();
-    let listed = while_waited_for(&metrics, move |is_gone| {
+    let listed = run_until_abandoned(&metrics, move |is_gone| {
         let _place = place;
         let chosen = |one: &Listed| {
             patterns.is_empty() || patterns.iter().any(|pattern| !is_gone() && chooses(&api, pattern, one, is_gone))
@@ -82,7 +82,7 @@ fn chooses(api: &Api, pattern: &Pattern, one: &Listed, is_gone: &dyn Fn() -> boo
 /// path or its expression, and none of whose sensors the user sees nothing.
 fn seen_by(api: &Api, user: &str, mut one: Listed, is_gone: &dyn Fn() -> bool) -> Option<Listed> {
     let path = one.definition.path.as_str();
-    let view = View::new(api, user, is_gone);
+    let view = UserVisibility::new(api, user, is_gone);
     if is_gone() || !view.sees_jobs_of(path) || !view.sees_jobs_of(&one.definition.expression) {
         return None;
     }
@@ -106,10 +106,10 @@ fn told(one: Listed) -> Value {
 pub(super) async fn define(
     State(api): State<Arc<Api>>,
     Extension(bearer): Extension<Bearer>,
-    peer: Option<Extension<Peer>>,
+    peer: Option<Extension<PeerAddress>>,
     body: Bytes,
 ) -> Result<Response, ApiError> {
-    let peer = peer.map(|Extension(Peer(address))| address);
+    let peer = peer.map(|Extension(PeerAddress(address))| address);
     change(api, (&bearer, peer), wanted(&body)).await
 }
 
@@ -117,10 +117,10 @@ pub(super) async fn define(
 pub(super) async fn check(
     State(api): State<Arc<Api>>,
     Extension(bearer): Extension<Bearer>,
-    peer: Option<Extension<Peer>>,
+    peer: Option<Extension<PeerAddress>>,
     body: Bytes,
 ) -> Result<Response, ApiError> {
-    require(&api, &bearer, peer.map(|Extension(Peer(address))| address), Permission::Manage)?;
+    require(&api, &bearer, peer.map(|Extension(PeerAddress(address))| address), Permission::Manage)?;
     let wanted = wanted(&body)?;
     blocking(move || Ok(Json(api.space.virtuals().check(wanted).map_err(refusal)?).into_response())).await
 }
@@ -129,11 +129,11 @@ pub(super) async fn check(
 pub(super) async fn remove(
     State(api): State<Arc<Api>>,
     Extension(bearer): Extension<Bearer>,
-    peer: Option<Extension<Peer>>,
+    peer: Option<Extension<PeerAddress>>,
     uri: Uri,
 ) -> Result<Response, ApiError> {
-    let peer = peer.map(|Extension(Peer(address))| address);
-    let params = Params::of(&uri, REMOVE)?;
+    let peer = peer.map(|Extension(PeerAddress(address))| address);
+    let params = QueryParams::of(&uri, REMOVE)?;
     let remove = params
         .read("path", |text| Ok::<_, &str>(vec![text.to_owned()]))?
         .ok_or_else(|| ApiError::bad_request("which one? add ?path= and the path of a definition"));
@@ -149,7 +149,7 @@ pub(super) async fn remove(
 /// Changes and notes who did it.
 async fn change(
     api: Arc<Api>,
-    (bearer, peer): Who<'_>,
+    (bearer, peer): Requester<'_>,
     wanted: Result<Change, ApiError>,
 ) -> Result<Response, ApiError> {
     require(&api, bearer, peer, Permission::Manage)?;
@@ -161,7 +161,13 @@ async fn change(
         if let Ok(changed) = &done
             && !changed.is_nothing()
         {
-            api.security.audit.always(Line::new(Event::Manage, Outcome::Ok, &who, from, &noted(changed)));
+            api.security.audit.always(AuditEntry::new(
+                AuditEvent::Manage,
+                AuditOutcome::Ok,
+                &who,
+                from,
+                &noted(changed),
+            ));
         }
         Ok(Json(done.map_err(refusal)?).into_response())
     })
@@ -227,7 +233,7 @@ fn refusal(error: VirtualError) -> ApiError {
 
 /// What was ever defined and removed.
 pub(super) async fn history(State(api): State<Arc<Api>>, uri: Uri) -> Result<Response, ApiError> {
-    let params = Params::of(&uri, HISTORY)?;
+    let params = QueryParams::of(&uri, HISTORY)?;
     let path = params.read("path", |text| Ok::<_, &str>(text.to_owned()))?;
     let limit = params.read("limit", |text| match text.parse() {
         Ok(limit) if (1..=HISTORY_LIMIT.0).contains(&limit) => Ok(limit),

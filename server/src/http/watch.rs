@@ -17,13 +17,13 @@ use wholegrain_transport::payload;
 use super::compression::NO_TRANSFORM;
 use super::format::{accepted, json_text, reading, scaled};
 use super::jobs::only_user;
-use super::params::{self, Params};
-use super::read::Pages;
-use super::watch_computed::Computing;
+use super::params::{self, QueryParams};
+use super::read::SensorPages;
+use super::watch_computed::ComputedWatch;
 use super::{Api, ApiError, SENSORS_HEADER};
 use crate::access::Role;
 use crate::access::tokens::Bearer;
-use crate::admission::Share;
+use crate::admission::QuotaPermit;
 use crate::broker::went_down;
 use crate::metrics::Metrics;
 
@@ -41,7 +41,7 @@ pub(super) async fn watch(
     uri: Uri,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
-    let patterns = Params::of(&uri, params::WATCH)?.some_patterns()?;
+    let patterns = QueryParams::of(&uri, params::WATCH)?.some_patterns()?;
     let as_events = accepted(&headers).any(|kind| kind == EVENTS);
     let share = share(&api, &bearer)?;
     let place = super::read::place(&api, &bearer).await?;
@@ -49,7 +49,7 @@ pub(super) async fn watch(
     let batches =
         api.live.watch().ok_or_else(|| ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "the server is going down"))?;
     let user = only_user(&bearer).map(str::to_owned);
-    let (pages, space) = (Pages::new(&api, user.as_deref(), None, &patterns), api.space.clone());
+    let (pages, space) = (SensorPages::new(&api, user.as_deref(), None, &patterns), api.space.clone());
     let (chosen, only_user) = (patterns.clone(), user.clone());
     let find = move |is_gone: &dyn Fn() -> bool| {
         let mut computed = space.virtuals().sensors_until(&chosen, is_gone);
@@ -57,9 +57,9 @@ pub(super) async fn watch(
         let _place = place;
         (pages.count(is_gone), computed, share)
     };
-    let (count, computed, share) = super::read::while_waited_for(&api.metrics, find).await?;
-    let computing = Computing::new(api.space.clone(), patterns.clone(), user.clone(), computed);
-    let watcher = Watcher::new(patterns, user, batches, computing, api.store.clone(), api.metrics.clone());
+    let (count, computed, share) = super::read::run_until_abandoned(&api.metrics, find).await?;
+    let computing = ComputedWatch::new(api.space.clone(), patterns.clone(), user.clone(), computed);
+    let watcher = WatchStream::new(patterns, user, batches, computing, api.store.clone(), api.metrics.clone());
     let shutdown = api.shutdown.clone();
     let stream = futures_util::stream::unfold(watcher, move |mut watcher| {
         // As long as the stream is.
@@ -96,7 +96,7 @@ fn events(lines: &[u8]) -> Bytes {
 }
 
 /// One more live stream of a token, if it may have it.
-fn share(api: &Api, bearer: &Bearer) -> Result<Option<Share>, ApiError> {
+fn share(api: &Api, bearer: &Bearer) -> Result<Option<QuotaPermit>, ApiError> {
     if bearer.role == Role::Admin {
         return Ok(None);
     }
@@ -110,13 +110,13 @@ fn share(api: &Api, bearer: &Bearer) -> Result<Option<Share>, ApiError> {
 }
 
 /// One sensor of a schema that is watched.
-struct Chosen {
+struct SensorSubscription {
     index: usize,
     name: String,
     scale: Scale,
 }
 
-struct Watcher {
+struct WatchStream {
     patterns: Vec<Pattern>,
     /// Whose jobs' sensors are among those watched; `None` for everybody's.
     only_user: Option<String>,
@@ -125,20 +125,20 @@ struct Watcher {
     /// The store's when scales were looked up.
     properties_generation: u64,
     batches: broadcast::Receiver<LiveItem>,
-    computing: Computing,
+    computing: ComputedWatch,
     store: Store,
     metrics: Arc<Metrics>,
-    selections: HashMap<SchemaHash, Arc<[Chosen]>>,
+    selections: HashMap<SchemaHash, Arc<[SensorSubscription]>>,
     /// Of sensors without a schema: `None` for one that is not chosen.
-    loose: HashMap<SensorId, Option<Chosen>>,
+    loose: HashMap<SensorId, Option<SensorSubscription>>,
 }
 
-impl Watcher {
+impl WatchStream {
     fn new(
         patterns: Vec<Pattern>,
         only_user: Option<String>,
         batches: broadcast::Receiver<LiveItem>,
-        computing: Computing,
+        computing: ComputedWatch,
         store: Store,
         metrics: Arc<Metrics>,
     ) -> Self {
@@ -227,7 +227,8 @@ impl Watcher {
                 let info = store.sensor(one.sensor)?;
                 let matches = patterns.iter().any(|pattern| pattern.matches(&info.path))
                     && only_user.as_ref().is_none_or(|user| store.sees(user, &info.path));
-                let chosen = Chosen { index: 0, name: json_text(&info.path), scale: Scale::new(info.scale) };
+                let chosen =
+                    SensorSubscription { index: 0, name: json_text(&info.path), scale: Scale::new(info.scale) };
                 matches.then_some(chosen)
             });
             if let Some(chosen) = chosen {
@@ -240,15 +241,15 @@ impl Watcher {
         (count > 0).then(|| (out.into(), count))
     }
 
-    fn select(&mut self, schema: &Schema) -> Arc<[Chosen]> {
+    fn select(&mut self, schema: &Schema) -> Arc<[SensorSubscription]> {
         if let Some(chosen) = self.selections.get(&schema.hash()) {
             return chosen.clone();
         }
-        let chosen: Arc<[Chosen]> = (0..schema.len())
+        let chosen: Arc<[SensorSubscription]> = (0..schema.len())
             .map(|index| (index, schema.path(index)))
             .filter(|(_, path)| self.patterns.iter().any(|pattern| pattern.matches(path)))
             .filter(|(_, path)| self.only_user.as_ref().is_none_or(|user| self.store.sees(user, path)))
-            .map(|(index, path)| Chosen {
+            .map(|(index, path)| SensorSubscription {
                 index,
                 name: json_text(&path),
                 scale: Scale::new(self.store.scale(&path).unwrap_or(schema.sensors()[index].scale)),
@@ -262,14 +263,14 @@ impl Watcher {
     }
 }
 
-impl Drop for Watcher {
+impl Drop for WatchStream {
     fn drop(&mut self) {
         self.metrics.watchers.add(-1);
     }
 }
 
 /// The chosen readings of a batch, in the order of time.
-fn lines(batch: &LiveBatch, chosen: &[Chosen]) -> Result<(Bytes, u64), payload::PayloadError> {
+fn lines(batch: &LiveBatch, chosen: &[SensorSubscription]) -> Result<(Bytes, u64), payload::PayloadError> {
     let mut columns: Vec<Option<Column>> = chosen.iter().map(|_| None).collect();
     let mut next = 0;
     let times = payload::for_each_column(&batch.payload, &batch.schema, |index, column| {

@@ -16,7 +16,7 @@ use wholegrain_store::{Chunks, SensorInfo};
 
 use super::format::{json_text, reading};
 use super::query::now;
-use super::read::Over;
+use super::read::RequestGuard;
 
 /// How often is looked for something to compute.
 const TICK: Duration = Duration::from_secs(1);
@@ -32,25 +32,25 @@ const LATE_NS_MIN: i64 = 5_000_000_000;
 const BACK_TIMES: i64 = 4;
 
 /// The virtual sensors of one watcher.
-pub(super) struct Computing {
+pub(super) struct ComputedWatch {
     /// At rest, or with a thread that works.
-    work: Option<Work>,
-    running: Option<JoinHandle<(Work, Bytes, u64)>>,
+    work: Option<ComputedWatchTask>,
+    running: Option<JoinHandle<(ComputedWatchTask, Bytes, u64)>>,
     ticks: tokio::time::Interval,
     /// Ends the work when the watcher goes.
-    _over: Over,
+    _over: RequestGuard,
 }
 
-struct Work {
+struct ComputedWatchTask {
     space: Space,
     patterns: Vec<Pattern>,
     only_user: Option<String>,
-    sensors: Vec<Watched>,
+    sensors: Vec<ComputedSubscription>,
     looked: Instant,
     is_over: Arc<AtomicBool>,
 }
 
-struct Watched {
+struct ComputedSubscription {
     info: SensorInfo,
     name: String,
     /// Up to here all has been sent, ns since the Unix epoch.
@@ -58,12 +58,13 @@ struct Watched {
     due: Instant,
 }
 
-impl Computing {
+impl ComputedWatch {
     /// Of those virtual sensors among `sensors`, and those that come later.
     pub fn new(space: Space, patterns: Vec<Pattern>, only_user: Option<String>, sensors: Vec<SensorInfo>) -> Self {
-        let over = Over::default();
+        let over = RequestGuard::default();
         let is_over = over.flag();
-        let mut work = Work { space, patterns, only_user, sensors: Vec::new(), looked: Instant::now(), is_over };
+        let mut work =
+            ComputedWatchTask { space, patterns, only_user, sensors: Vec::new(), looked: Instant::now(), is_over };
         work.take(sensors);
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -96,7 +97,7 @@ impl Computing {
     }
 }
 
-impl Work {
+impl ComputedWatchTask {
     /// Takes what is chosen now; what is watched already goes on where it is.
     fn take(&mut self, sensors: Vec<SensorInfo>) {
         let mut before: std::collections::HashMap<_, _> =
@@ -105,8 +106,8 @@ impl Work {
         let computed = sensors.into_iter().filter(|info| info.id.is_computed()).take(COMPUTED_MAX);
         self.sensors = computed
             .map(|info| match before.remove(&info.path) {
-                Some(watched) => Watched { info, ..watched },
-                None => Watched { name: json_text(&info.path), sent: at, due: now, info },
+                Some(watched) => ComputedSubscription { info, ..watched },
+                None => ComputedSubscription { name: json_text(&info.path), sent: at, due: now, info },
             })
             .collect();
         self.looked = now;
@@ -133,7 +134,7 @@ impl Work {
     }
 }
 
-impl Watched {
+impl ComputedSubscription {
     /// Writes what is new; how many.
     fn compute(&mut self, chunks: &dyn Chunks, out: &mut Vec<u8>) -> u64 {
         let interval = i64::try_from(self.info.interval_ns).unwrap_or(i64::MAX);

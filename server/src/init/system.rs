@@ -5,7 +5,7 @@ use std::path::Path;
 
 use wholegrain_store::path_owners::check_directory;
 
-use super::{Files, InitError, InitOptions, InitReport, PASSWORDS, host_name, io_error, new_token};
+use super::{InitError, InitOptions, InitReport, InstallationFiles, PASSWORDS, host_name, io_error, new_token};
 use crate::access::tokens;
 use crate::authority::check_hosts;
 use crate::pki;
@@ -18,7 +18,7 @@ pub fn init_system(dir: &Path, options: &InitOptions) -> Result<InitReport, Init
     check_hosts(&options.reached_as)?;
     check_directory(dir).map_err(InitError::Refused)?;
     fs::create_dir_all(dir).map_err(io_error("create the directory", dir))?;
-    let mut files = Files { dir, report: InitReport { agent: host.clone(), ..InitReport::default() } };
+    let mut files = InstallationFiles { dir, report: InitReport { agent: host.clone(), ..InitReport::default() } };
     let authority = files.pair("ca.pem", "ca.key", || pki::new_authority(&host))?;
     files.pair("server.pem", "server.key", || pki::new_server(&authority, &host, &options.reached_as))?;
     let hashes = dir.join("tokens");

@@ -9,7 +9,7 @@ use wholegrain_model::size::ByteSize;
 use wholegrain_model::{Interval, SensorPath};
 use wholegrain_transport::mqtt::{self, Version};
 
-use super::names::{Protocol, TEMPLATES_MAX, Template, defaults};
+use super::names::{LineProtocol, NameTemplate, TEMPLATES_MAX, defaults};
 
 /// The most `[[remote]]`.
 pub const REMOTES_MAX: usize = 64;
@@ -30,7 +30,7 @@ pub struct InteropConfig {
     /// The largest body of a write over HTTP, unpacked, in bytes.
     pub body_bytes_max: usize,
     /// How names of line protocols become paths, in the order in which they are tried.
-    pub templates: Vec<Template>,
+    pub templates: Vec<NameTemplate>,
     /// Brokers to be a client of.
     pub remotes: Vec<RemoteConfig>,
 }
@@ -104,7 +104,7 @@ struct RawTemplate {
     measurement: String,
     path: String,
     #[serde(default)]
-    protocol: Option<Protocol>,
+    protocol: Option<LineProtocol>,
 }
 
 fn any() -> String {
@@ -181,7 +181,7 @@ pub(crate) fn check(
     }
     let mut templates = Vec::new();
     for raw in interop.template {
-        let template = Template::new(&raw.measurement, &raw.path).map_err(|why| section.error("template", why))?;
+        let template = NameTemplate::new(&raw.measurement, &raw.path).map_err(|why| section.error("template", why))?;
         templates.push(template.only_for(raw.protocol));
     }
     templates.extend(defaults());

@@ -24,7 +24,7 @@ pub const ANNOUNCEMENT_BYTES_MAX: usize = 16 << 10;
 
 /// What a payload is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Payload<'a> {
+pub enum DcdbPayload<'a> {
     /// A value alone.
     Value(i64),
     /// Whole records, at least one.
@@ -37,15 +37,15 @@ pub enum Payload<'a> {
 
 /// Tells what a payload is. One that is printable text from end to end is not taken for records: it would be a value beyond 2e18
 /// or a time after 2043, and text of 16 characters is what other programs send.
-pub fn payload(payload: &[u8]) -> Payload<'_> {
+pub fn payload(payload: &[u8]) -> DcdbPayload<'_> {
     if let Ok(value) = <[u8; VALUE_BYTES]>::try_from(payload) {
-        return if is_text(payload) { Payload::Other } else { Payload::Value(i64::from_le_bytes(value)) };
+        return if is_text(payload) { DcdbPayload::Other } else { DcdbPayload::Value(i64::from_le_bytes(value)) };
     }
     let (records, rest) = payload.as_chunks::<RECORD_BYTES>();
     if records.is_empty() || !rest.is_empty() || is_text(payload) {
-        return Payload::Other;
+        return DcdbPayload::Other;
     }
-    if records.len() > RECORDS_MAX { Payload::TooMany(records.len()) } else { Payload::Records(records) }
+    if records.len() > RECORDS_MAX { DcdbPayload::TooMany(records.len()) } else { DcdbPayload::Records(records) }
 }
 
 fn is_text(payload: &[u8]) -> bool {
@@ -64,7 +64,7 @@ pub fn record(record: &[u8; RECORD_BYTES]) -> (i64, i64) {
 
 /// What is announced of a topic's sensor.
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
-pub struct Announced {
+pub struct SensorAnnouncement {
     /// Where its readings are published.
     pub topic: SensorPath,
     /// Its name, which is its path in the store.
@@ -107,7 +107,7 @@ pub enum AnnouncementError {
 
 #[derive(serde::Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Metadata {
+struct DcdbMetadata {
     public_name: Option<String>,
     unit: Option<String>,
     scale: Option<serde_json::Value>,
@@ -115,7 +115,7 @@ struct Metadata {
 }
 
 /// Reads an announcement; `None` when the topic is not where names are announced.
-pub fn announcement(topic: &str, payload: &[u8]) -> Option<Result<Announced, AnnouncementError>> {
+pub fn announcement(topic: &str, payload: &[u8]) -> Option<Result<SensorAnnouncement, AnnouncementError>> {
     let rest = topic.strip_prefix(MAP)?;
     Some(match rest.strip_prefix("METADATA/") {
         Some(rest) => with_metadata(rest, payload),
@@ -123,18 +123,18 @@ pub fn announcement(topic: &str, payload: &[u8]) -> Option<Result<Announced, Ann
     })
 }
 
-fn with_name(topic: &str, payload: &[u8]) -> Result<Announced, AnnouncementError> {
+fn with_name(topic: &str, payload: &[u8]) -> Result<SensorAnnouncement, AnnouncementError> {
     check_length(payload)?;
     let name = std::str::from_utf8(payload).map_err(|_| AnnouncementError::NotText)?;
     // Names written by C programs may come with their terminating zero.
     let name = path("name", name.trim_end_matches('\0').trim())?;
-    Ok(Announced { topic: path("topic", topic)?, name, unit: String::new(), scale: 1.0, kind: Kind::Gauge })
+    Ok(SensorAnnouncement { topic: path("topic", topic)?, name, unit: String::new(), scale: 1.0, kind: Kind::Gauge })
 }
 
-fn with_metadata(topic: &str, payload: &[u8]) -> Result<Announced, AnnouncementError> {
+fn with_metadata(topic: &str, payload: &[u8]) -> Result<SensorAnnouncement, AnnouncementError> {
     check_length(payload)?;
     let json = |error: serde_json::Error| AnnouncementError::Json(error.to_string());
-    let metadata: Metadata = serde_json::from_slice(payload).map_err(json)?;
+    let metadata: DcdbMetadata = serde_json::from_slice(payload).map_err(json)?;
     let topic = path("topic", topic)?;
     let name = match metadata.public_name.as_deref().map(str::trim) {
         Some(name) if !name.is_empty() => path("name", name)?,
@@ -150,7 +150,7 @@ fn with_metadata(topic: &str, payload: &[u8]) -> Result<Announced, AnnouncementE
     let monotonic = metadata.monotonic.as_ref().is_some_and(|value| matches!(plain(value).as_str(), "true" | "1"));
     let unit = metadata.unit.filter(|unit| unit.len() <= UNIT_BYTES_MAX && !unit.contains(char::is_control));
     let kind = if monotonic { Kind::Counter } else { Kind::Gauge };
-    Ok(Announced { topic, name, unit: unit.unwrap_or_default(), scale, kind })
+    Ok(SensorAnnouncement { topic, name, unit: unit.unwrap_or_default(), scale, kind })
 }
 
 fn check_length(payload: &[u8]) -> Result<(), AnnouncementError> {
@@ -173,19 +173,19 @@ mod tests {
 
     #[test]
     fn payloads() {
-        assert_eq!(payload(&(-5_i64).to_le_bytes()), Payload::Value(-5));
+        assert_eq!(payload(&(-5_i64).to_le_bytes()), DcdbPayload::Value(-5));
         let mut two = Vec::new();
         for number in [7_i64, 1_769_860_800_000_000_000, -8, 1_769_860_801_000_000_000] {
             two.extend_from_slice(&number.to_le_bytes());
         }
-        let Payload::Records(records) = payload(&two) else { panic!("{:?}", payload(&two)) };
+        let DcdbPayload::Records(records) = payload(&two) else { panic!("{:?}", payload(&two)) };
         let pairs: Vec<_> = records.iter().map(record).collect();
         assert_eq!(pairs, [(7, 1_769_860_800_000_000_000), (-8, 1_769_860_801_000_000_000)]);
         for other in [&b""[..], b"1234567", b"overlapp", b"a text of 16 ch.", &two[..15], &two[..24], &[0; 33]] {
-            assert_eq!(payload(other), Payload::Other, "{other:?}");
+            assert_eq!(payload(other), DcdbPayload::Other, "{other:?}");
         }
-        assert_eq!(payload(&vec![0; (RECORDS_MAX + 1) * RECORD_BYTES]), Payload::TooMany(RECORDS_MAX + 1));
-        assert!(matches!(payload(&vec![0; RECORDS_MAX * RECORD_BYTES]), Payload::Records(_)));
+        assert_eq!(payload(&vec![0; (RECORDS_MAX + 1) * RECORD_BYTES]), DcdbPayload::TooMany(RECORDS_MAX + 1));
+        assert!(matches!(payload(&vec![0; RECORDS_MAX * RECORD_BYTES]), DcdbPayload::Records(_)));
     }
 
     #[test]
@@ -235,7 +235,7 @@ mod tests {
         };
         for round in 0..50_000_usize {
             let bytes: Vec<u8> = (0..round % 70).map(|_| if round % 3 == 0 { next() % 128 } else { next() }).collect();
-            if let Payload::Records(records) = payload(&bytes) {
+            if let DcdbPayload::Records(records) = payload(&bytes) {
                 assert_eq!(records.len() * RECORD_BYTES, bytes.len(), "seed {seed:#x} round {round}");
             }
             for topic in ["/DCDB_MAP//a/b", "/DCDB_MAP/METADATA//a"] {

@@ -16,7 +16,7 @@ use wholegrain_transport::mqtt;
 use wholegrain_transport::payload::for_each_column;
 
 use crate::access::TEXT_ROOT;
-use crate::broker::{Broker, Lifetime};
+use crate::broker::{Broker, ServerLifetime};
 
 /// The journal's commits that may wait for the thread before the store drops what is in some for it and counts it.
 const STORE_BOUND: usize = 1024;
@@ -26,7 +26,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 const REMEMBERED_MAX: usize = 65_536;
 
 /// Starts the thread. It ends when the server goes down or the store is closed.
-pub(super) fn start(broker: Arc<Broker>, lifetime: Lifetime) -> std::io::Result<()> {
+pub(super) fn start(broker: Arc<Broker>, lifetime: ServerLifetime) -> std::io::Result<()> {
     std::thread::Builder::new().name("live-text".into()).spawn(move || {
         run(&broker, &lifetime.shutdown);
         // The server closes the store when all lifetimes are over: then nobody may hold it any more.
@@ -57,7 +57,7 @@ fn run(broker: &Broker, shutdown: &watch::Receiver<bool>) {
 
 /// A sensor that somebody subscribed to.
 #[derive(Debug)]
-struct Chosen {
+struct TextSensor {
     column: usize,
     topic: String,
     scale: f64,
@@ -69,9 +69,9 @@ struct LiveText {
     /// The store's when scales were looked up.
     properties: u64,
     filters: Vec<String>,
-    batches: HashMap<SchemaHash, Arc<[Chosen]>>,
+    batches: HashMap<SchemaHash, Arc<[TextSensor]>>,
     /// `None` for a sensor that nobody subscribed to.
-    loose: HashMap<SensorId, Option<Chosen>>,
+    loose: HashMap<SensorId, Option<TextSensor>>,
 }
 
 impl LiveText {
@@ -98,10 +98,10 @@ impl LiveText {
         }
     }
 
-    fn choose(filters: &[String], column: usize, path: &str, scale: f64) -> Option<Chosen> {
+    fn choose(filters: &[String], column: usize, path: &str, scale: f64) -> Option<TextSensor> {
         let topic = format!("{TEXT_ROOT}{}", path.strip_prefix('/').unwrap_or(path));
         let wanted = filters.iter().any(|filter| mqtt::topic_matches(filter, &topic));
-        wanted.then_some(Chosen { column, topic, scale })
+        wanted.then_some(TextSensor { column, topic, scale })
     }
 
     fn batch(&mut self, broker: &Broker, batch: &LiveBatch) {
@@ -155,7 +155,7 @@ impl LiveText {
     }
 }
 
-fn publish(broker: &Broker, chosen: &Chosen, value: Value, time: i64) {
+fn publish(broker: &Broker, chosen: &TextSensor, value: Value, time: i64) {
     broker.metrics.text_messages.inc();
     // From nobody; never waits, and what a subscriber has no room for is dropped and counted.
     broker.subscriptions.publish(0, &chosen.topic, &Bytes::from(text(value, chosen.scale, time)), false);

@@ -12,12 +12,12 @@
 
 pub mod config;
 pub mod dcdb;
-pub(crate) mod intake;
-pub mod lines;
+pub mod influx_lines;
 mod live_text;
 pub mod names;
+pub(crate) mod reading_publishes;
+pub mod reading_run;
 mod remote;
-pub mod run;
 pub mod text;
 mod topics;
 pub(crate) mod write;
@@ -31,12 +31,12 @@ use wholegrain_model::{Kind, SensorPath, ValueType};
 use wholegrain_store::{SchemalessSensor, Store, StoreError};
 use wholegrain_transport::mqtt::{self, ReasonCode};
 
-use crate::broker::allowance::Allowances;
-use crate::broker::{Broker, Lifetime};
+use crate::broker::hourly_quotas::HourlyQuotas;
+use crate::broker::{Broker, ServerLifetime};
 use crate::metrics::Metrics;
 pub use config::InteropConfig;
-use dcdb::Announced;
-use run::{Known, Named};
+use dcdb::SensorAnnouncement;
+use reading_run::{ResolvedSensor, SensorResolution};
 use topics::TopicNames;
 
 /// What all ways in share.
@@ -46,12 +46,12 @@ pub(crate) struct Interop {
     metrics: Arc<Metrics>,
     names: TopicNames,
     /// New sensors without a schema.
-    new_sensors: Allowances,
+    new_sensors: HourlyQuotas,
 }
 
 /// A sensor that somebody sends readings of.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Wanted {
+pub struct SensorRequest {
     /// Its path, or a topic that has a name.
     pub topic: String,
     /// Whether its first value is a float.
@@ -61,7 +61,7 @@ pub struct Wanted {
 }
 
 /// Why a sensor is not taken.
-pub type Refusal = (ReasonCode, String);
+pub type ReadingRefusal = (ReasonCode, String);
 
 /// Nanoseconds since the Unix epoch.
 pub(crate) fn now_ns() -> i64 {
@@ -76,7 +76,7 @@ impl Interop {
         if names.len() > 0 {
             tracing::info!("interop: {} topics have names that DCDB's pushers announced", names.len());
         }
-        let new_sensors = Allowances::new(config.sensors_per_hour_max);
+        let new_sensors = HourlyQuotas::new(config.sensors_per_hour_max);
         Ok(Self { config: config.clone(), store, metrics, names, new_sensors })
     }
 
@@ -96,10 +96,10 @@ impl Interop {
     }
 
     /// A sensor that is known already.
-    pub fn find(&self, path: &str) -> Option<Known> {
+    pub fn find(&self, path: &str) -> Option<ResolvedSensor> {
         let id = self.store.sensor_id(path)?;
         let float = self.store.sensor(id).is_some_and(|info| info.value_type == ValueType::Float);
-        Some(Known { id, float })
+        Some(ResolvedSensor { id, float })
     }
 
     /// Numbers for sensors, in their order: those known, and new ones within the sender's allowance. `may` says what the sender may
@@ -107,10 +107,10 @@ impl Interop {
     pub fn resolve(
         &self,
         source: &str,
-        wanted: &[Wanted],
+        wanted: &[SensorRequest],
         may: impl Fn(&str) -> Result<(), String>,
-    ) -> Result<Vec<Named>, StoreError> {
-        let mut named: Vec<Named> = Vec::with_capacity(wanted.len());
+    ) -> Result<Vec<SensorResolution>, StoreError> {
+        let mut named: Vec<SensorResolution> = Vec::with_capacity(wanted.len());
         let mut new: Vec<(usize, SchemalessSensor)> = Vec::new();
         // Those that are wanted again are answered as the first one is.
         let (mut first, mut repeated) = (HashMap::new(), Vec::new());
@@ -148,7 +148,7 @@ impl Interop {
         let ids =
             self.store.register_sensors(source, &sensors).inspect_err(|_| self.new_sensors.give_back(source, taken))?;
         for ((at, sensor), id) in new.iter().zip(ids) {
-            named[*at] = Ok(Known { id, float: sensor.value_type == ValueType::Float });
+            named[*at] = Ok(ResolvedSensor { id, float: sensor.value_type == ValueType::Float });
         }
         for (at, before) in repeated {
             named[at] = named[before].clone();
@@ -159,9 +159,9 @@ impl Interop {
     /// The sensor if it is known, else how to register it.
     fn resolve_known(
         &self,
-        wanted: &Wanted,
+        wanted: &SensorRequest,
         may: &impl Fn(&str) -> Result<(), String>,
-    ) -> Result<Result<Known, SchemalessSensor>, Refusal> {
+    ) -> Result<Result<ResolvedSensor, SchemalessSensor>, ReadingRefusal> {
         let denied = |why| (ReasonCode::NOT_AUTHORIZED, why);
         may(&wanted.topic).map_err(denied)?;
         let announced = self.names.get(&wanted.topic);
@@ -184,7 +184,7 @@ impl Interop {
         Ok(Err(SchemalessSensor { path, unit, kind, value_type, scale, description: String::new() }))
     }
 
-    fn over_allowance(&self, source: &str, path: &SensorPath) -> Refusal {
+    fn over_allowance(&self, source: &str, path: &SensorPath) -> ReadingRefusal {
         let why = format!(
             "{source:?} brought over {} new sensors within an hour, {path} is one more; mqtt.readings.sensors_per_hour_max is the bound",
             self.config.sensors_per_hour_max
@@ -196,9 +196,9 @@ impl Interop {
     pub fn announce(
         &self,
         source: &str,
-        announced: &Announced,
+        announced: &SensorAnnouncement,
         may: impl Fn(&str) -> Result<(), String>,
-    ) -> Result<Named, StoreError> {
+    ) -> Result<SensorResolution, StoreError> {
         for path in [announced.topic.as_str(), announced.name.as_str()] {
             if let Err(why) = may(path) {
                 return Ok(Err((ReasonCode::NOT_AUTHORIZED, why)));
@@ -232,12 +232,12 @@ impl Interop {
         })?;
         self.metrics.dcdb_names.inc();
         let Some(&id) = ids.first() else { return Err(StoreError::Closed) };
-        Ok(Ok(Known { id, float: value_type == ValueType::Float }))
+        Ok(Ok(ResolvedSensor { id, float: value_type == ValueType::Float }))
     }
 }
 
 /// Starts what works by itself: live readings as text, clients of other brokers.
-pub(crate) fn start(broker: &Arc<Broker>, lifetime: &Lifetime) -> anyhow::Result<()> {
+pub(crate) fn start(broker: &Arc<Broker>, lifetime: &ServerLifetime) -> anyhow::Result<()> {
     for remote in &broker.interop.config.remotes {
         tokio::spawn(remote::keep(remote.clone(), broker.clone(), lifetime.clone()));
     }

@@ -12,7 +12,7 @@ use wholegrain_model::SensorPath;
 use wholegrain_model::name::{RESERVED, check_relative};
 use wholegrain_model::pattern::glob;
 
-use super::lines::Line;
+use super::influx_lines::InfluxLine;
 
 /// The most templates of a configuration.
 pub const TEMPLATES_MAX: usize = 256;
@@ -20,7 +20,7 @@ pub const TEMPLATES_MAX: usize = 256;
 /// A line protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Protocol {
+pub enum LineProtocol {
     /// InfluxDB's own, as Telegraf writes it.
     Influx,
     /// ClusterCockpit's metric messages.
@@ -29,17 +29,17 @@ pub enum Protocol {
 
 /// How names of chosen measurements become paths.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Template {
+pub struct NameTemplate {
     /// For one protocol only.
-    pub protocol: Option<Protocol>,
+    pub protocol: Option<LineProtocol>,
     /// Which measurements; `*` stands for any characters.
     measurement: String,
     /// Each level is a sequence of parts.
-    levels: Vec<Vec<Part>>,
+    levels: Vec<Vec<TemplatePart>>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
-enum Part {
+enum TemplatePart {
     Literal(String),
     /// The value of a tag.
     Tag(String),
@@ -71,29 +71,29 @@ pub enum NamingError {
 }
 
 /// What holds when the configuration's templates do not fit.
-const DEFAULTS: &[(Protocol, &str)] = &[
-    (Protocol::Influx, "/{tag.host}/{measurement}/{tags}/{field}"),
-    (Protocol::Influx, "/{tag.hostname}/{measurement}/{tags}/{field}"),
-    (Protocol::Clustercockpit, "/{tag.cluster}/{tag.hostname}/{type}/{stype}/{measurement}"),
-    (Protocol::Clustercockpit, "/{tag.cluster}/{tag.host}/{type}/{stype}/{measurement}"),
+const DEFAULTS: &[(LineProtocol, &str)] = &[
+    (LineProtocol::Influx, "/{tag.host}/{measurement}/{tags}/{field}"),
+    (LineProtocol::Influx, "/{tag.hostname}/{measurement}/{tags}/{field}"),
+    (LineProtocol::Clustercockpit, "/{tag.cluster}/{tag.hostname}/{type}/{stype}/{measurement}"),
+    (LineProtocol::Clustercockpit, "/{tag.cluster}/{tag.host}/{type}/{stype}/{measurement}"),
 ];
 
 /// The templates that hold without any configuration.
-pub fn defaults() -> Vec<Template> {
+pub fn defaults() -> Vec<NameTemplate> {
     let made = DEFAULTS
         .iter()
-        .map(|(protocol, path)| Template::new("*", path).map(|t| Template { protocol: Some(*protocol), ..t }));
+        .map(|(protocol, path)| NameTemplate::new("*", path).map(|t| NameTemplate { protocol: Some(*protocol), ..t }));
     // A test makes each of them.
     made.filter_map(Result::ok).collect()
 }
 
-impl Template {
+impl NameTemplate {
     /// Checks a path with placeholders. The error says what is wrong with it.
     pub fn new(measurement: &str, path: &str) -> Result<Self, String> {
         let rest = path.strip_prefix('/').ok_or_else(|| format!("{path:?} must begin with `/`"))?;
         let levels = rest.split('/').map(parts).collect::<Result<Vec<_>, String>>()?;
         for level in &levels {
-            if level.len() > 1 && level.iter().any(|part| matches!(part, Part::Tags | Part::Type(..))) {
+            if level.len() > 1 && level.iter().any(|part| matches!(part, TemplatePart::Tags | TemplatePart::Type(..))) {
                 return Err(format!("{path:?}: {{tags}}, {{type}} and {{stype}} stand alone in their level"));
             }
         }
@@ -104,29 +104,29 @@ impl Template {
     }
 
     /// The same for one protocol only, or for all.
-    pub fn only_for(self, protocol: Option<Protocol>) -> Self {
+    pub fn only_for(self, protocol: Option<LineProtocol>) -> Self {
         Self { protocol, ..self }
     }
 
-    fn fits(&self, protocol: Protocol, measurement: &str) -> bool {
+    fn fits(&self, protocol: LineProtocol, measurement: &str) -> bool {
         self.protocol.is_none_or(|wanted| wanted == protocol) && glob(&self.measurement, measurement)
     }
 
     fn names(&self, key: &str) -> bool {
         self.levels.iter().flatten().any(|part| match part {
-            Part::Tag(tag) => tag == key,
-            Part::Type(name, id) => *name == key || *id == key,
+            TemplatePart::Tag(tag) => tag == key,
+            TemplatePart::Type(name, id) => *name == key || *id == key,
             _ => false,
         })
     }
 
     /// The path of one field; the missing tag's key if there is one.
-    fn path<'a>(&'a self, line: &Line<'_>, extra: &'a Extra, field: &str) -> Result<String, &'a str> {
+    fn path<'a>(&'a self, line: &InfluxLine<'_>, extra: &'a RequestTags, field: &str) -> Result<String, &'a str> {
         let mut path = String::with_capacity(64);
         for level in &self.levels {
             let tag = |key: &str| line.tag(key).or_else(|| extra.tag(key));
             match level.first() {
-                Some(Part::Tags) => {
+                Some(TemplatePart::Tags) => {
                     let mut rest: Vec<_> = line.tags.iter().filter(|(key, _)| !self.names(key)).collect();
                     rest.sort();
                     for (key, value) in rest {
@@ -141,7 +141,7 @@ impl Template {
                     }
                     continue;
                 }
-                Some(Part::Type(name, id)) => {
+                Some(TemplatePart::Type(name, id)) => {
                     let kind = tag(name).filter(|kind| !(*name == "type" && *kind == "node"));
                     for text in kind.into_iter().chain(kind.and(tag(id))) {
                         path.push('/');
@@ -155,11 +155,11 @@ impl Template {
             let start = path.len();
             for part in level {
                 match part {
-                    Part::Literal(text) => path.push_str(text),
-                    Part::Tag(key) => escape(tag(key).ok_or(key.as_str())?, &mut path),
-                    Part::Measurement => escape(&line.measurement, &mut path),
-                    Part::Field => escape(field, &mut path),
-                    Part::Tags | Part::Type(..) => {}
+                    TemplatePart::Literal(text) => path.push_str(text),
+                    TemplatePart::Tag(key) => escape(tag(key).ok_or(key.as_str())?, &mut path),
+                    TemplatePart::Measurement => escape(&line.measurement, &mut path),
+                    TemplatePart::Field => escape(field, &mut path),
+                    TemplatePart::Tags | TemplatePart::Type(..) => {}
                 }
             }
             keep_level(start, &mut path);
@@ -170,12 +170,12 @@ impl Template {
 
 /// Tags that the request gives to all of its lines.
 #[derive(Debug, Clone, Default)]
-pub struct Extra {
+pub struct RequestTags {
     /// ClusterCockpit's `?cluster=`.
     pub cluster: Option<String>,
 }
 
-impl Extra {
+impl RequestTags {
     fn tag(&self, key: &str) -> Option<&str> {
         (key == "cluster").then_some(self.cluster.as_deref()).flatten()
     }
@@ -183,10 +183,10 @@ impl Extra {
 
 /// The path of one field of a line, by the first template that fits and has its tags.
 pub fn path(
-    templates: &[Template],
-    protocol: Protocol,
-    line: &Line<'_>,
-    extra: &Extra,
+    templates: &[NameTemplate],
+    protocol: LineProtocol,
+    line: &InfluxLine<'_>,
+    extra: &RequestTags,
     field: &str,
 ) -> Result<SensorPath, NamingError> {
     let mut missing = None;
@@ -203,18 +203,18 @@ pub fn path(
     })
 }
 
-impl std::fmt::Display for Template {
+impl std::fmt::Display for NameTemplate {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         for level in &self.levels {
             f.write_char('/')?;
             for part in level {
                 match part {
-                    Part::Literal(text) => f.write_str(text)?,
-                    Part::Tag(key) => write!(f, "{{tag.{key}}}")?,
-                    Part::Measurement => f.write_str("{measurement}")?,
-                    Part::Field => f.write_str("{field}")?,
-                    Part::Tags => f.write_str("{tags}")?,
-                    Part::Type(name, _) => write!(f, "{{{name}}}")?,
+                    TemplatePart::Literal(text) => f.write_str(text)?,
+                    TemplatePart::Tag(key) => write!(f, "{{tag.{key}}}")?,
+                    TemplatePart::Measurement => f.write_str("{measurement}")?,
+                    TemplatePart::Field => f.write_str("{field}")?,
+                    TemplatePart::Tags => f.write_str("{tags}")?,
+                    TemplatePart::Type(name, _) => write!(f, "{{{name}}}")?,
                 }
             }
         }
@@ -223,7 +223,7 @@ impl std::fmt::Display for Template {
 }
 
 /// One level of a template taken apart.
-fn parts(level: &str) -> Result<Vec<Part>, String> {
+fn parts(level: &str) -> Result<Vec<TemplatePart>, String> {
     let (mut parts, mut rest) = (Vec::new(), level);
     while !rest.is_empty() {
         let (literal, placeholder) = rest.split_once('{').map_or((rest, None), |(before, after)| (before, Some(after)));
@@ -232,18 +232,18 @@ fn parts(level: &str) -> Result<Vec<Part>, String> {
             let checked =
                 if literal == level { check_relative(literal) } else { check_relative(&format!("x{literal}")) };
             checked.map_err(|error| error.to_string())?;
-            parts.push(Part::Literal(literal.to_owned()));
+            parts.push(TemplatePart::Literal(literal.to_owned()));
         }
         let Some(placeholder) = placeholder else { break };
         let (name, after) = placeholder.split_once('}').ok_or_else(|| format!("{level:?}: a `{{` is not closed"))?;
         parts.push(match name {
-            "measurement" => Part::Measurement,
-            "field" => Part::Field,
-            "tags" => Part::Tags,
-            "type" => Part::Type("type", "type-id"),
-            "stype" => Part::Type("stype", "stype-id"),
+            "measurement" => TemplatePart::Measurement,
+            "field" => TemplatePart::Field,
+            "tags" => TemplatePart::Tags,
+            "type" => TemplatePart::Type("type", "type-id"),
+            "stype" => TemplatePart::Type("stype", "stype-id"),
             _ => match name.strip_prefix("tag.").filter(|key| !key.is_empty()) {
-                Some(key) => Part::Tag(key.to_owned()),
+                Some(key) => TemplatePart::Tag(key.to_owned()),
                 None => {
                     return Err(format!(
                         "{{{name}}} is no placeholder; there are {{tag.KEY}}, {{measurement}}, {{field}}, {{tags}}, {{type}}, {{stype}}"
@@ -290,12 +290,12 @@ fn keep_level(start: usize, path: &mut String) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::lines::Lines;
+    use super::super::influx_lines::InfluxLines;
     use super::*;
 
-    fn name(templates: &[Template], protocol: Protocol, text: &str) -> Result<String, NamingError> {
-        let line = Lines::new(text).next().unwrap().1.unwrap();
-        let extra = Extra::default();
+    fn name(templates: &[NameTemplate], protocol: LineProtocol, text: &str) -> Result<String, NamingError> {
+        let line = InfluxLines::new(text).next().unwrap().1.unwrap();
+        let extra = RequestTags::default();
         path(templates, protocol, &line, &extra, &line.fields[0].0).map(|path| path.as_str().to_owned())
     }
 
@@ -303,40 +303,48 @@ mod tests {
     fn defaults_fit_telegraf_and_clustercockpit() {
         assert_eq!(defaults().len(), DEFAULTS.len());
         for (protocol, text, expected) in [
-            (Protocol::Influx, "mem,host=n1 used=5i", "/n1/mem/used"),
-            (Protocol::Influx, "cpu,cpu=cpu0,host=n1 usage_user=5", "/n1/cpu/cpu=cpu0/usage_user"),
-            (Protocol::Influx, "disk,path=/home,device=sda1,host=n1 used=5i", "/n1/disk/device=sda1/path=%2Fhome/used"),
-            (Protocol::Influx, "mem,hostname=n1 used=5i", "/n1/mem/used"),
-            (Protocol::Clustercockpit, "mem_used,cluster=c,hostname=n1,type=node,type-id=0 value=5", "/c/n1/mem_used"),
+            (LineProtocol::Influx, "mem,host=n1 used=5i", "/n1/mem/used"),
+            (LineProtocol::Influx, "cpu,cpu=cpu0,host=n1 usage_user=5", "/n1/cpu/cpu=cpu0/usage_user"),
             (
-                Protocol::Clustercockpit,
+                LineProtocol::Influx,
+                "disk,path=/home,device=sda1,host=n1 used=5i",
+                "/n1/disk/device=sda1/path=%2Fhome/used",
+            ),
+            (LineProtocol::Influx, "mem,hostname=n1 used=5i", "/n1/mem/used"),
+            (
+                LineProtocol::Clustercockpit,
+                "mem_used,cluster=c,hostname=n1,type=node,type-id=0 value=5",
+                "/c/n1/mem_used",
+            ),
+            (
+                LineProtocol::Clustercockpit,
                 "ipc,cluster=c,hostname=n1,type=hwthread,type-id=3 value=5",
                 "/c/n1/hwthread/3/ipc",
             ),
             (
-                Protocol::Clustercockpit,
+                LineProtocol::Clustercockpit,
                 "bw,cluster=c,hostname=n1,type=node,stype=filesystem,stype-id=/home,unit=MB/s value=5",
                 "/c/n1/filesystem/%2Fhome/bw",
             ),
-            (Protocol::Clustercockpit, "load,cluster=c,host=n1 value=5", "/c/n1/load"),
+            (LineProtocol::Clustercockpit, "load,cluster=c,host=n1 value=5", "/c/n1/load"),
         ] {
             assert_eq!(name(&defaults(), protocol, text), Ok(expected.to_owned()), "{text}");
         }
-        let error = name(&defaults(), Protocol::Influx, "m,a=b v=1").unwrap_err().to_string();
+        let error = name(&defaults(), LineProtocol::Influx, "m,a=b v=1").unwrap_err().to_string();
         assert_eq!(error, "the tag \"host\" is missing, which /{tag.host}/{measurement}/{tags}/{field} wants");
-        let error = name(&defaults(), Protocol::Clustercockpit, "m,hostname=b value=1").unwrap_err().to_string();
+        let error = name(&defaults(), LineProtocol::Clustercockpit, "m,hostname=b value=1").unwrap_err().to_string();
         assert!(error.starts_with("the tag \"cluster\" is missing"), "{error}");
     }
 
     #[test]
     fn own_templates() {
         let one = [
-            Template::new("cpu*", "/dc/{tag.rack}-{tag.host}/{measurement}.{field}").unwrap(),
-            Template::new("*temp", "/t/{tags}").unwrap(),
+            NameTemplate::new("cpu*", "/dc/{tag.rack}-{tag.host}/{measurement}.{field}").unwrap(),
+            NameTemplate::new("*temp", "/t/{tags}").unwrap(),
         ];
-        assert_eq!(name(&one, Protocol::Influx, "cpu_x,rack=r1,host=n1 v=1").unwrap(), "/dc/r1-n1/cpu_x.v");
-        assert_eq!(name(&one, Protocol::Influx, "cputemp,b=2,a=1 v=1").unwrap(), "/t/a=1/b=2");
-        let error = name(&one, Protocol::Influx, "mem v=1").unwrap_err().to_string();
+        assert_eq!(name(&one, LineProtocol::Influx, "cpu_x,rack=r1,host=n1 v=1").unwrap(), "/dc/r1-n1/cpu_x.v");
+        assert_eq!(name(&one, LineProtocol::Influx, "cputemp,b=2,a=1 v=1").unwrap(), "/t/a=1/b=2");
+        let error = name(&one, LineProtocol::Influx, "mem v=1").unwrap_err().to_string();
         assert_eq!(error, "no template of [[interop.template]] fits the measurement \"mem\"");
         for (path, part) in [
             ("a", "must begin with `/`"),
@@ -349,19 +357,19 @@ mod tests {
             ("/a/../b", "would point elsewhere"),
             ("/a/x{tags}", "stand alone"),
         ] {
-            let error = Template::new("*", path).unwrap_err();
+            let error = NameTemplate::new("*", path).unwrap_err();
             assert!(error.contains(part), "{path}: {error}");
         }
-        assert!(Template::new("", "/a").is_err());
+        assert!(NameTemplate::new("", "/a").is_err());
     }
 
     #[test]
     fn names_from_outside_stay_in_their_level_and_apart() {
-        let template = [Template::new("*", "/{tag.host}/{measurement}/{field}").unwrap()];
+        let template = [NameTemplate::new("*", "/{tag.host}/{measurement}/{field}").unwrap()];
         let named = |host: &str| {
             let tags = vec![("host".into(), host.to_owned().into())];
-            let line = Line { measurement: "m".into(), tags, fields: Vec::new(), timestamp: None };
-            path(&template, Protocol::Influx, &line, &Extra::default(), "f")
+            let line = InfluxLine { measurement: "m".into(), tags, fields: Vec::new(), timestamp: None };
+            path(&template, LineProtocol::Influx, &line, &RequestTags::default(), "f")
         };
         for (host, expected) in [
             ("..", "/%2E%2E/m/f"),

@@ -12,7 +12,7 @@ use std::sync::{Mutex, PoisonError, RwLock};
 
 use anyhow::Context;
 
-use super::dcdb::Announced;
+use super::dcdb::SensorAnnouncement;
 
 /// The most topics with a name of their own.
 pub const TOPICS_MAX: usize = 1 << 20;
@@ -23,7 +23,7 @@ const LINES_FACTOR: usize = 2;
 #[derive(Debug)]
 pub(crate) struct TopicNames {
     path: PathBuf,
-    names: RwLock<HashMap<String, Announced>>,
+    names: RwLock<HashMap<String, SensorAnnouncement>>,
     /// Held while a line is written: the length of what is whole.
     file: Mutex<Option<File>>,
     generation: AtomicU64,
@@ -40,7 +40,7 @@ impl TopicNames {
         let (mut names, mut lines) = (HashMap::new(), 0);
         for (number, line) in text.split_inclusive('\n').enumerate() {
             lines += 1;
-            match serde_json::from_str::<Announced>(line) {
+            match serde_json::from_str::<SensorAnnouncement>(line) {
                 Ok(announced) => drop(names.insert(announced.topic.as_str().to_owned(), announced)),
                 // A line that a crash cut short was never acknowledged.
                 Err(_) if !line.ends_with('\n') => lines += LINES_FACTOR * TOPICS_MAX,
@@ -74,12 +74,12 @@ impl TopicNames {
     }
 
     /// What was announced of a topic.
-    pub fn get(&self, topic: &str) -> Option<Announced> {
+    pub fn get(&self, topic: &str) -> Option<SensorAnnouncement> {
         self.names.read().unwrap_or_else(PoisonError::into_inner).get(topic).cloned()
     }
 
     /// Keeps an announcement; durable when it returns. Blocks on the disk.
-    pub fn put(&self, announced: &Announced) -> io::Result<()> {
+    pub fn put(&self, announced: &SensorAnnouncement) -> io::Result<()> {
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         if self.get(announced.topic.as_str()).as_ref() == Some(announced) {
             return Ok(());
@@ -135,7 +135,7 @@ mod tests {
     use super::super::dcdb::announcement;
     use super::*;
 
-    fn announced(topic: &str, name: &str) -> Announced {
+    fn announced(topic: &str, name: &str) -> SensorAnnouncement {
         announcement(&format!("/DCDB_MAP/{topic}"), name.as_bytes()).unwrap().unwrap()
     }
 

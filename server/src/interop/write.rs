@@ -17,12 +17,12 @@ use futures_util::StreamExt;
 use wholegrain_model::Value;
 use wholegrain_store::{READINGS_MAX, Reading, StoreError};
 
-use super::lines::{FieldValue, Lines};
-use super::names::{self, Extra, Protocol};
-use super::{Interop, Wanted, now_ns, text};
+use super::influx_lines::{FieldValue, InfluxLines};
+use super::names::{self, LineProtocol, RequestTags};
+use super::{Interop, SensorRequest, now_ns, text};
 use crate::access::Role;
 use crate::access::tokens::Bearer;
-use crate::admission::Share;
+use crate::admission::QuotaPermit;
 use crate::http::{Api, ApiError};
 
 /// How long a client may take to send a body.
@@ -46,33 +46,33 @@ const VALUE: &str = "value";
 
 /// InfluxDB's line protocol.
 pub(crate) async fn influx(State(api): State<Arc<Api>>, request: Request) -> Response {
-    answer(&api, request, Protocol::Influx).await
+    answer(&api, request, LineProtocol::Influx).await
 }
 
 /// ClusterCockpit's metric messages.
 pub(crate) async fn clustercockpit(State(api): State<Arc<Api>>, request: Request) -> Response {
-    answer(&api, request, Protocol::Clustercockpit).await
+    answer(&api, request, LineProtocol::Clustercockpit).await
 }
 
 /// What a request says of all of its lines.
-struct Terms {
-    protocol: Protocol,
+struct WriteParams {
+    protocol: LineProtocol,
     /// ns of the unit of timestamps; `None` when each says it by its size.
     unit_ns: Option<i64>,
-    extra: Extra,
+    extra: RequestTags,
     gzip: bool,
 }
 
 /// What came of a body.
 #[derive(Default)]
-struct Outcome {
+struct WriteResult {
     readings: Vec<Reading>,
     wrong: Vec<(usize, String)>,
     wrong_count: usize,
     text_fields: u64,
 }
 
-impl Outcome {
+impl WriteResult {
     fn wrong(&mut self, line: usize, why: impl Into<String>) {
         self.wrong_count += 1;
         if self.wrong.len() < NAMED_LINES_MAX {
@@ -81,11 +81,11 @@ impl Outcome {
     }
 }
 
-async fn answer(api: &Arc<Api>, request: Request, protocol: Protocol) -> Response {
+async fn answer(api: &Arc<Api>, request: Request, protocol: LineProtocol) -> Response {
     match write(api, request, protocol).await {
         Ok(outcome) if outcome.wrong_count == 0 => match protocol {
-            Protocol::Influx => StatusCode::NO_CONTENT.into_response(),
-            Protocol::Clustercockpit => StatusCode::OK.into_response(),
+            LineProtocol::Influx => StatusCode::NO_CONTENT.into_response(),
+            LineProtocol::Clustercockpit => StatusCode::OK.into_response(),
         },
         Ok(outcome) => refusal(&outcome),
         Err(error) => error.into_response(),
@@ -93,7 +93,7 @@ async fn answer(api: &Arc<Api>, request: Request, protocol: Protocol) -> Respons
 }
 
 /// In the words that clients of InfluxDB 1 and 2 know: they drop such lines and go on.
-fn refusal(outcome: &Outcome) -> Response {
+fn refusal(outcome: &WriteResult) -> Response {
     let (line, why) = outcome.wrong.first().map_or((0, ""), |(line, why)| (*line, why.as_str()));
     let stored = outcome.readings.len();
     let message = format!(
@@ -106,7 +106,7 @@ fn refusal(outcome: &Outcome) -> Response {
     (StatusCode::BAD_REQUEST, Json(body)).into_response()
 }
 
-async fn write(api: &Arc<Api>, request: Request, protocol: Protocol) -> Result<Outcome, ApiError> {
+async fn write(api: &Arc<Api>, request: Request, protocol: LineProtocol) -> Result<WriteResult, ApiError> {
     let terms = terms(&request, protocol)?;
     let source = source(&request);
     let bearer = request.extensions().get::<Bearer>().cloned();
@@ -166,14 +166,14 @@ async fn store(api: &Arc<Api>, source: &str, readings: &[Reading]) -> Result<(),
     }
 }
 
-fn terms(request: &Request, protocol: Protocol) -> Result<Terms, ApiError> {
+fn terms(request: &Request, protocol: LineProtocol) -> Result<WriteParams, ApiError> {
     let query = request.uri().query().unwrap_or_default();
     let parameter = |name: &str| {
         let value = query.split('&').filter_map(|pair| pair.split_once('=')).find(|(key, _)| *key == name)?.1;
         Some(percent_decoded(value)).filter(|value| !value.is_empty())
     };
     let unit_ns = match parameter("precision").as_deref() {
-        None if protocol == Protocol::Influx => Some(1),
+        None if protocol == LineProtocol::Influx => Some(1),
         None => None,
         Some("n" | "ns") => Some(1),
         Some("u" | "us" | "µ") => Some(1_000),
@@ -193,7 +193,7 @@ fn terms(request: &Request, protocol: Protocol) -> Result<Terms, ApiError> {
             return Err(ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
         }
     };
-    Ok(Terms { protocol, unit_ns, extra: Extra { cluster: parameter("cluster") }, gzip })
+    Ok(WriteParams { protocol, unit_ns, extra: RequestTags { cluster: parameter("cluster") }, gzip })
 }
 
 /// `%41` is `A`, `+` a space; what is no such thing stays as it is.
@@ -222,7 +222,7 @@ fn too_large(bytes_max: usize) -> ApiError {
 }
 
 /// The body, and what its token has less for others while it is in memory.
-async fn body(api: &Api, request: Request, bearer: &Bearer) -> Result<(Bytes, Share), ApiError> {
+async fn body(api: &Api, request: Request, bearer: &Bearer) -> Result<(Bytes, QuotaPermit), ApiError> {
     let bytes_max = api.interop.config.body_bytes_max;
     let many = || {
         let message =
@@ -265,7 +265,7 @@ fn unpack(body: Bytes, gzip: bool, bytes_max: usize) -> Result<Vec<u8>, ApiError
 }
 
 /// A field on its way to a reading.
-struct Field {
+struct PendingField {
     line: usize,
     sensor: usize,
     time: i64,
@@ -276,17 +276,17 @@ fn read_lines(
     interop: &Interop,
     source: &str,
     body: &[u8],
-    terms: &Terms,
+    terms: &WriteParams,
     may: &dyn Fn(&str) -> Result<(), String>,
-) -> Result<Outcome, ApiError> {
+) -> Result<WriteResult, ApiError> {
     let Ok(body) = std::str::from_utf8(body) else {
         return Err(ApiError::bad_request("unable to parse: the body is not UTF-8"));
     };
-    let (mut outcome, mut fields) = (Outcome::default(), Vec::new());
+    let (mut outcome, mut fields) = (WriteResult::default(), Vec::new());
     let mut sensors: std::collections::HashMap<String, usize> = std::collections::HashMap::new();
-    let mut wanted: Vec<Wanted> = Vec::new();
+    let mut wanted: Vec<SensorRequest> = Vec::new();
     let arrived = now_ns();
-    for (number, line) in Lines::new(body) {
+    for (number, line) in InfluxLines::new(body) {
         let before = fields.len();
         let added = line.map_err(str::to_owned).and_then(|line| {
             let time = time_ns(line.timestamp, terms.unit_ns, arrived)?;
@@ -303,21 +303,21 @@ fn read_lines(
                         continue;
                     }
                 };
-                if terms.protocol == Protocol::Clustercockpit && key != VALUE {
+                if terms.protocol == LineProtocol::Clustercockpit && key != VALUE {
                     return Err(format!("the field {key:?} is no metric's; only `value` is taken"));
                 }
                 let path = names::path(&interop.config.templates, terms.protocol, &line, &terms.extra, key)
                     .map_err(|error| error.to_string())?;
                 let sensor = *sensors.entry(path.as_str().to_owned()).or_insert_with(|| {
                     // ClusterCockpit sends the unit as a tag.
-                    let unit = line.tag("unit").filter(|_| terms.protocol == Protocol::Clustercockpit);
+                    let unit = line.tag("unit").filter(|_| terms.protocol == LineProtocol::Clustercockpit);
                     let unit = unit.filter(|unit| unit.len() <= wholegrain_model::schema::UNIT_BYTES_MAX);
                     let unit = unit.filter(|unit| !unit.contains(char::is_control)).unwrap_or_default().to_owned();
                     let float = matches!(value, Value::Float(_));
-                    wanted.push(Wanted { topic: path.as_str().to_owned(), float, unit });
+                    wanted.push(SensorRequest { topic: path.as_str().to_owned(), float, unit });
                     wanted.len() - 1
                 });
-                fields.push(Field { line: number, sensor, time, value });
+                fields.push(PendingField { line: number, sensor, time, value });
             }
             Ok(())
         });

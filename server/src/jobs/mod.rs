@@ -17,7 +17,7 @@ const DEVICES_MAX: usize = 256;
 
 /// Over all nodes of a job.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
-pub struct Summary {
+pub struct JobSummary {
     /// Allocations.
     pub allocations: u64,
     /// CPUs that it may use, of the nodes that say.
@@ -29,18 +29,18 @@ pub struct Summary {
     /// Devices on all nodes together.
     pub devices_count: u64,
     /// Steps by name.
-    pub steps: Vec<Step>,
+    pub steps: Vec<JobStep>,
     /// Steps that records or this summary had no room for.
     pub steps_dropped: u64,
     /// Totals by metric.
-    pub totals: BTreeMap<String, Total>,
+    pub totals: BTreeMap<String, JobMetricTotal>,
     /// Nodes whose agent did not see the end.
     pub end_unseen: u64,
 }
 
 /// A step over the nodes that it was on.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Step {
+pub struct JobStep {
     /// Its path below the job.
     pub name: String,
     /// When it began on the first of them, ns since the Unix epoch.
@@ -53,7 +53,7 @@ pub struct Step {
 
 /// A metric's totals over the nodes that have one.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Total {
+pub struct JobMetricTotal {
     /// All together.
     pub sum: f64,
     /// The least.
@@ -64,7 +64,7 @@ pub struct Total {
     pub nodes: u64,
 }
 
-impl Summary {
+impl JobSummary {
     /// Takes one node's record.
     pub fn add(&mut self, record: &JobRecord) {
         self.allocations += 1;
@@ -81,7 +81,7 @@ impl Summary {
         self.steps_dropped += record.steps_dropped;
         record.steps.iter().for_each(|step| self.step(step));
         for (name, value) in &record.totals {
-            let one = Total { sum: *value, min: *value, max: *value, nodes: 1 };
+            let one = JobMetricTotal { sum: *value, min: *value, max: *value, nodes: 1 };
             let total = self.totals.entry(name.clone()).and_modify(|total| {
                 total.sum += value;
                 total.min = total.min.min(*value);
@@ -100,7 +100,7 @@ impl Summary {
             known.nodes += 1;
         } else if self.steps.len() < STEPS_MAX {
             let StepRecord { name, from, to } = step.clone();
-            self.steps.push(Step { name, from, to, nodes: 1 });
+            self.steps.push(JobStep { name, from, to, nodes: 1 });
         } else {
             self.steps_dropped += 1;
         }
@@ -139,13 +139,13 @@ mod tests {
             steps,
             ..JobRecord::default()
         };
-        let mut summary = Summary::default();
+        let mut summary = JobSummary::default();
         summary.add(&record(1.0, vec![step("step_0", 5, Some(9)), step("step_1", 10, Some(11))]));
         summary.add(&record(3.0, vec![step("step_0", 4, Some(8)), step("step_1", 10, None)]));
         summary.add(&JobRecord { end_unseen: true, ..JobRecord::default() });
         assert_eq!((summary.allocations, summary.cpus, summary.cpus_nodes), (3, 4, 2));
         assert_eq!((summary.devices.len(), summary.devices_count, summary.end_unseen), (1, 2, 1));
-        assert_eq!(summary.totals["cpu/usage"], Total { sum: 4.0, min: 1.0, max: 3.0, nodes: 2 });
+        assert_eq!(summary.totals["cpu/usage"], JobMetricTotal { sum: 4.0, min: 1.0, max: 3.0, nodes: 2 });
         let steps: Vec<_> = summary.steps.iter().map(|step| (step.from, step.to, step.nodes)).collect();
         assert_eq!(steps, [(4, Some(9), 2), (10, None, 2)]);
     }

@@ -9,11 +9,11 @@
 //! Downsampled tiers are not used: Prometheus' ranges have their end within them and, before version 3, their beginning too. A tier's window has its
 //! beginning alone, so that it never holds the same readings.
 
-use super::wire::{Hints, Query};
+use super::wire::{ReadHints, ReadQuery};
 
 /// The moments that matter: whole multiples of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Needed {
+pub struct NeededTimes {
     /// From one evaluation to the next, ms; 0 when there is one only, at `end_ms`.
     step_ms: i64,
     /// How far each looks back, ms.
@@ -24,10 +24,10 @@ pub struct Needed {
     pub last_only: bool,
 }
 
-impl Needed {
+impl NeededTimes {
     /// What a query needs; `None` for every sample.
-    pub fn of(query: &Query, lookback_ms: i64) -> Option<Self> {
-        let Hints { step_ms, start_ms, end_ms, range_ms, .. } = *query.hints.as_ref()?;
+    pub fn of(query: &ReadQuery, lookback_ms: i64) -> Option<Self> {
+        let ReadHints { step_ms, start_ms, end_ms, range_ms, .. } = *query.hints.as_ref()?;
         let last_only = range_ms == 0;
         let reach_ms = if last_only { lookback_ms } else { range_ms };
         let first_ms = start_ms.checked_add(reach_ms)?;
@@ -62,15 +62,20 @@ impl Needed {
 mod tests {
     use super::*;
 
-    fn query(hints: Hints) -> Query {
-        Query { start_ms: hints.start_ms, end_ms: hints.end_ms, matchers: vec![], hints: Some(hints) }
+    fn query(hints: ReadHints) -> ReadQuery {
+        ReadQuery { start_ms: hints.start_ms, end_ms: hints.end_ms, matchers: vec![], hints: Some(hints) }
     }
 
     #[test]
     fn only_where_the_evaluations_are_known() {
         let lookback = 300_000;
-        let hints =
-            |start_ms, end_ms, step_ms, range_ms| Hints { start_ms, end_ms, step_ms, range_ms, func: String::new() };
+        let hints = |start_ms, end_ms, step_ms, range_ms| ReadHints {
+            start_ms,
+            end_ms,
+            step_ms,
+            range_ms,
+            func: String::new(),
+        };
         for (hints, expected) in [
             (hints(60_000 - lookback, 600_000, 60_000, 0), Some(true)),
             (hints(60_001 - lookback, 600_000, 60_000, 0), Some(true)),
@@ -84,10 +89,10 @@ mod tests {
             (hints(i64::MAX, 0, 60_000, 5), None),
             (hints(0, 0, -1, 0), None),
         ] {
-            let needed = Needed::of(&query(hints.clone()), lookback);
+            let needed = NeededTimes::of(&query(hints.clone()), lookback);
             assert_eq!(needed.map(|needed| needed.last_only), expected, "{hints:?}");
         }
-        assert_eq!(Needed::of(&Query::default(), lookback), None);
+        assert_eq!(NeededTimes::of(&ReadQuery::default(), lookback), None);
     }
 
     /// Against the definition: what evaluations see of the samples that are left is what they see of all.
@@ -104,8 +109,8 @@ mod tests {
             let (first, count) = (below(10) as i64 * step, below(10) as i64);
             let (reach, end) = (if range == 0 { lookback } else { range }, first + count * step);
             let hints =
-                Hints { step_ms: step, start_ms: first - reach, end_ms: end, range_ms: range, func: String::new() };
-            let Some(needed) = Needed::of(&query(hints), lookback) else { continue };
+                ReadHints { step_ms: step, start_ms: first - reach, end_ms: end, range_ms: range, func: String::new() };
+            let Some(needed) = NeededTimes::of(&query(hints), lookback) else { continue };
             let all: Vec<i64> = (first - reach..=end).filter(|_| below(3) > 0).collect();
             let mut left: Vec<i64> = all.iter().copied().filter(|time| needed.reaches(*time)).collect();
             if needed.last_only {

@@ -20,12 +20,12 @@ pub type Labels = Vec<(String, String)>;
 
 /// A pattern of `[prometheus] levels`, such as `/{site}/{system}/{node}/**`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Mapping {
-    parts: Vec<Part>,
+pub struct LevelMapping {
+    parts: Vec<MappingPart>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Part {
+enum MappingPart {
     /// `{name}`: the level is a label's value.
     Label(String),
     /// The level must be this and is part of the metric's name.
@@ -36,7 +36,7 @@ enum Part {
     Rest,
 }
 
-impl Mapping {
+impl LevelMapping {
     /// Reads a pattern; the error says what is wrong with it.
     pub fn new(text: &str) -> Result<Self, String> {
         let refuse = |why: &str| Err(format!("{text:?} {why}"));
@@ -54,21 +54,21 @@ impl Mapping {
                             "has the label {label:?}; letters, digits and `_` are wanted, no `__` at the beginning, and neither sensor nor unit, which are there anyway"
                         ));
                     }
-                    if parts.iter().any(|part| matches!(part, Part::Label(known) if known == label)) {
+                    if parts.iter().any(|part| matches!(part, MappingPart::Label(known) if known == label)) {
                         return refuse(&format!("has the label {label:?} twice"));
                     }
-                    Part::Label(label.to_owned())
+                    MappingPart::Label(label.to_owned())
                 }
-                ("**", _) if levels.peek().is_none() => Part::Rest,
-                ("*", _) => Part::Any,
+                ("**", _) if levels.peek().is_none() => MappingPart::Rest,
+                ("*", _) => MappingPart::Any,
                 ("", _) => return refuse("has an empty level"),
                 _ if level.contains(['*', '{', '}']) => {
                     return refuse("has a level that is neither `{label}`, `*`, a name, nor `**` at the end");
                 }
-                _ => Part::Exact(level.to_owned()),
+                _ => MappingPart::Exact(level.to_owned()),
             });
         }
-        if !parts.iter().any(|part| matches!(part, Part::Exact(_) | Part::Rest)) {
+        if !parts.iter().any(|part| matches!(part, MappingPart::Exact(_) | MappingPart::Rest)) {
             return refuse("leaves nothing for the metric's name; end it with `/**` or with the sensor's own name");
         }
         Ok(Self { parts })
@@ -76,25 +76,30 @@ impl Mapping {
 
     /// How many levels at the end are not part of the name.
     pub fn trailing(&self) -> usize {
-        self.parts.iter().rev().take_while(|part| matches!(part, Part::Label(_) | Part::Any)).count()
+        self.parts.iter().rev().take_while(|part| matches!(part, MappingPart::Label(_) | MappingPart::Any)).count()
     }
 
     /// Gives a path's labels and the levels of its name; `None` where it does not fit.
     fn apply<'a>(&self, path: &'a str, labels: &mut Labels, name: &mut Vec<&'a str>) -> Option<()> {
         let levels: Vec<&str> = path.trim_start_matches('/').split('/').collect();
-        let is_open = matches!(self.parts.last(), Some(Part::Rest));
+        let is_open = matches!(self.parts.last(), Some(MappingPart::Rest));
         if (is_open && levels.len() < self.parts.len()) || (!is_open && levels.len() != self.parts.len()) {
             return None;
         }
-        if self.parts.iter().zip(&levels).any(|(part, level)| matches!(part, Part::Exact(exact) if exact != level)) {
+        if self
+            .parts
+            .iter()
+            .zip(&levels)
+            .any(|(part, level)| matches!(part, MappingPart::Exact(exact) if exact != level))
+        {
             return None;
         }
         for (index, part) in self.parts.iter().enumerate() {
             match part {
-                Part::Label(label) => labels.push((label.clone(), levels[index].to_owned())),
-                Part::Exact(_) => name.push(levels[index]),
-                Part::Any => {}
-                Part::Rest => rest(&levels[index..], labels, name),
+                MappingPart::Label(label) => labels.push((label.clone(), levels[index].to_owned())),
+                MappingPart::Exact(_) => name.push(levels[index]),
+                MappingPart::Any => {}
+                MappingPart::Rest => rest(&levels[index..], labels, name),
             }
         }
         Some(())
@@ -140,7 +145,7 @@ fn fit(text: &str, colons: bool) -> String {
 
 /// The labels of a sensor: by the first mapping that its path fits, and else the levels down to the agent's name as `level1`, `level2`, …, the agent as
 /// `node` and what is below in the name. A sensor whose path does not have its agent's name has all levels but the last as labels.
-pub fn labels(mappings: &[Mapping], sensor: &SensorInfo) -> Labels {
+pub fn labels(mappings: &[LevelMapping], sensor: &SensorInfo) -> Labels {
     let (mut labels, mut name) = (Labels::new(), Vec::new());
     if !mappings.iter().any(|mapping| mapping.apply(&sensor.path, &mut labels, &mut name).is_some()) {
         by_default(sensor, &mut labels, &mut name);
@@ -201,7 +206,7 @@ pub(super) mod tests {
 
     #[track_caller]
     fn check(mappings: &[&str], path: &str, expected: &str) {
-        let mappings: Vec<Mapping> = mappings.iter().map(|text| Mapping::new(text).unwrap()).collect();
+        let mappings: Vec<LevelMapping> = mappings.iter().map(|text| LevelMapping::new(text).unwrap()).collect();
         let labels = labels(&mappings, &sensor(path, "n1"));
         assert_eq!((value(&labels, SENSOR), value(&labels, UNIT)), (path, "W"));
         assert!(labels.is_sorted() && labels.windows(2).all(|pair| pair[0].0 != pair[1].0), "{labels:?}");
@@ -233,7 +238,7 @@ pub(super) mod tests {
         check(mappings, "/lrz/sng/n7/cpu/0/user", "cpu_user{cpu=0,node=n7,site=lrz}");
         check(mappings, "/lrz/power/L1", "power{phase=L1,site=lrz}");
         check(mappings, "/lrz/n1/x", "x{level1=lrz,node=n1}");
-        let mapping = |text: &str| Mapping::new(text).map(|mapping| mapping.trailing());
+        let mapping = |text: &str| LevelMapping::new(text).map(|mapping| mapping.trailing());
         assert_eq!((mapping("/{a}/x/{b}/*"), mapping("/x/**")), (Ok(2), Ok(0)));
     }
 
@@ -250,7 +255,7 @@ pub(super) mod tests {
             ("//**", "empty level"),
             ("/a{b}/**", "neither"),
         ] {
-            assert!(Mapping::new(text).unwrap_err().contains(why), "{text}");
+            assert!(LevelMapping::new(text).unwrap_err().contains(why), "{text}");
         }
     }
 }

@@ -4,7 +4,7 @@ use regex_lite::{Regex, RegexBuilder};
 use wholegrain_model::Pattern;
 
 use super::labels::{Labels, NAME, NODE, SENSOR, value};
-use super::wire::{Comparison, Matcher};
+use super::wire::{LabelMatcher, MatcherKind};
 
 /// The most memory of one compiled expression, in bytes.
 const REGEX_BYTES_MAX: usize = 1 << 20;
@@ -12,19 +12,19 @@ const REGEX_BYTES_MAX: usize = 1 << 20;
 const REGEX_DEPTH_MAX: u32 = 64;
 
 /// A query's matchers, made ready.
-pub struct Matchers(Vec<(String, Test)>);
+pub struct LabelMatchers(Vec<(String, LabelTest)>);
 
-enum Test {
+enum LabelTest {
     Equal(String),
     NotEqual(String),
     Regex(Regex),
     NotRegex(Regex),
 }
 
-impl Matchers {
+impl LabelMatchers {
     /// Compiles them. An expression must match a whole value, as in Prometheus, and takes time linear in it. The error says what to change.
-    pub fn new(matchers: &[Matcher]) -> Result<Self, String> {
-        let compile = |matcher: &Matcher| {
+    pub fn new(matchers: &[LabelMatcher]) -> Result<Self, String> {
+        let compile = |matcher: &LabelMatcher| {
             let text = format!("^(?s:{})$", matcher.value);
             let regex = RegexBuilder::new(&text).size_limit(REGEX_BYTES_MAX).nest_limit(REGEX_DEPTH_MAX).build();
             regex.map_err(|error| {
@@ -32,12 +32,12 @@ impl Matchers {
                 format!("the matcher of {:?} has the expression {shown:?}, which cannot be used: {error}", matcher.name)
             })
         };
-        let test = |matcher: &Matcher| {
+        let test = |matcher: &LabelMatcher| {
             Ok::<_, String>(match matcher.comparison {
-                Comparison::Equal => Test::Equal(matcher.value.clone()),
-                Comparison::NotEqual => Test::NotEqual(matcher.value.clone()),
-                Comparison::Regex => Test::Regex(compile(matcher)?),
-                Comparison::NotRegex => Test::NotRegex(compile(matcher)?),
+                MatcherKind::Equal => LabelTest::Equal(matcher.value.clone()),
+                MatcherKind::NotEqual => LabelTest::NotEqual(matcher.value.clone()),
+                MatcherKind::Regex => LabelTest::Regex(compile(matcher)?),
+                MatcherKind::NotRegex => LabelTest::NotRegex(compile(matcher)?),
             })
         };
         let mut tests = Vec::with_capacity(matchers.len());
@@ -45,7 +45,7 @@ impl Matchers {
             tests.push((matcher.name.clone(), test(matcher)?));
         }
         // What costs least first.
-        tests.sort_by_key(|(_, test)| matches!(test, Test::Regex(_) | Test::NotRegex(_)));
+        tests.sort_by_key(|(_, test)| matches!(test, LabelTest::Regex(_) | LabelTest::NotRegex(_)));
         Ok(Self(tests))
     }
 
@@ -54,10 +54,10 @@ impl Matchers {
         self.0.iter().all(|(name, test)| {
             let value = value(labels, name);
             match test {
-                Test::Equal(wanted) => value == wanted,
-                Test::NotEqual(unwanted) => value != unwanted,
-                Test::Regex(regex) => regex.is_match(value),
-                Test::NotRegex(regex) => !regex.is_match(value),
+                LabelTest::Equal(wanted) => value == wanted,
+                LabelTest::NotEqual(unwanted) => value != unwanted,
+                LabelTest::Regex(regex) => regex.is_match(value),
+                LabelTest::NotRegex(regex) => !regex.is_match(value),
             }
         })
     }
@@ -65,18 +65,18 @@ impl Matchers {
 
 /// Patterns that choose at least every sensor that the matchers can choose. `trailing` is how many levels at a path's end need not be part of the
 /// metric's name; `mapped` whether labels other than the default's can come of a path.
-pub fn patterns(matchers: &[Matcher], trailing: usize, mapped: bool) -> Vec<Pattern> {
-    let of = |comparison: Comparison, name: &str| {
+pub fn patterns(matchers: &[LabelMatcher], trailing: usize, mapped: bool) -> Vec<Pattern> {
+    let of = |comparison: MatcherKind, name: &str| {
         let found = matchers.iter().find(|matcher| matcher.comparison == comparison && matcher.name == name);
         found.map(|matcher| matcher.value.as_str()).filter(|value| !value.is_empty())
     };
-    let made = if let Some(path) = of(Comparison::Equal, SENSOR) {
+    let made = if let Some(path) = of(MatcherKind::Equal, SENSOR) {
         vec![path.to_owned()]
-    } else if let Some(prefix) = of(Comparison::Regex, SENSOR).and_then(literal_levels) {
+    } else if let Some(prefix) = of(MatcherKind::Regex, SENSOR).and_then(literal_levels) {
         vec![format!("{prefix}/**")]
-    } else if let Some(node) = of(Comparison::Equal, NODE).filter(|_| !mapped) {
+    } else if let Some(node) = of(MatcherKind::Equal, NODE).filter(|_| !mapped) {
         vec![format!("/**/{node}/**")]
-    } else if let Some(tail) = of(Comparison::Equal, NAME).and_then(tail) {
+    } else if let Some(tail) = of(MatcherKind::Equal, NAME).and_then(tail) {
         // The name's last piece is the end of some level; a level after it became a label.
         (0..=trailing + 1).map(|levels| format!("/**/*{tail}{}", "/*".repeat(levels))).collect()
     } else {
@@ -112,13 +112,13 @@ mod tests {
     use super::super::labels::tests::sensor;
     use super::*;
 
-    fn matcher(comparison: Comparison, name: &str, value: &str) -> Matcher {
-        Matcher { comparison, name: name.into(), value: value.into() }
+    fn matcher(comparison: MatcherKind, name: &str, value: &str) -> LabelMatcher {
+        LabelMatcher { comparison, name: name.into(), value: value.into() }
     }
 
     #[test]
     fn matching_is_prometheus_own() {
-        use Comparison::{Equal, NotEqual, NotRegex, Regex};
+        use MatcherKind::{Equal, NotEqual, NotRegex, Regex};
         let labels = labels(&[], &sensor("/lrz/n1/cpu/12/user", "n1"));
         for (comparison, name, value, expected) in [
             (Equal, "node", "n1", true),
@@ -136,7 +136,7 @@ mod tests {
             (Regex, "cpu", "(?:1[0-9])", true),
             (Regex, "__name__", "cpu_.*", true),
         ] {
-            let matchers = Matchers::new(&[matcher(comparison, name, value)]).unwrap();
+            let matchers = LabelMatchers::new(&[matcher(comparison, name, value)]).unwrap();
             assert_eq!(matchers.match_labels(&labels), expected, "{comparison:?} {name} {value}");
         }
     }
@@ -144,14 +144,14 @@ mod tests {
     #[test]
     fn bombs_are_refused() {
         for bomb in ["(", "(((a{100}){100}){100})", &"(".repeat(10_000), "a{1000000}"] {
-            let error = Matchers::new(&[matcher(Comparison::Regex, "node", bomb)]).err().unwrap();
+            let error = LabelMatchers::new(&[matcher(MatcherKind::Regex, "node", bomb)]).err().unwrap();
             assert!(error.contains("\"node\"") && error.len() < 1000, "{error}");
         }
     }
 
     #[test]
     fn patterns_choose_at_least_what_matches() {
-        use Comparison::{Equal, Regex};
+        use MatcherKind::{Equal, Regex};
         let path = "/lrz/sng/n1/cpu/12/user";
         let series = labels(&[], &sensor(path, "n1"));
         for (matchers, expected) in [
@@ -166,7 +166,7 @@ mod tests {
         ] {
             let patterns = patterns(&matchers, 0, false);
             assert_eq!(patterns[0].as_str(), expected);
-            assert!(Matchers::new(&matchers).unwrap().match_labels(&series), "{matchers:?}");
+            assert!(LabelMatchers::new(&matchers).unwrap().match_labels(&series), "{matchers:?}");
             assert!(patterns.iter().any(|pattern| pattern.matches(path)), "{matchers:?}");
         }
         assert!(patterns(&[matcher(Equal, "node", "a b")], 0, false).is_empty());

@@ -19,7 +19,7 @@ use serde::Deserialize;
 use wholegrain_model::Interval;
 use wholegrain_model::config::{ConfigError, Section};
 
-use labels::{MAPPINGS_MAX, Mapping};
+use labels::{LevelMapping, MAPPINGS_MAX};
 
 /// The longest `lookback`.
 const LOOKBACK_MAX: Interval = Interval::from_s(86_400);
@@ -32,7 +32,7 @@ const SAMPLES_LIMIT: usize = 50_000_000;
 #[derive(Debug, Clone)]
 pub struct PrometheusConfig {
     /// How paths become labels, in the order in which they are tried.
-    pub mappings: Vec<Mapping>,
+    pub mappings: Vec<LevelMapping>,
     /// What Prometheus is told with `--query.lookback-delta`.
     pub lookback: Interval,
     /// The most series of one query.
@@ -63,7 +63,8 @@ impl RawPrometheus {
             let message = format!("has {} patterns; at most {MAPPINGS_MAX} are taken", self.levels.len());
             return Err(section.error("levels", message));
         }
-        let mappings: Result<Vec<Mapping>, String> = self.levels.iter().map(|text| Mapping::new(text)).collect();
+        let mappings: Result<Vec<LevelMapping>, String> =
+            self.levels.iter().map(|text| LevelMapping::new(text)).collect();
         if self.lookback.ns() == 0 || self.lookback > LOOKBACK_MAX {
             return Err(section.error("lookback", format!("is {}; 1ms to {LOOKBACK_MAX} is wanted", self.lookback)));
         }

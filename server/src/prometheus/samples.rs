@@ -3,7 +3,7 @@
 use wholegrain_query::{Holes, Scale, hole_bound_ns};
 use wholegrain_store::{Chunk, SensorInfo};
 
-use super::hints::Needed;
+use super::hints::NeededTimes;
 
 /// The bits of the NaN that says that a series has no value any more (Prometheus: `model/value`).
 const STALE_BITS: u64 = 0x7ff0_0000_0000_0002;
@@ -20,19 +20,19 @@ pub fn stale() -> f64 {
 }
 
 /// Makes samples of one sensor's readings, chunk by chunk; those that the query can do without are left out.
-pub struct Samples {
+pub struct SeriesSamples {
     scale: Scale,
     holes: Holes,
     /// The longest time between two readings without a hole; `None` for a sensor without an interval, whose values hold until the next.
     bound_ns: Option<i64>,
     last: Option<i64>,
-    needed: Option<Needed>,
+    needed: Option<NeededTimes>,
     pending: Option<(i64, f64)>,
 }
 
-impl Samples {
+impl SeriesSamples {
     /// Of a sensor.
-    pub fn new(sensor: &SensorInfo, needed: Option<Needed>) -> Self {
+    pub fn new(sensor: &SensorInfo, needed: Option<NeededTimes>) -> Self {
         let bound_ns = hole_bound_ns(sensor);
         Self {
             scale: Scale::new(sensor.scale),
@@ -73,7 +73,7 @@ impl Samples {
     fn push(&mut self, time: i64, value: f64, take: &mut impl FnMut(i64, f64)) {
         let ms = time.div_euclid(MS);
         if let Some((before, _)) = self.pending {
-            let same_mark = |needed: &Needed| needed.last_only && needed.mark(before) == needed.mark(ms);
+            let same_mark = |needed: &NeededTimes| needed.last_only && needed.mark(before) == needed.mark(ms);
             // Of several in one millisecond the last counts: Prometheus has no finer time.
             if before != ms && !self.needed.as_ref().is_some_and(same_mark) {
                 self.flush(take);
@@ -113,7 +113,7 @@ mod tests {
             let shown = if value.to_bits() == STALE_BITS { "stale".to_owned() } else { value.to_string() };
             found.push((ms, shown));
         };
-        let mut samples = Samples::new(&SensorInfo { scale: 0.1, ..sensor("/n1/x", "n1") }, None);
+        let mut samples = SeriesSamples::new(&SensorInfo { scale: 0.1, ..sensor("/n1/x", "n1") }, None);
         for part in readings.chunks(2) {
             samples.chunk(&chunk(part), &mut take);
         }

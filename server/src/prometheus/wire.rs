@@ -10,7 +10,7 @@ pub const MATCHER_BYTES_MAX: usize = 64 << 10;
 
 /// How an answer may be encoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Encoding {
+pub enum ReadEncoding {
     /// One message with all samples, packed with snappy.
     Samples,
     /// A message for each few chunks, each framed with its length and its CRC-32C.
@@ -19,7 +19,7 @@ pub enum Encoding {
 
 /// How a matcher compares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Comparison {
+pub enum MatcherKind {
     /// `=`
     Equal,
     /// `!=`
@@ -32,9 +32,9 @@ pub enum Comparison {
 
 /// What a label must be.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Matcher {
+pub struct LabelMatcher {
     /// How it compares.
-    pub comparison: Comparison,
+    pub comparison: MatcherKind,
     /// The label.
     pub name: String,
     /// What it is compared with.
@@ -43,7 +43,7 @@ pub struct Matcher {
 
 /// What the asking side will do with the samples.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Hints {
+pub struct ReadHints {
     /// From one evaluation to the next, ms; 0 when it is not known.
     pub step_ms: i64,
     /// The function or aggregation around the selector; empty when there is none.
@@ -58,43 +58,45 @@ pub struct Hints {
 
 /// One query.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Query {
+pub struct ReadQuery {
     /// The first time, within it, ms since the Unix epoch.
     pub start_ms: i64,
     /// The last time, within it.
     pub end_ms: i64,
     /// What the series must be.
-    pub matchers: Vec<Matcher>,
+    pub matchers: Vec<LabelMatcher>,
     /// What for.
-    pub hints: Option<Hints>,
+    pub hints: Option<ReadHints>,
 }
 
 /// A request.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ReadRequest {
     /// Its queries.
-    pub queries: Vec<Query>,
+    pub queries: Vec<ReadQuery>,
     /// How the answer may be encoded, the most wanted first, of the ways that are known here.
-    pub accepted: Vec<Encoding>,
+    pub accepted: Vec<ReadEncoding>,
 }
 
 /// Why a message is none.
-pub type Wrong = &'static str;
+pub type WireError = &'static str;
 
 impl ReadRequest {
     /// Reads a message.
-    pub fn parse(bytes: &[u8]) -> Result<Self, Wrong> {
+    pub fn parse(bytes: &[u8]) -> Result<Self, WireError> {
         let mut request = Self::default();
-        for field in Fields(bytes) {
+        for field in WireFields(bytes) {
             match field? {
-                (1, Value::Bytes(_)) if request.queries.len() == QUERIES_MAX => return Err("it has over 16 queries"),
-                (1, Value::Bytes(bytes)) => request.queries.push(query(bytes)?),
-                (2, Value::Bytes(mut packed)) => {
+                (1, WireValue::Bytes(_)) if request.queries.len() == QUERIES_MAX => {
+                    return Err("it has over 16 queries");
+                }
+                (1, WireValue::Bytes(bytes)) => request.queries.push(query(bytes)?),
+                (2, WireValue::Bytes(mut packed)) => {
                     while !packed.is_empty() {
                         request.accept(varint(&mut packed)?);
                     }
                 }
-                (2, Value::Int(kind)) => request.accept(kind),
+                (2, WireValue::Int(kind)) => request.accept(kind),
                 _ => {}
             }
         }
@@ -103,8 +105,8 @@ impl ReadRequest {
 
     fn accept(&mut self, kind: u64) {
         let encoding = match kind {
-            0 => Encoding::Samples,
-            1 => Encoding::XorChunks,
+            0 => ReadEncoding::Samples,
+            1 => ReadEncoding::XorChunks,
             _ => return,
         };
         if !self.accepted.contains(&encoding) {
@@ -113,65 +115,67 @@ impl ReadRequest {
     }
 }
 
-fn query(bytes: &[u8]) -> Result<Query, Wrong> {
-    let mut query = Query::default();
-    for field in Fields(bytes) {
+fn query(bytes: &[u8]) -> Result<ReadQuery, WireError> {
+    let mut query = ReadQuery::default();
+    for field in WireFields(bytes) {
         match field? {
-            (1, Value::Int(start)) => query.start_ms = start.cast_signed(),
-            (2, Value::Int(end)) => query.end_ms = end.cast_signed(),
-            (3, Value::Bytes(_)) if query.matchers.len() == MATCHERS_MAX => return Err("a query has over 64 matchers"),
-            (3, Value::Bytes(bytes)) => query.matchers.push(matcher(bytes)?),
-            (4, Value::Bytes(bytes)) => query.hints = Some(hints(bytes)?),
+            (1, WireValue::Int(start)) => query.start_ms = start.cast_signed(),
+            (2, WireValue::Int(end)) => query.end_ms = end.cast_signed(),
+            (3, WireValue::Bytes(_)) if query.matchers.len() == MATCHERS_MAX => {
+                return Err("a query has over 64 matchers");
+            }
+            (3, WireValue::Bytes(bytes)) => query.matchers.push(matcher(bytes)?),
+            (4, WireValue::Bytes(bytes)) => query.hints = Some(hints(bytes)?),
             _ => {}
         }
     }
     Ok(query)
 }
 
-fn matcher(bytes: &[u8]) -> Result<Matcher, Wrong> {
-    let mut matcher = Matcher { comparison: Comparison::Equal, name: String::new(), value: String::new() };
-    for field in Fields(bytes) {
+fn matcher(bytes: &[u8]) -> Result<LabelMatcher, WireError> {
+    let mut matcher = LabelMatcher { comparison: MatcherKind::Equal, name: String::new(), value: String::new() };
+    for field in WireFields(bytes) {
         match field? {
-            (1, Value::Int(kind)) => {
+            (1, WireValue::Int(kind)) => {
                 matcher.comparison = match kind {
-                    0 => Comparison::Equal,
-                    1 => Comparison::NotEqual,
-                    2 => Comparison::Regex,
-                    3 => Comparison::NotRegex,
+                    0 => MatcherKind::Equal,
+                    1 => MatcherKind::NotEqual,
+                    2 => MatcherKind::Regex,
+                    3 => MatcherKind::NotRegex,
                     _ => return Err("a matcher is of a kind that is not known"),
                 }
             }
-            (2, Value::Bytes(name)) => matcher.name = text(name)?,
-            (3, Value::Bytes(value)) => matcher.value = text(value)?,
+            (2, WireValue::Bytes(name)) => matcher.name = text(name)?,
+            (3, WireValue::Bytes(value)) => matcher.value = text(value)?,
             _ => {}
         }
     }
     Ok(matcher)
 }
 
-fn text(bytes: &[u8]) -> Result<String, Wrong> {
+fn text(bytes: &[u8]) -> Result<String, WireError> {
     if bytes.len() > MATCHER_BYTES_MAX {
         return Err("a matcher is longer than 64 KiB");
     }
     String::from_utf8(bytes.to_vec()).map_err(|_| "a text is not UTF-8")
 }
 
-fn hints(bytes: &[u8]) -> Result<Hints, Wrong> {
-    let mut hints = Hints::default();
-    for field in Fields(bytes) {
+fn hints(bytes: &[u8]) -> Result<ReadHints, WireError> {
+    let mut hints = ReadHints::default();
+    for field in WireFields(bytes) {
         match field? {
-            (1, Value::Int(step)) => hints.step_ms = step.cast_signed(),
-            (2, Value::Bytes(func)) => hints.func = text(func)?,
-            (3, Value::Int(start)) => hints.start_ms = start.cast_signed(),
-            (4, Value::Int(end)) => hints.end_ms = end.cast_signed(),
-            (7, Value::Int(range)) => hints.range_ms = range.cast_signed(),
+            (1, WireValue::Int(step)) => hints.step_ms = step.cast_signed(),
+            (2, WireValue::Bytes(func)) => hints.func = text(func)?,
+            (3, WireValue::Int(start)) => hints.start_ms = start.cast_signed(),
+            (4, WireValue::Int(end)) => hints.end_ms = end.cast_signed(),
+            (7, WireValue::Int(range)) => hints.range_ms = range.cast_signed(),
             _ => {}
         }
     }
     Ok(hints)
 }
 
-enum Value<'a> {
+enum WireValue<'a> {
     Int(u64),
     Bytes(&'a [u8]),
     /// Four or eight bytes, of which no field that is used here is made.
@@ -179,11 +183,11 @@ enum Value<'a> {
 }
 
 /// The fields of a message, in their order.
-struct Fields<'a>(&'a [u8]);
+struct WireFields<'a>(&'a [u8]);
 
-const CUT: Wrong = "it is cut short";
+const CUT: WireError = "it is cut short";
 
-fn varint(bytes: &mut &[u8]) -> Result<u64, Wrong> {
+fn varint(bytes: &mut &[u8]) -> Result<u64, WireError> {
     let mut value = 0u64;
     for shift in (0..64).step_by(7) {
         let (&byte, rest) = bytes.split_first().ok_or(CUT)?;
@@ -196,31 +200,31 @@ fn varint(bytes: &mut &[u8]) -> Result<u64, Wrong> {
     Err("a number has over ten bytes")
 }
 
-impl<'a> Fields<'a> {
-    fn take(&mut self, length: usize) -> Result<&'a [u8], Wrong> {
+impl<'a> WireFields<'a> {
+    fn take(&mut self, length: usize) -> Result<&'a [u8], WireError> {
         let (taken, rest) = self.0.split_at_checked(length).ok_or(CUT)?;
         self.0 = rest;
         Ok(taken)
     }
 
-    fn field(&mut self) -> Result<(u64, Value<'a>), Wrong> {
+    fn field(&mut self) -> Result<(u64, WireValue<'a>), WireError> {
         let key = varint(&mut self.0)?;
         let value = match key & 7 {
-            0 => Value::Int(varint(&mut self.0)?),
-            1 => self.take(8).map(|_| Value::Fixed)?,
+            0 => WireValue::Int(varint(&mut self.0)?),
+            1 => self.take(8).map(|_| WireValue::Fixed)?,
             2 => {
                 let length = varint(&mut self.0)?;
-                Value::Bytes(self.take(usize::try_from(length).map_err(|_| CUT)?)?)
+                WireValue::Bytes(self.take(usize::try_from(length).map_err(|_| CUT)?)?)
             }
-            5 => self.take(4).map(|_| Value::Fixed)?,
+            5 => self.take(4).map(|_| WireValue::Fixed)?,
             _ => return Err("it is no protobuf"),
         };
         Ok((key >> 3, value))
     }
 }
 
-impl<'a> Iterator for Fields<'a> {
-    type Item = Result<(u64, Value<'a>), Wrong>;
+impl<'a> Iterator for WireFields<'a> {
+    type Item = Result<(u64, WireValue<'a>), WireError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.0.is_empty() {
@@ -309,10 +313,10 @@ mod tests {
     #[test]
     fn a_request_is_read() {
         let read = ReadRequest::parse(&request()).unwrap();
-        assert_eq!(read.accepted, [Encoding::XorChunks, Encoding::Samples]);
+        assert_eq!(read.accepted, [ReadEncoding::XorChunks, ReadEncoding::Samples]);
         let query = &read.queries[0];
         assert_eq!((query.start_ms, query.end_ms), (-5, 1_700_000_000_000));
-        let matcher = Matcher { comparison: Comparison::Regex, name: "node".into(), value: "n.*".into() };
+        let matcher = LabelMatcher { comparison: MatcherKind::Regex, name: "node".into(), value: "n.*".into() };
         assert_eq!(query.matchers, [matcher]);
         let hints = query.hints.as_ref().unwrap();
         assert_eq!((hints.step_ms, hints.func.as_str(), hints.range_ms), (15_000, "rate", 60_000));

@@ -16,13 +16,13 @@ const FRAME_BYTES: usize = 256 << 10;
 
 /// Bits, the highest first.
 #[derive(Default)]
-struct Bits {
+struct BitWriter {
     bytes: Vec<u8>,
     /// Bits of the last byte that are used; 0 when it is full.
     used: u32,
 }
 
-impl Bits {
+impl BitWriter {
     fn put(&mut self, value: u64, count: u32) {
         for at in (0..count).rev() {
             if self.used == 0 {
@@ -45,8 +45,8 @@ impl Bits {
 }
 
 /// A chunk being filled.
-struct Chunk {
-    bits: Bits,
+struct XorChunk {
+    bits: BitWriter,
     count: u16,
     first_ms: i64,
     last_ms: i64,
@@ -56,9 +56,9 @@ struct Chunk {
     zeros: Option<(u32, u32)>,
 }
 
-impl Chunk {
+impl XorChunk {
     fn new() -> Self {
-        Self { bits: Bits::default(), count: 0, first_ms: 0, last_ms: 0, distance: 0, value: 0, zeros: None }
+        Self { bits: BitWriter::default(), count: 0, first_ms: 0, last_ms: 0, distance: 0, value: 0, zeros: None }
     }
 
     fn push(&mut self, ms: i64, value: f64) {
@@ -134,21 +134,21 @@ impl Chunk {
 }
 
 /// Frames of one series, to be written as they become full.
-pub struct Series {
+pub struct XorSeries {
     query: i64,
     labels: Vec<u8>,
     chunks: Vec<u8>,
-    chunk: Chunk,
+    chunk: XorChunk,
     /// Frames that are complete.
     pub frames: Vec<u8>,
 }
 
-impl Series {
+impl XorSeries {
     /// Of the query with this number.
     pub fn new(query: usize, labels: &[(String, String)]) -> Self {
         let mut encoded = Vec::new();
         wire::put_labels(labels, &mut encoded);
-        Self { query: query as i64, labels: encoded, chunks: Vec::new(), chunk: Chunk::new(), frames: Vec::new() }
+        Self { query: query as i64, labels: encoded, chunks: Vec::new(), chunk: XorChunk::new(), frames: Vec::new() }
     }
 
     /// Takes the next sample.
@@ -178,7 +178,7 @@ impl Series {
     }
 
     fn close_chunk(&mut self) {
-        let chunk = std::mem::replace(&mut self.chunk, Chunk::new());
+        let chunk = std::mem::replace(&mut self.chunk, XorChunk::new());
         wire::put_bytes(2, &chunk.message(), &mut self.chunks);
     }
 
@@ -220,7 +220,7 @@ mod tests {
         ];
         let stale = super::super::samples::stale();
         let values = [1.5, 1.5, 2.25, -3.0, 0.0, stale, 1e300, 1e-300, f64::INFINITY, 7.0, 7.000000001];
-        let mut chunk = Chunk::new();
+        let mut chunk = XorChunk::new();
         times.iter().zip(values).for_each(|(time, value)| chunk.push(*time, value));
         let found: String = chunk.bits.bytes.iter().map(|byte| format!("{byte:02x}")).collect();
         assert_eq!(format!("{:04x}{found}", chunk.count), WRITTEN);
@@ -229,7 +229,7 @@ mod tests {
     #[test]
     fn a_series_is_cut_into_chunks_and_frames() {
         let labels = [("__name__".to_owned(), "x".to_owned())];
-        let mut series = Series::new(3, &labels);
+        let mut series = XorSeries::new(3, &labels);
         (0..100_000).for_each(|at| series.push(at * 1000, (at as f64).sin()));
         series.finish();
         let (mut rest, mut frames) = (&series.frames[..], 0);
@@ -250,7 +250,7 @@ mod tests {
             frames += 1;
         }
         assert!(frames > 2, "{frames}");
-        let mut none = Series::new(0, &labels);
+        let mut none = XorSeries::new(0, &labels);
         none.finish();
         assert!(none.frames.is_empty());
     }

@@ -10,7 +10,7 @@ use wholegrain_server::access::Role;
 use wholegrain_transport::mqtt::Version;
 
 use crate::admission::raw;
-use crate::harness::{NOON, Server, eventually};
+use crate::harness::{NOON, TestServer, eventually};
 use crate::security::token;
 
 /// Sensors that are looked at for each of [`PATTERNS`].
@@ -19,8 +19,8 @@ const SENSORS: usize = 10_000;
 const PATTERNS: usize = 256;
 
 /// A server with many sensors, which are a job's.
-fn crowded() -> Server {
-    let server = Server::start_with_http("queries_max = 1");
+fn crowded() -> TestServer {
+    let server = TestServer::start_with_http("queries_max = 1");
     let sensors = (0..SENSORS).map(|at| SensorDef::gauge(format!("s{at}"), "W", "")).collect();
     let schema = Schema::new(SensorPath::new("/site/n1").unwrap(), "wide", sensors).unwrap();
     let mut agent = server.agent(&server.mutual(Version::V5, "n1"));
@@ -46,7 +46,7 @@ fn heavy(route: &str, pattern: &str) -> String {
 }
 
 /// Asks and does not wait for the answer.
-fn ask(server: &Server, path: &str, token: &str) -> StreamOwned<ClientConnection, TcpStream> {
+fn ask(server: &TestServer, path: &str, token: &str) -> StreamOwned<ClientConnection, TcpStream> {
     let mut stream = raw(server);
     let head = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {token}\r\n\r\n");
     stream.write_all(head.as_bytes()).unwrap();

@@ -8,11 +8,11 @@ use wholegrain_server::access::Role;
 use wholegrain_transport::mqtt::Version;
 use wholegrain_transport::tls;
 
-use crate::harness::{DEADLINE, NOON, Server, eventually, schema};
+use crate::harness::{DEADLINE, NOON, TestServer, eventually, schema};
 use crate::security::token;
 
 /// A connection that speaks in bytes, over TLS.
-pub fn raw(server: &Server) -> rustls::StreamOwned<rustls::ClientConnection, TcpStream> {
+pub fn raw(server: &TestServer) -> rustls::StreamOwned<rustls::ClientConnection, TcpStream> {
     let config: Arc<rustls::ClientConfig> = tls::client_config(&server.path("ca.pem"), None).unwrap();
     let stream = TcpStream::connect(server.addresses.http.unwrap()).unwrap();
     stream.set_read_timeout(Some(DEADLINE)).unwrap();
@@ -30,7 +30,7 @@ fn status(stream: &mut impl Read) -> String {
 #[test]
 fn connections_that_show_no_token_lock_nobody_out() {
     let server =
-        Server::start_with_http("unauthenticated_max = 16\nunauthenticated_time = \"1h\"\nconnections_max = 16");
+        TestServer::start_with_http("unauthenticated_max = 16\nunauthenticated_time = \"1h\"\nconnections_max = 16");
     let address = server.addresses.http.unwrap();
     let mut crowd = Vec::new();
     for _ in 0..100 {
@@ -53,7 +53,7 @@ fn connections_that_show_no_token_lock_nobody_out() {
 
 #[test]
 fn who_shows_no_token_in_time_is_closed_and_a_wrong_one_is_answered_once() {
-    let server = Server::start_with_http("unauthenticated_time = \"100ms\"");
+    let server = TestServer::start_with_http("unauthenticated_time = \"100ms\"");
     let mut silent = TcpStream::connect(server.addresses.http.unwrap()).unwrap();
     silent.set_read_timeout(Some(DEADLINE)).unwrap();
     assert_eq!(silent.read(&mut [0; 1]).unwrap_or(0), 0, "closed");
@@ -62,7 +62,7 @@ fn who_shows_no_token_in_time_is_closed_and_a_wrong_one_is_answered_once() {
     assert_eq!(half.read(&mut [0; 1]).unwrap_or(0), 0, "closed");
     let name = "wholegrain_server_connections_late_total{protocol=\"https\"}";
     eventually("both are counted", || (server.metric(name) >= 2.0).then_some(()));
-    let server = Server::start();
+    let server = TestServer::start();
     for (request, expected) in [
         ("GET /api/v1/sensors HTTP/1.1\r\nhost: h\r\nauthorization: Bearer wrong\r\n\r\n", "401"),
         ("GET /healthz HTTP/1.1\r\nhost: h\r\n\r\n", "200"),
@@ -83,7 +83,7 @@ fn who_shows_no_token_in_time_is_closed_and_a_wrong_one_is_answered_once() {
 #[test]
 fn a_token_has_so_many_connections_and_streams_and_administrators_room() {
     let limits = "connections_max = 4\nconnections_per_token_max = 3\nwatches_per_token_max = 2";
-    let server = Server::start_with_http(limits);
+    let server = TestServer::start_with_http(limits);
     let [alice, bob] = ["alice", "bob"].map(|name| token(&server, name, Role::User, None).1);
     let watch = |token: &str| {
         let mut stream = raw(&server);
@@ -109,7 +109,7 @@ fn a_token_has_so_many_connections_and_streams_and_administrators_room() {
 
 #[test]
 fn slow_bodies_of_one_token_keep_no_other_write_out() {
-    let server = Server::start();
+    let server = TestServer::start();
     let [slow, other] = ["slow", "other"].map(|name| token(&server, name, Role::Agent, None).1);
     let mut bodies = Vec::new();
     for _ in 0..40 {
@@ -131,7 +131,7 @@ fn slow_bodies_of_one_token_keep_no_other_write_out() {
 
 #[test]
 fn influxdb_s_clients_find_a_server_and_learn_nothing() {
-    let server = Server::start();
+    let server = TestServer::start();
     assert_eq!(server.get_as("/ping", None).status, 204);
     assert!(server.get_as("/ping", None).body.is_empty());
     let health = server.get_as("/health", None);
@@ -141,7 +141,7 @@ fn influxdb_s_clients_find_a_server_and_learn_nothing() {
 
 #[test]
 fn browsers_ask_from_listed_origins_only_and_accept_what_they_name() {
-    let server = Server::start_with_http("cors_origins = [\"https://grafana.example\"]");
+    let server = TestServer::start_with_http("cors_origins = [\"https://grafana.example\"]");
     let ask = |head: &str| {
         let mut stream = raw(&server);
         let request = format!("{head}\r\nhost: h\r\nconnection: close\r\n\r\n");
@@ -183,7 +183,7 @@ fn browsers_ask_from_listed_origins_only_and_accept_what_they_name() {
 /// A query that nobody reads runs on; meanwhile the process grows by more than queries may take.
 #[test]
 fn no_query_begins_while_those_that_run_have_too_much_memory() {
-    let server = Server::start_with_http("queries_memory_max = \"16MiB\"");
+    let server = TestServer::start_with_http("queries_memory_max = \"16MiB\"");
     let schema = schema("n1", "g", "s");
     let mut agent = server.agent(&server.mutual(Version::V5, "n1"));
     let id = agent.schema(&schema);
@@ -220,7 +220,7 @@ fn no_query_begins_while_those_that_run_have_too_much_memory() {
 
 #[test]
 fn the_audit_log_says_what_came_of_a_request() {
-    let server = Server::start();
+    let server = TestServer::start();
     let token = &server.token;
     assert_eq!(server.json("PUT", "/api/v1/data/retention", "{}", token).status, 400);
     assert_eq!(server.json("PATCH", "/api/v1/data/delete", "", token).status, 405);

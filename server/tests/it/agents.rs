@@ -7,11 +7,11 @@ use std::time::Duration;
 use wholegrain_transport::client::{Client, ClientError, Event};
 use wholegrain_transport::mqtt::{ReasonCode, Version};
 
-use crate::harness::{DEADLINE, NOON, SECOND, Server, VERSIONS, batch, eventually, needed, schema};
+use crate::harness::{DEADLINE, NOON, SECOND, TestServer, VERSIONS, batch, eventually, needed, schema};
 
 #[test]
 fn a_reading_is_acknowledged_and_visible_over_tcp_and_mutual_tls() {
-    let server = Server::start();
+    let server = TestServer::start();
     let mut time = NOON;
     for version in VERSIONS {
         for config in [server.plain(version), server.mutual(version, "n1")] {
@@ -30,7 +30,7 @@ fn a_reading_is_acknowledged_and_visible_over_tcp_and_mutual_tls() {
 
 #[test]
 fn everything_acknowledged_is_there_after_a_restart() {
-    let server = Server::start();
+    let server = TestServer::start();
     let schema = schema("n1", "g", "s");
     let mut agent = server.agent(&server.mutual(Version::V5, "n1"));
     let mut ids = vec![agent.schema(&schema)];
@@ -51,7 +51,7 @@ fn everything_acknowledged_is_there_after_a_restart() {
 
 #[test]
 fn an_unknown_schema_is_asked_for() {
-    let server = Server::start();
+    let server = TestServer::start();
     for version in VERSIONS {
         let schema = schema("n1", "g", &format!("{version:?}"));
         let mut agent = server.agent(&server.plain(version));
@@ -82,7 +82,7 @@ fn an_unknown_schema_is_asked_for() {
 
 #[test]
 fn nobody_publishes_as_somebody_else() {
-    let server = Server::start();
+    let server = TestServer::start();
     let own = schema("n2", "g", "s");
     let mut agent = server.agent(&server.mutual(Version::V5, "n2"));
     let theirs = schema("n1", "g", "s");
@@ -107,7 +107,7 @@ fn nobody_publishes_as_somebody_else() {
 
 #[test]
 fn an_agent_listed_with_prefixes_may_publish_there_and_only_there() {
-    let server = Server::start_with("prefixes = { n2 = [\"/site/n1\"] }");
+    let server = TestServer::start_with("prefixes = { n2 = [\"/site/n1\"] }");
     let mut agent = server.agent(&server.mutual(Version::V5, "n2"));
     let id = agent.publish("wholegrain/v1/schema/n2/g", &schema("n1", "g", "s").encode());
     agent.acked(&[id]);
@@ -125,7 +125,7 @@ fn refused(result: Result<Client, ClientError>, expected: ReasonCode) {
 
 #[test]
 fn only_who_proves_an_identity_comes_in() {
-    let server = Server::start();
+    let server = TestServer::start();
     for version in VERSIONS {
         let good = server.plain(version);
         for (user, password, reason) in [
@@ -148,7 +148,7 @@ fn only_who_proves_an_identity_comes_in() {
         refused(Client::connect(&config), ReasonCode::NOT_AUTHORIZED);
     }
     // A certificate of another authority.
-    let other = Server::start();
+    let other = TestServer::start();
     let mut config = other.mutual(Version::V5, "n1");
     config.url = server.mutual(Version::V5, "n1").url;
     assert!(Client::connect(&config).is_err());
@@ -157,7 +157,7 @@ fn only_who_proves_an_identity_comes_in() {
 
 #[test]
 fn a_newer_connection_takes_over_the_session_of_the_same_client_only() {
-    let server = Server::start();
+    let server = TestServer::start();
     for version in VERSIONS {
         let mut first = server.agent(&server.mutual(version, "n1"));
         // Another identity with the same client identifier is another client.
@@ -179,7 +179,7 @@ fn a_newer_connection_takes_over_the_session_of_the_same_client_only() {
 
 #[test]
 fn subscribers_hear_batches_when_they_are_durable_and_schemas_are_retained() {
-    let server = Server::start();
+    let server = TestServer::start();
     let schema = schema("n1", "g", "s");
     let mut agent = server.agent(&server.mutual(Version::V5, "n1"));
     let id = agent.schema(&schema);
@@ -200,7 +200,7 @@ fn subscribers_hear_batches_when_they_are_durable_and_schemas_are_retained() {
 
 #[test]
 fn more_batches_than_the_window_arrive_in_order() {
-    let server = Server::start_with("limits = { inflight_max = 8 }");
+    let server = TestServer::start_with("limits = { inflight_max = 8 }");
     for version in VERSIONS {
         let schema = schema("n1", &format!("{version:?}"), "s");
         let mut agent = server.agent(&server.mutual(version, "n1"));
@@ -224,7 +224,7 @@ fn more_batches_than_the_window_arrive_in_order() {
 
 #[test]
 fn connections_beyond_the_limit_are_refused_and_the_others_stay() {
-    let server = Server::start_with("limits = { connections_max = 2 }");
+    let server = TestServer::start_with("limits = { connections_max = 2 }");
     let mut one = server.agent(&server.mutual(Version::V5, "n1"));
     let two = server.agent(&server.mutual(Version::V5, "n2"));
     let mut third = server.plain(Version::V5);
@@ -238,7 +238,7 @@ fn connections_beyond_the_limit_are_refused_and_the_others_stay() {
 
 #[test]
 fn a_silent_client_is_disconnected_and_its_will_is_published() {
-    let server = Server::start();
+    let server = TestServer::start();
     let mut listener = server.agent(&server.mutual(Version::V5, "n1"));
     listener.client.subscribe("wills/+").unwrap();
     let Event::Subscribed { .. } = listener.event() else { panic!() };
@@ -258,7 +258,7 @@ fn a_silent_client_is_disconnected_and_its_will_is_published() {
 
 #[test]
 fn an_idle_agent_stays_connected_by_its_pings() {
-    let server = Server::start();
+    let server = TestServer::start();
     let mut config = server.mutual(Version::V311, "n1");
     config.keep_alive = Duration::from_secs(1);
     let mut agent = server.agent(&config);
@@ -271,7 +271,7 @@ fn an_idle_agent_stays_connected_by_its_pings() {
 
 #[test]
 fn shutting_down_acknowledges_what_is_durable_and_says_why() {
-    let mut server = Server::start();
+    let mut server = TestServer::start();
     let schema = schema("n1", "g", "s");
     let mut agent = server.agent(&server.mutual(Version::V5, "n1"));
     let id = agent.schema(&schema);

@@ -8,13 +8,13 @@ use wholegrain_model::{Schema, SensorDef, SensorPath};
 use wholegrain_transport::client::{ClientError, Event};
 use wholegrain_transport::mqtt::{ReasonCode, Version};
 
-use crate::harness::{Agent, DEADLINE, NOON, PASSWORD, SECOND, Server, VERSIONS, batch, eventually, schema};
+use crate::harness::{DEADLINE, NOON, PASSWORD, SECOND, TestAgent, TestServer, VERSIONS, batch, eventually, schema};
 use crate::malformed::{connect_keeping, packet, text};
 
 const CONNACK: [u8; 4] = [0x20, 2, 0, 0];
 
 /// A client that speaks in bytes; it has said CONNECT and been let in.
-fn raw(server: &Server, keep_alive_s: u8) -> TcpStream {
+fn raw(server: &TestServer, keep_alive_s: u8) -> TcpStream {
     let mut stream = TcpStream::connect(server.addresses.mqtt.unwrap()).unwrap();
     stream.set_read_timeout(Some(DEADLINE)).unwrap();
     stream.write_all(&connect_keeping("n1", PASSWORD, keep_alive_s)).unwrap();
@@ -43,7 +43,7 @@ fn is_closed(stream: &mut TcpStream) {
 }
 
 /// An agent whose schema is known.
-fn announced(server: &Server, version: Version, name: &str) -> (Agent, Schema) {
+fn announced(server: &TestServer, version: Version, name: &str) -> (TestAgent, Schema) {
     let schema = schema(name, "g", "s");
     let mut agent = server.agent(&server.mutual(version, name));
     let id = agent.schema(&schema);
@@ -51,14 +51,14 @@ fn announced(server: &Server, version: Version, name: &str) -> (Agent, Schema) {
     (agent, schema)
 }
 
-fn stored(server: &Server) -> u64 {
+fn stored(server: &TestServer) -> u64 {
     let answer = server.get("/api/v1/query?pattern=s&from=2026-01-31&to=2026-02-01&agg=count");
     if answer.body.is_empty() { 0 } else { answer.json()["value"].as_u64().unwrap() }
 }
 
 #[test]
 fn a_slow_subscriber_loses_messages_counted_and_ingest_goes_on() {
-    let server = Server::start_with("limits = { queue_messages_max = 4 }");
+    let server = TestServer::start_with("limits = { queue_messages_max = 4 }");
     let (mut agent, schema) = announced(&server, Version::V5, "n2");
     let mut slow = raw(&server, 0);
     subscribe(&mut slow, &["#"]);
@@ -80,7 +80,7 @@ fn a_slow_subscriber_loses_messages_counted_and_ingest_goes_on() {
 
 #[test]
 fn subscribers_are_bounded_in_bytes_too() {
-    let server = Server::start_with("limits = { packet_bytes_max = \"1MiB\", queue_bytes_max = \"1MiB\" }");
+    let server = TestServer::start_with("limits = { packet_bytes_max = \"1MiB\", queue_bytes_max = \"1MiB\" }");
     let (mut agent, _) = announced(&server, Version::V5, "n2");
     let mut slow = raw(&server, 0);
     subscribe(&mut slow, &["#"]);
@@ -99,7 +99,7 @@ fn subscribers_are_bounded_in_bytes_too() {
 
 #[test]
 fn one_subscribe_packet_does_not_cost_more_looks_than_subscriptions_are_allowed() {
-    let server = Server::start_with("limits = { subscriptions_max = 2 }");
+    let server = TestServer::start_with("limits = { subscriptions_max = 2 }");
     let mut stream = raw(&server, 0);
     subscribe(&mut stream, &["a", "a", "a", "a"]);
     assert_eq!(read(&mut stream), [0x90, 6, 0, 1, 0, 0, 0x80, 0x80]);
@@ -107,7 +107,7 @@ fn one_subscribe_packet_does_not_cost_more_looks_than_subscriptions_are_allowed(
 
 #[test]
 fn a_half_open_connection_is_closed_by_its_keep_alive_and_leaves_nothing_behind() {
-    let server = Server::start();
+    let server = TestServer::start();
     let mut gone = raw(&server, 1);
     subscribe(&mut gone, &["a/#"]);
     assert_eq!(read(&mut gone), [0x90, 3, 0, 1, 0]);
@@ -135,7 +135,7 @@ fn trickle(mut stream: TcpStream, bytes: impl Iterator<Item = u8>) {
 
 #[test]
 fn a_packet_that_trickles_in_is_not_waited_for() {
-    let server = Server::start_with("limits = { packet_time_max = \"300ms\" }");
+    let server = TestServer::start_with("limits = { packet_time_max = \"300ms\" }");
     let (mut good, schema) = announced(&server, Version::V311, "n2");
     let mut stream = raw(&server, 60);
     // PUBLISH of 2 MB.
@@ -148,7 +148,7 @@ fn a_packet_that_trickles_in_is_not_waited_for() {
 
 #[test]
 fn greetings_that_do_not_come_are_not_waited_for() {
-    let server = Server::start_with("limits = { connect_time_max = \"300ms\" }");
+    let server = TestServer::start_with("limits = { connect_time_max = \"300ms\" }");
     let open = |address: Option<SocketAddr>| {
         let stream = TcpStream::connect(address.unwrap()).unwrap();
         stream.set_read_timeout(Some(DEADLINE)).unwrap();
@@ -166,7 +166,7 @@ fn greetings_that_do_not_come_are_not_waited_for() {
 
 #[test]
 fn a_batch_whose_schema_never_comes_ends_its_connection_and_is_not_lost() {
-    let server = Server::start_with("limits = { schema_wait_max = \"300ms\" }");
+    let server = TestServer::start_with("limits = { schema_wait_max = \"300ms\" }");
     for version in VERSIONS {
         let schema = schema("n1", &format!("{version:?}"), "s");
         let mut agent = server.agent(&server.mutual(version, "n1"));
@@ -189,7 +189,7 @@ fn a_batch_whose_schema_never_comes_ends_its_connection_and_is_not_lost() {
 
 #[test]
 fn nobody_writes_anothers_sensors_by_naming_their_schema() {
-    let server = Server::start();
+    let server = TestServer::start();
     let (mut owner, theirs) = announced(&server, Version::V5, "n1");
     let id = owner.batch(&theirs, &[(NOON, 1)]);
     owner.acked(&[id]);
@@ -211,7 +211,7 @@ fn nobody_writes_anothers_sensors_by_naming_their_schema() {
 #[test]
 fn new_schemas_without_end_are_refused_and_known_ones_stay_welcome() {
     // Four schemas: each counts with at least 4 KiB.
-    let server = Server::start_with("limits = { schema_bytes_per_hour_max = \"16KiB\" }");
+    let server = TestServer::start_with("limits = { schema_bytes_per_hour_max = \"16KiB\" }");
     let flood: Vec<_> = (0..6).map(|i| schema("n1", "g", &format!("s{i}"))).collect();
     let mut agent = server.agent(&server.mutual(Version::V5, "n1"));
     for schema in &flood[..4] {
@@ -235,7 +235,7 @@ fn new_schemas_without_end_are_refused_and_known_ones_stay_welcome() {
 
 #[test]
 fn new_sensors_of_schemas_without_end_are_refused_and_known_ones_cost_nothing() {
-    let server = Server::start_with("limits = { schema_sensors_per_hour_max = 10 }");
+    let server = TestServer::start_with("limits = { schema_sensors_per_hour_max = 10 }");
     let group = |group: &str, sensors: std::ops::Range<usize>| {
         let sensors = sensors.map(|i| SensorDef::gauge(format!("s{i}"), "1", "")).collect();
         Schema::new(SensorPath::new("/site/n1").unwrap(), group, sensors).unwrap()
@@ -260,7 +260,7 @@ fn new_sensors_of_schemas_without_end_are_refused_and_known_ones_cost_nothing() 
 
 #[test]
 fn a_takeover_in_the_middle_of_appends_neither_loses_nor_doubles() {
-    let server = Server::start();
+    let server = TestServer::start();
     for version in VERSIONS {
         let schema = schema("n1", &format!("{version:?}"), "s");
         let config = server.mutual(version, "n1");
@@ -288,7 +288,7 @@ fn a_takeover_in_the_middle_of_appends_neither_loses_nor_doubles() {
 
 #[test]
 fn connections_that_say_nothing_lock_nobody_out_and_one_client_has_its_part() {
-    let server = Server::start_with(
+    let server = TestServer::start_with(
         "limits = { unauthenticated_max = 8, client_connections_max = 2, connections_max = 100, connect_time_max = \"1h\" }",
     );
     let crowd: Vec<TcpStream> = (0..60).map(|_| TcpStream::connect(server.addresses.mqtt.unwrap()).unwrap()).collect();
@@ -318,8 +318,8 @@ fn connections_that_say_nothing_lock_nobody_out_and_one_client_has_its_part() {
 
 #[test]
 fn one_client_cannot_fill_the_retained_messages_of_others() {
-    let server = Server::start_with("limits = { retained_client_messages_max = 3, retained_messages_max = 100 }");
-    let retain = |agent: &mut Agent, topic: &str| agent.client.publish(topic, b"x", true, true).unwrap();
+    let server = TestServer::start_with("limits = { retained_client_messages_max = 3, retained_messages_max = 100 }");
+    let retain = |agent: &mut TestAgent, topic: &str| agent.client.publish(topic, b"x", true, true).unwrap();
     let mut n1 = server.agent(&server.plain(Version::V5));
     let ids: Vec<u16> = (0..3).map(|number| retain(&mut n1, &format!("site/{number}"))).collect();
     n1.acked(&ids);
@@ -347,7 +347,7 @@ fn one_client_cannot_fill_the_retained_messages_of_others() {
 /// What a client costs that subscribes to filters which match nothing: not filters times messages, and it is looked up in parts.
 #[test]
 fn filters_that_match_nothing_cost_a_bounded_part() {
-    let server = Server::start_with("limits = { subscriptions_max = 8 }");
+    let server = TestServer::start_with("limits = { subscriptions_max = 8 }");
     let mut n1 = server.agent(&server.plain(Version::V5));
     for number in 0..2000 {
         let id = n1.client.publish(&format!("site/n{number}/x"), b"x", true, true).unwrap();

@@ -10,16 +10,16 @@ use wholegrain_server::issue_agent_certificate;
 use wholegrain_transport::client::Event;
 use wholegrain_transport::mqtt::Version;
 
-use crate::harness::{Agent, Server, eventually};
+use crate::harness::{TestAgent, TestServer, eventually};
 
 /// An agent that has a job and hears orders.
-struct Node {
-    agent: Agent,
+struct ControlledNode {
+    agent: TestAgent,
     name: &'static str,
 }
 
-impl Node {
-    fn new(server: &Server, name: &'static str, user: &str) -> Self {
+impl ControlledNode {
+    fn new(server: &TestServer, name: &'static str, user: &str) -> Self {
         if !["n1", "n2"].contains(&name) {
             issue_agent_certificate(server.dir.path(), name).unwrap();
         }
@@ -64,7 +64,7 @@ impl Node {
     }
 }
 
-fn token(server: &Server, name: &str, role: Role) -> String {
+fn token(server: &TestServer, name: &str, role: Role) -> String {
     let new = NewToken { name: name.to_owned(), role, expires: None };
     let now = Timestamp(1_700_000_000_000_000_000);
     let (token, _) = tokens::create(&server.path("server/tokens"), &new, now).unwrap();
@@ -79,12 +79,12 @@ const PATH: &str = "/api/v1/jobs/4711/rules";
 
 #[test]
 fn a_rule_reaches_every_node_and_each_answers() {
-    let server = Server::start();
+    let server = TestServer::start();
     let alice = token(&server, "alice", Role::User);
-    let mut nodes = [Node::new(&server, "n1", "alice"), Node::new(&server, "n2", "alice")];
+    let mut nodes = [ControlledNode::new(&server, "n1", "alice"), ControlledNode::new(&server, "n2", "alice")];
     // Another user's job on a third node, and a node of the job that is away.
-    let _other = Node::new(&server, "n3", "bob");
-    drop(Node::new(&server, "n4", "alice"));
+    let _other = ControlledNode::new(&server, "n3", "bob");
+    drop(ControlledNode::new(&server, "n4", "alice"));
     let (status, body) = std::thread::scope(|scope| {
         let asked = scope.spawn(|| server.post_as(PATH, RULE, &alice));
         for node in &mut nodes {
@@ -118,9 +118,9 @@ fn a_rule_reaches_every_node_and_each_answers() {
 
 #[test]
 fn nobody_orders_what_is_not_theirs() {
-    let server = Server::start();
-    let mut node = Node::new(&server, "n1", "alice");
-    let mut spy = Node::new(&server, "n2", "alice");
+    let server = TestServer::start();
+    let mut node = ControlledNode::new(&server, "n1", "alice");
+    let mut spy = ControlledNode::new(&server, "n2", "alice");
     node.has_job("done", "alice", Some(1_700_000_100_000_000_000));
     let (alice, bob) = (token(&server, "alice", Role::User), token(&server, "bob", Role::User));
     let support = token(&server, "desk", Role::Support);

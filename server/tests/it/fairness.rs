@@ -7,7 +7,7 @@ use std::time::Instant;
 use wholegrain_transport::mqtt::Version;
 
 use crate::bounds::{read, subscribe};
-use crate::harness::{DEADLINE, PASSWORD, Server, eventually};
+use crate::harness::{DEADLINE, PASSWORD, TestServer, eventually};
 use crate::malformed::{connect_as, packet, text};
 
 const PINGREQ: [u8; 2] = [0xc0, 0];
@@ -16,7 +16,7 @@ const PINGRESP: [u8; 2] = [0xd0, 0];
 const OWN: usize = 16;
 
 /// A client of n1 with an identifier of its own, that has been let in.
-fn one_of_many(server: &Server, number: usize) -> TcpStream {
+fn one_of_many(server: &TestServer, number: usize) -> TcpStream {
     let mut stream = TcpStream::connect(server.addresses.mqtt.unwrap()).unwrap();
     stream.set_read_timeout(Some(DEADLINE)).unwrap();
     stream.write_all(&connect_as(&format!("c{number}"), "n1", PASSWORD, 60)).unwrap();
@@ -45,7 +45,7 @@ fn answered(stream: &mut TcpStream) -> usize {
 fn control_packets_of_one_identity_wait_and_others_go_on() {
     const CONNECTIONS: usize = 60;
     const PACKETS: usize = 2000;
-    let server = Server::start_with("limits = { control_packets_per_s_max = 1 }");
+    let server = TestServer::start_with("limits = { control_packets_per_s_max = 1 }");
     let mut flood: Vec<TcpStream> = (0..CONNECTIONS).map(|number| one_of_many(&server, number)).collect();
     let (begin, before) = (Instant::now(), server.metric("wholegrain_server_received_bytes_total"));
     for stream in &mut flood {
@@ -72,7 +72,7 @@ fn control_packets_of_one_identity_wait_and_others_go_on() {
 
 #[test]
 fn a_client_that_sends_control_packets_too_fast_is_answered_all_the_same() {
-    let server = Server::start_with("limits = { control_packets_per_s_max = 200 }");
+    let server = TestServer::start_with("limits = { control_packets_per_s_max = 200 }");
     let mut stream = one_of_many(&server, 0);
     const PACKETS: usize = OWN + 1100;
     stream.write_all(&PINGREQ.repeat(PACKETS)).unwrap();
@@ -86,7 +86,7 @@ fn a_client_that_sends_control_packets_too_fast_is_answered_all_the_same() {
 
 #[test]
 fn many_connections_of_one_identity_that_say_little_never_wait() {
-    let server = Server::start_with("limits = { control_packets_per_s_max = 1 }");
+    let server = TestServer::start_with("limits = { control_packets_per_s_max = 1 }");
     let mut fleet: Vec<TcpStream> = (0..100).map(|number| one_of_many(&server, number)).collect();
     for stream in &mut fleet {
         subscribe(stream, &["a/#", "b/#", "s/#"]);
@@ -102,7 +102,7 @@ fn many_connections_of_one_identity_that_say_little_never_wait() {
 /// Acknowledgements of what was never sent, and filters, count; a session that acknowledges what it got does not wait.
 #[test]
 fn acknowledgements_of_nothing_are_control_packets_and_others_are_not() {
-    let server = Server::start_with("limits = { control_packets_per_s_max = 1 }");
+    let server = TestServer::start_with("limits = { control_packets_per_s_max = 1 }");
     let delays = || server.metric("wholegrain_server_control_delays_total");
     let mut stream = one_of_many(&server, 0);
     stream.write_all(&packet(0x82, &[vec![0, 1], text("s/#"), vec![1]].concat())).unwrap();
@@ -124,7 +124,7 @@ fn acknowledgements_of_nothing_are_control_packets_and_others_are_not() {
 #[test]
 fn who_does_much_takes_turns() {
     const UNITS: usize = 256;
-    let server = Server::start();
+    let server = TestServer::start();
     let turns = || server.metric("wholegrain_server_turns_total");
     let mut busy = one_of_many(&server, 0);
     let publish = packet(0x31, &[text("s/0000"), vec![1]].concat());
@@ -157,7 +157,7 @@ fn who_does_much_takes_turns() {
 /// 100 packets are less than a turn, and their topics of 16 KiB are 25.
 #[test]
 fn a_topics_bytes_count_in_a_turn() {
-    let server = Server::start();
+    let server = TestServer::start();
     let mut busy = one_of_many(&server, 0);
     let before = server.metric("wholegrain_server_turns_total");
     let topic = format!("s/{}", "x".repeat((16 << 10) - 2));
@@ -178,7 +178,7 @@ fn control(first: u8, body: &[u8]) -> Vec<u8> {
 
 #[test]
 fn no_packet_but_publish_is_large() {
-    let server = Server::start();
+    let server = TestServer::start();
     let mut stream = one_of_many(&server, 0);
     // SUBSCRIBE with a million filters, of which the first bytes say how many come.
     stream.write_all(&[0x82, 0x80, 0x80, 0x80, 0x02, 0, 1]).unwrap();

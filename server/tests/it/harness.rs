@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use wholegrain_model::{Batch, BatchHeader, Column, ColumnValues, Gaps, Schema, SchemaHash, SensorDef, SensorPath};
 use wholegrain_server::broker::auth::hash_password;
-use wholegrain_server::{Addresses, InitOptions, ServerConfig, init, issue_agent_certificate, run};
+use wholegrain_server::{BoundAddresses, InitOptions, ServerConfig, init, issue_agent_certificate, run};
 use wholegrain_transport::client::{Client, ClientConfig, Event};
 use wholegrain_transport::mqtt::{ReasonCode, Version};
 use wholegrain_transport::{payload, tls};
@@ -35,9 +35,9 @@ pub fn eventually<T>(what: &str, mut check: impl FnMut() -> Option<T>) -> T {
 const GRANTS: &str = "[[mqtt.acl]]\nidentity = \"*\"\nsubscribe = [\"#\"]\n\
      publish = [\"site/#\", \"a/#\", \"b/#\", \"s/#\", \"t/#\", \"test/#\", \"elsewhere\"]\n";
 
-pub struct Server {
+pub struct TestServer {
     pub dir: tempfile::TempDir,
-    pub addresses: Addresses,
+    pub addresses: BoundAddresses,
     pub token: String,
     stop: Option<tokio::sync::oneshot::Sender<()>>,
     thread: Option<JoinHandle<anyhow::Result<()>>>,
@@ -45,14 +45,14 @@ pub struct Server {
 }
 
 /// An answer of the API.
-pub struct Answer {
+pub struct HttpResponse {
     pub status: u16,
     pub content_type: String,
     pub sensors: Option<String>,
     pub body: Vec<u8>,
 }
 
-impl Answer {
+impl HttpResponse {
     pub fn text(&self) -> &str {
         std::str::from_utf8(&self.body).unwrap()
     }
@@ -62,7 +62,7 @@ impl Answer {
     }
 }
 
-impl Server {
+impl TestServer {
     pub fn start() -> Self {
         Self::start_with("")
     }
@@ -150,20 +150,20 @@ impl Server {
     }
 
     /// GET with the token.
-    pub fn get(&self, path: &str) -> Answer {
+    pub fn get(&self, path: &str) -> HttpResponse {
         self.get_as(path, Some(&format!("Bearer {}", self.token)))
     }
 
-    pub fn get_as(&self, path: &str, authorization: Option<&str>) -> Answer {
+    pub fn get_as(&self, path: &str, authorization: Option<&str>) -> HttpResponse {
         Self::answer(self.response(path, authorization))
     }
 
     /// Another method than GET, with the token and without a body.
-    pub fn send(&self, method: &str, path: &str) -> Answer {
+    pub fn send(&self, method: &str, path: &str) -> HttpResponse {
         self.send_as(method, path, Some(&format!("Bearer {}", self.token)))
     }
 
-    pub fn send_as(&self, method: &str, path: &str, authorization: Option<&str>) -> Answer {
+    pub fn send_as(&self, method: &str, path: &str, authorization: Option<&str>) -> HttpResponse {
         let mut request = match method {
             "PUT" => self.http.put(self.url(path)),
             _ => self.http.post(self.url(path)),
@@ -175,7 +175,7 @@ impl Server {
     }
 
     /// A request with a token and a body of JSON (empty for none).
-    pub fn json(&self, method: &str, path: &str, body: &str, token: &str) -> Answer {
+    pub fn json(&self, method: &str, path: &str, body: &str, token: &str) -> HttpResponse {
         let request = ureq::http::Request::builder()
             .method(method)
             .uri(self.url(path))
@@ -187,7 +187,7 @@ impl Server {
     }
 
     /// Another method than GET, with a body.
-    pub fn send_body(&self, method: &str, path: &str, body: &str, token: &str) -> Answer {
+    pub fn send_body(&self, method: &str, path: &str, body: &str, token: &str) -> HttpResponse {
         let authorization = format!("Bearer {token}");
         let response = match method {
             "DELETE" => self.http.delete(self.url(path)).header("authorization", authorization).call(),
@@ -197,9 +197,9 @@ impl Server {
         Self::answer(response.unwrap())
     }
 
-    fn answer(mut response: ureq::http::Response<ureq::Body>) -> Answer {
+    fn answer(mut response: ureq::http::Response<ureq::Body>) -> HttpResponse {
         let header = |name: &str| response.headers().get(name).map(|value| value.to_str().unwrap().to_owned());
-        Answer {
+        HttpResponse {
             status: response.status().as_u16(),
             content_type: header("content-type").unwrap_or_default(),
             sensors: header("x-wholegrain-sensors"),
@@ -285,12 +285,12 @@ impl Server {
     }
 
     /// A publisher that shows what it publishes to be acknowledged.
-    pub fn agent(&self, config: &ClientConfig) -> Agent {
-        Agent::new(config)
+    pub fn agent(&self, config: &ClientConfig) -> TestAgent {
+        TestAgent::new(config)
     }
 }
 
-impl Drop for Server {
+impl Drop for TestServer {
     fn drop(&mut self) {
         if !std::thread::panicking() {
             self.stop();
@@ -317,7 +317,7 @@ fn http_agent(ca: &Path) -> ureq::Agent {
 }
 
 /// A client of the broker with its sequence numbers.
-pub struct Agent {
+pub struct TestAgent {
     pub client: Client,
     pub name: String,
     /// Start of its process: a redelivered batch has the same.
@@ -325,7 +325,7 @@ pub struct Agent {
     seq: u64,
 }
 
-impl Agent {
+impl TestAgent {
     pub fn new(config: &ClientConfig) -> Self {
         let client = Client::connect(config).unwrap_or_else(|e| panic!("{}: {e}", config.url));
         static BOOT: AtomicU64 = AtomicU64::new(1);

@@ -7,13 +7,13 @@ use arrow_array::types::{Int32Type, Int64Type, TimestampNanosecondType};
 use wholegrain_model::{Schema, SensorDef, SensorPath, Timestamp};
 use wholegrain_transport::mqtt::Version;
 
-use crate::harness::{Agent, NOON, SECOND, Server, eventually, schema};
+use crate::harness::{NOON, SECOND, TestAgent, TestServer, eventually, schema};
 
 const DAY: &str = "from=2026-01-31&to=2026-02-01";
 
 /// A server with ten readings of one sensor, and the agent that sent them.
-fn with_readings() -> (Server, Agent, Schema) {
-    let server = Server::start();
+fn with_readings() -> (TestServer, TestAgent, Schema) {
+    let server = TestServer::start();
     let schema = schema("n1", "mem", "MemFree");
     let mut agent = server.agent(&server.mutual(Version::V5, "n1"));
     let samples: Vec<(i64, i64)> = (0..10).map(|i| (NOON + i * SECOND, i)).collect();
@@ -66,7 +66,7 @@ fn sensors_and_newest_values() {
 
 #[test]
 fn a_long_list_comes_whole_and_in_order() {
-    let server = Server::start();
+    let server = TestServer::start();
     let sensors = (0..10_000).map(|i| SensorDef::gauge(format!("s{i}"), "W", "")).collect();
     let schema = Schema::new(SensorPath::new("/n1").unwrap(), "wide", sensors).unwrap();
     let mut agent = server.agent(&server.mutual(Version::V5, "n1"));
@@ -182,7 +182,7 @@ fn a_number_of_windows_picks_their_length_and_says_it() {
 
 #[test]
 fn tokens_are_wanted_where_readings_are() {
-    let server = Server::start();
+    let server = TestServer::start();
     let good = format!("Bearer {}", server.token);
     for path in [
         "/api/v1/sensors",
@@ -212,7 +212,7 @@ fn tokens_are_wanted_where_readings_are() {
 
 #[test]
 fn wrong_parameters_are_named() {
-    let server = Server::start();
+    let server = TestServer::start();
     for (path, says) in [
         ("/api/v1/newest", "parameter `pattern` is missing; write pattern=MemAvailable"),
         ("/api/v1/query", "parameter `pattern` is missing"),
@@ -302,7 +302,7 @@ fn watching_shows_what_becomes_durable() {
 
 #[test]
 fn a_query_whose_client_goes_away_stops() {
-    let server = Server::start();
+    let server = TestServer::start();
     let sensors = (0..200).map(|i| SensorDef::gauge(format!("s{i}"), "1", "")).collect();
     let schema = Schema::new(SensorPath::new("/n1").unwrap(), "wide", sensors).unwrap();
     let mut agent = server.agent(&server.mutual(Version::V5, "n1"));
@@ -336,13 +336,13 @@ fn wide_batch(schema: &Schema, seq: u64, samples: i64) -> Vec<u8> {
 
 #[test]
 fn an_answer_that_lacks_a_damaged_block_says_so() {
-    let mut server = Server::start_with("[store]\nseal_after = \"100ms\"");
+    let mut server = TestServer::start_with("[store]\nseal_after = \"100ms\"");
     let schema = schema("n1", "g", "s");
     let mut agent = server.agent(&server.mutual(Version::V5, "n1"));
     let ids = [agent.schema(&schema), agent.batch(&schema, &[(NOON, 1)])];
     agent.acked(&ids);
     eventually("a block", || (server.metric("wholegrain_server_store_blocks") == 1.0).then_some(()));
-    let warnings = |server: &Server, day: u32| -> Vec<String> {
+    let warnings = |server: &TestServer, day: u32| -> Vec<String> {
         let path = format!("/api/v1/query?pattern=s&from=2026-01-{day}&to=2026-01-{day}T23:00:00Z");
         let response = server.response(&path, Some(&format!("Bearer {}", server.token)));
         assert_eq!(response.status().as_u16(), 200);
@@ -413,7 +413,7 @@ fn answers_are_compressed_for_who_accepts_it() {
 #[test]
 fn what_retention_dropped_is_a_note_and_no_warning() {
     let rule = "[[store.retention]]\npattern = \"/**\"\nraw = \"1d\"\ntiers = { \"1h\" = \"forever\" }";
-    let server = Server::start_remote(&format!("[store]\nseal_after = \"100ms\"\n{rule}"));
+    let server = TestServer::start_remote(&format!("[store]\nseal_after = \"100ms\"\n{rule}"));
     let schema = schema("n1", "g", "s");
     let mut agent = server.agent(&server.mutual(Version::V5, "n1"));
     let ids = [agent.schema(&schema), agent.batch(&schema, &[(NOON, 1)])];
@@ -431,7 +431,7 @@ fn what_retention_dropped_is_a_note_and_no_warning() {
 /// What the journal has lost is told by everything that speaks of it, until an administrator acknowledges it.
 #[test]
 fn a_loss_of_the_journal_is_on_record_until_it_is_acknowledged() {
-    let mut server = Server::start();
+    let mut server = TestServer::start();
     let schema = schema("n1", "g", "s");
     let mut agent = server.agent(&server.mutual(Version::V5, "n1"));
     let ids = [agent.schema(&schema), agent.batch(&schema, &[(NOON, 1), (NOON + 1, 2)])];
@@ -459,7 +459,7 @@ fn a_loss_of_the_journal_is_on_record_until_it_is_acknowledged() {
 /// What the framework refuses by itself is told like every other error.
 #[test]
 fn a_body_that_is_too_large_is_refused_in_json() {
-    let server = Server::start();
+    let server = TestServer::start();
     // One byte more than is taken, so that all of it is sent before the server closes.
     for (method, path, bytes) in [
         ("PUT", "/api/v1/properties", (2 << 20) + 1),

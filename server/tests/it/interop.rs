@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use wholegrain_transport::client::Event;
 use wholegrain_transport::mqtt::{ReasonCode, Version};
 
-use crate::harness::{Agent, PASSWORD, Server, VERSIONS, eventually, schema};
+use crate::harness::{PASSWORD, TestAgent, TestServer, VERSIONS, eventually, schema};
 
 /// A whole second of a minute ago, in seconds.
 fn recent_s() -> i64 {
@@ -18,15 +18,15 @@ fn records(pairs: &[(i64, i64)]) -> Vec<u8> {
     pairs.iter().flat_map(|(value, time)| [value.to_le_bytes(), time.to_le_bytes()].concat()).collect()
 }
 
-fn values(server: &Server, pattern: &str) -> Vec<String> {
+fn values(server: &TestServer, pattern: &str) -> Vec<String> {
     server.newest(pattern).into_iter().map(|(value, _)| value).collect()
 }
 
-fn rows(server: &Server, pattern: &str) -> usize {
+fn rows(server: &TestServer, pattern: &str) -> usize {
     server.get(&format!("/api/v1/query?pattern={pattern}&from=-1h&format=csv")).text().lines().count() - 1
 }
 
-fn mosquitto(server: &Server, program: &str, version: &str) -> Command {
+fn mosquitto(server: &TestServer, program: &str, version: &str) -> Command {
     let mut command = Command::new(program);
     let port = server.addresses.mqtt.unwrap().port().to_string();
     command.args(["-V", version, "-h", "127.0.0.1", "-p", &port, "-u", "n1", "-P", PASSWORD]);
@@ -35,7 +35,7 @@ fn mosquitto(server: &Server, program: &str, version: &str) -> Command {
 
 #[test]
 fn numbers_as_text_from_mosquitto_pub_are_readings() {
-    let server = Server::start();
+    let server = TestServer::start();
     let second = recent_s();
     for (version, qos) in [("mqttv311", "0"), ("mqttv311", "1"), ("mqttv311", "2"), ("mqttv5", "1"), ("mqttv5", "2")] {
         let path = format!("/site/n1/{version}_{qos}");
@@ -53,7 +53,7 @@ fn numbers_as_text_from_mosquitto_pub_are_readings() {
         assert_eq!(values(&server, &format!("{path}/**")), expected);
     }
     // Those of QoS 0 are of connections that may be gone when the store answers.
-    assert!(server.metric("wholegrain_server_loose_readings_total") >= 12.0);
+    assert!(server.metric("wholegrain_server_schemaless_readings_total") >= 12.0);
     let output = mosquitto(&server, "mosquitto_pub", "mqttv5")
         .args(["-q", "1", "-t", "/site/other/x", "-m", "1"])
         .output()
@@ -67,7 +67,7 @@ fn numbers_as_text_from_mosquitto_pub_are_readings() {
 
 #[test]
 fn records_of_dcdb_are_stored_before_they_are_acknowledged() {
-    let server = Server::start();
+    let server = TestServer::start();
     let second = recent_s() * 1_000_000_000;
     for version in VERSIONS {
         let mut agent = server.agent(&server.plain(version));
@@ -93,7 +93,7 @@ fn records_of_dcdb_are_stored_before_they_are_acknowledged() {
 
 #[test]
 fn what_is_no_reading_harms_nobody() {
-    let server = Server::start();
+    let server = TestServer::start();
     let mut agent = server.agent(&server.plain(Version::V5));
     let second = recent_s() * 1_000_000_000;
     let huge = vec![0; (65_536 + 1) * 16];
@@ -115,7 +115,7 @@ fn what_is_no_reading_harms_nobody() {
 
 #[test]
 fn new_sensors_are_bounded_by_the_hour() {
-    let server = Server::start_with("[mqtt.readings]\nsensors_per_hour_max = 3\n");
+    let server = TestServer::start_with("[mqtt.readings]\nsensors_per_hour_max = 3\n");
     let mut agent = server.agent(&server.plain(Version::V5));
     let ids: Vec<u16> = (0..5).map(|i| agent.publish(&format!("/n1/s{i}"), b"1")).collect();
     let known = agent.publish("/n1/s0", b"2");
@@ -130,9 +130,9 @@ fn new_sensors_are_bounded_by_the_hour() {
 
 #[test]
 fn names_announced_by_dcdb_count_at_once_and_after_a_restart() {
-    let server = Server::start();
+    let server = TestServer::start();
     let second = recent_s() * 1_000_000_000;
-    let publish = |agent: &mut Agent, at: i64| {
+    let publish = |agent: &mut TestAgent, at: i64| {
         let first = agent.publish("/n1/00/01", &records(&[(at, second + at)]));
         let other = agent.publish("/n1/00/02", &records(&[(at, second + at)]));
         agent.acked(&[first, other]);
@@ -158,7 +158,7 @@ fn names_announced_by_dcdb_count_at_once_and_after_a_restart() {
 
 #[test]
 fn line_protocol_of_influxdb() {
-    let server = Server::start();
+    let server = TestServer::start();
     let second = recent_s();
     let body = format!(
         "# a comment\ncpu,host=n7,cpu=cpu0 usage_user=1.5,procs=3i,ok=t,text=\"x\" {second}\n\
@@ -193,7 +193,7 @@ fn line_protocol_of_influxdb() {
 
 #[test]
 fn curl_sends_packed_lines() {
-    let server = Server::start();
+    let server = TestServer::start();
     let body = format!("power,host=n9 watts=250i {}\n", recent_s() * 1_000_000_000);
     let send = |header: &str, body: &[u8]| {
         let mut curl = Command::new("curl");
@@ -216,7 +216,7 @@ fn curl_sends_packed_lines() {
 
 #[test]
 fn metric_messages_of_clustercockpit() {
-    let server = Server::start();
+    let server = TestServer::start();
     let second = recent_s();
     let body = format!(
         "mem_used,cluster=emmy,hostname=e0101,type=node,type-id=0,unit=MByte value=12.5 {second}\n\
@@ -239,7 +239,7 @@ fn metric_messages_of_clustercockpit() {
 
 #[test]
 fn live_readings_as_text_for_whoever_subscribes() {
-    let server = Server::start();
+    let server = TestServer::start();
     let mut subscriber = mosquitto(&server, "mosquitto_sub", "mqttv5");
     subscriber.args(["-t", "text/site/n1/#", "-v"]).stdout(Stdio::piped());
     let mut subscriber = subscriber.spawn().unwrap();

@@ -8,9 +8,9 @@ use wholegrain_server::access::Role;
 use wholegrain_transport::client::Event;
 use wholegrain_transport::mqtt::{Packet, QoS, ReasonCode, Version};
 
-use crate::harness::{Agent, NOON, SECOND, Server, VERSIONS, eventually};
+use crate::harness::{NOON, SECOND, TestAgent, TestServer, VERSIONS, eventually};
 use crate::security::token;
-use crate::sessions::Raw;
+use crate::sessions::RawClient;
 
 const TOPIC: &str = "wholegrain/v1/job/n1";
 
@@ -29,12 +29,12 @@ fn record(job: &str, node: &str, user: &str, from: i64, revision: u64) -> JobRec
     }
 }
 
-fn send(agent: &mut Agent, record: &JobRecord) -> ReasonCode {
+fn send(agent: &mut TestAgent, record: &JobRecord) -> ReasonCode {
     let topic = format!("wholegrain/v1/job/{}", agent.name);
     send_bytes(agent, &topic, &serde_json::to_vec(record).unwrap())
 }
 
-fn send_bytes(agent: &mut Agent, topic: &str, payload: &[u8]) -> ReasonCode {
+fn send_bytes(agent: &mut TestAgent, topic: &str, payload: &[u8]) -> ReasonCode {
     let id = agent.publish(topic, payload);
     match agent.event() {
         Event::Acked { packet_id, reason } if packet_id == id => reason,
@@ -43,7 +43,7 @@ fn send_bytes(agent: &mut Agent, topic: &str, payload: &[u8]) -> ReasonCode {
 }
 
 /// Ids of the jobs of a list.
-fn jobs(server: &Server, query: &str, token: &str) -> Vec<String> {
+fn jobs(server: &TestServer, query: &str, token: &str) -> Vec<String> {
     let answer = server.get_as(&format!("/api/v1/jobs?{query}"), Some(&format!("Bearer {token}")));
     assert_eq!(answer.status, 200, "{}", answer.text());
     answer.json()["jobs"].as_array().unwrap().iter().map(|job| job["job"].as_str().unwrap().to_owned()).collect()
@@ -52,7 +52,7 @@ fn jobs(server: &Server, query: &str, token: &str) -> Vec<String> {
 #[test]
 fn what_is_acknowledged_is_there_after_a_restart_and_the_highest_revision_counts() {
     for version in VERSIONS {
-        let mut server = Server::start();
+        let mut server = TestServer::start();
         let mut agent = server.agent(&server.mutual(version, "n1"));
         let mut job = record("4711", "n1", "anna", NOON, 2);
         job.totals.insert("cpu/usage".to_owned(), 12.5);
@@ -75,7 +75,7 @@ fn what_is_acknowledged_is_there_after_a_restart_and_the_highest_revision_counts
 #[test]
 fn records_of_others_and_what_is_no_record_are_refused_and_harm_nothing() {
     for version in VERSIONS {
-        let server = Server::start();
+        let server = TestServer::start();
         let mut agent = server.agent(&server.mutual(version, "n1"));
         let good = record("1", "n1", "anna", NOON, 1);
         let json = |record: &JobRecord| serde_json::to_vec(record).unwrap();
@@ -112,7 +112,7 @@ fn records_of_one_agent_are_bounded_by_the_hour_and_their_texts_are_cut() {
     let long = JobRecord { name: Some(text.clone()), account: Some(text), ..record("1", "n1", "anna", NOON, 1) };
     for version in VERSIONS {
         // Two of them fit, not three.
-        let server = Server::start_with("limits = { job_bytes_per_hour_max = \"200KiB\" }");
+        let server = TestServer::start_with("limits = { job_bytes_per_hour_max = \"200KiB\" }");
         let mut agent = server.agent(&server.mutual(version, "n1"));
         assert_eq!(send(&mut agent, &long), ReasonCode::SUCCESS);
         assert_eq!(send(&mut agent, &JobRecord { revision: 2, ..long.clone() }), ReasonCode::SUCCESS);
@@ -132,7 +132,7 @@ fn records_of_one_agent_are_bounded_by_the_hour_and_their_texts_are_cut() {
 
 #[test]
 fn totals_that_no_node_can_come_to_are_left_out_of_the_sums() {
-    let server = Server::start();
+    let server = TestServer::start();
     let node = |name: &str, cpu_s: f64, memory: f64| JobRecord {
         to: Some(NOON + 3600 * SECOND),
         totals: [("cpu/usage".to_owned(), cpu_s), ("memory/peak".to_owned(), memory)].into(),
@@ -149,11 +149,11 @@ fn totals_that_no_node_can_come_to_are_left_out_of_the_sums() {
 
 #[test]
 fn a_record_can_come_with_qos_2_and_subscribers_hear_of_it_once() {
-    let server = Server::start_with("anonymous = true");
+    let server = TestServer::start_with("anonymous = true");
     let mut ear = server.agent(&server.mutual(Version::V5, "n2"));
     ear.client.subscribe("wholegrain/v1/job/#").unwrap();
     assert!(matches!(ear.event(), Event::Subscribed { .. }));
-    let mut raw = Raw::new(&server, Version::V5, "n1");
+    let mut raw = RawClient::new(&server, Version::V5, "n1");
     let payload = serde_json::to_vec(&record("9", "n1", "anna", NOON, 1)).unwrap();
     for dup in [false, true] {
         raw.publish(TOPIC, payload.clone(), QoS::ExactlyOnce, 5, dup);
@@ -170,8 +170,8 @@ fn a_record_can_come_with_qos_2_and_subscribers_hear_of_it_once() {
 }
 
 /// Jobs on two nodes, of two users.
-fn with_jobs() -> (Server, [Agent; 2]) {
-    let server = Server::start();
+fn with_jobs() -> (TestServer, [TestAgent; 2]) {
+    let server = TestServer::start();
     let mut agents = ["n1", "n2"].map(|name| server.agent(&server.mutual(Version::V5, name)));
     for (job, user, from, to, partition) in [
         ("10", "anna", 0, Some(100), "short"),
@@ -336,7 +336,7 @@ fn a_user_sees_their_own_jobs_and_their_sensors_and_those_of_the_nodes() {
 
 #[test]
 fn jobs_older_than_they_are_kept_are_forgotten() {
-    let server = Server::start_remote("[store]\njobs_age = \"1s\"\n");
+    let server = TestServer::start_remote("[store]\njobs_age = \"1s\"\n");
     let mut agent = server.agent(&server.mutual(Version::V5, "n1"));
     let ended = JobRecord { to: Some(NOON), ..record("1", "n1", "anna", NOON - SECOND, 1) };
     assert_eq!(send(&mut agent, &ended), ReasonCode::SUCCESS);

@@ -5,10 +5,10 @@ use wholegrain_transport::client::{ClientError, Event};
 use wholegrain_transport::mqtt::{ReasonCode, Version};
 use wholegrain_transport::payload;
 
-use crate::harness::{Agent, DEADLINE, NOON, SECOND, Server, batch, eventually, needed, schema};
+use crate::harness::{DEADLINE, NOON, SECOND, TestAgent, TestServer, batch, eventually, needed, schema};
 
 /// An agent of MQTT 5, whose refusals have reasons, with a known schema.
-fn announced(server: &Server, name: &str, group: &str, sensor: &str) -> (Agent, Schema) {
+fn announced(server: &TestServer, name: &str, group: &str, sensor: &str) -> (TestAgent, Schema) {
     let schema = schema(name, group, sensor);
     let mut agent = server.agent(&server.mutual(Version::V5, name));
     let id = agent.schema(&schema);
@@ -16,14 +16,14 @@ fn announced(server: &Server, name: &str, group: &str, sensor: &str) -> (Agent, 
     (agent, schema)
 }
 
-fn stored(server: &Server, sensor: &str) -> u64 {
+fn stored(server: &TestServer, sensor: &str) -> u64 {
     let answer = server.get(&format!("/api/v1/query?pattern={sensor}&from=2026-01-31&to=2026-02-01&agg=count"));
     if answer.body.is_empty() { 0 } else { answer.json()["value"].as_u64().unwrap() }
 }
 
 /// The publish is refused with this reason.
 #[track_caller]
-fn refused(agent: &mut Agent, topic: &str, bytes: &[u8], reason: ReasonCode) {
+fn refused(agent: &mut TestAgent, topic: &str, bytes: &[u8], reason: ReasonCode) {
     let id = agent.publish(topic, bytes);
     assert_eq!(agent.event(), Event::Acked { packet_id: id, reason });
 }
@@ -37,7 +37,7 @@ fn of_sensors(sensors: usize, schema: SchemaHash) -> Vec<u8> {
 
 #[test]
 fn a_batch_that_names_anothers_schema_is_refused() {
-    let server = Server::start();
+    let server = TestServer::start();
     let (_owner, theirs) = announced(&server, "n2", "g", "theirs");
     let (mut liar, own) = announced(&server, "n1", "g", "own");
     let forged = batch("n1", 7, 1, &theirs, &[(NOON, 666)]);
@@ -49,7 +49,7 @@ fn a_batch_that_names_anothers_schema_is_refused() {
 
 #[test]
 fn a_batch_that_does_not_fit_the_schema_it_names_is_refused() {
-    let server = Server::start();
+    let server = TestServer::start();
     let (mut agent, one) = announced(&server, "n1", "g", "s");
     let topic = "wholegrain/v1/batch/n1/g";
     for sensors in [2, 5, 300] {
@@ -68,7 +68,7 @@ fn a_batch_that_does_not_fit_the_schema_it_names_is_refused() {
 
 #[test]
 fn a_batch_of_a_schema_that_was_changed_after_it_was_hashed_waits_for_the_true_one() {
-    let server = Server::start_with("limits = { schema_wait_max = \"300ms\" }");
+    let server = TestServer::start_with("limits = { schema_wait_max = \"300ms\" }");
     let truth = schema("n1", "g", "said");
     let mut agent = server.agent(&server.mutual(Version::V5, "n1"));
     agent.client.subscribe("wholegrain/v1/need/n1").unwrap();
@@ -98,7 +98,7 @@ fn a_batch_of_a_schema_that_was_changed_after_it_was_hashed_waits_for_the_true_o
 
 #[test]
 fn counts_that_lie_cost_nothing() {
-    let server = Server::start();
+    let server = TestServer::start();
     let (mut agent, one) = announced(&server, "n1", "g", "s");
     let (mut bystander, theirs) = announced(&server, "n2", "g", "t");
     let good = batch("n1", 7, 1, &one, &[(NOON, 1)]);
@@ -141,7 +141,7 @@ fn counts_that_lie_cost_nothing() {
 
 #[test]
 fn schemas_that_are_none_are_refused_and_leave_nothing() {
-    let server = Server::start();
+    let server = TestServer::start();
     let (mut agent, one) = announced(&server, "n1", "g", "s");
     let topic = "wholegrain/v1/schema/n1/g";
     let good = schema("n1", "g", "other").encode();

@@ -13,9 +13,9 @@ use crate::harness::eventually;
 static LINES: LazyLock<Mutex<Vec<String>>> = LazyLock::new(Mutex::default);
 
 /// The warnings of all servers of this program from now on.
-pub struct Log;
+pub struct CapturedLog;
 
-impl Log {
+impl CapturedLog {
     pub fn start() -> Self {
         static STARTED: OnceLock<()> = OnceLock::new();
         STARTED.get_or_init(|| tracing::subscriber::set_global_default(Collector).expect("no other log"));
@@ -48,7 +48,7 @@ impl Subscriber for Collector {
     fn record_follows_from(&self, _: &Id, _: &Id) {}
 
     fn event(&self, event: &Event<'_>) {
-        let mut line = Line(String::new());
+        let mut line = LogFields(String::new());
         event.record(&mut line);
         LINES.lock().unwrap().push(line.0);
     }
@@ -58,9 +58,9 @@ impl Subscriber for Collector {
     fn exit(&self, _: &Id) {}
 }
 
-struct Line(String);
+struct LogFields(String);
 
-impl Visit for Line {
+impl Visit for LogFields {
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
         let _ = write!(self.0, "{}={value:?} ", field.name());
     }

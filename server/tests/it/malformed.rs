@@ -5,7 +5,7 @@ use std::net::{Shutdown, TcpStream};
 
 use wholegrain_transport::mqtt::Version;
 
-use crate::harness::{DEADLINE, PASSWORD, Server, eventually};
+use crate::harness::{DEADLINE, PASSWORD, TestServer, eventually};
 use crate::log;
 
 pub fn text(text: &str) -> Vec<u8> {
@@ -44,7 +44,7 @@ pub fn connect_with_will(user: &str, password: &str, keep_alive_s: u8, topic: &s
 }
 
 /// Sends bytes and waits until the server has closed; what it answered.
-fn closed_after(server: &Server, bytes: &[u8]) -> Vec<u8> {
+fn closed_after(server: &TestServer, bytes: &[u8]) -> Vec<u8> {
     said_until_closed(&mut TcpStream::connect(server.addresses.mqtt.unwrap()).unwrap(), bytes)
 }
 
@@ -147,13 +147,13 @@ const CASES_MAX: usize = (wholegrain_server::broker::log_limit::LINES_MAX - 2) a
 
 /// Each case closes its own connection, with a log line that says why; a client beside it is served on.
 fn each_closes_its_own_connection_only(version: Version, cases: &[(&str, &[u8])]) {
-    let log = log::Log::start();
+    let log = log::CapturedLog::start();
     let (greeting, connack) = match version {
         Version::V311 => (connect("n1", PASSWORD), &[0x20, 2, 0, 0][..]),
         Version::V5 => (connect_5("n1", PASSWORD), &[0x20][..]),
     };
     for cases in cases.chunks(CASES_MAX) {
-        let server = Server::start();
+        let server = TestServer::start();
         let mut good = server.agent(&server.mutual(Version::V5, "n1"));
         for (what, bytes) in cases {
             let mut stream = TcpStream::connect(server.addresses.mqtt.unwrap()).unwrap();
@@ -185,7 +185,7 @@ fn malformed_packets_of_each_type_in_5() {
 
 #[test]
 fn malformed_greetings_are_refused() {
-    let server = Server::start();
+    let server = TestServer::start();
     let mut good = server.agent(&server.mutual(Version::V5, "n1"));
     let greetings: &[(&str, &[u8], &[u8])] = &[
         ("PINGREQ first", &[0xc0, 0], &[]),
@@ -211,7 +211,7 @@ fn malformed_greetings_are_refused() {
 
 #[test]
 fn a_connection_cut_anywhere_in_a_packet_harms_nobody() {
-    let server = Server::start();
+    let server = TestServer::start();
     let mut good = server.agent(&server.mutual(Version::V5, "n1"));
     let whole =
         [connect("n1", PASSWORD), packet(0x32, &[text("a/b"), vec![0, 1], b"payload".to_vec()].concat())].concat();

@@ -3,18 +3,18 @@
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Output, Stdio};
 
-use crate::harness::{PASSWORD, Server, eventually};
+use crate::harness::{PASSWORD, TestServer, eventually};
 
-struct Kill(Child);
+struct KillOnDrop(Child);
 
-impl Drop for Kill {
+impl Drop for KillOnDrop {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-fn command(server: &Server, program: &str, version: &str, tls: bool) -> Command {
+fn command(server: &TestServer, program: &str, version: &str, tls: bool) -> Command {
     let mut command = Command::new(program);
     command.args(["-V", version, "-h", "localhost"]);
     if tls {
@@ -27,7 +27,7 @@ fn command(server: &Server, program: &str, version: &str, tls: bool) -> Command 
     command
 }
 
-fn publish(server: &Server, version: &str, tls: bool, arguments: &[&str]) -> Output {
+fn publish(server: &TestServer, version: &str, tls: bool, arguments: &[&str]) -> Output {
     command(server, "mosquitto_pub", version, tls)
         .args(arguments)
         .output()
@@ -36,12 +36,13 @@ fn publish(server: &Server, version: &str, tls: bool, arguments: &[&str]) -> Out
 
 #[test]
 fn mosquitto_publishes_and_subscribes_in_both_versions_over_tcp_and_tls() {
-    let server = Server::start();
+    let server = TestServer::start();
     for (version, tls) in [("mqttv311", false), ("mqttv311", true), ("mqttv5", false), ("mqttv5", true)] {
         let mut subscriber = command(&server, "mosquitto_sub", version, tls);
         // A keep-alive so short that it pings while it waits.
         subscriber.args(["-t", "site/+/text", "-q", "1", "-v", "-k", "5", "-C", "2"]).stdout(Stdio::piped());
-        let mut subscriber = Kill(subscriber.spawn().expect("mosquitto_sub, of the Debian package mosquitto-clients"));
+        let mut subscriber =
+            KillOnDrop(subscriber.spawn().expect("mosquitto_sub, of the Debian package mosquitto-clients"));
         eventually("the subscription", || (server.metric("wholegrain_server_subscriptions") == 1.0).then_some(()));
         for (qos, topic) in [("0", "site/a/text"), ("1", "site/b/text"), ("1", "elsewhere")] {
             let output =
@@ -58,12 +59,12 @@ fn mosquitto_publishes_and_subscribes_in_both_versions_over_tcp_and_tls() {
 
 #[test]
 fn mosquitto_pings_are_answered() {
-    let server = Server::start();
+    let server = TestServer::start();
     // Each pings after its keep-alive of 5 s and leaves after 12 s; its output comes when it leaves.
     let subscribers = ["mqttv311", "mqttv5"].map(|version| {
         let mut subscriber = command(&server, "mosquitto_sub", version, false);
         subscriber.args(["-d", "-t", "a", "-k", "5", "-W", "12"]).stdout(Stdio::piped());
-        Kill(subscriber.spawn().expect("mosquitto_sub, of the Debian package mosquitto-clients"))
+        KillOnDrop(subscriber.spawn().expect("mosquitto_sub, of the Debian package mosquitto-clients"))
     });
     for mut subscriber in subscribers {
         let mut said = String::new();
@@ -75,7 +76,7 @@ fn mosquitto_pings_are_answered() {
 
 #[test]
 fn mosquitto_hears_why_it_is_refused() {
-    let server = Server::start();
+    let server = TestServer::start();
     for (version, wrong) in [("mqttv311", "bad user"), ("mqttv5", "bad user")] {
         let mut command = Command::new("mosquitto_pub");
         command.args(["-V", version, "-h", "localhost", "-p", &server.addresses.mqtt.unwrap().port().to_string()]);

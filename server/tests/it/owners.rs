@@ -6,14 +6,14 @@ use wholegrain_server::access::Role;
 use wholegrain_transport::client::Event;
 use wholegrain_transport::mqtt::Version;
 
-use crate::harness::{Agent, NOON, SECOND, Server};
+use crate::harness::{NOON, SECOND, TestAgent, TestServer};
 use crate::security::token;
 
 /// What only bob's job has: its id and other id, names, texts, and numbers of its records and readings.
 const MARKS: [&str; 9] =
     ["99017", "s99018", "bobs-", "bob", "31337.5", "77077", "\"sensors\":3", "\"sensors\":2", "secret"];
 
-fn record(agent: &mut Agent, job: &str, user: &str, uid: u32) {
+fn record(agent: &mut TestAgent, job: &str, user: &str, uid: u32) {
     let bobs = user == "bob";
     let record = JobRecord {
         job: job.to_owned(),
@@ -36,7 +36,7 @@ fn record(agent: &mut Agent, job: &str, user: &str, uid: u32) {
     assert!(matches!(agent.event(), Event::Acked { packet_id, .. } if packet_id == id));
 }
 
-fn readings(agent: &mut Agent, job: &str, sensor: &str, value: i64) {
+fn readings(agent: &mut TestAgent, job: &str, sensor: &str, value: i64) {
     let prefix = SensorPath::new("/site/n1").unwrap();
     let sensors = vec![SensorDef::gauge(format!("job/{job}/{sensor}"), "By", "")];
     let schema = Schema::new(prefix, format!("job/{job}/1s"), sensors).unwrap();
@@ -45,8 +45,8 @@ fn readings(agent: &mut Agent, job: &str, sensor: &str, value: i64) {
 }
 
 /// A node with a job of each, and what an administrator wrote about them.
-fn site() -> Server {
-    let server = Server::start();
+fn site() -> TestServer {
+    let server = TestServer::start();
     let mut agent = server.agent(&server.mutual(Version::V5, "n1"));
     record(&mut agent, "11", "alice", 1001);
     record(&mut agent, "99017", "bob", 1002);

@@ -6,15 +6,15 @@ use serde_json::{Value, json};
 use wholegrain_server::access::Role;
 use wholegrain_transport::mqtt::Version;
 
-use crate::harness::{Agent, Answer, NOON, SECOND, Server, eventually, schema};
+use crate::harness::{HttpResponse, NOON, SECOND, TestAgent, TestServer, eventually, schema};
 use crate::security::token;
 
 const PATH: &str = "/api/v1/properties";
 const DAY: &str = "from=2026-01-31&to=2026-02-01";
 
 /// A server with ten readings of `/site/n1/MemFree` in 1024 By, and the agent that sent them.
-fn with_readings() -> (Server, Agent) {
-    let server = Server::start();
+fn with_readings() -> (TestServer, TestAgent) {
+    let server = TestServer::start();
     let schema = schema("n1", "mem", "MemFree");
     let mut agent = server.agent(&server.mutual(Version::V5, "n1"));
     let samples: Vec<(i64, i64)> = (0..10).map(|i| (NOON + i * SECOND, i)).collect();
@@ -23,12 +23,12 @@ fn with_readings() -> (Server, Agent) {
     (server, agent)
 }
 
-fn put(server: &Server, parameters: &str, settings: Value) -> Answer {
+fn put(server: &TestServer, parameters: &str, settings: Value) -> HttpResponse {
     let body = json!({ "settings": settings }).to_string();
     server.json("PUT", &format!("{PATH}{parameters}"), &body, &server.token)
 }
 
-fn shown(server: &Server) -> Value {
+fn shown(server: &TestServer) -> Value {
     let answer = server.get(&format!("{PATH}?pattern=/site/**"));
     assert_eq!((answer.status, answer.sensors.as_deref()), (200, Some("1")), "{}", answer.text());
     answer.json()["sensors"][0].take()

@@ -3,14 +3,14 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use wholegrain_server::certificates::Certificate;
+use wholegrain_server::certificates::CertificateFile;
 use wholegrain_transport::client::Client;
 use wholegrain_transport::mqtt::Version;
 
-use crate::harness::{NOON, Server, eventually, schema};
+use crate::harness::{NOON, TestServer, eventually, schema};
 
 /// Makes the installation's server certificate anew, of the same authority.
-fn renew(server: &Server) -> String {
+fn renew(server: &TestServer) -> String {
     let toml = std::fs::read(server.path("server/server.toml")).unwrap();
     for file in ["server/server.pem", "server/server.key"] {
         std::fs::remove_file(server.path(file)).unwrap();
@@ -22,7 +22,7 @@ fn renew(server: &Server) -> String {
 }
 
 fn serial(file: &Path) -> String {
-    Certificate::read(file).unwrap().serial
+    CertificateFile::read(file).unwrap().serial
 }
 
 /// What a client of OpenSSL's is shown, as `openssl x509 -serial` writes it; an error's text when there is no handshake.
@@ -42,7 +42,7 @@ fn shown(port: u16, options: &[&str]) -> Result<String, String> {
     Ok(line.trim().trim_start_matches("serial=").to_owned())
 }
 
-fn change(server: &Server, from: &str, to: &str) {
+fn change(server: &TestServer, from: &str, to: &str) {
     let file = server.path("server/server.toml");
     let text = std::fs::read_to_string(&file).unwrap();
     assert!(text.contains(from), "{from:?} is not in {text}");
@@ -50,7 +50,7 @@ fn change(server: &Server, from: &str, to: &str) {
 }
 
 #[track_caller]
-fn reloaded(server: &Server) -> (Vec<String>, Vec<String>) {
+fn reloaded(server: &TestServer) -> (Vec<String>, Vec<String>) {
     let answer = server.send("POST", "/api/v1/server/reload");
     assert_eq!(answer.status, 200, "{}", answer.text());
     let list = |name: &str| serde_json::from_value(answer.json()[name].clone()).unwrap();
@@ -59,7 +59,7 @@ fn reloaded(server: &Server) -> (Vec<String>, Vec<String>) {
 
 #[test]
 fn new_certificates_for_new_connections_while_old_ones_live_on() {
-    let server = Server::start();
+    let server = TestServer::start();
     let ports = [server.addresses.mqtt_tls.unwrap().port(), server.addresses.http.unwrap().port()];
     let old = serial(&server.path("server/server.pem"));
     for port in ports {
@@ -90,11 +90,11 @@ fn new_certificates_for_new_connections_while_old_ones_live_on() {
 
 #[test]
 fn certificates_that_change_are_noticed_and_their_end_is_a_metric() {
-    let server = Server::start_with_root("certificates_every = \"100ms\"\n");
+    let server = TestServer::start_with_root("certificates_every = \"100ms\"\n");
     let new = renew(&server);
     let port = server.addresses.mqtt_tls.unwrap().port();
     eventually("the new certificate", || (shown(port, &[]).as_ref() == Ok(&new)).then_some(()));
-    let end = Certificate::read(&server.path("server/server.pem")).unwrap().not_after;
+    let end = CertificateFile::read(&server.path("server/server.pem")).unwrap().not_after;
     let metrics = server.get("/metrics").text().to_owned();
     let lines: Vec<&str> =
         metrics.lines().filter(|line| line.starts_with("wholegrain_server_certificate_expiry")).collect();
@@ -105,7 +105,7 @@ fn certificates_that_change_are_noticed_and_their_end_is_a_metric() {
 
 #[test]
 fn an_authority_that_is_replaced_lets_nobody_of_the_old_one_in() {
-    let server = Server::start();
+    let server = TestServer::start();
     let old = server.mutual(Version::V5, "n2");
     let resumed = Client::connect(&old).unwrap();
     drop(resumed);
@@ -120,7 +120,7 @@ fn an_authority_that_is_replaced_lets_nobody_of_the_old_one_in() {
 
 #[test]
 fn tls_before_1_2_is_refused() {
-    let server = Server::start();
+    let server = TestServer::start();
     for port in [server.addresses.mqtt_tls.unwrap().port(), server.addresses.http.unwrap().port()] {
         for version in ["-tls1_2", "-tls1_3"] {
             assert!(shown(port, &[version]).is_ok(), "{version}");
@@ -135,7 +135,7 @@ fn tls_before_1_2_is_refused() {
 
 #[test]
 fn users_and_limits_come_into_force_and_the_rest_is_named() {
-    let server = Server::start();
+    let server = TestServer::start();
     let mut before = server.agent(&server.mutual(Version::V5, "n2"));
     let hash = wholegrain_server::broker::auth::hash_password("another").unwrap();
     let text = std::fs::read_to_string(server.path("server/server.toml")).unwrap();
@@ -166,7 +166,7 @@ fn users_and_limits_come_into_force_and_the_rest_is_named() {
 
 #[test]
 fn a_wrong_file_changes_nothing_and_is_named_with_its_line() {
-    let server = Server::start();
+    let server = TestServer::start();
     std::fs::write(server.path("server/bad"), "short\n").unwrap();
     let good = std::fs::read_to_string(server.path("server/server.toml")).unwrap();
     for (text, expected) in [
@@ -187,7 +187,7 @@ fn a_wrong_file_changes_nothing_and_is_named_with_its_line() {
 
 #[test]
 fn the_level_of_the_log_changes_for_a_while() {
-    let server = Server::start();
+    let server = TestServer::start();
     let level = || server.get("/api/v1/server/log").json()["level"].as_str().unwrap().to_owned();
     let set = server.send("PUT", "/api/v1/server/log?level=debug&for=200ms");
     assert_eq!((set.status, &set.json()["level"], &set.json()["configured"]), (200, &"debug".into(), &"info".into()));

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use wholegrain_transport::client::{ClientConfig, Event};
 use wholegrain_transport::mqtt::Version;
 
-use crate::harness::{Agent, DEADLINE, Server, eventually, schema};
+use crate::harness::{DEADLINE, TestAgent, TestServer, eventually, schema};
 
 struct Mosquitto {
     child: Child,
@@ -59,12 +59,12 @@ fn now_ns() -> i64 {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos() as i64
 }
 
-fn publisher(port: u16, version: Version, name: &str) -> Agent {
+fn publisher(port: u16, version: Version, name: &str) -> TestAgent {
     let url = format!("mqtt://127.0.0.1:{port}");
-    Agent::new(&ClientConfig { url, version, client_id: name.to_owned(), ..ClientConfig::default() })
+    TestAgent::new(&ClientConfig { url, version, client_id: name.to_owned(), ..ClientConfig::default() })
 }
 
-fn rows(server: &Server, sensor: &str) -> usize {
+fn rows(server: &TestServer, sensor: &str) -> usize {
     server.get(&format!("/api/v1/query?pattern={sensor}&from=-1h&format=csv")).text().lines().count() - 1
 }
 
@@ -75,10 +75,11 @@ fn nothing_that_mosquitto_acknowledged_is_lost_by_restarts_of_either() {
     for (version, name) in [(Version::V5, "5"), (Version::V311, "3.1.1")] {
         let (dir, port) = (tempfile::tempdir().unwrap(), free_port());
         let mut broker = Mosquitto::start(dir.path(), port);
-        let mut server = Server::start_remote(&format!(
+        let mut server = TestServer::start_remote(&format!(
             "[[remote]]\nurl = \"mqtt://127.0.0.1:{port}\"\nversion = \"{name}\"\nclient_id = \"wg\"\nsubscribe = [\"wholegrain/v1/#\", \"/#\"]\ntrust = [\"/site\"]\nkeep_alive = \"2s\"\n"
         ));
-        let connected = |server: &Server| (server.metric("wholegrain_server_remotes_connected") == 1.0).then_some(());
+        let connected =
+            |server: &TestServer| (server.metric("wholegrain_server_remotes_connected") == 1.0).then_some(());
         eventually("the connection", || connected(&server));
         let schema = schema("n1", "g", "bytes");
         let start = now_ns() - 60_000_000_000;
@@ -127,7 +128,7 @@ fn nothing_that_mosquitto_acknowledged_is_lost_by_restarts_of_either() {
 fn a_remote_delivers_below_trusted_paths_only_and_asks_for_schemas() {
     let (dir, port) = (tempfile::tempdir().unwrap(), free_port());
     let broker = Mosquitto::start(dir.path(), port);
-    let server = Server::start_remote(&format!(
+    let server = TestServer::start_remote(&format!(
         "[[remote]]\nurl = \"mqtt://127.0.0.1:{port}\"\nclient_id = \"wg\"\ntrust = [\"/site/n1\"]\n"
     ));
     eventually("the connection", || (server.metric("wholegrain_server_remotes_connected") == 1.0).then_some(()));

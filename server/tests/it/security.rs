@@ -8,15 +8,15 @@ use wholegrain_model::{Schema, SensorDef, SensorPath, Timestamp};
 use wholegrain_server::access::Role;
 use wholegrain_server::access::revoked::{self, Revocation};
 use wholegrain_server::access::tokens::{self, NewToken};
-use wholegrain_server::access::users::{self, Change};
+use wholegrain_server::access::users::{self, UserChange};
 use wholegrain_server::issue_agent_certificate;
 use wholegrain_transport::client::{Client, ClientError, Event};
 use wholegrain_transport::mqtt::{ReasonCode, Version};
 
-use crate::harness::{DEADLINE, NOON, PASSWORD, Server, VERSIONS, eventually, hash, schema};
+use crate::harness::{DEADLINE, NOON, PASSWORD, TestServer, VERSIONS, eventually, hash, schema};
 
 /// A user of mosquitto's clients over TCP.
-fn mosquitto(server: &Server, program: &str, version: &str, user: &str, password: &str) -> Command {
+fn mosquitto(server: &TestServer, program: &str, version: &str, user: &str, password: &str) -> Command {
     let mut command = Command::new(program);
     command.args(["-V", version, "-h", "localhost", "-p", &server.addresses.mqtt.unwrap().port().to_string()]);
     command.args(["-u", user, "-P", password]);
@@ -32,21 +32,23 @@ fn run(command: &mut Command, arguments: &[&str]) -> (bool, String) {
 }
 
 /// The lines of the audit log that hold all of these.
-fn audited(server: &Server, parts: &[&str]) -> Vec<serde_json::Value> {
+fn audited(server: &TestServer, parts: &[&str]) -> Vec<serde_json::Value> {
     let text = std::fs::read_to_string(server.path("server/audit.jsonl")).unwrap();
     let lines = text.lines().filter(|line| parts.iter().all(|part| line.contains(part)));
     lines.map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
 /// Users that have [`PASSWORD`], in a file beside server.toml.
-fn write_users(server: &Server, names: &[&str]) {
-    names.iter().for_each(|name| users::set(&server.path("server/passwords"), name, hash(), Change::Added).unwrap());
+fn write_users(server: &TestServer, names: &[&str]) {
+    names
+        .iter()
+        .for_each(|name| users::set(&server.path("server/passwords"), name, hash(), UserChange::Added).unwrap());
 }
 
 #[test]
 fn clients_publish_and_hear_what_they_may_and_nothing_else() {
     let acl = "password_file = \"passwords\"\n[[mqtt.acl]]\nidentity = \"desk\"\npublish = [\"news/#\"]\nsubscribe = [\"news/+\", \"text/#\"]";
-    let server = Server::start_strict(acl);
+    let server = TestServer::start_strict(acl);
     write_users(&server, &["desk"]);
     eventually("the new user", || {
         run(&mut mosquitto(&server, "mosquitto_pub", "mqttv5", "desk", PASSWORD), &["-t", "news/a", "-m", "x"])
@@ -110,7 +112,7 @@ fn below(prefix: &str) -> Schema {
 
 #[test]
 fn of_two_agents_that_claim_one_prefix_the_second_is_refused_also_after_a_restart() {
-    let server = Server::start_strict("[[mqtt.acl]]\nidentity = \"heir\"\npublish = [\"/site/n1/#\"]");
+    let server = TestServer::start_strict("[[mqtt.acl]]\nidentity = \"heir\"\npublish = [\"/site/n1/#\"]");
     ["cpu", "heir", "site"].iter().for_each(|name| drop(issue_agent_certificate(server.dir.path(), name).unwrap()));
     let own = schema("n1", "g", "s");
     // /site is a place of many.
@@ -121,7 +123,7 @@ fn of_two_agents_that_claim_one_prefix_the_second_is_refused_also_after_a_restar
     let mut agent = server.agent(&server.mutual(Version::V5, "n1"));
     let ids = [agent.schema(&own), agent.batch(&own, &[(NOON, 1)])];
     agent.acked(&ids);
-    let refused = |server: &Server| {
+    let refused = |server: &TestServer| {
         for (name, prefix) in [("cpu", "/site/n1/cpu"), ("site", "/site")] {
             let mut other = server.agent(&server.mutual(Version::V5, name));
             let packet_id = other.schema(&below(prefix));
@@ -148,7 +150,7 @@ fn of_two_agents_that_claim_one_prefix_the_second_is_refused_also_after_a_restar
 }
 
 /// Announces a schema and, if it is taken, sends a batch of it; the reason of the last answer.
-fn send(server: &Server, name: &str, schema: &Schema) -> ReasonCode {
+fn send(server: &TestServer, name: &str, schema: &Schema) -> ReasonCode {
     let mut agent = server.agent(&server.mutual(Version::V5, name));
     let id = agent.schema(schema);
     match agent.event() {
@@ -166,7 +168,7 @@ fn send(server: &Server, name: &str, schema: &Schema) -> ReasonCode {
 #[test]
 fn no_agent_keeps_another_out_of_its_prefix() {
     let (yes, no) = (ReasonCode::SUCCESS, ReasonCode::NOT_AUTHORIZED);
-    let mut server = Server::start_strict("");
+    let mut server = TestServer::start_strict("");
     ["itself", "newnode"].iter().for_each(|name| drop(issue_agent_certificate(server.dir.path(), name).unwrap()));
     // With readings, so that the server knows of it after a restart.
     assert_eq!(send(&server, "itself", &below("/rack1/newnode/itself")), yes);
@@ -186,7 +188,7 @@ fn no_agent_keeps_another_out_of_its_prefix() {
 }
 
 /// What becomes of a client with this user and password.
-fn login(server: &Server, version: Version, user: &str, password: &str) -> Result<(), ReasonCode> {
+fn login(server: &TestServer, version: Version, user: &str, password: &str) -> Result<(), ReasonCode> {
     let mut config = server.plain(version);
     (config.client_id, config.user, config.password) =
         (user.to_owned(), Some(user.to_owned()), Some(password.to_owned()));
@@ -200,7 +202,7 @@ fn login(server: &Server, version: Version, user: &str, password: &str) -> Resul
 #[test]
 fn who_guesses_waits_and_nobody_else_does() {
     let users = "password_file = \"passwords\"\n[security]\nlogin_failures_free = 2\nlogin_delay = \"1h\"\nlogin_delay_max = \"1h\"";
-    let server = Server::start_strict(users);
+    let server = TestServer::start_strict(users);
     let reloads = || server.metric("wholegrain_server_security_reloads_total");
     let before = reloads();
     write_users(&server, &["n2", "n3"]);
@@ -228,7 +230,7 @@ fn who_guesses_waits_and_nobody_else_does() {
     assert!(server.metric("wholegrain_server_logins_delayed_total") >= 5.0);
     // An administrator who gives a new password lets the user in at once.
     let other = "$argon2id$v=19$m=8,t=1,p=1$c2FsdHNhbHRzYWx0c2FsdA$Zm9vZm9vZm9vZm9vZm9vZm9vZm9vZm9vZm9vZm9vZm8";
-    users::set(&server.path("server/passwords"), "n3", other, Change::Changed).unwrap();
+    users::set(&server.path("server/passwords"), "n3", other, UserChange::Changed).unwrap();
     eventually("the new password", || (login(&server, Version::V5, "n3", PASSWORD) == wrong).then_some(()));
     eventually("the audit log", || {
         (!audited(&server, &["\"mqtt_login\"", "\"failed\"", "\"who\":\"nobody\""]).is_empty()).then_some(())
@@ -238,7 +240,7 @@ fn who_guesses_waits_and_nobody_else_does() {
 
 #[test]
 fn a_user_who_is_removed_is_disconnected_and_stays_out() {
-    let server = Server::start_strict("password_file = \"passwords\"");
+    let server = TestServer::start_strict("password_file = \"passwords\"");
     write_users(&server, &["n2"]);
     let mut config = server.plain(Version::V5);
     (config.client_id, config.user) = ("n2".to_owned(), Some("n2".to_owned()));
@@ -256,7 +258,7 @@ fn a_user_who_is_removed_is_disconnected_and_stays_out() {
 
 #[test]
 fn a_revoked_certificate_is_refused_and_its_connection_ends() {
-    let server = Server::start_strict("");
+    let server = TestServer::start_strict("");
     for version in VERSIONS {
         let name = format!("r-{version:?}");
         issue_agent_certificate(server.dir.path(), &name).unwrap();
@@ -278,7 +280,7 @@ fn now() -> Timestamp {
 }
 
 /// A new token, which the server knows at once; its id and itself.
-pub fn token(server: &Server, name: &str, role: Role, expires: Option<Timestamp>) -> (String, String) {
+pub fn token(server: &TestServer, name: &str, role: Role, expires: Option<Timestamp>) -> (String, String) {
     let new = NewToken { name: name.to_owned(), role, expires };
     let (token, entry) = tokens::create(&server.path("server/tokens"), &new, now()).unwrap();
     assert_eq!(curl(server, "/nothing", &token).0, 404);
@@ -286,7 +288,7 @@ pub fn token(server: &Server, name: &str, role: Role, expires: Option<Timestamp>
 }
 
 /// Status and body of a GET by curl, which gets the token on its standard input.
-fn curl(server: &Server, path: &str, token: &str) -> (u16, String) {
+fn curl(server: &TestServer, path: &str, token: &str) -> (u16, String) {
     let mut command = Command::new("curl");
     command.args(["--silent", "--max-time", "30", "--header", "@-", "--write-out", "\n%{http_code}", "--cacert"]);
     command.arg(server.path("ca.pem")).arg(server.url(path)).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -299,7 +301,7 @@ fn curl(server: &Server, path: &str, token: &str) -> (u16, String) {
 
 #[test]
 fn a_tokens_role_says_what_it_opens() {
-    let server = Server::start_strict("");
+    let server = TestServer::start_strict("");
     let paths = ["/api/v1/sensors", "/api/v1/query?pattern=a", "/metrics", "/nothing", "/healthz"];
     for (role, expected) in [
         (Role::Admin, [200, 200, 200, 404, 200]),
@@ -325,7 +327,7 @@ fn a_tokens_role_says_what_it_opens() {
 
 #[test]
 fn a_token_writes_below_its_name_and_where_a_grant_says() {
-    let server = Server::start_strict("[[mqtt.acl]]\nidentity = \"telegraf\"\npublish = [\"/n8/#\"]");
+    let server = TestServer::start_strict("[[mqtt.acl]]\nidentity = \"telegraf\"\npublish = [\"/n8/#\"]");
     let lines = "load,host=n7 v=1\nload,host=n8 v=2\nload,host=n9 v=3\n";
     for (name, refused) in [("n7", [2, 3]), ("telegraf", [1, 3])] {
         let (_, token) = token(&server, name, Role::Agent, None);
@@ -342,7 +344,7 @@ fn a_token_writes_below_its_name_and_where_a_grant_says() {
 
 #[test]
 fn tokens_end_and_are_revoked_and_so_are_the_streams_that_they_opened() {
-    let server = Server::start_strict("");
+    let server = TestServer::start_strict("");
     let (_, brief) = token(&server, "brief", Role::User, Some(now().saturating_add(5_000_000_000)));
     let (status, said) =
         eventually("its end", || Some(curl(&server, "/api/v1/sensors", &brief)).filter(|said| said.0 == 401));
@@ -361,7 +363,7 @@ fn tokens_end_and_are_revoked_and_so_are_the_streams_that_they_opened() {
 
 #[test]
 fn who_guesses_tokens_waits_and_right_ones_pass() {
-    let server = Server::start_strict(
+    let server = TestServer::start_strict(
         "[security]\nlogin_source_failures_free = 3\nlogin_delay = \"1h\"\nlogin_delay_max = \"1h\"",
     );
     for _ in 0..4 {
@@ -381,7 +383,7 @@ fn who_guesses_tokens_waits_and_right_ones_pass() {
 
 #[test]
 fn an_identity_that_comes_a_hundred_times_makes_one_line() {
-    let server = Server::start_strict("");
+    let server = TestServer::start_strict("");
     for _ in 0..100 {
         drop(server.agent(&server.mutual(Version::V5, "n1")));
         assert_eq!(server.get("/api/v1/sensors").status, 200);

@@ -11,12 +11,12 @@ use wholegrain_transport::mqtt::{
     Subscription, Text, Version, Will,
 };
 
-use crate::harness::{DEADLINE, NOON, PASSWORD, Server, VERSIONS, batch, eventually, schema};
+use crate::harness::{DEADLINE, NOON, PASSWORD, TestServer, VERSIONS, batch, eventually, schema};
 
 const ANONYMOUS: &str = "anonymous = true";
 
 /// A connection, and what has arrived of it.
-pub struct Raw {
+pub struct RawClient {
     stream: TcpStream,
     input: BytesMut,
     version: Version,
@@ -31,8 +31,8 @@ fn connect(version: Version, id: &str, clean: bool, expiry_s: u32) -> Connect {
     connect
 }
 
-impl Raw {
-    fn open(server: &Server, connect: Connect) -> (Self, ConnAck) {
+impl RawClient {
+    fn open(server: &TestServer, connect: Connect) -> (Self, ConnAck) {
         let stream = TcpStream::connect(server.addresses.mqtt.unwrap()).unwrap();
         stream.set_read_timeout(Some(DEADLINE)).unwrap();
         let mut raw = Self { stream, input: BytesMut::new(), version: connect.version };
@@ -44,7 +44,7 @@ impl Raw {
     }
 
     /// An anonymous client without a session to keep.
-    pub fn new(server: &Server, version: Version, id: &str) -> Self {
+    pub fn new(server: &TestServer, version: Version, id: &str) -> Self {
         Self::open(server, connect(version, id, true, 0)).0
     }
 
@@ -117,17 +117,17 @@ fn ack(id: u16) -> Ack {
 
 #[test]
 fn a_batch_of_qos_2_is_durable_before_pubrec_and_stored_once_however_often_it_comes() {
-    let server = Server::start_with(ANONYMOUS);
+    let server = TestServer::start_with(ANONYMOUS);
     for version in VERSIONS {
         let schema = schema("n1", &format!("{version:?}"), "s");
-        let mut raw = Raw::open(&server, connect(version, "n1", false, 60)).0;
+        let mut raw = RawClient::open(&server, connect(version, "n1", false, 60)).0;
         raw.publish(&format!("wholegrain/v1/schema/n1/{version:?}"), schema.encode(), QoS::ExactlyOnce, 1, false);
         assert_eq!(raw.next(), Packet::PubRec(ack(1)));
         raw.send(Packet::PubRel(ack(1)));
         assert_eq!(raw.next(), Packet::PubComp(ack(1)));
         let payload = batch("n1", 70 + version as u64, 1, &schema, &[(NOON, 5)]);
         let topic = format!("wholegrain/v1/batch/n1/{version:?}");
-        let mut listener = Raw::new(&server, version, "listener");
+        let mut listener = RawClient::new(&server, version, "listener");
         listener.subscribe("wholegrain/v1/batch/#", QoS::ExactlyOnce);
         raw.publish(&topic, payload.clone(), QoS::ExactlyOnce, 2, false);
         assert_eq!(raw.next(), Packet::PubRec(ack(2)));
@@ -135,7 +135,7 @@ fn a_batch_of_qos_2_is_durable_before_pubrec_and_stored_once_however_often_it_co
         assert_eq!(newest.json()["readings"][0]["value"], 5120, "acknowledged means visible");
         // The connection breaks before PUBREC arrived, say: the same again, on a new one.
         drop(raw);
-        let (mut raw, connack) = Raw::open(&server, connect(version, "n1", false, 60));
+        let (mut raw, connack) = RawClient::open(&server, connect(version, "n1", false, 60));
         assert!(connack.session_present);
         raw.publish(&topic, payload.clone(), QoS::ExactlyOnce, 2, true);
         assert_eq!(raw.next(), Packet::PubRec(ack(2)));
@@ -157,13 +157,13 @@ fn a_batch_of_qos_2_is_durable_before_pubrec_and_stored_once_however_often_it_co
 
 #[test]
 fn a_session_is_resumed_with_what_was_unacknowledged_and_what_came_meanwhile_but_not_after_a_restart() {
-    let mut server = Server::start_with(ANONYMOUS);
+    let mut server = TestServer::start_with(ANONYMOUS);
     for version in VERSIONS {
         let id = format!("{version:?}");
-        let (mut raw, connack) = Raw::open(&server, connect(version, &id, false, 60));
+        let (mut raw, connack) = RawClient::open(&server, connect(version, &id, false, 60));
         assert!(!connack.session_present);
         raw.subscribe("a/#", QoS::ExactlyOnce);
-        let mut other = Raw::new(&server, version, "other");
+        let mut other = RawClient::new(&server, version, "other");
         for (number, qos) in [(1, QoS::AtLeastOnce), (2, QoS::ExactlyOnce), (3, QoS::ExactlyOnce)] {
             other.publish("a/b", format!("{number}"), qos, number, false);
         }
@@ -176,7 +176,7 @@ fn a_session_is_resumed_with_what_was_unacknowledged_and_what_came_meanwhile_but
         other.publish("a/c", "4", QoS::AtLeastOnce, 4, false);
         other.publish("a/c", "5", QoS::AtMostOnce, 0, false);
         other.ping();
-        let (mut raw, connack) = Raw::open(&server, connect(version, &id, false, 0));
+        let (mut raw, connack) = RawClient::open(&server, connect(version, &id, false, 0));
         assert!(connack.session_present);
         let again = raw.message();
         assert_eq!((again.dup, again.packet_id, &again.payload), (true, before[0].packet_id, &before[0].payload));
@@ -187,31 +187,31 @@ fn a_session_is_resumed_with_what_was_unacknowledged_and_what_came_meanwhile_but
         assert_eq!((new.dup, new.qos, &new.payload[..]), (false, QoS::AtLeastOnce, &b"4"[..]));
         assert_eq!(raw.ping(), [], "QoS 0 does not wait");
         // Begun anew, nothing of it is left.
-        let (mut raw, connack) = Raw::open(&server, connect(version, &id, true, 60));
+        let (mut raw, connack) = RawClient::open(&server, connect(version, &id, true, 60));
         assert!(!connack.session_present);
         other.publish("a/c", "6", QoS::AtLeastOnce, 6, false);
         other.ping();
         assert_eq!(raw.ping(), []);
         raw.send(Packet::Disconnect(Disconnect::default()));
         assert_eq!(raw.next_or_end(), None);
-        let mut raw = Raw::open(&server, connect(version, &id, false, 60)).0;
+        let mut raw = RawClient::open(&server, connect(version, &id, false, 60)).0;
         raw.subscribe("a/#", QoS::AtLeastOnce);
         drop((raw, other));
         eventually("it is away", || (server.metric("wholegrain_server_sessions_kept") == 1.0).then_some(()));
         assert_eq!(server.metric("wholegrain_server_subscriptions"), 1.0);
         server = server.restart();
-        let (_, connack) = Raw::open(&server, connect(version, &id, false, 0));
+        let (_, connack) = RawClient::open(&server, connect(version, &id, false, 0));
         assert!(!connack.session_present, "sessions do not survive the server");
-        drop(Raw::open(&server, connect(version, &id, true, 0)));
+        drop(RawClient::open(&server, connect(version, &id, true, 0)));
         eventually("it is gone", || (server.metric("wholegrain_server_sessions") == 0.0).then_some(()));
     }
 }
 
 #[test]
 fn sessions_end_in_time_and_leave_nothing_behind() {
-    let server = Server::start_with("anonymous = true\nlimits = { session_expiry_max = \"1s\" }");
+    let server = TestServer::start_with("anonymous = true\nlimits = { session_expiry_max = \"1s\" }");
     for version in VERSIONS {
-        let (mut raw, connack) = Raw::open(&server, connect(version, "a", false, 3600));
+        let (mut raw, connack) = RawClient::open(&server, connect(version, "a", false, 3600));
         if version == Version::V5 {
             assert_eq!(connack.properties.session_expiry_interval(), Some(&1), "it is told that it is shorter");
         }
@@ -219,7 +219,7 @@ fn sessions_end_in_time_and_leave_nothing_behind() {
         raw.subscribe("$share/g/b", QoS::AtLeastOnce);
         drop(raw);
         eventually("it is away", || (server.metric("wholegrain_server_sessions_kept") == 1.0).then_some(()));
-        let mut other = Raw::new(&server, version, "other");
+        let mut other = RawClient::new(&server, version, "other");
         other.publish("a/b", "1", QoS::AtLeastOnce, 1, false);
         other.publish("b", "2", QoS::AtLeastOnce, 2, false);
         other.ping();
@@ -234,26 +234,26 @@ fn sessions_end_in_time_and_leave_nothing_behind() {
 
 #[test]
 fn what_waits_for_an_absent_client_is_bounded_and_the_rest_is_dropped_and_counted() {
-    let server = Server::start_with("anonymous = true\nlimits = { queue_messages_max = 5 }");
-    let mut raw = Raw::open(&server, connect(Version::V5, "a", false, 60)).0;
+    let server = TestServer::start_with("anonymous = true\nlimits = { queue_messages_max = 5 }");
+    let mut raw = RawClient::open(&server, connect(Version::V5, "a", false, 60)).0;
     raw.subscribe("t", QoS::AtLeastOnce);
     drop(raw);
     eventually("it is away", || (server.metric("wholegrain_server_sessions_kept") == 1.0).then_some(()));
-    let mut other = Raw::new(&server, Version::V5, "other");
+    let mut other = RawClient::new(&server, Version::V5, "other");
     for id in 1..=8 {
         other.publish("t", format!("{id}"), QoS::AtLeastOnce, id, false);
         assert_eq!(other.next(), Packet::PubAck(ack(id)), "the publisher does not wait");
     }
     assert_eq!(server.metric("wholegrain_server_messages_dropped_total"), 3.0);
-    let mut raw = Raw::open(&server, connect(Version::V5, "a", false, 60)).0;
+    let mut raw = RawClient::open(&server, connect(Version::V5, "a", false, 60)).0;
     let got: Vec<_> = (0..5).map(|_| raw.message().payload).collect();
     assert_eq!(got, ["1", "2", "3", "4", "5"], "the first, in order");
 }
 
 #[test]
 fn who_is_taken_over_hears_why_and_a_delayed_will_waits_for_the_client_to_come_back() {
-    let server = Server::start_with(ANONYMOUS);
-    let mut listener = Raw::new(&server, Version::V5, "listener");
+    let server = TestServer::start_with(ANONYMOUS);
+    let mut listener = RawClient::new(&server, Version::V5, "listener");
     listener.subscribe("wills/#", QoS::AtLeastOnce);
     let with_will = |topic: &str, delay_s| {
         let mut connect = connect(Version::V5, "a", false, 60);
@@ -264,12 +264,12 @@ fn who_is_taken_over_hears_why_and_a_delayed_will_waits_for_the_client_to_come_b
         connect.will = Some(Will { topic, payload, qos, retain: false, properties });
         connect
     };
-    let mut first = Raw::open(&server, with_will("wills/1", 3600)).0;
-    let mut second = Raw::open(&server, with_will("wills/2", 0)).0;
+    let mut first = RawClient::open(&server, with_will("wills/1", 3600)).0;
+    let mut second = RawClient::open(&server, with_will("wills/2", 0)).0;
     let Packet::Disconnect(why) = first.next() else { panic!() };
     assert_eq!((why.reason, first.next_or_end()), (ReasonCode::SESSION_TAKEN_OVER, None));
     assert_eq!(second.ping(), []);
-    let mut third = Raw::open(&server, with_will("wills/3", 1)).0;
+    let mut third = RawClient::open(&server, with_will("wills/3", 1)).0;
     let will = listener.message();
     assert_eq!((&*will.topic, will.qos), ("wills/2", QoS::AtLeastOnce), "the first's will was cancelled");
     assert_eq!(will.properties.content_type().map(|text| text.as_str()), Some("text/plain"));
@@ -277,10 +277,10 @@ fn who_is_taken_over_hears_why_and_a_delayed_will_waits_for_the_client_to_come_b
     drop(third);
     assert_eq!(&*listener.message().topic, "wills/3");
     let reason = ReasonCode::DISCONNECT_WITH_WILL;
-    let mut fourth = Raw::open(&server, with_will("wills/4", 0)).0;
+    let mut fourth = RawClient::open(&server, with_will("wills/4", 0)).0;
     fourth.send(Packet::Disconnect(Disconnect { reason, properties: Properties::new() }));
     assert_eq!(&*listener.message().topic, "wills/4");
-    let mut fifth = Raw::open(&server, with_will("wills/5", 0)).0;
+    let mut fifth = RawClient::open(&server, with_will("wills/5", 0)).0;
     fifth.send(Packet::Disconnect(Disconnect::default()));
     assert_eq!(fifth.next_or_end(), None);
     assert_eq!(listener.ping(), []);
@@ -289,9 +289,9 @@ fn who_is_taken_over_hears_why_and_a_delayed_will_waits_for_the_client_to_come_b
 
 #[test]
 fn who_publishes_over_its_rate_is_read_more_slowly_and_loses_nothing() {
-    let server = Server::start_with("anonymous = true\nlimits = { publishes_per_s_max = 50 }");
-    let mut fast = Raw::new(&server, Version::V311, "fast");
-    let mut other = Raw::new(&server, Version::V311, "other");
+    let server = TestServer::start_with("anonymous = true\nlimits = { publishes_per_s_max = 50 }");
+    let mut fast = RawClient::new(&server, Version::V311, "fast");
+    let mut other = RawClient::new(&server, Version::V311, "other");
     for id in 1..=80 {
         fast.publish("t", "x", QoS::AtLeastOnce, id, false);
     }
@@ -307,8 +307,8 @@ fn who_publishes_over_its_rate_is_read_more_slowly_and_loses_nothing() {
 
 #[test]
 fn receive_maximum_and_topic_aliases_are_bounds_and_breaking_them_has_its_reason() {
-    let server = Server::start_with("anonymous = true\nlimits = { inflight_max = 4, topic_aliases_max = 2 }");
-    let (mut raw, connack) = Raw::open(&server, connect(Version::V5, "a", true, 0));
+    let server = TestServer::start_with("anonymous = true\nlimits = { inflight_max = 4, topic_aliases_max = 2 }");
+    let (mut raw, connack) = RawClient::open(&server, connect(Version::V5, "a", true, 0));
     let told = &connack.properties;
     assert_eq!((told.receive_maximum(), told.topic_alias_maximum()), (Some(&4), Some(&2)));
     for id in 1..=4 {
@@ -319,7 +319,7 @@ fn receive_maximum_and_topic_aliases_are_bounds_and_breaking_them_has_its_reason
     let Packet::Disconnect(why) = raw.next() else { panic!() };
     assert_eq!((why.reason, raw.next_or_end()), (ReasonCode::RECEIVE_MAXIMUM_EXCEEDED, None));
     for alias in [0, 3] {
-        let mut raw = Raw::new(&server, Version::V5, "a");
+        let mut raw = RawClient::new(&server, Version::V5, "a");
         // By hand, for nothing here writes alias 0.
         raw.stream.write_all(&[0x30, 7, 0, 1, b't', 3, 0x23, 0, alias]).unwrap();
         let Packet::Disconnect(why) = raw.next() else { panic!() };
@@ -327,7 +327,7 @@ fn receive_maximum_and_topic_aliases_are_bounds_and_breaking_them_has_its_reason
     }
 }
 
-fn mosquitto(server: &Server, program: &str, arguments: &[&str]) -> Command {
+fn mosquitto(server: &TestServer, program: &str, arguments: &[&str]) -> Command {
     let mut command = Command::new(program);
     command.args(["-h", "localhost", "-p", &server.addresses.mqtt.unwrap().port().to_string()]);
     command.args(["-u", "n1", "-P", PASSWORD]).args(arguments);
@@ -336,7 +336,7 @@ fn mosquitto(server: &Server, program: &str, arguments: &[&str]) -> Command {
 
 #[test]
 fn mosquitto_keeps_its_session_and_shares_subscriptions_with_qos_2() {
-    let server = Server::start();
+    let server = TestServer::start();
     for version in ["mqttv311", "mqttv5"] {
         let expiry: &[&str] = if version == "mqttv5" { &["-x", "60"] } else { &[] };
         let common = ["-V", version, "-q", "2", "-t", "t/#"];
@@ -380,8 +380,8 @@ fn mosquitto_keeps_its_session_and_shares_subscriptions_with_qos_2() {
 #[test]
 fn the_server_says_how_it_is_below_sys() {
     let rights = r##"acl = [{ identity = "anonymous", subscribe = ["#", "$SYS/#"] }]"##;
-    let server = Server::start_strict(&format!("{ANONYMOUS}\n{rights}"));
-    let mut raw = Raw::new(&server, Version::V311, "a");
+    let server = TestServer::start_strict(&format!("{ANONYMOUS}\n{rights}"));
+    let mut raw = RawClient::new(&server, Version::V311, "a");
     raw.subscribe("#", QoS::AtMostOnce);
     assert_eq!(raw.ping(), [], "not to a wildcard at the beginning");
     raw.subscribe("$SYS/broker/version", QoS::AtMostOnce);

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use wholegrain_transport::mqtt::Version;
 
-use crate::harness::{DEADLINE, PASSWORD, Server, eventually};
+use crate::harness::{DEADLINE, PASSWORD, TestServer, eventually};
 use crate::malformed::{connect_keeping, packet, text};
 
 /// How many slow clients there are at once.
@@ -15,7 +15,7 @@ const GAUGES: [&str; 5] = ["sessions", "subscriptions", "in_flight", "in_flight_
 
 /// Nothing is left of all clients but one that is well and has nothing in flight.
 #[track_caller]
-fn only_one_is_left(server: &Server) {
+fn only_one_is_left(server: &TestServer) {
     eventually("the others are gone", || (server.metric("wholegrain_server_connections") == 1.0).then_some(()));
     for gauge in GAUGES {
         let left = if gauge == "sessions" { 1.0 } else { 0.0 };
@@ -29,7 +29,7 @@ fn connect(number: usize, keep_alive_s: u8) -> Vec<u8> {
 }
 
 /// Clients that send a byte of `bytes` now and then until the server has had enough, and one beside them that is served.
-fn trickling(server: &Server, tls: bool, greeted: bool, bytes: &[u8]) {
+fn trickling(server: &TestServer, tls: bool, greeted: bool, bytes: &[u8]) {
     let mut good = server.agent(&server.mutual(Version::V5, "n2"));
     let address = if tls { server.addresses.mqtt_tls } else { server.addresses.mqtt }.unwrap();
     let mut slow: Vec<TcpStream> = (0..SLOW).map(|_| TcpStream::connect(address).unwrap()).collect();
@@ -59,7 +59,7 @@ const QUICK_PACKETS: &str = "anonymous = true\nlimits = { packet_time_max = \"30
 
 #[test]
 fn greetings_that_trickle() {
-    let server = Server::start_with(QUICK_GREETINGS);
+    let server = TestServer::start_with(QUICK_GREETINGS);
     // CONNECT with an identifier of 60,000 bytes.
     let greeting = [&[0x10, 0xff, 0xd4, 0x03][..], &text("MQTT"), &[4, 2, 0, 60, 0xea, 0x60]].concat();
     trickling(&server, false, false, &[greeting, vec![b'x'; 60_000]].concat());
@@ -68,7 +68,7 @@ fn greetings_that_trickle() {
 
 #[test]
 fn handshakes_that_trickle() {
-    let server = Server::start_with(QUICK_GREETINGS);
+    let server = TestServer::start_with(QUICK_GREETINGS);
     // The beginning of a TLS record of 16 KiB with a ClientHello of as much.
     let hello = [&[0x16, 3, 1, 0x40, 0, 1, 0, 0x3f, 0xfc, 3, 3][..], &[7; 16_000]].concat();
     trickling(&server, true, false, &hello);
@@ -77,7 +77,7 @@ fn handshakes_that_trickle() {
 
 #[test]
 fn publishes_that_trickle() {
-    let server = Server::start_with(QUICK_PACKETS);
+    let server = TestServer::start_with(QUICK_PACKETS);
     let publish = [&[0x32, 0x80, 0x80, 0x80, 0x01, 0, 1, b'a', 0, 1][..], &[b'x'; 60_000]].concat();
     trickling(&server, false, true, &publish);
     assert_eq!(server.metric("wholegrain_server_timeouts_total"), SLOW as f64);
@@ -87,7 +87,7 @@ fn publishes_that_trickle() {
 fn who_publishes_and_never_reads_is_closed() {
     // Nor with the bound on control packets, over which it would not be read.
     let quick = QUICK_PACKETS.replace(" }", ", control_packets_per_s_max = 1000000000 }");
-    let server = Server::start_with(&quick);
+    let server = TestServer::start_with(&quick);
     let mut good = server.agent(&server.mutual(Version::V5, "n2"));
     let mut stream = TcpStream::connect(server.addresses.mqtt.unwrap()).unwrap();
     stream.write_all(&connect_keeping("n1", PASSWORD, 0)).unwrap();
@@ -109,7 +109,7 @@ fn who_publishes_and_never_reads_is_closed() {
 
 #[test]
 fn who_subscribes_and_never_reads_is_closed_and_holds_up_nobody() {
-    let server = Server::start_with(QUICK_PACKETS);
+    let server = TestServer::start_with(QUICK_PACKETS);
     let mut good = server.agent(&server.mutual(Version::V5, "n2"));
     let mut stream = TcpStream::connect(server.addresses.mqtt.unwrap()).unwrap();
     stream.write_all(&connect_keeping("n1", PASSWORD, 0)).unwrap();
@@ -128,7 +128,7 @@ fn who_subscribes_and_never_reads_is_closed_and_holds_up_nobody() {
 
 #[test]
 fn many_half_open_connections_end_by_their_keep_alive() {
-    let server = Server::start_with("anonymous = true");
+    let server = TestServer::start_with("anonymous = true");
     let mut good = server.agent(&server.mutual(Version::V5, "n2"));
     let mut held = Vec::new();
     for number in 0..SLOW {

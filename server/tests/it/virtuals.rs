@@ -8,7 +8,7 @@ use wholegrain_server::access::Role;
 use wholegrain_transport::client::Event;
 use wholegrain_transport::mqtt::{ReasonCode, Version};
 
-use crate::harness::{Agent, NOON, SECOND, Server, eventually, now_ns};
+use crate::harness::{NOON, SECOND, TestAgent, TestServer, eventually, now_ns};
 use crate::security::token;
 
 /// A gauge and a counter of a node, or of what is below it.
@@ -19,8 +19,8 @@ fn schema(place: &str, group: &str, name: &str, unit: &str, counter: bool) -> Sc
 }
 
 /// A server with two nodes' power and energy for ten seconds from noon on.
-fn with_power() -> (Server, [Agent; 2]) {
-    let server = Server::start();
+fn with_power() -> (TestServer, [TestAgent; 2]) {
+    let server = TestServer::start();
     let mut agents = ["n1", "n2"].map(|name| server.agent(&server.mutual(Version::V5, name)));
     for (agent, power) in agents.iter_mut().zip([100, 300]) {
         let schemas = [
@@ -43,26 +43,26 @@ fn definition(path: &str, expression: &str, unit: &str) -> Value {
 
 /// Sends a body with the token of an administrator, or another.
 #[track_caller]
-fn send(server: &Server, method: &str, path: &str, body: &Value, token: &str) -> (u16, Value) {
+fn send(server: &TestServer, method: &str, path: &str, body: &Value, token: &str) -> (u16, Value) {
     let answer = server.send_body(method, path, &body.to_string(), token);
     (answer.status, answer.json())
 }
 
 #[track_caller]
-fn define(server: &Server, path: &str, expression: &str, unit: &str) -> Value {
+fn define(server: &TestServer, path: &str, expression: &str, unit: &str) -> Value {
     let (status, said) = send(server, "PUT", "/api/v1/virtual", &definition(path, expression, unit), &server.token);
     assert_eq!(status, 200, "{path}: {said}");
     said
 }
 
-fn paths(server: &Server, pattern: &str, token: &str) -> Vec<String> {
+fn paths(server: &TestServer, pattern: &str, token: &str) -> Vec<String> {
     let answer = server.get_as(&format!("/api/v1/sensors?pattern={pattern}"), Some(&format!("Bearer {token}")));
     let sensors = answer.json()["sensors"].as_array().unwrap_or_else(|| panic!("{}", answer.text())).clone();
     sensors.iter().map(|sensor| sensor["path"].as_str().unwrap().to_owned()).collect()
 }
 
 /// The rows of a query from noon on, as `time of the minute, value`.
-fn rows(server: &Server, query: &str) -> Vec<(String, Value)> {
+fn rows(server: &TestServer, query: &str) -> Vec<(String, Value)> {
     let answer = server.get(&format!("/api/v1/query?from=2026-01-31T12:00:00Z&to=2026-01-31T12:01:00Z&{query}"));
     assert_eq!(answer.status, 200, "{}", answer.text());
     let line = |line: &str| {

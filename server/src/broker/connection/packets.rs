@@ -1,4 +1,4 @@
-//! What a client sends, and what becomes of it.
+//! Handles packets of a client.
 
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
@@ -13,35 +13,35 @@ use wholegrain_transport::mqtt::{
 };
 use wholegrain_transport::topics::{self, Topic};
 
-use crate::access::audit::Event as Audited;
+use crate::access::audit::AuditEvent as Audited;
 
 use super::super::fairness::{TOPIC_UNIT_BYTES, UNIT_BYTES};
-use super::super::link::Event;
 use super::super::log_limit::quoted;
 use super::super::message::Publication;
-use super::super::pipeline::{Close, Effect, Incoming};
-use super::super::session::{Answer, Arrival};
-use super::super::subscriptions::Options;
+use super::super::pipeline::{CloseReason, IncomingPublish, PublishEffect};
+use super::super::session::{AckMatch, Qos2Arrival};
+use super::super::signals::StoreEvent;
+use super::super::subscriptions::SubscriptionOptions;
 use super::super::trie::LEVELS_MAX;
-use super::{Connection, End};
+use super::{Connection, ConnectionEnd};
 
 /// Payloads below this many bytes are copied out of the receive buffer.
 const COPY_BYTES_MAX: usize = 64 << 10;
-/// The most schemas of which one connection remembers that it may publish batches of them.
+/// The most schemas for which one connection remembers that it may publish their batches.
 const OWN_SCHEMAS_MAX: usize = 4096;
 
-fn closed(reason: ReasonCode, why: impl Into<String>) -> ControlFlow<End> {
-    ControlFlow::Break(Close::new(reason, why).into())
+fn closed(reason: ReasonCode, why: impl Into<String>) -> ControlFlow<ConnectionEnd> {
+    ControlFlow::Break(CloseReason::new(reason, why).into())
 }
 
-/// Whether a message is for subscribers only. What was sent to the server before it, by other clients too, is to be done before it: a
-/// subscription that another client made just before it gets it. Tasks that are woken together do not run in that order by themselves.
+/// Whether a message is for subscribers only. Earlier messages to the server, also of other clients, must be handled before it, so that a
+/// subscription which another client made just before receives it. Tasks that are woken together do not run in that order by themselves.
 fn is_ordinary(publish: &Publish) -> bool {
     !publish.topic.starts_with('/') && !publish.topic.starts_with(topics::ROOT)
 }
 
 impl<S: AsyncRead + AsyncWrite> Connection<S> {
-    pub(super) fn take_packet(&mut self, packet: Packet) -> ControlFlow<End> {
+    pub(super) fn take_packet(&mut self, packet: Packet) -> ControlFlow<ConnectionEnd> {
         self.turn.spend(1);
         match packet {
             Packet::Publish(publish) if !self.gave_way && is_ordinary(&publish) => {
@@ -74,7 +74,7 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
         self.apply()
     }
 
-    /// Counts control packets; over their rate nothing is read for a while.
+    /// Counts control packets; above their rate nothing is read for a while.
     fn count_control(&mut self, packets: usize) {
         let until = self.turn.control(packets, Instant::now());
         if until.is_some() {
@@ -83,59 +83,60 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
         }
     }
 
-    /// Takes the message for which others had their turn.
-    pub(super) fn take_held_back(&mut self) -> ControlFlow<End> {
+    /// Processes the message that was held back for other tasks.
+    pub(super) fn take_held_back(&mut self) -> ControlFlow<ConnectionEnd> {
         self.gave_way = true;
         let Some(publish) = self.held_back.take() else { return ControlFlow::Continue(()) };
         self.take_publish(*publish)?;
         self.apply()
     }
 
-    fn take_disconnect(&self, disconnect: &Disconnect) -> ControlFlow<End> {
+    fn take_disconnect(&self, disconnect: &Disconnect) -> ControlFlow<ConnectionEnd> {
         let seconds = disconnect.properties.session_expiry_interval();
         let expiry = seconds.map(|&seconds| Duration::from_secs(seconds.into()).min(self.limits.session_expiry_max));
         if self.ends_with_connection && expiry.is_some_and(|expiry| !expiry.is_zero()) {
-            return closed(ReasonCode::PROTOCOL_ERROR, "wants its session kept and said at first that it does not");
+            return closed(ReasonCode::PROTOCOL_ERROR, "sets a session expiry, but CONNECT had none");
         }
-        let end = if disconnect.reason == ReasonCode::SUCCESS { End::Normal } else { End::WithWill };
+        let end =
+            if disconnect.reason == ReasonCode::SUCCESS { ConnectionEnd::Normal } else { ConnectionEnd::WithWill };
         ControlFlow::Break(end(expiry))
     }
 
-    /// An acknowledgement of something that we know nothing of is let pass: the client may have it from a session that a
-    /// restart of the server ended. It counts as a control packet.
-    fn check_answer(&mut self, answer: Option<Answer>, packet: &str, packet_id: u16) -> ControlFlow<End> {
-        if answer == Some(Answer::Wrong) {
-            return closed(ReasonCode::PROTOCOL_ERROR, format!("sent {packet} for {packet_id}, which is not its turn"));
+    /// Ignores an acknowledgement of an unknown packet: it may belong to a session that a restart of the server ended. It counts as a control
+    /// packet.
+    fn check_answer(&mut self, answer: Option<AckMatch>, packet: &str, packet_id: u16) -> ControlFlow<ConnectionEnd> {
+        if answer == Some(AckMatch::Wrong) {
+            return closed(ReasonCode::PROTOCOL_ERROR, format!("sent {packet} for {packet_id} out of order"));
         }
-        if answer == Some(Answer::Unknown) {
+        if answer == Some(AckMatch::Unknown) {
             self.count_control(1);
         }
         ControlFlow::Continue(())
     }
 
-    fn take_pubrec(&mut self, ack: &Ack) -> ControlFlow<End> {
+    fn take_pubrec(&mut self, ack: &Ack) -> ControlFlow<ConnectionEnd> {
         let packet_id = ack.packet_id;
         let answer = self.with_session(|session| session.pubrec(packet_id, ack.reason));
         self.check_answer(answer, "PUBREC", packet_id)?;
         let reason = match answer {
             _ if ack.reason.is_error() => return ControlFlow::Continue(()),
-            Some(Answer::Fits) => ReasonCode::SUCCESS,
+            Some(AckMatch::Fits) => ReasonCode::SUCCESS,
             _ => ReasonCode::PACKET_ID_NOT_FOUND,
         };
         self.send(&Packet::PubRel(Ack { packet_id, reason, properties: Properties::new() }));
         ControlFlow::Continue(())
     }
 
-    fn take_pubrel(&mut self, packet_id: u16) -> ControlFlow<End> {
+    fn take_pubrel(&mut self, packet_id: u16) -> ControlFlow<ConnectionEnd> {
         let answer = self.with_session(|session| session.released(packet_id));
         self.check_answer(answer, "PUBREL", packet_id)?;
-        let known = answer == Some(Answer::Fits);
+        let known = answer == Some(AckMatch::Fits);
         let reason = if known { ReasonCode::SUCCESS } else { ReasonCode::PACKET_ID_NOT_FOUND };
         self.send(&Packet::PubComp(Ack { packet_id, reason, properties: Properties::new() }));
         ControlFlow::Continue(())
     }
 
-    fn take_publish(&mut self, publish: Publish) -> ControlFlow<End> {
+    fn take_publish(&mut self, publish: Publish) -> ControlFlow<ConnectionEnd> {
         let now = Instant::now();
         let Publish { topic, mut payload, qos, packet_id, retain, properties, .. } = publish;
         self.turn.spend(payload.len() / UNIT_BYTES);
@@ -154,26 +155,26 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
         self.turn.spend(topic.len() / TOPIC_UNIT_BYTES);
         let is_path = topic.starts_with('/');
         if payload.len() < COPY_BYTES_MAX && !is_path {
-            // The store keeps payloads in memory for a while; each would keep alive the receive buffer that it points into.
+            // The store keeps payloads in memory for a while; each would keep its receive buffer alive.
             payload = Bytes::copy_from_slice(&payload);
         }
-        let mut incoming = Incoming { topic, payload, qos, packet_id, retain, properties };
+        let mut incoming = IncomingPublish { topic, payload, qos, packet_id, retain, properties };
         if let Some(packet_id) = packet_id {
             let arrival = match qos {
                 QoS::ExactlyOnce => {
-                    self.with_session(|session| session.arrived(packet_id)).unwrap_or(Arrival::UnderWay)
+                    self.with_session(|session| session.arrived(packet_id)).unwrap_or(Qos2Arrival::UnderWay)
                 }
-                _ => Arrival::New,
+                _ => Qos2Arrival::New,
             };
             match arrival {
-                Arrival::New => self.check_receive_max(qos)?,
-                Arrival::UnderWay => return ControlFlow::Continue(()),
-                Arrival::Taken => {
+                Qos2Arrival::New => self.check_receive_max(qos)?,
+                Qos2Arrival::UnderWay => return ControlFlow::Continue(()),
+                Qos2Arrival::Accepted => {
                     self.pipeline.repeat(incoming, now, &mut self.effects);
                     return ControlFlow::Continue(());
                 }
-                Arrival::TooMany => {
-                    let why = "has not released thousands of its QoS 2 messages and published more";
+                Qos2Arrival::TooMany => {
+                    let why = "published more QoS 2 messages although thousands are not released";
                     return closed(ReasonCode::QUOTA_EXCEEDED, why);
                 }
             }
@@ -187,7 +188,7 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
                 None => return ControlFlow::Continue(()),
             }
         }
-        // What agents send is checked in the pipeline, by topic, header and schema.
+        // The pipeline checks native publishes by topic, header and schema.
         let is_native = incoming.topic.starts_with(topics::ROOT);
         let allowed = if is_native { Ok(()) } else { self.broker.may_publish(self.who(), &incoming.topic) };
         match allowed {
@@ -197,19 +198,21 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
         ControlFlow::Continue(())
     }
 
-    /// Whether a retained message goes on. Where there is no room for it, it is refused, or, when it is of QoS 0 and nothing is promised, passed
-    /// on without being kept.
-    fn check_retained(&mut self, incoming: &mut Incoming, now: Instant) -> bool {
+    /// Whether to go on with a retained message. Without room it is refused, or, with QoS 0, which promises nothing, forwarded without being
+    /// retained.
+    fn check_retained(&mut self, incoming: &mut IncomingPublish, now: Instant) -> bool {
         if incoming.topic.starts_with(topics::ROOT) {
-            // Schemas have a bound of their own, and what else agents send is not kept.
+            // Schemas have a limit of their own, and other native messages are not retained.
             return true;
         }
-        let Incoming { topic, payload, qos, retain, properties, .. } = &*incoming;
+        let IncomingPublish { topic, payload, qos, retain, properties, .. } = &*incoming;
         let publication = Publication { topic, payload, qos: *qos, retain: *retain, properties, at: now };
         let Err(why) = self.broker.subscriptions.check_retained(self.identity(), &publication) else { return true };
         if incoming.qos == QoS::AtMostOnce {
             let (peer, identity, topic) = (self.peer, self.identity(), quoted(&incoming.topic));
-            self.broker.log.warn(format_args!("mqtt {peer} {identity}: retained message on {topic} not kept: {why}"));
+            self.broker
+                .log
+                .warn(format_args!("mqtt {peer} {identity}: retained message on {topic} not retained: {why}"));
             incoming.retain = false;
             return true;
         }
@@ -218,14 +221,14 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
         false
     }
 
-    /// A client of MQTT 5 knows how many publishes may be without PUBACK or PUBCOMP (3.3.4).
-    fn check_receive_max(&self, qos: QoS) -> ControlFlow<End> {
+    /// An MQTT 5 client knows how many publishes may lack PUBACK or PUBCOMP (3.3.4).
+    fn check_receive_max(&self, qos: QoS) -> ControlFlow<ConnectionEnd> {
         if self.version != Version::V5 {
             return ControlFlow::Continue(());
         }
         let unreleased = self.with_session(|session| session.unreleased()).unwrap_or(0);
         let max = usize::from(self.limits.inflight_max);
-        // The one that has just come is among the unreleased when it is of QoS 2.
+        // A QoS 2 message that has just arrived is already counted as unreleased.
         let others = unreleased - usize::from(qos == QoS::ExactlyOnce && unreleased > 0);
         if others + self.pipeline.len() >= max && others + self.pipeline.at_least_once() >= max {
             return closed(ReasonCode::RECEIVE_MAXIMUM_EXCEEDED, format!("has over {max} publishes in flight"));
@@ -233,25 +236,25 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
         ControlFlow::Continue(())
     }
 
-    pub(super) fn take_event(&mut self, event: Event) -> ControlFlow<End> {
+    pub(super) fn take_event(&mut self, event: StoreEvent) -> ControlFlow<ConnectionEnd> {
         let now = Instant::now();
         match event {
-            Event::Appended(ticket, result) => {
+            StoreEvent::Appended(ticket, result) => {
                 match &result {
                     Ok(_) => self.broker.metrics.set_store_trouble(None),
                     Err(error @ (StoreError::DiskFull { .. } | StoreError::Io { .. })) => {
                         self.broker.metrics.set_store_trouble(Some(error.to_string()));
                         self.broker
                             .trouble
-                            .warn(format_args!("batch of {}: {error}; it is held and tried again", self.identity()));
+                            .warn(format_args!("batch of {}: {error}; it is kept and retried", self.identity()));
                     }
                     Err(_) => {}
                 }
                 self.pipeline.appended(ticket, result, now, &mut self.effects);
             }
-            Event::Denied(ticket, code, why) => self.pipeline.denied(ticket, code, why, now, &mut self.effects),
-            Event::Registered(ticket, result) => self.pipeline.registered(ticket, result, now, &mut self.effects),
-            Event::Named(ticket, names, result) => {
+            StoreEvent::Denied(ticket, code, why) => self.pipeline.denied(ticket, code, why, now, &mut self.effects),
+            StoreEvent::Registered(ticket, result) => self.pipeline.registered(ticket, result, now, &mut self.effects),
+            StoreEvent::Named(ticket, names, result) => {
                 self.intake.answered(&names, result.is_ok());
                 self.pipeline.named(ticket, result, now, &mut self.effects);
             }
@@ -259,33 +262,33 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
         self.apply()
     }
 
-    pub(super) fn apply(&mut self) -> ControlFlow<End> {
+    pub(super) fn apply(&mut self) -> ControlFlow<ConnectionEnd> {
         let mut effects = std::mem::take(&mut self.effects);
         let mut end = ControlFlow::Continue(());
         for effect in effects.drain(..) {
             match effect {
-                Effect::Ack { packet_id, qos, reason, why } => self.acknowledge(packet_id, qos, reason, &why),
-                Effect::Register { ticket, payload } => self.register(ticket, payload),
-                Effect::Append { ticket, schema, payload } => self.append(ticket, schema, payload),
-                Effect::Forward { topic, payload, qos, packet_id, retain, properties, schema } => {
+                PublishEffect::Ack { packet_id, qos, reason, why } => self.acknowledge(packet_id, qos, reason, &why),
+                PublishEffect::Register { ticket, payload } => self.register(ticket, payload),
+                PublishEffect::Append { ticket, schema, payload } => self.append(ticket, schema, payload),
+                PublishEffect::Forward { topic, payload, qos, packet_id, retain, properties, schema } => {
                     if let (QoS::ExactlyOnce, Some(packet_id)) = (qos, packet_id) {
-                        self.with_session(|session| session.taken(packet_id));
+                        self.with_session(|session| session.accepted(packet_id));
                     }
                     let (payload, properties, at) = (&payload, &properties, Instant::now());
                     let publication = Publication { topic: &topic, payload, qos, retain, properties, at };
                     let matched = self.broker.forward(self.handle.number, Some(self.identity()), &publication, schema);
                     self.turn.spend(matched);
                 }
-                Effect::Answered { agent, payload } => self.broker.control.answered(&agent, &payload),
-                Effect::PutJob { ticket, record, bytes } => self.put_job(ticket, *record, bytes),
-                Effect::Need(hashes) => self.need(&hashes),
-                Effect::AppendReadings { ticket, readings } => self.append_readings(ticket, readings),
-                Effect::Name { ticket, names } => self.name(ticket, names),
-                Effect::Refused(why) => {
+                PublishEffect::Answered { agent, payload } => self.broker.control.answered(&agent, &payload),
+                PublishEffect::PutJob { ticket, record, bytes } => self.put_job(ticket, *record, bytes),
+                PublishEffect::Need(hashes) => self.need(&hashes),
+                PublishEffect::AppendReadings { ticket, readings } => self.append_readings(ticket, readings),
+                PublishEffect::Name { ticket, names } => self.name(ticket, names),
+                PublishEffect::Refused(why) => {
                     self.audit_refused(Audited::Publish, &why);
                     self.broker.log.warn(format_args!("mqtt {} {}: refused: {why}", self.peer, self.identity()))
                 }
-                Effect::Close(close) => {
+                PublishEffect::Close(close) => {
                     end = ControlFlow::Break(close.into());
                     break;
                 }
@@ -302,13 +305,13 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
         }
         self.with_session(
             |session| {
-                if reason.is_error() { session.refused(packet_id) } else { session.taken(packet_id) }
+                if reason.is_error() { session.refused(packet_id) } else { session.accepted(packet_id) }
             },
         );
         self.send_with_words(why, |properties| Packet::PubRec(Ack { packet_id, reason, properties }));
     }
 
-    /// Hands a batch to the store if its schema is of sensors that this client may write.
+    /// Sends a batch to the store if this client may write the sensors of its schema.
     fn append(&mut self, ticket: u64, schema: SchemaHash, payload: Bytes) {
         let link = self.link.clone();
         if !self.own_schemas.contains(&schema) {
@@ -319,26 +322,26 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
                     }
                     self.own_schemas.insert(schema);
                 }
-                // Not asked of the store: by then somebody else might have announced it.
-                Ok(false) => return link.send(Event::Appended(ticket, Err(StoreError::UnknownSchema(schema)))),
-                Err(why) => return link.send(Event::Denied(ticket, ReasonCode::NOT_AUTHORIZED, why)),
+                // The store is not asked: another client might have announced the schema by then.
+                Ok(false) => return link.send(StoreEvent::Appended(ticket, Err(StoreError::UnknownSchema(schema)))),
+                Err(why) => return link.send(StoreEvent::Denied(ticket, ReasonCode::NOT_AUTHORIZED, why)),
             }
         }
-        // The connection may be gone when the answer comes.
-        let done = Box::new(move |result| link.send(Event::Appended(ticket, result)));
+        // The connection may be over when the answer arrives.
+        let done = Box::new(move |result| link.send(StoreEvent::Appended(ticket, result)));
         self.broker.store.append(payload, done);
     }
 
-    /// Hands a job's record to the store if its prefix is one that this client may publish below: the sensors of the job are below it, and the record
-    /// says whose they are.
+    /// Sends a job record to the store if this client may publish below its prefix: the job's sensors are below it, and the record names their
+    /// owner.
     fn put_job(&mut self, ticket: u64, mut record: JobRecord, bytes: usize) {
         let link = self.link.clone();
         match self.broker.check_job(self.identity(), &mut record, bytes) {
             Ok(()) => {
-                let done = Box::new(move |result| link.send(Event::Appended(ticket, result)));
+                let done = Box::new(move |result| link.send(StoreEvent::Appended(ticket, result)));
                 self.broker.store.put_jobs(vec![record], done);
             }
-            Err((code, why)) => link.send(Event::Denied(ticket, code, why)),
+            Err((code, why)) => link.send(StoreEvent::Denied(ticket, code, why)),
         }
     }
 
@@ -346,17 +349,17 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
         let (broker, link, identity) = (self.broker.clone(), self.link.clone(), self.identity().to_owned());
         tokio::task::spawn_blocking(move || {
             let result = broker.register(&identity, &payload);
-            link.send(Event::Registered(ticket, result));
+            link.send(StoreEvent::Registered(ticket, result));
         });
     }
 
-    /// Asks the agent for schemas, through whoever listens under its name.
+    /// Requests schemas from the agent through the subscriber of its name.
     fn need(&self, hashes: &[SchemaHash]) {
         let topic = Topic::Need { agent: self.identity() }.to_string();
         let payload: Bytes = hashes.iter().flat_map(|hash| hash.0).collect();
         self.broker.metrics.needs.inc();
         let (qos, properties, at) = (QoS::AtLeastOnce, &Properties::new(), Instant::now());
-        // From nobody: the agent has to hear it whatever its subscription's options are.
+        // From no session: the agent must receive it whatever its subscription options are.
         let publication = Publication { topic: &topic, payload: &payload, qos, retain: false, properties, at };
         self.broker.subscriptions.publish_message(0, &publication);
     }
@@ -370,7 +373,7 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
         let filters_max = self.limits.subscriptions_max;
         for (index, wanted) in subscribe.filters.iter().enumerate() {
             let filter = wanted.filter.as_str();
-            let options = Options {
+            let options = SubscriptionOptions {
                 qos: wanted.qos,
                 no_local: wanted.no_local,
                 retain_as_published: wanted.retain_as_published,
@@ -392,7 +395,7 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
                 hears_needs |= mqtt::topic_matches(filter, &needs);
                 ReasonCode(wanted.qos as u8)
             };
-            // 3.1.1 knows one code for every refusal.
+            // MQTT 3.1.1 has one code for every refusal.
             let old = self.version == Version::V311 && reason.is_error();
             reasons.push(if old { ReasonCode::UNSPECIFIED_ERROR } else { reason });
         }

@@ -1,4 +1,4 @@
-//! What is sent to a client.
+//! Sends messages and packets to a client.
 
 use std::time::Instant;
 
@@ -7,23 +7,23 @@ use wholegrain_transport::mqtt::{
     self, Ack, Disconnect, Packet, Properties, Property, PublishParts, QoS, ReasonCode, Text, Version,
 };
 
-use super::super::aliases::Naming;
+use super::super::aliases::TopicNaming;
 use super::super::fairness::UNIT_BYTES;
 use super::super::message::Delivery;
-use super::super::replay::Turn;
-use super::super::retained::Kept;
-use super::super::session::{Out, Session};
-use super::super::sessions::Handle;
-use super::super::subscriptions::Options;
+use super::super::replay::SendStep;
+use super::super::retained::RetainedMessage;
+use super::super::session::{OutgoingPacket, Session};
+use super::super::sessions::SessionHandle;
+use super::super::subscriptions::SubscriptionOptions;
 use super::super::wire::farewell;
-use super::greet::reason_string;
+use super::handshake::reason_string;
 use super::{Connection, OUT_BYTES_MAX};
 
-/// How much work one look for retained messages may be: a few hundred microseconds at most, and then others have their turn.
+/// The most work of one lookup of retained messages: a few hundred microseconds, then others have their turn.
 const LOOK_UP_WORK: usize = 1024;
 
 impl<S: AsyncRead + AsyncWrite> Connection<S> {
-    /// Writes what the session has for the client and may be sent now. Whether there is more to do at once.
+    /// Writes the session's messages that may be sent now. Returns whether more can be done at once.
     pub(super) fn send_messages(&mut self) -> bool {
         let mut has_looked = false;
         while self.wire.output.len() < OUT_BYTES_MAX {
@@ -33,8 +33,8 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
             let now = Instant::now();
             let Some(mut held) = self.handle.lock_for(&self.link) else { return false };
             let (mut turn, mut next) = (held.turn(), None);
-            if let Turn::Queue = turn {
-                next = Handle::with(&mut held, &self.broker.metrics, |session| session.next(now));
+            if let SendStep::Queue = turn {
+                next = SessionHandle::with(&mut held, &self.broker.metrics, |session| session.next(now));
                 self.broker.metrics.messages_expired.add(held.session.take_expired());
                 if next.is_none() {
                     turn = held.turn_when_stuck();
@@ -42,26 +42,26 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
             }
             drop(held);
             match (next, turn) {
-                (Some(Out::PubRel(packet_id)), _) => self.send(&Packet::PubRel(Ack::success(packet_id))),
-                (Some(Out::Publish { delivery, packet_id, dup }), _) => {
+                (Some(OutgoingPacket::PubRel(packet_id)), _) => self.send(&Packet::PubRel(Ack::success(packet_id))),
+                (Some(OutgoingPacket::Publish { delivery, packet_id, dup }), _) => {
                     self.send_message(&delivery, packet_id, dup, now);
                 }
-                (None, Turn::Send(kept, options, qos)) => self.send_retained(kept, options, qos, now),
-                (None, Turn::LookUp(..)) if self.resting.is_some_and(|until| now < until) => return false,
-                (None, Turn::LookUp(..)) if has_looked => return true,
-                (None, Turn::LookUp(filter, after)) => {
+                (None, SendStep::Send(kept, options, qos)) => self.send_retained(kept, options, qos, now),
+                (None, SendStep::LookUp(..)) if self.resting.is_some_and(|until| now < until) => return false,
+                (None, SendStep::LookUp(..)) if has_looked => return true,
+                (None, SendStep::LookUp(filter, after)) => {
                     has_looked = true;
                     self.look_up(&filter, after.as_ref(), now);
                 }
-                (None, Turn::Wait | Turn::Queue) => return false,
+                (None, SendStep::Wait | SendStep::Queue) => return false,
             }
         }
         false
     }
 
     /// Sends the first retained message of the first replay.
-    fn send_retained(&mut self, kept: Kept, options: Options, qos: QoS, now: Instant) {
-        // The store is asked for a schema without a lock.
+    fn send_retained(&mut self, kept: RetainedMessage, options: SubscriptionOptions, qos: QoS, now: Instant) {
+        // The schema is requested from the store without a lock.
         let whole = kept.whole(self.broker.subscriptions.schemas());
         let Some(mut held) = self.handle.lock_for(&self.link) else { return };
         if let Some(replays) = held.replays() {
@@ -69,9 +69,9 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
         }
         let Some(message) = whole else { return };
         let delivery = Delivery { message, qos, retain: true, ids: options.ids(), group: None };
-        let out = Handle::with(&mut held, &self.broker.metrics, |session| session.send_retained(delivery));
+        let out = SessionHandle::with(&mut held, &self.broker.metrics, |session| session.send_retained(delivery));
         drop(held);
-        if let Some(Out::Publish { delivery, packet_id, dup }) = out {
+        if let Some(OutgoingPacket::Publish { delivery, packet_id, dup }) = out {
             self.send_message(&delivery, packet_id, dup, now);
         }
     }
@@ -79,8 +79,8 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
     /// Looks up the next retained messages of the first replay.
     fn look_up(&mut self, filter: &str, after: Option<&Text>, now: Instant) {
         let scanned = self.broker.subscriptions.retained_for(filter, after, LOOK_UP_WORK);
-        // Filters that match hardly anything may not take a whole processor.
-        self.resting = self.looking.looked(&scanned, &self.broker.looking, now);
+        // Filters that match hardly anything must not occupy a whole processor.
+        self.resting = self.looking.record_lookup(&scanned, &self.broker.looking, now);
         if let Some(mut held) = self.handle.lock_for(&self.link)
             && let Some(replays) = held.replays()
         {
@@ -94,12 +94,12 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
         let naming = self.aliases_out.name(&message.topic);
         let mut own = None;
         if self.version == Version::V5
-            && (message.expiry_s.is_some() || !delivery.ids.is_empty() || naming != Naming::Plain)
+            && (message.expiry_s.is_some() || !delivery.ids.is_empty() || naming != TopicNaming::Plain)
         {
             let mut properties = message.properties.clone();
             properties.0.extend(message.left_s(now).map(Property::MessageExpiryInterval));
             properties.0.extend(delivery.ids.iter().map(|&id| Property::SubscriptionIdentifier(id)));
-            if let Naming::Given(alias) | Naming::Known(alias) = naming {
+            if let TopicNaming::Given(alias) | TopicNaming::Known(alias) = naming {
                 properties.0.push(Property::TopicAlias(alias));
             }
             own = Some(properties);
@@ -108,7 +108,7 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
             dup,
             qos: delivery.qos,
             retain: delivery.retain,
-            topic: if matches!(naming, Naming::Known(_)) { "" } else { &message.topic },
+            topic: if matches!(naming, TopicNaming::Known(_)) { "" } else { &message.topic },
             packet_id,
             payload: &message.payload,
             properties: own.as_ref().unwrap_or(&message.properties),
@@ -116,22 +116,25 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
         let before = self.wire.output.len();
         let encoded = mqtt::encode_publish(&parts, self.version, &mut self.wire.output);
         if encoded.is_err() || self.wire.output.len() - before > self.packet_bytes_max {
-            // A client of MQTT 5 may have said that this is too large for it.
+            // The message may exceed the maximum packet size of an MQTT 5 client.
             self.wire.output.truncate(before);
             self.broker.metrics.messages_too_large.inc();
             self.broker.log.warn(format_args!(
-                "mqtt {} {}: a message of {} bytes was dropped: {}",
+                "mqtt {} {}: dropped a message of {} bytes: {}",
                 self.peer,
                 self.identity(),
                 message.payload.len(),
-                encoded.map_or_else(|error| error.to_string(), |()| "larger than this client takes".to_owned())
+                encoded.map_or_else(
+                    |error| error.to_string(),
+                    |()| "it exceeds the client's maximum packet size".to_owned()
+                )
             ));
             if let Some(packet_id) = packet_id {
                 self.with_session(|session| session.too_large(packet_id));
             }
             return;
         }
-        if let Naming::Given(alias) = naming {
+        if let TopicNaming::Given(alias) = naming {
             self.aliases_out.given(&message.topic, alias);
         }
         self.broker.metrics.messages_sent.inc();
@@ -140,10 +143,10 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
         }
     }
 
-    /// Does something with the session; `None` when a newer connection has it.
+    /// Runs `act` on the session; `None` if a newer connection has it.
     pub(super) fn with_session<T>(&self, act: impl FnOnce(&mut Session) -> T) -> Option<T> {
         let mut held = self.handle.lock_for(&self.link)?;
-        Some(Handle::with(&mut held, &self.broker.metrics, act))
+        Some(SessionHandle::with(&mut held, &self.broker.metrics, act))
     }
 
     pub(super) fn send(&mut self, packet: &Packet) {
@@ -154,7 +157,7 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
         }
     }
 
-    /// Sends a packet that says why in words, or, when that is more than the client takes, without.
+    /// Sends a packet with a reason string, or without if it would exceed the client's maximum packet size.
     pub(super) fn send_with_words(&mut self, why: &str, make: impl Fn(Properties) -> Packet) {
         let before = self.wire.output.len();
         self.send(&make(if self.version == Version::V5 { reason_string(why) } else { Properties::new() }));
@@ -164,7 +167,7 @@ impl<S: AsyncRead + AsyncWrite> Connection<S> {
         }
     }
 
-    /// DISCONNECT with a reason, and the end.
+    /// Sends DISCONNECT with a reason, then closes.
     pub(super) async fn goodbye(&mut self, reason: ReasonCode, why: &str) {
         if self.version == Version::V5 && reason.allowed_in(mqtt::PacketType::Disconnect) {
             self.send_with_words(why, |properties| Packet::Disconnect(Disconnect { reason, properties }));

@@ -1,4 +1,4 @@
-//! What goes into a pipeline and what comes out.
+//! Input and output of a publish pipeline.
 
 use std::time::Duration;
 
@@ -7,121 +7,112 @@ use wholegrain_model::{JobRecord, SchemaHash};
 use wholegrain_store::{Reading, StoreError};
 use wholegrain_transport::mqtt::{Properties, QoS, ReasonCode, Text};
 
-use crate::interop::run::Names;
+use crate::interop::reading_run::NameRequest;
 
-/// A publish as it arrived.
 #[derive(Debug, Clone)]
-pub struct Incoming {
+pub struct IncomingPublish {
     /// Where.
     pub topic: Text,
     /// What.
     pub payload: Bytes,
     /// How surely.
     pub qos: QoS,
-    /// To be acknowledged under this number; `None` for QoS 0.
+    /// `None` for QoS 0.
     pub packet_id: Option<u16>,
-    /// Whether later subscribers shall get it too.
+    /// Whether it is retained for later subscribers.
     pub retain: bool,
-    /// What the publisher says about it (MQTT 5).
     pub properties: Properties,
 }
 
 /// What the connection has to do, in this order.
 #[derive(Debug, PartialEq)]
-pub enum Effect {
+pub enum PublishEffect {
     /// Send PUBACK, or PUBREC for QoS 2.
     Ack {
         /// Of which publish.
         packet_id: u16,
-        /// How surely it was published.
         qos: QoS,
         /// MQTT 5's reason.
         reason: ReasonCode,
-        /// The reason in words; empty for success.
+        /// Empty for success.
         why: String,
     },
-    /// Check and register a schema, then call [`Pipeline::registered`].
+    /// Check and register a schema, then call [`super::PublishPipeline::registered`].
     Register {
         /// Its number here.
         ticket: u64,
         /// The encoded schema.
         payload: Bytes,
     },
-    /// Find out which sensors readings are of, then call [`Pipeline::named`].
+    /// Resolve the sensors of readings, then call [`super::PublishPipeline::named`].
     Name {
         /// Their number here.
         ticket: u64,
-        /// What is to be found out.
-        names: Names,
+        names: NameRequest,
     },
-    /// Append readings, then call [`Pipeline::appended`].
+    /// Append readings, then call [`super::PublishPipeline::appended`].
     AppendReadings {
         /// Their number here.
         ticket: u64,
         /// All of them.
         readings: Vec<Reading>,
     },
-    /// Append a batch, then call [`Pipeline::appended`]; or [`Pipeline::denied`] when its schema is not this agent's.
+    /// Append a batch, then call [`super::PublishPipeline::appended`], or [`super::PublishPipeline::denied`] if its schema is not this agent's.
     Append {
         /// Its number here.
         ticket: u64,
-        /// The schema that its header names.
+        /// As named in the batch's header.
         schema: SchemaHash,
         /// The encoded batch.
         payload: Bytes,
     },
-    /// Put a job's record into the store, then call [`Pipeline::appended`]; or [`Pipeline::denied`] when its prefix is not this agent's.
+    /// Store a job record, then call [`super::PublishPipeline::appended`], or [`super::PublishPipeline::denied`] if its prefix is not this agent's.
     PutJob {
         /// Its number here.
         ticket: u64,
         /// The record.
         record: Box<JobRecord>,
-        /// How large it came, in bytes.
+        /// The size of the encoded record.
         bytes: usize,
     },
-    /// Pass a message on to subscribers.
+    /// Forward a message to subscribers.
     Forward {
-        /// Where it was published.
         topic: Text,
         /// What.
         payload: Bytes,
-        /// How surely it was published.
         qos: QoS,
-        /// Under which number, if it is to be acknowledged: from now on it must not be taken again.
+        /// The packet identifier, if it is to be acknowledged: from now on it must not be accepted again.
         packet_id: Option<u16>,
-        /// Whether to keep it for subscribers to come.
+        /// Whether it is retained for later subscribers.
         retain: bool,
-        /// What the publisher says about it.
         properties: Properties,
         /// The payload is this schema, which the store has.
         schema: Option<SchemaHash>,
     },
-    /// An agent's answer to an order.
+    /// An agent's answer to a command.
     Answered {
         /// The agent.
         agent: String,
         /// The answer.
         payload: Bytes,
     },
-    /// Ask the agent for schemas.
     Need(Vec<SchemaHash>),
     /// Log that a publish was refused.
     Refused(String),
     /// End the connection.
-    Close(Close),
+    Close(CloseReason),
 }
 
-/// Why a connection is ended by the server.
+/// Why the server closes a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Close {
-    /// MQTT 5's reason for DISCONNECT.
+pub struct CloseReason {
+    /// The reason code of DISCONNECT (MQTT 5).
     pub reason: ReasonCode,
     /// For the log.
     pub why: String,
 }
 
-impl Close {
-    /// With a reason and its explanation.
+impl CloseReason {
     pub fn new(reason: ReasonCode, why: impl Into<String>) -> Self {
         Self { reason, why: why.into() }
     }
@@ -129,27 +120,26 @@ impl Close {
 
 /// Why a schema was not registered.
 #[derive(Debug)]
-pub enum RegisterError {
-    /// The bytes are no schema, or one that is not allowed, and why.
+pub enum SchemaRegisterError {
+    /// The bytes are not a schema, or it is not allowed; with the reason.
     Refused(ReasonCode, String),
-    /// The store failed; try again.
+    /// The store failed; retry.
     Store(StoreError),
 }
 
-/// Bounds and identity of one client.
+/// Identity and limits of one client.
 #[derive(Debug, Clone)]
-pub struct Terms {
-    /// The agent's name that the client proved.
+pub struct ClientTerms {
+    /// The agent's authenticated name.
     pub identity: String,
-    /// Whether PUBACK can carry a reason (MQTT 5); else a refusal closes the connection.
+    /// Whether PUBACK has reason codes (MQTT 5); else a refusal closes the connection.
     pub reasons: bool,
-    /// Whether it is a broker that passes on what others published: native topics may be of any agent.
+    /// Whether the client is a remote broker: native topics may be of any agent.
     pub relay: bool,
-    /// The most publishes not yet acknowledged.
+    /// Unacknowledged publishes.
     pub inflight_max: usize,
-    /// The same in bytes.
     pub inflight_bytes_max: usize,
-    /// The bytes of all clients together, beyond which only clients that have none are read.
+    /// Unacknowledged bytes of all clients; above it only clients without any are read.
     pub inflight_total_bytes_max: usize,
     /// How long a batch waits for its schema before the connection is closed.
     pub schema_wait_max: Duration,

@@ -1,36 +1,41 @@
-//! Runs of readings in the pipeline: gathered while messages of one read are taken, then named, stored, and answered one by one.
+//! Runs of readings in the pipeline: gathered while the messages of one read are processed, then resolved, stored, and answered one by one.
 
 use std::time::Instant;
 
 use wholegrain_store::{AppendOutcome, StoreError};
 use wholegrain_transport::mqtt::ReasonCode;
 
-use super::{BUSY_RETRY, BUSY_RETRY_MAX, Close, Effect, Entry, FAILED_RETRY, Incoming, Kind, Pipeline, State};
+use super::{
+    BUSY_RETRY, BUSY_RETRY_MAX, CloseReason, FAILED_RETRY, IncomingPublish, PublishEffect, PublishEntry, PublishKind,
+    PublishPipeline, PublishState,
+};
 use crate::broker::log_limit::quoted;
-use crate::interop::dcdb::Announced;
-use crate::interop::run::{Named, Run};
+use crate::interop::dcdb::SensorAnnouncement;
+use crate::interop::reading_run::{ReadingRun, SensorResolution};
 
-impl Pipeline {
-    /// Adds a message to the run that is open, or opens one; `put` adds its readings.
+impl PublishPipeline {
+    /// Adds a message to the open run, or opens one; `put` adds its readings.
     pub fn gather(
         &mut self,
-        incoming: Incoming,
+        incoming: IncomingPublish,
         now: Instant,
-        effects: &mut Vec<Effect>,
-        put: impl FnOnce(&mut Run, Incoming),
+        effects: &mut Vec<PublishEffect>,
+        put: impl FnOnce(&mut ReadingRun, IncomingPublish),
     ) {
         self.gathered += usize::from(incoming.packet_id.is_some());
-        if let Some(Entry { kind: Kind::Readings(run), state: State::Open, .. }) = self.entries.back_mut() {
+        if let Some(PublishEntry { kind: PublishKind::Readings(run), state: PublishState::Open, .. }) =
+            self.entries.back_mut()
+        {
             let before = run.readings.len();
             put(run, incoming);
-            // What is exact is found out when the run is closed.
+            // The exact size is known when the run is closed.
             self.bytes += (run.readings.len() - before) * size_of::<wholegrain_store::Reading>();
             if run.is_full() {
                 self.close_run(now, effects);
             }
             return;
         }
-        let mut run = Box::<Run>::default();
+        let mut run = Box::<ReadingRun>::default();
         put(&mut run, incoming);
         let full = run.is_full();
         self.open_run(run, now);
@@ -39,33 +44,41 @@ impl Pipeline {
         }
     }
 
-    /// Takes an announcement: what follows waits for it where names matter.
-    pub fn announce(&mut self, incoming: Incoming, announced: Announced, now: Instant, effects: &mut Vec<Effect>) {
+    /// Adds an announcement; later publishes wait for it where names matter.
+    pub fn announce(
+        &mut self,
+        incoming: IncomingPublish,
+        announced: SensorAnnouncement,
+        now: Instant,
+        effects: &mut Vec<PublishEffect>,
+    ) {
         self.close_run(now, effects);
         self.gathered += usize::from(incoming.packet_id.is_some());
-        self.open_run(Box::new(Run::announcement(incoming, announced)), now);
+        self.open_run(Box::new(ReadingRun::announcement(incoming, announced)), now);
         self.close_run(now, effects);
     }
 
-    fn open_run(&mut self, run: Box<Run>, now: Instant) {
+    fn open_run(&mut self, run: Box<ReadingRun>, now: Instant) {
         self.runs += 1;
         self.bytes += run.readings.len() * size_of::<wholegrain_store::Reading>();
-        let incoming = Incoming::nothing();
-        self.entries.push_back(Entry {
+        let incoming = IncomingPublish::nothing();
+        self.entries.push_back(PublishEntry {
             incoming,
             arrived: now,
-            kind: Kind::Readings(run),
-            state: State::Open,
+            kind: PublishKind::Readings(run),
+            state: PublishState::Open,
             why: String::new(),
         });
     }
 
-    /// Hands the open run on, if there is one: nothing more was read that could join it.
-    pub fn close_run(&mut self, now: Instant, effects: &mut Vec<Effect>) {
-        let Some(Entry { kind: Kind::Readings(run), state: state @ State::Open, .. }) = self.entries.back_mut() else {
+    /// Ends the open run, if any: the read gave no more for it.
+    pub fn close_run(&mut self, now: Instant, effects: &mut Vec<PublishEffect>) {
+        let Some(PublishEntry { kind: PublishKind::Readings(run), state: state @ PublishState::Open, .. }) =
+            self.entries.back_mut()
+        else {
             return;
         };
-        *state = State::Waiting;
+        *state = PublishState::Waiting;
         let (bytes, messages) = (run.bytes(), run.messages.len());
         // Until now only the readings were counted.
         self.bytes += bytes - run.readings.len() * size_of::<wholegrain_store::Reading>();
@@ -76,22 +89,27 @@ impl Pipeline {
         self.pump(now, effects);
     }
 
-    /// The answers to [`Effect::Name`].
+    /// The results of [`PublishEffect::Name`].
     pub fn named(
         &mut self,
         ticket: u64,
-        result: Result<Vec<Named>, StoreError>,
+        result: Result<Vec<SensorResolution>, StoreError>,
         now: Instant,
-        effects: &mut Vec<Effect>,
+        effects: &mut Vec<PublishEffect>,
     ) {
-        let Some(Entry { kind: Kind::Readings(run), state, .. }) = Self::at(&mut self.entries, self.first, ticket)
+        let Some(PublishEntry { kind: PublishKind::Readings(run), state, .. }) =
+            Self::at(&mut self.entries, self.first, ticket)
         else {
             return;
         };
         match result {
             Ok(named) => {
                 run.named(named);
-                *state = if run.readings.is_empty() { State::Done(ReasonCode::SUCCESS) } else { State::Waiting };
+                *state = if run.readings.is_empty() {
+                    PublishState::Done(ReasonCode::SUCCESS)
+                } else {
+                    PublishState::Waiting
+                };
                 let refusals: Vec<_> = run
                     .refused()
                     .iter()
@@ -100,13 +118,13 @@ impl Pipeline {
                 self.metrics.refused.add(refusals.len() as u64);
                 for (code, why) in refusals {
                     if !self.terms.reasons {
-                        return effects.push(Effect::Close(Close::new(code, why)));
+                        return effects.push(PublishEffect::Close(CloseReason::new(code, why)));
                     }
-                    effects.push(Effect::Refused(why));
+                    effects.push(PublishEffect::Refused(why));
                 }
             }
             Err(_) => {
-                *state = State::Waiting;
+                *state = PublishState::Waiting;
                 self.retry(now, FAILED_RETRY);
             }
         }
@@ -114,43 +132,44 @@ impl Pipeline {
         self.acknowledge(now, effects);
     }
 
-    /// The store answered [`Effect::AppendReadings`].
+    /// The store answered [`PublishEffect::AppendReadings`].
     pub(super) fn readings_appended(
         &mut self,
         ticket: u64,
         result: Result<AppendOutcome, StoreError>,
         now: Instant,
-        effects: &mut Vec<Effect>,
+        effects: &mut Vec<PublishEffect>,
     ) {
-        let Some(Entry { kind: Kind::Readings(run), state, .. }) = Self::at(&mut self.entries, self.first, ticket)
+        let Some(PublishEntry { kind: PublishKind::Readings(run), state, .. }) =
+            Self::at(&mut self.entries, self.first, ticket)
         else {
             return;
         };
         match result {
             Ok(_) => {
-                *state = State::Done(ReasonCode::SUCCESS);
+                *state = PublishState::Done(ReasonCode::SUCCESS);
                 self.retry_after = BUSY_RETRY;
-                self.metrics.loose_readings.add(run.readings.len() as u64);
+                self.metrics.schemaless_readings.add(run.readings.len() as u64);
                 let kept = run.messages.iter().filter(|message| !message.topic.is_empty());
                 effects.extend(kept.map(|message| message.forward(message.retain)));
             }
             Err(StoreError::Busy) => {
-                *state = State::Waiting;
+                *state = PublishState::Waiting;
                 self.retry(now, self.retry_after);
                 self.retry_after = (self.retry_after * 2).min(BUSY_RETRY_MAX);
             }
             Err(error @ (StoreError::Payload(_) | StoreError::Sensor(_))) => {
-                *state = State::Done(ReasonCode::SUCCESS);
+                *state = PublishState::Done(ReasonCode::SUCCESS);
                 let (code, why) = (ReasonCode::PAYLOAD_FORMAT_INVALID, format!("readings: {error}"));
                 run.refuse(code, &why);
                 self.metrics.refused.add(run.messages.len() as u64);
                 if !self.terms.reasons {
-                    return effects.push(Effect::Close(Close::new(code, why)));
+                    return effects.push(PublishEffect::Close(CloseReason::new(code, why)));
                 }
-                effects.push(Effect::Refused(why));
+                effects.push(PublishEffect::Refused(why));
             }
             Err(_) => {
-                *state = State::Waiting;
+                *state = PublishState::Waiting;
                 self.retry(now, FAILED_RETRY);
             }
         }
@@ -158,8 +177,14 @@ impl Pipeline {
         self.acknowledge(now, effects);
     }
 
-    /// Answers the messages of a run that is done and no longer among the entries.
-    pub(super) fn answer_run(&mut self, run: Run, arrived: Instant, now: Instant, effects: &mut Vec<Effect>) {
+    /// Answers the messages of a finished run that is no longer among the entries.
+    pub(super) fn answer_run(
+        &mut self,
+        run: ReadingRun,
+        arrived: Instant,
+        now: Instant,
+        effects: &mut Vec<PublishEffect>,
+    ) {
         let messages = run.messages.len();
         self.runs -= 1;
         self.bytes -= run.counted_bytes;
@@ -177,36 +202,39 @@ impl Pipeline {
         self.metrics.ack_seconds.observe_many(now.saturating_duration_since(arrived), acks);
     }
 
-    /// Whether readings are being gathered.
     pub fn is_gathering(&self) -> bool {
-        matches!(self.entries.back(), Some(Entry { state: State::Open, .. }))
+        matches!(self.entries.back(), Some(PublishEntry { state: PublishState::Open, .. }))
     }
 
-    /// Whether the sensors of some readings are being found out, after which they go to the store.
+    /// Whether sensors of some readings are being resolved before the readings are stored.
     pub fn is_naming(&self) -> bool {
-        let naming = |entry: &Entry| match &entry.kind {
-            Kind::Readings(run) => run.is_unnamed() && entry.is_active(),
+        let naming = |entry: &PublishEntry| match &entry.kind {
+            PublishKind::Readings(run) => run.is_unnamed() && entry.is_active(),
             _ => false,
         };
         self.entries.iter().any(naming)
     }
 
-    /// Takes runs out of the gauges when the connection is over.
+    /// Removes runs from the gauges when the connection is over.
     pub(super) fn forget_runs(&mut self) {
         for entry in &self.entries {
-            if let (Kind::Readings(run), false) = (&entry.kind, entry.state == State::Open) {
-                // One is taken off for the entry itself.
+            if let (PublishKind::Readings(run), false) = (&entry.kind, entry.state == PublishState::Open) {
+                // The entry itself counts one.
                 self.metrics.in_flight.add(1 - run.messages.len() as i64);
             }
         }
-        let open = self.entries.back().filter(|entry| entry.state == State::Open);
-        if let Some(Entry { kind: Kind::Readings(run), .. }) = open {
+        let open = self.entries.back().filter(|entry| entry.state == PublishState::Open);
+        if let Some(PublishEntry { kind: PublishKind::Readings(run), .. }) = open {
             self.metrics.in_flight.add(1);
             self.bytes -= run.readings.len() * size_of::<wholegrain_store::Reading>();
         }
     }
 
-    fn at(entries: &mut std::collections::VecDeque<Entry>, first: u64, ticket: u64) -> Option<&mut Entry> {
+    fn at(
+        entries: &mut std::collections::VecDeque<PublishEntry>,
+        first: u64,
+        ticket: u64,
+    ) -> Option<&mut PublishEntry> {
         ticket.checked_sub(first).and_then(|at| entries.get_mut(at as usize))
     }
 }

@@ -15,14 +15,14 @@ fn batch_of(agent: &str, schema: &Schema, seq: u64) -> Bytes {
 const SCHEMA_WAIT_MAX: Duration = Duration::from_secs(60);
 
 /// A pipeline, its clock and what it asked for.
-struct Bench {
-    pipeline: Pipeline,
+struct PipelineFixture {
+    pipeline: PublishPipeline,
     metrics: Arc<Metrics>,
     now: Instant,
     next_id: u16,
 }
 
-impl Bench {
+impl PipelineFixture {
     fn new(reasons: bool) -> Self {
         let metrics = Arc::new(Metrics::default());
         Self::sharing(metrics, reasons, 1 << 30)
@@ -30,7 +30,7 @@ impl Bench {
 
     /// One of several clients.
     fn sharing(metrics: Arc<Metrics>, reasons: bool, inflight_total_bytes_max: usize) -> Self {
-        let terms = Terms {
+        let terms = ClientTerms {
             identity: "n1".to_owned(),
             reasons,
             relay: false,
@@ -39,14 +39,14 @@ impl Bench {
             inflight_total_bytes_max,
             schema_wait_max: SCHEMA_WAIT_MAX,
         };
-        Self { pipeline: Pipeline::new(terms, metrics.clone()), metrics, now: Instant::now(), next_id: 0 }
+        Self { pipeline: PublishPipeline::new(terms, metrics.clone()), metrics, now: Instant::now(), next_id: 0 }
     }
 
     fn publish(&mut self, topic: &str, payload: Bytes) -> Vec<String> {
         self.next_id += 1;
         let (qos, properties) = (QoS::AtLeastOnce, Properties::new());
         let packet_id = Some(self.next_id);
-        let incoming = Incoming { topic: topic.into(), payload, qos, packet_id, retain: false, properties };
+        let incoming = IncomingPublish { topic: topic.into(), payload, qos, packet_id, retain: false, properties };
         let mut effects = Vec::new();
         self.pipeline.publish(incoming, self.now, &mut effects);
         show(&effects)
@@ -67,7 +67,7 @@ impl Bench {
         self.appended(ticket, Ok(AppendOutcome::Stored))
     }
 
-    fn registered(&mut self, ticket: u64, result: Result<Schema, RegisterError>) -> Vec<String> {
+    fn registered(&mut self, ticket: u64, result: Result<Schema, SchemaRegisterError>) -> Vec<String> {
         let mut effects = Vec::new();
         self.pipeline.registered(ticket, result, self.now, &mut effects);
         show(&effects)
@@ -81,19 +81,21 @@ impl Bench {
     }
 }
 
-fn show(effects: &[Effect]) -> Vec<String> {
-    let show = |effect: &Effect| match effect {
-        Effect::Name { ticket, .. } => format!("name {ticket}"),
-        Effect::AppendReadings { ticket, readings } => format!("append {} readings as {ticket}", readings.len()),
-        Effect::Ack { packet_id, reason, .. } => format!("ack {packet_id} 0x{:02x}", reason.0),
-        Effect::Register { ticket, .. } => format!("register {ticket}"),
-        Effect::Append { ticket, .. } => format!("append {ticket}"),
-        Effect::PutJob { ticket, record, .. } => format!("job {} {ticket}", record.job),
-        Effect::Forward { topic, retain, .. } => format!("forward {topic}{}", if *retain { " retained" } else { "" }),
-        Effect::Answered { agent, .. } => format!("answer of {agent}"),
-        Effect::Need(hashes) => format!("need {}", hashes.len()),
-        Effect::Refused(_) => "refused".to_owned(),
-        Effect::Close(close) => format!("close 0x{:02x} {}", close.reason.0, close.why),
+fn show(effects: &[PublishEffect]) -> Vec<String> {
+    let show = |effect: &PublishEffect| match effect {
+        PublishEffect::Name { ticket, .. } => format!("name {ticket}"),
+        PublishEffect::AppendReadings { ticket, readings } => format!("append {} readings as {ticket}", readings.len()),
+        PublishEffect::Ack { packet_id, reason, .. } => format!("ack {packet_id} 0x{:02x}", reason.0),
+        PublishEffect::Register { ticket, .. } => format!("register {ticket}"),
+        PublishEffect::Append { ticket, .. } => format!("append {ticket}"),
+        PublishEffect::PutJob { ticket, record, .. } => format!("job {} {ticket}", record.job),
+        PublishEffect::Forward { topic, retain, .. } => {
+            format!("forward {topic}{}", if *retain { " retained" } else { "" })
+        }
+        PublishEffect::Answered { agent, .. } => format!("answer of {agent}"),
+        PublishEffect::Need(hashes) => format!("need {}", hashes.len()),
+        PublishEffect::Refused(_) => "refused".to_owned(),
+        PublishEffect::Close(close) => format!("close 0x{:02x} {}", close.reason.0, close.why),
     };
     effects.iter().map(show).collect()
 }
@@ -103,7 +105,7 @@ const FORWARD_SCHEMA: &str = "forward wholegrain/v1/schema/n1/g retained";
 
 #[test]
 fn acknowledgements_come_after_the_store_and_in_order() {
-    let mut bench = Bench::new(true);
+    let mut bench = PipelineFixture::new(true);
     let schema = schema("a");
     assert_eq!(bench.batch(&schema), ["append 0"]);
     assert_eq!(bench.batch(&schema), ["append 1"]);
@@ -122,7 +124,7 @@ fn acknowledgements_come_after_the_store_and_in_order() {
 
 #[test]
 fn a_batch_waits_for_the_schema_before_it() {
-    let mut bench = Bench::new(true);
+    let mut bench = PipelineFixture::new(true);
     let schema = schema("a");
     assert_eq!(bench.publish("wholegrain/v1/schema/n1/g", schema.encode().into()), ["register 0"]);
     assert_eq!(bench.batch(&schema), [""; 0]);
@@ -132,7 +134,7 @@ fn a_batch_waits_for_the_schema_before_it() {
 
 #[test]
 fn an_unknown_schema_is_asked_for_and_parked_batches_follow_in_order() {
-    let mut bench = Bench::new(true);
+    let mut bench = PipelineFixture::new(true);
     let (a, b) = (schema("a"), schema("b"));
     for ticket in 0..2 {
         assert_eq!(bench.batch(&a), [format!("append {ticket}")]);
@@ -156,7 +158,7 @@ fn an_unknown_schema_is_asked_for_and_parked_batches_follow_in_order() {
 
 #[test]
 fn a_schema_from_another_connection_frees_parked_batches() {
-    let mut bench = Bench::new(true);
+    let mut bench = PipelineFixture::new(true);
     let a = schema("a");
     bench.batch(&a);
     bench.appended(0, Err(StoreError::UnknownSchema(a.hash())));
@@ -169,7 +171,7 @@ fn a_schema_from_another_connection_frees_parked_batches() {
 
 #[test]
 fn a_schema_that_never_comes_ends_the_connection() {
-    let mut bench = Bench::new(true);
+    let mut bench = PipelineFixture::new(true);
     let a = schema("a");
     bench.batch(&a);
     assert_eq!(bench.pipeline.deadline(), None);
@@ -182,7 +184,7 @@ fn a_schema_that_never_comes_ends_the_connection() {
 
 #[test]
 fn a_full_store_stops_reading_and_nothing_is_lost() {
-    let mut bench = Bench::new(true);
+    let mut bench = PipelineFixture::new(true);
     let a = schema("a");
     for _ in 0..4 {
         assert!(bench.pipeline.can_read());
@@ -205,7 +207,7 @@ fn all_clients_together_have_a_bound_and_none_is_shut_out() {
     let metrics = Arc::new(Metrics::default());
     let a = schema("a");
     let bytes = batch_of("n1", &a, 1).len();
-    let [mut one, mut two] = [(); 2].map(|()| Bench::sharing(metrics.clone(), true, bytes + 1));
+    let [mut one, mut two] = [(); 2].map(|()| PipelineFixture::sharing(metrics.clone(), true, bytes + 1));
     one.batch(&a);
     assert!(one.pipeline.can_read());
     one.batch(&a);
@@ -224,7 +226,7 @@ fn all_clients_together_have_a_bound_and_none_is_shut_out() {
 
 #[test]
 fn a_batch_of_anothers_schema_is_refused_in_its_turn() {
-    let mut bench = Bench::new(true);
+    let mut bench = PipelineFixture::new(true);
     let a = schema("a");
     bench.batch(&a);
     bench.batch(&a);
@@ -239,7 +241,7 @@ fn a_batch_of_anothers_schema_is_refused_in_its_turn() {
 
 #[test]
 fn a_full_disk_is_waited_out() {
-    let mut bench = Bench::new(false);
+    let mut bench = PipelineFixture::new(false);
     let a = schema("a");
     bench.batch(&a);
     let full = || StoreError::DiskFull { doing: "writing", path: "journal".into() };
@@ -249,14 +251,14 @@ fn a_full_disk_is_waited_out() {
     }
     assert_eq!(bench.stored(0), [FORWARD, "ack 1 0x00"]);
     bench.publish("wholegrain/v1/schema/n1/g", a.encode().into());
-    assert_eq!(bench.registered(1, Err(RegisterError::Store(full()))), [""; 0]);
+    assert_eq!(bench.registered(1, Err(SchemaRegisterError::Store(full()))), [""; 0]);
     assert_eq!(bench.tick(FAILED_RETRY), ["register 1"]);
     assert_eq!(bench.registered(1, Ok(a)), [FORWARD_SCHEMA, "ack 2 0x00"]);
 }
 
 #[test]
 fn when_everything_waits_for_a_schema_it_is_still_read_up_to_a_bound() {
-    let mut bench = Bench::new(true);
+    let mut bench = PipelineFixture::new(true);
     let a = schema("a");
     for ticket in 0..8 {
         assert!(bench.pipeline.can_read(), "{ticket}");
@@ -282,10 +284,10 @@ fn nobody_publishes_as_somebody_else() {
         ("wholegrain/v1/batch/n1/g", Bytes::from_static(b"rubbish"), "0x99"),
         ("wholegrain/v1/batch/n1/g", Bytes::new(), "0x99"),
     ] {
-        let mut bench = Bench::new(true);
+        let mut bench = PipelineFixture::new(true);
         assert_eq!(bench.publish(topic, payload.clone()), ["refused".to_owned(), format!("ack 1 {code}")], "{topic}");
         assert_eq!((bench.metrics.refused.get(), bench.metrics.acks.get()), (1, 0));
-        let closed = Bench::new(false).publish(topic, payload);
+        let closed = PipelineFixture::new(false).publish(topic, payload);
         if topic.starts_with('$') {
             assert_eq!(closed, ["refused", "ack 1 0x00"], "3.1.1: acknowledged, and goes nowhere");
             continue;
@@ -296,14 +298,14 @@ fn nobody_publishes_as_somebody_else() {
 
 #[test]
 fn what_the_store_or_the_schema_check_refuses_is_refused_in_its_turn() {
-    let mut bench = Bench::new(true);
+    let mut bench = PipelineFixture::new(true);
     let a = schema("a");
     bench.batch(&a);
     bench.batch(&a);
     bench.publish("wholegrain/v1/schema/n1/g", Bytes::from_static(b"x"));
     assert_eq!(bench.appended(1, Err(StoreError::Payload("cut short".into()))), ["refused"]);
     assert_eq!(
-        bench.registered(2, Err(RegisterError::Refused(ReasonCode::NOT_AUTHORIZED, String::new()))),
+        bench.registered(2, Err(SchemaRegisterError::Refused(ReasonCode::NOT_AUTHORIZED, String::new()))),
         ["refused"]
     );
     assert_eq!(bench.stored(0), [FORWARD, "ack 1 0x00", "ack 2 0x99", "ack 3 0x87"]);
@@ -311,12 +313,12 @@ fn what_the_store_or_the_schema_check_refuses_is_refused_in_its_turn() {
 
 #[test]
 fn other_topics_go_to_subscribers_and_qos_0_is_not_acknowledged() {
-    let mut bench = Bench::new(true);
+    let mut bench = PipelineFixture::new(true);
     assert_eq!(bench.publish("site/text", Bytes::new()), ["forward site/text", "ack 1 0x00"]);
     let mut effects = Vec::new();
     let payload = batch_of("n1", &schema("a"), 1);
     let (topic, properties) = ("wholegrain/v1/batch/n1/g".into(), Properties::new());
-    let incoming = Incoming { topic, payload, qos: QoS::AtMostOnce, packet_id: None, retain: false, properties };
+    let incoming = IncomingPublish { topic, payload, qos: QoS::AtMostOnce, packet_id: None, retain: false, properties };
     bench.pipeline.publish(incoming, bench.now, &mut effects);
     assert_eq!(show(&effects), ["append 1"]);
     assert_eq!(bench.stored(1), [FORWARD]);
@@ -325,7 +327,7 @@ fn other_topics_go_to_subscribers_and_qos_0_is_not_acknowledged() {
 
 #[test]
 fn a_stopped_pipeline_still_acknowledges_what_was_with_the_store() {
-    let mut bench = Bench::new(true);
+    let mut bench = PipelineFixture::new(true);
     let a = schema("a");
     bench.batch(&a);
     bench.pipeline.stop();
@@ -338,16 +340,17 @@ fn a_stopped_pipeline_still_acknowledges_what_was_with_the_store() {
 /// A run's life: gathered, named, appended, answered in order among other publishes.
 #[test]
 fn readings_are_one_entry_and_many_acknowledgements() {
-    use crate::interop::run::Known;
+    use crate::interop::reading_run::ResolvedSensor;
     use wholegrain_model::Value;
     use wholegrain_store::SensorId;
-    let mut bench = Bench::new(true);
+    let mut bench = PipelineFixture::new(true);
     let mut effects = Vec::new();
-    let known = Some(Known { id: SensorId(7), float: true });
+    let known = Some(ResolvedSensor { id: SensorId(7), float: true });
     for (id, sensor) in [(11, known), (12, None), (13, None)] {
         let (qos, properties) = (QoS::AtLeastOnce, Properties::new());
         let topic = format!("/n1/{id}").as_str().into();
-        let incoming = Incoming { topic, payload: Bytes::new(), qos, packet_id: Some(id), retain: false, properties };
+        let incoming =
+            IncomingPublish { topic, payload: Bytes::new(), qos, packet_id: Some(id), retain: false, properties };
         bench.pipeline.gather(incoming, bench.now, &mut effects, |run, incoming| {
             run.put(incoming, sensor, std::iter::once((5, Value::Int(1))), false);
         });
@@ -359,10 +362,10 @@ fn readings_are_one_entry_and_many_acknowledgements() {
         "the run is closed before it"
     );
     let refusal = Err((ReasonCode::QUOTA_EXCEEDED, "too many".to_owned()));
-    let named = vec![Ok(Known { id: SensorId(8), float: false }), refusal];
+    let named = vec![Ok(ResolvedSensor { id: SensorId(8), float: false }), refusal];
     bench.pipeline.named(0, Ok(named), bench.now, &mut effects);
     assert_eq!(show(&effects[1..]), ["append 2 readings as 0"]);
-    let Effect::AppendReadings { readings, .. } = &effects[1] else { panic!("{effects:?}") };
+    let PublishEffect::AppendReadings { readings, .. } = &effects[1] else { panic!("{effects:?}") };
     let stored: Vec<_> = readings.iter().map(|reading| (reading.sensor.0, reading.value)).collect();
     assert_eq!(stored, [(7, Value::Float(1.0)), (8, Value::Int(1))]);
     effects.clear();

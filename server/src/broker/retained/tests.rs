@@ -5,30 +5,35 @@ use wholegrain_transport::mqtt::{Properties, Property, topic_matches, valid_filt
 
 use super::*;
 
-const ROOM: Room = Room { messages_max: 10, bytes_max: 1 << 20, client_messages_max: 4, client_bytes_max: 4096 };
-const WIDE: Room =
-    Room { messages_max: 1 << 20, bytes_max: 1 << 30, client_messages_max: 1 << 20, client_bytes_max: 1 << 30 };
+const ROOM: RetainedBounds =
+    RetainedBounds { messages_max: 10, bytes_max: 1 << 20, client_messages_max: 4, client_bytes_max: 4096 };
+const WIDE: RetainedBounds = RetainedBounds {
+    messages_max: 1 << 20,
+    bytes_max: 1 << 30,
+    client_messages_max: 1 << 20,
+    client_bytes_max: 1 << 30,
+};
 const SCHEMA: SchemaHash = SchemaHash([1; 16]);
 
 fn put(
-    all: &mut Retained,
+    all: &mut RetainedMessages,
     owner: &str,
     topic: &str,
     payload: &'static str,
     expiry_s: Option<u32>,
-) -> Result<Put, NoRoom> {
+) -> Result<RetainOutcome, RetainError> {
     put_at(all, owner, topic, payload, expiry_s, Instant::now(), None)
 }
 
 fn put_at(
-    all: &mut Retained,
+    all: &mut RetainedMessages,
     owner: &str,
     topic: &str,
     payload: &'static str,
     expiry_s: Option<u32>,
     at: Instant,
     schema: Option<SchemaHash>,
-) -> Result<Put, NoRoom> {
+) -> Result<RetainOutcome, RetainError> {
     let properties = Properties(expiry_s.into_iter().map(Property::MessageExpiryInterval).collect());
     let (payload, properties) = (&Bytes::from_static(payload.as_bytes()), &properties);
     let publication = Publication { topic, payload, qos: QoS::AtLeastOnce, retain: true, properties, at };
@@ -38,7 +43,7 @@ fn put_at(
 }
 
 /// All that match, in parts of so much work; and the work.
-fn matching(all: &Retained, filter: &str, work_max: usize) -> (Vec<String>, usize) {
+fn matching(all: &RetainedMessages, filter: &str, work_max: usize) -> (Vec<String>, usize) {
     let (mut topics, mut work, mut after) = (Vec::new(), 0, None);
     loop {
         let scanned = all.matching(filter, after.as_ref(), work_max);
@@ -54,7 +59,7 @@ fn matching(all: &Retained, filter: &str, work_max: usize) -> (Vec<String>, usiz
 
 /// What is counted is what there is.
 #[track_caller]
-fn check_counts(all: &Retained) {
+fn check_counts(all: &RetainedMessages) {
     let counted = all.by_topic.values().filter(|kept| kept.schema.is_none() && kept.owner.is_some());
     let sizes: Vec<usize> = counted.map(|kept| kept.message.size()).collect();
     assert_eq!((all.messages, all.bytes), (sizes.len(), sizes.iter().sum()));
@@ -91,7 +96,7 @@ fn it_finds_what_the_definition_of_matching_finds_in_order_and_in_parts() {
     let topics = texts(&["a", "/", "!", "0", "$x"]);
     let filters: Vec<String> =
         texts(&["a", "/", "!", "+", "#", "$x"]).into_iter().filter(|f| valid_filter(f)).collect();
-    let mut all = Retained::new(WIDE);
+    let mut all = RetainedMessages::new(WIDE);
     topics.iter().for_each(|topic| assert!(put(&mut all, "n1", topic, "1", None).is_ok()));
     assert!(topics.len() > 500 && filters.len() > 300, "{} {}", topics.len(), filters.len());
     for filter in &filters {
@@ -106,7 +111,7 @@ fn it_finds_what_the_definition_of_matching_finds_in_order_and_in_parts() {
 /// everything that is there.
 #[test]
 fn work_follows_what_is_found() {
-    let mut all = Retained::new(WIDE);
+    let mut all = RetainedMessages::new(WIDE);
     for device in 0..100 {
         for metric in 0..600 {
             put(&mut all, "n1", &format!("site/d{device:03}/m{metric}"), "1", None).unwrap();
@@ -138,30 +143,32 @@ fn work_follows_what_is_found() {
 
 #[test]
 fn one_client_cannot_take_the_room_of_others() {
-    let mut all = Retained::new(ROOM);
+    let mut all = RetainedMessages::new(ROOM);
     for topic in ["1", "2", "3", "4"] {
         put(&mut all, "a", topic, "x", None).unwrap();
     }
-    assert_eq!(put(&mut all, "a", "5", "x", None), Err(NoRoom::Client));
+    assert_eq!(put(&mut all, "a", "5", "x", None), Err(RetainError::Client));
     // In the place of an own message there is room, and a refused one takes nothing away.
     put(&mut all, "a", "4", "y", None).unwrap();
     put(&mut all, "b", "5", "x", None).unwrap();
-    assert_eq!(put(&mut all, "a", "5", "x", None), Err(NoRoom::Client), "it is b's");
+    assert_eq!(put(&mut all, "a", "5", "x", None), Err(RetainError::Client), "it is b's");
     assert_eq!(matching(&all, "#", 9).0, ["1", "2", "3", "4", "5"]);
     put(&mut all, "a", "1", "", None).unwrap();
     put(&mut all, "a", "5", "x", None).unwrap();
     check_counts(&all);
     // Bytes count as messages do.
     let large: &'static str = Box::leak("x".repeat(4000).into_boxed_str());
-    assert_eq!(put(&mut all, "a", "5", large, None), Err(NoRoom::Client));
-    assert!(put(&mut all, "b", "6", "x", None).is_ok() && put(&mut all, "b", "7", large, None) == Err(NoRoom::Client));
+    assert_eq!(put(&mut all, "a", "5", large, None), Err(RetainError::Client));
+    assert!(
+        put(&mut all, "b", "6", "x", None).is_ok() && put(&mut all, "b", "7", large, None) == Err(RetainError::Client)
+    );
     // All together: the server's own never count.
     for (owner, topic) in [("b", "8"), ("b", "9"), ("c", "10"), ("c", "11")] {
         put(&mut all, owner, topic, "x", None).unwrap();
     }
     assert_eq!(all.messages, 9);
     put(&mut all, "c", "13", "x", None).unwrap();
-    assert_eq!(put(&mut all, "d", "14", "x", None), Err(NoRoom::All));
+    assert_eq!(put(&mut all, "d", "14", "x", None), Err(RetainError::All));
     assert!(put(&mut all, "", "$SYS/x", "x", None).is_ok());
     put(&mut all, "d", "13", "x", None).unwrap();
     check_counts(&all);
@@ -175,7 +182,7 @@ fn one_client_cannot_take_the_room_of_others() {
 /// Twenty thousand clients, each with some messages, that take them away again: nothing is left, not even room for them.
 #[test]
 fn what_a_burst_of_clients_took_is_given_back() {
-    let mut all = Retained::new(WIDE);
+    let mut all = RetainedMessages::new(WIDE);
     let topics = || (0..20_000).flat_map(|client| (0..3).map(move |number| (format!("c{client}"), number)));
     for (client, number) in topics() {
         put(&mut all, &client, &format!("burst/{client}/{number}"), "x", (number == 1).then_some(100)).unwrap();
@@ -191,14 +198,14 @@ fn what_a_burst_of_clients_took_is_given_back() {
 
 #[test]
 fn schemas_have_room_of_their_own_and_the_oldest_goes() {
-    let (mut all, now) = (Retained::new(ROOM), Instant::now());
+    let (mut all, now) = (RetainedMessages::new(ROOM), Instant::now());
     for topic in ["1", "2", "3", "4"] {
         put(&mut all, "a", topic, "x", None).unwrap();
     }
     for group in 0..SCHEMAS_PER_CLIENT_MAX + 3 {
         let topic = format!("schema/a/job/{group}");
         let put = put_at(&mut all, "a", &topic, "s", None, now, Some(SCHEMA)).unwrap();
-        assert_eq!(put.forgotten, group >= SCHEMAS_PER_CLIENT_MAX);
+        assert_eq!(put.removed, group >= SCHEMAS_PER_CLIENT_MAX);
     }
     // One that is announced again is the newest.
     put_at(&mut all, "a", "schema/a/job/3", "s", None, now, Some(SCHEMA)).unwrap();
@@ -211,14 +218,14 @@ fn schemas_have_room_of_their_own_and_the_oldest_goes() {
     put_at(&mut all, "b", "schema/b/1", "s", None, now, Some(SCHEMA)).unwrap();
     check_counts(&all);
     // A topic that was a schema's may become an ordinary message's, which counts as one.
-    assert_eq!(put(&mut all, "a", "schema/a/job/3", "x", None), Err(NoRoom::Client));
+    assert_eq!(put(&mut all, "a", "schema/a/job/3", "x", None), Err(RetainError::Client));
     put(&mut all, "b", "schema/b/1", "x", None).unwrap();
     check_counts(&all);
 }
 
 #[test]
 fn what_has_expired_is_found_without_a_look_at_the_others() {
-    let (mut all, now) = (Retained::new(WIDE), Instant::now());
+    let (mut all, now) = (RetainedMessages::new(WIDE), Instant::now());
     for i in 0..3000 {
         put_at(&mut all, "a", &format!("t/{i}"), "x", Some(1 + i % 3), now, None).unwrap();
     }

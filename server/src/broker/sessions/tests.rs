@@ -3,7 +3,7 @@ use super::*;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-struct Bench {
+struct RegistryFixture {
     sessions: Sessions,
     metrics: Arc<Metrics>,
     now: Instant,
@@ -22,17 +22,17 @@ fn will(delay_s: u64) -> Will {
     }
 }
 
-trait Times {
+trait SequenceOfTimes {
     fn secs(self) -> Duration;
 }
 
-impl Times for u64 {
+impl SequenceOfTimes for u64 {
     fn secs(self) -> Duration {
         Duration::from_secs(self)
     }
 }
 
-impl Bench {
+impl RegistryFixture {
     fn new(kept_max: usize) -> Self {
         let metrics = Arc::new(Metrics::default());
         let queue = QueueBounds { messages_max: 10, bytes_max: 10_000 };
@@ -46,15 +46,20 @@ impl Bench {
         clean: bool,
         expiry_s: u64,
         will: Option<Will>,
-    ) -> (Arc<Handle>, Arc<Link>, bool, Vec<Leftovers>) {
-        let link = Arc::new(Link::default());
-        let entering = Entering { clean, expiry: expiry_s.secs(), window: 10, will };
+    ) -> (Arc<SessionHandle>, Arc<ConnectionSignals>, bool, Vec<SessionCleanup>) {
+        let link = Arc::new(ConnectionSignals::default());
+        let entering = ConnectOptions { clean, expiry: expiry_s.secs(), window: 10, will };
         let (handle, present, leftovers) = self.sessions.enter((name.to_owned(), name.to_owned()), &link, entering);
         (handle, link, present, leftovers)
     }
 
-    fn leave(&self, handle: &Arc<Handle>, link: &Arc<Link>, with_will: bool) -> Vec<Leftovers> {
-        self.sessions.leave(handle, link, Leaving { with_will, expiry: None }, self.now)
+    fn leave(
+        &self,
+        handle: &Arc<SessionHandle>,
+        link: &Arc<ConnectionSignals>,
+        with_will: bool,
+    ) -> Vec<SessionCleanup> {
+        self.sessions.leave(handle, link, DisconnectOptions { with_will, expiry: None }, self.now)
     }
 
     fn counts(&self) -> (usize, usize) {
@@ -63,13 +68,13 @@ impl Bench {
     }
 }
 
-fn wills(leftovers: &[Leftovers]) -> usize {
+fn wills(leftovers: &[SessionCleanup]) -> usize {
     leftovers.iter().filter(|leftovers| leftovers.will.is_some()).count()
 }
 
 #[test]
 fn a_session_is_kept_as_long_as_asked_and_then_ends() {
-    let mut bench = Bench::new(10);
+    let mut bench = RegistryFixture::new(10);
     let (first, link, present, _) = bench.enter("a", false, 5, None);
     assert!(!present);
     assert!(first.lock().add_filter("f", 1));
@@ -92,15 +97,15 @@ fn a_session_is_kept_as_long_as_asked_and_then_ends() {
 
 #[test]
 fn a_clean_start_ends_the_old_session_and_a_new_connection_sends_the_old_one_away() {
-    let bench = Bench::new(10);
+    let bench = RegistryFixture::new(10);
     let (first, link, ..) = bench.enter("a", false, 5, None);
     assert!(first.lock().add_filter("f", 1));
     let (second, second_link, present, leftovers) = bench.enter("a", false, 5, None);
-    assert!(present && link.is_taken_over() && Arc::ptr_eq(&first, &second) && leftovers.is_empty());
+    assert!(present && link.is_replaced() && Arc::ptr_eq(&first, &second) && leftovers.is_empty());
     assert!(first.lock_for(&link).is_none() && first.lock_for(&second_link).is_some());
-    assert!(bench.leave(&first, &link, true).is_empty(), "who was taken over leaves nothing");
+    assert!(bench.leave(&first, &link, true).is_empty(), "a replaced connection leaves nothing");
     let (third, _, present, leftovers) = bench.enter("a", true, 5, None);
-    assert!(!present && second_link.is_taken_over() && third.number != first.number);
+    assert!(!present && second_link.is_replaced() && third.number != first.number);
     assert_eq!((leftovers[0].filters.len(), first.lock().ended, bench.counts()), (1, true, (1, 0)));
     // A session that was not to be kept is not resumed either.
     bench.enter("b", false, 0, None);
@@ -110,7 +115,7 @@ fn a_clean_start_ends_the_old_session_and_a_new_connection_sends_the_old_one_awa
 
 #[test]
 fn wills_are_published_when_they_are_due() {
-    let mut bench = Bench::new(10);
+    let mut bench = RegistryFixture::new(10);
     // At once, when the client vanishes; not when it says goodbye.
     for (expiry_s, with_will, expected) in [(0, true, 1), (0, false, 0), (60, true, 1), (60, false, 0)] {
         let (handle, link, ..) = bench.enter("a", true, expiry_s, Some(will(0)));
@@ -135,7 +140,7 @@ fn wills_are_published_when_they_are_due() {
         assert_eq!((present, wills(&leftovers)), (!clean, expected));
         assert_eq!(wills(&bench.sessions.due(bench.now + 10 * SECOND)), 0);
     }
-    // Taken over: a will without delay is due, a delayed one only if the session ends.
+    // Replaced: a will without delay is due, a delayed one only if the session ends.
     for (delay_s, clean, expected) in [(0, false, 1), (0, true, 1), (3, false, 0), (3, true, 1)] {
         bench.enter("b", true, 60, Some(will(delay_s)));
         let (handle, link, _, leftovers) = bench.enter("b", clean, 60, None);
@@ -148,7 +153,7 @@ fn wills_are_published_when_they_are_due() {
 
 #[test]
 fn too_many_kept_sessions_end_beginning_with_the_one_that_would_end_first() {
-    let bench = Bench::new(2);
+    let bench = RegistryFixture::new(2);
     for (name, expiry_s) in [("a", 30), ("b", 10), ("c", 20)] {
         let (handle, link, ..) = bench.enter(name, false, expiry_s, Some(will(60)));
         let leftovers = bench.leave(&handle, &link, true);
@@ -160,7 +165,7 @@ fn too_many_kept_sessions_end_beginning_with_the_one_that_would_end_first() {
 
 #[test]
 fn bytes_that_wait_are_counted_over_all_sessions_and_bounded() {
-    let bench = Bench::new(10);
+    let bench = RegistryFixture::new(10);
     let (handle, link, ..) = bench.enter("a", false, 60, None);
     let payload = Bytes::from(vec![0; 1000]);
     let (qos, properties, at) = (QoS::AtLeastOnce, &Properties::new(), bench.now);
@@ -168,21 +173,21 @@ fn bytes_that_wait_are_counted_over_all_sessions_and_bounded() {
     let delivery = Delivery { message: Arc::new(message), qos, retain: false, ids: Box::default(), group: None };
     let size = delivery.message.size() as i64;
     let put = |bound| handle.deliver(delivery.clone(), bound, &bench.metrics);
-    assert_eq!((put(1500), put(1500), put(1500)), (Put::Queued, Put::Queued, Put::Full));
+    assert_eq!((put(1500), put(1500), put(1500)), (QueueOutcome::Queued, QueueOutcome::Queued, QueueOutcome::Full));
     assert_eq!(bench.metrics.queued_bytes.get(), 2 * size);
-    Handle::with(&mut handle.lock(), &bench.metrics, |session| session.next(bench.now));
-    Handle::with(&mut handle.lock(), &bench.metrics, |session| session.puback(1));
+    SessionHandle::with(&mut handle.lock(), &bench.metrics, |session| session.next(bench.now));
+    SessionHandle::with(&mut handle.lock(), &bench.metrics, |session| session.puback(1));
     assert_eq!(bench.metrics.queued_bytes.get(), size);
     bench.leave(&handle, &link, false);
     assert_eq!(bench.metrics.queued_bytes.get(), size);
     bench.enter("a", true, 0, None);
     assert_eq!(bench.metrics.queued_bytes.get(), 0);
-    assert_eq!(put(1500), Put::Away, "it is over");
+    assert_eq!(put(1500), QueueOutcome::Away, "it is over");
 }
 
 #[test]
 fn subscriptions_are_bounded_in_number_and_bytes() {
-    let bench = Bench::new(1);
+    let bench = RegistryFixture::new(1);
     let (handle, ..) = bench.enter("a", false, 5, None);
     let mut held = handle.lock();
     assert!(held.add_filter("a", 2) && held.add_filter("b", 2) && held.add_filter("a", 2) && !held.add_filter("c", 2));
@@ -194,7 +199,7 @@ fn subscriptions_are_bounded_in_number_and_bytes() {
 
 #[test]
 fn whose_identity_counts_no_longer_loses_its_sessions_and_its_wills() {
-    let bench = Bench::new(10);
+    let bench = RegistryFixture::new(10);
     let (_, link, ..) = bench.enter("a", false, 60, Some(will(0)));
     let (away, away_link, ..) = bench.enter("b", false, 60, Some(will(30)));
     bench.leave(&away, &away_link, true);
@@ -207,14 +212,14 @@ fn whose_identity_counts_no_longer_loses_its_sessions_and_its_wills() {
 
 #[test]
 fn one_client_cannot_keep_sessions_at_the_cost_of_others() {
-    let bench = Bench::new(1000);
+    let bench = RegistryFixture::new(1000);
     let most = kept_per_client(1000);
     assert_eq!(most, KEPT_PER_CLIENT_MIN);
     let (other, link, ..) = bench.enter("other", false, 1, None);
     assert!(bench.leave(&other, &link, false).iter().all(|left| left.filters.is_empty()));
     let enter = |client: usize| {
-        let link = Arc::new(Link::default());
-        let entering = Entering { clean: false, expiry: (60 + client as u64).secs(), window: 10, will: None };
+        let link = Arc::new(ConnectionSignals::default());
+        let entering = ConnectOptions { clean: false, expiry: (60 + client as u64).secs(), window: 10, will: None };
         let (handle, present, _) = bench.sessions.enter(("many".to_owned(), client.to_string()), &link, entering);
         (handle, link, present)
     };
@@ -234,7 +239,7 @@ fn one_client_cannot_keep_sessions_at_the_cost_of_others() {
 
 #[test]
 fn one_client_cannot_take_the_room_in_which_messages_wait() {
-    let bench = Bench::new(10);
+    let bench = RegistryFixture::new(10);
     let total = 16_000;
     let delivery = |bytes: usize| {
         let payload = Bytes::from(vec![0; bytes]);
@@ -244,22 +249,29 @@ fn one_client_cannot_take_the_room_in_which_messages_wait() {
     };
     let many: Vec<_> = (0..4)
         .map(|client| {
-            let entering = Entering { clean: true, expiry: Duration::ZERO, window: 10, will: None };
+            let entering = ConnectOptions { clean: true, expiry: Duration::ZERO, window: 10, will: None };
             bench.sessions.enter(("many".to_owned(), client.to_string()), &Arc::default(), entering).0
         })
         .collect();
-    let put = |handle: &Handle, bytes| handle.deliver(delivery(bytes), total, &bench.metrics);
+    let put = |handle: &SessionHandle, bytes| handle.deliver(delivery(bytes), total, &bench.metrics);
     // As much as one session may have; what is there before is looked at, not what is after.
     assert_eq!(
         (put(&many[0], 9000), put(&many[1], 1500), put(&many[2], SPARE_BYTES)),
-        (Put::Queued, Put::Queued, Put::Full)
+        (QueueOutcome::Queued, QueueOutcome::Queued, QueueOutcome::Full)
     );
-    assert_eq!((put(&many[1], 10), put(&many[3], 10)), (Put::Full, Put::Queued), "who has nothing gets a small one");
+    assert_eq!(
+        (put(&many[1], 10), put(&many[3], 10)),
+        (QueueOutcome::Full, QueueOutcome::Queued),
+        "who has nothing gets a small one"
+    );
     let (other, ..) = bench.enter("other", true, 0, None);
-    assert_eq!((put(&other, 1500), put(&other, 200), put(&other, 1500)), (Put::Queued, Put::Queued, Put::Queued));
+    assert_eq!(
+        (put(&other, 1500), put(&other, 200), put(&other, 1500)),
+        (QueueOutcome::Queued, QueueOutcome::Queued, QueueOutcome::Queued)
+    );
     bench.sessions.end_of(&["many".to_owned()]);
     assert_eq!(bench.metrics.queued_bytes.get(), other.lock().session.bytes() as i64);
-    let entering = Entering { clean: true, expiry: Duration::ZERO, window: 10, will: None };
+    let entering = ConnectOptions { clean: true, expiry: Duration::ZERO, window: 10, will: None };
     let again = bench.sessions.enter(("many".to_owned(), "0".to_owned()), &Arc::default(), entering).0;
-    assert_eq!((put(&again, 1500), put(&again, 10)), (Put::Queued, Put::Queued));
+    assert_eq!((put(&again, 1500), put(&again, 10)), (QueueOutcome::Queued, QueueOutcome::Queued));
 }

@@ -1,15 +1,15 @@
-use super::super::replay::Turn;
-use super::super::session::{Out, QueueBounds};
+use super::super::replay::SendStep;
+use super::super::session::{OutgoingPacket, QueueBounds};
 use super::*;
 use wholegrain_transport::mqtt::Property;
 
 /// The one schema that is known.
 const SCHEMA: SchemaHash = SchemaHash([1; 16]);
 const SCHEMA_BYTES: &[u8] = b"a schema";
-const ROOM: Room =
-    Room { messages_max: 1000, bytes_max: 1 << 20, client_messages_max: 1000, client_bytes_max: 1 << 20 };
+const ROOM: RetainedBounds =
+    RetainedBounds { messages_max: 1000, bytes_max: 1 << 20, client_messages_max: 1000, client_bytes_max: 1 << 20 };
 
-struct Bench {
+struct SubscriptionsFixture {
     all: Subscriptions,
     metrics: Arc<Metrics>,
     now: Instant,
@@ -18,79 +18,85 @@ struct Bench {
 }
 
 /// A client that is here and takes everything.
-fn client(number: u64) -> Arc<Handle> {
+fn client(number: u64) -> Arc<SessionHandle> {
     bounded(number, 100)
 }
 
-fn bounded(number: u64, messages_max: usize) -> Arc<Handle> {
+fn bounded(number: u64, messages_max: usize) -> Arc<SessionHandle> {
     let bounds = QueueBounds { messages_max, bytes_max: 1 << 20 };
-    let handle = Handle::new(number, (number.to_string(), number.to_string()), bounds);
+    let handle = SessionHandle::new(number, (number.to_string(), number.to_string()), bounds);
     handle.lock().session.attach(100);
     Arc::new(handle)
 }
 
 /// The next packet for a client, as its task finds it.
-fn next(all: &Subscriptions, handle: &Handle, now: Instant) -> Option<Out> {
+fn next(all: &Subscriptions, handle: &SessionHandle, now: Instant) -> Option<OutgoingPacket> {
     loop {
         let mut held = handle.lock();
         let (mut turn, mut next) = (held.turn(), None);
-        if let Turn::Queue = turn {
+        if let SendStep::Queue = turn {
             next = held.session.next(now);
             turn = if next.is_none() { held.turn_when_stuck() } else { turn };
         }
         match turn {
             _ if next.is_some() => return next,
-            Turn::LookUp(filter, after) => {
+            SendStep::LookUp(filter, after) => {
                 let scanned = all.retained_for(&filter, after.as_ref(), 16);
                 held.replays().unwrap().found(scanned, now);
             }
-            Turn::Send(kept, options, qos) => {
+            SendStep::Send(kept, options, qos) => {
                 held.replays().unwrap().sent();
                 let Some(message) = kept.whole(&all.schemas) else { continue };
                 let delivery = Delivery { message, qos, retain: true, ids: options.ids(), group: None };
                 return held.session.send_retained(delivery);
             }
-            Turn::Wait | Turn::Queue => return None,
+            SendStep::Wait | SendStep::Queue => return None,
         }
     }
 }
 
 /// What it gets: topic, QoS, retain flag, identifiers.
-fn got(bench: &Bench, handle: &Handle) -> Vec<String> {
+fn got(bench: &SubscriptionsFixture, handle: &SessionHandle) -> Vec<String> {
     let outs = std::iter::from_fn(|| next(&bench.all, handle, bench.now));
     let show = |out| match out {
-        Out::Publish { delivery, .. } => {
+        OutgoingPacket::Publish { delivery, .. } => {
             let Delivery { message, qos, retain, ids, .. } = delivery;
             let retain = if retain { " retained" } else { "" };
             let ids = if ids.is_empty() { String::new() } else { format!(" {ids:?}") };
             format!("{} {}{retain}{ids}", message.topic, qos as u8)
         }
-        Out::PubRel(_) => "rel".to_owned(),
+        OutgoingPacket::PubRel(_) => "rel".to_owned(),
     };
     outs.map(show).collect()
 }
 
-fn options(qos: u8) -> Options {
-    Options { qos: QoS::from_number(qos).unwrap(), no_local: false, retain_as_published: false, id: 0 }
+fn options(qos: u8) -> SubscriptionOptions {
+    SubscriptionOptions { qos: QoS::from_number(qos).unwrap(), no_local: false, retain_as_published: false, id: 0 }
 }
 
-impl Bench {
+impl SubscriptionsFixture {
     fn new() -> Self {
         let metrics = Arc::new(Metrics::default());
         let made = Arc::new(AtomicUsize::new(0));
         let counted = made.clone();
-        let schemas = Schemas(Box::new(move |hash| {
+        let schemas = SchemaPayloads(Box::new(move |hash| {
             counted.fetch_add(1, Ordering::Relaxed);
             (*hash == SCHEMA).then(|| Bytes::from_static(SCHEMA_BYTES))
         }));
         Self { all: Subscriptions::new(1 << 30, ROOM, schemas, metrics.clone()), metrics, now: Instant::now(), made }
     }
 
-    fn subscribe(&self, filter: &str, handle: &Arc<Handle>, options: Options) {
+    fn subscribe(&self, filter: &str, handle: &Arc<SessionHandle>, options: SubscriptionOptions) {
         self.subscribe_as(filter, handle, options, RetainHandling::Send);
     }
 
-    fn subscribe_as(&self, filter: &str, handle: &Arc<Handle>, options: Options, retained: RetainHandling) {
+    fn subscribe_as(
+        &self,
+        filter: &str,
+        handle: &Arc<SessionHandle>,
+        options: SubscriptionOptions,
+        retained: RetainHandling,
+    ) {
         if let Some(replay) = self.all.subscribe(filter, handle, options, retained) {
             handle.lock().start_replay(replay);
         }
@@ -114,10 +120,10 @@ impl Bench {
 
 #[test]
 fn each_client_gets_a_message_once_with_the_highest_qos_and_all_identifiers() {
-    let bench = Bench::new();
+    let bench = SubscriptionsFixture::new();
     let one = client(1);
-    bench.subscribe("a/b", &one, Options { id: 7, ..options(1) });
-    bench.subscribe("a/+", &one, Options { id: 8, ..options(2) });
+    bench.subscribe("a/b", &one, SubscriptionOptions { id: 7, ..options(1) });
+    bench.subscribe("a/+", &one, SubscriptionOptions { id: 8, ..options(2) });
     bench.subscribe("a/#", &one, options(0));
     bench.subscribe("a/#", &one, options(0));
     assert_eq!(bench.metrics.subscriptions.get(), 3);
@@ -136,7 +142,7 @@ fn each_client_gets_a_message_once_with_the_highest_qos_and_all_identifiers() {
 
 #[test]
 fn retained_messages_go_to_new_subscribers_until_they_expire_or_are_taken_away() {
-    let mut bench = Bench::new();
+    let mut bench = SubscriptionsFixture::new();
     bench.message(9, "s/a", 1, "1", true, None);
     bench.message(9, "s/a", 2, "2", true, None);
     bench.message(9, "s/b", 0, "3", true, None);
@@ -158,7 +164,7 @@ fn retained_messages_go_to_new_subscribers_until_they_expire_or_are_taken_away()
 
 #[test]
 fn a_retained_schema_is_not_kept_and_comes_from_who_has_it() {
-    let bench = Bench::new();
+    let bench = SubscriptionsFixture::new();
     let retain = |topic: &str, schema| {
         let (payload, properties) = (Bytes::from_static(SCHEMA_BYTES), Properties::new());
         let (payload, properties) = (&payload, &properties);
@@ -172,7 +178,7 @@ fn a_retained_schema_is_not_kept_and_comes_from_who_has_it() {
     let one = client(1);
     bench.subscribe("schema/+", &one, options(1));
     let out = next(&bench.all, &one, bench.now);
-    let Some(Out::Publish { delivery, .. }) = out else { panic!("{out:?}") };
+    let Some(OutgoingPacket::Publish { delivery, .. }) = out else { panic!("{out:?}") };
     assert_eq!((&*delivery.message.topic, &delivery.message.payload[..]), ("schema/a", SCHEMA_BYTES));
     assert!(delivery.retain && got(&bench, &one).is_empty(), "the schema that is known no longer is not sent");
     // A message that is not acknowledged counts with its payload.
@@ -184,17 +190,17 @@ fn a_retained_schema_is_not_kept_and_comes_from_who_has_it() {
 
 #[test]
 fn a_client_gets_all_retained_messages_and_what_comes_later_behind_them() {
-    let bench = Bench::new();
+    let bench = SubscriptionsFixture::new();
     (0..500).for_each(|i| bench.message(9, &format!("s/{i:03}"), 1, "1", true, None));
     // Ten may wait, and two be unacknowledged; all together have 30 times the bytes that may wait.
     let bounds = QueueBounds { messages_max: 10, bytes_max: 2200 };
-    let one = Arc::new(Handle::new(1, ("1".to_owned(), "1".to_owned()), bounds));
+    let one = Arc::new(SessionHandle::new(1, ("1".to_owned(), "1".to_owned()), bounds));
     one.lock().session.attach(2);
     bench.subscribe("s/#", &one, options(1));
     let mut topics = Vec::new();
     let mut acknowledged = 0;
     while let Some(out) = next(&bench.all, &one, bench.now) {
-        let Out::Publish { delivery, packet_id, .. } = out else { panic!("{out:?}") };
+        let OutgoingPacket::Publish { delivery, packet_id, .. } = out else { panic!("{out:?}") };
         if topics.is_empty() {
             bench.publish("s/499", 1);
             // It replaces one that is still to come, and is sent as what it is.
@@ -213,7 +219,7 @@ fn a_client_gets_all_retained_messages_and_what_comes_later_behind_them() {
 
 #[test]
 fn retained_messages_wait_for_acknowledgements_and_give_way_before_the_queue_is_full() {
-    let bench = Bench::new();
+    let bench = SubscriptionsFixture::new();
     (0..3).for_each(|i| bench.message(9, &format!("s/{i}"), 1, "1", true, None));
     let one = bounded(1, 4);
     one.lock().session.attach(1);
@@ -237,7 +243,7 @@ fn retained_messages_wait_for_acknowledgements_and_give_way_before_the_queue_is_
 
 #[test]
 fn a_subscription_that_is_renewed_begins_anew_and_one_that_is_gone_sends_nothing() {
-    let bench = Bench::new();
+    let bench = SubscriptionsFixture::new();
     (0..40).for_each(|i| bench.message(9, &format!("s/{i:02}"), 0, "1", true, None));
     let one = client(1);
     bench.subscribe("s/#", &one, options(0));
@@ -259,8 +265,8 @@ fn a_subscription_that_is_renewed_begins_anew_and_one_that_is_gone_sends_nothing
 /// So that thousands of sessions of one filter cost each of them little.
 #[test]
 fn sessions_of_one_filter_come_and_go_in_any_order() {
-    let bench = Bench::new();
-    let all: Vec<Arc<Handle>> = (1..=50).map(client).collect();
+    let bench = SubscriptionsFixture::new();
+    let all: Vec<Arc<SessionHandle>> = (1..=50).map(client).collect();
     for at in (0..50).map(|i| i * 7 % 50) {
         bench.subscribe("t", &all[at], options(0));
         bench.subscribe("$share/g/t", &all[at], options(0));
@@ -278,10 +284,10 @@ fn sessions_of_one_filter_come_and_go_in_any_order() {
 
 #[test]
 fn the_options_of_mqtt_5_hold() {
-    let bench = Bench::new();
+    let bench = SubscriptionsFixture::new();
     bench.message(9, "t", 0, "1", true, None);
     let one = client(1);
-    let options = Options { no_local: true, retain_as_published: true, ..options(0) };
+    let options = SubscriptionOptions { no_local: true, retain_as_published: true, ..options(0) };
     bench.subscribe_as("t", &one, options, RetainHandling::DoNotSend);
     bench.subscribe_as("t", &one, options, RetainHandling::SendIfNew);
     assert_eq!(got(&bench, &one), [""; 0]);
@@ -295,7 +301,7 @@ fn the_options_of_mqtt_5_hold() {
 
 #[test]
 fn a_slow_subscriber_loses_messages_and_they_are_counted() {
-    let bench = Bench::new();
+    let bench = SubscriptionsFixture::new();
     let one = bounded(1, 2);
     bench.subscribe("t", &one, options(0));
     (0..5).for_each(|_| bench.publish("t", 0));
@@ -304,11 +310,11 @@ fn a_slow_subscriber_loses_messages_and_they_are_counted() {
 
 #[test]
 fn a_shared_subscription_gives_each_message_to_one_member_that_can_take_it() {
-    let bench = Bench::new();
+    let bench = SubscriptionsFixture::new();
     let [one, two] = [bounded(1, 2), bounded(2, 100)];
     let other = client(3);
     for handle in [&one, &two] {
-        bench.subscribe("$share/g/t/+", handle, Options { id: 5, ..options(1) });
+        bench.subscribe("$share/g/t/+", handle, SubscriptionOptions { id: 5, ..options(1) });
     }
     bench.subscribe("$share/h/t/a", &other, options(2));
     bench.subscribe("t/a", &one, options(0));
@@ -335,7 +341,7 @@ fn a_shared_subscription_gives_each_message_to_one_member_that_can_take_it() {
 
 #[test]
 fn the_generation_and_the_filters_below_a_level_are_known() {
-    let bench = Bench::new();
+    let bench = SubscriptionsFixture::new();
     let (one, two) = (client(1), client(2));
     assert!(!bench.all.wants_paths());
     let before = bench.all.text_generation();

@@ -9,10 +9,10 @@ use wholegrain_query::Query;
 use wholegrain_store::SensorInfo;
 
 use super::super::Api;
-use super::super::format::Format;
-use super::super::read::Pages;
-use super::super::sink::Whole;
-use super::Head;
+use super::super::format::ResponseFormat;
+use super::super::read::SensorPages;
+use super::super::sink::BufferedBody;
+use super::QueryHead;
 
 /// The most sensors of a query that is tried so.
 const SENSORS_MAX: usize = 4096;
@@ -22,15 +22,15 @@ const ROWS_MAX: u64 = 4096;
 const TIME_MAX: Duration = Duration::from_millis(5);
 
 /// What a query was found to choose, where that was looked for and is not too much.
-pub(super) type Sensors = Option<Arc<[SensorInfo]>>;
+pub(super) type MatchingSensors = Option<Arc<[SensorInfo]>>;
 
 /// Head and body of a small answer. Where it is not known to be small, turns out not to be, or fails, the sensors that it is of.
 pub(super) fn answer(
     api: &Arc<Api>,
     only_user: Option<&str>,
     query: &Query,
-    format: Format,
-) -> Result<(Head, Bytes), Sensors> {
+    format: ResponseFormat,
+) -> Result<(QueryHead, Bytes), MatchingSensors> {
     let many = Handle::try_current().is_ok_and(|handle| handle.runtime_flavor() == RuntimeFlavor::MultiThread);
     let rows = windows(query).map(|rows| rows.min(query.limit.unwrap_or(u64::MAX)));
     if !many || query.validate().is_err() || rows.is_some_and(|rows| rows > ROWS_MAX) {
@@ -40,7 +40,7 @@ pub(super) fn answer(
     tokio::task::block_in_place(|| {
         let until = Instant::now() + TIME_MAX;
         let is_late = || Instant::now() > until;
-        let sensors = Pages::new(api, only_user, None, &query.patterns).at_most(SENSORS_MAX, &is_late);
+        let sensors = SensorPages::new(api, only_user, None, &query.patterns).at_most(SENSORS_MAX, &is_late);
         if sensors.len() > SENSORS_MAX || is_late() {
             return Err(None);
         }
@@ -54,17 +54,17 @@ fn run(
     api: &Arc<Api>,
     sensors: &Arc<[SensorInfo]>,
     query: &Query,
-    format: Format,
+    format: ResponseFormat,
     until: Instant,
-) -> Option<(Head, Bytes)> {
+) -> Option<(QueryHead, Bytes)> {
     let chunks = api.space.chunks(sensors);
     let mut result = wholegrain_query::run_on(chunks, sensors.clone(), query).ok()?;
-    let head = Head::of(&result);
+    let head = QueryHead::of(&result);
     let mut told = std::mem::take(&mut result.warnings);
     told.append(&mut result.notes);
     result.batches.stop_when(move || Instant::now() > until);
     let mut rows = 0;
-    let whole = super::answer(result, &told, format, Whole::default(), |more| rows += more).ok()?.into_bytes();
+    let whole = super::answer(result, &told, format, BufferedBody::default(), |more| rows += more).ok()?.into_bytes();
     api.metrics.query_rows.add(rows);
     api.metrics.query_bytes.add(whole.len() as u64);
     Some((head, whole))

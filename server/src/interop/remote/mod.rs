@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::config::RemoteConfig;
-use crate::broker::{Broker, Lifetime, went_down};
+use crate::broker::{Broker, ServerLifetime, went_down};
 
 /// The first wait before connecting again; it doubles with each failure.
 const BACKOFF: Duration = Duration::from_millis(500);
@@ -25,7 +25,7 @@ const BACKOFF_MAX: Duration = Duration::from_secs(60);
 const GOOD_AFTER: Duration = Duration::from_secs(10);
 
 /// Keeps a connection to a broker until the server goes down.
-pub(super) async fn keep(config: RemoteConfig, broker: Arc<Broker>, mut lifetime: Lifetime) {
+pub(super) async fn keep(config: RemoteConfig, broker: Arc<Broker>, mut lifetime: ServerLifetime) {
     let (config, mut backoff) = (Arc::new(config), BACKOFF);
     loop {
         let began = Instant::now();

@@ -15,13 +15,13 @@ use wholegrain_transport::mqtt::{
 use wholegrain_transport::topics::{self, Topic};
 
 use super::super::config::RemoteConfig;
-use super::super::intake::{Intake, Offer, find_names};
-use super::super::run::{Named, Names};
-use super::stream::{Stream, connect};
+use super::super::reading_publishes::{PublishDisposition, ReadingPublishes, find_names};
+use super::super::reading_run::{NameRequest, SensorResolution};
+use super::stream::{RemoteStream, connect};
 use crate::broker::Broker;
 use crate::broker::log_limit::quoted;
 use crate::broker::message::Publication;
-use crate::broker::pipeline::{Effect, Incoming, Pipeline, RegisterError, Terms};
+use crate::broker::pipeline::{ClientTerms, IncomingPublish, PublishEffect, PublishPipeline, SchemaRegisterError};
 use crate::broker::went_down;
 
 /// For TCP, TLS, CONNACK and SUBACK together.
@@ -34,23 +34,23 @@ const SCHEMAS_MAX: usize = 65_536;
 const DRAIN_TIME_MAX: Duration = Duration::from_secs(2);
 
 /// What comes back from the store's threads.
-enum Event {
+enum RemoteEvent {
     Appended(u64, Result<AppendOutcome, StoreError>),
-    Registered(u64, Result<Schema, RegisterError>),
-    Named(u64, Names, Result<Vec<Named>, StoreError>),
+    Registered(u64, Result<Schema, SchemaRegisterError>),
+    Named(u64, NameRequest, Result<Vec<SensorResolution>, StoreError>),
 }
 
-struct Session {
+struct RemoteSession {
     config: Arc<RemoteConfig>,
     broker: Arc<Broker>,
-    read: ReadHalf<Stream>,
-    write: WriteHalf<Stream>,
+    read: ReadHalf<RemoteStream>,
+    write: WriteHalf<RemoteStream>,
     input: BytesMut,
     output: BytesMut,
-    pipeline: Pipeline,
-    intake: Intake,
-    effects: Vec<Effect>,
-    events: (mpsc::UnboundedSender<Event>, mpsc::UnboundedReceiver<Event>),
+    pipeline: PublishPipeline,
+    intake: ReadingPublishes,
+    effects: Vec<PublishEffect>,
+    events: (mpsc::UnboundedSender<RemoteEvent>, mpsc::UnboundedReceiver<RemoteEvent>),
     /// Which agent sent batches of a schema: whom to ask for it.
     agents: HashMap<SchemaHash, String>,
     heard: Instant,
@@ -58,9 +58,9 @@ struct Session {
 }
 
 /// Counts the connection as long as it is there.
-struct Connected(Arc<Broker>);
+struct RemoteConnectionCount(Arc<Broker>);
 
-impl Drop for Connected {
+impl Drop for RemoteConnectionCount {
     fn drop(&mut self) {
         self.0.metrics.remotes_connected.add(-1);
     }
@@ -72,14 +72,14 @@ pub(super) async fn run(
     broker: &Arc<Broker>,
     shutdown: &mut watch::Receiver<bool>,
 ) -> Result<(), String> {
-    let opening = tokio::time::timeout(CONNECT_TIME_MAX, Session::open(config, broker));
+    let opening = tokio::time::timeout(CONNECT_TIME_MAX, RemoteSession::open(config, broker));
     let mut session = tokio::select! {
         opened = opening => opened.map_err(|_| format!("no connection within {} s", CONNECT_TIME_MAX.as_secs()))??,
         () = went_down(shutdown) => return Ok(()),
     };
     broker.metrics.remote_connects.inc();
     broker.metrics.remotes_connected.add(1);
-    let _connected = Connected(broker.clone());
+    let _connected = RemoteConnectionCount(broker.clone());
     tracing::info!("remote {}: connected", config.name);
     let mut schemas = broker.schemas();
     loop {
@@ -105,11 +105,11 @@ fn trusted_topic(config: &RemoteConfig, topic: &str) -> Result<(), String> {
     SensorPath::new(topic).map_err(|error| error.to_string()).and_then(|path| trusted(config, &path))
 }
 
-impl Session {
+impl RemoteSession {
     async fn open(config: &Arc<RemoteConfig>, broker: &Arc<Broker>) -> Result<Self, String> {
         let (read, write) = tokio::io::split(connect(config).await?);
         let limits = broker.limits();
-        let terms = Terms {
+        let terms = ClientTerms {
             identity: config.client_id.clone(),
             // Refusals are counted and acknowledged: a broker would only send the same message again.
             reasons: true,
@@ -127,8 +127,8 @@ impl Session {
             write,
             input: BytesMut::new(),
             output: BytesMut::new(),
-            pipeline: Pipeline::new(terms, broker.metrics.clone()),
-            intake: Intake::default(),
+            pipeline: PublishPipeline::new(terms, broker.metrics.clone()),
+            intake: ReadingPublishes::default(),
             effects: Vec::new(),
             events: mpsc::unbounded_channel(),
             agents: HashMap::new(),
@@ -251,15 +251,15 @@ impl Session {
         let now = Instant::now();
         let Publish { topic, payload, qos, packet_id, .. } = publish;
         // Retained at the broker is not retained here.
-        let incoming = Incoming { topic, payload, qos, packet_id, retain: false, properties: Properties::new() };
+        let incoming = IncomingPublish { topic, payload, qos, packet_id, retain: false, properties: Properties::new() };
         let config = self.config.clone();
         if incoming.topic.starts_with('/') {
             let may = |topic: &str| trusted_topic(&config, topic);
             let Self { broker, pipeline, intake, effects, .. } = self;
             match intake.offer(&broker.interop, pipeline, incoming, may, true, effects) {
-                Offer::Taken => {}
-                Offer::Ordinary(incoming) => pipeline.publish(incoming.copied(), now, effects),
-                Offer::Refused(incoming, code, why) => {
+                PublishDisposition::Accepted => {}
+                PublishDisposition::Ordinary(incoming) => pipeline.publish(incoming.copied(), now, effects),
+                PublishDisposition::Refused(incoming, code, why) => {
                     pipeline.deny(incoming.copied(), code, &why, now, effects);
                 }
             }
@@ -315,12 +315,12 @@ impl Session {
         Ok(())
     }
 
-    fn take_event(&mut self, event: Event) {
+    fn take_event(&mut self, event: RemoteEvent) {
         let (now, effects) = (Instant::now(), &mut self.effects);
         match event {
-            Event::Appended(ticket, result) => self.pipeline.appended(ticket, result, now, effects),
-            Event::Registered(ticket, result) => self.pipeline.registered(ticket, result, now, effects),
-            Event::Named(ticket, names, result) => {
+            RemoteEvent::Appended(ticket, result) => self.pipeline.appended(ticket, result, now, effects),
+            RemoteEvent::Registered(ticket, result) => self.pipeline.registered(ticket, result, now, effects),
+            RemoteEvent::Named(ticket, names, result) => {
                 self.intake.answered(&names, result.is_ok());
                 self.pipeline.named(ticket, result, now, effects);
             }
@@ -337,18 +337,18 @@ impl Session {
         Ok(())
     }
 
-    fn effect(&mut self, effect: Effect) -> Result<(), String> {
+    fn effect(&mut self, effect: PublishEffect) -> Result<(), String> {
         match effect {
-            Effect::Ack { packet_id, .. } => return self.put(&Packet::PubAck(Ack::success(packet_id))),
-            Effect::Register { ticket, payload } => self.register(ticket, payload),
-            Effect::Append { ticket, schema, payload } => self.append(ticket, schema, payload),
-            Effect::AppendReadings { ticket, readings } => {
+            PublishEffect::Ack { packet_id, .. } => return self.put(&Packet::PubAck(Ack::success(packet_id))),
+            PublishEffect::Register { ticket, payload } => self.register(ticket, payload),
+            PublishEffect::Append { ticket, schema, payload } => self.append(ticket, schema, payload),
+            PublishEffect::AppendReadings { ticket, readings } => {
                 let events = self.events.0.clone();
-                let done = Box::new(move |result| drop(events.send(Event::Appended(ticket, result))));
+                let done = Box::new(move |result| drop(events.send(RemoteEvent::Appended(ticket, result))));
                 self.broker.store.append_readings(&self.config.client_id, readings, done);
             }
-            Effect::Name { ticket, names } => self.name(ticket, names),
-            Effect::Forward { topic, payload, qos, properties, .. } => {
+            PublishEffect::Name { ticket, names } => self.name(ticket, names),
+            PublishEffect::Forward { topic, payload, qos, properties, .. } => {
                 if !topic.starts_with(topics::ROOT) && !topic.starts_with('/') {
                     self.broker.metrics.remote_ignored.inc();
                     return Ok(());
@@ -358,14 +358,14 @@ impl Session {
                     Publication { topic: &topic, payload: &payload, qos, retain: false, properties: &properties, at };
                 self.broker.forward(0, None, &publication, None);
             }
-            Effect::Answered { agent, payload } => self.broker.control.answered(&agent, &payload),
-            Effect::PutJob { ticket, record, .. } => self.put_job(ticket, *record),
-            Effect::Need(hashes) => self.need(&hashes)?,
-            Effect::Refused(why) => {
+            PublishEffect::Answered { agent, payload } => self.broker.control.answered(&agent, &payload),
+            PublishEffect::PutJob { ticket, record, .. } => self.put_job(ticket, *record),
+            PublishEffect::Need(hashes) => self.need(&hashes)?,
+            PublishEffect::Refused(why) => {
                 self.broker.metrics.remote_refused.inc();
                 self.broker.log().warn(format_args!("remote {}: dropped: {}", self.config.name, quoted(&why)));
             }
-            Effect::Close(close) => return Err(close.why),
+            PublishEffect::Close(close) => return Err(close.why),
         }
         Ok(())
     }
@@ -379,14 +379,14 @@ impl Session {
             if let Ok((header, _)) = wholegrain_transport::payload::read_header(&payload) {
                 self.agents.insert(hash, header.agent);
             }
-            let unknown = Event::Appended(ticket, Err(StoreError::UnknownSchema(hash)));
+            let unknown = RemoteEvent::Appended(ticket, Err(StoreError::UnknownSchema(hash)));
             return self.take_event(unknown);
         };
         if let Err(why) = trusted(&self.config, schema.prefix()) {
             return self.pipeline.denied(ticket, ReasonCode::NOT_AUTHORIZED, why, Instant::now(), &mut self.effects);
         }
         let events = self.events.0.clone();
-        store.append(payload, Box::new(move |result| drop(events.send(Event::Appended(ticket, result)))));
+        store.append(payload, Box::new(move |result| drop(events.send(RemoteEvent::Appended(ticket, result)))));
     }
 
     fn put_job(&mut self, ticket: u64, mut record: JobRecord) {
@@ -396,7 +396,7 @@ impl Session {
             return self.pipeline.denied(ticket, ReasonCode::NOT_AUTHORIZED, why, Instant::now(), &mut self.effects);
         }
         let events = self.events.0.clone();
-        let done = Box::new(move |result| drop(events.send(Event::Appended(ticket, result))));
+        let done = Box::new(move |result| drop(events.send(RemoteEvent::Appended(ticket, result))));
         self.broker.check_totals(&record.node.clone(), &mut record);
         self.broker.store.put_jobs(vec![record], done);
     }
@@ -404,24 +404,24 @@ impl Session {
     fn register(&self, ticket: u64, payload: Bytes) {
         let (broker, config, events) = (self.broker.clone(), self.config.clone(), self.events.0.clone());
         tokio::task::spawn_blocking(move || {
-            let refuse = RegisterError::Refused;
+            let refuse = SchemaRegisterError::Refused;
             let result = Schema::decode(&payload)
                 .map_err(|error| refuse(ReasonCode::PAYLOAD_FORMAT_INVALID, error.to_string()))
                 .and_then(|schema| {
                     trusted(&config, schema.prefix()).map_err(|why| refuse(ReasonCode::NOT_AUTHORIZED, why))?;
-                    broker.register_trusted(&schema).map_err(RegisterError::Store)?;
+                    broker.register_trusted(&schema).map_err(SchemaRegisterError::Store)?;
                     Ok(schema)
                 });
-            let _ = events.send(Event::Registered(ticket, result));
+            let _ = events.send(RemoteEvent::Registered(ticket, result));
         });
     }
 
-    fn name(&self, ticket: u64, names: Names) {
+    fn name(&self, ticket: u64, names: NameRequest) {
         let (broker, config, events) = (self.broker.clone(), self.config.clone(), self.events.0.clone());
         tokio::task::spawn_blocking(move || {
             let may = |topic: &str| trusted_topic(&config, topic);
             let result = find_names(&broker.interop, &config.client_id, &names, may);
-            let _ = events.send(Event::Named(ticket, names, result));
+            let _ = events.send(RemoteEvent::Named(ticket, names, result));
         });
     }
 

@@ -14,54 +14,54 @@ use wholegrain_transport::tls::{Identity, client_config};
 use super::super::config::RemoteConfig;
 
 /// Either.
-pub(super) enum Stream {
+pub(super) enum RemoteStream {
     Plain(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
 }
 
 /// Connects; the error says what to do.
-pub(super) async fn connect(config: &RemoteConfig) -> Result<Stream, String> {
+pub(super) async fn connect(config: &RemoteConfig) -> Result<RemoteStream, String> {
     let tcp = TcpStream::connect((config.host.as_str(), config.port)).await;
     let tcp = tcp.map_err(|error| format!("cannot connect: {error}"))?;
     // Acknowledgements are small and wanted at once.
     let _ = tcp.set_nodelay(true);
-    let Some(ca) = config.ca.as_deref().filter(|_| config.tls) else { return Ok(Stream::Plain(tcp)) };
+    let Some(ca) = config.ca.as_deref().filter(|_| config.tls) else { return Ok(RemoteStream::Plain(tcp)) };
     let identity = config.identity.as_ref().map(|(cert, key)| Identity { cert, key });
     // Read each time: certificates change.
     let tls = client_config(ca, identity).map_err(|error| error.to_string())?;
     let name = ServerName::try_from(config.host.clone()).map_err(|error| format!("{:?}: {error}", config.host))?;
     let stream = TlsConnector::from(tls).connect(name, tcp).await;
-    stream.map(|stream| Stream::Tls(Box::new(stream))).map_err(|error| format!("TLS: {error}"))
+    stream.map(|stream| RemoteStream::Tls(Box::new(stream))).map_err(|error| format!("TLS: {error}"))
 }
 
-impl AsyncRead for Stream {
+impl AsyncRead for RemoteStream {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
-            Stream::Plain(stream) => Pin::new(stream).poll_read(cx, buffer),
-            Stream::Tls(stream) => Pin::new(stream).poll_read(cx, buffer),
+            RemoteStream::Plain(stream) => Pin::new(stream).poll_read(cx, buffer),
+            RemoteStream::Tls(stream) => Pin::new(stream).poll_read(cx, buffer),
         }
     }
 }
 
-impl AsyncWrite for Stream {
+impl AsyncWrite for RemoteStream {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         match self.get_mut() {
-            Stream::Plain(stream) => Pin::new(stream).poll_write(cx, bytes),
-            Stream::Tls(stream) => Pin::new(stream).poll_write(cx, bytes),
+            RemoteStream::Plain(stream) => Pin::new(stream).poll_write(cx, bytes),
+            RemoteStream::Tls(stream) => Pin::new(stream).poll_write(cx, bytes),
         }
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
-            Stream::Plain(stream) => Pin::new(stream).poll_flush(cx),
-            Stream::Tls(stream) => Pin::new(stream).poll_flush(cx),
+            RemoteStream::Plain(stream) => Pin::new(stream).poll_flush(cx),
+            RemoteStream::Tls(stream) => Pin::new(stream).poll_flush(cx),
         }
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
-            Stream::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
-            Stream::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
+            RemoteStream::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
+            RemoteStream::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
         }
     }
 }

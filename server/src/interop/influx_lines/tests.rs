@@ -1,13 +1,13 @@
 use super::*;
 
-fn one(text: &str) -> Line<'_> {
-    let mut lines = Lines::new(text);
+fn one(text: &str) -> InfluxLine<'_> {
+    let mut lines = InfluxLines::new(text);
     let line = lines.next().unwrap().1.unwrap_or_else(|e| panic!("{text:?}: {e}"));
     assert!(lines.next().is_none(), "{text:?}");
     line
 }
 
-fn show(line: &Line<'_>) -> String {
+fn show(line: &InfluxLine<'_>) -> String {
     let tags: Vec<String> = line.tags.iter().map(|(key, value)| format!("{key}={value}")).collect();
     let fields: Vec<String> = line.fields.iter().map(|(key, value)| format!("{key}={value:?}")).collect();
     format!("{}|{}|{}|{:?}", line.measurement, tags.join(";"), fields.join(";"), line.timestamp)
@@ -63,7 +63,7 @@ fn broken_lines_cost_themselves_only() {
         ("m v=1 99999999999999999999", "the timestamp is no integer"),
     ] {
         let whole = format!("before v=1 1\n# a comment\n\n{text}\nafter v=1 2\n");
-        let lines: Vec<_> = Lines::new(&whole).collect();
+        let lines: Vec<_> = InfluxLines::new(&whole).collect();
         assert_eq!(lines.len(), 3, "{text:?}: {lines:?}");
         assert!(lines[0].1.is_ok() && lines[2].1.is_ok(), "{text:?}: {lines:?}");
         let found = lines[1].1.as_ref().unwrap_err();
@@ -74,17 +74,17 @@ fn broken_lines_cost_themselves_only() {
 #[test]
 fn lines_are_counted_through_strings() {
     let text = "a s=\"1\n2\n3\",v=1\nb v=1\n\nc v=1";
-    assert_eq!(Lines::new(text).map(|(number, _)| number).collect::<Vec<_>>(), [1, 4, 6]);
+    assert_eq!(InfluxLines::new(text).map(|(number, _)| number).collect::<Vec<_>>(), [1, 4, 6]);
 }
 
 #[test]
 fn bounds() {
     let many = |count: usize| (0..count).map(|i| format!(",t{i}=1")).collect::<String>();
-    assert!(Lines::new(&format!("m{} v=1", many(TAGS_MAX))).next().unwrap().1.is_ok());
-    assert!(Lines::new(&format!("m{} v=1", many(TAGS_MAX + 1))).next().unwrap().1.is_err());
-    assert!(Lines::new(&format!("m v=\"{}\"", "x".repeat(LINE_BYTES_MAX))).next().unwrap().1.is_err());
+    assert!(InfluxLines::new(&format!("m{} v=1", many(TAGS_MAX))).next().unwrap().1.is_ok());
+    assert!(InfluxLines::new(&format!("m{} v=1", many(TAGS_MAX + 1))).next().unwrap().1.is_err());
+    assert!(InfluxLines::new(&format!("m v=\"{}\"", "x".repeat(LINE_BYTES_MAX))).next().unwrap().1.is_err());
     let fields = (0..=FIELDS_MAX).map(|i| format!("f{i}=1")).collect::<Vec<_>>().join(",");
-    assert!(Lines::new(&format!("m {fields}")).next().unwrap().1.is_err());
+    assert!(InfluxLines::new(&format!("m {fields}")).next().unwrap().1.is_err());
 }
 
 #[test]
@@ -100,7 +100,7 @@ fn any_text_is_survived_and_ends() {
             text.push_str(pieces[(state >> 33) as usize % pieces.len()]);
         }
         let ends = text.matches('\n').count() + 1;
-        let lines: Vec<_> = Lines::new(&text).collect();
+        let lines: Vec<_> = InfluxLines::new(&text).collect();
         assert!(lines.len() <= ends, "seed {seed:#x} round {round}: {text:?}");
         assert!(lines.windows(2).all(|pair| pair[0].0 < pair[1].0), "seed {seed:#x} round {round}: {text:?}");
         assert!(lines.last().is_none_or(|(number, _)| *number <= ends), "seed {seed:#x} round {round}: {text:?}");

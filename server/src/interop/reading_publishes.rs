@@ -7,41 +7,41 @@ use wholegrain_model::{SensorPath, Value};
 use wholegrain_store::StoreError;
 use wholegrain_transport::mqtt::ReasonCode;
 
-use super::dcdb::{self, Payload};
-use super::run::{Known, Named, Names};
+use super::dcdb::{self, DcdbPayload};
+use super::reading_run::{NameRequest, ResolvedSensor, SensorResolution};
 use super::{Interop, now_ns, text};
-use crate::broker::pipeline::{Effect, Incoming, Pipeline};
+use crate::broker::pipeline::{IncomingPublish, PublishEffect, PublishPipeline};
 
 /// The most topics of which one connection remembers the sensor; then it forgets all and asks again.
 pub const TOPICS_MAX: usize = 8192;
 
 /// What one connection knows.
 #[derive(Debug, Default)]
-pub(crate) struct Intake {
-    known: HashMap<Box<str>, Known>,
+pub(crate) struct ReadingPublishes {
+    known: HashMap<Box<str>, ResolvedSensor>,
     generation: u64,
     /// Announcements that are not answered: until then nothing that is known of topics counts.
     announcing: usize,
 }
 
 /// What became of a publish on a sensor's path.
-pub(crate) enum Offer {
+pub(crate) enum PublishDisposition {
     /// It is in the pipeline.
-    Taken,
+    Accepted,
     /// It is no reading.
-    Ordinary(Incoming),
+    Ordinary(IncomingPublish),
     /// It is not taken, and why.
-    Refused(Incoming, ReasonCode, String),
+    Refused(IncomingPublish, ReasonCode, String),
 }
 
 /// A payload that holds readings.
-enum Content {
+enum ReadingPayload {
     One(Value, Option<i64>),
     /// Records of DCDB.
     Records,
 }
 
-impl Intake {
+impl ReadingPublishes {
     /// Forgets what may have changed: `generation` is of names and permissions together.
     pub fn refresh(&mut self, generation: u64) {
         if self.generation != generation {
@@ -55,30 +55,30 @@ impl Intake {
     pub fn offer(
         &mut self,
         interop: &Interop,
-        pipeline: &mut Pipeline,
-        incoming: Incoming,
+        pipeline: &mut PublishPipeline,
+        incoming: IncomingPublish,
         may: impl Fn(&str) -> Result<(), String>,
         keep: bool,
-        effects: &mut Vec<Effect>,
-    ) -> Offer {
+        effects: &mut Vec<PublishEffect>,
+    ) -> PublishDisposition {
         let topic = incoming.topic.as_str();
         if topic.starts_with(dcdb::MAP) && interop.config.readings {
             return self.announcement(pipeline, incoming, effects);
         }
         let content = match content(&incoming.payload) {
             Ok(Some(content)) => content,
-            Ok(None) => return self.odd(interop, incoming),
-            Err(why) => return Offer::Refused(incoming, ReasonCode::PAYLOAD_FORMAT_INVALID, why),
+            Ok(None) => return self.not_a_reading(interop, incoming),
+            Err(why) => return PublishDisposition::Refused(incoming, ReasonCode::PAYLOAD_FORMAT_INVALID, why),
         };
         let known = if self.announcing == 0 { self.known.get(topic).copied() } else { None };
         let sensor = match known {
             Some(known) => Some(known),
             None => {
                 if !interop.takes(topic) || SensorPath::new(topic).is_err() {
-                    return self.odd(interop, incoming);
+                    return self.not_a_reading(interop, incoming);
                 }
                 if let Err(why) = may(topic) {
-                    return Offer::Refused(incoming, ReasonCode::NOT_AUTHORIZED, why);
+                    return PublishDisposition::Refused(incoming, ReasonCode::NOT_AUTHORIZED, why);
                 }
                 if self.announcing == 0 { self.look_up(interop, topic, &may) } else { None }
             }
@@ -88,10 +88,10 @@ impl Intake {
         let payload = incoming.payload.clone();
         let incoming = if keep { incoming.copied() } else { incoming };
         pipeline.gather(incoming, Instant::now(), effects, |run, incoming| match content {
-            Content::One(value, time) => {
+            ReadingPayload::One(value, time) => {
                 run.put(incoming, sensor, std::iter::once((time.unwrap_or_else(now_ns), value)), keep);
             }
-            Content::Records => {
+            ReadingPayload::Records => {
                 let (records, _) = payload.as_chunks::<{ dcdb::RECORD_BYTES }>();
                 let readings = records.iter().map(|record| {
                     let (value, time) = dcdb::record(record);
@@ -100,30 +100,42 @@ impl Intake {
                 run.put(incoming, sensor, readings, keep);
             }
         });
-        Offer::Taken
+        PublishDisposition::Accepted
     }
 
     /// What looks like no reading goes to subscribers as any other message.
-    fn odd(&self, interop: &Interop, incoming: Incoming) -> Offer {
+    fn not_a_reading(&self, interop: &Interop, incoming: IncomingPublish) -> PublishDisposition {
         interop.metrics.odd_readings.inc();
-        Offer::Ordinary(incoming)
+        PublishDisposition::Ordinary(incoming)
     }
 
-    fn announcement(&mut self, pipeline: &mut Pipeline, incoming: Incoming, effects: &mut Vec<Effect>) -> Offer {
+    fn announcement(
+        &mut self,
+        pipeline: &mut PublishPipeline,
+        incoming: IncomingPublish,
+        effects: &mut Vec<PublishEffect>,
+    ) -> PublishDisposition {
         match dcdb::announcement(&incoming.topic, &incoming.payload) {
-            None => Offer::Ordinary(incoming),
-            Some(Err(error)) => Offer::Refused(incoming, ReasonCode::PAYLOAD_FORMAT_INVALID, error.to_string()),
+            None => PublishDisposition::Ordinary(incoming),
+            Some(Err(error)) => {
+                PublishDisposition::Refused(incoming, ReasonCode::PAYLOAD_FORMAT_INVALID, error.to_string())
+            }
             Some(Ok(announced)) => {
                 self.announcing += 1;
                 let incoming = incoming.copied();
                 pipeline.announce(incoming, announced, Instant::now(), effects);
-                Offer::Taken
+                PublishDisposition::Accepted
             }
         }
     }
 
     /// A sensor that the store knows and the sender may write.
-    fn look_up(&mut self, interop: &Interop, topic: &str, may: &impl Fn(&str) -> Result<(), String>) -> Option<Known> {
+    fn look_up(
+        &mut self,
+        interop: &Interop,
+        topic: &str,
+        may: &impl Fn(&str) -> Result<(), String>,
+    ) -> Option<ResolvedSensor> {
         let path = interop.path(topic).ok()?;
         // Whatever is wrong with it is said where new sensors are registered.
         if path.as_str() != topic && may(path.as_str()).is_err() {
@@ -138,8 +150,8 @@ impl Intake {
     }
 
     /// Names were found, or are asked for again later.
-    pub fn answered(&mut self, names: &Names, found: bool) {
-        if found && matches!(names, Names::Announced(_)) {
+    pub fn answered(&mut self, names: &NameRequest, found: bool) {
+        if found && matches!(names, NameRequest::Announced(_)) {
             self.announcing = self.announcing.saturating_sub(1);
         }
     }
@@ -149,25 +161,25 @@ impl Intake {
 pub(crate) fn find_names(
     interop: &Interop,
     source: &str,
-    names: &Names,
+    names: &NameRequest,
     may: impl Fn(&str) -> Result<(), String>,
-) -> Result<Vec<Named>, StoreError> {
+) -> Result<Vec<SensorResolution>, StoreError> {
     match names {
-        Names::Sensors(wanted) => interop.resolve(source, wanted, may),
-        Names::Announced(announced) => interop.announce(source, announced, may).map(|named| vec![named]),
+        NameRequest::Sensors(wanted) => interop.resolve(source, wanted, may),
+        NameRequest::Announced(announced) => interop.announce(source, announced, may).map(|named| vec![named]),
     }
 }
 
-fn content(payload: &[u8]) -> Result<Option<Content>, String> {
+fn content(payload: &[u8]) -> Result<Option<ReadingPayload>, String> {
     if let Some((value, time)) = text::parse(payload) {
-        return Ok(Some(Content::One(value, time)));
+        return Ok(Some(ReadingPayload::One(value, time)));
     }
     match dcdb::payload(payload) {
-        Payload::Value(value) => Ok(Some(Content::One(Value::Int(value), None))),
-        Payload::Records(_) => Ok(Some(Content::Records)),
-        Payload::TooMany(count) => {
+        DcdbPayload::Value(value) => Ok(Some(ReadingPayload::One(Value::Int(value), None))),
+        DcdbPayload::Records(_) => Ok(Some(ReadingPayload::Records)),
+        DcdbPayload::TooMany(count) => {
             Err(format!("{count} records in one message; at most {} are taken", dcdb::RECORDS_MAX))
         }
-        Payload::Other => Ok(None),
+        DcdbPayload::Other => Ok(None),
     }
 }

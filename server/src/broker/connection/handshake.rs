@@ -1,4 +1,4 @@
-//! From the first byte to CONNACK.
+//! From the first byte of a connection to CONNACK.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -7,35 +7,35 @@ use std::time::Instant;
 use tokio::io::{AsyncRead, AsyncWrite};
 use wholegrain_transport::mqtt::{self, ConnAck, Connect, Packet, Properties, Property, ReasonCode, Text, Version};
 
-use crate::admission::Place;
+use crate::admission::ConnectionPermit;
 
-use super::super::connect::{Admitted, CONNECT_BYTES_MAX};
+use super::super::connect::{AdmittedClient, CONNECT_BYTES_MAX};
 use super::super::log_limit::quoted;
-use super::super::pipeline::Close;
-use super::super::wire::{Wire, farewell, read_some};
-use super::super::{Broker, Lifetime};
+use super::super::pipeline::CloseReason;
+use super::super::wire::{PacketStream, farewell, read_some};
+use super::super::{Broker, ServerLifetime};
 use super::Connection;
 
-/// The most bytes of a reason in words.
+/// The most bytes of a reason string.
 const WORDS_BYTES_MAX: usize = 512;
 
 /// Serves a client from CONNECT to the end.
 pub(in super::super) async fn run<S>(
     broker: Arc<Broker>,
-    mut wire: Wire<S>,
-    (peer, place): (SocketAddr, Box<Place>),
+    mut wire: PacketStream<S>,
+    (peer, place): (SocketAddr, Box<ConnectionPermit>),
     certificate: Option<String>,
     deadline: Instant,
-    lifetime: Lifetime,
+    lifetime: ServerLifetime,
 ) where
     S: AsyncRead + AsyncWrite + Send + 'static,
 {
-    // On the heap, and gone with the greeting: what it needs is not kept by ten thousand connections.
+    // On the heap and dropped after the handshake, so that ten thousand connections do not keep its memory.
     let greeting = Box::pin(async {
         tokio::select! {
             greeted = greet(&broker, &mut wire, (peer, &place), certificate.as_deref()) => greeted,
             () = place.over(deadline) => {
-                Err(Close::new(ReasonCode::UNSPECIFIED_ERROR, "no CONNECT in time, or others wanted its place"))
+                Err(CloseReason::new(ReasonCode::UNSPECIFIED_ERROR, "no CONNECT in time, or it made room for others"))
             }
         }
     });
@@ -46,12 +46,12 @@ pub(in super::super) async fn run<S>(
     broker.metrics.connections_accepted.inc();
     let (identity, client) = (&admitted.identity, &admitted.client_id);
     broker.visits.info(format_args!(
-        "mqtt {peer}: {identity} is here (client \"{}\", {:?}, proved by {})",
+        "mqtt {peer}: {identity} connected (client \"{}\", {:?}, authenticated by {})",
         quoted(client),
         admitted.version,
         admitted.by
     ));
-    // On the heap too: a future that a value is handed on to has room for it in each of its hands.
+    // Also on the heap: a future reserves room for a value in each function that the value passes through.
     let connection = Box::new(Connection::new(broker, wire, peer, admitted, connect));
     connection.serve(lifetime.shutdown).await;
     drop(place);
@@ -60,10 +60,10 @@ pub(in super::super) async fn run<S>(
 /// Reads CONNECT, decides and answers.
 async fn greet<S>(
     broker: &Arc<Broker>,
-    wire: &mut Wire<S>,
-    (peer, place): (SocketAddr, &Place),
+    wire: &mut PacketStream<S>,
+    (peer, place): (SocketAddr, &ConnectionPermit),
     certificate: Option<&str>,
-) -> Result<(Box<Connect>, Admitted), Close>
+) -> Result<(Box<Connect>, AdmittedClient), CloseReason>
 where
     S: AsyncRead + AsyncWrite,
 {
@@ -71,37 +71,44 @@ where
     let connect = loop {
         match mqtt::decode(&mut wire.input, None, bytes_max) {
             Ok(Some(Packet::Connect(connect))) => break connect,
-            Ok(Some(_)) => return Err(Close::new(ReasonCode::PROTOCOL_ERROR, "the first packet is not CONNECT")),
+            Ok(Some(_)) => return Err(CloseReason::new(ReasonCode::PROTOCOL_ERROR, "the first packet is not CONNECT")),
             Ok(None) => {}
             Err(error) => {
                 if matches!(error, mqtt::CodecError::UnsupportedVersion { .. }) {
                     say_no(wire, Version::V311, error.reason_code(), "").await;
                 }
-                return Err(Close::new(error.reason_code(), error.to_string()));
+                return Err(CloseReason::new(error.reason_code(), error.to_string()));
             }
         }
         match read_some(&mut wire.read, &mut wire.input).await {
-            Ok(0) => return Err(Close::new(ReasonCode::UNSPECIFIED_ERROR, "went away before CONNECT")),
+            Ok(0) => return Err(CloseReason::new(ReasonCode::UNSPECIFIED_ERROR, "closed before CONNECT")),
             Ok(count) => broker.metrics.received_bytes.add(count as u64),
-            Err(error) => return Err(Close::new(ReasonCode::UNSPECIFIED_ERROR, format!("before CONNECT: {error}"))),
+            Err(error) => {
+                return Err(CloseReason::new(ReasonCode::UNSPECIFIED_ERROR, format!("before CONNECT: {error}")));
+            }
         }
     };
     let number = broker.next_id.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
     let admitted = broker.admit(&connect, peer, certificate, number).await;
     let placed = admitted.and_then(|admitted| match place.prove(&admitted.identity, false) {
         Ok(()) => Ok(admitted),
-        Err(full) => Err(Close::new(ReasonCode::QUOTA_EXCEEDED, full.to_string())),
+        Err(full) => Err(CloseReason::new(ReasonCode::QUOTA_EXCEEDED, full.to_string())),
     });
     match placed {
         Ok(admitted) => Ok((connect, admitted)),
         Err(close) => {
             say_no(wire, connect.version, close.reason, &close.why).await;
-            Err(Close { why: format!("client \"{}\" {}", quoted(&connect.client_id), close.why), ..close })
+            Err(CloseReason { why: format!("client \"{}\" {}", quoted(&connect.client_id), close.why), ..close })
         }
     }
 }
 
-async fn say_no<S: AsyncRead + AsyncWrite>(wire: &mut Wire<S>, version: Version, reason: ReasonCode, why: &str) {
+async fn say_no<S: AsyncRead + AsyncWrite>(
+    wire: &mut PacketStream<S>,
+    version: Version,
+    reason: ReasonCode,
+    why: &str,
+) {
     let properties = if version == Version::V5 { reason_string(why) } else { Properties::new() };
     let answer = ConnAck { session_present: false, reason, properties };
     if mqtt::encode(&Packet::ConnAck(answer), version, &mut wire.output).is_ok() {
@@ -109,7 +116,7 @@ async fn say_no<S: AsyncRead + AsyncWrite>(wire: &mut Wire<S>, version: Version,
     }
 }
 
-/// At most [`WORDS_BYTES_MAX`] of a reason in words.
+/// At most [`WORDS_BYTES_MAX`] of a reason as a reason string.
 pub(super) fn reason_string(why: &str) -> Properties {
     if why.is_empty() {
         return Properties::new();

@@ -1,4 +1,4 @@
-//! Settings that a reload may change while connections read them.
+//! Settings that a reload may change while connections read them, and adjustable permits.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -6,25 +6,24 @@ use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// A small value that is read on the path of every packet and replaced now and then. Reading costs one load. What is replaced
-/// is never freed, for somebody may be reading it: so many bytes as `T` has for each change, which people make by hand.
+/// A small value that is read for every packet and replaced rarely. A read costs one load. A replaced value is never freed, because a reader may
+/// still use it: each change by hand leaks the size of one `T`.
 #[derive(Debug)]
-pub(crate) struct Adjustable<T: 'static>(AtomicPtr<T>);
+pub(crate) struct LiveSetting<T: 'static>(AtomicPtr<T>);
 
-impl<T: PartialEq + Send + Sync> Adjustable<T> {
+impl<T: PartialEq + Send + Sync> LiveSetting<T> {
     /// A first value.
     pub fn new(value: T) -> Self {
         Self(AtomicPtr::new(Box::leak(Box::new(value))))
     }
 
-    /// The value in force now, for whoever wants to stay with it.
+    /// The current value, for callers that keep using it.
     pub fn now(&self) -> &'static T {
-        // SAFETY: the pointer only ever comes from a leaked box of `new` or `replace`, so what it points to lives for good
-        // and is never written again.
+        // SAFETY: the pointer only comes from a leaked box of `new` or `replace`: the target lives forever and is never written again.
         unsafe { &*self.0.load(Ordering::Acquire) }
     }
 
-    /// Another value, unless it is the same.
+    /// Replaces the value unless it is equal.
     pub fn replace(&self, value: T) {
         if **self != value {
             self.0.store(Box::leak(Box::new(value)), Ordering::Release);
@@ -32,7 +31,7 @@ impl<T: PartialEq + Send + Sync> Adjustable<T> {
     }
 }
 
-impl<T: PartialEq + Send + Sync> Deref for Adjustable<T> {
+impl<T: PartialEq + Send + Sync> Deref for LiveSetting<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -40,35 +39,34 @@ impl<T: PartialEq + Send + Sync> Deref for Adjustable<T> {
     }
 }
 
-/// Places for work of which only so much may be done at once.
+/// A semaphore whose number of permits can be changed.
 #[derive(Debug)]
-pub(crate) struct Places {
+pub(crate) struct Permits {
     semaphore: Arc<Semaphore>,
     most: AtomicUsize,
 }
 
-impl Places {
+impl Permits {
     /// So many.
     pub fn new(most: usize) -> Self {
         Self { semaphore: Arc::new(Semaphore::new(most)), most: AtomicUsize::new(most) }
     }
 
-    /// How many there are.
     pub fn most(&self) -> usize {
         self.most.load(Ordering::Relaxed)
     }
 
-    /// A place, if one is free.
+    /// Returns a permit if one is free.
     pub fn try_take(&self) -> Option<OwnedSemaphorePermit> {
         self.semaphore.clone().try_acquire_owned().ok()
     }
 
-    /// A place as soon as one is free; `None` never.
+    /// Waits for a permit; never returns `None`.
     pub async fn take(&self) -> Option<OwnedSemaphorePermit> {
         self.semaphore.clone().acquire_owned().await.ok()
     }
 
-    /// Another number. Fewer come into force as work ends. Called within the runtime.
+    /// Changes the number of permits. A decrease takes effect as permits are returned. Call it within the runtime.
     pub fn set(&self, most: usize) {
         let before = self.most.swap(most, Ordering::Relaxed);
         if most > before {
@@ -92,7 +90,7 @@ mod tests {
 
     #[test]
     fn a_value_is_replaced_under_its_readers() {
-        let value = Adjustable::new(1);
+        let value = LiveSetting::new(1);
         let before: &i32 = &value;
         value.replace(2);
         assert_eq!((*before, *value), (1, 2));
@@ -100,7 +98,7 @@ mod tests {
 
     #[tokio::test]
     async fn places_come_at_once_and_go_as_work_ends() {
-        let places = Places::new(2);
+        let places = Permits::new(2);
         let held = [places.try_take().unwrap(), places.try_take().unwrap()];
         assert!(places.try_take().is_none());
         places.set(3);

@@ -14,11 +14,11 @@ use wholegrain_store::verify::{FileReport, verify_watched};
 use wholegrain_store::{Store, StoreError};
 
 use super::data::{audit, is_try};
-use super::params::Params;
+use super::params::QueryParams;
 use super::query::now;
-use super::serve::Peer;
+use super::serve::PeerAddress;
 use super::{Api, ApiError};
-use crate::access::audit::Outcome;
+use crate::access::audit::AuditOutcome;
 use crate::access::bearer_name;
 use crate::access::tokens::Bearer;
 
@@ -29,33 +29,33 @@ const NAMED_MAX: usize = 1_000;
 
 /// What can be started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum MaintenanceKind {
     Compact,
     Verify,
     Repair,
 }
 
-impl Kind {
-    const ALL: [Kind; 3] = [Kind::Compact, Kind::Verify, Kind::Repair];
+impl MaintenanceKind {
+    const ALL: [MaintenanceKind; 3] = [MaintenanceKind::Compact, MaintenanceKind::Verify, MaintenanceKind::Repair];
 
     fn name(self) -> &'static str {
         match self {
-            Kind::Compact => "compact",
-            Kind::Verify => "verify",
-            Kind::Repair => "repair",
+            MaintenanceKind::Compact => "compact",
+            MaintenanceKind::Verify => "verify",
+            MaintenanceKind::Repair => "repair",
         }
     }
 }
 
 /// The latest of each kind.
 #[derive(Default)]
-pub(crate) struct Upkeep {
-    latest: Mutex<[Option<Arc<Task>>; 3]>,
+pub(crate) struct MaintenanceTasks {
+    latest: Mutex<[Option<Arc<MaintenanceTask>>; 3]>,
 }
 
 /// One piece of work.
-struct Task {
-    kind: Kind,
+struct MaintenanceTask {
+    kind: MaintenanceKind,
     dry_run: bool,
     begun: Timestamp,
     by: String,
@@ -65,7 +65,7 @@ struct Task {
     ended: Mutex<Option<(Timestamp, Result<Value, String>)>>,
 }
 
-impl Task {
+impl MaintenanceTask {
     fn is_running(&self) -> bool {
         self.ended.lock().unwrap_or_else(PoisonError::into_inner).is_none()
     }
@@ -87,13 +87,13 @@ impl Task {
     }
 }
 
-impl Upkeep {
-    fn latest(&self, kind: Kind) -> Option<Arc<Task>> {
+impl MaintenanceTasks {
+    fn latest(&self, kind: MaintenanceKind) -> Option<Arc<MaintenanceTask>> {
         self.latest.lock().unwrap_or_else(PoisonError::into_inner)[kind as usize].clone()
     }
 
     /// Takes the one place there is.
-    fn begin(&self, task: Arc<Task>) -> Result<(), String> {
+    fn begin(&self, task: Arc<MaintenanceTask>) -> Result<(), String> {
         let mut latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(other) = latest.iter().flatten().find(|other| other.is_running()) {
             return Err(format!("{} is going on since {}, begun by {}", other.kind.name(), other.begun, other.by));
@@ -105,9 +105,9 @@ impl Upkeep {
 }
 
 /// The kind that a path ends with.
-fn kind(uri: &Uri) -> Result<Kind, ApiError> {
+fn kind(uri: &Uri) -> Result<MaintenanceKind, ApiError> {
     let name = uri.path().rsplit('/').next().unwrap_or_default();
-    Kind::ALL.into_iter().find(|kind| kind.name() == name).ok_or_else(|| ApiError::internal("no such work"))
+    MaintenanceKind::ALL.into_iter().find(|kind| kind.name() == name).ok_or_else(|| ApiError::internal("no such work"))
 }
 
 /// How far it is, or how it ended.
@@ -126,12 +126,12 @@ pub(super) async fn show(State(api): State<Arc<Api>>, uri: Uri) -> Result<Respon
 pub(super) async fn begin(
     State(api): State<Arc<Api>>,
     Extension(bearer): Extension<Bearer>,
-    peer: Option<Extension<Peer>>,
+    peer: Option<Extension<PeerAddress>>,
     uri: Uri,
 ) -> Result<Response, ApiError> {
     let kind = kind(&uri)?;
-    let dry_run = is_try(&Params::of(&uri, if kind == Kind::Repair { REPAIR } else { &[] })?)?;
-    let task = Arc::new(Task {
+    let dry_run = is_try(&QueryParams::of(&uri, if kind == MaintenanceKind::Repair { REPAIR } else { &[] })?)?;
+    let task = Arc::new(MaintenanceTask {
         kind,
         dry_run,
         begun: now(),
@@ -142,7 +142,7 @@ pub(super) async fn begin(
         ended: Mutex::default(),
     });
     let begun = api.upkeep.begin(task.clone());
-    let outcome = if begun.is_ok() { Outcome::Ok } else { Outcome::Refused };
+    let outcome = if begun.is_ok() { AuditOutcome::Ok } else { AuditOutcome::Refused };
     audit(&api, &bearer, peer, outcome, &format!("{}{}", kind.name(), if dry_run { ", only asked" } else { "" }));
     begun.map_err(|error| ApiError::new(StatusCode::CONFLICT, error))?;
     let (store, shutdown, work) = (api.store.clone(), api.shutdown.clone(), task.clone());
@@ -166,7 +166,7 @@ pub(super) async fn begin(
 pub(super) async fn end(
     State(api): State<Arc<Api>>,
     Extension(bearer): Extension<Bearer>,
-    peer: Option<Extension<Peer>>,
+    peer: Option<Extension<PeerAddress>>,
     uri: Uri,
 ) -> Result<Response, ApiError> {
     let kind = kind(&uri)?;
@@ -174,19 +174,19 @@ pub(super) async fn end(
         return Err(ApiError::new(StatusCode::NOT_FOUND, format!("{} is not going on", kind.name())));
     };
     task.ending.store(true, Relaxed);
-    audit(&api, &bearer, peer, Outcome::Ok, &format!("{} ended", kind.name()));
+    audit(&api, &bearer, peer, AuditOutcome::Ok, &format!("{} ended", kind.name()));
     Ok(Json(task.state()).into_response())
 }
 
 fn run(
     store: &Store,
-    kind: Kind,
+    kind: MaintenanceKind,
     dry_run: bool,
     watch: wholegrain_store::CancellableProgress,
 ) -> Result<Value, StoreError> {
     match kind {
-        Kind::Compact => store.compact(now().0, watch).map(|done| json!(done)),
-        Kind::Verify => {
+        MaintenanceKind::Compact => store.compact(now().0, watch).map(|done| json!(done)),
+        MaintenanceKind::Verify => {
             let report = verify_watched(&store.dir(), watch)?;
             let mut counts: std::collections::BTreeMap<String, (u64, u64, u64)> = std::collections::BTreeMap::new();
             for file in &report.files {
@@ -206,7 +206,7 @@ fn run(
             let (damaged, lost) = (report.damaged().count(), report.lost.len());
             Ok(json!({ "damaged": damaged, "counts": counts, "files": named, "lost": lost }))
         }
-        Kind::Repair => {
+        MaintenanceKind::Repair => {
             let mut report = store.repair(dry_run, watch)?;
             let (lost, count) = (report.lost(), report.files.len());
             report.files.truncate(NAMED_MAX);

@@ -30,7 +30,7 @@ pub enum FieldValue {
 
 /// One line.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Line<'a> {
+pub struct InfluxLine<'a> {
     /// What was measured.
     pub measurement: Cow<'a, str>,
     /// In the order of the line, each key once.
@@ -41,7 +41,7 @@ pub struct Line<'a> {
     pub timestamp: Option<i64>,
 }
 
-impl Line<'_> {
+impl InfluxLine<'_> {
     /// A tag's value.
     pub fn tag(&self, key: &str) -> Option<&str> {
         self.tags.iter().find(|(known, _)| known == key).map(|(_, value)| &**value)
@@ -50,21 +50,21 @@ impl Line<'_> {
 
 /// The lines of a text one after the other, each with its number from 1. Empty lines and comments are stepped over.
 #[derive(Debug, Clone)]
-pub struct Lines<'a> {
+pub struct InfluxLines<'a> {
     text: &'a str,
     at: usize,
     number: usize,
 }
 
-impl<'a> Lines<'a> {
+impl<'a> InfluxLines<'a> {
     /// Of this text.
     pub fn new(text: &'a str) -> Self {
         Self { text, at: 0, number: 0 }
     }
 }
 
-impl<'a> Iterator for Lines<'a> {
-    type Item = (usize, std::result::Result<Line<'a>, &'static str>);
+impl<'a> Iterator for InfluxLines<'a> {
+    type Item = (usize, std::result::Result<InfluxLine<'a>, &'static str>);
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
@@ -81,7 +81,7 @@ impl<'a> Iterator for Lines<'a> {
             }
             let number = self.number;
             let skipped = line_end - start.len();
-            let mut cursor = Cursor { text: &rest[skipped..], at: 0 };
+            let mut cursor = LineCursor { text: &rest[skipped..], at: 0 };
             let result = cursor.line();
             // A line that is understood may hold line ends within its strings; one that is not ends at its first.
             let end = if result.is_ok() { skipped + cursor.at } else { line_end };
@@ -92,19 +92,19 @@ impl<'a> Iterator for Lines<'a> {
     }
 }
 
-struct Cursor<'a> {
+struct LineCursor<'a> {
     text: &'a str,
     at: usize,
 }
 
-type Result<T> = std::result::Result<T, &'static str>;
+type LineResult<T> = std::result::Result<T, &'static str>;
 
-impl<'a> Cursor<'a> {
+impl<'a> LineCursor<'a> {
     fn peek(&self) -> Option<u8> {
         self.text.as_bytes().get(self.at).copied()
     }
 
-    fn line(&mut self) -> Result<Line<'a>> {
+    fn line(&mut self) -> LineResult<InfluxLine<'a>> {
         let measurement = self.name(b", ", b", ")?;
         if measurement.is_empty() {
             return Err("there is no measurement");
@@ -116,7 +116,7 @@ impl<'a> Cursor<'a> {
         let timestamp = self.timestamp()?;
         self.spaces();
         match self.peek() {
-            None | Some(b'\n') if self.at <= LINE_BYTES_MAX => Ok(Line { measurement, tags, fields, timestamp }),
+            None | Some(b'\n') if self.at <= LINE_BYTES_MAX => Ok(InfluxLine { measurement, tags, fields, timestamp }),
             None | Some(b'\n') => Err("the line is too long"),
             Some(_) => Err("something follows the timestamp"),
         }
@@ -128,7 +128,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    fn tags(&mut self) -> Result<Vec<(Cow<'a, str>, Cow<'a, str>)>> {
+    fn tags(&mut self) -> LineResult<Vec<(Cow<'a, str>, Cow<'a, str>)>> {
         let mut tags: Vec<(Cow<'a, str>, Cow<'a, str>)> = Vec::new();
         while self.peek() == Some(b',') {
             self.at += 1;
@@ -152,7 +152,7 @@ impl<'a> Cursor<'a> {
         if self.peek() == Some(b' ') { Ok(tags) } else { Err("there are no fields") }
     }
 
-    fn fields(&mut self) -> Result<Vec<(Cow<'a, str>, FieldValue)>> {
+    fn fields(&mut self) -> LineResult<Vec<(Cow<'a, str>, FieldValue)>> {
         let mut fields = Vec::new();
         loop {
             let key = self.name(b",= ", b",= ")?;
@@ -177,7 +177,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// Text up to one of `ends` or the line's end; a backslash takes its meaning from each of `escaped`.
-    fn name(&mut self, escaped: &[u8], ends: &[u8]) -> Result<Cow<'a, str>> {
+    fn name(&mut self, escaped: &[u8], ends: &[u8]) -> LineResult<Cow<'a, str>> {
         let (bytes, start) = (self.text.as_bytes(), self.at);
         let mut owned: Option<String> = None;
         let mut from = start;
@@ -204,7 +204,7 @@ impl<'a> Cursor<'a> {
         })
     }
 
-    fn quoted(&mut self) -> Result<FieldValue> {
+    fn quoted(&mut self) -> LineResult<FieldValue> {
         let bytes = self.text.as_bytes();
         self.at += 1;
         while let Some(&byte) = bytes.get(self.at) {
@@ -220,7 +220,7 @@ impl<'a> Cursor<'a> {
         Err("a string is not closed")
     }
 
-    fn plain_value(&mut self) -> Result<FieldValue> {
+    fn plain_value(&mut self) -> LineResult<FieldValue> {
         let start = self.at;
         while !matches!(self.peek(), None | Some(b',' | b' ' | b'\n' | b'\r')) {
             self.at += 1;
@@ -248,7 +248,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    fn timestamp(&mut self) -> Result<Option<i64>> {
+    fn timestamp(&mut self) -> LineResult<Option<i64>> {
         let start = self.at;
         while !matches!(self.peek(), None | Some(b' ' | b'\n' | b'\r')) {
             self.at += 1;

@@ -1,5 +1,4 @@
-//! What has to be done in time though no client asks for it: wills, the ends of sessions, retained messages that expire,
-//! and what the server says about itself below `$SYS/broker/`.
+//! Timed work of the broker: wills, ends of sessions, expiry of retained messages, and the server's status below `$SYS/broker/`.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,25 +7,25 @@ use bytes::Bytes;
 use wholegrain_transport::mqtt::{Properties, QoS};
 use wholegrain_transport::topics;
 
-use crate::access::Who;
+use crate::access::Identity;
 
 use super::log_limit::quoted;
 use super::message::Publication;
-use super::sessions::{Handle, Leftovers, Will};
-use super::{Broker, Lifetime, went_down};
+use super::sessions::{SessionCleanup, SessionHandle, Will};
+use super::{Broker, ServerLifetime, went_down};
 
-/// How often the server says how it is.
+/// The interval of status messages.
 pub const SYS_INTERVAL: Duration = Duration::from_secs(10);
 
 impl Broker {
-    /// Runs until the server goes down.
-    pub(crate) async fn keep(self: Arc<Self>, mut lifetime: Lifetime) {
+    /// Runs until the server shuts down.
+    pub(crate) async fn run_housekeeping(self: Arc<Self>, mut lifetime: ServerLifetime) {
         let mut next_sys = Instant::now();
         loop {
             let now = Instant::now();
-            self.sessions.due(now).into_iter().for_each(|leftovers| self.settle(leftovers));
+            self.sessions.due(now).into_iter().for_each(|leftovers| self.finish_session(leftovers));
             if now >= next_sys {
-                self.say_how_it_is(now);
+                self.publish_status(now);
                 self.subscriptions.purge(now);
                 next_sys = now + SYS_INTERVAL;
             }
@@ -39,18 +38,20 @@ impl Broker {
         }
     }
 
-    /// Does what is left to be done for a session that ended, or whose client is gone.
-    pub(super) fn settle(&self, leftovers: Leftovers) {
-        let Leftovers { handle, filters, mut shared, groups, will } = leftovers;
+    /// Finishes a session that ended or whose client has disconnected: subscriptions, shared messages, will.
+    pub(super) fn finish_session(&self, leftovers: SessionCleanup) {
+        let SessionCleanup { handle, filters, mut shared, groups, will } = leftovers;
         for filter in filters {
             self.subscriptions.unsubscribe(handle.number, &filter);
         }
         for group in groups {
             if self.subscriptions.has_other_member(&group, handle.number) {
                 let mut held = handle.lock();
-                // The client may be back already, and then it gets them itself.
+                // If the client has reconnected, it gets them itself.
                 if !held.session.is_connected() {
-                    shared.extend(Handle::with(&mut held, &self.metrics, |session| session.take_shared(Some(&group))));
+                    shared.extend(SessionHandle::with(&mut held, &self.metrics, |session| {
+                        session.take_shared(Some(&group))
+                    }));
                 }
             }
         }
@@ -60,17 +61,17 @@ impl Broker {
         }
     }
 
-    /// A will goes to subscribers only: what is to be stored must be acknowledged to somebody.
+    /// A will goes to subscribers only: nobody would receive the acknowledgement of a stored one.
     fn publish_will(&self, from: u64, will: &Will) {
         let topic = &will.topic;
         let refused = if topic.starts_with(topics::ROOT) || topic.starts_with('$') {
             Err("not a topic for wills".to_owned())
         } else {
-            self.may_publish(Who { name: &will.identity, anonymous: will.anonymous }, topic)
+            self.may_publish(Identity { name: &will.identity, anonymous: will.anonymous }, topic)
         };
         if let Err(why) = refused {
             let (identity, topic) = (&will.identity, quoted(topic));
-            return self.log.warn(format_args!("mqtt {identity}: will on {topic} not published: {why}"));
+            return self.log.warn(format_args!("mqtt {identity}: cannot publish the will on {topic}: {why}"));
         }
         self.metrics.wills.inc();
         let Will { payload, qos, retain, properties, .. } = will;
@@ -79,7 +80,7 @@ impl Broker {
         self.forward(from, Some(&will.identity), &publication, None);
     }
 
-    fn say_how_it_is(&self, now: Instant) {
+    fn publish_status(&self, now: Instant) {
         let (here, away) = self.sessions.counts();
         let values = [
             ("version", concat!("wholegrain ", env!("CARGO_PKG_VERSION")).to_owned()),

@@ -9,9 +9,9 @@ use wholegrain_model::Value;
 use wholegrain_store::{Reading, SensorId};
 use wholegrain_transport::mqtt::{ReasonCode, Text};
 
-use super::dcdb::Announced;
-use super::{Refusal, Wanted};
-use crate::broker::pipeline::Incoming;
+use super::dcdb::SensorAnnouncement;
+use super::{ReadingRefusal, SensorRequest};
+use crate::broker::pipeline::IncomingPublish;
 
 /// A run with so many readings is handed on, and the next message begins another.
 pub const RUN_READINGS_MAX: usize = 16_384;
@@ -25,14 +25,14 @@ const UNNAMED: SensorId = SensorId(u32::MAX);
 
 /// A sensor that readings can be stored of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Known {
+pub struct ResolvedSensor {
     /// Its number.
     pub id: SensorId,
     /// Whether its values are floats.
     pub float: bool,
 }
 
-impl Known {
+impl ResolvedSensor {
     /// A value as this sensor has them: an integer of a sensor of floats is a float where nothing is lost. A float of a sensor of
     /// integers stays one; the store takes both.
     pub fn fit(self, value: Value) -> Value {
@@ -44,27 +44,27 @@ impl Known {
 }
 
 /// A sensor's number, or why its readings are refused.
-pub type Named = Result<Known, Refusal>;
+pub type SensorResolution = Result<ResolvedSensor, ReadingRefusal>;
 
 /// Messages and their readings.
 #[derive(Debug, Default)]
-pub struct Run {
+pub struct ReadingRun {
     /// In the order of arrival; without topic and payload where nobody needs them any more.
-    pub messages: Vec<Incoming>,
+    pub messages: Vec<IncomingPublish>,
     /// In the order of arrival.
     pub readings: Vec<Reading>,
     /// Messages whose sensor has no number yet.
-    unnamed: Vec<Unnamed>,
+    unnamed: Vec<UnresolvedMessage>,
     /// Which messages are refused, in their order, and why.
-    refused: Vec<(usize, Refusal)>,
+    refused: Vec<(usize, ReadingRefusal)>,
     /// The one message is an announcement.
-    announced: Option<Announced>,
+    announced: Option<SensorAnnouncement>,
     /// What the pipeline counts for it, in bytes.
     pub counted_bytes: usize,
 }
 
 #[derive(Debug)]
-struct Unnamed {
+struct UnresolvedMessage {
     topic: Text,
     message: usize,
     readings: Range<usize>,
@@ -72,32 +72,32 @@ struct Unnamed {
 
 /// What a run needs before it can be stored.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Names {
+pub enum NameRequest {
     /// Numbers of sensors.
-    Sensors(Vec<Wanted>),
+    Sensors(Vec<SensorRequest>),
     /// That an announcement is kept.
-    Announced(Announced),
+    Announced(SensorAnnouncement),
 }
 
-impl Run {
+impl ReadingRun {
     /// Of one announcement.
-    pub fn announcement(incoming: Incoming, announced: Announced) -> Self {
+    pub fn announcement(incoming: IncomingPublish, announced: SensorAnnouncement) -> Self {
         Self { messages: vec![incoming], announced: Some(announced), ..Self::default() }
     }
 
     /// Adds a message with its readings. `keep` says whether it is passed on to subscribers later.
     pub fn put(
         &mut self,
-        incoming: Incoming,
-        sensor: Option<Known>,
+        incoming: IncomingPublish,
+        sensor: Option<ResolvedSensor>,
         readings: impl Iterator<Item = (i64, Value)>,
         keep: bool,
     ) {
-        let (known, first) = (sensor.unwrap_or(Known { id: UNNAMED, float: false }), self.readings.len());
+        let (known, first) = (sensor.unwrap_or(ResolvedSensor { id: UNNAMED, float: false }), self.readings.len());
         self.readings.extend(readings.map(|(time, value)| Reading { sensor: known.id, time, value: known.fit(value) }));
         if sensor.is_none() {
             let (message, readings) = (self.messages.len(), first..self.readings.len());
-            self.unnamed.push(Unnamed { topic: incoming.topic.clone(), message, readings });
+            self.unnamed.push(UnresolvedMessage { topic: incoming.topic.clone(), message, readings });
         }
         self.messages.push(if keep { incoming } else { incoming.emptied() });
     }
@@ -124,25 +124,25 @@ impl Run {
     }
 
     /// What is to be found out first.
-    pub fn names(&self) -> Option<Names> {
+    pub fn names(&self) -> Option<NameRequest> {
         if let Some(announced) = &self.announced {
-            return Some(Names::Announced(announced.clone()));
+            return Some(NameRequest::Announced(announced.clone()));
         }
-        let is_float = |unnamed: &Unnamed| {
+        let is_float = |unnamed: &UnresolvedMessage| {
             self.readings[unnamed.readings.clone()]
                 .first()
                 .is_some_and(|reading| matches!(reading.value, Value::Float(_)))
         };
-        let wanted = |unnamed: &Unnamed| Wanted {
+        let wanted = |unnamed: &UnresolvedMessage| SensorRequest {
             topic: unnamed.topic.as_str().to_owned(),
             float: is_float(unnamed),
             unit: String::new(),
         };
-        (!self.unnamed.is_empty()).then(|| Names::Sensors(self.unnamed.iter().map(wanted).collect()))
+        (!self.unnamed.is_empty()).then(|| NameRequest::Sensors(self.unnamed.iter().map(wanted).collect()))
     }
 
     /// The answers to [`Run::names`], in its order. Readings of refused messages are taken out.
-    pub fn named(&mut self, named: Vec<Named>) {
+    pub fn named(&mut self, named: Vec<SensorResolution>) {
         if self.announced.take().is_some() {
             let refused = named.into_iter().filter_map(|named| Some((0, named.err()?)));
             return self.refused.extend(refused);
@@ -172,17 +172,17 @@ impl Run {
         self.refused = all.collect();
     }
 
-    fn refusal(&self, at: usize) -> Option<Refusal> {
+    fn refusal(&self, at: usize) -> Option<ReadingRefusal> {
         self.refused.iter().find(|(message, _)| *message == at).map(|(_, refusal)| refusal.clone())
     }
 
     /// Those refused.
-    pub fn refused(&self) -> &[(usize, Refusal)] {
+    pub fn refused(&self) -> &[(usize, ReadingRefusal)] {
         &self.refused
     }
 
     /// Every message with its refusal, if there is one.
-    pub fn into_answers(self) -> impl Iterator<Item = (Incoming, Option<Refusal>)> {
+    pub fn into_answers(self) -> impl Iterator<Item = (IncomingPublish, Option<ReadingRefusal>)> {
         let mut refused = self.refused.into_iter().peekable();
         self.messages.into_iter().enumerate().map(move |(at, message)| {
             let refusal = refused.next_if(|(refused, _)| *refused == at).map(|(_, refusal)| refusal);

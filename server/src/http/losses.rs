@@ -13,7 +13,7 @@ use wholegrain_store::LossRecord;
 
 use super::data::{audit, body, on_disk, outcome};
 use super::query::now;
-use super::serve::Peer;
+use super::serve::PeerAddress;
 use super::{Api, ApiError};
 use crate::access::bearer_name;
 use crate::access::tokens::Bearer;
@@ -21,7 +21,7 @@ use crate::access::tokens::Bearer;
 /// Which losses are acknowledged: these, or all that are on record.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Chosen {
+struct LossSelection {
     #[serde(default)]
     ids: Vec<String>,
     #[serde(default)]
@@ -45,10 +45,10 @@ pub(super) async fn list(State(api): State<Arc<Api>>) -> Response {
 pub(super) async fn acknowledge(
     State(api): State<Arc<Api>>,
     Extension(bearer): Extension<Bearer>,
-    peer: Option<Extension<Peer>>,
+    peer: Option<Extension<PeerAddress>>,
     bytes: Bytes,
 ) -> Result<Response, ApiError> {
-    let chosen: Chosen = body(&bytes, r#"{"ids": ["0000000012-68"]} or {"all": true}"#)?;
+    let chosen: LossSelection = body(&bytes, r#"{"ids": ["0000000012-68"]} or {"all": true}"#)?;
     if chosen.all != chosen.ids.is_empty() {
         return Err(ApiError::bad_request("name the ids, or write \"all\": true, and not both"));
     }

@@ -15,7 +15,7 @@ const JOB: &str = "job";
 const AT_ONCE: usize = 1024;
 
 /// One user's view. It remembers what it found, for lists that name the same patterns again and again.
-pub(super) struct View<'a> {
+pub(super) struct UserVisibility<'a> {
     api: &'a Api,
     user: &'a str,
     patterns: HashMap<String, bool>,
@@ -59,7 +59,7 @@ fn may_name_job(pattern: &str) -> bool {
     false
 }
 
-impl<'a> View<'a> {
+impl<'a> UserVisibility<'a> {
     /// Of one user. Once nobody waits for what is found, nothing is seen.
     pub fn new(api: &'a Api, user: &'a str, is_gone: &'a dyn Fn() -> bool) -> Self {
         Self { api, user, patterns: HashMap::new(), is_gone }
@@ -79,12 +79,13 @@ impl<'a> View<'a> {
         if let Some(known) = self.patterns.get(pattern) {
             return *known;
         }
-        let sees = Pattern::new(pattern).is_ok_and(|parsed| self.sees_chosen(&parsed, jobs_named(pattern).is_empty()));
+        let sees =
+            Pattern::new(pattern).is_ok_and(|parsed| self.sees_matching(&parsed, jobs_named(pattern).is_empty()));
         self.patterns.insert(pattern.to_owned(), sees);
         sees
     }
 
-    fn sees_chosen(&self, pattern: &Pattern, one_is_enough: bool) -> bool {
+    fn sees_matching(&self, pattern: &Pattern, one_is_enough: bool) -> bool {
         let patterns = std::slice::from_ref(pattern);
         let (mut after, mut sees) = (None, false);
         loop {

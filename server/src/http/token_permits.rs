@@ -9,35 +9,35 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::ApiError;
 use crate::access::Role;
 use crate::access::tokens::Bearer;
-use crate::adjust::Places;
-use crate::admission::{Share, Shares};
-use crate::memory::{QueryMemory, Running};
+use crate::admission::{IdentityQuotas, QuotaPermit};
+use crate::live_setting::Permits;
+use crate::memory::{QueryMemory, RunningQuery};
 
 /// Places that only administrators take, beyond those for all.
 const ADMIN_PLACES: usize = 2;
 
 /// Places of one kind of work.
 #[derive(Debug)]
-pub(crate) struct TokenPlaces {
+pub(crate) struct TokenPermits {
     what: &'static str,
-    common: Places,
+    common: Permits,
     reserve: Arc<Semaphore>,
-    shares: Arc<Shares>,
+    shares: Arc<IdentityQuotas>,
     memory: Option<Arc<QueryMemory>>,
 }
 
 /// One of them, until it is dropped.
 #[derive(Debug)]
-pub(crate) struct TokenPlace {
+pub(crate) struct TokenPermit {
     _permit: OwnedSemaphorePermit,
-    _share: Option<Share>,
-    _running: Option<Running>,
+    _share: Option<QuotaPermit>,
+    _running: Option<RunningQuery>,
 }
 
-impl TokenPlaces {
+impl TokenPermits {
     /// `most` in all, `each` of one token that is no administrator's; `what` is how messages call them.
     pub fn new(what: &'static str, most: usize, each: usize) -> Self {
-        let (common, shares) = (Places::new(most), Shares::new(each));
+        let (common, shares) = (Permits::new(most), IdentityQuotas::new(each));
         Self { what, common, reserve: Arc::new(Semaphore::new(ADMIN_PLACES)), shares, memory: None }
     }
 
@@ -54,7 +54,7 @@ impl TokenPlaces {
     }
 
     /// A place now, or an answer that says why there is none.
-    pub fn try_take(&self, bearer: &Bearer) -> Result<TokenPlace, ApiError> {
+    pub fn try_take(&self, bearer: &Bearer) -> Result<TokenPermit, ApiError> {
         let share = self.share(bearer)?;
         match self.free(bearer) {
             Some(permit) => self.place(permit, share),
@@ -63,7 +63,7 @@ impl TokenPlaces {
     }
 
     /// A place within `patience`; whoever waits has its share meanwhile.
-    pub async fn take(&self, bearer: &Bearer, patience: Duration) -> Result<TokenPlace, ApiError> {
+    pub async fn take(&self, bearer: &Bearer, patience: Duration) -> Result<TokenPermit, ApiError> {
         let share = self.share(bearer)?;
         let permit = match self.free(bearer) {
             Some(permit) => permit,
@@ -75,7 +75,7 @@ impl TokenPlaces {
         self.place(permit, share)
     }
 
-    fn place(&self, permit: OwnedSemaphorePermit, share: Option<Share>) -> Result<TokenPlace, ApiError> {
+    fn place(&self, permit: OwnedSemaphorePermit, share: Option<QuotaPermit>) -> Result<TokenPermit, ApiError> {
         let running = self.memory.as_ref().map(QueryMemory::admit).transpose().map_err(|taken| {
             let message = format!(
                 "the {} that run have taken {} MiB of memory, which is the most (http.queries_memory_max); try again shortly",
@@ -84,10 +84,10 @@ impl TokenPlaces {
             );
             ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message)
         })?;
-        Ok(TokenPlace { _permit: permit, _share: share, _running: running })
+        Ok(TokenPermit { _permit: permit, _share: share, _running: running })
     }
 
-    fn share(&self, bearer: &Bearer) -> Result<Option<Share>, ApiError> {
+    fn share(&self, bearer: &Bearer) -> Result<Option<QuotaPermit>, ApiError> {
         if bearer.role == Role::Admin {
             return Ok(None);
         }
@@ -119,7 +119,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_token_has_its_share_and_administrators_a_reserve() {
-        let places = TokenPlaces::new("queries", 3, 2);
+        let places = TokenPermits::new("queries", 3, 2);
         let (alice, bob, root) =
             (bearer("alice", Role::User), bearer("bob", Role::Support), bearer("root", Role::Admin));
         let held = [places.try_take(&alice).unwrap(), places.try_take(&alice).unwrap()];
