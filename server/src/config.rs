@@ -593,9 +593,9 @@ mod tests {
         for (found, expected) in [
             (store("tiers = [\"10s\", \"15s\"]\n"), "multiple of the one before"),
             (store("tiers = [\"1h\", \"10s\"]\n"), "multiple of the one before"),
-            (rule("raw = \"0s\""), "keeps nothing"),
+            (rule("raw = \"0s\""), "is not a retention"),
             (rule("raw = \"long\""), "forever"),
-            (rule("tiers = { \"7s\" = \"1d\" }"), "there is no tier of 7s"),
+            (rule("tiers = { \"7s\" = \"1d\" }"), "there is no tier 7s"),
             (store("[[store.retention]]\npattern = \"a//b\"\n"), "pattern"),
             (store("retention = \"3d\"\n"), "`retention_age`"),
         ] {
@@ -624,16 +624,16 @@ mod tests {
         refused("[mqtt]\ntls_listen = \":8883\"", "server.toml:2:1: \":8883\" is not an address");
         refused("[mqtt]\ntls_listen = \"h:99999\"", "server.toml:2:1: \"h:99999\" is not an address");
         refused("[mqtt]\nrequire_client_cert = true", "server.toml:2:1: needs client_ca");
-        refused("[mqtt]\ntls_listen = \"[::]:1\"", "server.toml:2:1: nobody could connect");
-        refused(&format!("[mqtt]\nlisten = \"[::]:1\"\n{CA}"), "server.toml:2:1: nobody could connect without TLS");
+        refused("[mqtt]\ntls_listen = \"[::]:1\"", "server.toml:2:1: no client could connect");
+        refused(&format!("[mqtt]\nlisten = \"[::]:1\"\n{CA}"), "server.toml:2:1: no client could connect without TLS");
         refused(
             "[mqtt]\n[[mqtt.users]]\nname = \"n1\"\npassword_hash = \"secret\"",
             "server.toml:2:8: user \"n1\": not a password hash",
         );
-        refused(&format!("[mqtt]\n{CA}[mqtt.limits]\ninflight_max = 0"), "server.toml:4:1: is 0; 1 to 65535 is wanted");
+        refused(&format!("[mqtt]\n{CA}[mqtt.limits]\ninflight_max = 0"), "server.toml:4:1: is 0; write 1 to 65535");
         refused(
             &format!("[mqtt]\n{CA}[mqtt.limits]\npacket_time_max = \"5ms\""),
-            "server.toml:4:1: is 5ms; 100ms to 1h is wanted",
+            "server.toml:4:1: is 5ms; write 100ms to 1h",
         );
         refused("log = \"inof\"", "server.toml:1:7: unknown value `inof`; did you mean `info`?");
         refused(&format!("[mqtt]\n{CA}[store]\nlive = \"5ms\""), "server.toml:4:1: is shorter than 100ms");

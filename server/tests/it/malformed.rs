@@ -161,7 +161,7 @@ fn each_closes_its_own_connection_only(version: Version, cases: &[(&str, &[u8])]
             let answer = said_until_closed(&mut stream, &[&greeting[..], bytes].concat());
             assert!(answer.is_empty() || answer.starts_with(connack), "{what}: {answer:?}");
             let line = log.line_of(address, what);
-            assert!(line.contains("n1 is disconnected: "), "{what}: {line}");
+            assert!(line.contains("closed the connection of n1: "), "{what}: {line}");
             let id = good.publish("a/b", what.as_bytes());
             good.acked(&[id]);
         }

@@ -196,7 +196,7 @@ fn the_level_of_the_log_changes_for_a_while() {
     assert_eq!(server.send("PUT", "/api/v1/server/log?level=warn").json()["until"], serde_json::Value::Null);
     assert_eq!(level(), "warn");
     for (query, expected) in
-        [("", "which level?"), ("?level=loud", "\\\"loud\\\" is no level"), ("?level=info&for=8d", "`for` is 8d")]
+        [("", "which level?"), ("?level=loud", "\\\"loud\\\" is not a log level"), ("?level=info&for=8d", "`for` is 8d")]
     {
         let answer = server.send("PUT", &format!("/api/v1/server/log{query}"));
         assert!(answer.status == 400 && answer.text().contains(expected), "{}", answer.text());
