@@ -295,9 +295,7 @@ fn no_secret_in_logs_files_messages_or_on_a_command_line() {
     let stored = fs::read_to_string(&tokens).unwrap();
     fs::write(&tokens, format!("{stored}{{\"id\":\"{guess}\"\n")).unwrap();
     let audit = || fs::read_to_string(dir.join("var/server/audit.jsonl")).unwrap();
-    eventually("a line about the broken file", || {
-        audit().contains("stays in force") || audit().contains("tokens: ")
-    });
+    eventually("a line about the broken file", || audit().contains("stays in force") || audit().contains("tokens: "));
     keep(run_with(dir, &["auth", "token", "list"], ""));
     fs::write(&tokens, stored).unwrap();
 

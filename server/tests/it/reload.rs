@@ -195,9 +195,11 @@ fn the_level_of_the_log_changes_for_a_while() {
     eventually("the level before", || (level() == "info").then_some(()));
     assert_eq!(server.send("PUT", "/api/v1/server/log?level=warn").json()["until"], serde_json::Value::Null);
     assert_eq!(level(), "warn");
-    for (query, expected) in
-        [("", "which level?"), ("?level=loud", "\\\"loud\\\" is not a log level"), ("?level=info&for=8d", "`for` is 8d")]
-    {
+    for (query, expected) in [
+        ("", "which level?"),
+        ("?level=loud", "\\\"loud\\\" is not a log level"),
+        ("?level=info&for=8d", "`for` is 8d"),
+    ] {
         let answer = server.send("PUT", &format!("/api/v1/server/log{query}"));
         assert!(answer.status == 400 && answer.text().contains(expected), "{}", answer.text());
     }
