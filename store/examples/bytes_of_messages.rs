@@ -14,8 +14,6 @@ use wholegrain_model::Schema;
 use wholegrain_store::{Store, StoreConfig};
 use wholegrain_transport::payload::read_header;
 
-type Failure = Box<dyn std::error::Error>;
-
 /// From seal to seal, ns of the readings' times.
 const SEAL_NS: i64 = 60_000_000_000;
 
@@ -28,7 +26,7 @@ fn block(file: &mut impl Read, length_bytes: usize) -> std::io::Result<Vec<u8>> 
 }
 
 /// Adds up the compressed bytes of each column of the files below a folder, and the files' own bytes.
-fn columns(dir: &Path, sums: &mut BTreeMap<String, i64>) -> Result<(), Failure> {
+fn columns(dir: &Path, sums: &mut BTreeMap<String, i64>) -> Result<(), Box<dyn std::error::Error>> {
     for entry in std::fs::read_dir(dir)? {
         let path = entry?.path();
         if path.is_dir() {
@@ -49,7 +47,7 @@ fn columns(dir: &Path, sums: &mut BTreeMap<String, i64>) -> Result<(), Failure> 
     Ok(())
 }
 
-fn main() -> Result<(), Failure> {
+fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut words = std::env::args().skip(1);
     let file = words.next().ok_or("give the file")?;
     let dir = words.next().map_or_else(|| std::env::temp_dir().join("wholegrain-bytes-of-messages"), Into::into);

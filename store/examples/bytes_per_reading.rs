@@ -15,8 +15,6 @@ use wholegrain_model::{Batch, BatchHeader, Column, ColumnValues, Gaps, Schema, S
 use wholegrain_store::{Store, StoreConfig};
 use wholegrain_transport::payload::encode_batch;
 
-type Failure = Box<dyn std::error::Error>;
-
 const SECOND: i64 = 1_000_000_000;
 const START: i64 = 20_000 * 86_400 * SECOND;
 /// Samples of one batch.
@@ -79,7 +77,7 @@ fn save(recording: &Recording, path: &str) -> std::io::Result<()> {
     out.flush()
 }
 
-fn load(path: &str) -> Result<Recording, Failure> {
+fn load(path: &str) -> Result<Recording, Box<dyn std::error::Error>> {
     let mut lines = std::io::BufReader::new(std::fs::File::open(path)?).lines();
     let names: Vec<String> = lines.next().ok_or("the recording is empty")??.split(' ').map(str::to_owned).collect();
     let mut rows = Vec::new();
@@ -89,7 +87,7 @@ fn load(path: &str) -> Result<Recording, Failure> {
     Ok(Recording { names, rows })
 }
 
-fn store(recording: &Recording) -> Result<(), Failure> {
+fn store(recording: &Recording) -> Result<(), Box<dyn std::error::Error>> {
     let dir = std::env::temp_dir().join(format!("wholegrain-bytes-per-reading-{}", std::process::id()));
     let (store, _) = Store::open(StoreConfig { background: false, ..StoreConfig::new(&dir) })?;
     // One group a file, as the agent has it.
@@ -150,7 +148,7 @@ fn column(rows: &[Vec<Option<i64>>], at: usize) -> Column {
     Column { values: ColumnValues::Int(values), gaps }
 }
 
-fn main() -> Result<(), Failure> {
+fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["record", file, seconds] => Ok(save(&record(seconds.parse()?, Duration::from_secs(1))?, file)?),

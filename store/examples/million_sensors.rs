@@ -19,8 +19,6 @@ const FLEET_AGENTS: usize = 15_000;
 const FLEET_SENSORS: usize = 467;
 const FLEET_AT_ONCE: usize = 64;
 
-type Failure = Box<dyn std::error::Error>;
-
 fn config(dir: &Path) -> StoreConfig {
     StoreConfig { background: false, ..StoreConfig::new(dir) }
 }
@@ -32,7 +30,7 @@ fn status(key: &str) -> u64 {
 }
 
 /// Registers a fleet's schemas, some at a time, as a server does whose agents come together.
-fn fill_fleet(store: &Store) -> Result<(), Failure> {
+fn fill_fleet(store: &Store) -> Result<(), Box<dyn std::error::Error>> {
     let schema = |agent| {
         let sensor =
             |i| SensorDef::counter(format!("cpu/{}/metric{i}", i % 64), "s", "Time in user mode.").scaled(0.01);
@@ -54,7 +52,7 @@ fn fill_fleet(store: &Store) -> Result<(), Failure> {
     Ok(())
 }
 
-fn fill(what: &str, dir: &Path) -> Result<(), Failure> {
+fn fill(what: &str, dir: &Path) -> Result<(), Box<dyn std::error::Error>> {
     let (store, _) = Store::open(config(dir))?;
     let started = Instant::now();
     if what == "fleet" {
@@ -78,7 +76,8 @@ fn fill(what: &str, dir: &Path) -> Result<(), Failure> {
                     scale: 0.01,
                 })
             };
-            let sensors = (0..SENSORS).map(sensor).collect::<Result<Vec<SchemalessSensor>, Failure>>()?;
+            let sensors =
+                (0..SENSORS).map(sensor).collect::<Result<Vec<SchemalessSensor>, Box<dyn std::error::Error>>>()?;
             store.register_sensors(&format!("node{agent:04}"), &sensors)?;
         } else {
             let sensor = |i| {
@@ -97,7 +96,7 @@ fn fill(what: &str, dir: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-fn open(what: &str, dir: &Path) -> Result<(), Failure> {
+fn open(what: &str, dir: &Path) -> Result<(), Box<dyn std::error::Error>> {
     let before = status("VmRSS:");
     let started = Instant::now();
     let (store, _) = Store::open(config(dir))?;
@@ -115,7 +114,7 @@ fn open(what: &str, dir: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-fn main() -> Result<(), Failure> {
+fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if let [word, what, dir] = &arguments[..]
         && word == "open"

@@ -23,8 +23,6 @@ const SCHEMALESS: usize = 1_000;
 const SECOND: i64 = 1_000_000_000;
 const START: i64 = 20_000 * 86_400 * SECOND;
 
-type Failure = Box<dyn std::error::Error>;
-
 fn config(dir: &Path) -> StoreConfig {
     StoreConfig {
         live_bytes_max: ByteSize::mib(8192),
@@ -48,18 +46,19 @@ fn resident_mib() -> u64 {
 }
 
 /// Fills the journal; nothing seals it.
-fn fill(dir: &Path, bytes: u64) -> Result<(), Failure> {
+fn fill(dir: &Path, bytes: u64) -> Result<(), Box<dyn std::error::Error>> {
     let (store, _) = Store::open(config(dir))?;
     let sensors = || (0..SENSORS).map(|i| SensorDef::gauge(format!("proc/sensor{i}"), "1", "")).collect();
     let schema = |agent| Schema::new(SensorPath::new(format!("/lab/n{agent}"))?, "proc", sensors()).map_err(Into::into);
-    let schemas = (0..AGENTS).map(schema).collect::<Result<Vec<Schema>, Failure>>()?;
+    let schemas = (0..AGENTS).map(schema).collect::<Result<Vec<Schema>, Box<dyn std::error::Error>>>()?;
     schemas.iter().try_for_each(|schema| store.register_schema(schema))?;
     let schemaless = |i| {
         let (unit, description) = ("Cel".to_owned(), String::new());
         let path = SensorPath::new(format!("/hall/rack{}/t{i}", i % 40))?;
         Ok(SchemalessSensor { path, unit, description, kind: Kind::Gauge, value_type: ValueType::Float, scale: 1.0 })
     };
-    let schemaless = (0..SCHEMALESS).map(schemaless).collect::<Result<Vec<SchemalessSensor>, Failure>>()?;
+    let schemaless =
+        (0..SCHEMALESS).map(schemaless).collect::<Result<Vec<SchemalessSensor>, Box<dyn std::error::Error>>>()?;
     let ids = store.register_sensors("gateway", &schemaless)?;
     let mut noise = 0x9e37_79b9u64;
     let mut random = move || {
@@ -116,7 +115,7 @@ fn fill(dir: &Path, bytes: u64) -> Result<(), Failure> {
 }
 
 /// Opens it as a server does.
-fn open(dir: &Path) -> Result<(), Failure> {
+fn open(dir: &Path) -> Result<(), Box<dyn std::error::Error>> {
     let started = Instant::now();
     let (store, report) = Store::open(config(dir))?;
     let (wall, cpu) = (started.elapsed().as_secs_f64(), cpu_s());
@@ -133,7 +132,7 @@ fn open(dir: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-fn main() -> Result<(), Failure> {
+fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if let [word, dir] = &arguments[..]
         && word == "open"

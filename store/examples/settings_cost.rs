@@ -16,9 +16,7 @@ const SENSORS: usize = 1_000;
 const SETTINGS: usize = 10_000;
 const RUNS: usize = 5;
 
-type Failure = Box<dyn std::error::Error>;
-
-fn fill(store: &Store) -> Result<(), Failure> {
+fn fill(store: &Store) -> Result<(), Box<dyn std::error::Error>> {
     for agent in 0..AGENTS {
         let prefix = format!("/lrz/sng/rack{:02}/node{agent:04}", agent / 40);
         let sensor =
@@ -28,7 +26,7 @@ fn fill(store: &Store) -> Result<(), Failure> {
     Ok(())
 }
 
-fn settings() -> Result<Vec<SensorSetting>, Failure> {
+fn settings() -> Result<Vec<SensorSetting>, Box<dyn std::error::Error>> {
     let pattern = |i: usize| {
         let node = format!("/lrz/sng/rack{:02}/node{:04}", i % AGENTS / 40, i % AGENTS);
         match i % 4 {
@@ -53,13 +51,13 @@ fn settings() -> Result<Vec<SensorSetting>, Failure> {
 }
 
 /// Seconds to list everything, and how many sensors are in ms.
-fn list(store: &Store) -> Result<(f64, usize), Failure> {
+fn list(store: &Store) -> Result<(f64, usize), Box<dyn std::error::Error>> {
     let started = Instant::now();
     let sensors = store.sensors(&[Pattern::new("/**")?]);
     Ok((started.elapsed().as_secs_f64(), sensors.iter().filter(|sensor| sensor.unit == "ms").count()))
 }
 
-fn main() -> Result<(), Failure> {
+fn main() -> Result<(), Box<dyn std::error::Error>> {
     let dir = std::env::args().nth(1).unwrap_or_else(|| "/tmp/settings_cost".to_owned());
     std::fs::remove_dir_all(&dir).or_else(|error| match error.kind() {
         std::io::ErrorKind::NotFound => Ok(()),

@@ -76,7 +76,7 @@ fn cache_key(key: u8, mut operands: Vec<SensorId>) -> CacheKey {
     CacheKey { key: [key; 16], operands, piece_ns: PIECE, back_ns: 3 * SECOND, ahead_ns: 2 * SECOND }
 }
 
-struct World {
+struct CacheModel {
     random: Random,
     disk: FaultyDisk,
     store: Option<Store>,
@@ -87,7 +87,7 @@ struct World {
     hits: u64,
 }
 
-impl World {
+impl CacheModel {
     fn new(seed: u64) -> Self {
         let mut random = Random::new(seed);
         let retention = random.chance(50);
@@ -246,7 +246,7 @@ impl World {
 }
 
 fn round(seed: u64) -> u64 {
-    let mut world = World::new(seed);
+    let mut world = CacheModel::new(seed);
     for _ in 0..4 {
         if world.random.chance(70) {
             world.disk.plan(world.random.below(400), Fault::Crash);

@@ -59,11 +59,11 @@ fn deletion(pattern: &str, from: i64, to: i64) -> Deletion {
     Deletion { patterns: vec![Pattern::new(pattern).unwrap()], from: START + from, to: START + to }
 }
 
-type Rows = BTreeMap<(String, i64), i64>;
+type ValuesBySensor = BTreeMap<(String, i64), i64>;
 
-fn rows(store: &Store) -> Rows {
+fn rows(store: &Store) -> ValuesBySensor {
     let snapshot = store.snapshot();
-    let mut rows = Rows::new();
+    let mut rows = ValuesBySensor::new();
     for sensor in store.sensors(&[Pattern::new("/**").unwrap()]) {
         for chunk in snapshot.scan(sensor.id, i64::MIN, i64::MAX).unwrap() {
             let chunk = chunk.unwrap();
@@ -77,13 +77,13 @@ fn rows(store: &Store) -> Rows {
 }
 
 /// Sums of windows of the day by way of the tiers, as a query makes them.
-fn sums(store: &Store, every: i64) -> Rows {
+fn sums(store: &Store, every: i64) -> ValuesBySensor {
     sums_of(store, every, (START, START + DAY))
 }
 
-fn sums_of(store: &Store, every: i64, (from, to): (i64, i64)) -> Rows {
+fn sums_of(store: &Store, every: i64, (from, to): (i64, i64)) -> ValuesBySensor {
     let snapshot = store.snapshot();
-    let mut sums = Rows::new();
+    let mut sums = ValuesBySensor::new();
     for sensor in store.sensors(&[Pattern::new("/**").unwrap()]) {
         let parts = snapshot.scan_windows(sensor.id, from, to, Some(every)).unwrap();
         let parts = parts.unwrap_or_else(|| {
@@ -109,16 +109,16 @@ fn sums_of(store: &Store, every: i64, (from, to): (i64, i64)) -> Rows {
 
 /// Where two answers differ, the first few.
 #[track_caller]
-fn same(left: &Rows, right: &Rows, what: &str) {
+fn same(left: &ValuesBySensor, right: &ValuesBySensor, what: &str) {
     let keys = left.keys().chain(right.keys()).filter(|key| left.get(key) != right.get(key));
     let differ: Vec<_> = keys.take(4).map(|key| (key, left.get(key), right.get(key))).collect();
     assert!(differ.is_empty(), "{what}: {differ:?}");
 }
 
 #[track_caller]
-fn sums_agree(store: &Store, rows: &Rows) {
+fn sums_agree(store: &Store, rows: &ValuesBySensor) {
     for every in [10 * SECOND, 300 * SECOND, HOUR] {
-        let mut expected = Rows::new();
+        let mut expected = ValuesBySensor::new();
         for ((path, time), value) in rows {
             *expected.entry((path.clone(), time / every)).or_default() += value;
         }
@@ -168,7 +168,7 @@ fn exactly_the_range_goes_from_readings_and_windows_at_once_and_for_ever() {
     sums_agree(&store, &expected);
     // Everything, and nothing is left of it on the disk.
     store.delete(&deletion("/**", -DAY, DAY)).unwrap();
-    assert_eq!(rows(&store), Rows::new());
+    assert_eq!(rows(&store), ValuesBySensor::new());
     store.maintain(START + 3 * DAY).unwrap();
     assert_eq!((store.stats().blocks, store.stats().tiers), (0, 0));
 }
@@ -217,7 +217,7 @@ fn of_windows_that_outlived_their_readings_whole_ones_go() {
     assert!(would.windows > 0 && would.readings == 0, "{would:?}");
     store.delete(&deletion).unwrap();
     let expected = |every: i64, lo: i64, hi: i64| {
-        let mut sums = Rows::new();
+        let mut sums = ValuesBySensor::new();
         for ((path, time), value) in &before {
             if path != "/n/a" || !(lo..hi).contains(&(time / SECOND)) {
                 *sums.entry((path.clone(), time / every)).or_default() += value;
@@ -275,7 +275,7 @@ fn a_sensor_whose_readings_are_all_there_keeps_its_windows_where_others_have_los
     assert_eq!(taken("/n/b").windows, 0);
     for _ in 0..2 {
         for (every, lo, hi) in [(10 * SECOND, 620, 650), (300 * SECOND, 600, 900), (HOUR, 0, 3600)] {
-            let mut sums_left = Rows::new();
+            let mut sums_left = ValuesBySensor::new();
             let known = |path: &str, time: i64| path == "/n/a" || !(lo * SECOND..hi * SECOND).contains(&time);
             for ((path, time), value) in expected.iter().filter(|((path, time), _)| known(path, *time)) {
                 *sums_left.entry((path.clone(), time / every)).or_default() += value;
@@ -303,7 +303,7 @@ fn a_tier_shows_what_it_may_where_only_other_sensors_have_readings() {
     let (store, _) = Store::open_on(config, Arc::new(disk.clone())).unwrap();
     store.maintain(START + 3 * DAY).unwrap();
     for (every, from) in [(300 * SECOND, 2 * HOUR), (HOUR, 0)] {
-        let mut expected = Rows::new();
+        let mut expected = ValuesBySensor::new();
         for ((path, time), value) in before.iter().filter(|((path, time), _)| path == "/n/a" || *time >= from) {
             *expected.entry((path.clone(), time / every)).or_default() += value;
         }
@@ -315,7 +315,7 @@ const SENSORS: usize = 4;
 const RESOLUTIONS: [i64; 3] = [10 * SECOND, 300 * SECOND, HOUR];
 
 /// A store with sensors whose readings retention takes at different times, and what its answers must be.
-struct World {
+struct DeletionModel {
     random: Random,
     disk: FaultyDisk,
     store: Store,
@@ -325,14 +325,14 @@ struct World {
     /// Readings of sensors before these may be gone.
     gone_before: [i64; SENSORS],
     /// Without those that were deleted, and with those that retention took; times since the start.
-    readings: Rows,
+    readings: ValuesBySensor,
     /// Windows of which something was deleted that may have been gone: sensor, resolution, start.
     touched: BTreeSet<(usize, i64, i64)>,
     /// Whether something was deleted after retention had taken some readings and left others.
     trimmed: bool,
 }
 
-impl World {
+impl DeletionModel {
     fn new(seed: u64) -> Self {
         let mut random = Random::new(seed);
         let ages = [0; SENSORS].map(|_| (2 + random.below(40)) as i64 * HOUR);
@@ -345,7 +345,7 @@ impl World {
         let disk = FaultyDisk::default();
         let (store, _) = Store::open_on(config.clone(), Arc::new(disk.clone())).unwrap();
         let (now, gone_before) = (START + 27 * HOUR, [i64::MIN; SENSORS]);
-        let (readings, touched) = (Rows::new(), BTreeSet::new());
+        let (readings, touched) = (ValuesBySensor::new(), BTreeSet::new());
         let mut world = Self { random, disk, store, config, now, ages, gone_before, readings, touched, trimmed: false };
         (0..SENSORS).for_each(|at| world.fill(at));
         world.maintain();
@@ -444,7 +444,7 @@ impl World {
                 }
             };
             let found = sums_of(&self.store, every, (START + from, START + to));
-            let mut exact = Rows::new();
+            let mut exact = ValuesBySensor::new();
             for ((path, time), value) in self.readings.iter().filter(|((_, time), _)| (from..to).contains(time)) {
                 *exact.entry((path.clone(), time.div_euclid(every))).or_default() += value;
             }
@@ -472,7 +472,7 @@ fn windows_are_those_of_the_readings_whatever_retention_took_of_other_sensors() 
     while round < 6 || trimmed == 0 {
         assert!(round < 60, "in no round retention left a part of a block");
         round += 1;
-        let mut world = World::new(seed.wrapping_add(round));
+        let mut world = DeletionModel::new(seed.wrapping_add(round));
         world.check("at first");
         for step in 0..12 {
             world.step();

@@ -102,7 +102,7 @@ fn stays_until_acknowledged(dir: &Path, expected: impl Fn(&LossRecord)) {
     assert!(store.acknowledge_lost(Some(&["0-0".to_owned()]), "ada", 1).is_err());
     assert_eq!(store.acknowledge_lost(Some(&[id]), "ada", 1).unwrap(), 1);
     assert!(store.lost().is_empty() && warnings(&store, 0, BATCHES * SAMPLES).is_empty());
-    let history = store.registry().history("lost", None, 10).unwrap();
+    let history = store.registry().history("loss", None, 10).unwrap();
     assert_eq!(history.last().map(|entry| entry.who.as_str()), Some("ada"));
     drop(store);
     assert!(verified(dir).is_whole() && open(dir).1.lost.is_empty());

@@ -45,10 +45,10 @@ fn fill(dir: &Path, batches: u64) -> Store {
     store
 }
 
-type Rows = BTreeMap<(String, i64), Option<Value>>;
+type RowsBySensor = BTreeMap<(String, i64), Option<Value>>;
 
-fn rows(store: &Store) -> Rows {
-    let mut rows = Rows::new();
+fn rows(store: &Store) -> RowsBySensor {
+    let mut rows = RowsBySensor::new();
     let snapshot = store.snapshot();
     for sensor in store.sensors(&[Pattern::new("/**").unwrap()]) {
         for chunk in snapshot.scan(sensor.id, i64::MIN, i64::MAX).unwrap() {

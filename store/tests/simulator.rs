@@ -26,12 +26,12 @@ const SECOND: i64 = 1_000_000_000;
 const DAY: i64 = 86_400 * SECOND;
 const START: i64 = 20_000 * DAY;
 
-type Rows = BTreeMap<(String, i64), Option<Value>>;
+type SimulatedRows = BTreeMap<(String, i64), Option<Value>>;
 
 /// SentData was sent, and what is known of it.
 struct Sent {
     what: SentData,
-    rows: Rows,
+    rows: SimulatedRows,
     tried: bool,
     acknowledged: bool,
 }
@@ -57,7 +57,7 @@ enum SentData {
 /// Sensors without a schema. The last one is also in a schema.
 const SCHEMALESS: [&str; 4] = ["/l/p", "/l/q", "/a/g/xx", "/a/g/w"];
 
-struct World {
+struct SimulatedStore {
     random: Random,
     disk: FaultyDisk,
     store: Option<Store>,
@@ -72,7 +72,7 @@ struct World {
     /// Acknowledged readings that retention dropped.
     dropped: BTreeSet<(String, i64)>,
     /// Snapshots with what was in them, and how much had been forgotten.
-    held: Vec<(Snapshot, Rows, (u64, u64))>,
+    held: Vec<(Snapshot, SimulatedRows, (u64, u64))>,
     deleted: BTreeMap<(String, i64), Fate>,
     /// Single readings sent more than once: those may lie in two blocks until these are merged, and count once in answers.
     sent_again: u64,
@@ -122,9 +122,9 @@ fn config() -> StoreConfig {
     }
 }
 
-impl World {
+impl SimulatedStore {
     fn new(seed: u64) -> Self {
-        let mut world = World {
+        let mut world = SimulatedStore {
             random: Random::new(seed),
             disk: FaultyDisk::default(),
             store: None,
@@ -237,7 +237,7 @@ impl World {
             times.reverse();
         }
         let mut columns = Vec::new();
-        let mut rows = Rows::new();
+        let mut rows = SimulatedRows::new();
         for (at, sensor) in schema.sensors().iter().enumerate() {
             let mut gaps = Gaps::default();
             let raw: Vec<i64> = times.iter().map(|_| self.random.below(1000) as i64 - 500).collect();
@@ -276,7 +276,7 @@ impl World {
     }
 
     fn readings(&mut self) -> Sent {
-        let mut rows = Rows::new();
+        let mut rows = SimulatedRows::new();
         let mut readings = Vec::new();
         for _ in 0..1 + self.random.below(6) {
             // A time of its own, as with batches; the sensors in no order, and the times neither.
@@ -295,7 +295,7 @@ impl World {
 
     /// Some of the sensors, one that nobody else sends, and now and then a range of days.
     fn import(&mut self) -> Sent {
-        let mut rows = Rows::new();
+        let mut rows = SimulatedRows::new();
         let mut series = Vec::new();
         let step = if self.random.chance(10) { DAY / 2 } else { SECOND };
         for path in ["/i/x", "/l/q", "/a/g/xx"] {
@@ -500,8 +500,8 @@ impl World {
         (stats.sensors_forgotten, stats.schemas_forgotten)
     }
 
-    fn scan(&self, snapshot: &Snapshot) -> Option<Rows> {
-        let mut rows = Rows::new();
+    fn scan(&self, snapshot: &Snapshot) -> Option<SimulatedRows> {
+        let mut rows = SimulatedRows::new();
         let sensors = self.store().sensors(&[Pattern::new("/**").unwrap()]);
         // Every other time, as a query does: it must make no difference.
         if self.sent.len() % 2 == 1 {
@@ -586,7 +586,7 @@ impl World {
 
 /// How many acknowledged readings were lost and are on record.
 fn round(seed: u64) -> u64 {
-    let mut world = World::new(seed);
+    let mut world = SimulatedStore::new(seed);
     for _ in 0..4 {
         if world.random.chance(80) {
             world.disk.plan(world.random.below(250), Fault::Crash);

@@ -53,12 +53,12 @@ fn fill(dir: &Path, random: &mut Random) {
     store.close().unwrap();
 }
 
-type Answer = BTreeMap<(String, i64), Option<Value>>;
-type Sums = BTreeMap<(String, i64), f64>;
+type StoredAnswer = BTreeMap<(String, i64), Option<Value>>;
+type SensorSums = BTreeMap<(String, i64), f64>;
 
 /// All readings, the hours' sums, and whether anything is said to be missing.
-fn ask(store: &Store) -> Result<(Answer, Sums, bool), StoreError> {
-    let (mut rows, mut sums) = (Answer::new(), BTreeMap::new());
+fn ask(store: &Store) -> Result<(StoredAnswer, SensorSums, bool), StoreError> {
+    let (mut rows, mut sums) = (StoredAnswer::new(), BTreeMap::new());
     let snapshot = store.snapshot();
     let (from, to) = (START, START + 3 * DAY);
     for sensor in store.sensors(&[Pattern::new("/**").unwrap()]) {

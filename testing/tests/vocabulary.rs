@@ -16,7 +16,6 @@ const NOT_YET: &[&str] = &[
     "query/",
     "server/",
     "sources/",
-    "store/",
     "testing/",
 ];
 

@@ -57,7 +57,7 @@ pub enum Fault {
 }
 
 #[derive(Debug, Clone)]
-enum Change {
+enum DirectoryChange {
     Write(u64, Vec<u8>),
     SetLen(u64),
 }
@@ -66,7 +66,7 @@ enum Change {
 struct Inode {
     now: Vec<u8>,
     durable: Vec<u8>,
-    pending: Vec<Change>,
+    pending: Vec<DirectoryChange>,
     /// Which pieces of [`PIECE`] bytes take space: a file that was only made longer has holes.
     taken: Vec<bool>,
 }
@@ -94,23 +94,23 @@ impl Inode {
     }
 }
 
-impl Change {
+impl DirectoryChange {
     fn apply(&self, data: &mut Vec<u8>) {
         match self {
-            Change::Write(offset, bytes) => {
+            DirectoryChange::Write(offset, bytes) => {
                 let (start, end) = (*offset as usize, *offset as usize + bytes.len());
                 if data.len() < end {
                     data.resize(end, 0);
                 }
                 data[start..end].copy_from_slice(bytes);
             }
-            Change::SetLen(len) => data.resize(*len as usize, 0),
+            DirectoryChange::SetLen(len) => data.resize(*len as usize, 0),
         }
     }
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct FaultyDiskContent {
     inodes: Vec<Inode>,
     names: BTreeMap<PathBuf, usize>,
     durable_names: BTreeMap<PathBuf, usize>,
@@ -130,7 +130,7 @@ struct State {
 
 /// The disk. A clone is the same one.
 #[derive(Debug, Clone, Default)]
-pub struct FaultyDisk(Arc<Mutex<State>>);
+pub struct FaultyDisk(Arc<Mutex<FaultyDiskContent>>);
 
 impl Drop for FaultyFile {
     fn drop(&mut self) {
@@ -157,7 +157,7 @@ fn failed(number: i32) -> io::Error {
 }
 
 impl FaultyDisk {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, FaultyDiskContent> {
         self.0.lock().unwrap()
     }
 
@@ -259,7 +259,7 @@ impl FaultyDisk {
         let mut state = self.state();
         state.crashed = true;
         let keep = [0, 50, 100][random.below(3) as usize];
-        let mut next = State { dirs: state.dirs.clone(), ..State::default() };
+        let mut next = FaultyDiskContent { dirs: state.dirs.clone(), ..FaultyDiskContent::default() };
         for inode in &state.inodes {
             let mut data = inode.durable.clone();
             for change in &inode.pending {
@@ -267,9 +267,9 @@ impl FaultyDisk {
                     continue;
                 }
                 match change {
-                    Change::Write(offset, bytes) if random.chance(30) => {
+                    DirectoryChange::Write(offset, bytes) if random.chance(30) => {
                         let cut = random.below(bytes.len() as u64 + 1) as usize;
-                        Change::Write(*offset, bytes[..cut].to_vec()).apply(&mut data);
+                        DirectoryChange::Write(*offset, bytes[..cut].to_vec()).apply(&mut data);
                     }
                     other => other.apply(&mut data),
                 }
@@ -293,18 +293,18 @@ impl FaultyDisk {
     pub fn after_kill(&self) -> FaultyDisk {
         let mut state = self.state();
         state.crashed = true;
-        let next = State {
+        let next = FaultyDiskContent {
             inodes: state.inodes.clone(),
             names: state.names.clone(),
             durable_names: state.durable_names.clone(),
             dirs: state.dirs.clone(),
-            ..State::default()
+            ..FaultyDiskContent::default()
         };
         FaultyDisk(Arc::new(Mutex::new(next)))
     }
 
     /// Called before each changing operation; `Err` when it is to fail. `Ok(true)`: it is done, and then the machine stops.
-    fn change(&self) -> io::Result<MutexGuard<'_, State>> {
+    fn change(&self) -> io::Result<MutexGuard<'_, FaultyDiskContent>> {
         let mut state = self.state();
         if state.crashed {
             return Err(failed(libc_eio()));
@@ -367,7 +367,7 @@ impl DiskFile for FaultyFile {
                 let mut state = self.disk.state();
                 let done = bytes.len() * (state.operations % 5) as usize / 4;
                 let inode = &mut state.inodes[self.inode];
-                let part = Change::Write(offset, bytes[..done].to_vec());
+                let part = DirectoryChange::Write(offset, bytes[..done].to_vec());
                 part.apply(&mut inode.now);
                 inode.pending.push(part);
                 return Err(error);
@@ -383,7 +383,7 @@ impl DiskFile for FaultyFile {
         state.written.insert(self.inode);
         let inode = &mut state.inodes[self.inode];
         inode.take(offset as usize, bytes.len());
-        let change = Change::Write(offset, bytes.to_vec());
+        let change = DirectoryChange::Write(offset, bytes.to_vec());
         change.apply(&mut inode.now);
         inode.pending.push(change);
         Ok(())
@@ -412,7 +412,7 @@ impl DiskFile for FaultyFile {
     fn set_len(&self, len: u64) -> io::Result<()> {
         let mut state = self.disk.change()?;
         let inode = &mut state.inodes[self.inode];
-        let change = Change::SetLen(len);
+        let change = DirectoryChange::SetLen(len);
         inode.taken.truncate((len as usize).div_ceil(PIECE));
         change.apply(&mut inode.now);
         inode.pending.push(change);
