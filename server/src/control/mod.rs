@@ -1,11 +1,11 @@
-//! Orders to agents, and their answers: how a change reaches all nodes of a job at once.
+//! Commands to agents, and their answers: how a change reaches all nodes of a job at once.
 //!
-//! - In: what somebody with a token wants of a job.
-//! - Out: one message to each of the job's agents that is connected, on `wholegrain/v1/control/<agent>`; what each answered.
-//! - Never: an order that waits for an agent to come back: it would be obeyed when nobody expects it any more.
+//! - Input: a request of a token for a job.
+//! - Output: one message to each connected agent of the job, on `wholegrain/v1/control/<agent>`; the answer of each.
+//! - Never: a command that waits for an agent to reconnect: it would run when nobody expects it any more.
 //!
-//! Who may order what is decided twice: here, where tokens and jobs of all nodes are known, and by each agent, which has its
-//! own limits and writes its own audit log.
+//! Commands are authorized twice: here, where tokens and jobs of all nodes are known, and by each agent, which has its own limits and its own audit
+//! log.
 
 mod notices;
 
@@ -25,25 +25,25 @@ use crate::access::tokens::Bearer;
 use crate::broker::log_limit::{LogLimit, quoted};
 use crate::broker::subscriptions::Subscriptions;
 
-/// How long an agent may take to answer: 3 s. It obeys within milliseconds, but may have other orders before it.
+/// How long an agent may take to answer. It runs a command within milliseconds, but may have others before it.
 pub const ANSWER_TIME_MAX: Duration = Duration::from_secs(3);
-/// The most agents that one order goes to.
+/// The most agents that one command goes to.
 pub const NODES_MAX: usize = 20_000;
-/// The largest answer that is read, in bytes.
+/// The largest answer, in bytes.
 pub const ANSWER_BYTES_MAX: usize = 4 << 20;
 
-/// What came of an order on one node.
+/// The result of a command on one node.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct NodeAnswer {
     /// The agent's name.
     pub node: String,
-    /// What it did; `None` when it did not.
+    /// The result; `None` on failure.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ok: Option<Value>,
     /// Why not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// Whether nobody answered: it is not known whether the order was obeyed, unless the node was not connected.
+    /// Whether the agent did not answer: unless it was not connected, it may have run the command.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub silent: bool,
 }
@@ -54,12 +54,12 @@ impl NodeAnswer {
     }
 }
 
-/// Orders that wait for their answers.
+/// Commands that wait for their answers.
 #[derive(Debug, Default)]
 pub struct AgentControl {
     last: AtomicU64,
     waiting: Mutex<HashMap<u64, PendingCommand>>,
-    /// Lines of the log about what agents tell.
+    /// Rate limit of log lines about notices of agents.
     notices: LogLimit,
 }
 
@@ -69,7 +69,7 @@ struct PendingCommand {
     answer: oneshot::Sender<Value>,
 }
 
-/// What is forgotten when whoever asked goes before the answer comes.
+/// Removes a pending command if the request is cancelled before the answer arrives.
 struct PendingCommandGuard<'a> {
     control: &'a AgentControl,
     id: u64,
@@ -86,7 +86,7 @@ impl AgentControl {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends `what` (`{"order": …}` or `{"show": …}`) to all `nodes` at once, and waits for what they say.
+    /// Sends `what` (`{"order": …}` or `{"show": …}`) to all `nodes` at once, and waits for their answers.
     pub async fn ask(
         &self,
         subscriptions: &Subscriptions,
@@ -109,7 +109,7 @@ impl AgentControl {
         let (answer, answered) = oneshot::channel();
         self.lock().insert(id, PendingCommand { agent: node.to_owned(), answer });
         let _place = PendingCommandGuard { control: self, id };
-        // QoS 0: an agent that is away at this moment is not to find the order later.
+        // QoS 0: a disconnected agent must not receive the command later.
         subscriptions.publish(0, &topic, &Bytes::from(message.to_string()), false);
         match tokio::time::timeout(ANSWER_TIME_MAX, answered).await {
             Ok(Ok(mut answer)) => match (answer["ok"].take(), answer["error"].as_str()) {
@@ -123,7 +123,7 @@ impl AgentControl {
         }
     }
 
-    /// An agent has answered, or tells something of itself, which is logged. What nobody waits for, or another agent was asked, is dropped.
+    /// Handles an agent's answer, or a notice, which is logged. An answer that nobody waits for, or from another agent, is dropped.
     pub(crate) fn answered(&self, agent: &str, payload: &[u8]) {
         if payload.len() > ANSWER_BYTES_MAX {
             return;
@@ -140,7 +140,7 @@ impl AgentControl {
         if waiting.get(&id).is_some_and(|waiting| waiting.agent == agent)
             && let Some(PendingCommand { answer: sender, .. }) = waiting.remove(&id)
         {
-            // An error says that nobody waits any more.
+            // An error means that the request was cancelled.
             let _ = sender.send(answer);
         }
     }

@@ -1,27 +1,26 @@
-//! What agents tell of themselves, nobody having asked, for the server's log.
+//! Unsolicited notices of agents, for the server's log.
 
 use serde::Deserialize;
 use wholegrain_model::{Interval, Timestamp};
 
-/// A notice: what a later version tells besides is passed over.
+/// A notice; unknown fields of later versions are ignored.
 #[derive(Debug, Deserialize)]
 struct AgentNotice {
     clock_step: Option<ClockStep>,
 }
 
-/// The wall clock of the agent's node was stepped.
 #[derive(Debug, Deserialize)]
 struct ClockStep {
-    /// By so much, ns; back where it is negative.
+    /// In ns; negative if the clock was stepped back.
     by_ns: i64,
-    /// Until when by that clock nothing is sampled, ns since the Unix epoch.
+    /// The time of that clock until which nothing is sampled, ns since the Unix epoch.
     held_until: Option<i64>,
-    /// Steps before it that were not told.
+    /// Earlier steps that were not reported.
     #[serde(default)]
     unreported: u64,
 }
 
-/// A notice in words; `None` for one that says nothing that is known here.
+/// A notice as text; `None` if it has no known content.
 pub(super) fn text(agent: &str, notice: serde_json::Value) -> Option<String> {
     let ClockStep { by_ns, held_until, unreported } = serde_json::from_value::<AgentNotice>(notice).ok()?.clock_step?;
     let direction = if by_ns < 0 { "back" } else { "forward" };

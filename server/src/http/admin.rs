@@ -1,4 +1,4 @@
-//! `/api/v1/server/…`: what an administrator changes while the server runs.
+//! `/api/v1/server/…`: changes by administrators at run time.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -15,10 +15,8 @@ use super::{Api, ApiError};
 use crate::config::LogLevel;
 use crate::log::FOR;
 
-/// Parameters of `PUT /api/v1/server/log`.
 pub(super) const LOG: &[&str] = &["level", "for"];
 
-/// The level of the log.
 pub(super) async fn log(State(api): State<Arc<Api>>) -> Response {
     Json(api.reloader.log().state()).into_response()
 }
@@ -47,7 +45,7 @@ pub(super) async fn set_log(State(api): State<Arc<Api>>, uri: Uri) -> Result<Res
     Ok(Json(log.state()).into_response())
 }
 
-/// Reads the configuration again.
+/// Reloads the configuration.
 pub(super) async fn reload(State(api): State<Arc<Api>>) -> Result<Response, ApiError> {
     let reloader = api.reloader.clone();
     let done = tokio::task::spawn_blocking(move || reloader.reload()).await;

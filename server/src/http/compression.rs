@@ -1,22 +1,22 @@
-//! Answers compressed with gzip or zstd for clients that accept it.
+//! Compresses responses with gzip or zstd for clients that accept it.
 
 use axum::http::{Extensions, HeaderMap, StatusCode, Version, header};
 use tower_http::CompressionLevel;
 use tower_http::compression::CompressionLayer;
 use tower_http::compression::predicate::{Predicate, SizeAbove};
 
-/// `Cache-Control` of an answer that is sent as it is (RFC 9111, 5.2.2.6), here and by proxies.
+/// The `Cache-Control` of responses that neither the server nor proxies may compress (RFC 9111, 5.2.2.6).
 pub(super) const NO_TRANSFORM: &str = "no-transform";
 
-/// Answers that are known to be smaller, in bytes, are sent as they are: compressing them costs more than it saves.
+/// Responses known to be smaller, in bytes, are not compressed: it would cost more than it saves.
 const BYTES_MIN: u64 = 1024;
 
-/// What is compressed. Backups, Parquet files in them and chunks for Prometheus have their own compression; events are live.
+/// Compressed media types. Backups, their Parquet files and Prometheus chunks have their own compression; events are live.
 const TYPES: [&str; 5] =
     ["application/json", "application/x-ndjson", "application/vnd.apache.arrow.stream", "text/csv", "text/plain"];
 
-/// Compresses as the client reads: at most a piece of the answer and one compressor's window (512 KiB with zstd, 32 KiB with
-/// gzip, and their tables) are in memory for each. The lowest level of both, because the server's processors serve many.
+/// Compresses while the client reads: memory holds at most one piece of the response and one compressor's window (512 KiB with zstd, 32 KiB with
+/// gzip, and their tables). Uses the lowest level of both, because the server's processors serve many clients.
 pub(super) fn layer() -> CompressionLayer<impl Predicate> {
     CompressionLayer::new()
         .quality(CompressionLevel::Fastest)

@@ -1,4 +1,4 @@
-//! Pages of other origins that may ask this server from a browser: none, but those that the configuration lists.
+//! CORS: pages of configured origins may send requests from a browser; others may not.
 
 use std::sync::Arc;
 
@@ -7,10 +7,10 @@ use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
-/// How long a browser may remember what it was told, in seconds.
+/// How long a browser may cache a preflight response, in seconds.
 const REMEMBERED_S: &str = "600";
 
-/// Answers a browser's question whether it may ask, and lets the pages listed read answers. The token is checked as always.
+/// Answers preflight requests, and lets pages of the configured origins read responses. The token is checked as always.
 pub(super) async fn cors(State(origins): State<Arc<[String]>>, request: Request, next: Next) -> Response {
     let origin = request.headers().get(header::ORIGIN).cloned();
     let Some(origin) = origin.filter(|origin| origins.iter().any(|known| known.as_bytes() == origin.as_bytes())) else {
@@ -43,7 +43,7 @@ fn allow(headers: &mut HeaderMap, origin: HeaderValue, is_question: bool) {
     }
 }
 
-/// What is wrong with an origin of the configuration, if anything is.
+/// What is wrong with an origin of the configuration, if anything.
 pub(crate) fn wrong_origin(origin: &str) -> Option<String> {
     let host = origin.strip_prefix("https://").or_else(|| origin.strip_prefix("http://"));
     let is_host = |host: &str| !host.is_empty() && host.is_ascii() && !host.contains(['/', '*', ' ', '@', '?', '#']);

@@ -1,4 +1,4 @@
-//! `/api/v1/data/…`: how long readings are kept, deleting, what is held by whom, backups. For administrators; every change goes into the audit log.
+//! `/api/v1/data/…`: retention, deletion, statistics and backups. For administrators; the audit log records every change.
 
 use std::collections::BTreeMap;
 use std::collections::HashSet;
@@ -26,24 +26,19 @@ use crate::access::audit::{AuditEntry, AuditEvent, AuditOutcome};
 use crate::access::bearer_name;
 use crate::access::tokens::Bearer;
 
-/// Parameters of `PUT /api/v1/data/retention`.
 pub(super) const SET_RETENTION: &[&str] = &["try"];
-/// Parameters of `DELETE /api/v1/data/retention`.
 pub(super) const UNSET_RETENTION: &[&str] = &["pattern"];
-/// Parameters of `POST /api/v1/data/delete`.
 pub(super) const DELETE: &[&str] = &["try"];
-/// Parameters of `GET /api/v1/data/stats`.
 pub(super) const STATS: &[&str] = &["pattern", "level"];
-/// How long statistics wait for others'.
+/// How long a request for statistics waits for others.
 const STATS_TIME_MAX: Duration = Duration::from_secs(30);
-/// The deepest sub-trees of statistics, in levels.
+/// The most levels of subtrees in statistics.
 const LEVEL_MAX: usize = 32;
-/// What is never dropped.
+/// The retention of data that is never dropped.
 const FOREVER: &str = "forever";
-/// The largest list of what a client has of a backup already, in bytes.
+/// The largest list of files that a client has from an earlier backup, in bytes.
 pub(super) const HAVE_BYTES_MAX: usize = 256 << 20;
 
-/// A rule as it is asked for.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RetentionRequest {
@@ -53,7 +48,6 @@ struct RetentionRequest {
     tiers: BTreeMap<String, String>,
 }
 
-/// A deletion as it is asked for.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct DeletionRequest {
@@ -62,7 +56,7 @@ struct DeletionRequest {
     to: String,
 }
 
-/// Whether a request only asks what it would do.
+/// Whether the request is a dry run.
 pub(super) fn is_try(params: &QueryParams) -> Result<bool, ApiError> {
     let read = params.read("try", |text| match text {
         "1" => Ok(true),
@@ -78,7 +72,7 @@ pub(super) fn body<'a, T: Deserialize<'a>>(body: &'a [u8], example: &str) -> Res
     serde_json::from_slice(body).map_err(refuse)
 }
 
-/// Runs what reads or writes the disk on a thread of its own.
+/// Runs disk I/O on a blocking thread.
 pub(super) async fn on_disk<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, StoreError> + Send + 'static,
 ) -> Result<T, ApiError> {
@@ -86,7 +80,7 @@ pub(super) async fn on_disk<T: Send + 'static>(
     done.map_err(|error| ApiError::internal(format!("it ended early: {error}")))?.map_err(refused)
 }
 
-/// What the store says no to, as the client's mistake or its own trouble.
+/// Maps an error of the store to a client error or a server error.
 pub(super) fn refused(error: StoreError) -> ApiError {
     match error {
         StoreError::Sensor(text) | StoreError::Payload(text) => ApiError::bad_request(text),
@@ -97,7 +91,7 @@ pub(super) fn refused(error: StoreError) -> ApiError {
     }
 }
 
-/// Notes in the audit log what somebody did.
+/// Writes an entry to the audit log.
 pub(super) fn audit(
     api: &Api,
     bearer: &Bearer,
@@ -113,7 +107,7 @@ pub(super) fn outcome<T, E>(result: &Result<T, E>) -> AuditOutcome {
     if result.is_ok() { AuditOutcome::Ok } else { AuditOutcome::Refused }
 }
 
-/// The rules in the order in which they count.
+/// Lists the retention rules in their order of precedence.
 pub(super) async fn retention(State(api): State<Arc<Api>>) -> Response {
     let age = |age: Option<Interval>| age.map_or_else(|| FOREVER.to_owned(), |age| age.to_string());
     let rules: Vec<Value> = api
@@ -138,7 +132,7 @@ pub(super) async fn retention(State(api): State<Arc<Api>>) -> Response {
     Json(json!({ "rules": rules, "default": age(api.store.retention_age()) })).into_response()
 }
 
-/// Sets a rule, or says what would go by it.
+/// Sets a rule, or reports what it would drop.
 pub(super) async fn set_retention(
     State(api): State<Arc<Api>>,
     Extension(bearer): Extension<Bearer>,
@@ -185,7 +179,7 @@ fn pattern(text: &str) -> Result<Pattern, ApiError> {
     Pattern::new(text).map_err(|error| ApiError::bad_request(error.to_string()))
 }
 
-/// Takes a rule that was set away.
+/// Removes a rule that was set through the API.
 pub(super) async fn unset_retention(
     State(api): State<Arc<Api>>,
     Extension(bearer): Extension<Bearer>,
@@ -213,7 +207,7 @@ pub(super) async fn unset_retention(
     Err(ApiError::new(StatusCode::NOT_FOUND, message))
 }
 
-/// Deletes, or says what would be deleted.
+/// Deletes readings, or reports what would be deleted.
 pub(super) async fn delete(
     State(api): State<Arc<Api>>,
     Extension(bearer): Extension<Bearer>,
@@ -250,7 +244,7 @@ pub(super) async fn delete(
     Ok(Json(told(&result?)).into_response())
 }
 
-/// Counts with times in words.
+/// Counts, with times as text.
 fn told(affected: &DeletionReport) -> Value {
     let mut told = json!(affected);
     told["times"] = times(affected.times);
@@ -261,7 +255,7 @@ fn times(times: Option<(i64, i64)>) -> Value {
     times.map_or(Value::Null, |(first, last)| json!([Timestamp(first).to_string(), Timestamp(last).to_string()]))
 }
 
-/// What is stored, by sub-tree.
+/// Statistics of stored readings by subtree.
 pub(super) async fn stats(
     State(api): State<Arc<Api>>,
     Extension(bearer): Extension<Bearer>,
@@ -276,7 +270,7 @@ pub(super) async fn stats(
         Ok(level) if level <= LEVEL_MAX => Ok(level),
         _ => Err(format!("{text:?}; a number of levels from 0 to {LEVEL_MAX} is wanted")),
     })?;
-    // One at a time, beside those of administrators: it reads the index of every file.
+    // One at a time, besides administrators': it reads the index of every file.
     let place = api.stats.take(&bearer, STATS_TIME_MAX).await?;
     let (store, shutdown) = (api.store.clone(), api.shutdown.clone());
     let count = move |is_gone: &dyn Fn() -> bool| -> Result<_, StoreError> {
@@ -306,7 +300,7 @@ fn numbers(store: &Store) -> Value {
     })
 }
 
-/// A backup as a tar stream: its manifest, then the files that the body does not list as `name bytes sum`, a line each.
+/// A backup as a tar stream: its manifest, then the files that the body does not list as `name bytes sum`, one a line.
 pub(super) async fn backup(
     State(api): State<Arc<Api>>,
     Extension(bearer): Extension<Bearer>,

@@ -1,11 +1,11 @@
-//! Errors as clients see them.
+//! Error responses.
 
 use axum::Json;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use wholegrain_query::QueryError;
 
-/// A status and what to tell the client: `{"error": "…"}`.
+/// A status and a message: `{"error": "…"}`.
 #[derive(Debug)]
 pub(crate) struct ApiError {
     pub status: StatusCode,
@@ -51,10 +51,10 @@ impl IntoResponse for ApiError {
     }
 }
 
-/// The most that is read of an error in plain words, in bytes.
+/// The most bytes of a plain-text error that are read.
 const WORDS_BYTES_MAX: usize = 4 << 10;
 
-/// What the framework refuses in plain words (a body that is too large, a path that is not UTF-8) as every other error is told.
+/// Converts the framework's plain-text errors (a body that is too large, a path that is not UTF-8) to JSON.
 pub(super) async fn in_json(response: Response) -> Response {
     let is_plain = |headers: &HeaderMap| {
         headers.get(header::CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"text/plain"))

@@ -1,4 +1,4 @@
-//! Record batches and single readings as text and as Arrow IPC.
+//! Writes record batches and single readings as text and as Arrow IPC.
 
 use std::io::{self, Write};
 
@@ -14,7 +14,7 @@ use wholegrain_query::Scale;
 
 use super::sink::{BodySink, ResponseWriter};
 
-/// How a query's rows are written.
+/// The format of a query's rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum ResponseFormat {
     /// One JSON object a line.
@@ -22,18 +22,17 @@ pub(super) enum ResponseFormat {
     Json,
     /// `sensor,time,value` with a header line.
     Csv,
-    /// Arrow IPC streaming format.
     Arrow,
 }
 
-/// The media types that a request accepts, without their weights, in its order.
+/// The media types that a request accepts, in its order, without their weights.
 pub(super) fn accepted(headers: &HeaderMap) -> impl Iterator<Item = &str> {
     let lines = headers.get_all(header::ACCEPT).iter().filter_map(|line| line.to_str().ok());
     lines.flat_map(|line| line.split(',')).map(|one| one.split(';').next().unwrap_or_default().trim())
 }
 
 impl ResponseFormat {
-    /// The first that a request accepts; the default where it names none.
+    /// The first supported media type that a request accepts; the default if it names none.
     pub fn accepted(headers: &HeaderMap) -> Self {
         let known = accepted(headers).find_map(|kind| match kind {
             "text/csv" => Some(ResponseFormat::Csv),
@@ -68,14 +67,16 @@ impl std::str::FromStr for ResponseFormat {
 
 /// Writes batches in one format.
 pub(super) enum RowWriter<W: ResponseWriter = BodySink> {
-    /// Text, one line a row.
-    Lines { sink: W, csv: bool },
+    Lines {
+        sink: W,
+        csv: bool,
+    },
     /// Arrow IPC.
     Arrow(Box<StreamWriter<W>>),
 }
 
 impl<W: ResponseWriter> RowWriter<W> {
-    /// Begins an answer whose batches have this schema.
+    /// Starts a response with batches of this schema.
     pub fn new(format: ResponseFormat, schema: &SchemaRef, mut sink: W) -> io::Result<Self> {
         match format {
             ResponseFormat::Json => Ok(RowWriter::Lines { sink, csv: false }),
@@ -100,9 +101,9 @@ impl<W: ResponseWriter> RowWriter<W> {
         }
     }
 
-    /// Ends the answer, telling what was found to be missing from it while it was written: as lines `{"warning": "…"}` (damage) and
-    /// `{"note": "…"}` (retention) after the rows of NDJSON, and the same after the end of an Arrow stream, where its readers stop. CSV has
-    /// no place for them: there an answer that lacks something through damage breaks off, so that nobody takes it for whole.
+    /// Ends the response and reports what was found to be missing while it was written: as lines `{"warning": "…"}` (damage) and `{"note": "…"}`
+    /// (retention) after the rows of NDJSON, and the same after the end of an Arrow stream, where its readers stop. CSV has no place for them: if
+    /// damaged readings are missing, the response is broken off, so that the client does not take it for complete.
     pub fn finish(self, warnings: &[String], notes: &[String]) -> io::Result<W> {
         let mut sink = match self {
             RowWriter::Lines { csv: true, .. } if !warnings.is_empty() => {
@@ -125,7 +126,6 @@ impl<W: ResponseWriter> RowWriter<W> {
         Ok(sink)
     }
 
-    /// Where it is written to.
     pub fn sink(&self) -> &W {
         match self {
             RowWriter::Lines { sink, .. } => sink,
@@ -155,7 +155,7 @@ fn lines(batch: &RecordBatch, csv: bool, sink: &mut impl ResponseWriter) -> io::
     }
 }
 
-/// The sensor's name as it is written; rows of one sensor follow each other.
+/// The sensor's encoded name; rows of one sensor are adjacent.
 struct SensorNameColumn<'a> {
     names: &'a arrow_array::StringArray,
     csv: bool,
@@ -194,14 +194,14 @@ fn rows(
     Ok(())
 }
 
-/// One line of NDJSON; `name` is JSON text already.
+/// Writes one line of NDJSON; `name` is encoded already.
 pub(super) fn reading(name: &str, time: i64, value: Option<Value>, out: &mut impl Write) -> io::Result<()> {
     write!(out, "{{\"sensor\":{name},\"time\":\"{}\",\"value\":", Timestamp(time))?;
     json_value(value, out)?;
     out.write_all(b"}\n")
 }
 
-/// A value in JSON: `null` for a gap, and for what JSON has no number for.
+/// A value in JSON: `null` for a gap, and for values that JSON cannot express.
 pub(super) fn json_value(value: Option<Value>, out: &mut impl Write) -> io::Result<()> {
     match value {
         Some(Value::Int(value)) => write!(out, "{value}"),
@@ -219,12 +219,12 @@ fn csv_value(value: Option<Value>, out: &mut impl Write) -> io::Result<()> {
     }
 }
 
-/// `text` as a JSON string with its quotes.
+/// `text` as a quoted JSON string.
 pub(super) fn json_text(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
-/// A raw value in its sensor's unit: an integer when nothing is lost by it.
+/// A raw value in its sensor's unit: an integer if that loses nothing.
 pub(super) fn scaled(value: Value, scale: Scale) -> Value {
     match value {
         Value::Int(_) => scale.apply_exact(value).map_or_else(|| Value::Float(scale.apply(value.as_f64())), Value::Int),

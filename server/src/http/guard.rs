@@ -1,4 +1,4 @@
-//! The way in: whose token it is, whether its role may, and that both stay so while an answer streams.
+//! Checks tokens and roles of requests, also while a response streams.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -19,14 +19,13 @@ use crate::access::tokens::{BadToken, Bearer};
 use crate::access::{BadBearer, Permission, Role, bearer_name, seconds};
 use crate::admission::{AdmissionError, ConnectionPermit};
 
-/// Ways to write `Authorization`: the standard's, and that of InfluxDB's clients.
+/// Schemes of `Authorization`: the standard's, and that of InfluxDB clients.
 const SCHEMES: [&str; 2] = ["bearer", "token"];
 
-/// How long a client may take to send a request's body. Routes that take long ones from many have shorter bounds of their own.
+/// How long a client may take to send a request's body. Routes with long bodies from many clients have shorter limits of their own.
 const BODY_TIME_MAX: Duration = Duration::from_secs(300);
 
-/// Checks the token and its role, and counts the request. Handlers find the [`Bearer`] and its role among the request's
-/// extensions.
+/// Checks the token and its role, and counts the request. Handlers find the [`Bearer`] and its role in the request's extensions.
 pub(super) async fn guard(State(api): State<Arc<Api>>, mut request: Request, next: Next) -> Response {
     let route = route(request.uri().path());
     let wanted = route.map(|(_, wants)| wants.of(request.method()));
@@ -46,26 +45,25 @@ pub(super) async fn guard(State(api): State<Arc<Api>>, mut request: Request, nex
         }
         Err(refusal) => *refusal,
     };
-    // Behind a body that nobody read there can be no other request: hyper closes the connection then, and the client should know.
+    // After an unread body no other request can follow: hyper closes the connection, and the header informs the client.
     let response = if is_read.load(Relaxed) { response } else { last(response) };
     api.metrics.http_request(route.map_or("other", |(path, _)| path), response.status().as_u16());
     response
 }
 
-/// The same answer, after which the connection is closed: whoever has shown no token has no claim to it.
+/// The response with a header that closes the connection: an unauthenticated client has no claim to it.
 fn last(mut response: Response) -> Response {
     response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     response
 }
 
-/// What the audit log says of a request that only managers may make. An import has a line of its own in place of one for each of
-/// its parts.
+/// The audit log's text for a request that changes the server. An import has one entry instead of one for each part.
 fn noted(request: &Request, wanted: Option<Permission>) -> Option<(String, SocketAddr)> {
     let is_noted = wanted == Some(Permission::Manage) && request.uri().path() != super::import::PATH;
     is_noted.then(|| (format!("{} {}", request.method(), request.uri().path()), peer(request)))
 }
 
-/// Tells the audit log what came of it.
+/// Writes the result to the audit log.
 fn audit_answer(api: &Api, bearer: &Bearer, peer: SocketAddr, what: &str, status: StatusCode) {
     let (outcome, what) = match status {
         status if status.is_server_error() => (AuditOutcome::Failed, format!("{what}: {}", status.as_u16())),
@@ -79,7 +77,7 @@ fn peer(request: &Request) -> SocketAddr {
     request.extensions().get::<PeerAddress>().map_or(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)), |peer| peer.0)
 }
 
-/// The same body, which breaks off when it takes too long, and says when it has been read to its end.
+/// The body, with a time limit; sets `is_read` when it has been read to its end.
 fn in_time(body: Body, is_read: Arc<AtomicBool>) -> Body {
     if body.is_end_stream() {
         return body;
@@ -98,17 +96,17 @@ fn in_time(body: Body, is_read: Arc<AtomicBool>) -> Body {
     Body::from_stream(both.scan((), |(), chunk| std::future::ready(chunk)))
 }
 
-/// Tells the audit log of a change that a manager wanted.
+/// Writes a manager's change to the audit log.
 pub(super) fn audit_change(api: &Api, bearer: &Bearer, peer: Option<&Extension<PeerAddress>>, what: &str, done: bool) {
     let outcome = if done { AuditOutcome::Ok } else { AuditOutcome::Refused };
     let from = peer.map_or_else(|| "unknown".to_owned(), |Extension(PeerAddress(address))| address.to_string());
     api.security.audit.always(AuditEntry::new(AuditEvent::Manage, outcome, &bearer_name(bearer), from, what));
 }
 
-/// Who may call what; `None` for a route that is open to all.
+/// Checks whether the request is allowed; `None` for a route that does not exist.
 fn admit(api: &Api, request: &Request, permission: Option<Permission>) -> Result<Option<Bearer>, Box<Response>> {
     let is_open = permission == Some(Permission::Open) && matches!(*request.method(), Method::GET | Method::HEAD);
-    // Who shows a token where none is wanted may be told more.
+    // A token on an open route may give more detail.
     if is_open && !request.headers().contains_key(header::AUTHORIZATION) {
         return Ok(None);
     }
@@ -123,14 +121,14 @@ fn admit(api: &Api, request: &Request, permission: Option<Permission>) -> Result
     if let Some(place) = request.extensions().get::<Arc<ConnectionPermit>>() {
         place.prove(&bearer.id, bearer.role == Role::Admin).map_err(full)?;
     }
-    // What is not there is told to everybody with a token.
+    // Every token may learn that a path does not exist.
     let Some(permission) = permission.filter(|permission| !bearer.role.may(*permission)) else {
         return Ok(Some(bearer));
     };
     Err(Box::new(forbidden(api, &bearer, peer, permission).into_response()))
 }
 
-/// Counts and notes that a bearer may not do something.
+/// Counts and logs a request that the role does not allow.
 fn forbidden(api: &Api, bearer: &Bearer, peer: SocketAddr, permission: Permission) -> ApiError {
     api.metrics.http_forbidden.inc();
     let what = format!("{} may not {}", bearer.role, permission.doing());
@@ -144,7 +142,7 @@ fn forbidden(api: &Api, bearer: &Bearer, peer: SocketAddr, permission: Permissio
     ApiError::new(StatusCode::FORBIDDEN, message)
 }
 
-/// For a method that needs more than its route does.
+/// Requires more than the route does, for one method.
 pub(super) fn require(
     api: &Api,
     bearer: &Bearer,
@@ -155,7 +153,7 @@ pub(super) fn require(
     if bearer.role.may(permission) { Ok(()) } else { Err(forbidden(api, bearer, peer, permission)) }
 }
 
-/// No place for a connection: it is told so, and closed.
+/// The response without a permit for the connection, which is closed.
 fn full(full: AdmissionError) -> Box<Response> {
     Box::new(last(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, format!("{full}; try again shortly")).into_response()))
 }
@@ -164,7 +162,7 @@ fn refuse(status: StatusCode, message: impl Into<String>) -> Box<Response> {
     Box::new(ApiError::new(status, message).into_response())
 }
 
-/// The token of the header.
+/// The token in the header.
 fn token(headers: &HeaderMap) -> Result<&str, &'static str> {
     let Some(header) = headers.get(header::AUTHORIZATION) else {
         return Err("no token; send the header `Authorization: Bearer <token>`");
@@ -199,7 +197,7 @@ fn bad_token(bad: BadBearer) -> Box<Response> {
     }
 }
 
-/// The same answer, which breaks off as soon as its token counts no longer.
+/// The response, broken off as soon as its token is no longer valid.
 fn watched(api: &Arc<Api>, bearer: Bearer, response: Response) -> Response {
     let security = api.security.clone();
     let over = async move {
@@ -209,7 +207,7 @@ fn watched(api: &Arc<Api>, bearer: Bearer, response: Response) -> Response {
     response.map(|body| {
         let ends = futures_util::stream::once(over);
         let chunks = body.into_data_stream().map(Some).chain(futures_util::stream::once(async { None }));
-        // The first of the two that ends ends the answer; an error cuts the connection, so that nobody takes it for whole.
+        // The first stream to end ends the response; an error breaks the connection, so that the client does not take it for complete.
         let both = futures_util::stream::select(chunks, ends);
         Body::from_stream(both.scan((), |(), chunk| std::future::ready(chunk)))
     })

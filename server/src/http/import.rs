@@ -1,7 +1,7 @@
-//! `/api/v1/import`: readings of the past, part by part, straight into blocks.
+//! `/api/v1/import`: imports past readings, part by part, directly into blocks.
 //!
-//! - In: Arrow IPC streams of sensor, time and value. Out: an answer after the part is durable; which parts of an import there are.
-//! - Never: half of a part; more of a body in memory than [`BODY_BYTES_MAX`], or more than [`IMPORTS_MAX`] of them.
+//! - Input: Arrow IPC streams of sensor, time and value. Output: a response after the part is durable; the list of an import's parts.
+//! - Never: an incomplete part; a body above [`BODY_BYTES_MAX`] in memory, or more than [`IMPORTS_MAX`] bodies.
 
 use std::collections::HashMap;
 use std::io::Cursor;
@@ -35,16 +35,15 @@ pub(super) const PATH: &str = "/api/v1/import";
 pub(super) const SHOW: &[&str] = &["id"];
 /// Parameters of `POST`.
 pub(super) const IMPORT: &[&str] = &["id", "part"];
-/// The most parts that are taken at once: one that is received while one is written.
+/// Parts at a time: one is received while another is written.
 pub(super) const IMPORTS_MAX: usize = 2;
 /// The largest body: a part of [`IMPORT_ROWS_MAX`] readings has 84 MB.
 const BODY_BYTES_MAX: usize = 128 << 20;
 /// How long a client may take to send a body.
 const BODY_TIME_MAX: Duration = Duration::from_secs(120);
-/// The most sensors of one part.
 const SENSORS_MAX: usize = 1 << 20;
 
-/// Which parts of an import there are.
+/// Lists the parts of an import.
 pub(super) async fn show(State(api): State<Arc<Api>>, uri: Uri) -> Result<Json<serde_json::Value>, ApiError> {
     let id = id(&QueryParams::of(&uri, SHOW)?)?;
     let (store, asked) = (api.store.clone(), id.clone());
@@ -70,7 +69,7 @@ pub(super) async fn import(
     let place = api.imports.clone().try_acquire_owned().map_err(|_| busy())?;
     let body = body(request).await?;
     let (store, source, wanted) = (api.store.clone(), bearer.name.to_string(), id.clone());
-    // The place is kept until the part is written, also when the client has gone.
+    // The permit is kept until the part is written, even if the client disconnects.
     let stored = blocking(move || {
         let _place = place;
         let series = read(body).map_err(|why| ApiError::bad_request(format!("part {part}: {why}")))?;
@@ -144,7 +143,7 @@ async fn body(request: Request) -> Result<Bytes, ApiError> {
     }
 }
 
-/// Every reading of the body, by sensor.
+/// Reads the readings of a body by sensor.
 fn read(body: Bytes) -> Result<Vec<ImportSeries>, String> {
     let broken = |error: ArrowError| format!("the body is no Arrow IPC stream: {error}");
     let (mut all, mut rows) = (Vec::new(), 0);
@@ -165,7 +164,6 @@ fn read(body: Bytes) -> Result<Vec<ImportSeries>, String> {
     Ok(all)
 }
 
-/// The readings of one stream.
 struct ImportedSensors {
     unit: String,
     units: Vec<String>,
@@ -173,14 +171,13 @@ struct ImportedSensors {
     value_type: ValueType,
     slots: HashMap<String, usize>,
     sensors: Vec<ImportedSensor>,
-    /// The slots of the dictionary of the batch before, which most batches share.
+    /// The slots of the previous batch's dictionary, which most batches share.
     dictionary: Option<(ArrayRef, Vec<usize>)>,
 }
 
-/// The readings of one sensor.
 struct ImportedSensor {
     path: String,
-    /// Its line in the metadata.
+    /// Its row in the metadata.
     line: usize,
     times: Vec<i64>,
     values: ColumnValues,
@@ -189,7 +186,7 @@ struct ImportedSensor {
 
 /// No slot.
 const NONE: usize = usize::MAX;
-/// What a stream must have.
+/// The required columns.
 const COLUMNS: &str = "the columns sensor (text or a dictionary of it), time (timestamp in ns) and value (Int64 or Float64) are wanted, in this order";
 
 impl ImportedSensors {
@@ -225,7 +222,7 @@ impl ImportedSensors {
         })
     }
 
-    /// The slot of a path; `line` is its line in the metadata, where it is new.
+    /// The slot of a path; `line` is its row in the metadata if it is new.
     fn slot(&mut self, path: &str, line: usize) -> Result<usize, String> {
         if let Some(slot) = self.slots.get(path) {
             return Ok(*slot);

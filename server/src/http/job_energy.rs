@@ -1,4 +1,4 @@
-//! `/api/v1/jobs/{id}/energy`: what a job's nodes took in its time, by which rule, and how much of the time that is known for.
+//! `/api/v1/jobs/{id}/energy`: the energy of a job's nodes in its time, the rule of its share, and the covered part of the time.
 
 use std::collections::{HashMap, HashSet};
 use std::io::{self, Write};
@@ -23,15 +23,14 @@ use super::sink::{BodySink, sink};
 use super::{Api, ApiError, job_scope};
 use crate::access::tokens::Bearer;
 
-/// Parameters of the route.
 pub(super) const ENERGY: &[&str] = &["at", "pattern", "share", "source"];
-/// The most jobs on the job's nodes in its time whose records are read for the share.
+/// The most other jobs on the job's nodes whose records are read to compute the share.
 const BESIDE_MAX: usize = 100_000;
-/// The most problems that are told.
+/// The most problems in a response.
 const PROBLEMS_MAX: usize = 16;
-/// The most sensors of one node that are named.
+/// The most sensors of one node in a response.
 const NAMED_MAX: usize = 16;
-/// The metric of a job that says how much CPU time it used.
+/// The job metric of used CPU time.
 const CPU_TIME: &str = "cpu/usage";
 
 /// What is asked.
@@ -39,7 +38,7 @@ struct EnergyRequest {
     job: Arc<JobScope>,
     meters: Vec<Meter>,
     share: Share,
-    /// `Some(true)`: of the facility; `Some(false)`: of the nodes; `None`: of the nodes if any is measured.
+    /// `Some(true)`: the facility's meters; `Some(false)`: the nodes'; `None`: the nodes' if any is measured.
     facility: Option<bool>,
     user: Option<String>,
     now: i64,
@@ -98,7 +97,7 @@ pub(super) async fn energy(
     Ok(([(header::CONTENT_TYPE, "application/json")], body).into_response())
 }
 
-/// Those that the request names.
+/// The meters that the request names.
 fn meters(params: &QueryParams) -> Result<Vec<Meter>, ApiError> {
     let given = params.texts("pattern");
     let patterns: usize = given.iter().map(|text| Meter::count_parts(text)).sum();
@@ -110,7 +109,7 @@ fn meters(params: &QueryParams) -> Result<Vec<Meter>, ApiError> {
     meters.map_err(|why| ApiError::bad_request(format!("parameter `pattern`: {why}")))
 }
 
-/// Another job on a node.
+/// Another job on a node at the same time.
 struct ConcurrentJob {
     from: i64,
     to: i64,
@@ -118,21 +117,19 @@ struct ConcurrentJob {
     level: Box<str>,
 }
 
-/// A node of the answer.
 #[derive(Serialize)]
 struct NodeEnergy<'a> {
     node: &'a str,
     joules: Option<f64>,
     coverage: f64,
-    /// The job's part of the node's energy, the mean over its time there.
+    /// The job's share of the node's energy, averaged over its time there.
     share: Option<f64>,
-    /// With how many other jobs it was there.
+    /// The number of other jobs there at the same time.
     shared_with: usize,
     sensors: Vec<&'a str>,
     problem: Option<String>,
 }
 
-/// What the nodes come to.
 #[derive(Default)]
 struct EnergyTotal {
     joules: Option<f64>,
@@ -152,21 +149,20 @@ impl EnergyTotal {
     }
 }
 
-/// An answer being made.
 struct EnergyResponse {
     api: Arc<Api>,
     question: EnergyRequest,
     chunks: Box<dyn Chunks>,
     beside: Vec<Vec<ConcurrentJob>>,
     problems: Vec<String>,
-    /// Of each node: which meter it has, and its sensors.
+    /// For each node its meter and sensors.
     found: Vec<(Option<usize>, Vec<Source>)>,
-    /// The facility's, if they are what is measured.
+    /// The facility's sensors, if they are used.
     facility: Option<Vec<SensorInfo>>,
 }
 
 impl EnergyResponse {
-    /// With the sensors chosen; others when nobody waits for them.
+    /// Selects the sensors; the selection is incomplete if the client disconnects.
     fn new(api: Arc<Api>, question: EnergyRequest, is_gone: &dyn Fn() -> bool) -> Result<Self, ApiError> {
         let chunks: Box<dyn Chunks> = api.space.snapshot();
         let (beside, problems) = (Vec::new(), Vec::new());
@@ -194,7 +190,7 @@ impl EnergyResponse {
         Ok(answer)
     }
 
-    /// The same, which reads no more once nobody waits for it.
+    /// Stops reading when the client disconnects.
     fn until(self, is_over: impl Fn() -> bool + Send + Sync + 'static) -> Self {
         Self { chunks: Box::new(Until::new(self.chunks, is_over)), ..self }
     }
@@ -203,7 +199,7 @@ impl EnergyResponse {
         (place.from, if place.to == i64::MAX { self.question.now.max(place.from) } else { place.to })
     }
 
-    /// The other jobs of the same manager on each node in the job's time there. Those of another manager are within this job, or around it.
+    /// Other jobs of the same manager on each node in the job's time there. Jobs of another manager are inside this job or around it.
     fn look_beside(&mut self) -> Result<Vec<Vec<ConcurrentJob>>, ApiError> {
         let (job, share) = (self.question.job.clone(), self.question.share);
         let mut beside: Vec<Vec<ConcurrentJob>> = job.places().iter().map(|_| Vec::new()).collect();
@@ -242,7 +238,7 @@ impl EnergyResponse {
         }
     }
 
-    /// The job's part of a node, or why it is not known; an error when the client has gone.
+    /// The job's share of a node, or why it is unknown; an error if the client has disconnected.
     fn weights(&self, number: usize, sink: &BodySink) -> io::Result<Result<Weights, String>> {
         let (place, beside) = (&self.question.job.places()[number], &self.beside[number]);
         let (from, to) = self.span(place);
@@ -278,7 +274,7 @@ impl EnergyResponse {
             }
             let path = format!("{}/job/{level}/{CPU_TIME}", place.prefix);
             let Ok(pattern) = Pattern::new(path) else { return Ok(None) };
-            // Of other users' jobs too: only what they come to together is told.
+            // Also of other users' jobs: the response only shows their sum.
             match self.api.space.sensors(&[pattern]).first() {
                 Some(sensor) => rise(self.chunks.as_ref(), sensor, from, to).map_err(io::Error::other),
                 None => Ok(None),
@@ -371,7 +367,7 @@ impl EnergyResponse {
                             return Err(io::ErrorKind::BrokenPipe.into());
                         }
                         let one = measure(self.chunks.as_ref(), source, weights).map_err(io::Error::other)?;
-                        // The node is as well covered as its worst sensor.
+                        // The node's coverage is that of its worst sensor.
                         measured = Some(measured.map_or(one, |all| Measured {
                             joules: all.joules + one.joules,
                             covered_ns: all.covered_ns.min(one.covered_ns),
@@ -400,7 +396,7 @@ impl EnergyResponse {
         Ok(total)
     }
 
-    /// All nodes by what measures them together.
+    /// All nodes by the facility's meters.
     fn facility(
         &self,
         sensors: Vec<SensorInfo>,

@@ -1,4 +1,4 @@
-//! The parameters `job` and `at` of what can be restricted to a job.
+//! The parameters `job` and `at`, which restrict a request to a job.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use super::query::now;
 use super::{Api, ApiError};
 use crate::access::tokens::Bearer;
 
-/// Where and when the job was that a request names, if it names one: 404 when there is none, or none of the bearer's.
+/// The scope of the job that a request names, if any: 404 if it does not exist or the bearer may not see it.
 pub(super) async fn find(
     api: &Arc<Api>,
     bearer: &Bearer,
@@ -33,14 +33,14 @@ pub(super) async fn find(
     }
 }
 
-/// The answer when there is no such job.
+/// The response for a missing job.
 pub(super) fn missing(id: &str, at: Option<i64>) -> ApiError {
     let before = if at.is_some() { " that had begun by then" } else { "" };
     let message = format!("there is no job {id}{before}, or it is not yours; /api/v1/jobs lists them");
     ApiError::new(StatusCode::NOT_FOUND, message)
 }
 
-/// Gives a query the job's range where the request says none.
+/// Sets a query's range to the job's time where the request gives none.
 pub(super) fn fit(of_job: &JobFilter, job: &JobScope, query: &mut Query) -> Result<(), ApiError> {
     let (from, to) = job.range(now().0);
     if !of_job.range_given.0 {

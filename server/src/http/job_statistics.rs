@@ -1,4 +1,4 @@
-//! `/api/v1/jobs/{id}/statistics`: of a job's sensors on each node and over the nodes, written as they are taken.
+//! `/api/v1/jobs/{id}/statistics`: statistics of a job's sensors on each node and over the nodes, streamed.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -21,16 +21,14 @@ use super::sink::{BodySink, sink};
 use super::{Api, ApiError, SENSORS_HEADER, job_scope};
 use crate::access::tokens::Bearer;
 
-/// Parameters of the route.
 pub(super) const STATISTICS: &[&str] = &["pattern", "at", "from", "to", "nodes", "format"];
-/// The columns of the CSV; a row with an empty node is over all nodes, and only it has what stands after `coverage`.
+/// Columns of the CSV. A row with an empty node is over all nodes; only it has values after `coverage`.
 const CSV: &str = "metric,unit,node,count,min,mean,max,deviation,coverage,nodes,min_node,max_node,imbalance\n";
 
-/// How it is written.
 #[derive(Clone, Copy)]
 struct StatisticsFormat {
     csv: bool,
-    /// Whether each node is told.
+    /// Whether each node is listed.
     nodes: bool,
 }
 

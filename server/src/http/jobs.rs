@@ -1,4 +1,4 @@
-//! `/api/v1/jobs` and `/api/v1/jobs/{id}`: which jobs there are and were, and everything known of one.
+//! `/api/v1/jobs` and `/api/v1/jobs/{id}`: lists jobs, and everything known of one.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -25,10 +25,10 @@ pub(super) const JOBS: &[&str] =
     &["user", "node", "account", "partition", "manager", "name", "state", "from", "to", "limit", "after", "format"];
 /// Parameters of `/api/v1/jobs/{id}`.
 pub(super) const JOB: &[&str] = &["at"];
-/// Rows of a page unless it says so, and the most.
+/// Default and maximum of rows in a page.
 const LIMIT: (usize, usize) = (100, 10_000);
 
-/// What a bearer may see of jobs: with a name only those of the user of that name.
+/// The user whose jobs the bearer may see; `None` for all.
 pub(super) fn only_user(bearer: &Bearer) -> Option<&str> {
     (bearer.role == Role::User).then_some(bearer.name.as_str())
 }
@@ -126,14 +126,14 @@ fn state(state: JobState) -> &'static str {
     }
 }
 
-/// A job as lists show it.
+/// A job in lists.
 pub(super) fn row(row: &JobRow) -> Value {
     let mut json = serde_json::to_value(row).unwrap_or_default();
     times_as_text(&mut json);
     json
 }
 
-/// Times of a job as the API writes all times: RFC 3339.
+/// Times in the API are RFC 3339.
 fn times_as_text(json: &mut Value) {
     for key in ["from", "to", "totals_at"] {
         if let Some(time) = json.get(key).and_then(Value::as_i64) {
@@ -145,7 +145,6 @@ fn times_as_text(json: &mut Value) {
     }
 }
 
-/// Everything known of one job.
 pub(super) async fn job(
     State(api): State<Arc<Api>>,
     Extension(bearer): Extension<Bearer>,
@@ -169,7 +168,7 @@ pub(super) async fn job(
     Ok(([(header::CONTENT_TYPE, "application/json")], body).into_response())
 }
 
-/// Writes the job, an allocation after the other; what they come to together stands at the end.
+/// Writes the job, then each allocation, then the summary.
 fn tell(api: &Api, found: &JobSearchResult, sink: &mut BodySink) -> io::Result<()> {
     let runs: Vec<Value> = found
         .runs

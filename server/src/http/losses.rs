@@ -1,4 +1,4 @@
-//! `/api/v1/data/lost`: acknowledged readings that the journal has lost, until an administrator acknowledges that.
+//! `/api/v1/data/lost`: acknowledged readings that the journal has lost, until an administrator acknowledges the loss.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use super::{Api, ApiError};
 use crate::access::bearer_name;
 use crate::access::tokens::Bearer;
 
-/// Which losses are acknowledged: these, or all that are on record.
+/// The losses to acknowledge: those listed, or all.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct LossSelection {
@@ -36,12 +36,12 @@ fn row(lost: &LossRecord) -> Value {
     })
 }
 
-/// What is on record and nobody has acknowledged.
+/// Lists unacknowledged losses.
 pub(super) async fn list(State(api): State<Arc<Api>>) -> Response {
     Json(json!({ "lost": api.store.lost().iter().map(row).collect::<Vec<_>>() })).into_response()
 }
 
-/// Takes note that somebody knows; what is left.
+/// Acknowledges losses; returns the rest.
 pub(super) async fn acknowledge(
     State(api): State<Arc<Api>>,
     Extension(bearer): Extension<Bearer>,

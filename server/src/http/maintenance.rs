@@ -1,5 +1,5 @@
-//! `/api/v1/data/{compact,verify,repair}`: work on the whole store that takes long. It is started, goes on by itself whoever leaves, can be asked
-//! about, and can be ended. One at a time.
+//! `/api/v1/data/{compact,verify,repair}`: long-running maintenance of the store. A task is started, continues without its client, reports its
+//! progress, and can be cancelled. One at a time.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,12 +22,10 @@ use crate::access::audit::AuditOutcome;
 use crate::access::bearer_name;
 use crate::access::tokens::Bearer;
 
-/// Parameters of `POST /api/v1/data/repair`.
 pub(super) const REPAIR: &[&str] = &["try"];
-/// The most files that a result names.
+/// The most files in a result.
 const NAMED_MAX: usize = 1_000;
 
-/// What can be started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum MaintenanceKind {
     Compact,
@@ -47,13 +45,12 @@ impl MaintenanceKind {
     }
 }
 
-/// The latest of each kind.
+/// The latest task of each kind.
 #[derive(Default)]
 pub(crate) struct MaintenanceTasks {
     latest: Mutex<[Option<Arc<MaintenanceTask>>; 3]>,
 }
 
-/// One piece of work.
 struct MaintenanceTask {
     kind: MaintenanceKind,
     dry_run: bool,
@@ -92,7 +89,7 @@ impl MaintenanceTasks {
         self.latest.lock().unwrap_or_else(PoisonError::into_inner)[kind as usize].clone()
     }
 
-    /// Takes the one place there is.
+    /// Registers the task unless another one is running.
     fn begin(&self, task: Arc<MaintenanceTask>) -> Result<(), String> {
         let mut latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(other) = latest.iter().flatten().find(|other| other.is_running()) {
@@ -104,13 +101,12 @@ impl MaintenanceTasks {
     }
 }
 
-/// The kind that a path ends with.
 fn kind(uri: &Uri) -> Result<MaintenanceKind, ApiError> {
     let name = uri.path().rsplit('/').next().unwrap_or_default();
     MaintenanceKind::ALL.into_iter().find(|kind| kind.name() == name).ok_or_else(|| ApiError::internal("no such work"))
 }
 
-/// How far it is, or how it ended.
+/// The task's progress or result.
 pub(super) async fn show(State(api): State<Arc<Api>>, uri: Uri) -> Result<Response, ApiError> {
     let kind = kind(&uri)?;
     match api.upkeep.latest(kind) {
@@ -162,7 +158,7 @@ pub(super) async fn begin(
     Ok(Json(task.state()).into_response())
 }
 
-/// Ends it where it is.
+/// Cancels the task.
 pub(super) async fn end(
     State(api): State<Arc<Api>>,
     Extension(bearer): Extension<Bearer>,

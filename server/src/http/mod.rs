@@ -1,7 +1,7 @@
 //! The HTTP API, version 1, over TLS.
 //!
-//! - In: requests with a bearer token. Out: JSON, NDJSON, CSV, Arrow IPC, metrics; errors as `{"error": "…"}`.
-//! - Never: a whole result in memory, an answer without a token but on [`Permission::Open`] routes, work for a client that left.
+//! - Input: requests with a bearer token. Output: JSON, NDJSON, CSV, Arrow IPC, metrics; errors as `{"error": "…"}`.
+//! - Never: a whole result in memory; a response without a token except on [`Permission::Open`] routes; work for a client that has disconnected.
 
 mod admin;
 mod compression;
@@ -59,32 +59,30 @@ pub(crate) use error::ApiError;
 pub(crate) use serve::{HttpFrontend, accept};
 pub(crate) use token_permits::TokenPermits;
 
-/// How many sensors the patterns chose, so that a client knows when nothing matched.
+/// The number of sensors that match the patterns, so that a client knows if there was none.
 pub const SENSORS_HEADER: &str = "x-wholegrain-sensors";
 
-/// The resolution of the downsampled tier that answers wherever it can; absent when only readings are read.
+/// The resolution of the downsampled tier used where possible; absent if only readings are read.
 pub const TIER_HEADER: &str = "x-wholegrain-tier";
-/// The width of the windows of an answer that has some.
+/// The width of the windows, if the response has windows.
 pub const EVERY_HEADER: &str = "x-wholegrain-every";
 
-/// What is missing from an answer; once for each warning.
+/// What is missing from a response; once for each warning.
 pub const WARNING_HEADER: &str = "x-wholegrain-warning";
-/// Where the next page of a list in CSV begins; absent on the last one.
+/// The cursor of the next page of a CSV list; absent on the last page.
 pub const NEXT_HEADER: &str = "x-wholegrain-next";
-/// The header of what is left out on purpose, such as readings that retention has dropped; one for each.
+/// What is left out on purpose, such as readings dropped by retention; once for each.
 pub const NOTE_HEADER: &str = "x-wholegrain-note";
-/// The most warnings in one answer; the last of them then counts the others.
+/// The most warnings in a response; the last one then counts the others.
 pub const WARNINGS_MAX: usize = 8;
 
-/// A route: its path, what its caller must be allowed, what answers.
+/// A route: path, required permissions, handlers.
 pub(crate) type Route = (&'static str, RoutePermissions, MethodRouter<Arc<Api>>);
 
-/// What a route asks of its callers.
+/// The permissions that a route requires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RoutePermissions {
-    /// For GET and HEAD.
     pub read: Permission,
-    /// For all other methods.
     pub change: Permission,
 }
 
@@ -93,12 +91,10 @@ impl RoutePermissions {
         Self { read, change }
     }
 
-    /// The same for all methods.
     const fn all(permission: Permission) -> Self {
         Self::new(permission, permission)
     }
 
-    /// What this method asks for.
     pub fn of(self, method: &Method) -> Permission {
         if matches!(*method, Method::GET | Method::HEAD) { self.read } else { self.change }
     }
@@ -177,7 +173,7 @@ pub(crate) fn routes() -> Vec<Route> {
         ("/api/v1/server/log", RoutePermissions::new(Status, Manage), get(admin::log).put(admin::set_log)),
         ("/api/v1/server/reload", RoutePermissions::all(Manage), post(admin::reload)),
         ("/healthz", RoutePermissions::all(Open), get(status::healthz)),
-        // Where InfluxDB's clients ask whether it is there.
+        // Where InfluxDB clients check that the server exists.
         ("/ping", RoutePermissions::all(Open), get(status::ping)),
         ("/health", RoutePermissions::all(Open), get(status::health)),
         ("/metrics", RoutePermissions::all(Status), get(status::metrics)),
@@ -185,42 +181,42 @@ pub(crate) fn routes() -> Vec<Route> {
     ]
 }
 
-/// What all requests share.
+/// The state that all requests share.
 pub(crate) struct Api {
     pub store: Store,
-    /// What is in the store, and what is computed from it.
+    /// Stored and computed sensors.
     pub space: Space,
     pub broker: Arc<Broker>,
     pub metrics: Arc<Metrics>,
     pub live: LiveFeed,
     pub security: Arc<Security>,
     pub interop: Arc<Interop>,
-    /// Origins whose pages may ask from a browser.
+    /// Origins allowed by CORS.
     pub cors_origins: Arc<[String]>,
-    /// Places for writes, and bytes of bodies of each token that are being received.
+    /// Permits for writes, and each token's bytes of bodies being received.
     pub writes: TokenPermits,
     pub bodies: Arc<IdentityQuotas>,
-    /// Places for parts of imports.
+    /// Permits for parts of imports.
     pub imports: Arc<Semaphore>,
-    /// A place for statistics of what is stored, and one for a backup.
+    /// Permits for statistics of the store, and for a backup.
     pub stats: TokenPermits,
     pub backups: Arc<Semaphore>,
     pub upkeep: maintenance::MaintenanceTasks,
     pub queries: Arc<TokenPermits>,
-    /// Places for long lists of sensors.
+    /// Permits for long lists of sensors.
     pub lists: TokenPermits,
-    /// How many live streams each token may have.
+    /// Live streams of each token.
     pub watches: Arc<IdentityQuotas>,
     pub prometheus: PrometheusConfig,
     pub jobs: JobsConfig,
-    /// Places for answers to Prometheus that are put together in memory.
+    /// Permits for Prometheus responses that are assembled in memory.
     pub prometheus_places: Arc<Semaphore>,
     pub reloader: Arc<Reloader>,
     pub shutdown: signal::Receiver<bool>,
 }
 
 impl Api {
-    /// Of what the broker works with too.
+    /// Shares its parts with the broker.
     pub fn new(
         broker: Arc<Broker>,
         live: LiveFeed,
@@ -255,7 +251,7 @@ impl Api {
     }
 }
 
-/// The routes with their access checks, error answers and counters.
+/// The routes with access checks, error responses and counters.
 pub(crate) fn router(api: Arc<Api>) -> Router {
     let mut router = Router::new();
     for (path, _, method_router) in routes() {
@@ -276,14 +272,13 @@ pub(crate) fn router(api: Arc<Api>) -> Router {
         .with_state(api)
 }
 
-/// A route's path and what its caller must be allowed.
 fn route(path: &str) -> Option<(&'static str, RoutePermissions)> {
     static TABLE: std::sync::LazyLock<Vec<(&'static str, RoutePermissions)>> =
         std::sync::LazyLock::new(|| routes().iter().map(|(path, wants, _)| (*path, *wants)).collect());
     TABLE.iter().find(|(known, _)| is_of(path, known)).copied()
 }
 
-/// Whether a path is of a route, in which `{…}` stands for one level that is not empty.
+/// Whether a path matches a route, in which `{…}` stands for one non-empty level.
 fn is_of(path: &str, route: &str) -> bool {
     let (mut levels, mut wanted) = (path.split('/'), route.split('/'));
     loop {

@@ -1,4 +1,4 @@
-//! `/api/v1/names`: completions of the beginning of a sensor's name, and the name nearest to one that is not there.
+//! `/api/v1/names`: completions of a sensor name, and the name nearest to a missing one.
 
 use std::sync::Arc;
 

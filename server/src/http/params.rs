@@ -1,4 +1,4 @@
-//! Parameters of requests, and messages that name the one that is wrong.
+//! Request parameters, and messages that name the wrong one.
 
 use axum::extract::Query as Pairs;
 use axum::http::Uri;
@@ -20,14 +20,12 @@ pub(super) const QUERY: &[&str] = &[
 ];
 /// Parameters of `/api/v1/watch`.
 pub(super) const WATCH: &[&str] = &["pattern"];
-/// Where a query begins unless it says so.
 pub(super) const FROM_DEFAULT_NS: i64 = 3_600_000_000_000;
 
-/// The names and values of a request.
 pub(super) struct QueryParams(Vec<(String, String)>);
 
 impl QueryParams {
-    /// Takes a request's query, whose names must be among `known`.
+    /// Reads a request's query, whose names must be among `known`.
     pub fn of(uri: &Uri, known: &[&str]) -> Result<Self, ApiError> {
         let pairs: Pairs<Vec<(String, String)>> = Pairs::try_from_uri(uri).map_err(|error| {
             ApiError::bad_request(format!(
@@ -49,7 +47,7 @@ impl QueryParams {
         self.0.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
-    /// A parameter's value, read by `read`, whose error says what is wrong with it.
+    /// A parameter's value, parsed by `read`, whose error says what is wrong.
     pub fn read<T, E: std::fmt::Display>(
         &self,
         name: &str,
@@ -59,12 +57,12 @@ impl QueryParams {
         read(text).map(Some).map_err(|error| ApiError::bad_request(format!("parameter `{name}`: {error}")))
     }
 
-    /// All values of a parameter that may come several times.
+    /// All values of a parameter that may be repeated.
     pub fn texts(&self, name: &str) -> Vec<&str> {
         self.0.iter().filter(|(key, _)| key == name).map(|(_, value)| value.as_str()).collect()
     }
 
-    /// The patterns, none if there is none.
+    /// The patterns; empty if there are none.
     pub fn patterns(&self) -> Result<Vec<Pattern>, ApiError> {
         let patterns: Vec<Pattern> = self
             .0
@@ -100,13 +98,12 @@ impl QueryParams {
 pub(super) struct JobFilter {
     /// Its id.
     pub id: String,
-    /// Of several jobs of this id the newest that had begun by then.
+    /// Of several jobs of this id the newest that began by this time.
     pub at: Option<i64>,
-    /// Whether the request says itself where its range begins and ends.
+    /// Whether the request gives the start and the end of its range.
     pub range_given: (bool, bool),
 }
 
-/// Reads `job` and `at`.
 pub(super) fn of_job(params: &QueryParams, now: Timestamp) -> Result<Option<JobFilter>, ApiError> {
     let at = params.read("at", |text| Timestamp::parse(text, now))?.map(|time| time.0);
     let id = params
@@ -126,7 +123,6 @@ pub(super) fn check_range(from: Timestamp, to: Timestamp) -> Result<(), ApiError
     Err(ApiError::bad_request(format!("parameter `to` ({to}) is before `from` ({from}); exchange them")))
 }
 
-/// Reads the parameters of `/api/v1/query`.
 pub(super) fn query(uri: &Uri, now: Timestamp) -> Result<(Query, Option<ResponseFormat>, Option<JobFilter>), ApiError> {
     let params = QueryParams::of(uri, QUERY)?;
     let from = params.read("from", |text| Timestamp::parse(text, now))?.unwrap_or(now.saturating_add(-FROM_DEFAULT_NS));
@@ -157,7 +153,6 @@ pub(super) fn query(uri: &Uri, now: Timestamp) -> Result<(Query, Option<Response
     Ok((query, params.read("format", str::parse::<ResponseFormat>)?, job))
 }
 
-/// Of `across` and `levels`.
 fn across(params: &QueryParams) -> Result<Option<Across>, ApiError> {
     let levels = params.read("levels", |text| {
         text.parse().map_err(|_| format!("{text:?} is not a number of levels; write one such as 2"))

@@ -1,4 +1,4 @@
-//! `/api/v1/prometheus/read`: Prometheus' remote read. What is said there is in [`crate::prometheus`].
+//! `/api/v1/prometheus/read`: Prometheus remote read; see [`crate::prometheus`].
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -25,17 +25,16 @@ use crate::prometheus::samples::SeriesSamples;
 use crate::prometheus::wire::{self, ReadEncoding, ReadQuery, ReadRequest};
 use crate::prometheus::xor;
 
-/// The most bytes of a request, packed and unpacked.
+/// The largest request in bytes, compressed and uncompressed.
 const REQUEST_BYTES_MAX: usize = 1 << 20;
-/// How long a client may take to send one.
+/// How long a client may take to send a request.
 const REQUEST_TIME_MAX: Duration = Duration::from_secs(60);
-/// The most answers that are put together in memory at once; others wait.
+/// Responses assembled in memory at a time; others wait.
 pub(super) const IN_MEMORY_MAX: usize = 4;
-/// The header with the protocol's version.
+/// The header of the protocol's version.
 const VERSION_HEADER: &str = "x-prometheus-remote-read-version";
-/// What the function hint says when series are listed and no sample is wanted.
+/// The function hint if series are listed without samples.
 const SERIES: &str = "series";
-/// ns of a millisecond.
 const MS: i64 = 1_000_000;
 
 /// Answers a read request.
@@ -62,7 +61,7 @@ pub(super) async fn read(
         let kind = "application/x-streamed-protobuf; proto=prometheus.ChunkedReadResponse";
         return Ok(([(header::CONTENT_TYPE, kind)], body).into_response());
     }
-    // Dropped with this future when the client goes.
+    // Dropped with this future when the client disconnects.
     let leaving = ClientDropGuard(reading.gone.clone());
     let place = api.prometheus_places.clone().acquire_owned().await.map_err(|error| failed(&error))?;
     let answer = tokio::task::spawn_blocking(move || {
@@ -113,7 +112,7 @@ fn parse(body: Bytes) -> Result<ReadRequest, ApiError> {
     ReadRequest::parse(&bytes).map_err(|why| wrong(&why))
 }
 
-/// Says that the client has gone when it is dropped.
+/// Marks the client as disconnected when dropped.
 struct ClientDropGuard(Arc<AtomicBool>);
 
 impl Drop for ClientDropGuard {
@@ -122,10 +121,9 @@ impl Drop for ClientDropGuard {
     }
 }
 
-/// One series to be read.
 type LabelledSensor = (Labels, SensorInfo);
 
-/// A request being answered.
+/// A read request in progress.
 #[derive(Clone)]
 struct RemoteRead {
     api: Arc<Api>,
@@ -134,12 +132,12 @@ struct RemoteRead {
 }
 
 impl RemoteRead {
-    /// The readings of one moment.
+    /// A snapshot of the readings.
     fn chunks(&self) -> Box<dyn Chunks> {
         self.api.space.snapshot()
     }
 
-    /// The series of one query, sorted by their labels; others when nobody waits for them.
+    /// The series of one query, sorted by labels; incomplete if the client disconnects.
     fn choose(&self, query: &ReadQuery, is_gone: &dyn Fn() -> bool) -> Result<Vec<LabelledSensor>, ApiError> {
         let config = &self.api.prometheus;
         let matchers = LabelMatchers::new(&query.matchers).map_err(ApiError::bad_request)?;
@@ -174,7 +172,7 @@ impl RemoteRead {
         request.queries.iter().map(|query| self.choose(query, is_gone)).collect()
     }
 
-    /// Gives the samples of one series to `take`, which says whether more are wanted.
+    /// Passes the samples of one series to `take`, which returns whether more are needed.
     fn series(
         &self,
         chunks: &dyn Chunks,
@@ -202,7 +200,7 @@ impl RemoteRead {
         Ok(())
     }
 
-    /// The whole answer as one message, packed.
+    /// The whole response as one compressed message.
     fn samples(&self, request: &ReadRequest) -> Result<Vec<u8>, ApiError> {
         let most = self.api.prometheus.samples_max;
         let (chunks, mut count) = (self.chunks(), 0);
@@ -243,7 +241,7 @@ impl RemoteRead {
         snap::raw::Encoder::new().compress_vec(&response).map_err(|error| failed(&error))
     }
 
-    /// The answer frame by frame.
+    /// Streams the response frame by frame.
     fn stream(&self, request: &ReadRequest, chosen: &[Vec<LabelledSensor>], mut sink: BodySink) {
         let breaker = sink.breaker();
         let chunks = self.chunks();
@@ -312,17 +310,17 @@ fn unreadable(error: &StoreError) -> ApiError {
     ApiError::internal(format!("reading the store failed: {error}"))
 }
 
-/// Bytes that a field's key and length take at most.
+/// The most bytes of a field's key and length.
 const HEAD_BYTES: usize = 11;
 
-/// Leaves room for a field's key and length; where it is.
+/// Reserves space for a field's key and length; returns its position.
 fn begin(response: &mut Vec<u8>) -> usize {
     let at = response.len();
     response.extend_from_slice(&[0; HEAD_BYTES]);
     at
 }
 
-/// Writes key (1) and length of the field that [`begin`] began.
+/// Writes the key (1) and the length of the field that [`begin`] started.
 fn end(at: usize, response: &mut Vec<u8>) {
     let mut head = Vec::with_capacity(HEAD_BYTES);
     wire::put_varint(1 << 3 | 2, &mut head);

@@ -1,4 +1,4 @@
-//! `/api/v1/properties`: unit, scale, kind, description and time-to-live of sensors, where each comes from, and what people set.
+//! `/api/v1/properties`: unit, scale, kind, description and time-to-live of sensors, where each value comes from, and settings by people.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -27,30 +27,26 @@ use super::{Api, ApiError};
 use crate::access::Permission;
 use crate::access::tokens::Bearer;
 
-/// Parameters of `GET /api/v1/properties`.
 pub(super) const PROPERTIES: &[&str] = &["pattern", "limit", "after"];
-/// Parameters of `PUT /api/v1/properties`.
 pub(super) const SET: &[&str] = &["try", "only_new"];
-/// Parameters of `DELETE /api/v1/properties`.
 pub(super) const UNSET: &[&str] = &["pattern", "property"];
-/// Parameters of `GET /api/v1/properties/history`.
 pub(super) const HISTORY: &[&str] = &["pattern", "limit"];
-/// Sensors of a page unless the request says so, and the most: each is some 400 bytes.
+/// Default and maximum of sensors in a page: each has some 400 bytes.
 const PAGE: (usize, usize) = (10_000, 10_000);
-/// Changes of a history unless the request says so, and the most.
+/// Default and maximum of changes in a history.
 const LIMIT: (usize, usize) = (10_000, 1_000_000);
 /// Sensors that are looked up at a time.
 const AT_ONCE: usize = 1024;
-/// The most settings of one request of which it is told how many sensors each chooses.
+/// The most settings of one request for which the response counts the matching sensors.
 const COUNTED_MAX: usize = 16;
 /// The most settings of one request that the audit log names.
 const NAMED_MAX: usize = 8;
-/// What is kept without an end.
+/// The retention of data that is never dropped.
 const FOREVER: &str = "forever";
-/// The registry's kind of rules of retention.
+/// The registry's key for retention rules.
 const RETENTION: &str = "retention";
 
-/// Sensors with the properties that hold and where each comes from, a page at a time.
+/// Lists sensors with their properties and where each comes from, a page at a time.
 pub(super) async fn show(
     State(api): State<Arc<Api>>,
     Extension(bearer): Extension<Bearer>,
@@ -61,7 +57,7 @@ pub(super) async fn show(
     let (store, user) = (api.store.clone(), only_user(&bearer).map(str::to_owned));
     let place = super::read::place(&api, &bearer).await?;
     let choose = move |is_gone: &dyn Fn() -> bool| {
-        // Those of virtual sensors are what their definitions say.
+        // Virtual sensors have the properties of their definitions.
         let mut sensors = Vec::new();
         loop {
             let mut part = store.sensors_after_until(&patterns, after.as_deref(), AT_ONCE, is_gone);
@@ -120,7 +116,7 @@ fn kept(rule: &RetentionRule) -> String {
     rule.raw.map_or_else(|| FOREVER.to_owned(), |age| age.to_string())
 }
 
-/// What is set, in the order in which it counts; for users without what names other people's jobs.
+/// Lists the settings in their order of precedence; users do not see patterns that name other users' jobs.
 pub(super) async fn settings(
     State(api): State<Arc<Api>>,
     Extension(bearer): Extension<Bearer>,
@@ -137,7 +133,7 @@ pub(super) async fn settings(
     .await
 }
 
-/// Takes out of rows with a `pattern` those that a user may not know of.
+/// Removes rows with a `pattern` that the user may not see.
 fn retain_seen(api: &Api, bearer: &Bearer, rows: &mut Vec<Value>, is_gone: &dyn Fn() -> bool) {
     if let Some(user) = only_user(bearer) {
         let mut view = UserVisibility::new(api, user, is_gone);
@@ -147,7 +143,7 @@ fn retain_seen(api: &Api, bearer: &Bearer, rows: &mut Vec<Value>, is_gone: &dyn 
 
 fn settings_of(api: &Api) -> Vec<Value> {
     let mut rows: Vec<Value> = api.store.property_settings().iter().map(|setting| told(setting)).collect();
-    // The last one set is the first rule.
+    // The rule that was set last comes first.
     for RuleInForce { rule, set } in api.store.retention_rules().iter().rev() {
         if let Some((who, at)) = set {
             let time = Timestamp(*at).to_string();
@@ -159,7 +155,7 @@ fn settings_of(api: &Api) -> Vec<Value> {
     rows
 }
 
-/// What was ever set and taken back; for users without what names other people's jobs.
+/// Lists all changes of settings; users do not see patterns that name other users' jobs.
 pub(super) async fn history(
     State(api): State<Arc<Api>>,
     Extension(bearer): Extension<Bearer>,
@@ -239,7 +235,7 @@ pub(super) async fn set(
 
 type StalenessRules = Vec<(Pattern, Option<Interval>)>;
 
-/// The settings of a request's body, checked, and the ages among them.
+/// Checks the settings of a request's body, retentions included.
 fn wanted(store: &Store, body: &[u8]) -> Result<(Vec<SensorSetting>, StalenessRules), ApiError> {
     const WANTED: &str = r#"settings are wanted, such as {"settings": [{"pattern": "/lrz/**/power", "unit": "W"}]}"#;
     let body: PropertiesRequest =
@@ -268,7 +264,7 @@ fn wanted(store: &Store, body: &[u8]) -> Result<(Vec<SensorSetting>, StalenessRu
     Ok((settings, ages))
 }
 
-/// For the audit log.
+/// The audit log's text.
 fn summary(settings: &[SensorSetting], ages: &StalenessRules) -> String {
     let one = |setting: &SensorSetting| serde_json::to_string(setting).unwrap_or_default();
     let mut parts: Vec<String> = settings.iter().take(NAMED_MAX).map(one).collect();
@@ -284,7 +280,7 @@ fn summary(settings: &[SensorSetting], ages: &StalenessRules) -> String {
     parts.join(", ")
 }
 
-/// Takes back what was set with one pattern.
+/// Removes the settings of one pattern.
 pub(super) async fn unset(
     State(api): State<Arc<Api>>,
     Extension(bearer): Extension<Bearer>,
@@ -324,7 +320,7 @@ pub(super) async fn unset(
     Ok(Json(json!({ "unset": done.map_err(refused)? })).into_response())
 }
 
-/// What the store says no to is the request's fault, everything else is ours.
+/// Errors of the store that the request causes are client errors, others server errors.
 fn refused(error: StoreError) -> ApiError {
     match error {
         StoreError::Sensor(reason) => ApiError::bad_request(reason),

@@ -1,4 +1,4 @@
-//! `/api/v1/query`: runs on a blocking thread and streams; what is small is answered at once.
+//! `/api/v1/query`: runs on a blocking thread and streams; small results are returned directly.
 
 mod at_once;
 
@@ -23,13 +23,12 @@ use super::sink::{BodySink, ResponseWriter, sink};
 use super::{Api, ApiError, EVERY_HEADER, NOTE_HEADER, SENSORS_HEADER, TIER_HEADER, WARNING_HEADER, WARNINGS_MAX};
 use crate::access::tokens::Bearer;
 
-/// The time now, ns since the Unix epoch.
+/// The current time, ns since the Unix epoch.
 pub(super) fn now() -> Timestamp {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     Timestamp(i64::try_from(since.as_nanos()).unwrap_or(i64::MAX))
 }
 
-/// Answers a range query.
 pub(super) async fn query(
     State(api): State<Arc<Api>>,
     Extension(bearer): Extension<Bearer>,
@@ -77,7 +76,7 @@ fn respond(head: &QueryHead, format: ResponseFormat, body: Body) -> Response {
     (headers, window_headers(head.tier, head.every), remarks, body).into_response()
 }
 
-/// What is known of an answer before its first row.
+/// What is known before the first row.
 struct QueryHead {
     sensors: usize,
     tier: Option<Interval>,
@@ -107,7 +106,7 @@ fn window_headers(tier: Option<Interval>, every: Option<Interval>) -> HeaderMap 
 fn remark_headers(name: &'static str, warnings: &[String]) -> HeaderMap {
     let mut headers = HeaderMap::new();
     let mut add = |text: &str| {
-        // A header is one line; bytes beyond ASCII may stand in it (RFC 9110, 5.5).
+        // A header is one line; bytes beyond ASCII are allowed (RFC 9110, 5.5).
         let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
         if let Ok(value) = HeaderValue::from_bytes(line.as_bytes()) {
             headers.append(HeaderName::from_static(name), value);
@@ -165,13 +164,13 @@ fn work(
     }
 }
 
-/// Has the computation end when nobody waits for its rows, also while there are none to write.
+/// Stops the computation when the client disconnects, also while there are no rows to write.
 fn stop_without_client(result: &mut QueryResult, sink: &BodySink) {
     let client = sink.breaker();
     result.batches.stop_when(move || client.is_abandoned());
 }
 
-/// Writes the rows, and after them the warnings that the head could not tell because the reading met what they are about.
+/// Writes the rows, then the warnings that were unknown when the headers were sent.
 fn answer<W: ResponseWriter>(
     mut result: QueryResult,
     told: &[String],

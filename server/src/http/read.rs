@@ -1,4 +1,5 @@
-//! `/api/v1/sensors` and `/api/v1/newest`, a page at a time: long lists, streamed. Only so many are made at once, and none on when its client has gone.
+//! `/api/v1/sensors` and `/api/v1/newest`: long lists, streamed a page at a time. Permits limit concurrent lists; a list ends when its client
+//! disconnects.
 
 use std::cell::Cell;
 use std::io::{self, Write};
@@ -23,20 +24,20 @@ use super::{Api, ApiError, NEXT_HEADER, SENSORS_HEADER};
 use crate::access::tokens::Bearer;
 use crate::metrics::Metrics;
 
-/// Sensors of one page unless the request says so, and the most.
+/// Default and maximum of sensors in a page.
 const LIMIT: (usize, usize) = (10_000, 100_000);
-/// The most long lists that are made at once, and the most of one token, those that wait included.
+/// Concurrent long lists of all tokens; then those of one token, waiting ones included.
 pub(super) const LISTS_MAX: usize = 8;
 pub(super) const LISTS_PER_TOKEN_MAX: usize = 6;
-/// How long a list waits for its place.
+/// How long a list waits for its permit.
 const PLACE_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// A place among the long lists, soon.
+/// Waits for a permit for a long list.
 pub(super) async fn place(api: &Api, bearer: &Bearer) -> Result<TokenPermit, ApiError> {
     api.lists.take(bearer, PLACE_TIME_MAX).await
 }
 
-/// Lists sensors, without a pattern of all: a page of them.
+/// Lists a page of sensors; without a pattern all sensors.
 pub(super) async fn sensors(
     State(api): State<Arc<Api>>,
     Extension(bearer): Extension<Bearer>,
@@ -63,7 +64,7 @@ pub(super) async fn sensors(
     }))
 }
 
-/// Gives the newest reading of each sensor that has one, of a page of the sensors.
+/// Lists the newest readings of a page of sensors.
 pub(super) async fn newest(
     State(api): State<Arc<Api>>,
     Extension(bearer): Extension<Bearer>,
@@ -90,7 +91,7 @@ pub(super) async fn newest(
     }))
 }
 
-/// How many sensors a page has, unless the request says so and at most, and behind which path it begins.
+/// The size of a page, and the path after which it begins.
 pub(super) fn limits(params: &QueryParams, (usual, most): (usize, usize)) -> Result<(usize, Option<String>), ApiError> {
     let limit = params.read("limit", |text| match text.parse() {
         Ok(limit) if (1..=most).contains(&limit) => Ok(limit),
@@ -99,7 +100,7 @@ pub(super) fn limits(params: &QueryParams, (usual, most): (usize, usize)) -> Res
     Ok((limit.unwrap_or(usual), params.read("after", |text| Ok::<_, &str>(text.to_owned()))?))
 }
 
-/// A page of a list, which `write` gives from behind the first bracket to before the last; then where the next page begins.
+/// A page of a list: `write` writes the elements between the brackets; the cursor of the next page follows.
 pub(super) fn page(
     name: &'static str,
     count: usize,
@@ -120,12 +121,12 @@ pub(super) fn page(
     response
 }
 
-/// Whether the request is over. What answers a request is dropped when its client goes.
+/// Reports the end of a request: the handler's future, and this with it, is dropped when the client disconnects.
 #[derive(Default)]
 pub(super) struct RequestGuard(Arc<AtomicBool>);
 
 impl RequestGuard {
-    /// What says it once this one is dropped.
+    /// A flag that becomes true when this is dropped.
     pub fn flag(&self) -> Arc<AtomicBool> {
         self.0.clone()
     }
@@ -137,8 +138,8 @@ impl Drop for RequestGuard {
     }
 }
 
-/// Does the work on a blocking thread. The work is given a question, whether nobody waits for it any more, which it should ask now and then. It must
-/// own the place that was taken for it, and may return it with what it has found: work that nobody waits for goes on until it asks.
+/// Runs `work` on a blocking thread. `work` gets a function that returns whether the client has disconnected, and should call it now and then.
+/// `work` must own its permit and may return it with the result: abandoned work goes on until its next call.
 pub(super) async fn run_until_abandoned<T: Send + 'static>(
     metrics: &Arc<Metrics>,
     work: impl FnOnce(&dyn Fn() -> bool) -> T + Send + 'static,
@@ -161,10 +162,11 @@ pub(super) async fn run_until_abandoned<T: Send + 'static>(
     done.map_err(|error| ApiError::internal(format!("choosing the sensors failed: {error}")))
 }
 
-/// Sensors that are in memory at a time while a list of them is written.
+/// Sensors in memory at a time while a list is written.
 const PAGE_SENSORS: usize = 4096;
 
-/// The sensors that patterns choose and a bearer may see (users see none of other people's jobs), those of one job alone when one is named, a page at a time: there may be millions.
+/// The sensors that match the patterns and that the bearer may see (users do not see other users' jobs), optionally of one job, a page at a time:
+/// there may be millions.
 pub(super) struct SensorPages {
     api: Arc<Api>,
     patterns: Vec<Pattern>,
@@ -178,7 +180,7 @@ impl SensorPages {
         Self { api, patterns, only_user: only_user.map(str::to_owned), job: job.cloned() }
     }
 
-    /// A page of those after a path, and where the next one begins; no next one after the last.
+    /// A page after a path, and the cursor of the next one if there is one.
     fn page(&self, after: Option<&str>, is_over: &dyn Fn() -> bool) -> (Vec<SensorInfo>, Option<Arc<str>>) {
         let space = &self.api.space;
         let mut page = space.sensors_after_until(&self.patterns, after, PAGE_SENSORS, is_over);
@@ -192,7 +194,7 @@ impl SensorPages {
         (page, next)
     }
 
-    /// Gives each of them to `take`, a page in memory at a time; fewer when nobody waits for them.
+    /// Passes each sensor to `take`, a page in memory at a time; fewer if the client disconnects.
     pub fn each(&self, is_gone: &dyn Fn() -> bool, mut take: impl FnMut(SensorInfo)) {
         let mut next: Option<Arc<str>> = None;
         while !is_gone() {
@@ -205,14 +207,14 @@ impl SensorPages {
         }
     }
 
-    /// How many there are; fewer when nobody waits for the number.
+    /// The number of sensors; fewer if the client disconnects.
     pub fn count(&self, is_gone: &dyn Fn() -> bool) -> usize {
         let mut count = 0;
         self.each(is_gone, |_| count += 1);
         count
     }
 
-    /// So many of those after a path, at most, and the last of them where there are more; fewer when nobody waits for them.
+    /// At most `limit` sensors after a path, and the last one's path if there are more; fewer if the client disconnects.
     pub fn some(
         &self,
         after: Option<&str>,
@@ -231,7 +233,7 @@ impl SensorPages {
         (sensors, last)
     }
 
-    /// All of them when they are not more than `most`, else a few more than that; any when `is_over`.
+    /// All sensors if there are at most `most`, else a few more than that; any number when `is_over`.
     pub fn at_most(&self, most: usize, is_over: &dyn Fn() -> bool) -> Vec<SensorInfo> {
         let (mut sensors, mut next) = if is_over() { (Vec::new(), None) } else { self.page(None, is_over) };
         while let Some(after) = next.filter(|_| sensors.len() <= most && !is_over()) {
@@ -243,7 +245,7 @@ impl SensorPages {
     }
 }
 
-/// `{"<name>":[…]}`, which `write` gives from behind the first bracket to the end, on a blocking thread.
+/// `{"<name>":[…]}`; `write` writes the rest after the first bracket, on a blocking thread.
 fn list(
     name: &'static str,
     count: usize,
@@ -253,7 +255,7 @@ fn list(
     tokio::task::spawn_blocking(move || {
         let written = write!(sink, "{{\"{name}\":[").and_then(|()| write(&mut sink)).and_then(|()| sink.flush());
         if let Err(error) = written {
-            // Only a client that has gone makes this fail; the answer is cut off in any case.
+            // Fails only if the client has disconnected; the response is broken off in any case.
             sink.breaker().fail(error);
         }
     });
@@ -278,7 +280,7 @@ struct SensorDocument<'a> {
     agent: &'a str,
 }
 
-/// Writes one; gives back false for the next one's `first`.
+/// Writes one sensor; returns false, the next one's `first`.
 fn sensor(info: &SensorInfo, first: bool, sink: &mut BodySink) -> io::Result<bool> {
     sink.write_all(if first { b"" } else { b",\n" })?;
     let sensor = SensorDocument {

@@ -1,4 +1,4 @@
-//! `/api/v1/jobs/{id}/rules`: what is sampled of a running job, asked of and changed on all its nodes at once.
+//! `/api/v1/jobs/{id}/rules`: shows and changes what is sampled of a running job on all its nodes at once.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,14 +18,13 @@ use crate::access::tokens::Bearer;
 use crate::access::{Role, bearer_name};
 use crate::control::{NODES_MAX, NodeAnswer};
 
-/// Parameters of `POST /api/v1/jobs/{id}/rules`.
 pub(super) const RULES: &[&str] = &["try"];
 /// The largest rule, in bytes.
 const RULE_BYTES_MAX: usize = 32 << 10;
-/// The most that is read of a request, in bytes.
+/// The largest body, in bytes.
 pub(super) const BODY_BYTES_MAX: usize = 2 * RULE_BYTES_MAX;
 
-/// What is sampled of a job now, as each node says.
+/// Shows what each node samples of a job.
 pub(super) async fn show(
     State(api): State<Arc<Api>>,
     Extension(bearer): Extension<Bearer>,
@@ -36,7 +35,7 @@ pub(super) async fn show(
     Ok(answered(&job, answers))
 }
 
-/// A new rule for one job.
+/// Adds a rule for one job.
 pub(super) async fn add(
     State(api): State<Arc<Api>>,
     Extension(bearer): Extension<Bearer>,
@@ -62,7 +61,7 @@ pub(super) async fn add(
     Ok(answered(&job, answers))
 }
 
-/// The end of the rules that were made for one job.
+/// Ends the rules made for one job.
 pub(super) async fn end(
     State(api): State<Arc<Api>>,
     Extension(bearer): Extension<Bearer>,
@@ -75,7 +74,7 @@ pub(super) async fn end(
     Ok(answered(&job, answers))
 }
 
-/// A request's rule. Everything but its form is looked at by the agents, which know their metrics and limits.
+/// Reads a request's rule. Agents check its content, because they know their metrics and limits.
 fn rule(body: &[u8]) -> Result<Value, ApiError> {
     if body.len() > RULE_BYTES_MAX {
         return Err(ApiError::bad_request(format!(
@@ -93,11 +92,11 @@ fn rule(body: &[u8]) -> Result<Value, ApiError> {
     }
 }
 
-/// The id of a job as its manager writes it, and the nodes on which it runs; only if the bearer may know of it.
+/// The job's id as its manager writes it, and the nodes on which it runs; only if the bearer may see it.
 fn nodes(api: &Api, bearer: &Bearer, job: &str) -> Result<(String, Vec<String>), ApiError> {
     let mut seen = api.store.job(job);
     seen.retain(|own| bearer.role != Role::User || own.user.as_deref() == Some(bearer.name.as_str()));
-    // The newest run counts, should an id have come again.
+    // If an id was used again, the newest run counts.
     let Some(id) = seen.last().map(|newest| newest.job.clone()) else {
         return Err(ApiError::new(StatusCode::NOT_FOUND, format!("there is no job {job}, or it is not yours")));
     };
@@ -124,7 +123,7 @@ fn audit(api: &Api, bearer: &Bearer, peer: Option<Extension<PeerAddress>>, what:
     api.security.audit.always(AuditEntry::new(AuditEvent::JobRule, outcome, &bearer_name(bearer), from, &what));
 }
 
-/// 200 when every node did it, else 207 (RFC 4918, section 11.1).
+/// 200 if every node succeeded, else 207 (RFC 4918, section 11.1).
 fn answered(job: &str, nodes: Vec<NodeAnswer>) -> Response {
     let failed = nodes.iter().filter(|node| node.error.is_some()).count();
     let status = if failed == 0 { StatusCode::OK } else { StatusCode::MULTI_STATUS };

@@ -1,4 +1,4 @@
-//! Connections of the API: TLS, HTTP/1.1, time limits, an orderly end.
+//! Connections of the API: TLS, HTTP/1.1, time limits, orderly shutdown.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,31 +16,31 @@ use crate::broker::{ServerLifetime, went_down};
 use crate::certificates::ReloadableTls;
 use crate::metrics::Metrics;
 
-/// How long a client may take for a request's head, and how long a connection may wait for its next request.
+/// The time for a request's head, and the idle time before the next request.
 const HEAD_TIME_MAX: Duration = Duration::from_secs(30);
 /// The largest head of a request, in bytes: 256 patterns of a kilobyte fit.
 const HEAD_BYTES_MAX: usize = 320 << 10;
-/// How long answers may go on when the server goes down. The rest of [`SHUTDOWN_TIME_MAX`](crate::serve::SHUTDOWN_TIME_MAX) is the store's.
+/// How long responses may continue at shutdown. The rest of [`SHUTDOWN_TIME_MAX`](crate::serve::SHUTDOWN_TIME_MAX) is for the store.
 const DRAIN_TIME_MAX: Duration = Duration::from_secs(2);
-/// How long accepting rests after it failed, as when no file descriptor is left.
+/// The pause after a failed accept, for instance when no file descriptor is left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Where a request comes from, among its extensions.
+/// The client's address, in a request's extensions.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PeerAddress(pub SocketAddr);
 
-/// What the API's connections share.
+/// The state that all connections of the API share.
 #[derive(Clone)]
 pub(crate) struct HttpFrontend {
     pub router: Router,
     pub tls: ReloadableTls,
     pub metrics: Arc<Metrics>,
     pub admission: Arc<ConnectionAdmission>,
-    /// How long a connection may take to show a token.
+    /// How long a connection may remain unauthenticated.
     pub time_max: Duration,
 }
 
-/// Takes connections until the server goes down.
+/// Accepts connections until the server shuts down.
 pub(crate) async fn accept(front: HttpFrontend, listener: TcpListener, mut lifetime: ServerLifetime) {
     loop {
         let accepted = tokio::select! {

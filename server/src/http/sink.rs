@@ -1,4 +1,4 @@
-//! Answers that stream: a blocking producer, a bounded channel, a body. The producer stops when its client has gone.
+//! Streamed responses: a blocking producer, a bounded channel, a body. The producer stops when its client disconnects.
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -8,14 +8,14 @@ use bytes::{BufMut, Bytes, BytesMut};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
-/// A piece of an answer, in bytes: pieces are sent when they are at least so large.
+/// The least size of a piece of a response, in bytes.
 pub const PIECE_BYTES: usize = 64 << 10;
 /// Pieces that wait for the client.
 const PIECES_MAX: usize = 4;
-/// How long a client may read nothing before its answer is given up.
+/// How long a client may read nothing before its response is abandoned.
 const STALL_MAX: Duration = Duration::from_secs(60);
 
-/// Where a producer writes. Flushed pieces wait for the client; what is written after the client has gone is an error.
+/// The producer's end. Flushed pieces wait for the client; a write after the client has disconnected is an error.
 pub(super) struct BodySink {
     pieces: mpsc::Sender<io::Result<Bytes>>,
     piece: BytesMut,
@@ -23,7 +23,7 @@ pub(super) struct BodySink {
     bytes: u64,
 }
 
-/// A sink and the body that it fills. To be called in the runtime, to be filled on a blocking thread.
+/// A sink and the body that it fills. Call it within the runtime; fill it on a blocking thread.
 pub(super) fn sink() -> (BodySink, Body) {
     let (pieces, receiver) = mpsc::channel(PIECES_MAX);
     let sink =
@@ -34,25 +34,23 @@ pub(super) fn sink() -> (BodySink, Body) {
     (sink, Body::from_stream(stream))
 }
 
-/// Where an answer is written to.
+/// The destination of a response.
 pub(super) trait ResponseWriter: Write {
-    /// Sends what has been written if it is enough for a piece.
+    /// Sends the written bytes if they are enough for a piece.
     fn relay(&mut self) -> io::Result<()>;
-    /// Whether the client has gone.
     fn is_abandoned(&self) -> bool;
 }
 
-/// A small answer, held as a whole. Writing more than it may have is an error.
+/// A small response in memory. Exceeding its maximum size is an error.
 #[derive(Default)]
 pub(super) struct BufferedBody {
     bytes: Vec<u8>,
 }
 
-/// The most bytes of an answer that is held as a whole.
+/// The largest response in memory, in bytes.
 const WHOLE_BYTES_MAX: usize = 512 << 10;
 
 impl BufferedBody {
-    /// What has been written.
     pub fn into_bytes(self) -> Bytes {
         self.bytes.into()
     }
@@ -98,17 +96,15 @@ impl BodySink {
         self.bytes
     }
 
-    /// Whether the client has gone.
     pub fn is_abandoned(&self) -> bool {
         self.pieces.is_closed()
     }
 
-    /// Sends what has been written if it is enough for a piece.
+    /// Sends the written bytes if they are enough for a piece.
     pub fn relay(&mut self) -> io::Result<()> {
         if self.piece.len() < PIECE_BYTES { Ok(()) } else { self.flush() }
     }
 
-    /// What cuts the answer off.
     pub fn breaker(&self) -> StallBreaker {
         StallBreaker { pieces: self.pieces.clone(), runtime: self.runtime.clone() }
     }
@@ -119,19 +115,18 @@ impl BodySink {
     }
 }
 
-/// Cuts an answer off so that its client sees that it is not whole.
+/// Breaks a response off, so that its client sees that it is incomplete.
 pub(super) struct StallBreaker {
     pieces: mpsc::Sender<io::Result<Bytes>>,
     runtime: Handle,
 }
 
 impl StallBreaker {
-    /// Whether the client has gone.
     pub fn is_abandoned(&self) -> bool {
         self.pieces.is_closed()
     }
 
-    /// Ends the answer with an error, for which HTTP has no better sign than a broken connection.
+    /// Ends the response with an error. HTTP has no better sign of it than a broken connection.
     pub fn fail(self, error: io::Error) {
         let _ = self.runtime.block_on(self.pieces.send_timeout(Err(error), STALL_MAX));
     }

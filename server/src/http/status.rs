@@ -13,17 +13,17 @@ use crate::access::Permission;
 use crate::access::tokens::Bearer;
 use crate::metrics::MetricsText;
 
-/// The API's description, kept by hand; a test compares it with the routes.
+/// The description of the API, written by hand; a test compares it with the routes.
 pub(super) const OPENAPI: &str = include_str!("openapi.json");
-/// Free bytes on the store's disk under which the server calls itself unhealthy.
+/// With fewer free bytes on the store's disk the server is unhealthy.
 const FREE_BYTES_MIN: u64 = 16 << 20;
 
-/// Says to a client of InfluxDB that there is somebody (204), and nothing else.
+/// Tells an InfluxDB client that the server exists (204).
 pub(super) async fn ping() -> StatusCode {
     StatusCode::NO_CONTENT
 }
 
-/// [`healthz`] in the words of InfluxDB 2: `pass` or `fail`.
+/// [`healthz`] in the form of InfluxDB 2: `pass` or `fail`.
 pub(super) async fn health(State(api): State<Arc<Api>>) -> Response {
     let is_well = matches!(tokio::task::spawn_blocking(move || trouble(&api)).await, Ok(None));
     let (code, status, message) = if is_well {
@@ -35,7 +35,7 @@ pub(super) async fn health(State(api): State<Arc<Api>>) -> Response {
         .into_response()
 }
 
-/// 200 while readings can be made durable, else 503; with the reason, which may name files, for who may see how the server is.
+/// 200 while readings can be stored, else 503. Clients with permission to see the status also get the reason, which may name files.
 pub(super) async fn healthz(State(api): State<Arc<Api>>, bearer: Option<Extension<Bearer>>) -> Response {
     let trouble = tokio::task::spawn_blocking(move || trouble(&api)).await;
     let is_told = bearer.is_some_and(|Extension(bearer)| bearer.role.may(Permission::Status));
@@ -63,7 +63,7 @@ fn trouble(api: &Api) -> Option<String> {
         .then(|| format!("{free} bytes are free on the store's disk; free some space or lower the retention"))
 }
 
-/// Everything counted, as Prometheus reads it.
+/// All metrics in the Prometheus format.
 pub(super) async fn metrics(State(api): State<Arc<Api>>) -> Result<Response, ApiError> {
     let text = tokio::task::spawn_blocking(move || {
         let stats = api.store.stats();

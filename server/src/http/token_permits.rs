@@ -1,4 +1,4 @@
-//! Places for work of which only so much is done at once, and how much of it is one token's.
+//! Permits for concurrent work, with a limit for each token.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,10 +13,10 @@ use crate::admission::{IdentityQuotas, QuotaPermit};
 use crate::live_setting::Permits;
 use crate::memory::{QueryMemory, RunningQuery};
 
-/// Places that only administrators take, beyond those for all.
+/// Extra permits for administrators.
 const ADMIN_PLACES: usize = 2;
 
-/// Places of one kind of work.
+/// Permits for one kind of work.
 #[derive(Debug)]
 pub(crate) struct TokenPermits {
     what: &'static str,
@@ -26,7 +26,7 @@ pub(crate) struct TokenPermits {
     memory: Option<Arc<QueryMemory>>,
 }
 
-/// One of them, until it is dropped.
+/// A permit, returned when dropped.
 #[derive(Debug)]
 pub(crate) struct TokenPermit {
     _permit: OwnedSemaphorePermit,
@@ -35,25 +35,25 @@ pub(crate) struct TokenPermit {
 }
 
 impl TokenPermits {
-    /// `most` in all, `each` of one token that is no administrator's; `what` is how messages call them.
+    /// `most` in all, `each` for one token without role admin; `what` is the plural noun in messages.
     pub fn new(what: &'static str, most: usize, each: usize) -> Self {
         let (common, shares) = (Permits::new(most), IdentityQuotas::new(each));
         Self { what, common, reserve: Arc::new(Semaphore::new(ADMIN_PLACES)), shares, memory: None }
     }
 
-    /// For queries: none begins while those that run have taken more memory than they may.
+    /// For queries: none starts while running ones exceed the memory limit.
     pub fn within(mut self, memory: Arc<QueryMemory>) -> Self {
         self.memory = Some(memory);
         self
     }
 
-    /// Other numbers. Called within the runtime.
+    /// Changes the numbers. Call it within the runtime.
     pub fn set(&self, most: usize, each: usize) {
         self.common.set(most);
         self.shares.set(each);
     }
 
-    /// A place now, or an answer that says why there is none.
+    /// Takes a permit now, or returns the error response.
     pub fn try_take(&self, bearer: &Bearer) -> Result<TokenPermit, ApiError> {
         let share = self.share(bearer)?;
         match self.free(bearer) {

@@ -1,4 +1,4 @@
-//! `/api/v1/virtual`: virtual sensors, listed, defined, checked and removed.
+//! `/api/v1/virtual`: lists, defines, checks and removes virtual sensors.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -24,25 +24,21 @@ use crate::access::audit::{AuditEntry, AuditEvent, AuditOutcome};
 use crate::access::tokens::Bearer;
 use crate::access::{Permission, bearer_name};
 
-/// Parameters of `GET /api/v1/virtual`.
 pub(super) const LIST: &[&str] = &["pattern"];
-/// Parameters of `DELETE /api/v1/virtual`.
 pub(super) const REMOVE: &[&str] = &["path", "force"];
-/// Parameters of `GET /api/v1/virtual/history`.
 pub(super) const HISTORY: &[&str] = &["path", "limit"];
-/// The largest request, in bytes: the most definitions with long expressions.
+/// The largest request, in bytes: the maximum number of definitions with long expressions.
 pub(super) const BODY_BYTES_MAX: usize = 16 << 20;
-/// The most entries of a history, and how many there are without a limit.
+/// Maximum and default of entries in a history.
 const HISTORY_LIMIT: (usize, usize) = (10_000, 1_000);
-/// The most refusals that one answer tells.
+/// The most refusals in a response.
 const REFUSALS_MAX: usize = 50;
-/// The most paths that one line of the audit log names.
+/// The most paths in one line of the audit log.
 const PATHS_NOTED: usize = 20;
 
-/// Who asks, and from where.
 type Requester<'a> = (&'a Bearer, Option<SocketAddr>);
 
-/// The definitions whose path, or a sensor of which, one of the patterns chooses.
+/// Lists definitions that match a pattern by their path or by one of their sensors.
 pub(super) async fn list(
     State(api): State<Arc<Api>>,
     Extension(bearer): Extension<Bearer>,
@@ -78,8 +74,8 @@ fn chooses(api: &Api, pattern: &Pattern, one: &Listed, is_gone: &dyn Fn() -> boo
     pattern.as_str() == path || made.iter().any(|info| of.matches(&info.path))
 }
 
-/// A definition as a user may know it: with the number of those sensors that the user sees. None that names other people's jobs in its
-/// path or its expression, and none of whose sensors the user sees nothing.
+/// A definition as the user may see it, with the number of visible sensors. `None` if its path or expression names other users' jobs, or the user
+/// sees none of its sensors.
 fn seen_by(api: &Api, user: &str, mut one: Listed, is_gone: &dyn Fn() -> bool) -> Option<Listed> {
     let path = one.definition.path.as_str();
     let view = UserVisibility::new(api, user, is_gone);
@@ -102,7 +98,7 @@ fn told(one: Listed) -> Value {
     told
 }
 
-/// Defines, or defines anew; several at once are all taken or none.
+/// Defines or redefines sensors; all or none.
 pub(super) async fn define(
     State(api): State<Arc<Api>>,
     Extension(bearer): Extension<Bearer>,
@@ -113,7 +109,7 @@ pub(super) async fn define(
     change(api, (&bearer, peer), wanted(&body)).await
 }
 
-/// What [`define`] would say and do; nothing is changed.
+/// A dry run of [`define`].
 pub(super) async fn check(
     State(api): State<Arc<Api>>,
     Extension(bearer): Extension<Bearer>,
@@ -125,7 +121,7 @@ pub(super) async fn check(
     blocking(move || Ok(Json(api.space.virtuals().check(wanted).map_err(refusal)?).into_response())).await
 }
 
-/// Removes definitions, all of those named or none.
+/// Removes definitions; all or none.
 pub(super) async fn remove(
     State(api): State<Arc<Api>>,
     Extension(bearer): Extension<Bearer>,
@@ -146,7 +142,7 @@ pub(super) async fn remove(
     change(api, (&bearer, peer), wanted).await
 }
 
-/// Changes and notes who did it.
+/// Applies a change and writes it to the audit log.
 async fn change(
     api: Arc<Api>,
     (bearer, peer): Requester<'_>,
@@ -174,7 +170,7 @@ async fn change(
     .await
 }
 
-/// What was done, for the audit log.
+/// The audit log's text.
 fn noted(changed: &Changed) -> String {
     let mut said = Vec::new();
     for (what, paths) in [("defined", &changed.added), ("redefined", &changed.changed), ("removed", &changed.removed)] {
@@ -231,7 +227,7 @@ fn refusal(error: VirtualError) -> ApiError {
     }
 }
 
-/// What was ever defined and removed.
+/// Lists all definitions and removals.
 pub(super) async fn history(State(api): State<Arc<Api>>, uri: Uri) -> Result<Response, ApiError> {
     let params = QueryParams::of(&uri, HISTORY)?;
     let path = params.read("path", |text| Ok::<_, &str>(text.to_owned()))?;

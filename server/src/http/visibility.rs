@@ -1,7 +1,7 @@
-//! What users may see of texts that administrators wrote about sensors: patterns of settings, definitions of virtual sensors.
+//! Which texts of administrators a user may see: patterns of settings, definitions of virtual sensors.
 //!
-//! Of sensors themselves the store says who sees them. A pattern or an expression is text: it can name a job whose sensors its
-//! reader may not see, or one whose sensors are gone.
+//! The store decides who sees a sensor. A pattern or an expression is text: it can name a job whose sensors the reader may not see, or that has none
+//! any more.
 
 use std::collections::HashMap;
 
@@ -9,12 +9,12 @@ use wholegrain_model::Pattern;
 
 use super::Api;
 
-/// The level that has jobs below it.
+/// The level above job ids.
 const JOB: &str = "job";
-/// Sensors of a pattern that are looked at in one go.
+/// Sensors of a pattern that are examined at a time.
 const AT_ONCE: usize = 1024;
 
-/// One user's view. It remembers what it found, for lists that name the same patterns again and again.
+/// What one user may see. Caches results, because lists repeat patterns.
 pub(super) struct UserVisibility<'a> {
     api: &'a Api,
     user: &'a str,
@@ -22,12 +22,12 @@ pub(super) struct UserVisibility<'a> {
     is_gone: &'a dyn Fn() -> bool,
 }
 
-/// Whether a level of a pattern stands for any.
+/// Whether a level of a pattern is a wildcard.
 fn is_wild(level: &str) -> bool {
     matches!(level, "*" | "**")
 }
 
-/// The levels in `text` that follow a level `job` and say which job is meant. `text` may be an expression.
+/// The levels in `text` that follow a level `job` and name a job. `text` may be an expression.
 fn jobs_named(text: &str) -> Vec<&str> {
     let is_end = |c: char| c.is_whitespace() || "/<>()\"',".contains(c);
     let mut found = Vec::new();
@@ -42,14 +42,14 @@ fn jobs_named(text: &str) -> Vec<&str> {
     found
 }
 
-/// Whether a pattern may choose sensors of certain jobs: it says which job, or has a name somewhere below a wildcard or at its own
-/// beginning, which may be a job's.
+/// Whether a pattern may match sensors of particular jobs: it names a job, or has a name below a wildcard or at its relative beginning, which may be
+/// a job's.
 fn may_name_job(pattern: &str) -> bool {
     let levels: Vec<&str> = pattern.trim_start_matches('/').split('/').collect();
     let inner = &levels[..levels.len().saturating_sub(1)];
     let (mut earlier, mut before) = ("", if pattern.starts_with('/') { "" } else { "**" });
     for level in inner {
-        // What follows `job/*` is below a job, any one.
+        // Levels after `job/*` are below any job.
         let may_be_id = before == JOB || before == "**" || (before == "*" && earlier != JOB);
         if may_be_id && !is_wild(level) && *level != JOB {
             return true;
@@ -60,7 +60,7 @@ fn may_name_job(pattern: &str) -> bool {
 }
 
 impl<'a> UserVisibility<'a> {
-    /// Of one user. Once nobody waits for what is found, nothing is seen.
+    /// Once `is_gone` returns true, nothing is visible.
     pub fn new(api: &'a Api, user: &'a str, is_gone: &'a dyn Fn() -> bool) -> Self {
         Self { api, user, patterns: HashMap::new(), is_gone }
     }
@@ -70,8 +70,8 @@ impl<'a> UserVisibility<'a> {
         jobs_named(text).into_iter().all(|level| self.api.store.find_job(level, Some(self.user), None).is_some())
     }
 
-    /// Whether the user may know that something was set for this pattern. One that says of which job: when all that it chooses is the
-    /// user's, and there is something. One that may: when it chooses something that the user sees. Any other: yes.
+    /// Whether the user may know of a setting for this pattern. A pattern that names a job is visible if it matches sensors and all of them are the
+    /// user's. One that may name a job is visible if it matches a sensor that the user sees. Others are visible.
     pub fn sees_pattern(&mut self, pattern: &str) -> bool {
         if !may_name_job(pattern) && jobs_named(pattern).is_empty() {
             return true;

@@ -1,4 +1,4 @@
-//! `/api/v1/watch`: readings as they become durable, one JSON object a line.
+//! `/api/v1/watch`: streams readings as they are committed, one JSON object a line.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -27,14 +27,13 @@ use crate::admission::QuotaPermit;
 use crate::broker::went_down;
 use crate::metrics::Metrics;
 
-/// The media type of server-sent events.
 const EVENTS: &str = "text/event-stream";
-/// Schemas whose chosen sensors one watcher remembers.
+/// Schemas whose matching sensors one watcher caches.
 const SELECTIONS_MAX: usize = 65_536;
-/// Sensors without a schema of which one watcher remembers whether they are chosen.
+/// Schemaless sensors for which one watcher caches whether they match.
 const LOOSE_MAX: usize = 1 << 20;
 
-/// Streams what the patterns choose until the client or the server goes away.
+/// Streams matching readings until the client disconnects or the server shuts down.
 pub(super) async fn watch(
     State(api): State<Arc<Api>>,
     Extension(bearer): Extension<Bearer>,
@@ -45,7 +44,7 @@ pub(super) async fn watch(
     let as_events = accepted(&headers).any(|kind| kind == EVENTS);
     let share = share(&api, &bearer)?;
     let place = super::read::place(&api, &bearer).await?;
-    // First subscribe, then count: nothing that comes in between is missed.
+    // Subscribe first, then count: nothing in between is missed.
     let batches =
         api.live.watch().ok_or_else(|| ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "the server is going down"))?;
     let user = only_user(&bearer).map(str::to_owned);
@@ -62,7 +61,7 @@ pub(super) async fn watch(
     let watcher = WatchStream::new(patterns, user, batches, computing, api.store.clone(), api.metrics.clone());
     let shutdown = api.shutdown.clone();
     let stream = futures_util::stream::unfold(watcher, move |mut watcher| {
-        // As long as the stream is.
+        // Held as long as the stream.
         let _ = &share;
         let mut shutdown = shutdown.clone();
         async move {
@@ -77,14 +76,14 @@ pub(super) async fn watch(
     });
     let headers = [
         (header::CONTENT_TYPE, HeaderValue::from_static(if as_events { EVENTS } else { "application/x-ndjson" })),
-        // A compressor, here or in a proxy, would hold readings back.
+        // A compressor, here or in a proxy, would delay readings.
         (header::CACHE_CONTROL, HeaderValue::from_static(NO_TRANSFORM)),
         (HeaderName::from_static(SENSORS_HEADER), HeaderValue::from(count)),
     ];
     Ok((headers, Body::from_stream(stream)).into_response())
 }
 
-/// Lines as server-sent events (HTML standard, 9.2): one each.
+/// Lines as server-sent events (HTML standard, 9.2), one each.
 fn events(lines: &[u8]) -> Bytes {
     let mut out = Vec::with_capacity(lines.len() * 2);
     for line in lines.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
@@ -95,7 +94,7 @@ fn events(lines: &[u8]) -> Bytes {
     out.into()
 }
 
-/// One more live stream of a token, if it may have it.
+/// Takes one live stream from the token's quota.
 fn share(api: &Api, bearer: &Bearer) -> Result<Option<QuotaPermit>, ApiError> {
     if bearer.role == Role::Admin {
         return Ok(None);
@@ -109,7 +108,6 @@ fn share(api: &Api, bearer: &Bearer) -> Result<Option<QuotaPermit>, ApiError> {
     })
 }
 
-/// One sensor of a schema that is watched.
 struct SensorSubscription {
     index: usize,
     name: String,
@@ -118,18 +116,18 @@ struct SensorSubscription {
 
 struct WatchStream {
     patterns: Vec<Pattern>,
-    /// Whose jobs' sensors are among those watched; `None` for everybody's.
+    /// The user whose jobs' sensors are visible; `None` for all.
     only_user: Option<String>,
-    /// The store's when the choice was made.
+    /// The store's generation of jobs at the selection.
     jobs_generation: u64,
-    /// The store's when scales were looked up.
+    /// The store's generation of properties when scales were read.
     properties_generation: u64,
     batches: broadcast::Receiver<LiveItem>,
     computing: ComputedWatch,
     store: Store,
     metrics: Arc<Metrics>,
     selections: HashMap<SchemaHash, Arc<[SensorSubscription]>>,
-    /// Of sensors without a schema: `None` for one that is not chosen.
+    /// Schemaless sensors: `None` for one that does not match.
     loose: HashMap<SensorId, Option<SensorSubscription>>,
 }
 
@@ -160,7 +158,7 @@ impl WatchStream {
         }
     }
 
-    /// A job's batches may come before it is known whose it is: what was left out is looked at again.
+    /// Batches of a job may arrive before its owner is known: sensors left out are examined again.
     fn refresh(&mut self) {
         let generation = self.store.jobs_generation();
         if self.only_user.is_some() && generation != self.jobs_generation {
@@ -168,7 +166,7 @@ impl WatchStream {
             self.selections.clear();
             self.loose.clear();
         }
-        // Somebody may have set another scale.
+        // Another scale may have been set.
         let generation = self.store.properties_generation();
         if std::mem::replace(&mut self.properties_generation, generation) != generation {
             self.selections.clear();
@@ -176,7 +174,7 @@ impl WatchStream {
         }
     }
 
-    /// The lines of the next batch that holds anything chosen; `None` when the store has been closed.
+    /// The lines of the next batch with matching readings; `None` if the store has been closed.
     async fn next(&mut self) -> Option<Bytes> {
         loop {
             let item = tokio::select! {
@@ -215,7 +213,7 @@ impl WatchStream {
         }
     }
 
-    /// The chosen readings of sensors without a schema, in the order of arrival.
+    /// The matching readings of schemaless sensors, in the order of arrival.
     fn reading_lines(&mut self, readings: &LiveReadings) -> Option<(Bytes, u64)> {
         let (mut out, mut count) = (Vec::new(), 0);
         for one in &readings.readings {
@@ -233,7 +231,7 @@ impl WatchStream {
             });
             if let Some(chosen) = chosen {
                 let value = Some(scaled(one.value, chosen.scale));
-                // Writing into memory does not fail.
+                // Writing into memory cannot fail.
                 let _ = reading(&chosen.name, one.time, value, &mut out);
                 count += 1;
             }
@@ -269,7 +267,7 @@ impl Drop for WatchStream {
     }
 }
 
-/// The chosen readings of a batch, in the order of time.
+/// The matching readings of a batch, in the order of time.
 fn lines(batch: &LiveBatch, chosen: &[SensorSubscription]) -> Result<(Bytes, u64), payload::PayloadError> {
     let mut columns: Vec<Option<Column>> = chosen.iter().map(|_| None).collect();
     let mut next = 0;
@@ -283,7 +281,7 @@ fn lines(batch: &LiveBatch, chosen: &[SensorSubscription]) -> Result<(Bytes, u64
     for (sample, &time) in times.iter().enumerate() {
         for (chosen, column) in chosen.iter().zip(&columns) {
             let value = column.as_ref().and_then(|column| column.get(sample)).map(|value| scaled(value, chosen.scale));
-            // Writing into memory does not fail.
+            // Writing into memory cannot fail.
             let _ = reading(&chosen.name, time, value, &mut out);
         }
     }

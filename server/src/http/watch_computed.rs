@@ -1,7 +1,7 @@
-//! Virtual sensors that are watched: computed as the readings come in that they are made of.
+//! Watched virtual sensors: computed as readings of their operands arrive.
 //!
-//! Each is computed at most once in its interval and at most once in [`TICK`], on a blocking thread, from the time that was last sent on. A time
-//! without a value waits a while for the operands that are late and is then sent as a gap.
+//! Each is computed at most once in its interval and at most once in [`TICK`], on a blocking thread, from the time that was last sent. A time
+//! without a value waits a while for late operands and is then sent as a gap.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -18,26 +18,26 @@ use super::format::{json_text, reading};
 use super::query::now;
 use super::read::RequestGuard;
 
-/// How often is looked for something to compute.
+/// The interval of computations.
 const TICK: Duration = Duration::from_secs(1);
-/// How often is looked for virtual sensors that are new.
+/// The interval of the search for new virtual sensors.
 const LOOK: Duration = Duration::from_secs(10);
-/// The most virtual sensors that one client watches; those whose paths come first.
+/// The most virtual sensors that one client watches, in the order of paths.
 pub(super) const COMPUTED_MAX: usize = 10_000;
-/// A time without a value is a gap after so many intervals …
+/// A time without a value is a gap after this many intervals …
 const LATE_INTERVALS: i64 = 3;
-/// … and at least so long, ns.
+/// … and at least this long, ns.
 const LATE_NS_MIN: i64 = 5_000_000_000;
-/// Nothing is computed that is older than so many times the same.
+/// The oldest time computed, as a multiple of the same delay.
 const BACK_TIMES: i64 = 4;
 
 /// The virtual sensors of one watcher.
 pub(super) struct ComputedWatch {
-    /// At rest, or with a thread that works.
+    /// `None` while a thread is working.
     work: Option<ComputedWatchTask>,
     running: Option<JoinHandle<(ComputedWatchTask, Bytes, u64)>>,
     ticks: tokio::time::Interval,
-    /// Ends the work when the watcher goes.
+    /// Ends the work when the watcher is dropped.
     _over: RequestGuard,
 }
 
@@ -53,13 +53,13 @@ struct ComputedWatchTask {
 struct ComputedSubscription {
     info: SensorInfo,
     name: String,
-    /// Up to here all has been sent, ns since the Unix epoch.
+    /// The end of the times sent, ns since the Unix epoch.
     sent: i64,
     due: Instant,
 }
 
 impl ComputedWatch {
-    /// Of those virtual sensors among `sensors`, and those that come later.
+    /// Watches the virtual sensors among `sensors`, and later ones that match.
     pub fn new(space: Space, patterns: Vec<Pattern>, only_user: Option<String>, sensors: Vec<SensorInfo>) -> Self {
         let over = RequestGuard::default();
         let is_over = over.flag();
@@ -71,7 +71,7 @@ impl ComputedWatch {
         Self { work: Some(work), running: None, ticks, _over: over }
     }
 
-    /// The next lines, and how many. Nothing is lost when it is dropped before it is done.
+    /// The next lines, and their number. Safe to cancel.
     pub async fn next(&mut self) -> (Bytes, u64) {
         loop {
             if self.running.is_none() {
@@ -98,7 +98,7 @@ impl ComputedWatch {
 }
 
 impl ComputedWatchTask {
-    /// Takes what is chosen now; what is watched already goes on where it is.
+    /// Updates the selection; sensors that are watched already continue.
     fn take(&mut self, sensors: Vec<SensorInfo>) {
         let mut before: std::collections::HashMap<_, _> =
             self.sensors.drain(..).map(|watched| (watched.info.path.clone(), watched)).collect();
@@ -135,7 +135,7 @@ impl ComputedWatchTask {
 }
 
 impl ComputedSubscription {
-    /// Writes what is new; how many.
+    /// Writes new values; returns how many.
     fn compute(&mut self, chunks: &dyn Chunks, out: &mut Vec<u8>) -> u64 {
         let interval = i64::try_from(self.info.interval_ns).unwrap_or(i64::MAX);
         self.due = Instant::now() + Duration::from_nanos(self.info.interval_ns).max(TICK / 2);
@@ -163,7 +163,7 @@ impl ComputedSubscription {
                 if value.is_none() && time > now.saturating_sub(late) {
                     return count;
                 }
-                // Writing into memory does not fail.
+                // Writing into memory cannot fail.
                 let _ = reading(&self.name, time, value, out);
                 self.sent = time;
                 count += 1;

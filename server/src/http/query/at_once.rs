@@ -1,4 +1,4 @@
-//! Small answers without another thread: each hand-over to one and back costs more than they do themselves.
+//! Small results without a blocking thread: each hand-over costs more than the query.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,17 +14,17 @@ use super::super::read::SensorPages;
 use super::super::sink::BufferedBody;
 use super::QueryHead;
 
-/// The most sensors of a query that is tried so.
+/// The most sensors of a query that is tried this way.
 const SENSORS_MAX: usize = 4096;
 /// The most rows that it may be expected to have.
 const ROWS_MAX: u64 = 4096;
-/// How long it may take. What takes longer is begun anew, and streamed.
+/// The time limit. A longer query starts again and streams.
 const TIME_MAX: Duration = Duration::from_millis(5);
 
-/// What a query was found to choose, where that was looked for and is not too much.
+/// The sensors that a query matches, if they were looked up and are not too many.
 pub(super) type MatchingSensors = Option<Arc<[SensorInfo]>>;
 
-/// Head and body of a small answer. Where it is not known to be small, turns out not to be, or fails, the sensors that it is of.
+/// Head and body of a small result. If it is not known to be small, turns out to be larger, or fails, the error holds its sensors.
 pub(super) fn answer(
     api: &Arc<Api>,
     only_user: Option<&str>,
@@ -36,7 +36,7 @@ pub(super) fn answer(
     if !many || query.validate().is_err() || rows.is_some_and(|rows| rows > ROWS_MAX) {
         return Err(None);
     }
-    // Reading may wait for the disk: others of this thread's tasks go on elsewhere meanwhile.
+    // Reading may wait for the disk: other tasks of this thread move elsewhere meanwhile.
     tokio::task::block_in_place(|| {
         let until = Instant::now() + TIME_MAX;
         let is_late = || Instant::now() > until;
@@ -70,7 +70,7 @@ fn run(
     Some((head, whole))
 }
 
-/// How many windows each series has, when that is known.
+/// The number of windows of each series, if known.
 fn windows(query: &Query) -> Option<u64> {
     let range = query.to.0.abs_diff(query.from.0);
     match (query.points, query.every) {
@@ -84,7 +84,7 @@ fn windows(query: &Query) -> Option<u64> {
 fn is_small(query: &Query, sensors: &[SensorInfo]) -> bool {
     let range = query.to.0.abs_diff(query.from.0);
     let rows = |sensor: &SensorInfo| {
-        // What is computed takes as long as it takes, and what has no interval may have any number of readings.
+        // Computed sensors take unknown time, and sensors without interval may have any number of readings.
         let computed = sensor.id.is_computed();
         let rows = windows(query).or_else(|| range.checked_div(sensor.interval_ns));
         rows.filter(|_| !computed).unwrap_or(u64::MAX)
