@@ -7,36 +7,36 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use wholegrain_transport::spool::{Spool, SpoolConfig};
 
-use crate::api::{Api, Doors};
-use crate::bell::Bell;
+use crate::api::{ApiServer, Listeners};
 use crate::config::Config;
 use crate::encoder::EncoderThread;
 use crate::engine::Sampler;
 use crate::heap;
 use crate::jobs;
-use crate::manager::{Desk, Manager, Threads};
+use crate::manager::{AgentThreads, Manager, ManagerHandle};
 use crate::sender::{SenderThread, segment_bytes};
-use crate::service::Service;
-use crate::state::State;
+use crate::service::ServiceNotifier;
+use crate::state::AgentState;
+use crate::waker::Waker;
 
 /// How an agent is asked to end, from any thread or a signal handler.
 #[derive(Debug)]
 pub struct Shutdown {
     asked: Arc<AtomicBool>,
     reload: Arc<AtomicBool>,
-    bell: Arc<Bell>,
+    waker: Arc<Waker>,
 }
 
 impl Shutdown {
     /// Not asked yet.
     pub fn new() -> std::io::Result<Self> {
-        Ok(Self { asked: Arc::default(), reload: Arc::default(), bell: Arc::new(Bell::new()?) })
+        Ok(Self { asked: Arc::default(), reload: Arc::default(), waker: Arc::new(Waker::new()?) })
     }
 
     /// Asks.
-    pub fn ask(&self) {
+    pub fn request(&self) {
         self.asked.store(true, Ordering::Release);
-        self.bell.ring();
+        self.waker.wake();
     }
 
     /// Whether it was asked.
@@ -56,25 +56,29 @@ impl Shutdown {
 
     fn on_signal(&self, signal: i32, flag: &Arc<AtomicBool>) -> std::io::Result<()> {
         signal_hook::flag::register(signal, flag.clone())?;
-        signal_hook::low_level::pipe::register(signal, self.bell.rope()?)?;
+        signal_hook::low_level::pipe::register(signal, self.waker.wake_fd()?)?;
         Ok(())
     }
 }
 
 /// Runs an agent until it is asked to end. `ready` is called once everything has started.
-pub fn run(config: Config, shutdown: &Shutdown, ready: impl FnOnce(&Arc<State>, &Desk)) -> anyhow::Result<()> {
-    let state = Arc::new(State::new(&config).context("cannot start")?);
+pub fn run(
+    config: Config,
+    shutdown: &Shutdown,
+    ready: impl FnOnce(&Arc<AgentState>, &ManagerHandle),
+) -> anyhow::Result<()> {
+    let state = Arc::new(AgentState::new(&config).context("cannot start")?);
     let sender = start_sender(&config, &state)?;
     let fast = Sampler::start("sampler", state.counters.clone(), true).context("cannot start the sampler thread")?;
     let encoder = EncoderThread::start(state.clone()).context("cannot start the encoder thread")?;
-    let doors = Doors::of(&config);
-    let (mut manager, desk) =
-        Manager::new(config, state.clone(), shutdown.bell.clone(), Threads { fast, encoder, sender });
-    if let Err(error) = jobs::control::start(state.clone(), desk.clone()) {
+    let listeners = Listeners::of(&config);
+    let (mut manager, manager_handle) =
+        Manager::new(config, state.clone(), shutdown.waker.clone(), AgentThreads { fast, encoder, sender });
+    if let Err(error) = jobs::control::start(state.clone(), manager_handle.clone()) {
         manager.finish();
         return Err(error).context("cannot start the thread for the server's orders");
     }
-    let api = match Api::start(&doors, &state, &desk) {
+    let api = match ApiServer::start(&listeners, &state, &manager_handle) {
         Ok(api) => api,
         Err(error) => {
             manager.finish();
@@ -82,8 +86,8 @@ pub fn run(config: Config, shutdown: &Shutdown, ready: impl FnOnce(&Arc<State>, 
         }
     };
     heap::trim();
-    ready(&state, &desk);
-    let mut service = Service::new();
+    ready(&state, &manager_handle);
+    let mut service = ServiceNotifier::new();
     service.ready();
     let result = loop {
         if shutdown.is_asked() {
@@ -106,7 +110,7 @@ pub fn run(config: Config, shutdown: &Shutdown, ready: impl FnOnce(&Arc<State>, 
     result
 }
 
-fn start_sender(config: &Config, state: &Arc<State>) -> anyhow::Result<Option<SenderThread>> {
+fn start_sender(config: &Config, state: &Arc<AgentState>) -> anyhow::Result<Option<SenderThread>> {
     let Some(mqtt) = &config.mqtt else { return Ok(None) };
     let spool = match &config.spool {
         Some(spool) => {

@@ -9,22 +9,22 @@ use wholegrain_transport::payload::{decode_column, last_row};
 use crate::config::CacheConfig;
 use crate::engine::ring::RowCopy;
 use crate::engine::{Group, clock};
-use crate::state::{Encoded, State, lock};
+use crate::state::{AgentState, EncodedBatch, lock};
 
 /// Encoded batches of all groups, the oldest first.
 #[derive(Debug)]
-pub struct Cache {
-    inner: Mutex<Inner>,
+pub struct BatchCache {
+    inner: Mutex<CacheState>,
 }
 
 #[derive(Debug)]
-struct Inner {
-    batches: VecDeque<Arc<Encoded>>,
+struct CacheState {
+    batches: VecDeque<Arc<EncodedBatch>>,
     bytes: u64,
     config: CacheConfig,
 }
 
-impl Inner {
+impl CacheState {
     fn shrink(&mut self, now_mono: i64) {
         while let Some(oldest) = self.batches.front() {
             let age = u64::try_from(now_mono - oldest.made_mono).unwrap_or(0);
@@ -37,10 +37,10 @@ impl Inner {
     }
 }
 
-impl Cache {
+impl BatchCache {
     /// An empty one.
     pub fn new(config: CacheConfig) -> Self {
-        Self { inner: Mutex::new(Inner { batches: VecDeque::new(), bytes: 0, config }) }
+        Self { inner: Mutex::new(CacheState { batches: VecDeque::new(), bytes: 0, config }) }
     }
 
     /// Other bounds.
@@ -51,7 +51,7 @@ impl Cache {
     }
 
     /// Takes a batch.
-    pub fn push(&self, batch: Arc<Encoded>) {
+    pub fn push(&self, batch: Arc<EncodedBatch>) {
         let mut inner = lock(&self.inner);
         let now = batch.made_mono;
         inner.bytes += batch.bytes();
@@ -66,15 +66,15 @@ impl Cache {
     }
 
     /// The batches of one schema that overlap the time asked for, the oldest first.
-    fn of(&self, schema: &Schema, from: i64, to: i64) -> Vec<Arc<Encoded>> {
+    fn of(&self, schema: &Schema, from: i64, to: i64) -> Vec<Arc<EncodedBatch>> {
         let inner = lock(&self.inner);
         let within =
-            |batch: &&Arc<Encoded>| batch.schema.hash() == schema.hash() && batch.last >= from && batch.first < to;
+            |batch: &&Arc<EncodedBatch>| batch.schema.hash() == schema.hash() && batch.last >= from && batch.first < to;
         inner.batches.iter().filter(within).cloned().collect()
     }
 
     /// The newest batch of a schema.
-    fn newest(&self, schema: &Schema) -> Option<Arc<Encoded>> {
+    fn newest(&self, schema: &Schema) -> Option<Arc<EncodedBatch>> {
         lock(&self.inner).batches.iter().rev().find(|batch| batch.schema.hash() == schema.hash()).cloned()
     }
 
@@ -107,7 +107,7 @@ pub(crate) fn chosen(patterns: &[Pattern], path: &str) -> bool {
 
 /// A sensor that patterns chose.
 #[derive(Debug, Clone)]
-pub struct Chosen {
+pub struct SensorMatch {
     /// Its group.
     pub group: Arc<Group>,
     /// Its place in the schema.
@@ -116,7 +116,7 @@ pub struct Chosen {
     pub path: String,
 }
 
-impl Chosen {
+impl SensorMatch {
     /// Its properties.
     pub fn sensor(&self) -> &SensorDef {
         &self.group.schema.sensors()[self.index]
@@ -124,18 +124,18 @@ impl Chosen {
 }
 
 /// The running sensors that patterns choose, in the order of their paths.
-pub fn choose(state: &State, patterns: &[Pattern]) -> Vec<Chosen> {
+pub fn choose(state: &AgentState, patterns: &[Pattern]) -> Vec<SensorMatch> {
     choose_by(state, |path| chosen(patterns, path))
 }
 
 /// The running sensors whose path is `wanted`, in the order of their paths.
-pub(crate) fn choose_by(state: &State, wanted: impl Fn(&str) -> bool) -> Vec<Chosen> {
+pub(crate) fn choose_by(state: &AgentState, wanted: impl Fn(&str) -> bool) -> Vec<SensorMatch> {
     let mut list = Vec::new();
     for group in state.registry.live() {
         for index in 0..group.schema.len() {
             let path = group.schema.path(index);
             if wanted(&path) {
-                list.push(Chosen { group: group.clone(), index, path });
+                list.push(SensorMatch { group: group.clone(), index, path });
             }
         }
     }
@@ -145,7 +145,7 @@ pub(crate) fn choose_by(state: &State, wanted: impl Fn(&str) -> bool) -> Vec<Cho
 
 /// The newest sample of a group: from its ring, or after a change of its interval or its sensors from the group before it or
 /// the cache.
-pub fn newest_row(state: &State, group: &Group) -> Option<(i64, Vec<Option<Value>>)> {
+pub fn newest_row(state: &AgentState, group: &Group) -> Option<(i64, Vec<Option<Value>>)> {
     let mut copy = RowCopy::default();
     if group.ring.newest(&mut copy) {
         let value = |index| copy.get(index).map(|bits| Value::from_bits(bits, group.types[index]));
@@ -159,13 +159,13 @@ pub fn newest_row(state: &State, group: &Group) -> Option<(i64, Vec<Option<Value
 }
 
 /// One sensor's readings over a time: `(time, value)`, scaled, `None` for a gap.
-pub type Readings = Vec<(i64, Option<Value>)>;
+pub type SensorReadings = Vec<(i64, Option<Value>)>;
 
 /// What is in memory of a sensor in `from <= time < to`, in the order of time. Rings are looked at before the cache: what the
 /// encoder moves in between is then seen twice, not never, and is made one again here.
-fn readings(state: &State, schema: &Schema, index: usize, from: i64, to: i64) -> Readings {
+fn readings(state: &AgentState, schema: &Schema, index: usize, from: i64, to: i64) -> SensorReadings {
     let sensor = &schema.sensors()[index];
-    let mut out: Readings = Vec::new();
+    let mut out: SensorReadings = Vec::new();
     let rings = state.registry.draining().into_iter().chain(state.registry.live());
     let mut copy = RowCopy::default();
     for group in rings.filter(|group| group.schema == *schema) {
@@ -191,21 +191,21 @@ fn readings(state: &State, schema: &Schema, index: usize, from: i64, to: i64) ->
 /// Hands the readings of each chosen sensor in `from <= time < to` to `each`, one sensor after another in the order of their
 /// paths, so that only one sensor's past is unpacked at a time. Sensors that have gone are there too, while the cache has them.
 pub fn history<E>(
-    state: &State,
+    state: &AgentState,
     patterns: &[Pattern],
     from: i64,
     to: i64,
-    each: impl FnMut(&str, &SensorDef, &Readings) -> Result<(), E>,
+    each: impl FnMut(&str, &SensorDef, &SensorReadings) -> Result<(), E>,
 ) -> Result<(), E> {
     history_by(state, |path| chosen(patterns, path).then_some(from), to, each)
 }
 
 /// The same of the sensors for whose path `since` says from when on.
 pub(crate) fn history_by<E>(
-    state: &State,
+    state: &AgentState,
     since: impl Fn(&str) -> Option<i64>,
     to: i64,
-    mut each: impl FnMut(&str, &SensorDef, &Readings) -> Result<(), E>,
+    mut each: impl FnMut(&str, &SensorDef, &SensorReadings) -> Result<(), E>,
 ) -> Result<(), E> {
     let mut schemas: Vec<Schema> = state.registry.live().iter().map(|group| group.schema.clone()).collect();
     for schema in state.cache.schemas() {
@@ -221,7 +221,7 @@ pub(crate) fn history_by<E>(
     list.sort_by(|a, b| a.0.cmp(&b.0));
     for same in list.chunk_by(|a, b| a.0 == b.0) {
         let Some(from) = since(&same[0].0) else { continue };
-        let mut all = Readings::new();
+        let mut all = SensorReadings::new();
         for (_, schema, index) in same {
             all.append(&mut readings(state, schema, *index, from, to));
         }
@@ -237,7 +237,7 @@ pub(crate) fn history_by<E>(
 
 /// What a window of readings comes to, gaps left out.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Average {
+pub struct WindowAverage {
     /// Readings in it.
     pub count: usize,
     /// Gaps in it.
@@ -251,10 +251,10 @@ pub struct Average {
 }
 
 /// The average of readings; `None` when there is not one value.
-pub fn average(readings: &Readings) -> Option<Average> {
+pub fn average(readings: &SensorReadings) -> Option<WindowAverage> {
     let values: Vec<f64> = readings.iter().filter_map(|(_, value)| value.map(Value::as_f64)).collect();
     let count = values.len();
-    (count > 0).then(|| Average {
+    (count > 0).then(|| WindowAverage {
         count,
         gaps: readings.len() - count,
         mean: values.iter().sum::<f64>() / count as f64,

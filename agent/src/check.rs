@@ -12,7 +12,7 @@ use wholegrain_transport::payload::{BatchEncoder, Rows};
 use wholegrain_transport::topics::Topic;
 
 use crate::config::{Config, SendMode};
-use crate::counters::Counters;
+use crate::counters::AgentCounters;
 use crate::engine::clock;
 use crate::engine::group::batch_samples;
 use crate::jobs;
@@ -25,7 +25,7 @@ const TRIAL_SAMPLES: usize = 5;
 const TRIAL_PAUSE: Duration = Duration::from_millis(20);
 
 /// A group as the sources offer it now.
-pub struct Offered {
+pub struct OfferedGroup {
     /// The source's name.
     pub source: &'static str,
     /// Its sensors.
@@ -36,7 +36,7 @@ pub struct Offered {
     pub reader: Box<dyn Reader>,
 }
 
-impl std::fmt::Debug for Offered {
+impl std::fmt::Debug for OfferedGroup {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Offered").field("source", &self.source).field("schema", &self.schema).finish_non_exhaustive()
     }
@@ -44,14 +44,14 @@ impl std::fmt::Debug for Offered {
 
 /// One sample: a word for each sensor, and the gaps.
 #[derive(Debug, Clone)]
-pub struct Sample {
+pub struct TrialSample {
     /// 64 bits for each sensor.
     pub values: Vec<u64>,
     /// Which are gaps, 64 a word.
     pub gaps: Vec<u64>,
 }
 
-impl Sample {
+impl TrialSample {
     /// Whether sensor `index` is a gap.
     pub fn is_gap(&self, index: usize) -> bool {
         self.gaps[index / 64] >> (index % 64) & 1 == 1
@@ -59,7 +59,7 @@ impl Sample {
 }
 
 /// All groups that the configuration gives on this machine now, and what the sources had to say.
-pub fn offered(config: &Config) -> (Vec<Offered>, Vec<String>) {
+pub fn offered(config: &Config) -> (Vec<OfferedGroup>, Vec<String>) {
     let mut notes = Vec::new();
     let mut sources: Vec<(&'static str, Box<dyn Source>)> = Vec::new();
     for source in &config.sources {
@@ -68,21 +68,21 @@ pub fn offered(config: &Config) -> (Vec<Offered>, Vec<String>) {
             Err(error) => notes.push(error.to_string()),
         }
     }
-    sources.push((selfstat::NAME, Box::new(SelfSource::new(config.own, Arc::new(Counters::default())))));
+    sources.push((selfstat::NAME, Box::new(SelfSource::new(config.own, Arc::new(AgentCounters::default())))));
     let mut groups = Vec::new();
     for (name, mut source) in sources {
         for plan in source.discover(&mut |text| notes.push(text)) {
             match Schema::new(config.prefix.clone(), plan.name, plan.sensors) {
                 Ok(schema) => {
                     let interval = plan.timing.interval.unwrap_or(config.interval);
-                    groups.push(Offered { source: name, schema, interval, reader: plan.reader });
+                    groups.push(OfferedGroup { source: name, schema, interval, reader: plan.reader });
                 }
                 Err(error) => notes.push(format!("{name}: left out: {error}")),
             }
         }
     }
     let found = look(config, &mut |text| notes.push(text));
-    groups.extend(found.into_iter().map(|group| Offered {
+    groups.extend(found.into_iter().map(|group| OfferedGroup {
         source: jobs::groups::SOURCE,
         schema: group.schema,
         interval: group.interval,
@@ -92,16 +92,16 @@ pub fn offered(config: &Config) -> (Vec<Offered>, Vec<String>) {
 }
 
 /// Reads a group once; with it what went wrong, if anything did.
-pub fn read(group: &mut Offered) -> (Sample, Option<String>) {
+pub fn read(group: &mut OfferedGroup) -> (TrialSample, Option<String>) {
     let sensors = group.schema.len();
-    let mut sample = Sample { values: vec![0; sensors], gaps: vec![0; sensors.div_ceil(64)] };
+    let mut sample = TrialSample { values: vec![0; sensors], gaps: vec![0; sensors.div_ceil(64)] };
     let reading = group.reader.read(&mut Row::new(&mut sample.values, &mut sample.gaps));
     (sample, reading.problem.map(|problem| problem.to_string()))
 }
 
-struct Trial<'a>(&'a [Sample]);
+struct TrialRows<'a>(&'a [TrialSample]);
 
-impl Rows for Trial<'_> {
+impl Rows for TrialRows<'_> {
     fn value(&self, sensor: usize, sample: usize) -> u64 {
         self.0[sample].values[sensor]
     }
@@ -134,7 +134,7 @@ pub struct GroupCheck {
 
 /// What the whole configuration comes to.
 #[derive(Debug, Serialize)]
-pub struct Report {
+pub struct CheckReport {
     /// The agent's name.
     pub name: String,
     /// What every sensor is below.
@@ -154,7 +154,7 @@ pub struct Report {
 }
 
 /// Bytes of a batch of these samples.
-fn batch_bytes(agent: &str, group: &Offered, samples: &[Sample]) -> f64 {
+fn batch_bytes(agent: &str, group: &OfferedGroup, samples: &[TrialSample]) -> f64 {
     let header = BatchHeader {
         agent: agent.to_owned(),
         boot: clock::real() as u64,
@@ -165,14 +165,14 @@ fn batch_bytes(agent: &str, group: &Offered, samples: &[Sample]) -> f64 {
     let types: Vec<ValueType> = group.schema.sensors().iter().map(|sensor| sensor.value_type).collect();
     let times: Vec<i64> = (0..samples.len() as i64).map(|n| n * group.interval.ns() as i64).collect();
     let mut out = Vec::new();
-    BatchEncoder::new().encode(&header, &types, &times, &Trial(samples), &mut out);
+    BatchEncoder::new().encode(&header, &types, &times, &TrialRows(samples), &mut out);
     out.len() as f64
 }
 
 /// Reads every group a few times and says what it comes to.
-pub fn check(config: &Config) -> Report {
+pub fn check(config: &Config) -> CheckReport {
     let (mut offered, notes) = offered(config);
-    let mut trials: Vec<(Vec<Sample>, Option<String>)> = offered.iter().map(|_| (Vec::new(), None)).collect();
+    let mut trials: Vec<(Vec<TrialSample>, Option<String>)> = offered.iter().map(|_| (Vec::new(), None)).collect();
     for round in 0..TRIAL_SAMPLES {
         if round > 0 {
             std::thread::sleep(TRIAL_PAUSE);
@@ -206,7 +206,7 @@ pub fn check(config: &Config) -> Report {
             problem,
         });
     }
-    Report {
+    CheckReport {
         name: config.name.clone(),
         prefix: config.prefix.to_string(),
         server: config.mqtt.as_ref().map(|mqtt| mqtt.url.clone()),
@@ -234,7 +234,7 @@ fn sending(config: &Config) -> String {
 }
 
 /// The report for people.
-pub fn text(report: &Report) -> String {
+pub fn text(report: &CheckReport) -> String {
     let mut out = String::new();
     let server = report.server.as_deref().unwrap_or("nowhere");
     let _ = writeln!(out, "agent {} at {}, to {server}", report.name, report.prefix);

@@ -3,12 +3,12 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
-use crate::engine::passes::Passes;
+use crate::engine::passes::ClockPasses;
 use crate::state::lock;
 
 /// Counts since the start of the process. Any thread adds, any thread reads.
 #[derive(Debug, Default)]
-pub struct Counters {
+pub struct AgentCounters {
     /// Samples taken.
     pub samples: AtomicU64,
     /// Ticks that passed unread.
@@ -22,7 +22,7 @@ pub struct Counters {
     /// By how much it was stepped last, ns.
     pub clock_step_ns: AtomicI64,
     /// The times that were sampled before the last step. Locked when a sampler thread starts and when the clock is stepped.
-    passes: Mutex<Option<Passes>>,
+    passes: Mutex<Option<ClockPasses>>,
     /// Batches encoded.
     pub batches: AtomicU64,
     /// Bytes of those batches.
@@ -69,8 +69,8 @@ pub struct Counters {
     lag_max_ns: AtomicU64,
 }
 
-impl Counters {
-    /// Notes a lag for [`Counters::take_lag_max`].
+impl AgentCounters {
+    /// Notes a lag for [`AgentCounters::take_lag_max`].
     #[inline]
     pub fn note_lag(&self, lag_ns: u64) {
         if lag_ns > self.lag_max_ns.load(Ordering::Relaxed) {
@@ -79,22 +79,22 @@ impl Counters {
     }
 
     /// The times that the process has sampled, for a thread that starts; `None` for the first one.
-    pub fn passes(&self) -> Option<Passes> {
+    pub fn passes(&self) -> Option<ClockPasses> {
         *lock(&self.passes)
     }
 
-    /// Until when nothing is to be stored, because there are readings of this time already: see [`Passes::held_until`].
+    /// Until when nothing is to be stored, because there are readings of this time already: see [`ClockPasses::held_until`].
     pub fn held_until(&self, time: i64) -> Option<i64> {
         self.passes()?.held_until(time)
     }
 
     /// Takes note of them.
-    pub fn set_passes(&self, passes: Passes) {
+    pub fn set_passes(&self, passes: ClockPasses) {
         *lock(&self.passes) = Some(passes);
     }
 
     /// The wall clock was stepped by so much; `passes` is what was sampled before.
-    pub fn note_step(&self, by_ns: i64, passes: Passes) {
+    pub fn note_step(&self, by_ns: i64, passes: ClockPasses) {
         self.set_passes(passes);
         self.clock_step_ns.store(by_ns, Ordering::Relaxed);
         self.clock_steps.fetch_add(1, Ordering::Release);

@@ -18,8 +18,8 @@ use wholegrain_transport::payload::{BatchEncoder, Rows, samples_max};
 use crate::engine::Group;
 use crate::engine::clock::{self, Wake};
 use crate::engine::group::BATCH_SAMPLES_MAX;
-use crate::engine::ring::{RowCopy, View};
-use crate::state::{Encoded, State};
+use crate::engine::ring::{RingView, RowCopy};
+use crate::state::{AgentState, EncodedBatch};
 
 use self::fold::Fold;
 
@@ -31,20 +31,20 @@ const AFTER_TICK_NS_MAX: i64 = 5_000_000;
 /// The other end of the encoder thread.
 #[derive(Debug)]
 pub struct EncoderThread {
-    shared: Arc<Shared>,
+    shared: Arc<EncoderShared>,
     thread: JoinHandle<()>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct EncoderShared {
     wake: Arc<Wake>,
     stop: AtomicBool,
 }
 
 impl EncoderThread {
     /// Starts it.
-    pub fn start(state: Arc<State>) -> io::Result<Self> {
-        let shared = Arc::new(Shared { wake: state.encoder_wake.clone(), stop: AtomicBool::new(false) });
+    pub fn start(state: Arc<AgentState>) -> io::Result<Self> {
+        let shared = Arc::new(EncoderShared { wake: state.encoder_wake.clone(), stop: AtomicBool::new(false) });
         let theirs = shared.clone();
         let thread = std::thread::Builder::new().name("encoder".into()).stack_size(STACK_BYTES).spawn(move || {
             let mut encoder = Encoder::new(state);
@@ -84,14 +84,14 @@ impl EncoderThread {
 
 /// What the thread works with.
 pub struct Encoder {
-    state: Arc<State>,
+    state: Arc<AgentState>,
     batches: BatchEncoder,
     header: BatchHeader,
     payload: Vec<u8>,
     times: Vec<i64>,
     gap_words: Vec<u64>,
     change_words: Vec<u64>,
-    out: Vec<Arc<Encoded>>,
+    out: Vec<Arc<EncodedBatch>>,
     /// Open windows, by the group's name: a group that takes another's place goes on with them.
     folds: HashMap<String, Fold>,
     row: RowCopy,
@@ -101,13 +101,13 @@ pub struct Encoder {
 
 /// Rows in a ring, with the gaps and the changes of all of them put together so that columns without a gap, and without a change, are
 /// known at a glance.
-struct Glance<'a> {
-    view: View<'a>,
+struct RingRows<'a> {
+    view: RingView<'a>,
     gap_words: &'a [u64],
     change_words: &'a [u64],
 }
 
-impl Rows for Glance<'_> {
+impl Rows for RingRows<'_> {
     #[inline]
     fn value(&self, sensor: usize, sample: usize) -> u64 {
         self.view.value(sensor, sample)
@@ -131,7 +131,7 @@ impl Rows for Glance<'_> {
 
 impl Encoder {
     /// An encoder over the groups of `state`.
-    pub fn new(state: Arc<State>) -> Self {
+    pub fn new(state: Arc<AgentState>) -> Self {
         let header = BatchHeader {
             agent: state.name.clone(),
             boot: state.boot_ns,
@@ -221,9 +221,9 @@ impl Encoder {
         }
         if time
             && state.counters.attention.swap(false, Ordering::AcqRel)
-            && let Some(bell) = state.manager_bell.get()
+            && let Some(waker) = state.manager_waker.get()
         {
-            bell.ring();
+            waker.wake();
         }
     }
 
@@ -276,7 +276,7 @@ impl Encoder {
         self.times.extend((0..count).map(|sample| view.time(sample)));
         view.any_gaps(&mut self.gap_words);
         view.any_changes(&mut self.change_words);
-        let rows = Glance { view, gap_words: &self.gap_words, change_words: &self.change_words };
+        let rows = RingRows { view, gap_words: &self.gap_words, change_words: &self.change_words };
         self.header.schema = group.schema.hash();
         self.header.interval_ns = interval_ns;
         self.header.seq += 1;
@@ -292,7 +292,7 @@ impl Encoder {
 
     /// The batch just encoded goes into the cache and to the sender.
     fn put_out(&mut self, schema: &Schema, topic: &Arc<str>) {
-        let encoded = Arc::new(Encoded {
+        let encoded = Arc::new(EncodedBatch {
             payload: Bytes::copy_from_slice(&self.payload),
             schema: schema.clone(),
             topic: topic.clone(),

@@ -11,7 +11,6 @@
 
 pub mod agent;
 pub mod api;
-pub mod bell;
 pub mod cache;
 pub mod check;
 pub mod config;
@@ -28,6 +27,7 @@ pub mod selfstat;
 pub mod sender;
 pub mod service;
 pub mod state;
+pub mod waker;
 
 pub use agent::{Shutdown, run};
 pub use config::Config;

@@ -11,8 +11,8 @@ use crate::config::LogLevel;
 /// The shortest and the longest time that a level may be asked for.
 pub const FOR: (Interval, Interval) = (Interval::from_ms(100), Interval::from_s(7 * 86_400));
 
-type Switch = Box<dyn Fn(LogLevel) + Send + Sync>;
-static SWITCH: OnceLock<Switch> = OnceLock::new();
+type LevelSwitch = Box<dyn Fn(LogLevel) + Send + Sync>;
+static SWITCH: OnceLock<LevelSwitch> = OnceLock::new();
 
 /// Tells what changes the level of the log that this process writes. The first one counts.
 pub fn on_change(switch: impl Fn(LogLevel) + Send + Sync + 'static) {
@@ -21,7 +21,7 @@ pub fn on_change(switch: impl Fn(LogLevel) + Send + Sync + 'static) {
 
 /// The level in force, and when and to what it falls back.
 #[derive(Debug, Clone, Serialize)]
-pub struct Log {
+pub struct LogSetting {
     /// In force.
     pub level: LogLevel,
     /// What the configuration says.
@@ -33,7 +33,7 @@ pub struct Log {
     end: Option<Instant>,
 }
 
-impl Log {
+impl LogSetting {
     /// With the configured level, which the program has set already.
     pub fn new(configured: LogLevel) -> Self {
         Self { level: configured, configured, until: None, end: None }
@@ -76,7 +76,7 @@ mod tests {
 
     #[test]
     fn a_level_for_a_while_falls_back() {
-        let mut log = Log::new(LogLevel::Info);
+        let mut log = LogSetting::new(LogLevel::Info);
         let now = Instant::now();
         log.set(LogLevel::Debug, Some(Duration::from_secs(10)), (now, Timestamp(0)));
         assert_eq!(log.until.as_deref(), Some("1970-01-01T00:00:10Z"));

@@ -1,9 +1,9 @@
 //! Decides what is sampled: finds groups, hands them to the samplers, and follows the configuration, the machine and people.
 
+mod clock_steps;
 mod jobs;
-pub mod relook;
-mod running;
-mod steps;
+pub mod rediscovery;
+mod running_source;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,19 +15,19 @@ use wholegrain_model::interval::SAMPLING_INTERVAL_NS_MIN;
 use wholegrain_model::suggest::nearest;
 use wholegrain_model::{Interval, Timestamp};
 
-use self::running::Running;
-use crate::bell::Bell;
+use self::running_source::RunningSource;
 use crate::config::{Config, LogLevel};
 use crate::encoder::EncoderThread;
-use crate::engine::place::Placing;
+use crate::engine::cpu_placement::CpuPlacer;
 use crate::engine::{Sampler, clock};
 use crate::heap;
 use crate::jobs::rules::JobsRefusal;
-use crate::jobs::{JobsAsk, JobsDone};
+use crate::jobs::{JobsCommand, JobsOutcome};
 use crate::log::FOR;
 use crate::selfstat::{self, SelfSource};
 use crate::sender::SenderThread;
-use crate::state::State;
+use crate::state::AgentState;
+use crate::waker::Waker;
 
 /// How often jobs, and what is put off, are looked at: 1 s.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -42,16 +42,16 @@ const TRIM_AGAIN: Duration = Duration::from_secs(75);
 /// Memory is given back soon after jobs with so many sensors have ended, about 1 MB of them.
 const TRIM_SENSORS: usize = 1000;
 /// How long a caller of the API waits for the manager: 10 s.
-const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a sampler thread may take to end: 1 s.
-const STOP_PATIENCE: Duration = Duration::from_secs(1);
+const STOP_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The answer to what is asked about jobs where there are none.
 const NO_JOBS: &str = "this agent looks for no jobs: its configuration has no [jobs]";
 
 /// What people ask of the manager.
 #[derive(Debug, Clone)]
-pub enum Ask {
+pub enum ManagerCommand {
     /// Stop a source.
     Stop(String),
     /// Start a source that was stopped.
@@ -63,12 +63,12 @@ pub enum Ask {
     /// Read the configuration again.
     Reload,
     /// Change how often metrics of jobs are read.
-    Jobs(JobsAsk),
+    Jobs(JobsCommand),
 }
 
 /// Why it was not done.
 #[derive(Debug, Clone, thiserror::Error)]
-pub enum Refusal {
+pub enum ManagerError {
     /// There is no such thing.
     #[error("{0}")]
     Unknown(String),
@@ -86,7 +86,7 @@ pub enum Refusal {
     Busy,
 }
 
-impl From<JobsRefusal> for Refusal {
+impl From<JobsRefusal> for ManagerError {
     fn from(refusal: JobsRefusal) -> Self {
         let text = refusal.to_string();
         match refusal {
@@ -100,72 +100,72 @@ impl From<JobsRefusal> for Refusal {
 
 /// What was done.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub struct Done {
+pub struct CommandResult {
     /// In words.
     pub done: String,
     /// Settings that changed in the file and take effect only when the agent is started anew.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub needs_restart: Vec<&'static str>,
-    /// What came of [`Ask::Jobs`].
+    /// What came of [`ManagerCommand::Jobs`].
     #[serde(skip)]
-    pub jobs: Option<JobsDone>,
+    pub jobs: Option<JobsOutcome>,
 }
 
-impl Done {
+impl CommandResult {
     fn new(done: impl Into<String>) -> Self {
         Self { done: done.into(), ..Self::default() }
     }
 }
 
-type Question = (Ask, SyncSender<Result<Done, Refusal>>);
+type PendingCommand = (ManagerCommand, SyncSender<Result<CommandResult, ManagerError>>);
 
 /// Where to ask.
 #[derive(Debug, Clone)]
-pub struct Desk {
-    questions: Sender<Question>,
-    bell: Arc<Bell>,
+pub struct ManagerHandle {
+    questions: Sender<PendingCommand>,
+    waker: Arc<Waker>,
 }
 
-impl Desk {
+impl ManagerHandle {
     /// Asks and waits for the answer.
-    pub fn ask(&self, ask: Ask) -> Result<Done, Refusal> {
+    pub fn execute(&self, command: ManagerCommand) -> Result<CommandResult, ManagerError> {
         let (sender, receiver) = sync_channel(1);
-        self.questions.send((ask, sender)).map_err(|_| Refusal::Busy)?;
-        self.bell.ring();
-        receiver.recv_timeout(ANSWER_PATIENCE).map_err(|_| Refusal::Busy)?
+        self.questions.send((command, sender)).map_err(|_| ManagerError::Busy)?;
+        self.waker.wake();
+        receiver.recv_timeout(ANSWER_TIMEOUT).map_err(|_| ManagerError::Busy)?
     }
 
     /// Asks about rules of jobs and waits for the answer.
-    pub fn ask_jobs(&self, ask: JobsAsk) -> Result<JobsDone, Refusal> {
-        self.ask(Ask::Jobs(ask)).map(|done| done.jobs.unwrap_or_default())
+    pub fn execute_jobs(&self, command: JobsCommand) -> Result<JobsOutcome, ManagerError> {
+        self.execute(ManagerCommand::Jobs(command)).map(|done| done.jobs.unwrap_or_default())
     }
 }
 
 /// The manager. Lives on the thread that runs the agent.
 pub struct Manager {
     config: Config,
-    state: Arc<State>,
-    bell: Arc<Bell>,
-    questions: Receiver<Question>,
+    state: Arc<AgentState>,
+    waker: Arc<Waker>,
+    questions: Receiver<PendingCommand>,
     fast: Sampler,
     encoder: Option<EncoderThread>,
     sender: Option<SenderThread>,
-    running: Vec<Running>,
+    running: Vec<RunningSource>,
     /// Intervals that people gave to groups.
-    wishes: HashMap<String, Interval>,
+    interval_overrides: HashMap<String, Interval>,
     next_rescan: Instant,
     next_trim: Instant,
     /// The next time after that, where it is sooner than usual.
     trim_again: Option<Instant>,
     /// Sensors of jobs that have ended since memory was last given back for such a reason.
     freed_sensors: usize,
-    placing: Placing,
-    looking: Option<jobs::Looking>,
-    told_steps: steps::ToldSteps,
+    placer: CpuPlacer,
+    monitoring: Option<jobs::JobMonitoring>,
+    clock_step_log: clock_steps::ClockStepLog,
 }
 
 /// The threads that the manager directs.
-pub struct Threads {
+pub struct AgentThreads {
     /// Reads all groups that do not block.
     pub fast: Sampler,
     /// Encodes.
@@ -176,33 +176,38 @@ pub struct Threads {
 
 impl Manager {
     /// Starts every configured source.
-    pub fn new(config: Config, state: Arc<State>, bell: Arc<Bell>, threads: Threads) -> (Self, Desk) {
+    pub fn new(
+        config: Config,
+        state: Arc<AgentState>,
+        waker: Arc<Waker>,
+        threads: AgentThreads,
+    ) -> (Self, ManagerHandle) {
         let (questions, receiver) = channel();
-        let desk = Desk { questions, bell: bell.clone() };
+        let manager_handle = ManagerHandle { questions, waker: waker.clone() };
         let next_rescan = Instant::now() + config.rescan.duration();
-        let _ = state.manager_bell.set(bell.clone());
-        let placing = Placing::new(threads.fast.whereabouts(), config.sampler_cpu);
+        let _ = state.manager_waker.set(waker.clone());
+        let placer = CpuPlacer::new(threads.fast.placement(), config.sampler_cpu);
         let mut manager = Self {
             config,
             state,
-            bell,
+            waker,
             questions: receiver,
             fast: threads.fast,
             encoder: Some(threads.encoder),
             sender: threads.sender,
             running: Vec::new(),
-            wishes: HashMap::new(),
+            interval_overrides: HashMap::new(),
             next_rescan,
             next_trim: Instant::now() + TRIM_AFTER,
             trim_again: None,
             freed_sensors: 0,
-            placing,
-            looking: None,
-            told_steps: steps::ToldSteps::default(),
+            placer,
+            monitoring: None,
+            clock_step_log: clock_steps::ClockStepLog::default(),
         };
         manager.start_own();
         for source in manager.config.sources.clone() {
-            manager.running.push(Running::configured(&source));
+            manager.running.push(RunningSource::configured(&source));
         }
         for index in 0..manager.running.len() {
             manager.start(index);
@@ -210,23 +215,23 @@ impl Manager {
         manager.start_jobs();
         manager.jobs_round();
         manager.publish_sources();
-        (manager, desk)
+        (manager, manager_handle)
     }
 
     fn start_own(&mut self) {
         let source = SelfSource::new(self.config.own, self.state.counters.clone());
-        self.running.push(Running::of(selfstat::NAME, "the agent itself", Box::new(source)));
+        self.running.push(RunningSource::of(selfstat::NAME, "the agent itself", Box::new(source)));
     }
 
-    /// One round: waits for something to do, at most `patience`, and does it. An error when a thread has died.
-    pub fn round(&mut self, patience: Duration) -> anyhow::Result<()> {
-        self.bell.wait(patience.min(self.wait()));
+    /// One round: waits for something to do, at most `timeout`, and does it. An error when a thread has died.
+    pub fn round(&mut self, timeout: Duration) -> anyhow::Result<()> {
+        self.waker.wait(timeout.min(self.wait()));
         self.jobs_round();
-        while let Ok((ask, answer)) = self.questions.try_recv() {
-            let result = self.obey(&ask);
+        while let Ok((command, answer)) = self.questions.try_recv() {
+            let result = self.execute(&command);
             match &result {
                 // The rules tell the log themselves, so often a minute.
-                _ if matches!(ask, Ask::Jobs(_)) => {}
+                _ if matches!(command, ManagerCommand::Jobs(_)) => {}
                 Ok(done) => tracing::info!("{}", done.done),
                 Err(refusal) => tracing::info!("refused: {refusal}"),
             }
@@ -251,11 +256,11 @@ impl Manager {
     /// How long there is nothing to do, unless somebody rings.
     fn wait(&self) -> Duration {
         let now = Instant::now();
-        let restless = self.running.iter().any(Running::is_restless) || self.state.log().until.is_some();
-        let look = if restless || !self.jobs_idle() { LOOK_EVERY } else { LOOK_SELDOM };
+        let is_changing = self.running.iter().any(RunningSource::is_changing) || self.state.log().until.is_some();
+        let look = if is_changing || !self.jobs_idle() { LOOK_EVERY } else { LOOK_SELDOM };
         let timed = [self.next_rescan, self.next_trim].map(|at| at.saturating_duration_since(now));
-        let placing = self.placing.due_in(now).unwrap_or(Duration::MAX);
-        timed.into_iter().fold(look.min(self.jobs_wake()).min(placing), Duration::min)
+        let placer = self.placer.due_in(now).unwrap_or(Duration::MAX);
+        timed.into_iter().fold(look.min(self.jobs_wake()).min(placer), Duration::min)
     }
 
     /// The shortest interval at which the common sampler thread reads, of jobs too.
@@ -263,18 +268,18 @@ impl Manager {
         let jobs = self.state.registry.live();
         let jobs = jobs.iter().filter(|group| group.source == crate::jobs::groups::SOURCE && !group.blocking);
         let jobs = jobs.map(|group| group.ticking.interval.ns()).filter(|interval| *interval > 0);
-        self.running.iter().filter_map(Running::interval_min).chain(jobs).min()
+        self.running.iter().filter_map(RunningSource::interval_min).chain(jobs).min()
     }
 
     /// What the samplers have to say, and what has come and gone on the machine.
     fn look(&mut self) {
         self.fast.collect();
-        if let Some((said, notice)) = self.told_steps.look(&self.state.counters, crate::engine::clock::real()) {
+        if let Some((said, notice)) = self.clock_step_log.look(&self.state.counters, crate::engine::clock::real()) {
             tracing::warn!("{said}");
             self.state.control.tell(&notice);
-            self.state.outbox.bell().ring();
+            self.state.outbox.waker().wake();
         }
-        self.placing.look(Instant::now(), self.interval_min());
+        self.placer.look(Instant::now(), self.interval_min());
         self.state.set_log(|log| log.look(Instant::now()));
         let rescan = Instant::now() >= self.next_rescan;
         if rescan {
@@ -299,7 +304,7 @@ impl Manager {
     }
 
     fn publish_sources(&self) {
-        let status = |running: &Running| {
+        let status = |running: &RunningSource| {
             let mut status = running.status();
             let more = self.jobs_notes(&running.name).iter().filter(|note| !running.has_said(note));
             status.notes.extend(more.cloned());
@@ -308,71 +313,77 @@ impl Manager {
         self.state.set_sources(self.running.iter().map(status).collect());
     }
 
-    fn obey(&mut self, ask: &Ask) -> Result<Done, Refusal> {
-        match ask {
-            Ask::Stop(name) => {
+    fn execute(&mut self, command: &ManagerCommand) -> Result<CommandResult, ManagerError> {
+        match command {
+            ManagerCommand::Stop(name) => {
                 let index = self.find_source(name)?;
                 self.switch_jobs(name, false);
                 if !self.running[index].is_running() {
-                    return Ok(Done::new(format!("source {name} was stopped already")));
+                    return Ok(CommandResult::new(format!("source {name} was stopped already")));
                 }
                 self.stop(index);
-                Ok(Done::new(format!("stopped source {name}")))
+                Ok(CommandResult::new(format!("stopped source {name}")))
             }
-            Ask::Start(name) => {
+            ManagerCommand::Start(name) => {
                 let index = self.find_source(name)?;
                 self.switch_jobs(name, true);
                 if self.running[index].is_running() {
-                    return Ok(Done::new(format!("source {name} was running already")));
+                    return Ok(CommandResult::new(format!("source {name} was running already")));
                 }
                 self.start(index);
-                Ok(Done::new(format!("started source {name}")))
+                Ok(CommandResult::new(format!("started source {name}")))
             }
-            Ask::Interval(group, interval) => self.change_interval(group, *interval),
-            Ask::Log(level, within) => self.change_log(*level, *within),
-            Ask::Reload => self.reload(),
-            Ask::Jobs(ask) => self.obey_jobs(ask),
+            ManagerCommand::Interval(group, interval) => self.change_interval(group, *interval),
+            ManagerCommand::Log(level, within) => self.change_log(*level, *within),
+            ManagerCommand::Reload => self.reload(),
+            ManagerCommand::Jobs(command) => self.execute_jobs(command),
         }
     }
 
-    fn find_source(&self, name: &str) -> Result<usize, Refusal> {
+    fn find_source(&self, name: &str) -> Result<usize, ManagerError> {
         self.running.iter().position(|running| running.name == name).ok_or_else(|| {
             let known = self.running.iter().map(|running| running.name.as_str());
-            Refusal::Unknown(no_such("source", name, nearest(name, known)))
+            ManagerError::Unknown(no_such("source", name, nearest(name, known)))
         })
     }
 
-    fn change_interval(&mut self, name: &str, interval: Interval) -> Result<Done, Refusal> {
+    fn change_interval(&mut self, name: &str, interval: Interval) -> Result<CommandResult, ManagerError> {
         if interval.ns() < SAMPLING_INTERVAL_NS_MIN {
-            return Err(Refusal::Invalid(format!("{interval} is too short: 1ms is the shortest that is sampled")));
+            return Err(ManagerError::Invalid(format!("{interval} is too short: 1ms is the shortest that is sampled")));
         }
         if interval.ns() > crate::engine::schedule::INTERVAL_NS_MAX as u64 {
-            return Err(Refusal::Invalid(format!("{interval} is too long: ten years is the longest")));
+            return Err(ManagerError::Invalid(format!("{interval} is too long: ten years is the longest")));
         }
         let Some(index) = self.running.iter().position(|running| running.has_group(name)) else {
             let live = self.state.registry.live();
             if live.iter().any(|group| group.name() == name && group.source == crate::jobs::groups::SOURCE) {
-                return Err(Refusal::Invalid(format!(
+                return Err(ManagerError::Invalid(format!(
                     "group {name} is a job's: how often its metrics are read is said by rules; `wholegrain ctl rules --help` tells how to add one"
                 )));
             }
-            return Err(Refusal::Unknown(no_such("group", name, nearest(name, live.iter().map(|group| group.name())))));
+            return Err(ManagerError::Unknown(no_such(
+                "group",
+                name,
+                nearest(name, live.iter().map(|group| group.name())),
+            )));
         };
-        self.wishes.insert(name.to_owned(), interval);
+        self.interval_overrides.insert(name.to_owned(), interval);
         let (mut running, context) = self.split(index);
         running.retime(name, interval, context);
         self.wake_encoder();
-        Ok(Done::new(format!("group {name} is sampled every {interval} now, until the configuration is loaded again")))
+        Ok(CommandResult::new(format!(
+            "group {name} is sampled every {interval} now, until the configuration is loaded again"
+        )))
     }
 
-    fn change_log(&mut self, level: LogLevel, within: Option<Interval>) -> Result<Done, Refusal> {
+    fn change_log(&mut self, level: LogLevel, within: Option<Interval>) -> Result<CommandResult, ManagerError> {
         if let Some(within) = within.filter(|within| !(FOR.0..=FOR.1).contains(within)) {
-            return Err(Refusal::Invalid(format!("a level for {within}: {} to {} is wanted", FOR.0, FOR.1)));
+            return Err(ManagerError::Invalid(format!("a level for {within}: {} to {} is wanted", FOR.0, FOR.1)));
         }
         let now = (Instant::now(), Timestamp(clock::real()));
         self.state.set_log(|log| log.set(level, within.map(Interval::duration), now));
         let until = self.state.log().until.map_or("the configuration is loaded again".to_owned(), |until| until);
-        Ok(Done::new(format!("the log's level is {} until {until}", format!("{level:?}").to_lowercase())))
+        Ok(CommandResult::new(format!("the log's level is {} until {until}", format!("{level:?}").to_lowercase())))
     }
 
     /// Reads the file again because a signal asked for it; the log says what came of it.
@@ -392,15 +403,15 @@ impl Manager {
     }
 
     /// Reads the file again. Groups that it does not change keep ticking; a file with an error changes nothing.
-    fn reload(&mut self) -> Result<Done, Refusal> {
+    fn reload(&mut self) -> Result<CommandResult, ManagerError> {
         let new = Config::load(&self.config.file)
-            .map_err(|error| Refusal::Invalid(format!("{error}; the configuration in force stays")))?;
-        let mut done = Done::new(format!("loaded {}", self.config.file.display()));
+            .map_err(|error| ManagerError::Invalid(format!("{error}; the configuration in force stays")))?;
+        let mut done = CommandResult::new(format!("loaded {}", self.config.file.display()));
         done.needs_restart = self.config.needs_restart(&new);
         let old = std::mem::replace(&mut self.config, new);
         self.config.keep(&old);
-        self.wishes.clear();
-        self.placing.configure(self.config.sampler_cpu);
+        self.interval_overrides.clear();
+        self.placer.configure(self.config.sampler_cpu);
         self.state.set_log(|log| log.configure(self.config.log_level));
         self.state.cache.configure(self.config.cache);
         self.state.set_send_interval(self.config.send_interval());
@@ -437,7 +448,7 @@ impl Manager {
                     }
                 }
                 None => {
-                    self.running.push(Running::configured(source));
+                    self.running.push(RunningSource::configured(source));
                     self.start(self.running.len() - 1);
                 }
             }
@@ -475,15 +486,15 @@ impl Manager {
     }
 
     /// A source, and what it needs of the manager to change its groups.
-    fn split(&mut self, index: usize) -> (running::Changing<'_>, running::Context<'_>) {
-        let context = running::Context {
+    fn split(&mut self, index: usize) -> (running_source::SourceChange<'_>, running_source::SourceContext<'_>) {
+        let context = running_source::SourceContext {
             state: &self.state,
             fast: &mut self.fast,
-            wishes: &self.wishes,
+            interval_overrides: &self.interval_overrides,
             interval: self.config.interval,
             send_interval: self.config.send_interval(),
         };
-        (running::Changing(&mut self.running[index]), context)
+        (running_source::SourceChange(&mut self.running[index]), context)
     }
 
     fn wake_encoder(&self) {
@@ -495,11 +506,11 @@ impl Manager {
     /// The end: the last samples are taken, encoded and sent or spooled.
     pub fn finish(mut self) {
         for running in &mut self.running {
-            running.stop_own_thread(STOP_PATIENCE);
+            running.stop_own_thread(STOP_TIMEOUT);
         }
         self.finish_jobs();
-        if !self.fast.join(STOP_PATIENCE) {
-            tracing::warn!("the sampler did not end within {STOP_PATIENCE:?}: a read hangs; it is left behind");
+        if !self.fast.join(STOP_TIMEOUT) {
+            tracing::warn!("the sampler did not end within {STOP_TIMEOUT:?}: a read hangs; it is left behind");
         }
         if let Some(encoder) = self.encoder.take() {
             encoder.finish();

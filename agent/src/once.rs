@@ -12,7 +12,7 @@ use crate::engine::clock;
 
 /// A sensor and what it shows.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Shown {
+pub struct SensorReading {
     /// Its path.
     pub path: String,
     /// When its group was read, ns since the Unix epoch.
@@ -30,15 +30,15 @@ fn rfc3339<S: serde::Serializer>(time: &i64, serializer: S) -> Result<S::Ok, S::
 
 /// Everything read once, and what went wrong.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Once {
+pub struct OnceReport {
     /// The readings, group by group.
-    pub readings: Vec<Shown>,
+    pub readings: Vec<SensorReading>,
     /// Problems and notes.
     pub notes: Vec<String>,
 }
 
 /// Reads every group once.
-pub fn once(config: &Config) -> Once {
+pub fn once(config: &Config) -> OnceReport {
     let (groups, mut notes) = offered(config);
     let mut readings = Vec::new();
     for mut group in groups {
@@ -47,15 +47,15 @@ pub fn once(config: &Config) -> Once {
         for (index, sensor) in group.schema.sensors().iter().enumerate() {
             let value = (!sample.is_gap(index))
                 .then(|| scaled(Value::from_bits(sample.values[index], sensor.value_type), sensor));
-            readings.push(Shown { path: group.schema.path(index), time, value, unit: sensor.unit.clone() });
+            readings.push(SensorReading { path: group.schema.path(index), time, value, unit: sensor.unit.clone() });
         }
         notes.extend(problem.map(|problem| format!("{}: {problem}", group.schema.group())));
     }
-    Once { readings, notes }
+    OnceReport { readings, notes }
 }
 
 /// For people: path, value, unit.
-pub fn text(once: &Once) -> String {
+pub fn text(once: &OnceReport) -> String {
     let width = once.readings.iter().map(|shown| shown.path.len()).max().unwrap_or(0);
     let mut out = String::new();
     for shown in &once.readings {

@@ -4,21 +4,21 @@ use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
-use crate::bell::Bell;
-use crate::counters::Counters;
-use crate::state::{Encoded, lock};
+use crate::counters::AgentCounters;
+use crate::state::{EncodedBatch, lock};
+use crate::waker::Waker;
 
 /// Batches that wait for the sender to take them.
 #[derive(Debug)]
 pub struct Outbox {
     inner: Mutex<Inner>,
-    bell: Bell,
-    counters: Arc<Counters>,
+    waker: Waker,
+    counters: Arc<AgentCounters>,
 }
 
 #[derive(Debug)]
 struct Inner {
-    queue: VecDeque<Arc<Encoded>>,
+    queue: VecDeque<Arc<EncodedBatch>>,
     /// Of the queue here.
     bytes: u64,
     /// Of what the sender has taken and still holds.
@@ -29,14 +29,14 @@ struct Inner {
 
 impl Outbox {
     /// An empty one; `None` for an agent that sends nothing.
-    pub fn new(bytes_max: Option<u64>, counters: Arc<Counters>) -> std::io::Result<Self> {
+    pub fn new(bytes_max: Option<u64>, counters: Arc<AgentCounters>) -> std::io::Result<Self> {
         let inner = Inner { queue: VecDeque::new(), bytes: 0, held: 0, bytes_max };
-        Ok(Self { inner: Mutex::new(inner), bell: Bell::new()?, counters })
+        Ok(Self { inner: Mutex::new(inner), waker: Waker::new()?, counters })
     }
 
     /// What wakes the sender.
-    pub fn bell(&self) -> &Bell {
-        &self.bell
+    pub fn waker(&self) -> &Waker {
+        &self.waker
     }
 
     /// Another bound, or none that sends any more.
@@ -51,7 +51,7 @@ impl Outbox {
 
     /// Puts batches at the end and, when it is `time` to send, wakes the sender. The sender keeps what it holds below the bound itself; only when it is stuck is the oldest
     /// dropped here.
-    pub fn push(&self, batches: &mut Vec<Arc<Encoded>>, time: bool) {
+    pub fn push(&self, batches: &mut Vec<Arc<EncodedBatch>>, time: bool) {
         let mut inner = lock(&self.inner);
         let Some(bytes_max) = inner.bytes_max else {
             batches.clear();
@@ -72,12 +72,12 @@ impl Outbox {
         let much = inner.bytes > bytes_max / 8;
         drop(inner);
         if time || much {
-            self.bell.ring();
+            self.waker.wake();
         }
     }
 
     /// Moves everything to the end of `into`; `held` is what the caller already holds, in bytes.
-    pub fn take(&self, into: &mut VecDeque<Arc<Encoded>>, held: u64) {
+    pub fn take(&self, into: &mut VecDeque<Arc<EncodedBatch>>, held: u64) {
         let mut inner = lock(&self.inner);
         into.append(&mut inner.queue);
         inner.held = held + inner.bytes;
@@ -91,13 +91,13 @@ mod tests {
     use super::*;
     use std::os::fd::AsRawFd;
 
-    fn batch(seq: u64, bytes: usize) -> Arc<Encoded> {
+    fn batch(seq: u64, bytes: usize) -> Arc<EncodedBatch> {
         let schema = wholegrain_model::Schema::new(
             wholegrain_model::SensorPath::new("/n").unwrap(),
             "g",
             vec![wholegrain_model::SensorDef::gauge("a", "1", "")],
         );
-        Arc::new(Encoded {
+        Arc::new(EncodedBatch {
             payload: vec![0; bytes].into(),
             schema: schema.unwrap(),
             topic: "t".into(),
@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn a_stuck_sender_costs_the_oldest_and_each_is_counted() {
-        let counters = Arc::new(Counters::default());
+        let counters = Arc::new(AgentCounters::default());
         let outbox = Outbox::new(Some(10_000), counters.clone()).unwrap();
         for seq in 1..=20 {
             outbox.push(&mut vec![batch(seq, 1_000)], true);
@@ -129,10 +129,10 @@ mod tests {
     #[test]
     fn the_sender_is_woken_when_it_is_time_or_there_is_much() {
         let rings = |outbox: &Outbox| {
-            let mut fd = libc::pollfd { fd: outbox.bell().fd().as_raw_fd(), events: libc::POLLIN, revents: 0 };
+            let mut fd = libc::pollfd { fd: outbox.waker().fd().as_raw_fd(), events: libc::POLLIN, revents: 0 };
             // SAFETY: one entry, which outlives the call.
             let count = unsafe { libc::poll(&mut fd, 1, 0) };
-            outbox.bell().silence();
+            outbox.waker().reset();
             count == 1
         };
         let outbox = Outbox::new(Some(10_000), Arc::default()).unwrap();

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use wholegrain_model::{Interval, SensorDef};
 use wholegrain_sources::{GroupPlan, ReadProblem, Reader, Reading, Row, Source, Timing, descriptors};
 
-use crate::counters::Counters;
+use crate::counters::AgentCounters;
 use crate::engine::clock;
 
 /// The name of the source and of its group.
@@ -18,7 +18,7 @@ pub const NAME: &str = "agent";
 /// `[sources.agent]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct OwnConfig {
+pub struct SelfMetricsConfig {
     /// The interval; the default one when left out.
     pub interval: Option<Interval>,
     /// Added to the wall clock's multiples.
@@ -29,7 +29,7 @@ pub struct OwnConfig {
     pub enabled: bool,
 }
 
-impl Default for OwnConfig {
+impl Default for SelfMetricsConfig {
     fn default() -> Self {
         Self { interval: None, offset: Interval::default(), synchronous: true, enabled: true }
     }
@@ -37,13 +37,13 @@ impl Default for OwnConfig {
 
 /// The source.
 pub struct SelfSource {
-    config: OwnConfig,
-    counters: Arc<Counters>,
+    config: SelfMetricsConfig,
+    counters: Arc<AgentCounters>,
 }
 
 impl SelfSource {
     /// Over these counters.
-    pub fn new(config: OwnConfig, counters: Arc<Counters>) -> Self {
+    pub fn new(config: SelfMetricsConfig, counters: Arc<AgentCounters>) -> Self {
         Self { config, counters }
     }
 }
@@ -51,10 +51,10 @@ impl SelfSource {
 /// Sensors before those of [`COUNTED`].
 const OWN: usize = 5;
 
-type Counted = (&'static str, &'static str, bool, fn(&Counters) -> &AtomicU64, &'static str);
+type CounterSensor = (&'static str, &'static str, bool, fn(&AgentCounters) -> &AtomicU64, &'static str);
 
 /// Name, unit, whether it is a counter, where it is, description.
-const COUNTED: &[Counted] = &[
+const COUNTED: &[CounterSensor] = &[
     ("agent/samples", "1", true, |c| &c.samples, "Samples taken, of all groups."),
     ("agent/missed_ticks", "1", true, |c| &c.missed, "Ticks that passed without a read."),
     ("agent/gaps", "1", true, |c| &c.gaps, "Values that could not be read."),
@@ -129,7 +129,7 @@ impl Source for SelfSource {
 }
 
 struct SelfReader {
-    counters: Arc<Counters>,
+    counters: Arc<AgentCounters>,
     statm: Option<File>,
 }
 
@@ -174,10 +174,10 @@ mod tests {
 
     #[test]
     fn every_sensor_has_a_value() {
-        let counters = Arc::new(Counters::default());
+        let counters = Arc::new(AgentCounters::default());
         counters.missed.store(7, Ordering::Relaxed);
         counters.note_lag(5);
-        let mut source = SelfSource::new(OwnConfig::default(), counters);
+        let mut source = SelfSource::new(SelfMetricsConfig::default(), counters);
         let mut plans = source.discover(&mut |line| panic!("{line}"));
         let plan = &mut plans[0];
         let (mut values, mut gaps) = (vec![0; plan.sensors.len()], vec![0; 1]);

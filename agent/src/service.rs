@@ -6,13 +6,13 @@ use sd_notify::NotifyState;
 
 /// Tells the service manager how the agent fares.
 #[derive(Debug)]
-pub struct Service {
+pub struct ServiceNotifier {
     /// How often it is told that the agent is alive, if it wants to know.
     watchdog: Option<Duration>,
     last: Option<Instant>,
 }
 
-impl Service {
+impl ServiceNotifier {
     /// As the service manager asks for it in the environment.
     pub fn new() -> Self {
         Self { watchdog: sd_notify::watchdog_enabled().map(|interval| interval / 2), last: None }
@@ -52,7 +52,7 @@ impl Service {
     }
 }
 
-impl Default for Service {
+impl Default for ServiceNotifier {
     fn default() -> Self {
         Self::new()
     }

@@ -8,20 +8,20 @@ use bytes::Bytes;
 use serde::Serialize;
 use wholegrain_model::{Interval, Schema, SensorPath};
 
-use crate::bell::Bell;
-use crate::cache::Cache;
-use crate::counters::Counters;
+use crate::cache::BatchCache;
+use crate::counters::AgentCounters;
 use crate::engine::{Group, clock};
 use crate::jobs::JobsView;
-use crate::jobs::control::Control;
+use crate::jobs::control::ControlChannel;
 use crate::jobs::marks::Marks;
-use crate::log::Log;
+use crate::log::LogSetting;
 use crate::outbox::Outbox;
-use crate::sender::{Records, Shelf};
+use crate::sender::{PendingRecords, RecordsSlot};
+use crate::waker::Waker;
 
 /// A batch as it travels, is cached and is spooled.
 #[derive(Debug)]
-pub struct Encoded {
+pub struct EncodedBatch {
     /// The native payload.
     pub payload: Bytes,
     /// The schema it needs.
@@ -40,7 +40,7 @@ pub struct Encoded {
     pub made_mono: i64,
 }
 
-impl Encoded {
+impl EncodedBatch {
     /// Bytes of memory beside the payload, about: the structure, its places in cache and queue, the allocator's own.
     const OVERHEAD: u64 = 192;
 
@@ -52,18 +52,18 @@ impl Encoded {
 
 /// The running groups, and those whose last samples are still to be encoded.
 #[derive(Debug, Default)]
-pub struct Registry {
-    lists: RwLock<Lists>,
+pub struct GroupRegistry {
+    lists: RwLock<GroupLists>,
     changes: AtomicU64,
 }
 
 #[derive(Debug, Default)]
-struct Lists {
+struct GroupLists {
     live: Vec<Arc<Group>>,
     draining: Vec<Arc<Group>>,
 }
 
-impl Registry {
+impl GroupRegistry {
     /// The groups that are sampled, in the order of their names.
     pub fn live(&self) -> Vec<Arc<Group>> {
         self.lists.read().unwrap_or_else(PoisonError::into_inner).live.clone()
@@ -85,7 +85,7 @@ impl Registry {
             .cloned()
     }
 
-    fn change(&self, f: impl FnOnce(&mut Lists)) {
+    fn change(&self, f: impl FnOnce(&mut GroupLists)) {
         f(&mut self.lists.write().unwrap_or_else(PoisonError::into_inner));
         self.changes.fetch_add(1, Ordering::Release);
     }
@@ -172,7 +172,7 @@ pub struct SourceStatus {
 
 /// Everything shared.
 #[derive(Debug)]
-pub struct State {
+pub struct AgentState {
     /// The agent's name.
     pub name: String,
     /// What every sensor is below.
@@ -182,26 +182,26 @@ pub struct State {
     /// The same for measuring.
     pub started: Instant,
     /// Counts.
-    pub counters: Arc<Counters>,
+    pub counters: Arc<AgentCounters>,
     /// Groups.
-    pub registry: Registry,
+    pub registry: GroupRegistry,
     /// The past.
-    pub cache: Cache,
+    pub cache: BatchCache,
     /// What is to be sent.
     pub outbox: Outbox,
     /// Orders of the server and the answers to them.
-    pub control: Control,
+    pub control: ControlChannel,
     /// What jobs say of themselves.
     pub marks: Marks,
     /// Ends the sleep of the encoder thread.
     pub(crate) encoder_wake: Arc<clock::Wake>,
     /// Ends the wait of the manager.
-    pub(crate) manager_bell: OnceLock<Arc<Bell>>,
+    pub(crate) manager_waker: OnceLock<Arc<Waker>>,
     link: Mutex<LinkStatus>,
-    log: Mutex<Log>,
+    log: Mutex<LogSetting>,
     sources: Mutex<Vec<SourceStatus>>,
     jobs: Mutex<Arc<JobsView>>,
-    book: Shelf,
+    job_table: RecordsSlot,
     send_interval_ns: AtomicU64,
 }
 
@@ -210,29 +210,29 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl State {
+impl AgentState {
     /// The state of an agent that starts now.
     pub fn new(config: &crate::config::Config) -> std::io::Result<Self> {
-        let counters = Arc::new(Counters::default());
+        let counters = Arc::new(AgentCounters::default());
         let queue_bytes_max = config.mqtt.as_ref().map(|mqtt| mqtt.queue_bytes_max.0);
         Ok(Self {
             name: config.name.clone(),
             prefix: config.prefix.clone(),
             boot_ns: clock::real() as u64,
             started: Instant::now(),
-            cache: Cache::new(config.cache),
+            cache: BatchCache::new(config.cache),
             outbox: Outbox::new(queue_bytes_max, counters.clone())?,
             counters,
-            registry: Registry::default(),
-            control: Control::default(),
+            registry: GroupRegistry::default(),
+            control: ControlChannel::default(),
             encoder_wake: Arc::default(),
-            manager_bell: OnceLock::new(),
+            manager_waker: OnceLock::new(),
             link: Mutex::new(LinkStatus { state: "off", ..LinkStatus::default() }),
-            log: Mutex::new(Log::new(config.log_level)),
+            log: Mutex::new(LogSetting::new(config.log_level)),
             sources: Mutex::new(Vec::new()),
             jobs: Mutex::default(),
             marks: Marks::new(config),
-            book: Shelf::default(),
+            job_table: RecordsSlot::default(),
             send_interval_ns: AtomicU64::new(config.send_interval().ns()),
         })
     }
@@ -258,12 +258,12 @@ impl State {
     }
 
     /// How much is logged.
-    pub fn log(&self) -> Log {
+    pub fn log(&self) -> LogSetting {
         lock(&self.log).clone()
     }
 
     /// Changes how much is logged.
-    pub fn set_log(&self, change: impl FnOnce(&mut Log)) {
+    pub fn set_log(&self, change: impl FnOnce(&mut LogSetting)) {
         change(&mut lock(&self.log));
     }
 
@@ -277,7 +277,7 @@ impl State {
         *lock(&self.sources) = sources;
     }
 
-    /// Takes a group that no sampler reads: samples are put into it with [`State::push_event`]. Its batches have the interval 0. The
+    /// Takes a group that no sampler reads: samples are put into it with [`AgentState::push_event`]. Its batches have the interval 0. The
     /// name of its schema's group must be nobody's; else that group is the error.
     pub fn add_event_group(&self, source: &str, schema: Schema) -> Result<Arc<Group>, Arc<Group>> {
         let group = Arc::new(Group::of_events(source, &self.name, schema));
@@ -310,14 +310,14 @@ impl State {
     }
 
     /// Records of jobs that the server is to have.
-    pub fn book(&self) -> Option<Arc<dyn Records>> {
-        self.book.book()
+    pub fn job_table(&self) -> Option<Arc<dyn PendingRecords>> {
+        self.job_table.job_table()
     }
 
     /// Where the sender finds them from now on.
-    pub fn set_book(&self, book: Option<Arc<dyn Records>>) {
-        self.book.set(book);
-        self.outbox.bell().ring();
+    pub fn set_job_table(&self, job_table: Option<Arc<dyn PendingRecords>>) {
+        self.job_table.set(job_table);
+        self.outbox.waker().wake();
     }
 
     /// Puts a new view of jobs and rules in place.

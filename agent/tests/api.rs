@@ -249,7 +249,7 @@ fn https_wants_the_token() {
     );
     let agent = Agent::start(dir.path(), &text);
     let tls = wholegrain_transport::tls::client_config(&dir.path().join("agent.pem"), None).unwrap();
-    let ask = |authorization: &str| {
+    let command = |authorization: &str| {
         let name = rustls::pki_types::ServerName::try_from("localhost").unwrap();
         let connection = rustls::ClientConnection::new(tls.clone(), name).unwrap();
         let mut stream = rustls::StreamOwned::new(connection, TcpStream::connect(("127.0.0.1", port)).unwrap());

@@ -10,21 +10,21 @@ use std::time::{Duration, Instant};
 use support::wait_for;
 use wholegrain_agent::Config;
 use wholegrain_agent::encoder::Encoder;
-use wholegrain_agent::engine::schedule::Ticking;
-use wholegrain_agent::engine::{Change, Group, Sampled, Sampler, Start, clock};
-use wholegrain_agent::state::State;
+use wholegrain_agent::engine::schedule::TickSchedule;
+use wholegrain_agent::engine::{Group, GroupStart, Sampled, Sampler, SamplerChange, clock};
+use wholegrain_agent::state::AgentState;
 use wholegrain_model::{Interval, Schema, SensorDef};
 use wholegrain_sources::{Reader, Reading, Row};
 use wholegrain_transport::payload::read_header;
 
-fn state() -> Arc<State> {
+fn state() -> Arc<AgentState> {
     let config = Config::parse(Path::new("a.toml"), "name = \"n1\"\n", Path::new(".")).unwrap();
-    Arc::new(State::new(&config).unwrap())
+    Arc::new(AgentState::new(&config).unwrap())
 }
 
-fn group(state: &State, name: &str, interval: Interval) -> Arc<Group> {
+fn group(state: &AgentState, name: &str, interval: Interval) -> Arc<Group> {
     let schema = Schema::new(state.prefix.clone(), name, vec![SensorDef::gauge(name, "1", "")]).unwrap();
-    let ticking = Ticking { interval, offset: Interval::default(), synchronous: true };
+    let ticking = TickSchedule { interval, offset: Interval::default(), synchronous: true };
     let group = Arc::new(Group::new("test", "n1", schema, ticking, true, Interval::from_s(1), Arc::default()));
     state.registry.add(group.clone());
     group
@@ -89,7 +89,7 @@ fn a_command_does_not_wait_for_an_hour() {
     let mut sampler = Sampler::start("sampler", state.counters.clone(), true).unwrap();
     sampler.add(Sampled::new(hourly.clone(), Box::new(Counts { count: 0, hangs: Arc::default() })));
     let start = Instant::now();
-    let often = Ticking { interval: Interval::from_ms(1), ..hourly.ticking };
+    let often = TickSchedule { interval: Interval::from_ms(1), ..hourly.ticking };
     let new = Arc::new(hourly.retimed("n1", often, Interval::from_s(1)));
     sampler.retime(hourly.id, new.clone());
     wait_for("ticks at the new interval", || new.ring.head() > 5);
@@ -105,11 +105,11 @@ fn what_leaves_a_group_before_its_first_sample_is_sampled_at_once_too() {
     let sampled =
         |group: &Arc<Group>| Sampled::new(group.clone(), Box::new(Counts { count: 0, hangs: Arc::default() }));
     let mut sampler = Sampler::start("sampler", state.counters.clone(), true).unwrap();
-    let mut change = Change::new();
-    change.add(sampled(&first), Start::AtOnce);
-    change.add(sampled(&moved), Start::InStepWith(first.id));
+    let mut change = SamplerChange::new();
+    change.add(sampled(&first), GroupStart::AtOnce);
+    change.add(sampled(&moved), GroupStart::InStepWith(first.id));
     change.replace(first.id, sampled(&replaced), true);
-    change.add(sampled(&ticking), Start::OnTick);
+    change.add(sampled(&ticking), GroupStart::OnTick);
     sampler.change(change);
     wait_for("the first samples", || moved.ring.head() == 1 && replaced.ring.head() == 1);
     assert!(sampler.join(Duration::from_secs(60)));
@@ -139,7 +139,7 @@ fn an_encoder_that_comes_too_late_counts_what_was_overwritten() {
 fn a_changed_interval_ends_a_batch() {
     let text = "name = \"n1\"\n[mqtt]\nurl = \"mqtt://127.0.0.1:1\"\n";
     let config = Config::parse(Path::new("a.toml"), text, Path::new(".")).unwrap();
-    let state = Arc::new(State::new(&config).unwrap());
+    let state = Arc::new(AgentState::new(&config).unwrap());
     let group = group(&state, "g", Interval::from_ms(100));
     for n in 0..6 {
         group.ring.push(n * 100, if n < 4 { 100 } else { 50 }, &[n as u64], &[0]);
@@ -155,7 +155,7 @@ fn a_changed_interval_ends_a_batch() {
 #[test]
 fn a_group_whose_old_thread_hangs_is_encoded_and_one_that_was_retimed_waits_for_its_past() {
     let text = "name = \"n1\"\n[mqtt]\nurl = \"mqtt://127.0.0.1:1\"\n";
-    let state = Arc::new(State::new(&Config::parse(Path::new("a.toml"), text, Path::new(".")).unwrap()).unwrap());
+    let state = Arc::new(AgentState::new(&Config::parse(Path::new("a.toml"), text, Path::new(".")).unwrap()).unwrap());
     let mut encoder = Encoder::new(state.clone());
     let row = |group: &Group, time: i64| group.ring.push(time, 100_000_000, &[time as u64], &[0]);
     let mut sent = || {

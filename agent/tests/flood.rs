@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
-use support::{Broker, PATIENCE, parse_answer, wait_for};
+use support::{Broker, TIMEOUT, parse_answer, wait_for};
 
 /// The agent as a process, on a unified tree in `dir` and the machine's /proc.
 struct Program {
@@ -207,7 +207,7 @@ fn after_a_burst_of_jobs_memory_is_what_it_was() {
     };
     // What stays of a first burst: shared lists of sensors, buffers, the schemas of the last groups for a server that asks.
     burst(0, 80);
-    let deadline = std::time::Instant::now() + PATIENCE;
+    let deadline = std::time::Instant::now() + TIMEOUT;
     let (mut before, mut last) = (agent.memory_kib(), std::time::Instant::now());
     while last.elapsed() < std::time::Duration::from_secs(11) && std::time::Instant::now() < deadline {
         std::thread::sleep(std::time::Duration::from_millis(100));

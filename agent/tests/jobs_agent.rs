@@ -10,8 +10,8 @@ use std::sync::Arc;
 use support::{Agent, wait_for};
 use wholegrain_agent::engine::Group;
 use wholegrain_agent::jobs::rules::RawRule;
-use wholegrain_agent::jobs::{JobsAsk, JobsOrder, Role, Who};
-use wholegrain_agent::manager::Refusal;
+use wholegrain_agent::jobs::{CallerIdentity, JobsAction, JobsCommand, Role};
+use wholegrain_agent::manager::ManagerError;
 use wholegrain_agent::{Config, check, once};
 use wholegrain_model::Interval;
 
@@ -45,11 +45,11 @@ fn of_jobs(agent: &Agent) -> Vec<String> {
     live.iter().map(|group| group.name().to_owned()).filter(|name| name.starts_with("job/")).collect()
 }
 
-fn rule(metrics: &str, every: &str, within: Option<Interval>) -> JobsAsk {
-    let who = Who { name: "test".to_owned(), role: Role::Admin, uid: Some(0), user: None, pid: None };
+fn rule(metrics: &str, every: &str, within: Option<Interval>) -> JobsCommand {
+    let who = CallerIdentity { name: "test".to_owned(), role: Role::Admin, uid: Some(0), user: None, pid: None };
     let rule =
         RawRule { metrics: vec![metrics.to_owned()], jobs: None, every: every.to_owned(), accumulate: None, within };
-    JobsAsk { who, order: JobsOrder::Add(rule) }
+    JobsCommand { who, order: JobsAction::Add(rule) }
 }
 
 #[test]
@@ -60,7 +60,7 @@ fn jobs_come_and_go_with_the_configuration_and_nothing_else_is_touched() {
     let agent = Agent::start(dir.path(), &without);
     let tester = group(&agent, "tester");
     assert!(
-        matches!(agent.desk.ask_jobs(rule("**", "1ms", None)), Err(Refusal::Invalid(why)) if why.contains("[jobs]"))
+        matches!(agent.manager_handle.execute_jobs(rule("**", "1ms", None)), Err(ManagerError::Invalid(why)) if why.contains("[jobs]"))
     );
     fs::write(dir.path().join("agent.toml"), format!("{without}{JOBS}")).unwrap();
     assert_eq!(agent.ask("POST", "/v1/reload").0, 200);
@@ -94,7 +94,7 @@ fn rules_are_in_force_when_the_answer_comes_and_end_by_themselves() {
     let agent = Agent::start(dir.path(), &format!("{HEAD}[sources.cgroup]\n{JOBS}"));
     let slow = group(&agent, "job/7/1s");
     wait_for("a first sample", || slow.ring.head() > 0);
-    let done = agent.desk.ask_jobs(rule("pids/*", "1ms", Some(Interval::from_ms(1500)))).unwrap();
+    let done = agent.manager_handle.execute_jobs(rule("pids/*", "1ms", Some(Interval::from_ms(1500)))).unwrap();
     assert_eq!(done.jobs, ["7"]);
     assert_eq!(of_jobs(&agent), ["job/7/1ms", "job/7/1s"], "at once");
     let view = agent.state.jobs();

@@ -15,11 +15,11 @@ use wholegrain_agent::Config;
 use wholegrain_agent::encoder::EncoderThread;
 use wholegrain_agent::engine::ring::RowCopy;
 use wholegrain_agent::engine::{Group, Sampler, clock};
-use wholegrain_agent::jobs::groups::{Context, Jobs, Supply};
+use wholegrain_agent::jobs::groups::{JobGroups, JobSourceHandle, JobsContext};
 use wholegrain_agent::jobs::rules::{RawRule, Rules, RulesConfig};
 use wholegrain_agent::jobs::tracker::{Job, JobEvent};
-use wholegrain_agent::jobs::{Accumulation, JobsAsk, JobsOrder, Role, Who};
-use wholegrain_agent::state::State;
+use wholegrain_agent::jobs::{Accumulation, CallerIdentity, JobsAction, JobsCommand, Role};
+use wholegrain_agent::state::AgentState;
 use wholegrain_model::{Interval, JobRecord, SensorDef, Value};
 use wholegrain_sources::job::{JobPart, JobPlace, JobSource};
 use wholegrain_sources::{Reader, Reading, Row, Slot};
@@ -130,10 +130,10 @@ fn job(id: &str) -> Arc<Job> {
 /// The engine with jobs, without a tracker and a manager.
 struct Bench {
     world: Arc<World>,
-    state: Arc<State>,
+    state: Arc<AgentState>,
     sampler: Sampler,
     encoder: EncoderThread,
-    jobs: Jobs,
+    jobs: JobGroups,
     events: Sender<JobEvent>,
 }
 
@@ -141,22 +141,26 @@ impl Bench {
     fn new(parts: &[(&'static str, usize)]) -> Self {
         let text = "name = \"n1\"\n[mqtt]\nurl = \"mqtt://127.0.0.1:1\"\nqueue_bytes_max = \"256MiB\"\nsend_interval = \"100ms\"\n";
         let config = Config::parse(Path::new("a.toml"), text, Path::new(".")).unwrap();
-        let state = Arc::new(State::new(&config).unwrap());
+        let state = Arc::new(AgentState::new(&config).unwrap());
         let world = Arc::new(World::default());
         let (events, receiver) = channel();
         let (rules, _) = Rules::open(&RulesConfig::default(), None, clock::real());
         let source: Box<dyn JobSource> = Box::new(Made { world: world.clone(), parts: parts.to_vec() });
-        let jobs = Jobs::new(receiver, rules, vec![Supply::new("absent", None), Supply::new("made", Some(source))]);
+        let jobs = JobGroups::new(
+            receiver,
+            rules,
+            vec![JobSourceHandle::new("absent", None), JobSourceHandle::new("made", Some(source))],
+        );
         let sampler = Sampler::start("sampler", state.counters.clone(), true).unwrap();
         let encoder = EncoderThread::start(state.clone()).unwrap();
         Self { world, state, sampler, encoder, jobs, events }
     }
 
-    fn with<T>(&mut self, f: impl FnOnce(&mut Jobs, &mut Context<'_>, i64) -> T) -> T {
+    fn with<T>(&mut self, f: impl FnOnce(&mut JobGroups, &mut JobsContext<'_>, i64) -> T) -> T {
         let send_interval = self.state.send_interval();
         let result = f(
             &mut self.jobs,
-            &mut Context { state: &self.state, fast: &mut self.sampler, send_interval },
+            &mut JobsContext { state: &self.state, fast: &mut self.sampler, send_interval },
             clock::real(),
         );
         self.encoder.wake();
@@ -182,9 +186,9 @@ impl Bench {
             accumulate,
             within: Some(Interval::from_s(3600)),
         };
-        let who = Who { name: "test".to_owned(), role: Role::Admin, uid: None, user: None, pid: None };
-        let ask = JobsAsk { who, order: JobsOrder::Add(rule) };
-        self.with(|jobs, context, now| jobs.obey(&ask, context, now)).unwrap();
+        let who = CallerIdentity { name: "test".to_owned(), role: Role::Admin, uid: None, user: None, pid: None };
+        let command = JobsCommand { who, order: JobsAction::Add(rule) };
+        self.with(|jobs, context, now| jobs.execute(&command, context, now)).unwrap();
     }
 
     fn groups(&self) -> Vec<String> {
@@ -196,7 +200,7 @@ impl Bench {
     }
 
     /// Ends everything; the batches that were made.
-    fn finish(self) -> (Arc<State>, Arc<World>, VecDeque<Arc<wholegrain_agent::state::Encoded>>) {
+    fn finish(self) -> (Arc<AgentState>, Arc<World>, VecDeque<Arc<wholegrain_agent::state::EncodedBatch>>) {
         self.jobs.finish(Duration::from_secs(60));
         assert!(self.sampler.join(Duration::from_secs(60)));
         self.encoder.finish();
@@ -222,7 +226,7 @@ impl Random {
 type Came = (i64, i64, i64);
 
 /// For each metric below `job`, the passes that came: a sample is one, a window is those from its least to its greatest.
-fn passes(batches: &VecDeque<Arc<wholegrain_agent::state::Encoded>>, job: &str) -> BTreeMap<String, Vec<Came>> {
+fn passes(batches: &VecDeque<Arc<wholegrain_agent::state::EncodedBatch>>, job: &str) -> BTreeMap<String, Vec<Came>> {
     let mut all: BTreeMap<String, Vec<Came>> = BTreeMap::new();
     for encoded in batches {
         let batch = decode_batch(&encoded.payload, &encoded.schema).unwrap();

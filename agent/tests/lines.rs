@@ -10,21 +10,21 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use wholegrain_agent::Config;
-use wholegrain_agent::api::lines::{LINE_BYTES_MAX, Lines};
+use wholegrain_agent::api::lines::{LINE_BYTES_MAX, LineService};
 use wholegrain_agent::cache;
 use wholegrain_agent::encoder::Encoder;
 use wholegrain_agent::engine::clock;
-use wholegrain_agent::jobs::{JobView, JobsView, Role, Who};
-use wholegrain_agent::state::State;
+use wholegrain_agent::jobs::{CallerIdentity, JobView, JobsView, Role};
+use wholegrain_agent::state::AgentState;
 use wholegrain_model::{Interval, JobRecord, Pattern, Schema, SensorDef, SensorPath, Value};
 use wholegrain_sources::job::JobPlace;
 
 /// How long any condition may take to come true.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 #[track_caller]
 fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while !done() {
         assert!(Instant::now() < deadline, "waited in vain for {what}");
         std::thread::sleep(Duration::from_millis(5));
@@ -33,8 +33,8 @@ fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
 
 /// A state with job 4711 of uid 1000 (process 11) and job 4712 of uid 1001 (process 12), and no threads but that of the protocol.
 struct Node {
-    state: Arc<State>,
-    lines: Lines,
+    state: Arc<AgentState>,
+    lines: LineService,
     dir: tempfile::TempDir,
 }
 
@@ -58,8 +58,8 @@ impl Node {
         let file = dir.path().join("agent.toml");
         let roots = "roots = { proc = \"proc\", cgroup = \"cgroup\" }";
         fs::write(&file, format!("name = \"n1\"\nprefix = \"/lab/n1\"\n{roots}\n[jobs.marks]\n{marks}\n")).unwrap();
-        let state = Arc::new(State::new(&Config::load(&file).unwrap()).unwrap());
-        let node = Self { state, lines: Lines::default(), dir };
+        let state = Arc::new(AgentState::new(&Config::load(&file).unwrap()).unwrap());
+        let node = Self { state, lines: LineService::default(), dir };
         node.process(11, "/slurm/uid_1000/job_4711/step_0");
         node.process(12, "/slurm/uid_1001/job_4712/step_0");
         node.jobs(&[("4711", 1000), ("4712", 1001)]);
@@ -89,9 +89,10 @@ impl Node {
     fn connect(&self, uid: u32, pid: i32) -> Peer {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let role = if uid == 0 { Role::Admin } else { Role::User };
-        let who = Who { name: format!("uid {uid} pid {pid}"), role, uid: Some(uid), user: None, pid: Some(pid) };
+        let who =
+            CallerIdentity { name: format!("uid {uid} pid {pid}"), role, uid: Some(uid), user: None, pid: Some(pid) };
         self.lines.take(theirs, who, &self.state);
-        ours.set_read_timeout(Some(PATIENCE)).unwrap();
+        ours.set_read_timeout(Some(TIMEOUT)).unwrap();
         Peer(BufReader::new(ours))
     }
 
@@ -112,7 +113,7 @@ impl Node {
         stored.iter().map(|(_, depth)| depth.map_or(-1, |depth| depth.as_f64() as i64)).collect()
     }
 
-    fn count(&self, counter: impl Fn(&State) -> &std::sync::atomic::AtomicU64) -> u64 {
+    fn count(&self, counter: impl Fn(&AgentState) -> &std::sync::atomic::AtomicU64) -> u64 {
         counter(&self.state).load(Ordering::Relaxed)
     }
 }
@@ -512,7 +513,7 @@ fn who_does_not_take_the_answers_holds_up_nobody() {
     deaf.0.get_ref().set_nonblocking(true).unwrap();
     let mut sent = 0;
     // Until the socket takes no more: the agent stopped reading.
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     let mut full = 0;
     while full < 20 && Instant::now() < deadline {
         match deaf.0.get_mut().write(b"newest **\n") {

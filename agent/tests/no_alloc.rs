@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 
 use wholegrain_agent::Config;
 use wholegrain_agent::encoder::EncoderThread;
-use wholegrain_agent::engine::schedule::Ticking;
-use wholegrain_agent::engine::{Change, Group, Sampled, Sampler, Start};
-use wholegrain_agent::jobs::groups::reader::Combined;
-use wholegrain_agent::state::State;
+use wholegrain_agent::engine::schedule::TickSchedule;
+use wholegrain_agent::engine::{Group, GroupStart, Sampled, Sampler, SamplerChange};
+use wholegrain_agent::jobs::groups::reader::CombinedReader;
+use wholegrain_agent::state::AgentState;
 use wholegrain_model::{Interval, Schema, SensorDef};
 use wholegrain_sources::{Reader, Reading, Row};
 
@@ -85,9 +85,9 @@ impl Reader for Part {
     }
 }
 
-fn group(state: &State, name: &str, sensors: Vec<SensorDef>, interval: Interval) -> Arc<Group> {
+fn group(state: &AgentState, name: &str, sensors: Vec<SensorDef>, interval: Interval) -> Arc<Group> {
     let schema = Schema::new(state.prefix.clone(), name, sensors).unwrap();
-    let ticking = Ticking { interval, offset: Interval::default(), synchronous: true };
+    let ticking = TickSchedule { interval, offset: Interval::default(), synchronous: true };
     Arc::new(Group::new("test", &state.name, schema, ticking, false, Interval::from_s(1), Arc::default()))
 }
 
@@ -103,7 +103,7 @@ fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
 /// sampler thread.
 fn calls(text: &str, allocates: bool, ticks: u64) -> u64 {
     let config = Config::parse(Path::new("test.toml"), text, Path::new(".")).unwrap();
-    let state = Arc::new(State::new(&config).unwrap());
+    let state = Arc::new(AgentState::new(&config).unwrap());
     let encoder = EncoderThread::start(state.clone()).unwrap();
     let mut sampler = Sampler::start("sampler", state.counters.clone(), true).unwrap();
     let (reads, before) = (Arc::new(AtomicU64::new(0)), CALLS.load(Ordering::Relaxed));
@@ -126,12 +126,12 @@ fn calls(text: &str, allocates: bool, ticks: u64) -> u64 {
         let sensors = (0..count).map(|n| SensorDef::counter(format!("m{n}"), "1", "")).collect();
         let readers = (0..count).map(|at| Box::new(Part(at)) as Box<dyn Reader>).collect();
         let group = group(&state, &format!("job/1/{count}"), sensors, ms);
-        (group.clone(), Sampled::new(group, Box::new(Combined::new(readers, Arc::default()))))
+        (group.clone(), Sampled::new(group, Box::new(CombinedReader::new(readers, Arc::default()))))
     };
     let ((first_job, reads_first), (second_job, reads_second), (third_job, reads_third)) = (job(70), job(3), job(65));
     sampler.change({
-        let mut change = Change::new();
-        change.add(reads_first, Start::AtOnce);
+        let mut change = SamplerChange::new();
+        change.add(reads_first, GroupStart::AtOnce);
         change
     });
     wait_for("half of the ticks", || reads.load(Ordering::Relaxed) > ticks / 2);
@@ -139,14 +139,14 @@ fn calls(text: &str, allocates: bool, ticks: u64) -> u64 {
     let old = first.expect("a group");
     let new = Arc::new(old.retimed(
         &state.name,
-        Ticking { interval: Interval::from_ms(2), ..old.ticking },
+        TickSchedule { interval: Interval::from_ms(2), ..old.ticking },
         Interval::from_s(1),
     ));
     sampler.retime(old.id, new.clone());
     wait_for("the order", || old.sealed.load(Ordering::Acquire));
     sampler.change({
-        let mut change = Change::new();
-        change.add(reads_second, Start::InStepWith(first_job.id));
+        let mut change = SamplerChange::new();
+        change.add(reads_second, GroupStart::InStepWith(first_job.id));
         change.replace(first_job.id, reads_third, true);
         change
     });

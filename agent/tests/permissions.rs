@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
-use support::{Agent, PATIENCE, free_port, parse_answer, wait_for};
+use support::{Agent, TIMEOUT, free_port, parse_answer, wait_for};
 use wholegrain_agent::api::{
     HTTPS_CONNECTIONS_MAX, HTTPS_RESERVED, REQUESTS_PER_MINUTE, STRANGERS_MAX, USERS_CONNECTIONS_MAX,
 };
@@ -451,13 +451,13 @@ fn a_user_who_takes_every_connection_keeps_nobody_out() {
     assert_eq!(agent.ask("GET", "/v1/status").0, 200, "the administrator's socket");
     let more = as_user(ALICE.0, || {
         let mut stream = UnixStream::connect(&socket).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         stream.read(&mut [0; 1])
     });
     assert_eq!(more.unwrap_or(0), 0, "there is no place for one more");
     // A connection that does not go on is ended, and its place is free again.
     let mut last = hoard.swap_remove(0);
-    last.set_read_timeout(Some(PATIENCE)).unwrap();
+    last.set_read_timeout(Some(TIMEOUT)).unwrap();
     assert_eq!(last.read(&mut [0; 1]).unwrap_or(0), 0);
     wait_for("a place", || {
         let asked = as_user(ALICE.0, || {
@@ -501,7 +501,7 @@ fn a_caller_who_is_slow_for_ever_is_not_waited_for() {
     let start = std::time::Instant::now();
     // A byte now and then: never silent for as long as a silent one may be.
     while stream.write_all(b"G").is_ok() {
-        assert!(start.elapsed() < PATIENCE, "still read after {:?}", start.elapsed());
+        assert!(start.elapsed() < TIMEOUT, "still read after {:?}", start.elapsed());
         std::thread::sleep(Duration::from_millis(500));
     }
     agent.stop();
@@ -532,7 +532,7 @@ fn neither_silent_connections_nor_a_users_keep_anybody_from_https() {
         let name = rustls::pki_types::ServerName::try_from("localhost").unwrap();
         let connection = rustls::ClientConnection::new(tls.clone(), name).unwrap();
         let tcp = TcpStream::connect(("127.0.0.1", port)).unwrap();
-        tcp.set_read_timeout(Some(PATIENCE)).unwrap();
+        tcp.set_read_timeout(Some(TIMEOUT)).unwrap();
         let mut stream = rustls::StreamOwned::new(connection, tcp);
         let _ = write!(stream, "GET /v1/jobs HTTP/1.1\r\nhost: agent\r\nauthorization: Bearer {token}\r\n\r\n");
         let mut answer = [0; 12];
@@ -593,7 +593,7 @@ fn tokens_have_roles_ends_and_can_be_revoked() {
         "",
     );
     let tls = wholegrain_transport::tls::client_config(&dir.path().join("agent.pem"), None).unwrap();
-    let ask = |token: &str, line: &str, body: &Value| {
+    let command = |token: &str, line: &str, body: &Value| {
         let name = rustls::pki_types::ServerName::try_from("localhost").unwrap();
         let connection = rustls::ClientConnection::new(tls.clone(), name).unwrap();
         let mut stream = rustls::StreamOwned::new(connection, TcpStream::connect(("127.0.0.1", port)).unwrap());
@@ -605,7 +605,7 @@ fn tokens_have_roles_ends_and_can_be_revoked() {
         parse_answer(&answer)
     };
     let check = |token: &str, line: &str, body: &Value, status: u16, part: &str| {
-        let (is, answer) = ask(token, line, body);
+        let (is, answer) = request(token, line, body);
         assert!(is == status && answer.to_string().contains(part), "{token} {line}: {is} {answer}");
     };
     let (none, mine, bobs) = (Value::Null, rule(ALICE.2, "50ms"), rule(BOB.2, "50ms"));

@@ -80,7 +80,7 @@ fn sigterm_ends_it_in_peace() {
 }
 
 /// What a program told the service manager so far.
-fn told(manager: &UnixDatagram, all: &mut String) -> String {
+fn received(manager: &UnixDatagram, all: &mut String) -> String {
     let mut buffer = [0; 4096];
     while let Ok(count) = manager.recv(&mut buffer) {
         all.push_str(&String::from_utf8_lossy(&buffer[..count]));
@@ -100,8 +100,8 @@ fn a_service_manager_is_told_and_a_hangup_reloads() {
     let mut command = agent(&["--config", &file]);
     command.env("NOTIFY_SOCKET", dir.path().join("notify")).env("WATCHDOG_USEC", "200000").stderr(log);
     let mut child = command.spawn().unwrap();
-    wait_for("READY", || told(&manager, &mut all).starts_with("READY=1"));
-    wait_for("WATCHDOG", || told(&manager, &mut all).matches("WATCHDOG=1").count() > 2);
+    wait_for("READY", || received(&manager, &mut all).starts_with("READY=1"));
+    wait_for("WATCHDOG", || received(&manager, &mut all).matches("WATCHDOG=1").count() > 2);
     let hang_up = || {
         // SAFETY: sends a signal to a child of this process that has not been waited for.
         unsafe { libc::kill(child.id() as libc::pid_t, libc::SIGHUP) };
@@ -113,7 +113,7 @@ fn a_service_manager_is_told_and_a_hangup_reloads() {
     )
     .unwrap();
     hang_up();
-    wait_for("RELOADING", || told(&manager, &mut all).contains("RELOADING=1"));
+    wait_for("RELOADING", || received(&manager, &mut all).contains("RELOADING=1"));
     wait_for("the reload", || said().contains("loaded "));
     fs::write(&file, "nam = \"n1\"\n").unwrap();
     hang_up();
@@ -121,7 +121,7 @@ fn a_service_manager_is_told_and_a_hangup_reloads() {
     // SAFETY: as above.
     unsafe { libc::kill(child.id() as libc::pid_t, libc::SIGTERM) };
     assert_eq!(child.wait().unwrap().code(), Some(0));
-    assert!(told(&manager, &mut all).trim_end().ends_with("STOPPING=1"), "{all}");
+    assert!(received(&manager, &mut all).trim_end().ends_with("STOPPING=1"), "{all}");
 }
 
 #[test]

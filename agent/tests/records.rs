@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 
 use support::script::Script;
 use support::{Agent, wait_for};
-use wholegrain_agent::jobs::tracker::Ring;
-use wholegrain_agent::sender::Records;
+use wholegrain_agent::jobs::tracker::PendingCallback;
+use wholegrain_agent::sender::PendingRecords;
 use wholegrain_model::JobRecord;
 use wholegrain_transport::mqtt::ReasonCode;
 
@@ -16,7 +16,7 @@ use wholegrain_transport::mqtt::ReasonCode;
 #[derive(Default)]
 struct Book {
     pending: Mutex<Vec<JobRecord>>,
-    ring: Mutex<Option<Ring>>,
+    on_pending: Mutex<Option<PendingCallback>>,
     asked: AtomicUsize,
 }
 
@@ -26,13 +26,13 @@ impl Book {
         pending.retain(|other| !other.is_same(&record));
         pending.push(record);
         drop(pending);
-        if let Some(ring) = self.ring.lock().unwrap().clone() {
-            ring();
+        if let Some(on_pending) = self.on_pending.lock().unwrap().clone() {
+            on_pending();
         }
     }
 }
 
-impl Records for Book {
+impl PendingRecords for Book {
     fn is_pending(&self) -> bool {
         !self.pending.lock().unwrap().is_empty()
     }
@@ -46,8 +46,8 @@ impl Records for Book {
         self.pending.lock().unwrap().retain(|other| !other.is_same(record) || other.revision > record.revision);
     }
 
-    fn on_change(&self, ring: Ring) {
-        *self.ring.lock().unwrap() = Some(ring);
+    fn on_change(&self, on_pending: PendingCallback) {
+        *self.on_pending.lock().unwrap() = Some(on_pending);
     }
 
     fn complete(&self, _: &JobRecord, _: &std::collections::BTreeMap<String, f64>, _: i64) {}
@@ -67,14 +67,14 @@ fn record(job: &str, revision: u64) -> JobRecord {
     }
 }
 
-fn start(script_port: u16, book: &Arc<Book>) -> (tempfile::TempDir, Agent) {
+fn start(script_port: u16, job_table: &Arc<Book>) -> (tempfile::TempDir, Agent) {
     let dir = tempfile::tempdir().unwrap();
     let config = format!(
         "name = \"n1\"\n[sources.agent]\nenabled = false\n[sources.tester]\nsensors = 5\ninterval = \"10ms\"\n[api]\n\
          socket = \"agent.sock\"\n[mqtt]\nurl = \"mqtt://127.0.0.1:{script_port}\"\nsend_interval = \"50ms\"\n"
     );
     let agent = Agent::start(dir.path(), &config);
-    agent.state.set_book(Some(book.clone()));
+    agent.state.set_job_table(Some(job_table.clone()));
     (dir, agent)
 }
 
@@ -85,19 +85,19 @@ fn came(script: &Script) -> Vec<(String, u64)> {
 #[test]
 fn each_record_arrives_once_and_a_change_again() {
     let (port, script) = Script::start(false, |_| ReasonCode::SUCCESS);
-    let book = Arc::new(Book::default());
-    (0..20).for_each(|job| book.put(record(&format!("{job:02}"), 1)));
-    let (_dir, agent) = start(port, &book);
-    wait_for("twenty records", || !book.is_pending());
+    let job_table = Arc::new(Book::default());
+    (0..20).for_each(|job| job_table.put(record(&format!("{job:02}"), 1)));
+    let (_dir, agent) = start(port, &job_table);
+    wait_for("twenty records", || !job_table.is_pending());
     let expected: Vec<(String, u64)> = (0..20).map(|job| (format!("{job:02}"), 1)).collect();
     assert_eq!(came(&script), expected, "the oldest change first, each once");
-    book.put(record("07", 2));
-    wait_for("a change", || !book.is_pending());
+    job_table.put(record("07", 2));
+    wait_for("a change", || !job_table.is_pending());
     assert_eq!(came(&script)[20..], [("07".to_owned(), 2)]);
-    let asked = book.asked.load(Ordering::Relaxed);
+    let asked = job_table.asked.load(Ordering::Relaxed);
     let batches = script.came.lock().unwrap().len();
     wait_for("more batches", || script.came.lock().unwrap().len() > batches + 5);
-    assert_eq!(book.asked.load(Ordering::Relaxed), asked, "a book without news is not asked");
+    assert_eq!(job_table.asked.load(Ordering::Relaxed), asked, "a book without news is not asked");
     agent.stop();
 }
 
@@ -111,19 +111,19 @@ fn a_record_refused_for_good_is_sent_again_only_when_it_has_changed() {
             ReasonCode::SUCCESS
         })
     });
-    let book = Arc::new(Book::default());
-    book.put(record("bad", 1));
-    (0..8).for_each(|job| book.put(record(&job.to_string(), 1)));
-    let (_dir, agent) = start(port, &book);
-    wait_for("the good ones", || book.pending.lock().unwrap().len() == 1);
-    book.put(record("good", 1));
-    wait_for("another good one", || book.pending.lock().unwrap().len() == 1);
+    let job_table = Arc::new(Book::default());
+    job_table.put(record("bad", 1));
+    (0..8).for_each(|job| job_table.put(record(&job.to_string(), 1)));
+    let (_dir, agent) = start(port, &job_table);
+    wait_for("the good ones", || job_table.pending.lock().unwrap().len() == 1);
+    job_table.put(record("good", 1));
+    wait_for("another good one", || job_table.pending.lock().unwrap().len() == 1);
     let bad = |script: &Script| came(script).iter().filter(|(job, _)| job == "bad").count();
     assert_eq!(bad(&script), 1, "once, however often others are sent");
-    book.put(record("bad", 2));
+    job_table.put(record("bad", 2));
     wait_for("the next revision", || bad(&script) == 2);
-    book.put(record("bad", 3));
-    wait_for("one that is taken", || !book.is_pending());
+    job_table.put(record("bad", 3));
+    wait_for("one that is taken", || !job_table.is_pending());
     assert_eq!(agent.state.counters.refused.load(Ordering::Relaxed), 2);
     agent.stop();
 }
@@ -136,15 +136,15 @@ fn a_refusal_that_may_pass_holds_up_no_batch_and_the_record_comes_again() {
     *script.job_answer.lock().unwrap() = Box::new(move |_| {
         Some(if its.load(Ordering::SeqCst) { ReasonCode::NOT_AUTHORIZED } else { ReasonCode::SUCCESS })
     });
-    let book = Arc::new(Book::default());
-    book.put(record("1", 1));
-    let (_dir, agent) = start(port, &book);
+    let job_table = Arc::new(Book::default());
+    job_table.put(record("1", 1));
+    let (_dir, agent) = start(port, &job_table);
     wait_for("two refusals", || came(&script).len() >= 2);
     let before = script.came.lock().unwrap().len();
     wait_for("batches meanwhile", || script.came.lock().unwrap().len() > before + 10);
     assert!(came(&script).len() < 8, "ever more rarely");
     refuse.store(false, Ordering::SeqCst);
-    wait_for("the record", || !book.is_pending());
+    wait_for("the record", || !job_table.is_pending());
     agent.stop();
 }
 
@@ -157,10 +157,10 @@ fn a_connection_that_ends_costs_no_record() {
         let cut = its.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok();
         if cut { None } else { Some(ReasonCode::SUCCESS) }
     });
-    let book = Arc::new(Book::default());
-    (0..6).for_each(|job| book.put(record(&job.to_string(), 1)));
-    let (_dir, agent) = start(port, &book);
-    wait_for("all of them", || !book.is_pending());
+    let job_table = Arc::new(Book::default());
+    (0..6).for_each(|job| job_table.put(record(&job.to_string(), 1)));
+    let (_dir, agent) = start(port, &job_table);
+    wait_for("all of them", || !job_table.is_pending());
     assert!(agent.state.counters.reconnects.load(Ordering::Relaxed) >= 2);
     let came = came(&script);
     assert!((0..6).all(|job| came.contains(&(job.to_string(), 1))) && came.len() > 6, "{came:?}");
@@ -170,11 +170,11 @@ fn a_connection_that_ends_costs_no_record() {
 #[test]
 fn what_is_pending_at_the_end_still_goes_out() {
     let (port, script) = Script::start(false, |_| ReasonCode::SUCCESS);
-    let book = Arc::new(Book::default());
-    let (_dir, agent) = start(port, &book);
+    let job_table = Arc::new(Book::default());
+    let (_dir, agent) = start(port, &job_table);
     wait_for("a connection", || agent.state.link().state == "connected");
-    (0..30).for_each(|job| book.put(record(&job.to_string(), 1)));
+    (0..30).for_each(|job| job_table.put(record(&job.to_string(), 1)));
     agent.stop();
-    assert!(!book.is_pending());
+    assert!(!job_table.is_pending());
     assert_eq!(script.jobs.lock().unwrap().len(), 30);
 }

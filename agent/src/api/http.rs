@@ -12,11 +12,11 @@ const HEADERS_MAX: usize = 32;
 /// The largest chunk of an answer, in bytes.
 const CHUNK_BYTES: usize = 16 << 10;
 /// How long a peer may be silent: 10 s.
-pub const PATIENCE: Duration = Duration::from_secs(10);
+pub const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A request.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Request {
+pub struct HttpRequest {
     /// `GET`, `POST`, …
     pub method: String,
     /// The path as sent, without the query; still percent-encoded.
@@ -31,7 +31,7 @@ pub struct Request {
     pub body: Vec<u8>,
 }
 
-impl Request {
+impl HttpRequest {
     /// The first value of this name.
     pub fn value(&self, name: &str) -> Option<&str> {
         self.query.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
@@ -45,16 +45,16 @@ impl Request {
 
 /// Why a request was not taken.
 #[derive(Debug)]
-pub enum Bad {
+pub enum RequestError {
     /// The peer has gone, or was silent for too long.
     Gone,
     /// The status to answer with, and why.
     Refused(u16, String),
 }
 
-impl From<io::Error> for Bad {
+impl From<io::Error> for RequestError {
     fn from(_: io::Error) -> Self {
-        Bad::Gone
+        RequestError::Gone
     }
 }
 
@@ -76,7 +76,7 @@ pub fn decode(text: &str, query: bool) -> Option<String> {
 }
 
 /// Reads one request; `buffer` keeps what came after it.
-pub fn read(stream: &mut impl Read, buffer: &mut Vec<u8>) -> Result<Request, Bad> {
+pub fn read(stream: &mut impl Read, buffer: &mut Vec<u8>) -> Result<HttpRequest, RequestError> {
     loop {
         if let Some((mut request, head, body)) = parse(buffer)? {
             buffer.drain(..head);
@@ -84,26 +84,29 @@ pub fn read(stream: &mut impl Read, buffer: &mut Vec<u8>) -> Result<Request, Bad
             return Ok(request);
         }
         if buffer.len() >= HEAD_BYTES_MAX {
-            return Err(Bad::Refused(431, format!("the head of the request is longer than {HEAD_BYTES_MAX} bytes")));
+            return Err(RequestError::Refused(
+                431,
+                format!("the head of the request is longer than {HEAD_BYTES_MAX} bytes"),
+            ));
         }
         let mut part = [0; 1024];
         match stream.read(&mut part)? {
-            0 => return Err(Bad::Gone),
+            0 => return Err(RequestError::Gone),
             count => buffer.extend_from_slice(&part[..count]),
         }
     }
 }
 
 /// So many bytes: those that are in the buffer, then from the stream, as they come.
-fn read_body(stream: &mut impl Read, buffer: &mut Vec<u8>, bytes: usize) -> Result<Vec<u8>, Bad> {
+fn read_body(stream: &mut impl Read, buffer: &mut Vec<u8>, bytes: usize) -> Result<Vec<u8>, RequestError> {
     let mut body: Vec<u8> = buffer.drain(..bytes.min(buffer.len())).collect();
     let missing = (bytes - body.len()) as u64;
     stream.take(missing).read_to_end(&mut body)?;
-    if body.len() < bytes { Err(Bad::Gone) } else { Ok(body) }
+    if body.len() < bytes { Err(RequestError::Gone) } else { Ok(body) }
 }
 
-fn parse(buffer: &[u8]) -> Result<Option<(Request, usize, usize)>, Bad> {
-    let refuse = |status, why: &str| Err(Bad::Refused(status, why.to_owned()));
+fn parse(buffer: &[u8]) -> Result<Option<(HttpRequest, usize, usize)>, RequestError> {
+    let refuse = |status, why: &str| Err(RequestError::Refused(status, why.to_owned()));
     let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
     let mut head = httparse::Request::new(&mut headers);
     let length = match head.parse(buffer) {
@@ -114,11 +117,11 @@ fn parse(buffer: &[u8]) -> Result<Option<(Request, usize, usize)>, Bad> {
     };
     let (target, method) = (head.path.unwrap_or_default(), head.method.unwrap_or_default());
     let (path, query) = target.split_once('?').unwrap_or((target, ""));
-    let mut request = Request {
+    let mut request = HttpRequest {
         method: method.to_owned(),
         path: path.to_owned(),
         keep: head.version == Some(1),
-        ..Request::default()
+        ..HttpRequest::default()
     };
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
@@ -179,12 +182,12 @@ pub fn answer(stream: &mut impl Write, status: u16, body: &[u8], keep: bool) -> 
 }
 
 /// An answer whose length is not known beforehand.
-pub struct Chunks<'a, W: Write> {
+pub struct ChunkedResponse<'a, W: Write> {
     stream: &'a mut W,
     part: Vec<u8>,
 }
 
-impl<'a, W: Write> Chunks<'a, W> {
+impl<'a, W: Write> ChunkedResponse<'a, W> {
     /// Begins it.
     pub fn begin(stream: &'a mut W, keep: bool) -> io::Result<Self> {
         let connection = if keep { "keep-alive" } else { "close" };
@@ -213,7 +216,7 @@ impl<'a, W: Write> Chunks<'a, W> {
     }
 }
 
-impl<W: Write> Write for Chunks<'_, W> {
+impl<W: Write> Write for ChunkedResponse<'_, W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.part.extend_from_slice(bytes);
         if self.part.len() >= CHUNK_BYTES {
@@ -231,10 +234,10 @@ impl<W: Write> Write for Chunks<'_, W> {
 mod tests {
     use super::*;
 
-    fn ask(text: &str) -> Result<Request, u16> {
+    fn ask(text: &str) -> Result<HttpRequest, u16> {
         read(&mut text.as_bytes(), &mut Vec::new()).map_err(|bad| match bad {
-            Bad::Gone => 0,
-            Bad::Refused(status, _) => status,
+            RequestError::Gone => 0,
+            RequestError::Refused(status, _) => status,
         })
     }
 
@@ -280,7 +283,7 @@ mod tests {
     #[test]
     fn chunks() {
         let mut out = Vec::new();
-        let mut chunks = Chunks::begin(&mut out, true).unwrap();
+        let mut chunks = ChunkedResponse::begin(&mut out, true).unwrap();
         chunks.write_all(b"hello").unwrap();
         chunks.end().unwrap();
         assert!(String::from_utf8(out).unwrap().ends_with("\r\n\r\n5\r\nhello\r\n0\r\n\r\n"));

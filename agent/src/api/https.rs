@@ -9,33 +9,33 @@ use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use wholegrain_model::Timestamp;
 use wholegrain_transport::tls::{self, Identity};
 
-use super::patience::{Connection, Timed};
-use super::places::Key;
-use super::strangers::{Guest, STRANGER_PATIENCE};
-use super::tokens::Tokens;
-use super::{Caller, Service, http, same, serve, spawn};
+use super::permits::ClientKey;
+use super::timeouts::{TimedConnection, TimedStream};
+use super::tokens::TokenFile;
+use super::unauthenticated::{ClientAdmission, UNAUTHENTICATED_TIMEOUT};
+use super::{ApiCaller, ApiService, http, same, serve, spawn};
 use crate::config::HttpsConfig;
-use crate::jobs::{Role, Who};
+use crate::jobs::{CallerIdentity, Role};
 
 /// The stack of the thread that listens: 64 KiB.
 const STACK_BYTES: usize = 64 << 10;
 
 /// The tokens that count.
-pub(super) struct Accepted {
+pub(super) struct AcceptedTokens {
     /// The administrator's.
     token: Option<String>,
     /// Those with roles.
-    tokens: Option<Tokens>,
+    tokens: Option<TokenFile>,
 }
 
-impl Accepted {
+impl AcceptedTokens {
     /// Whose token was shown, or why it is refused.
-    pub fn who(&self, token: Option<&str>, peer: &str, now: Timestamp) -> Result<Who, String> {
+    pub fn who(&self, token: Option<&str>, peer: &str, now: Timestamp) -> Result<CallerIdentity, String> {
         let wanted = "a token is wanted: send `Authorization: Bearer TOKEN`, with what the agent's token_file has or one of those \
                       in its tokens_file";
         let Some(token) = token else { return Err(wanted.to_owned()) };
         if self.token.as_ref().is_some_and(|admin| same(admin.as_bytes(), token.as_bytes())) {
-            return Ok(Who {
+            return Ok(CallerIdentity {
                 name: format!("the token of token_file ({peer})"),
                 role: Role::Admin,
                 uid: None,
@@ -48,16 +48,18 @@ impl Accepted {
     }
 }
 
-pub(super) fn start(config: &HttpsConfig, service: Arc<Service>) -> anyhow::Result<SocketAddr> {
+pub(super) fn start(config: &HttpsConfig, service: Arc<ApiService>) -> anyhow::Result<SocketAddr> {
     let server = tls::server_config(Identity { cert: &config.cert, key: &config.key }, None).context("[api] cert")?;
     let listener = TcpListener::bind(config.listen)
         .with_context(|| format!("[api] listen: cannot listen on {}; is another agent running?", config.listen))?;
     let address = listener.local_addr().context("[api] listen")?;
     let tokens = match &config.tokens_file {
-        Some(path) => Some(Tokens::open(path).map_err(|why| anyhow!("[api] tokens_file: {}: {why}", path.display()))?),
+        Some(path) => {
+            Some(TokenFile::open(path).map_err(|why| anyhow!("[api] tokens_file: {}: {why}", path.display()))?)
+        }
         None => None,
     };
-    let accepted = Arc::new(Accepted { token: config.token.clone(), tokens });
+    let accepted = Arc::new(AcceptedTokens { token: config.token.clone(), tokens });
     let listening = move || {
         for stream in listener.incoming() {
             if service.is_stopped() {
@@ -68,7 +70,7 @@ pub(super) fn start(config: &HttpsConfig, service: Arc<Service>) -> anyhow::Resu
                 continue;
             };
             let Ok(peer) = stream.peer_addr() else { continue };
-            let welcome = service.strangers.welcome(Key::address(peer.ip()), &stream);
+            let welcome = service.strangers.welcome(ClientKey::address(peer.ip()), &stream);
             let refused = welcome.as_ref().map_or(1, |(_, closed)| *closed);
             (0..refused).for_each(|_| service.refused(&peer.ip()));
             let Some((guest, _)) = welcome else { continue };
@@ -84,7 +86,7 @@ pub(super) fn start(config: &HttpsConfig, service: Arc<Service>) -> anyhow::Resu
     Ok(address)
 }
 
-impl Connection for StreamOwned<ServerConnection, Timed<TcpStream>> {
+impl TimedConnection for StreamOwned<ServerConnection, TimedStream<TcpStream>> {
     fn within(&mut self, time: std::time::Duration) {
         self.sock.put_off(time);
     }
@@ -94,19 +96,19 @@ fn connection(
     stream: TcpStream,
     peer: SocketAddr,
     server: Arc<ServerConfig>,
-    tokens: Arc<Accepted>,
-    guest: Guest,
-    service: &Service,
+    tokens: Arc<AcceptedTokens>,
+    guest: ClientAdmission,
+    service: &ApiService,
 ) {
     let prepared =
-        stream.set_read_timeout(Some(http::PATIENCE)).and_then(|()| stream.set_write_timeout(Some(http::PATIENCE)));
+        stream.set_read_timeout(Some(http::TIMEOUT)).and_then(|()| stream.set_write_timeout(Some(http::TIMEOUT)));
     if prepared.is_err() {
         return;
     }
     let Ok(tls) = ServerConnection::new(server) else { return };
-    let mut stream = StreamOwned::new(tls, Timed::new(stream, STRANGER_PATIENCE));
+    let mut stream = StreamOwned::new(tls, TimedStream::new(stream, UNAUTHENTICATED_TIMEOUT));
     let guest = RefCell::new(guest);
-    serve(&mut stream, service, &Caller::Stranger { peer: peer.ip().to_string(), tokens, guest });
+    serve(&mut stream, service, &ApiCaller::Stranger { peer: peer.ip().to_string(), tokens, guest });
     stream.conn.send_close_notify();
     let _ = stream.conn.complete_io(&mut stream.sock);
 }

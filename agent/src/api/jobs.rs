@@ -5,14 +5,14 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::http::{self, Request};
-use super::permit::is_own;
-use super::routes::Failure;
-use super::{Service, view};
+use super::http::{self, HttpRequest};
+use super::routes::HttpFailure;
+use super::scope::is_own;
+use super::{ApiService, view};
 use crate::jobs::rules::RawRule;
 use crate::jobs::view::{JobView, RuleView};
-use crate::jobs::{JobsAsk, JobsOrder, Role, Who};
-use crate::state::State;
+use crate::jobs::{CallerIdentity, JobsAction, JobsCommand, Role};
+use crate::state::AgentState;
 
 /// A job in a list.
 #[derive(Serialize)]
@@ -31,7 +31,7 @@ struct JobLine<'a> {
 }
 
 /// The jobs that they may see.
-pub(super) fn list(state: &State, who: &Who) -> Vec<u8> {
+pub(super) fn list(state: &AgentState, who: &CallerIdentity) -> Vec<u8> {
     let view = state.jobs();
     let lines = view.jobs.iter().filter(|job| sees(who, job)).map(|job| {
         let record = &job.record;
@@ -53,13 +53,14 @@ pub(super) fn list(state: &State, who: &Who) -> Vec<u8> {
     view::bytes(&serde_json::json!({ "jobs": lines.collect::<Vec<_>>() }))
 }
 
-fn sees(who: &Who, job: &Arc<JobView>) -> bool {
+fn sees(who: &CallerIdentity, job: &Arc<JobView>) -> bool {
     who.role != Role::User || is_own(who, job)
 }
 
 /// One job, by any of its ids.
-pub(super) fn one(state: &State, who: &Who, id: &str) -> Result<Vec<u8>, Failure> {
-    let id = http::decode(id, false).ok_or_else(|| Failure::new(400, "the job's id is not percent-encoded UTF-8"))?;
+pub(super) fn one(state: &AgentState, who: &CallerIdentity, id: &str) -> Result<Vec<u8>, HttpFailure> {
+    let id =
+        http::decode(id, false).ok_or_else(|| HttpFailure::new(400, "the job's id is not percent-encoded UTF-8"))?;
     let view = state.jobs();
     let is = |job: &&Arc<JobView>| {
         let record = &job.record;
@@ -74,7 +75,7 @@ pub(super) fn one(state: &State, who: &Who, id: &str) -> Result<Vec<u8>, Failure
         Some(near) => format!("did you mean {near:?}?"),
         None => "GET /v1/jobs lists those that do".to_owned(),
     };
-    Err(Failure::new(404, format!("job {id:.80?} does not run here; {hint}")))
+    Err(HttpFailure::new(404, format!("job {id:.80?} does not run here; {hint}")))
 }
 
 /// As the API writes a job: times as people read them.
@@ -96,7 +97,7 @@ fn shown(job: &JobView) -> Value {
 }
 
 /// The rules that they may see: a user the configuration's, their own, and administrators' that are not for others' jobs alone.
-pub(super) fn rules(state: &State, who: &Who) -> Vec<u8> {
+pub(super) fn rules(state: &AgentState, who: &CallerIdentity) -> Vec<u8> {
     let view = state.jobs();
     let own: Vec<&Arc<JobView>> = view.jobs.iter().filter(|job| is_own(who, job)).collect();
     let sees = |rule: &&RuleView| {
@@ -107,7 +108,7 @@ pub(super) fn rules(state: &State, who: &Who) -> Vec<u8> {
         let pattern = crate::jobs::rules::JobPattern::new(&rule.jobs);
         let for_them = pattern.is_ok_and(|pattern| {
             pattern.as_str() == "*"
-                || own.iter().any(|job| pattern.chooses(&crate::jobs::rules::Subject::of(&job.record)))
+                || own.iter().any(|job| pattern.chooses(&crate::jobs::rules::RuleJob::of(&job.record)))
         });
         !of_a_user && for_them
     };
@@ -124,27 +125,27 @@ pub(super) fn rules(state: &State, who: &Who) -> Vec<u8> {
 }
 
 /// A new rule; with `?try=1` what would come of it.
-pub(super) fn add(service: &Service, who: &Who, request: &Request) -> Result<Vec<u8>, Failure> {
+pub(super) fn add(service: &ApiService, who: &CallerIdentity, request: &HttpRequest) -> Result<Vec<u8>, HttpFailure> {
     let raw: RawRule = serde_json::from_slice(&request.body).map_err(|error| {
         let example = r#"{"metrics": ["perf/*"], "jobs": "4711", "every": "1ms", "for": "10m"}"#;
-        Failure::new(400, format!("the body is not a rule: {error}; one is written as {example}"))
+        HttpFailure::new(400, format!("the body is not a rule: {error}; one is written as {example}"))
     })?;
     let order = match request.value("try") {
-        None | Some("0" | "false") => JobsOrder::Add(raw),
-        Some("" | "1" | "true") => JobsOrder::Try(raw),
-        Some(other) => return Err(Failure::new(400, format!("try: {other:.40?} is neither 1 nor 0"))),
+        None | Some("0" | "false") => JobsAction::Add(raw),
+        Some("" | "1" | "true") => JobsAction::Try(raw),
+        Some(other) => return Err(HttpFailure::new(400, format!("try: {other:.40?} is neither 1 nor 0"))),
     };
     ask(service, who, order)
 }
 
 /// The end of a rule.
-pub(super) fn remove(service: &Service, who: &Who, id: &str) -> Result<Vec<u8>, Failure> {
-    let id = id
-        .parse()
-        .map_err(|_| Failure::new(400, format!("{id:.40?} is not the number of a rule; GET /v1/rules lists them")))?;
-    ask(service, who, JobsOrder::Remove(id))
+pub(super) fn remove(service: &ApiService, who: &CallerIdentity, id: &str) -> Result<Vec<u8>, HttpFailure> {
+    let id = id.parse().map_err(|_| {
+        HttpFailure::new(400, format!("{id:.40?} is not the number of a rule; GET /v1/rules lists them"))
+    })?;
+    ask(service, who, JobsAction::Remove(id))
 }
 
-fn ask(service: &Service, who: &Who, order: JobsOrder) -> Result<Vec<u8>, Failure> {
-    Ok(view::bytes(&service.desk.ask_jobs(JobsAsk { who: who.clone(), order })?))
+fn ask(service: &ApiService, who: &CallerIdentity, order: JobsAction) -> Result<Vec<u8>, HttpFailure> {
+    Ok(view::bytes(&service.manager_handle.execute_jobs(JobsCommand { who: who.clone(), order })?))
 }

@@ -13,12 +13,12 @@ pub mod http;
 mod https;
 mod jobs;
 pub mod lines;
-mod patience;
-mod permit;
-mod places;
+mod permits;
 mod routes;
-mod strangers;
+mod scope;
+mod timeouts;
 mod tokens;
+mod unauthenticated;
 mod unix;
 mod view;
 
@@ -28,16 +28,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use self::patience::Connection;
-use self::places::Places;
-use self::strangers::{Guest, STRANGER_PATIENCE, Strangers};
-use self::unix::Door;
+use self::permits::ConnectionPermits;
+use self::timeouts::TimedConnection;
+use self::unauthenticated::{ClientAdmission, UNAUTHENTICATED_TIMEOUT, UnauthenticatedClients};
+use self::unix::SocketKind;
 use crate::config::{ApiConfig, Config};
 use crate::engine::clock;
-use crate::jobs::Who;
-use crate::jobs::rules::Rate;
-use crate::manager::Desk;
-use crate::state::{State, lock};
+use crate::jobs::CallerIdentity;
+use crate::jobs::rules::RateLimit;
+use crate::manager::ManagerHandle;
+use crate::state::{AgentState, lock};
 
 /// The most connections at a time to the administrator's socket.
 pub const CONNECTIONS_MAX: usize = 16;
@@ -54,9 +54,9 @@ const STACK_BYTES: usize = 256 << 10;
 /// Requests of one connection before it is closed.
 const REQUESTS_MAX: usize = 1000;
 /// How long a request may take to come, however often a byte of it does: 20 s.
-const REQUEST_PATIENCE: Duration = Duration::from_secs(20);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long an answer may take to be taken: 60 s.
-const ANSWER_PATIENCE: Duration = Duration::from_secs(60);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 /// The pause after a connection that could not be accepted: 10 ms.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 /// Requests of one user that are answered within a minute, over all their connections: what the agent does for them takes
@@ -66,22 +66,22 @@ pub const REQUESTS_PER_MINUTE: u32 = 600;
 const REFUSALS_PER_MINUTE: (u32, u32) = (10, 60);
 
 /// What every connection needs.
-pub(crate) struct Service {
-    state: Arc<State>,
-    desk: Desk,
-    admins: Arc<Places>,
-    users: Arc<Places>,
-    https: Arc<Places>,
-    strangers: Arc<Strangers>,
-    refusals: Mutex<Rate>,
-    requests: Mutex<Rate>,
+pub(crate) struct ApiService {
+    state: Arc<AgentState>,
+    manager_handle: ManagerHandle,
+    admins: Arc<ConnectionPermits>,
+    users: Arc<ConnectionPermits>,
+    https: Arc<ConnectionPermits>,
+    strangers: Arc<UnauthenticatedClients>,
+    refusals: Mutex<RateLimit>,
+    requests: Mutex<RateLimit>,
     stop: AtomicBool,
-    lines: lines::Lines,
+    lines: lines::LineService,
 }
 
 /// The listening sockets.
-pub struct Api {
-    service: Arc<Service>,
+pub struct ApiServer {
+    service: Arc<ApiService>,
     sockets: Vec<PathBuf>,
     /// Where HTTPS listens, with the port that the system chose when 0 was asked for.
     pub https: Option<std::net::SocketAddr>,
@@ -89,41 +89,45 @@ pub struct Api {
 
 /// Where it listens.
 #[derive(Debug, Clone)]
-pub struct Doors {
+pub struct Listeners {
     api: ApiConfig,
     users: Option<PathBuf>,
 }
 
-impl Doors {
+impl Listeners {
     /// Where the configuration says.
     pub fn of(config: &Config) -> Self {
         Self { api: config.api.clone(), users: config.jobs.as_ref().and_then(|jobs| jobs.socket.clone()) }
     }
 }
 
-impl Api {
+impl ApiServer {
     /// Listens where the configuration says.
-    pub fn start(doors: &Doors, state: &Arc<State>, desk: &Desk) -> anyhow::Result<Self> {
+    pub fn start(
+        listeners: &Listeners,
+        state: &Arc<AgentState>,
+        manager_handle: &ManagerHandle,
+    ) -> anyhow::Result<Self> {
         let (each, all) = REFUSALS_PER_MINUTE;
-        let service = Arc::new(Service {
+        let service = Arc::new(ApiService {
             state: state.clone(),
-            desk: desk.clone(),
-            admins: Places::new(CONNECTIONS_MAX),
-            users: Places::new(USERS_CONNECTIONS_MAX),
-            https: Places::reserving(HTTPS_CONNECTIONS_MAX, HTTPS_RESERVED),
-            strangers: Strangers::new(),
-            refusals: Mutex::new(Rate::per_minute(each, all)),
-            requests: Mutex::new(Rate::per_minute(REQUESTS_PER_MINUTE, u32::MAX)),
+            manager_handle: manager_handle.clone(),
+            admins: ConnectionPermits::new(CONNECTIONS_MAX),
+            users: ConnectionPermits::new(USERS_CONNECTIONS_MAX),
+            https: ConnectionPermits::reserving(HTTPS_CONNECTIONS_MAX, HTTPS_RESERVED),
+            strangers: UnauthenticatedClients::new(),
+            refusals: Mutex::new(RateLimit::per_minute(each, all)),
+            requests: Mutex::new(RateLimit::per_minute(REQUESTS_PER_MINUTE, u32::MAX)),
             stop: AtomicBool::new(false),
-            lines: lines::Lines::default(),
+            lines: lines::LineService::default(),
         });
         let mut api = Self { service, sockets: Vec::new(), https: None };
-        for (path, door) in [(&doors.api.socket, Door::Admin), (&doors.users, Door::Users)] {
+        for (path, kind) in [(&listeners.api.socket, SocketKind::Admin), (&listeners.users, SocketKind::Users)] {
             let Some(path) = path else { continue };
-            unix::start(path, door, api.service.clone())?;
+            unix::start(path, kind, api.service.clone())?;
             api.sockets.push(path.clone());
         }
-        if let Some(config) = &doors.api.https {
+        if let Some(config) = &listeners.api.https {
             api.https = Some(https::start(config, api.service.clone())?);
         }
         Ok(api)
@@ -140,7 +144,7 @@ impl Api {
     }
 }
 
-impl Service {
+impl ApiService {
     fn is_stopped(&self) -> bool {
         self.stop.load(Ordering::Acquire)
     }
@@ -155,7 +159,7 @@ impl Service {
     fn forbidden(&self, key: &str, who: &str, why: &str) {
         let mut refusals = lock(&self.refusals);
         if refusals.take(key, clock::real()) {
-            let more = match refusals.take_over() {
+            let more = match refusals.take_excess() {
                 0 => String::new(),
                 count => format!(" ({count} refusals before were not logged)"),
             };
@@ -165,32 +169,32 @@ impl Service {
 }
 
 /// Who asks.
-enum Caller {
+enum ApiCaller {
     /// The file system or the kernel has said.
-    Known(Who),
+    Known(CallerIdentity),
     /// Each request shows a token.
     Stranger {
         /// Their address.
         peer: String,
         /// What counts.
-        tokens: Arc<https::Accepted>,
+        tokens: Arc<https::AcceptedTokens>,
         /// Whether they have shown one.
-        guest: RefCell<Guest>,
+        guest: RefCell<ClientAdmission>,
     },
 }
 
-impl Caller {
+impl ApiCaller {
     /// Whether it is known who it is.
     fn is_known(&self) -> bool {
         match self {
-            Caller::Known(_) => true,
-            Caller::Stranger { guest, .. } => guest.borrow().is_known(),
+            ApiCaller::Known(_) => true,
+            ApiCaller::Stranger { guest, .. } => guest.borrow().is_known(),
         }
     }
 }
 
 /// Runs a connection on a thread of its own.
-fn spawn(service: &Arc<Service>, run: impl FnOnce(&Service) + Send + 'static) {
+fn spawn(service: &Arc<ApiService>, run: impl FnOnce(&ApiService) + Send + 'static) {
     let service = service.clone();
     let spawned = std::thread::Builder::new().name("api".into()).stack_size(STACK_BYTES).spawn(move || run(&service));
     if let Err(error) = spawned {
@@ -199,12 +203,12 @@ fn spawn(service: &Arc<Service>, run: impl FnOnce(&Service) + Send + 'static) {
 }
 
 /// Answers requests until the peer goes, is silent for too long or has asked often enough.
-fn serve(stream: &mut impl Connection, service: &Service, caller: &Caller) {
+fn serve(stream: &mut impl TimedConnection, service: &ApiService, caller: &ApiCaller) {
     let mut buffer = Vec::new();
     for number in 1..=REQUESTS_MAX {
-        stream.within(if caller.is_known() { REQUEST_PATIENCE } else { STRANGER_PATIENCE });
+        stream.within(if caller.is_known() { REQUEST_TIMEOUT } else { UNAUTHENTICATED_TIMEOUT });
         let read = http::read(stream, &mut buffer);
-        stream.within(ANSWER_PATIENCE);
+        stream.within(ANSWER_TIMEOUT);
         match read {
             Ok(mut request) => {
                 request.keep = request.keep && number < REQUESTS_MAX && !service.is_stopped();
@@ -213,11 +217,11 @@ fn serve(stream: &mut impl Connection, service: &Service, caller: &Caller) {
                     return;
                 }
             }
-            Err(http::Bad::Refused(status, why)) => {
+            Err(http::RequestError::Refused(status, why)) => {
                 let _ = http::answer(stream, status, &view::error(&why), false);
                 return;
             }
-            Err(http::Bad::Gone) => return,
+            Err(http::RequestError::Gone) => return,
         }
     }
 }

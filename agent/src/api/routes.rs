@@ -5,15 +5,15 @@ use std::io::{self, Read, Write};
 
 use wholegrain_model::{Interval, Pattern, Timestamp};
 
-use super::http::{self, Chunks, Request};
-use super::permit::{self, Scope};
-use super::{Caller, REQUESTS_PER_MINUTE, Service, jobs, view};
+use super::http::{self, ChunkedResponse, HttpRequest};
+use super::scope::{self, AccessScope};
+use super::{ApiCaller, ApiService, REQUESTS_PER_MINUTE, jobs, view};
 use crate::cache::{self, average, chosen, newest_row, scaled};
 use crate::config::LogLevel;
 use crate::engine::clock;
-use crate::jobs::{Role, Who};
-use crate::manager::{Ask, Refusal};
-use crate::state::{State, lock};
+use crate::jobs::{CallerIdentity, Role};
+use crate::manager::{ManagerCommand, ManagerError};
+use crate::state::{AgentState, lock};
 
 /// The most readings of one answer to `/v1/history`.
 const HISTORY_READINGS_MAX: usize = 2_000_000;
@@ -27,37 +27,37 @@ const KNOWN: &str = "GET /v1/status, /v1/log, /v1/sources, /v1/groups, /v1/senso
                      /v1/log?level=&for=, /v1/reload, /v1/rules[?try=1]; DELETE /v1/rules/ID";
 
 /// A status and why.
-pub(super) struct Failure(u16, String);
+pub(super) struct HttpFailure(u16, String);
 
-impl Failure {
+impl HttpFailure {
     /// With a reason.
     pub fn new(status: u16, why: impl Into<String>) -> Self {
         Self(status, why.into())
     }
 }
 
-impl From<Refusal> for Failure {
-    fn from(refusal: Refusal) -> Self {
+impl From<ManagerError> for HttpFailure {
+    fn from(refusal: ManagerError) -> Self {
         let status = match refusal {
-            Refusal::Unknown(_) => 404,
-            Refusal::Invalid(_) => 422,
-            Refusal::Forbidden(_) => 403,
-            Refusal::Busy | Refusal::Failed(_) => 503,
+            ManagerError::Unknown(_) => 404,
+            ManagerError::Invalid(_) => 422,
+            ManagerError::Forbidden(_) => 403,
+            ManagerError::Busy | ManagerError::Failed(_) => 503,
         };
-        Failure(status, refusal.to_string())
+        HttpFailure(status, refusal.to_string())
     }
 }
 
 /// Answers one request.
 pub(super) fn answer(
     stream: &mut (impl Read + Write),
-    service: &Service,
-    caller: &Caller,
-    request: &Request,
+    service: &ApiService,
+    caller: &ApiCaller,
+    request: &HttpRequest,
 ) -> io::Result<()> {
     let result = admit(service, caller, request).and_then(|who| {
         if request.method == "GET" && request.path == "/v1/history" {
-            return Ok(Err((history_question(request)?, Scope::of(&who, &service.state))));
+            return Ok(Err((history_question(request)?, AccessScope::of(&who, &service.state))));
         }
         body(service, &who, request).map(Ok)
     });
@@ -68,23 +68,23 @@ pub(super) fn answer(
     };
     match result {
         Ok(body) => http::answer(stream, 200, &body, request.keep),
-        Err(Failure(status, why)) => http::answer(stream, status, &view::error(&why), request.keep),
+        Err(HttpFailure(status, why)) => http::answer(stream, status, &view::error(&why), request.keep),
     }
 }
 
 /// Who asks, if they may ask this.
-fn admit(service: &Service, caller: &Caller, request: &Request) -> Result<Who, Failure> {
+fn admit(service: &ApiService, caller: &ApiCaller, request: &HttpRequest) -> Result<CallerIdentity, HttpFailure> {
     let who = match caller {
-        Caller::Known(who) => who.clone(),
-        Caller::Stranger { peer, tokens, guest } => {
+        ApiCaller::Known(who) => who.clone(),
+        ApiCaller::Stranger { peer, tokens, guest } => {
             let now = Timestamp(clock::real());
             let who = tokens.who(request.token.as_deref(), peer, now).map_err(|why| {
                 service.forbidden(peer, peer, &why);
-                Failure(401, why)
+                HttpFailure(401, why)
             })?;
             guest.borrow_mut().introduce(&who, service).map_err(|why| {
                 service.refused(&who.name);
-                Failure(503, why)
+                HttpFailure(503, why)
             })?;
             who
         }
@@ -93,87 +93,87 @@ fn admit(service: &Service, caller: &Caller, request: &Request) -> Result<Who, F
         let why =
             format!("more than {REQUESTS_PER_MINUTE} requests of one user within a minute; wait for the next one");
         service.forbidden(&who.key(), &who.name, &why);
-        return Err(Failure(429, why));
+        return Err(HttpFailure(429, why));
     }
-    permit::check(&who, request).map_err(|why| {
+    scope::check(&who, request).map_err(|why| {
         service.forbidden(&who.key(), &who.name, &why);
-        Failure(403, why)
+        HttpFailure(403, why)
     })?;
     Ok(who)
 }
 
-fn body(service: &Service, who: &Who, request: &Request) -> Result<Vec<u8>, Failure> {
+fn body(service: &ApiService, who: &CallerIdentity, request: &HttpRequest) -> Result<Vec<u8>, HttpFailure> {
     let state = &service.state;
-    let order = |ask: Ask| {
-        tracing::info!("{ask:?}, asked by {}", who.name);
-        Ok(view::bytes(&service.desk.ask(ask)?))
+    let order = |command: ManagerCommand| {
+        tracing::info!("{command:?}, asked by {}", who.name);
+        Ok(view::bytes(&service.manager_handle.execute(command)?))
     };
     let path = request.path.trim_end_matches('/');
     match request.method.as_str() {
         "GET" | "HEAD" => match path {
             "/v1/status" => Ok(view::bytes(&view::status(state))),
             "/v1/log" => Ok(view::bytes(&state.log())),
-            "/v1/sources" => Ok(view::bytes(&view::Sources { sources: view::sources(state) })),
+            "/v1/sources" => Ok(view::bytes(&view::SourcesView { sources: view::sources(state) })),
             "/v1/groups" => {
                 let groups = state.registry.live().iter().map(|group| view::group(group, false)).collect();
-                Ok(view::bytes(&view::Groups { groups }))
+                Ok(view::bytes(&view::GroupsView { groups }))
             }
-            "/v1/sensors" => sensors(state, request, &Scope::of(who, state)),
-            "/v1/newest" => newest(state, request, &Scope::of(who, state)),
-            "/v1/average" => averages(state, request, &Scope::of(who, state)),
+            "/v1/sensors" => sensors(state, request, &AccessScope::of(who, state)),
+            "/v1/newest" => newest(state, request, &AccessScope::of(who, state)),
+            "/v1/average" => averages(state, request, &AccessScope::of(who, state)),
             "/v1/jobs" => Ok(jobs::list(state, who)),
             "/v1/rules" => Ok(jobs::rules(state, who)),
             _ if path.starts_with("/v1/jobs/") => jobs::one(state, who, &path["/v1/jobs/".len()..]),
-            _ => Err(Failure(404, format!("there is no {path}; there are {KNOWN}"))),
+            _ => Err(HttpFailure(404, format!("there is no {path}; there are {KNOWN}"))),
         },
         "POST" => match path.strip_prefix("/v1/").unwrap_or_default() {
             "log" => order(log_order(request)?),
-            "reload" => order(Ask::Reload),
+            "reload" => order(ManagerCommand::Reload),
             "rules" => jobs::add(service, who, request),
             rest => order(
                 named_order(rest, request)
-                    .ok_or_else(|| Failure(404, format!("there is no {path}; there are {KNOWN}")))??,
+                    .ok_or_else(|| HttpFailure(404, format!("there is no {path}; there are {KNOWN}")))??,
             ),
         },
         "DELETE" if path.starts_with("/v1/rules/") => jobs::remove(service, who, &path["/v1/rules/".len()..]),
-        method => Err(Failure(405, format!("{method} is not answered; there are {KNOWN}"))),
+        method => Err(HttpFailure(405, format!("{method} is not answered; there are {KNOWN}"))),
     }
 }
 
-fn log_order(request: &Request) -> Result<Ask, Failure> {
+fn log_order(request: &HttpRequest) -> Result<ManagerCommand, HttpFailure> {
     let text = request.value("level").unwrap_or_default();
     let level = <LogLevel as clap::ValueEnum>::from_str(text, false).map_err(|_| {
-        Failure(400, format!("level: {text:?} is none; add ?level= and error, warn, info, debug or trace"))
+        HttpFailure(400, format!("level: {text:?} is none; add ?level= and error, warn, info, debug or trace"))
     })?;
     let within = request.value("for").map(Interval::parse).transpose();
-    Ok(Ask::Log(level, within.map_err(|error| Failure(400, format!("for: {error}")))?))
+    Ok(ManagerCommand::Log(level, within.map_err(|error| HttpFailure(400, format!("for: {error}")))?))
 }
 
 /// `sources/NAME/stop`, `groups/NAME/interval`; NAME may hold slashes, as they are or percent-encoded.
-fn named_order(rest: &str, request: &Request) -> Option<Result<Ask, Failure>> {
+fn named_order(rest: &str, request: &HttpRequest) -> Option<Result<ManagerCommand, HttpFailure>> {
     let (kind, rest) = rest.split_once('/')?;
     let (name, verb) = rest.rsplit_once('/')?;
     let name = http::decode(name, false)?;
     match (kind, verb) {
-        ("sources", "stop") => Some(Ok(Ask::Stop(name))),
-        ("sources", "start") => Some(Ok(Ask::Start(name))),
+        ("sources", "stop") => Some(Ok(ManagerCommand::Stop(name))),
+        ("sources", "start") => Some(Ok(ManagerCommand::Start(name))),
         ("groups", "interval") => {
             let Some(value) = request.value("value") else {
-                return Some(Err(Failure(400, "which interval? add ?value=100ms".into())));
+                return Some(Err(HttpFailure(400, "which interval? add ?value=100ms".into())));
             };
-            let parsed = Interval::parse(value).map_err(|error| Failure(400, format!("value: {error}")));
-            Some(parsed.map(|interval| Ask::Interval(name, interval)))
+            let parsed = Interval::parse(value).map_err(|error| HttpFailure(400, format!("value: {error}")));
+            Some(parsed.map(|interval| ManagerCommand::Interval(name, interval)))
         }
         _ => None,
     }
 }
 
-fn patterns(request: &Request) -> Result<Vec<Pattern>, Failure> {
-    let parse = |text: &str| Pattern::new(text).map_err(|error| Failure(400, error.to_string()));
+fn patterns(request: &HttpRequest) -> Result<Vec<Pattern>, HttpFailure> {
+    let parse = |text: &str| Pattern::new(text).map_err(|error| HttpFailure(400, error.to_string()));
     request.values("pattern").map(parse).collect()
 }
 
-fn sensors(state: &State, request: &Request, scope: &Scope) -> Result<Vec<u8>, Failure> {
+fn sensors(state: &AgentState, request: &HttpRequest, scope: &AccessScope) -> Result<Vec<u8>, HttpFailure> {
     let patterns = patterns(request)?;
     let chosen = cache::choose_by(state, |path| chosen(&patterns, path) && scope.since(path).is_some());
     let mut times: HashMap<u64, Option<String>> = HashMap::new();
@@ -181,7 +181,7 @@ fn sensors(state: &State, request: &Request, scope: &Scope) -> Result<Vec<u8>, F
         let (group, sensor) = (&chosen.group, chosen.sensor());
         let last_time =
             times.entry(group.id).or_insert_with(|| newest_row(state, group).map(|(time, _)| view::time(time)));
-        view::Sensor {
+        view::SensorView {
             path: &chosen.path,
             unit: &sensor.unit,
             kind: sensor.kind,
@@ -193,10 +193,10 @@ fn sensors(state: &State, request: &Request, scope: &Scope) -> Result<Vec<u8>, F
             description: &sensor.description,
         }
     });
-    Ok(view::bytes(&view::Sensors { sensors: list.collect() }))
+    Ok(view::bytes(&view::SensorsView { sensors: list.collect() }))
 }
 
-fn newest(state: &State, request: &Request, scope: &Scope) -> Result<Vec<u8>, Failure> {
+fn newest(state: &AgentState, request: &HttpRequest, scope: &AccessScope) -> Result<Vec<u8>, HttpFailure> {
     let patterns = patterns(request)?;
     let chosen = cache::choose_by(state, |path| chosen(&patterns, path) && scope.since(path).is_some());
     let mut rows = HashMap::new();
@@ -204,19 +204,19 @@ fn newest(state: &State, request: &Request, scope: &Scope) -> Result<Vec<u8>, Fa
         let row = rows.entry(chosen.group.id).or_insert_with(|| newest_row(state, &chosen.group));
         let (sensor, index) = (chosen.sensor(), chosen.index);
         let value = row.as_ref().and_then(|(_, values)| values.get(index).copied().flatten());
-        view::Reading {
+        view::ReadingView {
             path: &chosen.path,
             time: row.as_ref().map(|(time, _)| view::time(*time)),
             value: value.map(|value| scaled(value, sensor)),
             unit: &sensor.unit,
         }
     });
-    Ok(view::bytes(&view::Readings { readings: readings.collect() }))
+    Ok(view::bytes(&view::ReadingsView { readings: readings.collect() }))
 }
 
-fn averages(state: &State, request: &Request, scope: &Scope) -> Result<Vec<u8>, Failure> {
+fn averages(state: &AgentState, request: &HttpRequest, scope: &AccessScope) -> Result<Vec<u8>, HttpFailure> {
     let window = match request.value("window") {
-        Some(text) => Interval::parse(text).map_err(|error| Failure(400, format!("window: {error}")))?,
+        Some(text) => Interval::parse(text).map_err(|error| HttpFailure(400, format!("window: {error}")))?,
         None => WINDOW,
     };
     let to = clock::real().saturating_add(1);
@@ -226,7 +226,7 @@ fn averages(state: &State, request: &Request, scope: &Scope) -> Result<Vec<u8>, 
     let done: Result<(), std::convert::Infallible> =
         cache::history_by(state, window_of(&patterns, scope, from), to, |path, sensor, readings| {
             let average = average(readings);
-            averages.push(view::AverageOf {
+            averages.push(view::AverageView {
                 path: path.to_owned(),
                 mean: average.map(|average| average.mean),
                 min: average.map(|average| average.min),
@@ -240,11 +240,11 @@ fn averages(state: &State, request: &Request, scope: &Scope) -> Result<Vec<u8>, 
             Ok(())
         });
     let Ok(()) = done;
-    Ok(view::bytes(&view::Averages { averages }))
+    Ok(view::bytes(&view::AveragesView { averages }))
 }
 
 /// From when on each sensor is asked for: `None` for not at all.
-fn window_of<'a>(patterns: &'a [Pattern], scope: &'a Scope, from: i64) -> impl Fn(&str) -> Option<i64> + 'a {
+fn window_of<'a>(patterns: &'a [Pattern], scope: &'a AccessScope, from: i64) -> impl Fn(&str) -> Option<i64> + 'a {
     move |path| if chosen(patterns, path) { scope.since(path).map(|since| since.max(from)) } else { None }
 }
 
@@ -254,15 +254,15 @@ struct HistoryQuestion {
     to: i64,
 }
 
-fn history_question(request: &Request) -> Result<HistoryQuestion, Failure> {
+fn history_question(request: &HttpRequest) -> Result<HistoryQuestion, HttpFailure> {
     let now = Timestamp(clock::real());
     let time = |name: &str, default: Timestamp| match request.value(name) {
-        Some(text) => Timestamp::parse(text, now).map_err(|error| Failure(400, format!("{name}: {error}"))),
+        Some(text) => Timestamp::parse(text, now).map_err(|error| HttpFailure(400, format!("{name}: {error}"))),
         None => Ok(default),
     };
     let (from, to) = (time("from", Timestamp(i64::MIN))?, time("to", now.saturating_add(1))?);
     if from > to {
-        return Err(Failure(400, format!("from ({from}) is after to ({to}); exchange them")));
+        return Err(HttpFailure(400, format!("from ({from}) is after to ({to}); exchange them")));
     }
     Ok(HistoryQuestion { patterns: patterns(request)?, from: from.0, to: to.0 })
 }
@@ -270,12 +270,12 @@ fn history_question(request: &Request) -> Result<HistoryQuestion, Failure> {
 /// Streams: one sensor's past is in memory at a time.
 fn history(
     stream: &mut impl Write,
-    state: &State,
-    request: &Request,
+    state: &AgentState,
+    request: &HttpRequest,
     question: HistoryQuestion,
-    scope: &Scope,
+    scope: &AccessScope,
 ) -> io::Result<()> {
-    let mut out = Chunks::begin(stream, request.keep)?;
+    let mut out = ChunkedResponse::begin(stream, request.keep)?;
     out.write_all(b"{\"readings\":[")?;
     let mut count = 0;
     cache::history_by(
@@ -288,7 +288,8 @@ fn history(
                     return Ok(());
                 }
                 out.write_all(if count == 0 { b"\n" } else { b",\n" })?;
-                let reading = view::Reading { path, time: Some(view::time(*time)), value: *value, unit: &sensor.unit };
+                let reading =
+                    view::ReadingView { path, time: Some(view::time(*time)), value: *value, unit: &sensor.unit };
                 serde_json::to_writer(&mut out, &reading)?;
                 count += 1;
             }
@@ -308,11 +309,11 @@ mod tests {
     fn orders() {
         let check = |path: &str, query: &[(&str, &str)], expected: &str| {
             let query = query.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect();
-            let request = Request { method: "POST".into(), query, ..Request::default() };
+            let request = HttpRequest { method: "POST".into(), query, ..HttpRequest::default() };
             let shown = match named_order(path, &request) {
                 None => "none".to_owned(),
-                Some(Ok(ask)) => format!("{ask:?}"),
-                Some(Err(Failure(status, why))) => format!("{status} {why}"),
+                Some(Ok(command)) => format!("{command:?}"),
+                Some(Err(HttpFailure(status, why))) => format!("{status} {why}"),
             };
             assert!(shown.starts_with(expected), "{shown}");
         };

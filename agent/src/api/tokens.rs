@@ -14,7 +14,7 @@ use serde::Deserialize;
 use sha2::{Digest, Sha256};
 use wholegrain_model::Timestamp;
 
-use crate::jobs::{Role, Who};
+use crate::jobs::{CallerIdentity, Role};
 use crate::state::lock;
 
 /// The largest file that is read: 16 MiB.
@@ -26,15 +26,15 @@ const SHOWN_BYTES_MAX: usize = 4096;
 /// The shortest token in the clear, in bytes.
 const PLAIN_BYTES_MIN: usize = 16;
 
-type Hash = [u8; 32];
+type TokenHash = [u8; 32];
 
 /// A line of the file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Entry {
+struct TokenEntry {
     id: String,
     name: String,
-    role: Named,
+    role: TokenRole,
     sha256: String,
     #[serde(default, rename = "created")]
     _created: String,
@@ -47,7 +47,7 @@ struct Entry {
 /// The server's roles.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum Named {
+enum TokenRole {
     Admin,
     Support,
     User,
@@ -56,18 +56,18 @@ enum Named {
 }
 
 #[derive(Debug)]
-struct Known {
-    hash: Hash,
+struct KnownToken {
+    hash: TokenHash,
     id: String,
     name: String,
-    role: Named,
+    role: TokenRole,
     expires: Option<Timestamp>,
     revoked: bool,
 }
 
 /// Why a token does not count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Bad {
+pub(super) enum TokenError {
     /// It never did.
     Unknown,
     /// It is over.
@@ -78,28 +78,30 @@ pub(super) enum Bad {
     Agent,
 }
 
-impl Bad {
+impl TokenError {
     /// For whoever showed it.
     pub fn why(self) -> &'static str {
         match self {
-            Bad::Unknown => "this token is none of this agent's",
-            Bad::Expired => "this token is over; ask the administrator for another",
-            Bad::Revoked => "this token was revoked; ask the administrator for another",
-            Bad::Agent => "a token with the role agent is for sending readings to the server; here it may nothing",
+            TokenError::Unknown => "this token is none of this agent's",
+            TokenError::Expired => "this token is over; ask the administrator for another",
+            TokenError::Revoked => "this token was revoked; ask the administrator for another",
+            TokenError::Agent => {
+                "a token with the role agent is for sending readings to the server; here it may nothing"
+            }
         }
     }
 }
 
 /// By what a change of the file is noticed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Stamp {
+struct FileStamp {
     inode: u64,
     bytes: u64,
     modified: (i64, i64),
     changed: (i64, i64),
 }
 
-impl Stamp {
+impl FileStamp {
     fn of(path: &Path) -> Option<Self> {
         let meta = fs::metadata(path).ok()?;
         Some(Self {
@@ -114,53 +116,53 @@ impl Stamp {
 /// A file of tokens, read anew when it changes. One that is wrong is reported, and those read before still count; one that is
 /// gone has none.
 #[derive(Debug)]
-pub(super) struct Tokens {
+pub(super) struct TokenFile {
     path: PathBuf,
-    inner: Mutex<(Option<Stamp>, Vec<Known>)>,
+    inner: Mutex<(Option<FileStamp>, Vec<KnownToken>)>,
 }
 
-impl Tokens {
+impl TokenFile {
     /// Reads the file.
     pub fn open(path: &Path) -> Result<Self, String> {
-        let stamp = Stamp::of(path);
+        let stamp = FileStamp::of(path);
         let known = parse(&read(path)?)?;
         Ok(Self { path: path.to_owned(), inner: Mutex::new((stamp, known)) })
     }
 
     /// Whose token it is. All hashes are compared, each as a whole: how long that takes says nothing about any of them.
-    pub fn check(&self, token: &str, peer: &str, now: Timestamp) -> Result<Who, Bad> {
+    pub fn check(&self, token: &str, peer: &str, now: Timestamp) -> Result<CallerIdentity, TokenError> {
         if token.len() > SHOWN_BYTES_MAX {
-            return Err(Bad::Unknown);
+            return Err(TokenError::Unknown);
         }
         let mut inner = lock(&self.inner);
         self.look(&mut inner);
-        let hash: Hash = Sha256::digest(token).into();
+        let hash: TokenHash = Sha256::digest(token).into();
         let mut found = None;
         for known in &inner.1 {
             if super::same(&known.hash, &hash) {
                 found = Some(known);
             }
         }
-        let known = found.ok_or(Bad::Unknown)?;
+        let known = found.ok_or(TokenError::Unknown)?;
         if known.revoked {
-            return Err(Bad::Revoked);
+            return Err(TokenError::Revoked);
         }
         if known.expires.is_some_and(|end| now >= end) {
-            return Err(Bad::Expired);
+            return Err(TokenError::Expired);
         }
         let role = match known.role {
-            Named::Admin => Role::Admin,
-            Named::Support => Role::Support,
-            Named::User => Role::User,
-            Named::Agent => return Err(Bad::Agent),
+            TokenRole::Admin => Role::Admin,
+            TokenRole::Support => Role::Support,
+            TokenRole::User => Role::User,
+            TokenRole::Agent => return Err(TokenError::Agent),
         };
         let name = format!("token {} {} ({peer})", known.name, known.id);
         let user = (role == Role::User).then(|| known.name.clone());
-        Ok(Who { name, role, uid: None, user, pid: None })
+        Ok(CallerIdentity { name, role, uid: None, user, pid: None })
     }
 
-    fn look(&self, inner: &mut (Option<Stamp>, Vec<Known>)) {
-        let stamp = Stamp::of(&self.path);
+    fn look(&self, inner: &mut (Option<FileStamp>, Vec<KnownToken>)) {
+        let stamp = FileStamp::of(&self.path);
         if stamp == inner.0 {
             return;
         }
@@ -190,8 +192,8 @@ fn read(path: &Path) -> Result<String, String> {
     Ok(text)
 }
 
-fn parse(text: &str) -> Result<Vec<Known>, String> {
-    let mut list: Vec<Known> = Vec::new();
+fn parse(text: &str) -> Result<Vec<KnownToken>, String> {
+    let mut list: Vec<KnownToken> = Vec::new();
     for (number, line) in text.lines().enumerate().map(|(i, line)| (i + 1, line.trim())) {
         if line.is_empty() || line.starts_with('#') {
             continue;
@@ -205,12 +207,13 @@ fn parse(text: &str) -> Result<Vec<Known>, String> {
     Ok(list)
 }
 
-fn entry(line: &str) -> Result<Known, String> {
+fn entry(line: &str) -> Result<KnownToken, String> {
     // The line's text does not belong into a message.
     let words = |error: serde_json::Error| error.to_string().split(" at line ").next().unwrap_or_default().to_owned();
-    let entry: Entry = serde_json::from_str(line).map_err(|error| format!("not a token's entry: {}", words(error)))?;
+    let entry: TokenEntry =
+        serde_json::from_str(line).map_err(|error| format!("not a token's entry: {}", words(error)))?;
     let expires = entry.expires.as_deref().map(|text| Timestamp::parse(text, Timestamp(0)));
-    Ok(Known {
+    Ok(KnownToken {
         hash: from_hex(&entry.sha256).ok_or("sha256 is not 64 hexadecimal digits")?,
         id: entry.id,
         name: entry.name,
@@ -220,7 +223,7 @@ fn entry(line: &str) -> Result<Known, String> {
     })
 }
 
-fn plain(line: &str) -> Result<Known, String> {
+fn plain(line: &str) -> Result<KnownToken, String> {
     let (token, name) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
     if token.len() < PLAIN_BYTES_MIN {
         return Err(format!(
@@ -228,18 +231,18 @@ fn plain(line: &str) -> Result<Known, String> {
         ));
     }
     let name = if name.trim().is_empty() { "in the clear" } else { name.trim() };
-    Ok(Known {
+    Ok(KnownToken {
         hash: Sha256::digest(token).into(),
         id: "plain".into(),
         name: name.to_owned(),
-        role: Named::Admin,
+        role: TokenRole::Admin,
         expires: None,
         revoked: false,
     })
 }
 
-fn from_hex(text: &str) -> Option<Hash> {
-    let mut hash = Hash::default();
+fn from_hex(text: &str) -> Option<TokenHash> {
+    let mut hash = TokenHash::default();
     if text.len() != 2 * hash.len() || !text.is_ascii() {
         return None;
     }
@@ -263,14 +266,14 @@ mod tests {
     }
 
     #[track_caller]
-    fn check(line: &str, now: i64, expected: Result<Role, Bad>) {
-        let tokens = Tokens { path: "/nonexistent".into(), inner: Mutex::new((None, parse(line).unwrap())) };
+    fn check(line: &str, now: i64, expected: Result<Role, TokenError>) {
+        let tokens = TokenFile { path: "/nonexistent".into(), inner: Mutex::new((None, parse(line).unwrap())) };
         let who = tokens.check(TOKEN, "192.0.2.7", Timestamp(now));
         assert_eq!(who.as_ref().map(|who| who.role).map_err(|bad| *bad), expected);
         if let Ok(who) = who {
             assert_eq!(who.user.as_deref(), (who.role == Role::User).then_some("alice"));
         }
-        assert_eq!(tokens.check("another-token-that-is-not", "", Timestamp(now)), Err(Bad::Unknown));
+        assert_eq!(tokens.check("another-token-that-is-not", "", Timestamp(now)), Err(TokenError::Unknown));
     }
 
     #[test]
@@ -278,11 +281,11 @@ mod tests {
         check(&line("admin", ""), 0, Ok(Role::Admin));
         check(&format!("# remark\n\n{}", line("support", "")), 0, Ok(Role::Support));
         check(&line("user", ""), 0, Ok(Role::User));
-        check(&line("agent", ""), 0, Err(Bad::Agent));
+        check(&line("agent", ""), 0, Err(TokenError::Agent));
         let expires = line("user", ",\"expires\":\"1970-01-01T00:00:10Z\"");
         check(&expires, 9_999_999_999, Ok(Role::User));
-        check(&expires, 10_000_000_000, Err(Bad::Expired));
-        check(&line("admin", ",\"revoked\":\"2026-01-02T00:00:00Z\""), 0, Err(Bad::Revoked));
+        check(&expires, 10_000_000_000, Err(TokenError::Expired));
+        check(&line("admin", ",\"revoked\":\"2026-01-02T00:00:00Z\""), 0, Err(TokenError::Revoked));
         check(&format!("{TOKEN} ops"), 0, Ok(Role::Admin));
     }
 
@@ -308,7 +311,7 @@ mod tests {
             fs::rename(path.with_extension("new"), &path).unwrap();
         };
         put(&line("user", ""));
-        let tokens = Tokens::open(&path).unwrap();
+        let tokens = TokenFile::open(&path).unwrap();
         let role = || tokens.check(TOKEN, "", Timestamp(0)).map(|who| who.role);
         assert_eq!(role(), Ok(Role::User));
         put(&line("admin", ""));
@@ -316,8 +319,8 @@ mod tests {
         put("{ damaged");
         assert_eq!(role(), Ok(Role::Admin), "what was read before still counts");
         put(&line("admin", ",\"revoked\":\"2026-01-02T00:00:00Z\""));
-        assert_eq!(role(), Err(Bad::Revoked));
+        assert_eq!(role(), Err(TokenError::Revoked));
         fs::remove_file(&path).unwrap();
-        assert_eq!(role(), Err(Bad::Unknown), "a file that is gone has no tokens");
+        assert_eq!(role(), Err(TokenError::Unknown), "a file that is gone has no tokens");
     }
 }

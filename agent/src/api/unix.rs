@@ -13,10 +13,10 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail};
 
-use super::patience::Timed;
-use super::places::Key;
-use super::{Caller, REQUEST_PATIENCE, Service, http, lines, serve, spawn};
-use crate::jobs::{Role, Who};
+use super::permits::ClientKey;
+use super::timeouts::TimedStream;
+use super::{ApiCaller, ApiService, REQUEST_TIMEOUT, http, lines, serve, spawn};
+use crate::jobs::{CallerIdentity, Role};
 
 /// Who may connect: the owner and the group.
 const MODE: u32 = 0o660;
@@ -31,52 +31,52 @@ const ENTRY_BYTES_MAX: usize = 16 << 10;
 
 /// Which socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Door {
+pub(super) enum SocketKind {
     /// `[api] socket`.
     Admin,
     /// `[jobs] socket`.
     Users,
 }
 
-impl Door {
+impl SocketKind {
     fn setting(self) -> &'static str {
         match self {
-            Door::Admin => "[api] socket",
-            Door::Users => "[jobs] socket",
+            SocketKind::Admin => "[api] socket",
+            SocketKind::Users => "[jobs] socket",
         }
     }
 }
 
-pub(super) fn start(path: &Path, door: Door, service: Arc<Service>) -> anyhow::Result<()> {
-    let listener = listen(path, door)?;
+pub(super) fn start(path: &Path, kind: SocketKind, service: Arc<ApiService>) -> anyhow::Result<()> {
+    let listener = listen(path, kind)?;
     let listening = move || {
         for stream in listener.incoming() {
             if service.is_stopped() {
                 return;
             }
             match stream {
-                Ok(stream) => accept(stream, door, &service),
+                Ok(stream) => accept(stream, kind, &service),
                 // Too many open files, as a rule: not to be asked for again and again.
                 Err(_) => std::thread::sleep(super::ACCEPT_PAUSE),
             }
         }
     };
-    let name = if door == Door::Admin { "api-unix" } else { "api-users" };
+    let name = if kind == SocketKind::Admin { "api-unix" } else { "api-users" };
     std::thread::Builder::new()
         .name(name.into())
         .stack_size(STACK_BYTES)
         .spawn(listening)
-        .with_context(|| door.setting())?;
+        .with_context(|| kind.setting())?;
     Ok(())
 }
 
-fn accept(stream: UnixStream, door: Door, service: &Arc<Service>) {
+fn accept(stream: UnixStream, kind: SocketKind, service: &Arc<ApiService>) {
     let peer = peer(&stream);
-    let (places, key) = match (door, &peer) {
-        (Door::Admin, _) => (&service.admins, Key::All),
-        (Door::Users, Ok(credentials)) => (&service.users, Key::Uid(credentials.uid)),
+    let (places, key) = match (kind, &peer) {
+        (SocketKind::Admin, _) => (&service.admins, ClientKey::All),
+        (SocketKind::Users, Ok(credentials)) => (&service.users, ClientKey::Uid(credentials.uid)),
         // Nobody can say whose jobs are theirs.
-        (Door::Users, Err(_)) => return,
+        (SocketKind::Users, Err(_)) => return,
     };
     let Some(place) = places.take(key) else {
         return match &peer {
@@ -86,13 +86,13 @@ fn accept(stream: UnixStream, door: Door, service: &Arc<Service>) {
     };
     spawn(service, move |service| {
         let _place = place;
-        connection(stream, door, peer, service);
+        connection(stream, kind, peer, service);
     });
 }
 
 /// Listens; takes the place of a socket that a killed agent left behind, never that of a living one or of another file.
-fn listen(path: &Path, door: Door) -> anyhow::Result<UnixListener> {
-    let (setting, shown) = (door.setting(), path.display());
+fn listen(path: &Path, kind: SocketKind) -> anyhow::Result<UnixListener> {
+    let (setting, shown) = (kind.setting(), path.display());
     if let Ok(metadata) = fs::symlink_metadata(path) {
         if !metadata.file_type().is_socket() {
             bail!("{setting}: {shown} is there and is no socket; remove it or configure another path");
@@ -105,40 +105,46 @@ fn listen(path: &Path, door: Door) -> anyhow::Result<UnixListener> {
     if let Some(dir) = path.parent().filter(|dir| !dir.as_os_str().is_empty()) {
         fs::create_dir_all(dir).with_context(|| format!("{setting}: cannot make the directory {}", dir.display()))?;
     }
-    let mode = if door == Door::Admin { MODE } else { USERS_MODE };
+    let mode = if kind == SocketKind::Admin { MODE } else { USERS_MODE };
     let listener = UnixListener::bind(path).with_context(|| format!("{setting}: cannot listen on {shown}"))?;
     fs::set_permissions(path, fs::Permissions::from_mode(mode))
         .with_context(|| format!("{setting}: mode of {shown}"))?;
     Ok(listener)
 }
 
-fn connection(stream: UnixStream, door: Door, peer: io::Result<libc::ucred>, service: &Service) {
+fn connection(stream: UnixStream, kind: SocketKind, peer: io::Result<libc::ucred>, service: &ApiService) {
     let prepared =
-        stream.set_read_timeout(Some(http::PATIENCE)).and_then(|()| stream.set_write_timeout(Some(http::PATIENCE)));
+        stream.set_read_timeout(Some(http::TIMEOUT)).and_then(|()| stream.set_write_timeout(Some(http::TIMEOUT)));
     if prepared.is_err() {
         return;
     }
-    let who = who(door, peer.ok());
-    if door == Door::Users {
+    let who = who(kind, peer.ok());
+    if kind == SocketKind::Users {
         match first_byte(&stream) {
             Some(byte) if byte.is_ascii_lowercase() => return lines::serve(stream, service, who),
             Some(_) => {}
             None => return,
         }
     }
-    serve(&mut Timed::new(stream, REQUEST_PATIENCE), service, &Caller::Known(who));
+    serve(&mut TimedStream::new(stream, REQUEST_TIMEOUT), service, &ApiCaller::Known(who));
 }
 
 /// What the peer of a socket is.
-fn who(door: Door, peer: Option<libc::ucred>) -> Who {
+fn who(kind: SocketKind, peer: Option<libc::ucred>) -> CallerIdentity {
     let Some(libc::ucred { pid, uid, gid }) = peer else {
-        return Who { name: "an unknown process".into(), role: Role::Admin, uid: None, user: None, pid: None };
+        return CallerIdentity {
+            name: "an unknown process".into(),
+            role: Role::Admin,
+            uid: None,
+            user: None,
+            pid: None,
+        };
     };
     let user = if uid == OVERFLOW_UID { None } else { user_name(uid) };
     let named = user.as_deref().map_or(String::new(), |user| format!(" ({user})"));
     let name = format!("uid {uid}{named} gid {gid} pid {pid}");
-    let role = if door == Door::Admin || uid == 0 { Role::Admin } else { Role::User };
-    Who { name, role, uid: Some(uid).filter(|uid| *uid != OVERFLOW_UID), user, pid: Some(pid) }
+    let role = if kind == SocketKind::Admin || uid == 0 { Role::Admin } else { Role::User };
+    CallerIdentity { name, role, uid: Some(uid).filter(|uid| *uid != OVERFLOW_UID), user, pid: Some(pid) }
 }
 
 /// The name that belongs to a uid. May wait for a directory service: on the connection's own thread.

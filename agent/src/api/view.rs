@@ -8,7 +8,7 @@ use wholegrain_sources::descriptors;
 
 use crate::engine::Group;
 use crate::engine::lag::BUCKETS;
-use crate::state::{LinkStatus, State};
+use crate::state::{AgentState, LinkStatus};
 
 /// `{"error": "…"}`.
 pub fn error(why: &str) -> Vec<u8> {
@@ -23,12 +23,12 @@ pub fn bytes(value: &impl Serialize) -> Vec<u8> {
 }
 
 #[derive(Serialize)]
-pub struct Sensors<'a> {
-    pub sensors: Vec<Sensor<'a>>,
+pub struct SensorsView<'a> {
+    pub sensors: Vec<SensorView<'a>>,
 }
 
 #[derive(Serialize)]
-pub struct Sensor<'a> {
+pub struct SensorView<'a> {
     pub path: &'a str,
     pub unit: &'a str,
     pub kind: Kind,
@@ -42,12 +42,12 @@ pub struct Sensor<'a> {
 }
 
 #[derive(Serialize)]
-pub struct Readings<'a> {
-    pub readings: Vec<Reading<'a>>,
+pub struct ReadingsView<'a> {
+    pub readings: Vec<ReadingView<'a>>,
 }
 
 #[derive(Serialize)]
-pub struct Reading<'a> {
+pub struct ReadingView<'a> {
     pub path: &'a str,
     pub time: Option<String>,
     pub value: Option<Value>,
@@ -55,12 +55,12 @@ pub struct Reading<'a> {
 }
 
 #[derive(Serialize)]
-pub struct Averages {
-    pub averages: Vec<AverageOf>,
+pub struct AveragesView {
+    pub averages: Vec<AverageView>,
 }
 
 #[derive(Serialize)]
-pub struct AverageOf {
+pub struct AverageView {
     pub path: String,
     pub mean: Option<f64>,
     pub min: Option<f64>,
@@ -73,7 +73,7 @@ pub struct AverageOf {
 }
 
 #[derive(Serialize)]
-pub struct Groups {
+pub struct GroupsView {
     pub groups: Vec<GroupView>,
 }
 
@@ -152,7 +152,7 @@ pub fn time(ns: i64) -> String {
 }
 
 #[derive(Serialize)]
-pub struct Sources {
+pub struct SourcesView {
     pub sources: Vec<SourceView>,
 }
 
@@ -166,7 +166,7 @@ pub struct SourceView {
     pub notes: String,
 }
 
-pub fn sources(state: &State) -> Vec<SourceView> {
+pub fn sources(state: &AgentState) -> Vec<SourceView> {
     let view = |source: crate::state::SourceStatus| SourceView {
         source: source.name,
         state: source.state,
@@ -179,7 +179,7 @@ pub fn sources(state: &State) -> Vec<SourceView> {
 
 /// What `/v1/status` says, in the order in which people read it.
 #[derive(Serialize)]
-pub struct Status<'a> {
+pub struct StatusView<'a> {
     name: &'a str,
     prefix: &'a str,
     version: &'static str,
@@ -204,14 +204,14 @@ pub struct Status<'a> {
     cache_batches: usize,
     cache_bytes: u64,
     send_interval_ns: u64,
-    jobs: JobLoad,
+    jobs: JobLoadView,
     sources: Vec<SourceView>,
     groups: Vec<GroupView>,
 }
 
 /// What jobs take of the node, and what they do not get by `[jobs.bounds]`.
 #[derive(Serialize)]
-pub struct JobLoad {
+pub struct JobLoadView {
     running: u64,
     /// Not read, as others take all that there is.
     waiting: u64,
@@ -224,8 +224,8 @@ pub struct JobLoad {
     watches: u64,
 }
 
-impl JobLoad {
-    fn of(state: &State) -> Self {
+impl JobLoadView {
+    fn of(state: &AgentState) -> Self {
         let counters = &state.counters;
         Self {
             running: load(&counters.jobs),
@@ -242,9 +242,9 @@ impl JobLoad {
 }
 
 /// `/v1/status`.
-pub fn status(state: &State) -> Status<'_> {
+pub fn status(state: &AgentState) -> StatusView<'_> {
     let (counters, (cache_batches, cache_bytes)) = (&state.counters, state.cache.size());
-    Status {
+    StatusView {
         name: &state.name,
         prefix: state.prefix.as_str(),
         version: env!("CARGO_PKG_VERSION"),
@@ -269,7 +269,7 @@ pub fn status(state: &State) -> Status<'_> {
         cache_batches,
         cache_bytes,
         send_interval_ns: state.send_interval().ns(),
-        jobs: JobLoad::of(state),
+        jobs: JobLoadView::of(state),
         sources: sources(state),
         groups: state.registry.live().iter().map(|live| group(live, true)).collect(),
     }

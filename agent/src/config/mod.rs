@@ -20,7 +20,7 @@ use wholegrain_sources::{Roots, SOURCES, Source, SourceType};
 pub use mqtt::{MqttConfig, SendMode, SpoolConfig};
 pub use raw::LogLevel;
 
-use crate::engine::place::Cpu;
+use crate::engine::cpu_placement::SamplerCpu;
 use crate::jobs::JobsConfig;
 use crate::selfstat;
 
@@ -126,7 +126,7 @@ pub struct Config {
     /// How often is looked for groups that come and go.
     pub rescan: Interval,
     /// Where the sampler thread runs.
-    pub sampler_cpu: Cpu,
+    pub sampler_cpu: SamplerCpu,
     /// What is logged.
     pub log_level: LogLevel,
     /// The past in memory.
@@ -142,7 +142,7 @@ pub struct Config {
     /// What is sampled, besides the agent itself.
     pub sources: Vec<SourceConfig>,
     /// The interval of the agent's own group.
-    pub own: selfstat::OwnConfig,
+    pub own: selfstat::SelfMetricsConfig,
 }
 
 impl Config {
@@ -156,7 +156,7 @@ impl Config {
     /// Checks a text; relative paths in it are below `dir`.
     pub fn parse(file: &Path, text: &str, dir: &Path) -> Result<Self, ConfigError> {
         let document = Document::new(&file.to_string_lossy(), text);
-        let raw: raw::Root = document.parse()?;
+        let raw: raw::RawConfig = document.parse()?;
         let root = document.root();
         let (name, prefix) = names(&root, &raw)?;
         check_interval(&root.child("defaults"), "interval", raw.defaults.interval)?;
@@ -242,7 +242,7 @@ impl Config {
     }
 }
 
-fn names(root: &Section, raw: &raw::Root) -> Result<(String, SensorPath), ConfigError> {
+fn names(root: &Section, raw: &raw::RawConfig) -> Result<(String, SensorPath), ConfigError> {
     let agent = match &raw.name {
         Some(name) => name.clone(),
         None => name::sanitize_level(&host_name()),
@@ -279,7 +279,7 @@ fn check_interval(section: &Section, key: &str, interval: Interval) -> Result<()
     Ok(())
 }
 
-fn check_api(section: &Section, raw: raw::Api, dir: &Path) -> Result<ApiConfig, ConfigError> {
+fn check_api(section: &Section, raw: raw::RawApi, dir: &Path) -> Result<ApiConfig, ConfigError> {
     let socket = raw.socket.map(|path| dir.join(path));
     let Some(listen) = raw.listen else {
         if let Some((key, _)) =
@@ -332,7 +332,7 @@ fn sources(
     section: &Section,
     text: &str,
     roots: &Roots,
-) -> Result<(Vec<SourceConfig>, selfstat::OwnConfig), ConfigError> {
+) -> Result<(Vec<SourceConfig>, selfstat::SelfMetricsConfig), ConfigError> {
     let whole: toml::Table = text.parse().map_err(|error: toml::de::Error| section.error("", error.message()))?;
     let names = section.keys()?;
     let known: Vec<&str> = SOURCES.iter().map(|source| source.name).chain([selfstat::NAME]).collect();
@@ -361,7 +361,7 @@ fn sources(
         }
     }
     let own_section = section.child(selfstat::NAME);
-    let own: selfstat::OwnConfig = own_section.parse()?;
+    let own: selfstat::SelfMetricsConfig = own_section.parse()?;
     if let Some(interval) = own.interval {
         check_interval(&own_section, "interval", interval)?;
     }

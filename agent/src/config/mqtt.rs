@@ -110,7 +110,7 @@ fn check_url(url: &str) -> Result<bool, String> {
     Ok(address.tls)
 }
 
-pub(super) fn check(section: &Section, raw: raw::Mqtt, dir: &Path) -> Result<MqttConfig, ConfigError> {
+pub(super) fn check(section: &Section, raw: raw::RawMqtt, dir: &Path) -> Result<MqttConfig, ConfigError> {
     let tls_wanted = check_url(&raw.url).map_err(|why| section.error("url", why))?;
     let tls_files = tls_files(section, &raw, tls_wanted, dir)?;
     let tls = match &tls_files {
@@ -172,7 +172,7 @@ fn print((ca, pair): &TlsFiles) -> u64 {
     hasher.finish()
 }
 
-fn tls_files(section: &Section, raw: &raw::Mqtt, wanted: bool, dir: &Path) -> Result<Option<TlsFiles>, ConfigError> {
+fn tls_files(section: &Section, raw: &raw::RawMqtt, wanted: bool, dir: &Path) -> Result<Option<TlsFiles>, ConfigError> {
     let files = [("ca", &raw.ca), ("cert", &raw.cert), ("key", &raw.key)];
     if !wanted {
         return match files.into_iter().find(|(_, path)| path.is_some()) {
@@ -202,23 +202,25 @@ fn tls_files(section: &Section, raw: &raw::Mqtt, wanted: bool, dir: &Path) -> Re
     Ok(Some((dir.join(ca), pair)))
 }
 
-fn send_mode(section: &Section, raw: &raw::Mqtt) -> Result<SendMode, ConfigError> {
+fn send_mode(section: &Section, raw: &raw::RawMqtt) -> Result<SendMode, ConfigError> {
     match (raw.send, raw.bursts_per_minute) {
-        (raw::Send::Burst, Some(per_minute)) if (1..=BURSTS_PER_MINUTE_MAX).contains(&per_minute) => {
+        (raw::RawSend::Burst, Some(per_minute)) if (1..=BURSTS_PER_MINUTE_MAX).contains(&per_minute) => {
             Ok(SendMode::Burst { per_minute })
         }
-        (raw::Send::Burst, Some(per_minute)) => Err(section.error(
+        (raw::RawSend::Burst, Some(per_minute)) => Err(section.error(
             "bursts_per_minute",
             format!("bursts_per_minute is {per_minute}; 1 to {BURSTS_PER_MINUTE_MAX} is wanted"),
         )),
-        (raw::Send::Burst, None) => Err(section.error("send", "send = \"burst\" needs `bursts_per_minute`, such as 2")),
+        (raw::RawSend::Burst, None) => {
+            Err(section.error("send", "send = \"burst\" needs `bursts_per_minute`, such as 2"))
+        }
         (_, Some(_)) => Err(section.error("bursts_per_minute", "bursts_per_minute is for send = \"burst\"")),
-        (raw::Send::Continuous, None) => Ok(SendMode::Continuous),
-        (raw::Send::Staggered, None) => Ok(SendMode::Staggered),
+        (raw::RawSend::Continuous, None) => Ok(SendMode::Continuous),
+        (raw::RawSend::Staggered, None) => Ok(SendMode::Staggered),
     }
 }
 
-pub(super) fn check_spool(section: &Section, raw: raw::Spool, dir: &Path) -> Result<SpoolConfig, ConfigError> {
+pub(super) fn check_spool(section: &Section, raw: raw::RawSpool, dir: &Path) -> Result<SpoolConfig, ConfigError> {
     if raw.bytes_max.0 < SPOOL_BYTES_MIN {
         return Err(section.error("bytes_max", format!("bytes_max is {}; 1MiB is the least", raw.bytes_max)));
     }

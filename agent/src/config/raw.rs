@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use wholegrain_model::Interval;
 use wholegrain_model::size::ByteSize;
 
-use crate::engine::place::Cpu;
+use crate::engine::cpu_placement::SamplerCpu;
 
 /// What is logged: this and everything more severe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, Serialize, clap::ValueEnum)]
@@ -28,7 +28,7 @@ pub enum LogLevel {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Root {
+pub(super) struct RawConfig {
     pub name: Option<String>,
     pub prefix: Option<String>,
     #[serde(default = "rescan")]
@@ -36,17 +36,17 @@ pub(super) struct Root {
     #[serde(default)]
     pub log_level: LogLevel,
     #[serde(default)]
-    pub roots: Roots,
+    pub roots: RawRoots,
     #[serde(default)]
-    pub defaults: Defaults,
+    pub defaults: RawDefaults,
     #[serde(default)]
-    pub sampler: SamplerTable,
+    pub sampler: RawSampler,
     #[serde(default)]
-    pub cache: Cache,
-    pub mqtt: Option<Mqtt>,
-    pub spool: Option<Spool>,
+    pub cache: RawCache,
+    pub mqtt: Option<RawMqtt>,
+    pub spool: Option<RawSpool>,
     #[serde(default)]
-    pub api: Api,
+    pub api: RawApi,
     /// Read by the jobs' own module.
     pub jobs: Option<serde::de::IgnoredAny>,
     /// Read by the sources themselves.
@@ -61,13 +61,13 @@ fn rescan() -> Interval {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub(super) struct Roots {
+pub(super) struct RawRoots {
     pub proc: PathBuf,
     pub sys: PathBuf,
     pub cgroup: PathBuf,
 }
 
-impl Default for Roots {
+impl Default for RawRoots {
     fn default() -> Self {
         let roots = wholegrain_sources::Roots::default();
         Self { proc: roots.proc, sys: roots.sys, cgroup: roots.cgroup }
@@ -76,11 +76,11 @@ impl Default for Roots {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub(super) struct Defaults {
+pub(super) struct RawDefaults {
     pub interval: Interval,
 }
 
-impl Default for Defaults {
+impl Default for RawDefaults {
     fn default() -> Self {
         Self { interval: Interval::from_s(1) }
     }
@@ -88,18 +88,18 @@ impl Default for Defaults {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub(super) struct SamplerTable {
-    pub cpu: Cpu,
+pub(super) struct RawSampler {
+    pub cpu: SamplerCpu,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub(super) struct Cache {
+pub(super) struct RawCache {
     pub duration: Interval,
     pub bytes_max: ByteSize,
 }
 
-impl Default for Cache {
+impl Default for RawCache {
     fn default() -> Self {
         Self { duration: Interval::from_s(120), bytes_max: ByteSize::mib(2) }
     }
@@ -116,7 +116,7 @@ pub(super) enum MqttVersion {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Send {
+pub(super) enum RawSend {
     #[default]
     Continuous,
     Staggered,
@@ -125,7 +125,7 @@ pub(super) enum Send {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Mqtt {
+pub(super) struct RawMqtt {
     pub url: String,
     #[serde(default)]
     pub version: MqttVersion,
@@ -135,7 +135,7 @@ pub(super) struct Mqtt {
     pub cert: Option<PathBuf>,
     pub key: Option<PathBuf>,
     #[serde(default)]
-    pub send: Send,
+    pub send: RawSend,
     #[serde(default = "send_interval")]
     pub send_interval: Interval,
     pub bursts_per_minute: Option<u32>,
@@ -165,7 +165,7 @@ fn connect_timeout() -> Interval {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Spool {
+pub(super) struct RawSpool {
     pub dir: PathBuf,
     #[serde(default = "spool_bytes_max")]
     pub bytes_max: ByteSize,
@@ -196,7 +196,7 @@ fn drain_share() -> f64 {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub(super) struct Api {
+pub(super) struct RawApi {
     pub socket: Option<PathBuf>,
     pub listen: Option<String>,
     pub cert: Option<PathBuf>,

@@ -1,5 +1,5 @@
 use super::*;
-use crate::engine::place::Cpu;
+use crate::engine::cpu_placement::SamplerCpu;
 
 /// The configuration that `text` gives, below a directory that has `token`, `empty` and `ca.pem`, which is no certificate.
 fn parse(text: &str) -> Result<Config, String> {
@@ -178,7 +178,7 @@ fn intervals() {
         "[sampler]\ncpu = \"fast\"",
         "agent.toml:2:7: cpu is \"fast\"; \"kept\", \"any\" or the number of a CPU is wanted",
     );
-    assert_eq!(parse("[sampler]\ncpu = 3").unwrap().sampler_cpu, Cpu::Number(3));
+    assert_eq!(parse("[sampler]\ncpu = 3").unwrap().sampler_cpu, SamplerCpu::Number(3));
     refused("rescan = \"1ms\"", "agent.toml:1:1: rescan is 1ms; 1s is the shortest");
     refused(
         "[mqtt]\nurl = \"mqtt://h\"\nsend_interval = \"0s\"",

@@ -21,7 +21,7 @@ const NS_PER_S: f64 = 1e9;
 
 /// Rows of windows, to be encoded together.
 #[derive(Debug, Default)]
-pub struct Windows {
+pub struct WindowRows {
     /// Their starts.
     pub times: Vec<i64>,
     sensors: usize,
@@ -29,14 +29,14 @@ pub struct Windows {
     gaps: Vec<u64>,
 }
 
-impl Windows {
-    fn begin(&mut self, start: i64) -> Row<'_> {
+impl WindowRows {
+    fn begin(&mut self, start: i64) -> WindowRow<'_> {
         let words = self.sensors.div_ceil(64);
         self.times.push(start);
         let (value, gap) = (self.values.len(), self.gaps.len());
         self.values.resize(value + self.sensors, 0);
         self.gaps.resize(gap + words, u64::MAX);
-        Row { values: &mut self.values[value..], gaps: &mut self.gaps[gap..] }
+        WindowRow { values: &mut self.values[value..], gaps: &mut self.gaps[gap..] }
     }
 
     /// Takes everything out.
@@ -47,7 +47,7 @@ impl Windows {
     }
 }
 
-impl Rows for Windows {
+impl Rows for WindowRows {
     fn value(&self, sensor: usize, sample: usize) -> u64 {
         self.values[sample * self.sensors + sensor]
     }
@@ -57,12 +57,12 @@ impl Rows for Windows {
     }
 }
 
-struct Row<'a> {
+struct WindowRow<'a> {
     values: &'a mut [u64],
     gaps: &'a mut [u64],
 }
 
-impl Row<'_> {
+impl WindowRow<'_> {
     fn set(&mut self, index: usize, bits: u64) {
         self.values[index] = bits;
         self.gaps[index / 64] &= !(1 << (index % 64));
@@ -75,7 +75,7 @@ impl Row<'_> {
 
 /// One sensor's open window.
 #[derive(Debug, Clone)]
-struct Series {
+struct WindowSeries {
     min: f64,
     max: f64,
     /// Of a gauge the sum of its values, of a counter how far it went; and what the mean divides that by: values, or seconds.
@@ -95,7 +95,7 @@ struct Series {
     kept: Vec<f64>,
 }
 
-impl Series {
+impl WindowSeries {
     fn new(plan: &Accumulated) -> Self {
         let kept = if plan.quantiles.is_empty() {
             Vec::new()
@@ -166,7 +166,7 @@ impl Series {
     }
 
     /// Writes what it came to at `at` and the places after.
-    fn put(&mut self, at: usize, quantiles: &[f64], row: &mut Row<'_>) {
+    fn put(&mut self, at: usize, quantiles: &[f64], row: &mut WindowRow<'_>) {
         row.set(at + 4, self.count);
         if self.count > 0 && !self.resumed {
             row.set(at + 3, self.last);
@@ -229,12 +229,12 @@ pub struct Fold {
     /// Where its batches go.
     pub topic: Arc<str>,
     /// Windows that are closed.
-    pub closed: Windows,
+    pub closed: WindowRows,
     /// Monotonic time of its last batch, or of its beginning.
     pub sent_mono: i64,
     schema: Schema,
     open: Option<i64>,
-    series: Vec<Series>,
+    series: Vec<WindowSeries>,
 }
 
 impl Fold {
@@ -244,11 +244,11 @@ impl Fold {
         Some(Self {
             group: group.id,
             topic: group.topic.clone(),
-            closed: Windows { sensors: plan.types.len(), ..Windows::default() },
+            closed: WindowRows { sensors: plan.types.len(), ..WindowRows::default() },
             sent_mono: now_mono,
             schema: group.schema.clone(),
             open: None,
-            series: vec![Series::new(&plan); plan.sensors.len()],
+            series: vec![WindowSeries::new(&plan); plan.sensors.len()],
             plan,
         })
     }

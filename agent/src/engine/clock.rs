@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::schedule::Now;
+use super::schedule::ClockReading;
 
 const NS: i64 = 1_000_000_000;
 
@@ -40,29 +40,29 @@ const APART_NS_MAX: i64 = 100_000;
 const READS_MAX: usize = 10;
 
 /// Both clocks at one instant.
-pub fn now() -> Now {
+pub fn now() -> ClockReading {
     now_of(mono, real)
 }
 
 /// The same, while realtime minus monotonic is about `offset`, as it was a moment ago: one look at each clock shows that it still is.
-pub fn now_near(offset: i64) -> Now {
+pub fn now_near(offset: i64) -> ClockReading {
     near_of(offset, mono, real)
 }
 
-fn near_of(offset: i64, mut mono: impl FnMut() -> i64, mut real: impl FnMut() -> i64) -> Now {
-    let now = Now { mono: mono(), real: real() };
+fn near_of(offset: i64, mut mono: impl FnMut() -> i64, mut real: impl FnMut() -> i64) -> ClockReading {
+    let now = ClockReading { mono: mono(), real: real() };
     let apart = now.real.wrapping_sub(now.mono).wrapping_sub(offset);
     if (-APART_NS_MAX..=APART_NS_MAX).contains(&apart) { now } else { now_of(mono, real) }
 }
 
 /// The same from any clocks: the closest pair of those read.
-fn now_of(mut mono: impl FnMut() -> i64, mut real: impl FnMut() -> i64) -> Now {
-    let (mut best, mut apart_min) = (Now { real: 0, mono: 0 }, i64::MAX);
+fn now_of(mut mono: impl FnMut() -> i64, mut real: impl FnMut() -> i64) -> ClockReading {
+    let (mut best, mut apart_min) = (ClockReading { real: 0, mono: 0 }, i64::MAX);
     for _ in 0..READS_MAX {
         let (before, real, after) = (mono(), real(), mono());
         if after - before < apart_min {
             apart_min = after - before;
-            best = Now { real, mono: before + apart_min / 2 };
+            best = ClockReading { real, mono: before + apart_min / 2 };
         }
         if apart_min <= APART_NS_MAX {
             break;
@@ -133,7 +133,7 @@ mod tests {
                 time.set(time.get() + if reads.get() == at { 20_000_000 } else { 50 });
                 time.get()
             };
-            let mut steps = StepDetector::new(Now { real: 1_000 * NS, mono: 0 });
+            let mut steps = StepDetector::new(ClockReading { real: 1_000 * NS, mono: 0 });
             assert_eq!(steps.observe(now_of(read, || read() + 1_000 * NS)), None, "preempted at read {at}");
         }
     }

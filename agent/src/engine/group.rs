@@ -11,7 +11,7 @@ use wholegrain_transport::topics::Topic;
 use super::accumulate::Accumulated;
 use super::lag::LagHistogram;
 use super::ring::Ring;
-use super::schedule::Ticking;
+use super::schedule::TickSchedule;
 
 /// The most samples of one batch.
 pub const BATCH_SAMPLES_MAX: usize = 256;
@@ -55,7 +55,7 @@ pub struct Group {
     /// Where the batches go.
     pub topic: Arc<str>,
     /// When it is read.
-    pub ticking: Ticking,
+    pub ticking: TickSchedule,
     /// Whether it has a thread of its source's own.
     pub blocking: bool,
     /// The newest samples.
@@ -90,7 +90,7 @@ impl Group {
         source: &str,
         agent: &str,
         schema: Schema,
-        ticking: Ticking,
+        ticking: TickSchedule,
         blocking: bool,
         send_interval: Interval,
         stats: Arc<GroupStats>,
@@ -121,7 +121,7 @@ impl Group {
 
     /// A group that no sampler reads: its samples come when something happens, through [`State::push_event`](crate::state::State::push_event).
     pub fn of_events(source: &str, agent: &str, schema: Schema) -> Self {
-        let ticking = Ticking { interval: Interval::default(), offset: Interval::default(), synchronous: false };
+        let ticking = TickSchedule { interval: Interval::default(), offset: Interval::default(), synchronous: false };
         let (ring, sensors) = (Ring::new(schema.len(), EVENTS_MAX), schema.len());
         let batch_samples = (EVENTS_MAX / 2).min(samples_max(sensors)).max(1);
         Self {
@@ -170,7 +170,7 @@ impl Group {
     }
 
     /// The same group at another interval, with a ring laid out for it.
-    pub fn retimed(&self, agent: &str, ticking: Ticking, send_interval: Interval) -> Self {
+    pub fn retimed(&self, agent: &str, ticking: TickSchedule, send_interval: Interval) -> Self {
         let (stats, accumulated) = (self.stats.clone(), self.accumulated.clone());
         Self::new(&self.source, agent, self.schema.clone(), ticking, self.blocking, send_interval, stats)
             .accumulating(accumulated)

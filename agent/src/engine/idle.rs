@@ -10,7 +10,7 @@ const IDLE: std::ops::Range<usize> = 3..5;
 
 /// One CPU's time since the machine started, in ticks of the kernel's account (USER_HZ, 10 ms).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Times {
+struct CpuTimes {
     cpu: usize,
     idle: u64,
     all: u64,
@@ -18,12 +18,12 @@ struct Times {
 
 /// Looks now and then; tells of the time between two looks.
 #[derive(Debug)]
-pub struct Idle {
+pub struct IdleCpus {
     path: PathBuf,
-    last: Vec<Times>,
+    last: Vec<CpuTimes>,
 }
 
-impl Idle {
+impl IdleCpus {
     /// By the account at this path; nothing has been looked at.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into(), last: Vec::new() }
@@ -34,7 +34,7 @@ impl Idle {
     pub fn look(&mut self) -> Vec<(usize, f64)> {
         let now = std::fs::read(&self.path).map(|text| parse(&text)).unwrap_or_default();
         let before = std::mem::replace(&mut self.last, now);
-        let of = |now: &Times| {
+        let of = |now: &CpuTimes| {
             let then = before.iter().find(|then| then.cpu == now.cpu)?;
             let all = now.all.checked_sub(then.all).filter(|all| *all > 0)?;
             // Time that waited for a device is taken back by some kernels.
@@ -45,13 +45,13 @@ impl Idle {
 }
 
 /// The lines of single CPUs; what is not one is passed over.
-fn parse(text: &[u8]) -> Vec<Times> {
+fn parse(text: &[u8]) -> Vec<CpuTimes> {
     let text = String::from_utf8_lossy(text);
     let of = |line: &str| {
         let mut words = line.strip_prefix("cpu")?.split_ascii_whitespace();
         let cpu = words.next().filter(|_| !line.starts_with("cpu "))?.parse().ok()?;
         let times: Vec<u64> = words.take(TIMES).map_while(|word| word.parse().ok()).collect();
-        Some(Times { cpu, idle: times.get(IDLE)?.iter().sum(), all: times.iter().sum() })
+        Some(CpuTimes { cpu, idle: times.get(IDLE)?.iter().sum(), all: times.iter().sum() })
     };
     text.lines().take_while(|line| line.starts_with("cpu")).filter_map(of).collect()
 }
@@ -64,7 +64,7 @@ mod tests {
     fn what_each_was_idle_between_two_looks() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("stat");
-        let mut idle = Idle::new(&path);
+        let mut idle = IdleCpus::new(&path);
         assert_eq!(idle.look(), [], "no file");
         let write = |text: &str| std::fs::write(&path, text).unwrap();
         write("cpu  9 9 9 9 9 9 9 9 0 0\ncpu0 10 0 10 100 0 0 0 0 0 0\ncpu2 5 5 5 50 5 5 5 5 7 7\nintr 1 cpu3\n");

@@ -9,21 +9,21 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 /// A stack of boxes: pushed by any thread without waiting, taken as a whole.
 #[derive(Debug)]
 pub struct Stack<T> {
-    top: AtomicPtr<Node<T>>,
+    top: AtomicPtr<StackNode<T>>,
 }
 
 /// A box that can be put on a [`Stack`].
 #[derive(Debug)]
-pub struct Node<T> {
+pub struct StackNode<T> {
     /// What it carries.
     pub value: T,
-    next: *mut Node<T>,
+    next: *mut StackNode<T>,
 }
 
 // SAFETY: a node is owned by exactly one box at any time; the pointer in it is only used by the stack that owns the node.
-unsafe impl<T: Send> Send for Node<T> {}
+unsafe impl<T: Send> Send for StackNode<T> {}
 
-impl<T> Node<T> {
+impl<T> StackNode<T> {
     /// A box for `value`.
     pub fn new(value: T) -> Box<Self> {
         Box::new(Self { value, next: ptr::null_mut() })
@@ -38,7 +38,7 @@ impl<T> Default for Stack<T> {
 
 impl<T> Stack<T> {
     /// Puts a box on top. Allocates nothing.
-    pub fn push(&self, node: Box<Node<T>>) {
+    pub fn push(&self, node: Box<StackNode<T>>) {
         let raw = Box::into_raw(node);
         let mut top = self.top.load(Ordering::Relaxed);
         loop {
@@ -52,9 +52,9 @@ impl<T> Stack<T> {
     }
 
     /// Takes everything, the first pushed first.
-    pub fn take(&self) -> Taken<T> {
+    pub fn take(&self) -> StackIter<T> {
         if self.top.load(Ordering::Relaxed).is_null() {
-            return Taken { next: ptr::null_mut() };
+            return StackIter { next: ptr::null_mut() };
         }
         let mut from = self.top.swap(ptr::null_mut(), Ordering::Acquire);
         let mut reversed = ptr::null_mut();
@@ -64,7 +64,7 @@ impl<T> Stack<T> {
             reversed = from;
             from = next;
         }
-        Taken { next: reversed }
+        StackIter { next: reversed }
     }
 }
 
@@ -76,14 +76,14 @@ impl<T> Drop for Stack<T> {
 
 /// What was taken from a stack, in the order pushed.
 #[derive(Debug)]
-pub struct Taken<T> {
-    next: *mut Node<T>,
+pub struct StackIter<T> {
+    next: *mut StackNode<T>,
 }
 
-impl<T> Iterator for Taken<T> {
-    type Item = Box<Node<T>>;
+impl<T> Iterator for StackIter<T> {
+    type Item = Box<StackNode<T>>;
 
-    fn next(&mut self) -> Option<Box<Node<T>>> {
+    fn next(&mut self) -> Option<Box<StackNode<T>>> {
         if self.next.is_null() {
             return None;
         }
@@ -94,7 +94,7 @@ impl<T> Iterator for Taken<T> {
     }
 }
 
-impl<T> Drop for Taken<T> {
+impl<T> Drop for StackIter<T> {
     fn drop(&mut self) {
         self.for_each(drop);
     }
@@ -112,7 +112,9 @@ mod tests {
         let threads: Vec<_> = (0..4)
             .map(|thread| {
                 let (stack, held) = (stack.clone(), held.clone());
-                std::thread::spawn(move || (0..1000).for_each(|n| stack.push(Node::new((thread, n, held.clone())))))
+                std::thread::spawn(move || {
+                    (0..1000).for_each(|n| stack.push(StackNode::new((thread, n, held.clone()))))
+                })
             })
             .collect();
         let mut last = [-1; 4];

@@ -7,16 +7,16 @@
 
 pub mod accumulate;
 pub mod clock;
+pub mod cpu_placement;
 pub mod group;
 mod idle;
 pub mod lag;
 pub mod mailbox;
 pub mod passes;
-pub mod place;
 pub mod ring;
 pub mod sampler;
 pub mod schedule;
 
 pub use accumulate::Accumulated;
 pub use group::{Group, GroupStats};
-pub use sampler::{Change, Sampled, Sampler, Start};
+pub use sampler::{GroupStart, Sampled, Sampler, SamplerChange};

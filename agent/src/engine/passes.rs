@@ -9,7 +9,7 @@ pub const PASSES_MAX: usize = 4;
 
 /// What the passes of the clock before this one went over.
 #[derive(Debug, Clone, Copy)]
-pub struct Passes {
+pub struct ClockPasses {
     /// First and last time of each, ns since the Unix epoch, ascending and apart.
     over: [(i64, i64); PASSES_MAX + 1],
     count: usize,
@@ -17,7 +17,7 @@ pub struct Passes {
     from: i64,
 }
 
-impl Passes {
+impl ClockPasses {
     /// The first pass begins.
     pub fn new(from: i64) -> Self {
         Self { over: [(0, 0); PASSES_MAX + 1], count: 0, from }
@@ -71,10 +71,11 @@ mod tests {
 
     #[test]
     fn each_time_belongs_to_the_first_pass_over_it() {
-        let mut passes = Passes::new(100);
+        let mut passes = ClockPasses::new(100);
         assert_eq!(passes.held_until(100), None);
         passes.stepped(200, 195);
-        let held = |passes: &Passes| (90..260).filter(|time| passes.held_until(*time).is_some()).collect::<Vec<_>>();
+        let held =
+            |passes: &ClockPasses| (90..260).filter(|time| passes.held_until(*time).is_some()).collect::<Vec<_>>();
         assert_eq!(held(&passes), (100..=201).collect::<Vec<_>>());
         assert_eq!(passes.held_until(150), Some(200));
         // On to 230, then before the first time of all, and from there over everything.
@@ -85,7 +86,7 @@ mod tests {
         passes.stepped(300, 299);
         assert_eq!(passes.held_until(80), Some(300));
         // Forward: what was jumped over was not sampled.
-        let mut passes = Passes::new(100);
+        let mut passes = ClockPasses::new(100);
         passes.stepped(200, 250);
         passes.stepped(260, 210);
         assert_eq!(held(&passes), (100..=201).chain(250..=261).collect::<Vec<_>>()[..102 + 10]);
@@ -101,7 +102,7 @@ mod tests {
             };
             let mut sampled = [false; 6_000];
             let mut now = 2_000;
-            let mut passes = Passes::new(now);
+            let mut passes = ClockPasses::new(now);
             for _ in 0..30 {
                 for _ in 0..random(60) {
                     let held = passes.held_until(now).is_some();
@@ -115,7 +116,7 @@ mod tests {
             }
         }
         for extreme in [i64::MIN, -1, i64::MAX] {
-            let mut passes = Passes::new(extreme);
+            let mut passes = ClockPasses::new(extreme);
             passes.stepped(i64::MAX, i64::MIN);
             passes.stepped(0, 5);
             passes.held_until(i64::MAX);

@@ -111,10 +111,10 @@ impl Ring {
     }
 
     /// A look at `count` samples from `first` on without copying them: what it shows is only true if
-    /// [`View::is_whole`] says so afterwards.
-    pub fn view(&self, first: u64, count: usize) -> View<'_> {
+    /// [`RingView::is_whole`] says so afterwards.
+    pub fn view(&self, first: u64, count: usize) -> RingView<'_> {
         debug_assert!(count <= self.capacity);
-        View { ring: self, first, count, start: (first % self.capacity as u64) as usize }
+        RingView { ring: self, first, count, start: (first % self.capacity as u64) as usize }
     }
 }
 
@@ -156,14 +156,14 @@ impl RowCopy {
 
 /// Samples in place.
 #[derive(Debug, Clone, Copy)]
-pub struct View<'a> {
+pub struct RingView<'a> {
     ring: &'a Ring,
     first: u64,
     count: usize,
     start: usize,
 }
 
-impl View<'_> {
+impl RingView<'_> {
     #[inline]
     fn word(&self, sample: usize, word: usize) -> u64 {
         self.words(sample, word, 1)[0].load(Ordering::Relaxed)
@@ -229,7 +229,7 @@ impl View<'_> {
     }
 }
 
-impl Rows for View<'_> {
+impl Rows for RingView<'_> {
     #[inline]
     fn value(&self, sensor: usize, sample: usize) -> u64 {
         self.word(sample, HEAD_WORDS + sensor)
@@ -284,13 +284,13 @@ mod tests {
             for (first, count) in [(3, 5), (4, 3), (6, 1)] {
                 let view = ring.view(first, count);
                 view.any_changes(&mut words);
-                let (told, expected): (Vec<bool>, Vec<bool>) = (0..sensors)
+                let (actual, expected): (Vec<bool>, Vec<bool>) = (0..sensors)
                     .map(|sensor| {
                         let changes = (1..count).any(|sample| view.value(sensor, sample) != view.value(sensor, 0));
                         (words[sensor / 64] >> (sensor % 64) & 1 == 1, changes)
                     })
                     .unzip();
-                assert_eq!(told, expected, "{count} samples from {first} of {sensors} sensors");
+                assert_eq!(actual, expected, "{count} samples from {first} of {sensors} sensors");
                 assert_eq!(words.len(), sensors.div_ceil(64));
             }
         }

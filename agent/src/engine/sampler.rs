@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 use wholegrain_sources::{Reader, Row};
 
 use super::clock::{self, Wake};
+use super::cpu_placement::{self, CpuPlacement};
 use super::group::Group;
-use super::mailbox::{Node, Stack};
-use super::place::{self, Whereabouts};
-use super::schedule::{Due, Now, Ticker, WallClock, sleep_until};
-use crate::counters::Counters;
+use super::mailbox::{Stack, StackNode};
+use super::schedule::{ClockReading, DueTick, Ticker, WallClock, sleep_until};
+use crate::counters::AgentCounters;
 
 /// The stack of a sampler thread: readers keep their buffers on the heap. 256 KiB.
 const STACK_BYTES: usize = 256 << 10;
@@ -52,7 +52,7 @@ impl Sampled {
 
 /// When a group that is added is first read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Start {
+pub enum GroupStart {
     /// At its first tick.
     OnTick,
     /// At once, and then at its ticks.
@@ -63,8 +63,8 @@ pub enum Start {
 }
 
 /// What is asked of a sampler. After it is done, the same action holds what has to be freed.
-enum Action {
-    Add { sampled: Option<Sampled>, start: Start },
+enum SamplerAction {
+    Add { sampled: Option<Sampled>, start: GroupStart },
     Remove { id: u64, removed: Option<Sampled> },
     Replace { id: u64, with: Option<Sampled>, keep_ticks: bool },
     Retime { id: u64, group: Option<Arc<Group>>, keep_ticks: bool },
@@ -72,11 +72,11 @@ enum Action {
 
 /// Steps that a sampler makes together, between two reads: no tick falls in between.
 #[derive(Default)]
-pub struct Change {
-    actions: Vec<Action>,
+pub struct SamplerChange {
+    actions: Vec<SamplerAction>,
 }
 
-impl Change {
+impl SamplerChange {
     /// Nothing yet.
     pub fn new() -> Self {
         Self::default()
@@ -88,45 +88,45 @@ impl Change {
     }
 
     /// Starts reading a group.
-    pub fn add(&mut self, sampled: Sampled, start: Start) {
-        self.actions.push(Action::Add { sampled: Some(sampled), start });
+    pub fn add(&mut self, sampled: Sampled, start: GroupStart) {
+        self.actions.push(SamplerAction::Add { sampled: Some(sampled), start });
     }
 
     /// Stops reading a group; it is sealed when that is done.
     pub fn remove(&mut self, id: u64) {
-        self.actions.push(Action::Remove { id, removed: None });
+        self.actions.push(SamplerAction::Remove { id, removed: None });
     }
 
     /// Puts another reader and ring in a group's place. With `keep_ticks` the clockwork goes on as it was.
     pub fn replace(&mut self, id: u64, with: Sampled, keep_ticks: bool) {
-        self.actions.push(Action::Replace { id, with: Some(with), keep_ticks });
+        self.actions.push(SamplerAction::Replace { id, with: Some(with), keep_ticks });
     }
 
     /// Puts `group` and its ring in the old one's place; the reader stays. With `keep_ticks` the clockwork does too.
     pub fn retime(&mut self, id: u64, group: Arc<Group>, keep_ticks: bool) {
-        self.actions.push(Action::Retime { id, group: Some(group), keep_ticks });
+        self.actions.push(SamplerAction::Retime { id, group: Some(group), keep_ticks });
     }
 }
 
-struct Command {
-    actions: Vec<Action>,
+struct SamplerCommand {
+    actions: Vec<SamplerAction>,
     /// A list with room for all groups there will be: the sampler moves into it rather than growing its own.
     room: Vec<Sampled>,
 }
 
 /// What a sampler thread and its handle share.
 #[derive(Default)]
-struct Shared {
-    commands: Stack<Command>,
-    done: Stack<Command>,
+struct SamplerShared {
+    commands: Stack<SamplerCommand>,
+    done: Stack<SamplerCommand>,
     wake: Wake,
     stop: AtomicBool,
-    whereabouts: Arc<Whereabouts>,
+    placement: Arc<CpuPlacement>,
 }
 
 /// The other end of a sampler thread.
 pub struct Sampler {
-    shared: Arc<Shared>,
+    shared: Arc<SamplerShared>,
     thread: Option<JoinHandle<()>>,
     groups: usize,
     /// For how many groups the thread's list has room, once it has done what was asked of it.
@@ -135,57 +135,57 @@ pub struct Sampler {
 
 impl Sampler {
     /// Starts a thread without groups. Steps of the clock are counted when `counts_steps`: once for the process.
-    pub fn start(name: &str, counters: Arc<Counters>, counts_steps: bool) -> io::Result<Self> {
-        let shared = Arc::new(Shared::default());
+    pub fn start(name: &str, counters: Arc<AgentCounters>, counts_steps: bool) -> io::Result<Self> {
+        let shared = Arc::new(SamplerShared::default());
         let theirs = shared.clone();
         let thread = std::thread::Builder::new().name(name.to_owned()).stack_size(STACK_BYTES).spawn(move || {
             clock::sharpen_timers();
-            place::shorten_slice();
-            theirs.whereabouts.begin();
-            Loop::new(theirs, counters, counts_steps).run();
+            cpu_placement::shorten_slice();
+            theirs.placement.begin();
+            SamplerLoop::new(theirs, counters, counts_steps).run();
         })?;
         Ok(Self { shared, thread: Some(thread), groups: 0, room: 0 })
     }
 
     /// Has the thread make a change, now.
-    pub fn change(&mut self, change: Change) {
+    pub fn change(&mut self, change: SamplerChange) {
         self.collect();
-        let count = |of: fn(&Action) -> bool| change.actions.iter().filter(|action| of(action)).count();
-        self.groups += count(|action| matches!(action, Action::Add { .. }));
+        let count = |of: fn(&SamplerAction) -> bool| change.actions.iter().filter(|action| of(action)).count();
+        self.groups += count(|action| matches!(action, SamplerAction::Add { .. }));
         let room = if self.groups > self.room { Vec::with_capacity(self.groups * 2) } else { Vec::new() };
         self.room = self.room.max(room.capacity());
-        self.groups = self.groups.saturating_sub(count(|action| matches!(action, Action::Remove { .. })));
-        self.shared.commands.push(Node::new(Command { actions: change.actions, room }));
+        self.groups = self.groups.saturating_sub(count(|action| matches!(action, SamplerAction::Remove { .. })));
+        self.shared.commands.push(StackNode::new(SamplerCommand { actions: change.actions, room }));
         self.shared.wake.wake();
     }
 
     /// Where the thread runs.
-    pub fn whereabouts(&self) -> Arc<Whereabouts> {
-        self.shared.whereabouts.clone()
+    pub fn placement(&self) -> Arc<CpuPlacement> {
+        self.shared.placement.clone()
     }
 
-    fn one(&mut self, action: Action) {
-        self.change(Change { actions: vec![action] });
+    fn one(&mut self, action: SamplerAction) {
+        self.change(SamplerChange { actions: vec![action] });
     }
 
     /// Starts reading a group at its first tick.
     pub fn add(&mut self, sampled: Sampled) {
-        self.one(Action::Add { sampled: Some(sampled), start: Start::OnTick });
+        self.one(SamplerAction::Add { sampled: Some(sampled), start: GroupStart::OnTick });
     }
 
     /// Stops reading a group; it is sealed when that is done.
     pub fn remove(&mut self, id: u64) {
-        self.one(Action::Remove { id, removed: None });
+        self.one(SamplerAction::Remove { id, removed: None });
     }
 
     /// Puts another reader and ring in a group's place. With `keep_ticks` the clockwork goes on as it was.
     pub fn replace(&mut self, id: u64, with: Sampled, keep_ticks: bool) {
-        self.one(Action::Replace { id, with: Some(with), keep_ticks });
+        self.one(SamplerAction::Replace { id, with: Some(with), keep_ticks });
     }
 
     /// Gives a group another interval: `group` has the ring for it and takes the old one's place; the reader stays.
     pub fn retime(&mut self, id: u64, group: Arc<Group>) {
-        self.one(Action::Retime { id, group: Some(group), keep_ticks: false });
+        self.one(SamplerAction::Retime { id, group: Some(group), keep_ticks: false });
     }
 
     /// Frees what the sampler has handed back.
@@ -204,10 +204,10 @@ impl Sampler {
         self.shared.wake.wake();
     }
 
-    /// Waits for the end for at most `patience`: a thread that hangs in a device is left behind. Whether it ended.
-    pub fn join(mut self, patience: Duration) -> bool {
+    /// Waits for the end for at most `timeout`: a thread that hangs in a device is left behind. Whether it ended.
+    pub fn join(mut self, timeout: Duration) -> bool {
         self.stop();
-        let deadline = Instant::now() + patience;
+        let deadline = Instant::now() + timeout;
         while !self.has_ended() {
             if Instant::now() >= deadline {
                 return false;
@@ -219,16 +219,16 @@ impl Sampler {
 }
 
 /// The thread's own state.
-struct Loop {
-    shared: Arc<Shared>,
-    counters: Arc<Counters>,
+struct SamplerLoop {
+    shared: Arc<SamplerShared>,
+    counters: Arc<AgentCounters>,
     counts_steps: bool,
     groups: Vec<Sampled>,
     clock: WallClock,
 }
 
-impl Loop {
-    fn new(shared: Arc<Shared>, counters: Arc<Counters>, counts_steps: bool) -> Self {
+impl SamplerLoop {
+    fn new(shared: Arc<SamplerShared>, counters: Arc<AgentCounters>, counts_steps: bool) -> Self {
         let clock = WallClock::new(clock::now(), counters.passes());
         if counts_steps {
             counters.set_passes(*clock.passes());
@@ -243,24 +243,24 @@ impl Loop {
                 break;
             }
             let now = clock::now();
-            self.shared.whereabouts.note();
+            self.shared.placement.note();
             self.observe(now);
             self.read_due(now);
             // After the reads: a sensor that leaves its group does so with everything read that was due.
-            if self.obey() {
+            if self.apply_commands() {
                 continue;
             }
             let tickers = self.groups.iter().filter_map(|sampled| sampled.ticker.as_ref());
             let deadline = sleep_until(tickers, now.mono, self.clock.offset());
             self.shared.wake.sleep_until(deadline, state);
         }
-        self.obey();
+        self.apply_commands();
         for sampled in &self.groups {
             sampled.group.sealed.store(true, Ordering::Release);
         }
     }
 
-    fn observe(&mut self, now: Now) {
+    fn observe(&mut self, now: ClockReading) {
         let Some(by) = self.clock.observe(now) else { return };
         if self.counts_steps {
             self.counters.note_step(by, *self.clock.passes());
@@ -273,7 +273,7 @@ impl Loop {
     }
 
     /// Does what was asked; whether anything was.
-    fn obey(&mut self) -> bool {
+    fn apply_commands(&mut self) -> bool {
         let mut any = false;
         for mut node in self.shared.commands.take() {
             any = true;
@@ -291,28 +291,28 @@ impl Loop {
         any
     }
 
-    fn act(&mut self, action: &mut Action, now: Now) {
+    fn act(&mut self, action: &mut SamplerAction, now: ClockReading) {
         match action {
-            Action::Add { sampled, start } => {
+            SamplerAction::Add { sampled, start } => {
                 if let Some(mut sampled) = sampled.take() {
                     let of = |id: u64| self.groups.iter().find(|other| other.group.id == id);
-                    let beside = if let Start::InStepWith(id) = *start { of(id) } else { None };
+                    let beside = if let GroupStart::InStepWith(id) = *start { of(id) } else { None };
                     sampled.gap_due = beside.is_some_and(|beside| beside.gap_due);
                     // A group that has yet to take its own first sample has it taken of what leaves it too.
-                    sampled.at_once = beside.map_or(*start != Start::OnTick, |beside| beside.at_once);
+                    sampled.at_once = beside.map_or(*start != GroupStart::OnTick, |beside| beside.at_once);
                     let kept = beside.and_then(|beside| beside.ticker);
                     sampled.ticker = kept.or_else(|| Some(Ticker::new(sampled.group.ticking, now)));
                     self.groups.push(sampled);
                 }
             }
-            Action::Remove { id, removed } => {
+            SamplerAction::Remove { id, removed } => {
                 if let Some(at) = self.groups.iter().position(|sampled| sampled.group.id == *id) {
                     let sampled = self.groups.swap_remove(at);
                     sampled.group.sealed.store(true, Ordering::Release);
                     *removed = Some(sampled);
                 }
             }
-            Action::Replace { id, with, keep_ticks } => {
+            SamplerAction::Replace { id, with, keep_ticks } => {
                 // What is not found stays in the command, to be freed by who sent it.
                 if let Some(old) = self.groups.iter_mut().find(|sampled| sampled.group.id == *id)
                     && let Some(mut new) = with.take()
@@ -326,7 +326,7 @@ impl Loop {
                     *with = Some(std::mem::replace(old, new));
                 }
             }
-            Action::Retime { id, group, keep_ticks } => {
+            SamplerAction::Retime { id, group, keep_ticks } => {
                 let found = self.groups.iter_mut().find(|sampled| sampled.group.id == *id);
                 if let (Some(old), Some(new)) = (found, group.as_mut()) {
                     if !*keep_ticks {
@@ -339,7 +339,7 @@ impl Loop {
         }
     }
 
-    fn read_due(&mut self, woken: Now) {
+    fn read_due(&mut self, woken: ClockReading) {
         let offset = self.clock.offset();
         for sampled in &mut self.groups {
             if std::mem::take(&mut sampled.at_once) {
@@ -355,9 +355,9 @@ impl Loop {
             }
             // The groups before this one took their time: the lag is this group's own.
             match self.clock.take(ticker, woken, clock::now_near(offset)) {
-                Due::Nothing => {}
-                Due::Held(missed) => count_missed(&sampled.group, &self.counters, missed),
-                Due::Tick(tick) => {
+                DueTick::Nothing => {}
+                DueTick::Held(missed) => count_missed(&sampled.group, &self.counters, missed),
+                DueTick::Tick(tick) => {
                     if sampled.read(tick.stamp, &self.counters) {
                         sampled.group.stats.lag.record(tick.lag as u64);
                         self.counters.note_lag(tick.lag as u64);
@@ -371,7 +371,7 @@ impl Loop {
 
 impl Sampled {
     /// One read into the scratch row and from there, whole, into the ring. `false` when what it reads is no more.
-    pub fn read(&mut self, stamp: i64, counters: &Counters) -> bool {
+    pub fn read(&mut self, stamp: i64, counters: &AgentCounters) -> bool {
         if std::mem::take(&mut self.gap_due) {
             self.put_gap(stamp - 1);
         }
@@ -407,7 +407,7 @@ impl Sampled {
     }
 }
 
-fn count_missed(group: &Group, counters: &Counters, missed: u64) {
+fn count_missed(group: &Group, counters: &AgentCounters, missed: u64) {
     if missed > 0 {
         group.stats.missed.fetch_add(missed, Ordering::Relaxed);
         counters.missed.fetch_add(missed, Ordering::Relaxed);

@@ -5,7 +5,7 @@
 
 use wholegrain_model::Interval;
 
-use super::passes::Passes;
+use super::passes::ClockPasses;
 
 /// A jump of (realtime - monotonic) beyond this between two looks is a step of the clock, not its slewing: 5 ms.
 pub const CLOCK_STEP_NS: i64 = 5_000_000;
@@ -20,7 +20,7 @@ pub const INTERVAL_NS_MAX: i64 = 10 * 365 * 86_400 * 1_000_000_000;
 
 /// Both clocks at one instant, ns: realtime since the Unix epoch, monotonic since some start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Now {
+pub struct ClockReading {
     /// `CLOCK_REALTIME`.
     pub real: i64,
     /// `CLOCK_MONOTONIC`.
@@ -35,12 +35,12 @@ pub struct StepDetector {
 
 impl StepDetector {
     /// Starts at `now`.
-    pub fn new(now: Now) -> Self {
+    pub fn new(now: ClockReading) -> Self {
         Self { offset: now.real.wrapping_sub(now.mono) }
     }
 
     /// Looks at the clocks; by how much the wall clock was stepped since the last look, if it was.
-    pub fn observe(&mut self, now: Now) -> Option<i64> {
+    pub fn observe(&mut self, now: ClockReading) -> Option<i64> {
         let offset = now.real.wrapping_sub(now.mono);
         let by = offset.wrapping_sub(self.offset);
         self.offset = offset;
@@ -48,7 +48,7 @@ impl StepDetector {
     }
 
     /// Whether the wall clock has been stepped since the last look.
-    fn is_stepped(&self, now: Now) -> bool {
+    fn is_stepped(&self, now: ClockReading) -> bool {
         now.real.wrapping_sub(now.mono).wrapping_sub(self.offset).wrapping_abs() > CLOCK_STEP_NS
     }
 
@@ -60,7 +60,7 @@ impl StepDetector {
 
 /// What is due of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Due {
+pub enum DueTick {
     /// Nothing.
     Nothing,
     /// So many ticks, of times that an earlier pass of the clock was sampled at: nothing is read.
@@ -73,17 +73,17 @@ pub enum Due {
 #[derive(Debug, Clone, Copy)]
 pub struct WallClock {
     steps: StepDetector,
-    passes: Passes,
+    passes: ClockPasses,
 }
 
 impl WallClock {
     /// Starts at `now`, with what the process has sampled before, if it has.
-    pub fn new(now: Now, passes: Option<Passes>) -> Self {
-        Self { steps: StepDetector::new(now), passes: passes.unwrap_or(Passes::new(now.real)) }
+    pub fn new(now: ClockReading, passes: Option<ClockPasses>) -> Self {
+        Self { steps: StepDetector::new(now), passes: passes.unwrap_or(ClockPasses::new(now.real)) }
     }
 
     /// Looks at the clocks; by how much the wall clock was stepped since the last look, if it was.
-    pub fn observe(&mut self, now: Now) -> Option<i64> {
+    pub fn observe(&mut self, now: ClockReading) -> Option<i64> {
         let by = self.steps.observe(now)?;
         self.passes.stepped(now.real.wrapping_sub(by), now.real);
         Some(by)
@@ -95,33 +95,33 @@ impl WallClock {
     }
 
     /// What was sampled before the last step.
-    pub fn passes(&self) -> &Passes {
+    pub fn passes(&self) -> &ClockPasses {
         &self.passes
     }
 
     /// Whether a sample can be taken now, at the true time: the clock is as it was at the last look, and shows a time that was not sampled.
-    pub fn is_free(&self, now: Now) -> bool {
+    pub fn is_free(&self, now: ClockReading) -> bool {
         !self.steps.is_stepped(now) && self.passes.held_until(now.real).is_none()
     }
 
     /// The tick of `ticker` that was due when the thread woke. Nothing while the wall clock has been stepped since the last look, which can be
     /// while other groups were read: that is to be observed first, for a tick counted with one clock before the step and the other
     /// after it would be wrong by the whole step.
-    pub fn take(&self, ticker: &mut Ticker, woken: Now, now: Now) -> Due {
+    pub fn take(&self, ticker: &mut Ticker, woken: ClockReading, now: ClockReading) -> DueTick {
         if self.steps.is_stepped(now) {
-            return Due::Nothing;
+            return DueTick::Nothing;
         }
         match ticker.take(woken, now) {
-            None => Due::Nothing,
-            Some(tick) if self.passes.held_until(tick.stamp).is_some() => Due::Held(tick.missed + 1),
-            Some(tick) => Due::Tick(tick),
+            None => DueTick::Nothing,
+            Some(tick) if self.passes.held_until(tick.stamp).is_some() => DueTick::Held(tick.missed + 1),
+            Some(tick) => DueTick::Tick(tick),
         }
     }
 }
 
 /// How a group ticks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ticking {
+pub struct TickSchedule {
     /// The interval.
     pub interval: Interval,
     /// Added to the multiples of the interval.
@@ -159,7 +159,7 @@ pub struct Ticker {
 
 impl Ticker {
     /// Starts: the first tick is the first multiple after `now`, or free-running at once plus the offset.
-    pub fn new(ticking: Ticking, now: Now) -> Self {
+    pub fn new(ticking: TickSchedule, now: ClockReading) -> Self {
         let interval = i64::try_from(ticking.interval.ns()).unwrap_or(INTERVAL_NS_MAX).clamp(1, INTERVAL_NS_MAX);
         let offset = i64::try_from(ticking.offset.ns()).unwrap_or(0);
         let mut ticker = Self {
@@ -194,8 +194,8 @@ impl Ticker {
     /// passed unread is counted in [`Tick::missed`]. The read begins `now`, after those of the groups before it. What is due is
     /// decided by the instant of waking, the same for all groups of a thread: those of one interval then stay in step, however late
     /// the thread is, and a sensor that is moved from one to another misses no tick and gets none twice.
-    pub fn take(&mut self, woken: Now, now: Now) -> Option<Tick> {
-        let clock = |at: Now| if self.synchronous { at.real } else { at.mono };
+    pub fn take(&mut self, woken: ClockReading, now: ClockReading) -> Option<Tick> {
+        let clock = |at: ClockReading| if self.synchronous { at.real } else { at.mono };
         let late = clock(woken).saturating_sub(self.next);
         if late < 0 {
             return None;
@@ -212,7 +212,7 @@ impl Ticker {
 
     /// The wall clock was stepped: goes on at the next multiple of the new time. The ticks that a step forward jumped over,
     /// which is also how a suspended machine looks, are returned as missed. Times may go back with the clock.
-    pub fn stepped(&mut self, now: Now) -> u64 {
+    pub fn stepped(&mut self, now: ClockReading) -> u64 {
         self.stamped = i64::MIN;
         if !self.synchronous {
             return 0;
@@ -250,7 +250,7 @@ mod tests {
 
     /// Both clocks, moved by hand, and one thread's worth of groups.
     struct Simulation {
-        now: Now,
+        now: ClockReading,
         clock: WallClock,
         tickers: Vec<Ticker>,
         ticks: Vec<Vec<Tick>>,
@@ -270,7 +270,7 @@ mod tests {
 
     impl Simulation {
         fn new(groups: &[(i64, i64, bool)]) -> Self {
-            let now = Now { real: START + 123, mono: 77 * S };
+            let now = ClockReading { real: START + 123, mono: 77 * S };
             let tickers: Vec<Ticker> = groups
                 .iter()
                 .map(|&(interval, offset, synchronous)| Ticker::new(ticking(interval, offset, synchronous), now))
@@ -311,9 +311,9 @@ mod tests {
                 }
                 for index in 0..self.tickers.len() {
                     match self.clock.take(&mut self.tickers[index], woken, self.now) {
-                        Due::Nothing => {}
-                        Due::Held(missed) => self.missed[index] += missed,
-                        Due::Tick(tick) => {
+                        DueTick::Nothing => {}
+                        DueTick::Held(missed) => self.missed[index] += missed,
+                        DueTick::Tick(tick) => {
                             self.missed[index] += tick.missed;
                             self.ticks[index].push(tick);
                             self.taken[index].push((self.now.mono, std::mem::take(&mut self.gap_due[index])));
@@ -339,8 +339,12 @@ mod tests {
         }
     }
 
-    fn ticking(interval: i64, offset: i64, synchronous: bool) -> Ticking {
-        Ticking { interval: Interval::from_ns(interval as u64), offset: Interval::from_ns(offset as u64), synchronous }
+    fn ticking(interval: i64, offset: i64, synchronous: bool) -> TickSchedule {
+        TickSchedule {
+            interval: Interval::from_ns(interval as u64),
+            offset: Interval::from_ns(offset as u64),
+            synchronous,
+        }
     }
 
     #[test]
@@ -360,11 +364,11 @@ mod tests {
 
     #[test]
     fn years_of_ticks_without_drift() {
-        let mut ticker = Ticker::new(ticking(7 * S, 3, true), Now { real: START, mono: 0 });
+        let mut ticker = Ticker::new(ticking(7 * S, 3, true), ClockReading { real: START, mono: 0 });
         for k in 1..200_000i64 {
             // Woken late by something different each time, for 44 years.
             let real = START - START % (7 * S) + k * 7000 * S + 3 + (k * 7919) % (6 * S);
-            let now = Now { real, mono: real - START };
+            let now = ClockReading { real, mono: real - START };
             let tick = ticker.take(now, now).expect("due");
             assert_eq!((tick.scheduled - 3) % (7 * S), 0);
         }
@@ -387,8 +391,8 @@ mod tests {
     #[test]
     fn times_go_forward_after_a_read_that_began_late() {
         for synchronous in [true, false] {
-            let mut ticker = Ticker::new(ticking(10 * MS, 0, synchronous), Now { real: START, mono: START });
-            let at = |ns: i64| Now { real: START + ns, mono: START + ns };
+            let mut ticker = Ticker::new(ticking(10 * MS, 0, synchronous), ClockReading { real: START, mono: START });
+            let at = |ns: i64| ClockReading { real: START + ns, mono: START + ns };
             ticker.take(at(0), at(0));
             // Held up between waking and reading for longer than until the next tick, which then begins within its tolerance.
             let first = ticker.take(at(10 * MS), at(20 * MS + 100_000)).expect("due");
@@ -547,7 +551,7 @@ mod tests {
 
     #[test]
     fn the_stamp_is_the_tick_within_tolerance_and_else_the_truth() {
-        let now = Now { real: START + 1, mono: 0 };
+        let now = ClockReading { real: START + 1, mono: 0 };
         for (interval, lag, kept) in [
             (S, MS, true),
             (S, MS + 1, false),
@@ -557,7 +561,7 @@ mod tests {
             (10 * MS, 500_001, false),
         ] {
             let mut ticker = Ticker::new(ticking(interval, 0, true), now);
-            let late = Now { real: START + interval + lag, mono: interval + lag };
+            let late = ClockReading { real: START + interval + lag, mono: interval + lag };
             let tick = ticker.take(late, late).expect("due");
             assert_eq!((tick.lag, tick.missed), (lag, 0));
             assert_eq!(tick.stamp, START + interval + if kept { 0 } else { lag }, "interval {interval}, lag {lag}");
@@ -590,10 +594,10 @@ mod tests {
     #[test]
     fn extremes_do_not_overflow() {
         for real in [i64::MIN / 2, 0, i64::MAX / 2, i64::MAX] {
-            let now = Now { real, mono: 0 };
+            let now = ClockReading { real, mono: 0 };
             let mut ticker = Ticker::new(ticking(INTERVAL_NS_MAX, 5, true), now);
-            ticker.stepped(Now { real: -real, mono: 1 });
-            let last = Now { real: i64::MAX, mono: 2 };
+            ticker.stepped(ClockReading { real: -real, mono: 1 });
+            let last = ClockReading { real: i64::MAX, mono: 2 };
             ticker.take(last, last);
             ticker.deadline(-real);
         }

@@ -13,7 +13,7 @@ const DESCRIPTORS_OF_USER: (usize, usize) = (3, 4);
 /// `[jobs.bounds]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Bounds {
+pub struct JobBounds {
     /// Jobs at once. Further directories are passed over: no record, no sensors.
     pub jobs: usize,
     /// The same of one user.
@@ -32,7 +32,7 @@ pub struct Bounds {
     pub watches: usize,
 }
 
-impl Default for Bounds {
+impl Default for JobBounds {
     fn default() -> Self {
         Self {
             jobs: 2048,
@@ -47,7 +47,7 @@ impl Default for Bounds {
     }
 }
 
-impl Bounds {
+impl JobBounds {
     /// Checks them.
     pub fn check(self, section: &Section) -> Result<Self, ConfigError> {
         let keys = [
@@ -94,11 +94,11 @@ mod tests {
 
     #[test]
     fn half_of_the_descriptors_are_the_nodes_unless_people_say_otherwise() {
-        let bounds = Bounds::default();
+        let bounds = JobBounds::default();
         assert_eq!(bounds.descriptors_of(1024), (512, 384));
         assert_eq!(bounds.descriptors_of(0), (1, 1));
         assert_eq!(bounds.descriptors_of(usize::MAX).0, usize::MAX / 2);
-        assert_eq!(Bounds { descriptors: Some(100), ..bounds }.descriptors_of(1024), (100, 75));
-        assert_eq!(Bounds { descriptors_per_user: Some(900), ..bounds }.descriptors_of(1024), (512, 512));
+        assert_eq!(JobBounds { descriptors: Some(100), ..bounds }.descriptors_of(1024), (100, 75));
+        assert_eq!(JobBounds { descriptors_per_user: Some(900), ..bounds }.descriptors_of(1024), (512, 512));
     }
 }

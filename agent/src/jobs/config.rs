@@ -6,7 +6,7 @@ use serde::Deserialize;
 use wholegrain_model::Interval;
 use wholegrain_model::config::{ConfigError, Section};
 
-use super::{Bounds, marks, rules, tracker};
+use super::{JobBounds, marks, rules, tracker};
 
 /// The shortest time between two looks at the whole cgroup tree: 100 ms.
 pub const RESCAN_NS_MIN: u64 = 100_000_000;
@@ -27,12 +27,12 @@ pub struct JobsConfig {
     /// What jobs may say of themselves.
     pub marks: marks::MarksConfig,
     /// What jobs may take of the node.
-    pub bounds: Bounds,
+    pub bounds: JobBounds,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-struct Raw {
+struct RawJobs {
     dir: Option<PathBuf>,
     socket: Option<PathBuf>,
     orders: bool,
@@ -51,10 +51,10 @@ struct Raw {
     rule: Vec<rules::RawRule>,
     limits: rules::Limits,
     marks: marks::MarksConfig,
-    bounds: Bounds,
+    bounds: JobBounds,
 }
 
-impl Default for Raw {
+impl Default for RawJobs {
     fn default() -> Self {
         Self {
             dir: None,
@@ -75,7 +75,7 @@ impl Default for Raw {
             rule: Vec::new(),
             limits: rules::Limits::default(),
             marks: marks::MarksConfig::default(),
-            bounds: Bounds::default(),
+            bounds: JobBounds::default(),
         }
     }
 }
@@ -83,7 +83,7 @@ impl Default for Raw {
 impl JobsConfig {
     /// Reads and checks the table; relative paths are below `dir`.
     pub fn read(section: &Section, dir: &Path) -> Result<Self, ConfigError> {
-        let raw: Raw = section.parse()?;
+        let raw: RawJobs = section.parse()?;
         if raw.rescan.ns() < RESCAN_NS_MIN {
             return Err(section.error("rescan", format!("rescan is {}; 100ms is the shortest", raw.rescan)));
         }

@@ -12,9 +12,9 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{JobsAsk, JobsOrder, Role, Who};
-use crate::manager::Desk;
-use crate::state::{State, lock};
+use super::{CallerIdentity, JobsAction, JobsCommand, Role};
+use crate::manager::ManagerHandle;
+use crate::state::{AgentState, lock};
 
 /// Orders that wait to be obeyed; one more is answered at once with "busy".
 pub const ORDERS_MAX: usize = 64;
@@ -28,13 +28,13 @@ const STACK_BYTES: usize = 256 << 10;
 /// What the server sends.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Message {
+struct ServerCommand {
     /// Comes back in the answer.
     id: u64,
     /// Who asks the server.
-    who: Asker,
+    who: ServerCaller,
     /// What shall be done; nothing, when only `show` is asked.
-    order: Option<JobsOrder>,
+    order: Option<JobsAction>,
     /// A job whose metrics and their settings are wanted.
     show: Option<String>,
 }
@@ -42,22 +42,28 @@ struct Message {
 /// Somebody whom the server knows.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Asker {
+struct ServerCaller {
     name: String,
     role: Role,
 }
 
-impl Asker {
-    fn who(self) -> Who {
+impl ServerCaller {
+    fn who(self) -> CallerIdentity {
         let user = (self.role == Role::User).then(|| self.name.clone());
-        Who { name: format!("{} through the server", self.name), role: self.role, uid: None, user, pid: None }
+        CallerIdentity {
+            name: format!("{} through the server", self.name),
+            role: self.role,
+            uid: None,
+            user,
+            pid: None,
+        }
     }
 }
 
 /// What the agent sends back.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
-enum Outcome {
+enum CommandOutcome {
     /// What was done or asked for.
     Ok(Value),
     /// Why not.
@@ -65,34 +71,34 @@ enum Outcome {
 }
 
 #[derive(Debug, Serialize)]
-struct Answer {
+struct CommandResponse {
     id: u64,
     #[serde(flatten)]
-    outcome: Outcome,
+    outcome: CommandOutcome,
 }
 
 /// Between the sender's thread, which must not wait, and the thread that obeys.
 #[derive(Debug, Default)]
-pub struct Control {
-    inner: Mutex<Inner>,
+pub struct ControlChannel {
+    inner: Mutex<ControlQueues>,
     ready: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct Inner {
+struct ControlQueues {
     orders: VecDeque<Bytes>,
     answers: VecDeque<Vec<u8>>,
     refused: bool,
     stopped: bool,
 }
 
-impl Control {
+impl ControlChannel {
     /// Takes a message of the server. Never waits.
     pub fn take(&self, payload: Bytes) {
         let mut inner = lock(&self.inner);
         if inner.refused {
             let why = "this agent takes no orders of the server ([jobs] orders = false)";
-            inner.answer(id_of(&payload), Outcome::Error(why.to_owned()));
+            inner.answer(id_of(&payload), CommandOutcome::Error(why.to_owned()));
         } else if payload.len() > ORDER_BYTES_MAX {
             tracing::warn!(
                 "the server sent an order of {} bytes; more than {ORDER_BYTES_MAX} are not read",
@@ -100,7 +106,7 @@ impl Control {
             );
         } else if inner.orders.len() >= ORDERS_MAX {
             let why = format!("the agent has {ORDERS_MAX} orders to obey already; try again in a moment");
-            inner.answer(id_of(&payload), Outcome::Error(why));
+            inner.answer(id_of(&payload), CommandOutcome::Error(why));
         } else {
             inner.orders.push_back(payload);
             self.ready.notify_one();
@@ -108,7 +114,7 @@ impl Control {
     }
 
     /// Whether orders are obeyed from now on, or refused.
-    pub fn obey(&self, orders: bool) {
+    pub fn execute(&self, orders: bool) {
         lock(&self.inner).refused = !orders;
     }
 
@@ -142,10 +148,10 @@ impl Control {
     }
 }
 
-impl Inner {
-    fn answer(&mut self, id: u64, outcome: Outcome) {
+impl ControlQueues {
+    fn answer(&mut self, id: u64, outcome: CommandOutcome) {
         // A structure of plain fields: writing it cannot fail.
-        self.push(serde_json::to_vec(&Answer { id, outcome }).unwrap_or_default());
+        self.push(serde_json::to_vec(&CommandResponse { id, outcome }).unwrap_or_default());
     }
 
     fn push(&mut self, message: Vec<u8>) {
@@ -156,13 +162,15 @@ impl Inner {
     }
 }
 
-/// Starts the thread that obeys; it ends with [`Control::stop`].
-pub fn start(state: Arc<State>, desk: Desk) -> std::io::Result<()> {
+/// Starts the thread that obeys; it ends with [`ControlChannel::stop`].
+pub fn start(state: Arc<AgentState>, manager_handle: ManagerHandle) -> std::io::Result<()> {
     std::thread::Builder::new().name("control".into()).stack_size(STACK_BYTES).spawn(move || {
         while let Some(payload) = state.control.next_order() {
-            let (id, outcome) = obey(&payload, &state, |ask| desk.ask_jobs(ask).map_err(|error| error.to_string()));
+            let (id, outcome) = execute(&payload, &state, |command| {
+                manager_handle.execute_jobs(command).map_err(|error| error.to_string())
+            });
             lock(&state.control.inner).answer(id, outcome);
-            state.outbox.bell().ring();
+            state.outbox.waker().wake();
         }
     })?;
     Ok(())
@@ -175,11 +183,15 @@ fn id_of(payload: &[u8]) -> u64 {
 }
 
 /// Does what a message says. What cannot be read is answered too, under the number 0 if it has none.
-fn obey<T: Serialize>(payload: &[u8], state: &State, ask: impl FnOnce(JobsAsk) -> Result<T, String>) -> (u64, Outcome) {
-    let message: Message = match serde_json::from_slice(payload) {
+fn execute<T: Serialize>(
+    payload: &[u8],
+    state: &AgentState,
+    run: impl FnOnce(JobsCommand) -> Result<T, String>,
+) -> (u64, CommandOutcome) {
+    let message: ServerCommand = match serde_json::from_slice(payload) {
         Ok(message) => message,
         Err(error) => {
-            return (id_of(payload), Outcome::Error(format!("the agent cannot read the order: {error}")));
+            return (id_of(payload), CommandOutcome::Error(format!("the agent cannot read the order: {error}")));
         }
     };
     let id = message.id;
@@ -187,16 +199,17 @@ fn obey<T: Serialize>(payload: &[u8], state: &State, ask: impl FnOnce(JobsAsk) -
     let outcome = match (message.order, message.show) {
         (Some(order), None) => {
             tracing::info!("{order:?}, asked by {}", who.name);
-            ask(JobsAsk { who, order }).and_then(|done| serde_json::to_value(done).map_err(|error| error.to_string()))
+            run(JobsCommand { who, order })
+                .and_then(|done| serde_json::to_value(done).map_err(|error| error.to_string()))
         }
         (None, Some(job)) => show(state, &who, &job),
         _ => Err("an order has either `order` or `show`".to_owned()),
     };
-    (id, outcome.map_or_else(Outcome::Error, Outcome::Ok))
+    (id, outcome.map_or_else(CommandOutcome::Error, CommandOutcome::Ok))
 }
 
 /// A running job's metrics and what is set for them.
-fn show(state: &State, who: &Who, id: &str) -> Result<Value, String> {
+fn show(state: &AgentState, who: &CallerIdentity, id: &str) -> Result<Value, String> {
     let view = state.jobs();
     let is_it = |record: &wholegrain_model::JobRecord| {
         record.job == id || record.level == id || record.also.as_deref() == Some(id)
@@ -213,22 +226,22 @@ mod tests {
     use super::*;
     use std::path::Path;
 
-    fn state() -> State {
+    fn state() -> AgentState {
         let config = crate::Config::parse(Path::new("agent.toml"), "name = \"n1\"\n", Path::new(".")).unwrap();
-        State::new(&config).unwrap()
+        AgentState::new(&config).unwrap()
     }
 
     #[track_caller]
     fn check(payload: &str, expected: &str) {
         let (state, mut asked) = (state(), None);
-        let (id, outcome) = obey(payload.as_bytes(), &state, |ask: JobsAsk| {
-            asked = Some(ask);
+        let (id, outcome) = execute(payload.as_bytes(), &state, |command: JobsCommand| {
+            asked = Some(command);
             Ok("done")
         });
-        let answer = serde_json::to_string(&Answer { id, outcome }).unwrap();
+        let answer = serde_json::to_string(&CommandResponse { id, outcome }).unwrap();
         assert!(answer.contains(expected), "{payload}: {answer}");
-        if let Some(ask) = asked {
-            assert_eq!((ask.who.uid, ask.who.name.as_str()), (None, "alice through the server"));
+        if let Some(command) = asked {
+            assert_eq!((command.who.uid, command.who.name.as_str()), (None, "alice through the server"));
         }
     }
 
@@ -245,7 +258,7 @@ mod tests {
 
     #[test]
     fn more_orders_than_are_kept_are_answered_at_once() {
-        let control = Control::default();
+        let control = ControlChannel::default();
         for id in 0..ORDERS_MAX + 3 {
             control.take(Bytes::from(format!(r#"{{"id":{id}}}"#)));
         }
@@ -255,7 +268,7 @@ mod tests {
         assert!(String::from_utf8_lossy(&answers[0]).contains(r#"{"id":64,"error":"the agent has 64 orders"#));
         let orders = std::iter::from_fn(|| lock(&control.inner).orders.pop_front()).count();
         assert_eq!(orders, ORDERS_MAX);
-        control.obey(false);
+        control.execute(false);
         control.take(Bytes::from_static(br#"{"id":5}"#));
         let answer = control.next_answer().unwrap();
         assert!(String::from_utf8_lossy(&answer).contains(r#"{"id":5,"error":"this agent takes no orders"#));

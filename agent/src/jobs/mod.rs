@@ -8,8 +8,9 @@
 //! what is kept of it, and who may say so; [`groups`] makes the samplers' groups of that; [`marks`] takes what jobs say of
 //! themselves.
 
-pub mod ask;
 pub mod bounds;
+pub mod caller;
+pub mod command;
 pub mod config;
 pub mod control;
 pub mod groups;
@@ -18,11 +19,10 @@ pub mod rules;
 pub mod setting;
 pub mod tracker;
 pub mod view;
-pub mod who;
 
-pub use ask::{JobsAsk, JobsDone, JobsOrder};
-pub use bounds::Bounds;
+pub use bounds::JobBounds;
+pub use caller::{CallerIdentity, Role};
+pub use command::{JobsAction, JobsCommand, JobsOutcome};
 pub use config::JobsConfig;
-pub use setting::{Accumulation, Mode, Rate, Setting};
+pub use setting::{Accumulation, MetricSetting, SampleMode, SamplingRate};
 pub use view::{JobView, JobsView, MetricView, RuleView};
-pub use who::{Role, Who};

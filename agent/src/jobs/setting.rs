@@ -7,25 +7,25 @@ use wholegrain_model::Interval;
 
 /// What a rule says of a metric.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Setting {
+pub enum MetricSetting {
     /// It is not read.
     Off,
     /// It is read.
-    On(Rate),
+    On(SamplingRate),
 }
 
 /// How often, and what is kept.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Rate {
+pub struct SamplingRate {
     /// The interval between reads.
     pub interval: Interval,
     /// What is kept of them.
-    pub mode: Mode,
+    pub mode: SampleMode,
 }
 
 /// What is kept of the reads.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Mode {
+pub enum SampleMode {
     /// Every sample.
     Raw,
     /// What each window comes to.
@@ -44,21 +44,21 @@ pub struct Accumulation {
     pub quantiles: Vec<f64>,
 }
 
-impl Setting {
+impl MetricSetting {
     /// What comes of it where a metric cannot be read more often than every `interval_min`: a longer interval, and a window
     /// that is a multiple of it.
     pub fn at_most_every(self, interval_min: Interval) -> Self {
         match self {
-            Setting::On(rate) if rate.interval < interval_min => {
+            MetricSetting::On(rate) if rate.interval < interval_min => {
                 let mode = match rate.mode {
-                    Mode::Raw => Mode::Raw,
-                    Mode::Accumulate(accumulation) => {
+                    SampleMode::Raw => SampleMode::Raw,
+                    SampleMode::Accumulate(accumulation) => {
                         let windows = accumulation.window.ns().div_ceil(interval_min.ns());
                         let window = Interval::from_ns(windows.saturating_mul(interval_min.ns()));
-                        Mode::Accumulate(Accumulation { window, ..accumulation })
+                        SampleMode::Accumulate(Accumulation { window, ..accumulation })
                     }
                 };
-                Setting::On(Rate { interval: interval_min, mode })
+                MetricSetting::On(SamplingRate { interval: interval_min, mode })
             }
             other => other,
         }
@@ -67,16 +67,16 @@ impl Setting {
     /// Whether a sensor that `asked` makes of a metric would stop or come less often: with no reading, with a longer interval, with windows
     /// in place of every sample or the other way round (they have other names), with longer windows or without one of its quantiles.
     pub fn is_less_than(&self, asked: &Self) -> bool {
-        let (Setting::On(kept), Setting::On(asked)) = (self, asked) else {
-            return matches!((self, asked), (Setting::Off, Setting::On(_)));
+        let (MetricSetting::On(kept), MetricSetting::On(asked)) = (self, asked) else {
+            return matches!((self, asked), (MetricSetting::Off, MetricSetting::On(_)));
         };
         if kept.interval > asked.interval {
             return true;
         }
         match (&kept.mode, &asked.mode) {
-            (Mode::Raw, Mode::Raw) => false,
-            (Mode::Accumulate(_), Mode::Raw) | (Mode::Raw, Mode::Accumulate(_)) => true,
-            (Mode::Accumulate(kept), Mode::Accumulate(asked)) => {
+            (SampleMode::Raw, SampleMode::Raw) => false,
+            (SampleMode::Accumulate(_), SampleMode::Raw) | (SampleMode::Raw, SampleMode::Accumulate(_)) => true,
+            (SampleMode::Accumulate(kept), SampleMode::Accumulate(asked)) => {
                 kept.window > asked.window || asked.quantiles.iter().any(|quantile| !kept.quantiles.contains(quantile))
             }
         }
@@ -85,18 +85,21 @@ impl Setting {
     /// How often a second a metric is read that cannot be read more often than every `interval_min`.
     pub fn readings_per_second(&self, interval_min: Interval) -> f64 {
         match self {
-            Setting::Off => 0.0,
-            Setting::On(rate) => 1.0 / rate.interval.max(interval_min).seconds(),
+            MetricSetting::Off => 0.0,
+            MetricSetting::On(rate) => 1.0 / rate.interval.max(interval_min).seconds(),
         }
     }
 }
 
-impl fmt::Display for Setting {
+impl fmt::Display for MetricSetting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Setting::Off => f.write_str("off"),
-            Setting::On(Rate { interval, mode: Mode::Raw }) => write!(f, "every {interval}"),
-            Setting::On(Rate { interval, mode: Mode::Accumulate(Accumulation { window, quantiles }) }) => {
+            MetricSetting::Off => f.write_str("off"),
+            MetricSetting::On(SamplingRate { interval, mode: SampleMode::Raw }) => write!(f, "every {interval}"),
+            MetricSetting::On(SamplingRate {
+                interval,
+                mode: SampleMode::Accumulate(Accumulation { window, quantiles }),
+            }) => {
                 write!(f, "every {interval} in windows of {window}")?;
                 if quantiles.is_empty() { Ok(()) } else { write!(f, " with quantiles {quantiles:?}") }
             }

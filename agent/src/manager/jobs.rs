@@ -3,57 +3,57 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use super::{Done, Manager, NO_JOBS, Refusal, STOP_PATIENCE, TRIM_AFTER, TRIM_AGAIN, TRIM_SENSORS};
+use super::{CommandResult, Manager, ManagerError, NO_JOBS, STOP_TIMEOUT, TRIM_AFTER, TRIM_AGAIN, TRIM_SENSORS};
 use crate::config::Config;
 use crate::engine::clock;
-use crate::jobs::groups::{Context, Jobs};
+use crate::jobs::groups::{JobGroups, JobsContext};
 use crate::jobs::rules::Rules;
 use crate::jobs::tracker::{NodeFacts, Tracker};
-use crate::jobs::{JobsAsk, JobsView};
+use crate::jobs::{JobsCommand, JobsView};
 
 /// What looks for jobs, and what is made of them.
-pub(super) struct Looking {
+pub(super) struct JobMonitoring {
     tracker: Tracker,
-    jobs: Jobs,
+    jobs: JobGroups,
 }
 
 impl Manager {
     /// Begins to look for jobs, if the configuration says so. Where that cannot be, the log says why and all else goes on.
     pub(super) fn start_jobs(&mut self) {
-        self.state.control.obey(self.config.jobs.as_ref().is_none_or(|jobs| jobs.orders));
+        self.state.control.execute(self.config.jobs.as_ref().is_none_or(|jobs| jobs.orders));
         let Some(config) = &self.config.jobs else { return };
         let (dir, now) = (config.dir.as_deref(), clock::real());
         let (rules, problems) = Rules::open(&config.rules, dir, now);
         problems.iter().for_each(|problem| tracing::warn!("jobs: {problem}"));
         let node = NodeFacts { name: self.config.name.clone(), prefix: self.config.prefix.to_string() };
-        match Tracker::start(&config.tracker, dir, &self.config.roots, node, self.bell.clone()) {
-            Ok((tracker, events, book)) => {
-                self.state.set_book(Some(book));
-                let mut jobs = Jobs::new(events, rules, Jobs::supplies(&self.config, &self.config.roots));
+        match Tracker::start(&config.tracker, dir, &self.config.roots, node, self.waker.clone()) {
+            Ok((tracker, events, job_table)) => {
+                self.state.set_job_table(Some(job_table));
+                let mut jobs = JobGroups::new(events, rules, JobGroups::supplies(&self.config, &self.config.roots));
                 jobs.bound(config.bounds);
-                self.looking = Some(Looking { tracker, jobs });
+                self.monitoring = Some(JobMonitoring { tracker, jobs });
             }
             Err(error) => tracing::error!("jobs are not looked for: {error:#}; all else goes on"),
         }
     }
 
     /// Does something with the jobs, if there are any to be looked for.
-    fn with_jobs<T>(&mut self, f: impl FnOnce(&mut Looking, &mut Context<'_>, i64) -> T) -> Option<T> {
+    fn with_jobs<T>(&mut self, f: impl FnOnce(&mut JobMonitoring, &mut JobsContext<'_>, i64) -> T) -> Option<T> {
         let send_interval = self.config.send_interval();
-        let mut context = Context { state: &self.state, fast: &mut self.fast, send_interval };
-        self.looking.as_mut().map(|looking| f(looking, &mut context, clock::real()))
+        let mut context = JobsContext { state: &self.state, fast: &mut self.fast, send_interval };
+        self.monitoring.as_mut().map(|monitoring| f(monitoring, &mut context, clock::real()))
     }
 
     /// What has happened to jobs since the last round.
     pub(super) fn jobs_round(&mut self) {
-        let done = self.with_jobs(|looking, context, now| {
-            let changed = looking.jobs.round(context, now);
-            let (counts, counters) = (looking.tracker.counts(), &context.state.counters);
+        let done = self.with_jobs(|monitoring, context, now| {
+            let changed = monitoring.jobs.round(context, now);
+            let (counts, counters) = (monitoring.tracker.counts(), &context.state.counters);
             let copy = |from: &AtomicU64, to: &AtomicU64| to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
             copy(&counts.watches, &counters.watches);
             copy(&counts.jobs_passed_over, &counters.jobs_passed_over);
             copy(&counts.directories_passed_over, &counters.directories_passed_over);
-            (changed, looking.jobs.take_freed())
+            (changed, monitoring.jobs.take_freed())
         });
         let Some((changed, freed)) = done else { return };
         if changed {
@@ -70,34 +70,37 @@ impl Manager {
 
     /// How long nothing is to be done about jobs.
     pub(super) fn jobs_wake(&self) -> Duration {
-        self.looking.as_ref().and_then(|looking| looking.jobs.next_wake(clock::real())).unwrap_or(Duration::MAX)
+        self.monitoring
+            .as_ref()
+            .and_then(|monitoring| monitoring.jobs.next_wake(clock::real()))
+            .unwrap_or(Duration::MAX)
     }
 
     /// Whether there are no jobs whose readers may have something to say.
     pub(super) fn jobs_idle(&self) -> bool {
-        self.looking.as_ref().is_none_or(|looking| looking.jobs.is_idle())
+        self.monitoring.as_ref().is_none_or(|monitoring| monitoring.jobs.is_idle())
     }
 
-    pub(super) fn obey_jobs(&mut self, ask: &JobsAsk) -> Result<Done, Refusal> {
-        let obeyed = self.with_jobs(|looking, context, now| looking.jobs.obey(ask, context, now));
-        let done = obeyed.ok_or_else(|| Refusal::Invalid(NO_JOBS.to_owned()))??;
+    pub(super) fn execute_jobs(&mut self, command: &JobsCommand) -> Result<CommandResult, ManagerError> {
+        let result = self.with_jobs(|monitoring, context, now| monitoring.jobs.execute(command, context, now));
+        let done = result.ok_or_else(|| ManagerError::Invalid(NO_JOBS.to_owned()))??;
         self.wake_encoder();
-        Ok(Done { done: done.done.clone(), jobs: Some(done), ..Done::default() })
+        Ok(CommandResult { done: done.done.clone(), jobs: Some(done), ..CommandResult::default() })
     }
 
     /// Stops a source at job scope, or starts it. Whether it was running; `None` when it has no job scope here.
     pub(super) fn switch_jobs(&mut self, name: &str, on: bool) -> Option<bool> {
         let config = self.config.sources.iter().find(|source| source.name == name).cloned();
         let roots = self.config.roots.clone();
-        let was_running = self.with_jobs(|looking, context, now| {
-            let was_running = looking.jobs.runs_source(name)?;
+        let was_running = self.with_jobs(|monitoring, context, now| {
+            let was_running = monitoring.jobs.runs_source(name)?;
             match config {
                 Some(config) if on && !was_running => {
                     let built = config.build_jobs(&roots)?;
-                    looking.jobs.start_source(config.name, built, context, now);
+                    monitoring.jobs.start_source(config.name, built, context, now);
                 }
                 _ if !on => {
-                    looking.jobs.stop_source(name, context, now);
+                    monitoring.jobs.stop_source(name, context, now);
                 }
                 _ => {}
             }
@@ -109,16 +112,16 @@ impl Manager {
 
     /// What a source had to say about jobs.
     pub(super) fn jobs_notes(&self, name: &str) -> &[String] {
-        self.looking.as_ref().map_or(&[], |looking| looking.jobs.notes_of(name))
+        self.monitoring.as_ref().map_or(&[], |monitoring| monitoring.jobs.notes_of(name))
     }
 
     /// The configuration was loaded again. Jobs' groups that it does not change keep ticking.
     pub(super) fn reload_jobs(&mut self, old: &Config) {
-        match (&self.config.jobs, self.looking.is_some()) {
+        match (&self.config.jobs, self.monitoring.is_some()) {
             (None, true) => self.stop_jobs(),
             (Some(_), false) => self.start_jobs(),
             (Some(config), true) => {
-                self.state.control.obey(config.orders);
+                self.state.control.execute(config.orders);
                 self.reconfigure_jobs(old);
             }
             (None, false) => {}
@@ -130,25 +133,25 @@ impl Manager {
     fn reconfigure_jobs(&mut self, old: &Config) {
         let (sources, roots, new) = (self.config.sources.clone(), self.config.roots.clone(), self.config.jobs.clone());
         let before = old.sources.clone();
-        self.with_jobs(|looking, context, now| {
+        self.with_jobs(|monitoring, context, now| {
             if let Some(new) = new
                 && old.jobs.as_ref() != Some(&new)
             {
-                looking.tracker.configure(new.tracker.clone());
-                looking.jobs.configure(&new.rules, context, now);
-                looking.jobs.bound(new.bounds);
+                monitoring.tracker.configure(new.tracker.clone());
+                monitoring.jobs.configure(&new.rules, context, now);
+                monitoring.jobs.bound(new.bounds);
             }
             for gone in before.iter().filter(|old| !sources.iter().any(|source| source.name == old.name)) {
-                looking.jobs.remove_source(gone.name, context, now);
+                monitoring.jobs.remove_source(gone.name, context, now);
             }
             for source in &sources {
                 let same = before.iter().any(|old| old.name == source.name && old.table == source.table);
                 // What people have stopped stays so.
-                if same || looking.jobs.runs_source(source.name) == Some(false) {
+                if same || monitoring.jobs.runs_source(source.name) == Some(false) {
                     continue;
                 }
                 if let Some(built) = source.build_jobs(&roots) {
-                    looking.jobs.start_source(source.name, built, context, now);
+                    monitoring.jobs.start_source(source.name, built, context, now);
                 }
             }
         });
@@ -156,20 +159,20 @@ impl Manager {
 
     /// Looks for jobs no more: their groups end.
     fn stop_jobs(&mut self) {
-        if let Some(Looking { tracker, jobs }) = self.looking.take() {
+        if let Some(JobMonitoring { tracker, jobs }) = self.monitoring.take() {
             let send_interval = self.config.send_interval();
             tracker.stop();
-            jobs.dismiss(&mut Context { state: &self.state, fast: &mut self.fast, send_interval }, STOP_PATIENCE);
-            self.state.set_book(None);
+            jobs.dismiss(&mut JobsContext { state: &self.state, fast: &mut self.fast, send_interval }, STOP_TIMEOUT);
+            self.state.set_job_table(None);
             self.state.set_jobs(JobsView::default());
         }
     }
 
     /// The agent ends.
     pub(super) fn finish_jobs(&mut self) {
-        if let Some(Looking { tracker, jobs }) = self.looking.take() {
+        if let Some(JobMonitoring { tracker, jobs }) = self.monitoring.take() {
             tracker.stop();
-            jobs.finish(STOP_PATIENCE);
+            jobs.finish(STOP_TIMEOUT);
         }
     }
 }

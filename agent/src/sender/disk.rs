@@ -9,9 +9,9 @@ use wholegrain_transport::payload::read_header;
 use wholegrain_transport::spool::{Record, RecordId, Spool, SpoolError};
 use wholegrain_transport::topics::Topic;
 
-use super::hold::Told;
+use super::send_buffer::LogLimiter;
 use crate::config::SpoolConfig;
-use crate::state::Encoded;
+use crate::state::EncodedBatch;
 
 /// The size of a spool's segment: an eighth of the spool, at most 8 MiB.
 const SEGMENT_BYTES_MAX: u64 = 8 << 20;
@@ -27,14 +27,14 @@ pub fn segment_bytes(bytes_max: u64) -> u64 {
 
 /// Bytes that may be drained: so many a second.
 #[derive(Debug)]
-pub(super) struct Allowance {
+pub(super) struct DrainAllowance {
     /// `None`: without a limit.
     per_second: Option<f64>,
     bytes: f64,
     at: Instant,
 }
 
-impl Allowance {
+impl DrainAllowance {
     pub fn new(per_second: Option<u64>, now: Instant) -> Self {
         Self { per_second: per_second.map(|bytes| bytes as f64), bytes: 0.0, at: now }
     }
@@ -61,7 +61,7 @@ pub(super) fn share_of(window: usize, share: f64) -> usize {
 }
 
 /// The spool and what is known about it.
-pub struct Disk {
+pub struct SpoolQueue {
     pub(super) spool: Spool,
     pub(super) config: SpoolConfig,
     /// Schemas in the spool since `bytes_since` was 0.
@@ -74,7 +74,7 @@ pub struct Disk {
     /// Handed out by the spool, but the server's window was full.
     stashed: Option<Record>,
     /// Acknowledged before the spool has handed them out: live batches that were copied here while they were in flight.
-    settled: BTreeSet<RecordId>,
+    acknowledged: BTreeSet<RecordId>,
     /// Schemas that neither this agent nor its spool nor the server has: batches that need them can never be read.
     lost: HashSet<SchemaHash>,
     /// Batches given up because their schema is lost.
@@ -84,13 +84,13 @@ pub struct Disk {
     pub(super) dirty_since: Option<Instant>,
     pub(super) refused_at: Option<Instant>,
     dropped_before: u64,
-    told: Told,
-    pub(super) allowance: Allowance,
+    log_limiter: LogLimiter,
+    pub(super) allowance: DrainAllowance,
 }
 
-impl Disk {
+impl SpoolQueue {
     pub(super) fn new(spool: Spool, config: SpoolConfig) -> Self {
-        let allowance = Allowance::new(config.drain_bytes_per_second.map(|rate| rate.0), Instant::now());
+        let allowance = DrainAllowance::new(config.drain_bytes_per_second.map(|rate| rate.0), Instant::now());
         Self {
             spool,
             config,
@@ -99,14 +99,14 @@ impl Disk {
             schemas: BTreeSet::new(),
             out: 0,
             stashed: None,
-            settled: BTreeSet::new(),
+            acknowledged: BTreeSet::new(),
             lost: HashSet::new(),
             unreadable: 0,
             again: false,
             dirty_since: None,
             refused_at: None,
             dropped_before: 0,
-            told: Told::default(),
+            log_limiter: LogLimiter::default(),
             allowance,
         }
     }
@@ -116,7 +116,7 @@ impl Disk {
     }
 
     /// Puts a batch on the disk, its schema before the first that needs it.
-    pub(super) fn push(&mut self, agent: &str, batch: &Encoded) -> Option<RecordId> {
+    pub(super) fn push(&mut self, agent: &str, batch: &EncodedBatch) -> Option<RecordId> {
         if !self.may_try() {
             return None;
         }
@@ -134,7 +134,7 @@ impl Disk {
         }
     }
 
-    fn try_push(&mut self, agent: &str, batch: &Encoded) -> Result<RecordId, SpoolError> {
+    fn try_push(&mut self, agent: &str, batch: &EncodedBatch) -> Result<RecordId, SpoolError> {
         // Whole segments are dropped when the spool is full, and the schemas in them: what is left must have its own.
         if self.bytes_since >= segment_bytes(self.config.bytes_max.0) {
             self.announced.clear();
@@ -168,8 +168,8 @@ impl Disk {
             };
             self.out += 1;
             // What the spool dropped meanwhile will not come any more.
-            self.settled = self.settled.split_off(&record.id);
-            if self.settled.remove(&record.id) {
+            self.acknowledged = self.acknowledged.split_off(&record.id);
+            if self.acknowledged.remove(&record.id) {
                 self.confirm(record.id);
             } else if self.is_unreadable(&record) {
                 self.confirm(record.id);
@@ -225,8 +225,8 @@ impl Disk {
     }
 
     /// The server has a record that was not handed out yet.
-    pub(super) fn settle(&mut self, id: RecordId) {
-        self.settled.insert(id);
+    pub(super) fn acknowledge(&mut self, id: RecordId) {
+        self.acknowledged.insert(id);
     }
 
     /// Batches lost since the last call: dropped by the spool for want of room, or because their schema is lost. The spool
@@ -254,7 +254,7 @@ impl Disk {
     }
 
     fn tell(&mut self, error: &SpoolError, consequence: &str) {
-        if self.told.due(1).is_some() {
+        if self.log_limiter.due(1).is_some() {
             tracing::warn!("spool: {error}{consequence}");
         }
     }
@@ -268,7 +268,7 @@ mod tests {
     fn draining_keeps_its_rate_over_any_time() {
         let start = Instant::now();
         for record in [100, 1_000, 25_000] {
-            let mut allowance = Allowance::new(Some(10_000), start);
+            let mut allowance = DrainAllowance::new(Some(10_000), start);
             let mut sent = 0;
             // A look each 50 ms for 100 s, as the sender does while it drains.
             for look in 0..2_000u32 {
@@ -284,15 +284,15 @@ mod tests {
     #[test]
     fn a_quiet_time_saves_up_a_second_at_most() {
         let start = Instant::now();
-        let mut allowance = Allowance::new(Some(10_000), start);
+        let mut allowance = DrainAllowance::new(Some(10_000), start);
         let (mut sent, later) = (0, start + Duration::from_secs(3600));
         while allowance.is_left(later) {
             allowance.spend(1_000);
             sent += 1_000;
         }
         assert_eq!(sent, 10_000);
-        assert!(Allowance::new(None, start).is_left(start), "without a limit");
-        assert!(!Allowance::new(Some(1), start).is_left(start), "nothing is saved up at the start");
+        assert!(DrainAllowance::new(None, start).is_left(start), "without a limit");
+        assert!(!DrainAllowance::new(Some(1), start).is_left(start), "nothing is saved up at the start");
     }
 
     #[test]

@@ -13,13 +13,13 @@ use wholegrain_transport::spool::RecordId;
 use wholegrain_transport::topics::Topic;
 
 use super::disk::share_of;
-use super::gate::spread;
-use super::hold::Hold;
-use super::records::Outgoing;
-use super::refusal::{Pauses, is_final};
+use super::records::OutgoingRecords;
+use super::refusal::{RefusalPauses, is_final};
+use super::send_buffer::SendBuffer;
+use super::send_schedule::spread;
 use crate::config::MqttConfig;
 use crate::engine::clock;
-use crate::state::{Encoded, State};
+use crate::state::{AgentState, EncodedBatch};
 
 /// The stack of the thread that connects: 256 KiB.
 const STACK_BYTES: usize = 256 << 10;
@@ -44,46 +44,46 @@ const WANTED_MAX: usize = 1024;
 const SEND_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The connection, or what there is in place of one.
-pub struct Link {
-    state: Arc<State>,
+pub struct ServerLink {
+    state: Arc<AgentState>,
     config: Arc<MqttConfig>,
-    phase: Phase,
+    phase: LinkPhase,
     failures: u32,
     dice: u64,
     connected_before: bool,
-    records: Outgoing,
+    records: OutgoingRecords,
     /// [`ACK_TIMEOUT`], shorter in tests.
     pub(super) ack_timeout: Duration,
 }
 
-enum Phase {
+enum LinkPhase {
     Waiting(Instant),
     Connecting(Receiver<Result<Client, ClientError>>),
-    Up(Box<Up>),
+    Connected(Box<OpenConnection>),
 }
 
-struct Up {
+struct OpenConnection {
     client: Client,
     since: Instant,
     /// In the order sent.
-    flight: VecDeque<InFlight>,
+    flight: VecDeque<InFlightMessage>,
     flight_bytes: usize,
     announced: HashSet<SchemaHash>,
     wanted: VecDeque<Schema>,
     /// A schema that the server asked for and that is not in memory.
     missing: Option<SchemaHash>,
-    pauses: Pauses,
+    pauses: RefusalPauses,
 }
 
-struct InFlight {
+struct InFlightMessage {
     packet: u16,
     at: Instant,
-    sent: Sent,
+    sent: SentMessage,
 }
 
-enum Sent {
+enum SentMessage {
     Schema(SchemaHash),
-    Live(Arc<Encoded>),
+    Live(Arc<EncodedBatch>),
     /// A live batch that was copied to the disk while it waited for its acknowledgement.
     Copied(RecordId, usize),
     /// A record of the spool, its bytes, and whether it is a batch.
@@ -92,40 +92,40 @@ enum Sent {
     Job(Box<JobRecord>, usize),
 }
 
-impl Sent {
+impl SentMessage {
     fn is_batch(&self) -> bool {
-        !matches!(self, Sent::Schema(_) | Sent::Job(..) | Sent::Drained(_, _, false))
+        !matches!(self, SentMessage::Schema(_) | SentMessage::Job(..) | SentMessage::Drained(_, _, false))
     }
 }
 
-impl Sent {
+impl SentMessage {
     fn bytes(&self) -> usize {
         match self {
-            Sent::Schema(_) => 0,
-            Sent::Live(batch) => batch.payload.len(),
-            Sent::Copied(_, bytes) | Sent::Drained(_, bytes, _) | Sent::Job(_, bytes) => *bytes,
+            SentMessage::Schema(_) => 0,
+            SentMessage::Live(batch) => batch.payload.len(),
+            SentMessage::Copied(_, bytes) | SentMessage::Drained(_, bytes, _) | SentMessage::Job(_, bytes) => *bytes,
         }
     }
 }
 
-impl Sent {
+impl SentMessage {
     /// For people.
     fn shown(&self) -> String {
         match self {
-            Sent::Schema(hash) => format!("schema {hash}"),
-            Sent::Live(batch) => batch.topic.to_string(),
-            Sent::Copied(..) | Sent::Drained(..) => "a batch of the spool".to_owned(),
-            Sent::Job(record, _) => format!("the record of job {:?}", record.job),
+            SentMessage::Schema(hash) => format!("schema {hash}"),
+            SentMessage::Live(batch) => batch.topic.to_string(),
+            SentMessage::Copied(..) | SentMessage::Drained(..) => "a batch of the spool".to_owned(),
+            SentMessage::Job(record, _) => format!("the record of job {:?}", record.job),
         }
     }
 }
 
-impl Link {
+impl ServerLink {
     /// No connection yet; the first attempt is due at once.
-    pub fn new(state: Arc<State>, config: Arc<MqttConfig>) -> Self {
+    pub fn new(state: Arc<AgentState>, config: Arc<MqttConfig>) -> Self {
         let dice = (spread(&state.name) ^ state.boot_ns) | 1;
-        let phase = Phase::Waiting(Instant::now());
-        let records = Outgoing::new(&state);
+        let phase = LinkPhase::Waiting(Instant::now());
+        let records = OutgoingRecords::new(&state);
         Self { state, config, phase, failures: 0, dice, connected_before: false, records, ack_timeout: ACK_TIMEOUT }
     }
 
@@ -133,15 +133,15 @@ impl Link {
     pub fn is_waiting(&self) -> bool {
         let now = Instant::now();
         match &self.phase {
-            Phase::Waiting(until) => *until > now,
-            Phase::Connecting(_) => false,
-            Phase::Up(up) => up.flight.is_empty() && !up.pauses.left(now).is_zero(),
+            LinkPhase::Waiting(until) => *until > now,
+            LinkPhase::Connecting(_) => false,
+            LinkPhase::Connected(up) => up.flight.is_empty() && !up.pauses.left(now).is_zero(),
         }
     }
 
     /// Messages without an acknowledgement.
     pub fn in_flight(&self) -> usize {
-        if let Phase::Up(up) = &self.phase { up.flight.len() } else { 0 }
+        if let LinkPhase::Connected(up) = &self.phase { up.flight.len() } else { 0 }
     }
 
     /// Whether a job's record could be sent now.
@@ -150,72 +150,72 @@ impl Link {
     }
 
     /// How long until something here is due.
-    pub fn due_in(&self, hold: &Hold) -> Option<Duration> {
+    pub fn due_in(&self, buffer: &SendBuffer) -> Option<Duration> {
         match &self.phase {
-            Phase::Waiting(until) => Some(until.saturating_duration_since(Instant::now())),
-            Phase::Connecting(_) => None,
-            Phase::Up(up) => {
+            LinkPhase::Waiting(until) => Some(until.saturating_duration_since(Instant::now())),
+            LinkPhase::Connecting(_) => None,
+            LinkPhase::Connected(up) => {
                 let records = self.records.due_in(Instant::now());
-                [up.due_in(hold, self.ack_timeout), records].into_iter().flatten().min()
+                [up.due_in(buffer, self.ack_timeout), records].into_iter().flatten().min()
             }
         }
     }
 
     /// Goes on as far as it can without waiting.
-    pub fn turn(&mut self, hold: &mut Hold) {
+    pub fn turn(&mut self, buffer: &mut SendBuffer) {
         match &self.phase {
-            Phase::Waiting(until) if *until <= Instant::now() => self.connect(),
-            Phase::Waiting(_) => {}
-            Phase::Connecting(result) => match result.try_recv() {
+            LinkPhase::Waiting(until) if *until <= Instant::now() => self.connect(),
+            LinkPhase::Waiting(_) => {}
+            LinkPhase::Connecting(result) => match result.try_recv() {
                 Ok(Ok(client)) => self.connected(client),
-                Ok(Err(error)) => self.failed(&error.to_string(), hold),
+                Ok(Err(error)) => self.failed(&error.to_string(), buffer),
                 Err(TryRecvError::Empty) => {}
-                Err(TryRecvError::Disconnected) => self.failed("the connecting thread ended", hold),
+                Err(TryRecvError::Disconnected) => self.failed("the connecting thread ended", buffer),
             },
-            Phase::Up(_) => {}
+            LinkPhase::Connected(_) => {}
         }
-        if let Phase::Up(up) = &mut self.phase {
-            let result = up.answer(&self.state).and_then(|()| up.send(&self.state.name, hold, &mut self.records));
+        if let LinkPhase::Connected(up) = &mut self.phase {
+            let result = up.answer(&self.state).and_then(|()| up.send(&self.state.name, buffer, &mut self.records));
             let result = result.map_err(|error| error.to_string());
-            up.copy_old(hold, self.config.queue_bytes_max.0);
+            up.copy_old(buffer, self.config.queue_bytes_max.0);
             let in_flight = up.flight.len();
             let result = result.and_then(|()| up.check(self.ack_timeout));
             let missing = up.missing.take();
             self.state.set_link(|status| status.in_flight = in_flight);
             if let Some(hash) = missing {
-                self.look_for(hash, hold);
+                self.look_for(hash, buffer);
             } else if let Err(why) = result {
-                self.failed(&why, hold);
+                self.failed(&why, buffer);
             }
         }
     }
 
     /// The server waits for a schema that is not in memory: it may be in the spool, behind the batches that need it. If it is
     /// not, those batches can never be read, and the server would wait for ever, and everything else behind them.
-    fn look_for(&mut self, hash: SchemaHash, hold: &mut Hold) {
-        self.failed(&format!("the server asks for schema {hash}, which is not in memory"), hold);
-        match hold.disk.as_mut().and_then(|disk| disk.find_schema(hash)) {
-            Some(schema) => hold.remember(&schema),
-            None => hold.tell_lost(hash),
+    fn look_for(&mut self, hash: SchemaHash, buffer: &mut SendBuffer) {
+        self.failed(&format!("the server asks for schema {hash}, which is not in memory"), buffer);
+        match buffer.disk.as_mut().and_then(|disk| disk.find_schema(hash)) {
+            Some(schema) => buffer.remember(&schema),
+            None => buffer.tell_lost(hash),
         }
     }
 
     /// Waits for the server, the encoder or the time, and takes what the server says.
-    pub fn wait(&mut self, hold: &mut Hold, patience: Duration) {
+    pub fn wait(&mut self, buffer: &mut SendBuffer, timeout: Duration) {
         let state = self.state.clone();
-        let bell = state.outbox.bell();
-        let Phase::Up(up) = &mut self.phase else {
-            bell.wait(patience);
+        let waker = state.outbox.waker();
+        let LinkPhase::Connected(up) = &mut self.phase else {
+            waker.wait(timeout);
             return;
         };
-        let mut event = up.client.poll_or_wake(patience, bell.fd());
-        bell.silence();
+        let mut event = up.client.poll_or_wake(timeout, waker.fd());
+        waker.reset();
         loop {
             match event {
-                Ok(Some(event)) => up.take(event, &state, hold, &mut self.records),
+                Ok(Some(event)) => up.take(event, &state, buffer, &mut self.records),
                 Ok(None) => return,
                 Err(error) => {
-                    self.failed(&error.to_string(), hold);
+                    self.failed(&error.to_string(), buffer);
                     return;
                 }
             }
@@ -240,11 +240,11 @@ impl Link {
         let state = self.state.clone();
         let spawned = std::thread::Builder::new().name("connect".into()).stack_size(STACK_BYTES).spawn(move || {
             let _ = sender.send(Client::connect(&config));
-            state.outbox.bell().ring();
+            state.outbox.waker().wake();
         });
         match spawned {
             Ok(_) => {
-                self.phase = Phase::Connecting(receiver);
+                self.phase = LinkPhase::Connecting(receiver);
                 self.state.set_link(|status| status.state = "connecting");
             }
             Err(error) => self.pause(&format!("cannot start a thread to connect: {error}")),
@@ -267,7 +267,7 @@ impl Link {
             status.state = "connected";
             status.last_error = None;
         });
-        self.phase = Phase::Up(Box::new(Up {
+        self.phase = LinkPhase::Connected(Box::new(OpenConnection {
             client,
             since: Instant::now(),
             flight: VecDeque::new(),
@@ -275,18 +275,18 @@ impl Link {
             announced: HashSet::new(),
             wanted: VecDeque::new(),
             missing: None,
-            pauses: Pauses::default(),
+            pauses: RefusalPauses::default(),
         }));
     }
 
     /// The connection ended or did not come about: everything in flight is unsent again.
-    fn failed(&mut self, why: &str, hold: &mut Hold) {
+    fn failed(&mut self, why: &str, buffer: &mut SendBuffer) {
         self.records.ask_again();
-        if let Phase::Up(up) = &mut self.phase {
+        if let LinkPhase::Connected(up) = &mut self.phase {
             if up.since.elapsed() >= GOOD_AFTER {
                 self.failures = 0;
             }
-            up.give_back(hold);
+            up.give_back(buffer);
         }
         self.pause(why);
     }
@@ -304,7 +304,7 @@ impl Link {
             tracing::debug!("{why}; connecting again in {pause:?}");
         }
         self.failures = self.failures.saturating_add(1);
-        self.phase = Phase::Waiting(Instant::now() + pause);
+        self.phase = LinkPhase::Waiting(Instant::now() + pause);
         self.state.set_link(|status| {
             status.state = "waiting";
             status.last_error = Some(why.to_owned());
@@ -313,18 +313,18 @@ impl Link {
     }
 
     /// Other settings: ends the connection, the next attempt is due at once.
-    pub fn reconfigure(&mut self, config: Arc<MqttConfig>, hold: &mut Hold) {
-        self.close(hold);
+    pub fn reconfigure(&mut self, config: Arc<MqttConfig>, buffer: &mut SendBuffer) {
+        self.close(buffer);
         self.config = config;
         self.failures = 0;
     }
 
     /// Ends the connection in peace.
-    pub fn close(&mut self, hold: &mut Hold) {
-        let phase = std::mem::replace(&mut self.phase, Phase::Waiting(Instant::now()));
+    pub fn close(&mut self, buffer: &mut SendBuffer) {
+        let phase = std::mem::replace(&mut self.phase, LinkPhase::Waiting(Instant::now()));
         self.records.ask_again();
-        if let Phase::Up(mut up) = phase {
-            up.give_back(hold);
+        if let LinkPhase::Connected(mut up) = phase {
+            up.give_back(buffer);
             if let Err(error) = up.client.disconnect() {
                 tracing::debug!("{error}");
             }
@@ -336,16 +336,16 @@ impl Link {
     }
 }
 
-impl Up {
+impl OpenConnection {
     /// How long until something is due.
-    fn due_in(&self, hold: &Hold, ack_timeout: Duration) -> Option<Duration> {
+    fn due_in(&self, buffer: &SendBuffer, ack_timeout: Duration) -> Option<Duration> {
         let now = Instant::now();
         let answer = self.flight.front().map(|oldest| (oldest.at + ack_timeout).saturating_duration_since(now));
         let pause = Some(self.pauses.left(now)).filter(|left| !left.is_zero());
-        let disk = hold.disk.as_ref().and_then(|disk| {
+        let disk = buffer.disk.as_ref().and_then(|disk| {
             // With a bounded rate of draining: soon enough for the next record.
             let draining = disk.config.drain_bytes_per_second.is_some() && !disk.spool.is_empty();
-            let copying = self.flight.iter().any(|flight| matches!(flight.sent, Sent::Live(_)));
+            let copying = self.flight.iter().any(|flight| matches!(flight.sent, SentMessage::Live(_)));
             (draining || copying).then(|| Duration::from_millis(if draining { 50 } else { 1000 }))
         });
         [answer, pause, disk].into_iter().flatten().min()
@@ -369,7 +369,7 @@ impl Up {
     }
 
     fn batches_in_flight(&self) -> usize {
-        self.flight.iter().filter(|flight| !matches!(flight.sent, Sent::Schema(_))).count()
+        self.flight.iter().filter(|flight| !matches!(flight.sent, SentMessage::Schema(_))).count()
     }
 
     fn has_room(&self, in_flight: usize) -> bool {
@@ -377,8 +377,8 @@ impl Up {
     }
 
     /// Puts everything into the send buffer for which there is room: schemas asked for, live batches, then the spool's part.
-    fn send(&mut self, agent: &str, hold: &mut Hold, records: &mut Outgoing) -> Result<(), ClientError> {
-        match self.fill(agent, hold, records) {
+    fn send(&mut self, agent: &str, buffer: &mut SendBuffer, records: &mut OutgoingRecords) -> Result<(), ClientError> {
+        match self.fill(agent, buffer, records) {
             // The server's window, not ours, was full: an acknowledgement makes room.
             Ok(()) | Err(ClientError::WindowFull(_)) => self.client.flush(),
             Err(error) => Err(error),
@@ -386,50 +386,55 @@ impl Up {
     }
 
     /// What the server's orders came to. Lost with the connection: whoever asked is told that no answer came.
-    fn answer(&mut self, state: &State) -> Result<(), ClientError> {
+    fn answer(&mut self, state: &AgentState) -> Result<(), ClientError> {
         while let Some(answer) = state.control.next_answer() {
             self.client.publish(&Topic::Answer { agent: &state.name }.to_string(), &answer, false, false)?;
         }
         Ok(())
     }
 
-    fn fill(&mut self, agent: &str, hold: &mut Hold, records: &mut Outgoing) -> Result<(), ClientError> {
+    fn fill(&mut self, agent: &str, buffer: &mut SendBuffer, records: &mut OutgoingRecords) -> Result<(), ClientError> {
         while let Some(schema) = self.wanted.front().cloned() {
             self.announce(agent, &schema)?;
             self.wanted.pop_front();
         }
         if !self.pauses.left(Instant::now()).is_zero() {
-            return self.send_records(agent, hold, records);
+            return self.send_records(agent, buffer, records);
         }
         let mut in_flight = self.batches_in_flight();
         while self.has_room(in_flight) {
-            let Some(batch) = hold.front().cloned() else { break };
+            let Some(batch) = buffer.front().cloned() else { break };
             if !self.announced.contains(&batch.schema.hash()) {
                 self.announce(agent, &batch.schema)?;
             }
             let packet = match self.client.publish(&batch.topic, &batch.payload, true, false) {
                 Err(ClientError::TooLarge { bytes, max }) => {
-                    hold.take_front();
-                    hold.landed(&batch);
-                    hold.count_too_large(&batch.topic, bytes, max);
+                    buffer.take_front();
+                    buffer.remove_in_flight(&batch);
+                    buffer.count_too_large(&batch.topic, bytes, max);
                     continue;
                 }
                 result => result?,
             };
-            hold.take_front();
-            self.put_in_flight(packet, Sent::Live(batch));
+            buffer.take_front();
+            self.put_in_flight(packet, SentMessage::Live(batch));
             in_flight += 1;
         }
-        self.send_records(agent, hold, records)?;
-        self.drain(hold, self.batches_in_flight())
+        self.send_records(agent, buffer, records)?;
+        self.drain(buffer, self.batches_in_flight())
     }
 
     /// A few records of jobs, after the live batches.
-    fn send_records(&mut self, agent: &str, hold: &mut Hold, records: &mut Outgoing) -> Result<(), ClientError> {
+    fn send_records(
+        &mut self,
+        agent: &str,
+        buffer: &mut SendBuffer,
+        records: &mut OutgoingRecords,
+    ) -> Result<(), ClientError> {
         let under_way: Vec<&JobRecord> = self
             .flight
             .iter()
-            .filter_map(|flight| if let Sent::Job(record, _) = &flight.sent { Some(&**record) } else { None })
+            .filter_map(|flight| if let SentMessage::Job(record, _) = &flight.sent { Some(&**record) } else { None })
             .collect();
         let next = records.next(&under_way, Instant::now());
         if next.is_empty() {
@@ -444,10 +449,10 @@ impl Up {
             let payload = serde_json::to_vec(&record).unwrap_or_default();
             match self.client.publish(&topic, &payload, true, false) {
                 Err(ClientError::TooLarge { bytes, max }) => {
-                    hold.count_too_large(&topic, bytes, max);
+                    buffer.count_too_large(&topic, bytes, max);
                     records.refused(record);
                 }
-                packet => self.put_in_flight(packet?, Sent::Job(Box::new(record), payload.len())),
+                packet => self.put_in_flight(packet?, SentMessage::Job(Box::new(record), payload.len())),
             }
         }
         Ok(())
@@ -455,13 +460,13 @@ impl Up {
 
     /// The spool's part of the window. Not while batches wait in vain for their acknowledgement and were copied to the disk:
     /// those would be sent a second time.
-    fn drain(&mut self, hold: &mut Hold, mut in_flight: usize) -> Result<(), ClientError> {
-        let Some(disk) = &mut hold.disk else { return Ok(()) };
-        if self.flight.iter().any(|flight| matches!(flight.sent, Sent::Copied(..))) {
+    fn drain(&mut self, buffer: &mut SendBuffer, mut in_flight: usize) -> Result<(), ClientError> {
+        let Some(disk) = &mut buffer.disk else { return Ok(()) };
+        if self.flight.iter().any(|flight| matches!(flight.sent, SentMessage::Copied(..))) {
             return Ok(());
         }
         let share = share_of(self.window(), disk.config.drain_share);
-        let mut drained = self.flight.iter().filter(|flight| matches!(flight.sent, Sent::Drained(..))).count();
+        let mut drained = self.flight.iter().filter(|flight| matches!(flight.sent, SentMessage::Drained(..))).count();
         if disk.again {
             // The spool hands out again all that is not confirmed, so nothing of that may be in flight.
             if drained > 0 {
@@ -477,7 +482,7 @@ impl Up {
             match self.client.publish(&record.topic, &record.payload, true, retained) {
                 Ok(packet) => {
                     disk.allowance.spend(record.payload.len());
-                    self.put_in_flight(packet, Sent::Drained(record.id, record.payload.len(), !retained));
+                    self.put_in_flight(packet, SentMessage::Drained(record.id, record.payload.len(), !retained));
                     (drained, in_flight) = (drained + 1, in_flight + 1);
                 }
                 Err(ClientError::TooLarge { bytes, max }) => {
@@ -492,7 +497,7 @@ impl Up {
             }
         }
         for (topic, bytes, max) in too_large {
-            hold.count_too_large(&topic, bytes, max);
+            buffer.count_too_large(&topic, bytes, max);
         }
         result
     }
@@ -505,34 +510,34 @@ impl Up {
             self.announced.clear();
         }
         self.announced.insert(schema.hash());
-        self.put_in_flight(packet, Sent::Schema(schema.hash()));
+        self.put_in_flight(packet, SentMessage::Schema(schema.hash()));
         Ok(())
     }
 
-    fn put_in_flight(&mut self, packet: u16, sent: Sent) {
+    fn put_in_flight(&mut self, packet: u16, sent: SentMessage) {
         self.flight_bytes += sent.bytes();
-        self.flight.push_back(InFlight { packet, at: Instant::now(), sent });
+        self.flight.push_back(InFlightMessage { packet, at: Instant::now(), sent });
     }
 
     /// What waits for its acknowledgement for too long, or takes memory that is wanted, gets a copy on the disk.
-    fn copy_old(&mut self, hold: &mut Hold, queue_bytes_max: u64) {
-        let Some(age_max) = hold.age_max(Duration::ZERO) else { return };
+    fn copy_old(&mut self, buffer: &mut SendBuffer, queue_bytes_max: u64) {
+        let Some(age_max) = buffer.age_max(Duration::ZERO) else { return };
         let now = clock::mono();
-        for InFlight { sent, .. } in &mut self.flight {
-            let Sent::Live(batch) = sent else { continue };
+        for InFlightMessage { sent, .. } in &mut self.flight {
+            let SentMessage::Live(batch) = sent else { continue };
             let too_old = now - batch.made_mono > age_max.as_nanos() as i64;
-            if !too_old && !hold.is_over(queue_bytes_max) {
+            if !too_old && !buffer.is_over(queue_bytes_max) {
                 break;
             }
-            let Some(id) = hold.copy_to_disk(batch) else { break };
-            hold.landed(batch);
-            *sent = Sent::Copied(id, batch.payload.len());
+            let Some(id) = buffer.copy_to_disk(batch) else { break };
+            buffer.remove_in_flight(batch);
+            *sent = SentMessage::Copied(id, batch.payload.len());
         }
     }
 
-    fn take(&mut self, event: Event, state: &State, hold: &mut Hold, records: &mut Outgoing) {
+    fn take(&mut self, event: Event, state: &AgentState, buffer: &mut SendBuffer, records: &mut OutgoingRecords) {
         match event {
-            Event::Acked { packet_id, reason } => self.acknowledged(packet_id, reason, state, hold, records),
+            Event::Acked { packet_id, reason } => self.acknowledged(packet_id, reason, state, buffer, records),
             Event::Subscribed { reason, .. } => {
                 if reason.is_error() {
                     tracing::warn!(
@@ -548,23 +553,23 @@ impl Up {
             Event::Message { payload, .. } => {
                 for hash in payload.chunks_exact(16).take(WANTED_MAX) {
                     let hash = SchemaHash(std::array::from_fn(|index| hash[index]));
-                    self.want(hash, hold);
+                    self.want(hash, buffer);
                 }
             }
         }
     }
 
-    fn want(&mut self, hash: SchemaHash, hold: &mut Hold) {
-        match hold.schema(hash) {
+    fn want(&mut self, hash: SchemaHash, buffer: &mut SendBuffer) {
+        match buffer.schema(hash) {
             Some(schema) if self.wanted.len() < WANTED_MAX && !self.wanted.contains(&schema) => {
                 self.wanted.push_back(schema);
             }
             Some(_) => {}
             // Only what comes from the spool can need a schema that is not in memory.
-            None if self.flight.iter().any(|flight| matches!(flight.sent, Sent::Drained(..))) => {
+            None if self.flight.iter().any(|flight| matches!(flight.sent, SentMessage::Drained(..))) => {
                 self.missing = Some(hash)
             }
-            None => hold.tell_lost(hash),
+            None => buffer.tell_lost(hash),
         }
     }
 
@@ -572,42 +577,42 @@ impl Up {
         &mut self,
         packet: u16,
         reason: ReasonCode,
-        state: &State,
-        hold: &mut Hold,
-        records: &mut Outgoing,
+        state: &AgentState,
+        buffer: &mut SendBuffer,
+        records: &mut OutgoingRecords,
     ) {
         let Some(at) = self.flight.iter().position(|flight| flight.packet == packet) else { return };
-        let Some(InFlight { sent, .. }) = self.flight.remove(at) else { return };
+        let Some(InFlightMessage { sent, .. }) = self.flight.remove(at) else { return };
         self.flight_bytes -= sent.bytes();
         let refused = reason.is_error();
         let again = refused && !is_final(reason);
         if refused {
-            hold.count_refused(&sent.shown(), reason);
+            buffer.count_refused(&sent.shown(), reason);
         } else if sent.is_batch() {
             state.counters.acknowledged.fetch_add(1, Ordering::Relaxed);
             self.pauses.accepted();
         }
-        if again && !matches!(sent, Sent::Job(..)) {
+        if again && !matches!(sent, SentMessage::Job(..)) {
             self.pauses.refused(Instant::now());
         }
         match sent {
-            Sent::Job(..) if again => records.put_off(Instant::now()),
-            Sent::Job(record, _) if refused => records.refused(*record),
-            Sent::Job(record, _) => records.accepted(&record),
-            Sent::Schema(hash) => {
+            SentMessage::Job(..) if again => records.put_off(Instant::now()),
+            SentMessage::Job(record, _) if refused => records.refused(*record),
+            SentMessage::Job(record, _) => records.accepted(&record),
+            SentMessage::Schema(hash) => {
                 if refused {
                     self.announced.remove(&hash);
                 }
             }
-            Sent::Live(batch) if again => hold.put_back(batch),
-            Sent::Live(batch) => hold.landed(&batch),
-            Sent::Copied(id, _) => {
+            SentMessage::Live(batch) if again => buffer.put_back(batch),
+            SentMessage::Live(batch) => buffer.remove_in_flight(&batch),
+            SentMessage::Copied(id, _) => {
                 // Refused for now: it is in the spool and has its turn there.
-                if let (Some(disk), false) = (&mut hold.disk, again) {
-                    disk.settle(id);
+                if let (Some(disk), false) = (&mut buffer.disk, again) {
+                    disk.acknowledge(id);
                 }
             }
-            Sent::Drained(id, ..) => match &mut hold.disk {
+            SentMessage::Drained(id, ..) => match &mut buffer.disk {
                 Some(disk) if again => disk.again = true,
                 Some(disk) => disk.confirm(id),
                 None => {}
@@ -616,14 +621,14 @@ impl Up {
     }
 
     /// Everything without an acknowledgement is unsent again.
-    fn give_back(&mut self, hold: &mut Hold) {
-        while let Some(InFlight { sent, .. }) = self.flight.pop_back() {
-            if let Sent::Live(batch) = sent {
-                hold.put_back(batch);
+    fn give_back(&mut self, buffer: &mut SendBuffer) {
+        while let Some(InFlightMessage { sent, .. }) = self.flight.pop_back() {
+            if let SentMessage::Live(batch) = sent {
+                buffer.put_back(batch);
             }
         }
         self.flight_bytes = 0;
-        if let Some(disk) = &mut hold.disk {
+        if let Some(disk) = &mut buffer.disk {
             disk.rewind();
         }
     }

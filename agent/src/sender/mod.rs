@@ -6,11 +6,11 @@
 //!   queue is kept below its bound meanwhile.
 
 mod disk;
-mod gate;
-mod hold;
 mod link;
 mod records;
 mod refusal;
+mod send_buffer;
+mod send_schedule;
 #[cfg(test)]
 mod tests;
 
@@ -23,13 +23,13 @@ use std::time::{Duration, Instant};
 use wholegrain_transport::spool::Spool;
 
 pub use self::disk::segment_bytes;
-use self::gate::Gate;
-use self::hold::Hold;
-use self::link::Link;
-pub use self::records::{Records, Shelf};
+use self::link::ServerLink;
+pub use self::records::{PendingRecords, RecordsSlot};
+use self::send_buffer::SendBuffer;
+use self::send_schedule::SendSchedule;
 use crate::config::{MqttConfig, SpoolConfig};
 use crate::engine::clock;
-use crate::state::{State, lock};
+use crate::state::{AgentState, lock};
 
 /// The thread's stack: TLS takes much of it. 256 KiB.
 const STACK_BYTES: usize = 256 << 10;
@@ -43,21 +43,25 @@ const WAIT_MIN: Duration = Duration::from_millis(10);
 /// The other end of the sender thread.
 #[derive(Debug)]
 pub struct SenderThread {
-    shared: Arc<Shared>,
-    state: Arc<State>,
+    shared: Arc<SenderShared>,
+    state: Arc<AgentState>,
     thread: JoinHandle<()>,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
+struct SenderShared {
     stop: AtomicBool,
     config: Mutex<Option<Arc<MqttConfig>>>,
 }
 
 impl SenderThread {
     /// Starts it; the spool, if there is one, is open already.
-    pub fn start(state: Arc<State>, config: Arc<MqttConfig>, spool: Option<(Spool, SpoolConfig)>) -> io::Result<Self> {
-        let shared = Arc::new(Shared::default());
+    pub fn start(
+        state: Arc<AgentState>,
+        config: Arc<MqttConfig>,
+        spool: Option<(Spool, SpoolConfig)>,
+    ) -> io::Result<Self> {
+        let shared = Arc::new(SenderShared::default());
         let (theirs, its_state) = (shared.clone(), state.clone());
         let thread = std::thread::Builder::new().name("sender".into()).stack_size(STACK_BYTES).spawn(move || {
             Sender::new(theirs, its_state, config, spool).run();
@@ -68,7 +72,7 @@ impl SenderThread {
     /// Other settings: connects anew.
     pub fn configure(&self, config: Arc<MqttConfig>) {
         *lock(&self.shared.config) = Some(config);
-        self.state.outbox.bell().ring();
+        self.state.outbox.waker().wake();
     }
 
     /// Whether the thread has ended, which before [`SenderThread::finish`] it never should.
@@ -79,7 +83,7 @@ impl SenderThread {
     /// Sends for at most [`FAREWELL`], puts the rest into the spool and ends.
     pub fn finish(self) {
         self.shared.stop.store(true, Ordering::Release);
-        self.state.outbox.bell().ring();
+        self.state.outbox.waker().wake();
         if self.thread.join().is_err() {
             tracing::error!("the sender thread panicked; what was unsent and not in the spool is lost");
         }
@@ -88,26 +92,26 @@ impl SenderThread {
 
 /// What the thread works with.
 struct Sender {
-    shared: Arc<Shared>,
-    state: Arc<State>,
+    shared: Arc<SenderShared>,
+    state: Arc<AgentState>,
     config: Arc<MqttConfig>,
-    hold: Hold,
-    gate: Gate,
-    link: Link,
+    buffer: SendBuffer,
+    schedule: SendSchedule,
+    link: ServerLink,
 }
 
 impl Sender {
     fn new(
-        shared: Arc<Shared>,
-        state: Arc<State>,
+        shared: Arc<SenderShared>,
+        state: Arc<AgentState>,
         config: Arc<MqttConfig>,
         spool: Option<(Spool, SpoolConfig)>,
     ) -> Self {
-        let gate = Gate::new(&config, &state.name, clock::real());
-        let hold = Hold::new(state.clone(), spool);
-        let link = Link::new(state.clone(), config.clone());
+        let schedule = SendSchedule::new(&config, &state.name, clock::real());
+        let buffer = SendBuffer::new(state.clone(), spool);
+        let link = ServerLink::new(state.clone(), config.clone());
         state.set_link(|status| status.url.clone_from(&config.url));
-        Self { shared, state, config, hold, gate, link }
+        Self { shared, state, config, buffer, schedule, link }
     }
 
     fn run(&mut self) {
@@ -118,38 +122,38 @@ impl Sender {
             }
             self.turn();
             let wait = self.wait();
-            self.link.wait(&mut self.hold, wait);
+            self.link.wait(&mut self.buffer, wait);
         }
         self.farewell();
     }
 
     /// Everything that can be done now without waiting.
     fn turn(&mut self) {
-        self.hold.collect();
-        if let Some(ago) = self.gate.opens(clock::real()) {
-            self.hold.release(clock::mono() - ago);
+        self.buffer.collect();
+        if let Some(ago) = self.schedule.opens(clock::real()) {
+            self.buffer.release(clock::mono() - ago);
         }
-        self.link.turn(&mut self.hold);
-        self.hold.keep_bounds(self.config.queue_bytes_max.0, self.gate.period());
-        self.hold.flush_if_due();
+        self.link.turn(&mut self.buffer);
+        self.buffer.keep_bounds(self.config.queue_bytes_max.0, self.schedule.period());
+        self.buffer.flush_if_due();
     }
 
     /// How long nothing will be due.
     fn wait(&self) -> Duration {
         let mut wait = WAIT_MAX;
         // What the encoder has made since it last woke this thread may go too.
-        if self.hold.has_unreleased() || self.gate.is_gated() {
-            wait = wait.min(self.gate.next_in(clock::real()));
+        if self.buffer.has_unreleased() || self.schedule.is_scheduled() {
+            wait = wait.min(self.schedule.next_in(clock::real()));
         }
-        for due in [self.link.due_in(&self.hold), self.hold.due_in(self.gate.period())].into_iter().flatten() {
+        for due in [self.link.due_in(&self.buffer), self.buffer.due_in(self.schedule.period())].into_iter().flatten() {
             wait = wait.min(due);
         }
         wait.max(WAIT_MIN)
     }
 
     fn reconfigure(&mut self, config: Arc<MqttConfig>) {
-        self.gate = Gate::new(&config, &self.state.name, clock::real());
-        self.link.reconfigure(config.clone(), &mut self.hold);
+        self.schedule = SendSchedule::new(&config, &self.state.name, clock::real());
+        self.link.reconfigure(config.clone(), &mut self.buffer);
         self.state.set_link(|status| status.url.clone_from(&config.url));
         self.config = config;
     }
@@ -158,16 +162,16 @@ impl Sender {
     fn farewell(&mut self) {
         let deadline = Instant::now() + FAREWELL;
         loop {
-            self.hold.collect();
-            self.hold.release_all();
-            self.link.turn(&mut self.hold);
-            let nothing_left = self.hold.is_empty() && self.link.in_flight() == 0 && !self.link.has_records();
+            self.buffer.collect();
+            self.buffer.release_all();
+            self.link.turn(&mut self.buffer);
+            let nothing_left = self.buffer.is_empty() && self.link.in_flight() == 0 && !self.link.has_records();
             if nothing_left || Instant::now() >= deadline || self.link.is_waiting() {
                 break;
             }
-            self.link.wait(&mut self.hold, WAIT_MIN);
+            self.link.wait(&mut self.buffer, WAIT_MIN);
         }
-        self.link.close(&mut self.hold);
-        self.hold.put_all_away();
+        self.link.close(&mut self.buffer);
+        self.buffer.put_all_away();
     }
 }

@@ -9,17 +9,17 @@ use std::time::{Duration, Instant};
 
 use wholegrain_model::JobRecord;
 
-use super::refusal::Pauses;
-use crate::jobs::tracker::{Book, Ring};
-use crate::state::{State, lock};
+use super::refusal::RefusalPauses;
+use crate::jobs::tracker::{JobTable, PendingCallback};
+use crate::state::{AgentState, lock};
 
 /// The most records that the server has not answered.
 pub const RECORDS_IN_FLIGHT_MAX: usize = 4;
 /// The most refused records that are remembered so that they are not sent again; of further ones the oldest is given up.
 pub const REFUSED_MAX: usize = 256;
 
-/// Where records wait: the tracker's [`Book`].
-pub trait Records: Send + Sync {
+/// Where records wait: the tracker's [`JobTable`].
+pub trait PendingRecords: Send + Sync {
     /// Whether one has changed since the server last had it.
     fn is_pending(&self) -> bool;
     /// At most so many of those, the oldest change first.
@@ -27,88 +27,88 @@ pub trait Records: Send + Sync {
     /// The server has this revision.
     fn acknowledged(&self, record: &JobRecord);
     /// What to call when one changes.
-    fn on_change(&self, ring: Ring);
+    fn on_change(&self, ring: PendingCallback);
     /// What was sampled last of a job that has ended, and when: where that is later than the record's totals, it completes them.
     fn complete(&self, ended: &JobRecord, sampled: &BTreeMap<String, f64>, at: i64);
     /// What the counters of a job that has ended came to which are read at intervals only, or why that is not known.
     fn finish(&self, ended: &JobRecord, totals: &BTreeMap<String, f64>, missing: Option<&str>);
 }
 
-impl Records for Book {
+impl PendingRecords for JobTable {
     fn is_pending(&self) -> bool {
-        Book::is_pending(self)
+        JobTable::is_pending(self)
     }
 
     fn pending(&self, max: usize) -> Vec<JobRecord> {
-        Book::pending(self, max)
+        JobTable::pending(self, max)
     }
 
     fn acknowledged(&self, record: &JobRecord) {
-        Book::acknowledged(self, record);
+        JobTable::acknowledged(self, record);
     }
 
-    fn on_change(&self, ring: Ring) {
-        Book::on_change(self, ring);
+    fn on_change(&self, ring: PendingCallback) {
+        JobTable::on_change(self, ring);
     }
 
     fn finish(&self, ended: &JobRecord, totals: &BTreeMap<String, f64>, missing: Option<&str>) {
-        Book::finish(self, ended, totals, missing);
+        JobTable::finish(self, ended, totals, missing);
     }
 
     fn complete(&self, ended: &JobRecord, sampled: &BTreeMap<String, f64>, at: i64) {
-        Book::complete(self, ended, sampled, at);
+        JobTable::complete(self, ended, sampled, at);
     }
 }
 
 /// The place among what the threads share where the book lies once there is one.
 #[derive(Default)]
-pub struct Shelf(Mutex<Option<Arc<dyn Records>>>);
+pub struct RecordsSlot(Mutex<Option<Arc<dyn PendingRecords>>>);
 
-impl Shelf {
+impl RecordsSlot {
     /// The book.
-    pub fn book(&self) -> Option<Arc<dyn Records>> {
+    pub fn job_table(&self) -> Option<Arc<dyn PendingRecords>> {
         lock(&self.0).clone()
     }
 
     /// Another book, or none.
-    pub fn set(&self, book: Option<Arc<dyn Records>>) {
-        *lock(&self.0) = book;
+    pub fn set(&self, job_table: Option<Arc<dyn PendingRecords>>) {
+        *lock(&self.0) = job_table;
     }
 }
 
-impl fmt::Debug for Shelf {
+impl fmt::Debug for RecordsSlot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Shelf").field(&lock(&self.0).is_some()).finish()
     }
 }
 
 /// What the link knows of records. Outlives connections.
-pub(super) struct Outgoing {
-    state: Weak<State>,
-    book: Option<Arc<dyn Records>>,
+pub(super) struct OutgoingRecords {
+    state: Weak<AgentState>,
+    job_table: Option<Arc<dyn PendingRecords>>,
     /// Whether the book is worth asking: something changed since it had nothing to send.
     news: Arc<AtomicBool>,
     /// Refused for good in this revision, the oldest first.
     refused: Vec<JobRecord>,
-    pauses: Pauses,
+    pauses: RefusalPauses,
 }
 
-impl Outgoing {
-    pub fn new(state: &Arc<State>) -> Self {
+impl OutgoingRecords {
+    pub fn new(state: &Arc<AgentState>) -> Self {
         Self {
             state: Arc::downgrade(state),
-            book: None,
+            job_table: None,
             news: Arc::default(),
             refused: Vec::new(),
-            pauses: Pauses::default(),
+            pauses: RefusalPauses::default(),
         }
     }
 
     /// Takes over another book.
     fn look(&mut self) {
         let Some(state) = self.state.upgrade() else { return };
-        let book = state.book();
-        let same = match (&self.book, &book) {
+        let job_table = state.job_table();
+        let same = match (&self.job_table, &job_table) {
             (Some(old), Some(new)) => Arc::ptr_eq(old, new),
             (None, None) => true,
             _ => false,
@@ -116,16 +116,16 @@ impl Outgoing {
         if same {
             return;
         }
-        if let Some(book) = &book {
+        if let Some(job_table) = &job_table {
             let (state, news) = (self.state.clone(), self.news.clone());
-            book.on_change(Arc::new(move || {
+            job_table.on_change(Arc::new(move || {
                 news.store(true, Ordering::Release);
                 if let Some(state) = state.upgrade() {
-                    state.outbox.bell().ring();
+                    state.outbox.waker().wake();
                 }
             }));
         }
-        self.book = book;
+        self.job_table = job_table;
         self.refused.clear();
         self.news.store(true, Ordering::Release);
     }
@@ -134,11 +134,11 @@ impl Outgoing {
     pub fn next(&mut self, under_way: &[&JobRecord], now: Instant) -> Vec<JobRecord> {
         self.look();
         let room = RECORDS_IN_FLIGHT_MAX.saturating_sub(under_way.len());
-        let Some(book) = self.book.as_ref().filter(|_| room > 0) else { return Vec::new() };
-        if !self.pauses.left(now).is_zero() || !self.news.swap(false, Ordering::AcqRel) || !book.is_pending() {
+        let Some(job_table) = self.job_table.as_ref().filter(|_| room > 0) else { return Vec::new() };
+        if !self.pauses.left(now).is_zero() || !self.news.swap(false, Ordering::AcqRel) || !job_table.is_pending() {
             return Vec::new();
         }
-        let mut records = book.pending(room + under_way.len() + self.refused.len());
+        let mut records = job_table.pending(room + under_way.len() + self.refused.len());
         // A change takes a refused record's place.
         self.refused.retain(|refused| {
             records.iter().all(|record| !record.is_same(refused) || record.revision == refused.revision)
@@ -162,7 +162,7 @@ impl Outgoing {
     pub fn is_waiting(&self, now: Instant) -> bool {
         self.news.load(Ordering::Acquire)
             && self.pauses.left(now).is_zero()
-            && self.book.as_ref().is_some_and(|book| book.is_pending())
+            && self.job_table.as_ref().is_some_and(|job_table| job_table.is_pending())
     }
 
     /// How long a pause after a refusal lasts that something waits for.
@@ -173,8 +173,8 @@ impl Outgoing {
     /// The server has it.
     pub fn accepted(&mut self, record: &JobRecord) {
         self.pauses.accepted();
-        if let Some(book) = &self.book {
-            book.acknowledged(record);
+        if let Some(job_table) = &self.job_table {
+            job_table.acknowledged(record);
         }
         self.ask_again();
     }
@@ -189,8 +189,8 @@ impl Outgoing {
     pub fn refused(&mut self, record: JobRecord) {
         if self.refused.len() == REFUSED_MAX {
             let oldest = self.refused.remove(0);
-            if let Some(book) = &self.book {
-                book.acknowledged(&oldest);
+            if let Some(job_table) = &self.job_table {
+                job_table.acknowledged(&oldest);
             }
         }
         self.refused.push(record);

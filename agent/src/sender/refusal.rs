@@ -23,12 +23,12 @@ pub fn is_final(reason: ReasonCode) -> bool {
 /// same thing over and over; one success makes the next pause the shortest again, so that one batch that is refused every
 /// time holds up the others for little.
 #[derive(Debug, Default)]
-pub struct Pauses {
+pub struct RefusalPauses {
     in_a_row: u32,
     until: Option<Instant>,
 }
 
-impl Pauses {
+impl RefusalPauses {
     /// A message was refused. Those that were sent together with it and are refused too count once.
     pub fn refused(&mut self, now: Instant) {
         if self.left(now).is_zero() {
@@ -61,7 +61,7 @@ mod tests {
 
     #[test]
     fn pauses_grow_until_something_is_taken() {
-        let (mut pauses, mut now) = (Pauses::default(), Instant::now());
+        let (mut pauses, mut now) = (RefusalPauses::default(), Instant::now());
         assert_eq!(pauses.left(now), Duration::ZERO);
         let mut seen = Vec::new();
         for _ in 0..9 {

@@ -9,7 +9,7 @@ use wholegrain_transport::client::{Client, Event};
 use wholegrain_transport::payload::{decode_batch, read_header};
 use wholegrain_transport::topics::Topic;
 
-use super::PATIENCE;
+use super::TIMEOUT;
 
 /// What arrived.
 #[derive(Default)]
@@ -28,7 +28,7 @@ pub struct Arrived {
 impl Arrived {
     /// Takes messages until `done`.
     pub fn listen(&mut self, client: &mut Client, what: &str, mut done: impl FnMut(&Self) -> bool) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while !done(self) {
             assert!(Instant::now() < deadline, "waited in vain for {what}; {} batches came", self.batches.len());
             let Some(Event::Message { topic, payload, .. }) = client.poll(Duration::from_millis(50)).unwrap() else {

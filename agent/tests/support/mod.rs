@@ -16,18 +16,18 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use wholegrain_agent::manager::Desk;
-use wholegrain_agent::state::State;
+use wholegrain_agent::manager::ManagerHandle;
+use wholegrain_agent::state::AgentState;
 use wholegrain_agent::{Config, Shutdown};
 use wholegrain_transport::client::{Client, ClientConfig, Event};
 
 /// How long any condition may take to come true.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Waits for a condition; fails the test when it does not come true.
 #[track_caller]
 pub fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while !done() {
         assert!(Instant::now() < deadline, "waited in vain for {what}");
         std::thread::sleep(Duration::from_millis(5));
@@ -36,8 +36,8 @@ pub fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
 
 /// An agent that runs in this process.
 pub struct Agent {
-    pub state: Arc<State>,
-    pub desk: Desk,
+    pub state: Arc<AgentState>,
+    pub manager_handle: ManagerHandle,
     pub dir: PathBuf,
     shutdown: Arc<Shutdown>,
     thread: JoinHandle<anyhow::Result<()>>,
@@ -53,17 +53,19 @@ impl Agent {
         let (sender, receiver) = mpsc::channel();
         let theirs = shutdown.clone();
         let thread = std::thread::spawn(move || {
-            wholegrain_agent::run(config, &theirs, |state, desk| sender.send((state.clone(), desk.clone())).unwrap())
+            wholegrain_agent::run(config, &theirs, |state, manager_handle| {
+                sender.send((state.clone(), manager_handle.clone())).unwrap()
+            })
         });
-        match receiver.recv_timeout(PATIENCE) {
-            Ok((state, desk)) => Self { state, desk, dir: dir.to_owned(), shutdown, thread },
+        match receiver.recv_timeout(TIMEOUT) {
+            Ok((state, manager_handle)) => Self { state, manager_handle, dir: dir.to_owned(), shutdown, thread },
             Err(_) => panic!("the agent did not start: {:?}", thread.join()),
         }
     }
 
     /// Ends it as SIGTERM would.
     pub fn stop(self) {
-        self.shutdown.ask();
+        self.shutdown.request();
         self.thread.join().unwrap().unwrap();
     }
 
@@ -150,7 +152,7 @@ impl Broker {
             let child = command.spawn().expect("mosquitto is installed (Debian package mosquitto)");
             // Stops the process when dropped, whatever happens from here on.
             let mut broker = Self { port, second_port, child, dir };
-            let deadline = Instant::now() + PATIENCE;
+            let deadline = Instant::now() + TIMEOUT;
             while Instant::now() < deadline && broker.child.try_wait().unwrap().is_none() {
                 if TcpStream::connect(("127.0.0.1", if second.is_empty() { port } else { second_port })).is_ok() {
                     return broker;
@@ -171,7 +173,7 @@ impl Broker {
         let url = format!("mqtt://127.0.0.1:{}", self.port);
         let config = ClientConfig { url, client_id: name.into(), ..ClientConfig::default() };
         // A Mosquitto that has just begun resets one of its first connections now and then.
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             match Client::connect(&config) {
                 Ok(client) => return client,

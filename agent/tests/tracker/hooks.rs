@@ -44,8 +44,8 @@ fn slurm_from_prolog_to_epilog() {
         "manager=slurm\njob=4711\nuid=1234\nuser=alice\npartition=debug\nnodes=n[1-2]\ndevices=gpu/0,gpu/3\n"
     );
     tree.make("cgroup/cpuacct/slurm/uid_1234/job_4711");
-    let told = tracked.told("4711", |job| job.record.partition.is_some());
-    let record = &told.record;
+    let lines = tracked.lines("4711", |job| job.record.partition.is_some());
+    let record = &lines.record;
     assert_eq!((record.user.as_deref(), record.nodes.as_deref()), (Some("alice"), Some("n[1-2]")));
     assert_eq!(record.devices, ["gpu/0", "gpu/3"]);
     tree.remove("cgroup/cpuacct/slurm/uid_1234/job_4711");
@@ -222,8 +222,8 @@ fn what_others_write_is_not_believed() {
     let config = TrackerConfig { hooks: Some(dir), ..config(NO_RESCAN) };
     let tracked = Tracked::start(&config, &tree.roots(), None);
     tree.make("cgroup/cpuacct/slurm/uid_7/job_1");
-    let told = tracked.told("1", |job| job.record.partition.is_some());
-    assert_eq!((told.record.uid, told.record.name.as_deref()), (Some(7), None));
+    let lines = tracked.lines("1", |job| job.record.partition.is_some());
+    assert_eq!((lines.record.uid, lines.record.name.as_deref()), (Some(7), None));
     tracked.tracker.stop();
 }
 

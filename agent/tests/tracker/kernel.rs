@@ -119,8 +119,8 @@ impl News {
     fn wait_until(self, wanted: &str) {
         let mut file = fs::File::from(self.fd);
         wait_for(wanted, || {
-            let told = std::io::Read::read(&mut file, &mut [0; 4096]).is_ok();
-            told && fs::read_to_string(&self.path).unwrap().contains(wanted)
+            let job_with = std::io::Read::read(&mut file, &mut [0; 4096]).is_ok();
+            job_with && fs::read_to_string(&self.path).unwrap().contains(wanted)
         });
     }
 }
@@ -231,7 +231,7 @@ fn controllers_vanish_one_after_another() {
         fs::create_dir_all(cgroups.v1(controller, 1, &id)).unwrap();
     }
     fs::create_dir_all(cgroups.v2(&id)).unwrap();
-    tracked.told(&id, |job| job.place.v1.len() == V1.len() && job.place.v2.is_some());
+    tracked.job_with(&id, |job| job.place.v1.len() == V1.len() && job.place.v2.is_some());
     for (left, controller) in (2..=V1.len()).rev().zip(["memory", "cpuacct", "cpuset", "pids"]) {
         fs::remove_dir(cgroups.v1(controller, 1, &id)).unwrap();
         tracked.changed(&id, |job| job.place.v1.len() == left - 1);

@@ -78,12 +78,12 @@ fn two_hundred_jobs_at_rest() {
 
 /// What was told of jobs so far.
 #[derive(Default)]
-struct Told {
+struct EventCounts {
     began: HashSet<String>,
     ended: usize,
 }
 
-impl Told {
+impl EventCounts {
     /// Takes what was told since; how many began and ended.
     fn take(&mut self, tracked: &Tracked) -> (usize, usize) {
         tracked.events.try_iter().for_each(|event| match event {
@@ -130,29 +130,29 @@ fn a_thousand_jobs_in_ten_seconds_leave_nothing_behind() {
     tracked.ended(&first);
     let before = (descriptors(), watches());
     let (start, cpu) = (Instant::now(), tracker_ms());
-    let mut told = Told::default();
-    let own = |tracked: &Tracked| -> Vec<JobRecord> { tracked.book.pending(usize::MAX) };
+    let mut events = EventCounts::default();
+    let own = |tracked: &Tracked| -> Vec<JobRecord> { tracked.job_table.pending(usize::MAX) };
     let mut running = std::collections::VecDeque::new();
-    let (mut most, mut told_before_the_end) = ((0, 0), HashSet::new());
+    let (mut most, mut reported_before_the_end) = ((0, 0), HashSet::new());
     for number in 0..JOBS {
         let due = start + Duration::from_secs(10) * number as u32 / JOBS as u32;
         std::thread::sleep(due.saturating_duration_since(Instant::now()));
         let id = cgroups.id();
         dirs(&id).iter().for_each(|dir| fs::create_dir_all(dir.join("step_0")).unwrap());
         running.push_back(id);
-        told.take(&tracked);
+        events.take(&tracked);
         if running.len() > AT_ONCE {
             let oldest: String = running.pop_front().unwrap();
             // Every second one stays until the tracker has told of it, however late that is; the others go when their time is over.
             if number % 2 == 0 {
                 wait_for("the beginning of a job", || {
-                    told.take(&tracked);
-                    told.began.contains(&oldest)
+                    events.take(&tracked);
+                    events.began.contains(&oldest)
                 });
             }
             remove(&oldest);
-            if told.began.contains(&oldest) {
-                told_before_the_end.insert(oldest);
+            if events.began.contains(&oldest) {
+                reported_before_the_end.insert(oldest);
             }
         }
         if number % 100 == 99 {
@@ -161,7 +161,7 @@ fn a_thousand_jobs_in_ten_seconds_leave_nothing_behind() {
     }
     running.iter().for_each(remove);
     wait_for("the ends of all jobs", || {
-        told.take(&tracked);
+        events.take(&tracked);
         let records = own(&tracked);
         let over = records.iter().filter(|record| record.to.is_some()).count();
         assert!(records.len() <= JOBS + 1, "a record too many: {records:#?}");
@@ -180,22 +180,22 @@ fn a_thousand_jobs_in_ten_seconds_leave_nothing_behind() {
         fs::metadata(dir.path().join("records.json")).unwrap().len(),
     );
     // A record is closed before the event of its end is sent.
-    wait_for("an event of each end", || told.take(&tracked).1 >= JOBS);
-    assert_eq!(told.take(&tracked), (JOBS, JOBS));
+    wait_for("an event of each end", || events.take(&tracked).1 >= JOBS);
+    assert_eq!(events.take(&tracked), (JOBS, JOBS));
     let records = own(&tracked);
     let (with, without): (Vec<_>, Vec<_>) = records.iter().partition(|record| record.totals.contains_key("cpu/usage"));
     println!(
         "{} of {} left totals; {} were told of before they ended",
         with.len(),
         records.len(),
-        told_before_the_end.len()
+        reported_before_the_end.len()
     );
     // How many the tracker comes in time for is a matter of who else wants the processors. Of those it has told of it had the time.
-    assert!(told_before_the_end.len() >= (JOBS - AT_ONCE) / 2);
-    let lost = without.iter().find(|record| told_before_the_end.contains(&record.job));
+    assert!(reported_before_the_end.len() >= (JOBS - AT_ONCE) / 2);
+    let lost = without.iter().find(|record| reported_before_the_end.contains(&record.job));
     assert_eq!(lost, None, "a job that was told of left no totals");
-    records.iter().for_each(|record| tracked.book.acknowledged(record));
-    assert!(own(&tracked).is_empty() && tracked.book.dropped() == 0);
+    records.iter().for_each(|record| tracked.job_table.acknowledged(record));
+    assert!(own(&tracked).is_empty() && tracked.job_table.dropped() == 0);
     tracked.tracker.stop();
 }
 
@@ -249,7 +249,7 @@ fn without_watches_the_rescan_finds_jobs() {
         tree.make(&format!("cgroup/cpuacct/slurm/uid_{job}/job_{job}/step_0"));
         tree.make(&format!("cgroup/memory/slurm/uid_{job}/job_{job}"));
     }
-    wait_for("all jobs", || tracked.book.len() == 20);
+    wait_for("all jobs", || tracked.job_table.len() == 20);
     for job in 0..20 {
         tree.remove(&format!("cgroup/cpuacct/slurm/uid_{job}/job_{job}/step_0"));
         tree.remove(&format!("cgroup/cpuacct/slurm/uid_{job}/job_{job}"));

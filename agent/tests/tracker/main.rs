@@ -13,24 +13,24 @@ use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
-use wholegrain_agent::bell::Bell;
-use wholegrain_agent::jobs::Bounds;
+use wholegrain_agent::jobs::JobBounds;
 use wholegrain_agent::jobs::tracker::{
-    Book, Job, JobEvent, NodeFacts, RawPattern, Tracker, TrackerConfig, default_managers, default_pbs_prefixes,
+    Job, JobEvent, JobTable, NodeFacts, RawPattern, Tracker, TrackerConfig, default_managers, default_pbs_prefixes,
     default_slurm_slices,
 };
+use wholegrain_agent::waker::Waker;
 use wholegrain_model::{Interval, JobRecord};
 use wholegrain_sources::Roots;
 
 /// How long any condition may take to come true.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A tracker that runs on a tree.
 struct Tracked {
     tracker: Tracker,
     events: Receiver<JobEvent>,
-    book: Arc<Book>,
-    bell: Arc<Bell>,
+    job_table: Arc<JobTable>,
+    waker: Arc<Waker>,
 }
 
 fn config(rescan: Interval) -> TrackerConfig {
@@ -47,7 +47,7 @@ fn config(rescan: Interval) -> TrackerConfig {
         pbs_prefixes: default_pbs_prefixes(),
         slurm_slices: default_slurm_slices(),
         slurm_nodes: vec!["*".to_owned()],
-        bounds: Bounds::default(),
+        bounds: JobBounds::default(),
     }
 }
 
@@ -56,16 +56,16 @@ const NO_RESCAN: Interval = Interval::from_s(3600);
 
 impl Tracked {
     fn start(config: &TrackerConfig, roots: &Roots, dir: Option<&Path>) -> Self {
-        let bell = Arc::new(Bell::new().unwrap());
+        let waker = Arc::new(Waker::new().unwrap());
         let node = NodeFacts { name: "n1".to_owned(), prefix: "/lab/n1".to_owned() };
-        let (tracker, events, book) = Tracker::start(config, dir, roots, node, bell.clone()).unwrap();
-        Self { tracker, events, book, bell }
+        let (tracker, events, job_table) = Tracker::start(config, dir, roots, node, waker.clone()).unwrap();
+        Self { tracker, events, job_table, waker }
     }
 
     /// The next event that `wanted` says yes to.
     #[track_caller]
     fn wait(&self, what: &str, wanted: impl Fn(&JobEvent) -> bool) -> Arc<Job> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         let mut passed = Vec::new();
         loop {
             while let Ok(event) = self.events.try_recv() {
@@ -75,7 +75,7 @@ impl Tracked {
                 passed.push(format!("{} {:?}", short(&event), job(&event).place.v1.keys()));
             }
             assert!(Instant::now() < deadline, "waited in vain for {what}; there were {passed:#?}");
-            self.bell.wait(Duration::from_millis(100));
+            self.waker.wait(Duration::from_millis(100));
         }
     }
 
@@ -102,13 +102,13 @@ impl Tracked {
 
     /// The job as it is told in any way.
     #[track_caller]
-    fn told(&self, id: &str, wanted: impl Fn(&Job) -> bool) -> Arc<Job> {
+    fn job_with(&self, id: &str, wanted: impl Fn(&Job) -> bool) -> Arc<Job> {
         self.wait(&format!("news of {id}"), |event| job(event).record.job == id && wanted(job(event)))
     }
 
     /// The record of a job in the book.
     fn record(&self, id: &str) -> Option<JobRecord> {
-        self.book.pending(usize::MAX).into_iter().rfind(|record| record.job == id)
+        self.job_table.pending(usize::MAX).into_iter().rfind(|record| record.job == id)
     }
 }
 
@@ -129,7 +129,7 @@ fn job(event: &JobEvent) -> &Arc<Job> {
 
 #[track_caller]
 fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while !done() {
         assert!(Instant::now() < deadline, "waited in vain for {what}");
         std::thread::sleep(Duration::from_millis(2));

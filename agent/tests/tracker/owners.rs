@@ -76,9 +76,13 @@ fn a_units_name_takes_over_no_flux_job() {
     for start in 0..2 {
         let tracked = Tracked::start(&settings(), &tree.roots(), Some(records.path()));
         let id = "\u{192}TE9HHdZvi3";
-        let told = tracked.told(id, |job| job.record.uid.is_some());
-        assert_eq!((told.record.uid, told.record.level.as_str()), (Some(ALICE), "fTE9HHdZvi3"), "start {start}");
-        assert_eq!(told.place.v2.as_deref(), Some(&*tree.path(&job)));
+        let job_with = tracked.job_with(id, |job| job.record.uid.is_some());
+        assert_eq!(
+            (job_with.record.uid, job_with.record.level.as_str()),
+            (Some(ALICE), "fTE9HHdZvi3"),
+            "start {start}"
+        );
+        assert_eq!(job_with.place.v2.as_deref(), Some(&*tree.path(&job)));
         let other = format!("{}/app.slice/imp-shell-0-f2uT.service", manager_of(FLUX));
         if start == 1 {
             // Bob's goes: alice's stays.
@@ -131,7 +135,7 @@ fn a_tree_of_a_users_own_has_no_jobs_of_others() {
     tree.owned("cgroup/system.slice/n5_slurmstepd.scope/job_12", &[0]);
     tree.owned("cgroup/system.slice/n4_slurmstepd.scope/job_13", &[0, 0]);
     tracked.began("13");
-    let ids: Vec<String> = tracked.book.pending(99).into_iter().map(|record| record.job).collect();
+    let ids: Vec<String> = tracked.job_table.pending(99).into_iter().map(|record| record.job).collect();
     assert!(ids.iter().all(|id| ["run-mine.scope", "11", "13"].contains(&id.as_str())), "{ids:?}");
     tracked.tracker.stop();
 }
@@ -148,8 +152,8 @@ fn a_step_that_was_given_to_its_user_has_no_tasks() {
     tree.owned(&format!("{job}/step_1/task_0"), &[ALICE]);
     let tracked = Tracked::start(&settings(), &tree.roots(), None);
     let steps = |job: &Job| job.record.steps.iter().map(|step| step.name.clone()).collect::<Vec<_>>();
-    let told = tracked.told("1", |job| job.record.steps.len() >= 3);
-    assert_eq!(steps(&told), ["step_0", "step_1", "step_1/task_0"]);
+    let job_with = tracked.job_with("1", |job| job.record.steps.len() >= 3);
+    assert_eq!(steps(&job_with), ["step_0", "step_1", "step_1/task_0"]);
     tracked.tracker.stop();
 }
 
@@ -167,7 +171,7 @@ fn the_accounts_directories_are_oars() {
     assert_eq!(tracked.began("1").record.level, "1-bert");
     tree.remove("cgroup/cpuset/oar/anna_1");
     assert_eq!(tracked.ended("1").record.owner, "user:anna");
-    let records = tracked.book.pending(99);
+    let records = tracked.job_table.pending(99);
     assert!(records.iter().all(|record| record.job == "1"), "{records:?}");
     assert!(records.iter().any(|record| record.owner == "user:bert" && record.to.is_none()));
     tracked.tracker.stop();
@@ -186,7 +190,7 @@ fn what_is_open_to_others_is_no_job() {
     fs::set_permissions(tree.path("cgroup/system.slice/n1_slurmstepd.scope"), open).unwrap();
     let tracked = Tracked::start(&settings(), &tree.roots(), None);
     tracked.began("2");
-    assert_eq!(tracked.book.len(), 1);
+    assert_eq!(tracked.job_table.len(), 1);
     tracked.tracker.stop();
     fs::set_permissions(tree.path("cgroup"), fs::Permissions::from_mode(0o777)).unwrap();
     let tracked = Tracked::start(&TrackerConfig { rescan: Interval::from_ms(100), ..settings() }, &tree.roots(), None);

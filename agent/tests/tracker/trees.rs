@@ -268,7 +268,7 @@ fn the_agent_restarts_in_the_middle() {
     let tracked = Tracked::start(&config(NO_RESCAN), &tree.roots(), Some(&dir));
     (1..=3).for_each(&make);
     let before: Vec<_> = (1..=3).map(|id| tracked.began(&id.to_string()).record.clone()).collect();
-    tracked.book.acknowledged(&tracked.record("1").unwrap());
+    tracked.job_table.acknowledged(&tracked.record("1").unwrap());
     tracked.tracker.stop();
     // While it is away the first goes on, the second ends, the third ends and its id comes again.
     remove(2);
@@ -284,7 +284,7 @@ fn the_agent_restarts_in_the_middle() {
     assert!(over.end_unseen && over.from == before[1].from && over.to.unwrap() >= over.from);
     assert!(over.to.unwrap() <= again[2].from, "last seen before what began while the agent was away");
     assert!(over.steps.iter().all(|step| step.to.is_some()), "{over:?}");
-    let third: Vec<_> = tracked.book.pending(99).into_iter().filter(|record| record.job == "3").collect();
+    let third: Vec<_> = tracked.job_table.pending(99).into_iter().filter(|record| record.job == "3").collect();
     assert_eq!(third.iter().map(|record| record.end_unseen).collect::<Vec<_>>(), [true, false]);
     remove(1);
     tracked.ended("1");
@@ -293,7 +293,7 @@ fn the_agent_restarts_in_the_middle() {
     let tracked = Tracked::start(&config(NO_RESCAN), &tree.roots(), Some(&dir));
     let last = tracked.record("1").unwrap();
     assert!(last.to.is_some() && !last.end_unseen && last.from == before[0].from);
-    tracked.book.pending(99).iter().for_each(|record| tracked.book.acknowledged(record));
+    tracked.job_table.pending(99).iter().for_each(|record| tracked.job_table.acknowledged(record));
     tracked.began("4");
     tracked.tracker.stop();
 }

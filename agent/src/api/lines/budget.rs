@@ -3,19 +3,19 @@
 use std::collections::HashMap;
 
 use super::{CONNECTIONS_MAX, USER_BURST_NS, USER_SHARE};
-use crate::jobs::marks::bucket::Bucket;
+use crate::jobs::marks::bucket::TokenBucket;
 
 /// ns of the thread's time that come back each second.
 const RATE: f64 = USER_SHARE * 1e9;
 
 /// The users' budgets.
 #[derive(Debug, Default)]
-pub struct Budgets(HashMap<Option<u32>, Bucket>);
+pub struct RequestBudgets(HashMap<Option<u32>, TokenBucket>);
 
-impl Budgets {
+impl RequestBudgets {
     /// A user has had `took` ns until `now`; how long they have to wait for that before their next turn, ns.
     pub fn spend(&mut self, uid: Option<u32>, took: i64, now: i64) -> Option<i64> {
-        let budget = self.0.entry(uid).or_insert_with(|| Bucket::full(USER_BURST_NS as f64, now));
+        let budget = self.0.entry(uid).or_insert_with(|| TokenBucket::full(USER_BURST_NS as f64, now));
         let left = budget.fill(RATE, USER_BURST_NS as f64, now) - took as f64;
         budget.spend(took as f64);
         (left < 0.0).then_some((-left / USER_SHARE) as i64)
@@ -37,7 +37,7 @@ mod tests {
 
     #[test]
     fn beyond_the_burst_a_user_has_the_share_and_nobody_elses() {
-        let mut budgets = Budgets::default();
+        let mut budgets = RequestBudgets::default();
         assert_eq!(budgets.spend(Some(1), 100 * MS, 0), None, "the burst");
         assert_eq!(budgets.spend(Some(1), 5 * MS, 0), Some(100 * MS));
         assert_eq!(budgets.spend(Some(2), MS, 0), None, "another's is another's");

@@ -8,10 +8,10 @@
 //! One thread serves all connections in turns ([`serving`]). What a connection says and is answered is [`talk`], without I/O.
 
 mod budget;
+mod event_loop;
 mod poll;
 mod reading;
-mod serving;
-mod talk;
+mod session;
 
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,12 +19,12 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
-pub use talk::{Step, Talk};
+pub use session::{LineSession, RequestProgress};
 
-use super::Service;
-use crate::bell::Bell;
-use crate::jobs::Who;
-use crate::state::{State, lock};
+use super::ApiService;
+use crate::jobs::CallerIdentity;
+use crate::state::{AgentState, lock};
+use crate::waker::Waker;
 
 /// The longest request, in bytes with its new line.
 pub const LINE_BYTES_MAX: usize = 4096;
@@ -47,30 +47,30 @@ const NEW_MAX: usize = 64;
 const STACK_BYTES: usize = 256 << 10;
 
 /// Takes over a connection whose first byte is a lower-case letter, which is still to be read; returns at once.
-pub(super) fn serve(stream: UnixStream, service: &Service, who: Who) {
+pub(super) fn serve(stream: UnixStream, service: &ApiService, who: CallerIdentity) {
     service.lines.take(stream, who, &service.state);
 }
 
 /// The thread that serves, started with the first connection.
 #[derive(Debug, Default)]
-pub struct Lines {
-    running: Mutex<Option<Running>>,
+pub struct LineService {
+    running: Mutex<Option<LineThread>>,
 }
 
 #[derive(Debug)]
-struct Running {
-    new: SyncSender<(UnixStream, Who)>,
-    bell: Arc<Bell>,
+struct LineThread {
+    new: SyncSender<(UnixStream, CallerIdentity)>,
+    waker: Arc<Waker>,
     stop: Arc<AtomicBool>,
     thread: JoinHandle<()>,
 }
 
-impl Lines {
+impl LineService {
     /// Serves this connection too.
-    pub fn take(&self, stream: UnixStream, who: Who, state: &Arc<State>) {
+    pub fn take(&self, stream: UnixStream, who: CallerIdentity, state: &Arc<AgentState>) {
         let mut running = lock(&self.running);
         if running.as_ref().is_none_or(|running| running.thread.is_finished()) {
-            match Running::start(state) {
+            match LineThread::start(state) {
                 Ok(started) => *running = Some(started),
                 Err(error) => {
                     tracing::warn!("API: cannot start the thread for runtimes and applications: {error}");
@@ -82,14 +82,14 @@ impl Lines {
         if running.new.try_send((stream, who)).is_err() {
             state.counters.api_refused.fetch_add(1, Ordering::Relaxed);
         }
-        running.bell.ring();
+        running.waker.wake();
     }
 
     /// Ends the thread; connections are closed.
     pub fn stop(&self) {
         if let Some(running) = lock(&self.running).take() {
             running.stop.store(true, Ordering::Release);
-            running.bell.ring();
+            running.waker.wake();
             if running.thread.join().is_err() {
                 tracing::error!("API: the thread for runtimes and applications panicked; please report it");
             }
@@ -97,13 +97,13 @@ impl Lines {
     }
 }
 
-impl Running {
-    fn start(state: &Arc<State>) -> std::io::Result<Self> {
+impl LineThread {
+    fn start(state: &Arc<AgentState>) -> std::io::Result<Self> {
         let (new, receiver) = sync_channel(NEW_MAX);
-        let (bell, stop) = (Arc::new(Bell::new()?), Arc::new(AtomicBool::new(false)));
-        let serving = serving::Serving::new(state.clone(), receiver, bell.clone(), stop.clone())?;
+        let (waker, stop) = (Arc::new(Waker::new()?), Arc::new(AtomicBool::new(false)));
+        let serving = event_loop::LineServer::new(state.clone(), receiver, waker.clone(), stop.clone())?;
         let builder = std::thread::Builder::new().name("lines".into()).stack_size(STACK_BYTES);
         let thread = builder.spawn(move || serving.run())?;
-        Ok(Self { new, bell, stop, thread })
+        Ok(Self { new, waker, stop, thread })
     }
 }

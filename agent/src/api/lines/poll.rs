@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
 /// What is waited for of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Interest {
+pub enum PollInterest {
     /// Nothing: it is left alone.
     Nothing,
     /// That there is something to read.
@@ -38,15 +38,15 @@ impl Poll {
     }
 
     /// Changes what is waited for; `token` comes back with each event.
-    pub fn change(&self, fd: &impl AsFd, token: u64, from: Interest, to: Interest) -> io::Result<()> {
+    pub fn change(&self, fd: &impl AsFd, token: u64, from: PollInterest, to: PollInterest) -> io::Result<()> {
         let operation = match (from, to) {
             (from, to) if from == to => return Ok(()),
-            (Interest::Nothing, _) => libc::EPOLL_CTL_ADD,
+            (PollInterest::Nothing, _) => libc::EPOLL_CTL_ADD,
             // Left out altogether: a peer that has gone would else be told of again and again.
-            (_, Interest::Nothing) => libc::EPOLL_CTL_DEL,
+            (_, PollInterest::Nothing) => libc::EPOLL_CTL_DEL,
             _ => libc::EPOLL_CTL_MOD,
         };
-        let events = if to == Interest::Write { libc::EPOLLOUT } else { libc::EPOLLIN };
+        let events = if to == PollInterest::Write { libc::EPOLLOUT } else { libc::EPOLLIN };
         let mut event = libc::epoll_event { events: events as u32, u64: token };
         // SAFETY: both descriptors are open, the event outlives the call.
         let result =

@@ -11,18 +11,18 @@ use crate::cache::{newest_row, scaled};
 use crate::engine::Group;
 use crate::engine::ring::RowCopy;
 use crate::jobs::view::JobView;
-use crate::jobs::{JobsView, Role, Who};
-use crate::state::State;
+use crate::jobs::{CallerIdentity, JobsView, Role};
+use crate::state::AgentState;
 
 /// What somebody may read.
-enum Readable {
+enum ReadScope {
     Everything,
     /// The sensors of the jobs at these levels.
     Jobs(HashSet<String>),
 }
 
-impl Readable {
-    fn of(who: &Who, jobs: &JobsView) -> Self {
+impl ReadScope {
+    fn of(who: &CallerIdentity, jobs: &JobsView) -> Self {
         if who.role != Role::User {
             return Self::Everything;
         }
@@ -46,7 +46,7 @@ impl Readable {
 }
 
 /// A path's name below the agent's prefix. Groups of jobs have prefixes of their own, which are below it.
-fn below<'a>(path: &'a str, state: &State) -> Option<&'a str> {
+fn below<'a>(path: &'a str, state: &AgentState) -> Option<&'a str> {
     path.strip_prefix(state.prefix.as_str())?.strip_prefix('/')
 }
 
@@ -56,23 +56,28 @@ fn level(name: &str) -> Option<&str> {
 }
 
 /// Why a pattern that names one sensor is not answered; `None` when it is. One with wildcards is answered with what may be read.
-pub fn refusal(pattern: &Pattern, who: &Who, state: &State) -> Option<String> {
+pub fn refusal(pattern: &Pattern, who: &CallerIdentity, state: &AgentState) -> Option<String> {
     let text = pattern.as_str();
     if !pattern.is_literal() || !text.starts_with('/') {
         return None;
     }
-    let readable = Readable::of(who, &state.jobs());
+    let readable = ReadScope::of(who, &state.jobs());
     let is_readable =
-        matches!(readable, Readable::Everything) || below(text, state).is_some_and(|name| readable.has(name));
+        matches!(readable, ReadScope::Everything) || below(text, state).is_some_and(|name| readable.has(name));
     (!is_readable)
         .then(|| format!("{text} is no sensor of a running job of yours; those are all that you may read here"))
 }
 
 /// The sensors that patterns choose of those that may be read, in the order of their paths; no pattern chooses all.
-fn choose(patterns: &[Pattern], who: &Who, state: &State, jobs: &JobsView) -> Vec<(String, Arc<Group>, usize)> {
-    let readable = Readable::of(who, jobs);
+fn choose(
+    patterns: &[Pattern],
+    who: &CallerIdentity,
+    state: &AgentState,
+    jobs: &JobsView,
+) -> Vec<(String, Arc<Group>, usize)> {
+    let readable = ReadScope::of(who, jobs);
     let mut list = Vec::new();
-    let is_user = matches!(readable, Readable::Jobs(_));
+    let is_user = matches!(readable, ReadScope::Jobs(_));
     // Groups of jobs have names that begin so; the node's many others need not be looked at sensor by sensor.
     for group in state.registry.live().into_iter().filter(|group| !is_user || group.name().starts_with("job/")) {
         for index in 0..group.schema.len() {
@@ -98,7 +103,7 @@ fn word(text: &str) -> std::borrow::Cow<'_, str> {
 }
 
 /// `sensors`: what there is.
-pub fn sensors(patterns: &[Pattern], who: &Who, state: &State, out: &mut Vec<u8>) {
+pub fn sensors(patterns: &[Pattern], who: &CallerIdentity, state: &AgentState, out: &mut Vec<u8>) {
     let list = choose(patterns, who, state, &state.jobs());
     let count = list.len().min(SENSORS_MAX);
     let _ = writeln!(out, "sensors {count} {}", list.len() - count);
@@ -111,15 +116,15 @@ pub fn sensors(patterns: &[Pattern], who: &Who, state: &State, out: &mut Vec<u8>
 }
 
 /// What is read of a group: each sensor's place in the row, and among those of the selection.
-type OfGroup = (Arc<Group>, Vec<(usize, usize)>);
+type GroupColumns = (Arc<Group>, Vec<(usize, usize)>);
 
 /// Sensors chosen once, read often. A sensor keeps its place for as long as the selection is kept; new ones come after it.
 #[derive(Debug)]
-pub struct Watch {
+pub struct SensorWatch {
     patterns: Vec<Pattern>,
-    slots: Vec<Slot>,
+    slots: Vec<WatchSlot>,
     places: HashMap<String, usize>,
-    plan: Vec<OfGroup>,
+    plan: Vec<GroupColumns>,
     left: usize,
     /// Groups and jobs when this was chosen.
     changes: u64,
@@ -128,26 +133,26 @@ pub struct Watch {
 }
 
 #[derive(Debug)]
-struct Slot {
+struct WatchSlot {
     path: String,
     unit: String,
     /// Where it is now.
     at: Option<(Arc<Group>, usize)>,
     /// Where it was, as long as there is no sample where it is now.
     before: Option<(Arc<Group>, usize)>,
-    reading: Reading,
+    reading: LatestReading,
 }
 
 /// Time and value; no time when there is no reading, no value for a gap.
-type Reading = Option<(i64, Option<Value>)>;
+type LatestReading = Option<(i64, Option<Value>)>;
 
 fn value_of(bits: Option<u64>, sensor: &SensorDef) -> Option<Value> {
     bits.map(|bits| scaled(Value::from_bits(bits, sensor.value_type), sensor))
 }
 
-impl Watch {
+impl SensorWatch {
     /// Chooses.
-    pub fn new(patterns: Vec<Pattern>, who: &Who, state: &State) -> Self {
+    pub fn new(patterns: Vec<Pattern>, who: &CallerIdentity, state: &AgentState) -> Self {
         // In this order: a change while this chooses is seen at the next read.
         let (changes, jobs) = (state.registry.changes(), state.jobs());
         let (slots, places, plan) = (Vec::new(), HashMap::new(), Vec::new());
@@ -157,7 +162,7 @@ impl Watch {
     }
 
     /// Chooses anew where groups have come or gone, or jobs.
-    fn follow(&mut self, who: &Who, state: &State) {
+    fn follow(&mut self, who: &CallerIdentity, state: &AgentState) {
         let (changes, jobs) = (state.registry.changes(), state.jobs());
         if changes != self.changes || !Arc::ptr_eq(&jobs, &self.jobs) {
             (self.changes, self.jobs) = (changes, jobs);
@@ -165,7 +170,7 @@ impl Watch {
         }
     }
 
-    fn choose(&mut self, who: &Who, state: &State) {
+    fn choose(&mut self, who: &CallerIdentity, state: &AgentState) {
         let chosen = choose(&self.patterns, who, state, &self.jobs);
         let mut moved: Vec<Option<(Arc<Group>, usize)>> = self.slots.iter_mut().map(|slot| slot.at.take()).collect();
         self.left = 0;
@@ -175,7 +180,7 @@ impl Watch {
                 None if self.slots.len() < SENSORS_MAX => {
                     let unit = word(&group.schema.sensors()[index].unit).into_owned();
                     self.places.insert(path.clone(), self.slots.len());
-                    self.slots.push(Slot { path, unit, at: None, before: None, reading: None });
+                    self.slots.push(WatchSlot { path, unit, at: None, before: None, reading: None });
                     moved.push(None);
                     self.slots.len() - 1
                 }
@@ -205,7 +210,7 @@ impl Watch {
     }
 
     /// Reads every sensor's newest.
-    fn read(&mut self, state: &State) {
+    fn read(&mut self, state: &AgentState) {
         for slot in &mut self.slots {
             slot.reading = None;
         }
@@ -237,7 +242,7 @@ impl Watch {
     }
 
     /// `watch`, `list`: its sensors from the place `from` on.
-    pub fn list(&mut self, handle: usize, from: usize, who: &Who, state: &State, out: &mut Vec<u8>) {
+    pub fn list(&mut self, handle: usize, from: usize, who: &CallerIdentity, state: &AgentState, out: &mut Vec<u8>) {
         self.follow(who, state);
         let _ = writeln!(out, "watch {handle} {} {}", self.slots.len(), self.left);
         for slot in self.slots.iter().skip(from) {
@@ -246,7 +251,7 @@ impl Watch {
     }
 
     /// `get`: their newest readings.
-    pub fn get(&mut self, who: &Who, state: &State, out: &mut Vec<u8>) {
+    pub fn get(&mut self, who: &CallerIdentity, state: &AgentState, out: &mut Vec<u8>) {
         self.follow(who, state);
         self.read(state);
         let _ = writeln!(out, "values {}", self.slots.len());
@@ -257,7 +262,7 @@ impl Watch {
     }
 
     /// `newest`: paths, newest readings and units. Whether there was any.
-    pub fn newest(&mut self, state: &State, out: &mut Vec<u8>) -> bool {
+    pub fn newest(&mut self, state: &AgentState, out: &mut Vec<u8>) -> bool {
         self.read(state);
         let _ = writeln!(out, "readings {} {}", self.slots.len(), self.left);
         for slot in &self.slots {
@@ -270,7 +275,7 @@ impl Watch {
 }
 
 /// `TIME VALUE`, with `-` for what there is not.
-fn reading(reading: Reading, out: &mut Vec<u8>) {
+fn reading(reading: LatestReading, out: &mut Vec<u8>) {
     let _ = match reading {
         None => write!(out, "- -"),
         Some((time, None)) => write!(out, "{time} -"),

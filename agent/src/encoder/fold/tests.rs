@@ -1,7 +1,7 @@
 use super::*;
 use wholegrain_model::{Interval, SensorDef, SensorPath};
 
-use crate::engine::schedule::Ticking;
+use crate::engine::schedule::TickSchedule;
 
 const S: i64 = 1_000_000_000;
 const MS: i64 = 1_000_000;
@@ -10,7 +10,7 @@ fn group(name: &str, sensors: Vec<SensorDef>, window: Interval, quantiles: &[f64
     let interval = Interval::from_ms(1);
     let schema = Schema::new(SensorPath::new("/n/job/1").unwrap(), name, sensors).unwrap();
     let plan = Accumulated::new(&schema, interval, window, quantiles).unwrap();
-    let ticking = Ticking { interval, offset: Interval::default(), synchronous: true };
+    let ticking = TickSchedule { interval, offset: Interval::default(), synchronous: true };
     Group::new("jobs", "n", schema, ticking, false, Interval::from_s(1), Arc::default())
         .accumulating(Some(Arc::new(plan)))
 }

@@ -4,15 +4,15 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use super::Jobs;
-use super::part::Pool;
-use super::running::{Again, Preview, Running};
-use crate::bell::Bell;
+use super::JobGroups;
+use super::part::SensorListPool;
+use super::running_job::{GroupPreview, PartSelection, RunningJob};
 use crate::config::Config;
 use crate::engine::clock;
 use crate::jobs::JobsConfig;
 use crate::jobs::rules::Rules;
 use crate::jobs::tracker::{Job, JobEvent, NodeFacts, Tracker};
+use crate::waker::Waker;
 
 /// How long nothing new must be told of jobs until all are taken to be known: 200 ms.
 const QUIET: Duration = Duration::from_millis(200);
@@ -21,7 +21,7 @@ const LOOK_MAX: Duration = Duration::from_secs(5);
 
 /// The groups of all jobs that run, by the configuration's rules; those that people have made are the running agent's. `note` gets what
 /// people should know.
-pub fn look(config: &Config, note: &mut dyn FnMut(String)) -> Vec<Preview> {
+pub fn look(config: &Config, note: &mut dyn FnMut(String)) -> Vec<GroupPreview> {
     let Some(jobs) = &config.jobs else { return Vec::new() };
     let found = match find(config, jobs) {
         Ok(found) => found,
@@ -31,12 +31,12 @@ pub fn look(config: &Config, note: &mut dyn FnMut(String)) -> Vec<Preview> {
         }
     };
     let (rules, now) = (Rules::open(&jobs.rules, None, clock::real()).0, clock::real());
-    let (mut supplies, mut pool) = (Jobs::supplies(config, &config.roots), Pool::default());
+    let (mut supplies, mut pool) = (JobGroups::supplies(config, &config.roots), SensorListPool::default());
     let mut groups = Vec::new();
     note(format!("jobs: {} run on this node now", found.len()));
     for job in found {
-        let mut running = Running::new(job);
-        running.gather(&mut supplies, &mut pool, &Again::All);
+        let mut running = RunningJob::new(job);
+        running.gather(&mut supplies, &mut pool, &PartSelection::All);
         running.resolve(&rules.of_job(&running.subject(), now));
         for group in running.preview(&config.prefix) {
             match group {
@@ -52,7 +52,7 @@ pub fn look(config: &Config, note: &mut dyn FnMut(String)) -> Vec<Preview> {
 /// The jobs that run, as a tracker tells of them that is asked for nothing else.
 fn find(config: &Config, jobs: &JobsConfig) -> anyhow::Result<Vec<Arc<Job>>> {
     let node = NodeFacts { name: config.name.clone(), prefix: config.prefix.to_string() };
-    let (tracker, events, _) = Tracker::start(&jobs.tracker, None, &config.roots, node, Arc::new(Bell::new()?))?;
+    let (tracker, events, _) = Tracker::start(&jobs.tracker, None, &config.roots, node, Arc::new(Waker::new()?))?;
     let found = collect(&events, Instant::now() + LOOK_MAX);
     tracker.stop();
     Ok(found)

@@ -6,16 +6,16 @@
 //!   that keeps the others from being read.
 //!
 //! [`plan`] says, without doing anything, which groups there have to be and by which steps; [`running`] takes those steps for one
-//! job, through [`hands`]; [`reader`] reads a group with the readers of its parts ([`part`]).
+//! job, through [`change_set`]; [`reader`] reads a group with the readers of its parts ([`part`]).
 
-mod hands;
+mod capacity;
+mod change_set;
+mod counter_moves;
 pub mod look;
-mod moves;
 mod part;
 pub mod plan;
 pub mod reader;
-mod room;
-mod running;
+mod running_job;
 mod source;
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
@@ -29,18 +29,18 @@ use wholegrain_model::{Interval, JobRecord, Value};
 use wholegrain_sources::job::{JobSource, Last};
 use wholegrain_sources::{Roots, descriptors};
 
-use self::hands::{Hands, Shapes};
-use self::part::Pool;
-pub use self::room::Held;
-use self::room::Room;
-use self::running::{Again, Running};
-pub use self::source::Supply;
+pub use self::capacity::HoldReason;
+use self::capacity::SensorCapacity;
+use self::change_set::{ChangeSet, SharedSchemas};
+use self::part::SensorListPool;
+use self::running_job::{PartSelection, RunningJob};
+pub use self::source::JobSourceHandle;
 use super::rules::{JobsRefusal, Rules, RulesConfig};
 use super::tracker::{Job, JobEvent};
-use super::{Bounds, JobsAsk, JobsDone, JobsView, RuleView};
+use super::{JobBounds, JobsCommand, JobsOutcome, JobsView, RuleView};
 use crate::cache::{newest_row, scaled};
 use crate::engine::Sampler;
-use crate::state::State;
+use crate::state::AgentState;
 
 /// What the groups of jobs give as their source.
 pub const SOURCE: &str = "jobs";
@@ -51,12 +51,12 @@ const TRIES_MAX: usize = 64;
 /// How often it is warned that jobs are not read: 10 min.
 const WARN_EVERY: Duration = Duration::from_secs(600);
 /// Troubles that are remembered as told.
-const TOLD_MAX: usize = 256;
+const REPORTED_MAX: usize = 256;
 
 /// What jobs' groups are changed with.
-pub struct Context<'a> {
+pub struct JobsContext<'a> {
     /// Names and the registry.
-    pub state: &'a State,
+    pub state: &'a AgentState,
     /// Reads what does not block.
     pub fast: &'a mut Sampler,
     /// How long samples are collected into a batch.
@@ -64,16 +64,16 @@ pub struct Context<'a> {
 }
 
 /// All jobs that run, and their groups. Owned by the manager's thread.
-pub struct Jobs {
+pub struct JobGroups {
     events: Receiver<JobEvent>,
     rules: Rules,
-    supplies: Vec<Supply>,
-    jobs: BTreeMap<String, Running>,
+    supplies: Vec<JobSourceHandle>,
+    jobs: BTreeMap<String, RunningJob>,
     slow: Option<Sampler>,
-    pool: Pool,
-    shapes: Shapes,
+    pool: SensorListPool,
+    shapes: SharedSchemas,
     notes: Vec<String>,
-    told: HashSet<String>,
+    reported: HashSet<String>,
     shown_rules: Arc<Vec<RuleView>>,
     /// The view is to be put in place anew.
     stale: bool,
@@ -81,7 +81,7 @@ pub struct Jobs {
     changed: bool,
     /// The tracker has told more than was taken.
     behind: bool,
-    room: Room,
+    room: SensorCapacity,
     /// Jobs that are not read because others take all there is, the longest waiting first.
     waiting: VecDeque<String>,
     /// Some job has given sensors back since those that wait were last looked at.
@@ -91,9 +91,9 @@ pub struct Jobs {
     freed: usize,
 }
 
-impl Jobs {
+impl JobGroups {
     /// Nothing runs yet.
-    pub fn new(events: Receiver<JobEvent>, rules: Rules, supplies: Vec<Supply>) -> Self {
+    pub fn new(events: Receiver<JobEvent>, rules: Rules, supplies: Vec<JobSourceHandle>) -> Self {
         let shown_rules = Arc::new(rules.view());
         Self {
             events,
@@ -101,15 +101,15 @@ impl Jobs {
             supplies,
             jobs: BTreeMap::new(),
             slow: None,
-            pool: Pool::default(),
-            shapes: Shapes::default(),
+            pool: SensorListPool::default(),
+            shapes: SharedSchemas::default(),
             notes: Vec::new(),
-            told: HashSet::new(),
+            reported: HashSet::new(),
             shown_rules,
             stale: true,
             changed: false,
             behind: false,
-            room: Room::default(),
+            room: SensorCapacity::default(),
             waiting: VecDeque::new(),
             has_room: false,
             warned: None,
@@ -118,7 +118,7 @@ impl Jobs {
     }
 
     /// Other bounds: jobs that are read go on.
-    pub fn bound(&mut self, bounds: Bounds) {
+    pub fn bound(&mut self, bounds: JobBounds) {
         bounds.apply();
         self.room.bounds = bounds;
         self.has_room = true;
@@ -130,7 +130,7 @@ impl Jobs {
     }
 
     /// Takes what the tracker and the readers have told, ends rules that are over, and shows it. Whether groups have changed.
-    pub fn round(&mut self, context: &mut Context<'_>, now: i64) -> bool {
+    pub fn round(&mut self, context: &mut JobsContext<'_>, now: i64) -> bool {
         self.behind = true;
         for _ in 0..EVENTS_MAX {
             match self.events.try_recv() {
@@ -167,25 +167,30 @@ impl Jobs {
     }
 
     /// Obeys an order about rules: what it changes is in force when this returns.
-    pub fn obey(&mut self, ask: &JobsAsk, context: &mut Context<'_>, now: i64) -> Result<JobsDone, JobsRefusal> {
+    pub fn execute(
+        &mut self,
+        command: &JobsCommand,
+        context: &mut JobsContext<'_>,
+        now: i64,
+    ) -> Result<JobsOutcome, JobsRefusal> {
         let jobs: Vec<_> = self.jobs.values().map(|running| (running.subject(), running.metrics())).collect();
-        let done = self.rules.obey(ask, &jobs, now)?;
+        let done = self.rules.execute(command, &jobs, now)?;
         self.rules_changed(context, now);
         self.show(context.state);
         Ok(done)
     }
 
     /// Other rules and limits of the configuration.
-    pub fn configure(&mut self, rules: &RulesConfig, context: &mut Context<'_>, now: i64) {
+    pub fn configure(&mut self, rules: &RulesConfig, context: &mut JobsContext<'_>, now: i64) {
         self.rules.configure(rules, now).iter().for_each(|problem| tracing::warn!("jobs: {problem}"));
         self.rules_changed(context, now);
     }
 
-    fn rules_changed(&mut self, context: &mut Context<'_>, now: i64) {
+    fn rules_changed(&mut self, context: &mut JobsContext<'_>, now: i64) {
         self.shown_rules = Arc::new(self.rules.view());
         self.stale = true;
         for level in self.levels() {
-            self.settle(&level, context, now);
+            self.reconcile(&level, context, now);
         }
     }
 
@@ -193,30 +198,30 @@ impl Jobs {
         self.jobs.keys().cloned().collect()
     }
 
-    fn begin(&mut self, job: Arc<Job>, context: &mut Context<'_>, now: i64) {
+    fn begin(&mut self, job: Arc<Job>, context: &mut JobsContext<'_>, now: i64) {
         let level = job.record.level.clone();
         if self.jobs.contains_key(&level) {
             return self.retell(job, context, now);
         }
         tracing::debug!("job {} began", job.record.job);
-        self.jobs.insert(level.clone(), Running::new(job));
+        self.jobs.insert(level.clone(), RunningJob::new(job));
         self.admit(&level, context, now);
     }
 
     /// Begins to read a job, if it is worth that and there is room.
-    fn admit(&mut self, level: &str, context: &mut Context<'_>, now: i64) {
+    fn admit(&mut self, level: &str, context: &mut JobsContext<'_>, now: i64) {
         let Some(running) = self.jobs.get_mut(level) else { return };
         if !running.job.has_processes {
-            return running.hold(Held::Empty);
+            return running.hold(HoldReason::Empty);
         }
         running.release();
-        self.gather(level, &Again::All);
+        self.gather(level, &PartSelection::All);
         let Some(running) = self.jobs.get_mut(level) else { return };
         let need = running.need();
         match self.room.refuses(&need, descriptors::left(need.uid)) {
             None => {
                 self.room.take(level, need);
-                self.settle(level, context, now);
+                self.reconcile(level, context, now);
             }
             Some(held) => {
                 running.hold(held);
@@ -229,7 +234,7 @@ impl Jobs {
         }
     }
 
-    fn warn(&mut self, level: &str, held: Held) {
+    fn warn(&mut self, level: &str, held: HoldReason) {
         let now = Instant::now();
         if self.warned.is_none_or(|warned| now.saturating_duration_since(warned) >= WARN_EVERY) {
             self.warned = Some(now);
@@ -239,7 +244,7 @@ impl Jobs {
     }
 
     /// Reads jobs that wait, where others have made room for them.
-    fn try_waiting(&mut self, context: &mut Context<'_>, now: i64) {
+    fn try_waiting(&mut self, context: &mut JobsContext<'_>, now: i64) {
         if !std::mem::take(&mut self.has_room) {
             return;
         }
@@ -256,34 +261,34 @@ impl Jobs {
         }
     }
 
-    fn count(&self, state: &State) {
+    fn count(&self, state: &AgentState) {
         let put = |count: &AtomicU64, value: usize| count.store(value as u64, Ordering::Relaxed);
         put(&state.counters.jobs, self.jobs.len());
         put(&state.counters.jobs_waiting, self.waiting.len());
         put(&state.counters.job_sensors, self.room.sensors());
     }
 
-    fn retell(&mut self, job: Arc<Job>, context: &mut Context<'_>, now: i64) {
+    fn retell(&mut self, job: Arc<Job>, context: &mut JobsContext<'_>, now: i64) {
         let level = job.record.level.clone();
         let Some(running) = self.jobs.get_mut(&level) else { return self.begin(job, context, now) };
         let moved = running.job.place != job.place;
         let other = !running.job.record.is_same(&job.record);
         let held = running.held();
-        running.retold(job);
+        running.update_job(job);
         self.stale = true;
         match held {
-            Some(Held::Empty) => self.admit(&level, context, now),
+            Some(HoldReason::Empty) => self.admit(&level, context, now),
             Some(_) => {}
             None => {
                 if moved || other {
-                    self.gather(&level, &Again::All);
+                    self.gather(&level, &PartSelection::All);
                 }
-                self.settle(&level, context, now);
+                self.reconcile(&level, context, now);
             }
         }
     }
 
-    fn end(&mut self, job: &Job, context: &mut Context<'_>) {
+    fn end(&mut self, job: &Job, context: &mut JobsContext<'_>) {
         let level = &job.record.level;
         if !self.jobs.get(level).is_some_and(|running| running.job.record.is_same(&job.record)) {
             return;
@@ -293,7 +298,7 @@ impl Jobs {
         complete(&job.record, context.state);
         let last = self.supplies.iter_mut().filter_map(|supply| supply.last(&running.job.place));
         finish(&job.record, last.collect(), context.state);
-        self.with_hands(context, |hands| running.stop(hands));
+        self.with_change_set(context, |change_set| running.stop(change_set));
         self.supplies.iter_mut().for_each(|supply| supply.forget(&running.job.place));
         self.waiting.retain(|waiting| waiting != level);
         self.freed += self.room.leave(level);
@@ -302,29 +307,29 @@ impl Jobs {
     }
 
     /// Asks sources what there is to read of a job.
-    fn gather(&mut self, level: &str, again: &Again<'_>) {
+    fn gather(&mut self, level: &str, again: &PartSelection<'_>) {
         if let Some(running) = self.jobs.get_mut(level).filter(|running| running.held().is_none()) {
             running.gather(&mut self.supplies, &mut self.pool, again);
         }
     }
 
     /// Makes a job's groups what the rules want of what there is.
-    fn settle(&mut self, level: &str, context: &mut Context<'_>, now: i64) {
+    fn reconcile(&mut self, level: &str, context: &mut JobsContext<'_>, now: i64) {
         let Some(mut running) = self.jobs.remove(level) else { return };
         if running.held().is_none() {
             self.room.take(level, running.need());
         }
         running.resolve(&self.rules.of_job(&running.subject(), now));
-        self.changed |= self.with_hands(context, |hands| running.replan(hands));
+        self.changed |= self.with_change_set(context, |change_set| running.replan(change_set));
         self.stale |= running.is_changed();
         self.jobs.insert(level.to_owned(), running);
     }
 
-    fn with_hands<T>(&mut self, context: &mut Context<'_>, f: impl FnOnce(&mut Hands<'_>) -> T) -> T {
-        let Context { state, fast, send_interval } = context;
+    fn with_change_set<T>(&mut self, context: &mut JobsContext<'_>, f: impl FnOnce(&mut ChangeSet<'_>) -> T) -> T {
+        let JobsContext { state, fast, send_interval } = context;
         let mut notes = Vec::new();
-        let mut hands = Hands::new(state, fast, &mut self.slow, *send_interval, &mut self.shapes, &mut notes);
-        let result = f(&mut hands);
+        let mut change_set = ChangeSet::new(state, fast, &mut self.slow, *send_interval, &mut self.shapes, &mut notes);
+        let result = f(&mut change_set);
         for note in notes {
             self.tell(format!("jobs: {note}"));
         }
@@ -333,15 +338,15 @@ impl Jobs {
 
     /// Tells a trouble once, whichever job it came from.
     fn tell(&mut self, text: String) {
-        if self.told.len() < TOLD_MAX && !self.told.contains(&text) {
+        if self.reported.len() < REPORTED_MAX && !self.reported.contains(&text) {
             tracing::warn!("{text}");
             self.notes.push(text.clone());
-            self.told.insert(text);
+            self.reported.insert(text);
         }
     }
 
     /// What the samplers have to say.
-    fn look(&mut self, context: &mut Context<'_>, now: i64) {
+    fn look(&mut self, context: &mut JobsContext<'_>, now: i64) {
         if let Some(slow) = &self.slow {
             slow.collect();
         }
@@ -351,7 +356,7 @@ impl Jobs {
         for (level, running) in &mut self.jobs {
             let id = &running.job.record.job.clone();
             let asked = running.look(at, |problem| {
-                if !self.told.contains(&problem) {
+                if !self.reported.contains(&problem) {
                     troubles.push((id.clone(), problem));
                 }
             });
@@ -359,20 +364,20 @@ impl Jobs {
             again.extend(asked.map(|asked| (level.clone(), asked)));
         }
         for (job, problem) in troubles {
-            if self.told.len() < TOLD_MAX && self.told.insert(problem.clone()) {
+            if self.reported.len() < REPORTED_MAX && self.reported.insert(problem.clone()) {
                 tracing::warn!(
                     "job {job}: {problem}; its values are gaps until it can be read; told once for all jobs"
                 );
             }
         }
         for (level, asked) in again {
-            self.gather(&level, &Again::Parts(&asked));
-            self.settle(&level, context, now);
+            self.gather(&level, &PartSelection::Parts(&asked));
+            self.reconcile(&level, context, now);
         }
     }
 
     /// Puts the view in place if anything has changed; jobs that have not are the same as before.
-    fn show(&mut self, state: &State) {
+    fn show(&mut self, state: &AgentState) {
         if !std::mem::take(&mut self.stale) {
             return;
         }
@@ -382,7 +387,7 @@ impl Jobs {
     }
 
     /// Stops a source at job scope; `None` when it has none. Whether it was running.
-    pub fn stop_source(&mut self, name: &str, context: &mut Context<'_>, now: i64) -> Option<bool> {
+    pub fn stop_source(&mut self, name: &str, context: &mut JobsContext<'_>, now: i64) -> Option<bool> {
         let supply = self.supplies.iter_mut().find(|supply| supply.name == name)?;
         let was_running = supply.is_running();
         for running in self.jobs.values() {
@@ -398,13 +403,13 @@ impl Jobs {
         &mut self,
         name: &'static str,
         built: Result<Box<dyn JobSource>, ConfigError>,
-        context: &mut Context<'_>,
+        context: &mut JobsContext<'_>,
         now: i64,
     ) {
         match self.supplies.iter_mut().find(|supply| supply.name == name) {
             Some(supply) => supply.start(built),
             None => {
-                let mut supply = Supply::new(name, None);
+                let mut supply = JobSourceHandle::new(name, None);
                 supply.start(built);
                 self.supplies.push(supply);
             }
@@ -413,26 +418,26 @@ impl Jobs {
     }
 
     /// Forgets a source that the configuration has no more.
-    pub fn remove_source(&mut self, name: &str, context: &mut Context<'_>, now: i64) {
+    pub fn remove_source(&mut self, name: &str, context: &mut JobsContext<'_>, now: i64) {
         self.stop_source(name, context, now);
         self.supplies.retain(|supply| supply.name != name);
     }
 
-    fn regather(&mut self, name: &str, context: &mut Context<'_>, now: i64) {
+    fn regather(&mut self, name: &str, context: &mut JobsContext<'_>, now: i64) {
         for level in self.levels() {
-            self.gather(&level, &Again::Source(name));
-            self.settle(&level, context, now);
+            self.gather(&level, &PartSelection::Source(name));
+            self.reconcile(&level, context, now);
         }
     }
 
     /// Whether a source runs at job scope; `None` when it has none.
     pub fn runs_source(&self, name: &str) -> Option<bool> {
-        self.supplies.iter().find(|supply| supply.name == name).map(Supply::is_running)
+        self.supplies.iter().find(|supply| supply.name == name).map(JobSourceHandle::is_running)
     }
 
     /// What a source had to say at job scope.
     pub fn notes_of(&self, name: &str) -> &[String] {
-        self.supplies.iter().find(|supply| supply.name == name).map_or(&[], Supply::notes)
+        self.supplies.iter().find(|supply| supply.name == name).map_or(&[], JobSourceHandle::notes)
     }
 
     /// The number of jobs.
@@ -446,26 +451,26 @@ impl Jobs {
     }
 
     /// Takes all groups from the samplers, because nobody wants to know of jobs any more.
-    pub fn dismiss(mut self, context: &mut Context<'_>, patience: Duration) {
+    pub fn dismiss(mut self, context: &mut JobsContext<'_>, timeout: Duration) {
         for (_, mut running) in std::mem::take(&mut self.jobs) {
-            self.with_hands(context, |hands| running.stop(hands));
+            self.with_change_set(context, |change_set| running.stop(change_set));
         }
         context.state.set_jobs(JobsView::default());
-        self.finish(patience);
+        self.finish(timeout);
     }
 
     /// The end of the thread for reads that can take long; groups of the other one end with it.
-    pub fn finish(mut self, patience: Duration) {
+    pub fn finish(mut self, timeout: Duration) {
         if let Some(slow) = self.slow.take()
-            && !slow.join(patience)
+            && !slow.join(timeout)
         {
             tracing::warn!("jobs: a read hangs; its thread is left behind");
         }
     }
 
     /// Sources of the configuration that have a job scope.
-    pub fn supplies(config: &crate::config::Config, roots: &Roots) -> Vec<Supply> {
-        config.sources.iter().filter_map(|source| Supply::of(source, roots)).collect()
+    pub fn supplies(config: &crate::config::Config, roots: &Roots) -> Vec<JobSourceHandle> {
+        config.sources.iter().filter_map(|source| JobSourceHandle::of(source, roots)).collect()
     }
 }
 
@@ -482,8 +487,8 @@ const TOTALS: [&str; 8] = [
 ];
 
 /// Tells the book what was sampled last of a job that has ended: it may be later than what the tracker read.
-fn complete(record: &JobRecord, state: &State) {
-    let Some(book) = state.book() else { return };
+fn complete(record: &JobRecord, state: &AgentState) {
+    let Some(job_table) = state.job_table() else { return };
     let Ok(prefix) = state.prefix.join(&format!("job/{}", record.level)) else { return };
     let mut sampled: BTreeMap<String, f64> = BTreeMap::new();
     let mut at = i64::MIN;
@@ -502,12 +507,12 @@ fn complete(record: &JobRecord, state: &State) {
         }
     }
     if !sampled.is_empty() {
-        book.complete(record, &sampled, at);
+        job_table.complete(record, &sampled, at);
     }
 }
 
 /// Tells the book what the counters of a job that has ended came to which are read at intervals only.
-fn finish(record: &JobRecord, all: Vec<Last>, state: &State) {
+fn finish(record: &JobRecord, all: Vec<Last>, state: &AgentState) {
     let (mut totals, mut missing) = (BTreeMap::new(), None);
     for last in all {
         match last {
@@ -518,7 +523,7 @@ fn finish(record: &JobRecord, all: Vec<Last>, state: &State) {
             Last::Unknown(why) => missing = Some(why),
         }
     }
-    if let Some(book) = state.book().filter(|_| !totals.is_empty() || missing.is_some()) {
-        book.finish(record, &totals, missing);
+    if let Some(job_table) = state.job_table().filter(|_| !totals.is_empty() || missing.is_some()) {
+        job_table.finish(record, &totals, missing);
     }
 }

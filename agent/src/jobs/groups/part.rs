@@ -7,11 +7,11 @@ use wholegrain_model::name::check_relative;
 use wholegrain_model::{Interval, Kind, SensorDef};
 use wholegrain_sources::job::{JobPart, OpenPart};
 
-use super::super::Setting;
-use super::plan::Offer;
+use super::super::MetricSetting;
+use super::plan::PartOffer;
 
 /// A part of one job.
-pub struct Part {
+pub struct RunningPart {
     /// Its number within the job; a part that takes its place gets another.
     pub id: u32,
     /// The source's name.
@@ -27,17 +27,17 @@ pub struct Part {
     /// Makes readers.
     pub open: OpenPart,
     /// What is wanted of each sensor: with the shortest interval heeded.
-    pub settings: Vec<Setting>,
+    pub settings: Vec<MetricSetting>,
     /// The rule that says so.
     pub rules: Vec<u64>,
     /// Sensors that are left out, for their name is not one or is another part's.
     hidden: Vec<usize>,
 }
 
-impl Part {
+impl RunningPart {
     /// For planning.
-    pub fn offer(&self) -> Offer<'_> {
-        Offer { part: self.id, blocking: self.blocking, settings: &self.settings }
+    pub fn offer(&self) -> PartOffer<'_> {
+        PartOffer { part: self.id, blocking: self.blocking, settings: &self.settings }
     }
 
     /// The sensors that are there, with their places.
@@ -51,8 +51,8 @@ impl Part {
     }
 
     /// Whether the other can be read in its place without anybody seeing a difference.
-    pub fn is_like(&self, other: &Part) -> bool {
-        let same = |part: &Part| (part.source, part.interval_min, part.blocking);
+    pub fn is_like(&self, other: &RunningPart) -> bool {
+        let same = |part: &RunningPart| (part.source, part.interval_min, part.blocking);
         same(self) == same(other)
             && self.name == other.name
             && self.hidden == other.hidden
@@ -60,7 +60,7 @@ impl Part {
     }
 
     /// Puts in what `resolve` says of each sensor; whether that changes anything.
-    pub fn set(&mut self, resolve: impl Fn(&str) -> (Setting, u64)) -> bool {
+    pub fn set(&mut self, resolve: impl Fn(&str) -> (MetricSetting, u64)) -> bool {
         let mut changed = false;
         for index in 0..self.sensors.len() {
             if self.hidden.contains(&index) {
@@ -77,14 +77,14 @@ impl Part {
 
 /// Sensors of parts, each list in memory once: most jobs have the same. By source and part, the list last seen.
 #[derive(Default)]
-pub struct Pool {
+pub struct SensorListPool {
     lists: HashMap<(&'static str, String), Arc<[SensorDef]>>,
 }
 
 /// Lists kept, at most: names of parts are few, but that is up to the sources.
 const LISTS_MAX: usize = 1024;
 
-impl Pool {
+impl SensorListPool {
     fn shared(&mut self, source: &'static str, name: &str, sensors: Vec<SensorDef>) -> Arc<[SensorDef]> {
         let key = (source, name.to_owned());
         if let Some(known) = self.lists.get(&key).filter(|known| known[..] == sensors[..]) {
@@ -99,29 +99,35 @@ impl Pool {
 }
 
 /// Takes the parts that the sources offer of one job: one metric, one part.
-pub struct Intake<'a> {
+pub struct PartIntake<'a> {
     /// Where lists are shared.
-    pub pool: &'a mut Pool,
+    pub pool: &'a mut SensorListPool,
     /// The number of the next part.
     pub next: &'a mut u32,
     names: HashSet<String>,
-    parts: Vec<Part>,
+    parts: Vec<RunningPart>,
 }
 
-impl<'a> Intake<'a> {
+impl<'a> PartIntake<'a> {
     /// Nothing yet.
-    pub fn new(pool: &'a mut Pool, next: &'a mut u32) -> Self {
+    pub fn new(pool: &'a mut SensorListPool, next: &'a mut u32) -> Self {
         Self { pool, next, names: HashSet::new(), parts: Vec::new() }
     }
 
     /// Takes one that stays as it is.
-    pub fn keep(&mut self, part: Part) {
+    pub fn keep(&mut self, part: RunningPart) {
         self.names.extend(part.metrics().map(|(_, sensor)| sensor.name.clone()));
         self.parts.push(part);
     }
 
     /// Takes one that is offered; where `before` is like it, that one stays. `report` gets what people should know.
-    pub fn take(&mut self, source: &'static str, part: JobPart, before: Option<Part>, report: &mut dyn FnMut(String)) {
+    pub fn take(
+        &mut self,
+        source: &'static str,
+        part: JobPart,
+        before: Option<RunningPart>,
+        report: &mut dyn FnMut(String),
+    ) {
         let mut hidden = Vec::new();
         for (index, sensor) in part.sensors.iter().enumerate() {
             if let Err(error) = check_relative(&sensor.name) {
@@ -133,7 +139,7 @@ impl<'a> Intake<'a> {
             }
         }
         let (count, id) = (part.sensors.len(), *self.next);
-        let part = Part {
+        let part = RunningPart {
             id,
             source,
             sensors: self.pool.shared(source, &part.name, part.sensors),
@@ -141,7 +147,7 @@ impl<'a> Intake<'a> {
             interval_min: part.interval_min,
             blocking: part.blocking,
             open: part.open,
-            settings: vec![Setting::Off; count],
+            settings: vec![MetricSetting::Off; count],
             rules: vec![0; count],
             hidden,
         };
@@ -155,7 +161,7 @@ impl<'a> Intake<'a> {
     }
 
     /// All.
-    pub fn into_parts(self) -> Vec<Part> {
+    pub fn into_parts(self) -> Vec<RunningPart> {
         self.parts
     }
 }

@@ -4,29 +4,29 @@ use std::collections::BTreeMap;
 
 use wholegrain_model::Interval;
 
-use super::super::{Accumulation, Mode, Rate, Setting};
+use super::super::{Accumulation, MetricSetting, SampleMode, SamplingRate};
 
 /// What makes a group: metrics of a job that have all of this in common are read together.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Key {
+pub struct GroupKey {
     /// How often they are read.
     pub interval: Interval,
     /// Whether on a thread for reads that can take long.
     pub blocking: bool,
     /// What is kept of them: `None` for every sample.
-    pub windows: Option<Windows>,
+    pub windows: Option<WindowKey>,
 }
 
 /// An accumulation that can be compared.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Windows {
+pub struct WindowKey {
     /// Their length.
     pub length: Interval,
     /// The bits of the quantiles.
     quantiles: Vec<u64>,
 }
 
-impl Windows {
+impl WindowKey {
     fn of(accumulation: &Accumulation) -> Self {
         let quantiles = accumulation.quantiles.iter().map(|quantile| quantile.to_bits()).collect();
         Self { length: accumulation.window, quantiles }
@@ -38,12 +38,12 @@ impl Windows {
     }
 }
 
-impl Key {
+impl GroupKey {
     /// Of metrics at this rate.
-    pub fn of(rate: &Rate, blocking: bool) -> Self {
+    pub fn of(rate: &SamplingRate, blocking: bool) -> Self {
         let windows = match &rate.mode {
-            Mode::Raw => None,
-            Mode::Accumulate(accumulation) => Some(Windows::of(accumulation)),
+            SampleMode::Raw => None,
+            SampleMode::Accumulate(accumulation) => Some(WindowKey::of(accumulation)),
         };
         Self { interval: rate.interval, blocking, windows }
     }
@@ -65,14 +65,14 @@ impl Key {
     }
 
     /// Whether groups of both are read by one thread, at the same ticks.
-    fn ticks_with(&self, other: &Key) -> bool {
+    fn ticks_with(&self, other: &GroupKey) -> bool {
         (self.interval, self.blocking) == (other.interval, other.blocking)
     }
 }
 
 /// One sensor of one part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Place {
+pub struct SensorPlace {
     /// The part's number, which no other part of the job ever has.
     pub part: u32,
     /// Its place in the part.
@@ -80,27 +80,27 @@ pub struct Place {
 }
 
 /// Groups with what they read, in the order of their rows.
-pub type Groups = BTreeMap<Key, Vec<Place>>;
+pub type PlannedGroups = BTreeMap<GroupKey, Vec<SensorPlace>>;
 
 /// A part as far as planning looks at it.
 #[derive(Debug, Clone, Copy)]
-pub struct Offer<'a> {
+pub struct PartOffer<'a> {
     /// Its number.
     pub part: u32,
     /// Whether it is read on a thread for reads that can take long.
     pub blocking: bool,
     /// What is wanted of each of its sensors.
-    pub settings: &'a [Setting],
+    pub settings: &'a [MetricSetting],
 }
 
 /// The groups there have to be.
-pub fn plan<'a>(offers: impl Iterator<Item = Offer<'a>>) -> Groups {
-    let mut groups = Groups::new();
+pub fn plan<'a>(offers: impl Iterator<Item = PartOffer<'a>>) -> PlannedGroups {
+    let mut groups = PlannedGroups::new();
     for offer in offers {
         for (sensor, setting) in offer.settings.iter().enumerate() {
-            if let Setting::On(rate) = setting {
-                let place = Place { part: offer.part, sensor: sensor as u32 };
-                groups.entry(Key::of(rate, offer.blocking)).or_default().push(place);
+            if let MetricSetting::On(rate) = setting {
+                let place = SensorPlace { part: offer.part, sensor: sensor as u32 };
+                groups.entry(GroupKey::of(rate, offer.blocking)).or_default().push(place);
             }
         }
     }
@@ -109,41 +109,45 @@ pub fn plan<'a>(offers: impl Iterator<Item = Offer<'a>>) -> Groups {
 
 /// One step from the groups that run to those that have to be.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Step {
+pub enum PlanStep {
     /// A group begins; where there is one with the same ticks, in step with it, for metrics may have moved from there.
-    Add(Key, Option<Key>),
+    Add(GroupKey, Option<GroupKey>),
     /// The same reader goes on under another name: what is made of its samples has changed.
-    Rename(Key, Key),
+    Rename(GroupKey, GroupKey),
     /// The same sensors get another reader.
-    Reread(Key),
+    Reread(GroupKey),
     /// A group loses or gains sensors, and keeps its ticks.
-    Reshape(Key),
+    Reshape(GroupKey),
     /// A group ends.
-    Remove(Key),
+    Remove(GroupKey),
 }
 
 /// The steps, all to be made together. `looks_same` says whether a running group's sensors are those that are wanted of it.
 /// Groups that are named in no step are not touched.
-pub fn diff(running: &Groups, wanted: &Groups, looks_same: impl Fn(&Key) -> bool) -> Vec<Step> {
-    let mut ending: Vec<&Key> = running.keys().filter(|key| !wanted.contains_key(key)).collect();
+pub fn diff(running: &PlannedGroups, wanted: &PlannedGroups, looks_same: impl Fn(&GroupKey) -> bool) -> Vec<PlanStep> {
+    let mut ending: Vec<&GroupKey> = running.keys().filter(|key| !wanted.contains_key(key)).collect();
     let (mut added, mut steps) = (Vec::new(), Vec::new());
     for (key, places) in wanted {
         if let Some(now) = running.get(key) {
             if now != places {
-                steps.push(if looks_same(key) { Step::Reread(key.clone()) } else { Step::Reshape(key.clone()) });
+                steps.push(if looks_same(key) {
+                    PlanStep::Reread(key.clone())
+                } else {
+                    PlanStep::Reshape(key.clone())
+                });
             }
             continue;
         }
         if let Some(at) = ending.iter().position(|old| old.ticks_with(key) && running[*old] == *places) {
-            steps.push(Step::Rename(ending.swap_remove(at).clone(), key.clone()));
+            steps.push(PlanStep::Rename(ending.swap_remove(at).clone(), key.clone()));
             continue;
         }
         let beside = running.keys().find(|old| old.ticks_with(key));
-        added.push(Step::Add(key.clone(), beside.cloned()));
+        added.push(PlanStep::Add(key.clone(), beside.cloned()));
     }
     // Those that begin go first: they take their ticks from groups that may end in the same moment.
     added.extend(steps);
-    added.extend(ending.into_iter().cloned().map(Step::Remove));
+    added.extend(ending.into_iter().cloned().map(PlanStep::Remove));
     added
 }
 
@@ -151,24 +155,26 @@ pub fn diff(running: &Groups, wanted: &Groups, looks_same: impl Fn(&Key) -> bool
 mod tests {
     use super::*;
 
-    fn every(ms: u64) -> Setting {
-        Setting::On(Rate { interval: Interval::from_ms(ms), mode: Mode::Raw })
+    fn every(ms: u64) -> MetricSetting {
+        MetricSetting::On(SamplingRate { interval: Interval::from_ms(ms), mode: SampleMode::Raw })
     }
 
-    fn folded(ms: u64, quantiles: &[f64]) -> Setting {
+    fn folded(ms: u64, quantiles: &[f64]) -> MetricSetting {
         let accumulation = Accumulation { window: Interval::from_s(1), quantiles: quantiles.to_vec() };
-        Setting::On(Rate { interval: Interval::from_ms(ms), mode: Mode::Accumulate(accumulation) })
+        MetricSetting::On(SamplingRate { interval: Interval::from_ms(ms), mode: SampleMode::Accumulate(accumulation) })
     }
 
     /// Groups of one part, and of another that blocks.
-    fn groups(settings: &[Setting], blocking: &[Setting]) -> Groups {
-        let offers =
-            [Offer { part: 1, blocking: false, settings }, Offer { part: 2, blocking: true, settings: blocking }];
+    fn groups(settings: &[MetricSetting], blocking: &[MetricSetting]) -> PlannedGroups {
+        let offers = [
+            PartOffer { part: 1, blocking: false, settings },
+            PartOffer { part: 2, blocking: true, settings: blocking },
+        ];
         plan(offers.into_iter())
     }
 
-    fn shown(groups: &Groups) -> Vec<String> {
-        let places = |places: &[Place]| {
+    fn shown(groups: &PlannedGroups) -> Vec<String> {
+        let places = |places: &[SensorPlace]| {
             places.iter().map(|place| format!(" {}.{}", place.part, place.sensor)).collect::<String>()
         };
         groups.iter().map(|(key, list)| format!("{}{}", key.name("J"), places(list))).collect()
@@ -176,7 +182,8 @@ mod tests {
 
     #[test]
     fn metrics_with_the_same_setting_are_one_group() {
-        let settings = [every(1000), every(1), Setting::Off, every(1000), folded(1, &[]), folded(1, &[0.5, 0.99])];
+        let settings =
+            [every(1000), every(1), MetricSetting::Off, every(1000), folded(1, &[]), folded(1, &[0.5, 0.99])];
         assert_eq!(
             shown(&groups(&settings, &[every(1000), every(1000)])),
             [
@@ -187,26 +194,26 @@ mod tests {
                 "job/J/1s-apart 2.0 2.1",
             ]
         );
-        assert!(groups(&[Setting::Off], &[]).is_empty());
+        assert!(groups(&[MetricSetting::Off], &[]).is_empty());
     }
 
-    fn check(before: &[Setting], after: &[Setting], expected: &[&str]) {
-        let name = |key: &Key| key.name("").replacen("job//", "", 1);
+    fn check(before: &[MetricSetting], after: &[MetricSetting], expected: &[&str]) {
+        let name = |key: &GroupKey| key.name("").replacen("job//", "", 1);
         let steps = diff(&groups(before, &[]), &groups(after, &[]), |_| false);
         let shown: Vec<String> = steps
             .iter()
             .map(|step| match step {
-                Step::Add(key, beside) => {
+                PlanStep::Add(key, beside) => {
                     format!(
                         "add {} {}",
                         name(key),
                         beside.as_ref().map_or("at once".to_owned(), |beside| format!("with {}", name(beside)))
                     )
                 }
-                Step::Rename(from, to) => format!("rename {} {}", name(from), name(to)),
-                Step::Reread(key) => format!("reread {}", name(key)),
-                Step::Reshape(key) => format!("reshape {}", name(key)),
-                Step::Remove(key) => format!("remove {}", name(key)),
+                PlanStep::Rename(from, to) => format!("rename {} {}", name(from), name(to)),
+                PlanStep::Reread(key) => format!("reread {}", name(key)),
+                PlanStep::Reshape(key) => format!("reshape {}", name(key)),
+                PlanStep::Remove(key) => format!("remove {}", name(key)),
             })
             .collect();
         assert_eq!(shown, expected);
@@ -229,14 +236,14 @@ mod tests {
             &[folded(1, &[]), folded(1, &[0.5])],
             &["add 1ms-per-1s with 1ms", "add 1ms-per-1s-0.5 with 1ms", "remove 1ms"],
         );
-        check(&[s()], &[Setting::Off], &["remove 1s"]);
+        check(&[s()], &[MetricSetting::Off], &["remove 1s"]);
     }
 
     #[test]
     fn another_part_with_the_same_sensors_is_another_reader() {
-        let offer = |part| plan([Offer { part, blocking: false, settings: &[every(1)] }].into_iter());
+        let offer = |part| plan([PartOffer { part, blocking: false, settings: &[every(1)] }].into_iter());
         let key = offer(1).into_keys().next().unwrap();
-        assert_eq!(diff(&offer(1), &offer(2), |_| true), [Step::Reread(key.clone())]);
-        assert_eq!(diff(&offer(1), &offer(2), |_| false), [Step::Reshape(key)]);
+        assert_eq!(diff(&offer(1), &offer(2), |_| true), [PlanStep::Reread(key.clone())]);
+        assert_eq!(diff(&offer(1), &offer(2), |_| false), [PlanStep::Reshape(key)]);
     }
 }

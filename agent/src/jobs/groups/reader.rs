@@ -11,9 +11,9 @@ use wholegrain_sources::{Reader, Reading, Row};
 
 /// Which parts have asked for a new look: a bit each, and the last bit for all parts from the 64th on.
 #[derive(Debug, Default)]
-pub struct Asked(AtomicU64);
+pub struct RediscoveryRequests(AtomicU64);
 
-impl Asked {
+impl RediscoveryRequests {
     /// The bit of the part at this place of the group's readers.
     pub fn bit(at: usize) -> u64 {
         1 << at.min(63)
@@ -27,29 +27,29 @@ impl Asked {
 
 /// Set while a counter that has moved to another part has not had its gap yet. Whichever reader samples first makes it, as a group may
 /// get another reader before its next tick.
-pub type Moved = Arc<AtomicBool>;
+pub type PendingGap = Arc<AtomicBool>;
 
 /// The readers of a group's parts.
-pub struct Combined {
+pub struct CombinedReader {
     readers: Box<[Box<dyn Reader>]>,
-    asked: Arc<Asked>,
+    asked: Arc<RediscoveryRequests>,
     /// Counters that have moved, by their places in the row.
-    moved: Box<[(usize, Moved)]>,
+    moved: Box<[(usize, PendingGap)]>,
 }
 
-impl Combined {
+impl CombinedReader {
     /// Of these, in their order.
-    pub fn new(readers: Vec<Box<dyn Reader>>, asked: Arc<Asked>) -> Self {
+    pub fn new(readers: Vec<Box<dyn Reader>>, asked: Arc<RediscoveryRequests>) -> Self {
         Self { readers: readers.into(), asked, moved: Box::default() }
     }
 
     /// The same, of which the counters at these places of the row have moved here from another part.
-    pub fn moved(self, moved: Vec<(usize, Moved)>) -> Self {
+    pub fn moved(self, moved: Vec<(usize, PendingGap)>) -> Self {
         Self { moved: moved.into(), ..self }
     }
 }
 
-impl Reader for Combined {
+impl Reader for CombinedReader {
     fn read(&mut self, row: &mut Row<'_>) -> Reading {
         let mut all = Reading { gone: !self.readers.is_empty(), ..Reading::default() };
         for (at, reader) in self.readers.iter_mut().enumerate() {
@@ -62,7 +62,7 @@ impl Reader for Combined {
             all.problem = all.problem.or(one.problem);
             if one.layout_changed {
                 all.layout_changed = true;
-                self.asked.0.fetch_or(Asked::bit(at), Ordering::AcqRel);
+                self.asked.0.fetch_or(RediscoveryRequests::bit(at), Ordering::AcqRel);
             }
         }
         // A row of what is gone is not kept.
@@ -95,8 +95,8 @@ mod tests {
 
     fn check(readings: &[Reading], expected: Reading, values: &[Option<i64>], asked: u64) {
         let readers = readings.iter().enumerate().map(|(at, reading)| Box::new(Says(at, *reading)) as Box<dyn Reader>);
-        let flags = Arc::new(Asked::default());
-        let mut reader = Combined::new(readers.collect(), flags.clone());
+        let flags = Arc::new(RediscoveryRequests::default());
+        let mut reader = CombinedReader::new(readers.collect(), flags.clone());
         let (mut slots, mut gaps) = (vec![0; readings.len()], vec![0; 1]);
         let mut row = Row::new(&mut slots, &mut gaps);
         assert_eq!(reader.read(&mut row), expected);
@@ -106,12 +106,12 @@ mod tests {
 
     #[test]
     fn what_has_moved_begins_with_one_gap_whoever_reads_first() {
-        let flag: Moved = Arc::new(AtomicBool::new(true));
+        let flag: PendingGap = Arc::new(AtomicBool::new(true));
         let reader = |reading| {
             let readers: Vec<Box<dyn Reader>> = vec![Box::new(Says(0, reading)), Box::new(Says(1, reading))];
-            Combined::new(readers, Arc::default()).moved(vec![(1, flag.clone())])
+            CombinedReader::new(readers, Arc::default()).moved(vec![(1, flag.clone())])
         };
-        let read = |reader: &mut Combined| {
+        let read = |reader: &mut CombinedReader| {
             let (mut slots, mut gaps) = (vec![0; 2], vec![0; 1]);
             let mut row = Row::new(&mut slots, &mut gaps);
             reader.read(&mut row);

@@ -10,14 +10,14 @@ use crate::config::SourceConfig;
 const NOTES_MAX: usize = 100;
 
 /// One source.
-pub struct Supply {
+pub struct JobSourceHandle {
     /// Its name in the configuration.
     pub name: &'static str,
     source: Option<Box<dyn JobSource>>,
     notes: Vec<String>,
 }
 
-impl Supply {
+impl JobSourceHandle {
     /// Of this name; `None` while it is stopped.
     pub fn new(name: &'static str, source: Option<Box<dyn JobSource>>) -> Self {
         Self { name, source, notes: Vec::new() }

@@ -2,12 +2,12 @@
 
 /// A bucket. Time is an argument, ns of the monotonic clock.
 #[derive(Debug, Clone, Copy)]
-pub struct Bucket {
+pub struct TokenBucket {
     tokens: f64,
     at: i64,
 }
 
-impl Bucket {
+impl TokenBucket {
     /// Full at `now`.
     pub fn full(burst: f64, now: i64) -> Self {
         Self { tokens: burst, at: now }
@@ -44,8 +44,8 @@ mod tests {
 
     #[test]
     fn a_burst_and_then_the_rate() {
-        let mut bucket = Bucket::full(20.0, 0);
-        let taken = |bucket: &mut Bucket, from: i64, to: i64| {
+        let mut bucket = TokenBucket::full(20.0, 0);
+        let taken = |bucket: &mut TokenBucket, from: i64, to: i64| {
             (from..to).step_by(1_000_000).filter(|now| bucket.take(10.0, 20.0, *now)).count()
         };
         assert_eq!(taken(&mut bucket, 0, S), 20 + 9, "the tenth of the first second comes with its end");
@@ -56,7 +56,7 @@ mod tests {
 
     #[test]
     fn a_clock_that_goes_back_gives_nothing() {
-        let mut bucket = Bucket::full(1.0, S);
+        let mut bucket = TokenBucket::full(1.0, S);
         assert!(bucket.take(1.0, 1.0, S) && !bucket.take(1.0, 1.0, 0) && !bucket.take(1.0, 1.0, S / 2));
     }
 }

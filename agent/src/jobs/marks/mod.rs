@@ -9,8 +9,8 @@
 //! and of each name only the last is kept back and written once there is room, so that what a sensor shows in the end is true.
 
 pub mod bucket;
-mod of_job;
-pub mod peer;
+mod job_marks;
+pub mod process;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,12 +20,12 @@ use serde::Deserialize;
 use wholegrain_model::config::{ConfigError, Section};
 use wholegrain_sources::Roots;
 
-pub use of_job::{Counts, Event, JobMarks, What};
+pub use job_marks::{JobMarks, Mark, MarkCounts, MarkKind};
 
-use super::rules::Rate;
-use super::{JobView, JobsView, Who};
-use crate::engine::schedule::Now;
-use crate::state::{State, lock};
+use super::rules::RateLimit;
+use super::{CallerIdentity, JobView, JobsView};
+use crate::engine::schedule::ClockReading;
+use crate::state::{AgentState, lock};
 
 /// The longest name of a region or a value, in bytes.
 pub const NAME_BYTES_MAX: usize = 128;
@@ -96,9 +96,9 @@ pub enum MarkError {
 }
 
 /// What tells one job on this node from all others, a later one of the same id included.
-type Key = (String, String, i64);
+type MarksKey = (String, String, i64);
 
-fn key(job: &JobView) -> Key {
+fn key(job: &JobView) -> MarksKey {
     (job.record.level.clone(), job.record.manager.clone(), job.record.from)
 }
 
@@ -107,18 +107,18 @@ fn key(job: &JobView) -> Key {
 pub struct Marks {
     config: Mutex<MarksConfig>,
     roots: Roots,
-    jobs: Mutex<HashMap<Key, Arc<JobMarks>>>,
+    jobs: Mutex<HashMap<MarksKey, Arc<JobMarks>>>,
     /// Something is kept back.
     is_pending: AtomicBool,
     /// How many refusals the log tells of.
-    refusals: Mutex<Rate>,
+    refusals: Mutex<RateLimit>,
 }
 
 impl Marks {
     /// None yet.
     pub fn new(config: &crate::Config) -> Self {
         let (each, all) = REFUSALS_PER_MINUTE;
-        let refusals = Mutex::new(Rate::per_minute(each, all));
+        let refusals = Mutex::new(RateLimit::per_minute(each, all));
         let marks = config.jobs.as_ref().map(|jobs| jobs.marks).unwrap_or_default();
         Self {
             config: Mutex::new(marks),
@@ -145,11 +145,11 @@ impl Marks {
     }
 
     /// Somebody may not what they asked for: the log tells of it, as far as it is not too much.
-    pub fn tell_refusal(&self, who: &Who, why: &str, now: Now) {
+    pub fn tell_refusal(&self, who: &CallerIdentity, why: &str, now: ClockReading) {
         let key = who.uid.map_or_else(|| who.name.clone(), |uid| format!("uid {uid}"));
         let mut refusals = lock(&self.refusals);
         if refusals.take(&key, now.real) {
-            let more = match refusals.take_over() {
+            let more = match refusals.take_excess() {
                 0 => String::new(),
                 count => format!(" ({count} refusals before were not logged)"),
             };
@@ -158,7 +158,7 @@ impl Marks {
     }
 
     /// The marks of a job of the view.
-    pub fn of(&self, job: &JobView, state: &State) -> Result<Arc<JobMarks>, MarkError> {
+    pub fn of(&self, job: &JobView, state: &AgentState) -> Result<Arc<JobMarks>, MarkError> {
         let key = key(job);
         let mut jobs = lock(&self.jobs);
         if let Some(marks) = jobs.get(&key) {
@@ -174,13 +174,13 @@ impl Marks {
     }
 
     /// Ends the marks of the jobs that run no more: closes their regions and gives their groups to be drained.
-    pub fn follow(&self, view: &JobsView, state: &State, now: Now) {
+    pub fn follow(&self, view: &JobsView, state: &AgentState, now: ClockReading) {
         let ended: Vec<Arc<JobMarks>> = {
             let mut jobs = lock(&self.jobs);
             if jobs.is_empty() {
                 return;
             }
-            let running: std::collections::HashSet<Key> = view.jobs.iter().map(|job| key(job)).collect();
+            let running: std::collections::HashSet<MarksKey> = view.jobs.iter().map(|job| key(job)).collect();
             jobs.extract_if(|key, _| !running.contains(key)).map(|(_, marks)| marks).collect()
         };
         ended.iter().for_each(|marks| marks.end(state, now));
@@ -192,10 +192,10 @@ impl Marks {
     }
 
     /// Writes what was kept back where there is room again.
-    pub fn settle(&self, state: &State, now: Now) {
+    pub fn flush(&self, state: &AgentState, now: ClockReading) {
         if self.is_pending.swap(false, Ordering::AcqRel) {
             let jobs: Vec<Arc<JobMarks>> = lock(&self.jobs).values().cloned().collect();
-            jobs.iter().for_each(|job| job.settle(state, now));
+            jobs.iter().for_each(|job| job.flush(state, now));
         }
     }
 

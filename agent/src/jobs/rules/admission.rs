@@ -7,21 +7,21 @@ use serde::Serialize;
 use wholegrain_model::suggest::nearest;
 use wholegrain_model::{Interval, Pattern};
 
-use super::super::{JobsDone, Role, Setting, Who};
-use super::rule::{Owner, Spec};
-use super::table::{Table, may_change};
-use super::{JobsRefusal, Limits, Metric, RULES_MAX, RawRule, Rule, Subject, shown};
+use super::super::{CallerIdentity, JobsOutcome, MetricSetting, Role};
+use super::rule::{RuleOwner, RuleSpec};
+use super::table::{RuleTable, may_change};
+use super::{JobMetric, JobsRefusal, Limits, RULES_MAX, RawRule, Rule, RuleJob, shown};
 
 /// The most different changes that one line of the audit log tells of.
 const CHANGES_MAX: usize = 16;
 /// The most names of metrics given for each.
 const NAMES_MAX: usize = 4;
 
-type Jobs<'a> = [(Subject<'a>, Vec<Metric<'a>>)];
+type JobMetrics<'a> = [(RuleJob<'a>, Vec<JobMetric<'a>>)];
 
 /// A rule that may be, and what it would apply to.
 #[derive(Debug)]
-pub struct Plan {
+pub struct RulePlan {
     pub rule: Rule,
     /// Places in the list of jobs.
     pub jobs: Vec<usize>,
@@ -33,31 +33,31 @@ pub struct Plan {
     notes: Vec<String>,
 }
 
-impl Plan {
+impl RulePlan {
     /// Of a rule that is there already.
-    pub fn of_existing(rule: &Arc<Rule>, jobs: &Jobs) -> Self {
-        let made_for = |job: &Subject| match &rule.owner {
+    pub fn of_existing(rule: &Arc<Rule>, jobs: &JobMetrics) -> Self {
+        let made_for = |job: &RuleJob| match &rule.owner {
             Some(owner) => owner.only.iter().any(|id| id == job.id),
             None => rule.spec.jobs.chooses(job),
         };
-        let applies = |job: &Subject| rule.holds_for(job) && made_for(job);
+        let applies = |job: &RuleJob| rule.holds_for(job) && made_for(job);
         Self::new((**rule).clone(), jobs, (0..jobs.len()).filter(|at| applies(&jobs[*at].0)).collect())
     }
 
-    fn new(rule: Rule, jobs: &Jobs, chosen: Vec<usize>) -> Self {
+    fn new(rule: Rule, jobs: &JobMetrics, chosen: Vec<usize>) -> Self {
         let ids = chosen.iter().map(|at| jobs[*at].0.id.to_owned()).collect();
         let metrics = chosen.iter().map(|at| matched(&rule.spec, &jobs[*at].1).count() as u64).sum();
         Self { rule, jobs: chosen, ids, metrics, notes: Vec::new() }
     }
 
     /// The answer.
-    pub fn done(&self, load: f64) -> JobsDone {
+    pub fn done(&self, load: f64) -> JobsOutcome {
         let mut done = format!("rule {}: {}", self.rule.id, self.rule);
         for note in &self.notes {
             done.push_str("; ");
             done.push_str(note);
         }
-        JobsDone {
+        JobsOutcome {
             done,
             notes: self.notes.clone(),
             rule: Some(self.rule.id),
@@ -69,17 +69,24 @@ impl Plan {
     }
 }
 
-fn matched<'a>(spec: &'a Spec, metrics: &'a [Metric<'a>]) -> impl Iterator<Item = &'a Metric<'a>> {
+fn matched<'a>(spec: &'a RuleSpec, metrics: &'a [JobMetric<'a>]) -> impl Iterator<Item = &'a JobMetric<'a>> {
     metrics.iter().filter(|metric| spec.metrics.iter().any(|pattern| pattern.matches(metric.name)))
 }
 
 /// Everything but the load.
-pub fn plan(table: &Table, who: &Who, raw: &RawRule, jobs: &Jobs, id: u64, now: i64) -> Result<Plan, JobsRefusal> {
-    let spec = Spec::read(raw)?;
+pub fn plan(
+    table: &RuleTable,
+    who: &CallerIdentity,
+    raw: &RawRule,
+    jobs: &JobMetrics,
+    id: u64,
+    now: i64,
+) -> Result<RulePlan, JobsRefusal> {
+    let spec = RuleSpec::read(raw)?;
     let is_user = who.role == Role::User;
     let until = until(raw.within, is_user, &table.limits, now)?;
     let chosen = if is_user { own_jobs(who, raw, &spec, jobs)? } else { any_jobs(&spec, jobs)? };
-    let theirs: Vec<&[Metric]> = chosen.iter().map(|at| jobs[*at].1.as_slice()).collect();
+    let theirs: Vec<&[JobMetric]> = chosen.iter().map(|at| jobs[*at].1.as_slice()).collect();
     every_pattern_matches(&spec, &theirs)?;
     let mut notes = Vec::new();
     if is_user {
@@ -95,14 +102,14 @@ pub fn plan(table: &Table, who: &Who, raw: &RawRule, jobs: &Jobs, id: u64, now: 
             why: "there are too many rules; `wholegrain ctl rules` lists them, `rule remove` removes one".into(),
         });
     }
-    let owner = is_user.then(|| Owner {
+    let owner = is_user.then(|| RuleOwner {
         uid: who.uid,
         user: who.user.clone(),
         only: chosen.iter().map(|at| jobs[*at].0.id.to_owned()).collect(),
     });
     notes.extend(slower(&spec, &theirs));
     let rule = Rule { id, spec, until, by: who.name.clone(), owner, made: Some(now) };
-    Ok(Plan { notes, ..Plan::new(rule, jobs, chosen) })
+    Ok(RulePlan { notes, ..RulePlan::new(rule, jobs, chosen) })
 }
 
 fn until(within: Option<Interval>, is_user: bool, limits: &Limits, now: i64) -> Result<Option<i64>, JobsRefusal> {
@@ -134,7 +141,12 @@ fn until(within: Option<Interval>, is_user: bool, limits: &Limits, now: i64) -> 
 
 /// The user's jobs that the rule names. Jobs of others are for them as if they were not there: an answer that told them from jobs that do
 /// not run would let anybody find out, id by id or pattern by pattern, what others run.
-fn own_jobs(who: &Who, raw: &RawRule, spec: &Spec, jobs: &Jobs) -> Result<Vec<usize>, JobsRefusal> {
+fn own_jobs(
+    who: &CallerIdentity,
+    raw: &RawRule,
+    spec: &RuleSpec,
+    jobs: &JobMetrics,
+) -> Result<Vec<usize>, JobsRefusal> {
     let mine: Vec<usize> = (0..jobs.len()).filter(|at| who.owns(jobs[*at].0.uid, jobs[*at].0.user)).collect();
     let names = |at: &usize| raw.jobs.is_none() || spec.jobs.chooses(&jobs[*at].0);
     let chosen: Vec<usize> = mine.iter().copied().filter(names).collect();
@@ -145,7 +157,7 @@ fn own_jobs(who: &Who, raw: &RawRule, spec: &Spec, jobs: &Jobs) -> Result<Vec<us
     Ok(chosen)
 }
 
-fn any_jobs(spec: &Spec, jobs: &Jobs) -> Result<Vec<usize>, JobsRefusal> {
+fn any_jobs(spec: &RuleSpec, jobs: &JobMetrics) -> Result<Vec<usize>, JobsRefusal> {
     let chosen: Vec<usize> = (0..jobs.len()).filter(|at| spec.jobs.chooses(&jobs[*at].0)).collect();
     if chosen.is_empty() && spec.jobs.is_literal() {
         let ids: Vec<&str> = jobs.iter().map(|(job, _)| job.id).collect();
@@ -154,7 +166,7 @@ fn any_jobs(spec: &Spec, jobs: &Jobs) -> Result<Vec<usize>, JobsRefusal> {
     Ok(chosen)
 }
 
-fn no_job(who: &Who, text: &str, ids: &[&str]) -> JobsRefusal {
+fn no_job(who: &CallerIdentity, text: &str, ids: &[&str]) -> JobsRefusal {
     if ids.is_empty() {
         return JobsRefusal::Unknown(format!("no job of {} runs here", who.name));
     }
@@ -175,7 +187,7 @@ const NEAREST_MAX: usize = 3;
 
 /// Each pattern must choose something, so that a slip of the finger is not taken for a change. Without a job that runs there is
 /// nothing to compare with.
-fn every_pattern_matches(spec: &Spec, jobs: &[&[Metric]]) -> Result<(), JobsRefusal> {
+fn every_pattern_matches(spec: &RuleSpec, jobs: &[&[JobMetric]]) -> Result<(), JobsRefusal> {
     if jobs.is_empty() {
         return Ok(());
     }
@@ -209,8 +221,8 @@ fn every_pattern_matches(spec: &Spec, jobs: &[&[Metric]]) -> Result<(), JobsRefu
     Ok(())
 }
 
-fn within_limits(spec: &Spec, jobs: &[&[Metric]], limits: &Limits) -> Result<(), JobsRefusal> {
-    if let Setting::On(rate) = &spec.setting
+fn within_limits(spec: &RuleSpec, jobs: &[&[JobMetric]], limits: &Limits) -> Result<(), JobsRefusal> {
+    if let MetricSetting::On(rate) = &spec.setting
         && rate.interval < limits.interval_min
     {
         return Err(JobsRefusal::Limit {
@@ -236,7 +248,7 @@ fn patterns(patterns: &[Pattern]) -> String {
     if texts.is_empty() { "none".to_owned() } else { texts.join(" ") }
 }
 
-fn room_for_user(table: &Table, who: &Who) -> Result<(), JobsRefusal> {
+fn room_for_user(table: &RuleTable, who: &CallerIdentity) -> Result<(), JobsRefusal> {
     let theirs = table.above(RULES_MAX as u64).filter(|rule| is_of(rule, who)).count();
     if theirs >= table.limits.rules_per_user as usize {
         return Err(JobsRefusal::Limit {
@@ -248,16 +260,16 @@ fn room_for_user(table: &Table, who: &Who) -> Result<(), JobsRefusal> {
     Ok(())
 }
 
-fn is_of(rule: &Rule, who: &Who) -> bool {
+fn is_of(rule: &Rule, who: &CallerIdentity) -> bool {
     rule.owner.as_ref().is_some_and(|owner| who.owns(owner.uid, owner.user.as_deref()))
 }
 
 /// The metrics of which a user's rule would have less kept than rules of the configuration or of administrators ask for: those stay as
 /// they are, and the answer says so. A rule that could only lower is refused.
 fn not_lowered<'a>(
-    table: &Table,
-    spec: &Spec,
-    jobs: impl Iterator<Item = &'a (Subject<'a>, Vec<Metric<'a>>)>,
+    table: &RuleTable,
+    spec: &RuleSpec,
+    jobs: impl Iterator<Item = &'a (RuleJob<'a>, Vec<JobMetric<'a>>)>,
     now: i64,
 ) -> Result<Option<String>, JobsRefusal> {
     let (mut all, mut kept_up, mut first) = (0u64, 0u64, None);
@@ -283,8 +295,8 @@ fn not_lowered<'a>(
 }
 
 /// The metrics that cannot be read as often as asked: they are read as often as they can.
-fn slower(spec: &Spec, jobs: &[&[Metric]]) -> Option<String> {
-    let Setting::On(rate) = &spec.setting else { return None };
+fn slower(spec: &RuleSpec, jobs: &[&[JobMetric]]) -> Option<String> {
+    let MetricSetting::On(rate) = &spec.setting else { return None };
     let all = || jobs.iter().flat_map(|metrics| matched(spec, metrics));
     let mut slower = all().filter(|metric| metric.interval_min > rate.interval);
     let first = slower.next()?;
@@ -307,7 +319,7 @@ pub fn still_allowed(rule: &Rule, limits: &Limits, now: i64) -> Result<(), Strin
         return Err(format!("it would hold longer than the limit duration_max, {}", limits.duration_max));
     }
     match &rule.spec.setting {
-        Setting::On(rate) if rate.interval < limits.interval_min => {
+        MetricSetting::On(rate) if rate.interval < limits.interval_min => {
             Err(format!("every {} is shorter than the limit interval_min, {}", rate.interval, limits.interval_min))
         }
         _ => Ok(()),
@@ -315,7 +327,7 @@ pub fn still_allowed(rule: &Rule, limits: &Limits, now: i64) -> Result<(), Strin
 }
 
 /// The rule of this number, if they may remove it.
-pub fn removable(table: &Table, who: &Who, id: u64) -> Result<Arc<Rule>, JobsRefusal> {
+pub fn removable(table: &RuleTable, who: &CallerIdentity, id: u64) -> Result<Arc<Rule>, JobsRefusal> {
     let of_others = |rule: &Arc<Rule>| who.role == Role::User && rule.owner.is_some() && !is_of(rule, who);
     let Some(rule) = table.get(id).filter(|rule| !of_others(rule)) else {
         return Err(JobsRefusal::Unknown(format!("there is no rule {id}; `wholegrain ctl rules` lists them")));
@@ -334,7 +346,7 @@ pub fn removable(table: &Table, who: &Who, id: u64) -> Result<Arc<Rule>, JobsRef
 }
 
 /// The rules that people made which name exactly this job and which they may remove.
-pub fn rules_of(table: &Table, who: &Who, job: &str) -> Result<Vec<Arc<Rule>>, JobsRefusal> {
+pub fn rules_of(table: &RuleTable, who: &CallerIdentity, job: &str) -> Result<Vec<Arc<Rule>>, JobsRefusal> {
     let names = |rule: &Arc<Rule>| match &rule.owner {
         Some(owner) => owner.only.len() == 1 && owner.only[0] == job,
         None => rule.spec.jobs.as_str() == job,
@@ -349,7 +361,7 @@ pub fn rules_of(table: &Table, who: &Who, job: &str) -> Result<Vec<Arc<Rule>>, J
 }
 
 /// Readings a second of all jobs, and of those of one user. What is accumulated counts as often as it is read.
-pub fn load(table: &Table, who: Option<&Who>, jobs: &Jobs, now: i64) -> (f64, f64) {
+pub fn load(table: &RuleTable, who: Option<&CallerIdentity>, jobs: &JobMetrics, now: i64) -> (f64, f64) {
     let (mut node, mut user) = (0.0, 0.0);
     for (job, metrics) in jobs {
         let rules = table.of_job(job, now);
@@ -367,7 +379,13 @@ pub fn load(table: &Table, who: Option<&Who>, jobs: &Jobs, now: i64) -> (f64, f6
 
 /// The load with the table as it is: of the node, for a user of their own jobs; refused where it is over a limit and more than it was without the rule `id` put in or taken
 /// out: what makes it less is always allowed.
-pub fn check_load(table: &Table, who: &Who, jobs: &Jobs, before: (f64, f64), now: i64) -> Result<f64, JobsRefusal> {
+pub fn check_load(
+    table: &RuleTable,
+    who: &CallerIdentity,
+    jobs: &JobMetrics,
+    before: (f64, f64),
+    now: i64,
+) -> Result<f64, JobsRefusal> {
     let (node, user) = load(table, Some(who), jobs, now);
     let limits = &table.limits;
     let over = |limit, max: u64, what: &str, is: f64, was: f64| {
@@ -390,7 +408,7 @@ pub fn check_load(table: &Table, who: &Who, jobs: &Jobs, before: (f64, f64), now
 }
 
 /// The settings of all metrics that a rule is about, job by job.
-pub fn settings(table: &Table, plan: &Plan, jobs: &Jobs, now: i64) -> Vec<Option<Arc<Rule>>> {
+pub fn settings(table: &RuleTable, plan: &RulePlan, jobs: &JobMetrics, now: i64) -> Vec<Option<Arc<Rule>>> {
     let mut list = Vec::new();
     for (job, metrics) in plan.jobs.iter().map(|at| &jobs[*at]) {
         let rules = table.of_job(job, now);
@@ -401,7 +419,7 @@ pub fn settings(table: &Table, plan: &Plan, jobs: &Jobs, now: i64) -> Vec<Option
 
 /// Metrics that went from one setting to another.
 #[derive(Debug, PartialEq, Serialize)]
-pub struct Change {
+pub struct SettingChange {
     /// Before.
     pub old: String,
     /// Now.
@@ -413,14 +431,20 @@ pub struct Change {
 }
 
 /// What has changed since `before` was taken.
-pub fn changes(table: &Table, plan: &Plan, jobs: &Jobs, before: &[Option<Arc<Rule>>], now: i64) -> Vec<Change> {
+pub fn changes(
+    table: &RuleTable,
+    plan: &RulePlan,
+    jobs: &JobMetrics,
+    before: &[Option<Arc<Rule>>],
+    now: i64,
+) -> Vec<SettingChange> {
     let said = |rule: &Option<Arc<Rule>>| match rule {
         Some(rule) => format!("{} (rule {})", rule.spec.setting, rule.id),
         None => "off (no rule)".to_owned(),
     };
     let after = settings(table, plan, jobs, now);
     let names = plan.jobs.iter().flat_map(|at| matched(&plan.rule.spec, &jobs[*at].1)).map(|metric| metric.name);
-    let mut changes: Vec<Change> = Vec::new();
+    let mut changes: Vec<SettingChange> = Vec::new();
     for ((name, old), new) in names.zip(before).zip(&after) {
         let (old, new) = (said(old), said(new));
         if old == new {
@@ -432,7 +456,7 @@ pub fn changes(table: &Table, plan: &Plan, jobs: &Jobs, before: &[Option<Arc<Rul
                 change.such_as.push(name.to_owned());
             }
         } else if changes.len() < CHANGES_MAX {
-            changes.push(Change { old, new, metrics: 1, such_as: vec![name.to_owned()] });
+            changes.push(SettingChange { old, new, metrics: 1, such_as: vec![name.to_owned()] });
         }
     }
     changes

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use super::super::{JobsAsk, JobsOrder, Who};
-use super::admission::Change;
-use super::{JobsRefusal, Rate, RawRule, Rule, shown};
+use super::super::{CallerIdentity, JobsAction, JobsCommand};
+use super::admission::SettingChange;
+use super::{JobsRefusal, RateLimit, RawRule, Rule, shown};
 
 /// The file, in the jobs' directory; older ones are `audit.1.jsonl` and so on.
 const FILE: &str = "audit.jsonl";
@@ -24,7 +24,7 @@ const ORDER_BYTES_MAX: usize = 1024;
 
 /// One line.
 #[derive(Debug, Serialize)]
-pub struct Line<'a> {
+pub struct AuditLine<'a> {
     pub time: String,
     pub who: &'a str,
     pub role: super::super::Role,
@@ -39,7 +39,7 @@ pub struct Line<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub order: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub changes: Vec<Change>,
+    pub changes: Vec<SettingChange>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<&'a str>,
     /// Refusals since the line before that are not written.
@@ -55,9 +55,9 @@ fn rule<S: serde::Serializer>(rule: &Option<&Rule>, serializer: S) -> Result<S::
     rule.map(Rule::view).serialize(serializer)
 }
 
-impl<'a> Line<'a> {
+impl<'a> AuditLine<'a> {
     /// With nothing done yet.
-    pub fn of(who: &'a Who, now: i64) -> Self {
+    pub fn of(who: &'a CallerIdentity, now: i64) -> Self {
         Self {
             time: shown(now),
             who: &who.name,
@@ -76,19 +76,19 @@ impl<'a> Line<'a> {
 
 /// The log. Without a directory it goes nowhere but to the agent's own log.
 #[derive(Debug)]
-pub struct Audit {
+pub struct AuditLog {
     path: Option<PathBuf>,
-    refusals: Rate,
+    refusals: RateLimit,
 }
 
-impl Audit {
+impl AuditLog {
     pub fn new(dir: Option<&Path>) -> Self {
         let (each, all) = REFUSALS_PER_MINUTE;
-        Self { path: dir.map(|dir| dir.join(FILE)), refusals: Rate::per_minute(each, all) }
+        Self { path: dir.map(|dir| dir.join(FILE)), refusals: RateLimit::per_minute(each, all) }
     }
 
     /// Writes a line; nothing may be changed without.
-    pub fn write(&self, line: &Line) -> Result<(), JobsRefusal> {
+    pub fn write(&self, line: &AuditLine) -> Result<(), JobsRefusal> {
         let Some(path) = &self.path else { return Ok(()) };
         append(path, line).map_err(|error| {
             JobsRefusal::Failed(format!("cannot write the audit log {}: {error}; nothing is changed", path.display()))
@@ -96,17 +96,17 @@ impl Audit {
     }
 
     /// Somebody was refused.
-    pub fn refused(&mut self, ask: &JobsAsk, why: &str, now: i64) {
-        let who = &ask.who;
+    pub fn refused(&mut self, command: &JobsCommand, why: &str, now: i64) {
+        let who = &command.who;
         if !self.refusals.take(&who.key(), now) {
             return;
         }
-        let line = Line {
+        let line = AuditLine {
             verb: "refused",
-            order: Some(order(&ask.order)),
+            order: Some(order(&command.order)),
             why: Some(why),
-            not_written: self.refusals.take_over(),
-            ..Line::of(who, now)
+            not_written: self.refusals.take_excess(),
+            ..AuditLine::of(who, now)
         };
         tracing::warn!("refused {}: {}: {why}", who.name, line.order.as_deref().unwrap_or_default());
         if let Err(error) = self.write(&line) {
@@ -115,22 +115,22 @@ impl Audit {
     }
 
     /// What was begun could not be kept and is undone.
-    pub fn failed(&self, who: &Who, id: u64, error: &JobsRefusal, now: i64) {
+    pub fn failed(&self, who: &CallerIdentity, id: u64, error: &JobsRefusal, now: i64) {
         let why = format!("rule {id}: {error}");
-        let line = Line { verb: "failed", why: Some(&why), ..Line::of(who, now) };
+        let line = AuditLine { verb: "failed", why: Some(&why), ..AuditLine::of(who, now) };
         if let Err(error) = self.write(&line) {
             tracing::warn!("{error}");
         }
     }
 }
 
-fn order(order: &JobsOrder) -> String {
+fn order(order: &JobsAction) -> String {
     let json = |raw: &RawRule| serde_json::to_string(raw).unwrap_or_default();
     let mut text = match order {
-        JobsOrder::Add(raw) => format!("add {}", json(raw)),
-        JobsOrder::Try(raw) => format!("try {}", json(raw)),
-        JobsOrder::Remove(id) => format!("remove {id}"),
-        JobsOrder::End(job) => format!("end {job}"),
+        JobsAction::Add(raw) => format!("add {}", json(raw)),
+        JobsAction::Try(raw) => format!("try {}", json(raw)),
+        JobsAction::Remove(id) => format!("remove {id}"),
+        JobsAction::End(job) => format!("end {job}"),
     };
     if text.len() > ORDER_BYTES_MAX {
         let end = (0..=ORDER_BYTES_MAX).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
@@ -140,7 +140,7 @@ fn order(order: &JobsOrder) -> String {
     text
 }
 
-fn append(path: &Path, line: &Line) -> io::Result<()> {
+fn append(path: &Path, line: &AuditLine) -> io::Result<()> {
     let mut bytes = serde_json::to_vec(line)?;
     bytes.push(b'\n');
     if fs::metadata(path).is_ok_and(|file| file.len() + bytes.len() as u64 > FILE_BYTES_MAX) {

@@ -6,7 +6,7 @@ use wholegrain_model::{Interval, Pattern};
 
 use super::super::Accumulation;
 use super::RULES_MAX;
-use super::rule::{Rule, Spec};
+use super::rule::{Rule, RuleSpec};
 
 /// `[[jobs.rule]]`, and what people send to have one made.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -65,7 +65,7 @@ impl Default for Limits {
 /// Checked.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RulesConfig {
-    rules: Vec<Spec>,
+    rules: Vec<RuleSpec>,
     /// What users may ask for.
     pub limits: Limits,
 }
@@ -77,11 +77,11 @@ impl Default for RulesConfig {
 }
 
 /// What holds where the configuration has no rules.
-fn built_in() -> Vec<Spec> {
+fn built_in() -> Vec<RuleSpec> {
     let rule = |metrics: &str, every: &str| {
         let raw =
             RawRule { metrics: vec![metrics.into()], jobs: None, every: every.into(), accumulate: None, within: None };
-        Spec::read(&raw)
+        RuleSpec::read(&raw)
     };
     [rule("**", "1s"), rule("tasks/**", "10s")].into_iter().flatten().collect()
 }
@@ -101,7 +101,7 @@ impl RulesConfig {
                     format!("rule {number}: a rule of the configuration holds always; leave out `for`"),
                 );
             }
-            match Spec::read(raw) {
+            match RuleSpec::read(raw) {
                 Ok(spec) => specs.push(spec),
                 Err(refusal) => return refuse("rule", format!("rule {number}: {refusal}")),
             }

@@ -1,7 +1,7 @@
 //! Rules: for each metric of each job, how often it is read and what is kept; and who may change that.
 //!
 //! - In: `[[jobs.rule]]` and `[jobs.limits]` of the configuration, orders of people and of the server, the time as an argument.
-//! - Out: the [`Setting`] of a metric of a job, refusals with their reason, `rules.json` and `audit.jsonl` in the jobs' directory.
+//! - Out: the [`MetricSetting`] of a metric of a job, refusals with their reason, `rules.json` and `audit.jsonl` in the jobs' directory.
 //! - Never: a rule that does not end and that no administrator made; a user's rule on another user's job, whatever the
 //!   rule says and whenever the job began; less kept by a user's rule than the configuration and administrators ask for, unless
 //!   `users_may_lower`; a change that is not in the audit log.
@@ -13,9 +13,9 @@
 mod admission;
 mod audit;
 mod config;
-mod keep;
-mod rate;
+mod rate_limit;
 mod rule;
+mod rule_file;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -26,15 +26,15 @@ use std::sync::Arc;
 use wholegrain_model::{Interval, Timestamp};
 
 pub use self::config::{Limits, RawRule, RulesConfig};
-pub(crate) use self::rate::Rate;
+pub(crate) use self::rate_limit::RateLimit;
 pub use self::rule::{JobPattern, Rule};
 pub use self::table::JobRules;
 
-use self::admission::Plan;
-use self::audit::{Audit, Line};
-use self::keep::Keep;
-use self::table::Table;
-use super::{JobsAsk, JobsDone, JobsOrder, Role, RuleView, Setting, Who};
+use self::admission::RulePlan;
+use self::audit::{AuditLine, AuditLog};
+use self::rule_file::RuleFile;
+use self::table::RuleTable;
+use super::{CallerIdentity, JobsAction, JobsCommand, JobsOutcome, MetricSetting, Role, RuleView};
 
 /// The most rules of the configuration, and the most that people may have made at a time. The numbers of those that people
 /// made are above it.
@@ -42,7 +42,7 @@ pub const RULES_MAX: usize = 10_000;
 
 /// A job, as far as rules look at it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Subject<'a> {
+pub struct RuleJob<'a> {
     /// Its id.
     pub id: &'a str,
     /// The level of its sensors' names.
@@ -55,10 +55,10 @@ pub struct Subject<'a> {
     pub user: Option<&'a str>,
 }
 
-impl Subject<'_> {
+impl RuleJob<'_> {
     /// The job of a record.
-    pub fn of(record: &wholegrain_model::JobRecord) -> Subject<'_> {
-        Subject {
+    pub fn of(record: &wholegrain_model::JobRecord) -> RuleJob<'_> {
+        RuleJob {
             id: &record.job,
             level: &record.level,
             also: record.also.as_deref(),
@@ -70,7 +70,7 @@ impl Subject<'_> {
 
 /// A metric that a job has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Metric<'a> {
+pub struct JobMetric<'a> {
     /// Its name below the job.
     pub name: &'a str,
     /// The shortest interval that it can be read at.
@@ -119,13 +119,13 @@ impl JobsRefusal {
 /// All rules in force.
 #[derive(Debug)]
 pub struct Rules {
-    table: Table,
-    keep: Option<Keep>,
-    audit: Audit,
+    table: RuleTable,
+    keep: Option<RuleFile>,
+    audit: AuditLog,
     /// The number of the next rule that somebody makes.
     next: u64,
     /// What users ask for.
-    asks: Rate,
+    asks: RateLimit,
 }
 
 impl Rules {
@@ -134,11 +134,11 @@ impl Rules {
     pub fn open(config: &RulesConfig, dir: Option<&Path>, now: i64) -> (Self, Vec<String>) {
         let mut problems = Vec::new();
         let mut rules = Self {
-            table: Table::new(Arc::new(config.limits.clone())),
-            keep: dir.map(Keep::new),
-            audit: Audit::new(dir),
+            table: RuleTable::new(Arc::new(config.limits.clone())),
+            keep: dir.map(RuleFile::new),
+            audit: AuditLog::new(dir),
             next: RULES_MAX as u64 + 1,
-            asks: Rate::per_minute(config.limits.changes_per_minute, u32::MAX),
+            asks: RateLimit::per_minute(config.limits.changes_per_minute, u32::MAX),
         };
         rules.put_configured(config);
         if let Some(keep) = &rules.keep {
@@ -163,32 +163,42 @@ impl Rules {
 
     /// What holds for a metric of a job, and the number of the rule that says so; off and 0 when none does. For more than one
     /// metric of a job [`Rules::of_job`] is cheaper.
-    pub fn resolve(&self, job: &Subject, metric: &str, now: i64) -> (Setting, u64) {
+    pub fn resolve(&self, job: &RuleJob, metric: &str, now: i64) -> (MetricSetting, u64) {
         self.of_job(job, now).resolve(metric)
     }
 
     /// The rules that a job's metrics come under.
-    pub fn of_job(&self, job: &Subject, now: i64) -> JobRules {
+    pub fn of_job(&self, job: &RuleJob, now: i64) -> JobRules {
         self.table.of_job(job, now)
     }
 
     /// Obeys an order or says why not. `jobs` are all running jobs with all that can be read of them.
-    pub fn obey(&mut self, ask: &JobsAsk, jobs: &[(Subject, Vec<Metric>)], now: i64) -> Result<JobsDone, JobsRefusal> {
-        let result = self.decide(ask, jobs, now);
+    pub fn execute(
+        &mut self,
+        command: &JobsCommand,
+        jobs: &[(RuleJob, Vec<JobMetric>)],
+        now: i64,
+    ) -> Result<JobsOutcome, JobsRefusal> {
+        let result = self.decide(command, jobs, now);
         if let Err(refusal) = &result {
-            self.audit.refused(ask, &refusal.to_string(), now);
+            self.audit.refused(command, &refusal.to_string(), now);
         }
         result
     }
 
-    fn decide(&mut self, ask: &JobsAsk, jobs: &[(Subject, Vec<Metric>)], now: i64) -> Result<JobsDone, JobsRefusal> {
-        let who = &ask.who;
+    fn decide(
+        &mut self,
+        command: &JobsCommand,
+        jobs: &[(RuleJob, Vec<JobMetric>)],
+        now: i64,
+    ) -> Result<JobsOutcome, JobsRefusal> {
+        let who = &command.who;
         match who.role {
             Role::Support => {
                 return Err(JobsRefusal::Forbidden("the role support reads everything and changes nothing".into()));
             }
             // What ends rules is bounded by the rules there are, and nobody has to wait to end one.
-            Role::User if makes_a_rule(&ask.order) && !self.asks.take(&who.key(), now) => {
+            Role::User if makes_a_rule(&command.order) && !self.asks.take(&who.key(), now) => {
                 return Err(JobsRefusal::Limit {
                     limit: "changes_per_minute",
                     value: self.table.limits.changes_per_minute.to_string(),
@@ -197,14 +207,14 @@ impl Rules {
             }
             _ => {}
         }
-        match &ask.order {
-            JobsOrder::Add(raw) => self.add(who, raw, jobs, now, true),
-            JobsOrder::Try(raw) => self.add(who, raw, jobs, now, false),
-            JobsOrder::Remove(id) => {
+        match &command.order {
+            JobsAction::Add(raw) => self.add(who, raw, jobs, now, true),
+            JobsAction::Try(raw) => self.add(who, raw, jobs, now, false),
+            JobsAction::Remove(id) => {
                 let rule = admission::removable(&self.table, who, *id)?;
                 self.remove(who, &[rule], jobs, now)
             }
-            JobsOrder::End(job) => {
+            JobsAction::End(job) => {
                 let rules = admission::rules_of(&self.table, who, job)?;
                 self.remove(who, &rules, jobs, now)
             }
@@ -213,12 +223,12 @@ impl Rules {
 
     fn add(
         &mut self,
-        who: &Who,
+        who: &CallerIdentity,
         raw: &RawRule,
-        jobs: &[(Subject, Vec<Metric>)],
+        jobs: &[(RuleJob, Vec<JobMetric>)],
         now: i64,
         for_good: bool,
-    ) -> Result<JobsDone, JobsRefusal> {
+    ) -> Result<JobsOutcome, JobsRefusal> {
         let plan = admission::plan(&self.table, who, raw, jobs, self.next, now)?;
         let id = plan.rule.id;
         let before = admission::settings(&self.table, &plan, jobs, now);
@@ -237,7 +247,7 @@ impl Rules {
                 return Ok(done);
             }
         };
-        let line = Line { verb: "add", rule: Some(&plan.rule), changes, ..Line::of(who, now) };
+        let line = AuditLine { verb: "add", rule: Some(&plan.rule), changes, ..AuditLine::of(who, now) };
         if let Err(error) = self.audit.write(&line) {
             self.table.remove(id);
             return Err(error);
@@ -254,16 +264,16 @@ impl Rules {
 
     fn remove(
         &mut self,
-        who: &Who,
+        who: &CallerIdentity,
         rules: &[Arc<Rule>],
-        jobs: &[(Subject, Vec<Metric>)],
+        jobs: &[(RuleJob, Vec<JobMetric>)],
         now: i64,
-    ) -> Result<JobsDone, JobsRefusal> {
+    ) -> Result<JobsOutcome, JobsRefusal> {
         let load_before = admission::load(&self.table, Some(who), jobs, now);
-        let plans: Vec<Plan> = rules.iter().map(|rule| Plan::of_existing(rule, jobs)).collect();
+        let plans: Vec<RulePlan> = rules.iter().map(|rule| RulePlan::of_existing(rule, jobs)).collect();
         let before: Vec<_> = plans.iter().map(|plan| admission::settings(&self.table, plan, jobs, now)).collect();
         rules.iter().for_each(|rule| drop(self.table.remove(rule.id)));
-        let result = self.settle_removal(who, &plans, &before, load_before, jobs, now);
+        let result = self.finish_removal(who, &plans, &before, load_before, jobs, now);
         if result.is_err() {
             rules.iter().for_each(|rule| self.table.insert((**rule).clone()));
         }
@@ -274,7 +284,7 @@ impl Rules {
         let mut ids: Vec<String> = plans.iter().flat_map(|plan| plan.ids.iter().cloned()).collect();
         ids.sort_unstable();
         ids.dedup();
-        Ok(JobsDone {
+        Ok(JobsOutcome {
             done: format!("{many} {} {are} removed", numbers.join(", ")),
             notes: Vec::new(),
             rule: Some(rules).filter(|rules| rules.len() == 1).map(|rules| rules[0].id),
@@ -286,20 +296,25 @@ impl Rules {
     }
 
     /// Checks, writes down and keeps that rules are gone.
-    fn settle_removal(
+    fn finish_removal(
         &mut self,
-        who: &Who,
-        plans: &[Plan],
+        who: &CallerIdentity,
+        plans: &[RulePlan],
         before: &[Vec<Option<Arc<Rule>>>],
         load_before: (f64, f64),
-        jobs: &[(Subject, Vec<Metric>)],
+        jobs: &[(RuleJob, Vec<JobMetric>)],
         now: i64,
     ) -> Result<f64, JobsRefusal> {
         // What they slowed down or switched off would run again.
         let load = admission::check_load(&self.table, who, jobs, load_before, now)?;
         for (plan, before) in plans.iter().zip(before) {
             let changes = admission::changes(&self.table, plan, jobs, before, now);
-            self.audit.write(&Line { verb: "remove", rule: Some(&plan.rule), changes, ..Line::of(who, now) })?;
+            self.audit.write(&AuditLine {
+                verb: "remove",
+                rule: Some(&plan.rule),
+                changes,
+                ..AuditLine::of(who, now)
+            })?;
         }
         if let Err(error) = self.save() {
             plans.iter().for_each(|plan| self.audit.failed(who, plan.rule.id, &error, now));
@@ -312,8 +327,9 @@ impl Rules {
     pub fn expire(&mut self, now: i64) -> usize {
         let over = self.table.take_expired(now);
         for rule in &over {
-            let nobody = Who { name: "the clock".into(), role: Role::Admin, uid: None, user: None, pid: None };
-            let line = Line { verb: "end", rule: Some(rule), ..Line::of(&nobody, now) };
+            let nobody =
+                CallerIdentity { name: "the clock".into(), role: Role::Admin, uid: None, user: None, pid: None };
+            let line = AuditLine { verb: "end", rule: Some(rule), ..AuditLine::of(&nobody, now) };
             if let Err(error) = self.audit.write(&line) {
                 tracing::warn!("{error}");
             }
@@ -336,15 +352,20 @@ impl Rules {
     /// Another configuration. Rules of users that its limits forbid end; the texts say which, for the log.
     pub fn configure(&mut self, config: &RulesConfig, now: i64) -> Vec<String> {
         self.table.limits = Arc::new(config.limits.clone());
-        self.asks = Rate::per_minute(config.limits.changes_per_minute, u32::MAX);
+        self.asks = RateLimit::per_minute(config.limits.changes_per_minute, u32::MAX);
         self.put_configured(config);
         let mut problems = Vec::new();
         for rule in self.table.all() {
             if let Err(why) = admission::still_allowed(&rule, &config.limits, now) {
                 self.table.remove(rule.id);
-                let nobody =
-                    Who { name: "the configuration".into(), role: Role::Admin, uid: None, user: None, pid: None };
-                let line = Line { verb: "end", rule: Some(&rule), why: Some(&why), ..Line::of(&nobody, now) };
+                let nobody = CallerIdentity {
+                    name: "the configuration".into(),
+                    role: Role::Admin,
+                    uid: None,
+                    user: None,
+                    pid: None,
+                };
+                let line = AuditLine { verb: "end", rule: Some(&rule), why: Some(&why), ..AuditLine::of(&nobody, now) };
                 problems.extend(self.audit.write(&line).err().map(|error| error.to_string()));
                 problems.push(format!("rule {} of {} ends: {why}", rule.id, rule.by));
             }
@@ -361,7 +382,7 @@ impl Rules {
     }
 
     /// Readings a second that all metrics of these jobs come to.
-    pub fn readings_per_second(&self, jobs: &[(Subject, Vec<Metric>)], now: i64) -> f64 {
+    pub fn readings_per_second(&self, jobs: &[(RuleJob, Vec<JobMetric>)], now: i64) -> f64 {
         admission::load(&self.table, None, jobs, now).0
     }
 
@@ -386,8 +407,8 @@ impl Rules {
     }
 }
 
-fn makes_a_rule(order: &JobsOrder) -> bool {
-    matches!(order, JobsOrder::Add(_) | JobsOrder::Try(_))
+fn makes_a_rule(order: &JobsAction) -> bool {
+    matches!(order, JobsAction::Add(_) | JobsAction::Try(_))
 }
 
 /// RFC 3339.

@@ -6,9 +6,9 @@ use wholegrain_model::interval::SAMPLING_INTERVAL_NS_MIN;
 use wholegrain_model::pattern::glob;
 use wholegrain_model::{Interval, Pattern};
 
-use super::super::setting::{Accumulation, Mode, Rate, Setting};
+use super::super::setting::{Accumulation, MetricSetting, SampleMode, SamplingRate};
 use super::super::view::RuleView;
-use super::{JobsRefusal, RawRule, Subject, shown};
+use super::{JobsRefusal, RawRule, RuleJob, shown};
 use crate::engine::schedule::INTERVAL_NS_MAX;
 
 /// The most metric patterns of one rule.
@@ -59,23 +59,23 @@ impl JobPattern {
     }
 
     /// Whether it chooses this job by any of its ids.
-    pub fn chooses(&self, job: &Subject) -> bool {
+    pub fn chooses(&self, job: &RuleJob) -> bool {
         self.matches(job.id) || self.matches(job.level) || job.also.is_some_and(|also| self.matches(also))
     }
 }
 
 /// What a rule says.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Spec {
+pub struct RuleSpec {
     /// Of which metrics.
     pub metrics: Vec<Pattern>,
     /// Of which jobs.
     pub jobs: JobPattern,
     /// What.
-    pub setting: Setting,
+    pub setting: MetricSetting,
 }
 
-impl Spec {
+impl RuleSpec {
     /// Checks what holds for every rule, whoever makes it.
     pub fn read(raw: &RawRule) -> Result<Self, JobsRefusal> {
         let invalid = |why: String| Err(JobsRefusal::Invalid(why));
@@ -92,16 +92,16 @@ impl Spec {
             None if raw.accumulate.is_some() => {
                 return invalid("every: off leaves nothing to accumulate; leave out `accumulate`".into());
             }
-            None => Setting::Off,
+            None => MetricSetting::Off,
             Some(interval) => {
                 let mode = match &raw.accumulate {
-                    None => Mode::Raw,
+                    None => SampleMode::Raw,
                     Some(accumulation) => {
                         check_window(accumulation, interval)?;
-                        Mode::Accumulate(accumulation.clone())
+                        SampleMode::Accumulate(accumulation.clone())
                     }
                 };
-                Setting::On(Rate { interval, mode })
+                MetricSetting::On(SamplingRate { interval, mode })
             }
         };
         Ok(Self { metrics, jobs, setting })
@@ -110,9 +110,9 @@ impl Spec {
     /// As it would be written.
     pub fn raw(&self) -> RawRule {
         let (every, accumulate) = match &self.setting {
-            Setting::Off => ("off".to_owned(), None),
-            Setting::On(Rate { interval, mode: Mode::Raw }) => (interval.to_string(), None),
-            Setting::On(Rate { interval, mode: Mode::Accumulate(accumulation) }) => {
+            MetricSetting::Off => ("off".to_owned(), None),
+            MetricSetting::On(SamplingRate { interval, mode: SampleMode::Raw }) => (interval.to_string(), None),
+            MetricSetting::On(SamplingRate { interval, mode: SampleMode::Accumulate(accumulation) }) => {
                 (interval.to_string(), Some(accumulation.clone()))
             }
         };
@@ -183,7 +183,7 @@ fn check_window(accumulation: &Accumulation, interval: Interval) -> Result<(), J
 
 /// The user who made a rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Owner {
+pub struct RuleOwner {
     /// By number.
     pub uid: Option<u32>,
     /// By name.
@@ -193,9 +193,9 @@ pub struct Owner {
     pub only: Vec<String>,
 }
 
-impl Owner {
+impl RuleOwner {
     /// Whether a job is theirs.
-    pub fn owns(&self, job: &Subject) -> bool {
+    pub fn owns(&self, job: &RuleJob) -> bool {
         let same_uid = self.uid.is_some() && self.uid == job.uid;
         same_uid || (self.user.is_some() && self.user.as_deref() == job.user)
     }
@@ -207,24 +207,24 @@ pub struct Rule {
     /// Its number.
     pub id: u64,
     /// What it says.
-    pub spec: Spec,
+    pub spec: RuleSpec,
     /// When it ends, ns since the Unix epoch.
     pub until: Option<i64>,
     /// Who made it, for people.
     pub by: String,
     /// The user who made it; `None` for the configuration and administrators.
-    pub owner: Option<Owner>,
+    pub owner: Option<RuleOwner>,
     /// When it was made.
     pub made: Option<i64>,
 }
 
 impl Rule {
-    pub(super) fn configured(id: u64, spec: Spec) -> Self {
+    pub(super) fn configured(id: u64, spec: RuleSpec) -> Self {
         Self { id, spec, until: None, by: "the configuration".into(), owner: None, made: None }
     }
 
     /// Whether it holds for this job at all: a user's rule only for their own.
-    pub fn holds_for(&self, job: &Subject) -> bool {
+    pub fn holds_for(&self, job: &RuleJob) -> bool {
         self.owner.as_ref().is_none_or(|owner| owner.owns(job))
     }
 

@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use wholegrain_model::Pattern;
 
-use super::super::Setting;
-use super::{JobPattern, Limits, Rule, Subject};
+use super::super::MetricSetting;
+use super::{JobPattern, Limits, Rule, RuleJob};
 
 #[cfg(test)]
 thread_local! {
@@ -26,7 +26,7 @@ pub fn count_evaluation() {
 
 /// All rules, with what finds them.
 #[derive(Debug)]
-pub struct Table {
+pub struct RuleTable {
     pub limits: Arc<Limits>,
     rules: BTreeMap<u64, Arc<Rule>>,
     /// Numbers of the rules that name a job, ascending.
@@ -36,7 +36,7 @@ pub struct Table {
     ends: BTreeSet<(i64, u64)>,
 }
 
-impl Table {
+impl RuleTable {
     pub fn new(limits: Arc<Limits>) -> Self {
         Self { limits, rules: BTreeMap::new(), by_id: HashMap::new(), wide: Vec::new(), ends: BTreeSet::new() }
     }
@@ -109,7 +109,7 @@ impl Table {
     }
 
     /// The rules that the metrics of a job come under.
-    pub fn of_job(&self, job: &Subject, now: i64) -> JobRules {
+    pub fn of_job(&self, job: &RuleJob, now: i64) -> JobRules {
         let mut ids: Vec<u64> = Vec::new();
         for name in [Some(job.id), Some(job.level), job.also].into_iter().flatten() {
             ids.extend(self.by_id.get(name).into_iter().flatten());
@@ -121,7 +121,8 @@ impl Table {
         }
         ids.sort_unstable();
         ids.dedup();
-        let mut of_job = JobRules { limits: self.limits.clone(), theirs: Chosen::default(), ours: Chosen::default() };
+        let mut of_job =
+            JobRules { limits: self.limits.clone(), theirs: MetricMatcher::default(), ours: MetricMatcher::default() };
         let rules = ids.iter().rev().filter_map(|id| self.rules.get(id));
         for rule in rules.filter(|rule| !rule.is_over(now) && rule.holds_for(job)) {
             if rule.owner.is_some() { of_job.theirs.add(rule) } else { of_job.ours.add(rule) }
@@ -135,14 +136,14 @@ impl Table {
 pub struct JobRules {
     limits: Arc<Limits>,
     /// Of users: they hold only for metrics that users may change.
-    theirs: Chosen,
+    theirs: MetricMatcher,
     /// Of the configuration and administrators.
-    ours: Chosen,
+    ours: MetricMatcher,
 }
 
 /// Metric patterns, each once, with the last rule that has it.
 #[derive(Debug, Clone, Default)]
-struct Chosen {
+struct MetricMatcher {
     /// Without `*`, at any depth.
     literal: HashMap<String, Arc<Rule>>,
     /// Without `*`, from the job on; without the slash.
@@ -153,7 +154,7 @@ struct Chosen {
     seen: std::collections::HashSet<String>,
 }
 
-impl Chosen {
+impl MetricMatcher {
     /// The last rule must be added first.
     fn add(&mut self, rule: &Arc<Rule>) {
         for (at, pattern) in rule.spec.metrics.iter().enumerate() {
@@ -195,10 +196,10 @@ impl Chosen {
 
 impl JobRules {
     /// What holds for a metric, and the number of the rule that says so; off and 0 when none does.
-    pub fn resolve(&self, metric: &str) -> (Setting, u64) {
+    pub fn resolve(&self, metric: &str) -> (MetricSetting, u64) {
         match self.rule_of(metric) {
             Some(rule) => (rule.spec.setting.clone(), rule.id),
-            None => (Setting::Off, 0),
+            None => (MetricSetting::Off, 0),
         }
     }
 
@@ -216,12 +217,12 @@ impl JobRules {
 
     /// The rule of the configuration or of an administrator that a user's setting for this metric would have less kept than, where that
     /// is not allowed.
-    pub fn kept_up_by(&self, setting: &Setting, metric: &str) -> Option<&Arc<Rule>> {
+    pub fn kept_up_by(&self, setting: &MetricSetting, metric: &str) -> Option<&Arc<Rule>> {
         let ours = self.ours.find(metric);
         ours.filter(|_| self.is_too_little(setting, ours))
     }
 
-    fn is_too_little(&self, setting: &Setting, ours: Option<&Arc<Rule>>) -> bool {
+    fn is_too_little(&self, setting: &MetricSetting, ours: Option<&Arc<Rule>>) -> bool {
         !self.limits.users_may_lower && ours.is_some_and(|ours| setting.is_less_than(&ours.spec.setting))
     }
 }

@@ -6,8 +6,8 @@ use serde::Deserialize;
 use wholegrain_model::Interval;
 use wholegrain_model::config::{ConfigError, Section, unknown};
 
-use super::super::Bounds;
-use super::layout::{MANAGERS, Pattern};
+use super::super::JobBounds;
+use super::layout::{JobPathPattern, MANAGERS};
 
 /// Which directories are jobs, and where more is learnt of them.
 #[derive(Debug, Clone, PartialEq)]
@@ -37,7 +37,7 @@ pub struct TrackerConfig {
     /// The node names of several Slurm daemons on a node, with `*` for any text.
     pub slurm_nodes: Vec<String>,
     /// What jobs may take of the node.
-    pub bounds: Bounds,
+    pub bounds: JobBounds,
 }
 
 /// `[[jobs.pattern]]`.
@@ -81,7 +81,7 @@ pub struct RawTracker {
     /// Slurm's node names.
     pub slurm_nodes: Vec<String>,
     /// `[jobs.bounds]`.
-    pub bounds: Bounds,
+    pub bounds: JobBounds,
 }
 
 /// The layouts that are looked for unless the configuration says otherwise.
@@ -142,7 +142,7 @@ impl TrackerConfig {
                 let text = format!("pattern {}: its name is to be one word of 1 to 64 bytes", index + 1);
                 return Err(section.error("pattern", text));
             }
-            if let Err(message) = Pattern::new(pattern) {
+            if let Err(message) = JobPathPattern::new(pattern) {
                 return Err(section.error("pattern", format!("pattern `{}`: {message}", pattern.name)));
             }
         }

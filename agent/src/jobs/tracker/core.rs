@@ -8,14 +8,14 @@ use std::sync::Arc;
 
 use wholegrain_model::JobRecord;
 
-use self::ended::Ended;
+use self::ended::EndedJobs;
 use super::hooks::Hook;
-use super::layout::{Found, Layouts, Owner, Spot, Version};
-use super::live::{DirId, Facts, Key, Live, Stamp, Totals, UidFrom, add_totals};
+use super::layout::{CgroupVersion, DirectoryRole, JobPath, Layouts, PathOwner};
+use super::live::{DirId, DirectoryStamp, JobFacts, JobKey, LiveJob, TotalsByMetric, UidSource, add_totals};
 use super::{Job, JobEvent, NodeFacts};
-use crate::jobs::Bounds;
+use crate::jobs::JobBounds;
 
-/// The most hooks that wait for their job's directory, and the most jobs that have ended and still wait for an epilog's hook ([`Ended`]).
+/// The most hooks that wait for their job's directory, and the most jobs that have ended and still wait for an epilog's hook ([`EndedJobs`]).
 pub const HOOKS_MAX: usize = 4096;
 /// How long a change waits for others, so that a job whose directories come one after another is told as one: 20 ms.
 const SETTLE_NS: u64 = 20_000_000;
@@ -30,7 +30,7 @@ const ACCOUNTING: &[&str] = &["cpuacct", "cpu", "memory", "blkio", "pids"];
 
 /// One instant by two clocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Now {
+pub struct TrackerTime {
     /// ns since the Unix epoch.
     pub real: i64,
     /// ns of a clock that never jumps.
@@ -39,24 +39,24 @@ pub struct Now {
 
 /// A hierarchy of cgroups.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Hierarchy {
+pub struct CgroupHierarchy {
     /// Its root.
     pub root: PathBuf,
     /// Its version.
-    pub version: Version,
+    pub version: CgroupVersion,
     /// Its controllers, of version 1.
     pub controllers: Vec<String>,
 }
 
-impl Hierarchy {
+impl CgroupHierarchy {
     fn accounts(&self) -> bool {
-        self.version == Version::V2 || self.controllers.iter().any(|name| ACCOUNTING.contains(&name.as_str()))
+        self.version == CgroupVersion::V2 || self.controllers.iter().any(|name| ACCOUNTING.contains(&name.as_str()))
     }
 }
 
 /// A record from before the agent was started.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Kept {
+pub struct EarlierRecord {
     /// The record, running.
     pub record: JobRecord,
     /// When it was last seen, ns since the Unix epoch.
@@ -67,7 +67,7 @@ pub struct Kept {
 
 /// A record for the book.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Written {
+pub struct RecordUpdate {
     /// The record, with a new revision.
     pub record: JobRecord,
     /// Its directories and their inodes, as long as it runs: to know it again after a restart.
@@ -76,7 +76,7 @@ pub struct Written {
 
 /// What is to be asked of the system's users.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum NameOf {
+pub enum UserLookup {
     /// The name of a uid.
     Uid(u32),
     /// The uid of a name.
@@ -84,36 +84,37 @@ pub enum NameOf {
 }
 
 /// The state.
-pub struct Core {
+pub struct TrackerCore {
     layouts: Layouts,
     node: NodeFacts,
     rescan_ns: u64,
-    hierarchies: Vec<Hierarchy>,
-    jobs: BTreeMap<Key, Live>,
+    hierarchies: Vec<CgroupHierarchy>,
+    jobs: BTreeMap<JobKey, LiveJob>,
     levels: BTreeSet<String>,
     /// Directories that a job left behind when its accounting went.
-    leftovers: BTreeMap<DirId, Stamp>,
+    leftovers: BTreeMap<DirId, DirectoryStamp>,
     /// Records from before, until the first whole scan has shown which of them still run.
-    kept: Vec<Kept>,
+    kept: Vec<EarlierRecord>,
     hooks: VecDeque<Hook>,
-    ended: Ended,
-    begun: Vec<Key>,
-    changed: BTreeMap<Key, u64>,
-    looks: BTreeMap<Key, u64>,
+    ended: EndedJobs,
+    begun: Vec<JobKey>,
+    changed: BTreeMap<JobKey, u64>,
+    looks: BTreeMap<JobKey, u64>,
     events: Vec<JobEvent>,
-    written: Vec<Written>,
-    names: BTreeSet<NameOf>,
-    bounds: Bounds,
+    written: Vec<RecordUpdate>,
+    names: BTreeSet<UserLookup>,
+    bounds: JobBounds,
     /// Whether hooks can tell of jobs that have ended.
     has_epilogs: bool,
-    /// Directories of jobs that were passed over since [`Core::count_anew`].
+    /// Directories of jobs that were passed over since [`TrackerCore::reset_passed_over`].
     passed_over: usize,
 }
 
-impl Core {
+impl TrackerCore {
     /// Nothing seen yet; `kept` are the records that ran when the agent was last here.
-    pub fn new(layouts: Layouts, rescan_ns: u64, node: NodeFacts, kept: Vec<Kept>) -> Self {
-        let (kept, over): (Vec<Kept>, Vec<Kept>) = kept.into_iter().partition(|kept| !kept.dirs.is_empty());
+    pub fn new(layouts: Layouts, rescan_ns: u64, node: NodeFacts, kept: Vec<EarlierRecord>) -> Self {
+        let (kept, over): (Vec<EarlierRecord>, Vec<EarlierRecord>) =
+            kept.into_iter().partition(|kept| !kept.dirs.is_empty());
         let mut core = Self {
             layouts,
             node,
@@ -124,14 +125,14 @@ impl Core {
             leftovers: BTreeMap::new(),
             kept,
             hooks: VecDeque::new(),
-            ended: Ended::default(),
+            ended: EndedJobs::default(),
             begun: Vec::new(),
             changed: BTreeMap::new(),
             looks: BTreeMap::new(),
             events: Vec::new(),
             written: Vec::new(),
             names: BTreeSet::new(),
-            bounds: Bounds::default(),
+            bounds: JobBounds::default(),
             has_epilogs: true,
             passed_over: 0,
         };
@@ -150,19 +151,19 @@ impl Core {
     }
 
     /// Other bounds; jobs that run go on.
-    pub fn bound(&mut self, bounds: Bounds) {
+    pub fn bound(&mut self, bounds: JobBounds) {
         self.bounds = bounds;
     }
 
     /// Whether a job more would be too many, of all or of its user.
-    fn is_full(&self, found: &Found) -> bool {
+    fn is_full(&self, found: &JobPath) -> bool {
         let of_user = |uid| self.jobs.values().filter(|live| live.record.uid == Some(uid)).count();
         self.jobs.len() >= self.bounds.jobs
             || found.uid.filter(|uid| *uid != 0).is_some_and(|uid| of_user(uid) >= self.bounds.jobs_per_user)
     }
 
     /// A hierarchy, known or new, and its number, which stays.
-    pub fn hierarchy(&mut self, hierarchy: Hierarchy) -> usize {
+    pub fn hierarchy(&mut self, hierarchy: CgroupHierarchy) -> usize {
         match self.hierarchies.iter().position(|known| known.root == hierarchy.root) {
             Some(index) => {
                 self.hierarchies[index] = hierarchy;
@@ -181,9 +182,9 @@ impl Core {
     }
 
     /// The directories of a job, and of its steps in the same hierarchy, that its processes are in.
-    pub fn process_dirs(&self, live: &Live) -> Vec<PathBuf> {
+    pub fn process_dirs(&self, live: &LiveJob) -> Vec<PathBuf> {
         let Some(first) = live.dirs.iter().map(|(dir, _)| dir).max_by_key(|dir| {
-            self.hierarchies.get(dir.hierarchy).is_some_and(|hierarchy| hierarchy.version == Version::V2)
+            self.hierarchies.get(dir.hierarchy).is_some_and(|hierarchy| hierarchy.version == CgroupVersion::V2)
         }) else {
             return Vec::new();
         };
@@ -193,8 +194,9 @@ impl Core {
 
     /// What tells whether a job has processes: files `cgroup.events` of the unified hierarchy, and directories of one hierarchy of
     /// version 1 with all below them. Both tell of directories too that are the user's own and no step.
-    pub fn process_places(&self, live: &Live) -> (Vec<PathBuf>, Vec<PathBuf>) {
-        let is_v2 = |dir: &DirId| self.hierarchies.get(dir.hierarchy).is_some_and(|one| one.version == Version::V2);
+    pub fn process_places(&self, live: &LiveJob) -> (Vec<PathBuf>, Vec<PathBuf>) {
+        let is_v2 =
+            |dir: &DirId| self.hierarchies.get(dir.hierarchy).is_some_and(|one| one.version == CgroupVersion::V2);
         let own = || live.dirs.iter().map(|(dir, _)| dir);
         let events = own().filter(|dir| is_v2(dir)).map(|dir| self.path(dir).join("cgroup.events")).collect();
         let first = live.dirs.accounting().chain(own()).find(|dir| !is_v2(dir)).map(|dir| dir.hierarchy);
@@ -209,32 +211,32 @@ impl Core {
     }
 
     /// What a directory is. The root is above everything.
-    pub fn spot(&self, dir: &DirId) -> Spot {
+    pub fn spot(&self, dir: &DirId) -> DirectoryRole {
         match self.hierarchies.get(dir.hierarchy) {
-            None => Spot::Nothing,
-            Some(_) if dir.path.is_empty() => Spot::Above(vec![Vec::new()]),
+            None => DirectoryRole::Nothing,
+            Some(_) if dir.path.is_empty() => DirectoryRole::Above(vec![Vec::new()]),
             Some(hierarchy) => self.layouts.spot(hierarchy.version, &dir.path),
         }
     }
 
     /// A running job.
-    pub fn job(&self, key: &Key) -> Option<&Live> {
+    pub fn job(&self, key: &JobKey) -> Option<&LiveJob> {
         self.jobs.get(key)
     }
 
     /// The running jobs that a directory can be of: those with the manager, the daemon and the id that its path shows.
-    fn of_id<'a>(&'a self, found: &Found) -> impl Iterator<Item = (&'a Key, &'a Live)> + use<'a> {
-        let first = Key { owner: Owner::Untold, ..Key::of(found) };
+    fn of_id<'a>(&'a self, found: &JobPath) -> impl Iterator<Item = (&'a JobKey, &'a LiveJob)> + use<'a> {
+        let first = JobKey { owner: PathOwner::Unspecified, ..JobKey::of(found) };
         let is_it = {
             let first = first.clone();
-            move |key: &Key| (&key.manager, &key.instance, &key.job) == (&first.manager, &first.instance, &first.job)
+            move |key: &JobKey| (&key.manager, &key.instance, &key.job) == (&first.manager, &first.instance, &first.job)
         };
         self.jobs.range(first..).take_while(move |(key, _)| is_it(key))
     }
 
     /// The job that has a directory, or would take it: the one of the same owner, else the only one that can be the same job.
-    pub fn key_of(&self, found: &Found) -> Key {
-        let key = Key::of(found);
+    pub fn key_of(&self, found: &JobPath) -> JobKey {
+        let key = JobKey::of(found);
         let mut same = self.of_id(found).filter(|(_, live)| live.owner.may_be(&found.owner));
         let exact = self.of_id(found).find(|(_, live)| live.owner == found.owner);
         match (exact, same.next(), same.next()) {
@@ -244,28 +246,28 @@ impl Core {
     }
 
     /// How many directories and controllers a job is read in: 0 of one that is not known.
-    pub fn accounting_places(&self, found: &Found) -> usize {
+    pub fn accounting_places(&self, found: &JobPath) -> usize {
         let job = self.jobs.get(&self.key_of(found));
         job.map_or(0, |live| live.place.v1.len() + usize::from(live.place.v2.is_some()))
     }
 
     /// All running jobs.
-    pub fn jobs(&self) -> impl Iterator<Item = (&Key, &Live)> {
+    pub fn jobs(&self) -> impl Iterator<Item = (&JobKey, &LiveJob)> {
         self.jobs.iter()
     }
 
-    /// Directories of jobs that were passed over since [`Core::count_anew`], as there were as many jobs as the bounds allow.
+    /// Directories of jobs that were passed over since [`TrackerCore::reset_passed_over`], as there were as many jobs as the bounds allow.
     pub fn passed_over(&self) -> usize {
         self.passed_over
     }
 
     /// A look at everything begins, which counts what it passes over.
-    pub fn count_anew(&mut self) {
+    pub fn reset_passed_over(&mut self) {
         self.passed_over = 0;
     }
 
     /// A job's or a step's directory is there.
-    pub fn made(&mut self, dir: DirId, found: &Found, stamp: Stamp, now: Now) {
+    pub fn made(&mut self, dir: DirId, found: &JobPath, stamp: DirectoryStamp, now: TrackerTime) {
         match self.leftovers.get(&dir) {
             Some(known) if !known.is_other(&stamp) => return,
             Some(_) => _ = self.leftovers.remove(&dir),
@@ -313,8 +315,8 @@ impl Core {
             live.record.from = if live.record.from == 0 { stamp.created } else { live.record.from.min(stamp.created) };
         }
         match version {
-            Version::V2 => _ = live.place.v2.get_or_insert(path),
-            Version::V1 => {
+            CgroupVersion::V2 => _ = live.place.v2.get_or_insert(path),
+            CgroupVersion::V1 => {
                 for controller in controllers {
                     live.place.v1.entry(controller).or_insert_with(|| path.clone());
                 }
@@ -323,11 +325,11 @@ impl Core {
         self.change(&key, now, SETTLE_NS);
         for other in taken_over {
             // Without an inode, so that none that it turns out to have is taken for a third job's.
-            self.made(other, found, Stamp { created: stamp.created, ..Stamp::default() }, now);
+            self.made(other, found, DirectoryStamp { created: stamp.created, ..DirectoryStamp::default() }, now);
         }
     }
 
-    fn begin(&mut self, key: &Key, found: &Found, dir: (&Path, u64), now: Now) {
+    fn begin(&mut self, key: &JobKey, found: &JobPath, dir: (&Path, u64), now: TrackerTime) {
         let mut record = match self.take_kept(found, dir) {
             Some(record) => record,
             None => JobRecord {
@@ -340,7 +342,7 @@ impl Core {
         record.node.clone_from(&self.node.name);
         record.prefix.clone_from(&self.node.prefix);
         self.levels.insert(record.level.clone());
-        let mut live = Live::new(record, now.mono);
+        let mut live = LiveJob::new(record, now.mono);
         live.owned(found);
         if let Some(at) = self.hooks.iter().rposition(|hook| hook.is_of(&live.record))
             && let Some(hook) = self.hooks.remove(at)
@@ -355,13 +357,13 @@ impl Core {
 
     /// The record of a job that ran before the agent was started, and still does: the one that had this directory, else the only
     /// one that it can be.
-    fn take_kept(&mut self, found: &Found, (path, inode): (&Path, u64)) -> Option<JobRecord> {
-        let can_be = |kept: &Kept| {
+    fn take_kept(&mut self, found: &JobPath, (path, inode): (&Path, u64)) -> Option<JobRecord> {
+        let can_be = |kept: &EarlierRecord| {
             let record = &kept.record;
-            let owner = Owner::of_record(&record.owner);
+            let owner = PathOwner::of_record(&record.owner);
             (&record.job, &record.manager) == (&found.job, &found.manager) && owner.may_be(&found.owner)
         };
-        let had = |kept: &Kept| kept.dirs.iter().any(|(dir, known)| dir == path && *known == inode);
+        let had = |kept: &EarlierRecord| kept.dirs.iter().any(|(dir, known)| dir == path && *known == inode);
         let all: Vec<usize> = (0..self.kept.len()).filter(|at| can_be(&self.kept[*at])).collect();
         let at = all.iter().copied().find(|at| had(&self.kept[*at])).or(match all[..] {
             [one] => Some(one),
@@ -371,7 +373,7 @@ impl Core {
     }
 
     /// A level that no other job has. Of two jobs of one id and two owners the second one's has its owner in it.
-    fn free_level(&self, found: &Found) -> String {
+    fn free_level(&self, found: &JobPath) -> String {
         let with = |after: &str| super::layout::level_of(&format!("{}-{after}", found.level));
         let mut tries = vec![found.level.clone()];
         if !found.instance.is_empty() {
@@ -381,9 +383,9 @@ impl Core {
             self.kept.iter().any(|kept| (&kept.record.job, &kept.record.manager) == (&found.job, &found.manager));
         if other || self.of_id(found).next().is_some() {
             match &found.owner {
-                Owner::Uid(uid) => tries.push(with(&format!("u{uid}"))),
-                Owner::Name(name) => tries.push(with(name)),
-                Owner::Untold | Owner::Own(_) => {}
+                PathOwner::Uid(uid) => tries.push(with(&format!("u{uid}"))),
+                PathOwner::Name(name) => tries.push(with(name)),
+                PathOwner::Unspecified | PathOwner::Own(_) => {}
             }
         }
         tries.push(with(&found.manager));
@@ -392,11 +394,11 @@ impl Core {
     }
 
     /// A directory, and with it all below, is gone.
-    pub fn gone(&mut self, dir: &DirId, now: Now) {
-        let keys: Vec<Key> = match self.spot(dir) {
-            Spot::Job(found) => self.of_id(&found).map(|(key, _)| key.clone()).collect(),
-            Spot::Above(_) => self.jobs.keys().cloned().collect(),
-            Spot::Nothing => return,
+    pub fn gone(&mut self, dir: &DirId, now: TrackerTime) {
+        let keys: Vec<JobKey> = match self.spot(dir) {
+            DirectoryRole::Job(found) => self.of_id(&found).map(|(key, _)| key.clone()).collect(),
+            DirectoryRole::Above(_) => self.jobs.keys().cloned().collect(),
+            DirectoryRole::Nothing => return,
         };
         self.leftovers.retain(|left, _| !left.is_within(dir));
         for key in keys {
@@ -404,7 +406,7 @@ impl Core {
         }
     }
 
-    fn gone_of(&mut self, key: &Key, dir: &DirId, now: Now, unseen: bool) {
+    fn gone_of(&mut self, key: &JobKey, dir: &DirId, now: TrackerTime, unseen: bool) {
         let Some(live) = self.jobs.get_mut(key) else { return };
         let steps = live.steps_gone(dir, now.real);
         let own = live.dirs.remove_within(dir);
@@ -433,17 +435,17 @@ impl Core {
     }
 
     /// Everything that a scan saw. What was known and not seen is gone, except within directories that could not be read.
-    pub fn scanned(&mut self, seen: &BTreeSet<DirId>, blind: &[DirId], now: Now) {
+    pub fn scanned(&mut self, seen: &BTreeSet<DirId>, blind: &[DirId], now: TrackerTime) {
         let is_gone = |dir: &DirId| !seen.contains(dir) && !blind.iter().any(|blind| dir.is_within(blind));
         let known = self.jobs.iter().flat_map(|(key, live)| {
             let dirs = live.dirs.iter().map(|(dir, _)| dir).chain(live.step_dirs());
             dirs.map(move |dir| (key.clone(), dir))
         });
-        let gone: Vec<(Key, DirId)> =
+        let gone: Vec<(JobKey, DirId)> =
             known.filter(|(_, dir)| is_gone(dir)).map(|(key, dir)| (key, dir.clone())).collect();
         for (key, dir) in gone {
             // What is no job by other settings may go on.
-            let unseen = !matches!(self.spot(&dir), Spot::Job(_));
+            let unseen = !matches!(self.spot(&dir), DirectoryRole::Job(_));
             self.gone_of(&key, &dir, now, unseen);
         }
         self.leftovers.retain(|dir, _| !is_gone(dir));
@@ -464,17 +466,17 @@ impl Core {
             step.to = Some(seen.max(step.from));
         }
         record.revision += 1;
-        self.written.push(Written { record, dirs: Vec::new() });
+        self.written.push(RecordUpdate { record, dirs: Vec::new() });
     }
 
     /// After the first scan: steps of jobs that went on, and that ended while the agent was away.
-    pub fn close_lost_steps(&mut self, seen: i64, now: Now) {
-        let changed: Vec<Key> =
+    pub fn close_lost_steps(&mut self, seen: i64, now: TrackerTime) {
+        let changed: Vec<JobKey> =
             self.jobs.iter_mut().filter_map(|(key, live)| live.close_lost_steps(seen).then(|| key.clone())).collect();
         changed.iter().for_each(|key| self.change(key, now, STEPS_SETTLE_NS));
     }
 
-    fn end(&mut self, key: &Key, now: Now) {
+    fn end(&mut self, key: &JobKey, now: TrackerTime) {
         self.tell_begun(now);
         let Some(mut live) = self.jobs.remove(key) else { return };
         self.changed.remove(key);
@@ -490,13 +492,13 @@ impl Core {
         if self.has_epilogs {
             self.ended.push(now.mono, live.record.clone());
         }
-        self.written.push(Written { record: live.record.clone(), dirs: Vec::new() });
-        let Live { record, place, has_processes, .. } = live;
+        self.written.push(RecordUpdate { record: live.record.clone(), dirs: Vec::new() });
+        let LiveJob { record, place, has_processes, .. } = live;
         self.events.push(JobEvent::Ended(Arc::new(Job { record, place, has_processes })));
     }
 
     /// What a look at a job found.
-    pub fn learn(&mut self, key: &Key, facts: Facts, now: Now) {
+    pub fn learn(&mut self, key: &JobKey, facts: JobFacts, now: TrackerTime) {
         let Some(live) = self.jobs.get_mut(key) else { return };
         if live.learn(facts, now.mono) {
             self.names.extend(name_wanted(&live.record));
@@ -505,7 +507,7 @@ impl Core {
     }
 
     /// Totals that were read of a job. No change by themselves: they travel with the next one.
-    pub fn total(&mut self, key: &Key, totals: &Totals, real: i64) {
+    pub fn total(&mut self, key: &JobKey, totals: &TotalsByMetric, real: i64) {
         if let Some(live) = self.jobs.get_mut(key).filter(|_| !totals.is_empty()) {
             // Where some can be read no more the time stays that of the last ones that are whole.
             let whole = live.record.totals.keys().all(|name| totals.contains_key(name.as_str()));
@@ -517,8 +519,8 @@ impl Core {
     }
 
     /// What a hook wrote, for a job that runs, has just ended or is still to come.
-    pub fn hook(&mut self, hook: Hook, now: Now) {
-        let keys: Vec<Key> =
+    pub fn hook(&mut self, hook: Hook, now: TrackerTime) {
+        let keys: Vec<JobKey> =
             self.jobs.iter().filter(|(_, live)| hook.is_of(&live.record)).map(|(key, _)| key.clone()).collect();
         for key in &keys {
             if self.jobs.get_mut(key).is_some_and(|live| live.merge(&hook)) {
@@ -534,7 +536,7 @@ impl Core {
                 && hook.merge_into(record)
             {
                 record.revision += 1;
-                self.written.push(Written { record: record.clone(), dirs: Vec::new() });
+                self.written.push(RecordUpdate { record: record.clone(), dirs: Vec::new() });
             }
             return;
         }
@@ -546,15 +548,15 @@ impl Core {
     }
 
     /// What the system's users are called.
-    pub fn named(&mut self, of: &NameOf, uid: u32, user: &str, now: Now) {
+    pub fn named(&mut self, of: &UserLookup, uid: u32, user: &str, now: TrackerTime) {
         let mut changed = Vec::new();
         for (key, live) in &mut self.jobs {
             match of {
-                NameOf::Uid(uid) if live.record.uid == Some(*uid) && live.record.user.is_none() => {
+                UserLookup::Uid(uid) if live.record.uid == Some(*uid) && live.record.user.is_none() => {
                     live.record.user = Some(user.to_owned());
                 }
-                NameOf::User(name) if live.record.user.as_ref() == Some(name) => {
-                    if !live.set_uid(uid, UidFrom::Path) {
+                UserLookup::User(name) if live.record.user.as_ref() == Some(name) => {
+                    if !live.set_uid(uid, UidSource::Path) {
                         continue;
                     }
                     live.record.user = Some(name.clone());
@@ -567,20 +569,21 @@ impl Core {
     }
 
     /// What is to be asked of the system's users; asked once by the caller, who has a memory.
-    pub fn names_wanted(&mut self) -> BTreeSet<NameOf> {
+    pub fn names_wanted(&mut self) -> BTreeSet<UserLookup> {
         std::mem::take(&mut self.names)
     }
 
     /// Asks again for all names that are missing.
     pub fn ask_names(&mut self) {
-        let wanted: Vec<NameOf> = self.jobs.values().filter_map(|live| name_wanted(&live.record)).collect();
+        let wanted: Vec<UserLookup> = self.jobs.values().filter_map(|live| name_wanted(&live.record)).collect();
         self.names.extend(wanted);
     }
 
     /// The jobs that are to be looked at now; each pause is as long as the job was watched before it, so that what is known of a
     /// short job is never older than half its life.
-    pub fn looks_due(&mut self, now: Now) -> Vec<Key> {
-        let due: Vec<Key> = self.looks.iter().filter(|(_, at)| **at <= now.mono).map(|(key, _)| key.clone()).collect();
+    pub fn looks_due(&mut self, now: TrackerTime) -> Vec<JobKey> {
+        let due: Vec<JobKey> =
+            self.looks.iter().filter(|(_, at)| **at <= now.mono).map(|(key, _)| key.clone()).collect();
         for key in &due {
             self.looked(key, now);
         }
@@ -588,7 +591,7 @@ impl Core {
     }
 
     /// A look was made for another reason: the next one can wait.
-    pub fn looked(&mut self, key: &Key, now: Now) {
+    pub fn looked(&mut self, key: &JobKey, now: TrackerTime) {
         if let Some(live) = self.jobs.get(key) {
             let age = now.mono.saturating_sub(live.seen_mono);
             let most = if live.has_processes { self.rescan_ns } else { self.rescan_ns.min(EMPTY_LOOK_NS_MAX) };
@@ -602,8 +605,8 @@ impl Core {
         self.looks.values().chain(self.changed.values()).copied().chain(begun).min()
     }
 
-    fn change(&mut self, key: &Key, now: Now, settle: u64) {
-        let at = now.mono + settle;
+    fn change(&mut self, key: &JobKey, now: TrackerTime, delay: u64) {
+        let at = now.mono + delay;
         let due = self.changed.entry(key.clone()).or_insert(at);
         *due = (*due).min(at);
     }
@@ -613,10 +616,10 @@ impl Core {
         !self.begun.is_empty()
     }
 
-    fn tell_begun(&mut self, now: Now) {
+    fn tell_begun(&mut self, now: TrackerTime) {
         for key in std::mem::take(&mut self.begun) {
             if let Some(live) = self.jobs.get_mut(&key) {
-                live.told = true;
+                live.is_announced = true;
                 live.from_fixed = true;
                 if live.record.from <= 0 {
                     live.record.from = now.real;
@@ -627,7 +630,7 @@ impl Core {
         }
     }
 
-    fn tell(&mut self, key: &Key, event: fn(Arc<Job>) -> JobEvent) {
+    fn tell(&mut self, key: &JobKey, event: fn(Arc<Job>) -> JobEvent) {
         let Some(live) = self.jobs.get_mut(key) else { return };
         live.record.revision += 1;
         let (record, place) = (live.record.clone(), live.place.clone());
@@ -636,16 +639,16 @@ impl Core {
         self.written.extend(self.written_of(key));
     }
 
-    fn written_of(&self, key: &Key) -> Option<Written> {
+    fn written_of(&self, key: &JobKey) -> Option<RecordUpdate> {
         let live = self.jobs.get(key)?;
         let dirs = live.dirs.iter().map(|(dir, stamp)| (self.path(dir), stamp.inode)).collect();
-        Some(Written { record: live.record.clone(), dirs })
+        Some(RecordUpdate { record: live.record.clone(), dirs })
     }
 
     /// Everything that is to be told now.
-    pub fn flush(&mut self, now: Now) -> (Vec<JobEvent>, Vec<Written>) {
+    pub fn flush(&mut self, now: TrackerTime) -> (Vec<JobEvent>, Vec<RecordUpdate>) {
         self.tell_begun(now);
-        let due: Vec<Key> =
+        let due: Vec<JobKey> =
             self.changed.iter().filter(|(_, at)| **at <= now.mono).map(|(key, _)| key.clone()).collect();
         for key in due {
             self.changed.remove(&key);
@@ -656,16 +659,16 @@ impl Core {
     }
 
     /// Running jobs as they are, for the book: their totals have gone on without a change.
-    pub fn running(&self) -> Vec<Written> {
-        let told = self.jobs.iter().filter(|(_, live)| live.told);
-        told.filter_map(|(key, _)| self.written_of(key)).collect()
+    pub fn running(&self) -> Vec<RecordUpdate> {
+        let is_announced = self.jobs.iter().filter(|(_, live)| live.is_announced);
+        is_announced.filter_map(|(key, _)| self.written_of(key)).collect()
     }
 }
 
-fn name_wanted(record: &JobRecord) -> Option<NameOf> {
+fn name_wanted(record: &JobRecord) -> Option<UserLookup> {
     match (record.uid, &record.user) {
-        (Some(uid), None) => Some(NameOf::Uid(uid)),
-        (None, Some(user)) => Some(NameOf::User(user.clone())),
+        (Some(uid), None) => Some(UserLookup::Uid(uid)),
+        (None, Some(user)) => Some(UserLookup::User(user.clone())),
         _ => None,
     }
 }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use wholegrain_sources::job::JobPlace;
 
-use super::live::Stamp;
+use super::live::DirectoryStamp;
 
 /// The most directories of a job, and the most processes in each, that are asked whose they are.
 const DIRS_MAX: usize = 32;
@@ -23,7 +23,7 @@ const DRM_MAJOR: u32 = 226;
 const DRM_RENDER_MIN: u32 = 128;
 
 /// When a directory was made and which it is; `now` where the file system says nothing sensible.
-pub fn stamp(path: &Path, now: i64) -> io::Result<Stamp> {
+pub fn stamp(path: &Path, now: i64) -> io::Result<DirectoryStamp> {
     let name = CString::new(path.as_os_str().as_bytes()).map_err(|_| io::ErrorKind::InvalidInput)?;
     // SAFETY: all-zero is a valid statx.
     let mut stat: libc::statx = unsafe { std::mem::zeroed() };
@@ -37,17 +37,17 @@ pub fn stamp(path: &Path, now: i64) -> io::Result<Stamp> {
     let is_birth = stat.stx_mask & libc::STATX_BTIME != 0;
     let created = if is_birth { ns(&stat.stx_btime) } else { ns(&stat.stx_mtime).min(ns(&stat.stx_ctime)) };
     let created = if created <= 0 || created > now { now } else { created };
-    Ok(Stamp { created, is_birth, inode: stat.stx_ino })
+    Ok(DirectoryStamp { created, is_birth, inode: stat.stx_ino })
 }
 
 /// Whether there are processes by these files `cgroup.events`, or in these directories of version 1 and below: the manager may have given
 /// a step's directory to the user, so that the processes are in one that is no step. True where the kernel does not say: in a tree
 /// without such files, where they may not be read, and where there are more directories than are looked at.
 pub fn has_processes(events: &[PathBuf], v1: &[PathBuf]) -> bool {
-    let mut told = false;
+    let mut was_read = false;
     for file in events.iter().take(DIRS_MAX) {
         let Ok(text) = std::fs::read_to_string(file) else { continue };
-        told = true;
+        was_read = true;
         if text.lines().any(|line| line == "populated 1") {
             return true;
         }
@@ -56,7 +56,7 @@ pub fn has_processes(events: &[PathBuf], v1: &[PathBuf]) -> bool {
     for _ in 0..DIRS_MAX {
         let Some(dir) = waiting.pop() else { break };
         if let Ok(text) = std::fs::read_to_string(dir.join("cgroup.procs")) {
-            told = true;
+            was_read = true;
             if !text.is_empty() {
                 return true;
             }
@@ -65,7 +65,7 @@ pub fn has_processes(events: &[PathBuf], v1: &[PathBuf]) -> bool {
         let below = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
         waiting.extend(below.map(|entry| entry.path()).take(DIRS_MAX));
     }
-    !told || !waiting.is_empty()
+    !was_read || !waiting.is_empty()
 }
 
 /// Whose the processes in these directories are: the first user that is neither root nor the manager's `account`, or root where

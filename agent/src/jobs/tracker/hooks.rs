@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use wholegrain_model::JobRecord;
 
 use super::core::HOOKS_MAX;
-use super::layout::Owner;
+use super::layout::PathOwner;
 
 /// The largest file, in bytes.
 pub const HOOK_BYTES_MAX: u64 = 16 * 1024;
@@ -91,16 +91,16 @@ impl Hook {
     pub fn is_of(&self, record: &JobRecord) -> bool {
         self.manager == record.manager
             && (self.job == record.job || self.also.as_ref() == Some(&record.job))
-            && self.may_be_of(&Owner::of_record(&record.owner))
+            && self.may_be_of(&PathOwner::of_record(&record.owner))
     }
 
     /// Whether what it says of the user contradicts what the job's path says. A user's own unit is no job of a hook's.
-    fn may_be_of(&self, owner: &Owner) -> bool {
+    fn may_be_of(&self, owner: &PathOwner) -> bool {
         match owner {
-            Owner::Untold => true,
-            Owner::Uid(uid) => self.uid.is_none_or(|of| of == *uid),
-            Owner::Name(name) => self.user.as_ref().is_none_or(|of| of == name),
-            Owner::Own(_) => false,
+            PathOwner::Unspecified => true,
+            PathOwner::Uid(uid) => self.uid.is_none_or(|of| of == *uid),
+            PathOwner::Name(name) => self.user.as_ref().is_none_or(|of| of == name),
+            PathOwner::Own(_) => false,
         }
     }
 
@@ -130,11 +130,11 @@ impl Hook {
 /// The directory, and which of its files were read.
 pub struct HooksDir {
     dir: PathBuf,
-    known: HashMap<String, Known>,
+    known: HashMap<String, ReadHook>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Known {
+struct ReadHook {
     inode: u64,
     changed: (i64, i64),
     job: (String, String),
@@ -211,7 +211,7 @@ impl HooksDir {
         file.take(HOOK_BYTES_MAX).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
         let parsed = Hook::parse(&String::from_utf8_lossy(&bytes));
         let job = parsed.as_ref().map(|hook| (hook.manager.clone(), hook.job.clone())).unwrap_or_default();
-        self.known.insert(name.to_owned(), Known { inode: meta.ino(), changed, job });
+        self.known.insert(name.to_owned(), ReadHook { inode: meta.ino(), changed, job });
         let hook = parsed?;
         if now_s.saturating_sub(meta.ctime()) > AGE_S_MAX {
             // One that cannot be removed stays known, so that it is not read again.
@@ -225,7 +225,7 @@ impl HooksDir {
     /// The job is over: its file goes.
     pub fn remove(&mut self, manager: &str, job: &str, also: Option<&str>, report: &mut dyn FnMut(String)) {
         let is_its =
-            |known: &Known| known.job.0 == manager && (known.job.1 == job || Some(known.job.1.as_str()) == also);
+            |known: &ReadHook| known.job.0 == manager && (known.job.1 == job || Some(known.job.1.as_str()) == also);
         let names: Vec<String> =
             self.known.iter().filter(|(_, known)| is_its(known)).map(|(name, _)| name.clone()).collect();
         for name in names {
@@ -253,7 +253,7 @@ fn is_trusted(meta: &std::fs::Metadata) -> bool {
 
 /// A GPU that a prolog says is a job's.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Gpu {
+pub struct GpuAssignment {
     /// The job's id.
     pub job: String,
     /// Such as `gpu/0`.
@@ -262,16 +262,16 @@ pub struct Gpu {
     pub uid: Option<u32>,
 }
 
-impl Gpu {
+impl GpuAssignment {
     /// Whether a job can be the one that is meant, by its owner and by the uid that is known of it.
-    pub fn may_be_of(&self, owner: &Owner, uid: Option<u32>) -> bool {
+    pub fn may_be_of(&self, owner: &PathOwner, uid: Option<u32>) -> bool {
         let same = self.uid.is_none() || uid.is_none() || self.uid == uid;
-        same && !matches!(owner, Owner::Own(_))
+        same && !matches!(owner, PathOwner::Own(_))
     }
 }
 
 /// Whose GPUs are whose, where a prolog writes `jobid uid` into a file named after each GPU.
-pub fn gpustat(dir: &Path) -> Vec<Gpu> {
+pub fn gpustat(dir: &Path) -> Vec<GpuAssignment> {
     let Ok(entries) = std::fs::read_dir(dir) else { return Vec::new() };
     let mut found = Vec::new();
     for entry in entries.flatten().take(DEVICES_MAX) {
@@ -288,7 +288,11 @@ pub fn gpustat(dir: &Path) -> Vec<Gpu> {
         let mut words = text.split_whitespace();
         if let Some(job) = words.next() {
             let device = format!("gpu/{}", String::from_utf8_lossy(entry.file_name().as_bytes()));
-            found.push(Gpu { job: job.to_owned(), device, uid: words.next().and_then(|uid| uid.parse().ok()) });
+            found.push(GpuAssignment {
+                job: job.to_owned(),
+                device,
+                uid: words.next().and_then(|uid| uid.parse().ok()),
+            });
         }
     }
     found.sort();
@@ -321,25 +325,25 @@ mod tests {
         write(".slurm-7.tmp", "manager=slurm\njob=7\n", 0o644);
         std::os::unix::fs::symlink("slurm-1", dir.path().join("slurm-8")).unwrap();
         let mut hooks = HooksDir::new(dir.path().to_owned());
-        let mut told = Vec::new();
-        let read = hooks.read(0, &mut |line| told.push(line));
+        let mut lines = Vec::new();
+        let read = hooks.read(0, &mut |line| lines.push(line));
         let devices = ["gpu/0", "gpu/1"].map(str::to_owned).to_vec();
         let (name, uid) = (Some("last  one".to_owned()), Some(7));
         assert_eq!(read, [Hook { manager: "slurm".into(), job: "1".into(), name, uid, devices, ..Hook::default() }]);
-        told.sort();
+        lines.sort();
         for (line, expected) in
-            told.iter().zip(["only a file", "20000 bytes", "no manager", "not a number", "without `=`", "symbolic"])
+            lines.iter().zip(["only a file", "20000 bytes", "no manager", "not a number", "without `=`", "symbolic"])
         {
             assert!(line.contains(expected), "{line:?} does not say {expected:?}");
         }
-        assert_eq!(told.len(), 6, "{told:?}");
+        assert_eq!(lines.len(), 6, "{lines:?}");
         assert!(hooks.read(0, &mut |_| ()).is_empty(), "each once");
         hooks.remove("slurm", "1", None, &mut |line| panic!("{line}"));
         assert!(!dir.path().join("slurm-1").exists());
         std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
-        let mut told = Vec::new();
-        assert!(HooksDir::new(dir.path().to_owned()).read(0, &mut |line| told.push(line)).is_empty());
-        assert!(told[0].contains("chmod go-w"), "{told:?}");
+        let mut lines = Vec::new();
+        assert!(HooksDir::new(dir.path().to_owned()).read(0, &mut |line| lines.push(line)).is_empty());
+        assert!(lines[0].contains("chmod go-w"), "{lines:?}");
     }
 
     #[test]
@@ -373,10 +377,11 @@ mod tests {
         std::fs::write(dir.path().join("0"), "4711 1000\n").unwrap();
         std::fs::write(dir.path().join("GPU-5a"), "4712 1000").unwrap();
         std::fs::write(dir.path().join("1"), "").unwrap();
-        let gpu = |job: &str, device: &str| Gpu { job: job.to_owned(), device: device.to_owned(), uid: Some(1000) };
+        let gpu =
+            |job: &str, device: &str| GpuAssignment { job: job.to_owned(), device: device.to_owned(), uid: Some(1000) };
         assert_eq!(gpustat(dir.path()), [gpu("4711", "gpu/0"), gpu("4712", "gpu/GPU-5a")]);
         let gpu = gpu("4711", "gpu/0");
-        assert!(gpu.may_be_of(&Owner::Untold, None) && gpu.may_be_of(&Owner::Uid(1000), Some(1000)));
-        assert!(!gpu.may_be_of(&Owner::Uid(1001), Some(1001)) && !gpu.may_be_of(&Owner::Own(1000), Some(1000)));
+        assert!(gpu.may_be_of(&PathOwner::Unspecified, None) && gpu.may_be_of(&PathOwner::Uid(1000), Some(1000)));
+        assert!(!gpu.may_be_of(&PathOwner::Uid(1001), Some(1001)) && !gpu.may_be_of(&PathOwner::Own(1000), Some(1000)));
     }
 }

@@ -13,21 +13,21 @@ mod verdicts;
 use std::collections::BTreeMap;
 use std::fmt;
 
-pub use pattern::Pattern;
+pub use pattern::JobPathPattern;
 
 use wholegrain_model::job::JOB_ID_BYTES_MAX;
 use wholegrain_model::name::{LEVEL_BYTES_MAX, sanitize_level};
 use wholegrain_model::pattern::glob;
 
 use super::TrackerConfig;
-use super::trust::{MayOwn, Owners};
+use super::trust::{AllowedOwner, AllowedOwners};
 
 /// The most levels of a path that is looked at: deeper directories are never looked for.
 pub const DEPTH_MAX: usize = 16;
 
 /// The version of a hierarchy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Version {
+pub enum CgroupVersion {
     /// One of several, with its own controllers.
     V1,
     /// The unified one.
@@ -36,21 +36,21 @@ pub enum Version {
 
 /// What a directory is to the tracker.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Spot {
+pub enum DirectoryRole {
     /// No job, and none below.
     Nothing,
     /// No job nor step itself, but some can be below where the owners are as one of these asks for.
-    Above(Vec<Owners>),
+    Above(Vec<AllowedOwners>),
     /// A job, or a step of one, where the owners are as it asks for.
-    Job(Found),
+    Job(JobPath),
 }
 
 /// Who the path says that a job is of.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub enum Owner {
+pub enum PathOwner {
     /// It does not say. The id is the manager's, which gives it to one job at a time.
     #[default]
-    Untold,
+    Unspecified,
     /// The manager wrote a uid into the path.
     Uid(u32),
     /// The manager wrote a name into the path.
@@ -59,47 +59,49 @@ pub enum Owner {
     Own(u32),
 }
 
-impl Owner {
+impl PathOwner {
     /// Whether directories of these two owners can be of one job, if manager and id are the same.
-    pub fn may_be(&self, other: &Owner) -> bool {
-        let own = |owner: &Owner| matches!(owner, Owner::Own(_));
-        self == other || (*self == Owner::Untold && !own(other)) || (*other == Owner::Untold && !own(self))
+    pub fn may_be(&self, other: &PathOwner) -> bool {
+        let own = |owner: &PathOwner| matches!(owner, PathOwner::Own(_));
+        self == other
+            || (*self == PathOwner::Unspecified && !own(other))
+            || (*other == PathOwner::Unspecified && !own(self))
     }
 
     /// The uid that it says.
     pub fn uid(&self) -> Option<u32> {
         match self {
-            Owner::Uid(uid) | Owner::Own(uid) => Some(*uid),
-            Owner::Untold | Owner::Name(_) => None,
+            PathOwner::Uid(uid) | PathOwner::Own(uid) => Some(*uid),
+            PathOwner::Unspecified | PathOwner::Name(_) => None,
         }
     }
 
     /// From a record.
     pub fn of_record(text: &str) -> Self {
         match text.split_once(':') {
-            Some(("uid", uid)) => uid.parse().map_or(Owner::Untold, Owner::Uid),
-            Some(("own", uid)) => uid.parse().map_or(Owner::Untold, Owner::Own),
-            Some(("user", name)) => Owner::Name(name.to_owned()),
-            _ => Owner::Untold,
+            Some(("uid", uid)) => uid.parse().map_or(PathOwner::Unspecified, PathOwner::Uid),
+            Some(("own", uid)) => uid.parse().map_or(PathOwner::Unspecified, PathOwner::Own),
+            Some(("user", name)) => PathOwner::Name(name.to_owned()),
+            _ => PathOwner::Unspecified,
         }
     }
 }
 
 /// As records have it.
-impl fmt::Display for Owner {
+impl fmt::Display for PathOwner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Owner::Untold => Ok(()),
-            Owner::Uid(uid) => write!(f, "uid:{uid}"),
-            Owner::Name(name) => write!(f, "user:{name}"),
-            Owner::Own(uid) => write!(f, "own:{uid}"),
+            PathOwner::Unspecified => Ok(()),
+            PathOwner::Uid(uid) => write!(f, "uid:{uid}"),
+            PathOwner::Name(name) => write!(f, "user:{name}"),
+            PathOwner::Own(uid) => write!(f, "own:{uid}"),
         }
     }
 }
 
 /// A job or a step, as its path shows it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Found {
+pub struct JobPath {
     /// What the records call the manager.
     pub manager: String,
     /// Which daemon of the manager, where several on one node have jobs: Slurm's node name, Flux's rank; often empty.
@@ -109,7 +111,7 @@ pub struct Found {
     /// What the level of its sensors' names is.
     pub level: String,
     /// Who the path says it is of.
-    pub owner: Owner,
+    pub owner: PathOwner,
     /// Whose processes they are, where the layout says so.
     pub uid: Option<u32>,
     /// The same by name.
@@ -117,27 +119,27 @@ pub struct Found {
     /// The account of the manager's own daemons, whose processes in the job do not say whose the job is.
     pub account: Option<u32>,
     /// Who must own the directories on the path.
-    pub owners: Owners,
+    pub owners: AllowedOwners,
     /// The path of the step below the job, such as `step_0/task_1`; empty for the job itself.
     pub step: String,
     /// Whether steps can be below.
     pub deeper: bool,
 }
 
-impl Found {
-    fn new(manager: &str, instance: &str, job: &str, owners: Owners) -> Self {
+impl JobPath {
+    fn new(manager: &str, instance: &str, job: &str, owners: AllowedOwners) -> Self {
         let job = fit_id(job);
         let level = level_of(&job);
         Self { manager: manager.to_owned(), instance: instance.to_owned(), job, level, owners, ..Self::default() }
     }
 
     /// What the path says of the owner. A level of a user's own choice never is another's: it ends with the uid.
-    fn of(mut self, owner: Owner) -> Self {
-        if let Owner::Own(uid) = owner {
+    fn of(mut self, owner: PathOwner) -> Self {
+        if let PathOwner::Own(uid) = owner {
             self.level = level_for(&self.level, &format!("-u{uid}"));
         }
         self.uid = owner.uid();
-        if let Owner::Name(name) = &owner {
+        if let PathOwner::Name(name) = &owner {
             self.user = Some(name.clone());
         }
         self.owner = owner;
@@ -146,7 +148,7 @@ impl Found {
 }
 
 /// What differs between sites, resolved.
-struct Site {
+struct SiteLayout {
     flux: Option<u32>,
     oar: Option<u32>,
     pbs: Vec<String>,
@@ -157,40 +159,40 @@ struct Site {
 }
 
 /// A resource manager whose layout is known.
-pub struct Manager {
+pub struct ResourceManager {
     /// Its name in the configuration and in records.
     pub name: &'static str,
-    spot: fn(&[&str], Version, &Site) -> Spot,
+    spot: fn(&[&str], CgroupVersion, &SiteLayout) -> DirectoryRole,
 }
 
 /// All of them, in the order in which they are asked.
-pub const MANAGERS: &[Manager] = &[
-    Manager { name: "slurm", spot: slurm },
-    Manager { name: "oar", spot: oar },
-    Manager { name: "pbs", spot: pbs },
-    Manager { name: "flux", spot: flux },
-    Manager { name: "systemd", spot: systemd },
+pub const MANAGERS: &[ResourceManager] = &[
+    ResourceManager { name: "slurm", spot: slurm },
+    ResourceManager { name: "oar", spot: oar },
+    ResourceManager { name: "pbs", spot: pbs },
+    ResourceManager { name: "flux", spot: flux },
+    ResourceManager { name: "systemd", spot: systemd },
 ];
 
 /// The layouts of a configuration.
 pub struct Layouts {
-    managers: Vec<&'static Manager>,
-    patterns: Vec<(Pattern, Option<u32>)>,
-    site: Site,
+    managers: Vec<&'static ResourceManager>,
+    patterns: Vec<(JobPathPattern, Option<u32>)>,
+    site: SiteLayout,
 }
 
 impl Layouts {
     /// Those that a checked configuration asks for; `accounts` are the uids of [`TrackerConfig::accounts`] that there are.
     pub fn new(config: &TrackerConfig, accounts: &BTreeMap<String, u32>) -> Self {
         let account = |name: &str| accounts.get(name).copied();
-        let compile = |raw| Some((Pattern::new(raw).ok()?, raw.owner.as_deref().and_then(account)));
+        let compile = |raw| Some((JobPathPattern::new(raw).ok()?, raw.owner.as_deref().and_then(account)));
         Self {
             managers: MANAGERS
                 .iter()
                 .filter(|manager| config.managers.iter().any(|name| name == manager.name))
                 .collect(),
             patterns: config.patterns.iter().filter_map(compile).collect(),
-            site: Site {
+            site: SiteLayout {
                 flux: account(&config.flux_user),
                 oar: account(&config.oar_user),
                 pbs: config.pbs_prefixes.clone(),
@@ -202,28 +204,28 @@ impl Layouts {
     }
 
     /// What the directory at `path` (without a leading slash) is. The configuration's patterns come first.
-    pub fn spot(&self, version: Version, path: &str) -> Spot {
+    pub fn spot(&self, version: CgroupVersion, path: &str) -> DirectoryRole {
         let levels: Vec<&str> = path.split('/').collect();
         if levels.len() > DEPTH_MAX || levels.iter().any(|level| level.is_empty()) {
-            return Spot::Nothing;
+            return DirectoryRole::Nothing;
         }
         let patterns = self.patterns.iter().map(|(pattern, account)| pattern.spot(path, &levels, *account));
         let managers = self.managers.iter().map(|manager| (manager.spot)(&levels, version, &self.site));
         let mut above = Vec::new();
         for spot in patterns.chain(managers) {
             match spot {
-                Spot::Job(found) => return Spot::Job(found),
-                Spot::Above(owners) => {
+                DirectoryRole::Job(found) => return DirectoryRole::Job(found),
+                DirectoryRole::Above(owners) => {
                     for owners in owners {
                         if !above.contains(&owners) {
                             above.push(owners);
                         }
                     }
                 }
-                Spot::Nothing => {}
+                DirectoryRole::Nothing => {}
             }
         }
-        if above.is_empty() { Spot::Nothing } else { Spot::Above(above) }
+        if above.is_empty() { DirectoryRole::Nothing } else { DirectoryRole::Above(above) }
     }
 }
 
@@ -238,21 +240,21 @@ fn slice_path(slice: &str) -> Vec<String> {
 }
 
 /// What no user but root may have made.
-fn roots(levels: &[&str]) -> Owners {
-    vec![MayOwn::Root; levels.len()]
+fn roots(levels: &[&str]) -> AllowedOwners {
+    vec![AllowedOwner::Root; levels.len()]
 }
 
 /// The same but for the last directory, which root has made and may have given to somebody.
-fn given(levels: &[&str]) -> Owners {
+fn given(levels: &[&str]) -> AllowedOwners {
     let mut owners = roots(levels);
     if let Some(last) = owners.last_mut() {
-        *last = MayOwn::Anyone;
+        *last = AllowedOwner::Anyone;
     }
     owners
 }
 
-fn above(owners: Owners) -> Spot {
-    Spot::Above(vec![owners])
+fn above(owners: AllowedOwners) -> DirectoryRole {
+    DirectoryRole::Above(vec![owners])
 }
 
 /// The user whose slice a path leads through, and whether into what that user's own systemd manager has made.
@@ -264,23 +266,23 @@ fn user_of(levels: &[&str]) -> Option<(u32, bool)> {
 }
 
 /// Who may own the directories on any path: root, an account beside it, and below `user.slice/user-U.slice/user@U.service` U.
-fn usual(levels: &[&str], account: Option<u32>) -> Owners {
-    let mut owners = vec![account.map_or(MayOwn::Root, MayOwn::Or); levels.len()];
+fn usual(levels: &[&str], account: Option<u32>) -> AllowedOwners {
+    let mut owners = vec![account.map_or(AllowedOwner::Root, AllowedOwner::Or); levels.len()];
     if let Some((uid, _)) = user_of(levels)
         && levels.get(2).is_some_and(|service| user_service(service) == Some(uid))
     {
-        owners[..2].fill(MayOwn::Root);
-        owners[2..].fill(MayOwn::Or(uid));
+        owners[..2].fill(AllowedOwner::Root);
+        owners[2..].fill(AllowedOwner::Or(uid));
     }
     owners
 }
 
 /// Whom a path is of by itself.
-fn usual_owner(levels: &[&str]) -> Owner {
+fn usual_owner(levels: &[&str]) -> PathOwner {
     match user_of(levels) {
-        Some((uid, true)) => Owner::Own(uid),
-        Some((uid, false)) => Owner::Uid(uid),
-        None => Owner::Untold,
+        Some((uid, true)) => PathOwner::Own(uid),
+        Some((uid, false)) => PathOwner::Uid(uid),
+        None => PathOwner::Unspecified,
     }
 }
 
@@ -334,67 +336,67 @@ fn decimal(text: &str) -> Option<u32> {
     is_number(text).then(|| text.parse().ok())?
 }
 
-fn slurm(levels: &[&str], version: Version, site: &Site) -> Spot {
+fn slurm(levels: &[&str], version: CgroupVersion, site: &SiteLayout) -> DirectoryRole {
     match version {
-        Version::V1 => slurm_v1(levels, site),
-        Version::V2 => slurm_v2(levels, site),
+        CgroupVersion::V1 => slurm_v1(levels, site),
+        CgroupVersion::V2 => slurm_v2(levels, site),
     }
 }
 
 /// Whether a node's name, which is empty where there is one daemon, is one of Slurm's here.
-fn is_node(name: &str, site: &Site) -> bool {
+fn is_node(name: &str, site: &SiteLayout) -> bool {
     site.nodes.iter().any(|node| glob(node, name))
 }
 
 /// `slurm[_<node>]/uid_<uid>/job_<id>/step_*/task_*`. Up to 22.05 a step's directory is the user's: nothing below is a task then.
-fn slurm_v1(levels: &[&str], site: &Site) -> Spot {
+fn slurm_v1(levels: &[&str], site: &SiteLayout) -> DirectoryRole {
     let instance = match levels[0].strip_prefix("slurm") {
         Some("") => "",
         Some(rest) if rest.len() > 1 && rest.starts_with('_') && is_node(&rest[1..], site) => &rest[1..],
-        _ => return Spot::Nothing,
+        _ => return DirectoryRole::Nothing,
     };
     let Some(uid) = levels.get(1) else { return above(roots(levels)) };
-    let Some(uid) = uid.strip_prefix("uid_").and_then(decimal) else { return Spot::Nothing };
+    let Some(uid) = uid.strip_prefix("uid_").and_then(decimal) else { return DirectoryRole::Nothing };
     let Some(job) = levels.get(2) else { return above(roots(levels)) };
-    let Some(id) = job.strip_prefix("job_").filter(|id| is_number(id)) else { return Spot::Nothing };
+    let Some(id) = job.strip_prefix("job_").filter(|id| is_number(id)) else { return DirectoryRole::Nothing };
     let (step, deeper, owners) = match levels[3..] {
         [] => (String::new(), true, roots(levels)),
         [step] if step.starts_with("step_") => (step.to_owned(), true, given(levels)),
         [step, task] if step.starts_with("step_") && task.starts_with("task_") => {
             (format!("{step}/{task}"), false, given(levels))
         }
-        _ => return Spot::Nothing,
+        _ => return DirectoryRole::Nothing,
     };
-    Spot::Job(Found { step, deeper, ..Found::new("slurm", instance, id, owners).of(Owner::Uid(uid)) })
+    DirectoryRole::Job(JobPath { step, deeper, ..JobPath::new("slurm", instance, id, owners).of(PathOwner::Uid(uid)) })
 }
 
 /// `<slice>/[<node>_]slurmstepd.scope/{job_<id>,<SLUID>}/step_*/{slurm,user}/task_*`. In 22.05 a task's directory is the user's.
-fn slurm_v2(whole: &[&str], site: &Site) -> Spot {
+fn slurm_v2(whole: &[&str], site: &SiteLayout) -> DirectoryRole {
     let mut is_above = false;
     for slice in &site.slices {
         let same = slice.iter().zip(whole).take_while(|(slice, level)| slice == *level).count();
         if same == slice.len() && whole.len() > same {
             match slurm_scope(whole, &whole[same..], site) {
-                Spot::Nothing => {}
+                DirectoryRole::Nothing => {}
                 spot => return spot,
             }
         }
         is_above |= same == whole.len();
     }
-    if is_above { above(roots(whole)) } else { Spot::Nothing }
+    if is_above { above(roots(whole)) } else { DirectoryRole::Nothing }
 }
 
-fn slurm_scope(whole: &[&str], levels: &[&str], site: &Site) -> Spot {
+fn slurm_scope(whole: &[&str], levels: &[&str], site: &SiteLayout) -> DirectoryRole {
     let instance = match levels[0].strip_suffix("slurmstepd.scope") {
         Some("") => "",
         Some(rest) if rest.len() > 1 && rest.ends_with('_') && is_node(&rest[..rest.len() - 1], site) => {
             &rest[..rest.len() - 1]
         }
-        _ => return Spot::Nothing,
+        _ => return DirectoryRole::Nothing,
     };
     let Some(job) = levels.get(1) else { return above(roots(whole)) };
     let id = job.strip_prefix("job_").filter(|id| is_number(id)).or_else(|| is_sluid(job).then_some(*job));
-    let Some(id) = id else { return Spot::Nothing };
+    let Some(id) = id else { return DirectoryRole::Nothing };
     let (step, deeper, owners) = match levels[2..] {
         [] => (String::new(), true, roots(whole)),
         [step] if step.starts_with("step_") => (step.to_owned(), true, roots(whole)),
@@ -402,9 +404,9 @@ fn slurm_scope(whole: &[&str], levels: &[&str], site: &Site) -> Spot {
         [step, "user", task] if step.starts_with("step_") && task.starts_with("task_") => {
             (format!("{step}/{task}"), false, given(whole))
         }
-        _ => return Spot::Nothing,
+        _ => return DirectoryRole::Nothing,
     };
-    Spot::Job(Found { step, deeper, ..Found::new("slurm", instance, id, owners) })
+    DirectoryRole::Job(JobPath { step, deeper, ..JobPath::new("slurm", instance, id, owners) })
 }
 
 /// `s`, a hexadecimal digit of the cluster's number, and 12 Crockford base-32 digits, in capitals.
@@ -419,36 +421,38 @@ fn is_sluid(name: &str) -> bool {
 
 /// OAR 2, `oar/<user>_<id>`, whose directories are its account's; OAR 3, in the unified hierarchy,
 /// `oar.slice/oar-u<uid>.slice/oar-u<uid>-j<id>.slice/[…-t<T>.slice/]…-p<P>.scope`.
-fn oar(levels: &[&str], version: Version, site: &Site) -> Spot {
+fn oar(levels: &[&str], version: CgroupVersion, site: &SiteLayout) -> DirectoryRole {
     match (version, levels) {
-        (Version::V1, ["oar"]) => above(usual(levels, site.oar)),
-        (Version::V1, ["oar", name]) => {
+        (CgroupVersion::V1, ["oar"]) => above(usual(levels, site.oar)),
+        (CgroupVersion::V1, ["oar", name]) => {
             // The user's own name may have a `_`.
             match name.rsplit_once('_') {
                 Some((user, id)) if !user.is_empty() && is_number(id) => {
                     let owners = usual(levels, site.oar);
-                    Spot::Job(Found {
+                    DirectoryRole::Job(JobPath {
                         account: site.oar,
-                        ..Found::new("oar", "", id, owners).of(Owner::Name(user.to_owned()))
+                        ..JobPath::new("oar", "", id, owners).of(PathOwner::Name(user.to_owned()))
                     })
                 }
-                _ => Spot::Nothing,
+                _ => DirectoryRole::Nothing,
             }
         }
-        (Version::V2, ["oar.slice"]) => above(roots(levels)),
-        (Version::V2, ["oar.slice", user, below @ ..]) => oar_3(levels, user, below).unwrap_or(Spot::Nothing),
-        _ => Spot::Nothing,
+        (CgroupVersion::V2, ["oar.slice"]) => above(roots(levels)),
+        (CgroupVersion::V2, ["oar.slice", user, below @ ..]) => {
+            oar_3(levels, user, below).unwrap_or(DirectoryRole::Nothing)
+        }
+        _ => DirectoryRole::Nothing,
     }
 }
 
-fn oar_3(whole: &[&str], user: &str, below: &[&str]) -> Option<Spot> {
+fn oar_3(whole: &[&str], user: &str, below: &[&str]) -> Option<DirectoryRole> {
     let uid = decimal(user.strip_prefix("oar-u")?.strip_suffix(".slice")?)?;
     let Some((job, steps)) = below.split_first() else { return Some(above(roots(whole))) };
     let id = job.strip_prefix(&format!("oar-u{uid}-j"))?.strip_suffix(".slice")?;
     if !is_number(id) || steps.len() > 2 {
         return None;
     }
-    let mut found = Found { deeper: true, ..Found::new("oar", "", id, roots(whole)).of(Owner::Uid(uid)) };
+    let mut found = JobPath { deeper: true, ..JobPath::new("oar", "", id, roots(whole)).of(PathOwner::Uid(uid)) };
     if let Some(last) = steps.last() {
         // Names repeat what is above them: `oar-u1000-j42-t3-p1.scope`.
         let own = last.strip_prefix(&format!("oar-u{uid}-j{id}-"))?;
@@ -463,14 +467,14 @@ fn oar_3(whole: &[&str], user: &str, below: &[&str]) -> Option<Spot> {
         found.step = own.replace('-', "/");
         found.deeper = deeper && steps.len() < 2;
     }
-    Some(Spot::Job(found))
+    Some(DirectoryRole::Job(found))
 }
 
 /// `<prefix>.service/jobid/<full id>`; version 19 `<prefix>.slice/<prefix>-<escaped full id>.slice`; version 18 `<prefix>/<full id>`.
-fn pbs(levels: &[&str], _: Version, site: &Site) -> Spot {
+fn pbs(levels: &[&str], _: CgroupVersion, site: &SiteLayout) -> DirectoryRole {
     let found = |id: &str| match id.starts_with(|c: char| c.is_ascii_digit()) && !id.ends_with(".orphan") {
-        true => Spot::Job(Found::new("pbs", "", id, roots(levels))),
-        false => Spot::Nothing,
+        true => DirectoryRole::Job(JobPath::new("pbs", "", id, roots(levels))),
+        false => DirectoryRole::Nothing,
     };
     for prefix in &site.pbs {
         let Some(kind) = levels[0].strip_prefix(prefix.as_str()) else { continue };
@@ -480,12 +484,12 @@ fn pbs(levels: &[&str], _: Version, site: &Site) -> Spot {
             (".slice", [slice]) => {
                 let id = slice.strip_prefix(prefix.as_str()).and_then(|rest| rest.strip_prefix('-'));
                 let id = id.and_then(|id| unescape(id.strip_suffix(".slice")?));
-                return id.map_or(Spot::Nothing, |id| found(&id));
+                return id.map_or(DirectoryRole::Nothing, |id| found(&id));
             }
             _ => {}
         }
     }
-    Spot::Nothing
+    DirectoryRole::Nothing
 }
 
 /// systemd's escapes in a unit's name: `\x2d` for `-`. A `-` that stands for itself is a slice of another name.
@@ -507,19 +511,19 @@ fn user_service(level: &str) -> Option<u32> {
 
 /// `user.slice/user-F.slice/user@F.service/[app.slice/]{imp-,}shell-<rank>-<id>.service` of the account F that Flux runs as, and
 /// of no other user. The shell of a job of another user is started by the IMP, so that only without it the job is F's own.
-fn flux(levels: &[&str], _: Version, site: &Site) -> Spot {
-    let Some(uid) = site.flux else { return Spot::Nothing };
+fn flux(levels: &[&str], _: CgroupVersion, site: &SiteLayout) -> DirectoryRole {
+    let Some(uid) = site.flux else { return DirectoryRole::Nothing };
     let (slice, service) = (format!("user-{uid}.slice"), format!("user@{uid}.service"));
     let expected = ["user.slice", &slice, &service, "app.slice"];
     let same = expected.iter().zip(levels).take_while(|(expected, level)| *expected == *level).count();
     match levels.len() - same {
         0 => above(usual(levels, None)),
-        1 if same >= 3 => flux_unit(levels, levels[same], uid).map_or(Spot::Nothing, Spot::Job),
-        _ => Spot::Nothing,
+        1 if same >= 3 => flux_unit(levels, levels[same], uid).map_or(DirectoryRole::Nothing, DirectoryRole::Job),
+        _ => DirectoryRole::Nothing,
     }
 }
 
-fn flux_unit(levels: &[&str], unit: &str, uid: u32) -> Option<Found> {
+fn flux_unit(levels: &[&str], unit: &str, uid: u32) -> Option<JobPath> {
     let name = unit.strip_suffix(".service")?;
     let (own, name) = match name.strip_prefix("imp-") {
         Some(name) => (false, name),
@@ -533,26 +537,26 @@ fn flux_unit(levels: &[&str], unit: &str, uid: u32) -> Option<Found> {
         return None;
     }
     // A unit's name is ASCII; everywhere else Flux writes the letter with a hook. The level keeps what can be typed.
-    let found = Found::new("flux", rank, &format!("\u{192}{digits}"), usual(levels, None));
+    let found = JobPath::new("flux", rank, &format!("\u{192}{digits}"), usual(levels, None));
     let account = (!own).then_some(uid);
-    Some(Found { uid: own.then_some(uid), level: plain.to_owned(), account, ..found })
+    Some(JobPath { uid: own.then_some(uid), level: plain.to_owned(), account, ..found })
 }
 
 /// Units by name, in any slice and below any user's own manager, where they are that user's.
-fn systemd(levels: &[&str], _: Version, site: &Site) -> Spot {
+fn systemd(levels: &[&str], _: CgroupVersion, site: &SiteLayout) -> DirectoryRole {
     let owner = usual_owner(levels);
     for (index, level) in levels.iter().enumerate() {
         let last = index + 1 == levels.len();
         if !level.ends_with(".slice") && site.units.iter().any(|unit| glob(unit, level)) {
-            let owners = if matches!(owner, Owner::Own(_)) { usual(levels, None) } else { given(levels) };
+            let owners = if matches!(owner, PathOwner::Own(_)) { usual(levels, None) } else { given(levels) };
             return match last {
-                true => Spot::Job(Found::new("systemd", "", level, owners).of(owner)),
-                false => Spot::Nothing,
+                true => DirectoryRole::Job(JobPath::new("systemd", "", level, owners).of(owner)),
+                false => DirectoryRole::Nothing,
             };
         }
         let is_manager = || index == 2 && user_of(levels).is_some_and(|(uid, _)| user_service(level) == Some(uid));
         if !level.ends_with(".slice") && !is_manager() {
-            return Spot::Nothing;
+            return DirectoryRole::Nothing;
         }
     }
     above(usual(levels, None))

@@ -8,7 +8,7 @@ use wholegrain_model::{JobRecord, StepRecord};
 use wholegrain_sources::job::JobPlace;
 
 use super::hooks::Hook;
-use super::layout::{Found, Owner};
+use super::layout::{JobPath, PathOwner};
 
 /// The highest number of a CPU that is believed.
 const CPU_MAX: u32 = 65_535;
@@ -44,7 +44,7 @@ impl DirId {
 
 /// What tells a running job from all others.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct Key {
+pub struct JobKey {
     /// The manager's name.
     pub manager: Arc<str>,
     /// Which of the manager's daemons.
@@ -52,12 +52,12 @@ pub struct Key {
     /// The id.
     pub job: Arc<str>,
     /// Who the path of the first directory that was seen of it says it is of.
-    pub owner: Owner,
+    pub owner: PathOwner,
 }
 
-impl Key {
+impl JobKey {
     /// Of what a path shows.
-    pub fn of(found: &Found) -> Self {
+    pub fn of(found: &JobPath) -> Self {
         Self {
             manager: found.manager.as_str().into(),
             instance: found.instance.as_str().into(),
@@ -69,7 +69,7 @@ impl Key {
 
 /// What the file system says of a directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Stamp {
+pub struct DirectoryStamp {
     /// When it was made, ns since the Unix epoch, as well as that is known.
     pub created: i64,
     /// Whether that is its real creation, and not only a time of which it is known to be there.
@@ -78,9 +78,9 @@ pub struct Stamp {
     pub inode: u64,
 }
 
-impl Stamp {
+impl DirectoryStamp {
     /// Whether it is another directory's.
-    pub fn is_other(&self, other: &Stamp) -> bool {
+    pub fn is_other(&self, other: &DirectoryStamp) -> bool {
         let known = self.inode != 0 && other.inode != 0;
         known && self.inode != other.inode || (self.is_birth && other.is_birth && self.created != other.created)
     }
@@ -88,14 +88,14 @@ impl Stamp {
 
 /// The directories of a job or a step that are there now.
 #[derive(Debug, Default)]
-pub struct Dirs {
-    here: BTreeMap<DirId, (Stamp, bool)>,
+pub struct JobDirectories {
+    here: BTreeMap<DirId, (DirectoryStamp, bool)>,
     accounted: bool,
 }
 
-impl Dirs {
+impl JobDirectories {
     /// Takes one; `accounts` where its hierarchy accounts what is used. False when it was known.
-    pub fn add(&mut self, dir: DirId, stamp: Stamp, accounts: bool) -> bool {
+    pub fn add(&mut self, dir: DirId, stamp: DirectoryStamp, accounts: bool) -> bool {
         self.accounted |= accounts;
         if stamp.inode == 0 && self.here.contains_key(&dir) {
             return false;
@@ -111,7 +111,7 @@ impl Dirs {
     }
 
     /// Whether a directory that is known is another one now, with the same path.
-    pub fn is_other(&self, dir: &DirId, stamp: Stamp) -> bool {
+    pub fn is_other(&self, dir: &DirId, stamp: DirectoryStamp) -> bool {
         self.here.get(dir).is_some_and(|(known, _)| known.is_other(&stamp))
     }
 
@@ -127,26 +127,26 @@ impl Dirs {
     }
 
     /// Those that do not.
-    pub fn not_accounting(&self) -> impl Iterator<Item = (&DirId, Stamp)> {
+    pub fn not_accounting(&self) -> impl Iterator<Item = (&DirId, DirectoryStamp)> {
         self.here.iter().filter(|(_, (_, accounts))| !accounts).map(|(dir, (stamp, _))| (dir, *stamp))
     }
 
     /// Those that are there.
-    pub fn iter(&self) -> impl Iterator<Item = (&DirId, Stamp)> {
+    pub fn iter(&self) -> impl Iterator<Item = (&DirId, DirectoryStamp)> {
         self.here.iter().map(|(dir, (stamp, _))| (dir, *stamp))
     }
 }
 
 #[derive(Debug, Default)]
-struct Step {
+struct StepDirectories {
     /// In the record; `None` when that has too many.
     index: Option<usize>,
-    dirs: Dirs,
+    dirs: JobDirectories,
 }
 
 /// How the uid became known; a better way takes the place of a worse one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub enum UidFrom {
+pub enum UidSource {
     /// Not at all.
     #[default]
     Nothing,
@@ -162,7 +162,7 @@ pub enum UidFrom {
 
 /// What was found out about a running job by looking.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Facts {
+pub struct JobFacts {
     /// Whose processes they are.
     pub uid: Option<u32>,
     /// Its CPUs as the kernel lists them.
@@ -174,50 +174,50 @@ pub struct Facts {
 }
 
 /// Totals by metric.
-pub type Totals = BTreeMap<&'static str, f64>;
+pub type TotalsByMetric = BTreeMap<&'static str, f64>;
 
 /// One running job.
 #[derive(Debug)]
-pub struct Live {
+pub struct LiveJob {
     /// What is known.
     pub record: JobRecord,
     /// Where it is.
     pub place: JobPlace,
     /// Its own directories.
-    pub dirs: Dirs,
-    steps: BTreeMap<String, Step>,
+    pub dirs: JobDirectories,
+    steps: BTreeMap<String, StepDirectories>,
     /// Whether it has had processes.
     pub has_processes: bool,
     /// Whether anybody was told of it.
-    pub told: bool,
+    pub is_announced: bool,
     /// When it was first seen, by the clock that never jumps, ns.
     pub seen_mono: u64,
     /// Whether `record.from` is fixed.
     pub from_fixed: bool,
     /// How the uid is known.
-    pub uid_from: UidFrom,
+    pub uid_from: UidSource,
     /// Who its directories' paths say it is of.
-    pub owner: Owner,
+    pub owner: PathOwner,
     /// The account of the manager's own daemons.
     pub account: Option<u32>,
     hook_devices: Vec<String>,
     seen_devices: Vec<String>,
 }
 
-impl Live {
+impl LiveJob {
     /// One that begins.
     pub fn new(record: JobRecord, mono: u64) -> Self {
         let place = JobPlace { level: record.level.clone(), ..JobPlace::default() };
         let mut live = Self {
             place,
-            dirs: Dirs::default(),
+            dirs: JobDirectories::default(),
             steps: BTreeMap::new(),
             has_processes: false,
-            told: false,
+            is_announced: false,
             seen_mono: mono,
             from_fixed: record.from != 0,
-            uid_from: if record.uid.is_some() { UidFrom::Processes } else { UidFrom::Nothing },
-            owner: Owner::of_record(&record.owner),
+            uid_from: if record.uid.is_some() { UidSource::Processes } else { UidSource::Nothing },
+            owner: PathOwner::of_record(&record.owner),
             account: None,
             hook_devices: record.devices.clone(),
             seen_devices: Vec::new(),
@@ -229,8 +229,8 @@ impl Live {
     }
 
     /// Sets the uid if this way of knowing is better than the one before; says whether anything changed.
-    pub fn set_uid(&mut self, uid: u32, from: UidFrom) -> bool {
-        if from < self.uid_from || (from == self.uid_from && from != UidFrom::Hook) {
+    pub fn set_uid(&mut self, uid: u32, from: UidSource) -> bool {
+        if from < self.uid_from || (from == self.uid_from && from != UidSource::Hook) {
             return false;
         }
         self.uid_from = from;
@@ -246,17 +246,17 @@ impl Live {
     }
 
     /// Takes what a directory's path says of its owner.
-    pub fn owned(&mut self, found: &Found) {
-        if self.owner == Owner::Untold {
+    pub fn owned(&mut self, found: &JobPath) {
+        if self.owner == PathOwner::Unspecified {
             self.owner = found.owner.clone();
             // Part of the record's identity, which others know by then.
-            if !self.told && self.record.revision == 0 {
+            if !self.is_announced && self.record.revision == 0 {
                 self.record.owner = self.owner.to_string();
             }
         }
         self.account = self.account.or(found.account);
         if let Some(uid) = found.uid {
-            self.set_uid(uid, UidFrom::Path);
+            self.set_uid(uid, UidSource::Path);
         }
         if found.user.is_some() {
             self.record.user.clone_from(&found.user);
@@ -264,16 +264,16 @@ impl Live {
     }
 
     /// Takes what a look found; says whether anything changed.
-    pub fn learn(&mut self, facts: Facts, mono: u64) -> bool {
+    pub fn learn(&mut self, facts: JobFacts, mono: u64) -> bool {
         let mut changed = facts.has_processes && !self.has_processes;
         self.has_processes |= facts.has_processes;
         if let Some(uid) = facts.uid {
             // A manager's own daemon comes before the job's processes, as root: root's job it is only when it stays so.
-            let settled = mono.saturating_sub(self.seen_mono) >= 1_000_000_000;
+            let is_old = mono.saturating_sub(self.seen_mono) >= 1_000_000_000;
             if uid != 0 {
-                changed |= self.set_uid(uid, UidFrom::Processes);
-            } else if settled || &*self.record.manager == "systemd" {
-                changed |= self.set_uid(0, UidFrom::RootOnly);
+                changed |= self.set_uid(uid, UidSource::Processes);
+            } else if is_old || &*self.record.manager == "systemd" {
+                changed |= self.set_uid(0, UidSource::RootOnly);
             }
         }
         if facts.cpus.is_some() && facts.cpus != self.record.cpus {
@@ -298,7 +298,7 @@ impl Live {
 
     /// Takes what a hook wrote; says whether anything changed.
     pub fn merge(&mut self, hook: &Hook) -> bool {
-        let mut changed = hook.uid.is_some_and(|uid| self.set_uid(uid, UidFrom::Hook));
+        let mut changed = hook.uid.is_some_and(|uid| self.set_uid(uid, UidSource::Hook));
         changed |= hook.merge_into(&mut self.record);
         if !hook.devices.is_empty() {
             self.hook_devices = hook.devices.clone();
@@ -308,21 +308,21 @@ impl Live {
     }
 
     /// A step's directory; says whether the record changed.
-    pub fn step_made(&mut self, name: &str, dir: DirId, stamp: Stamp, accounts: bool) -> bool {
+    pub fn step_made(&mut self, name: &str, dir: DirId, stamp: DirectoryStamp, accounts: bool) -> bool {
         let mut changed = false;
         let record = &mut self.record;
         let step = self.steps.entry(name.to_owned()).or_insert_with(|| {
             changed = true;
             // One that was running when the agent was last here goes on.
             if let Some(index) = record.steps.iter().position(|step| step.name == name && step.to.is_none()) {
-                return Step { index: Some(index), dirs: Dirs::default() };
+                return StepDirectories { index: Some(index), dirs: JobDirectories::default() };
             }
             if record.steps.len() >= STEPS_MAX {
                 record.steps_dropped += 1;
-                return Step::default();
+                return StepDirectories::default();
             }
             record.steps.push(StepRecord { name: name.to_owned(), from: stamp.created, to: None });
-            Step { index: Some(record.steps.len() - 1), dirs: Dirs::default() }
+            StepDirectories { index: Some(record.steps.len() - 1), dirs: JobDirectories::default() }
         });
         step.dirs.add(dir, stamp, accounts);
         changed
@@ -367,7 +367,7 @@ impl Live {
 
 /// Takes new totals to old ones. They only ever rise: one that is less than before comes of another file, which has counted from a later
 /// moment, as when a controller's directory is gone and the unified hierarchy still tells the same.
-pub fn add_totals(totals: &mut BTreeMap<String, f64>, new: &Totals) {
+pub fn add_totals(totals: &mut BTreeMap<String, f64>, new: &TotalsByMetric) {
     for (name, value) in new {
         match totals.get_mut(*name) {
             Some(old) => *old = old.max(*value),
@@ -422,9 +422,9 @@ mod tests {
     #[test]
     fn totals_never_fall() {
         let mut totals = BTreeMap::new();
-        add_totals(&mut totals, &Totals::from([("memory/peak", 5.0), ("cpu/usage", 1.0)]));
-        add_totals(&mut totals, &Totals::from([("memory/peak", 3.0), ("cpu/usage", 2.0)]));
-        add_totals(&mut totals, &Totals::from([("cpu/usage", 1.5)]));
+        add_totals(&mut totals, &TotalsByMetric::from([("memory/peak", 5.0), ("cpu/usage", 1.0)]));
+        add_totals(&mut totals, &TotalsByMetric::from([("memory/peak", 3.0), ("cpu/usage", 2.0)]));
+        add_totals(&mut totals, &TotalsByMetric::from([("cpu/usage", 1.5)]));
         assert_eq!((totals["memory/peak"], totals["cpu/usage"]), (5.0, 2.0));
     }
 }

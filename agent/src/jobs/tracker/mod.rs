@@ -4,22 +4,22 @@
 //! - Out: [`JobEvent`]s for the manager's thread; records.
 //! - Never: a wait of the manager's thread or of a job.
 
-mod book;
 mod config;
 mod core;
+mod event_sender;
 mod facts;
 mod hooks;
+mod job_table;
 mod layout;
 mod live;
-mod names;
-mod outlet;
+mod log_limiter;
 mod records;
 mod run;
 mod shares;
-mod told;
 mod totals;
 mod tree;
 mod trust;
+mod user_names;
 mod visited;
 mod watch;
 
@@ -35,22 +35,22 @@ use wholegrain_model::JobRecord;
 use wholegrain_sources::Roots;
 use wholegrain_sources::job::JobPlace;
 
-pub use book::{Book, Ring};
 pub use config::{
     RawPattern, RawTracker, TrackerConfig, default_gpustat, default_hierarchies, default_hooks, default_managers,
     default_pbs_prefixes, default_slurm_slices, default_units,
 };
+pub use job_table::{JobTable, PendingCallback};
 
-use self::core::Core;
+use self::core::TrackerCore;
+use event_sender::EventSender;
 use layout::Layouts;
-use names::Names;
-use outlet::Outlet;
-use records::Shelf;
-use run::{Orders, Parts, Watcher};
+use records::RecordDirectory;
+use run::{TrackerCommands, TrackerParts, TrackerThread};
+use user_names::UserNames;
 
-use crate::bell::Bell;
 use crate::engine::clock;
 use crate::state::lock;
+use crate::waker::Waker;
 
 /// A job that runs here or has just ended.
 #[derive(Debug, Clone, PartialEq)]
@@ -97,66 +97,68 @@ pub struct TrackerCounts {
 /// The thread that looks for jobs, and the one that writes their records.
 pub struct Tracker {
     counts: Arc<TrackerCounts>,
-    orders: Arc<Mutex<Orders>>,
-    bell: Arc<Bell>,
-    book: Arc<Book>,
+    orders: Arc<Mutex<TrackerCommands>>,
+    waker: Arc<Waker>,
+    job_table: Arc<JobTable>,
     thread: JoinHandle<()>,
     writer: Option<JoinHandle<()>>,
 }
 
 impl Tracker {
-    /// Starts it: events come out of the receiver, and `bell` rings when one waits there. Records that outlived the last agent
+    /// Starts it: events come out of the receiver, and `waker` rings when one waits there. Records that outlived the last agent
     /// are read from `dir`, if there is one.
     pub fn start(
         config: &TrackerConfig,
         dir: Option<&Path>,
         roots: &Roots,
         node: NodeFacts,
-        bell: Arc<Bell>,
-    ) -> anyhow::Result<(Tracker, Receiver<JobEvent>, Arc<Book>)> {
+        waker: Arc<Waker>,
+    ) -> anyhow::Result<(Tracker, Receiver<JobEvent>, Arc<JobTable>)> {
         let boot = std::fs::read_to_string(roots.proc.join("sys/kernel/random/boot_id")).unwrap_or_default();
-        let shelf = dir.map(|dir| {
-            let shelf = Shelf::open(dir, boot.trim().to_owned());
-            shelf.with_context(|| format!("[jobs] dir: cannot keep records in {}", dir.display()))
+        let directory = dir.map(|dir| {
+            let directory = RecordDirectory::open(dir, boot.trim().to_owned());
+            directory.with_context(|| format!("[jobs] dir: cannot keep records in {}", dir.display()))
         });
-        let shelf = shelf.transpose()?;
-        let on_disk = shelf.as_ref().map(|shelf| {
-            let (on_disk, problem) = shelf.read(clock::real());
+        let directory = directory.transpose()?;
+        let on_disk = directory.as_ref().map(|directory| {
+            let (on_disk, problem) = directory.read(clock::real());
             problem.iter().for_each(|problem| tracing::warn!("{problem}"));
             on_disk
         });
         let on_disk = on_disk.unwrap_or_default();
         let seen = on_disk.seen;
-        let (book, kept) = Book::new(on_disk, |(path, inode)| {
+        let (job_table, kept) = JobTable::new(on_disk, |(path, inode)| {
             // A file system that gives an inode's number away again tells when the directory was made.
             let stamp = facts::stamp(path, i64::MAX);
             stamp.is_ok_and(|stamp| stamp.inode == *inode && !(stamp.is_birth && stamp.created > seen))
         });
-        let book = Arc::new(book);
-        let own_bell = Arc::new(Bell::new().context("cannot make the tracker's bell")?);
-        let names = Names::start(own_bell.clone()).context("cannot start the thread that asks for users' names")?;
-        let (outlet, events) = Outlet::new(bell);
-        let orders: Arc<Mutex<Orders>> = Arc::default();
+        let job_table = Arc::new(job_table);
+        let own_waker = Arc::new(Waker::new().context("cannot make the tracker's bell")?);
+        let names =
+            UserNames::start(own_waker.clone()).context("cannot start the thread that asks for users' names")?;
+        let (outlet, events) = EventSender::new(waker);
+        let orders: Arc<Mutex<TrackerCommands>> = Arc::default();
         let counts: Arc<TrackerCounts> = Arc::default();
-        let watcher = Watcher::new(Parts {
+        let watcher = TrackerThread::new(TrackerParts {
             roots: roots.clone(),
             config: config.clone(),
-            core: Core::new(Layouts::new(config, &BTreeMap::new()), config.rescan.ns(), node, kept),
-            book: book.clone(),
+            core: TrackerCore::new(Layouts::new(config, &BTreeMap::new()), config.rescan.ns(), node, kept),
+            job_table: job_table.clone(),
             outlet,
             names,
-            bell: own_bell.clone(),
+            waker: own_waker.clone(),
             orders: orders.clone(),
             counts: counts.clone(),
             seen_before: (seen > 0).then_some(seen),
         });
         let thread = std::thread::Builder::new().name("tracker".to_owned()).spawn(move || watcher.run());
         let thread = thread.context("cannot start the tracker's thread")?;
-        let mut tracker = Tracker { counts, orders, bell: own_bell, book: book.clone(), thread, writer: None };
-        if let Some(shelf) = shelf {
-            let theirs = book.clone();
+        let mut tracker =
+            Tracker { counts, orders, waker: own_waker, job_table: job_table.clone(), thread, writer: None };
+        if let Some(directory) = directory {
+            let theirs = job_table.clone();
             let writer = std::thread::Builder::new().name("records".to_owned());
-            match writer.spawn(move || theirs.write_until_closed(&shelf)) {
+            match writer.spawn(move || theirs.write_until_closed(&directory)) {
                 Ok(writer) => tracker.writer = Some(writer),
                 Err(error) => {
                     tracker.stop();
@@ -164,7 +166,7 @@ impl Tracker {
                 }
             }
         }
-        Ok((tracker, events, book))
+        Ok((tracker, events, job_table))
     }
 
     /// What it counts.
@@ -175,15 +177,15 @@ impl Tracker {
     /// Other settings: jobs that are none by them end here, unseen.
     pub fn configure(&self, config: TrackerConfig) {
         lock(&self.orders).config = Some(config);
-        self.bell.ring();
+        self.waker.wake();
     }
 
     /// Ends the thread; jobs that run are kept in the records as running.
     pub fn stop(self) {
         lock(&self.orders).stop = true;
-        self.bell.ring();
+        self.waker.wake();
         let _ = self.thread.join();
-        self.book.close();
+        self.job_table.close();
         if let Some(writer) = self.writer {
             let _ = writer.join();
         }

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 use wholegrain_model::JobRecord;
 
-use super::book::BYTES_MAX;
+use super::job_table::BYTES_MAX;
 
 /// The name of the file, and of one that could not be read.
 const NAME: &str = "records.json";
@@ -22,9 +22,9 @@ pub const RETRY: Duration = Duration::from_secs(10);
 
 /// What was in the file.
 #[derive(Debug, Default, PartialEq)]
-pub struct OnDisk {
+pub struct StoredRecords {
     /// Its records.
-    pub records: Vec<Record<JobRecord>>,
+    pub records: Vec<StoredRecord<JobRecord>>,
     /// How many were dropped so far.
     pub dropped: u64,
     /// When the agent was last there, ns since the Unix epoch.
@@ -33,7 +33,7 @@ pub struct OnDisk {
 
 /// A record and what is known beside it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Record<T> {
+pub struct StoredRecord<T> {
     /// The last revision that the server has.
     pub acknowledged: u64,
     /// The directories of a job that ran, and their inodes.
@@ -43,23 +43,23 @@ pub struct Record<T> {
 }
 
 #[derive(Serialize, Deserialize)]
-struct Whole<T> {
+struct RecordFile<T> {
     version: u32,
     /// Of the system: another one has other inodes, and none of the jobs.
     boot: String,
     at: i64,
     dropped: u64,
-    records: Vec<Record<T>>,
+    records: Vec<StoredRecord<T>>,
 }
 
 /// The directory of the file.
 #[derive(Debug, Clone)]
-pub struct Shelf {
+pub struct RecordDirectory {
     dir: PathBuf,
     boot: String,
 }
 
-impl Shelf {
+impl RecordDirectory {
     /// Makes the directory if it is not there.
     pub fn open(dir: &Path, boot: String) -> io::Result<Self> {
         std::fs::create_dir_all(dir)?;
@@ -72,7 +72,7 @@ impl Shelf {
     }
 
     /// What is in the file. One that makes no sense is set aside and told of.
-    pub fn read(&self, now: i64) -> (OnDisk, Option<String>) {
+    pub fn read(&self, now: i64) -> (StoredRecords, Option<String>) {
         let path = self.path();
         let mut text = Vec::new();
         let read = File::open(&path).and_then(|file| {
@@ -82,24 +82,26 @@ impl Shelf {
         });
         let changed = match read {
             Ok(changed) => changed,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return (OnDisk::default(), None),
-            Err(error) => return (OnDisk::default(), Some(format!("cannot read {}: {error}", path.display()))),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return (StoredRecords::default(), None),
+            Err(error) => return (StoredRecords::default(), Some(format!("cannot read {}: {error}", path.display()))),
         };
-        let whole: Result<Whole<JobRecord>, String> = match text.len() as u64 > FILE_BYTES_MAX {
+        let whole: Result<RecordFile<JobRecord>, String> = match text.len() as u64 > FILE_BYTES_MAX {
             true => Err(format!("it has more than {FILE_BYTES_MAX} bytes")),
             false => serde_json::from_slice(&text).map_err(|error| error.to_string()),
         };
         let whole = match whole {
             Ok(whole) if whole.version == VERSION => whole,
-            Ok(whole) => return (OnDisk::default(), Some(self.set_aside(&format!("version {}", whole.version)))),
-            Err(error) => return (OnDisk::default(), Some(self.set_aside(&error))),
+            Ok(whole) => {
+                return (StoredRecords::default(), Some(self.set_aside(&format!("version {}", whole.version))));
+            }
+            Err(error) => return (StoredRecords::default(), Some(self.set_aside(&error))),
         };
         let changed = changed.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as i64);
         let mut records = whole.records;
         if whole.boot != self.boot {
             records.iter_mut().for_each(|record| record.dirs.clear());
         }
-        (OnDisk { records, dropped: whole.dropped, seen: whole.at.max(changed).min(now) }, None)
+        (StoredRecords { records, dropped: whole.dropped, seen: whole.at.max(changed).min(now) }, None)
     }
 
     fn set_aside(&self, why: &str) -> String {
@@ -123,8 +125,9 @@ impl Shelf {
         dropped: u64,
         at: i64,
     ) -> io::Result<()> {
-        let records = records.map(|(record, dirs, acknowledged)| Record { acknowledged, dirs: dirs.to_vec(), record });
-        let whole = Whole { version: VERSION, boot: self.boot.clone(), at, dropped, records: records.collect() };
+        let records =
+            records.map(|(record, dirs, acknowledged)| StoredRecord { acknowledged, dirs: dirs.to_vec(), record });
+        let whole = RecordFile { version: VERSION, boot: self.boot.clone(), at, dropped, records: records.collect() };
         let new = self.dir.join(".records.new");
         let mut file = BufWriter::new(File::create(&new)?);
         serde_json::to_writer(&mut file, &whole)?;
@@ -168,36 +171,36 @@ mod tests {
     #[test]
     fn what_is_written_is_read_again() {
         let dir = tempfile::tempdir().unwrap();
-        let shelf = Shelf::open(&dir.path().join("a/b"), "boot1".to_owned()).unwrap();
-        assert_eq!(shelf.read(i64::MAX), (OnDisk::default(), None));
+        let directory = RecordDirectory::open(&dir.path().join("a/b"), "boot1".to_owned()).unwrap();
+        assert_eq!(directory.read(i64::MAX), (StoredRecords::default(), None));
         let record = JobRecord { job: "a\n\"b".to_owned(), from: 7, ..JobRecord::default() };
         let dirs = vec![(PathBuf::from("/a"), 5)];
-        shelf.write([(&record, &dirs[..], 3)].into_iter(), 2, 1_000).unwrap();
-        let (on_disk, told) = shelf.read(i64::MAX);
-        let expected = Record { acknowledged: 3, dirs, record };
-        assert_eq!((on_disk.records, on_disk.dropped, told), (vec![expected], 2, None));
+        directory.write([(&record, &dirs[..], 3)].into_iter(), 2, 1_000).unwrap();
+        let (on_disk, problem) = directory.read(i64::MAX);
+        let expected = StoredRecord { acknowledged: 3, dirs, record };
+        assert_eq!((on_disk.records, on_disk.dropped, problem), (vec![expected], 2, None));
         assert!(on_disk.seen > 1_600_000_000_000_000_000, "the file's own time");
-        assert_eq!(shelf.read(4_000).0.seen, 4_000, "never in the future");
-        let other = Shelf::open(&dir.path().join("a/b"), "boot2".to_owned()).unwrap();
+        assert_eq!(directory.read(4_000).0.seen, 4_000, "never in the future");
+        let other = RecordDirectory::open(&dir.path().join("a/b"), "boot2".to_owned()).unwrap();
         assert!(other.read(0).0.records[0].dirs.is_empty(), "another boot has other inodes");
     }
 
     #[test]
     fn a_damaged_file_is_set_aside_and_named() {
         let dir = tempfile::tempdir().unwrap();
-        let shelf = Shelf::open(dir.path(), String::new()).unwrap();
+        let directory = RecordDirectory::open(dir.path(), String::new()).unwrap();
         for (text, why) in [
             ("{\"version\":1,\"boot\":\"\",\"at\":0,\"dropped\":0,\"records\":[{", "EOF"),
             ("", "EOF"),
             ("{\"version\":9,\"boot\":\"\",\"at\":0,\"dropped\":0,\"records\":[]}", "version 9"),
         ] {
-            std::fs::write(shelf.path(), text).unwrap();
-            let (on_disk, told) = shelf.read(i64::MAX);
-            let told = told.expect("told");
-            assert!(told.contains("records.damaged") && told.contains(why), "{told}");
-            assert_eq!(on_disk, OnDisk::default());
+            std::fs::write(directory.path(), text).unwrap();
+            let (on_disk, problem) = directory.read(i64::MAX);
+            let problem = problem.expect("told");
+            assert!(problem.contains("records.damaged") && problem.contains(why), "{problem}");
+            assert_eq!(on_disk, StoredRecords::default());
             assert_eq!(std::fs::read_to_string(dir.path().join(DAMAGED)).unwrap(), text);
-            assert!(!shelf.path().exists());
+            assert!(!directory.path().exists());
         }
     }
 }

@@ -1,8 +1,8 @@
 //! The tracker's thread: waits for the kernel to tell, looks, and tells what has changed.
 
 mod believed;
-mod flood;
 mod look;
+mod overload;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io;
@@ -15,23 +15,23 @@ use std::time::{Duration, Instant};
 
 use wholegrain_sources::Roots;
 
-use super::book::Book;
-use super::core::{Core, NameOf, Now};
-use super::hooks::{Gpu, HooksDir, gpustat};
-use super::layout::{Found, Layouts, Spot};
-use super::live::{DirId, Key, Stamp};
-use super::names::Names;
-use super::outlet::Outlet;
-use super::told::Told;
+use super::core::{TrackerCore, TrackerTime, UserLookup};
+use super::event_sender::EventSender;
+use super::hooks::{GpuAssignment, HooksDir, gpustat};
+use super::job_table::JobTable;
+use super::layout::{DirectoryRole, JobPath, Layouts};
+use super::live::{DirId, DirectoryStamp, JobKey};
+use super::log_limiter::LogLimiter;
 use super::totals::TotalsFiles;
-use super::tree::Looks;
-use super::trust::{Owned, Trust};
-use super::visited::Visited;
-use super::watch::{Seen, Watched, Watches};
+use super::tree::DirectoryStat;
+use super::trust::{Ownership, TrustedUser};
+use super::user_names::UserNames;
+use super::visited::VisitedDirectories;
+use super::watch::{InotifyWatches, WatchEvent, WatchTarget};
 use super::{JobEvent, TrackerConfig, TrackerCounts, facts, tree};
-use crate::bell::Bell;
 use crate::engine::clock;
 use crate::state::lock;
+use crate::waker::Waker;
 
 /// The most directories that one scan looks at.
 const DIRS_MAX: usize = 200_000;
@@ -55,7 +55,7 @@ const READS_MAX: usize = 64;
 
 /// What the thread is asked.
 #[derive(Debug, Default)]
-pub struct Orders {
+pub struct TrackerCommands {
     /// Other settings.
     pub config: Option<TrackerConfig>,
     /// To end.
@@ -63,33 +63,33 @@ pub struct Orders {
 }
 
 /// Everything the thread has.
-pub struct Watcher {
+pub struct TrackerThread {
     roots: Roots,
     config: TrackerConfig,
-    core: Core,
-    book: Arc<Book>,
-    outlet: Outlet,
-    names: Names,
-    bell: Arc<Bell>,
-    orders: Arc<Mutex<Orders>>,
+    core: TrackerCore,
+    job_table: Arc<JobTable>,
+    outlet: EventSender,
+    names: UserNames,
+    waker: Arc<Waker>,
+    orders: Arc<Mutex<TrackerCommands>>,
     seen_before: Option<i64>,
     counts: Arc<TrackerCounts>,
-    trust: Trust,
-    own: Own,
+    trust: TrustedUser,
+    own: TrackerFiles,
 }
 
 /// What it makes for itself.
 #[derive(Default)]
-struct Own {
-    watches: Option<Watches>,
+struct TrackerFiles {
+    watches: Option<InotifyWatches>,
     files: TotalsFiles,
     hooks: Option<HooksDir>,
-    gpus: Vec<Gpu>,
-    told: Told,
+    gpus: Vec<GpuAssignment>,
+    log_limiter: LogLimiter,
     /// Directories named as a job's that were refused for their owners.
     refused: u64,
     /// All directories that were looked at.
-    visited: Visited,
+    visited: VisitedDirectories,
     /// What the kernel told of each user's directories since the last scan.
     events: HashMap<u32, usize>,
     /// Some are not watched.
@@ -104,9 +104,9 @@ struct Own {
 
 /// What a walk has seen.
 #[derive(Default)]
-struct Scan {
+struct TreeScan {
     seen: BTreeSet<DirId>,
-    visited: Visited,
+    visited: VisitedDirectories,
     blind: Vec<DirId>,
     /// Directories of which not everything was looked at, as there is too much of their users.
     over: BTreeSet<DirId>,
@@ -118,49 +118,50 @@ struct Scan {
 }
 
 /// What the thread is made of.
-pub struct Parts {
+pub struct TrackerParts {
     /// Where the kernel's trees are.
     pub roots: Roots,
     /// Its settings.
     pub config: TrackerConfig,
     /// Its state.
-    pub core: Core,
+    pub core: TrackerCore,
     /// Where records go.
-    pub book: Arc<Book>,
+    pub job_table: Arc<JobTable>,
     /// Where events go.
-    pub outlet: Outlet,
+    pub outlet: EventSender,
     /// Who knows users' names.
-    pub names: Names,
+    pub names: UserNames,
     /// What wakes it.
-    pub bell: Arc<Bell>,
+    pub waker: Arc<Waker>,
     /// What it is asked.
-    pub orders: Arc<Mutex<Orders>>,
+    pub orders: Arc<Mutex<TrackerCommands>>,
     /// When the agent was last there, if it was.
     pub seen_before: Option<i64>,
     /// What it counts.
     pub counts: Arc<TrackerCounts>,
 }
 
-fn now() -> Now {
-    Now { real: clock::real(), mono: clock::mono().max(0) as u64 }
+fn now() -> TrackerTime {
+    TrackerTime { real: clock::real(), mono: clock::mono().max(0) as u64 }
 }
 
-impl Watcher {
+impl TrackerThread {
     /// One that has seen nothing yet.
-    pub fn new(parts: Parts) -> Self {
-        let Parts { roots, config, mut core, book, outlet, names, bell, orders, seen_before, counts } = parts;
+    pub fn new(parts: TrackerParts) -> Self {
+        let TrackerParts { roots, config, mut core, job_table, outlet, names, waker, orders, seen_before, counts } =
+            parts;
         core.bound(config.bounds);
         core.expect_epilogs(config.hooks.is_some());
-        let own = Own { hooks: config.hooks.clone().map(HooksDir::new), ..Own::default() };
-        let trust = Trust::of_process();
-        Self { roots, config, core, book, outlet, names, bell, orders, seen_before, counts, trust, own }
+        let own = TrackerFiles { hooks: config.hooks.clone().map(HooksDir::new), ..TrackerFiles::default() };
+        let trust = TrustedUser::of_process();
+        Self { roots, config, core, job_table, outlet, names, waker, orders, seen_before, counts, trust, own }
     }
 
     /// Runs until it is asked to end.
     pub fn run(mut self) {
         let mut reads = 0;
         self.resolve_accounts();
-        while !self.obey() {
+        while !self.apply_commands() {
             let more = self.take_some() && reads < READS_MAX;
             reads = if more { reads + 1 } else { 0 };
             // What a scan finds must not be older than what waits to be told.
@@ -177,10 +178,10 @@ impl Watcher {
             }
         }
         let running = self.core.running();
-        self.book.refresh(running);
+        self.job_table.refresh(running);
     }
 
-    fn obey(&mut self) -> bool {
+    fn apply_commands(&mut self) -> bool {
         let orders = std::mem::take(&mut *lock(&self.orders));
         if let Some(config) = orders.config {
             self.core.configure(Layouts::new(&config, &self.own.accounts), config.rescan.ns());
@@ -196,7 +197,7 @@ impl Watcher {
             self.resolve_accounts();
             self.own.scans = 0;
             if let Some(watches) = &mut self.own.watches {
-                watches.retain(|what| !matches!(what, Watched::Hooks | Watched::Gpus));
+                watches.retain(|what| !matches!(what, WatchTarget::Hooks | WatchTarget::Gpus));
             }
             self.own.scan_at = 0;
         }
@@ -208,7 +209,7 @@ impl Watcher {
     fn resolve_accounts(&mut self) {
         let deadline = Instant::now() + ACCOUNTS_WAIT;
         while !self.ask_accounts() && Instant::now() < deadline {
-            self.bell.wait(deadline.saturating_duration_since(Instant::now()));
+            self.waker.wait(deadline.saturating_duration_since(Instant::now()));
             self.ask_names();
         }
     }
@@ -219,9 +220,9 @@ impl Watcher {
         for name in self.config.accounts() {
             let uid = match name.parse() {
                 Ok(uid) => Some(uid),
-                Err(_) => self.names.ask(NameOf::User(name.clone()), now().mono).map(|(uid, _)| uid),
+                Err(_) => self.names.ask(UserLookup::User(name.clone()), now().mono).map(|(uid, _)| uid),
             };
-            all &= uid.is_some() || !self.names.is_asking(&NameOf::User(name.clone()));
+            all &= uid.is_some() || !self.names.is_asking(&UserLookup::User(name.clone()));
             // One that is known stays so while the system does not answer.
             if let Some(uid) = uid {
                 changed |= self.own.accounts.insert(name, uid) != Some(uid);
@@ -236,7 +237,7 @@ impl Watcher {
 
     /// Tells people something, once.
     fn report(&mut self, line: String) {
-        self.own.told.once(line);
+        self.own.log_limiter.once(line);
     }
 
     /// Takes a buffer of what the kernel tells; says whether there may be more.
@@ -255,25 +256,25 @@ impl Watcher {
         };
         for event in seen {
             match event {
-                Seen::Made(dir) => {
-                    let mut scan = Scan { renew: true, ..Scan::default() };
+                WatchEvent::Made(dir) => {
+                    let mut scan = TreeScan { renew: true, ..TreeScan::default() };
                     if self.is_heard(self.owner_above(&dir)) {
                         self.walk(dir, &mut scan);
                         self.own.visited.extend(scan.visited);
                     }
                 }
-                Seen::Gone(dir) => {
+                WatchEvent::Gone(dir) => {
                     self.is_heard(self.owner_above(&dir));
                     self.gone(&dir);
                 }
-                Seen::Events(key) => {
+                WatchEvent::Events(key) => {
                     if self.is_heard(self.core.job(&key).and_then(|job| job.record.uid).unwrap_or(0)) {
                         self.look(&key);
                     }
                 }
-                Seen::Hooks => self.read_hooks(),
-                Seen::Gpus => self.read_gpus(),
-                Seen::Overflow => self.own.overflow = true,
+                WatchEvent::Hooks => self.read_hooks(),
+                WatchEvent::Gpus => self.read_gpus(),
+                WatchEvent::Overflow => self.own.overflow = true,
             }
         }
         more
@@ -281,7 +282,7 @@ impl Watcher {
 
     fn gone(&mut self, dir: &DirId) {
         // Made anew in the meantime: another event will tell.
-        if let Spot::Job(found) = self.core.spot(dir) {
+        if let DirectoryRole::Job(found) = self.core.spot(dir) {
             // The last chance, as long as other directories of the job are there.
             self.total(&self.core.key_of(&found));
         }
@@ -293,7 +294,7 @@ impl Watcher {
     }
 
     /// Looks at everything below a directory, and at itself; what it finds is watched from then on.
-    fn walk(&mut self, top: DirId, scan: &mut Scan) {
+    fn walk(&mut self, top: DirId, scan: &mut TreeScan) {
         let Some(above) = self.above(&top) else { return };
         let uid = owner(&above);
         if self.allowance(uid, scan) == 0 {
@@ -310,16 +311,16 @@ impl Watcher {
             let path = self.core.path(&dir);
             let spot = self.core.spot(&dir);
             let asked = match &spot {
-                Spot::Nothing => continue,
-                Spot::Above(owners) => &owners[..],
-                Spot::Job(found) => std::slice::from_ref(&found.owners),
+                DirectoryRole::Nothing => continue,
+                DirectoryRole::Above(owners) => &owners[..],
+                DirectoryRole::Job(found) => std::slice::from_ref(&found.owners),
             };
             let mut owned = (*above).clone();
             if !dir.path.is_empty() {
-                match Owned::of(&path) {
+                match Ownership::of(&path) {
                     Ok(own) => owned.push(own),
                     // It was there, however shortly, and those above it are as they must be.
-                    Err(error) if is_gone(&error) => owned.push(Owned { uid: 0, gid: 0, mode: 0, is_dir: true }),
+                    Err(error) if is_gone(&error) => owned.push(Ownership { uid: 0, gid: 0, mode: 0, is_dir: true }),
                     Err(error) => {
                         self.blind(&dir, &path, &error, scan);
                         continue;
@@ -330,12 +331,12 @@ impl Watcher {
                 continue;
             }
             let deeper = match spot {
-                Spot::Job(found) => match self.take_job(&dir, &path, &found, scan) {
+                DirectoryRole::Job(found) => match self.take_job(&dir, &path, &found, scan) {
                     Some(deeper) => deeper && self.may_be_deeper(&found, &owned),
                     None => continue,
                 },
-                Spot::Above(_) => true,
-                Spot::Nothing => false,
+                DirectoryRole::Above(_) => true,
+                DirectoryRole::Nothing => false,
             };
             if !deeper {
                 scan.visited.insert(dir, None, owner(&above));
@@ -346,7 +347,7 @@ impl Watcher {
             let uid = looks.map_or(0, |looks| looks.uid);
             scan.visited.insert(dir.clone(), looks, owner(&above));
             // Watched first: what is made after the list is told of.
-            self.watch(Watched::Dir(dir.clone()), path.clone(), scan.renew);
+            self.watch(WatchTarget::Dir(dir.clone()), path.clone(), scan.renew);
             let owned = Rc::new(owned);
             match tree::children(&path, false, self.allowance(uid, scan)) {
                 Ok((names, is_cut)) => {
@@ -363,7 +364,7 @@ impl Watcher {
     }
 
     /// A directory of a job or a step; whether others can be below it, if it is there.
-    fn take_job(&mut self, dir: &DirId, path: &Path, found: &Found, scan: &mut Scan) -> Option<bool> {
+    fn take_job(&mut self, dir: &DirId, path: &Path, found: &JobPath, scan: &mut TreeScan) -> Option<bool> {
         let at = now();
         match facts::stamp(path, at.real) {
             Ok(stamp) => {
@@ -376,7 +377,7 @@ impl Watcher {
             }
             Err(error) if is_gone(&error) => {
                 // It was there, however shortly: its end is told next.
-                let stamp = Stamp { created: at.real, ..Stamp::default() };
+                let stamp = DirectoryStamp { created: at.real, ..DirectoryStamp::default() };
                 self.core.made(dir.clone(), found, stamp, at);
                 return None;
             }
@@ -388,21 +389,21 @@ impl Watcher {
         if found.step.is_empty() {
             let key = self.core.key_of(found);
             if self.core.job(&key).is_some_and(|job| job.place.v2.as_deref() == Some(path)) {
-                self.watch(Watched::Events(key), path.join("cgroup.events"), scan.renew);
+                self.watch(WatchTarget::Events(key), path.join("cgroup.events"), scan.renew);
             }
         }
         Some(found.deeper)
     }
 
-    fn blind(&mut self, dir: &DirId, path: &Path, error: &io::Error, scan: &mut Scan) {
+    fn blind(&mut self, dir: &DirId, path: &Path, error: &io::Error, scan: &mut TreeScan) {
         scan.blind.push(dir.clone());
         // One line for each kind of trouble: there can be a thousand such directories.
-        if self.own.told.is_new(format!("blind {:?}", error.raw_os_error())) {
+        if self.own.log_limiter.is_new(format!("blind {:?}", error.raw_os_error())) {
             tracing::warn!("cannot look for jobs in {} and perhaps others: {error}", path.display());
         }
     }
 
-    fn watch(&mut self, what: Watched, path: PathBuf, renew: bool) {
+    fn watch(&mut self, what: WatchTarget, path: PathBuf, renew: bool) {
         let Some(watches) = &mut self.own.watches else { return };
         match watches.add(what, &path, renew) {
             Ok(()) => {}
@@ -420,7 +421,7 @@ impl Watcher {
                     _ => error.to_string(),
                 };
                 let rescan = self.config.rescan;
-                if self.own.told.is_new(format!("watch {:?}", error.kind())) {
+                if self.own.log_limiter.is_new(format!("watch {:?}", error.kind())) {
                     tracing::warn!(
                         "cannot watch {} and perhaps others: {why}; jobs there are found by the rescan every {rescan}",
                         path.display()
@@ -453,9 +454,9 @@ impl Watcher {
         let at = now();
         if at.mono >= self.own.refresh_at {
             self.own.refresh_at = at.mono + REFRESH_NS;
-            self.book.refresh(self.core.running());
+            self.job_table.refresh(self.core.running());
         } else {
-            self.book.touch();
+            self.job_table.touch();
         }
         self.count();
         self.own.scan_at = at.mono + self.config.rescan.ns();
@@ -483,7 +484,7 @@ impl Watcher {
     }
 
     /// What has come into a directory, and what has gone.
-    fn compare(&mut self, dir: &DirId, looks: Looks, names: &[String], is_cut: bool) {
+    fn compare(&mut self, dir: &DirId, looks: DirectoryStat, names: &[String], is_cut: bool) {
         let here: BTreeSet<DirId> = names.iter().map(|name| dir.child(name)).collect();
         let is_child =
             |other: &DirId| other != dir && !other.path[dir.path.len()..].trim_start_matches('/').contains('/');
@@ -494,7 +495,7 @@ impl Watcher {
                 self.gone(other);
             }
         }
-        let mut scan = Scan { renew: true, ..Scan::default() };
+        let mut scan = TreeScan { renew: true, ..TreeScan::default() };
         here.into_iter().filter(|child| !known.contains(child)).for_each(|child| self.walk(child, &mut scan));
         self.own.visited.extend(scan.visited);
         let above = self.owner_above(dir);
@@ -504,7 +505,7 @@ impl Watcher {
     fn scan_whole(&mut self) {
         self.own.unwatched = false;
         if self.own.watches.is_none() {
-            match Watches::new(self.config.bounds.watches) {
+            match InotifyWatches::new(self.config.bounds.watches) {
                 Ok(watches) => self.own.watches = Some(watches),
                 Err(error) => {
                     let rescan = self.config.rescan;
@@ -514,8 +515,8 @@ impl Watcher {
                 }
             }
         }
-        self.core.count_anew();
-        let mut scan = Scan { renew: true, whole: true, ..Scan::default() };
+        self.core.reset_passed_over();
+        let mut scan = TreeScan { renew: true, whole: true, ..TreeScan::default() };
         let mut lines = Vec::new();
         let hierarchies = tree::hierarchies(&self.roots, &self.config.hierarchies, &mut |line| lines.push(line));
         let mut known = HashSet::new();
@@ -549,16 +550,16 @@ impl Watcher {
         let (core, visited) = (&self.core, &self.own.visited);
         if let Some(watches) = &mut self.own.watches {
             watches.retain(|what| match what {
-                Watched::Dir(dir) => visited.contains(dir),
-                Watched::Events(key) => core.job(key).is_some(),
-                Watched::Hooks | Watched::Gpus => true,
+                WatchTarget::Dir(dir) => visited.contains(dir),
+                WatchTarget::Events(key) => core.job(key).is_some(),
+                WatchTarget::Hooks | WatchTarget::Gpus => true,
             });
         }
     }
 
     fn watch_files(&mut self) {
-        let hooks = self.own.hooks.as_ref().map(|hooks| (Watched::Hooks, hooks.path().to_owned()));
-        let gpus = self.config.gpustat.clone().map(|dir| (Watched::Gpus, dir));
+        let hooks = self.own.hooks.as_ref().map(|hooks| (WatchTarget::Hooks, hooks.path().to_owned()));
+        let gpus = self.config.gpustat.clone().map(|dir| (WatchTarget::Gpus, dir));
         for (what, path) in hooks.into_iter().chain(gpus).filter(|(_, path)| path.is_dir()) {
             // Again each time: they can be removed and made anew, and few look there.
             self.watch(what, path, true);
@@ -569,8 +570,8 @@ impl Watcher {
     /// name after the next scan only, or never where it is shorter.
     fn read_first_hooks(&mut self) {
         let Some(dir) = self.own.hooks.as_ref().map(|hooks| hooks.path().to_owned()) else { return };
-        if self.own.watches.as_ref().is_some_and(|watches| !watches.has(&Watched::Hooks)) && dir.is_dir() {
-            self.watch(Watched::Hooks, dir, false);
+        if self.own.watches.as_ref().is_some_and(|watches| !watches.has(&WatchTarget::Hooks)) && dir.is_dir() {
+            self.watch(WatchTarget::Hooks, dir, false);
             self.read_hooks();
         }
     }
@@ -594,7 +595,7 @@ impl Watcher {
             return;
         }
         self.own.gpus = gpus;
-        let keys: Vec<Key> = self.core.jobs().map(|(key, _)| key.clone()).collect();
+        let keys: Vec<JobKey> = self.core.jobs().map(|(key, _)| key.clone()).collect();
         keys.iter().for_each(|key| self.look(key));
     }
 
@@ -619,8 +620,10 @@ impl Watcher {
             if let JobEvent::Ended(job) = event {
                 let record = &job.record;
                 if let Some(hooks) = &mut self.own.hooks {
-                    let told = &mut self.own.told;
-                    hooks.remove(&record.manager, &record.job, record.also.as_deref(), &mut |line| told.once(line));
+                    let log_limiter = &mut self.own.log_limiter;
+                    hooks.remove(&record.manager, &record.job, record.also.as_deref(), &mut |line| {
+                        log_limiter.once(line)
+                    });
                 }
             }
         }
@@ -628,10 +631,10 @@ impl Watcher {
             let core = &self.core;
             self.own.files.retain(|key| core.job(key).is_some());
             if let Some(watches) = &mut self.own.watches {
-                watches.retain(|what| !matches!(what, Watched::Events(key) if core.job(key).is_none()));
+                watches.retain(|what| !matches!(what, WatchTarget::Events(key) if core.job(key).is_none()));
             }
         }
-        self.book.put(written);
+        self.job_table.put(written);
         if !events.is_empty() || self.outlet.is_full() {
             self.outlet.send(events);
         }
@@ -645,15 +648,15 @@ impl Watcher {
         }
         // Rounded up: a wait that ends early would be begun again and again.
         let ms = i32::try_from(until.saturating_sub(at).div_ceil(1_000_000)).unwrap_or(i32::MAX);
-        let inotify = self.own.watches.as_ref().map(Watches::fd);
-        if wait(self.bell.fd(), inotify, ms) {
-            self.bell.silence();
+        let inotify = self.own.watches.as_ref().map(InotifyWatches::fd);
+        if wait(self.waker.fd(), inotify, ms) {
+            self.waker.reset();
         }
     }
 }
 
 /// Whose a directory is, by the owners from the root on.
-fn owner(owned: &[Owned]) -> u32 {
+fn owner(owned: &[Ownership]) -> u32 {
     owned.last().map_or(0, |owned| owned.uid)
 }
 

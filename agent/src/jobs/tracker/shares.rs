@@ -4,18 +4,18 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// What one user has.
 #[derive(Debug, Default)]
-struct Share {
+struct UserShare {
     orders: BTreeSet<u64>,
     bytes: usize,
 }
 
 /// Things by their users, each with a number that rises and its bytes. Those of which no user is known are as one user's.
 #[derive(Debug, Default)]
-pub struct Shares {
-    users: BTreeMap<Option<u32>, Share>,
+pub struct UserShares {
+    users: BTreeMap<Option<u32>, UserShare>,
 }
 
-impl Shares {
+impl UserShares {
     /// One more.
     pub fn add(&mut self, uid: Option<u32>, order: u64, bytes: usize) {
         let share = self.users.entry(uid).or_default();

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use wholegrain_sources::descriptors::{self, Descriptor, Quota};
 use wholegrain_sources::job::JobPlace;
 
-use super::live::{Key, Totals};
+use super::live::{JobKey, TotalsByMetric};
 
 /// The most descriptors that are kept open; further jobs' files are opened for each look.
 pub const FILES_MAX: usize = 512;
@@ -20,10 +20,10 @@ const FILES_SHARE: usize = 4;
 const FILE_BYTES_MAX: usize = 32 * 1024;
 
 /// Reads a file's text into totals.
-type Parse = fn(&str, &mut Totals);
+type TotalsParser = fn(&str, &mut TotalsByMetric);
 
 /// The files in the unified hierarchy.
-const V2: &[(&str, Parse)] = &[
+const V2: &[(&str, TotalsParser)] = &[
     ("cpu.stat", cpu_stat),
     ("memory.peak", memory_peak),
     ("memory.current", memory_peak),
@@ -34,7 +34,7 @@ const V2: &[(&str, Parse)] = &[
 ];
 
 /// The files in those of version 1, by controller.
-const V1: &[(&str, &str, Parse)] = &[
+const V1: &[(&str, &str, TotalsParser)] = &[
     ("cpuacct", "cpuacct.usage", cpuacct_usage),
     // In ticks, for kernels without the two after it.
     ("cpuacct", "cpuacct.stat", cpuacct_stat),
@@ -47,12 +47,12 @@ const V1: &[(&str, &str, Parse)] = &[
 ];
 
 /// Where a job is, its files with what reads them, and the places that they take.
-type OpenFiles = (JobPlace, Vec<(File, Parse)>, Vec<Descriptor>);
+type OpenFiles = (JobPlace, Vec<(File, TotalsParser)>, Vec<Descriptor>);
 
 /// The files of running jobs that are kept open.
 #[derive(Default)]
 pub struct TotalsFiles {
-    open: HashMap<Key, OpenFiles>,
+    open: HashMap<JobKey, OpenFiles>,
     count: usize,
     buffer: Vec<u8>,
 }
@@ -60,8 +60,8 @@ pub struct TotalsFiles {
 impl TotalsFiles {
     /// Reads what a job has used until now; what cannot be read is not there. The error of a file that exists and could not be
     /// opened is given too.
-    pub fn read(&mut self, key: &Key, place: &JobPlace) -> (Totals, Option<io::Error>) {
-        let mut totals = Totals::new();
+    pub fn read(&mut self, key: &JobKey, place: &JobPlace) -> (TotalsByMetric, Option<io::Error>) {
+        let mut totals = TotalsByMetric::new();
         if let Some((known, files, _)) = self.open.get(key)
             && same_directories(known, place)
         {
@@ -89,10 +89,10 @@ impl TotalsFiles {
     }
 
     /// Reads what one of a job's directories accounts, and keeps no file open.
-    pub fn read_directory(&mut self, place: &JobPlace, path: &Path) -> Totals {
+    pub fn read_directory(&mut self, place: &JobPlace, path: &Path) -> TotalsByMetric {
         let v1 = place.v1.iter().filter(|(_, of)| *of == path).map(|(name, of)| (name.clone(), of.clone()));
         let v2 = place.v2.clone().filter(|of| of == path);
-        let mut totals = Totals::new();
+        let mut totals = TotalsByMetric::new();
         for (file, parse) in open(&JobPlace { v1: v1.collect(), v2, ..JobPlace::default() }).0 {
             parse_file(&file, parse, &mut self.buffer, &mut totals);
         }
@@ -100,14 +100,14 @@ impl TotalsFiles {
     }
 
     /// The job is over.
-    pub fn forget(&mut self, key: &Key) {
+    pub fn forget(&mut self, key: &JobKey) {
         if let Some((_, files, _)) = self.open.remove(key) {
             self.count -= files.len();
         }
     }
 
     /// Those that `keep` does not want are over.
-    pub fn retain(&mut self, keep: impl Fn(&Key) -> bool) {
+    pub fn retain(&mut self, keep: impl Fn(&JobKey) -> bool) {
         self.open.retain(|key, _| keep(key));
         self.open.shrink_to(self.open.len() * 2);
         self.count = self.open.values().map(|(_, files, _)| files.len()).sum();
@@ -124,10 +124,10 @@ fn same_directories(a: &JobPlace, b: &JobPlace) -> bool {
     (&a.v1, &a.v2) == (&b.v1, &b.v2)
 }
 
-fn open(place: &JobPlace) -> (Vec<(File, Parse)>, Option<io::Error>) {
+fn open(place: &JobPlace) -> (Vec<(File, TotalsParser)>, Option<io::Error>) {
     let v1 = V1.iter().filter_map(|(controller, name, parse)| Some((place.v1(controller)?.join(name), *parse)));
     let v2 = V2.iter().filter_map(|(name, parse)| Some((place.v2.as_ref()?.join(name), *parse)));
-    let all: Vec<(PathBuf, Parse)> = v1.chain(v2).collect();
+    let all: Vec<(PathBuf, TotalsParser)> = v1.chain(v2).collect();
     let (mut files, mut problem) = (Vec::with_capacity(all.len()), None);
     for (path, parse) in all {
         match File::open(&path) {
@@ -142,7 +142,7 @@ fn open(place: &JobPlace) -> (Vec<(File, Parse)>, Option<io::Error>) {
     (files, problem)
 }
 
-fn parse_file(file: &File, parse: Parse, buffer: &mut Vec<u8>, totals: &mut Totals) {
+fn parse_file(file: &File, parse: TotalsParser, buffer: &mut Vec<u8>, totals: &mut TotalsByMetric) {
     buffer.resize(FILE_BYTES_MAX, 0);
     // A cgroup that is gone answers ENODEV.
     if let Ok(length) = file.read_at(buffer, 0)
@@ -158,7 +158,7 @@ fn number(text: &str) -> Option<f64> {
 }
 
 /// Of what two files tell the greater: neither counts what was not there.
-fn put(totals: &mut Totals, name: &'static str, value: Option<f64>) {
+fn put(totals: &mut TotalsByMetric, name: &'static str, value: Option<f64>) {
     if let Some(value) = value {
         let old = totals.entry(name).or_insert(value);
         *old = old.max(value);
@@ -169,45 +169,45 @@ fn keyed<'a>(text: &'a str, key: &str) -> Option<&'a str> {
     text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' '))
 }
 
-fn cpu_stat(text: &str, totals: &mut Totals) {
+fn cpu_stat(text: &str, totals: &mut TotalsByMetric) {
     for (key, name) in [("usage_usec", "cpu/usage"), ("user_usec", "cpu/user"), ("system_usec", "cpu/system")] {
         put(totals, name, keyed(text, key).and_then(number).map(|us| us / 1e6));
     }
 }
 
-fn cpuacct_usage(text: &str, totals: &mut Totals) {
+fn cpuacct_usage(text: &str, totals: &mut TotalsByMetric) {
     put(totals, "cpu/usage", number(text).map(|ns| ns / 1e9));
 }
 
-fn cpuacct_user(text: &str, totals: &mut Totals) {
+fn cpuacct_user(text: &str, totals: &mut TotalsByMetric) {
     put(totals, "cpu/user", number(text).map(|ns| ns / 1e9));
 }
 
-fn cpuacct_sys(text: &str, totals: &mut Totals) {
+fn cpuacct_sys(text: &str, totals: &mut TotalsByMetric) {
     put(totals, "cpu/system", number(text).map(|ns| ns / 1e9));
 }
 
-fn cpuacct_stat(text: &str, totals: &mut Totals) {
+fn cpuacct_stat(text: &str, totals: &mut TotalsByMetric) {
     // SAFETY: asks for a constant of the system.
     let ticks = unsafe { libc::sysconf(libc::_SC_CLK_TCK) }.max(1) as f64;
     put(totals, "cpu/user", keyed(text, "user").and_then(number).map(|count| count / ticks));
     put(totals, "cpu/system", keyed(text, "system").and_then(number).map(|count| count / ticks));
 }
 
-fn memory_peak(text: &str, totals: &mut Totals) {
+fn memory_peak(text: &str, totals: &mut TotalsByMetric) {
     put(totals, "memory/peak", number(text));
 }
 
-fn pids_peak(text: &str, totals: &mut Totals) {
+fn pids_peak(text: &str, totals: &mut TotalsByMetric) {
     put(totals, "pids/peak", number(text));
 }
 
-fn memory_events(text: &str, totals: &mut Totals) {
+fn memory_events(text: &str, totals: &mut TotalsByMetric) {
     put(totals, "memory/events/oom_kill", keyed(text, "oom_kill").and_then(number));
 }
 
 /// `8:0 rbytes=1 wbytes=2 rios=3 …`, a line for each device.
-fn io_stat(text: &str, totals: &mut Totals) {
+fn io_stat(text: &str, totals: &mut TotalsByMetric) {
     let sum = |key: &str| {
         let fields = text.split_whitespace().filter_map(|field| field.strip_prefix(key)?.strip_prefix('='));
         fields.filter_map(number).fold(0.0, |sum, value| sum + value)
@@ -217,7 +217,7 @@ fn io_stat(text: &str, totals: &mut Totals) {
 }
 
 /// `8:0 Read 1`, lines for each device and kind, and `Total 2` at the end.
-fn blkio_bytes(text: &str, totals: &mut Totals) {
+fn blkio_bytes(text: &str, totals: &mut TotalsByMetric) {
     let sum = |kind: &str| {
         let lines = text.lines().filter_map(|line| line.split_once(' ')?.1.strip_prefix(kind)?.strip_prefix(' '));
         lines.filter_map(number).fold(0.0, |sum, value| sum + value)
@@ -231,8 +231,8 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn check(parse: Parse, text: &str, expected: &[(&'static str, f64)]) {
-        let mut totals = Totals::new();
+    fn check(parse: TotalsParser, text: &str, expected: &[(&'static str, f64)]) {
+        let mut totals = TotalsByMetric::new();
         parse(text, &mut totals);
         assert_eq!(totals, expected.iter().copied().collect(), "{text}");
     }
@@ -265,7 +265,7 @@ mod tests {
             &[("io/read_bytes", 15.0), ("io/write_bytes", 20.0)],
         );
         check(cpu_stat, "", &[]);
-        let mut totals = Totals::new();
+        let mut totals = TotalsByMetric::new();
         io_stat("", &mut totals);
         assert!(totals.values().all(|total| total.is_sign_positive()), "no -0: {totals:?}");
     }
@@ -277,8 +277,12 @@ mod tests {
             std::fs::write(dir.path().join(name), "7\n").unwrap();
         }
         let place = JobPlace { v2: Some(dir.path().to_owned()), ..JobPlace::default() };
-        let key =
-            |n: usize| Key { manager: "m".into(), instance: "".into(), job: n.to_string().into(), ..Key::default() };
+        let key = |n: usize| JobKey {
+            manager: "m".into(),
+            instance: "".into(),
+            job: n.to_string().into(),
+            ..JobKey::default()
+        };
         let mut files = TotalsFiles::default();
         for n in 0..FILES_MAX {
             assert_eq!(files.read(&key(n), &place).0["memory/peak"], 7.0);

@@ -8,17 +8,17 @@ use std::path::{Path, PathBuf};
 
 use wholegrain_sources::Roots;
 
-use super::core::Hierarchy;
-use super::layout::Version;
+use super::core::CgroupHierarchy;
+use super::layout::CgroupVersion;
 
 /// The most hierarchies that are believed; the kernel has about fifteen controllers.
 const HIERARCHIES_MAX: usize = 64;
 
 /// All hierarchies: the unified one at the root, or the directories in the root and in `beside`, each once.
-pub fn hierarchies(roots: &Roots, beside: &[PathBuf], report: &mut dyn FnMut(String)) -> Vec<Hierarchy> {
+pub fn hierarchies(roots: &Roots, beside: &[PathBuf], report: &mut dyn FnMut(String)) -> Vec<CgroupHierarchy> {
     let root = &roots.cgroup;
     if root.join("cgroup.controllers").exists() {
-        return vec![Hierarchy { root: root.clone(), version: Version::V2, controllers: Vec::new() }];
+        return vec![CgroupHierarchy { root: root.clone(), version: CgroupVersion::V2, controllers: Vec::new() }];
     }
     let (mut found, mut known) = (Vec::new(), HashSet::new());
     for dir in std::iter::once(root).chain(beside) {
@@ -45,17 +45,17 @@ pub fn hierarchies(roots: &Roots, beside: &[PathBuf], report: &mut dyn FnMut(Str
     found
 }
 
-fn hierarchy(root: PathBuf, name: &str) -> Hierarchy {
+fn hierarchy(root: PathBuf, name: &str) -> CgroupHierarchy {
     if name == "unified" || root.join("cgroup.controllers").exists() {
-        return Hierarchy { root, version: Version::V2, controllers: Vec::new() };
+        return CgroupHierarchy { root, version: CgroupVersion::V2, controllers: Vec::new() };
     }
     let controllers = name.split(',').map(|name| name.trim_start_matches("name=").to_owned()).collect();
-    Hierarchy { root, version: Version::V1, controllers }
+    CgroupHierarchy { root, version: CgroupVersion::V1, controllers }
 }
 
 /// What a directory looks like without listing it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Looks {
+pub struct DirectoryStat {
     /// The kernel counts directories in a cgroup so.
     links: u64,
     /// When something in it changed, which other file systems tell.
@@ -66,11 +66,11 @@ pub struct Looks {
     pub uid: u32,
 }
 
-/// See [`Looks`].
-pub fn looks(dir: &Path) -> io::Result<Looks> {
+/// See [`DirectoryStat`].
+pub fn looks(dir: &Path) -> io::Result<DirectoryStat> {
     let meta = fs::metadata(dir)?;
     let modified = (meta.mtime(), meta.mtime_nsec());
-    Ok(Looks { links: meta.nlink(), modified, inode: meta.ino(), uid: meta.uid() })
+    Ok(DirectoryStat { links: meta.nlink(), modified, inode: meta.ino(), uid: meta.uid() })
 }
 
 /// The names of the directories in a directory, sorted; of symbolic links to directories too where `links` says so. Names that
@@ -98,13 +98,13 @@ mod tests {
 
     #[track_caller]
     fn check(roots: &Roots, beside: &[PathBuf], expected: &[&str]) {
-        let mut told = Vec::new();
-        let found = hierarchies(roots, beside, &mut |line| told.push(line));
-        let text = |hierarchy: &Hierarchy| {
+        let mut lines = Vec::new();
+        let found = hierarchies(roots, beside, &mut |line| lines.push(line));
+        let text = |hierarchy: &CgroupHierarchy| {
             format!("{:?} {}", hierarchy.version, hierarchy.controllers.join("+")).trim_end().to_owned()
         };
         assert_eq!(found.iter().map(text).collect::<Vec<_>>(), expected);
-        assert_eq!(told.is_empty(), !expected.is_empty(), "{told:?}");
+        assert_eq!(lines.is_empty(), !expected.is_empty(), "{lines:?}");
     }
 
     #[test]

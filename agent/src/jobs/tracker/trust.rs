@@ -6,7 +6,7 @@ use std::path::Path;
 
 /// Who may own one directory on a path. Root and the user that the agent runs as always may.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum MayOwn {
+pub enum AllowedOwner {
     /// Nobody else.
     Root,
     /// This user too: a manager's account, or the user below whose own systemd manager the path leads.
@@ -16,11 +16,11 @@ pub enum MayOwn {
 }
 
 /// Who may own each directory on a path, from the hierarchy's root on.
-pub type Owners = Vec<MayOwn>;
+pub type AllowedOwners = Vec<AllowedOwner>;
 
 /// What the file system says of a directory's owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Owned {
+pub struct Ownership {
     /// Its owner.
     pub uid: u32,
     /// Its group.
@@ -31,7 +31,7 @@ pub struct Owned {
     pub is_dir: bool,
 }
 
-impl Owned {
+impl Ownership {
     /// Of a path whose last level is not followed where it is a link.
     pub fn of(path: &Path) -> io::Result<Self> {
         std::fs::symlink_metadata(path).map(|meta| Self::from(&meta))
@@ -43,7 +43,7 @@ impl Owned {
     }
 }
 
-impl From<&std::fs::Metadata> for Owned {
+impl From<&std::fs::Metadata> for Ownership {
     fn from(meta: &std::fs::Metadata) -> Self {
         Self { uid: meta.uid(), gid: meta.gid(), mode: meta.mode(), is_dir: meta.is_dir() }
     }
@@ -52,14 +52,14 @@ impl From<&std::fs::Metadata> for Owned {
 /// Whom the agent believes beside root: itself. Whoever is the agent can tell the server anything anyway, and an agent that an
 /// ordinary user runs for themselves works on directories of their own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Trust {
+pub struct TrustedUser {
     /// The agent's user.
     pub uid: u32,
     /// The agent's group.
     pub gid: u32,
 }
 
-impl Trust {
+impl TrustedUser {
     /// Of this process.
     pub fn of_process() -> Self {
         // SAFETY: these take nothing and cannot fail.
@@ -72,19 +72,19 @@ impl Trust {
     }
 
     /// Whether a directory may have its owner, and nobody but the owner can write there.
-    pub fn allows(&self, may: MayOwn, owned: &Owned) -> bool {
+    pub fn allows(&self, may: AllowedOwner, owned: &Ownership) -> bool {
         let known = match may {
-            MayOwn::Root => self.has(owned.uid),
-            MayOwn::Or(uid) => uid == owned.uid || self.has(owned.uid),
-            MayOwn::Anyone if !self.has(owned.uid) => return owned.is_dir,
-            MayOwn::Anyone => true,
+            AllowedOwner::Root => self.has(owned.uid),
+            AllowedOwner::Or(uid) => uid == owned.uid || self.has(owned.uid),
+            AllowedOwner::Anyone if !self.has(owned.uid) => return owned.is_dir,
+            AllowedOwner::Anyone => true,
         };
         let group = owned.mode & 0o020 == 0 || owned.gid == 0 || owned.gid == self.gid;
         known && owned.is_dir && group && owned.mode & 0o002 == 0
     }
 
     /// The first directory of a path that belongs to somebody who may not own it.
-    pub fn refuses(&self, may: &[MayOwn], owned: &[Owned]) -> Option<usize> {
+    pub fn refuses(&self, may: &[AllowedOwner], owned: &[Ownership]) -> Option<usize> {
         let known = may.iter().zip(owned).position(|(may, owned)| !self.allows(*may, owned));
         known.or_else(|| (may.len() != owned.len()).then_some(may.len().min(owned.len())))
     }
@@ -94,34 +94,34 @@ impl Trust {
 mod tests {
     use super::*;
 
-    const AGENT: Trust = Trust { uid: 500, gid: 500 };
+    const AGENT: TrustedUser = TrustedUser { uid: 500, gid: 500 };
 
-    fn dir(uid: u32, gid: u32, mode: u32) -> Owned {
-        Owned { uid, gid, mode: 0o040_000 | mode, is_dir: true }
+    fn dir(uid: u32, gid: u32, mode: u32) -> Ownership {
+        Ownership { uid, gid, mode: 0o040_000 | mode, is_dir: true }
     }
 
     #[test]
     fn owners_and_permissions() {
         for (may, owned, expected) in [
-            (MayOwn::Root, dir(0, 0, 0o755), true),
-            (MayOwn::Root, dir(500, 500, 0o755), true),
-            (MayOwn::Root, dir(1000, 0, 0o755), false),
-            (MayOwn::Root, dir(0, 0, 0o757), false),
-            (MayOwn::Root, dir(0, 0, 0o775), true),
-            (MayOwn::Root, dir(0, 500, 0o775), true),
-            (MayOwn::Root, dir(0, 100, 0o775), false),
-            (MayOwn::Or(982), dir(982, 982, 0o755), true),
-            (MayOwn::Or(982), dir(0, 0, 0o755), true),
-            (MayOwn::Or(982), dir(983, 0, 0o755), false),
-            (MayOwn::Or(982), dir(982, 100, 0o775), false),
-            (MayOwn::Anyone, dir(1000, 1000, 0o777), true),
-            (MayOwn::Anyone, dir(0, 0, 0o777), false),
-            (MayOwn::Anyone, Owned { is_dir: false, ..dir(1000, 0, 0o755) }, false),
-            (MayOwn::Root, Owned { is_dir: false, ..dir(0, 0, 0o755) }, false),
+            (AllowedOwner::Root, dir(0, 0, 0o755), true),
+            (AllowedOwner::Root, dir(500, 500, 0o755), true),
+            (AllowedOwner::Root, dir(1000, 0, 0o755), false),
+            (AllowedOwner::Root, dir(0, 0, 0o757), false),
+            (AllowedOwner::Root, dir(0, 0, 0o775), true),
+            (AllowedOwner::Root, dir(0, 500, 0o775), true),
+            (AllowedOwner::Root, dir(0, 100, 0o775), false),
+            (AllowedOwner::Or(982), dir(982, 982, 0o755), true),
+            (AllowedOwner::Or(982), dir(0, 0, 0o755), true),
+            (AllowedOwner::Or(982), dir(983, 0, 0o755), false),
+            (AllowedOwner::Or(982), dir(982, 100, 0o775), false),
+            (AllowedOwner::Anyone, dir(1000, 1000, 0o777), true),
+            (AllowedOwner::Anyone, dir(0, 0, 0o777), false),
+            (AllowedOwner::Anyone, Ownership { is_dir: false, ..dir(1000, 0, 0o755) }, false),
+            (AllowedOwner::Root, Ownership { is_dir: false, ..dir(0, 0, 0o755) }, false),
         ] {
             assert_eq!(AGENT.allows(may, &owned), expected, "{may:?} {owned:?}");
         }
-        let may = [MayOwn::Root, MayOwn::Or(7), MayOwn::Anyone];
+        let may = [AllowedOwner::Root, AllowedOwner::Or(7), AllowedOwner::Anyone];
         assert_eq!(AGENT.refuses(&may, &[dir(0, 0, 0o755), dir(7, 7, 0o755), dir(9, 9, 0o755)]), None);
         assert_eq!(AGENT.refuses(&may, &[dir(0, 0, 0o755), dir(8, 7, 0o755), dir(9, 9, 0o755)]), Some(1));
         assert_eq!(AGENT.refuses(&may, &[dir(0, 0, 0o755)]), Some(1), "what was not looked at is refused");
@@ -132,8 +132,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir(folder.path().join("real")).unwrap();
         std::os::unix::fs::symlink("real", folder.path().join("link")).unwrap();
-        assert!(Owned::of(&folder.path().join("real")).unwrap().is_dir);
-        assert!(!Owned::of(&folder.path().join("link")).unwrap().is_dir);
-        assert!(Owned::of_root(&folder.path().join("link")).unwrap().is_dir);
+        assert!(Ownership::of(&folder.path().join("real")).unwrap().is_dir);
+        assert!(!Ownership::of(&folder.path().join("link")).unwrap().is_dir);
+        assert!(Ownership::of_root(&folder.path().join("link")).unwrap().is_dir);
     }
 }

@@ -3,16 +3,16 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::live::DirId;
-use super::tree::Looks;
+use super::tree::DirectoryStat;
 
 /// Directories, each charged to the owner of the one above it.
 #[derive(Debug, Default)]
-pub struct Visited {
-    dirs: BTreeMap<DirId, (Option<Looks>, u32)>,
+pub struct VisitedDirectories {
+    dirs: BTreeMap<DirId, (Option<DirectoryStat>, u32)>,
     charged: HashMap<u32, usize>,
 }
 
-impl Visited {
+impl VisitedDirectories {
     /// How many there are.
     pub fn len(&self) -> usize {
         self.dirs.len()
@@ -24,7 +24,7 @@ impl Visited {
     }
 
     /// Takes one: what it looks like, if others can be below it, and who owns the one above it.
-    pub fn insert(&mut self, dir: DirId, looks: Option<Looks>, above: u32) {
+    pub fn insert(&mut self, dir: DirId, looks: Option<DirectoryStat>, above: u32) {
         self.remove(&dir);
         self.dirs.insert(dir, (looks, above));
         *self.charged.entry(above).or_default() += 1;
@@ -48,14 +48,14 @@ impl Visited {
     }
 
     /// Takes all of another.
-    pub fn extend(&mut self, other: Visited) {
+    pub fn extend(&mut self, other: VisitedDirectories) {
         for (dir, (looks, above)) in other.dirs {
             self.insert(dir, looks, above);
         }
     }
 
     /// Those that can have others below, with what they looked like.
-    pub fn above_others(&self) -> Vec<(DirId, Looks)> {
+    pub fn above_others(&self) -> Vec<(DirId, DirectoryStat)> {
         self.dirs.iter().filter_map(|(dir, (looks, _))| Some((dir.clone(), (*looks)?))).collect()
     }
 
@@ -91,11 +91,11 @@ mod tests {
     fn each_is_charged_once_and_to_the_owner_above() {
         let dir = |path: &str| DirId::new(0, path);
         let looks = |uid| {
-            let mut looks = Looks::default();
+            let mut looks = DirectoryStat::default();
             looks.uid = uid;
             Some(looks)
         };
-        let mut visited = Visited::default();
+        let mut visited = VisitedDirectories::default();
         visited.insert(dir("user"), looks(1000), 0);
         for _ in 0..2 {
             visited.insert(dir("user/a"), looks(1000), 1000);

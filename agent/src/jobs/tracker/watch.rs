@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use super::live::{DirId, Key};
+use super::live::{DirId, JobKey};
 
 /// How much is read at once, in bytes.
 const BUFFER_BYTES: usize = 64 * 1024;
@@ -28,11 +28,11 @@ const FILES_MASK: u32 =
 
 /// What is watched.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Watched {
+pub enum WatchTarget {
     /// A directory of the cgroup tree.
     Dir(DirId),
     /// `cgroup.events` of a job.
-    Events(Key),
+    Events(JobKey),
     /// The directory of hooks.
     Hooks,
     /// The directory of GPUs.
@@ -41,13 +41,13 @@ pub enum Watched {
 
 /// What has happened.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Seen {
+pub enum WatchEvent {
     /// A directory is there.
     Made(DirId),
     /// It is not there any more.
     Gone(DirId),
     /// Processes have come into a job, or its last one is gone.
-    Events(Key),
+    Events(JobKey),
     /// Hooks have come.
     Hooks,
     /// Files about GPUs have changed.
@@ -57,15 +57,15 @@ pub enum Seen {
 }
 
 /// All watches of one inotify instance.
-pub struct Watches {
+pub struct InotifyWatches {
     fd: OwnedFd,
-    by_wd: HashMap<i32, Watched>,
-    by_what: BTreeMap<Watched, i32>,
+    by_wd: HashMap<i32, WatchTarget>,
+    by_what: BTreeMap<WatchTarget, i32>,
     buffer: Box<[u8]>,
     most: usize,
 }
 
-impl Watches {
+impl InotifyWatches {
     /// An instance without watches, of which there will be at most `most`.
     pub fn new(most: usize) -> io::Result<Self> {
         // SAFETY: takes flags only; the descriptor is this one's own.
@@ -90,7 +90,7 @@ impl Watches {
     }
 
     /// Whether something is watched.
-    pub fn has(&self, what: &Watched) -> bool {
+    pub fn has(&self, what: &WatchTarget) -> bool {
         self.by_what.contains_key(what)
     }
 
@@ -101,7 +101,7 @@ impl Watches {
 
     /// Watches something, unless it is watched already; with `again` the path may be another file than it was. One too many is the error
     /// [`io::ErrorKind::QuotaExceeded`].
-    pub fn add(&mut self, what: Watched, path: &Path, again: bool) -> io::Result<()> {
+    pub fn add(&mut self, what: WatchTarget, path: &Path, again: bool) -> io::Result<()> {
         if !again && self.by_what.contains_key(&what) {
             return Ok(());
         }
@@ -109,9 +109,9 @@ impl Watches {
             return Err(io::ErrorKind::QuotaExceeded.into());
         }
         let mask = match what {
-            Watched::Dir(_) => DIR_MASK,
-            Watched::Events(_) => libc::IN_MODIFY,
-            Watched::Hooks | Watched::Gpus => FILES_MASK,
+            WatchTarget::Dir(_) => DIR_MASK,
+            WatchTarget::Events(_) => libc::IN_MODIFY,
+            WatchTarget::Hooks | WatchTarget::Gpus => FILES_MASK,
         };
         let name = CString::new(path.as_os_str().as_bytes()).map_err(|_| io::ErrorKind::InvalidInput)?;
         // SAFETY: the descriptor is open and the name ends with a zero.
@@ -130,7 +130,7 @@ impl Watches {
     }
 
     /// Ends a watch.
-    pub fn remove(&mut self, what: &Watched) {
+    pub fn remove(&mut self, what: &WatchTarget) {
         if let Some(wd) = self.by_what.remove(what) {
             self.drop_wd(wd);
         }
@@ -138,21 +138,21 @@ impl Watches {
 
     /// Ends the watches of a directory and of all below it.
     pub fn remove_within(&mut self, dir: &DirId) {
-        let range = self.by_what.range(Watched::Dir(dir.clone())..);
-        let within: Vec<Watched> = range
+        let range = self.by_what.range(WatchTarget::Dir(dir.clone())..);
+        let within: Vec<WatchTarget> = range
             .map(|(what, _)| what)
             .take_while(|what| {
-                matches!(what, Watched::Dir(other) if other.hierarchy == dir.hierarchy && other.path.starts_with(&*dir.path))
+                matches!(what, WatchTarget::Dir(other) if other.hierarchy == dir.hierarchy && other.path.starts_with(&*dir.path))
             })
-            .filter(|what| matches!(what, Watched::Dir(other) if other.is_within(dir)))
+            .filter(|what| matches!(what, WatchTarget::Dir(other) if other.is_within(dir)))
             .cloned()
             .collect();
         within.iter().for_each(|what| self.remove(what));
     }
 
     /// Ends the watches that `keep` does not want.
-    pub fn retain(&mut self, keep: impl Fn(&Watched) -> bool) {
-        let lost: Vec<Watched> = self.by_what.keys().filter(|what| !keep(what)).cloned().collect();
+    pub fn retain(&mut self, keep: impl Fn(&WatchTarget) -> bool) {
+        let lost: Vec<WatchTarget> = self.by_what.keys().filter(|what| !keep(what)).cloned().collect();
         lost.iter().for_each(|what| self.remove(what));
         self.by_wd.shrink_to(self.by_wd.len() * 2);
     }
@@ -164,7 +164,7 @@ impl Watches {
     }
 
     /// Takes what has happened, at most a buffer of it; says whether there can be more.
-    pub fn read(&mut self, seen: &mut Vec<Seen>) -> io::Result<bool> {
+    pub fn read(&mut self, seen: &mut Vec<WatchEvent>) -> io::Result<bool> {
         // SAFETY: the buffer is writable for its length.
         let length = unsafe { libc::read(self.fd.as_raw_fd(), self.buffer.as_mut_ptr().cast(), self.buffer.len()) };
         if length < 0 {
@@ -180,7 +180,7 @@ impl Watches {
         Ok(length > 0)
     }
 
-    fn take_events(&mut self, mut bytes: &[u8], seen: &mut Vec<Seen>) {
+    fn take_events(&mut self, mut bytes: &[u8], seen: &mut Vec<WatchEvent>) {
         while bytes.len() >= EVENT_BYTES {
             // SAFETY: enough bytes, and any of them make an event; they need not be aligned.
             let event: libc::inotify_event = unsafe { bytes.as_ptr().cast::<libc::inotify_event>().read_unaligned() };
@@ -191,9 +191,9 @@ impl Watches {
         }
     }
 
-    fn take_event(&mut self, event: &libc::inotify_event, name: &[u8], seen: &mut Vec<Seen>) {
+    fn take_event(&mut self, event: &libc::inotify_event, name: &[u8], seen: &mut Vec<WatchEvent>) {
         if event.mask & libc::IN_Q_OVERFLOW != 0 {
-            seen.push(Seen::Overflow);
+            seen.push(WatchEvent::Overflow);
             return;
         }
         if event.mask & libc::IN_IGNORED != 0 {
@@ -206,19 +206,19 @@ impl Watches {
         }
         let Some(what) = self.by_wd.get(&event.wd) else { return };
         let what = match what {
-            Watched::Dir(dir) => {
+            WatchTarget::Dir(dir) => {
                 let Ok(name) = std::str::from_utf8(name) else { return };
                 if event.mask & libc::IN_ISDIR == 0 || name.is_empty() {
                     return;
                 }
                 match event.mask & (libc::IN_CREATE | libc::IN_MOVED_TO) {
-                    0 => Seen::Gone(dir.child(name)),
-                    _ => Seen::Made(dir.child(name)),
+                    0 => WatchEvent::Gone(dir.child(name)),
+                    _ => WatchEvent::Made(dir.child(name)),
                 }
             }
-            Watched::Events(key) => Seen::Events(key.clone()),
-            Watched::Hooks => Seen::Hooks,
-            Watched::Gpus => Seen::Gpus,
+            WatchTarget::Events(key) => WatchEvent::Events(key.clone()),
+            WatchTarget::Hooks => WatchEvent::Hooks,
+            WatchTarget::Gpus => WatchEvent::Gpus,
         };
         if seen.last() != Some(&what) {
             seen.push(what);
@@ -230,7 +230,7 @@ impl Watches {
 mod tests {
     use super::*;
 
-    fn all(watches: &mut Watches) -> Vec<Seen> {
+    fn all(watches: &mut InotifyWatches) -> Vec<WatchEvent> {
         let mut seen = Vec::new();
         while watches.read(&mut seen).unwrap() {}
         seen
@@ -239,22 +239,26 @@ mod tests {
     #[test]
     fn directories_come_and_go_and_no_watch_stays() {
         let dir = tempfile::tempdir().unwrap();
-        let mut watches = Watches::new(100).unwrap();
+        let mut watches = InotifyWatches::new(100).unwrap();
         let root = DirId::new(3, "");
-        watches.add(Watched::Dir(root.clone()), dir.path(), false).unwrap();
+        watches.add(WatchTarget::Dir(root.clone()), dir.path(), false).unwrap();
         std::fs::create_dir(dir.path().join("a")).unwrap();
         std::fs::write(dir.path().join("file"), "").unwrap();
-        assert_eq!(all(&mut watches), [Seen::Made(root.child("a"))], "files are nothing");
-        watches.add(Watched::Dir(root.child("a")), &dir.path().join("a"), false).unwrap();
+        assert_eq!(all(&mut watches), [WatchEvent::Made(root.child("a"))], "files are nothing");
+        watches.add(WatchTarget::Dir(root.child("a")), &dir.path().join("a"), false).unwrap();
         std::fs::create_dir(dir.path().join("a/b")).unwrap();
         std::fs::rename(dir.path().join("a/b"), dir.path().join("c")).unwrap();
         assert_eq!(
             all(&mut watches),
-            [Seen::Made(DirId::new(3, "a/b")), Seen::Gone(DirId::new(3, "a/b")), Seen::Made(root.child("c"))]
+            [
+                WatchEvent::Made(DirId::new(3, "a/b")),
+                WatchEvent::Gone(DirId::new(3, "a/b")),
+                WatchEvent::Made(root.child("c"))
+            ]
         );
         assert_eq!(watches.count(), 2);
         std::fs::remove_dir(dir.path().join("a")).unwrap();
-        assert_eq!(all(&mut watches), [Seen::Gone(root.child("a"))]);
+        assert_eq!(all(&mut watches), [WatchEvent::Gone(root.child("a"))]);
         assert_eq!((watches.count(), watches.by_wd.len()), (1, 1));
     }
 
@@ -262,17 +266,17 @@ mod tests {
     fn a_directory_that_took_the_place_of_another_is_watched_again() {
         let dir = tempfile::tempdir().unwrap();
         let (path, id) = (dir.path().join("a"), DirId::new(0, "a"));
-        let mut watches = Watches::new(100).unwrap();
+        let mut watches = InotifyWatches::new(100).unwrap();
         for _ in 0..3 {
             std::fs::create_dir(&path).unwrap();
-            watches.add(Watched::Dir(id.clone()), &path, true).unwrap();
+            watches.add(WatchTarget::Dir(id.clone()), &path, true).unwrap();
             std::fs::remove_dir(&path).unwrap();
         }
         std::fs::create_dir(&path).unwrap();
-        watches.add(Watched::Dir(id.clone()), &path, true).unwrap();
+        watches.add(WatchTarget::Dir(id.clone()), &path, true).unwrap();
         all(&mut watches);
         std::fs::create_dir(path.join("x")).unwrap();
-        assert_eq!(all(&mut watches), [Seen::Made(DirId::new(0, "a/x"))]);
+        assert_eq!(all(&mut watches), [WatchEvent::Made(DirId::new(0, "a/x"))]);
         assert_eq!((watches.count(), watches.by_wd.len()), (1, 1));
         watches.remove_within(&DirId::new(0, "a"));
         assert_eq!((watches.count(), watches.by_wd.len()), (0, 0));

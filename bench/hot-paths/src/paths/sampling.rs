@@ -8,10 +8,10 @@ use std::sync::atomic::Ordering;
 use anyhow::{Context, ensure};
 use wholegrain_agent::Config;
 use wholegrain_agent::encoder::Encoder;
-use wholegrain_agent::engine::schedule::Ticking;
+use wholegrain_agent::engine::schedule::TickSchedule;
 use wholegrain_agent::engine::{Group, Sampled};
-use wholegrain_agent::jobs::groups::reader::Combined;
-use wholegrain_agent::state::State;
+use wholegrain_agent::jobs::groups::reader::CombinedReader;
+use wholegrain_agent::state::AgentState;
 use wholegrain_model::config::Document;
 use wholegrain_model::{Interval, Schema, SensorDef};
 use wholegrain_sources::job::JobPlace;
@@ -36,18 +36,18 @@ fn roots() -> Roots {
     Roots { proc: tree.join("proc"), sys: tree.join("sys"), cgroup: tree.join("cgroup") }
 }
 
-fn state() -> anyhow::Result<Arc<State>> {
+fn state() -> anyhow::Result<Arc<AgentState>> {
     let config = Config::parse(Path::new("hot-paths.toml"), AGENT, Path::new("."))?;
-    Ok(Arc::new(State::new(&config)?))
+    Ok(Arc::new(AgentState::new(&config)?))
 }
 
-fn group(state: &State, schema: Schema, interval: Interval) -> Arc<Group> {
-    let ticking = Ticking { interval, offset: Interval::default(), synchronous: true };
+fn group(state: &AgentState, schema: Schema, interval: Interval) -> Arc<Group> {
+    let ticking = TickSchedule { interval, offset: Interval::default(), synchronous: true };
     Arc::new(Group::new("hot", &state.name, schema, ticking, false, Interval::from_s(1), Arc::default()))
 }
 
 struct Sample {
-    state: Arc<State>,
+    state: Arc<AgentState>,
     groups: Vec<Sampled>,
     time: i64,
 }
@@ -109,7 +109,7 @@ pub fn job() -> anyhow::Result<Box<dyn Work>> {
         readers.push((part.open)(&slots));
         sensors.extend(part.sensors);
     }
-    let reader = Box::new(Combined::new(readers, Arc::default()));
+    let reader = Box::new(CombinedReader::new(readers, Arc::default()));
     Sample::of(vec![("job/42/all".to_owned(), sensors, reader)])
 }
 
@@ -118,7 +118,7 @@ const GROUPS: usize = 4;
 
 /// What the encoder thread does when it wakes: a batch of each group.
 struct Encode {
-    state: Arc<State>,
+    state: Arc<AgentState>,
     encoder: Encoder,
     groups: Vec<Arc<Group>>,
     moving: Moving,

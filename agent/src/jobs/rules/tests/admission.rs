@@ -4,7 +4,7 @@ use super::super::super::Accumulation;
 use super::*;
 
 #[track_caller]
-fn refused(rules: &mut Rules, who: &Who, raw: RawRule, expected: &str) {
+fn refused(rules: &mut Rules, who: &CallerIdentity, raw: RawRule, expected: &str) {
     let before = rules.view();
     let text = match add(rules, who, raw.clone(), 0) {
         Err(refusal) => refusal.to_string(),
@@ -146,8 +146,8 @@ fn readings_are_those_that_come_of_all_rules() {
     let done = add(&mut rules, &root(), rule("* ** off"), 0).unwrap();
     assert_eq!((done.readings_per_second, done.metrics), (0.0, 21));
     // What held it down cannot be removed when too much would come back.
-    let remove = JobsAsk { who: root(), order: JobsOrder::Remove(done.rule.unwrap()) };
-    let refusal = rules.obey(&remove, &jobs(), 0).unwrap_err().to_string();
+    let remove = JobsCommand { who: root(), order: JobsAction::Remove(done.rule.unwrap()) };
+    let refusal = rules.execute(&remove, &jobs(), 0).unwrap_err().to_string();
     assert!(refusal.contains("readings_per_second_node is 10"), "{refusal}");
     assert_eq!(rules.readings_per_second(&jobs(), 0), 0.0);
 }
@@ -257,11 +257,11 @@ fn users_name_their_own_jobs_only() {
     assert_eq!(setting(&rules, "99", 1001, "perf/cycles", 0), "1: every 1s");
     refused(&mut rules, &alice(), rule("5* perf/* 1s 1m"), "job \"5*\" does not run here");
     refused(&mut rules, &alice(), rule("98 perf/* 1s 1m"), "`wholegrain ctl jobs` lists those that do");
-    let nobody = Who { name: "uid 5".into(), role: Role::User, uid: Some(5), user: None, pid: None };
+    let nobody = CallerIdentity { name: "uid 5".into(), role: Role::User, uid: Some(5), user: None, pid: None };
     refused(&mut rules, &nobody, rule("- perf/* 1s 1m"), "no job of uid 5 runs here");
-    let stranger = Who { uid: None, ..nobody };
+    let stranger = CallerIdentity { uid: None, ..nobody };
     refused(&mut rules, &stranger, rule("4711 perf/* 1s 1m"), "no job of uid 5 runs here");
-    let support = Who { role: Role::Support, ..root() };
+    let support = CallerIdentity { role: Role::Support, ..root() };
     refused(&mut rules, &support, rule("4711 perf/* 1s 1m"), "the role support reads everything and changes nothing");
     assert_eq!(add(&mut rules, &alice(), rule("47* perf/* 1s 1m"), 0).unwrap().jobs, ["4711", "4712"]);
     assert_eq!(add(&mut rules, &alice(), rule("- perf/* 1s 1m"), 0).unwrap().jobs, ["4711", "4712"]);
@@ -272,15 +272,16 @@ fn users_name_their_own_jobs_only() {
 #[test]
 fn removing() {
     let mut rules = rules("");
-    let mut made = |who: &Who, text: &str| add(&mut rules, who, rule(text), 0).unwrap().rule.unwrap();
+    let mut made = |who: &CallerIdentity, text: &str| add(&mut rules, who, rule(text), 0).unwrap().rule.unwrap();
     let (hers, his, roots) =
         (made(&alice(), "4711 perf/* 1s 1m"), made(&bob(), "99 perf/* 1s 1m"), made(&root(), "4711 cpu/* 1s"));
     let other = made(&alice(), "4711 cpu/* 1s 1m");
-    let mut order = |who: &Who, order| match rules.obey(&JobsAsk { who: who.clone(), order }, &jobs(), 0) {
-        Ok(done) => done.done,
-        Err(refusal) => format!("{}: {refusal}", refusal.status()),
-    };
-    let support = Who { role: Role::Support, ..root() };
+    let mut order =
+        |who: &CallerIdentity, order| match rules.execute(&JobsCommand { who: who.clone(), order }, &jobs(), 0) {
+            Ok(done) => done.done,
+            Err(refusal) => format!("{}: {refusal}", refusal.status()),
+        };
+    let support = CallerIdentity { role: Role::Support, ..root() };
     for (who, id, expected) in [
         (&alice(), his, "404: there is no rule 10002; "),
         (&alice(), roots, "403: rule 10003 is an administrator's; users remove their own rules only"),
@@ -293,29 +294,30 @@ fn removing() {
         (&alice(), hers, "404: there is no rule 10001"),
         (&root(), his, "rule 10002 is removed"),
     ] {
-        let text = order(who, JobsOrder::Remove(id));
+        let text = order(who, JobsAction::Remove(id));
         assert!(text.starts_with(expected), "{text}");
     }
     assert!(
-        order(&bob(), JobsOrder::End("4711".into())).starts_with("404: there is no rule of yours for job \"4711\"")
+        order(&bob(), JobsAction::End("4711".into())).starts_with("404: there is no rule of yours for job \"4711\"")
     );
-    assert_eq!(order(&alice(), JobsOrder::End("4711".into())), format!("rule {other} is removed"));
-    assert_eq!(order(&root(), JobsOrder::End("4711".into())), format!("rule {roots} is removed"));
+    assert_eq!(order(&alice(), JobsAction::End("4711".into())), format!("rule {other} is removed"));
+    assert_eq!(order(&root(), JobsAction::End("4711".into())), format!("rule {roots} is removed"));
     assert_eq!(rules.view().len(), 2, "the configuration's are left");
 }
 
 #[test]
 fn a_trial_changes_nothing() {
     let mut rules = rules("limits = { rules_per_user = 2 }");
-    let mut ask = |raw: &str| rules.obey(&JobsAsk { who: alice(), order: JobsOrder::Try(rule(raw)) }, &jobs(), 0);
-    let done = ask("4711 perf/* 1ms 1m").unwrap();
+    let mut command =
+        |raw: &str| rules.execute(&JobsCommand { who: alice(), order: JobsAction::Try(rule(raw)) }, &jobs(), 0);
+    let done = command("4711 perf/* 1ms 1m").unwrap();
     assert!(
         done.done.starts_with("it could be done: rule 10001: perf/* of 4711 every 1ms until 1970-01-01T00:01:00Z"),
         "{done:?}"
     );
     assert_eq!((done.rule, done.metrics), (None, 2));
     assert!((done.readings_per_second - 2010.2).abs() < 1e-6);
-    assert!(ask("99 perf/* 1ms 1m").is_err());
+    assert!(command("99 perf/* 1ms 1m").is_err());
     assert!((rules.readings_per_second(&jobs(), 0) - 18.3).abs() < 1e-6);
     assert_eq!(rules.view().len(), 2);
     for _ in 0..2 {
@@ -345,8 +347,8 @@ fn a_user_asks_so_often_a_minute_and_others_are_not_held_up() {
         "wait for the next one; the limit changes_per_minute is 3",
     );
     // Rules end without waiting: one, and all of a job; and what is refused takes nothing away.
-    for order in [JobsOrder::Remove(10_001), JobsOrder::Remove(10_001), JobsOrder::End("4711".into())] {
-        let result = rules.obey(&JobsAsk { who: alice(), order: order.clone() }, &jobs(), 0);
+    for order in [JobsAction::Remove(10_001), JobsAction::Remove(10_001), JobsAction::End("4711".into())] {
+        let result = rules.execute(&JobsCommand { who: alice(), order: order.clone() }, &jobs(), 0);
         assert!(!matches!(result, Err(JobsRefusal::Limit { .. })), "{order:?}: {result:?}");
     }
     assert_eq!(rules.view().len(), 2, "the configuration's are left");

@@ -7,8 +7,8 @@ mod resolution;
 use wholegrain_model::Interval;
 use wholegrain_model::config::Document;
 
-use super::super::{JobsAsk, JobsDone, JobsOrder, Role, Who};
-use super::{JobsRefusal, Metric, RawRule, Rules, RulesConfig, Subject};
+use super::super::{CallerIdentity, JobsAction, JobsCommand, JobsOutcome, Role};
+use super::{JobMetric, JobsRefusal, RawRule, RuleJob, Rules, RulesConfig};
 use crate::jobs::JobsConfig;
 
 /// One second of the tests' clock, ns.
@@ -25,34 +25,40 @@ pub const METRICS: &[(&str, u64)] = &[
     ("tasks/running", 100_000_000),
 ];
 
-pub fn metrics() -> Vec<Metric<'static>> {
-    METRICS.iter().map(|(name, ns)| Metric { name, interval_min: Interval::from_ns(*ns) }).collect()
+pub fn metrics() -> Vec<JobMetric<'static>> {
+    METRICS.iter().map(|(name, ns)| JobMetric { name, interval_min: Interval::from_ns(*ns) }).collect()
 }
 
-pub fn subject(id: &'static str, uid: u32) -> Subject<'static> {
+pub fn subject(id: &'static str, uid: u32) -> RuleJob<'static> {
     let user = match uid {
         1000 => Some("alice"),
         1001 => Some("bob"),
         _ => None,
     };
-    Subject { id, level: id, also: None, uid: Some(uid), user }
+    RuleJob { id, level: id, also: None, uid: Some(uid), user }
 }
 
 /// Two jobs of alice, one of bob.
-pub fn jobs() -> Vec<(Subject<'static>, Vec<Metric<'static>>)> {
+pub fn jobs() -> Vec<(RuleJob<'static>, Vec<JobMetric<'static>>)> {
     vec![(subject("4711", 1000), metrics()), (subject("4712", 1000), metrics()), (subject("99", 1001), metrics())]
 }
 
-pub fn alice() -> Who {
-    Who { name: "uid 1000 (alice)".into(), role: Role::User, uid: Some(1000), user: Some("alice".into()), pid: Some(1) }
+pub fn alice() -> CallerIdentity {
+    CallerIdentity {
+        name: "uid 1000 (alice)".into(),
+        role: Role::User,
+        uid: Some(1000),
+        user: Some("alice".into()),
+        pid: Some(1),
+    }
 }
 
-pub fn bob() -> Who {
-    Who { name: "token bob".into(), role: Role::User, uid: None, user: Some("bob".into()), pid: None }
+pub fn bob() -> CallerIdentity {
+    CallerIdentity { name: "token bob".into(), role: Role::User, uid: None, user: Some("bob".into()), pid: None }
 }
 
-pub fn root() -> Who {
-    Who { name: "uid 0".into(), role: Role::Admin, uid: Some(0), user: None, pid: None }
+pub fn root() -> CallerIdentity {
+    CallerIdentity { name: "uid 0".into(), role: Role::Admin, uid: Some(0), user: None, pid: None }
 }
 
 /// `[jobs]` with these lines.
@@ -82,8 +88,8 @@ pub fn rule(text: &str) -> RawRule {
     }
 }
 
-pub fn add(rules: &mut Rules, who: &Who, raw: RawRule, now: i64) -> Result<JobsDone, JobsRefusal> {
-    rules.obey(&JobsAsk { who: who.clone(), order: JobsOrder::Add(raw) }, &jobs(), now)
+pub fn add(rules: &mut Rules, who: &CallerIdentity, raw: RawRule, now: i64) -> Result<JobsOutcome, JobsRefusal> {
+    rules.execute(&JobsCommand { who: who.clone(), order: JobsAction::Add(raw) }, &jobs(), now)
 }
 
 /// The setting as text, and its rule.

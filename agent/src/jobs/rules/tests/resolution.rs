@@ -1,7 +1,7 @@
 //! Which rule counts.
 
 use super::super::table::EVALUATIONS;
-use super::super::{RULES_MAX, Rules, Subject};
+use super::super::{RULES_MAX, RuleJob, Rules};
 use super::*;
 
 const FIRST: u64 = RULES_MAX as u64 + 1;
@@ -47,7 +47,7 @@ fn the_last_match_wins() {
     check(&rules, "4711", "memory/usage", format!("{}: every 40ms", FIRST + 2));
     check(&rules, "4711", "memory/events/oom", "4: every 5s".into());
     check(&rules, "99", "memory/usage", format!("{}: every 30ms", FIRST + 1));
-    rules.obey(&JobsAsk { who: root(), order: JobsOrder::Remove(FIRST + 2) }, &jobs(), 0).unwrap();
+    rules.execute(&JobsCommand { who: root(), order: JobsAction::Remove(FIRST + 2) }, &jobs(), 0).unwrap();
     check(&rules, "4711", "memory/usage", format!("{}: every 30ms", FIRST + 1));
 }
 
@@ -60,12 +60,12 @@ fn no_rule_is_off() {
 #[test]
 fn a_job_is_found_by_each_of_its_ids() {
     let mut rules = rules("");
-    let job = Subject { id: "ƒ2oLkTLb", level: "f2oLkTLb", also: Some("4711"), uid: None, user: None };
+    let job = RuleJob { id: "ƒ2oLkTLb", level: "f2oLkTLb", also: Some("4711"), uid: None, user: None };
     let all = [(job, metrics())];
     for (name, every) in [("ƒ2oLkTLb", "2ms"), ("f2oLkTLb", "3ms"), ("4711", "4ms"), ("47*1", "5ms"), ("*TLb", "6ms")]
     {
-        let ask = JobsAsk { who: root(), order: JobsOrder::Add(rule(&format!("{name} cpu/usage {every}"))) };
-        let done = rules.obey(&ask, &all, 0).unwrap();
+        let command = JobsCommand { who: root(), order: JobsAction::Add(rule(&format!("{name} cpu/usage {every}"))) };
+        let done = rules.execute(&command, &all, 0).unwrap();
         assert_eq!(done.jobs, ["ƒ2oLkTLb"], "{name}");
         assert_eq!(rules.resolve(&job, "cpu/usage", 0).0.to_string(), format!("every {every}"));
     }
@@ -149,8 +149,8 @@ fn ten_thousand_rules_that_people_made() {
     let mut rules = rules("limits = { readings_per_second_node = 100000000 }");
     let one = [(subject("4711", 1000), metrics())];
     let put = |rules: &mut Rules, every: u64| {
-        let ask = JobsAsk { who: root(), order: JobsOrder::Add(rule(&format!("4711 cpu/usage {every}ms"))) };
-        rules.obey(&ask, &one, 0)
+        let command = JobsCommand { who: root(), order: JobsAction::Add(rule(&format!("4711 cpu/usage {every}ms"))) };
+        rules.execute(&command, &one, 0)
     };
     put(&mut rules, 1).unwrap();
     let first = (**rules.table.get(FIRST).unwrap()).clone();

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use wholegrain_model::JobRecord;
 
-use super::super::shares::Shares;
+use super::super::shares::UserShares;
 
 /// The most; of more, the oldest of the user's who has most goes.
 const ENDED_MAX: usize = super::HOOKS_MAX;
@@ -13,13 +13,13 @@ pub const EPILOG_NS: u64 = 60_000_000_000;
 
 /// The records, by the order of their ends.
 #[derive(Default)]
-pub struct Ended {
+pub struct EndedJobs {
     records: BTreeMap<u64, (u64, JobRecord)>,
-    shares: Shares,
+    shares: UserShares,
     next: u64,
 }
 
-impl Ended {
+impl EndedJobs {
     /// A job has ended, at `mono`.
     pub fn push(&mut self, mono: u64, record: JobRecord) {
         self.shares.add(record.uid, self.next, 0);
@@ -59,7 +59,7 @@ mod tests {
     #[test]
     fn who_has_many_jobs_pushes_no_others_out() {
         let record = |uid: u32, job: usize| JobRecord { uid: Some(uid), job: job.to_string(), ..JobRecord::default() };
-        let mut ended = Ended::default();
+        let mut ended = EndedJobs::default();
         ended.push(0, record(1, 0));
         (0..ENDED_MAX * 2).for_each(|job| ended.push(1, record(2, job)));
         assert_eq!(ended.records.len(), ENDED_MAX);

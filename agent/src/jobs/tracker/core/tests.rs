@@ -10,17 +10,17 @@ const START: i64 = 1_700_000_000_000_000_000;
 
 /// A core with simulated time and directories.
 struct Sim {
-    core: Core,
+    core: TrackerCore,
     mono: u64,
     inode: u64,
     /// All directories of jobs that are there, with what the file system says of them.
-    tree: BTreeMap<DirId, Stamp>,
+    tree: BTreeMap<DirId, DirectoryStamp>,
     events: Vec<String>,
     written: Vec<JobRecord>,
 }
 
 impl Sim {
-    fn new(kept: Vec<Kept>) -> Self {
+    fn new(kept: Vec<EarlierRecord>) -> Self {
         let config = TrackerConfig {
             rescan: Interval::from_s(5),
             managers: ["slurm", "oar", "pbs", "systemd"].map(str::to_owned).to_vec(),
@@ -37,20 +37,24 @@ impl Sim {
             bounds: Default::default(),
         };
         let node = NodeFacts { name: "n1".to_owned(), prefix: "/n1".to_owned() };
-        let mut core = Core::new(Layouts::new(&config, &BTreeMap::new()), 5 * S, node, kept);
+        let mut core = TrackerCore::new(Layouts::new(&config, &BTreeMap::new()), 5 * S, node, kept);
         for (number, name) in ["cpuacct", "memory", "freezer", "pids"].into_iter().enumerate() {
             let root = PathBuf::from("/cg").join(name);
             let controllers = vec![name.to_owned()];
-            assert_eq!(core.hierarchy(Hierarchy { root, version: Version::V1, controllers }), number);
+            assert_eq!(core.hierarchy(CgroupHierarchy { root, version: CgroupVersion::V1, controllers }), number);
         }
-        core.hierarchy(Hierarchy { root: "/cg/unified".into(), version: Version::V2, controllers: Vec::new() });
+        core.hierarchy(CgroupHierarchy {
+            root: "/cg/unified".into(),
+            version: CgroupVersion::V2,
+            controllers: Vec::new(),
+        });
         let mut sim = Self { core, mono: 1, inode: 100, tree: BTreeMap::new(), events: vec![], written: vec![] };
         sim.flush();
         sim
     }
 
-    fn now(&self) -> Now {
-        Now { real: START + self.mono as i64, mono: self.mono }
+    fn now(&self) -> TrackerTime {
+        TrackerTime { real: START + self.mono as i64, mono: self.mono }
     }
 
     fn flush(&mut self) {
@@ -72,24 +76,24 @@ impl Sim {
     }
 
     /// A directory is made; `told` where the kernel tells of it.
-    fn make(&mut self, hierarchy: usize, path: &str, told: bool) {
+    fn make(&mut self, hierarchy: usize, path: &str, announced: bool) {
         self.mono += 1_000;
         self.inode += 1;
         let dir = DirId::new(hierarchy, path);
-        let stamp = Stamp { created: self.now().real, is_birth: false, inode: self.inode };
-        if let Spot::Job(found) = self.core.spot(&dir) {
+        let stamp = DirectoryStamp { created: self.now().real, is_birth: false, inode: self.inode };
+        if let DirectoryRole::Job(found) = self.core.spot(&dir) {
             self.tree.insert(dir.clone(), stamp);
-            if told {
+            if announced {
                 self.core.made(dir, &found, stamp, self.now());
             }
         }
     }
 
-    fn remove(&mut self, hierarchy: usize, path: &str, told: bool) {
+    fn remove(&mut self, hierarchy: usize, path: &str, announced: bool) {
         self.mono += 1_000;
         let dir = DirId::new(hierarchy, path);
         self.tree.retain(|other, _| !other.is_within(&dir));
-        if told {
+        if announced {
             self.core.gone(&dir, self.now());
         }
     }
@@ -97,7 +101,7 @@ impl Sim {
     fn scan(&mut self) {
         let now = self.now();
         for (dir, stamp) in &self.tree {
-            if let Spot::Job(found) = self.core.spot(dir) {
+            if let DirectoryRole::Job(found) = self.core.spot(dir) {
                 self.core.made(dir.clone(), &found, *stamp, now);
             }
         }
@@ -106,7 +110,7 @@ impl Sim {
     }
 
     #[track_caller]
-    fn told(&mut self, expected: &[&str]) {
+    fn announced(&mut self, expected: &[&str]) {
         self.flush();
         assert_eq!(std::mem::take(&mut self.events), expected);
     }
@@ -125,35 +129,35 @@ fn one_job_across_controllers_that_vanish_one_by_one() {
     for hierarchy in [2, 0, 1] {
         sim.make(hierarchy, JOB, true);
     }
-    sim.told(&["began 42"]);
+    sim.announced(&["began 42"]);
     let record = sim.last().clone();
     assert_eq!((record.from, record.uid, record.revision), (START + 1_001, Some(1000), 1));
     sim.make(3, JOB, true);
     sim.make(4, JOB_V2, true);
-    sim.told(&[]);
+    sim.announced(&[]);
     sim.wait(SETTLE_NS);
-    sim.told(&["changed 42"]);
+    sim.announced(&["changed 42"]);
     let place = sim.core.jobs().next().unwrap().1.place.clone();
     assert_eq!(place.v1.keys().collect::<Vec<_>>(), ["cpuacct", "freezer", "memory", "pids"]);
     assert!(place.v2.is_some());
     for hierarchy in [1, 3, 0] {
         sim.remove(hierarchy, JOB, true);
         sim.wait(SETTLE_NS);
-        sim.told(&["changed 42"]);
+        sim.announced(&["changed 42"]);
     }
     let place = sim.core.jobs().next().unwrap().1.place.clone();
     assert_eq!(place.v1.keys().collect::<Vec<_>>(), ["freezer"]);
     sim.remove(4, JOB_V2, true);
-    sim.told(&["ended 42"]);
+    sim.announced(&["ended 42"]);
     assert_eq!(sim.last().to, Some(sim.now().real));
     // The freezer is still there, and is no new job, however often it is seen.
     sim.scan();
     sim.scan();
-    sim.told(&[]);
+    sim.announced(&[]);
     sim.remove(2, JOB, true);
     // The same id again is another record.
     sim.make(2, JOB, true);
-    sim.told(&["began 42"]);
+    sim.announced(&["began 42"]);
     assert!(sim.last().from > record.from && sim.last().to.is_none());
     assert!(sim.core.leftovers.is_empty());
 }
@@ -162,9 +166,9 @@ fn one_job_across_controllers_that_vanish_one_by_one() {
 fn a_job_without_accounting_ends_with_its_last_directory() {
     let mut sim = Sim::new(vec![]);
     sim.make(2, JOB, true);
-    sim.told(&["began 42"]);
+    sim.announced(&["began 42"]);
     sim.remove(2, "slurm/uid_1000", true);
-    sim.told(&["ended 42"]);
+    sim.announced(&["ended 42"]);
 }
 
 #[test]
@@ -173,7 +177,7 @@ fn what_inotify_lost_a_scan_repairs() {
     sim.make(0, JOB, false);
     sim.make(1, JOB, false);
     sim.scan();
-    sim.told(&["began 42"]);
+    sim.announced(&["began 42"]);
     // Gone and made anew between two looks: two jobs, not one.
     for hierarchy in [0, 1] {
         sim.remove(hierarchy, JOB, false);
@@ -182,17 +186,17 @@ fn what_inotify_lost_a_scan_repairs() {
         sim.make(hierarchy, JOB, false);
     }
     sim.scan();
-    sim.told(&["ended 42", "began 42"]);
+    sim.announced(&["ended 42", "began 42"]);
     let froms: BTreeSet<i64> = sim.written.iter().map(|record| record.from).collect();
     assert_eq!(froms.len(), 2);
     // What cannot be read is not gone.
     let seen = BTreeSet::new();
     sim.core.scanned(&seen, &[DirId::new(0, "slurm"), DirId::new(1, "")], sim.now());
-    sim.told(&[]);
+    sim.announced(&[]);
     sim.core.scanned(&seen, &[DirId::new(0, "slurm")], sim.now());
-    sim.told(&[]);
+    sim.announced(&[]);
     sim.core.scanned(&seen, &[], sim.now());
-    sim.told(&["ended 42"]);
+    sim.announced(&["ended 42"]);
 }
 
 #[test]
@@ -203,14 +207,14 @@ fn the_same_id_again_has_all_directories_that_account() {
         for hierarchy in [0, 1, 2] {
             sim.make(hierarchy, JOB, true);
         }
-        sim.told(&["began 42"]);
+        sim.announced(&["began 42"]);
         sim.remove(0, JOB, false);
         if is_anew {
             sim.remove(1, JOB, true);
             sim.make(1, JOB, true);
         }
         sim.make(0, JOB, true);
-        sim.told(&["ended 42", "began 42"]);
+        sim.announced(&["ended 42", "began 42"]);
         let second = sim.last().clone();
         assert_eq!(second.from, sim.now().real, "not the first one's");
         let place = sim.core.jobs().next().unwrap().1.place.clone();
@@ -218,12 +222,12 @@ fn the_same_id_again_has_all_directories_that_account() {
         sim.scan();
         sim.remove(0, JOB, true);
         sim.wait(SETTLE_NS);
-        sim.told(&["changed 42"]);
+        sim.announced(&["changed 42"]);
         sim.remove(1, JOB, true);
-        sim.told(&["ended 42"]);
+        sim.announced(&["ended 42"]);
         assert_eq!(sim.last().from, second.from);
         sim.scan();
-        sim.told(&[]);
+        sim.announced(&[]);
     }
     // One that went unnoticed with the first is not the second's for longer than until the next scan.
     let mut sim = Sim::new(vec![]);
@@ -235,23 +239,23 @@ fn the_same_id_again_has_all_directories_that_account() {
     sim.scan();
     let place = sim.core.jobs().next().unwrap().1.place.clone();
     assert_eq!(place.v1.keys().collect::<Vec<_>>(), ["cpuacct"]);
-    sim.told(&["began 42", "ended 42", "began 42"]);
+    sim.announced(&["began 42", "ended 42", "began 42"]);
     sim.remove(0, JOB, true);
-    sim.told(&["ended 42"]);
+    sim.announced(&["ended 42"]);
 }
 
 #[test]
 fn old_news_of_a_directory_that_is_known_is_no_second_job() {
     let mut sim = Sim::new(vec![]);
     sim.make(0, JOB, true);
-    sim.told(&["began 42"]);
+    sim.announced(&["began 42"]);
     // A scan found it first; by the time that its making is told, it is gone.
-    let Spot::Job(found) = sim.core.spot(&DirId::new(0, JOB)) else { panic!() };
-    let gone = Stamp { created: sim.now().real, ..Stamp::default() };
+    let DirectoryRole::Job(found) = sim.core.spot(&DirId::new(0, JOB)) else { panic!() };
+    let gone = DirectoryStamp { created: sim.now().real, ..DirectoryStamp::default() };
     sim.core.made(DirId::new(0, JOB), &found, gone, sim.now());
-    sim.told(&[]);
+    sim.announced(&[]);
     sim.remove(0, JOB, true);
-    sim.told(&["ended 42"]);
+    sim.announced(&["ended 42"]);
     assert_eq!(sim.written.iter().map(|record| record.from).collect::<BTreeSet<_>>().len(), 1);
 }
 
@@ -260,14 +264,14 @@ fn steps_come_and_go_with_bounds() {
     let mut sim = Sim::new(vec![]);
     sim.make(0, JOB, true);
     sim.make(1, JOB, true);
-    sim.told(&["began 42"]);
+    sim.announced(&["began 42"]);
     let step = format!("{JOB}/step_0");
     for hierarchy in [0, 1] {
         sim.make(hierarchy, &step, true);
         sim.make(hierarchy, &format!("{step}/task_0"), true);
     }
     sim.wait(STEPS_SETTLE_NS);
-    sim.told(&["changed 42"]);
+    sim.announced(&["changed 42"]);
     let names: Vec<&str> = sim.last().steps.iter().map(|step| step.name.as_str()).collect();
     assert_eq!(names, ["step_0", "step_0/task_0"]);
     sim.remove(0, &format!("{step}/task_0"), true);
@@ -296,7 +300,7 @@ fn looks_double_their_pause_and_at_what_is_empty_are_a_second_apart() {
         let mut ages = Vec::new();
         while sim.mono < begin + 20 * S {
             for key in sim.core.looks_due(sim.now()) {
-                sim.core.learn(&key, Facts { has_processes, ..Facts::default() }, sim.now());
+                sim.core.learn(&key, JobFacts { has_processes, ..JobFacts::default() }, sim.now());
                 ages.push((sim.mono - begin) / 1_000_000);
             }
             sim.mono += 1_000_000;
@@ -313,14 +317,14 @@ fn looks_double_their_pause_and_at_what_is_empty_are_a_second_apart() {
 fn totals_travel_with_the_end_and_say_when_they_were_whole() {
     let mut sim = Sim::new(vec![]);
     sim.make(0, JOB, true);
-    sim.told(&["began 42"]);
+    sim.announced(&["began 42"]);
     let key = sim.core.jobs().next().unwrap().0.clone();
-    sim.core.total(&key, &Totals::from([("cpu/usage", 1.0), ("memory/peak", 9.0)]), 77);
-    sim.core.total(&key, &Totals::from([("memory/peak", 5.0)]), 88);
+    sim.core.total(&key, &TotalsByMetric::from([("cpu/usage", 1.0), ("memory/peak", 9.0)]), 77);
+    sim.core.total(&key, &TotalsByMetric::from([("memory/peak", 5.0)]), 88);
     sim.wait(S);
-    sim.told(&[]);
+    sim.announced(&[]);
     sim.remove(0, JOB, true);
-    sim.told(&["ended 42"]);
+    sim.announced(&["ended 42"]);
     let expected = BTreeMap::from([("cpu/usage".to_owned(), 1.0), ("memory/peak".to_owned(), 9.0)]);
     assert_eq!((&sim.last().totals, sim.last().totals_at), (&expected, Some(77)));
 }
@@ -336,8 +340,12 @@ fn the_agent_was_away() {
     sim.wait(2 * S);
     let seen = sim.now().real;
     let running = sim.core.running().into_iter().map(|written| written.record);
-    let kept: Vec<Kept> = running
-        .map(|record| Kept { dirs: if record.job == "43" { vec![] } else { vec![("/gone".into(), 1)] }, record, seen })
+    let kept: Vec<EarlierRecord> = running
+        .map(|record| EarlierRecord {
+            dirs: if record.job == "43" { vec![] } else { vec![("/gone".into(), 1)] },
+            record,
+            seen,
+        })
         .collect();
     let before: BTreeMap<String, JobRecord> =
         kept.iter().map(|kept| (kept.record.job.clone(), kept.record.clone())).collect();
@@ -351,7 +359,7 @@ fn the_agent_was_away() {
     sim.remove(0, &format!("{JOB}/step_0"), false);
     sim.scan();
     sim.core.close_lost_steps(seen, sim.now());
-    sim.told(&["began 42", "began 43"]);
+    sim.announced(&["began 42", "began 43"]);
     sim.wait(STEPS_SETTLE_NS);
     let of = |job: &str| -> Vec<JobRecord> { sim.written.iter().filter(|record| record.job == job).cloned().collect() };
     let first = of("42").pop().unwrap();
@@ -372,18 +380,18 @@ fn hooks_before_while_and_after() {
     sim.core.hook(hook("name=first\n"), sim.now());
     sim.core.hook(hook("name=a job\ndevices=gpu/1,gpu/0\n"), sim.now());
     sim.make(0, JOB, true);
-    sim.told(&["began 42"]);
+    sim.announced(&["began 42"]);
     assert_eq!(sim.last().name.as_deref(), Some("a job"));
     assert_eq!(sim.last().devices, ["gpu/0", "gpu/1"]);
     sim.core.hook(hook("partition=debug\n"), sim.now());
     sim.core.hook(hook("partition=debug\n"), sim.now());
     sim.wait(SETTLE_NS);
-    sim.told(&["changed 42"]);
+    sim.announced(&["changed 42"]);
     sim.remove(0, JOB, true);
-    sim.told(&["ended 42"]);
+    sim.announced(&["ended 42"]);
     let revision = sim.last().revision;
     sim.core.hook(hook("account=lab\nended=1\n"), sim.now());
-    sim.told(&[]);
+    sim.announced(&[]);
     let last = sim.last();
     assert_eq!((last.account.as_deref(), last.partition.as_deref()), (Some("lab"), Some("debug")));
     assert!(last.to.is_some() && last.revision == revision + 1);
@@ -406,10 +414,10 @@ fn levels_are_each_jobs_own() {
     sim.make(0, "slurm_n2/uid_1000/job_42", true);
     sim.make(0, "pbs_jobs.service/jobid/42", true);
     sim.make(0, "pbs_jobs.service/jobid/4 2", true);
-    sim.told(&["began 42", "began 42-oar", "began 42-n2", "began 42-pbs", "began 4_2-2c083311"]);
-    assert_eq!(sim.core.names_wanted(), BTreeSet::from([NameOf::Uid(1000), NameOf::User("alice".to_owned())]));
-    sim.core.named(&NameOf::User("alice".to_owned()), 1001, "alice", sim.now());
-    sim.core.named(&NameOf::Uid(1000), 1000, "bob", sim.now());
+    sim.announced(&["began 42", "began 42-oar", "began 42-n2", "began 42-pbs", "began 4_2-2c083311"]);
+    assert_eq!(sim.core.names_wanted(), BTreeSet::from([UserLookup::Uid(1000), UserLookup::User("alice".to_owned())]));
+    sim.core.named(&UserLookup::User("alice".to_owned()), 1001, "alice", sim.now());
+    sim.core.named(&UserLookup::Uid(1000), 1000, "bob", sim.now());
     sim.wait(SETTLE_NS);
     let of = |level: &str| {
         let record = sim.written.iter().rfind(|record| record.level == level);
@@ -426,7 +434,7 @@ fn levels_are_each_jobs_own() {
 #[test]
 fn jobs_beyond_the_bound_are_counted() {
     let mut sim = Sim::new(vec![]);
-    sim.core.bound(Bounds { jobs: 5, jobs_per_user: 3, ..Bounds::default() });
+    sim.core.bound(JobBounds { jobs: 5, jobs_per_user: 3, ..JobBounds::default() });
     for job in 0..5 {
         sim.make(0, &format!("slurm/uid_1/job_{job}"), true);
     }
@@ -436,7 +444,7 @@ fn jobs_beyond_the_bound_are_counted() {
     }
     assert_eq!((sim.core.jobs().count(), sim.core.passed_over()), (5, 5), "of all");
     sim.remove(0, "slurm/uid_1/job_0", true);
-    sim.core.count_anew();
+    sim.core.reset_passed_over();
     sim.make(0, "slurm/uid_2/job_12", true);
     assert_eq!((sim.core.jobs().count(), sim.core.passed_over()), (5, 0), "another's end makes room");
 }
@@ -446,7 +454,7 @@ fn root_is_believed_late() {
     let mut sim = Sim::new(vec![]);
     sim.make(4, "system.slice/slurmstepd.scope/job_7", true);
     let key = sim.core.jobs().next().unwrap().0.clone();
-    let facts = |uid| Facts { uid: Some(uid), cpus: Some("0-1".to_owned()), ..Facts::default() };
+    let facts = |uid| JobFacts { uid: Some(uid), cpus: Some("0-1".to_owned()), ..JobFacts::default() };
     sim.core.learn(&key, facts(0), sim.now());
     assert_eq!(sim.core.job(&key).unwrap().record.uid, None);
     sim.mono += 2 * S;
@@ -474,7 +482,7 @@ fn any_order_of_events_and_losses() {
         (state >> 16) % below
     };
     let mut sim = Sim::new(vec![]);
-    let mut told = Vec::new();
+    let mut announced = Vec::new();
     for _ in 0..20_000 {
         let hierarchy = random(4) as usize;
         let job = format!("slurm/uid_1000/job_{}", random(6));
@@ -496,7 +504,7 @@ fn any_order_of_events_and_losses() {
         if random(3) == 0 {
             sim.flush();
         }
-        told.append(&mut sim.events);
+        announced.append(&mut sim.events);
     }
     // What a job took over in the first scan from one before it is known by its inode after the second.
     for is_second in [false, true] {
@@ -509,8 +517,8 @@ fn any_order_of_events_and_losses() {
         // What is left of jobs that ended is no job; what accounts is one's.
         let accounting = |dir: &DirId| dir.hierarchy != 2 && dir.path.matches('/').count() == 2;
         for (dir, stamp) in sim.tree.iter().filter(|(dir, _)| accounting(dir)) {
-            let Spot::Job(found) = sim.core.spot(dir) else { panic!("{dir:?}") };
-            let live = sim.core.job(&Key::of(&found)).unwrap_or_else(|| panic!("{dir:?} is no job's"));
+            let DirectoryRole::Job(found) = sim.core.spot(dir) else { panic!("{dir:?}") };
+            let live = sim.core.job(&JobKey::of(&found)).unwrap_or_else(|| panic!("{dir:?} is no job's"));
             let known = live.dirs.iter().find(|(known, _)| *known == dir).map(|(_, known)| known);
             let is_known = known.is_some_and(|known| known.inode == stamp.inode || known.inode == 0 && !is_second);
             assert!(is_known, "{dir:?} {stamp:?} {known:?}");
@@ -519,11 +527,11 @@ fn any_order_of_events_and_losses() {
     }
     sim.tree.clear();
     sim.scan();
-    told.append(&mut sim.events);
+    announced.append(&mut sim.events);
     assert_eq!((sim.core.jobs().count(), sim.core.leftovers.len(), sim.core.looks.len()), (0, 0, 0));
     assert!(sim.core.changed.is_empty() && sim.core.levels.is_empty() && sim.core.begun.is_empty());
     let mut running = BTreeSet::new();
-    for event in &told {
+    for event in &announced {
         let (what, level) = event.split_once(' ').unwrap();
         match what {
             "began" => assert!(running.insert(level), "{event} twice"),
@@ -531,7 +539,7 @@ fn any_order_of_events_and_losses() {
             _ => assert!(running.contains(level), "{event}"),
         }
     }
-    assert!(running.is_empty() && told.len() > 100, "{running:?} {}", told.len());
+    assert!(running.is_empty() && announced.len() > 100, "{running:?} {}", announced.len());
     let mut last: BTreeMap<(String, i64), &JobRecord> = BTreeMap::new();
     for record in &sim.written {
         if let Some(before) = last.insert((record.job.clone(), record.from), record) {
@@ -548,20 +556,26 @@ fn two_owners(hierarchy: usize, first: &str, second: &str, levels: [&str; 2], ow
         let mut sim = Sim::new(vec![]);
         sim.make(hierarchy, first, true);
         sim.make(hierarchy, second, true);
-        sim.told(&[&format!("began {}", levels[0]), &format!("began {}", levels[1])]);
-        let told: Vec<(&str, &str)> =
+        sim.announced(&[&format!("began {}", levels[0]), &format!("began {}", levels[1])]);
+        let announced: Vec<(&str, &str)> =
             sim.written.iter().map(|record| (record.level.as_str(), record.owner.as_str())).collect();
-        assert_eq!(told, [(levels[0], owners[0]), (levels[1], owners[1])]);
+        assert_eq!(announced, [(levels[0], owners[0]), (levels[1], owners[1])]);
         assert!(!sim.written[0].is_same(&JobRecord { from: sim.written[0].from, ..sim.written[1].clone() }));
         // An agent that starts again, and sees them in the other order.
         let seen = sim.now().real;
-        let kept = sim.core.running().into_iter().map(|Written { record, dirs }| Kept { record, dirs, seen }).collect();
+        let kept = sim
+            .core
+            .running()
+            .into_iter()
+            .map(|RecordUpdate { record, dirs }| EarlierRecord { record, dirs, seen })
+            .collect();
         let (tree, mono) = (std::mem::take(&mut sim.tree), sim.mono);
         let mut sim = Sim::new(kept);
         (sim.tree, sim.mono, sim.inode) = (tree, mono + S, 1000);
-        let order: Vec<(DirId, Stamp)> = sim.tree.iter().map(|(dir, stamp)| (dir.clone(), *stamp)).rev().collect();
+        let order: Vec<(DirId, DirectoryStamp)> =
+            sim.tree.iter().map(|(dir, stamp)| (dir.clone(), *stamp)).rev().collect();
         for (dir, stamp) in order {
-            let Spot::Job(found) = sim.core.spot(&dir) else { panic!("{dir:?}") };
+            let DirectoryRole::Job(found) = sim.core.spot(&dir) else { panic!("{dir:?}") };
             sim.core.made(dir, &found, stamp, sim.now());
         }
         sim.scan();
@@ -577,12 +591,12 @@ fn two_owners(hierarchy: usize, first: &str, second: &str, levels: [&str; 2], ow
         let (goes, stays) = if is_first_gone_first { (0, 1) } else { (1, 0) };
         let paths = [first, second];
         sim.remove(hierarchy, paths[goes], true);
-        sim.told(&[&format!("ended {}", levels[goes])]);
+        sim.announced(&[&format!("ended {}", levels[goes])]);
         assert_eq!(sim.last().owner, owners[goes]);
         sim.wait(S);
         sim.scan();
-        sim.told(&[]);
-        let left: Vec<&Live> = sim.core.jobs().map(|(_, live)| live).collect();
+        sim.announced(&[]);
+        let left: Vec<&LiveJob> = sim.core.jobs().map(|(_, live)| live).collect();
         assert_eq!((left.len(), left[0].record.level.as_str()), (1, levels[stays]));
         let path = PathBuf::from(paths[stays]);
         let place = &left[0].place;
@@ -611,7 +625,7 @@ fn one_id_of_two_users() {
     let mut sim = Sim::new(vec![]);
     sim.make(0, "pbs_jobs.service/jobid/42.pbs", true);
     sim.make(4, JOB_V2, true);
-    sim.told(&["began 42.pbs", "began 42"]);
+    sim.announced(&["began 42.pbs", "began 42"]);
     for forged in ["pbs_jobs.service/jobid/42.pbs", JOB_V2, "oar/anna_42", "slurm/uid_1001/job_42"] {
         for hierarchy in [0, 4] {
             sim.make(hierarchy, &format!("{}/{forged}", user(1001)), true);
@@ -619,7 +633,7 @@ fn one_id_of_two_users() {
         }
     }
     sim.wait(S);
-    sim.told(&[]);
+    sim.announced(&[]);
 }
 
 #[test]

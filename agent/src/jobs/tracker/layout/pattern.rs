@@ -2,7 +2,7 @@
 
 use regex_lite::Regex;
 
-use super::{Found, MayOwn, Owner, Spot, decimal, usual, usual_owner};
+use super::{AllowedOwner, DirectoryRole, JobPath, PathOwner, decimal, usual, usual_owner};
 use crate::jobs::tracker::RawPattern;
 
 /// The longest expression, in bytes.
@@ -11,14 +11,14 @@ const PATTERN_BYTES_MAX: usize = 4096;
 const CAPTURES: &[&str] = &["job", "uid", "user", "step"];
 
 /// A compiled pattern.
-pub struct Pattern {
+pub struct JobPathPattern {
     name: String,
     whole: Regex,
-    above: Above,
+    above: ParentPatterns,
     steps: bool,
 }
 
-impl Pattern {
+impl JobPathPattern {
     /// Compiles and checks it; the error says where and what.
     pub fn new(raw: &RawPattern) -> Result<Self, String> {
         if raw.path.len() > PATTERN_BYTES_MAX {
@@ -33,49 +33,54 @@ impl Pattern {
             return Err(wholegrain_model::config::unknown("capture", name, CAPTURES));
         }
         let whole = Regex::new(&format!("^(?:{})$", raw.path)).map_err(|error| explain(&raw.path, &error))?;
-        Ok(Self { name: raw.name.clone(), whole, above: Above::new(&raw.path), steps: names.contains(&"step") })
+        Ok(Self {
+            name: raw.name.clone(),
+            whole,
+            above: ParentPatterns::new(&raw.path),
+            steps: names.contains(&"step"),
+        })
     }
 
     /// What a directory is to it; `account` may own directories as root may. Below a user's own manager a job is that user's,
     /// whatever is captured.
-    pub fn spot(&self, path: &str, levels: &[&str], account: Option<u32>) -> Spot {
+    pub fn spot(&self, path: &str, levels: &[&str], account: Option<u32>) -> DirectoryRole {
         let mut owners = usual(levels, account);
         let Some(captures) = self.whole.captures(path) else {
             let above = self.above.matches(levels);
-            return if above { Spot::Above(vec![owners]) } else { Spot::Nothing };
+            return if above { DirectoryRole::Above(vec![owners]) } else { DirectoryRole::Nothing };
         };
         let get = |name| captures.name(name).map(|text| text.as_str()).filter(|text| !text.is_empty());
-        let Some(job) = get("job") else { return Spot::Nothing };
+        let Some(job) = get("job") else { return DirectoryRole::Nothing };
         let owner = match (usual_owner(levels), get("uid").and_then(decimal), get("user")) {
-            (Owner::Own(uid), ..) => Owner::Own(uid),
-            (_, Some(uid), _) => Owner::Uid(uid),
-            (Owner::Uid(uid), ..) => Owner::Uid(uid),
-            (_, None, Some(name)) => Owner::Name(name.to_owned()),
+            (PathOwner::Own(uid), ..) => PathOwner::Own(uid),
+            (_, Some(uid), _) => PathOwner::Uid(uid),
+            (PathOwner::Uid(uid), ..) => PathOwner::Uid(uid),
+            (_, None, Some(name)) => PathOwner::Name(name.to_owned()),
             (owner, None, None) => owner,
         };
-        if !matches!(owner, Owner::Own(_))
+        if !matches!(owner, PathOwner::Own(_))
             && let Some(last) = owners.last_mut()
         {
-            *last = MayOwn::Anyone;
+            *last = AllowedOwner::Anyone;
         }
-        let found = Found::new(&self.name, "", job, owners);
+        let found = JobPath::new(&self.name, "", job, owners);
         // A name that the user has chosen says nothing of who they are.
-        let user = if matches!(owner, Owner::Own(_)) { None } else { get("user") };
-        let found = Found { account, ..found }.of(owner);
-        let found = Found { user: user.map(str::to_owned), ..found };
-        Spot::Job(Found { step: get("step").unwrap_or_default().to_owned(), deeper: self.steps, ..found })
+        let user = if matches!(owner, PathOwner::Own(_)) { None } else { get("user") };
+        let found = JobPath { account, ..found }.of(owner);
+        let found = JobPath { user: user.map(str::to_owned), ..found };
+        DirectoryRole::Job(JobPath { step: get("step").unwrap_or_default().to_owned(), deeper: self.steps, ..found })
     }
 }
 
 /// Which directories can be above a job: what matches the expression's beginnings, one for each slash outside of brackets.
-struct Above {
+struct ParentPatterns {
     levels: Vec<Regex>,
     /// After those something can itself match a slash, or a group reaches over one, so that levels cannot be told apart: every
     /// directory below them can be above a job.
     open: bool,
 }
 
-impl Above {
+impl ParentPatterns {
     fn new(path: &str) -> Self {
         let bytes = path.as_bytes();
         let (mut groups, mut class, mut cuts, mut at, mut open) = (0_usize, false, Vec::new(), 0, false);

@@ -33,11 +33,11 @@ fn layouts(config: &TrackerConfig) -> Layouts {
 
 /// What a path is, in one line: `above`, `nothing`, or manager, id and what else is known.
 #[track_caller]
-fn check_with(layouts: &Layouts, version: Version, path: &str, expected: &str) {
+fn check_with(layouts: &Layouts, version: CgroupVersion, path: &str, expected: &str) {
     let text = match layouts.spot(version, path) {
-        Spot::Nothing => "nothing".to_owned(),
-        Spot::Above(_) => "above".to_owned(),
-        Spot::Job(found) => {
+        DirectoryRole::Nothing => "nothing".to_owned(),
+        DirectoryRole::Above(_) => "above".to_owned(),
+        DirectoryRole::Job(found) => {
             let mut text = format!("{} {}", found.manager, found.job);
             let add = |text: &mut String, name: &str, value: String| {
                 if !value.is_empty() {
@@ -57,11 +57,11 @@ fn check_with(layouts: &Layouts, version: Version, path: &str, expected: &str) {
 }
 
 #[track_caller]
-fn check(version: Version, path: &str, expected: &str) {
+fn check(version: CgroupVersion, path: &str, expected: &str) {
     check_with(&layouts(&config()), version, path, expected);
 }
 
-use Version::{V1, V2};
+use CgroupVersion::{V1, V2};
 
 #[test]
 fn slurm_version_1() {
@@ -238,7 +238,8 @@ fn odd_ids_get_levels_of_their_own() {
     check(V1, "pbs_jobs.service/jobid/..", "nothing");
     check(V1, "pbs_jobs.service/jobid/1$(id)", "pbs 1$(id) level=1__id-81fbf2bc");
     for length in [127, 128, 129, 200, 255] {
-        let Spot::Job(found) = layouts(&config()).spot(V1, &format!("pbs_jobs.service/jobid/1{}", "ä".repeat(length)))
+        let DirectoryRole::Job(found) =
+            layouts(&config()).spot(V1, &format!("pbs_jobs.service/jobid/1{}", "ä".repeat(length)))
         else {
             panic!("{length}")
         };
@@ -268,7 +269,7 @@ fn bad_patterns_are_explained() {
         ("ä/*/(?<job>**)", "goes wrong at character"),
     ] {
         let raw = RawPattern { name: "p".to_owned(), path: path.to_owned(), owner: None };
-        let error = Pattern::new(&raw).err().unwrap_or_else(|| panic!("{path} was taken"));
+        let error = JobPathPattern::new(&raw).err().unwrap_or_else(|| panic!("{path} was taken"));
         assert!(error.contains(expected), "{path}: {error:?} does not say {expected:?}");
     }
 }

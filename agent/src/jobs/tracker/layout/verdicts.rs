@@ -2,7 +2,7 @@
 
 use super::tests::config;
 use super::*;
-use crate::jobs::tracker::trust::{Owned, Trust};
+use crate::jobs::tracker::trust::{Ownership, TrustedUser};
 
 /// Resource managers in the table that are not looked for: a slot or a pod is no batch job's id. Their real paths are no jobs here.
 const NOT_LOOKED_FOR: &[&str] = &["htcondor", "pod"];
@@ -17,12 +17,12 @@ fn site() -> Layouts {
     Layouts::new(&config, &BTreeMap::from([("flux".to_owned(), 982), ("oar".to_owned(), 990)]))
 }
 
-fn owned(uid: u32) -> Owned {
-    Owned { uid, gid: uid, mode: 0o040_755, is_dir: true }
+fn owned(uid: u32) -> Ownership {
+    Ownership { uid, gid: uid, mode: 0o040_755, is_dir: true }
 }
 
 /// What the table says in words, in the words of the table's results.
-fn words(found: &Found) -> String {
+fn words(found: &JobPath) -> String {
     let mut words = format!("{} {}", found.manager, found.job);
     for (name, value) in [("uid", found.uid.map(|uid| uid.to_string())), ("user", found.user.clone())] {
         words += &value.map(|value| format!(" {name} {value}")).unwrap_or_default();
@@ -32,16 +32,16 @@ fn words(found: &Found) -> String {
 
 #[test]
 fn every_path_of_the_table_has_its_verdict() {
-    let agent = Trust { uid: 500, gid: 500 };
+    let agent = TrustedUser { uid: 500, gid: 500 };
     let layouts = site();
     let (mut accepted, mut rejected) = (0, 0);
     for line in include_str!("verdicts.txt").lines().filter(|line| !line.starts_with('#')) {
         let [verdict, hierarchy, path, owners, result] =
             line.split('|').map(str::trim).collect::<Vec<_>>().try_into().unwrap_or_else(|_| panic!("{line}"));
-        let version = if hierarchy == "v2" { Version::V2 } else { Version::V1 };
+        let version = if hierarchy == "v2" { CgroupVersion::V2 } else { CgroupVersion::V1 };
         let path = path.strip_prefix('/').unwrap();
         let levels: Vec<&str> = path.split('/').collect();
-        let owners: Vec<Owned> = match owners {
+        let owners: Vec<Ownership> = match owners {
             "0*" => vec![owned(0); levels.len()],
             list => list.split(',').map(|uid| owned(uid.parse().unwrap())).collect(),
         };
@@ -50,9 +50,9 @@ fn every_path_of_the_table_has_its_verdict() {
         let mut job = None;
         for depth in 1..=levels.len() {
             let (asked, found) = match layouts.spot(version, &levels[..depth].join("/")) {
-                Spot::Nothing => break,
-                Spot::Above(owners) => (owners, None),
-                Spot::Job(found) => (vec![found.owners.clone()], Some(found)),
+                DirectoryRole::Nothing => break,
+                DirectoryRole::Above(owners) => (owners, None),
+                DirectoryRole::Job(found) => (vec![found.owners.clone()], Some(found)),
             };
             if !asked.iter().any(|asked| agent.refuses(asked, &owners[..depth]).is_none()) {
                 break;
@@ -73,8 +73,8 @@ fn every_path_of_the_table_has_its_verdict() {
             (Some(found), true) => {
                 let id = found.job.strip_prefix('\u{192}').map_or(found.job.clone(), |id| format!("f{id}"));
                 let id = id.split_once('[').map_or(id.clone(), |(number, _)| number.to_owned());
-                let told = result.contains("SLUID") || result.contains(&id);
-                assert!(result.starts_with(&found.manager) && told, "{line}: {}", words(found));
+                let has_id = result.contains("SLUID") || result.contains(&id);
+                assert!(result.starts_with(&found.manager) && has_id, "{line}: {}", words(found));
                 if let Some(uid) = found.uid {
                     assert!(
                         result.contains(&format!("uid {uid}")) || result.starts_with("oar job 552"),
@@ -95,7 +95,7 @@ fn every_path_of_the_table_has_its_verdict() {
 /// For each manager: what an ordinary user can make below their own systemd manager, or in a directory that was given to them.
 #[test]
 fn a_user_makes_nobody_elses_job() {
-    let agent = Trust { uid: 500, gid: 500 };
+    let agent = TrustedUser { uid: 500, gid: 500 };
     let mut config = config();
     config.managers.push("systemd".to_owned());
     config.units = vec!["*.scope".to_owned(), "*.service".to_owned()];
@@ -122,18 +122,18 @@ fn a_user_makes_nobody_elses_job() {
     ];
     let mut found_some = 0;
     for end in ends {
-        for version in [Version::V1, Version::V2] {
+        for version in [CgroupVersion::V1, CgroupVersion::V2] {
             let path = format!("{own}/{end}");
-            let Spot::Job(found) = layouts.spot(version, &path) else { continue };
+            let DirectoryRole::Job(found) = layouts.spot(version, &path) else { continue };
             found_some += 1;
-            assert_eq!((&found.owner, found.uid, &found.user), (&Owner::Own(1000), Some(1000), &None), "{path}");
+            assert_eq!((&found.owner, found.uid, &found.user), (&PathOwner::Own(1000), Some(1000), &None), "{path}");
             assert!(["systemd", "loose"].contains(&found.manager.as_str()), "{path}: {}", found.manager);
             assert!(found.level.ends_with("-u1000"), "{path}: {}", found.level);
             // And only where the directories are that user's.
             let levels = path.split('/').count();
-            let real: Vec<Owned> = (0..levels).map(|level| owned(if level < 2 { 0 } else { 1000 })).collect();
+            let real: Vec<Ownership> = (0..levels).map(|level| owned(if level < 2 { 0 } else { 1000 })).collect();
             assert_eq!(agent.refuses(&found.owners, &real), None, "{path}");
-            let other: Vec<Owned> = (0..levels).map(|level| owned(if level < 2 { 0 } else { 1001 })).collect();
+            let other: Vec<Ownership> = (0..levels).map(|level| owned(if level < 2 { 0 } else { 1001 })).collect();
             assert_eq!(agent.refuses(&found.owners, &other), Some(2), "{path}");
         }
     }
@@ -147,12 +147,12 @@ fn a_user_makes_nobody_elses_job() {
         "pbs_jobs.service/jobid/42.pbs",
         "user.slice/user-982.slice/user@982.service/app.slice/imp-shell-0-fTE9HHdZvi3.service",
     ] {
-        for version in [Version::V1, Version::V2] {
-            let Spot::Job(found) = layouts.spot(version, path) else { continue };
+        for version in [CgroupVersion::V1, CgroupVersion::V2] {
+            let DirectoryRole::Job(found) = layouts.spot(version, path) else { continue };
             for from in 0..path.split('/').count() {
-                let owners: Vec<Owned> =
+                let owners: Vec<Ownership> =
                     (0..path.split('/').count()).map(|level| owned(if level < from { 0 } else { 1000 })).collect();
-                let last = from + 1 == owners.len() && found.owners.last() == Some(&MayOwn::Anyone);
+                let last = from + 1 == owners.len() && found.owners.last() == Some(&AllowedOwner::Anyone);
                 assert_eq!(agent.refuses(&found.owners, &owners).is_none(), last, "{path} from {from}: {found:?}");
             }
         }

@@ -2,17 +2,17 @@
 
 use std::path::Path;
 
-use super::super::layout::{Found, Spot};
+use super::super::layout::{DirectoryRole, JobPath};
 use super::super::live::DirId;
-use super::super::trust::{MayOwn, Owned, Owners};
-use super::Watcher;
+use super::super::trust::{AllowedOwner, AllowedOwners, Ownership};
+use super::TrackerThread;
 
-impl Watcher {
+impl TrackerThread {
     /// The owners of the directories above one, from the hierarchy's root on; nothing where the root itself is not to be believed.
-    pub(super) fn above(&mut self, dir: &DirId) -> Option<Vec<Owned>> {
+    pub(super) fn above(&mut self, dir: &DirId) -> Option<Vec<Ownership>> {
         let root = self.core.path(&DirId::new(dir.hierarchy, ""));
-        let owned = Owned::of_root(&root).ok()?;
-        if !self.trust.allows(MayOwn::Root, &owned) {
+        let owned = Ownership::of_root(&root).ok()?;
+        if !self.trust.allows(AllowedOwner::Root, &owned) {
             self.report(format!(
                 "{}: no jobs are looked for, as it belongs to uid {} with mode {:03o}; only root's and the agent's own trees are believed",
                 root.display(),
@@ -22,17 +22,17 @@ impl Watcher {
             return None;
         }
         let ends = dir.path.match_indices('/').map(|(at, _)| &dir.path[..at]);
-        ends.map(|above| Owned::of(&root.join(above)).ok()).collect()
+        ends.map(|above| Ownership::of(&root.join(above)).ok()).collect()
     }
 
     /// Whether the owners on a path are such as one of these allows.
-    pub(super) fn believes(&mut self, dir: &DirId, all: &[Owners], owned: &[Owned], path: &Path) -> bool {
+    pub(super) fn believes(&mut self, dir: &DirId, all: &[AllowedOwners], owned: &[Ownership], path: &Path) -> bool {
         let refused = all.iter().map(|owners| self.trust.refuses(owners, owned)).min().flatten();
         // A manager gives a directory away after it has made it: what is found below it between the two is as it should be.
         if let Some(level) = refused.filter(|level| !self.is_given(dir, *level)) {
             self.own.refused += 1;
             let uid = owned.get(level).map(|owned| owned.uid).unwrap_or_default();
-            if self.own.told.is_new(format!("refused {uid}")) {
+            if self.own.log_limiter.is_new(format!("refused {uid}")) {
                 tracing::warn!(
                     "{}: not taken for a job's, as a directory on its path belongs to uid {uid} or is open to others",
                     path.display()
@@ -46,12 +46,12 @@ impl Watcher {
     fn is_given(&self, dir: &DirId, level: usize) -> bool {
         let Some((end, _)) = dir.path.match_indices('/').nth(level) else { return false };
         let given = DirId::new(dir.hierarchy, &dir.path[..end]);
-        matches!(self.core.spot(&given), Spot::Job(found) if found.owners.last() == Some(&MayOwn::Anyone))
+        matches!(self.core.spot(&given), DirectoryRole::Job(found) if found.owners.last() == Some(&AllowedOwner::Anyone))
     }
 
     /// Below a directory that was given to somebody nothing is read.
-    pub(super) fn may_be_deeper(&self, found: &Found, owned: &[Owned]) -> bool {
-        let given = found.owners.last() == Some(&MayOwn::Anyone);
+    pub(super) fn may_be_deeper(&self, found: &JobPath, owned: &[Ownership]) -> bool {
+        let given = found.owners.last() == Some(&AllowedOwner::Anyone);
         !given || owned.last().is_some_and(|owned| self.trust.has(owned.uid))
     }
 }

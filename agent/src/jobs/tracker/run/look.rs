@@ -3,16 +3,16 @@
 use std::path::Path;
 
 use super::super::facts;
-use super::super::hooks::Gpu;
-use super::super::layout::Found;
-use super::super::live::Key;
-use super::{EMPTY_NS_MAX, Watcher, now};
+use super::super::hooks::GpuAssignment;
+use super::super::layout::JobPath;
+use super::super::live::JobKey;
+use super::{EMPTY_NS_MAX, TrackerThread, now};
 use crate::engine::clock;
 
-impl Watcher {
+impl TrackerThread {
     /// Reads what a directory that was just found accounts, before anything else is done: a short job may be gone by the time that what
     /// the kernel told of others is taken.
-    pub(super) fn total_at_once(&mut self, found: &Found, path: &Path) {
+    pub(super) fn total_at_once(&mut self, found: &JobPath, path: &Path) {
         let key = self.core.key_of(found);
         let Some(job) = self.core.job(&key) else { return };
         let totals = self.own.files.read_directory(&job.place, path);
@@ -20,19 +20,19 @@ impl Watcher {
     }
 
     /// Reads what a job has used until now.
-    pub(super) fn total(&mut self, key: &Key) {
+    pub(super) fn total(&mut self, key: &JobKey) {
         let Some(job) = self.core.job(key) else { return };
         let (totals, error) = self.own.files.read(key, &job.place);
         self.core.total(key, &totals, clock::real());
         if let Some(error) = error
-            && self.own.told.is_new(format!("totals {:?}", error.kind()))
+            && self.own.log_limiter.is_new(format!("totals {:?}", error.kind()))
         {
             tracing::warn!("cannot read what jobs have used: {error}; it is tried again");
         }
     }
 
     /// Everything there is to learn of a job.
-    pub(super) fn look(&mut self, key: &Key) {
+    pub(super) fn look(&mut self, key: &JobKey) {
         let Some(job) = self.core.job(key) else { return };
         let at = now();
         let has_processes = job.has_processes || {
@@ -45,14 +45,14 @@ impl Watcher {
         self.total(key);
         let Some(job) = self.core.job(key) else { return };
         let mut learnt =
-            super::super::live::Facts { cpus: facts::cpus(&job.place), has_processes, ..Default::default() };
+            super::super::live::JobFacts { cpus: facts::cpus(&job.place), has_processes, ..Default::default() };
         learnt.devices = facts::devices(&job.place);
         let also = job.record.also.as_deref();
-        let is_its = |gpu: &&Gpu| {
+        let is_its = |gpu: &&GpuAssignment| {
             (gpu.job == job.record.job || Some(gpu.job.as_str()) == also) && gpu.may_be_of(&job.owner, job.record.uid)
         };
         learnt.devices.extend(self.own.gpus.iter().filter(is_its).map(|gpu| gpu.device.clone()));
-        if job.uid_from < super::super::live::UidFrom::Processes {
+        if job.uid_from < super::super::live::UidSource::Processes {
             let dirs = self.core.process_dirs(job);
             learnt.uid = facts::uid(&self.roots.proc, &dirs, job.account);
         }

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use wholegrain_model::{Interval, Schema, SchemaError};
 
-use super::plan::Key;
-use crate::engine::{Accumulated, Change, Group, Sampler};
-use crate::state::State;
+use super::plan::GroupKey;
+use crate::engine::{Accumulated, Group, Sampler, SamplerChange};
+use crate::state::AgentState;
 
 /// The name of the thread that reads what can take long.
 const THREAD: &str = "jobs";
@@ -16,14 +16,14 @@ const SHAPES_MAX: usize = 256;
 
 /// Sensors of groups, in memory once for all jobs whose groups have the same: their names are below the job.
 #[derive(Default)]
-pub struct Shapes {
-    schemas: HashMap<Key, Schema>,
-    accumulated: HashMap<Key, Arc<Accumulated>>,
+pub struct SharedSchemas {
+    schemas: HashMap<GroupKey, Schema>,
+    accumulated: HashMap<GroupKey, Arc<Accumulated>>,
 }
 
-impl Shapes {
+impl SharedSchemas {
     /// The schema, its sensors shared with the last one of its kind if they are the same.
-    pub fn shared(&mut self, key: &Key, schema: Schema) -> Schema {
+    pub fn shared(&mut self, key: &GroupKey, schema: Schema) -> Schema {
         if self.schemas.len() >= SHAPES_MAX {
             self.schemas.clear();
         }
@@ -33,7 +33,7 @@ impl Shapes {
     }
 
     /// How the samples of a group are folded, if they are.
-    pub fn accumulated(&mut self, key: &Key, schema: &Schema) -> Result<Option<Arc<Accumulated>>, SchemaError> {
+    pub fn accumulated(&mut self, key: &GroupKey, schema: &Schema) -> Result<Option<Arc<Accumulated>>, SchemaError> {
         let Some(windows) = &key.windows else { return Ok(None) };
         if self.accumulated.len() >= SHAPES_MAX {
             self.accumulated.clear();
@@ -49,9 +49,9 @@ impl Shapes {
 }
 
 /// A change in the making.
-pub struct Hands<'a> {
+pub struct ChangeSet<'a> {
     /// Names and the registry.
-    pub state: &'a State,
+    pub state: &'a AgentState,
     /// Reads what does not block.
     pub fast: &'a mut Sampler,
     /// Reads what can take long; started when it is first needed.
@@ -59,34 +59,35 @@ pub struct Hands<'a> {
     /// How long samples are collected into a batch.
     pub send_interval: Interval,
     /// What groups share.
-    pub shapes: &'a mut Shapes,
+    pub shapes: &'a mut SharedSchemas,
     /// What people should know.
     pub notes: &'a mut Vec<String>,
     /// Groups that end with this change.
     pub retired: Vec<u64>,
     /// Groups that begin with it.
     pub added: Vec<Arc<Group>>,
-    quick: Change,
-    patient: Change,
+    fast_change: SamplerChange,
+    blocking_change: SamplerChange,
 }
 
-impl<'a> Hands<'a> {
+impl<'a> ChangeSet<'a> {
     /// Nothing to do yet.
     pub fn new(
-        state: &'a State,
+        state: &'a AgentState,
         fast: &'a mut Sampler,
         slow: &'a mut Option<Sampler>,
         send_interval: Interval,
-        shapes: &'a mut Shapes,
+        shapes: &'a mut SharedSchemas,
         notes: &'a mut Vec<String>,
     ) -> Self {
-        let (retired, added, quick, patient) = (Vec::new(), Vec::new(), Change::new(), Change::new());
-        Self { state, fast, slow, send_interval, shapes, notes, retired, added, quick, patient }
+        let (retired, added, fast_change, blocking_change) =
+            (Vec::new(), Vec::new(), SamplerChange::new(), SamplerChange::new());
+        Self { state, fast, slow, send_interval, shapes, notes, retired, added, fast_change, blocking_change }
     }
 
     /// The change of one of the two threads.
-    pub fn change(&mut self, blocking: bool) -> &mut Change {
-        if blocking { &mut self.patient } else { &mut self.quick }
+    pub fn change(&mut self, blocking: bool) -> &mut SamplerChange {
+        if blocking { &mut self.blocking_change } else { &mut self.fast_change }
     }
 
     /// Whether there is a thread for reads that can take long.
@@ -113,13 +114,13 @@ impl<'a> Hands<'a> {
 
     /// Has the samplers make the change, each at one instant, and tells the encoder's list.
     pub fn carry_out(&mut self) {
-        if !self.quick.is_empty() {
-            self.fast.change(std::mem::take(&mut self.quick));
+        if !self.fast_change.is_empty() {
+            self.fast.change(std::mem::take(&mut self.fast_change));
         }
-        if !self.patient.is_empty()
+        if !self.blocking_change.is_empty()
             && let Some(slow) = self.slow
         {
-            slow.change(std::mem::take(&mut self.patient));
+            slow.change(std::mem::take(&mut self.blocking_change));
         }
         let (retired, added) = (std::mem::take(&mut self.retired), std::mem::take(&mut self.added));
         self.state.registry.exchange(&retired, added);

@@ -7,13 +7,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Receiver;
 
-use super::budget::Budgets;
-use super::poll::{Interest, Poll};
-use super::{CONNECTIONS_MAX, CONNECTIONS_OF_USER_MAX, LINE_BYTES_MAX, Step, Talk};
-use crate::bell::Bell;
+use super::budget::RequestBudgets;
+use super::poll::{Poll, PollInterest};
+use super::{CONNECTIONS_MAX, CONNECTIONS_OF_USER_MAX, LINE_BYTES_MAX, LineSession, RequestProgress};
 use crate::engine::clock;
-use crate::jobs::Who;
-use crate::state::State;
+use crate::jobs::CallerIdentity;
+use crate::state::AgentState;
+use crate::waker::Waker;
 
 /// The most requests of one turn.
 const TURN_LINES: usize = 64;
@@ -30,12 +30,12 @@ const LATER_NS: i64 = 10_000_000;
 /// How often is looked for marks that were kept back, and for connections that leave their answers: 100 ms.
 const LOOK_NS: i64 = 100_000_000;
 /// The bell's token.
-const BELL: u64 = u64::MAX;
+const WAKER: u64 = u64::MAX;
 
 /// A connection.
-struct Connection {
+struct LineConnection {
     stream: UnixStream,
-    talk: Talk,
+    talk: LineSession,
     uid: Option<u32>,
     input: Vec<u8>,
     /// Bytes of `input` that are dealt with.
@@ -45,7 +45,7 @@ struct Connection {
     sent: usize,
     /// The peer sends no more.
     ended: bool,
-    interest: Interest,
+    interest: PollInterest,
     /// Is in the queue of those that have their turn.
     queued: bool,
     /// Left alone until then, monotonic.
@@ -56,48 +56,48 @@ struct Connection {
 
 /// What is to become of a connection after its turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Next {
-    Wait(Interest),
+enum NextTurn {
+    Wait(PollInterest),
     Again,
     Hold(i64),
     Close,
 }
 
 /// The thread's state.
-pub struct Serving {
-    state: Arc<State>,
-    new: Receiver<(UnixStream, Who)>,
-    bell: Arc<Bell>,
+pub struct LineServer {
+    state: Arc<AgentState>,
+    new: Receiver<(UnixStream, CallerIdentity)>,
+    waker: Arc<Waker>,
     stop: Arc<AtomicBool>,
     poll: Poll,
-    connections: Vec<Option<Box<Connection>>>,
+    connections: Vec<Option<Box<LineConnection>>>,
     ready: VecDeque<usize>,
     held: usize,
-    budgets: Budgets,
+    budgets: RequestBudgets,
     scratch: Box<[u8; READ_BYTES]>,
     next_look: i64,
 }
 
-impl Serving {
+impl LineServer {
     /// Serves nobody yet.
     pub fn new(
-        state: Arc<State>,
-        new: Receiver<(UnixStream, Who)>,
-        bell: Arc<Bell>,
+        state: Arc<AgentState>,
+        new: Receiver<(UnixStream, CallerIdentity)>,
+        waker: Arc<Waker>,
         stop: Arc<AtomicBool>,
     ) -> std::io::Result<Self> {
         let poll = Poll::new()?;
-        poll.change(&bell.fd(), BELL, Interest::Nothing, Interest::Read)?;
+        poll.change(&waker.fd(), WAKER, PollInterest::Nothing, PollInterest::Read)?;
         Ok(Self {
             state,
             new,
-            bell,
+            waker,
             stop,
             poll,
             connections: Vec::new(),
             ready: VecDeque::new(),
             held: 0,
-            budgets: Budgets::default(),
+            budgets: RequestBudgets::default(),
             scratch: Box::new([0; READ_BYTES]),
             next_look: 0,
         })
@@ -139,10 +139,10 @@ impl Serving {
         } else {
             -1
         };
-        let (connections, ready, bell) = (&mut self.connections, &mut self.ready, &self.bell);
+        let (connections, ready, waker) = (&mut self.connections, &mut self.ready, &self.waker);
         for token in self.poll.wait(timeout_ms) {
-            if token == BELL {
-                bell.silence();
+            if token == WAKER {
+                waker.reset();
             } else if let Some(Some(connection)) = connections.get_mut(token as usize)
                 && !std::mem::replace(&mut connection.queued, true)
             {
@@ -152,7 +152,7 @@ impl Serving {
     }
 
     /// A connection more, if there may be one.
-    fn welcome(&mut self, mut stream: UnixStream, who: Who) {
+    fn welcome(&mut self, mut stream: UnixStream, who: CallerIdentity) {
         let of_user = self.connections.iter().flatten().filter(|other| other.uid == who.uid).count();
         let all = self.connections.iter().flatten().count();
         let is_admin = who.role == crate::jobs::Role::Admin;
@@ -166,13 +166,13 @@ impl Serving {
         }
         let begin = clock::now();
         let uid = who.uid;
-        let mut talk = Talk::new(who);
+        let mut talk = LineSession::new(who);
         talk.begin(&self.state, begin);
         let index = self.connections.iter().position(Option::is_none).unwrap_or(self.connections.len());
-        if self.poll.change(&stream, index as u64, Interest::Nothing, Interest::Read).is_err() {
+        if self.poll.change(&stream, index as u64, PollInterest::Nothing, PollInterest::Read).is_err() {
             return;
         }
-        let connection = Connection {
+        let connection = LineConnection {
             stream,
             talk,
             uid,
@@ -181,7 +181,7 @@ impl Serving {
             output: Vec::new(),
             sent: 0,
             ended: false,
-            interest: Interest::Read,
+            interest: PollInterest::Read,
             queued: false,
             held_until: None,
             stalled_since: None,
@@ -209,24 +209,24 @@ impl Serving {
         let uid = connection.uid;
         let mut next = connection.turn(&self.state, &mut self.scratch[..], begin);
         if let Some(wait) = self.spend(uid, begin)
-            && next != Next::Close
+            && next != NextTurn::Close
         {
-            next = Next::Hold(wait.max(LATER_NS));
+            next = NextTurn::Hold(wait.max(LATER_NS));
         }
         let Some(Some(connection)) = self.connections.get_mut(index) else { return };
         let interest = match next {
-            Next::Wait(interest) => interest,
-            Next::Again => {
+            NextTurn::Wait(interest) => interest,
+            NextTurn::Again => {
                 connection.queued = true;
                 self.ready.push_back(index);
                 connection.interest
             }
-            Next::Hold(ns) => {
+            NextTurn::Hold(ns) => {
                 connection.held_until = Some(begin.saturating_add(ns));
                 self.held += 1;
-                Interest::Nothing
+                PollInterest::Nothing
             }
-            Next::Close => return self.close(index),
+            NextTurn::Close => return self.close(index),
         };
         let before = std::mem::replace(&mut connection.interest, interest);
         if self.poll.change(&connection.stream, index as u64, before, interest).is_err() {
@@ -260,9 +260,9 @@ impl Serving {
     /// What is looked at now and then.
     fn look(&mut self, now: i64) {
         self.next_look = now + LOOK_NS;
-        self.state.marks.settle(&self.state, clock::now());
+        self.state.marks.flush(&self.state, clock::now());
         let stalled =
-            |connection: &Connection| connection.stalled_since.is_some_and(|since| now - since > STALL_NS_MAX);
+            |connection: &LineConnection| connection.stalled_since.is_some_and(|since| now - since > STALL_NS_MAX);
         let stalled: Vec<usize> = (0..self.connections.len())
             .filter(|index| self.connections[*index].as_deref().is_some_and(stalled))
             .collect();
@@ -271,9 +271,9 @@ impl Serving {
     }
 }
 
-impl Connection {
+impl LineConnection {
     /// Sends what is to be sent, reads what there is, answers some of it.
-    fn turn(&mut self, state: &State, scratch: &mut [u8], begin: i64) -> Next {
+    fn turn(&mut self, state: &AgentState, scratch: &mut [u8], begin: i64) -> NextTurn {
         if let Some(next) = self.flush(begin) {
             return next;
         }
@@ -285,22 +285,22 @@ impl Connection {
                     self.done = 0;
                     self.input.extend_from_slice(&scratch[..count]);
                 }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Next::Wait(Interest::Read),
-                Err(error) if error.kind() == ErrorKind::Interrupted => return Next::Again,
-                Err(_) => return Next::Close,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return NextTurn::Wait(PollInterest::Read),
+                Err(error) if error.kind() == ErrorKind::Interrupted => return NextTurn::Again,
+                Err(_) => return NextTurn::Close,
             }
         }
         let mut lines = 0;
         while let Some(length) = self.line() {
             if lines == TURN_LINES || self.output.len() >= OUTPUT_BYTES_MAX || clock::mono() - begin > TURN_NS {
-                return self.flush(begin).unwrap_or(Next::Again);
+                return self.flush(begin).unwrap_or(NextTurn::Again);
             }
             if length > LINE_BYTES_MAX {
                 return self.too_long();
             }
             let line = &self.input[self.done..self.done + length - 1];
-            if self.talk.line(line, state, clock::now(), &mut self.output) == Step::Later {
-                return self.flush(begin).filter(|next| *next == Next::Close).unwrap_or(Next::Hold(LATER_NS));
+            if self.talk.line(line, state, clock::now(), &mut self.output) == RequestProgress::Later {
+                return self.flush(begin).filter(|next| *next == NextTurn::Close).unwrap_or(NextTurn::Hold(LATER_NS));
             }
             self.done += length;
             lines += 1;
@@ -316,15 +316,15 @@ impl Connection {
         match self.flush(begin) {
             Some(next) => next,
             // What stands after the last new line was cut off on its way.
-            None if self.ended => Next::Close,
-            None => Next::Wait(Interest::Read),
+            None if self.ended => NextTurn::Close,
+            None => NextTurn::Wait(PollInterest::Read),
         }
     }
 
-    fn too_long(&mut self) -> Next {
+    fn too_long(&mut self) -> NextTurn {
         let _ = writeln!(self.output, "error a request of over {LINE_BYTES_MAX} bytes; the connection is closed");
         let _ = self.stream.write(&self.output[self.sent..]);
-        Next::Close
+        NextTurn::Close
     }
 
     /// The length of the next request with its new line.
@@ -337,7 +337,7 @@ impl Connection {
     }
 
     /// Sends; what is to become of the connection when not all can be sent now.
-    fn flush(&mut self, now: i64) -> Option<Next> {
+    fn flush(&mut self, now: i64) -> Option<NextTurn> {
         while self.sent < self.output.len() {
             match self.stream.write(&self.output[self.sent..]) {
                 Ok(count @ 1..) => {
@@ -346,10 +346,10 @@ impl Connection {
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     self.stalled_since.get_or_insert(now);
-                    return Some(Next::Wait(Interest::Write));
+                    return Some(NextTurn::Wait(PollInterest::Write));
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Ok(_) | Err(_) => return Some(Next::Close),
+                Ok(_) | Err(_) => return Some(NextTurn::Close),
             }
         }
         self.output.clear();

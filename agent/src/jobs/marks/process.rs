@@ -15,9 +15,9 @@ const CGROUP_BYTES_MAX: usize = 64 << 10;
 
 /// Where a process is: for each hierarchy whether it is the unified one, and the path below its root.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Whereabouts(Vec<(bool, PathBuf)>);
+pub struct ProcessLocation(Vec<(bool, PathBuf)>);
 
-impl Whereabouts {
+impl ProcessLocation {
     /// Of a running process.
     pub fn of(roots: &Roots, pid: i32) -> io::Result<Self> {
         let text = fs::read(roots.proc.join(pid.to_string()).join("cgroup"))?;
@@ -98,7 +98,7 @@ mod tests {
         };
         let roots = Roots { cgroup: "/cg".into(), ..Roots::default() };
         let check = |text: &str, expected: Option<&str>| {
-            let found = Whereabouts::parse(text.as_bytes()).job(&view, &roots);
+            let found = ProcessLocation::parse(text.as_bytes()).job(&view, &roots);
             assert_eq!(found.map(|job| job.record.level.clone()).as_deref(), expected, "{text}");
         };
         check("4:memory:/slurm/uid_0/job_5/step_0/task_0\n0::/\n", Some("5"));

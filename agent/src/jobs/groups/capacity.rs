@@ -3,11 +3,11 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::super::bounds::Bounds;
+use super::super::bounds::JobBounds;
 
 /// Why a job is not read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Held {
+pub enum HoldReason {
     /// It has no processes yet.
     Empty,
     /// All jobs together would have too many sensors.
@@ -18,7 +18,7 @@ pub enum Held {
     Descriptors,
 }
 
-impl Held {
+impl HoldReason {
     /// In words.
     pub const fn text(self) -> &'static str {
         match self {
@@ -32,7 +32,7 @@ impl Held {
 
 /// What a job would take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Need {
+pub struct JobNeed {
     /// Whose it is.
     pub uid: Option<u32>,
     /// Its sensors.
@@ -43,35 +43,35 @@ pub struct Need {
 
 /// What jobs have.
 #[derive(Debug, Default)]
-pub struct Room {
+pub struct SensorCapacity {
     /// The bounds in force.
-    pub bounds: Bounds,
-    of_jobs: BTreeMap<String, Need>,
+    pub bounds: JobBounds,
+    of_jobs: BTreeMap<String, JobNeed>,
     of_users: HashMap<u32, usize>,
     sensors: usize,
 }
 
-impl Room {
+impl SensorCapacity {
     /// Sensors of all jobs.
     pub fn sensors(&self) -> usize {
         self.sensors
     }
 
     /// What is in the way of a job, where `left` descriptors are left.
-    pub fn refuses(&self, need: &Need, left: usize) -> Option<Held> {
+    pub fn refuses(&self, need: &JobNeed, left: usize) -> Option<HoldReason> {
         let of_user = need.uid.and_then(|uid| self.of_users.get(&uid)).copied().unwrap_or(0);
         if self.sensors + need.sensors > self.bounds.sensors {
-            return Some(Held::Sensors);
+            return Some(HoldReason::Sensors);
         }
         // Root's jobs are the machine's own.
         if need.uid.is_some_and(|uid| uid != 0) && of_user + need.sensors > self.bounds.sensors_per_user {
-            return Some(Held::UserSensors);
+            return Some(HoldReason::UserSensors);
         }
-        (need.files > left).then_some(Held::Descriptors)
+        (need.files > left).then_some(HoldReason::Descriptors)
     }
 
     /// A job has these sensors from now on.
-    pub fn take(&mut self, level: &str, need: Need) {
+    pub fn take(&mut self, level: &str, need: JobNeed) {
         self.leave(level);
         self.sensors += need.sensors;
         if let Some(uid) = need.uid {
@@ -100,23 +100,25 @@ impl Room {
 mod tests {
     use super::*;
 
-    fn need(uid: u32, sensors: usize) -> Need {
-        Need { uid: Some(uid), sensors, files: 5 }
+    fn need(uid: u32, sensors: usize) -> JobNeed {
+        JobNeed { uid: Some(uid), sensors, files: 5 }
     }
 
     #[test]
     fn one_user_leaves_room_for_others_and_all_have_a_bound() {
-        let mut room =
-            Room { bounds: Bounds { sensors: 100, sensors_per_user: 60, ..Bounds::default() }, ..Room::default() };
+        let mut room = SensorCapacity {
+            bounds: JobBounds { sensors: 100, sensors_per_user: 60, ..JobBounds::default() },
+            ..SensorCapacity::default()
+        };
         for level in ["1", "2", "3"] {
             assert_eq!(room.refuses(&need(7, 20), 5), None);
             room.take(level, need(7, 20));
         }
-        assert_eq!(room.refuses(&need(7, 1), 5), Some(Held::UserSensors));
+        assert_eq!(room.refuses(&need(7, 1), 5), Some(HoldReason::UserSensors));
         assert_eq!(room.refuses(&need(8, 40), 5), None);
-        assert_eq!(room.refuses(&need(8, 41), 5), Some(Held::Sensors));
-        assert_eq!(room.refuses(&need(8, 40), 4), Some(Held::Descriptors));
-        assert_eq!(room.refuses(&Need { uid: None, sensors: 41, files: 0 }, 0), Some(Held::Sensors));
+        assert_eq!(room.refuses(&need(8, 41), 5), Some(HoldReason::Sensors));
+        assert_eq!(room.refuses(&need(8, 40), 4), Some(HoldReason::Descriptors));
+        assert_eq!(room.refuses(&JobNeed { uid: None, sensors: 41, files: 0 }, 0), Some(HoldReason::Sensors));
         room.take("3", need(7, 10));
         assert_eq!((room.sensors(), room.refuses(&need(7, 10), 5)), (50, None), "it has fewer now");
         assert_eq!((room.leave("1"), room.leave("1")), (20, 0));

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 
-use super::idle::Idle;
+use super::idle::IdleCpus;
 
 /// How soon the thread is to run after its tick when others run: 100 us, the shortest that the kernel takes. It is the slice that the
 /// scheduler plans for it (sched(7), `sched_runtime` in sched_setattr(2)); the shorter the slice, the earlier the turn.
@@ -34,7 +34,7 @@ const CHOOSING_TICKS: u32 = 5;
 /// `[sampler] cpu`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(try_from = "toml::Value")]
-pub enum Cpu {
+pub enum SamplerCpu {
     /// The kernel's choice at first, then an idle one, or each in its turn.
     #[default]
     Kept,
@@ -48,7 +48,7 @@ fn shown(value: &toml::Value) -> String {
     value.as_str().map_or_else(|| format!("a {}", value.type_str()), |text| format!("{text:?}"))
 }
 
-impl TryFrom<toml::Value> for Cpu {
+impl TryFrom<toml::Value> for SamplerCpu {
     type Error = String;
 
     fn try_from(value: toml::Value) -> Result<Self, String> {
@@ -64,18 +64,18 @@ impl TryFrom<toml::Value> for Cpu {
 
 /// What a sampler thread tells of itself.
 #[derive(Debug)]
-pub struct Whereabouts {
+pub struct CpuPlacement {
     thread: AtomicI32,
     cpu: AtomicI32,
 }
 
-impl Default for Whereabouts {
+impl Default for CpuPlacement {
     fn default() -> Self {
         Self { thread: AtomicI32::new(0), cpu: AtomicI32::new(-1) }
     }
 }
 
-impl Whereabouts {
+impl CpuPlacement {
     /// The calling thread is the one.
     pub fn begin(&self) {
         // SAFETY: takes and changes nothing.
@@ -109,17 +109,17 @@ pub fn shorten_slice() {
 
 /// Keeps one thread where it is to be.
 #[derive(Debug)]
-pub struct Placing {
-    whereabouts: Arc<Whereabouts>,
-    cpu: Cpu,
+pub struct CpuPlacer {
+    placement: Arc<CpuPlacement>,
+    cpu: SamplerCpu,
     /// The CPUs that the process was started with.
     allowed: libc::cpu_set_t,
-    idle: Idle,
-    state: State,
+    idle: IdleCpus,
+    state: PlacerState,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum PlacerState {
     /// Anywhere, and nothing is to be done about it.
     Free,
     /// Anywhere until then, to be kept where it is.
@@ -130,14 +130,14 @@ enum State {
     Fixed,
 }
 
-impl Placing {
+impl CpuPlacer {
     /// Of a thread that is free to run anywhere.
-    pub fn new(whereabouts: Arc<Whereabouts>, cpu: Cpu) -> Self {
-        Self { whereabouts, cpu, allowed: affinity(), idle: Idle::new("/proc/stat"), state: State::Free }
+    pub fn new(placement: Arc<CpuPlacement>, cpu: SamplerCpu) -> Self {
+        Self { placement, cpu, allowed: affinity(), idle: IdleCpus::new("/proc/stat"), state: PlacerState::Free }
     }
 
     /// Another wish.
-    pub fn configure(&mut self, cpu: Cpu) {
+    pub fn configure(&mut self, cpu: SamplerCpu) {
         if self.cpu != cpu {
             self.cpu = cpu;
             self.free();
@@ -148,27 +148,27 @@ impl Placing {
     pub fn look(&mut self, now: Instant, interval_ns: Option<u64>) {
         let interval_ns = interval_ns.filter(|interval| *interval <= KEPT_INTERVAL_NS_MAX);
         match (self.cpu, interval_ns, self.state) {
-            (Cpu::Number(_), _, State::Fixed) => {}
-            (Cpu::Number(cpu), ..) => {
+            (SamplerCpu::Number(_), _, PlacerState::Fixed) => {}
+            (SamplerCpu::Number(cpu), ..) => {
                 if self.keep_on(usize::from(cpu)) {
-                    self.state = State::Fixed;
+                    self.state = PlacerState::Fixed;
                 } else {
                     tracing::warn!("[sampler] cpu: CPU {cpu} cannot be used by this process; the kernel chooses");
-                    self.cpu = Cpu::Any;
+                    self.cpu = SamplerCpu::Any;
                 }
             }
-            (Cpu::Any, ..) | (_, None, _) => self.free(),
-            (_, Some(interval_ns), State::Free | State::Fixed) => {
+            (SamplerCpu::Any, ..) | (_, None, _) => self.free(),
+            (_, Some(interval_ns), PlacerState::Free | PlacerState::Fixed) => {
                 self.free();
-                self.state = State::Choosing(now + Duration::from_nanos(interval_ns) * CHOOSING_TICKS);
+                self.state = PlacerState::Choosing(now + Duration::from_nanos(interval_ns) * CHOOSING_TICKS);
             }
-            (_, Some(interval_ns), State::Choosing(until)) if now >= until => {
+            (_, Some(interval_ns), PlacerState::Choosing(until)) if now >= until => {
                 // What was idle is looked at at the end of the turn.
                 self.idle.look();
-                let cpu = usize::try_from(self.whereabouts.cpu.load(Ordering::Relaxed)).unwrap_or(usize::MAX);
+                let cpu = usize::try_from(self.placement.cpu.load(Ordering::Relaxed)).unwrap_or(usize::MAX);
                 self.stay(cpu, now, interval_ns);
             }
-            (_, Some(interval_ns), State::Turn { cpu, until }) if now >= until => {
+            (_, Some(interval_ns), PlacerState::Turn { cpu, until }) if now >= until => {
                 let idle = self.idle.look();
                 let next = next(cpu, &idle, |cpu| is_in(&self.allowed, cpu));
                 self.stay(next, now, interval_ns);
@@ -179,17 +179,17 @@ impl Placing {
 
     /// A turn on a CPU. Where the thread cannot be kept, it is tried again as seldom as it would be moved.
     fn stay(&mut self, cpu: usize, now: Instant, interval_ns: u64) {
-        let is_kept = matches!(self.state, State::Turn { cpu: before, .. } if before == cpu) || self.keep_on(cpu);
+        let is_kept = matches!(self.state, PlacerState::Turn { cpu: before, .. } if before == cpu) || self.keep_on(cpu);
         let turn = (Duration::from_nanos(interval_ns) * TURN_TICKS).clamp(TURN_MIN, TURN_MAX);
-        self.state = State::Turn { cpu, until: now + turn };
+        self.state = PlacerState::Turn { cpu, until: now + turn };
         tracing::trace!("the sampler stays on CPU {cpu} for {turn:?}: {is_kept}");
     }
 
     /// How long nothing is to be done.
     pub fn due_in(&self, now: Instant) -> Option<Duration> {
         match self.state {
-            State::Choosing(at) | State::Turn { until: at, .. } => Some(at.saturating_duration_since(now)),
-            State::Free | State::Fixed => None,
+            PlacerState::Choosing(at) | PlacerState::Turn { until: at, .. } => Some(at.saturating_duration_since(now)),
+            PlacerState::Free | PlacerState::Fixed => None,
         }
     }
 
@@ -205,14 +205,14 @@ impl Placing {
     }
 
     fn free(&mut self) {
-        if !matches!(self.state, State::Free | State::Choosing(_)) {
+        if !matches!(self.state, PlacerState::Free | PlacerState::Choosing(_)) {
             self.set(&self.allowed);
         }
-        self.state = State::Free;
+        self.state = PlacerState::Free;
     }
 
     fn set(&self, cpus: &libc::cpu_set_t) -> bool {
-        let thread = self.whereabouts.thread.load(Ordering::Acquire);
+        let thread = self.placement.thread.load(Ordering::Acquire);
         // SAFETY: reads the set, which is as long as said. A thread 0, which would be this one, is none.
         thread != 0 && unsafe { libc::sched_setaffinity(thread, size_of::<libc::cpu_set_t>(), cpus) } == 0
     }
@@ -269,8 +269,8 @@ mod tests {
 
     #[test]
     fn a_thread_is_kept_where_it_was_and_let_go_again() {
-        let whereabouts = Arc::new(Whereabouts::default());
-        let (theirs, end) = (whereabouts.clone(), Arc::new(AtomicBool::new(false)));
+        let placement = Arc::new(CpuPlacement::default());
+        let (theirs, end) = (placement.clone(), Arc::new(AtomicBool::new(false)));
         let ends = end.clone();
         let thread = std::thread::spawn(move || {
             shorten_slice();
@@ -280,37 +280,41 @@ mod tests {
                 std::thread::park_timeout(Duration::from_millis(1));
             }
         });
-        while whereabouts.thread.load(Ordering::Acquire) == 0 {
+        while placement.thread.load(Ordering::Acquire) == 0 {
             std::thread::yield_now();
         }
-        let id = whereabouts.thread.load(Ordering::Relaxed);
+        let id = placement.thread.load(Ordering::Relaxed);
         let (all, start) = (count(id), Instant::now());
-        let mut placing = Placing::new(whereabouts, Cpu::default());
-        placing.look(start, Some(1000 * MS));
-        assert_eq!((placing.state, placing.due_in(start)), (State::Free, None), "seldom: wherever the kernel likes");
-        placing.look(start, Some(MS));
-        assert_eq!((placing.due_in(start), count(id)), (Some(Duration::from_millis(5)), all), "the kernel chooses");
-        placing.look(start + Duration::from_millis(5), Some(MS));
-        assert_eq!((count(id), placing.due_in(start)), (1, Some(Duration::from_millis(505))));
-        placing.look(start + Duration::from_millis(504), Some(MS));
-        assert_eq!(placing.due_in(start), Some(Duration::from_millis(505)), "its turn is not over");
-        placing.look(start + Duration::from_millis(505), Some(50 * MS));
-        assert_eq!((count(id), placing.due_in(start)), (1, Some(Duration::from_millis(10_505))), "at most 10 s");
-        placing.look(start, Some(1000 * MS));
-        assert_eq!((count(id), placing.state), (all, State::Free));
-        placing.look(start, Some(MS));
-        placing.look(start + Duration::from_secs(12), Some(MS));
+        let mut placer = CpuPlacer::new(placement, SamplerCpu::default());
+        placer.look(start, Some(1000 * MS));
+        assert_eq!(
+            (placer.state, placer.due_in(start)),
+            (PlacerState::Free, None),
+            "seldom: wherever the kernel likes"
+        );
+        placer.look(start, Some(MS));
+        assert_eq!((placer.due_in(start), count(id)), (Some(Duration::from_millis(5)), all), "the kernel chooses");
+        placer.look(start + Duration::from_millis(5), Some(MS));
+        assert_eq!((count(id), placer.due_in(start)), (1, Some(Duration::from_millis(505))));
+        placer.look(start + Duration::from_millis(504), Some(MS));
+        assert_eq!(placer.due_in(start), Some(Duration::from_millis(505)), "its turn is not over");
+        placer.look(start + Duration::from_millis(505), Some(50 * MS));
+        assert_eq!((count(id), placer.due_in(start)), (1, Some(Duration::from_millis(10_505))), "at most 10 s");
+        placer.look(start, Some(1000 * MS));
+        assert_eq!((count(id), placer.state), (all, PlacerState::Free));
+        placer.look(start, Some(MS));
+        placer.look(start + Duration::from_secs(12), Some(MS));
         assert_eq!(count(id), 1);
-        placing.configure(Cpu::Any);
-        assert_eq!((count(id), placing.due_in(start)), (all, None));
-        placing.configure(Cpu::Number(9_999));
-        placing.look(start, Some(MS));
-        assert_eq!((count(id), placing.cpu), (all, Cpu::Any), "there is no such CPU");
-        placing.configure(Cpu::Number(0));
-        placing.look(start, Some(MS));
-        assert_eq!((placing.state, count(id)), (State::Fixed, 1));
-        placing.configure(Cpu::Kept);
-        placing.look(start, Some(MS));
+        placer.configure(SamplerCpu::Any);
+        assert_eq!((count(id), placer.due_in(start)), (all, None));
+        placer.configure(SamplerCpu::Number(9_999));
+        placer.look(start, Some(MS));
+        assert_eq!((count(id), placer.cpu), (all, SamplerCpu::Any), "there is no such CPU");
+        placer.configure(SamplerCpu::Number(0));
+        placer.look(start, Some(MS));
+        assert_eq!((placer.state, count(id)), (PlacerState::Fixed, 1));
+        placer.configure(SamplerCpu::Kept);
+        placer.look(start, Some(MS));
         assert_eq!(count(id), all, "it chooses");
         end.store(true, Ordering::Relaxed);
         thread.join().unwrap();

@@ -16,7 +16,7 @@ pub enum Role {
 
 /// Somebody who asks, and how that is known.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Who {
+pub struct CallerIdentity {
     /// For the log, such as `uid 1000 (alice) pid 4242`, `token ops (192.0.2.7)` or `alice through the server`.
     pub name: String,
     /// What they may do.
@@ -29,7 +29,7 @@ pub struct Who {
     pub pid: Option<i32>,
 }
 
-impl Who {
+impl CallerIdentity {
     /// Whether a job with this uid and user name is theirs.
     pub fn owns(&self, uid: Option<u32>, user: Option<&str>) -> bool {
         let same_uid = self.uid.is_some() && self.uid == uid;

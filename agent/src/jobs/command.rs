@@ -2,22 +2,22 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Who;
+use super::CallerIdentity;
 use super::rules::RawRule;
 
 /// An order about rules, checked and obeyed on the manager's thread.
 #[derive(Debug, Clone)]
-pub struct JobsAsk {
+pub struct JobsCommand {
     /// Who asks.
-    pub who: Who,
+    pub who: CallerIdentity,
     /// What.
-    pub order: JobsOrder,
+    pub order: JobsAction,
 }
 
 /// What can be asked; as JSON, `{"add": {"metrics": ["perf/*"], "jobs": "4711", "every": "1ms", "for": "10m"}}` `{"remove": 17}` or `{"end": "4711"}`.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum JobsOrder {
+pub enum JobsAction {
     /// A new rule.
     Add(RawRule),
     /// The end of a rule.
@@ -30,7 +30,7 @@ pub enum JobsOrder {
 
 /// What came of it.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-pub struct JobsDone {
+pub struct JobsOutcome {
     /// In words.
     pub done: String,
     /// Of which metrics not everything that was asked for comes true, and why; `done` says it too.

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use wholegrain_model::JobRecord;
 
-use super::core::{Kept, Written};
-use super::records::{self, OnDisk, Shelf};
-use super::shares::Shares;
+use super::core::{EarlierRecord, RecordUpdate};
+use super::records::{self, RecordDirectory, StoredRecords};
+use super::shares::UserShares;
 
 /// The most records, and the most bytes of them as JSON. Of too many those of the user go who has the most, the oldest that have ended first:
 /// a flood of short jobs takes nobody else's records away.
@@ -22,25 +22,25 @@ const PAUSE: Duration = Duration::from_millis(200);
 const PAUSE_FACTOR: u32 = 20;
 
 /// What is called when a record becomes pending, on the tracker's thread: rings a bell and returns at once.
-pub type Ring = Arc<dyn Fn() + Send + Sync>;
+pub type PendingCallback = Arc<dyn Fn() + Send + Sync>;
 
 /// Records of jobs that run, or whose last change the server does not have yet. Bounded; drops are counted.
 #[derive(Default)]
-pub struct Book {
-    inner: Mutex<Inner>,
+pub struct JobTable {
+    inner: Mutex<JobTableState>,
     wake: Condvar,
 }
 
 #[derive(Default)]
-struct Inner {
+struct JobTableState {
     /// By the order of their changes.
-    entries: BTreeMap<u64, Arc<Entry>>,
-    by_job: HashMap<Identity, u64>,
-    shares: Shares,
+    entries: BTreeMap<u64, Arc<JobEntry>>,
+    by_job: HashMap<JobIdentity, u64>,
+    shares: UserShares,
     next: u64,
     bytes: usize,
     dropped: u64,
-    ring: Option<Ring>,
+    on_pending: Option<PendingCallback>,
     /// Something is to be written.
     dirty: bool,
     /// The file's time is to be moved on.
@@ -48,10 +48,10 @@ struct Inner {
     closed: bool,
 }
 
-type Identity = (String, String, String, i64);
+type JobIdentity = (String, String, String, i64);
 
 #[derive(Debug, Clone)]
-struct Entry {
+struct JobEntry {
     record: JobRecord,
     dirs: Vec<(PathBuf, u64)>,
     /// The last revision that the server has; 0 for none.
@@ -59,37 +59,40 @@ struct Entry {
     bytes: usize,
 }
 
-impl Entry {
+impl JobEntry {
     fn is_pending(&self) -> bool {
         self.record.revision > self.acknowledged
     }
 }
 
-fn identity(record: &JobRecord) -> Identity {
+fn identity(record: &JobRecord) -> JobIdentity {
     (record.manager.clone(), record.job.clone(), record.owner.clone(), record.from)
 }
 
-impl Book {
+impl JobTable {
     /// A book, and of what was on disk the jobs that ran when the agent was last there; `is_alive` says of their directories which
     /// are the same still.
-    pub(super) fn new(on_disk: OnDisk, is_alive: impl Fn(&(PathBuf, u64)) -> bool) -> (Self, Vec<Kept>) {
-        let book = Self::default();
+    pub(super) fn new(
+        on_disk: StoredRecords,
+        is_alive: impl Fn(&(PathBuf, u64)) -> bool,
+    ) -> (Self, Vec<EarlierRecord>) {
+        let job_table = Self::default();
         let mut kept = Vec::new();
-        let mut inner = book.lock();
+        let mut inner = job_table.lock();
         inner.dropped = on_disk.dropped;
         for entry in on_disk.records {
             if entry.record.to.is_none() {
                 let dirs = entry.dirs.iter().filter(|dir| is_alive(dir)).cloned().collect();
-                kept.push(Kept { record: entry.record.clone(), seen: on_disk.seen, dirs });
+                kept.push(EarlierRecord { record: entry.record.clone(), seen: on_disk.seen, dirs });
             }
             inner.put(entry.record, entry.dirs, Some(entry.acknowledged));
         }
         inner.dirty = false;
         drop(inner);
-        (book, kept)
+        (job_table, kept)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, JobTableState> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -102,7 +105,7 @@ impl Book {
     /// keeps in mind which (manager, job, from, revision) it has under way.
     pub fn pending(&self, max: usize) -> Vec<JobRecord> {
         let inner = self.lock();
-        let pending: Vec<Arc<Entry>> =
+        let pending: Vec<Arc<JobEntry>> =
             inner.entries.values().filter(|entry| entry.is_pending()).take(max).cloned().collect();
         drop(inner);
         pending.iter().map(|entry| entry.record.clone()).collect()
@@ -126,11 +129,11 @@ impl Book {
     }
 
     /// What to call when a record becomes pending. The last one given counts; it is called at once when one is.
-    pub fn on_change(&self, ring: Ring) {
+    pub fn on_change(&self, on_pending: PendingCallback) {
         let pending = self.is_pending();
-        self.lock().ring = Some(ring.clone());
+        self.lock().on_pending = Some(on_pending.clone());
         if pending {
-            ring();
+            on_pending();
         }
     }
 
@@ -185,21 +188,21 @@ impl Book {
         }
         record.revision += 1;
         inner.put(record, dirs, None);
-        let ring = inner.ring.clone();
+        let on_pending = inner.on_pending.clone();
         drop(inner);
         self.wake.notify_one();
-        if let Some(ring) = ring {
-            ring();
+        if let Some(on_pending) = on_pending {
+            on_pending();
         }
     }
 
     /// Takes records that have changed.
-    pub(super) fn put(&self, written: Vec<Written>) {
+    pub(super) fn put(&self, written: Vec<RecordUpdate>) {
         if written.is_empty() {
             return;
         }
         let mut inner = self.lock();
-        for Written { mut record, dirs } in written {
+        for RecordUpdate { mut record, dirs } in written {
             let there = inner.by_job.get(&identity(&record)).and_then(|order| inner.entries.get(order));
             // The tracker knows nothing of what was completed here.
             if let Some(entry) = there.filter(|entry| entry.record.revision >= record.revision) {
@@ -214,19 +217,19 @@ impl Book {
             }
             inner.put(record, dirs, None);
         }
-        let ring = inner.ring.clone();
+        let on_pending = inner.on_pending.clone();
         drop(inner);
         self.wake.notify_one();
-        if let Some(ring) = ring {
-            ring();
+        if let Some(on_pending) = on_pending {
+            on_pending();
         }
     }
 
     /// Running jobs as they are now: for the disk, the server is told with the next change.
-    pub(super) fn refresh(&self, running: Vec<Written>) {
+    pub(super) fn refresh(&self, running: Vec<RecordUpdate>) {
         let mut inner = self.lock();
         inner.touch = true;
-        for Written { record, dirs } in running {
+        for RecordUpdate { record, dirs } in running {
             let Some(order) = inner.by_job.get(&identity(&record)).copied() else { continue };
             if let Some(entry) = inner.entries.get_mut(&order)
                 && entry.record.totals_at != record.totals_at
@@ -247,8 +250,8 @@ impl Book {
     }
 
     /// Writes what changes, until the book is closed; for a thread of its own.
-    pub(super) fn write_until_closed(&self, shelf: &Shelf) {
-        let mut told = false;
+    pub(super) fn write_until_closed(&self, directory: &RecordDirectory) {
+        let mut is_reported = false;
         loop {
             let mut inner = self.lock();
             while !(inner.dirty || inner.touch || inner.closed) {
@@ -256,25 +259,25 @@ impl Book {
             }
             let closed = inner.closed;
             let (dirty, touch) = (std::mem::take(&mut inner.dirty), std::mem::take(&mut inner.touch));
-            let entries: Vec<Arc<Entry>> = inner.entries.values().filter(|_| dirty || closed).cloned().collect();
+            let entries: Vec<Arc<JobEntry>> = inner.entries.values().filter(|_| dirty || closed).cloned().collect();
             let dropped = inner.dropped;
             drop(inner);
             let start = Instant::now();
             let result = if dirty || closed {
                 let records = entries.iter().map(|entry| (&entry.record, &entry.dirs[..], entry.acknowledged));
-                shelf.write(records, dropped, crate::engine::clock::real())
+                directory.write(records, dropped, crate::engine::clock::real())
             } else if touch {
-                shelf.touch()
+                directory.touch()
             } else {
                 Ok(())
             };
             match result {
-                Ok(()) => told = false,
+                Ok(()) => is_reported = false,
                 Err(error) => {
-                    if !std::mem::replace(&mut told, true) {
+                    if !std::mem::replace(&mut is_reported, true) {
                         tracing::warn!(
                             "cannot keep the jobs' records in {}: {error}; they are in memory only",
-                            shelf.path().display()
+                            directory.path().display()
                         );
                     }
                     self.lock().dirty |= dirty;
@@ -283,7 +286,7 @@ impl Book {
             if closed {
                 return;
             }
-            let pause = if told { records::RETRY } else { PAUSE.max(start.elapsed() * PAUSE_FACTOR) };
+            let pause = if is_reported { records::RETRY } else { PAUSE.max(start.elapsed() * PAUSE_FACTOR) };
             self.sleep(pause);
         }
     }
@@ -308,7 +311,7 @@ impl Book {
     }
 }
 
-impl Inner {
+impl JobTableState {
     fn put(&mut self, record: JobRecord, dirs: Vec<(PathBuf, u64)>, acknowledged: Option<u64>) {
         let id = identity(&record);
         let before = self.by_job.get(&id).copied().and_then(|order| self.remove(order));
@@ -319,7 +322,7 @@ impl Inner {
         self.bytes += bytes;
         self.by_job.insert(id, order);
         self.shares.add(record.uid, order, bytes);
-        self.entries.insert(order, Arc::new(Entry { record, dirs, acknowledged, bytes }));
+        self.entries.insert(order, Arc::new(JobEntry { record, dirs, acknowledged, bytes }));
         self.dirty = true;
         while self.entries.len() > RECORDS_MAX || (self.bytes > BYTES_MAX && self.entries.len() > 1) {
             self.drop_one();
@@ -334,7 +337,7 @@ impl Inner {
                 Box::new(self.shares.of_most_bytes())
             }
         };
-        let is = |order: &u64, what: fn(&Entry) -> bool| self.entries.get(order).is_some_and(|entry| what(entry));
+        let is = |order: &u64, what: fn(&JobEntry) -> bool| self.entries.get(order).is_some_and(|entry| what(entry));
         let ended = orders().find(|order| is(order, |entry| entry.record.to.is_some()));
         let had = || orders().find(|order| is(order, |entry| !entry.is_pending()));
         let Some(order) = ended.or_else(had).or_else(|| orders().next()) else { return };
@@ -343,7 +346,7 @@ impl Inner {
         }
     }
 
-    fn remove(&mut self, order: u64) -> Option<Arc<Entry>> {
+    fn remove(&mut self, order: u64) -> Option<Arc<JobEntry>> {
         let entry = self.entries.remove(&order)?;
         self.by_job.remove(&identity(&entry.record));
         if self.by_job.len() * 8 < self.by_job.capacity() {
@@ -376,23 +379,23 @@ mod tests {
     fn totals_of_a_job_that_has_ended_are_completed_by_what_was_sampled_later() {
         let totals =
             |cpu: f64, peak: f64| BTreeMap::from([("cpu/usage".to_owned(), cpu), ("memory/peak".to_owned(), peak)]);
-        let book = Book::default();
+        let job_table = JobTable::default();
         let ended = JobRecord { totals: totals(1.0, 500.0), totals_at: Some(100), ..record(1, Some(200), 3) };
-        put(&book, record(2, None, 1));
-        put(&book, ended.clone());
-        book.complete(&ended, &totals(9.0, 9.0), 100);
-        assert_eq!(book.pending(9)[1], ended, "not later");
-        book.complete(&ended, &totals(2.0, 400.0), 150);
+        put(&job_table, record(2, None, 1));
+        put(&job_table, ended.clone());
+        job_table.complete(&ended, &totals(9.0, 9.0), 100);
+        assert_eq!(job_table.pending(9)[1], ended, "not later");
+        job_table.complete(&ended, &totals(2.0, 400.0), 150);
         let complete = JobRecord { totals: totals(2.0, 500.0), totals_at: Some(150), revision: 4, ..ended.clone() };
-        assert_eq!(book.pending(9)[1], complete);
-        book.acknowledged(&complete);
-        assert_eq!(book.len(), 1);
-        book.complete(&complete, &totals(3.0, 600.0), 160);
-        assert_eq!(book.pending(9)[1].revision, 5, "the server gets it once more");
-        book.complete(&record(2, None, 1), &totals(3.0, 600.0), 160);
-        assert!(book.pending(9)[0].totals.is_empty(), "it runs still");
-        put(&book, JobRecord { name: Some("late".into()), revision: 4, ..ended });
-        let last = book.pending(9).pop().unwrap();
+        assert_eq!(job_table.pending(9)[1], complete);
+        job_table.acknowledged(&complete);
+        assert_eq!(job_table.len(), 1);
+        job_table.complete(&complete, &totals(3.0, 600.0), 160);
+        assert_eq!(job_table.pending(9)[1].revision, 5, "the server gets it once more");
+        job_table.complete(&record(2, None, 1), &totals(3.0, 600.0), 160);
+        assert!(job_table.pending(9)[0].totals.is_empty(), "it runs still");
+        put(&job_table, JobRecord { name: Some("late".into()), revision: 4, ..ended });
+        let last = job_table.pending(9).pop().unwrap();
         assert_eq!(
             (last.revision, last.totals_at, last.name.as_deref()),
             (6, Some(160), Some("late")),
@@ -402,90 +405,94 @@ mod tests {
 
     #[test]
     fn what_is_known_at_the_end_outlives_what_the_epilog_tells_and_is_no_newer_reading_of_the_rest() {
-        let book = Book::default();
+        let job_table = JobTable::default();
         let totals = |name: &str, value: f64| BTreeMap::from([(name.to_owned(), value)]);
         let ended = JobRecord { totals: totals("cpu/usage", 1.0), totals_at: Some(100), ..record(1, Some(200), 3) };
-        put(&book, ended.clone());
-        book.finish(&ended, &totals("tasks/io/write_bytes", 7.0), Some("it is so"));
-        put(&book, JobRecord { name: Some("late".into()), revision: 4, ..ended });
-        let last = book.pending(9).pop().unwrap();
+        put(&job_table, ended.clone());
+        job_table.finish(&ended, &totals("tasks/io/write_bytes", 7.0), Some("it is so"));
+        put(&job_table, JobRecord { name: Some("late".into()), revision: 4, ..ended });
+        let last = job_table.pending(9).pop().unwrap();
         assert_eq!((last.revision, last.totals_at, last.tasks_missing.as_deref()), (5, Some(100), Some("it is so")));
         assert_eq!((last.totals["cpu/usage"], last.totals["tasks/io/write_bytes"]), (1.0, 7.0));
         // One that runs takes nothing over.
-        book.finish(&record(2, None, 1), &totals("tasks/io/write_bytes", 7.0), None);
-        assert_eq!(book.len(), 1);
+        job_table.finish(&record(2, None, 1), &totals("tasks/io/write_bytes", 7.0), None);
+        assert_eq!(job_table.len(), 1);
     }
 
-    fn put(book: &Book, record: JobRecord) {
-        book.put(vec![Written { record, dirs: Vec::new() }]);
+    fn put(job_table: &JobTable, record: JobRecord) {
+        job_table.put(vec![RecordUpdate { record, dirs: Vec::new() }]);
     }
 
     #[test]
     fn what_is_acknowledged_and_over_is_forgotten() {
-        let book = Book::default();
+        let job_table = JobTable::default();
         let rings = Arc::new(AtomicUsize::new(0));
         let theirs = rings.clone();
-        put(&book, record(1, None, 1));
-        book.on_change(Arc::new(move || _ = theirs.fetch_add(1, Ordering::Relaxed)));
+        put(&job_table, record(1, None, 1));
+        job_table.on_change(Arc::new(move || _ = theirs.fetch_add(1, Ordering::Relaxed)));
         assert_eq!(rings.load(Ordering::Relaxed), 1, "one waits already");
-        put(&book, record(2, None, 1));
+        put(&job_table, record(2, None, 1));
         assert_eq!(rings.load(Ordering::Relaxed), 2);
-        assert_eq!(book.pending(1), [record(1, None, 1)]);
-        put(&book, record(1, None, 2));
-        assert_eq!(book.pending(9), [record(2, None, 1), record(1, None, 2)], "the oldest change first");
-        book.acknowledged(&record(1, None, 1));
-        assert_eq!(book.pending(9).len(), 2, "an older revision than the book's");
-        book.acknowledged(&record(1, None, 2));
-        book.acknowledged(&record(2, None, 1));
-        book.acknowledged(&record(3, None, 1));
-        assert!(!book.is_pending() && book.len() == 2, "they run still");
-        put(&book, record(1, Some(9), 3));
-        book.acknowledged(&record(1, Some(9), 3));
-        assert!(!book.is_pending() && book.len() == 1);
+        assert_eq!(job_table.pending(1), [record(1, None, 1)]);
+        put(&job_table, record(1, None, 2));
+        assert_eq!(job_table.pending(9), [record(2, None, 1), record(1, None, 2)], "the oldest change first");
+        job_table.acknowledged(&record(1, None, 1));
+        assert_eq!(job_table.pending(9).len(), 2, "an older revision than the book's");
+        job_table.acknowledged(&record(1, None, 2));
+        job_table.acknowledged(&record(2, None, 1));
+        job_table.acknowledged(&record(3, None, 1));
+        assert!(!job_table.is_pending() && job_table.len() == 2, "they run still");
+        put(&job_table, record(1, Some(9), 3));
+        job_table.acknowledged(&record(1, Some(9), 3));
+        assert!(!job_table.is_pending() && job_table.len() == 1);
     }
 
     #[test]
     fn of_too_many_the_oldest_ended_go_and_are_counted() {
-        let book = Book::default();
-        put(&book, record(0, None, 1));
+        let job_table = JobTable::default();
+        put(&job_table, record(0, None, 1));
         for job in 1..=RECORDS_MAX + 9 {
-            put(&book, record(job, Some(9), 1));
+            put(&job_table, record(job, Some(9), 1));
         }
-        assert_eq!((book.len(), book.dropped()), (RECORDS_MAX, 10));
-        let pending = book.pending(2);
+        assert_eq!((job_table.len(), job_table.dropped()), (RECORDS_MAX, 10));
+        let pending = job_table.pending(2);
         assert_eq!((pending[0].job.as_str(), pending[1].job.as_str()), ("0", "11"), "the running one stays");
         let mut long = record(99_999_999, None, 1);
         long.name = Some("x".repeat(BYTES_MAX));
-        put(&book, long);
-        assert_eq!(book.len(), 1, "the newest is always kept");
-        assert_eq!(book.lock().by_job.len(), 1);
+        put(&job_table, long);
+        assert_eq!(job_table.len(), 1, "the newest is always kept");
+        assert_eq!(job_table.lock().by_job.len(), 1);
     }
 
     #[test]
     fn who_has_too_many_records_loses_their_own() {
         let of = |uid: u32, record: JobRecord| JobRecord { uid: Some(uid), ..record };
-        let book = Book::default();
-        (0..9).for_each(|job| put(&book, of(1, record(job, Some(9), 1))));
-        (100..100 + 2 * RECORDS_MAX).for_each(|job| put(&book, of(2, record(job, Some(9), 1))));
-        let count = |uid: u32| book.pending(usize::MAX).iter().filter(|record| record.uid == Some(uid)).count();
+        let job_table = JobTable::default();
+        (0..9).for_each(|job| put(&job_table, of(1, record(job, Some(9), 1))));
+        (100..100 + 2 * RECORDS_MAX).for_each(|job| put(&job_table, of(2, record(job, Some(9), 1))));
+        let count = |uid: u32| job_table.pending(usize::MAX).iter().filter(|record| record.uid == Some(uid)).count();
         assert_eq!((count(1), count(2)), (9, RECORDS_MAX - 9));
-        assert_eq!(book.dropped(), RECORDS_MAX as u64 + 9);
+        assert_eq!(job_table.dropped(), RECORDS_MAX as u64 + 9);
         // As to bytes, running jobs count too: a few long records of one user's take none of another's away.
-        let book = Book::default();
-        (0..9).for_each(|job| put(&book, of(1, record(job, Some(9), 1))));
+        let job_table = JobTable::default();
+        (0..9).for_each(|job| put(&job_table, of(1, record(job, Some(9), 1))));
         let name = Some("x".repeat(BYTES_MAX / 8));
         for job in 100..120 {
-            put(&book, JobRecord { name: name.clone(), ..of(2, record(job, (job > 103).then_some(9), 1)) });
+            put(&job_table, JobRecord { name: name.clone(), ..of(2, record(job, (job > 103).then_some(9), 1)) });
         }
-        let all: Vec<(u32, bool)> =
-            book.pending(usize::MAX).iter().filter_map(|record| Some((record.uid?, record.to.is_none()))).collect();
+        let all: Vec<(u32, bool)> = job_table
+            .pending(usize::MAX)
+            .iter()
+            .filter_map(|record| Some((record.uid?, record.to.is_none())))
+            .collect();
         assert_eq!(all.iter().filter(|(uid, _)| *uid == 1).count(), 9);
         assert_eq!(all.iter().filter(|(_, runs)| *runs).count(), 4, "of the other those that run stay");
         // Who is acknowledged has no share any more.
-        book.pending(usize::MAX)
+        job_table
+            .pending(usize::MAX)
             .iter()
             .filter(|record| record.to.is_some())
-            .for_each(|record| book.acknowledged(record));
-        assert_eq!(book.lock().shares.of_most().count(), 4);
+            .for_each(|record| job_table.acknowledged(record));
+        assert_eq!(job_table.lock().shares.of_most().count(), 4);
     }
 }

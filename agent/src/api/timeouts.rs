@@ -4,19 +4,19 @@ use std::io::{self, Read, Write};
 use std::time::{Duration, Instant};
 
 /// A connection of which reading and writing can be given so long together.
-pub(super) trait Connection: Read + Write {
+pub(super) trait TimedConnection: Read + Write {
     /// From now on it may go on for so long.
     fn within(&mut self, time: Duration);
 }
 
 /// A stream, each of whose reads and writes has a timeout, and all together a time at which they end.
 #[derive(Debug)]
-pub(super) struct Timed<S> {
+pub(super) struct TimedStream<S> {
     stream: S,
     end: Instant,
 }
 
-impl<S> Timed<S> {
+impl<S> TimedStream<S> {
     pub fn new(stream: S, time: Duration) -> Self {
         Self { stream, end: Instant::now() + time }
     }
@@ -30,14 +30,14 @@ impl<S> Timed<S> {
     }
 }
 
-impl<S: Read> Read for Timed<S> {
+impl<S: Read> Read for TimedStream<S> {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         self.check()?;
         self.stream.read(bytes)
     }
 }
 
-impl<S: Write> Write for Timed<S> {
+impl<S: Write> Write for TimedStream<S> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.check()?;
         self.stream.write(bytes)
@@ -48,7 +48,7 @@ impl<S: Write> Write for Timed<S> {
     }
 }
 
-impl<S: Read + Write> Connection for Timed<S> {
+impl<S: Read + Write> TimedConnection for TimedStream<S> {
     fn within(&mut self, time: Duration) {
         self.put_off(time);
     }
@@ -60,7 +60,7 @@ mod tests {
 
     #[test]
     fn the_time_counts_for_all_reads_together() {
-        let mut stream = Timed::new(io::Cursor::new(vec![0; 100]), Duration::from_secs(3600));
+        let mut stream = TimedStream::new(io::Cursor::new(vec![0; 100]), Duration::from_secs(3600));
         assert_eq!(stream.read(&mut [0; 1]).unwrap(), 1);
         stream.within(Duration::ZERO);
         assert_eq!(stream.read(&mut [0; 1]).unwrap_err().kind(), io::ErrorKind::TimedOut);

@@ -5,33 +5,33 @@ use std::sync::atomic::Ordering;
 use serde_json::{Value, json};
 use wholegrain_model::{Interval, Timestamp};
 
-use crate::counters::Counters;
-use crate::jobs::rules::Rate;
+use crate::counters::AgentCounters;
+use crate::jobs::rules::RateLimit;
 
 /// Lines within a minute: a clock that never comes to rest must not fill the log.
 const LINES_PER_MINUTE: u32 = 6;
 
 /// Steps that the log knows of.
 #[derive(Debug)]
-pub struct ToldSteps {
-    told: u64,
-    lines: Rate,
+pub struct ClockStepLog {
+    reported: u64,
+    lines: RateLimit,
 }
 
-impl Default for ToldSteps {
+impl Default for ClockStepLog {
     fn default() -> Self {
-        Self { told: 0, lines: Rate::per_minute(LINES_PER_MINUTE, LINES_PER_MINUTE) }
+        Self { reported: 0, lines: RateLimit::per_minute(LINES_PER_MINUTE, LINES_PER_MINUTE) }
     }
 }
 
-impl ToldSteps {
+impl ClockStepLog {
     /// What is to be said now, if the clock was stepped since it was last asked: for the agent's log, and as a notice for the server's.
-    pub fn look(&mut self, counters: &Counters, now: i64) -> Option<(String, Value)> {
+    pub fn look(&mut self, counters: &AgentCounters, now: i64) -> Option<(String, Value)> {
         let steps = counters.clock_steps.load(Ordering::Acquire);
-        if steps == self.told || !self.lines.take("", now) {
+        if steps == self.reported || !self.lines.take("", now) {
             return None;
         }
-        let more = steps - std::mem::replace(&mut self.told, steps) - 1;
+        let more = steps - std::mem::replace(&mut self.reported, steps) - 1;
         let by = counters.clock_step_ns.load(Ordering::Relaxed);
         let length = Interval::from_ns(by.unsigned_abs() / 1_000_000 * 1_000_000);
         let direction = if by < 0 { "back" } else { "forward" };
@@ -45,7 +45,7 @@ impl ToldSteps {
             ));
         }
         if more > 0 {
-            said.push_str(&format!(" ({more} steps before this one were not told)"));
+            said.push_str(&format!(" ({more} earlier steps were not reported)"));
         }
         Some((said, json!({ "clock_step": { "by_ns": by, "held_until": held_until, "unreported": more } })))
     }
@@ -54,17 +54,17 @@ impl ToldSteps {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::passes::Passes;
+    use crate::engine::passes::ClockPasses;
 
     #[test]
     fn a_step_is_told_once_and_many_are_counted() {
         const S: i64 = 1_000_000_000;
-        let (counters, mut told) = (Counters::default(), ToldSteps::default());
-        assert_eq!(told.look(&counters, 0), None);
-        let mut passes = Passes::new(0);
+        let (counters, mut reported) = (AgentCounters::default(), ClockStepLog::default());
+        assert_eq!(reported.look(&counters, 0), None);
+        let mut passes = ClockPasses::new(0);
         passes.stepped(100 * S, 95 * S);
         counters.note_step(-5 * S, passes);
-        let (said, notice) = told.look(&counters, 95 * S).unwrap();
+        let (said, notice) = reported.look(&counters, 95 * S).unwrap();
         assert_eq!(
             said,
             "the clock was stepped back by 5s: there is a gap, and no rate goes over it; nothing is sampled until it has passed \
@@ -74,17 +74,17 @@ mod tests {
             notice,
             json!({ "clock_step": { "by_ns": -5_000_000_000_i64, "held_until": 100_000_000_000_i64, "unreported": 0 } })
         );
-        assert_eq!(told.look(&counters, 96 * S), None);
+        assert_eq!(reported.look(&counters, 96 * S), None);
         let lines = (0..20).filter(|_| {
             counters.note_step(S, passes);
-            told.look(&counters, 110 * S).is_some()
+            reported.look(&counters, 110 * S).is_some()
         });
         assert_eq!(lines.count(), 5);
-        let (said, notice) = told.look(&counters, 180 * S).unwrap();
+        let (said, notice) = reported.look(&counters, 180 * S).unwrap();
         assert_eq!(notice["clock_step"]["unreported"], 14);
         assert!(
             said.starts_with("the clock was stepped forward by 1s")
-                && said.ends_with("(14 steps before this one were not told)"),
+                && said.ends_with("(14 earlier steps were not reported)"),
             "{said}"
         );
     }

@@ -7,34 +7,34 @@ use std::net::{Shutdown, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use super::places::{Key, Place, Places};
-use super::{STRANGERS_MAX, Service};
-use crate::jobs::{Role, Who};
+use super::permits::{ClientKey, ConnectionPermit, ConnectionPermits};
+use super::{ApiService, STRANGERS_MAX};
+use crate::jobs::{CallerIdentity, Role};
 use crate::state::lock;
 
 /// How long a caller has from connecting until its first request is there, with a token: 5 s.
-pub(super) const STRANGER_PATIENCE: Duration = Duration::from_secs(5);
+pub(super) const UNAUTHENTICATED_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Those who are connected and not known.
-pub(super) struct Strangers {
-    places: Arc<Places>,
+pub(super) struct UnauthenticatedClients {
+    places: Arc<ConnectionPermits>,
     /// The oldest first; each has a place, so that there are at most as many.
-    waiting: Mutex<VecDeque<Arc<Stranger>>>,
+    waiting: Mutex<VecDeque<Arc<UnauthenticatedClient>>>,
 }
 
-struct Stranger {
-    key: Key,
+struct UnauthenticatedClient {
+    key: ClientKey,
     stream: TcpStream,
-    place: Mutex<Option<Place>>,
+    place: Mutex<Option<ConnectionPermit>>,
 }
 
-impl Strangers {
+impl UnauthenticatedClients {
     pub fn new() -> Arc<Self> {
-        Arc::new(Self { places: Places::new(STRANGERS_MAX), waiting: Mutex::default() })
+        Arc::new(Self { places: ConnectionPermits::new(STRANGERS_MAX), waiting: Mutex::default() })
     }
 
     /// A place for a connection, and how many others were closed for it.
-    pub fn welcome(self: &Arc<Self>, key: Key, stream: &TcpStream) -> Option<(Guest, u64)> {
+    pub fn welcome(self: &Arc<Self>, key: ClientKey, stream: &TcpStream) -> Option<(ClientAdmission, u64)> {
         let stream = stream.try_clone().ok()?;
         let mut waiting = lock(&self.waiting);
         let mut closed = 0;
@@ -48,29 +48,29 @@ impl Strangers {
             drop(lock(&oldest.place).take());
             closed += 1;
         };
-        let stranger = Arc::new(Stranger { key, stream, place: Mutex::new(Some(place)) });
+        let stranger = Arc::new(UnauthenticatedClient { key, stream, place: Mutex::new(Some(place)) });
         waiting.push_back(stranger.clone());
-        Some((Guest { strangers: self.clone(), stranger, known: None }, closed))
+        Some((ClientAdmission { strangers: self.clone(), stranger, known: None }, closed))
     }
 }
 
 /// A connection's standing: a stranger's, then that of whoever it is.
-pub(super) struct Guest {
-    strangers: Arc<Strangers>,
-    stranger: Arc<Stranger>,
-    known: Option<(Key, Place)>,
+pub(super) struct ClientAdmission {
+    strangers: Arc<UnauthenticatedClients>,
+    stranger: Arc<UnauthenticatedClient>,
+    known: Option<(ClientKey, ConnectionPermit)>,
 }
 
-impl Guest {
+impl ClientAdmission {
     /// Whether it has shown who it is.
     pub fn is_known(&self) -> bool {
         self.known.is_some()
     }
 
     /// It has: from now on it has a place among those of its caller, if there is one; the stranger's is free.
-    pub fn introduce(&mut self, who: &Who, service: &Service) -> Result<(), String> {
+    pub fn introduce(&mut self, who: &CallerIdentity, service: &ApiService) -> Result<(), String> {
         // Administrators are one: places are kept for them that users do not get.
-        let key = if who.role == Role::Admin { Key::All } else { Key::caller(&who.key()) };
+        let key = if who.role == Role::Admin { ClientKey::All } else { ClientKey::caller(&who.key()) };
         if self.known.as_ref().is_some_and(|(known, _)| *known == key) {
             return Ok(());
         }
@@ -88,7 +88,7 @@ impl Guest {
     }
 }
 
-impl Drop for Guest {
+impl Drop for ClientAdmission {
     fn drop(&mut self) {
         self.leave();
     }
@@ -104,9 +104,9 @@ mod tests {
     fn the_next_one_always_finds_a_place() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let strangers = Strangers::new();
+        let strangers = UnauthenticatedClients::new();
         let connect = || (TcpStream::connect(address).unwrap(), listener.accept().unwrap().0);
-        let key = |text: &str| Key::address(text.parse().unwrap());
+        let key = |text: &str| ClientKey::address(text.parse().unwrap());
         let mut guests = Vec::new();
         let mut closed = 0;
         // One machine after the other takes all it gets.

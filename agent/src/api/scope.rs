@@ -2,17 +2,17 @@
 
 use std::sync::Arc;
 
-use super::http::Request;
+use super::http::HttpRequest;
 use crate::jobs::view::JobView;
-use crate::jobs::{Role, Who};
-use crate::state::State;
+use crate::jobs::{CallerIdentity, Role};
+use crate::state::AgentState;
 
 /// What users may do, for the answer to anything else.
 const USERS_MAY: &str = "users may GET /v1/jobs, /v1/jobs/ID, /v1/rules, /v1/sensors, /v1/newest, /v1/average and /v1/history of \
                          their own jobs, POST /v1/rules and DELETE /v1/rules/ID";
 
-/// Whether they may ask this at all; what of it concerns them is cut out by [`Scope`].
-pub(super) fn check(who: &Who, request: &Request) -> Result<(), String> {
+/// Whether they may ask this at all; what of it concerns them is cut out by [`AccessScope`].
+pub(super) fn check(who: &CallerIdentity, request: &HttpRequest) -> Result<(), String> {
     let path = request.path.trim_end_matches('/');
     let reads = matches!(request.method.as_str(), "GET" | "HEAD");
     let (shown, method) = (path.chars().take(100).collect::<String>(), &request.method);
@@ -42,16 +42,16 @@ pub(super) fn check(who: &Who, request: &Request) -> Result<(), String> {
 
 /// Which sensors somebody sees.
 #[derive(Debug)]
-pub(super) enum Scope {
+pub(super) enum AccessScope {
     /// All.
     All,
     /// Those of their own running jobs: below which path, and since when: a level can have been another job's before.
     Jobs(Vec<(String, i64)>),
 }
 
-impl Scope {
+impl AccessScope {
     /// Of this caller, now.
-    pub fn of(who: &Who, state: &State) -> Self {
+    pub fn of(who: &CallerIdentity, state: &AgentState) -> Self {
         if who.role != Role::User {
             return Self::All;
         }
@@ -71,7 +71,7 @@ impl Scope {
 }
 
 /// Whether a job is theirs.
-pub(super) fn is_own(who: &Who, job: &Arc<JobView>) -> bool {
+pub(super) fn is_own(who: &CallerIdentity, job: &Arc<JobView>) -> bool {
     who.owns(job.record.uid, job.record.user.as_deref())
 }
 
@@ -83,8 +83,8 @@ mod tests {
     fn who_may_ask_what() {
         let may = |role, line: &str| {
             let (method, path) = line.split_once(' ').unwrap();
-            let who = Who { name: "x".into(), role, uid: Some(1000), user: None, pid: None };
-            let request = Request { method: method.into(), path: path.into(), ..Request::default() };
+            let who = CallerIdentity { name: "x".into(), role, uid: Some(1000), user: None, pid: None };
+            let request = HttpRequest { method: method.into(), path: path.into(), ..HttpRequest::default() };
             check(&who, &request).is_ok()
         };
         let reads_of_jobs = [

@@ -6,8 +6,8 @@ use std::ffi::{CStr, CString};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, channel, sync_channel};
 
-use super::core::NameOf;
-use crate::bell::Bell;
+use super::core::UserLookup;
+use crate::waker::Waker;
 
 /// The most names that wait to be asked for; further ones are asked for at the next rescan.
 const WAITING_MAX: usize = 256;
@@ -20,21 +20,21 @@ const NONE_NS: u64 = 60_000_000_000;
 const ENTRY_BYTES_MAX: usize = 1 << 20;
 
 /// A user.
-type User = Option<(u32, String)>;
+type UserEntry = Option<(u32, String)>;
 
 /// The thread and what it has answered.
-pub struct Names {
-    to: SyncSender<NameOf>,
-    from: Receiver<(NameOf, User)>,
-    kept: HashMap<NameOf, (User, u64)>,
-    asked: HashSet<NameOf>,
+pub struct UserNames {
+    to: SyncSender<UserLookup>,
+    from: Receiver<(UserLookup, UserEntry)>,
+    kept: HashMap<UserLookup, (UserEntry, u64)>,
+    asked: HashSet<UserLookup>,
 }
 
-impl Names {
-    /// Starts the thread; `bell` rings when there is an answer. The thread ends when this is dropped and it has no question left,
+impl UserNames {
+    /// Starts the thread; `waker` rings when there is an answer. The thread ends when this is dropped and it has no question left,
     /// and is not waited for.
-    pub fn start(bell: Arc<Bell>) -> std::io::Result<Self> {
-        let (to, questions) = sync_channel::<NameOf>(WAITING_MAX);
+    pub fn start(waker: Arc<Waker>) -> std::io::Result<Self> {
+        let (to, questions) = sync_channel::<UserLookup>(WAITING_MAX);
         let (answers, from) = channel();
         std::thread::Builder::new().name("names".to_owned()).spawn(move || {
             for question in questions {
@@ -43,14 +43,14 @@ impl Names {
                 if answers.send((question, user)).is_err() {
                     return;
                 }
-                bell.ring();
+                waker.wake();
             }
         })?;
         Ok(Self { to, from, kept: HashMap::new(), asked: HashSet::new() })
     }
 
-    /// The answer, if it is known; else it is asked for, and comes out of [`Names::answers`].
-    pub fn ask(&mut self, of: NameOf, mono: u64) -> User {
+    /// The answer, if it is known; else it is asked for, and comes out of [`UserNames::answers`].
+    pub fn ask(&mut self, of: UserLookup, mono: u64) -> UserEntry {
         if let Some((user, until)) = self.kept.get(&of)
             && mono < *until
         {
@@ -66,12 +66,12 @@ impl Names {
     }
 
     /// Whether an answer is still to come.
-    pub fn is_asking(&self, of: &NameOf) -> bool {
+    pub fn is_asking(&self, of: &UserLookup) -> bool {
         self.asked.contains(of)
     }
 
     /// Users that have been found since.
-    pub fn answers(&mut self, mono: u64) -> Vec<(NameOf, u32, String)> {
+    pub fn answers(&mut self, mono: u64) -> Vec<(UserLookup, u32, String)> {
         let mut found = Vec::new();
         while let Ok((of, user)) = self.from.try_recv() {
             self.asked.remove(&of);
@@ -88,10 +88,10 @@ impl Names {
     }
 }
 
-fn look_up(of: &NameOf) -> User {
+fn look_up(of: &UserLookup) -> UserEntry {
     let name = match of {
-        NameOf::User(name) => CString::new(name.as_str()).ok()?,
-        NameOf::Uid(_) => CString::default(),
+        UserLookup::User(name) => CString::new(name.as_str()).ok()?,
+        UserLookup::Uid(_) => CString::default(),
     };
     let mut buffer: Vec<libc::c_char> = vec![0; 1024];
     loop {
@@ -102,8 +102,8 @@ fn look_up(of: &NameOf) -> User {
         // SAFETY: everything pointed to outlives the calls, and the buffer has the length that is said.
         let error = unsafe {
             match of {
-                NameOf::Uid(uid) => libc::getpwuid_r(*uid, &mut entry, room, length, &mut found),
-                NameOf::User(_) => libc::getpwnam_r(name.as_ptr(), &mut entry, room, length, &mut found),
+                UserLookup::Uid(uid) => libc::getpwuid_r(*uid, &mut entry, room, length, &mut found),
+                UserLookup::User(_) => libc::getpwnam_r(name.as_ptr(), &mut entry, room, length, &mut found),
             }
         };
         match error {
@@ -126,21 +126,21 @@ mod tests {
 
     #[test]
     fn root_is_found_both_ways_and_asked_for_once() {
-        let bell = Arc::new(Bell::new().unwrap());
-        let mut names = Names::start(bell.clone()).unwrap();
-        let nobody = NameOf::User("no such user, surely".to_owned());
-        for of in [NameOf::Uid(0), NameOf::User("root".to_owned()), nobody.clone()] {
+        let waker = Arc::new(Waker::new().unwrap());
+        let mut names = UserNames::start(waker.clone()).unwrap();
+        let nobody = UserLookup::User("no such user, surely".to_owned());
+        for of in [UserLookup::Uid(0), UserLookup::User("root".to_owned()), nobody.clone()] {
             assert_eq!(names.ask(of.clone(), 0), None);
             assert_eq!(names.ask(of, 0), None);
         }
         let mut found = Vec::new();
         while !names.asked.is_empty() {
-            bell.wait(Duration::from_secs(60));
+            waker.wait(Duration::from_secs(60));
             found.extend(names.answers(0));
         }
         assert_eq!(found.len(), 2, "{found:?}");
         assert!(found.iter().all(|(_, uid, name)| (*uid, name.as_str()) == (0, "root")));
-        assert_eq!(names.ask(NameOf::Uid(0), 1), Some((0, "root".to_owned())));
+        assert_eq!(names.ask(UserLookup::Uid(0), 1), Some((0, "root".to_owned())));
         assert_eq!(names.ask(nobody.clone(), 1), None);
         assert!(names.asked.is_empty(), "that there is none is known too");
         assert_eq!(names.ask(nobody, NONE_NS), None);

@@ -7,11 +7,11 @@ use std::sync::{Arc, Mutex};
 use wholegrain_model::schema::UNIT_BYTES_MAX;
 use wholegrain_model::{JobRecord, Schema, SensorDef, Timestamp, name};
 
-use super::bucket::Bucket;
+use super::bucket::TokenBucket;
 use super::{MarkError, NAME_BYTES_MAX, TIME_APART_NS_MAX};
 use crate::engine::Group;
-use crate::engine::schedule::Now;
-use crate::state::{State, lock};
+use crate::engine::schedule::ClockReading;
+use crate::state::{AgentState, lock};
 
 /// Where more rows of a name wait for the encoder than make a batch, it is woken with each so many.
 const ENCODE_EVERY: u64 = 32;
@@ -20,7 +20,7 @@ const DEPTH_MAX: i64 = 1 << 20;
 
 /// What happened.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum What<'a> {
+pub enum MarkKind<'a> {
     /// A region begins.
     Begin,
     /// A region ends.
@@ -31,18 +31,18 @@ pub enum What<'a> {
 
 /// A mark.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Event<'a> {
+pub struct Mark<'a> {
     /// Which region, or which value.
     pub name: &'a str,
     /// What happened.
-    pub what: What<'a>,
+    pub what: MarkKind<'a>,
     /// When, by the clock of the process, if it said so.
     pub time: Option<i64>,
 }
 
 /// Counts of one job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Counts {
+pub struct MarkCounts {
     /// Rows written.
     pub taken: u64,
     /// Marks that were too many.
@@ -65,34 +65,34 @@ pub struct JobMarks {
     taken: AtomicU64,
     dropped: AtomicU64,
     refused: AtomicU64,
-    inner: Mutex<Inner>,
+    inner: Mutex<MarkGroups>,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct MarkGroups {
     over: bool,
     /// `None` until the first mark.
-    bucket: Option<Bucket>,
+    bucket: Option<TokenBucket>,
     /// By the name below the job, such as `region/solve`.
-    names: HashMap<String, Name>,
+    names: HashMap<String, MarkGroup>,
 }
 
 /// A row that could not be written yet.
-type Row = (i64, Option<u64>);
+type MarkRow = (i64, Option<u64>);
 
 #[derive(Debug)]
-struct Name {
+struct MarkGroup {
     group: Arc<Group>,
     depth: i64,
     /// The time of its last row.
     last: i64,
     /// The last row of those that were too many.
-    pending: Option<Row>,
+    pending: Option<MarkRow>,
 }
 
-impl Name {
+impl MarkGroup {
     /// Writes a row; `None` for its value is a gap. Where the ring is full of what is not encoded, it is kept back.
-    fn write(&mut self, (time, bits): Row, state: &State) -> Result<i64, ()> {
+    fn write(&mut self, (time, bits): MarkRow, state: &AgentState) -> Result<i64, ()> {
         let waiting = self.group.ring.head().saturating_sub(self.group.encoded.load(Ordering::Acquire));
         if waiting >= self.group.ring.capacity() as u64 {
             self.pending = Some((time, bits));
@@ -125,18 +125,18 @@ impl JobMarks {
             taken: AtomicU64::new(0),
             dropped: AtomicU64::new(0),
             refused: AtomicU64::new(0),
-            inner: Mutex::new(Inner { over: false, bucket: None, names: HashMap::new() }),
+            inner: Mutex::new(MarkGroups { over: false, bucket: None, names: HashMap::new() }),
         }
     }
 
     /// Counts so far.
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> MarkCounts {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        Counts { taken: load(&self.taken), dropped: load(&self.dropped), refused: load(&self.refused) }
+        MarkCounts { taken: load(&self.taken), dropped: load(&self.dropped), refused: load(&self.refused) }
     }
 
     /// Takes a mark; the time that it is stored with.
-    pub fn take(&self, event: Event<'_>, state: &State, now: Now) -> Result<i64, MarkError> {
+    pub fn take(&self, event: Mark<'_>, state: &AgentState, now: ClockReading) -> Result<i64, MarkError> {
         let result = self.try_take(event, state, now);
         let counters = &state.counters;
         match &result {
@@ -149,7 +149,7 @@ impl JobMarks {
     }
 
     /// Counts a mark that could not be.
-    pub fn count_refused(&self, state: &State) {
+    pub fn count_refused(&self, state: &AgentState) {
         self.count(&self.refused, &state.counters.marks_refused);
     }
 
@@ -158,7 +158,7 @@ impl JobMarks {
         of_all.fetch_add(1, Ordering::Relaxed);
     }
 
-    fn try_take(&self, event: Event<'_>, state: &State, now: Now) -> Result<i64, MarkError> {
+    fn try_take(&self, event: Mark<'_>, state: &AgentState, now: ClockReading) -> Result<i64, MarkError> {
         let config = state.marks.config();
         if !config.enabled {
             return Err(MarkError::Refused(
@@ -169,9 +169,9 @@ impl JobMarks {
         if inner.over {
             return Err(MarkError::Over(self.job.clone()));
         }
-        let Inner { bucket, names, .. } = &mut *inner;
+        let MarkGroups { bucket, names, .. } = &mut *inner;
         let full = match event.what {
-            What::Value(..) => format!("app/{}", event.name),
+            MarkKind::Value(..) => format!("app/{}", event.name),
             _ => format!("region/{}", event.name),
         };
         if !names.contains_key(&full) {
@@ -185,7 +185,7 @@ impl JobMarks {
         let said = event.time.filter(|time| time.abs_diff(now.real) <= TIME_APART_NS_MAX.unsigned_abs());
         let row = (said.unwrap_or(now.real), bits);
         let (rate, burst) = (config.per_second, f64::from(config.burst));
-        let bucket = bucket.get_or_insert_with(|| Bucket::full(burst, now.mono));
+        let bucket = bucket.get_or_insert_with(|| TokenBucket::full(burst, now.mono));
         let dropped = |why: String| {
             state.marks.is_pending.store(true, Ordering::Release);
             Err(MarkError::Dropped(why))
@@ -206,7 +206,7 @@ impl JobMarks {
     }
 
     /// Makes the group of a name that is new.
-    fn new_name(&self, full: &str, event: Event<'_>, names: usize, state: &State) -> Result<Name, MarkError> {
+    fn new_name(&self, full: &str, event: Mark<'_>, names: usize, state: &AgentState) -> Result<MarkGroup, MarkError> {
         let refused = |why: String| MarkError::Refused(why);
         check_name(event.name)?;
         let config = state.marks.config();
@@ -219,9 +219,9 @@ impl JobMarks {
         state.marks.is_room(self.uid)?;
         let path = format!("job/{}/{full}", self.level);
         let sensor = match event.what {
-            What::End => return Err(refused(format!("region {:?} is not open; begin it before", event.name))),
-            What::Begin => SensorDef::gauge(path.clone(), "1", "How often a region of the job's code is open."),
-            What::Value(_, unit) => {
+            MarkKind::End => return Err(refused(format!("region {:?} is not open; begin it before", event.name))),
+            MarkKind::Begin => SensorDef::gauge(path.clone(), "1", "How often a region of the job's code is open."),
+            MarkKind::Value(_, unit) => {
                 let unit = unit.unwrap_or("1");
                 check_unit(unit)?;
                 SensorDef::gauge(path.clone(), unit, "A value that the job gave.").float()
@@ -232,11 +232,11 @@ impl JobMarks {
         let group = state.add_event_group("marks", schema).map_err(|taken| {
             refused(format!("{full} would be the group {}, which is there already; use another name", taken.name()))
         })?;
-        Ok(Name { group, depth: 0, last: i64::MIN, pending: None })
+        Ok(MarkGroup { group, depth: 0, last: i64::MIN, pending: None })
     }
 
     /// A connection has gone that had opened a region so often: it is closed as often, as far as it still is open.
-    pub fn close(&self, region: &str, times: i64, state: &State, now: Now) {
+    pub fn close(&self, region: &str, times: i64, state: &AgentState, now: ClockReading) {
         let mut inner = lock(&self.inner);
         if inner.over {
             return;
@@ -253,11 +253,11 @@ impl JobMarks {
     }
 
     /// Writes what was kept back as far as there is room.
-    pub(super) fn settle(&self, state: &State, now: Now) {
+    pub(super) fn flush(&self, state: &AgentState, now: ClockReading) {
         let config = state.marks.config();
         let (rate, burst) = (config.per_second, f64::from(config.burst));
         let mut inner = lock(&self.inner);
-        let Inner { bucket, names, over } = &mut *inner;
+        let MarkGroups { bucket, names, over } = &mut *inner;
         for name in names.values_mut().filter(|_| !*over) {
             let Some((time, bits)) = name.pending else { continue };
             if state.counters.held_until(now.real).is_some() {
@@ -276,7 +276,7 @@ impl JobMarks {
     }
 
     /// The job is over: what was kept back is written, open regions are closed, the groups are given to be drained.
-    pub(super) fn end(&self, state: &State, now: Now) {
+    pub(super) fn end(&self, state: &AgentState, now: ClockReading) {
         let mut inner = lock(&self.inner);
         inner.over = true;
         for (_, mut name) in inner.names.drain() {
@@ -294,21 +294,21 @@ impl JobMarks {
     }
 }
 
-impl Name {
+impl MarkGroup {
     /// What the sensor shows after the event. The depth follows every event, also those that are then too many for a row.
-    fn bits_after(&mut self, event: Event<'_>) -> Result<Option<u64>, MarkError> {
+    fn bits_after(&mut self, event: Mark<'_>) -> Result<Option<u64>, MarkError> {
         match event.what {
-            What::Begin if self.depth >= DEPTH_MAX => {
+            MarkKind::Begin if self.depth >= DEPTH_MAX => {
                 Err(MarkError::Refused(format!("region {:?} is open {DEPTH_MAX} times; end it", event.name)))
             }
-            What::End if self.depth == 0 => {
+            MarkKind::End if self.depth == 0 => {
                 Err(MarkError::Refused(format!("region {:?} is not open; begin it before", event.name)))
             }
-            What::Begin | What::End => {
-                self.depth += if event.what == What::Begin { 1 } else { -1 };
+            MarkKind::Begin | MarkKind::End => {
+                self.depth += if event.what == MarkKind::Begin { 1 } else { -1 };
                 Ok(Some(self.depth as u64))
             }
-            What::Value(value, unit) => {
+            MarkKind::Value(value, unit) => {
                 let known = &self.group.schema.sensors()[0].unit;
                 if let Some(unit) = unit.filter(|unit| unit != known) {
                     return Err(MarkError::Refused(format!(
@@ -344,13 +344,13 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::engine::passes::Passes;
+    use crate::engine::passes::ClockPasses;
     use crate::engine::ring::RowCopy;
 
     const S: i64 = 1_000_000_000;
 
     struct Bench {
-        state: State,
+        state: AgentState,
         marks: JobMarks,
         mono: i64,
     }
@@ -359,8 +359,8 @@ mod tests {
         /// A value at a time of the wall clock: whether it was stored.
         fn mark(&mut self, real: i64, value: f64) -> bool {
             self.mono += S;
-            let event = Event { name: "x", what: What::Value(Some(value), None), time: None };
-            self.marks.take(event, &self.state, Now { real, mono: self.mono }).is_ok()
+            let event = Mark { name: "x", what: MarkKind::Value(Some(value), None), time: None };
+            self.marks.take(event, &self.state, ClockReading { real, mono: self.mono }).is_ok()
         }
 
         fn rows(&self) -> Vec<(i64, f64)> {
@@ -379,20 +379,20 @@ mod tests {
     #[test]
     fn marks_do_not_go_over_a_time_twice() {
         let config = crate::Config::parse(Path::new("agent.toml"), "name = \"n1\"\n", Path::new(".")).unwrap();
-        let state = State::new(&config).unwrap();
+        let state = AgentState::new(&config).unwrap();
         let record = JobRecord { job: "1".into(), level: "1".into(), ..JobRecord::default() };
         let mut bench = Bench { state, marks: JobMarks::new(&record), mono: 0 };
         assert!(bench.mark(100 * S, 1.0) && bench.mark(107 * S, 2.0));
         // Stepped back, and the sampler has not noticed yet.
         assert!(bench.mark(98 * S, 3.0));
-        let mut passes = Passes::new(90 * S);
+        let mut passes = ClockPasses::new(90 * S);
         passes.stepped(108 * S, 98 * S);
         bench.state.counters.note_step(-10 * S, passes);
         assert!(!bench.mark(101 * S, 4.0) && !bench.mark(102 * S, 5.0));
-        bench.marks.settle(&bench.state, Now { real: 103 * S, mono: bench.mono });
+        bench.marks.flush(&bench.state, ClockReading { real: 103 * S, mono: bench.mono });
         assert!(bench.state.marks.is_pending());
         // The last of those is stored when the clock has passed them.
-        bench.marks.settle(&bench.state, Now { real: 109 * S, mono: bench.mono });
+        bench.marks.flush(&bench.state, ClockReading { real: 109 * S, mono: bench.mono });
         assert!(bench.mark(110 * S, 6.0));
         let mut expected = vec![(100 * S, 1.0), (107 * S, 2.0), (107 * S + 1, 3.0), (109 * S, 5.0), (110 * S, 6.0)];
         assert_eq!(bench.rows(), expected);

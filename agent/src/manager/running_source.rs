@@ -10,11 +10,11 @@ use wholegrain_model::{Interval, Schema};
 use wholegrain_sources::{GroupPlan, Roots, Source, descriptors};
 
 use crate::config::SourceConfig;
-use crate::engine::schedule::Ticking;
+use crate::engine::schedule::TickSchedule;
 use crate::engine::{Group, Sampled, Sampler};
-use crate::state::{SourceStatus, State};
+use crate::state::{AgentState, SourceStatus};
 
-use super::relook::Relook;
+use super::rediscovery::Rediscovery;
 
 /// What one source keeps of what it had to say: so many lines.
 const NOTES_MAX: usize = 100;
@@ -26,7 +26,7 @@ const NO_DESCRIPTORS: &str = "the agent has too few file descriptors to look at 
      looked at again (raise LimitNOFILE= of the agent's unit)";
 
 /// A source and its groups.
-pub(super) struct Running {
+pub(super) struct RunningSource {
     pub name: String,
     summary: String,
     config: Option<SourceConfig>,
@@ -36,38 +36,38 @@ pub(super) struct Running {
     own: Option<Sampler>,
     notes: Vec<String>,
     /// Groups whose last read that was looked at had a problem.
-    troubled: Vec<String>,
-    relook: Relook,
+    failing: Vec<String>,
+    rediscovery: Rediscovery,
     /// When it was last warned of a lack of descriptors.
     warned: Option<Instant>,
 }
 
 /// What a source needs of the manager to change its groups.
-pub(super) struct Context<'a> {
-    pub state: &'a State,
+pub(super) struct SourceContext<'a> {
+    pub state: &'a AgentState,
     pub fast: &'a mut Sampler,
-    pub wishes: &'a HashMap<String, Interval>,
+    pub interval_overrides: &'a HashMap<String, Interval>,
     pub interval: Interval,
     pub send_interval: Interval,
 }
 
 /// A source that is being changed.
-pub(super) struct Changing<'a>(pub &'a mut Running);
+pub(super) struct SourceChange<'a>(pub &'a mut RunningSource);
 
-impl Deref for Changing<'_> {
-    type Target = Running;
-    fn deref(&self) -> &Running {
+impl Deref for SourceChange<'_> {
+    type Target = RunningSource;
+    fn deref(&self) -> &RunningSource {
         self.0
     }
 }
 
-impl DerefMut for Changing<'_> {
-    fn deref_mut(&mut self) -> &mut Running {
+impl DerefMut for SourceChange<'_> {
+    fn deref_mut(&mut self) -> &mut RunningSource {
         self.0
     }
 }
 
-impl Running {
+impl RunningSource {
     /// A source of the configuration, not started yet.
     pub fn configured(config: &SourceConfig) -> Self {
         Self {
@@ -79,8 +79,8 @@ impl Running {
             groups: Vec::new(),
             own: None,
             notes: Vec::new(),
-            troubled: Vec::new(),
-            relook: Relook::default(),
+            failing: Vec::new(),
+            rediscovery: Rediscovery::default(),
             warned: None,
         }
     }
@@ -96,8 +96,8 @@ impl Running {
             groups: Vec::new(),
             own: None,
             notes: Vec::new(),
-            troubled: Vec::new(),
-            relook: Relook::default(),
+            failing: Vec::new(),
+            rediscovery: Rediscovery::default(),
             warned: None,
         }
     }
@@ -165,12 +165,12 @@ impl Running {
         let changed = self.groups.iter().filter(|group| group.stats.layout_changed.swap(false, Ordering::AcqRel));
         // Counted, not `any`: every flag is to be taken down.
         let asked = changed.count() > 0;
-        self.relook.is_due(asked, Instant::now()) || (rescan && self.relook.take())
+        self.rediscovery.is_due(asked, Instant::now()) || (rescan && self.rediscovery.take())
     }
 
     /// Whether it is to be looked at again soon.
-    pub fn is_restless(&self) -> bool {
-        self.relook.is_waiting()
+    pub fn is_changing(&self) -> bool {
+        self.rediscovery.is_waiting()
     }
 
     /// The shortest interval of the groups that the common thread reads, in ns.
@@ -182,33 +182,33 @@ impl Running {
     /// A problem is told once, and once more when it is over.
     pub fn tell_problems(&mut self) {
         for group in &self.groups {
-            let at = self.troubled.iter().position(|name| name == group.name());
+            let at = self.failing.iter().position(|name| name == group.name());
             match (group.stats.problem.get(), at) {
                 (Some(problem), None) => {
                     tracing::warn!("group {}: {problem}; its values are gaps until it can be read again", group.name());
-                    self.troubled.push(group.name().to_owned());
+                    self.failing.push(group.name().to_owned());
                 }
                 (None, Some(at)) => {
                     tracing::info!("group {}: can be read again", group.name());
-                    self.troubled.swap_remove(at);
+                    self.failing.swap_remove(at);
                 }
                 _ => {}
             }
         }
     }
 
-    pub fn stop_own_thread(&mut self, patience: Duration) {
+    pub fn stop_own_thread(&mut self, timeout: Duration) {
         if let Some(own) = self.own.take()
-            && !own.join(patience)
+            && !own.join(timeout)
         {
             tracing::warn!("source {}: a read hangs; its thread is left behind", self.name);
         }
     }
 }
 
-impl Changing<'_> {
+impl SourceChange<'_> {
     /// The thread that reads a group.
-    fn sampler<'a>(&'a mut self, blocking: bool, context: &'a mut Context<'_>) -> Option<&'a mut Sampler> {
+    fn sampler<'a>(&'a mut self, blocking: bool, context: &'a mut SourceContext<'_>) -> Option<&'a mut Sampler> {
         if !blocking {
             return Some(context.fast);
         }
@@ -226,7 +226,7 @@ impl Changing<'_> {
 
     /// Looks at the system and makes the groups so. With `afresh`, readers of groups that look the same are exchanged too.
     /// Whether anything changed. Groups that could not be looked at go on as they are: with gaps, until they can be read.
-    pub fn discover(&mut self, mut context: Context<'_>, afresh: bool) -> bool {
+    pub fn discover(&mut self, mut context: SourceContext<'_>, afresh: bool) -> bool {
         let mut notes = Vec::new();
         let Some(source) = &mut self.source else { return false };
         let before = descriptors::are_left();
@@ -244,7 +244,7 @@ impl Changing<'_> {
             }
         }
         if !kept.is_empty() {
-            self.relook.ask();
+            self.rediscovery.request();
         }
         notes.into_iter().for_each(|text| self.note(text));
         let held = kept.clone();
@@ -268,7 +268,7 @@ impl Changing<'_> {
         changed
     }
 
-    fn take_plan(&mut self, plan: GroupPlan, context: &mut Context<'_>, afresh: bool) -> bool {
+    fn take_plan(&mut self, plan: GroupPlan, context: &mut SourceContext<'_>, afresh: bool) -> bool {
         let schema = match Schema::new(context.state.prefix.clone(), plan.name.clone(), plan.sensors) {
             Ok(schema) => schema,
             Err(error) => {
@@ -276,8 +276,9 @@ impl Changing<'_> {
                 return false;
             }
         };
-        let interval = context.wishes.get(&plan.name).copied().or(plan.timing.interval).unwrap_or(context.interval);
-        let ticking = Ticking { interval, offset: plan.timing.offset, synchronous: plan.timing.synchronous };
+        let interval =
+            context.interval_overrides.get(&plan.name).copied().or(plan.timing.interval).unwrap_or(context.interval);
+        let ticking = TickSchedule { interval, offset: plan.timing.offset, synchronous: plan.timing.synchronous };
         let Some(old) = self.groups.iter().find(|group| group.name() == plan.name).cloned() else {
             return self.add(schema, ticking, plan.reader, plan.blocking, context);
         };
@@ -311,10 +312,10 @@ impl Changing<'_> {
     fn add(
         &mut self,
         schema: Schema,
-        ticking: Ticking,
+        ticking: TickSchedule,
         reader: Box<dyn wholegrain_sources::Reader>,
         blocking: bool,
-        context: &mut Context<'_>,
+        context: &mut SourceContext<'_>,
     ) -> bool {
         if let Some(other) = context.state.registry.find(schema.group()) {
             self.note(format!("group {} is left out: source {} has one of that name", schema.group(), other.source));
@@ -332,7 +333,7 @@ impl Changing<'_> {
     }
 
     /// The same group at another interval; the reader stays where it is.
-    fn put_in_place(&mut self, old: &Arc<Group>, ticking: Ticking, context: &mut Context<'_>) {
+    fn put_in_place(&mut self, old: &Arc<Group>, ticking: TickSchedule, context: &mut SourceContext<'_>) {
         let new = Arc::new(old.retimed(&context.state.name, ticking, context.send_interval));
         if let Some(sampler) = self.sampler(old.blocking, context) {
             sampler.retime(old.id, new.clone());
@@ -340,14 +341,14 @@ impl Changing<'_> {
         self.exchange(old, new, context);
     }
 
-    fn exchange(&mut self, old: &Arc<Group>, new: Arc<Group>, context: &Context<'_>) {
+    fn exchange(&mut self, old: &Arc<Group>, new: Arc<Group>, context: &SourceContext<'_>) {
         context.state.registry.exchange(&[old.id], vec![new.clone()]);
         if let Some(place) = self.groups.iter_mut().find(|group| group.id == old.id) {
             *place = new;
         }
     }
 
-    fn remove(&mut self, group: &Arc<Group>, context: &mut Context<'_>) {
+    fn remove(&mut self, group: &Arc<Group>, context: &mut SourceContext<'_>) {
         if let Some(sampler) = self.sampler(group.blocking, context) {
             sampler.remove(group.id);
         }
@@ -356,21 +357,21 @@ impl Changing<'_> {
     }
 
     /// Gives a group another interval.
-    pub fn retime(&mut self, name: &str, interval: Interval, mut context: Context<'_>) {
+    pub fn retime(&mut self, name: &str, interval: Interval, mut context: SourceContext<'_>) {
         if let Some(old) = self.groups.iter().find(|group| group.name() == name).cloned()
             && old.ticking.interval != interval
         {
-            self.put_in_place(&old, Ticking { interval, ..old.ticking }, &mut context);
+            self.put_in_place(&old, TickSchedule { interval, ..old.ticking }, &mut context);
         }
     }
 
     /// Stops all groups.
-    pub fn stop(&mut self, mut context: Context<'_>) {
+    pub fn stop(&mut self, mut context: SourceContext<'_>) {
         for group in self.groups.clone() {
             self.remove(&group, &mut context);
         }
         self.phase = "stopped";
-        self.troubled.clear();
+        self.failing.clear();
         self.stop_own_thread(Duration::from_millis(100));
         if self.config.is_some() {
             self.source = None;

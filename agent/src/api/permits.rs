@@ -9,7 +9,7 @@ use crate::state::lock;
 
 /// Whose a connection is, as far as it is known before anything is asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Key {
+pub(crate) enum ClientKey {
     /// A user of this node.
     Uid(u32),
     /// A machine; of IPv6 the network, of which a machine may have all addresses.
@@ -20,7 +20,7 @@ pub(crate) enum Key {
     All,
 }
 
-impl Key {
+impl ClientKey {
     /// Of a caller who is known.
     pub fn caller(name: &str) -> Self {
         let mut hasher = DefaultHasher::new();
@@ -42,20 +42,20 @@ impl Key {
 
 /// The places of one door.
 #[derive(Debug)]
-pub(crate) struct Places {
+pub(crate) struct ConnectionPermits {
     max: usize,
-    /// Of those so many that only [`Key::All`] gets.
+    /// Of those so many that only [`ClientKey::All`] gets.
     reserved: usize,
-    taken: Mutex<HashMap<Key, usize>>,
+    taken: Mutex<HashMap<ClientKey, usize>>,
 }
 
-impl Places {
+impl ConnectionPermits {
     /// So many.
     pub fn new(max: usize) -> Arc<Self> {
         Self::reserving(max, 0)
     }
 
-    /// So many, of which some are only for [`Key::All`].
+    /// So many, of which some are only for [`ClientKey::All`].
     pub fn reserving(max: usize, reserved: usize) -> Arc<Self> {
         Arc::new(Self { max, reserved, taken: Mutex::default() })
     }
@@ -66,30 +66,30 @@ impl Places {
         lock(&self.taken).is_empty()
     }
 
-    /// A place for one connection more, if there is one. With [`Key::All`] until all are taken; else a caller may take as many
+    /// A place for one connection more, if there is one. With [`ClientKey::All`] until all are taken; else a caller may take as many
     /// as are then still free: half of them when alone, and always fewer than there are, so that the next one finds one
     /// (dynamic thresholds: Choudhury and Hahne, IEEE/ACM Transactions on Networking 6(2), 1998).
-    pub fn take(self: &Arc<Self>, key: Key) -> Option<Place> {
+    pub fn take(self: &Arc<Self>, key: ClientKey) -> Option<ConnectionPermit> {
         let mut taken = lock(&self.taken);
         let free = self.max.saturating_sub(taken.values().sum());
         let mine = taken.get(&key).copied().unwrap_or(0);
-        let may = if key == Key::All { free > 0 } else { mine < free.saturating_sub(self.reserved) };
+        let may = if key == ClientKey::All { free > 0 } else { mine < free.saturating_sub(self.reserved) };
         if !may {
             return None;
         }
         taken.insert(key, mine + 1);
-        Some(Place { places: self.clone(), key })
+        Some(ConnectionPermit { places: self.clone(), key })
     }
 }
 
 /// A place; given back when dropped.
 #[derive(Debug)]
-pub(crate) struct Place {
-    places: Arc<Places>,
-    key: Key,
+pub(crate) struct ConnectionPermit {
+    places: Arc<ConnectionPermits>,
+    key: ClientKey,
 }
 
-impl Drop for Place {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         let mut taken = lock(&self.places.taken);
         match taken.get_mut(&self.key) {
@@ -107,33 +107,33 @@ mod tests {
 
     #[test]
     fn nobody_takes_the_places_of_others() {
-        let places = Places::new(64);
+        let places = ConnectionPermits::new(64);
         let take_all = |key| std::iter::from_fn(|| places.take(key)).collect::<Vec<_>>();
-        let first = take_all(Key::Uid(1));
+        let first = take_all(ClientKey::Uid(1));
         assert_eq!(first.len(), 32);
-        let others: Vec<_> = (2..6).map(|uid| take_all(Key::Uid(uid))).collect();
+        let others: Vec<_> = (2..6).map(|uid| take_all(ClientKey::Uid(uid))).collect();
         assert_eq!(others.iter().map(Vec::len).collect::<Vec<_>>(), [16, 8, 4, 2]);
-        assert!(places.take(Key::Uid(99)).is_some(), "somebody new still finds one");
+        assert!(places.take(ClientKey::Uid(99)).is_some(), "somebody new still finds one");
         drop(first);
-        assert_eq!(take_all(Key::Uid(7)).len(), 17);
+        assert_eq!(take_all(ClientKey::Uid(7)).len(), 17);
         drop(others);
         assert!(lock(&places.taken).is_empty(), "given back, nothing is kept of anybody");
-        let places = Places::new(3);
-        let all: Vec<_> = std::iter::from_fn(|| places.take(Key::All)).collect();
+        let places = ConnectionPermits::new(3);
+        let all: Vec<_> = std::iter::from_fn(|| places.take(ClientKey::All)).collect();
         assert_eq!(all.len(), 3);
-        let places = Places::reserving(32, 4);
+        let places = ConnectionPermits::reserving(32, 4);
         let users: Vec<_> = (0..40)
             .flat_map(|user| {
-                std::iter::from_fn(|| places.take(Key::caller(&format!("user {user}")))).collect::<Vec<_>>()
+                std::iter::from_fn(|| places.take(ClientKey::caller(&format!("user {user}")))).collect::<Vec<_>>()
             })
             .collect();
         assert_eq!(users.len(), 28);
-        assert_eq!(std::iter::from_fn(|| places.take(Key::All)).collect::<Vec<_>>().len(), 4);
+        assert_eq!(std::iter::from_fn(|| places.take(ClientKey::All)).collect::<Vec<_>>().len(), 4);
     }
 
     #[test]
     fn a_machine_is_one_caller() {
-        let key = |text: &str| Key::address(text.parse().unwrap());
+        let key = |text: &str| ClientKey::address(text.parse().unwrap());
         assert_eq!(key("2001:db8::1"), key("2001:db8::ffff:2"));
         assert_ne!(key("2001:db8::1"), key("2001:db8:0:1::1"));
         assert_eq!(key("::ffff:192.0.2.7"), key("192.0.2.7"));

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 /// A bell that one thread listens to and any can ring.
 #[derive(Debug)]
-pub struct Bell {
+pub struct Waker {
     inside: UnixStream,
     outside: UnixStream,
 }
 
-impl Bell {
+impl Waker {
     /// A bell.
     pub fn new() -> io::Result<Self> {
         let (inside, outside) = UnixStream::pair()?;
@@ -22,12 +22,12 @@ impl Bell {
     }
 
     /// Ends the wait of the listener, now or when it next begins. A bell that rings already needs no other stroke.
-    pub fn ring(&self) {
+    pub fn wake(&self) {
         let _ = (&self.outside).write(&[1]);
     }
 
     /// Another end to ring it by, for a signal handler.
-    pub fn rope(&self) -> io::Result<UnixStream> {
+    pub fn wake_fd(&self) -> io::Result<UnixStream> {
         self.outside.try_clone()
     }
 
@@ -37,19 +37,19 @@ impl Bell {
     }
 
     /// Silences it.
-    pub fn silence(&self) {
+    pub fn reset(&self) {
         let mut strokes = [0; 64];
         while (&self.inside).read(&mut strokes).is_ok_and(|count| count == strokes.len()) {}
     }
 
     /// Waits until it rings or the time is up, and silences it.
-    pub fn wait(&self, patience: Duration) {
+    pub fn wait(&self, timeout: Duration) {
         // Rounded up: a wait that ends early would be begun again and again.
-        let ms = i32::try_from(patience.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX);
+        let ms = i32::try_from(timeout.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX);
         let mut inside = libc::pollfd { fd: self.inside.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         // SAFETY: one entry, which outlives the call.
         if unsafe { libc::poll(&mut inside, 1, ms) } > 0 {
-            self.silence();
+            self.reset();
         }
     }
 }
@@ -61,15 +61,15 @@ mod tests {
 
     #[test]
     fn rings_once_for_many_strokes() {
-        let bell = Bell::new().unwrap();
+        let waker = Waker::new().unwrap();
         for _ in 0..1000 {
-            bell.ring();
+            waker.wake();
         }
         let start = Instant::now();
-        bell.wait(Duration::from_secs(3600));
+        waker.wait(Duration::from_secs(3600));
         assert!(start.elapsed() < Duration::from_secs(60));
         let silent = Instant::now();
-        bell.wait(Duration::from_millis(2));
+        waker.wait(Duration::from_millis(2));
         assert!(silent.elapsed() >= Duration::from_millis(2), "silent again");
     }
 }

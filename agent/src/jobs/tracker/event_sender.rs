@@ -5,24 +5,24 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 
 use super::{Job, JobEvent};
-use crate::bell::Bell;
+use crate::waker::Waker;
 
 /// The most events that wait in the channel.
 const EVENTS_MAX: usize = 1024;
 
 /// Its near end. What does not fit into the channel is held back and put together by job, so that it never has more than two events
 /// of a job, one its beginning or its last change and one its end.
-pub struct Outlet {
+pub struct EventSender {
     to: SyncSender<JobEvent>,
     held: VecDeque<JobEvent>,
-    bell: Arc<Bell>,
+    waker: Arc<Waker>,
 }
 
-impl Outlet {
-    /// Both ends; `bell` rings for the far one.
-    pub fn new(bell: Arc<Bell>) -> (Self, Receiver<JobEvent>) {
+impl EventSender {
+    /// Both ends; `waker` rings for the far one.
+    pub fn new(waker: Arc<Waker>) -> (Self, Receiver<JobEvent>) {
         let (to, from) = sync_channel(EVENTS_MAX);
-        (Self { to, held: VecDeque::new(), bell }, from)
+        (Self { to, held: VecDeque::new(), waker }, from)
     }
 
     /// Whether events are held back.
@@ -46,7 +46,7 @@ impl Outlet {
             }
         }
         if sent {
-            self.bell.ring();
+            self.waker.wake();
         }
     }
 
@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn a_manager_that_takes_nothing_costs_a_bounded_memory_and_misses_no_end() {
-        let (mut outlet, events) = Outlet::new(Arc::new(Bell::new().unwrap()));
+        let (mut outlet, events) = EventSender::new(Arc::new(Waker::new().unwrap()));
         let running: Vec<JobEvent> = (0..EVENTS_MAX as u64).map(|n| JobEvent::Began(of(n, 1))).collect();
         outlet.send(running);
         assert!(!outlet.is_full());

@@ -4,13 +4,13 @@ use std::time::{Duration, Instant};
 
 /// When a source is looked at again because its readers asked for it: a file that keeps changing must not keep the agent busy.
 #[derive(Debug, Default)]
-pub struct Relook {
+pub struct Rediscovery {
     asked: bool,
     /// The last look that was asked for, and how long to wait after it.
     last: Option<(Instant, Duration)>,
 }
 
-impl Relook {
+impl Rediscovery {
     /// The pause after a look: 1 s; each further one that is asked for soon after is twice as long.
     pub const PAUSE_MIN: Duration = Duration::from_secs(1);
     /// The longest pause: 1 min.
@@ -32,7 +32,7 @@ impl Relook {
     }
 
     /// Asks for a look after the pause.
-    pub fn ask(&mut self) {
+    pub fn request(&mut self) {
         self.asked = true;
     }
 
@@ -53,9 +53,9 @@ mod tests {
 
     #[test]
     fn a_source_that_always_wants_a_look_gets_ever_fewer() {
-        let (mut relook, start) = (Relook::default(), Instant::now());
+        let (mut rediscovery, start) = (Rediscovery::default(), Instant::now());
         let looks: Vec<u64> = (0..3_000u64)
-            .filter(|tenth| relook.is_due(true, start + Duration::from_millis(100 * tenth)))
+            .filter(|tenth| rediscovery.is_due(true, start + Duration::from_millis(100 * tenth)))
             .map(|tenth| tenth / 10)
             .collect();
         assert_eq!(looks, [0, 1, 3, 7, 15, 31, 63, 123, 183, 243]);
@@ -63,8 +63,8 @@ mod tests {
 
     #[test]
     fn a_single_change_is_looked_at_at_once_and_one_in_a_pause_is_not_forgotten() {
-        let (mut relook, start) = (Relook::default(), Instant::now());
-        let mut at = |ms: u64, asked| relook.is_due(asked, start + Duration::from_millis(ms));
+        let (mut rediscovery, start) = (Rediscovery::default(), Instant::now());
+        let mut at = |ms: u64, asked| rediscovery.is_due(asked, start + Duration::from_millis(ms));
         assert!(!at(0, false) && at(100, true), "at once");
         assert!(!at(200, true) && !at(900, false) && at(1_100, false), "asked for in the pause, done after it");
         assert!(!at(3_000, true) && at(3_200, false), "the second pause is longer");

@@ -4,10 +4,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::super::live::DirId;
 use super::super::tree;
-use super::super::watch::{Watched, Watches};
-use super::{EVENTS_OF_USER_MAX, Scan, Watcher, is_gone};
+use super::super::watch::{InotifyWatches, WatchTarget};
+use super::{EVENTS_OF_USER_MAX, TrackerThread, TreeScan, is_gone};
 
-impl Watcher {
+impl TrackerThread {
     /// Whose the directory above one is.
     pub(super) fn owner_above(&self, dir: &DirId) -> u32 {
         let above = dir.path.rsplit_once('/').map_or("", |(above, _)| above);
@@ -26,13 +26,13 @@ impl Watcher {
             let (core, visited) = (&self.core, &self.own.visited);
             if let Some(watches) = &mut self.own.watches {
                 watches.retain(|what| match what {
-                    Watched::Dir(dir) => visited.owner(dir) != uid,
-                    Watched::Events(key) => core.job(key).and_then(|job| job.record.uid) != Some(uid),
-                    Watched::Hooks | Watched::Gpus => true,
+                    WatchTarget::Dir(dir) => visited.owner(dir) != uid,
+                    WatchTarget::Events(key) => core.job(key).and_then(|job| job.record.uid) != Some(uid),
+                    WatchTarget::Hooks | WatchTarget::Gpus => true,
                 });
             }
             self.own.unwatched = true;
-            self.own.told.seldom(&format!("events {uid}"), || {
+            self.own.log_limiter.seldom(&format!("events {uid}"), || {
                 format!("cgroups of uid {uid} change so often that they are only looked at by the rescan")
             });
         }
@@ -40,7 +40,7 @@ impl Watcher {
     }
 
     /// How many more directories in directories of a user are looked at.
-    pub(super) fn allowance(&self, uid: u32, scan: &Scan) -> usize {
+    pub(super) fn allowance(&self, uid: u32, scan: &TreeScan) -> usize {
         if uid == 0 {
             return usize::MAX;
         }
@@ -50,11 +50,11 @@ impl Watcher {
     }
 
     /// There is more in a directory than is looked at.
-    pub(super) fn pass_over(&mut self, dir: DirId, uid: u32, scan: &mut Scan) {
+    pub(super) fn pass_over(&mut self, dir: DirId, uid: u32, scan: &mut TreeScan) {
         let most = self.config.bounds.directories_per_user;
         let path = self.core.path(&dir);
         scan.over.insert(dir);
-        self.own.told.seldom(&format!("directories {uid}"), || {
+        self.own.log_limiter.seldom(&format!("directories {uid}"), || {
             format!(
                 "uid {uid} has more than {most} cgroups in cgroups of their own, {} among them; the rest is not looked at ([jobs.bounds] \
                  directories_per_user)",
@@ -67,14 +67,14 @@ impl Watcher {
     pub(super) fn count(&mut self) {
         let passed_over = self.core.passed_over();
         if passed_over > 0 {
-            self.own.told.seldom("jobs", || {
+            self.own.log_limiter.seldom("jobs", || {
                 format!(
                     "{passed_over} directories of jobs are passed over: there are as many jobs as [jobs.bounds] jobs and jobs_per_user allow"
                 )
             });
         }
         let put = |count: &AtomicU64, value: usize| count.store(value as u64, Ordering::Relaxed);
-        put(&self.counts.watches, self.own.watches.as_ref().map_or(0, Watches::count));
+        put(&self.counts.watches, self.own.watches.as_ref().map_or(0, InotifyWatches::count));
         put(&self.counts.jobs_passed_over, passed_over);
     }
 
@@ -84,7 +84,7 @@ impl Watcher {
     }
 
     /// Directories of jobs that are known, in directories that were not looked at to the end: they are asked for one by one.
-    pub(super) fn see_passed_over(&self, scan: &mut Scan) {
+    pub(super) fn see_passed_over(&self, scan: &mut TreeScan) {
         let is_over = |dir: &DirId| {
             let above = dir.path.match_indices('/').map(|(at, _)| &dir.path[..at]);
             above.chain(["", &*dir.path]).any(|path| scan.over.contains(&DirId::new(dir.hierarchy, path)))

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::rule::{Owner, Rule, Spec};
+use super::rule::{Rule, RuleOwner, RuleSpec};
 use super::{RULES_MAX, RawRule};
 
 /// The file, in the jobs' directory.
@@ -19,7 +19,7 @@ const FILE_BYTES_MAX: u64 = 64 << 20;
 const VERSION: u32 = 1;
 
 #[derive(Serialize, Deserialize)]
-struct Stored {
+struct RuleFileContent {
     version: u32,
     next: u64,
     rules: Vec<StoredRule>,
@@ -44,7 +44,7 @@ struct StoredOwner {
 
 /// What the file had.
 #[derive(Debug, Default)]
-pub struct Kept {
+pub struct LoadedRules {
     pub rules: Vec<Rule>,
     pub next: u64,
     /// Whether something in it does not count any more, so that it is to be written anew.
@@ -53,11 +53,11 @@ pub struct Kept {
 
 /// The file.
 #[derive(Debug)]
-pub struct Keep {
+pub struct RuleFile {
     path: PathBuf,
 }
 
-impl Keep {
+impl RuleFile {
     pub fn new(dir: &Path) -> Self {
         Self { path: dir.join(FILE) }
     }
@@ -67,16 +67,16 @@ impl Keep {
     }
 
     /// Reads it. One that is damaged is set aside and named in `problems`; what is over is left out.
-    pub fn load(&self, now: i64, problems: &mut Vec<String>) -> Kept {
+    pub fn load(&self, now: i64, problems: &mut Vec<String>) -> LoadedRules {
         let stored = match read(&self.path) {
             Ok(Some(stored)) => stored,
-            Ok(None) => return Kept::default(),
+            Ok(None) => return LoadedRules::default(),
             Err(why) => {
                 problems.push(self.set_aside(&why));
-                return Kept::default();
+                return LoadedRules::default();
             }
         };
-        let mut kept = Kept { next: stored.next, ..Kept::default() };
+        let mut kept = LoadedRules { next: stored.next, ..LoadedRules::default() };
         for stored in stored.rules {
             let id = stored.id;
             match stored.check() {
@@ -109,7 +109,7 @@ impl Keep {
     /// Writes it as a whole: whoever reads it, or after a crash, finds the old or the new one.
     pub fn save(&self, rules: &[Arc<Rule>], next: u64) -> io::Result<()> {
         let rules = rules.iter().map(|rule| StoredRule::of(rule)).collect();
-        let bytes = serde_json::to_vec(&Stored { version: VERSION, next, rules })?;
+        let bytes = serde_json::to_vec(&RuleFileContent { version: VERSION, next, rules })?;
         let dir = self.path.parent().unwrap_or(Path::new("."));
         fs::create_dir_all(dir)?;
         let temporary = self.path.with_extension("json.new");
@@ -127,7 +127,7 @@ impl Keep {
     }
 }
 
-fn read(path: &Path) -> Result<Option<Stored>, String> {
+fn read(path: &Path) -> Result<Option<RuleFileContent>, String> {
     let file = match File::open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -138,7 +138,7 @@ fn read(path: &Path) -> Result<Option<Stored>, String> {
     if bytes.len() as u64 > FILE_BYTES_MAX {
         return Err(format!("it has more than {FILE_BYTES_MAX} bytes"));
     }
-    let stored: Stored = serde_json::from_slice(&bytes).map_err(|error| error.to_string())?;
+    let stored: RuleFileContent = serde_json::from_slice(&bytes).map_err(|error| error.to_string())?;
     if stored.version != VERSION {
         return Err(format!("its version is {}; {VERSION} is known", stored.version));
     }
@@ -157,7 +157,7 @@ impl StoredRule {
             until_ns: rule.until,
             by: rule.by.clone(),
             made_ns: rule.made,
-            owner: owner.map(|Owner { uid, user, only }| StoredOwner {
+            owner: owner.map(|RuleOwner { uid, user, only }| StoredOwner {
                 uid: *uid,
                 user: user.clone(),
                 only: only.clone(),
@@ -169,8 +169,8 @@ impl StoredRule {
         if self.id <= RULES_MAX as u64 || self.id == u64::MAX {
             return Err("its number is none that is given to people's rules".into());
         }
-        let spec = Spec::read(&self.rule).map_err(|refusal| refusal.to_string())?;
-        let owner = self.owner.map(|StoredOwner { uid, user, only }| Owner { uid, user, only });
+        let spec = RuleSpec::read(&self.rule).map_err(|refusal| refusal.to_string())?;
+        let owner = self.owner.map(|StoredOwner { uid, user, only }| RuleOwner { uid, user, only });
         Ok(Rule { id: self.id, spec, until: self.until_ns, by: self.by, owner, made: self.made_ns })
     }
 }

@@ -8,44 +8,44 @@ use std::time::{Duration, Instant};
 use wholegrain_model::{Interval, Schema, SchemaError, SensorDef, SensorPath, Value};
 use wholegrain_sources::Reader;
 
-use super::super::rules::{JobRules, Metric, Subject};
+use super::super::rules::{JobMetric, JobRules, RuleJob};
 use super::super::tracker::Job;
-use super::super::{JobView, MetricView, Mode, Setting};
-use super::hands::Hands;
-use super::moves::{Moves, origins};
-use super::part::{Intake, Part, Pool};
-use super::plan::{Groups, Key, Place, Step, diff, plan};
-use super::reader::{Asked, Combined};
-use super::room::{Held, Need};
-use super::source::Supply;
+use super::super::{JobView, MetricSetting, MetricView, SampleMode};
+use super::capacity::{HoldReason, JobNeed};
+use super::change_set::ChangeSet;
+use super::counter_moves::{CounterMoves, origins};
+use super::part::{PartIntake, RunningPart, SensorListPool};
+use super::plan::{GroupKey, PlanStep, PlannedGroups, SensorPlace, diff, plan};
+use super::reader::{CombinedReader, RediscoveryRequests};
+use super::source::JobSourceHandle;
 use crate::cache::newest_row;
-use crate::engine::schedule::Ticking;
-use crate::engine::{Group, GroupStats, Sampled, Start};
-use crate::manager::relook::Relook;
-use crate::state::State;
+use crate::engine::schedule::TickSchedule;
+use crate::engine::{Group, GroupStart, GroupStats, Sampled};
+use crate::manager::rediscovery::Rediscovery;
+use crate::state::AgentState;
 
 /// Over how long it is seen whether the ticks of a group are made: 5 s.
 const WATCH: Duration = Duration::from_secs(5);
 
 /// A group that is sampled.
-struct Live {
+struct SampledGroup {
     group: Arc<Group>,
-    places: Vec<Place>,
+    places: Vec<SensorPlace>,
     /// The parts that it reads, in the order of the readers.
     parts: Vec<u32>,
-    asked: Arc<Asked>,
-    watched: Watched,
+    asked: Arc<RediscoveryRequests>,
+    watched: TickRatio,
 }
 
 /// How many of its ticks a group has made of late.
-struct Watched {
+struct TickRatio {
     from: Instant,
     samples: u64,
     missed: u64,
     percent: Option<u8>,
 }
 
-impl Watched {
+impl TickRatio {
     fn new(group: &Group) -> Self {
         let load = |count: &std::sync::atomic::AtomicU64| count.load(Ordering::Relaxed);
         Self {
@@ -70,7 +70,7 @@ impl Watched {
 }
 
 /// Which of a job's parts are asked for anew.
-pub enum Again<'a> {
+pub enum PartSelection<'a> {
     /// Those of every source, and all of them are other parts: the job is at another place.
     All,
     /// Those of one source.
@@ -80,7 +80,7 @@ pub enum Again<'a> {
 }
 
 /// What the newest sample of `old` has of the sensors of `schema`.
-fn carried(state: &State, old: &Group, schema: &Schema) -> Option<(i64, Vec<Option<Value>>)> {
+fn carried(state: &AgentState, old: &Group, schema: &Schema) -> Option<(i64, Vec<Option<Value>>)> {
     let (time, values) = newest_row(state, old)?;
     let known: HashMap<&str, Option<Value>> =
         old.schema.sensors().iter().map(|sensor| sensor.name.as_str()).zip(values).collect();
@@ -88,7 +88,7 @@ fn carried(state: &State, old: &Group, schema: &Schema) -> Option<(i64, Vec<Opti
 }
 
 /// A group of a job that nobody samples.
-pub struct Preview {
+pub struct GroupPreview {
     /// Its sensors.
     pub schema: Schema,
     /// Its interval.
@@ -98,39 +98,39 @@ pub struct Preview {
 }
 
 /// A job.
-pub struct Running {
+pub struct RunningJob {
     /// As the tracker last told of it.
     pub job: Arc<Job>,
-    parts: Vec<Part>,
+    parts: Vec<RunningPart>,
     next_part: u32,
-    moves: Moves,
-    live: BTreeMap<Key, Live>,
-    relook: Relook,
+    moves: CounterMoves,
+    live: BTreeMap<GroupKey, SampledGroup>,
+    rediscovery: Rediscovery,
     /// Parts that have asked for a new look and wait for it.
     asked: HashSet<u32>,
     view: Option<Arc<JobView>>,
     /// Why it is not read.
-    held: Option<Held>,
+    held: Option<HoldReason>,
     /// What it needed when it was last asked for its parts.
-    needed: Need,
+    needed: JobNeed,
 }
 
-impl Running {
+impl RunningJob {
     /// A job that began; nothing of it is read yet.
     pub fn new(job: Arc<Job>) -> Self {
         let (parts, live) = (Vec::new(), BTreeMap::new());
-        let (moves, relook, asked) = (Moves::default(), Relook::default(), HashSet::new());
-        let (held, needed) = (None, Need::default());
-        Self { job, parts, next_part: 0, moves, live, relook, asked, view: None, held, needed }
+        let (moves, rediscovery, asked) = (CounterMoves::default(), Rediscovery::default(), HashSet::new());
+        let (held, needed) = (None, JobNeed::default());
+        Self { job, parts, next_part: 0, moves, live, rediscovery, asked, view: None, held, needed }
     }
 
     /// Why it is not read, if it is not.
-    pub fn held(&self) -> Option<Held> {
+    pub fn held(&self) -> Option<HoldReason> {
         self.held
     }
 
     /// It is not read, and has no parts.
-    pub fn hold(&mut self, held: Held) {
+    pub fn hold(&mut self, held: HoldReason) {
         self.needed = self.need();
         (self.held, self.view) = (Some(held), None);
         self.parts.clear();
@@ -142,51 +142,54 @@ impl Running {
     }
 
     /// What it takes, or would take where it is not read.
-    pub fn need(&self) -> Need {
+    pub fn need(&self) -> JobNeed {
         let uid = self.job.record.uid;
         if self.held.is_some() {
-            return Need { uid, ..self.needed };
+            return JobNeed { uid, ..self.needed };
         }
         let sensors = self.parts.iter().map(|part| part.metrics().count()).sum();
-        Need { uid, sensors, files: self.parts.len() }
+        JobNeed { uid, sensors, files: self.parts.len() }
     }
 
     /// For the rules.
-    pub fn subject(&self) -> Subject<'_> {
-        Subject::of(&self.job.record)
+    pub fn subject(&self) -> RuleJob<'_> {
+        RuleJob::of(&self.job.record)
     }
 
     /// Everything that can be read of it.
-    pub fn metrics(&self) -> Vec<Metric<'_>> {
+    pub fn metrics(&self) -> Vec<JobMetric<'_>> {
         self.parts
             .iter()
             .flat_map(|part| {
-                part.metrics().map(|(_, sensor)| Metric { name: sensor.name.as_str(), interval_min: part.interval_min })
+                part.metrics()
+                    .map(|(_, sensor)| JobMetric { name: sensor.name.as_str(), interval_min: part.interval_min })
             })
             .collect()
     }
 
     /// Asks the sources what there is to read. What they offer unchanged stays as it is, readers and all.
-    pub fn gather(&mut self, supplies: &mut [Supply], pool: &mut Pool, again: &Again<'_>) {
+    pub fn gather(&mut self, supplies: &mut [JobSourceHandle], pool: &mut SensorListPool, again: &PartSelection<'_>) {
         let before = origins(&self.parts);
         let mut old = std::mem::take(&mut self.parts);
         let renewed: HashSet<&str> = match again {
-            Again::Parts(asked) => old.iter().filter(|part| asked.contains(&part.id)).map(|part| part.source).collect(),
-            Again::Source(name) => HashSet::from([*name]),
-            Again::All => supplies.iter().map(|supply| supply.name).collect(),
+            PartSelection::Parts(asked) => {
+                old.iter().filter(|part| asked.contains(&part.id)).map(|part| part.source).collect()
+            }
+            PartSelection::Source(name) => HashSet::from([*name]),
+            PartSelection::All => supplies.iter().map(|supply| supply.name).collect(),
         };
-        let replaced = |part: &Part| match again {
-            Again::All | Again::Source(_) => true,
-            Again::Parts(asked) => asked.contains(&part.id),
+        let replaced = |part: &RunningPart| match again {
+            PartSelection::All | PartSelection::Source(_) => true,
+            PartSelection::Parts(asked) => asked.contains(&part.id),
         };
-        let mut intake = Intake::new(pool, &mut self.next_part);
+        let mut intake = PartIntake::new(pool, &mut self.next_part);
         for supply in supplies {
-            let mine: Vec<Part> = old.extract_if(.., |part| part.source == supply.name).collect();
+            let mine: Vec<RunningPart> = old.extract_if(.., |part| part.source == supply.name).collect();
             if !renewed.contains(supply.name) {
                 mine.into_iter().for_each(|part| intake.keep(part));
                 continue;
             }
-            let mut mine: Vec<Part> = mine.into_iter().filter(|part| !replaced(part)).collect();
+            let mut mine: Vec<RunningPart> = mine.into_iter().filter(|part| !replaced(part)).collect();
             let (name, offered) = (supply.name, supply.parts(&self.job.place));
             for part in offered {
                 let before = mine.iter().position(|old| old.name == part.name).map(|at| mine.swap_remove(at));
@@ -209,131 +212,131 @@ impl Running {
     }
 
     /// Makes the groups so that they are as wanted; whether anything changed.
-    pub fn replan(&mut self, hands: &mut Hands<'_>) -> bool {
-        let running: Groups = self.live.iter().map(|(key, live)| (key.clone(), live.places.clone())).collect();
-        let wanted = plan(self.parts.iter().map(Part::offer));
-        let looks_same = |key: &Key| {
+    pub fn replan(&mut self, change_set: &mut ChangeSet<'_>) -> bool {
+        let running: PlannedGroups = self.live.iter().map(|(key, live)| (key.clone(), live.places.clone())).collect();
+        let wanted = plan(self.parts.iter().map(RunningPart::offer));
+        let looks_same = |key: &GroupKey| {
             let now = self.live[key].group.schema.sensors();
             now.len() == wanted[key].len()
                 && now.iter().zip(&wanted[key]).all(|(now, place)| *now == *self.sensor(*place))
         };
         let steps = diff(&running, &wanted, looks_same);
         for step in &steps {
-            self.make(step, &wanted, hands);
+            self.make(step, &wanted, change_set);
         }
         if steps.is_empty() {
             return false;
         }
         self.view = None;
-        hands.carry_out();
+        change_set.carry_out();
         true
     }
 
-    fn sensor(&self, place: Place) -> &SensorDef {
+    fn sensor(&self, place: SensorPlace) -> &SensorDef {
         // A place is only ever of a part that is there: groups are planned from the parts.
         let part = self.parts.iter().find(|part| part.id == place.part).expect("the part of a planned place");
         &part.sensors[place.sensor as usize]
     }
 
-    fn make(&mut self, step: &Step, wanted: &Groups, hands: &mut Hands<'_>) {
+    fn make(&mut self, step: &PlanStep, wanted: &PlannedGroups, change_set: &mut ChangeSet<'_>) {
         match step {
-            Step::Add(key, beside) => {
+            PlanStep::Add(key, beside) => {
                 let start = beside.as_ref().and_then(|beside| self.live.get(beside)).map(|live| live.group.id);
-                let start = start.map_or(Start::AtOnce, Start::InStepWith);
-                let Some(group) = self.group(key, &wanted[key], None, hands) else { return };
+                let start = start.map_or(GroupStart::AtOnce, GroupStart::InStepWith);
+                let Some(group) = self.group(key, &wanted[key], None, change_set) else { return };
                 let (reader, live) = self.open(group.clone(), &wanted[key]);
-                hands.change(key.blocking).add(Sampled::new(group.clone(), reader), start);
-                hands.added.push(group);
+                change_set.change(key.blocking).add(Sampled::new(group.clone(), reader), start);
+                change_set.added.push(group);
                 self.live.insert(key.clone(), live);
             }
-            Step::Rename(from, to) => {
+            PlanStep::Rename(from, to) => {
                 let Some(mut live) = self.live.remove(from) else { return };
-                let Some(group) = self.group(to, &live.places, Some(&live.group), hands) else {
-                    return self.end(live, from, hands);
+                let Some(group) = self.group(to, &live.places, Some(&live.group), change_set) else {
+                    return self.end(live, from, change_set);
                 };
-                hands.change(to.blocking).retime(live.group.id, group.clone(), true);
-                hands.retired.push(live.group.id);
-                hands.added.push(group.clone());
-                live.watched = Watched::new(&group);
+                change_set.change(to.blocking).retime(live.group.id, group.clone(), true);
+                change_set.retired.push(live.group.id);
+                change_set.added.push(group.clone());
+                live.watched = TickRatio::new(&group);
                 live.group = group;
                 self.live.insert(to.clone(), live);
             }
-            Step::Reread(key) => {
+            PlanStep::Reread(key) => {
                 let Some(old) = self.live.remove(key) else { return };
                 let (reader, live) = self.open(old.group.clone(), &wanted[key]);
-                hands.change(key.blocking).replace(old.group.id, Sampled::new(old.group, reader), true);
-                self.live.insert(key.clone(), Live { watched: old.watched, ..live });
+                change_set.change(key.blocking).replace(old.group.id, Sampled::new(old.group, reader), true);
+                self.live.insert(key.clone(), SampledGroup { watched: old.watched, ..live });
             }
-            Step::Reshape(key) => {
+            PlanStep::Reshape(key) => {
                 let Some(old) = self.live.remove(key) else { return };
-                let Some(group) = self.group(key, &wanted[key], Some(&old.group), hands) else {
-                    return self.end(old, key, hands);
+                let Some(group) = self.group(key, &wanted[key], Some(&old.group), change_set) else {
+                    return self.end(old, key, change_set);
                 };
                 let (reader, live) = self.open(group.clone(), &wanted[key]);
-                hands.change(key.blocking).replace(old.group.id, Sampled::new(group.clone(), reader), true);
-                hands.retired.push(old.group.id);
-                hands.added.push(group);
-                self.live.insert(key.clone(), Live { watched: old.watched, ..live });
+                change_set.change(key.blocking).replace(old.group.id, Sampled::new(group.clone(), reader), true);
+                change_set.retired.push(old.group.id);
+                change_set.added.push(group);
+                self.live.insert(key.clone(), SampledGroup { watched: old.watched, ..live });
             }
-            Step::Remove(key) => {
+            PlanStep::Remove(key) => {
                 if let Some(live) = self.live.remove(key) {
-                    self.end(live, key, hands);
+                    self.end(live, key, change_set);
                 }
             }
         }
     }
 
-    fn end(&self, live: Live, key: &Key, hands: &mut Hands<'_>) {
-        hands.change(key.blocking).remove(live.group.id);
-        hands.retired.push(live.group.id);
+    fn end(&self, live: SampledGroup, key: &GroupKey, change_set: &mut ChangeSet<'_>) {
+        change_set.change(key.blocking).remove(live.group.id);
+        change_set.retired.push(live.group.id);
     }
 
     /// A group for these sensors; `old` is the one whose place it takes.
     fn group(
         &self,
-        key: &Key,
-        places: &[Place],
+        key: &GroupKey,
+        places: &[SensorPlace],
         old: Option<&Arc<Group>>,
-        hands: &mut Hands<'_>,
+        change_set: &mut ChangeSet<'_>,
     ) -> Option<Arc<Group>> {
         let name = key.name(&self.job.record.level);
-        if key.blocking && !hands.can_block() {
+        if key.blocking && !change_set.can_block() {
             return None;
         }
         let same = old.filter(|old| old.name() == name);
-        if same.is_none() && hands.state.registry.find(&name).is_some() {
-            hands.report(format!("group {name} is left out: there is one of that name already"));
+        if same.is_none() && change_set.state.registry.find(&name).is_some() {
+            change_set.report(format!("group {name} is left out: there is one of that name already"));
             return None;
         }
-        let prefix = hands.state.prefix.join(&format!("job/{}", self.job.record.level));
+        let prefix = change_set.state.prefix.join(&format!("job/{}", self.job.record.level));
         let sensors = places.iter().map(|place| self.sensor(*place).clone()).collect();
         let schema = match prefix.map(|prefix| Schema::new(prefix, name, sensors)) {
             Ok(Ok(schema)) => schema,
-            Ok(Err(error)) => return hands.left_out(&error),
-            Err(error) => return hands.left_out(&error),
+            Ok(Err(error)) => return change_set.left_out(&error),
+            Err(error) => return change_set.left_out(&error),
         };
-        let schema = hands.shapes.shared(key, schema);
-        let accumulated = match hands.shapes.accumulated(key, &schema) {
+        let schema = change_set.shapes.shared(key, schema);
+        let accumulated = match change_set.shapes.accumulated(key, &schema) {
             Ok(accumulated) => accumulated,
-            Err(error) => return hands.left_out(&error),
+            Err(error) => return change_set.left_out(&error),
         };
-        let ticking = Ticking { interval: key.interval, offset: Default::default(), synchronous: true };
-        let (agent, send_interval) = (&hands.state.name, hands.send_interval);
+        let ticking = TickSchedule { interval: key.interval, offset: Default::default(), synchronous: true };
+        let (agent, send_interval) = (&change_set.state.name, change_set.send_interval);
         let stats = same.map(|old| old.stats.clone()).unwrap_or_default();
-        let carried = old.and_then(|old| carried(hands.state, old, &schema));
+        let carried = old.and_then(|old| carried(change_set.state, old, &schema));
         let group = Group::new(super::SOURCE, agent, schema, ticking, key.blocking, send_interval, stats);
         Some(Arc::new(group.accumulating(accumulated).carrying(carried)))
     }
 
     /// A reader for these places of the parts.
-    fn open(&self, group: Arc<Group>, places: &[Place]) -> (Box<dyn Reader>, Live) {
+    fn open(&self, group: Arc<Group>, places: &[SensorPlace]) -> (Box<dyn Reader>, SampledGroup) {
         let (reader, parts, asked) = self.reader(places);
-        let watched = Watched::new(&group);
-        (reader, Live { group, places: places.to_vec(), parts, asked, watched })
+        let watched = TickRatio::new(&group);
+        (reader, SampledGroup { group, places: places.to_vec(), parts, asked, watched })
     }
 
     /// The same, with the parts that it reads and where they ask for a new look.
-    fn reader(&self, places: &[Place]) -> (Box<dyn Reader>, Vec<u32>, Arc<Asked>) {
+    fn reader(&self, places: &[SensorPlace]) -> (Box<dyn Reader>, Vec<u32>, Arc<RediscoveryRequests>) {
         let (mut readers, mut parts) = (Vec::new(), Vec::new());
         for part in &self.parts {
             let mut slots = vec![None; part.sensors.len()];
@@ -349,30 +352,30 @@ impl Running {
             let moved = self.moves.of(&self.sensor(*place).name)?;
             Some((row, moved))
         });
-        let asked = Arc::new(Asked::default());
-        (Box::new(Combined::new(readers, asked.clone()).moved(moved.collect())), parts, asked)
+        let asked = Arc::new(RediscoveryRequests::default());
+        (Box::new(CombinedReader::new(readers, asked.clone()).moved(moved.collect())), parts, asked)
     }
 
     /// The groups that there would be, each with what reads it, and what is in the way of others.
-    pub fn preview(&self, prefix: &SensorPath) -> Vec<Result<Preview, SchemaError>> {
-        let one = |(key, places): (&Key, &Vec<Place>)| {
+    pub fn preview(&self, prefix: &SensorPath) -> Vec<Result<GroupPreview, SchemaError>> {
+        let one = |(key, places): (&GroupKey, &Vec<SensorPlace>)| {
             let level = &self.job.record.level;
             let sensors = places
                 .iter()
                 .map(|place| self.sensor(*place))
                 .map(|sensor| SensorDef { name: format!("job/{level}/{}", sensor.name), ..sensor.clone() });
             let schema = Schema::new(prefix.clone(), key.name(level), sensors.collect())?;
-            Ok(Preview { schema, interval: key.interval, reader: self.reader(places).0 })
+            Ok(GroupPreview { schema, interval: key.interval, reader: self.reader(places).0 })
         };
-        plan(self.parts.iter().map(Part::offer)).iter().map(one).collect()
+        plan(self.parts.iter().map(RunningPart::offer)).iter().map(one).collect()
     }
 
     /// Takes all its groups from the samplers.
-    pub fn stop(&mut self, hands: &mut Hands<'_>) {
+    pub fn stop(&mut self, change_set: &mut ChangeSet<'_>) {
         for (key, live) in std::mem::take(&mut self.live) {
-            self.end(live, &key, hands);
+            self.end(live, &key, change_set);
         }
-        hands.carry_out();
+        change_set.carry_out();
     }
 
     /// What its readers have to say: parts that are to be asked for anew now. `report` gets each trouble.
@@ -381,7 +384,7 @@ impl Running {
             let stats = &live.group.stats;
             if stats.layout_changed.swap(false, Ordering::AcqRel) {
                 let bits = live.asked.take();
-                let parts = live.parts.iter().enumerate().filter(|(at, _)| bits & Asked::bit(*at) != 0);
+                let parts = live.parts.iter().enumerate().filter(|(at, _)| bits & RediscoveryRequests::bit(*at) != 0);
                 self.asked.extend(parts.map(|(_, part)| *part));
             }
             if let Some(problem) = stats.problem.get() {
@@ -391,11 +394,11 @@ impl Running {
                 self.view = None;
             }
         }
-        self.relook.is_due(!self.asked.is_empty(), now).then(|| std::mem::take(&mut self.asked))
+        self.rediscovery.is_due(!self.asked.is_empty(), now).then(|| std::mem::take(&mut self.asked))
     }
 
     /// The tracker has told something new of it.
-    pub fn retold(&mut self, job: Arc<Job>) {
+    pub fn update_job(&mut self, job: Arc<Job>) {
         self.job = job;
         self.view = None;
     }
@@ -410,7 +413,7 @@ impl Running {
         let view = Arc::new(JobView {
             record: self.job.record.clone(),
             place: self.job.place.clone(),
-            held: self.held.map(Held::text),
+            held: self.held.map(HoldReason::text),
             metrics: metrics.collect(),
         });
         self.view = Some(view.clone());
@@ -422,15 +425,15 @@ impl Running {
         self.view.is_none()
     }
 
-    fn metric(&self, part: &Part, index: usize, sensor: &SensorDef) -> MetricView {
+    fn metric(&self, part: &RunningPart, index: usize, sensor: &SensorDef) -> MetricView {
         let rate = match &part.settings[index] {
-            Setting::On(rate) => Some(rate),
-            Setting::Off => None,
+            MetricSetting::On(rate) => Some(rate),
+            MetricSetting::Off => None,
         };
-        let live = rate.and_then(|rate| self.live.get(&Key::of(rate, part.blocking)));
+        let live = rate.and_then(|rate| self.live.get(&GroupKey::of(rate, part.blocking)));
         let window = rate.and_then(|rate| match &rate.mode {
-            Mode::Raw => None,
-            Mode::Accumulate(accumulation) => Some(accumulation.window.ns()),
+            SampleMode::Raw => None,
+            SampleMode::Accumulate(accumulation) => Some(accumulation.window.ns()),
         });
         MetricView {
             name: sensor.name.clone(),

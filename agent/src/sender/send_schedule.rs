@@ -9,7 +9,7 @@ const MINUTE_NS: i64 = 60_000_000_000;
 
 /// Opens at certain instants of the wall clock, or stands open.
 #[derive(Debug)]
-pub struct Gate {
+pub struct SendSchedule {
     /// 0 when it stands open.
     period: i64,
     phase: i64,
@@ -21,7 +21,7 @@ pub fn spread(name: &str) -> u64 {
     name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
-impl Gate {
+impl SendSchedule {
     /// For an agent of this name.
     pub fn new(config: &MqttConfig, name: &str, now_real: i64) -> Self {
         let (period, phase) = match config.mode {
@@ -32,9 +32,9 @@ impl Gate {
             }
             SendMode::Burst { per_minute } => (MINUTE_NS / i64::from(per_minute), 0),
         };
-        let mut gate = Self { period, phase, next: 0 };
-        gate.next = gate.after(now_real);
-        gate
+        let mut schedule = Self { period, phase, next: 0 };
+        schedule.next = schedule.after(now_real);
+        schedule
     }
 
     fn after(&self, now_real: i64) -> i64 {
@@ -66,7 +66,7 @@ impl Gate {
     }
 
     /// Whether it is ever shut.
-    pub fn is_gated(&self) -> bool {
+    pub fn is_scheduled(&self) -> bool {
         self.period != 0
     }
 
@@ -84,15 +84,15 @@ mod tests {
 
     #[test]
     fn opens_once_a_period_at_its_phase() {
-        let mut gate = Gate { period: 10 * S, phase: 3 * S, next: 0 };
-        gate.next = gate.after(100 * S);
-        assert_eq!(gate.next_in(100 * S), Duration::from_secs(3));
-        let opened: Vec<i64> = (100..140).filter(|second| gate.opens(second * S).is_some()).collect();
+        let mut schedule = SendSchedule { period: 10 * S, phase: 3 * S, next: 0 };
+        schedule.next = schedule.after(100 * S);
+        assert_eq!(schedule.next_in(100 * S), Duration::from_secs(3));
+        let opened: Vec<i64> = (100..140).filter(|second| schedule.opens(second * S).is_some()).collect();
         assert_eq!(opened, [103, 113, 123, 133]);
-        assert_eq!(gate.opens(20 * S), Some(0), "after a step back of the clock");
-        assert_eq!(gate.next, 23 * S);
-        assert_eq!(gate.opens(45 * S), Some(2 * S), "two instants have passed, the later one counts");
-        assert_eq!(gate.next, 53 * S);
+        assert_eq!(schedule.opens(20 * S), Some(0), "after a step back of the clock");
+        assert_eq!(schedule.next, 23 * S);
+        assert_eq!(schedule.opens(45 * S), Some(2 * S), "two instants have passed, the later one counts");
+        assert_eq!(schedule.next, 53 * S);
     }
 
     #[test]

@@ -9,7 +9,7 @@ const MINUTE_NS: i64 = 60_000_000_000;
 
 /// Counts within minutes of the clock.
 #[derive(Debug)]
-pub struct Rate {
+pub struct RateLimit {
     each_max: u32,
     all_max: u32,
     minute: i64,
@@ -19,7 +19,7 @@ pub struct Rate {
     over: u64,
 }
 
-impl Rate {
+impl RateLimit {
     /// So many a minute for each, and for all.
     pub fn per_minute(each_max: u32, all_max: u32) -> Self {
         Self { each_max, all_max, minute: i64::MIN, all: 0, each: HashMap::new(), over: 0 }
@@ -44,7 +44,7 @@ impl Rate {
     }
 
     /// How many were over the rate since this was last asked.
-    pub fn take_over(&mut self) -> u64 {
+    pub fn take_excess(&mut self) -> u64 {
         std::mem::take(&mut self.over)
     }
 }

@@ -7,13 +7,13 @@ use std::sync::atomic::Ordering;
 
 use wholegrain_model::Pattern;
 
-use super::reading::Watch;
+use super::reading::SensorWatch;
 use super::{HANDLES_MAX, reading};
-use crate::engine::schedule::Now;
-use crate::jobs::marks::peer::Whereabouts;
-use crate::jobs::marks::{Event, JobMarks, MarkError, What};
-use crate::jobs::{JobView, Role, Who};
-use crate::state::State;
+use crate::engine::schedule::ClockReading;
+use crate::jobs::marks::process::ProcessLocation;
+use crate::jobs::marks::{JobMarks, Mark, MarkError, MarkKind};
+use crate::jobs::{CallerIdentity, JobView, Role};
+use crate::state::AgentState;
 
 /// Version of the protocol.
 const VERSION: u32 = 1;
@@ -33,7 +33,7 @@ const KNOWN: &str = "hello, job [ID], begin NAME [TIME], end NAME [TIME], value 
 
 /// What is to become of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Step {
+pub enum RequestProgress {
     /// It was answered, or needs no answer.
     Done,
     /// It is to be given again in a moment.
@@ -41,30 +41,30 @@ pub enum Step {
 }
 
 /// Why there is no answer.
-enum Stop {
+enum RequestStop {
     Later,
     Because(String),
     Dropped(String),
 }
 
-impl From<String> for Stop {
+impl From<String> for RequestStop {
     fn from(why: String) -> Self {
-        Stop::Because(why)
+        RequestStop::Because(why)
     }
 }
 
-impl From<MarkError> for Stop {
+impl From<MarkError> for RequestStop {
     fn from(error: MarkError) -> Self {
         match error {
-            MarkError::Dropped(why) => Stop::Dropped(why),
-            MarkError::Refused(_) | MarkError::Over(_) => Stop::Because(error.to_string()),
+            MarkError::Dropped(why) => RequestStop::Dropped(why),
+            MarkError::Refused(_) | MarkError::Over(_) => RequestStop::Because(error.to_string()),
         }
     }
 }
 
 /// Which job the connection is of.
 #[derive(Debug)]
-enum Standing {
+enum PeerJob {
     Unknown,
     Absent { why: String, since: i64, looked: i64 },
     Known { job: Arc<JobView>, marks: Arc<JobMarks> },
@@ -72,37 +72,37 @@ enum Standing {
 
 /// One connection's state.
 #[derive(Debug)]
-pub struct Talk {
-    who: Who,
-    standing: Standing,
+pub struct LineSession {
+    who: CallerIdentity,
+    standing: PeerJob,
     /// Regions that it has begun and not ended, and how often.
     open: HashMap<String, i64>,
     /// They stay open when it goes.
     keep: bool,
-    watches: [Option<Box<Watch>>; HANDLES_MAX],
+    watches: [Option<Box<SensorWatch>>; HANDLES_MAX],
     refusal_told: bool,
 }
 
-impl Talk {
+impl LineSession {
     /// A connection that begins.
-    pub fn new(who: Who) -> Self {
+    pub fn new(who: CallerIdentity) -> Self {
         let watches = std::array::from_fn(|_| None);
-        Self { who, standing: Standing::Unknown, open: HashMap::new(), keep: false, watches, refusal_told: false }
+        Self { who, standing: PeerJob::Unknown, open: HashMap::new(), keep: false, watches, refusal_told: false }
     }
 
     /// Looks which job it is of while its process surely runs.
-    pub fn begin(&mut self, state: &State, now: Now) {
+    pub fn begin(&mut self, state: &AgentState, now: ClockReading) {
         let _ = self.job(state, now);
     }
 
     /// Answers one request, without its new line, into `out`.
-    pub fn line(&mut self, line: &[u8], state: &State, now: Now, out: &mut Vec<u8>) -> Step {
+    pub fn line(&mut self, line: &[u8], state: &AgentState, now: ClockReading, out: &mut Vec<u8>) -> RequestProgress {
         let Ok(line) = std::str::from_utf8(line.strip_suffix(b"\r").unwrap_or(line)) else {
             let _ = writeln!(out, "error a request is UTF-8; this one is not");
-            return Step::Done;
+            return RequestProgress::Done;
         };
         let mut words = line.split(' ').filter(|word| !word.is_empty());
-        let Some(verb) = words.next() else { return Step::Done };
+        let Some(verb) = words.next() else { return RequestProgress::Done };
         let words: Vec<&str> = words.collect();
         let (verb, is_asked) = match verb {
             "begin" | "end" | "value" => (verb, false),
@@ -114,11 +114,11 @@ impl Talk {
                 let _ = writeln!(out, "ok {time}");
             }
             Ok(_) => {}
-            Err(Stop::Later) => return Step::Later,
-            Err(Stop::Dropped(why)) if is_asked => {
+            Err(RequestStop::Later) => return RequestProgress::Later,
+            Err(RequestStop::Dropped(why)) if is_asked => {
                 let _ = writeln!(out, "dropped {why}");
             }
-            Err(Stop::Because(why)) => {
+            Err(RequestStop::Because(why)) => {
                 if matches!(verb, "begin" | "end" | "value") {
                     self.count_refused(state);
                 }
@@ -129,9 +129,9 @@ impl Talk {
                     let _ = writeln!(out, "error {}", why.replace(char::is_control, " "));
                 }
             }
-            Err(Stop::Dropped(_)) => {}
+            Err(RequestStop::Dropped(_)) => {}
         }
-        Step::Done
+        RequestProgress::Done
     }
 
     /// The time that a mark was stored with; `None` where the answer is in `out`.
@@ -139,13 +139,13 @@ impl Talk {
         &mut self,
         verb: &str,
         words: &[&str],
-        state: &State,
-        now: Now,
+        state: &AgentState,
+        now: ClockReading,
         out: &mut Vec<u8>,
-    ) -> Result<Option<i64>, Stop> {
+    ) -> Result<Option<i64>, RequestStop> {
         match (verb, words) {
-            ("begin", [name, time @ ..]) => return self.mark(name, What::Begin, time, state, now).map(Some),
-            ("end", [name, time @ ..]) => return self.mark(name, What::End, time, state, now).map(Some),
+            ("begin", [name, time @ ..]) => return self.mark(name, MarkKind::Begin, time, state, now).map(Some),
+            ("end", [name, time @ ..]) => return self.mark(name, MarkKind::End, time, state, now).map(Some),
             ("value", [name, number, rest @ ..]) => {
                 let value: f64 =
                     number.parse().map_err(|_| format!("{number:?} is no number; write one such as 1e-9"))?;
@@ -154,7 +154,7 @@ impl Talk {
                     [unit, time @ ..] => (Some(*unit).filter(|unit| *unit != "-"), time),
                 };
                 let value = Some(value).filter(|value| value.is_finite());
-                return self.mark(name, What::Value(value, unit), time, state, now).map(Some);
+                return self.mark(name, MarkKind::Value(value, unit), time, state, now).map(Some);
             }
             ("get", [handle]) => {
                 let who = &self.who;
@@ -177,7 +177,7 @@ impl Talk {
             ("newest", [_, ..]) => {
                 let patterns = self.patterns(words, state, now)?;
                 let begin = out.len();
-                if !Watch::new(patterns, &self.who, state).newest(state, out) {
+                if !SensorWatch::new(patterns, &self.who, state).newest(state, out) {
                     self.nothing(begin, out)?;
                 }
             }
@@ -203,7 +203,7 @@ impl Talk {
             }
             _ => {
                 let verb: String = verb.chars().take(64).collect();
-                return Err(Stop::Because(format!(
+                return Err(RequestStop::Because(format!(
                     "{verb:?} with {} words after it is no request; there are {KNOWN}",
                     words.len()
                 )));
@@ -213,27 +213,36 @@ impl Talk {
     }
 
     /// An answer without a sensor, to somebody who may not read all of them, is a refusal.
-    fn nothing(&self, begin: usize, out: &mut Vec<u8>) -> Result<(), Stop> {
+    fn nothing(&self, begin: usize, out: &mut Vec<u8>) -> Result<(), RequestStop> {
         if self.who.role != Role::User {
             return Ok(());
         }
         out.truncate(begin);
-        Err(Stop::Because("no sensor of a running job of yours matches; those are all that you may read here".into()))
+        Err(RequestStop::Because(
+            "no sensor of a running job of yours matches; those are all that you may read here".into(),
+        ))
     }
 
-    fn mark(&mut self, name: &str, what: What<'_>, time: &[&str], state: &State, now: Now) -> Result<i64, Stop> {
+    fn mark(
+        &mut self,
+        name: &str,
+        what: MarkKind<'_>,
+        time: &[&str],
+        state: &AgentState,
+        now: ClockReading,
+    ) -> Result<i64, RequestStop> {
         let time = match time {
             [] => None,
             [time] => Some(time.parse().map_err(|_| format!("{time:?} is no time; write ns since the Unix epoch"))?),
-            _ => return Err(Stop::Because("words after the time; a name has no spaces in it".into())),
+            _ => return Err(RequestStop::Because("words after the time; a name has no spaces in it".into())),
         };
         let marks = self.job(state, now)?.1.clone();
-        let result = marks.take(Event { name, what, time }, state, now);
+        let result = marks.take(Mark { name, what, time }, state, now);
         // What was too many for a row has changed the depth all the same.
         if let Ok(_) | Err(MarkError::Dropped(_)) = &result {
             match what {
-                What::Begin => *self.open.entry(name.to_owned()).or_default() += 1,
-                What::End => {
+                MarkKind::Begin => *self.open.entry(name.to_owned()).or_default() += 1,
+                MarkKind::End => {
                     if let Some(times) = self.open.get_mut(name) {
                         *times -= 1;
                         if *times == 0 {
@@ -241,31 +250,31 @@ impl Talk {
                         }
                     }
                 }
-                What::Value(..) => {}
+                MarkKind::Value(..) => {}
             }
         }
         if let Err(MarkError::Over(_)) = &result {
-            (self.standing, self.open) = (Standing::Unknown, HashMap::new());
+            (self.standing, self.open) = (PeerJob::Unknown, HashMap::new());
         }
         Ok(result?)
     }
 
-    fn count_refused(&self, state: &State) {
+    fn count_refused(&self, state: &AgentState) {
         match &self.standing {
-            Standing::Known { marks, .. } => marks.count_refused(state),
+            PeerJob::Known { marks, .. } => marks.count_refused(state),
             _ => _ = state.counters.marks_refused.fetch_add(1, Ordering::Relaxed),
         }
     }
 
     /// The job that the connection is of.
-    fn job(&mut self, state: &State, now: Now) -> Result<(&Arc<JobView>, &Arc<JobMarks>), Stop> {
+    fn job(&mut self, state: &AgentState, now: ClockReading) -> Result<(&Arc<JobView>, &Arc<JobMarks>), RequestStop> {
         let since = match &self.standing {
-            Standing::Known { .. } => None,
-            Standing::Unknown => Some(now.mono),
-            Standing::Absent { since, looked, why } => {
+            PeerJob::Known { .. } => None,
+            PeerJob::Unknown => Some(now.mono),
+            PeerJob::Absent { since, looked, why } => {
                 let waits = now.mono - since < JOB_PATIENCE_NS;
                 if !waits && now.mono - looked < JOB_AGAIN_NS {
-                    return Err(Stop::Because(why.clone()));
+                    return Err(RequestStop::Because(why.clone()));
                 }
                 Some(*since)
             }
@@ -274,23 +283,27 @@ impl Talk {
             match self.look_for_job(state) {
                 Ok(job) => {
                     let marks = state.marks.of(&job, state)?;
-                    self.standing = Standing::Known { job, marks };
+                    self.standing = PeerJob::Known { job, marks };
                 }
                 Err(why) => {
-                    self.standing = Standing::Absent { why: why.clone(), since, looked: now.mono };
-                    return Err(if now.mono - since < JOB_PATIENCE_NS { Stop::Later } else { Stop::Because(why) });
+                    self.standing = PeerJob::Absent { why: why.clone(), since, looked: now.mono };
+                    return Err(if now.mono - since < JOB_PATIENCE_NS {
+                        RequestStop::Later
+                    } else {
+                        RequestStop::Because(why)
+                    });
                 }
             }
         }
         match &self.standing {
-            Standing::Known { job, marks } => Ok((job, marks)),
-            _ => Err(Stop::Later),
+            PeerJob::Known { job, marks } => Ok((job, marks)),
+            _ => Err(RequestStop::Later),
         }
     }
 
-    fn look_for_job(&self, state: &State) -> Result<Arc<JobView>, String> {
+    fn look_for_job(&self, state: &AgentState) -> Result<Arc<JobView>, String> {
         let Some(pid) = self.who.pid else { return Err("which job? name it with `job ID`".into()) };
-        let at = match Whereabouts::of(state.marks.roots(), pid) {
+        let at = match ProcessLocation::of(state.marks.roots(), pid) {
             Ok(at) => at,
             // It has said what it had to say and is gone: no doubt remains where its user has one job here.
             Err(error) if error.kind() == ErrorKind::NotFound => return self.only_job(state, pid),
@@ -311,7 +324,7 @@ impl Talk {
         Ok(job)
     }
 
-    fn only_job(&self, state: &State, pid: i32) -> Result<Arc<JobView>, String> {
+    fn only_job(&self, state: &AgentState, pid: i32) -> Result<Arc<JobView>, String> {
         let view = state.jobs();
         let mut own = view.jobs.iter().filter(|job| self.who.uid.is_some() && job.record.uid == self.who.uid);
         match (own.next(), own.next()) {
@@ -324,7 +337,7 @@ impl Talk {
         }
     }
 
-    fn choose_job(&mut self, id: &str, state: &State, now: Now) -> Result<(), Stop> {
+    fn choose_job(&mut self, id: &str, state: &AgentState, now: ClockReading) -> Result<(), RequestStop> {
         let view = state.jobs();
         let is_it = |job: &&Arc<JobView>| {
             let record = &job.record;
@@ -332,18 +345,18 @@ impl Talk {
             may && (record.job == id || record.level == id || record.also.as_deref() == Some(id))
         };
         let Some(job) = view.jobs.iter().find(is_it).cloned() else {
-            return Err(Stop::Because(format!(
+            return Err(RequestStop::Because(format!(
                 "no job {id:?} of yours runs here; `job` alone finds that of this process"
             )));
         };
         let marks = state.marks.of(&job, state)?;
         self.let_go(state, now);
-        self.standing = Standing::Known { job, marks };
+        self.standing = PeerJob::Known { job, marks };
         Ok(())
     }
 
     /// `job LEVEL FROM TAKEN DROPPED REFUSED MANAGER ID`; the id is the rest of the line.
-    fn tell_job(&mut self, state: &State, now: Now, out: &mut Vec<u8>) -> Result<(), Stop> {
+    fn tell_job(&mut self, state: &AgentState, now: ClockReading, out: &mut Vec<u8>) -> Result<(), RequestStop> {
         let (job, marks) = self.job(state, now)?;
         let (record, counts) = (&job.record, marks.counts());
         let id = record.job.replace(char::is_control, "?");
@@ -355,14 +368,17 @@ impl Talk {
         Ok(())
     }
 
-    fn patterns(&mut self, words: &[&str], state: &State, now: Now) -> Result<Vec<Pattern>, Stop> {
+    fn patterns(&mut self, words: &[&str], state: &AgentState, now: ClockReading) -> Result<Vec<Pattern>, RequestStop> {
         if words.len() > PATTERNS_MAX {
-            return Err(Stop::Because(format!("{} patterns; {PATTERNS_MAX} are the most of one request", words.len())));
+            return Err(RequestStop::Because(format!(
+                "{} patterns; {PATTERNS_MAX} are the most of one request",
+                words.len()
+            )));
         }
         let mut patterns = Vec::with_capacity(words.len());
         for word in words {
             if word.len() > PATTERN_BYTES_MAX {
-                return Err(Stop::Because(format!(
+                return Err(RequestStop::Because(format!(
                     "a pattern of {} bytes; {PATTERN_BYTES_MAX} are the most",
                     word.len()
                 )));
@@ -373,39 +389,50 @@ impl Talk {
             };
             let pattern = Pattern::new(text).map_err(|error| error.to_string())?;
             if let Some(why) = reading::refusal(&pattern, &self.who, state) {
-                return Err(Stop::Because(why));
+                return Err(RequestStop::Because(why));
             }
             patterns.push(pattern);
         }
         Ok(patterns)
     }
 
-    fn watch(&mut self, words: &[&str], state: &State, now: Now, out: &mut Vec<u8>) -> Result<(), Stop> {
+    fn watch(
+        &mut self,
+        words: &[&str],
+        state: &AgentState,
+        now: ClockReading,
+        out: &mut Vec<u8>,
+    ) -> Result<(), RequestStop> {
         let patterns = self.patterns(words, state, now)?;
         let Some(handle) = self.watches.iter().position(Option::is_none) else {
-            return Err(Stop::Because(format!("{HANDLES_MAX} handles are the most of one connection; forget one")));
+            return Err(RequestStop::Because(format!(
+                "{HANDLES_MAX} handles are the most of one connection; forget one"
+            )));
         };
-        let mut watch = Box::new(Watch::new(patterns, &self.who, state));
+        let mut watch = Box::new(SensorWatch::new(patterns, &self.who, state));
         watch.list(handle, 0, &self.who, state, out);
         self.watches[handle] = Some(watch);
         Ok(())
     }
 
     /// The connection has gone: what it began and did not end is ended, unless it said `keep`.
-    pub fn gone(&mut self, state: &State, now: Now) {
+    pub fn gone(&mut self, state: &AgentState, now: ClockReading) {
         self.let_go(state, now);
     }
 
-    fn let_go(&mut self, state: &State, now: Now) {
+    fn let_go(&mut self, state: &AgentState, now: ClockReading) {
         let open = std::mem::take(&mut self.open);
-        if let (Standing::Known { marks, .. }, false) = (&self.standing, self.keep) {
+        if let (PeerJob::Known { marks, .. }, false) = (&self.standing, self.keep) {
             open.iter().for_each(|(region, times)| marks.close(region, *times, state, now));
         }
     }
 }
 
 /// The selection of a handle.
-fn watch<'a>(watches: &'a mut [Option<Box<Watch>>; HANDLES_MAX], text: &str) -> Result<(usize, &'a mut Watch), String> {
+fn watch<'a>(
+    watches: &'a mut [Option<Box<SensorWatch>>; HANDLES_MAX],
+    text: &str,
+) -> Result<(usize, &'a mut SensorWatch), String> {
     let handle = text.parse().unwrap_or(usize::MAX);
     match watches.get_mut(handle) {
         Some(Some(watch)) => Ok((handle, watch)),

@@ -9,11 +9,11 @@ use wholegrain_model::{Schema, SchemaHash};
 use wholegrain_transport::mqtt::ReasonCode;
 use wholegrain_transport::spool::{RecordId, Spool};
 
-use super::disk::{Disk, RETRY_AFTER};
+use super::disk::{RETRY_AFTER, SpoolQueue};
 use super::refusal::is_final;
 use crate::config::SpoolConfig;
 use crate::engine::clock;
-use crate::state::{Encoded, State};
+use crate::state::{AgentState, EncodedBatch};
 
 /// How often the same trouble is told: 10 s.
 const TELL_EVERY: Duration = Duration::from_secs(10);
@@ -21,45 +21,45 @@ const TELL_EVERY: Duration = Duration::from_secs(10);
 const OLD_SCHEMAS_MAX: usize = 64;
 
 /// Batches that are not the server's yet.
-pub struct Hold {
-    state: Arc<State>,
-    pending: VecDeque<Arc<Encoded>>,
+pub struct SendBuffer {
+    state: Arc<AgentState>,
+    pending: VecDeque<Arc<EncodedBatch>>,
     pending_bytes: u64,
     /// Batches in flight that are in memory only; the link keeps them, here are their bytes.
     pub(super) flight_bytes: u64,
     /// How many of the pending may go.
     released: usize,
     schemas: VecDeque<Schema>,
-    pub(super) disk: Option<Disk>,
-    told_drops: Told,
-    told_refusals: Told,
-    told_schemas: Told,
+    pub(super) disk: Option<SpoolQueue>,
+    drop_log: LogLimiter,
+    refusal_log: LogLimiter,
+    schema_log: LogLimiter,
 }
 
 /// Tells the same trouble at a bounded rate.
 #[derive(Debug, Default)]
-pub struct Told {
+pub struct LogLimiter {
     last: Option<Instant>,
-    untold: u64,
+    suppressed: u64,
 }
 
-impl Told {
+impl LogLimiter {
     /// Counts `more`; the sum to tell now, if it is time.
     pub(super) fn due(&mut self, more: u64) -> Option<u64> {
-        self.untold += more;
-        if self.untold == 0 || self.last.is_some_and(|last| last.elapsed() < TELL_EVERY) {
+        self.suppressed += more;
+        if self.suppressed == 0 || self.last.is_some_and(|last| last.elapsed() < TELL_EVERY) {
             return None;
         }
         self.last = Some(Instant::now());
-        Some(std::mem::take(&mut self.untold))
+        Some(std::mem::take(&mut self.suppressed))
     }
 }
 
-impl Hold {
+impl SendBuffer {
     /// Nothing in memory, the spool as it is.
-    pub fn new(state: Arc<State>, spool: Option<(Spool, SpoolConfig)>) -> Self {
-        let disk = spool.map(|(spool, config)| Disk::new(spool, config));
-        let mut hold = Self {
+    pub fn new(state: Arc<AgentState>, spool: Option<(Spool, SpoolConfig)>) -> Self {
+        let disk = spool.map(|(spool, config)| SpoolQueue::new(spool, config));
+        let mut buffer = Self {
             state,
             pending: VecDeque::new(),
             pending_bytes: 0,
@@ -67,12 +67,12 @@ impl Hold {
             released: 0,
             schemas: VecDeque::new(),
             disk,
-            told_drops: Told::default(),
-            told_refusals: Told::default(),
-            told_schemas: Told::default(),
+            drop_log: LogLimiter::default(),
+            refusal_log: LogLimiter::default(),
+            schema_log: LogLimiter::default(),
         };
-        hold.publish_sizes();
-        hold
+        buffer.publish_sizes();
+        buffer
     }
 
     /// Whether nothing is in memory that was not sent.
@@ -125,12 +125,12 @@ impl Hold {
     }
 
     /// The oldest batch that may go.
-    pub fn front(&self) -> Option<&Arc<Encoded>> {
+    pub fn front(&self) -> Option<&Arc<EncodedBatch>> {
         if self.released > 0 { self.pending.front() } else { None }
     }
 
     /// Takes it: it is in flight now.
-    pub fn take_front(&mut self) -> Option<Arc<Encoded>> {
+    pub fn take_front(&mut self) -> Option<Arc<EncodedBatch>> {
         let batch = self.pending.pop_front()?;
         self.released = self.released.saturating_sub(1);
         self.pending_bytes -= batch.bytes();
@@ -139,12 +139,12 @@ impl Hold {
     }
 
     /// A batch in flight is no longer in memory: acknowledged, refused or copied to the disk.
-    pub fn landed(&mut self, batch: &Encoded) {
+    pub fn remove_in_flight(&mut self, batch: &EncodedBatch) {
         self.flight_bytes -= batch.bytes();
     }
 
     /// A batch in flight comes back to its place, because the connection ended or the server refused it for now.
-    pub fn put_back(&mut self, batch: Arc<Encoded>) {
+    pub fn put_back(&mut self, batch: Arc<EncodedBatch>) {
         self.flight_bytes -= batch.bytes();
         self.pending_bytes += batch.bytes();
         self.released += 1;
@@ -153,15 +153,15 @@ impl Hold {
     }
 
     /// Puts a copy of a batch that is in flight on the disk.
-    pub fn copy_to_disk(&mut self, batch: &Encoded) -> Option<RecordId> {
+    pub fn copy_to_disk(&mut self, batch: &EncodedBatch) -> Option<RecordId> {
         let id = self.disk.as_mut()?.push(&self.state.name, batch)?;
         self.state.counters.spooled.fetch_add(1, Ordering::Relaxed);
         Some(id)
     }
 
     /// How old a batch is that must go to the disk; `None` without one.
-    pub fn age_max(&self, gate_period: Duration) -> Option<Duration> {
-        self.disk.as_ref().map(|disk| disk.config.after.duration() + gate_period)
+    pub fn age_max(&self, send_period: Duration) -> Option<Duration> {
+        self.disk.as_ref().map(|disk| disk.config.after.duration() + send_period)
     }
 
     /// The bytes beyond which the oldest go to the disk or are dropped: with a disk earlier than the queue's own bound, so that
@@ -176,8 +176,8 @@ impl Hold {
     }
 
     /// Moves what is too old, or too much, to the disk; drops what is too much when there is none or it refuses.
-    pub fn keep_bounds(&mut self, queue_bytes_max: u64, gate_period: Duration) {
-        let age_max = self.age_max(gate_period);
+    pub fn keep_bounds(&mut self, queue_bytes_max: u64, send_period: Duration) {
+        let age_max = self.age_max(send_period);
         let now = clock::mono();
         let mut dropped = 0;
         while let Some(oldest) = self.pending.front().cloned() {
@@ -205,7 +205,7 @@ impl Hold {
         let counters = &self.state.counters;
         let counter = if given_up { &counters.refused } else { &counters.put_off };
         counter.fetch_add(1, Ordering::Relaxed);
-        let Some(count) = self.told_refusals.due(1) else { return };
+        let Some(count) = self.refusal_log.due(1) else { return };
         if given_up {
             tracing::error!("the server refused {count} messages, the last for {what}: {reason}; it is given up");
         } else {
@@ -219,7 +219,7 @@ impl Hold {
     /// A message that is larger than what the server takes.
     pub fn count_too_large(&mut self, what: &str, bytes: usize, max: usize) {
         self.state.counters.refused.fetch_add(1, Ordering::Relaxed);
-        if let Some(count) = self.told_refusals.due(1) {
+        if let Some(count) = self.refusal_log.due(1) {
             tracing::error!(
                 "the server takes {max} bytes; {count} messages, the last for {what} with {bytes} bytes, are given up"
             );
@@ -228,7 +228,7 @@ impl Hold {
 
     /// The server asks for a schema that nobody has.
     pub fn tell_lost(&mut self, hash: SchemaHash) {
-        if let Some(count) = self.told_schemas.due(1) {
+        if let Some(count) = self.schema_log.due(1) {
             tracing::warn!(
                 "the server asked for {count} schemas that this agent does not have any more, the last {hash}"
             );
@@ -236,9 +236,9 @@ impl Hold {
     }
 
     fn count_dropped(&mut self, mut dropped: u64) {
-        dropped += self.disk.as_mut().map_or(0, Disk::take_dropped);
+        dropped += self.disk.as_mut().map_or(0, SpoolQueue::take_dropped);
         self.state.counters.dropped.fetch_add(dropped, Ordering::Relaxed);
-        if let Some(count) = self.told_drops.due(dropped) {
+        if let Some(count) = self.drop_log.due(dropped) {
             let why = if self.disk.is_some() {
                 "queue and spool are full"
             } else {
@@ -264,13 +264,13 @@ impl Hold {
     }
 
     /// How long until something here is due.
-    pub fn due_in(&self, gate_period: Duration) -> Option<Duration> {
+    pub fn due_in(&self, send_period: Duration) -> Option<Duration> {
         let disk = self.disk.as_ref()?;
         let flush = disk.dirty_since.map(|since| disk.config.flush_every.duration().saturating_sub(since.elapsed()));
         let age = self.pending.front().and_then(|oldest| {
             let age = Duration::from_nanos(u64::try_from(clock::mono() - oldest.made_mono).unwrap_or(0));
             let refused = disk.refused_at.map_or(Duration::ZERO, |at| RETRY_AFTER.saturating_sub(at.elapsed()));
-            Some((self.age_max(gate_period)?.saturating_sub(age)).max(refused))
+            Some((self.age_max(send_period)?.saturating_sub(age)).max(refused))
         });
         [flush, age].into_iter().flatten().min()
     }

@@ -4,21 +4,21 @@ use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 /// The most different lines that are told of.
-const TOLD_MAX: usize = 256;
+const REPORTED_MAX: usize = 256;
 /// How often something that goes on is told of again: 10 min.
 const AGAIN: Duration = Duration::from_secs(600);
 
 /// See the module.
 #[derive(Debug, Default)]
-pub struct Told {
+pub struct LogLimiter {
     lines: HashSet<String>,
     last: HashMap<String, Instant>,
 }
 
-impl Told {
+impl LogLimiter {
     /// Whether this is new; from then on it is not.
     pub fn is_new(&mut self, line: String) -> bool {
-        self.lines.len() < TOLD_MAX && self.lines.insert(line)
+        self.lines.len() < REPORTED_MAX && self.lines.insert(line)
     }
 
     /// Warns, once.
@@ -34,10 +34,10 @@ impl Told {
         if self.last.get(what).is_some_and(|last| now.saturating_duration_since(*last) < AGAIN) {
             return;
         }
-        if self.last.len() >= TOLD_MAX {
+        if self.last.len() >= REPORTED_MAX {
             self.last.retain(|_, last| now.saturating_duration_since(*last) < AGAIN);
         }
-        if self.last.len() < TOLD_MAX {
+        if self.last.len() < REPORTED_MAX {
             self.last.insert(what.to_owned(), now);
             tracing::warn!("{}", line());
         }

@@ -5,35 +5,35 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::part::Part;
-use super::reader::Moved;
+use super::part::RunningPart;
+use super::reader::PendingGap;
 
 /// Where a counter comes from: the source, and the part's name in it.
-type Origin = (&'static str, String);
+type CounterOrigin = (&'static str, String);
 
 /// What is remembered of a job's counters: nothing of those that have never moved.
 #[derive(Default)]
-pub struct Moves {
+pub struct CounterMoves {
     /// Where those came from that no part gives now.
-    without: HashMap<String, Origin>,
+    without: HashMap<String, CounterOrigin>,
     /// Those that have moved and have not had their gap yet.
-    moved: HashMap<String, Moved>,
+    moved: HashMap<String, PendingGap>,
 }
 
 /// The counters of a job's parts, with where each comes from.
-pub fn origins(parts: &[Part]) -> HashMap<String, Origin> {
-    let of = |part: &Part| {
+pub fn origins(parts: &[RunningPart]) -> HashMap<String, CounterOrigin> {
+    let of = |part: &RunningPart| {
         let origin = (part.source, part.name.clone());
         part.counters().map(move |name| (name.to_owned(), origin.clone())).collect::<Vec<_>>()
     };
     parts.iter().flat_map(of).collect()
 }
 
-impl Moves {
+impl CounterMoves {
     /// The parts have been asked for anew: `before` is where the counters came from, `parts` is what there is now.
-    pub fn note(&mut self, before: HashMap<String, Origin>, parts: &[Part]) {
+    pub fn note(&mut self, before: HashMap<String, CounterOrigin>, parts: &[RunningPart]) {
         self.moved.retain(|_, moved| moved.load(Ordering::Relaxed));
-        let mut before: HashMap<String, Origin> = before.into_iter().chain(self.without.drain()).collect();
+        let mut before: HashMap<String, CounterOrigin> = before.into_iter().chain(self.without.drain()).collect();
         for part in parts {
             for name in part.counters() {
                 let Some((source, of)) = before.remove(name) else { continue };
@@ -46,22 +46,22 @@ impl Moves {
     }
 
     /// Whether a metric has moved and has not had its gap yet.
-    pub fn of(&self, metric: &str) -> Option<Moved> {
+    pub fn of(&self, metric: &str) -> Option<PendingGap> {
         self.moved.get(metric).cloned()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::part::{Intake, Pool};
+    use super::super::part::{PartIntake, SensorListPool};
     use super::*;
     use wholegrain_model::{Interval, SensorDef};
     use wholegrain_sources::job::JobPart;
 
     /// Parts by name with their metrics; those with an `m` are gauges.
-    fn parts(of: &[(&str, &[&str])]) -> Vec<Part> {
-        let (mut pool, mut next) = (Pool::default(), 0);
-        let mut intake = Intake::new(&mut pool, &mut next);
+    fn parts(of: &[(&str, &[&str])]) -> Vec<RunningPart> {
+        let (mut pool, mut next) = (SensorListPool::default(), 0);
+        let mut intake = PartIntake::new(&mut pool, &mut next);
         for (name, metrics) in of {
             let sensor = |metric: &&str| match metric.contains('m') {
                 true => SensorDef::gauge(*metric, "1", ""),
@@ -80,7 +80,7 @@ mod tests {
     }
 
     fn check(steps: &[&[(&str, &[&str])]], expected: &[&str]) {
-        let (mut moves, mut before) = (Moves::default(), Vec::new());
+        let (mut moves, mut before) = (CounterMoves::default(), Vec::new());
         for step in steps {
             let now = parts(step);
             moves.note(origins(&before), &now);
@@ -106,7 +106,7 @@ mod tests {
     #[test]
     fn what_had_its_gap_is_forgotten_and_what_had_not_is_kept() {
         let (first, second) = (parts(&[("v1", &["a", "b"])]), parts(&[("v2", &["a", "b"])]));
-        let mut moves = Moves::default();
+        let mut moves = CounterMoves::default();
         moves.note(origins(&first), &second);
         moves.of("a").unwrap().store(false, Ordering::Relaxed);
         moves.note(origins(&second), &second);
