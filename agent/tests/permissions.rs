@@ -593,7 +593,7 @@ fn tokens_have_roles_ends_and_can_be_revoked() {
         "",
     );
     let tls = wholegrain_transport::tls::client_config(&dir.path().join("agent.pem"), None).unwrap();
-    let command = |token: &str, line: &str, body: &Value| {
+    let request = |token: &str, line: &str, body: &Value| {
         let name = rustls::pki_types::ServerName::try_from("localhost").unwrap();
         let connection = rustls::ClientConnection::new(tls.clone(), name).unwrap();
         let mut stream = rustls::StreamOwned::new(connection, TcpStream::connect(("127.0.0.1", port)).unwrap());
