@@ -28,12 +28,10 @@ pub struct Shutdown {
 }
 
 impl Shutdown {
-    /// Not asked yet.
     pub fn new() -> std::io::Result<Self> {
         Ok(Self { asked: Arc::default(), reload: Arc::default(), waker: Arc::new(Waker::new()?) })
     }
 
-    /// Asks.
     pub fn request(&self) {
         self.asked.store(true, Ordering::Release);
         self.waker.wake();

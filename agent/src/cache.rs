@@ -38,19 +38,16 @@ impl CacheState {
 }
 
 impl BatchCache {
-    /// An empty one.
     pub fn new(config: CacheConfig) -> Self {
         Self { inner: Mutex::new(CacheState { batches: VecDeque::new(), bytes: 0, config }) }
     }
 
-    /// Other bounds.
     pub fn configure(&self, config: CacheConfig) {
         let mut inner = lock(&self.inner);
         inner.config = config;
         inner.shrink(clock::mono());
     }
 
-    /// Takes a batch.
     pub fn push(&self, batch: Arc<EncodedBatch>) {
         let mut inner = lock(&self.inner);
         let now = batch.made_mono;
@@ -108,16 +105,13 @@ pub(crate) fn chosen(patterns: &[Pattern], path: &str) -> bool {
 /// A sensor that patterns chose.
 #[derive(Debug, Clone)]
 pub struct SensorMatch {
-    /// Its group.
     pub group: Arc<Group>,
     /// Its place in the schema.
     pub index: usize,
-    /// Its path.
     pub path: String,
 }
 
 impl SensorMatch {
-    /// Its properties.
     pub fn sensor(&self) -> &SensorDef {
         &self.group.schema.sensors()[self.index]
     }
@@ -128,7 +122,7 @@ pub fn choose(state: &AgentState, patterns: &[Pattern]) -> Vec<SensorMatch> {
     choose_by(state, |path| chosen(patterns, path))
 }
 
-/// The running sensors whose path is `wanted`, in the order of their paths.
+/// The running sensors whose path satisfies `wanted`, ordered by path.
 pub(crate) fn choose_by(state: &AgentState, wanted: impl Fn(&str) -> bool) -> Vec<SensorMatch> {
     let mut list = Vec::new();
     for group in state.registry.live() {
@@ -238,15 +232,10 @@ pub(crate) fn history_by<E>(
 /// What a window of readings comes to, gaps left out.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct WindowAverage {
-    /// Readings in it.
     pub count: usize,
-    /// Gaps in it.
     pub gaps: usize,
-    /// Their mean.
     pub mean: f64,
-    /// The least.
     pub min: f64,
-    /// The greatest.
     pub max: f64,
 }
 

@@ -26,13 +26,9 @@ const TRIAL_PAUSE: Duration = Duration::from_millis(20);
 
 /// A group as the sources offer it now.
 pub struct OfferedGroup {
-    /// The source's name.
     pub source: &'static str,
-    /// Its sensors.
     pub schema: Schema,
-    /// Its interval.
     pub interval: Interval,
-    /// What reads it.
     pub reader: Box<dyn Reader>,
 }
 
@@ -114,17 +110,12 @@ impl Rows for TrialRows<'_> {
 /// What one group comes to.
 #[derive(Debug, Serialize)]
 pub struct GroupCheck {
-    /// Its name.
     pub group: String,
-    /// Its source.
     pub source: &'static str,
-    /// How many sensors.
     pub sensors: usize,
-    /// Its interval.
     pub interval: Interval,
     /// Where its batches go; `None` without a server.
     pub topic: Option<String>,
-    /// Readings a second.
     pub readings_per_second: f64,
     /// Bytes a second, about: from a few samples taken now.
     pub bytes_per_second: f64,
@@ -135,7 +126,6 @@ pub struct GroupCheck {
 /// What the whole configuration comes to.
 #[derive(Debug, Serialize)]
 pub struct CheckReport {
-    /// The agent's name.
     pub name: String,
     /// What every sensor is below.
     pub prefix: String,
@@ -143,7 +133,6 @@ pub struct CheckReport {
     pub server: Option<String>,
     /// How it is sent, in words.
     pub sending: String,
-    /// The groups.
     pub groups: Vec<GroupCheck>,
     /// What the sources had to say.
     pub notes: Vec<String>,

@@ -9,7 +9,6 @@ use crate::state::lock;
 /// Counts since the start of the process. Any thread adds, any thread reads.
 #[derive(Debug, Default)]
 pub struct AgentCounters {
-    /// Samples taken.
     pub samples: AtomicU64,
     /// Ticks that passed unread.
     pub missed: AtomicU64,
@@ -23,7 +22,6 @@ pub struct AgentCounters {
     pub clock_step_ns: AtomicI64,
     /// The times that were sampled before the last step. Locked when a sampler thread starts and when the clock is stepped.
     passes: Mutex<Option<ClockPasses>>,
-    /// Batches encoded.
     pub batches: AtomicU64,
     /// Bytes of those batches.
     pub batch_bytes: AtomicU64,
@@ -57,7 +55,6 @@ pub struct AgentCounters {
     pub jobs_waiting: AtomicU64,
     /// Directories of jobs that are passed over because there are too many jobs.
     pub jobs_passed_over: AtomicU64,
-    /// Sensors of jobs.
     pub job_sensors: AtomicU64,
     /// Directories of users whose directories are not all looked at.
     pub directories_passed_over: AtomicU64,

@@ -42,7 +42,6 @@ struct EncoderShared {
 }
 
 impl EncoderThread {
-    /// Starts it.
     pub fn start(state: Arc<AgentState>) -> io::Result<Self> {
         let shared = Arc::new(EncoderShared { wake: state.encoder_wake.clone(), stop: AtomicBool::new(false) });
         let theirs = shared.clone();
@@ -344,7 +343,7 @@ impl Encoder {
         self.folds.insert(group.name().to_owned(), fold);
     }
 
-    /// The windows of a group, or those that it takes over from the one before it.
+    /// The windows of a group, or those that it adopts from the group it replaces.
     fn fold_of(&mut self, group: &Group, now: i64) -> Option<Fold> {
         let Some(mut fold) = self.folds.remove(group.name()) else { return Fold::new(group, now) };
         if fold.group == group.id {

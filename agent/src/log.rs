@@ -22,7 +22,6 @@ pub fn on_change(switch: impl Fn(LogLevel) + Send + Sync + 'static) {
 /// The level in force, and when and to what it falls back.
 #[derive(Debug, Clone, Serialize)]
 pub struct LogSetting {
-    /// In force.
     pub level: LogLevel,
     /// What the configuration says.
     pub configured: LogLevel,

@@ -27,7 +27,7 @@ While it runs, `wholegrain ctl status` and the like talk to it over its socket."
 #[derive(Parser)]
 #[command(name = "wholegrain-agent", version, after_help = EXAMPLES)]
 struct Arguments {
-    /// The configuration
+    /// The configuration file to read
     #[arg(long, short, value_name = "FILE")]
     config: PathBuf,
     /// Validate, list groups with sensors, interval, topic and estimated rates, and exit
@@ -46,9 +46,9 @@ struct Arguments {
 
 #[derive(Clone, Copy, ValueEnum)]
 enum Format {
-    /// For people
+    /// For people to read
     Text,
-    /// For programs
+    /// For programs, as JSON
     Json,
 }
 

@@ -1,4 +1,4 @@
-//! Decides what is sampled: finds groups, hands them to the samplers, and follows the configuration, the machine and people.
+//! Decides what is sampled: discovers groups, gives them to the samplers, and applies changes of the configuration, the machine and the API.
 
 mod clock_steps;
 mod jobs;
@@ -29,30 +29,29 @@ use crate::sender::SenderThread;
 use crate::state::AgentState;
 use crate::waker::Waker;
 
-/// How often jobs, and what is put off, are looked at: 1 s.
+/// How often jobs and postponed rediscoveries are checked: 1 s.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// The same while there is nothing of it: 10 s. The encoder rings when a sampler has something to say.
+/// The same while no job runs and nothing is put off: 10 s. The encoder wakes the manager when a sampler needs attention.
 const LOOK_SELDOM: Duration = Duration::from_secs(10);
-/// How long after the start and after the end of many jobs, and how often at least, memory that is not used is given back: 10 s, and
+/// The heap is trimmed 10 s after the start and after the end of many jobs, and at least
 /// every 10 min.
 const TRIM_AFTER: Duration = Duration::from_secs(10);
 const TRIM_EVERY: Duration = Duration::from_secs(600);
-/// How long after the end of many jobs it is given back once more: records wait 60 s for epilogs, and hold pages of the heap.
+/// It is trimmed again so long after the end of many jobs: records wait 60 s for epilogs, and keep pages of the heap in use.
 const TRIM_AGAIN: Duration = Duration::from_secs(75);
-/// Memory is given back soon after jobs with so many sensors have ended, about 1 MB of them.
+/// This many sensors of ended jobs, about 1 MB, make a trim due.
 const TRIM_SENSORS: usize = 1000;
 /// How long a caller of the API waits for the manager: 10 s.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a sampler thread may take to end: 1 s.
 const STOP_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The answer to what is asked about jobs where there are none.
-const NO_JOBS: &str = "this agent looks for no jobs: its configuration has no [jobs]";
+/// The error for commands about jobs if jobs are not tracked.
+const NO_JOBS: &str = "this agent monitors no jobs: its configuration has no [jobs]";
 
-/// What people ask of the manager.
+/// A command of the API or of a signal to the manager.
 #[derive(Debug, Clone)]
 pub enum ManagerCommand {
-    /// Stop a source.
     Stop(String),
     /// Start a source that was stopped.
     Start(String),
@@ -66,13 +65,12 @@ pub enum ManagerCommand {
     Jobs(JobsCommand),
 }
 
-/// Why it was not done.
+/// Why a command was not executed.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum ManagerError {
     /// There is no such thing.
     #[error("{0}")]
     Unknown(String),
-    /// It cannot be.
     #[error("{0}")]
     Invalid(String),
     /// Whoever asks may not.
@@ -98,12 +96,10 @@ impl From<JobsRefusal> for ManagerError {
     }
 }
 
-/// What was done.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct CommandResult {
-    /// In words.
     pub done: String,
-    /// Settings that changed in the file and take effect only when the agent is started anew.
+    /// Settings that changed in the file and take effect only after a restart.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub needs_restart: Vec<&'static str>,
     /// What came of [`ManagerCommand::Jobs`].
@@ -119,7 +115,7 @@ impl CommandResult {
 
 type PendingCommand = (ManagerCommand, SyncSender<Result<CommandResult, ManagerError>>);
 
-/// Where to ask.
+/// Sends commands to the manager from other threads.
 #[derive(Debug, Clone)]
 pub struct ManagerHandle {
     questions: Sender<PendingCommand>,
@@ -127,7 +123,7 @@ pub struct ManagerHandle {
 }
 
 impl ManagerHandle {
-    /// Asks and waits for the answer.
+    /// Sends a command and waits for the result.
     pub fn execute(&self, command: ManagerCommand) -> Result<CommandResult, ManagerError> {
         let (sender, receiver) = sync_channel(1);
         self.questions.send((command, sender)).map_err(|_| ManagerError::Busy)?;
@@ -135,7 +131,7 @@ impl ManagerHandle {
         receiver.recv_timeout(ANSWER_TIMEOUT).map_err(|_| ManagerError::Busy)?
     }
 
-    /// Asks about rules of jobs and waits for the answer.
+    /// Sends a command about rules of jobs and waits for the result.
     pub fn execute_jobs(&self, command: JobsCommand) -> Result<JobsOutcome, ManagerError> {
         self.execute(ManagerCommand::Jobs(command)).map(|done| done.jobs.unwrap_or_default())
     }
@@ -151,13 +147,13 @@ pub struct Manager {
     encoder: Option<EncoderThread>,
     sender: Option<SenderThread>,
     running: Vec<RunningSource>,
-    /// Intervals that people gave to groups.
+    /// Intervals set through the API until the next reload, by group.
     interval_overrides: HashMap<String, Interval>,
     next_rescan: Instant,
     next_trim: Instant,
     /// The next time after that, where it is sooner than usual.
     trim_again: Option<Instant>,
-    /// Sensors of jobs that have ended since memory was last given back for such a reason.
+    /// Sensors of jobs that have ended since the heap was last trimmed for this reason.
     freed_sensors: usize,
     placer: CpuPlacer,
     monitoring: Option<jobs::JobMonitoring>,
@@ -168,7 +164,6 @@ pub struct Manager {
 pub struct AgentThreads {
     /// Reads all groups that do not block.
     pub fast: Sampler,
-    /// Encodes.
     pub encoder: EncoderThread,
     /// Sends, if there is where to.
     pub sender: Option<SenderThread>,
@@ -223,14 +218,14 @@ impl Manager {
         self.running.push(RunningSource::of(selfstat::NAME, "the agent itself", Box::new(source)));
     }
 
-    /// One round: waits for something to do, at most `timeout`, and does it. An error when a thread has died.
+    /// One round: waits at most `timeout` for work and does it. Fails if a thread has died.
     pub fn round(&mut self, timeout: Duration) -> anyhow::Result<()> {
         self.waker.wait(timeout.min(self.wait()));
         self.jobs_round();
         while let Ok((command, answer)) = self.questions.try_recv() {
             let result = self.execute(&command);
             match &result {
-                // The rules tell the log themselves, so often a minute.
+                // The rules log their own commands, rate-limited.
                 _ if matches!(command, ManagerCommand::Jobs(_)) => {}
                 Ok(done) => tracing::info!("{}", done.done),
                 Err(refusal) => tracing::info!("refused: {refusal}"),
@@ -253,7 +248,7 @@ impl Manager {
         Ok(())
     }
 
-    /// How long there is nothing to do, unless somebody rings.
+    /// How long there is nothing to do, unless the waker is used.
     fn wait(&self) -> Duration {
         let now = Instant::now();
         let is_changing = self.running.iter().any(RunningSource::is_changing) || self.state.log().until.is_some();
@@ -271,7 +266,7 @@ impl Manager {
         self.running.iter().filter_map(RunningSource::interval_min).chain(jobs).min()
     }
 
-    /// What the samplers have to say, and what has come and gone on the machine.
+    /// Handles requests of the samplers, and discovers changes of the machine.
     fn look(&mut self) {
         self.fast.collect();
         if let Some((said, notice)) = self.clock_step_log.look(&self.state.counters, crate::engine::clock::real()) {
@@ -378,7 +373,10 @@ impl Manager {
 
     fn change_log(&mut self, level: LogLevel, within: Option<Interval>) -> Result<CommandResult, ManagerError> {
         if let Some(within) = within.filter(|within| !(FOR.0..=FOR.1).contains(within)) {
-            return Err(ManagerError::Invalid(format!("a level for {within}: {} to {} is wanted", FOR.0, FOR.1)));
+            return Err(ManagerError::Invalid(format!(
+                "the level cannot be set for {within}: use {} to {}",
+                FOR.0, FOR.1
+            )));
         }
         let now = (Instant::now(), Timestamp(clock::real()));
         self.state.set_log(|log| log.set(level, within.map(Interval::duration), now));
@@ -392,7 +390,7 @@ impl Manager {
             Ok(done) if done.needs_restart.is_empty() => tracing::info!("{}", done.done),
             Ok(done) => {
                 tracing::warn!(
-                    "{}; not in force until the agent is started anew: {}",
+                    "{}; not in force until the agent is restarted: {}",
                     done.done,
                     done.needs_restart.join(", ")
                 );
@@ -503,7 +501,7 @@ impl Manager {
         }
     }
 
-    /// The end: the last samples are taken, encoded and sent or spooled.
+    /// Ends the agent: takes the last samples, encodes them, and sends or spools them.
     pub fn finish(mut self) {
         for running in &mut self.running {
             running.stop_own_thread(STOP_TIMEOUT);

@@ -13,14 +13,12 @@ use crate::engine::clock;
 /// A sensor and what it shows.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct SensorReading {
-    /// Its path.
     pub path: String,
     /// When its group was read, ns since the Unix epoch.
     #[serde(serialize_with = "rfc3339")]
     pub time: i64,
     /// The value in the sensor's unit; `None` for a gap.
     pub value: Option<Value>,
-    /// Its unit.
     pub unit: String,
 }
 
@@ -33,7 +31,6 @@ fn rfc3339<S: serde::Serializer>(time: &i64, serializer: S) -> Result<S::Ok, S::
 pub struct OnceReport {
     /// The readings, group by group.
     pub readings: Vec<SensorReading>,
-    /// Problems and notes.
     pub notes: Vec<String>,
 }
 

@@ -1,4 +1,4 @@
-//! The queue from the encoder to the sender: bounded in bytes, what is too much is dropped at its old end and counted.
+//! The queue from the encoder to the sender, bounded in bytes; beyond the bound the oldest batches are dropped and counted.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;

@@ -15,7 +15,7 @@ use crate::engine::clock;
 /// The name of the source and of its group.
 pub const NAME: &str = "agent";
 
-/// `[sources.agent]`.
+/// The settings of `[sources.agent]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SelfMetricsConfig {
@@ -35,14 +35,12 @@ impl Default for SelfMetricsConfig {
     }
 }
 
-/// The source.
 pub struct SelfSource {
     config: SelfMetricsConfig,
     counters: Arc<AgentCounters>,
 }
 
 impl SelfSource {
-    /// Over these counters.
     pub fn new(config: SelfMetricsConfig, counters: Arc<AgentCounters>) -> Self {
         Self { config, counters }
     }

@@ -1,4 +1,4 @@
-//! What the service manager is told (sd_notify(3)), where there is one: without `NOTIFY_SOCKET` nothing happens.
+//! Notifies the service manager (sd_notify(3)); without `NOTIFY_SOCKET` it does nothing.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use sd_notify::NotifyState;
 /// Tells the service manager how the agent fares.
 #[derive(Debug)]
 pub struct ServiceNotifier {
-    /// How often it is told that the agent is alive, if it wants to know.
+    /// How often the watchdog is notified, if the service manager has one.
     watchdog: Option<Duration>,
     last: Option<Instant>,
 }
@@ -31,7 +31,6 @@ impl ServiceNotifier {
         }
     }
 
-    /// It ends.
     pub fn stopping(&self) {
         tell(&[NotifyState::Stopping]);
     }

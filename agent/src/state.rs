@@ -1,4 +1,4 @@
-//! What the agent's threads share. Nothing here is touched by a sampler thread except each group's own atomics.
+//! The state that the agent's threads share. A sampler thread touches only each group's own atomics.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
@@ -19,24 +19,20 @@ use crate::outbox::Outbox;
 use crate::sender::{PendingRecords, RecordsSlot};
 use crate::waker::Waker;
 
-/// A batch as it travels, is cached and is spooled.
+/// A batch as it is sent, cached and spooled.
 #[derive(Debug)]
 pub struct EncodedBatch {
-    /// The native payload.
     pub payload: Bytes,
     /// The schema it needs.
     pub schema: Schema,
-    /// Where it goes.
     pub topic: Arc<str>,
-    /// Its number.
     pub seq: u64,
     /// Time of the first sample, ns since the Unix epoch.
     pub first: i64,
     /// Time of the last sample.
     pub last: i64,
-    /// How many samples.
     pub samples: usize,
-    /// Monotonic time of its making, ns.
+    /// Monotonic time at which it was encoded, ns.
     pub made_mono: i64,
 }
 
@@ -90,7 +86,7 @@ impl GroupRegistry {
         self.changes.fetch_add(1, Ordering::Release);
     }
 
-    /// How often groups came or went: who has chosen sensors knows by this that it is to choose anew.
+    /// Counts changes of the list of groups: whoever has selected sensors selects them again when it differs.
     pub fn changes(&self) -> u64 {
         self.changes.load(Ordering::Acquire)
     }
@@ -164,16 +160,13 @@ pub struct SourceStatus {
     pub summary: String,
     /// `running`, `stopped` or `failed`.
     pub state: &'static str,
-    /// Its groups.
     pub groups: Vec<String>,
     /// What it said when it looked at the system.
     pub notes: Vec<String>,
 }
 
-/// Everything shared.
 #[derive(Debug)]
 pub struct AgentState {
-    /// The agent's name.
     pub name: String,
     /// What every sensor is below.
     pub prefix: SensorPath,
@@ -181,11 +174,8 @@ pub struct AgentState {
     pub boot_ns: u64,
     /// The same for measuring.
     pub started: Instant,
-    /// Counts.
     pub counters: Arc<AgentCounters>,
-    /// Groups.
     pub registry: GroupRegistry,
-    /// The past.
     pub cache: BatchCache,
     /// What is to be sent.
     pub outbox: Outbox,
@@ -242,7 +232,6 @@ impl AgentState {
         Interval::from_ns(self.send_interval_ns.load(Ordering::Relaxed))
     }
 
-    /// Changes it.
     pub fn set_send_interval(&self, interval: Interval) {
         self.send_interval_ns.store(interval.ns(), Ordering::Relaxed);
     }
@@ -267,7 +256,6 @@ impl AgentState {
         change(&mut lock(&self.log));
     }
 
-    /// The sources.
     pub fn sources(&self) -> Vec<SourceStatus> {
         lock(&self.sources).clone()
     }
@@ -304,7 +292,6 @@ impl AgentState {
         self.encoder_wake.wake();
     }
 
-    /// Jobs and rules.
     pub fn jobs(&self) -> Arc<JobsView> {
         lock(&self.jobs).clone()
     }

@@ -1,11 +1,11 @@
-//! Wakes a thread that waits for file descriptors: a byte in a socket pair, which a signal handler can write too.
+//! Wakes a thread that waits in `poll(2)`: writes a byte to a socket pair, which a signal handler can do too.
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// A bell that one thread listens to and any can ring.
+/// One thread waits for it, any thread can wake it.
 #[derive(Debug)]
 pub struct Waker {
     inside: UnixStream,
@@ -13,7 +13,6 @@ pub struct Waker {
 }
 
 impl Waker {
-    /// A bell.
     pub fn new() -> io::Result<Self> {
         let (inside, outside) = UnixStream::pair()?;
         inside.set_nonblocking(true)?;
@@ -21,30 +20,30 @@ impl Waker {
         Ok(Self { inside, outside })
     }
 
-    /// Ends the wait of the listener, now or when it next begins. A bell that rings already needs no other stroke.
+    /// Ends the wait, the present one or the next. Several calls before the wait count as one.
     pub fn wake(&self) {
         let _ = (&self.outside).write(&[1]);
     }
 
-    /// Another end to ring it by, for a signal handler.
+    /// A file descriptor that a signal handler can write to.
     pub fn wake_fd(&self) -> io::Result<UnixStream> {
         self.outside.try_clone()
     }
 
-    /// What to wait for together with other things: readable while it rings.
+    /// For a `poll(2)` together with other descriptors: readable once woken.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.inside.as_fd()
     }
 
-    /// Silences it.
+    /// Takes all wake-ups that wait.
     pub fn reset(&self) {
-        let mut strokes = [0; 64];
-        while (&self.inside).read(&mut strokes).is_ok_and(|count| count == strokes.len()) {}
+        let mut bytes = [0; 64];
+        while (&self.inside).read(&mut bytes).is_ok_and(|count| count == bytes.len()) {}
     }
 
-    /// Waits until it rings or the time is up, and silences it.
+    /// Waits until it is woken or the time is up, and resets it.
     pub fn wait(&self, timeout: Duration) {
-        // Rounded up: a wait that ends early would be begun again and again.
+        // Rounded up: a wait that ends early would start again and again.
         let ms = i32::try_from(timeout.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX);
         let mut inside = libc::pollfd { fd: self.inside.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         // SAFETY: one entry, which outlives the call.
@@ -60,7 +59,7 @@ mod tests {
     use std::time::Instant;
 
     #[test]
-    fn rings_once_for_many_strokes() {
+    fn many_wakes_count_as_one() {
         let waker = Waker::new().unwrap();
         for _ in 0..1000 {
             waker.wake();
@@ -70,6 +69,6 @@ mod tests {
         assert!(start.elapsed() < Duration::from_secs(60));
         let silent = Instant::now();
         waker.wait(Duration::from_millis(2));
-        assert!(silent.elapsed() >= Duration::from_millis(2), "silent again");
+        assert!(silent.elapsed() >= Duration::from_millis(2), "reset");
     }
 }

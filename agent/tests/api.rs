@@ -124,7 +124,7 @@ fn a_reload_keeps_what_did_not_change_ticking() {
     let tester = agent.state.registry.find("tester").unwrap();
     wait_for("the rest", || samples(&agent, "tester") > 300);
     let values = counted(&agent);
-    // The counter counts reads: were the reader exchanged it would begin anew, were a sample lost there would be a hole.
+    // The counter counts reads: with another reader it would start at 0 again, with a lost sample there would be a hole.
     assert_eq!(values, (values[0]..values[0] + values.len() as i64).collect::<Vec<_>>());
     assert_eq!(values[0], 0, "from the very first sample on");
     assert_eq!(tester.stats.overruns.load(Ordering::Relaxed), 0);
@@ -249,7 +249,7 @@ fn https_wants_the_token() {
     );
     let agent = Agent::start(dir.path(), &text);
     let tls = wholegrain_transport::tls::client_config(&dir.path().join("agent.pem"), None).unwrap();
-    let command = |authorization: &str| {
+    let request = |authorization: &str| {
         let name = rustls::pki_types::ServerName::try_from("localhost").unwrap();
         let connection = rustls::ClientConnection::new(tls.clone(), name).unwrap();
         let mut stream = rustls::StreamOwned::new(connection, TcpStream::connect(("127.0.0.1", port)).unwrap());
@@ -258,13 +258,13 @@ fn https_wants_the_token() {
         stream.read_to_end(&mut answer).unwrap();
         parse_answer(&answer)
     };
-    assert_eq!(ask("Authorization: Bearer s3cret\r\n").1["groups"][1]["group"], "tester");
+    assert_eq!(request("Authorization: Bearer s3cret\r\n").1["groups"][1]["group"], "tester");
     for wrong in
         ["", "Authorization: Bearer s3cre\r\n", "Authorization: Bearer s3cretx\r\n", "Authorization: Basic s3cret\r\n"]
     {
-        let (status, answer) = ask(wrong);
+        let (status, answer) = request(wrong);
         assert!(
-            status == 401 && answer["error"].as_str().unwrap().contains("a token is wanted"),
+            status == 401 && answer["error"].as_str().unwrap().contains("send a token"),
             "{wrong}: {status} {answer}"
         );
     }

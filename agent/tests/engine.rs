@@ -30,7 +30,7 @@ fn group(state: &AgentState, name: &str, interval: Interval) -> Arc<Group> {
     group
 }
 
-/// Counts up; hangs as long as it is told to.
+/// Counts up; hangs while the test asks for it.
 struct Counts {
     count: i64,
     hangs: Arc<AtomicBool>,

@@ -133,7 +133,7 @@ fn a_flood_of_jobs_takes_nothing_from_the_node_nor_from_others() {
     assert!(own.iter().all(|name| samples(name).unwrap().1 == 0), "no gap: {:?}", agent.groups());
     let log = agent.log();
     assert!(!log.contains("is gone") && !log.contains("Too many open files"), "{log}");
-    assert_eq!(log.matches("is not read:").count(), 1, "told once in ten minutes: {log}");
+    assert_eq!(log.matches("is not read:").count(), 1, "logged once in ten minutes: {log}");
     for n in 0..200 {
         fs::remove_dir_all(of_user(dir.path(), 1000, n)).unwrap();
     }

@@ -547,7 +547,7 @@ fn neither_silent_connections_nor_a_users_keep_anybody_from_https() {
     let start = std::time::Instant::now();
     assert_eq!(connect("t-admin").1.as_deref(), Some("200"));
     println!("answered after {:?} beside {} silent connections", start.elapsed(), silent.len());
-    // A user keeps as many as they get; the administrator still gets one, and the user is told.
+    // A user holds as many as they get; the administrator still gets one, and the user gets an error.
     let hers: Vec<_> = (0..HTTPS_CONNECTIONS_MAX).map(|_| connect("t-alice")).collect();
     let got = hers.iter().filter(|(_, status)| status.as_deref() == Some("200")).count();
     assert_eq!(
@@ -632,8 +632,8 @@ fn tokens_have_roles_ends_and_can_be_revoked() {
     check("t-agent", "GET /v1/jobs", &none, 401, "a token with the role agent");
     check("t-old", "GET /v1/jobs", &none, 401, "this token is over");
     check("t-gone", "GET /v1/jobs", &none, 401, "this token was revoked");
-    check("t-what", "GET /v1/jobs", &none, 401, "a token is wanted");
-    check("", "GET /v1/jobs", &none, 401, "a token is wanted");
+    check("t-what", "GET /v1/jobs", &none, 401, "send a token");
+    check("", "GET /v1/jobs", &none, 401, "send a token");
     // Revoked while the agent runs: with the next request.
     tokens(",\"revoked\":\"2026-01-01T00:00:00Z\"");
     check("t-alice", "GET /v1/jobs", &none, 401, "this token was revoked");

@@ -79,7 +79,7 @@ fn sigterm_ends_it_in_peace() {
     assert!(!socket.exists());
 }
 
-/// What a program told the service manager so far.
+/// What a program has sent to the service manager so far.
 fn received(manager: &UnixDatagram, all: &mut String) -> String {
     let mut buffer = [0; 4096];
     while let Ok(count) = manager.recv(&mut buffer) {
@@ -90,7 +90,7 @@ fn received(manager: &UnixDatagram, all: &mut String) -> String {
 }
 
 #[test]
-fn a_service_manager_is_told_and_a_hangup_reloads() {
+fn the_service_manager_is_notified_and_a_hangup_reloads() {
     let dir = tempfile::tempdir().unwrap();
     let manager = UnixDatagram::bind(dir.path().join("notify")).unwrap();
     manager.set_nonblocking(true).unwrap();

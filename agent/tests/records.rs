@@ -14,13 +14,13 @@ use wholegrain_transport::mqtt::ReasonCode;
 
 /// A book as the tracker's, in memory.
 #[derive(Default)]
-struct Book {
+struct TestRecords {
     pending: Mutex<Vec<JobRecord>>,
     on_pending: Mutex<Option<PendingCallback>>,
     asked: AtomicUsize,
 }
 
-impl Book {
+impl TestRecords {
     fn put(&self, record: JobRecord) {
         let mut pending = self.pending.lock().unwrap();
         pending.retain(|other| !other.is_same(&record));
@@ -32,7 +32,7 @@ impl Book {
     }
 }
 
-impl PendingRecords for Book {
+impl PendingRecords for TestRecords {
     fn is_pending(&self) -> bool {
         !self.pending.lock().unwrap().is_empty()
     }
@@ -67,7 +67,7 @@ fn record(job: &str, revision: u64) -> JobRecord {
     }
 }
 
-fn start(script_port: u16, job_table: &Arc<Book>) -> (tempfile::TempDir, Agent) {
+fn start(script_port: u16, job_table: &Arc<TestRecords>) -> (tempfile::TempDir, Agent) {
     let dir = tempfile::tempdir().unwrap();
     let config = format!(
         "name = \"n1\"\n[sources.agent]\nenabled = false\n[sources.tester]\nsensors = 5\ninterval = \"10ms\"\n[api]\n\
@@ -85,7 +85,7 @@ fn came(script: &Script) -> Vec<(String, u64)> {
 #[test]
 fn each_record_arrives_once_and_a_change_again() {
     let (port, script) = Script::start(false, |_| ReasonCode::SUCCESS);
-    let job_table = Arc::new(Book::default());
+    let job_table = Arc::new(TestRecords::default());
     (0..20).for_each(|job| job_table.put(record(&format!("{job:02}"), 1)));
     let (_dir, agent) = start(port, &job_table);
     wait_for("twenty records", || !job_table.is_pending());
@@ -111,7 +111,7 @@ fn a_record_refused_for_good_is_sent_again_only_when_it_has_changed() {
             ReasonCode::SUCCESS
         })
     });
-    let job_table = Arc::new(Book::default());
+    let job_table = Arc::new(TestRecords::default());
     job_table.put(record("bad", 1));
     (0..8).for_each(|job| job_table.put(record(&job.to_string(), 1)));
     let (_dir, agent) = start(port, &job_table);
@@ -136,7 +136,7 @@ fn a_refusal_that_may_pass_holds_up_no_batch_and_the_record_comes_again() {
     *script.job_answer.lock().unwrap() = Box::new(move |_| {
         Some(if its.load(Ordering::SeqCst) { ReasonCode::NOT_AUTHORIZED } else { ReasonCode::SUCCESS })
     });
-    let job_table = Arc::new(Book::default());
+    let job_table = Arc::new(TestRecords::default());
     job_table.put(record("1", 1));
     let (_dir, agent) = start(port, &job_table);
     wait_for("two refusals", || came(&script).len() >= 2);
@@ -157,7 +157,7 @@ fn a_connection_that_ends_costs_no_record() {
         let cut = its.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok();
         if cut { None } else { Some(ReasonCode::SUCCESS) }
     });
-    let job_table = Arc::new(Book::default());
+    let job_table = Arc::new(TestRecords::default());
     (0..6).for_each(|job| job_table.put(record(&job.to_string(), 1)));
     let (_dir, agent) = start(port, &job_table);
     wait_for("all of them", || !job_table.is_pending());
@@ -170,7 +170,7 @@ fn a_connection_that_ends_costs_no_record() {
 #[test]
 fn what_is_pending_at_the_end_still_goes_out() {
     let (port, script) = Script::start(false, |_| ReasonCode::SUCCESS);
-    let job_table = Arc::new(Book::default());
+    let job_table = Arc::new(TestRecords::default());
     let (_dir, agent) = start(port, &job_table);
     wait_for("a connection", || agent.state.link().state == "connected");
     (0..30).for_each(|job| job_table.put(record(&job.to_string(), 1)));

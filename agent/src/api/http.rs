@@ -14,10 +14,8 @@ const CHUNK_BYTES: usize = 16 << 10;
 /// How long a peer may be silent: 10 s.
 pub const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A request.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct HttpRequest {
-    /// `GET`, `POST`, …
     pub method: String,
     /// The path as sent, without the query; still percent-encoded.
     pub path: String,
@@ -47,14 +45,14 @@ impl HttpRequest {
 #[derive(Debug)]
 pub enum RequestError {
     /// The peer has gone, or was silent for too long.
-    Gone,
+    Disconnected,
     /// The status to answer with, and why.
     Refused(u16, String),
 }
 
 impl From<io::Error> for RequestError {
     fn from(_: io::Error) -> Self {
-        RequestError::Gone
+        RequestError::Disconnected
     }
 }
 
@@ -91,7 +89,7 @@ pub fn read(stream: &mut impl Read, buffer: &mut Vec<u8>) -> Result<HttpRequest,
         }
         let mut part = [0; 1024];
         match stream.read(&mut part)? {
-            0 => return Err(RequestError::Gone),
+            0 => return Err(RequestError::Disconnected),
             count => buffer.extend_from_slice(&part[..count]),
         }
     }
@@ -102,7 +100,7 @@ fn read_body(stream: &mut impl Read, buffer: &mut Vec<u8>, bytes: usize) -> Resu
     let mut body: Vec<u8> = buffer.drain(..bytes.min(buffer.len())).collect();
     let missing = (bytes - body.len()) as u64;
     stream.take(missing).read_to_end(&mut body)?;
-    if body.len() < bytes { Err(RequestError::Gone) } else { Ok(body) }
+    if body.len() < bytes { Err(RequestError::Disconnected) } else { Ok(body) }
 }
 
 fn parse(buffer: &[u8]) -> Result<Option<(HttpRequest, usize, usize)>, RequestError> {
@@ -188,7 +186,6 @@ pub struct ChunkedResponse<'a, W: Write> {
 }
 
 impl<'a, W: Write> ChunkedResponse<'a, W> {
-    /// Begins it.
     pub fn begin(stream: &'a mut W, keep: bool) -> io::Result<Self> {
         let connection = if keep { "keep-alive" } else { "close" };
         write!(
@@ -208,7 +205,6 @@ impl<'a, W: Write> ChunkedResponse<'a, W> {
         Ok(())
     }
 
-    /// Ends it.
     pub fn end(mut self) -> io::Result<()> {
         self.send()?;
         self.stream.write_all(b"0\r\n\r\n")?;
@@ -236,7 +232,7 @@ mod tests {
 
     fn ask(text: &str) -> Result<HttpRequest, u16> {
         read(&mut text.as_bytes(), &mut Vec::new()).map_err(|bad| match bad {
-            RequestError::Gone => 0,
+            RequestError::Disconnected => 0,
             RequestError::Refused(status, _) => status,
         })
     }

@@ -22,16 +22,14 @@ const STACK_BYTES: usize = 64 << 10;
 
 /// The tokens that count.
 pub(super) struct AcceptedTokens {
-    /// The administrator's.
     token: Option<String>,
-    /// Those with roles.
     tokens: Option<TokenFile>,
 }
 
 impl AcceptedTokens {
     /// Whose token was shown, or why it is refused.
     pub fn who(&self, token: Option<&str>, peer: &str, now: Timestamp) -> Result<CallerIdentity, String> {
-        let wanted = "a token is wanted: send `Authorization: Bearer TOKEN`, with what the agent's token_file has or one of those \
+        let wanted = "send a token: `Authorization: Bearer TOKEN`, with what the agent's token_file has or one of those \
                       in its tokens_file";
         let Some(token) = token else { return Err(wanted.to_owned()) };
         if self.token.as_ref().is_some_and(|admin| same(admin.as_bytes(), token.as_bytes())) {

@@ -66,7 +66,7 @@ pub(super) fn one(state: &AgentState, who: &CallerIdentity, id: &str) -> Result<
         let record = &job.record;
         record.job == id || record.level == id || record.also.as_ref() == Some(&id)
     };
-    // Of others' jobs nobody is told that they are there.
+    // A user does not learn that jobs of others exist.
     let seen = || view.jobs.iter().filter(|job| sees(who, job));
     if let Some(job) = seen().find(is) {
         return Ok(view::bytes(&shown(job)));

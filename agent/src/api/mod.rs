@@ -79,7 +79,6 @@ pub(crate) struct ApiService {
     lines: lines::LineService,
 }
 
-/// The listening sockets.
 pub struct ApiServer {
     service: Arc<ApiService>,
     sockets: Vec<PathBuf>,
@@ -87,7 +86,6 @@ pub struct ApiServer {
     pub https: Option<std::net::SocketAddr>,
 }
 
-/// Where it listens.
 #[derive(Debug, Clone)]
 pub struct Listeners {
     api: ApiConfig,
@@ -168,15 +166,12 @@ impl ApiService {
     }
 }
 
-/// Who asks.
 enum ApiCaller {
     /// The file system or the kernel has said.
     Known(CallerIdentity),
     /// Each request shows a token.
     Stranger {
-        /// Their address.
         peer: String,
-        /// What counts.
         tokens: Arc<https::AcceptedTokens>,
         /// Whether they have shown one.
         guest: RefCell<ClientAdmission>,
@@ -212,7 +207,7 @@ fn serve(stream: &mut impl TimedConnection, service: &ApiService, caller: &ApiCa
         match read {
             Ok(mut request) => {
                 request.keep = request.keep && number < REQUESTS_MAX && !service.is_stopped();
-                // Whoever has shown no token that counts begins anew.
+                // A client without a valid token counts as unauthenticated again.
                 if routes::answer(stream, service, caller, &request).is_err() || !request.keep || !caller.is_known() {
                     return;
                 }
@@ -221,7 +216,7 @@ fn serve(stream: &mut impl TimedConnection, service: &ApiService, caller: &ApiCa
                 let _ = http::answer(stream, status, &view::error(&why), false);
                 return;
             }
-            Err(http::RequestError::Gone) => return,
+            Err(http::RequestError::Disconnected) => return,
         }
     }
 }

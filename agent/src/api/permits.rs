@@ -28,7 +28,6 @@ impl ClientKey {
         Self::Caller(hasher.finish())
     }
 
-    /// Of a machine.
     pub fn address(address: IpAddr) -> Self {
         match address {
             IpAddr::V6(v6) => match v6.to_ipv4_mapped() {
@@ -50,7 +49,6 @@ pub(crate) struct ConnectionPermits {
 }
 
 impl ConnectionPermits {
-    /// So many.
     pub fn new(max: usize) -> Arc<Self> {
         Self::reserving(max, 0)
     }

@@ -30,7 +30,6 @@ const KNOWN: &str = "GET /v1/status, /v1/log, /v1/sources, /v1/groups, /v1/senso
 pub(super) struct HttpFailure(u16, String);
 
 impl HttpFailure {
-    /// With a reason.
     pub fn new(status: u16, why: impl Into<String>) -> Self {
         Self(status, why.into())
     }
@@ -48,7 +47,6 @@ impl From<ManagerError> for HttpFailure {
     }
 }
 
-/// Answers one request.
 pub(super) fn answer(
     stream: &mut (impl Read + Write),
     service: &ApiService,

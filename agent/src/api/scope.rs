@@ -43,7 +43,6 @@ pub(super) fn check(who: &CallerIdentity, request: &HttpRequest) -> Result<(), S
 /// Which sensors somebody sees.
 #[derive(Debug)]
 pub(super) enum AccessScope {
-    /// All.
     All,
     /// Those of their own running jobs: below which path, and since when: a level can have been another job's before.
     Jobs(Vec<(String, i64)>),

@@ -19,7 +19,6 @@ use crate::state::lock;
 
 /// The largest file that is read: 16 MiB.
 const FILE_BYTES_MAX: u64 = 16 << 20;
-/// The most tokens.
 const TOKENS_MAX: usize = 10_000;
 /// The longest token that is looked at, in bytes.
 const SHOWN_BYTES_MAX: usize = 4096;
@@ -44,7 +43,6 @@ struct TokenEntry {
     revoked: Option<String>,
 }
 
-/// The server's roles.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum TokenRole {
@@ -68,11 +66,8 @@ struct KnownToken {
 /// Why a token does not count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TokenError {
-    /// It never did.
     Unknown,
-    /// It is over.
     Expired,
-    /// It was revoked.
     Revoked,
     /// It is for agents that send to the server.
     Agent,
@@ -113,7 +108,7 @@ impl FileStamp {
     }
 }
 
-/// A file of tokens, read anew when it changes. One that is wrong is reported, and those read before still count; one that is
+/// A file of tokens, read again when it changes. One that is wrong is reported, and those read before still count; one that is
 /// gone has none.
 #[derive(Debug)]
 pub(super) struct TokenFile {
@@ -122,7 +117,6 @@ pub(super) struct TokenFile {
 }
 
 impl TokenFile {
-    /// Reads the file.
     pub fn open(path: &Path) -> Result<Self, String> {
         let stamp = FileStamp::of(path);
         let known = parse(&read(path)?)?;

@@ -20,7 +20,6 @@ use crate::jobs::{CallerIdentity, Role};
 
 /// Who may connect: the owner and the group.
 const MODE: u32 = 0o660;
-/// Everybody.
 const USERS_MODE: u32 = 0o666;
 /// The stack of the thread that listens: 64 KiB.
 const STACK_BYTES: usize = 64 << 10;
@@ -29,12 +28,9 @@ const OVERFLOW_UID: u32 = 65_534;
 /// The largest entry of the users' database that is read, in bytes.
 const ENTRY_BYTES_MAX: usize = 16 << 10;
 
-/// Which socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SocketKind {
-    /// `[api] socket`.
     Admin,
-    /// `[jobs] socket`.
     Users,
 }
 

@@ -10,7 +10,7 @@ use crate::engine::Group;
 use crate::engine::lag::BUCKETS;
 use crate::state::{AgentState, LinkStatus};
 
-/// `{"error": "…"}`.
+/// An error as JSON: `{"error": "…"}`.
 pub fn error(why: &str) -> Vec<u8> {
     bytes(&serde_json::json!({ "error": why }))
 }
@@ -146,7 +146,7 @@ fn load(counter: &AtomicU64) -> u64 {
     counter.load(Ordering::Relaxed)
 }
 
-/// RFC 3339.
+/// The time in RFC 3339.
 pub fn time(ns: i64) -> String {
     Timestamp(ns).to_string()
 }
@@ -241,7 +241,7 @@ impl JobLoadView {
     }
 }
 
-/// `/v1/status`.
+/// The answer to `GET /v1/status`.
 pub fn status(state: &AgentState) -> StatusView<'_> {
     let (counters, (cache_batches, cache_bytes)) = (&state.counters, state.cache.size());
     StatusView {

@@ -32,12 +32,7 @@ pub const RESCAN_NS_MIN: u64 = 1_000_000_000;
 pub enum LoadError {
     /// The file cannot be read.
     #[error("cannot read the configuration {file}: {error}; name it with --config")]
-    Read {
-        /// The file.
-        file: PathBuf,
-        /// Why.
-        error: std::io::Error,
-    },
+    Read { file: PathBuf, error: std::io::Error },
     /// The file says something that cannot be.
     #[error(transparent)]
     Config(#[from] ConfigError),
@@ -46,7 +41,6 @@ pub enum LoadError {
 /// How much of the past is kept in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CacheConfig {
-    /// How far back.
     pub duration: Interval,
     /// At most so much.
     pub bytes_max: ByteSize,
@@ -57,14 +51,12 @@ pub struct CacheConfig {
 pub struct ApiConfig {
     /// Path of the Unix socket.
     pub socket: Option<PathBuf>,
-    /// HTTPS.
     pub https: Option<HttpsConfig>,
 }
 
 /// HTTPS with a token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HttpsConfig {
-    /// Address and port.
     pub listen: std::net::SocketAddr,
     /// The certificate's PEM file.
     pub cert: PathBuf,
@@ -76,10 +68,9 @@ pub struct HttpsConfig {
     pub tokens_file: Option<PathBuf>,
 }
 
-/// One `[sources.<name>]` table.
+/// The settings of one `[sources.<name>]` table.
 #[derive(Clone)]
 pub struct SourceConfig {
-    /// The source's name.
     pub name: &'static str,
     /// The table as written, for comparing with another one.
     pub table: toml::Table,
@@ -119,7 +110,6 @@ pub struct Config {
     pub name: String,
     /// What every sensor is below.
     pub prefix: SensorPath,
-    /// The kernel's trees.
     pub roots: Roots,
     /// The interval of groups that name none.
     pub interval: Interval,
@@ -127,7 +117,6 @@ pub struct Config {
     pub rescan: Interval,
     /// Where the sampler thread runs.
     pub sampler_cpu: SamplerCpu,
-    /// What is logged.
     pub log_level: LogLevel,
     /// The past in memory.
     pub cache: CacheConfig,
@@ -201,7 +190,7 @@ impl Config {
         })
     }
 
-    /// What another configuration has that takes effect only when the agent is started anew.
+    /// Settings that differ in another configuration and take effect only after a restart.
     pub fn needs_restart(&self, new: &Config) -> Vec<&'static str> {
         let roots =
             |config: &Config| [config.roots.proc.clone(), config.roots.sys.clone(), config.roots.cgroup.clone()];

@@ -29,13 +29,11 @@ const BURSTS_PER_MINUTE_MAX: u32 = 600;
 /// When batches are sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SendMode {
-    /// As they come.
     Continuous,
     /// Once in each send interval, at an instant that follows from the agent's name.
     Staggered,
     /// So many times a minute, on the wall clock.
     Burst {
-        /// How many times.
         per_minute: u32,
     },
 }
@@ -43,15 +41,13 @@ pub enum SendMode {
 /// Where samples are sent, and how.
 #[derive(Clone)]
 pub struct MqttConfig {
-    /// `mqtt://host:port` or `mqtts://host:port`.
+    /// The form is `mqtt://host:port` or `mqtts://host:port`.
     pub url: String,
-    /// Of the protocol.
     pub version: Version,
     /// For a server that asks for one.
     pub user: Option<String>,
-    /// The same.
     pub password: Option<String>,
-    /// For `mqtts`.
+    /// Only for `mqtts` URLs.
     pub tls: Option<Arc<rustls::ClientConfig>>,
     /// Files of the TLS configuration: authority, certificate and key.
     pub tls_files: Option<(PathBuf, Option<(PathBuf, PathBuf)>)>,
@@ -128,9 +124,7 @@ pub(super) fn check(section: &Section, raw: raw::RawMqtt, dir: &Path) -> Result<
         return Err(section.error("password_file", "a password needs `user` too"));
     }
     if !(SEND_INTERVAL_NS_MIN..=SEND_INTERVAL_NS_MAX).contains(&raw.send_interval.ns()) {
-        return Err(
-            section.error("send_interval", format!("send_interval is {}; 1ms to 1h is wanted", raw.send_interval))
-        );
+        return Err(section.error("send_interval", format!("send_interval is {}; use 1ms to 1h", raw.send_interval)));
     }
     if raw.queue_bytes_max.0 < QUEUE_BYTES_MIN {
         return Err(
@@ -139,7 +133,7 @@ pub(super) fn check(section: &Section, raw: raw::RawMqtt, dir: &Path) -> Result<
     }
     for (key, interval) in [("keep_alive", raw.keep_alive), ("connect_timeout", raw.connect_timeout)] {
         if !(1..=65_535).contains(&(interval.ns() / 1_000_000_000)) {
-            return Err(section.error(key, format!("{key} is {interval}; 1s to 18h is wanted")));
+            return Err(section.error(key, format!("{key} is {interval}; use 1s to 18h")));
         }
     }
     let mode = send_mode(section, &raw)?;
@@ -209,7 +203,7 @@ fn send_mode(section: &Section, raw: &raw::RawMqtt) -> Result<SendMode, ConfigEr
         }
         (raw::RawSend::Burst, Some(per_minute)) => Err(section.error(
             "bursts_per_minute",
-            format!("bursts_per_minute is {per_minute}; 1 to {BURSTS_PER_MINUTE_MAX} is wanted"),
+            format!("bursts_per_minute is {per_minute}; use 1 to {BURSTS_PER_MINUTE_MAX}"),
         )),
         (raw::RawSend::Burst, None) => {
             Err(section.error("send", "send = \"burst\" needs `bursts_per_minute`, such as 2"))
@@ -225,8 +219,9 @@ pub(super) fn check_spool(section: &Section, raw: raw::RawSpool, dir: &Path) -> 
         return Err(section.error("bytes_max", format!("bytes_max is {}; 1MiB is the least", raw.bytes_max)));
     }
     if !(raw.drain_share > 0.0 && raw.drain_share <= 1.0) {
-        return Err(section
-            .error("drain_share", format!("drain_share is {}; above 0 and at most 1 is wanted", raw.drain_share)));
+        return Err(
+            section.error("drain_share", format!("drain_share is {}; use more than 0 and at most 1", raw.drain_share))
+        );
     }
     if raw.flush_every.ns() == 0 {
         return Err(section.error("flush_every", "flush_every must not be 0"));

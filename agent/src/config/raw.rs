@@ -17,12 +17,10 @@ pub enum LogLevel {
     Error,
     /// What somebody should look at.
     Warn,
-    /// What changed.
     #[default]
     Info,
     /// What is going on.
     Debug,
-    /// Everything.
     Trace,
 }
 

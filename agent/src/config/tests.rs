@@ -176,18 +176,12 @@ fn intervals() {
     refused_with("[sources.tester]\ninterval = \"1us\"", "agent.toml:2:1: interval 1us is shorter than 1ms");
     refused(
         "[sampler]\ncpu = \"fast\"",
-        "agent.toml:2:7: cpu is \"fast\"; \"kept\", \"any\" or the number of a CPU is wanted",
+        "agent.toml:2:7: cpu is \"fast\"; use \"kept\", \"any\" or the number of a CPU",
     );
     assert_eq!(parse("[sampler]\ncpu = 3").unwrap().sampler_cpu, SamplerCpu::Number(3));
     refused("rescan = \"1ms\"", "agent.toml:1:1: rescan is 1ms; 1s is the shortest");
-    refused(
-        "[mqtt]\nurl = \"mqtt://h\"\nsend_interval = \"0s\"",
-        "agent.toml:3:1: send_interval is 0s; 1ms to 1h is wanted",
-    );
-    refused(
-        "[mqtt]\nurl = \"mqtt://h\"\nkeep_alive = \"1ms\"",
-        "agent.toml:3:1: keep_alive is 1ms; 1s to 18h is wanted",
-    );
+    refused("[mqtt]\nurl = \"mqtt://h\"\nsend_interval = \"0s\"", "agent.toml:3:1: send_interval is 0s; use 1ms to 1h");
+    refused("[mqtt]\nurl = \"mqtt://h\"\nkeep_alive = \"1ms\"", "agent.toml:3:1: keep_alive is 1ms; use 1s to 18h");
     refused("[cache]\nduration = \"0s\"", "agent.toml:2:1: the cache's duration and bytes_max must not be 0");
 }
 
@@ -245,7 +239,7 @@ fn servers_and_files() {
     );
     refused(
         "[mqtt]\nurl = \"mqtt://h\"\nsend = \"burst\"\nbursts_per_minute = 0",
-        "agent.toml:4:1: bursts_per_minute is 0; 1 to 600 is wanted",
+        "agent.toml:4:1: bursts_per_minute is 0; use 1 to 600",
     );
     refused(
         "[mqtt]\nurl = \"mqtt://h\"\nqueue_bytes_max = \"1KiB\"",
@@ -254,7 +248,7 @@ fn servers_and_files() {
     refused("[spool]\ndir = \"s\"\nbytes_max = \"1KiB\"", "agent.toml:3:1: bytes_max is 1KiB; 1MiB is the least");
     refused(
         "[spool]\ndir = \"s\"\ndrain_share = 0.0",
-        "agent.toml:3:1: drain_share is 0; above 0 and at most 1 is wanted",
+        "agent.toml:3:1: drain_share is 0; use more than 0 and at most 1",
     );
     refused(
         "[api]\nlisten = \"8444\"",
@@ -309,5 +303,5 @@ fn a_renewed_certificate_is_another_configuration() {
     let first = load();
     assert_eq!(*first, *load());
     renew();
-    assert_ne!(*first, *load(), "the same paths, other contents: a reload has to connect anew");
+    assert_ne!(*first, *load(), "the same paths, other contents: a reload has to reconnect");
 }

@@ -2,10 +2,10 @@
 //! come out.
 //!
 //! A window lies on the wall clock's multiples of its length and carries its start. Of a counter the rates between successive values
-//! are folded, each in the window of its later value; a counter that begins anew counts from 0. Gaps are not counted, and no rate looks across
+//! are folded, each in the window of its later value; a counter that was reset counts from 0. Gaps are not counted, and no rate looks across
 //! one: what came before may have been counted by another file. So that nobody else looks across it from window to window either, a window in
 //! which a counter goes on after a gap has no last value, if the one before it has. A window in
-//! which nothing was sampled is not made up; one that was cut short is told by its count.
+//! which nothing was sampled is not made up; the count of one that was cut short shows it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,7 +22,6 @@ const NS_PER_S: f64 = 1e9;
 /// Rows of windows, to be encoded together.
 #[derive(Debug, Default)]
 pub struct WindowRows {
-    /// Their starts.
     pub times: Vec<i64>,
     sensors: usize,
     values: Vec<u64>,
@@ -39,7 +38,6 @@ impl WindowRows {
         WindowRow { values: &mut self.values[value..], gaps: &mut self.gaps[gap..] }
     }
 
-    /// Takes everything out.
     pub fn clear(&mut self) {
         self.times.clear();
         self.values.clear();
@@ -81,7 +79,6 @@ struct WindowSeries {
     /// Of a gauge the sum of its values, of a counter how far it went; and what the mean divides that by: values, or seconds.
     sum: f64,
     weight: f64,
-    /// Values.
     count: u64,
     last: u64,
     /// A counter's value before, and when; kept from window to window.
@@ -193,7 +190,7 @@ fn quantile_of(values: &mut [f64], quantile: f64) -> f64 {
     low + (high - low) * at.fract()
 }
 
-/// How far a counter went: over its modulus when it has one, from 0 when it began anew. `None` when it shows less than 0.
+/// How far a counter went: over its modulus when it has one, from 0 when it was reset. `None` when it shows less than 0.
 fn advance(before: Value, now: Value, wraps_at: Option<u64>) -> Option<f64> {
     match (before, now) {
         (Value::Int(before), Value::Int(now)) => {
@@ -224,7 +221,6 @@ fn advance(before: Value, now: Value, wraps_at: Option<u64>) -> Option<f64> {
 pub struct Fold {
     /// The group's number: its successors have higher ones.
     pub group: u64,
-    /// How.
     pub plan: Arc<Accumulated>,
     /// Where its batches go.
     pub topic: Arc<str>,

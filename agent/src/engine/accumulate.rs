@@ -32,7 +32,6 @@ pub struct Accumulated {
     pub sensors: Box<[Folded]>,
     /// The sensors of the windows: for each of the samples' [`FOLDED`] and the quantiles.
     pub schema: Schema,
-    /// Their types.
     pub types: Box<[ValueType]>,
     /// Of how many values one is taken for the quantiles.
     pub stride: u32,

@@ -36,7 +36,7 @@ pub fn thread_cpu() -> i64 {
 /// The two clocks are read within so many ns of each other: 100 µs. A thread that is preempted between the two would else see
 /// a step of the clock where there is none.
 const APART_NS_MAX: i64 = 100_000;
-/// How often both clocks are read anew to come that close.
+/// How often both clocks are read again to come that close.
 const READS_MAX: usize = 10;
 
 /// Both clocks at one instant.
@@ -152,7 +152,7 @@ mod tests {
             (now.real - now.mono - 1_000 * NS, reads.get())
         };
         assert_eq!(near(1_000 * NS, 0), (50, 2));
-        assert_eq!(near(1_000 * NS, -NS), (-NS, 5), "stepped: both are looked at anew, and closer");
+        assert_eq!(near(1_000 * NS, -NS), (-NS, 5), "stepped: both clocks are read again, closer together");
         // The thread loses the processor for 20 ms between the two.
         let late = near_of(1_000 * NS, read, || {
             if reads.get() == 6 {

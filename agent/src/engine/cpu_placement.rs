@@ -1,4 +1,4 @@
-//! Where a sampler thread runs. Every tick interrupts what runs on its CPU; a thread that the kernel puts now here, now there
+//! Places sampler threads on CPUs. Every tick interrupts what runs on its CPU; a thread that the kernel moves often
 //! interrupts all of them, moves other programs out of its way, and finds cold caches each time.
 //!
 //! So the kernel chooses, as it knows best which CPU has least to do, and the thread then stays there for a turn of some hundred
@@ -31,13 +31,13 @@ const IDLE_PART: f64 = 0.5;
 /// For how many of its intervals the kernel may choose.
 const CHOOSING_TICKS: u32 = 5;
 
-/// `[sampler] cpu`.
+/// The value of `[sampler] cpu`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(try_from = "toml::Value")]
 pub enum SamplerCpu {
     /// The kernel's choice at first, then an idle one, or each in its turn.
     #[default]
-    Kept,
+    Sticky,
     /// The kernel's choice at each tick.
     Any,
     /// Always this one, if the process may use it.
@@ -54,15 +54,15 @@ impl TryFrom<toml::Value> for SamplerCpu {
     fn try_from(value: toml::Value) -> Result<Self, String> {
         let number = value.as_integer().and_then(|number| u16::try_from(number).ok());
         match (value.as_str(), number) {
-            (Some("kept"), _) => Ok(Self::Kept),
+            (Some("kept"), _) => Ok(Self::Sticky),
             (Some("any"), _) => Ok(Self::Any),
             (_, Some(number)) => Ok(Self::Number(number)),
-            _ => Err(format!("cpu is {}; \"kept\", \"any\" or the number of a CPU is wanted", shown(&value))),
+            _ => Err(format!("cpu is {}; use \"kept\", \"any\" or the number of a CPU", shown(&value))),
         }
     }
 }
 
-/// What a sampler thread tells of itself.
+/// Where a sampler thread runs, as it reports itself.
 #[derive(Debug)]
 pub struct CpuPlacement {
     thread: AtomicI32,
@@ -107,7 +107,7 @@ pub fn shorten_slice() {
     }
 }
 
-/// Keeps one thread where it is to be.
+/// Keeps one thread on its CPU, and moves it.
 #[derive(Debug)]
 pub struct CpuPlacer {
     placement: Arc<CpuPlacement>,
@@ -136,7 +136,6 @@ impl CpuPlacer {
         Self { placement, cpu, allowed: affinity(), idle: IdleCpus::new("/proc/stat"), state: PlacerState::Free }
     }
 
-    /// Another wish.
     pub fn configure(&mut self, cpu: SamplerCpu) {
         if self.cpu != cpu {
             self.cpu = cpu;
@@ -144,7 +143,7 @@ impl CpuPlacer {
         }
     }
 
-    /// Does what is due. `interval_ns` is the shortest at which the thread reads.
+    /// Moves the thread if its turn is over. `interval_ns` is the shortest at which the thread reads.
     pub fn look(&mut self, now: Instant, interval_ns: Option<u64>) {
         let interval_ns = interval_ns.filter(|interval| *interval <= KEPT_INTERVAL_NS_MAX);
         match (self.cpu, interval_ns, self.state) {
@@ -163,7 +162,7 @@ impl CpuPlacer {
                 self.state = PlacerState::Choosing(now + Duration::from_nanos(interval_ns) * CHOOSING_TICKS);
             }
             (_, Some(interval_ns), PlacerState::Choosing(until)) if now >= until => {
-                // What was idle is looked at at the end of the turn.
+                // Idle times are read at the end of the turn.
                 self.idle.look();
                 let cpu = usize::try_from(self.placement.cpu.load(Ordering::Relaxed)).unwrap_or(usize::MAX);
                 self.stay(cpu, now, interval_ns);
@@ -313,7 +312,7 @@ mod tests {
         placer.configure(SamplerCpu::Number(0));
         placer.look(start, Some(MS));
         assert_eq!((placer.state, count(id)), (PlacerState::Fixed, 1));
-        placer.configure(SamplerCpu::Kept);
+        placer.configure(SamplerCpu::Sticky);
         placer.look(start, Some(MS));
         assert_eq!(count(id), all, "it chooses");
         end.store(true, Ordering::Relaxed);

@@ -25,7 +25,6 @@ pub const EVENTS_MAX: usize = 256;
 /// Counts and states of a group that outlive a change of its interval or its layout.
 #[derive(Debug, Default)]
 pub struct GroupStats {
-    /// Samples taken.
     pub samples: AtomicU64,
     /// Ticks that passed unread.
     pub missed: AtomicU64,
@@ -58,7 +57,6 @@ pub struct Group {
     pub ticking: TickSchedule,
     /// Whether it has a thread of its source's own.
     pub blocking: bool,
-    /// The newest samples.
     pub ring: Ring,
     /// What is made of its samples before they are sent; `None`: every sample is sent.
     pub accumulated: Option<Arc<Accumulated>>,
@@ -149,7 +147,6 @@ impl Group {
         fits
     }
 
-    /// The group's name.
     pub fn name(&self) -> &str {
         self.schema.group()
     }

@@ -29,7 +29,6 @@ impl LagHistogram {
         }
     }
 
-    /// The counts now.
     pub fn counts(&self) -> [u64; BUCKETS] {
         std::array::from_fn(|i| self.counts[i].load(Ordering::Relaxed))
     }

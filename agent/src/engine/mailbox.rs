@@ -15,7 +15,6 @@ pub struct Stack<T> {
 /// A box that can be put on a [`Stack`].
 #[derive(Debug)]
 pub struct StackNode<T> {
-    /// What it carries.
     pub value: T,
     next: *mut StackNode<T>,
 }

@@ -38,7 +38,6 @@ impl Ring {
         (HEAD_WORDS + sensors + sensors.div_ceil(64)) * 8
     }
 
-    /// Samples that fit.
     pub fn capacity(&self) -> usize {
         self.capacity
     }
@@ -134,7 +133,6 @@ fn store(words: &[AtomicU64], numbers: &[u64]) {
     }
 }
 
-/// A copied sample.
 #[derive(Debug, Clone, Default)]
 pub struct RowCopy {
     /// Its time, ns since the Unix epoch.
@@ -154,7 +152,6 @@ impl RowCopy {
     }
 }
 
-/// Samples in place.
 #[derive(Debug, Clone, Copy)]
 pub struct RingView<'a> {
     ring: &'a Ring,

@@ -77,7 +77,6 @@ pub struct SamplerChange {
 }
 
 impl SamplerChange {
-    /// Nothing yet.
     pub fn new() -> Self {
         Self::default()
     }
@@ -356,7 +355,7 @@ impl SamplerLoop {
             // The groups before this one took their time: the lag is this group's own.
             match self.clock.take(ticker, woken, clock::now_near(offset)) {
                 DueTick::Nothing => {}
-                DueTick::Held(missed) => count_missed(&sampled.group, &self.counters, missed),
+                DueTick::AlreadySampled(missed) => count_missed(&sampled.group, &self.counters, missed),
                 DueTick::Tick(tick) => {
                     if sampled.read(tick.stamp, &self.counters) {
                         sampled.group.stats.lag.record(tick.lag as u64);

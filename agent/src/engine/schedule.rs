@@ -18,12 +18,10 @@ pub const TOLERANCE_PART: i64 = 20;
 /// The longest interval, so that sums of a time and an interval stay within 64 bits: 10 years.
 pub const INTERVAL_NS_MAX: i64 = 10 * 365 * 86_400 * 1_000_000_000;
 
-/// Both clocks at one instant, ns: realtime since the Unix epoch, monotonic since some start.
+/// Both clocks at one instant, ns: `CLOCK_REALTIME` since the Unix epoch, `CLOCK_MONOTONIC` since some start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClockReading {
-    /// `CLOCK_REALTIME`.
     pub real: i64,
-    /// `CLOCK_MONOTONIC`.
     pub mono: i64,
 }
 
@@ -34,7 +32,7 @@ pub struct StepDetector {
 }
 
 impl StepDetector {
-    /// Starts at `now`.
+    /// Starts to compare the clocks at `now`.
     pub fn new(now: ClockReading) -> Self {
         Self { offset: now.real.wrapping_sub(now.mono) }
     }
@@ -61,11 +59,9 @@ impl StepDetector {
 /// What is due of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DueTick {
-    /// Nothing.
     Nothing,
     /// So many ticks, of times that an earlier pass of the clock was sampled at: nothing is read.
-    Held(u64),
-    /// A read.
+    AlreadySampled(u64),
     Tick(Tick),
 }
 
@@ -113,7 +109,7 @@ impl WallClock {
         }
         match ticker.take(woken, now) {
             None => DueTick::Nothing,
-            Some(tick) if self.passes.held_until(tick.stamp).is_some() => DueTick::Held(tick.missed + 1),
+            Some(tick) if self.passes.held_until(tick.stamp).is_some() => DueTick::AlreadySampled(tick.missed + 1),
             Some(tick) => DueTick::Tick(tick),
         }
     }
@@ -122,7 +118,6 @@ impl WallClock {
 /// How a group ticks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TickSchedule {
-    /// The interval.
     pub interval: Interval,
     /// Added to the multiples of the interval.
     pub offset: Interval,
@@ -144,7 +139,6 @@ pub struct Tick {
     pub missed: u64,
 }
 
-/// One group's clockwork.
 #[derive(Debug, Clone, Copy)]
 pub struct Ticker {
     interval: i64,
@@ -312,7 +306,7 @@ mod tests {
                 for index in 0..self.tickers.len() {
                     match self.clock.take(&mut self.tickers[index], woken, self.now) {
                         DueTick::Nothing => {}
-                        DueTick::Held(missed) => self.missed[index] += missed,
+                        DueTick::AlreadySampled(missed) => self.missed[index] += missed,
                         DueTick::Tick(tick) => {
                             self.missed[index] += tick.missed;
                             self.ticks[index].push(tick);

@@ -10,7 +10,7 @@ use wholegrain_sources::descriptors;
 const DESCRIPTORS_OF_JOBS: (usize, usize) = (1, 2);
 const DESCRIPTORS_OF_USER: (usize, usize) = (3, 4);
 
-/// `[jobs.bounds]`.
+/// The settings of `[jobs.bounds]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct JobBounds {
@@ -48,7 +48,6 @@ impl Default for JobBounds {
 }
 
 impl JobBounds {
-    /// Checks them.
     pub fn check(self, section: &Section) -> Result<Self, ConfigError> {
         let keys = [
             ("jobs", self.jobs),

@@ -5,12 +5,10 @@ use serde::{Deserialize, Serialize};
 use super::CallerIdentity;
 use super::rules::RawRule;
 
-/// An order about rules, checked and obeyed on the manager's thread.
+/// A command about rules, checked and executed on the manager's thread.
 #[derive(Debug, Clone)]
 pub struct JobsCommand {
-    /// Who asks.
     pub who: CallerIdentity,
-    /// What.
     pub order: JobsAction,
 }
 
@@ -18,7 +16,6 @@ pub struct JobsCommand {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum JobsAction {
-    /// A new rule.
     Add(RawRule),
     /// The end of a rule.
     Remove(u64),
@@ -31,7 +28,6 @@ pub enum JobsAction {
 /// What came of it.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct JobsOutcome {
-    /// In words.
     pub done: String,
     /// Of which metrics not everything that was asked for comes true, and why; `done` says it too.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

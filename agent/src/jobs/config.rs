@@ -18,9 +18,8 @@ pub struct JobsConfig {
     pub dir: Option<PathBuf>,
     /// The Unix socket that every user of the node may connect to.
     pub socket: Option<PathBuf>,
-    /// Whether the server's orders are obeyed.
+    /// Whether commands from the server are executed.
     pub orders: bool,
-    /// Where jobs are.
     pub tracker: tracker::TrackerConfig,
     /// How often their metrics are read, and what people may change of that.
     pub rules: rules::RulesConfig,

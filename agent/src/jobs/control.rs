@@ -3,7 +3,7 @@
 //! - In: messages on `wholegrain/v1/control/<agent>`, where only the server publishes.
 //! - Out: one answer to each, on `wholegrain/v1/answer/<agent>`; what was ordered goes through the same desk, the same
 //!   permissions and the same limits as what is asked on the node.
-//! - Never: a sender that waits for an order to be obeyed; an order that is kept for later.
+//! - Never: a sender that waits for a command to finish; a command that is kept for later.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -16,7 +16,7 @@ use super::{CallerIdentity, JobsAction, JobsCommand, Role};
 use crate::manager::ManagerHandle;
 use crate::state::{AgentState, lock};
 
-/// Orders that wait to be obeyed; one more is answered at once with "busy".
+/// Commands that may wait; one more is answered at once with "busy".
 pub const ORDERS_MAX: usize = 64;
 /// Answers that wait to be sent; the oldest is dropped for one more: whoever asked has given up by then.
 pub const ANSWERS_MAX: usize = 256;
@@ -35,7 +35,7 @@ struct ServerCommand {
     who: ServerCaller,
     /// What shall be done; nothing, when only `show` is asked.
     order: Option<JobsAction>,
-    /// A job whose metrics and their settings are wanted.
+    /// The job whose metrics and settings are requested.
     show: Option<String>,
 }
 
@@ -66,7 +66,6 @@ impl ServerCaller {
 enum CommandOutcome {
     /// What was done or asked for.
     Ok(Value),
-    /// Why not.
     Error(String),
 }
 
@@ -77,7 +76,7 @@ struct CommandResponse {
     outcome: CommandOutcome,
 }
 
-/// Between the sender's thread, which must not wait, and the thread that obeys.
+/// Between the sender's thread, which must not wait, and the thread that executes commands.
 #[derive(Debug, Default)]
 pub struct ControlChannel {
     inner: Mutex<ControlQueues>,
@@ -105,7 +104,7 @@ impl ControlChannel {
                 payload.len()
             );
         } else if inner.orders.len() >= ORDERS_MAX {
-            let why = format!("the agent has {ORDERS_MAX} orders to obey already; try again in a moment");
+            let why = format!("{ORDERS_MAX} commands already wait for the agent; try again in a moment");
             inner.answer(id_of(&payload), CommandOutcome::Error(why));
         } else {
             inner.orders.push_back(payload);
@@ -113,7 +112,7 @@ impl ControlChannel {
         }
     }
 
-    /// Whether orders are obeyed from now on, or refused.
+    /// Whether commands are executed from now on, or refused.
     pub fn execute(&self, orders: bool) {
         lock(&self.inner).refused = !orders;
     }
@@ -128,7 +127,7 @@ impl ControlChannel {
         lock(&self.inner).answers.pop_front()
     }
 
-    /// Ends the thread that obeys.
+    /// Ends the thread that executes commands.
     pub fn stop(&self) {
         lock(&self.inner).stopped = true;
         self.ready.notify_all();
@@ -162,7 +161,7 @@ impl ControlQueues {
     }
 }
 
-/// Starts the thread that obeys; it ends with [`ControlChannel::stop`].
+/// Starts the thread that executes commands; it ends with [`ControlChannel::stop`].
 pub fn start(state: Arc<AgentState>, manager_handle: ManagerHandle) -> std::io::Result<()> {
     std::thread::Builder::new().name("control".into()).stack_size(STACK_BYTES).spawn(move || {
         while let Some(payload) = state.control.next_order() {

@@ -10,7 +10,6 @@ use wholegrain_model::Interval;
 pub enum MetricSetting {
     /// It is not read.
     Off,
-    /// It is read.
     On(SamplingRate),
 }
 
@@ -26,7 +25,6 @@ pub struct SamplingRate {
 /// What is kept of the reads.
 #[derive(Debug, Clone, PartialEq)]
 pub enum SampleMode {
-    /// Every sample.
     Raw,
     /// What each window comes to.
     Accumulate(Accumulation),

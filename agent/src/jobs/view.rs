@@ -15,7 +15,6 @@ pub struct JobsView {
     pub rules: Arc<Vec<RuleView>>,
 }
 
-/// A running job.
 #[derive(Debug, Clone, Serialize)]
 pub struct JobView {
     /// What is known of it.
@@ -38,7 +37,6 @@ pub struct MetricView {
     pub name: String,
     /// Unit of its values.
     pub unit: String,
-    /// Gauge or counter.
     pub kind: Kind,
     /// How often it is read; `None` for not at all.
     pub interval_ns: Option<u64>,
@@ -68,7 +66,6 @@ pub struct RuleView {
     pub accumulate: Option<super::Accumulation>,
     /// When it ends, RFC 3339.
     pub until: Option<String>,
-    /// Who made it.
     pub by: String,
     /// The uid of the user who made it; `None` for the configuration and administrators.
     pub uid: Option<u32>,

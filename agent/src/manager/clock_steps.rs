@@ -1,4 +1,4 @@
-//! What the log says of steps of the wall clock.
+//! Logs steps of the wall clock.
 
 use std::sync::atomic::Ordering;
 
@@ -8,10 +8,10 @@ use wholegrain_model::{Interval, Timestamp};
 use crate::counters::AgentCounters;
 use crate::jobs::rules::RateLimit;
 
-/// Lines within a minute: a clock that never comes to rest must not fill the log.
+/// Lines a minute: a clock that is stepped all the time must not fill the log.
 const LINES_PER_MINUTE: u32 = 6;
 
-/// Steps that the log knows of.
+/// Reports each step of the clock once, at a bounded rate.
 #[derive(Debug)]
 pub struct ClockStepLog {
     reported: u64,
@@ -57,7 +57,7 @@ mod tests {
     use crate::engine::passes::ClockPasses;
 
     #[test]
-    fn a_step_is_told_once_and_many_are_counted() {
+    fn a_step_is_reported_once_and_many_are_counted() {
         const S: i64 = 1_000_000_000;
         let (counters, mut reported) = (AgentCounters::default(), ClockStepLog::default());
         assert_eq!(reported.look(&counters, 0), None);

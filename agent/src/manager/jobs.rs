@@ -1,4 +1,4 @@
-//! Jobs as the manager keeps them: started and stopped with `[jobs]`, in step with the configuration and with the sources.
+//! The manager's part of job monitoring: starts and stops it with `[jobs]`, and follows the configuration and the sources.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -11,14 +11,14 @@ use crate::jobs::rules::Rules;
 use crate::jobs::tracker::{NodeFacts, Tracker};
 use crate::jobs::{JobsCommand, JobsView};
 
-/// What looks for jobs, and what is made of them.
+/// The job tracker, and the groups of the jobs it finds.
 pub(super) struct JobMonitoring {
     tracker: Tracker,
     jobs: JobGroups,
 }
 
 impl Manager {
-    /// Begins to look for jobs, if the configuration says so. Where that cannot be, the log says why and all else goes on.
+    /// Starts job monitoring if it is configured. A failure is logged, and the rest of the agent goes on.
     pub(super) fn start_jobs(&mut self) {
         self.state.control.execute(self.config.jobs.as_ref().is_none_or(|jobs| jobs.orders));
         let Some(config) = &self.config.jobs else { return };
@@ -33,18 +33,18 @@ impl Manager {
                 jobs.bound(config.bounds);
                 self.monitoring = Some(JobMonitoring { tracker, jobs });
             }
-            Err(error) => tracing::error!("jobs are not looked for: {error:#}; all else goes on"),
+            Err(error) => tracing::error!("jobs are not monitored: {error:#}; the rest of the agent goes on"),
         }
     }
 
-    /// Does something with the jobs, if there are any to be looked for.
+    /// Calls `f` if job monitoring runs.
     fn with_jobs<T>(&mut self, f: impl FnOnce(&mut JobMonitoring, &mut JobsContext<'_>, i64) -> T) -> Option<T> {
         let send_interval = self.config.send_interval();
         let mut context = JobsContext { state: &self.state, fast: &mut self.fast, send_interval };
         self.monitoring.as_mut().map(|monitoring| f(monitoring, &mut context, clock::real()))
     }
 
-    /// What has happened to jobs since the last round.
+    /// Handles the events of jobs since the last round.
     pub(super) fn jobs_round(&mut self) {
         let done = self.with_jobs(|monitoring, context, now| {
             let changed = monitoring.jobs.round(context, now);
@@ -68,7 +68,7 @@ impl Manager {
         }
     }
 
-    /// How long nothing is to be done about jobs.
+    /// How long there is nothing to do for jobs.
     pub(super) fn jobs_wake(&self) -> Duration {
         self.monitoring
             .as_ref()
@@ -76,7 +76,7 @@ impl Manager {
             .unwrap_or(Duration::MAX)
     }
 
-    /// Whether there are no jobs whose readers may have something to say.
+    /// Whether no job has readers that may request something.
     pub(super) fn jobs_idle(&self) -> bool {
         self.monitoring.as_ref().is_none_or(|monitoring| monitoring.jobs.is_idle())
     }
@@ -110,7 +110,7 @@ impl Manager {
         was_running.flatten()
     }
 
-    /// What a source had to say about jobs.
+    /// A source's notes about jobs.
     pub(super) fn jobs_notes(&self, name: &str) -> &[String] {
         self.monitoring.as_ref().map_or(&[], |monitoring| monitoring.jobs.notes_of(name))
     }
@@ -146,7 +146,7 @@ impl Manager {
             }
             for source in &sources {
                 let same = before.iter().any(|old| old.name == source.name && old.table == source.table);
-                // What people have stopped stays so.
+                // A source stopped through the API stays stopped.
                 if same || monitoring.jobs.runs_source(source.name) == Some(false) {
                     continue;
                 }
@@ -157,7 +157,7 @@ impl Manager {
         });
     }
 
-    /// Looks for jobs no more: their groups end.
+    /// Ends job monitoring and all groups of jobs.
     fn stop_jobs(&mut self) {
         if let Some(JobMonitoring { tracker, jobs }) = self.monitoring.take() {
             let send_interval = self.config.send_interval();
@@ -168,7 +168,6 @@ impl Manager {
         }
     }
 
-    /// The agent ends.
     pub(super) fn finish_jobs(&mut self) {
         if let Some(JobMonitoring { tracker, jobs }) = self.monitoring.take() {
             tracker.stop();

@@ -1,4 +1,4 @@
-//! One source as it runs: its groups, the thread of its own if it blocks, what it had to say.
+//! A source as it runs: its groups, its own thread if it blocks, and its notes.
 
 use std::collections::HashMap;
 use std::ops::{Deref, DerefMut};
@@ -21,7 +21,7 @@ const NOTES_MAX: usize = 100;
 
 /// How often that is warned of: 10 min.
 const WARN_EVERY: Duration = Duration::from_secs(600);
-/// Told when a look is not believed.
+/// Reported when a discovery is not trusted.
 const NO_DESCRIPTORS: &str = "the agent has too few file descriptors to look at the system: its groups stay as they are, and it is \
      looked at again (raise LimitNOFILE= of the agent's unit)";
 
@@ -35,14 +35,14 @@ pub(super) struct RunningSource {
     groups: Vec<Arc<Group>>,
     own: Option<Sampler>,
     notes: Vec<String>,
-    /// Groups whose last read that was looked at had a problem.
+    /// Groups whose last checked read had a problem.
     failing: Vec<String>,
     rediscovery: Rediscovery,
     /// When it was last warned of a lack of descriptors.
     warned: Option<Instant>,
 }
 
-/// What a source needs of the manager to change its groups.
+/// What the manager lends a source to change its groups.
 pub(super) struct SourceContext<'a> {
     pub state: &'a AgentState,
     pub fast: &'a mut Sampler,
@@ -179,7 +179,7 @@ impl RunningSource {
         common.map(|group| group.ticking.interval.ns()).min()
     }
 
-    /// A problem is told once, and once more when it is over.
+    /// Logs a problem once, and once more when it is over.
     pub fn tell_problems(&mut self) {
         for group in &self.groups {
             let at = self.failing.iter().position(|name| name == group.name());
@@ -365,7 +365,6 @@ impl SourceChange<'_> {
         }
     }
 
-    /// Stops all groups.
     pub fn stop(&mut self, mut context: SourceContext<'_>) {
         for group in self.groups.clone() {
             self.remove(&group, &mut context);

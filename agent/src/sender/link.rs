@@ -34,7 +34,7 @@ const SCHEMA_SLOTS: usize = 8;
 /// What may be in flight, in bytes: 1 MiB, or one message if that is larger.
 const FLIGHT_BYTES_MAX: usize = 1 << 20;
 /// How long the server may leave a message without an answer before it is sent again over another connection: 60 s. A
-/// server that cannot store for now answers nothing, and is not to be asked anew all the time.
+/// server that cannot store for now answers nothing, and must not be asked again all the time.
 const ACK_TIMEOUT: Duration = Duration::from_secs(60);
 /// Schemas that are remembered as announced over one connection: 16 bytes each.
 const ANNOUNCED_MAX: usize = 16_384;
@@ -109,7 +109,6 @@ impl SentMessage {
 }
 
 impl SentMessage {
-    /// For people.
     fn shown(&self) -> String {
         match self {
             SentMessage::Schema(hash) => format!("schema {hash}"),
@@ -385,7 +384,7 @@ impl OpenConnection {
         }
     }
 
-    /// What the server's orders came to. Lost with the connection: whoever asked is told that no answer came.
+    /// Responses to the server's commands. They are lost with the connection: the server then reports that no answer came.
     fn answer(&mut self, state: &AgentState) -> Result<(), ClientError> {
         while let Some(answer) = state.control.next_answer() {
             self.client.publish(&Topic::Answer { agent: &state.name }.to_string(), &answer, false, false)?;
@@ -519,7 +518,7 @@ impl OpenConnection {
         self.flight.push_back(InFlightMessage { packet, at: Instant::now(), sent });
     }
 
-    /// What waits for its acknowledgement for too long, or takes memory that is wanted, gets a copy on the disk.
+    /// Copies to the disk what waits too long for its acknowledgement, or takes memory that newer batches need.
     fn copy_old(&mut self, buffer: &mut SendBuffer, queue_bytes_max: u64) {
         let Some(age_max) = buffer.age_max(Duration::ZERO) else { return };
         let now = clock::mono();

@@ -69,7 +69,7 @@ impl SenderThread {
         Ok(Self { shared, state, thread })
     }
 
-    /// Other settings: connects anew.
+    /// Applies other settings: reconnects.
     pub fn configure(&self, config: Arc<MqttConfig>) {
         *lock(&self.shared.config) = Some(config);
         self.state.outbox.waker().wake();

@@ -18,7 +18,7 @@ pub const RECORDS_IN_FLIGHT_MAX: usize = 4;
 /// The most refused records that are remembered so that they are not sent again; of further ones the oldest is given up.
 pub const REFUSED_MAX: usize = 256;
 
-/// Where records wait: the tracker's [`JobTable`].
+/// Records that wait to be sent: the tracker's job table.
 pub trait PendingRecords: Send + Sync {
     /// Whether one has changed since the server last had it.
     fn is_pending(&self) -> bool;
@@ -60,12 +60,11 @@ impl PendingRecords for JobTable {
     }
 }
 
-/// The place among what the threads share where the book lies once there is one.
+/// Holds the job table once the tracker has made it.
 #[derive(Default)]
 pub struct RecordsSlot(Mutex<Option<Arc<dyn PendingRecords>>>);
 
 impl RecordsSlot {
-    /// The book.
     pub fn job_table(&self) -> Option<Arc<dyn PendingRecords>> {
         lock(&self.0).clone()
     }
@@ -86,7 +85,7 @@ impl fmt::Debug for RecordsSlot {
 pub(super) struct OutgoingRecords {
     state: Weak<AgentState>,
     job_table: Option<Arc<dyn PendingRecords>>,
-    /// Whether the book is worth asking: something changed since it had nothing to send.
+    /// Whether the job table may have something to send: it changed since it last had nothing.
     news: Arc<AtomicBool>,
     /// Refused for good in this revision, the oldest first.
     refused: Vec<JobRecord>,
@@ -104,7 +103,7 @@ impl OutgoingRecords {
         }
     }
 
-    /// Takes over another book.
+    /// Uses another job table.
     fn look(&mut self) {
         let Some(state) = self.state.upgrade() else { return };
         let job_table = state.job_table();

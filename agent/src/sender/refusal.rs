@@ -1,7 +1,7 @@
 //! What a refusal of the server means for what was sent, and how often it is tried again.
 //!
 //! A batch is given up only for a reason that cannot change for this payload. Everything else may pass: a quota is raised, a
-//! rule about who may publish what is put right, a server's trouble ends. Such a batch stays in memory or in the spool, within
+//! rule about who may publish what is put right, a server's trouble ends. Such batches stay in memory or in the spool, within
 //! their bounds, and is sent again.
 
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! What the sender holds: batches in memory, the oldest first, and the spool behind them.
+//! The sender's buffer: batches in memory, the oldest first, and the spool behind them.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,12 +15,12 @@ use crate::config::SpoolConfig;
 use crate::engine::clock;
 use crate::state::{AgentState, EncodedBatch};
 
-/// How often the same trouble is told: 10 s.
+/// How often the same problem is logged: 10 s.
 const TELL_EVERY: Duration = Duration::from_secs(10);
 /// Schemas of groups that are no more, kept for a server that asks: so many.
 const OLD_SCHEMAS_MAX: usize = 64;
 
-/// Batches that are not the server's yet.
+/// Batches that the server has not acknowledged.
 pub struct SendBuffer {
     state: Arc<AgentState>,
     pending: VecDeque<Arc<EncodedBatch>>,
@@ -36,7 +36,7 @@ pub struct SendBuffer {
     schema_log: LogLimiter,
 }
 
-/// Tells the same trouble at a bounded rate.
+/// Limits how often the same problem is logged, and counts what it suppresses.
 #[derive(Debug, Default)]
 pub struct LogLimiter {
     last: Option<Instant>,
@@ -44,7 +44,7 @@ pub struct LogLimiter {
 }
 
 impl LogLimiter {
-    /// Counts `more`; the sum to tell now, if it is time.
+    /// Adds `more`; returns the sum to log now, if it is time.
     pub(super) fn due(&mut self, more: u64) -> Option<u64> {
         self.suppressed += more;
         if self.suppressed == 0 || self.last.is_some_and(|last| last.elapsed() < TELL_EVERY) {
@@ -56,7 +56,7 @@ impl LogLimiter {
 }
 
 impl SendBuffer {
-    /// Nothing in memory, the spool as it is.
+    /// Starts with an empty memory and the spool as it is.
     pub fn new(state: Arc<AgentState>, spool: Option<(Spool, SpoolConfig)>) -> Self {
         let disk = spool.map(|(spool, config)| SpoolQueue::new(spool, config));
         let mut buffer = Self {

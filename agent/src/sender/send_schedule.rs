@@ -1,4 +1,4 @@
-//! When batches may leave: at once, at an instant of each send interval that follows from the agent's name, or in bursts.
+//! When batches may be sent: at once, at an instant of each send interval that the agent's name determines, or in bursts.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use crate::config::{MqttConfig, SendMode};
 /// A minute in ns.
 const MINUTE_NS: i64 = 60_000_000_000;
 
-/// Opens at certain instants of the wall clock, or stands open.
+/// Opens a send window at certain instants of the wall clock, or is always open.
 #[derive(Debug)]
 pub struct SendSchedule {
     /// 0 when it stands open.

@@ -11,7 +11,6 @@ use wholegrain_transport::topics::Topic;
 
 use super::TIMEOUT;
 
-/// What arrived.
 #[derive(Default)]
 pub struct Arrived {
     pub schemas: HashMap<SchemaHash, Schema>,

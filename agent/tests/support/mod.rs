@@ -117,14 +117,13 @@ pub fn free_port() -> u16 {
 /// A Mosquitto of its own.
 pub struct Broker {
     pub port: u16,
-    /// Of [`Broker::start_with`].
+    /// The second port of [`Broker::start_with`].
     pub second_port: u16,
     child: Child,
     dir: tempfile::TempDir,
 }
 
 impl Broker {
-    /// Starts one.
     pub fn start() -> Self {
         Self::start_with(|_| String::new())
     }
@@ -209,7 +208,6 @@ pub enum Mode {
     Cut,
     /// Connections are taken and nothing is ever read.
     Hang,
-    /// Everything goes through.
     Through,
 }
 
@@ -235,7 +233,6 @@ impl Line {
         Self { port, mode }
     }
 
-    /// Changes it.
     pub fn set(&self, mode: Mode) {
         self.mode.store(mode as u8, Ordering::SeqCst);
     }

@@ -44,8 +44,8 @@ fn slurm_from_prolog_to_epilog() {
         "manager=slurm\njob=4711\nuid=1234\nuser=alice\npartition=debug\nnodes=n[1-2]\ndevices=gpu/0,gpu/3\n"
     );
     tree.make("cgroup/cpuacct/slurm/uid_1234/job_4711");
-    let lines = tracked.lines("4711", |job| job.record.partition.is_some());
-    let record = &lines.record;
+    let reported = tracked.job_with("4711", |job| job.record.partition.is_some());
+    let record = &reported.record;
     assert_eq!((record.user.as_deref(), record.nodes.as_deref()), (Some("alice"), Some("n[1-2]")));
     assert_eq!(record.devices, ["gpu/0", "gpu/3"]);
     tree.remove("cgroup/cpuacct/slurm/uid_1234/job_4711");
@@ -172,7 +172,7 @@ fn hostile_names_are_text() {
         assert!(["manager", "job", "name"] == keys[..3] && keys.len() <= 4, "{text:?}");
         assert!(text.len() < 2200, "{}", text.len());
     }
-    assert!(!Path::new(trap).exists(), "a name was obeyed");
+    assert!(!Path::new(trap).exists(), "a name was executed");
     let text = fs::read_to_string(dir.join("slurm-4")).unwrap();
     assert!(text.contains("name=a uid=0 manager=pbs  b\\n\\0101%s%n \n"), "{text:?}");
     for id in ["", "../../etc/passwd", "a/b", "a b", ".x", "$(id)"] {
@@ -222,8 +222,8 @@ fn what_others_write_is_not_believed() {
     let config = TrackerConfig { hooks: Some(dir), ..config(NO_RESCAN) };
     let tracked = Tracked::start(&config, &tree.roots(), None);
     tree.make("cgroup/cpuacct/slurm/uid_7/job_1");
-    let lines = tracked.lines("1", |job| job.record.partition.is_some());
-    assert_eq!((lines.record.uid, lines.record.name.as_deref()), (Some(7), None));
+    let reported = tracked.job_with("1", |job| job.record.partition.is_some());
+    assert_eq!((reported.record.uid, reported.record.name.as_deref()), (Some(7), None));
     tracked.tracker.stop();
 }
 

@@ -115,7 +115,7 @@ impl News {
         Self { fd, path: path.to_owned() }
     }
 
-    /// Waits until the file says so and the kernel has told of it.
+    /// Waits until the file says so and the kernel has sent the event.
     fn wait_until(self, wanted: &str) {
         let mut file = fs::File::from(self.fd);
         wait_for(wanted, || {
@@ -172,7 +172,7 @@ fn a_short_job_in_the_unified_hierarchy_leaves_its_totals_whole() {
     news.wait_until("populated 0");
     let stat = fs::read_to_string(job.join("cpu.stat")).unwrap();
     let usage = stat.lines().next().unwrap().trim_start_matches("usage_usec ").parse::<f64>().unwrap() / 1e6;
-    // The kernel tells everybody at once, and each of everything in order: what it told before this beginning is known with it.
+    // The kernel notifies all watchers at once and in order: with the event of this beginning, all earlier events are known.
     let second = cgroups.id();
     fs::create_dir(cgroups.v2(&second)).unwrap();
     tracked.began(&second);
@@ -204,7 +204,7 @@ fn whose_a_job_is_without_a_uid_in_its_path() {
 }
 
 #[test]
-fn jobs_that_are_over_before_anybody_looked_are_told_all_the_same() {
+fn jobs_that_end_before_a_scan_are_reported() {
     let cgroups = Cgroups::new();
     let tracked = Tracked::start(&cgroups.config(NO_RESCAN), &Roots::default(), None);
     let first = cgroups.id();

@@ -76,7 +76,7 @@ fn two_hundred_jobs_at_rest() {
     tracked.tracker.stop();
 }
 
-/// What was told of jobs so far.
+/// Counts the events of jobs so far.
 #[derive(Default)]
 struct EventCounts {
     began: HashSet<String>,
@@ -84,7 +84,7 @@ struct EventCounts {
 }
 
 impl EventCounts {
-    /// Takes what was told since; how many began and ended.
+    /// Takes the events since the last call; how many jobs began and ended.
     fn take(&mut self, tracked: &Tracked) -> (usize, usize) {
         tracked.events.try_iter().for_each(|event| match event {
             JobEvent::Began(job) => {
@@ -106,7 +106,7 @@ fn a_thousand_jobs_in_ten_seconds_leave_nothing_behind() {
     const AT_ONCE: usize = 50;
     let cgroups = Cgroups::new();
     let dir = tempfile::tempdir().unwrap();
-    // Other tests make jobs too: these are told apart by a layout of their own.
+    // Other tests make jobs too: a layout of their own distinguishes these.
     let (v1, v2) = cgroups.patterns();
     let patterns = vec![pattern("own", &v1), pattern("own", &v2)];
     let config = TrackerConfig { managers: Vec::new(), patterns, ..config(Interval::from_s(2)) };
@@ -143,7 +143,7 @@ fn a_thousand_jobs_in_ten_seconds_leave_nothing_behind() {
         events.take(&tracked);
         if running.len() > AT_ONCE {
             let oldest: String = running.pop_front().unwrap();
-            // Every second one stays until the tracker has told of it, however late that is; the others go when their time is over.
+            // Every second one stays until the tracker has reported it, however late that is; the others end when their time is over.
             if number % 2 == 0 {
                 wait_for("the beginning of a job", || {
                     events.take(&tracked);
@@ -185,15 +185,15 @@ fn a_thousand_jobs_in_ten_seconds_leave_nothing_behind() {
     let records = own(&tracked);
     let (with, without): (Vec<_>, Vec<_>) = records.iter().partition(|record| record.totals.contains_key("cpu/usage"));
     println!(
-        "{} of {} left totals; {} were told of before they ended",
+        "{} of {} left totals; {} were reported before they ended",
         with.len(),
         records.len(),
         reported_before_the_end.len()
     );
-    // How many the tracker comes in time for is a matter of who else wants the processors. Of those it has told of it had the time.
+    // How many the tracker sees in time depends on the load of the processors. It had time for those that it reported.
     assert!(reported_before_the_end.len() >= (JOBS - AT_ONCE) / 2);
     let lost = without.iter().find(|record| reported_before_the_end.contains(&record.job));
-    assert_eq!(lost, None, "a job that was told of left no totals");
+    assert_eq!(lost, None, "a job that was reported left no totals");
     records.iter().for_each(|record| tracked.job_table.acknowledged(record));
     assert!(own(&tracked).is_empty() && tracked.job_table.dropped() == 0);
     tracked.tracker.stop();
@@ -231,7 +231,7 @@ fn without_descriptors_no_job_ends_and_with_them_all_is_repaired() {
     tree.remove("cgroup/cpuacct/slurm/uid_1/job_2");
     tracked.ended("2");
     let text = text(&log);
-    assert!(text.lines().count() <= 4, "told once each:\n{text}");
+    assert!(text.lines().count() <= 4, "logged once each:\n{text}");
     tracked.tracker.stop();
 }
 

@@ -100,7 +100,7 @@ impl Tracked {
         self.wait(&format!("the end of {id}"), |event| matches!(event, JobEvent::Ended(job) if job.record.job == id))
     }
 
-    /// The job as it is told in any way.
+    /// The job as any event reports it.
     #[track_caller]
     fn job_with(&self, id: &str, wanted: impl Fn(&Job) -> bool) -> Arc<Job> {
         self.wait(&format!("news of {id}"), |event| job(event).record.job == id && wanted(job(event)))

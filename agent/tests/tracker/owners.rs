@@ -58,7 +58,7 @@ fn manager_of(uid: u32) -> String {
 
 /// What was found of the first attack: bob's unit named as alice's job took her job over.
 #[test]
-fn a_units_name_takes_over_no_flux_job() {
+fn a_units_name_replaces_no_flux_job() {
     if !is_root() {
         return;
     }
@@ -130,7 +130,7 @@ fn a_tree_of_a_users_own_has_no_jobs_of_others() {
     assert_eq!(tracked.began("11").record.uid, None);
     let mine = tracked.began("run-mine.scope").record.clone();
     assert_eq!((mine.uid, mine.owner, mine.level), (Some(BOB), format!("own:{BOB}"), format!("run-mine.scope-u{BOB}")));
-    // Told of by the kernel, too.
+    // The kernel sends an event, too.
     tree.owned("cgroup/system.slice/n5_slurmstepd.scope", &[BOB]);
     tree.owned("cgroup/system.slice/n5_slurmstepd.scope/job_12", &[0]);
     tree.owned("cgroup/system.slice/n4_slurmstepd.scope/job_13", &[0, 0]);

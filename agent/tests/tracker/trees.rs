@@ -228,7 +228,7 @@ fn names_of_users_come_from_the_system() {
     tree.make("cgroup/memory/oar/root_2");
     tracked.began("2");
     assert_eq!(tracked.changed("2", |job| job.record.uid.is_some()).record.uid, Some(0));
-    // Known by now: told with the beginning.
+    // Known by now: part of the beginning's event.
     tree.make("cgroup/memory/slurm/uid_0/job_3");
     assert_eq!(tracked.began("3").record.user.as_deref(), Some("root"));
     tracked.tracker.stop();
@@ -299,7 +299,7 @@ fn the_agent_restarts_in_the_middle() {
 }
 
 #[test]
-fn a_damaged_file_of_records_is_set_aside() {
+fn a_damaged_file_of_records_is_renamed() {
     let tree = Tree::new(&["cpuacct"]);
     tree.write("records/records.json", "{\"version\":1,\"boo");
     tree.make("cgroup/cpuacct/slurm/uid_1/job_1");
@@ -346,7 +346,7 @@ fn release(path: &Path) -> fs::File {
     end.unwrap()
 }
 
-/// Totals are read when a directory is found, before the tracker turns to what the kernel told of others: here the files of two
+/// Totals are read when a directory is found, before the tracker handles the kernel's events about others: here the files of two
 /// other jobs keep it waiting.
 #[test]
 fn a_job_that_is_gone_before_the_tracker_has_taken_all_news_leaves_totals() {

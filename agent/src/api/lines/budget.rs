@@ -8,7 +8,6 @@ use crate::jobs::marks::bucket::TokenBucket;
 /// ns of the thread's time that come back each second.
 const RATE: f64 = USER_SHARE * 1e9;
 
-/// The users' budgets.
 #[derive(Debug, Default)]
 pub struct RequestBudgets(HashMap<Option<u32>, TokenBucket>);
 

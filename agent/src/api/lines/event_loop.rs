@@ -29,10 +29,8 @@ const STALL_NS_MAX: i64 = 10_000_000_000;
 const LATER_NS: i64 = 10_000_000;
 /// How often is looked for marks that were kept back, and for connections that leave their answers: 100 ms.
 const LOOK_NS: i64 = 100_000_000;
-/// The bell's token.
 const WAKER: u64 = u64::MAX;
 
-/// A connection.
 struct LineConnection {
     stream: UnixStream,
     talk: LineSession,
@@ -59,11 +57,10 @@ struct LineConnection {
 enum NextTurn {
     Wait(PollInterest),
     Again,
-    Hold(i64),
+    Pause(i64),
     Close,
 }
 
-/// The thread's state.
 pub struct LineServer {
     state: Arc<AgentState>,
     new: Receiver<(UnixStream, CallerIdentity)>,
@@ -79,7 +76,6 @@ pub struct LineServer {
 }
 
 impl LineServer {
-    /// Serves nobody yet.
     pub fn new(
         state: Arc<AgentState>,
         new: Receiver<(UnixStream, CallerIdentity)>,
@@ -103,7 +99,7 @@ impl LineServer {
         })
     }
 
-    /// Serves until it is told to stop. What connections have begun stays open then: the agent goes, not they.
+    /// Serves until `stop` is set. Regions that connections have begun stay open then, because the processes still run.
     pub fn run(mut self) {
         loop {
             self.wait();
@@ -211,7 +207,7 @@ impl LineServer {
         if let Some(wait) = self.spend(uid, begin)
             && next != NextTurn::Close
         {
-            next = NextTurn::Hold(wait.max(LATER_NS));
+            next = NextTurn::Pause(wait.max(LATER_NS));
         }
         let Some(Some(connection)) = self.connections.get_mut(index) else { return };
         let interest = match next {
@@ -221,7 +217,7 @@ impl LineServer {
                 self.ready.push_back(index);
                 connection.interest
             }
-            NextTurn::Hold(ns) => {
+            NextTurn::Pause(ns) => {
                 connection.held_until = Some(begin.saturating_add(ns));
                 self.held += 1;
                 PollInterest::Nothing
@@ -300,7 +296,7 @@ impl LineConnection {
             }
             let line = &self.input[self.done..self.done + length - 1];
             if self.talk.line(line, state, clock::now(), &mut self.output) == RequestProgress::Later {
-                return self.flush(begin).filter(|next| *next == NextTurn::Close).unwrap_or(NextTurn::Hold(LATER_NS));
+                return self.flush(begin).filter(|next| *next == NextTurn::Close).unwrap_or(NextTurn::Pause(LATER_NS));
             }
             self.done += length;
             lines += 1;

@@ -28,7 +28,6 @@ use crate::waker::Waker;
 
 /// The longest request, in bytes with its new line.
 pub const LINE_BYTES_MAX: usize = 4096;
-/// The most connections.
 pub const CONNECTIONS_MAX: usize = 1024;
 /// The most connections of one user: a process on each core of a large node.
 pub const CONNECTIONS_OF_USER_MAX: usize = 512;
@@ -46,7 +45,7 @@ const NEW_MAX: usize = 64;
 /// The thread's stack: 256 KiB.
 const STACK_BYTES: usize = 256 << 10;
 
-/// Takes over a connection whose first byte is a lower-case letter, which is still to be read; returns at once.
+/// Adopts a connection whose first byte, still unread, is a lower-case letter; returns at once.
 pub(super) fn serve(stream: UnixStream, service: &ApiService, who: CallerIdentity) {
     service.lines.take(stream, who, &service.state);
 }

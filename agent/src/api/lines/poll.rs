@@ -25,7 +25,6 @@ pub struct Poll {
 }
 
 impl Poll {
-    /// None yet.
     pub fn new() -> io::Result<Self> {
         // SAFETY: takes a flag only.
         let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
@@ -42,7 +41,7 @@ impl Poll {
         let operation = match (from, to) {
             (from, to) if from == to => return Ok(()),
             (PollInterest::Nothing, _) => libc::EPOLL_CTL_ADD,
-            // Left out altogether: a peer that has gone would else be told of again and again.
+            // Not registered at all: epoll would report a peer that hung up again and again.
             (_, PollInterest::Nothing) => libc::EPOLL_CTL_DEL,
             _ => libc::EPOLL_CTL_MOD,
         };

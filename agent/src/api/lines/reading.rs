@@ -151,7 +151,6 @@ fn value_of(bits: Option<u64>, sensor: &SensorDef) -> Option<Value> {
 }
 
 impl SensorWatch {
-    /// Chooses.
     pub fn new(patterns: Vec<Pattern>, who: &CallerIdentity, state: &AgentState) -> Self {
         // In this order: a change while this chooses is seen at the next read.
         let (changes, jobs) = (state.registry.changes(), state.jobs());
@@ -161,7 +160,7 @@ impl SensorWatch {
         watch
     }
 
-    /// Chooses anew where groups have come or gone, or jobs.
+    /// Selects the sensors again if groups or jobs have changed.
     fn follow(&mut self, who: &CallerIdentity, state: &AgentState) {
         let (changes, jobs) = (state.registry.changes(), state.jobs());
         if changes != self.changes || !Arc::ptr_eq(&jobs, &self.jobs) {

@@ -18,7 +18,7 @@ use crate::state::AgentState;
 /// Version of the protocol.
 const VERSION: u32 = 1;
 /// How long a mark waits for its job to be found: a job's first process may be faster than the agent sees the job's directory.
-const JOB_PATIENCE_NS: i64 = 500_000_000;
+const JOB_TIMEOUT_NS: i64 = 500_000_000;
 /// How long after a look for the job in vain the next one is made.
 const JOB_AGAIN_NS: i64 = 1_000_000_000;
 /// The most patterns of one request.
@@ -70,7 +70,6 @@ enum PeerJob {
     Known { job: Arc<JobView>, marks: Arc<JobMarks> },
 }
 
-/// One connection's state.
 #[derive(Debug)]
 pub struct LineSession {
     who: CallerIdentity,
@@ -80,14 +79,14 @@ pub struct LineSession {
     /// They stay open when it goes.
     keep: bool,
     watches: [Option<Box<SensorWatch>>; HANDLES_MAX],
-    refusal_told: bool,
+    refusal_logged: bool,
 }
 
 impl LineSession {
     /// A connection that begins.
     pub fn new(who: CallerIdentity) -> Self {
         let watches = std::array::from_fn(|_| None);
-        Self { who, standing: PeerJob::Unknown, open: HashMap::new(), keep: false, watches, refusal_told: false }
+        Self { who, standing: PeerJob::Unknown, open: HashMap::new(), keep: false, watches, refusal_logged: false }
     }
 
     /// Looks which job it is of while its process surely runs.
@@ -122,7 +121,7 @@ impl LineSession {
                 if matches!(verb, "begin" | "end" | "value") {
                     self.count_refused(state);
                 }
-                if !std::mem::replace(&mut self.refusal_told, true) {
+                if !std::mem::replace(&mut self.refusal_logged, true) {
                     state.marks.tell_refusal(&self.who, &why, now);
                 }
                 if is_asked {
@@ -272,7 +271,7 @@ impl LineSession {
             PeerJob::Known { .. } => None,
             PeerJob::Unknown => Some(now.mono),
             PeerJob::Absent { since, looked, why } => {
-                let waits = now.mono - since < JOB_PATIENCE_NS;
+                let waits = now.mono - since < JOB_TIMEOUT_NS;
                 if !waits && now.mono - looked < JOB_AGAIN_NS {
                     return Err(RequestStop::Because(why.clone()));
                 }
@@ -287,7 +286,7 @@ impl LineSession {
                 }
                 Err(why) => {
                     self.standing = PeerJob::Absent { why: why.clone(), since, looked: now.mono };
-                    return Err(if now.mono - since < JOB_PATIENCE_NS {
+                    return Err(if now.mono - since < JOB_TIMEOUT_NS {
                         RequestStop::Later
                     } else {
                         RequestStop::Because(why)

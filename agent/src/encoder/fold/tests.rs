@@ -83,7 +83,7 @@ fn counters_are_rates_between_values() {
         folded(counter(), &[0.5], &[(0, Some(10)), (S, None), (2 * S, Some(30))]),
         &[(0, "- - - 10 1 -"), (S, "- - - - 0 -"), (2 * S, "- - - 30 1 -")],
     );
-    // Anew from 0; over its modulus; a clock stepped back gives no rate.
+    // Reset to 0; over its modulus; a clock stepped back gives no rate.
     expect(folded(counter(), &[], &[(0, Some(1000)), (S, Some(8))])[1..].to_vec(), &[(S, "4 4 4 8 1")]);
     let wraps = SensorDef { wraps_at: Some(1024), ..counter() };
     expect(folded(wraps, &[], &[(0, Some(1020)), (S, Some(4))])[1..].to_vec(), &[(S, "4 4 4 4 1")]);

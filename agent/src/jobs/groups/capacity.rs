@@ -7,7 +7,7 @@ use super::super::bounds::JobBounds;
 
 /// Why a job is not read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum HoldReason {
+pub enum WaitReason {
     /// It has no processes yet.
     Empty,
     /// All jobs together would have too many sensors.
@@ -18,8 +18,7 @@ pub enum HoldReason {
     Descriptors,
 }
 
-impl HoldReason {
-    /// In words.
+impl WaitReason {
     pub const fn text(self) -> &'static str {
         match self {
             Self::Empty => "it has no processes yet",
@@ -33,15 +32,12 @@ impl HoldReason {
 /// What a job would take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct JobNeed {
-    /// Whose it is.
     pub uid: Option<u32>,
-    /// Its sensors.
     pub sensors: usize,
     /// Files that it is still to open.
     pub files: usize,
 }
 
-/// What jobs have.
 #[derive(Debug, Default)]
 pub struct SensorCapacity {
     /// The bounds in force.
@@ -58,16 +54,16 @@ impl SensorCapacity {
     }
 
     /// What is in the way of a job, where `left` descriptors are left.
-    pub fn refuses(&self, need: &JobNeed, left: usize) -> Option<HoldReason> {
+    pub fn refuses(&self, need: &JobNeed, left: usize) -> Option<WaitReason> {
         let of_user = need.uid.and_then(|uid| self.of_users.get(&uid)).copied().unwrap_or(0);
         if self.sensors + need.sensors > self.bounds.sensors {
-            return Some(HoldReason::Sensors);
+            return Some(WaitReason::Sensors);
         }
         // Root's jobs are the machine's own.
         if need.uid.is_some_and(|uid| uid != 0) && of_user + need.sensors > self.bounds.sensors_per_user {
-            return Some(HoldReason::UserSensors);
+            return Some(WaitReason::UserSensors);
         }
-        (need.files > left).then_some(HoldReason::Descriptors)
+        (need.files > left).then_some(WaitReason::Descriptors)
     }
 
     /// A job has these sensors from now on.
@@ -114,11 +110,11 @@ mod tests {
             assert_eq!(room.refuses(&need(7, 20), 5), None);
             room.take(level, need(7, 20));
         }
-        assert_eq!(room.refuses(&need(7, 1), 5), Some(HoldReason::UserSensors));
+        assert_eq!(room.refuses(&need(7, 1), 5), Some(WaitReason::UserSensors));
         assert_eq!(room.refuses(&need(8, 40), 5), None);
-        assert_eq!(room.refuses(&need(8, 41), 5), Some(HoldReason::Sensors));
-        assert_eq!(room.refuses(&need(8, 40), 4), Some(HoldReason::Descriptors));
-        assert_eq!(room.refuses(&JobNeed { uid: None, sensors: 41, files: 0 }, 0), Some(HoldReason::Sensors));
+        assert_eq!(room.refuses(&need(8, 41), 5), Some(WaitReason::Sensors));
+        assert_eq!(room.refuses(&need(8, 40), 4), Some(WaitReason::Descriptors));
+        assert_eq!(room.refuses(&JobNeed { uid: None, sensors: 41, files: 0 }, 0), Some(WaitReason::Sensors));
         room.take("3", need(7, 10));
         assert_eq!((room.sensors(), room.refuses(&need(7, 10), 5)), (50, None), "it has fewer now");
         assert_eq!((room.leave("1"), room.leave("1")), (20, 0));

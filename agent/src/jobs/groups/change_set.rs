@@ -1,4 +1,4 @@
-//! What changes of jobs' groups are carried out with: the samplers, the registry, and what groups of many jobs share.
+//! Collects a change of jobs' groups and applies it to the samplers and the registry; shares what groups of many jobs have in common.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -48,7 +48,7 @@ impl SharedSchemas {
     }
 }
 
-/// A change in the making.
+/// A change of a job's groups that is being collected.
 pub struct ChangeSet<'a> {
     /// Names and the registry.
     pub state: &'a AgentState,
@@ -58,7 +58,6 @@ pub struct ChangeSet<'a> {
     pub slow: &'a mut Option<Sampler>,
     /// How long samples are collected into a batch.
     pub send_interval: Interval,
-    /// What groups share.
     pub shapes: &'a mut SharedSchemas,
     /// What people should know.
     pub notes: &'a mut Vec<String>,
@@ -101,7 +100,6 @@ impl<'a> ChangeSet<'a> {
         self.slow.is_some()
     }
 
-    /// Tells people something.
     pub fn report(&mut self, text: String) {
         self.notes.push(text);
     }
@@ -112,7 +110,7 @@ impl<'a> ChangeSet<'a> {
         None
     }
 
-    /// Has the samplers make the change, each at one instant, and tells the encoder's list.
+    /// Applies the change: each sampler at one instant, then the registry that the encoder reads.
     pub fn carry_out(&mut self) {
         if !self.fast_change.is_empty() {
             self.fast.change(std::mem::take(&mut self.fast_change));

@@ -30,7 +30,7 @@ pub fn origins(parts: &[RunningPart]) -> HashMap<String, CounterOrigin> {
 }
 
 impl CounterMoves {
-    /// The parts have been asked for anew: `before` is where the counters came from, `parts` is what there is now.
+    /// The parts were discovered again: `before` is where the counters came from, `parts` is what exists now.
     pub fn note(&mut self, before: HashMap<String, CounterOrigin>, parts: &[RunningPart]) {
         self.moved.retain(|_, moved| moved.load(Ordering::Relaxed));
         let mut before: HashMap<String, CounterOrigin> = before.into_iter().chain(self.without.drain()).collect();
@@ -93,7 +93,7 @@ mod tests {
     #[test]
     fn only_counters_that_come_from_another_part_have_moved() {
         check(&[&[("v1", &["a", "m"]), ("v2", &["b"])]], &[]);
-        // The same parts, made anew.
+        // The same parts, opened again.
         check(&[&[("v1", &["a", "m"])], &[("v1", &["a", "m"])]], &[]);
         check(&[&[("v1", &["a", "m"]), ("v2", &["b"])], &[("v2", &["a", "b", "m"])]], &["a"]);
         // A preferred part that comes later takes it from one that stays.

@@ -14,7 +14,7 @@ use crate::jobs::rules::Rules;
 use crate::jobs::tracker::{Job, JobEvent, NodeFacts, Tracker};
 use crate::waker::Waker;
 
-/// How long nothing new must be told of jobs until all are taken to be known: 200 ms.
+/// All jobs count as known when the tracker has reported nothing new for this time: 200 ms.
 const QUIET: Duration = Duration::from_millis(200);
 /// The longest look: 5 s.
 const LOOK_MAX: Duration = Duration::from_secs(5);

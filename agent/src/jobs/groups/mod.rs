@@ -29,8 +29,8 @@ use wholegrain_model::{Interval, JobRecord, Value};
 use wholegrain_sources::job::{JobSource, Last};
 use wholegrain_sources::{Roots, descriptors};
 
-pub use self::capacity::HoldReason;
 use self::capacity::SensorCapacity;
+pub use self::capacity::WaitReason;
 use self::change_set::{ChangeSet, SharedSchemas};
 use self::part::SensorListPool;
 use self::running_job::{PartSelection, RunningJob};
@@ -50,7 +50,7 @@ const EVENTS_MAX: usize = 256;
 const TRIES_MAX: usize = 64;
 /// How often it is warned that jobs are not read: 10 min.
 const WARN_EVERY: Duration = Duration::from_secs(600);
-/// Troubles that are remembered as told.
+/// Problems that are remembered as reported.
 const REPORTED_MAX: usize = 256;
 
 /// What jobs' groups are changed with.
@@ -75,11 +75,11 @@ pub struct JobGroups {
     notes: Vec<String>,
     reported: HashSet<String>,
     shown_rules: Arc<Vec<RuleView>>,
-    /// The view is to be put in place anew.
+    /// The view must be published again.
     stale: bool,
-    /// Groups have come or gone since the encoder was last told.
+    /// Groups were added or removed since the encoder was last woken.
     changed: bool,
-    /// The tracker has told more than was taken.
+    /// The tracker has sent more events than were taken.
     behind: bool,
     room: SensorCapacity,
     /// Jobs that are not read because others take all there is, the longest waiting first.
@@ -92,7 +92,6 @@ pub struct JobGroups {
 }
 
 impl JobGroups {
-    /// Nothing runs yet.
     pub fn new(events: Receiver<JobEvent>, rules: Rules, supplies: Vec<JobSourceHandle>) -> Self {
         let shown_rules = Arc::new(rules.view());
         Self {
@@ -129,7 +128,7 @@ impl JobGroups {
         std::mem::take(&mut self.freed)
     }
 
-    /// Takes what the tracker and the readers have told, ends rules that are over, and shows it. Whether groups have changed.
+    /// Handles events of the tracker and requests of readers, ends expired rules, and publishes the view. Whether groups have changed.
     pub fn round(&mut self, context: &mut JobsContext<'_>, now: i64) -> bool {
         self.behind = true;
         for _ in 0..EVENTS_MAX {
@@ -166,7 +165,7 @@ impl JobGroups {
         self.rules.next_expiry().map(|at| Duration::from_nanos(u64::try_from(at.saturating_sub(now)).unwrap_or(0)))
     }
 
-    /// Obeys an order about rules: what it changes is in force when this returns.
+    /// Executes a command about rules: its changes are in force when this returns.
     pub fn execute(
         &mut self,
         command: &JobsCommand,
@@ -212,7 +211,7 @@ impl JobGroups {
     fn admit(&mut self, level: &str, context: &mut JobsContext<'_>, now: i64) {
         let Some(running) = self.jobs.get_mut(level) else { return };
         if !running.job.has_processes {
-            return running.hold(HoldReason::Empty);
+            return running.hold(WaitReason::Empty);
         }
         running.release();
         self.gather(level, &PartSelection::All);
@@ -234,7 +233,7 @@ impl JobGroups {
         }
     }
 
-    fn warn(&mut self, level: &str, held: HoldReason) {
+    fn warn(&mut self, level: &str, held: WaitReason) {
         let now = Instant::now();
         if self.warned.is_none_or(|warned| now.saturating_duration_since(warned) >= WARN_EVERY) {
             self.warned = Some(now);
@@ -277,7 +276,7 @@ impl JobGroups {
         running.update_job(job);
         self.stale = true;
         match held {
-            Some(HoldReason::Empty) => self.admit(&level, context, now),
+            Some(WaitReason::Empty) => self.admit(&level, context, now),
             Some(_) => {}
             None => {
                 if moved || other {
@@ -366,7 +365,7 @@ impl JobGroups {
         for (job, problem) in troubles {
             if self.reported.len() < REPORTED_MAX && self.reported.insert(problem.clone()) {
                 tracing::warn!(
-                    "job {job}: {problem}; its values are gaps until it can be read; told once for all jobs"
+                    "job {job}: {problem}; its values are gaps until it can be read; reported once for all jobs"
                 );
             }
         }
@@ -398,7 +397,7 @@ impl JobGroups {
         Some(was_running)
     }
 
-    /// Starts a source at job scope, anew if it runs.
+    /// Starts a source at job scope, or restarts it if it runs.
     pub fn start_source(
         &mut self,
         name: &'static str,

@@ -1,4 +1,4 @@
-//! Parts of jobs as they are kept: what can be read of a job, and what is wanted of it.
+//! The parts of a job: what can be read of it, and the settings in force.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -14,19 +14,16 @@ use super::plan::PartOffer;
 pub struct RunningPart {
     /// Its number within the job; a part that takes its place gets another.
     pub id: u32,
-    /// The source's name.
     pub source: &'static str,
     /// The part's name within the source.
     pub name: String,
     /// What it can give; in memory once for all jobs.
     pub sensors: Arc<[SensorDef]>,
-    /// The shortest interval.
     pub interval_min: Interval,
     /// Whether a read can take long.
     pub blocking: bool,
-    /// Makes readers.
     pub open: OpenPart,
-    /// What is wanted of each sensor: with the shortest interval heeded.
+    /// The setting of each sensor, with its shortest interval applied.
     pub settings: Vec<MetricSetting>,
     /// The rule that says so.
     pub rules: Vec<u64>,
@@ -35,7 +32,6 @@ pub struct RunningPart {
 }
 
 impl RunningPart {
-    /// For planning.
     pub fn offer(&self) -> PartOffer<'_> {
         PartOffer { part: self.id, blocking: self.blocking, settings: &self.settings }
     }
@@ -109,7 +105,6 @@ pub struct PartIntake<'a> {
 }
 
 impl<'a> PartIntake<'a> {
-    /// Nothing yet.
     pub fn new(pool: &'a mut SensorListPool, next: &'a mut u32) -> Self {
         Self { pool, next, names: HashSet::new(), parts: Vec::new() }
     }
@@ -160,7 +155,6 @@ impl<'a> PartIntake<'a> {
         }
     }
 
-    /// All.
     pub fn into_parts(self) -> Vec<RunningPart> {
         self.parts
     }

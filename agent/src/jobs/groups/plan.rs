@@ -1,4 +1,4 @@
-//! Which groups there have to be for what is wanted of a job's metrics, and by which steps those that run become those. Pure.
+//! Which groups a job needs for the settings of its metrics, and by which steps the running groups become those. Pure.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,6 @@ pub struct GroupKey {
 /// An accumulation that can be compared.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WindowKey {
-    /// Their length.
     pub length: Interval,
     /// The bits of the quantiles.
     quantiles: Vec<u64>,
@@ -85,11 +84,10 @@ pub type PlannedGroups = BTreeMap<GroupKey, Vec<SensorPlace>>;
 /// A part as far as planning looks at it.
 #[derive(Debug, Clone, Copy)]
 pub struct PartOffer<'a> {
-    /// Its number.
     pub part: u32,
     /// Whether it is read on a thread for reads that can take long.
     pub blocking: bool,
-    /// What is wanted of each of its sensors.
+    /// The setting of each of its sensors.
     pub settings: &'a [MetricSetting],
 }
 
@@ -118,11 +116,10 @@ pub enum PlanStep {
     Reread(GroupKey),
     /// A group loses or gains sensors, and keeps its ticks.
     Reshape(GroupKey),
-    /// A group ends.
     Remove(GroupKey),
 }
 
-/// The steps, all to be made together. `looks_same` says whether a running group's sensors are those that are wanted of it.
+/// The steps, all to be made together. `looks_same` says whether a running group's sensors are the planned ones.
 /// Groups that are named in no step are not touched.
 pub fn diff(running: &PlannedGroups, wanted: &PlannedGroups, looks_same: impl Fn(&GroupKey) -> bool) -> Vec<PlanStep> {
     let mut ending: Vec<&GroupKey> = running.keys().filter(|key| !wanted.contains_key(key)).collect();

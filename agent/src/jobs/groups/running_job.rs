@@ -11,7 +11,7 @@ use wholegrain_sources::Reader;
 use super::super::rules::{JobMetric, JobRules, RuleJob};
 use super::super::tracker::Job;
 use super::super::{JobView, MetricSetting, MetricView, SampleMode};
-use super::capacity::{HoldReason, JobNeed};
+use super::capacity::{JobNeed, WaitReason};
 use super::change_set::ChangeSet;
 use super::counter_moves::{CounterMoves, origins};
 use super::part::{PartIntake, RunningPart, SensorListPool};
@@ -69,7 +69,7 @@ impl TickRatio {
     }
 }
 
-/// Which of a job's parts are asked for anew.
+/// Which of a job's parts are discovered again.
 pub enum PartSelection<'a> {
     /// Those of every source, and all of them are other parts: the job is at another place.
     All,
@@ -89,17 +89,13 @@ fn carried(state: &AgentState, old: &Group, schema: &Schema) -> Option<(i64, Vec
 
 /// A group of a job that nobody samples.
 pub struct GroupPreview {
-    /// Its sensors.
     pub schema: Schema,
-    /// Its interval.
     pub interval: Interval,
-    /// What reads it.
     pub reader: Box<dyn Reader>,
 }
 
-/// A job.
 pub struct RunningJob {
-    /// As the tracker last told of it.
+    /// As the tracker last reported it.
     pub job: Arc<Job>,
     parts: Vec<RunningPart>,
     next_part: u32,
@@ -110,7 +106,7 @@ pub struct RunningJob {
     asked: HashSet<u32>,
     view: Option<Arc<JobView>>,
     /// Why it is not read.
-    held: Option<HoldReason>,
+    held: Option<WaitReason>,
     /// What it needed when it was last asked for its parts.
     needed: JobNeed,
 }
@@ -125,12 +121,12 @@ impl RunningJob {
     }
 
     /// Why it is not read, if it is not.
-    pub fn held(&self) -> Option<HoldReason> {
+    pub fn held(&self) -> Option<WaitReason> {
         self.held
     }
 
     /// It is not read, and has no parts.
-    pub fn hold(&mut self, held: HoldReason) {
+    pub fn hold(&mut self, held: WaitReason) {
         self.needed = self.need();
         (self.held, self.view) = (Some(held), None);
         self.parts.clear();
@@ -151,7 +147,6 @@ impl RunningJob {
         JobNeed { uid, sensors, files: self.parts.len() }
     }
 
-    /// For the rules.
     pub fn subject(&self) -> RuleJob<'_> {
         RuleJob::of(&self.job.record)
     }
@@ -378,7 +373,7 @@ impl RunningJob {
         change_set.carry_out();
     }
 
-    /// What its readers have to say: parts that are to be asked for anew now. `report` gets each trouble.
+    /// The parts whose readers asked for a rediscovery that is due now. `report` gets each problem.
     pub fn look(&mut self, now: Instant, mut report: impl FnMut(String)) -> Option<HashSet<u32>> {
         for live in self.live.values_mut() {
             let stats = &live.group.stats;
@@ -397,13 +392,13 @@ impl RunningJob {
         self.rediscovery.is_due(!self.asked.is_empty(), now).then(|| std::mem::take(&mut self.asked))
     }
 
-    /// The tracker has told something new of it.
+    /// The tracker has reported a change of the job.
     pub fn update_job(&mut self, job: Arc<Job>) {
         self.job = job;
         self.view = None;
     }
 
-    /// What the API shows; made anew only after a change. The second says whether it was.
+    /// What the API shows; built again only after a change. The second value says whether it was.
     pub fn view(&mut self) -> (Arc<JobView>, bool) {
         if let Some(view) = &self.view {
             return (view.clone(), false);
@@ -413,7 +408,7 @@ impl RunningJob {
         let view = Arc::new(JobView {
             record: self.job.record.clone(),
             place: self.job.place.clone(),
-            held: self.held.map(HoldReason::text),
+            held: self.held.map(WaitReason::text),
             metrics: metrics.collect(),
         });
         self.view = Some(view.clone());

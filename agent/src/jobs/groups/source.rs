@@ -9,7 +9,6 @@ use crate::config::SourceConfig;
 /// What one source keeps of what it had to say: so many lines.
 const NOTES_MAX: usize = 100;
 
-/// One source.
 pub struct JobSourceHandle {
     /// Its name in the configuration.
     pub name: &'static str,
@@ -30,7 +29,6 @@ impl JobSourceHandle {
         Some(supply)
     }
 
-    /// Starts it.
     pub fn start(&mut self, built: Result<Box<dyn JobSource>, ConfigError>) {
         self.notes.clear();
         match built {
@@ -44,7 +42,6 @@ impl JobSourceHandle {
         self.source = None;
     }
 
-    /// Whether it runs.
     pub fn is_running(&self) -> bool {
         self.source.is_some()
     }
@@ -69,7 +66,6 @@ impl JobSourceHandle {
         }
     }
 
-    /// Says something once.
     pub fn note(&mut self, text: String) {
         if !self.notes.contains(&text) && self.notes.len() < NOTES_MAX {
             tracing::info!("source {}, jobs: {text}", self.name);
@@ -77,7 +73,6 @@ impl JobSourceHandle {
         }
     }
 
-    /// What it said.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }

@@ -8,7 +8,7 @@ pub struct TokenBucket {
 }
 
 impl TokenBucket {
-    /// Full at `now`.
+    /// A bucket that is full at `now`.
     pub fn full(burst: f64, now: i64) -> Self {
         Self { tokens: burst, at: now }
     }

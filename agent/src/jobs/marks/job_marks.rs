@@ -18,23 +18,18 @@ const ENCODE_EVERY: u64 = 32;
 /// How deep a region may be nested in itself, over all processes of a job.
 const DEPTH_MAX: i64 = 1 << 20;
 
-/// What happened.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum MarkKind<'a> {
-    /// A region begins.
     Begin,
-    /// A region ends.
     End,
     /// A value, `None` for one that is no number, and its unit where it is said.
     Value(Option<f64>, Option<&'a str>),
 }
 
-/// A mark.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Mark<'a> {
     /// Which region, or which value.
     pub name: &'a str,
-    /// What happened.
     pub what: MarkKind<'a>,
     /// When, by the clock of the process, if it said so.
     pub time: Option<i64>,
@@ -43,7 +38,6 @@ pub struct Mark<'a> {
 /// Counts of one job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MarkCounts {
-    /// Rows written.
     pub taken: u64,
     /// Marks that were too many.
     pub dropped: u64,
@@ -115,7 +109,6 @@ impl MarkGroup {
 }
 
 impl JobMarks {
-    /// None yet.
     pub(super) fn new(record: &JobRecord) -> Self {
         Self {
             job: record.job.clone(),
@@ -129,7 +122,6 @@ impl JobMarks {
         }
     }
 
-    /// Counts so far.
     pub fn counts(&self) -> MarkCounts {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         MarkCounts { taken: load(&self.taken), dropped: load(&self.dropped), refused: load(&self.refused) }
@@ -334,8 +326,7 @@ fn check_unit(unit: &str) -> Result<(), MarkError> {
     if (1..=UNIT_BYTES_MAX).contains(&unit.len()) && unit.bytes().all(|byte| byte.is_ascii_graphic()) {
         return Ok(());
     }
-    let why =
-        format!("unit {unit:?}: 1 to {UNIT_BYTES_MAX} visible ASCII characters are wanted, such as s, By, J or 1");
+    let why = format!("unit {unit:?}: use 1 to {UNIT_BYTES_MAX} visible ASCII characters, such as s, By, J or 1");
     Err(MarkError::Refused(why))
 }
 

@@ -39,7 +39,7 @@ pub const TIME_APART_NS_MAX: i64 = 1_000_000_000;
 /// Refusals that the log tells of a minute: of one user, and of all.
 const REFUSALS_PER_MINUTE: (u32, u32) = (10, 60);
 
-/// `[jobs.marks]`.
+/// The settings of `[jobs.marks]`.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct MarksConfig {
@@ -63,10 +63,9 @@ impl MarksConfig {
     /// The most marks a second that may be configured.
     pub const PER_SECOND_MAX: f64 = 10_000.0;
 
-    /// Checks the numbers.
     pub fn check(self, section: &Section) -> Result<Self, ConfigError> {
         let wrong = |key: &str, is: String, wanted: String| {
-            Err(section.child("marks").error(key, format!("{key} is {is}; {wanted} is wanted")))
+            Err(section.child("marks").error(key, format!("{key} is {is}; use {wanted}")))
         };
         if !(1..=NAMES_OF_USER_MAX).contains(&self.names_max) {
             return wrong("names_max", self.names_max.to_string(), format!("1 to {NAMES_OF_USER_MAX}"));
@@ -87,7 +86,6 @@ pub enum MarkError {
     /// Too many a second.
     #[error("{0}")]
     Dropped(String),
-    /// It cannot be.
     #[error("{0}")]
     Refused(String),
     /// The job is no more.
@@ -115,7 +113,6 @@ pub struct Marks {
 }
 
 impl Marks {
-    /// None yet.
     pub fn new(config: &crate::Config) -> Self {
         let (each, all) = REFUSALS_PER_MINUTE;
         let refusals = Mutex::new(RateLimit::per_minute(each, all));
@@ -186,7 +183,7 @@ impl Marks {
         ended.iter().for_each(|marks| marks.end(state, now));
     }
 
-    /// Whether something is kept back that [`Marks::settle`] may write.
+    /// Whether marks wait for [`Marks::flush`].
     pub fn is_pending(&self) -> bool {
         self.is_pending.load(Ordering::Acquire)
     }

@@ -25,7 +25,6 @@ pub struct RulePlan {
     pub rule: Rule,
     /// Places in the list of jobs.
     pub jobs: Vec<usize>,
-    /// Their ids.
     pub ids: Vec<String>,
     /// How many of their metrics.
     pub metrics: u64,
@@ -50,7 +49,6 @@ impl RulePlan {
         Self { rule, jobs: chosen, ids, metrics, notes: Vec::new() }
     }
 
-    /// The answer.
     pub fn done(&self, load: f64) -> JobsOutcome {
         let mut done = format!("rule {}: {}", self.rule.id, self.rule);
         for note in &self.notes {
@@ -139,7 +137,7 @@ fn until(within: Option<Interval>, is_user: bool, limits: &Limits, now: i64) -> 
     Ok(Some(now.saturating_add_unsigned(within.ns())))
 }
 
-/// The user's jobs that the rule names. Jobs of others are for them as if they were not there: an answer that told them from jobs that do
+/// The user's jobs that the rule names. Jobs of others are treated as if they did not exist: an answer that distinguished them from jobs that do
 /// not run would let anybody find out, id by id or pattern by pattern, what others run.
 fn own_jobs(
     who: &CallerIdentity,
@@ -420,13 +418,10 @@ pub fn settings(table: &RuleTable, plan: &RulePlan, jobs: &JobMetrics, now: i64)
 /// Metrics that went from one setting to another.
 #[derive(Debug, PartialEq, Serialize)]
 pub struct SettingChange {
-    /// Before.
     pub old: String,
-    /// Now.
     pub new: String,
     /// How many, over all jobs.
     pub metrics: u64,
-    /// Some of them.
     pub such_as: Vec<String>,
 }
 

@@ -22,7 +22,6 @@ pub const REFUSALS_PER_MINUTE: (u32, u32) = (20, 120);
 /// The longest text of a refused order that is written, in bytes.
 const ORDER_BYTES_MAX: usize = 1024;
 
-/// One line.
 #[derive(Debug, Serialize)]
 pub struct AuditLine<'a> {
     pub time: String,
@@ -95,7 +94,6 @@ impl AuditLog {
         })
     }
 
-    /// Somebody was refused.
     pub fn refused(&mut self, command: &JobsCommand, why: &str, now: i64) {
         let who = &command.who;
         if !self.refusals.take(&who.key(), now) {

@@ -31,7 +31,6 @@ pub struct RawRule {
 pub struct Limits {
     /// The metrics that users may change.
     pub metrics: Vec<Pattern>,
-    /// The shortest interval.
     pub interval_min: Interval,
     /// The longest time that a rule may hold.
     pub duration_max: Interval,
@@ -62,7 +61,6 @@ impl Default for Limits {
     }
 }
 
-/// Checked.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RulesConfig {
     rules: Vec<RuleSpec>,
@@ -87,7 +85,6 @@ fn built_in() -> Vec<RuleSpec> {
 }
 
 impl RulesConfig {
-    /// Checks the keys.
     pub fn check(section: &Section, rules: Vec<RawRule>, limits: Limits) -> Result<Self, ConfigError> {
         let refuse = |key: &str, why: String| Err(section.error(key, why));
         if rules.len() > RULES_MAX {

@@ -43,13 +43,11 @@ pub const RULES_MAX: usize = 10_000;
 /// A job, as far as rules look at it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RuleJob<'a> {
-    /// Its id.
     pub id: &'a str,
     /// The level of its sensors' names.
     pub level: &'a str,
     /// Its other id, if it has one.
     pub also: Option<&'a str>,
-    /// Whose it is.
     pub uid: Option<u32>,
     /// Whose it is, by name.
     pub user: Option<&'a str>,
@@ -80,7 +78,6 @@ pub struct JobMetric<'a> {
 /// Why something was not done.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum JobsRefusal {
-    /// They may not.
     #[error("{0}")]
     Forbidden(String),
     /// There is no such job, metric or rule.
@@ -94,7 +91,6 @@ pub enum JobsRefusal {
     Limit {
         /// Its name in `[jobs.limits]`, or what else it is.
         limit: &'static str,
-        /// Its value.
         value: String,
         /// What was asked for.
         why: String,
@@ -172,7 +168,7 @@ impl Rules {
         self.table.of_job(job, now)
     }
 
-    /// Obeys an order or says why not. `jobs` are all running jobs with all that can be read of them.
+    /// Executes a command or says why not. `jobs` are all running jobs with all metrics that can be read of them.
     pub fn execute(
         &mut self,
         command: &JobsCommand,
@@ -411,7 +407,7 @@ fn makes_a_rule(order: &JobsAction) -> bool {
     matches!(order, JobsAction::Add(_) | JobsAction::Try(_))
 }
 
-/// RFC 3339.
+/// The time in RFC 3339.
 fn shown(time: i64) -> String {
     Timestamp(time).to_string()
 }

@@ -67,11 +67,8 @@ impl JobPattern {
 /// What a rule says.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RuleSpec {
-    /// Of which metrics.
     pub metrics: Vec<Pattern>,
-    /// Of which jobs.
     pub jobs: JobPattern,
-    /// What.
     pub setting: MetricSetting,
 }
 
@@ -167,7 +164,7 @@ fn check_window(accumulation: &Accumulation, interval: Interval) -> Result<(), J
     let within = quantiles.iter().all(|quantile| *quantile > 0.0 && *quantile < 1.0);
     if !within || quantiles.windows(2).any(|pair| pair[0] >= pair[1]) {
         return Err(JobsRefusal::Invalid(format!(
-            "accumulate: quantiles {quantiles:?}: between 0 and 1, without them, and ascending is wanted, such as [0.5, 0.99]"
+            "accumulate: quantiles {quantiles:?}: use ascending numbers between 0 and 1, both excluded, such as [0.5, 0.99]"
         )));
     }
     let samples = window.ns() / interval.ns();
@@ -184,9 +181,7 @@ fn check_window(accumulation: &Accumulation, interval: Interval) -> Result<(), J
 /// The user who made a rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RuleOwner {
-    /// By number.
     pub uid: Option<u32>,
-    /// By name.
     pub user: Option<String>,
     /// The ids of the jobs that it was made for. Jobs that begin later do not come under it: nobody asked whether the limits
     /// allow them.
@@ -204,9 +199,7 @@ impl RuleOwner {
 /// A rule in force.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rule {
-    /// Its number.
     pub id: u64,
-    /// What it says.
     pub spec: RuleSpec,
     /// When it ends, ns since the Unix epoch.
     pub until: Option<i64>,
@@ -233,7 +226,6 @@ impl Rule {
         self.until.is_some_and(|until| now >= until)
     }
 
-    /// For the API.
     pub fn view(&self) -> RuleView {
         let raw = self.spec.raw();
         RuleView {

@@ -47,11 +47,10 @@ struct StoredOwner {
 pub struct LoadedRules {
     pub rules: Vec<Rule>,
     pub next: u64,
-    /// Whether something in it does not count any more, so that it is to be written anew.
+    /// Whether some rules are no longer in force, so that the file must be written again.
     pub dropped: bool,
 }
 
-/// The file.
 #[derive(Debug)]
 pub struct RuleFile {
     path: PathBuf,
@@ -66,13 +65,13 @@ impl RuleFile {
         &self.path
     }
 
-    /// Reads it. One that is damaged is set aside and named in `problems`; what is over is left out.
+    /// Reads the file. A damaged one is renamed and named in `problems`; expired rules are left out.
     pub fn load(&self, now: i64, problems: &mut Vec<String>) -> LoadedRules {
         let stored = match read(&self.path) {
             Ok(Some(stored)) => stored,
             Ok(None) => return LoadedRules::default(),
             Err(why) => {
-                problems.push(self.set_aside(&why));
+                problems.push(self.rename_damaged(&why));
                 return LoadedRules::default();
             }
         };
@@ -94,7 +93,7 @@ impl RuleFile {
         kept
     }
 
-    fn set_aside(&self, why: &str) -> String {
+    fn rename_damaged(&self, why: &str) -> String {
         let aside = self.path.with_extension("json.damaged");
         let shown = self.path.display();
         match fs::rename(&self.path, &aside) {
@@ -102,7 +101,7 @@ impl RuleFile {
                 "{shown} is damaged ({why}); rules that people made are lost, the file is kept as {}",
                 aside.display()
             ),
-            Err(error) => format!("{shown} is damaged ({why}), and cannot be set aside: {error}"),
+            Err(error) => format!("{shown} is damaged ({why}), and cannot be renamed: {error}"),
         }
     }
 

@@ -41,7 +41,6 @@ impl RuleTable {
         Self { limits, rules: BTreeMap::new(), by_id: HashMap::new(), wide: Vec::new(), ends: BTreeSet::new() }
     }
 
-    /// Takes a rule.
     pub fn insert(&mut self, rule: Rule) {
         let id = rule.id;
         let put = |list: &mut Vec<u64>| {

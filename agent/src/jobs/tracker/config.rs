@@ -40,7 +40,7 @@ pub struct TrackerConfig {
     pub bounds: JobBounds,
 }
 
-/// `[[jobs.pattern]]`.
+/// A table `[[jobs.pattern]]` as it is written.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RawPattern {
@@ -58,29 +58,18 @@ pub struct RawPattern {
 pub struct RawTracker {
     /// See [`TrackerConfig`], as for all of them.
     pub rescan: Interval,
-    /// Names of managers.
     pub managers: Vec<String>,
-    /// `[[jobs.pattern]]`.
     pub patterns: Vec<RawPattern>,
     /// Units that are jobs.
     pub units: Vec<String>,
-    /// Further hierarchies.
     pub hierarchies: Vec<PathBuf>,
-    /// The hooks' directory.
     pub hooks: PathBuf,
-    /// The GPUs' directory.
     pub gpustat: PathBuf,
-    /// Flux's account.
     pub flux_user: String,
-    /// OAR's account.
     pub oar_user: String,
-    /// PBS's prefixes.
     pub pbs_prefixes: Vec<String>,
-    /// Slurm's slices.
     pub slurm_slices: Vec<String>,
-    /// Slurm's node names.
     pub slurm_nodes: Vec<String>,
-    /// `[jobs.bounds]`.
     pub bounds: JobBounds,
 }
 

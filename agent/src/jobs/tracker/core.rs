@@ -17,10 +17,10 @@ use crate::jobs::JobBounds;
 
 /// The most hooks that wait for their job's directory, and the most jobs that have ended and still wait for an epilog's hook ([`EndedJobs`]).
 pub const HOOKS_MAX: usize = 4096;
-/// How long a change waits for others, so that a job whose directories come one after another is told as one: 20 ms.
-const SETTLE_NS: u64 = 20_000_000;
+/// How long a change waits for others, so that a job whose directories appear one after another is reported once: 20 ms.
+const CHANGE_DELAY_NS: u64 = 20_000_000;
 /// The same for steps, of which there can be a thousand a minute: 1 s.
-const STEPS_SETTLE_NS: u64 = 1_000_000_000;
+const STEPS_DELAY_NS: u64 = 1_000_000_000;
 /// The longest pause between two looks at a job that has no processes yet: 1 s. In version 1 nothing tells of the first one.
 const EMPTY_LOOK_NS_MAX: u64 = 1_000_000_000;
 /// The first pause between two looks at a job's totals; each is as long as the job is old by then.
@@ -40,9 +40,7 @@ pub struct TrackerTime {
 /// A hierarchy of cgroups.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CgroupHierarchy {
-    /// Its root.
     pub root: PathBuf,
-    /// Its version.
     pub version: CgroupVersion,
     /// Its controllers, of version 1.
     pub controllers: Vec<String>,
@@ -57,7 +55,6 @@ impl CgroupHierarchy {
 /// A record from before the agent was started.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EarlierRecord {
-    /// The record, running.
     pub record: JobRecord,
     /// When it was last seen, ns since the Unix epoch.
     pub seen: i64,
@@ -83,7 +80,6 @@ pub enum UserLookup {
     User(String),
 }
 
-/// The state.
 pub struct TrackerCore {
     layouts: Layouts,
     node: NodeFacts,
@@ -219,7 +215,6 @@ impl TrackerCore {
         }
     }
 
-    /// A running job.
     pub fn job(&self, key: &JobKey) -> Option<&LiveJob> {
         self.jobs.get(key)
     }
@@ -251,7 +246,6 @@ impl TrackerCore {
         job.map_or(0, |live| live.place.v1.len() + usize::from(live.place.v2.is_some()))
     }
 
-    /// All running jobs.
     pub fn jobs(&self) -> impl Iterator<Item = (&JobKey, &LiveJob)> {
         self.jobs.iter()
     }
@@ -277,11 +271,11 @@ impl TrackerCore {
         let (accounts, version, controllers) = (hierarchy.accounts(), hierarchy.version, hierarchy.controllers.clone());
         let path = self.path(&dir);
         let key = self.key_of(found);
-        let mut taken_over = Vec::new();
+        let mut moved_directories = Vec::new();
         if accounts && let Some(live) = self.jobs.get(&key).filter(|live| live.dirs.is_other(&dir, stamp)) {
-            // The same id again, and nobody told that the first one went. What else accounts under that id is the second
+            // The same id again, and no event reported the end of the first one. What else accounts under that id is the second
             // one's: made for it, or still there and used by it, or gone, which the next scan shows.
-            taken_over = live.dirs.accounting().filter(|other| **other != dir).cloned().collect();
+            moved_directories = live.dirs.accounting().filter(|other| **other != dir).cloned().collect();
             self.end(&key, now);
             self.leftovers.remove(&dir);
         }
@@ -301,7 +295,7 @@ impl TrackerCore {
         if !found.step.is_empty() {
             let is_empty = !live.has_processes;
             if live.step_made(&found.step, dir, stamp, accounts) {
-                self.change(&key, now, STEPS_SETTLE_NS);
+                self.change(&key, now, STEPS_DELAY_NS);
             }
             if is_empty {
                 self.looks.insert(key, now.mono);
@@ -322,8 +316,8 @@ impl TrackerCore {
                 }
             }
         }
-        self.change(&key, now, SETTLE_NS);
-        for other in taken_over {
+        self.change(&key, now, CHANGE_DELAY_NS);
+        for other in moved_directories {
             // Without an inode, so that none that it turns out to have is taken for a third job's.
             self.made(other, found, DirectoryStamp { created: stamp.created, ..DirectoryStamp::default() }, now);
         }
@@ -428,9 +422,9 @@ impl TrackerCore {
             if live.place.v2.as_ref().is_some_and(is_gone) {
                 live.place.v2 = None;
             }
-            self.change(key, now, SETTLE_NS);
+            self.change(key, now, CHANGE_DELAY_NS);
         } else if steps {
-            self.change(key, now, STEPS_SETTLE_NS);
+            self.change(key, now, STEPS_DELAY_NS);
         }
     }
 
@@ -473,7 +467,7 @@ impl TrackerCore {
     pub fn close_lost_steps(&mut self, seen: i64, now: TrackerTime) {
         let changed: Vec<JobKey> =
             self.jobs.iter_mut().filter_map(|(key, live)| live.close_lost_steps(seen).then(|| key.clone())).collect();
-        changed.iter().for_each(|key| self.change(key, now, STEPS_SETTLE_NS));
+        changed.iter().for_each(|key| self.change(key, now, STEPS_DELAY_NS));
     }
 
     fn end(&mut self, key: &JobKey, now: TrackerTime) {
@@ -502,7 +496,7 @@ impl TrackerCore {
         let Some(live) = self.jobs.get_mut(key) else { return };
         if live.learn(facts, now.mono) {
             self.names.extend(name_wanted(&live.record));
-            self.change(key, now, SETTLE_NS);
+            self.change(key, now, CHANGE_DELAY_NS);
         }
     }
 
@@ -525,7 +519,7 @@ impl TrackerCore {
         for key in &keys {
             if self.jobs.get_mut(key).is_some_and(|live| live.merge(&hook)) {
                 self.names.extend(self.jobs.get(key).and_then(|live| name_wanted(&live.record)));
-                self.change(key, now, SETTLE_NS);
+                self.change(key, now, CHANGE_DELAY_NS);
             }
         }
         if !keys.is_empty() {
@@ -565,7 +559,7 @@ impl TrackerCore {
             }
             changed.push(key.clone());
         }
-        changed.iter().for_each(|key| self.change(key, now, SETTLE_NS));
+        changed.iter().for_each(|key| self.change(key, now, CHANGE_DELAY_NS));
     }
 
     /// What is to be asked of the system's users; asked once by the caller, who has a memory.
@@ -611,7 +605,7 @@ impl TrackerCore {
         *due = (*due).min(at);
     }
 
-    /// Whether jobs have begun that nobody was told of yet.
+    /// Whether jobs have begun that were not announced yet.
     pub fn has_begun(&self) -> bool {
         !self.begun.is_empty()
     }
@@ -645,7 +639,7 @@ impl TrackerCore {
         Some(RecordUpdate { record: live.record.clone(), dirs })
     }
 
-    /// Everything that is to be told now.
+    /// All events that are due now.
     pub fn flush(&mut self, now: TrackerTime) -> (Vec<JobEvent>, Vec<RecordUpdate>) {
         self.tell_begun(now);
         let due: Vec<JobKey> =

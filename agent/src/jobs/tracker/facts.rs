@@ -15,7 +15,7 @@ const DIRS_MAX: usize = 32;
 const PIDS_MAX: usize = 16;
 /// The longest `cpuset.cpus` that is kept, in bytes.
 const CPUS_BYTES_MAX: usize = wholegrain_model::job::JOB_CPUS_BYTES_MAX;
-/// Major numbers of the devices that are told (Linux: `Documentation/admin-guide/devices.txt`): NVIDIA's, and the kernel's own
+/// Major numbers of the devices that are recorded (Linux: `Documentation/admin-guide/devices.txt`): NVIDIA's, and the kernel's own
 /// for GPUs, of which those from 128 on are for computing.
 const NVIDIA_MAJOR: u32 = 195;
 const NVIDIA_MINOR_MAX: u32 = 253;
@@ -120,7 +120,7 @@ pub fn devices(place: &JobPlace) -> Vec<String> {
     found
 }
 
-/// `c 195:0 rwm`
+/// Parses a line such as `c 195:0 rwm`.
 fn device(line: &str) -> Option<String> {
     let mut fields = line.strip_prefix("c ")?.split_whitespace();
     let (major, minor) = fields.next()?.split_once(':')?;

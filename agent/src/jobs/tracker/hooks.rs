@@ -25,17 +25,14 @@ const AGE_S_MAX: i64 = 86_400;
 /// What a hook wrote of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Hook {
-    /// `slurm` or `oar`.
+    /// The name, as `slurm` or `oar`.
     pub manager: String,
-    /// The id.
     pub job: String,
     /// The other id of a job that has two.
     pub also: Option<String>,
-    /// Whose it is.
     pub uid: Option<u32>,
     /// The same by name.
     pub user: Option<String>,
-    /// Its name.
     pub name: Option<String>,
     /// What it is accounted to.
     pub account: Option<String>,
@@ -150,12 +147,11 @@ impl HooksDir {
         std::fs::metadata(&self.dir).is_ok_and(|meta| meta.uid() == 0)
     }
 
-    /// Where it is.
     pub fn path(&self) -> &Path {
         &self.dir
     }
 
-    /// Reads files that are new or have changed. What is refused is told to `report`.
+    /// Reads files that are new or have changed. Refusals go to `report`.
     pub fn read(&mut self, now_s: i64, report: &mut dyn FnMut(String)) -> Vec<Hook> {
         let mut hooks = Vec::new();
         let entries = match std::fs::metadata(&self.dir).and_then(|meta| Ok((meta, std::fs::read_dir(&self.dir)?))) {
@@ -254,9 +250,8 @@ fn is_trusted(meta: &std::fs::Metadata) -> bool {
 /// A GPU that a prolog says is a job's.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct GpuAssignment {
-    /// The job's id.
     pub job: String,
-    /// Such as `gpu/0`.
+    /// The device, such as `gpu/0`.
     pub device: String,
     /// Whose job it is.
     pub uid: Option<u32>,

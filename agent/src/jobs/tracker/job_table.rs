@@ -14,14 +14,14 @@ use super::shares::UserShares;
 /// The most records, and the most bytes of them as JSON. Of too many those of the user go who has the most, the oldest that have ended first:
 /// a flood of short jobs takes nobody else's records away.
 pub const RECORDS_MAX: usize = 16_384;
-/// See [`RECORDS_MAX`].
+/// The bound in bytes, as [`RECORDS_MAX`].
 pub const BYTES_MAX: usize = 16 << 20;
 /// Changes are collected for at least this long before they are written …
 const PAUSE: Duration = Duration::from_millis(200);
 /// … and so many times as long as the last writing took.
 const PAUSE_FACTOR: u32 = 20;
 
-/// What is called when a record becomes pending, on the tracker's thread: rings a bell and returns at once.
+/// Called on the tracker's thread when a record becomes pending: wakes the sender and returns at once.
 pub type PendingCallback = Arc<dyn Fn() + Send + Sync>;
 
 /// Records of jobs that run, or whose last change the server does not have yet. Bounded; drops are counted.
@@ -225,7 +225,7 @@ impl JobTable {
         }
     }
 
-    /// Running jobs as they are now: for the disk, the server is told with the next change.
+    /// Running jobs as they are now, for the disk; the server gets them with the next change.
     pub(super) fn refresh(&self, running: Vec<RecordUpdate>) {
         let mut inner = self.lock();
         inner.touch = true;

@@ -30,7 +30,6 @@ pub const DEPTH_MAX: usize = 16;
 pub enum CgroupVersion {
     /// One of several, with its own controllers.
     V1,
-    /// The unified one.
     V2,
 }
 
@@ -76,7 +75,6 @@ impl PathOwner {
         }
     }
 
-    /// From a record.
     pub fn of_record(text: &str) -> Self {
         match text.split_once(':') {
             Some(("uid", uid)) => uid.parse().map_or(PathOwner::Unspecified, PathOwner::Uid),
@@ -286,7 +284,7 @@ fn usual_owner(levels: &[&str]) -> PathOwner {
     }
 }
 
-/// An id of any length, cut to what a record takes; what is cut is told apart by a hash.
+/// An id of any length, cut to what a record takes; a hash keeps cut ids distinct.
 fn fit_id(id: &str) -> String {
     if id.len() <= JOB_ID_BYTES_MAX {
         return id.to_owned();

@@ -16,7 +16,6 @@ const CPU_MAX: u32 = 65_535;
 /// A directory: the number of its hierarchy, and its path below the hierarchy's root.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DirId {
-    /// Of the hierarchy.
     pub hierarchy: usize,
     /// Without a leading slash; empty for the root.
     pub path: Arc<str>,
@@ -45,11 +44,9 @@ impl DirId {
 /// What tells a running job from all others.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct JobKey {
-    /// The manager's name.
     pub manager: Arc<str>,
     /// Which of the manager's daemons.
     pub instance: Arc<str>,
-    /// The id.
     pub job: Arc<str>,
     /// Who the path of the first directory that was seen of it says it is of.
     pub owner: PathOwner,
@@ -147,14 +144,12 @@ struct StepDirectories {
 /// How the uid became known; a better way takes the place of a worse one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum UidSource {
-    /// Not at all.
     #[default]
     Nothing,
     /// The processes all are root's.
     RootOnly,
     /// From the owner of its processes or of its directory.
     Processes,
-    /// From a hook.
     Hook,
     /// From the directory's path.
     Path,
@@ -173,22 +168,17 @@ pub struct JobFacts {
     pub has_processes: bool,
 }
 
-/// Totals by metric.
 pub type TotalsByMetric = BTreeMap<&'static str, f64>;
 
-/// One running job.
 #[derive(Debug)]
 pub struct LiveJob {
-    /// What is known.
     pub record: JobRecord,
-    /// Where it is.
     pub place: JobPlace,
-    /// Its own directories.
     pub dirs: JobDirectories,
     steps: BTreeMap<String, StepDirectories>,
     /// Whether it has had processes.
     pub has_processes: bool,
-    /// Whether anybody was told of it.
+    /// Whether an event was sent for it.
     pub is_announced: bool,
     /// When it was first seen, by the clock that never jumps, ns.
     pub seen_mono: u64,
@@ -205,7 +195,6 @@ pub struct LiveJob {
 }
 
 impl LiveJob {
-    /// One that begins.
     pub fn new(record: JobRecord, mono: u64) -> Self {
         let place = JobPlace { level: record.level.clone(), ..JobPlace::default() };
         let mut live = Self {

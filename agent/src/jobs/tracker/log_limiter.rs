@@ -1,14 +1,13 @@
-//! What people were told: each line once, and what goes on at most so often.
+//! Limits the log: each line once, and what continues at most so often.
 
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
-/// The most different lines that are told of.
+/// The most different lines that are logged.
 const REPORTED_MAX: usize = 256;
-/// How often something that goes on is told of again: 10 min.
+/// How often a condition that continues is logged again: 10 min.
 const AGAIN: Duration = Duration::from_secs(600);
 
-/// See the module.
 #[derive(Debug, Default)]
 pub struct LogLimiter {
     lines: HashSet<String>,
@@ -21,7 +20,6 @@ impl LogLimiter {
         self.lines.len() < REPORTED_MAX && self.lines.insert(line)
     }
 
-    /// Warns, once.
     pub fn once(&mut self, line: String) {
         if self.is_new(line.clone()) {
             tracing::warn!("{line}");

@@ -57,13 +57,12 @@ use crate::waker::Waker;
 pub struct Job {
     /// What is known of it.
     pub record: JobRecord,
-    /// Where it is.
     pub place: JobPlace,
     /// Whether it has had a process: a directory alone is not worth reading yet. True where the kernel does not say.
     pub has_processes: bool,
 }
 
-/// What has become of a job. A job is told by `record.level`, which no other running job has.
+/// A change of a job. `record.level` identifies it: no other running job has the same.
 #[derive(Debug, Clone, PartialEq)]
 pub enum JobEvent {
     /// It began, or was found running when the agent started.
@@ -77,7 +76,6 @@ pub enum JobEvent {
 /// Who the agent is, for its records.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeFacts {
-    /// The agent's name.
     pub name: String,
     /// What its sensors' names are below.
     pub prefix: String,
@@ -86,7 +84,6 @@ pub struct NodeFacts {
 /// What the tracker counts, for whoever asks.
 #[derive(Debug, Default)]
 pub struct TrackerCounts {
-    /// Inotify watches.
     pub watches: AtomicU64,
     /// Directories of jobs that are passed over now, as there are as many jobs as the bounds allow.
     pub jobs_passed_over: AtomicU64,
@@ -169,7 +166,6 @@ impl Tracker {
         Ok((tracker, events, job_table))
     }
 
-    /// What it counts.
     pub fn counts(&self) -> &TrackerCounts {
         &self.counts
     }

@@ -23,7 +23,6 @@ pub const RETRY: Duration = Duration::from_secs(10);
 /// What was in the file.
 #[derive(Debug, Default, PartialEq)]
 pub struct StoredRecords {
-    /// Its records.
     pub records: Vec<StoredRecord<JobRecord>>,
     /// How many were dropped so far.
     pub dropped: u64,
@@ -38,7 +37,6 @@ pub struct StoredRecord<T> {
     pub acknowledged: u64,
     /// The directories of a job that ran, and their inodes.
     pub dirs: Vec<(PathBuf, u64)>,
-    /// The record.
     pub record: T,
 }
 
@@ -66,12 +64,11 @@ impl RecordDirectory {
         Ok(Self { dir: dir.to_owned(), boot })
     }
 
-    /// The file.
     pub fn path(&self) -> PathBuf {
         self.dir.join(NAME)
     }
 
-    /// What is in the file. One that makes no sense is set aside and told of.
+    /// What is in the file. A damaged one is renamed and reported.
     pub fn read(&self, now: i64) -> (StoredRecords, Option<String>) {
         let path = self.path();
         let mut text = Vec::new();
@@ -92,9 +89,9 @@ impl RecordDirectory {
         let whole = match whole {
             Ok(whole) if whole.version == VERSION => whole,
             Ok(whole) => {
-                return (StoredRecords::default(), Some(self.set_aside(&format!("version {}", whole.version))));
+                return (StoredRecords::default(), Some(self.rename_damaged(&format!("version {}", whole.version))));
             }
-            Err(error) => return (StoredRecords::default(), Some(self.set_aside(&error))),
+            Err(error) => return (StoredRecords::default(), Some(self.rename_damaged(&error))),
         };
         let changed = changed.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as i64);
         let mut records = whole.records;
@@ -104,16 +101,16 @@ impl RecordDirectory {
         (StoredRecords { records, dropped: whole.dropped, seen: whole.at.max(changed).min(now) }, None)
     }
 
-    fn set_aside(&self, why: &str) -> String {
+    fn rename_damaged(&self, why: &str) -> String {
         let (from, to) = (self.path(), self.dir.join(DAMAGED));
         match std::fs::rename(&from, &to) {
             Ok(()) => format!(
-                "{} is no file of job records ({why}); it is now {}, and jobs that ended before are not told again",
+                "{} is not a file of job records ({why}); it is now {}, and jobs that ended before are not reported again",
                 from.display(),
                 to.display()
             ),
             Err(error) => {
-                format!("{} is no file of job records ({why}), and cannot be set aside: {error}", from.display())
+                format!("{} is not a file of job records ({why}), and cannot be renamed: {error}", from.display())
             }
         }
     }
@@ -186,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_file_is_set_aside_and_named() {
+    fn a_damaged_file_is_renamed_and_reported() {
         let dir = tempfile::tempdir().unwrap();
         let directory = RecordDirectory::open(dir.path(), String::new()).unwrap();
         for (text, why) in [
@@ -196,7 +193,7 @@ mod tests {
         ] {
             std::fs::write(directory.path(), text).unwrap();
             let (on_disk, problem) = directory.read(i64::MAX);
-            let problem = problem.expect("told");
+            let problem = problem.expect("a problem");
             assert!(problem.contains("records.damaged") && problem.contains(why), "{problem}");
             assert_eq!(on_disk, StoredRecords::default());
             assert_eq!(std::fs::read_to_string(dir.path().join(DAMAGED)).unwrap(), text);

@@ -44,21 +44,19 @@ const EMPTY_NS_MAX: u64 = 10_000_000_000;
 const REFRESH_NS: u64 = 30_000_000_000;
 /// How soon it is tried again to hand over events that the manager's thread had no room for: 20 ms.
 const RETRY_NS: u64 = 20_000_000;
-/// Every so many scans all directories are listed and all watches made anew, whatever the directories say of themselves.
+/// Every so many scans all directories are listed and all watches are renewed, even if no directory seems changed.
 const WHOLE_EVERY: u64 = 12;
 /// How long the first scan waits for the uids of the managers' accounts, of which the system's directory may know nothing: 2 s.
 const ACCOUNTS_WAIT: Duration = Duration::from_secs(2);
 
-/// The most buffers of inotify's that are taken before a scan that is due; its queue is shorter unless the system was told
+/// The most inotify buffers that are read before a scan that is due; its queue is shorter unless the system is configured
 /// otherwise.
 const READS_MAX: usize = 64;
 
 /// What the thread is asked.
 #[derive(Debug, Default)]
 pub struct TrackerCommands {
-    /// Other settings.
     pub config: Option<TrackerConfig>,
-    /// To end.
     pub stop: bool,
 }
 
@@ -90,7 +88,7 @@ struct TrackerFiles {
     refused: u64,
     /// All directories that were looked at.
     visited: VisitedDirectories,
-    /// What the kernel told of each user's directories since the last scan.
+    /// Events of each user's directories since the last scan.
     events: HashMap<u32, usize>,
     /// Some are not watched.
     unwatched: bool,
@@ -121,23 +119,17 @@ struct TreeScan {
 pub struct TrackerParts {
     /// Where the kernel's trees are.
     pub roots: Roots,
-    /// Its settings.
     pub config: TrackerConfig,
-    /// Its state.
     pub core: TrackerCore,
-    /// Where records go.
     pub job_table: Arc<JobTable>,
-    /// Where events go.
     pub outlet: EventSender,
     /// Who knows users' names.
     pub names: UserNames,
-    /// What wakes it.
     pub waker: Arc<Waker>,
     /// What it is asked.
     pub orders: Arc<Mutex<TrackerCommands>>,
     /// When the agent was last there, if it was.
     pub seen_before: Option<i64>,
-    /// What it counts.
     pub counts: Arc<TrackerCounts>,
 }
 
@@ -164,7 +156,7 @@ impl TrackerThread {
         while !self.apply_commands() {
             let more = self.take_some() && reads < READS_MAX;
             reads = if more { reads + 1 } else { 0 };
-            // What a scan finds must not be older than what waits to be told.
+            // What a scan finds must not be older than the events that wait.
             if !more && (now().mono >= self.own.scan_at || self.own.overflow) {
                 self.scan();
             }
@@ -256,14 +248,14 @@ impl TrackerThread {
         };
         for event in seen {
             match event {
-                WatchEvent::Made(dir) => {
+                WatchEvent::Created(dir) => {
                     let mut scan = TreeScan { renew: true, ..TreeScan::default() };
                     if self.is_heard(self.owner_above(&dir)) {
                         self.walk(dir, &mut scan);
                         self.own.visited.extend(scan.visited);
                     }
                 }
-                WatchEvent::Gone(dir) => {
+                WatchEvent::Removed(dir) => {
                     self.is_heard(self.owner_above(&dir));
                     self.gone(&dir);
                 }
@@ -281,7 +273,7 @@ impl TrackerThread {
     }
 
     fn gone(&mut self, dir: &DirId) {
-        // Made anew in the meantime: another event will tell.
+        // Made again in the meantime: another event follows.
         if let DirectoryRole::Job(found) = self.core.spot(dir) {
             // The last chance, as long as other directories of the job are there.
             self.total(&self.core.key_of(&found));
@@ -346,7 +338,7 @@ impl TrackerThread {
             let looks = tree::looks(&path).ok();
             let uid = looks.map_or(0, |looks| looks.uid);
             scan.visited.insert(dir.clone(), looks, owner(&above));
-            // Watched first: what is made after the list is told of.
+            // Watched first: an event reports what is made after the listing.
             self.watch(WatchTarget::Dir(dir.clone()), path.clone(), scan.renew);
             let owned = Rc::new(owned);
             match tree::children(&path, false, self.allowance(uid, scan)) {
@@ -376,7 +368,7 @@ impl TrackerThread {
                 }
             }
             Err(error) if is_gone(&error) => {
-                // It was there, however shortly: its end is told next.
+                // It existed, however briefly: the event of its end follows.
                 let stamp = DirectoryStamp { created: at.real, ..DirectoryStamp::default() };
                 self.core.made(dir.clone(), found, stamp, at);
                 return None;
@@ -407,7 +399,7 @@ impl TrackerThread {
         let Some(watches) = &mut self.own.watches else { return };
         match watches.add(what, &path, renew) {
             Ok(()) => {}
-            // What may not be watched may not be listed either, and that is told.
+            // A directory that must not be watched must not be listed either, and that is logged.
             Err(error) if is_gone(&error) || error.kind() == io::ErrorKind::PermissionDenied => {}
             Err(error) => {
                 self.own.unwatched = true;
@@ -561,7 +553,7 @@ impl TrackerThread {
         let hooks = self.own.hooks.as_ref().map(|hooks| (WatchTarget::Hooks, hooks.path().to_owned()));
         let gpus = self.config.gpustat.clone().map(|dir| (WatchTarget::Gpus, dir));
         for (what, path) in hooks.into_iter().chain(gpus).filter(|(_, path)| path.is_dir()) {
-            // Again each time: they can be removed and made anew, and few look there.
+            // Again each time: they can be removed and made again, and there are few.
             self.watch(what, path, true);
         }
     }
@@ -646,7 +638,7 @@ impl TrackerThread {
         if self.outlet.is_full() {
             until = until.min(at + RETRY_NS);
         }
-        // Rounded up: a wait that ends early would be begun again and again.
+        // Rounded up: a wait that ends early would start again and again.
         let ms = i32::try_from(until.saturating_sub(at).div_ceil(1_000_000)).unwrap_or(i32::MAX);
         let inotify = self.own.watches.as_ref().map(InotifyWatches::fd);
         if wait(self.waker.fd(), inotify, ms) {

@@ -16,14 +16,12 @@ pub struct UserShares {
 }
 
 impl UserShares {
-    /// One more.
     pub fn add(&mut self, uid: Option<u32>, order: u64, bytes: usize) {
         let share = self.users.entry(uid).or_default();
         share.orders.insert(order);
         share.bytes += bytes;
     }
 
-    /// One is gone.
     pub fn remove(&mut self, uid: Option<u32>, order: u64, bytes: usize) {
         if let Some(share) = self.users.get_mut(&uid)
             && share.orders.remove(&order)

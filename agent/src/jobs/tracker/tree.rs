@@ -60,13 +60,12 @@ pub struct DirectoryStat {
     links: u64,
     /// When something in it changed, which other file systems tell.
     modified: (i64, i64),
-    /// Which it is.
     inode: u64,
     /// Whose it is: who can make directories in it.
     pub uid: u32,
 }
 
-/// See [`DirectoryStat`].
+/// Reads what [`DirectoryStat`] describes.
 pub fn looks(dir: &Path) -> io::Result<DirectoryStat> {
     let meta = fs::metadata(dir)?;
     let modified = (meta.mtime(), meta.mtime_nsec());

@@ -7,7 +7,6 @@ use std::path::Path;
 /// Who may own one directory on a path. Root and the user that the agent runs as always may.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AllowedOwner {
-    /// Nobody else.
     Root,
     /// This user too: a manager's account, or the user below whose own systemd manager the path leads.
     Or(u32),
@@ -21,11 +20,8 @@ pub type AllowedOwners = Vec<AllowedOwner>;
 /// What the file system says of a directory's owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ownership {
-    /// Its owner.
     pub uid: u32,
-    /// Its group.
     pub gid: u32,
-    /// Its permissions.
     pub mode: u32,
     /// It is a directory, and no link to one.
     pub is_dir: bool,
@@ -53,14 +49,11 @@ impl From<&std::fs::Metadata> for Ownership {
 /// ordinary user runs for themselves works on directories of their own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TrustedUser {
-    /// The agent's user.
     pub uid: u32,
-    /// The agent's group.
     pub gid: u32,
 }
 
 impl TrustedUser {
-    /// Of this process.
     pub fn of_process() -> Self {
         // SAFETY: these take nothing and cannot fail.
         unsafe { Self { uid: libc::geteuid(), gid: libc::getegid() } }

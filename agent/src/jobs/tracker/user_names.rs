@@ -19,7 +19,6 @@ const NONE_NS: u64 = 60_000_000_000;
 /// The longest entry of a user, in bytes.
 const ENTRY_BYTES_MAX: usize = 1 << 20;
 
-/// A user.
 type UserEntry = Option<(u32, String)>;
 
 /// The thread and what it has answered.

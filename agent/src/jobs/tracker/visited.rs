@@ -30,7 +30,6 @@ impl VisitedDirectories {
         *self.charged.entry(above).or_default() += 1;
     }
 
-    /// Forgets one.
     pub fn remove(&mut self, dir: &DirId) {
         if let Some((_, above)) = self.dirs.remove(dir)
             && let Some(count) = self.charged.get_mut(&above)

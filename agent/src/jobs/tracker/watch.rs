@@ -26,7 +26,6 @@ const DIR_MASK: u32 = libc::IN_CREATE
 const FILES_MASK: u32 =
     libc::IN_CLOSE_WRITE | libc::IN_MOVED_TO | libc::IN_MOVED_FROM | libc::IN_DELETE | libc::IN_ONLYDIR;
 
-/// What is watched.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum WatchTarget {
     /// A directory of the cgroup tree.
@@ -39,16 +38,14 @@ pub enum WatchTarget {
     Gpus,
 }
 
-/// What has happened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WatchEvent {
     /// A directory is there.
-    Made(DirId),
+    Created(DirId),
     /// It is not there any more.
-    Gone(DirId),
+    Removed(DirId),
     /// Processes have come into a job, or its last one is gone.
     Events(JobKey),
-    /// Hooks have come.
     Hooks,
     /// Files about GPUs have changed.
     Gpus,
@@ -129,7 +126,6 @@ impl InotifyWatches {
         Ok(())
     }
 
-    /// Ends a watch.
     pub fn remove(&mut self, what: &WatchTarget) {
         if let Some(wd) = self.by_what.remove(what) {
             self.drop_wd(wd);
@@ -212,8 +208,8 @@ impl InotifyWatches {
                     return;
                 }
                 match event.mask & (libc::IN_CREATE | libc::IN_MOVED_TO) {
-                    0 => WatchEvent::Gone(dir.child(name)),
-                    _ => WatchEvent::Made(dir.child(name)),
+                    0 => WatchEvent::Removed(dir.child(name)),
+                    _ => WatchEvent::Created(dir.child(name)),
                 }
             }
             WatchTarget::Events(key) => WatchEvent::Events(key.clone()),
@@ -244,21 +240,21 @@ mod tests {
         watches.add(WatchTarget::Dir(root.clone()), dir.path(), false).unwrap();
         std::fs::create_dir(dir.path().join("a")).unwrap();
         std::fs::write(dir.path().join("file"), "").unwrap();
-        assert_eq!(all(&mut watches), [WatchEvent::Made(root.child("a"))], "files are nothing");
+        assert_eq!(all(&mut watches), [WatchEvent::Created(root.child("a"))], "files are nothing");
         watches.add(WatchTarget::Dir(root.child("a")), &dir.path().join("a"), false).unwrap();
         std::fs::create_dir(dir.path().join("a/b")).unwrap();
         std::fs::rename(dir.path().join("a/b"), dir.path().join("c")).unwrap();
         assert_eq!(
             all(&mut watches),
             [
-                WatchEvent::Made(DirId::new(3, "a/b")),
-                WatchEvent::Gone(DirId::new(3, "a/b")),
-                WatchEvent::Made(root.child("c"))
+                WatchEvent::Created(DirId::new(3, "a/b")),
+                WatchEvent::Removed(DirId::new(3, "a/b")),
+                WatchEvent::Created(root.child("c"))
             ]
         );
         assert_eq!(watches.count(), 2);
         std::fs::remove_dir(dir.path().join("a")).unwrap();
-        assert_eq!(all(&mut watches), [WatchEvent::Gone(root.child("a"))]);
+        assert_eq!(all(&mut watches), [WatchEvent::Removed(root.child("a"))]);
         assert_eq!((watches.count(), watches.by_wd.len()), (1, 1));
     }
 
@@ -276,7 +272,7 @@ mod tests {
         watches.add(WatchTarget::Dir(id.clone()), &path, true).unwrap();
         all(&mut watches);
         std::fs::create_dir(path.join("x")).unwrap();
-        assert_eq!(all(&mut watches), [WatchEvent::Made(DirId::new(0, "a/x"))]);
+        assert_eq!(all(&mut watches), [WatchEvent::Created(DirId::new(0, "a/x"))]);
         assert_eq!((watches.count(), watches.by_wd.len()), (1, 1));
         watches.remove_within(&DirId::new(0, "a"));
         assert_eq!((watches.count(), watches.by_wd.len()), (0, 0));

@@ -48,7 +48,7 @@ fn rules_outlive_the_agent() {
 }
 
 #[test]
-fn a_damaged_file_is_set_aside_and_named() {
+fn a_damaged_file_is_renamed_and_reported() {
     let dir = tempfile::tempdir().unwrap();
     let (path, aside) = (dir.path().join("rules.json"), dir.path().join("rules.json.damaged"));
     let (mut rules, _) = open(dir.path(), 0);

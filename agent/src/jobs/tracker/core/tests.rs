@@ -75,7 +75,7 @@ impl Sim {
         self.flush();
     }
 
-    /// A directory is made; `told` where the kernel tells of it.
+    /// A directory is made; `notified` if the kernel sends an event for it.
     fn make(&mut self, hierarchy: usize, path: &str, announced: bool) {
         self.mono += 1_000;
         self.inode += 1;
@@ -135,14 +135,14 @@ fn one_job_across_controllers_that_vanish_one_by_one() {
     sim.make(3, JOB, true);
     sim.make(4, JOB_V2, true);
     sim.announced(&[]);
-    sim.wait(SETTLE_NS);
+    sim.wait(CHANGE_DELAY_NS);
     sim.announced(&["changed 42"]);
     let place = sim.core.jobs().next().unwrap().1.place.clone();
     assert_eq!(place.v1.keys().collect::<Vec<_>>(), ["cpuacct", "freezer", "memory", "pids"]);
     assert!(place.v2.is_some());
     for hierarchy in [1, 3, 0] {
         sim.remove(hierarchy, JOB, true);
-        sim.wait(SETTLE_NS);
+        sim.wait(CHANGE_DELAY_NS);
         sim.announced(&["changed 42"]);
     }
     let place = sim.core.jobs().next().unwrap().1.place.clone();
@@ -178,7 +178,7 @@ fn what_inotify_lost_a_scan_repairs() {
     sim.make(1, JOB, false);
     sim.scan();
     sim.announced(&["began 42"]);
-    // Gone and made anew between two looks: two jobs, not one.
+    // Removed and made again between two scans: two jobs, not one.
     for hierarchy in [0, 1] {
         sim.remove(hierarchy, JOB, false);
     }
@@ -201,15 +201,15 @@ fn what_inotify_lost_a_scan_repairs() {
 
 #[test]
 fn the_same_id_again_has_all_directories_that_account() {
-    // Made anew before it was noticed that the first job is over; or never removed, and used again.
-    for is_anew in [true, false] {
+    // Made again before the end of the first job was noticed; or never removed, and reused.
+    for is_new_directory in [true, false] {
         let mut sim = Sim::new(vec![]);
         for hierarchy in [0, 1, 2] {
             sim.make(hierarchy, JOB, true);
         }
         sim.announced(&["began 42"]);
         sim.remove(0, JOB, false);
-        if is_anew {
+        if is_new_directory {
             sim.remove(1, JOB, true);
             sim.make(1, JOB, true);
         }
@@ -221,7 +221,7 @@ fn the_same_id_again_has_all_directories_that_account() {
         assert_eq!(place.v1.keys().collect::<Vec<_>>(), ["cpuacct", "memory"]);
         sim.scan();
         sim.remove(0, JOB, true);
-        sim.wait(SETTLE_NS);
+        sim.wait(CHANGE_DELAY_NS);
         sim.announced(&["changed 42"]);
         sim.remove(1, JOB, true);
         sim.announced(&["ended 42"]);
@@ -249,7 +249,7 @@ fn old_news_of_a_directory_that_is_known_is_no_second_job() {
     let mut sim = Sim::new(vec![]);
     sim.make(0, JOB, true);
     sim.announced(&["began 42"]);
-    // A scan found it first; by the time that its making is told, it is gone.
+    // A scan found it first; when the event of its creation arrives, it no longer exists.
     let DirectoryRole::Job(found) = sim.core.spot(&DirId::new(0, JOB)) else { panic!() };
     let gone = DirectoryStamp { created: sim.now().real, ..DirectoryStamp::default() };
     sim.core.made(DirId::new(0, JOB), &found, gone, sim.now());
@@ -270,13 +270,13 @@ fn steps_come_and_go_with_bounds() {
         sim.make(hierarchy, &step, true);
         sim.make(hierarchy, &format!("{step}/task_0"), true);
     }
-    sim.wait(STEPS_SETTLE_NS);
+    sim.wait(STEPS_DELAY_NS);
     sim.announced(&["changed 42"]);
     let names: Vec<&str> = sim.last().steps.iter().map(|step| step.name.as_str()).collect();
     assert_eq!(names, ["step_0", "step_0/task_0"]);
     sim.remove(0, &format!("{step}/task_0"), true);
     sim.remove(1, &format!("{step}/task_0"), true);
-    sim.wait(STEPS_SETTLE_NS);
+    sim.wait(STEPS_DELAY_NS);
     assert_eq!(sim.last().steps.iter().map(|step| step.to.is_some()).collect::<Vec<_>>(), [false, true]);
     for number in 1..2000 {
         sim.make(0, &format!("{JOB}/step_{number}"), true);
@@ -360,7 +360,7 @@ fn the_agent_was_away() {
     sim.scan();
     sim.core.close_lost_steps(seen, sim.now());
     sim.announced(&["began 42", "began 43"]);
-    sim.wait(STEPS_SETTLE_NS);
+    sim.wait(STEPS_DELAY_NS);
     let of = |job: &str| -> Vec<JobRecord> { sim.written.iter().filter(|record| record.job == job).cloned().collect() };
     let first = of("42").pop().unwrap();
     assert_eq!((first.from, first.end_unseen, first.to), (before["42"].from, false, None));
@@ -385,7 +385,7 @@ fn hooks_before_while_and_after() {
     assert_eq!(sim.last().devices, ["gpu/0", "gpu/1"]);
     sim.core.hook(hook("partition=debug\n"), sim.now());
     sim.core.hook(hook("partition=debug\n"), sim.now());
-    sim.wait(SETTLE_NS);
+    sim.wait(CHANGE_DELAY_NS);
     sim.announced(&["changed 42"]);
     sim.remove(0, JOB, true);
     sim.announced(&["ended 42"]);
@@ -399,7 +399,7 @@ fn hooks_before_while_and_after() {
     sim.wait(ended::EPILOG_NS + S);
     sim.core.hook(hook("account=late\nended=1\n"), sim.now());
     sim.flush();
-    assert_eq!(sim.written.len(), written, "by then it is told for good");
+    assert_eq!(sim.written.len(), written, "by then its record is final");
     for job in 0..HOOKS_MAX + 10 {
         sim.core.hook(Hook { manager: "slurm".into(), job: job.to_string(), ..Hook::default() }, sim.now());
     }
@@ -418,7 +418,7 @@ fn levels_are_each_jobs_own() {
     assert_eq!(sim.core.names_wanted(), BTreeSet::from([UserLookup::Uid(1000), UserLookup::User("alice".to_owned())]));
     sim.core.named(&UserLookup::User("alice".to_owned()), 1001, "alice", sim.now());
     sim.core.named(&UserLookup::Uid(1000), 1000, "bob", sim.now());
-    sim.wait(SETTLE_NS);
+    sim.wait(CHANGE_DELAY_NS);
     let of = |level: &str| {
         let record = sim.written.iter().rfind(|record| record.level == level);
         record.map(|record| (record.uid, record.user.as_deref()))
@@ -467,8 +467,8 @@ fn root_is_believed_late() {
     assert_eq!((job.record.uid, job.place.uid, &job.place.cpus[..]), (Some(1000), Some(1000), &[0, 1][..]));
 }
 
-/// Directories made and removed in any order, told of or not, with scans in between: after a last scan the core knows exactly
-/// what is there, and every job was told of in order.
+/// Directories made and removed in any order, with or without events, with scans in between: after a last scan the core knows exactly
+/// what exists, and the events of every job were in order.
 #[test]
 fn any_order_of_events_and_losses() {
     let clock = || std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64;
@@ -580,7 +580,11 @@ fn two_owners(hierarchy: usize, first: &str, second: &str, levels: [&str; 2], ow
         }
         sim.scan();
         let began: BTreeSet<String> = std::mem::take(&mut sim.events).into_iter().collect();
-        assert_eq!(began, levels.iter().map(|level| format!("began {level}")).collect(), "nothing ended or began anew");
+        assert_eq!(
+            began,
+            levels.iter().map(|level| format!("began {level}")).collect(),
+            "nothing ended or began again"
+        );
         let again: BTreeMap<&str, &str> =
             sim.written.iter().map(|record| (record.level.as_str(), record.owner.as_str())).collect();
         assert_eq!(

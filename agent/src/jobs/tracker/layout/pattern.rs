@@ -10,7 +10,6 @@ const PATTERN_BYTES_MAX: usize = 4096;
 /// What may be captured.
 const CAPTURES: &[&str] = &["job", "uid", "user", "step"];
 
-/// A compiled pattern.
 pub struct JobPathPattern {
     name: String,
     whole: Regex,
@@ -75,7 +74,7 @@ impl JobPathPattern {
 /// Which directories can be above a job: what matches the expression's beginnings, one for each slash outside of brackets.
 struct ParentPatterns {
     levels: Vec<Regex>,
-    /// After those something can itself match a slash, or a group reaches over one, so that levels cannot be told apart: every
+    /// After those something can itself match a slash, or a group reaches over one, so that levels cannot be distinguished: every
     /// directory below them can be above a job.
     open: bool,
 }

@@ -100,7 +100,7 @@ fn a_user_makes_nobody_elses_job() {
     config.managers.push("systemd".to_owned());
     config.units = vec!["*.scope".to_owned(), "*.service".to_owned()];
     config.patterns.push(crate::jobs::tracker::RawPattern {
-        name: "loose".to_owned(),
+        name: "anywhere".to_owned(),
         path: r".*slurm.*/job_(?<job>\d+)(?<user>x)?".to_owned(),
         owner: None,
     });
@@ -127,7 +127,7 @@ fn a_user_makes_nobody_elses_job() {
             let DirectoryRole::Job(found) = layouts.spot(version, &path) else { continue };
             found_some += 1;
             assert_eq!((&found.owner, found.uid, &found.user), (&PathOwner::Own(1000), Some(1000), &None), "{path}");
-            assert!(["systemd", "loose"].contains(&found.manager.as_str()), "{path}: {}", found.manager);
+            assert!(["systemd", "anywhere"].contains(&found.manager.as_str()), "{path}: {}", found.manager);
             assert!(found.level.ends_with("-u1000"), "{path}: {}", found.level);
             // And only where the directories are that user's.
             let levels = path.split('/').count();

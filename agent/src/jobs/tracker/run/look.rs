@@ -11,7 +11,7 @@ use crate::engine::clock;
 
 impl TrackerThread {
     /// Reads what a directory that was just found accounts, before anything else is done: a short job may be gone by the time that what
-    /// the kernel told of others is taken.
+    /// the kernel's events about others are handled.
     pub(super) fn total_at_once(&mut self, found: &JobPath, path: &Path) {
         let key = self.core.key_of(found);
         let Some(job) = self.core.job(&key) else { return };
