@@ -210,9 +210,9 @@ impl Bench {
 }
 
 /// Reproducible numbers that look random (SplitMix64).
-struct Random(u64);
+struct TestRandom(u64);
 
-impl Random {
+impl TestRandom {
     fn below(&mut self, bound: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -268,7 +268,7 @@ const HEAVY_NS: i64 = 1_400_000;
 fn hundreds_of_changes_lose_no_sample_of_what_they_do_not_touch() {
     let seed = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(|| clock::real() as u64);
     println!("SEED={seed}");
-    let mut random = Random(seed);
+    let mut random = TestRandom(seed);
     let parts = [("clock", 1), ("still", 4), ("switched", 6), ("changing", 8), ("slow", 2)];
     let mut bench = Bench::new(&parts);
     bench.rule("*", &["**"], "1ms", None);

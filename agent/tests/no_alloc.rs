@@ -18,7 +18,7 @@ use wholegrain_agent::state::AgentState;
 use wholegrain_model::{Interval, Schema, SensorDef};
 use wholegrain_sources::{Reader, Reading, Row};
 
-struct Counting;
+struct CountingAllocator;
 
 static CALLS: AtomicU64 = AtomicU64::new(0);
 
@@ -33,7 +33,7 @@ fn count() {
 }
 
 // SAFETY: hands everything to the system's allocator; counting touches an atomic and a thread-local without a destructor.
-unsafe impl GlobalAlloc for Counting {
+unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count();
         // SAFETY: as the caller promises.
@@ -54,7 +54,7 @@ unsafe impl GlobalAlloc for Counting {
 }
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 /// Runs on the sampler thread and switches the counting on there, once everything is warm.
 struct Switch {

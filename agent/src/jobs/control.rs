@@ -264,7 +264,7 @@ mod tests {
         control.take(Bytes::from(vec![b' '; ORDER_BYTES_MAX + 1]));
         let answers: Vec<Vec<u8>> = std::iter::from_fn(|| control.next_answer()).collect();
         assert_eq!(answers.len(), 3);
-        assert!(String::from_utf8_lossy(&answers[0]).contains(r#"{"id":64,"error":"the agent has 64 orders"#));
+        assert!(String::from_utf8_lossy(&answers[0]).contains(r#"{"id":64,"error":"64 commands already wait"#));
         let orders = std::iter::from_fn(|| lock(&control.inner).orders.pop_front()).count();
         assert_eq!(orders, ORDERS_MAX);
         control.execute(false);
