@@ -1,4 +1,4 @@
-# What all hooks have in common; read by them with `.`, after they have set `hook` and `job` and said what `told` prints.
+# Common part of all hooks. They source it with `.` after they have set `hook` and `job` and defined `job_lines`, which prints the lines of the file.
 dir=${WHOLEGRAIN_HOOKS:-/run/wholegrain-hooks}
 # More files than this are left by jobs that no agent has heard of.
 files_max=8192
@@ -83,10 +83,10 @@ write() {
         *-epilog*)
             # What the prolog knew stays; of a key that is there twice the last one counts.
             [ -f "$file" ] && [ ! -L "$file" ] && head -c 8000 "$file"
-            told
+            job_lines
             echo ended=1
             ;;
-        *) told ;;
+        *) job_lines ;;
         esac
     } >"$new" && chmod 0644 "$new" && mv -fT "$new" "$file" || rm -f "$new"
     case $hook in *-epilog*) clean ;; esac
