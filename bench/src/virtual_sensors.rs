@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use wholegrain_model::{
     Batch, BatchHeader, Column, ColumnValues, Gaps, Pattern, Schema, SensorDef, SensorPath, Timestamp,
 };
-use wholegrain_query::virtuals::{Change, Definition, Missing};
+use wholegrain_query::virtuals::{Definition, DefinitionChange, MissingOperands};
 use wholegrain_query::{Query, Space, run_on};
 use wholegrain_store::{Store, StoreConfig};
 use wholegrain_transport::payload::encode_batch;
@@ -171,9 +171,9 @@ fn open(dir: &Path) -> anyhow::Result<Space> {
         description: String::new(),
         interval: None,
         bridge: None,
-        missing: Missing::Gap,
+        missing: MissingOperands::Gap,
     };
-    let change = Change { define: vec![definition], ..Change::default() };
+    let change = DefinitionChange { define: vec![definition], ..DefinitionChange::default() };
     space.virtuals().change(change, "bench", 0).map_err(|error| anyhow::anyhow!("defining {PATH}: {error:?}"))?;
     Ok(space)
 }

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use wholegrain_model::{Kind, Pattern, SensorPath, ValueType};
 use wholegrain_query::Space;
-use wholegrain_query::virtuals::{Change, Definition, Missing};
+use wholegrain_query::virtuals::{Definition, DefinitionChange, MissingOperands};
 use wholegrain_store::{SchemalessSensor, Store, StoreConfig};
 
 type Error = Box<dyn std::error::Error>;
@@ -96,11 +96,11 @@ fn definition(path: &str, expression: &str, unit: &str) -> Definition {
         description: String::new(),
         interval: None,
         bridge: None,
-        missing: Missing::Gap,
+        missing: MissingOperands::Gap,
     }
 }
 
 fn define(space: &Space, define: Vec<Definition>) -> Result<usize, Error> {
-    let changed = space.virtuals().change(Change { define, ..Change::default() }, "cost", 1)?;
+    let changed = space.virtuals().change(DefinitionChange { define, ..DefinitionChange::default() }, "cost", 1)?;
     Ok(changed.sensors.values().sum())
 }

@@ -1,5 +1,5 @@
-//! Several sensors as one series: in slices of the range, so that memory holds a bounded number of rows whatever is asked for. Within a
-//! slice, blocks of sensors are read by a few threads at once; what they find is put together in the order of the sensors.
+//! Combines several sensors into one series, slice by slice of the range, so that memory holds a bounded number of rows. Within a
+//! slice a few threads read blocks of sensors; their sums are merged in the order of the sensors.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
@@ -8,35 +8,35 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use wholegrain_model::Timestamp;
 use wholegrain_store::{Chunk, Chunks, SensorInfo};
 
-use crate::columns::Stop;
-use crate::columns::sums::Sums;
-use crate::plan::{Plan, Range};
+use crate::columns::StopCheck;
+use crate::columns::sums::SeriesSums;
+use crate::plan::{QueryPlan, TimeRange};
 use crate::windows::Windows;
 use crate::{Across, Agg, QueryError};
 
-/// Rows that a slice of the range is made to have, about. Few in tests, so that they have many slices.
+/// The approximate number of rows of a slice. Few in tests, to have many slices.
 const SLICE_ROWS: i64 = if cfg!(test) { 16 } else { 1 << 16 };
-/// The most rows of a slice; over it a shorter one is tried. They take up to 36 bytes each, for each thread and what waits for its turn.
+/// The most rows of a slice; beyond it a shorter slice is tried. A row takes up to 36 bytes, for each thread and each waiting block.
 const SLICE_ROWS_MAX: usize = SLICE_ROWS as usize * 4;
-/// Slices begin so long, in ns, when the sensors have no interval.
+/// The first length of a slice, in ns, if the sensors have no interval.
 const SLICE_NS_UNKNOWN: i64 = 3_600_000_000_000;
-/// Sensors that one thread reads before it looks for more; groups of fewer are divided too.
+/// How many sensors a thread reads at a time; smaller groups are divided too.
 const BLOCK_SENSORS: usize = 64;
-/// Blocks of sensors that a group is divided into at least, when it has so many.
+/// The least number of blocks that a group is divided into, if it has that many sensors.
 const BLOCKS: usize = 16;
 /// The most threads that read for one query.
 const THREADS_MAX: usize = 4;
 
-/// Sensors that become one series.
+/// Sensors that are combined into one series.
 #[derive(Debug)]
-pub(crate) struct Group {
+pub(crate) struct SensorGroup {
     pub name: String,
-    /// Their places among all sensors of the query, which are sorted by path.
+    /// Their indices among all sensors of the query, which are sorted by path.
     pub sensors: Arc<[u32]>,
 }
 
-/// Divides the sensors, which are sorted by path; the groups are sorted by name.
-pub(crate) fn groups(sensors: &[SensorInfo], across: Across) -> Vec<Group> {
+/// Groups the sensors, which are sorted by path; the groups are sorted by name.
+pub(crate) fn groups(sensors: &[SensorInfo], across: Across) -> Vec<SensorGroup> {
     let mut found: BTreeMap<&str, Vec<u32>> = BTreeMap::new();
     for (at, sensor) in (0u32..).zip(sensors) {
         let key = across.levels.map_or("", |levels| first_levels(&sensor.path, levels));
@@ -47,9 +47,9 @@ pub(crate) fn groups(sensors: &[SensorInfo], across: Across) -> Vec<Group> {
         let front = if across.levels.is_some() { key } else { common_front(paths()) };
         let back = common_back(paths().map(|path| &path[front.len()..]));
         let back = if back.is_empty() { "*" } else { back };
-        Group { name: format!("{front}/{}({back})", across.agg), sensors: members.into() }
+        SensorGroup { name: format!("{front}/{}({back})", across.agg), sensors: members.into() }
     };
-    let mut groups: Vec<Group> = found.into_iter().map(group).collect();
+    let mut groups: Vec<SensorGroup> = found.into_iter().map(group).collect();
     groups.sort_by(|a, b| a.name.cmp(&b.name));
     groups
 }
@@ -86,9 +86,9 @@ fn common_back<'a>(mut paths: impl Iterator<Item = &'a str>) -> &'a str {
 
 /// The unit of a group's values; an error when its sensors' units differ.
 pub(crate) fn unit_of(
-    group: &Group,
+    group: &SensorGroup,
     sensors: &[SensorInfo],
-    plan: &Plan,
+    plan: &QueryPlan,
     wanted: Option<&str>,
 ) -> Result<String, QueryError> {
     if plan.across.is_some_and(|across| across.agg == Agg::Count) {
@@ -103,7 +103,7 @@ pub(crate) fn unit_of(
     let unit = plan.unit_of(first);
     let one = |unit: &str| if unit.is_empty() { "1".to_owned() } else { unit.to_owned() };
     for sensor in members {
-        // Most have the very same; only what differs is looked at closely.
+        // Most units are equal; only different ones are compared in detail.
         if sensor.unit == first.unit && sensor.kind == first.kind {
             continue;
         }
@@ -121,24 +121,24 @@ pub(crate) fn unit_of(
     Ok(unit)
 }
 
-/// Everything that the rows of a group come from.
-type Of = (Arc<dyn Chunks>, Arc<[SensorInfo]>, Arc<Plan>);
+/// The source of the rows of a group.
+type GroupInput = (Arc<dyn Chunks>, Arc<[SensorInfo]>, Arc<QueryPlan>);
 
 /// The rows of one group, slice by slice.
 pub(crate) struct GroupRows {
-    of: Of,
+    of: GroupInput,
     members: Arc<[u32]>,
     name: String,
-    stop: Stop,
+    stop: StopCheck,
     at: i64,
     length: i64,
-    covered: Covered,
+    covered: Coverage,
     failed: bool,
 }
 
-/// How many sensors the rows of a series hold.
+/// Counts how many sensors the rows of a series hold.
 #[derive(Debug, Default)]
-struct Covered {
+struct Coverage {
     rows: u64,
     most: u32,
     /// Rows that hold fewer than the most, the least of them, and the first such row.
@@ -147,7 +147,7 @@ struct Covered {
     first: i64,
 }
 
-impl Covered {
+impl Coverage {
     fn add(&mut self, times: &[i64], counts: &[u32]) {
         for (time, count) in times.iter().zip(counts) {
             if self.rows == 0 {
@@ -166,7 +166,7 @@ impl Covered {
 }
 
 impl GroupRows {
-    pub fn new(of: Of, group: &Group, stop: &Stop) -> Self {
+    pub(crate) fn new(of: GroupInput, group: &SensorGroup, stop: &StopCheck) -> Self {
         let members = group.sensors.clone();
         let plan = &of.2;
         let intervals = members.iter().map(|at| of.1[*at as usize].interval_ns).filter(|interval| *interval > 0);
@@ -180,12 +180,12 @@ impl GroupRows {
         };
         let at = plan.from;
         let (name, stop) = (group.name.clone(), stop.clone());
-        Self { of, members, name, stop, at, length, covered: Covered::default(), failed: false }
+        Self { of, members, name, stop, at, length, covered: Coverage::default(), failed: false }
     }
 
-    /// What to say of rows that do not hold a value of each sensor.
+    /// A note, if some rows hold fewer sensors than others.
     pub fn coverage(&self) -> Option<String> {
-        let Covered { rows, most, below, least, first } = self.covered;
+        let Coverage { rows, most, below, least, first } = self.covered;
         let rest = || {
             format!(
                 "{}: {below} of {rows} rows hold fewer than {most} sensors, the least {least}; the first at {}",
@@ -196,7 +196,7 @@ impl GroupRows {
         (below > 0).then(rest)
     }
 
-    /// The end of the slice from `at` on: of whole windows.
+    /// The end of the slice that begins at `at`; slices have whole windows.
     fn slice_end(&self) -> i64 {
         let (plan, end) = (&self.of.2, self.at.saturating_add(self.length));
         let end = match plan.windows {
@@ -209,7 +209,7 @@ impl GroupRows {
         end.min(plan.to)
     }
 
-    /// Tells the store what comes: each slice reads every sensor once.
+    /// Prefetches: each slice reads every sensor once.
     fn expect(&self) {
         let (chunks, sensors, _) = &self.of;
         let (Some(first), Some(last)) = (self.members.first(), self.members.last()) else { return };
@@ -245,14 +245,14 @@ impl GroupRows {
         Ok(None)
     }
 
-    /// What the sensors' values of a slice become; `None` when they are of too many times.
-    fn sums(&self, from: i64, to: i64) -> Result<Option<Sums>, QueryError> {
-        let range = Range { from, to };
+    /// Aggregates the sensors' values in a slice; `None` if they have too many different times.
+    fn sums(&self, from: i64, to: i64) -> Result<Option<SeriesSums>, QueryError> {
+        let range = TimeRange { from, to };
         let block = (self.members.len() / BLOCKS).clamp(1, BLOCK_SENSORS);
         let blocks: Vec<&[u32]> = self.members.chunks(block).collect();
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let threads = processors.min(THREADS_MAX).min(blocks.len());
-        let work = Work::new(self, range, &blocks, threads * 2);
+        let work = SliceReaders::new(self, range, &blocks, threads * 2);
         if threads > 1 {
             std::thread::scope(|scope| {
                 (1..threads).for_each(|_| drop(scope.spawn(|| work.run())));
@@ -264,13 +264,13 @@ impl GroupRows {
         work.finish()
     }
 
-    fn new_sums(&self) -> Sums {
+    fn new_sums(&self) -> SeriesSums {
         let plan = &self.of.2;
-        Sums::new(plan.across.map_or(Agg::Count, |across| across.agg), plan.exact)
+        SeriesSums::new(plan.across.map_or(Agg::Count, |across| across.agg), plan.exact)
     }
 
-    /// The same of some sensors, one after the other.
-    fn block(&self, sensors: &[u32], range: Range, stop: &Stop) -> Result<Option<Sums>, QueryError> {
+    /// Aggregates one block of sensors, one after the other.
+    fn block(&self, sensors: &[u32], range: TimeRange, stop: &StopCheck) -> Result<Option<SeriesSums>, QueryError> {
         let (chunks, infos, plan) = &self.of;
         let mut sums = self.new_sums();
         for at in sensors {
@@ -302,51 +302,51 @@ impl Iterator for GroupRows {
     }
 }
 
-/// The blocks of one slice, taken by any thread and put together in their order.
-struct Work<'a> {
+/// The blocks of one slice: any thread reads the next one, and sums are merged in order.
+struct SliceReaders<'a> {
     rows: &'a GroupRows,
-    range: Range,
+    range: TimeRange,
     blocks: &'a [&'a [u32]],
     next: AtomicUsize,
-    /// No more is to be done: too many rows, or an error.
+    /// Set on too many rows or an error: no more blocks are read.
     over: Arc<AtomicBool>,
-    /// The query's own, and of this slice.
-    stop: Stop,
-    /// The most blocks that are begun before the first of them is put to the others.
+    /// True once the query or this slice ends.
+    stop: StopCheck,
+    /// How many blocks may be begun ahead of the last merged one.
     ahead: usize,
-    state: Mutex<State>,
+    state: Mutex<SliceState>,
     turn: Condvar,
 }
 
-struct State {
-    all: Sums,
-    /// Blocks put together so far, and those that wait for one before them.
+struct SliceState {
+    all: SeriesSums,
+    /// Blocks merged so far, and those that wait for an earlier one.
     done: usize,
-    waiting: VecDeque<Option<Sums>>,
+    waiting: VecDeque<Option<SeriesSums>>,
     result: Result<bool, QueryError>,
 }
 
-impl<'a> Work<'a> {
-    fn new(rows: &'a GroupRows, range: Range, blocks: &'a [&'a [u32]], ahead: usize) -> Self {
+impl<'a> SliceReaders<'a> {
+    fn new(rows: &'a GroupRows, range: TimeRange, blocks: &'a [&'a [u32]], ahead: usize) -> Self {
         let over = Arc::new(AtomicBool::new(false));
         let (query, slice) = (rows.stop.clone(), over.clone());
-        let stop: Stop = Arc::new(move || slice.load(Relaxed) || query());
-        let state = State { all: rows.new_sums(), done: 0, waiting: VecDeque::new(), result: Ok(true) };
+        let stop: StopCheck = Arc::new(move || slice.load(Relaxed) || query());
+        let state = SliceState { all: rows.new_sums(), done: 0, waiting: VecDeque::new(), result: Ok(true) };
         let (next, state, turn) = (AtomicUsize::new(0), Mutex::new(state), Condvar::new());
         Self { rows, range, blocks, next, over, stop, ahead, state, turn }
     }
 
     fn run(&self) {
-        /// Ends the others too when a thread panics.
-        struct Ends<'a, 'b>(&'a Work<'b>);
-        impl Drop for Ends<'_, '_> {
+        /// Ends the other threads when one panics.
+        struct EndOnPanic<'a, 'b>(&'a SliceReaders<'b>);
+        impl Drop for EndOnPanic<'_, '_> {
             fn drop(&mut self) {
                 if std::thread::panicking() {
                     self.0.end(Err(QueryError::Cancelled));
                 }
             }
         }
-        let _ends = Ends(self);
+        let _ends = EndOnPanic(self);
         while !self.over.load(Relaxed) {
             let at = self.next.fetch_add(1, Relaxed);
             let Some(block) = self.blocks.get(at) else { return };
@@ -363,7 +363,7 @@ impl<'a> Work<'a> {
         }
     }
 
-    fn put(&self, at: usize, sums: Sums) {
+    fn put(&self, at: usize, sums: SeriesSums) {
         let mut guard = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let state = &mut *guard;
         let place = at - state.done;
@@ -397,7 +397,7 @@ impl<'a> Work<'a> {
         self.turn.notify_all();
     }
 
-    fn finish(self) -> Result<Option<Sums>, QueryError> {
+    fn finish(self) -> Result<Option<SeriesSums>, QueryError> {
         let state = self.state.into_inner().unwrap_or_else(PoisonError::into_inner);
         state.result.map(|whole| whole.then_some(state.all))
     }

@@ -136,15 +136,15 @@ fn what_does_not_fit_together_is_refused() {
 }
 
 #[test]
-fn rows_that_hold_fewer_sensors_are_told() {
+fn rows_that_hold_fewer_sensors_are_noted() {
     let sensors = vec![sensor(0, "/a/p", Kind::Gauge, ValueType::Int), sensor(1, "/b/p", Kind::Gauge, ValueType::Int)];
     let notes = |query: &Query| {
         let mut result = answer(sensors.clone(), vec![ints(&[1, 2, 3, 4]), ints(&[5, 6])], query).unwrap();
         let rows: usize = result.batches.by_ref().map(|batch| batch.unwrap().num_rows()).sum();
         (rows, result.batches.notes())
     };
-    let told = "/sum(p): 2 of 4 rows hold fewer than 2 sensors, the least 1; the first at 1970-01-01T00:00:00.02Z";
-    assert_eq!(notes(&across(Agg::Sum, None)), (4, vec![told.to_owned()]));
+    let note = "/sum(p): 2 of 4 rows hold fewer than 2 sensors, the least 1; the first at 1970-01-01T00:00:00.02Z";
+    assert_eq!(notes(&across(Agg::Sum, None)), (4, vec![note.to_owned()]));
     assert_eq!(notes(&across(Agg::Sum, Some(1))), (6, vec![]));
     let wide = Query { every: Some(Interval::from_ms(20)), ..across(Agg::Sum, None) };
     assert_eq!(notes(&wide).0, 2);

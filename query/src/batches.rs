@@ -1,4 +1,4 @@
-//! Rows into Arrow record batches.
+//! Builds Arrow record batches from the rows of a query.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,9 +13,9 @@ use wholegrain_model::{Column, ColumnValues, Value};
 use wholegrain_store::{Chunk, Chunks, SensorInfo};
 
 use crate::QueryError;
-use crate::across::{Group, GroupRows};
-use crate::columns::{Rows, Stop};
-use crate::plan::Plan;
+use crate::across::{GroupRows, SensorGroup};
+use crate::columns::{RowChunkIter, StopCheck};
+use crate::plan::QueryPlan;
 
 /// The most rows of one record batch.
 pub const BATCH_ROWS_MAX: usize = 8192;
@@ -26,9 +26,9 @@ pub const UNITS_KEY: &str = "wholegrain.units";
 /// Key of the schema's metadata of an import or an export with the kinds (gauge, counter): one line a sensor, in the order of the dictionary.
 pub const KINDS_KEY: &str = "wholegrain.kinds";
 
-/// One reading of the answer, or before that a sample; `None` is a gap.
+/// One row of a series; `None` is a gap.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Row {
+pub(crate) struct ResultRow {
     pub(crate) time: i64,
     pub(crate) value: Option<Value>,
 }
@@ -52,28 +52,28 @@ fn schema_with(value: DataType) -> Schema {
     ])
 }
 
-/// An answer's batches, made as they are pulled: each of at most [`BATCH_ROWS_MAX`] rows, possibly of several series, all
-/// with one dictionary. After an error there are no more.
+/// The record batches of a query, built as they are pulled. Each has at most [`BATCH_ROWS_MAX`] rows, possibly of several series; all
+/// have the same dictionary. An error ends them.
 pub struct Batches {
     chunks: Arc<dyn Chunks>,
     sensors: Arc<[SensorInfo]>,
-    plan: Arc<Plan>,
-    /// The series when they are made of several sensors each.
-    groups: Option<Vec<Group>>,
+    plan: Arc<QueryPlan>,
+    /// With `across`: the groups of sensors that become series.
+    groups: Option<Vec<SensorGroup>>,
     schema: SchemaRef,
     names: ArrayRef,
-    stop: Stop,
-    /// The next series to begin, and what is left of the one before it.
+    stop: StopCheck,
+    /// The next series to begin; `rows` and `chunk` hold the rest of the current one.
     next_series: usize,
-    rows: Option<Source>,
+    rows: Option<RowSource>,
     chunk: Option<(Chunk, usize)>,
     rows_left: u64,
     coverage: Vec<String>,
 }
 
 /// Where the rows of one series come from.
-enum Source {
-    Sensor(Rows),
+enum RowSource {
+    Sensor(RowChunkIter),
     Group(Box<GroupRows>),
 }
 
@@ -81,9 +81,9 @@ impl Batches {
     pub(crate) fn new(
         chunks: Arc<dyn Chunks>,
         sensors: Arc<[SensorInfo]>,
-        groups: Option<Vec<Group>>,
+        groups: Option<Vec<SensorGroup>>,
         units: &[String],
-        plan: Plan,
+        plan: QueryPlan,
     ) -> Self {
         let names: ArrayRef = Arc::new(match &groups {
             None => StringArray::from_iter_values(sensors.iter().map(|sensor| &sensor.path)),
@@ -108,8 +108,8 @@ impl Batches {
         }
     }
 
-    /// Asks `stop` again and again, also while a long computation has no row to show yet; when it says true, the answer ends with
-    /// [`QueryError::Cancelled`]. To be called before the first batch.
+    /// Ends the query with [`QueryError::Cancelled`] once `stop` returns true. It is called often, also during computations that yield
+    /// no row yet. Call this before the first batch.
     pub fn stop_when(&mut self, stop: impl Fn() -> bool + Send + Sync + 'static) {
         self.stop = Arc::new(stop);
     }
@@ -119,26 +119,26 @@ impl Batches {
         self.schema.clone()
     }
 
-    /// How many series have been answered completely, for showing progress.
+    /// How many series are complete, to show progress.
     pub fn sensors_done(&self) -> usize {
         self.next_series - usize::from(self.rows.is_some())
     }
 
-    /// What is missing from the answer, as far as it has been read.
+    /// Sentences about data that is missing from the rows read so far.
     pub fn warnings(&self) -> Vec<String> {
         self.chunks.warnings(self.plan.from, self.plan.to)
     }
 
-    /// What is left out of the answer on purpose because retention has dropped it, where operations did not look across a hole, and which series over several sensors do not hold a value
-    /// of each everywhere, as far as it has been read.
+    /// Sentences about the rows read so far: data deleted by retention, holes that operations did not cross, and series whose rows do not hold
+    /// a value of every sensor.
     pub fn notes(&self) -> Vec<String> {
         let mut notes = self.chunks.notes();
-        notes.extend(self.plan.left_out.notes());
-        notes.extend(self.plan.unshown.notes());
-        notes.extend(self.plan.untold.notes());
+        notes.extend(self.plan.skipped_holes.notes());
+        notes.extend(self.plan.conversion_loss.notes());
+        notes.extend(self.plan.approximate_means.notes());
         notes.extend(self.coverage.iter().take(COVERAGE_NOTES_MAX).cloned());
         if let Some(more) = self.coverage.len().checked_sub(COVERAGE_NOTES_MAX).filter(|more| *more > 0) {
-            notes.push(format!("{more} more series do not hold a value of each of their sensors everywhere"));
+            notes.push(format!("{more} more series have rows without a value of every sensor"));
         }
         notes
     }
@@ -150,7 +150,7 @@ impl Batches {
             Some(groups) => {
                 let Some(group) = groups.get(at) else { return Ok(false) };
                 let of = (self.chunks.clone(), self.sensors.clone(), self.plan.clone());
-                Source::Group(Box::new(GroupRows::new(of, group, &self.stop)))
+                RowSource::Group(Box::new(GroupRows::new(of, group, &self.stop)))
             }
             None => {
                 let Some(sensor) = self.sensors.get(at) else { return Ok(false) };
@@ -158,19 +158,19 @@ impl Batches {
                     return Err(QueryError::Cancelled);
                 }
                 let range = self.plan.range();
-                Source::Sensor(self.plan.rows(&self.chunks, sensor, range, &self.stop)?)
+                RowSource::Sensor(self.plan.rows(&self.chunks, sensor, range, &self.stop)?)
             }
         });
         self.next_series += 1;
         Ok(true)
     }
 
-    /// Has rows in `chunk`; `false` when there are no more.
+    /// Fills `chunk` with rows; `false` at the end.
     fn load(&mut self) -> Result<bool, QueryError> {
         while self.chunk.is_none() {
             let chunk = match &mut self.rows {
-                Some(Source::Sensor(rows)) => rows.next().transpose()?,
-                Some(Source::Group(rows)) => rows.next().transpose()?,
+                Some(RowSource::Sensor(rows)) => rows.next().transpose()?,
+                Some(RowSource::Group(rows)) => rows.next().transpose()?,
                 None => {
                     if !self.begin()? {
                         return Ok(false);
@@ -181,7 +181,7 @@ impl Batches {
             match chunk {
                 Some(chunk) => self.chunk = (!chunk.times.is_empty()).then_some((chunk, 0)),
                 None => {
-                    if let Some(Source::Group(rows)) = self.rows.take() {
+                    if let Some(RowSource::Group(rows)) = self.rows.take() {
                         self.coverage.extend(rows.coverage());
                     }
                 }
@@ -192,7 +192,7 @@ impl Batches {
 
     fn next_batch(&mut self) -> Result<Option<RecordBatch>, QueryError> {
         let most = usize::try_from(self.rows_left).unwrap_or(usize::MAX).min(BATCH_ROWS_MAX);
-        let mut out = Columns::new(self.plan.answers_exactly(), most);
+        let mut out = BatchColumns::new(self.plan.answers_exactly(), most);
         while out.times.len() < most && self.load()? {
             let Some((chunk, at)) = self.chunk.take() else { break };
             let rows = (chunk.times.len() - at).min(most - out.times.len());
@@ -206,7 +206,7 @@ impl Batches {
         if out.times.is_empty() {
             return Ok(None);
         }
-        let Columns { keys, times, values, valid } = out;
+        let BatchColumns { keys, times, values, valid } = out;
         let sensors = DictionaryArray::<Int32Type>::try_new(Int32Array::from(keys), self.names.clone())?;
         let times = TimestampNanosecondArray::from(times).with_timezone("UTC");
         let values: ArrayRef = match values {
@@ -228,7 +228,7 @@ impl Batches {
     }
 }
 
-/// The most notes about series that do not hold a value of each of their sensors everywhere.
+/// The most notes about series with rows that lack values of some sensors.
 const COVERAGE_NOTES_MAX: usize = 8;
 
 impl Iterator for Batches {
@@ -252,15 +252,15 @@ fn unit_metadata(units: &[String]) -> HashMap<String, String> {
     HashMap::from([(UNITS_KEY.to_owned(), units.join("\n"))])
 }
 
-/// The columns of a batch being made.
-struct Columns {
+/// The columns of the batch being built.
+struct BatchColumns {
     keys: Vec<i32>,
     times: Vec<i64>,
     values: ColumnValues,
     valid: Vec<bool>,
 }
 
-impl Columns {
+impl BatchColumns {
     fn new(exact: bool, rows: usize) -> Self {
         let values = if exact {
             ColumnValues::Int(Vec::with_capacity(rows))

@@ -1,4 +1,4 @@
-//! Where readings are missing between two samples. `docs/sums.md` has the rule for users.
+//! Detects missing readings between two samples. `docs/sums.md` has the rule for users.
 
 use wholegrain_store::SensorInfo;
 
@@ -6,49 +6,49 @@ pub use wholegrain_store::holes::{HOLE_INTERVALS, LOOK_BACK_NS_UNKNOWN};
 use wholegrain_store::holes::{REACH_NS, bound_of, reach_of};
 pub(crate) use wholegrain_store::holes::{is_rate, is_rate_as_known};
 
-/// Decides about holes along one sensor's samples.
+/// Detects holes along the samples of one sensor.
 ///
-/// A sensor's interval can have been longer at the time than it is now. So a spacing over the bound is no hole where it is one of three in a row
-/// that are alike: then that was the interval. Which three are looked at depends on the samples alone and not on the range of a query, so that the
-/// sums over the parts of a range are those over the whole.
+/// The interval of a sensor may have been longer in the past. So a spacing over the bound is no hole if it is one of three alike in a row:
+/// then it was the interval. The choice of the three depends on the samples only, not on the range of a query, so that
+/// sums over parts of a range add up to the sum over the whole.
 #[derive(Debug)]
-pub struct Holes {
+pub struct HoleDetector {
     bound_ns: i64,
     reach_ns: i64,
-    /// Times of the latest samples, the latest first, and how many of them are known.
+    /// Times of the latest samples, latest first; the first `known` are valid.
     times: [i64; 4],
     known: usize,
 }
 
-/// What the time since the sample before says.
+/// The time since the previous sample, compared with the bounds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Spacing {
-    /// There is no sample before.
+    /// There is no previous sample.
     First,
     Short,
-    /// Over the bound, ns: the spacings beside it decide.
+    /// Over the bound, ns: the neighbouring spacings decide.
     Long(i64),
-    /// Further than anything is bridged.
+    /// Beyond the reach: always a hole.
     Hole,
 }
 
-/// The longest spacing of two samples without a hole between them, whatever the spacings beside it.
+/// The longest spacing that is never a hole, ns.
 pub fn bound_ns(sensor: &SensorInfo) -> i64 {
     bound_of(sensor.interval_ns)
 }
 
-/// The longest spacing that others beside it can make no hole: how far beside a range its neighbours are sought.
+/// The longest spacing that may be no hole, ns; neighbours of a range are searched this far.
 pub(crate) fn reach_ns(sensor: &SensorInfo) -> i64 {
     reach_of(sensor.interval_ns)
 }
 
-impl Holes {
-    /// For samples of which two so far apart or closer have no hole between them.
+impl HoleDetector {
+    /// A detector for samples of which two at most `bound_ns` apart have no hole between them.
     pub fn new(bound_ns: i64) -> Self {
         Self { bound_ns, reach_ns: bound_ns.max(REACH_NS), times: [0; 4], known: 0 }
     }
 
-    /// For the samples of a sensor.
+    /// A detector for the samples of a sensor.
     pub(crate) fn of(sensor: &SensorInfo) -> Self {
         Self { reach_ns: reach_ns(sensor), ..Self::new(bound_ns(sensor)) }
     }
@@ -88,7 +88,7 @@ impl Holes {
         &self.times[1..self.known.max(1)]
     }
 
-    /// Takes the time of the next sample; whether there is a hole between it and the sample before, as far as those before it tell.
+    /// Takes the time of the next sample. Returns whether there is a hole before it, judged from earlier samples only.
     pub fn step(&mut self, time: i64) -> bool {
         let before = (self.times, self.known);
         match self.take(time) {
@@ -105,7 +105,7 @@ mod tests {
 
     #[track_caller]
     fn check(bound: i64, times: &[i64], holes: &[i64]) {
-        let mut state = Holes::new(bound);
+        let mut state = HoleDetector::new(bound);
         let found: Vec<i64> = times.iter().copied().filter(|time| state.step(*time)).collect();
         assert_eq!(found, holes);
     }

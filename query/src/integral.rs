@@ -3,9 +3,9 @@
 use wholegrain_model::Value;
 
 use crate::QueryError;
-use crate::batches::Row;
+use crate::batches::ResultRow;
 use crate::columns::fold::FloatSum;
-use crate::samples::Sample;
+use crate::samples::JoinedSample;
 use crate::scale::Scale;
 use crate::windows::Windows;
 
@@ -13,12 +13,12 @@ const NS_PER_S: f64 = 1e9;
 
 /// The straight line between two neighbouring samples.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Segment {
+pub(crate) struct LineSegment {
     pub start: (i64, f64),
     pub end: (i64, f64),
 }
 
-impl Segment {
+impl LineSegment {
     fn at(&self, time: i64) -> f64 {
         if time == self.start.0 {
             return self.start.1;
@@ -42,41 +42,41 @@ fn seconds(from: i64, to: i64) -> f64 {
 }
 
 /// Makes segments out of samples; none over a hole.
-pub(crate) struct Segments {
+pub(crate) struct LineSegments {
     scale: Scale,
     previous: Option<(i64, f64)>,
 }
 
-impl Segments {
+impl LineSegments {
     pub(crate) fn new(scale: Scale) -> Self {
         Self { scale, previous: None }
     }
 
-    fn step(&mut self, sample: &Sample) -> Option<Segment> {
-        let Sample { time, value, joined } = *sample;
+    fn step(&mut self, sample: &JoinedSample) -> Option<LineSegment> {
+        let JoinedSample { time, value, joined } = *sample;
         let value = value.map(|value| self.scale.apply(value.as_f64())).filter(|value| !value.is_nan());
         let previous = std::mem::replace(&mut self.previous, value.map(|value| (time, value)));
-        let segment = Segment { start: previous?, end: (time, value?) };
+        let segment = LineSegment { start: previous?, end: (time, value?) };
         (joined && segment.start.0 < time).then_some(segment)
     }
 }
 
 /// The area from `from` to each sample; samples before `from` only give the line that leads into the range.
-pub(crate) struct Cumulative<I> {
+pub(crate) struct CumulativeIntegral<I> {
     samples: I,
-    segments: Segments,
+    segments: LineSegments,
     from: i64,
     total: FloatSum,
 }
 
-impl<I> Cumulative<I> {
-    pub(crate) fn new(samples: I, segments: Segments, from: i64) -> Self {
+impl<I> CumulativeIntegral<I> {
+    pub(crate) fn new(samples: I, segments: LineSegments, from: i64) -> Self {
         Self { samples, segments, from, total: FloatSum::default() }
     }
 }
 
-impl<I: Iterator<Item = Result<Sample, QueryError>>> Iterator for Cumulative<I> {
-    type Item = Result<Row, QueryError>;
+impl<I: Iterator<Item = Result<JoinedSample, QueryError>>> Iterator for CumulativeIntegral<I> {
+    type Item = Result<ResultRow, QueryError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
@@ -93,31 +93,31 @@ impl<I: Iterator<Item = Result<Sample, QueryError>>> Iterator for Cumulative<I> 
             }
             let has_value = self.segments.previous.is_some();
             let total = Some(self.total.total()).filter(|total| has_value && !total.is_nan());
-            return Some(Ok(Row { time, value: total.map(Value::Float) }));
+            return Some(Ok(ResultRow { time, value: total.map(Value::Float) }));
         }
     }
 }
 
 /// The area within each window, of the lines' parts within the range; samples on both sides of the range give the lines
 /// that lead in and out.
-pub(crate) struct PerWindow<I> {
+pub(crate) struct WindowIntegrals<I> {
     samples: I,
-    segments: Segments,
+    segments: LineSegments,
     windows: Windows,
     range: (i64, i64),
     /// What is left of the segment being divided: it begins here.
-    dividing: Option<(i64, Segment)>,
+    dividing: Option<(i64, LineSegment)>,
     /// The window's start and the area so far.
     open: Option<(i64, FloatSum)>,
 }
 
-impl<I> PerWindow<I> {
-    pub(crate) fn new(samples: I, segments: Segments, windows: Windows, range: (i64, i64)) -> Self {
+impl<I> WindowIntegrals<I> {
+    pub(crate) fn new(samples: I, segments: LineSegments, windows: Windows, range: (i64, i64)) -> Self {
         Self { samples, segments, windows, range, dividing: None, open: None }
     }
 
     /// Takes the next part of the segment being divided; a row when it begins a new window and so closes the one before.
-    fn divide(&mut self, begin: i64, segment: Segment) -> Option<Row> {
+    fn divide(&mut self, begin: i64, segment: LineSegment) -> Option<ResultRow> {
         let start = self.windows.start(begin);
         let segment_end = segment.end.0.min(self.range.1);
         let end = self.windows.end(begin).min(segment_end);
@@ -133,12 +133,12 @@ impl<I> PerWindow<I> {
     }
 }
 
-fn row((time, area): (i64, FloatSum)) -> Row {
-    Row { time, value: Some(area.total()).filter(|value| !value.is_nan()).map(Value::Float) }
+fn row((time, area): (i64, FloatSum)) -> ResultRow {
+    ResultRow { time, value: Some(area.total()).filter(|value| !value.is_nan()).map(Value::Float) }
 }
 
-impl<I: Iterator<Item = Result<Sample, QueryError>>> Iterator for PerWindow<I> {
-    type Item = Result<Row, QueryError>;
+impl<I: Iterator<Item = Result<JoinedSample, QueryError>>> Iterator for WindowIntegrals<I> {
+    type Item = Result<ResultRow, QueryError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
@@ -172,28 +172,31 @@ mod tests {
     type Points = Vec<(i64, Option<f64>)>;
 
     /// Joined up to 30 s apart.
-    fn samples(points: &[(i64, Option<f64>)]) -> Vec<Result<Sample, QueryError>> {
+    fn samples(points: &[(i64, Option<f64>)]) -> Vec<Result<JoinedSample, QueryError>> {
         let joined = |at: usize| at > 0 && points[at].0 - points[at - 1].0 <= 30;
-        let sample =
-            |at: usize| Sample { time: points[at].0 * S, value: points[at].1.map(Value::Float), joined: joined(at) };
+        let sample = |at: usize| JoinedSample {
+            time: points[at].0 * S,
+            value: points[at].1.map(Value::Float),
+            joined: joined(at),
+        };
         (0..points.len()).map(|at| Ok(sample(at))).collect()
     }
 
-    fn segments() -> Segments {
-        Segments::new(Scale::ONE)
+    fn segments() -> LineSegments {
+        LineSegments::new(Scale::ONE)
     }
 
-    fn shown(rows: impl Iterator<Item = Result<Row, QueryError>>) -> Points {
+    fn shown(rows: impl Iterator<Item = Result<ResultRow, QueryError>>) -> Points {
         rows.map(|row| row.map(|row| (row.time / S, row.value.map(Value::as_f64))).unwrap()).collect()
     }
 
     fn cumulative(points: &[(i64, Option<f64>)], from: i64) -> Points {
-        shown(Cumulative::new(samples(points).into_iter(), segments(), from * S))
+        shown(CumulativeIntegral::new(samples(points).into_iter(), segments(), from * S))
     }
 
     fn windows(points: &[(i64, Option<f64>)], every: i64, from: i64, to: i64) -> Points {
         let windows = Windows::Every(every * S);
-        shown(PerWindow::new(samples(points).into_iter(), segments(), windows, (from * S, to * S)))
+        shown(WindowIntegrals::new(samples(points).into_iter(), segments(), windows, (from * S, to * S)))
     }
 
     #[test]

@@ -1,32 +1,32 @@
-//! Answers over the store: sensors by pattern, a range of time, operations, aggregates; as Arrow record batches.
+//! Queries over the store: sensors by pattern, a time range, operations and aggregates; results are Arrow record batches.
 //!
-//! - In: a [`Query`] and the store's snapshot, or anything else that gives [`Chunks`].
-//! - Out: [`QueryResult`]: the sensors chosen, and lazily batches of (`sensor`, `time`, `value`) in the sensors' units.
-//! - Never: a value that was not measured. A gap stays null, no operation looks across a hole in the readings, a window
-//!   without a value gives no row. Memory does not grow with the range: one chunk of one sensor and one batch at a time;
-//!   for a series over several sensors a bounded number of its rows.
+//! - In: a [`Query`] and a snapshot of the store, or another implementation of [`Chunks`].
+//! - Out: [`QueryResult`]: the selected sensors, and, read as they are pulled, batches of (`sensor`, `time`, `value`) in the sensors' units.
+//! - Never: a value that was not measured. A gap stays null, no operation crosses a hole in the readings, a window
+//!   without a value gives no row. Memory does not grow with the range: it holds one chunk of one sensor and one batch,
+//!   and for a series over several sensors a bounded number of rows.
 //!
-//! # What the answer holds
-//! Rows are sorted by sensor (by path), then time. The range takes `from` and leaves out `to`.
+//! # Rows of a result
+//! Rows are sorted by sensor path, then by time. The range includes `from` and excludes `to`.
 //!
 //! - Neither `every`, `agg` nor `op`: every sample, a gap as null.
 //! - `op`: one row for each sample; null where the operation has no value there ([`Op`] says when).
 //! - `every`: one row for each window with at least one value. Windows begin at wall-clock multiples of `every` since the
 //!   Unix epoch and a row's time is the window's start, which for the first window can lie before `from`.
 //! - `agg` without `every`: one row a sensor over the whole range, its time is `from`.
-//! - `every` without `agg`: [`Agg::Mean`] for gauges, [`Agg::Last`] for counters (a mean of a running total says nothing);
+//! - `every` without `agg`: [`Agg::Mean`] for gauges, [`Agg::Last`] for counters (the mean of a running total has no use);
 //!   after `delta` [`Agg::Sum`], after `rate` and `derivative` [`Agg::Mean`].
-//! - `op` and `every`: the operation first, then the aggregate of its values. A NaN is no value to either. The mean of a rate is how much over how
-//!   long; `sample_mean` is the arithmetic mean of the rates.
+//! - `op` and `every`: the operation first, then the aggregate of its values. Both skip NaN. The mean of a rate is the increase over its
+//!   time; `sample_mean` is the arithmetic mean of the rates.
 //! - The `mean` of a gauge is over time: the area below the lines between samples over the time that they cover (`docs/sums.md`). A window with one
 //!   sample has its value; `sample_mean` is the arithmetic mean.
 //!
 //! # Several sensors as one series
 //! With `across` the rows are of groups of sensors ([`Across`]). Each sensor's value of a window (or its reading at an exact time) is made
 //! first, as without it: then the `mean` is that of the sensors' means, `sum` the sum of them (of gauges; of counters the sum of their last
-//! values), `min` and `max` the least and the greatest, `count` how many sensors have a value. Their units must agree, but for `count`.
-//! A row is made of the sensors that have a value there, and nothing is put in place of those that have none: where some series' rows hold
-//! fewer sensors than others, a note after the rows says how many rows and how few sensors ([`Batches::notes`]); `count` tells it row by
+//! values), `min` and `max` the least and the greatest, `count` how many sensors have a value. Their units must agree, except for `count`.
+//! A row aggregates the sensors that have a value there; missing values are not replaced. If some rows of a series hold fewer sensors than
+//! others, a note after the rows says how many rows and how few sensors ([`Batches::notes`]); `count` gives the number for each
 //! row. Without windows a time at which no sensor has a value, only gaps, is null. Sums of floats are compensated and do not depend on the
 //! number of processors.
 //!
@@ -34,17 +34,18 @@
 //! the last levels that they have in common, or `*`: `/lab/rack1/sum(power)`.
 //!
 //! # Tiers
-//! Windows without `op` are answered by the coarsest downsampled tier whose resolution divides their width ([`QueryResult::tier`]), as
-//! far as there are tiers: where blocks overlap, where the range cuts a window and where nothing has been merged yet, readings are read. The answer
+//! The coarsest tier whose resolution divides the width answers windows without `op` ([`QueryResult::tier`]). Readings are read
+//! where blocks overlap, where the range cuts a window, and where no tier exists yet. The result
 //! is the same: least, greatest, first, last, count and sums of integers to the last bit; a sum or mean of floats to within
 //! 2^-52 times the number of tier windows in it times the sum of the magnitudes, because each tier window has its sum rounded once.
-//! Means over time are the same to within 1e-12 of the largest values, from tiers that know the lines between their values; others are passed over, and where
-//! nothing else is left a note says so. Operations ([`Op`]) need neighbouring readings and always read them. Where retention has dropped the readings, windows are all there is.
+//! Means over time are the same to within 1e-12 of the largest values, from tiers that store the area below the lines between readings. Other tiers
+//! are used only where nothing else is left, and a note says so. Operations ([`Op`]) always read readings; where retention has deleted them, only windows remain.
 
 mod across;
 mod batches;
-mod beside;
+mod cancel;
 mod columns;
+mod conversion_loss;
 mod holes;
 mod integral;
 pub mod jobs;
@@ -52,12 +53,11 @@ pub mod names;
 mod ops;
 mod plan;
 mod points;
+mod reading_spans;
 mod samples;
 mod scale;
 mod space;
 mod units;
-mod unshown;
-mod until;
 pub mod virtuals;
 mod windows;
 
@@ -74,25 +74,25 @@ use wholegrain_model::{Interval, Pattern, Timestamp};
 use wholegrain_store::{ReadStore, SensorInfo, StoreError};
 
 pub use batches::{BATCH_ROWS_MAX, Batches, KINDS_KEY, UNIT_KEY, UNITS_KEY, schema, schema_int};
-pub use columns::Stop;
-pub use holes::{HOLE_INTERVALS, Holes, LOOK_BACK_NS_UNKNOWN, bound_ns as hole_bound_ns};
+pub use cancel::CancellableChunks;
+pub use columns::StopCheck;
+pub use holes::{HOLE_INTERVALS, HoleDetector, LOOK_BACK_NS_UNKNOWN, bound_ns as hole_bound_ns};
 pub use plan::unit_of;
 pub use points::POINTS_MAX;
 pub use scale::Scale;
 pub use space::Space;
-pub use until::Until;
 pub use wholegrain_store::{ChunkIter, Chunks};
 
 /// The most patterns of one query.
 pub const PATTERNS_MAX: usize = 256;
-/// The most sensors of one query: what is known of each is in memory while it is answered, about 400 bytes.
+/// The most sensors of one query: each takes about 400 bytes of memory during the query.
 pub const SENSORS_MAX: usize = 250_000;
 
-/// How the values of a window become one.
+/// How the values of a window are aggregated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Agg {
-    /// The mean, in which each value weighs as much as it lasts: after `rate` and `derivative` the change over its time; of gauges the area below the
+    /// The mean, each value weighted by its duration: after `rate` and `derivative` the change over its time; of gauges the area below the
     /// lines between samples, cut at the window's edges, over the time that they cover. Of counters, and after `delta`, as [`Agg::SampleMean`].
     Mean,
     /// The arithmetic mean of the values, each weighing the same however long it holds.
@@ -113,7 +113,7 @@ pub enum Agg {
 }
 
 impl Agg {
-    /// All of them with their names.
+    /// All variants with their names.
     pub const ALL: [(&'static str, Agg); 8] = [
         ("mean", Agg::Mean),
         ("min", Agg::Min),
@@ -130,14 +130,14 @@ impl Agg {
 ///
 /// No operation looks across a hole: a gap, or two samples further apart than [`HOLE_INTERVALS`] times the sensor's
 /// interval ([`LOOK_BACK_NS_UNKNOWN`] for one without) that are not one of three spacings alike in a row. Samples outside the range
-/// are looked at for that, and for the value of the first sample of the range; `docs/sums.md` has the whole rule.
+/// decide this, and give the first sample of the range its value; `docs/sums.md` has the whole rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Op {
     /// Counters: delta per second, in unit/s.
     Rate,
-    /// Difference to the value before. A counter that fell has wrapped when it is known where it wraps (its modulus is
-    /// added), and else has begun anew: the new value counts from 0, and a new value below 0 has no delta.
+    /// Difference to the previous value. A counter that fell has wrapped if its modulus is known (which is then
+    /// added); otherwise it has restarted: the new value counts from 0, and a negative new value has no delta.
     Delta,
     /// Gauges: difference per second, in unit/s; may be negative.
     Derivative,
@@ -147,7 +147,7 @@ pub enum Op {
 }
 
 impl Op {
-    /// All of them with their names.
+    /// All variants with their names.
     pub const ALL: [(&'static str, Op); 4] =
         [("rate", Op::Rate), ("delta", Op::Delta), ("derivative", Op::Derivative), ("integral", Op::Integral)];
 }
@@ -177,90 +177,89 @@ macro_rules! named {
 named!(Agg, "aggregate");
 named!(Op, "operation");
 
-/// What is asked.
+/// A request for readings of the sensors that patterns select.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Query {
-    /// Which sensors: those that match at least one.
+    /// Selects the sensors that match at least one pattern.
     pub patterns: Vec<Pattern>,
-    /// Start of the range, within it.
+    /// Start of the range, inclusive.
     pub from: Timestamp,
-    /// End of the range, not within it.
+    /// End of the range, exclusive.
     pub to: Timestamp,
     /// Width of the windows.
     pub every: Option<Interval>,
-    /// In place of `every`: about so many windows, at most [`POINTS_MAX`]. Their width is a length that people count in and, from the
-    /// finest tier's resolution on, a multiple of a tier's; the range is widened to whole windows.
+    /// Instead of `every`: about how many windows, at most [`POINTS_MAX`]. Their width is a round length and, from the
+    /// finest tier's resolution on, a multiple of a tier's resolution; the range is widened to whole windows.
     pub points: Option<u64>,
-    /// How each window becomes one value.
+    /// The aggregate of each window.
     pub agg: Option<Agg>,
-    /// What is computed before.
+    /// Applied to the readings before `agg`.
     pub op: Option<Op>,
-    /// One series over several sensors in place of one for each.
+    /// Combines several sensors into one series.
     pub across: Option<Across>,
-    /// The unit that values are wanted in, a UCUM code.
+    /// Convert values to this unit, a UCUM code.
     pub unit: Option<String>,
-    /// Stop after so many rows.
+    /// The most rows of the result.
     pub limit: Option<u64>,
 }
 
-/// How the series of several sensors become one. Each sensor's value comes first: of each window as without it, or at each exact time. Then
-/// the values that there are become one, each sensor counting alike however often it is read.
+/// Combines several sensors into one series. First each sensor gets its value, for each window or at each exact time; then the values of
+/// one time are aggregated. Each sensor has the same weight, however often it is sampled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Across {
-    /// What the values of one time become: mean, min, max, sum or count.
+    /// The aggregate over sensors: mean, min, max, sum or count.
     pub agg: Agg,
-    /// One series for each group of sensors whose paths have so many first levels in common; one over all without it. A sensor that does
-    /// not have more levels belongs to the path that it lies under.
+    /// One series for each group of sensors whose first `levels` levels are equal; without it one series over all. A sensor with
+    /// fewer levels belongs to its parent path.
     pub levels: Option<usize>,
 }
 
-/// Why there is no answer.
+/// Why a query failed.
 #[derive(Debug, thiserror::Error)]
 pub enum QueryError {
-    /// The query makes no sense; the text says what to change.
+    /// The query is invalid; the text says what to change.
     #[error("{0}")]
     Invalid(String),
     /// The store could not be read.
     #[error("reading the store: {0}")]
     Store(#[from] StoreError),
-    /// Nobody waits for the answer any more ([`Batches::stop_when`]).
+    /// The client has gone ([`Batches::stop_when`]).
     #[error("the query was cancelled")]
     Cancelled,
-    /// Arrow refused the columns: a fault of this crate.
+    /// Arrow rejected the columns: a bug of this crate.
     #[error("making a record batch: {0}")]
     Arrow(#[from] arrow_schema::ArrowError),
 }
 
-/// The sensors that a query chose, and the batches to pull.
+/// The sensors that a query selected, and the batches to pull.
 pub struct QueryResult {
-    /// The sensors chosen, sorted by path; in this order they are the dictionary of every batch, unless series are made of several.
+    /// The selected sensors, sorted by path. They are the dictionary of every batch, unless `series` is.
     pub sensors: Arc<[SensorInfo]>,
-    /// With [`Query::across`] the names of the series, the dictionary of every batch then.
+    /// With [`Query::across`]: the names of the series, then the dictionary of every batch.
     pub series: Option<Vec<String>>,
     /// The unit of each series' values in the answer, after the operation.
     pub units: Vec<String>,
-    /// What is known to be missing from the answer before its rows are read: blocks that overlap the range and are damaged, and what
-    /// retention has dropped, a sentence each. [`Batches::warnings`] and [`Batches::notes`] after the last batch tell also of what the
-    /// reading met.
+    /// Sentences about data that is known to be missing before rows are read, such as damaged blocks in the range.
+    /// After the last batch [`Batches::warnings`] and [`Batches::notes`] also have what reading found.
     pub warnings: Vec<String>,
-    /// What is left out on purpose because retention has dropped it, as far as it is known now; [`Batches::notes`] may know of more.
+    /// Sentences about data that is missing by intent, such as deleted by retention; [`Batches::notes`] may have more.
     pub notes: Vec<String>,
-    /// The tier that answers wherever it can.
+    /// The tier that is read where possible.
     pub tier: Option<Interval>,
-    /// The width of the windows, also where their number was asked for.
+    /// The width of the windows, also if `points` was given.
     pub every: Option<Interval>,
-    /// The rows. Its [`Batches::schema`] tells whether `value` is Float64 or Int64.
+    /// [`Batches::schema`] says whether `value` is Float64 or Int64.
     pub batches: Batches,
 }
 
-/// Resolves the patterns and prepares the answer; readings are read when the batches are pulled, all out of one snapshot.
+/// Resolves the patterns and plans the query; pulling the batches reads the readings, all from one snapshot.
 pub fn run(store: &dyn ReadStore, query: &Query) -> Result<QueryResult, QueryError> {
     query.validate()?;
     let sensors = store.sensors_after(&query.patterns, None, SENSORS_MAX + 1);
     run_on(store.snapshot(), sensors, query)
 }
 
-/// The same over any readings: `sensors` are those chosen; one more than [`SENSORS_MAX`] of them are enough to see that there are too many.
+/// As [`run`], over any `chunks` and the given sensors. More than [`SENSORS_MAX`] sensors are refused.
 pub fn run_on(
     chunks: Box<dyn Chunks>,
     sensors: impl Into<Arc<[SensorInfo]>>,
@@ -278,7 +277,7 @@ pub fn run_on(
         sensors = sorted.into();
     }
     chunks.prefetch(&sensors);
-    let plan = plan::Plan::new(query, &sensors)?;
+    let plan = plan::QueryPlan::new(query, &sensors)?;
     let tier = plan.tier(chunks.as_ref()).map(|tier| Interval::from_ns(tier.cast_unsigned()));
     if tier.is_none() {
         chunks.prepare_notes(&sensors, query.from.0, query.to.0);
@@ -297,9 +296,9 @@ pub fn run_on(
     Ok(QueryResult { sensors, series, units, warnings, notes, tier, every: query.every, batches })
 }
 
-/// Asks to narrow patterns that choose too many sensors.
+/// The error for patterns that select too many sensors.
 fn too_many() -> QueryError {
     QueryError::Invalid(format!(
-        "the patterns choose more than {SENSORS_MAX} sensors, which is the most that one query answers; choose fewer, such as one sub-tree after the other"
+        "the patterns choose more than {SENSORS_MAX} sensors, the most that one query answers; select fewer, such as one subtree after the other"
     ))
 }

@@ -1,4 +1,4 @@
-//! Names for people who type: what the beginning of a name can be completed to, and the name nearest to one that is not there.
+//! Completion of sensor names, and the nearest name to one that does not exist.
 //!
 //! Every search is bounded: it looks at no more than [`PAGES_MAX`] pages of sensors, whatever the number of sensors.
 
@@ -22,10 +22,10 @@ const PLACES_MAX: usize = 8;
 /// Greater than every character of a name.
 const LAST: char = '\u{10ffff}';
 
-/// The names that somebody may see.
-pub struct Names<'a> {
+/// A search among the names that a user may see.
+pub struct NameSearch<'a> {
     space: &'a Space,
-    /// The user whose jobs alone are seen; `None` sees everything.
+    /// Shows only this user's jobs; `None` shows everything.
     only_user: Option<&'a str>,
     pages_left: usize,
     is_abandoned: Box<dyn Fn() -> bool + 'a>,
@@ -33,13 +33,13 @@ pub struct Names<'a> {
 
 /// What there is of a level below a place in the hierarchy.
 #[derive(Debug, Clone, Copy, Default)]
-struct Level {
+struct PathLevel {
     is_sensor: bool,
     has_deeper: bool,
 }
 
-impl<'a> Names<'a> {
-    /// For one search.
+impl<'a> NameSearch<'a> {
+    /// A search over the sensors of `space`.
     pub fn new(space: &'a Space, only_user: Option<&'a str>) -> Self {
         Self { space, only_user, pages_left: PAGES_MAX, is_abandoned: Box::new(|| false) }
     }
@@ -114,9 +114,9 @@ impl<'a> Names<'a> {
     }
 
     /// The levels directly below a place whose names begin with `part`, each once. What lies below a level is passed over.
-    fn levels(&mut self, place: &str, part: &str) -> BTreeMap<String, Level> {
+    fn levels(&mut self, place: &str, part: &str) -> BTreeMap<String, PathLevel> {
         let below = if part.is_empty() { format!("{place}/**") } else { format!("{place}/{part}*/**") };
-        let mut levels: BTreeMap<String, Level> = BTreeMap::new();
+        let mut levels: BTreeMap<String, PathLevel> = BTreeMap::new();
         let Ok(pattern) = Pattern::new(below) else { return levels };
         let mut after: Option<String> = None;
         while let Some((page, last)) = self.page(&pattern, after.as_deref()) {
@@ -207,7 +207,7 @@ mod tests {
             ("mem", &["mem", "mem-free"]),
             ("a//b", &[]),
         ] {
-            assert_eq!(Names::new(&space, None).completions(begin), expected, "{begin}");
+            assert_eq!(NameSearch::new(&space, None).completions(begin), expected, "{begin}");
         }
     }
 
@@ -223,7 +223,7 @@ mod tests {
             ("cpu/0/usr", Some("cpu/0/user")),
             ("zzz", None),
         ] {
-            assert_eq!(Names::new(&space, None).nearest(pattern).as_deref(), expected, "{pattern}");
+            assert_eq!(NameSearch::new(&space, None).nearest(pattern).as_deref(), expected, "{pattern}");
         }
     }
 
@@ -231,11 +231,11 @@ mod tests {
     fn a_level_with_many_levels_below_costs_no_more_than_the_bound() {
         let paths: Vec<String> = (0..20_000).map(|at| format!("/a/b{at:05}/c/power")).collect();
         let (_dir, space) = space(&paths.iter().map(String::as_str).collect::<Vec<_>>());
-        let mut names = Names::new(&space, None);
+        let mut names = NameSearch::new(&space, None);
         assert_eq!(names.levels("/a", "").len(), NAMES_MAX + 1);
         assert!(names.pages_left < PAGES_MAX);
-        assert_eq!(Names::new(&space, None).completions("/a/b").len(), NAMES_MAX);
-        assert_eq!(Names::new(&space, None).nearest("powr").as_deref(), Some("power"));
+        assert_eq!(NameSearch::new(&space, None).completions("/a/b").len(), NAMES_MAX);
+        assert_eq!(NameSearch::new(&space, None).nearest("powr").as_deref(), Some("power"));
     }
 
     #[test]
@@ -246,7 +246,7 @@ mod tests {
         let gone_at = |most: usize| {
             let asked = &asked;
             asked.set(0);
-            Names::new(&space, None).stop_when(move || {
+            NameSearch::new(&space, None).stop_when(move || {
                 asked.set(asked.get() + 1);
                 asked.get() > most
             })
@@ -279,11 +279,11 @@ mod tests {
             space.store().put_jobs(vec![record], Box::new(move |result| sender.send(result).unwrap()));
             done.recv().unwrap().unwrap();
         }
-        let names = || Names::new(&space, Some("alice"));
+        let names = || NameSearch::new(&space, Some("alice"));
         assert_eq!(names().completions("/lab/n1/job/"), ["/lab/n1/job/7/"]);
         assert_eq!(names().completions("sec"), [""; 0]);
         assert_eq!(names().nearest("secrt"), None);
         assert_eq!(names().nearest("/lab/n1/job/8/secre"), None);
-        assert_eq!(Names::new(&space, Some("bob")).completions("sec"), ["secret"]);
+        assert_eq!(NameSearch::new(&space, Some("bob")).completions("sec"), ["secret"]);
     }
 }

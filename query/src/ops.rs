@@ -1,16 +1,16 @@
-//! Delta, rate and derivative: from two neighbouring values to one.
+//! Delta, rate and derivative of neighbouring samples.
 
 use wholegrain_model::{Kind, Value};
 
 use crate::Op;
-use crate::columns::weighted::Change;
-use crate::samples::Sample;
+use crate::columns::weighted::ValueChange;
+use crate::samples::JoinedSample;
 use crate::scale::Scale;
 
 const NS_PER_S: f64 = 1e9;
 
 /// One sensor's operation, fed sample by sample.
-pub(crate) struct Difference {
+pub(crate) struct DifferenceOp {
     op: Op,
     kind: Kind,
     wraps_at: Option<u64>,
@@ -18,21 +18,21 @@ pub(crate) struct Difference {
     previous: Option<(i64, Value)>,
 }
 
-impl Difference {
+impl DifferenceOp {
     pub(crate) fn new(op: Op, kind: Kind, wraps_at: Option<u64>, scale: Scale) -> Self {
         Self { op, kind, wraps_at, scale, previous: None }
     }
 
     /// Takes the next sample; the operation's value there, in the answer's unit.
-    pub(crate) fn step(&mut self, sample: &Sample) -> Option<f64> {
-        let Change { by, ns, .. } = self.change(sample)?;
+    pub(crate) fn step(&mut self, sample: &JoinedSample) -> Option<f64> {
+        let ValueChange { by, ns, .. } = self.change(sample)?;
         let result = if self.op == Op::Delta { by } else { by / (ns as f64 / NS_PER_S) };
         (!result.is_nan()).then_some(result)
     }
 
     /// Takes the next sample; the scaled difference to the one before.
-    pub(crate) fn change(&mut self, sample: &Sample) -> Option<Change> {
-        let Sample { time, value, joined } = *sample;
+    pub(crate) fn change(&mut self, sample: &JoinedSample) -> Option<ValueChange> {
+        let JoinedSample { time, value, joined } = *sample;
         let value = value.filter(|value| !value.as_f64().is_nan());
         let previous = std::mem::replace(&mut self.previous, value.map(|value| (time, value)));
         let ((before, old), new) = (previous?, value?);
@@ -43,7 +43,7 @@ impl Difference {
             Kind::Gauge => subtract(new, old),
             Kind::Counter => advance(old, new, self.wraps_at)?,
         });
-        (!by.is_nan()).then_some(Change { time, by, ns: time.saturating_sub(before) })
+        (!by.is_nan()).then_some(ValueChange { time, by, ns: time.saturating_sub(before) })
     }
 }
 
@@ -55,7 +55,7 @@ fn subtract(new: Value, old: Value) -> f64 {
     }
 }
 
-/// How far a counter went from `old` to `new`: over its modulus when it has one, from 0 when it began anew.
+/// How far a counter went from `old` to `new`: past its modulus if it has one, from 0 if it restarted.
 pub(crate) fn advance(old: Value, new: Value, wraps_at: Option<u64>) -> Option<f64> {
     if new.as_f64() > old.as_f64() {
         return Some(subtract(new, old));
@@ -84,8 +84,8 @@ mod tests {
     use super::*;
 
     fn run(op: Op, kind: Kind, wraps_at: Option<u64>, scale: f64, values: &[Option<Value>]) -> Vec<Option<f64>> {
-        let mut state = Difference::new(op, kind, wraps_at, Scale::new(scale));
-        let sample = |i: usize, value| Sample { time: i as i64 * 2_000_000_000, value, joined: i > 0 };
+        let mut state = DifferenceOp::new(op, kind, wraps_at, Scale::new(scale));
+        let sample = |i: usize, value| JoinedSample { time: i as i64 * 2_000_000_000, value, joined: i > 0 };
         values.iter().enumerate().map(|(i, value)| state.step(&sample(i, *value))).collect()
     }
 
@@ -117,7 +117,7 @@ mod tests {
             ints(&[i64::MAX, 0]),
             &[None, Some((u64::MAX as i128 - i64::MAX as i128) as f64)],
         );
-        // A value that the modulus says is impossible: begun anew, not wrapped.
+        // A value that the modulus says is impossible: restarted, not wrapped.
         check(delta, counter, Some(10), ints(&[50, 4]), &[None, Some(4.0)]);
         check(delta, counter, None, ints(&[5, -3, -1]), &[None, None, Some(2.0)]);
         check(delta, counter, None, floats(&[1.5, 2.0, 0.25]), &[None, Some(0.5), Some(0.25)]);
@@ -130,7 +130,7 @@ mod tests {
         check(Op::Delta, Kind::Counter, None, ints(&[base, base + 1, base + 3]), &[None, Some(1.0), Some(2.0)]);
         check(Op::Delta, Kind::Gauge, None, ints(&[base, base - 1]), &[None, Some(-1.0)]);
         check(Op::Delta, Kind::Gauge, None, ints(&[i64::MIN, i64::MAX]), &[None, Some(u64::MAX as f64)]);
-        // Equal as floats, lower as integers: still a counter that began anew.
+        // Equal as floats, lower as integers: still a counter that restarted.
         check(Op::Delta, Kind::Counter, None, ints(&[base, base - 1]), &[None, Some((base - 1) as f64)]);
     }
 
@@ -147,9 +147,9 @@ mod tests {
         check(Op::Delta, Kind::Gauge, None, floats(&[1.0, f64::NAN, 2.0, 3.0]), &[None, None, None, Some(1.0)]);
         let (inf, none) = (f64::INFINITY, None);
         check(Op::Delta, Kind::Gauge, None, floats(&[1.0, inf, inf, 3.0]), &[none, Some(inf), none, Some(-inf)]);
-        let mut state = Difference::new(Op::Rate, Kind::Counter, None, Scale::ONE);
-        let sample = |s: i64| Sample { time: s * 1_000_000_000, value: Some(Value::Int(s)), joined: s != 60 };
-        let at = |s: i64, state: &mut Difference| state.step(&sample(s));
+        let mut state = DifferenceOp::new(Op::Rate, Kind::Counter, None, Scale::ONE);
+        let sample = |s: i64| JoinedSample { time: s * 1_000_000_000, value: Some(Value::Int(s)), joined: s != 60 };
+        let at = |s: i64, state: &mut DifferenceOp| state.step(&sample(s));
         let rates: Vec<_> = [0, 1, 2, 60, 61].into_iter().map(|s| at(s, &mut state)).collect();
         assert_eq!(rates, [None, Some(1.0), Some(1.0), None, Some(1.0)]);
     }

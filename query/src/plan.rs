@@ -1,21 +1,21 @@
-//! What a query means for the sensors it chose: checks, defaults, and the chain of iterators for one sensor.
+//! Plans a query for the selected sensors: checks, defaults, and the chain of iterators for each sensor.
 
 use std::sync::Arc;
 
 use wholegrain_model::{Kind, Unit, Value, ValueType};
 use wholegrain_store::{Chunk, Chunks, LineScan, ScanPart, ScanPartIter, SensorInfo};
 
-use crate::batches::Row;
-use crate::columns::aggregate::{Aggregated, How};
-use crate::columns::mean::{Means, Untold};
-use crate::columns::weighted::{Change, Weighted};
-use crate::columns::{Gathered, Rows, Stop, Watched};
-use crate::integral::{Cumulative, PerWindow, Segments};
-use crate::ops::Difference;
-use crate::samples::{Beside, LeftOut, Sample, Samples};
+use crate::batches::ResultRow;
+use crate::columns::aggregate::{WindowAggregation, WindowAggregator};
+use crate::columns::mean::{ApproximateMeans, TimeWeightedMeans};
+use crate::columns::weighted::{ValueChange, WeightedMeans};
+use crate::columns::{Cancellable, RowChunkIter, RowChunks, StopCheck};
+use crate::conversion_loss::ConversionLoss;
+use crate::integral::{CumulativeIntegral, LineSegments, WindowIntegrals};
+use crate::ops::DifferenceOp;
+use crate::samples::{JoinedSample, JoinedSamples, NeighbourSamples, SkippedHoles};
 use crate::scale::Scale;
 use crate::units::Conversions;
-use crate::unshown::Unshown;
 use crate::windows::Windows;
 use crate::{Across, Agg, Op, PATTERNS_MAX, POINTS_MAX, Query, QueryError};
 
@@ -74,9 +74,9 @@ impl Query {
     }
 }
 
-/// A query made ready.
+/// A query, checked and resolved for its sensors.
 #[derive(Debug)]
-pub(crate) struct Plan {
+pub(crate) struct QueryPlan {
     pub(crate) from: i64,
     pub(crate) to: i64,
     pub(crate) windows: Option<Windows>,
@@ -86,24 +86,24 @@ pub(crate) struct Plan {
     pub(crate) limit: u64,
     /// Whether the values of each sensor are integers.
     pub(crate) exact: bool,
-    /// Into the unit that is wanted.
+    /// Conversions to [`Query::unit`], if given.
     conversions: Option<Conversions>,
-    /// What operations have left out so far.
-    pub(crate) left_out: Arc<LeftOut>,
-    /// Values that it could not show as they are.
-    pub(crate) unshown: Arc<Unshown>,
-    /// Means that are not those of the readings.
-    pub(crate) untold: Arc<Untold>,
+    /// Holes that operations have skipped so far.
+    pub(crate) skipped_holes: Arc<SkippedHoles>,
+    /// Values that the result's type cannot represent.
+    pub(crate) conversion_loss: Arc<ConversionLoss>,
+    /// Means over time that tiers can only approximate.
+    pub(crate) approximate_means: Arc<ApproximateMeans>,
 }
 
 /// The part of a query's range that is read.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Range {
+pub(crate) struct TimeRange {
     pub from: i64,
     pub to: i64,
 }
 
-impl Plan {
+impl QueryPlan {
     pub(crate) fn new(query: &Query, sensors: &[SensorInfo]) -> Result<Self, QueryError> {
         check_kinds(query.op, sensors)?;
         let windows = match (query.every, query.agg) {
@@ -115,11 +115,23 @@ impl Plan {
         let limit = query.limit.unwrap_or(u64::MAX);
         let (agg, op, across) = (query.agg, query.op, query.across);
         let (exact, conversions) = (false, None);
-        let (left_out, unshown, untold) = Default::default();
-        let mut plan =
-            Self { from, to, windows, agg, op, across, limit, exact, conversions, left_out, unshown, untold };
-        if let Some(wanted) = &query.unit {
-            plan.conversions = Some(Conversions::new(wanted, sensors, query.op, |sensor| plan.agg_of(sensor))?);
+        let (skipped_holes, conversion_loss, approximate_means) = Default::default();
+        let mut plan = Self {
+            from,
+            to,
+            windows,
+            agg,
+            op,
+            across,
+            limit,
+            exact,
+            conversions,
+            skipped_holes,
+            conversion_loss,
+            approximate_means,
+        };
+        if let Some(unit) = &query.unit {
+            plan.conversions = Some(Conversions::new(unit, sensors, query.op, |sensor| plan.agg_of(sensor))?);
         }
         plan.exact = !sensors.is_empty() && sensors.iter().all(|sensor| plan.is_exact(sensor));
         Ok(plan)
@@ -134,7 +146,7 @@ impl Plan {
         }
     }
 
-    /// How the windows of `sensor` become values; `None` when there are no windows.
+    /// The aggregate of the windows of `sensor`; `None` without windows.
     pub(crate) fn agg_of(&self, sensor: &SensorInfo) -> Option<Agg> {
         self.windows?;
         Some(self.agg.unwrap_or(match (self.op, sensor.kind) {
@@ -144,12 +156,12 @@ impl Plan {
         }))
     }
 
-    /// The unit of a sensor's values, before any of several become one.
+    /// The unit of a sensor's values, before `across` combines them.
     pub(crate) fn unit_of(&self, sensor: &SensorInfo) -> String {
         unit_of(&sensor.unit, self.op, self.agg_of(sensor))
     }
 
-    /// The resolution in ns of the tier that answers wherever it can.
+    /// The resolution in ns of the tier that is read where possible.
     pub(crate) fn tier(&self, chunks: &dyn Chunks) -> Option<i64> {
         let windows = self.windows.filter(|_| self.op.is_none())?;
         chunks.tier(self.from, self.to, windows.every())
@@ -170,30 +182,30 @@ impl Plan {
     }
 
     /// The whole range of the query.
-    pub(crate) fn range(&self) -> Range {
-        Range { from: self.from, to: self.to }
+    pub(crate) fn range(&self) -> TimeRange {
+        TimeRange { from: self.from, to: self.to }
     }
 
-    /// The rows of one sensor in the unit that is wanted, read as they are pulled.
+    /// The rows of one sensor in the unit of the result, read as they are pulled.
     pub(crate) fn rows(
         &self,
         chunks: &Arc<dyn Chunks>,
         sensor: &SensorInfo,
-        range: Range,
-        stop: &Stop,
-    ) -> Result<Rows, QueryError> {
+        range: TimeRange,
+        stop: &StopCheck,
+    ) -> Result<RowChunkIter, QueryError> {
         let own = Scale::new(sensor.scale);
         let Some(to) = self.conversions.as_ref().map(|to| to.of(sensor)).filter(|to| !to.is_identity()) else {
             return self.rows_scaled(chunks, sensor, own, range, stop);
         };
-        // A count has no scale; of an integral the values are scaled, and what they come to is converted.
+        // A count has no scale. An integral scales its values and converts the area.
         let apart = self.exact || self.op == Some(Op::Integral) || self.agg_of(sensor) == Some(Agg::Count);
         if let Some(both) = own.then(to).filter(|_| !apart) {
             return self.rows_scaled(chunks, sensor, both, range, stop);
         }
         let rows = self.rows_scaled(chunks, sensor, own, range, stop)?;
-        let (exact, unshown, path) = (self.exact, self.unshown.clone(), sensor.path.clone());
-        Ok(Box::new(rows.map(move |chunk| chunk.map(|chunk| unshown.converted(&path, chunk, to, exact)))))
+        let (exact, conversion_loss, path) = (self.exact, self.conversion_loss.clone(), sensor.path.clone());
+        Ok(Box::new(rows.map(move |chunk| chunk.map(|chunk| conversion_loss.converted(&path, chunk, to, exact)))))
     }
 
     /// The rows of one sensor, scaled.
@@ -202,55 +214,72 @@ impl Plan {
         chunks: &Arc<dyn Chunks>,
         sensor: &SensorInfo,
         scale: Scale,
-        range: Range,
-        stop: &Stop,
-    ) -> Result<Rows, QueryError> {
+        range: TimeRange,
+        stop: &StopCheck,
+    ) -> Result<RowChunkIter, QueryError> {
         let (from, to) = chunks.range(sensor, range.from, range.to);
         if from >= to {
             return Ok(Box::new(std::iter::empty()));
         }
         let exact = self.exact;
-        let how = self.windows.zip(self.agg_of(sensor)).map(|(windows, agg)| How { windows, agg, scale, exact });
+        let aggregation = self.windows.zip(self.agg_of(sensor)).map(|(windows, agg)| WindowAggregation {
+            windows,
+            agg,
+            scale,
+            exact,
+        });
         let Some(op) = self.op else {
-            if let Some(how) = how.filter(|how| how.agg == Agg::Mean && sensor.kind == Kind::Gauge) {
-                return self.means(chunks, sensor, how, (from, to), stop);
-            }
-            if let Some(how) = how
-                && let Some(parts) = chunks.scan_windows(sensor, from, to, how.windows.every())?
+            if let Some(aggregation) =
+                aggregation.filter(|aggregation| aggregation.agg == Agg::Mean && sensor.kind == Kind::Gauge)
             {
-                return Ok(self.told(sensor, Aggregated::of(Watched::new(parts, stop), how)));
+                return self.means(chunks, sensor, aggregation, (from, to), stop);
             }
-            let scan = Watched::new(chunks.scan(sensor, from, to)?, stop);
-            return Ok(match how {
-                Some(how) => self.told(sensor, Aggregated::of(scan.map(|chunk| chunk.map(ScanPart::Readings)), how)),
+            if let Some(aggregation) = aggregation
+                && let Some(parts) = chunks.scan_windows(sensor, from, to, aggregation.windows.every())?
+            {
+                return Ok(
+                    self.note_lost_values(sensor, WindowAggregator::of(Cancellable::new(parts, stop), aggregation))
+                );
+            }
+            let scan = Cancellable::new(chunks.scan(sensor, from, to)?, stop);
+            return Ok(match aggregation {
+                Some(aggregation) => self.note_lost_values(
+                    sensor,
+                    WindowAggregator::of(scan.map(|chunk| chunk.map(ScanPart::Readings)), aggregation),
+                ),
                 None => {
-                    let (unshown, path) = (self.unshown.clone(), sensor.path.clone());
-                    Box::new(scan.map(move |chunk| chunk.map(|chunk| unshown.readings(&path, chunk, scale, exact))))
+                    let (conversion_loss, path) = (self.conversion_loss.clone(), sensor.path.clone());
+                    Box::new(
+                        scan.map(move |chunk| chunk.map(|chunk| conversion_loss.readings(&path, chunk, scale, exact))),
+                    )
                 }
             });
         };
-        let beside = Beside::new(chunks.clone(), sensor);
+        let beside = NeighbourSamples::new(chunks.clone(), sensor);
         let first = beside.back(from)?;
         let last = if op == Op::Integral && self.windows.is_some() { beside.ahead(to)? } else { to };
-        // What is gone of the range itself has been foreseen.
-        let scan = Watched::new(chunks.scan_beside(sensor, first, last)?, stop);
-        let samples = Samples::new(scan, beside).telling(Some(&self.left_out), (from, to));
+        // `chunks.notes()` already covers readings deleted in the range itself.
+        let scan = Cancellable::new(chunks.scan_beside(sensor, first, last)?, stop);
+        let samples = JoinedSamples::new(scan, beside).with_skipped_holes(Some(&self.skipped_holes), (from, to));
         if op == Op::Integral {
-            let segments = Segments::new(scale);
+            let segments = LineSegments::new(scale);
             return Ok(match self.windows {
-                Some(windows) => Box::new(Gathered::new(PerWindow::new(samples, segments, windows, (from, to)))),
-                None => Box::new(Gathered::new(Cumulative::new(samples, segments, from))),
+                Some(windows) => Box::new(RowChunks::new(WindowIntegrals::new(samples, segments, windows, (from, to)))),
+                None => Box::new(RowChunks::new(CumulativeIntegral::new(samples, segments, from))),
             });
         }
-        if let Some(How { windows, agg: Agg::Mean, .. }) = how.filter(|_| op != Op::Delta) {
-            let op = Difference::new(op, sensor.kind, sensor.wraps_at, Scale::ONE);
-            return Ok(Box::new(Weighted::of(changes(samples, op, from), windows, scale)));
+        if let Some(WindowAggregation { windows, agg: Agg::Mean, .. }) = aggregation.filter(|_| op != Op::Delta) {
+            let op = DifferenceOp::new(op, sensor.kind, sensor.wraps_at, Scale::ONE);
+            return Ok(Box::new(WeightedMeans::of(changes(samples, op, from), windows, scale)));
         }
-        // What windows come to is scaled at their end: so it is rounded once.
-        let each = if how.is_some() { Scale::ONE } else { scale };
-        let rows = Gathered::new(differences(samples, Difference::new(op, sensor.kind, sensor.wraps_at, each), from));
-        Ok(match how {
-            Some(how) => Box::new(Aggregated::of(rows.map(|chunk| chunk.map(ScanPart::Readings)), how)),
+        // Windows are scaled at their end, so that they are rounded once.
+        let each = if aggregation.is_some() { Scale::ONE } else { scale };
+        let rows =
+            RowChunks::new(differences(samples, DifferenceOp::new(op, sensor.kind, sensor.wraps_at, each), from));
+        Ok(match aggregation {
+            Some(aggregation) => {
+                Box::new(WindowAggregator::of(rows.map(|chunk| chunk.map(ScanPart::Readings)), aggregation))
+            }
             None => Box::new(rows),
         })
     }
@@ -260,59 +289,66 @@ impl Plan {
         &self,
         chunks: &Arc<dyn Chunks>,
         sensor: &SensorInfo,
-        how: How,
+        aggregation: WindowAggregation,
         (from, to): (i64, i64),
-        stop: &Stop,
-    ) -> Result<Rows, QueryError> {
-        let beside = Beside::new(chunks.clone(), sensor);
+        stop: &StopCheck,
+    ) -> Result<RowChunkIter, QueryError> {
+        let beside = NeighbourSamples::new(chunks.clone(), sensor);
         let (parts, range, resolution): (ScanPartIter, _, _) =
-            match chunks.scan_lines(sensor, from, to, how.windows.every(), beside.bound_ns())? {
+            match chunks.scan_lines(sensor, from, to, aggregation.windows.every(), beside.bound_ns())? {
                 Some(LineScan { parts, range, resolution }) => (parts, range, Some(resolution)),
                 None => {
                     let readings = chunks.scan(sensor, from, to)?.map(|chunk| chunk.map(ScanPart::Readings));
                     (Box::new(readings), (from, to), self.tier(chunks.as_ref()))
                 }
             };
-        let how = (how.windows, how.scale);
-        Ok(Box::new(Means::of(Watched::new(parts, stop), beside, how, range, resolution, self.untold.clone())))
+        let aggregation = (aggregation.windows, aggregation.scale);
+        Ok(Box::new(TimeWeightedMeans::of(
+            Cancellable::new(parts, stop),
+            beside,
+            aggregation,
+            range,
+            resolution,
+            self.approximate_means.clone(),
+        )))
     }
 
-    /// The rows of windows; those whose integers could not be shown are told.
-    fn told(
+    /// The rows of windows; counts those whose integers the result cannot represent.
+    fn note_lost_values(
         &self,
         sensor: &SensorInfo,
         rows: impl Iterator<Item = Result<Chunk, QueryError>> + Send + 'static,
-    ) -> Rows {
+    ) -> RowChunkIter {
         if !self.exact {
             return Box::new(rows);
         }
-        let (unshown, path) = (self.unshown.clone(), sensor.path.clone());
-        Box::new(rows.map(move |chunk| chunk.map(|chunk| unshown.windows(&path, chunk))))
+        let (conversion_loss, path) = (self.conversion_loss.clone(), sensor.path.clone());
+        Box::new(rows.map(move |chunk| chunk.map(|chunk| conversion_loss.windows(&path, chunk))))
     }
 }
 
-/// Runs the operation over the samples; those before `from` only prepare it.
+/// Applies the operation to the samples; those before `from` only initialize it.
 fn differences(
-    samples: impl Iterator<Item = Result<Sample, QueryError>> + Send,
-    mut op: Difference,
+    samples: impl Iterator<Item = Result<JoinedSample, QueryError>> + Send,
+    mut op: DifferenceOp,
     from: i64,
-) -> impl Iterator<Item = Result<Row, QueryError>> + Send {
+) -> impl Iterator<Item = Result<ResultRow, QueryError>> + Send {
     samples.filter_map(move |sample| {
         let sample = match sample {
             Ok(sample) => sample,
             Err(error) => return Some(Err(error)),
         };
         let value = op.step(&sample);
-        (sample.time >= from).then_some(Ok(Row { time: sample.time, value: value.map(Value::Float) }))
+        (sample.time >= from).then_some(Ok(ResultRow { time: sample.time, value: value.map(Value::Float) }))
     })
 }
 
-/// The changes at the samples from `from` on; those before only prepare them.
+/// The changes at the samples from `from` on; earlier samples only initialize the operation.
 fn changes(
-    samples: impl Iterator<Item = Result<Sample, QueryError>> + Send,
-    mut op: Difference,
+    samples: impl Iterator<Item = Result<JoinedSample, QueryError>> + Send,
+    mut op: DifferenceOp,
     from: i64,
-) -> impl Iterator<Item = Result<Change, QueryError>> + Send {
+) -> impl Iterator<Item = Result<ValueChange, QueryError>> + Send {
     samples.filter_map(move |sample| match sample {
         Ok(sample) => op.change(&sample).filter(|change| change.time >= from).map(Ok),
         Err(error) => Some(Err(error)),
@@ -350,7 +386,7 @@ pub fn unit_of(unit: &str, op: Option<Op>, agg: Option<Agg>) -> String {
         return unit.to_owned();
     }
     if base == "s" && per_second {
-        // More telling than 1: so much of the time.
+        // Clearer than `1`: seconds per second.
         return "s/s".to_owned();
     }
     let composed = Unit::parse(base).and_then(|unit| {
@@ -359,7 +395,7 @@ pub fn unit_of(unit: &str, op: Option<Op>, agg: Option<Agg>) -> String {
     });
     match composed {
         Ok(composed) => composed.code().to_owned(),
-        // What is no unit of ours stays readable.
+        // Not a UCUM code: append the operation as text.
         Err(_) if per_second => format!("{base}/s"),
         Err(_) => base.strip_suffix("/s").map_or_else(|| format!("{base}.s"), str::to_owned),
     }

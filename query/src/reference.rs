@@ -539,7 +539,7 @@ impl Chunks for Mixed {
 }
 
 #[test]
-fn what_an_answer_cannot_show_is_told() {
+fn values_that_an_answer_cannot_show_are_noted() {
     let int = sensor(0, "/int", Kind::Gauge, ValueType::Int);
     let float = sensor(1, "/float", Kind::Gauge, ValueType::Float);
     let ask = |sensors: &[&SensorInfo], query: &Query| {
@@ -548,20 +548,20 @@ fn what_an_answer_cannot_show_is_told() {
         let rows: usize = result.batches.by_ref().map(|batch| batch.unwrap().num_rows()).sum();
         (rows, result.batches.notes())
     };
-    let check = |sensors: &[&SensorInfo], query: &Query, rows: usize, told: &[&str]| {
+    let check = |sensors: &[&SensorInfo], query: &Query, rows: usize, starts: &[&str]| {
         let (found, notes) = ask(sensors, query);
-        assert_eq!((found, notes.len()), (rows, told.len()), "{notes:?}");
-        assert!(notes.iter().zip(told).all(|(note, told)| note.starts_with(told)), "{notes:?}");
+        assert_eq!((found, notes.len()), (rows, starts.len()), "{notes:?}");
+        assert!(notes.iter().zip(starts).all(|(note, starts)| note.starts_with(starts)), "{notes:?}");
     };
-    check(&[&int], &query(0, 10), 6, &["/int: 1 values are no integers"]);
+    check(&[&int], &query(0, 10), 6, &["/int: 1 values do not fit"]);
     check(&[&int, &float], &query(0, 10), 9, &["/int: 1 integers beyond 2^53 are rounded"]);
     check(&[&float], &query(0, 10), 3, &[]);
     let every = Query { every: Some(Interval::from_ns(1)), agg: Some(Agg::Max), ..query(0, 10) };
-    check(&[&int], &every, 4, &["/int: 1 values are no integers"]);
+    check(&[&int], &every, 4, &["/int: 1 values do not fit"]);
     check(&[&int], &Query { agg: Some(Agg::Mean), ..query(0, 10) }, 1, &[]);
     let doubled = SensorInfo { scale: 2.0, ..int.clone() };
-    check(&[&doubled], &query(0, 10), 6, &["/int: 1 values are no integers"]);
+    check(&[&doubled], &query(0, 10), 6, &["/int: 1 values do not fit"]);
     // Also what only the unit of the answer makes too large.
     let kilo = SensorInfo { unit: "kBy".into(), ..int.clone() };
-    check(&[&kilo], &Query { unit: Some("By".into()), ..query(0, 10) }, 6, &["/int: 2 values are no integers"]);
+    check(&[&kilo], &Query { unit: Some("By".into()), ..query(0, 10) }, 6, &["/int: 2 values do not fit"]);
 }

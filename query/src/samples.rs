@@ -1,4 +1,4 @@
-//! One sensor's samples, one by one, each with whether the sample before it joins it: the one place that knows which readings sums leave out.
+//! The samples of one sensor, each with whether it is joined to the one before. Only this module decides which readings sums leave out.
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Deref;
@@ -8,76 +8,76 @@ use wholegrain_model::{Interval, Timestamp, Value};
 use wholegrain_store::{Chunk, Chunks, ScanPart, SensorInfo};
 
 use crate::QueryError;
-use crate::beside;
-use crate::holes::{self, Holes, Spacing};
+use crate::holes::{self, HoleDetector, Spacing};
+use crate::reading_spans;
 
-/// The most sensors whose holes are told by name.
-const TOLD_MAX: usize = 8;
+/// The most sensors whose holes notes list by name.
+const NAMED_MAX: usize = 8;
 
-/// So many times on either side of a spacing tell whether it is one of three alike.
+/// How many samples on each side of a spacing are needed to decide whether three successive spacings are alike.
 const TIMES: usize = 3;
 
-/// How many times further is looked for a neighbour each time.
+/// The search for a neighbour extends its range by this factor each time.
 const GROWTH: i64 = 8;
 
-/// The most windows on either side of two values that are looked at.
+/// The most windows that are read on each side of two values.
 const WINDOWS_MAX: i64 = 20_000;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Sample {
+pub(crate) struct JoinedSample {
     pub time: i64,
     /// `None` is a gap.
     pub value: Option<Value>,
-    /// Whether there is a sample before it and no hole between the two.
+    /// Whether there is a previous sample and no hole between the two.
     pub joined: bool,
 }
 
-/// The samples of a sensor beside those that are being read.
-pub(crate) struct Beside<C> {
+/// Finds samples of a sensor before and after a scanned range.
+pub(crate) struct NeighbourSamples<C> {
     chunks: C,
     sensor: SensorInfo,
 }
 
-impl<C: Deref> Beside<C>
+impl<C: Deref> NeighbourSamples<C>
 where
     C::Target: Chunks,
 {
-    pub fn new(chunks: C, sensor: &SensorInfo) -> Self {
+    pub(crate) fn new(chunks: C, sensor: &SensorInfo) -> Self {
         Self { chunks, sensor: sensor.clone() }
     }
 
-    /// From when on samples must be read so that the one before `time` is among them; `time` when there is none in reach.
+    /// Where a scan must begin to include the last sample before `time`; `time` if there is none in reach.
     pub fn back(&self, time: i64) -> Result<i64, QueryError> {
         let (bound, reach) = (holes::bound_ns(&self.sensor), holes::reach_ns(&self.sensor));
         Ok(self.latest(time, 1, bound, reach)?.first().copied().unwrap_or(time))
     }
 
-    /// Until when they must be read so that the one at `time` or after it is among them; `time` when there is none in reach.
+    /// Where a scan must end to include the first sample at or after `time`; `time` if there is none in reach.
     pub fn ahead(&self, time: i64) -> Result<i64, QueryError> {
         let (bound, reach) = (holes::bound_ns(&self.sensor), holes::reach_ns(&self.sensor));
         Ok(self.earliest(time, 1, bound, reach)?.first().map_or(time, |next| next.saturating_add(1)))
     }
 
-    /// Two samples so far apart or closer have no hole between them.
+    /// Samples at most this far apart have no hole between them.
     pub fn bound_ns(&self) -> i64 {
         holes::bound_ns(&self.sensor)
     }
 
-    /// Two that are further apart always have.
+    /// Samples further apart than this always have a hole between them.
     pub fn reach_ns(&self) -> i64 {
         holes::reach_ns(&self.sensor)
     }
 
-    pub fn sensor(&self) -> &SensorInfo {
+    pub(crate) fn sensor(&self) -> &SensorInfo {
         &self.sensor
     }
 
-    /// Of all tiers, finest first.
+    /// The resolutions of all tiers, finest first.
     pub fn resolutions(&self) -> Vec<i64> {
         self.chunks.resolutions()
     }
 
-    pub fn path(&self) -> &Arc<str> {
+    pub(crate) fn path(&self) -> &Arc<str> {
         &self.sensor.path
     }
 
@@ -97,8 +97,8 @@ where
         }
     }
 
-    /// The last that the store has before `time`, windows of `resolution` where there are any; `time` is a multiple of it. Within the bound, or with
-    /// `far` within reach.
+    /// The last part before `time`, which is a multiple of `resolution`: windows of that tier where there are any, else readings. Looks back as far as
+    /// the bound, with `far` as far as the reach.
     pub fn part_before(&self, time: i64, resolution: i64, far: bool) -> Result<Option<ScanPart>, QueryError> {
         let mut back = self.bound_ns();
         loop {
@@ -112,7 +112,7 @@ where
         }
     }
 
-    /// The first at `time` or after it.
+    /// The first part at `time` or after it, as [`Self::part_before`].
     pub fn part_from(&self, time: i64, resolution: i64, far: bool) -> Result<Option<ScanPart>, QueryError> {
         let mut ahead = self.bound_ns();
         loop {
@@ -141,8 +141,8 @@ where
         }
     }
 
-    /// Whether a spacing over the bound is one of three alike: `before` are the times of some samples before it, the nearest first, `after` of some from
-    /// its end on; those that are missing are looked for.
+    /// Whether a spacing over the bound is one of three alike. `before` has times of samples before it, nearest first, `after` times from its end
+    /// on; reads what is missing.
     pub fn is_rate(&self, spacing: i64, mut before: Vec<i64>, mut after: Vec<i64>) -> Result<bool, QueryError> {
         let (least, within) = (self.bound_ns(), spacing.saturating_mul(4));
         if let Some(first) = before.last().copied().filter(|_| before.len() < TIMES) {
@@ -154,7 +154,7 @@ where
         Ok(holes::is_rate(spacing, &before, &after))
     }
 
-    /// Whether two values at these times are joined, as the samples themselves tell; `None` where they are not there any more.
+    /// Whether two values at these times are joined, decided from samples; `None` if the samples have been deleted.
     pub fn are_joined(&self, first: i64, second: i64) -> Result<Option<bool>, QueryError> {
         let spacing = second.saturating_sub(first);
         if spacing > self.reach_ns() {
@@ -171,7 +171,7 @@ where
         Ok(Some(spacing <= self.bound_ns() || self.is_rate(spacing, before, next)?))
     }
 
-    /// The same as the finest windows tell that there are; `None` where they do not.
+    /// As [`Self::are_joined`], decided from the finest tier that can; `None` if none can.
     pub fn are_joined_by_windows(&self, first: i64, second: i64) -> Result<Option<bool>, QueryError> {
         let spacing = second.saturating_sub(first);
         if spacing > self.reach_ns() {
@@ -189,17 +189,17 @@ where
             let scan = self.chunks.scan_lines(&self.sensor, from, to, Some(resolution), self.bound_ns())?;
             let mut spans = Vec::new();
             for part in scan.into_iter().flat_map(|scan| scan.parts) {
-                spans.extend(beside::spans(&part?));
+                spans.extend(reading_spans::spans(&part?));
             }
-            if let Some(joined) = beside::are_joined(&spans, first, second) {
+            if let Some(joined) = reading_spans::are_joined(&spans, first, second) {
                 return Ok(Some(joined));
             }
         }
         Ok(None)
     }
 
-    /// The times of the latest samples before `time`, the nearest first: at least `enough` if there are so many within `most` ns. First `least` ns
-    /// are looked at, and more when there are too few.
+    /// The times of the last samples before `time`, nearest first: at least `enough`, if there are that many within `most` ns. Reads `least` ns
+    /// first, and more if they hold too few.
     fn latest(&self, time: i64, enough: usize, least: i64, most: i64) -> Result<Vec<i64>, QueryError> {
         let mut back = least.min(most).max(1);
         loop {
@@ -235,42 +235,42 @@ where
     }
 }
 
-/// As many whole windows as so many ns need.
+/// Rounds `ns` up to whole windows.
 fn whole(ns: i64, resolution: i64) -> i64 {
     ((ns - 1) / resolution + 1).saturating_mul(resolution)
 }
 
-/// One sensor's samples from those of its chunks.
-pub(crate) struct Samples<I, C> {
+/// The samples of one sensor's chunks, one by one.
+pub(crate) struct JoinedSamples<I, C> {
     chunks: I,
     chunk: Option<Chunk>,
     at: usize,
-    /// Chunks that were read ahead.
+    /// Chunks that have been read ahead.
     ahead: VecDeque<Chunk>,
-    holes: Holes,
-    beside: Beside<C>,
-    left_out: Option<(Arc<LeftOut>, i64, i64)>,
+    holes: HoleDetector,
+    beside: NeighbourSamples<C>,
+    skipped: Option<(Arc<SkippedHoles>, i64, i64)>,
 }
 
-impl<E, I, C> Samples<I, C>
+impl<E, I, C> JoinedSamples<I, C>
 where
     E: Into<QueryError>,
     I: Iterator<Item = Result<Chunk, E>>,
     C: Deref,
     C::Target: Chunks,
 {
-    pub fn new(chunks: I, beside: Beside<C>) -> Self {
-        let holes = Holes::of(&beside.sensor);
-        Self { chunks, chunk: None, at: 0, ahead: VecDeque::new(), holes, beside, left_out: None }
+    pub(crate) fn new(chunks: I, beside: NeighbourSamples<C>) -> Self {
+        let holes = HoleDetector::of(&beside.sensor);
+        Self { chunks, chunk: None, at: 0, ahead: VecDeque::new(), holes, beside, skipped: None }
     }
 
-    /// Tells of the holes that lie in `from <= time < to`.
-    pub fn telling(mut self, left_out: Option<&Arc<LeftOut>>, (from, to): (i64, i64)) -> Self {
-        self.left_out = left_out.map(|left_out| (left_out.clone(), from, to));
+    /// Records the holes in `from <= time < to`.
+    pub fn with_skipped_holes(mut self, skipped: Option<&Arc<SkippedHoles>>, (from, to): (i64, i64)) -> Self {
+        self.skipped = skipped.map(|skipped| (skipped.clone(), from, to));
         self
     }
 
-    /// Whether the sample at `time`, taken last, is joined to the one before though it is so far from it.
+    /// Whether the last sample, at `time`, is joined to the previous one in spite of its distance.
     #[cold]
     fn is_joined(&mut self, time: i64, spacing: i64) -> Result<bool, QueryError> {
         let mut after = vec![time];
@@ -278,7 +278,7 @@ where
         self.beside.is_rate(spacing, self.holes.before().to_vec(), after)
     }
 
-    /// Adds the times of the next samples, until there are so many, as far as there are any among the chunks.
+    /// Reads ahead until `times` has `wanted` entries or the chunks end.
     fn read_ahead(&mut self, wanted: usize, times: &mut Vec<i64>) -> Result<(), QueryError> {
         let here = self.chunk.iter().flat_map(|chunk| &chunk.times[self.at..]);
         times.extend(here.chain(self.ahead.iter().flat_map(|chunk| &chunk.times)).take(wanted - times.len()));
@@ -291,7 +291,7 @@ where
         Ok(())
     }
 
-    fn sample(&mut self, time: i64, value: Option<Value>) -> Result<Sample, QueryError> {
+    fn sample(&mut self, time: i64, value: Option<Value>) -> Result<JoinedSample, QueryError> {
         let joined = match self.holes.take(time) {
             Spacing::Short => true,
             Spacing::First => false,
@@ -299,25 +299,25 @@ where
             Spacing::Hole => false,
         };
         if !joined
-            && let Some((left_out, from, to)) = &self.left_out
+            && let Some((skipped, from, to)) = &self.skipped
             && let Some(last) = self.holes.before().first()
             && time >= *from
             && last < to
         {
-            left_out.add(&self.beside.sensor, *last, time);
+            skipped.add(&self.beside.sensor, *last, time);
         }
-        Ok(Sample { time, value, joined })
+        Ok(JoinedSample { time, value, joined })
     }
 }
 
-impl<E, I, C> Iterator for Samples<I, C>
+impl<E, I, C> Iterator for JoinedSamples<I, C>
 where
     E: Into<QueryError>,
     I: Iterator<Item = Result<Chunk, E>>,
     C: Deref,
     C::Target: Chunks,
 {
-    type Item = Result<Sample, QueryError>;
+    type Item = Result<JoinedSample, QueryError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
@@ -340,62 +340,62 @@ where
     }
 }
 
-/// A length to be read: as many digits as people look at.
+/// Rounds a length of time for messages.
 fn rounded(ns: i64) -> i64 {
     let unit = [1_000_000_000, 1_000_000, 1_000].into_iter().find(|unit| ns / unit >= 100).unwrap_or(1);
     ns.saturating_add(unit / 2) / unit * unit
 }
 
-/// What holes sums have left out, for the notes of an answer.
+/// The holes that sums have skipped, for the notes of a result.
 #[derive(Debug, Default)]
-pub(crate) struct LeftOut {
-    found: Mutex<Found>,
+pub(crate) struct SkippedHoles {
+    found: Mutex<HoleCounts>,
 }
 
 #[derive(Debug, Default)]
-struct Found {
-    told: Vec<Told>,
+struct HoleCounts {
+    named: Vec<SensorHoles>,
     by_path: HashMap<Arc<str>, usize>,
-    /// Holes of sensors that are not told of by name.
+    /// Holes of further sensors.
     more: u64,
 }
 
 #[derive(Debug)]
-struct Told {
+struct SensorHoles {
     path: Arc<str>,
     bound_ns: i64,
     count: u64,
     total_ns: i64,
     first: (i64, i64),
-    /// Where the latest ends: it may be met again by the next part of a range.
+    /// The end of the latest hole: the next part of a range may meet it again.
     end: i64,
 }
 
-impl LeftOut {
+impl SkippedHoles {
     fn add(&self, sensor: &SensorInfo, from: i64, to: i64) {
         let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
         let long = to.saturating_sub(from);
         if let Some(at) = found.by_path.get(&sensor.path).copied() {
-            let told = &mut found.told[at];
-            if told.end < to {
-                (told.count, told.end) = (told.count + 1, to);
-                told.total_ns = told.total_ns.saturating_add(long);
+            let named = &mut found.named[at];
+            if named.end < to {
+                (named.count, named.end) = (named.count + 1, to);
+                named.total_ns = named.total_ns.saturating_add(long);
             }
-        } else if found.told.len() < TOLD_MAX {
-            let (at, path, bound_ns) = (found.told.len(), sensor.path.clone(), holes::bound_ns(sensor));
+        } else if found.named.len() < NAMED_MAX {
+            let (at, path, bound_ns) = (found.named.len(), sensor.path.clone(), holes::bound_ns(sensor));
             found.by_path.insert(path.clone(), at);
-            found.told.push(Told { path, bound_ns, count: 1, total_ns: long, first: (from, to), end: to });
+            found.named.push(SensorHoles { path, bound_ns, count: 1, total_ns: long, first: (from, to), end: to });
         } else {
             found.more += 1;
         }
     }
 
-    /// A sentence for each sensor, and one for those that are too many to be named.
+    /// One sentence for each named sensor, and one for all others.
     pub fn notes(&self) -> Vec<String> {
         let found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
         let length = |ns: i64| Interval::from_ns(ns.unsigned_abs());
-        let one = |told: &Told| {
-            let Told { path, bound_ns, count, total_ns, first: (from, to), .. } = told;
+        let one = |named: &SensorHoles| {
+            let SensorHoles { path, bound_ns, count, total_ns, first: (from, to), .. } = named;
             let (from, to) = (Timestamp(*from), Timestamp(*to));
             let (bound, total) = (length(*bound_ns), length(rounded(*total_ns)));
             let time = if *count == 1 { "time" } else { "times" };
@@ -403,7 +403,7 @@ impl LeftOut {
                 "{path}: {count} {time} two readings are more than {bound} apart, and nothing is counted between them ({total} in all, the first from {from} to {to}); `wholegrain config sensor set --interval` says how far apart its readings are"
             )
         };
-        let mut notes: Vec<String> = found.told.iter().map(one).collect();
+        let mut notes: Vec<String> = found.named.iter().map(one).collect();
         if found.more > 0 {
             notes.push(format!("{} times readings of more sensors are too far apart to be counted", found.more));
         }

@@ -1,38 +1,38 @@
-//! Everything that can be asked in one place: the sensors that are measured and those that are computed from them.
+//! Measured and virtual sensors behind one interface.
 
 use std::sync::Arc;
 
 use wholegrain_model::{Pattern, Value};
 use wholegrain_store::{Chunks, ReadStore, SensorId, SensorInfo, Store};
 
-use crate::virtuals::eval::Computed;
-use crate::virtuals::{Virtuals, merged};
+use crate::virtuals::eval::ComputedChunks;
+use crate::virtuals::{VirtualSensors, merged};
 
-/// How far before the newest time of its operands the newest value of a virtual sensor is looked for: so many of its intervals …
+/// The newest value of a virtual sensor is searched for this many of its intervals before the newest time of its operands …
 const NEWEST_INTERVALS: i64 = 10;
-/// … and at least so long, ns.
+/// … and at least this long, ns.
 const NEWEST_NS_MIN: i64 = 60_000_000_000;
 
-/// A store and the virtual sensors over it. All calls may come from any thread; clones are the same space.
+/// A store and the virtual sensors over it. Thread-safe; clones share their state.
 #[derive(Clone)]
 pub struct Space {
     store: Store,
-    virtuals: Arc<Virtuals>,
+    virtuals: Arc<VirtualSensors>,
 }
 
 impl Space {
-    /// Of the sensors of a store and the definitions in its registry.
+    /// The sensors of a store, and the definitions in its registry.
     pub fn new(store: Store) -> Self {
-        Self { virtuals: Arc::new(Virtuals::new(store.clone())), store }
+        Self { virtuals: Arc::new(VirtualSensors::new(store.clone())), store }
     }
 
-    /// The store below.
+    /// The store of the measured sensors.
     pub fn store(&self) -> &Store {
         &self.store
     }
 
     /// The virtual sensors and their definitions.
-    pub fn virtuals(&self) -> &Virtuals {
+    pub fn virtuals(&self) -> &VirtualSensors {
         &self.virtuals
     }
 
@@ -47,7 +47,7 @@ impl Space {
         self.sensors_after_until(patterns, after, most, &|| false)
     }
 
-    /// The same, or others when nobody waits for them any more, which is asked now and then.
+    /// As [`Self::sensors_after`]; stops early, with an incomplete list, once `is_over` returns true.
     pub fn sensors_after_until(
         &self,
         patterns: &[Pattern],
@@ -63,7 +63,7 @@ impl Space {
         sensors
     }
 
-    /// Takes out the sensors that a user may not see: those of other people's jobs, and what is computed from those.
+    /// Removes sensors that a user may not see: those of other users' jobs, and sensors computed from them.
     pub fn retain_seen(&self, user: &str, sensors: &mut Vec<SensorInfo>) {
         if sensors.iter().any(|sensor| sensor.id.is_computed()) {
             self.virtuals.retain_seen(user, sensors);
@@ -72,13 +72,13 @@ impl Space {
         }
     }
 
-    /// All readings of this moment, and what `sensors` among them that are virtual are computed to.
+    /// A snapshot of all readings that also computes the virtual ones among `sensors`.
     pub fn chunks(&self, sensors: &[SensorInfo]) -> Box<dyn Chunks> {
         let snapshot = Box::new(self.store.snapshot());
         if !sensors.iter().any(|sensor| sensor.id.is_computed()) {
             return snapshot;
         }
-        Box::new(Computed::new(snapshot, self.virtuals.clone(), self.store.derived()))
+        Box::new(ComputedChunks::new(snapshot, self.virtuals.clone(), self.store.derived()))
     }
 
     /// The newest reading of each sensor: its time, and its value or `None` for a gap.
@@ -123,7 +123,7 @@ impl ReadStore for Space {
     }
 
     fn snapshot(&self) -> Box<dyn Chunks> {
-        Box::new(Computed::new(Box::new(self.store.snapshot()), self.virtuals.clone(), self.store.derived()))
+        Box::new(ComputedChunks::new(Box::new(self.store.snapshot()), self.virtuals.clone(), self.store.derived()))
     }
 }
 
@@ -133,7 +133,7 @@ pub(crate) mod tests {
     use wholegrain_store::{SchemalessSensor, StoreConfig};
 
     use super::*;
-    use crate::virtuals::{Change, Definition, Missing};
+    use crate::virtuals::{Definition, DefinitionChange, MissingOperands};
 
     /// A sensor without a schema.
     pub(crate) fn sensor(path: &str) -> SchemalessSensor {
@@ -189,9 +189,12 @@ pub(crate) mod tests {
             description: String::new(),
             interval: None,
             bridge: None,
-            missing: Missing::Gap,
+            missing: MissingOperands::Gap,
         });
-        space.virtuals().change(Change { define: define.to_vec(), ..Change::default() }, "test", 1).unwrap();
+        space
+            .virtuals()
+            .change(DefinitionChange { define: define.to_vec(), ..DefinitionChange::default() }, "test", 1)
+            .unwrap();
         let patterns = [Pattern::new("/m/**").unwrap(), Pattern::new("/**").unwrap()];
         let all: Vec<Arc<str>> = space.sensors(&patterns).into_iter().map(|sensor| sensor.path).collect();
         assert_eq!(all.len(), 26);

@@ -1,4 +1,4 @@
-//! Sums over time: those over the parts of a range are those over the whole, and what they leave out is told.
+//! Sums over time: those over the parts of a range are those over the whole, and a note says what they leave out.
 
 use wholegrain_model::{Kind, Timestamp, Value, ValueType};
 use wholegrain_store::SensorInfo;
@@ -123,24 +123,24 @@ fn a_boost_costs_no_reading() {
 }
 
 #[test]
-fn what_a_sum_leaves_out_is_told() {
+fn what_a_sum_leaves_out_is_noted() {
     let info = SensorInfo { interval_ns: MIN as u64, ..sensor(0, "/meter", Kind::Counter, ValueType::Int) };
     let mut samples = meter(MIN, 1, 600);
     samples.retain(|sample| !(100 * MIN..130 * MIN).contains(&sample.0) && !(400 * MIN..410 * MIN).contains(&sample.0));
     let (found, notes) = sum(&info, &samples, Op::Delta, (0, 600 * MIN));
     assert_eq!(found, 599.0 - 31.0 - 11.0);
     assert_eq!(notes.len(), 1, "{notes:?}");
-    let told = "/meter: 2 times two readings are more than 3min apart, and nothing is counted between them (42min in all, \
+    let noted = "/meter: 2 times two readings are more than 3min apart, and nothing is counted between them (42min in all, \
                 the first from 1970-01-01T01:39:00Z to 1970-01-01T02:10:00Z)";
-    assert!(notes[0].starts_with(told), "{notes:?}");
-    // A length is told as one reads it.
+    assert!(notes[0].starts_with(noted), "{notes:?}");
+    // Lengths are rounded for reading.
     let mut odd = samples.clone();
     odd.iter_mut().filter(|sample| sample.0 >= 130 * MIN).for_each(|sample| sample.0 += 658_516_736);
     assert!(sum(&info, &odd, Op::Delta, (0, 300 * MIN)).1[0].contains("(1861s in all"));
     // An interval that people set bridges them.
     let set = SensorInfo { interval_ns: 15 * MIN as u64, ..info.clone() };
     assert_eq!(sum(&set, &samples, Op::Delta, (0, 600 * MIN)), (599.0, vec![]));
-    // Outside the holes nothing is told, and of very many sensors not each.
+    // Outside the holes there is no note; of very many sensors not each is named.
     assert_eq!(sum(&info, &samples, Op::Delta, (140 * MIN, 300 * MIN)), (160.0, vec![]));
     let many: Vec<_> = (0..20)
         .map(|id| SensorInfo { path: format!("/m{id:02}").into(), id: wholegrain_store::SensorId(id), ..info.clone() })

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use wholegrain_model::{ColumnValues, Conversion, Kind, Unit, UnitError, Value};
 use wholegrain_store::{Chunk, SensorInfo};
 
-use crate::columns::Builder;
+use crate::columns::ChunkBuilder;
 use crate::plan::unit_of;
 use crate::{Agg, Op, QueryError};
 
@@ -79,7 +79,7 @@ pub(crate) fn converted(value: Value, conversion: Conversion, exact: bool) -> Op
 /// All of a chunk in the other unit.
 pub(crate) fn converted_chunk(mut chunk: Chunk, conversion: Conversion, exact: bool) -> Chunk {
     if exact {
-        let mut out = Builder::new(true);
+        let mut out = ChunkBuilder::new(true);
         for (row, time) in chunk.times.iter().enumerate() {
             out.push(*time, chunk.column.get(row).and_then(|value| converted(value, conversion, true)));
         }

@@ -33,7 +33,7 @@ fn answer(store: &Store, from: i64) -> (usize, Vec<String>, Vec<String>) {
 }
 
 #[test]
-fn a_damaged_block_is_told_before_or_after_the_rows() {
+fn a_damaged_block_is_reported_before_or_after_the_rows() {
     let dir = tempfile::tempdir().unwrap();
     let open = || Store::open(StoreConfig { background: false, ..StoreConfig::new(dir.path()) }).unwrap().0;
     let store = open();

@@ -20,7 +20,7 @@ fn memory(name: &str) -> u64 {
 
 /// How much more memory was in use at a time while `work` ran than before it.
 fn peak(work: impl FnOnce()) -> u64 {
-    // The peak begins anew (proc(5), clear_refs).
+    // Resets the peak of memory (proc(5), clear_refs).
     std::fs::write("/proc/self/clear_refs", "5").unwrap();
     let before = memory("VmRSS:");
     work();

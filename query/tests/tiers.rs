@@ -241,7 +241,7 @@ fn a_mean_of_windows_is_that_of_readings_that_are_gone() {
     let seed = std::env::var("WHOLEGRAIN_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(4711);
     println!("WHOLEGRAIN_SEED={seed}");
     let mut random = Random(seed);
-    let (mut compared, mut told) = (0, 0);
+    let (mut compared, mut with_note) = (0, 0);
     {
         let (with, without) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let keep = |seconds: i64| Some(Interval::from_s(seconds.unsigned_abs()));
@@ -284,11 +284,11 @@ fn a_mean_of_windows_is_that_of_readings_that_are_gone() {
                 same(&found, &expected, true, &format!("{query:?}, tier {tier:?}"));
             } else {
                 assert!(notes.iter().all(|note| note.contains("retention")), "{notes:?}");
-                told += 1;
+                with_note += 1;
             }
         }
     }
-    assert!(compared > 1_000 && told < 6, "{compared} rows compared, {told} answers with a note");
+    assert!(compared > 1_000 && with_note < 6, "{compared} rows compared, {with_note} answers with a note");
 }
 
 /// Readings of one sensor with an interval of 10 s: one that stands alone at either end of a day, many at once, and some days in which they come

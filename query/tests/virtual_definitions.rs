@@ -1,11 +1,11 @@
 //! Definitions of virtual sensors: what is refused and how it is said, what templates make, and what a change does to others.
 //!
-//! What is said stands in `virtual_definitions/*.txt`; `UPDATE_EXPECT=1` writes it anew.
+//! What is said stands in `virtual_definitions/*.txt`; `UPDATE_EXPECT=1` writes it again.
 
 use expect_test::{ExpectFile, expect, expect_file};
 use wholegrain_model::{Kind, Pattern, SensorPath, ValueType};
 use wholegrain_query::Space;
-use wholegrain_query::virtuals::{Change, Changed, Definition, Missing, parse};
+use wholegrain_query::virtuals::{ChangeReport, Definition, DefinitionChange, MissingOperands, parse};
 use wholegrain_store::{SchemalessSensor, Store, StoreConfig};
 
 /// A laboratory: path, unit, whether it is a counter.
@@ -56,20 +56,23 @@ impl Lab {
         self.space.store().register_sensors("test", &sensors).unwrap();
     }
 
-    fn change(&self, change: Change) -> Result<Changed, String> {
+    fn change(&self, change: DefinitionChange) -> Result<ChangeReport, String> {
         self.space.virtuals().change(change, "ada", 5).map_err(|error| error.to_string())
     }
 
-    fn define(&self, path: &str, expression: &str, unit: &str) -> Result<Changed, String> {
-        self.change(Change { define: vec![definition(path, expression, unit)], ..Change::default() })
+    fn define(&self, path: &str, expression: &str, unit: &str) -> Result<ChangeReport, String> {
+        self.change(DefinitionChange {
+            define: vec![definition(path, expression, unit)],
+            ..DefinitionChange::default()
+        })
     }
 
-    fn remove(&self, path: &str, force: bool) -> Result<Changed, String> {
-        self.change(Change { remove: vec![path.to_owned()], force, ..Change::default() })
+    fn remove(&self, path: &str, force: bool) -> Result<ChangeReport, String> {
+        self.change(DefinitionChange { remove: vec![path.to_owned()], force, ..DefinitionChange::default() })
     }
 
     #[track_caller]
-    fn good(&self, path: &str, expression: &str, unit: &str) -> Changed {
+    fn good(&self, path: &str, expression: &str, unit: &str) -> ChangeReport {
         self.define(path, expression, unit).unwrap_or_else(|error| panic!("{path}: {error}"))
     }
 
@@ -88,7 +91,7 @@ fn definition(path: &str, expression: &str, unit: &str) -> Definition {
         description: String::new(),
         interval: None,
         bridge: None,
-        missing: Missing::Gap,
+        missing: MissingOperands::Gap,
     }
 }
 
@@ -366,7 +369,7 @@ fn paths_and_other_parts_of_a_definition() {
         said.push_str(&format!("{error}\n\n"));
     }
     let odd = Definition { interval: Some("1us".parse().unwrap()), ..definition("/lab/v", "<n1/power>", "W") };
-    said.push_str(&lab.change(Change { define: vec![odd], ..Change::default() }).unwrap_err());
+    said.push_str(&lab.change(DefinitionChange { define: vec![odd], ..DefinitionChange::default() }).unwrap_err());
     expect_file!["virtual_definitions/definitions.txt"].assert_eq(&said);
 }
 
@@ -397,10 +400,10 @@ fn a_chain_is_as_long_as_it_may_be() {
     let link = |n: usize| definition(&format!("/lab/v{n}"), &format!("<v{}> + <v{}>", n - 1, n - 1), "W");
     let mut define = vec![definition("/lab/v0", "<n1/power>", "W")];
     define.extend((1..100).map(link));
-    lab.change(Change { define, ..Change::default() }).unwrap();
+    lab.change(DefinitionChange { define, ..DefinitionChange::default() }).unwrap();
     // Of a sensor with two operands on each of a hundred levels each is looked at once.
     assert_eq!(lab.made("/lab/v*").len(), 100);
-    let error = lab.change(Change { define: vec![link(100)], ..Change::default() }).unwrap_err();
+    let error = lab.change(DefinitionChange { define: vec![link(100)], ..DefinitionChange::default() }).unwrap_err();
     assert_eq!(error, "/lab/v100: more than 100 virtual sensors would be computed one from the other");
 }
 
@@ -439,7 +442,7 @@ fn a_change_is_checked_against_what_refers_to_it() {
     assert_eq!(lab.good("/lab/all", "sum(rate(<n*/energy>))", "MW").changed, ["/lab/all"]);
     assert_eq!(lab.good("/lab/all", "sum(rate(<n*/energy>))", "MW").unchanged, 1);
     let remove = ["/lab/all", "/lab/half", "/lab/pue"].map(str::to_owned).to_vec();
-    lab.change(Change { remove, ..Change::default() }).unwrap();
+    lab.change(DefinitionChange { remove, ..DefinitionChange::default() }).unwrap();
     assert!(lab.made("/**").is_empty());
     let history = lab.space.virtuals().history(Some("/lab/all"), 10).unwrap();
     assert_eq!(history.iter().map(|entry| entry.value.is_some()).collect::<Vec<_>>(), [true, true, false]);

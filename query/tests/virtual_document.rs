@@ -5,8 +5,8 @@ use std::path::Path;
 use wholegrain_model::{Kind, SensorPath, ValueType};
 use wholegrain_query::Space;
 use wholegrain_query::virtuals::{
-    CHAIN_MAX, Change, DEFINITIONS_MAX, DEPTH_MAX, Definition, DefinitionFile, EXPRESSION_BYTES_MAX, INSTANCES_MAX,
-    Missing, NESTED_MAX, NODES_MAX, OPERANDS_MAX, function_names,
+    CHAIN_MAX, DEFINITIONS_MAX, DEPTH_MAX, Definition, DefinitionChange, DefinitionFile, EXPRESSION_BYTES_MAX,
+    INSTANCES_MAX, MissingOperands, NESTED_MAX, NODES_MAX, OPERANDS_MAX, function_names,
 };
 use wholegrain_store::{SchemalessSensor, Store, StoreConfig};
 
@@ -68,13 +68,13 @@ fn definition(line: &str) -> Definition {
         description: String::new(),
         interval: None,
         bridge: None,
-        missing: Missing::Gap,
+        missing: MissingOperands::Gap,
     }
 }
 
 fn says(space: &Space, definition: Definition) -> String {
     let path = definition.path.clone();
-    match space.virtuals().check(Change { define: vec![definition], ..Change::default() }) {
+    match space.virtuals().check(DefinitionChange { define: vec![definition], ..DefinitionChange::default() }) {
         Ok(changed) => {
             let count = changed.sensors[&path];
             let s = if count == 1 { "" } else { "s" };
@@ -105,7 +105,8 @@ fn its_examples_say_what_it_says() {
     assert!(checked >= 8 && defined >= 2, "{checked} {defined}");
     let file = text.split("```toml\n").nth(1).unwrap().split("```").next().unwrap();
     let file = DefinitionFile::read("the document", file).unwrap().placed(None, &[]).unwrap();
-    let changed = space.virtuals().change(Change { define: file, ..Change::default() }, "test", 1).unwrap();
+    let changed =
+        space.virtuals().change(DefinitionChange { define: file, ..DefinitionChange::default() }, "test", 1).unwrap();
     assert_eq!(changed.added, ["/lab/pue", "/lab/*/ipc"]);
 }
 

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use wholegrain_model::{Kind, Pattern, SensorPath, ValueType};
 use wholegrain_query::Space;
-use wholegrain_query::virtuals::{Change, DefinitionFile, LIBRARY, each_reference, parse};
+use wholegrain_query::virtuals::{DefinitionChange, DefinitionFile, LIBRARY, each_reference, parse};
 use wholegrain_store::{SchemalessSensor, Store, StoreConfig};
 
 /// Sensors that the golden file does not have: path, unit, whether it is a counter.
@@ -18,7 +18,7 @@ const MORE: &[(&str, &str, bool)] = &[
     ("/lab/facility/outlet", "Cel", false),
 ];
 
-fn loose(path: &str, unit: &str, counter: bool) -> SchemalessSensor {
+fn schemaless(path: &str, unit: &str, counter: bool) -> SchemalessSensor {
     SchemalessSensor {
         path: SensorPath::new(path).unwrap(),
         unit: unit.to_owned(),
@@ -43,7 +43,7 @@ fn golden() -> Vec<SchemalessSensor> {
         let [name, _, "x", _, unit, kind, ..] = words[..] else { continue };
         let path = format!("{place}/{name}");
         if seen.insert(path.clone()) {
-            sensors.push(loose(&path, unit, kind.starts_with("counter")));
+            sensors.push(schemaless(&path, unit, kind.starts_with("counter")));
         }
     }
     sensors
@@ -65,7 +65,7 @@ fn perf() -> Vec<SchemalessSensor> {
         name if name.starts_with("uncore_imc.") => "MiBy",
         _ => "1",
     };
-    names.iter().map(|name| loose(&format!("/lab/n1/perf/{name}"), unit(name), true)).collect()
+    names.iter().map(|name| schemaless(&format!("/lab/n1/perf/{name}"), unit(name), true)).collect()
 }
 
 #[test]
@@ -75,7 +75,7 @@ fn every_definition_of_the_library_fits_the_sources_sensors() {
     let mut sensors = golden();
     assert!(sensors.len() > 500, "{} sensors in the golden file", sensors.len());
     sensors.extend(perf());
-    sensors.extend(MORE.iter().map(|(path, unit, counter)| loose(path, unit, *counter)));
+    sensors.extend(MORE.iter().map(|(path, unit, counter)| schemaless(path, unit, *counter)));
     sensors.chunks(1000).for_each(|some| drop(store.register_sensors("test", some).unwrap()));
     let space = Space::new(store);
     let mut refused = Vec::new();
@@ -90,7 +90,11 @@ fn every_definition_of_the_library_fits_the_sources_sensors() {
         for definition in file.placed(Some(at), &[]).unwrap() {
             let path = definition.path.clone();
             assert!(definition.description.ends_with('.'), "{path}");
-            match space.virtuals().change(Change { define: vec![definition], ..Change::default() }, "test", 1) {
+            match space.virtuals().change(
+                DefinitionChange { define: vec![definition], ..DefinitionChange::default() },
+                "test",
+                1,
+            ) {
                 Ok(changed) => {
                     assert!(changed.warnings.is_empty(), "{path}: {:?}", changed.warnings);
                     let made = space.virtuals().sensors(&[Pattern::new(path.as_str()).unwrap()]);

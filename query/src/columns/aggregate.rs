@@ -3,15 +3,15 @@
 use wholegrain_model::Column;
 use wholegrain_store::{ScanPart, TierWindows};
 
-use super::fold::Fold;
-use super::{Builder, Folded, Folding};
+use super::fold::ValueFold;
+use super::{ChunkBuilder, FoldedWindows, WindowFold};
 use crate::scale::Scale;
 use crate::windows::Windows;
 use crate::{Agg, QueryError};
 
 /// How a window becomes a value.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct How {
+pub(crate) struct WindowAggregation {
     pub windows: Windows,
     pub agg: Agg,
     pub scale: Scale,
@@ -19,46 +19,46 @@ pub(crate) struct How {
 }
 
 /// Aggregates parts of one sensor as they come.
-pub(crate) struct Aggregated {
-    how: How,
-    open: Option<Open>,
-    out: Builder,
+pub(crate) struct WindowAggregator {
+    how: WindowAggregation,
+    open: Option<OpenWindow>,
+    out: ChunkBuilder,
 }
 
-struct Open {
+struct OpenWindow {
     start: i64,
     end: i64,
-    fold: Fold,
+    fold: ValueFold,
 }
 
 /// What the values of a window are taken from.
-enum From<'a> {
+enum WindowInput<'a> {
     Readings(&'a Column),
     Windows(&'a TierWindows),
 }
 
-impl Aggregated {
+impl WindowAggregator {
     /// The windows of these parts.
-    pub fn of<I>(parts: I, how: How) -> Folded<I, Self> {
-        Folded::new(parts, Self { how, open: None, out: Builder::new(how.exact) })
+    pub fn of<I>(parts: I, how: WindowAggregation) -> FoldedWindows<I, Self> {
+        FoldedWindows::new(parts, Self { how, open: None, out: ChunkBuilder::new(how.exact) })
     }
 
-    fn rows(&mut self, times: &[i64], from: &From) {
+    fn rows(&mut self, times: &[i64], from: &WindowInput) {
         let mut at = 0;
         while let Some(time) = times.get(at) {
             let open = self.window_of(*time);
             let end = at + run(&times[at..], open.end);
             match from {
-                From::Readings(column) => open.fold.readings(column, at, end),
-                From::Windows(windows) => open.fold.windows(windows, at, end),
+                WindowInput::Readings(column) => open.fold.readings(column, at, end),
+                WindowInput::Windows(windows) => open.fold.windows(windows, at, end),
             }
             at = end;
         }
     }
 
     /// The window that `time` falls into; closes the one before.
-    fn window_of(&mut self, time: i64) -> &mut Open {
-        let How { windows, agg, scale, .. } = self.how;
+    fn window_of(&mut self, time: i64) -> &mut OpenWindow {
+        let WindowAggregation { windows, agg, scale, .. } = self.how;
         let mut at = None;
         if let Some(open) = &self.open {
             // At the end of time a window's end lies within it.
@@ -69,7 +69,7 @@ impl Aggregated {
         }
         self.open.get_or_insert_with(|| {
             let (start, end) = at.unwrap_or_else(|| (windows.start(time), windows.end(time)));
-            Open { start, end, fold: Fold::new(agg, scale) }
+            OpenWindow { start, end, fold: ValueFold::new(agg, scale) }
         })
     }
 
@@ -99,11 +99,11 @@ pub(super) fn run(times: &[i64], end: i64) -> usize {
     times[..guess].partition_point(|time| *time < end).max(1)
 }
 
-impl Folding<ScanPart> for Aggregated {
+impl WindowFold<ScanPart> for WindowAggregator {
     fn take(&mut self, part: ScanPart) -> Result<(), QueryError> {
         match part {
-            ScanPart::Readings(chunk) => self.rows(&chunk.times, &From::Readings(&chunk.column)),
-            ScanPart::Windows(windows) => self.rows(windows.times(), &From::Windows(&windows)),
+            ScanPart::Readings(chunk) => self.rows(&chunk.times, &WindowInput::Readings(&chunk.column)),
+            ScanPart::Windows(windows) => self.rows(windows.times(), &WindowInput::Windows(&windows)),
         }
         Ok(())
     }
@@ -113,7 +113,7 @@ impl Folding<ScanPart> for Aggregated {
         Ok(())
     }
 
-    fn out(&mut self) -> &mut Builder {
+    fn out(&mut self) -> &mut ChunkBuilder {
         &mut self.out
     }
 }
@@ -132,7 +132,7 @@ mod tests {
         let is_float = |row: &(i64, Option<Value>)| matches!(row.1, Some(Value::Float(_)));
         let runs = rows.chunk_by(|a, b| is_float(a) == is_float(b));
         let chunk = |rows: &[(i64, Option<Value>)]| {
-            let mut chunk = Builder::new(!is_float(&rows[0]));
+            let mut chunk = ChunkBuilder::new(!is_float(&rows[0]));
             rows.iter().for_each(|(time, value)| chunk.push(*time, *value));
             Ok(ScanPart::Readings(chunk.take().unwrap()))
         };
@@ -142,8 +142,8 @@ mod tests {
     #[track_caller]
     fn check(windows: Windows, agg: Agg, scale: f64, exact: bool, input: &Rows, expected: &Rows) {
         for pieces in [1, 2, 100] {
-            let how = How { windows, agg, scale: Scale::new(scale), exact };
-            let found = Aggregated::of(parts(input, pieces).into_iter(), how).map(Result::unwrap);
+            let how = WindowAggregation { windows, agg, scale: Scale::new(scale), exact };
+            let found = WindowAggregator::of(parts(input, pieces).into_iter(), how).map(Result::unwrap);
             let rows = |chunk: Chunk| -> Rows {
                 (0..chunk.times.len()).map(|row| (chunk.times[row], chunk.column.get(row))).collect()
             };

@@ -9,7 +9,7 @@ use crate::scale::Scale;
 
 /// What is kept of the values of one window. They are raw: the scale is applied at the end, so that sums of integers lose nothing before.
 #[derive(Debug)]
-pub(crate) struct Fold {
+pub(crate) struct ValueFold {
     agg: Agg,
     negative: bool,
     count: u64,
@@ -18,8 +18,8 @@ pub(crate) struct Fold {
     chosen: Option<Value>,
 }
 
-impl Fold {
-    pub fn new(agg: Agg, scale: Scale) -> Self {
+impl ValueFold {
+    pub(crate) fn new(agg: Agg, scale: Scale) -> Self {
         let negative = scale.is_negative();
         Self { agg, negative, count: 0, ints: 0, floats: FloatSum::default(), chosen: None }
     }
@@ -180,7 +180,7 @@ pub(crate) struct FloatSum {
 
 impl FloatSum {
     #[inline]
-    pub fn add(&mut self, value: f64) {
+    pub(crate) fn add(&mut self, value: f64) {
         let next = self.sum + value;
         let larger_first = self.sum.abs() >= value.abs();
         let (larger, smaller) = if larger_first { (self.sum, value) } else { (value, self.sum) };
@@ -189,7 +189,7 @@ impl FloatSum {
         self.sum = next;
     }
 
-    pub fn total(&self) -> f64 {
+    pub(crate) fn total(&self) -> f64 {
         if self.sum.is_finite() { self.sum + self.lost } else { self.sum }
     }
 }

@@ -1,4 +1,4 @@
-//! Means of gauges over time: the area below the lines between readings, over the time that these cover. `docs/sums.md` has the rule.
+//! Means of gauges over time: the area below the lines between readings, divided by the covered time. `docs/sums.md` has the rule.
 
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,46 +8,46 @@ use wholegrain_store::{Chunk, Chunks, ScanPart, TierWindows, WindowColumns as Ti
 
 use super::aggregate::run;
 use super::fold::{FloatSum, sum};
-use super::{Builder, Folded, Folding};
+use super::{ChunkBuilder, FoldedWindows, WindowFold};
 use crate::QueryError;
-use crate::holes::{Holes, Spacing};
-use crate::integral::Segment;
-use crate::samples::Beside;
+use crate::holes::{HoleDetector, Spacing};
+use crate::integral::LineSegment;
+use crate::samples::NeighbourSamples;
 use crate::scale::Scale;
 use crate::windows::Windows;
 
 const NS_PER_S: f64 = 1e9;
 
-/// The means of one sensor's windows.
-pub(crate) struct Means<C> {
-    beside: Beside<C>,
+/// Computes the means of one sensor's windows.
+pub(crate) struct TimeWeightedMeans<C> {
+    beside: NeighbourSamples<C>,
     bound_ns: i64,
-    holes: Holes,
+    holes: HoleDetector,
     windows: Windows,
     range: (i64, i64),
     /// The resolution of the tier that may answer, ns.
     resolution: Option<i64>,
     scale: Scale,
-    /// Where the next line can begin.
-    previous: Option<End>,
-    /// Whether the reading before the range has been looked for.
+    /// The begin of the next line, if one can begin.
+    previous: Option<LineEnd>,
+    /// Whether the reading before the range has been searched.
     begun: bool,
-    open: Option<Open>,
-    out: Builder,
-    untold: Arc<Untold>,
+    open: Option<OpenMeanWindow>,
+    out: ChunkBuilder,
+    approximate: Arc<ApproximateMeans>,
 }
 
 /// A value that a line can begin at.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct End {
+struct LineEnd {
     time: i64,
     value: f64,
-    /// Windows say that a gap follows.
+    /// Whether a tier's window says that a gap follows.
     gap_after: bool,
 }
 
 /// A window being filled.
-struct Open {
+struct OpenMeanWindow {
     start: i64,
     end: i64,
     count: u64,
@@ -55,7 +55,7 @@ struct Open {
     single: FloatSum,
     area: FloatSum,
     covered: u64,
-    /// What tiers' windows come to that do not know their lines: the sum and the number of their values.
+    /// Sum and number of the values of tier windows that store no areas.
     other: (FloatSum, u64),
 }
 
@@ -68,31 +68,43 @@ struct TierRow {
     area: f64,
     before: WindowEdge,
     gap_after: bool,
-    /// Whether the row before it in its file was taken before it.
+    /// Whether the previous row of its file has been taken.
     follows: bool,
 }
 
-impl<C: Deref> Means<C>
+impl<C: Deref> TimeWeightedMeans<C>
 where
     C::Target: Chunks,
 {
     /// The means of the windows that these parts have readings of, all of them within `range`.
     pub fn of<I>(
         parts: I,
-        beside: Beside<C>,
+        beside: NeighbourSamples<C>,
         (windows, scale): (Windows, Scale),
         range: (i64, i64),
         resolution: Option<i64>,
-        untold: Arc<Untold>,
-    ) -> Folded<I, Self> {
-        let (bound_ns, holes) = (beside.bound_ns(), Holes::of(beside.sensor()));
-        let (previous, begun, open, out) = (None, false, None, Builder::new(false));
-        let means =
-            Self { beside, bound_ns, holes, windows, range, resolution, scale, previous, begun, open, out, untold };
-        Folded::new(parts, means)
+        approximate: Arc<ApproximateMeans>,
+    ) -> FoldedWindows<I, Self> {
+        let (bound_ns, holes) = (beside.bound_ns(), HoleDetector::of(beside.sensor()));
+        let (previous, begun, open, out) = (None, false, None, ChunkBuilder::new(false));
+        let means = Self {
+            beside,
+            bound_ns,
+            holes,
+            windows,
+            range,
+            resolution,
+            scale,
+            previous,
+            begun,
+            open,
+            out,
+            approximate,
+        };
+        FoldedWindows::new(parts, means)
     }
 
-    /// Before the first value: the reading before the range.
+    /// Before the first value: finds the reading before the range.
     #[inline]
     fn begin(&mut self) -> Result<(), QueryError> {
         if self.begun {
@@ -110,7 +122,7 @@ where
             found = self.beside.sample_before(from)?.map(|(time, value)| (time, end(time, value)));
         }
         if found.is_none() {
-            // Nothing is left of the readings, or nothing was there: then a window that the range cuts is empty.
+            // The readings have been deleted or never existed: then a window that the range cuts is empty.
             found = self.window_before(from, true)?;
         }
         if found.is_none() {
@@ -125,7 +137,7 @@ where
 
     /// The last reading before `time`, and its value if a line can begin there; before the tier's window that `time` falls into, where that one goes on
     /// after `time`.
-    fn window_before(&self, time: i64, far: bool) -> Result<Option<(i64, Option<End>)>, QueryError> {
+    fn window_before(&self, time: i64, far: bool) -> Result<Option<(i64, Option<LineEnd>)>, QueryError> {
         let Some(resolution) = self.resolution else { return Ok(None) };
         let (start, end) = whole_window(time, resolution);
         if start < end
@@ -137,7 +149,7 @@ where
     }
 
     /// The same before a time that is a multiple of the resolution.
-    fn last_before(&self, time: i64, resolution: i64, far: bool) -> Result<Option<(i64, Option<End>)>, QueryError> {
+    fn last_before(&self, time: i64, resolution: i64, far: bool) -> Result<Option<(i64, Option<LineEnd>)>, QueryError> {
         Ok(self.beside.part_before(time, resolution, far)?.map(|part| match &part {
             ScanPart::Readings(chunk) => {
                 let at = chunk.times.len() - 1;
@@ -256,7 +268,7 @@ where
         let open = self.line((time, value), joined);
         open.count += 1;
         open.single.add(value);
-        self.previous = Some(End { time, value, gap_after: false });
+        self.previous = Some(LineEnd { time, value, gap_after: false });
         Ok(())
     }
 
@@ -268,11 +280,11 @@ where
     }
 
     /// The line from the previous value to this one, if they are joined, in the windows of both; the window of the latter.
-    fn line(&mut self, to: (i64, f64), joined: bool) -> &mut Open {
+    fn line(&mut self, to: (i64, f64), joined: bool) -> &mut OpenMeanWindow {
         let time = to.0;
         let from = self.previous.filter(|_| joined);
-        let segment = from.map(|from| Segment { start: (from.time, from.value), end: to });
-        let stays = |open: &Open| time < open.end || open.start == self.windows.start(time);
+        let segment = from.map(|from| LineSegment { start: (from.time, from.value), end: to });
+        let stays = |open: &OpenMeanWindow| time < open.end || open.start == self.windows.start(time);
         let stays = self.open.as_ref().is_some_and(stays);
         if let (Some(open), Some(segment)) = (&mut self.open, &segment) {
             open.add(segment, segment.start.0, if stays { time } else { open.end });
@@ -281,7 +293,7 @@ where
             self.close();
         }
         let windows = self.windows;
-        let open = self.open.get_or_insert_with(|| Open::new(windows.start(time), windows.end(time)));
+        let open = self.open.get_or_insert_with(|| OpenMeanWindow::new(windows.start(time), windows.end(time)));
         if let Some(segment) = segment.filter(|_| !stays) {
             open.add(&segment, segment.start.0.max(open.start).max(self.range.0), time);
         }
@@ -338,7 +350,7 @@ where
         open.count += times.len() as u64 - 1;
         let time = times[times.len() - 1];
         open.covered += time.abs_diff(*first);
-        *previous = End { time, value: last, gap_after: false };
+        *previous = LineEnd { time, value: last, gap_after: false };
         self.holes.pass(&times[1..]);
         true
     }
@@ -382,12 +394,12 @@ where
         }
         if row.count > 2 {
             // Those in between are not known.
-            self.holes = Holes::of(self.beside.sensor());
+            self.holes = HoleDetector::of(self.beside.sensor());
         } else if row.count == 2 {
             self.holes.take(row.first.0);
         }
         self.holes.take(row.last.0);
-        self.previous = Some(End { time: row.last.0, value: row.last.1, gap_after: row.gap_after });
+        self.previous = Some(LineEnd { time: row.last.0, value: row.last.1, gap_after: row.gap_after });
         Ok(())
     }
 
@@ -407,17 +419,17 @@ where
             if let Some(joined) = self.beside.are_joined_by_windows(previous.time, time)? {
                 return Ok(joined);
             }
-            self.untold.unknown(self.beside.path(), (previous.time, time));
+            self.approximate.unknown(self.beside.path(), (previous.time, time));
         }
         Ok(!gap && before == WindowEdge::Line)
     }
 
-    /// A window that does not know its lines: its values weigh the same, and it as much as it is long.
+    /// A tier window without areas: its values have equal weights, and the window is weighted by its length.
     fn without_lines(&mut self, time: i64, count: u64, sum: f64) {
         (self.previous, self.begun) = (None, true);
-        self.holes = Holes::of(self.beside.sensor());
+        self.holes = HoleDetector::of(self.beside.sensor());
         let time = time.max(self.range.0);
-        self.untold.unweighted(self.beside.path(), time);
+        self.approximate.unweighted(self.beside.path(), time);
         let open = self.line((time, 0.0), false);
         open.count += count;
         open.other.0.add(sum);
@@ -432,7 +444,7 @@ where
     }
 }
 
-impl Open {
+impl OpenMeanWindow {
     fn new(start: i64, end: i64) -> Self {
         let (single, area) = (FloatSum::default(), FloatSum::default());
         Self { start, end, count: 0, single, area, covered: 0, other: (FloatSum::default(), 0) }
@@ -440,7 +452,7 @@ impl Open {
 
     /// The part of a line from `from` to `to`.
     #[inline]
-    fn add(&mut self, segment: &Segment, from: i64, to: i64) {
+    fn add(&mut self, segment: &LineSegment, from: i64, to: i64) {
         if from < to {
             self.area.add(segment.area(from, to));
             self.covered += to.abs_diff(from);
@@ -466,9 +478,9 @@ impl Open {
     }
 }
 
-fn end(time: i64, value: Option<Value>) -> Option<End> {
+fn end(time: i64, value: Option<Value>) -> Option<LineEnd> {
     let value = value.map(Value::as_f64).filter(|value| !value.is_nan())?;
-    Some(End { time, value, gap_after: false })
+    Some(LineEnd { time, value, gap_after: false })
 }
 
 /// Start and end of the window that `time` falls into; both are `time` on an edge of windows.
@@ -480,11 +492,11 @@ fn whole_window(time: i64, resolution: i64) -> (i64, i64) {
 }
 
 /// The last value of some windows, and its time.
-fn last_of<T: Copy>(rows: &TierRows<T>, value: impl Fn(T) -> f64) -> (i64, Option<End>) {
+fn last_of<T: Copy>(rows: &TierRows<T>, value: impl Fn(T) -> f64) -> (i64, Option<LineEnd>) {
     let at = rows.times.len() - 1;
     let Some(lines) = &rows.lines else { return (rows.times[at], None) };
     let time = rows.times[at].saturating_add(lines.last_after[at]);
-    (time, Some(End { time, value: value(rows.lasts[at]), gap_after: lines.edges[at].gap_after }))
+    (time, Some(LineEnd { time, value: value(rows.lasts[at]), gap_after: lines.edges[at].gap_after }))
 }
 
 /// The first value of some windows, and what is before it, where that is known.
@@ -510,7 +522,7 @@ fn uneven<T>(times: &[i64], values: &[T], float: impl Fn(&T) -> f64) -> f64 {
     area.total() / NS_PER_S
 }
 
-impl<C: Deref> Folding<ScanPart> for Means<C>
+impl<C: Deref> WindowFold<ScanPart> for TimeWeightedMeans<C>
 where
     C::Target: Chunks,
 {
@@ -530,29 +542,29 @@ where
             && let Some(next) = self.look_ahead()?
             && let Some(open) = &mut self.open
         {
-            let segment = Segment { start: (previous.time, previous.value), end: next };
+            let segment = LineSegment { start: (previous.time, previous.value), end: next };
             open.add(&segment, previous.time, next.0.min(open.end).min(self.range.1));
         }
         self.close();
         Ok(())
     }
 
-    fn out(&mut self) -> &mut Builder {
+    fn out(&mut self) -> &mut ChunkBuilder {
         &mut self.out
     }
 }
 
-/// Where means are not those that readings would have, because the readings are gone.
+/// Counts means that can only be approximated because readings have been deleted.
 #[derive(Debug, Default)]
-pub(crate) struct Untold {
-    /// Windows whose values weigh the same.
-    unweighted: Mutex<Option<Found>>,
-    /// Times between two values of which it is not known whether there is a hole.
-    unknown: Mutex<Option<Found>>,
+pub(crate) struct ApproximateMeans {
+    /// Windows whose values were weighted equally.
+    unweighted: Mutex<Option<ApproximateCounts>>,
+    /// Pairs of values for which it is unknown whether there is a hole between them.
+    unknown: Mutex<Option<ApproximateCounts>>,
 }
 
 #[derive(Debug)]
-struct Found {
+struct ApproximateCounts {
     path: Arc<str>,
     from: i64,
     to: i64,
@@ -560,7 +572,7 @@ struct Found {
     others: bool,
 }
 
-impl Untold {
+impl ApproximateMeans {
     fn unweighted(&self, path: &Arc<str>, time: i64) {
         add(&self.unweighted, path, (time, time));
     }
@@ -569,9 +581,9 @@ impl Untold {
         add(&self.unknown, path, times);
     }
 
-    /// A sentence about each kind.
+    /// One sentence for each kind.
     pub fn notes(&self) -> Vec<String> {
-        let told = |found: &Mutex<Option<Found>>, what: &dyn Fn(&Found, &str) -> String| {
+        let note = |found: &Mutex<Option<ApproximateCounts>>, what: &dyn Fn(&ApproximateCounts, &str) -> String| {
             let found = found.lock().unwrap_or_else(PoisonError::into_inner);
             found.as_ref().map(|found| {
                 let others = if found.others { " and other sensors" } else { "" };
@@ -581,12 +593,12 @@ impl Untold {
                 )
             })
         };
-        let unweighted = told(&self.unweighted, &|_, whose| {
+        let unweighted = note(&self.unweighted, &|_, whose| {
             format!(
                 "{whose} only windows are kept (retention) that do not say how long their values held, or say it for another interval of the sensor; the mean there is that of the values, each weighing the same"
             )
         });
-        let unknown = told(&self.unknown, &|found, whose| {
+        let unknown = note(&self.unknown, &|found, whose| {
             let times = if found.count == 1 { "time" } else { "times" };
             format!(
                 "{whose} two values are {} {times} further apart than the sensor's readings are as a rule, and the readings beside them are gone (retention); the mean leaves the time between them out",
@@ -597,10 +609,10 @@ impl Untold {
     }
 }
 
-fn add(found: &Mutex<Option<Found>>, path: &Arc<str>, (from, to): (i64, i64)) {
+fn add(found: &Mutex<Option<ApproximateCounts>>, path: &Arc<str>, (from, to): (i64, i64)) {
     let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
     match &mut *found {
-        None => *found = Some(Found { path: path.clone(), from, to, count: 1, others: false }),
+        None => *found = Some(ApproximateCounts { path: path.clone(), from, to, count: 1, others: false }),
         Some(found) => {
             found.others |= found.path != *path;
             found.count += 1;

@@ -1,8 +1,8 @@
-//! Kernels over columns: whole chunks of one series go in and come out, no row alone.
+//! Kernels over columns: they take and give whole chunks of one series.
 //!
 //! - In: chunks of readings and windows of tiers, as the store gives them.
 //! - Out: chunks in the answer's unit: scaled ([`raw`]), aggregated in windows ([`aggregate`]), of several series as one ([`sums`]).
-//! - Never: another answer than row by row. Integers are added without loss, floats with compensation and in the order of their times.
+//! - Never: another result than row by row. Integers are added without loss, floats with compensation and in the order of their times.
 
 pub(crate) mod aggregate;
 pub(crate) mod fold;
@@ -15,30 +15,30 @@ use wholegrain_model::{Column, ColumnValues, Gaps, Value};
 use wholegrain_store::{Chunk, StoreError};
 
 use crate::QueryError;
-use crate::batches::Row;
+use crate::batches::ResultRow;
 
 /// Chunks of an answer's rows: times and values of one series, in time order.
-pub(crate) type Rows = Box<dyn Iterator<Item = Result<Chunk, QueryError>> + Send>;
+pub(crate) type RowChunkIter = Box<dyn Iterator<Item = Result<Chunk, QueryError>> + Send>;
 
 /// Rows that are gathered before they are passed on as a chunk.
 pub(crate) const ROWS: usize = 8192;
 
-/// Whether nobody waits for the answer any more.
-pub type Stop = std::sync::Arc<dyn Fn() -> bool + Send + Sync>;
+/// Returns true once the query is cancelled.
+pub type StopCheck = std::sync::Arc<dyn Fn() -> bool + Send + Sync>;
 
-/// What the store gives, until nobody waits for it any more.
-pub(crate) struct Watched<I> {
+/// Items of the store, until the query is cancelled.
+pub(crate) struct Cancellable<I> {
     items: I,
-    stop: Stop,
+    stop: StopCheck,
 }
 
-impl<I> Watched<I> {
-    pub fn new(items: I, stop: &Stop) -> Self {
+impl<I> Cancellable<I> {
+    pub(crate) fn new(items: I, stop: &StopCheck) -> Self {
         Self { items, stop: stop.clone() }
     }
 }
 
-impl<T, I: Iterator<Item = Result<T, StoreError>>> Iterator for Watched<I> {
+impl<T, I: Iterator<Item = Result<T, StoreError>>> Iterator for Cancellable<I> {
     type Item = Result<T, QueryError>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -50,22 +50,22 @@ impl<T, I: Iterator<Item = Result<T, StoreError>>> Iterator for Watched<I> {
 }
 
 /// A chunk that grows row by row; its values are all integers or all floats.
-pub(crate) struct Builder {
+pub(crate) struct ChunkBuilder {
     chunk: Chunk,
 }
 
-impl Builder {
+impl ChunkBuilder {
     /// Of integers when `exact`, else of floats.
     pub fn new(exact: bool) -> Self {
         let values = if exact { ColumnValues::Int(Vec::new()) } else { ColumnValues::Float(Vec::new()) };
         Self { chunk: Chunk { times: Vec::new(), column: Column { values, gaps: Gaps::default() } } }
     }
 
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.chunk.times.len()
     }
 
-    pub fn push(&mut self, time: i64, value: Option<Value>) {
+    pub(crate) fn push(&mut self, time: i64, value: Option<Value>) {
         let at = self.chunk.times.len();
         self.chunk.times.push(time);
         let gap = match (&mut self.chunk.column.values, value) {
@@ -87,7 +87,7 @@ impl Builder {
         }
     }
 
-    /// What there is; empty afterwards.
+    /// Takes the rows out; the builder is empty afterwards.
     pub fn take(&mut self) -> Option<Chunk> {
         let exact = matches!(self.chunk.column.values, ColumnValues::Int(_));
         (self.len() > 0).then(|| std::mem::replace(self, Self::new(exact)).chunk)
@@ -102,30 +102,30 @@ pub(crate) fn set_gap(gaps: &mut Gaps, row: usize) {
     gaps.0[row / 64] |= 1 << (row % 64);
 }
 
-/// What items are folded into: a row for each window.
-pub(crate) trait Folding<T> {
-    /// The next item, in time order.
+/// Folds items into one row for each window.
+pub(crate) trait WindowFold<T> {
+    /// Takes the next item, in time order.
     fn take(&mut self, item: T) -> Result<(), QueryError>;
-    /// There are no more.
+    /// Called after the last item.
     fn end(&mut self) -> Result<(), QueryError>;
     /// The rows so far.
-    fn out(&mut self) -> &mut Builder;
+    fn out(&mut self) -> &mut ChunkBuilder;
 }
 
-/// Items folded into chunks of rows as these are asked for.
-pub(crate) struct Folded<I, F> {
+/// Folds items into chunks of rows as they are pulled.
+pub(crate) struct FoldedWindows<I, F> {
     items: I,
     fold: F,
     done: bool,
 }
 
-impl<I, F> Folded<I, F> {
-    pub fn new(items: I, fold: F) -> Self {
+impl<I, F> FoldedWindows<I, F> {
+    pub(crate) fn new(items: I, fold: F) -> Self {
         Self { items, fold, done: false }
     }
 }
 
-impl<T, I: Iterator<Item = Result<T, QueryError>>, F: Folding<T>> Iterator for Folded<I, F> {
+impl<T, I: Iterator<Item = Result<T, QueryError>>, F: WindowFold<T>> Iterator for FoldedWindows<I, F> {
     type Item = Result<Chunk, QueryError>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -146,22 +146,22 @@ impl<T, I: Iterator<Item = Result<T, QueryError>>, F: Folding<T>> Iterator for F
     }
 }
 
-/// Rows that come one by one, as chunks of floats.
-pub(crate) struct Gathered<I> {
+/// Collects single rows into chunks of floats.
+pub(crate) struct RowChunks<I> {
     rows: I,
 }
 
-impl<I> Gathered<I> {
-    pub fn new(rows: I) -> Self {
+impl<I> RowChunks<I> {
+    pub(crate) fn new(rows: I) -> Self {
         Self { rows }
     }
 }
 
-impl<I: Iterator<Item = Result<Row, QueryError>>> Iterator for Gathered<I> {
+impl<I: Iterator<Item = Result<ResultRow, QueryError>>> Iterator for RowChunks<I> {
     type Item = Result<Chunk, QueryError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let mut chunk = Builder::new(false);
+        let mut chunk = ChunkBuilder::new(false);
         while chunk.len() < ROWS {
             match self.rows.next() {
                 Some(Ok(row)) => chunk.push(row.time, row.value),

@@ -4,22 +4,22 @@ use wholegrain_model::{Column, ColumnValues, Gaps, Value};
 use wholegrain_store::Chunk;
 
 use super::fold::FloatSum;
-use super::{Builder, without_gaps};
+use super::{ChunkBuilder, without_gaps};
 use crate::Agg;
 
 /// What the values of each time have become so far. Of few different times: a bound is the caller's.
 #[derive(Debug, Clone)]
-pub(crate) struct Sums {
+pub(crate) struct SeriesSums {
     agg: Agg,
     /// Of every row that came, also of gaps; they rise.
     times: Vec<i64>,
     /// Series that have a value there.
     counts: Vec<u32>,
-    totals: Totals,
+    totals: SumTotals,
 }
 
 #[derive(Debug, Clone)]
-enum Totals {
+enum SumTotals {
     None,
     Ints(Vec<i128>),
     Floats(Vec<FloatSum>),
@@ -27,15 +27,15 @@ enum Totals {
     BestFloats(Vec<f64>),
 }
 
-impl Sums {
+impl SeriesSums {
     /// Of integers when `exact`, else of floats. First and last have no meaning here and are taken for a count.
     pub fn new(agg: Agg, exact: bool) -> Self {
         let totals = match (agg, exact) {
-            (Agg::Count | Agg::First | Agg::Last | Agg::SampleMean, _) => Totals::None,
-            (Agg::Mean | Agg::Sum, true) => Totals::Ints(Vec::new()),
-            (Agg::Mean | Agg::Sum, false) => Totals::Floats(Vec::new()),
-            (Agg::Min | Agg::Max, true) => Totals::BestInts(Vec::new()),
-            (Agg::Min | Agg::Max, false) => Totals::BestFloats(Vec::new()),
+            (Agg::Count | Agg::First | Agg::Last | Agg::SampleMean, _) => SumTotals::None,
+            (Agg::Mean | Agg::Sum, true) => SumTotals::Ints(Vec::new()),
+            (Agg::Mean | Agg::Sum, false) => SumTotals::Floats(Vec::new()),
+            (Agg::Min | Agg::Max, true) => SumTotals::BestInts(Vec::new()),
+            (Agg::Min | Agg::Max, false) => SumTotals::BestFloats(Vec::new()),
         };
         Self { agg, times: Vec::new(), counts: Vec::new(), totals }
     }
@@ -51,22 +51,22 @@ impl Sums {
         let Column { values, gaps } = &chunk.column;
         let agg = self.agg;
         match (&mut self.totals, values) {
-            (Totals::None, values) => {
+            (SumTotals::None, values) => {
                 let counts = &mut self.counts;
                 place.each(values, gaps, |at, _: Value| counts[at] += 1);
             }
-            (Totals::Ints(totals), ColumnValues::Int(values)) => {
+            (SumTotals::Ints(totals), ColumnValues::Int(values)) => {
                 place.each_of(values, gaps, &mut self.counts, totals, |total, value| *total += i128::from(*value));
             }
-            (Totals::Floats(totals), ColumnValues::Float(values)) => {
+            (SumTotals::Floats(totals), ColumnValues::Float(values)) => {
                 place.each_of(values, gaps, &mut self.counts, totals, |total, value| total.add(*value));
             }
-            (Totals::BestInts(totals), ColumnValues::Int(values)) => {
+            (SumTotals::BestInts(totals), ColumnValues::Int(values)) => {
                 place.each_of(values, gaps, &mut self.counts, totals, |total, value| {
                     *total = if agg == Agg::Min { (*total).min(*value) } else { (*total).max(*value) };
                 });
             }
-            (Totals::BestFloats(totals), ColumnValues::Float(values)) => {
+            (SumTotals::BestFloats(totals), ColumnValues::Float(values)) => {
                 place.each_of(values, gaps, &mut self.counts, totals, |total, value| {
                     let better = if agg == Agg::Min { *value < *total } else { *value > *total };
                     if better || total.is_nan() {
@@ -80,7 +80,7 @@ impl Sums {
     }
 
     /// Takes what others have become. In the order of the series, so that the sums of floats do not depend on who is first.
-    pub fn merge(&mut self, other: &Sums) {
+    pub fn merge(&mut self, other: &SeriesSums) {
         let mut cursor = 0;
         let Some(place) = self.place(&other.times, &mut cursor) else { return };
         for row in 0..other.times.len() {
@@ -91,18 +91,18 @@ impl Sums {
                 continue;
             }
             match (&mut self.totals, &other.totals) {
-                (Totals::Ints(to), Totals::Ints(from)) => to[at] += from[row],
-                (Totals::Floats(to), Totals::Floats(from)) => {
+                (SumTotals::Ints(to), SumTotals::Ints(from)) => to[at] += from[row],
+                (SumTotals::Floats(to), SumTotals::Floats(from)) => {
                     to[at].add(from[row].sum);
                     to[at].lost += from[row].lost;
                 }
-                (Totals::BestInts(to), Totals::BestInts(from)) => {
+                (SumTotals::BestInts(to), SumTotals::BestInts(from)) => {
                     let better = if self.agg == Agg::Min { from[row] < to[at] } else { from[row] > to[at] };
                     if empty || better {
                         to[at] = from[row];
                     }
                 }
-                (Totals::BestFloats(to), Totals::BestFloats(from)) => {
+                (SumTotals::BestFloats(to), SumTotals::BestFloats(from)) => {
                     let better = if self.agg == Agg::Min { from[row] < to[at] } else { from[row] > to[at] };
                     if empty || better {
                         to[at] = from[row];
@@ -115,18 +115,18 @@ impl Sums {
 
     /// The rows; null where no series has a value. Each with the number of series that have one.
     pub fn finish(self, exact: bool) -> Option<(Chunk, Vec<u32>)> {
-        let mut out = Builder::new(exact);
+        let mut out = ChunkBuilder::new(exact);
         let float = |value: f64| (!value.is_nan()).then_some(Value::Float(value));
         for (row, (&time, &count)) in self.times.iter().zip(&self.counts).enumerate() {
             let of = |total: f64| float(if self.agg == Agg::Mean { total / f64::from(count) } else { total });
             let value = match &self.totals {
-                Totals::None if exact => Some(Value::Int(i64::from(count))),
-                Totals::None => Some(Value::Float(f64::from(count))),
+                SumTotals::None if exact => Some(Value::Int(i64::from(count))),
+                SumTotals::None => Some(Value::Float(f64::from(count))),
                 _ if count == 0 => None,
-                Totals::Ints(totals) => of(totals[row] as f64),
-                Totals::Floats(totals) => of(totals[row].total()),
-                Totals::BestInts(totals) => Some(Value::Int(totals[row])),
-                Totals::BestFloats(totals) => float(totals[row]),
+                SumTotals::Ints(totals) => of(totals[row] as f64),
+                SumTotals::Floats(totals) => of(totals[row].total()),
+                SumTotals::BestInts(totals) => Some(Value::Int(totals[row])),
+                SumTotals::BestFloats(totals) => float(totals[row]),
             };
             out.push(time, value);
         }
@@ -134,14 +134,14 @@ impl Sums {
     }
 
     /// Where rows of these times belong; makes room for times that are new.
-    fn place(&mut self, times: &[i64], cursor: &mut usize) -> Option<Place> {
+    fn place(&mut self, times: &[i64], cursor: &mut usize) -> Option<InsertPosition> {
         let (first, last) = (*times.first()?, *times.last()?);
         let end = self.times.len();
         if self.times.last().is_none_or(|known| *known < first) {
             self.times.extend_from_slice(times);
             self.resize();
             *cursor = self.times.len();
-            return Some(Place::Run(end));
+            return Some(InsertPosition::Run(end));
         }
         let mut at = (*cursor).min(end);
         if self.times.get(at) != Some(&first) {
@@ -149,7 +149,7 @@ impl Sums {
         }
         *cursor = at + times.len();
         if self.times.get(at..at + times.len()) == Some(times) {
-            return Some(Place::Run(at));
+            return Some(InsertPosition::Run(at));
         }
         let until = self.times.partition_point(|time| *time <= last);
         let (places, all) = unite(&self.times[at..until], times, at);
@@ -157,7 +157,7 @@ impl Sums {
             self.insert(at, until, &all);
         }
         *cursor = places.last().map_or(at, |place| *place as usize + 1);
-        Some(Place::Each(places))
+        Some(InsertPosition::Each(places))
     }
 
     /// Puts `all` times in place of those from `from` to `to`, which are among them.
@@ -173,11 +173,11 @@ impl Sums {
         self.times.splice(from..to, all.iter().copied());
         spread(&mut self.counts, from, to, &sources, 0);
         match &mut self.totals {
-            Totals::None => {}
-            Totals::Ints(totals) => spread(totals, from, to, &sources, 0),
-            Totals::Floats(totals) => spread(totals, from, to, &sources, FloatSum::default()),
-            Totals::BestInts(totals) => spread(totals, from, to, &sources, worst(self.agg)),
-            Totals::BestFloats(totals) => spread(totals, from, to, &sources, f64::NAN),
+            SumTotals::None => {}
+            SumTotals::Ints(totals) => spread(totals, from, to, &sources, 0),
+            SumTotals::Floats(totals) => spread(totals, from, to, &sources, FloatSum::default()),
+            SumTotals::BestInts(totals) => spread(totals, from, to, &sources, worst(self.agg)),
+            SumTotals::BestFloats(totals) => spread(totals, from, to, &sources, f64::NAN),
         }
     }
 
@@ -185,11 +185,11 @@ impl Sums {
         let len = self.times.len();
         self.counts.resize(len, 0);
         match &mut self.totals {
-            Totals::None => {}
-            Totals::Ints(totals) => totals.resize(len, 0),
-            Totals::Floats(totals) => totals.resize(len, FloatSum::default()),
-            Totals::BestInts(totals) => totals.resize(len, worst(self.agg)),
-            Totals::BestFloats(totals) => totals.resize(len, f64::NAN),
+            SumTotals::None => {}
+            SumTotals::Ints(totals) => totals.resize(len, 0),
+            SumTotals::Floats(totals) => totals.resize(len, FloatSum::default()),
+            SumTotals::BestInts(totals) => totals.resize(len, worst(self.agg)),
+            SumTotals::BestFloats(totals) => totals.resize(len, f64::NAN),
         }
     }
 }
@@ -223,18 +223,18 @@ fn spread<T: Copy>(values: &mut Vec<T>, from: usize, to: usize, sources: &[Optio
 }
 
 /// Where the rows of a chunk belong.
-enum Place {
+enum InsertPosition {
     /// One after the other from here on.
     Run(usize),
     /// Each at its own.
     Each(Vec<u32>),
 }
 
-impl Place {
+impl InsertPosition {
     fn at(&self, row: usize) -> usize {
         match self {
-            Place::Run(from) => from + row,
-            Place::Each(places) => places[row] as usize,
+            InsertPosition::Run(from) => from + row,
+            InsertPosition::Each(places) => places[row] as usize,
         }
     }
 
@@ -266,7 +266,7 @@ impl Place {
         #[expect(clippy::eq_op, reason = "it is what tells NaN in floats and nothing in integers")]
         let there = |value: &V| value == value;
         without_gaps(gaps, 0, values.len(), |from, to| match self {
-            Place::Run(at) => {
+            InsertPosition::Run(at) => {
                 let rows = at + from..at + to;
                 let totals = counts[rows.clone()].iter_mut().zip(&mut totals[rows]);
                 for ((count, total), value) in totals.zip(&values[from..to]) {
@@ -276,7 +276,7 @@ impl Place {
                     }
                 }
             }
-            Place::Each(places) => {
+            InsertPosition::Each(places) => {
                 for (place, value) in places[from..to].iter().zip(&values[from..to]) {
                     if there(value) {
                         take(&mut totals[*place as usize], value);

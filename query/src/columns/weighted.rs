@@ -3,7 +3,7 @@
 use wholegrain_model::Value;
 
 use super::fold::FloatSum;
-use super::{Builder, Folded, Folding};
+use super::{ChunkBuilder, FoldedWindows, WindowFold};
 use crate::QueryError;
 use crate::scale::Scale;
 use crate::windows::Windows;
@@ -12,7 +12,7 @@ const NS_PER_S: f64 = 1e9;
 
 /// What happened between two samples; it belongs to the later one.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Change {
+pub(crate) struct ValueChange {
     /// Of the later sample.
     pub time: i64,
     pub by: f64,
@@ -21,44 +21,44 @@ pub(crate) struct Change {
 }
 
 /// The changes of each window over their time, in unit/s.
-pub(crate) struct Weighted {
+pub(crate) struct WeightedMeans {
     windows: Windows,
     scale: Scale,
-    open: Option<Open>,
-    out: Builder,
+    open: Option<OpenSumWindow>,
+    out: ChunkBuilder,
 }
 
-struct Open {
+struct OpenSumWindow {
     start: i64,
     end: i64,
     by: FloatSum,
     ns: i128,
 }
 
-impl Weighted {
+impl WeightedMeans {
     /// The rates of the windows of these changes.
-    pub fn of<I>(changes: I, windows: Windows, scale: Scale) -> Folded<I, Self> {
-        Folded::new(changes, Self { windows, scale, open: None, out: Builder::new(false) })
+    pub fn of<I>(changes: I, windows: Windows, scale: Scale) -> FoldedWindows<I, Self> {
+        FoldedWindows::new(changes, Self { windows, scale, open: None, out: ChunkBuilder::new(false) })
     }
 
     fn close(&mut self) {
-        if let Some(Open { start, by, ns, .. }) = self.open.take() {
+        if let Some(OpenSumWindow { start, by, ns, .. }) = self.open.take() {
             let rate = self.scale.apply(by.total()) / (ns as f64 / NS_PER_S);
             self.out.push(start, (!rate.is_nan()).then_some(Value::Float(rate)));
         }
     }
 }
 
-impl Folding<Change> for Weighted {
-    fn take(&mut self, change: Change) -> Result<(), QueryError> {
-        let Change { time, by, ns } = change;
-        let is_other = |open: &Open| time >= open.end && open.start != self.windows.start(time);
+impl WindowFold<ValueChange> for WeightedMeans {
+    fn take(&mut self, change: ValueChange) -> Result<(), QueryError> {
+        let ValueChange { time, by, ns } = change;
+        let is_other = |open: &OpenSumWindow| time >= open.end && open.start != self.windows.start(time);
         if self.open.as_ref().is_some_and(is_other) {
             self.close();
         }
         let fresh = || {
             let (start, end) = (self.windows.start(time), self.windows.end(time));
-            Open { start, end, by: FloatSum::default(), ns: 0 }
+            OpenSumWindow { start, end, by: FloatSum::default(), ns: 0 }
         };
         let open = self.open.get_or_insert_with(fresh);
         open.by.add(by);
@@ -71,7 +71,7 @@ impl Folding<Change> for Weighted {
         Ok(())
     }
 
-    fn out(&mut self) -> &mut Builder {
+    fn out(&mut self) -> &mut ChunkBuilder {
         &mut self.out
     }
 }

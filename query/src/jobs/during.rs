@@ -1,4 +1,4 @@
-//! Readings of a job's time only.
+//! Restricts readings to the time of a job.
 
 use std::sync::Arc;
 
@@ -7,18 +7,18 @@ use wholegrain_store::{ChunkIter, Chunks, LineScan, ScanPartIter, SensorInfo, St
 use super::JobScope;
 use crate::holes;
 
-/// Readings, of each sensor only those of the job's time on its node.
-pub(super) struct During {
+/// [`Chunks`] that give of each sensor only the job's time on its node.
+pub(super) struct SensorsDuringJob {
     chunks: Box<dyn Chunks>,
     job: Arc<JobScope>,
 }
 
-impl During {
+impl SensorsDuringJob {
     pub(super) fn new(chunks: Box<dyn Chunks>, job: Arc<JobScope>) -> Self {
         Self { chunks, job }
     }
 
-    /// The part of a range that is the job's on that sensor's node; one that ends where it begins when there is none.
+    /// The part of a range in which the job was on the sensor's node; empty if there is none.
     fn cut(&self, sensor: &SensorInfo, from: i64, to: i64, around: i64) -> (i64, i64) {
         let Some((place, _)) = self.job.place(&sensor.path) else { return (from, from) };
         let from = from.max(place.from.saturating_sub(around));
@@ -26,13 +26,13 @@ impl During {
     }
 }
 
-impl Chunks for During {
+impl Chunks for SensorsDuringJob {
     fn range(&self, sensor: &SensorInfo, from: i64, to: i64) -> (i64, i64) {
         let (from, to) = self.cut(sensor, from, to, 0);
         self.chunks.range(sensor, from, to)
     }
 
-    /// Operations look at the samples next to their range, so these may lie outside the job's time: as far as a hole cannot reach.
+    /// Operations need the samples next to their range; these may lie outside the job's time, within the reach of a line.
     fn scan(&self, sensor: &SensorInfo, from: i64, to: i64) -> Result<ChunkIter, StoreError> {
         let (from, to) = self.cut(sensor, from, to, holes::reach_ns(sensor));
         if from < to { self.chunks.scan(sensor, from, to) } else { Ok(Box::new(std::iter::empty())) }

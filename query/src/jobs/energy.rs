@@ -1,7 +1,7 @@
 //! The energy of a job, from what its nodes or the facility measure.
 //!
 //! Power (gauges in W) is integrated by the trapezoidal rule, energy (counters in J) by its differences; both are cut at the job's edges and at every
-//! moment at which the share changes. Where there is a hole nothing is added: the answer says which part of the time it covers.
+//! time at which the job's share changes. Holes add nothing; the result has the covered time.
 
 use std::sync::Arc;
 
@@ -11,49 +11,49 @@ use wholegrain_store::{Chunks, SensorInfo};
 
 use crate::QueryError;
 use crate::columns::fold::FloatSum;
-use crate::ops::Difference;
-use crate::samples::{Beside, Sample, Samples};
+use crate::ops::DifferenceOp;
+use crate::samples::{JoinedSample, JoinedSamples, NeighbourSamples};
 use crate::scale::Scale;
 use crate::{Op, jobs::JobScope};
 
 /// J of a kWh.
 pub const J_PER_KWH: f64 = 3_600_000.0;
 
-/// What joins the patterns of a meter.
+/// Separates the patterns of a meter.
 const PLUS: &str = " + ";
 
-/// What is a job's of the energy of a node that other jobs were on too.
+/// Which part of a shared node's energy belongs to a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Share {
-    /// Its part of the cores that were allocated at the time.
+pub enum EnergyShare {
+    /// The job's part of the cores allocated at the time.
     #[default]
     Cores,
-    /// Its part of the CPU time that jobs used on the node in the job's time.
+    /// The job's part of the CPU time that jobs used on the node during the job.
     CpuTime,
     All,
 }
 
-impl Share {
+impl EnergyShare {
     /// All of them with their names.
-    pub const ALL: [(&'static str, Share); 3] =
-        [("cores", Share::Cores), ("cpu_time", Share::CpuTime), ("all", Share::All)];
+    pub const ALL: [(&'static str, EnergyShare); 3] =
+        [("cores", EnergyShare::Cores), ("cpu_time", EnergyShare::CpuTime), ("all", EnergyShare::All)];
 
-    /// The rule in words, for the answer.
+    /// The rule as a sentence, for the result.
     pub fn rule(self) -> &'static str {
         match self {
-            Share::Cores => {
+            EnergyShare::Cores => {
                 "alone on a node a job has all of the node's energy; with others, at each moment the part that its cores are of the cores allocated to jobs there"
             }
-            Share::CpuTime => {
+            EnergyShare::CpuTime => {
                 "alone on a node a job has all of the node's energy; with others, the part that its CPU time is of the CPU time that jobs used there in the job's time"
             }
-            Share::All => "a job has all of the energy of its nodes in its time, whatever other jobs were there",
+            EnergyShare::All => "a job has all of the energy of its nodes in its time, whatever other jobs were there",
         }
     }
 }
 
-impl std::str::FromStr for Share {
+impl std::str::FromStr for EnergyShare {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -62,15 +62,15 @@ impl std::str::FromStr for Share {
     }
 }
 
-/// Which sensors of a node together measure it: patterns below the node's prefix, joined by ` + `.
+/// The sensors that together measure a node: patterns below the node's prefix, joined by ` + `.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Meter {
+pub struct EnergyMeter {
     text: String,
     parts: Vec<Pattern>,
 }
 
-impl Meter {
-    /// Reads one such as `power` or `powercap/package-*/energy + powercap/package-*/dram/energy`.
+impl EnergyMeter {
+    /// Parses a meter such as `power` or `powercap/package-*/energy + powercap/package-*/dram/energy`.
     pub fn new(text: &str) -> Result<Self, String> {
         let part = |part: &str| {
             let part = part.trim();
@@ -80,22 +80,22 @@ impl Meter {
         Ok(Self { text: text.to_owned(), parts: text.split(PLUS).map(part).collect::<Result<_, _>>()? })
     }
 
-    /// How many patterns a text has, before they are read.
+    /// The number of patterns in a text, without parsing them.
     pub fn count_parts(text: &str) -> usize {
         text.split(PLUS).count()
     }
 
-    /// As it was written.
+    /// The text as it was parsed.
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// Patterns of whole paths that choose at least its sensors.
+    /// Patterns over whole paths that select at least the meter's sensors.
     pub fn patterns(&self) -> Vec<Pattern> {
         self.parts.iter().filter_map(|part| Pattern::new(format!("/**{part}")).ok()).collect()
     }
 
-    /// Whether a sensor is of it, by its path below the node's prefix.
+    /// Whether the meter includes a sensor, given by its path below the node's prefix.
     pub fn has(&self, below: &str) -> bool {
         !below.starts_with("job/") && self.parts.iter().any(|part| part.matches(below))
     }
@@ -103,46 +103,46 @@ impl Meter {
 
 /// A sensor that measures power or energy, with the conversion to W or J.
 #[derive(Debug, Clone)]
-pub struct Source {
+pub struct EnergySource {
     sensor: SensorInfo,
     to: Conversion,
 }
 
-impl Source {
-    /// Checks that it measures one of the two; the error says what it does.
+impl EnergySource {
+    /// Checks that the sensor measures power or energy.
     pub fn new(sensor: SensorInfo) -> Result<Self, String> {
         let wanted = if sensor.kind == Kind::Gauge { "W" } else { "J" };
         let convert = |from: &str| Unit::parse(from)?.to(&Unit::parse(wanted)?);
         match convert(&sensor.unit) {
             Ok(conversion) => Ok(Self { to: conversion, sensor }),
             Err(_) => Err(format!(
-                "{} is a {:?} in {:?}; gauges of power (W) and counters of energy (J) are wanted",
+                "{} is a {:?} in {:?}; expected a gauge of power (W) or a counter of energy (J)",
                 sensor.path, sensor.kind, sensor.unit
             )),
         }
     }
 
-    /// Its path.
+    /// The path of the sensor.
     pub fn path(&self) -> &Arc<str> {
         &self.sensor.path
     }
 }
 
-/// What is the job's at each time, of all that is measured.
+/// The job's weight over time: its part of the measured energy.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Weights {
-    /// From which time on which weight, rising; the first is the beginning.
+pub struct ShareWeights {
+    /// Times with the weight from then on, ascending; the first is the begin.
     steps: Vec<(i64, f64)>,
     end: i64,
 }
 
-impl Weights {
-    /// The same from `from` to `to`.
+impl ShareWeights {
+    /// One weight from `from` to `to`.
     pub fn constant(from: i64, to: i64, weight: f64) -> Self {
         Self { steps: vec![(from, weight)], end: to.max(from) }
     }
 
-    /// Of a job with so many cores beside others with theirs, each from when to when.
+    /// The weight of a job with `own` cores beside other jobs, each given by begin, end and cores.
     pub fn of_cores((from, to): (i64, i64), own: u64, others: &[(i64, i64, u64)]) -> Self {
         let mut changes: Vec<(i64, i128)> = Vec::with_capacity(others.len() * 2);
         let mut beside = 0;
@@ -171,8 +171,8 @@ impl Weights {
         Self { steps, end: to.max(from) }
     }
 
-    /// The sum of several, over the time of all: what is a job's of something that feeds several nodes.
-    pub fn sum(all: &[Weights]) -> Self {
+    /// The sum of several weights: for a sensor that measures several nodes.
+    pub fn sum(all: &[ShareWeights]) -> Self {
         let mut changes: Vec<(i64, f64)> = Vec::new();
         for one in all {
             let mut before = 0.0;
@@ -198,18 +198,18 @@ impl Weights {
         Self { steps, end }
     }
 
-    /// The same, each times a factor.
+    /// Multiplies every weight by `factor`.
     pub fn scaled(mut self, factor: f64) -> Self {
         self.steps.iter_mut().for_each(|step| step.1 *= factor);
         self
     }
 
-    /// Its length, in ns.
+    /// The length of the time, ns.
     pub fn time_ns(&self) -> i64 {
         self.end - self.steps[0].0
     }
 
-    /// The mean over its time.
+    /// The mean weight over the time.
     pub fn mean(&self) -> f64 {
         let ends = self.steps.iter().skip(1).map(|step| step.0).chain([self.end]);
         let area: f64 = self.steps.iter().zip(ends).map(|(step, end)| step.1 * (end - step.0) as f64).sum();
@@ -217,31 +217,35 @@ impl Weights {
     }
 }
 
-/// What one sensor says.
+/// The energy that one sensor measured for a job.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Measured {
+pub struct MeasuredEnergy {
     pub joules: f64,
-    /// The time for which there are readings, ns.
+    /// The covered time, ns.
     pub covered_ns: i64,
 }
 
-/// The weighted energy that one sensor measured in the weights' time.
-pub fn measure(chunks: &dyn Chunks, source: &Source, weights: &Weights) -> Result<Measured, QueryError> {
-    let Source { sensor, to: unit } = source;
+/// The energy that one sensor measured in the time of `weights`, weighted by them.
+pub fn measure(
+    chunks: &dyn Chunks,
+    source: &EnergySource,
+    weights: &ShareWeights,
+) -> Result<MeasuredEnergy, QueryError> {
+    let EnergySource { sensor, to: unit } = source;
     let (from, to) = (weights.steps[0].0, weights.end);
     if from >= to {
-        return Ok(Measured::default());
+        return Ok(MeasuredEnergy::default());
     }
     chunks.prepare_notes(std::slice::from_ref(sensor), from, to);
-    // Raw values are added up: what they come to is scaled and converted at once.
-    let mut deltas = Difference::new(Op::Delta, sensor.kind, sensor.wraps_at, Scale::ONE);
+    // Adds raw values; the sum is scaled and converted once.
+    let mut deltas = DifferenceOp::new(Op::Delta, sensor.kind, sensor.wraps_at, Scale::ONE);
     let (mut previous, mut step) = (None::<(i64, f64)>, 0);
     let (mut joules, mut covered_ns) = (FloatSum::default(), 0);
-    let beside = Beside::new(chunks, sensor);
+    let beside = NeighbourSamples::new(chunks, sensor);
     let scan = chunks.scan(sensor, beside.back(from)?, beside.ahead(to)?)?;
-    for sample in Samples::new(scan, beside) {
+    for sample in JoinedSamples::new(scan, beside) {
         let sample = sample?;
-        let (Sample { time, value, joined }, delta) = (sample, deltas.step(&sample));
+        let (JoinedSample { time, value, joined }, delta) = (sample, deltas.step(&sample));
         let value = value.map(Value::as_f64).filter(|value| !value.is_nan());
         let before = std::mem::replace(&mut previous, value.map(|value| (time, value)));
         let (Some((begin, first)), Some(last), true) = (before, value, joined) else { continue };
@@ -258,7 +262,7 @@ pub fn measure(chunks: &dyn Chunks, source: &Source, weights: &Weights) -> Resul
             let part = match delta.filter(|_| sensor.kind == Kind::Counter) {
                 None => (height(at) + height(until)) / 2.0 * seconds(until - at),
                 Some(delta) if (at, until) == (begin, time) => delta,
-                // A counter's rise counts as even.
+                // A counter is assumed to rise evenly between readings.
                 Some(delta) => delta * (seconds(until - at) / seconds(time - begin)),
             };
             joules.add(part * weights.steps[step].1);
@@ -268,19 +272,19 @@ pub fn measure(chunks: &dyn Chunks, source: &Source, weights: &Weights) -> Resul
     }
     let (scale, total) = (Scale::new(sensor.scale), joules.total());
     let joules = scale.then(*unit).map_or_else(|| unit.apply(scale.apply(total)), |both| both.apply(total));
-    Ok(Measured { joules, covered_ns })
+    Ok(MeasuredEnergy { joules, covered_ns })
 }
 
 fn seconds(ns: i64) -> f64 {
     ns as f64 / 1e9
 }
 
-/// How far a counter rose from `from` to `to`, as far as there are readings; `None` without any.
+/// The increase of a counter from `from` to `to`, as far as there are readings; `None` without any.
 pub fn rise(chunks: &dyn Chunks, sensor: &SensorInfo, from: i64, to: i64) -> Result<Option<f64>, QueryError> {
-    let mut deltas = Difference::new(Op::Delta, Kind::Counter, sensor.wraps_at, Scale::new(sensor.scale));
+    let mut deltas = DifferenceOp::new(Op::Delta, Kind::Counter, sensor.wraps_at, Scale::new(sensor.scale));
     let mut sum: Option<FloatSum> = None;
-    let beside = Beside::new(chunks, sensor);
-    for sample in Samples::new(chunks.scan(sensor, beside.back(from)?, to)?, beside) {
+    let beside = NeighbourSamples::new(chunks, sensor);
+    for sample in JoinedSamples::new(chunks.scan(sensor, beside.back(from)?, to)?, beside) {
         let sample = sample?;
         if let Some(delta) = deltas.step(&sample).filter(|_| sample.time >= from) {
             sum.get_or_insert_default().add(delta);
@@ -293,12 +297,12 @@ pub fn rise(chunks: &dyn Chunks, sensor: &SensorInfo, from: i64, to: i64) -> Res
 /// with sensors that fit a meter and measure something else, as far as `problems` has room.
 pub fn sources(
     job: &JobScope,
-    meters: &[Meter],
+    meters: &[EnergyMeter],
     mut sensors: impl FnMut(&[Pattern]) -> Vec<SensorInfo>,
     problems: &mut Vec<String>,
     problems_max: usize,
-) -> Vec<(Option<usize>, Vec<Source>)> {
-    let mut all: Vec<(Option<usize>, Vec<Source>)> = vec![(None, Vec::new()); job.places().len()];
+) -> Vec<(Option<usize>, Vec<EnergySource>)> {
+    let mut all: Vec<(Option<usize>, Vec<EnergySource>)> = vec![(None, Vec::new()); job.places().len()];
     for (number, meter) in meters.iter().enumerate() {
         if all.iter().all(|(found, _)| found.is_some()) {
             break;
@@ -308,7 +312,7 @@ pub fn sources(
             if !meter.has(below) || all[place].0.is_some_and(|found| found != number) {
                 continue;
             }
-            match Source::new(sensor) {
+            match EnergySource::new(sensor) {
                 Ok(source) => {
                     all[place].0 = Some(number);
                     all[place].1.push(source);
@@ -331,12 +335,12 @@ mod tests {
     #[test]
     fn cores_share_as_jobs_come_and_go() {
         let weights =
-            Weights::of_cores((0, 100), 4, &[(-10, 20, 4), (10, 30, 8), (90, 200, 4), (200, 300, 1), (-5, 0, 9)]);
+            ShareWeights::of_cores((0, 100), 4, &[(-10, 20, 4), (10, 30, 8), (90, 200, 4), (200, 300, 1), (-5, 0, 9)]);
         assert_eq!(weights.steps, [(0, 0.5), (10, 0.25), (20, 4.0 / 12.0), (30, 1.0), (90, 0.5)]);
         assert_eq!((weights.end, weights.time_ns()), (100, 100));
         let mean = (0.5 * 10.0 + 0.25 * 10.0 + 10.0 / 3.0 + 60.0 + 5.0) / 100.0;
         assert!((weights.mean() - mean).abs() < 1e-12);
-        let sum = Weights::sum(&[Weights::constant(0, 10, 0.5), Weights::constant(5, 20, 0.25)]);
+        let sum = ShareWeights::sum(&[ShareWeights::constant(0, 10, 0.5), ShareWeights::constant(5, 20, 0.25)]);
         assert_eq!((sum.steps, sum.end), (vec![(0, 0.5), (5, 0.75), (10, 0.25), (20, 0.0)], 20));
     }
 
@@ -347,9 +351,9 @@ mod tests {
         let times = || (0..100).filter(|at| !(60..80).contains(at));
         let power: Vec<(i64, f64)> = times().map(|at| (at * S, watts(at))).collect();
         let energy: Vec<(i64, f64)> = times().map(|at| (at * S, (0..at).map(watts).sum::<f64>())).collect();
-        let gauge = Source::new(sensor("/n/power", "W", Kind::Gauge)).unwrap();
-        let counter = Source::new(sensor("/n/energy", "kJ", Kind::Counter)).unwrap();
-        let weights = Weights::of_cores((10 * S + S / 2, 90 * S), 1, &[(20 * S, 30 * S, 1)]);
+        let gauge = EnergySource::new(sensor("/n/power", "W", Kind::Gauge)).unwrap();
+        let counter = EnergySource::new(sensor("/n/energy", "kJ", Kind::Counter)).unwrap();
+        let weights = ShareWeights::of_cores((10 * S + S / 2, 90 * S), 1, &[(20 * S, 30 * S, 1)]);
         let found = measure(&Fake(power), &gauge, &weights).unwrap();
         // 9.5 s alone, 10 s halved, 20 s alone, until 59 s with the step within 49 to 50 s; 80 to 90 s.
         let exact = 100.0 * 9.5 + 50.0 * 10.0 + 100.0 * 19.0 + 150.0 + 200.0 * 9.0 + 200.0 * 10.0;
@@ -357,26 +361,26 @@ mod tests {
         let found = measure(&Fake(energy), &counter, &weights).unwrap();
         assert_eq!((found.joules, found.covered_ns), ((exact - 50.0) * 1000.0, 58 * S + S / 2));
         let empty = measure(&Fake(Vec::new()), &gauge, &weights).unwrap();
-        assert_eq!(empty, Measured::default());
+        assert_eq!(empty, MeasuredEnergy::default());
     }
 
     #[test]
     fn energy_is_rounded_once() {
-        let counter = Source::new(sensor("/n/energy", "uJ", Kind::Counter)).unwrap();
+        let counter = EnergySource::new(sensor("/n/energy", "uJ", Kind::Counter)).unwrap();
         let readings = (0..8).map(|at| (at * S, at as f64 * 34_346_052_323.857_142)).map(|(at, uj)| (at, uj.round()));
-        let found = measure(&Fake(readings.collect()), &counter, &Weights::constant(0, 7 * S, 1.0)).unwrap();
+        let found = measure(&Fake(readings.collect()), &counter, &ShareWeights::constant(0, 7 * S, 1.0)).unwrap();
         assert_eq!(found.joules, 240_422.366_267);
     }
 
     #[test]
     fn meters_and_sources() {
-        let meter = Meter::new("power").unwrap();
+        let meter = EnergyMeter::new("power").unwrap();
         assert!(meter.has("power") && !meter.has("gpu/0/power") && !meter.has("job/7/power"));
         assert!(meter.patterns()[0].matches("/lrz/n1/power"));
-        let both = Meter::new("powercap/package-*/energy + powercap/package-*/dram/energy").unwrap();
+        let both = EnergyMeter::new("powercap/package-*/energy + powercap/package-*/dram/energy").unwrap();
         assert!(both.has("powercap/package-1/energy") && both.has("powercap/package-0/dram/energy"));
         assert!(!both.has("powercap/package-0/core/energy"));
-        assert!(Meter::new("a//b").is_err());
+        assert!(EnergyMeter::new("a//b").is_err());
         for (unit, kind, good) in [
             ("mW", Kind::Gauge, true),
             ("kW.h", Kind::Counter, true),
@@ -384,8 +388,8 @@ mod tests {
             ("Cel", Kind::Gauge, false),
             ("", Kind::Gauge, false),
         ] {
-            assert_eq!(Source::new(sensor("/n/x", unit, kind)).is_ok(), good, "{unit}");
+            assert_eq!(EnergySource::new(sensor("/n/x", unit, kind)).is_ok(), good, "{unit}");
         }
-        assert_eq!(Source::new(sensor("/n/x", "kW.h", Kind::Counter)).unwrap().to.factor(), J_PER_KWH);
+        assert_eq!(EnergySource::new(sensor("/n/x", "kW.h", Kind::Counter)).unwrap().to.factor(), J_PER_KWH);
     }
 }

@@ -12,7 +12,7 @@ pub mod energy;
 mod scope;
 pub mod statistics;
 
-pub use scope::{Cpus, JobScope, Place};
+pub use scope::{Cpus, JobNode, JobScope};
 
 #[cfg(test)]
 pub(crate) mod tests {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use wholegrain_model::JobRecord;
 use wholegrain_store::{Chunks, JobRow, JobSearchResult, SensorInfo, Store, StoreError};
 
-use super::during::During;
+use super::during::SensorsDuringJob;
 
 /// The level below an agent's prefix that jobs' sensors are below.
 const JOB: &str = "job";
@@ -42,24 +42,24 @@ impl Cpus {
 
 /// A job on one node.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Place {
+pub struct JobNode {
     pub node: Box<str>,
-    /// What the node's sensors are below.
+    /// The path prefix of the node's sensors.
     pub prefix: Box<str>,
-    /// The level that the job's own sensors are below: `<prefix>/job/<level>/…`.
+    /// The level of the job's own sensors: `<prefix>/job/<level>/…`.
     pub level: Box<str>,
-    /// The CPUs it may use, if that is known.
+    /// The CPUs that the job may use, if known.
     pub cpus: Option<Cpus>,
-    /// Devices given to it, such as `gpu/0`; empty when none is known.
+    /// Allocated devices, such as `gpu/0`; empty if none is known.
     pub devices: Box<[Box<str>]>,
-    /// When it began, ns since the Unix epoch.
+    /// The job's begin on this node, ns since the Unix epoch.
     pub from: i64,
-    /// When it was over, not within: the first time after its last; the end of time while it runs.
+    /// The job's end on this node, exclusive; `i64::MAX` while it runs.
     pub to: i64,
 }
 
-impl Place {
-    /// Of one record.
+impl JobNode {
+    /// The node of one job record.
     pub fn of(record: &JobRecord) -> Self {
         Self {
             node: record.node.as_str().into(),
@@ -68,13 +68,13 @@ impl Place {
             cpus: record.cpus.as_deref().and_then(Cpus::parse),
             devices: record.devices.iter().map(|device| device.as_str().into()).collect(),
             from: record.from,
-            // The last sample can lie at the very end.
+            // Includes a sample at the end itself.
             to: record.to.map_or(i64::MAX, |to| to.saturating_add(1)),
         }
     }
 
-    /// Whether a sensor of the node, by its path below the prefix, is the job's: its own; of each CPU, the CPUs that it may use; of each device of a
-    /// kind of which it was given some, those; and whatever is of the node as a whole. What the record does not know excludes nothing.
+    /// Whether a sensor of the node, given by its path below the prefix, belongs to the job: its own sensors, sensors of the CPUs that it may use, of its
+    /// allocated devices, and of the node as a whole. Unknown CPUs and devices exclude nothing.
     pub fn has(&self, below: &str) -> bool {
         if let Some(rest) = below.strip_prefix(JOB).and_then(|rest| rest.strip_prefix('/')) {
             return rest.split_once('/').is_some_and(|(level, _)| *level == *self.level);
@@ -101,35 +101,35 @@ impl Place {
     }
 }
 
-/// One run of a job: where it was and when.
+/// One run of a job: its nodes and its times on them.
 #[derive(Debug, Clone)]
 pub struct JobScope {
     row: JobRow,
-    places: Vec<Place>,
+    places: Vec<JobNode>,
     by_prefix: HashMap<Box<str>, usize>,
     damaged: u64,
 }
 
 impl JobScope {
-    /// The job that an id is of, as [`Store::find_job`] finds it; `None` when there is none, or with `only_user` none of theirs.
+    /// Finds a job by id with [`Store::find_job`]; `None` if there is none, or with `only_user` none of that user.
     pub fn find(store: &Store, id: &str, only_user: Option<&str>, at: Option<i64>) -> Result<Option<Self>, StoreError> {
         store.find_job(id, only_user, at).map(|found| Self::of(store, &found)).transpose()
     }
 
-    /// A job that was found.
+    /// The scope of a job that [`Store::find_job`] found.
     pub fn of(store: &Store, found: &JobSearchResult) -> Result<Self, StoreError> {
         let mut places = Vec::with_capacity(found.row.nodes);
         let damaged = store.job_records(found, |record| {
-            places.push(Place::of(&record));
+            places.push(JobNode::of(&record));
             io::Result::Ok(())
         })?;
         Ok(Self::new(found.row.clone(), places, damaged.unwrap_or_default()))
     }
 
-    /// Of its parts; `damaged` records could not be read. A prefix that comes twice counts from its first to its last time.
-    pub fn new(row: JobRow, all: Vec<Place>, damaged: u64) -> Self {
+    /// Builds a scope. `damaged` is the number of unreadable records. A prefix that occurs twice counts from its first begin to its last end.
+    pub fn new(row: JobRow, all: Vec<JobNode>, damaged: u64) -> Self {
         let mut by_prefix: HashMap<Box<str>, usize> = HashMap::with_capacity(all.len());
-        let mut places: Vec<Place> = Vec::with_capacity(all.len());
+        let mut places: Vec<JobNode> = Vec::with_capacity(all.len());
         for place in all {
             match by_prefix.get(&place.prefix) {
                 Some(known) => {
@@ -154,18 +154,18 @@ impl JobScope {
     }
 
     /// The nodes, sorted by name.
-    pub fn places(&self) -> &[Place] {
+    pub fn places(&self) -> &[JobNode] {
         &self.places
     }
 
-    /// From when on to before when it was on any node; `now` ends the range of a job that runs.
+    /// The range in which the job was on any node, end exclusive; `now` ends the range of a running job.
     pub fn range(&self, now: i64) -> (i64, i64) {
         let from = self.places.iter().map(|place| place.from).min().unwrap_or(self.row.from);
         let to = self.places.iter().map(|place| place.to).max().unwrap_or(from);
         (from, if to == i64::MAX { now.max(from) } else { to })
     }
 
-    /// What is not known of the job because records of it are damaged.
+    /// A warning if records of the job are damaged.
     pub fn warnings(&self) -> Vec<String> {
         let text = || {
             format!(
@@ -176,27 +176,27 @@ impl JobScope {
         (self.damaged > 0).then(text).into_iter().collect()
     }
 
-    /// The node that a sensor is of and its name below the node's prefix, if it is the job's.
-    pub fn place<'a>(&self, path: &'a str) -> Option<(&Place, &'a str)> {
+    /// The node of a sensor and its path below the node's prefix, if the sensor belongs to the job.
+    pub fn place<'a>(&self, path: &'a str) -> Option<(&JobNode, &'a str)> {
         self.place_index(path).map(|(place, below)| (&self.places[place], below))
     }
 
-    /// The same with the node's number among [`JobScope::places`].
+    /// As [`JobScope::place`], with the node's index in [`JobScope::places`].
     pub(crate) fn place_index<'a>(&self, path: &'a str) -> Option<(usize, &'a str)> {
         let (at, place) = path.rmatch_indices('/').find_map(|(at, _)| Some((at, *self.by_prefix.get(&path[..at])?)))?;
         let below = &path[at + 1..];
         self.places[place].has(below).then_some((place, below))
     }
 
-    /// Takes out the sensors that are not the job's.
+    /// Removes sensors that do not belong to the job.
     pub fn retain(&self, sensors: &mut Vec<SensorInfo>) {
         sensors.retain(|sensor| self.place(&sensor.path).is_some());
     }
 
-    /// The same readings as far as they are of the job's time on their node. A query then answers for each sensor as if its range ended where
-    /// the job's does.
+    /// Restricts `chunks` to the job's time on each node: a query then treats each sensor as if its range were the
+    /// job's.
     pub fn restrict(self: &Arc<Self>, chunks: Box<dyn Chunks>) -> Box<dyn Chunks> {
-        Box::new(During::new(chunks, self.clone()))
+        Box::new(SensorsDuringJob::new(chunks, self.clone()))
     }
 }
 
@@ -225,8 +225,8 @@ mod tests {
             devices: devices.iter().map(|device| (*device).to_owned()).collect(),
             ..JobRecord::default()
         };
-        let all = Place::of(&record(None, &[]));
-        let some = Place::of(&record(Some("0-1,10"), &["gpu/0", "gpu/3", "dev/nvidia0"]));
+        let all = JobNode::of(&record(None, &[]));
+        let some = JobNode::of(&record(Some("0-1,10"), &["gpu/0", "gpu/3", "dev/nvidia0"]));
         for (below, in_all, in_some) in [
             ("power", true, true),
             ("cpu/user", true, true),

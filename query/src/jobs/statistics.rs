@@ -1,7 +1,7 @@
-//! Statistics of a job's sensors: of each on its node, and of each metric over the nodes.
+//! Statistics of a job's sensors: for each sensor on its node, and for each metric over the nodes.
 //!
-//! A metric is the path below the node's prefix. Gauges count as they were read, counters as rates per second. Every value counts the same, however long
-//! it held. Readings are taken in one pass; what is kept grows with the number of metrics alone.
+//! A metric is the path below the node's prefix. Gauges enter as read, counters as rates per second. All values have the same weight, whatever their
+//! duration. One pass over the readings; memory grows with the number of metrics only.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -10,17 +10,17 @@ use wholegrain_model::{Kind, Value};
 use wholegrain_store::{Chunks, SensorInfo};
 
 use super::JobScope;
-use crate::ops::Difference;
-use crate::samples::{Beside, Samples};
+use crate::ops::DifferenceOp;
+use crate::samples::{JoinedSamples, NeighbourSamples};
 use crate::scale::Scale;
 use crate::{Op, QueryError, unit_of};
 
 /// The most metrics of one answer.
 pub const METRICS_MAX: usize = 10_000;
 
-/// Values one by one, without keeping them (Welford 1962; merged after Chan, Golub, LeVeque 1979).
+/// Statistics computed in one pass without storing the values (Welford 1962; merged as in Chan, Golub, LeVeque 1979).
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Tally {
+pub struct RunningStatistics {
     count: u64,
     min: f64,
     max: f64,
@@ -28,14 +28,14 @@ pub struct Tally {
     squares: f64,
 }
 
-impl Default for Tally {
+impl Default for RunningStatistics {
     fn default() -> Self {
         Self { count: 0, min: f64::INFINITY, max: f64::NEG_INFINITY, mean: 0.0, squares: 0.0 }
     }
 }
 
-impl Tally {
-    /// Takes a value.
+impl RunningStatistics {
+    /// Adds one value to the statistics.
     pub fn push(&mut self, value: f64) {
         self.count += 1;
         (self.min, self.max) = (self.min.min(value), self.max.max(value));
@@ -44,8 +44,8 @@ impl Tally {
         self.squares += before * (value - self.mean);
     }
 
-    /// Takes another's values.
-    pub fn merge(&mut self, other: &Tally) {
+    /// Adds the values of `other`.
+    pub fn merge(&mut self, other: &RunningStatistics) {
         if other.count == 0 {
             return;
         }
@@ -57,11 +57,11 @@ impl Tally {
         self.squares += other.squares + difference * difference * here * there / (here + there);
     }
 
-    /// What they come to.
-    pub fn spread(&self) -> Spread {
+    /// The statistics of the values so far.
+    pub fn spread(&self) -> ValueStatistics {
         let some = |value: f64| (self.count > 0 && !value.is_nan()).then_some(value);
         let deviation = (self.squares / self.count as f64).max(0.0).sqrt();
-        Spread {
+        ValueStatistics {
             count: self.count,
             min: some(self.min),
             mean: some(self.mean),
@@ -71,76 +71,76 @@ impl Tally {
     }
 }
 
-/// What values come to; nothing where there is none.
+/// Statistics of values; `None` if there are none.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
-pub struct Spread {
+pub struct ValueStatistics {
     pub count: u64,
     pub min: Option<f64>,
     pub mean: Option<f64>,
     pub max: Option<f64>,
-    /// Their standard deviation: the root of the mean square of their distances from the mean (of all values there are, not an estimate from a part).
+    /// The standard deviation of the population (not an estimate from a sample).
     pub deviation: Option<f64>,
 }
 
-/// One metric on one node.
+/// Statistics of one metric on one node.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct OnNode<'a> {
+pub struct NodeStatistics<'a> {
     pub node: &'a str,
     /// The path below the node's prefix.
     pub metric: &'a str,
     pub unit: &'a str,
-    /// What the values come to.
+    /// Over the values of this node.
     #[serde(flatten)]
-    pub spread: Spread,
-    /// The part of the time that lies between two readings with a value and without a hole between them: 1 is all of it.
+    pub spread: ValueStatistics,
+    /// The covered part of the time, 0 to 1: between two readings with values and no hole.
     pub coverage: f64,
 }
 
-/// One metric over the nodes.
+/// Statistics of one metric over all nodes.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct OverNodes {
+pub struct MetricStatistics {
     /// The path below the nodes' prefixes.
     pub metric: String,
     pub unit: String,
     /// How many nodes have the sensor.
     pub nodes: u64,
-    /// What all values of all nodes come to.
+    /// Over all values of all nodes.
     #[serde(flatten)]
-    pub spread: Spread,
-    /// The part of all these nodes' time that is covered.
+    pub spread: ValueStatistics,
+    /// The covered part of the time of all these nodes.
     pub coverage: f64,
-    /// What the nodes' means come to; its count is the number of nodes with a value.
-    pub node_means: Spread,
+    /// Over the means of the nodes; `count` is the number of nodes with a value.
+    pub node_means: ValueStatistics,
     /// The node with the least mean.
     pub min_node: Option<String>,
     /// The node with the greatest mean.
     pub max_node: Option<String>,
-    /// The greatest of the nodes' means by their mean, less 1: 0 is perfect balance, 1 is a node with twice the mean. Nothing where the mean is not
-    /// above 0.
+    /// The greatest mean of a node, divided by the mean of all nodes, minus 1: 0 is perfect balance, 1 is a node with twice the mean. `None` if the mean
+    /// is not above 0.
     pub imbalance: Option<f64>,
 }
 
 #[derive(Default)]
-struct Over {
+struct NodeTotals {
     nodes: u64,
-    all: Tally,
-    means: Tally,
+    all: RunningStatistics,
+    means: RunningStatistics,
     covered_ns: f64,
     time_ns: f64,
     least: Option<(f64, Box<str>)>,
     greatest: Option<(f64, Box<str>)>,
 }
 
-/// Gives the statistics of each sensor to `take`, by path, as long as it wants them; in the end those over nodes. `chunks` are not restricted to the job;
-/// `sensors` are the job's. The range is cut to the job's time on each node; `now` ends that of a job that runs.
+/// Passes the statistics of each sensor to `take`, by path, until it returns false, and returns those over nodes. `chunks` are not restricted to the job;
+/// `sensors` are the job's. The range is cut to the job's time on each node; `now` is the end of a running job.
 pub fn statistics(
     job: &JobScope,
     chunks: &dyn Chunks,
     sensors: &[SensorInfo],
     (from, to): (i64, i64),
     now: i64,
-    mut take: impl FnMut(&OnNode<'_>) -> bool,
-) -> Result<Vec<OverNodes>, QueryError> {
+    mut take: impl FnMut(&NodeStatistics<'_>) -> bool,
+) -> Result<Vec<MetricStatistics>, QueryError> {
     let metrics: HashSet<&str> =
         sensors.iter().filter_map(|sensor| job.place(&sensor.path)).map(|(_, below)| below).collect();
     if metrics.len() > METRICS_MAX {
@@ -149,7 +149,7 @@ pub fn statistics(
             metrics.len()
         )));
     }
-    let mut over: BTreeMap<(String, String), Over> = BTreeMap::new();
+    let mut over: BTreeMap<(String, String), NodeTotals> = BTreeMap::new();
     chunks.prefetch(sensors);
     for sensor in sensors {
         let Some((place, below)) = job.place(&sensor.path) else { continue };
@@ -161,8 +161,13 @@ pub fn statistics(
         let op = (sensor.kind == Kind::Counter).then_some(Op::Rate);
         let unit = unit_of(&sensor.unit, op, None);
         let (spread, time_ns) = (tally.spread(), (to - from) as f64);
-        let row =
-            OnNode { node: &place.node, metric: below, unit: &unit, spread, coverage: covered_ns as f64 / time_ns };
+        let row = NodeStatistics {
+            node: &place.node,
+            metric: below,
+            unit: &unit,
+            spread,
+            coverage: covered_ns as f64 / time_ns,
+        };
         if !take(&row) {
             break;
         }
@@ -184,11 +189,11 @@ pub fn statistics(
     Ok(over.into_iter().map(|((metric, unit), over)| over.finish(metric, unit)).collect())
 }
 
-impl Over {
-    fn finish(self, metric: String, unit: String) -> OverNodes {
+impl NodeTotals {
+    fn finish(self, metric: String, unit: String) -> MetricStatistics {
         let node_means = self.means.spread();
         let imbalance = node_means.max.zip(node_means.mean).filter(|(_, mean)| *mean > 0.0);
-        OverNodes {
+        MetricStatistics {
             metric,
             unit,
             nodes: self.nodes,
@@ -203,15 +208,15 @@ impl Over {
 }
 
 /// The values of one sensor in a range, and how much of it is covered, in ns.
-fn tally(chunks: &dyn Chunks, sensor: &SensorInfo, from: i64, to: i64) -> Result<(Tally, i64), QueryError> {
+fn tally(chunks: &dyn Chunks, sensor: &SensorInfo, from: i64, to: i64) -> Result<(RunningStatistics, i64), QueryError> {
     chunks.prepare_notes(std::slice::from_ref(sensor), from, to);
-    let beside = Beside::new(chunks, sensor);
+    let beside = NeighbourSamples::new(chunks, sensor);
     let scan = chunks.scan(sensor, beside.back(from)?, beside.ahead(to)?)?;
     let scale = Scale::new(sensor.scale);
     let mut rates =
-        (sensor.kind == Kind::Counter).then(|| Difference::new(Op::Rate, sensor.kind, sensor.wraps_at, scale));
-    let (mut tally, mut covered, mut previous) = (Tally::default(), 0, None);
-    for sample in Samples::new(scan, beside) {
+        (sensor.kind == Kind::Counter).then(|| DifferenceOp::new(Op::Rate, sensor.kind, sensor.wraps_at, scale));
+    let (mut tally, mut covered, mut previous) = (RunningStatistics::default(), 0, None);
+    for sample in JoinedSamples::new(scan, beside) {
         let sample = sample?;
         let (time, value) = (sample.time, sample.value.filter(|value| !value.as_f64().is_nan()));
         if let (Some(before), true) = (previous, value.is_some() && sample.joined) {
@@ -238,16 +243,16 @@ mod tests {
         let values: Vec<f64> = (0..1000).map(|at| 1e6 + (at * 37 % 101) as f64).collect();
         let mean = values.iter().sum::<f64>() / 1000.0;
         let deviation = (values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / 1000.0).sqrt();
-        let mut merged = Tally::default();
+        let mut merged = RunningStatistics::default();
         for part in values.chunks(77) {
-            let mut tally = Tally::default();
+            let mut tally = RunningStatistics::default();
             part.iter().for_each(|value| tally.push(*value));
             merged.merge(&tally);
-            merged.merge(&Tally::default());
+            merged.merge(&RunningStatistics::default());
         }
         let found = merged.spread();
         assert_eq!((found.count, found.min, found.max), (1000, Some(1e6), Some(1e6 + 100.0)));
         assert!((found.mean.unwrap() - mean).abs() < 1e-6 && (found.deviation.unwrap() - deviation).abs() < 1e-6);
-        assert_eq!(Tally::default().spread(), Spread::default());
+        assert_eq!(RunningStatistics::default().spread(), ValueStatistics::default());
     }
 }

@@ -1,4 +1,4 @@
-//! What an expression is, once read: a tree whose nodes know where in the text they stand.
+//! The syntax tree of an expression; nodes have their place in the text.
 
 use wholegrain_model::{Interval, Pattern};
 
@@ -6,29 +6,29 @@ use crate::Agg;
 
 /// A place in the text: bytes from `start` (within) to `end` (not within).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Span {
+pub struct TextSpan {
     pub start: usize,
     /// Byte after the last.
     pub end: usize,
 }
 
-impl Span {
+impl TextSpan {
     /// Whether it holds nothing: the end of the text.
     pub fn is_empty(self) -> bool {
         self.start >= self.end
     }
 }
 
-/// A node.
+/// A node with its place in the text.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Expr {
-    pub node: Node,
-    pub span: Span,
+    pub node: ExprNode,
+    pub span: TextSpan,
 }
 
-/// What a node is.
+/// The kinds of nodes.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Node {
+pub enum ExprNode {
     /// A constant: `3.6`, or with a unit `3.6[MJ]`.
     Number {
         /// The number as written.
@@ -67,14 +67,14 @@ pub struct Reference {
     pub pattern: Pattern,
 }
 
-/// With one operand.
+/// Operators with one operand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unary {
     Minus,
     Not,
 }
 
-/// With two operands. Comparisons and `and`, `or` give 1 or 0 of no unit.
+/// Operators with two operands. Comparisons and `and`, `or` give 1 or 0 of no unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Binary {
     Add,
@@ -94,7 +94,7 @@ pub enum Binary {
     Or,
 }
 
-/// At one time.
+/// Functions of values at one time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Function {
     Abs,
@@ -110,7 +110,7 @@ pub enum Function {
     Ln,
 }
 
-/// Along time, of one operand.
+/// Functions along time, of one operand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Along {
     /// Increase per second: of a counter with its resets understood, of anything else the difference per second.

@@ -1,4 +1,4 @@
-//! A change of the definitions: everything is looked at before anything is changed.
+//! Validates a change of the definitions as a whole before any of it is applied.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -9,11 +9,11 @@ use wholegrain_model::suggest::nearest;
 use wholegrain_model::{Kind, Pattern};
 use wholegrain_store::Store;
 
-use super::book::{Book, Written, read};
-use super::check::{Known, Operand, check};
-use super::index::{Index, Names};
-use super::refused::Refused;
-use super::{Checked, Definition, INSTANCES_MAX, OPERANDS_MAX};
+use super::check::{KnownSensors, OperandInfo, check};
+use super::definition_error::DefinitionError;
+use super::index::{InstanceIndex, SensorNames};
+use super::registry::{DefinitionRegistry, RegisteredDefinition, read};
+use super::{CheckedDefinition, Definition, INSTANCES_MAX, OPERANDS_MAX};
 
 /// The levels looked at for the name nearest to a wrong one.
 const LEVELS_LOOKED_AT: usize = 10_000;
@@ -22,66 +22,71 @@ const PLACES_LOOKED_AT: usize = 100;
 /// The most names in one message.
 const NAMES_SHOWN: usize = 8;
 
-/// What is wanted.
+/// A requested change of the definitions.
 #[derive(Debug, Clone, Default)]
-pub struct Change {
-    /// Definitions that are new, or take the place of those of the same path.
+pub struct DefinitionChange {
+    /// New definitions; they replace those of the same path.
     pub define: Vec<Definition>,
-    /// Paths of definitions that go.
+    /// Paths of definitions to remove.
     pub remove: Vec<String>,
-    /// Also those go that others refer to.
+    /// Removes definitions even if others refer to them.
     pub force: bool,
 }
 
-/// What a change does, or would do.
+/// The effect of a change, applied or only checked.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub struct Changed {
-    /// Paths of definitions that were not there.
+pub struct ChangeReport {
+    /// Paths of new definitions.
     pub added: Vec<String>,
-    /// Of those that are others now.
+    /// Paths of definitions that were replaced.
     pub changed: Vec<String>,
-    /// Of those that went.
+    /// Paths of removed definitions.
     pub removed: Vec<String>,
-    /// How many are as they were.
+    /// How many definitions did not change.
     pub unchanged: usize,
     /// How many sensors the definitions named here make, by path.
     pub sensors: BTreeMap<String, usize>,
-    /// What may not be meant so.
+    /// What is valid but may be a mistake.
     pub warnings: Vec<String>,
 }
 
-impl Changed {
-    /// Whether nothing is to be done.
+impl ChangeReport {
+    /// Whether the change has no effect.
     pub fn is_nothing(&self) -> bool {
         self.added.is_empty() && self.changed.is_empty() && self.removed.is_empty()
     }
 }
 
-/// A change that has been found good.
-pub(super) struct Planned {
-    pub changed: Changed,
+/// A change that passed validation.
+pub(super) struct PlannedChange {
+    pub changed: ChangeReport,
     pub set: Vec<Definition>,
 }
 
-/// Looks at a change of `book` from every side.
-pub(super) fn plan(book: &Book, change: Change, names: &Names, store: &Store) -> Result<Planned, Vec<Refused>> {
-    let mut changed = Changed::default();
-    let mut after: BTreeMap<String, Arc<Checked>> =
-        book.all.iter().map(|(path, written)| (path.clone(), written.checked.clone())).collect();
+/// Validates a change of the definitions.
+pub(super) fn plan(
+    registry: &DefinitionRegistry,
+    change: DefinitionChange,
+    names: &SensorNames,
+    store: &Store,
+) -> Result<PlannedChange, Vec<DefinitionError>> {
+    let mut changed = ChangeReport::default();
+    let mut after: BTreeMap<String, Arc<CheckedDefinition>> =
+        registry.all.iter().map(|(path, written)| (path.clone(), written.checked.clone())).collect();
     let (mut refused, mut set, mut seen) = (Vec::new(), Vec::new(), BTreeSet::new());
     for path in change.remove {
         match after.remove(&path) {
             Some(_) => changed.removed.push(path),
-            None => refused.push(unknown(book, &path)),
+            None => refused.push(unknown(registry, &path)),
         }
     }
     for definition in change.define {
         let path = definition.path.clone();
         if !seen.insert(path.clone()) {
-            refused.push(Refused::whole("it is defined twice in one change").of(&path));
+            refused.push(DefinitionError::whole("it is defined twice in one change").of(&path));
             continue;
         }
-        let before = book.all.get(&path).map(|written| &written.checked.definition);
+        let before = registry.all.get(&path).map(|written| &written.checked.definition);
         if before == Some(&definition) && after.contains_key(&path) {
             changed.unchanged += 1;
             continue;
@@ -101,38 +106,38 @@ pub(super) fn plan(book: &Book, change: Change, names: &Names, store: &Store) ->
     if !refused.is_empty() {
         return Err(refused);
     }
-    let new = Book::of(after.into_values().collect()).map_err(|refused| vec![refused])?;
-    let index = Index::of(&new, names, store);
+    let new = DefinitionRegistry::of(after.into_values().collect()).map_err(|refused| vec![refused])?;
+    let index = InstanceIndex::of(&new, names, store);
     let touched: Vec<&str> = changed.added.iter().chain(&changed.changed).map(String::as_str).collect();
-    let look = Look { book, new: &new, index: &index, store, touched: &touched, forced: change.force };
+    let look = ChangeCheck { registry, new: &new, index: &index, store, touched: &touched, forced: change.force };
     let warnings = look.at_all(&changed)?;
     changed.warnings = warnings;
     let counts = index.counts();
     changed.sensors = touched.iter().map(|path| ((*path).to_owned(), counts.get(path).copied().unwrap_or(0))).collect();
-    Ok(Planned { changed, set })
+    Ok(PlannedChange { changed, set })
 }
 
-fn unknown(book: &Book, path: &str) -> Refused {
-    let refused = Refused::whole("there is no such definition").of(path);
-    match nearest(path, book.all.keys().map(String::as_str)) {
+fn unknown(registry: &DefinitionRegistry, path: &str) -> DefinitionError {
+    let refused = DefinitionError::whole("there is no such definition").of(path);
+    match nearest(path, registry.all.keys().map(String::as_str)) {
         Some(near) => refused.help(format!("did you mean {near}?")),
         None => refused.help("`wholegrain config virtual list` lists them"),
     }
 }
 
 /// A change that is looked at.
-struct Look<'a> {
-    book: &'a Book,
-    new: &'a Book,
-    index: &'a Index,
+struct ChangeCheck<'a> {
+    registry: &'a DefinitionRegistry,
+    new: &'a DefinitionRegistry,
+    index: &'a InstanceIndex,
     store: &'a Store,
     touched: &'a [&'a str],
     forced: bool,
 }
 
-impl Look<'_> {
+impl ChangeCheck<'_> {
     /// Everything there is against it; the warnings, if nothing is.
-    fn at_all(&self, changed: &Changed) -> Result<Vec<String>, Vec<Refused>> {
+    fn at_all(&self, changed: &ChangeReport) -> Result<Vec<String>, Vec<DefinitionError>> {
         let mut refused = Vec::new();
         if !self.forced {
             refused.extend(changed.removed.iter().filter_map(|path| self.needed(path)));
@@ -141,7 +146,9 @@ impl Look<'_> {
             let count = INSTANCES_MAX as u64 + self.index.left_out;
             let message = format!("there would be at least {count} virtual sensors, at most {INSTANCES_MAX} are made");
             return Err(vec![
-                Refused::whole(message).of(self.touched.first().unwrap_or(&"")).help("narrow the template's path"),
+                DefinitionError::whole(message)
+                    .of(self.touched.first().unwrap_or(&""))
+                    .help("narrow the template's path"),
             ]);
         }
         // What refers to something that changes is looked at again, and so on.
@@ -174,8 +181,8 @@ impl Look<'_> {
     }
 
     /// Who needs a sensor that goes.
-    fn needed(&self, path: &str) -> Option<Refused> {
-        let gone = &self.book.all.get(path)?.path;
+    fn needed(&self, path: &str) -> Option<DefinitionError> {
+        let gone = &self.registry.all.get(path)?.path;
         let mut users = self.new.needing(gone);
         if users.is_empty() {
             return None;
@@ -184,16 +191,16 @@ impl Look<'_> {
         users.truncate(NAMES_SHOWN);
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
         Some(
-            Refused::whole(format!("others are computed from it: {}{more}", users.join(", ")))
+            DefinitionError::whole(format!("others are computed from it: {}{more}", users.join(", ")))
                 .of(path)
                 .help("remove those too, or force it: they have gaps then where it is missing"),
         )
     }
 
-    fn at_one(&self, written: &Written, own: bool) -> Result<Vec<String>, Refused> {
+    fn at_one(&self, written: &RegisteredDefinition, own: bool) -> Result<Vec<String>, DefinitionError> {
         let definition = &written.checked.definition;
         let path = definition.path.as_str();
-        let in_it = |refused: Refused| refused.of(path);
+        let in_it = |refused: DefinitionError| refused.of(path);
         if own {
             self.place(written).map_err(in_it)?;
         }
@@ -203,19 +210,19 @@ impl Look<'_> {
             && !self.index.select(&written.path).any(|(_, made)| made.definition.definition.path == path)
         {
             let message = "the template makes no sensor: there is no place where all that it refers to is there";
-            return Err(in_it(Refused::whole(message).help("`wholegrain sensors` lists what there is")));
+            return Err(in_it(DefinitionError::whole(message).help("`wholegrain sensors` lists what there is")));
         }
         Ok(warnings.into_iter().map(|warning| format!("{path}: {warning}")).collect())
     }
 
-    /// Whether the path is free.
-    fn place(&self, written: &Written) -> Result<(), Refused> {
+    /// Checks that no other sensor has the path.
+    fn place(&self, written: &RegisteredDefinition) -> Result<(), DefinitionError> {
         let path = written.checked.definition.path.as_str();
         if !written.is_template() {
             let measured = self.store.sensor_id(path).and_then(|id| self.store.sensor(id));
             return measured.map_or(Ok(()), |info| {
                 let by = if info.agent.is_empty() { String::new() } else { format!(", by {}", info.agent) };
-                Err(Refused::whole(format!("there is a sensor of this path that is measured{by}"))
+                Err(DefinitionError::whole(format!("there is a sensor of this path that is measured{by}"))
                     .help("choose another path"))
             });
         }
@@ -227,12 +234,12 @@ impl Look<'_> {
         other.map_or(Ok(()), |other| {
             let other = &other.checked.definition.path;
             let message = format!("the template {other} would make sensors of the same paths");
-            Err(Refused::whole(message)
+            Err(DefinitionError::whole(message)
                 .help("one sensor's own definition, without wildcards, may stand beside a template"))
         })
     }
 
-    /// The path with the first level replaced that is not there. What stands below a wildcard is looked for at the first places there are.
+    /// The path with its first unknown level replaced by the nearest known one. Below a wildcard only the first places are searched.
     fn near(&self, path: &str) -> Option<String> {
         let levels: Vec<&str> = path.split('/').skip(1).collect();
         let mut places = vec![String::new()];
@@ -258,13 +265,15 @@ impl Look<'_> {
     }
 }
 
-impl Known for Look<'_> {
-    fn chosen(&self, pattern: &Pattern) -> Vec<Operand> {
+impl KnownSensors for ChangeCheck<'_> {
+    fn chosen(&self, pattern: &Pattern) -> Vec<OperandInfo> {
         let measured = self.store.sensors_most(pattern, OPERANDS_MAX + 1);
-        let mut operands: Vec<Operand> =
-            measured.into_iter().map(|info| Operand { path: info.path, unit: info.unit, kind: info.kind }).collect();
+        let mut operands: Vec<OperandInfo> = measured
+            .into_iter()
+            .map(|info| OperandInfo { path: info.path, unit: info.unit, kind: info.kind })
+            .collect();
         let room = (OPERANDS_MAX + 1).saturating_sub(operands.len());
-        let computed = |path: Arc<str>, checked: &Checked| Operand {
+        let computed = |path: Arc<str>, checked: &CheckedDefinition| OperandInfo {
             path,
             unit: checked.definition.unit.clone(),
             kind: Kind::Gauge,

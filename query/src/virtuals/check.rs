@@ -7,30 +7,30 @@ use std::sync::Arc;
 
 use wholegrain_model::{Dimension, Kind, Pattern, Unit};
 
-use super::ast::{Along, Binary, Expr, Function, Node, Reference, Span, Unary};
-use super::refused::{Refused, word};
+use super::ast::{Along, Binary, Expr, ExprNode, Function, Reference, TextSpan, Unary};
+use super::definition_error::{DefinitionError, word};
 use super::{Definition, OPERANDS_MAX};
 use crate::Agg;
 
 /// A sensor as far as the check is concerned.
 #[derive(Debug, Clone)]
-pub(super) struct Operand {
+pub(super) struct OperandInfo {
     pub path: Arc<str>,
     pub unit: String,
     pub kind: Kind,
 }
 
 /// What is known of the sensors that an expression refers to.
-pub(super) trait Known {
+pub(super) trait KnownSensors {
     /// What a reference chooses, at most [`OPERANDS_MAX`] and one.
-    fn chosen(&self, pattern: &Pattern) -> Vec<Operand>;
+    fn chosen(&self, pattern: &Pattern) -> Vec<OperandInfo>;
     /// A path near to one that is not there.
     fn nearest(&self, pattern: &Pattern) -> Option<String>;
 }
 
 /// How a temperature's zero stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Zero {
+enum ZeroPoint {
     Own,
     /// `Cel`, `[degF]`: a place on a scale.
     Scale,
@@ -42,7 +42,7 @@ enum Zero {
 #[derive(Debug, Clone)]
 struct Quantity {
     dimension: Dimension,
-    zero: Zero,
+    zero: ZeroPoint,
     /// How it is named in messages.
     unit: String,
     /// A bare 0, which is 0 of everything.
@@ -51,7 +51,7 @@ struct Quantity {
 
 impl Quantity {
     fn number() -> Self {
-        Self { dimension: Dimension::NUMBER, zero: Zero::Own, unit: "1".to_owned(), is_zero: false }
+        Self { dimension: Dimension::NUMBER, zero: ZeroPoint::Own, unit: "1".to_owned(), is_zero: false }
     }
 
     fn of(dimension: Dimension) -> Self {
@@ -69,29 +69,29 @@ pub(super) fn check(
     definition: &Definition,
     unit: &Unit,
     expr: &Expr,
-    known: &dyn Known,
-) -> Result<Vec<String>, Refused> {
+    known: &dyn KnownSensors,
+) -> Result<Vec<String>, DefinitionError> {
     let text = definition.expression.as_str();
-    let mut check = Check { text, is_template: definition.path.contains('*'), known, warnings: Vec::new() };
+    let mut check = ExpressionCheck { text, is_template: definition.path.contains('*'), known, warnings: Vec::new() };
     let found = check.quantity(expr)?;
     if found.dimension != unit.dimension() && !found.is_zero {
         let declared = Quantity { unit: unit.code().to_owned(), ..Quantity::of(unit.dimension()) };
         let message = format!("the expression gives {}, the unit declared is {}", found.named(), declared.named());
-        return Err(Refused::at(text, expr.span, message));
+        return Err(DefinitionError::at(text, expr.span, message));
     }
     if let Some(factor) = hundredfold(expr, unit) {
         let message = format!(
             "multiplied by {factor}, and 1 (a number) is {factor} {unit} already: it would be shown {factor} times too large"
         );
         let help = format!("leave the factor {factor} away; one that is meant so is written {factor}[1]");
-        return Err(Refused::at(text, expr.span, message).help(help));
+        return Err(DefinitionError::at(text, expr.span, message).help(help));
     }
-    if unit.has_offset() && found.zero == Zero::Difference {
+    if unit.has_offset() && found.zero == ZeroPoint::Difference {
         let message = format!(
             "the expression gives a difference of temperatures, which has no place on the scale of {}",
             unit.code()
         );
-        return Err(Refused::at(text, expr.span, message).help("declare the unit K"));
+        return Err(DefinitionError::at(text, expr.span, message).help("declare the unit K"));
     }
     Ok(check.warnings)
 }
@@ -107,60 +107,60 @@ fn hundredfold(expr: &Expr, unit: &Unit) -> Option<f64> {
     let mut parts = vec![expr];
     while let Some(part) = parts.pop() {
         match &part.node {
-            Node::Number { value, unit: None } if is_it(*value) => return Some(*value),
-            Node::Binary(Binary::Multiply, left, right) => parts.extend([left.as_ref(), right.as_ref()]),
-            Node::Binary(Binary::Divide, left, _) => parts.push(left.as_ref()),
-            Node::Unary(Unary::Minus, of) => parts.push(of.as_ref()),
+            ExprNode::Number { value, unit: None } if is_it(*value) => return Some(*value),
+            ExprNode::Binary(Binary::Multiply, left, right) => parts.extend([left.as_ref(), right.as_ref()]),
+            ExprNode::Binary(Binary::Divide, left, _) => parts.push(left.as_ref()),
+            ExprNode::Unary(Unary::Minus, of) => parts.push(of.as_ref()),
             _ => {}
         }
     }
     None
 }
 
-struct Check<'a> {
+struct ExpressionCheck<'a> {
     text: &'a str,
     is_template: bool,
-    known: &'a dyn Known,
+    known: &'a dyn KnownSensors,
     warnings: Vec<String>,
 }
 
-impl Check<'_> {
-    fn refuse<T>(&self, span: Span, message: impl Into<String>) -> Result<T, Refused> {
-        Err(Refused::at(self.text, span, message))
+impl ExpressionCheck<'_> {
+    fn refuse<T>(&self, span: TextSpan, message: impl Into<String>) -> Result<T, DefinitionError> {
+        Err(DefinitionError::at(self.text, span, message))
     }
 
     /// As deep as the tree is, which the parser bounds.
-    fn quantity(&mut self, expr: &Expr) -> Result<Quantity, Refused> {
+    fn quantity(&mut self, expr: &Expr) -> Result<Quantity, DefinitionError> {
         match &expr.node {
-            Node::Number { value, unit } => self.constant(*value, unit.as_deref(), expr.span),
-            Node::Sensor(reference) => self.sensors(reference, expr.span, true),
-            Node::Over { agg, along, reference } => {
+            ExprNode::Number { value, unit } => self.constant(*value, unit.as_deref(), expr.span),
+            ExprNode::Sensor(reference) => self.sensors(reference, expr.span, true),
+            ExprNode::Over { agg, along, reference } => {
                 let mut of = self.sensors(reference, expr.span, along.is_none() && *agg != Agg::Count)?;
                 if let Some(along) = along {
                     of = self.along(*along, of, expr.span)?;
                 }
                 self.aggregated(*agg, of, expr.span)
             }
-            Node::Unary(Unary::Minus, operand) => {
+            ExprNode::Unary(Unary::Minus, operand) => {
                 let of = self.quantity(operand)?;
-                if of.zero == Zero::Scale {
+                if of.zero == ZeroPoint::Scale {
                     let message = format!("a temperature in {} cannot be negated: its zero is not 0", of.unit);
                     return self.refuse(operand.span, message);
                 }
                 Ok(of)
             }
-            Node::Unary(Unary::Not, operand) => self.truth(operand, "not"),
-            Node::Binary(operator, left, right) => self.binary(*operator, left, right, expr.span),
-            Node::If(three) => {
+            ExprNode::Unary(Unary::Not, operand) => self.truth(operand, "not"),
+            ExprNode::Binary(operator, left, right) => self.binary(*operator, left, right, expr.span),
+            ExprNode::If(three) => {
                 self.truth(&three[0], "the condition")?;
                 let (then, otherwise) = (self.quantity(&three[1])?, self.quantity(&three[2])?);
                 self.alike(then, otherwise, "a choice between", three[2].span)
             }
-            Node::Call(function, operands) => self.call(*function, operands),
-            Node::Along(along, operand) => {
+            ExprNode::Call(function, operands) => self.call(*function, operands),
+            ExprNode::Along(along, operand) => {
                 // A counter is what these are made for.
                 let of = match &operand.node {
-                    Node::Sensor(reference) => {
+                    ExprNode::Sensor(reference) => {
                         self.sensors(reference, operand.span, matches!(along, Along::Integral(_) | Along::Moving(..)))?
                     }
                     _ => self.quantity(operand)?,
@@ -170,7 +170,7 @@ impl Check<'_> {
         }
     }
 
-    fn constant(&self, value: f64, unit: Option<&str>, span: Span) -> Result<Quantity, Refused> {
+    fn constant(&self, value: f64, unit: Option<&str>, span: TextSpan) -> Result<Quantity, DefinitionError> {
         let Some(code) = unit else { return Ok(Quantity { is_zero: value == 0.0, ..Quantity::number() }) };
         match Unit::parse(code) {
             Ok(unit) => Ok(quantity(&unit)),
@@ -179,17 +179,17 @@ impl Check<'_> {
     }
 
     /// What the sensors of a reference have in common.
-    fn sensors(&mut self, reference: &Reference, span: Span, bare: bool) -> Result<Quantity, Refused> {
+    fn sensors(&mut self, reference: &Reference, span: TextSpan, bare: bool) -> Result<Quantity, DefinitionError> {
         let chosen = self.known.chosen(&reference.pattern);
         let Some(first) = chosen.first() else { return Err(self.unknown(reference, span)) };
         if chosen.len() > OPERANDS_MAX && !self.is_template {
             let message = format!("<{}> chooses more than {OPERANDS_MAX} sensors", word(&reference.text));
-            return Err(Refused::at(self.text, span, message)
+            return Err(DefinitionError::at(self.text, span, message)
                 .help("define a sensor for each part, such as the sum of a rack, and compute from those"));
         }
-        let unit_of = |operand: &Operand| {
+        let unit_of = |operand: &OperandInfo| {
             Unit::parse(&operand.unit).map_err(|error| {
-                Refused::at(
+                DefinitionError::at(
                     self.text,
                     span,
                     format!("the unit of {} is none that can be computed with: {error}", operand.path),
@@ -207,7 +207,7 @@ impl Check<'_> {
             if unit.dimension() != common.dimension() {
                 let (one, other) = (quantity(&common), quantity(&unit));
                 let message = format!("<{}> chooses sensors of different dimensions", word(&reference.text));
-                return Err(Refused::at(self.text, span, message)
+                return Err(DefinitionError::at(self.text, span, message)
                     .help(format!("{} is in {}", first.path, one.named()))
                     .help(format!("{} is in {}", operand.path, other.named())));
             }
@@ -217,44 +217,47 @@ impl Check<'_> {
             before = operand;
         }
         if let Some(counter) = chosen.iter().find(|operand| operand.kind == Kind::Counter).filter(|_| bare) {
-            let reset = "a running total says little by itself and falls when it begins anew";
-            let warning =
-                Refused::at(self.text, span, format!("{} is a counter; {reset}: rate(…) or delta(…)?", counter.path));
+            let reset = "a running total says little by itself and falls when it restarts";
+            let warning = DefinitionError::at(
+                self.text,
+                span,
+                format!("{} is a counter; {reset}: rate(…) or delta(…)?", counter.path),
+            );
             self.warnings.push(warning.to_string());
         }
         Ok(quantity(&common))
     }
 
-    fn unknown(&self, reference: &Reference, span: Span) -> Refused {
+    fn unknown(&self, reference: &Reference, span: TextSpan) -> DefinitionError {
         let pattern = &reference.pattern;
         let message = if pattern.is_literal() {
             format!("there is no sensor {pattern}")
         } else {
             format!("no sensor matches {pattern}")
         };
-        let refused = Refused::at(self.text, span, message);
+        let refused = DefinitionError::at(self.text, span, message);
         match self.known.nearest(pattern) {
             Some(near) => refused.help(format!("did you mean {near}?")),
             None => refused.help("`wholegrain sensors` lists them"),
         }
     }
 
-    fn aggregated(&self, agg: Agg, of: Quantity, span: Span) -> Result<Quantity, Refused> {
+    fn aggregated(&self, agg: Agg, of: Quantity, span: TextSpan) -> Result<Quantity, DefinitionError> {
         match agg {
             Agg::Count => Ok(Quantity::number()),
-            Agg::Sum if of.zero == Zero::Scale => Err(self.no_sum(&of, span)),
+            Agg::Sum if of.zero == ZeroPoint::Scale => Err(self.no_sum(&of, span)),
             _ => Ok(of),
         }
     }
 
-    fn no_sum(&self, of: &Quantity, span: Span) -> Refused {
+    fn no_sum(&self, of: &Quantity, span: TextSpan) -> DefinitionError {
         let message = format!("temperatures in {} cannot be added up: their zero is not 0", of.unit);
-        Refused::at(self.text, span, message).help("take their mean, or a difference: <a> - <b>")
+        DefinitionError::at(self.text, span, message).help("take their mean, or a difference: <a> - <b>")
     }
 
-    fn along(&self, along: Along, of: Quantity, span: Span) -> Result<Quantity, Refused> {
-        let beyond = || Refused::at(self.text, span, "the exponents of its unit grow beyond what is kept");
-        let difference = if of.zero == Zero::Scale { Zero::Difference } else { of.zero };
+    fn along(&self, along: Along, of: Quantity, span: TextSpan) -> Result<Quantity, DefinitionError> {
+        let beyond = || DefinitionError::at(self.text, span, "the exponents of its unit grow beyond what is kept");
+        let difference = if of.zero == ZeroPoint::Scale { ZeroPoint::Difference } else { of.zero };
         Ok(match along {
             Along::Rate => Quantity::of(of.dimension.over(Dimension::TIME).ok_or_else(beyond)?),
             Along::Integral(_) => Quantity::of(of.dimension.times(Dimension::TIME).ok_or_else(beyond)?),
@@ -263,7 +266,7 @@ impl Check<'_> {
         })
     }
 
-    fn number(&mut self, operand: &Expr, what: &str) -> Result<Quantity, Refused> {
+    fn number(&mut self, operand: &Expr, what: &str) -> Result<Quantity, DefinitionError> {
         let of = self.quantity(operand)?;
         if of.dimension.is_number() {
             return Ok(Quantity::number());
@@ -271,11 +274,11 @@ impl Check<'_> {
         self.refuse(operand.span, format!("{what} takes a number without dimension, this is {}", of.named()))
     }
 
-    fn truth(&mut self, operand: &Expr, what: &str) -> Result<Quantity, Refused> {
+    fn truth(&mut self, operand: &Expr, what: &str) -> Result<Quantity, DefinitionError> {
         self.number(operand, what).map_err(|refused| refused.help("compare it with something: <a> > 5[W]"))
     }
 
-    fn call(&mut self, function: Function, operands: &[Expr]) -> Result<Quantity, Refused> {
+    fn call(&mut self, function: Function, operands: &[Expr]) -> Result<Quantity, DefinitionError> {
         match function {
             Function::Exp => self.number(&operands[0], "exp"),
             Function::Ln => self.number(&operands[0], "ln"),
@@ -304,9 +307,9 @@ impl Check<'_> {
     }
 
     /// Two that must be of one dimension.
-    fn alike(&self, one: Quantity, other: Quantity, what: &str, span: Span) -> Result<Quantity, Refused> {
+    fn alike(&self, one: Quantity, other: Quantity, what: &str, span: TextSpan) -> Result<Quantity, DefinitionError> {
         // 0 °C is not 0 K: which is meant must be said.
-        let is_free = |zero: &Quantity, of: &Quantity| zero.is_zero && of.zero != Zero::Scale;
+        let is_free = |zero: &Quantity, of: &Quantity| zero.is_zero && of.zero != ZeroPoint::Scale;
         if is_free(&other, &one) {
             return Ok(Quantity { is_zero: one.is_zero && other.is_zero, ..one });
         }
@@ -314,7 +317,7 @@ impl Check<'_> {
             return Ok(other);
         }
         if one.dimension != other.dimension {
-            let refused = Refused::at(self.text, span, format!("{what} {} and {}", one.named(), other.named()));
+            let refused = DefinitionError::at(self.text, span, format!("{what} {} and {}", one.named(), other.named()));
             let constant = [&one, &other].into_iter().find(|of| !of.dimension.is_number()).map(|of| &of.unit);
             return Err(match constant.filter(|_| one.dimension.is_number() || other.dimension.is_number()) {
                 Some(unit) => refused.help(format!("a constant's unit stands in brackets: 5[{unit}]")),
@@ -322,16 +325,22 @@ impl Check<'_> {
             });
         }
         let zero = match (one.zero, other.zero) {
-            (Zero::Scale, Zero::Difference) | (Zero::Difference, Zero::Scale) => {
+            (ZeroPoint::Scale, ZeroPoint::Difference) | (ZeroPoint::Difference, ZeroPoint::Scale) => {
                 let message = format!("{what} a temperature and a difference of temperatures");
                 return self.refuse(span, message);
             }
-            (Zero::Own, zero) | (zero, _) => zero,
+            (ZeroPoint::Own, zero) | (zero, _) => zero,
         };
         Ok(Quantity { zero, ..one })
     }
 
-    fn binary(&mut self, operator: Binary, left: &Expr, right: &Expr, span: Span) -> Result<Quantity, Refused> {
+    fn binary(
+        &mut self,
+        operator: Binary,
+        left: &Expr,
+        right: &Expr,
+        span: TextSpan,
+    ) -> Result<Quantity, DefinitionError> {
         match operator {
             Binary::And | Binary::Or => {
                 let name = if operator == Binary::And { "and" } else { "or" };
@@ -345,8 +354,8 @@ impl Check<'_> {
             Binary::Multiply | Binary::Divide => self.product(operator, left, right, span),
             Binary::Power => {
                 let of = self.quantity(left)?;
-                let exponent = if let Node::Number { value, .. } = right.node { value as i32 } else { 1 };
-                if of.zero == Zero::Scale {
+                let exponent = if let ExprNode::Number { value, .. } = right.node { value as i32 } else { 1 };
+                if of.zero == ZeroPoint::Scale {
                     return self.refuse(left.span, format!("no power is taken of a temperature in {}", of.unit));
                 }
                 match of.dimension.power(exponent) {
@@ -362,37 +371,49 @@ impl Check<'_> {
         }
     }
 
-    fn sum(&self, operator: Binary, one: Quantity, other: Quantity, span: Span) -> Result<Quantity, Refused> {
+    fn sum(
+        &self,
+        operator: Binary,
+        one: Quantity,
+        other: Quantity,
+        span: TextSpan,
+    ) -> Result<Quantity, DefinitionError> {
         let is_sum = operator == Binary::Add;
         let (a, b) = (one.zero, other.zero);
         if one.dimension == other.dimension {
             let zero = match (a, b) {
-                (Zero::Scale, Zero::Scale) if is_sum => return Err(self.no_sum(&one, span)),
-                (Zero::Scale, Zero::Scale) => Zero::Difference,
-                (Zero::Scale, _) => Zero::Scale,
-                (_, Zero::Scale) if is_sum => Zero::Scale,
-                (Zero::Difference, Zero::Scale) => {
+                (ZeroPoint::Scale, ZeroPoint::Scale) if is_sum => return Err(self.no_sum(&one, span)),
+                (ZeroPoint::Scale, ZeroPoint::Scale) => ZeroPoint::Difference,
+                (ZeroPoint::Scale, _) => ZeroPoint::Scale,
+                (_, ZeroPoint::Scale) if is_sum => ZeroPoint::Scale,
+                (ZeroPoint::Difference, ZeroPoint::Scale) => {
                     return self.refuse(span, "a temperature is taken from a difference of temperatures");
                 }
-                (_, Zero::Scale) => Zero::Difference,
-                (Zero::Difference, _) | (_, Zero::Difference) => Zero::Difference,
-                _ => Zero::Own,
+                (_, ZeroPoint::Scale) => ZeroPoint::Difference,
+                (ZeroPoint::Difference, _) | (_, ZeroPoint::Difference) => ZeroPoint::Difference,
+                _ => ZeroPoint::Own,
             };
             let is_zero = one.is_zero && other.is_zero;
-            let unit = if a == Zero::Scale || b != Zero::Scale { one.unit } else { other.unit };
-            let unit = if zero == Zero::Difference { "K".to_owned() } else { unit };
+            let unit = if a == ZeroPoint::Scale || b != ZeroPoint::Scale { one.unit } else { other.unit };
+            let unit = if zero == ZeroPoint::Difference { "K".to_owned() } else { unit };
             return Ok(Quantity { zero, is_zero, unit, dimension: one.dimension });
         }
         self.alike(one, other, if is_sum { "a sum of" } else { "a difference of" }, span)
     }
 
-    fn product(&mut self, operator: Binary, left: &Expr, right: &Expr, span: Span) -> Result<Quantity, Refused> {
+    fn product(
+        &mut self,
+        operator: Binary,
+        left: &Expr,
+        right: &Expr,
+        span: TextSpan,
+    ) -> Result<Quantity, DefinitionError> {
         let (one, other) = (self.quantity(left)?, self.quantity(right)?);
         for (scale, by, place) in [(&one, &other, left.span), (&other, &one, right.span)] {
-            if scale.zero == Zero::Scale && by.dimension.is_number() {
+            if scale.zero == ZeroPoint::Scale && by.dimension.is_number() {
                 let message =
                     format!("a temperature in {} is multiplied or divided by a number: its zero is not 0", scale.unit);
-                return Err(Refused::at(self.text, place, message)
+                return Err(DefinitionError::at(self.text, place, message)
                     .help(format!("subtract a temperature first: <a> - 0[{}]", scale.unit)));
             }
         }
@@ -415,6 +436,6 @@ impl Check<'_> {
 }
 
 fn quantity(unit: &Unit) -> Quantity {
-    let zero = if unit.has_offset() { Zero::Scale } else { Zero::Own };
+    let zero = if unit.has_offset() { ZeroPoint::Scale } else { ZeroPoint::Own };
     Quantity { dimension: unit.dimension(), zero, unit: unit.code().to_owned(), is_zero: false }
 }

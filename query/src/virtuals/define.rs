@@ -1,4 +1,4 @@
-//! A definition that has been read and checked, and the sensors it makes.
+//! Checked definitions, and the virtual sensors that they make.
 
 use std::sync::Arc;
 
@@ -7,35 +7,34 @@ use wholegrain_model::{Pattern, PatternError};
 use wholegrain_store::SensorInfo;
 
 use super::Definition;
-use super::ast::{Expr, Node, Reference};
+use super::ast::{Expr, ExprNode, Reference};
 
-/// The most sensors that one virtual sensor is computed from, without what those are computed from in turn.
+/// The most direct operands of one virtual sensor.
 pub const OPERANDS_MAX: usize = 10_000;
 /// The most sensors that all templates together make.
 pub const INSTANCES_MAX: usize = 1_000_000;
 
-/// A definition whose expression has been read.
+/// A definition with its parsed expression.
 #[derive(Debug, Clone)]
-pub struct Checked {
+pub struct CheckedDefinition {
     /// As a person wrote it.
     pub definition: Definition,
-    /// Its expression. References are as written: [`Instance::expr`] has those of one sensor.
+    /// Its expression. References are as written: [`VirtualSensor::expr`] has those of one sensor.
     pub expr: Expr,
     pub unit: Unit,
-    /// Number of the change in the registry that set it: another one means that results of before are worth nothing.
+    /// Number of the change in the registry that set it: a new number invalidates cached results.
     pub number: u64,
 }
 
-/// One virtual sensor.
+/// A virtual sensor that a definition makes.
 #[derive(Debug, Clone)]
-pub struct Instance {
-    /// It as a sensor: [`wholegrain_store::SensorId::is_computed`], floats of the definition's unit.
+pub struct VirtualSensor {
+    /// The sensor's properties: [`wholegrain_store::SensorId::is_computed`], floats of the definition's unit.
     pub info: SensorInfo,
-    /// What it is computed by.
-    pub definition: Arc<Checked>,
+    pub definition: Arc<CheckedDefinition>,
 }
 
-impl Instance {
+impl VirtualSensor {
     /// The sensors that a reference of the definition means for this one.
     pub fn pattern(&self, reference: &Reference) -> Result<Pattern, PatternError> {
         absolute(&self.info.path, &reference.text)
@@ -52,13 +51,13 @@ impl Instance {
     }
 }
 
-/// Where the operands of virtual sensors are found.
-pub trait Resolve: Send + Sync {
+/// Finds the operands of virtual sensors.
+pub trait SensorLookup: Send + Sync {
     /// The sensors, measured and virtual, that a pattern chooses, sorted by path; no more than [`OPERANDS_MAX`] and one.
     fn sensors(&self, pattern: &Pattern) -> Vec<SensorInfo>;
 
-    /// What a computed sensor is; `None` for a measured one.
-    fn instance(&self, sensor: &SensorInfo) -> Option<Arc<Instance>>;
+    /// The virtual sensor behind a computed one; `None` for a measured one.
+    fn instance(&self, sensor: &SensorInfo) -> Option<Arc<VirtualSensor>>;
 }
 
 /// What `text` chooses, written in the definition of `path`: beside it, or with leading `../` beside what it is below.
@@ -83,29 +82,29 @@ pub(super) fn beside(text: &str) -> bool {
 /// Every reference of an expression, in the order in which they stand there.
 pub fn each_reference<'a>(expr: &'a Expr, see: &mut dyn FnMut(&'a Reference, &'a Expr)) {
     match &expr.node {
-        Node::Number { .. } => {}
-        Node::Sensor(reference) | Node::Over { reference, .. } => see(reference, expr),
-        Node::Unary(_, operand) | Node::Along(_, operand) => each_reference(operand, see),
-        Node::Binary(_, left, right) => {
+        ExprNode::Number { .. } => {}
+        ExprNode::Sensor(reference) | ExprNode::Over { reference, .. } => see(reference, expr),
+        ExprNode::Unary(_, operand) | ExprNode::Along(_, operand) => each_reference(operand, see),
+        ExprNode::Binary(_, left, right) => {
             each_reference(left, see);
             each_reference(right, see);
         }
-        Node::If(three) => three.iter().for_each(|part| each_reference(part, see)),
-        Node::Call(_, operands) => operands.iter().for_each(|operand| each_reference(operand, see)),
+        ExprNode::If(three) => three.iter().for_each(|part| each_reference(part, see)),
+        ExprNode::Call(_, operands) => operands.iter().for_each(|operand| each_reference(operand, see)),
     }
 }
 
 /// The same, to change them.
 fn each_reference_mut<E>(expr: &mut Expr, change: &mut dyn FnMut(&mut Reference) -> Result<(), E>) -> Result<(), E> {
     match &mut expr.node {
-        Node::Number { .. } => Ok(()),
-        Node::Sensor(reference) | Node::Over { reference, .. } => change(reference),
-        Node::Unary(_, operand) | Node::Along(_, operand) => each_reference_mut(operand, change),
-        Node::Binary(_, left, right) => {
+        ExprNode::Number { .. } => Ok(()),
+        ExprNode::Sensor(reference) | ExprNode::Over { reference, .. } => change(reference),
+        ExprNode::Unary(_, operand) | ExprNode::Along(_, operand) => each_reference_mut(operand, change),
+        ExprNode::Binary(_, left, right) => {
             each_reference_mut(left, change)?;
             each_reference_mut(right, change)
         }
-        Node::If(three) => three.iter_mut().try_for_each(|part| each_reference_mut(part, change)),
-        Node::Call(_, operands) => operands.iter_mut().try_for_each(|operand| each_reference_mut(operand, change)),
+        ExprNode::If(three) => three.iter_mut().try_for_each(|part| each_reference_mut(part, change)),
+        ExprNode::Call(_, operands) => operands.iter_mut().try_for_each(|operand| each_reference_mut(operand, change)),
     }
 }

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use wholegrain_model::Interval;
 use wholegrain_model::config::{Document, unknown};
 
-use super::{Definition, Missing};
+use super::{Definition, MissingOperands};
 
 /// The files of the library, by name.
 pub const LIBRARY: &[(&str, &str)] = &[
@@ -31,13 +31,13 @@ pub struct DefinitionFile {
     #[serde(default)]
     pub parameters: BTreeMap<String, String>,
     #[serde(default, rename = "virtual")]
-    pub definitions: Vec<Written>,
+    pub definitions: Vec<WrittenDefinition>,
 }
 
 /// A definition in a file. A path that does not begin with `/` is below the place at which the file is applied.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Written {
+pub struct WrittenDefinition {
     pub path: String,
     /// What it is computed by.
     pub expression: String,
@@ -51,7 +51,7 @@ pub struct Written {
     pub bridge: Option<Interval>,
     /// What becomes of times at which operands are missing.
     #[serde(default)]
-    pub missing: Missing,
+    pub missing: MissingOperands,
     /// What must stand in the source's configuration for the operands to be there, for people.
     #[serde(default)]
     pub events: Vec<String>,
@@ -87,7 +87,7 @@ impl DefinitionFile {
             parameters.iter().fold(text.to_owned(), |text, (name, value)| text.replace(&format!("{{{name}}}"), value))
         };
         let place = at.map(|at| at.trim_end_matches('/'));
-        let definition = |written: &Written| {
+        let definition = |written: &WrittenDefinition| {
             let path = match (written.path.starts_with('/'), place) {
                 (true, _) => filled(&written.path),
                 (false, Some(place)) => format!("{place}/{}", filled(&written.path)),

@@ -10,20 +10,20 @@ use std::sync::Arc;
 use wholegrain_model::Pattern;
 use wholegrain_store::Store;
 
-use super::book::Book;
 use super::define::beside;
-use super::{Checked, INSTANCES_MAX, each_reference};
+use super::registry::DefinitionRegistry;
+use super::{CheckedDefinition, INSTANCES_MAX, each_reference};
 
 /// The store's sensors, by the last level of their paths.
 #[derive(Default)]
-pub(super) struct Names {
+pub(super) struct SensorNames {
     paths: Vec<Arc<str>>,
     by_name: HashMap<Box<str>, Vec<u32>>,
     /// What [`Store::sensor_numbers`] was when they were taken.
     numbers: (usize, usize),
 }
 
-impl Names {
+impl SensorNames {
     /// Takes what is new in the store; the index of the first that is.
     pub fn extend(&mut self, store: &Store) -> usize {
         let first = self.paths.len();
@@ -53,45 +53,45 @@ impl Names {
         next.saturating_sub(held) != self.numbers.0 - self.numbers.1
     }
 
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         *self = Self::default();
     }
 }
 
 #[derive(Clone)]
-pub(super) struct Made {
-    pub definition: Arc<Checked>,
+pub(super) struct IndexedSensor {
+    pub definition: Arc<CheckedDefinition>,
     /// Its number among those made.
     pub number: u32,
 }
 
 /// A reference of a template whose sensors can be new places for it.
-struct Trigger {
+struct TemplateTrigger {
     pattern: Pattern,
     template: usize,
     /// The levels of the place, when they are always as many; else how many the reference has.
-    levels: Levels,
+    levels: TriggerLevels,
 }
 
 #[derive(Clone, Copy)]
-enum Levels {
+enum TriggerLevels {
     OfPlace(usize),
     OfReference(usize),
 }
 
 /// A template, and what must be beside each of its sensors.
 struct Template {
-    checked: Arc<Checked>,
+    checked: Arc<CheckedDefinition>,
     name: String,
     path: Pattern,
     wanted: Vec<String>,
 }
 
 #[derive(Default)]
-pub(super) struct Index {
-    by_path: BTreeMap<Arc<str>, Made>,
+pub(super) struct InstanceIndex {
+    by_path: BTreeMap<Arc<str>, IndexedSensor>,
     templates: Vec<Template>,
-    triggers: Vec<Trigger>,
+    triggers: Vec<TemplateTrigger>,
     by_name: HashMap<String, Vec<usize>>,
     /// Triggers whose last level has a wildcard.
     anywhere: Vec<usize>,
@@ -104,11 +104,11 @@ fn name_of(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or_default()
 }
 
-impl Index {
-    /// What a book makes of the sensors there are.
-    pub fn of(book: &Book, names: &Names, store: &Store) -> Self {
+impl InstanceIndex {
+    /// What a registry makes of the sensors there are.
+    pub fn of(registry: &DefinitionRegistry, names: &SensorNames, store: &Store) -> Self {
         let mut index = Self::default();
-        for written in book.all.values() {
+        for written in registry.all.values() {
             if written.is_template() {
                 index.add_template(&written.checked, &written.path);
             } else {
@@ -138,7 +138,7 @@ impl Index {
     }
 
     /// Takes the sensors from number `first` on, which are new.
-    pub fn extend(&mut self, names: &Names, first: usize, store: &Store) {
+    pub fn extend(&mut self, names: &SensorNames, first: usize, store: &Store) {
         for path in &names.paths[first..] {
             // What is measured now is not computed any more.
             self.by_path.remove(path);
@@ -156,7 +156,7 @@ impl Index {
         }
     }
 
-    fn add_template(&mut self, checked: &Arc<Checked>, path: &Pattern) {
+    fn add_template(&mut self, checked: &Arc<CheckedDefinition>, path: &Pattern) {
         let (place, name) = path.as_str().rsplit_once('/').unwrap_or_default();
         let template = self.templates.len();
         let place_levels = place.split('/').skip(1).count();
@@ -168,14 +168,14 @@ impl Index {
             }
             wanted.push(reference.text.clone());
             let levels = if !runs {
-                Levels::OfPlace(place_levels)
+                TriggerLevels::OfPlace(place_levels)
             } else if !reference.text.contains("**") {
-                Levels::OfReference(reference.text.split('/').count())
+                TriggerLevels::OfReference(reference.text.split('/').count())
             } else {
                 return;
             };
             let at = self.triggers.len();
-            self.triggers.push(Trigger { pattern: reference.pattern.clone(), template, levels });
+            self.triggers.push(TemplateTrigger { pattern: reference.pattern.clone(), template, levels });
             let last = name_of(&reference.text);
             if last.contains('*') {
                 self.anywhere.push(at);
@@ -188,7 +188,7 @@ impl Index {
 
     /// Makes the sensor of a template at the place where `path` is, if everything else is there too; its path when it is new.
     fn try_place(&mut self, trigger: usize, path: &str, store: &Store) -> Option<Arc<str>> {
-        let Trigger { template, levels, .. } = self.triggers[trigger];
+        let TemplateTrigger { template, levels, .. } = self.triggers[trigger];
         let template = &self.templates[template];
         let place = place_of(path, levels)?;
         let own = format!("{place}/{}", template.name);
@@ -210,29 +210,29 @@ impl Index {
         self.select(&pattern).next().is_some() || !store.sensors_most(&pattern, 1).is_empty()
     }
 
-    fn insert(&mut self, path: Arc<str>, definition: &Arc<Checked>) -> bool {
+    fn insert(&mut self, path: Arc<str>, definition: &Arc<CheckedDefinition>) -> bool {
         if self.by_path.len() >= INSTANCES_MAX {
             self.left_out += 1;
             return false;
         }
-        self.by_path.insert(path, Made { definition: definition.clone(), number: self.next });
+        self.by_path.insert(path, IndexedSensor { definition: definition.clone(), number: self.next });
         self.next = self.next.wrapping_add(1);
         true
     }
 
     /// Those that a pattern chooses, sorted by path.
-    pub fn select<'a>(&'a self, pattern: &'a Pattern) -> impl Iterator<Item = (&'a Arc<str>, &'a Made)> {
+    pub fn select<'a>(&'a self, pattern: &'a Pattern) -> impl Iterator<Item = (&'a Arc<str>, &'a IndexedSensor)> {
         let prefix = pattern.literal_prefix();
         let from = (Bound::Included(prefix.as_str()), Bound::Unbounded);
         let below = self.by_path.range::<str, _>(from);
         below.take_while(move |(path, _)| path.starts_with(&prefix)).filter(|(path, _)| pattern.matches(path))
     }
 
-    pub fn get(&self, path: &str) -> Option<(&Arc<str>, &Made)> {
+    pub(crate) fn get(&self, path: &str) -> Option<(&Arc<str>, &IndexedSensor)> {
         self.by_path.get_key_value(path)
     }
 
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.by_path.len()
     }
 
@@ -258,11 +258,11 @@ impl Index {
 }
 
 /// The place of a template's sensor, of which `path` is an operand.
-fn place_of(path: &str, levels: Levels) -> Option<&str> {
+fn place_of(path: &str, levels: TriggerLevels) -> Option<&str> {
     let slashes = path.match_indices('/').map(|(at, _)| at);
     match levels {
         // The slash after the place's last level.
-        Levels::OfPlace(levels) => slashes.clone().nth(levels).map(|at| &path[..at]),
-        Levels::OfReference(levels) => slashes.rev().nth(levels - 1).map(|at| &path[..at]),
+        TriggerLevels::OfPlace(levels) => slashes.clone().nth(levels).map(|at| &path[..at]),
+        TriggerLevels::OfReference(levels) => slashes.rev().nth(levels - 1).map(|at| &path[..at]),
     }
 }

@@ -3,8 +3,8 @@
 
 use wholegrain_model::Interval;
 
-use super::ast::{Binary, Span};
-use super::refused::{Refused, word};
+use super::ast::{Binary, TextSpan};
+use super::definition_error::{DefinitionError, word};
 
 /// The text and how far it has been read.
 pub(super) struct Lexer<'a> {
@@ -43,15 +43,15 @@ const FOREIGN: &[(&str, &str)] = &[
 ];
 
 impl<'a> Lexer<'a> {
-    pub fn skip_blank(&mut self) {
+    pub(crate) fn skip_blank(&mut self) {
         self.at = self.text.len() - self.rest().trim_start().len();
     }
 
-    pub fn rest(&self) -> &'a str {
+    pub(crate) fn rest(&self) -> &'a str {
         &self.text[self.at..]
     }
 
-    pub fn peek(&mut self) -> Option<char> {
+    pub(crate) fn peek(&mut self) -> Option<char> {
         self.skip_blank();
         self.rest().chars().next()
     }
@@ -64,32 +64,32 @@ impl<'a> Lexer<'a> {
     }
 
     /// What stands at the place, for a message.
-    pub fn found(&mut self) -> (String, Span) {
+    pub fn found(&mut self) -> (String, TextSpan) {
         self.skip_blank();
         let rest = self.rest();
         let Some(first) = rest.chars().next() else {
-            return ("the end".to_owned(), Span { start: self.at, end: self.at });
+            return ("the end".to_owned(), TextSpan { start: self.at, end: self.at });
         };
         let is_word = |c: char| c.is_alphanumeric() || c == '_' || c == '.';
         let length = if is_word(first) { rest.find(|c| !is_word(c)).unwrap_or(rest.len()) } else { first.len_utf8() };
-        (format!("`{}`", word(&rest[..length])), Span { start: self.at, end: self.at + length })
+        (format!("`{}`", word(&rest[..length])), TextSpan { start: self.at, end: self.at + length })
     }
 
-    pub fn refuse<T>(&self, span: Span, message: impl Into<String>) -> Result<T, Refused> {
-        Err(Refused::at(self.text, span, message))
+    pub(crate) fn refuse<T>(&self, span: TextSpan, message: impl Into<String>) -> Result<T, DefinitionError> {
+        Err(DefinitionError::at(self.text, span, message))
     }
 
     /// The name that is next, if one is: letters, digits, `_`.
-    pub fn name(&mut self) -> Option<(&'a str, Span)> {
+    pub fn name(&mut self) -> Option<(&'a str, TextSpan)> {
         self.skip_blank();
         let rest = self.rest();
         rest.chars().next().filter(|c| c.is_alphabetic() || *c == '_')?;
         let length = rest.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(rest.len());
-        Some((&rest[..length], Span { start: self.at, end: self.at + length }))
+        Some((&rest[..length], TextSpan { start: self.at, end: self.at + length }))
     }
 
     /// The operator that is next, if one is; it is not taken.
-    pub fn operator(&mut self) -> Result<Option<(Binary, Span)>, Refused> {
+    pub fn operator(&mut self) -> Result<Option<(Binary, TextSpan)>, DefinitionError> {
         self.skip_blank();
         if let Some((name, span)) = self.name() {
             return Ok(match name {
@@ -99,7 +99,7 @@ impl<'a> Lexer<'a> {
             });
         }
         let rest = self.rest();
-        let span = |text: &str| Span { start: self.at, end: self.at + text.len() };
+        let span = |text: &str| TextSpan { start: self.at, end: self.at + text.len() };
         let foreign = FOREIGN.iter().find(|(text, _)| rest.starts_with(text) && !rest.starts_with("=="));
         if let Some((text, instead)) = foreign {
             return self.refuse(span(text), format!("`{text}` is no operator; {instead}"));
@@ -109,7 +109,7 @@ impl<'a> Lexer<'a> {
     }
 
     /// A number with its unit, or a length of time. The next character is a digit or a dot.
-    pub fn numeral(&mut self) -> Result<(Numeral, Span), Refused> {
+    pub fn numeral(&mut self) -> Result<(Numeral, TextSpan), DefinitionError> {
         let (start, rest) = (self.at, self.rest());
         let digits = |text: &str| text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
         let mut length = digits(rest);
@@ -124,15 +124,15 @@ impl<'a> Lexer<'a> {
         if rest[length..].starts_with(|c: char| c.is_alphabetic() || c == 'µ') {
             let end = rest.find(|c: char| !c.is_alphanumeric() && c != '.').unwrap_or(rest.len());
             self.at += end;
-            let span = Span { start, end: start + end };
+            let span = TextSpan { start, end: start + end };
             return match Interval::parse(&rest[..end]) {
                 Ok(interval) => Ok((Numeral::Length(interval), span)),
-                Err(error) => Err(Refused::at(self.text, span, error.to_string())
+                Err(error) => Err(DefinitionError::at(self.text, span, error.to_string())
                     .help(format!("a number's unit stands in brackets: {}[…]", &rest[..length]))),
             };
         }
         self.at += length;
-        let span = Span { start, end: self.at };
+        let span = TextSpan { start, end: self.at };
         let value: f64 = match rest[..length].parse() {
             Ok(value) if f64::is_finite(value) => value,
             _ => {
@@ -141,11 +141,11 @@ impl<'a> Lexer<'a> {
             }
         };
         let unit = self.unit()?;
-        Ok((Numeral::Number(value, unit), Span { start, end: self.at }))
+        Ok((Numeral::Number(value, unit), TextSpan { start, end: self.at }))
     }
 
     /// `[…]` after a number. Codes hold brackets of their own: `[[degF]]`.
-    fn unit(&mut self) -> Result<Option<String>, Refused> {
+    fn unit(&mut self) -> Result<Option<String>, DefinitionError> {
         let rest = self.rest();
         if !rest.starts_with('[') {
             return Ok(None);
@@ -162,11 +162,11 @@ impl<'a> Lexer<'a> {
             open == 0
         });
         let Some((end, _)) = end else {
-            let span = Span { start: self.at, end: self.at + 1 };
+            let span = TextSpan { start: self.at, end: self.at + 1 };
             return self.refuse(span, "the unit that `[` opens has no `]`");
         };
         let code = rest[1..end].trim().to_owned();
-        let span = Span { start: self.at, end: self.at + end + 1 };
+        let span = TextSpan { start: self.at, end: self.at + end + 1 };
         self.at = span.end;
         if code.is_empty() {
             return self.refuse(span, "there is no unit between the brackets; write [1] or none for a bare number");
@@ -175,14 +175,14 @@ impl<'a> Lexer<'a> {
     }
 
     /// What stands between `<` and `>`. The next character is `<`.
-    pub fn reference(&mut self) -> Result<(&'a str, Span), Refused> {
+    pub fn reference(&mut self) -> Result<(&'a str, TextSpan), DefinitionError> {
         let (start, rest) = (self.at, self.rest());
-        let opening = Span { start, end: start + 1 };
+        let opening = TextSpan { start, end: start + 1 };
         let Some(end) = rest.find('>') else {
-            return Err(Refused::at(self.text, opening, "the sensor's name that `<` opens has no `>`")
+            return Err(DefinitionError::at(self.text, opening, "the sensor's name that `<` opens has no `>`")
                 .help("a sensor is written <name> or </path/name>"));
         };
-        let span = Span { start, end: start + end + 1 };
+        let span = TextSpan { start, end: start + end + 1 };
         let name = rest[1..end].trim();
         if name.is_empty() {
             return self.refuse(span, "there is no sensor's name between `<` and `>`");

@@ -1,73 +1,73 @@
 //! Sensors that are computed from others by an expression.
 //!
-//! - In: definitions, out of the registry; the sensors and readings of a store.
-//! - Out: sensors and chunks like any others, so that everything that can be asked of a measured one can be asked of them.
-//! - Never: a value where an operand has none, an answer that needs all operands in memory at once, a sum of metres and seconds.
+//! - In: definitions from the registry; the sensors and readings of a store.
+//! - Out: sensors and chunks, with the same interface as measured ones.
+//! - Never: a value where an operand has none, a result that needs all operands in memory at once, a sum of metres and seconds.
 //!
-//! `ast.rs` is what an expression is, once read (`lex.rs`, `parse.rs`), `check.rs` whether it makes sense, `refused.rs` how it is said where it
-//! does not. `define.rs` is what a definition is, once checked, and what one sensor of it is. `book.rs` holds all definitions, `index.rs` the
-//! sensors that they make, `change.rs` looks at a change from every side, `sensors.rs` keeps all that up to date with a
-//! store. `file.rs` reads files of definitions and has the library.
+//! `lex.rs` and `parse.rs` parse an expression into the tree of `ast.rs`; `check.rs` checks units and references; `definition_error.rs` formats
+//! errors. `define.rs` has checked definitions and single virtual sensors, `registry.rs` all definitions in order, `index.rs` the sensors that
+//! they make. `change.rs` validates changes; `sensors.rs` keeps everything up to date with the store. `file.rs` reads definition files and
+//! contains the library.
 
 pub mod ast;
-mod book;
 mod change;
 mod check;
 mod define;
+mod definition_error;
 pub mod eval;
 mod file;
 mod index;
 mod lex;
 mod overlap;
 mod parse;
-mod refused;
+mod registry;
 mod sensors;
 
 use serde::{Deserialize, Serialize};
 use wholegrain_model::Interval;
 
-pub use book::{CHAIN_MAX, DEFINITIONS_MAX};
-pub use change::{Change, Changed};
-pub use define::{Checked, INSTANCES_MAX, Instance, OPERANDS_MAX, Resolve, absolute, each_reference};
+pub use change::{ChangeReport, DefinitionChange};
+pub use define::{
+    CheckedDefinition, INSTANCES_MAX, OPERANDS_MAX, SensorLookup, VirtualSensor, absolute, each_reference,
+};
+pub use definition_error::DefinitionError;
 pub use file::{DefinitionFile, LIBRARY};
 pub use parse::{DEPTH_MAX, EXPRESSION_BYTES_MAX, NESTED_MAX, NODES_MAX, function_names, parse};
-pub use refused::Refused;
+pub use registry::{CHAIN_MAX, DEFINITIONS_MAX};
 pub(crate) use sensors::merged;
-pub use sensors::{Listed, VirtualError, Virtuals};
+pub use sensors::{ListedDefinition, VirtualError, VirtualSensors};
 
 /// The kind under which the registry keeps definitions; the key is their path.
 pub const KIND: &str = "virtual";
 
-/// What a time at which operands of an aggregate are missing gives.
+/// The result of an aggregate at a time when operands are missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Missing {
-    /// A gap: no statistic is made from part of the data.
+pub enum MissingOperands {
+    /// A gap: nothing is aggregated from incomplete data.
     #[default]
     Gap,
-    /// What the others come to. A sum is then too small while one is away.
+    /// The aggregate of the others. A sum is then too small while an operand is missing.
     Skip,
 }
 
-/// A virtual sensor as a person writes it.
+/// A virtual sensor or a template, as written by a user.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Definition {
-    /// Its path. With wildcards it is a template: one sensor for each place where all that it refers to is there.
+    /// With wildcards it is a template: it makes one sensor for each place where all its references exist.
     pub path: String,
-    /// What it is computed by.
     pub expression: String,
-    /// Its unit, a UCUM code.
+    /// The unit, a UCUM code.
     pub unit: String,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub description: String,
-    /// Its times: whole multiples of this since the Unix epoch. Without it, of the shortest interval of its operands.
+    /// Rows lie at whole multiples of this since the Unix epoch. Default: the shortest interval of the operands.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interval: Option<Interval>,
-    /// No operand is interpolated between two readings that are further apart; without it, than three of the operand's intervals.
+    /// The maximum gap over which an operand is interpolated. Default: three of the operand's intervals.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bridge: Option<Interval>,
-    /// What becomes of a time at which some operands of an aggregate are missing.
     #[serde(default)]
-    pub missing: Missing,
+    pub missing: MissingOperands,
 }

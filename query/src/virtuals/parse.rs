@@ -5,9 +5,9 @@ use wholegrain_model::suggest::nearest;
 use wholegrain_model::{Interval, Pattern};
 
 use super::absolute;
-use super::ast::{Along, Binary, Expr, Function, Node, Reference, Span, Unary};
+use super::ast::{Along, Binary, Expr, ExprNode, Function, Reference, TextSpan, Unary};
+use super::definition_error::{DefinitionError, word};
 use super::lex::{Lexer, Numeral};
-use super::refused::{Refused, word};
 use crate::Agg;
 
 /// The longest expression, in bytes.
@@ -32,7 +32,7 @@ const MINUS: u8 = 8;
 
 /// A function's name and what it makes.
 #[derive(Clone, Copy)]
-enum Called {
+enum CallKind {
     If,
     Function(Function),
     /// `min` and `max`: of several operands at one time, or over the sensors of one reference.
@@ -44,30 +44,30 @@ enum Called {
     Moving(Agg),
 }
 
-const FUNCTIONS: &[(&str, Called)] = &[
-    ("if", Called::If),
-    ("abs", Called::Function(Function::Abs)),
-    ("clamp", Called::Function(Function::Clamp)),
-    ("sqrt", Called::Function(Function::Sqrt)),
-    ("exp", Called::Function(Function::Exp)),
-    ("ln", Called::Function(Function::Ln)),
-    ("min", Called::Either(Function::Min, Agg::Min)),
-    ("max", Called::Either(Function::Max, Agg::Max)),
-    ("sum", Called::Over(Agg::Sum)),
-    ("mean", Called::Over(Agg::Mean)),
-    ("count", Called::Over(Agg::Count)),
-    ("first", Called::Over(Agg::First)),
-    ("last", Called::Over(Agg::Last)),
-    ("rate", Called::Rate),
-    ("delta", Called::Delta),
-    ("integral", Called::Integral),
-    ("moving_average", Called::Moving(Agg::Mean)),
-    ("moving_min", Called::Moving(Agg::Min)),
-    ("moving_max", Called::Moving(Agg::Max)),
-    ("moving_sum", Called::Moving(Agg::Sum)),
-    ("moving_count", Called::Moving(Agg::Count)),
-    ("moving_first", Called::Moving(Agg::First)),
-    ("moving_last", Called::Moving(Agg::Last)),
+const FUNCTIONS: &[(&str, CallKind)] = &[
+    ("if", CallKind::If),
+    ("abs", CallKind::Function(Function::Abs)),
+    ("clamp", CallKind::Function(Function::Clamp)),
+    ("sqrt", CallKind::Function(Function::Sqrt)),
+    ("exp", CallKind::Function(Function::Exp)),
+    ("ln", CallKind::Function(Function::Ln)),
+    ("min", CallKind::Either(Function::Min, Agg::Min)),
+    ("max", CallKind::Either(Function::Max, Agg::Max)),
+    ("sum", CallKind::Over(Agg::Sum)),
+    ("mean", CallKind::Over(Agg::Mean)),
+    ("count", CallKind::Over(Agg::Count)),
+    ("first", CallKind::Over(Agg::First)),
+    ("last", CallKind::Over(Agg::Last)),
+    ("rate", CallKind::Rate),
+    ("delta", CallKind::Delta),
+    ("integral", CallKind::Integral),
+    ("moving_average", CallKind::Moving(Agg::Mean)),
+    ("moving_min", CallKind::Moving(Agg::Min)),
+    ("moving_max", CallKind::Moving(Agg::Max)),
+    ("moving_sum", CallKind::Moving(Agg::Sum)),
+    ("moving_count", CallKind::Moving(Agg::Count)),
+    ("moving_first", CallKind::Moving(Agg::First)),
+    ("moving_last", CallKind::Moving(Agg::Last)),
 ];
 
 /// What people call functions elsewhere.
@@ -88,13 +88,13 @@ pub fn function_names() -> impl Iterator<Item = &'static str> {
 }
 
 /// Reads the expression of a virtual sensor; references that do not begin with `/` are looked for beside `path`.
-pub fn parse(text: &str, path: &str) -> Result<Expr, Refused> {
+pub fn parse(text: &str, path: &str) -> Result<Expr, DefinitionError> {
     if text.len() > EXPRESSION_BYTES_MAX {
         let message = format!("the expression has {} bytes, at most {EXPRESSION_BYTES_MAX} are taken", text.len());
-        return Err(Refused::whole(message).help("define parts of it as sensors of their own"));
+        return Err(DefinitionError::whole(message).help("define parts of it as sensors of their own"));
     }
     if text.trim().is_empty() {
-        return Err(Refused::whole("there is no expression"));
+        return Err(DefinitionError::whole("there is no expression"));
     }
     let mut parser = Parser { lexer: Lexer { text, at: 0 }, path, depth: 0, nodes: 0 };
     let (expr, _) = parser.expression(0)?;
@@ -118,36 +118,42 @@ struct Parser<'a> {
 }
 
 /// A tree and how deep it is.
-type Tree = (Expr, usize);
+type ParsedTree = (Expr, usize);
 
 impl Parser<'_> {
-    fn node(&mut self, node: Node, span: Span, below: usize) -> Result<Tree, Refused> {
+    fn node(&mut self, node: ExprNode, span: TextSpan, below: usize) -> Result<ParsedTree, DefinitionError> {
         self.nodes += 1;
         if self.nodes > NODES_MAX {
             let message = format!("the expression has more than {NODES_MAX} numbers, sensors and operations");
-            return Err(Refused::at(self.lexer.text, span, message)
+            return Err(DefinitionError::at(self.lexer.text, span, message)
                 .help("take sum(<…/*/…>) over many sensors, or define parts of it as sensors of their own"));
         }
         self.fits(below + 1, span)?;
         Ok((Expr { node, span }, below + 1))
     }
 
-    fn fits(&self, depth: usize, span: Span) -> Result<(), Refused> {
+    fn fits(&self, depth: usize, span: TextSpan) -> Result<(), DefinitionError> {
         if depth > DEPTH_MAX {
             let message = format!("more than {DEPTH_MAX} operations work on one another's results");
-            return Err(Refused::at(self.lexer.text, Span { start: span.end.saturating_sub(1), ..span }, message)
-                .help("take sum(<…/*/…>) over many sensors, or define parts of it as sensors of their own"));
+            return Err(DefinitionError::at(
+                self.lexer.text,
+                TextSpan { start: span.end.saturating_sub(1), ..span },
+                message,
+            )
+            .help("take sum(<…/*/…>) over many sensors, or define parts of it as sensors of their own"));
         }
         Ok(())
     }
 
     /// An expression whose operators all bind at least as tightly as `least`.
-    fn expression(&mut self, least: u8) -> Result<Tree, Refused> {
+    fn expression(&mut self, least: u8) -> Result<ParsedTree, DefinitionError> {
         self.depth += 1;
         if self.depth > NESTED_MAX {
-            let span = Span { start: self.lexer.at, end: self.lexer.at + 1 };
+            let span = TextSpan { start: self.lexer.at, end: self.lexer.at + 1 };
             let message = format!("more than {NESTED_MAX} parentheses, functions and signs stand one within the other");
-            return Err(Refused::at(self.lexer.text, span, message).help("define parts of it as sensors of their own"));
+            return Err(
+                DefinitionError::at(self.lexer.text, span, message).help("define parts of it as sensors of their own")
+            );
         }
         let mut left = self.prefix()?;
         while let Some((operator, span)) = self.lexer.operator()? {
@@ -162,32 +168,39 @@ impl Parser<'_> {
         Ok(left)
     }
 
-    fn binary(&mut self, (left, depth): Tree, operator: Binary, at: Span) -> Result<Tree, Refused> {
+    fn binary(
+        &mut self,
+        (left, depth): ParsedTree,
+        operator: Binary,
+        at: TextSpan,
+    ) -> Result<ParsedTree, DefinitionError> {
         if operator == Binary::Power {
             return self.power((left, depth));
         }
         // What stands in parentheses begins before its first operand does.
-        if let Node::Binary(of, first, _) = &left.node
+        if let ExprNode::Binary(of, first, _) = &left.node
             && is_comparison(operator)
             && is_comparison(*of)
             && first.span.start == left.span.start
         {
-            return Err(Refused::at(self.lexer.text, at, "comparisons do not chain").help("write a < b and b < c"));
+            return Err(
+                DefinitionError::at(self.lexer.text, at, "comparisons do not chain").help("write a < b and b < c")
+            );
         }
         if operator == Binary::Less && self.lexer.rest().starts_with('/') {
-            return Err(Refused::at(self.lexer.text, at, "between these two sensors there is no operator"));
+            return Err(DefinitionError::at(self.lexer.text, at, "between these two sensors there is no operator"));
         }
         let (right, other) = self.expression(binds(operator) + 1)?;
-        let span = Span { start: left.span.start, end: right.span.end };
-        self.node(Node::Binary(operator, Box::new(left), Box::new(right)), span, depth.max(other))
+        let span = TextSpan { start: left.span.start, end: right.span.end };
+        self.node(ExprNode::Binary(operator, Box::new(left), Box::new(right)), span, depth.max(other))
     }
 
     /// `^` and the whole number after it.
-    fn power(&mut self, (base, depth): Tree) -> Result<Tree, Refused> {
+    fn power(&mut self, (base, depth): ParsedTree) -> Result<ParsedTree, DefinitionError> {
         self.lexer.skip_blank();
         let start = self.lexer.at;
         let negative = self.lexer.take('-');
-        let wanted = format!("after `^` a whole number from -{POWER_MAX} to {POWER_MAX} is wanted");
+        let wanted = format!("`^` needs a whole number from -{POWER_MAX} to {POWER_MAX}");
         let number = match self.lexer.peek() {
             Some(c) if c.is_ascii_digit() => self.lexer.numeral()?,
             _ => {
@@ -195,27 +208,27 @@ impl Parser<'_> {
                 return self.lexer.refuse(span, format!("{wanted}, found {found}"));
             }
         };
-        let span = Span { start, end: number.1.end };
+        let span = TextSpan { start, end: number.1.end };
         let value = match number.0 {
             Numeral::Number(value, None) if value.fract() == 0.0 && value <= f64::from(POWER_MAX) => value,
             _ => return self.lexer.refuse(span, wanted),
         };
         let value = if negative { -value } else { value };
-        let (exponent, _) = self.node(Node::Number { value, unit: None }, span, 0)?;
-        let span = Span { start: base.span.start, end: span.end };
-        self.node(Node::Binary(Binary::Power, Box::new(base), Box::new(exponent)), span, depth)
+        let (exponent, _) = self.node(ExprNode::Number { value, unit: None }, span, 0)?;
+        let span = TextSpan { start: base.span.start, end: span.end };
+        self.node(ExprNode::Binary(Binary::Power, Box::new(base), Box::new(exponent)), span, depth)
     }
 
     /// What an expression begins with.
-    fn prefix(&mut self) -> Result<Tree, Refused> {
+    fn prefix(&mut self) -> Result<ParsedTree, DefinitionError> {
         let first = self.lexer.peek();
         let start = self.lexer.at;
         match first {
             Some(c) if c.is_ascii_digit() || c == '.' => match self.lexer.numeral()? {
-                (Numeral::Number(value, unit), span) => self.node(Node::Number { value, unit }, span, 0),
+                (Numeral::Number(value, unit), span) => self.node(ExprNode::Number { value, unit }, span, 0),
                 (Numeral::Length(length), span) => {
                     let message = format!("expected {OPERAND}, found the length of time {length}");
-                    Err(Refused::at(self.lexer.text, span, message)
+                    Err(DefinitionError::at(self.lexer.text, span, message)
                         .help(format!("as a number it is {}[s]", length.seconds())))
                 }
             },
@@ -223,25 +236,25 @@ impl Parser<'_> {
                 let (reference, span) = self.reference()?;
                 if reference.text.contains('*') {
                     let message = format!("<{}> may choose several sensors", word(&reference.text));
-                    return Err(Refused::at(self.lexer.text, span, message)
+                    return Err(DefinitionError::at(self.lexer.text, span, message)
                         .help("take sum, mean, min, max, count, first or last of them: sum(<…>)"));
                 }
-                self.node(Node::Sensor(reference), span, 0)
+                self.node(ExprNode::Sensor(reference), span, 0)
             }
             Some('(') => {
                 self.lexer.at += 1;
                 let (mut inner, depth) = self.expression(0)?;
-                self.close(Span { start, end: start + 1 })?;
-                inner.span = Span { start, end: self.lexer.at };
+                self.close(TextSpan { start, end: start + 1 })?;
+                inner.span = TextSpan { start, end: self.lexer.at };
                 Ok((inner, depth))
             }
             Some('-') => {
                 self.lexer.at += 1;
                 let (operand, depth) = self.expression(MINUS)?;
-                let span = Span { start, end: operand.span.end };
-                self.node(Node::Unary(Unary::Minus, Box::new(operand)), span, depth)
+                let span = TextSpan { start, end: operand.span.end };
+                self.node(ExprNode::Unary(Unary::Minus, Box::new(operand)), span, depth)
             }
-            Some('!') => self.lexer.refuse(Span { start, end: start + 1 }, "`!` is no operator; write not"),
+            Some('!') => self.lexer.refuse(TextSpan { start, end: start + 1 }, "`!` is no operator; write not"),
             _ => match self.lexer.name() {
                 Some((name, span)) => self.named(name, span),
                 None => {
@@ -253,28 +266,28 @@ impl Parser<'_> {
     }
 
     /// `not`, or a function.
-    fn named(&mut self, name: &str, span: Span) -> Result<Tree, Refused> {
+    fn named(&mut self, name: &str, span: TextSpan) -> Result<ParsedTree, DefinitionError> {
         self.lexer.at = span.end;
         if name == "not" {
             let (operand, depth) = self.expression(NOT)?;
-            let span = Span { start: span.start, end: operand.span.end };
-            return self.node(Node::Unary(Unary::Not, Box::new(operand)), span, depth);
+            let span = TextSpan { start: span.start, end: operand.span.end };
+            return self.node(ExprNode::Unary(Unary::Not, Box::new(operand)), span, depth);
         }
         let called = FUNCTIONS.iter().find(|(known, _)| *known == name).map(|(_, called)| *called);
         let Some(called) = called else { return Err(self.unknown(name, span)) };
         self.lexer.skip_blank();
-        let open = Span { start: self.lexer.at, end: self.lexer.at + 1 };
+        let open = TextSpan { start: self.lexer.at, end: self.lexer.at + 1 };
         if !self.lexer.take('(') {
             let (found, at) = self.lexer.found();
             return self.lexer.refuse(at, format!("expected `(` after {name}, found {found}"));
         }
         let (node, depth) = self.call(name, span, called)?;
         self.close(open)?;
-        self.node(node, Span { start: span.start, end: self.lexer.at }, depth)
+        self.node(node, TextSpan { start: span.start, end: self.lexer.at }, depth)
     }
 
-    fn unknown(&mut self, name: &str, span: Span) -> Refused {
-        let refuse = |message: String| Refused::at(self.lexer.text, span, message);
+    fn unknown(&mut self, name: &str, span: TextSpan) -> DefinitionError {
+        let refuse = |message: String| DefinitionError::at(self.lexer.text, span, message);
         let is_call = self.lexer.peek() == Some('(');
         if matches!(name, "true" | "false") {
             return refuse(format!("there is no {name}; write {}", u8::from(name == "true")));
@@ -294,15 +307,15 @@ impl Parser<'_> {
     }
 
     /// The operands of a function, up to its `)`.
-    fn call(&mut self, name: &str, span: Span, called: Called) -> Result<(Node, usize), Refused> {
+    fn call(&mut self, name: &str, span: TextSpan, called: CallKind) -> Result<(ExprNode, usize), DefinitionError> {
         match called {
-            Called::Over(agg) => self.over(name, agg),
-            Called::Rate | Called::Delta | Called::Integral | Called::Moving(_) => {
+            CallKind::Over(agg) => self.over(name, agg),
+            CallKind::Rate | CallKind::Delta | CallKind::Integral | CallKind::Moving(_) => {
                 let (operand, depth) = self.expression(0)?;
                 let along = self.along(name, called)?;
-                Ok((Node::Along(along, Box::new(operand)), depth))
+                Ok((ExprNode::Along(along, Box::new(operand)), depth))
             }
-            Called::Either(function, agg) => {
+            CallKind::Either(function, agg) => {
                 if let Some(over) = self.over_of_one(agg)? {
                     return Ok((over, 1));
                 }
@@ -311,32 +324,32 @@ impl Parser<'_> {
                     let message = format!("{name} takes two operands or more, or sensors: {name}(<…>)");
                     return self.lexer.refuse(span, message);
                 }
-                Ok((Node::Call(function, operands), depth))
+                Ok((ExprNode::Call(function, operands), depth))
             }
-            Called::Function(function) => {
+            CallKind::Function(function) => {
                 let (operands, depth) = self.operands()?;
                 let wanted = if function == Function::Clamp { 3 } else { 1 };
                 if operands.len() != wanted {
                     let form =
                         if wanted == 3 { "clamp(value, least, greatest)".to_owned() } else { format!("{name}(value)") };
-                    return self.lexer.refuse(span, format!("{form} is wanted, {}", counted(operands.len())));
+                    return self.lexer.refuse(span, format!("expected {form}, {}", counted(operands.len())));
                 }
-                Ok((Node::Call(function, operands), depth))
+                Ok((ExprNode::Call(function, operands), depth))
             }
-            Called::If => {
+            CallKind::If => {
                 let (operands, depth) = self.operands()?;
                 let count = operands.len();
                 match <[Expr; 3]>::try_from(operands) {
-                    Ok(three) => Ok((Node::If(Box::new(three)), depth)),
+                    Ok(three) => Ok((ExprNode::If(Box::new(three)), depth)),
                     Err(_) => {
-                        self.lexer.refuse(span, format!("if(condition, then, otherwise) is wanted, {}", counted(count)))
+                        self.lexer.refuse(span, format!("expected if(condition, then, otherwise), {}", counted(count)))
                     }
                 }
             }
         }
     }
 
-    fn operands(&mut self) -> Result<(Vec<Expr>, usize), Refused> {
+    fn operands(&mut self) -> Result<(Vec<Expr>, usize), DefinitionError> {
         let (mut operands, mut depth) = (Vec::new(), 0);
         loop {
             let (operand, below) = self.expression(0)?;
@@ -349,10 +362,10 @@ impl Parser<'_> {
     }
 
     /// What follows the operand of a function along time.
-    fn along(&mut self, name: &str, called: Called) -> Result<Along, Refused> {
+    fn along(&mut self, name: &str, called: CallKind) -> Result<Along, DefinitionError> {
         match called {
-            Called::Rate => return Ok(Along::Rate),
-            Called::Delta => return Ok(Along::Delta),
+            CallKind::Rate => return Ok(Along::Rate),
+            CallKind::Delta => return Ok(Along::Delta),
             _ => {}
         }
         let wanted = format!("{name}(…, 1h) needs {LENGTH}");
@@ -369,38 +382,40 @@ impl Parser<'_> {
             (_, span) => return self.lexer.refuse(span, wanted),
         };
         match called {
-            Called::Moving(agg) => Ok(Along::Moving(agg, length)),
-            Called::Integral => Ok(Along::Integral(length)),
+            CallKind::Moving(agg) => Ok(Along::Moving(agg, length)),
+            CallKind::Integral => Ok(Along::Integral(length)),
             _ => self.lexer.refuse(span, wanted),
         }
     }
 
-    fn over(&mut self, name: &str, agg: Agg) -> Result<(Node, usize), Refused> {
+    fn over(&mut self, name: &str, agg: Agg) -> Result<(ExprNode, usize), DefinitionError> {
         self.lexer.skip_blank();
         let start = self.lexer.at;
         if let Some(over) = self.over_of_one(agg)? {
             return Ok((over, 1));
         }
         let (operand, _) = self.expression(0)?;
-        let span = Span { start, end: operand.span.end };
-        let refused = Refused::at(self.lexer.text, span, format!("{name} is taken over the sensors of one reference"))
-            .help(format!("write {name}(<…>), or {name}(rate(<…>)) with any function along time"));
+        let span = TextSpan { start, end: operand.span.end };
+        let refused =
+            DefinitionError::at(self.lexer.text, span, format!("{name} aggregates the sensors of one reference"))
+                .help(format!("write {name}(<…>), or {name}(rate(<…>)) with any function along time"));
         Err(if agg == Agg::Sum { refused.help("the sum of two operands is a + b") } else { refused })
     }
 
     /// A reference, by itself or in a function along time, with nothing after it; nothing is taken when it is something else.
-    fn over_of_one(&mut self, agg: Agg) -> Result<Option<Node>, Refused> {
+    fn over_of_one(&mut self, agg: Agg) -> Result<Option<ExprNode>, DefinitionError> {
         let (start, nodes) = (self.lexer.at, self.nodes);
         if self.lexer.peek() == Some('<') {
             let (reference, span) = self.reference()?;
             if matches!(self.lexer.peek(), None | Some(')')) {
-                self.node(Node::Number { value: 0.0, unit: None }, span, 0)?;
-                return Ok(Some(Node::Over { agg, along: None, reference }));
+                self.node(ExprNode::Number { value: 0.0, unit: None }, span, 0)?;
+                return Ok(Some(ExprNode::Over { agg, along: None, reference }));
             }
         } else if let Some((name, span)) = self.lexer.name() {
             let called = FUNCTIONS.iter().find(|(known, _)| *known == name).map(|(_, called)| *called);
-            let along = called
-                .filter(|called| matches!(called, Called::Rate | Called::Delta | Called::Integral | Called::Moving(_)));
+            let along = called.filter(|called| {
+                matches!(called, CallKind::Rate | CallKind::Delta | CallKind::Integral | CallKind::Moving(_))
+            });
             self.lexer.at = span.end;
             if let Some(called) = along
                 && self.lexer.take('(')
@@ -411,7 +426,7 @@ impl Parser<'_> {
                     let along = self.along(name, called)?;
                     if self.lexer.take(')') && self.lexer.peek() == Some(')') {
                         self.nodes += 2;
-                        return Ok(Some(Node::Over { agg, along: Some(along), reference }));
+                        return Ok(Some(ExprNode::Over { agg, along: Some(along), reference }));
                     }
                 }
             }
@@ -420,9 +435,9 @@ impl Parser<'_> {
         Ok(None)
     }
 
-    fn reference(&mut self) -> Result<(Reference, Span), Refused> {
+    fn reference(&mut self) -> Result<(Reference, TextSpan), DefinitionError> {
         let (text, span) = self.lexer.reference()?;
-        let refuse = |reason: String| Refused::at(self.lexer.text, span, reason);
+        let refuse = |reason: String| DefinitionError::at(self.lexer.text, span, reason);
         // A `..` must not climb over levels of which it is not known how many they are.
         let ups = text.split('/').take_while(|level| *level == "..").count();
         let place: Vec<&str> = self.path.split('/').skip(1).collect();
@@ -438,7 +453,7 @@ impl Parser<'_> {
     }
 
     /// Takes the `)` for the `(` at `open`.
-    fn close(&mut self, open: Span) -> Result<(), Refused> {
+    fn close(&mut self, open: TextSpan) -> Result<(), DefinitionError> {
         if self.lexer.take(')') {
             return Ok(());
         }

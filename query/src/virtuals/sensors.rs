@@ -8,36 +8,39 @@ use wholegrain_model::{Interval, Kind, Pattern, ValueType};
 use wholegrain_store::registry::RegistryEntry;
 use wholegrain_store::{SensorId, SensorInfo, Store, StoreError};
 
-use super::book::{Book, read};
-use super::change::{Change, Changed, plan};
-use super::index::{Index, Made, Names};
-use super::refused::Refused;
-use super::{Checked, Definition, Instance, KIND, Missing, OPERANDS_MAX, Resolve, absolute, each_reference, eval};
+use super::change::{ChangeReport, DefinitionChange, plan};
+use super::definition_error::DefinitionError;
+use super::index::{IndexedSensor, InstanceIndex, SensorNames};
+use super::registry::{DefinitionRegistry, read};
+use super::{
+    CheckedDefinition, Definition, KIND, MissingOperands, OPERANDS_MAX, SensorLookup, VirtualSensor, absolute,
+    each_reference, eval,
+};
 
 /// Operands of one reference that are looked at for the interval and the newest time of a virtual sensor.
 const LOOKED_AT_MAX: usize = 100;
 
-/// Why definitions were not changed.
+/// Why a change of definitions failed.
 #[derive(Debug, thiserror::Error)]
 pub enum VirtualError {
-    /// They make no sense; each of these says what.
-    #[error("{}", .0.iter().map(Refused::to_string).collect::<Vec<_>>().join("\n\n"))]
-    Refused(Vec<Refused>),
+    /// The definitions are invalid; one error for each problem.
+    #[error("{}", .0.iter().map(DefinitionError::to_string).collect::<Vec<_>>().join("\n\n"))]
+    Refused(Vec<DefinitionError>),
     /// The store could not be changed or read.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
-/// A definition with what is known of it.
+/// A definition with its origin and the number of its sensors.
 #[derive(Debug, Clone, Serialize)]
-pub struct Listed {
+pub struct ListedDefinition {
     #[serde(flatten)]
     pub definition: Definition,
     /// How many sensors it makes.
     pub sensors: usize,
     /// Number of the change that set it.
     pub number: u64,
-    /// When that was, ns since the Unix epoch.
+    /// Time of the change, ns since the Unix epoch.
     pub at: i64,
     pub who: String,
     /// Whether sensors of jobs may be among its operands.
@@ -45,41 +48,41 @@ pub struct Listed {
     pub may_be_of_jobs: bool,
 }
 
-/// What a store's registry held when it was looked at.
+/// The state of the store's registry at its last reading.
 #[derive(Default)]
-struct State {
+struct VirtualsState {
     /// Of the registry; nothing has been read at 0.
     generation: u64,
     /// Keys and numbers of the entries.
     entries: Vec<(String, u64)>,
-    book: Arc<Book>,
-    names: Names,
-    index: Index,
+    definitions: Arc<DefinitionRegistry>,
+    names: SensorNames,
+    index: InstanceIndex,
 }
 
-/// The virtual sensors. All calls may come from any thread.
-pub struct Virtuals {
+/// The virtual sensors over a store. Thread-safe.
+pub struct VirtualSensors {
     store: Store,
-    state: RwLock<State>,
+    state: RwLock<VirtualsState>,
     /// Held while definitions are changed.
     changing: Mutex<()>,
 }
 
-/// What is known of a virtual sensor's times from its operands.
+/// Interval and newest time of a virtual sensor, derived from its operands.
 #[derive(Clone, Copy, Default)]
-struct Times {
+struct ResultTimes {
     interval_ns: u64,
     last: Option<i64>,
 }
 
-impl Virtuals {
-    /// Over a store.
+impl VirtualSensors {
+    /// The virtual sensors that a store's registry defines.
     pub fn new(store: Store) -> Self {
         Self { store, state: RwLock::default(), changing: Mutex::new(()) }
     }
 
     /// The state as of now.
-    fn fresh(&self) -> RwLockReadGuard<'_, State> {
+    fn fresh(&self) -> RwLockReadGuard<'_, VirtualsState> {
         {
             let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
             if self.is_current(&state) {
@@ -95,18 +98,18 @@ impl Virtuals {
         self.state.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn is_current(&self, state: &State) -> bool {
+    fn is_current(&self, state: &VirtualsState) -> bool {
         state.generation == self.store.registry().generation()
-            && (!state.book.has_templates || state.names.are_current(&self.store))
+            && (!state.definitions.has_templates || state.names.are_current(&self.store))
     }
 
-    fn update(&self, state: &mut State) {
+    fn update(&self, state: &mut VirtualsState) {
         let generation = self.store.registry().generation();
         let gone = state.names.have_gone(&self.store);
         if gone {
             state.names.clear();
         }
-        let first = if state.book.has_templates { state.names.extend(&self.store) } else { 0 };
+        let first = if state.definitions.has_templates { state.names.extend(&self.store) } else { 0 };
         if state.generation == generation && !gone {
             return state.index.extend(&state.names, first, &self.store);
         }
@@ -116,15 +119,15 @@ impl Virtuals {
         if keys == state.entries && !gone {
             return state.index.extend(&state.names, first, &self.store);
         }
-        match Book::of(self.checked(entries, &state.book)) {
-            Ok(book) => state.book = Arc::new(book),
+        match DefinitionRegistry::of(self.checked(entries, &state.definitions)) {
+            Ok(definitions) => state.definitions = Arc::new(definitions),
             Err(refused) => tracing::error!("virtual sensors: what the registry holds is refused: {refused}"),
         }
         state.entries = keys;
-        if state.book.has_templates {
+        if state.definitions.has_templates {
             state.names.extend(&self.store);
         }
-        state.index = Index::of(&state.book, &state.names, &self.store);
+        state.index = InstanceIndex::of(&state.definitions, &state.names, &self.store);
         if state.index.left_out > 0 {
             let (count, left_out) = (state.index.len(), state.index.left_out);
             tracing::warn!("virtual sensors: {left_out} are left out, {count} are made; narrow the templates");
@@ -132,7 +135,7 @@ impl Virtuals {
     }
 
     /// The registry's entries as definitions; what `before` has already is taken from there.
-    fn checked(&self, entries: Vec<RegistryEntry>, before: &Book) -> Vec<Arc<Checked>> {
+    fn checked(&self, entries: Vec<RegistryEntry>, before: &DefinitionRegistry) -> Vec<Arc<CheckedDefinition>> {
         let mut all = Vec::with_capacity(entries.len());
         for entry in entries {
             let known = before.all.get(&entry.key).map(|written| &written.checked);
@@ -202,7 +205,13 @@ impl Virtuals {
         chosen.map(|(path, made)| self.info(&state, path, made, &mut memo)).collect()
     }
 
-    fn info(&self, state: &State, path: &Arc<str>, made: &Made, memo: &mut HashMap<u32, Times>) -> SensorInfo {
+    fn info(
+        &self,
+        state: &VirtualsState,
+        path: &Arc<str>,
+        made: &IndexedSensor,
+        memo: &mut HashMap<u32, ResultTimes>,
+    ) -> SensorInfo {
         let times = self.times(state, path, made, memo);
         let definition = &made.definition.definition;
         SensorInfo {
@@ -221,13 +230,19 @@ impl Virtuals {
     }
 
     /// From the operands; as deep as virtual sensors refer to others, which is bounded.
-    fn times(&self, state: &State, path: &str, made: &Made, memo: &mut HashMap<u32, Times>) -> Times {
+    fn times(
+        &self,
+        state: &VirtualsState,
+        path: &str,
+        made: &IndexedSensor,
+        memo: &mut HashMap<u32, ResultTimes>,
+    ) -> ResultTimes {
         if let Some(known) = memo.get(&made.number) {
             return *known;
         }
         let definition = &made.definition.definition;
         let (mut interval_ns, mut oldest, mut newest, mut all) = (u64::MAX, i64::MAX, None, true);
-        let mut take = |times: Times| {
+        let mut take = |times: ResultTimes| {
             if times.interval_ns > 0 {
                 interval_ns = interval_ns.min(times.interval_ns);
             }
@@ -235,7 +250,7 @@ impl Virtuals {
             oldest = oldest.min(times.last.unwrap_or(i64::MAX));
             newest = newest.max(times.last);
         };
-        let measured = |info: SensorInfo| Times { interval_ns: info.interval_ns, last: info.last_time };
+        let measured = |info: SensorInfo| ResultTimes { interval_ns: info.interval_ns, last: info.last_time };
         each_reference(&made.definition.expr, &mut |reference, _| {
             let Ok(pattern) = absolute(path, &reference.text) else { return };
             if pattern.is_literal() {
@@ -255,13 +270,13 @@ impl Virtuals {
         let interval_ns = eval::interval_ns(definition.interval, shortest.into_iter());
         // Where something may be missing, what the others have counts.
         let last = match definition.missing {
-            Missing::Gap => all.then_some(oldest).filter(|last| *last < i64::MAX),
-            Missing::Skip => newest,
+            MissingOperands::Gap => all.then_some(oldest).filter(|last| *last < i64::MAX),
+            MissingOperands::Skip => newest,
         };
         let grid = i64::try_from(interval_ns).unwrap_or(i64::MAX);
         let last = last.map(|last| if grid > 0 { last - last.rem_euclid(grid) } else { last });
-        memo.insert(made.number, Times { interval_ns, last });
-        Times { interval_ns, last }
+        memo.insert(made.number, ResultTimes { interval_ns, last });
+        ResultTimes { interval_ns, last }
     }
 
     fn measured(&self, path: &str) -> Option<SensorInfo> {
@@ -278,12 +293,19 @@ impl Virtuals {
         });
     }
 
-    fn sees(&self, state: &State, user: &str, path: &str, made: &Made, memo: &mut HashMap<u32, bool>) -> bool {
+    fn sees(
+        &self,
+        state: &VirtualsState,
+        user: &str,
+        path: &str,
+        made: &IndexedSensor,
+        memo: &mut HashMap<u32, bool>,
+    ) -> bool {
         if let Some(known) = memo.get(&made.number) {
             return *known;
         }
         let mut sees = self.store.sees(user, path);
-        let written = state.book.all.get(&made.definition.definition.path);
+        let written = state.definitions.all.get(&made.definition.definition.path);
         if sees && written.is_none_or(|written| written.may_be_of_jobs) {
             each_reference(&made.definition.expr, &mut |reference, _| {
                 if !sees {
@@ -304,19 +326,19 @@ impl Virtuals {
     }
 
     /// Whether a change would be taken, and what it would do.
-    pub fn check(&self, change: Change) -> Result<Changed, VirtualError> {
+    pub fn check(&self, change: DefinitionChange) -> Result<ChangeReport, VirtualError> {
         let state = self.ready();
-        plan(&state.book, change, &state.names, &self.store)
+        plan(&state.definitions, change, &state.names, &self.store)
             .map(|planned| planned.changed)
             .map_err(VirtualError::Refused)
     }
 
     /// Changes definitions, all or nothing; durable when it returns.
-    pub fn change(&self, change: Change, who: &str, at: i64) -> Result<Changed, VirtualError> {
+    pub fn change(&self, change: DefinitionChange, who: &str, at: i64) -> Result<ChangeReport, VirtualError> {
         let _alone = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         let planned = {
             let state = self.ready();
-            plan(&state.book, change, &state.names, &self.store).map_err(VirtualError::Refused)?
+            plan(&state.definitions, change, &state.names, &self.store).map_err(VirtualError::Refused)?
         };
         if planned.changed.is_nothing() {
             return Ok(planned.changed);
@@ -328,7 +350,7 @@ impl Virtuals {
     }
 
     /// The state with all sensors' names looked at, also when there is no template yet.
-    fn ready(&self) -> RwLockReadGuard<'_, State> {
+    fn ready(&self) -> RwLockReadGuard<'_, VirtualsState> {
         drop(self.fresh());
         {
             let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
@@ -336,20 +358,20 @@ impl Virtuals {
                 self.update(&mut state);
             }
             let first = state.names.extend(&self.store);
-            let State { names, index, .. } = &mut *state;
+            let VirtualsState { names, index, .. } = &mut *state;
             index.extend(names, first, &self.store);
         }
         self.state.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// All definitions, sorted by path.
-    pub fn list(&self) -> Vec<Listed> {
+    pub fn list(&self) -> Vec<ListedDefinition> {
         let entries = self.store.registry().all(KIND);
         let state = self.fresh();
         let counts = state.index.counts();
         let listed = |entry: RegistryEntry| {
-            let written = state.book.all.get(&entry.key)?;
-            Some(Listed {
+            let written = state.definitions.all.get(&entry.key)?;
+            Some(ListedDefinition {
                 definition: written.checked.definition.clone(),
                 sensors: counts.get(entry.key.as_str()).copied().unwrap_or(0),
                 number: entry.number,
@@ -358,7 +380,7 @@ impl Virtuals {
                 may_be_of_jobs: written.may_be_of_jobs,
             })
         };
-        let mut all: Vec<Listed> = entries.into_iter().filter_map(listed).collect();
+        let mut all: Vec<ListedDefinition> = entries.into_iter().filter_map(listed).collect();
         all.sort_by(|a, b| a.definition.path.cmp(&b.definition.path));
         all
     }
@@ -374,7 +396,7 @@ impl Virtuals {
     }
 }
 
-impl Resolve for Virtuals {
+impl SensorLookup for VirtualSensors {
     fn sensors(&self, pattern: &Pattern) -> Vec<SensorInfo> {
         let mut found = self.store.sensors_most(pattern, OPERANDS_MAX + 1);
         let virtuals = self.sensors_most(pattern, OPERANDS_MAX + 1);
@@ -385,14 +407,14 @@ impl Resolve for Virtuals {
         found
     }
 
-    fn instance(&self, sensor: &SensorInfo) -> Option<Arc<Instance>> {
+    fn instance(&self, sensor: &SensorInfo) -> Option<Arc<VirtualSensor>> {
         if !sensor.id.is_computed() {
             return None;
         }
         let state = self.fresh();
         let (path, made) = state.index.get(&sensor.path)?;
         let info = self.info(&state, path, made, &mut HashMap::new());
-        Some(Arc::new(Instance { info, definition: made.definition.clone() }))
+        Some(Arc::new(VirtualSensor { info, definition: made.definition.clone() }))
     }
 }
 

@@ -10,9 +10,11 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use serde_json::json;
 use wholegrain_model::{Pattern, Timestamp};
-use wholegrain_query::jobs::energy::{J_PER_KWH, Measured, Meter, Share, Source, Weights, measure, rise, sources};
-use wholegrain_query::jobs::{Cpus, JobScope, Place};
-use wholegrain_query::{Chunks, PATTERNS_MAX, SENSORS_MAX, Until};
+use wholegrain_query::jobs::energy::{
+    EnergyMeter, EnergyShare, EnergySource, J_PER_KWH, MeasuredEnergy, ShareWeights, measure, rise, sources,
+};
+use wholegrain_query::jobs::{Cpus, JobNode, JobScope};
+use wholegrain_query::{CancellableChunks, Chunks, PATTERNS_MAX, SENSORS_MAX};
 use wholegrain_store::{ReadStore, SensorInfo};
 
 use super::jobs::{only_user, row};
@@ -36,8 +38,8 @@ const CPU_TIME: &str = "cpu/usage";
 /// What is asked.
 struct EnergyRequest {
     job: Arc<JobScope>,
-    meters: Vec<Meter>,
-    share: Share,
+    meters: Vec<EnergyMeter>,
+    share: EnergyShare,
     /// `Some(true)`: the facility's meters; `Some(false)`: the nodes'; `None`: the nodes' if any is measured.
     facility: Option<bool>,
     user: Option<String>,
@@ -54,7 +56,7 @@ pub(super) async fn energy(
     let params = QueryParams::of(&uri, ENERGY)?;
     let now = now();
     let at = params.read("at", |text| Timestamp::parse(text, now))?.map(|at| at.0);
-    let share = params.read("share", str::parse::<Share>)?.unwrap_or(api.jobs.share);
+    let share = params.read("share", str::parse::<EnergyShare>)?.unwrap_or(api.jobs.share);
     let facility = params.read("source", |text| match text {
         "node" => Ok(false),
         "facility" if api.jobs.facility_power.is_empty() => {
@@ -98,14 +100,14 @@ pub(super) async fn energy(
 }
 
 /// The meters that the request names.
-fn meters(params: &QueryParams) -> Result<Vec<Meter>, ApiError> {
+fn meters(params: &QueryParams) -> Result<Vec<EnergyMeter>, ApiError> {
     let given = params.texts("pattern");
-    let patterns: usize = given.iter().map(|text| Meter::count_parts(text)).sum();
+    let patterns: usize = given.iter().map(|text| EnergyMeter::count_parts(text)).sum();
     if patterns > PATTERNS_MAX {
         let message = format!("parameter `pattern` has {patterns} patterns, at most {PATTERNS_MAX} are taken");
         return Err(ApiError::bad_request(message));
     }
-    let meters: Result<Vec<Meter>, String> = given.iter().map(|text| Meter::new(text)).collect();
+    let meters: Result<Vec<EnergyMeter>, String> = given.iter().map(|text| EnergyMeter::new(text)).collect();
     meters.map_err(|why| ApiError::bad_request(format!("parameter `pattern`: {why}")))
 }
 
@@ -139,7 +141,7 @@ struct EnergyTotal {
 }
 
 impl EnergyTotal {
-    fn add(&mut self, measured: Option<Measured>, time_ns: i64) {
+    fn add(&mut self, measured: Option<MeasuredEnergy>, time_ns: i64) {
         self.time_s += time_ns as f64 / 1e9;
         if let Some(measured) = measured.filter(|measured| measured.covered_ns > 0) {
             *self.joules.get_or_insert_default() += measured.joules;
@@ -156,7 +158,7 @@ struct EnergyResponse {
     beside: Vec<Vec<ConcurrentJob>>,
     problems: Vec<String>,
     /// For each node its meter and sensors.
-    found: Vec<(Option<usize>, Vec<Source>)>,
+    found: Vec<(Option<usize>, Vec<EnergySource>)>,
     /// The facility's sensors, if they are used.
     facility: Option<Vec<SensorInfo>>,
 }
@@ -192,10 +194,10 @@ impl EnergyResponse {
 
     /// Stops reading when the client disconnects.
     fn until(self, is_over: impl Fn() -> bool + Send + Sync + 'static) -> Self {
-        Self { chunks: Box::new(Until::new(self.chunks, is_over)), ..self }
+        Self { chunks: Box::new(CancellableChunks::new(self.chunks, is_over)), ..self }
     }
 
-    fn span(&self, place: &Place) -> (i64, i64) {
+    fn span(&self, place: &JobNode) -> (i64, i64) {
         (place.from, if place.to == i64::MAX { self.question.now.max(place.from) } else { place.to })
     }
 
@@ -203,7 +205,7 @@ impl EnergyResponse {
     fn look_beside(&mut self) -> Result<Vec<Vec<ConcurrentJob>>, ApiError> {
         let (job, share) = (self.question.job.clone(), self.question.share);
         let mut beside: Vec<Vec<ConcurrentJob>> = job.places().iter().map(|_| Vec::new()).collect();
-        if share == Share::All {
+        if share == EnergyShare::All {
             return Ok(beside);
         }
         let by_node: HashMap<&str, usize> =
@@ -239,21 +241,21 @@ impl EnergyResponse {
     }
 
     /// The job's share of a node, or why it is unknown; an error if the client has disconnected.
-    fn weights(&self, number: usize, sink: &BodySink) -> io::Result<Result<Weights, String>> {
+    fn weights(&self, number: usize, sink: &BodySink) -> io::Result<Result<ShareWeights, String>> {
         let (place, beside) = (&self.question.job.places()[number], &self.beside[number]);
         let (from, to) = self.span(place);
-        if beside.is_empty() || self.question.share == Share::All {
-            return Ok(Ok(Weights::constant(from, to, 1.0)));
+        if beside.is_empty() || self.question.share == EnergyShare::All {
+            return Ok(Ok(ShareWeights::constant(from, to, 1.0)));
         }
-        if self.question.share == Share::CpuTime {
+        if self.question.share == EnergyShare::CpuTime {
             let part = self.part_of_cpu_time(place, beside, (from, to), sink)?;
-            return Ok(part.map(|part| Weights::constant(from, to, part)));
+            return Ok(part.map(|part| ShareWeights::constant(from, to, part)));
         }
         let own = place.cpus.as_ref().map(Cpus::count);
         let others: Option<Vec<(i64, i64, u64)>> =
             beside.iter().map(|other| Some((other.from, other.to, other.cores?))).collect();
         Ok(match (own, others) {
-            (Some(own), Some(others)) => Ok(Weights::of_cores((from, to), own, &others)),
+            (Some(own), Some(others)) => Ok(ShareWeights::of_cores((from, to), own, &others)),
             _ => {
                 Err("other jobs were there, and it is not known which cores each had; choose another share: cpu_time (--share cpu-time) or all"
                     .to_owned())
@@ -263,7 +265,7 @@ impl EnergyResponse {
 
     fn part_of_cpu_time(
         &self,
-        place: &Place,
+        place: &JobNode,
         beside: &[ConcurrentJob],
         (from, to): (i64, i64),
         sink: &BodySink,
@@ -319,10 +321,11 @@ impl EnergyResponse {
         let mut warnings = self.chunks.warnings(range.0, range.1);
         warnings.extend(self.chunks.notes());
         warnings.extend(problems);
-        let share = Share::ALL.iter().find(|(_, share)| *share == self.question.share).map_or("", |(name, _)| *name);
+        let share =
+            EnergyShare::ALL.iter().find(|(_, share)| *share == self.question.share).map_or("", |(name, _)| *name);
         let meters: Vec<&str> = match is_facility {
             true => self.api.jobs.facility_power.iter().map(Pattern::as_str).collect(),
-            false => self.question.meters.iter().map(Meter::text).collect(),
+            false => self.question.meters.iter().map(EnergyMeter::text).collect(),
         };
         let mut rule = self.question.share.rule().to_owned();
         if is_facility {
@@ -358,7 +361,7 @@ impl EnergyResponse {
         for (number, place) in self.question.job.places().iter().enumerate() {
             let sources = &self.found[number].1;
             let weights = self.weights(number, sink)?;
-            let mut measured: Option<Measured> = None;
+            let mut measured: Option<MeasuredEnergy> = None;
             let mut problem = sources.is_empty().then(|| "no sensor measures this node".to_owned());
             match &weights {
                 Ok(weights) => {
@@ -368,7 +371,7 @@ impl EnergyResponse {
                         }
                         let one = measure(self.chunks.as_ref(), source, weights).map_err(io::Error::other)?;
                         // The node's coverage is that of its worst sensor.
-                        measured = Some(measured.map_or(one, |all| Measured {
+                        measured = Some(measured.map_or(one, |all| MeasuredEnergy {
                             joules: all.joules + one.joules,
                             covered_ns: all.covered_ns.min(one.covered_ns),
                         }));
@@ -382,7 +385,7 @@ impl EnergyResponse {
                 node: &place.node,
                 joules: measured.filter(|measured| measured.covered_ns > 0).map(|measured| measured.joules),
                 coverage: measured.map_or(0.0, |measured| measured.covered_ns as f64 / (to - from).max(1) as f64),
-                share: weights.as_ref().ok().map(Weights::mean),
+                share: weights.as_ref().ok().map(ShareWeights::mean),
                 shared_with: self.beside[number].len(),
                 sensors: sources.iter().take(NAMED_MAX).map(|source| &**source.path()).collect(),
                 problem,
@@ -411,13 +414,13 @@ impl EnergyResponse {
                 Err(_) => {}
             }
         }
-        let weights = Weights::sum(&all);
-        let mut measured: Option<Measured> = None;
+        let weights = ShareWeights::sum(&all);
+        let mut measured: Option<MeasuredEnergy> = None;
         for sensor in sensors {
-            match Source::new(sensor) {
+            match EnergySource::new(sensor) {
                 Ok(source) => {
                     let one = measure(self.chunks.as_ref(), &source, &weights).map_err(io::Error::other)?;
-                    measured = Some(measured.map_or(one, |all| Measured {
+                    measured = Some(measured.map_or(one, |all| MeasuredEnergy {
                         joules: all.joules + one.joules,
                         covered_ns: all.covered_ns.min(one.covered_ns),
                     }));

@@ -9,8 +9,8 @@ use axum::response::{IntoResponse, Response};
 use wholegrain_model::Timestamp;
 use wholegrain_model::text::csv_field;
 use wholegrain_query::jobs::JobScope;
-use wholegrain_query::jobs::statistics::{OnNode, OverNodes, Spread, statistics as measure};
-use wholegrain_query::{Chunks, SENSORS_MAX, Until};
+use wholegrain_query::jobs::statistics::{MetricStatistics, NodeStatistics, ValueStatistics, statistics as measure};
+use wholegrain_query::{CancellableChunks, Chunks, SENSORS_MAX};
 use wholegrain_store::{ReadStore, SensorInfo};
 
 use super::jobs::{only_user, row};
@@ -75,7 +75,7 @@ pub(super) async fn statistics(
     tokio::task::spawn_blocking(move || {
         api.metrics.queries_running.add(1);
         let client = sink.breaker();
-        let chunks = Until::new(api.space.snapshot(), move || client.is_abandoned());
+        let chunks = CancellableChunks::new(api.space.snapshot(), move || client.is_abandoned());
         let written = write(&job, &chunks, &sensors, (range, now.0), form, &mut sink);
         if let Err(error) = written.and_then(|()| sink.flush()) {
             let breaker = sink.breaker();
@@ -130,7 +130,7 @@ fn write(
     sink.write_all(b"}\n")
 }
 
-fn on_node(row: &OnNode<'_>, form: StatisticsFormat, first: &mut bool, sink: &mut BodySink) -> io::Result<()> {
+fn on_node(row: &NodeStatistics<'_>, form: StatisticsFormat, first: &mut bool, sink: &mut BodySink) -> io::Result<()> {
     if sink.is_abandoned() {
         return Err(io::ErrorKind::BrokenPipe.into());
     }
@@ -147,7 +147,7 @@ fn on_node(row: &OnNode<'_>, form: StatisticsFormat, first: &mut bool, sink: &mu
     sink.relay()
 }
 
-fn over_nodes_csv(row: &OverNodes, sink: &mut BodySink) -> io::Result<()> {
+fn over_nodes_csv(row: &MetricStatistics, sink: &mut BodySink) -> io::Result<()> {
     let node = |name: &Option<String>| csv_field(name.as_deref().unwrap_or_default());
     writeln!(
         sink,
@@ -164,8 +164,8 @@ fn over_nodes_csv(row: &OverNodes, sink: &mut BodySink) -> io::Result<()> {
     sink.relay()
 }
 
-fn spread_csv(spread: &Spread) -> String {
-    let Spread { count, min, mean, max, deviation } = *spread;
+fn spread_csv(spread: &ValueStatistics) -> String {
+    let ValueStatistics { count, min, mean, max, deviation } = *spread;
     format!("{count},{},{},{},{}", number(min), number(mean), number(max), number(deviation))
 }
 

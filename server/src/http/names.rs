@@ -7,7 +7,7 @@ use axum::extract::{Extension, State};
 use axum::http::Uri;
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
-use wholegrain_query::names::Names;
+use wholegrain_query::names::NameSearch;
 
 use super::jobs::only_user;
 use super::params::{NAMES, QueryParams};
@@ -28,7 +28,7 @@ pub(super) async fn names(
     let metrics = api.metrics.clone();
     let search = move |is_gone: &dyn Fn() -> bool| {
         let _place = place;
-        let names = Names::new(&api.space, user.as_deref()).stop_when(is_gone);
+        let names = NameSearch::new(&api.space, user.as_deref()).stop_when(is_gone);
         match (begin, near) {
             (Some(begin), None) => Ok(names.completions(&begin)),
             (None, Some(near)) => Ok(names.nearest(&near).into_iter().collect()),

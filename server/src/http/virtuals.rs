@@ -10,7 +10,7 @@ use axum::http::Uri;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 use wholegrain_model::{Pattern, Timestamp};
-use wholegrain_query::virtuals::{Change, Changed, Definition, Listed, VirtualError};
+use wholegrain_query::virtuals::{ChangeReport, Definition, DefinitionChange, ListedDefinition, VirtualError};
 
 use super::guard::require;
 use super::jobs::only_user;
@@ -50,10 +50,10 @@ pub(super) async fn list(
     let metrics = api.metrics.clone();
     let listed = run_until_abandoned(&metrics, move |is_gone| {
         let _place = place;
-        let chosen = |one: &Listed| {
+        let chosen = |one: &ListedDefinition| {
             patterns.is_empty() || patterns.iter().any(|pattern| !is_gone() && chooses(&api, pattern, one, is_gone))
         };
-        let seen = |one: Listed| match &user {
+        let seen = |one: ListedDefinition| match &user {
             None => Some(one),
             Some(user) => seen_by(&api, user, one, is_gone),
         };
@@ -64,7 +64,7 @@ pub(super) async fn list(
     listed.await
 }
 
-fn chooses(api: &Api, pattern: &Pattern, one: &Listed, is_gone: &dyn Fn() -> bool) -> bool {
+fn chooses(api: &Api, pattern: &Pattern, one: &ListedDefinition, is_gone: &dyn Fn() -> bool) -> bool {
     let path = one.definition.path.as_str();
     if !path.contains('*') {
         return pattern.matches(path);
@@ -76,7 +76,7 @@ fn chooses(api: &Api, pattern: &Pattern, one: &Listed, is_gone: &dyn Fn() -> boo
 
 /// A definition as the user may see it, with the number of visible sensors. `None` if its path or expression names other users' jobs, or the user
 /// sees none of its sensors.
-fn seen_by(api: &Api, user: &str, mut one: Listed, is_gone: &dyn Fn() -> bool) -> Option<Listed> {
+fn seen_by(api: &Api, user: &str, mut one: ListedDefinition, is_gone: &dyn Fn() -> bool) -> Option<ListedDefinition> {
     let path = one.definition.path.as_str();
     let view = UserVisibility::new(api, user, is_gone);
     if is_gone() || !view.sees_jobs_of(path) || !view.sees_jobs_of(&one.definition.expression) {
@@ -92,7 +92,7 @@ fn seen_by(api: &Api, user: &str, mut one: Listed, is_gone: &dyn Fn() -> bool) -
     Some(one)
 }
 
-fn told(one: Listed) -> Value {
+fn told(one: ListedDefinition) -> Value {
     let mut told = serde_json::to_value(&one).unwrap_or_default();
     told["at"] = json!(Timestamp(one.at).to_string());
     told
@@ -138,7 +138,8 @@ pub(super) async fn remove(
         "0" => Ok(false),
         _ => Err("1 or 0 is wanted"),
     })?;
-    let wanted = remove.map(|remove| Change { remove, force: force == Some(true), ..Change::default() });
+    let wanted =
+        remove.map(|remove| DefinitionChange { remove, force: force == Some(true), ..DefinitionChange::default() });
     change(api, (&bearer, peer), wanted).await
 }
 
@@ -146,7 +147,7 @@ pub(super) async fn remove(
 async fn change(
     api: Arc<Api>,
     (bearer, peer): Requester<'_>,
-    wanted: Result<Change, ApiError>,
+    wanted: Result<DefinitionChange, ApiError>,
 ) -> Result<Response, ApiError> {
     require(&api, bearer, peer, Permission::Manage)?;
     let wanted = wanted?;
@@ -171,7 +172,7 @@ async fn change(
 }
 
 /// The audit log's text.
-fn noted(changed: &Changed) -> String {
+fn noted(changed: &ChangeReport) -> String {
     let mut said = Vec::new();
     for (what, paths) in [("defined", &changed.added), ("redefined", &changed.changed), ("removed", &changed.removed)] {
         if paths.is_empty() {
@@ -186,7 +187,7 @@ fn noted(changed: &Changed) -> String {
 }
 
 /// A definition, a list of them, or `{"define": […], "remove": […], "force": false}`.
-fn wanted(body: &[u8]) -> Result<Change, ApiError> {
+fn wanted(body: &[u8]) -> Result<DefinitionChange, ApiError> {
     const WANTED: &str = r#"a definition is wanted, such as {"path": "/lab/*/ipc", "expression": "rate(<perf/instructions>) / rate(<perf/cycles>)", "unit": "1"}, or a list of them"#;
     #[derive(serde::Deserialize)]
     #[serde(deny_unknown_fields)]
@@ -202,14 +203,14 @@ fn wanted(body: &[u8]) -> Result<Change, ApiError> {
     let value: Value = serde_json::from_slice(body).map_err(bad)?;
     if value.is_array() {
         let define = serde_json::from_value(value).map_err(bad)?;
-        return Ok(Change { define, ..Change::default() });
+        return Ok(DefinitionChange { define, ..DefinitionChange::default() });
     }
     if value.get("define").is_some() || value.get("remove").is_some() {
         let Several { define, remove, force } = serde_json::from_value(value).map_err(bad)?;
-        return Ok(Change { define, remove, force });
+        return Ok(DefinitionChange { define, remove, force });
     }
     let define = vec![serde_json::from_value(value).map_err(bad)?];
-    Ok(Change { define, ..Change::default() })
+    Ok(DefinitionChange { define, ..DefinitionChange::default() })
 }
 
 fn refusal(error: VirtualError) -> ApiError {

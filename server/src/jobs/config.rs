@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use wholegrain_model::Pattern;
 use wholegrain_model::config::{ConfigError, Section};
-use wholegrain_query::jobs::energy::{Meter, Share};
+use wholegrain_query::jobs::energy::{EnergyMeter, EnergyShare};
 
 /// The most meters.
 const METERS_MAX: usize = 32;
@@ -14,9 +14,9 @@ const NODES_MAX: u64 = 10_000_000;
 #[derive(Debug, Clone)]
 pub struct JobsConfig {
     /// What measures a node; of each node the first that it has.
-    pub power: Vec<Meter>,
+    pub power: Vec<EnergyMeter>,
     /// What is a job's of a node that others were on too.
-    pub share: Share,
+    pub share: EnergyShare,
     /// What measures all nodes together; none when empty.
     pub facility_power: Vec<Pattern>,
     /// How many nodes those feed.
@@ -27,7 +27,7 @@ pub struct JobsConfig {
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct RawJobs {
     power: Vec<String>,
-    share: Share,
+    share: EnergyShare,
     facility_power: Vec<Pattern>,
     facility_nodes: Option<u64>,
 }
@@ -38,7 +38,7 @@ impl Default for RawJobs {
             ["power", "energy", "powercap/psys*/energy", "powercap/package-*/energy + powercap/package-*/dram/energy"];
         Self {
             power: power.map(str::to_owned).to_vec(),
-            share: Share::default(),
+            share: EnergyShare::default(),
             facility_power: Vec::new(),
             facility_nodes: None,
         }
@@ -53,7 +53,7 @@ impl RawJobs {
                 section.error("power", format!("has {} meters; at most {METERS_MAX} are taken", self.power.len()))
             );
         }
-        let power: Result<Vec<Meter>, String> = self.power.iter().map(|text| Meter::new(text)).collect();
+        let power: Result<Vec<EnergyMeter>, String> = self.power.iter().map(|text| EnergyMeter::new(text)).collect();
         let facility_nodes = match (self.facility_power.is_empty(), self.facility_nodes) {
             (true, None) => 0,
             (true, Some(_)) => {

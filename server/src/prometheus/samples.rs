@@ -1,6 +1,6 @@
 //! A sensor's readings as Prometheus' samples: milliseconds, floats, and stale markers where a value ends.
 
-use wholegrain_query::{Holes, Scale, hole_bound_ns};
+use wholegrain_query::{HoleDetector, Scale, hole_bound_ns};
 use wholegrain_store::{Chunk, SensorInfo};
 
 use super::hints::NeededTimes;
@@ -22,7 +22,7 @@ pub fn stale() -> f64 {
 /// Makes samples of one sensor's readings, chunk by chunk; those that the query can do without are left out.
 pub struct SeriesSamples {
     scale: Scale,
-    holes: Holes,
+    holes: HoleDetector,
     /// The longest time between two readings without a hole; `None` for a sensor without an interval, whose values hold until the next.
     bound_ns: Option<i64>,
     last: Option<i64>,
@@ -36,7 +36,7 @@ impl SeriesSamples {
         let bound_ns = hole_bound_ns(sensor);
         Self {
             scale: Scale::new(sensor.scale),
-            holes: Holes::new(bound_ns),
+            holes: HoleDetector::new(bound_ns),
             bound_ns: (sensor.interval_ns > 0).then_some(bound_ns),
             last: None,
             needed,

@@ -5,7 +5,7 @@ use std::hint::black_box;
 use anyhow::ensure;
 use tempfile::TempDir;
 use wholegrain_model::{Interval, Pattern, Timestamp};
-use wholegrain_query::virtuals::{Change, Definition, Missing};
+use wholegrain_query::virtuals::{Definition, DefinitionChange, MissingOperands};
 use wholegrain_query::{Agg, Query, Space, run_on};
 
 use super::readings::{Moving, SECOND, START, payload, schema};
@@ -112,8 +112,12 @@ pub fn virtual_sum() -> anyhow::Result<Box<dyn Work>> {
         description: String::new(),
         interval: Some(Interval::from_s(1)),
         bridge: None,
-        missing: Missing::Gap,
+        missing: MissingOperands::Gap,
     };
-    stored.space.virtuals().change(Change { define: vec![definition], ..Change::default() }, "hot-paths", 1)?;
+    stored.space.virtuals().change(
+        DefinitionChange { define: vec![definition], ..DefinitionChange::default() },
+        "hot-paths",
+        1,
+    )?;
     Ok(Box::new(QueryRequest { stored, query: query("/lab/sum", None)?, rows: SECONDS as u64 }))
 }

@@ -39,32 +39,34 @@ pub(super) fn ns(interval: wholegrain_model::Interval) -> i64 {
 }
 
 #[derive(Debug, Clone)]
-pub(super) struct State {
+pub(super) struct TrailingState {
     grid: i64,
     /// The point after the last that was taken.
     next: Option<i64>,
     before: f64,
-    kind: Kind,
+    kind: TrailingKind,
 }
 
 #[derive(Debug, Clone)]
-enum Kind {
+enum TrailingKind {
     /// Differences, divided by so many seconds.
     Difference(f64),
     Integral {
         period: i64,
         total: f64,
     },
-    Moving(Box<Window>),
+    Moving(Box<TrailingWindow>),
 }
 
-impl State {
-    pub fn new(along: Along, grid: i64) -> Self {
+impl TrailingState {
+    pub(crate) fn new(along: Along, grid: i64) -> Self {
         let kind = match along {
-            Along::Rate => Kind::Difference(grid as f64 / NS_PER_S),
-            Along::Delta => Kind::Difference(1.0),
-            Along::Integral(period) => Kind::Integral { period: ns(period).max(1), total: 0.0 },
-            Along::Moving(agg, window) => Kind::Moving(Box::new(Window::new(agg, window_points(ns(window), grid)))),
+            Along::Rate => TrailingKind::Difference(grid as f64 / NS_PER_S),
+            Along::Delta => TrailingKind::Difference(1.0),
+            Along::Integral(period) => TrailingKind::Integral { period: ns(period).max(1), total: 0.0 },
+            Along::Moving(agg, window) => {
+                TrailingKind::Moving(Box::new(TrailingWindow::new(agg, window_points(ns(window), grid))))
+            }
         };
         Self { grid, next: None, before: f64::NAN, kind }
     }
@@ -78,12 +80,12 @@ impl State {
         for (at, value) in values.iter_mut().enumerate() {
             let new = *value;
             *value = super::grid::finite(match &mut self.kind {
-                Kind::Difference(seconds) => (new - self.before) / *seconds,
-                Kind::Integral { period, total } => {
+                TrailingKind::Difference(seconds) => (new - self.before) / *seconds,
+                TrailingKind::Integral { period, total } => {
                     let time = (point + at as i64) * self.grid;
                     step(total, *period, self.grid, time, self.before, new)
                 }
-                Kind::Moving(window) => window.step(point + at as i64, new),
+                TrailingKind::Moving(window) => window.step(point + at as i64, new),
             });
             self.before = new;
         }
@@ -109,17 +111,17 @@ fn step(total: &mut f64, period: i64, grid: i64, time: i64, before: f64, new: f6
 
 /// What the values of a window come to so far.
 #[derive(Debug, Clone, Copy)]
-struct Part {
+struct SumPart {
     value: f64,
     count: u32,
 }
 
-const NOTHING: Part = Part { value: 0.0, count: 0 };
+const NOTHING: SumPart = SumPart { value: 0.0, count: 0 };
 
 /// An aggregate over the last points, in constant time a point and without an error that grows: points are gathered in blocks of the window's
 /// length, at whole multiples of it, so that each window is the end of one block and the beginning of the next.
 #[derive(Debug, Clone)]
-struct Window {
+struct TrailingWindow {
     agg: Agg,
     points: i64,
     /// Number of the block that is being filled.
@@ -127,17 +129,17 @@ struct Window {
     /// Its values so far.
     values: Vec<f64>,
     /// What they come to.
-    begun: Part,
+    begun: SumPart,
     /// Of the block before, what its points from each one on come to.
-    ends: Vec<Part>,
+    ends: Vec<SumPart>,
 }
 
-impl Window {
+impl TrailingWindow {
     fn new(agg: Agg, points: i64) -> Self {
         Self { agg, points, block: None, values: Vec::new(), begun: NOTHING, ends: Vec::new() }
     }
 
-    fn join(&self, left: Part, right: Part) -> Part {
+    fn join(&self, left: SumPart, right: SumPart) -> SumPart {
         if left.count == 0 || right.count == 0 {
             return if left.count == 0 { right } else { left };
         }
@@ -148,7 +150,7 @@ impl Window {
             Agg::First => left.value,
             Agg::Last => right.value,
         };
-        Part { value, count: left.count + right.count }
+        SumPart { value, count: left.count + right.count }
     }
 
     /// Begins a block; what is known of the one before counts if it is the one before.
@@ -189,6 +191,6 @@ impl Window {
     }
 }
 
-fn part(value: f64) -> Part {
-    if value.is_nan() { NOTHING } else { Part { value, count: 1 } }
+fn part(value: f64) -> SumPart {
+    if value.is_nan() { NOTHING } else { SumPart { value, count: 1 } }
 }

@@ -1,59 +1,59 @@
 //! An expression over columns: all points of a stretch at once.
 
 use super::super::ast::{Binary, Function, Unary};
-use super::along::State;
+use super::along::TrailingState;
 use super::grid::finite;
-use super::plan::Code;
+use super::plan::StageCode;
 
 /// Values at the points of a stretch, or one at all of them. NaN is a gap.
-enum Column {
+enum StageColumn {
     Same(f64),
     Each(Vec<f64>),
 }
 
 /// What an expression is computed from.
-pub(super) struct Columns<'a> {
+pub(super) struct StageColumns<'a> {
     /// The point of the first value.
     pub point: i64,
     pub len: usize,
     pub operands: Vec<Vec<f64>>,
     pub groups: Vec<Vec<f64>>,
-    pub states: &'a mut [State],
+    pub states: &'a mut [TrailingState],
 }
 
-impl Column {
+impl StageColumn {
     fn at(&self, at: usize) -> f64 {
         match self {
-            Column::Same(value) => *value,
-            Column::Each(values) => values[at],
+            StageColumn::Same(value) => *value,
+            StageColumn::Each(values) => values[at],
         }
     }
 
     fn into_values(self, len: usize) -> Vec<f64> {
         match self {
-            Column::Same(value) => vec![value; len],
-            Column::Each(values) => values,
+            StageColumn::Same(value) => vec![value; len],
+            StageColumn::Each(values) => values,
         }
     }
 
     fn map(self, f: impl Fn(f64) -> f64) -> Self {
         match self {
-            Column::Same(value) => Column::Same(finite(f(value))),
-            Column::Each(mut values) => {
+            StageColumn::Same(value) => StageColumn::Same(finite(f(value))),
+            StageColumn::Each(mut values) => {
                 values.iter_mut().for_each(|value| *value = finite(f(*value)));
-                Column::Each(values)
+                StageColumn::Each(values)
             }
         }
     }
 
     fn join(self, other: Self, f: impl Fn(f64, f64) -> f64) -> Self {
         match (self, other) {
-            (Column::Same(left), Column::Same(right)) => Column::Same(finite(f(left, right))),
-            (Column::Same(left), right) => right.map(|right| f(left, right)),
-            (left, Column::Same(right)) => left.map(|left| f(left, right)),
-            (Column::Each(mut left), Column::Each(right)) => {
+            (StageColumn::Same(left), StageColumn::Same(right)) => StageColumn::Same(finite(f(left, right))),
+            (StageColumn::Same(left), right) => right.map(|right| f(left, right)),
+            (left, StageColumn::Same(right)) => left.map(|left| f(left, right)),
+            (StageColumn::Each(mut left), StageColumn::Each(right)) => {
                 left.iter_mut().zip(right.iter()).for_each(|(left, right)| *left = finite(f(*left, *right)));
-                Column::Each(left)
+                StageColumn::Each(left)
             }
         }
     }
@@ -95,28 +95,28 @@ fn extreme(least: bool, a: f64, b: f64) -> f64 {
     }
 }
 
-impl Columns<'_> {
+impl StageColumns<'_> {
     /// The values of the whole expression.
-    pub fn values(mut self, code: &Code) -> Vec<f64> {
+    pub fn values(mut self, code: &StageCode) -> Vec<f64> {
         let column = self.column(code);
         column.into_values(self.len)
     }
 
     /// As deep as the expression is, which the parser bounds. An operand is used once, so that its column is given away.
-    fn column(&mut self, code: &Code) -> Column {
-        let owned = |values: &mut Vec<f64>| Column::Each(std::mem::take(values));
+    fn column(&mut self, code: &StageCode) -> StageColumn {
+        let owned = |values: &mut Vec<f64>| StageColumn::Each(std::mem::take(values));
         match code {
-            Code::Constant(value) => Column::Same(finite(*value)),
-            Code::Operand(at) => owned(&mut self.operands[*at]),
-            Code::Group(at) => owned(&mut self.groups[*at]),
-            Code::Divided(of, by) => self.column(of).map(|value| value / by),
-            Code::Unary(Unary::Minus, of) => self.column(of).map(|value| -value),
-            Code::Unary(Unary::Not, of) => self.column(of).map(|value| truth(!value.is_nan(), value == 0.0)),
+            StageCode::Constant(value) => StageColumn::Same(finite(*value)),
+            StageCode::Operand(at) => owned(&mut self.operands[*at]),
+            StageCode::Group(at) => owned(&mut self.groups[*at]),
+            StageCode::Divided(of, by) => self.column(of).map(|value| value / by),
+            StageCode::Unary(Unary::Minus, of) => self.column(of).map(|value| -value),
+            StageCode::Unary(Unary::Not, of) => self.column(of).map(|value| truth(!value.is_nan(), value == 0.0)),
             // Of a gap too the power 0 would be 1.
-            Code::Power(of, exponent) => {
+            StageCode::Power(of, exponent) => {
                 self.column(of).map(|value| if value.is_nan() { value } else { value.powi(*exponent) })
             }
-            Code::Binary(operator, left, right) => {
+            StageCode::Binary(operator, left, right) => {
                 let left = self.column(left);
                 let right = self.column(right);
                 match operator {
@@ -128,26 +128,26 @@ impl Columns<'_> {
                     operator => left.join(right, |a, b| binary(*operator, a, b)),
                 }
             }
-            Code::If(three) => {
+            StageCode::If(three) => {
                 let condition = self.column(&three[0]);
                 let (then, otherwise) = (self.column(&three[1]), self.column(&three[2]));
                 let mut values = condition.into_values(self.len);
                 for (at, value) in values.iter_mut().enumerate().filter(|(_, value)| !value.is_nan()) {
                     *value = if *value == 0.0 { otherwise.at(at) } else { then.at(at) };
                 }
-                Column::Each(values)
+                StageColumn::Each(values)
             }
-            Code::Call(function, operands) => self.call(*function, operands),
-            Code::Along(state, _, of) => {
+            StageCode::Call(function, operands) => self.call(*function, operands),
+            StageCode::Along(state, _, of) => {
                 let mut values = self.column(of).into_values(self.len);
                 self.states[*state].run(self.point, &mut values);
-                Column::Each(values)
+                StageColumn::Each(values)
             }
         }
     }
 
-    fn call(&mut self, function: Function, operands: &[Code]) -> Column {
-        let Some((first, others)) = operands.split_first() else { return Column::Same(f64::NAN) };
+    fn call(&mut self, function: Function, operands: &[StageCode]) -> StageColumn {
+        let Some((first, others)) = operands.split_first() else { return StageColumn::Same(f64::NAN) };
         let mut column = self.column(first);
         match function {
             Function::Abs => column.map(f64::abs),

@@ -1,6 +1,6 @@
 //! Readings at the times of a grid: as they are where the times are the same, else on the line between two neighbours.
 //!
-//! A value is a float, and a gap is NaN: no reading is NaN or infinite here ([`Raw::convert`]). A time counts as sampled where there is a reading, be
+//! A value is a float, and a gap is NaN: no reading is NaN or infinite here ([`RawSamples::convert`]). A time counts as sampled where there is a reading, be
 //! it a gap, or between two that are not further apart than the bridge. Elsewhere there is a hole: no row at all.
 
 use wholegrain_model::{ColumnValues, Conversion};
@@ -10,26 +10,26 @@ use crate::Scale;
 use crate::ops::advance;
 
 /// Where values at points of the grid go. A point is a time divided by the grid's interval.
-pub(super) trait Sink {
+pub(super) trait GridSink {
     /// Values from this point on, one after the other; NaN for a gap.
     fn run(&mut self, point: i64, values: &[f64]);
 }
 
 /// Brings rows onto a grid.
 #[derive(Debug, Clone)]
-pub(super) struct Sampler {
+pub(super) struct GridSampler {
     grid: i64,
     bridge: i64,
     last: Option<(i64, f64)>,
 }
 
-impl Sampler {
-    pub fn new(grid: i64, bridge: i64) -> Self {
+impl GridSampler {
+    pub(crate) fn new(grid: i64, bridge: i64) -> Self {
         Self { grid, bridge, last: None }
     }
 
     /// Takes the next rows, in time order; values at points of `first <= point < end` go to the sink.
-    pub fn feed(&mut self, times: &[i64], values: &[f64], (first, end): (i64, i64), sink: &mut impl Sink) {
+    pub fn feed(&mut self, times: &[i64], values: &[f64], (first, end): (i64, i64), sink: &mut impl GridSink) {
         let mut at = 0;
         while at < times.len() {
             let (time, value) = (times[at], values[at]);
@@ -64,7 +64,7 @@ impl Sampler {
     }
 
     /// The points strictly between two rows.
-    fn between(&self, last: (i64, f64), next: (i64, f64), (first, end): (i64, i64), sink: &mut impl Sink) {
+    fn between(&self, last: (i64, f64), next: (i64, f64), (first, end): (i64, i64), sink: &mut impl GridSink) {
         let apart = next.0.saturating_sub(last.0);
         if apart > self.bridge {
             return;
@@ -86,15 +86,15 @@ pub(super) fn finite(value: f64) -> f64 {
 
 /// How raw values become quantities in base units.
 #[derive(Debug, Clone)]
-pub(super) struct Raw {
+pub(super) struct RawSamples {
     scale: Scale,
     unit: Conversion,
     /// Whether floats need only be looked through.
     plain: bool,
 }
 
-impl Raw {
-    pub fn new(sensor: &SensorInfo, unit: Conversion) -> Self {
+impl RawSamples {
+    pub(crate) fn new(sensor: &SensorInfo, unit: Conversion) -> Self {
         let scale = Scale::new(sensor.scale);
         Self { scale, unit, plain: scale == Scale::ONE && unit.is_identity() }
     }
@@ -124,7 +124,7 @@ impl Raw {
 
 /// A part of a series on a grid, from one point on.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Track {
+pub(super) struct OperandTrack {
     /// The point of the first value.
     pub base: i64,
     /// Values, NaN for gaps and holes.
@@ -133,20 +133,20 @@ pub(super) struct Track {
     pub sampled: Vec<bool>,
 }
 
-impl Track {
+impl OperandTrack {
     /// `len` points of a hole from `base` on.
     pub fn holes(base: i64, len: usize) -> Self {
         Self { base, values: vec![f64::NAN; len], sampled: vec![false; len] }
     }
 
     /// The first `len` points, which are taken out; holes where there is nothing yet.
-    pub fn take(&mut self, len: usize) -> Track {
+    pub fn take(&mut self, len: usize) -> OperandTrack {
         self.reach(len);
         let values = self.values.drain(..len).collect();
         let sampled = self.sampled.drain(..len).collect();
         let base = self.base;
         self.base += len as i64;
-        Track { base, values, sampled }
+        OperandTrack { base, values, sampled }
     }
 
     fn reach(&mut self, len: usize) {
@@ -157,7 +157,7 @@ impl Track {
     }
 }
 
-impl Sink for Track {
+impl GridSink for OperandTrack {
     fn run(&mut self, point: i64, values: &[f64]) {
         let Ok(at) = usize::try_from(point - self.base) else { return };
         self.reach(at + values.len());
@@ -168,9 +168,9 @@ impl Sink for Track {
 
 /// How far a counter goes in each step of the grid, resets and wraps understood: between two readings evenly.
 #[derive(Debug)]
-pub(super) struct Steps<'a> {
+pub(super) struct GridSteps<'a> {
     sensor: &'a SensorInfo,
-    raw: &'a Raw,
+    raw: &'a RawSamples,
     grid: i64,
     bridge: i64,
     /// The point of the first step, which is the one that ends there.
@@ -182,8 +182,15 @@ pub(super) struct Steps<'a> {
     last: Option<(i64, Option<wholegrain_model::Value>)>,
 }
 
-impl<'a> Steps<'a> {
-    pub fn new(sensor: &'a SensorInfo, raw: &'a Raw, grid: i64, bridge: i64, base: i64, len: usize) -> Self {
+impl<'a> GridSteps<'a> {
+    pub(crate) fn new(
+        sensor: &'a SensorInfo,
+        raw: &'a RawSamples,
+        grid: i64,
+        bridge: i64,
+        base: i64,
+        len: usize,
+    ) -> Self {
         let (steps, known, sampled) = (vec![0.0; len], vec![0; len], vec![false; len]);
         Self { sensor, raw, grid, bridge, base, steps, known, sampled, last: None }
     }
@@ -235,9 +242,9 @@ impl<'a> Steps<'a> {
     }
 
     /// The steps; a gap where not all of one is known.
-    pub fn finish(self) -> Track {
+    pub fn finish(self) -> OperandTrack {
         let whole = |(step, known): (f64, i64)| if known == self.grid { self.raw.difference(step) } else { f64::NAN };
         let values = self.steps.iter().copied().zip(self.known.iter().copied()).map(whole).collect();
-        Track { base: self.base, values, sampled: self.sampled }
+        OperandTrack { base: self.base, values, sampled: self.sampled }
     }
 }

@@ -1,12 +1,12 @@
 //! What the values of many sensors at one time come to, without having them in memory together.
 
-use super::super::Missing;
-use super::grid::Sink;
+use super::super::MissingOperands;
+use super::grid::GridSink;
 use crate::Agg;
 
 /// What was taken so far, for each point of a part of the grid.
 #[derive(Debug, Clone)]
-pub(super) struct Sums {
+pub(super) struct GroupSums {
     agg: Agg,
     /// The point of the first.
     pub base: i64,
@@ -19,8 +19,8 @@ pub(super) struct Sums {
     pub rank: u32,
 }
 
-impl Sums {
-    pub fn new(agg: Agg, base: i64, len: usize) -> Self {
+impl GroupSums {
+    pub(crate) fn new(agg: Agg, base: i64, len: usize) -> Self {
         let mut sums =
             Self { agg, base, values: Vec::new(), counts: Vec::new(), sampled: Vec::new(), ranks: Vec::new(), rank: 0 };
         sums.reach(len);
@@ -45,11 +45,11 @@ impl Sums {
     }
 
     /// The first `len` points, which are taken out.
-    pub fn take(&mut self, len: usize) -> Sums {
+    pub fn take(&mut self, len: usize) -> GroupSums {
         self.reach(len);
         let base = self.base;
         self.base += len as i64;
-        Sums {
+        GroupSums {
             agg: self.agg,
             base,
             values: self.values.drain(..len).collect(),
@@ -61,7 +61,7 @@ impl Sums {
     }
 
     /// Takes in what came of other members at the same points.
-    pub fn join(&mut self, other: &Sums) {
+    pub fn join(&mut self, other: &GroupSums) {
         self.reach(other.values.len());
         for at in 0..other.values.len() {
             self.sampled[at] |= other.sampled[at];
@@ -88,13 +88,13 @@ impl Sums {
     }
 
     /// The values, and where there is a row. `members` is how many there are in all.
-    pub fn finish(&self, missing: Missing, members: usize) -> (Vec<f64>, &[bool]) {
+    pub fn finish(&self, missing: MissingOperands, members: usize) -> (Vec<f64>, &[bool]) {
         let value = |at: usize| {
             let count = self.counts[at];
             match self.agg {
                 Agg::Count if self.sampled[at] => f64::from(count),
                 Agg::Count => f64::NAN,
-                _ if count == 0 || (missing == Missing::Gap && (count as usize) < members) => f64::NAN,
+                _ if count == 0 || (missing == MissingOperands::Gap && (count as usize) < members) => f64::NAN,
                 Agg::Mean | Agg::SampleMean => self.values[at] / f64::from(count),
                 _ => self.values[at],
             }
@@ -142,12 +142,12 @@ impl Sums {
     }
 
     /// The same of a member that is a track; only where it is sampled.
-    pub fn add_track(&mut self, track: &super::grid::Track) {
+    pub fn add_track(&mut self, track: &super::grid::OperandTrack) {
         self.add_track_at(0, track);
     }
 
     /// The same of a track whose first point is the one at `start`.
-    pub fn add_track_at(&mut self, start: usize, track: &super::grid::Track) {
+    pub fn add_track_at(&mut self, start: usize, track: &super::grid::OperandTrack) {
         let mut at = 0;
         for same in track.sampled.chunk_by(|a, b| a == b) {
             if same.first() == Some(&true) {
@@ -158,7 +158,7 @@ impl Sums {
     }
 }
 
-impl Sink for Sums {
+impl GridSink for GroupSums {
     fn run(&mut self, point: i64, values: &[f64]) {
         if let Ok(at) = usize::try_from(point - self.base) {
             self.add(at, values);

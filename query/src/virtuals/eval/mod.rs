@@ -1,15 +1,15 @@
 //! Computes virtual sensors, chunk by chunk.
 //!
-//! - In: [`Chunks`] of measured sensors, and what the computed ones are ([`Resolve`]).
+//! - In: [`Chunks`] of measured sensors, and what the computed ones are ([`SensorLookup`]).
 //! - Out: [`Chunks`] of both. A computed sensor's times are whole multiples of its interval since the Unix epoch.
-//! - Never: a value across a hole or a gap, or from infinity; more in memory than a bound, whatever the range and however many the operands; anything
-//!   computed that nobody pulls.
+//! - Never: a value across a hole or a gap, or from infinity; memory that grows with the range or the number of operands; a computation that nobody
+//!   pulls.
 //!
 //! `plan.rs` says what has to be computed: the sensor and all computed ones below it, each once (a *stage*), operands first, without recursion, so that
 //! they may be nested to any depth. `run.rs` goes through time in slices: each stage computes the points that are due and gives them to those
 //! that are made from it. Of a measured operand only one chunk is in memory: its readings are brought onto the grid (`grid.rs`) and, where many
 //! are added up, into the sums at once (`group.rs`), sensor by sensor. `compute.rs` is the expression over columns, `along.rs` what looks
-//! along time. `series.rs` is the chunks of one sensor, with what is kept of it (`piece.rs`).
+//! along time. `series.rs` is the chunks of one sensor, with the encoding of cached pieces (`piece.rs`).
 //!
 //! # What a value is
 //! - There is a row at a time of the grid when one of the operands is sampled there: it has a reading at the time, gap or value, or two readings
@@ -42,34 +42,34 @@ use wholegrain_store::{
     ChunkIter, Chunks, LineScan, ResultCache, ScanPartIter, SensorInfo, SnapshotVersion, StoreError,
 };
 
-use super::Resolve;
-use plan::Plan;
+use super::SensorLookup;
+use plan::EvalPlan;
 
 pub use plan::{EDGES_MAX, INTERVAL_NS_UNKNOWN, STAGES_MAX, interval_ns};
 
-/// Readings that are measured, and those computed from them.
-pub struct Computed {
+/// Measured readings, and the derived readings of virtual sensors.
+pub struct ComputedChunks {
     inner: Arc<dyn Chunks>,
-    resolve: Arc<dyn Resolve>,
+    resolve: Arc<dyn SensorLookup>,
     kept: Option<ResultCache>,
 }
 
-impl Computed {
-    /// Over `inner`. Results are kept and reused where `kept` is given and `inner` knows its moment ([`Chunks::moment`]).
-    pub fn new(inner: Box<dyn Chunks>, resolve: Arc<dyn Resolve>, kept: Option<ResultCache>) -> Self {
+impl ComputedChunks {
+    /// Over `inner`. Results are cached if `kept` is given and `inner` has a snapshot version ([`Chunks::snapshot_version`]).
+    pub fn new(inner: Box<dyn Chunks>, resolve: Arc<dyn SensorLookup>, kept: Option<ResultCache>) -> Self {
         Self { inner: inner.into(), resolve, kept }
     }
 }
 
-impl Chunks for Computed {
+impl Chunks for ComputedChunks {
     fn scan(&self, sensor: &SensorInfo, from: i64, to: i64) -> Result<ChunkIter, StoreError> {
         if !sensor.id.is_computed() {
             return self.inner.scan(sensor, from, to);
         }
-        let plan = Plan::new(self.resolve.as_ref(), sensor)?;
+        let plan = EvalPlan::new(self.resolve.as_ref(), sensor)?;
         let kept = self.kept.as_ref().zip(self.inner.snapshot_version());
-        let kept = kept.map(|(kept, moment)| kept.of(plan.recipe.clone(), moment));
-        Ok(Box::new(series::Series::new(self.inner.clone(), Arc::new(plan), kept, from, to)))
+        let kept = kept.map(|(kept, moment)| kept.of(plan.cache_key.clone(), moment));
+        Ok(Box::new(series::ComputedSeries::new(self.inner.clone(), Arc::new(plan), kept, from, to)))
     }
 
     fn scan_beside(&self, sensor: &SensorInfo, from: i64, to: i64) -> Result<ChunkIter, StoreError> {

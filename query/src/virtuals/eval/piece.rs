@@ -1,6 +1,6 @@
 //! Whole pieces of a computed sensor, as they are kept.
 
-use super::grid::Track;
+use super::grid::OperandTrack;
 use super::plan::PIECE_POINTS_MAX;
 
 /// A piece as bytes: see the store's `FORMAT.md`.
@@ -22,7 +22,7 @@ pub(super) fn encode(values: &[f64], sampled: &[bool]) -> Vec<u8> {
 }
 
 /// A piece of `points` points from `base` on; `None` when it is none.
-pub(super) fn decode(bytes: &[u8], base: i64, points: i64) -> Option<Track> {
+pub(super) fn decode(bytes: &[u8], base: i64, points: i64) -> Option<OperandTrack> {
     let number = |at: usize| Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?) as usize);
     let (len, there) = (number(0)?, number(4)?);
     let words = len.div_ceil(8);
@@ -30,7 +30,7 @@ pub(super) fn decode(bytes: &[u8], base: i64, points: i64) -> Option<Track> {
     let bit = |start: usize, at: usize| bytes[start + at / 8] >> (at % 8) & 1 == 1;
     let mut values =
         bytes[8 + 2 * words..].chunks_exact(8).map(|value| f64::from_le_bytes(value.try_into().unwrap_or_default()));
-    let mut track = Track::holes(base, len);
+    let mut track = OperandTrack::holes(base, len);
     for at in 0..len {
         track.sampled[at] = bit(8, at);
         if bit(8 + words, at) {
@@ -42,7 +42,7 @@ pub(super) fn decode(bytes: &[u8], base: i64, points: i64) -> Option<Track> {
 
 /// A piece that is being put together.
 #[derive(Debug)]
-pub(super) struct Assembly {
+pub(super) struct ChunkAssembly {
     pub number: i64,
     pub values: Vec<f64>,
     pub sampled: Vec<bool>,

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use wholegrain_model::{Conversion, Kind, Unit};
 use wholegrain_store::{CacheKey, SensorId, SensorInfo, StoreError};
 
-use super::super::ast::{Along, Binary, Expr, Function, Node, Reference, Unary};
-use super::super::{Instance, Missing, OPERANDS_MAX, Resolve};
+use super::super::ast::{Along, Binary, Expr, ExprNode, Function, Reference, Unary};
+use super::super::{MissingOperands, OPERANDS_MAX, SensorLookup, VirtualSensor};
 use super::along::{WINDOW_POINTS_MAX, back_ns, first_needed, ns, window_points};
-use super::grid::Raw;
+use super::grid::RawSamples;
 use crate::{Agg, HOLE_INTERVALS, holes};
 
 /// The interval of a computed sensor none of whose operands has one: 1 s.
@@ -29,117 +29,120 @@ pub(super) const PIECE_POINTS_MAX: i64 = 4096;
 
 /// Where an operand's values come from.
 #[derive(Debug, Clone)]
-pub(super) enum Source {
-    Measured(Box<Measured>),
+pub(super) enum OperandSource {
+    Measured(Box<MeasuredOperand>),
     /// The stage of this number.
     Stage(usize),
 }
 
-/// A sensor that is measured.
+/// An operand that is a measured sensor.
 #[derive(Debug, Clone)]
-pub(super) struct Measured {
+pub(super) struct MeasuredOperand {
     pub info: SensorInfo,
-    pub raw: Raw,
+    pub raw: RawSamples,
     pub bridge: i64,
 }
 
-/// One reference to one sensor.
+/// A reference of a stage to one sensor.
 #[derive(Debug, Clone)]
-pub(super) struct Operand {
-    pub source: Source,
-    /// Whether its steps are wanted, resets understood, in place of its values.
+pub(super) struct StageOperand {
+    pub source: OperandSource,
+    /// Whether the expression uses the increases of the operand (resets handled) instead of its values.
     pub steps: bool,
     pub bridge: i64,
 }
 
-/// One reference to what many sensors come to.
+/// A reference of a stage to an aggregate over sensors.
 #[derive(Debug, Clone)]
-pub(super) struct Group {
+pub(super) struct OperandGroup {
     pub agg: Agg,
     pub along: Option<Along>,
     /// In the order of their paths.
-    pub members: Vec<Operand>,
+    pub members: Vec<StageOperand>,
 }
 
-/// An expression made ready. Numbers are indices into the stage's operands, groups and states.
+/// A compiled expression. Numbers are indices into the stage's operands, groups and states.
 #[derive(Debug, Clone)]
-pub(super) enum Code {
+pub(super) enum StageCode {
     Constant(f64),
     Operand(usize),
     Group(usize),
     /// Divided by a number.
-    Divided(Box<Code>, f64),
-    Unary(Unary, Box<Code>),
-    Power(Box<Code>, i32),
-    Binary(Binary, Box<Code>, Box<Code>),
-    If(Box<[Code; 3]>),
-    Call(Function, Vec<Code>),
-    Along(usize, Along, Box<Code>),
+    Divided(Box<StageCode>, f64),
+    Unary(Unary, Box<StageCode>),
+    Power(Box<StageCode>, i32),
+    Binary(Binary, Box<StageCode>, Box<StageCode>),
+    If(Box<[StageCode; 3]>),
+    Call(Function, Vec<StageCode>),
+    Along(usize, Along, Box<StageCode>),
 }
 
-impl Code {
+impl StageCode {
     /// The first point at which operands are needed for the value at `point`.
-    fn first_needed(&self, stage: &Stage, point: i64) -> i64 {
-        let all = |parts: &mut dyn Iterator<Item = &Code>| {
+    fn first_needed(&self, stage: &EvalStage, point: i64) -> i64 {
+        let all = |parts: &mut dyn Iterator<Item = &StageCode>| {
             parts.map(|part| part.first_needed(stage, point)).min().unwrap_or(point)
         };
         match self {
-            Code::Constant(_) | Code::Operand(_) => point,
-            Code::Group(at) => {
+            StageCode::Constant(_) | StageCode::Operand(_) => point,
+            StageCode::Group(at) => {
                 let group = &stage.groups[*at];
                 // Those that are measured are read from further back each time.
-                let below = group.members.iter().any(|member| matches!(member.source, Source::Stage(_)));
+                let below = group.members.iter().any(|member| matches!(member.source, OperandSource::Stage(_)));
                 let along = group.along.filter(|_| below);
                 along.map_or(point, |along| first_needed(along, stage.grid, point))
             }
-            Code::Divided(of, _) | Code::Unary(_, of) | Code::Power(of, _) => of.first_needed(stage, point),
-            Code::Binary(_, left, right) => all(&mut [left.as_ref(), right.as_ref()].into_iter()),
-            Code::If(three) => all(&mut three.iter()),
-            Code::Call(_, operands) => all(&mut operands.iter()),
-            Code::Along(_, along, of) => of.first_needed(stage, first_needed(*along, stage.grid, point)),
+            StageCode::Divided(of, _) | StageCode::Unary(_, of) | StageCode::Power(of, _) => {
+                of.first_needed(stage, point)
+            }
+            StageCode::Binary(_, left, right) => all(&mut [left.as_ref(), right.as_ref()].into_iter()),
+            StageCode::If(three) => all(&mut three.iter()),
+            StageCode::Call(_, operands) => all(&mut operands.iter()),
+            StageCode::Along(_, along, of) => of.first_needed(stage, first_needed(*along, stage.grid, point)),
         }
     }
 
     /// How many columns are in memory at once while it is computed.
     fn columns(&self) -> usize {
-        let in_turn = |parts: &mut dyn Iterator<Item = &Code>| {
+        let in_turn = |parts: &mut dyn Iterator<Item = &StageCode>| {
             parts.enumerate().map(|(before, part)| before + part.columns()).max().unwrap_or(1)
         };
         match self {
-            Code::Constant(_) => 0,
-            Code::Operand(_) | Code::Group(_) => 1,
-            Code::Divided(of, _) | Code::Unary(_, of) | Code::Power(of, _) | Code::Along(_, _, of) => {
-                of.columns().max(1)
-            }
-            Code::Binary(_, left, right) => in_turn(&mut [left.as_ref(), right.as_ref()].into_iter()),
-            Code::If(three) => in_turn(&mut three.iter()),
-            Code::Call(_, operands) => in_turn(&mut operands.iter().take(3)),
+            StageCode::Constant(_) => 0,
+            StageCode::Operand(_) | StageCode::Group(_) => 1,
+            StageCode::Divided(of, _)
+            | StageCode::Unary(_, of)
+            | StageCode::Power(of, _)
+            | StageCode::Along(_, _, of) => of.columns().max(1),
+            StageCode::Binary(_, left, right) => in_turn(&mut [left.as_ref(), right.as_ref()].into_iter()),
+            StageCode::If(three) => in_turn(&mut three.iter()),
+            StageCode::Call(_, operands) => in_turn(&mut operands.iter().take(3)),
         }
     }
 }
 
 #[derive(Debug, Clone)]
-pub(super) struct Stage {
+pub(super) struct EvalStage {
     pub path: Arc<str>,
     /// Its times are whole multiples of this, ns.
     pub grid: i64,
-    pub missing: Missing,
-    pub code: Code,
-    pub operands: Vec<Operand>,
-    pub groups: Vec<Group>,
+    pub missing: MissingOperands,
+    pub code: StageCode,
+    pub operands: Vec<StageOperand>,
+    pub groups: Vec<OperandGroup>,
     /// What is done along time, in the order of the states.
     pub along: Vec<Along>,
     /// From the base unit to the one declared.
     pub out: Conversion,
 }
 
-impl Stage {
+impl EvalStage {
     /// Every reference to another stage, with its bridge.
     pub fn below(&self) -> impl Iterator<Item = (usize, i64)> {
         let members = self.groups.iter().flat_map(|group| &group.members);
         self.operands.iter().chain(members).filter_map(|operand| match operand.source {
-            Source::Stage(number) => Some((number, operand.bridge)),
-            Source::Measured(_) => None,
+            OperandSource::Stage(number) => Some((number, operand.bridge)),
+            OperandSource::Measured(_) => None,
         })
     }
 
@@ -149,11 +152,11 @@ impl Stage {
     }
 
     /// Every reference to a sensor that is measured.
-    pub fn measured(&self) -> impl Iterator<Item = &Measured> {
+    pub fn measured(&self) -> impl Iterator<Item = &MeasuredOperand> {
         let members = self.groups.iter().flat_map(|group| &group.members);
         self.operands.iter().chain(members).filter_map(|operand| match &operand.source {
-            Source::Measured(measured) => Some(measured.as_ref()),
-            Source::Stage(_) => None,
+            OperandSource::Measured(measured) => Some(measured.as_ref()),
+            OperandSource::Stage(_) => None,
         })
     }
 
@@ -167,11 +170,11 @@ impl Stage {
 }
 
 #[derive(Debug)]
-pub(super) struct Plan {
+pub(super) struct EvalPlan {
     /// Operands first; the last is the one asked for.
-    pub stages: Vec<Stage>,
+    pub stages: Vec<EvalStage>,
     /// How it may be kept.
-    pub recipe: CacheKey,
+    pub cache_key: CacheKey,
     /// Time of the newest reading of the operands, as far as is known.
     pub newest: i64,
     /// How many columns are in memory at once.
@@ -191,21 +194,21 @@ fn refuse<T>(text: String) -> Result<T, StoreError> {
     Err(StoreError::Sensor(text))
 }
 
-/// A computed sensor on the way: what each of its references chooses.
-struct Found {
-    instance: Arc<Instance>,
+/// A computed sensor and the sensors that each of its references selects.
+struct ResolvedOperands {
+    instance: Arc<VirtualSensor>,
     expr: Expr,
     chosen: Vec<Vec<SensorInfo>>,
 }
 
-impl Plan {
-    pub fn new(resolve: &dyn Resolve, sensor: &SensorInfo) -> Result<Self, StoreError> {
+impl EvalPlan {
+    pub(crate) fn new(resolve: &dyn SensorLookup, sensor: &SensorInfo) -> Result<Self, StoreError> {
         let (found, order) = discover(resolve, sensor)?;
         let number: HashMap<Arc<str>, usize> =
             order.iter().enumerate().map(|(number, at)| (found[*at].instance.info.path.clone(), number)).collect();
-        let mut stages: Vec<Stage> = Vec::with_capacity(order.len());
+        let mut stages: Vec<EvalStage> = Vec::with_capacity(order.len());
         for at in order {
-            let stage = Builder::of(&found[at], &number, &stages)?;
+            let stage = PlanBuilder::of(&found[at], &number, &stages)?;
             stages.push(stage);
         }
         let window = |along: &Along, grid: i64| match along {
@@ -215,7 +218,8 @@ impl Plan {
         let mut held = 0i64;
         for stage in &stages {
             let groups = stage.groups.iter().filter_map(|group| {
-                let below = group.members.iter().filter(|member| matches!(member.source, Source::Stage(_))).count();
+                let below =
+                    group.members.iter().filter(|member| matches!(member.source, OperandSource::Stage(_))).count();
                 Some((group.along?, below.max(1) as i64))
             });
             for (along, times) in stage.along.iter().map(|along| (*along, 1)).chain(groups) {
@@ -229,40 +233,43 @@ impl Plan {
                 }
             }
         }
-        let recipe = recipe(&stages);
-        let newest = stages.iter().flat_map(Stage::measured).filter_map(|measured| measured.info.last_time).max();
+        let cache_key = cache_key(&stages);
+        let newest = stages.iter().flat_map(EvalStage::measured).filter_map(|measured| measured.info.last_time).max();
         // Of a stage all operands are there while it is computed; of the others what they give to later ones.
-        let own = |stage: &Stage| stage.operands.len() + 6 * stage.groups.len() + stage.code.columns();
+        let own = |stage: &EvalStage| stage.operands.len() + 6 * stage.groups.len() + stage.code.columns();
         let below: usize = stages.iter().map(|stage| stage.operands.len() + 3 * stage.groups.len()).sum();
         let columns = stages.iter().map(own).max().unwrap_or(1) + if stages.len() > 1 { below } else { 0 };
-        Ok(Self { stages, recipe, newest: newest.unwrap_or(i64::MIN), columns })
+        Ok(Self { stages, cache_key, newest: newest.unwrap_or(i64::MIN), columns })
     }
 
-    pub fn root(&self) -> &Stage {
+    pub(crate) fn root(&self) -> &EvalStage {
         &self.stages[self.stages.len() - 1]
     }
 }
 
 /// Every computed sensor below one, and the order in which operands come first.
-fn discover(resolve: &dyn Resolve, sensor: &SensorInfo) -> Result<(Vec<Found>, Vec<usize>), StoreError> {
+fn discover(
+    resolve: &dyn SensorLookup,
+    sensor: &SensorInfo,
+) -> Result<(Vec<ResolvedOperands>, Vec<usize>), StoreError> {
     /// What is to be done next: look at a sensor, or, after all that it is made from, put it in its place.
-    enum Task {
+    enum PlanTask {
         Enter(SensorInfo),
         Leave(usize),
     }
-    let (mut found, mut order): (Vec<Found>, Vec<usize>) = (Vec::new(), Vec::new());
+    let (mut found, mut order): (Vec<ResolvedOperands>, Vec<usize>) = (Vec::new(), Vec::new());
     // Where each was found, and whether it is in its place.
     let mut known: HashMap<Arc<str>, (usize, bool)> = HashMap::new();
     let mut edges = 0;
-    let mut tasks = vec![Task::Enter(sensor.clone())];
+    let mut tasks = vec![PlanTask::Enter(sensor.clone())];
     while let Some(task) = tasks.pop() {
         let sensor = match task {
-            Task::Leave(at) => {
+            PlanTask::Leave(at) => {
                 order.push(at);
                 known.insert(found[at].instance.info.path.clone(), (at, true));
                 continue;
             }
-            Task::Enter(sensor) => sensor,
+            PlanTask::Enter(sensor) => sensor,
         };
         match known.get(&sensor.path) {
             Some((_, true)) => continue,
@@ -291,25 +298,29 @@ fn discover(resolve: &dyn Resolve, sensor: &SensorInfo) -> Result<(Vec<Found>, V
         }
         let at = found.len();
         known.insert(sensor.path.clone(), (at, false));
-        tasks.push(Task::Leave(at));
+        tasks.push(PlanTask::Leave(at));
         let computed = chosen.iter().flatten().filter(|sensor| sensor.id.is_computed());
-        let computed: Vec<Task> = computed.map(|sensor| Task::Enter(sensor.clone())).collect();
+        let computed: Vec<PlanTask> = computed.map(|sensor| PlanTask::Enter(sensor.clone())).collect();
         tasks.extend(computed.into_iter().rev());
-        found.push(Found { instance, expr, chosen });
+        found.push(ResolvedOperands { instance, expr, chosen });
     }
     Ok((found, order))
 }
 
-struct Builder<'a> {
-    found: &'a Found,
+struct PlanBuilder<'a> {
+    found: &'a ResolvedOperands,
     number: &'a HashMap<Arc<str>, usize>,
-    stages: &'a [Stage],
+    stages: &'a [EvalStage],
     next_reference: usize,
-    stage: Stage,
+    stage: EvalStage,
 }
 
-impl<'a> Builder<'a> {
-    fn of(found: &'a Found, number: &'a HashMap<Arc<str>, usize>, stages: &'a [Stage]) -> Result<Stage, StoreError> {
+impl<'a> PlanBuilder<'a> {
+    fn of(
+        found: &'a ResolvedOperands,
+        number: &'a HashMap<Arc<str>, usize>,
+        stages: &'a [EvalStage],
+    ) -> Result<EvalStage, StoreError> {
         let definition = &found.instance.definition.definition;
         let intervals = found.chosen.iter().flatten().map(|sensor| {
             let stage = number.get(&sensor.path).filter(|_| sensor.id.is_computed()).and_then(|at| stages.get(*at));
@@ -319,11 +330,11 @@ impl<'a> Builder<'a> {
         let base = Unit::parse(&found.instance.definition.unit.dimension().base_code()).unwrap_or(Unit::ONE);
         let out = base.to(&found.instance.definition.unit);
         let out = out.map_err(|error| StoreError::Sensor(format!("{}: {error}", found.instance.info.path)))?;
-        let stage = Stage {
+        let stage = EvalStage {
             path: found.instance.info.path.clone(),
             grid,
             missing: definition.missing,
-            code: Code::Constant(f64::NAN),
+            code: StageCode::Constant(f64::NAN),
             operands: Vec::new(),
             groups: Vec::new(),
             along: Vec::new(),
@@ -331,7 +342,7 @@ impl<'a> Builder<'a> {
         };
         let mut builder = Self { found, number, stages, next_reference: 0, stage };
         let code = builder.code(&found.expr)?;
-        Ok(Stage { code, ..builder.stage })
+        Ok(EvalStage { code, ..builder.stage })
     }
 
     /// The sensors of the next reference: they come in the order in which they stand in the expression.
@@ -341,7 +352,7 @@ impl<'a> Builder<'a> {
         found.chosen.get(self.next_reference - 1).map_or(&[], Vec::as_slice)
     }
 
-    fn operand(&self, sensor: &SensorInfo, steps: bool) -> Result<Operand, StoreError> {
+    fn operand(&self, sensor: &SensorInfo, steps: bool) -> Result<StageOperand, StoreError> {
         let bridge = self.found.instance.definition.definition.bridge.map(ns);
         if sensor.id.is_computed() {
             let number = self.number.get(&sensor.path).copied().unwrap_or(usize::MAX);
@@ -350,80 +361,80 @@ impl<'a> Builder<'a> {
             };
             let bridge = bridge.unwrap_or(stage.grid.saturating_mul(HOLE_INTERVALS));
             let bridge = bridge.min(stage.grid.saturating_mul(BRIDGE_POINTS_MAX));
-            return Ok(Operand { source: Source::Stage(number), steps: false, bridge });
+            return Ok(StageOperand { source: OperandSource::Stage(number), steps: false, bridge });
         }
         let unit = Unit::parse(&sensor.unit).map_err(|error| {
             StoreError::Sensor(format!("{}: the unit of {}: {error}", self.stage.path, sensor.path))
         })?;
         let bridge = bridge.unwrap_or_else(|| holes::bound_ns(sensor));
-        let measured = Measured { info: sensor.clone(), raw: Raw::new(sensor, unit.to_base()), bridge };
-        Ok(Operand { source: Source::Measured(Box::new(measured)), steps, bridge })
+        let measured = MeasuredOperand { info: sensor.clone(), raw: RawSamples::new(sensor, unit.to_base()), bridge };
+        Ok(StageOperand { source: OperandSource::Measured(Box::new(measured)), steps, bridge })
     }
 
-    fn single(&mut self, _reference: &Reference, steps: bool) -> Result<Code, StoreError> {
-        let Some(sensor) = self.chosen().first() else { return Ok(Code::Constant(f64::NAN)) };
+    fn single(&mut self, _reference: &Reference, steps: bool) -> Result<StageCode, StoreError> {
+        let Some(sensor) = self.chosen().first() else { return Ok(StageCode::Constant(f64::NAN)) };
         let operand = self.operand(sensor, steps)?;
         self.stage.operands.push(operand);
-        Ok(Code::Operand(self.stage.operands.len() - 1))
+        Ok(StageCode::Operand(self.stage.operands.len() - 1))
     }
 
     /// As deep as the tree is, which the parser bounds.
-    fn code(&mut self, expr: &Expr) -> Result<Code, StoreError> {
+    fn code(&mut self, expr: &Expr) -> Result<StageCode, StoreError> {
         Ok(match &expr.node {
-            Node::Number { value, unit } => {
+            ExprNode::Number { value, unit } => {
                 let unit = Unit::parse(unit.as_deref().unwrap_or("1"));
                 let unit = unit.map_err(|error| StoreError::Sensor(format!("{}: {error}", self.stage.path)))?;
-                Code::Constant(unit.to_base().apply(*value))
+                StageCode::Constant(unit.to_base().apply(*value))
             }
-            Node::Sensor(reference) => self.single(reference, false)?,
-            Node::Over { agg, along, .. } => {
+            ExprNode::Sensor(reference) => self.single(reference, false)?,
+            ExprNode::Over { agg, along, .. } => {
                 let steps = matches!(along, Some(Along::Rate | Along::Delta));
                 let mut members = Vec::new();
                 for sensor in self.chosen() {
                     members.push(self.operand(sensor, steps && sensor.kind == Kind::Counter)?);
                 }
-                self.stage.groups.push(Group { agg: *agg, along: *along, members });
-                Code::Group(self.stage.groups.len() - 1)
+                self.stage.groups.push(OperandGroup { agg: *agg, along: *along, members });
+                StageCode::Group(self.stage.groups.len() - 1)
             }
-            Node::Unary(operator, of) => Code::Unary(*operator, Box::new(self.code(of)?)),
-            Node::Binary(Binary::Power, base, exponent) => {
-                let Node::Number { value, .. } = exponent.node else {
+            ExprNode::Unary(operator, of) => StageCode::Unary(*operator, Box::new(self.code(of)?)),
+            ExprNode::Binary(Binary::Power, base, exponent) => {
+                let ExprNode::Number { value, .. } = exponent.node else {
                     return refuse(format!("{}: an exponent is a whole number written out", self.stage.path));
                 };
-                Code::Power(Box::new(self.code(base)?), value as i32)
+                StageCode::Power(Box::new(self.code(base)?), value as i32)
             }
-            Node::Binary(operator, left, right) => {
-                Code::Binary(*operator, Box::new(self.code(left)?), Box::new(self.code(right)?))
+            ExprNode::Binary(operator, left, right) => {
+                StageCode::Binary(*operator, Box::new(self.code(left)?), Box::new(self.code(right)?))
             }
-            Node::If(three) => {
-                Code::If(Box::new([self.code(&three[0])?, self.code(&three[1])?, self.code(&three[2])?]))
+            ExprNode::If(three) => {
+                StageCode::If(Box::new([self.code(&three[0])?, self.code(&three[1])?, self.code(&three[2])?]))
             }
-            Node::Call(function, operands) => {
-                Code::Call(*function, operands.iter().map(|operand| self.code(operand)).collect::<Result<_, _>>()?)
+            ExprNode::Call(function, operands) => {
+                StageCode::Call(*function, operands.iter().map(|operand| self.code(operand)).collect::<Result<_, _>>()?)
             }
-            Node::Along(along, of) => self.along(*along, of)?,
+            ExprNode::Along(along, of) => self.along(*along, of)?,
         })
     }
 
-    fn along(&mut self, along: Along, of: &Expr) -> Result<Code, StoreError> {
-        if let (Node::Sensor(reference), Along::Rate | Along::Delta) = (&of.node, along) {
+    fn along(&mut self, along: Along, of: &Expr) -> Result<StageCode, StoreError> {
+        if let (ExprNode::Sensor(reference), Along::Rate | Along::Delta) = (&of.node, along) {
             let first = self.found.chosen.get(self.next_reference).and_then(|chosen| chosen.first());
             if first.is_some_and(|sensor| sensor.kind == Kind::Counter && !sensor.id.is_computed()) {
                 let steps = self.single(reference, true)?;
                 let seconds = self.stage.grid as f64 / 1e9;
-                return Ok(if along == Along::Rate { Code::Divided(Box::new(steps), seconds) } else { steps });
+                return Ok(if along == Along::Rate { StageCode::Divided(Box::new(steps), seconds) } else { steps });
             }
         }
         let of = self.code(of)?;
         self.stage.along.push(along);
-        Ok(Code::Along(self.stage.along.len() - 1, along, Box::new(of)))
+        Ok(StageCode::Along(self.stage.along.len() - 1, along, Box::new(of)))
     }
 }
 
 /// How a stage is kept: what decides about its values, and from which readings they are made.
-fn recipe(stages: &[Stage]) -> CacheKey {
+fn cache_key(stages: &[EvalStage]) -> CacheKey {
     let mut operands: Vec<SensorId> =
-        stages.iter().flat_map(Stage::measured).map(|measured| measured.info.id).collect();
+        stages.iter().flat_map(EvalStage::measured).map(|measured| measured.info.id).collect();
     operands.sort_unstable();
     operands.dedup();
     let hash = |seed: u8| {
@@ -457,14 +468,14 @@ fn recipe(stages: &[Stage]) -> CacheKey {
     CacheKey { key, operands, piece_ns, back_ns, ahead_ns }
 }
 
-fn hash_stage(stage: &Stage, hasher: &mut DefaultHasher) {
+fn hash_stage(stage: &EvalStage, hasher: &mut DefaultHasher) {
     (&stage.path, stage.grid, format!("{:?} {:?} {:?} {:?}", stage.missing, stage.code, stage.along, stage.out))
         .hash(hasher);
-    let mut one = |operand: &Operand| {
+    let mut one = |operand: &StageOperand| {
         (operand.steps, operand.bridge).hash(hasher);
         match &operand.source {
-            Source::Stage(number) => (1u8, *number).hash(hasher),
-            Source::Measured(measured) => {
+            OperandSource::Stage(number) => (1u8, *number).hash(hasher),
+            OperandSource::Measured(measured) => {
                 let info = &measured.info;
                 let (kind, value_type) =
                     (info.kind == Kind::Counter, info.value_type == wholegrain_model::ValueType::Int);
@@ -474,8 +485,8 @@ fn hash_stage(stage: &Stage, hasher: &mut DefaultHasher) {
     };
     stage.operands.iter().for_each(&mut one);
     for group in &stage.groups {
-        one(&Operand {
-            source: Source::Stage(group.members.len()),
+        one(&StageOperand {
+            source: OperandSource::Stage(group.members.len()),
             steps: group.along.is_some(),
             bridge: group.agg as i64,
         });

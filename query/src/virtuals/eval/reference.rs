@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex};
 use wholegrain_model::{Column, ColumnValues, Gaps, Interval, Kind, Pattern, Unit, Value, ValueType};
 use wholegrain_store::{Chunk, ChunkIter, Chunks, SensorId, SensorInfo, StoreError};
 
-use super::super::ast::{Along, Binary, Expr, Function, Node, Unary};
-use super::super::{Checked, Definition, Instance, Missing, Resolve, parse};
-use super::{Computed, interval_ns};
+use super::super::ast::{Along, Binary, Expr, ExprNode, Function, Unary};
+use super::super::{CheckedDefinition, Definition, MissingOperands, SensorLookup, VirtualSensor, parse};
+use super::{ComputedChunks, interval_ns};
 use crate::{Agg, HOLE_INTERVALS, LOOK_BACK_NS_UNKNOWN, Scale};
 
 pub(super) const MS: i64 = 1_000_000;
@@ -19,26 +19,26 @@ pub(super) const S: i64 = 1_000 * MS;
 pub(super) struct Random(u64);
 
 impl Random {
-    pub fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 
-    pub fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 11
     }
 
-    pub fn below(&mut self, bound: u64) -> u64 {
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound
     }
 
-    pub fn chance(&mut self, percent: u64) -> bool {
+    pub(crate) fn chance(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }
 
-    pub fn pick<T: Clone>(&mut self, of: &[T]) -> T {
+    pub(crate) fn pick<T: Clone>(&mut self, of: &[T]) -> T {
         of[self.below(of.len() as u64) as usize].clone()
     }
 }
@@ -60,7 +60,7 @@ type Rows = Vec<(i64, Option<Value>)>;
 #[derive(Default)]
 pub(super) struct World {
     pub measured: Vec<(SensorInfo, Rows)>,
-    pub computed: Vec<Arc<Instance>>,
+    pub computed: Vec<Arc<VirtualSensor>>,
     /// How many rows a chunk has at the most.
     pub chunk: usize,
 }
@@ -88,23 +88,23 @@ impl World {
         let unit = Unit::parse(&definition.unit).unwrap();
         let id = SensorId::COMPUTED + self.computed.len() as u32;
         let info = gauge(id, &definition.path, &definition.unit, 0);
-        let checked = Checked { expr, unit, number: 1, definition };
-        let mut instance = Instance { info, definition: Arc::new(checked) };
+        let checked = CheckedDefinition { expr, unit, number: 1, definition };
+        let mut instance = VirtualSensor { info, definition: Arc::new(checked) };
         let expr = instance.expr().unwrap();
         let mut intervals = Vec::new();
         super::super::each_reference(&expr, &mut |reference, _| {
-            intervals.extend(Resolve::sensors(self, &reference.pattern).iter().map(|sensor| sensor.interval_ns));
+            intervals.extend(SensorLookup::sensors(self, &reference.pattern).iter().map(|sensor| sensor.interval_ns));
         });
         instance.info.interval_ns = interval_ns(instance.definition.definition.interval, intervals.into_iter());
         self.computed.push(Arc::new(instance));
     }
 
-    pub fn info(&self, path: &str) -> SensorInfo {
-        Resolve::sensors(self, &Pattern::new(path).unwrap())[0].clone()
+    pub(crate) fn info(&self, path: &str) -> SensorInfo {
+        SensorLookup::sensors(self, &Pattern::new(path).unwrap())[0].clone()
     }
 }
 
-impl Resolve for World {
+impl SensorLookup for World {
     fn sensors(&self, pattern: &Pattern) -> Vec<SensorInfo> {
         let measured = self.measured.iter().map(|(info, _)| info);
         let all = measured.chain(self.computed.iter().map(|instance| &instance.info));
@@ -113,7 +113,7 @@ impl Resolve for World {
         found
     }
 
-    fn instance(&self, sensor: &SensorInfo) -> Option<Arc<Instance>> {
+    fn instance(&self, sensor: &SensorInfo) -> Option<Arc<VirtualSensor>> {
         self.computed.iter().find(|instance| instance.info.path == sensor.path).cloned()
     }
 }
@@ -191,11 +191,11 @@ fn aggregate(agg: Agg, values: &[f64]) -> Option<f64> {
 }
 
 impl<'a> Reference<'a> {
-    pub fn new(world: &'a World) -> Self {
+    pub(crate) fn new(world: &'a World) -> Self {
         Self { world, exprs: RefCell::default(), rows: RefCell::default(), values: Memo::default() }
     }
 
-    fn expr(&self, instance: &Instance) -> Arc<Expr> {
+    fn expr(&self, instance: &VirtualSensor) -> Arc<Expr> {
         let mut exprs = self.exprs.borrow_mut();
         exprs.entry(instance.info.path.to_string()).or_insert_with(|| Arc::new(instance.expr().unwrap())).clone()
     }
@@ -213,7 +213,7 @@ impl<'a> Reference<'a> {
     }
 
     /// A computed sensor at a time of its grid, in base units.
-    fn row(&self, instance: &Instance, time: i64) -> Sample {
+    fn row(&self, instance: &VirtualSensor, time: i64) -> Sample {
         let key = (instance.info.path.to_string(), time);
         if let Some(known) = self.rows.borrow().get(&key) {
             return *known;
@@ -221,7 +221,7 @@ impl<'a> Reference<'a> {
         let expr = self.expr(instance);
         let mut sampled = false;
         super::super::each_reference(&expr, &mut |reference, _| {
-            for sensor in Resolve::sensors(self.world, &reference.pattern) {
+            for sensor in SensorLookup::sensors(self.world, &reference.pattern) {
                 sampled |= self.operand(instance, &sensor, time).is_some();
             }
         });
@@ -230,7 +230,7 @@ impl<'a> Reference<'a> {
         found
     }
 
-    fn bridge(&self, instance: &Instance, sensor: &SensorInfo) -> i64 {
+    fn bridge(&self, instance: &VirtualSensor, sensor: &SensorInfo) -> i64 {
         let given = instance.definition.definition.bridge.map(|bridge| bridge.ns() as i64);
         given.unwrap_or(match sensor.interval_ns as i64 {
             0 => LOOK_BACK_NS_UNKNOWN,
@@ -239,7 +239,7 @@ impl<'a> Reference<'a> {
     }
 
     /// What an operand is at any time.
-    fn operand(&self, instance: &Instance, sensor: &SensorInfo, time: i64) -> Sample {
+    fn operand(&self, instance: &VirtualSensor, sensor: &SensorInfo, time: i64) -> Sample {
         let bridge = self.bridge(instance, sensor);
         let (before, after) = if sensor.id.is_computed() {
             let of = self.world.instance(sensor).unwrap();
@@ -273,7 +273,7 @@ impl<'a> Reference<'a> {
     }
 
     /// How far a counter went in the step that ends at `time`, in base units.
-    fn step(&self, instance: &Instance, sensor: &SensorInfo, time: i64) -> Option<f64> {
+    fn step(&self, instance: &VirtualSensor, sensor: &SensorInfo, time: i64) -> Option<f64> {
         let (_, rows) = self.world.measured.iter().find(|(info, _)| info.id == sensor.id).unwrap();
         let (bridge, start) = (self.bridge(instance, sensor), time - instance.info.interval_ns as i64);
         let (mut gone, mut known) = (0.0, 0);
@@ -301,7 +301,7 @@ impl<'a> Reference<'a> {
         (known == time - start).then(|| Scale::new(sensor.scale).apply(gone) * factor).and_then(fine)
     }
 
-    fn value(&self, instance: &Instance, expr: &Expr, time: i64) -> Option<f64> {
+    fn value(&self, instance: &VirtualSensor, expr: &Expr, time: i64) -> Option<f64> {
         let key = (std::ptr::from_ref(expr) as usize, time);
         if let Some(known) = self.values.borrow().get(&key) {
             return *known;
@@ -311,18 +311,18 @@ impl<'a> Reference<'a> {
         found
     }
 
-    fn compute(&self, instance: &Instance, expr: &Expr, time: i64) -> Option<f64> {
+    fn compute(&self, instance: &VirtualSensor, expr: &Expr, time: i64) -> Option<f64> {
         let of = |expr: &Expr| self.value(instance, expr, time);
         match &expr.node {
-            Node::Number { value, unit } => {
+            ExprNode::Number { value, unit } => {
                 Some(Unit::parse(unit.as_deref().unwrap_or("")).unwrap().to_base().apply(*value))
             }
-            Node::Sensor(reference) => {
-                let sensors = Resolve::sensors(self.world, &reference.pattern);
+            ExprNode::Sensor(reference) => {
+                let sensors = SensorLookup::sensors(self.world, &reference.pattern);
                 self.operand(instance, sensors.first()?, time).flatten()
             }
-            Node::Over { agg, along, reference } => {
-                let sensors = Resolve::sensors(self.world, &reference.pattern);
+            ExprNode::Over { agg, along, reference } => {
+                let sensors = SensorLookup::sensors(self.world, &reference.pattern);
                 let value = |sensor: &SensorInfo| match along {
                     None => self.operand(instance, sensor, time).flatten(),
                     Some(along) => self.along(instance, *along, Some(sensor), time, &|time| {
@@ -335,16 +335,16 @@ impl<'a> Reference<'a> {
                     return None;
                 }
                 let missing = instance.definition.definition.missing;
-                if *agg != Agg::Count && missing == Missing::Gap && values.len() < sensors.len() {
+                if *agg != Agg::Count && missing == MissingOperands::Gap && values.len() < sensors.len() {
                     return None;
                 }
                 aggregate(*agg, &values)
             }
-            Node::Unary(Unary::Minus, operand) => Some(-of(operand)?),
-            Node::Unary(Unary::Not, operand) => Some(f64::from(u8::from(of(operand)? == 0.0))),
-            Node::Binary(operator, left, right) => binary(*operator, of(left)?, of(right)?),
-            Node::If(three) => of(if of(&three[0])? == 0.0 { &three[2] } else { &three[1] }),
-            Node::Call(function, operands) => {
+            ExprNode::Unary(Unary::Minus, operand) => Some(-of(operand)?),
+            ExprNode::Unary(Unary::Not, operand) => Some(f64::from(u8::from(of(operand)? == 0.0))),
+            ExprNode::Binary(operator, left, right) => binary(*operator, of(left)?, of(right)?),
+            ExprNode::If(three) => of(if of(&three[0])? == 0.0 { &three[2] } else { &three[1] }),
+            ExprNode::Call(function, operands) => {
                 let values: Option<Vec<f64>> = operands.iter().map(of).collect();
                 let values = values?;
                 fine(match function {
@@ -357,9 +357,9 @@ impl<'a> Reference<'a> {
                     Function::Clamp => values[0].max(values[1]).min(values[2]),
                 })
             }
-            Node::Along(along, operand) => {
+            ExprNode::Along(along, operand) => {
                 let sensors = match &operand.node {
-                    Node::Sensor(reference) => Resolve::sensors(self.world, &reference.pattern),
+                    ExprNode::Sensor(reference) => SensorLookup::sensors(self.world, &reference.pattern),
                     _ => Vec::new(),
                 };
                 let value = |time| self.value(instance, operand, time);
@@ -370,7 +370,7 @@ impl<'a> Reference<'a> {
 
     fn along(
         &self,
-        instance: &Instance,
+        instance: &VirtualSensor,
         along: Along,
         sensor: Option<&SensorInfo>,
         time: i64,
@@ -453,13 +453,13 @@ pub(super) fn definition(path: &str, expression: &str, unit: &str) -> Definition
         description: String::new(),
         interval: None,
         bridge: None,
-        missing: Missing::Gap,
+        missing: MissingOperands::Gap,
     }
 }
 
 pub(super) fn scan(world: &Arc<World>, path: &str, from: i64, to: i64) -> Result<Vec<(i64, Option<f64>)>, StoreError> {
     let readings = Readings(world.clone(), Arc::default());
-    let computed = Computed::new(Box::new(readings), world.clone(), None);
+    let computed = ComputedChunks::new(Box::new(readings), world.clone(), None);
     rows(computed.scan(&world.info(path), from, to)?)
 }
 
@@ -588,7 +588,7 @@ fn random_world(random: &mut Random) -> World {
         definition.unit = random.pick(&["1", "kW", "%", "Cel"]).to_owned();
         definition.interval = random.pick(&[None, None, Some(Interval::from_ms(2500)), Some(Interval::from_s(3))]);
         definition.bridge = random.pick(&[None, None, Some(Interval::from_ms(1)), Some(Interval::from_s(60))]);
-        definition.missing = random.pick(&[Missing::Gap, Missing::Skip]);
+        definition.missing = random.pick(&[MissingOperands::Gap, MissingOperands::Skip]);
         world.define(definition);
         names.push(path);
     }
@@ -648,7 +648,7 @@ fn every_aggregate_over_sensors_and_time_is_right() {
             {
                 let of = of.replace('X', random.pick(&["/m/*", "/c/*", "/v/*", "/m/*1"]));
                 let mut definition = definition(&format!("/w/{at}{number}"), &format!("{agg}({of})"), "1");
-                definition.missing = random.pick(&[Missing::Gap, Missing::Skip]);
+                definition.missing = random.pick(&[MissingOperands::Gap, MissingOperands::Skip]);
                 definition.interval = random.pick(&[None, Some(Interval::from_s(2))]);
                 if parse(&definition.expression, &definition.path).is_ok() {
                     world.define(definition);

@@ -6,11 +6,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use wholegrain_store::{Chunks, StoreError};
 
 use super::super::ast::Along;
-use super::along::{State, first_needed};
-use super::compute::Columns;
-use super::grid::{Sampler, Sink, Steps, Track};
-use super::group::Sums;
-use super::plan::{Group, Measured, Operand, Plan, Source, Stage};
+use super::along::{TrailingState, first_needed};
+use super::compute::StageColumns;
+use super::grid::{GridSampler, GridSink, GridSteps, OperandTrack};
+use super::group::GroupSums;
+use super::plan::{EvalPlan, EvalStage, MeasuredOperand, OperandGroup, OperandSource, StageOperand};
 
 /// The most points of one slice.
 pub(super) const SLICE_POINTS_MAX: i64 = if cfg!(test) { 24 } else { 65_536 };
@@ -29,47 +29,47 @@ const THREAD_VALUES_MIN: usize = if cfg!(test) { 16 } else { 1 << 17 };
 static HELPERS: AtomicUsize = AtomicUsize::new(0);
 
 /// One operand that is computed: what came of it, at the points of the one that is made from it.
-struct Edge {
-    sampler: Sampler,
-    track: Track,
+struct PieceEdge {
+    sampler: GridSampler,
+    track: OperandTrack,
     /// What is done along time with it before it is added up.
-    along: Option<State>,
+    along: Option<TrailingState>,
 }
 
 /// How far a stage is.
-struct Progress {
+struct RunProgress {
     next: i64,
-    states: Vec<State>,
+    states: Vec<TrailingState>,
     /// For each operand that is a stage.
-    operands: Vec<Option<Edge>>,
+    operands: Vec<Option<PieceEdge>>,
     /// For each group: what came of members that are stages, and how each of them stands.
-    groups: Vec<(Sums, Vec<Option<Edge>>)>,
+    groups: Vec<(GroupSums, Vec<Option<PieceEdge>>)>,
 }
 
 /// Which reference of which stage.
 #[derive(Clone, Copy)]
-enum Slot {
+enum PieceSlot {
     Operand(usize),
     Member(usize, usize),
 }
 
 /// A stretch on its way.
-pub(super) struct Run {
-    plan: Arc<Plan>,
+pub(super) struct StageRun {
+    plan: Arc<EvalPlan>,
     inner: Arc<dyn Chunks>,
-    stages: Vec<Progress>,
+    stages: Vec<RunProgress>,
     /// For each stage, who is made from it.
-    above: Vec<Vec<(usize, Slot)>>,
+    above: Vec<Vec<(usize, PieceSlot)>>,
     /// Everything before this time has been computed.
     cursor: i64,
-    /// The first point that is wanted.
+    /// The first point that is requested.
     wanted: i64,
     slice_ns: i64,
 }
 
-impl Run {
+impl StageRun {
     /// From the point `wanted` of the last stage on.
-    pub fn new(plan: Arc<Plan>, inner: Arc<dyn Chunks>, wanted: i64) -> Self {
+    pub fn new(plan: Arc<EvalPlan>, inner: Arc<dyn Chunks>, wanted: i64) -> Self {
         let count = plan.stages.len();
         let mut needed = vec![i64::MAX; count];
         needed[count - 1] = wanted;
@@ -82,20 +82,20 @@ impl Run {
                 needed[below] = needed[below].min(from);
             }
         }
-        let mut above: Vec<Vec<(usize, Slot)>> = vec![Vec::new(); count];
+        let mut above: Vec<Vec<(usize, PieceSlot)>> = vec![Vec::new(); count];
         for (at, stage) in plan.stages.iter().enumerate() {
-            let operands = stage.operands.iter().enumerate().map(|(i, operand)| (operand, Slot::Operand(i)));
+            let operands = stage.operands.iter().enumerate().map(|(i, operand)| (operand, PieceSlot::Operand(i)));
             let members = stage.groups.iter().enumerate().flat_map(|(g, group)| {
-                group.members.iter().enumerate().map(move |(m, member)| (member, Slot::Member(g, m)))
+                group.members.iter().enumerate().map(move |(m, member)| (member, PieceSlot::Member(g, m)))
             });
             for (operand, slot) in operands.chain(members) {
-                if let Source::Stage(below) = operand.source {
+                if let OperandSource::Stage(below) = operand.source {
                     above[below].push((at, slot));
                 }
             }
         }
-        let stages: Vec<Progress> =
-            plan.stages.iter().zip(&needed).map(|(stage, first)| Progress::new(stage, *first)).collect();
+        let stages: Vec<RunProgress> =
+            plan.stages.iter().zip(&needed).map(|(stage, first)| RunProgress::new(stage, *first)).collect();
         let times = plan.stages.iter().zip(&needed).map(|(stage, first)| first.saturating_mul(stage.grid));
         let cursor = times.min().unwrap_or(0);
         Self { slice_ns: slice_ns(&plan), plan, inner, stages, above, cursor, wanted }
@@ -112,7 +112,7 @@ impl Run {
     }
 
     /// Computes the next slice, at most up to the time `limit`: the last stage's next points, in the unit declared; there may be none yet.
-    pub fn slice(&mut self, limit: i64) -> Result<Track, StoreError> {
+    pub fn slice(&mut self, limit: i64) -> Result<OperandTrack, StoreError> {
         self.cursor = self.cursor.saturating_add(self.slice_ns).min(limit).max(self.cursor);
         let plan = self.plan.clone();
         let count = plan.stages.len();
@@ -127,7 +127,7 @@ impl Run {
                 ends[below] = ends[below].max(end);
             }
         }
-        let mut track = Track::holes(self.stages[count - 1].next, 0);
+        let mut track = OperandTrack::holes(self.stages[count - 1].next, 0);
         for (at, end) in ends.into_iter().enumerate() {
             let len = usize::try_from(end.saturating_sub(self.stages[at].next)).unwrap_or(0);
             if len == 0 {
@@ -155,7 +155,7 @@ impl Run {
     }
 
     /// The next points of one stage.
-    fn stage(&mut self, at: usize, len: usize) -> Result<Track, StoreError> {
+    fn stage(&mut self, at: usize, len: usize) -> Result<OperandTrack, StoreError> {
         let plan = self.plan.clone();
         let stage = &plan.stages[at];
         let progress = &mut self.stages[at];
@@ -166,11 +166,11 @@ impl Run {
         let mut operands = Vec::with_capacity(stage.operands.len());
         for (operand, edge) in stage.operands.iter().zip(&mut progress.operands) {
             let track = match (&operand.source, edge) {
-                (Source::Measured(measured), _) => {
+                (OperandSource::Measured(measured), _) => {
                     read(self.inner.as_ref(), measured, operand.steps, stage.grid, point, len)?
                 }
-                (Source::Stage(_), Some(edge)) => edge.track.take(len),
-                (Source::Stage(_), None) => Track::holes(point, len),
+                (OperandSource::Stage(_), Some(edge)) => edge.track.take(len),
+                (OperandSource::Stage(_), None) => OperandTrack::holes(point, len),
             };
             see(&track.sampled);
             operands.push(track.values);
@@ -192,12 +192,12 @@ impl Run {
             see(part);
             groups.push(values);
         }
-        let columns = Columns { point, len, operands, groups, states: &mut progress.states };
-        Ok(Track { base: point, values: columns.values(&stage.code), sampled })
+        let columns = StageColumns { point, len, operands, groups, states: &mut progress.states };
+        Ok(OperandTrack { base: point, values: columns.values(&stage.code), sampled })
     }
 
     /// Gives what a stage came to to all that are made from it.
-    fn give(&mut self, at: usize, track: &Track) {
+    fn give(&mut self, at: usize, track: &OperandTrack) {
         let grid = self.plan.stages[at].grid;
         let rows = || track.sampled.iter().enumerate().filter(|(_, sampled)| **sampled).map(|(row, _)| row);
         let times: Vec<i64> = rows().map(|row| (track.base + row as i64) * grid).collect();
@@ -206,12 +206,12 @@ impl Run {
             let progress = &mut self.stages[above];
             let range = (progress.next, i64::MAX);
             match slot {
-                Slot::Operand(operand) => {
+                PieceSlot::Operand(operand) => {
                     if let Some(edge) = &mut progress.operands[operand] {
                         edge.sampler.feed(&times, &values, range, &mut edge.track);
                     }
                 }
-                Slot::Member(group, member) => {
+                PieceSlot::Member(group, member) => {
                     let (sums, edges) = &mut progress.groups[group];
                     let Some(edge) = &mut edges[member] else { continue };
                     sums.rank = member as u32;
@@ -226,30 +226,30 @@ impl Run {
 }
 
 /// How long a slice is: no stage has too many points in it.
-pub(super) fn slice_ns(plan: &Plan) -> i64 {
+pub(super) fn slice_ns(plan: &EvalPlan) -> i64 {
     let points = SLICE_VALUES_MAX / (plan.columns.max(1) as i64);
     let points = points.clamp(SLICE_POINTS_MIN, SLICE_POINTS_MAX);
     let shortest = plan.stages.iter().map(|stage| stage.grid).min().unwrap_or(1);
     shortest.saturating_mul(points)
 }
 
-impl Progress {
-    fn new(stage: &Stage, first: i64) -> Self {
-        let edge = |operand: &Operand, along: Option<Along>| match operand.source {
-            Source::Measured(_) => None,
-            Source::Stage(_) => Some(Edge {
-                sampler: Sampler::new(stage.grid, operand.bridge),
-                track: Track::holes(first, 0),
-                along: along.map(|along| State::new(along, stage.grid)),
+impl RunProgress {
+    fn new(stage: &EvalStage, first: i64) -> Self {
+        let edge = |operand: &StageOperand, along: Option<Along>| match operand.source {
+            OperandSource::Measured(_) => None,
+            OperandSource::Stage(_) => Some(PieceEdge {
+                sampler: GridSampler::new(stage.grid, operand.bridge),
+                track: OperandTrack::holes(first, 0),
+                along: along.map(|along| TrailingState::new(along, stage.grid)),
             }),
         };
-        let group = |group: &Group| {
+        let group = |group: &OperandGroup| {
             let edges = group.members.iter().map(|member| edge(member, group.along)).collect();
-            (Sums::new(group.agg, first, 0), edges)
+            (GroupSums::new(group.agg, first, 0), edges)
         };
         Self {
             next: first,
-            states: stage.along.iter().map(|along| State::new(*along, stage.grid)).collect(),
+            states: stage.along.iter().map(|along| TrailingState::new(*along, stage.grid)).collect(),
             operands: stage.operands.iter().map(|operand| edge(operand, None)).collect(),
             groups: stage.groups.iter().map(group).collect(),
         }
@@ -259,15 +259,15 @@ impl Progress {
 /// A measured sensor's values at the points from `point` on, to the sink. Only one chunk of it is in memory.
 fn sample(
     inner: &dyn Chunks,
-    of: &Measured,
+    of: &MeasuredOperand,
     grid: i64,
     point: i64,
     len: usize,
-    sink: &mut impl Sink,
+    sink: &mut impl GridSink,
 ) -> Result<(), StoreError> {
     let end = point + len as i64;
     let (from, to) = ((point * grid).saturating_sub(of.bridge), ((end - 1) * grid).saturating_add(of.bridge));
-    let mut sampler = Sampler::new(grid, of.bridge);
+    let mut sampler = GridSampler::new(grid, of.bridge);
     let mut values = Vec::new();
     for chunk in inner.scan(&of.info, from, to.saturating_add(1))? {
         let chunk = chunk?;
@@ -280,18 +280,18 @@ fn sample(
 /// The same as a track, of its values or its steps.
 fn read(
     inner: &dyn Chunks,
-    of: &Measured,
+    of: &MeasuredOperand,
     steps: bool,
     grid: i64,
     point: i64,
     len: usize,
-) -> Result<Track, StoreError> {
+) -> Result<OperandTrack, StoreError> {
     if !steps {
-        let mut track = Track::holes(point, len);
+        let mut track = OperandTrack::holes(point, len);
         sample(inner, of, grid, point, len, &mut track)?;
         return Ok(track);
     }
-    let mut steps = Steps::new(&of.info, &of.raw, grid, of.bridge, point, len);
+    let mut steps = GridSteps::new(&of.info, &of.raw, grid, of.bridge, point, len);
     let from = ((point - 1) * grid).saturating_sub(of.bridge);
     let to = ((point + len as i64 - 1) * grid).saturating_add(of.bridge);
     for chunk in inner.scan(&of.info, from, to.saturating_add(1))? {
@@ -305,11 +305,11 @@ fn add_member(
     inner: &dyn Chunks,
     grid: i64,
     along: Option<Along>,
-    member: &Operand,
-    sums: &mut Sums,
+    member: &StageOperand,
+    sums: &mut GroupSums,
     len: usize,
 ) -> Result<(), StoreError> {
-    let Source::Measured(measured) = &member.source else { return Ok(()) };
+    let OperandSource::Measured(measured) = &member.source else { return Ok(()) };
     let point = sums.base;
     let Some(along) = along else { return sample(inner, measured, grid, point, len, sums) };
     if member.steps {
@@ -322,7 +322,7 @@ fn add_member(
         return Ok(());
     }
     // In stretches, as it may look back a long way.
-    let mut state = State::new(along, grid);
+    let mut state = TrailingState::new(along, grid);
     let mut next = first_needed(along, grid, point);
     let end = point + len as i64;
     while next < end {
@@ -338,14 +338,24 @@ fn add_member(
 }
 
 /// What the measured members of a group come to, on several cores where that pays.
-fn add_up(inner: &dyn Chunks, stage: &Stage, group: &Group, point: i64, len: usize) -> Result<Sums, StoreError> {
-    let members: Vec<(usize, &Operand)> =
-        group.members.iter().enumerate().filter(|(_, member)| matches!(member.source, Source::Measured(_))).collect();
+fn add_up(
+    inner: &dyn Chunks,
+    stage: &EvalStage,
+    group: &OperandGroup,
+    point: i64,
+    len: usize,
+) -> Result<GroupSums, StoreError> {
+    let members: Vec<(usize, &StageOperand)> = group
+        .members
+        .iter()
+        .enumerate()
+        .filter(|(_, member)| matches!(member.source, OperandSource::Measured(_)))
+        .collect();
     let lanes = if members.len() >= LANES_FROM { LANES } else { 1 };
-    let parts: Vec<&[(usize, &Operand)]> = members.chunks(members.len().div_ceil(lanes).max(1)).collect();
+    let parts: Vec<&[(usize, &StageOperand)]> = members.chunks(members.len().div_ceil(lanes).max(1)).collect();
     let failed = AtomicBool::new(false);
-    let lane = |members: &[(usize, &Operand)]| -> Result<Sums, StoreError> {
-        let mut sums = Sums::new(group.agg, point, len);
+    let lane = |members: &[(usize, &StageOperand)]| -> Result<GroupSums, StoreError> {
+        let mut sums = GroupSums::new(group.agg, point, len);
         for (rank, member) in members {
             if failed.load(Relaxed) {
                 break;
@@ -357,7 +367,7 @@ fn add_up(inner: &dyn Chunks, stage: &Stage, group: &Group, point: i64, len: usi
         Ok(sums)
     };
     let next = AtomicUsize::new(0);
-    let done: Mutex<Vec<(usize, Result<Sums, StoreError>)>> = Mutex::new(Vec::new());
+    let done: Mutex<Vec<(usize, Result<GroupSums, StoreError>)>> = Mutex::new(Vec::new());
     let work = || {
         while let Some((at, part)) = Some(next.fetch_add(1, Relaxed)).and_then(|at| Some((at, parts.get(at)?))) {
             let sums = lane(part);
@@ -375,7 +385,7 @@ fn add_up(inner: &dyn Chunks, stage: &Stage, group: &Group, point: i64, len: usi
     });
     let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
     done.sort_by_key(|(at, _)| *at);
-    let mut all = Sums::new(group.agg, point, len);
+    let mut all = GroupSums::new(group.agg, point, len);
     for (_, sums) in done {
         all.join(&sums?);
     }

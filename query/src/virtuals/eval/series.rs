@@ -1,28 +1,28 @@
-//! The chunks of one computed sensor: what is kept is taken, the rest computed, slice by slice as they are pulled.
+//! The chunks of one computed sensor: pieces from the result cache, the rest computed in slices as chunks are pulled.
 
 use std::sync::Arc;
 
 use wholegrain_model::{Column, ColumnValues, Gaps};
 use wholegrain_store::{CachedResults, Chunk, Chunks, StoreError};
 
-use super::grid::Track;
-use super::piece::{Assembly, decode, encode};
-use super::plan::Plan;
-use super::run::{Run, slice_ns};
+use super::grid::OperandTrack;
+use super::piece::{ChunkAssembly, decode, encode};
+use super::plan::EvalPlan;
+use super::run::{StageRun, slice_ns};
 
-/// Nothing is kept that ends less than this before the newest reading: what comes last of it would only make it worthless.
-const SETTLE_NS: i64 = 120_000_000_000;
+/// Pieces that end less than this before the newest reading are not cached: late readings would invalidate them.
+const STABLE_NS: i64 = 120_000_000_000;
 /// After a hole the first slice is this part of a whole one: there may be one reading only before the next hole.
 const SLICE_PART: i64 = 64;
 /// Slices become longer by this factor as long as there is something in them; so does the range in which the next reading is looked for as long as
 /// there is none.
 const GROWTH: i64 = 4;
-/// A piece of which less than this part is asked for is not computed as a whole only to be kept.
+/// A piece is computed as a whole for the cache only if the query needs at least this part of it.
 const ASKED_PART: i64 = 4;
 
-pub(super) struct Series {
+pub(super) struct ComputedSeries {
     inner: Arc<dyn Chunks>,
-    plan: Arc<Plan>,
+    plan: Arc<EvalPlan>,
     kept: Option<CachedResults>,
     /// Where there may be readings.
     spans: Vec<(i64, i64)>,
@@ -32,8 +32,8 @@ pub(super) struct Series {
     cursor: i64,
     /// Rows before this have been given.
     given: i64,
-    run: Option<Run>,
-    assembly: Option<Assembly>,
+    run: Option<StageRun>,
+    assembly: Option<ChunkAssembly>,
     /// The piece that was looked for last and not found.
     missed: Option<i64>,
     /// How long the next slice is.
@@ -43,12 +43,18 @@ pub(super) struct Series {
     failed: bool,
 }
 
-impl Series {
-    pub fn new(inner: Arc<dyn Chunks>, plan: Arc<Plan>, kept: Option<CachedResults>, from: i64, to: i64) -> Self {
+impl ComputedSeries {
+    pub(crate) fn new(
+        inner: Arc<dyn Chunks>,
+        plan: Arc<EvalPlan>,
+        kept: Option<CachedResults>,
+        from: i64,
+        to: i64,
+    ) -> Self {
         // So that no time overflows that is a little before or after.
         let (least, most) = (-(1i64 << 62), 1i64 << 62);
         let (from, to) = (from.clamp(least, most), to.clamp(least, most));
-        let margin = plan.recipe.ahead_ns;
+        let margin = plan.cache_key.ahead_ns;
         let spans = inner.spans(from.saturating_sub(margin), to.saturating_add(margin));
         let slice_ns = slice_ns(&plan);
         Self {
@@ -71,7 +77,7 @@ impl Series {
 
     /// Goes on to where there may be something; `false` when there is nothing more.
     fn skip_holes(&mut self) -> Result<bool, StoreError> {
-        let margin = self.plan.recipe.ahead_ns;
+        let margin = self.plan.cache_key.ahead_ns;
         let done = self.spans.iter().take_while(|span| span.1.saturating_add(margin) < self.cursor).count();
         self.spans.drain(..done);
         let Some(next) = self.spans.first().map(|span| span.0.saturating_sub(margin)) else {
@@ -97,7 +103,7 @@ impl Series {
         if next <= self.cursor || self.run.is_some() && (same_piece || next - self.cursor <= whole.min(self.slice_ns)) {
             return;
         }
-        // One that begins anew there may have to look back further than this one still has to go.
+        // A new run may have to look back further than the current run has to go.
         let begins = self.new_run(next).cursor();
         if self.run.as_ref().is_some_and(|run| begins < run.cursor()) {
             return;
@@ -110,12 +116,12 @@ impl Series {
 
     /// The time of the operands' next reading from the cursor on that there can be a row before, if there is one.
     fn next_reading(&self) -> Result<Option<i64>, StoreError> {
-        let last = self.times_of(self.piece_of(self.to - 1)).1.saturating_add(self.plan.recipe.ahead_ns);
+        let last = self.times_of(self.piece_of(self.to - 1)).1.saturating_add(self.plan.cache_key.ahead_ns);
         let (mut from, mut wide) = (self.cursor, slice_ns(&self.plan));
         while from <= last {
             let mut to = from.saturating_add(wide).min(last.saturating_add(1));
             let mut found = None;
-            for measured in self.plan.stages.iter().flat_map(super::plan::Stage::measured) {
+            for measured in self.plan.stages.iter().flat_map(super::plan::EvalStage::measured) {
                 let chunk = self.inner.scan(&measured.info, from, to)?.next().transpose()?;
                 if let Some(time) = chunk.and_then(|chunk| chunk.times.first().copied()) {
                     (found, to) = (Some(time), time);
@@ -133,42 +139,42 @@ impl Series {
     }
 
     /// A run from a time on: from the beginning of its piece where that is to be kept.
-    fn new_run(&self, time: i64) -> Run {
+    fn new_run(&self, time: i64) -> StageRun {
         let piece = self.piece_of(time);
         let begin = if self.is_worth_keeping(piece) { self.times_of(piece).0 } else { time };
         let point = (begin - 1).div_euclid(self.plan.root().grid) + 1;
-        Run::new(self.plan.clone(), self.inner.clone(), point)
+        StageRun::new(self.plan.clone(), self.inner.clone(), point)
     }
 
-    /// Keeps the piece that is being put together: to its end there are no rows any more.
+    /// Caches the piece being assembled; no rows follow up to its end.
     fn finish_piece(&mut self) {
         let Some((kept, mut assembly)) = self.kept.clone().zip(self.assembly.take()) else { return };
-        let points = (self.plan.recipe.piece_ns / self.plan.root().grid) as usize;
+        let points = (self.plan.cache_key.piece_ns / self.plan.root().grid) as usize;
         assembly.values.resize(points, f64::NAN);
         assembly.sampled.resize(points, false);
         self.keep(&kept, &assembly);
     }
 
     fn piece_of(&self, time: i64) -> i64 {
-        time.div_euclid(self.plan.recipe.piece_ns)
+        time.div_euclid(self.plan.cache_key.piece_ns)
     }
 
     /// First time, and the one after the last.
     fn times_of(&self, piece: i64) -> (i64, i64) {
-        let start = piece.saturating_mul(self.plan.recipe.piece_ns);
-        (start, start.saturating_add(self.plan.recipe.piece_ns))
+        let start = piece.saturating_mul(self.plan.cache_key.piece_ns);
+        (start, start.saturating_add(self.plan.cache_key.piece_ns))
     }
 
-    /// Whether a piece is to be computed as a whole and kept.
+    /// Whether to compute the whole piece and cache it.
     fn is_worth_keeping(&self, piece: i64) -> bool {
         let (start, end) = self.times_of(piece);
         let asked = end.min(self.to).saturating_sub(start.max(self.from));
-        let settled = end.saturating_add(self.plan.recipe.ahead_ns).saturating_add(SETTLE_NS) <= self.plan.newest;
-        self.kept.is_some() && settled && asked.saturating_mul(ASKED_PART) >= end - start
+        let is_stable = end.saturating_add(self.plan.cache_key.ahead_ns).saturating_add(STABLE_NS) <= self.plan.newest;
+        self.kept.is_some() && is_stable && asked.saturating_mul(ASKED_PART) >= end - start
     }
 
     /// The piece that the cursor is in, if it is kept.
-    fn take_kept(&mut self) -> Option<Track> {
+    fn take_kept(&mut self) -> Option<OperandTrack> {
         let piece = self.piece_of(self.cursor);
         if self.missed == Some(piece) {
             return None;
@@ -198,13 +204,13 @@ impl Series {
         known.map_or(end, |piece| self.times_of(piece).0.min(end))
     }
 
-    fn compute(&mut self) -> Result<Track, StoreError> {
+    fn compute(&mut self) -> Result<OperandTrack, StoreError> {
         let grid = self.plan.root().grid;
         if self.run.is_none() {
             self.run = Some(self.new_run(self.cursor));
         }
         let limit = self.limit();
-        let Some(run) = &mut self.run else { return Ok(Track::default()) };
+        let Some(run) = &mut self.run else { return Ok(OperandTrack::default()) };
         run.set_slice(self.slice_ns);
         let track = run.slice(limit)?;
         self.empty = !track.sampled.contains(&true);
@@ -223,10 +229,10 @@ impl Series {
     }
 
     /// Gathers whole pieces and has them kept.
-    fn assemble(&mut self, track: &Track) {
+    fn assemble(&mut self, track: &OperandTrack) {
         let Some(kept) = self.kept.clone() else { return };
         let grid = self.plan.root().grid;
-        let points = self.plan.recipe.piece_ns / grid;
+        let points = self.plan.cache_key.piece_ns / grid;
         let mut at = 0;
         while at < track.values.len() {
             let point = track.base + at as i64;
@@ -234,7 +240,7 @@ impl Series {
             let rows = (points as usize - place).min(track.values.len() - at);
             let assembly =
                 self.assembly.take().filter(|assembly| assembly.number == piece && assembly.values.len() == place);
-            let new = || (place == 0).then(|| Assembly { number: piece, values: Vec::new(), sampled: Vec::new() });
+            let new = || (place == 0).then(|| ChunkAssembly { number: piece, values: Vec::new(), sampled: Vec::new() });
             if let Some(mut assembly) = assembly.or_else(new) {
                 assembly.values.extend_from_slice(&track.values[at..at + rows]);
                 assembly.sampled.extend_from_slice(&track.sampled[at..at + rows]);
@@ -248,19 +254,19 @@ impl Series {
         }
     }
 
-    fn keep(&self, kept: &CachedResults, piece: &Assembly) {
-        let recipe = kept.cache_key();
+    fn keep(&self, kept: &CachedResults, piece: &ChunkAssembly) {
+        let cache_key = kept.cache_key();
         let (start, end) = self.times_of(piece.number);
-        let settled = end.saturating_add(recipe.ahead_ns).saturating_add(SETTLE_NS) <= self.plan.newest;
-        let (first, last) = (start.saturating_sub(recipe.back_ns), end.saturating_add(recipe.ahead_ns));
-        // Where something is missing that may come back nothing is kept. A piece without rows is soon found to have none.
-        if settled && piece.sampled.contains(&true) && self.inner.warnings(first, last).is_empty() {
+        let is_stable = end.saturating_add(cache_key.ahead_ns).saturating_add(STABLE_NS) <= self.plan.newest;
+        let (first, last) = (start.saturating_sub(cache_key.back_ns), end.saturating_add(cache_key.ahead_ns));
+        // A result is not cached while data is missing that may come back, nor if it has no rows: those are found quickly.
+        if is_stable && piece.sampled.contains(&true) && self.inner.warnings(first, last).is_empty() {
             kept.put(piece.number, &encode(&piece.values, &piece.sampled));
         }
     }
 
     /// The rows of the range that have not been given yet: where a piece is computed as a whole, some have.
-    fn chunk(&mut self, track: &Track) -> Option<Chunk> {
+    fn chunk(&mut self, track: &OperandTrack) -> Option<Chunk> {
         let grid = self.plan.root().grid;
         let in_range = |point: i64| (self.given..self.to).contains(&(point * grid));
         let rows = (0..track.values.len()).filter(|at| track.sampled[*at] && in_range(track.base + *at as i64));
@@ -283,7 +289,7 @@ impl Series {
     }
 }
 
-impl Iterator for Series {
+impl Iterator for ComputedSeries {
     type Item = Result<Chunk, StoreError>;
 
     fn next(&mut self) -> Option<Self::Item> {

@@ -1,19 +1,19 @@
-//! Readings for somebody who may go away.
+//! Ends scans of a request whose client has gone.
 
 use std::sync::Arc;
 
 use wholegrain_store::{ChunkIter, Chunks, SensorInfo, StoreError};
 
-/// Readings that end early once nobody waits for what is made of them: that is asked before each chunk. Only samples, no windows.
-pub struct Until {
+/// [`Chunks`] whose scans end early once the request is over, which is checked before each chunk. Gives readings only, no windows.
+pub struct CancellableChunks {
     chunks: Box<dyn Chunks>,
     is_over: IsOver,
 }
 
 type IsOver = Arc<dyn Fn() -> bool + Send + Sync>;
 
-impl Until {
-    /// The same readings, as long as somebody waits.
+impl CancellableChunks {
+    /// Wraps `chunks`; scans end once `is_over` returns true.
     pub fn new(chunks: Box<dyn Chunks>, is_over: impl Fn() -> bool + Send + Sync + 'static) -> Self {
         Self { chunks, is_over: Arc::new(is_over) }
     }
@@ -25,7 +25,7 @@ impl Until {
     }
 }
 
-impl Chunks for Until {
+impl Chunks for CancellableChunks {
     fn scan(&self, sensor: &SensorInfo, from: i64, to: i64) -> Result<ChunkIter, StoreError> {
         Ok(self.until(self.chunks.scan(sensor, from, to)?))
     }
@@ -77,7 +77,7 @@ mod tests {
                 let asked = asked.clone();
                 move || asked.fetch_add(1, Relaxed) >= waits
             };
-            let until = Until::new(Box::new(Fake(readings.clone())), is_over);
+            let until = CancellableChunks::new(Box::new(Fake(readings.clone())), is_over);
             assert_eq!(until.scan(&sensor("/a", "W", Kind::Gauge), 0, 70).unwrap().count(), chunks);
             assert_eq!(asked.load(Relaxed), chunks + 1, "asked before each chunk and before the end");
         }

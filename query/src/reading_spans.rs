@@ -1,31 +1,31 @@
-//! Whether there is a hole between two values whose readings are gone, as the windows around them tell: of a window with one value, or with few close together,
-//! it is known how far apart the readings at its edges are.
+//! Decides from the windows of a tier whether there is a hole between two values whose readings have been deleted. A window with one value, or
+//! with few close together, shows how far apart the readings at its edges are.
 
 use wholegrain_store::{ScanPart, TierWindows, WindowEdge, WindowLines};
 
 use crate::holes::{is_rate, is_rate_as_known};
 
-/// So many times on either side of a spacing tell whether it is one of three alike.
+/// How many readings on each side of a spacing are needed to decide whether three successive spacings are alike.
 const TIMES: usize = 3;
 
-/// A window, or a reading.
+/// The times of a window's values, or of one reading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Span {
+pub(crate) struct ReadingSpan {
     /// Times of its first value and of its last.
     first: i64,
     last: i64,
     count: i64,
-    /// How long the lines between its own values are, ns.
+    /// The time covered by lines between its own values, ns.
     covered: i64,
     gap_before: bool,
     gap_after: bool,
 }
 
-/// The times of a part; none of windows that do not know them.
-pub(crate) fn spans(part: &ScanPart) -> Vec<Span> {
+/// The spans of a part; none for windows that do not store them.
+pub(crate) fn spans(part: &ScanPart) -> Vec<ReadingSpan> {
     let of_windows = |times: &[i64], counts: &[i64], lines: &Option<WindowLines>| {
         let Some(lines) = lines else { return Vec::new() };
-        let span = |at: usize| Span {
+        let span = |at: usize| ReadingSpan {
             first: times[at].saturating_add(lines.first_after[at]),
             last: times[at].saturating_add(lines.last_after[at]),
             count: counts[at],
@@ -39,7 +39,7 @@ pub(crate) fn spans(part: &ScanPart) -> Vec<Span> {
         ScanPart::Windows(TierWindows::Int(rows)) => of_windows(&rows.times, &rows.counts, &rows.lines),
         ScanPart::Windows(TierWindows::Float(rows)) => of_windows(&rows.times, &rows.counts, &rows.lines),
         ScanPart::Readings(chunk) => {
-            let span = |time: &i64| Span {
+            let span = |time: &i64| ReadingSpan {
                 first: *time,
                 last: *time,
                 count: 1,
@@ -52,13 +52,13 @@ pub(crate) fn spans(part: &ScanPart) -> Vec<Span> {
     }
 }
 
-/// Whether two values that follow each other further apart than the bound are joined; `None` where these windows, in order, do not tell.
-pub(crate) fn are_joined(spans: &[Span], first: i64, second: i64) -> Option<bool> {
+/// Whether two successive values further apart than the bound are joined; `None` if these windows, in order, cannot decide.
+pub(crate) fn are_joined(spans: &[ReadingSpan], first: i64, second: i64) -> Option<bool> {
     let spacing = second.saturating_sub(first);
     let at = spans.windows(2).position(|pair| pair[0].last == first && pair[1].first == second)?;
-    let (before, all_before) = times(spans[..=at].iter().rev().map(Span::mirrored), spacing);
+    let (before, all_before) = times(spans[..=at].iter().rev().map(ReadingSpan::mirrored), spacing);
     let (after, all_after) = times(spans[at + 1..].iter().copied(), spacing);
-    // The nearest first, as times that fall.
+    // Nearest first: descending times.
     let before: Vec<i64> = before.into_iter().map(|time| -time).collect();
     if all_before && all_after {
         Some(is_rate(spacing, &before, &after))
@@ -67,8 +67,8 @@ pub(crate) fn are_joined(spans: &[Span], first: i64, second: i64) -> Option<bool
     }
 }
 
-/// The times of the readings from the first span's first value on, as far as they are needed and known; whether there are no others.
-fn times(spans: impl Iterator<Item = Span>, spacing: i64) -> (Vec<i64>, bool) {
+/// The times of the readings from the first span on, as far as they are needed and known, and whether they are complete.
+fn times(spans: impl Iterator<Item = ReadingSpan>, spacing: i64) -> (Vec<i64>, bool) {
     let mut times = Vec::with_capacity(TIMES + 1);
     let mut gap = false;
     for span in spans {
@@ -80,7 +80,7 @@ fn times(spans: impl Iterator<Item = Span>, spacing: i64) -> (Vec<i64>, bool) {
         match span.count {
             1 => {}
             2 if span.covered == length => times.push(span.last),
-            // The next reading is somewhere among them: all of them are too close for a spacing like this one.
+            // The next reading is inside this window: its spacings are too short to be alike.
             _ if length.saturating_mul(3) < spacing.saturating_mul(2) => {
                 times.push(span.last);
                 return (times, true);
@@ -95,8 +95,8 @@ fn times(spans: impl Iterator<Item = Span>, spacing: i64) -> (Vec<i64>, bool) {
     (times, !gap)
 }
 
-impl Span {
-    /// As if time ran the other way.
+impl ReadingSpan {
+    /// The span with time reversed.
     fn mirrored(&self) -> Self {
         Self { first: -self.last, last: -self.first, gap_before: self.gap_after, gap_after: self.gap_before, ..*self }
     }
@@ -109,7 +109,7 @@ mod tests {
     /// Windows of (first, last, count), whose values are all joined.
     #[track_caller]
     fn check(spans: &[(i64, i64, i64)], pair: (i64, i64), expected: Option<bool>) {
-        let span = |(first, last, count): &(i64, i64, i64)| Span {
+        let span = |(first, last, count): &(i64, i64, i64)| ReadingSpan {
             first: *first,
             last: *last,
             count: *count,
@@ -117,7 +117,7 @@ mod tests {
             gap_before: false,
             gap_after: false,
         };
-        let spans: Vec<Span> = spans.iter().map(span).collect();
+        let spans: Vec<ReadingSpan> = spans.iter().map(span).collect();
         assert_eq!(are_joined(&spans, pair.0, pair.1), expected);
     }
 
@@ -140,7 +140,7 @@ mod tests {
 
     #[test]
     fn a_gap_is_a_reading_at_a_time_that_is_not_known() {
-        let span = |time: i64, gap_after: bool| Span {
+        let span = |time: i64, gap_after: bool| ReadingSpan {
             first: time,
             last: time,
             count: 1,

@@ -1,5 +1,5 @@
 //! Whatever happens to readings, definitions and properties, virtual sensors answer with kept results as they would without any: random sequences of
-//! everything that can change a result, over a store and its [`Space`], compared with what is computed anew from the same readings.
+//! everything that can change a result, over a store and its [`Space`], compared with a computation from the same readings.
 //!
 //! `WHOLEGRAIN_SEED` repeats a run.
 
@@ -14,8 +14,8 @@ use wholegrain_model::{
     Batch, BatchHeader, Column, ColumnValues, Gaps, Interval, Kind, Pattern, Schema, SensorDef, SensorPath, Timestamp,
     Value, ValueType,
 };
-use wholegrain_query::virtuals::eval::Computed;
-use wholegrain_query::virtuals::{Change, Definition, Missing, Virtuals};
+use wholegrain_query::virtuals::eval::ComputedChunks;
+use wholegrain_query::virtuals::{Definition, DefinitionChange, MissingOperands, VirtualSensors};
 use wholegrain_query::{Agg, Query, Space, run};
 use wholegrain_store::{
     Chunks, Deletion, ImportSeries, ReadStore, Reading, SchemalessSensor, SensorId, SensorInfo, SensorSetting, Store,
@@ -38,7 +38,7 @@ const CORES: usize = 18;
 /// Of sums of windows: chunks end elsewhere when pieces are kept, so that their sums are added up in another order.
 const ROUNDING: f64 = 1e-12;
 /// The most sensors that come to be after the first ones.
-const LOOSE_MAX: u64 = 4;
+const SCHEMALESS_MAX: u64 = 4;
 
 /// SplitMix64 (Steele, Lea, Flood 2014).
 struct Random(u64);
@@ -65,19 +65,19 @@ impl Random {
     }
 }
 
-/// The same space, in which nothing is kept and nothing kept is used.
-struct Anew {
+/// The same space without a result cache.
+struct Uncached {
     space: Space,
-    virtuals: Arc<Virtuals>,
+    virtuals: Arc<VirtualSensors>,
 }
 
-impl Anew {
-    fn chunks(&self) -> Computed {
-        Computed::new(Box::new(self.space.store().snapshot()), self.virtuals.clone(), None)
+impl Uncached {
+    fn chunks(&self) -> ComputedChunks {
+        ComputedChunks::new(Box::new(self.space.store().snapshot()), self.virtuals.clone(), None)
     }
 }
 
-impl ReadStore for Anew {
+impl ReadStore for Uncached {
     fn sensors(&self, patterns: &[Pattern]) -> Vec<SensorInfo> {
         self.space.sensors(patterns)
     }
@@ -122,7 +122,7 @@ fn definition(of: &(&str, String, &str, Option<u64>, bool)) -> Definition {
         description: String::new(),
         interval: of.3.map(interval),
         bridge: None,
-        missing: if of.4 { Missing::Skip } else { Missing::Gap },
+        missing: if of.4 { MissingOperands::Skip } else { MissingOperands::Gap },
     }
 }
 
@@ -136,7 +136,7 @@ fn schema(agent: &str) -> Schema {
     Schema::new(SensorPath::new(format!("/lab/{agent}")).unwrap(), "g", sensors).unwrap()
 }
 
-fn loose(path: &str) -> SchemalessSensor {
+fn schemaless(path: &str) -> SchemalessSensor {
     SchemalessSensor {
         path: SensorPath::new(path).unwrap(),
         unit: "kW".to_owned(),
@@ -156,11 +156,11 @@ struct World {
     random: Random,
     dir: tempfile::TempDir,
     /// Nothing only while it is closed.
-    anew: Option<Anew>,
+    uncached: Option<Uncached>,
     /// The newest time so far.
     time: i64,
     seq: u64,
-    loose: u64,
+    schemaless: u64,
     /// Kept results used, and kept, by stores that were closed.
     used: (u64, u64),
 }
@@ -168,21 +168,21 @@ struct World {
 impl World {
     fn new(seed: u64) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let anew = Some(anew(open(dir.path())));
-        let mut world = Self { random: Random(seed), dir, anew, time: START, seq: 0, loose: 0, used: (0, 0) };
+        let uncached = Some(uncached(open(dir.path())));
+        let mut world = Self { random: Random(seed), dir, uncached, time: START, seq: 0, schemaless: 0, used: (0, 0) };
         ["n1", "n2"].iter().for_each(|agent| world.store().register_schema(&schema(agent)).unwrap());
         let define = definitions(2).iter().map(definition).collect();
-        world.space().virtuals().change(Change { define, ..Change::default() }, "ada", 5).unwrap();
+        world.space().virtuals().change(DefinitionChange { define, ..DefinitionChange::default() }, "ada", 5).unwrap();
         world.append(false);
         world
     }
 
-    fn anew(&self) -> &Anew {
-        self.anew.as_ref().unwrap()
+    fn uncached(&self) -> &Uncached {
+        self.uncached.as_ref().unwrap()
     }
 
     fn space(&self) -> &Space {
-        &self.anew().space
+        &self.uncached().space
     }
 
     fn store(&self) -> &Store {
@@ -225,13 +225,13 @@ impl World {
 
     /// Single readings, of sensors that may be new.
     fn readings(&mut self) {
-        if self.loose < LOOSE_MAX && self.random.chance(30) {
-            self.loose += 1;
-            let path = format!("/lab/x{}/power", self.loose);
-            self.store().register_sensors("gateway", &[loose(&path)]).unwrap();
+        if self.schemaless < SCHEMALESS_MAX && self.random.chance(30) {
+            self.schemaless += 1;
+            let path = format!("/lab/x{}/power", self.schemaless);
+            self.store().register_sensors("gateway", &[schemaless(&path)]).unwrap();
         }
-        let measured = self.loose == 0 || self.random.chance(50);
-        let path = if measured { "/lab/n1/power".to_owned() } else { format!("/lab/x{}/power", self.loose) };
+        let measured = self.schemaless == 0 || self.random.chance(50);
+        let path = if measured { "/lab/n1/power".to_owned() } else { format!("/lab/x{}/power", self.schemaless) };
         let from = self.before(30);
         let times: Vec<i64> = (0..1 + self.random.below(60) as i64).map(|at| from + at * 40 * SECOND).collect();
         self.send(&path, &times);
@@ -251,7 +251,7 @@ impl World {
     fn import(&mut self) {
         let path = *self.random.of(&["/lab/n1/power", "/lab/n2/load", "/lab/y/power"]);
         let known = self.store().sensor_id(path).and_then(|id| self.store().sensor(id));
-        let mut sensor = loose(path);
+        let mut sensor = schemaless(path);
         if let Some(known) = known {
             let (unit, kind) = (known.unit.to_string(), known.kind);
             sensor = SchemalessSensor { unit, kind, value_type: known.value_type, scale: known.scale, ..sensor };
@@ -295,7 +295,10 @@ impl World {
     fn redefine(&mut self) {
         let all = definitions(1 + self.random.below(4));
         let define = all.iter().filter(|_| self.random.chance(30)).map(definition).collect();
-        self.space().virtuals().change(Change { define, ..Change::default() }, "ada", self.time).unwrap();
+        self.space()
+            .virtuals()
+            .change(DefinitionChange { define, ..DefinitionChange::default() }, "ada", self.time)
+            .unwrap();
     }
 
     fn set_property(&mut self) {
@@ -339,15 +342,15 @@ impl World {
             let copy = tempfile::tempdir().unwrap();
             copy_all(self.dir.path(), copy.path());
             self.store().close().unwrap();
-            self.anew = Some(anew(open(copy.path())));
+            self.uncached = Some(uncached(open(copy.path())));
             self.dir = copy;
             return;
         }
         let dir = self.dir.path().to_owned();
         self.store().close().unwrap();
         // The old one goes before the new one comes: two cannot have the same directory.
-        self.anew = None;
-        self.anew = Some(anew(open(&dir)));
+        self.uncached = None;
+        self.uncached = Some(uncached(open(&dir)));
     }
 
     fn change(&mut self) {
@@ -402,18 +405,18 @@ impl World {
     }
 
     fn compare(&self, query: &Query) {
-        let (found, expected) = (answer(self.space(), query), answer(self.anew(), query));
+        let (found, expected) = (answer(self.space(), query), answer(self.uncached(), query));
         let what = format!("{query:?}");
         let at = |row: &(String, i64, Option<f64>)| (row.0.clone(), row.1);
         let other = found.iter().zip(&expected).find(|(found, expected)| at(found) != at(expected));
-        assert!(found.len() == expected.len(), "{what}: {} rows, {} anew; {other:?}", found.len(), expected.len());
+        assert!(found.len() == expected.len(), "{what}: {} rows, {} computed; {other:?}", found.len(), expected.len());
         for (found, expected) in found.iter().zip(&expected) {
             let same = match (found.2, expected.2) {
                 (Some(a), Some(b)) if query.agg.is_some() => (a - b).abs() <= ROUNDING * a.abs().max(b.abs()),
                 (a, b) => a.map(f64::to_bits) == b.map(f64::to_bits),
             };
             let same = same && (&found.0, found.1) == (&expected.0, expected.1);
-            assert!(same, "{what}: {found:?} with what is kept, computed anew {expected:?}");
+            assert!(same, "{what}: {found:?} from the cache, computed {expected:?}");
         }
     }
 
@@ -422,7 +425,7 @@ impl World {
         let sensors = self.space().sensors(&[Pattern::new("/v/*").unwrap()]);
         let sensor = self.random.of(&sensors).clone();
         let (from, to) = self.range(40);
-        let (with, without) = (self.space().chunks(&sensors), self.anew().chunks());
+        let (with, without) = (self.space().chunks(&sensors), self.uncached().chunks());
         let expected = rows(&without, &sensor, from, to, || ());
         let (change, mut chunks_before) = (self.random.below(5), self.random.below(2) as i64);
         let found = rows(with.as_ref(), &sensor, from, to, || {
@@ -464,9 +467,9 @@ impl World {
     }
 }
 
-fn anew(store: Store) -> Anew {
-    let virtuals = Arc::new(Virtuals::new(store.clone()));
-    Anew { space: Space::new(store), virtuals }
+fn uncached(store: Store) -> Uncached {
+    let virtuals = Arc::new(VirtualSensors::new(store.clone()));
+    Uncached { space: Space::new(store), virtuals }
 }
 
 fn copy_all(from: &Path, to: &Path) {
@@ -494,7 +497,7 @@ fn payload(agent: &str, seq: u64, from: i64, rows: i64, random: &mut Random) -> 
         (0..times.len()).filter(|_| gap(random)).for_each(|at| gaps.set(at, times.len()));
         let values = match sensor {
             0 => ColumnValues::Int(times.iter().map(|_| random.below(5_000) as i64).collect()),
-            // A counter that begins anew now and then.
+            // A counter that restarts now and then.
             2 => ColumnValues::Int(times.iter().map(|time| (time / SECOND * 37) % 1_000_003).collect()),
             _ => ColumnValues::Float(times.iter().map(|_| random.below(8) as f64 / 3.0).collect()),
         };
@@ -626,8 +629,8 @@ fn what_retention_took_out_of_a_block_is_in_no_result_after_a_restart() {
     world.compare(&all);
     let dir = world.dir.path().to_owned();
     world.store().close().unwrap();
-    world.anew = None;
-    world.anew = Some(anew(open(&dir)));
+    world.uncached = None;
+    world.uncached = Some(uncached(open(&dir)));
     world.compare(&all);
 }
 
@@ -636,13 +639,13 @@ fn what_retention_took_out_of_a_block_is_in_no_result_after_a_restart() {
 fn years_without_readings_cost_neither_time_nor_files() {
     let mut world = World::new(1);
     (0..20).for_each(|hour| world.batch("n1", START + hour * HOUR, 60));
-    world.store().register_sensors("archive", &[loose("/lab/y/power")]).unwrap();
+    world.store().register_sensors("archive", &[schemaless("/lab/y/power")]).unwrap();
     // One reading of 1960, two some days apart, and one in 1990: what of them is in one block spans all of the time.
     let times = [-10 * 365 * 24 * HOUR, START - 4 * 24 * HOUR, START - 2 * 24 * HOUR, 20 * 365 * 24 * HOUR];
     let mut sorted = times;
     sorted.sort_unstable();
     let column = Column { values: ColumnValues::Float(vec![1.0; times.len()]), gaps: Gaps::default() };
-    let series = ImportSeries { sensor: loose("/lab/y/power"), times: sorted.to_vec(), column };
+    let series = ImportSeries { sensor: schemaless("/lab/y/power"), times: sorted.to_vec(), column };
     world.store().import("archive", 0, "ada", vec![series]).unwrap();
     world.store().seal().unwrap();
     world.time = START + 20 * HOUR;
@@ -653,7 +656,7 @@ fn years_without_readings_cost_neither_time_nor_files() {
     let dense = definition(&("/e/dense", "2 * </lab/n1/power>".to_owned(), "W", Some(60), false));
     let both = definition(&("/e/both", "sum(</lab/*/power>)".to_owned(), "kW", Some(60), true));
     let year = definition(&("/e/used", "integral(</lab/y/power>, 1h)".to_owned(), "J", Some(60), false));
-    let change = Change { define: vec![fine, dense, both, year], ..Change::default() };
+    let change = DefinitionChange { define: vec![fine, dense, both, year], ..DefinitionChange::default() };
     world.space().virtuals().change(change, "ada", 6).unwrap();
     for _ in 0..2 {
         world.compare(&question("/e/*", times[0] - HOUR, world.time + HOUR, None, None));

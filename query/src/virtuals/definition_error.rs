@@ -1,45 +1,45 @@
-//! Why an expression or a definition is refused, with the place in the text marked.
+//! Errors in expressions and definitions, with the place in the text marked.
 
 use std::fmt;
 
-use super::ast::Span;
+use super::ast::TextSpan;
 
 /// The most characters of a text that are shown around the place.
 const SHOWN_MAX: usize = 100;
 /// The most characters of one name or number that a message repeats.
 const WORD_MAX: usize = 60;
 
-/// A refusal. Its display is the message, the line of the text with the place marked below it, and what helps.
+/// An error in a definition. Displays the message, the line of the text with the place marked below it, and help.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refused {
+pub struct DefinitionError {
     pub message: String,
-    /// The text and the place in it; none when it is about the whole.
-    pub at: Option<(String, Span)>,
-    /// What to do, or what it is compared with, a line each.
+    /// The text and the place in it; `None` if the error is about the whole definition.
+    pub at: Option<(String, TextSpan)>,
+    /// Lines that say what to do.
     pub help: Vec<String>,
-    /// Path of the definition that it is about; empty for an expression by itself.
+    /// Path of the definition; empty for an expression alone.
     pub path: String,
 }
 
-impl Refused {
-    /// Something in a text.
-    pub fn at(text: &str, span: Span, message: impl Into<String>) -> Self {
+impl DefinitionError {
+    /// An error at a place in a text.
+    pub fn at(text: &str, span: TextSpan, message: impl Into<String>) -> Self {
         Self { message: message.into(), at: Some((text.to_owned(), span)), help: Vec::new(), path: String::new() }
     }
 
-    /// Something about the whole definition.
+    /// An error about the whole definition.
     pub fn whole(message: impl Into<String>) -> Self {
         Self { message: message.into(), at: None, help: Vec::new(), path: String::new() }
     }
 
-    /// With a line that helps.
+    /// Adds a line of help.
     #[must_use]
     pub fn help(mut self, line: impl Into<String>) -> Self {
         self.help.push(line.into());
         self
     }
 
-    /// In the definition of this path.
+    /// Sets the path of the definition.
     #[must_use]
     pub fn of(mut self, path: &str) -> Self {
         path.clone_into(&mut self.path);
@@ -80,7 +80,7 @@ pub(super) fn word(text: &str) -> String {
     shown
 }
 
-impl fmt::Display for Refused {
+impl fmt::Display for DefinitionError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !self.path.is_empty() {
             write!(f, "{}: ", self.path)?;
@@ -93,4 +93,4 @@ impl fmt::Display for Refused {
     }
 }
 
-impl std::error::Error for Refused {}
+impl std::error::Error for DefinitionError {}

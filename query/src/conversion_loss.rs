@@ -1,4 +1,4 @@
-//! Values that an answer cannot show as they are: it has one type for all of its values.
+//! Counts values that a result cannot represent: all values of a result have one type.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -9,31 +9,31 @@ use crate::columns::raw::rescale;
 use crate::scale::Scale;
 use crate::units::converted_chunk;
 
-/// The most sensors that are told of by name, of each kind.
-const TOLD_MAX: usize = 8;
-/// Beyond this floats do not have every integer.
+/// The most sensors that notes name, for each kind of loss.
+const NAMED_MAX: usize = 8;
+/// Floats represent every integer up to this one.
 const EXACT_MAX: u64 = 1 << 53;
 
-/// How many values of which sensors.
+/// Numbers of values by sensor; sensors beyond [`NAMED_MAX`] are counted together.
 #[derive(Debug, Default)]
-struct Count {
-    told: Vec<(Arc<str>, u64)>,
+struct SensorCounts {
+    named: Vec<(Arc<str>, u64)>,
     more: u64,
 }
 
-impl Count {
+impl SensorCounts {
     fn add(&mut self, path: &Arc<str>, count: u64) {
-        if let Some((_, known)) = self.told.iter_mut().find(|(told, _)| told == path) {
+        if let Some((_, known)) = self.named.iter_mut().find(|(named, _)| named == path) {
             *known += count;
-        } else if self.told.len() < TOLD_MAX {
-            self.told.push((path.clone(), count));
+        } else if self.named.len() < NAMED_MAX {
+            self.named.push((path.clone(), count));
         } else {
             self.more += count;
         }
     }
 
     fn notes(&self, what: &str) -> Vec<String> {
-        let mut notes: Vec<String> = self.told.iter().map(|(path, count)| format!("{path}: {count} {what}")).collect();
+        let mut notes: Vec<String> = self.named.iter().map(|(path, count)| format!("{path}: {count} {what}")).collect();
         if self.more > 0 {
             notes.push(format!("more sensors: {} {what}", self.more));
         }
@@ -41,23 +41,23 @@ impl Count {
     }
 }
 
-/// What was met so far.
+/// The values lost so far.
 #[derive(Debug, Default)]
-pub(crate) struct Unshown {
-    /// No integers of 64 bits in an answer of integers: gaps in their place.
-    gaps: Mutex<Count>,
-    /// Integers that floats do not have.
-    rounded: Mutex<Count>,
+pub(crate) struct ConversionLoss {
+    /// Values that do not fit into the result's 64-bit integers and became gaps.
+    gaps: Mutex<SensorCounts>,
+    /// Integers that were rounded to floats.
+    rounded: Mutex<SensorCounts>,
 }
 
-impl Unshown {
-    /// A chunk of readings of a sensor in the answer's unit and type.
+impl ConversionLoss {
+    /// Scales a chunk of readings to the result's unit and type.
     pub fn readings(&self, path: &Arc<str>, chunk: Chunk, scale: Scale, exact: bool) -> Chunk {
-        let ColumnValues::Int(values) = &chunk.column.values else { return self.told(path, chunk, scale, exact) };
+        let ColumnValues::Int(values) = &chunk.column.values else { return self.rescale(path, chunk, scale, exact) };
         if exact && !scale.is_one() {
-            return self.told(path, chunk, scale, exact);
+            return self.rescale(path, chunk, scale, exact);
         }
-        // Nearly never is there one, and that is found without a branch for each.
+        // Such values are rare: one pass without branches finds out whether there is any.
         let beyond = |value: &i64| value.unsigned_abs() > EXACT_MAX;
         if !exact && scale.is_one() && values.iter().fold(false, |any, value| any | beyond(value)) {
             let is_gap = |row: usize| chunk.column.gaps.is_gap(row);
@@ -69,7 +69,7 @@ impl Unshown {
         rescale(chunk, scale, exact)
     }
 
-    /// A chunk of the answer in another unit.
+    /// Converts a chunk of the result to another unit.
     pub fn converted(&self, path: &Arc<str>, chunk: Chunk, to: Conversion, exact: bool) -> Chunk {
         let before = gaps(&chunk);
         let chunk = converted_chunk(chunk, to, exact);
@@ -77,14 +77,14 @@ impl Unshown {
         chunk
     }
 
-    fn told(&self, path: &Arc<str>, chunk: Chunk, scale: Scale, exact: bool) -> Chunk {
+    fn rescale(&self, path: &Arc<str>, chunk: Chunk, scale: Scale, exact: bool) -> Chunk {
         let before = gaps(&chunk);
         let chunk = rescale(chunk, scale, exact);
         self.gaps_of(path, gaps(&chunk) - before);
         chunk
     }
 
-    /// The rows of windows, each of which has a value: what is a gap could not be shown.
+    /// Rows of windows. Every window has a value, so a gap is a value that was lost.
     pub fn windows(&self, path: &Arc<str>, chunk: Chunk) -> Chunk {
         self.gaps_of(path, gaps(&chunk));
         chunk
@@ -96,15 +96,15 @@ impl Unshown {
         }
     }
 
-    /// A sentence for each sensor.
+    /// One sentence for each sensor.
     pub fn notes(&self) -> Vec<String> {
         let gaps = self.gaps.lock().unwrap_or_else(PoisonError::into_inner);
         let mut notes = gaps.notes(
-            "values are no integers of 64 bits in the answer's unit, and are gaps here; the mean, or an answer with a sensor of floats, has them",
+            "values do not fit into 64-bit integers in the unit of the result and are gaps here; query the mean, or add a sensor of floats, to get them",
         );
         let rounded = self.rounded.lock().unwrap_or_else(PoisonError::into_inner);
         notes.extend(rounded.notes(
-            "integers beyond 2^53 are rounded, because the answer is of floats; choose integers apart from floats to have every digit",
+            "integers beyond 2^53 are rounded, because the result has floats; query sensors of integers separately to get every digit",
         ));
         notes
     }

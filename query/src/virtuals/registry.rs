@@ -1,4 +1,4 @@
-//! All definitions together: which refers to which, and in which order they can be computed.
+//! All definitions: their references to one another, and the order in which they can be computed.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -6,13 +6,13 @@ use std::sync::Arc;
 use wholegrain_model::{Pattern, SensorPath, Unit};
 
 use super::define;
+use super::definition_error::{DefinitionError, word};
 use super::overlap::overlap;
-use super::refused::{Refused, word};
-use super::{Checked, Definition, each_reference, parse};
+use super::{CheckedDefinition, Definition, each_reference, parse};
 
 /// The most definitions; a template is one.
 pub const DEFINITIONS_MAX: usize = 10_000;
-/// The most virtual sensors that are computed one from the other.
+/// The longest chain of virtual sensors that refer to one another.
 pub const CHAIN_MAX: usize = 100;
 /// The most pairs of definitions of which one refers to the other.
 const PAIRS_MAX: usize = 1_000_000;
@@ -21,55 +21,55 @@ const DESCRIPTION_BYTES_MAX: usize = 1024;
 /// The shortest interval of a virtual sensor, in ns: that of the sampling.
 const INTERVAL_NS_MIN: u64 = 1_000_000;
 
-/// A definition in the book.
-pub(super) struct Written {
-    pub checked: Arc<Checked>,
+/// A definition in the registry.
+pub(super) struct RegisteredDefinition {
+    pub checked: Arc<CheckedDefinition>,
     /// Its path; with wildcards for a template.
     pub path: Pattern,
-    /// What it refers to, each once.
+    /// Its references, each once.
     pub references: Vec<Pattern>,
     /// Whether a sensor of a job may be among its operands, however indirectly.
     pub may_be_of_jobs: bool,
-    /// How many are computed before it, one from the other.
+    /// The length of the chain of definitions below it.
     pub depth: usize,
 }
 
-impl Written {
-    pub fn is_template(&self) -> bool {
+impl RegisteredDefinition {
+    pub(crate) fn is_template(&self) -> bool {
         !self.path.is_literal()
     }
 }
 
 #[derive(Default)]
-pub(super) struct Book {
-    pub all: BTreeMap<String, Written>,
+pub(super) struct DefinitionRegistry {
+    pub all: BTreeMap<String, RegisteredDefinition>,
     /// Paths of the definitions, by the last level of theirs.
     by_name: HashMap<String, Vec<String>>,
-    /// Each after all that it refers to.
+    /// Paths, each after those that it refers to.
     pub order: Vec<String>,
     /// Whether one of them is a template.
     pub has_templates: bool,
 }
 
-/// Reads a definition by itself.
-pub(super) fn read(definition: Definition, number: u64) -> Result<Checked, Refused> {
+/// Parses and checks one definition, without the others.
+pub(super) fn read(definition: Definition, number: u64) -> Result<CheckedDefinition, DefinitionError> {
     let path = definition.path.clone();
     read_one(definition, number).map_err(|refused| refused.of(&path))
 }
 
-fn read_one(definition: Definition, number: u64) -> Result<Checked, Refused> {
+fn read_one(definition: Definition, number: u64) -> Result<CheckedDefinition, DefinitionError> {
     let path = &definition.path;
     check_path(path)?;
     if definition.description.len() > DESCRIPTION_BYTES_MAX || definition.description.chars().any(char::is_control) {
         let message = format!("the description is one line of at most {DESCRIPTION_BYTES_MAX} bytes");
-        return Err(Refused::whole(message));
+        return Err(DefinitionError::whole(message));
     }
     for (name, length) in [("interval", definition.interval), ("bridge", definition.bridge)] {
         if let Some(length) = length.filter(|length| length.ns() < INTERVAL_NS_MIN) {
-            return Err(Refused::whole(format!("{name} is {length}, 1ms at least is wanted")));
+            return Err(DefinitionError::whole(format!("{name} is {length}, at least 1ms is required")));
         }
     }
-    let unit = Unit::parse(&definition.unit).map_err(|error| Refused::whole(error.to_string()))?;
+    let unit = Unit::parse(&definition.unit).map_err(|error| DefinitionError::whole(error.to_string()))?;
     let expr = parse(&definition.expression, path)?;
     let (mut beside, mut any) = (false, false);
     let of_template = path.contains('*');
@@ -79,19 +79,20 @@ fn read_one(definition: Definition, number: u64) -> Result<Checked, Refused> {
         beside |= define::beside(&reference.text) && !(runs && reference.text.contains("**"));
     });
     if !any {
-        return Err(Refused::whole("the expression refers to no sensor")
+        return Err(DefinitionError::whole("the expression refers to no sensor")
             .help("a sensor stands in angle brackets: <name> beside this one, </path/name> from the root"));
     }
     if of_template && !beside {
-        return Err(Refused::whole("the path has wildcards, but the expression names no sensor beside it").help(
-            "it makes one sensor for each place where its relative references are, such as <power> or <cpu/*/busy>",
-        ));
+        return Err(DefinitionError::whole("the path has wildcards, but the expression names no sensor beside it")
+            .help(
+                "it makes one sensor for each place where its relative references are, such as <power> or <cpu/*/busy>",
+            ));
     }
-    Ok(Checked { definition, expr, unit, number })
+    Ok(CheckedDefinition { definition, expr, unit, number })
 }
 
-fn check_path(path: &str) -> Result<(), Refused> {
-    let refuse = |error: String| Refused::whole(error);
+fn check_path(path: &str) -> Result<(), DefinitionError> {
+    let refuse = |error: String| DefinitionError::whole(error);
     if !path.contains('*') {
         return SensorPath::new(path).map(drop).map_err(|error| refuse(error.to_string()));
     }
@@ -108,17 +109,19 @@ fn check_path(path: &str) -> Result<(), Refused> {
     SensorPath::new(example).map(drop).map_err(|error| refuse(error.to_string()))
 }
 
-impl Book {
-    /// Of these definitions; refused when they make a cycle or too long a chain.
-    pub fn of(definitions: Vec<Arc<Checked>>) -> Result<Self, Refused> {
+impl DefinitionRegistry {
+    /// Orders these definitions; refuses a cycle or too long a chain.
+    pub fn of(definitions: Vec<Arc<CheckedDefinition>>) -> Result<Self, DefinitionError> {
         if definitions.len() > DEFINITIONS_MAX {
             let message = format!(
                 "there would be {} virtual sensors and templates, at most {DEFINITIONS_MAX} are kept",
                 definitions.len()
             );
-            return Err(Refused::whole(message).help("one template defines the same for many places: /lab/*/ipc"));
+            return Err(
+                DefinitionError::whole(message).help("one template defines the same for many places: /lab/*/ipc")
+            );
         }
-        let mut book = Self::default();
+        let mut registry = Self::default();
         for checked in definitions {
             let mut references: Vec<Pattern> = Vec::new();
             each_reference(&checked.expr, &mut |reference, _| {
@@ -127,18 +130,21 @@ impl Book {
                 }
             });
             let key = checked.definition.path.clone();
-            let path = Pattern::new(key.as_str()).map_err(|error| Refused::whole(error.to_string()).of(&key))?;
+            let path =
+                Pattern::new(key.as_str()).map_err(|error| DefinitionError::whole(error.to_string()).of(&key))?;
             let name = key.rsplit('/').next().unwrap_or_default().to_owned();
-            book.by_name.entry(name).or_default().push(key.clone());
-            book.has_templates |= !path.is_literal();
-            book.all.insert(key, Written { checked, path, references, may_be_of_jobs: false, depth: 0 });
+            registry.by_name.entry(name).or_default().push(key.clone());
+            registry.has_templates |= !path.is_literal();
+            registry
+                .all
+                .insert(key, RegisteredDefinition { checked, path, references, may_be_of_jobs: false, depth: 0 });
         }
-        book.put_in_order()?;
-        Ok(book)
+        registry.put_in_order()?;
+        Ok(registry)
     }
 
-    /// The definitions that may make a sensor which a pattern chooses.
-    pub fn making(&self, pattern: &Pattern) -> Vec<&Written> {
+    /// The definitions that may make a sensor which a pattern selects.
+    pub fn making(&self, pattern: &Pattern) -> Vec<&RegisteredDefinition> {
         let name = pattern.as_str().rsplit('/').next().unwrap_or_default();
         let meets = |path: &String| self.all.get(path).filter(|written| overlap(pattern, &written.path));
         if name.contains('*') {
@@ -147,14 +153,15 @@ impl Book {
         self.by_name.get(name).into_iter().flatten().filter_map(meets).collect()
     }
 
-    /// The definitions that refer to what this one makes, directly.
+    /// The definitions that directly refer to sensors of this path.
     pub fn needing(&self, path: &Pattern) -> Vec<&str> {
-        let refers = |written: &&Written| written.references.iter().any(|reference| overlap(reference, path));
+        let refers =
+            |written: &&RegisteredDefinition| written.references.iter().any(|reference| overlap(reference, path));
         self.all.values().filter(refers).map(|written| written.checked.definition.path.as_str()).collect()
     }
 
-    /// Puts each after what it refers to; without recursion, whatever the definitions are.
-    fn put_in_order(&mut self) -> Result<(), Refused> {
+    /// Sorts definitions topologically, without recursion.
+    fn put_in_order(&mut self) -> Result<(), DefinitionError> {
         let keys: Vec<&str> = self.all.keys().map(String::as_str).collect();
         let number: HashMap<&str, usize> = keys.iter().enumerate().map(|(at, key)| (*key, at)).collect();
         let (mut needs, mut pairs): (Vec<Vec<usize>>, usize) = (Vec::new(), 0);
@@ -168,7 +175,7 @@ impl Book {
             if pairs > PAIRS_MAX {
                 let message =
                     format!("virtual sensors refer to one another in more than {PAIRS_MAX} pairs of definitions");
-                return Err(Refused::whole(message).help("choose fewer of them by wildcards"));
+                return Err(DefinitionError::whole(message).help("choose fewer of them by wildcards"));
             }
         }
         let order = sorted(&needs).map_err(|cycle| self.cycle(&cycle, &keys))?;
@@ -177,7 +184,7 @@ impl Book {
             depth[at] = needs[at].iter().map(|of| depth[*of] + 1).max().unwrap_or(0);
             if depth[at] >= CHAIN_MAX {
                 let message = format!("more than {CHAIN_MAX} virtual sensors would be computed one from the other");
-                return Err(Refused::whole(message).of(keys[at]));
+                return Err(DefinitionError::whole(message).of(keys[at]));
             }
             let written = &self.all[keys[at]];
             of_jobs[at] = needs[at].iter().any(|of| of_jobs[*of]) || written.references.iter().any(may_be_of_jobs);
@@ -189,8 +196,8 @@ impl Book {
         Ok(())
     }
 
-    /// Says of a cycle who refers to whom, marked where the first one does.
-    fn cycle(&self, cycle: &[usize], keys: &[&str]) -> Refused {
+    /// The error for a cycle, marked at the first reference.
+    fn cycle(&self, cycle: &[usize], keys: &[&str]) -> DefinitionError {
         let names: Vec<&str> = cycle.iter().chain(cycle.first()).map(|at| keys[*at]).collect();
         let first = &self.all[names[0]];
         let next = &self.all[names[1]].path;
@@ -208,8 +215,8 @@ impl Book {
             "the sensors would be computed from one another"
         };
         let refused = match &place {
-            Some((_, span)) => Refused::at(text, *span, message),
-            None => Refused::whole(message),
+            Some((_, span)) => DefinitionError::at(text, *span, message),
+            None => DefinitionError::whole(message),
         };
         let wild = place.is_some_and(|(text, _)| text.contains('*'));
         let refused = refused.of(names[0]).help(format!("the cycle: {}", names.join(" → ")));
@@ -221,43 +228,43 @@ impl Book {
     }
 }
 
-/// Whether a pattern may choose what is of a job.
+/// Whether a pattern may select a sensor of a job.
 fn may_be_of_jobs(pattern: &Pattern) -> bool {
     Pattern::new("/**/job/**").is_ok_and(|jobs| overlap(pattern, &jobs))
 }
 
-/// Each after all it needs, or a cycle.
+/// A topological order, or a cycle.
 fn sorted(needs: &[Vec<usize>]) -> Result<Vec<usize>, Vec<usize>> {
     #[derive(Clone, Copy, PartialEq)]
-    enum State {
+    enum VisitState {
         New,
         Open,
         Done,
     }
-    let mut state = vec![State::New; needs.len()];
+    let mut state = vec![VisitState::New; needs.len()];
     let mut order = Vec::with_capacity(needs.len());
     for start in 0..needs.len() {
         // The way from the start, and how many of each one's needs have been looked at.
         let mut way: Vec<(usize, usize)> = Vec::new();
-        if state[start] == State::New {
-            state[start] = State::Open;
+        if state[start] == VisitState::New {
+            state[start] = VisitState::Open;
             way.push((start, 0));
         }
         while let Some((at, looked)) = way.last_mut() {
             let Some(&need) = needs[*at].get(*looked) else {
-                state[*at] = State::Done;
+                state[*at] = VisitState::Done;
                 order.push(*at);
                 way.pop();
                 continue;
             };
             *looked += 1;
             match state[need] {
-                State::Done => {}
-                State::New => {
-                    state[need] = State::Open;
+                VisitState::Done => {}
+                VisitState::New => {
+                    state[need] = VisitState::Open;
                     way.push((need, 0));
                 }
-                State::Open => {
+                VisitState::Open => {
                     let from = way.iter().position(|(at, _)| *at == need).unwrap_or(0);
                     return Err(way[from..].iter().map(|(at, _)| *at).collect());
                 }
