@@ -155,7 +155,7 @@ fn tokens_are_shown_once_and_listed_without_themselves() {
     assert_eq!((lines.len(), &lines[1]["name"], &lines[1]["state"]), (3, &"grafana".into(), &"good".into()));
     good(&run(dir, &["auth", "token", "revoke", lines[1]["id"].as_str().unwrap()]));
     refused(&run(dir, &["auth", "token", "revoke", "grafana"]), 2, &["is revoked already"]);
-    refused(&run(dir, &["auth", "token", "revoke", "nobody"]), 2, &["is not there", "token list"]);
+    refused(&run(dir, &["auth", "token", "revoke", "nobody"]), 2, &["does not exist", "token list"]);
     refused(&run(dir, &["auth", "token", "create", "x"]), 2, &["--role"]);
     refused(&run(dir, &["auth", "token", "create", "x", "--role", "king"]), 2, &["admin", "support", "user", "agent"]);
     refused(&run(dir, &["auth", "token", "create", "x", "--role", "user", "--expires", "90"]), 2, &["90d"]);

@@ -113,8 +113,8 @@ impl std::str::FromStr for Interval {
 
 impl<'de> serde::Deserialize<'de> for Interval {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Text;
-        impl serde::de::Visitor<'_> for Text {
+        struct IntervalVisitor;
+        impl serde::de::Visitor<'_> for IntervalVisitor {
             type Value = Interval;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a length of time in quotes, such as \"100ms\", \"10s\" or \"1h\"")
@@ -123,7 +123,7 @@ impl<'de> serde::Deserialize<'de> for Interval {
                 Interval::parse(text).map_err(E::custom)
             }
         }
-        deserializer.deserialize_str(Text)
+        deserializer.deserialize_str(IntervalVisitor)
     }
 }
 

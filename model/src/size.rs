@@ -73,8 +73,8 @@ impl std::str::FromStr for ByteSize {
 
 impl<'de> serde::Deserialize<'de> for ByteSize {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Text;
-        impl serde::de::Visitor<'_> for Text {
+        struct SizeVisitor;
+        impl serde::de::Visitor<'_> for SizeVisitor {
             type Value = ByteSize;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a size in quotes, such as \"64MiB\" or \"2GB\"")
@@ -83,7 +83,7 @@ impl<'de> serde::Deserialize<'de> for ByteSize {
                 ByteSize::parse(text).map_err(E::custom)
             }
         }
-        deserializer.deserialize_str(Text)
+        deserializer.deserialize_str(SizeVisitor)
     }
 }
 

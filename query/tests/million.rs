@@ -76,7 +76,7 @@ fn a_million_sensors_are_listed_and_asked_within_bounds() {
     });
     assert!(grown <= PAGES_MIB_MAX, "listing took {grown} MiB");
     let error = run(&store, &query("/**")).err().unwrap().to_string();
-    assert!(error.contains(&format!("more than {SENSORS_MAX} sensors")) && error.contains("choose fewer"), "{error}");
+    assert!(error.contains(&format!("more than {SENSORS_MAX} sensors")) && error.contains("select fewer"), "{error}");
     let across = Some(Across { agg: Agg::Sum, levels: Some(2) });
     for query in [query("/lab/n1*/**"), Query { across, ..query("/lab/n1*/**") }] {
         let grown = peak(|| {

@@ -661,7 +661,7 @@ mod tests {
         assert_eq!(fs::read(&cert).unwrap(), before);
         fs::remove_file(&key).unwrap();
         let error = issue_agent_certificate(dir.path(), "node-2").unwrap_err().to_string();
-        assert!(error.contains("node-2.key is not; put it back"), "{error}");
+        assert!(error.contains("node-2.key does not; restore it"), "{error}");
         let hosts = InitOptions { reached_as: vec!["good.example".to_owned(), "a b".to_owned()], ..options() };
         let fresh = dir.path().join("fresh");
         for error in [init(&fresh, &hosts).unwrap_err(), init_system(&fresh, &hosts).unwrap_err()] {

@@ -1,7 +1,7 @@
 //! The server: receives what agents publish, stores it, and answers queries.
 //!
-//! - Input: MQTT connections (TCP and TLS) from agents, HTTPS requests from clients, a configuration file.
-//! - Output: acknowledgements, messages to subscribers, responses in JSON, CSV and Arrow, metrics.
+//! - In: MQTT connections (TCP and TLS) from agents, HTTPS requests from clients, a configuration file.
+//! - Out: acknowledgements, messages to subscribers, responses in JSON, CSV and Arrow, metrics.
 //! - Never: an acknowledgement before the data is on stable storage; a dropped reading under load; a bad client that affects others.
 //!
 //! `broker/` implements MQTT (its [`broker::pipeline`] does no I/O), `http/` the HTTP API, `access/` authorization, `admission/` limits on

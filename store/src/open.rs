@@ -18,6 +18,7 @@ use crate::quarantine::Quarantine;
 use crate::registry::Registry;
 use crate::replay::{Replay, ReplayReport};
 use crate::segment::segment_number;
+use crate::sensors::Sensors;
 use crate::snapshot::StoreView;
 use crate::stats::{Counters, add};
 use crate::store::{CommitState, Shared, StorePaths};
@@ -48,11 +49,7 @@ pub(crate) fn open(config: StoreConfig, disk: Arc<dyn Disk>) -> Result<(Arc<Shar
     if !config.background {
         kept.scan()?;
     }
-    let mut sensors = contents.sensors;
-    let settings = crate::settings::Settings::load(&registry);
-    if !settings.is_empty() {
-        sensors.set_settings(settings);
-    }
+    let mut sensors = with_settings(contents.sensors, &registry);
     let mut replay = Replay {
         disk: disk.as_ref(),
         paths: &paths,
@@ -126,6 +123,14 @@ pub(crate) fn open(config: StoreConfig, disk: Arc<dyn Disk>) -> Result<(Arc<Shar
     shared.newest.note(&live, std::time::Instant::now());
     let journal = Journal::new(shared.clone(), held, arrivals, last, quarantine);
     Ok((shared, journal, report))
+}
+
+fn with_settings(mut sensors: Sensors, registry: &Registry) -> Sensors {
+    let settings = crate::settings::Settings::load(registry);
+    if !settings.is_empty() {
+        sensors.set_settings(settings);
+    }
+    sensors
 }
 
 fn paths_in(dir: &Path) -> StorePaths {

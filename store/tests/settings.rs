@@ -151,7 +151,7 @@ fn what_is_wrong_is_refused_and_changes_nothing() {
         refused(SensorSetting { scale: Some(scale), ..setting("/x") }, "finite and not 0");
     }
     refused(SensorSetting { interval: Some(Interval::from_ns(0)), ..setting("/x") }, "over 0");
-    refused(SensorSetting { interval: Some(Interval::from_s(400 * 86_400)), ..setting("/x") }, "up to");
+    refused(SensorSetting { interval: Some(Interval::from_s(400 * 86_400)), ..setting("/x") }, "at most");
     refused(SensorSetting { description: Some("a\nb".into()), ..setting("/x") }, "control character");
     refused(SensorSetting { description: Some("a".repeat(513)), ..setting("/x") }, "longer than 512");
     assert!(store.property_history(None, 100).unwrap().is_empty());

@@ -9,10 +9,12 @@ pub mod probe;
 pub mod publisher;
 pub mod slurm;
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long anything may take before a test says that it will not happen.
@@ -51,13 +53,17 @@ pub fn checkout() -> PathBuf {
 /// Ports below those that systems give to outgoing connections, of which tests have many at once.
 const PORTS: std::ops::Range<u64> = 12_000..30_000;
 
-/// A loopback port that was free a moment ago, and that no outgoing connection takes meanwhile.
+/// Ports that this process has been given.
+static GIVEN_PORTS: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
+
+/// A loopback port that was free a moment ago, that no other test of this process gets, and that no outgoing connection takes meanwhile.
 pub fn free_port() -> u16 {
     let clock = std::time::UNIX_EPOCH.elapsed().map_or(1, |t| t.as_nanos() as u64);
     let mut random = Random(clock ^ u64::from(std::process::id()) << 40);
-    let free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    let is_free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    let mut given = GIVEN_PORTS.lock().unwrap_or_else(PoisonError::into_inner);
     let mut ports = (0..1000).map(|_| random.within(PORTS.start, PORTS.end) as u16);
-    ports.find(free).expect("a free loopback port")
+    ports.find(|port| is_free(port) && given.insert(*port)).expect("a free loopback port")
 }
 
 /// A small generator of pseudo-random numbers (SplitMix64), so that a failing seed can be replayed.

@@ -246,7 +246,7 @@ fn over_https_with_the_token_and_not_without() {
     assert_eq!(site.interval_ns("meminfo"), Some(70_000_000));
     let wrong = client_with(&site.site, "wrong.toml", "ca.pem", "not-the-token");
     let (code, error) = ask(&site.site, &wrong, &url);
-    assert!(code == Some(2) && error.contains("a token is wanted") && error.contains("token_file"), "{code:?} {error}");
+    assert!(code == Some(2) && error.contains("send a token") && error.contains("token_file"), "{code:?} {error}");
     // Another installation's authority has not signed this certificate.
     let other = Site::new();
     std::fs::copy(other.path("ca.pem"), site.site.path("other-ca.pem")).expect("a copy");

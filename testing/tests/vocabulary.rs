@@ -1,6 +1,6 @@
 //! The words of `docs/glossary.md` hold in names and in prose; types have names of their own; docs say something.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -196,7 +196,11 @@ fn defined(line: &str) -> Option<&str> {
 #[test]
 fn types_have_names_of_their_own() {
     let mut places: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    for (path, text) in checked().into_iter().filter(|(path, _)| path.ends_with(".rs")) {
+    let files = checked();
+    let tests: BTreeSet<String> = files.iter().flat_map(|(path, text)| test_modules(path, text)).collect();
+    let is_product =
+        |path: &str| !["/tests/", "/examples/"].iter().any(|part| path.contains(part)) && !tests.contains(path);
+    for (path, text) in files.iter().filter(|(path, _)| path.ends_with(".rs") && is_product(path)) {
         for (number, line) in text.lines().enumerate().take_while(|(_, line)| *line != "#[cfg(test)]") {
             if let Some(name) = defined(line) {
                 places.entry(name.to_owned()).or_default().push(format!("{path}:{}", number + 1));
@@ -209,6 +213,21 @@ fn types_have_names_of_their_own() {
             .map(|(name, places)| format!("{name} is defined {} times: {}", places.len(), places.join(", ")))
             .collect(),
     );
+}
+
+/// The files of modules that a file declares for tests only.
+fn test_modules(path: &str, text: &str) -> Vec<String> {
+    let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
+    let folder = match name {
+        "lib.rs" | "main.rs" | "mod.rs" => folder.to_owned(),
+        other => format!("{folder}/{}", other.trim_end_matches(".rs")),
+    };
+    let lines: Vec<&str> = text.lines().map(str::trim).collect();
+    let modules = lines.windows(2).filter(|pair| pair[0] == "#[cfg(test)]");
+    modules
+        .filter_map(|pair| pair[1].rsplit_once("mod ")?.1.strip_suffix(';'))
+        .map(|module| format!("{folder}/{module}.rs"))
+        .collect()
 }
 
 #[test]

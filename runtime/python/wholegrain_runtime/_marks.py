@@ -173,7 +173,7 @@ _marks = _Marks()
 def _in_child() -> None:
     connection = _marks.connection
     _marks.lock = threading.Lock()
-    _marks.forget()
+    _marks.reset()
     if connection is not None:
         connection.close()
 

@@ -361,7 +361,7 @@ mod tests {
         assert!(matches!(table.check(&reader, NOW), Err(BadToken::Revoked(..))));
         assert!(!table.still_counts(&bearer, NOW) && table.check(&admin, NOW).is_ok());
         assert!(revoke(&path, "grafana", NOW).unwrap_err().to_string().contains("is revoked already"));
-        assert!(revoke(&path, "nobody", NOW).unwrap_err().to_string().contains("is not there"));
+        assert!(revoke(&path, "nobody", NOW).unwrap_err().to_string().contains("does not exist"));
     }
 
     #[test]

@@ -82,7 +82,7 @@ mod tests {
         set(&path, "n1", hash, UserChange::Added).unwrap();
         std::fs::write(&path, format!("# ours\n{}", files::read(&path).unwrap())).unwrap();
         set(&path, "n2", hash, UserChange::Added).unwrap();
-        assert!(set(&path, "n1", hash, UserChange::Added).unwrap_err().to_string().contains("there already"));
+        assert!(set(&path, "n1", hash, UserChange::Added).unwrap_err().to_string().contains("exists already"));
         assert!(set(&path, "n3", hash, UserChange::Changed).unwrap_err().to_string().contains("no user \"n3\""));
         set(&path, "n1", &other, UserChange::Changed).unwrap();
         assert_eq!(files::read(&path).unwrap(), format!("# ours\nn1:{other}\nn2:{hash}\n"));

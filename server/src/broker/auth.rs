@@ -187,7 +187,7 @@ mod tests {
         for (text, expected) in [
             ("n1", "line 1: write name:hash"),
             ("\nn1:secret", "line 2: not a password hash"),
-            (&format!("n1:{hash}\nn1:{hash}"), "line 2: user \"n1\" is there twice"),
+            (&format!("n1:{hash}\nn1:{hash}"), "line 2: user \"n1\" is listed twice"),
             (
                 "n1:$argon2id$v=19$m=4194304,t=2,p=1$c2FsdHNhbHRzYWx0c2FsdA$1bPzWVP1SbzNFyPHzjX4N4tBJWJ1cMw4PQXXqXmTCFc",
                 "line 1: checking it would",

@@ -174,10 +174,10 @@ fn not_known(text: &str) -> String {
     let known: Vec<&str> = names.iter().map(String::as_str).collect();
     // With a near name it is named; a list of eighty names would help nobody.
     let message = unknown("event", text, &known);
-    match message.split_once("; one of ") {
+    match message.split_once("; expected one of ") {
         None => message,
         Some((head, _)) => format!(
-            "{head}; wanted is a name of `perf list` such as `cycles`, `page-faults`, `LLC-load-misses`, a raw event `rNNN`, a \
+            "{head}; expected a name of `perf list` such as `cycles`, `page-faults`, `LLC-load-misses`, a raw event `rNNN`, a \
              tracepoint `sched:sched_switch` or a PMU's event `power/energy-pkg/`"
         ),
     }
@@ -363,7 +363,7 @@ mod tests {
         check("cyles", "unknown event `cyles`; did you mean `cycles`?");
         check("page_faults", "did you mean `page-faults`?");
         check("L1-dcache-misses", "did you mean `L1-dcache-load-misses`?");
-        check("zzz", "unknown event `zzz`; wanted is a name of `perf list`");
+        check("zzz", "unknown event `zzz`; expected a name of `perf list`");
         check("", "unknown event ``");
         check("r", "unknown event `r`");
         check("r12345678901234567", "unknown event `r12345678901234567`");

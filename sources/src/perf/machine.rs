@@ -215,9 +215,9 @@ fn folder_names(folder: &Path) -> Vec<String> {
 /// What the nearest known name is; of many names where they are listed.
 fn near(what: &str, wrong: &str, known: &[&str], folder: &Path) -> String {
     let message = unknown(what, wrong, known);
-    match message.split_once("; one of ") {
+    match message.split_once("; expected one of ") {
         Some((head, _)) if known.is_empty() || known.len() > LISTED_MAX => {
-            format!("{head}; what there is stands in {}", folder.display())
+            format!("{head}; {} lists them", folder.display())
         }
         _ => message,
     }

@@ -28,7 +28,7 @@ pub const SEGMENTS_MIN: u64 = 4;
 /// Directory and bounds of a spool.
 #[derive(Debug, Clone)]
 pub struct SpoolConfig {
-    /// Created if absent.
+    /// Created if it does not exist.
     pub dir: PathBuf,
     /// The most bytes of all segments; beyond it the oldest segment is dropped and counted.
     pub bytes_max: u64,
