@@ -62,11 +62,11 @@ struct Server {
 
 impl Server {
     /// The bytes of the answer.
-    fn ask(&self, token: &str, (_, path, params): &ListRequest, patience: Duration) -> anyhow::Result<usize> {
+    fn ask(&self, token: &str, (_, path, params): &ListRequest, timeout: Duration) -> anyhow::Result<usize> {
         let url = format!("{}/api/v1/{path}", self.url);
         let request = self.agent.get(url).query_pairs(params.iter().copied());
         let request = request.header("Authorization", format!("Bearer {token}"));
-        let mut answer = request.config().timeout_global(Some(patience)).build().call()?;
+        let mut answer = request.config().timeout_global(Some(timeout)).build().call()?;
         let mut body = Vec::new();
         answer.body_mut().as_reader().read_to_end(&mut body)?;
         Ok(body.len())

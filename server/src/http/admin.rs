@@ -29,7 +29,7 @@ pub(super) async fn set_log(State(api): State<Arc<Api>>, uri: Uri) -> Result<Res
         .ok_or_else(|| ApiError::bad_request("which level? add ?level= and error, warn, info or debug"))?;
     let within = params.read("for", Interval::parse)?;
     if let Some(within) = within.filter(|within| !(FOR.0..=FOR.1).contains(within)) {
-        let message = format!("parameter `for` is {within}; {} to {} is wanted", FOR.0, FOR.1);
+        let message = format!("parameter `for` is {within}; expected {} to {}", FOR.0, FOR.1);
         return Err(ApiError::bad_request(message));
     }
     let within = within.map(Interval::duration);

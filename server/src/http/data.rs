@@ -61,7 +61,7 @@ pub(super) fn is_try(params: &QueryParams) -> Result<bool, ApiError> {
     let read = params.read("try", |text| match text {
         "1" => Ok(true),
         "0" => Ok(false),
-        _ => Err("1 or 0 is wanted"),
+        _ => Err("expected 1 or 0"),
     })?;
     Ok(read.unwrap_or(false))
 }
@@ -268,7 +268,7 @@ pub(super) async fn stats(
     }
     let level = params.read("level", |text| match text.parse::<usize>() {
         Ok(level) if level <= LEVEL_MAX => Ok(level),
-        _ => Err(format!("{text:?}; a number of levels from 0 to {LEVEL_MAX} is wanted")),
+        _ => Err(format!("{text:?}; expected a number of levels from 0 to {LEVEL_MAX}")),
     })?;
     // One at a time, besides administrators': it reads the index of every file.
     let place = api.stats.take(&bearer, STATS_TIME_MAX).await?;

@@ -63,7 +63,7 @@ pub(super) async fn energy(
             Err("the server has no jobs.facility_power; node is all there is")
         }
         "facility" => Ok(true),
-        _ => Err("node or facility is wanted"),
+        _ => Err("expected node or facility"),
     })?;
     let given = meters(&params)?;
     let meters = if given.is_empty() { api.jobs.power.clone() } else { given };

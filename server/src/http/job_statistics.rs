@@ -46,12 +46,12 @@ pub(super) async fn statistics(
     let nodes = params.read("nodes", |text| match text {
         "true" => Ok(true),
         "false" => Ok(false),
-        _ => Err("true or false is wanted"),
+        _ => Err("expected true or false"),
     })?;
     let csv = params.read("format", |text| match text {
         "json" => Ok(false),
         "csv" => Ok(true),
-        _ => Err("json or csv is wanted"),
+        _ => Err("expected json or csv"),
     })?;
     let form = StatisticsFormat { csv: csv == Some(true), nodes: nodes != Some(false) };
     let of_job = JobFilter { id, at, range_given: (true, true) };

@@ -44,7 +44,7 @@ pub(super) async fn jobs(
     let csv = params.read("format", |text| match text {
         "json" => Ok(false),
         "csv" => Ok(true),
-        _ => Err("json or csv is wanted"),
+        _ => Err("expected json or csv"),
     })?;
     let list = tokio::task::spawn_blocking(move || api.store.jobs(&filter)).await;
     let list = list.map_err(|error| ApiError::internal(format!("listing the jobs failed: {error}")))?;
@@ -94,7 +94,7 @@ fn filter(params: &QueryParams, only_user: Option<&str>) -> Result<JobFilter, Ap
         |name: &str| Ok::<_, ApiError>(params.read(name, |text| Timestamp::parse(text, now))?.map(|time| time.0));
     let limit = params.read("limit", |text| match text.parse() {
         Ok(limit) if (1..=LIMIT.1).contains(&limit) => Ok(limit),
-        _ => Err(format!("1 to {} is wanted", LIMIT.1)),
+        _ => Err(format!("expected 1 to {}", LIMIT.1)),
     })?;
     Ok(JobFilter {
         only_user: only_user.map(str::to_owned),
@@ -107,14 +107,14 @@ fn filter(params: &QueryParams, only_user: Option<&str>) -> Result<JobFilter, Ap
         state: params.read("state", |text| match text {
             "running" => Ok(JobState::Running),
             "ended" => Ok(JobState::Ended),
-            _ => Err("running or ended is wanted"),
+            _ => Err("expected running or ended"),
         })?,
         from: time("from")?,
         to: time("to")?,
         limit: limit.unwrap_or(LIMIT.0),
         after: params.read("after", |text| {
             let parts = text.split_once('.').and_then(|(time, count)| Some((time.parse().ok()?, count.parse().ok()?)));
-            parts.ok_or("`next` of the page before is wanted")
+            parts.ok_or("expected `next` of the previous page")
         })?,
     })
 }

@@ -109,7 +109,7 @@ pub(super) fn of_job(params: &QueryParams, now: Timestamp) -> Result<Option<JobF
     let id = params
         .read("job", |text| if text.is_empty() { Err("is empty; write a job's id") } else { Ok(text.to_owned()) })?;
     if id.is_none() && at.is_some() {
-        return Err(ApiError::bad_request("parameter `at` says which job of an id is wanted; write job=ID with it"));
+        return Err(ApiError::bad_request("parameter `at` selects one of several jobs with the same id; add job=ID"));
     }
     let range_given = (params.get("from").is_some(), params.get("to").is_some());
     Ok(id.map(|id| JobFilter { id, at, range_given }))

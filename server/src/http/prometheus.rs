@@ -101,7 +101,7 @@ async fn body(request: Request) -> Result<Bytes, ApiError> {
 }
 
 fn parse(body: Bytes) -> Result<ReadRequest, ApiError> {
-    const WANTED: &str = "a prometheus.ReadRequest packed with snappy is wanted";
+    const WANTED: &str = "expected a prometheus.ReadRequest compressed with snappy";
     let wrong =
         |why: &dyn std::fmt::Display| ApiError::bad_request(format!("the request cannot be read: {why}; {WANTED}"));
     let length = snap::raw::decompress_len(&body).map_err(|error| wrong(&error))?;
@@ -350,7 +350,7 @@ mod tests {
         let large = snap::raw::Encoder::new().compress_vec(&vec![0; REQUEST_BYTES_MAX + 1]).unwrap();
         for body in [&b""[..], b"not snappy", &[0xff; 20], &large] {
             let error = parse(Bytes::copy_from_slice(body)).unwrap_err();
-            assert!(error.message.contains("packed with snappy"), "{}", error.message);
+            assert!(error.message.contains("compressed with snappy"), "{}", error.message);
         }
     }
 }

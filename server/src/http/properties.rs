@@ -335,7 +335,7 @@ fn yes(params: &QueryParams, name: &str) -> Result<bool, ApiError> {
     let given = params.read(name, |text| match text {
         "1" => Ok(true),
         "0" => Ok(false),
-        _ => Err("1 or 0 is wanted"),
+        _ => Err("expected 1 or 0"),
     })?;
     Ok(given == Some(true))
 }
@@ -343,7 +343,7 @@ fn yes(params: &QueryParams, name: &str) -> Result<bool, ApiError> {
 fn limit(params: &QueryParams) -> Result<usize, ApiError> {
     let given = params.read("limit", |text| match text.parse() {
         Ok(limit) if (1..=LIMIT.1).contains(&limit) => Ok(limit),
-        _ => Err(format!("1 to {} is wanted", LIMIT.1)),
+        _ => Err(format!("expected 1 to {}", LIMIT.1)),
     })?;
     Ok(given.unwrap_or(LIMIT.0))
 }

@@ -95,7 +95,7 @@ pub(super) async fn newest(
 pub(super) fn limits(params: &QueryParams, (usual, most): (usize, usize)) -> Result<(usize, Option<String>), ApiError> {
     let limit = params.read("limit", |text| match text.parse() {
         Ok(limit) if (1..=most).contains(&limit) => Ok(limit),
-        _ => Err(format!("1 to {most} is wanted")),
+        _ => Err(format!("expected 1 to {most}")),
     })?;
     Ok((limit.unwrap_or(usual), params.read("after", |text| Ok::<_, &str>(text.to_owned()))?))
 }

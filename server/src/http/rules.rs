@@ -48,7 +48,7 @@ pub(super) async fn add(
     let dry = params.read("try", |text| match text {
         "1" => Ok(true),
         "0" => Ok(false),
-        _ => Err("1 or 0 is wanted"),
+        _ => Err("expected 1 or 0"),
     })?;
     let mut rule = rule(&body)?;
     let (job, nodes) = nodes(&api, &bearer, &job)?;
@@ -82,7 +82,7 @@ fn rule(body: &[u8]) -> Result<Value, ApiError> {
             body.len()
         )));
     }
-    const WANTED: &str = r#"a rule is wanted, such as {"metrics": ["perf/*"], "every": "1ms", "for": "10m"}"#;
+    const WANTED: &str = r#"expected a rule, such as {"metrics": ["perf/*"], "every": "1ms", "for": "10m"}"#;
     let rule: Value =
         serde_json::from_slice(body).map_err(|error| ApiError::bad_request(format!("{error}; {WANTED}")))?;
     match rule.as_object() {

@@ -62,13 +62,13 @@ impl TokenPermits {
         }
     }
 
-    /// A place within `patience`; whoever waits has its share meanwhile.
-    pub async fn take(&self, bearer: &Bearer, patience: Duration) -> Result<TokenPermit, ApiError> {
+    /// Takes a permit, and waits for one for up to `timeout`. A request that waits counts against its token.
+    pub async fn take(&self, bearer: &Bearer, timeout: Duration) -> Result<TokenPermit, ApiError> {
         let share = self.share(bearer)?;
         let permit = match self.free(bearer) {
             Some(permit) => permit,
             None => {
-                let waited = tokio::time::timeout(patience, self.common.take()).await;
+                let waited = tokio::time::timeout(timeout, self.common.take()).await;
                 waited.ok().flatten().ok_or_else(|| self.busy())?
             }
         };

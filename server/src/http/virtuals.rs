@@ -136,7 +136,7 @@ pub(super) async fn remove(
     let force = params.read("force", |text| match text {
         "1" => Ok(true),
         "0" => Ok(false),
-        _ => Err("1 or 0 is wanted"),
+        _ => Err("expected 1 or 0"),
     })?;
     let wanted =
         remove.map(|remove| DefinitionChange { remove, force: force == Some(true), ..DefinitionChange::default() });
@@ -188,7 +188,7 @@ fn noted(changed: &ChangeReport) -> String {
 
 /// A definition, a list of them, or `{"define": […], "remove": […], "force": false}`.
 fn wanted(body: &[u8]) -> Result<DefinitionChange, ApiError> {
-    const WANTED: &str = r#"a definition is wanted, such as {"path": "/lab/*/ipc", "expression": "rate(<perf/instructions>) / rate(<perf/cycles>)", "unit": "1"}, or a list of them"#;
+    const WANTED: &str = r#"expected a definition, such as {"path": "/lab/*/ipc", "expression": "rate(<perf/instructions>) / rate(<perf/cycles>)", "unit": "1"}, or a list of them"#;
     #[derive(serde::Deserialize)]
     #[serde(deny_unknown_fields)]
     struct Several {
@@ -234,7 +234,7 @@ pub(super) async fn history(State(api): State<Arc<Api>>, uri: Uri) -> Result<Res
     let path = params.read("path", |text| Ok::<_, &str>(text.to_owned()))?;
     let limit = params.read("limit", |text| match text.parse() {
         Ok(limit) if (1..=HISTORY_LIMIT.0).contains(&limit) => Ok(limit),
-        _ => Err(format!("1 to {} is wanted", HISTORY_LIMIT.0)),
+        _ => Err(format!("expected 1 to {}", HISTORY_LIMIT.0)),
     })?;
     blocking(move || {
         let entries = api.space.virtuals().history(path.as_deref(), limit.unwrap_or(HISTORY_LIMIT.1));

@@ -168,11 +168,11 @@ pub(crate) fn check(
         );
     }
     if readings.sensors_per_hour_max == 0 {
-        return Err(section.error("sensors_per_hour_max", "is 0; at least 1 is wanted, or enabled = false"));
+        return Err(section.error("sensors_per_hour_max", "is 0; set at least 1, or enabled = false"));
     }
     let section = root.child("interop");
     if !(1024..=1 << 30).contains(&interop.body_bytes_max.0) {
-        return Err(section.error("body_bytes_max", format!("is {}; 1KiB to 1GiB is wanted", interop.body_bytes_max.0)));
+        return Err(section.error("body_bytes_max", format!("is {}; set 1KiB to 1GiB", interop.body_bytes_max.0)));
     }
     if interop.template.len() > TEMPLATES_MAX {
         return Err(
@@ -214,7 +214,7 @@ fn remote(raw: RawRemote, root: &Section, base: &Path) -> Result<RemoteConfig, C
     }
     let subscribe = raw.subscribe.unwrap_or_else(subscribe);
     if subscribe.is_empty() || subscribe.len() > FILTERS_MAX {
-        return refuse(format!("subscribe has {} filters; 1 to {FILTERS_MAX} are wanted", subscribe.len()));
+        return refuse(format!("subscribe has {} filters; set 1 to {FILTERS_MAX}", subscribe.len()));
     }
     if let Some(wrong) = subscribe.iter().find(|filter| !mqtt::valid_filter(filter)) {
         return refuse(format!("{wrong:?} is not a topic filter"));
@@ -232,7 +232,7 @@ fn remote(raw: RawRemote, root: &Section, base: &Path) -> Result<RemoteConfig, C
     };
     let inflight_max = raw.inflight_max.unwrap_or(1000);
     if inflight_max == 0 {
-        return refuse("inflight_max is 0; at least 1 is wanted".to_owned());
+        return refuse("inflight_max is 0; set at least 1".to_owned());
     }
     Ok(RemoteConfig {
         name: format!("{}@{}:{}", raw.client_id, address.host, address.port),
@@ -277,7 +277,7 @@ mod tests {
         assert_eq!((config.host.as_str(), config.port, config.tls, config.subscribe.len()), ("h", 1883, false, 4));
         for (result, part) in [
             (load(&format!("{mqtt}[mqtt.readings]\ntopics = [\"a/#\"]")), "not a topic filter that begins with `/`"),
-            (load(&format!("{mqtt}[mqtt.readings]\nsensors_per_hour_max = 0")), "is 0; at least 1"),
+            (load(&format!("{mqtt}[mqtt.readings]\nsensors_per_hour_max = 0")), "is 0; set at least 1"),
             (load(&format!("{mqtt}[interop]\nbody_bytes_max = \"1B\"")), "1KiB to 1GiB"),
             (load(&format!("{mqtt}[[interop.template]]\npath = \"/{{x}}\"")), "{x} is no placeholder"),
             (load(&format!("{mqtt}[[interop.template]]\npath = \"/a\"\nprotocol = \"x\"")), "unknown value `x`"),

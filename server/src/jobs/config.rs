@@ -64,7 +64,7 @@ impl RawJobs {
                 return Err(section.error("facility_power", message));
             }
             (false, Some(nodes)) if !(1..=NODES_MAX).contains(&nodes) => {
-                return Err(section.error("facility_nodes", format!("is {nodes}; 1 to {NODES_MAX} is wanted")));
+                return Err(section.error("facility_nodes", format!("is {nodes}; set 1 to {NODES_MAX}")));
             }
             (false, Some(nodes)) => nodes,
         };

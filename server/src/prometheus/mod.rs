@@ -66,13 +66,13 @@ impl RawPrometheus {
         let mappings: Result<Vec<LevelMapping>, String> =
             self.levels.iter().map(|text| LevelMapping::new(text)).collect();
         if self.lookback.ns() == 0 || self.lookback > LOOKBACK_MAX {
-            return Err(section.error("lookback", format!("is {}; 1ms to {LOOKBACK_MAX} is wanted", self.lookback)));
+            return Err(section.error("lookback", format!("is {}; set 1ms to {LOOKBACK_MAX}", self.lookback)));
         }
         for (key, value, most) in
             [("series_max", self.series_max, SERIES_LIMIT), ("samples_max", self.samples_max, SAMPLES_LIMIT)]
         {
             if !(1..=most).contains(&value) {
-                return Err(section.error(key, format!("is {value}; 1 to {most} is wanted")));
+                return Err(section.error(key, format!("is {value}; set 1 to {most}")));
             }
         }
         Ok(PrometheusConfig {

@@ -96,7 +96,7 @@ fn a_long_list_comes_whole_and_in_order() {
         }
         assert_eq!(paged, expected, "{route} page by page");
     }
-    assert!(server.get("/api/v1/properties?pattern=/**&limit=10001").text().contains("`limit`: 1 to 10000 is wanted"));
+    assert!(server.get("/api/v1/properties?pattern=/**&limit=10001").text().contains("`limit`: expected 1 to 10000"));
     let sums = server.get(&format!("/api/v1/query?pattern=/n1/*&{DAY}&across=sum"));
     assert_eq!((sums.status, sums.sensors.as_deref()), (200, Some("10000")));
     let rows: Vec<serde_json::Value> = sums.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect();

@@ -148,7 +148,7 @@ fn what_is_refused_says_where_and_changes_nothing() {
         (json!({ "path": "/site/x", "expression": "1" }), "missing field `unit`"),
         (json!({ "path": "/site/x", "expression": "1", "unit": "1", "scale": 2 }), "unknown field `scale`"),
         (json!({ "define": [], "delete": [] }), "unknown field `delete`"),
-        (json!("x"), "a definition is wanted"),
+        (json!("x"), "expected a definition"),
     ] {
         let (status, said) = put(body);
         assert!(status == 400 && said["error"].as_str().unwrap().contains(part), "{part}: {status} {said}");
