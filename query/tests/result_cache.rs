@@ -18,8 +18,8 @@ use wholegrain_query::virtuals::eval::ComputedChunks;
 use wholegrain_query::virtuals::{Definition, DefinitionChange, MissingOperands, VirtualSensors};
 use wholegrain_query::{Agg, Query, Space, run};
 use wholegrain_store::{
-    Chunks, Deletion, ImportSeries, ReadStore, Reading, SchemalessSensor, SensorId, SensorInfo, SensorSetting, Store,
-    StoreConfig,
+    Chunks, Deletion, ImportSeries, Property, ReadStore, Reading, SchemalessSensor, SensorId, SensorInfo,
+    SensorSetting, Store, StoreConfig,
 };
 use wholegrain_transport::payload::encode_batch;
 
@@ -248,6 +248,11 @@ impl World {
         receiver.recv().unwrap().unwrap();
     }
 
+    fn unit_is_set(&self, path: &str) -> bool {
+        let chooses = |pattern: &str| Pattern::new(pattern).unwrap().matches(path);
+        self.store().property_settings().iter().any(|set| set.property == Property::Unit && chooses(&set.pattern))
+    }
+
     fn import(&mut self) {
         let path = *self.random.of(&["/lab/n1/power", "/lab/n2/load", "/lab/y/power"]);
         let known = self.store().sensor_id(path).and_then(|id| self.store().sensor(id));
@@ -255,6 +260,9 @@ impl World {
         if let Some(known) = known {
             let (unit, kind) = (known.unit.to_string(), known.kind);
             sensor = SchemalessSensor { unit, kind, value_type: known.value_type, scale: known.scale, ..sensor };
+        } else if self.unit_is_set(path) {
+            // The new sensor will have the unit that is set for it, and an import with another one is refused.
+            sensor.unit = String::new();
         }
         let from = self.before(60) / MINUTE * MINUTE;
         let times: Vec<i64> = (0..1 + self.random.below(120) as i64).map(|at| from + at * MINUTE).collect();
