@@ -64,7 +64,7 @@ fn parts_with(source: &str, config: &str, roots: &Roots, place: &JobPlace) -> Ve
     let section = Document::new("example.toml", config).root().child("sources").child(source);
     let source = SOURCES.iter().find(|one| one.name == source).expect("a source of that name");
     let configure = source.jobs.expect("a source of jobs");
-    let mut source = configure(&section, roots).expect("the configuration is right");
+    let mut source = configure(&section, &roots.clone().into()).expect("the configuration is right");
     source.parts(place, &mut |text| eprintln!("{text}"))
 }
 

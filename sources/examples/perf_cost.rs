@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use wholegrain_model::config::Document;
 use wholegrain_sources::job::JobPlace;
-use wholegrain_sources::{Reader, Roots, Row, SOURCES};
+use wholegrain_sources::{ConfigureContext, Reader, Row, SOURCES};
 
 /// The events of [`CONFIG`] as the kernel numbers them.
 const SOFTWARE: [u64; 6] = [1, 3, 4, 2, 5, 6];
@@ -143,7 +143,7 @@ fn node_reader() -> (Box<dyn Reader>, usize) {
         .child("sources")
         .child("perf");
     let kind = SOURCES.iter().find(|source| source.name == "perf").expect("the source perf");
-    let mut source = (kind.configure)(&section, &Roots::default()).expect("the configuration is right");
+    let mut source = (kind.configure)(&section, &ConfigureContext::default()).expect("the configuration is right");
     let plan = source.discover(&mut |text| eprintln!("{text}")).pop().expect("the node's group");
     (plan.reader, plan.sensors.len())
 }
@@ -155,7 +155,7 @@ fn job_reader(cgroup: &Path) -> (Box<dyn Reader>, usize) {
         .child("perf");
     let kind = SOURCES.iter().find(|source| source.name == "perf").expect("the source perf");
     let make = kind.jobs.expect("it has a job scope");
-    let mut source = make(&section, &Roots::default()).expect("the configuration is right");
+    let mut source = make(&section, &ConfigureContext::default()).expect("the configuration is right");
     let place = JobPlace { level: "job".to_owned(), v2: Some(cgroup.to_owned()), ..JobPlace::default() };
     let part = source.parts(&place, &mut |text| eprintln!("{text}")).pop().expect("a part of a job");
     let slots: Vec<Option<u32>> = (0..part.sensors.len() as u32).map(Some).collect();

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use wholegrain_model::config::Document;
-use wholegrain_sources::{GroupPlan, Roots, Row, SOURCES};
+use wholegrain_sources::{ConfigureContext, GroupPlan, Row, SOURCES};
 
 /// The files whose sum is shown, then the others.
 const TOGETHER: [&str; 3] = ["meminfo", "vmstat", "stat"];
@@ -82,7 +82,7 @@ fn print_line(name: &str, (values, bare, parsed): (usize, f64, f64)) {
 fn groups(name: &str) -> Vec<Group> {
     let section = Document::new("example.toml", CONFIG).root().child("sources").child(name);
     let source = SOURCES.iter().find(|source| source.name == name).expect("a source of that name");
-    let mut source = (source.configure)(&section, &Roots::default()).expect("the configuration is right");
+    let mut source = (source.configure)(&section, &ConfigureContext::default()).expect("the configuration is right");
     let plans = source.discover(&mut |text| eprintln!("{text}")).into_iter();
     plans
         .map(|plan| {

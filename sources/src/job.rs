@@ -11,7 +11,8 @@ use wholegrain_model::config::{ConfigError, Section};
 use wholegrain_model::{Interval, SensorDef};
 
 use crate::plan::Slot;
-use crate::{Reader, Roots, Source};
+use crate::reader::Reader;
+use crate::source::ConfigureContext;
 
 /// Where a job is on this node.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -80,14 +81,5 @@ pub struct JobPart {
 /// dropped: what must not start anew (counters) is shared between the readers of a part.
 pub type OpenPart = Box<dyn Fn(&[Slot]) -> Box<dyn Reader> + Send>;
 
-/// Makes a source at job scope of its table.
-pub type ConfigureJobs = fn(&Section, &Roots) -> Result<Box<dyn JobSource>, ConfigError>;
-
-/// The node scope of a source that has none.
-pub struct JobsOnly;
-
-impl Source for JobsOnly {
-    fn discover(&mut self, _report: &mut dyn FnMut(String)) -> Vec<crate::GroupPlan> {
-        Vec::new()
-    }
-}
+/// Creates the job scope of a source from its table of the configuration.
+pub type ConfigureJobs = fn(&Section, &ConfigureContext) -> Result<Box<dyn JobSource>, ConfigError>;

@@ -133,7 +133,7 @@ impl Kept {
     /// Reads a content into the row, as the parser does.
     pub fn parse(&mut self, parser: &impl Parse, bytes: &[u8], row: &mut Row<'_>) -> Parsed {
         if self.is_good && self.take_over(bytes) {
-            row.set_side_by_side(self.first, &self.values);
+            row.set_range(self.first, &self.values);
             return Parsed::default();
         }
         self.anew(parser, bytes, row)
@@ -155,7 +155,7 @@ impl Kept {
         let first = self.first;
         let mut recorder = Recorder { row, pieces: &mut self.pieces, first, is_full: false };
         let parsed = parser.parse(bytes, &mut recorder);
-        let has_all = !recorder.is_full && row.is_set_side_by_side(first, self.values.len());
+        let has_all = !recorder.is_full && row.has_range(first, self.values.len());
         if parsed == Parsed::default() && has_all {
             self.bytes.clear();
             self.bytes.extend_from_slice(bytes);

@@ -341,7 +341,7 @@ mod tests {
         let parsed = Parsed { layout_changed: true, garbage: Some(2) };
         let reading = parsed.reading("meminfo");
         assert!(!reading.layout_changed);
-        assert_eq!(reading.problem.unwrap().to_string(), "meminfo: line 2 is not as the format says");
+        assert_eq!(reading.problem.unwrap().to_string(), "meminfo: line 2 does not match the format");
     }
 
     #[test]

@@ -13,7 +13,7 @@ fn cgroup(root: &Path) -> Box<dyn JobSource> {
     let document = Document::new("test", "[sources.cgroup]\n");
     let section = document.root().child("sources").child("cgroup");
     let source = SOURCES.iter().find(|source| source.name == "cgroup").unwrap();
-    source.jobs.unwrap()(&section, &roots).unwrap()
+    source.jobs.unwrap()(&section, &roots.into()).unwrap()
 }
 
 /// Readers of a job of a user, all of its files.

@@ -64,7 +64,7 @@ fn garbage_is_gaps_counted_and_no_new_layout() {
     let mut meminfo = group("procfs", "", &tree, "meminfo");
     tree.replace("proc/meminfo", "MemFree:  ", "MemFree: ?");
     let (values, reading) = read(&mut meminfo);
-    assert_eq!(reading.problem.unwrap().to_string(), "meminfo: line 2 is not as the format says");
+    assert_eq!(reading.problem.unwrap().to_string(), "meminfo: line 2 does not match the format");
     assert_eq!(values.values().filter(|value| value.is_none()).count(), 1);
     assert_eq!(values["meminfo/MemFree"], None);
     tree.write("proc/meminfo", "\u{7f}\0ELF garbage");

@@ -23,7 +23,7 @@ fn write_source(out: &mut String, tree: &str, source: &str, config: &str) {
     let section = Document::new("golden.toml", config).root().child("sources").child(source);
     let source = SOURCES.iter().find(|one| one.name == source).unwrap();
     let mut reports = Vec::new();
-    let mut source_made = (source.configure)(&section, &roots(tree)).unwrap();
+    let mut source_made = (source.configure)(&section, &roots(tree).into()).unwrap();
     let groups = source_made.discover(&mut |text| reports.push(text));
     writeln!(out, "# {tree}: {}", source.name).unwrap();
     for report in reports {

@@ -15,7 +15,7 @@ use wholegrain_model::interval::SAMPLING_INTERVAL_NS_MIN;
 use wholegrain_model::size::ByteSize;
 use wholegrain_model::{Interval, SensorPath, name};
 use wholegrain_sources::job::JobSource;
-use wholegrain_sources::{Roots, SOURCES, Source, SourceType};
+use wholegrain_sources::{ConfigureContext, Roots, SOURCES, Source, SourceType};
 
 pub use mqtt::{MqttConfig, SendMode, SpoolConfig};
 pub use raw::LogLevel;
@@ -76,6 +76,7 @@ pub struct SourceConfig {
     pub table: toml::Table,
     kind: SourceType,
     section: Section,
+    config_dir: PathBuf,
 }
 
 impl std::fmt::Debug for SourceConfig {
@@ -92,12 +93,16 @@ impl SourceConfig {
 
     /// Makes the source. The table was checked when the configuration was read.
     pub fn build(&self, roots: &Roots) -> Result<Box<dyn Source>, ConfigError> {
-        (self.kind.configure)(&self.section, roots)
+        (self.kind.configure)(&self.section, &self.context(roots))
     }
 
     /// Makes its job scope, if it has one.
     pub fn build_jobs(&self, roots: &Roots) -> Option<Result<Box<dyn JobSource>, ConfigError>> {
-        self.kind.jobs.map(|configure| configure(&self.section, roots))
+        self.kind.jobs.map(|configure| configure(&self.section, &self.context(roots)))
+    }
+
+    fn context(&self, roots: &Roots) -> ConfigureContext {
+        ConfigureContext { roots: roots.clone(), config_dir: self.config_dir.clone() }
     }
 }
 
@@ -170,7 +175,7 @@ impl Config {
             Some(_) => Some(JobsConfig::read(&root.child("jobs"), dir)?),
             None => None,
         };
-        let (sources, own) = sources(&root.child("sources"), text, &roots)?;
+        let (sources, own) = sources(&root.child("sources"), text, &roots, dir)?;
         Ok(Self {
             file: file.to_owned(),
             name,
@@ -321,6 +326,7 @@ fn sources(
     section: &Section,
     text: &str,
     roots: &Roots,
+    dir: &Path,
 ) -> Result<(Vec<SourceConfig>, selfstat::SelfMetricsConfig), ConfigError> {
     let whole: toml::Table = text.parse().map_err(|error: toml::de::Error| section.error("", error.message()))?;
     let names = section.keys()?;
@@ -343,6 +349,7 @@ fn sources(
                 table: table.cloned().unwrap_or_default(),
                 kind: *kind,
                 section: section.child(kind.name),
+                config_dir: dir.to_owned(),
             };
             config.build(roots)?;
             config.build_jobs(roots).transpose()?;

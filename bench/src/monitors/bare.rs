@@ -134,7 +134,8 @@ fn source(name: &str) -> anyhow::Result<&'static SourceType> {
 fn reads_of_job(job: &Job) -> anyhow::Result<(String, u64)> {
     let table = |name: &str| Document::new("job-reads", "").root().child("sources").child(name);
     let roots = Roots::default();
-    let node: Vec<GroupPlan> = (source("procfs")?.configure)(&table("procfs"), &roots)?.discover(&mut |_| {});
+    let node: Vec<GroupPlan> =
+        (source("procfs")?.configure)(&table("procfs"), &roots.clone().into())?.discover(&mut |_| {});
     let files =
         node.iter().flat_map(|plan| if plan.name == "pressure" { PRESSURE.to_vec() } else { vec![&*plan.name] });
     let mut reads: Vec<Read> = files.map(|file| Read::File(roots.proc.join(file))).collect();
@@ -147,7 +148,7 @@ fn reads_of_job(job: &Job) -> anyhow::Result<(String, u64)> {
     let place = JobPlace { level: job.group.id().to_owned(), v2, v1: v1.collect(), ..JobPlace::default() };
     let parts = |name: &str| -> anyhow::Result<Vec<JobPart>> {
         let configure = source(name)?.jobs.with_context(|| format!("the source {name} has nothing of jobs"))?;
-        Ok(configure(&table(name), &roots)?.parts(&place, &mut |_| {}))
+        Ok(configure(&table(name), &roots.clone().into())?.parts(&place, &mut |_| {}))
     };
     for part in parts("cgroup")? {
         reads.push(Read::File(file_of(&part.name, &place).with_context(|| format!("where is {}?", part.name))?));

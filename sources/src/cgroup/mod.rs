@@ -28,12 +28,13 @@ use self::files::{FILES, File, Format};
 use self::reader::{Directory, Parser, Template};
 use crate::descriptors::Quota;
 use crate::file;
-use crate::job::{JobPart, JobPlace, JobSource, JobsOnly};
+use crate::job::{JobPart, JobPlace, JobSource};
 use crate::kept::Room;
 use crate::options::GroupOptions;
 use crate::plan::{Plan, Slot};
+use crate::source::NoGroups;
 use crate::table::LineTable;
-use crate::{Reader, Roots, Source, SourceType};
+use crate::{ConfigureContext, Reader, Source, SourceType};
 use crate::{pressure, scan};
 
 /// The line in [`crate::SOURCES`].
@@ -44,13 +45,13 @@ pub const SOURCE: SourceType = SourceType {
     jobs: Some(configure_jobs),
 };
 
-fn configure(section: &Section, _roots: &Roots) -> Result<Box<dyn Source>, ConfigError> {
-    Config::read(section).map(|_| Box::new(JobsOnly) as Box<dyn Source>)
+fn configure(section: &Section, _context: &ConfigureContext) -> Result<Box<dyn Source>, ConfigError> {
+    Config::read(section).map(|_| Box::new(NoGroups) as Box<dyn Source>)
 }
 
-fn configure_jobs(section: &Section, roots: &Roots) -> Result<Box<dyn JobSource>, ConfigError> {
+fn configure_jobs(section: &Section, context: &ConfigureContext) -> Result<Box<dyn JobSource>, ConfigError> {
     let config = Config::read(section)?;
-    let (devices, blkio) = (roots.sys.join("dev/block"), roots.cgroup.join("blkio"));
+    let (devices, blkio) = (context.roots.sys.join("dev/block"), context.roots.cgroup.join("blkio"));
     Ok(Box::new(Cgroup { config, devices, blkio, seen: HashMap::new() }))
 }
 

@@ -9,6 +9,7 @@ use wholegrain_model::pattern::Filter;
 
 use super::event::{Event, Family};
 use super::machine::Wanted;
+use crate::ConfigureContext;
 use crate::options::GroupOptions;
 
 /// What is counted of jobs when the configuration does not say.
@@ -80,7 +81,7 @@ pub struct Config {
 
 impl Config {
     /// Reads and checks the source's table.
-    pub fn read(section: &Section) -> Result<Self, ConfigError> {
+    pub fn read(section: &Section, context: &ConfigureContext) -> Result<Self, ConfigError> {
         let table: Table = section.parse()?;
         let common = GroupOptions {
             interval: table.interval,
@@ -92,9 +93,6 @@ impl Config {
         if !(1..=GROUP_EVENTS_MAX).contains(&table.group_max) {
             return Err(section
                 .error("group_max", format!("group_max is {}; 1 to {GROUP_EVENTS_MAX} make sense", table.group_max)));
-        }
-        if let Some(path) = table.lock_file.as_ref().filter(|path| !path.is_absolute()) {
-            return Err(section.error("lock_file", format!("lock_file is {}; write the whole path", path.display())));
         }
         let job_groups = scope(section, "groups", &table.groups)?;
         let job_events = match &table.events {
@@ -113,7 +111,7 @@ impl Config {
             node: wanted(node_groups, node_events, table.group_max)
                 .map_err(|error| section.error("node_events", error))?,
             per_cpu: table.per_cpu,
-            lock_file: table.lock_file,
+            lock_file: table.lock_file.map(|path| context.resolve(&path)),
             common,
         })
     }

@@ -33,7 +33,7 @@ use self::refusals::Refusals;
 use crate::job::JobSource;
 use crate::options::GroupOptions;
 use crate::plan::Plan;
-use crate::{GroupPlan, Reader, Reading, Roots, Row, Source, SourceType};
+use crate::{ConfigureContext, GroupPlan, Reader, Reading, Roots, Row, Source, SourceType};
 
 /// The line in [`crate::SOURCES`].
 pub const SOURCE: SourceType = SourceType {
@@ -46,12 +46,12 @@ pub const SOURCE: SourceType = SourceType {
 /// The node's group.
 const GROUP: &str = "perf";
 
-fn configure(section: &Section, roots: &Roots) -> Result<Box<dyn Source>, ConfigError> {
-    Ok(Box::new(node(Config::read(section)?, roots, Arc::new(Linux))))
+fn configure(section: &Section, context: &ConfigureContext) -> Result<Box<dyn Source>, ConfigError> {
+    Ok(Box::new(node(Config::read(section, context)?, &context.roots, Arc::new(Linux))))
 }
 
-fn configure_jobs(section: &Section, roots: &Roots) -> Result<Box<dyn JobSource>, ConfigError> {
-    Ok(Box::new(of_jobs(Config::read(section)?, roots, Arc::new(Linux))))
+fn configure_jobs(section: &Section, context: &ConfigureContext) -> Result<Box<dyn JobSource>, ConfigError> {
+    Ok(Box::new(of_jobs(Config::read(section, context)?, &context.roots, Arc::new(Linux))))
 }
 
 fn node(config: Config, roots: &Roots, kernel: Arc<dyn Kernel>) -> Node {

@@ -29,7 +29,7 @@ use crate::options::GroupOptions;
 use crate::plan::Plan;
 use crate::pressure::{self, PressureTable};
 use crate::table::{LineTable, Parsed};
-use crate::{GroupPlan, ReadProblem, Reader, Reading, Roots, Row, Source, SourceType};
+use crate::{ConfigureContext, GroupPlan, ReadProblem, Reader, Reading, Row, Source, SourceType};
 
 /// The line in [`crate::SOURCES`].
 pub const SOURCE: SourceType = SourceType {
@@ -42,11 +42,16 @@ pub const SOURCE: SourceType = SourceType {
 /// Ticks a second of CPU times, where the system does not say.
 const USER_HZ_USUAL: u32 = 100;
 
-fn configure(section: &Section, roots: &Roots) -> Result<Box<dyn Source>, ConfigError> {
+fn configure(section: &Section, context: &ConfigureContext) -> Result<Box<dyn Source>, ConfigError> {
     // SAFETY: sysconf only looks up a number.
     let ticks_hz = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
     let ticks_hz = u32::try_from(ticks_hz).ok().filter(|hz| *hz > 0).unwrap_or(USER_HZ_USUAL);
-    Ok(Box::new(Procfs { config: Config::read(section)?, root: roots.proc.clone(), ticks_hz, unseen: Vec::new() }))
+    Ok(Box::new(Procfs {
+        config: Config::read(section)?,
+        root: context.roots.proc.clone(),
+        ticks_hz,
+        unseen: Vec::new(),
+    }))
 }
 
 struct Procfs {

@@ -21,7 +21,7 @@ use crate::file::{self, KeptFile};
 use crate::options::GroupOptions;
 use crate::plan::Plan;
 use crate::scan;
-use crate::{GroupPlan, ReadProblem, Reader, Reading, Roots, Row, Source, SourceType};
+use crate::{ConfigureContext, GroupPlan, ReadProblem, Reader, Reading, Row, Source, SourceType};
 
 /// The line in [`crate::SOURCES`].
 pub const SOURCE: SourceType = SourceType {
@@ -37,8 +37,8 @@ const FILES_GROUP: &str = "sysfs";
 /// The longest file of one number, in bytes, with its newline.
 const NUMBER_BYTES_MAX: usize = 64;
 
-fn configure(section: &Section, roots: &Roots) -> Result<Box<dyn Source>, ConfigError> {
-    Ok(Box::new(Sysfs { config: Config::read(section)?, root: roots.sys.clone(), offered: HashSet::new() }))
+fn configure(section: &Section, context: &ConfigureContext) -> Result<Box<dyn Source>, ConfigError> {
+    Ok(Box::new(Sysfs { config: Config::read(section)?, root: context.roots.sys.clone(), offered: HashSet::new() }))
 }
 
 struct Sysfs {

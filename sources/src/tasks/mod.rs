@@ -27,9 +27,10 @@ use self::kernel::Kernel;
 use self::members::{Members, Trouble};
 use self::proc::Proc;
 use self::usage::{COUNTERS, DELAY_BLKIO, DELAY_CPU, ENDED, GAUGES, IO, RUN, SWITCHES, Usage};
-use crate::job::{JobPart, JobPlace, JobSource, JobsOnly, Last};
+use crate::job::{JobPart, JobPlace, JobSource, Last};
 use crate::plan::Slot;
-use crate::{ReadProblem, Reader, Reading, Roots, Row, Source, SourceType};
+use crate::source::NoGroups;
+use crate::{ConfigureContext, ReadProblem, Reader, Reading, Roots, Row, Source, SourceType};
 
 /// The line in [`crate::SOURCES`].
 pub const SOURCE: SourceType = SourceType {
@@ -58,12 +59,18 @@ impl Default for Config {
     }
 }
 
-fn configure(section: &Section, _roots: &Roots) -> Result<Box<dyn Source>, ConfigError> {
-    section.parse::<Config>().map(|_| Box::new(JobsOnly) as Box<dyn Source>)
+fn configure(section: &Section, _context: &ConfigureContext) -> Result<Box<dyn Source>, ConfigError> {
+    section.parse::<Config>().map(|_| Box::new(NoGroups) as Box<dyn Source>)
 }
 
-fn configure_jobs(section: &Section, roots: &Roots) -> Result<Box<dyn JobSource>, ConfigError> {
-    Ok(Box::new(Tasks { config: section.parse()?, roots: roots.clone(), proc: None, hub: None, jobs: HashMap::new() }))
+fn configure_jobs(section: &Section, context: &ConfigureContext) -> Result<Box<dyn JobSource>, ConfigError> {
+    Ok(Box::new(Tasks {
+        config: section.parse()?,
+        roots: context.roots.clone(),
+        proc: None,
+        hub: None,
+        jobs: HashMap::new(),
+    }))
 }
 
 /// Every sensor there can be, in order; a kernel may lack some.

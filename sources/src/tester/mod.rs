@@ -11,7 +11,7 @@ use wholegrain_model::schema::SENSORS_MAX;
 use wholegrain_model::{Interval, Kind, SensorDef};
 
 use crate::options::GroupOptions;
-use crate::{GroupPlan, Reader, Reading, Roots, Row, Source, SourceType};
+use crate::{ConfigureContext, GroupPlan, Reader, Reading, Row, Source, SourceType};
 
 /// The line in [`crate::SOURCES`].
 pub const SOURCE: SourceType = SourceType {
@@ -101,7 +101,7 @@ impl Config {
     }
 }
 
-fn configure(section: &Section, _roots: &Roots) -> Result<Box<dyn Source>, ConfigError> {
+fn configure(section: &Section, _context: &ConfigureContext) -> Result<Box<dyn Source>, ConfigError> {
     let config: Config = section.parse()?;
     config.check(section)?;
     Ok(Box::new(Tester { config }))
@@ -220,7 +220,7 @@ mod tests {
 
     fn source(keys: &str) -> Result<Box<dyn Source>, ConfigError> {
         let document = Document::new("agent.toml", &format!("[sources.tester]\n{keys}\n"));
-        configure(&document.root().child("sources").child("tester"), &Roots::default())
+        configure(&document.root().child("sources").child("tester"), &ConfigureContext::default())
     }
 
     /// The first `samples` samples of the first group.

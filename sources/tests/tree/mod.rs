@@ -23,7 +23,7 @@ pub fn roots(tree: &Path) -> Roots {
 pub fn source(name: &str, config: &str, roots: &Roots) -> Result<Box<dyn Source>, ConfigError> {
     let section = Document::new("agent.toml", config).root().child("sources").child(name);
     let source = SOURCES.iter().find(|one| one.name == name).expect("a source of that name");
-    (source.configure)(&section, roots)
+    (source.configure)(&section, &roots.clone().into())
 }
 
 /// A copy of a fixture that a test changes.
@@ -106,7 +106,7 @@ pub const CONTROLLERS: [&str; 5] = ["cpu", "cpuacct", "memory", "blkio", "pids"]
 pub fn job_source(name: &str, config: &str, roots: &Roots) -> Result<Box<dyn JobSource>, ConfigError> {
     let section = Document::new("agent.toml", config).root().child("sources").child(name);
     let source = SOURCES.iter().find(|one| one.name == name).expect("a source of that name");
-    (source.jobs.expect("a source of jobs"))(&section, roots)
+    (source.jobs.expect("a source of jobs"))(&section, &roots.clone().into())
 }
 
 /// A job with a directory in each of the controllers that are there, and `v2` below the cgroup root.

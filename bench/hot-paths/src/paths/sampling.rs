@@ -79,7 +79,7 @@ impl Work for Sample {
 pub fn procfs() -> anyhow::Result<Box<dyn Work>> {
     let source = SOURCES.iter().find(|source| source.name == "procfs").context("there is no source procfs")?;
     let section = Document::new("hot-paths.toml", "").root().child("sources").child("procfs");
-    let plans = (source.configure)(&section, &roots())?.discover(&mut |_| {});
+    let plans = (source.configure)(&section, &roots().into())?.discover(&mut |_| {});
     let wanted = plans.into_iter().filter(|plan| ["meminfo", "vmstat", "stat"].contains(&plan.name.as_str()));
     let groups: Vec<_> = wanted.map(|plan| (plan.name, plan.sensors, plan.reader)).collect();
     ensure!(groups.len() == 3, "of meminfo, vmstat and stat {} were found in {}", groups.len(), recorded().display());
@@ -99,7 +99,7 @@ pub fn job() -> anyhow::Result<Box<dyn Work>> {
         ..JobPlace::default()
     };
     let configure = source.jobs.context("the source cgroup has no jobs")?;
-    let parts = configure(&section, &roots)?.parts(&place, &mut |_| {});
+    let parts = configure(&section, &roots.into())?.parts(&place, &mut |_| {});
     ensure!(parts.len() > 10, "{} parts of a job were found in {}", parts.len(), recorded().display());
     // One group of all, as rules with one interval make it.
     let (mut sensors, mut readers) = (Vec::new(), Vec::new());

@@ -16,7 +16,7 @@ use super::fake::Fake;
 use super::{Jobs, Node, node, of_jobs};
 use crate::job::{JobPart, JobPlace, JobSource};
 use crate::plan::Slot;
-use crate::{GroupPlan, Reader, Reading, Roots, Row, Source};
+use crate::{ConfigureContext, GroupPlan, Reader, Reading, Roots, Row, Source};
 
 /// Two CPUs, PMUs, tracepoints and a job's directory, with a kernel that has what is opened of them.
 struct Machine {
@@ -69,7 +69,8 @@ impl Machine {
 
 fn config(keys: &str) -> Result<Config, ConfigError> {
     let text = format!("[sources.perf]\n{keys}\n");
-    Config::read(&Document::new("agent.toml", &text).root().child("sources").child("perf"))
+    let context = ConfigureContext { config_dir: "/etc/wholegrain".into(), ..ConfigureContext::default() };
+    Config::read(&Document::new("agent.toml", &text).root().child("sources").child("perf"), &context)
 }
 
 fn parts(jobs: &mut Jobs, place: &JobPlace) -> (BTreeMap<String, JobPart>, Vec<String>) {
