@@ -11,62 +11,54 @@ use wholegrain_transport::mqtt::{self, Version};
 
 use super::names::{LineProtocol, NameTemplate, TEMPLATES_MAX, defaults};
 
-/// The most `[[remote]]`.
 pub const REMOTES_MAX: usize = 64;
-/// The most filters of one remote broker.
 pub const FILTERS_MAX: usize = 64;
 
-/// What comes in otherwise than natively, as configured.
+/// Settings of all inputs other than Wholegrain agents.
 #[derive(Debug, Clone)]
 pub struct InteropConfig {
-    /// Whether publishes on sensors' paths are readings.
+    /// Whether publishes on sensor paths are stored as readings.
     pub readings: bool,
-    /// On which topics.
+    /// Topic filters of those publishes.
     pub topics: Vec<String>,
-    /// How many new sensors without a schema one sender may bring in an hour.
+    /// The most new schemaless sensors that one sender may register in an hour.
     pub sensors_per_hour_max: u64,
-    /// Where names that DCDB's pushers announced are kept.
+    /// The file with the names that DCDB pushers announced.
     pub names_file: PathBuf,
-    /// The largest body of a write over HTTP, unpacked, in bytes.
+    /// The largest body of a write over HTTP after decompression, in bytes.
     pub body_bytes_max: usize,
-    /// How names of line protocols become paths, in the order in which they are tried.
+    /// Templates that turn names of line protocols into paths; the first that fits is used.
     pub templates: Vec<NameTemplate>,
-    /// Brokers to be a client of.
+    /// Brokers that this server connects to as a client.
     pub remotes: Vec<RemoteConfig>,
 }
 
-/// A broker that this server is a client of.
 #[derive(Debug, Clone)]
 pub struct RemoteConfig {
-    /// What it is called in the log.
+    /// The name in log messages.
     pub name: String,
-    /// Whether TLS is spoken.
     pub tls: bool,
-    /// Name or address.
     pub host: String,
-    /// TCP port.
     pub port: u16,
-    /// Protocol.
     pub version: Version,
-    /// The client's name at the broker; its session is kept under it.
+    /// The client identifier; the broker keeps the session under it.
     pub client_id: String,
-    /// User name.
     pub user: Option<String>,
-    /// The file with the password on its first line.
+    /// A file with the password on its first line.
     pub password_file: Option<PathBuf>,
-    /// The authority that signed the broker's certificate, PEM.
+    /// The CA that signed the broker's certificate, PEM.
     pub ca: Option<PathBuf>,
-    /// Certificate and key to show, PEM.
+    /// Client certificate and key, PEM.
     pub identity: Option<(PathBuf, PathBuf)>,
-    /// What to subscribe to.
+    /// Topic filters.
     pub subscribe: Vec<String>,
-    /// Below which paths it may deliver.
+    /// The prefixes of all paths that the broker may deliver.
     pub trust: Vec<SensorPath>,
-    /// The longest silence.
+    /// The longest time without a packet.
     pub keep_alive: Duration,
-    /// How long the broker keeps the session of a server that is away.
+    /// How long the broker keeps the session while the server is disconnected.
     pub session_expiry: Duration,
-    /// The most messages that are not yet acknowledged.
+    /// The most unacknowledged messages.
     pub inflight_max: u16,
 }
 
@@ -139,8 +131,8 @@ pub(crate) struct RawRemote {
     inflight_max: Option<u16>,
 }
 
-/// What is subscribed to unless said otherwise. Schemas not shared: they are retained, and a shared subscription does not get
-/// what is retained.
+/// The default subscriptions. Schemas are not in a shared subscription, because their messages are retained, and shared subscriptions do not deliver
+/// retained messages.
 fn subscribe() -> Vec<String> {
     [
         "wholegrain/v1/schema/#",
@@ -152,7 +144,7 @@ fn subscribe() -> Vec<String> {
     .to_vec()
 }
 
-/// Checks all of it; `root` is the file's, for messages.
+/// Checks all sections; `root` locates errors in the file.
 pub(crate) fn check(
     readings: RawReadings,
     interop: RawInterop,
@@ -175,9 +167,10 @@ pub(crate) fn check(
         return Err(section.error("body_bytes_max", format!("is {}; set 1KiB to 1GiB", interop.body_bytes_max.0)));
     }
     if interop.template.len() > TEMPLATES_MAX {
-        return Err(
-            section.error("template", format!("is there {} times; at most {TEMPLATES_MAX}", interop.template.len()))
-        );
+        return Err(section.error(
+            "template",
+            format!("appears {} times; at most {TEMPLATES_MAX} are allowed", interop.template.len()),
+        ));
     }
     let mut templates = Vec::new();
     for raw in interop.template {
@@ -186,7 +179,7 @@ pub(crate) fn check(
     }
     templates.extend(defaults());
     if remotes.len() > REMOTES_MAX {
-        return Err(root.error("remote", format!("is there {} times; at most {REMOTES_MAX}", remotes.len())));
+        return Err(root.error("remote", format!("appears {} times; at most {REMOTES_MAX} are allowed", remotes.len())));
     }
     let remotes = remotes.into_iter().map(|raw| remote(raw, root, base)).collect::<Result<Vec<_>, _>>()?;
     Ok(InteropConfig {
@@ -210,7 +203,7 @@ fn remote(raw: RawRemote, root: &Section, base: &Path) -> Result<RemoteConfig, C
         return refuse("client_id is empty; the broker keeps the session under it".to_owned());
     }
     if address.tls && raw.ca.is_none() {
-        return refuse("mqtts needs ca, the authority that signed the broker's certificate".to_owned());
+        return refuse("mqtts needs ca, the certificate of the CA that signed the broker's certificate".to_owned());
     }
     let subscribe = raw.subscribe.unwrap_or_else(subscribe);
     if subscribe.is_empty() || subscribe.len() > FILTERS_MAX {
@@ -220,15 +213,17 @@ fn remote(raw: RawRemote, root: &Section, base: &Path) -> Result<RemoteConfig, C
         return refuse(format!("{wrong:?} is not a topic filter"));
     }
     if raw.trust.is_empty() {
-        return refuse("trust is empty; list the paths below which it may deliver, such as \"/site\"".to_owned());
+        return refuse(
+            "trust is empty; list the prefixes of the paths that the broker may deliver, such as \"/site\"".to_owned(),
+        );
     }
     if raw.password_file.is_some() && raw.user.is_none() {
-        return refuse("password_file without user; give both".to_owned());
+        return refuse("password_file is set without user; set both".to_owned());
     }
     let identity = match (raw.cert, raw.key) {
         (Some(cert), Some(key)) => Some((base.join(cert), base.join(key))),
         (None, None) => None,
-        _ => return refuse("cert and key go together".to_owned()),
+        _ => return refuse("set cert and key together".to_owned()),
     };
     let inflight_max = raw.inflight_max.unwrap_or(1000);
     if inflight_max == 0 {
@@ -279,14 +274,14 @@ mod tests {
             (load(&format!("{mqtt}[mqtt.readings]\ntopics = [\"a/#\"]")), "not a topic filter that begins with `/`"),
             (load(&format!("{mqtt}[mqtt.readings]\nsensors_per_hour_max = 0")), "is 0; set at least 1"),
             (load(&format!("{mqtt}[interop]\nbody_bytes_max = \"1B\"")), "1KiB to 1GiB"),
-            (load(&format!("{mqtt}[[interop.template]]\npath = \"/{{x}}\"")), "{x} is no placeholder"),
+            (load(&format!("{mqtt}[[interop.template]]\npath = \"/{{x}}\"")), "{x} is not a placeholder"),
             (load(&format!("{mqtt}[[interop.template]]\npath = \"/a\"\nprotocol = \"x\"")), "unknown value `x`"),
             (remote("url = \"http://h\""), "write mqtt://"),
             (remote("url = \"mqtts://h\""), "mqtts needs ca"),
             (remote("url = \"mqtt://h\"\nsubscribe = [\"a/#/b\"]"), "is not a topic filter"),
             (remote("url = \"mqtt://h\"\nsubscribe = []"), "0 filters"),
             (remote("url = \"mqtt://h\"\npassword_file = \"p\""), "without user"),
-            (remote("url = \"mqtt://h\"\ncert = \"c\""), "go together"),
+            (remote("url = \"mqtt://h\"\ncert = \"c\""), "set cert and key together"),
             (remote("url = \"mqtt://h\"\ninflight_max = 0"), "inflight_max is 0"),
             (load(&format!("{mqtt}[[remote]]\nclient_id = \"s\"\nurl = \"mqtt://h\"\ntrust = []")), "trust is empty"),
         ] {

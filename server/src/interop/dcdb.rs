@@ -1,42 +1,40 @@
-//! What DCDB's pushers publish: arrays of records, and names for topics. No I/O.
+//! Messages of DCDB pushers: arrays of records, and names of topics. No I/O.
 //!
-//! - A reading's topic is the sensor's path. Its payload is an array of records of 16 bytes, value and time (ns since the Unix
-//!   epoch), both little-endian 64-bit integers; or 8 bytes, a value alone, whose time is when it arrived.
-//! - `/DCDB_MAP/<topic>` with a name as the payload says that the sensor of `<topic>` has this name. As `<topic>` begins with a
-//!   slash there are two of them in a row; one is understood too.
-//! - `/DCDB_MAP/METADATA/<topic>` with a JSON object says the same (`publicName`) and more: `unit`, `scale`, `monotonic`.
+//! - The topic of a reading is the sensor's path. The payload is an array of records of 16 bytes: value and time (ns since the Unix epoch), both
+//!   64-bit little-endian integers. A payload of 8 bytes is a value alone; its time is the time of arrival.
+//! - `/DCDB_MAP/<topic>` announces the name in its payload for the sensor of `<topic>`. `<topic>` begins with a slash, so that two slashes follow
+//!   each other; one is accepted as well.
+//! - `/DCDB_MAP/METADATA/<topic>` announces the name in a JSON object (`publicName`), with `unit`, `scale` and `monotonic`.
 //!
-//! The layout is that of DCDB's collect agent (`collectagent.cpp`) and pusher (`MQTTPusher.cpp`).
+//! The layout is defined by DCDB's collect agent (`collectagent.cpp`) and pusher (`MQTTPusher.cpp`).
 
 use wholegrain_model::schema::UNIT_BYTES_MAX;
 use wholegrain_model::{Kind, NameError, SensorPath};
 
-/// The bytes of a record.
 pub const RECORD_BYTES: usize = 16;
-/// The bytes of a value alone.
+/// The size of a payload that is a value alone.
 pub const VALUE_BYTES: usize = 8;
-/// The most records of one message; DCDB's pusher sends 1,024 at most.
+/// The most records of one message; a DCDB pusher sends at most 1,024.
 pub const RECORDS_MAX: usize = 65_536;
-/// Where names for topics are announced.
+/// The prefix of topics that announce names.
 pub const MAP: &str = "/DCDB_MAP/";
 /// The largest announcement, in bytes.
 pub const ANNOUNCEMENT_BYTES_MAX: usize = 16 << 10;
 
-/// What a payload is.
+/// The interpretation of a payload as DCDB data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DcdbPayload<'a> {
-    /// A value alone.
+    /// A value without a time.
     Value(i64),
     /// Whole records, at least one.
     Records(&'a [[u8; RECORD_BYTES]]),
-    /// More records than are taken.
+    /// The number of records exceeds [`RECORDS_MAX`].
     TooMany(usize),
-    /// Nothing of DCDB's.
     Other,
 }
 
-/// Tells what a payload is. One that is printable text from end to end is not taken for records: it would be a value beyond 2e18
-/// or a time after 2043, and text of 16 characters is what other programs send.
+/// Interprets a payload. Printable text is not interpreted as records: other programs send texts of 16 characters, and as a record the text would be
+/// a value above 2e18 or a time after 2043.
 pub fn payload(payload: &[u8]) -> DcdbPayload<'_> {
     if let Ok(value) = <[u8; VALUE_BYTES]>::try_from(payload) {
         return if is_text(payload) { DcdbPayload::Other } else { DcdbPayload::Value(i64::from_le_bytes(value)) };
@@ -52,7 +50,7 @@ fn is_text(payload: &[u8]) -> bool {
     payload.iter().all(|byte| matches!(byte, b' '..=b'~' | b'\t' | b'\n' | b'\r'))
 }
 
-/// A record's value and time.
+/// Returns value and time of a record.
 pub fn record(record: &[u8; RECORD_BYTES]) -> (i64, i64) {
     let half = |at: usize| {
         let mut bytes = [0; VALUE_BYTES];
@@ -62,20 +60,19 @@ pub fn record(record: &[u8; RECORD_BYTES]) -> (i64, i64) {
     (half(0), half(VALUE_BYTES))
 }
 
-/// What is announced of a topic's sensor.
+/// The announced properties of a topic's sensor.
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct SensorAnnouncement {
-    /// Where its readings are published.
+    /// The topic of its readings.
     pub topic: SensorPath,
-    /// Its name, which is its path in the store.
+    /// The sensor's path in the store.
     pub name: SensorPath,
-    /// Its unit; empty when nothing was said.
+    /// Empty if none was announced.
     #[serde(default)]
     pub unit: String,
     /// Value times scale is in the unit.
     #[serde(default = "one")]
     pub scale: f64,
-    /// Gauge or counter.
     #[serde(default = "gauge")]
     pub kind: Kind,
 }
@@ -92,15 +89,15 @@ fn gauge() -> Kind {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AnnouncementError {
     /// Empty or too long.
-    #[error("an announcement of {0} bytes; 1 to {ANNOUNCEMENT_BYTES_MAX} are taken")]
+    #[error("an announcement of {0} bytes; send 1 to {ANNOUNCEMENT_BYTES_MAX} bytes")]
     Length(usize),
     /// The payload is not text.
     #[error("the name is not UTF-8")]
     NotText,
-    /// The payload is not the JSON that it should be.
+    /// The payload is not valid metadata.
     #[error("the metadata is not a JSON object with a `publicName`: {0}")]
     Json(String),
-    /// The topic or the name cannot be a path.
+    /// The topic or the name is not a valid path.
     #[error("the {0} cannot be a sensor's path: {1}")]
     Path(&'static str, NameError),
 }
@@ -114,7 +111,7 @@ struct DcdbMetadata {
     monotonic: Option<serde_json::Value>,
 }
 
-/// Reads an announcement; `None` when the topic is not where names are announced.
+/// Parses an announcement; `None` if the topic is not below [`MAP`].
 pub fn announcement(topic: &str, payload: &[u8]) -> Option<Result<SensorAnnouncement, AnnouncementError>> {
     let rest = topic.strip_prefix(MAP)?;
     Some(match rest.strip_prefix("METADATA/") {
@@ -126,7 +123,7 @@ pub fn announcement(topic: &str, payload: &[u8]) -> Option<Result<SensorAnnounce
 fn with_name(topic: &str, payload: &[u8]) -> Result<SensorAnnouncement, AnnouncementError> {
     check_length(payload)?;
     let name = std::str::from_utf8(payload).map_err(|_| AnnouncementError::NotText)?;
-    // Names written by C programs may come with their terminating zero.
+    // C programs may send the terminating zero.
     let name = path("name", name.trim_end_matches('\0').trim())?;
     Ok(SensorAnnouncement { topic: path("topic", topic)?, name, unit: String::new(), scale: 1.0, kind: Kind::Gauge })
 }
@@ -140,7 +137,7 @@ fn with_metadata(topic: &str, payload: &[u8]) -> Result<SensorAnnouncement, Anno
         Some(name) if !name.is_empty() => path("name", name)?,
         _ => topic.clone(),
     };
-    // The JSON writer of DCDB's library puts numbers and truth values in quotes.
+    // DCDB's JSON writer puts numbers and booleans in quotes.
     let plain = |value: &serde_json::Value| match value {
         serde_json::Value::String(text) => text.clone(),
         other => other.to_string(),
@@ -161,7 +158,7 @@ fn check_length(payload: &[u8]) -> Result<(), AnnouncementError> {
     }
 }
 
-/// A path from text that may lack the slash at its beginning.
+/// Parses a path whose first slash may be missing.
 fn path(what: &'static str, text: &str) -> Result<SensorPath, AnnouncementError> {
     let path = if text.starts_with('/') { SensorPath::new(text) } else { SensorPath::new(format!("/{text}")) };
     path.map_err(|error| AnnouncementError::Path(what, error))
@@ -239,7 +236,7 @@ mod tests {
                 assert_eq!(records.len() * RECORD_BYTES, bytes.len(), "seed {seed:#x} round {round}");
             }
             for topic in ["/DCDB_MAP//a/b", "/DCDB_MAP/METADATA//a"] {
-                // A name that is taken is a path.
+                // An accepted name is a valid path.
                 if let Some(Ok(announced)) = announcement(topic, &bytes) {
                     assert!(SensorPath::new(announced.name.as_str()).is_ok(), "seed {seed:#x} round {round}");
                 }

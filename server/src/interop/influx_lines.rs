@@ -1,54 +1,47 @@
-//! The line protocol of InfluxDB, which ClusterCockpit speaks too. No I/O.
+//! The line protocol of InfluxDB, which ClusterCockpit uses as well. No I/O.
 //!
-//! `measurement,tag=value,… field=value,… timestamp`: the whole syntax of versions 1 and 2, with escapes, quoted strings (which may
-//! hold line ends), integers (`1i`), unsigned integers (`1u`), booleans, floats, and comments. A line that breaks it costs itself
-//! only: the next one begins after the next line end.
+//! `measurement,tag=value,… field=value,… timestamp`: the whole syntax of versions 1 and 2, with escapes, quoted strings (which may contain line
+//! ends), integers (`1i`), unsigned integers (`1u`), booleans, floats, and comments. An invalid line ends at its first line end and does not affect
+//! the next one.
 
 use std::borrow::Cow;
 
-/// The longest line, in bytes.
 pub const LINE_BYTES_MAX: usize = 256 << 10;
-/// The most tags of one line.
 pub const TAGS_MAX: usize = 64;
-/// The most fields of one line.
 pub const FIELDS_MAX: usize = 4096;
 
-/// A field's value.
 #[derive(Debug, Clone, PartialEq)]
 pub enum FieldValue {
     /// `1i`.
     Int(i64),
     /// `1u`.
     Unsigned(u64),
-    /// `1.5`, and `1`, which is a float here.
+    /// `1.5`; `1` is a float as well.
     Float(f64),
     /// `t`, `true`, ….
     Bool(bool),
-    /// `"text"`: taken, and of no use as a reading.
+    /// `"text"`: accepted, but never a reading.
     Text,
 }
 
-/// One line.
 #[derive(Debug, Clone, PartialEq)]
 pub struct InfluxLine<'a> {
-    /// What was measured.
     pub measurement: Cow<'a, str>,
-    /// In the order of the line, each key once.
+    /// In the order of the line; no key twice.
     pub tags: Vec<(Cow<'a, str>, Cow<'a, str>)>,
-    /// In the order of the line, at least one.
+    /// In the order of the line; at least one.
     pub fields: Vec<(Cow<'a, str>, FieldValue)>,
-    /// As written, in whatever unit the request says.
+    /// In the unit that the request declares.
     pub timestamp: Option<i64>,
 }
 
 impl InfluxLine<'_> {
-    /// A tag's value.
     pub fn tag(&self, key: &str) -> Option<&str> {
         self.tags.iter().find(|(known, _)| known == key).map(|(_, value)| &**value)
     }
 }
 
-/// The lines of a text one after the other, each with its number from 1. Empty lines and comments are stepped over.
+/// Iterates over the lines of a text with their numbers, from 1. Skips empty lines and comments.
 #[derive(Debug, Clone)]
 pub struct InfluxLines<'a> {
     text: &'a str,
@@ -57,7 +50,6 @@ pub struct InfluxLines<'a> {
 }
 
 impl<'a> InfluxLines<'a> {
-    /// Of this text.
     pub fn new(text: &'a str) -> Self {
         Self { text, at: 0, number: 0 }
     }
@@ -83,7 +75,7 @@ impl<'a> Iterator for InfluxLines<'a> {
             let skipped = line_end - start.len();
             let mut cursor = LineCursor { text: &rest[skipped..], at: 0 };
             let result = cursor.line();
-            // A line that is understood may hold line ends within its strings; one that is not ends at its first.
+            // A valid line may contain line ends within strings; an invalid line ends at its first line end.
             let end = if result.is_ok() { skipped + cursor.at } else { line_end };
             self.number += rest[..end].matches('\n').count();
             self.at = (self.at + end + 1).min(self.text.len());
@@ -142,7 +134,7 @@ impl<'a> LineCursor<'a> {
                 return Err("a tag has no value");
             }
             if tags.iter().any(|(known, _)| *known == key) {
-                return Err("a tag is there twice");
+                return Err("a tag appears twice");
             }
             if tags.len() >= TAGS_MAX {
                 return Err("there are too many tags");
@@ -176,14 +168,14 @@ impl<'a> LineCursor<'a> {
         }
     }
 
-    /// Text up to one of `ends` or the line's end; a backslash takes its meaning from each of `escaped`.
+    /// Reads up to one of `ends` or the line's end; a backslash makes each character of `escaped` literal.
     fn name(&mut self, escaped: &[u8], ends: &[u8]) -> LineResult<Cow<'a, str>> {
         let (bytes, start) = (self.text.as_bytes(), self.at);
         let mut owned: Option<String> = None;
         let mut from = start;
         while let Some(&byte) = bytes.get(self.at) {
             if byte == b'\\' && bytes.get(self.at + 1).is_some_and(|next| escaped.contains(next)) {
-                // The backslash goes, what follows it stays.
+                // Drops the backslash and keeps the character after it.
                 owned.get_or_insert_default().push_str(&self.text[from..self.at]);
                 from = self.at + 1;
                 self.at += 2;
@@ -233,13 +225,13 @@ impl<'a> LineCursor<'a> {
             _ => {}
         }
         if let Some(digits) = text.strip_suffix('i') {
-            return digits.parse().map(FieldValue::Int).map_err(|_| "an integer is none, or beyond 64 bits");
+            return digits.parse().map(FieldValue::Int).map_err(|_| "an integer is invalid or beyond 64 bits");
         }
         if let Some(digits) = text.strip_suffix('u') {
             return digits
                 .parse()
                 .map(FieldValue::Unsigned)
-                .map_err(|_| "an unsigned integer is none, or beyond 64 bits");
+                .map_err(|_| "an unsigned integer is invalid or beyond 64 bits");
         }
         let written = text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'+' | b'-' | b'.' | b'e' | b'E'));
         match text.parse::<f64>() {
@@ -255,7 +247,7 @@ impl<'a> LineCursor<'a> {
         }
         match &self.text[start..self.at] {
             "" => Ok(None),
-            digits => digits.parse().map(Some).map_err(|_| "the timestamp is no integer of 64 bits"),
+            digits => digits.parse().map(Some).map_err(|_| "the timestamp is not a 64-bit integer"),
         }
     }
 }

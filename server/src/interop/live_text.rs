@@ -1,6 +1,6 @@
-//! Live readings as text: `text/<path without its first slash>` with `value;timestamp_ns`, for whoever subscribes to such topics.
+//! Publishes live readings as text: `text/<path without its first slash>` with `value;timestamp_ns`.
 //!
-//! As long as nobody does, there is a thread that looks ten times a second whether somebody does, and nothing else.
+//! Without subscribers to these topics a thread checks for them ten times a second, and does nothing else.
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -18,18 +18,18 @@ use wholegrain_transport::payload::for_each_column;
 use crate::access::TEXT_ROOT;
 use crate::broker::{Broker, ServerLifetime};
 
-/// The journal's commits that may wait for the thread before the store drops what is in some for it and counts it.
+/// The most commits of the journal that may wait for the thread. Beyond it the store drops readings for it and counts them.
 const STORE_BOUND: usize = 1024;
-/// How often it is looked whether somebody subscribes, or nobody any more.
+/// How often the thread checks for subscribers.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// Schemas and sensors of which it is remembered what somebody subscribes to.
+/// The most schemas and sensors with a cached selection.
 const REMEMBERED_MAX: usize = 65_536;
 
-/// Starts the thread. It ends when the server goes down or the store is closed.
+/// Starts the thread. It ends when the server shuts down or the store is closed.
 pub(super) fn start(broker: Arc<Broker>, lifetime: ServerLifetime) -> std::io::Result<()> {
     std::thread::Builder::new().name("live-text".into()).spawn(move || {
         run(&broker, &lifetime.shutdown);
-        // The server closes the store when all lifetimes are over: then nobody may hold it any more.
+        // The server closes the store when all lifetimes have ended; nothing may use it after that.
         drop(broker);
         drop(lifetime);
     })?;
@@ -55,7 +55,7 @@ fn run(broker: &Broker, shutdown: &watch::Receiver<bool>) {
     }
 }
 
-/// A sensor that somebody subscribed to.
+/// A sensor with at least one subscriber.
 #[derive(Debug)]
 struct TextSensor {
     column: usize,
@@ -66,11 +66,11 @@ struct TextSensor {
 #[derive(Debug, Default)]
 struct LiveText {
     generation: Option<u64>,
-    /// The store's when scales were looked up.
+    /// The store's generation of properties when the scales were read.
     properties: u64,
     filters: Vec<String>,
     batches: HashMap<SchemaHash, Arc<[TextSensor]>>,
-    /// `None` for a sensor that nobody subscribed to.
+    /// `None` for a sensor without subscribers.
     loose: HashMap<SensorId, Option<TextSensor>>,
 }
 
@@ -79,10 +79,10 @@ impl LiveText {
         broker.subscriptions.filters_below(TEXT_ROOT.trim_end_matches('/'))
     }
 
-    /// Looks again at the subscriptions if they changed; whether anybody is there.
+    /// Reads the subscriptions again if they changed; returns whether there are any.
     fn is_wanted(&mut self, broker: &Broker) -> bool {
         let generation = broker.subscriptions.text_generation();
-        // Somebody may have set another scale.
+        // Scales may have changed.
         let properties = broker.store.properties_generation();
         if self.generation != Some(generation) || self.properties != properties {
             let filters = Self::filters(broker);
@@ -127,7 +127,7 @@ impl LiveText {
                 columns.push((chosen, column.clone()));
             }
         });
-        // The store checked it before it took it.
+        // The store validated the payload before.
         let Ok(times) = decoded else { return };
         for (at, time) in times.into_iter().enumerate() {
             for (chosen, column) in &columns {
@@ -157,14 +157,14 @@ impl LiveText {
 
 fn publish(broker: &Broker, chosen: &TextSensor, value: Value, time: i64) {
     broker.metrics.text_messages.inc();
-    // From nobody; never waits, and what a subscriber has no room for is dropped and counted.
+    // Has no sender and never waits: messages beyond a subscriber's queue are dropped and counted.
     broker.subscriptions.publish(0, &chosen.topic, &Bytes::from(text(value, chosen.scale, time)), false);
 }
 
-/// The quantity in the sensor's unit, and its time in ns.
+/// Formats the value in the sensor's unit, and its time in ns.
 fn text(value: Value, scale: f64, time: i64) -> String {
     let mut text = String::with_capacity(40);
-    // Writing into memory does not fail.
+    // Writing to a string cannot fail.
     let _ = match value {
         Value::Int(value) if scale == 1.0 => write!(text, "{value};{time}"),
         Value::Int(value) if scale.fract() == 0.0 && (value as f64 * scale).abs() < 9e15 => {

@@ -1,14 +1,13 @@
-//! What comes from and goes to others than our own agents.
+//! Data from and for programs other than Wholegrain agents.
 //!
-//! - In: publishes on sensors' paths (DCDB's records, numbers as text), names that DCDB's pushers announce, line protocols of InfluxDB
-//!   and ClusterCockpit over HTTP, messages of brokers that this server is a client of.
-//! - Out: readings in the store, registered sensors, live readings as text for whoever subscribes to `text/…`.
-//! - Never: an acknowledgement before the store's word; a name from outside that adds a level to a path; work for text that nobody
-//!   subscribed to.
+//! - Input: publishes on sensor paths (records of DCDB, numbers as text), names that DCDB pushers announce, line protocols of InfluxDB and
+//!   ClusterCockpit over HTTP, messages of other brokers.
+//! - Output: readings in the store, registered sensors, live readings as text for subscribers of `text/…`.
+//! - Never: an acknowledgement before the store confirms; a received name that adds a level to a path; work for text without subscribers.
 //!
-//! [`dcdb`], [`text`], [`lines`] and [`names`] are pure. [`run`] gathers the readings of many messages, [`intake`] says whose they
-//! are, `write.rs` answers HTTP, `remote/` is the client of other brokers, `live_text.rs` what is sent as text.
-//! `docs/interoperability.md` is for users.
+//! [`dcdb`], [`text`], [`influx_lines`] and [`names`] do no I/O. [`reading_run`] collects the readings of many messages, [`reading_publishes`]
+//! resolves their sensors, `write.rs` answers HTTP, `remote/` is the client of other brokers, and `live_text.rs` publishes text.
+//! `docs/interoperability.md` is the user's guide.
 
 pub mod config;
 pub mod dcdb;
@@ -39,38 +38,37 @@ use dcdb::SensorAnnouncement;
 use reading_run::{ResolvedSensor, SensorResolution};
 use topics::TopicNames;
 
-/// What all ways in share.
+/// The state that all inputs share.
 pub(crate) struct Interop {
     pub config: InteropConfig,
     store: Store,
     metrics: Arc<Metrics>,
     names: TopicNames,
-    /// New sensors without a schema.
+    /// How many schemaless sensors each sender registered in the current hour.
     new_sensors: HourlyQuotas,
 }
 
-/// A sensor that somebody sends readings of.
+/// A sensor of received readings that has to be resolved.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SensorRequest {
-    /// Its path, or a topic that has a name.
+    /// The sensor's path, or a topic with an announced name.
     pub topic: String,
-    /// Whether its first value is a float.
+    /// Whether the first value is a float.
     pub float: bool,
-    /// Its unit, if that was said.
+    /// Empty if the sender gave none.
     pub unit: String,
 }
 
-/// Why a sensor is not taken.
+/// Why readings of a sensor are refused.
 pub type ReadingRefusal = (ReasonCode, String);
 
-/// Nanoseconds since the Unix epoch.
 pub(crate) fn now_ns() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
 }
 
 impl Interop {
-    /// Over a store, with the names that were announced before.
+    /// Opens the file of announced names.
     pub fn open(config: &InteropConfig, store: Store, metrics: Arc<Metrics>) -> anyhow::Result<Self> {
         let names = TopicNames::open(&config.names_file)?;
         if names.len() > 0 {
@@ -80,30 +78,30 @@ impl Interop {
         Ok(Self { config: config.clone(), store, metrics, names, new_sensors })
     }
 
-    /// Rises when a topic may be another sensor's than before.
+    /// Increases when a topic may map to another sensor.
     pub fn generation(&self) -> u64 {
         self.names.generation()
     }
 
-    /// Whether publishes on this topic are readings at all.
+    /// Whether publishes on this topic are readings.
     pub fn takes(&self, topic: &str) -> bool {
         self.config.readings && self.config.topics.iter().any(|filter| mqtt::topic_matches(filter, topic))
     }
 
-    /// The path of a topic's sensor.
+    /// Maps a topic to its sensor's path.
     pub fn path(&self, topic: &str) -> Result<SensorPath, wholegrain_model::NameError> {
         self.names.get(topic).map_or_else(|| SensorPath::new(topic), |announced| Ok(announced.name))
     }
 
-    /// A sensor that is known already.
+    /// Finds a sensor that the store knows.
     pub fn find(&self, path: &str) -> Option<ResolvedSensor> {
         let id = self.store.sensor_id(path)?;
         let float = self.store.sensor(id).is_some_and(|info| info.value_type == ValueType::Float);
         Some(ResolvedSensor { id, float })
     }
 
-    /// Numbers for sensors, in their order: those known, and new ones within the sender's allowance. `may` says what the sender may
-    /// publish. Blocks on the disk when something is new.
+    /// Resolves sensors, in their order, and registers new ones within the sender's quota. `may` checks whether the sender may publish on a path.
+    /// Blocks on the disk if a sensor is new.
     pub fn resolve(
         &self,
         source: &str,
@@ -112,7 +110,7 @@ impl Interop {
     ) -> Result<Vec<SensorResolution>, StoreError> {
         let mut named: Vec<SensorResolution> = Vec::with_capacity(wanted.len());
         let mut new: Vec<(usize, SchemalessSensor)> = Vec::new();
-        // Those that are wanted again are answered as the first one is.
+        // A sensor that appears again gets the result of its first appearance.
         let (mut first, mut repeated) = (HashMap::new(), Vec::new());
         for (at, one) in wanted.iter().enumerate() {
             named.push(match self.resolve_known(one, &may) {
@@ -156,7 +154,7 @@ impl Interop {
         Ok(named)
     }
 
-    /// The sensor if it is known, else how to register it.
+    /// Returns the sensor if it is known, else how to register it.
     fn resolve_known(
         &self,
         wanted: &SensorRequest,
@@ -186,13 +184,13 @@ impl Interop {
 
     fn over_allowance(&self, source: &str, path: &SensorPath) -> ReadingRefusal {
         let why = format!(
-            "{source:?} brought over {} new sensors within an hour, {path} is one more; mqtt.readings.sensors_per_hour_max is the bound",
+            "{source:?} may register {} new sensors in an hour (mqtt.readings.sensors_per_hour_max); {path} exceeds it",
             self.config.sensors_per_hour_max
         );
         (ReasonCode::QUOTA_EXCEEDED, why)
     }
 
-    /// Keeps the name that a pusher announced, and registers its sensor; durable when it returns.
+    /// Stores the name that a pusher announced, and registers its sensor; both are durable when it returns.
     pub fn announce(
         &self,
         source: &str,
@@ -226,8 +224,8 @@ impl Interop {
         };
         let ids = self.store.register_sensors(source, &[sensor]).inspect_err(|_| give_back())?;
         self.names.put(announced).map_err(|error| {
-            tracing::warn!("interop: cannot keep the name of {}: {error}; trying again", announced.topic);
-            // Whatever it is, it is the disk's: the sender keeps what it has and is answered when there is room again.
+            tracing::warn!("interop: cannot store the name of {}: {error}; retrying", announced.topic);
+            // Any error is the disk's: the sender keeps the announcement and is answered when the disk has room again.
             StoreError::Busy
         })?;
         self.metrics.dcdb_names.inc();
@@ -236,7 +234,7 @@ impl Interop {
     }
 }
 
-/// Starts what works by itself: live readings as text, clients of other brokers.
+/// Starts the background parts: live readings as text, and the clients of other brokers.
 pub(crate) fn start(broker: &Arc<Broker>, lifetime: &ServerLifetime) -> anyhow::Result<()> {
     for remote in &broker.interop.config.remotes {
         tokio::spawn(remote::keep(remote.clone(), broker.clone(), lifetime.clone()));

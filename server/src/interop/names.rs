@@ -1,10 +1,10 @@
-//! From the names of line protocols to sensors' paths, by templates. No I/O.
+//! Maps names of line protocols to sensor paths by templates. No I/O.
 //!
-//! A template is a path whose levels hold placeholders: `/{tag.cluster}/{tag.host}/{measurement}/{field}`. The first template whose
-//! pattern fits the measurement and whose tags are all there makes the path.
+//! A template is a path whose levels contain placeholders: `/{tag.cluster}/{tag.host}/{measurement}/{field}`. The first template whose pattern
+//! matches the measurement and whose tags are all present is used.
 //!
-//! Names come from outside: each placeholder becomes text within one level, never a level more. What a level cannot hold is
-//! written as `%` and two hexadecimal digits a byte (`/home` is `%2Fhome`, `a%b` is `a%25b`), so that two names never become one.
+//! Names are untrusted: a placeholder expands to text within one level and never adds a level. Characters that a level cannot contain are written as
+//! `%` and two hexadecimal digits for each byte (`/home` is `%2Fhome`, `a%b` is `a%25b`), so that two names never map to one path.
 
 use std::fmt::Write;
 
@@ -14,63 +14,55 @@ use wholegrain_model::pattern::glob;
 
 use super::influx_lines::InfluxLine;
 
-/// The most templates of a configuration.
 pub const TEMPLATES_MAX: usize = 256;
 
-/// A line protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LineProtocol {
-    /// InfluxDB's own, as Telegraf writes it.
+    /// The names of InfluxDB, as Telegraf writes them.
     Influx,
     /// ClusterCockpit's metric messages.
     Clustercockpit,
 }
 
-/// How names of chosen measurements become paths.
+/// A template for the paths of selected measurements.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NameTemplate {
-    /// For one protocol only.
+    /// Set if the template applies to one protocol only.
     pub protocol: Option<LineProtocol>,
-    /// Which measurements; `*` stands for any characters.
+    /// A pattern of measurements; `*` matches any characters.
     measurement: String,
-    /// Each level is a sequence of parts.
+    /// The parts of each level.
     levels: Vec<Vec<TemplatePart>>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
 enum TemplatePart {
     Literal(String),
-    /// The value of a tag.
     Tag(String),
     Measurement,
     Field,
-    /// Every tag that the template does not name, `key=value` a level, sorted by key.
+    /// Every tag that the template does not name: a level `key=value` for each, sorted by key.
     Tags,
-    /// ClusterCockpit's `type` and `type-id`, two levels; nothing for the whole node.
+    /// ClusterCockpit's `type` and `type-id`: two levels, or none for the whole node.
     Type(&'static str, &'static str),
 }
 
 /// Why a line has no path.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NamingError {
-    /// No template fits the measurement.
-    #[error("no template of [[interop.template]] fits the measurement {0:?}")]
+    /// No template matches the measurement.
+    #[error("no template of [[interop.template]] matches the measurement {0:?}")]
     NoTemplate(String),
-    /// The last template that fits wants a tag that is not there.
-    #[error("the tag {tag:?} is missing, which {template} wants")]
-    NoTag {
-        /// Its key.
-        tag: String,
-        /// The template's path.
-        template: String,
-    },
-    /// The path cannot be one.
+    /// The last matching template needs a missing tag.
+    #[error("the tag {tag:?} is missing; {template} requires it")]
+    NoTag { tag: String, template: String },
+    /// The result is not a valid path.
     #[error("{0}")]
     Path(#[from] wholegrain_model::NameError),
 }
 
-/// What holds when the configuration's templates do not fit.
+/// The templates after those of the configuration.
 const DEFAULTS: &[(LineProtocol, &str)] = &[
     (LineProtocol::Influx, "/{tag.host}/{measurement}/{tags}/{field}"),
     (LineProtocol::Influx, "/{tag.hostname}/{measurement}/{tags}/{field}"),
@@ -78,23 +70,23 @@ const DEFAULTS: &[(LineProtocol, &str)] = &[
     (LineProtocol::Clustercockpit, "/{tag.cluster}/{tag.host}/{type}/{stype}/{measurement}"),
 ];
 
-/// The templates that hold without any configuration.
+/// Builds the default templates.
 pub fn defaults() -> Vec<NameTemplate> {
     let made = DEFAULTS
         .iter()
         .map(|(protocol, path)| NameTemplate::new("*", path).map(|t| NameTemplate { protocol: Some(*protocol), ..t }));
-    // A test makes each of them.
+    // A test builds each of them.
     made.filter_map(Result::ok).collect()
 }
 
 impl NameTemplate {
-    /// Checks a path with placeholders. The error says what is wrong with it.
+    /// Parses a path with placeholders; the error says what is wrong.
     pub fn new(measurement: &str, path: &str) -> Result<Self, String> {
         let rest = path.strip_prefix('/').ok_or_else(|| format!("{path:?} must begin with `/`"))?;
         let levels = rest.split('/').map(parts).collect::<Result<Vec<_>, String>>()?;
         for level in &levels {
             if level.len() > 1 && level.iter().any(|part| matches!(part, TemplatePart::Tags | TemplatePart::Type(..))) {
-                return Err(format!("{path:?}: {{tags}}, {{type}} and {{stype}} stand alone in their level"));
+                return Err(format!("{path:?}: {{tags}}, {{type}} and {{stype}} must be alone in their level"));
             }
         }
         if measurement.is_empty() {
@@ -103,7 +95,7 @@ impl NameTemplate {
         Ok(Self { protocol: None, measurement: measurement.to_owned(), levels })
     }
 
-    /// The same for one protocol only, or for all.
+    /// Restricts the template to one protocol.
     pub fn only_for(self, protocol: Option<LineProtocol>) -> Self {
         Self { protocol, ..self }
     }
@@ -120,7 +112,7 @@ impl NameTemplate {
         })
     }
 
-    /// The path of one field; the missing tag's key if there is one.
+    /// Builds the path of one field; the error is the key of a missing tag.
     fn path<'a>(&'a self, line: &InfluxLine<'_>, extra: &'a RequestTags, field: &str) -> Result<String, &'a str> {
         let mut path = String::with_capacity(64);
         for level in &self.levels {
@@ -131,7 +123,7 @@ impl NameTemplate {
                     rest.sort();
                     for (key, value) in rest {
                         path.push('/');
-                        // A key with `=` must not look like another key and its value.
+                        // A key that contains `=` must not read as another key and its value.
                         let from = path.len();
                         escape(key, &mut path);
                         let key = path.split_off(from).replace('=', "%3D");
@@ -168,10 +160,10 @@ impl NameTemplate {
     }
 }
 
-/// Tags that the request gives to all of its lines.
+/// Tags that a request sets for all of its lines.
 #[derive(Debug, Clone, Default)]
 pub struct RequestTags {
-    /// ClusterCockpit's `?cluster=`.
+    /// The parameter `cluster` of ClusterCockpit.
     pub cluster: Option<String>,
 }
 
@@ -181,7 +173,7 @@ impl RequestTags {
     }
 }
 
-/// The path of one field of a line, by the first template that fits and has its tags.
+/// Builds the path of one field of a line with the first template that matches and has its tags.
 pub fn path(
     templates: &[NameTemplate],
     protocol: LineProtocol,
@@ -193,7 +185,7 @@ pub fn path(
     for template in templates.iter().filter(|template| template.fits(protocol, &line.measurement)) {
         match template.path(line, extra, field) {
             Ok(path) => return Ok(SensorPath::new(path)?),
-            // The first one's tag is what the sender was most likely meant to give.
+            // Reports the tag of the first template, which the sender most likely meant to send.
             Err(tag) => missing = missing.or_else(|| Some((tag.to_owned(), template.to_string()))),
         }
     }
@@ -222,13 +214,13 @@ impl std::fmt::Display for NameTemplate {
     }
 }
 
-/// One level of a template taken apart.
+/// Parses one level of a template.
 fn parts(level: &str) -> Result<Vec<TemplatePart>, String> {
     let (mut parts, mut rest) = (Vec::new(), level);
     while !rest.is_empty() {
         let (literal, placeholder) = rest.split_once('{').map_or((rest, None), |(before, after)| (before, Some(after)));
         if !literal.is_empty() {
-            // Dots are a level of their own only where nothing stands beside them.
+            // Dots may form a whole level only if nothing is beside them.
             let checked =
                 if literal == level { check_relative(literal) } else { check_relative(&format!("x{literal}")) };
             checked.map_err(|error| error.to_string())?;
@@ -246,7 +238,7 @@ fn parts(level: &str) -> Result<Vec<TemplatePart>, String> {
                 Some(key) => TemplatePart::Tag(key.to_owned()),
                 None => {
                     return Err(format!(
-                        "{{{name}}} is no placeholder; there are {{tag.KEY}}, {{measurement}}, {{field}}, {{tags}}, {{type}}, {{stype}}"
+                        "{{{name}}} is not a placeholder; use {{tag.KEY}}, {{measurement}}, {{field}}, {{tags}}, {{type}}, {{stype}}"
                     ));
                 }
             },
@@ -256,7 +248,7 @@ fn parts(level: &str) -> Result<Vec<TemplatePart>, String> {
     if parts.is_empty() { Err("a level is empty".to_owned()) } else { Ok(parts) }
 }
 
-/// Appends text that cannot end its level or mean anything.
+/// Appends text, escaping everything that could end the level or have a meaning.
 fn escape(text: &str, out: &mut String) {
     for c in text.chars() {
         let harmless =
@@ -266,7 +258,7 @@ fn escape(text: &str, out: &mut String) {
         } else {
             let mut buffer = [0; 4];
             for byte in c.encode_utf8(&mut buffer).bytes() {
-                // Writing into memory does not fail.
+                // Writing to a string cannot fail.
                 let _ = write!(out, "%{byte:02X}");
             }
         }
@@ -279,7 +271,7 @@ fn whole_level(text: &str, out: &mut String) {
     keep_level(start, out);
 }
 
-/// `.` and `..` would point elsewhere.
+/// Escapes levels `.` and `..`, which would refer to another path.
 fn keep_level(start: usize, path: &mut String) {
     if matches!(&path[start..], "." | "..") {
         let dots = path.len() - start;
@@ -331,7 +323,7 @@ mod tests {
             assert_eq!(name(&defaults(), protocol, text), Ok(expected.to_owned()), "{text}");
         }
         let error = name(&defaults(), LineProtocol::Influx, "m,a=b v=1").unwrap_err().to_string();
-        assert_eq!(error, "the tag \"host\" is missing, which /{tag.host}/{measurement}/{tags}/{field} wants");
+        assert_eq!(error, "the tag \"host\" is missing; /{tag.host}/{measurement}/{tags}/{field} requires it");
         let error = name(&defaults(), LineProtocol::Clustercockpit, "m,hostname=b value=1").unwrap_err().to_string();
         assert!(error.starts_with("the tag \"cluster\" is missing"), "{error}");
     }
@@ -345,17 +337,17 @@ mod tests {
         assert_eq!(name(&one, LineProtocol::Influx, "cpu_x,rack=r1,host=n1 v=1").unwrap(), "/dc/r1-n1/cpu_x.v");
         assert_eq!(name(&one, LineProtocol::Influx, "cputemp,b=2,a=1 v=1").unwrap(), "/t/a=1/b=2");
         let error = name(&one, LineProtocol::Influx, "mem v=1").unwrap_err().to_string();
-        assert_eq!(error, "no template of [[interop.template]] fits the measurement \"mem\"");
+        assert_eq!(error, "no template of [[interop.template]] matches the measurement \"mem\"");
         for (path, part) in [
             ("a", "must begin with `/`"),
             ("/", "a level is empty"),
             ("/a//b", "a level is empty"),
             ("/a/{b", "is not closed"),
-            ("/a/{b}", "{b} is no placeholder"),
-            ("/a/{tag.}", "is no placeholder"),
+            ("/a/{b}", "{b} is not a placeholder"),
+            ("/a/{tag.}", "is not a placeholder"),
             ("/a b", "not allowed"),
             ("/a/../b", "would point elsewhere"),
-            ("/a/x{tags}", "stand alone"),
+            ("/a/x{tags}", "must be alone"),
         ] {
             let error = NameTemplate::new("*", path).unwrap_err();
             assert!(error.contains(part), "{path}: {error}");

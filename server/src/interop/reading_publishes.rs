@@ -1,4 +1,4 @@
-//! One connection's publishes on sensors' paths: which are readings, and of which sensor.
+//! A connection's publishes on sensor paths: decides which are readings, and resolves their sensors.
 
 use std::collections::HashMap;
 use std::time::Instant;
@@ -12,37 +12,36 @@ use super::reading_run::{NameRequest, ResolvedSensor, SensorResolution};
 use super::{Interop, now_ns, text};
 use crate::broker::pipeline::{IncomingPublish, PublishEffect, PublishPipeline};
 
-/// The most topics of which one connection remembers the sensor; then it forgets all and asks again.
+/// The most topics of a connection with a cached sensor; beyond it the cache is cleared.
 pub const TOPICS_MAX: usize = 8192;
 
-/// What one connection knows.
+/// The cache of sensors and the open announcements of one connection.
 #[derive(Debug, Default)]
 pub(crate) struct ReadingPublishes {
     known: HashMap<Box<str>, ResolvedSensor>,
     generation: u64,
-    /// Announcements that are not answered: until then nothing that is known of topics counts.
+    /// Announcements without an answer. The cache is not used until all are answered.
     announcing: usize,
 }
 
-/// What became of a publish on a sensor's path.
+/// The result of a publish on a sensor path.
 pub(crate) enum PublishDisposition {
-    /// It is in the pipeline.
+    /// The pipeline has it.
     Accepted,
-    /// It is no reading.
+    /// It is not a reading.
     Ordinary(IncomingPublish),
-    /// It is not taken, and why.
+    /// Refused, with the reason.
     Refused(IncomingPublish, ReasonCode, String),
 }
 
-/// A payload that holds readings.
+/// A payload with readings.
 enum ReadingPayload {
     One(Value, Option<i64>),
-    /// Records of DCDB.
     Records,
 }
 
 impl ReadingPublishes {
-    /// Forgets what may have changed: `generation` is of names and permissions together.
+    /// Clears the cache after a change; `generation` covers names and permissions.
     pub fn refresh(&mut self, generation: u64) {
         if self.generation != generation {
             self.generation = generation;
@@ -50,8 +49,8 @@ impl ReadingPublishes {
         }
     }
 
-    /// Takes a publish whose topic begins with `/`. `may` says what the sender may publish, `keep` whether anybody subscribes to such
-    /// topics.
+    /// Handles a publish whose topic begins with `/`. `may` checks whether the sender may publish on a path; `keep` is set if there are subscribers
+    /// to the topic.
     pub fn offer(
         &mut self,
         interop: &Interop,
@@ -84,7 +83,7 @@ impl ReadingPublishes {
             }
         };
         let keep = keep || incoming.is_kept();
-        // The receive buffer must not live as long as a message that waits for the disk.
+        // A message that waits for the disk must not keep the receive buffer alive.
         let payload = incoming.payload.clone();
         let incoming = if keep { incoming.copied() } else { incoming };
         pipeline.gather(incoming, Instant::now(), effects, |run, incoming| match content {
@@ -103,7 +102,7 @@ impl ReadingPublishes {
         PublishDisposition::Accepted
     }
 
-    /// What looks like no reading goes to subscribers as any other message.
+    /// A payload that is not a reading goes to subscribers like any other message.
     fn not_a_reading(&self, interop: &Interop, incoming: IncomingPublish) -> PublishDisposition {
         interop.metrics.odd_readings.inc();
         PublishDisposition::Ordinary(incoming)
@@ -129,7 +128,7 @@ impl ReadingPublishes {
         }
     }
 
-    /// A sensor that the store knows and the sender may write.
+    /// Finds a sensor that the store knows and that the sender may write.
     fn look_up(
         &mut self,
         interop: &Interop,
@@ -137,7 +136,7 @@ impl ReadingPublishes {
         may: &impl Fn(&str) -> Result<(), String>,
     ) -> Option<ResolvedSensor> {
         let path = interop.path(topic).ok()?;
-        // Whatever is wrong with it is said where new sensors are registered.
+        // The registration of new sensors reports the error.
         if path.as_str() != topic && may(path.as_str()).is_err() {
             return None;
         }
@@ -149,7 +148,7 @@ impl ReadingPublishes {
         Some(known)
     }
 
-    /// Names were found, or are asked for again later.
+    /// Names were resolved (`found`), or will be requested again.
     pub fn answered(&mut self, names: &NameRequest, found: bool) {
         if found && matches!(names, NameRequest::Announced(_)) {
             self.announcing = self.announcing.saturating_sub(1);
@@ -157,7 +156,7 @@ impl ReadingPublishes {
     }
 }
 
-/// Finds out what a run needs; blocks on the disk.
+/// Resolves the names of a run; blocks on the disk.
 pub(crate) fn find_names(
     interop: &Interop,
     source: &str,
@@ -178,7 +177,7 @@ fn content(payload: &[u8]) -> Result<Option<ReadingPayload>, String> {
         DcdbPayload::Value(value) => Ok(Some(ReadingPayload::One(Value::Int(value), None))),
         DcdbPayload::Records(_) => Ok(Some(ReadingPayload::Records)),
         DcdbPayload::TooMany(count) => {
-            Err(format!("{count} records in one message; at most {} are taken", dcdb::RECORDS_MAX))
+            Err(format!("{count} records in one message; send at most {}", dcdb::RECORDS_MAX))
         }
         DcdbPayload::Other => Ok(None),
     }

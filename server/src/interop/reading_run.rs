@@ -1,7 +1,7 @@
-//! Readings of consecutive messages on their way to the store together. No I/O.
+//! Collects readings of consecutive messages for the store. No I/O.
 //!
-//! One read of a socket brings many messages with one reading each. They are one entry of the client's pipeline, one call of the store
-//! and one record of its journal; each is acknowledged by itself.
+//! One read of a socket can return many messages with one reading each. Together they are one entry of the client's pipeline, one call of the store
+//! and one record of its journal; each is acknowledged separately.
 
 use std::ops::Range;
 
@@ -13,28 +13,26 @@ use super::dcdb::SensorAnnouncement;
 use super::{ReadingRefusal, SensorRequest};
 use crate::broker::pipeline::IncomingPublish;
 
-/// A run with so many readings is handed on, and the next message begins another.
+/// A run is closed at this number of readings.
 pub const RUN_READINGS_MAX: usize = 16_384;
-/// A run with so many messages is handed on.
+/// A run is closed at this number of messages.
 pub const RUN_MESSAGES_MAX: usize = 4_096;
-/// Integers up to this size are floats without loss.
+/// Floats represent integers up to this size exactly.
 const EXACT_MAX: u64 = 1 << 53;
 
-/// What stands for a sensor that has no number yet.
+/// The placeholder for a sensor without a number.
 const UNNAMED: SensorId = SensorId(u32::MAX);
 
-/// A sensor that readings can be stored of.
+/// A sensor with a number in the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ResolvedSensor {
-    /// Its number.
     pub id: SensorId,
-    /// Whether its values are floats.
     pub float: bool,
 }
 
 impl ResolvedSensor {
-    /// A value as this sensor has them: an integer of a sensor of floats is a float where nothing is lost. A float of a sensor of
-    /// integers stays one; the store takes both.
+    /// Converts a value to the sensor's type if that is exact: an integer of a float sensor becomes a float. A float of an integer sensor stays one;
+    /// the store accepts both.
     pub fn fit(self, value: Value) -> Value {
         match value {
             Value::Int(int) if self.float && int.unsigned_abs() <= EXACT_MAX => Value::Float(int as f64),
@@ -46,20 +44,18 @@ impl ResolvedSensor {
 /// A sensor's number, or why its readings are refused.
 pub type SensorResolution = Result<ResolvedSensor, ReadingRefusal>;
 
-/// Messages and their readings.
 #[derive(Debug, Default)]
 pub struct ReadingRun {
-    /// In the order of arrival; without topic and payload where nobody needs them any more.
+    /// In order of arrival; without topic and payload if nothing needs them.
     pub messages: Vec<IncomingPublish>,
-    /// In the order of arrival.
     pub readings: Vec<Reading>,
     /// Messages whose sensor has no number yet.
     unnamed: Vec<UnresolvedMessage>,
-    /// Which messages are refused, in their order, and why.
+    /// Refused messages by index, in order, with the reason.
     refused: Vec<(usize, ReadingRefusal)>,
-    /// The one message is an announcement.
+    /// Set if the only message is an announcement.
     announced: Option<SensorAnnouncement>,
-    /// What the pipeline counts for it, in bytes.
+    /// The bytes that the pipeline counts for this run.
     pub counted_bytes: usize,
 }
 
@@ -70,22 +66,22 @@ struct UnresolvedMessage {
     readings: Range<usize>,
 }
 
-/// What a run needs before it can be stored.
+/// The names that a run needs before it can be stored.
 #[derive(Debug, Clone, PartialEq)]
 pub enum NameRequest {
-    /// Numbers of sensors.
+    /// Sensors to resolve.
     Sensors(Vec<SensorRequest>),
-    /// That an announcement is kept.
+    /// An announcement to store.
     Announced(SensorAnnouncement),
 }
 
 impl ReadingRun {
-    /// Of one announcement.
+    /// Creates a run of one announcement.
     pub fn announcement(incoming: IncomingPublish, announced: SensorAnnouncement) -> Self {
         Self { messages: vec![incoming], announced: Some(announced), ..Self::default() }
     }
 
-    /// Adds a message with its readings. `keep` says whether it is passed on to subscribers later.
+    /// Adds a message with its readings; `keep` is set if subscribers get it later.
     pub fn put(
         &mut self,
         incoming: IncomingPublish,
@@ -102,28 +98,28 @@ impl ReadingRun {
         self.messages.push(if keep { incoming } else { incoming.emptied() });
     }
 
-    /// Whether it takes no further message.
+    /// Whether the run accepts no further message.
     pub fn is_full(&self) -> bool {
         self.readings.len() >= RUN_READINGS_MAX || self.messages.len() >= RUN_MESSAGES_MAX || self.announced.is_some()
     }
 
-    /// Bytes that it holds.
+    /// The size of readings and payloads.
     pub fn bytes(&self) -> usize {
         self.readings.len() * size_of::<Reading>()
             + self.messages.iter().map(|message| message.payload.len()).sum::<usize>()
     }
 
-    /// Whether later messages may be of a sensor that this one names.
+    /// Whether it may change the sensors of later messages.
     pub fn is_announcement(&self) -> bool {
         self.announced.is_some()
     }
 
-    /// Whether something is to be found out first.
+    /// Whether names have to be resolved first.
     pub fn is_unnamed(&self) -> bool {
         self.announced.is_some() || !self.unnamed.is_empty()
     }
 
-    /// What is to be found out first.
+    /// The names to resolve first.
     pub fn names(&self) -> Option<NameRequest> {
         if let Some(announced) = &self.announced {
             return Some(NameRequest::Announced(announced.clone()));
@@ -141,7 +137,7 @@ impl ReadingRun {
         (!self.unnamed.is_empty()).then(|| NameRequest::Sensors(self.unnamed.iter().map(wanted).collect()))
     }
 
-    /// The answers to [`Run::names`], in its order. Readings of refused messages are taken out.
+    /// Applies the results of [`ReadingRun::names`], in its order. Removes the readings of refused messages.
     pub fn named(&mut self, named: Vec<SensorResolution>) {
         if self.announced.take().is_some() {
             let refused = named.into_iter().filter_map(|named| Some((0, named.err()?)));
@@ -166,7 +162,7 @@ impl ReadingRun {
         }
     }
 
-    /// Refuses everything that is not refused yet.
+    /// Refuses all messages that are not refused yet.
     pub fn refuse(&mut self, code: ReasonCode, why: &str) {
         let all = (0..self.messages.len()).map(|at| (at, self.refusal(at).unwrap_or_else(|| (code, why.to_owned()))));
         self.refused = all.collect();
@@ -176,12 +172,12 @@ impl ReadingRun {
         self.refused.iter().find(|(message, _)| *message == at).map(|(_, refusal)| refusal.clone())
     }
 
-    /// Those refused.
+    /// Refused messages by index, with the reason.
     pub fn refused(&self) -> &[(usize, ReadingRefusal)] {
         &self.refused
     }
 
-    /// Every message with its refusal, if there is one.
+    /// Returns each message with its refusal, if any.
     pub fn into_answers(self) -> impl Iterator<Item = (IncomingPublish, Option<ReadingRefusal>)> {
         let mut refused = self.refused.into_iter().peekable();
         self.messages.into_iter().enumerate().map(move |(at, message)| {

@@ -1,18 +1,16 @@
 //! Readings as text: `value` or `value;timestamp`. No I/O.
 //!
-//! A value is a decimal number: `42` is an integer, `42.0`, `4.2e1` and integers beyond 64 bits are floats. `nan` and `inf` are
-//! no readings.
+//! A value is a decimal number: `42` is an integer; `42.0`, `4.2e1` and integers beyond 64 bits are floats. `nan` and `inf` are not readings.
 //!
-//! A timestamp counts from the Unix epoch in s, ms, us or ns. Which one its size says, and for every time from March 1973 to the
-//! year 5138 only one of them fits: less than 1e11 is seconds, less than 1e14 ms, less than 1e17 us, anything else ns. Digits
-//! after a point are parts of that unit.
+//! A timestamp counts s, ms, us or ns since the Unix epoch. Its size gives the unit: below 1e11 s, below 1e14 ms, below 1e17 us, otherwise ns. From
+//! March 1973 to the year 5138 only one unit fits a timestamp. Digits after the decimal point are fractions of the unit.
 
 use wholegrain_model::Value;
 
-/// The longest payload that is looked at as text, in bytes.
+/// The longest payload that is parsed as text, in bytes.
 pub const TEXT_BYTES_MAX: usize = 96;
 
-/// Below each bound, how many ns the unit has.
+/// Upper bounds of timestamps, with the ns of their unit.
 const UNITS: [(i64, i64); 4] = [
     (100_000_000_000, 1_000_000_000),
     (100_000_000_000_000, 1_000_000),
@@ -20,12 +18,12 @@ const UNITS: [(i64, i64); 4] = [
     (i64::MAX, 1),
 ];
 
-/// Takes a payload apart: its value and, when it has one, its time in ns. `None` when it is no reading as text.
+/// Parses a payload into the value and its time in ns, if it has one; `None` if it is not a reading as text.
 pub fn parse(payload: &[u8]) -> Option<(Value, Option<i64>)> {
     if payload.len() > TEXT_BYTES_MAX {
         return None;
     }
-    // The commonest other payload is binary, and most of those are told by their first byte.
+    // Other payloads are mostly binary; their first byte distinguishes most of them.
     if !payload
         .first()
         .is_some_and(|byte| matches!(byte, b'0'..=b'9' | b'+' | b'-' | b'.' | b' ' | b'\t' | b'\n' | b'\r'))
@@ -39,7 +37,7 @@ pub fn parse(payload: &[u8]) -> Option<(Value, Option<i64>)> {
     }
 }
 
-/// A decimal number.
+/// Parses a decimal number.
 pub fn number(text: &str) -> Option<Value> {
     let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
     if digits.is_empty() || !digits.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'.' | b'e' | b'E' | b'+' | b'-')) {
@@ -53,7 +51,7 @@ pub fn number(text: &str) -> Option<Value> {
     text.parse::<f64>().ok().filter(|value| value.is_finite()).map(Value::Float)
 }
 
-/// A time in ns from one in s, ms, us or ns, by its size.
+/// Parses a time in s, ms, us or ns, by its size, into ns.
 pub fn time_ns(text: &str) -> Option<i64> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
     let count = whole.strip_prefix('-').unwrap_or(whole);
@@ -63,7 +61,7 @@ pub fn time_ns(text: &str) -> Option<i64> {
     }
     let whole_value: i64 = whole.parse().ok()?;
     let unit = unit_ns(whole_value);
-    // Nine digits after the point of a second are ns; what is smaller than a ns is left out.
+    // At most nine digits after the point of a second matter; fractions of a ns are dropped.
     let (mut part, mut weight) = (0, unit);
     for digit in fraction.bytes() {
         weight /= 10;
@@ -73,7 +71,7 @@ pub fn time_ns(text: &str) -> Option<i64> {
     if whole.starts_with('-') { whole_ns.checked_sub(part) } else { whole_ns.checked_add(part) }
 }
 
-/// How many ns the unit of a timestamp has, by its size.
+/// The ns of a timestamp's unit, by its size.
 pub fn unit_ns(timestamp: i64) -> i64 {
     let size = timestamp.saturating_abs();
     UNITS.iter().find(|(bound, _)| size < *bound).map_or(1, |(_, unit)| *unit)
@@ -116,7 +114,7 @@ mod tests {
             ("5;-1.5", at(5, -1_500_000_000)),
             ("5;99999999999", at(5, 99_999_999_999_000_000_000_i128.min(i64::MAX as i128) as i64)),
         ] {
-            // Seconds just under the bound are beyond what ns can say.
+            // Seconds just below the bound are beyond the range of ns.
             let expected = if text.ends_with(";99999999999") { None } else { expected };
             assert_eq!(parse(text.as_bytes()), expected, "{text:?}");
         }
@@ -169,7 +167,7 @@ mod tests {
                 state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                 payload.push(alphabet[(state >> 33) as usize % alphabet.len()]);
             }
-            // A value that is taken reads the same after it was written.
+            // An accepted value survives formatting and parsing.
             if let Some((value, _)) = parse(&payload) {
                 let text = match value {
                     Value::Int(value) => value.to_string(),

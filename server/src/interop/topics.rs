@@ -1,7 +1,7 @@
-//! Names that DCDB's pushers announced for topics, in memory and in a file.
+//! Names that DCDB pushers announced for topics, in memory and in a file.
 //!
-//! A pusher announces once, when it starts; so what it said must outlive the server. The file has a JSON object a line, later ones
-//! count, and a line is synced before the announcement is acknowledged. At the start lines that no longer count are left out.
+//! A pusher announces once, when it starts, so that names must survive a restart of the server. The file has one JSON object a line, and later lines
+//! replace earlier ones. A line is synced before the announcement is acknowledged. At start the file is compacted.
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
@@ -14,23 +14,22 @@ use anyhow::Context;
 
 use super::dcdb::SensorAnnouncement;
 
-/// The most topics with a name of their own.
+/// The most topics with announced names.
 pub const TOPICS_MAX: usize = 1 << 20;
-/// The file is written anew at the start when it has so many lines for each that counts.
+/// The file is rewritten at start if it has more than this many lines for each name.
 const LINES_FACTOR: usize = 2;
 
-/// All names.
 #[derive(Debug)]
 pub(crate) struct TopicNames {
     path: PathBuf,
     names: RwLock<HashMap<String, SensorAnnouncement>>,
-    /// Held while a line is written: the length of what is whole.
+    /// Locked while a line is written; holds the length of complete lines.
     file: Mutex<Option<File>>,
     generation: AtomicU64,
 }
 
 impl TopicNames {
-    /// Reads the file, if it is there.
+    /// Reads the file if it exists.
     pub fn open(path: &Path) -> anyhow::Result<Self> {
         let text = match std::fs::read_to_string(path) {
             Ok(text) => text,
@@ -42,10 +41,10 @@ impl TopicNames {
             lines += 1;
             match serde_json::from_str::<SensorAnnouncement>(line) {
                 Ok(announced) => drop(names.insert(announced.topic.as_str().to_owned(), announced)),
-                // A line that a crash cut short was never acknowledged.
+                // A line that a crash truncated was never acknowledged.
                 Err(_) if !line.ends_with('\n') => lines += LINES_FACTOR * TOPICS_MAX,
                 Err(error) => anyhow::bail!(
-                    "{}:{}: {error}; take the line out, its pusher announces it again",
+                    "{}:{}: {error}; delete the line; its pusher announces the name again",
                     path.display(),
                     number + 1
                 ),
@@ -58,34 +57,33 @@ impl TopicNames {
             generation: AtomicU64::new(0),
         };
         if lines > LINES_FACTOR * names.len().max(16) {
-            names.rewrite().with_context(|| format!("cannot write {} anew", path.display()))?;
+            names.rewrite().with_context(|| format!("cannot rewrite {}", path.display()))?;
         }
         Ok(names)
     }
 
-    /// How many there are.
     pub fn len(&self) -> usize {
         self.names.read().unwrap_or_else(PoisonError::into_inner).len()
     }
 
-    /// Rises with every change.
+    /// Increases with every change.
     pub fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// What was announced of a topic.
+    /// The announcement for a topic.
     pub fn get(&self, topic: &str) -> Option<SensorAnnouncement> {
         self.names.read().unwrap_or_else(PoisonError::into_inner).get(topic).cloned()
     }
 
-    /// Keeps an announcement; durable when it returns. Blocks on the disk.
+    /// Stores an announcement; durable when it returns. Blocks on the disk.
     pub fn put(&self, announced: &SensorAnnouncement) -> io::Result<()> {
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         if self.get(announced.topic.as_str()).as_ref() == Some(announced) {
             return Ok(());
         }
         if self.len() >= TOPICS_MAX {
-            return Err(io::Error::other(format!("{TOPICS_MAX} topics have names already")));
+            return Err(io::Error::other(format!("{TOPICS_MAX} topics already have names; no more are stored")));
         }
         let mut line = serde_json::to_vec(announced)?;
         line.push(b'\n');
@@ -100,7 +98,7 @@ impl TopicNames {
         };
         let whole = out.metadata()?.len();
         if let Err(error) = out.write_all(&line).and_then(|()| out.sync_data()) {
-            // Half a line in the middle would make the next start fail.
+            // A partial line in the middle would make the next start fail.
             let _ = out.set_len(whole);
             return Err(error);
         }

@@ -1,8 +1,8 @@
 //! Line protocols over HTTP.
 //!
-//! `POST /api/v1/write/influx`, `/api/v2/write` and `/write` take InfluxDB's; `POST /api/v1/write/clustercockpit` and `/api/write/`
-//! ClusterCockpit's metric messages. Bodies may be packed with gzip. Success (204, for ClusterCockpit 200 as its collector wants it) is
-//! said after fsync. Lines that are wrong are named in a 400 with their numbers; the others of the same request are stored.
+//! `POST /api/v1/write/influx`, `/api/v2/write` and `/write` accept the line protocol of InfluxDB; `POST /api/v1/write/clustercockpit` and
+//! `/api/write/` the metric messages of ClusterCockpit. Bodies may be compressed with gzip. The response 204 (200 for ClusterCockpit, as its
+//! collector expects) is sent after fsync. A response 400 lists invalid lines with their numbers; the other lines of the request are stored.
 
 use std::io::Read;
 use std::sync::Arc;
@@ -27,43 +27,42 @@ use crate::http::{Api, ApiError};
 
 /// How long a client may take to send a body.
 const BODY_TIME_MAX: Duration = Duration::from_secs(60);
-/// The most writes at once; others wait for so long, then they are answered 503.
+/// The most writes at a time. Others wait, up to a limit, and then get a 503.
 pub(crate) const WRITES_MAX: usize = 16;
 const PLACE_TIME_MAX: Duration = Duration::from_secs(5);
-/// The most of one token at once, those that wait included.
+/// The most writes of one token, including those that wait.
 pub(crate) const WRITES_PER_TOKEN_MAX: usize = 64;
-/// How many of the largest bodies of one token there may be in memory at once.
+/// The most memory for bodies of one token, as a number of largest bodies.
 pub(crate) const BODIES_PER_TOKEN_MAX: usize = 4;
-/// The most wrong lines that an answer names.
+/// The most invalid lines that a response lists.
 const NAMED_LINES_MAX: usize = 100;
-/// The most fields of one request that are stored.
+/// The most fields of one request.
 const FIELDS_MAX: usize = 4 << 20;
-/// How long a store that has no room is waited for before the client is told to come again.
+/// Waits between attempts while the store has no room, before the client gets an error.
 const BUSY_WAITS: [Duration; 4] =
     [Duration::from_millis(10), Duration::from_millis(40), Duration::from_millis(160), Duration::from_millis(640)];
-/// ClusterCockpit's key for the value of a metric.
 const VALUE: &str = "value";
 
-/// InfluxDB's line protocol.
+/// `POST` of the InfluxDB line protocol.
 pub(crate) async fn influx(State(api): State<Arc<Api>>, request: Request) -> Response {
     answer(&api, request, LineProtocol::Influx).await
 }
 
-/// ClusterCockpit's metric messages.
+/// `POST` of ClusterCockpit metric messages.
 pub(crate) async fn clustercockpit(State(api): State<Arc<Api>>, request: Request) -> Response {
     answer(&api, request, LineProtocol::Clustercockpit).await
 }
 
-/// What a request says of all of its lines.
+/// Parameters of a request.
 struct WriteParams {
     protocol: LineProtocol,
-    /// ns of the unit of timestamps; `None` when each says it by its size.
+    /// The unit of timestamps in ns; `None` if the size of each timestamp gives it.
     unit_ns: Option<i64>,
     extra: RequestTags,
     gzip: bool,
 }
 
-/// What came of a body.
+/// The result of a body.
 #[derive(Default)]
 struct WriteResult {
     readings: Vec<Reading>,
@@ -92,7 +91,7 @@ async fn answer(api: &Arc<Api>, request: Request, protocol: LineProtocol) -> Res
     }
 }
 
-/// In the words that clients of InfluxDB 1 and 2 know: they drop such lines and go on.
+/// Uses the messages of InfluxDB 1 and 2, whose clients drop the invalid lines and continue.
 fn refusal(outcome: &WriteResult) -> Response {
     let (line, why) = outcome.wrong.first().map_or((0, ""), |(line, why)| (*line, why.as_str()));
     let stored = outcome.readings.len();
@@ -110,15 +109,15 @@ async fn write(api: &Arc<Api>, request: Request, protocol: LineProtocol) -> Resu
     let terms = terms(&request, protocol)?;
     let source = source(&request);
     let bearer = request.extensions().get::<Bearer>().cloned();
-    let bearer = bearer.ok_or_else(|| ApiError::internal("a write of nobody"))?;
+    let bearer = bearer.ok_or_else(|| ApiError::internal("the request has no token"))?;
     let role = bearer.role;
-    // Slow clients have no place, only the memory of what they have sent.
+    // A slow client takes no permit, only memory for the received part.
     let (body, _held) = body(api, request, &bearer).await?;
     let _place = api.writes.take(&bearer, PLACE_TIME_MAX).await?;
     let (interop, from, security) = (api.interop.clone(), source.clone(), api.security.clone());
     let done = tokio::task::spawn_blocking(move || {
         let body = unpack(body, terms.gzip, interop.config.body_bytes_max)?;
-        // An administrator writes everywhere; others where a client of MQTT of the token's name may publish.
+        // An administrator may write to all paths; others where an MQTT client with the token's name may publish.
         let may = |path: &str| match role {
             Role::Admin => Ok(()),
             _ => security.access.may_publish(&from, path),
@@ -135,17 +134,17 @@ async fn write(api: &Arc<Api>, request: Request, protocol: LineProtocol) -> Resu
     Ok(outcome)
 }
 
-/// Who writes.
+/// The name of the sender.
 fn source(request: &Request) -> String {
     request.extensions().get::<Bearer>().map_or_else(|| "http".to_owned(), |bearer| bearer.name.to_string())
 }
 
-/// Appends, and waits a little where there is no room.
+/// Appends readings, and retries for a short time if the store has no room.
 async fn store(api: &Arc<Api>, source: &str, readings: &[Reading]) -> Result<(), ApiError> {
     let mut waits = BUSY_WAITS.iter();
     loop {
         let (sender, receiver) = tokio::sync::oneshot::channel();
-        // The request may be gone when the answer comes.
+        // The request may be cancelled before the answer arrives.
         let done = Box::new(move |result| drop(sender.send(result)));
         api.interop.store.append_readings(source, readings.to_vec(), done);
         let error = match receiver.await {
@@ -182,21 +181,23 @@ fn terms(request: &Request, protocol: LineProtocol) -> Result<WriteParams, ApiEr
         Some("m") => Some(60_000_000_000),
         Some("h") => Some(3_600_000_000_000),
         Some(other) => {
-            return Err(ApiError::bad_request(format!("precision {other:?} is none of ns, n, us, u, ms, s, m, h")));
+            return Err(ApiError::bad_request(format!(
+                "precision {other:?} is unknown; use ns, n, us, u, ms, s, m or h"
+            )));
         }
     };
     let gzip = match request.headers().get(header::CONTENT_ENCODING).map(|value| value.to_str().unwrap_or("?")) {
         None | Some("" | "identity") => false,
         Some("gzip" | "x-gzip") => true,
         Some(other) => {
-            let message = format!("content-encoding {other:?} is not known; send gzip or nothing packed");
+            let message = format!("content-encoding {other:?} is not supported; send gzip or no compression");
             return Err(ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
         }
     };
     Ok(WriteParams { protocol, unit_ns, extra: RequestTags { cluster: parameter("cluster") }, gzip })
 }
 
-/// `%41` is `A`, `+` a space; what is no such thing stays as it is.
+/// Decodes `%41` to `A` and `+` to a space; keeps invalid sequences.
 fn percent_decoded(text: &str) -> String {
     let (mut out, mut rest) = (Vec::with_capacity(text.len()), text.as_bytes());
     while let [byte, tail @ ..] = rest {
@@ -217,24 +218,24 @@ fn percent_decoded(text: &str) -> String {
 }
 
 fn too_large(bytes_max: usize) -> ApiError {
-    let message = format!("the body has over {bytes_max} bytes; send less at once, or raise interop.body_bytes_max");
+    let message =
+        format!("the body has over {bytes_max} bytes; send less in one request, or raise interop.body_bytes_max");
     ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, message)
 }
 
-/// The body, and what its token has less for others while it is in memory.
+/// Reads the body; the permit counts its memory for the token.
 async fn body(api: &Api, request: Request, bearer: &Bearer) -> Result<(Bytes, QuotaPermit), ApiError> {
     let bytes_max = api.interop.config.body_bytes_max;
     let many = || {
         let message =
-            "other writes of this token hold as much memory as it may have; send less at once, or one after the other";
+            "other writes of this token use all memory that it may use; send smaller requests, or one after the other";
         ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message)
     };
     let mut held = api.bodies.take(&bearer.id).ok_or_else(many)?;
     let read = async {
         let (mut chunks, mut body) = (request.into_body().into_data_stream(), BytesMut::new());
         while let Some(chunk) = chunks.next().await {
-            let chunk =
-                chunk.map_err(|error| ApiError::bad_request(format!("the body did not come whole: {error}")))?;
+            let chunk = chunk.map_err(|error| ApiError::bad_request(format!("the body is incomplete: {error}")))?;
             if body.len() + chunk.len() > bytes_max {
                 return Err(too_large(bytes_max));
             }
@@ -248,7 +249,7 @@ async fn body(api: &Api, request: Request, bearer: &Bearer) -> Result<(Bytes, Qu
     match tokio::time::timeout(BODY_TIME_MAX, read).await {
         Ok(body) => body.map(|body| (body, held)),
         Err(_) => {
-            let message = format!("the body was not there after {} s", BODY_TIME_MAX.as_secs());
+            let message = format!("the body did not arrive within {} s", BODY_TIME_MAX.as_secs());
             Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, message))
         }
     }
@@ -264,7 +265,7 @@ fn unpack(body: Bytes, gzip: bool, bytes_max: usize) -> Result<Vec<u8>, ApiError
     if unpacked.len() > bytes_max { Err(too_large(bytes_max)) } else { Ok(unpacked) }
 }
 
-/// A field on its way to a reading.
+/// A field whose sensor is not resolved yet.
 struct PendingField {
     line: usize,
     sensor: usize,
@@ -304,7 +305,9 @@ fn read_lines(
                     }
                 };
                 if terms.protocol == LineProtocol::Clustercockpit && key != VALUE {
-                    return Err(format!("the field {key:?} is no metric's; only `value` is taken"));
+                    return Err(format!(
+                        "the field {key:?} is not supported; ClusterCockpit metrics have only `value`"
+                    ));
                 }
                 let path = names::path(&interop.config.templates, terms.protocol, &line, &terms.extra, key)
                     .map_err(|error| error.to_string())?;
@@ -352,7 +355,7 @@ fn read_lines(
 fn time_ns(timestamp: Option<i64>, unit_ns: Option<i64>, arrived: i64) -> Result<i64, String> {
     let Some(timestamp) = timestamp else { return Ok(arrived) };
     let unit = unit_ns.unwrap_or_else(|| text::unit_ns(timestamp));
-    timestamp.checked_mul(unit).ok_or_else(|| format!("the timestamp {timestamp} is beyond what ns in 64 bits can say"))
+    timestamp.checked_mul(unit).ok_or_else(|| format!("the timestamp {timestamp} is out of range in ns"))
 }
 
 #[cfg(test)]

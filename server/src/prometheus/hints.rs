@@ -1,37 +1,36 @@
-//! Which samples a query can do without.
+//! Selects the samples that a query needs.
 //!
-//! A Prometheus that evaluates `x` every minute looks only at the last sample before each minute; evaluating `rate(x[5m])` every hour it looks only at the
-//! five minutes before each. Its hints tell step and range, not the moments of evaluation themselves. They are known where both ends of the range tell
-//! the same: the first evaluation is `start` plus what it looks back, the last ones end at `end`, and both are whole multiples of the step. Then so are all
-//! evaluations, also those of a subquery, whose moments are multiples of its own step (which is then the hint). That is how Grafana asks. Otherwise every
-//! sample is given.
+//! A Prometheus that evaluates `x` every minute uses only the last sample before each minute; one that evaluates `rate(x[5m])` every hour uses only
+//! the five minutes before each. Its hints give step and range, not the times of evaluation. These are known if both ends of the range agree: the
+//! first evaluation is at `start` plus the look-back, the last one at `end`, and both are multiples of the step. Then all evaluations are multiples
+//! of the step, also those of a subquery, whose own step is the hint. Grafana sends such queries. For other queries all samples are returned.
 //!
-//! Downsampled tiers are not used: Prometheus' ranges have their end within them and, before version 3, their beginning too. A tier's window has its
-//! beginning alone, so that it never holds the same readings.
+//! Downsampled tiers are not used: a range of Prometheus includes its end and, before version 3, its beginning. A window of a tier includes only its
+//! beginning and so has other readings.
 
 use super::wire::{ReadHints, ReadQuery};
 
-/// The moments that matter: whole multiples of a step.
+/// The evaluation times of a query: multiples of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NeededTimes {
-    /// From one evaluation to the next, ms; 0 when there is one only, at `end_ms`.
+    /// The time between evaluations, ms; 0 for a single one at `end_ms`.
     step_ms: i64,
-    /// How far each looks back, ms.
+    /// The look-back of each evaluation, ms.
     reach_ms: i64,
-    /// The last evaluation.
+    /// The time of the last evaluation.
     end_ms: i64,
-    /// Whether each looks at the last sample alone.
+    /// Whether each evaluation uses only the last sample.
     pub last_only: bool,
 }
 
 impl NeededTimes {
-    /// What a query needs; `None` for every sample.
+    /// The times that a query needs; `None` if it needs all samples.
     pub fn of(query: &ReadQuery, lookback_ms: i64) -> Option<Self> {
         let ReadHints { step_ms, start_ms, end_ms, range_ms, .. } = *query.hints.as_ref()?;
         let last_only = range_ms == 0;
         let reach_ms = if last_only { lookback_ms } else { range_ms };
         let first_ms = start_ms.checked_add(reach_ms)?;
-        // Since version 3 the beginning of what is looked back is left out, and `start` is a millisecond later.
+        // Since version 3 the look-back excludes its beginning, and `start` is a millisecond later.
         let is_at = |first: i64| match step_ms {
             0 => first == end_ms,
             _ => step_ms > 0 && first.rem_euclid(step_ms) == 0 && end_ms.rem_euclid(step_ms) == 0,
@@ -43,7 +42,7 @@ impl NeededTimes {
         is_worth_it.then_some(Self { step_ms, reach_ms, end_ms, last_only })
     }
 
-    /// The first evaluation that is not before a time.
+    /// The first evaluation at or after a time.
     pub fn mark(&self, time_ms: i64) -> i64 {
         match self.step_ms {
             0 => self.end_ms,
@@ -51,7 +50,7 @@ impl NeededTimes {
         }
     }
 
-    /// Whether the first evaluation after a sample sees it; later ones see it only if no other comes.
+    /// Whether the first evaluation after a sample uses it; later ones use it only if no other sample follows.
     pub fn reaches(&self, time_ms: i64) -> bool {
         let mark = self.mark(time_ms);
         mark > self.end_ms || time_ms >= mark.saturating_sub(self.reach_ms)
@@ -95,7 +94,7 @@ mod tests {
         assert_eq!(NeededTimes::of(&ReadQuery::default(), lookback), None);
     }
 
-    /// Against the definition: what evaluations see of the samples that are left is what they see of all.
+    /// Compares with the definition: evaluations give the same results from the selected samples as from all.
     #[test]
     fn evaluations_see_the_same() {
         let mut seed = 7u64;

@@ -1,21 +1,18 @@
-//! Labels of a sensor: what the levels of its path are called.
+//! Derives the labels of a series from the levels of its sensor's path.
 
 use wholegrain_store::SensorInfo;
 
 /// The most patterns of `[prometheus] levels`.
 pub const MAPPINGS_MAX: usize = 256;
-/// The label of a metric's name.
 pub const NAME: &str = "__name__";
-/// The label of the whole path.
 pub const SENSOR: &str = "sensor";
-/// The label of the unit.
 pub const UNIT: &str = "unit";
-/// The label of the node where no pattern says more.
+/// The label of the node, unless a pattern sets another.
 pub const NODE: &str = "node";
-/// The level that jobs' sensors are below, and the label of the level after it.
+/// The level above the sensors of a job, and the label of the level below it.
 const JOB: &str = "job";
 
-/// Labels of a series, sorted by name, each once.
+/// Labels of a series, sorted by name; no name twice.
 pub type Labels = Vec<(String, String)>;
 
 /// A pattern of `[prometheus] levels`, such as `/{site}/{system}/{node}/**`.
@@ -26,18 +23,18 @@ pub struct LevelMapping {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum MappingPart {
-    /// `{name}`: the level is a label's value.
+    /// `{name}`: the level is the value of a label.
     Label(String),
-    /// The level must be this and is part of the metric's name.
+    /// The level must be equal and is a part of the metric's name.
     Exact(String),
-    /// `*`: the level is left out.
+    /// `*`: the level is ignored.
     Any,
-    /// `**`, the last: the levels from here on make the name, and labels as [`rest`] says.
+    /// `**`, at the end: the remaining levels form the name, and labels as in [`rest`].
     Rest,
 }
 
 impl LevelMapping {
-    /// Reads a pattern; the error says what is wrong with it.
+    /// Parses a pattern; the error says what is wrong.
     pub fn new(text: &str) -> Result<Self, String> {
         let refuse = |why: &str| Err(format!("{text:?} {why}"));
         let Some(levels) = text.strip_prefix('/') else {
@@ -51,7 +48,7 @@ impl LevelMapping {
                 (_, Some(label)) => {
                     if !is_label(label) || [SENSOR, UNIT].contains(&label) {
                         return refuse(&format!(
-                            "has the label {label:?}; letters, digits and `_` are wanted, no `__` at the beginning, and neither sensor nor unit, which are there anyway"
+                            "has the label {label:?}; use letters, digits and `_`, not `__` at the beginning, and neither sensor nor unit, which always exist"
                         ));
                     }
                     if parts.iter().any(|part| matches!(part, MappingPart::Label(known) if known == label)) {
@@ -74,12 +71,12 @@ impl LevelMapping {
         Ok(Self { parts })
     }
 
-    /// How many levels at the end are not part of the name.
+    /// The number of levels at the end that are not part of the name.
     pub fn trailing(&self) -> usize {
         self.parts.iter().rev().take_while(|part| matches!(part, MappingPart::Label(_) | MappingPart::Any)).count()
     }
 
-    /// Gives a path's labels and the levels of its name; `None` where it does not fit.
+    /// Adds a path's labels and the levels of its name; `None` if the path does not match.
     fn apply<'a>(&self, path: &'a str, labels: &mut Labels, name: &mut Vec<&'a str>) -> Option<()> {
         let levels: Vec<&str> = path.trim_start_matches('/').split('/').collect();
         let is_open = matches!(self.parts.last(), Some(MappingPart::Rest));
@@ -112,8 +109,8 @@ fn is_label(text: &str) -> bool {
         && text.bytes().next().is_some_and(|byte| !byte.is_ascii_digit())
 }
 
-/// Divides levels into name and labels: a number is the value of a label named by the level before it (`cpu/3/user` is `cpu_user{cpu="3"}`), and so is
-/// a job's level, whatever it is.
+/// Divides levels into name and labels. A number is the value of a label named by the level before it (`cpu/3/user` is `cpu_user{cpu="3"}`); so is
+/// the level of a job.
 fn rest<'a>(levels: &[&'a str], labels: &mut Labels, name: &mut Vec<&'a str>) {
     for (index, level) in levels.iter().enumerate() {
         let before = index.checked_sub(1).map(|before| levels[before]);
@@ -133,7 +130,7 @@ fn is_taken(label: &str) -> bool {
     [SENSOR, UNIT].contains(&label)
 }
 
-/// A text in the characters that names of metrics (with colons) and labels may have.
+/// Replaces characters that names of metrics (with colons) and of labels may not contain.
 fn fit(text: &str, colons: bool) -> String {
     let fits = |c: char| c.is_ascii_alphanumeric() || c == '_' || (colons && c == ':');
     let mut fitted: String = text.chars().map(|c| if fits(c) { c } else { '_' }).collect();
@@ -143,8 +140,8 @@ fn fit(text: &str, colons: bool) -> String {
     fitted
 }
 
-/// The labels of a sensor: by the first mapping that its path fits, and else the levels down to the agent's name as `level1`, `level2`, …, the agent as
-/// `node` and what is below in the name. A sensor whose path does not have its agent's name has all levels but the last as labels.
+/// The labels of a sensor by the first matching mapping. Without one, the levels above the agent's name are `level1`, `level2`, …, the agent is
+/// `node`, and the levels below form the name. If the path does not contain the agent's name, all levels but the last are labels.
 pub fn labels(mappings: &[LevelMapping], sensor: &SensorInfo) -> Labels {
     let (mut labels, mut name) = (Labels::new(), Vec::new());
     if !mappings.iter().any(|mapping| mapping.apply(&sensor.path, &mut labels, &mut name).is_some()) {
@@ -174,7 +171,7 @@ fn by_default<'a>(sensor: &'a SensorInfo, labels: &mut Labels, name: &mut Vec<&'
     }
 }
 
-/// The value of a label; empty when it is not there, as Prometheus has it.
+/// The value of a label; empty if missing, as in Prometheus.
 pub fn value<'a>(labels: &'a Labels, name: &str) -> &'a str {
     labels.binary_search_by(|(known, _)| known.as_str().cmp(name)).map_or("", |at| &labels[at].1)
 }

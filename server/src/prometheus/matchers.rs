@@ -1,4 +1,4 @@
-//! Which series a query's matchers choose, and which sensors need to be looked at for that.
+//! Selects the series of a query by its matchers, and the sensors that could match.
 
 use regex_lite::{Regex, RegexBuilder};
 use wholegrain_model::Pattern;
@@ -6,12 +6,12 @@ use wholegrain_model::Pattern;
 use super::labels::{Labels, NAME, NODE, SENSOR, value};
 use super::wire::{LabelMatcher, MatcherKind};
 
-/// The most memory of one compiled expression, in bytes.
+/// The most memory of one compiled regular expression, in bytes.
 const REGEX_BYTES_MAX: usize = 1 << 20;
-/// How deep an expression may nest.
+/// The deepest nesting of a regular expression.
 const REGEX_DEPTH_MAX: u32 = 64;
 
-/// A query's matchers, made ready.
+/// The compiled matchers of a query.
 pub struct LabelMatchers(Vec<(String, LabelTest)>);
 
 enum LabelTest {
@@ -22,7 +22,7 @@ enum LabelTest {
 }
 
 impl LabelMatchers {
-    /// Compiles them. An expression must match a whole value, as in Prometheus, and takes time linear in it. The error says what to change.
+    /// Compiles matchers. A regular expression must match the whole value, as in Prometheus, and takes linear time. The error says what to change.
     pub fn new(matchers: &[LabelMatcher]) -> Result<Self, String> {
         let compile = |matcher: &LabelMatcher| {
             let text = format!("^(?s:{})$", matcher.value);
@@ -44,12 +44,12 @@ impl LabelMatchers {
         for matcher in matchers {
             tests.push((matcher.name.clone(), test(matcher)?));
         }
-        // What costs least first.
+        // The cheapest tests run first.
         tests.sort_by_key(|(_, test)| matches!(test, LabelTest::Regex(_) | LabelTest::NotRegex(_)));
         Ok(Self(tests))
     }
 
-    /// Whether a series is chosen. A label that is not there counts as empty.
+    /// Whether the labels match. A missing label counts as empty.
     pub fn match_labels(&self, labels: &Labels) -> bool {
         self.0.iter().all(|(name, test)| {
             let value = value(labels, name);
@@ -63,8 +63,8 @@ impl LabelMatchers {
     }
 }
 
-/// Patterns that choose at least every sensor that the matchers can choose. `trailing` is how many levels at a path's end need not be part of the
-/// metric's name; `mapped` whether labels other than the default's can come of a path.
+/// Patterns that select at least every sensor that can match. `trailing` is the number of levels at the end of a path that may be missing in the
+/// metric's name; `mapped` says whether paths can have labels other than the default ones.
 pub fn patterns(matchers: &[LabelMatcher], trailing: usize, mapped: bool) -> Vec<Pattern> {
     let of = |comparison: MatcherKind, name: &str| {
         let found = matchers.iter().find(|matcher| matcher.comparison == comparison && matcher.name == name);
@@ -77,27 +77,27 @@ pub fn patterns(matchers: &[LabelMatcher], trailing: usize, mapped: bool) -> Vec
     } else if let Some(node) = of(MatcherKind::Equal, NODE).filter(|_| !mapped) {
         vec![format!("/**/{node}/**")]
     } else if let Some(tail) = of(MatcherKind::Equal, NAME).and_then(tail) {
-        // The name's last piece is the end of some level; a level after it became a label.
+        // The last piece of the name is the end of some level; the levels after it became labels.
         (0..=trailing + 1).map(|levels| format!("/**/*{tail}{}", "/*".repeat(levels))).collect()
     } else {
         vec!["/**".to_owned()]
     };
-    // A value that no path can have (`node="a b"`) chooses none.
+    // A value that no path can contain (`node="a b"`) selects none.
     let is_plain = |text: &String| !text.contains("//");
     made.iter().filter(|text| is_plain(text)).filter_map(|text| Pattern::new(text.as_str()).ok()).collect()
 }
 
-/// What stands after a name's last `_`: letters, digits and colons, which are the same in the path.
+/// The part after the name's last `_`: letters, digits and colons, which the path contains unchanged.
 fn tail(name: &str) -> Option<&str> {
     let tail = name.rsplit('_').next()?;
     (!tail.is_empty() && tail.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b':')).then_some(tail)
 }
 
-/// The whole levels that every match of an expression begins with: `/lrz/sng` of `/lrz/sng/.*`.
+/// The whole levels with which every match of an expression begins: `/lrz/sng` for `/lrz/sng/.*`.
 fn literal_levels(regex: &str) -> Option<&str> {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/_-:%,@".contains(&byte);
     let end = regex.bytes().position(|byte| !is_plain(byte)).unwrap_or(regex.len());
-    // `a|b` has no common beginning, and a quantifier belongs to the character before it.
+    // `a|b` has no common prefix, and a quantifier applies to the character before it.
     if regex.contains('|') || !regex.starts_with('/') {
         return None;
     }

@@ -1,12 +1,12 @@
-//! Prometheus' remote read: a Prometheus that is given this server's address answers PromQL over what is stored here.
+//! Remote read of Prometheus: a Prometheus server evaluates PromQL over the readings in this store.
 //!
-//! - In: read requests (snappy-packed protobuf), sensors and their readings.
-//! - Out: series with labels made of the sensors' paths; samples in one message, or streamed as XOR-packed chunks.
-//! - Never: a sample that was not measured (a gap is a stale marker, which is Prometheus' word for "no value any more"); an answer beyond its bounds; a
-//!   sensor that the bearer may not see.
+//! - Input: read requests (protobuf, compressed with snappy), sensors and their readings.
+//! - Output: series with labels derived from the sensors' paths; samples in one message, or streamed as XOR chunks.
+//! - Never: a sample that was not measured (a gap is a stale marker, which ends a value in Prometheus); a response beyond its bounds; a sensor that
+//!   the bearer may not see.
 //!
-//! `wire.rs` is the messages, `labels.rs` makes labels of paths, `matchers.rs` chooses series, `hints.rs` says which samples a query can do without,
-//! `samples.rs` makes samples of readings, `xor.rs` packs them. The route is `http/prometheus.rs`. docs/prometheus.md is for those who use it.
+//! `wire.rs` has the messages, `labels.rs` derives labels from paths, `matchers.rs` selects series, `hints.rs` selects the samples that a query
+//! needs, `samples.rs` converts readings, and `xor.rs` encodes chunks. The route is in `http/prometheus.rs`; docs/prometheus.md is the user's guide.
 
 pub(crate) mod hints;
 pub(crate) mod labels;
@@ -21,23 +21,23 @@ use wholegrain_model::config::{ConfigError, Section};
 
 use labels::{LevelMapping, MAPPINGS_MAX};
 
-/// The longest `lookback`.
+/// The upper bound of `lookback`.
 const LOOKBACK_MAX: Interval = Interval::from_s(86_400);
-/// The most that `series_max` can be.
+/// The upper bound of `series_max`.
 const SERIES_LIMIT: usize = 1_000_000;
-/// The most that `samples_max` can be; 50 million is what Prometheus itself loads for one query unless told otherwise.
+/// The upper bound of `samples_max`: the default limit of Prometheus for one query.
 const SAMPLES_LIMIT: usize = 50_000_000;
 
-/// `[prometheus]`, checked.
+/// The checked section `[prometheus]`.
 #[derive(Debug, Clone)]
 pub struct PrometheusConfig {
-    /// How paths become labels, in the order in which they are tried.
+    /// Mappings of paths to labels; the first that matches is used.
     pub mappings: Vec<LevelMapping>,
-    /// What Prometheus is told with `--query.lookback-delta`.
+    /// The value of Prometheus' `--query.lookback-delta`.
     pub lookback: Interval,
     /// The most series of one query.
     pub series_max: usize,
-    /// The most samples of one answer that is not streamed.
+    /// The most samples of one response that is not streamed.
     pub samples_max: usize,
 }
 
@@ -57,10 +57,10 @@ impl Default for RawPrometheus {
 }
 
 impl RawPrometheus {
-    /// Checks it; `section` is `[prometheus]`, for messages.
+    /// Checks the settings; `section` locates errors in the file.
     pub(crate) fn check(self, section: &Section) -> Result<PrometheusConfig, ConfigError> {
         if self.levels.len() > MAPPINGS_MAX {
-            let message = format!("has {} patterns; at most {MAPPINGS_MAX} are taken", self.levels.len());
+            let message = format!("has {} patterns; at most {MAPPINGS_MAX} are allowed", self.levels.len());
             return Err(section.error("levels", message));
         }
         let mappings: Result<Vec<LevelMapping>, String> =

@@ -1,29 +1,28 @@
-//! A sensor's readings as Prometheus' samples: milliseconds, floats, and stale markers where a value ends.
+//! Converts readings to samples of Prometheus: milliseconds, floats, and stale markers where a value ends.
 
 use wholegrain_query::{HoleDetector, Scale, hole_bound_ns};
 use wholegrain_store::{Chunk, SensorInfo};
 
 use super::hints::NeededTimes;
 
-/// The bits of the NaN that says that a series has no value any more (Prometheus: `model/value`).
+/// The bits of the NaN that ends a series (Prometheus: `model/value`).
 const STALE_BITS: u64 = 0x7ff0_0000_0000_0002;
-/// The bits of every other NaN.
+/// The bits of any other NaN.
 const NAN_BITS: u64 = 0x7ff8_0000_0000_0001;
-/// A sensor whose last reading is older than this has ended, and its readings are not just on their way: 60 s.
+/// If the last reading of a sensor is older than this, 60 s, the sensor has ended; later readings are not merely delayed.
 const ON_ITS_WAY_NS: i64 = 60_000_000_000;
-/// A millisecond in ns.
 const MS: i64 = 1_000_000;
 
-/// That there is no value any more.
+/// The stale marker.
 pub fn stale() -> f64 {
     f64::from_bits(STALE_BITS)
 }
 
-/// Makes samples of one sensor's readings, chunk by chunk; those that the query can do without are left out.
+/// Converts the readings of one sensor, chunk by chunk, and omits samples that the query does not need.
 pub struct SeriesSamples {
     scale: Scale,
     holes: HoleDetector,
-    /// The longest time between two readings without a hole; `None` for a sensor without an interval, whose values hold until the next.
+    /// The longest time between two readings without a hole; `None` for a sensor without an interval, whose values are valid until the next.
     bound_ns: Option<i64>,
     last: Option<i64>,
     needed: Option<NeededTimes>,
@@ -31,7 +30,6 @@ pub struct SeriesSamples {
 }
 
 impl SeriesSamples {
-    /// Of a sensor.
     pub fn new(sensor: &SensorInfo, needed: Option<NeededTimes>) -> Self {
         let bound_ns = hole_bound_ns(sensor);
         Self {
@@ -44,7 +42,7 @@ impl SeriesSamples {
         }
     }
 
-    /// Takes the next chunk and gives samples to `take`, times rising.
+    /// Converts the next chunk and passes samples to `take`, in order of time.
     pub fn chunk(&mut self, chunk: &Chunk, take: &mut impl FnMut(i64, f64)) {
         for (at, &time) in chunk.times.iter().enumerate() {
             if self.holes.step(time)
@@ -59,7 +57,7 @@ impl SeriesSamples {
         }
     }
 
-    /// Ends the series at `to` (not within).
+    /// Ends the series at `to`, which is excluded.
     pub fn finish(mut self, to: i64, now: i64, take: &mut impl FnMut(i64, f64)) {
         if let (Some(last), Some(bound)) = (self.last, self.bound_ns) {
             let end = last.saturating_add(bound);
@@ -74,7 +72,7 @@ impl SeriesSamples {
         let ms = time.div_euclid(MS);
         if let Some((before, _)) = self.pending {
             let same_mark = |needed: &NeededTimes| needed.last_only && needed.mark(before) == needed.mark(ms);
-            // Of several in one millisecond the last counts: Prometheus has no finer time.
+            // The last of several readings in one millisecond is used: times of Prometheus are no finer.
             if before != ms && !self.needed.as_ref().is_some_and(same_mark) {
                 self.flush(take);
             }
@@ -131,7 +129,7 @@ mod tests {
             shown(samples(&all, 11 * S, 11 * S)),
             ["0=0.1", "1000=0.2", "2000=stale", "3000=0.3", "6000=stale", "9000=0.4", "10000=0.5"]
         );
-        // The series ended, and what could still come does not count as ended.
+        // The series has ended; a sensor whose readings may be delayed has not.
         assert_eq!(shown(samples(&all[4..], 60 * S, 90 * S)), ["9000=0.4", "10000=0.5", "13000=stale"]);
         assert_eq!(shown(samples(&all[4..], 60 * S, 60 * S)).len(), 2);
         assert_eq!(shown(samples(&all[4..], 12 * S, 90 * S)).len(), 2);

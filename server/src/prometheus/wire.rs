@@ -1,23 +1,20 @@
-//! The messages of remote read (Prometheus: `prompb/remote.proto`, `prompb/types.proto`), as far as they are used here, in protobuf's encoding: each
-//! field a varint of number and wire type, then a varint (0), eight bytes (1), a length and as many bytes (2), or four bytes (5).
+//! The messages of remote read (Prometheus: `prompb/remote.proto`, `prompb/types.proto`) in protobuf encoding, limited to the fields used here. A
+//! field is a varint of number and wire type, then a varint (0), eight bytes (1), a length and that many bytes (2), or four bytes (5).
 
-/// The most queries of one request.
 pub const QUERIES_MAX: usize = 16;
-/// The most matchers of one query.
 pub const MATCHERS_MAX: usize = 64;
 /// The longest name or value of a matcher, in bytes.
 pub const MATCHER_BYTES_MAX: usize = 64 << 10;
 
-/// How an answer may be encoded.
+/// The encoding of a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReadEncoding {
-    /// One message with all samples, packed with snappy.
+    /// One message with all samples, compressed with snappy.
     Samples,
-    /// A message for each few chunks, each framed with its length and its CRC-32C.
+    /// Messages of a few chunks, each framed by its length and its CRC-32C.
     XorChunks,
 }
 
-/// How a matcher compares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MatcherKind {
     /// `=`
@@ -30,59 +27,52 @@ pub enum MatcherKind {
     NotRegex,
 }
 
-/// What a label must be.
+/// A condition on a label.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LabelMatcher {
-    /// How it compares.
     pub comparison: MatcherKind,
-    /// The label.
     pub name: String,
-    /// What it is compared with.
     pub value: String,
 }
 
-/// What the asking side will do with the samples.
+/// How the client will use the samples.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ReadHints {
-    /// From one evaluation to the next, ms; 0 when it is not known.
+    /// The time between evaluations, ms; 0 if unknown.
     pub step_ms: i64,
-    /// The function or aggregation around the selector; empty when there is none.
+    /// The function or aggregation around the selector; empty if none.
     pub func: String,
-    /// The range that the selector is evaluated over, ms.
+    /// The beginning of the range over which the selector is evaluated, ms.
     pub start_ms: i64,
-    /// Its end.
+    /// The end of that range.
     pub end_ms: i64,
-    /// Of `x[5m]` the 5 minutes, ms; 0 for a selector of instants.
+    /// The range of `x[5m]`, ms; 0 for an instant selector.
     pub range_ms: i64,
 }
 
-/// One query.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ReadQuery {
-    /// The first time, within it, ms since the Unix epoch.
+    /// The first time, inclusive, ms since the Unix epoch.
     pub start_ms: i64,
-    /// The last time, within it.
+    /// The last time, inclusive.
     pub end_ms: i64,
-    /// What the series must be.
+    /// The conditions on the series' labels.
     pub matchers: Vec<LabelMatcher>,
-    /// What for.
     pub hints: Option<ReadHints>,
 }
 
-/// A request.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ReadRequest {
-    /// Its queries.
     pub queries: Vec<ReadQuery>,
-    /// How the answer may be encoded, the most wanted first, of the ways that are known here.
+    /// The accepted encodings among those supported, in the client's order of preference.
     pub accepted: Vec<ReadEncoding>,
 }
 
-/// Why a message is none.
+/// Why a message is invalid.
 pub type WireError = &'static str;
 
 impl ReadRequest {
-    /// Reads a message.
+    /// Parses a message.
     pub fn parse(bytes: &[u8]) -> Result<Self, WireError> {
         let mut request = Self::default();
         for field in WireFields(bytes) {
@@ -142,7 +132,7 @@ fn matcher(bytes: &[u8]) -> Result<LabelMatcher, WireError> {
                     1 => MatcherKind::NotEqual,
                     2 => MatcherKind::Regex,
                     3 => MatcherKind::NotRegex,
-                    _ => return Err("a matcher is of a kind that is not known"),
+                    _ => return Err("a matcher has an unknown type"),
                 }
             }
             (2, WireValue::Bytes(name)) => matcher.name = text(name)?,
@@ -178,14 +168,14 @@ fn hints(bytes: &[u8]) -> Result<ReadHints, WireError> {
 enum WireValue<'a> {
     Int(u64),
     Bytes(&'a [u8]),
-    /// Four or eight bytes, of which no field that is used here is made.
+    /// Four or eight bytes; no field used here has this type.
     Fixed,
 }
 
-/// The fields of a message, in their order.
+/// Iterates over the fields of a message.
 struct WireFields<'a>(&'a [u8]);
 
-const CUT: WireError = "it is cut short";
+const CUT: WireError = "it is truncated";
 
 fn varint(bytes: &mut &[u8]) -> Result<u64, WireError> {
     let mut value = 0u64;
@@ -217,7 +207,7 @@ impl<'a> WireFields<'a> {
                 WireValue::Bytes(self.take(usize::try_from(length).map_err(|_| CUT)?)?)
             }
             5 => self.take(4).map(|_| WireValue::Fixed)?,
-            _ => return Err("it is no protobuf"),
+            _ => return Err("it is not protobuf"),
         };
         Ok((key >> 3, value))
     }
@@ -238,7 +228,6 @@ impl<'a> Iterator for WireFields<'a> {
     }
 }
 
-/// Appends a varint.
 pub fn put_varint(mut value: u64, out: &mut Vec<u8>) {
     while value >= 0x80 {
         out.push(value as u8 | 0x80);
@@ -247,20 +236,20 @@ pub fn put_varint(mut value: u64, out: &mut Vec<u8>) {
     out.push(value as u8);
 }
 
-/// Appends a field of bytes or of a message.
+/// Appends a field of bytes or a nested message.
 pub fn put_bytes(field: u64, bytes: &[u8], out: &mut Vec<u8>) {
     put_varint(field << 3 | 2, out);
     put_varint(bytes.len() as u64, out);
     out.extend_from_slice(bytes);
 }
 
-/// Appends a field of an integer.
+/// Appends an integer field.
 pub fn put_int(field: u64, value: i64, out: &mut Vec<u8>) {
     put_varint(field << 3, out);
     put_varint(value.cast_unsigned(), out);
 }
 
-/// Appends labels as a series has them.
+/// Appends the labels of a series.
 pub fn put_labels(labels: &[(String, String)], out: &mut Vec<u8>) {
     let mut one = Vec::new();
     for (name, value) in labels {
@@ -271,7 +260,7 @@ pub fn put_labels(labels: &[(String, String)], out: &mut Vec<u8>) {
     }
 }
 
-/// Appends a sample as a series has them.
+/// Appends a sample of a series.
 pub fn put_sample(time_ms: i64, value: f64, out: &mut Vec<u8>) {
     /// Key and bytes of the value, key of the time.
     const FIXED: usize = 1 + 8 + 1;
@@ -298,7 +287,7 @@ mod tests {
         put_int(1, 15_000, &mut hints);
         put_bytes(2, b"rate", &mut hints);
         put_int(7, 60_000, &mut hints);
-        put_bytes(5, b"a grouping, which is passed over", &mut hints);
+        put_bytes(5, b"a grouping, which is skipped", &mut hints);
         let mut query = Vec::new();
         put_int(1, -5, &mut query);
         put_int(2, 1_700_000_000_000, &mut query);
@@ -326,7 +315,7 @@ mod tests {
     fn what_is_cut_or_wrong_is_refused_and_never_more() {
         let whole = request();
         for end in 1..whole.len() {
-            // Cut at the end of its first field it is a request still.
+            // A request truncated at the end of its first field is valid.
             let _ = ReadRequest::parse(&whole[..end]);
         }
         assert!(ReadRequest::parse(&whole[..whole.len() - 1]).is_err());

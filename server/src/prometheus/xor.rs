@@ -1,24 +1,24 @@
-//! Samples packed as Prometheus packs them (`tsdb/docs/format/chunks.md`, XOR chunks), and the frames that carry chunks.
+//! XOR chunks of Prometheus (`tsdb/docs/format/chunks.md`), and the frames that contain them.
 //!
-//! A chunk is the number of its samples (16 bits, big endian) and a stream of bits, the highest of a byte first: the first time (varint, zigzag) and
-//! value (64 bits); the second's distance (varint) and value; then of each the difference of its distance to the one before, in 1, 16, 20, 24 or 68 bits,
-//! and its value. A value is the XOR with the one before: a 0 when that is 0; else 1, then 0 when its set bits fit between the leading and trailing
-//! zeros of the last such description, or 1 and a new one (5 bits of leading zeros, 6 of length), then the bits.
+//! A chunk is the number of its samples (16 bits, big endian) and a stream of bits, the highest bit of a byte first. The first sample is a time
+//! (varint, zigzag) and a value (64 bits); the second the time difference (varint) and a value; each later one the change of the time difference, in
+//! 1, 16, 20, 24 or 68 bits, and a value. A value is the XOR with the previous one: a bit 0 if that is zero; else 1 and then 0 if its set bits fit
+//! between the leading and trailing zeros of the last description, or 1 and a new description (5 bits of leading zeros, 6 bits of length), then the
+//! bits.
 
 use super::wire;
 
-/// Samples of one chunk.
 pub const CHUNK_SAMPLES: u16 = 120;
 /// The encoding's number in the message.
 const XOR: i64 = 1;
-/// From how many bytes of chunks on a message is sent.
+/// A message is sent when its chunks have this many bytes.
 const FRAME_BYTES: usize = 256 << 10;
 
-/// Bits, the highest first.
+/// Writes bits, the highest bit of a byte first.
 #[derive(Default)]
 struct BitWriter {
     bytes: Vec<u8>,
-    /// Bits of the last byte that are used; 0 when it is full.
+    /// The number of used bits of the last byte; 0 if it is full.
     used: u32,
 }
 
@@ -44,7 +44,6 @@ impl BitWriter {
     }
 }
 
-/// A chunk being filled.
 struct XorChunk {
     bits: BitWriter,
     count: u16,
@@ -112,7 +111,7 @@ impl XorChunk {
                 let length = 64 - leading - trailing;
                 self.bits.put(1, 1);
                 self.bits.put(u64::from(leading), 5);
-                // 64 does not fit into six bits and is written as 0, which no length is.
+                // A length of 64 does not fit into six bits and is written as 0, which is no valid length.
                 self.bits.put(u64::from(length % 64), 6);
                 self.bits.put(xor >> trailing, length);
                 self.zeros = Some((leading, trailing));
@@ -120,7 +119,7 @@ impl XorChunk {
         }
     }
 
-    /// The message `Chunk`.
+    /// Encodes the message `Chunk`.
     fn message(&self) -> Vec<u8> {
         let mut data = self.count.to_be_bytes().to_vec();
         data.extend_from_slice(&self.bits.bytes);
@@ -133,25 +132,25 @@ impl XorChunk {
     }
 }
 
-/// Frames of one series, to be written as they become full.
+/// Encodes one series into frames.
 pub struct XorSeries {
     query: i64,
     labels: Vec<u8>,
     chunks: Vec<u8>,
     chunk: XorChunk,
-    /// Frames that are complete.
+    /// Complete frames, not yet sent.
     pub frames: Vec<u8>,
 }
 
 impl XorSeries {
-    /// Of the query with this number.
+    /// `query` is the number of the query in the request.
     pub fn new(query: usize, labels: &[(String, String)]) -> Self {
         let mut encoded = Vec::new();
         wire::put_labels(labels, &mut encoded);
         Self { query: query as i64, labels: encoded, chunks: Vec::new(), chunk: XorChunk::new(), frames: Vec::new() }
     }
 
-    /// Takes the next sample.
+    /// Adds the next sample.
     pub fn push(&mut self, ms: i64, value: f64) {
         self.chunk.push(ms, value);
         if self.chunk.count == CHUNK_SAMPLES {
@@ -172,7 +171,7 @@ impl XorSeries {
         }
     }
 
-    /// Frames of a series that is told without samples.
+    /// Ends a series that is listed without samples.
     pub fn finish_empty(&mut self) {
         self.close_frame();
     }

@@ -234,7 +234,7 @@ fn metric_messages_of_clustercockpit() {
     let sensors = server.get("/api/v1/sensors?pattern=/emmy/*/mem_used").json();
     assert_eq!(sensors["sensors"][0]["unit"], "MByte");
     let (status, answer) = server.post("/api/v1/write/clustercockpit", "job,cluster=c,hostname=h event=\"x\",stop=1\n");
-    assert!(status == 400 && answer.contains("no metric's"), "{answer}");
+    assert!(status == 400 && answer.contains("is not supported"), "{answer}");
 }
 
 #[test]

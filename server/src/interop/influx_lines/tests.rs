@@ -44,7 +44,7 @@ fn broken_lines_cost_themselves_only() {
         ("m,t v=1", "a tag is not key=value"),
         ("m,=1 v=1", "a tag is not key=value"),
         ("m,t= v=1", "a tag has no value"),
-        ("m,t=1,t=2 v=1", "a tag is there twice"),
+        ("m,t=1,t=2 v=1", "a tag appears twice"),
         ("m v", "a field is not key=value"),
         ("m =1", "a field is not key=value"),
         ("m v=", "a field has no value"),
@@ -53,14 +53,14 @@ fn broken_lines_cost_themselves_only() {
         ("m v=inf", "a value is neither"),
         ("m v=1e999", "a value is neither"),
         ("m v=0x1", "a value is neither"),
-        ("m v=1.5i", "an integer is none"),
-        ("m v=9223372036854775808i", "an integer is none"),
-        ("m v=-1u", "an unsigned integer is none"),
+        ("m v=1.5i", "an integer is invalid"),
+        ("m v=9223372036854775808i", "an integer is invalid"),
+        ("m v=-1u", "an unsigned integer is invalid"),
         ("m v=\"x", "a string is not closed"),
         ("m v=\"x\"y", "something follows a field's value"),
-        ("m v=1 x", "the timestamp is no integer"),
+        ("m v=1 x", "the timestamp is not a 64-bit integer"),
         ("m v=1 5 6", "something follows the timestamp"),
-        ("m v=1 99999999999999999999", "the timestamp is no integer"),
+        ("m v=1 99999999999999999999", "the timestamp is not a 64-bit integer"),
     ] {
         let whole = format!("before v=1 1\n# a comment\n\n{text}\nafter v=1 2\n");
         let lines: Vec<_> = InfluxLines::new(&whole).collect();

@@ -1,11 +1,11 @@
 //! This server as a client of another broker.
 //!
-//! - In: `[[remote]]`; messages of a broker, native ones of many agents and readings on sensors' paths.
-//! - Out: readings in the store, PUBACK to the broker after fsync, requests for schemas that are missing.
-//! - Never: a reading outside the trusted paths; an acknowledgement before the store's word; more in flight than the broker was told.
+//! - Input: `[[remote]]`; messages of a broker: batches of agents, and readings on sensor paths.
+//! - Output: readings in the store, PUBACK to the broker after fsync, requests for missing schemas.
+//! - Never: a reading outside the trusted paths; an acknowledgement before the store confirms; more messages in flight than `inflight_max`.
 //!
-//! The broker keeps the session, so what comes while this server is away waits there; what was not acknowledged comes again and is
-//! recognised by (agent, boot, sequence), or by sensor and time. `session.rs` is one connection.
+//! The broker keeps the session and stores messages while this server is disconnected. It sends unacknowledged messages again; they are recognized
+//! by (agent, boot, sequence), or by sensor and time. `session.rs` is one connection.
 
 mod session;
 mod stream;
@@ -17,14 +17,14 @@ use std::time::{Duration, Instant};
 use super::config::RemoteConfig;
 use crate::broker::{Broker, ServerLifetime, went_down};
 
-/// The first wait before connecting again; it doubles with each failure.
+/// The first wait before reconnecting; each failure doubles it.
 const BACKOFF: Duration = Duration::from_millis(500);
-/// The longest.
+/// The longest wait before reconnecting.
 const BACKOFF_MAX: Duration = Duration::from_secs(60);
-/// A connection that lasted so long was a good one: the next wait is the first again.
+/// A connection that lasted this long resets the wait.
 const GOOD_AFTER: Duration = Duration::from_secs(10);
 
-/// Keeps a connection to a broker until the server goes down.
+/// Keeps a connection to a broker until the server shuts down.
 pub(super) async fn keep(config: RemoteConfig, broker: Arc<Broker>, mut lifetime: ServerLifetime) {
     let (config, mut backoff) = (Arc::new(config), BACKOFF);
     loop {
@@ -44,9 +44,9 @@ pub(super) async fn keep(config: RemoteConfig, broker: Arc<Broker>, mut lifetime
     }
 }
 
-/// Between half and the whole of it, so that servers that lost a broker together do not come back together.
+/// Returns between half of it and all of it, so that servers that lost a broker together do not reconnect together.
 fn jittered(wait: Duration) -> Duration {
-    // The standard library's hasher is the one source of randomness that is there without a dependency.
+    // The standard library's hasher is a source of randomness without another dependency.
     let random = std::collections::hash_map::RandomState::new().build_hasher().finish();
     wait / 2 + (wait / 2).mul_f64((random % 1024) as f64 / 1024.0)
 }

@@ -1,4 +1,4 @@
-//! One connection to a broker: bytes, deadlines, and the effects of a [`Pipeline`] like those of a client of ours.
+//! One connection to a broker: bytes, deadlines, and the effects of a [`PublishPipeline`], as for a client of this server.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,16 +24,16 @@ use crate::broker::message::Publication;
 use crate::broker::pipeline::{ClientTerms, IncomingPublish, PublishEffect, PublishPipeline, SchemaRegisterError};
 use crate::broker::went_down;
 
-/// For TCP, TLS, CONNACK and SUBACK together.
+/// The time limit of TCP, TLS, CONNACK and SUBACK together.
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(15);
-/// Bytes that wait to be written beyond which nothing more is read.
+/// Reading stops at this many bytes of unsent output.
 const OUT_BYTES_MAX: usize = 1 << 20;
-/// The most schemas of which it is remembered who sent batches of them.
+/// The most schemas with a known sender.
 const SCHEMAS_MAX: usize = 65_536;
-/// How long answers of the store are waited for when the server goes down.
+/// How long the shutdown waits for the store's answers.
 const DRAIN_TIME_MAX: Duration = Duration::from_secs(2);
 
-/// What comes back from the store's threads.
+/// A result of the store's threads.
 enum RemoteEvent {
     Appended(u64, Result<AppendOutcome, StoreError>),
     Registered(u64, Result<Schema, SchemaRegisterError>),
@@ -51,13 +51,13 @@ struct RemoteSession {
     intake: ReadingPublishes,
     effects: Vec<PublishEffect>,
     events: (mpsc::UnboundedSender<RemoteEvent>, mpsc::UnboundedReceiver<RemoteEvent>),
-    /// Which agent sent batches of a schema: whom to ask for it.
+    /// The agent that sent batches of a schema, and is asked for it.
     agents: HashMap<SchemaHash, String>,
     heard: Instant,
     said: Instant,
 }
 
-/// Counts the connection as long as it is there.
+/// Counts the connection until dropped.
 struct RemoteConnectionCount(Arc<Broker>);
 
 impl Drop for RemoteConnectionCount {
@@ -66,7 +66,7 @@ impl Drop for RemoteConnectionCount {
     }
 }
 
-/// Connects and serves until the server goes down (`Ok`) or something breaks.
+/// Connects and runs until the server shuts down (`Ok`) or the connection fails.
 pub(super) async fn run(
     config: &Arc<RemoteConfig>,
     broker: &Arc<Broker>,
@@ -93,7 +93,7 @@ pub(super) async fn run(
     Ok(())
 }
 
-/// Whether a path lies below one of those trusted.
+/// Checks that a path is below a trusted prefix.
 fn trusted(config: &RemoteConfig, path: &SensorPath) -> Result<(), String> {
     if config.trust.iter().any(|prefix| path.is_within(prefix)) {
         return Ok(());
@@ -111,7 +111,7 @@ impl RemoteSession {
         let limits = broker.limits();
         let terms = ClientTerms {
             identity: config.client_id.clone(),
-            // Refusals are counted and acknowledged: a broker would only send the same message again.
+            // Refused messages are counted and acknowledged; otherwise the broker would send them again.
             reasons: true,
             relay: true,
             inflight_max: config.inflight_max.into(),
@@ -167,18 +167,18 @@ impl RemoteSession {
             }
             other => return Err(format!("answered {} instead of CONNACK", other.packet_type().name())),
         }
-        // Again even when the session is there: the filters may have changed, and retained schemas come anew.
+        // Subscribes even if the session is present: filters may have changed, and retained schemas must be sent again.
         self.subscribe(&config.subscribe, 1).await
     }
 
-    /// Subscribes; a broker that has no shared subscriptions is asked for the same without sharing.
+    /// Subscribes. Filters that the broker refuses as shared subscriptions are requested without sharing.
     async fn subscribe(&mut self, filters: &[String], packet_id: u16) -> Result<(), String> {
         let wanted = filters.iter().map(|filter| Subscription::new(filter.as_str(), QoS::AtLeastOnce)).collect();
         self.put(&Packet::Subscribe(Subscribe { packet_id, filters: wanted, properties: Properties::new() }))?;
         let answer = loop {
             match self.packet().await? {
                 Packet::SubAck(answer) if answer.packet_id == packet_id => break answer,
-                // Messages of the old session come before.
+                // Messages of the old session arrive first.
                 Packet::Publish(publish) => self.take_publish(publish),
                 _ => {}
             }
@@ -187,7 +187,10 @@ impl RemoteSession {
         for (filter, reason) in filters.iter().zip(&answer.reasons).filter(|(_, reason)| reason.is_error()) {
             match mqtt::shared(filter) {
                 Some(shared) if packet_id == 1 => {
-                    tracing::warn!("remote {}: {filter} is refused ({reason}); not shared then", self.config.name);
+                    tracing::warn!(
+                        "remote {}: {filter} is refused ({reason}); subscribing without sharing",
+                        self.config.name
+                    );
                     alone.push(shared.filter.to_owned());
                 }
                 _ => return Err(format!("refuses the subscription to {filter}: {reason}")),
@@ -196,7 +199,7 @@ impl RemoteSession {
         if alone.is_empty() { Ok(()) } else { Box::pin(self.subscribe(&alone, 2)).await }
     }
 
-    /// The next packet, with what is to be sent sent; while greeting.
+    /// Sends the output and returns the next packet; used before the session runs.
     async fn packet(&mut self) -> Result<Packet, String> {
         loop {
             while !self.output.is_empty() {
@@ -227,7 +230,7 @@ impl RemoteSession {
         self.pipeline.can_read() && self.output.len() < OUT_BYTES_MAX
     }
 
-    /// Decodes what was read, as far as may be read now.
+    /// Decodes received packets while the pipeline has room.
     fn take_packets(&mut self) -> Result<(), String> {
         let broker = self.broker.clone();
         self.intake.refresh(broker.interop.generation());
@@ -250,7 +253,7 @@ impl RemoteSession {
         self.broker.metrics.remote_messages.inc();
         let now = Instant::now();
         let Publish { topic, payload, qos, packet_id, .. } = publish;
-        // Retained at the broker is not retained here.
+        // A message retained at the broker is not retained here.
         let incoming = IncomingPublish { topic, payload, qos, packet_id, retain: false, properties: Properties::new() };
         let config = self.config.clone();
         if incoming.topic.starts_with('/') {
@@ -268,7 +271,7 @@ impl RemoteSession {
         self.pipeline.publish(incoming.copied(), now, &mut self.effects);
     }
 
-    /// Waits for one thing and does it.
+    /// Waits for one event and handles it.
     async fn step(&mut self, schemas: &mut watch::Receiver<u64>) -> Result<(), String> {
         let (may_read, now) = (self.may_read(), Instant::now());
         let silence_max = self.config.keep_alive * 3 / 2;
@@ -302,7 +305,7 @@ impl RemoteSession {
     fn time_passed(&mut self, may_read: bool) -> Result<(), String> {
         let now = Instant::now();
         if !may_read {
-            // Its silence is of our own making.
+            // The server did not read; the silence is not the broker's.
             self.heard = now;
         }
         if now >= self.heard + self.config.keep_alive * 3 / 2 {
@@ -328,7 +331,7 @@ impl RemoteSession {
     }
 
     fn apply(&mut self) -> Result<(), String> {
-        // An effect may answer at once and so make more of them.
+        // An effect may complete at once and cause others.
         while !self.effects.is_empty() {
             for effect in std::mem::take(&mut self.effects) {
                 self.effect(effect)?;
@@ -425,7 +428,7 @@ impl RemoteSession {
         });
     }
 
-    /// Asks the agents for schemas, by way of the broker.
+    /// Requests schemas from the agents, through the broker.
     fn need(&mut self, hashes: &[SchemaHash]) -> Result<(), String> {
         for hash in hashes {
             let Some(agent) = self.agents.get(hash) else { continue };
@@ -444,7 +447,7 @@ impl RemoteSession {
         Ok(())
     }
 
-    /// Acknowledges what the store still answers, and says goodbye; the broker keeps the session.
+    /// Acknowledges what the store still answers, and disconnects; the broker keeps the session.
     async fn drain(&mut self) {
         self.pipeline.stop();
         let deadline = tokio::time::Instant::now() + DRAIN_TIME_MAX;
@@ -466,7 +469,7 @@ impl RemoteSession {
                 }
                 self.write.shutdown().await
             };
-            // It is over either way.
+            // The connection ends in any case.
             let _ = tokio::time::timeout_at(deadline, last).await;
         }
     }

@@ -13,7 +13,7 @@ use wholegrain_transport::tls::{Identity, client_config};
 
 use super::super::config::RemoteConfig;
 
-/// Either.
+/// A connection with or without TLS.
 pub(super) enum RemoteStream {
     Plain(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
@@ -23,11 +23,11 @@ pub(super) enum RemoteStream {
 pub(super) async fn connect(config: &RemoteConfig) -> Result<RemoteStream, String> {
     let tcp = TcpStream::connect((config.host.as_str(), config.port)).await;
     let tcp = tcp.map_err(|error| format!("cannot connect: {error}"))?;
-    // Acknowledgements are small and wanted at once.
+    // Acknowledgements are small and must not be delayed.
     let _ = tcp.set_nodelay(true);
     let Some(ca) = config.ca.as_deref().filter(|_| config.tls) else { return Ok(RemoteStream::Plain(tcp)) };
     let identity = config.identity.as_ref().map(|(cert, key)| Identity { cert, key });
-    // Read each time: certificates change.
+    // Read for each connection: certificates change.
     let tls = client_config(ca, identity).map_err(|error| error.to_string())?;
     let name = ServerName::try_from(config.host.clone()).map_err(|error| format!("{:?}: {error}", config.host))?;
     let stream = TlsConnector::from(tls).connect(name, tcp).await;
