@@ -24,16 +24,8 @@ use crate::sensors::{GroupState, SchemaRegistration, SchemalessProperties, Senso
 use crate::tiers::TierSource;
 use crate::{SensorId, StoreError};
 
-/// Version of the catalogue's tables. Version 1 had no sensors without a schema and no tiers, which its readers would take for readings; readers of
-/// version 2 would show what is deleted, and miss the numbers of forgotten sensors; readers of version 3 would miss sensors that are numbered together.
-/// All are read, and become this one.
-pub const FORMAT_VERSION: u64 = 4;
-/// From this version on sensors may have been forgotten, so that numbers are missing.
-const VERSION_WITH_HOLES: u64 = 3;
-/// From this version on there are [`ANNOUNCED`] and [`LISTS`].
-const VERSION_WITH_LISTS: u64 = 4;
-/// The oldest version that is read.
-const FORMAT_VERSION_MIN: u64 = 1;
+/// Version of the catalogue's tables. Another one is refused.
+const FORMAT_VERSION: u64 = 4;
 /// How often a catalogue that is being written is copied again before it is reported as damaged, and the time between.
 const COPIES_MAX: usize = 20;
 const COPY_WAIT: std::time::Duration = std::time::Duration::from_millis(50);
@@ -43,8 +35,6 @@ const LARGE_BYTES: u64 = 256 << 20;
 const CACHE_BYTES: usize = 8 << 20;
 
 const META: TableDefinition<&str, u64> = TableDefinition::new("meta");
-/// Hash -> (number of its latest registration, encoded schema). Of schemas registered before version 4.
-const SCHEMAS: TableDefinition<[u8; 16], (u64, &[u8])> = TableDefinition::new("schemas");
 /// Hash -> (number of its latest registration, number of its first sensor, name of its list of sensors, prefix, group). Where the number is not
 /// [`SINGLY`], the sensors have that one and those after it, in their order, and are not in [`SENSORS`].
 const ANNOUNCED: TableDefinition<[u8; 16], SchemaRegistrationRow> = TableDefinition::new("announced");
@@ -98,7 +88,7 @@ pub(crate) struct BlockRecord {
     /// Whether retention took some sensors' rows out: it is not merged any more, so that its tiers keep what it lost.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub trimmed: bool,
-    /// Checksums; files of version 1 of the catalogue have none.
+    /// `None` only while the catalogue is rebuilt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sums: Option<FileChecksums>,
     /// What has been deleted and is in the file still.
@@ -269,12 +259,11 @@ impl Catalogue {
         self.write("registering schemas", |txn| {
             let mut meta = txn.open_table(META)?;
             let mut order = meta.get("registrations")?.map_or(0, |value| value.value());
-            let (mut old, mut announced) = (txn.open_table(SCHEMAS)?, txn.open_table(ANNOUNCED)?);
+            let mut announced = txn.open_table(ANNOUNCED)?;
             let (mut lists, mut sensors) = (txn.open_table(LISTS)?, txn.open_table(SENSORS)?);
             for SchemaRegistration { schema, list, first, single, .. } in registrations {
                 order += 1;
                 let (hash, prefix) = (schema.hash().0, schema.prefix().as_str());
-                old.remove(hash)?;
                 announced.insert(hash, (order, first.unwrap_or(SINGLY), list.0, prefix, schema.group()))?;
                 if lists.get(list.0)?.is_none() {
                     lists.insert(list.0, schema.encode_sensors().1.as_slice())?;
@@ -381,10 +370,8 @@ impl Catalogue {
             for (id, path) in left {
                 paths.insert(id, &**path)?;
             }
-            let (mut known, mut groups) = (txn.open_table(SCHEMAS)?, txn.open_table(GROUPS)?);
-            let mut announced = txn.open_table(ANNOUNCED)?;
+            let (mut announced, mut groups) = (txn.open_table(ANNOUNCED)?, txn.open_table(GROUPS)?);
             for hash in schemas {
-                known.remove(hash.0)?;
                 announced.remove(hash.0)?;
                 groups.remove(hash.0)?;
             }
@@ -467,13 +454,6 @@ fn count_opening(db: &Database) -> Result<(), redb::Error> {
         let mut meta = txn.open_table(META)?;
         let openings = meta.get("openings")?.map_or(0, |value| value.value());
         meta.insert("openings", openings + 1)?;
-        // What an earlier version did not have.
-        meta.insert("version", FORMAT_VERSION)?;
-        txn.open_table(SCHEMALESS)?;
-        txn.open_table(NEWEST_TIMES)?;
-        txn.open_table(IMPORTS)?;
-        txn.open_table(ANNOUNCED)?;
-        txn.open_table(LISTS)?;
     }
     Ok(txn.commit()?)
 }
@@ -485,9 +465,9 @@ fn read_tables(db: &Database) -> Result<Result<CatalogueContents, ReadFault>, re
     let number = |name: &str| -> Result<u64, redb::Error> { Ok(meta.get(name)?.map_or(0, |value| value.value())) };
     let version = number("version")?;
     match version {
-        FORMAT_VERSION_MIN..=FORMAT_VERSION => {}
-        0 => return Ok(Err(ReadFault::Damaged("it has no version".to_owned()))),
-        newer => return Ok(Err(ReadFault::Newer(newer))),
+        FORMAT_VERSION => {}
+        newer if newer > FORMAT_VERSION => return Ok(Err(ReadFault::Newer(newer))),
+        other => return Ok(Err(ReadFault::Damaged(format!("it has format version {other}, which no release writes")))),
     }
     let mut contents = CatalogueContents {
         sealed_through: number("sealed_through")?,
@@ -499,28 +479,12 @@ fn read_tables(db: &Database) -> Result<Result<CatalogueContents, ReadFault>, re
     let progress = ProgressLog::new("sensors of the catalogue read", table.len()?);
     for entry in table.iter()? {
         let (id, path) = entry?;
-        if version < VERSION_WITH_HOLES && paths.len() != id.value() as usize {
-            return Ok(Err(ReadFault::Damaged(format!("sensor {} is missing", paths.len()))));
-        }
         paths.push((id.value(), path.value().into()));
         progress.at_small(paths.len() as u64);
     }
     contents.sensors = Sensors::of_paths(paths, u32::try_from(number("next_sensor")?).unwrap_or(u32::MAX));
     let mut schemas = Vec::new();
-    for entry in read.open_table(SCHEMAS)?.iter()? {
-        let (hash, value) = entry?;
-        let (order, bytes) = value.value();
-        match Schema::decode(bytes) {
-            // Shared one by one, so that a thousand agents' sensors are not all in memory before that.
-            Ok(schema) => schemas.push((order, contents.sensors.share(&schema))),
-            Err(error) => {
-                return Ok(Err(ReadFault::Damaged(format!("schema {}: {error}", SchemaHash(hash.value())))));
-            }
-        }
-    }
-    if version >= VERSION_WITH_LISTS
-        && let Err(fault) = read_announced(&read, &mut contents.sensors, &mut schemas)?
-    {
+    if let Err(fault) = read_announced(&read, &mut contents.sensors, &mut schemas)? {
         return Ok(Err(fault));
     }
     schemas.sort_by_key(|(order, _)| *order);
@@ -549,24 +513,15 @@ fn read_tables(db: &Database) -> Result<Result<CatalogueContents, ReadFault>, re
         let (agent, interval_ns, last_time) = value.value();
         contents.sensors.heard(SchemaHash(hash.value()), GroupState { agent: agent.into(), interval_ns, last_time });
     }
-    if version > 1
-        && let Err(fault) = read_schemaless(&read, &mut contents.sensors)?
-    {
+    if let Err(fault) = read_schemaless(&read, &mut contents.sensors)? {
         return Ok(Err(fault));
     }
-    match read.open_table(IMPORTS) {
-        // Not there in stores that have never been open in a release that imports.
-        Err(redb::TableError::TableDoesNotExist(_)) => {}
-        Err(error) => return Err(error.into()),
-        Ok(table) => {
-            for entry in table.iter()? {
-                let (id, value) = entry?;
-                let (order, readings, parts) = value.value();
-                match RangeSet::decode(parts) {
-                    Some(parts) => contents.imports.set(id.value(), ImportRecord { order, readings, parts }),
-                    None => return Ok(Err(ReadFault::Damaged(format!("parts of the import {}", id.value())))),
-                }
-            }
+    for entry in read.open_table(IMPORTS)?.iter()? {
+        let (id, value) = entry?;
+        let (order, readings, parts) = value.value();
+        match RangeSet::decode(parts) {
+            Some(parts) => contents.imports.set(id.value(), ImportRecord { order, readings, parts }),
+            None => return Ok(Err(ReadFault::Damaged(format!("parts of the import {}", id.value())))),
         }
     }
     Ok(Ok(contents))
@@ -666,7 +621,7 @@ fn create(disk: &dyn Disk, path: &Path) -> Result<(), StoreError> {
         let db = Database::builder().set_cache_size(CACHE_BYTES).create_with_backend(backend)?;
         let txn = db.begin_write()?;
         txn.open_table(META)?.insert("version", FORMAT_VERSION)?;
-        txn.open_table(SCHEMAS)?;
+        txn.open_table(IMPORTS)?;
         txn.open_table(SENSORS)?;
         txn.open_table(BLOCKS)?;
         txn.open_table(PENDING_FILES)?;

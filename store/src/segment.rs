@@ -12,10 +12,9 @@ pub(crate) const SEGMENT_MAGIC: [u8; 8] = *b"WGJOURNL";
 /// Version of the segment's layout.
 pub(crate) const SEGMENT_VERSION: u32 = 3;
 /// Bytes before the first record.
-pub(crate) const HEADER_BYTES: usize = HEADER_BYTES_1 + PROOF_BYTES + 4;
-/// The same in versions 1 and 2, which are still read.
-const HEADER_BYTES_1: usize = 24;
-const HEADER_BYTES_2: usize = 44;
+pub(crate) const HEADER_BYTES: usize = PROOF_AT + PROOF_BYTES + 4;
+/// Where the header states the synced length of the previous segment.
+const PROOF_AT: usize = 24;
 /// Bytes of what is said of another segment.
 pub(crate) const PROOF_BYTES: usize = 40;
 /// Bytes before the payload of a record.
@@ -38,7 +37,7 @@ pub(crate) struct SyncedLength {
     /// The segment's number; 0 when nothing is known of any.
     pub number: u64,
     pub bytes: u64,
-    /// What is in it; not known of a segment whose header is of version 2.
+    /// `None` if there are no readings, or their number is unknown.
     pub holds: Option<SegmentSummary>,
 }
 
@@ -78,9 +77,9 @@ pub(crate) fn header(number: u64, proof: SyncedLength) -> [u8; HEADER_BYTES] {
     bytes[12..20].copy_from_slice(&number.to_le_bytes());
     let crc = crc32c::crc32c(&bytes[..20]);
     bytes[20..24].copy_from_slice(&crc.to_le_bytes());
-    bytes[24..24 + PROOF_BYTES].copy_from_slice(&proof.encode());
-    let crc = crc32c::crc32c(&bytes[24..24 + PROOF_BYTES]);
-    bytes[24 + PROOF_BYTES..].copy_from_slice(&crc.to_le_bytes());
+    bytes[PROOF_AT..PROOF_AT + PROOF_BYTES].copy_from_slice(&proof.encode());
+    let crc = crc32c::crc32c(&bytes[PROOF_AT..PROOF_AT + PROOF_BYTES]);
+    bytes[PROOF_AT + PROOF_BYTES..].copy_from_slice(&crc.to_le_bytes());
     bytes
 }
 
@@ -123,14 +122,14 @@ pub(crate) struct RecoveredSegment {
 /// What the header of segment `number` says of the one before, if it says so. That of another segment, which somebody put in its place, says nothing.
 pub(crate) fn proof_in(head: &[u8], number: u64) -> Option<SyncedLength> {
     match check_header(head) {
-        Ok((_, proof)) if proof.number > 0 && long(head, 12) == number => Some(proof),
+        Ok(proof) if proof.number > 0 && long(head, 12) == number => Some(proof),
         _ => None,
     }
 }
 
 /// Whether bytes that are no record, at the beginning of a segment, can be its header and nothing else.
 pub(crate) fn is_header(damaged: &Range<usize>) -> bool {
-    damaged.start == 0 && [HEADER_BYTES_1, HEADER_BYTES_2, HEADER_BYTES].contains(&damaged.end)
+    *damaged == (0..HEADER_BYTES)
 }
 
 /// What may have been the payloads of records in bytes that are none: as far as their lengths can be followed. `false` when they cannot to the end.
@@ -153,7 +152,7 @@ pub(crate) fn remains(bytes: &[u8], damaged: &Range<usize>) -> (Vec<Range<usize>
 pub(crate) fn recover(bytes: &[u8]) -> RecoveredSegment {
     let mut found = RecoveredSegment::default();
     let mut at = match check_header(bytes) {
-        Ok((length, _)) => length,
+        Ok(_) => HEADER_BYTES,
         Err(newer) => {
             found.newer = newer;
             0
@@ -175,32 +174,22 @@ pub(crate) fn recover(bytes: &[u8]) -> RecoveredSegment {
     found
 }
 
-/// The header's length and what it proves. `Err` with the version when it is newer than this program.
-fn check_header(bytes: &[u8]) -> Result<(usize, SyncedLength), Option<u32>> {
-    let Some(head) = bytes.first_chunk::<HEADER_BYTES_1>() else { return Err(None) };
+/// The synced length that the header states. `Err` with the version if a newer release wrote the segment.
+fn check_header(bytes: &[u8]) -> Result<SyncedLength, Option<u32>> {
+    let Some(head) = bytes.first_chunk::<PROOF_AT>() else { return Err(None) };
     if head[..8] != SEGMENT_MAGIC || word(head, 20) != crc32c::crc32c(&head[..20]) {
         return Err(None);
     }
-    match word(head, 8) {
-        1 => Ok((HEADER_BYTES_1, SyncedLength::default())),
-        2 => {
-            let Some(head) = bytes.first_chunk::<HEADER_BYTES_2>() else { return Err(None) };
-            if word(head, 40) != crc32c::crc32c(&head[24..40]) {
-                return Err(None);
-            }
-            Ok((HEADER_BYTES_2, SyncedLength { number: long(head, 24), bytes: long(head, 32), holds: None }))
-        }
-        SEGMENT_VERSION => {
-            let Some(head) = bytes.first_chunk::<HEADER_BYTES>() else { return Err(None) };
-            let proof = &head[24..24 + PROOF_BYTES];
-            if word(head, 24 + PROOF_BYTES) != crc32c::crc32c(proof) {
-                return Err(None);
-            }
-            let proof = proof.first_chunk().and_then(SyncedLength::decode).ok_or(None)?;
-            Ok((HEADER_BYTES, proof))
-        }
-        version => Err(Some(version)),
+    let version = word(head, 8);
+    if version != SEGMENT_VERSION {
+        return Err(Some(version).filter(|version| *version > SEGMENT_VERSION));
     }
+    let Some(head) = bytes.first_chunk::<HEADER_BYTES>() else { return Err(None) };
+    let proof = &head[PROOF_AT..PROOF_AT + PROOF_BYTES];
+    if word(head, PROOF_AT + PROOF_BYTES) != crc32c::crc32c(proof) {
+        return Err(None);
+    }
+    proof.first_chunk().and_then(SyncedLength::decode).ok_or(None)
 }
 
 fn word(bytes: &[u8], at: usize) -> u32 {

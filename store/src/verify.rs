@@ -197,8 +197,6 @@ impl Verifier<'_> {
         if !problems.is_empty() && !self.still_there(record.id) {
             problems.clear();
             note = Some("replaced by the running server meanwhile; not read".to_owned());
-        } else if record.sums.is_none() {
-            note = Some("written by a release that kept no checksum of the whole file: pages were checked".to_owned());
         }
         let kind = if record.tier.is_some() { FileKind::Tier } else { FileKind::Block };
         let (bytes, rows) = (record.bytes, record.rows);

@@ -28,49 +28,48 @@ fn defined(sensors: &Sensors, schema: &Schema) -> Vec<SchemaHash> {
 }
 
 #[test]
-fn a_catalogue_without_lists_is_read_and_goes_on_with_them() {
+fn schemas_share_sensors_and_the_later_one_defines_them() {
     let dir = tempfile::tempdir().unwrap();
     let (disk, path): (Arc<dyn Disk>, _) = (Arc::new(RealDisk), dir.path().join("catalogue.redb"));
-    let old = schema("/a", &["x", "y"]);
-    let db = Database::create(&path).unwrap();
-    let txn = db.begin_write().unwrap();
-    {
-        let mut meta = txn.open_table(META).unwrap();
-        meta.insert("version", 3).unwrap();
-        meta.insert("registrations", 1).unwrap();
-        txn.open_table(SCHEMAS).unwrap().insert(old.hash().0, (1, old.encode().as_slice())).unwrap();
-        let mut sensors = txn.open_table(SENSORS).unwrap();
-        sensors.insert(0, "/a/x").unwrap();
-        sensors.insert(3, "/a/y").unwrap();
-        txn.open_table(BLOCKS).unwrap();
-        txn.open_table(PENDING_FILES).unwrap();
-        txn.open_table(RANGES).unwrap();
-        txn.open_table(GROUPS).unwrap();
-        txn.open_table(SCHEMALESS).unwrap();
-        txn.open_table(NEWEST_TIMES).unwrap();
-    }
-    txn.commit().unwrap();
-    drop(db);
     let (catalogue, contents) = Catalogue::open(&disk, &path).unwrap();
     let mut sensors = contents.sensors;
-    assert_eq!(ids(&sensors, &old), [Some(0), Some(3)]);
-    assert!(sensors.is_current(&old));
+    let old = schema("/a", &["x", "y"]);
     // One that shares a sensor, and one of its own; then the old one again, which moves.
     let (shares, own) = (schema("/a", &["y", "z"]), schema("/b", &["x", "y"]));
-    for one in [&shares, &own, &old] {
+    for one in [&old, &shares, &own, &old] {
         register(&catalogue, &mut sensors, one);
     }
+    assert!(sensors.is_current(&old));
     drop(catalogue);
     let (catalogue, contents) = Catalogue::open(&disk, &path).unwrap();
     for sensors in [&sensors, &contents.sensors] {
-        assert_eq!(ids(sensors, &old), [Some(0), Some(3)]);
-        assert_eq!(ids(sensors, &shares), [Some(3), Some(4)]);
-        assert_eq!(ids(sensors, &own), [Some(5), Some(6)]);
-        assert_eq!((sensors.len(), sensors.next_number(), sensors.schemas_len()), (5, 7, 3));
+        assert_eq!(ids(sensors, &old), [Some(0), Some(1)]);
+        assert_eq!(ids(sensors, &shares), [Some(1), Some(2)]);
+        assert_eq!(ids(sensors, &own), [Some(3), Some(4)]);
+        assert_eq!((sensors.len(), sensors.next_number(), sensors.schemas_len()), (5, 5, 3));
         assert_eq!(defined(sensors, &old), [old.hash(), old.hash()]);
         assert_eq!(defined(sensors, &shares), [old.hash(), shares.hash()]);
     }
     drop(catalogue);
+}
+
+#[test]
+fn an_unknown_version_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let (disk, path): (Arc<dyn Disk>, _) = (Arc::new(RealDisk), dir.path().join("catalogue.redb"));
+    let set = |version: u64| {
+        let db = Database::create(&path).unwrap();
+        let txn = db.begin_write().unwrap();
+        txn.open_table(META).unwrap().insert("version", version).unwrap();
+        txn.commit().unwrap();
+    };
+    drop(Catalogue::open(&disk, &path).unwrap());
+    set(FORMAT_VERSION + 1);
+    assert!(matches!(Catalogue::open(&disk, &path), Err(StoreError::NewerVersion { found: 5, known: 4, .. })));
+    set(FORMAT_VERSION - 1);
+    assert!(matches!(Catalogue::open(&disk, &path), Err(StoreError::Damaged { .. })));
+    set(FORMAT_VERSION);
+    drop(Catalogue::open(&disk, &path).unwrap());
 }
 
 #[test]
