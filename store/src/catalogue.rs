@@ -10,18 +10,15 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use redb::backends::InMemoryBackend;
 use redb::{Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, StorageBackend, TableDefinition};
-use serde::{Deserialize, Serialize};
-use wholegrain_model::{Schema, SchemaHash, SensorPath, ValueType};
+use wholegrain_model::{Schema, SchemaHash, SensorPath};
 
-use crate::block::write::FileChecksums;
+use crate::block::record::BlockRecord;
 use crate::database::{DatabaseFile, copy_file, fail};
-use crate::delete::tombstones::Tombstone;
 use crate::disk::{Disk, read_all};
 use crate::import::{ImportRecord, Imports};
 use crate::progress::ProgressLog;
 use crate::ranges::{RangeSet, StoredBatches};
 use crate::sensors::{GroupState, SchemaRegistration, SchemalessProperties, Sensors};
-use crate::tiers::TierSource;
 use crate::{SensorId, StoreError};
 
 /// Version of the catalogue's tables. Another one is refused.
@@ -60,57 +57,6 @@ const SCHEMALESS: TableDefinition<u32, (&str, &[u8])> = TableDefinition::new("sc
 const NEWEST_TIMES: TableDefinition<u32, &[u8]> = TableDefinition::new("newest_times");
 /// Import's id -> (order of its latest part among imports, readings, ranges of its parts).
 const IMPORTS: TableDefinition<&str, (u64, u64, &[u8])> = TableDefinition::new("imports");
-
-/// What the catalogue knows of one block.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct BlockRecord {
-    pub id: u64,
-    /// Below `blocks/`; of a tier below the store's directory, where it begins with `tiers/`.
-    pub path: String,
-    pub value_type: ValueType,
-    /// Days since 1970-01-01 (UTC) that all its readings lie in; `None` when they lie in several.
-    pub day: Option<i64>,
-    /// 0 as sealed, else one more than the inputs' of the merge.
-    pub level: u32,
-    /// The first and the last journal segment in it: where two blocks have a reading of the same time, the later one counts.
-    pub first_segment: u64,
-    pub last_segment: u64,
-    /// Where blocks have the same last segment, the larger number counts: imports are numbered from 1, sealed blocks have 0.
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub import: u32,
-    pub first_time: i64,
-    pub last_time: i64,
-    pub rows: u64,
-    pub bytes: u64,
-    /// What it is a tier of; `None` for readings. The times are those of the readings that it was made from.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub tier: Option<TierSource>,
-    /// Whether retention took some sensors' rows out: it is not merged any more, so that its tiers keep what it lost.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub trimmed: bool,
-    /// `None` only while the catalogue is rebuilt.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub sums: Option<FileChecksums>,
-    /// What has been deleted and is in the file still.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub tombstones: Vec<Tombstone>,
-}
-
-fn is_zero(number: &u32) -> bool {
-    *number == 0
-}
-
-/// Bits of a block's rank that tell imports of one last segment apart.
-const IMPORT_BITS: u32 = 24;
-/// The largest [`BlockRecord::import`]; further imports into the same segment count as much as this one.
-pub(crate) const IMPORT_NUMBER_MAX: u32 = (1 << IMPORT_BITS) - 1;
-
-impl BlockRecord {
-    /// Where two blocks have a reading of the same sensor and time, that of the higher rank counts.
-    pub fn rank(&self) -> u64 {
-        self.last_segment << IMPORT_BITS | u64::from(self.import.min(IMPORT_NUMBER_MAX))
-    }
-}
 
 /// What one seal, merge or retention changes, all or nothing.
 #[derive(Debug, Default)]

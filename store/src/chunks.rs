@@ -99,7 +99,7 @@ pub trait Chunks: Send + Sync {
 }
 
 /// What became of a put, with all of its chunks.
-pub use crate::store::AppendOutcome as Put;
+pub use crate::append::AppendOutcome as Put;
 
 /// What can be asked of readings, wherever they come from.
 pub trait ReadStore: Send + Sync {

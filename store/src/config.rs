@@ -6,7 +6,8 @@ use std::time::Duration;
 use wholegrain_model::Interval;
 use wholegrain_model::size::ByteSize;
 
-use crate::{Clock, RetentionRule};
+use crate::Clock;
+use wholegrain_model::Pattern;
 
 /// How a store behaves. [`StoreConfig::new`] gives the defaults for a directory.
 #[derive(Debug, Clone)]
@@ -96,4 +97,17 @@ impl Default for StoreConfig {
             background: true,
         }
     }
+}
+
+/// The maximum number of rules in [`StoreConfig::retention`].
+pub const RETENTION_RULES_MAX: usize = 256;
+
+/// How long the readings of the sensors that a pattern chooses are kept. The first rule whose pattern matches counts.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RetentionRule {
+    pub pattern: Pattern,
+    /// How long readings are kept; `None` is forever.
+    pub raw: Option<Interval>,
+    /// How long the windows of a tier are kept, `None` being forever; a tier that is not named is kept as long as the readings.
+    pub tiers: Vec<(Interval, Option<Interval>)>,
 }

@@ -14,16 +14,17 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 
 use crate::StoreError;
+use crate::append::{AppendCallback, AppendOutcome};
 use crate::disk::DiskFile;
-use crate::live::{LiveBatch, LiveSegment};
+use crate::live::{LiveBatch, LiveItem, LiveSegment};
 use crate::overlap::Overlaps;
 use crate::quarantine::{ImplausibleBatch, PlausibleTimes, Quarantine};
 use crate::ranges::{BatchKey, StoredBatches};
-use crate::readings::{LiveItem, LiveReadings, READING_BYTES_MAX, Reading, encode};
+use crate::readings::{LiveReadings, READING_BYTES_MAX, Reading, encode};
 use crate::segment::{HEADER_BYTES, RECORD_BYTES, SyncedLength, header, put_record, put_record_with, segment_path};
 use crate::sensors::GroupState;
 use crate::stats::{add, sub};
-use crate::store::{AppendCallback, AppendOutcome, Shared};
+use crate::store::Shared;
 
 /// The most payload bytes of one group commit: more would only make the first of them wait.
 const COMMIT_BYTES_MAX: usize = 8 << 20;

@@ -11,7 +11,7 @@ use wholegrain_model::{Schema, SchemaHash};
 use crate::SensorId;
 use crate::log::{ClosedLog, ROW_BYTES, ReadingLog, SensorReadings};
 use crate::ranges::BatchKey;
-use crate::readings::{LiveItem, LiveReadings};
+use crate::readings::LiveReadings;
 use crate::segment::{SegmentSummary, SyncedLength};
 
 /// A durable batch, as it came.
@@ -254,4 +254,13 @@ impl LiveSubscribers {
     pub fn close(&self) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
+}
+
+/// What subscribers get as it becomes durable.
+#[derive(Debug, Clone)]
+pub enum LiveItem {
+    /// A batch of an agent.
+    Batch(Arc<LiveBatch>),
+    /// Readings of sensors without a schema.
+    Readings(Arc<LiveReadings>),
 }

@@ -5,10 +5,10 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
-use wholegrain_model::{Column, ColumnValues, Gaps, Value, ValueType};
+use wholegrain_model::{Value, ValueType};
 
+use crate::SensorId;
 use crate::readings::Reading;
-use crate::{Chunk, SensorId};
 
 /// Rows of one piece. Whole pieces never change, so that a reader goes through them without holding up the journal.
 const PIECE_ROWS: usize = 65_536;
@@ -201,56 +201,11 @@ impl SortedLog<'_> {
     }
 }
 
-/// Readings of one sensor in the order of arrival as at most one chunk of each type, in time order. Where a time comes twice, the later
-/// arrival counts, whatever the types.
-pub(crate) fn chunks(mut readings: Vec<(i64, Option<Value>, ValueType)>) -> Vec<Chunk> {
-    if !readings.is_sorted_by(|a, b| a.0 < b.0) {
-        readings.sort_by_key(|reading| reading.0);
-        // `dedup_by` keeps the first of equal ones: so the later is moved there.
-        readings.dedup_by(|later, kept| {
-            let same = later.0 == kept.0;
-            if same {
-                std::mem::swap(later, kept);
-            }
-            same
-        });
-    }
-    let mut found = Vec::new();
-    for value_type in [ValueType::Int, ValueType::Float] {
-        let mut times = Vec::new();
-        let (mut ints, mut floats, mut gaps) = (Vec::new(), Vec::new(), Vec::new());
-        for (time, value, _) in readings.iter().filter(|reading| reading.2 == value_type) {
-            if value.is_none() {
-                gaps.push(times.len());
-            }
-            times.push(*time);
-            match value {
-                Some(Value::Int(value)) => ints.push(*value),
-                Some(Value::Float(value)) => floats.push(*value),
-                None if value_type == ValueType::Int => ints.push(0),
-                None => floats.push(0.0),
-            }
-        }
-        if times.is_empty() {
-            continue;
-        }
-        let values = if value_type == ValueType::Int { ColumnValues::Int(ints) } else { ColumnValues::Float(floats) };
-        let mut column = Column { values, gaps: Gaps::default() };
-        gaps.iter().for_each(|at| column.gaps.set(*at, times.len()));
-        found.push(Chunk { times, column });
-    }
-    found
-}
-
-/// A reading that has a value, as [`chunks`] takes it.
-pub(crate) fn present((time, value): (i64, Value)) -> (i64, Option<Value>, ValueType) {
-    let value_type = if matches!(value, Value::Float(_)) { ValueType::Float } else { ValueType::Int };
-    (time, Some(value), value_type)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::live_columns::chunks;
+    use crate::live_columns::present;
 
     fn reading(sensor: u32, time: i64) -> Reading {
         let value = if time % 2 == 0 { Value::Int(time) } else { Value::Float(time as f64) };

@@ -6,10 +6,9 @@ use std::sync::Arc;
 use serde::Serialize;
 use wholegrain_model::Pattern;
 
-use crate::block::read::OpenBlock;
-use crate::catalogue::BlockRecord;
+use crate::block::read::{OpenBlock, tolerate};
+use crate::block::record::BlockRecord;
 use crate::merge::{compact_once, compactable_bytes};
-use crate::snapshot::tolerate;
 use crate::tiers::missing::drop_outdated;
 use crate::{Store, StoreError};
 

@@ -9,17 +9,20 @@ use std::sync::{Arc, Mutex, PoisonError};
 use wholegrain_model::{ColumnValues, ValueType};
 
 use crate::block::index::IndexEntry;
-use crate::block::read::{Block, CHUNK_ROWS, OpenBlock, empty};
+use crate::block::read::{Block, OpenBlock};
+use crate::block::record::{BlockKind, BlockRecord};
 use crate::block::rows::RowReader;
-use crate::catalogue::{BlockRecord, CatalogueChange};
+use crate::block::tombstones::{Tombstone, kept};
+use crate::catalogue::CatalogueChange;
+use crate::chunk::{CHUNK_ROWS, empty};
 use crate::delete::rewrite::rewrite_once;
-use crate::delete::tombstones::{Tombstone, kept};
-use crate::publish::{BlockDraft, BlockKind, DAY_NS, FinishedBlock, publish, reconcile};
+use crate::publish::{BlockDraft, FinishedBlock, publish, reconcile};
 use crate::scan::{MergeInput, MergedChunks};
 use crate::stats::add;
 use crate::store::Shared;
 use crate::tiers::write::TierDrafts;
 use crate::tiers::{missing, resolutions};
+use crate::time::DAY_NS;
 use crate::{Chunk, StoreError};
 
 /// A day's large block is written again only when what came late for the day is at least this part of it.

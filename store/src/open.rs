@@ -8,21 +8,23 @@ use std::sync::{Arc, Condvar, Mutex, RwLock};
 
 use crate::block::cache::BlockCache;
 use crate::block::read::{Block, RemovedBlocks};
-use crate::catalogue::{BlockRecord, Catalogue, CatalogueContents};
+use crate::block::record::BlockRecord;
+use crate::catalogue::{Catalogue, CatalogueContents};
 use crate::computed::ResultFiles;
 use crate::disk::{Disk, read_all};
 use crate::jobs::Jobs;
 use crate::journal::{AppendQueue, Journal};
 use crate::live::{LiveBatch, LiveSegment, LiveSubscribers, NewestBatches};
+use crate::paths::StorePaths;
 use crate::quarantine::Quarantine;
 use crate::registry::Registry;
 use crate::replay::{Replay, ReplayReport};
 use crate::segment::segment_number;
 use crate::sensors::Sensors;
-use crate::snapshot::StoreView;
 use crate::stats::{Counters, add};
-use crate::store::{CommitState, Shared, StorePaths};
+use crate::store::{CommitState, Shared};
 use crate::synced::SyncedLengthFile;
+use crate::view::StoreView;
 use crate::{OpenReport, StoreConfig, StoreError};
 
 /// Opens the directory; the journal is to be run by the caller.

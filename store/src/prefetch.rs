@@ -8,7 +8,7 @@ use wholegrain_model::{Column, Schema, SchemaHash};
 use wholegrain_transport::payload::{PayloadError, decode_column, for_each_column};
 
 use crate::Chunk;
-use crate::block::read::{append, empty};
+use crate::chunk::{append, empty};
 use crate::live::LiveBatch;
 use crate::scan::TimeOrder;
 

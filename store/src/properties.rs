@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use wholegrain_model::{Kind, Pattern, ValueType};
 
 use crate::StoreError;
-use crate::sensors::SensorInfo;
+use crate::sensors::info::SensorInfo;
 use crate::store::Shared;
 
 /// The file's name in the store's directory.

@@ -5,31 +5,15 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
-use wholegrain_model::ValueType;
-
 use crate::StoreError;
 use crate::block::locate;
 use crate::block::read::Block;
+use crate::block::record::{BlockKind, BlockRecord, block_path};
 use crate::block::write::{BlockSummary, BlockWriter};
-use crate::catalogue::{BlockRecord, CatalogueChange};
+use crate::catalogue::CatalogueChange;
 use crate::segment::segment_path;
 use crate::stats::sub;
 use crate::store::{CommitState, Shared};
-
-/// Nanoseconds of a day.
-pub(crate) const DAY_NS: i64 = 86_400_000_000_000;
-
-/// What blocks on their way have in common.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct BlockKind {
-    pub value_type: ValueType,
-    /// Days since the epoch; `None` for several.
-    pub day: Option<i64>,
-    pub level: u32,
-    pub first_segment: u64,
-    pub last_segment: u64,
-    pub import: u32,
-}
 
 /// A block being written under a temporary name.
 pub(crate) struct BlockDraft {
@@ -106,30 +90,6 @@ impl FinishedBlock {
     pub fn discard(&self, shared: &Shared) {
         let _ = shared.disk.remove(&self.temporary);
     }
-}
-
-/// `yyyy/mm/dd/<first time>-<id>-int.parquet`, by the UTC day of the first time.
-pub(crate) fn block_path(id: u64, value_type: ValueType, first_time: i64) -> String {
-    let (year, month, day) = civil(first_time.div_euclid(DAY_NS));
-    let kind = match value_type {
-        ValueType::Int => "int",
-        ValueType::Float => "float",
-    };
-    format!("{year:04}/{month:02}/{day:02}/{first_time}-{id}-{kind}.parquet")
-}
-
-/// Year, month and day of a day since 1970-01-01, in the proleptic Gregorian calendar. Eras of 400 years begin on 1 March of a
-/// year divisible by 400, so that a leap day is the last of its year.
-fn civil(day: i64) -> (i64, i64, i64) {
-    let shifted = day + 719_468;
-    let era = shifted.div_euclid(146_097);
-    let of_era = shifted.rem_euclid(146_097);
-    let year_of_era = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted_month = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * shifted_month + 2) / 5 + 1;
-    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
-    (year_of_era + era * 400 + i64::from(month <= 2), month, day)
 }
 
 /// Gives finished blocks their names and commits the change; then readers see it. `false` when an input was dropped meanwhile, and
@@ -319,24 +279,4 @@ pub(crate) fn remove_segment(shared: &Shared, number: u64, size: &crate::live::S
         sub(&shared.backlog_bytes, size.payload_bytes);
     }
     sub(&shared.counters.live_bytes, size.payload_bytes);
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn dates() {
-        assert_eq!(civil(0), (1970, 1, 1));
-        assert_eq!(civil(-1), (1969, 12, 31));
-        assert_eq!(civil(11_016), (2000, 2, 29));
-        assert_eq!(civil(11_017), (2000, 3, 1));
-        assert_eq!(civil(20_454), (2026, 1, 1));
-        assert_eq!(civil(i64::MAX / DAY_NS), (2262, 4, 11));
-        assert_eq!(civil(i64::MIN.div_euclid(DAY_NS)), (1677, 9, 21));
-        assert_eq!(
-            block_path(7, ValueType::Float, 1_767_225_600_000_000_000),
-            "2026/01/01/1767225600000000000-7-float.parquet"
-        );
-    }
 }

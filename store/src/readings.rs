@@ -6,7 +6,6 @@ use wholegrain_model::batch::AGENT_BYTES_MAX;
 use wholegrain_model::schema::{DESCRIPTION_BYTES_MAX, UNIT_BYTES_MAX, put_varint};
 use wholegrain_model::{Kind, SensorPath, Value, ValueType};
 
-use crate::live::LiveBatch;
 use crate::ranges::get_varint;
 use crate::{SensorId, StoreError};
 
@@ -69,15 +68,6 @@ pub struct Reading {
 pub struct LiveReadings {
     pub source: Arc<str>,
     pub readings: Vec<Reading>,
-}
-
-/// What subscribers get as it becomes durable.
-#[derive(Debug, Clone)]
-pub enum LiveItem {
-    /// A batch of an agent.
-    Batch(Arc<LiveBatch>),
-    /// Readings of sensors without a schema.
-    Readings(Arc<LiveReadings>),
 }
 
 /// Whether `source` can stand in a record.

@@ -14,6 +14,7 @@ use crate::disk::{Disk, DiskFile, read_all};
 use crate::live::{LiveBatch, LiveSegment};
 use crate::log::{IdMap, ReadingLog};
 use crate::losses::{AGENTS_MAX, LossRecord};
+use crate::paths::StorePaths;
 use crate::progress::ProgressLog;
 use crate::ranges::StoredBatches;
 use crate::readings::{READINGS_MAGIC, Reading, decode};
@@ -24,7 +25,6 @@ use crate::segment::{
 };
 use crate::sensors::Sensors;
 use crate::stats::{Counters, add};
-use crate::store::StorePaths;
 use crate::{OpenReport, StoreError};
 
 /// Segments that are read at the same time. Reading is memory's speed; more threads would only take more of it at once.

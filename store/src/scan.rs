@@ -2,7 +2,7 @@
 
 use wholegrain_model::{Column, ColumnValues, Gaps};
 
-use crate::block::read::{CHUNK_ROWS, append, empty, set_gap};
+use crate::chunk::{CHUNK_ROWS, append, empty, part, set_gap};
 use crate::{Chunk, StoreError};
 
 /// Smaller pieces are gathered until a chunk has so many rows.
@@ -230,6 +230,16 @@ impl TimeOrder {
         };
         Some(Column { values, gaps })
     }
+}
+
+/// In pieces that are no larger than a chunk may be.
+pub(crate) fn split(chunk: Chunk) -> ChunkSource<'static> {
+    use crate::chunk::CHUNK_ROWS;
+    if chunk.times.len() <= CHUNK_ROWS {
+        return Box::new(std::iter::once(Ok(chunk)));
+    }
+    let starts = (0..chunk.times.len()).step_by(CHUNK_ROWS);
+    Box::new(starts.map(move |start| Ok(part(&chunk, start, chunk.times.len().min(start + CHUNK_ROWS)))))
 }
 
 #[cfg(test)]

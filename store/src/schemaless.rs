@@ -6,13 +6,13 @@ use std::sync::{Arc, PoisonError};
 
 use wholegrain_model::Pattern;
 
+use crate::append::{AppendCallback, AppendOutcome};
 use crate::journal::PendingAppend;
 use crate::publish::reconcile;
 use crate::quarantine::PlausibleTimes;
 use crate::readings::{LiveReadings, READINGS_MAX, Reading, SchemalessSensor, check_source};
 use crate::sensors::SchemalessProperties;
 use crate::stats::{add, sub};
-use crate::store::{AppendCallback, AppendOutcome};
 use crate::{SensorId, SensorInfo, Store, StoreError};
 
 impl Store {

@@ -4,19 +4,22 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, PoisonError};
 
 use wholegrain_model::schema::SensorDef;
-use wholegrain_model::{Column, ColumnValues, Schema, Value, ValueType};
-use wholegrain_transport::payload::{append_columns, decode_column};
+use wholegrain_model::{Column, ColumnValues, Schema, ValueType};
+use wholegrain_transport::payload::append_columns;
 
-use crate::block::read::{append, empty};
+use crate::block::record::BlockKind;
 use crate::catalogue::CatalogueChange;
+use crate::chunk::{append, empty};
 use crate::live::{LiveBatch, LiveSegment};
-use crate::log::{ClosedLog, chunks, present};
-use crate::publish::{BlockDraft, BlockKind, DAY_NS, FinishedBlock, publish, reconcile, remove_segment};
+use crate::live_columns::{chunks, join, present, rows_of};
+use crate::log::ClosedLog;
+use crate::publish::{BlockDraft, FinishedBlock, publish, reconcile, remove_segment};
 use crate::ranges::RangeSet;
 use crate::scan::TimeOrder;
 use crate::sensors::HEARD_SENSORS;
 use crate::stats::add;
 use crate::store::Shared;
+use crate::time::DAY_NS;
 use crate::{Chunk, SensorId, StoreError};
 
 /// The most days that one seal makes blocks of their own for; readings of further days go together into one block that is never merged.
@@ -317,52 +320,6 @@ fn in_order<'a>(
     }
     batches.sort_by_key(|(batch, _)| batch.arrival);
     batches.into_iter()
-}
-
-/// One sensor's column of each batch, reading by reading, in the order of the batches.
-pub(crate) fn rows_of<'a>(
-    batches: impl Iterator<Item = (&'a Arc<LiveBatch>, usize)>,
-    mut fault: impl FnMut(&LiveBatch, &wholegrain_transport::payload::PayloadError),
-) -> Vec<(i64, Option<Value>, ValueType)> {
-    let mut rows = Vec::new();
-    for (batch, column) in batches {
-        let value_type = batch.schema.sensors()[column].value_type;
-        match decode_column(&batch.payload, &batch.schema, column) {
-            Ok((times, values)) => {
-                rows.extend(times.iter().enumerate().map(|(at, time)| (*time, values.get(at), value_type)));
-            }
-            Err(error) => fault(batch, &error),
-        }
-    }
-    rows
-}
-
-/// One sensor's column of each batch, later batches counting more, joined into at most one run of each type.
-pub(crate) fn join<'a>(
-    batches: impl Iterator<Item = (&'a Arc<LiveBatch>, usize)>,
-    mut fault: impl FnMut(&LiveBatch, &wholegrain_transport::payload::PayloadError),
-) -> Vec<Chunk> {
-    let mut runs: [Option<Chunk>; 2] = [None, None];
-    for (batch, column) in batches {
-        let (times, values) = match decode_column(&batch.payload, &batch.schema, column) {
-            Ok(decoded) => decoded,
-            Err(error) => {
-                fault(batch, &error);
-                continue;
-            }
-        };
-        let value_type = batch.schema.sensors()[column].value_type;
-        let slot = usize::from(value_type == ValueType::Float);
-        let run = runs[slot].get_or_insert_with(|| Chunk { times: Vec::new(), column: empty(value_type) });
-        let len = run.times.len() + times.len();
-        append(&mut run.column, &values.values, &values.gaps, 0, times.len(), len);
-        run.times.extend(times);
-    }
-    let sorted = |run: Chunk| {
-        let order = TimeOrder::of(&run.times);
-        Chunk { times: order.times(run.times), column: order.column(run.column) }
-    };
-    runs.into_iter().flatten().map(sorted).collect()
 }
 
 /// The blocks that a seal or an import writes.

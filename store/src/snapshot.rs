@@ -4,44 +4,23 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use wholegrain_model::{Column, Interval, Schema, SchemaHash, Timestamp, Value};
+use wholegrain_model::{Interval, Schema, SchemaHash, Timestamp, Value};
 use wholegrain_transport::payload::PayloadError;
 
 use crate::block::find::SensorRows;
-use crate::block::read::{Block, OpenBlock};
+use crate::block::read::{Block, OpenBlock, tolerate};
 use crate::block::rows::RowReader;
-use crate::computed::SnapshotVersion;
-use crate::delete::tombstones::kept;
+use crate::block::tombstones::kept;
+use crate::chunk::{Chunk, cut};
+use crate::computed::key::SnapshotVersion;
 use crate::live::{LiveBatch, LiveSegment};
-use crate::log::{chunks, present};
+use crate::live_columns::{chunks, join, present, rows_of};
 use crate::prefetch::DecodedColumns;
 use crate::retention::policy::RetentionPolicy;
-use crate::scan::{ChunkSource, MergeInput, MergedChunks};
-use crate::seal::{join, rows_of};
+use crate::scan::{MergeInput, MergedChunks, split};
 use crate::store::Shared;
+use crate::view::StoreView;
 use crate::{SensorId, StoreError};
-
-/// Consecutive readings of one sensor, raw (not scaled), gaps included; times strictly increasing, at least one.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Chunk {
-    /// Times, ns since the Unix epoch.
-    pub times: Vec<i64>,
-    /// A value or gap for each time.
-    pub column: Column,
-}
-
-/// The blocks and segments that count at one moment.
-#[derive(Debug, Clone)]
-pub(crate) struct StoreView {
-    pub blocks: Vec<Arc<Block>>,
-    /// Tiers of blocks, also of some that retention has dropped.
-    pub tiers: Vec<Arc<Block>>,
-    /// Closed segments that are not sealed, oldest first.
-    pub closed: Vec<Arc<LiveSegment>>,
-    pub open: Arc<LiveSegment>,
-    /// Blocks that were missing or cut short when the store was opened.
-    pub absent: Vec<Arc<Block>>,
-}
 
 /// Every acknowledged reading of one moment, unaffected by what is sealed, merged, deleted or dropped later; only of a sensor or schema that is
 /// forgotten, because nothing of it is stored any more, it may find nothing either. Cheap to take and to clone; while one is held, the files and batches that it needs are kept.
@@ -422,22 +401,6 @@ impl Snapshot {
     }
 }
 
-/// A block that is not what was written is left out; other errors (too many open files, a failing disk) are the caller's.
-pub(crate) fn tolerate<T>(block: &Block, result: Result<T, StoreError>) -> Result<Option<T>, StoreError> {
-    match result {
-        Ok(value) => Ok(Some(value)),
-        Err(error @ StoreError::Damaged { .. }) => {
-            block.mark_damaged(&error);
-            Ok(None)
-        }
-        Err(StoreError::Io { error, path, .. }) if error.kind() == std::io::ErrorKind::NotFound => {
-            block.mark_damaged(&StoreError::damaged(&path, "it is gone"));
-            Ok(None)
-        }
-        Err(error) => Err(error),
-    }
-}
-
 /// The rows of one sensor in one block, from and to a time.
 struct BlockRowIter {
     /// Keeps the file while it is read.
@@ -505,38 +468,9 @@ fn span_of(tier: &Arc<Block>) -> (i64, i64, i64) {
     (tier.record.first_time, tier.record.last_time, resolution_ns)
 }
 
-/// The rows of `from <= time < to`.
-pub(crate) fn cut(chunk: Chunk, from: i64, to: i64) -> Chunk {
-    let start = chunk.times.partition_point(|time| *time < from);
-    let end = chunk.times.partition_point(|time| *time < to);
-    if start == 0 && end == chunk.times.len() {
-        return chunk;
-    }
-    part(&chunk, start, end.max(start))
-}
-
-fn part(chunk: &Chunk, start: usize, end: usize) -> Chunk {
-    use crate::block::read::{append, empty};
-    use wholegrain_model::{ColumnValues, ValueType};
-    let is_float = matches!(chunk.column.values, ColumnValues::Float(_));
-    let mut column = empty(if is_float { ValueType::Float } else { ValueType::Int });
-    append(&mut column, &chunk.column.values, &chunk.column.gaps, start, end - start, end - start);
-    Chunk { times: chunk.times[start..end].to_vec(), column }
-}
-
-/// In pieces that are no larger than a chunk may be.
-pub(crate) fn split(chunk: Chunk) -> ChunkSource<'static> {
-    use crate::block::read::CHUNK_ROWS;
-    if chunk.times.len() <= CHUNK_ROWS {
-        return Box::new(std::iter::once(Ok(chunk)));
-    }
-    let starts = (0..chunk.times.len()).step_by(CHUNK_ROWS);
-    Box::new(starts.map(move |start| Ok(part(&chunk, start, chunk.times.len().min(start + CHUNK_ROWS)))))
-}
-
 #[cfg(test)]
 mod tests {
-    use wholegrain_model::{ColumnValues, Gaps, Kind, SensorPath, ValueType};
+    use wholegrain_model::{Column, ColumnValues, Gaps, Kind, SensorPath, ValueType};
 
     use super::*;
     use crate::{ImportSeries, SchemalessSensor, Store, StoreConfig};

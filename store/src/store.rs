@@ -13,26 +13,29 @@ use bytes::Bytes;
 use wholegrain_model::{Pattern, Schema, SchemaHash, SensorPath, Value};
 use wholegrain_transport::payload::{Checked, check_batch, for_each_column, last_row, read_origin};
 
+use crate::append::{AppendCallback, AppendOutcome};
 use crate::block::cache::BlockCache;
 use crate::block::read::{Block, RemovedBlocks};
-use crate::catalogue::{BlockRecord, Catalogue};
+use crate::block::record::BlockRecord;
+use crate::catalogue::Catalogue;
 use crate::computed::ResultFiles;
 use crate::disk::{Disk, RealDisk};
 use crate::import::Imports;
 use crate::jobs::Jobs;
 use crate::journal::{AppendQueue, PendingAppend, group_state};
-use crate::live::{LiveBatch, LiveSubscribers, NewestBatches};
+use crate::live::{LiveBatch, LiveItem, LiveSubscribers, NewestBatches};
 use crate::losses::LossRecord;
+use crate::paths::StorePaths;
 use crate::quarantine::PlausibleTimes;
 use crate::ranges::StoredBatches;
-use crate::readings::{LiveItem, LiveReadings};
+use crate::readings::LiveReadings;
 use crate::registration::RegistrationQueue;
 use crate::registry::Registry;
 use crate::retention::policy::RetentionPolicy;
 use crate::sensors::Sensors;
-use crate::snapshot::StoreView;
 use crate::stats::{Counters, add};
 use crate::synced::SyncedLengthFile;
+use crate::view::StoreView;
 use crate::{OpenReport, SensorId, SensorInfo, Snapshot, StoreConfig, StoreError, StoreStats};
 
 /// How long a failed seal or merge waits before it is tried again.
@@ -41,33 +44,6 @@ const RETRY: Duration = Duration::from_secs(5);
 const FORGET_EVERY: Duration = Duration::from_secs(600);
 /// How often merging and retention look for work.
 const UPKEEP: Duration = Duration::from_secs(10);
-
-/// What became of a batch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AppendOutcome {
-    /// It is on disk now.
-    Stored,
-    /// It was on disk already, and was not stored again.
-    Duplicate,
-    /// Its times are further from the clock than [`StoreConfig::past_max`] and [`StoreConfig::future_max`] allow: it is on disk under `aside/`,
-    /// counted, and not among the readings. Of several readings at least one was.
-    Quarantined,
-}
-
-/// Called once with a batch's fate, from the journal thread: it must be quick.
-pub type AppendCallback = Box<dyn FnOnce(Result<AppendOutcome, StoreError>) + Send>;
-
-/// The paths below the directory of the store.
-#[derive(Debug)]
-pub(crate) struct StorePaths {
-    pub dir: PathBuf,
-    pub journal: PathBuf,
-    pub blocks: PathBuf,
-    pub temporary: PathBuf,
-    pub damaged: PathBuf,
-    pub quarantine: PathBuf,
-    pub catalogue: PathBuf,
-}
 
 /// What the catalogue's transactions change together.
 #[derive(Default)]

@@ -10,11 +10,12 @@ use crate::StoreError;
 use crate::block::find::SensorRows;
 use crate::block::locate;
 use crate::block::read::{Block, OpenBlock};
+use crate::block::record::BlockRecord;
 use crate::block::rows::RowReader;
-use crate::catalogue::{BlockRecord, CatalogueContents, read_copy};
+use crate::catalogue::{CatalogueContents, read_copy};
 use crate::disk::{Disk, RealDisk, read_all};
 use crate::segment::{SEGMENT_VERSION, proof_in, recover, segment_number};
-use crate::tiers::floor;
+use crate::time::floor;
 
 /// Bytes that are read at once.
 const READ_BYTES: usize = 1 << 20;

@@ -10,7 +10,7 @@ use parquet::errors::{ParquetError, Result as ParquetResult};
 use parquet::file::reader::{ChunkReader, Length};
 
 use crate::StoreError;
-use crate::catalogue::BlockRecord;
+use crate::block::record::BlockRecord;
 use crate::disk::DiskFile;
 
 /// The library's way to read a file.

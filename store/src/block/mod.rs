@@ -4,12 +4,16 @@ pub(crate) mod cache;
 pub(crate) mod file;
 pub(crate) mod find;
 pub(crate) mod index;
+pub(crate) mod lines;
 pub(crate) mod page;
 pub(crate) mod read;
+pub(crate) mod record;
 pub(crate) mod rows;
 mod same_times;
 pub(crate) mod sensor_column;
 mod time_column;
+pub(crate) mod tombstones;
+pub(crate) mod windows;
 pub(crate) mod write;
 
 use std::path::{Path, PathBuf};
@@ -33,7 +37,7 @@ pub(crate) const GROUP_ROWS: u64 = 1 << 20;
 /// Where a file of the catalogue lies: blocks below `blocks/`, tiers below `tiers/` beside it.
 pub(crate) fn locate(blocks: &Path, path: &str) -> PathBuf {
     match blocks.parent() {
-        Some(dir) if path.starts_with(crate::tiers::TIERS_DIR) => dir.join(path),
+        Some(dir) if path.starts_with(crate::block::windows::TIERS_DIR) => dir.join(path),
         _ => blocks.join(path),
     }
 }
@@ -61,7 +65,7 @@ mod tests {
     use super::rows::RowReader;
     use super::same_times::SameTimes;
     use super::write::{BlockSummary, BlockWriter};
-    use crate::catalogue::BlockRecord;
+    use crate::block::record::BlockRecord;
     use crate::disk::{Disk, RealDisk};
     use crate::verify::check_file;
     use crate::{Chunk, StoreError};

@@ -16,24 +16,22 @@ use parquet::file::metadata::{ColumnChunkMetaData, PageIndexPolicy, ParquetMetaD
 use parquet::file::page_index::offset_index::PageLocation;
 use parquet::file::reader::{ChunkReader as _, FileReader as _};
 use parquet::file::serialized_reader::{SerializedFileReader, SerializedPageReader};
-use wholegrain_model::{Column, ColumnValues, Gaps, ValueType};
+use wholegrain_model::{ColumnValues, Gaps, ValueType};
 
 use super::file::{BlockFile, OnePage};
 use super::find::{RecentPlaces, SensorRows};
 use super::index::{self, INDEX_KEY, IndexEntry, VERSION_KEY};
 use super::page::read_header;
 use super::same_times::{self, TIMES_KEY};
-use super::write::FileChecksums;
 use super::{BLOCK_VERSION, TIER_VERSION, fault, locate};
 use crate::StoreError;
-use crate::catalogue::BlockRecord;
+use crate::block::lines;
+use crate::block::lines::LINES_KEY;
+use crate::block::record::{BlockRecord, FileChecksums};
+use crate::block::windows::LineSpacings;
+use crate::chunk::CHUNK_ROWS;
 use crate::disk::Disk;
-use crate::retention::policy::RuleShare;
-use crate::tiers::build::LineSpacings;
-use crate::tiers::lines::{self, LINES_KEY};
 
-/// The most rows of one chunk.
-pub(crate) const CHUNK_ROWS: usize = 65_536;
 /// The most bytes that a row takes in a page before compression, and what a page has beside.
 const ROW_BYTES_MAX: usize = 16;
 const PAGE_BYTES_MORE: usize = 1024;
@@ -536,33 +534,27 @@ impl DecodedPage {
     }
 }
 
-/// A column without rows.
-pub(crate) fn empty(value_type: ValueType) -> Column {
-    let values = match value_type {
-        ValueType::Int => ColumnValues::Int(Vec::new()),
-        ValueType::Float => ColumnValues::Float(Vec::new()),
-    };
-    Column { values, gaps: Gaps::default() }
+/// What part of a file one rule decides about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct RuleShare {
+    /// Number of the rule; the number of rules for what no rule chooses.
+    pub rule: usize,
+    pub rows: u64,
+    pub last_time: i64,
 }
 
-/// Appends rows `offset..offset + rows` of `values` to a column that will have at most `len` rows. Types must agree.
-pub(crate) fn append(to: &mut Column, values: &ColumnValues, gaps: &Gaps, offset: usize, rows: usize, len: usize) {
-    let at = to.len();
-    match (&mut to.values, values) {
-        (ColumnValues::Int(to), ColumnValues::Int(from)) => to.extend_from_slice(&from[offset..offset + rows]),
-        (ColumnValues::Float(to), ColumnValues::Float(from)) => to.extend_from_slice(&from[offset..offset + rows]),
-        _ => return,
+/// A block that is not what was written is left out; other errors (too many open files, a failing disk) are the caller's.
+pub(crate) fn tolerate<T>(block: &Block, result: Result<T, StoreError>) -> Result<Option<T>, StoreError> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(error @ StoreError::Damaged { .. }) => {
+            block.mark_damaged(&error);
+            Ok(None)
+        }
+        Err(StoreError::Io { error, path, .. }) if error.kind() == std::io::ErrorKind::NotFound => {
+            block.mark_damaged(&StoreError::damaged(&path, "it is gone"));
+            Ok(None)
+        }
+        Err(error) => Err(error),
     }
-    if !gaps.0.is_empty() {
-        (0..rows).filter(|i| gaps.is_gap(offset + i)).for_each(|i| set_gap(&mut to.gaps, at + i, len));
-    }
-}
-
-/// Marks a gap in a column that grows: the words are there as far as they are needed.
-pub(crate) fn set_gap(gaps: &mut Gaps, index: usize, len: usize) {
-    let words = len.max(index + 1).div_ceil(64);
-    if gaps.0.len() < words {
-        gaps.0.resize(words, 0);
-    }
-    gaps.0[index / 64] |= 1 << (index % 64);
 }

@@ -6,9 +6,9 @@ use wholegrain_model::{ColumnValues, ValueType};
 
 use super::cache::BlockCache;
 use super::find::SensorRows;
-use super::read::{CHUNK_ROWS, COUNT, DecodedPage, OpenBlock, PageRef, TIME, UNEVEN, VALUE, append, empty};
-use crate::tiers::build::even_area;
-use crate::tiers::{TierWindows, WindowColumns, WindowEdges, WindowLines};
+use super::read::{COUNT, DecodedPage, OpenBlock, PageRef, TIME, UNEVEN, VALUE};
+use crate::block::windows::{TierWindows, WindowColumns, WindowEdges, WindowLines, even_area};
+use crate::chunk::{CHUNK_ROWS, append, empty};
 use crate::{Chunk, StoreError};
 
 /// Reads rows of one block; remembers the pages it used last, so that going through a block decodes each page once.

@@ -14,7 +14,6 @@ use parquet::file::properties::{EnabledStatistics, WriterProperties, WriterPrope
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
 use parquet::schema::types::{ColumnDescPtr, ColumnPath, SchemaDescriptor, TypePtr};
-use serde::{Deserialize, Serialize};
 use wholegrain_model::{Column, ColumnValues, Gaps, ValueType};
 
 use super::index::{BlockIndex, INDEX_KEY, IndexWriter, SEGMENTS_KEY, VERSION_KEY};
@@ -24,6 +23,7 @@ use super::sensor_column::SensorColumn;
 use super::time_column::TimeColumn;
 use super::{BLOCK_VERSION, GROUP_ROWS, PAGE_ROWS, TIME_PAGE_ROWS, fault};
 use crate::StoreError;
+use crate::block::record::FileChecksums;
 use crate::disk::{Disk, DiskFile};
 
 /// Level of zstd for times: they repeat themselves from sensor to sensor, which the quickest level finds as well as any.
@@ -39,17 +39,6 @@ pub(crate) struct BlockSummary {
     pub first_time: i64,
     pub last_time: i64,
     pub sums: FileChecksums,
-}
-
-/// Checksums of a finished file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct FileChecksums {
-    /// CRC-32C of the whole file.
-    pub file: u32,
-    /// Where the last page ends: page indexes and the footer, which have no checksums of their own, follow.
-    pub tail_at: u64,
-    /// CRC-32C of everything from there on.
-    pub tail: u32,
 }
 
 /// A block on its way.

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use wholegrain_model::schema::put_varint;
 
-use super::{CacheKey, PIECE_BYTES_MAX};
+use crate::computed::key::{CacheKey, PIECE_BYTES_MAX};
 use crate::disk::{Disk, read_all};
 use crate::ranges::get_varint;
 use crate::{SensorId, StoreError};

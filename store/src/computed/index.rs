@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
+use super::StoreError;
 use super::file::{self, ResultFileName};
 use super::invalidation::TimeRange;
-use super::{CacheKey, StoreError};
+use crate::computed::key::CacheKey;
 use crate::disk::Disk;
 
 /// The most pieces, whatever their size: the next opening lists and opens all of them.

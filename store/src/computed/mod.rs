@@ -36,6 +36,7 @@
 mod file;
 mod index;
 mod invalidation;
+pub(crate) mod key;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -43,6 +44,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use crate::computed::key::{CacheKey, PIECE_BYTES_MAX, SnapshotVersion};
 use crate::disk::Disk;
 use crate::live::LiveBatch;
 use crate::readings::LiveReadings;
@@ -53,42 +55,8 @@ use crate::{SensorId, Snapshot, Store, StoreConfig, StoreError};
 use index::ResultIndex;
 use invalidation::Invalidations;
 
-/// The most bytes of one piece.
-pub const PIECE_BYTES_MAX: usize = 1 << 20;
 /// Nothing is kept while the disk has fewer bytes free than this: readings need them more.
 const FREE_BYTES_MIN: u64 = 256 << 20;
-
-/// What a snapshot has seen, so that what is made from it can be kept as long as nothing came in between.
-#[derive(Debug, Clone, Copy)]
-pub struct SnapshotVersion {
-    commits: u64,
-    changes: u64,
-    pub(crate) retained_at: i64,
-}
-
-/// What a kept result is made by and from.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CacheKey {
-    /// A hash of everything that decides about the values beside the readings.
-    pub key: [u8; 16],
-    /// The sensors whose readings it is made from, sorted.
-    pub operands: Vec<SensorId>,
-    /// Length of a piece, ns; the piece `n` is of `n * piece_ns <= time < (n + 1) * piece_ns`.
-    pub piece_ns: i64,
-    /// So far before a piece's start there may be readings that it is made from, ns.
-    pub back_ns: i64,
-    /// So far behind its end, ns.
-    pub ahead_ns: i64,
-}
-
-impl CacheKey {
-    /// First and last time of the readings that a piece is made from.
-    fn span(&self, number: i64) -> (i64, i64) {
-        let start = number.saturating_mul(self.piece_ns);
-        let end = start.saturating_add(self.piece_ns);
-        (start.saturating_sub(self.back_ns), end.saturating_add(self.ahead_ns))
-    }
-}
 
 /// What is kept, and what arrived that may concern it.
 pub(crate) struct ResultFiles {
@@ -345,14 +313,6 @@ impl Store {
     /// The kept results; `None` when none are to be kept.
     pub fn derived(&self) -> Option<ResultCache> {
         (self.shared().config.derived_bytes.0 > 0).then(|| ResultCache(self.shared().clone()))
-    }
-}
-
-impl SnapshotVersion {
-    /// What can be seen now at least. To be taken before the view that it is to stand for.
-    pub(crate) fn now(shared: &Shared) -> Self {
-        let changes = shared.kept.changes.load(std::sync::atomic::Ordering::SeqCst);
-        Self { commits: shared.kept.noted.commits(), changes, retained_at: shared.retained_at.load(Relaxed) }
     }
 }
 

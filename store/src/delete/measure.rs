@@ -7,11 +7,11 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::tombstones::{kept, remaining_windows, touches};
 use crate::block::index::IndexEntry;
-use crate::block::read::Block;
+use crate::block::read::{Block, tolerate};
 use crate::block::rows::RowReader;
-use crate::snapshot::{Snapshot, tolerate};
+use crate::block::tombstones::{kept, remaining_windows, touches};
+use crate::snapshot::Snapshot;
 use crate::store::Shared;
 use crate::tiers::{coarsest, readings_from};
 use crate::{SensorId, StoreError};
@@ -138,7 +138,7 @@ impl<'a> DeletionMeasurement<'a> {
         let (mut found, mut alone) = (0, false);
         for entry in opened.entries() {
             let Some((from, to)) = (self.takes)(&entry.path) else { continue };
-            let cut = super::tombstones::Tombstone { patterns: Vec::new(), from, to };
+            let cut = crate::block::tombstones::Tombstone { patterns: Vec::new(), from, to };
             let (from, to) = cut.windows(resolution);
             if from > entry.last_time || to <= entry.first_time {
                 continue;

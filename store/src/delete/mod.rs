@@ -9,14 +9,15 @@
 
 mod measure;
 pub(crate) mod rewrite;
-pub(crate) mod tombstones;
 
 use std::sync::{Arc, PoisonError};
 
 use wholegrain_model::Pattern;
 
 use crate::block::read::Block;
-use crate::catalogue::{BlockRecord, CatalogueChange};
+use crate::block::record::BlockRecord;
+use crate::block::tombstones::Tombstone;
+use crate::catalogue::CatalogueChange;
 use crate::publish::reconcile;
 use crate::retention::policy::RetentionPolicy;
 use crate::stats::add;
@@ -24,7 +25,6 @@ use crate::store::Shared;
 use crate::{RetentionRule, SensorId, Snapshot, Store, StoreError};
 use measure::DeletionMeasurement;
 pub use measure::DeletionReport;
-use tombstones::Tombstone;
 
 /// The most patterns of one deletion.
 pub const DELETE_PATTERNS_MAX: usize = 64;

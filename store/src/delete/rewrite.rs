@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use crate::StoreError;
 use crate::block::read::Block;
-use crate::catalogue::{BlockRecord, CatalogueChange};
+use crate::block::record::{BlockRecord, kind_of};
+use crate::block::windows::TierSource;
+use crate::catalogue::CatalogueChange;
 use crate::merge::{MergeOutput, open_all, run};
-use crate::publish::{BlockDraft, BlockKind, publish};
+use crate::publish::{BlockDraft, publish};
 use crate::stats::add;
 use crate::store::Shared;
-use crate::tiers::TierSource;
 use crate::tiers::rewrite::without_tombstones;
 use crate::tiers::write::TierDrafts;
 
@@ -39,17 +40,6 @@ pub(crate) fn rewrite_of(shared: &Shared, block: &Arc<Block>) -> Result<bool, St
     match shared.view().tiers.iter().find(due) {
         Some(tier) => rewrite_tier(shared, tier).map(|()| true),
         None => Ok(false),
-    }
-}
-
-pub(crate) fn kind_of(record: &BlockRecord) -> BlockKind {
-    BlockKind {
-        value_type: record.value_type,
-        day: record.day,
-        level: record.level,
-        first_segment: record.first_segment,
-        last_segment: record.last_segment,
-        import: record.import,
     }
 }
 

@@ -12,13 +12,13 @@ use std::sync::{Arc, PoisonError};
 
 use wholegrain_model::SchemaHash;
 
-use crate::block::read::Block;
+use crate::block::read::{Block, tolerate};
 use crate::live::LiveSegment;
 use crate::publish::{reconcile, reload_catalogue};
 use crate::sensors::SilentSince;
-use crate::snapshot::{StoreView, tolerate};
 use crate::stats::add;
 use crate::store::Shared;
+use crate::view::StoreView;
 use crate::{SensorId, StoreError};
 
 /// What is remembered from one pass to the next.

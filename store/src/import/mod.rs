@@ -6,7 +6,7 @@
 //!
 //! Where a reading of the same sensor and time is there already, the import's counts, and of two imports the later one's. For that, what waits in the
 //! journal of the same sensors and times is sealed first, and a block of an import stands after all blocks of the last sealed segment
-//! ([`BlockRecord::import`](crate::catalogue::BlockRecord)).
+//! ([`BlockRecord::import`](crate::block::record::BlockRecord)).
 
 mod fit;
 mod learn;
@@ -18,14 +18,16 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use wholegrain_model::{Column, ColumnValues, ValueType};
 
-use crate::catalogue::{BlockRecord, CatalogueChange, IMPORT_NUMBER_MAX};
-use crate::publish::{DAY_NS, FinishedBlock, publish, reconcile};
+use crate::block::record::{BlockRecord, IMPORT_NUMBER_MAX};
+use crate::catalogue::CatalogueChange;
+use crate::publish::{FinishedBlock, publish, reconcile};
 use crate::readings::{SchemalessSensor, check_source};
 use crate::scan::TimeOrder;
 use crate::seal::BlockDrafts;
 use crate::sensors::HEARD_SENSORS;
 use crate::stats::add;
 use crate::store::Shared;
+use crate::time::DAY_NS;
 use crate::{SensorId, SensorInfo, Store, StoreError};
 
 pub use parts::ImportState;

@@ -27,9 +27,9 @@ use self::index::{AllocationIndex, AllocationKey, RUNNING};
 use self::list::{JobFilter, JobList, JobRow};
 use self::table::{JobDatabase, SharedAllocationName};
 use self::writer::JobQueue;
+use crate::append::AppendCallback;
 use crate::disk::Disk;
 use crate::stats::add;
-use crate::store::AppendCallback;
 use crate::{Store, StoreConfig, StoreError};
 
 /// Allocations that one transaction of the retention removes.

@@ -9,8 +9,8 @@ use wholegrain_model::JobRecord;
 use super::Jobs;
 use super::table::name;
 use crate::StoreError;
+use crate::append::{AppendCallback, AppendOutcome};
 use crate::stats::{Counters, add};
-use crate::store::{AppendCallback, AppendOutcome};
 
 /// Bytes of records that may wait: 64 MiB; over it [`StoreError::Busy`].
 const QUEUE_BYTES_MAX: usize = 64 << 20;

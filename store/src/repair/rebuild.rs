@@ -15,12 +15,13 @@ use wholegrain_model::{Interval, Kind, ValueType};
 use crate::StoreError;
 use crate::block::index::IndexEntry;
 use crate::block::read::{Block, OpenBlock};
-use crate::catalogue::{BlockRecord, Catalogue, CatalogueChange};
+use crate::block::record::BlockRecord;
+use crate::block::windows::{TIERS_DIR, TierSource};
+use crate::catalogue::{Catalogue, CatalogueChange};
 use crate::disk::{Disk, read_all};
-use crate::publish::DAY_NS;
 use crate::segment::{SyncedLength, header, put_record, recover, segment_number};
 use crate::sensors::SchemalessProperties;
-use crate::tiers::{TIERS_DIR, TierSource};
+use crate::time::DAY_NS;
 
 /// Who registered the sensors of a rebuilt catalogue.
 const SOURCE: &str = "repair";

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use crate::StoreError;
 use crate::block::read::{Block, OpenBlock};
+use crate::block::record::kind_of;
 use crate::block::rows::RowReader;
-use crate::delete::rewrite::kind_of;
-use crate::delete::tombstones::kept;
+use crate::block::tombstones::kept;
+use crate::chunk::cut;
 use crate::publish::{BlockDraft, FinishedBlock};
-use crate::snapshot::cut;
 use crate::store::Shared;
 use crate::tiers::rewrite::salvaged;
 

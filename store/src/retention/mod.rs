@@ -13,13 +13,14 @@ use std::sync::{Arc, PoisonError};
 
 use crate::StoreError;
 use crate::block::read::Block;
-use crate::catalogue::{BlockRecord, CatalogueChange};
+use crate::block::record::{BlockKind, BlockRecord};
+use crate::block::windows::TierSource;
+use crate::catalogue::CatalogueChange;
 use crate::delete::rewrite::rewrite_of;
 use crate::merge::{MergeOutput, is_over, merge, open_all, run, stands_between};
-use crate::publish::{BlockDraft, BlockKind, publish, reconcile};
+use crate::publish::{BlockDraft, publish, reconcile};
 use crate::stats::add;
 use crate::store::Shared;
-use crate::tiers::TierSource;
 use crate::tiers::write::TierDrafts;
 use policy::RetentionPolicy;
 

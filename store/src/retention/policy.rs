@@ -2,35 +2,14 @@
 
 use std::sync::{Arc, PoisonError};
 
-use wholegrain_model::{Interval, Pattern};
+use wholegrain_model::Interval;
 
-use crate::block::read::Block;
-use crate::publish::DAY_NS;
+use crate::block::read::{Block, RuleShare};
+use crate::config::RetentionRule;
 use crate::store::Shared;
-use crate::tiers::{floor, resolutions};
+use crate::tiers::resolutions;
+use crate::time::{DAY_NS, floor};
 use crate::{StoreConfig, StoreError};
-
-/// The maximum number of rules in [`StoreConfig::retention`].
-pub const RETENTION_RULES_MAX: usize = 256;
-
-/// How long the readings of the sensors that a pattern chooses are kept. The first rule whose pattern matches counts.
-#[derive(Debug, Clone, PartialEq)]
-pub struct RetentionRule {
-    pub pattern: Pattern,
-    /// How long readings are kept; `None` is forever.
-    pub raw: Option<Interval>,
-    /// How long the windows of a tier are kept, `None` being forever; a tier that is not named is kept as long as the readings.
-    pub tiers: Vec<(Interval, Option<Interval>)>,
-}
-
-/// What part of a file one rule decides about.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct RuleShare {
-    /// Number of the rule; the number of rules for what no rule chooses.
-    pub rule: usize,
-    pub rows: u64,
-    pub last_time: i64,
-}
 
 /// The rules made ready.
 #[derive(Debug, Clone)]
@@ -188,6 +167,8 @@ impl RetentionPolicy {
 
 #[cfg(test)]
 mod tests {
+    use wholegrain_model::Pattern;
+
     use super::*;
 
     #[test]

@@ -8,7 +8,8 @@ use std::sync::{Arc, PoisonError};
 use serde_json::{Value, json};
 use wholegrain_model::{Interval, Pattern};
 
-use super::policy::{RETENTION_RULES_MAX, RetentionPolicy, RetentionRule};
+use super::policy::RetentionPolicy;
+use crate::config::{RETENTION_RULES_MAX, RetentionRule};
 use crate::registry::{Registry, RegistryEntry};
 use crate::store::Shared;
 use crate::{Store, StoreConfig, StoreError};

@@ -12,7 +12,7 @@ use std::sync::{Arc, OnceLock};
 
 use wholegrain_model::Schema;
 
-use super::SensorId;
+use crate::sensors::info::SensorId;
 
 /// Sensors of one schema, numbered together.
 pub(super) struct SensorFamily {

@@ -12,7 +12,7 @@ use wholegrain_model::schema::{DESCRIPTION_BYTES_MAX, UNIT_BYTES_MAX};
 use wholegrain_model::{Interval, Kind, Pattern, Unit};
 
 use crate::registry::{Registry, RegistryEntry};
-use crate::sensors::SensorInfo;
+use crate::sensors::info::SensorInfo;
 use crate::store::Shared;
 use crate::{Store, StoreError};
 use matching::PatternTree;

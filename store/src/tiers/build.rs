@@ -2,41 +2,11 @@
 
 use wholegrain_model::{Column, ColumnValues, Gaps, ValueType};
 
-use super::{TierWindows, WindowColumns, WindowEdge, WindowEdges, floor};
+use crate::block::windows::{LineSpacings, TierWindows, WindowColumns, WindowEdge, WindowEdges, even_area};
 use crate::holes;
+use crate::time::floor;
 
 const NS_PER_S: f64 = 1e9;
-
-/// What the lines of one sensor's windows depend on, in one file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct LineSpacings {
-    /// The longest spacing that was bridged only because it is within the bound, ns; 0 when there is none.
-    pub longest: i64,
-    /// The shortest that was not bridged, ns; 0 when there is none.
-    pub hole: i64,
-    /// Whether there are spacings over the bound: their neighbours decided about them.
-    pub beyond: bool,
-    /// Whether readings that are not in the file decide about one of them, and it is taken for a hole: in files of earlier releases. Others have a row
-    /// that begins behind it, with [`WindowEdge::Unknown`].
-    pub undecided: bool,
-}
-
-impl LineSpacings {
-    /// Whether the lines are the same where readings up to `bound_ns` apart are bridged.
-    pub fn fits(&self, bound_ns: i64) -> bool {
-        !self.undecided && self.longest <= bound_ns && (self.hole == 0 || self.hole > bound_ns)
-    }
-
-    /// Of both of two parts of a sensor's readings.
-    pub fn with(&self, other: LineSpacings) -> LineSpacings {
-        LineSpacings {
-            longest: self.longest.max(other.longest),
-            hole: if self.hole == 0 || other.hole == 0 { self.hole.max(other.hole) } else { self.hole.min(other.hole) },
-            beyond: self.beyond || other.beyond,
-            undecided: self.undecided || other.undecided,
-        }
-    }
-}
 
 /// What integers and floats do differently.
 pub(crate) trait WindowNumber: Copy + Default {
@@ -225,12 +195,7 @@ fn is_even(times: &[i64]) -> bool {
     times.windows(2).fold(0, |odd, pair| odd | ((pair[1] - pair[0]) ^ (second - first))) == 0
 }
 
-/// The area below values that are evenly spaced over so many ns, in raw value times seconds.
-pub(crate) fn even_area(count: i64, sum: f64, (first, last): (f64, f64), covered: i64) -> f64 {
-    if count < 2 { 0.0 } else { (sum - (first / 2.0 + last / 2.0)) * (seconds(covered) / (count - 1) as f64) }
-}
-
-fn seconds(ns: i64) -> f64 {
+pub(crate) fn seconds(ns: i64) -> f64 {
     ns as f64 / NS_PER_S
 }
 

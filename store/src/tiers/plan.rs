@@ -3,7 +3,7 @@
 //! Two blocks can have a reading of the same time only where their times overlap. Elsewhere each block's windows count as they are, and the
 //! parts of one window that two blocks have add up.
 
-use super::{ceil, floor};
+use crate::time::{ceil, floor};
 
 /// What one source has of the sensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

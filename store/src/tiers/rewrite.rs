@@ -6,20 +6,21 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::build::{AnyWindowBuilder, LineSpacings};
+use super::build::AnyWindowBuilder;
 use super::write::{TierWriter, record};
-use super::{TierSource, TierWindows, coarsest, floor, readings_from};
+use super::{coarsest, readings_from};
 use crate::StoreError;
 use crate::block::index::IndexEntry;
 use crate::block::read::{Block, OpenBlock};
+use crate::block::record::{BlockRecord, kind_of};
 use crate::block::rows::RowReader;
+use crate::block::tombstones::{remaining_windows, touches};
+use crate::block::windows::{LineSpacings, TierSource, TierWindows};
 use crate::block::write::BlockSummary;
-use crate::catalogue::BlockRecord;
-use crate::delete::rewrite::kind_of;
-use crate::delete::tombstones::{remaining_windows, touches};
 use crate::merge::runs_of;
 use crate::publish::FinishedBlock;
 use crate::store::Shared;
+use crate::time::floor;
 
 /// A block and its open file.
 pub(crate) type BlockReadings<'a> = (&'a Arc<Block>, Arc<OpenBlock>);

@@ -8,13 +8,16 @@ use std::sync::Arc;
 use wholegrain_model::Timestamp;
 
 use super::plan::{PlanStep, SourceSpan, plan, without_missing};
-use super::{ScanPart, TierSource, TierWindows, WindowColumns, WindowLines, coarsest, readings_from};
+use super::{ScanPart, coarsest, readings_from};
 use crate::block::find::SensorRows;
-use crate::block::read::Block;
+use crate::block::read::{Block, tolerate};
 use crate::block::rows::RowReader;
-use crate::delete::tombstones::{self, remaining_windows};
-use crate::scan::{MergeInput, MergedChunks};
-use crate::snapshot::{Snapshot, cut, split, tolerate};
+use crate::block::tombstones;
+use crate::block::tombstones::remaining_windows;
+use crate::block::windows::{TierSource, TierWindows, WindowColumns, WindowLines};
+use crate::chunk::cut;
+use crate::scan::{MergeInput, MergedChunks, split};
+use crate::snapshot::Snapshot;
 use crate::{Chunk, SensorId, StoreError};
 
 /// The parts of one sensor's answer, in time order.

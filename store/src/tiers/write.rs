@@ -16,19 +16,19 @@ use parquet::schema::parser::parse_message_type;
 use parquet::schema::types::{ColumnDescPtr, ColumnPath, SchemaDescriptor};
 use wholegrain_model::{Column, Interval, ValueType};
 
-use super::build::{AnyWindowBuilder, LineSpacings, even_area};
-use super::lines::{LINES_KEY, WindowLinesWriter};
-use super::{TIERS_DIR, TierSource, TierWindows, WindowColumns};
+use super::build::AnyWindowBuilder;
 use crate::StoreError;
 use crate::block::index::{IndexWriter, VERSION_KEY};
+use crate::block::lines::{LINES_KEY, WindowLinesWriter};
 use crate::block::page::ChunkBytes;
+use crate::block::record::{BlockKind, BlockRecord, block_path};
 use crate::block::rows::RowReader;
 use crate::block::sensor_column::SensorColumn;
+use crate::block::windows::{LineSpacings, TIERS_DIR, TierSource, TierWindows, WindowColumns, even_area};
 use crate::block::write::{BlockSummary, FileSink, TIME_ZSTD_LEVEL, finish_file};
 use crate::block::{BLOCK_VERSION, GROUP_ROWS, PAGE_ROWS, TIER_VERSION, TIME_PAGE_ROWS, fault};
-use crate::catalogue::BlockRecord;
 use crate::disk::Disk;
-use crate::publish::{BlockKind, FinishedBlock, block_path};
+use crate::publish::FinishedBlock;
 use crate::store::Shared;
 
 /// The columns after `sensor`.

@@ -4,7 +4,7 @@
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use wholegrain_model::Pattern;
 
-use crate::tiers::{ceil, floor};
+use crate::time::{ceil, floor};
 
 /// One deletion, of the sensors that one of the patterns chooses, `from <= time < to`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -3,8 +3,8 @@
 
 use wholegrain_model::schema::put_varint;
 
-use super::build::LineSpacings;
 use crate::block::index::{from_text, to_text};
+use crate::block::windows::LineSpacings;
 use crate::ranges::get_varint;
 
 /// Key of the footer's metadata.
