@@ -1,40 +1,42 @@
-# Common part of all hooks. They source it with `.` after they have set `hook` and `job` and defined `job_lines`, which prints the lines of the file.
+# The common part of all hooks. A hook sets `hook` and `job`, defines `job_lines`, which prints the lines of the file,
+# and sources this file with `.`.
 dir=${WHOLEGRAIN_HOOKS:-/run/wholegrain-hooks}
-# More files than this are left by jobs that no agent has heard of.
+# Above this number of files the hook only removes old ones.
 files_max=8192
 PATH=/usr/sbin:/usr/bin:/sbin:/bin
 LC_ALL=C
 export PATH LC_ALL
 
-# One line: values are cut to 1,000 bytes, and control characters, line ends among them, become spaces.
+# Prints one line: the value is cut to 1,000 bytes, and control characters, including line ends, become spaces.
 put() {
     [ -n "$2" ] || return 0
     printf '%s=' "$1"
     printf '%s' "$2" | tr '\001-\037\177' '[ *]' | cut -c 1-1000
 }
 
-# 0,1 becomes gpu/0,gpu/1.
+# Converts 0,1 to gpu/0,gpu/1.
 gpus() {
     printf '%s' "$1" | tr -cd 'A-Za-z0-9,_-' | sed -e 's/,,*/,/g' -e 's/^,//' -e 's/,$//' -e 's/[^,][^,]*/gpu\/&/g'
 }
 
-# Whether nobody but root and the user who runs this can change what a path leads to: each directory on it is theirs, and closed to
-# others or sticky; the last one is closed to others.
+# Checks that only root and the user who runs this can change the current directory's path: each directory on it
+# belongs to them and is closed to others or sticky; the last one is closed to others.
 safe() {
     at=$(pwd -P) && [ "$(stat -c %d:%i .)" = "$(stat -c %d:%i "$at")" ] || return 1
     last=yes
     while :; do
         set -- $(stat -c '%u %a' "$at") || return 1
         [ "$1" = 0 ] || [ "$1" = "$me" ] || return 1
-        # Above the last one sticky is enough: others can make files there, and neither remove nor rename what is root's.
+        # Above the last directory sticky is enough: others can create files there, but neither remove nor rename
+        # root's.
         case $last$2 in no1???) ;; *) [ $((0$2 & 022)) = 0 ] || return 1 ;; esac
         [ "$at" != / ] || return 0
         last=no at=${at%/*} at=${at:-/}
     done
 }
 
-# Goes into a directory, and makes what is missing of it. What is not safe is left alone: a link anywhere on the path, or a directory
-# of another user, could have root write wherever that user likes.
+# Enters a directory, and creates it if needed. Refuses unsafe paths: with a link on the path, or a directory of
+# another user, root could be made to write elsewhere.
 enter() {
     case $1 in /*) ;; *) return 1 ;; esac
     if [ -d "$1" ]; then
@@ -43,13 +45,13 @@ enter() {
     fi
     set -- "${1%/*}" "${1##*/}" "$1"
     enter "${1:-/}" || return 1
-    # Another job's hook may have made it since.
+    # Another job's hook may have created it meanwhile.
     mkdir -m 0755 "./$2" 2>/dev/null || [ -d "./$2" ] || return 1
     cd -P "./$2" && [ "$(pwd -P)" = "$3" ] && safe
 }
 
-# Files that no agent may remove, as the directory is root's: of jobs that ended ten minutes ago, of any that are a month old, and
-# what a hook that was killed has left. Nothing but what hooks make.
+# Removes files that the agent cannot remove because the directory belongs to root: those of jobs that ended ten
+# minutes ago, any that are a month old, and temporary files of killed hooks. Touches only files of hooks.
 clean() {
     for name in slurm oar; do
         find . -maxdepth 1 -type f -name ".$name-*.??????" -mmin +10 -exec rm -f {} +
@@ -60,14 +62,14 @@ clean() {
     done
 }
 
-# The whole file is written beside its place and then put there, so that nobody ever reads half of one.
+# Writes a temporary file and renames it, so that no reader sees a partial file.
 write() {
     umask 022
     me=$(id -u)
     dir=${dir%/}
     case $job in '' | *[!A-Za-z0-9._-]* | .*) exit 0 ;; esac
     if ! enter "$dir"; then
-        logger -t wholegrain-hook "nothing written: $dir, or what it lies in, is not root's alone, or cannot be made"
+        logger -t wholegrain-hook "nothing written: $dir or a directory above it can be changed by others than root, or cannot be created"
         exit 0
     fi
     set -- ./*
@@ -81,7 +83,7 @@ write() {
     {
         case $hook in
         *-epilog*)
-            # What the prolog knew stays; of a key that is there twice the last one counts.
+            # Keeps the lines of the prolog; the last of several lines with one key counts.
             [ -f "$file" ] && [ ! -L "$file" ] && head -c 8000 "$file"
             job_lines
             echo ended=1
@@ -92,7 +94,7 @@ write() {
     case $hook in *-epilog*) clean ;; esac
 }
 
-# In the background, as a disk that hangs must not hold up the job; looked after for less than a second.
+# In the background, because a disk that hangs must not delay the job; the hook waits less than a second.
 (write) </dev/null >/dev/null 2>&1 &
 child=$!
 for pause in 0.01 0.01 0.02 0.02 0.04 0.1 0.1 0.1 0.1 0.1 0.1; do
