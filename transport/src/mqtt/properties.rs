@@ -3,6 +3,8 @@
 use bytes::Bytes;
 
 use super::Text;
+use super::error::TOPIC_ALIAS_ZERO;
+use super::topic::valid_topic;
 
 /// How a property's value is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -199,9 +201,9 @@ pub(super) fn check(properties: &[Property], at: u16) -> Result<(), &'static str
         match property {
             Property::SubscriptionIdentifier(0) => return Err("subscription identifier is 0"),
             Property::ReceiveMaximum(0) => return Err("receive maximum is 0"),
-            Property::TopicAlias(0) => return Err(super::TOPIC_ALIAS_ZERO),
+            Property::TopicAlias(0) => return Err(TOPIC_ALIAS_ZERO),
             Property::MaximumPacketSize(0) => return Err("maximum packet size is 0"),
-            Property::ResponseTopic(topic) if !super::valid_topic(topic) => {
+            Property::ResponseTopic(topic) if !valid_topic(topic) => {
                 return Err("response topic is not a topic");
             }
             _ => {}

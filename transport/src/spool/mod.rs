@@ -10,6 +10,7 @@
 pub mod disk;
 mod open;
 mod segment;
+mod types;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
@@ -17,90 +18,10 @@ use std::path::{Path, PathBuf};
 
 use disk::{Disk, DiskFile};
 use segment::{At, HEADER, Segment};
-
-/// The largest record on disk, in bytes: a payload of 16 MiB with the longest topic.
-pub const RECORD_BYTES_MAX: usize = (16 << 20) + 65_535 + 10;
-/// How many damaged segments are kept; then the oldest is removed.
-pub const DAMAGED_FILES_MAX: usize = 4;
-/// The fewest segments that the bound is divided into, so that dropping the oldest does not drop nearly everything.
-pub const SEGMENTS_MIN: u64 = 4;
-
-/// Directory and bounds of a spool.
-#[derive(Debug, Clone)]
-pub struct SpoolConfig {
-    /// Created if it does not exist.
-    pub dir: PathBuf,
-    /// The most bytes of all segments; beyond it the oldest segment is dropped and counted.
-    pub bytes_max: u64,
-    /// The size at which a segment is closed and the next begun; at most a quarter of `bytes_max`.
-    pub segment_bytes: u64,
-    /// Whether [`Spool::flush`] waits for the disk.
-    pub sync: bool,
-}
-
-/// What opening the spool found.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct SpoolReport {
-    pub records: u64,
-    /// Their bytes on disk.
-    pub bytes: u64,
-    /// Bytes cut off the end of the newest segment: a record that a crash left unfinished.
-    pub torn_bytes: u64,
-    /// Bytes that cannot be read; their segments are kept as `.damaged`.
-    pub damaged_bytes: u64,
-    /// One line for each problem, for the log.
-    pub problems: Vec<String>,
-}
-
-/// A record's place: later records have greater ones.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct RecordId {
-    segment: u64,
-    offset: u64,
-}
-
-/// A record that was read from the spool.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Record {
-    /// Confirms the record in [`Spool::confirm`].
-    pub id: RecordId,
-    pub topic: String,
-    pub payload: Vec<u8>,
-}
-
-/// What was lost because the spool was full or damaged, since it was opened.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Dropped {
-    /// Records; those behind damage that was found when opening cannot be counted.
-    pub records: u64,
-    pub bytes: u64,
-}
-
-/// Why an operation of the spool failed.
-#[derive(Debug, thiserror::Error)]
-pub enum SpoolError {
-    #[error("cannot {what} {}: {error}", path.display())]
-    Io {
-        /// What was being done.
-        what: &'static str,
-        path: PathBuf,
-        /// What the system said.
-        error: io::Error,
-    },
-    /// The disk or the quota is full; the record is not stored, the spool is sound.
-    #[error("no space left to spool to {}: make room on that file system, or lower the spool's bound", path.display())]
-    DiskFull { path: PathBuf },
-    /// The record can never fit.
-    #[error("record of {bytes} bytes, the spool takes at most {max}; send smaller batches or raise the bound")]
-    TooLarge {
-        /// The record's bytes on disk.
-        bytes: u64,
-        max: u64,
-    },
-    /// Another process has the spool open.
-    #[error("spool {} is in use by another process; stop it, or configure another directory", dir.display())]
-    InUse { dir: PathBuf },
-}
+use types::failed;
+pub use types::{
+    DAMAGED_FILES_MAX, Dropped, RECORD_BYTES_MAX, Record, RecordId, SEGMENTS_MIN, SpoolConfig, SpoolError, SpoolReport,
+};
 
 /// A record handed out.
 struct Handed {
@@ -430,12 +351,5 @@ impl Drop for Spool {
         if let Err(error) = self.write_position() {
             tracing::debug!(%error, "confirmed records will come again");
         }
-    }
-}
-
-fn failed(what: &'static str, path: PathBuf, error: io::Error) -> SpoolError {
-    match error.kind() {
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => SpoolError::DiskFull { path },
-        _ => SpoolError::Io { what, path, error },
     }
 }

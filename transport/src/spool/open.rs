@@ -6,7 +6,8 @@ use std::path::Path;
 
 use super::disk::{self, Disk, SystemDisk};
 use super::segment::{self, HEADER, Scan, Segment, Tail};
-use super::{Dropped, RecordId, SEGMENTS_MIN, Spool, SpoolConfig, SpoolError, SpoolReport, failed};
+use super::types::failed;
+use super::{Dropped, RecordId, SEGMENTS_MIN, Spool, SpoolConfig, SpoolError, SpoolReport};
 
 const POSITION_FILE: &str = "position";
 const POSITION_BYTES: usize = 20;

@@ -1,11 +1,10 @@
 //! The packets.
 
 use std::fmt;
-use std::ops::Deref;
 
 use bytes::Bytes;
 
-use super::{Properties, ReasonCode};
+use super::{PacketType, Properties, ReasonCode, Text};
 
 /// The protocol's version, which CONNECT fixes for its connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -14,68 +13,6 @@ pub enum Version {
     V311,
     /// MQTT 5.0, protocol level 5.
     V5,
-}
-
-/// Text held in shared bytes: a clone copies nothing.
-#[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Text(Bytes);
-
-impl Text {
-    /// Checks that the bytes are UTF-8.
-    pub fn from_utf8(bytes: Bytes) -> Result<Self, std::str::Utf8Error> {
-        std::str::from_utf8(&bytes)?;
-        Ok(Self(bytes))
-    }
-
-    /// A text with static lifetime, without a copy.
-    pub const fn from_static(text: &'static str) -> Self {
-        Self(Bytes::from_static(text.as_bytes()))
-    }
-
-    /// The text, borrowed from the shared bytes.
-    pub fn as_str(&self) -> &str {
-        // SAFETY: every constructor takes or checks UTF-8, and shared bytes do not change.
-        unsafe { std::str::from_utf8_unchecked(&self.0) }
-    }
-}
-
-impl Deref for Text {
-    type Target = str;
-
-    fn deref(&self) -> &str {
-        self.as_str()
-    }
-}
-
-/// Hashes the bytes. Not equal to the hash of the `str`.
-impl std::borrow::Borrow<[u8]> for Text {
-    fn borrow(&self) -> &[u8] {
-        &self.0
-    }
-}
-
-impl From<&str> for Text {
-    fn from(text: &str) -> Self {
-        Self(Bytes::copy_from_slice(text.as_bytes()))
-    }
-}
-
-impl From<String> for Text {
-    fn from(text: String) -> Self {
-        Self(Bytes::from(text))
-    }
-}
-
-impl fmt::Debug for Text {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(self.as_str(), f)
-    }
-}
-
-impl fmt::Display for Text {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
 }
 
 /// The quality of service of a message.
@@ -121,74 +58,6 @@ pub enum Packet {
     PingResp,
     Disconnect(Disconnect),
     Auth(Auth),
-}
-
-/// A packet's type: its number in the fixed header (2.1.2).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum PacketType {
-    Connect = 1,
-    ConnAck = 2,
-    Publish = 3,
-    PubAck = 4,
-    PubRec = 5,
-    PubRel = 6,
-    PubComp = 7,
-    Subscribe = 8,
-    SubAck = 9,
-    Unsubscribe = 10,
-    UnsubAck = 11,
-    PingReq = 12,
-    PingResp = 13,
-    Disconnect = 14,
-    Auth = 15,
-}
-
-impl PacketType {
-    /// From the fixed header's upper four bits; `None` for 0, which is reserved, and above 15.
-    pub fn from_number(number: u8) -> Option<Self> {
-        use PacketType::*;
-        const ALL: [PacketType; 15] = [
-            Connect,
-            ConnAck,
-            Publish,
-            PubAck,
-            PubRec,
-            PubRel,
-            PubComp,
-            Subscribe,
-            SubAck,
-            Unsubscribe,
-            UnsubAck,
-            PingReq,
-            PingResp,
-            Disconnect,
-            Auth,
-        ];
-        ALL.get(usize::from(number).wrapping_sub(1)).copied()
-    }
-
-    /// The specification's name, in capitals.
-    pub fn name(self) -> &'static str {
-        const NAMES: [&str; 15] = [
-            "CONNECT",
-            "CONNACK",
-            "PUBLISH",
-            "PUBACK",
-            "PUBREC",
-            "PUBREL",
-            "PUBCOMP",
-            "SUBSCRIBE",
-            "SUBACK",
-            "UNSUBSCRIBE",
-            "UNSUBACK",
-            "PINGREQ",
-            "PINGRESP",
-            "DISCONNECT",
-            "AUTH",
-        ];
-        NAMES[self as usize - 1]
-    }
 }
 
 impl Packet {
