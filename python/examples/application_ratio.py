@@ -1,15 +1,15 @@
 # %% [markdown]
-# # What tells applications apart?
+# # Which ratios distinguish applications?
 #
-# The ratio of two counters of a job at each sample, and how it is distributed over the job's time: an application's fingerprint. DCDB's
-# second case study (SC 2019, section 7.2) has instructions per watt, by hardware counters and a power meter. Where a machine has
-# neither, as in a virtual one, the kernel's own counters tell enough: page faults and context switches for each second of CPU time, and
-# the share of the CPU time that is the kernel's. `--ratio perf/instructions:perf/cycles` is for machines with hardware counters.
+# The ratio of two counters of a job at each sample, and its distribution over the job's time, characterize an application. DCDB's second
+# case study (SC 2019, section 7.2) uses instructions per watt, from hardware counters and a power meter. Machines without them, such as
+# virtual machines, have counters of the kernel: page faults and context switches per second of CPU time, and the fraction of CPU time in
+# the kernel. Use `--ratio perf/instructions:perf/cycles` on machines with hardware counters.
 #
-# Jobs that ran under a resource manager: `python application_ratio.py --job lammps=4711 --job amg=4712`.
+# For jobs of a resource manager: `python application_ratio.py --job lammps=4711 --job amg=4712`.
 #
-# `--run` runs the five small programs of `applications.py` here, each as a job: a directory in each cgroup hierarchy with a name such as
-# Slurm's, which the agent on this machine finds. That needs root, an agent that looks for jobs, and nothing else.
+# `--run` runs the five small programs of `applications.py` on this machine, each as a job: a directory in each cgroup hierarchy, named
+# like one of Slurm, which the agent on this machine finds. It requires root and an agent that searches for jobs.
 
 # %%
 import argparse
@@ -44,7 +44,7 @@ client = wholegrain.connect()
 
 # %%
 def groups_of(job: int) -> list[Path]:
-    """The directories of a job with one step and one task, as Slurm names them, in every hierarchy that is here."""
+    """The directories of a job with one step and one task, with Slurm's names, in every hierarchy of this machine."""
     found = []
     for hierarchy in sorted(options.hierarchies.iterdir()):
         if (hierarchy / "cgroup.controllers").exists():
@@ -57,7 +57,7 @@ def groups_of(job: int) -> list[Path]:
 
 
 def run(name: str, job: int) -> None:
-    """Runs a program in the job's cgroups, from its first instruction on, and removes them."""
+    """Runs a program in the job's cgroups from its first instruction on, and then removes them."""
     groups = groups_of(job)
     for group in groups:
         group.mkdir(parents=True)
@@ -69,7 +69,7 @@ def run(name: str, job: int) -> None:
     program = [sys.executable, str(Path(__file__).with_name("applications.py")), name, str(options.seconds)]
     try:
         subprocess.run(program, check=True, preexec_fn=enter)
-        # The last samples are taken while the job is there.
+        # The agent takes the last samples while the job exists.
         time.sleep(1)
     finally:
         for group in groups:
@@ -94,7 +94,7 @@ if not jobs:
     sys.exit("application_ratio.py: no jobs; give --job NAME=ID, or --run")
 
 # %% [markdown]
-# An ended job's record is at the server a moment after its end.
+# The server has the record shortly after the job's end.
 
 # %%
 deadline = time.monotonic() + 60
@@ -114,13 +114,13 @@ while len(found) < len(jobs):
 
 # %% [markdown]
 # ## The ratio at each sample
-# Both counters are read at about the same times; the increase of one over a fifth of a second, over that of the other. Samples in which
-# next to no CPU time was used say nothing.
+# Both counters are read at about the same times. The ratio divides the increase of one in a fifth of a second by that of the other.
+# Samples with almost no CPU time are ignored.
 
 
 # %%
 def ratio(job: wholegrain.Job, numerator: str, denominator: str, every: str = "200ms") -> list[float]:
-    """At each time, over all nodes together."""
+    """The ratio at each time over all nodes."""
     rates = {}
     for metric in {numerator, denominator}:
         with job.query(metric, op="rate", every=every) as result:
@@ -133,13 +133,13 @@ def ratio(job: wholegrain.Job, numerator: str, denominator: str, every: str = "2
 
 # %% [markdown]
 # ## Its distribution
-# Where ratios of applications lie orders of magnitude apart, the density is that of the logarithm: a sum of bell curves, one for each
-# sample, as wide as Silverman's rule has it.
+# Ratios of applications differ by orders of magnitude, so that the density is that of the logarithm: a sum of normal distributions, one
+# for each sample, with the width of Silverman's rule.
 
 
 # %%
 def density(values: list[float], at: list[float]) -> list[float]:
-    """Kernel density estimate of `values` at these places."""
+    """Kernel density estimate of `values` at these positions."""
     spread = statistics.stdev(values) if len(values) > 1 else 0.0
     width = max(1.06 * spread * len(values) ** -0.2, (at[-1] - at[0]) / 150)
     scale = 1 / (len(values) * width * math.sqrt(2 * math.pi))
@@ -147,9 +147,9 @@ def density(values: list[float], at: list[float]) -> list[float]:
 
 
 def panel(axis, ratios: dict[str, list[float]], name: str) -> None:
-    """The densities of one ratio, a curve for each application."""
+    """Plots the densities of one ratio, one curve for each application."""
     share = max(map(max, ratios.values())) < 2
-    # What never happened has no logarithm: it is shown as one in ten seconds.
+    # Zero has no logarithm: it is shown as one event in ten seconds.
     shown = {app: values if share else [math.log10(value + 0.1) for value in values] for app, values in ratios.items()}
     low, high = min(map(min, shown.values())), max(map(max, shown.values()))
     margin = (high - low) / 10 + 1e-6

@@ -1,4 +1,4 @@
-"""Small real programs that differ in what they ask of a machine, for `application_ratio.py`: `python applications.py NAME SECONDS`."""
+"""Small programs with different loads, for `application_ratio.py`: `python applications.py NAME SECONDS`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 
 
 def multiply() -> Iterator[None]:
-    """Products of matrices: all in the caches, nothing new from the kernel."""
+    """Matrix products: all data in the caches, no system calls."""
     size = 60
     a = [[random.random() for _ in range(size)] for _ in range(size)]
     columns = list(zip(*a, strict=True))
@@ -23,7 +23,7 @@ def multiply() -> Iterator[None]:
 
 
 def compress() -> Iterator[None]:
-    """Packs blocks of text, each into new memory."""
+    """Compresses blocks of text, each into new memory."""
     text = " ".join(str(random.randrange(10_000)) for _ in range(100_000)).encode()
     while True:
         zlib.compress(text, 6)
@@ -31,9 +31,9 @@ def compress() -> Iterator[None]:
 
 
 def allocate() -> Iterator[None]:
-    """Takes memory, writes a byte into each page, gives it back: page faults."""
+    """Allocates memory, writes a byte into each page, and frees it: page faults."""
     while True:
-        # Quiet phases follow busy ones, as in a code that initializes again now and then.
+        # Idle phases follow busy ones, as in a program that initializes repeatedly.
         for _ in range(random.randrange(2, 12)):
             with mmap.mmap(-1, 16 << 20) as memory:
                 for page in range(0, len(memory), mmap.PAGESIZE):
@@ -43,7 +43,7 @@ def allocate() -> Iterator[None]:
 
 
 def converse() -> Iterator[None]:
-    """Two processes that send a byte to and fro: context switches."""
+    """Two processes that exchange a byte: context switches."""
     there, back = os.pipe(), os.pipe()
     if os.fork() == 0:
         os.close(there[1])

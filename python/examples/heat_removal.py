@@ -1,12 +1,12 @@
 # %% [markdown]
-# # How much of a system's heat does its water take away?
+# # Which fraction of a system's heat does the water remove?
 #
-# A liquid-cooled system turns electrical power into heat. What the water does not take goes into the room, and has to be cooled there a
-# second time. The sensors measure neither heat nor efficiency: both are defined here as virtual sensors, from flow and temperatures, and
-# asked for like any others. (DCDB's first case study, SC 2019, section 7.1, with the same question: does warmer water cost efficiency?)
+# A liquid-cooled system converts electrical power to heat. Heat that the water does not remove goes into the room and has to be removed
+# there. Sensors measure neither heat nor efficiency: both are defined here as virtual sensors, from flow and temperatures, and queried
+# like any others. (DCDB's first case study, SC 2019, section 7.1, asks the same question: does warmer water reduce the efficiency?)
 #
-# Readings: `cargo run --release -p wholegrain-testing --example facility -- var/client.toml 3` replays three days of a system in a model.
-# Run it cell by cell in an editor that knows `# %%`, or as a program: `python heat_removal.py --start=-3d --out plots`.
+# Readings: `cargo run --release -p wholegrain-testing --example facility -- var/client.toml 3` replays three days of a simulated system.
+# Run it cell by cell in an editor that supports `# %%`, or as a program: `python heat_removal.py --start=-3d --out plots`.
 
 # %%
 import argparse
@@ -30,12 +30,12 @@ for sensor in client.sensors(f"{system}/**"):
     print(f"{sensor.path:40} {sensor.unit:8} {sensor.description}")
 
 # %% [markdown]
-# Heat is flow times density times heat capacity times the rise of the temperature. Constants carry their units, so the server refuses
-# an expression that would add litres to kelvins, and converts L/min, °C and W by itself. The first definition is a template: each
-# circuit of the system has its own.
+# Heat is flow times density times heat capacity times the rise of the temperature. Constants have units, so that the server refuses
+# an expression that adds litres to kelvins, and converts L/min, °C and W. The first definition is a template: each circuit of the system
+# has its own sensor.
 
 # %%
-# The system's own power, which is measured, and the heat over all circuits, which is not.
+# The measured power of the system, and the computed heat of all circuits.
 client.virtual.define(
     f"{system}/cooling/*/heat",
     "<flow> * 0.992[kg/L] * 4178[J/(kg.K)] * (<outlet> - <inlet>)",
@@ -72,7 +72,7 @@ figure.suptitle("Power and heat")
 figure.savefig(options.out / "heat_removal_time.png", dpi=120)
 
 # %% [markdown]
-# Over the inlet's temperature: each dot is a window, the line the mean of each kelvin.
+# The efficiency over the inlet temperature: each dot is a window, the line is the mean for each kelvin.
 
 # %%
 both = removal.rename("removal").to_frame().join(inlet.rename("inlet"), how="inner").dropna()

@@ -1,4 +1,4 @@
-"""A server to test against: the harness starts one and names it in WHOLEGRAIN_CLIENT, and its store in WHOLEGRAIN_STORE."""
+"""The server of the tests: the harness starts one and sets WHOLEGRAIN_CLIENT, and WHOLEGRAIN_STORE for its store."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DEADLINE_S = 60.0
 
 @pytest.fixture(scope="session")
 def target() -> _config.Target:
-    """Address, authority and token of the server."""
+    """Address, CA certificate and token of the server."""
     if "WHOLEGRAIN_CLIENT" not in os.environ:
         pytest.fail("WHOLEGRAIN_CLIENT names no client.toml; `cargo test -p wholegrain-testing --test python_package` starts a server")
     return _config.find(None, None, None, None)
@@ -34,7 +34,7 @@ def client() -> wholegrain.Client:
 
 @pytest.fixture(scope="session")
 def folder() -> Path:
-    """The store's folder."""
+    """The store directory."""
     return Path(os.environ["WHOLEGRAIN_STORE"])
 
 
@@ -43,7 +43,7 @@ Write = Callable[[str], None]
 
 @pytest.fixture(scope="session")
 def write(target: _config.Target) -> Write:
-    """Writes ClusterCockpit's lines, with timestamps in ns; they are durable when it returns."""
+    """Writes ClusterCockpit lines with timestamps in ns; the readings are durable on return."""
     context = create_default_context(cafile=str(target.ca))
 
     def send(lines: str) -> None:
@@ -59,7 +59,7 @@ def write(target: _config.Target) -> Write:
 
 
 def wait_until(what: str, condition: Callable[[], bool]) -> None:
-    """Waits, with a deadline."""
+    """Waits for a condition with a deadline."""
     end = time.monotonic() + DEADLINE_S
     while not condition():
         assert time.monotonic() < end, f"waited {DEADLINE_S:.0f} s in vain: {what}"
@@ -72,7 +72,7 @@ BASE_S = (int(time.time()) - 6 * 3600) // 60 * 60
 
 @pytest.fixture(scope="session")
 def series(write: Write) -> dict[str, list[tuple[int, float]]]:
-    """Readings that are known: (time in ns, value) by path. Sensor ``a`` each second, ``b`` each two; ``power`` has the unit W."""
+    """Writes known readings: (time in ns, value) by path. Sensor ``a`` has an interval of 1 s, ``b`` of 2 s; ``power`` has the unit W."""
     known: dict[str, list[tuple[int, float]]] = {}
     lines = []
     for name, every, unit in (("a", 1, ""), ("b", 2, ""), ("power", 1, "W")):

@@ -1,5 +1,4 @@
-"""Answers as a server under stress gives them: a small HTTPS server of the test's own says what a real one says only when its disk is
-damaged or it is killed."""
+"""Answers of a failing server: a small HTTPS server sends what a real one sends only with a damaged disk or when it is killed."""
 
 from __future__ import annotations
 

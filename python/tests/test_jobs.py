@@ -1,4 +1,4 @@
-"""Jobs that ran: the harness runs these where it has run some, and names one in WHOLEGRAIN_JOB."""
+"""Jobs that ran. The harness runs these tests if it ran jobs, and names one in WHOLEGRAIN_JOB."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_one(job: wholegrain.Job) -> None:
     names = [sensor.path for sensor in job.sensors(["cpu/*"])]
     assert names == sorted(names) and any(name.endswith("/cpu/usage") for name in names)
     usage = job.query("cpu/usage").to_arrow()["value"].drop_null()
-    # The counter's last value is what the record tells.
+    # The counter's last value is the one in the record.
     assert pc.max(usage).as_py() == pytest.approx(job.summary["totals"]["cpu/usage"]["sum"], rel=0.05)
 
 
@@ -63,7 +63,7 @@ def test_a_query_restricted_to_it(client: Client, job: wholegrain.Job) -> None:
 
 def test_statistics_and_energy(job: wholegrain.Job) -> None:
     assert "cpu/usage" in str(job.statistics("cpu/usage"))
-    # There is no power meter here: the server says so, or tells what it is without.
+    # Without a power meter the server refuses, or returns the energy without it.
     try:
         assert isinstance(job.energy(), dict)
     except wholegrain.Refused as refused:

@@ -1,4 +1,4 @@
-"""What needs no server: times, patterns, files, lists cut anywhere."""
+"""Tests without a server: times, patterns, files, truncated lists."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_client_toml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WHOLEGRAIN_CLIENT", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(wholegrain.ConfigError, match="no client.toml says where the server is"):
+    with pytest.raises(wholegrain.ConfigError, match="no client.toml; tried"):
         _config.find(None, None, None, None)
     file = tmp_path / "var" / "client.toml"
     file.parent.mkdir()
@@ -97,7 +97,7 @@ def test_client_toml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         other.write_text(text)
         with pytest.raises(wholegrain.ConfigError, match=said):
             _config.find(None, None, None, None)
-    # With everything given no file is looked at.
+    # With all arguments no file is read.
     assert _config.find(None, "https://h", "t", "c").token == "t"
 
 

@@ -1,4 +1,4 @@
-"""The examples of the README that are marked to be run."""
+"""Runs the marked examples of the README."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_examples_run(series: Series, folder: Path, tmp_path: Path, monkeypatch:
     sealed(folder, "/py/n1/*", sum(map(len, series.values())))
     examples = re.findall(r"<!-- run -->\n```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
     assert len(examples) == 6
-    # They are written for the place where client.toml is found unasked.
+    # The examples rely on the default paths of client.toml.
     client = os.environ["WHOLEGRAIN_CLIENT"]
     monkeypatch.setenv("WHOLEGRAIN_CLIENT", str(Path(client).resolve()))
     monkeypatch.chdir(tmp_path)

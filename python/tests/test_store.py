@@ -1,4 +1,4 @@
-"""A store's folder read beside its running server."""
+"""Reads a store directory while its server runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from wholegrain import Client, _blocks, _store
 
 
 def sealed(folder: Path, pattern: str, count: int, start: datetime = START, end: datetime = END) -> wholegrain.Store:
-    """The store once it has so many readings in blocks."""
+    """Waits until the store has this number of readings in blocks."""
     store: list[wholegrain.Store] = []
 
     def there() -> bool:
@@ -81,7 +81,7 @@ def test_the_later_of_two_readings_of_one_time_counts(client: Client, folder: Pa
 
 
 def block(folder: Path, number: int, segments: str | None, value: float) -> None:
-    """A block of one reading, as FORMAT.md has it."""
+    """Writes a block of one reading in the format of FORMAT.md."""
     import pyarrow.parquet as pq
 
     def varint(value: int) -> bytes:
@@ -145,7 +145,7 @@ def test_reading_goes_on_while_the_server_merges(folder: Path, write: Write) -> 
         while merged < 3:
             assert time.monotonic() < end, "the server merges"
             values = store.query("/py/n6/busy", START, END).to_arrow()["value"].to_pylist()
-            # Every reading up to the last, once: none is lost or doubled in a merge.
+            # Every reading up to the last one, once: a merge neither loses nor duplicates any.
             assert values == [float(i) for i in range(-1, len(values) - 1)]
             assert len(values) >= least
             least = len(values)
@@ -180,7 +180,7 @@ def test_tiers(client: Client, folder: Path, write: Write) -> None:
             assert [float(v) for v in mine[agg].to_pylist()] == pytest.approx([float(v) for v in theirs["value"].to_pylist()]), agg
 
     same()
-    # The same day again in part: until a merge has made one block of both, their windows are not to be added.
+    # A part of the same day again: until a merge joins both blocks, their windows must not be added.
     write("".join(f"old,cluster=py,hostname=n7,type=node,unit=W value=50.0 {(day + i * 5) * 10**9}\n" for i in range(100, 200)))
     wait_until(
         "the second part in blocks",
@@ -228,7 +228,7 @@ def test_damage_is_named_and_the_rest_served(folder: Path, series: Series, tmp_p
     holder.write_bytes(data[: len(data) // 2])
     with pytest.warns(wholegrain.DataWarning, match=holder.name):
         wholegrain.open_store(copy).query("/py/n1/power", START, END).to_arrow()
-    with pytest.raises(wholegrain.StoreError, match="no folder blocks"):
+    with pytest.raises(wholegrain.StoreError, match="no directory blocks"):
         wholegrain.open_store(tmp_path)
 
 

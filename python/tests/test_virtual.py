@@ -1,4 +1,4 @@
-"""What is computed and what people say of sensors, through a real server."""
+"""Virtual sensors and properties, with a real server."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_a_virtual_sensor_from_its_definition_to_its_end(client: Client, series:
     assert sensor.unit == "kW" and sensor.type == "float"
     known = series["/py/n1/power"]
     values = rows(client.query(path, START, END).to_arrow())[path]
-    # Readings are 7 ns after the second, values on the second: interpolated between the neighbours.
+    # Readings are 7 ns after the second, values at the second: interpolated between two readings.
     assert len(values) >= 598
     by_second = {at // 10**9: value for at, value in known}
     for at, value in values:
@@ -90,7 +90,7 @@ def test_several_sensors_as_one_series(client: Client, series: Series) -> None:
 
 
 def _quiet(result: wholegrain.Result) -> object:
-    """A note says that some rows hold fewer sensors than others; this test is about the rows."""
+    """Ignores the note that some rows aggregate fewer sensors than others."""
     import warnings
 
     with warnings.catch_warnings():

@@ -1,12 +1,12 @@
-"""Sensors, readings and jobs of a Wholegrain server, or of its store's folder.
+"""Sensors, readings and jobs of a Wholegrain server, or of a store directory.
 
 >>> import wholegrain
 >>> client = wholegrain.connect()                                  # doctest: +SKIP
 >>> client.query("MemAvailable", "-10m", every="10s").to_pandas()  # doctest: +SKIP
 
-- In: a server's HTTP API, or the Parquet files of a store.
-- Out: Arrow record batches, pandas and polars frames, figures.
-- Never: a whole answer in memory unless it is asked for, a time without its zone, a value where there was a gap.
+- Input: a server's HTTP API, or the Parquet files of a store.
+- Output: Arrow record batches, pandas and polars frames, figures.
+- Never: a whole answer in memory unless requested, a time without a zone, a value in place of a gap.
 """
 
 from ._client import Client, connect

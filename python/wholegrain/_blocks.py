@@ -15,9 +15,9 @@ import pyarrow.parquet as pq
 
 from ._errors import StoreError
 
-#: The versions of files that this reader knows. Those of tiers that know the lines between their values are of version 2, with more columns.
+#: The supported file versions. Version 2 is for tiers that record the lines between values, in additional columns.
 _VERSIONS = (b"1", b"2")
-#: The most bytes that an index may have unpacked.
+#: The largest decompressed index, in bytes.
 _INDEX_BYTES_MAX = 1 << 30
 #: How often a directory is listed again because files were added or removed meanwhile.
 _LISTINGS_MAX = 1_000
@@ -26,38 +26,38 @@ _NAME = re.compile(r"(-?\d+)-(\d+)-(int|float)\.parquet")
 
 
 class Damaged(Exception):
-    """A file that cannot be read; the others can."""
+    """A file that cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One sensor's rows in a file."""
+    """The rows of one sensor in a file."""
 
     path: str
-    #: The first of them.
+    #: The first row.
     row: int
     rows: int
-    #: For a tier: of the readings that the windows were made from.
+    #: For a tier: the first and last time of the readings behind the windows.
     first_time: int
     last_time: int
 
 
 @dataclass(frozen=True, slots=True)
 class Footer:
-    """What the end of a file says of it."""
+    """The contents of a file's footer."""
 
     path: Path
-    #: Its number, as in its name; a later file has a greater one.
+    #: The number in its name; later files have greater numbers.
     number: int
     is_float: bool
     first_time: int
     last_time: int
-    #: Where two files have a reading of one sensor and one time, that of the greater rank counts.
+    #: If two files have a reading of one sensor and time, the one with the greater rank counts.
     rank: tuple[int, int]
 
 
 class File:
-    """An open file. It can be read although it is removed meanwhile."""
+    """An open file. It stays readable after its removal."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -87,7 +87,7 @@ class File:
             )
 
     def footer(self) -> Footer:
-        """What can be known without reading a column."""
+        """The footer; reads no column."""
         entries = self.entries()
         first = min((entry.first_time for entry in entries), default=0)
         last = max((entry.last_time for entry in entries), default=-1)
@@ -99,7 +99,7 @@ class File:
         return Footer(self.path, self.number, self.is_float, first, last, (segment, self.number))
 
     def entries(self) -> list[Entry]:
-        """Which rows are which sensor's, sorted by path."""
+        """The rows of each sensor, sorted by path."""
         try:
             entries = _index(self._metadata.get(b"wholegrain.index", b""))
         except (ValueError, IndexError, OSError, pa.ArrowException) as error:
@@ -110,7 +110,7 @@ class File:
         return entries
 
     def read(self, start: int, end: int, columns: list[str]) -> Any:
-        """Rows from ``start`` (within) to ``end`` (not within)."""
+        """Reads rows from ``start`` (inclusive) to ``end`` (exclusive)."""
         groups: list[int] = []
         before, first = 0, 0
         for group in range(self._groups.num_row_groups):
@@ -127,20 +127,21 @@ class File:
         return table.slice(start - first, end - start)
 
     def close(self) -> None:
-        """Lets go of it."""
+        """Closes the file."""
         self._handle.close()
 
 
 def listed(top: Path) -> list[Path]:
-    """Every file below a folder, as it was at one moment: a folder is looked at until two looks in a row saw the same, so that no merge
-    happens between two names."""
+    """Lists all files below a directory in one consistent state: repeats the listing until two in a row are equal, so that no merge falls
+    between two names.
+    """
     before: set[Path] | None = None
     for _ in range(_LISTINGS_MAX):
         now = set(_walk(top))
         if now == before:
             return sorted(now)
         before = now
-    raise StoreError(f"{top} changed with each of {_LISTINGS_MAX} looks; is something writing there besides the server?")
+    raise StoreError(f"{top} changed during each of {_LISTINGS_MAX} listings; does another program than the server write there?")
 
 
 def _walk(top: Path) -> Iterator[Path]:
@@ -151,7 +152,7 @@ def _walk(top: Path) -> Iterator[Path]:
 
 
 def first_time(path: Path) -> int:
-    """The first time in a file, as its name tells."""
+    """The first time in a file, from its name."""
     found = _NAME.fullmatch(path.name)
     return int(found.group(1)) if found else 0
 
@@ -163,10 +164,10 @@ def _line(error: BaseException) -> str:
 def _index(text: bytes) -> list[Entry]:
     length, colon, packed = text.partition(b":")
     if not colon or int(length) > _INDEX_BYTES_MAX:
-        raise ValueError("no index, or one over its bound")
+        raise ValueError("no index, or an index above its bound")
     packed += b"=" * (-len(packed) % 4)
     data = pa.Codec("zstd").decompress(base64.b64decode(packed, validate=True), int(length), asbytes=True)
-    # The last four bytes are a CRC-32C, which Python has no function for; the counts are compared with the file's instead.
+    # The last four bytes are a CRC-32C, for which Python has no function; the counts are checked instead.
     body, at = data[:-4], 0
 
     def varint() -> int:
@@ -191,7 +192,7 @@ def _index(text: bytes) -> list[Entry]:
         entries.append(Entry(path.decode(), row, rows, first, _wrapped(first + varint())))
         row += rows
     if at != len(body):
-        raise ValueError("the index has bytes too many")
+        raise ValueError("the index has extra bytes")
     return entries
 
 

@@ -1,4 +1,4 @@
-"""A server, to be asked."""
+"""A client of a server."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from ._times import Interval, Time, interval_text, time_text
 from ._virtual import Virtual
 from ._watch import Subscription, Watch
 
-#: Jobs asked for at once.
+#: Jobs of one page.
 _PAGE = 1_000
-#: Sensors asked for at once.
+#: Sensors of one page.
 _SENSORS_PAGE = 100_000
 
 
@@ -31,27 +31,27 @@ def connect(
     token: str | None = None,
     ca: str | os.PathLike[str] | None = None,
 ) -> Client:
-    """A client of the server that client.toml names.
+    """Connects to the server in client.toml.
 
-    :param client: the file; without it the one in ``WHOLEGRAIN_CLIENT``, else the first of ``./var/client.toml``,
-        ``~/.config/wholegrain/client.toml`` and ``/etc/wholegrain/client.toml``, as the command line does.
-    :param url: ``https://host:port``, in place of the file's.
-    :param token: the bearer token, in place of the one in the file's ``token_file``.
-    :param ca: certificates of the authority that is trusted, in place of the file's. With ``url`` and ``ca`` no file is needed.
+    :param client: the file; the default is the one in ``WHOLEGRAIN_CLIENT``, else the first of ``./var/client.toml``,
+        ``~/.config/wholegrain/client.toml`` and ``/etc/wholegrain/client.toml``, as for the command line.
+    :param url: ``https://host:port``, overrides the file.
+    :param token: the bearer token, overrides the file's ``token_file``.
+    :param ca: certificates of the trusted CA, overrides the file. With ``url`` and ``ca`` no file is needed.
 
-    Nothing is sent yet. Raises :class:`ConfigError` when something is missing.
+    Sends no request. Raises :class:`ConfigError` if a setting is missing.
     """
     return Client(Connection(_config.find(client, url, token, ca)))
 
 
 class Client:
-    """A server. Every request has a connection of its own, so threads may share a client."""
+    """A server. Every request uses its own connection, so that threads can share a client."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        #: Sensors that are computed: define, list, check, remove.
+        #: Virtual sensors: define, list, check, remove.
         self.virtual = Virtual(connection)
-        #: Unit, scale, kind and description of sensors, and who changed them when.
+        #: Unit, scale, kind and description of sensors, with their history.
         self.properties = Properties(connection)
 
     @property
@@ -60,20 +60,21 @@ class Client:
         return self._connection.url
 
     def sensors(self, patterns: Patterns = "/**", *, job: str | int | None = None, at: Time | None = None) -> list[Sensor]:
-        """The sensors that the patterns choose, sorted by path; all of them without a pattern. ``job``: only those that belong to this job;
-        of several runs under the id to the newest, or the newest that had begun by ``at``."""
+        """The sensors that match the patterns, sorted by path; without a pattern all. ``job`` restricts them to one job; if several runs
+        have the id, to the newest, or to the newest that began before ``at``.
+        """
         params = [("pattern", pattern) for pattern in several(patterns)]
         params += [("job", str(job))] if job is not None else []
         params += [("at", time_text(at))] if at is not None else []
         return [Sensor.of(row) for row in self._paged("/api/v1/sensors", params, "sensors")]
 
     def newest(self, patterns: Patterns) -> list[Reading]:
-        """The newest reading of each sensor that has one."""
+        """The newest reading of each matching sensor that has one."""
         params = [("pattern", pattern) for pattern in several(patterns)]
         return [Reading.of(row) for row in self._paged("/api/v1/newest", params, "readings")]
 
     def _paged(self, path: str, params: list[tuple[str, str]], name: str) -> Iterator[Any]:
-        """The rows of a list that comes in pages of sensors."""
+        """Reads a list page by page."""
         params = [*params, ("limit", str(_SENSORS_PAGE))]
         after: list[tuple[str, str]] = []
         while True:
@@ -101,21 +102,21 @@ class Client:
         at: Time | None = None,
         limit: int | None = None,
     ) -> Result:
-        """Readings from ``start`` (within) to ``end`` (not within), sorted by sensor and then time.
+        """Readings from ``start`` (inclusive) to ``end`` (exclusive), sorted by sensor and time.
 
-        :param every: one value for each window so long, such as ``10s``.
-        :param points: in place of ``every``: about so many windows.
-        :param agg: how a window, or without windows the range, becomes one value: mean (weighted by time), min, max, sum, count,
-            last, first, sample_mean (each value alike).
-        :param op: what is computed from successive values before: rate, delta, derivative, integral.
+        :param every: the length of windows, such as ``10s``.
+        :param points: instead of ``every``: the approximate number of windows.
+        :param agg: the aggregate of a window, or of the range without windows: mean (weighted by time), min, max, sum, count, last,
+            first, sample_mean (arithmetic mean).
+        :param op: an operation on successive values, before the aggregate: rate, delta, derivative, integral.
         :param unit: the unit of the answer, such as ``kW``.
-        :param across: one series over several sensors in place of one a sensor: mean, min, max, sum, count.
-        :param levels: with ``across``: which levels of the paths stay apart.
-        :param job: only what belongs to this job: its nodes, its cores, its time.
-        :param at: with ``job``: of several runs under the id the newest that had begun by then.
-        :param limit: stop after so many rows.
+        :param across: aggregates several sensors into one series: mean, min, max, sum, count.
+        :param levels: with ``across``: the levels of the paths that stay separate.
+        :param job: restricts the answer to the nodes, cores and time of a job.
+        :param at: with ``job``: selects the newest run that began before this time.
+        :param limit: the most rows.
 
-        What the server does not take (a parameter of a newer server, a wrong unit) raises :class:`BadRequest` with its text.
+        Raises :class:`BadRequest` with the server's message for an invalid request.
         """
         given: list[tuple[str, object]] = [
             ("points", points),
@@ -144,9 +145,9 @@ class Client:
     def watch(
         self, patterns: Patterns, call: Callable[[Reading], object] | None = None, *, reconnect: bool = True
     ) -> Watch | Subscription:
-        """Readings as they become durable: an iterator, or with ``call`` a thread that calls it with each :class:`Reading`.
+        """New readings as they become durable: an iterator, or with ``call`` a thread that calls it with each :class:`Reading`.
 
-        Subscribed when this returns. ``reconnect=False``: a connection that breaks raises :class:`BrokenAnswer`.
+        The subscription is active on return. With ``reconnect=False`` a lost connection raises :class:`BrokenAnswer`.
         """
         watch = Watch(self._connection, several(patterns), reconnect)
         return watch if call is None else Subscription(watch, call)
@@ -165,8 +166,9 @@ class Client:
         end: Time | None = None,
         limit: int | None = 100,
     ) -> list[JobRow]:
-        """Jobs, the newest first, at most ``limit`` (``None`` for all). ``node`` and ``name`` take ``*``; ``state`` is running or ended;
-        ``start`` and ``end`` choose those that were there in between. Of role user, one's own only."""
+        """Jobs, newest first, at most ``limit`` (``None`` for all). ``node`` and ``name`` may contain ``*``; ``state`` is running or
+        ended; ``start`` and ``end`` select jobs that ran within this range. Role user sees only its own jobs.
+        """
         given = {
             "user": user,
             "node": node,
@@ -192,7 +194,7 @@ class Client:
         return rows
 
     def job(self, id: str | int, *, at: Time | None = None) -> Job:
-        """Everything known of one job; of several runs under the id the newest, or the newest that had begun by ``at``."""
+        """One job; if several runs have the id, the newest, or the newest that began before ``at``."""
         params = [] if at is None else [("at", time_text(at))]
         row = self._connection.json("GET", f"/api/v1/jobs/{quote(str(id), safe='')}", params)
         return Job(self, self._connection, row)

@@ -1,4 +1,4 @@
-"""Where the server is: client.toml, as the command line finds and reads it."""
+"""Reads client.toml, which the command line uses as well."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ _KEYS = ("url", "token_file", "ca", "agent_socket")
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A server and how to get in."""
+    """A server's address and credentials."""
 
     url: str
     ca: Path
     token: str | None
-    #: Where the settings come from, for messages.
+    #: The origin of the settings, for messages.
     origin: str
 
 
 def places() -> list[Path]:
-    """Where client.toml is looked for, in this order."""
+    """The paths of client.toml, in order of precedence."""
     home = os.environ.get("HOME")
     own = [Path(home) / ".config/wholegrain/client.toml"] if home else []
     return [Path("var/client.toml"), *own, Path("/etc/wholegrain/client.toml")]
 
 
 def find(client: str | os.PathLike[str] | None, url: str | None, token: str | None, ca: str | os.PathLike[str] | None) -> Target:
-    """Takes what is given, and what is not from client.toml."""
+    """Combines the arguments with client.toml for everything that is missing."""
     named = client or os.environ.get("WHOLEGRAIN_CLIENT")
     if url is not None and ca is not None and client is None:
         return Target(_address(url, "the argument url"), Path(ca), token, "the arguments of connect()")
@@ -39,7 +39,7 @@ def find(client: str | os.PathLike[str] | None, url: str | None, token: str | No
     if file is None:
         looked = ", ".join(map(str, places()))
         raise ConfigError(
-            f"no client.toml says where the server is; looked for {looked}. Start a server here with `wholegrain up`, name the file "
+            f"no client.toml; tried {looked}. Start a server with `wholegrain up`, set the file "
             "with connect(client=…) or in WHOLEGRAIN_CLIENT, or give url, ca and token"
         )
     read = _read(file)
@@ -48,7 +48,7 @@ def find(client: str | os.PathLike[str] | None, url: str | None, token: str | No
         raise ConfigError(f'{file} has no url; add url = "https://host:8443"')
     authority = Path(ca) if ca is not None else _beside(file, read.get("ca"))
     if authority is None:
-        raise ConfigError(f'{file} has no ca; add ca = "ca.pem", the server\'s authority')
+        raise ConfigError(f'{file} has no ca; add ca = "ca.pem", the server\'s CA certificate')
     token_file = _beside(file, read.get("token_file"))
     if token is None and token_file is not None:
         token = read_token(token_file)
@@ -56,11 +56,11 @@ def find(client: str | os.PathLike[str] | None, url: str | None, token: str | No
 
 
 def read_token(path: Path) -> str:
-    """The first line that is no comment."""
+    """The first line that is not a comment."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read the token {path}: {error}; may you read it?") from error
+        raise ConfigError(f"cannot read the token {path}: {error}; check its permissions") from error
     lines = (line.strip() for line in text.splitlines())
     token = next((line for line in lines if line and not line.startswith("#")), "")
     if not token or not all("!" <= c <= "~" for c in token):
@@ -73,7 +73,7 @@ def _read(file: Path) -> dict[str, str]:
         found = tomllib.loads(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
-            f"cannot read {file}: {error}; name another file with connect(client=…), or make one with `wholegrain init`"
+            f"cannot read {file}: {error}; set another file with connect(client=…), or create one with `wholegrain init`"
         ) from error
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{file}: {error}") from error

@@ -1,30 +1,30 @@
-"""What can go wrong, as exceptions that say what was done, to what, and what to do."""
+"""Exceptions. Each message says what was done, to what, and what to do."""
 
 from __future__ import annotations
 
 
 class WholegrainError(Exception):
-    """Every error of this package."""
+    """The base class of all errors of this package."""
 
 
 class ConfigError(WholegrainError):
-    """There is no usable client.toml, token or authority."""
+    """No usable client.toml, token or CA certificate."""
 
 
 class Unreachable(WholegrainError):
-    """The server did not answer: no connection, no TLS, or no answer in time."""
+    """The server did not answer: no connection, no TLS, or a timeout."""
 
 
 class BrokenAnswer(WholegrainError):
-    """An answer began and broke off, or is none that this package can read. What came of it is not the whole."""
+    """An answer ended early or is invalid. Data received before is incomplete."""
 
 
 class StoreError(WholegrainError):
-    """A store's folder cannot be read as one."""
+    """The directory is not a readable store."""
 
 
 class Refused(WholegrainError):
-    """The server answered with an error. Its text is the exception's; subclasses tell the kinds apart."""
+    """The server returned an error; the message is the server's. Subclasses stand for HTTP statuses."""
 
     def __init__(self, text: str, status: int) -> None:
         super().__init__(text)
@@ -33,47 +33,47 @@ class Refused(WholegrainError):
 
 
 class BadRequest(Refused):
-    """400: something asked for is wrong; the text names it and says what to write."""
+    """400: the request is invalid; the message says how to correct it."""
 
 
 class NotAuthorized(Refused):
-    """401: the token is missing, unknown or has run out."""
+    """401: the token is missing, unknown or expired."""
 
 
 class Forbidden(Refused):
-    """403: the token's role does not allow this."""
+    """403: the token's role does not permit this."""
 
 
 class NotFound(Refused):
-    """404: there is no such thing, or it is not the caller's to see."""
+    """404: the object does not exist, or the caller may not see it."""
 
 
 class Conflict(Refused):
-    """409: not in the state that things are in."""
+    """409: the request conflicts with the current state."""
 
 
 class Unavailable(Refused):
-    """429 or 503: not now; the same request can succeed in a moment."""
+    """429 or 503: the server is busy; the same request can succeed later."""
 
 
 class ServerFailed(Refused):
-    """5xx: the server failed; its log says more."""
+    """5xx: the server failed; see its log."""
 
 
 class WholegrainWarning(UserWarning):
-    """Every warning of this package."""
+    """The base class of all warnings of this package."""
 
 
 class DataWarning(WholegrainWarning):
-    """Part of an answer is missing, for instance because a block is damaged."""
+    """A part of an answer is missing, for instance because a block is damaged."""
 
 
 class DataNote(WholegrainWarning):
-    """What a reader of an answer should know, for instance that retention has dropped part of the range."""
+    """Information about an answer, for instance that retention dropped a part of the range."""
 
 
 def refusal(status: int, text: str) -> Refused:
-    """The exception of an answer's status."""
+    """The exception for an HTTP status."""
     kinds: dict[int, type[Refused]] = {
         400: BadRequest,
         401: NotAuthorized,

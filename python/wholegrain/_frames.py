@@ -1,4 +1,4 @@
-"""Tables of (sensor, time, value): one answer, in the shape and the library that its reader likes."""
+"""Tables of (sensor, time, value) in the format of several libraries."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 class Frames(ABC):
-    """Readings that come in batches. Iterating over it streams: one batch is in memory, and it can be done once. ``to_arrow()``,
-    ``to_pandas()`` and ``to_polars()`` read everything, and can be called one after the other.
+    """Readings in batches. To iterate over it streams the batches, once, with one batch in memory. ``to_arrow()``, ``to_pandas()`` and
+    ``to_polars()`` read everything and can be called repeatedly.
 
-    Columns are ``sensor`` (dictionary of strings), ``time`` (timestamp in ns, UTC) and ``value`` (float64, or int64 where all values are
+    Columns are ``sensor`` (dictionary of strings), ``time`` (timestamp in ns, UTC) and ``value`` (float64, or int64 if all values are
     integers; null is a gap).
     """
 
@@ -32,15 +32,15 @@ class Frames(ABC):
 
     @abstractmethod
     def _stream(self) -> Iterator[Any]:
-        """The batches, once."""
+        """The batches; can be read once."""
 
     @property
     @abstractmethod
     def units(self) -> dict[str, str]:
-        """Unit of each sensor of the answer, by its path."""
+        """The unit of each sensor of the answer, by path."""
 
     def batches(self) -> Iterator[Any]:
-        """The record batches (:class:`pyarrow.RecordBatch`), as they come."""
+        """The record batches (:class:`pyarrow.RecordBatch`) as they arrive."""
         if self._table is not None:
             yield from self._table.to_batches()
         else:
@@ -50,14 +50,15 @@ class Frames(ABC):
         return self.batches()
 
     def to_arrow(self, *, wide: bool = False) -> Any:
-        """Everything as one :class:`pyarrow.Table`. ``wide``: a column ``time`` and one column for each sensor, null where it has no
-        value at that time."""
+        """All rows as a :class:`pyarrow.Table`. With ``wide`` there is a column ``time`` and one column for each sensor, null without a
+        value at that time.
+        """
         if self._table is None:
             self._table = pa.Table.from_batches(list(self._stream()), schema=self.schema)
         return _widened(self._table, self.units) if wide else self._table
 
     def to_pandas(self, *, wide: bool = False) -> pandas.DataFrame:
-        """Everything as a :class:`pandas.DataFrame`; ``wide``: one column for each sensor, times are the index (UTC)."""
+        """All rows as a :class:`pandas.DataFrame`; with ``wide`` one column for each sensor, and times as the index (UTC)."""
         try:
             import pandas  # noqa: F401
         except ImportError as error:
@@ -68,7 +69,7 @@ class Frames(ABC):
         return frame.set_index("time") if wide else frame
 
     def to_polars(self, *, wide: bool = False) -> polars.DataFrame:
-        """Everything as a :class:`polars.DataFrame`."""
+        """All rows as a :class:`polars.DataFrame`."""
         try:
             import polars
         except ImportError as error:
@@ -79,7 +80,7 @@ class Frames(ABC):
 
 
 def _widened(table: Any, units: dict[str, str]) -> Any:
-    """Rows are sorted by sensor, then time; a sensor has each time once."""
+    """Converts to one column for each sensor. Rows are sorted by sensor and time, and no sensor has a time twice."""
     table = table.combine_chunks().unify_dictionaries()
     times = pc.unique(table["time"])
     times = times.take(pc.array_sort_indices(times))
@@ -95,9 +96,9 @@ def _widened(table: Any, units: dict[str, str]) -> Any:
 
 
 def runs(sensor: Any) -> Iterator[tuple[str, int, int]]:
-    """Name, first row and number of rows of each sensor of a sorted column."""
+    """Name, first row and number of rows of each sensor in a sorted column."""
     column = sensor.combine_chunks() if isinstance(sensor, pa.ChunkedArray) else sensor
-    if isinstance(column, pa.ChunkedArray):  # combining an empty one gives one back in some versions
+    if isinstance(column, pa.ChunkedArray):  # some versions return a chunked array for an empty one
         column = column.chunk(0) if column.num_chunks else pa.array([], pa.dictionary(pa.int32(), pa.string()))
     encoded = pc.run_end_encode(column.indices)
     names, start = column.dictionary, 0

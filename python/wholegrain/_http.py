@@ -1,4 +1,4 @@
-"""Requests over HTTPS that stream their answers. The standard library is enough: one connection for each request."""
+"""HTTPS requests with streamed responses. Uses the standard library only, with one connection for each request."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from urllib.parse import quote, urlencode, urlsplit
 from ._config import Target
 from ._errors import BrokenAnswer, ConfigError, Unreachable, refusal
 
-#: Names and values of a request.
+#: Parameters of a request.
 Params: TypeAlias = Iterable[tuple[str, str]]
 
-#: How long connecting may take, s.
+#: Timeout of connecting, s.
 CONNECT_S = 10.0
-#: How long the server may take until an answer begins, s.
+#: Timeout until a response begins, s.
 ANSWER_S = 60.0
-#: How long the server may pause within an answer, s; not for what has no end.
+#: Timeout between two parts of a response, s; not for live streams.
 READ_S = 120.0
-#: Without a word from the other side for so long (s) the kernel asks whether it is still there, then every 10 s, 3 times.
+#: TCP keep-alive: after this silence (s) the kernel probes the connection, then every 10 s, 3 times.
 KEEP_ALIVE_S = 30
-#: The most bytes read of an error's text.
+#: The most bytes that are read of an error message.
 ERROR_BYTES_MAX = 64 << 10
-#: The most bytes asked of the connection at once where an answer is read piece by piece.
+#: The largest piece of a response, in bytes.
 PIECE_BYTES = 256 << 10
 
 
 class Connection:
-    """A server that can be asked."""
+    """The address and TLS settings of a server."""
 
     def __init__(self, target: Target) -> None:
         parts = urlsplit(target.url)
@@ -44,17 +44,17 @@ class Connection:
         self._headers = {"User-Agent": "wholegrain-python/0.1.0", "Accept-Encoding": "identity"}
         if target.token is not None:
             self._headers["Authorization"] = f"Bearer {target.token}"
-        # Trusts this authority alone; checks the host's name.
+        # Trusts only this CA, and checks the host name.
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         try:
             self._context.load_verify_locations(cafile=target.ca)
         except (OSError, ssl.SSLError) as error:
             raise ConfigError(
-                f"cannot read the authority {target.ca} (from {target.origin}): {error}; copy ca.pem from the server"
+                f"cannot read the CA certificate {target.ca} (from {target.origin}): {error}; copy ca.pem from the server"
             ) from error
 
     def ask(self, method: str, path: str, params: Params = (), body: Any = None, endless: bool = False) -> Answer:
-        """Sends one request; ``path`` is percent-encoded already, ``body`` becomes JSON. Raises unless the answer is a success."""
+        """Sends a request. ``path`` is percent-encoded, ``body`` is converted to JSON. Raises unless the response is a success."""
         query = urlencode(list(params), quote_via=quote)
         headers = dict(self._headers)
         data: bytes | None = None
@@ -73,7 +73,7 @@ class Connection:
         except ssl.SSLError as error:
             connection.close()
             raise Unreachable(
-                f"cannot reach {self.url} (from {self._origin}): TLS: {error}; is the ca in {self._origin} the authority of this "
+                f"cannot reach {self.url} (from {self._origin}): TLS: {error}; is the ca in {self._origin} the CA of this "
                 "server?"
             ) from error
         except (OSError, http.client.HTTPException) as error:
@@ -87,7 +87,7 @@ class Connection:
         return answer
 
     def json(self, method: str, path: str, params: Params = (), body: Any = None) -> Any:
-        """The JSON of an answer; ``None`` for one without a body."""
+        """The JSON of a response; ``None`` without a body."""
         with self.ask(method, path, params, body) as answer:
             data = answer.read()
         try:
@@ -113,7 +113,7 @@ class Connection:
 
 
 def _keep_alive(sock: socket.socket) -> None:
-    # A network that is gone is noticed although nothing is sent for hours.
+    # Detects a lost network even if nothing is sent for hours.
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (("TCP_KEEPIDLE", KEEP_ALIVE_S), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3)):
         if hasattr(socket, name):
@@ -121,24 +121,24 @@ def _keep_alive(sock: socket.socket) -> None:
 
 
 class Answer:
-    """An answer whose body is read as it comes. A file for :mod:`pyarrow`: it has ``read`` and ``closed``."""
+    """A response whose body is read as it arrives; a file for :mod:`pyarrow` with ``read`` and ``closed``."""
 
     def __init__(self, connection: http.client.HTTPSConnection, response: http.client.HTTPResponse, sock: socket.socket) -> None:
         self._connection, self._response, self._socket = connection, response, sock
         self.closed = False
 
     def header(self, name: str) -> str | None:
-        """One line of the head."""
+        """One header."""
         return self._response.getheader(name)
 
     def headers(self, name: str) -> list[str]:
-        """Every line of the head of this name."""
+        """All headers with this name."""
         lines = self._response.headers.get_all(name) or []
-        # Python reads the bytes of heads as Latin-1; the server writes UTF-8.
+        # Python decodes headers as Latin-1; the server writes UTF-8.
         return [line.encode("latin-1", "replace").decode("utf-8", "replace") for line in lines]
 
     def read(self, count: int = -1) -> bytes:
-        """So many bytes, fewer only at the end; all that is left without ``count``."""
+        """Reads ``count`` bytes, fewer only at the end; without ``count`` everything."""
         if self.closed:
             raise BrokenAnswer("the answer was closed before it was read to its end")
         try:
@@ -146,26 +146,26 @@ class Answer:
         except (OSError, http.client.HTTPException, ValueError) as error:
             what = "nothing came in time" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
             raise BrokenAnswer(
-                f"the answer broke off ({what}): it is not whole; the server's log may say why, or it went away"
+                f"the answer ended early ({what}) and is incomplete; see the server's log"
             ) from error
 
     def readable(self) -> bool:
-        """It can be read."""
+        """Whether it can be read: always."""
         return True
 
     def pieces(self) -> Iterator[bytes]:
-        """What has come, at once as it comes, at most :data:`PIECE_BYTES` a piece."""
+        """The received data as it arrives, at most :data:`PIECE_BYTES` in a piece."""
         while True:
             try:
                 piece = self._response.read1(PIECE_BYTES)
             except (OSError, http.client.HTTPException, ValueError, AttributeError) as error:
-                raise BrokenAnswer(f"the answer broke off: {str(error) or type(error).__name__}") from error
+                raise BrokenAnswer(f"the answer ended early: {str(error) or type(error).__name__}") from error
             if not piece:
                 return
             yield piece
 
     def lines(self) -> Iterator[bytes]:
-        """Its lines, without their ends, each as soon as it has come; the last one may lack its end."""
+        """The lines without line ends, as they arrive; the last one may be incomplete."""
         rest = b""
         for piece in self.pieces():
             *whole, rest = (rest + piece).split(b"\n")
@@ -174,25 +174,25 @@ class Answer:
             yield rest
 
     def items(self, name: str) -> Iterator[Any]:
-        """The elements of ``{"<name>": […]}``, one after the other: the text is never in memory as a whole."""
+        """The elements of ``{"<name>": […]}`` one by one, without the whole text in memory."""
         yield from _elements(self.pieces(), name)
 
     def abort(self) -> None:
-        """Ends the connection, also under a reader in another thread."""
+        """Closes the connection, also while another thread reads from it."""
         try:
             self._socket.shutdown(socket.SHUT_RDWR)
         except OSError:
-            pass  # it has ended already
+            pass  # already closed
 
     def close(self) -> None:
-        """Ends the connection; the server stops working on what is not read yet."""
+        """Closes the connection; the server stops work on the rest."""
         if not self.closed:
             self.closed = True
             self._response.close()
             self._connection.close()
 
     def __del__(self) -> None:
-        # An answer that nobody wants any more ends quietly, and the server's work on it.
+        # An abandoned answer ends without an error, and the server stops work on it.
         self.close()
 
     def __enter__(self) -> Answer:
@@ -208,7 +208,7 @@ def _elements(pieces: Iterator[bytes], name: str) -> Iterator[Any]:
     data, text = b"", ""
     began = False
     for piece in chain(pieces, (b"\n",)):
-        # An element may be cut anywhere, within a character too.
+        # A piece can end anywhere, even within a character.
         data += piece
         end = data.rfind(b"\n") + 1 if b"\n" in data else 0
         text += data[:end].decode("utf-8")
@@ -227,4 +227,4 @@ def _elements(pieces: Iterator[bytes], name: str) -> Iterator[Any]:
                 yield element
             text = text[at:]
     if not began or text.lstrip()[:1] != "]":
-        raise BrokenAnswer(f"the list of {name} broke off or is none")
+        raise BrokenAnswer(f"the list of {name} ended early or is invalid")

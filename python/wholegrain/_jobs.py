@@ -1,4 +1,4 @@
-"""Jobs: rows of a list, and everything known of one."""
+"""Jobs: rows of a list, and details of one."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ if TYPE_CHECKING:
 class JobRow:
     """One run of a job over all its nodes."""
 
-    #: The id as the resource manager writes it.
+    #: The id in the resource manager's form.
     id: str
     manager: str
     user: str | None
     name: str | None
     #: ``running`` or ``ended``.
     state: str
-    #: How many nodes.
+    #: The number of nodes.
     nodes: int
-    #: The first eight of them.
+    #: The first eight nodes.
     node_names: tuple[str, ...]
     start: datetime
     #: ``None`` while it runs.
     end: datetime | None
     #: CPU seconds of all nodes together.
     cpu_s: float | None
-    #: The highest of any node, in bytes.
+    #: The maximum of all nodes, in bytes.
     memory_peak: float | None
-    #: Whatever else the server says of it: account, partition, uid, also, ….
+    #: Further fields of the server: account, partition, uid, also, ….
     more: Mapping[str, Any]
 
     @classmethod
@@ -71,13 +71,13 @@ class Job:
 
     def __init__(self, client: Client, connection: Connection, found: dict[str, Any]) -> None:
         self._client, self._connection = client, connection
-        #: The run as lists of jobs show it.
+        #: The run as in lists of jobs.
         self.row = JobRow.of(found["job"])
         #: All runs under the id, the newest first.
         self.runs: list[dict[str, Any]] = found.get("runs", [])
         #: The records of its nodes.
         self.allocations: list[dict[str, Any]] = found.get("allocations", [])
-        #: What they come to together: cpus, devices, steps, totals.
+        #: Their summary: cpus, devices, steps, totals.
         self.summary: dict[str, Any] = found.get("summary", {})
         self._from_ns = rfc3339_ns(found["job"]["from"])
         end = found["job"].get("to")
@@ -90,32 +90,32 @@ class Job:
 
     @property
     def start(self) -> datetime:
-        """When it began, on the first of its nodes."""
+        """The begin on its first node."""
         return self.row.start
 
     @property
     def end(self) -> datetime | None:
-        """When it ended, on the last of its nodes; ``None`` while it runs."""
+        """The end on its last node; ``None`` while it runs."""
         return self.row.end
 
     @property
     def nodes(self) -> list[str]:
-        """The agents' names."""
+        """The names of its agents."""
         return sorted({str(record["node"]) for record in self.allocations})
 
     @property
     def range_ns(self) -> tuple[int, int]:
-        """From when (within) to when (not within), ns; to now while it runs."""
-        # The last sample can lie at the very end.
+        """Begin (inclusive) and end (exclusive), ns; the end is now while it runs."""
+        # The last sample can be exactly at the end.
         return self._from_ns, (now_ns() if self._to_ns is None else self._to_ns) + 1
 
     def patterns(self, metrics: Sequence[str] = ("**",)) -> list[str]:
-        """The patterns of its own sensors, below ``<prefix>/job/<level>``, that choose these metrics."""
+        """Patterns below ``<prefix>/job/<level>`` that select these metrics of the job."""
         below = sorted({f"{record['prefix'].rstrip('/')}/job/{record['level']}" for record in self.allocations})
         return [f"{prefix}/{metric}" for prefix in below for metric in metrics]
 
     def sensors(self, metrics: Sequence[str] = ("**",)) -> list[Sensor]:
-        """Its own sensors, such as ``cpu/usage``, on all its nodes."""
+        """The job's own sensors, such as ``cpu/usage``, on all its nodes."""
         found: dict[str, Sensor] = {}
         for some in _portions(self.patterns(metrics)):
             found.update((sensor.path, sensor) for sensor in self._client.sensors(some))
@@ -136,12 +136,13 @@ class Job:
         levels: int | str | None = None,
         limit: int | None = None,
     ) -> Result:
-        """Its own sensors' readings (``job.query("cpu/usage", op="rate")``) while it ran; parameters as :meth:`Client.query` has them.
-        What is measured of its nodes besides: :meth:`query_nodes`."""
+        """Readings of the job's own sensors while it ran (``job.query("cpu/usage", op="rate")``); parameters as in :meth:`Client.query`.
+        For sensors of its nodes see :meth:`query_nodes`.
+        """
         chosen = [metrics] if isinstance(metrics, str) else list(metrics)
         patterns = self.patterns(chosen)
         if len(patterns) > _PATTERNS_MAX:
-            # More nodes than patterns are taken: by the job's level, which is the same everywhere, at any depth.
+            # Too many nodes for a pattern each: matches the job's level, which is equal on all nodes, at any depth.
             levels_of = sorted({str(record["level"]) for record in self.allocations})
             patterns = [f"job/{level}/{metric}" for level in levels_of for metric in chosen]
         low, high = self.range_ns
@@ -172,8 +173,9 @@ class Job:
         levels: int | str | None = None,
         limit: int | None = None,
     ) -> Result:
-        """What is measured of its nodes and cores besides (``job.query_nodes("power")``), while it ran there; parameters as
-        :meth:`Client.query` has them."""
+        """Readings of sensors of its nodes and cores while it ran there (``job.query_nodes("power")``); parameters as in
+        :meth:`Client.query`.
+        """
         low, high = self.range_ns
         return self._client.query(
             patterns,
@@ -192,13 +194,12 @@ class Job:
         )
 
     def statistics(self, patterns: Patterns = "**") -> dict[str, Any]:
-        """Least, mean and greatest on each node and over them, and the imbalance, of metrics of the job; as the server computes and tells
-        them."""
+        """Minimum, mean and maximum of metrics on each node and over all nodes, and the imbalance, as the server computes them."""
         params = [("pattern", pattern) for pattern in several(patterns)]
         return self._ask("statistics", params)
 
     def energy(self, patterns: Patterns = (), *, share: str | None = None, source: str | None = None) -> dict[str, Any]:
-        """Its energy from its nodes' power, with the rule by which power was shared with jobs beside it; as the server tells it."""
+        """The energy of the job from the power of its nodes, with the rule for shared nodes, as the server computes it."""
         chosen = [patterns] if isinstance(patterns, str) else list(patterns)
         given = [("share", share), ("source", source)]
         params = [("pattern", pattern) for pattern in chosen] + [(key, value) for key, value in given if value is not None]
@@ -206,14 +207,15 @@ class Job:
 
     def _ask(self, what: str, params: list[tuple[str, str]]) -> dict[str, Any]:
         path = f"/api/v1/jobs/{quote(self.id, safe='')}/{what}"
-        # This run, should there be later ones under the id.
+        # Selects this run if later ones have the same id.
         answer: dict[str, Any] = self._connection.json("GET", path, [*params, ("at", text_of(self._from_ns))])
         return answer
 
     def plot(self, metrics: Sequence[str] | None = None, *, points: int = 300) -> Figure:
-        """A figure of the job: one panel for each metric, over the time that it ran; counters as their rate. Without ``metrics``, those of
-        CPU, memory, page faults, context switches, input and output that it has. Up to sixteen nodes are a line each, more a band from the
-        least to the greatest with the mean."""
+        """A figure with one panel for each metric over the job's time; counters as rates. Without ``metrics`` it shows the available ones
+        of CPU, memory, page faults, context switches, input and output. Up to sixteen nodes are one line each; more are a band from
+        minimum to maximum with the mean.
+        """
         from ._plot import plot_job
 
         return plot_job(self, metrics, points)
@@ -222,7 +224,7 @@ class Job:
         return f"Job({self.id!r}, {self.row.state}, {self.row.nodes} nodes, since {self.start.isoformat()})"
 
 
-#: The most patterns that the server takes at once.
+#: The most patterns of one request.
 _PATTERNS_MAX = 256
 
 

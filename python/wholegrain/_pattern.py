@@ -1,4 +1,4 @@
-"""Patterns over sensors' paths, for what is read without a server; the server has the same rules."""
+"""Patterns of sensor paths for stores without a server, with the server's rules."""
 
 from __future__ import annotations
 
@@ -6,37 +6,38 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
-#: One pattern or several; a sensor is chosen when one of them chooses it.
+#: One pattern or several; a sensor is selected if one of them matches.
 Patterns: TypeAlias = "str | Sequence[str]"
 
 
 def several(patterns: Patterns) -> list[str]:
-    """One pattern or several as a list; none is a mistake."""
+    """One or several patterns as a list; raises without any."""
     found = [patterns] if isinstance(patterns, str) else list(patterns)
     if not found:
-        raise ValueError("no pattern is given; write for instance /** for every sensor")
+        raise ValueError("no pattern; write for instance /** for all sensors")
     return found
 
 
 class Matcher:
-    """Chooses paths. ``*`` stands for any text within a level, ``**`` for any number of levels; a pattern without a leading ``/``
-    matches at any depth."""
+    """Selects paths. ``*`` matches any text within a level, ``**`` any number of levels; a pattern without a leading ``/`` matches at any
+    depth.
+    """
 
     def __init__(self, patterns: Patterns) -> None:
         self._expressions = [_expression(pattern) for pattern in several(patterns)]
 
     def matches(self, path: str) -> bool:
-        """Whether a path is chosen."""
+        """Whether a pattern matches the path."""
         return any(expression.fullmatch(path) for expression in self._expressions)
 
     def choose(self, paths: Iterable[str]) -> list[str]:
-        """Those that are chosen, in order."""
+        """The matching paths, in order."""
         return [path for path in paths if self.matches(path)]
 
 
 def _expression(pattern: str) -> re.Pattern[str]:
     if re.search(r"[\s\x00-\x1f\x7f]", pattern):
-        raise ValueError(f"pattern {pattern!r}: holds white space or a control character")
+        raise ValueError(f"pattern {pattern!r}: contains white space or a control character")
     if "+" in pattern or "#" in pattern:
         raise ValueError(
             f"pattern {pattern!r}: `+` and `#` are MQTT's wildcards; write `*` for one level and `**` for any number of levels"

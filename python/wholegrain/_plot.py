@@ -1,4 +1,4 @@
-"""A job in one figure."""
+"""Plots a job in one figure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ._jobs import Job
     from ._sensors import Sensor
 
-#: What is shown unasked, as far as the job has it: title and metrics, the first that is there.
+#: The default panels: title and metrics; the first existing metric is shown.
 _PANELS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("CPUs in use", ("cpu/usage",)),
     ("memory", ("memory/usage",)),
@@ -26,14 +26,14 @@ _PANELS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("read", ("io/read_bytes",)),
     ("written", ("io/write_bytes",)),
 )
-#: More nodes than these are drawn as a band.
+#: More nodes than this are plotted as a band.
 _LINES_MAX = 16
-#: Further metrics, such as an application's own values, that are shown unasked at most.
+#: The most further metrics in a default figure, such as values of an application.
 _OWN_MAX = 4
 
 
 def plot_job(job: Job, metrics: Sequence[str] | None, points: int) -> Figure:
-    """The figure; see :meth:`Job.plot`."""
+    """Plots the figure; see :meth:`Job.plot`."""
     try:
         from matplotlib import pyplot
     except ImportError as error:
@@ -45,7 +45,7 @@ def plot_job(job: Job, metrics: Sequence[str] | None, points: int) -> Figure:
         by_metric.setdefault(own, []).append(sensor)
     panels = _unasked(by_metric) if metrics is None else [(name, name) for name in by_metric]
     if not panels:
-        wanted = "none of the metrics shown unasked" if metrics is None else f"none of {', '.join(metrics)}"
+        wanted = "none of the default metrics" if metrics is None else f"none of {', '.join(metrics)}"
         raise ValueError(f"job {job.id} has {wanted}; job.sensors() lists what it has")
     figure, axes = pyplot.subplots(
         len(panels), 1, sharex=True, squeeze=False, figsize=(9, 1.2 + 1.8 * len(panels)), layout="constrained"
@@ -101,13 +101,13 @@ def _band(axis: Axes, table: Any) -> None:
     over = table.group_by("time").aggregate([("value", "min"), ("value", "mean"), ("value", "max")]).sort_by("time")
     times = _times(over["time"])
     low, high = over["value_min"].to_pylist(), over["value_max"].to_pylist()
-    axis.fill_between(times, low, high, alpha=0.3, label="least to greatest")
+    axis.fill_between(times, low, high, alpha=0.3, label="minimum to maximum")
     axis.plot(times, over["value_mean"].to_pylist(), linewidth=1, label="mean")
     axis.legend(fontsize="x-small", ncols=2)
 
 
 def _times(column: Any) -> list[Any]:
-    """Datetimes: ns are cut to µs, of which they are made."""
+    """Datetimes, truncated to µs."""
     cut = pc.floor_temporal(column, unit="microsecond").cast(pa.timestamp("us", tz="UTC"))
     found: list[Any] = cut.to_pylist()
     return found

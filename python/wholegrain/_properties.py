@@ -1,4 +1,4 @@
-"""What people say of sensors: unit, scale, kind, description, how long they are kept; by pattern, with its history."""
+"""Properties of sensors by pattern: unit, scale, kind, description, retention, with their history."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _PATH = "/api/v1/properties"
 
 
 class Properties:
-    """The properties of a server's sensors, and what people set over what agents send. Rows are dictionaries, as the server tells them."""
+    """The properties of a server's sensors, as set over the agents' values. Rows are dictionaries as in the server's answer."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
     def show(self, patterns: Patterns) -> list[dict[str, Any]]:
-        """Sensors with the properties that hold and where each comes from."""
+        """Sensors with their effective properties and the origin of each."""
         params = [("pattern", pattern) for pattern in several(patterns)]
         found: list[dict[str, Any]] = []
         after: list[tuple[str, str]] = []
@@ -40,7 +40,7 @@ class Properties:
         description: str | None = None,
         ttl: Interval | None = None,
     ) -> dict[str, Any]:
-        """Sets them for every sensor that the pattern chooses, now and later; raises :class:`BadRequest` when they cannot be.
+        """Sets properties for every sensor that matches the pattern, now and later. Raises :class:`BadRequest` if they are invalid.
 
         :param unit: a UCUM code, such as ``kW``.
         :param kind: ``gauge`` or ``counter``.
@@ -59,17 +59,17 @@ class Properties:
         return done
 
     def unset(self, pattern: str, property: str | None = None) -> int:
-        """Takes back what was set with a pattern, all of it or one property; gives back how much that was."""
+        """Removes what was set for a pattern, all of it or one property; returns the number of removed settings."""
         params = [("pattern", pattern)] + ([] if property is None else [("property", property)])
         return int(self._connection.json("DELETE", _PATH, params)["unset"])
 
     def settings(self) -> list[dict[str, Any]]:
-        """What is set, in the order in which it counts."""
+        """All settings, in order of precedence."""
         found: list[dict[str, Any]] = self._connection.json("GET", f"{_PATH}/settings")["settings"]
         return found
 
     def history(self, pattern: str | None = None, limit: int | None = None) -> list[dict[str, Any]]:
-        """What was ever set and taken back, by whom and when."""
+        """All changes of settings with author and time."""
         given = [("pattern", pattern), ("limit", None if limit is None else str(limit))]
         params = [(key, value) for key, value in given if value is not None]
         found: list[dict[str, Any]] = self._connection.json("GET", f"{_PATH}/history", params)["history"]

@@ -1,4 +1,4 @@
-"""The answer of a query, as it streams in."""
+"""The streamed answer of a query."""
 
 from __future__ import annotations
 
@@ -13,16 +13,15 @@ from ._errors import BrokenAnswer, DataNote, DataWarning
 from ._frames import Frames
 from ._http import Answer
 
-#: The most bytes after an answer's rows that are looked at: at most sixteen lines of text.
+#: The most bytes that are read after an answer's rows: at most sixteen lines of text.
 _AFTER_BYTES_MAX = 256 << 10
 
 
 class Result(Frames):
-    """The answer of :meth:`Client.query`. Nothing is read before it is asked for; close it (or use it in ``with``) when you stop early,
-    and the server stops too.
+    """The answer of :meth:`Client.query`. It is read when iterated. To stop early, close it (or use ``with``); then the server stops too.
 
-    What the server has to say of the answer comes as Python warnings: :class:`DataWarning` for what is missing through damage,
-    :class:`DataNote` for what retention dropped. Some of it is known at the start, the rest after the last row.
+    The server's remarks are Python warnings: :class:`DataWarning` for data missing because of damage, :class:`DataNote` for data dropped
+    by retention. Some come at the start, the others after the last row.
     """
 
     def __init__(self, answer: Answer) -> None:
@@ -30,15 +29,15 @@ class Result(Frames):
         self._answer = answer
         self._begun = False
         self._units: dict[str, str] | None = None
-        #: How many sensors the patterns chose.
+        #: The number of matching sensors.
         self.sensors = int(answer.header("x-wholegrain-sensors") or 0)
-        #: Resolution of the downsampled tier that answers wherever it can; ``None`` when readings are read.
+        #: The resolution of the tier that is used where possible; ``None`` if only readings are read.
         self.tier = answer.header("x-wholegrain-tier")
-        #: Width of the windows.
+        #: The length of the windows.
         self.every = answer.header("x-wholegrain-every")
-        #: What is missing, as far as it is known by now.
+        #: Warnings about missing data that have arrived.
         self.warnings: list[str] = []
-        #: What else a reader should know, as far as it is known by now.
+        #: Notes that have arrived.
         self.notes: list[str] = []
         for text in answer.headers("x-wholegrain-warning"):
             self._tell(text, DataWarning)
@@ -48,27 +47,27 @@ class Result(Frames):
             self._reader = pa.ipc.open_stream(pa.PythonFile(answer, mode="r"))
         except pa.ArrowInvalid as error:
             answer.close()
-            raise BrokenAnswer(f"the answer is no Arrow stream: {error}") from error
+            raise BrokenAnswer(f"the answer is not an Arrow stream: {error}") from error
 
     @property
     def schema(self) -> Any:
-        """The batches' schema; the units are in its metadata."""
+        """The batches' schema; its metadata contains the units."""
         return self._reader.schema
 
     @property
     def unit(self) -> str | None:
-        """The unit of every value, when all sensors share it."""
+        """The unit of all values, if all sensors share it."""
         value = (self.schema.metadata or {}).get(b"wholegrain.unit")
         return None if value is None else value.decode() or "1"
 
     @property
     def units(self) -> dict[str, str]:
-        """Unit of each sensor in the answer. Known once a batch has come."""
+        """The unit of each sensor in the answer. Known after the first batch."""
         return dict(self._units or {})
 
     def _stream(self) -> Iterator[Any]:
         if self._begun:
-            raise RuntimeError("the answer has been read already; keep to_arrow()'s table, or ask again")
+            raise RuntimeError("the answer was already read; keep the table of to_arrow(), or query again")
         self._begun = True
         try:
             while True:
@@ -77,7 +76,7 @@ class Result(Frames):
                 except StopIteration:
                     break
                 except pa.ArrowInvalid as error:
-                    raise BrokenAnswer(f"the answer broke off: {error}") from error
+                    raise BrokenAnswer(f"the answer ended early: {error}") from error
                 self._note_units(batch)
                 yield batch
             self._after()
@@ -93,13 +92,13 @@ class Result(Frames):
         self._units = {name: unit or "1" for name, unit in zip(names, units, strict=False)}
 
     def _after(self) -> None:
-        """What stands after the end of the Arrow stream."""
+        """The text after the end of the Arrow stream."""
         text = self._answer.read(_AFTER_BYTES_MAX)
         for line in text.splitlines():
             try:
                 found = json.loads(line)
             except ValueError as error:
-                raise BrokenAnswer(f"after the rows stands something that is no JSON: {line[:80]!r}") from error
+                raise BrokenAnswer(f"the text after the rows is not JSON: {line[:80]!r}") from error
             if "warning" in found:
                 self._tell(str(found["warning"]), DataWarning)
             if "note" in found:
@@ -110,7 +109,7 @@ class Result(Frames):
         warnings.warn(text, kind, stacklevel=2)
 
     def close(self) -> None:
-        """Ends the answer where it is."""
+        """Ends the answer."""
         self._answer.close()
 
     def __enter__(self) -> Result:

@@ -1,4 +1,4 @@
-"""What a sensor and a reading are."""
+"""Sensors and readings."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ class Sensor:
     unit: str
     #: ``gauge`` or ``counter``.
     kind: str
-    #: ``int`` or ``float``: how it is stored. Answers are scaled already.
+    #: The stored type, ``int`` or ``float``. Values in answers are scaled.
     type: str
-    #: Stored value times this is in ``unit``.
+    #: The stored value times ``scale`` is in ``unit``.
     scale: float
-    #: Between two readings; 0 when there is none, or for events.
+    #: The time between two readings; 0 if unknown, or for events.
     interval_ns: int
-    #: Of its newest reading.
+    #: The time of its newest reading.
     last_time: datetime | None
     #: What it is.
     description: str
-    #: Who sends it.
+    #: The agent that sends it.
     agent: str
-    #: Whatever else the server says of it.
+    #: Further fields of the server.
     more: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -63,12 +63,12 @@ class Reading:
     time_ns: int
     #: In the sensor's unit.
     value: float | int | None
-    #: The unit, where the answer tells it.
+    #: The unit, if the answer contains it.
     unit: str | None = None
 
     @property
     def time(self) -> datetime:
-        """The time as an aware datetime, cut to µs."""
+        """The time as an aware datetime, truncated to µs."""
         return datetime_of(self.time_ns)
 
     @classmethod

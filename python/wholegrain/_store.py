@@ -1,4 +1,4 @@
-"""A store's folder, read without a server."""
+"""Reads a store directory without a server."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from ._sensors import Sensor
 from ._times import Interval, Time, interval_ns, interval_text, text_of, time_ns
 
 _DAY_NS = 86_400_000_000_000
-#: Rows that are read together, unless one sensor has more in a day.
+#: The rows read at a time, unless one sensor has more in a day.
 _ROWS = 1 << 20
-#: How often a day is read again because a merge removed its files meanwhile.
+#: The most attempts to read a day whose files are removed by merges.
 _TRIES_MAX = 50
 #: The largest scale for which integers stay integers.
 _INTEGRAL_MAX = float(1 << 53)
@@ -30,10 +30,10 @@ _TIME = pa.timestamp("ns", tz="UTC")
 
 
 def open_store(folder: str | os.PathLike[str]) -> Store:
-    """A store's folder (the server's ``[store] dir``), to be read directly. A server may be running on it.
+    """Opens a store directory (``[store] dir`` of the server). A server may run on it.
 
-    What is seen is what is in blocks. Readings get there within ``[store] seal_after`` (60 s unless set); what came since is in the journal
-    and is not seen. What a person deleted or retention dropped is seen for as long as it is in a file. Virtual sensors are the server's.
+    Only readings in blocks are visible. New readings are in the journal for up to ``[store] seal_after`` (60 s by default). Deleted
+    readings, and those that retention dropped, are visible as long as a file has them. Virtual sensors need a server.
     """
     return Store(Path(folder))
 
@@ -43,19 +43,19 @@ class Store:
 
     def __init__(self, folder: Path) -> None:
         if not (folder / "blocks").is_dir():
-            raise StoreError(f"{folder} is no store: it has no folder blocks; give the folder that `[store] dir` of server.toml names")
+            raise StoreError(f"{folder} is not a store: it has no directory blocks; use the directory `[store] dir` of server.toml")
         self.folder = folder
         self._footers: dict[Path, Footer] = {}
 
     def sensors(self, patterns: Patterns = "/**") -> list[Sensor]:
-        """The sensors that the patterns choose, out of ``sensors.csv``, sorted by path."""
+        """The sensors in ``sensors.csv`` that match the patterns, sorted by path."""
         matcher = Matcher(patterns)
         return [sensor for sensor in self._all() if matcher.matches(sensor.path)]
 
     def _all(self) -> list[Sensor]:
         file = self.folder / "sensors.csv"
         if not file.exists():
-            return []  # a store in which nothing has been sealed yet
+            return []  # nothing has been sealed yet
         try:
             with file.open(encoding="utf-8", newline="") as lines:
                 rows = list(csv.DictReader(lines))
@@ -78,21 +78,22 @@ class Store:
         return sorted(sensors, key=lambda sensor: sensor.path)
 
     def resolutions(self) -> list[str]:
-        """The tiers that there are, such as ``10s`` and ``1h``, the finest first."""
+        """The resolutions of the existing tiers, such as ``10s`` and ``1h``, finest first."""
         tiers = self.folder / "tiers"
         names = [entry.name for entry in tiers.iterdir() if entry.is_dir()] if tiers.is_dir() else []
         return sorted(names, key=interval_ns)
 
     def query(self, patterns: Patterns, start: Time = "-1h", end: Time = "now") -> StoredReadings:
-        """Readings from ``start`` (within) to ``end`` (not within). Streamed a day after the other, within a day by sensor and then time;
-        :meth:`~StoredReadings.to_arrow` and the others sort by sensor and then time, as a server's answer is."""
+        """Readings from ``start`` (inclusive) to ``end`` (exclusive). Streams day by day, within a day by sensor and time;
+        :meth:`~StoredReadings.to_arrow` and the others sort by sensor and time, as a server does.
+        """
         return StoredReadings(self, self.sensors(patterns), time_ns(start), time_ns(end))
 
     def windows(self, patterns: Patterns, resolution: Interval, start: Time = "-30d", end: Time = "now") -> StoredWindows:
-        """Windows of a downsampled tier: least, greatest, sum, count, first and last value of each.
+        """Windows of a tier: minimum, maximum, sum, count, first and last value of each.
 
-        Tiers are made when a day is over, so the newest hours are not in them. A window of which two files have a part, and that might count
-        readings twice, is made from the readings instead, where they are there yet, and else left out with a :class:`DataWarning`.
+        Tiers are written after the end of a day, so that they lack the newest hours. If two files have a part of a window and may count
+        readings twice, the window is computed from the readings; if these no longer exist, it is omitted with a :class:`DataWarning`.
         """
         name = next((tier for tier in self.resolutions() if interval_ns(tier) == interval_ns(resolution)), None)
         if name is None:
@@ -101,7 +102,7 @@ class Store:
         return StoredWindows(self, name, self.sensors(patterns), time_ns(start), time_ns(end))
 
     def _candidates(self, top: Path, end: int) -> list[Footer]:
-        """The files that begin before ``end``, by what their ends say; damaged ones are named and left out."""
+        """The files that begin before ``end``, by their footers; damaged ones are reported and omitted."""
         found = []
         for path in listed(top):
             if first_time(path) >= end:
@@ -132,7 +133,7 @@ class Store:
         raise StoreError(f"{top}: files vanished during each of {_TRIES_MAX} attempts to read them")
 
     def _opened(self, top: Path, low: int, high: int) -> list[tuple[Footer, File]]:
-        """The files that may have rows from ``low`` to before ``high``, open: from then on a merge takes nothing away."""
+        """Opens the files that may have rows from ``low`` to ``high`` (exclusive); a later merge does not affect open files."""
         for _ in range(_TRIES_MAX):
             files: list[tuple[Footer, File]] = []
             try:
@@ -150,11 +151,11 @@ class Store:
 
 
 def _warn_damaged(error: Damaged) -> None:
-    warnings.warn(f"a file is left out: {error}; `wholegrain store verify` looks at it closely", DataWarning, stacklevel=2)
+    warnings.warn(f"a file is omitted: {error}; `wholegrain config verify` gives details", DataWarning, stacklevel=2)
 
 
 class _Chosen:
-    """The sensors of a query, by their place in the answer's dictionary."""
+    """The sensors of a query with their indexes in the answer's dictionary."""
 
     def __init__(self, sensors: list[Sensor]) -> None:
         self.sensors = sensors
@@ -180,7 +181,7 @@ class _Chosen:
         whole = pc.and_(pc.equal(pc.round(values), values), pc.less_equal(pc.abs(values), _INTEGRAL_MAX))
         if pc.any(pc.invert(whole)).as_py():
             warnings.warn(
-                "a sensor of integers has values that are none; they are gaps here, as in the server's answers", DataWarning, stacklevel=2
+                "values of a sensor of integers that are not integers are returned as gaps, as by the server", DataWarning, stacklevel=2
             )
         return pc.if_else(whole, values, None).cast(pa.int64())
 
@@ -192,7 +193,7 @@ def _scale(scale: float) -> tuple[float, float]:
 
 
 class StoredReadings(Frames):
-    """Readings out of a store's blocks."""
+    """Readings from a store's blocks."""
 
     def __init__(self, store: Store, sensors: list[Sensor], start: int, end: int) -> None:
         super().__init__()
@@ -207,11 +208,11 @@ class StoredReadings(Frames):
 
     @property
     def units(self) -> dict[str, str]:
-        """Unit of each sensor that was chosen."""
+        """The unit of each selected sensor."""
         return {sensor.path: sensor.unit for sensor in self._chosen.sensors}
 
     def to_arrow(self, *, wide: bool = False) -> Any:
-        """Everything as one :class:`pyarrow.Table`, sorted by sensor and then time."""
+        """All rows as a :class:`pyarrow.Table`, sorted by sensor and time."""
         if self._table is None:
             parts = [_codes(batch) for batch in self._stream()]
             schema = pa.schema([("code", pa.int32()), ("time", _TIME), ("value", self._chosen.value_type)])
@@ -231,7 +232,7 @@ class StoredReadings(Frames):
             yield from self._day(low, high)
 
     def _days(self) -> list[tuple[int, int]]:
-        """The UTC days of the range in which there is anything."""
+        """The UTC days of the range that have rows."""
         days: set[int] = set()
         for footer in self._store._retried(self._store.folder / "blocks", self._end):
             low, high = max(footer.first_time, self._start), min(footer.last_time, self._end - 1)
@@ -257,7 +258,7 @@ class StoredReadings(Frames):
                 file.close()
 
     def _read(self, held: dict[int, list[tuple[int, File, Entry]]], low: int, high: int) -> Any:
-        """The rows of some sensors, each time once: that of the file with the highest rank."""
+        """The rows of some sensors, each time once, from the file with the highest rank."""
         by_file: dict[int, list[tuple[int, Entry]]] = {}
         open_files: dict[int, File] = {}
         for place, found in held.items():
@@ -282,7 +283,7 @@ class StoredReadings(Frames):
         entries.sort(key=lambda one: one[1].row)
         first, last = entries[0][1], entries[-1][1]
         table = file.read(first.row, last.row + last.rows, ["sensor", "time", "value"])
-        # Positions tell whose rows they are: runs of one sensor, also of those between that are not wanted.
+        # Rows form runs of one sensor; there may be runs of other sensors in between.
         code = _codes_of(_one(table["sensor"]), {entry.path: place for place, entry in entries})
         table = pa.table({"code": code, "time": table["time"].cast(_TIME), "raw": table["value"]})
         ns = pc.cast(table["time"], pa.int64())
@@ -311,7 +312,7 @@ def _one(column: Any) -> Any:
 
 
 def _codes_of(sensor: Any, places: dict[str, int]) -> Any:
-    """The place in the answer's dictionary of each row; null for a sensor that is not wanted."""
+    """The index of each row's sensor in the answer's dictionary; null for sensors that are not selected."""
     if not pa.types.is_dictionary(sensor.type):
         sensor = sensor.dictionary_encode()
     wanted = pa.array([places.get(name) for name in sensor.dictionary.to_pylist()], pa.int32())
@@ -319,7 +320,7 @@ def _codes_of(sensor: Any, places: dict[str, int]) -> Any:
 
 
 def _portions(held: dict[int, list[tuple[int, File, Entry]]]) -> Iterator[list[int]]:
-    """Sensors in order, so many together as have about :data:`_ROWS` rows."""
+    """Sensors in order, in groups of about :data:`_ROWS` rows."""
     some: list[int] = []
     rows = 0
     for place in sorted(held):
@@ -334,7 +335,7 @@ def _portions(held: dict[int, list[tuple[int, File, Entry]]]) -> Iterator[list[i
 
 
 def _once(table: Any) -> Any:
-    """Of rows sorted by code and time, the first of each time."""
+    """The first row of each time, from rows sorted by code and time."""
     if table.num_rows < 2:
         return table
     code, time = _one(table["code"]), _one(table["time"])
@@ -343,8 +344,9 @@ def _once(table: Any) -> Any:
 
 
 class StoredWindows(Frames):
-    """Windows out of a store's tier: ``sensor``, ``time`` (start of the window), ``min``, ``max``, ``sum``, ``first``, ``last`` in the
-    sensors' units, and ``count``. Not to be had ``wide``."""
+    """Windows from a store's tier: ``sensor``, ``time`` (start of the window), ``min``, ``max``, ``sum``, ``first``, ``last`` in the
+    sensors' units, and ``count``. ``wide`` is not supported.
+    """
 
     _VALUES = ("min", "max", "sum", "first", "last")
 
@@ -363,13 +365,13 @@ class StoredWindows(Frames):
 
     @property
     def units(self) -> dict[str, str]:
-        """Unit of each sensor that was chosen."""
+        """The unit of each selected sensor."""
         return {sensor.path: sensor.unit for sensor in self._chosen.sensors}
 
     def to_arrow(self, *, wide: bool = False) -> Any:
-        """Everything as one :class:`pyarrow.Table`."""
+        """All rows as a :class:`pyarrow.Table`."""
         if wide:
-            raise ValueError("windows have several values each; take to_pandas() and pivot the one that you want")
+            raise ValueError("a window has several values; use to_pandas() and pivot one of them")
         return super().to_arrow()
 
     def _stream(self) -> Iterator[Any]:
@@ -415,7 +417,7 @@ class StoredWindows(Frames):
         return pa.concat_tables([table, *(one for one in again if one.num_rows)]).sort_by("time")
 
     def _from_readings(self, place: int, low: int, high: int) -> Any:
-        """Windows that tiers may count twice, made from readings. Raw values, as tiers have them."""
+        """Computes windows that tiers may count twice from readings. Values are raw, as in tiers."""
         low, high = max(low, self._start - self._start % self._width), min(high, -(-self._end // self._width) * self._width)
         sensor = self._chosen.sensors[place]
         raw = Sensor(sensor.path, sensor.unit, sensor.kind, "float", 1.0, sensor.interval_ns, None, "", "")
@@ -441,7 +443,7 @@ class StoredWindows(Frames):
         factor, divisor = _scale(self._chosen.sensors[place].scale)
         values = [pc.divide(pc.multiply(_one(table[name]), factor), divisor) for name in self._VALUES]
         if factor * divisor < 0:
-            # A greater raw value is a lesser quantity.
+            # With a negative scale a greater raw value is a smaller quantity.
             values[0], values[1] = values[1], values[0]
         time = _one(table["time"]).cast(_TIME)
         return pa.RecordBatch.from_arrays([sensor, time, *values, _one(table["count"])], schema=self.schema)
@@ -452,7 +454,7 @@ def _within(table: Any, low: int, high: int) -> Any:
 
 
 def _added(table: Any) -> Any:
-    """Parts of one window become one."""
+    """Merges the parts of one window."""
     table = table.sort_by([("time", "ascending"), ("order", "ascending")])
     how = [("min", "min"), ("max", "max"), ("sum", "sum"), ("first", "first"), ("last", "last"), ("count", "sum")]
     added = table.group_by("time", use_threads=False).aggregate(how)
@@ -462,7 +464,7 @@ def _added(table: Any) -> Any:
 
 
 def _doubtful(entries: list[Entry], width: int) -> list[tuple[int, int]]:
-    """Ranges of whole windows in which the readings behind two files overlap: they may count a reading twice."""
+    """Ranges of whole windows in which the readings of two files overlap, so that one may be counted twice."""
     spans = sorted((entry.first_time, entry.last_time) for entry in entries)
     found: list[tuple[int, int]] = []
     for at, (first, last) in enumerate(spans):

@@ -1,6 +1,6 @@
-"""Times and lengths of time, as people give them and as the server reads them.
+"""Converts times and lengths of time between Python and the server's formats.
 
-A time is an int of ns since 1970-01-01T00:00:00Z inside this package, and a timezone-aware datetime outside.
+Within this package a time is an int of ns since 1970-01-01T00:00:00Z; outside it is a timezone-aware datetime.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _RFC3339 = re.compile(
 
 
 def now_ns() -> int:
-    """The time now."""
+    """The current time."""
     return time.time_ns()
 
 
@@ -51,12 +51,12 @@ def interval_ns(value: Interval) -> int:
     text = value.strip()
     pieces = list(_PIECE.finditer(text))
     if not pieces or "".join(piece.group(0) for piece in pieces) != text:
-        raise ValueError(f"{value!r} is no length of time; write one such as 10s, 500ms or 1h30m")
+        raise ValueError(f"{value!r} is not a length of time; write one such as 10s, 500ms or 1h30m")
     return round(sum(float(piece.group(1)) * _UNITS_NS[piece.group(2)] for piece in pieces))
 
 
 def interval_text(value: Interval) -> str:
-    """A length of time as the server reads it."""
+    """A length of time in the server's format."""
     return f"{delta_ns(value)}ns" if isinstance(value, timedelta) else value
 
 
@@ -74,7 +74,7 @@ def time_ns(value: Time) -> int:
         return delta_ns(value - _EPOCH)
     if hasattr(value, "astype"):  # numpy.datetime64, which is UTC
         return int(value.astype("datetime64[ns]").astype("int64"))
-    raise TypeError(f"{value!r} is no time; give an aware datetime, or text such as -1h or 2026-01-31T12:00:00Z")
+    raise TypeError(f"{value!r} is not a time; use an aware datetime, or text such as -1h or 2026-01-31T12:00:00Z")
 
 
 def _aware(value: Any) -> None:
@@ -85,7 +85,7 @@ def _aware(value: Any) -> None:
 
 
 def time_text(value: Time) -> str:
-    """A point in time as the server reads it; text is the server's to judge."""
+    """A point in time in the server's format; the server checks text."""
     return value if isinstance(value, str) else text_of(time_ns(value))
 
 
@@ -96,15 +96,15 @@ def text_of(ns: int) -> str:
 
 
 def datetime_of(ns: int) -> datetime:
-    """An aware datetime, cut to µs, of which datetimes are made."""
+    """An aware datetime, truncated to µs."""
     return _EPOCH + timedelta(microseconds=ns // 1_000)
 
 
 def rfc3339_ns(text: str) -> int:
-    """A time as answers write it. A time without a zone is UTC, a date its first moment, as on the command line."""
+    """Parses a time of an answer. A time without a zone is UTC, a date is its midnight, as on the command line."""
     found = _RFC3339.fullmatch(text.strip())
     if found is None:
-        raise ValueError(f"{text!r} is no time; write now, -1h, @1769860800 or 2026-01-31T12:00:00Z")
+        raise ValueError(f"{text!r} is not a time; write now, -1h, @1769860800 or 2026-01-31T12:00:00Z")
     date, clock, fraction, zone = found.groups()
     zone = "+00:00" if zone is None or zone in "Zz" else zone
     whole = datetime.fromisoformat(f"{date}T{clock or '00:00:00'}{zone}")
@@ -122,7 +122,7 @@ def _text_ns(text: str) -> int:
     if text.startswith("@"):
         whole, _, fraction = text[1:].partition(".")
         if not re.fullmatch(r"-?\d+", whole) or (fraction and not re.fullmatch(r"\d{1,9}", fraction)):
-            raise ValueError(f"{text!r} is no time; write Unix seconds such as @1769860800 or @1769860800.5")
+            raise ValueError(f"{text!r} is not a time; write Unix seconds such as @1769860800 or @1769860800.5")
         sign = -1 if whole.startswith("-") else 1
         return int(whole) * 1_000_000_000 + sign * int(fraction.ljust(9, "0"))
     return rfc3339_ns(text)

@@ -1,4 +1,4 @@
-"""Virtual sensors: defined by an expression, computed by the server when they are asked for."""
+"""Virtual sensors: defined by an expression, computed by the server when queried."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ _PATH = "/api/v1/virtual"
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """A virtual sensor as it is defined. A path with wildcards is a template: one sensor for each place where its operands are."""
+    """The definition of a virtual sensor. A path with wildcards is a template: one sensor for each prefix below which its operands exist."""
 
     path: str
     expression: str
     unit: str
     description: str = ""
-    #: Its times are whole multiples of this; without it of the shortest interval of its operands.
+    #: Its times are multiples of this; the default is the shortest interval of its operands.
     interval: str | None = None
-    #: No operand is interpolated between readings further apart.
+    #: The longest distance between readings of an operand with interpolation between them.
     bridge: str | None = None
-    #: ``gap`` or ``skip``: what a time gives at which some operands of an aggregate are missing.
+    #: ``gap`` or ``skip``: the result if some operands of an aggregate are missing.
     missing: str = "gap"
-    #: Whatever else the server says of it.
+    #: Further fields of the server.
     more: dict[str, Any] | None = None
 
     @classmethod
     def of(cls, row: dict[str, Any]) -> Definition:
         """From the server's JSON."""
         row = dict(row)
-        # The server tells what was written beside what it makes of it.
+        # The server returns the expression as written and as normalized.
         row |= row.pop("definition", {})
         known = {key: row.pop(key) for key in cls.__slots__ if key != "more" and row.get(key) is not None}
         return cls(**known, more=row)
@@ -58,10 +58,10 @@ class Virtual:
         bridge: Interval | None = None,
         missing: str | None = None,
     ) -> dict[str, Any]:
-        """Defines one, or changes it: ``define("/lrz/pue", "sum(</lrz/facility/**/power>) / sum(</lrz/*/power>)", "1")``.
+        """Defines or changes a virtual sensor: ``define("/lrz/pue", "sum(</lrz/facility/**/power>) / sum(</lrz/*/power>)", "1")``.
 
-        Raises :class:`BadRequest` with the place in the expression marked when it cannot be: a mistake in it, a sensor that is not there,
-        units that do not fit. Gives back what the server says of it.
+        Raises :class:`BadRequest` with the marked place in the expression for an error, a missing sensor or units that do not fit.
+        Returns the server's answer.
         """
         body = _body(path, expression, unit, description, interval, bridge, missing)
         return _with_warnings(self._connection.json("PUT", _PATH, body=body))
@@ -77,18 +77,18 @@ class Virtual:
         bridge: Interval | None = None,
         missing: str | None = None,
     ) -> dict[str, Any]:
-        """The same without changing anything: what the server would say, or the same exception."""
+        """Checks a definition without a change; returns the server's answer or raises as :meth:`define`."""
         body = _body(path, expression, unit, description, interval, bridge, missing)
         return _with_warnings(self._connection.json("POST", _PATH, body=body))
 
     def list(self, patterns: Patterns = ()) -> list[Definition]:
-        """Definitions, sorted by path: all of them, or those of which the patterns choose a sensor."""
+        """Definitions sorted by path: all, or those with a sensor that matches the patterns."""
         params = [("pattern", pattern) for pattern in ([patterns] if isinstance(patterns, str) else patterns)]
         answer = self._connection.json("GET", _PATH, params)
         return [Definition.of(row) for row in answer["virtual"]]
 
     def remove(self, path: str, *, force: bool = False) -> dict[str, Any]:
-        """Removes one; :class:`BadRequest` when there is none of this path, or when others refer to it, unless ``force``."""
+        """Removes a definition. Raises :class:`BadRequest` if it does not exist, or if others refer to it, unless ``force``."""
         return _with_warnings(self._connection.json("DELETE", _PATH, [("path", path), ("force", "1" if force else "0")]))
 
 

@@ -1,4 +1,4 @@
-"""Readings as they come."""
+"""Live readings."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from ._errors import BrokenAnswer, Unavailable, Unreachable, WholegrainError, Wh
 from ._http import Answer, Connection
 from ._sensors import Reading
 
-#: Waits between attempts to come back, s: doubling up to the last.
+#: Waits between attempts to reconnect, s: doubling up to the last.
 _WAITS_S = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 
 
 class Watch:
-    """A live subscription: iterate over it, in ``with`` or until :meth:`close`. Readings come when they are durable.
+    """A live subscription: iterate over it, in ``with`` or until :meth:`close`. Readings arrive when they are durable.
 
-    A connection that broke is made again, without end; a :class:`WholegrainWarning` says so, and readings of that time are not delivered
-    (a query has them). What the server refuses (a wrong pattern, a token that has run out) is raised.
+    It reconnects without limit; a :class:`WholegrainWarning` reports it, and readings of that time are not delivered (a query returns
+    them). Errors of the server (an invalid pattern, an expired token) are raised.
     """
 
     def __init__(self, connection: Connection, patterns: list[str], reconnect: bool) -> None:
         self._connection, self._patterns, self._reconnect = connection, patterns, reconnect
         self._closed = threading.Event()
         self._lock = threading.Lock()
-        #: How often the connection was made again.
+        #: The number of reconnects.
         self.reconnects = 0
         self._answer = self._open()
         self._lines = self._answer.lines()
-        #: How many sensors the patterns chose at the start.
+        #: The number of matching sensors at the start.
         self.sensors = int(self._answer.header("x-wholegrain-sensors") or 0)
 
     def _open(self) -> Answer:
@@ -72,12 +72,12 @@ class Watch:
                 self.reconnects += 1
                 if self._closed.is_set():
                     answer.close()
-            text = f"the subscription was interrupted ({what}); what came meanwhile is in the store only"
+            text = f"the subscription was interrupted ({what}); readings since then are only in the store"
             warnings.warn(text, WholegrainWarning, stacklevel=3)
             return
 
     def close(self) -> None:
-        """Ends it, from any thread."""
+        """Ends the subscription from any thread."""
         self._closed.set()
         with self._lock:
             self._answer.abort()
@@ -86,7 +86,7 @@ class Watch:
         return self
 
     def end(self) -> None:
-        """Ends it, from the thread that reads."""
+        """Ends the subscription from the reading thread."""
         self.close()
         self._answer.close()
 
@@ -95,11 +95,11 @@ class Watch:
 
 
 class Subscription:
-    """A :class:`Watch` that calls back, in a thread of its own."""
+    """A :class:`Watch` that calls a function from its own thread."""
 
     def __init__(self, watch: Watch, call: Callable[[Reading], object]) -> None:
         self._watch, self._call = watch, call
-        #: What ended it, when it did not end by :meth:`stop`: an error of the server's, or of the callback's.
+        #: The error of the server or the callback that ended it; ``None`` after :meth:`stop`.
         self.error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="wholegrain-watch", daemon=True)
         self._thread.start()
@@ -115,11 +115,11 @@ class Subscription:
 
     @property
     def running(self) -> bool:
-        """Whether it goes on."""
+        """Whether it is active."""
         return self._thread.is_alive()
 
     def stop(self, timeout: float | None = 10.0) -> None:
-        """Ends it and waits until the last call has come back; raises what ended it before, if anything did."""
+        """Ends the subscription and waits for the last call; raises the error that ended it before, if any."""
         self._watch.close()
         if threading.current_thread() is not self._thread:
             deadline = None if timeout is None else time.monotonic() + timeout
@@ -138,4 +138,4 @@ def _reading(line: bytes) -> Reading:
     try:
         return Reading.of(json.loads(line))
     except (ValueError, KeyError, TypeError) as error:
-        raise WholegrainError(f"the subscription brought a line that is no reading: {line[:80]!r}") from error
+        raise WholegrainError(f"the subscription received a line that is not a reading: {line[:80]!r}") from error
