@@ -42,7 +42,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     println!("import of CSV: {} readings a file, {} rounds, {} cores", options.readings, options.rounds, options.cores);
     share(options.cores)?;
     let dir = tempfile::tempdir()?;
-    let mut random = Random::announced();
+    let mut random = Random::seeded();
     let files = [("wide", dir.path().join("wide.csv")), ("long", dir.path().join("long.csv"))];
     wide(&files[0].1, options.readings / SENSORS, &mut random)?;
     long(&files[1].1, options.readings, &mut random)?;

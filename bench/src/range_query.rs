@@ -170,7 +170,7 @@ fn path(random: &mut Random, options: &Options) -> String {
 
 /// Asks all questions while the agents publish; gives the timings of each format.
 fn ask_all(asker: &QueryClient, options: &Options) -> anyhow::Result<[Vec<Timing>; 2]> {
-    let mut random = Random::announced();
+    let mut random = Random::seeded();
     let mut timings = [Vec::new(), Vec::new()];
     for round in 0..WARM_UP + options.queries {
         for (format, timings) in ["json", "arrow"].into_iter().zip(&mut timings) {

@@ -138,7 +138,7 @@ fn every_run_is_made_once_however_often_the_runner_is_killed() {
     let quick = workload("quick", "echo x >> DIR/begun; sleep 0.03; echo x >> DIR/ended");
     let bare = "[[monitor]]\nname = \"bare\"\nconfigurations = [\"tick\"]\nintervals = [\"1ms\"]\n";
     let bench = Bench::new(&format!("repetitions = 4\nwarm_up = 1\n{quick}{bare}{FAKE}"));
-    let mut random = Random::announced();
+    let mut random = Random::seeded();
     let mut kills = 0;
     loop {
         let mut runner = Process::start(&mut bench.command(&[]), &bench.path("runner.log"));

@@ -66,7 +66,7 @@ struct Measured {
 impl Facility {
     /// At its first time.
     pub fn new(replay: &Replay) -> Self {
-        let mut random = Random::of(replay.seed);
+        let mut random = Random::new(replay.seed);
         let nodes: Vec<Node> =
             (0..replay.nodes).map(|_| Node { load: 0.0, left_s: uniform(&mut random) * 3600.0 }).collect();
         let power = power(&nodes).1;

@@ -9,26 +9,11 @@ pub mod probe;
 pub mod publisher;
 pub mod slurm;
 
-use std::collections::BTreeSet;
 use std::fs::File;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
-use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
 
-/// How long anything may take before a test says that it will not happen.
-pub const DEADLINE: Duration = Duration::from_secs(60);
-
-/// Waits until `condition` holds; panics after [`DEADLINE`] with what was waited for.
-#[track_caller]
-pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !condition() {
-        assert!(start.elapsed() < DEADLINE, "waited {} s in vain: {what}", DEADLINE.as_secs());
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
+pub use wholegrain_testkit::{DEADLINE, Random, free_port, wait_for, wait_until};
 
 /// A program of this workspace, built in the same profile as the caller.
 pub fn program(name: &str) -> PathBuf {
@@ -48,55 +33,6 @@ pub fn open_to_all(dir: &Path) {
 /// The root of the checkout.
 pub fn checkout() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the checkout's root").to_owned()
-}
-
-/// Ports below those that systems give to outgoing connections, of which tests have many at once.
-const PORTS: std::ops::Range<u64> = 12_000..30_000;
-
-/// Ports that this process has been given.
-static GIVEN_PORTS: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
-
-/// A loopback port that was free a moment ago, that no other test of this process gets, and that no outgoing connection takes meanwhile.
-pub fn free_port() -> u16 {
-    let clock = std::time::UNIX_EPOCH.elapsed().map_or(1, |t| t.as_nanos() as u64);
-    let mut random = Random(clock ^ u64::from(std::process::id()) << 40);
-    let is_free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
-    let mut given = GIVEN_PORTS.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut ports = (0..1000).map(|_| random.within(PORTS.start, PORTS.end) as u16);
-    ports.find(|port| is_free(port) && given.insert(*port)).expect("a free loopback port")
-}
-
-/// A small generator of pseudo-random numbers (SplitMix64), so that a failing seed can be replayed.
-#[derive(Debug, Clone)]
-pub struct Random(u64);
-
-impl Random {
-    /// From `WHOLEGRAIN_SEED` if set, else from the clock; prints the seed.
-    pub fn announced() -> Self {
-        let from_clock = || std::time::UNIX_EPOCH.elapsed().map_or(1, |t| t.as_nanos() as u64);
-        let seed = std::env::var("WHOLEGRAIN_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or_else(from_clock);
-        println!("seed {seed}: replay with WHOLEGRAIN_SEED={seed}");
-        Self(seed)
-    }
-
-    /// From a seed that the caller tells.
-    pub fn of(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    /// The next number.
-    pub fn draw(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// A number in `low..high`.
-    pub fn within(&mut self, low: u64, high: u64) -> u64 {
-        low + self.draw() % (high - low)
-    }
 }
 
 /// A process that is killed when the test ends, whatever way it ends.

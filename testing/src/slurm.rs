@@ -88,7 +88,7 @@ impl Slurm {
         let ports = ports(1 + self.nodes.len());
         let controller_port = ports[0];
         // Job ids of its own, so that jobs of two Slurms on one machine are told apart.
-        let first = Random::announced().within(1_000, 1_000_000);
+        let first = Random::seeded().within(1_000, 1_000_000);
         let dir = self.folder.path().display();
         std::fs::create_dir(self.path("state")).expect("a folder");
         let nodes: String = self
@@ -139,7 +139,7 @@ impl Slurm {
         let dir = self.path("munge");
         std::fs::create_dir(&dir).expect("a folder");
         open_to_all(&dir);
-        let mut random = Random::announced();
+        let mut random = Random::seeded();
         let key: Vec<u8> = (0..128).flat_map(|_| random.draw().to_le_bytes()).collect();
         std::fs::write(dir.join("key"), key).expect("a key");
         std::fs::set_permissions(dir.join("key"), std::fs::Permissions::from_mode(0o600)).expect("a key's mode");

@@ -148,7 +148,7 @@ fn count(site: &Site, name: &str) -> u64 {
 
 #[test]
 fn every_acknowledged_reading_is_there_exactly_once() {
-    let mut random = Random::announced();
+    let mut random = Random::seeded();
     let site = Site::new();
     site.set("server/server.toml", "store", "seal_after", "\"100ms\"");
     site.set("server/server.toml", "store", "retention_age", &format!("\"{RETENTION_DAYS}d\""));

@@ -2,16 +2,15 @@
 //! the bytes are cut, and whatever is taken can be written and means the same again. A failing seed is printed.
 
 mod packets;
-mod random;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 use bytes::BytesMut;
 use packets::random_packet;
-use random::Random;
 use wholegrain_model::schema::SensorDef;
 use wholegrain_model::{Batch, BatchHeader, Column, ColumnValues, Gaps, Schema, SensorPath, ValueType};
+use wholegrain_testkit::Random;
 use wholegrain_transport::mqtt::{CodecError, FILTERS_MAX, PROPERTIES_MAX, Packet, Version, decode, encode};
 use wholegrain_transport::payload::{self, VALUES_MAX};
 
@@ -68,22 +67,22 @@ fn peak<T>(work: impl FnOnce() -> T) -> (T, usize) {
 /// Changes a few bytes: flips, other values, cuts, repeats, insertions, ends that are missing.
 fn damage(random: &mut Random, bytes: &mut Vec<u8>) {
     const NASTY: [u8; 10] = [0, 1, 0x7f, 0x80, 0xff, 0xfe, 0x0b, 0x26, 0x23, 0xc0];
-    for _ in 0..1 + random.below(3) {
-        let at = if bytes.is_empty() { 0 } else { random.below(bytes.len()) };
-        match random.below(7) {
-            _ if bytes.is_empty() => bytes.push(random.next() as u8),
-            0 => bytes[at] ^= 1 << random.below(8),
-            1 => bytes[at] = NASTY[random.below(NASTY.len())],
-            2 => bytes[at] = random.next() as u8,
+    for _ in 0..1 + random.index(3) {
+        let at = if bytes.is_empty() { 0 } else { random.index(bytes.len()) };
+        match random.index(7) {
+            _ if bytes.is_empty() => bytes.push(random.draw() as u8),
+            0 => bytes[at] ^= 1 << random.index(8),
+            1 => bytes[at] = NASTY[random.index(NASTY.len())],
+            2 => bytes[at] = random.draw() as u8,
             3 => bytes.truncate(at),
-            4 => drop(bytes.drain(at..bytes.len().min(at + 1 + random.below(4)))),
+            4 => drop(bytes.drain(at..bytes.len().min(at + 1 + random.index(4)))),
             5 => {
-                let end = bytes.len().min(at + 1 + random.below(8));
+                let end = bytes.len().min(at + 1 + random.index(8));
                 let part = bytes[at..end].to_vec();
-                let to = random.below(bytes.len());
+                let to = random.index(bytes.len());
                 bytes.splice(to..to, part);
             }
-            _ => bytes.insert(at, NASTY[random.below(NASTY.len())]),
+            _ => bytes.insert(at, NASTY[random.index(NASTY.len())]),
         }
     }
 }
@@ -110,7 +109,7 @@ fn check_packets(random: &mut Random, bytes: &[u8], version: Option<Version>) {
     let (whole, most) = peak(|| packets_of(bytes, version, &[]));
     let bound = BASE_BYTES + BYTES_PER_BYTE * bytes.len();
     assert!(most <= bound, "{most} bytes held for {} bytes of input: {bytes:02x?}", bytes.len());
-    let mut cuts: Vec<usize> = (0..random.below(4)).map(|_| random.below(bytes.len() + 1)).collect();
+    let mut cuts: Vec<usize> = (0..random.index(4)).map(|_| random.index(bytes.len() + 1)).collect();
     cuts.sort_unstable();
     assert_eq!(packets_of(bytes, version, &cuts), whole, "cut at {cuts:?}: {bytes:02x?}");
     let version = version.unwrap_or(Version::V5);
@@ -127,16 +126,16 @@ fn check_packets(random: &mut Random, bytes: &[u8], version: Option<Version>) {
 }
 
 fn versions(random: &mut Random) -> Option<Version> {
-    [None, Some(Version::V311), Some(Version::V5), Some(Version::V5)][random.below(4)]
+    [None, Some(Version::V311), Some(Version::V5), Some(Version::V5)][random.index(4)]
 }
 
 #[test]
 fn damaged_packets() {
-    let mut random = Random::new();
+    let mut random = Random::seeded();
     for _ in 0..40_000 {
         let mut bytes = BytesMut::new();
         let version = versions(&mut random);
-        for _ in 0..1 + random.below(3) {
+        for _ in 0..1 + random.index(3) {
             let packet = random_packet(&mut random);
             // AUTH is none of 3.1.1, and CONNECT is written in its own version.
             let _ = encode(&packet, version.unwrap_or(Version::V5), &mut bytes);
@@ -149,9 +148,9 @@ fn damaged_packets() {
 
 #[test]
 fn invented_packets() {
-    let mut random = Random::new();
+    let mut random = Random::seeded();
     for _ in 0..40_000 {
-        let count = random.below(60);
+        let count = random.index(60);
         let mut bytes = random.bytes(count);
         if bytes.len() >= 2 && random.chance(80) {
             // A length that is right, so that the body is looked at.
@@ -164,7 +163,7 @@ fn invented_packets() {
 
 #[test]
 fn packets_cut_at_every_place() {
-    let mut random = Random::new();
+    let mut random = Random::seeded();
     for _ in 0..300 {
         let mut bytes = BytesMut::new();
         for _ in 0..2 {
@@ -223,19 +222,19 @@ fn a_packet_of_nothing_but_the_smallest_parts() {
 }
 
 fn random_batch(random: &mut Random) -> (Schema, Vec<u8>) {
-    let samples = if random.chance(30) { 1 } else { 1 + random.below(20) };
+    let samples = if random.chance(30) { 1 } else { 1 + random.index(20) };
     let mut sensors = Vec::new();
     let mut columns = Vec::new();
-    for index in 0..1 + random.below(12) {
+    for index in 0..1 + random.index(12) {
         let sensor = SensorDef::gauge(format!("s{index}"), "1", "");
         let float = random.chance(30);
         sensors.push(if float { sensor.float() } else { sensor });
-        let (shape, start) = (random.below(4), random.next() as i64 >> random.below(60));
+        let (shape, start) = (random.index(4), random.draw() as i64 >> random.index(60));
         let value = |i: usize, random: &mut Random| match shape {
             0 => start,
             1 => start.wrapping_add(7 * i as i64),
-            2 => start.wrapping_add(random.below(200) as i64),
-            _ => random.next() as i64,
+            2 => start.wrapping_add(random.index(200) as i64),
+            _ => random.draw() as i64,
         };
         let values: Vec<i64> = (0..samples).map(|i| value(i, random)).collect();
         let values = if float {
@@ -326,7 +325,7 @@ fn check_payload(bytes: &[u8], schema: &Schema) {
 
 #[test]
 fn damaged_batches() {
-    let mut random = Random::new();
+    let mut random = Random::seeded();
     for _ in 0..15_000 {
         let (schema, mut bytes) = random_batch(&mut random);
         damage(&mut random, &mut bytes);
@@ -336,7 +335,7 @@ fn damaged_batches() {
 
 #[test]
 fn damaged_schemas() {
-    let mut random = Random::new();
+    let mut random = Random::seeded();
     for _ in 0..30_000 {
         let (schema, _) = random_batch(&mut random);
         let mut bytes = schema.encode();

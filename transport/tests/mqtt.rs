@@ -1,11 +1,10 @@
 //! The MQTT codec: vectors by hand from the specifications, refusals, random round trips, damaged bytes.
 
 mod packets;
-mod random;
 
 use bytes::{Bytes, BytesMut};
 use packets::random_packet;
-use random::Random;
+use wholegrain_testkit::Random;
 use wholegrain_transport::mqtt::{
     Ack, Auth, CodecError, ConnAck, Connect, Disconnect, Packet, Properties, Property, Publish, QoS, ReasonCode,
     RetainHandling, SubAck, Subscribe, Subscription, Text, UnsubAck, Unsubscribe, Version, Will, decode, encode,
@@ -297,15 +296,15 @@ fn what_may_not_be_sent_is_not_written() {
 
 #[test]
 fn random_packets_come_back_however_they_are_cut() {
-    let mut random = Random::new();
+    let mut random = Random::seeded();
     for _ in 0..300 {
-        let packets: Vec<Packet> = (0..=random.below(5)).map(|_| random_packet(&mut random)).collect();
+        let packets: Vec<Packet> = (0..=random.index(5)).map(|_| random_packet(&mut random)).collect();
         let mut stream = BytesMut::new();
         packets.iter().for_each(|packet| encode(packet, V5, &mut stream).unwrap());
         let mut buffer = BytesMut::new();
         let mut back = Vec::new();
         while !stream.is_empty() {
-            let count = (1 + random.below(20)).min(stream.len());
+            let count = (1 + random.index(20)).min(stream.len());
             buffer.extend_from_slice(&stream.split_to(count));
             while let Some(packet) = decode(&mut buffer, Some(V5), MAX).unwrap() {
                 back.push(packet);
@@ -319,7 +318,7 @@ fn random_packets_come_back_however_they_are_cut() {
 /// What a 3.1.1 packet cannot carry is left out, the rest comes back.
 #[test]
 fn random_packets_survive_3_1_1() {
-    let mut random = Random::new();
+    let mut random = Random::seeded();
     for _ in 0..1000 {
         let packet = random_packet(&mut random);
         let mut out = BytesMut::new();
@@ -341,13 +340,13 @@ fn random_packets_survive_3_1_1() {
 /// No bytes make it panic, and what it takes it can write again.
 #[test]
 fn damaged_packets_never_panic() {
-    let mut random = Random::new();
+    let mut random = Random::seeded();
     for round in 0..20_000 {
         let mut buffer = BytesMut::new();
         encode(&random_packet(&mut random), V5, &mut buffer).unwrap();
-        for _ in 0..=random.below(3) {
-            let at = random.below(buffer.len());
-            buffer[at] = random.next() as u8;
+        for _ in 0..=random.index(3) {
+            let at = random.index(buffer.len());
+            buffer[at] = random.draw() as u8;
         }
         let version = [None, Some(V311), Some(V5)][round % 3];
         if let Ok(Some(packet)) = decode(&mut buffer, version, MAX) {

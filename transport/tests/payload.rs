@@ -2,13 +2,11 @@
 
 mod page;
 #[allow(dead_code)]
-mod random;
-
-use random::Random;
 use wholegrain_model::schema::SensorDef;
 use wholegrain_model::{
     Batch, BatchHeader, Column, ColumnValues, Gaps, Schema, SchemaHash, SensorPath, Value, ValueType,
 };
+use wholegrain_testkit::Random;
 use wholegrain_transport::payload::{
     self, BatchEncoder, PayloadError, Rows, VALUES_MAX, decode_batch, decode_column, encode_batch, for_each_column,
     last_row, read_header, samples_max,
@@ -146,18 +144,18 @@ fn constant_columns_cost_their_value() {
 }
 
 fn random_values(random: &mut Random, samples: usize) -> Vec<i64> {
-    let shape = random.below(8);
-    let width = random.below(64) as u32;
-    let mut value = random.next() as i64 >> width;
+    let shape = random.index(8);
+    let width = random.index(64) as u32;
+    let mut value = random.draw() as i64 >> width;
     (0..samples)
         .map(|_| {
-            let step = random.next() as i64 >> random.below(64).max(width as usize);
+            let step = random.draw() as i64 >> random.index(64).max(width as usize);
             match shape {
                 0 => {}
                 1 => value = value.wrapping_add(1 << (width / 2)),
                 2 if random.chance(90) => {}
                 3 => value = value.wrapping_add(step.wrapping_abs()),
-                4 => value = random.next() as i64,
+                4 => value = random.draw() as i64,
                 _ => value = value.wrapping_add(step),
             }
             value
@@ -166,9 +164,9 @@ fn random_values(random: &mut Random, samples: usize) -> Vec<i64> {
 }
 
 fn random_batch(random: &mut Random) -> (Schema, Batch) {
-    let samples = if random.chance(30) { 1 } else { 1 + random.below(200) };
+    let samples = if random.chance(30) { 1 } else { 1 + random.index(200) };
     let sensors_max = if random.chance(10) { 400 } else { 12 };
-    let sensors = 1 + random.below(sensors_max);
+    let sensors = 1 + random.index(sensors_max);
     let mut columns = Vec::new();
     while columns.len() < sensors {
         let values = random_values(random, samples);
@@ -180,20 +178,20 @@ fn random_batch(random: &mut Random) -> (Schema, Batch) {
             floats(&values.iter().map(|&value| f64::from_bits(value as u64)).collect::<Vec<_>>())
         };
         if random.chance(20) {
-            let percent = random.next() % 101;
+            let percent = random.draw() % 101;
             let gaps: Vec<usize> = (0..samples).filter(|_| random.chance(percent)).collect();
             column = with_gaps(column, &gaps);
         }
-        for _ in 0..=if random.chance(10) { random.below(20) } else { 0 } {
+        for _ in 0..=if random.chance(10) { random.index(20) } else { 0 } {
             columns.push(column.clone());
         }
     }
-    let start = random.next() as i64 >> random.below(20);
+    let start = random.draw() as i64 >> random.index(20);
     let mut time = start;
     let steady = random.chance(60);
     let times = (0..samples)
         .map(|_| {
-            time = time.wrapping_add(if steady { 1000 } else { random.next() as i64 >> random.below(64) });
+            time = time.wrapping_add(if steady { 1000 } else { random.draw() as i64 >> random.index(64) });
             time
         })
         .collect();
@@ -221,7 +219,7 @@ impl Rows for Knowing<'_> {
 
 #[test]
 fn random_batches_come_back() {
-    let mut random = Random::new();
+    let mut random = Random::seeded();
     let mut encoder = BatchEncoder::new();
     for _ in 0..400 {
         let (schema, batch) = random_batch(&mut random);
@@ -235,23 +233,23 @@ fn random_batches_come_back() {
 
 #[test]
 fn damaged_bytes_never_panic_and_cut_ones_are_refused() {
-    let mut random = Random::new();
+    let mut random = Random::seeded();
     for round in 0..150 {
         let (schema, batch) = random_batch(&mut random);
         let bytes = encode_batch(&batch);
         for _ in 0..50 {
             let mut bad = bytes.clone();
-            for _ in 0..=random.below(4) {
-                let at = random.below(bad.len());
-                bad[at] = random.next() as u8;
+            for _ in 0..=random.index(4) {
+                let at = random.index(bad.len());
+                bad[at] = random.draw() as u8;
             }
             if random.chance(20) {
-                bad.truncate(random.below(bad.len()));
+                bad.truncate(random.index(bad.len()));
             }
             let _ = read_header(&bad);
             let _ = decode_batch(&bad, &schema);
             let _ = last_row(&bad, &schema);
-            let _ = decode_column(&bad, &schema, random.below(schema.len()));
+            let _ = decode_column(&bad, &schema, random.index(schema.len()));
         }
         if round < 20 {
             for end in (0..bytes.len()).step_by(1 + bytes.len() / 300) {
@@ -316,8 +314,8 @@ fn counts_that_lie_are_refused_before_anything_is_allocated() {
 /// The largest batch that the bounds allow, of the values that compress worst, fits the bound on bytes.
 #[test]
 fn the_largest_batch_fits() {
-    let mut random = Random::new();
-    let mut wild = |count: usize| -> Vec<i64> { (0..count).map(|_| random.next() as i64 | i64::MIN >> 1).collect() };
+    let mut random = Random::seeded();
+    let mut wild = |count: usize| -> Vec<i64> { (0..count).map(|_| random.draw() as i64 | i64::MIN >> 1).collect() };
     for sensors in [1usize, 16, 16_384, 65_536] {
         let samples = samples_max(sensors);
         let times = wild(samples);

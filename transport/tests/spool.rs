@@ -2,15 +2,13 @@
 
 mod page;
 #[allow(dead_code)]
-mod random;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use random::Random;
+use wholegrain_testkit::Random;
 use wholegrain_transport::spool::disk::{Disk, DiskFile, SystemDisk};
 use wholegrain_transport::spool::{DAMAGED_FILES_MAX, Record, RecordId, Spool, SpoolConfig, SpoolError, SpoolReport};
 
@@ -282,7 +280,7 @@ impl BadDisk {
         state.locked = false;
         state.files.retain(|_, content| content.name_durable || random.chance(70));
         for content in state.files.values_mut() {
-            let keep = content.durable + random.below(content.bytes.len() - content.durable + 1);
+            let keep = content.durable + random.index(content.bytes.len() - content.durable + 1);
             content.bytes.truncate(keep);
             content.durable = keep;
         }
@@ -474,7 +472,7 @@ fn what_cannot_be_read_is_counted_and_does_not_block_the_rest() {
 /// flushed and not confirmed comes back, in order, as it was, and nothing else does.
 #[test]
 fn random_days_on_a_bad_disk() {
-    let mut random = Random::new();
+    let mut random = Random::seeded();
     for _ in 0..60 {
         let disk = BadDisk::default();
         let (mut spool, _) = on_bad_disk(&disk);
@@ -513,13 +511,13 @@ fn payload(number: u32) -> String {
 
 impl Day {
     fn act(&mut self, disk: &BadDisk, spool: &mut Spool, random: &mut Random) {
-        match random.below(100) {
+        match random.index(100) {
             0..50 => {
                 {
                     let mut state = disk.state();
                     let used: usize = state.files.values().map(|content| content.bytes.len()).sum();
-                    state.capacity = random.chance(10).then(|| used + random.below(60));
-                    state.short_writes = random.chance(20).then(|| 1 + random.below(20));
+                    state.capacity = random.chance(10).then(|| used + random.index(60));
+                    state.short_writes = random.chance(20).then(|| 1 + random.index(20));
                 }
                 let text = payload(self.next);
                 match spool.push(&format!("t/{}", text.len()), text.as_bytes()) {
@@ -537,7 +535,7 @@ impl Day {
                 }
             }
             75..93 if !self.handed.is_empty() => {
-                let index = random.below(self.handed.len());
+                let index = random.index(self.handed.len());
                 let (number, id) = self.handed.swap_remove(index);
                 spool.confirm(id).unwrap();
                 self.confirmed.insert(number);

@@ -33,7 +33,7 @@ impl Work {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let mut near = TcpStream::connect(listener.local_addr()?)?;
         let (mut far, _) = listener.accept()?;
-        let (told, mut random) = (stop.clone(), Random::announced());
+        let (told, mut random) = (stop.clone(), Random::seeded());
         let thread = std::thread::spawn(move || {
             while !told.load(Ordering::Relaxed) {
                 let end = Instant::now() + Duration::from_millis(random.within(TURN_MS.0, TURN_MS.1));

@@ -168,7 +168,7 @@ impl Plan {
         let rounds = experiment.warm_up + experiment.repetitions;
         let count = each_round.len().saturating_mul(rounds);
         ensure!(count <= RUNS_MAX, "{count} runs are more than {RUNS_MAX}: fewer repetitions or settings are wanted");
-        let mut random = Random::of(seed);
+        let mut random = Random::new(seed);
         let mut runs = Vec::with_capacity(count);
         for round in 0..rounds {
             let mut order = each_round.clone();

@@ -1,5 +1,7 @@
 //! Facts about units, written from the public specification and from the definitions of the units; and what must hold for any code at all.
 
+use wholegrain_testkit::Random;
+
 use super::*;
 
 fn unit(code: &str) -> Unit {
@@ -282,29 +284,10 @@ fn products_quotients_and_powers_have_codes_that_are_read_again() {
     );
 }
 
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) as usize
-    }
-
-    fn pick<'a>(&mut self, from: &[&'a str]) -> &'a str {
-        from[self.next() % from.len()]
-    }
-}
-
-fn random() -> Random {
-    let seed = std::env::var("WHOLEGRAIN_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(20_260);
-    println!("WHOLEGRAIN_SEED={seed}");
-    Random(seed)
-}
-
 /// What is thrown at the parser is an error that points into the code, or a unit whose code says the same again.
 #[test]
 fn nothing_makes_the_parser_panic() {
-    let mut random = random();
+    let mut random = Random::seeded_or(20_260);
     let pieces = [
         "W",
         "k",
@@ -350,10 +333,10 @@ fn nothing_makes_the_parser_panic() {
     let mut good = 0;
     for round in 0..20_000 {
         let code: String = if round % 3 == 0 {
-            let bytes: Vec<u8> = (0..random.next() % 24).map(|_| random.next() as u8).collect();
+            let bytes: Vec<u8> = (0..random.index(24)).map(|_| random.draw() as u8).collect();
             String::from_utf8_lossy(&bytes).into_owned()
         } else {
-            (0..1 + random.next() % 9).map(|_| random.pick(&pieces)).collect()
+            (0..1 + random.index(9)).map(|_| random.pick(&pieces)).collect()
         };
         match Unit::parse(&code) {
             Ok(unit) => {
@@ -383,7 +366,7 @@ fn nothing_makes_the_parser_panic() {
 /// Random units of one dimension: a value comes back, and the way over a third unit is the same way.
 #[test]
 fn conversions_fit_together() {
-    let mut random = random();
+    let mut random = Random::seeded_or(20_260);
     let of = |random: &mut Random, depth: usize| -> (String, String, String) {
         let kinds: [&[&str]; 6] = [
             &["W", "kW", "mW", "J/s", "[HP]", "[Btu_IT]/h", "V.A", "kcal/min"],
@@ -395,8 +378,8 @@ fn conversions_fit_together() {
         ];
         let mut codes = [String::new(), String::new(), String::new()];
         for at in 0..=depth {
-            let kind = kinds[random.next() % kinds.len()];
-            let exponent = 1 + random.next() % 3;
+            let kind = kinds[random.index(kinds.len())];
+            let exponent = 1 + random.index(3);
             let before = if at == 0 { "" } else { random.pick(&[".", "/"]) };
             for code in &mut codes {
                 let factor = random.pick(kind);
@@ -413,9 +396,9 @@ fn conversions_fit_together() {
         (a, b, c)
     };
     for _ in 0..5_000 {
-        let depth = random.next() % 3;
+        let depth = random.index(3);
         let (a, b, c) = of(&mut random, depth);
-        let value = (random.next() % 2_000_001) as f64 / 1000.0 - 1000.0;
+        let value = random.index(2_000_001) as f64 / 1000.0 - 1000.0;
         let there = convert(value, &a, &b);
         let room = |of: f64| 1e-12 * of.abs().max(convert(0.0, &b, &a).abs()).max(1e-290);
         assert!((convert(there, &b, &a) - value).abs() <= room(value), "{value} {a} -> {b}");

@@ -114,20 +114,13 @@ impl PatternTree {
 #[cfg(test)]
 mod tests {
     use wholegrain_model::Pattern;
+    use wholegrain_testkit::Random;
 
     use super::*;
 
-    /// Numbers that look random, the same in every run of a seed.
-    fn random(state: &mut u64) -> usize {
-        *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (*state >> 33) as usize
-    }
-
     #[test]
     fn the_tree_finds_what_the_patterns_find_one_by_one() {
-        let seed = std::env::var("WHOLEGRAIN_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(7);
-        println!("WHOLEGRAIN_SEED={seed}");
-        let mut state = seed;
+        let mut random = Random::seeded_or(7);
         let levels = ["a", "b", "ab", "a*", "*b", "*", "**", "**", "aab", "*a*"];
         let names = ["a", "b", "ab", "aab", "c", "ba"];
         let mut several = 0;
@@ -135,17 +128,16 @@ mod tests {
             let texts: Vec<String> = (0..20)
                 .map(|_| {
                     let levels: Vec<&str> =
-                        (0..1 + random(&mut state) % 4).map(|_| levels[random(&mut state) % levels.len()]).collect();
-                    format!("{}{}", if random(&mut state).is_multiple_of(3) { "" } else { "/" }, levels.join("/"))
+                        (0..1 + random.below(4)).map(|_| levels[random.index(levels.len())]).collect();
+                    format!("{}{}", if random.below(3) == 0 { "" } else { "/" }, levels.join("/"))
                 })
                 .collect();
             let patterns: Vec<Pattern> = texts.iter().map(|text| Pattern::new(text.as_str()).unwrap()).collect();
             let mut tree = PatternTree::default();
             (0..).zip(&texts).for_each(|(number, text)| tree.insert(text, number));
             for _ in 0..20 {
-                let path: String = (0..1 + random(&mut state) % 5)
-                    .map(|_| format!("/{}", names[random(&mut state) % names.len()]))
-                    .collect();
+                let path: String =
+                    (0..1 + random.below(5)).map(|_| format!("/{}", names[random.index(names.len())])).collect();
                 let mut found = Vec::new();
                 tree.matches(&path, |number| found.push(number));
                 found.sort_unstable();

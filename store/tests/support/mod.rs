@@ -1,5 +1,5 @@
 //! A disk in memory that fails on demand and, on a crash, forgets what was never synced.
-#![allow(dead_code, reason = "each test program uses its part")]
+#![allow(dead_code, unused_imports, reason = "each test program uses its part")]
 
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,44 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use wholegrain_store::disk::{Disk, DiskEntry, DiskFile};
-
-/// A small random generator (xorshift64*), so that a seed gives the same run everywhere.
-#[derive(Debug, Clone)]
-pub struct Random(u64);
-
-impl Random {
-    pub fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    pub fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 11
-    }
-
-    pub fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound.max(1)
-    }
-
-    pub fn chance(&mut self, percent: u64) -> bool {
-        self.below(100) < percent
-    }
-}
-
-/// The seed of this run: `WHOLEGRAIN_SEED`, or the clock.
-pub fn seed() -> u64 {
-    let from_env = std::env::var("WHOLEGRAIN_SEED").ok().and_then(|text| text.parse().ok());
-    let clock = || {
-        std::time::SystemTime::now()
-            .duration_since(std::time::UNIX_EPOCH)
-            .map_or(1, |d| d.as_nanos() as u64 % 1_000_000_007)
-    };
-    let seed = from_env.unwrap_or_else(clock);
-    println!("WHOLEGRAIN_SEED={seed}");
-    seed
-}
+pub use wholegrain_testkit::{Random, seed};
 
 /// What happens at a planned operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -235,7 +235,7 @@ fn large(place: &dyn Place) -> Finding {
     let store = place.open();
     let ids = define(&*store, &["/large"])?;
     let count = 200_001;
-    let mut random = Random::announced();
+    let mut random = Random::seeded();
     let chunk = ints((0..count).map(|i| (T + i * S / 1000, Some(random.within(0, 1 << 40).cast_signed()))));
     put(&*store, 1, &[(ids[0], chunk.clone())])?;
     same("all", all(&*store, "/large")?, rows_of(&chunk))?;
@@ -360,7 +360,7 @@ fn at_a_time(place: &dyn Place) -> Finding {
 
 /// Puts, deletions, openings and repetitions at random, beside a map that does the same.
 fn random_steps(place: &dyn Place) -> Finding {
-    let mut random = Random::announced();
+    let mut random = Random::seeded();
     let paths = ["/m/a", "/m/b", "/m/b/c"];
     let mut model: Vec<BTreeMap<i64, Option<i64>>> = vec![BTreeMap::new(); paths.len()];
     let mut store = place.open();

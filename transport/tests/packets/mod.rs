@@ -7,11 +7,11 @@ use wholegrain_transport::mqtt::{
     RetainHandling, SubAck, Subscribe, Subscription, Text, UnsubAck, Unsubscribe, Will,
 };
 
-use crate::random::Random;
+use wholegrain_testkit::Random;
 
 fn random_text(random: &mut Random) -> Text {
     const LETTERS: [&str; 8] = ["a", "/", "é", "𝄞", "b", "\u{1}", " ", "xyz"];
-    (0..random.below(9)).map(|_| LETTERS[random.below(8)]).collect::<String>().into()
+    (0..random.index(9)).map(|_| LETTERS[random.index(8)]).collect::<String>().into()
 }
 
 fn random_topic(random: &mut Random) -> Text {
@@ -19,27 +19,27 @@ fn random_topic(random: &mut Random) -> Text {
 }
 
 fn random_bytes(random: &mut Random) -> Bytes {
-    let count = random.below(40);
+    let count = random.index(40);
     random.bytes(count).into()
 }
 
 /// Some of the properties that the packet takes, each at most once.
 fn random_properties(random: &mut Random, packet: &str) -> Properties {
     use Property::*;
-    let number = random.next() as u16 | 1;
+    let number = random.draw() as u16 | 1;
     let all: Vec<(Property, &str)> = vec![
         (PayloadFormatIndicator(random.chance(50)), "will publish"),
-        (MessageExpiryInterval(random.next() as u32), "will publish"),
+        (MessageExpiryInterval(random.draw() as u32), "will publish"),
         (ContentType(random_text(random)), "will publish"),
         (ResponseTopic(random_topic(random)), "will publish"),
         (CorrelationData(random_bytes(random)), "will publish"),
-        (SubscriptionIdentifier(1 + random.next() as u32 % 268_435_455), "publish subscribe"),
-        (SessionExpiryInterval(random.next() as u32), "connect connack disconnect"),
+        (SubscriptionIdentifier(1 + random.draw() as u32 % 268_435_455), "publish subscribe"),
+        (SessionExpiryInterval(random.draw() as u32), "connect connack disconnect"),
         (AssignedClientIdentifier(random_text(random)), "connack"),
         (ServerKeepAlive(number), "connack"),
         (AuthenticationMethod(random_text(random)), "connect connack auth"),
         (RequestProblemInformation(random.chance(50)), "connect"),
-        (WillDelayInterval(random.next() as u32), "will"),
+        (WillDelayInterval(random.draw() as u32), "will"),
         (RequestResponseInformation(random.chance(50)), "connect"),
         (ResponseInformation(random_text(random)), "connack"),
         (ServerReference(random_text(random)), "connack disconnect"),
@@ -54,14 +54,14 @@ fn random_properties(random: &mut Random, packet: &str) -> Properties {
         (SubscriptionIdentifierAvailable(random.chance(50)), "connack"),
         (SharedSubscriptionAvailable(random.chance(50)), "connack"),
     ];
-    let percent = [0, 20, 100][random.below(3)];
+    let percent = [0, 20, 100][random.index(3)];
     let mut properties = Properties::new();
     for (property, packets) in all {
         if packets.split(' ').any(|name| name == packet) && random.chance(percent) {
             properties = properties.with(property);
         }
     }
-    for _ in 0..if random.chance(20) { random.below(3) } else { 0 } {
+    for _ in 0..if random.chance(20) { random.index(3) } else { 0 } {
         properties = properties.with(UserProperty(random_text(random), random_text(random)));
     }
     properties
@@ -69,7 +69,7 @@ fn random_properties(random: &mut Random, packet: &str) -> Properties {
 
 fn random_reason(random: &mut Random, packet: PacketType) -> ReasonCode {
     loop {
-        let reason = ReasonCode(random.next() as u8);
+        let reason = ReasonCode(random.draw() as u8);
         if reason.allowed_in(packet) {
             return reason;
         }
@@ -78,14 +78,14 @@ fn random_reason(random: &mut Random, packet: PacketType) -> ReasonCode {
 
 fn random_ack(random: &mut Random, packet: PacketType) -> Ack {
     Ack {
-        packet_id: random.next() as u16 | 1,
+        packet_id: random.draw() as u16 | 1,
         reason: random_reason(random, packet),
         properties: random_properties(random, "ack"),
     }
 }
 
 fn random_connect(random: &mut Random) -> Packet {
-    let qos = QoS::from_number(random.below(3) as u8).unwrap();
+    let qos = QoS::from_number(random.index(3) as u8).unwrap();
     let will = Will {
         topic: random_topic(random),
         payload: random_bytes(random),
@@ -96,7 +96,7 @@ fn random_connect(random: &mut Random) -> Packet {
     Packet::Connect(Box::new(Connect {
         version: V5,
         clean_start: random.chance(50),
-        keep_alive_s: random.next() as u16,
+        keep_alive_s: random.draw() as u16,
         client_id: random_text(random),
         will: random.chance(50).then_some(will),
         user: random.chance(50).then(|| random_text(random)),
@@ -106,9 +106,9 @@ fn random_connect(random: &mut Random) -> Packet {
 }
 
 pub fn random_packet(random: &mut Random) -> Packet {
-    let packet_type = PacketType::from_number(1 + random.below(15) as u8).unwrap();
-    let packet_id = random.next() as u16 | 1;
-    let qos = QoS::from_number(random.below(3) as u8).unwrap();
+    let packet_type = PacketType::from_number(1 + random.index(15) as u8).unwrap();
+    let packet_id = random.draw() as u16 | 1;
+    let qos = QoS::from_number(random.index(3) as u8).unwrap();
     match packet_type {
         PacketType::Connect => random_connect(random),
         PacketType::ConnAck => {
@@ -130,24 +130,24 @@ pub fn random_packet(random: &mut Random) -> Packet {
         PacketType::PubRel => Packet::PubRel(random_ack(random, packet_type)),
         PacketType::PubComp => Packet::PubComp(random_ack(random, packet_type)),
         PacketType::Subscribe => {
-            let filters = (0..=random.below(3))
+            let filters = (0..=random.index(3))
                 .map(|_| Subscription {
                     filter: random_topic(random),
                     qos,
                     no_local: random.chance(50),
                     retain_as_published: random.chance(50),
                     retain_handling: [RetainHandling::Send, RetainHandling::SendIfNew, RetainHandling::DoNotSend]
-                        [random.below(3)],
+                        [random.index(3)],
                 })
                 .collect();
             Packet::Subscribe(Subscribe { packet_id, filters, properties: random_properties(random, "subscribe") })
         }
         PacketType::SubAck => {
-            let reasons = (0..=random.below(3)).map(|_| random_reason(random, packet_type)).collect();
+            let reasons = (0..=random.index(3)).map(|_| random_reason(random, packet_type)).collect();
             Packet::SubAck(SubAck { packet_id, reasons, properties: random_properties(random, "ack") })
         }
         PacketType::Unsubscribe => {
-            let filters = (0..=random.below(3)).map(|_| random_topic(random)).collect();
+            let filters = (0..=random.index(3)).map(|_| random_topic(random)).collect();
             Packet::Unsubscribe(Unsubscribe {
                 packet_id,
                 filters,
@@ -155,7 +155,7 @@ pub fn random_packet(random: &mut Random) -> Packet {
             })
         }
         PacketType::UnsubAck => {
-            let reasons = (0..=random.below(3)).map(|_| random_reason(random, packet_type)).collect();
+            let reasons = (0..=random.index(3)).map(|_| random_reason(random, packet_type)).collect();
             Packet::UnsubAck(UnsubAck { packet_id, reasons, properties: random_properties(random, "ack") })
         }
         PacketType::PingReq => Packet::PingReq,

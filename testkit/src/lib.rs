@@ -1,0 +1,11 @@
+//! Tools for the tests of all crates: random input with a seed, waiting with a deadline, free ports.
+//!
+//! The crate depends on no other, so that every crate can use it as a dev-dependency.
+
+mod port;
+mod random;
+mod wait;
+
+pub use port::free_port;
+pub use random::{Random, seed};
+pub use wait::{DEADLINE, wait_for, wait_until};
