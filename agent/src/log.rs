@@ -4,9 +4,7 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use wholegrain_model::{Interval, Timestamp};
-
-use crate::config::LogLevel;
+use wholegrain_model::{Interval, LogLevel, Timestamp};
 
 /// The shortest and the longest time that a level may be asked for.
 pub const FOR: (Interval, Interval) = (Interval::from_ms(100), Interval::from_s(7 * 86_400));

@@ -4,12 +4,13 @@ use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Parser, ValueEnum};
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
-use wholegrain_agent::config::LogLevel;
 use wholegrain_agent::{Config, Shutdown, agent, check, heap, once};
+use wholegrain_model::LogLevel;
 
 /// Usage or configuration is wrong.
 const EXIT_USAGE: u8 = 2;
@@ -40,7 +41,7 @@ struct Arguments {
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
     /// What is logged, in place of the configuration's log_level until that is loaded again
-    #[arg(long, value_enum, value_name = "LEVEL")]
+    #[arg(long, value_name = "LEVEL", value_parser = level_parser())]
     log_level: Option<LogLevel>,
 }
 
@@ -83,6 +84,10 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn level_parser() -> impl TypedValueParser<Value = LogLevel> {
+    PossibleValuesParser::new(LogLevel::ALL.map(LogLevel::name)).try_map(|name| name.parse::<LogLevel>())
 }
 
 fn filter(level: LogLevel) -> LevelFilter {

@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use wholegrain_model::interval::SAMPLING_INTERVAL_NS_MIN;
 use wholegrain_model::suggest::nearest;
-use wholegrain_model::{Interval, Timestamp};
+use wholegrain_model::{Interval, LogLevel, Timestamp};
 
 use self::running_source::RunningSource;
-use crate::config::{Config, LogLevel};
+use crate::config::Config;
 use crate::encoder::EncoderThread;
 use crate::engine::cpu_placement::CpuPlacer;
 use crate::engine::{Sampler, clock};

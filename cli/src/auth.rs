@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use clap::{Args, Subcommand};
-use wholegrain_server::broker::auth::hash_password;
+use wholegrain_server::access::passwords::hash_password;
 
 use crate::failure::{EXIT_CODES, Failure};
 

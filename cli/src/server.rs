@@ -3,14 +3,14 @@
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{Args, Subcommand};
 use serde_json::Value;
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
-use wholegrain_model::Interval;
-use wholegrain_server::ServerConfig;
-use wholegrain_server::config::LogLevel;
+use wholegrain_model::{Interval, LogLevel};
+use wholegrain_server::{ServerConfig, log::filter};
 
 use crate::connection::{Answer, ClientOption, Connection};
 use crate::failure::{EXIT_CODES, Failure};
@@ -50,8 +50,8 @@ enum ServerCommand {
     /// Say or change how much the running server logs
     Log {
         /// The lowest level that is logged; without it, says what it is
-        #[arg(value_enum)]
-        level: Option<Level>,
+        #[arg(value_parser = level_parser())]
+        level: Option<LogLevel>,
         /// How long, such as 10min; then the configured level holds again. Without it: until a reload or restart
         #[arg(long = "for", value_name = "LENGTH", requires = "level")]
         within: Option<Interval>,
@@ -65,23 +65,8 @@ enum ServerCommand {
     },
 }
 
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum Level {
-    Error,
-    Warn,
-    Info,
-    Debug,
-}
-
-impl Level {
-    fn of_server(self) -> LogLevel {
-        match self {
-            Level::Error => LogLevel::Error,
-            Level::Warn => LogLevel::Warn,
-            Level::Info => LogLevel::Info,
-            Level::Debug => LogLevel::Debug,
-        }
-    }
+fn level_parser() -> impl TypedValueParser<Value = LogLevel> {
+    PossibleValuesParser::new(LogLevel::ALL.map(LogLevel::name)).try_map(|name| name.parse::<LogLevel>())
 }
 
 /// Runs the subcommand; the server itself ends on SIGINT or SIGTERM.
@@ -105,7 +90,7 @@ fn serve(file: &Path, check: bool) -> Result<(), Failure> {
         println!("HTTPS     {}", config.http.listen.clone().unwrap_or_else(off));
         return Ok(());
     }
-    write_log(config.log.filter());
+    write_log(filter(config.log));
     // The server itself logs where it listens.
     wholegrain_server::run_until_signal(config, |_| {})?;
     Ok(())
@@ -119,17 +104,17 @@ fn write_log(level: LevelFilter) {
     tracing_subscriber::registry().with(level).with(lines).init();
     wholegrain_server::log::on_change(move |level| {
         // Fails only when the log itself is gone.
-        let _ = switch.reload(level.filter());
+        let _ = switch.reload(filter(level));
     });
 }
 
-fn log(level: Option<Level>, within: Option<Interval>, client: Option<&Path>) -> Result<(), Failure> {
+fn log(level: Option<LogLevel>, within: Option<Interval>, client: Option<&Path>) -> Result<(), Failure> {
     const PATH: &str = "/api/v1/server/log";
     let connection = Connection::open(client)?;
     let answer = match level {
         None => connection.get(PATH, &[], false)?,
         Some(level) => {
-            let mut parameters = vec![("level", level.of_server().to_string())];
+            let mut parameters = vec![("level", level.to_string())];
             parameters.extend(within.map(|within| ("for", within.to_string())));
             connection.put(PATH, &parameters)?
         }

@@ -8,7 +8,6 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use wholegrain_transport::tls::{self, ClientCerts, Identity, TlsError};
 
-use crate::config::{HttpConfig, MqttConfig};
 use crate::pki;
 
 /// The server warns of certificates that end within this time, in seconds: 30 days.
@@ -76,20 +75,6 @@ pub(crate) struct TlsFiles {
 }
 
 impl TlsFiles {
-    pub fn of_mqtt(config: &MqttConfig) -> Self {
-        let certs = if config.require_client_cert { ClientCerts::Required } else { ClientCerts::Optional };
-        Self {
-            section: "mqtt",
-            cert: config.cert.clone(),
-            key: config.key.clone(),
-            client_ca: config.client_ca.clone().map(|ca| (ca, certs)),
-        }
-    }
-
-    pub fn of_http(config: &HttpConfig) -> Self {
-        Self { section: "http", cert: config.cert.clone(), key: config.key.clone(), client_ca: None }
-    }
-
     pub fn load(&self) -> Result<Arc<rustls::ServerConfig>, TlsError> {
         let client_ca = self.client_ca.as_ref().map(|(ca, certs)| (ca.as_path(), *certs));
         tls::server_config(Identity { cert: &self.cert, key: &self.key }, client_ca)

@@ -22,15 +22,17 @@ pub mod jobs;
 mod live_feed;
 mod live_setting;
 pub mod log;
+pub mod log_limit;
 mod memory;
 pub mod metrics;
 mod net;
 mod pki;
 pub mod prometheus;
 mod reload;
-mod retention;
 mod serve;
 mod service_manager;
+mod settings;
+mod text_topics;
 
 pub use config::{SecurityFiles, ServerConfig};
 pub use init::{

@@ -6,15 +6,25 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use wholegrain_model::{Interval, Timestamp};
-
-use crate::config::LogLevel;
+use tracing::level_filters::LevelFilter;
+use wholegrain_model::{Interval, LogLevel, Timestamp};
 
 /// The shortest and the longest time for which a level can be requested.
 pub const FOR: (Interval, Interval) = (Interval::from_ms(100), Interval::from_s(7 * 86_400));
 
 type LevelSwitch = Box<dyn Fn(LogLevel) + Send + Sync>;
 static SWITCH: OnceLock<LevelSwitch> = OnceLock::new();
+
+/// The level as `tracing` names it.
+pub fn filter(level: LogLevel) -> LevelFilter {
+    match level {
+        LogLevel::Error => LevelFilter::ERROR,
+        LogLevel::Warn => LevelFilter::WARN,
+        LogLevel::Info => LevelFilter::INFO,
+        LogLevel::Debug => LevelFilter::DEBUG,
+        LogLevel::Trace => LevelFilter::TRACE,
+    }
+}
 
 /// Sets the function that changes the log level of this process. Later calls have no effect.
 pub fn on_change(switch: impl Fn(LogLevel) + Send + Sync + 'static) {

@@ -15,7 +15,7 @@ use wholegrain_model::config::Document;
 use crate::access::Security;
 use crate::admission::{ConnectionAdmission, IdentityQuotas};
 use crate::broker::Broker;
-use crate::certificates::{CertificateFile, EXPIRY_WARNING_S, ReloadableTls, TlsCheck, TlsFiles};
+use crate::certificates::{CertificateFile, EXPIRY_WARNING_S, ReloadableTls, TlsCheck};
 use crate::config::ServerConfig;
 use crate::http::TokenPermits;
 use crate::log::LogControl;
@@ -164,12 +164,11 @@ impl Reloader {
         let mut state = self.state();
         // First read and check everything …
         let config = ServerConfig::load(file).map_err(|error| error.to_string())?;
-        Security::check(&config).map_err(|error| error.to_string())?;
+        Security::check(&config.security_settings()).map_err(|error| error.to_string())?;
         let mut tls = Vec::new();
-        for (current, files) in [
-            (&self.parts.mqtt_tls, TlsFiles::of_mqtt(&config.mqtt)),
-            (&self.parts.http_tls, TlsFiles::of_http(&config.http)),
-        ] {
+        for (current, files) in
+            [(&self.parts.mqtt_tls, config.mqtt.tls_files()), (&self.parts.http_tls, config.http.tls_files())]
+        {
             if let Some(current) = current {
                 let fingerprint = files.fingerprint();
                 tls.push((current, fingerprint, files.load().map_err(|error| error.to_string())?, files));
@@ -190,7 +189,7 @@ impl Reloader {
         self.log.configure(config.log);
         self.parts.broker.reload(&config.mqtt);
         // A file became invalid after the check: its previous content stays in force, and it is read again within a second.
-        match self.parts.broker.security.reload(&config) {
+        match self.parts.broker.security.reload(&config.security_settings()) {
             Ok(gone) => self.parts.broker.end_connections(&gone),
             Err(error) => tracing::error!("{error}; the previous content stays in force"),
         }

@@ -13,7 +13,7 @@ use wholegrain_store::{OpenReport, Store};
 use crate::access::Security;
 use crate::admission::ConnectionAdmission;
 use crate::broker::{Broker, ServerLifetime};
-use crate::certificates::{ReloadableTls, TlsFiles};
+use crate::certificates::ReloadableTls;
 use crate::config::ServerConfig;
 use crate::http::{self, Api};
 use crate::interop::{self, Interop};
@@ -184,8 +184,8 @@ async fn serve(
     shutdown: impl Future<Output = ()>,
 ) -> anyhow::Result<()> {
     let (mqtt, http) = (&config.mqtt, &config.http);
-    let mqtt_tls = mqtt.tls_listen.as_ref().map(|_| ReloadableTls::load(TlsFiles::of_mqtt(mqtt))).transpose()?;
-    let http_tls = http.listen.as_ref().map(|_| ReloadableTls::load(TlsFiles::of_http(http))).transpose()?;
+    let mqtt_tls = mqtt.tls_listen.as_ref().map(|_| ReloadableTls::load(mqtt.tls_files())).transpose()?;
+    let http_tls = http.listen.as_ref().map(|_| ReloadableTls::load(http.tls_files())).transpose()?;
     let plain = bind(&mqtt.listen, "mqtt.listen", None).await?;
     let secure = bind(&mqtt.tls_listen, "mqtt.tls_listen", mqtt_tls.clone()).await?;
     let web = bind(&http.listen, "http.listen", http_tls.clone()).await?;
@@ -204,7 +204,7 @@ async fn serve(
     let (down, down_receiver) = watch::channel(false);
     let (alive, mut all_gone) = mpsc::channel(1);
     let lifetime = ServerLifetime { shutdown: down_receiver.clone(), _alive: alive };
-    let security = Security::open(config, store, metrics.clone())?;
+    let security = Security::open(&config.security_settings(), store, metrics.clone())?;
     let interop = Arc::new(Interop::open(&config.interop, store.clone(), metrics.clone())?);
     let broker = Arc::new(Broker::new(mqtt, security.clone(), interop.clone(), store.clone(), metrics.clone()));
     interop::start(&broker, &lifetime)?;

@@ -3,13 +3,12 @@
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
 
-use wholegrain_model::{Interval, Pattern, Timestamp};
+use wholegrain_model::{Interval, LogLevel, Pattern, Timestamp};
 
 use super::http::{self, ChunkedResponse, HttpRequest};
 use super::scope::{self, AccessScope};
 use super::{ApiCaller, ApiService, REQUESTS_PER_MINUTE, jobs, view};
 use crate::cache::{self, average, chosen, newest_row, scaled};
-use crate::config::LogLevel;
 use crate::engine::clock;
 use crate::jobs::{CallerIdentity, Role};
 use crate::manager::{ManagerCommand, ManagerError};
@@ -140,7 +139,7 @@ fn body(service: &ApiService, who: &CallerIdentity, request: &HttpRequest) -> Re
 
 fn log_order(request: &HttpRequest) -> Result<ManagerCommand, HttpFailure> {
     let text = request.value("level").unwrap_or_default();
-    let level = <LogLevel as clap::ValueEnum>::from_str(text, false).map_err(|_| {
+    let level = text.parse::<LogLevel>().map_err(|_| {
         HttpFailure(400, format!("level: {text:?} is none; add ?level= and error, warn, info, debug or trace"))
     })?;
     let within = request.value("for").map(Interval::parse).transpose();

@@ -13,12 +13,11 @@ use wholegrain_model::batch::AGENT_BYTES_MAX;
 use wholegrain_model::config::{ConfigError, Document, Section, unknown};
 use wholegrain_model::interval::SAMPLING_INTERVAL_NS_MIN;
 use wholegrain_model::size::ByteSize;
-use wholegrain_model::{Interval, SensorPath, name};
+use wholegrain_model::{Interval, LogLevel, SensorPath, name};
 use wholegrain_sources::job::JobSource;
 use wholegrain_sources::{ConfigureContext, Roots, SOURCES, Source, SourceType};
 
 pub use mqtt::{MqttConfig, SendMode, SpoolConfig};
-pub use raw::LogLevel;
 
 use crate::engine::cpu_placement::SamplerCpu;
 use crate::jobs::JobsConfig;

@@ -3,26 +3,11 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use serde::{Deserialize, Serialize};
-use wholegrain_model::Interval;
+use serde::Deserialize;
 use wholegrain_model::size::ByteSize;
+use wholegrain_model::{Interval, LogLevel};
 
 use crate::engine::cpu_placement::SamplerCpu;
-
-/// What is logged: this and everything more severe.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, Serialize, clap::ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum LogLevel {
-    /// What stops the agent or loses readings.
-    Error,
-    /// What somebody should look at.
-    Warn,
-    #[default]
-    Info,
-    /// What is going on.
-    Debug,
-    Trace,
-}
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use clap::{Args, Subcommand};
 use wholegrain_server::access::audit::AuditEvent;
+use wholegrain_server::access::passwords::hash_password;
 use wholegrain_server::access::users::{self, UserChange};
-use wholegrain_server::broker::auth::hash_password;
 
 use super::files::{ServerFiles, ServerOption, failed};
 use super::password;

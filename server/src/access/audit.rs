@@ -15,8 +15,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use serde::Serialize;
 use wholegrain_model::Timestamp;
 
+use super::config::AuditConfig;
 use super::files;
-use crate::broker::log_limit::{LogLimit, quoted};
+use crate::log_limit::{LogLimit, quoted};
 use crate::metrics::Metrics;
 
 /// Lines that wait to be written.
@@ -27,17 +28,6 @@ pub const SUCCESS_EVERY: Duration = Duration::from_secs(3600);
 const REMEMBERED_MAX: usize = 65_536;
 /// Lines of refusals, and of failed logins, in each window of [`LogLimit`].
 const LINES_MAX: u32 = 20;
-
-/// File and limits of the audit log.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AuditConfig {
-    /// `None` for no audit log.
-    pub path: Option<PathBuf>,
-    /// The size at which a file is rotated.
-    pub bytes_max: u64,
-    /// The number of files, the current one included.
-    pub files_max: usize,
-}
 
 /// What happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde::Deserialize;
 use wholegrain_model::config::{ConfigError, Section};
@@ -9,11 +10,12 @@ use wholegrain_model::size::ByteSize;
 use wholegrain_model::{Interval, SensorPath};
 use wholegrain_transport::mqtt;
 
-use super::audit::AuditConfig;
 use super::filter::IDENTITY;
-use super::logins::LoginLimits;
-use crate::config::MqttConfig;
 
+/// In `[[mqtt.acl]]`: unauthenticated clients.
+pub const ANONYMOUS: &str = "anonymous";
+/// In `[[mqtt.acl]]`: every authenticated identity.
+pub const EVERYBODY: &str = "*";
 /// The most lines of `[[mqtt.acl]]`.
 pub const ACL_LINES_MAX: usize = 100_000;
 /// The most filters of one line, separately for publish and subscribe.
@@ -56,15 +58,8 @@ pub struct AccessConfig {
     pub acl: Vec<AclLine>,
 }
 
-impl AccessConfig {
-    /// As `[mqtt]` says.
-    pub fn of(config: &MqttConfig) -> Self {
-        Self { anonymous: config.anonymous, prefixes: config.prefixes.clone(), acl: config.acl.clone() }
-    }
-}
-
 /// Checks the lines of `[[mqtt.acl]]`.
-pub(crate) fn check(lines: &[AclLine], anonymous: bool, section: &Section) -> Result<(), ConfigError> {
+pub(crate) fn check_acl(lines: &[AclLine], anonymous: bool, section: &Section) -> Result<(), ConfigError> {
     let refuse = |message: String| Err(section.error("acl", message));
     if lines.len() > ACL_LINES_MAX {
         return refuse(format!("has {} lines; at most {ACL_LINES_MAX} are allowed", lines.len()));
@@ -74,12 +69,12 @@ pub(crate) fn check(lines: &[AclLine], anonymous: bool, section: &Section) -> Re
         if line.identity.is_empty() || line.identity.contains('/') {
             return refuse(format!("{whose}: identity is the name of an agent or user, \"*\", or \"anonymous\""));
         }
-        if line.identity == super::ANONYMOUS && !anonymous {
+        if line.identity == ANONYMOUS && !anonymous {
             return refuse(format!(
                 "{whose} has no effect: mqtt.anonymous is false; set it to true or remove the line"
             ));
         }
-        if line.publish.is_empty() && line.subscribe.is_empty() && line.identity != super::ANONYMOUS {
+        if line.publish.is_empty() && line.subscribe.is_empty() && line.identity != ANONYMOUS {
             return refuse(format!(
                 "{whose} grants nothing; give publish or subscribe, such as publish = [\"/site/#\"]"
             ));
@@ -99,6 +94,57 @@ pub(crate) fn check(lines: &[AclLine], anonymous: bool, section: &Section) -> Re
         }
     }
     Ok(())
+}
+
+/// File and limits of the audit log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AuditConfig {
+    /// `None` for no audit log.
+    pub path: Option<PathBuf>,
+    /// The size at which a file is rotated.
+    pub bytes_max: u64,
+    /// The number of files, the current one included.
+    pub files_max: usize,
+}
+
+/// When failures begin to cost time, and how much.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LoginLimits {
+    /// Failures of one user at one address without a wait.
+    pub user_failures_free: u32,
+    /// Failures at one address, or of one user anywhere, without a wait.
+    pub source_failures_free: u32,
+    /// The first wait; it doubles with each further failure.
+    pub delay: Duration,
+    /// The longest wait.
+    pub delay_max: Duration,
+    /// Failures are dropped after this time without another one.
+    pub forget_after: Duration,
+}
+
+impl Default for LoginLimits {
+    fn default() -> Self {
+        Self {
+            user_failures_free: 5,
+            source_failures_free: 30,
+            delay: Duration::from_secs(1),
+            delay_max: Duration::from_secs(300),
+            forget_after: Duration::from_secs(900),
+        }
+    }
+}
+
+/// Everything that [`super::Security`] needs, of several sections.
+#[derive(Debug, Clone)]
+pub struct SecuritySettings {
+    pub access: AccessConfig,
+    /// Users in server.toml itself, and their password hashes.
+    pub users: BTreeMap<String, String>,
+    /// A file of more users.
+    pub password_file: Option<PathBuf>,
+    /// Hashes of bearer tokens; `None` without HTTPS.
+    pub tokens_file: Option<PathBuf>,
+    pub security: SecurityConfig,
 }
 
 /// `[security]`.

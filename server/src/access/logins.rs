@@ -10,37 +10,11 @@ use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::config::LoginLimits;
 use crate::admission::source;
 
 /// The most addresses, users and pairs that are remembered; beyond it those that failed longest ago are dropped.
 pub const REMEMBERED_MAX: usize = 16_384;
-
-/// When failures begin to cost time, and how much.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LoginLimits {
-    /// Failures of one user at one address without a wait.
-    pub user_failures_free: u32,
-    /// Failures at one address, or of one user anywhere, without a wait.
-    pub source_failures_free: u32,
-    /// The first wait; it doubles with each further failure.
-    pub delay: Duration,
-    /// The longest wait.
-    pub delay_max: Duration,
-    /// Failures are dropped after this time without another one.
-    pub forget_after: Duration,
-}
-
-impl Default for LoginLimits {
-    fn default() -> Self {
-        Self {
-            user_failures_free: 5,
-            source_failures_free: 30,
-            delay: Duration::from_secs(1),
-            delay_max: Duration::from_secs(300),
-            forget_after: Duration::from_secs(900),
-        }
-    }
-}
 
 /// What failures are counted for. Users are hashed, because their names may be long and are private.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -13,6 +13,7 @@ pub mod files;
 mod filter;
 pub mod logins;
 mod owners;
+pub mod passwords;
 pub mod revoked;
 mod role;
 mod security;
@@ -27,24 +28,20 @@ use wholegrain_model::{Schema, SensorPath};
 use wholegrain_transport::mqtt;
 use wholegrain_transport::topics::{self, Topic};
 
-use crate::broker::log_limit::quoted;
+use crate::log_limit::quoted;
+use crate::text_topics;
 pub use config::{
-    ACL_FILTERS_MAX, ACL_LINES_MAX, AUDIT_BYTES, AUDIT_FILE, AUDIT_FILES_MAX, AccessConfig, AclLine,
-    LOGIN_FAILURES_MAX, LOGIN_TIME, REVOKED_FILE, SecurityConfig,
+    ACL_FILTERS_MAX, ACL_LINES_MAX, ANONYMOUS, AUDIT_BYTES, AUDIT_FILE, AUDIT_FILES_MAX, AccessConfig, AclLine,
+    AuditConfig, EVERYBODY, LOGIN_FAILURES_MAX, LOGIN_TIME, LoginLimits, REVOKED_FILE, SecurityConfig,
+    SecuritySettings,
 };
-pub(crate) use config::{RawSecurity, check};
+pub(crate) use config::{RawSecurity, check_acl};
 use filter::covers;
-use owners::{OwnedPrefix, PrefixOwners};
+use owners::{OwnedPrefix, PrefixOwners, home};
 pub use role::{Permission, Role};
 pub use security::{BadBearer, BadLogin, LOOK_EVERY, Security};
 pub(crate) use security::{bearer_name, seconds};
 
-/// In `[[mqtt.acl]]`: unauthenticated clients.
-pub const ANONYMOUS: &str = "anonymous";
-/// In `[[mqtt.acl]]`: every authenticated identity.
-pub const EVERYBODY: &str = "*";
-/// The first level of topics with readings as text; the rest is the sensor path without its leading `/`.
-pub const TEXT_ROOT: &str = "text/";
 /// The first level of native topics.
 const NATIVE: &str = "wholegrain";
 
@@ -141,27 +138,6 @@ fn within(wanted: &str, subtree: &SensorPath) -> bool {
     wanted.strip_prefix(subtree.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// The end of the path down to the level `name` if it precedes any wildcard: the subtree that belongs to a client of this name.
-fn home<'a>(path: &'a str, name: &str) -> Option<&'a str> {
-    let mut end = 0;
-    for level in path.split('/') {
-        if matches!(level, "+" | "#") {
-            return None;
-        }
-        end += level.len();
-        if level == name && !name.is_empty() {
-            return Some(&path[..end]);
-        }
-        end += 1;
-    }
-    None
-}
-
-/// The sensor path, or filter of paths, of a topic under `text/`.
-fn text_path(topic: &str) -> Option<String> {
-    topic.strip_prefix(TEXT_ROOT).map(|rest| format!("/{rest}"))
-}
-
 fn taken(taken: &OwnedPrefix) -> String {
     format!(
         "{} belongs to {:?}, which announced it first; give each agent a prefix of its own, or grant it explicitly in \
@@ -234,7 +210,7 @@ impl Access {
                 None => refuse("the server has no such native topic"),
             };
         }
-        if let Some(path) = text_path(topic) {
+        if let Some(path) = text_topics::path(topic) {
             return self.publish_at(who, &path, topic).or_else(|why| refuse(&why));
         }
         self.publish_at(who, topic, topic).or_else(|why| refuse(&why))
@@ -261,7 +237,7 @@ impl Access {
     pub fn may_subscribe<'a>(&self, who: impl Into<Identity<'a>>, filter: &str) -> Result<(), String> {
         let who = who.into();
         let plain = mqtt::shared(filter).map_or(filter, |shared| shared.filter);
-        let path = text_path(plain);
+        let path = text_topics::path(plain);
         let path = path.as_deref().unwrap_or(plain);
         let rules = self.rules();
         if rules.grants(who, TopicAction::Subscribe, plain) || rules.grants(who, TopicAction::Subscribe, path) {

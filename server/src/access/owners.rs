@@ -6,7 +6,21 @@ use std::sync::Arc;
 
 use wholegrain_model::SensorPath;
 
-use super::home;
+/// The end of the path down to the level `name` if it precedes any wildcard: the subtree that belongs to a client of this name.
+pub(super) fn home<'a>(path: &'a str, name: &str) -> Option<&'a str> {
+    let mut end = 0;
+    for level in path.split('/') {
+        if matches!(level, "+" | "#") {
+            return None;
+        }
+        end += level.len();
+        if level == name && !name.is_empty() {
+            return Some(&path[..end]);
+        }
+        end += 1;
+    }
+    None
+}
 
 /// Prefixes and their owners. A path belongs to the owner of the longest prefix of it.
 #[derive(Debug, Default)]

@@ -14,12 +14,11 @@ use wholegrain_store::Store;
 use super::audit::{Audit, AuditEntry, AuditEvent, AuditOutcome};
 use super::files::{self, FileError, FileStamp};
 use super::logins::Logins;
+use super::passwords::Passwords;
 use super::revoked::Revoked;
 use super::tokens::{BadToken, Bearer, SHOWN_BYTES_MAX, TokenTable};
-use super::{Access, AccessConfig, users};
-use crate::broker::auth::Passwords;
-use crate::broker::log_limit::{LogLimit, quoted};
-use crate::config::ServerConfig;
+use super::{Access, SecuritySettings, users};
+use crate::log_limit::{LogLimit, quoted};
 use crate::metrics::Metrics;
 
 /// How often the files of users, tokens and revoked certificates are checked: the longest delay until a change counts.
@@ -65,7 +64,7 @@ struct CredentialFiles {
     /// Users in server.toml itself.
     own_users: BTreeMap<String, String>,
     passwords: Option<(PathBuf, Option<FileStamp>)>,
-    tokens: (PathBuf, Option<FileStamp>),
+    tokens: Option<(PathBuf, Option<FileStamp>)>,
     revoked: (PathBuf, Option<FileStamp>),
 }
 
@@ -85,77 +84,69 @@ fn now() -> Timestamp {
 
 impl CredentialFiles {
     /// Nothing read yet.
-    fn of(config: &ServerConfig) -> Self {
+    fn of(settings: &SecuritySettings) -> Self {
         Self {
-            own_users: config.mqtt.users.clone(),
-            passwords: config.mqtt.password_file.clone().map(|path| (path, None)),
-            tokens: (config.http.tokens_file.clone(), None),
-            revoked: (config.security.revoked_file.clone(), None),
+            own_users: settings.users.clone(),
+            passwords: settings.password_file.clone().map(|path| (path, None)),
+            tokens: settings.tokens_file.clone().map(|path| (path, None)),
+            revoked: (settings.security.revoked_file.clone(), None),
         }
     }
 }
 
 impl Security {
-    /// Reads the files that `config` names, and learns the owners of prefixes from the store.
-    pub fn open(config: &ServerConfig, store: &Store, metrics: Arc<Metrics>) -> anyhow::Result<Arc<Self>> {
+    /// Reads the files that `settings` names, and the owners of prefixes from the store.
+    pub fn open(settings: &SecuritySettings, store: &Store, metrics: Arc<Metrics>) -> anyhow::Result<Arc<Self>> {
         let known = store.schema_agents();
-        let audit = Audit::start(&config.security.audit, metrics.clone()).with_context(|| {
-            let path = config.security.audit.path.as_deref().unwrap_or(Path::new(""));
+        let audit = Audit::start(&settings.security.audit, metrics.clone()).with_context(|| {
+            let path = settings.security.audit.path.as_deref().unwrap_or(Path::new(""));
             format!("cannot write the audit log {}; name another security.audit_file, or \"off\"", path.display())
         })?;
         let security = Arc::new(Self {
-            access: Access::new(
-                &AccessConfig::of(&config.mqtt),
-                known.iter().map(|(prefix, agent)| (prefix, &**agent)),
-            ),
+            access: Access::new(&settings.access, known.iter().map(|(prefix, agent)| (prefix, &**agent))),
             audit,
-            passwords: Passwords::new(config.mqtt.users.clone()),
-            logins: Logins::new(config.security.logins),
+            passwords: Passwords::new(settings.users.clone()),
+            logins: Logins::new(settings.security.logins),
             tokens: RwLock::default(),
             revoked: RwLock::default(),
-            watched: Mutex::new(CredentialFiles::of(config)),
+            watched: Mutex::new(CredentialFiles::of(settings)),
             metrics,
             log: LogLimit::default(),
         });
-        security.read_all(config.http.listen.is_some())?;
+        security.read_all()?;
         security.audit.always(AuditEntry::new(AuditEvent::Start, AuditOutcome::Ok, "server", "local", ""));
         Ok(security)
     }
 
-    fn read_all(&self, wants_tokens: bool) -> Result<(), FileError> {
+    fn read_all(&self) -> Result<(), FileError> {
         let mut watched = self.watched();
         self.read_passwords(&mut watched)?;
         self.read_revoked(&mut watched)?;
-        if wants_tokens {
-            self.read_tokens(&mut watched)?;
-        }
-        Ok(())
+        self.read_tokens(&mut watched)
     }
 
     /// Whether [`Self::reload`] would accept every file.
-    pub fn check(config: &ServerConfig) -> Result<(), FileError> {
-        if let Some(passwords) = &config.mqtt.password_file {
+    pub fn check(settings: &SecuritySettings) -> Result<(), FileError> {
+        if let Some(passwords) = &settings.password_file {
             load(passwords, users::parse).1?;
         }
-        load(&config.security.revoked_file, Revoked::parse).1?;
-        if config.http.listen.is_some() {
-            load(&config.http.tokens_file, TokenTable::parse).1?;
+        load(&settings.security.revoked_file, Revoked::parse).1?;
+        if let Some(tokens) = &settings.tokens_file {
+            load(tokens, TokenTable::parse).1?;
         }
         Ok(())
     }
 
     /// Applies a changed configuration: rules, users, tokens, revoked certificates and limits of failed logins. The audit log stays in place until a
     /// restart. If a file is wrong, only rules and limits change. Returns the identities whose connections must end.
-    pub fn reload(&self, config: &ServerConfig) -> Result<Vec<String>, FileError> {
-        self.access.replace(&AccessConfig::of(&config.mqtt));
-        self.logins.set_limits(config.security.logins);
+    pub fn reload(&self, settings: &SecuritySettings) -> Result<Vec<String>, FileError> {
+        self.access.replace(&settings.access);
+        self.logins.set_limits(settings.security.logins);
         let mut watched = self.watched();
-        *watched = CredentialFiles::of(config);
+        *watched = CredentialFiles::of(settings);
         let mut gone = self.read_passwords(&mut watched)?;
         gone.extend(self.read_revoked(&mut watched)?);
-        if config.http.listen.is_some() {
-            self.read_tokens(&mut watched)?;
-        }
+        self.read_tokens(&mut watched)?;
         self.metrics.security_reloads.inc();
         self.audit.always(AuditEntry::new(AuditEvent::Reload, AuditOutcome::Ok, "server", "local", "configuration"));
         Ok(gone)
@@ -175,7 +166,7 @@ impl Security {
             let result = self.read_revoked(&mut watched);
             gone.extend(self.record_reload(result, "revoked certificates"));
         }
-        if changed(&watched.tokens) {
+        if watched.tokens.as_ref().is_some_and(changed) {
             let result = self.read_tokens(&mut watched).map(|()| Vec::new());
             self.record_reload(result, "tokens");
         }
@@ -211,7 +202,7 @@ impl Security {
     }
 
     fn read_tokens(&self, watched: &mut CredentialFiles) -> Result<(), FileError> {
-        let (path, stamp) = &mut watched.tokens;
+        let Some((path, stamp)) = &mut watched.tokens else { return Ok(()) };
         let (read, table) = load(path, TokenTable::parse);
         *stamp = read;
         let table = table?;
@@ -348,7 +339,7 @@ impl Security {
     /// Reloads the token file if it has changed. Each guess costs one stat of the file.
     fn new_tokens(&self) -> bool {
         let mut watched = self.watched();
-        let changed = FileStamp::of(&watched.tokens.0) != watched.tokens.1;
+        let changed = watched.tokens.as_ref().is_some_and(|(path, stamp)| FileStamp::of(path) != *stamp);
         if changed {
             let result = self.read_tokens(&mut watched).map(|()| Vec::new());
             self.record_reload(result, "tokens");

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::files::{self, FileError};
-use crate::broker::auth;
+use super::passwords;
 
 /// A change of a user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,7 +18,7 @@ pub fn list(path: &Path) -> Result<Vec<String>, FileError> {
 }
 
 pub(super) fn parse(path: &Path, text: &str) -> Result<std::collections::BTreeMap<String, String>, FileError> {
-    auth::parse_password_file(text).map_err(|reason| FileError::content(path, reason))
+    passwords::parse_password_file(text).map_err(|reason| FileError::content(path, reason))
 }
 
 /// The name of a line that is not a comment.

@@ -9,6 +9,7 @@
 //! displaces silent ones, and an honest client at the same address is at risk only until its first bytes arrive; a flood of half-open handshakes
 //! displaces those and not new connections.
 
+pub mod hourly_quotas;
 mod shares;
 
 use std::collections::HashMap;
@@ -22,7 +23,7 @@ use std::time::Instant;
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
 
-use crate::broker::log_limit::LogLimit;
+use crate::log_limit::LogLimit;
 use crate::metrics::MetricsText;
 use crate::net::{ReceivedInput, received_input};
 pub(crate) use shares::{IdentityQuotas, QuotaPermit};
@@ -323,7 +324,7 @@ impl ConnectionPermit {
             self.admission.log.warn(format_args!(
                 "{}: a connection of {} from {} was refused: {full}",
                 self.admission.protocol,
-                crate::broker::log_limit::quoted(identity),
+                crate::log_limit::quoted(identity),
                 self.source
             ));
             return Err(full);

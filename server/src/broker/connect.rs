@@ -7,9 +7,9 @@ use wholegrain_model::name;
 use wholegrain_transport::mqtt::{ConnAck, Connect, Properties, Property, ReasonCode, Text, Version};
 
 use super::Broker;
-use super::log_limit::quoted;
 use super::pipeline::CloseReason;
 use crate::access::{ANONYMOUS, BadLogin, seconds};
+use crate::log_limit::quoted;
 
 /// The largest CONNECT, in bytes. Every client that reaches the port may send one, so this and the limit on connections bound the memory of
 /// unauthenticated clients: 512 MiB with 8192 connections. An agent's CONNECT has less than a kilobyte.

@@ -9,10 +9,10 @@ use wholegrain_transport::topics;
 
 use crate::access::Identity;
 
-use super::log_limit::quoted;
 use super::message::Publication;
 use super::sessions::{SessionCleanup, SessionHandle, Will};
 use super::{Broker, ServerLifetime, went_down};
+use crate::log_limit::quoted;
 
 /// The interval of status messages.
 pub const SYS_INTERVAL: Duration = Duration::from_secs(10);

@@ -3,8 +3,8 @@
 //! - Input: connections. Output: batches and schemas in the store, acknowledgements, messages to subscribers.
 //! - Never: an acknowledgement before the store has made the data durable; an agent under another's name.
 //!
-//! A connection is a task (`connection/`) around a [`pipeline::PublishPipeline`], which decides on publishes and does no I/O. [`auth`] authenticates
-//! clients, [`subscriptions`] distributes messages.
+//! A connection is a task (`connection/`) around a [`pipeline::PublishPipeline`], which decides on publishes and does no I/O. [`subscriptions`]
+//! distributes messages; [`crate::access`] authenticates and authorizes clients.
 //!
 //! A session outlives its connection: [`session`] is the state machine of one, without I/O, [`sessions`] the registry, `housekeeping.rs` the task
 //! that ends sessions and publishes wills in time.
@@ -14,14 +14,11 @@
 //! messages are not queued for disconnected clients. MQTT 3.1 (protocol level 3) is refused.
 
 mod aliases;
-pub mod auth;
+pub mod config;
 mod connect;
 mod connection;
 mod fairness;
-pub mod hourly_quotas;
 mod housekeeping;
-pub mod limits;
-pub mod log_limit;
 pub mod message;
 pub mod pipeline;
 mod rate;
@@ -50,17 +47,17 @@ use wholegrain_store::Store;
 use wholegrain_transport::mqtt::{ReasonCode, RetainHandling};
 
 use crate::access::{Identity, LOOK_EVERY, Security};
+use crate::admission::hourly_quotas::{HourlyQuotas, SCHEMA_BYTES_MIN};
 use crate::admission::{ConnectionAdmission, ConnectionPermit, HandshakeProgress};
 use crate::certificates::ReloadableTls;
-use crate::config::{MqttConfig, MqttLimits};
 use crate::control::AgentControl;
 use crate::interop::{self, Interop};
 use crate::live_setting::LiveSetting;
+use crate::log_limit::{self, LogLimit};
 use crate::metrics::Metrics;
 use crate::pki;
+use config::{MqttConfig, MqttLimits};
 use fairness::Fairness;
-use hourly_quotas::{HourlyQuotas, SCHEMA_BYTES_MIN};
-use log_limit::LogLimit;
 use message::Publication;
 use pipeline::SchemaRegisterError;
 use rate::TotalLookupRate;

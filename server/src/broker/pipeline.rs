@@ -17,8 +17,8 @@ use wholegrain_transport::mqtt::{Properties, QoS, ReasonCode, Text};
 use wholegrain_transport::payload;
 use wholegrain_transport::topics::{self, Topic};
 
-use super::log_limit::quoted;
 use crate::interop::reading_run::ReadingRun;
+use crate::log_limit::quoted;
 use crate::metrics::Metrics;
 pub use effect::{ClientTerms, CloseReason, IncomingPublish, PublishEffect, SchemaRegisterError};
 

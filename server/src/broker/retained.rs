@@ -19,6 +19,7 @@ use bytes::Bytes;
 use wholegrain_model::SchemaHash;
 use wholegrain_transport::mqtt::{QoS, Text};
 
+use super::config::RetainedBounds;
 use super::message::{Message, Publication};
 pub use scan::ScanResult;
 
@@ -42,15 +43,6 @@ impl fmt::Debug for SchemaPayloads {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Schemas")
     }
-}
-
-/// Limits of retained messages, schemas not counted. Bytes are those of topics, payloads and properties.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RetainedBounds {
-    pub messages_max: usize,
-    pub bytes_max: usize,
-    pub client_messages_max: usize,
-    pub client_bytes_max: usize,
 }
 
 /// Why a message is not retained.

@@ -14,15 +14,16 @@ use bytes::Bytes;
 use wholegrain_model::SchemaHash;
 use wholegrain_transport::mqtt::{self, Properties, QoS, RetainHandling, Text};
 
-use super::log_limit::{LogLimit, quoted};
+use super::config::RetainedBounds;
 use super::message::{Delivery, Message, Publication};
 use super::replay::RetainedReplay;
-use super::retained::{RetainError, RetainedBounds, RetainedMessages, ScanResult, SchemaPayloads};
+use super::retained::{RetainError, RetainedMessages, ScanResult, SchemaPayloads};
 use super::session::QueueOutcome;
 use super::sessions::SessionHandle;
 use super::trie::{FilterTrie, TrieSlot};
-use crate::access::TEXT_ROOT;
+use crate::log_limit::{LogLimit, quoted};
 use crate::metrics::Metrics;
+use crate::text_topics;
 
 /// How many members of a shared subscription are tried for one message. With more members that are disconnected or full, it is dropped although
 /// another might accept it: a message must not cost a look at thousands of sessions.
@@ -180,7 +181,7 @@ impl Subscriptions {
 
     /// Records that a subscription was added, changed or removed.
     fn changed(&self, plain: &str, count: i64) {
-        if begins_with(plain, TEXT_ROOT.trim_end_matches('/')) {
+        if begins_with(plain, text_topics::ROOT) {
             self.text_generation.fetch_add(1, Ordering::AcqRel);
         }
         if begins_with(plain, "") {

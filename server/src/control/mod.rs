@@ -22,8 +22,8 @@ use tokio::sync::oneshot;
 use wholegrain_transport::topics::Topic;
 
 use crate::access::tokens::Bearer;
-use crate::broker::log_limit::{LogLimit, quoted};
 use crate::broker::subscriptions::Subscriptions;
+use crate::log_limit::{LogLimit, quoted};
 
 /// How long an agent may take to answer. It runs a command within milliseconds, but may have others before it.
 pub const ANSWER_TIME_MAX: Duration = Duration::from_secs(3);

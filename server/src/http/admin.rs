@@ -7,12 +7,11 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::Uri;
 use axum::response::{IntoResponse, Response};
-use wholegrain_model::Interval;
+use wholegrain_model::{Interval, LogLevel};
 
 use super::params::QueryParams;
 use super::query::now;
 use super::{Api, ApiError};
-use crate::config::LogLevel;
 use crate::log::FOR;
 
 pub(super) const LOG: &[&str] = &["level", "for"];
@@ -26,7 +25,7 @@ pub(super) async fn set_log(State(api): State<Arc<Api>>, uri: Uri) -> Result<Res
     let params = QueryParams::of(&uri, LOG)?;
     let level = params
         .read("level", |text| text.parse::<LogLevel>())?
-        .ok_or_else(|| ApiError::bad_request("which level? add ?level= and error, warn, info or debug"))?;
+        .ok_or_else(|| ApiError::bad_request("which level? add ?level= and error, warn, info, debug or trace"))?;
     let within = params.read("for", Interval::parse)?;
     if let Some(within) = within.filter(|within| !(FOR.0..=FOR.1).contains(within)) {
         let message = format!("parameter `for` is {within}; expected {} to {}", FOR.0, FOR.1);

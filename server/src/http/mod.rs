@@ -5,6 +5,7 @@
 
 mod admin;
 mod compression;
+pub mod config;
 mod cors;
 mod data;
 mod error;
@@ -51,10 +52,9 @@ use crate::interop::{Interop, write};
 use crate::jobs::config::JobsConfig;
 use crate::live_feed::LiveFeed;
 use crate::metrics::Metrics;
-use crate::prometheus::PrometheusConfig;
+use crate::prometheus::config::PrometheusConfig;
 use crate::reload::Reloader;
 
-pub(crate) use cors::wrong_origin;
 pub(crate) use error::ApiError;
 pub(crate) use serve::{HttpFrontend, accept};
 pub(crate) use token_permits::TokenPermits;

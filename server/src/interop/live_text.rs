@@ -15,8 +15,8 @@ use wholegrain_store::{LiveBatch, LiveItem, LiveReadings, SensorId};
 use wholegrain_transport::mqtt;
 use wholegrain_transport::payload::for_each_column;
 
-use crate::access::TEXT_ROOT;
 use crate::broker::{Broker, ServerLifetime};
+use crate::text_topics;
 
 /// The most commits of the journal that may wait for the thread. Beyond it the store drops readings for it and counts them.
 const STORE_BOUND: usize = 1024;
@@ -76,7 +76,7 @@ struct LiveText {
 
 impl LiveText {
     fn filters(broker: &Broker) -> Vec<String> {
-        broker.subscriptions.filters_below(TEXT_ROOT.trim_end_matches('/'))
+        broker.subscriptions.filters_below(text_topics::ROOT)
     }
 
     /// Reads the subscriptions again if they changed; returns whether there are any.
@@ -99,7 +99,7 @@ impl LiveText {
     }
 
     fn choose(filters: &[String], column: usize, path: &str, scale: f64) -> Option<TextSensor> {
-        let topic = format!("{TEXT_ROOT}{}", path.strip_prefix('/').unwrap_or(path));
+        let topic = text_topics::topic(path);
         let wanted = filters.iter().any(|filter| mqtt::topic_matches(filter, &topic));
         wanted.then_some(TextSensor { column, topic, scale })
     }

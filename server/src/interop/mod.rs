@@ -30,7 +30,7 @@ use wholegrain_model::{Kind, SensorPath, ValueType};
 use wholegrain_store::{SchemalessSensor, Store, StoreError};
 use wholegrain_transport::mqtt::{self, ReasonCode};
 
-use crate::broker::hourly_quotas::HourlyQuotas;
+use crate::admission::hourly_quotas::HourlyQuotas;
 use crate::broker::{Broker, ServerLifetime};
 use crate::metrics::Metrics;
 pub use config::InteropConfig;

@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use wholegrain_model::{Batch, BatchHeader, Column, ColumnValues, Gaps, Schema, SchemaHash, SensorDef, SensorPath};
-use wholegrain_server::broker::auth::hash_password;
+use wholegrain_server::access::passwords::hash_password;
 use wholegrain_server::{BoundAddresses, InitOptions, ServerConfig, init, issue_agent_certificate, run};
 use wholegrain_transport::client::{Client, ClientConfig, Event};
 use wholegrain_transport::mqtt::{ReasonCode, Version};

@@ -143,7 +143,7 @@ const IN_5: &[(&str, &[u8])] = &[
 ];
 
 /// How many cases one server is asked: fewer than the lines that it logs at most in a while.
-const CASES_MAX: usize = (wholegrain_server::broker::log_limit::LINES_MAX - 2) as usize;
+const CASES_MAX: usize = (wholegrain_server::log_limit::LINES_MAX - 2) as usize;
 
 /// Each case closes its own connection, with a log line that says why; a client beside it is served on.
 fn each_closes_its_own_connection_only(version: Version, cases: &[(&str, &[u8])]) {

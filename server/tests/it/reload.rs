@@ -137,7 +137,7 @@ fn tls_before_1_2_is_refused() {
 fn users_and_limits_come_into_force_and_the_rest_is_named() {
     let server = TestServer::start();
     let mut before = server.agent(&server.mutual(Version::V5, "n2"));
-    let hash = wholegrain_server::broker::auth::hash_password("another").unwrap();
+    let hash = wholegrain_server::access::passwords::hash_password("another").unwrap();
     let text = std::fs::read_to_string(server.path("server/server.toml")).unwrap();
     let (head, _) = text.split_once("[[mqtt.users]]").unwrap();
     let text = format!(

@@ -10,11 +10,11 @@ use wholegrain_transport::mqtt::{self, ConnAck, Connect, Packet, Properties, Pro
 use crate::admission::ConnectionPermit;
 
 use super::super::connect::{AdmittedClient, CONNECT_BYTES_MAX};
-use super::super::log_limit::quoted;
 use super::super::pipeline::CloseReason;
 use super::super::wire::{PacketStream, farewell, read_some};
 use super::super::{Broker, ServerLifetime};
 use super::Connection;
+use crate::log_limit::quoted;
 
 /// The most bytes of a reason string.
 const WORDS_BYTES_MAX: usize = 512;

@@ -22,10 +22,10 @@ use wholegrain_transport::mqtt::{self, Connect, Packet, Publish, ReasonCode, Ver
 
 use crate::access::Identity;
 use crate::access::audit::{AuditEvent as Audited, AuditOutcome};
-use crate::config::MqttLimits;
 use crate::interop::reading_publishes::ReadingPublishes;
 
 use super::aliases;
+use super::config::MqttLimits;
 use super::connect::AdmittedClient;
 use super::fairness::ConnectionTurn;
 use super::pipeline::{ClientTerms, CloseReason, PublishEffect, PublishPipeline};

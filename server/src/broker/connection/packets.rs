@@ -16,7 +16,6 @@ use wholegrain_transport::topics::{self, Topic};
 use crate::access::audit::AuditEvent as Audited;
 
 use super::super::fairness::{TOPIC_UNIT_BYTES, UNIT_BYTES};
-use super::super::log_limit::quoted;
 use super::super::message::Publication;
 use super::super::pipeline::{CloseReason, IncomingPublish, PublishEffect};
 use super::super::session::{AckMatch, Qos2Arrival};
@@ -24,6 +23,7 @@ use super::super::signals::StoreEvent;
 use super::super::subscriptions::SubscriptionOptions;
 use super::super::trie::LEVELS_MAX;
 use super::{Connection, ConnectionEnd};
+use crate::log_limit::quoted;
 
 /// Payloads below this many bytes are copied out of the receive buffer.
 const COPY_BYTES_MAX: usize = 64 << 10;

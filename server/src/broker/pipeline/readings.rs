@@ -9,9 +9,9 @@ use super::{
     BUSY_RETRY, BUSY_RETRY_MAX, CloseReason, FAILED_RETRY, IncomingPublish, PublishEffect, PublishEntry, PublishKind,
     PublishPipeline, PublishState,
 };
-use crate::broker::log_limit::quoted;
 use crate::interop::dcdb::SensorAnnouncement;
 use crate::interop::reading_run::{ReadingRun, SensorResolution};
+use crate::log_limit::quoted;
 
 impl PublishPipeline {
     /// Adds a message to the open run, or opens one; `put` adds its readings.

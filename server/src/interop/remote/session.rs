@@ -19,10 +19,10 @@ use super::super::reading_publishes::{PublishDisposition, ReadingPublishes, find
 use super::super::reading_run::{NameRequest, SensorResolution};
 use super::stream::{RemoteStream, connect};
 use crate::broker::Broker;
-use crate::broker::log_limit::quoted;
 use crate::broker::message::Publication;
 use crate::broker::pipeline::{ClientTerms, IncomingPublish, PublishEffect, PublishPipeline, SchemaRegisterError};
 use crate::broker::went_down;
+use crate::log_limit::quoted;
 
 /// The time limit of TCP, TLS, CONNACK and SUBACK together.
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(15);

@@ -1,20 +1,76 @@
-//! The broker's limits: `[mqtt.limits]`.
+//! `[mqtt]` and `[mqtt.limits]`.
 
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::Deserialize;
-use wholegrain_model::Interval;
 use wholegrain_model::config::{ConfigError, Section};
 use wholegrain_model::size::ByteSize;
+use wholegrain_model::{Interval, SensorPath};
+use wholegrain_transport::tls::ClientCerts;
 
-use super::hourly_quotas::SCHEMA_BYTES_MIN;
-use super::retained::RetainedBounds;
+use crate::access::{AclLine, check_acl, passwords};
 use crate::admission::ConnectionBounds;
+use crate::admission::hourly_quotas::SCHEMA_BYTES_MIN;
+use crate::certificates::TlsFiles;
+use crate::interop::config::RawReadings;
+use crate::settings::{ConfigFileError, LIMIT_TIME, listen, read};
 
-/// Minimum and maximum of time limits.
-pub const LIMIT_TIME: (Interval, Interval) = (Interval::from_ms(100), Interval::from_ms(3_600_000));
+/// Default address of MQTT over TLS: every address, IPv6 and IPv4.
+pub const MQTT_TLS_LISTEN: &str = "[::]:8883";
 /// The longest session expiry.
 pub const SESSION_EXPIRY_MAX: Interval = Interval::from_s(365 * 86_400);
+
+#[derive(Debug, Clone)]
+pub struct MqttConfig {
+    /// `host:port` for MQTT without TLS; passwords and readings are sent in clear text.
+    pub listen: Option<String>,
+    /// `host:port` for MQTT over TLS.
+    pub tls_listen: Option<String>,
+    /// Certificate chain of the server, PEM.
+    pub cert: PathBuf,
+    /// Its private key, PEM.
+    pub key: PathBuf,
+    /// The authority whose client certificates are trusted, PEM.
+    pub client_ca: Option<PathBuf>,
+    /// Refuse TLS clients without a certificate, even if they have a password.
+    pub require_client_cert: bool,
+    /// Accept clients with neither certificate nor password; the client identifier is then their identity.
+    pub anonymous: bool,
+    /// Users and their password hashes.
+    pub users: BTreeMap<String, String>,
+    /// A file of more users; it is read at the start and when it changes.
+    pub password_file: Option<PathBuf>,
+    /// For agents that may publish outside their own subtree: the subtrees.
+    pub prefixes: BTreeMap<String, Vec<SensorPath>>,
+    /// Grants beyond the defaults.
+    pub acl: Vec<AclLine>,
+    /// Bounds.
+    pub limits: MqttLimits,
+}
+
+impl MqttConfig {
+    /// The files of the listener with TLS.
+    pub(crate) fn tls_files(&self) -> TlsFiles {
+        let certs = if self.require_client_cert { ClientCerts::Required } else { ClientCerts::Optional };
+        TlsFiles {
+            section: "mqtt",
+            cert: self.cert.clone(),
+            key: self.key.clone(),
+            client_ca: self.client_ca.clone().map(|ca| (ca, certs)),
+        }
+    }
+}
+
+/// Limits of retained messages, schemas not counted. Bytes are those of topics, payloads and properties.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RetainedBounds {
+    pub messages_max: usize,
+    pub bytes_max: usize,
+    pub client_messages_max: usize,
+    pub client_bytes_max: usize,
+}
 
 /// The broker's bounds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -225,6 +281,86 @@ impl RawMqttLimits {
             publishes_per_s_max: self.publishes_per_s_max,
             publish_bytes_per_s_max: bytes_per_s,
             control_packets_per_s_max: self.control_packets_per_s_max,
+        })
+    }
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct RawMqtt {
+    listen: Option<String>,
+    tls_listen: Option<String>,
+    cert: Option<PathBuf>,
+    key: Option<PathBuf>,
+    client_ca: Option<PathBuf>,
+    require_client_cert: Option<bool>,
+    anonymous: bool,
+    users: Vec<RawUser>,
+    pub password_file: Option<PathBuf>,
+    prefixes: BTreeMap<String, Vec<SensorPath>>,
+    acl: Vec<AclLine>,
+    pub readings: RawReadings,
+    limits: RawMqttLimits,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawUser {
+    name: String,
+    password_hash: String,
+}
+
+impl RawMqtt {
+    /// Checks `[mqtt]`; relative paths are relative to `base`.
+    pub(crate) fn check(self, section: &Section, base: &Path) -> Result<MqttConfig, ConfigFileError> {
+        let listen_plain = listen(section, "listen", self.listen, None)?;
+        let tls_listen = listen(section, "tls_listen", self.tls_listen, Some(MQTT_TLS_LISTEN))?;
+        let mut users = BTreeMap::new();
+        for user in self.users {
+            passwords::check_hash(&user.password_hash)
+                .map_err(|e| section.error("users", format!("user {:?}: {e}", user.name)))?;
+            if users.insert(user.name.clone(), user.password_hash).is_some() {
+                return Err(section.error("users", format!("user {:?} is listed twice; keep one", user.name)).into());
+            }
+        }
+        let password_file = self.password_file.map(|file| base.join(file));
+        if let Some(path) = &password_file {
+            let text =
+                read(path, "mqtt.password_file", "create it with `wholegrain auth user add`, or remove the key")?;
+            passwords::parse_password_file(&text)
+                .map_err(|e| section.error("password_file", format!("{}: {e}", path.display())))?;
+        }
+        let has_users = !users.is_empty() || password_file.is_some();
+        let client_ca = self.client_ca.map(|path| base.join(path));
+        let require_client_cert = self.require_client_cert.unwrap_or(false);
+        if require_client_cert && client_ca.is_none() {
+            return Err(section
+                .error("require_client_cert", "needs client_ca, the authority that signs the clients' certificates")
+                .into());
+        }
+        if tls_listen.is_some() && client_ca.is_none() && !has_users && !self.anonymous {
+            let message = "no client could connect; set client_ca (certificates), users or password_file (passwords), or anonymous = true";
+            return Err(section.error("tls_listen", message).into());
+        }
+        if listen_plain.is_some() && !has_users && !self.anonymous {
+            return Err(section
+                .error("listen", "no client could connect without TLS; set users or password_file, or anonymous = true")
+                .into());
+        }
+        check_acl(&self.acl, self.anonymous, section)?;
+        Ok(MqttConfig {
+            listen: listen_plain,
+            tls_listen,
+            cert: base.join(self.cert.unwrap_or_else(|| "server.pem".into())),
+            key: base.join(self.key.unwrap_or_else(|| "server.key".into())),
+            client_ca,
+            require_client_cert,
+            anonymous: self.anonymous,
+            users,
+            password_file,
+            prefixes: self.prefixes,
+            acl: self.acl,
+            limits: self.limits.check(&section.child("limits"))?,
         })
     }
 }

@@ -1,4 +1,4 @@
-//! Authenticates clients: by the common name of a certificate, or by user and password.
+//! Passwords of users: hashes, the password file, checks of a login.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};

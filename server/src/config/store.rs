@@ -1,0 +1,86 @@
+//! `[store]`.
+
+use std::path::PathBuf;
+
+use serde::Deserialize;
+use wholegrain_model::Interval;
+use wholegrain_model::config::{ConfigError, Section};
+use wholegrain_model::size::ByteSize;
+use wholegrain_store::StoreConfig;
+
+use super::retention;
+
+/// Default of the oldest time, relative to the server's clock, that a reading may have before it is quarantined.
+const PAST_MAX: Interval = Interval::from_s(30 * 86_400);
+/// The same for times ahead of the clock.
+const FUTURE_MAX: Interval = Interval::from_s(86_400);
+/// Minimum, maximum and default of the time between group commits.
+const COMMIT_EVERY: (Interval, Interval, Interval) =
+    (Interval::from_ns(10_000), Interval::from_ms(100), Interval::from_ms(5));
+/// Default of the time after which a sensor without stored readings and without new ones is removed.
+const FORGET_AFTER: Interval = Interval::from_s(86_400);
+pub const STORE_TIME_MIN: Interval = Interval::from_ms(100);
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct RawStore {
+    seal_after: Option<Interval>,
+    seal_bytes: Option<ByteSize>,
+    commit_every: Option<Interval>,
+    live: Option<Interval>,
+    past_max: Option<Interval>,
+    future_max: Option<Interval>,
+    retention_age: Option<Interval>,
+    retention_bytes: Option<ByteSize>,
+    derived_bytes: Option<ByteSize>,
+    jobs_age: Option<Interval>,
+    forget_after: Option<Interval>,
+    tiers: Option<Vec<Interval>>,
+    #[serde(default, deserialize_with = "retention::rules")]
+    retention: Vec<retention::RawRetention>,
+}
+
+impl RawStore {
+    /// Checks the section; the store is in `dir`.
+    pub(super) fn check(self, section: &Section, dir: PathBuf) -> Result<StoreConfig, ConfigError> {
+        let mut config = StoreConfig { dir, ..StoreConfig::default() };
+        for (key, value) in [
+            ("seal_after", self.seal_after),
+            ("live", self.live),
+            ("past_max", self.past_max),
+            ("future_max", self.future_max),
+            ("retention_age", self.retention_age),
+            ("jobs_age", self.jobs_age),
+            ("forget_after", self.forget_after),
+        ] {
+            if value.is_some_and(|v| v < STORE_TIME_MIN) {
+                return Err(
+                    section.error(key, "is shorter than 100ms; write a length of time such as \"60s\" or \"30d\"")
+                );
+            }
+        }
+        if let Some(value) = self.seal_after {
+            config.seal_after = value;
+        }
+        if let Some(value) = self.seal_bytes {
+            config.seal_bytes = value;
+        }
+        if let Some(value) = self.live {
+            config.live = value;
+        }
+        let commit_every = self.commit_every.unwrap_or(COMMIT_EVERY.2);
+        if !(COMMIT_EVERY.0..=COMMIT_EVERY.1).contains(&commit_every) {
+            let message = format!("is {commit_every}; write {} to {}", COMMIT_EVERY.0, COMMIT_EVERY.1);
+            return Err(section.error("commit_every", message));
+        }
+        config.commit_every = commit_every.duration();
+        config.past_max = Some(self.past_max.unwrap_or(PAST_MAX));
+        config.future_max = Some(self.future_max.unwrap_or(FUTURE_MAX));
+        config.retention_age = self.retention_age;
+        config.jobs_age = self.jobs_age;
+        config.forget_after = Some(self.forget_after.unwrap_or(FORGET_AFTER));
+        config.retention_bytes = self.retention_bytes;
+        config.derived_bytes = self.derived_bytes.unwrap_or(config.derived_bytes);
+        retention::apply(&mut config, self.tiers, self.retention, section)?;
+        Ok(config)
+    }
+}
